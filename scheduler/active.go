@@ -32,7 +32,7 @@ type Active struct {
 // prefetched.
 type Status struct {
 	Path  string   `yaml:"path,omitempty"`
-	Allow []string `yaml:"allow,omitempty"` // empty: all values except those in Block
+	Allow []string `yaml:"allow,omitempty"` // if empty, every value that is not in Block is allowed
 	Block []string `yaml:"block,omitempty"`
 }
 

@@ -14,7 +14,7 @@ func (p *Policy) intervalOf(tier store.Tier, s activity, state store.State) time
 		every = p.adaptiveInterval(s, p.price.Value())
 	}
 	switch {
-	case state.Absent && !state.HasContent(): // it never existed, but a read registers any key
+	case state.Absent && !state.HasContent(): // the entity never existed, but a read registers any key
 		every = max(every, p.config.MaxInterval, p.config.Tiers.Cold.Every)
 	case state.Absent:
 		every = max(every, p.config.Tiers.Cold.Every)
@@ -58,9 +58,9 @@ func solve(y float64) float64 {
 	case y >= 1:
 		return math.Inf(1)
 	}
-	// Newton's method needs a good start value. For small y, sqrt(2y) is nearly exact; for y near 1,
-	// z + ln(1+z) with z = -ln(1-y) is. The iteration uses ln x as its variable, because the function
-	// has no flat part in ln x. So it converges from one side.
+	// Newton's method needs a good start value for x. For small y, sqrt(2y) is nearly the solution. For
+	// y near 1, z + ln(1+z) with z = -ln(1-y) is nearly the solution. The method iterates over ln x and
+	// not over x, so x stays above 0.
 	x := math.Sqrt(2 * y)
 	if y > 0.5 {
 		x = -math.Log1p(-y)
@@ -81,9 +81,9 @@ func solve(y float64) float64 {
 	return x
 }
 
-// observe adds the observation of a requested entity to the price's sample. The observed time since
-// the last check ends at the due time and not now. The delay from the due time to the claim depends
-// on the backlog only, and must not look like a longer interval of the entity.
+// observe adds an observation of a requested entity to the sample of the Price. The observation
+// contains the time from the last check to the due time, and not to the claim. The delay between due
+// time and claim depends on the backlog only, and must not look like a longer interval of the entity.
 func (p *Policy) observe(c entityHash, s activity, checked, due, now time.Time) {
 	passed := 0.0
 	if due.After(now) {

@@ -65,7 +65,7 @@ func NewBudget(s BudgetConfig) (*Budget, error) {
 func (b *Budget) rate(r Capacity, now time.Time) float64 {
 	rate := math.Min(r.PerSecond, b.spending.at(now.In(b.zone).Hour())) * math.Min(r.Share, 1)
 	rate *= math.Min(1, float64(lagStops-r.Lag)/float64(lagStops-lagEases))
-	if !(rate > 0) { // this form is also true for NaN
+	if !(rate > 0) { // unlike rate <= 0, this is also true if rate is NaN
 		return 0
 	}
 	return rate
@@ -97,9 +97,9 @@ func (b *Budget) Allowance(r Capacity, now time.Time) (entities int, retryAt tim
 	return entities, now.Add(b.wait(rate, cost, room, float64(entities)*cost, now))
 }
 
-// wait returns the time until the budget allows one more entity. The parameter fed is the number of
-// calls that are enqueued before that. The time is never longer than the time to the next full hour,
-// because the rate cap may change then.
+// wait returns the time until the budget allows one more entity, if the caller first enqueues "fed"
+// calls now. The result is never longer than the time to the next full hour, because the rate cap may
+// change then.
 func (b *Budget) wait(rate, cost, room, fed float64, now time.Time) time.Duration {
 	local := now.In(b.zone)
 	edge := time.Hour - time.Duration(local.Minute())*time.Minute - time.Duration(local.Second())*time.Second - time.Duration(local.Nanosecond())

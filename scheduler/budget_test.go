@@ -22,8 +22,9 @@ func newBudget(t *testing.T) *Budget {
 }
 
 // TestBudget_HoldsInEveryWindow enqueues as many calls as the budget allows, at irregular times and
-// with long pauses. The simulated workers read the topic at the rate of the LOW lane. No period may
-// have more calls than its rate and one burst allow, and the topic never more than a minute's work.
+// with long pauses. The simulated workers read the topic at the rate of the LOW lane. In a period
+// of any length, at most rate × length calls plus one burst may be enqueued. The topic may contain at
+// most the work of one minute.
 func TestBudget_HoldsInEveryWindow(t *testing.T) {
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -163,7 +164,7 @@ func TestSchedule_ShowsRateCapAndReadyTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	night := time.Date(2026, 1, 27, 1, 0, 0, 0, time.UTC)
-	for hour, want := range map[int]string{0: "0 true", 4: "1e+06 false", 19: "150 true"} { // hours after 01:00
+	for hour, want := range map[int]string{0: "0 true", 4: "1e+06 false", 19: "150 true"} { // keys: hours after 01:00
 		if rate, there := s.RateCap(night.Add(time.Duration(hour) * time.Hour)); fmt.Sprint(rate, there) != want {
 			t.Errorf("after %d hours: got %v %v, want %s", hour, rate, there, want)
 		}

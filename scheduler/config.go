@@ -188,7 +188,7 @@ func (c Config) Check() error {
 	span := minInterval <= c.MinInterval && c.MinInterval <= c.MaxInterval && c.MaxInterval <= maxInterval
 	if !span {
 		name := "minInterval"
-		if c.MinInterval == DefaultConfig().MinInterval || c.MaxInterval > maxInterval { // then maxInterval is wrong, not minInterval
+		if c.MinInterval == DefaultConfig().MinInterval || c.MaxInterval > maxInterval { // the mistake is in maxInterval
 			name = "maxInterval"
 		}
 		fail("%s: minInterval and maxInterval are %v and %v; they must rise, from %v to %v", name, c.MinInterval, c.MaxInterval, minInterval, maxInterval)

@@ -22,8 +22,8 @@ const (
 // observations.
 const (
 	priorChanges = 0.1
-	priorWatched = 0.4 // days between checks
-	priorReads   = 0.1 // reads, as a decayed count
+	priorWatched = 0.4 // assumed observation time, in days
+	priorReads   = 0.1 // assumed number of reads
 )
 
 // activity contains the estimated change rate and read rate of an entity.
@@ -38,7 +38,7 @@ const dayNanos = float64(wholeDay)
 
 func changeRate(h store.History) float64 {
 	n, days := h.Changes, float64(h.Watched)/dayNanos
-	if !(n >= 0 && n < 1e9) || !(days >= 0) { // this form is also true for NaN
+	if !(n >= 0 && n < 1e9) || !(days >= 0) { // also true if n or days is NaN
 		n, days = 0, 0
 	}
 	return (n + priorChanges) / (days + priorWatched)

@@ -25,7 +25,7 @@ func ExampleBudget() {
 		budget.Spend(float64(n))
 		fmt.Println(n, "entities")
 	}
-	capacity.Queued = 6000 // one minute of work
+	capacity.Queued = 6000 // the topic is full: one minute of work waits
 	n, _ := budget.Allowance(capacity, now.Add(time.Second))
 	fmt.Println(n, "entities")
 	// Output:

@@ -78,9 +78,9 @@ func TestScheduler_UsesIdleBudget(t *testing.T) {
 			t.Fatalf("entity %d: requests in 25 min: got %d, want at least 4", i, len(asked))
 		}
 		for j := 1; j < len(asked); j++ {
-			// A gap may be shorter than the interval: the interval varies by a twentieth, and it is
-			// measured in work (see workClock). An hour outside the evening contains 9 % more work
-			// than the mean, because the evening has a lower rate cap.
+			// The gap between two requests may be up to 15 % shorter than the interval. The interval
+			// varies by a twentieth, and it is measured in work (see workClock). An hour before the
+			// evening has 9 % more work than the mean, because the evening has a lower rate cap.
 			if gap := asked[j].Sub(asked[j-1]); gap < least*85/100 {
 				t.Fatalf("entity %d: interval %d: got %v, want at least about %v", i, j, gap, least)
 			}
@@ -102,8 +102,8 @@ func TestPrice_ReachesItsLevelWithinMinutes(t *testing.T) {
 	}
 }
 
-// Until the survey has read all entities, an observed entity with a long interval also stands for
-// entities that were not observed yet. Afterwards it counts once.
+// Until the survey has read all entities, the demand counts an observed entity with a long interval
+// several times, in place of entities that were not observed yet. Afterwards it counts it once.
 func TestPrice_CountsSurveyedEntitiesOnce(t *testing.T) {
 	p := newPolicy(t, Adaptive, nil)
 	now := time.Unix(1.8e9, 0)
@@ -129,7 +129,7 @@ func TestPrice_CountsSurveyedEntitiesOnce(t *testing.T) {
 // If all intervals were the shortest possible, they would need ten times the budget. So the price
 // must stay above the level at which all intervals are the shortest.
 func TestPrice_MovesWithFewEntities(t *testing.T) {
-	const calls = 4.0 / 60 // 40 entities, each every 10 min
+	const calls = 4.0 / 60 // a second: enough for 40 entities every 10 min
 	w, s := adaptiveWorld(t, 40, calls, func(c *Config) { c.MinInterval = time.Minute })
 	w.play(s, 3*time.Hour)
 	begin := w.now

@@ -141,10 +141,10 @@ func (p *Policy) cooldownEnd(c store.Candidate, checked time.Time) time.Time {
 	return checked.Add(p.config.Cooldown.Automatic)
 }
 
-// dueWhenReady returns the due time of an entity that is due before the day's content is ready:
-// within ten minutes after the ready time, and not at its slot of the day. The slot may be at the end
-// of the day, and on a day without enough budget the entity would still be overdue at midnight. It
-// would then be delayed to its slot again, every day.
+// dueWhenReady returns the new due time of an entity that is due before the day's content is ready:
+// within ten minutes after the ready time. It does not return the entity's slot of the day, which may
+// be at 23:59. If the budget were used up by then, the entity would still be due at midnight, and
+// would be delayed to 23:59 of the next day, and so on every day.
 func (p *Policy) dueWhenReady(c entityHash, now time.Time) time.Time {
 	_, ready, _ := p.clock.notReady(now)
 	return ready.Add(time.Duration(c.fraction(ready.Unix()) * float64(10*time.Minute)))

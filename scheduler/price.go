@@ -23,7 +23,7 @@ type Price struct {
 	// sample contains the last observation of each entity whose hash is at most limit.
 	sample    map[entityHash]observation
 	limit     uint64
-	complete  bool // the sample contains every registered entity whose hash is at most limit
+	complete  bool // true: every registered entity whose hash is at most limit is in the sample
 	startedAt time.Time
 	at        time.Time
 }
@@ -53,10 +53,10 @@ type Load struct {
 
 const (
 	sampleSize = 2048
-	minSample  = 64 // number of observations; with fewer, the maximum step is reduced in proportion
+	minSample  = 64 // with fewer observations in the sample, one adjustment changes the price less
 	minPrice   = 1e-9
 	maxPrice   = 1e9
-	tolerance  = 1e-9 // maximum relative difference of two sums that count as equal
+	tolerance  = 1e-9 // two demands count as equal if their relative difference is at most this
 	// maxStep is the maximum change of ln(price) in one adjustment.
 	maxStep = 0.25
 	// maxFall is the maximum decrease of ln(price) in one adjustment if no budget is used. A fast
@@ -126,9 +126,9 @@ func (p *Price) observeEarly(c entityHash, s observation) {
 	p.add(c, s)
 }
 
-// MarkComplete is called when observeEarly has been called for every entity that is not due. From
-// then on demand counts each entity in the sample once. Until then, an entity in the sample may also
-// stand for entities that were not observed yet.
+// MarkComplete is called when observeEarly has been called for every entity that is not due. Before
+// that call, demand counts some entities in the sample several times, in place of entities that were
+// not observed yet. After it, demand counts each entity in the sample once.
 func (p *Price) MarkComplete() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -163,12 +163,12 @@ func (p *Price) Adjust(l Load, now time.Time) {
 	defer p.mu.Unlock()
 	passed := math.Min(math.Max(now.Sub(p.at).Hours()/24, 0), 0.01)
 	p.at = now
-	for c, s := range p.sample { // an entity that was not observed for so long was removed from the schedule
+	for c, s := range p.sample { // drop entities that are not scheduled any more
 		if now.Sub(s.at) > 2*s.policy.config.MaxInterval {
 			delete(p.sample, c)
 		}
 	}
-	if len(p.sample) < sampleSize/4 && p.limit < math.MaxUint64/2 { // most entities were removed: accept twice as many hashes
+	if len(p.sample) < sampleSize/4 && p.limit < math.MaxUint64/2 { // the sample is too small: accept twice as many hashes
 		p.limit, p.startedAt, p.complete = 2*p.limit, now, false
 	}
 	if len(p.sample) == 0 || !(l.PerDay > 0) {
@@ -199,9 +199,9 @@ func (p *Price) Adjust(l Load, now time.Time) {
 }
 
 // demand returns how many calls a day all entities take at a price. lookedOn is the time in days for
-// which entities have been observed. Of the entities with an interval longer than lookedOn, only a
-// part was due and observed in that time. So until the sample is complete, an observed entity with
-// such an interval counts as passed/lookedOn entities.
+// which the sample has been collected. Until the sample is complete, an entity counts as
+// passed/lookedOn entities if its interval (passed) is longer than lookedOn. For example, in 1 day
+// only a quarter of the entities with an interval of 4 days is due and observed; each counts as 4.
 func (p *Price) demand(price, lookedOn float64) float64 {
 	sum := 0.0
 	for _, s := range p.sample {

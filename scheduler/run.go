@@ -45,7 +45,7 @@ type Scheduler struct {
 
 	mean       meanCost
 	pricedAt   time.Time  // time of the last adjustment of the price
-	idleBudget IdleBudget // counted since pricedAt
+	idleBudget IdleBudget // budget that was not used since pricedAt
 	survey     Survey
 	lag        time.Duration // age of the earliest due time
 }
@@ -135,7 +135,7 @@ func (s *Scheduler) tick(ctx context.Context, now time.Time) (next time.Time, er
 	case retryAt.Before(soonest):
 		retryAt = soonest
 	}
-	if first.Before(retryAt) { // at the due time the budget will not allow the entity yet
+	if first.Before(retryAt) { // the next entity is due before the budget allows it
 		return retryAt, nil
 	}
 	return first, nil

@@ -65,7 +65,7 @@ func (k killableEnqueuer) Prefetch(ctx context.Context, asks []store.ClaimedRequ
 			k.kill()
 			return asks[i:]
 		}
-		if all := k.published[a.Entity]; len(all) == 0 || k.now.Sub(all[len(all)-1]) >= time.Minute { // otherwise coalesced
+		if all := k.published[a.Entity]; len(all) == 0 || k.now.Sub(all[len(all)-1]) >= time.Minute { // coalesce requests within a minute
 			k.published[a.Entity] = append(all, k.now)
 			k.refreshAt[a.Entity] = k.now.Add(20 * time.Second)
 		}
@@ -139,7 +139,7 @@ func TestScheduler_SurvivesKills(t *testing.T) {
 			for ; w.now.Before(end); w.now = w.now.Add(2 * time.Second) {
 				for i, s := range all {
 					if s.ctx.Err() != nil {
-						if away[i]++; away[i] > 10 { // start a replacement
+						if away[i]++; away[i] > 10 { // dead for ten ticks: start another scheduler
 							all[i], away[i] = w.scheduler(), 0
 						}
 						continue
@@ -189,7 +189,7 @@ func TestScheduler_SharesPrice(t *testing.T) {
 	if got := first.price.Value(); got != 7 {
 		t.Errorf("new scheduler: got the price %v, want the shared one", got)
 	}
-	for i := range minSample { // with fewer observations the price moves more slowly
+	for i := range minSample { // enough observations for the maximum change of the price
 		first.price.observe(hashEntity(entity(i)), observation{policy: first.policies["character"], seen: activity{changes: 1, reads: 100}, passed: 1, at: w.now})
 	}
 	w.now = w.now.Add(2 * priceInterval)
@@ -326,7 +326,7 @@ func TestScheduler_ExpensiveFacetStarvesNone(t *testing.T) {
 	w.now = all[0].Due
 	for _, r := range all {
 		if r.Due.After(w.now) {
-			w.now = r.Due // ends when all entities are due
+			w.now = r.Due // after the loop: the latest due time, so all are due
 		}
 	}
 	w.now = w.now.Add(time.Minute)

@@ -96,7 +96,7 @@ func (p *Policy) EarlierDue(c store.Candidate, now time.Time) (due time.Time, ea
 	p.price.observeEarly(hash, observation{policy: p, seen: activity, at: now})
 	checked := notAfter(c.State.CheckedAt, now)
 	from := checked
-	if claimed := notAfter(c.History.ClaimedAt, now); claimed.After(from) { // a request is in flight: count the interval from its claim
+	if claimed := notAfter(c.History.ClaimedAt, now); claimed.After(from) { // requested after the last check: count from the claim
 		from = claimed
 	}
 	if from.IsZero() {

@@ -166,8 +166,8 @@ func (g *simulation) check(e *simEntity, second int32) {
 }
 
 // pace returns how many calls a second the LOW lane may make, by the rule of package limiter: the
-// rest of the daily quota is spread over the rest of the day. If g.ahead is set, more calls are
-// allowed before the evening. Otherwise the lower rate cap of the evening leaves quota unused.
+// rest of the daily quota is spread over the rest of the day. If g.ahead is set, pace allows more
+// calls before the evening, because the lower rate cap of the evening would leave quota unused.
 func (g *simulation) pace(second int32) float64 {
 	left := float64(86400 - second%86400)
 	calls := dailyCalls*g.scale - g.usedCalls - highReserve*g.scale*left
@@ -176,7 +176,7 @@ func (g *simulation) pace(second int32) float64 {
 		high := 250 * g.scale
 		evening := math.Min(left, 5*3600)
 		if rest := left - evening; rest > 0 {
-			rest = math.Min(rest, 17*3600) // no content is ready before 02:00
+			rest = math.Min(rest, 17*3600) // 17 h from 02:00 to 19:00; earlier no content is ready
 			pace = math.Min((calls-evening*math.Min(150*g.scale, calls/left*2))/rest, high)
 		}
 	}

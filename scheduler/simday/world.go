@@ -14,7 +14,7 @@ const fullEntities = 18e6
 // are small, because there are 18 million entities.
 type simEntity struct {
 	due, claimed, checked int32
-	updated, knownChange  int32 // times of the last change: of the stored content, and as known to the history
+	updated, knownChange  int32 // last change of the stored content: now, and as known at the last claim
 	outdated              int32 // time from which on the stored content is outdated
 	next                  int32 // index of the next entity in a due list or the queue; none: no next entity
 	changes, watched      float32
@@ -31,7 +31,7 @@ const (
 // world contains all entities and simulates their reads and changes.
 //
 // The change rates and read rates have log-normal distributions, with few very high values. The
-// reason is that the activity of a player is a product of many factors (play time, skill, fame).
+// reason is that an entity is a player, whose activity is a product of many factors (skill, fame).
 // Measured changes and views of web pages have such distributions too. The logarithms of the two
 // rates have a correlation of 0.7, because active players are read more often. The median change
 // rate is one change in 20 days, the mean is 0.37 changes a day.
