@@ -84,7 +84,7 @@ func (d *compiledDocument) compileBody() error {
 	case kind == "application/x-www-form-urlencoded":
 		d.body.escape = percentEncode
 		d.body.text, err = parseTemplate(d.Body)
-	default: // the syntax is unknown, so a placeholder could not be escaped
+	default: // other syntax: braces are literal text, as placeholders could not be escaped
 		d.body.text = template{literals: []string{d.Body}}
 	}
 	if err != nil {
@@ -110,7 +110,7 @@ func (d *compiledDocument) compileQuery() error {
 	}
 	t := &builder{}
 	t.write(`{"query":"` + jsonEscape(d.GraphQL.Query) + `","variables":{`)
-	// Remove the opening brace of the variables: the line above has already written one.
+	// Remove the opening brace of the JSON object of the variables: t already ends with that brace.
 	filled.literals[0] = filled.literals[0][1:]
 	if p := d.Paging; p != nil && p.Variable != "" {
 		t.write(`"` + jsonEscape(p.Variable) + `":`)

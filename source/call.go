@@ -53,7 +53,7 @@ func (s *Source) readNotices(resp response) []announced.Notice {
 		}
 		return w.plain.Bytes()
 	}, time.Now())
-	for i := range notices { // the resource name is stored in Redis and shown to operators
+	for i := range notices { // Redis stores the name and operators see it, so redact credentials
 		notices[i].Resource = string(s.redact([]byte(notices[i].Resource)))
 	}
 	return notices

@@ -134,7 +134,7 @@ func appendEscaped(out []byte, r rune) []byte {
 		return append(out, `\r`...)
 	case r == '\t':
 		return append(out, `\t`...)
-	case r < ' ' || utf16.IsSurrogate(r): // an unpaired surrogate can only be escaped
+	case r < ' ' || utf16.IsSurrogate(r): // control characters and unpaired surrogates stay escaped
 		return fmt.Appendf(out, `\u%04x`, r)
 	}
 	return utf8.AppendRune(out, r)

@@ -240,7 +240,7 @@ func classifyStatus(status int, header http.Header) Class {
 	case status == http.StatusRequestTimeout || status == http.StatusTooEarly || status >= 500:
 		return Transient
 	case status >= 200 && status < 300:
-		return BadContent // no content or partial content
+		return BadContent // only 200 has the whole content; 204 has none, 206 a part
 	}
 	return Permanent
 }

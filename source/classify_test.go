@@ -24,12 +24,12 @@ func TestRule_MatchesMissing(t *testing.T) {
 	}{
 		{200, bare, `{"page":{"items":[]}}`, Maintenance},
 		{200, versioned, `{"page":{"items":[]}}`, OK},
-		{200, versioned, `{"page":{"items":null}}`, OK}, // a null member exists
+		{200, versioned, `{"page":{"items":null}}`, OK}, // a member with the value null is not missing
 		{200, versioned, `{"page":{}}`, NotFound},
 		{200, versioned, ` {"items":[]} `, NotFound},
 		{200, versioned, `[]`, NotFound},
 		{200, versioned, `null`, NotFound},
-		// The condition never matches a body that is not JSON.
+		// The condition "member missing" never matches a body that is not JSON, so these are OK.
 		{200, versioned, ``, OK},
 		{200, versioned, `<html>`, OK},
 		{200, versioned, `{"page":`, OK},

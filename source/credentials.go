@@ -30,7 +30,7 @@ type Credential struct {
 type credentials struct {
 	all     []Credential
 	keys    []*regexp.Regexp
-	secrets map[string]*secret // by credential name; only "" if the source lists no credentials
+	secrets map[string]*secret // by credential name; if the source lists none, the only name is ""
 }
 
 func newCredentials(all []Credential, auth Auth) (credentials, error) {

@@ -191,7 +191,7 @@ func TestFetch_ResentPOSTIsComplete(t *testing.T) {
 			seen = append(seen, string(text)+" "+r.Header.Get("X-Key")+r.URL.Query().Get("key"))
 		})
 		config := testSource(t, at, documentOf(Document{
-			Path: "/p", Method: "POST", Body: `["{key}"]`, Headers: map[string]string{"Idempotency-Key": "{key}"}, // permits the transport to resend a POST
+			Path: "/p", Method: "POST", Body: `["{key}"]`, Headers: map[string]string{"Idempotency-Key": "{key}"}, // the header permits resending a POST
 		})).config
 		config.Auth = auth
 		config.Credentials = []Credential{{Name: "one", SecretEnv: "A"}, {Name: "two", SecretEnv: "B"}}

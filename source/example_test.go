@@ -33,7 +33,7 @@ func fetch(s *source.Source, key string) {
 	}
 	responses, err := s.Fetch(context.Background(), plan, unlimited{})
 	if err != nil {
-		fmt.Println(err) // a required call was not sent
+		fmt.Println(err) // no result, because ctx ended or Permits returned an error
 		return
 	}
 	outcome := s.Read(responses, time.Now())

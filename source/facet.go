@@ -211,8 +211,8 @@ func (f Facet) checkRetryAndGuard() error {
 func extractVersion(f Facet) int64 {
 	names := slices.Sorted(maps.Keys(f.Documents))
 	text := fmt.Appendf(nil, "%q %q %q", names, f.Select, f.Ignore)
-	// contentSettings returns "" for plain GET documents, so that their version is the same as in
-	// earlier releases. Otherwise their stored snapshots would count as changed.
+	// contentSettings returns "" for plain GET documents. So their version is the same as in earlier
+	// releases, and snapshots that an earlier release has stored do not count as changed.
 	for _, name := range names {
 		text = append(text, f.Documents[name].contentSettings(name)...)
 	}
@@ -229,7 +229,7 @@ func (d Document) contentSettings(name string) string {
 	}
 	text := fmt.Sprintf("\n%q %q %q %q", name, method, d.Body, d.ContentType)
 	if d.GraphQL != nil {
-		query, _ := json.Marshal(d.GraphQL) // cannot fail: compileDocument encoded it before
+		query, _ := json.Marshal(d.GraphQL) // cannot fail: compileDocument has encoded the same query
 		text += fmt.Sprintf(" query %s", query)
 	}
 	if p := d.Paging; p != nil {

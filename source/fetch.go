@@ -71,7 +71,7 @@ type response struct {
 	err    error // set if the response is missing or incomplete
 	permit Permit
 
-	more    []response // the following pages
+	more    []response // the responses for the second and later pages
 	linkErr error      // why the redirect or the link to the next page was not followed
 }
 
@@ -95,9 +95,9 @@ var ErrOversized = errors.New("the response is larger than maxBody")
 
 // Fetch makes the calls of the plan concurrently, each with its own permit.
 //
-// It returns an error only if a required call was not sent, because ctx ended or Permits
-// returned an error. A sent call continues after ctx ends, bounded by Config.Timeout. If one
-// document fails, the calls of other documents that are not yet sent are cancelled.
+// If one document fails, the unsent calls of the other documents are not required any more and are
+// cancelled. Fetch returns an error only if a required call was not sent, because ctx ended or
+// Permits returned an error. A sent call continues after ctx ends, bounded by Config.Timeout.
 func (s *Source) Fetch(ctx context.Context, p *Plan, permits Permits) (*Responses, error) {
 	a := &Responses{plan: p, responses: make([]response, len(p.requests))}
 	ctx, stop := context.WithCancelCause(ctx)
@@ -138,8 +138,8 @@ var errUseless = errors.New("not sent, because another document of the entity fa
 
 // callFollowingRedirect makes one call and follows at most one redirect within baseURL. Only a GET
 // is redirected, because repeating a POST may not be safe. The parameter room is the maximum length
-// of the body in bytes. The result last is the last request made. An error means that a required
-// request was not sent.
+// of the body in bytes. The result last is the last request made. An error means that the call or
+// the redirected call was not sent.
 func (s *Source) callFollowingRedirect(ctx context.Context, p *Plan, r documentRequest, room int64, permits Permits) (resp response, last documentRequest, calls int, err error) {
 	for range 2 {
 		var sent int
@@ -173,7 +173,7 @@ func (s *Source) resolveLink(from *url.URL, location string) (*url.URL, error) {
 	case !isBelow(to, s.base):
 		return nil, fmt.Errorf("points outside the path %s of baseURL, and the credential is sent only below that path; to allow it, shorten baseURL and extend the documents' paths", s.base.EscapedPath())
 	}
-	if s.config.Auth.Query != "" { // some upstreams repeat the credential in their links
+	if s.config.Auth.Query != "" { // remove a credential that the upstream repeats in the link
 		to.RawQuery = replaceParameter(to.RawQuery, s.config.Auth.Query, "")
 	}
 	return to, nil

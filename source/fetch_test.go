@@ -20,7 +20,7 @@ type testPermits struct {
 	acquired, spent, released atomic.Int64
 	unfinished                atomic.Int64                    // spent permits for which Finished was not called
 	limit                     int64                           // maximum number of permits; 0: no limit
-	onSpend                   func(ctx context.Context) error // result of Spend; nil: success
+	onSpend                   func(ctx context.Context) error // result of Spend; nil: Spend succeeds
 }
 
 var errNoPermits = errors.New("no permit left")
@@ -207,7 +207,7 @@ func TestFetch_NoPermitSendsNothing(t *testing.T) {
 		wg.Go(func() {
 			for i := range 500 {
 				b := &testPermits{}
-				if i%5 != 0 { // every fifth call is sent, so that the other calls find idle connections to reuse
+				if i%5 != 0 { // refuse four of five calls; the fifth leaves an idle connection to reuse
 					b.onSpend = func(context.Context) error { return refusal }
 				}
 				a, err := fetch(t, t.Context(), s, b)
@@ -330,7 +330,7 @@ func TestFetch_FailedDocumentCancelsUnsent(t *testing.T) {
 	first <- struct{}{}
 	b := &testPermits{onSpend: func(ctx context.Context) error {
 		select {
-		case <-first: // only one permit is issued
+		case <-first: // only the first Spend succeeds
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -356,11 +356,11 @@ func TestFetch_SpentPermitAlwaysGetsResponse(t *testing.T) {
 	for i := range 2000 {
 		ctx, stop := context.WithCancel(t.Context())
 		b := &testPermits{onSpend: func(context.Context) error {
-			go stop() // at about the same time as Spend returns
+			go stop() // ctx ends at about the time at which Spend returns
 			return nil
 		}}
 		if i%2 == 0 {
-			go stop() // at about the same time as Acquire
+			go stop() // ctx ends at about the time of Acquire
 		}
 		a, err := fetch(t, ctx, s, b)
 		switch {

@@ -15,7 +15,7 @@ import (
 )
 
 // fetchDocument fetches all pages of one document, each with its own permit. An error means
-// that a required request was not sent.
+// that the request for one of the pages was not sent.
 func (s *Source) fetchDocument(ctx context.Context, p *Plan, r documentRequest, permits Permits) (first response, calls int, err error) {
 	first, r, calls, err = s.callFollowingRedirect(ctx, p, r, int64(s.config.MaxBody), permits)
 	if r.paging == nil || err != nil {
@@ -174,7 +174,7 @@ func nextLink(header string) (string, error) {
 				if relation == "" { // the first rel parameter counts (RFC 8288 §3.3)
 					relation = strings.ToLower(value)
 				}
-			case "anchor": // the link belongs to another resource
+			case "anchor": // a link with this parameter does not start at the fetched page
 				anchored = true
 			}
 		}

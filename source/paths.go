@@ -15,7 +15,7 @@ type pathNode struct {
 	within  bool // keep only the selected parts of the value
 	ignored bool
 	named   map[string]*pathNode
-	other   *pathNode // next state for all other names
+	other   *pathNode // state below a name that is not in named
 }
 
 // keepAll is the state that keeps every value.
@@ -127,7 +127,7 @@ func (b *pathBuilder) node(s pathState) *pathNode {
 		return n
 	}
 	n := &pathNode{kept: s.kept, within: len(s.selects) > 0, ignored: s.ignored}
-	b.nodes[key] = n // stored before the child states are built, because a state may lead to itself
+	b.nodes[key] = n // stored before its children, because a node may be its own child
 	names := map[string]bool{}
 	for _, p := range slices.Concat(s.selects, s.ignores) {
 		if p[0] != "*" {

@@ -41,7 +41,7 @@ type documentRequest struct {
 	contentType string
 
 	paging *Paging                    // nil: the document has one page
-	bodyAt func(cursor string) []byte // request body for the page after cursor (JSON); nil: the same for all pages
+	bodyAt func(cursor string) []byte // request body of the page after a cursor; nil: all pages have the same body
 }
 
 // Calls returns the minimum number of calls that the plan needs. Resent calls and further pages are

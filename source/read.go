@@ -222,7 +222,7 @@ func (r responseReader) classify(conditional bool) Outcome {
 	case errors.Is(err, ErrOversized):
 		return r.failure(classification{class: BadContent}, ErrOversized)
 	case err != nil:
-		return r.failure(classification{class: Transient}, err) // damaged in transit
+		return r.failure(classification{class: Transient}, err) // damaged in transit: a retry may succeed
 	case v.class == NotModified && !conditional:
 		return r.failure(classification{class: BadContent}, errors.New("the upstream answered 304 to an unconditional request"))
 	}
@@ -265,7 +265,7 @@ func (s *Source) decompress(w *workspace, resp response) error {
 		return nil
 	case "gzip", "x-gzip":
 		if len(resp.body) == 0 {
-			return nil // a 304, or an empty body despite the header
+			return nil // no body to decompress, for example in a 304
 		}
 		w.wire.Reset(resp.body)
 		err := w.gzip.Reset(&w.wire)

@@ -152,7 +152,7 @@ func TestRead_MostSevereDocumentDecides(t *testing.T) {
 	}{
 		{[]int{200, 200, 200}, OK},
 		{[]int{404, 200, 200}, NotFound},
-		{[]int{404, 500, 200}, Transient}, // not-found is not certain, because one document failed
+		{[]int{404, 500, 200}, Transient}, // the failure of one document is more severe than not-found
 		{[]int{500, 429, 404}, Quota},
 		{[]int{200, 401, 429}, AuthRefused},
 		{[]int{422, 404, 204}, BadContent},

@@ -175,7 +175,7 @@ func (s *Source) extractDocument(w *workspace, name string, body []byte, root *p
 	}
 	value := before + len(canonicalName(name)) + len(`"":`)
 	if before > 1 {
-		value++ // skip the comma
+		value++ // a comma precedes the name of every member but the first
 	}
 	redacted, n := s.redactJSON(c.out[value:])
 	w.redacted += n

@@ -97,7 +97,7 @@ func TestRedact_RemovesCredentialFromContent(t *testing.T) {
 func TestRedact_KeepsContentWithoutCredential(t *testing.T) {
 	_, read := redactionSource(t, Auth{Query: "api_key"}, "123456")
 	for body, want := range map[string]string{
-		`{"n":91234567}`:           `{"doc":{"n":91234567}}`, // a number that contains the credential is another value
+		`{"n":91234567}`:           `{"doc":{"n":91234567}}`, // a number is replaced only if it equals the credential
 		`{"n":123456}`:             `{"doc":{"n":"REDACTED"}}`,
 		`[123456,true,null,"a"]`:   `{"doc":["REDACTED",true,null,"a"]}`,
 		`"\"123456\\"`:             `{"doc":"\"REDACTED\\"}`,

@@ -41,8 +41,8 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 	abort := func(conn net.Conn, err error) {
 		abortErr = err
 		cancel(err)
-		// Calling cancel is not sufficient, because the transport may already be writing the
-		// request. Nothing can be written to a closed connection.
+		// The request must not be sent. Calling cancel does not ensure that, because the transport
+		// may already be writing the request. To a closed connection it cannot write.
 		_ = conn.Close()
 	}
 	trace := &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
@@ -58,7 +58,7 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 				return
 			}
 			permit = next
-		} else if !detach() { // checked before Spend: a call with a spent permit is not cancelled
+		} else if !detach() { // from here ctx cannot cancel the call; abort if ctx has ended
 			abort(got.Conn, context.Cause(ctx))
 			return
 		}
@@ -225,7 +225,7 @@ func readBody(httpResp *http.Response, limit int64, grow func(n int64) error) ([
 func newTransport(inFlight int) *http.Transport {
 	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}
 	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true) // one call at a time per connection, so the request is written directly after GotConn
+	protocols.SetHTTP1(true) // HTTP/1: one call at a time per connection, written directly after GotConn
 	return &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           dialer.DialContext,

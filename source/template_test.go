@@ -44,7 +44,7 @@ func FuzzPlan_KeyStaysInItsPlaceholder(f *testing.F) {
 	f.Fuzz(func(t *testing.T, key, ocid string) {
 		p, err := s.Plan(Request{Facet: "character", Key: key, Params: map[string]string{"ocid": ocid}})
 		if err != nil {
-			return // rejected before any call
+			return // Plan rejects the values, so no call is made
 		}
 		// Parse the request line as a server does.
 		line := p.requests[0].url.RequestURI()
@@ -190,7 +190,7 @@ func TestFacet_Shrunk(t *testing.T) {
 		{0.5, 499, 1000, true},
 		{0.5, 500, 1000, false},
 		{0.5, 2000, 1000, false},
-		{0.5, 1, 0, false}, // no stored content
+		{0.5, 1, 0, false}, // not shrunk, because nothing is stored
 		{1, 999, 1000, true},
 		{1, 1000, 1000, false},
 	} {
@@ -238,7 +238,7 @@ func TestClassify_RulesBeforeStatus(t *testing.T) {
 	}{
 		{200, "", "{}", OK},
 		{200, "", `{"errors":[{"type":"RATE_LIMITED"}]}`, Quota},
-		{200, "", `<html>`, OK}, // status and content type are correct; the content is validated only when it is extracted
+		{200, "", `<html>`, OK}, // classify does not validate the content; the extraction does
 		{201, "", "", BadContent},
 		{204, "", "", BadContent},
 		{206, "", "{}", BadContent},

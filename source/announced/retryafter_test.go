@@ -89,18 +89,18 @@ func TestRetryAfter_ResetSpellings(t *testing.T) {
 		{0, []string{"X-RateLimit-Reset", strconv.FormatInt((epoch-30)*1000, 10)}},
 		{24 * time.Hour, []string{"X-RateLimit-Reset", strconv.FormatInt(epoch+999_999, 10)}},
 		{24 * time.Hour, []string{"X-RateLimit-Reset", strings.Repeat("9", 400)}},
-		{417 * s, []string{"X-RateLimit-Reset", "417"}}, // Reddit
+		{417 * s, []string{"X-RateLimit-Reset", "417"}}, // Reddit sends seconds to wait
 		{30 * s, []string{"X-RateLimit-Reset", "2027-01-15T08:00:30Z"}},
 		{30 * s, []string{"X-RateLimit-Reset", "2027-01-15T17:00:30+09:00"}},
 		{30 * s, []string{"X-RateLimit-Reset", "2027-01-15T08:00:30.000Z"}},
 		{30 * s, []string{"X-RateLimit-Reset", "2027-01-15T08:00:30+0000"}},
 		{30 * s, []string{"X-RateLimit-Reset", "2027-01-15T08:00:30"}},
-		{60 * s, []string{"X-RateLimit-Reset", "2027-01-15T08:01Z"}}, // Jira
+		{60 * s, []string{"X-RateLimit-Reset", "2027-01-15T08:01Z"}}, // Jira omits the seconds
 		{30 * s, []string{"X-RateLimit-Reset", "Fri, 15 Jan 2027 08:00:30 GMT"}},
 		{0, []string{"X-RateLimit-Reset", "2027-01-15T07:00:00Z"}},
 		{0, []string{"X-RateLimit-Reset", "tomorrow"}},
 		{30 * s, []string{"X-RateLimit-Reset", strconv.FormatInt(epoch+30, 10), "X-RateLimit-Remaining", "0"}},
-		{0, []string{"X-RateLimit-Reset", strconv.FormatInt(epoch+3000, 10), "X-RateLimit-Remaining", "4711"}}, // GitHub's secondary limit
+		{0, []string{"X-RateLimit-Reset", strconv.FormatInt(epoch+3000, 10), "X-RateLimit-Remaining", "4711"}}, // 4711 calls are left, so no delay
 
 		{s, []string{"x-ratelimit-reset-requests", "1s"}},
 		{6 * time.Minute, []string{"x-ratelimit-reset-requests", "1s", "x-ratelimit-reset-tokens", "6m0s"}},
@@ -131,7 +131,7 @@ func TestRetryAfter_JoinsRepeatedHeaders(t *testing.T) {
 }
 
 func TestRetryAfter_UsesDateHeaderAsClock(t *testing.T) {
-	const date = "Fri, 15 Jan 2027 07:00:00 GMT" // one hour behind our clock
+	const date = "Fri, 15 Jan 2027 07:00:00 GMT" // the upstream's clock: one hour behind ours
 	for _, c := range []struct {
 		want        time.Duration
 		name, value string

@@ -3,7 +3,7 @@
 // one document, and rules of the configuration distinguish the errors.
 package nexon
 
-import _ "embed" // for Config
+import _ "embed" // embeds the file nexon.yaml in Config
 
 // Config is the content of sources.nexon in the configuration file.
 //

@@ -235,7 +235,7 @@ func (s Suite) testHostileKeys(t *testing.T) {
 	} {
 		plan, err := src.Plan(source.Request{Facet: s.Facet, Key: key})
 		if err != nil {
-			continue // rejected before any call
+			continue // Plan rejects the key, so no call is made
 		}
 		if _, err := src.Fetch(t.Context(), plan, &countingPermits{}); err != nil {
 			t.Fatal(err)
