@@ -41,9 +41,10 @@ type Store interface {
 	// first.
 	DeadLetterGroups(ctx context.Context, filter store.DeadLetterFilter, limit int) ([]store.DeadLetterGroup, error)
 	// HandledPrefixes returns, for each partition of a topic, the range of offsets at the
-	// partition's start in which all dead letters are handled. Dead letters from the time "recent"
-	// or later do not count as handled. An offset without an index entry ends the range if the next
-	// entry is from the time "missing" or later: the missing entry may still be written.
+	// partition's start in which all dead letters are handled. The range ends before a dead letter
+	// from the time "recent" or later, even if it is handled. It also ends before an offset without
+	// an index entry if the next entry is from the time "missing" or later: the missing entry may
+	// still be written.
 	HandledPrefixes(ctx context.Context, topic string, recent, missing time.Time) ([]store.HandledPrefix, error)
 	// DeleteDeadLettersBefore deletes at most limit index entries with an offset below the given
 	// one, and returns how many it deleted.
@@ -86,7 +87,7 @@ type Topics interface {
 // PartitionBounds are the offset of a partition's first record and the offset of its next record.
 type PartitionBounds struct{ Start, End int64 }
 
-// ReadResult is a record of a dead-letter topic. Err is set if it can't be parsed.
+// ReadResult is a record of a dead-letter topic. Err is set if the record can't be parsed.
 type ReadResult struct {
 	DeadLetter schemas.DeadLetter
 	Err        error
@@ -94,7 +95,7 @@ type ReadResult struct {
 
 // ReplayRequest is the request of a dead letter that is enqueued again.
 type ReplayRequest struct {
-	Request     schemas.UpdateRequest // as it was in the dead letter
+	Request     schemas.UpdateRequest // the update request, unchanged from the dead letter
 	Lane        schemas.Lane
 	TraceParent string
 	Mark        schemas.ReplayMark

@@ -131,7 +131,9 @@ func (q *Queue) Plan(ctx context.Context, spec JobSpec) (Plan, error) {
 		add(refused)
 		r.Count -= g.AtReplayLimit
 		r.Topic = schemas.RequestTopic(spec.Filter.Source, spec.Lane)
-		r.IfReadable = g.Facet == "" // no worker could decode them; this release may be able to
+		// A group without a facet has requests that a worker could not decode. This release may be
+		// able to decode them.
+		r.IfReadable = g.Facet == ""
 		add(r)
 	}
 	p.More = listed < p.Total
@@ -227,7 +229,7 @@ func auditEntry(j store.DLQJob, action, actor string, at time.Time) store.AuditE
 		Refused map[string]int64       `json:"refused,omitempty"`
 	}{j.ID, j.Filter, j.Lane, j.Rate, j.Max, j.Total, j.Done, j.Refused})
 	if err != nil {
-		panic(err) // every field can be marshalled
+		panic(err) // can't happen: every field can be encoded as JSON
 	}
 	return store.AuditEntry{At: at, Actor: actor, Action: kind + action, Source: j.Source, Before: json.RawMessage("{}"), After: after, Note: j.Note}
 }

@@ -240,8 +240,8 @@ func (q *Queue) checkSource(source string) error {
 	return problem.New(http.StatusNotFound, "no-such-source", fmt.Sprintf("There is no source %.100q.", source))
 }
 
-// jobRequest is the body of a request for a plan or a job. The names in Filter are the names of
-// the query parameters of the list.
+// jobRequest is the body of a request for a plan or a job. The keys of Filter are the names of the
+// query parameters that filter the list of dead letters.
 type jobRequest struct {
 	Kind   string            `json:"kind"`
 	Filter map[string]string `json:"filter"`

@@ -32,9 +32,9 @@ func newClient(t *testing.T) *client {
 	return c
 }
 
-// do sends a request and compares the response's status with want. It checks the response, and the
-// request if it was accepted, against the OpenAPI document. It stores the decoded response in the
-// parameter "into", unless that is nil.
+// do sends a request and compares the response's status with want. It checks the response against
+// the OpenAPI document, and also the request if the handler accepted it. It stores the decoded
+// response in the parameter "into", unless that is nil.
 func (c *client) do(method, target, body string, want int, into any) (text string) {
 	c.Helper()
 	req := httptest.NewRequestWithContext(c.Context(), method, target, strings.NewReader(body))

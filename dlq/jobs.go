@@ -47,8 +47,9 @@ func (q *Queue) Run(ctx context.Context) error {
 	q.stopping = ctx.Done()
 	var running sync.WaitGroup
 	defer running.Wait()
-	// Processes may have different configurations during a deployment. Without this list, this
-	// process would refuse every dead letter of a source that it does not have.
+	// A process leases only jobs of the sources in its configuration. During a deployment,
+	// processes may have different configurations. A process that does not have a job's source
+	// would refuse every dead letter of the job.
 	sources := slices.Sorted(maps.Keys(q.Sources))
 	return q.Notifier.Run(ctx, pollInterval, func(ctx context.Context, now time.Time) (time.Time, error) {
 		for {
@@ -240,7 +241,8 @@ func (q *Queue) runChunk(ctx context.Context, j store.DLQJob, reload bool) (stor
 	if err == nil || errors.Is(err, store.ErrConflict) {
 		return after, err
 	}
-	if process.Err() != nil { // the shutdown may have caused err, so err is not stored in the job
+	// The process is shutting down, which may have caused err. So err is not stored in the job.
+	if process.Err() != nil {
 		return j, err
 	}
 	stored, saveErr := q.reloadJob(ctx, j)

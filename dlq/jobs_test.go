@@ -112,7 +112,7 @@ func TestRun_ProcessLeasesItsOwnJobAgain(t *testing.T) {
 				for _, a := range all {
 					g.put(a, time.Now())
 				}
-				select { // slow enough for the goroutines of both leases to overlap
+				select { // Enqueue takes 700 ms, so that the goroutines of both leases overlap
 				case <-time.After(700 * time.Millisecond):
 				case <-ctx.Done():
 				}
@@ -130,11 +130,14 @@ func TestReplay_FrozenHolderEnqueuesNothing(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		g.deadLetterMany(400)
 		p := g.process()
-		var calls atomic.Int64 // the process may lease the job again while its first goroutine is suspended
+		// The counter is atomic, because a second goroutine of the process may run the job while
+		// the first one is suspended.
+		var calls atomic.Int64
 		p.enqueueFunc = func(_ context.Context, all []ReplayRequest) []error {
 			if calls.Add(1) == 3 {
 				<-time.After(2 * leaseDuration)
-				return make([]error, len(all)) // Enqueue returns success to the suspended goroutine
+				// After the suspension, success is returned although nothing was published.
+				return make([]error, len(all))
 			}
 			for _, a := range all {
 				g.put(a, time.Now())
@@ -221,7 +224,7 @@ func TestResume_ContinuesAtOnce(t *testing.T) {
 		p := g.process().run()
 		id := p.start(JobSpec{Rate: 10}).ID
 		<-time.After(20 * time.Second)
-		for range 2 { // repeating the call returns no error
+		for range 2 { // the second call finds the job stopped already, and must return no error
 			if j, err := p.SetJobState(g.Context(), id, store.JobStopped, "me"); err != nil || j.State != store.JobStopped {
 				t.Fatal(j, err)
 			}
@@ -262,7 +265,7 @@ func TestResume_DuringLeaseRelease(t *testing.T) {
 		g.deadLetterMany(100)
 		p := g.process()
 		other := g.process()
-		var saves atomic.Int64 // after the first event
+		var saves atomic.Int64 // number of saves after the first request was enqueued
 		p.faultOf = func(what string) fault {
 			if what != "save" || len(g.enqueued()) == 0 {
 				return none

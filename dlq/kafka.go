@@ -15,16 +15,17 @@ import (
 )
 
 const (
-	// maxOffsetGap is the maximum number of unwanted records between two wanted dead letters that
-	// are read and discarded. A larger gap is skipped by a seek.
+	// maxOffsetGap is how many records between two wanted dead letters ReadDeadLetters reads and
+	// discards at most. If more records are between them, it skips these records by a seek.
 	maxOffsetGap = 2000
-	// maxClockStepBack is how much earlier than the time "from" of EnqueuedByJob a record's
-	// timestamp may be. The host's clock may have been set back after the job saved ChunkStartedAt.
+	// maxClockStepBack is how long before the time "from" EnqueuedByJob starts to search. The job's
+	// records may have earlier timestamps than "from", because the host's clock may have been set
+	// back after the job had saved "from" as its ChunkStartedAt.
 	maxClockStepBack = time.Minute
-	// maxClockSkew is how far the clock of another producer may be ahead. A record whose timestamp
-	// is within maxClockSkew after the time "to" does not end the search, because records of the job
-	// may follow it. The search ends after maxLateRecords consecutive records with even later
-	// timestamps.
+	// maxClockSkew is how far the clock of another producer may be ahead. EnqueuedByJob searches a
+	// partition until maxLateRecords consecutive records have timestamps later than the time "to"
+	// plus maxClockSkew. Fewer such records may come from a wrong clock, and records of the job may
+	// follow them.
 	maxClockSkew   = 5 * time.Minute
 	maxLateRecords = 5000
 	// maxFetchBytes is the maximum size of one fetch. A dead letter may be 1 MiB large.

@@ -231,7 +231,7 @@ func TestEnqueuedByJob_FindsItsRecords(t *testing.T) {
 			b.put(r)
 		}
 		find("0:1", "0:3", "0:4", "0:6")
-		for range 6 { // together more than one fetch returns
+		for range 6 { // together the six records are larger than one fetch (maxFetchBytes)
 			b.put(&kgo.Record{Partition: 1, Value: large, Timestamp: from.Add(time.Hour)})
 		}
 		b.put(enqueued(1, "j", "0:5", time.Second))

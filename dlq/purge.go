@@ -20,8 +20,8 @@ const (
 	deleteBatch = 1000
 )
 
-// purge marks the dead letters of the job's next chunk as purged. When none are left, it deletes
-// the handled prefix of each partition from Kafka and finishes the job.
+// purge marks the dead letters of the job's next chunk as purged. When all dead letters of the job
+// are marked, it deletes the handled prefix of each partition from Kafka and finishes the job.
 func (q *Queue) purge(ctx context.Context, j store.DLQJob) (store.DLQJob, error) {
 	deadLetters, err := q.Store.DeadLettersByOffset(ctx, j.Filter, j.Position, chunkSize(j))
 	if err != nil {

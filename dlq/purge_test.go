@@ -10,9 +10,9 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// TestPurge_DeletesExactlyTheHandledPrefix purges random subsets of the dead letters. The others
-// stay open, are replayed, or are younger than minDeleteAge. Exactly the handled records at the
-// start of each partition must be deleted.
+// TestPurge_DeletesExactlyTheHandledPrefix purges random subsets of the dead letters. The other
+// dead letters stay open, are replayed, or are younger than minDeleteAge. Exactly the handled
+// records at the start of each partition must be deleted.
 func TestPurge_DeletesExactlyTheHandledPrefix(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -39,7 +39,7 @@ func (g *rig) purgeSome(r *rand.Rand) {
 	}
 	add(1, 300)
 	<-time.After(time.Minute)
-	add(300, 310+r.Int64N(20)) // younger than minDeleteAge during the purge
+	add(300, 310+r.Int64N(20)) // these dead letters are younger than minDeleteAge during the purge
 	<-time.After(2 * time.Second)
 	p := g.process()
 	p.faultOf = func(what string) fault {

@@ -29,7 +29,7 @@ var errChunkTimeout = errors.New("enqueuing the chunk timed out; the next chunk 
 // replayItem is one dead letter of a chunk and its outcome.
 type replayItem struct {
 	id            store.DeadLetterID
-	diedByThisJob bool   // this job's own request was dead-lettered; the job skips it
+	diedByThisJob bool   // the dead letter is of a request that this job has enqueued; the job skips it
 	refused       string // why the dead letter stays open; empty if it is enqueued
 	request       ReplayRequest
 	enqueued      bool
@@ -87,8 +87,8 @@ func (q *Queue) finishJob(ctx context.Context, j store.DLQJob) (store.DLQJob, er
 	return done, nil
 }
 
-// afterChunk returns the job with the chunk's results, and the dead letters that were enqueued.
-// The position advances up to the first item whose outcome is unknown, but not to that item.
+// afterChunk returns the job with the chunk's results, and the dead letters that were enqueued. The
+// job's position becomes the last item before the first item with an unknown outcome.
 func afterChunk(j store.DLQJob, items []*replayItem) (after store.DLQJob, handled []store.DeadLetterID) {
 	j.Refused = maps.Clone(j.Refused)
 	if j.Refused == nil {
@@ -130,12 +130,15 @@ func (q *Queue) prepareItems(ctx context.Context, j store.DLQJob, deadLetters []
 	known := 0
 	err := q.Topics.ReadDeadLetters(readCtx, ids, func(id store.DeadLetterID, r ReadResult) {
 		i := index[id]
-		// The filter's Until should exclude dead letters of this job's own requests. It does not if the
-		// worker's clock is behind the clock of the process that created the job.
+		// If a request that this job enqueued is dead-lettered again, the dead letter is normally
+		// later than the filter's Until, so the filter does not match it. The filter matches it if
+		// the worker's clock is behind the clock of the process that created the job.
 		items[i].diedByThisJob = r.Err == nil && r.DeadLetter.Replay().ID == j.ID
 		// Only the request is kept: a dead letter may be 1 MiB large.
 		items[i].request, items[i].refused = q.buildRequest(j, id, r)
-		known = i + 1 // records arrive in order: earlier items without a record were deleted from the topic
+		// ReadDeadLetters reads in order: if an earlier item has no record, the record was deleted
+		// from the topic.
+		known = i + 1
 	})
 	if err != nil && readCtx.Err() != nil && known > 0 {
 		return items[:known], nil
@@ -153,7 +156,8 @@ func (q *Queue) buildRequest(j store.DLQJob, id store.DeadLetterID, r ReadResult
 		return a, RefusedUndecodable
 	}
 	request, err := schemas.DecodeUpdateRequest(r.DeadLetter.Value)
-	if err != nil || r.DeadLetter.ValueBytes != 0 { // ValueBytes is set if the value was cut
+	// ValueBytes is not 0 if the dead letter has only a part of the request.
+	if err != nil || r.DeadLetter.ValueBytes != 0 {
 		return a, RefusedUndecodable
 	}
 	source, known := q.Sources[request.Source]

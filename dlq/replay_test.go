@@ -35,13 +35,15 @@ func TestReplay_EnqueuesOrRefusesEach(t *testing.T) {
 		g.deadLetter(idOf(0, 3), replayed(schemas.MaxReplays))
 		g.deadLetter(idOf(0, 4), func(_ *store.DeadLetter, r *ReadResult) { r.Err = errors.New("no dead letter") })
 		g.deadLetter(idOf(0, 5), func(_ *store.DeadLetter, r *ReadResult) { r.DeadLetter.Value = []byte("{") })
-		g.deadLetter(idOf(1, 6), func(_ *store.DeadLetter, r *ReadResult) { r.DeadLetter.ValueBytes = 1 << 20 }) // the value was cut
+		// This dead letter has only a part of its request, so it must be refused as UNDECODABLE.
+		g.deadLetter(idOf(1, 6), func(_ *store.DeadLetter, r *ReadResult) { r.DeadLetter.ValueBytes = 1 << 20 })
 		g.deadLetter(idOf(1, 7), record(bad, nil))
 		g.deadLetter(idOf(1, 8), record(foreign, nil))
 		g.deadLetter(idOf(1, 9), record(unknown, nil))
 		g.deadLetter(idOf(2, 10))
 		delete(g.records, idOf(2, 10))
-		g.deadLetter(idOf(2, 11), func(_ *store.DeadLetter, r *ReadResult) { // larger than workers accept
+		// The request of this dead letter is larger than workers accept, so it must be refused.
+		g.deadLetter(idOf(2, 11), func(_ *store.DeadLetter, r *ReadResult) {
 			text := string(g.value(entity, map[string]string{"a": strings.Repeat("x", schemas.MaxRequestBytes/2)}))
 			r.DeadLetter.Value = []byte(strings.Replace(text, `"a":"`, `"a":"`+strings.Repeat("y", schemas.MaxRequestBytes), 1))
 		})
@@ -59,7 +61,7 @@ func TestReplay_EnqueuesOrRefusesEach(t *testing.T) {
 				t.Errorf("request: got %+v", r)
 			}
 		}
-		if j.Total != 11 { // including the dead letter at the replay limit
+		if j.Total != 11 { // Total also counts the dead letter with MaxReplays replays
 			t.Errorf("total: got %d, want 11", j.Total)
 		}
 		again := g.waitUntilDone(p.start(JobSpec{}).ID)
@@ -89,7 +91,7 @@ func TestReplay_HonoursRate(t *testing.T) {
 	for name, test := range map[string]struct {
 		rate  float64
 		count int64
-		max   int // maximum number of requests in a period just below 1 s, or just below 1/rate if that is longer
+		max   int // the job may enqueue at most max requests in any period just below 1 s (1/rate if longer)
 	}{
 		"fifty a second": {50, 400, 50}, "one in two seconds": {0.5, 20, 1}, "a part of one": {1.5, 20, 2}, "thousands": {700, 1100, 1000},
 	} {
@@ -165,9 +167,9 @@ func TestReplay_SkipsNothingAfterAFailedChunk(t *testing.T) {
 			errs := make([]error, len(all))
 			for i, a := range all {
 				if calls%2 == 1 && i%4 == 2 {
-					errs[i] = errUnavailable // not published
+					errs[i] = errUnavailable // the error of a request that is not published
 				} else if g.put(a, time.Now()); calls%2 == 1 && i%4 == 3 {
-					errs[i] = errUnavailable // published, although Enqueue returns an error
+					errs[i] = errUnavailable // the error of a request that is published nevertheless
 				}
 			}
 			return errs

@@ -164,8 +164,8 @@ func (g *rig) waitUntilDone(id string) store.DLQJob {
 	return store.DLQJob{}
 }
 
-// wantCounts fails the test unless the job has these counts, and the index has as many entries
-// with the job's ID as "done" says.
+// wantCounts fails the test unless the job has these counts. The number of index entries with the
+// job's ID must be equal to the parameter "done".
 func (g *rig) wantCounts(j store.DLQJob, done int64, refused map[string]int64) {
 	g.Helper()
 	if j.Done != done || !maps.Equal(j.Refused, refused) {
@@ -208,7 +208,8 @@ type process struct {
 	stop  context.CancelFunc
 	ended chan struct{}
 	woken chan struct{}
-	// faultOf returns the fault of an operation; nil: no faults.
+	// faultOf returns the fault to inject into the operation with the given name. If faultOf is
+	// nil, no faults are injected.
 	faultOf func(what string) fault
 	// enqueueFunc replaces Enqueue, unless it is nil.
 	enqueueFunc func(ctx context.Context, all []ReplayRequest) []error

@@ -20,7 +20,7 @@ type torture struct {
 	mu      sync.Mutex
 	rand    *rand.Rand
 	ends    time.Time
-	covered map[string]bool // dead letters whose request was covered by another request
+	covered map[string]bool // dead letters that are not enqueued, as another request covers them
 	faults  map[fault]int
 }
 
@@ -49,8 +49,9 @@ func (o *torture) faultOf(what string) fault {
 	return f
 }
 
-// enqueueFunc returns a replacement of Enqueue. It accepts or refuses requests at random, returns
-// an error although the request arrives now or later, hangs, or kills the process.
+// enqueueFunc returns a replacement of Enqueue. For each request it returns success or an error at
+// random. After an error, the request may nevertheless be published, at once or later. A call may
+// also hang, or kill the process.
 func (o *torture) enqueueFunc(p *process) func(context.Context, []ReplayRequest) []error {
 	return func(ctx context.Context, all []ReplayRequest) []error {
 		errs := make([]error, len(all))
@@ -169,7 +170,7 @@ func (g *rig) runTorture(seed uint64) {
 	}
 	g.process().run()
 	j := g.waitUntilDone(job.ID)
-	<-time.After(time.Minute) // wait for records in flight
+	<-time.After(time.Minute) // wait until requests that Kafka delivers late are on the topic
 
 	g.wantCounts(j, int64(len(good)), want)
 	enqueued := g.enqueued()
