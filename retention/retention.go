@@ -29,7 +29,8 @@ import (
 type Store interface {
 	// DeleteExpired examines the next limit snapshots of a facet. It deletes content that was
 	// fetched before the time "content", and absences that were checked before the time "absence".
-	// done is set at the end of the facet; the next call starts again at the first key.
+	// done is set when the facet's last snapshot has been examined; the next call starts again at
+	// the first key.
 	DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, limit int) (deleted int, done bool, err error)
 	// DeleteOldStatuses examines the next limit statuses of a facet, in the order of their keys. It
 	// deletes statuses of entities without a snapshot if their last failure was before the given
@@ -46,16 +47,15 @@ const MinPeriodWithoutContent = 7 * 24 * time.Hour
 const (
 	stepRows      = 1000 // rows examined per transaction
 	stepInterval  = time.Second
-	walkInterval  = time.Hour // between the end of a walk and the next one
+	walkInterval  = time.Hour // pause between the end of a walk and the start of the next walk
 	retryInterval = 30 * time.Second
 )
 
-// Periods are the retention periods of a facet's rows. The comment of each field gives the start
-// of the period.
+// Periods are the retention periods of a facet's rows.
 type Periods struct {
-	Content  time.Duration // since the fetch; 0: unlimited
-	Absences time.Duration // since the check
-	Statuses time.Duration // since the last failure, for entities without a snapshot
+	Content  time.Duration // from the fetch of content to its deletion; 0: content is never deleted
+	Absences time.Duration // from the last check of an absence to its deletion
+	Statuses time.Duration // from the last failure to the deletion of a status whose entity has no snapshot
 }
 
 // PeriodsOf returns the retention periods of a facet.
@@ -105,8 +105,8 @@ func New(source, facet string, periods Periods, st Store, log *slog.Logger, reg 
 	return []*Walk{snapshots, statuses}
 }
 
-// Run walks until ctx ends. Of several failures in a row it logs only the first, and then the
-// recovery. It logs the end of each walk that deleted rows.
+// Run repeats the walk until ctx ends. Of several failed steps in a row it logs only the first, and
+// then the recovery. It logs the end of each walk that deleted rows.
 func (w *Walk) Run(ctx context.Context) error {
 	failed, total := false, 0
 	for delay := stepInterval; poll.Pause(ctx, delay); {

@@ -18,8 +18,8 @@ import (
 
 // storeCall is one call of the store's methods.
 type storeCall struct {
-	after  time.Duration // time of the call, since the start
-	before time.Duration // the time argument, since the start: older rows are deleted
+	after  time.Duration // time from the start of the test to the call
+	before time.Duration // the time argument (older rows are deleted), since the start of the test
 }
 
 // fakeStore returns the given answers one after the other, and then repeats the last answer.
