@@ -32,8 +32,9 @@ UPDATE schedule_claims c SET id = $3, until = $4 FROM expired WHERE c.id = expir
 RETURNING c.claimed_at, c.entries`
 )
 
-// claiming begins a transaction that PostgreSQL ends if it is idle for 10 s. Otherwise a scheduler
-// process that is suspended during a claim would lock its rows until its connection breaks.
+// claiming begins a transaction that PostgreSQL ends if it is idle for 10 s. Without this limit, a
+// scheduler process that is suspended during a claim would keep rows locked until its connection
+// breaks.
 var claiming = pgx.TxOptions{BeginQuery: indexOnly.BeginQuery + `; SET LOCAL idle_in_transaction_session_timeout = '10s'`}
 
 // ClaimEntities claims at most limit due entities of a source, earliest first. It calls decide

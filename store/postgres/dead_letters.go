@@ -46,9 +46,9 @@ func (s *Store) DeadLetterGroups(ctx context.Context, filter store.DeadLetterFil
 }
 
 // HandledPrefixes returns, for each partition of a topic, the range of offsets at the partition's
-// start in which all dead letters are handled. Dead letters from the time "recent" or later do not
-// count as handled. An offset without an index entry ends the range if the next entry is from the
-// time "missing" or later: the missing entry may still be written.
+// start in which all dead letters are handled. The range ends before a dead letter from the time
+// "recent" or later, even if it is handled. It also ends before an offset without an index entry if
+// the next entry is from the time "missing" or later: the missing entry may still be written.
 func (s *Store) HandledPrefixes(ctx context.Context, topic string, recent, missing time.Time) ([]store.HandledPrefix, error) {
 	all, err := collect(ctx, s.pool, func(p *store.HandledPrefix, scan func(...any) error) error { return p.ScanPrefix(scan) },
 		store.SelectHandledPrefixes, topic, recent.UnixMicro(), missing.UnixMicro())
@@ -175,7 +175,9 @@ func (s *Store) SaveJobProgress(ctx context.Context, job store.DLQJob, handled [
 // has a chunk in flight.
 func (s *Store) SetJobState(ctx context.Context, id string, before, after store.JobState, at time.Time, entry store.AuditEntry) error {
 	err := s.execAudited(ctx, entry, store.ErrJobNotFound, store.UpdateJobState, id, string(before), string(after), at.UnixMicro())
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "23505" { // unique index: another replay was resumed concurrently
+	// 23505 is a violation of a unique index: another replay of the source was resumed
+	// concurrently.
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "23505" {
 		err = store.ErrJobNotFound
 	}
 	if err != nil {

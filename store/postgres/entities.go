@@ -32,9 +32,9 @@ CROSS JOIN LATERAL (SELECT params FROM entities e WHERE e.source = i.source AND 
 	// transactions wait for locks on these rows.
 	entityBatch = 5000
 
-	// exactCost is the maximum cost, as estimated by the planner, of a count that is executed. Such
-	// a count takes some tenths of a second. For a higher cost, CountEntities returns the planner's
-	// estimate.
+	// exactCost is the maximum cost, as estimated by the planner, at which CountEntities counts the
+	// rows. Counting at this cost takes some tenths of a second. At a higher cost, CountEntities
+	// returns the planner's estimate of the number of rows.
 	exactCost = 50_000
 )
 
@@ -108,7 +108,7 @@ func (s *Store) countReads(ctx context.Context, args []any, counted *store.Count
 // BringForward makes entities due earlier. An entity that is due earlier already, or is not
 // registered, is not changed.
 func (s *Store) BringForward(ctx context.Context, all []store.DueTime) error {
-	var b pgx.Batch // one transaction
+	var b pgx.Batch // the batch runs as one transaction
 	for _, d := range store.SortDueTimes(all) {
 		b.Queue(store.BringForward, d.Entity.Source, d.Entity.Facet, d.Entity.Key, d.At.UnixMicro())
 	}
@@ -181,7 +181,7 @@ func (s *Store) UnpinEntities(ctx context.Context, keys []schemas.Entity) (int, 
 // of written rows.
 func (s *Store) eachEntity(ctx context.Context, keys []schemas.Entity, statement string, args ...any) (written int, err error) {
 	for batch := range slices.Chunk(store.SortEntities(keys), entityBatch) {
-		var b pgx.Batch // one transaction
+		var b pgx.Batch // the batch runs as one transaction
 		n := 0
 		for _, e := range batch {
 			b.Queue(statement, append([]any{e.Source, e.Facet, e.Key}, args...)...).Exec(func(tag pgconn.CommandTag) error {

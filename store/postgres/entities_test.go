@@ -61,7 +61,7 @@ WHERE datname = current_database() AND state = 'idle in transaction'`); err != n
 		t.Errorf("TakeOverClaim: got %v, %v", found, err)
 	}
 	asked := 0
-	for range 1000 { // claims skip the locked entities until PostgreSQL has ended the session
+	for range 1000 { // repeat: claims skip the locked entities until PostgreSQL has ended the session
 		c, err := s.ClaimEntities(t.Context(), "s", time.UnixMicro(1<<40), 200, time.Minute, nil, move)
 		if err != nil {
 			t.Fatal(err)

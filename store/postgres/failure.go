@@ -28,8 +28,8 @@ ON CONFLICT (source, facet, key) DO UPDATE SET version = s.version WHERE false`
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, facet, key, n)
 CROSS JOIN LATERAL (SELECT * FROM update_status u WHERE u.source = i.source AND u.facet = i.facet AND u.key = i.key LIMIT 1) u`
 
-	// claimDueRetries returns the rows with their values from before the claim. It skips rows that
-	// another process is claiming.
+	// claimDueRetries claims due retries, and returns the rows with their values from before the
+	// claim. It skips rows that another process is claiming.
 	claimDueRetries = `WITH due AS (
 ` + store.SelectDueRetries + `
 FOR UPDATE SKIP LOCKED
@@ -62,7 +62,9 @@ func (s *Store) Statuses(ctx context.Context, keys []schemas.Entity) ([]store.St
 // dead letter is written.
 func (s *Store) WriteFailure(ctx context.Context, status store.Status, deadLetter *store.DeadLetter) error {
 	e := status.Entity
-	var b pgx.Batch // one transaction; each statement sees all transactions that were committed before it
+	// The batch runs as one transaction. Each statement sees all transactions that were committed
+	// before the statement began.
+	var b pgx.Batch
 	if status.State != "" {
 		args, err := status.StatusArgs()
 		if err != nil {

@@ -132,7 +132,8 @@ func (r byRole) EntitiesDueAfter(ctx context.Context, source string, after time.
 }
 
 func (r byRole) BringForward(ctx context.Context, all []store.DueTime) error {
-	if err := r.Store.BringForward(ctx, all[:min(len(all), 1)]); err != nil { // for pinned entities the query service calls it
+	// The query service calls BringForward too, for pinned entities.
+	if err := r.Store.BringForward(ctx, all[:min(len(all), 1)]); err != nil {
 		return err
 	}
 	return r.scheduler.BringForward(ctx, all)
@@ -170,7 +171,8 @@ func (r byRole) DeleteOldStatuses(ctx context.Context, source, facet string, bef
 	return r.scheduler.DeleteOldStatuses(ctx, source, facet, before, limit)
 }
 
-// Every process reads these tables, so every role must be allowed to read them.
+// Every process calls the methods Statuses, States, Setting, Used and NextLeaseEnd, so every role
+// must be allowed to read their tables.
 func TestGrants_AllowCommonReads(t *testing.T) {
 	all := openByRole(t)
 	e := []schemas.Entity{{Source: "s", Facet: "f", Key: "k"}}
@@ -211,8 +213,8 @@ func TestGrants_KeepWorkersFromAPIKeys(t *testing.T) {
 	}
 }
 
-// Every table must occur in the grants of docs/deploying.md. Without them, installations with
-// separate roles would fail after the next upgrade.
+// Every table must occur in the grants of docs/deploying.md. If a table is missing there,
+// installations with separate roles fail after the next upgrade.
 func TestGrants_NameEveryTable(t *testing.T) {
 	url := servicetest.Postgres(t)
 	if _, err := Migrate(t.Context(), url); err != nil {

@@ -12,10 +12,11 @@ import (
 )
 
 const (
-	// lockStates locks the state rows of many entities in the order of its arguments. If an entity
-	// has no row, it inserts one, because only a row can be locked; the upsert overwrites it later.
-	// So if two transactions store an entity's first content at the same time, the second waits and
-	// sees the hash of the first. Existing rows are locked like with FOR UPDATE and not changed.
+	// lockStates locks the state rows of many entities in the order of its arguments. For an entity
+	// without a row it inserts one, because only a row can be locked; the upsert overwrites the row
+	// later. So if two transactions store an entity's first content at the same time, the second
+	// waits and sees the hash of the first. Existing rows are locked like with FOR UPDATE and not
+	// changed.
 	lockStates = `INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
 	last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified)
 SELECT source, facet, key, -1, '', 0, '', 0, 0, 0, 0, false, '', ''

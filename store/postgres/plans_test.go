@@ -197,7 +197,8 @@ func TestEntities_ReadsAndUpdatesAreHOT(t *testing.T) {
 	if _, err := s.RegisterEntities(t.Context(), all); err != nil {
 		t.Fatal(err)
 	}
-	for round := range rounds { // one entity in twenty is read and one in twenty moves to another tier
+	// In each round, one entity in twenty is read and one in twenty moves to another tier.
+	for round := range rounds {
 		var moved []store.RegisteredEntity
 		var reads []store.EntityReads
 		for i, r := range all {

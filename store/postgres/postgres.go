@@ -26,8 +26,9 @@ func Open(ctx context.Context, url string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("database.url: %w", err)
 	}
-	// Prepared statements belong to a session. PgBouncer in transaction mode assigns sessions per
-	// transaction, so most queries would fail with pgx's default mode.
+	// pgx's default mode uses prepared statements, which belong to a session. PgBouncer in
+	// transaction mode assigns sessions per transaction, so most queries would fail in the default
+	// mode.
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {

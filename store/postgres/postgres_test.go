@@ -31,8 +31,8 @@ func open(t testing.TB) *Store {
 	return s
 }
 
-// The suite calls each method with the database role of its process, which has the grants of
-// docs/deploying.md.
+// The conformance suite calls each method with the database role of the process that uses the
+// method. The roles have the grants of docs/deploying.md.
 func TestGrants_PassTheSuite(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Store { return openByRole(t) })
 }
@@ -142,8 +142,9 @@ func TestTouch_WritesNoPayloadAndIsHOT(t *testing.T) {
 	if updated, _, inserted := counts(t, s, "snapshot_payload"); updated != 0 || inserted != 200 {
 		t.Errorf("payloads: got %d updates, %d inserts", updated, inserted)
 	}
-	// Inserts fill a page to 70 % only. An update is HOT if the new version of the row fits into the
-	// free space of the page. Pruning frees the space of old versions.
+	// Most updates must be HOT (heap-only tuples). Inserts fill a page to 70 % only, and an update
+	// is HOT if the new version of the row fits into the free space of the page. Not all are HOT:
+	// the space of old versions is free only after PostgreSQL has pruned the page.
 	if updated, hot, _ := counts(t, s, "snapshot_state"); updated != 600 || hot < 500 {
 		t.Errorf("states: got %d updates, %d of them HOT", updated, hot)
 	}
@@ -216,7 +217,7 @@ func TestDelete_KeepsConcurrentWritesWhole(t *testing.T) {
 		deleting, log := traced(t, s)
 		statements := 0
 		log.before = func(statement string) {
-			if statements++; statements == 3 { // after BEGIN and the deletion of the state
+			if statements++; statements == 3 { // statement 3 follows BEGIN and the deletion of the state
 				if _, err := s.Write(t.Context(), w); err != nil {
 					t.Errorf("hook before a statement: %v, %v", statement, err)
 				}
@@ -273,7 +274,8 @@ func TestPlans_ManyEntitiesUseTheKey(t *testing.T) {
 		}
 		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		plan := strings.Join(lines, "\n")
-		if err != nil || strings.Contains(plan, "Hash") || strings.Contains(plan, "Merge") { // the plan reads whole tables
+		// Plans with hash or merge joins read whole tables.
+		if err != nil || strings.Contains(plan, "Hash") || strings.Contains(plan, "Merge") {
 			t.Errorf("%v\n%s", err, plan)
 		}
 	}

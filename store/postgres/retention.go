@@ -51,8 +51,8 @@ func (s *Store) walk(ctx context.Context, source, facet, name string, limit int,
 	selectKeys func(tx pgx.Tx, after string) (examined int, last string, keys []string, err error),
 	deleteRow func(b *pgx.Batch, key string, count func(pgconn.CommandTag) error),
 ) (deleted int, done bool, err error) {
-	// This is a separate transaction, because SKIP LOCKED does not skip a row that another
-	// transaction has inserted and not committed.
+	// This statement is committed before the transaction below begins. SKIP LOCKED does not skip a
+	// row that a concurrent call has inserted and not committed, so a call would wait for it.
 	if _, err := s.pool.Exec(ctx, store.InsertRetentionWalk, source, name); err != nil {
 		return 0, false, fmt.Errorf("delete expired rows of %s/%s: %w", source, facet, classifyError(err))
 	}

@@ -53,10 +53,10 @@ RETURNING s.source, s.facet, s.key`
 )
 SELECT source, facet, key, changed FROM state`
 
-	// absent also deletes the payload if the absence replaces content of another visibility
-	// (store.ResetOtherVisibility). It can't see a payload that was committed while it waited for
-	// the state. Such a payload stays, unreferenced, until the entity's next content or its
-	// deletion.
+	// absent stores absences. It also deletes the payload if the absence replaces content of
+	// another visibility (store.ResetOtherVisibility). It can't see a payload that was committed
+	// while it waited for the lock of the state. Such a payload stays, unreferenced, until the
+	// entity's next content or its deletion.
 	absent = `WITH state AS (
 	INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
 		last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified, visibility, manual)
@@ -73,8 +73,8 @@ SELECT source, facet, key, changed FROM state`
 SELECT source, facet, key FROM state`
 
 	// deleteStatuses is a separate statement and runs last, so that it sees statuses that were
-	// committed while the other statements waited for locks. The table is nearly empty, so the
-	// statement is cheap.
+	// committed while the other statements waited for locks. The statement is cheap, because the
+	// table update_status has rows of failed entities only.
 	deleteStatuses = `DELETE FROM update_status u
 USING unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS i (source, facet, key, version)
 WHERE u.source = i.source AND u.facet = i.facet AND u.key = i.key AND u.version <= i.version`
@@ -205,7 +205,7 @@ func upsertChanged(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 		}
 		c.add(w)
 		encodings, sizes, payloads = append(encodings, p.Encoding), append(sizes, p.Size), append(payloads, p.Bytes)
-		b.Results[i] = store.Superseded // replaced below if the statement writes the entity and returns it
+		b.Results[i] = store.Superseded // remains if the statement below does not write the entity
 	}
 	if len(c.versions) == 0 {
 		return nil
@@ -223,7 +223,7 @@ func recordAbsences(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 	for i, w := range b.Writes {
 		if w.Kind == store.Absence {
 			c.add(w)
-			b.Results[i] = store.Superseded // replaced below if the statement writes the entity and returns it
+			b.Results[i] = store.Superseded // remains if the statement below does not write the entity
 		}
 	}
 	if len(c.versions) == 0 {
