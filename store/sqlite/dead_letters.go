@@ -44,9 +44,9 @@ func (s *Store) DeadLetterGroups(ctx context.Context, filter store.DeadLetterFil
 }
 
 // HandledPrefixes returns, for each partition of a topic, the range of offsets at the partition's
-// start in which all dead letters are handled. Dead letters from the time "recent" or later do not
-// count as handled. An offset without an index entry ends the range if the next entry is from the
-// time "missing" or later: the missing entry may still be written.
+// start in which all dead letters are handled. The range ends before a dead letter from the time
+// "recent" or later, even if it is handled. It also ends before an offset without an index entry if
+// the next entry is from the time "missing" or later: the missing entry may still be written.
 func (s *Store) HandledPrefixes(ctx context.Context, topic string, recent, missing time.Time) ([]store.HandledPrefix, error) {
 	all, err := collect(ctx, s.db, func(p *store.HandledPrefix, scan func(...any) error) error { return p.ScanPrefix(scan) },
 		store.SelectHandledPrefixes, topic, recent.UnixMicro(), missing.UnixMicro())

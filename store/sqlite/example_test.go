@@ -14,7 +14,7 @@ import (
 // A fetch that returns the stored content is Touched: only times and version are written.
 func ExampleStore_Write() {
 	ctx := context.Background()
-	db, err := sqlite.Open(ctx, "") // in memory
+	db, err := sqlite.Open(ctx, "") // without a path, the database is in memory
 	if err != nil {
 		panic(err)
 	}
@@ -34,7 +34,7 @@ func ExampleStore_Write() {
 	fmt.Println(db.Write(ctx, []store.Write{fetch(8)}))
 	content = []byte(`{"level":2}`)
 	fmt.Println(db.Write(ctx, []store.Write{fetch(9)}))
-	fmt.Println(db.Write(ctx, []store.Write{fetch(6)})) // a late result of an earlier fetch
+	fmt.Println(db.Write(ctx, []store.Write{fetch(6)})) // a late result of an earlier fetch is not stored
 	// Output:
 	// [changed] <nil>
 	// [touched] <nil>

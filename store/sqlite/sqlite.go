@@ -21,7 +21,7 @@ import (
 // Store is a store in one SQLite database. Its methods may be called concurrently.
 type Store struct {
 	db     *sql.DB
-	keeper *sql.DB // holds one idle connection to a database in memory; nil for a file
+	keeper *sql.DB // keeps a database in memory alive by one idle connection; nil for a file
 	// get is the prepared statement SelectSnapshot. Parsing the statement takes four times as long
 	// as running it. Concurrent reads wait for the only connection, so each read must be short.
 	get *sql.Stmt
@@ -175,7 +175,7 @@ func (s *Store) inTx(ctx context.Context, do func(*sql.Tx) error) error {
 	}
 	ended := false
 	defer func() {
-		if !ended { // after a panic, the only connection must not stay in a transaction
+		if !ended { // do has panicked: the only connection must not stay in the transaction
 			_ = tx.Rollback()
 		}
 	}()
