@@ -52,7 +52,7 @@ func (b suite) dueTiers() {
 	are(9, 10)
 	are(45, 10, warm, hot, store.TierBacklog{Facet: entity.Facet, Tier: store.Cold, Backlog: store.Backlog{Count: 2, Oldest: at(30)}, Last: at(40)})
 	hot.Count, hot.Last = 2, at(11)
-	are(45, 3, warm, hot) // entities beyond the limit are not counted
+	are(45, 3, warm, hot) // with the limit 3, only the three entities that are due first are counted
 }
 
 func (b suite) wantBacklog(count func(context.Context, string, time.Time, int) (store.Backlog, error), by int64, limit int, want store.Backlog) {
@@ -79,7 +79,7 @@ func (b suite) dueRetriesAndEffects() {
 	b.wantBacklog(b.store.RetryBacklog, 19, 10, store.Backlog{})
 	b.wantBacklog(b.store.RetryBacklog, 40, 10, store.Backlog{Count: 3, Oldest: at(20)})
 	b.wantBacklog(b.store.RetryBacklog, 1000, 4, store.Backlog{Count: 4, Oldest: at(20)})
-	b.claimRetries(entity.Source, 25, 600, 1) // a claimed retry is due when its claim ends
+	b.claimRetries(entity.Source, 25, 600, 1) // the claimed retry is not due again before its claim ends
 	b.wantBacklog(b.store.RetryBacklog, 40, 10, store.Backlog{Count: 2, Oldest: at(30)})
 
 	b.write([]store.Result{store.Changed, store.Changed, store.Changed},

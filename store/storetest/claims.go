@@ -21,7 +21,8 @@ func (b suite) claim(now int64, limit int, decide func(store.Candidate) store.De
 	return c
 }
 
-// dueLater is a decide function that enqueues every candidate and sets a distant due time.
+// dueLater is a decide function that enqueues every candidate and sets a due time far in the
+// future.
 func dueLater(c store.Candidate) store.Decision {
 	return store.Decision{Due: at(1_000_000), Tier: c.Tier, History: c.History, Enqueue: true}
 }
@@ -105,7 +106,8 @@ func testDecide(b suite) {
 	b.wantNextEntityTime(at(100))
 }
 
-// testClaimWithoutRequests: without requests no claim is stored, but the new due times are stored.
+// testClaimWithoutRequests: if decide enqueues nothing, no claim is stored, but the new due times
+// are stored.
 func testClaimWithoutRequests(b suite) {
 	b.register(1, registered(entity, 10))
 	if c := b.claim(50, 10, func(store.Candidate) store.Decision { return store.Decision{Due: at(60)} }); c.ID != "" || len(c.Requests) != 0 {
@@ -162,22 +164,22 @@ func testTakeOverClaim(b suite) {
 		}
 		return held
 	}
-	first := b.claim(10, 1, dueLater)  // leased until 70
-	second := b.claim(20, 1, dueLater) // leased until 80
+	first := b.claim(10, 1, dueLater)  // the lease ends at 70
+	second := b.claim(20, 1, dueLater) // the lease ends at 80
 	if _, found := takeOver(69); found {
 		b.Fatal("a claim that is held was taken over")
 	}
 	if !renewed(first.ID, 200) {
 		b.Fatal("a claim that is held could not be renewed")
 	}
-	taken, found := takeOver(90) // leased until 190
+	taken, found := takeOver(90) // the new lease ends at 190
 	if !found || taken.ID == second.ID || !taken.At.Equal(at(20)) || taken.Source != entity.Source || !reflect.DeepEqual(taken.Requests, second.Requests) {
 		b.Fatalf("TakeOverClaim: got %+v, want %+v", taken, second)
 	}
 	if _, found := takeOver(91); found || renewed(second.ID, 500) {
 		b.Fatal("a claim has two holders")
 	}
-	if err := b.store.FinishClaim(b.Context(), second.ID); err != nil { // a call by the former holder has no effect
+	if err := b.store.FinishClaim(b.Context(), second.ID); err != nil { // without effect: the claim was taken over
 		b.Fatal(err)
 	}
 	again, found := takeOver(190)
@@ -229,7 +231,7 @@ func testTakeOverRace(b suite) {
 		})
 	}
 	wg.Wait()
-	for take() { // claims that the calls above skipped, because another call had locked them
+	for take() { // take over the claims that the calls above skipped, because another call had locked them
 	}
 	for e, n := range taken {
 		if n != 1 {
@@ -268,7 +270,7 @@ func testClaimRace(b suite) {
 		})
 	}
 	wg.Wait()
-	for claim() { // entities that the calls above skipped, because another call had locked them
+	for claim() { // claim the entities that the calls above skipped, because another call had locked them
 	}
 	for e, n := range claims {
 		if n != 1 {

@@ -31,7 +31,7 @@ type DeadLetters interface {
 
 var letterTopic = schemas.DeadLetterTopic("nexon")
 
-// newDeadLetter returns an index entry with the given offset and time.
+// newDeadLetter returns an index entry with the given offset. Its time is at(offset).
 func newDeadLetter(e schemas.Entity, offset int64) store.DeadLetter {
 	return store.DeadLetter{
 		DeadLetterID: store.DeadLetterID{Topic: schemas.DeadLetterTopic(e.Source), Partition: 3, Offset: offset}, Entity: e,
@@ -66,7 +66,7 @@ func auditEntry(action string) store.AuditEntry {
 	return store.AuditEntry{At: at(7), Actor: "me", Action: action, Source: "nexon", Before: []byte("null"), After: []byte("{}")}
 }
 
-// handle creates a job, and saves the outcome h of these dead letters as the job's result.
+// handle creates a job, and saves h as the outcome that the job had for these dead letters.
 func (b suite) handle(h store.Disposition, ids ...store.DeadLetterID) {
 	b.Helper()
 	j := job(time.Now().UnixNano())
@@ -199,7 +199,7 @@ func testDeadLetterFilter(b suite) {
 		l := newDeadLetter(entity, n+1)
 		l.Partition = int32(n % 2)
 		if n == 4 {
-			l.At = at(4) // same time as offset 4, so the position decides the order
+			l.At = at(4) // the same time as the entry with offset 4: their positions decide the order
 		}
 		if n == 5 {
 			l.Entity.Facet, l.Entity.Key, l.Reason, l.Fingerprint, l.Attempts = "guild", "x", schemas.ParseError, "f2", 5
@@ -269,7 +269,7 @@ func testHandledPrefixes(b suite) {
 		l := newDeadLetter(entity, n/2+1)
 		l.Partition = int32(n % 2)
 		ids = append(ids, l.DeadLetterID)
-		if n/2 != 4 || n%2 == 0 { // offset 5 of partition 1 has no entry
+		if n/2 != 4 || n%2 == 0 { // offset 5 of partition 1 gets no entry, all others get one
 			b.deadLetter(l)
 		}
 	}
@@ -286,7 +286,7 @@ func testHandledPrefixes(b suite) {
 	is(99, 7, 4, 7)
 	is(99, 6, 4, 5) // the entry of offset 5 may still be written, so the prefix of partition 1 ends there
 	is(99, 1, 4, 5)
-	is(3, 99, 3, 3) // recent entries do not count as handled
+	is(3, 99, 3, 3) // entries from the time 3 or later are recent, and do not count as handled
 	is(6, 99, 4, 6)
 	forget := func(partition int32, before int64, limit, want int) {
 		b.Helper()

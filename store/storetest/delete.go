@@ -77,7 +77,7 @@ func testDeleteSnapshot(b suite) {
 	b.finish(outboxEvent(others[0], 5, "", "x", published), outboxEvent(others[1], 5, "", "x", published), outboxEvent(entity, 5, "", "x", published))
 
 	b.write(one(store.Changed), withOutbox(published, content(entity, 4, "x")))
-	b.finish(outboxEvent(entity, 4, "", "x", published)) // a write after the deletion has an event again
+	b.finish(outboxEvent(entity, 4, "", "x", published)) // a write after the deletion causes an event again
 	b.deleteAll(true, entity, 20)
 	b.write(one(store.AbsenceStored), absence(entity, 4))
 	b.deleteAll(true, entity, 21)

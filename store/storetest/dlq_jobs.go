@@ -51,7 +51,8 @@ func testJobs(b suite) {
 			b.Fatal(err)
 		}
 	}
-	for _, sources := range [][]string{nil, {"source-9", "nexo"}} { // jobs of other sources are not leased
+	// No job belongs to these sources, so none is leased.
+	for _, sources := range [][]string{nil, {"source-9", "nexo"}} {
 		_, ok, err := b.store.LeaseJob(b.Context(), "a", sources, at(10), at(20))
 		next, none := b.store.NextLeaseEnd(b.Context(), sources)
 		if ok || err != nil || none != nil || !next.IsZero() {
@@ -102,7 +103,7 @@ func testJobs(b suite) {
 	if taken.LeaseUntil, taken.Holder = at(25), "a"; !ok || !reflect.DeepEqual(taken, first) {
 		b.Errorf("%v %+v; want %+v", ok, taken, first)
 	}
-	advance(first, "", newDeadLetter(entity, 2).DeadLetterID) // a holder without the lease saves nothing
+	advance(first, "", newDeadLetter(entity, 2).DeadLetterID) // the holder lost the lease: nothing is saved
 	if open := b.deadLetters("nexon", true, 9); len(open) != 1 {
 		b.Error("a former lease holder marked a dead letter")
 	}
@@ -117,7 +118,7 @@ func testJobs(b suite) {
 	stop(store.JobRunning, store.JobStopped, nil)
 	taken.Holder, taken.LeaseUntil, taken.Done = "c", at(50), 2
 	taken.ChunkStartedAt = time.Time{}
-	advance(taken, store.JobStopped, newDeadLetter(entity, 2).DeadLetterID) // results of a stopped job are saved
+	advance(taken, store.JobStopped, newDeadLetter(entity, 2).DeadLetterID) // the results of a stopped job are saved
 	if open := b.deadLetters("nexon", true, 9); len(open) != 0 {
 		b.Error("the outcome of a stopped job was not saved")
 	}
@@ -131,7 +132,7 @@ func testJobs(b suite) {
 		}
 	}
 	create(nil)
-	stop(store.JobStopped, store.JobRunning, store.ErrJobNotFound) // only one replay per source may be active
+	stop(store.JobStopped, store.JobRunning, store.ErrJobNotFound) // another replay of the source is running
 	rival.Holder, rival.State = "r", store.JobDone
 	if held, ok := hold("r", 40, 60); !ok || held.ID != "rival" {
 		b.Errorf("LeaseJob: got %+v", held)
@@ -207,14 +208,14 @@ func testReplayStoppedInChunk(b suite) {
 	if j = hold(20, true); j.ID != "job-1" || j.State != store.JobStopped || !j.ChunkStartedAt.Equal(at(11)) {
 		b.Errorf("leased job: got %+v", j)
 	}
-	j.ChunkStartedAt = time.Time{} // the chunk was reconciled
+	j.ChunkStartedAt = time.Time{} // the chunk in flight was reconciled, so none is in flight now
 	advance(j, store.JobStopped)
 	turn("job-1", store.JobStopped, store.JobRunning, nil) // j was read before this call and still has the state STOPPED
 	advance(j, store.JobRunning)
 	turn("job-1", store.JobRunning, store.JobStopped, nil)
 	hold(90, false)
 	create("job-2", nil)
-	j.ChunkStartedAt = at(12) // a holder that does not know of the stop can't start a chunk
+	j.ChunkStartedAt = at(12) // the holder does not know of the stop; it can't start a chunk
 	advance(j, store.JobStopped)
 	if is, err := b.store.Job(b.Context(), "job-1"); err != nil || !is.ChunkStartedAt.IsZero() {
 		b.Errorf("job: got %+v, %v", is, err)

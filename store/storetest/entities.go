@@ -36,7 +36,7 @@ type Entities interface {
 	ClaimEntities(ctx context.Context, source string, now time.Time, limit int, lease time.Duration, content func(facet string) bool, decide func(store.Candidate) store.Decision) (store.Claim, error)
 	// FinishClaim deletes the claim, if it exists.
 	FinishClaim(ctx context.Context, id string) error
-	// RenewClaim reports whether the claim is still held.
+	// RenewClaim extends a claim; held is false if the claim was taken over or deleted.
 	RenewClaim(ctx context.Context, id string, until time.Time) (held bool, err error)
 	// TakeOverClaim takes over an expired claim. Of several concurrent calls only one gets it.
 	TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error)

@@ -119,7 +119,8 @@ func testSuccessEndsFailure(b suite) {
 			b.write(one(step.result), step.write)
 			b.hasNoStatus(entity)
 			b.hasStatus(bystander)
-			b.fail(failing(entity, v), failing(entity, v-1)) // failures of this fetch and of an earlier one are ignored
+			// Failures of the stored version v, and of an earlier version, are ignored.
+			b.fail(failing(entity, v), failing(entity, v-1))
 			b.hasNoStatus(entity)
 		}
 	}
@@ -161,7 +162,7 @@ func testFailureRace(b suite) {
 	for n := range rounds {
 		e := key(fmt.Sprint(n / 2))
 		failed := int64(1 + 10*n)
-		stored := failed + int64(n/4%2)*2 - 1 // a lower or a higher version than the failure's
+		stored := failed + int64(n/4%2)*2 - 1 // the failure's version minus 1 or plus 1
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			if err := b.store.WriteFailure(b.Context(), failing(e, failed), nil); err != nil {
@@ -258,7 +259,7 @@ func testClaimRetries(b suite) {
 	is(b.claimRetries(entity.Source, 1000, 100, 1), claimed(z, 1100))
 	next(at(120))
 	b.write(one(store.Changed), content(y.Entity, 20, "x"))
-	is(b.claimRetries(entity.Source, 120, 100, 10), claimed(x, 220)) // can be claimed again after the lease
+	is(b.claimRetries(entity.Source, 120, 100, 10), claimed(x, 220)) // x is due again after its lease
 	next(at(220))
 	again := failing(x.Entity, 11)
 	again.Until = at(50) // the retry failed, and the next one is due at 50
@@ -296,7 +297,8 @@ func testClaimRetriesRace(b suite) {
 		})
 	}
 	wg.Wait()
-	for _, s := range b.claimRetries(entity.Source, rows, 3600, rows) { // retries that the calls above skipped, because another call had locked them
+	// Claim the retries that the calls above skipped, because another call had locked them.
+	for _, s := range b.claimRetries(entity.Source, rows, 3600, rows) {
 		claims[s.Entity]++
 	}
 	for e, n := range claims {

@@ -16,7 +16,8 @@ func testDuplicates(b suite) {
 	b.wantSnapshot(entity, "z", 7, 7, 7, 7)
 }
 
-// model is a simple in-memory implementation, with which the store's results are compared.
+// model is a simple in-memory implementation of a store. The tests compare the store's results with
+// its results.
 type model map[schemas.Entity]*row
 
 type row struct {

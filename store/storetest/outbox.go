@@ -228,7 +228,8 @@ func testOutboxClaimRace(b suite) {
 		})
 	}
 	wg.Wait()
-	count(b.claimOutboxEvents(rows, 3600, rows)) // events that the calls above skipped, because another call had locked them
+	// Count the events that the calls above skipped, because another call had locked them.
+	count(b.claimOutboxEvents(rows, 3600, rows))
 	for e, n := range claims {
 		if n != 1 {
 			b.Errorf("%s: claimed %d times, want once", e, n)

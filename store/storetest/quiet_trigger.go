@@ -21,7 +21,8 @@ func testQuietTrigger(b suite) {
 	b.write(one(store.Changed), withOutbox(pausing, content(entity, 108, "y")))
 	b.wantNextOutboxTime(at(118))
 	b.write(one(store.Changed), withOutbox(pausing, content(entity, 117, "z")))
-	b.wantNextOutboxTime(at(125)) // 25 s after the first change, not 10 s after the last
+	// The event is due 25 s (MaxDelay) after the first change, not 10 s after the last change.
+	b.wantNextOutboxTime(at(125))
 	b.write(one(store.Touched), withOutbox(pausing, content(entity, 118, "z")))
 	b.wantOutboxEvents(b.claimOutboxEvents(124, 10, 10))
 	// The event has the hash before the first change and the hash after the last one.

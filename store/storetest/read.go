@@ -55,7 +55,7 @@ func testGetAll(b suite) {
 		}
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
-	for _, many := range []int{1, 2, 50, 1000} { // 1000 requests contain some entities twice
+	for _, many := range []int{1, 2, 50, 1000} { // among 1000 entities, some occur several times
 		var asked []schemas.Entity
 		var which []int
 		for range many {

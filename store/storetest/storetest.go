@@ -174,7 +174,7 @@ var entity = schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}
 // at returns a fixed base time plus the given seconds.
 func at(seconds int64) time.Time { return time.Unix(1_800_000_000+seconds, 123_000).UTC() }
 
-// content returns the write of a fetch with version n at time n. The text is in its content.
+// content returns the write of a fetch with version n at time at(n). Its JSON contains the text.
 func content(e schemas.Entity, n int64, text string) store.Write {
 	json := []byte(`{"doc":"` + text + `"}`)
 	return store.Write{
@@ -303,7 +303,7 @@ func testNotModified(b suite) {
 	b.write(one(store.BaseMissing), notModified(entity, 4, "x"))
 	b.write(one(store.Changed), content(entity, 5, "x"))
 	b.write(one(store.Touched), notModified(entity, 6, "x"))
-	b.wantSnapshot(entity, "x", 6, 5, 6, 5) // CheckedAt is new, FetchedAt is not
+	b.wantSnapshot(entity, "x", 6, 5, 6, 5) // CheckedAt becomes 6, FetchedAt stays 5
 	b.write(one(store.BaseMissing), notModified(entity, 7, "y"))
 	b.wantSnapshot(entity, "x", 6, 5, 6, 5)
 }
@@ -330,7 +330,7 @@ func testRewrite(b suite) {
 	other.ExtractVersion = 8
 	b.write(one(store.Rewritten), other)
 	b.wantSnapshot(entity, "y", 6, 6, 6, 5)
-	same := content(entity, 7, "y") // the former extract version, with the same content
+	same := content(entity, 7, "y") // the stored content, but with the former extract version 7
 	b.write(one(store.Rewritten), same)
 	b.wantSnapshot(entity, "y", 7, 7, 7, 5)
 }

@@ -40,7 +40,7 @@ func testVisibility(b suite) {
 	b.write(one(store.Superseded), absence(entity, 5))
 	b.write(one(store.BaseMissing), notModified(entity, 7, "z"))
 	b.seenBy("partner")
-	// Content that is unchanged but fetched with another visibility gets that visibility, even if
+	// If unchanged content is fetched with another visibility, it gets the new visibility, even if
 	// every reader may then see it.
 	b.write(one(store.Touched), b.withoutPayload(within("staff", content(entity, 8, "y"))))
 	b.seenBy("staff")
@@ -82,7 +82,8 @@ func testVisibilityOfAbsence(b suite) {
 		b.write(one(store.Changed), within("partner", content(entity, at+2, "x")))
 		b.wantSnapshot(entity, "x", at+2, at+2, at+2, at+2)
 		b.seenBy("partner")
-		b.write(one(store.Touched), within("other", content(entity, at+3, "x"))) // the next iteration replaces content of another visibility
+		// Now the stored content has another visibility than the absence of the next iteration.
+		b.write(one(store.Touched), within("other", content(entity, at+3, "x")))
 	}
 }
 
