@@ -48,9 +48,9 @@ SELECT sum.n, sum.last, coalesce(page.key, '') FROM sum LEFT JOIN page ON page.e
 	DeleteOrphan = `DELETE FROM snapshot_payload WHERE source = $1 AND facet = $2 AND key = $3
 AND NOT EXISTS (SELECT 1 FROM snapshot_state s WHERE s.source = $1 AND s.facet = $2 AND s.key = $3)`
 
-	// Content expires by the time of the fetch that returned it. A later fetch that returned no
-	// content (NotModified or Absence) does not extend the period. An absence expires by the time of
-	// its last check.
+	// The retention period of content begins at the fetch that returned it. A later fetch that
+	// returned no content (NotModified or Absence) does not extend the period. The period of an
+	// absence begins at its last check.
 	expiredCondition = `CASE WHEN s.encoding <> '' THEN s.last_fetched_at < $4 ELSE s.last_checked_at < $5 END`
 
 	// SelectOldStatuses examines the next statuses of a facet like SelectExpired examines snapshots,
@@ -62,13 +62,14 @@ AND NOT EXISTS (SELECT 1 FROM snapshot_state s WHERE s.source = $1 AND s.facet =
 ), sum AS (SELECT count(*) AS n, coalesce(max(key), '') AS last FROM page)
 SELECT sum.n, sum.last, coalesce(page.key, '') FROM sum LEFT JOIN page ON page.expired ORDER BY 3`
 
-	// DeleteOldStatus deletes the status of one entity if it is old. Arguments: source, facet, key,
-	// time.
+	// DeleteOldStatus deletes the status of one entity if it is old (oldStatusCondition).
+	// Arguments: source, facet, key, the time before which statuses are old.
 	DeleteOldStatus = `DELETE FROM update_status AS u WHERE u.source = $1 AND u.facet = $2 AND u.key = $3 AND (` + oldStatusCondition + `)`
 
-	// A status is old if it was updated before the time $4. A RETRYING status is old only if its
-	// retry was also due before $4: workers claim due retries within seconds, so then no worker
-	// handles the facet any more.
+	// A status is old if it was updated before the time $4 and the entity has no snapshot. A
+	// RETRYING status is old only if its retry was also due before $4. Workers claim due retries
+	// within seconds, so a retry that was due before $4 is of a facet that no worker handles any
+	// more.
 	oldStatusCondition = `u.updated_at < $4 AND (u.state <> 'RETRYING' OR u.next_retry_at < $4)
 	AND NOT EXISTS (SELECT 1 FROM snapshot_state s WHERE s.source = u.source AND s.facet = u.facet AND s.key = u.key)`
 
@@ -126,7 +127,8 @@ func (c *Claim) ScanClaim(scan func(...any) error) error {
 	return nil
 }
 
-// Decisions holds the decisions for the entities of a claim, one slice per column.
+// Decisions holds the scheduler's decisions for the entities of a claim: one slice per column of
+// the table entities, with one element per entity.
 type Decisions struct {
 	Facets, Keys                                  []string
 	Tiers, Dues, ClaimedAts, UpdatedAts, Watcheds []int64

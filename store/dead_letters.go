@@ -28,7 +28,7 @@ type DeadLetter struct {
 	// of schemas.DeadLetter; it is equal for errors that differ only in keys and numbers.
 	Error, Fingerprint string
 	Status             int // HTTP status of the last upstream response; 0 without one
-	Attempts           int // upstream calls
+	Attempts           int // number of upstream calls that the request caused
 	// Replays is how often the request had been replayed before it was dead-lettered.
 	Replays int
 	// Visibility is the group of clients that may see the dead letter; empty: every reader.
@@ -60,8 +60,8 @@ type DeadLetterFilter struct {
 	Fingerprint string                   `json:"fingerprint,omitempty"`
 	Facet       string                   `json:"facet,omitempty"`
 	Key         string                   `json:"key,omitempty"`
-	Since       time.Time                `json:"since,omitzero"` // inclusive
-	Until       time.Time                `json:"until,omitzero"` // exclusive
+	Since       time.Time                `json:"since,omitzero"` // dead letters at this time or later
+	Until       time.Time                `json:"until,omitzero"` // dead letters before this time
 	Attempts    *int                     `json:"attempts,omitempty"`
 	Partition   *int32                   `json:"partition,omitempty"`
 	Offset      *int64                   `json:"offset,omitempty"`

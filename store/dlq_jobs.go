@@ -149,7 +149,7 @@ func SelectNextLeaseEnd(sources []string) (string, []any) {
 // sources appended. Each source is one argument, because PostgreSQL and SQLite have no common array
 // type.
 func amongSources(sources []string, args []any) (string, []any) {
-	placeholders := []string{"''"} // no source has this name; IN () is invalid
+	placeholders := []string{"''"} // '' is no source's name; it keeps IN () valid without sources
 	for _, s := range sources {
 		args = append(args, s)
 		placeholders = append(placeholders, fmt.Sprint("$", len(args)))

@@ -41,10 +41,10 @@ type History struct {
 	// changed since.
 	ClaimedAt, UpdatedAt time.Time
 	// Watched is the total time between checks, and Changes is the number of changes that these
-	// checks found. Both are weighted.
+	// checks found. In both, older checks have less weight.
 	Changes float64
 	Watched time.Duration
-	// Reads is the weighted number of reads until ReadAt.
+	// Reads is the number of reads until ReadAt, in which older reads have less weight.
 	Reads  float64
 	ReadAt time.Time
 }

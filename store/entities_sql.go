@@ -14,7 +14,7 @@ import (
 
 // Statements for prefetched entities, shared by both databases.
 const (
-	// EntityColumns are the columns of ScanEntity.
+	// EntityColumns are the columns that ScanEntity reads.
 	EntityColumns = `e.source, e.facet, e.key, e.params, e.tier, e.enabled, e.due_at,
 	e.claimed_at, e.updated_at, e.changes, e.watched, e.reads, e.read_at, e.pinned`
 
@@ -194,7 +194,7 @@ func SortDueTimes(all []DueTime) []DueTime {
 	return slices.SortedFunc(slices.Values(all), func(a, b DueTime) int { return compareEntities(a.Entity, b.Entity) })
 }
 
-// SortEntities returns the entities in order, without duplicates.
+// SortEntities returns the entities in the order of source, facet and key, without duplicates.
 func SortEntities(all []schemas.Entity) []schemas.Entity {
 	return slices.Compact(slices.SortedFunc(slices.Values(all), compareEntities))
 }
@@ -249,7 +249,7 @@ func afterPrefix(prefix string) string {
 		switch last {
 		case utf8.MaxRune:
 			continue
-		case 0xD7FF: // surrogates follow, which are invalid in UTF-8
+		case 0xD7FF: // the next code points are surrogates, invalid in UTF-8: skip them
 			last = 0xDFFF
 		}
 		return prefix + string(last+1)

@@ -15,7 +15,7 @@ func ExampleNewBatch() {
 	batch := store.NewBatch([]store.Write{{Entity: b, Version: 1}, {Entity: a, Version: 6}, {Entity: a, Version: 7}})
 	for i, w := range batch.Writes {
 		fmt.Println(w.Entity.Key, w.Version)
-		batch.Results[i] = store.Changed // set by the database
+		batch.Results[i] = store.Changed // a database would set this result
 	}
 	fmt.Println(batch.InOrder())
 	// Output:
@@ -24,13 +24,13 @@ func ExampleNewBatch() {
 	// [changed superseded changed] <nil>
 }
 
-// A trigger skips a facet that was checked within its Backoff.
+// A trigger does not refresh a facet that was checked less than its Backoff ago.
 func ExampleTrigger_Fires() {
 	now := time.Date(2026, 1, 27, 12, 0, 0, 0, time.UTC)
 	t := store.Trigger{Facet: "general", Backoff: time.Hour}
 	fmt.Println(t.Fires(store.State{CheckedAt: now.Add(-10 * time.Minute)}, now))
 	fmt.Println(t.Fires(store.State{CheckedAt: now.Add(-2 * time.Hour)}, now))
-	fmt.Println(t.Fires(store.State{}, now)) // never checked
+	fmt.Println(t.Fires(store.State{}, now)) // the facet was never checked, so it is refreshed
 	// Output:
 	// false
 	// true

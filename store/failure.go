@@ -17,15 +17,15 @@ type StatusState string
 // States of a failed entity. A healthy entity has no Status.
 const (
 	Retrying  StatusState = "RETRYING"  // a retry is due at Status.Until
-	Failed    StatusState = "FAILED"    // no further retry; held until Status.Until
-	Suspended StatusState = "SUSPENDED" // held until an operator or a successful fetch lifts the suspension
+	Failed    StatusState = "FAILED"    // no further retry; on hold until Status.Until
+	Suspended StatusState = "SUSPENDED" // on hold until an operator or a successful fetch lifts the suspension
 )
 
 // Status describes an entity's failures since its last success. A write that stores a snapshot or
 // an absence with at least the status's Version deletes the status in the same transaction.
 type Status struct {
 	Entity schemas.Entity
-	State  StatusState // empty without failures
+	State  StatusState // empty if the entity has no failures since its last success
 	// Reason and Error explain the failure to operators. Characters that the database can't store
 	// are replaced, and the texts are cut to MaxTextBytes.
 	Reason, Error string
@@ -55,7 +55,7 @@ const MaxTextBytes = 4 << 10
 
 // Statements for statuses, shared by both databases.
 const (
-	// StatusColumns are the columns of ScanStatus.
+	// StatusColumns are the columns that ScanStatus reads.
 	StatusColumns = `u.source, u.facet, u.key, u.state, u.reason, u.error, u.rounds, u.failures, u.version,
 	u.next_retry_at, u.lane, u.params, u.correlation_id, u.trace_parent, u.replay, u.replays, u.since, u.updated_at`
 

@@ -16,8 +16,8 @@ type APIKey struct {
 	Scopes    []string
 	CreatedAt time.Time
 	CreatedBy string
-	ExpiresAt time.Time // zero: never
-	RevokedAt time.Time // zero: not revoked
+	ExpiresAt time.Time // zero: the key never expires
+	RevokedAt time.Time // zero: the key is not revoked
 	RevokedBy string
 }
 

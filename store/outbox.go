@@ -43,7 +43,7 @@ func (e OutboxEvents) Empty() bool { return !e.PublishChange && len(e.Triggers) 
 
 // OutboxEvent is a change whose message and triggers are not delivered yet.
 type OutboxEvent struct {
-	ID      int64 // assigned by the database; a later version of an entity has a higher ID, with gaps
+	ID      int64 // assigned by the database; later events of an entity have higher IDs
 	Entity  schemas.Entity
 	Version int64
 	At      time.Time // start of the fetch that returned the change: the write's CheckedAt
@@ -67,7 +67,7 @@ func (e OutboxEvent) ReadyAt() time.Time {
 
 // Statements for the outbox, shared by both databases.
 const (
-	// OutboxColumns are the columns of ScanOutboxEvent.
+	// OutboxColumns are the columns that ScanOutboxEvent reads.
 	OutboxColumns = `e.id, e.source, e.facet, e.key, e.version, e.at, e.before, e.after, e.publish_change, e.triggers`
 
 	// InsertOutboxEvent is the start of a statement. The rows to insert follow it, with the fields
@@ -101,10 +101,10 @@ type storedTrigger struct {
 type OutboxRow struct {
 	Before, After []byte
 	PublishChange bool
-	Triggers      string // JSON
-	// Due and Latest are in microseconds. Each further change moves Due to a later time, at most to
-	// Latest. QuietFacet is the facet that a trigger with a Quiet period refreshes; empty for other
-	// rows.
+	Triggers      string // a list of storedTrigger as JSON
+	// Due is when the event can be delivered, in microseconds. QuietFacet is the facet that a
+	// trigger with a Quiet period refreshes; empty for other rows. Further changes in the Quiet
+	// period move Due to a later time, but never after Latest, which is also in microseconds.
 	Due, Latest int64
 	QuietFacet  string
 }

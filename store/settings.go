@@ -20,7 +20,7 @@ type Setting struct {
 // AuditEntry is one entry of the audit log. Source is empty for a change that belongs to no source,
 // such as one of an API key.
 type AuditEntry struct {
-	ID            int64 // assigned by the database; increases
+	ID            int64 // assigned by the database; later entries have higher IDs
 	At            time.Time
 	Actor, Action string
 	Source        string
@@ -32,7 +32,7 @@ type AuditEntry struct {
 type Usage struct {
 	DayEnd time.Time // the midnight that ends the day
 	Calls  int64
-	At     time.Time // time of the count
+	At     time.Time // time at which the calls were counted
 }
 
 // ErrConflict is returned for a write that is based on an outdated version of the row: a setting

@@ -5,7 +5,7 @@ import "time"
 // Statements for snapshots, shared by both databases. Times are stored as microseconds since 1970
 // UTC; 0 means no time.
 const (
-	// StateColumns are the columns of ScanState: a State without its entity.
+	// StateColumns are the columns that ScanState reads: a State without its entity.
 	StateColumns = `s.version, s.hash, s.extract_version, s.encoding, s.size,
 	s.last_fetched_at, s.last_checked_at, s.last_updated_at, s.absent, s.etag, s.last_modified, s.visibility, s.manual`
 

@@ -21,7 +21,7 @@ type State struct {
 	Hash           Hash
 	ExtractVersion int64
 	Encoding       string
-	Size           int // bytes of JSON
+	Size           int // length of the content's JSON in bytes, before compression
 	// FetchedAt is the start of the last fetch that returned content. CheckedAt is the start of the
 	// last fetch with any result. UpdatedAt is the start of the last fetch that returned changed
 	// content. FetchedAt and UpdatedAt are zero without content.
@@ -45,14 +45,15 @@ func (s State) HasContent() bool { return s.Encoding != "" }
 // Snapshot is the last extracted copy of an entity.
 type Snapshot struct {
 	State
-	Payload []byte // in the encoding State.Encoding
+	Payload []byte // the content, in the encoding State.Encoding
 }
 
 // Kind is the kind of a fetch result.
 type Kind int
 
-// Kinds of fetch results that are written. NotModified is a response without a body (HTTP 304);
-// the Write then carries the Hash of the state whose validators were sent.
+// Kinds of fetch results that are written. NotModified is a response without a body (HTTP 304) to a
+// request with validators. Its Write carries the Hash of the stored content to which these
+// validators belong.
 const (
 	Content Kind = iota
 	NotModified
