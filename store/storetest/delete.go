@@ -22,7 +22,7 @@ func testDelete(b suite) {
 	b.wantSnapshot(entity, "x", 1, 1, 1, 1)
 }
 
-// deletion returns the audit entry of a deletion.
+// deletion returns the audit entry of the deletion of an entity at the time at(n).
 func deletion(e schemas.Entity, n int64) store.AuditEntry {
 	return store.AuditEntry{
 		At: at(n), Actor: "somebody", Action: "delete", Source: e.Source,
