@@ -104,9 +104,9 @@ type DueTime struct {
 	At     time.Time
 }
 
-// RefreshNowFunc reports whether an entity becomes due at once because of its reads. "before" and
-// "after" are the weighted numbers of reads before and after the new reads. In r only Entity, Tier
-// and Pinned are set.
+// RefreshNowFunc reports whether an entity becomes due at once because of its reads. The values
+// "before" and "after" are History.Reads without and with the new reads. In r only Entity, Tier and
+// Pinned are set.
 type RefreshNowFunc func(r RegisteredEntity, before, after float64) bool
 
 // EntityFilter selects registered entities. An empty field matches all.
