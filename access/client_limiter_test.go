@@ -111,7 +111,7 @@ func TestAcquireWaitSlot_LimitsEachClient(t *testing.T) {
 	checkProblem(t, "another client", err, "", 0)
 	none()
 	one()
-	one() // a repeated release must not free another slot
+	one() // releasing the same slot a second time must not free another slot
 	three, err := wait("a")
 	checkProblem(t, "after one has left", err, "", 0)
 	_, err = wait("a")

@@ -55,15 +55,15 @@ type Config struct {
 	Limits       Limits `yaml:"limits"`
 }
 
-// MaxAge limits how long cached keys stay valid while they can't be read again. So a revocation
-// takes effect at most this long after it was made. If the last read was longer ago, requests with
-// the cached keys get status 503.
+// MaxAge holds the maximum ages of the cached API keys and signing keys while they can't be read
+// again. If their last read was longer ago, requests with these keys get status 503. So a
+// revocation takes effect within this time, even during an outage.
 type MaxAge struct {
-	// APIKeys limits API keys, and AdminKeys limits API keys with the scope admin. Both apply
-	// while the database is unavailable.
+	// APIKeys is the maximum age of the cached API keys while the database is unavailable.
+	// AdminKeys is the maximum age for API keys with the scope admin.
 	APIKeys   time.Duration `yaml:"apiKeys"`
 	AdminKeys time.Duration `yaml:"adminKeys"`
-	// SigningKeys limits the public keys from JWKSURL. It applies while that URL is unavailable.
+	// SigningKeys is the maximum age of the cached public keys while JWKSURL is unavailable.
 	SigningKeys time.Duration `yaml:"signingKeys"`
 }
 
@@ -93,8 +93,8 @@ const (
 	Never  Require = "never"
 )
 
-// Limits are the limits of one client. Outstanding and NewKeys count per source, in all processes
-// together. The others count per process.
+// Limits are the limits of one client. The limits Outstanding and NewKeys apply per source, to all
+// processes together. The other limits apply in each process separately.
 type Limits struct {
 	// Requests limits the rate of requests. A read counts as 1, and so does each further key of a
 	// batch. In addition, each 64 KiB of a document that must be decompressed counts as 1, and
@@ -102,8 +102,8 @@ type Limits struct {
 	Requests Rate `yaml:"requests"`
 	Waiting  int  `yaml:"waiting"` // maximum number of waiting or streaming requests; 0: no limit
 	// Outstanding limits the HIGH update requests of one client that have not ended. The maximum is
-	// the number of calls that the source's quota allows in this time. Active clients share that
-	// number. 0: no limit.
+	// the number of calls that the source's quota allows in this time: 3s and a quota of 100/s give
+	// 300 calls. All active clients share these calls. 0: no limit.
 	Outstanding time.Duration `yaml:"outstanding"`
 	// NewKeys limits the rate of requests for entities without a snapshot. "auto" is a quarter of
 	// the HIGH rate that the source's quota allows.

@@ -45,9 +45,9 @@ type Guard struct {
 
 	required    atomic.Bool
 	admin       atomic.Pointer[[sha256.Size]byte] // hash of the admin token; nil: there is no admin token
-	readMu      sync.Mutex                        // serialises updates of keys
+	readMu      sync.Mutex                        // held during each update of the field keys
 	keys        atomic.Pointer[cachedKeys]
-	keyCreated  bool            // Load found an API key, which may be revoked or expired
+	keyCreated  bool            // true: Load found an API key, which may be revoked or expired
 	invalidKeys map[string]bool // ids of keys that were already logged as invalid; guarded by readMu
 }
 
@@ -273,7 +273,7 @@ func (g *Guard) clientOfToken(ctx context.Context, headers []string) (Client, er
 		return Client{}, missingToken()
 	}
 	if len(headers) > 1 || len(token) > maxTokenSize {
-		return Client{}, invalidToken() // two headers: a proxy may have checked only one of the two tokens
+		return Client{}, invalidToken() // two Authorization headers are rejected: a proxy may have checked only one of the tokens
 	}
 	if admin := g.admin.Load(); admin != nil {
 		sum := sha256.Sum256([]byte(token))

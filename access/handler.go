@@ -136,7 +136,7 @@ func (a *keysAPI) create(r *http.Request) (admin.Answer, error) {
 		return admin.Answer{}, err
 	}
 	// Read all keys from the database, instead of adding the new key to the cache: another process
-	// may have revoked it already.
+	// may have revoked the new key already.
 	if err := a.guard.readLiveKeys(r.Context()); err != nil {
 		a.guard.log.Warn("api key created but not read back; it is valid from the next read on", "key", key.ID, "err", err)
 	}
@@ -153,7 +153,7 @@ func (a *keysAPI) revoke(r *http.Request) (admin.Answer, error) {
 		before := key
 		key.RevokedAt, key.RevokedBy = a.guard.now().UTC().Truncate(time.Microsecond), a.actor(r)
 		err := a.guard.store.RevokeKey(r.Context(), id, key.RevokedBy, key.RevokedAt, auditEntry(actionRevoke, key.RevokedBy, key.RevokedAt, &before, &key))
-		if errors.Is(err, store.ErrKeyNotFound) { // another request revoked it first
+		if errors.Is(err, store.ErrKeyNotFound) { // another request has revoked the key in the meantime
 			key, err = a.find(r.Context(), id)
 		}
 		if err != nil {

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// fetchInterval is the interval between fetches of the signing keys. fetchRetryDelay is the
-	// interval until the first fetch succeeds, and while the cached keys are too old.
+	// fetchInterval is the interval between fetches of the signing keys. fetchRetryDelay replaces
+	// it until the first fetch has succeeded, and while the cached keys are older than maxAge.
 	fetchRetryDelay = 5 * time.Second
 	fetchInterval   = 10 * time.Minute
 	// unknownKeyInterval is the minimum interval between two fetches that tokens with an unknown
@@ -101,7 +101,7 @@ func (s *keySet) readOrFetch(ctx context.Context, kid string) (jwkset.JWK, error
 			return key, err
 		}
 		s.unknownFetched = s.now()
-		inFlight = s.startFetch(context.WithoutCancel(ctx)) // other requests may wait for this fetch too
+		inFlight = s.startFetch(context.WithoutCancel(ctx)) // the fetch must not end with this request, because other requests may wait for it too
 	}
 	s.mu.Unlock()
 	select {
@@ -134,7 +134,7 @@ func (s *keySet) startFetch(ctx context.Context) chan struct{} {
 		began := s.now()
 		keys, err := s.get(ctx)
 		if err == nil {
-			err = s.KeyReplaceAll(ctx, keys) // a key that is no longer listed is revoked
+			err = s.KeyReplaceAll(ctx, keys) // a key that the issuer no longer lists is removed, which revokes it
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -49,7 +49,7 @@ func newVerifier(config Config, log *slog.Logger, readAt prometheus.Gauge) *veri
 // determine which of them must verify it.
 func (i *verifier) key(ctx context.Context) jwt.Keyfunc {
 	return func(token *jwt.Token) (any, error) {
-		if _, critical := token.Header["crit"]; critical { // freshet supports no extensions of the header (RFC 7515 §4.1.11)
+		if _, critical := token.Header["crit"]; critical { // a token with header extensions is rejected, because freshet supports none (RFC 7515 §4.1.11)
 			return nil, errors.New("the token has a crit header")
 		}
 		if !hasType(token.Header, i.config.Types...) {
@@ -188,7 +188,7 @@ func (l *scopesList) UnmarshalJSON(text []byte) error {
 // client verifies a token and returns its client.
 func (i *verifier) client(ctx context.Context, token string, now time.Time) (Client, error) {
 	if strings.Count(token, ".") != 2 {
-		return Client{}, invalidToken() // not a JWT; no key is needed to reject it
+		return Client{}, invalidToken() // a token without two dots is not a JWT; rejecting it needs no signing key
 	}
 	if !i.ready() {
 		return Client{}, signingKeysUnavailable()

@@ -31,7 +31,7 @@ func TestAllowLookup_RefusesAfterTenTimesTheNewKeys(t *testing.T) {
 	if err := m.AllowLookup("a"); err != nil {
 		t.Errorf("a second later: got %v, want none", err)
 	}
-	m.RecordMisses("a", 100) // a batch is counted after it was read, so it may exceed the limit
+	m.RecordMisses("a", 100) // the lookups of a batch are counted only after they were made, so they may exceed the limit
 	now = now.Add(90 * time.Second)
 	if err := m.AllowLookup("a"); err == nil {
 		t.Error("90 s after a batch of 100: got none, want a refusal for 10 s more")

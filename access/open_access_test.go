@@ -79,13 +79,13 @@ func TestOpen_RejectsPagesOfOtherSites(t *testing.T) {
 			headers []string
 			passes  bool
 		}{
-			{nil, true}, // a client that is not a browser
+			{nil, true}, // accepted: a client that is not a browser sends neither header
 			{[]string{"Sec-Fetch-Site", "none"}, true},
 			{[]string{"Sec-Fetch-Site", "same-origin"}, true},
 			{[]string{"Sec-Fetch-Site", "same-origin", "Origin", "http://127.0.0.1:8080"}, true},
 			{[]string{"Sec-Fetch-Site", "cross-site", "Origin", "https://app.example"}, true},
-			{[]string{"Sec-Fetch-Site", "cross-site"}, false}, // an image in a page of another site
-			{[]string{"Sec-Fetch-Site", "same-site"}, false},  // a page on another port of this host
+			{[]string{"Sec-Fetch-Site", "cross-site"}, false}, // rejected: a request for an image in a page of another site
+			{[]string{"Sec-Fetch-Site", "same-site"}, false},  // rejected: a request of a page on another port of this host
 			{[]string{"Sec-Fetch-Site", "same-site", "Origin", "https://127.0.0.1:8080"}, false},
 			{[]string{"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Site", "cross-site"}, false},
 			{[]string{"Origin", "http://127.0.0.1:3000"}, false},

@@ -10,8 +10,8 @@ type Refusal struct {
 	// NewKeys is true if the client exceeded the limit of new keys, and false if it exceeded its
 	// share of outstanding requests.
 	NewKeys bool
-	Max     int           // maximum number of outstanding requests, or of new keys at once
-	Window  time.Duration // time in which Max new keys become available again
+	Max     int           // maximum number of outstanding requests or, if NewKeys is true, of new keys requested at once
+	Window  time.Duration // time after which a client that has used up all Max new keys may request Max new keys again
 	After   time.Duration // time until the client may retry
 }
 

@@ -50,7 +50,7 @@ type fakeIssuer struct {
 	mu      sync.Mutex
 	serve   []string // names of the signers whose public keys the server has; nil: it is unavailable
 	alg     string   // parameter alg of every key; empty: the keys have no alg
-	raw     string   // response body to send instead, if not empty
+	raw     string   // response body that replaces the keys; empty: the keys are sent
 }
 
 func newFakeIssuer(t *testing.T, serve ...string) *fakeIssuer {
