@@ -130,7 +130,7 @@ func TestAudit_RecordsEveryAction(t *testing.T) {
 	acts := []struct {
 		route string
 		call  func()
-		words []string // the action, and words that name the changed object
+		words []string // the audit entry must have the action words[0], and contain the other words, which name the changed object
 	}{
 		{"PATCH /admin/v1/settings/{source}", func() {
 			d.send("PATCH", "/admin/v1/settings/nexon", `{"policies":{"second":{"target":400}}}`)

@@ -16,12 +16,13 @@ import (
 )
 
 const (
-	// minLease and maxLease bound the lease of a client's outstanding request: how long it counts
-	// if no worker releases it earlier. The lease is twice the time that the source needs for the
-	// maximum number of outstanding requests of one client, at its mean rate over a day.
+	// minLease and maxLease bound the lease of a client's outstanding request. If no worker reports
+	// the end of the request, it counts against the client until the lease expires. The lease is
+	// twice the time in which the source can fetch a client's maximum number of outstanding
+	// requests, at the mean rate that the quota allows over a day.
 	minLease, maxLease = 2 * time.Minute, time.Hour
-	// newKeysDivisor limits a client's requests for new keys, which have no snapshot yet, to
-	// 1/newKeysDivisor of the quota.
+	// newKeysDivisor limits a client's requests for new keys, which have no snapshot yet, to the
+	// HIGH rate of the quota divided by newKeysDivisor.
 	newKeysDivisor = 4
 )
 
@@ -33,7 +34,7 @@ func (s SourceConfig) clientBound(quota limiter.Quota, facet string, limits acce
 	b := producer.Bound{Window: limits.Outstanding, Lease: minLease}
 	if perMinute := may(time.Minute); limits.Outstanding > 0 {
 		at := perMinute / time.Minute.Seconds() * limits.Outstanding.Seconds()
-		if math.IsInf(at, 1) { // no policy limits the rate: use the in-flight limit of the workers
+		if math.IsInf(at, 1) { // at is infinite if no policy limits the rate; the in-flight limit of the workers then applies
 			at = float64(s.Workers.High.MaxInFlight)
 		}
 		b.Outstanding = max(producer.MinOutstanding, int(at))

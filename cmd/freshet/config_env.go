@@ -68,9 +68,9 @@ func (c *Config) readEnv(env []string) error {
 	return errors.Join(errs...)
 }
 
-// setting is a configuration field that an environment variable can set. A field of a source
-// belongs to a copy of the source's configuration. After such a field is set, done stores the copy
-// in Config.Sources. For all other fields done is nil.
+// setting is a configuration field that an environment variable can set. A source's field is set in
+// a copy of its SourceConfig, because the map Config.Sources holds values. The function done then
+// stores the copy in the map. For all other fields done is nil.
 type setting struct {
 	field reflect.Value
 	done  func()

@@ -32,7 +32,7 @@ func (s SourceConfig) quota() limiter.Config {
 		}
 	}
 	q.Breakers = map[string]string{}
-	if len(s.Credentials) > 0 { // even the only credential of the list gets its own breaker, identified by its name
+	if len(s.Credentials) > 0 { // each listed credential gets its own breaker, identified by its name, even if the list has only one
 		q.Breakers[source.BlockCredential] = "{credential}"
 	}
 	for _, r := range s.Rules {

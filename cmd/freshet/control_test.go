@@ -68,7 +68,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 	d.mustRun(0, nil, "settings", "set", "second.limit=110", "second.target=50", "second.highReserve=10")
 	d.inForce(1, 110, 50)
 
-	keys := characters("k", 300) // calls for six seconds, so that some requests still wait when the source is stopped
+	keys := characters("k", 300) // 300 calls take six seconds, so some requests still wait when the source is stopped
 	queued := func(r read) bool { return isFresh(r) || (r.status == 202 && r.body.UpdateQueued) }
 	for _, key := range keys {
 		d.until("a promise", key, queued)

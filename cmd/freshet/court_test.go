@@ -137,7 +137,7 @@ func (c *court) state(facet, key string) store.State {
 func (c *court) register(key string, due time.Time) {
 	c.Helper()
 	e := caseOf("progress", key)
-	if _, err := c.db.DeleteEntity(c.Context(), e); err != nil { // otherwise a registered case would keep its old due time
+	if _, err := c.db.DeleteEntity(c.Context(), e); err != nil { // delete the entity first, because a case that is already registered would keep its old due time
 		c.Fatal(err)
 	}
 	entity := store.RegisteredEntity{Entity: e, Params: map[string]string{"encCsNo": "enc-" + key}, Tier: store.Cold, Enabled: true, Due: due}
@@ -155,10 +155,10 @@ func (c *court) makeDue(key string) {
 	}
 }
 
-// waitUntilSkipped waits until the scheduler has moved the due time of a due case, and then until
-// it has enqueued another case, which becomes due later. The scheduler enqueues all due entities
-// before it reads newly due entities. So if it enqueued the first case at all, it has done that by
-// then.
+// waitUntilSkipped waits until the scheduler has moved the due time of a due case. It then makes
+// another case due, and waits until that case is prefetched and all requests are settled. The
+// scheduler enqueues all due entities before it reads newly due ones. So if the first case has not
+// been fetched by then, the scheduler has skipped it.
 func (c *court) waitUntilSkipped(key string) {
 	c.Helper()
 	c.waitFor("a look at "+key, func() bool {
@@ -190,7 +190,7 @@ func (c *court) age(facet, key string, by time.Duration) {
 func (c *court) waitUntilIdle() {
 	c.Helper()
 	c.waitFor("the end of all that follows", func() bool {
-		if c.lag() != 0 { // requests in flight may still write outbox events
+		if c.lag() != 0 { // not idle yet: requests in flight may still write outbox events
 			return false
 		}
 		next, err := c.db.NextOutboxTime(c.Context(), "court")
@@ -305,7 +305,7 @@ func TestActive_SkipsClosedCaseUntilReopened(t *testing.T) {
 		t.Fatalf("calls for a closed case: got %d, want 0", n)
 	}
 
-	c.setStatus("진행중") // in progress again, because of an appeal
+	c.setStatus("진행중") // the cases are in progress again, because of an appeal
 	if status, text := c.do(http.MethodPost, c.api+"/v1/court/progress/closing/refresh"); status != http.StatusAccepted {
 		t.Fatalf("refresh: %d %s", status, text)
 	}

@@ -51,7 +51,7 @@ func TestCredentials_UseMostRemainingQuota(t *testing.T) {
 // secret, both credentials are used again.
 func TestCredentials_SkipExpiredUntilFileChanges(t *testing.T) {
 	var mu sync.Mutex
-	calls := map[string]int{} // by Authorization header
+	calls := map[string]int{} // number of calls, by Authorization header
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		secret := r.Header.Get("Authorization")
 		mu.Lock()
@@ -119,7 +119,7 @@ func TestCredentials_ProbeRejectedOldSecret(t *testing.T) {
 	t.Setenv("FIRST_TOKEN", "first")
 	t.Setenv("SECOND_TOKEN", "second")
 	var accepts atomic.Bool
-	var refused, accepted atomic.Int64 // calls with the first credential
+	var refused, accepted atomic.Int64 // numbers of calls with the first credential that the upstream refused and accepted
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") == "Bearer first" {
 			if !accepts.Load() {

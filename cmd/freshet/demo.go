@@ -94,12 +94,12 @@ func (d *demo) run(ctx context.Context) error {
 		}
 		entity := "/v1/" + d.name + "/" + d.facet + "/" + key
 		status := d.send(ctx, http.MethodGet, entity, nil)
-		if status == http.StatusOK && !registered { // register only after the first 200: a scheduler that finds no free quota yet waits 10 s
+		if status == http.StatusOK && !registered { // register entities only after the first 200: if entities are due but no quota is free yet, the scheduler waits 10 s
 			d.register(ctx)
 			registered = true
 		}
 		if d.upstream == nil {
-			continue // do not spend a real upstream's quota on forced refreshes
+			continue // the demo must not spend a real upstream's quota on forced refreshes
 		}
 		if n%demoRefreshEvery == demoRefreshEvery/2 {
 			d.send(ctx, http.MethodPost, entity+"/refresh", nil)

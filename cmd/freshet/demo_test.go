@@ -54,7 +54,7 @@ func TestDemo_ProducesActivity(t *testing.T) {
 	if calls := d.stats().Arrivals - before; calls < 5 || calls > 150 {
 		t.Errorf("calls in five seconds: got %d", calls)
 	}
-	if code, stderr := d.stop(); code != 0 { // a slow machine may log warnings
+	if code, stderr := d.stop(); code != 0 { // stderr is not checked, because dev may log warnings on a slow machine
 		t.Errorf("stop: got exit %d, want 0: %s", code, stderr)
 	}
 }

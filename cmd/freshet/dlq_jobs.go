@@ -131,7 +131,7 @@ func (p *program) startJob(cmd *cobra.Command, d *deadLetterFilter, order map[st
 	case !yes:
 		in := cmd.InOrStdin()
 		question := fmt.Sprintf("%s %d dead letters of %s?", strings.ToUpper(verb[:1])+verb[1:], plan.Count+plan.IfReadable, d.source)
-		if plan.Total == 0 { // a purge also deletes the Kafka records of dead letters that are already handled
+		if plan.Total == 0 { // without an open dead letter, a purge still deletes the Kafka records of handled dead letters
 			question = fmt.Sprintf("No open dead letter matches the filters. Delete all handled dead letters of %s from Kafka where possible, regardless of the filters?", d.source)
 		}
 		if err := confirm(ctx, in, isTerminal(in), p.stderr, question); err != nil {

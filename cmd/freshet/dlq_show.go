@@ -80,9 +80,9 @@ func listIDs(ctx context.Context, api *adminClient, path string, values map[stri
 	return ids, nil
 }
 
-// showDeadLetters prints dead letters. Some dead letters can't be printed, because Kafka has
-// deleted them or they can't be decoded. If chosen is true (a filter selected the IDs), they are
-// reported to stderr and skipped. If chosen is false, the first of them is an error.
+// showDeadLetters prints dead letters. A dead letter can't be printed if Kafka has deleted it or if
+// it can't be decoded. If chosen is true (a filter selected the IDs), such a dead letter is
+// reported to stderr and skipped. If chosen is false, it is returned as an error.
 func (p *program) showDeadLetters(ctx context.Context, api *adminClient, path string, ids []string, chosen bool, output format) error {
 	var all []json.RawMessage
 	lost := 0

@@ -194,7 +194,7 @@ func TestDLQ_InterruptLeavesJobRunning(t *testing.T) {
 	following.Go(func() { d.dlq(again, "replay", "--resume", id) })
 	job(store.JobRunning, 1)
 	d.mustRun(0, nil, "dlq", "stop", id)
-	following.Wait() // the command that follows the job ends, too
+	following.Wait() // the command that follows the job must also end, because the job was stopped
 }
 
 // If dead letters stay open at the end of a job, the command that follows the job exits with code

@@ -25,7 +25,7 @@ func prefetching(t *testing.T) string {
 
 func TestEntities_ImportListDisableEnable(t *testing.T) {
 	d := startDev(t, "--no-demo", "--config", prefetching(t))
-	const n = 1200 // small enough for SQLite on a slow machine
+	const n = 1200 // number of entities, small enough for SQLite on a slow machine
 	var files []string
 	for from := 0; from < n; from += n / 4 {
 		rows := "key,tier,p\n"
@@ -136,7 +136,7 @@ func TestSnapshot_GetRefreshDelete(t *testing.T) {
 func TestSnapshotDelete_StopsServing(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	d.until("a fresh answer", "somebody", isFresh)
-	d.mustRun(0, nil, "stop", "--yes", "--source", "nexon") // so that no refresh stores the snapshot again
+	d.mustRun(0, nil, "stop", "--yes", "--source", "nexon") // the source is stopped, so that no refresh stores the snapshot again
 	d.mustRun(0, nil, "snapshot", "delete", "nexon/character/somebody", "--yes")
 	d.until("an answer that nothing is stored", "somebody", func(r read) bool { return r.status == http.StatusAccepted })
 }

@@ -112,7 +112,7 @@ type importer struct {
 	input         *countingReader
 	progress      *progress
 	stderr        io.Writer
-	start, last   int // number of rows to skip, and number of the row up to which all batches are done
+	start, last   int // start rows are skipped; all rows up to the row last are imported or were rejected as invalid
 	rows          int // number of rows in the input; set when the input ends
 	added, known  int
 	invalid       int
@@ -141,7 +141,7 @@ func (i *importer) run(ctx context.Context, format string) error {
 	defer tick.Stop()
 	interrupted := ctx.Done()
 	i.start, i.last = i.skip, i.skip
-	var sent []*importBatch // batches that were sent and are not recorded yet, in input order
+	var sent []*importBatch // batches that were sent and whose results are not recorded yet, in input order
 	var failed, end error
 	for ended := false; !ended || len(sent) > 0; {
 		more := batches
@@ -180,7 +180,7 @@ func (i *importer) run(ctx context.Context, format string) error {
 	if failed == nil && !errors.Is(end, io.EOF) {
 		failed = end
 	}
-	if failed == nil || i.last == i.start { // no batch is done, so the user can repeat the command with the same --skip
+	if failed == nil || i.last == i.start { // if no batch was imported, the user can repeat the command with the same --skip
 		return failed
 	}
 	stopped := "; stopped"

@@ -21,7 +21,7 @@ const (
 type countingReader struct {
 	in   io.Reader
 	read atomic.Int64
-	size int64 // of the whole input, in bytes; 0: unknown
+	size int64 // size of the whole input, in bytes; 0: unknown
 }
 
 func newCountingReader(in io.Reader) *countingReader {

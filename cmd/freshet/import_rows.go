@@ -42,7 +42,7 @@ func newRowReader(in io.Reader, format string) (*rowReader, error) {
 			return nil, err
 		}
 	}
-	first, _ := buffered.Peek(1) // the next read returns the error again
+	first, _ := buffered.Peek(1) // an error of Peek is ignored, because the next read returns it again
 	if format != "csv" && string(first) == "[" {
 		return nil, errors.New(`the input is a JSON array; write one JSON object per line, as in {"key":"somebody","tier":"hot"}`)
 	}

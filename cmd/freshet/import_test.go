@@ -159,7 +159,7 @@ func TestImport_ResumesWithSkip(t *testing.T) {
 			t.Fatalf("%s: %q, %v", format, stdout, err)
 		}
 		before := r.sent
-		if before != skip { // the command must have waited for all requests in flight
+		if before != skip { // the row number in the error must include the rows of all requests that were in flight
 			t.Errorf("registered: got %d, the error says %d", before, skip)
 		}
 		stdout, stderr, err := r.imports(t.Context(), strings.NewReader(text), "--skip", strconv.Itoa(skip))
@@ -269,7 +269,7 @@ func TestImport_ReadsOnlyWhatIsInFlight(t *testing.T) {
 		ended <- err
 	}()
 	<-full
-	cancel() // four batches are in flight without a response
+	cancel() // cancel while four batches are in flight without a response
 	close(go1)
 	if n := skipOf(t, <-ended); n != maxBatchesInFlight*maxBatchRows || r.calls != maxBatchesInFlight {
 		t.Errorf("got %d rows in %d calls", n, r.calls)
@@ -291,7 +291,7 @@ func TestImport_StopsAtInvalidRow(t *testing.T) {
 		{"key\na\n\xff\n", `line 3: the key is not valid UTF-8; stopped after row 1`},
 		{"key,p\na,1\nb,\x01\n", `line 3: the param p must be UTF-8 without control characters; stopped after row 1`},
 		{"key,p\na,1\nb," + long + "\n", `line 3: longer than the maximum of 65536 bytes; stopped after row 1`},
-		{"key\na\nx\n", `line 3: no key has an x`}, // a request registers all of its rows or none
+		{"key\na\nx\n", `line 3: no key has an x`}, // the valid row a is not imported either, because a request registers all of its rows or none
 		{"key\nx1\na\nx2\nx3\n", `line 2: no key has an x; line 4: no key has an x`},
 		{"name,tier\na,hot\n", `line 1: the header has no column key; it has ["name" "tier"]. CSV begins with a header line, as in key,tier`},
 		{"\n\nkey,key\na,a\n", `line 3: the header has an empty or a duplicate column name`},
@@ -390,7 +390,7 @@ func TestImport_SplitsBatchesByBytes(t *testing.T) {
 	r := newFakeEntitiesAPI(t)
 	var in strings.Builder
 	in.WriteString("key,p\n")
-	for i := range 1000 { // each < becomes six bytes in JSON (\u003c)
+	for i := range 1000 { // each < of a row becomes six bytes in JSON (\u003c), so one row has about 18 kB
 		fmt.Fprintf(&in, "k%06d,%s\n", i, strings.Repeat("<", 3000))
 	}
 	stdout, _, err := r.imports(t.Context(), strings.NewReader(in.String()))

@@ -26,7 +26,7 @@ func (d *dev) as(token string, args ...string) (code int, stdout, stderr string)
 
 func TestKeys_CreateListRevoke(t *testing.T) {
 	d := startDev(t, "--no-demo")
-	d.until("a fresh answer", "somebody", isFresh) // wait until dev runs completely; another test stops it during its start
+	d.until("a fresh answer", "somebody", isFresh) // wait until dev has started completely; another test covers a stop during the start
 	code, key, notes := d.as("", "keys", "create", "--name", "a dashboard", "--scopes", "read,refresh", "--expires", "90d")
 	if code != 0 || !regexp.MustCompile(`^fsk_[0-9a-z]{12}_[0-9A-Za-z_-]{43}\n$`).MatchString(key) {
 		t.Fatalf("got exit %d, stdout %q, stderr %q", code, key, notes)

@@ -79,7 +79,7 @@ func (b *liveBounds) follow(ctx context.Context, name string) {
 	defer cancel()
 	override, revision, err := b.settings.Quota(ctx, name)
 	if errors.Is(err, context.Canceled) {
-		return // Run is ending
+		return // the context of Run has ended, so this is not a failed read
 	}
 	if failing := err != nil; failing != b.failing[name] {
 		b.failing[name] = failing

@@ -248,7 +248,7 @@ func TestDev_DataDirPersists(t *testing.T) {
 }
 
 func TestRead_HostileKeysKeepUpstreamPath(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "open.yaml") // a facet that accepts any key, in path and query
+	file := filepath.Join(t.TempDir(), "open.yaml") // configuration of a facet that accepts any key and sends it in the path and in the query
 	config := `
 sources:
   nexon:

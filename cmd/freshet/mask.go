@@ -36,7 +36,7 @@ var (
 	nonSecretParameters = regexp.MustCompile(`^(sslmode|sslrootcert|sslcert|sslkey|application_name|connect_timeout|target_session_attrs|search_path|statement_timeout|default_query_exec_mode|host|port|user|dbname|options|pool_[a-z_]+)$`)
 
 	userinfo    = regexp.MustCompile(`[a-zA-Z][a-zA-Z0-9+.-]*://([^\s/?#"']*):([^\s"']*)@`)
-	password    = regexp.MustCompile(`:([^\s"':]+)@`) // also in malformed URLs
+	password    = regexp.MustCompile(`:([^\s"':]+)@`) // matches the password before an @, also in a malformed URL
 	userOnly    = regexp.MustCompile(`https?://([^\s/?#@:"']+)@`)
 	assignment  = regexp.MustCompile(`(?i)([a-z0-9_.-]+)\s*=\s*('[^']*'|[^\s&'"#;]+)`)
 	scheme      = regexp.MustCompile(`(?i)\b(?:bearer|basic|token|digest)\s+([^\s"',;]+)`)
@@ -364,7 +364,7 @@ func (m *masker) learnLines(text string, broken bool) {
 		name   string
 	}
 	var around []open
-	var last []string // path of the last name; the next line may be its value
+	var last []string // path of the last setting name that was read; the next line may hold its value
 	for line := range strings.Lines(text) {
 		trimmed := strings.TrimSpace(line)
 		indent := len(line) - len(strings.TrimLeft(line, " \t-"))

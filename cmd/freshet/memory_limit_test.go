@@ -10,7 +10,7 @@ import (
 func TestMemoryLimit_IsTheSmallestThatHolds(t *testing.T) {
 	for name, c := range map[string]struct {
 		files map[string]string
-		env   int64 // GOMEMLIMIT
+		env   int64 // value of GOMEMLIMIT in bytes; 0: GOMEMLIMIT is not set
 		want  int64
 	}{
 		"nothing":                 {nil, 0, 0},

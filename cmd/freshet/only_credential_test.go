@@ -17,7 +17,7 @@ import (
 func TestCredentials_SingleOneIsProbed(t *testing.T) {
 	t.Setenv("THE_ONLY_ONE", "expired")
 	var first atomic.Int64
-	var calls atomic.Int64 // calls later than 4 s after the first call
+	var calls atomic.Int64 // number of calls that arrive more than 4 s after the first call
 	began := time.Now()
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		first.CompareAndSwap(0, int64(time.Since(began)))

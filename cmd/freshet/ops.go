@@ -80,7 +80,7 @@ type health struct {
 
 const (
 	healthCacheTTL = time.Second
-	pingTimeout    = time.Second // bounds one check of all dependencies
+	pingTimeout    = time.Second // timeout of one check of all dependencies
 )
 
 // checkAll runs all checks concurrently, or returns the cached results.

@@ -233,8 +233,8 @@ var (
 // fullSaturation is the -saturate duration with which no preset is skipped.
 const fullSaturation = time.Minute
 
-// saturated returns how long to saturate a preset: the flag -saturate, or warm (the warm-up time of
-// the policy's window) if that is longer. It skips the test without the flag, because a busy
+// saturated returns how long to saturate a preset: the flag -saturate or, if it is longer, warm (the
+// time until the policy's window is warm). It skips the test if the flag is not set, because a busy
 // machine falsifies the result. It also skips the test if the flag is below one minute and shorter
 // than warm.
 func saturated(t *testing.T, warm time.Duration) time.Duration {

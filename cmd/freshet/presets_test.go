@@ -174,8 +174,8 @@ func (a *presetRun) measure(how saturationTest, took time.Duration) bool {
 		}
 		found = true
 		over := elapsed
-		if windowOf(t, p) <= time.Second { // for a short window, count from the last call before the measurement to the last call in it
-			over = s.Last.Sub(warm.Last) - windowOf(t, p) // leave out the window that is still in progress
+		if windowOf(t, p) <= time.Second { // with a short window, the measured time is from the last call before the measurement to the last call in it
+			over = s.Last.Sub(warm.Last) - windowOf(t, p) // one window is subtracted, because the last window is still in progress
 			p.Used -= usedOf(warm, p)
 		}
 		most := float64(p.Limit) * over.Seconds() / windowOf(t, p).Seconds()

@@ -62,7 +62,7 @@ func reloadSecret(ctx context.Context, at secretRef, s *source.Source, changed f
 	if at.file == "" {
 		return nil
 	}
-	var known string // empty at first: the file may have changed since the source was built
+	var known string // empty at first, so that the first read updates the source: the file may have changed since the source was built
 	failures := 0
 	tick := time.NewTicker(secretReloadInterval)
 	defer tick.Stop()

@@ -97,7 +97,7 @@ func TestSettings_GetSetRejectReset(t *testing.T) {
 
 func TestStop_AndResumeByCommand(t *testing.T) {
 	d := startDev(t, "--no-demo")
-	d.mustRun(2, []string{"--yes"}, "stop") // a test has no terminal
+	d.mustRun(2, []string{"--yes"}, "stop") // a test has no terminal for the confirmation, so stop must fail and name the flag --yes
 	if d.state().Stopped {
 		t.Error("stopped without a confirmation")
 	}

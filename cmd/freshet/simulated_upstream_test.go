@@ -44,7 +44,7 @@ func TestFaultScenario_AnySequenceUnderLoad(t *testing.T) {
 				sent.Add(1)
 				resp, err := client.Do(req)
 				if err != nil {
-					continue // a connection reset, as in an outage
+					continue // the simulator reset the connection, as in an outage, so the call has no response
 				}
 				answered.Add(1)
 				_ = resp.Body.Close()
@@ -154,7 +154,7 @@ func runDevWithBrowser(t *testing.T, o devOptions, ended error) (url, console, l
 	if err := p.runDev(ctx, o, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	for line := range strings.Lines(errs.String()) { // an early stop causes other log lines, too
+	for line := range strings.Lines(errs.String()) { // stderr also has other log lines, because dev was stopped early
 		if strings.Contains(line, "browser") {
 			log += line
 		}

@@ -39,7 +39,7 @@ func (c TracingConfig) check() error {
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
 		errs = append(errs, errors.New("endpoint: must not have a user, query or fragment; set OTEL_EXPORTER_OTLP_HEADERS for the collector's credentials"))
 	}
-	if !(c.SampleRatio > 0 && c.SampleRatio <= 1) { // rejects NaN, too
+	if !(c.SampleRatio > 0 && c.SampleRatio <= 1) { // the negated condition also rejects NaN
 		errs = append(errs, fmt.Errorf("sampleRatio: %v must be above 0 and at most 1; it is the ratio of sampled traces", c.SampleRatio))
 	}
 	return errors.Join(errs...)

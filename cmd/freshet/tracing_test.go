@@ -161,7 +161,7 @@ func attributeOf(s tracetest.SpanStub, name string) string {
 }
 
 func TestTracing_OneTraceAcrossProcesses(t *testing.T) {
-	tr := newTraced(t, 1e-9) // so low that only traces sampled by the client are sampled
+	tr := newTraced(t, 1e-9) // the sampling ratio is so low that only traces that the client samples are sampled
 	const id = "0af7651916cd43dd8448eb211c80319c"
 	key := "somebody"
 	if status := tr.read(http.MethodGet, "/v1/nexon/character/"+key, "00-"+id+"-b7ad6b7169203331-01"); status != http.StatusAccepted {

@@ -21,7 +21,7 @@ func TestVersion_PrefersRelease(t *testing.T) {
 	}{
 		{"v1.2.3", of("(devel)"), "v1.2.3"},
 		{"v1.2.3", of("v1.2.2"), "v1.2.3"},
-		{"", of("v1.2.3"), "v1.2.3"}, // go install …@v1.2.3
+		{"", of("v1.2.3"), "v1.2.3"}, // a build with go install …@v1.2.3 has this module version and no release
 		{"", of("v1.2.4-0.20261122090000-0123456789ab+dirty"), "v1.2.4-0.20261122090000-0123456789ab+dirty"},
 		{"", of("(devel)"), "v0.0.0-dev"},
 		{"", of(""), "v0.0.0-dev"},

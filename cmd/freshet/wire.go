@@ -57,7 +57,7 @@ type parts struct {
 	levels   *logLevel
 	trace    observe.Tracer
 	registry *prometheus.Registry
-	reg      prometheus.Registerer // registers in registry, with the namespace as prefix
+	reg      prometheus.Registerer // adds metrics to registry, with the namespace as prefix of their names
 	// secret reads a credential.
 	secret func(secretRef) (string, error)
 
@@ -67,7 +67,7 @@ type parts struct {
 	producer *producer.Producer
 	lag      *topics.Sampler
 
-	faultScenarios console.FaultScenarios // of dev's simulated upstream; nil: no upstream is simulated
+	faultScenarios console.FaultScenarios // fault scenarios of dev's simulated upstream; nil: no upstream is simulated
 
 	opsListener net.Listener // the query service's listener of health and metrics; may be nil
 }
@@ -155,7 +155,7 @@ func serving(l net.Listener) role {
 }
 
 func (p parts) serve(ctx context.Context, l net.Listener) error {
-	p.secret = noSecret // the query service sends no upstream calls
+	p.secret = noSecret // the query service needs no credentials, because it sends no upstream calls
 	sources, err := p.sources()
 	if err != nil {
 		return err
@@ -335,7 +335,7 @@ func (g *group) run(part func(context.Context) error) {
 	g.wg.Go(func() {
 		err := part(g.ctx)
 		if g.ctx.Err() != nil && errors.Is(err, context.Canceled) {
-			return // the group was stopped while the function started
+			return // the function ended because the group was stopped, which is not an error
 		}
 		if err != nil {
 			g.mu.Lock()

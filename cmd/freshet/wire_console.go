@@ -79,7 +79,7 @@ func (o *overview) Dependencies(ctx context.Context) []console.Dependency {
 	var all []console.Dependency
 	for _, name := range slices.Sorted(maps.Keys(found)) {
 		if name == readsCheckName {
-			continue // this check is derived from the checks of dependencies
+			continue // the check "reads" concerns the query service itself and is not a dependency
 		}
 		d := console.Dependency{Name: name}
 		if err := found[name]; err != nil {

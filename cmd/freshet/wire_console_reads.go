@@ -75,7 +75,7 @@ func (o *overview) sampleReads(ctx context.Context) error {
 }
 
 func (o *overview) takeSample(now time.Time) readsSample {
-	found, err := o.registry.Gather() // with an error, found holds the metrics that were gathered
+	found, err := o.registry.Gather() // even with an error, found holds the metrics that could be gathered
 	if err != nil {
 		o.log.Debug("metrics gathered in part", "err", err)
 	}

@@ -99,7 +99,7 @@ func (s scheduleReader) Schedule(ctx context.Context, source string) console.Sch
 	c, now := s.parts.config.Sources[source], time.Now()
 	var all console.ScheduleState
 	c, all.Disabled = s.inForce(ctx, source, c)
-	all.FeedRate.Error, all.Schedulers.Error = errPanic.Error(), errPanic.Error() // replaced unless the reads panic
+	all.FeedRate.Error, all.Schedulers.Error = errPanic.Error(), errPanic.Error() // these errors stay only if the reads panic
 	var running sync.WaitGroup
 	start := func(f func()) {
 		running.Go(func() {
@@ -278,7 +278,7 @@ func readSchedulers(ctx context.Context, rdb redis.UniversalClient, source strin
 
 // counters returns the number of prefetch requests of this process's schedulers, by source.
 func (s scheduleReader) counters() map[string]int64 {
-	families, err := s.parts.registry.Gather() // with an error, families holds the metrics that were gathered
+	families, err := s.parts.registry.Gather() // even with an error, families holds the metrics that could be gathered
 	if err != nil {
 		s.parts.log.Debug("metrics gathered in part", "err", err)
 	}
@@ -317,7 +317,7 @@ func (k *cached[T]) value(ctx context.Context, ttl, timeout time.Duration, read 
 		k.startedAt, k.reading = time.Now(), make(chan struct{})
 		go k.refresh(context.WithoutCancel(ctx), timeout, read)
 	}
-	reading, first := k.reading, k.at.IsZero() || time.Since(k.at) > ttl+maxStaleness // no value yet, or the value is too old
+	reading, first := k.reading, k.at.IsZero() || time.Since(k.at) > ttl+maxStaleness // first: there is no cached value yet, or it is too old to be shown
 	k.mu.Unlock()
 	if reading != nil && first {
 		wait := time.NewTimer(firstReadWait)

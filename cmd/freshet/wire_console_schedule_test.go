@@ -54,7 +54,7 @@ func TestConsoleSchedule_ShowsState(t *testing.T) {
 		t.Fatal(err)
 	}
 	look := func() console.ScheduleState { return f.deps.Schedule.Schedule(ctx, builtInSource) }
-	waitFor(t, eventTimeout, "what the prefetch may feed", func() bool { return look().FeedRate.Value > 0 }) // the lag must be sampled first
+	waitFor(t, eventTimeout, "what the prefetch may feed", func() bool { return look().FeedRate.Value > 0 }) // the rate is 0 until the lag has been sampled
 	got := look()
 	facet, d := got.Facets[0], got.Due
 	if facet.Mode != "tiers" || facet.Tiers[store.Hot] != (console.TierSchedule{Interval: time.Hour, Entities: console.Reading[int64]{Value: 10}, Exact: true}) || facet.Tiers[store.Cold].Entities.Value != 9 {
@@ -136,7 +136,7 @@ func TestCached_OneReaderNoWaiting(t *testing.T) {
 			t.Errorf("after recovery: got %d, %v", n, err)
 		}
 		before := reads.Load()
-		time.Sleep(time.Hour) // no reads for an hour
+		time.Sleep(time.Hour) // the cached value is not requested for an hour
 		if n, err := value(); n != before+1 || err != nil {
 			t.Errorf("after the pause: got %d, %v; %d before", n, err, before)
 		}
@@ -187,7 +187,7 @@ func TestLimiterView_ShowsStopAtOnce(t *testing.T) {
 	if _, err := f.deps.Limits.Stop(t.Context(), settings.ChangeRequest{Source: builtInSource, Actor: "me"}); err != nil {
 		t.Fatal(err)
 	}
-	if got := state(); got != console.StateStopping { // no worker runs that could report the stop to Redis
+	if got := state(); got != console.StateStopping { // the state stays stopping, because no worker runs that could report the stop to Redis
 		t.Error(got)
 	}
 	for _, c := range []struct {
@@ -197,8 +197,8 @@ func TestLimiterView_ShowsStopAtOnce(t *testing.T) {
 	}{
 		{&limiter.Override{Stopped: true}, 4, "stopped"},
 		{&limiter.Override{}, 4, console.StateResuming},
-		{nil, 4, "stopped"},                 // the override could not be read
-		{&limiter.Override{}, 3, "stopped"}, // the view reports no newer revision, so no resume is pending
+		{nil, 4, "stopped"},                 // the override could not be read, so the state stays stopped
+		{&limiter.Override{}, 3, "stopped"}, // the view reports no newer revision than the applied one, so no resume is pending
 	} {
 		if v := withStopState(limiter.View{State: "stopped", Revision: 3, NewestRevision: c.newest}, c.set); v.State != c.want {
 			t.Errorf("%+v: %s", c, v.State)

@@ -182,7 +182,7 @@ func TestConsoleReads_SumsFacets(t *testing.T) {
 	for range 9 {
 		ages.WithLabelValues("young", "a").Observe(0)
 	}
-	ages.WithLabelValues("young", "a").Observe(-1) // negative because of another host's clock
+	ages.WithLabelValues("young", "a").Observe(-1) // a negative age, as it results from a clock difference between hosts
 	for i := range 10 {
 		ages.WithLabelValues("mixed", "a").Observe(100 * float64(i/6)) // six reads have the age zero
 	}
@@ -233,7 +233,7 @@ func TestConsoleReads_CoverFiveMinutes(t *testing.T) {
 	if got := look(time.Minute); got.Stale != 1000 || got.AgeP50 < 9*time.Hour {
 		t.Errorf("first minute: got %+v", got)
 	}
-	for i := range 12 { // ages in such a wide range that the buckets become wider
+	for i := range 12 { // these ages cover such a wide range that the buckets become wider
 		record(1, time.Second<<i)
 	}
 	record(100, 10*time.Minute)

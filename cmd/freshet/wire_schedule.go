@@ -75,7 +75,7 @@ func (p parts) schedule(ctx context.Context, up func(), names []string) error {
 func (p parts) checkMigrations(ctx context.Context) error {
 	_, err := p.store.Statuses(ctx, []schemas.Entity{{}})
 	if err == nil {
-		_, err = p.store.States(ctx, []schemas.Entity{{}}) // reads the table of snapshots, too
+		_, err = p.store.States(ctx, []schemas.Entity{{}}) // States reads the table of snapshots, so this table is checked too
 	}
 	if err != nil {
 		return fmt.Errorf("read the database: %w; after an upgrade, run `freshet migrate up`", err)
@@ -121,7 +121,7 @@ func (p parts) capacity(ctx context.Context, name string, cost float64) (schedul
 		return scheduler.Capacity{}, err
 	}
 	capacity := scheduler.Capacity{PerSecond: quota.LowPerSecond(view), Share: 1}
-	if set != nil && set.Stopped { // workers report the stop to Redis, but perhaps no worker runs
+	if set != nil && set.Stopped { // the view may not show the stop: workers report it to Redis, but perhaps no worker runs
 		capacity.PerSecond = 0
 	}
 	records, known := p.lag.Records(name, schemas.Low)
@@ -140,9 +140,9 @@ func (p parts) capacity(ctx context.Context, name string, cost float64) (schedul
 	return capacity, nil
 }
 
-// maxUnclaimedWork bounds the calls that may wait in the LOW topic while no worker consumes it. It
-// is the time for these calls at the rate of the LOW lane. Workers that are a hundred times slower
-// than that rate still consume them in about 17 minutes.
+// maxUnclaimedWork bounds the calls that may wait in the LOW topic while no worker consumes it: as
+// many calls as the rate of the LOW lane allows in this time, so 1,000 calls at 100 a second.
+// Workers that are a hundred times slower than the rate still make them in about 17 minutes.
 const maxUnclaimedWork = 10 * time.Second
 
 // schedulerTTL is the time after its last heartbeat for which a scheduler still counts as live.

@@ -82,7 +82,7 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 		}
 		background.run(l.Run)
 		closeBreakers := func(credential string) {
-			if credential == "" { // the only credential: its rejection opened the source's breaker
+			if credential == "" { // an empty name is the source's only credential; its rejection opened the breaker of the source
 				l.CloseBreaker(time.Now())
 			}
 			l.CloseCredentialBreaker(credential)
