@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	maxNoteLength = 1000 // characters
+	maxNoteLength = 1000 // maximum length of a note, in characters
 	// defaultAuditLimit and maxAuditLimit are the default and the maximum number of entries in
 	// a response of GET /admin/v1/audit (query parameter "limit").
 	defaultAuditLimit, maxAuditLimit = 100, 1000
@@ -104,8 +104,8 @@ func (p *api) patchState(r *http.Request) (any, error) {
 // struct, because encoding/json accepts null there as if it were an empty object.
 func isObject(text []byte) bool { return strings.HasPrefix(strings.TrimSpace(string(text)), "{") }
 
-// handleAction returns the handler of stop or resume, which calls do. The request body is empty or
-// has only the member "note".
+// handleAction returns the handler of the route stop or resume. The handler calls the function do.
+// The request body is empty or has only the member "note".
 func (p *api) handleAction(do func(context.Context, ChangeRequest) (State, error)) handlerFunc {
 	return func(r *http.Request) (any, error) {
 		o, err := p.parseRequest(r)

@@ -70,7 +70,7 @@ func (e *UnknownSourceError) Error() string {
 // InvalidError reports that the settings would be invalid after a change: for example a
 // quota that could exceed its limit, an unknown policy, or an invalid prefetch interval.
 type InvalidError struct {
-	Part   string // quota or prefetch
+	Part   string // the part of the settings that is invalid: "quota" or "prefetch"
 	Reason error
 }
 

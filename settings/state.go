@@ -51,7 +51,7 @@ type Values struct {
 // Policy is one quota policy: a limit in calls per window.
 type Policy struct {
 	Name        string          `json:"name"`
-	Window      string          `json:"window"` // a duration, or day
+	Window      string          `json:"window"` // a duration such as 1s, or the word day
 	TimeZone    string          `json:"timeZone,omitempty"`
 	Limit       int             `json:"limit"`
 	Target      int             `json:"target"` // calls per window that the limiter allows; 0: the highest number that can't exceed Limit
@@ -152,7 +152,7 @@ func (s *Settings) SetUsed(ctx context.Context, source, policy string, c limiter
 
 // Entry is one entry of the audit log. The json tags define its form in the admin API.
 type Entry struct {
-	ID     int64           `json:"id"` // increases, with gaps
+	ID     int64           `json:"id"` // number that increases with each entry; there may be gaps
 	At     time.Time       `json:"at"`
 	Actor  string          `json:"actor"`
 	Action string          `json:"action"` // set, stop, resume; key-create, key-revoke; log-level; refresh; fault-scenario; entities-register, entities-enable, entities-disable, entities-pin, entities-unpin, snapshot-delete; replay- and purge-started, -stopped, -resumed, -ended
