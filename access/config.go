@@ -116,8 +116,8 @@ const AutoRate Rate = "auto"
 // maxOutstanding is the maximum of Limits.Outstanding.
 const maxOutstanding = time.Minute
 
-// Rate is a number of calls per second, minute or hour, as in 100/s; empty or 0: no limit. The
-// same number is allowed as a burst.
+// Rate is a number of calls per second, minute or hour, as in 100/s; empty or 0: no limit. That
+// number of calls may also be made at once: with 100/s, a burst of 100 calls.
 type Rate string
 
 var rateUnits = map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}

@@ -192,9 +192,9 @@ func (g *Guard) Run(ctx context.Context) error {
 	}
 }
 
-// reportAge logs an error when the cached API keys become older than MaxAge.AdminKeys, and logs
-// when they are read again. It reports whether the keys are older than that now. The argument
-// before is the result of the previous call.
+// reportAge reports whether the cached API keys are older than MaxAge.AdminKeys. It logs an error
+// when they become older, and an info line when they have been read again. The argument before is
+// the result of the previous call.
 func (g *Guard) reportAge(before bool) bool {
 	age := g.now().Sub(g.keys.Load().readAt)
 	tooOld := age > g.config.MaxAge.AdminKeys

@@ -41,7 +41,7 @@ type keySet struct {
 	readAt prometheus.Gauge // Unix seconds of the last fetch
 
 	mu             sync.Mutex
-	inFlight       chan struct{} // closed when the current fetch ends; nil: no fetch is running
+	inFlight       chan struct{} // channel that is closed when the current fetch ends; nil: no fetch is running
 	unknownFetched time.Time     // time of the last fetch that an unknown kid caused
 	fetched        time.Time     // start of the last successful fetch; zero: no fetch has succeeded
 	failed         bool          // true if the last fetch failed
@@ -189,7 +189,7 @@ func (s *keySet) get(ctx context.Context) ([]jwkset.JWK, error) {
 		}
 		keys = append(keys, key)
 	}
-	if len(keys) == 0 && len(set.Keys) > 0 { // a set without any keys is valid: it revokes all keys
+	if len(keys) == 0 && len(set.Keys) > 0 { // only an empty set may give no keys (it revokes all keys); a set of unusable keys is an error
 		return nil, errors.New("the key set has no valid public key for signatures")
 	}
 	return keys, nil

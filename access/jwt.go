@@ -205,7 +205,7 @@ func (i *verifier) client(ctx context.Context, token string, now time.Time) (Cli
 		return Client{}, expiredToken()
 	case err != nil:
 		return Client{}, invalidToken()
-	case !now.Before(c.ExpiresAt.Time): // clockLeeway does not apply to the claim "exp"
+	case !now.Before(c.ExpiresAt.Time): // the token has expired: clockLeeway does not apply to the claim "exp"
 		return Client{}, expiredToken()
 	case c.Subject == "" || c.notAccessToken && !hasType(parsed.Header, accessJWT):
 		return Client{}, invalidToken()

@@ -8,8 +8,8 @@ import (
 	"github.com/freshet/freshet/problem"
 )
 
-// Problem codes. The response to a rejected token says only that the token is invalid or, if
-// nothing else is wrong, that it has expired, so that its holder can renew it.
+// Problem codes. The response to a rejected token says only that the token is invalid. If expiry is
+// the token's only error, the response says so, and the client can renew the token.
 const (
 	codeMissing   = "TOKEN_MISSING"
 	codeInvalid   = "INVALID_TOKEN"
