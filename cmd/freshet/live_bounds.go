@@ -33,7 +33,7 @@ type liveBounds struct {
 
 	mu        sync.RWMutex // guards current
 	current   map[string]map[string]producer.Bound
-	revisions map[string]int64 // revisions of the applied settings; used by Run only
+	revisions map[string]int64 // revision of the applied settings, by source; used by Run only
 	failing   map[string]bool  // sources whose settings can't be read; used by Run only
 }
 

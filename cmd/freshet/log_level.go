@@ -27,7 +27,7 @@ type logLevel struct {
 	configured slog.Level
 
 	mu          sync.Mutex
-	until       time.Time   // when the level reverts; zero: never
+	until       time.Time   // time at which the level reverts to the configured one; zero: never
 	revertTimer *time.Timer // nil if no revert is scheduled
 }
 

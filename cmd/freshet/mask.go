@@ -334,7 +334,7 @@ func (m *masker) learnNode(path []string, n ast.Node) {
 
 func (m *masker) learnText(path []string, value string) {
 	m.add(findSecrets(path, value)...)
-	if strings.Contains(value, "\n") { // an error may quote a single line of the value
+	if strings.Contains(value, "\n") { // each line is learnt separately too, because an error may quote a single line of the value
 		for line := range strings.Lines(value) {
 			for _, f := range findSecrets(path, strings.TrimSpace(line)) {
 				m.add(f)

@@ -125,7 +125,7 @@ func TestConfigErrors_ShowNoSecret(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(mistakes)) {
 		mistake := mistakes[name]
 		for n := range lines {
-			if strings.TrimSpace(lines[n]) == "" || chance.IntN(4) > 0 { // a random quarter: with the race detector, all lines take half a minute
+			if strings.TrimSpace(lines[n]) == "" || chance.IntN(4) > 0 { // skip three quarters of the lines: with the race detector, all lines take half a minute
 				continue
 			}
 			text := strings.Join(lines[:n], "") + mistake(lines[n]) + strings.Join(lines[n+1:], "")

@@ -91,7 +91,7 @@ func TestDocs_NamesOfOperatingGuideExist(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"pg_dump", "pg_basebackup", "pg_total_relation_size", "hot_standby_feedback", "max_wal_size", "wal_compression", "pool_max_conns"} {
-		known += "`" + name + "`" // PostgreSQL defines this name, so freshet's metrics and migrations do not contain it
+		known += "`" + name + "`" // the pages may use this name: it comes from PostgreSQL, not from freshet's metrics and migrations
 	}
 	panels, err := deploy.Panels("5m")
 	if err != nil {

@@ -83,8 +83,8 @@ type presetRun struct {
 	bad      map[string]int
 }
 
-// startPresetRun starts a limiter and a source for each of several simulated processes. The method
-// call then starts the callers.
+// startPresetRun starts a limiter and a source for each of several simulated processes. The callers
+// are started later, by the method presetRun.call.
 func startPresetRun(t *testing.T, name string, c SourceConfig, o contract.Options, secrets map[string]string, processes int) *presetRun {
 	t.Helper()
 	id, address := servicetest.Name(name), servicetest.RedisAddress(t) // before everything else, because this call skips the test without Redis

@@ -28,7 +28,7 @@ type saturationTest struct {
 	policy string
 	part   float64
 	warm   time.Duration
-	crowd  int // factor for the number of callers; 0: 1
+	crowd  int // the numbers of callers are multiplied by this factor; 0 means 1
 }
 
 var saturations = map[string]saturationTest{
@@ -199,7 +199,7 @@ func (a *presetRun) await(holds func(contract.Stats) bool) contract.Stats {
 	return s
 }
 
-// usedOf returns the usage of p's policy and scope in s, the counts of an earlier moment.
+// usedOf returns the usage of the same policy and scope as p in s, the counts of an earlier moment.
 func usedOf(s contract.Stats, p contract.PolicyStats) float64 {
 	for _, before := range s.Policies {
 		if before.Name == p.Name && before.Scope == p.Scope {

@@ -17,8 +17,8 @@ const secretReloadInterval = 2 * time.Second
 // secretRef refers to one credential of a source.
 type secretRef struct {
 	name      string // name of the credential; empty: the source has only one credential, without a name
-	setting   string // path of its settings, such as auth
-	env, file string // variable or file with the secret; both empty: the source needs no secret
+	setting   string // path of the credential's settings, such as auth
+	env, file string // environment variable or file with the secret; both empty: the source needs no secret
 }
 
 // secretRefs returns the references to all credentials of a source.

@@ -23,9 +23,9 @@ const (
 )
 
 // readsHistory holds samples of the read metrics, oldest first. The first sample is readsWindow
-// old, or from the start of the process. last is the newest sample, which is reused for
-// healthCacheTTL: gathering all metrics takes about a millisecond, and every open page requests
-// them each second.
+// old or, if the process is younger, from its start. last is the newest sample. It is reused for
+// healthCacheTTL, because gathering all metrics takes about a millisecond, and every open page
+// requests them each second.
 type readsHistory struct {
 	mu      sync.Mutex
 	samples []readsSample
@@ -163,7 +163,7 @@ func countOf(r *console.ReadStats, f query.Freshness) *int64 {
 // ageHistogram is a histogram of the ages that snapshots had when they were read.
 type ageHistogram struct {
 	total   int64
-	buckets map[ageBucket]int64 // without ages of zero, which only the field total counts
+	buckets map[ageBucket]int64 // number of ages by bucket, without ages of zero, which only the field total counts
 }
 
 // ageBucket holds ages in the interval (above, upTo], in seconds.

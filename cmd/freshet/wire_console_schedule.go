@@ -59,7 +59,7 @@ func withStopState(view limiter.View, set *limiter.Override) limiter.View {
 type scheduleReader struct {
 	parts     parts
 	caches    map[string]*scheduleCache
-	live      map[string]*livePrefetch  // no entry: the source's configuration is invalid
+	live      map[string]*livePrefetch  // prefetch settings in force, by source; no entry: the source's configuration is invalid
 	requested *cached[map[string]int64] // number of prefetch requests, by source
 }
 
@@ -306,7 +306,7 @@ type cached[T any] struct {
 	err       error
 	at        time.Time     // time of the last successful read; zero: no read has succeeded
 	startedAt time.Time     // start of the last read
-	reading   chan struct{} // closed when the read in progress ends; nil: no read is in progress
+	reading   chan struct{} // channel that is closed when the read in progress ends; nil: no read is in progress
 }
 
 // value returns the cached value. It starts a read, bounded by timeout, if the last one started

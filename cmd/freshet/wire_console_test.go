@@ -184,7 +184,7 @@ func TestConsoleReads_SumsFacets(t *testing.T) {
 	}
 	ages.WithLabelValues("young", "a").Observe(-1) // a negative age, as it results from a clock difference between hosts
 	for i := range 10 {
-		ages.WithLabelValues("mixed", "a").Observe(100 * float64(i/6)) // six reads have the age zero
+		ages.WithLabelValues("mixed", "a").Observe(100 * float64(i/6)) // six of the ten reads have the age zero
 	}
 	families, err := reg.Gather()
 	if err != nil {
@@ -193,7 +193,7 @@ func TestConsoleReads_SumsFacets(t *testing.T) {
 	sources := []string{"one", "two", "young", "mixed"}
 	r := readsHistory{last: readsSample{time.Now(), sumReads(families, "", sources)}}
 	got := r.recent()
-	near := func(got, want time.Duration) bool { return (got - want).Abs() < want/10 } // a bucket is about 10 % wide
+	near := func(got, want time.Duration) bool { return (got - want).Abs() < want/10 } // a quantile may differ by 10 %, because a bucket is about 10 % wide
 	if got[0].Fresh != 100 || !near(got[0].AgeP50, 50*time.Second) || !near(got[0].AgeP95, 95*time.Second) {
 		t.Errorf("got %+v", got[0])
 	}

@@ -91,7 +91,7 @@ func scheduleChannel(source string) string { return "schedule:" + source }
 // also writes the heartbeat of this scheduler.
 func (p parts) capacityFunc(name string, c SourceConfig) scheduler.CapacityFunc {
 	cost := c.maxFacetCost()
-	self := workerName() + "/" + rand.Text()[:8] // host and pid may be equal in several containers
+	self := workerName() + "/" + rand.Text()[:8] // with a random part, because host and pid may be equal in several containers
 	return func(ctx context.Context, _ time.Time) (scheduler.Capacity, error) {
 		capacity, err := p.capacity(ctx, name, cost)
 		if err != nil {
@@ -125,7 +125,7 @@ func (p parts) capacity(ctx context.Context, name string, cost float64) (schedul
 		capacity.PerSecond = 0
 	}
 	records, known := p.lag.Records(name, schemas.Low)
-	if !known { // without a measured lag nothing is enqueued; the sampler logs the reason
+	if !known { // without a measured lag the capacity is 0; the sampler logs the reason
 		capacity.PerSecond = 0
 		return capacity, nil
 	}
@@ -156,7 +156,7 @@ func schedulersKey(source string) string { return "schedulers:{" + source + "}" 
 // the rate until schedulerTTL has passed.
 func announceScheduler(ctx context.Context, rdb redis.UniversalClient, source, self string) (float64, error) {
 	key := schedulersKey(source)
-	now, err := rdb.Time(ctx).Result() // the clocks of hosts may differ
+	now, err := rdb.Time(ctx).Result() // the clock of Redis, because the clocks of hosts may differ
 	if err != nil {
 		return 0, fmt.Errorf("read the time from Redis: %w", err)
 	}

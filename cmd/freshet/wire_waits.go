@@ -23,9 +23,9 @@ type lagWaits interface {
 	Records(source string, lane schemas.Lane) (n int64, known bool)
 }
 
-// waits estimates the waiting times that the query service reports (estimatedWaitMs). The lag
-// gives the estimate. For HIGH the limiter's state gives a lower bound, because the throughput of
-// the last minute ignores, for example, a daily quota that has just been used up.
+// waits estimates the waiting times that the query service reports (estimatedWaitMs), from the lag
+// and the throughput of the last minute. That throughput ignores, for example, a daily quota that
+// has just been used up. So for HIGH the limiter's own estimate is a lower bound.
 type waits struct {
 	lag     lagWaits
 	sources []string
