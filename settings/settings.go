@@ -22,9 +22,9 @@ const (
 	actionResume = "resume"
 )
 
-// maxAttempts is how often one change is attempted when other changes of the same source conflict
-// with it. In each round of conflicting changes exactly one is stored. So up to maxAttempts
-// concurrent changes all succeed.
+// maxAttempts is the maximum number of attempts to store one change. An attempt fails if another
+// change of the same source is stored first. Of several concurrent changes exactly one is stored in
+// each round of attempts, so up to maxAttempts concurrent changes all succeed.
 const maxAttempts = 20
 
 // Settings reads and changes the settings of all sources: the configured values, replaced by the
