@@ -90,8 +90,8 @@ func hasType(header map[string]any, types ...string) bool {
 	return is && slices.ContainsFunc(types, func(accepted string) bool { return strings.EqualFold(accepted, typ) })
 }
 
-// Accepted values of typ. Only at+jwt identifies an access token (RFC 9068 §2.1); ID tokens have
-// the type JWT too.
+// Accepted values of a token's header parameter typ. Only at+jwt identifies an access token
+// (RFC 9068 §2.1); ID tokens have the type JWT too.
 const (
 	accessJWT = "at+jwt"
 	plainJWT  = "JWT"

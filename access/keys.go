@@ -17,7 +17,7 @@ import (
 const (
 	keyPrefix    = "fsk_"
 	keyIDSize    = 12
-	keySecretLen = 43 // the secret has 32 bytes, encoded in base64url
+	keySecretLen = 43 // length of the secret in characters: 32 bytes in base64url
 )
 
 // makeKey returns the id of a new key, the hash of its secret, and the complete key, which is
