@@ -15,8 +15,8 @@ import (
 )
 
 // explainDecode adds to a decoding error the line of the file with the invalid value, and a caret
-// below that value. Some errors have no position, such as an error of UnmarshalText. For such an
-// error it searches the file for the value that the error quotes.
+// below that value. If the error has no position, as an error of UnmarshalText, explainDecode finds
+// the line by the value that the error quotes.
 func explainDecode(file string, text []byte, err error) error {
 	if wrong, ok := errors.AsType[*yaml.TypeError](err); ok && wrong.DstType == reflect.TypeFor[time.Duration]() {
 		err = &yaml.SyntaxError{Message: fmt.Sprintf("%s is not a duration; %s", wrong.Token.Value, durationHint), Token: wrong.Token}

@@ -50,7 +50,7 @@ func command(t *testing.T, env []string, args ...string) (code int, stdout, stde
 type dev struct {
 	*testing.T
 	api, upstream string
-	text          string // output of dev until it was ready
+	text          string // text that dev printed until it was ready
 	client        *http.Client
 	stop          func() (code int, stderr string)
 }

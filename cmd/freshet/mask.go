@@ -74,7 +74,7 @@ func isUnder(path []string, name string) bool {
 }
 
 // findSecrets returns the parts of a setting's value that may be secrets. path is the path of the
-// setting. A value that looks like a secret counts under any path, because names may be misspelt.
+// setting. A value that looks like a secret is found under any path, as names may be misspelt.
 func findSecrets(path []string, value string) (all []secretPart) {
 	name := ""
 	if len(path) > 0 {

@@ -293,7 +293,7 @@ func TestConsoleRefresh_DescribesResult(t *testing.T) {
 	if way.Lane != schemas.High || way.Number == 0 || way.CooldownUntil.IsZero() {
 		t.Errorf("got %+v", way)
 	}
-	ask("A refresh is queued.") // the first update request covers this one
+	ask("A refresh is queued.") // no second update request: the first one, still in flight, covers this refresh
 	coalescing := producer.NewCoalescer(f.rdb)
 	waitFor(t, eventTimeout, "the whole cool-down", func() bool { return time.Until(f.look("a", anybody).Request.CooldownUntil) > 20*time.Second })
 	if err := coalescing.Settle(t.Context(), []schemas.End{{Entity: testEntity("a"), Number: way.Number, Satisfied: true}}); err != nil {

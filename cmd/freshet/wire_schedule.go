@@ -135,7 +135,7 @@ func (p parts) capacity(ctx context.Context, name string, cost float64) (schedul
 	case known:
 		capacity.Lag = wait
 	case capacity.Queued > max(2*cost, maxUnclaimedWork.Seconds()*capacity.PerSecond):
-		capacity.PerSecond = 0 // no worker has consumed LOW recently, so its throughput is unknown
+		capacity.PerSecond = 0 // nothing more is enqueued: no worker has consumed LOW recently, and too many calls wait
 	}
 	return capacity, nil
 }
