@@ -145,7 +145,7 @@ func TestReplay_RequestsEachDeadLetterOnceAcrossKills(t *testing.T) {
 	deadLetters, kills := size(3_000, 10_000), size(1, 2)
 	f := newFleet(t)
 	f.writeDeadLetters(deadLetters)
-	replayers := map[string]*harness.Process{} // by process id, which is a part of the job's column holder
+	replayers := map[string]*harness.Process{} // query services by process id; the column holder of the DLQ job contains the id
 	start := func() (api string) {
 		p := f.queryProcess()
 		replayers[fmt.Sprint(p.Process.Pid)] = p

@@ -90,7 +90,7 @@ func (c *testSource) expectDeadLetter(key string, reason schemas.DeadLetterReaso
 	for range 100 {
 		a, err := c.get(key)
 		if a.NotQueuedReason == "SLOW" {
-			continue // on a busy machine the query service may answer before the coalescing script returns
+			continue // ignore SLOW: on a busy machine the query service may answer before it has a result from Redis
 		}
 		if err != nil || a.NotQueuedReason != "HELD_FAILED" {
 			c.T.Fatalf("a read of %s: got %+v, %v, want HELD_FAILED", key, a, err)

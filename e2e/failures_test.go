@@ -59,7 +59,7 @@ func sourceWide(maxCalls int, fault func(now time.Time) simulator.Fault) func(*t
 		if *quietMachine {
 			atMost(c.T, "time to recover", took, recovery)
 		} else {
-			limit += 30 // on a busy machine the breaker opens later, so more calls are made
+			limit += 30 // allow more calls: on a busy machine the circuit breaker opens later
 		}
 		atMost(c.T, "calls to an upstream that is known to fail", seen.Arrivals, limit)
 		c.expectEnd(0)

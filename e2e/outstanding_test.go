@@ -21,8 +21,8 @@ import (
 // the number of HIGH calls that the quota of newBounded allows in two seconds.
 const maxOutstanding = 2 * 40
 
-// bounded is an installation that limits the outstanding requests (accepted, but not yet done) of
-// each client.
+// bounded is an installation that limits the outstanding requests of each client. A request is
+// outstanding from its acceptance until it has ended.
 type bounded struct {
 	*fleet
 	api   string

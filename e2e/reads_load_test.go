@@ -108,7 +108,7 @@ func (f *fleet) storeReads(t *testing.T, s readSize) (hot, cold keyRange) {
 			}
 		}
 	}
-	for _, sql := range []string{"VACUUM (ANALYZE) snapshot_state, snapshot_payload", "CHECKPOINT"} { // run now, so that they do not run during the measurement
+	for _, sql := range []string{"VACUUM (ANALYZE) snapshot_state, snapshot_payload", "CHECKPOINT"} { // run VACUUM and CHECKPOINT now, so that PostgreSQL does not run them during the measurement
 		if _, err := f.db.Exec(f.Context(), sql); err != nil {
 			f.Fatal(err)
 		}

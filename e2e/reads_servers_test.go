@@ -55,7 +55,7 @@ func serveBare(url string) {
 		}
 		h := c.Response().Header()
 		h.Set("Content-Encoding", store.Zstd)
-		h.Set("Content-Length", strconv.Itoa(len(payload))) // without it net/http would use chunked encoding
+		h.Set("Content-Length", strconv.Itoa(len(payload))) // without Content-Length net/http would use chunked encoding
 		return c.Blob(http.StatusOK, "application/json", payload)
 	}
 	const route = "/v1/:source/:facet/:key"
@@ -162,7 +162,7 @@ func newNginx(t *testing.T) *nginx {
 
 	dir, address, user := t.TempDir(), freeAddress(t), ""
 	if os.Getuid() == 0 {
-		user = "user root;" // the folder belongs to root, so the workers must run as root too
+		user = "user root;" // root owns the test's directory, so nginx's workers must run as root to use it
 	}
 	config := filepath.Join(dir, "nginx.conf")
 	if err := os.WriteFile(config, fmt.Appendf(nil, nginxConfig, user, dir, address, origin.URL), 0o600); err != nil {

@@ -61,8 +61,8 @@ func rebalance(t *testing.T, protocols []string) {
 		equal(t, "exit code of a worker that left", code, 0)
 		workers[i] = start()
 	}
-	// With the protocol "consumer" the broker assigns the partitions and lists the group under
-	// the type "consumer". With the protocol "classic" it does not.
+	// If a worker uses the Kafka group protocol "consumer", the broker must list the group under the
+	// type "consumer". It lists a group with the protocol "classic" under another type.
 	if slices.ContainsFunc(workers, func(w joined) bool { return w.protocol == "consumer" }) {
 		f.until(timeout, "an assignment by the broker", func() bool {
 			groups, err := f.admin.ListGroupsByType(t.Context(), []string{"consumer"})
@@ -71,7 +71,7 @@ func rebalance(t *testing.T, protocols []string) {
 		})
 	}
 	codes := make(chan int, len(workers))
-	for _, w := range workers { // all workers at the same time
+	for _, w := range workers { // end all workers at the same time
 		go func() { _, code := f.terminate(w.Process, false); codes <- code }()
 	}
 	for range workers {

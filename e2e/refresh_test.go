@@ -135,7 +135,7 @@ func TestRefresh_WritesOnlyChangedPayloads(t *testing.T) {
 	requested := time.Now()
 	f.until(90*time.Second, "a check of each entity", func() bool {
 		checked := f.one(checkedSince, began.UnixMicro())
-		if checked < n && time.Since(requested) > 20*time.Second { // read again: on a busy machine a request without Kafka's ack may be lost
+		if checked < n && time.Since(requested) > 20*time.Second { // read again if keys are not checked after 20 s: on a busy machine a request that Kafka has not acknowledged may be lost
 			f.readTagged(stale, slices.Collect(maps.Keys(f.pairs(uncheckedSince, began.UnixMicro()))), 100, "*")
 			requested = time.Now()
 		}

@@ -139,9 +139,9 @@ func TestScheduler_StaysWithinBudget(t *testing.T) {
 		tt.scheduler()
 	}
 	tt.until(timeout, "the first record", func() bool { return tt.enqueued() > 0 })
-	tt.expectNothingDuringAStop(api) // checked here without a worker, and again at the end with a worker
-	// The limit allows one additional burst, and the records that are enqueued between reading the
-	// clock and reading the topic.
+	tt.expectNothingDuringAStop(api) // test the emergency stop now, while no worker runs, and again at the end with a worker
+	// limit is the number of records that the schedulers may have enqueued by now. Five more seconds
+	// allow for one burst, and for records that are enqueued between reading clock and topic.
 	limit := func() int64 { return int64(both * rate * (time.Since(began) + 5*time.Second).Seconds()) }
 	look := time.NewTicker(500 * time.Millisecond)
 	defer look.Stop()
@@ -205,7 +205,7 @@ func TestScheduler_RefreshMovesDueTime(t *testing.T) {
 	tt.until(timeout, "both results", func() bool {
 		return tt.one("SELECT count(*) FROM snapshot_state WHERE key = 'well0'") == 1 && tt.one("SELECT count(*) FROM update_status WHERE key = 'failing0'") == 1
 	})
-	for _, key := range []string{"well0", "failing0"} { // still unchanged, because only a scheduler changes due times
+	for _, key := range []string{"well0", "failing0"} { // both due times must be unchanged: only a scheduler changes them, and none runs yet
 		equal(t, "due time of "+key, due(key).UnixMicro(), before.Add(ahead).UnixMicro())
 	}
 	tt.scheduler()

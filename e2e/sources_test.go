@@ -68,7 +68,7 @@ func newSources(t *testing.T, partitions int32, workers int, edits map[string]fu
 		s.OnClose(s.upstreams[name].Close)
 		config := strings.NewReplacer(
 			"https://open.api.nexon.com", server.URL+"/"+name,
-			"/character/item-equipment?", "/character/basic?", // small documents
+			"/character/item-equipment?", "/character/basic?", // fetch the small document "basic" instead
 		).Replace(string(nexon.Config))
 		if edit != nil {
 			config = edit(config)
