@@ -31,8 +31,8 @@ func (o operator) scenario(name string) {
 	o.submit(`button[value="` + name + `"]`)
 }
 
-// untilActivity waits until the console's page of activity shows each text and the name of the
-// client.
+// untilActivity waits until the console's page of activity shows each of the texts in want, and
+// the name of the client.
 func (o operator) untilActivity(want ...string) {
 	o.tab.t.Helper()
 	for _, text := range append(want, "unauthenticated@127.0.0.1") {
@@ -101,7 +101,8 @@ func TestConsole_ReplaysDeadLetters(t *testing.T) {
 	o.page("/dlq?source=nexon")
 	o.untilText("#recent-dead-letters", `(?s)dead letters? since yesterday.*UPSTREAM_4XX.*rejects this request as invalid.*OPENAPI00004`)
 
-	// The page must advise against a replay while the upstream still rejects the keys.
+	// The console's page of dead letters must advise against a replay while the upstream still
+	// answers calls for these keys with an error.
 	if got := o.untilText("#safe-to-replay", "^(Not yet|No)"); !strings.Contains(got, "would fail again unless") {
 		t.Errorf("safe to replay: got %q, want %q in it", got, "would fail again unless")
 	}
@@ -114,8 +115,8 @@ func TestConsole_ReplaysDeadLetters(t *testing.T) {
 	count := o.untilText("#plan-count", `^\d+$`)
 	o.submit(`form[action="/console/dlq/start"] button`)
 	o.untilText("#job-progress", count+" of "+count+" replayed")
-	// Before the replay at least three of the five keys were dead letters. The others may still
-	// wait for a scheduled retry, so three fetched keys are enough.
+	// Before the replay at least three of the five keys had a dead letter. The other keys may still
+	// wait for a scheduled retry. The test therefore passes when three of the keys are fetched.
 	until(t, "a fetch of three replayed keys", func() bool {
 		fetched := 0
 		for i := range 5 {

@@ -110,7 +110,7 @@ func (b *tab) inspectTabKey(at string) {
 	b.t.Helper()
 	evaluate[bool](b, `document.activeElement.blur(), window.reached = [], true`)
 	all := evaluate[int](b, `(window.usable = [...document.querySelectorAll('a[href], button, input:not([type=hidden]), select, summary, [tabindex="0"]')].filter(e => e.checkVisibility())).length`)
-	for range 6*all + 20 { // more key presses than elements, because a field for a time has several stops
+	for range 6*all + 20 { // press Tab more often than there are elements: in a field for a time the focus stops several times
 		b.must(chromedp.KeyEvent("\t"))
 		if !evaluate[bool](b, `(() => {
 			const e = document.activeElement

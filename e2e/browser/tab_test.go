@@ -63,7 +63,7 @@ func (b *tab) record(event any) {
 	switch e := event.(type) {
 	case *log.EventEntryAdded:
 		if e.Entry.Level == log.EntryLevelVerbose {
-			return // level verbose contains only hints for developers
+			return // ignore messages of the level verbose: they are only hints for developers
 		}
 		b.logged = append(b.logged, fmt.Sprintf("%s: %s %s", e.Entry.Level, e.Entry.Text, e.Entry.URL))
 	case *runtime.EventExceptionThrown:
