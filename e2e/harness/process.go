@@ -92,7 +92,7 @@ func (s *Site) StartProgram(ctx context.Context, name, pattern string, env []str
 			}
 			p.keepWarning(lines.Text())
 		}
-		_, _ = io.Copy(log, reader) // keep reading after a line too long for the scanner, so that the process can write on
+		_, _ = io.Copy(log, reader) // if a line was too long for the scanner, read the rest: the process would block if its output were not read
 		close(found)
 	}()
 	s.mu.Lock()

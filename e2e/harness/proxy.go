@@ -19,7 +19,7 @@ type Proxy struct {
 	// piece that the service sends; nil means that no piece is changed.
 	readPiece    func(io.Reader) ([]byte, error)
 	onReply      func([]byte)
-	delay        atomic.Int64 // nanoseconds in each direction
+	delay        atomic.Int64 // delay of all bytes in each direction, in nanoseconds
 	corruptEvery atomic.Int64 // one bit of every n-th piece is flipped; 0: none
 	forwarded    atomic.Int64
 	refusing     atomic.Bool

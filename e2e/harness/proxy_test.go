@@ -136,7 +136,7 @@ func TestProxy_DelaysStallsRefusesAndCuts(t *testing.T) {
 	again.send("again")
 	again.expect("again")
 	p.Stall(true)
-	p.Close() // closes the proxy while it is stalled
+	p.Close() // Close must work while the proxy is stalled
 	again.expectEnd()
 }
 
