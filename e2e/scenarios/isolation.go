@@ -17,7 +17,7 @@ import (
 func isolation(ctx context.Context, s *site, _ options) error {
 	const (
 		burst = 10_000
-		seen  = 12 * time.Second // maximum time until LOW pauses after the HIGH requests, and until LOW resumes after HIGH is done
+		seen  = 12 * time.Second // maximum time from the HIGH requests until LOW pauses, and from the last HIGH snapshot until LOW resumes
 	)
 	l, err := s.startLanes(ctx, onlySmall)
 	if err != nil {

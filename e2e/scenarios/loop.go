@@ -96,7 +96,7 @@ func loop(ctx context.Context, s *site, o options) error {
 	if err != nil {
 		return err
 	}
-	intervals := int(length/fresh) + 1 // one call for each freshFor, and the first fetch
+	intervals := int(length/fresh) + 1 // maximum number of calls for one entity: the first fetch, and one for each freshFor
 	// The time between two calls may be up to a second longer than freshFor. It also includes the
 	// wait for the next read, the call and the write.
 	expected := int(length/(fresh+time.Second)) + 1

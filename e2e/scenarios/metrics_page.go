@@ -122,7 +122,7 @@ func readMetricsFile(root string) (map[string]documentedMetric, error) {
 		return nil, err
 	}
 	documented := readMetrics(string(text))
-	const minMetrics = 40 // with fewer metrics, the format of the tables must have changed
+	const minMetrics = 40 // if fewer metrics are found, readMetrics does not understand the tables' format
 	if len(documented) < minMetrics {
 		return nil, fmt.Errorf("docs/metrics.md: found %d metrics, want at least %d", len(documented), minMetrics)
 	}

@@ -34,7 +34,7 @@ func observe(ctx context.Context, s *site, o options) error {
 	if err != nil {
 		return err
 	}
-	s.Token = rand.Text() + rand.Text() // switches access control on, so that its metrics have data
+	s.Token = rand.Text() + rand.Text() // an admin token switches access control on, so that the metrics of access control have data
 	// The intervals are shortened, so that every change of state happens within seconds.
 	s.Edits = []string{
 		"freshFor: 1h", "freshFor: 10s", "notFoundFor: 1h", "notFoundFor: 10s", "failedFor: 6h", "failedFor: 10m",

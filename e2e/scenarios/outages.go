@@ -46,10 +46,10 @@ func (s *site) outages(stopped target) []outage {
 			alerts: []string{"FreshetCredentialRefused", "FreshetUpstreamOutage"},
 		},
 		{
-			name:  "the upstream is closed for maintenance", // after the credential outage, because FreshetUpstreamOutage cannot fire during maintenance
+			name:  "the upstream is closed for maintenance", // the credential outage must come before: its alert FreshetUpstreamOutage cannot fire during maintenance
 			begin: faulty(simulator.Fault{Kind: simulator.Maintenance}), end: faulty(),
 			alerts:   []string{"FreshetUpstreamMaintenance"},
-			possible: []string{"FreshetUpstreamOutage", "FreshetCredentialRefused"}, // may still be active from the previous outage
+			possible: []string{"FreshetUpstreamOutage", "FreshetCredentialRefused"}, // these alerts of the previous outage may still be active
 		},
 		{
 			name:  "a worker is stopped",

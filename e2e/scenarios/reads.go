@@ -19,21 +19,21 @@ const (
 	characters       = 20_000 // number of stored snapshots; a part of them is stale
 	floodRate        = 450    // reads of stale keys per second, as many as the upstream's quota allows
 	minFloodRate     = 400    // calls per second that show that the flood uses the quota
-	floodKeys        = 9_000  // each is read once in 20 s
+	floodKeys        = 9_000  // number of stale keys; the flood reads each of them once in 20 s
 	floodConcurrency = 32
-	coldKeys         = 2_000                  // not read by any phase before Redis is killed
-	kafkaDelay       = 500 * time.Millisecond // in each direction, so that writing a record takes one second
+	coldKeys         = 2_000                  // number of keys that are read only after Redis is killed, so no cache has them
+	kafkaDelay       = 500 * time.Millisecond // delay of the connection to Kafka in each direction; writing a record takes one second
 )
 
 // phase is one part of the scenario reads: users read snapshots while the installation has a fault.
 type phase struct {
 	scenario string // name of the phase as a scenario
 	name     string
-	without  string                    // the service that is missing, passed to the k6 script
+	without  string                    // name of the service that the phase kills, for the k6 script; empty if it kills none
 	begin    func(ctx context.Context) // begins the fault; called when all users are started
 	end      func()
 	after    func(ctx context.Context, t *table) error // adds further lines to the table; may be nil
-	flooded  bool                                      // judge that the flood uses the upstream's quota
+	flooded  bool                                      // the phase must judge that the flood uses the upstream's quota
 }
 
 // The names of the phases of reads. Each can also be run as a scenario.
@@ -101,7 +101,7 @@ func runReads(ctx context.Context, s *site, o options, only []string) error {
 		{scenario: phaseFlood, name: "a refresh flood", flooded: true},
 		{
 			scenario: phaseKafka, name: "and a produce to Kafka takes 1 s",
-			begin: func(context.Context) { slow = s.measureSlowKafka(ctx, r) }, // the measurement may take longer than the users run
+			begin: func(context.Context) { slow = s.measureSlowKafka(ctx, r) }, // use the scenario's context: the phase's context ends with the users, and the measurement may take longer
 			end:   func() { s.Kafka.SetDelay(0) },
 			after: func(_ context.Context, t *table) error { return slow.judge(t) },
 		},

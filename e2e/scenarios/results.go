@@ -155,7 +155,7 @@ func readRows(text string) rows {
 		}
 		switch {
 		case slices.Contains(cells, notRunYet):
-		case len(cells) == 8: // six cells and the empty text before and after them
+		case len(cells) == 8: // a row of a target: six cells, and an empty text before the first and after the last
 			all[cells[1]+"/"+cells[4]] += line
 		case len(cells) == 9:
 			all[cells[2]] = line

@@ -62,7 +62,7 @@ func (t *table) markTarget(name string) { t.lines[len(t.lines)-1].target = name 
 func (t *table) judgeThresholds(sum summary, metric, what, figure string) {
 	m, ok := sum.Metrics[metric]
 	if !ok {
-		t.judge(what, "none", "some", false) // no request was made
+		t.judge(what, "none", "some", false) // a metric without values misses its limit, because k6 made no request of this kind
 		return
 	}
 	if len(m.Thresholds) == 0 {

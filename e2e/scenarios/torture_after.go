@@ -17,8 +17,8 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// lockTTL is the time after which a confirmed lock expires (its record is in Kafka). No lock that
-// is not confirmed lives longer.
+// lockTTL is the longest time for which a lock exists if no worker releases it: the TTL of a
+// confirmed lock of the LOW lane. Pending locks and locks of the HIGH lane expire earlier.
 const lockTTL = time.Minute
 
 // judgeAfterwards judges the installation after the load has ended: no lock blocks new requests,
@@ -146,7 +146,7 @@ func (r *tortureResult) judgeWaiters(ctx context.Context, s *site, l *tortureLoa
 	for _, a := range l.queries {
 		var took []time.Duration
 		var failure string
-		const rounds = 3 // one good round is enough: in another round the machine may be busy or a circuit breaker open
+		const rounds = 3 // the limits must be met in one of three rounds; in others the machine may be busy or a circuit breaker open
 		for round := range rounds {
 			if err := harness.Pause(ctx, 2*time.Second); err != nil {
 				return err

@@ -64,7 +64,7 @@ func (t *table) judgeContents(ctx context.Context, s *site, stored map[string]st
 	err := s.replayChanges(ctx, changes, func(src *source.Source, until int64) error {
 		for key, now := range left {
 			if neverFresh(key) || now.absent || until < now.checked {
-				continue // no match is possible: such a key never has valid contents, or the content was replaced before the check
+				continue // do not compare: the upstream has no valid contents for the key, or replaced this content before the entity was last checked
 			}
 			hash, text, err := fetchContent(ctx, src, key)
 			if err != nil {

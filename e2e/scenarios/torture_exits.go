@@ -27,8 +27,8 @@ type unplannedExit struct {
 const startTimeout = 15 * time.Second
 
 // faultDuring reports whether a fault of one of the components affected the process "name"
-// between the times "from" and "to". The effects of a fault last until the duration "before"
-// after its end.
+// between the times "from" and "to". A fault also counts if it ended before "from", but by less
+// than the duration "before".
 func (t *injector) faultDuring(name string, from, to time.Time, before time.Duration, components ...string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -124,7 +124,7 @@ func (t *injector) judgeFailedReads(judged *table, l *tortureLoad) {
 		text := fmt.Sprintf("%s by %s at %s: %d %s", r.key, r.query, r.asked.Format(time.StampMicro), r.status, r.reason)
 		switch {
 		case r.status == 0 && !t.faultDuring(r.query, r.asked, r.ended, 0, "process") && !slices.ContainsFunc(t.exits, func(f unplannedExit) bool {
-			return f.name == r.query && r.asked.Before(f.restartedAt) && r.ended.After(f.at.Add(-superviseInterval)) // supervise finds an end up to superviseInterval late
+			return f.name == r.query && r.asked.Before(f.restartedAt) && r.ended.After(f.at.Add(-superviseInterval)) // f.at may be up to superviseInterval later than the real end of the process
 		}):
 			noResponse = append(noResponse, text)
 		case r.status == 0 || strings.HasPrefix(r.reason, "HELD_"):

@@ -68,8 +68,8 @@ func (t *table) judgeNothingLost(e *finalState, requests []requestRecord, l *tor
 // their update requests may be lost.
 const maxExcusedPercent = 10
 
-// judgeQueuedReads judges the reads whose response said that an update was queued. Each entity
-// must have been checked or have failed since the check in the response.
+// judgeQueuedReads judges the reads whose response said that an update was queued. Afterwards the
+// entity must have a later check time than the one in the response, or a recorded failure.
 func (t *table) judgeQueuedReads(e *finalState, l *tortureLoad, mayBeLost func(query string, from time.Time) (lost, long bool)) {
 	var unmet []string
 	excused, lost := 0, 0

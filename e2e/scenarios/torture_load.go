@@ -147,7 +147,7 @@ func (s *site) startLoad(ctx context.Context, seed uint64, cast []*instance) (*t
 			}
 		})
 	}
-	submit := func(do func()) { // the request is skipped if all goroutines wait, for example for a frozen process
+	submit := func(do func()) { // submit skips the request if all goroutines wait for a response, for example of a frozen process
 		select {
 		case jobs <- do:
 		default:
@@ -183,7 +183,7 @@ func (s *site) startLoad(ctx context.Context, seed uint64, cast []*instance) (*t
 		if n := rng.IntN(10); n == 0 {
 			r.Key = once("low")
 		}
-		if rng.IntN(10) > 0 { // the remaining records have no version, like records of v1.1
+		if rng.IntN(10) > 0 { // nine of ten records get a version; the others have none, like records written by freshet v1.1
 			r.Version = r.RequestedAt.UnixMilli() // the version that Redis would assign now
 		}
 		value, err := r.Encode()
@@ -201,7 +201,7 @@ func (s *site) startLoad(ctx context.Context, seed uint64, cast []*instance) (*t
 func (l *tortureLoad) stop() {
 	l.cancel()
 	l.running.Wait()
-	_ = l.kafka.Flush(context.Background()) // returns when each record is delivered or has failed, within answerTimeout
+	_ = l.kafka.Flush(context.Background()) // Flush returns when Kafka has each record or its delivery has failed, after answerTimeout at the latest
 	l.kafka.Close()
 }
 

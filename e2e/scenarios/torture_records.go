@@ -155,8 +155,8 @@ func (e *finalState) missingDeadLetters(requests []requestRecord) (total int, wr
 	return total, wrong
 }
 
-// coveredByHold reports whether a recorded failure held the entity at the time "moment". The last
-// upstream call for the entity must also be later than the duration "before" ahead of "moment".
+// coveredByHold reports whether a recorded failure held the entity at the time "moment", and the
+// last upstream call for the entity was later than moment - before.
 func (e *finalState) coveredByHold(key string, moment time.Time, before time.Duration) bool {
 	return e.failed[key].holdsAt(moment) && e.lastCall[key].After(moment.Add(-before))
 }

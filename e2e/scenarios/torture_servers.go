@@ -92,7 +92,7 @@ func (t *injector) injectRedisFault(ctx context.Context, f fault) (err error) {
 // primary.
 func (t *injector) failover(ctx context.Context, gap time.Duration) error {
 	old, next := t.s.Redis, t.replica
-	err := harness.Poll(ctx, harness.Timeout, func() (bool, error) { // after another fault the replica may have to synchronise first
+	err := harness.Poll(ctx, harness.Timeout, func() (bool, error) { // wait for the replica: after another fault it may have to synchronise with Redis first
 		state, err := replication(ctx, next)
 		return state["master_link_status"] == "up", err
 	})
@@ -103,7 +103,7 @@ func (t *injector) failover(ctx context.Context, gap time.Duration) error {
 	err = harness.Pause(ctx, gap)
 	had, asked := replication(ctx, old)
 	old.Kill()
-	t.replicaLink.Cut() // cut before the proxy forwards again, so that the buffered writes are lost
+	t.replicaLink.Cut() // Cut drops the writes that the proxy has buffered; without it Stall(false) would forward them to the replica
 	t.replicaLink.Stall(false)
 	if err := errors.Join(err, asked); err != nil {
 		return err
@@ -163,5 +163,5 @@ func (s *site) expireClaims(ctx context.Context) (int, error) {
 	}
 	client := redis.NewClient(&redis.Options{Addr: s.Redis.Address, MaxRetries: -1})
 	defer func() { _ = client.Close() }()
-	return int(ended.RowsAffected()), client.Publish(ctx, "retries:"+s.Source, now.UnixMilli()).Err() // the message makes the pollers run now
+	return int(ended.RowsAffected()), client.Publish(ctx, "retries:"+s.Source, now.UnixMilli()).Err() // on this message all processes enqueue the due retries now
 }

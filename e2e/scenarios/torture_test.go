@@ -77,8 +77,8 @@ func TestTorturePlan_DependsOnItsSeedOnly(t *testing.T) {
 	}
 }
 
-// A correct run has no lost request and no unnecessary call. The test shows that the judge
-// reports such errors.
+// The judge of a torture run must report each lost request and each unnecessary call as an error,
+// and must accept requests that have ended and calls that a request needs.
 func TestTortureJudge_SeesLostRequests(t *testing.T) {
 	began := time.Now()
 	at := func(seconds int) time.Time { return began.Add(time.Duration(seconds) * time.Second) }
@@ -133,11 +133,11 @@ func TestTortureJudge_SeesLostRequests(t *testing.T) {
 	var broken, twice table
 	broken.judgeTortureContract(simulator.Stats{Arrivals: 1, MaxInSlidingSecond: tortureLimit + 1})
 	calls := arrivals([]called{
-		{at(2), "k", 200, ""}, // needed by the first record
+		{at(2), "k", 200, ""}, // not unnecessary: the update request of second 1 needs it
 		{at(3), "k", 200, ""},
 		{at(5), "k", 500, simulator.InternalError},
-		{at(6), "k", 200, ""}, // needed by two records
-		{at(7), "k", 0, ""},   // a call without a response, of a process that was killed
+		{at(6), "k", 200, ""}, // not unnecessary: the two update requests of second 4 need it
+		{at(7), "k", 0, ""},   // got no response, because its worker was killed; it does not count as unnecessary
 		{at(8), "other", 400, ""},
 	})
 	needs := []requestRecord{record("k", 1, at(1)), record("k", 2, at(4)), record("k", 3, at(4))}
@@ -203,7 +203,7 @@ func TestTortureJudge_SeesAcceptedReadsWithoutARefresh(t *testing.T) {
 		unconfirmed bool
 		long        bool
 		of          int
-		want        bool // whether the limit must be missed
+		want        bool // the judge must report a missed limit
 	}{
 		"fetched since":                 {"k", checked.Add(-time.Minute).UnixMicro(), false, false, 1, false},
 		"nothing since":                 {"k", checked.UnixMicro(), false, false, 1, true},
@@ -255,7 +255,7 @@ func TestTortureJudge_ExcusesReadsOfKilledProcesses(t *testing.T) {
 		{done("killed", "process", "query-2"), 0, false},
 		{done("terminated", "process", "query-1"), 0, false},
 		{done("Kafka cut", "kafka", allProcesses), 7 * time.Second, true},
-		{done("broker killed", "kafka", allProcesses), 20 * time.Second, true}, // the producer dropped records during the outage
+		{done("broker killed", "kafka", allProcesses), 20 * time.Second, true}, // a request up to 15 s after the outage may be lost with the records that the producer drops
 		{done("broker killed", "kafka", allProcesses), 24 * time.Second, false},
 		{done("Kafka cut", "kafka", "worker-1"), 7 * time.Second, false},
 		{done("Redis cut", "redis", allProcesses), 7 * time.Second, false},

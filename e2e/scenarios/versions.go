@@ -41,7 +41,7 @@ func versions(ctx context.Context, s *site, o options) error {
 		return err
 	}
 	var accepted atomic.Int64
-	refresh := func(n int) { // after one refresh by each process the next 7 keys are skipped, so that a key is refreshed by several processes
+	refresh := func(n int) { // request n goes to query service n % 5; skipping 7 keys after every 5 requests gives each key several services
 		status, err := readers[n%processes].Refresh(ctx, fmt.Sprint("key-", (n+n/processes*7)%different))
 		if err == nil && status == http.StatusAccepted {
 			accepted.Add(1)
@@ -164,7 +164,8 @@ func release(ctx context.Context, s *site, _ options) error {
 		}
 		wins[1] = append(wins[1], won)
 
-		// In the middle of many releases of the third lock, one client acquires the fourth lock.
+		// Many clients release the entity's third lock at the same time. Meanwhile one client acquires
+		// the next lock, the fourth. None of the releases may release the fourth lock.
 		third, err := e.acquire(ctx, schemas.Low)
 		if err != nil {
 			return err
@@ -185,7 +186,7 @@ func release(ctx context.Context, s *site, _ options) error {
 			return err
 		}
 		if fourth <= third {
-			lost++ // the fourth lock must have a higher version
+			lost++ // an error: the fourth lock must have a higher version than the third
 		}
 		if held, err := rdb.HGet(ctx, e.key(), "lock").Result(); err != nil || !strings.HasPrefix(held, fmt.Sprintf("HIGH %d ", fourth)) {
 			stolen++
