@@ -48,7 +48,7 @@ func TestStats_AgreeWithBruteForce(t *testing.T) {
 				at += int64(rng.IntN(500))
 			case 2:
 				at += int64(rng.IntN(50_000))
-			case 3: // exactly one window later, which is still inside the closed window
+			case 3: // one window length later, or a microsecond more or less, or a quarter of that time
 				at += []int64{1_000_000, 1_000_001, 999_999, limits[0].Window.Microseconds(), limits[0].Window.Microseconds() + 1}[rng.IntN(5)] / int64(1+3*rng.IntN(2))
 			}
 			times = append(times, at)
@@ -157,7 +157,7 @@ func TestStats_SustainedSkipsBothEnds(t *testing.T) {
 	at := int64(0)
 	for i := range 2500 {
 		switch {
-		case i < 500, i >= 2000: // lower rate at both ends
+		case i < 500, i >= 2000: // the first and the last 500 arrivals come at a lower rate
 			at += 1_000_000
 		default:
 			at += 2000

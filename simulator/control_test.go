@@ -136,7 +136,7 @@ func TestCurrentControl_ReturnsLastSettings(t *testing.T) {
 	if err := s.Control(want); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Control(Control{ChangePercent: 1}); err != nil { // must change no other setting
+	if err := s.Control(Control{ChangePercent: 1}); err != nil { // this change must keep the latency and the faults
 		t.Fatal(err)
 	}
 	got := s.CurrentControl()

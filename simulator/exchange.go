@@ -94,7 +94,7 @@ type exchange struct {
 	http.ResponseWriter
 	gzip    bool
 	latency time.Duration
-	headers map[string]string // set by a fault
+	headers map[string]string // headers that a fault adds to the response
 	status  int
 }
 

@@ -32,27 +32,26 @@ type Fault struct {
 	// of the body.
 	Headers  map[string]string `json:"headers,omitempty"`
 	Bytes    int64             `json:"bytes,omitempty"`    // Oversize only: length of the uncompressed body
-	Depth    int64             `json:"depth,omitempty"`    // Deep only
-	Location string            `json:"location,omitempty"` // Redirect only
+	Depth    int64             `json:"depth,omitempty"`    // Deep only: number of nested arrays
+	Location string            `json:"location,omitempty"` // Redirect only: value of the header Location
 }
 
 // Kind is the kind of a fault.
 type Kind string
 
-// The kinds of faults. A comment such as "400 OPENAPI00003" gives the status and the API's error
-// code in the response.
+// The kinds of faults. The comment of a kind describes the response to the affected call.
 const (
-	TooManyRequests Kind = "429"              // OPENAPI00007
-	InternalError   Kind = "500"              // OPENAPI00001
-	Maintenance     Kind = "503-maintenance"  // OPENAPI00011
-	GameMaintenance Kind = "game-maintenance" // 400 OPENAPI00010
+	TooManyRequests Kind = "429"              // status 429, error code OPENAPI00007
+	InternalError   Kind = "500"              // status 500, error code OPENAPI00001
+	Maintenance     Kind = "503-maintenance"  // status 503, error code OPENAPI00011
+	GameMaintenance Kind = "game-maintenance" // status 400, error code OPENAPI00010
 	HTML200         Kind = "html-200"         // an error page with status 200
 	BadJSON         Kind = "bad-json"         // 200 and the first two thirds of the document
-	NotReady        Kind = "not-ready"        // 400 OPENAPI00009
-	NotFound        Kind = "not-found"        // 400 OPENAPI00003
-	BadParameter    Kind = "bad-parameter"    // 400 OPENAPI00004
-	BadKey          Kind = "bad-key"          // 400 OPENAPI00005
-	Forbidden       Kind = "forbidden"        // 403 OPENAPI00002
+	NotReady        Kind = "not-ready"        // status 400, error code OPENAPI00009
+	NotFound        Kind = "not-found"        // status 400, error code OPENAPI00003
+	BadParameter    Kind = "bad-parameter"    // status 400, error code OPENAPI00004
+	BadKey          Kind = "bad-key"          // status 400, error code OPENAPI00005
+	Forbidden       Kind = "forbidden"        // status 403, error code OPENAPI00002
 	Oversize        Kind = "oversize"         // valid JSON of length Bytes; a decompression bomb if compressed
 	Reset           Kind = "reset"            // the connection is closed in the middle of the body
 	Hang            Kind = "hang"             // no response until the client disconnects

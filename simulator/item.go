@@ -238,6 +238,6 @@ func (w *words) item(rng *rand.Rand, s slot) item {
 }
 
 func (w *words) enchant(rng *rand.Rand, unit string) string {
-	which := rng.IntN(len(w.enchants)) * rng.IntN(len(w.enchants)) / len(w.enchants) // skewed: low indexes are common
+	which := rng.IntN(len(w.enchants)) * rng.IntN(len(w.enchants)) / len(w.enchants) // a random index at which low values are more frequent
 	return w.enchants[which] + " : +" + strconv.Itoa(3*(1+which%4)) + unit
 }
