@@ -34,8 +34,8 @@ func TestCounter_AvailableAtAndResetAreExact(t *testing.T) {
 				n := min(p.limit, float64(1+chance.IntN(20)))
 				if c.remaining(at) < n {
 					opens := c.availableAt(at, n)
-					// For a bucket this is not checked exactly, because its units have rounding
-					// errors up to the tolerance.
+					// One nanosecond before the time from availableAt, the n units must not be
+					// available. A bucket is exempt, because its units have rounding errors.
 					if before := c.remaining(opens.Add(-1)); before >= n && p.kind != bucket || opens.Before(at) {
 						t.Fatalf("%v units: available in %v, but got %v one nanosecond earlier", n, opens.Sub(at), before)
 					}
@@ -79,7 +79,7 @@ func TestLog_MaxInWindowByKind(t *testing.T) {
 		{aligned, at(50, 59, 60, 70), 2},
 		{aligned, at(0, 59.9, 60), 2},
 		{bucket, at(0, 0, 60, 60, 60), 3},
-		{bucket, at(0, 0, 0, 3, 3), 4}, // one unit is restored in 3 s
+		{bucket, at(0, 0, 0, 3, 3), 4}, // want 5 - 1 = 4 units: five are taken, and the bucket restores one in 3 s
 		{concurrency, append(at(0, 1), logEntry{at: at(2)[0].at, units: -1}, at(3)[0], at(4)[0]), 3},
 		{minInterval, at(0, 59.9), 2},
 		{minInterval, at(0, 60), 1},

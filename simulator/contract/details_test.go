@@ -132,7 +132,7 @@ func TestGraphQL_CostByConnectionSizes(t *testing.T) {
 		r.acceptAll(48, get("POST /graphql", bearer, `{"query":"{a(first:100){b(first:100){c(first:9){id}}}}"}`))
 		a = r.do(newRequest("POST /graphql", bearer, `{"query":"{a(first:100){b(first:100){c(first:9){id}}}}"}`))
 		a.check(t, 200, "RATE_LIMITED")
-		a.checkHeader(t, "X-RateLimit-Remaining", "0") // the refusal reports 0, although 51 points remain: too few for the cost of 101
+		a.checkHeader(t, "X-RateLimit-Remaining", "0") // the refusal must report 0, although 51 points remain: the call costs 101
 	})
 	run(t, "github-graphql", Options{}, func(t *testing.T, r rig) {
 		r.acceptAll(400, get("POST /graphql", bearer, `{"query":" mutation{star{id}}"}`))
@@ -335,7 +335,7 @@ func TestJira_ExhaustedQuotaHeaders(t *testing.T) {
 		a.checkHeader(t, "Beta-RateLimit-Policy", "")
 		a.checkHeader(t, "X-Beta-Ratelimit-Reason", "jira-quota-tenant-based")
 		a.checkHeader(t, "X-Beta-Ratelimit-Reset", "2000-01-01T01:00Z")
-		a.checkHeader(t, "Beta-RateLimit", `"tenant-app-quota";r=0;t=3655`) // the real reset is in 2,935 s
+		a.checkHeader(t, "Beta-RateLimit", `"tenant-app-quota";r=0;t=3655`) // Jira reports the reset too late, in 3,655 s instead of 2,935 s
 		a.checkHeader(t, "Retry-After", "2935")
 		if s := r.u.Stats(); s.Refusals["tenant-app-quota"] != 1 || s.Refused != 1 {
 			t.Errorf("got stats %+v", s)

@@ -18,7 +18,7 @@ func ExampleNew() {
 		upstream.ServeHTTP(httptest.NewRecorder(), request)
 	}
 	last := httptest.NewRecorder()
-	for last.Code == http.StatusOK { // the bucket restores 2 calls a second meanwhile
+	for last.Code == http.StatusOK { // repeat until a refusal: the bucket restores 2 calls a second meanwhile
 		last = httptest.NewRecorder()
 		upstream.ServeHTTP(last, httptest.NewRequest(http.MethodGet, "/products/1.json", http.NoBody))
 	}

@@ -21,7 +21,7 @@ func TestSwitches_Effects(t *testing.T) {
 		value    float64
 		contract string
 		call     func() *http.Request
-		calls    int // the last one is checked
+		calls    int // number of calls; the test checks only the response to the last
 		status   int
 		body     string
 		headers  map[string]string

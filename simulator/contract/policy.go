@@ -9,12 +9,12 @@ import (
 type kind uint8
 
 const (
-	sliding     kind = iota // any closed window
-	fixed                   // windows that begin with the first call after the previous window
-	aligned                 // consecutive windows aligned to a clock
-	bucket                  // bucket with continuous restore
-	concurrency             // maximum calls in flight
-	minInterval             // minimum interval between calls
+	sliding     kind = iota // counts the units in any closed window
+	fixed                   // counts in windows that begin with the first call after the previous window
+	aligned                 // counts in consecutive windows of the clock, such as hours or calendar days
+	bucket                  // takes units from a bucket that is restored continuously
+	concurrency             // limits the calls in flight
+	minInterval             // requires a minimum interval between calls
 )
 
 // The units of policies.
@@ -30,9 +30,9 @@ type policy struct {
 	name, unit string
 	kind       kind
 	limit      float64
-	window     time.Duration // bucket: time to fill it
-	offset     time.Duration // aligned: how much later than in UTC the windows begin
-	strict     bool          // also charges refused calls
+	window     time.Duration // length of a window; for a bucket the time in which it is filled
+	offset     time.Duration // for the kind aligned: how much later than in UTC the windows begin
+	strict     bool          // the policy charges refused calls too
 }
 
 // short is the length below which windows are not accelerated.

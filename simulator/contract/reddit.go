@@ -13,7 +13,7 @@ var genericAgent = regexp.MustCompile(`(?i)^$|^(go-http-client|python|java|curl|
 // and refuses generic User-Agents. Speed shortens the window.
 func reddit(m *policyMaker) contract {
 	period := m.window(fixed, "period", requests, 1_000, 10*time.Minute)
-	genericAgentPolicy := m.window(fixed, "user-agent", requests, 0, 10*time.Minute) // for calls with a generic User-Agent
+	genericAgentPolicy := m.window(fixed, "user-agent", requests, 0, 10*time.Minute) // a limit of 0 refuses every call with a generic User-Agent
 	return contract{
 		charges: func(c *call) []charge {
 			scope := owner(credential(c))

@@ -95,7 +95,7 @@ func (r rig) acceptAll(n int, call func() *http.Request) {
 	r.Helper()
 	for i := range n {
 		a := r.do(call())
-		if len(r.u.refusals) > 0 { // not Stats, because it reads the whole log
+		if len(r.u.refusals) > 0 { // read the field, because Stats would read the whole log
 			r.Fatalf("call %d of %d was refused: %d %s, %v", i+1, n, a.status, a.body, r.u.violations)
 		}
 	}

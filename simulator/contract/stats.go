@@ -31,7 +31,7 @@ type PolicyStats struct {
 	Scope  string `json:"scope"`
 	Unit   string `json:"unit"`
 	Limit  int    `json:"limit"`
-	Window string `json:"window"` // after applying Options.Speed
+	Window string `json:"window"` // length of the policy's window, after applying Options.Speed
 	// Used is the number of units of accepted calls. For a concurrency limit it is in
 	// unit-seconds: units times seconds in flight.
 	Used float64 `json:"used"`
