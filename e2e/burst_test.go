@@ -21,7 +21,7 @@ const (
 // burst is the result of a burst of reads of new keys.
 type burst struct {
 	statuses map[int]int
-	refusals map[string]int // number of 503 responses by their notQueuedReason or code
+	refusals map[string]int // number of reads rejected with 503, by the notQueuedReason or code in the response
 	took     []time.Duration
 	all      time.Duration
 }

@@ -51,8 +51,8 @@ type answered struct {
 // figures are the measurements of one round.
 type figures struct {
 	perSecond, p50, p99 float64 // requests per second; latencies in ms
-	cpu                 float64 // µs per request
-	memory              float64 // MB
+	cpu                 float64 // processor time per request in µs
+	memory              float64 // peak of the server's resident memory in MB
 }
 
 // TestReads_CompareWithNginx compares fresh reads with the cache of nginx, which serves the same
