@@ -89,8 +89,8 @@ func (b *tab) must(action chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// evaluate runs a script in the page and returns its result. If the script returns a promise, it
-// waits for the promise.
+// evaluate runs a script in the page and returns its result. If the script returns a promise,
+// evaluate waits for the promise and returns its value.
 func evaluate[T any](b *tab, script string) T {
 	b.t.Helper()
 	result, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](script, chromedp.EvalAwaitPromise))
