@@ -30,7 +30,7 @@ type Site struct {
 
 	Source  string            // name of the reference source
 	Facets  map[string]string // facets of the reference source and the upstream document that each reads
-	Edits   []string          // pairs of old and new text, replaced in the reference source's configuration
+	Edits   []string          // old text, new text, old text, ...: replacements in the reference source's configuration
 	Sources map[string]string // configuration of each source, by name; if set, it replaces the reference source
 	Env     []string          // additional environment variables of the processes
 	// MaxPartitions bounds the partitions of each topic, for sites with many sources. 0 means no bound.
