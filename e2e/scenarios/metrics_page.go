@@ -16,7 +16,7 @@ const namespace = "freshet_"
 // documentedMetric is a metric's entry in docs/metrics.md.
 type documentedMetric struct {
 	kind   string
-	labels []string // sorted
+	labels []string // names of the metric's labels, sorted
 	family bool     // the entry covers all metrics with the name as a prefix, of any kind and labels
 }
 

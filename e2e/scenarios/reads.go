@@ -18,7 +18,7 @@ import (
 const (
 	characters       = 20_000 // number of stored snapshots; a part of them is stale
 	floodRate        = 450    // reads of stale keys per second, as many as the upstream's quota allows
-	minFloodRate     = 400    // calls per second that show that the flood uses the quota
+	minFloodRate     = 400    // from this number of calls per second on, the flood counts as using the quota
 	floodKeys        = 9_000  // number of stale keys; the flood reads each of them once in 20 s
 	floodConcurrency = 32
 	coldKeys         = 2_000                  // number of keys that are read only after Redis is killed, so no cache has them

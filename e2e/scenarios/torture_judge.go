@@ -74,7 +74,7 @@ func (t *table) judgeQueuedReads(e *finalState, l *tortureLoad, mayBeLost func(q
 	var unmet []string
 	excused, lost := 0, 0
 	for _, p := range l.queuedReads {
-		const life = time.Minute // lifetime of a lock: the request that the read joined may have failed up to a minute before the read
+		const life = time.Minute // maximum lifetime of a lock: the request that covers the read may have failed up to a minute before the read
 		if now, ok := e.stored[p.key]; ok && now.checked != p.checked || e.failedSince(p.key, p.asked.Add(-life)) || e.coveredByHold(p.key, p.asked, life) {
 			continue
 		}

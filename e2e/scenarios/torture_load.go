@@ -31,7 +31,7 @@ const (
 	tortureKeys        = 2000
 	refreshedKeys      = 300 // keys that clients refresh
 	hotKeys            = 60
-	neverFreshKeys     = 6 // number of keys of each kind that never becomes fresh
+	neverFreshKeys     = 6 // number of keys with each of the prefixes absent, refused and broken, which never become fresh
 	changeEvery        = 4 * time.Second
 	changePercent      = 40
 	tortureConcurrency = 64
