@@ -9,7 +9,7 @@ import (
 
 // recorder records every arrival and refuses arrivals over a limit.
 type recorder struct {
-	start time.Time // reference for all times; contains a monotonic clock reading
+	start time.Time // the times of arrivals are relative to start; contains a monotonic clock reading
 
 	mu       sync.Mutex
 	log      *arrivalLog
@@ -78,7 +78,7 @@ type arrival struct {
 	at     int64 // microseconds since recorder.start
 	key    uint32
 	path   uint8
-	fault  uint8 // 1 + index in allKinds; 0 means none
+	fault  uint8 // kind of the fault that affects the arrival, as 1 + its index in allKinds; 0: no fault
 	status uint16
 }
 

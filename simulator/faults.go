@@ -46,19 +46,19 @@ const (
 	Maintenance     Kind = "503-maintenance"  // status 503, error code OPENAPI00011
 	GameMaintenance Kind = "game-maintenance" // status 400, error code OPENAPI00010
 	HTML200         Kind = "html-200"         // an error page with status 200
-	BadJSON         Kind = "bad-json"         // 200 and the first two thirds of the document
+	BadJSON         Kind = "bad-json"         // status 200 and the first two thirds of the document
 	NotReady        Kind = "not-ready"        // status 400, error code OPENAPI00009
 	NotFound        Kind = "not-found"        // status 400, error code OPENAPI00003
 	BadParameter    Kind = "bad-parameter"    // status 400, error code OPENAPI00004
 	BadKey          Kind = "bad-key"          // status 400, error code OPENAPI00005
 	Forbidden       Kind = "forbidden"        // status 403, error code OPENAPI00002
-	Oversize        Kind = "oversize"         // valid JSON of length Bytes; a decompression bomb if compressed
+	Oversize        Kind = "oversize"         // valid JSON of Fault.Bytes bytes; a decompression bomb if compressed
 	Reset           Kind = "reset"            // the connection is closed in the middle of the body
 	Hang            Kind = "hang"             // no response until the client disconnects
 	SlowBody        Kind = "slow-body"        // the document in 64 pieces over 16 s
-	Redirect        Kind = "redirect"         // 302 to Location
-	Deep            Kind = "deep"             // 200 with Depth nested arrays
-	Shrink          Kind = "shrink"           // 200 and the document with truncated lists
+	Redirect        Kind = "redirect"         // status 302 with Fault.Location as the header Location
+	Deep            Kind = "deep"             // status 200 and Fault.Depth nested arrays
+	Shrink          Kind = "shrink"           // status 200 and the document with truncated lists
 )
 
 // errorKinds maps the kinds that respond with an error of the API.

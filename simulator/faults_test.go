@@ -71,7 +71,7 @@ func TestFault_MatchesPathKeyAndCount(t *testing.T) {
 		{"character/stat", "b", 503},
 		{"character/stat", "c", 403},
 		{"character/stat", "b2", 503},
-		{"character/stat", "b", 403}, // Count is reached, so the next rule applies
+		{"character/stat", "b", 403}, // the rule with 503 has affected its Count of 2 calls, so the rule with 403 applies
 		{"character/stat", "b2", 200},
 		{"character/none", "c", 403},
 	} {

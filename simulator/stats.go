@@ -13,7 +13,7 @@ import (
 type Stats struct {
 	Arrivals int `json:"arrivals"`
 	Accepted int `json:"accepted"`
-	Refused  int `json:"refused"` // 429 by quota; a 429 by a fault counts as accepted
+	Refused  int `json:"refused"` // arrivals answered with 429 because of the quota; a 429 by a fault counts as accepted
 	// ByStatus counts arrivals by the status of the response. The key 0 counts arrivals without
 	// a response, because the client disconnected or the connection was dropped.
 	ByStatus map[int]int `json:"byStatus"`
@@ -52,7 +52,7 @@ type Stats struct {
 // Stats.Arrivals at the beginning of the outage.
 type Since struct {
 	Arrivals int          `json:"arrivals"`
-	ByStatus map[int]int  `json:"byStatus"` // key 0: no response, or none yet
+	ByStatus map[int]int  `json:"byStatus"` // arrivals by status of the response; key 0: no response, or none yet
 	ByFault  map[Kind]int `json:"byFault"`
 	Window   string       `json:"window"`
 	// MaxInWindow is the maximum number of arrivals in any closed window of the length Window.
@@ -147,7 +147,7 @@ type arrivalLine struct {
 	At     int64  `json:"at"` // microseconds since the simulator's start
 	Path   string `json:"path"`
 	Key    string `json:"key"`
-	Status int    `json:"status"` // 0: no response, or none yet
+	Status int    `json:"status"` // status of the response; 0: no response, or none yet
 	Fault  Kind   `json:"fault,omitempty"`
 }
 
