@@ -62,7 +62,8 @@ func (c *slidingCounter) take(at time.Time, units float64) {
 	c.sum += units
 }
 
-// The window is closed, so units become available one nanosecond after its end.
+// The window that begins with the entry includes both of its ends. The entry's units therefore
+// become available one nanosecond after its end.
 func (c *slidingCounter) after(e logEntry) time.Time { return e.at.Add(c.policy.window + 1) }
 
 func (c *slidingCounter) reset(at time.Time) time.Time {

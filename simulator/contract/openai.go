@@ -60,7 +60,8 @@ type prompt struct {
 	prompt              float64
 }
 
-// readPrompt returns a prompt without a model for an invalid body.
+// readPrompt parses the body of a request. For an invalid body it returns a prompt without a
+// model.
 func readPrompt(body []byte) prompt {
 	var p prompt
 	if json.Unmarshal(body, &p) != nil {
