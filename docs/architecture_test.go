@@ -82,7 +82,7 @@ func TestWhatTheMapNamesExists(t *testing.T) {
 			folder = in
 		}
 		if info, err := os.Stat(filepath.Join(root, folder)); err != nil || !info.IsDir() || strings.HasPrefix(m[0], "`"+m[1]+"/") {
-			continue // not checked: a path, a setting, or a package of another project
+			continue // the name is a path, a setting, or a package of another project, and is not checked
 		}
 		if known[folder] == nil {
 			known[folder], _ = declared(t, filepath.Join(root, folder))

@@ -61,7 +61,7 @@ func TestProse_PrintsARandomSample(t *testing.T) {
 			}
 			lines := strings.Split(text, "\n")
 			for _, c := range f.Comments {
-				if c.Text() != "" { // not a directive
+				if c.Text() != "" { // a directive such as //go:build has no text
 					add("comment", path, fset.Position(c.Pos()).Line, c.Text()+" [code: "+codeAt(lines, fset.Position(c.Pos()).Line-1)+"]")
 				}
 			}

@@ -84,7 +84,7 @@ func findProse(path, text string) (found []string) {
 		}
 		ast.Inspect(f, func(n ast.Node) bool {
 			switch n := n.(type) {
-			case *ast.CallExpr: // a log message
+			case *ast.CallExpr: // if the call writes a log message, check the message
 				if fn, ok := n.Fun.(*ast.SelectorExpr); ok && slices.Contains(logMethods, fn.Sel.Name) {
 					for _, arg := range n.Args {
 						if s, ok := arg.(*ast.BasicLit); ok {
