@@ -32,11 +32,11 @@ func measure(source string, q Quota, rdb redis.UniversalClient) measured {
 	reg := prometheus.NewRegistry()
 	l, err := New(source, q.config, Deps{Redis: rdb, Process: servicetest.Name("process"), Log: slog.New(slog.DiscardHandler), Metrics: reg})
 	if err != nil {
-		panic(err) // the quota is valid
+		panic(err) // does not happen, because q is valid
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.setQuota(q, 0, false) // set directly, because no configuration yields this quota
+	l.setQuota(q, 0, false) // the test sets the quota directly, because no configuration yields it
 	return measured{l, reg}
 }
 
@@ -62,13 +62,13 @@ type fleet struct {
 	stop     func()
 
 	mu    sync.Mutex
-	spent []spent // sorted by time
+	spent []spent // the spent permits, in the order in which they were spent
 }
 
 type spent struct {
 	at               time.Time
 	lane             schemas.Lane
-	earliest, latest time.Time // the slot is between these times
+	earliest, latest time.Time // the permit's slot is between these times
 }
 
 // startFleet starts limiters and waits until their quiet period is over.

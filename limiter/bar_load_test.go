@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	warmUp   = 500 * time.Millisecond // not measured: idle partitions first grant their bursts
+	warmUp   = 500 * time.Millisecond // this time is not measured, because idle partitions grant their bursts first
 	loadTime = 6 * time.Second
 )
 

@@ -56,7 +56,8 @@ func admitted(ok bool, err error) error {
 // admits requests one call and reports whether it is admitted.
 type admits func(ctx context.Context) (bool, error)
 
-// rateAdmits returns redis_rate with a limit per second.
+// rateAdmits returns a function that requests a call from redis_rate, with a limit of `limit`
+// calls per second.
 func rateAdmits(rdb *redis.Client, limit int) admits {
 	limiter, key := redis_rate.NewLimiter(rdb), servicetest.Name("bar")
 	return func(ctx context.Context) (bool, error) {
@@ -65,7 +66,8 @@ func rateAdmits(rdb *redis.Client, limit int) admits {
 	}
 }
 
-// adrAdmits returns a script with the rules of adr-013 and a limit per second.
+// adrAdmits returns a function that requests a call from a script with the rules of adr-013, with
+// a limit of `limit` calls per second.
 func adrAdmits(t *testing.T, rdb *redis.Client, limit int) admits {
 	t.Helper()
 	source, err := os.ReadFile("../lua/testdata/adr_buckets.lua")
@@ -103,7 +105,7 @@ func worstSecond(t *testing.T, ask admits) int {
 type comparison struct {
 	peers     []peer
 	perSecond map[string][]float64
-	usec      map[string][]float64 // Redis' own time per call
+	usec      map[string][]float64 // time in us that Redis itself needs per call
 }
 
 // compare measures each peer with `clients` concurrent clients, alternating between the peers.

@@ -40,7 +40,7 @@ func TestLimiter_BenchmarkTable(t *testing.T) {
 	b.judgeCost(t, rdb, quota)
 	b.judgeLoad(t, rdb, quota)
 	if t.Failed() {
-		return // nothing was measured
+		return // a measurement has failed, so there is no table to print
 	}
 	b.print(t.Output(), fmt.Sprintf("Redis %s, %d cores, %.0f s", redisVersion(t, rdb), runtime.NumCPU(), time.Since(began).Seconds()))
 	for _, l := range b.lines {

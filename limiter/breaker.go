@@ -84,7 +84,7 @@ func (l *Limiter) applyBreakerState(a answer) {
 	said := func(w refusal) bool { return a.refusalHigh == w || a.refusalLow == w }
 	stop := said(refusedByBreaker)
 	if stop == l.breakerOpen.Load() || (!stop && (said(refusedByStop) || said(refusedByDayCount))) {
-		return // unchanged, or unknown: the reply names an emergency stop or a missing day count instead
+		return // the breaker's state is unchanged, or the reply does not show it, because it names an emergency stop or a missing day count
 	}
 	if !stop {
 		now := time.Now()
@@ -105,7 +105,7 @@ func (l *Limiter) applyBreakerState(a answer) {
 	}
 	l.metrics.breakerOpen.Set(0)
 	for _, q := range l.queues {
-		if q.back.After(a.then) { // Redis can now grant the slots that it rejected
+		if q.back.After(a.then) { // the breaker has closed, so Redis can now grant the slots that it rejected
 			q.back = a.then
 		}
 	}

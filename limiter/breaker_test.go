@@ -30,7 +30,7 @@ func TestBreaker_ReleasesSlotsAndTellsRedis(t *testing.T) {
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		got := make(chan *Permit)
 		go func() { got <- mustAcquire(t, l, schemas.Low) }()
-		synctest.Wait() // the caller's slot is in 50 ms
+		synctest.Wait() // now the caller waits for its slot, which is in 50 ms
 		sent := r.now() - 1000
 		l.OpenBreaker(5*time.Second, time.Minute, time.Now().Add(-ms))
 		p := <-got
@@ -254,7 +254,7 @@ func TestBreaker_FleetSendsOneProbePerPause(t *testing.T) {
 	var unhealthy sync.Map // limiters whose upstream is unhealthy
 	shared(t, 3, 64, func(s *sharing, l *Limiter) {
 		at := time.Now()
-		sleep(20 * ms) // response time
+		sleep(20 * ms) // the upstream's response takes 20 ms
 		if _, is := unhealthy.Load(l); is {
 			l.OpenBreaker(5*time.Second, time.Minute, at)
 		} else {
@@ -321,7 +321,7 @@ func TestBreaker_UnusedProbeKeepsTheSchedule(t *testing.T) {
 		told := time.Now()
 		elapse(10 * ms)
 		ctx, cancel := context.WithTimeout(s.Context(), 3*time.Second)
-		if _, err := a.Acquire(ctx, schemas.High, Call{}); err != nil { // the process crashes with the permit
+		if _, err := a.Acquire(ctx, schemas.High, Call{}); err != nil { // limiter a gets the permit and never uses it, as if its process had crashed
 			s.Error(err)
 		}
 		cancel()

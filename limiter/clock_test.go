@@ -14,7 +14,7 @@ import (
 
 // readings takes n readings of a clock that drifts by `ppm` (parts per million), over a network
 // with latencies up to `most`. Before reading i the clock is set forward by step(i). After each
-// reading `seen` gets the result.
+// reading it calls `seen`, where `ahead` is the step that the method clock.read detected.
 func readings(rng *rand.Rand, ppm float64, most time.Duration, n int, step func(i int) time.Duration, seen func(i int, ahead, roundtrips, since time.Duration)) {
 	var c clock
 	local := time.Now()
@@ -124,8 +124,8 @@ func TestClock_StepDropsTheGrant(t *testing.T) {
 		}
 		elapse(time.Minute)
 		mustAcquire(t, l, schemas.Low)
-		// The event contains the time when the step was detected. So the script can ignore the
-		// event if the state in Redis was created after the step.
+		// The limiter sends an event that Redis' clock was set forward. It contains the time when
+		// the limiter detected this. So the script can ignore the event if its state was created later.
 		told := r.sentEvents()
 		_, step, _ := strings.Cut(told, "step ")
 		var shown int64
@@ -188,7 +188,7 @@ func TestMidnights_ContainTheCountedDay(t *testing.T) {
 				if len(m) != 3 || m[0] >= m[1] || m[1] >= m[2] {
 					t.Fatalf("%v: midnights %v", q.zone, m)
 				}
-				// Select the midnight as the script does.
+				// Find the end of the day among the three midnights as the script does.
 				i := 1
 				for i < 3 && redis.UnixMicro() >= m[i]+dayMargin.Microseconds() {
 					i++
@@ -245,7 +245,7 @@ func TestBackOff_SendsRedisTime(t *testing.T) {
 		mustAcquire(t, l, schemas.High)
 		elapse(30 * ms)
 		sent := time.Now()
-		want := r.now() - 2000 // slightly earlier than the true time, never later
+		want := r.now() - 2000 // the limiter's estimate of Redis' clock: 2 ms (half a round trip) behind
 		elapse(time.Second)
 		l.BackOff(1500*ms, sent)
 		synctest.Wait()

@@ -248,7 +248,8 @@ func (c *RateCap) UnmarshalYAML(unmarshal func(any) error) error {
 	return err
 }
 
-// Applies reports whether the rate cap includes that hour. A cap from 22 to 3 spans midnight.
+// Applies reports whether the rate cap includes the given hour of the day. A cap from 22 to 3 spans
+// midnight.
 func (c RateCap) Applies(hour int) bool {
 	switch {
 	case c.From == c.To:

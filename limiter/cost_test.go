@@ -12,7 +12,7 @@ import (
 
 // spentUnits records the units used at the upstream by arrival time.
 type spentUnits struct {
-	at    []time.Time // one entry per unit
+	at    []time.Time // arrival times, one entry per unit
 	calls int
 }
 
@@ -40,7 +40,7 @@ func callsOf(limit, estimate, actual int, window time.Duration) float64 {
 		return float64(limit / actual)
 	}
 	n := float64(limit-estimate)/float64(actual) + 1
-	for range 20 { // repeated, because the units held for calls in flight depend on n
+	for range 20 { // iterate, because the units held for calls in flight depend on the result n
 		held := max(0, n*float64(onItsWay)/float64(window)) * float64(estimate-actual)
 		n = max(1, (float64(limit-estimate)-held)/float64(actual)+1)
 	}
@@ -257,8 +257,8 @@ func TestQuota_RefusesCallsThatCanNeverGo(t *testing.T) {
 func TestQuota_BoundsCountWholeCalls(t *testing.T) {
 	for _, c := range []struct {
 		cost   int
-		units  float64 // units per window
-		minute float64 // calls per minute
+		units  float64 // the expected bound in units per window
+		minute float64 // the expected bound in calls per minute
 	}{{1, 500, 2966}, {100, 500, 29}, {300, 300, 5}, {400, 400, 5}} {
 		quota, err := NewQuota(points(500, 10*time.Second, CostRange{c.cost, c.cost}))
 		if err != nil {

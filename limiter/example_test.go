@@ -86,7 +86,7 @@ func ExampleRateCap_Applies() {
 	// Output: false true true false
 }
 
-// A call behind 900 others waits for the delay and for two seconds at 450 calls per second.
+// A call behind 900 others waits 7 s: the delay of 5 s, and 2 s for 900 calls at 450 per second.
 func ExampleWaitEstimate_Wait() {
 	e := limiter.WaitEstimate{Delay: 5 * time.Second, PerSecond: 450}
 	fmt.Println(e.Wait(900))

@@ -114,7 +114,7 @@ func (f *follower) applySettings() {
 	quota, err := NewQuota(f.config.fitting(f.spread))
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err != nil { // not expected: the settings are valid with the configured jitter, and fitting lowers the rate
+	if err != nil { // not expected: the settings are valid, and the method fitting has lowered the targets to fit the jitter
 		l.log.Error("quota not adapted to the measured jitter; the previous quota stays in effect", "jitter", f.spread, "err", err)
 		quota = l.quota
 	}
@@ -153,7 +153,7 @@ func (f *follower) restoreDayCount(ctx context.Context) {
 		c, err = l.deps.Usage.Used(ctx, l.source, quota.day.policy.Name)
 		f.logCondition("read the saved day count", err)
 		if err != nil {
-			return // the next call that Redis rejects for the missing count makes the follower read the count again
+			return // when Redis next rejects a call because the count is missing, the follower reads the count again
 		}
 	}
 	event := "used 0 0 0 0"
@@ -255,8 +255,10 @@ func (f *follower) adaptToJitter() {
 	f.applySettings()
 }
 
-// fitting returns the configuration with at least this jitter, and with targets lowered as far as
-// the proof in the package comment then requires.
+// fitting returns the configuration with the given jitter, if that is greater than c.Jitter. With
+// a greater jitter more calls can reach the upstream within one window. So fitting also lowers the
+// targets until the upstream can never receive more calls than its limit. Example: with the limit
+// 500 in 1 s and the target 450, 100 of them for HIGH, a jitter of 20 ms lowers the target to 446.
 func (c Config) fitting(jitter time.Duration) Config {
 	if jitter <= c.Jitter {
 		return c
@@ -273,9 +275,9 @@ func (c Config) fitting(jitter time.Duration) Config {
 	return c
 }
 
-// fitting returns the largest target up to p.Target for which the proof in the package comment
-// holds with this jitter. If such a target would be below the reserves, it returns 0, which means
-// as many calls as the limit allows.
+// fitting returns a target with which the upstream can never receive more calls than its limit at
+// this jitter. It begins with p.Target and lowers it in steps of about 1 %. If it finds no such
+// target above the lanes' reserves, it returns 0, which means as many calls as the limit allows.
 func (p Policy) fitting(jitter time.Duration) int {
 	for kept := p.HighReserve.in(time.Duration(p.Window)) + p.LowReserve; p.Target > kept; p.Target -= max(1, p.Target/100) {
 		if _, err := newPartitionedWindow(p, jitter); err == nil {

@@ -56,7 +56,7 @@ func ask(t *testing.T, l *Limiter, lane schemas.Lane) chan *Permit {
 	t.Helper()
 	got := make(chan *Permit, 1)
 	go func() {
-		if p, err := l.Acquire(t.Context(), lane, Call{}); err == nil { // otherwise the test has ended
+		if p, err := l.Acquire(t.Context(), lane, Call{}); err == nil { // Acquire fails only if the test has ended
 			got <- p
 		}
 	}()
@@ -173,7 +173,7 @@ func TestStop_ReleasesSlotsUntilResumed(t *testing.T) {
 	}
 	r.answer = ahead
 	simulatedWith(t, r, withDay(), Deps{Settings: s}, func(t *testing.T, l *Limiter) {
-		s.set(Override{Stopped: true}) // the limiter reads it at 1 s
+		s.set(Override{Stopped: true}) // the limiter reads this setting 1 s after its start
 		elapse(950 * ms)
 		var got []chan *Permit
 		for range 10 {
@@ -213,9 +213,9 @@ func TestStop_ReleasesSlotsOfACallInFlight(t *testing.T) {
 	}
 	s := &settingsDouble{}
 	simulatedWith(t, r, withDay(), Deps{Settings: s}, func(t *testing.T, l *Limiter) {
-		s.set(Override{Stopped: true}) // the limiter reads it at 1 s
+		s.set(Override{Stopped: true}) // the limiter reads this setting 1 s after its start
 		elapse(990 * ms)
-		got := ask(t, l, schemas.Low) // Redis replies at 1.01 s
+		got := ask(t, l, schemas.Low) // Redis replies to this call at 1.01 s, just after the limiter has read the stop
 		elapse(time.Minute)
 		if told := strings.Count(r.sentEvents(), "refund "); len(got) > 0 || told != 1 {
 			t.Errorf("while stopped: got %d permits and %d refunds, want 0 and 1", len(got), told)

@@ -42,7 +42,7 @@ func (j *jitter) answered(written time.Time, d time.Duration) {
 	defer j.mu.Unlock()
 	if bucket := written.Truncate(jitterBucket); !bucket.Equal(j.bucket) {
 		if bucket.Before(j.bucket) {
-			return // a slow call, written before the current 100 ms
+			return // ignore the response to a request that was written before the current 100 ms
 		}
 		if j.n >= minBucketAnswers && len(j.floors) < maxJitterFloors {
 			j.floors = append(j.floors, j.fastest)

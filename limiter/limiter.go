@@ -62,8 +62,8 @@ type Limiter struct {
 	dayCountUnsaved  bool     // the day's count can't be saved, so no permit is granted
 	backoffPending   bool     // a backoff or an open breaker is not yet reported to Redis
 	reportWanted     bool     // publish a report after the next call to Redis
-	reportForcesCall bool     // make that call to Redis even if no slot is needed
-	reportDue        bool     // Run publishes a report now
+	reportForcesCall bool     // if a report is wanted, call Redis even if no slot is needed
+	reportDue        bool     // Run must publish a report now
 	reportedWaiters  bool     // the last report contained waiters
 	lastReports      [2]int64 // slots granted to this process, at its last two reports
 	events           []string // events to send with the next call to Redis

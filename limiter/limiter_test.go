@@ -79,7 +79,7 @@ func elapse(d time.Duration) {
 	synctest.Wait()
 }
 
-// grantAll grants all slots at once.
+// grantAll is a reply of Redis that grants every requested slot. Each slot is due at once.
 func grantAll(_ int, d demand) (grant, error) {
 	return grant{high: make([]time.Duration, d.high), low: make([]time.Duration, d.low)}, nil
 }

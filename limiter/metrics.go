@@ -155,7 +155,7 @@ type perSecond struct {
 func (s *perSecond) count(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if to := now.Unix(); to == s.at-1 { // the second ended while this goroutine waited for the lock
+	if to := now.Unix(); to == s.at-1 { // the call belongs to the second before s.at, because this goroutine waited for the lock
 		s.whole++
 		return
 	}
@@ -180,7 +180,7 @@ func (s *perSecond) turn(to int64) {
 		return
 	case s.at + 1:
 		s.whole = s.calls
-	default: // idle for a while, or the clock was set
+	default: // the process made no call for over a second, or its clock was set
 		s.whole = 0
 	}
 	s.at, s.calls = to, 0

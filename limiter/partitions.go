@@ -8,8 +8,8 @@ import (
 // gcra is one partition of a window, a GCRA (generic cell rate algorithm). interval 0 means
 // that the partition does not exist.
 type gcra struct {
-	interval time.Duration // T in the proof of the package comment, in whole microseconds
-	burst    int           // B in the proof
+	interval time.Duration // time between two slots in whole microseconds (T in the package comment)
+	burst    int           // number of slots that can be granted at once (B in the package comment)
 }
 
 // slots returns the largest number of slots that the partition grants in a closed window of that
@@ -25,7 +25,7 @@ func (l gcra) slots(window time.Duration) int {
 type partitionedWindow struct {
 	policy     Policy
 	window     time.Duration
-	reach      time.Duration // W + V + J, see the proof in the package comment
+	reach      time.Duration // window + a permit's lifetime + jitter (W + V + J in the package comment)
 	partitions [3]gcra       // for HIGH only, shared, for LOW only
 }
 
@@ -77,7 +77,7 @@ func (l *partitionedWindow) aim() {
 		}
 		l.partitions[i] = gcra{ceilMicros(l.window, n), burst}
 	}
-	if low := l.partitions[2]; low.interval > 0 { // the loop has set the shared burst before it took low's burst off rest
+	if low := l.partitions[2]; low.interval > 0 { // the loop subtracts low's burst from `rest` after it has set the shared burst, so set that again
 		l.partitions[1].burst = max(1, rest)
 	}
 }

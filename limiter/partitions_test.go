@@ -31,7 +31,7 @@ func TestPartitions_MatchTheProof(t *testing.T) {
 func TestPartitions_UseMostOfAnyLimit(t *testing.T) {
 	for _, c := range []struct {
 		config Config
-		least  float64 // minimum share of the limit that is used under constant demand
+		least  float64 // under constant demand the quota must use at least this share of the limit
 	}{
 		{second(500, 450, 100, 0), 0.89},
 		{second(500, 450, 100, 50), 0.89},

@@ -38,8 +38,8 @@ type inFlightCall struct {
 	at      int64
 }
 
-// grants counts how often one time slot was granted and spent. The times first and last are the
-// slot's true time, as computed at its first and at its last grant.
+// grants counts how often one time slot was granted and spent. The times first and last are
+// the slot's true time, computed when the slot was granted first and when it was granted last.
 type grants struct {
 	n, spent int
 	first    time.Time
@@ -305,8 +305,8 @@ func (w *world) flow() {
 			rate = r
 		}
 	}
-	// The slots of a sliding-window log can come in bursts, one burst per reach. So the judged
-	// time is a whole number of reaches.
+	// A sliding-window log can grant all its slots in one burst per r.reach, which is slightly
+	// longer than the window. So the judged time is a multiple of r.reach.
 	judged, spare := w.trial.judged, 0
 	for i, r := range q.windowLogs {
 		window := time.Duration(r.policy.Window)

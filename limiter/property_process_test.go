@@ -78,7 +78,7 @@ type world struct {
 	outside *outside
 	usage   bool // the day's count is stored durably
 	fails   int  // failures per 1,000 calls to Redis and per 100 calls to Usage
-	manners int  // misused permits of each kind, per 1,000
+	manners int  // permits per 1,000 that callers release, spend late, or spend after a suspension
 	demand  struct {
 		high, low int           // waiters per process
 		think     time.Duration // average think time of HIGH
@@ -94,7 +94,7 @@ type world struct {
 
 	mu          sync.Mutex
 	skew        time.Duration // offset of Redis' clock
-	unreachable time.Time     // Redis is unreachable until then
+	unreachable time.Time     // Redis is unreachable until this time
 	states      []state
 	settings    []setting
 	count       Count
@@ -380,16 +380,16 @@ func (p *process) wait(high bool, r *rand.Rand) {
 			continue
 		}
 		switch {
-		case bad < w.manners/3: // the call turns out to be unnecessary
+		case bad < w.manners/3: // the caller finds its call unnecessary and releases the permit
 			sleep(span(r, 0, 60*ms))
 			permit.Release()
 			if permit.Spend() {
 				w.wrong("a released permit was spent")
 			}
 			continue
-		case bad < w.manners/3*2: // connecting takes about a permit's lifetime
+		case bad < w.manners/3*2: // connecting to the upstream takes up to 60 ms; a permit expires after 40 ms
 			sleep(span(r, 0, 60*ms))
-		case bad < w.manners: // the process is suspended
+		case bad < w.manners: // the process is suspended for up to 3 s
 			sleep(span(r, 0, 3*time.Second))
 		}
 		if permit.Spend() {

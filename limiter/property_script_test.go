@@ -10,7 +10,7 @@ import (
 // scripted is the judge's model of the state in Redis: quiet periods, counts and settings. It
 // checks every granted slot, also slots that are never spent.
 type scripted struct {
-	lost bool // Redis lost its state and was not called since
+	lost bool // Redis has lost its state, and no process has called the script since
 	// birth is the time at which the script found that its state in Redis was lost. last is the time
 	// of its last run. Both are in us by Redis' clock. After birth the script grants no time slot for
 	// the length of the quiet period.

@@ -23,8 +23,8 @@ type queue struct {
 	retries  waitList // callers of AcquireRetry
 	passed   int      // number of fresh waiters served since the last retry; 0 if no retry waits
 	length   int
-	slots    []slot    // earliest first
-	back     time.Time // time of the next call to Redis; an earlier one would be rejected
+	slots    []slot    // granted slots that are not due yet, earliest first
+	back     time.Time // before this time Redis would reject a call for this queue
 	refusal  refusal   // why Redis last rejected this queue
 	used     int64     // number of slots granted so far
 	rejected int64

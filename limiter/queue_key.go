@@ -252,7 +252,7 @@ type queueGrant struct {
 }
 
 type queueSlot struct {
-	wait      int64 // us from Redis' now
+	wait      int64 // time until the slot in us, from the time (Redis' clock) of the reply
 	candidate int   // index in queueKey.candidates
 	probe     bool  // the call probes an open breaker
 	number    int   // last part of the call's ticket

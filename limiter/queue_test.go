@@ -109,7 +109,7 @@ func TestQueue_KeepsItsOrder(t *testing.T) {
 	for seed := range uint64(200) {
 		dice := rand.New(rand.NewPCG(seed, 0))
 		var q queue
-		lists := map[bool][]*Permit{} // the map's key is Permit.retry
+		lists := map[bool][]*Permit{} // the expected waiters: lists[true] are retries, lists[false] fresh calls
 		passed := 0
 		for step := range 300 {
 			p := &Permit{retry: dice.IntN(3) == 0}

@@ -40,14 +40,15 @@ type Quota struct {
 // `high` of the slots, LOW `low`.
 type windowLog struct {
 	policy           Policy
-	reach            time.Duration // slightly more than W + V + J, see the proof in the package comment
+	reach            time.Duration // slightly more than window + a permit's lifetime + jitter (W + V + J in doc.go)
 	calls, high, low int
 }
 
-// sections returns the R sections of one policy (see doc.go), each with its reach, slots for HIGH
-// and slots for LOW. Without a reserve for LOW one log is enough: LOW stops before HIGH's
-// reserve. With a reserve for LOW there are three logs: one of all slots and one for each lane.
-// The script identifies a log by its reach, so the three reaches differ by 1 us.
+// sections returns the sections of the encoded quota for one policy, one for each log that Redis
+// keeps: its reach (windowLog.reach), the slots for HIGH and the slots for LOW. Without a reserve
+// for LOW one log is enough: LOW stops before HIGH's reserve. With a reserve for LOW there are
+// three logs: one of all slots and one for each lane. The script identifies a log by its reach, so
+// the three reaches differ by 1 us.
 func (r windowLog) sections() [][3]int64 {
 	reach, calls, high, low := r.reach.Microseconds(), int64(r.calls), int64(r.high), int64(r.low)
 	if high == calls {

@@ -49,7 +49,7 @@ func TestRateCap_PacesLowUntilItEnds(t *testing.T) {
 	}
 }
 
-// acquireAt runs the script at that time.
+// acquireAt runs the script as for a caller whose clock shows the time `now`.
 func acquireAt(t *testing.T, rdb redis.UniversalClient, q Quota, now time.Time, d demand) grant {
 	t.Helper()
 	text, name := q.encode(1, false)

@@ -32,7 +32,7 @@ func (p *Permit) ReportEnd(status int, notices []announced.Notice) {
 	l.mu.Lock()
 	if p.endReported {
 		l.mu.Unlock()
-		return // a second refund would allow one call too many
+		return // the end was already reported, and a second refund would allow one call too many
 	}
 	p.endReported = true
 	p.slot.learnResource(l, notices)
@@ -189,7 +189,7 @@ func (l *Limiter) refundBuckets(s slot) {
 			if s.probe {
 				l.addBucketEvent(c.bucket, 'u', at)
 			}
-		case minIntervalKind: // an interval that was not used can't be used later
+		case minIntervalKind: // no refund: a minimum interval in which no call was sent can't be used later
 		}
 	}
 }

@@ -50,7 +50,7 @@ func (l *Limiter) Run(ctx context.Context) error {
 			wg.Go(l.callRedisUntilServed)
 		case now.Before(l.pause):
 			next = earliest(next, l.pause)
-		} // if settings or day count prevent a call to Redis, Run wakes up when that changes
+		} // if unread settings or an unsaved day count prevent a call to Redis, Run wakes up when that changes
 		l.mu.Unlock()
 		if !next.IsZero() {
 			timer.Reset(time.Until(next))
@@ -123,7 +123,7 @@ func (l *Limiter) selectQueues(all []queueDemand) []queueDemand {
 		}
 		return all[rand.IntN(len(all)):][:1] //nolint:gosec // not a secret
 	}
-	if len(all) > maxQueuesPerCall { // otherwise queues that are rejected repeatedly would starve all other queues
+	if len(all) > maxQueuesPerCall { // the queues sent longest ago come first, so that repeatedly rejected queues do not starve the others
 		slices.SortStableFunc(all, func(a, b queueDemand) int { return cmp.Compare(a.q.lastCall, b.q.lastCall) })
 		all = all[:maxQueuesPerCall]
 	}

@@ -15,7 +15,7 @@ import (
 const InFlight Window = -2
 
 // maxLogEntries is the maximum number of entries of a sliding-window log. A window with more
-// units rounds the times of its slots up to a multiple of 1/200 of its reach.
+// units rounds the times of its slots up to a multiple of 1/200 of window + permitLife + jitter.
 const maxLogEntries = 200
 
 // Requests is the default unit of a policy: each call costs one.
@@ -192,7 +192,7 @@ func (p Policy) logNumbers(reach time.Duration, config Config) []int64 {
 	}
 	burst := max(1, budget/100, min(dearest, budget/50))
 	interval := reach.Nanoseconds()/int64(budget-burst+1) + 1
-	atOnce := min(budget, burst+dearest+budget/maxLogEntries) // the last term allows for the rounding of slot times
+	atOnce := min(budget, burst+dearest+budget/maxLogEntries) // the last term: rounding can move the slots of several units to one time
 	return append(numbers, interval, int64(burst), min(int64(budget)-low, int64(burst)/2), int64(atOnce))
 }
 
@@ -217,7 +217,8 @@ func boolNumber(b bool) int64 {
 	return 0
 }
 
-// budget returns how many units of the limit are used.
+// budget returns the maximum number of units that freshet uses per window: the target if there is
+// one, and the limit if not.
 func (p Policy) budget() int {
 	if p.Target > 0 {
 		return p.Target

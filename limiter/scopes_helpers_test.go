@@ -29,7 +29,7 @@ type callers struct {
 
 	mu      sync.Mutex // guards the fields below and Redis
 	far     time.Duration
-	ahead   time.Duration // offset of Redis' clock
+	ahead   time.Duration // how far Redis' clock is ahead of the simulated time
 	fails   func() (before, after bool)
 	answers upstream
 	calls   []sentCall

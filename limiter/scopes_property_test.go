@@ -35,7 +35,7 @@ type scopesJudge struct {
 	levels    map[string]float64
 	fixed     map[string]*fixedWindow
 	flying    map[string]int
-	stopped   time.Time // no call may arrive after that time
+	stopped   time.Time // because of an emergency stop, no call may arrive after this time; zero: no stop
 	losses    int       // losses of Redis' state
 	unhealthy string    // the credential that the upstream refuses
 	dear      int       // maximum estimated cost of a document
@@ -144,7 +144,7 @@ func (j *scopesJudge) answer(c atUpstream) answered {
 			} else {
 				level = min(float64(p.Limit), level+float64(p.Restore)*c.at.Sub(j.seen[id][0]).Seconds())
 			}
-			j.levels[id], j.seen[id] = level-float64(estimate), []time.Time{c.at} // the estimated cost counts until the response
+			j.levels[id], j.seen[id] = level-float64(estimate), []time.Time{c.at} // charge the estimated cost; the response corrects it
 			if level < float64(estimate) {
 				j.note("bucket: %d units of %.1f", estimate, level)
 			}
@@ -184,7 +184,7 @@ func (j *scopesJudge) answer(c atUpstream) answered {
 }
 
 // play runs the callers while random events happen. After that it checks that all callers were
-// served and that leftOver finds nothing.
+// served, that no caller waits, and that Redis counts no ended call as in flight.
 func (j *scopesJudge) play(f *callers) {
 	r := j.chance
 	started, served := atomic.Int64{}, atomic.Int64{}
@@ -237,7 +237,7 @@ func (j *scopesJudge) play(f *callers) {
 	defer f.mu.Unlock()
 	for wrong, n := range j.wrong {
 		if wrong == refusedTold && n <= 4*j.losses {
-			continue // after each loss of state, the calls that find out the remaining units can be refused
+			continue // up to 4 refusals per loss of state are allowed, because the remaining units are then unknown
 		}
 		f.Errorf("%d times: %s", n, wrong)
 	}
@@ -337,7 +337,7 @@ func (j *scopesJudge) happens(f *callers, start time.Time, begin func(m *member)
 	case 6:
 		f.put(j.config, revision, true)
 		f.mu.Lock()
-		j.stopped = time.Now().Add(permitLife + 10*ms) // held permits can still be used
+		j.stopped = time.Now().Add(permitLife + 10*ms) // permits granted before the stop can be used until this time
 		f.mu.Unlock()
 		f.passed(long)
 		f.mu.Lock()

@@ -22,7 +22,7 @@ type backRig struct {
 	line    *queue
 	bucket  *bucket
 	reach   time.Duration // the limit must hold in each period of this length (window + V + J)
-	back    string        // kind of the refund event
+	back    string        // format of the bucket event that refunds one unit of a slot
 	calls   int
 }
 
@@ -68,8 +68,8 @@ func (r *backRig) ask(at time.Time, n int, back ...int64) (slots []int64) {
 }
 
 // A log keeps only as many slots as its limit, so a granted slot in the future removes an older
-// slot. The older slot can still be within the reach. If the future slot is refunded, the older
-// one must count again, even if other slots were refunded in between.
+// slot. The older slot can be so recent that the limit must still include it. If the future slot
+// is refunded, the older one must count again, even if other slots were refunded in between.
 func TestRefund_BeforeItsTimeRestoresSlack(t *testing.T) {
 	r := newBackRig(t, logOf(2))
 	at := time.UnixMilli(1_700_000_000_000)
@@ -110,7 +110,7 @@ func logOf(units int) Policy {
 }
 
 // draw requests and refunds slots at random. It returns the number n of used slots, and the
-// maximum number of used slots within one reach.
+// maximum number of used slots in any period of length r.reach.
 func (r *backRig) draw(seed uint64) (most, n int) {
 	chance := rand.New(rand.NewPCG(seed, 11))
 	at := time.UnixMilli(1_700_000_000_000)
@@ -148,7 +148,7 @@ func TestRefund_MakesRoomInABucket(t *testing.T) {
 			var out []int64
 			used, n := 0, 0
 			const steps = 600
-			for range steps { // the bucket is saturated
+			for range steps { // each step requests more slots than are free, so the bucket stays saturated
 				at = at.Add(50 * ms)
 				var ended []int64
 				for len(out) > 0 && out[0] < at.Add(-300*ms).UnixMicro() {

@@ -14,7 +14,7 @@ func healthyAfter(takes time.Duration) upstream {
 	return func(atUpstream) answered { return answered{status: 200, takes: takes} }
 }
 
-// share returns which fraction of all calls has this key.
+// share returns which fraction of all calls is for the entity key `key`.
 func (f *callers) share(key string) float64 {
 	all, _ := f.since(time.Time{})
 	n := 0
@@ -75,7 +75,7 @@ func TestInFlight_BlockedCallsHoldNoSlot(t *testing.T) {
 		begun := time.Now()
 		f.wait(f.members[0], 5, schemas.High, core)
 		f.wait(f.members[1], 8, schemas.Low, Call{Endpoint: "f/other", Key: "other"})
-		for range 5 { // the rejected callers request slots again
+		for range 5 { // every 2 s a wake-up message makes the rejected callers request slots again
 			f.passed(2 * time.Second)
 			f.members[0].limiter.onWakeUp(f.members[0].limiter.name)
 		}
@@ -131,7 +131,7 @@ func TestReported_IgnoresResponsesFromBeforeALoss(t *testing.T) {
 		f.passed(5200 * ms)
 		f.flushed()
 		f.passed(20 * time.Second)
-		if _, refused := f.since(time.Time{}); refused > 2 { // after the loss, calls that find out the remaining units can be refused
+		if _, refused := f.since(time.Time{}); refused > 2 { // 2 refusals are allowed, because after the loss the remaining units are unknown
 			t.Errorf("%d calls were refused", refused)
 		}
 	})
@@ -286,7 +286,7 @@ func TestInFlight_RestartedProcessTakesNoSlot(t *testing.T) {
 		for range 8 {
 			m := f.members[0]
 			m.stop()
-			f.members = nil // the next process has the same name
+			f.members = nil // so the process that f.begin starts gets the same name
 			f.wait(f.begin(), 1, schemas.Low, Call{Endpoint: "f/d", Key: "k"})
 			f.passed(500 * ms)
 		}
@@ -307,7 +307,7 @@ func TestPermit_SecondReportHasNoEffect(t *testing.T) {
 	inCallers(t, 1, 1, config, healthyAfter(5*ms), func(f *callers) {
 		l := f.members[0].limiter
 		f.one(f.members[0], schemas.Low, Call{Endpoint: "f/d"})
-		f.passed(20 * time.Minute) // the bucket is full
+		f.passed(20 * time.Minute) // in this time the bucket restores all of its 100 units
 		left := func() int64 {
 			l.mu.Lock()
 			defer l.mu.Unlock()

@@ -197,7 +197,7 @@ func TestScopes_EndpointWindowsAndMinInterval(t *testing.T) {
 	})
 }
 
-// mostWithin returns the maximum number of times within any window of that length.
+// mostWithin returns how many of the sorted times a window of the given length contains at most.
 func mostWithin(all []time.Time, window time.Duration) (most int) {
 	first := 0
 	for i, at := range all {

@@ -219,7 +219,7 @@ func decodeGrant(reply []int64) (grant, error) {
 	total := reply[0] + reply[1]
 	g := grant{now: reply[2], used: reply[3]}
 	runs := reply[4:]
-	if len(runs)%3 == 1 { // the reply has an extra part because slots were rejected
+	if len(runs)%3 == 1 { // slots were rejected, so the reply ends with four more numbers: retry times and reasons
 		var refused []int64
 		runs, refused = runs[:len(runs)-4], runs[len(runs)-4:]
 		g.backHigh, g.backLow = micros(refused[0]), micros(refused[1])

@@ -59,7 +59,7 @@ func (f *follower) syncResources(ctx context.Context) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err != nil {
-		l.newResources = append(resources, l.newResources...) // sent again a second later
+		l.newResources = append(resources, l.newResources...) // the new names are sent again a second later
 		return
 	}
 	for endpoint, resource := range all.Val() {

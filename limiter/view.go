@@ -101,7 +101,7 @@ func (l *Limiter) publishReport() {
 	quota := l.quota
 	p := ProcessView{l.process, now, l.laneView(schemas.High, now), l.laneView(schemas.Low, now), l.scopeViews(now)}
 	l.lastReports = [2]int64{l.used(), l.lastReports[0]}
-	l.reportedWaiters = l.reportedWaiters || p.High.Waiting+p.Low.Waiting > 0 // so that one more report is published when no call waits any more
+	l.reportedWaiters = l.reportedWaiters || p.High.Waiting+p.Low.Waiting > 0 // makes the process publish one more report when no call waits any more
 	if l.clock.redis > 0 {                                                    // At is by Redis' clock, because the processes' clocks differ
 		p.At = time.UnixMicro(l.clock.at(now)).UTC()
 	}
@@ -119,7 +119,7 @@ func (l *Limiter) publishReport() {
 	// The metrics are set first, so that they are never older than the report.
 	v, err := readState(ctx, l.rdb, l.source, quota)
 	if err != nil {
-		return // callRedis logs the outage
+		return // the method callRedis logs an outage of Redis
 	}
 	l.metrics.show(v)
 	if v.State == stateRestoringCount { // request the count even if no call was rejected yet

@@ -50,7 +50,7 @@ func (s *seen) view() View {
 	return v
 }
 
-// until reads the view until the source has that state.
+// until reads the view repeatedly until the source has the given state.
 func (s *seen) until(state string) View {
 	s.Helper()
 	look := time.NewTicker(20 * ms)
@@ -102,7 +102,7 @@ func TestView_ShowsEveryState(t *testing.T) {
 			t.Errorf("quiet-period: %+v", v)
 		}
 		if half := v.Policies[1]; half.Name != "half" || half.Used == nil || *half.Used != 40 || half.Remaining != 0 {
-			t.Errorf("half: %+v", half) // shown as used up until the calls of the lost state have left the window
+			t.Errorf("half: %+v", half) // this policy must show 0 remaining calls until the calls before the loss have left its window
 		}
 		for v = s.until("flowing"); v.Policies[0].Remaining < 25; v = s.view() { // wait until the burst, which starts at zero, is full
 			sleep(10 * ms)

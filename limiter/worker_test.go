@@ -175,7 +175,7 @@ func (w *worker) send(ctx context.Context, permit *limiter.Permit, url string) (
 	defer cancel()
 	defer permit.Release()
 	trace := &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
-		if permit.Spend() { // false also if the HTTP transport repeats the request
+		if permit.Spend() { // Spend also returns false if the HTTP transport repeats a request
 			sent = true
 			return
 		}
@@ -192,7 +192,7 @@ func (w *worker) send(ctx context.Context, permit *limiter.Permit, url string) (
 		return sent
 	}
 	defer func() { _ = resp.Body.Close() }()
-	_, _ = io.Copy(io.Discard, resp.Body) // to reuse the connection
+	_, _ = io.Copy(io.Discard, resp.Body) // read the whole body, so that the connection can be reused
 	return sent
 }
 
