@@ -47,7 +47,7 @@ func BenchmarkAcquire(b *testing.B) {
 		}
 		return perCall(b, rdb)
 	}
-	for _, s := range []lua.Script{lua.CoalesceAcquire, without} { // loads the scripts
+	for _, s := range []lua.Script{lua.CoalesceAcquire, without} { // run both scripts once without measuring, so that Redis has loaded them
 		turn(s, "loaded")
 	}
 	took := map[string][]float64{}

@@ -10,7 +10,7 @@ import (
 // repeatedly, and more entities become stale than can be fetched.
 type backlog struct {
 	entities, perSecond int
-	fresh, lock         int     // seconds
+	fresh, lock         int     // seconds for which a snapshot is fresh, and seconds until a lock expires
 	often, seldom       float64 // average seconds between two visits of the most (often) and the least (seldom) visited entity
 	skip                func(e *behind, version int) bool
 }

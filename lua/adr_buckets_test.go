@@ -112,14 +112,14 @@ func TestADRBuckets_TrustTheCallersClock(t *testing.T) {
 
 	again := newBuckets(t, rdb)
 	burst := again.drain(0, 1000)
-	if burst += again.drain(time.Second, 1000); burst < 900 { // the same instant, by a clock that is 1 s ahead
+	if burst += again.drain(time.Second, 1000); burst < 900 { // at the same instant, a caller whose clock is 1 s ahead drains the bucket again
 		t.Errorf("ADR: %d in an instant: %s", burst, gone)
 	}
 
 	alternating := newBuckets(t, rdb)
 	alternating.script = adrWithoutNegativeRefill(t)
 	admitted = 0
-	for i := range 1200 { // alternately by two clocks that are 10 ms apart
+	for i := range 1200 { // two callers, whose clocks differ by 10 ms, request calls in turn
 		if alternating.admits(time.Duration(i%2)*10*time.Millisecond, true) {
 			admitted++
 		}
@@ -157,7 +157,7 @@ func TestADRBuckets_LowUsesItsBurstWhileHighStarves(t *testing.T) {
 	served := make([]int, 2)
 	for ms := range 2000 {
 		at := time.Duration(ms) * time.Millisecond
-		for range 3 { // LOW's own bucket is still full
+		for range 3 { // LOW, whose own bucket is still full, requests 3 calls per ms
 			a.admits(at, false)
 		}
 		if ms%5 == 0 && a.admits(at, true) { // HIGH requests 200 calls a second

@@ -111,7 +111,7 @@ func TestADRBuckets_FailDuringSlotMigration(t *testing.T) {
 }
 
 func TestAcquire_RunsDuringSlotMigration(t *testing.T) {
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: servicetest.RedisClusterAddresses(t)}) // follows redirections
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: servicetest.RedisClusterAddresses(t)}) // this client follows redirections of the cluster
 	t.Cleanup(func() { _ = rdb.Close() })
 	b := newBucket(t, rdb)
 	b.awake()

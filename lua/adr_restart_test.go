@@ -28,7 +28,7 @@ func TestState_RestartBeginsQuietAndKeepsABackoff(t *testing.T) {
 	for name, c := range map[string]struct {
 		options    []string
 		happens    func(s *servicetest.RedisServer) *servicetest.RedisServer
-		backingOff bool // the state still contains the backoff after the restart or failover
+		backingOff bool // after the restart or failover, the state must still contain the backoff
 	}{
 		"a restart that loses all": {nil, func(s *servicetest.RedisServer) *servicetest.RedisServer {
 			s.Kill()

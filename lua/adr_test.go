@@ -109,7 +109,7 @@ func TestADRCoalesce_CoversByAFailedPublish(t *testing.T) {
 
 		e := newEntity(t, rdb)
 		n := e.mustAcquire(high, "PUBLISHED")
-		e.mustAcquire(high, "PENDING") // our script promises nothing yet; the caller can request again
+		e.mustAcquire(high, "PENDING") // PENDING promises nothing yet, so by our rules the caller can request again
 		e.rollback(n)
 		e.mustAcquire(high, "PUBLISHED")
 	})

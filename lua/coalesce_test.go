@@ -215,7 +215,7 @@ func TestCoolDown_RefusesOnlyNewPublishes(t *testing.T) {
 		if v := e.acquire(refresh); v.outcome != "COOLING" || v.until == 0 {
 			e.t.Errorf("a second refresh: %+v", v)
 		}
-		e.mustAcquire(high, "PUBLISHED") // a request without a cool-down is not refused
+		e.mustAcquire(high, "PUBLISHED") // the cool-down does not apply to a request that names none
 	})
 }
 
@@ -309,8 +309,8 @@ func randomSequence(e entity, seed uint64) {
 		begun  int
 	}
 	var (
-		topics    []record // acknowledged by Kafka, not committed
-		inAir     []record // acquired, publish not yet acknowledged
+		topics    []record // records that Kafka has acknowledged and that no worker has committed
+		inAir     []record // records whose publish Kafka has not acknowledged yet
 		fetches   []fetch
 		waiting   []accepted
 		stored    int64 // version of the snapshot in the database
@@ -410,8 +410,8 @@ func randomSequence(e entity, seed uint64) {
 			satisfy(storedAge, true)
 		}
 	}
-	// Pending locks expire. Requests with the outcome PENDING are not in this list, because
-	// nothing was promised to them.
+	// The list `waiting` contains no requests with the outcome PENDING. Nothing was promised to
+	// them, because a pending lock can expire.
 	for _, a := range waiting {
 		if a.at >= storedAge {
 			e.t.Fatalf("seed %d: the request accepted at step %d (strict %v) was never fetched for; hash %s %s %s", seed, a.at, a.strict,

@@ -160,7 +160,7 @@ func TestBreaker_ProbesHighFirst(t *testing.T) {
 func TestBreaker_WaitersNeitherHangNorStampede(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
-		b.lanes, b.more = nil, windowLog(60*second, 40, 30) // one call per 1.5 s
+		b.lanes, b.more = nil, windowLog(60*second, 40, 30) // a window of 40 calls in 60 s: one call per 1.5 s on average
 		b.awake()
 		b.acquireAfter(0, 0, openEvent(5*second, 60*second, c.us()))
 		began := c.us()
@@ -198,7 +198,7 @@ func TestBreaker_RepeatedReportsAddNoProbes(t *testing.T) {
 			}
 		}
 		same := openBreaker{began + 5*second, began, 5 * second, 60 * second}
-		for range 10 { // failures that do not change the open breaker: of earlier calls, or with shorter pauses
+		for range 10 { // repeat two events that must not change the breaker: a failure of an earlier call, and one with shorter pauses
 			c.advance(100_000)
 			b.acquireAfter(0, 0, openEvent(5*second, 60*second, sent+15_000))
 			want("a call sent before it", same)
@@ -240,7 +240,7 @@ func TestBreaker_IgnoresReportsOfEarlierCalls(t *testing.T) {
 		if b.breaker() == nil {
 			t.Error("a new failure did not open the breaker")
 		}
-		b.acquireAfter(0, 0, closeEvent(healthy)) // the event is sent twice, as after an unknown outcome
+		b.acquireAfter(0, 0, closeEvent(healthy)) // the close event is sent again, as if the outcome of the first one were unknown
 		if b.breaker() == nil {
 			t.Error("the event that closed the last breaker closed this one too")
 		}

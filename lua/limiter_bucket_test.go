@@ -21,7 +21,7 @@ const (
 	horizon = 150_000
 	quiet   = 1_200_000
 	second  = 1_000_000
-	epoch   = 2_500_000 // us, constant of the script: a quota that no caller sends for an epoch no longer counts
+	epoch   = 2_500_000 // us; if no caller has sent a quota for this time, the script ignores that quota
 )
 
 // Reasons why the script rejects slots, besides the sections of the quota.
@@ -178,7 +178,7 @@ func (b bucket) acquireAfter(nHigh, nLow int, happened string) grant {
 	}
 	now := reply[2]
 	g := grant{now: now, used: reply[3]}
-	if end := len(reply) - 4; len(reply)%3 == 2 { // an extra part, because slots were rejected
+	if end := len(reply) - 4; len(reply)%3 == 2 { // slots were rejected, so the reply ends with four more numbers: retry times and reasons
 		g.backHigh, g.backLow, g.refusalHigh, g.refusalLow = reply[end], reply[end+1], reply[end+2], reply[end+3]
 		reply = reply[:end]
 	}

@@ -181,7 +181,7 @@ func TestDay_LowUsesItsBudgetIfHighIsIdle(t *testing.T) {
 func TestDay_GrantsNothingUntilCountIsRestored(t *testing.T) {
 	t.Parallel()
 	const rate = 450
-	const ahead = rate * horizon / second // calls that can be granted before their time
+	const ahead = rate * horizon / second // number of slots that can be reserved in advance, up to the horizon
 	now := time.Date(2027, 1, 16, 12, 0, 0, 0, time.UTC)
 	today, yesterday := now.Add(12*time.Hour), now.Add(-12*time.Hour)
 	for name, c := range map[string]struct {
@@ -283,7 +283,7 @@ func TestDay_RefundsOnlyItsOwnCalls(t *testing.T) {
 		if got := refund(c.us() - 3600*second); got != 2 {
 			t.Errorf("a refund from before the state's birth left %d, want 2", got)
 		}
-		c.set(midnight.Add(-5 * time.Second)) // a call near midnight counts in both days; its refund names no day and is ignored
+		c.set(midnight.Add(-5 * time.Second)) // a call near midnight counts in both days, and the script ignores its refund
 		g = b.acquire(3, 0)
 		if got := refund(g.high...); got != 5 {
 			t.Errorf("refunded near midnight, the day counts %d, want 5", got)

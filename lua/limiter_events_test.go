@@ -97,7 +97,7 @@ func TestRefund_NeverExceedsTheLogsLimit(t *testing.T) {
 						spent = append(spent, s)
 					}
 				}
-				if len(back) > 0 { // refund at once, or when the slots have passed
+				if len(back) > 0 { // refund these slots at once, or up to 0.3 s later, when they can have passed
 					if rng.IntN(2) == 0 {
 						c.advance(rng.Int64N(2 * horizon))
 					}
@@ -228,7 +228,7 @@ func TestRead_ReturnsTheDocumentedValues(t *testing.T) {
 		end := endOfDay(time.UnixMicro(g.now), time.UTC).UnixMicro()
 		want := []int64{
 			7, 0, 0, 1000, 0,
-			1, second, 5, 12, 2, // HIGH uses its own partition first
+			1, second, 5, 12, 2, // free slots of high, shared and low: HIGH's 5 slots are from high
 			1, 60 * second, 0, 4, 0,
 			2, 20 * second, 6, 4, 5,
 			2, 30 * second, 8, 8, 5,
@@ -238,7 +238,7 @@ func TestRead_ReturnsTheDocumentedValues(t *testing.T) {
 			t.Fatalf("got state %v", shown)
 		}
 		for i := range want {
-			const high, shared = 7, 8 // positions of values that grow while the clock runs
+			const high, shared = 7, 8 // positions of the free slots of partitions high and shared, which grow while the clock runs
 			if shown[2+i] < want[i] || (shown[2+i] > want[i] && i != high && i != shared) {
 				t.Errorf("number %d is %d, want %d: %v", 2+i, shown[2+i], want[i], shown)
 			}

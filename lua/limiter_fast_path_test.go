@@ -79,7 +79,7 @@ func TestFastPath_DecidesAsTheFullPath(t *testing.T) {
 					c.advance(rng.Int64N(2 * epoch))
 				case 1:
 				case 2, 3, 4, 5, 6:
-					c.advance(b.lanes[2*rng.IntN(2)]*rng.Int64N(20) - 500*rng.Int64N(2)) // to a slot, or slightly before
+					c.advance(b.lanes[2*rng.IntN(2)]*rng.Int64N(20) - 500*rng.Int64N(2)) // by up to 19 intervals of a partition, or by 0.5 ms less
 				default:
 					c.advance(rng.Int64N(60_000))
 				}
@@ -88,7 +88,7 @@ func TestFastPath_DecidesAsTheFullPath(t *testing.T) {
 					c.advance(12 * second)
 				}
 				if rng.IntN(50) == 0 {
-					other := b // a caller with a rate cap
+					other := b // another caller of the same source, which has a rate cap for LOW
 					other.rateCap = digits(20_000, 20_000, c.us())
 					other.acquire(0, 2)
 				}

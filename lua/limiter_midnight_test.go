@@ -64,12 +64,12 @@ func TestMidnight_DaysOfAnyLengthKeepTheLimit(t *testing.T) {
 			var all []int64
 			for next := 0; next < 3; {
 				switch left := midnight(next).Sub(c.now); {
-				case left > time.Minute: // a few calls an hour
+				case left > time.Minute: // more than a minute before midnight: a few calls an hour
 					c.advance(min(left-time.Minute, time.Duration(rng.Int64N(int64(2*time.Hour)))+1).Microseconds())
 					all = append(all, b.acquire(rng.IntN(8), rng.IntN(8)).all()...)
 				case left < -time.Minute:
 					next++
-				default: // around midnight as many calls as possible
+				default: // within a minute of midnight: as many calls as possible
 					c.advance(rng.Int64N(4 * second))
 					all = append(all, b.acquire(rng.IntN(60), rng.IntN(60)).all()...)
 				}
@@ -119,7 +119,7 @@ func TestMidnight_ForgetsPastDaysAfterIdleness(t *testing.T) {
 			}
 			c.set(time.Date(2027, 1, c.now.Day(), 23, 59, 55, 0, time.UTC))
 			b.put(atUsed, digits(100))
-			b.acquire(5, 0) // these calls count in both days
+			b.acquire(5, 0) // five calls at 5 s before midnight, which count in both days
 			c.advance(idle.Microseconds())
 			if g := b.acquire(3, 0); g.used != 3 || len(g.high) != 3 || !b.shownEnd().Equal(endOfDay(c.now, b.zone)) {
 				t.Errorf("%v later: %+v", idle, g)

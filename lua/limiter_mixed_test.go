@@ -124,7 +124,7 @@ func TestRevision_NewWindowLogBeginsUsedUp(t *testing.T) {
 	simulated(t, func(b bucket, c *clock) {
 		const reach = 5 * second
 		b.awake()
-		b.acquire(20, 20) // calls that this caller's quota does not count in a log
+		b.acquire(20, 20) // these calls are in no log, because the quota has no sliding-window log yet
 		changed := c.us()
 		b = b.with(1, nexonLanes, windowLog(reach, 10, 10))
 		var all []int64
@@ -200,11 +200,11 @@ func TestRevision_StricterQuotaAppliesWhileSent(t *testing.T) {
 	for name, c := range map[string]struct {
 		a, b      bucket
 		high, low bool
-		both, one int // number of slots in 2 s: while both callers send their quotas, and while b calls alone
+		both, one int // expected slots in 2 s: while callers a and b both send their quotas, and while b calls alone
 	}{
 		"lanes": {
-			a:    bucket{lanes: []int64{20_000, 5, 2_858, 15, 0, 0}}, // a slower partition high
-			b:    bucket{lanes: []int64{10_000, 10, 5_716, 7, 0, 0}}, // a slower partition shared
+			a:    bucket{lanes: []int64{20_000, 5, 2_858, 15, 0, 0}}, // the partition high is slower than that of b
+			b:    bucket{lanes: []int64{10_000, 10, 5_716, 7, 0, 0}}, // the partition shared is slower than that of a
 			high: true, both: 100 + 350, one: 200 + 350,
 		},
 		"a lane that one has not": {
@@ -324,7 +324,7 @@ func TestRevision_CallersWithoutADayKeepTheDay(t *testing.T) {
 		b.acquire(0, 0)
 		b.acquireAfter(0, 0, used(c.now.Add(-9500*time.Millisecond), 100, c.now, 1))
 		got = 0
-		for i := range 50 { // from 9.5 s until 14.5 s after midnight; the margin ends at 10 s
+		for i := range 50 { // from 9.5 s to 14.5 s after midnight; until 10 s after it calls count in both days
 			got += len(dayless.acquire(5, 0).all())
 			if i%5 == 4 {
 				b.acquire(0, 0)

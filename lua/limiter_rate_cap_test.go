@@ -52,7 +52,7 @@ func TestRateCap_SetsLowsRate(t *testing.T) {
 		"nothing, then none":      {never, noRateCap},
 		"50 a second, then 0":     {20_000, never},
 	} {
-		for _, sections := range []string{"", day(10_000_000, 0)} { // the day allows 174 calls a second in the 16 hours left
+		for _, sections := range []string{"", day(10_000_000, 0)} { // without a day policy, and with one that allows 174 calls a second in the 16 hours left
 			t.Run(fmt.Sprintf("%s, day %t", name, sections != ""), func(t *testing.T) {
 				simulated(t, func(b bucket, clock *clock) {
 					b.more = sections
@@ -73,7 +73,7 @@ func TestRateCap_SetsLowsRate(t *testing.T) {
 					b.awake()
 					moment := clock.us() + 21*second
 					b.rateCap = digits(c.before, c.from, moment)
-					b.acquire(0, 1) // the one slot that a cap of 0 allows
+					b.acquire(0, 1) // take the one slot that LOW gets even under a cap of 0
 					clock.advance(second)
 					if got, want := lowRate(b, clock, 5*second), rate(c.before); math.Abs(got-want) > 0.05*want+0.01 {
 						t.Errorf("before the moment LOW gets %.1f a second, want %.1f", got, want)

@@ -64,7 +64,7 @@ func TestAcquire_NoWindowExceedsItsBound(t *testing.T) {
 				switch rng.IntN(10) {
 				case 0:
 					c.advance(rng.Int64N(3 * second)) // an idle time, then a burst
-				case 1: // all calls at the same instant
+				case 1: // the clock stands still, so these calls come at the same instant as the last ones
 				default:
 					c.advance(rng.Int64N(30_000))
 				}
@@ -137,7 +137,7 @@ func TestAcquire_KeepsHighsShareUnderLowLoad(t *testing.T) {
 		flood := []process{{low: 1000, at: at}, {low: 1000, at: at}, {low: 1000, at: at}}
 		play(b, clock, 2*second, true, flood)
 		var waits []int64
-		for range 300 { // 90 calls a second, evenly spread
+		for range 300 { // HIGH requests 90 calls a second, evenly spread
 			_, _, _ = play(b, clock, 11_111, true, flood)
 			g := b.acquire(1, 0)
 			if len(g.high) != 1 {
@@ -197,7 +197,7 @@ func TestState_LaterFormatIsReadAndKept(t *testing.T) {
 func TestState_LowerOfTwoLimitsApplies(t *testing.T) {
 	simulated(t, func(b bucket, clock *clock) {
 		slow := b
-		slow.lanes = []int64{20_000, 5, 5_716, 7, 0, 0} // half the rate
+		slow.lanes = []int64{20_000, 5, 5_716, 7, 0, 0} // half the rate of caller b
 		slow.awake()
 		slow.acquire(0, 0)
 		rate := func() int {

@@ -51,7 +51,7 @@ func TestWindowLog_NeverExceedsItsSlots(t *testing.T) {
 				switch rng.IntN(8) {
 				case 0:
 					c.advance(rng.Int64N(2 * reach)) // an idle time, then a burst
-				case 1: // all calls at the same instant
+				case 1: // the clock stands still, so these calls come at the same instant as the last ones
 				default:
 					c.advance(rng.Int64N(2 * reach / n))
 				}
@@ -79,7 +79,7 @@ func TestWindowLog_SaturatedIsUsedUp(t *testing.T) {
 	const reach, n, low = 60_051_000, 40, 30
 	for name, c := range map[string]struct {
 		processes []process
-		want      int // number of slots in one reach
+		want      int // the expected number of slots within `reach`, which is about a minute
 	}{
 		"LOW of one process":     {[]process{{low: 100}}, low},
 		"LOW of three processes": {[]process{{low: 100}, {low: 100}, {low: 7}}, low},
@@ -123,7 +123,7 @@ func TestWindowLog_KeepsHighReserve(t *testing.T) {
 				t.Fatalf("HIGH's call %d of ten a reach got %+v", i, g)
 			}
 			play(b, c, reach/10-early, true, flood)
-			if i%10 == 9 { // wait another tenth, so that each call is at least a reach later than the tenth call before it
+			if i%10 == 9 { // after ten calls wait a tenth of the reach, so that each call comes at least a reach after the call ten before it
 				play(b, c, reach/10, true, flood)
 			}
 		}
@@ -136,8 +136,8 @@ func TestPolicies_AreTakenTogetherOrNotAtAll(t *testing.T) {
 	for seed := range uint64(5) {
 		simulated(t, func(b bucket, c *clock) {
 			rng := rand.New(rand.NewPCG(seed, 33))
-			b.lanes = []int64{100_000, 2, 50_000, 3, 0, 0}                                     // 10 + 20 calls a second
-			b.more = "L" + digits(5*second, 0, 0, 200_000, 9, 0, 0) + windowLog(reach, 9, 7) + // 5 calls a second
+			b.lanes = []int64{100_000, 2, 50_000, 3, 0, 0}                                     // calls a second: 10 in partition high + 20 in shared
+			b.more = "L" + digits(5*second, 0, 0, 200_000, 9, 0, 0) + windowLog(reach, 9, 7) + // a partitioned window of 5 calls a second
 				windowLog(longReach, 40, 30) + day(limit, 0.001)
 			b.zone = time.UTC
 			b.awake()

@@ -43,7 +43,7 @@ type walk struct {
 	e     entity
 	m     model
 	s     state
-	real  map[number]int64 // the scripts' number for each number of the model
+	real  map[number]int64 // maps a number of the model to the number that the scripts issued for it
 	steps []string
 	knew  map[string]string // the hash on a replica that lacks the last writes
 
@@ -62,7 +62,7 @@ func (w *walk) run(rng *rand.Rand, steps int, verdicts map[string]int) {
 	for len(w.steps) < steps {
 		st := all[rng.IntN(len(all))]
 		if st.unheard && rng.IntN(2) != 0 || slices.Contains(faults, st.kind) && rng.IntN(4) != 0 {
-			continue // take faults less often, or hardly anything else would happen
+			continue // skip most faults, because they would leave too few other steps
 		}
 		if v, ok := w.take(st); ok {
 			verdicts[v]++

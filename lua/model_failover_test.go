@@ -37,7 +37,7 @@ func (m *model) steps() []step {
 		case ask, due, ack, failPublish, failEarly, peek, begin, settle:
 			st.unheard = true
 			all = append(all, st)
-		default: // these steps write nothing to Redis
+		default: // all other steps write nothing to Redis, so the replica can miss no write
 		}
 	}
 	return all

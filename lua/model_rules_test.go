@@ -5,34 +5,34 @@ import "fmt"
 // rules selects which rules of the scripts and workers the model breaks, to show why each rule
 // exists. The zero value breaks none. A row is the database row of a scheduled retry.
 type rules struct {
-	noRows bool // no fetch fails, so there are no scheduled retries
+	noRows bool // if set, no fetch fails, so there are no scheduled retries
 
-	restores            bool // a rollback restores the lock that an upgrade replaced
-	noPending           bool // a pending lock covers like a confirmed one
-	upgradesOnlyPending bool // a pending lock supersedes a LOW record unless it is an upgrade
-	skipsUnsettled      bool // a record that is skipped as SATISFIED is not settled
-	numberAtWait        bool // the fetch's number is issued before the wait for a permit
-	noGuard             bool // a snapshot replaces one with a higher number
-	noStrict            bool // every request accepts a fetch in flight
-	counts              bool // numbers are counted with INCR
-	confirmsAny         bool // an acknowledgement confirms any lock
-	supersedesLater     bool // a HIGH lock also supersedes LOW records with higher numbers
-	noClock             bool // numbers can be below Redis' time
-	skipsOlder          bool // every record older than the newest number is skipped
-	eventNumber         bool // the snapshot gets the number of the event, not of the fetch
-	settlesFirst        bool // a fetch is settled before its snapshot is written
-	commitsFirst        bool // a record is committed before its snapshot is written
+	restores            bool // if set, a rollback restores the lock that an upgrade replaced
+	noPending           bool // if set, a pending lock covers like a confirmed one
+	upgradesOnlyPending bool // if set, a pending lock supersedes a LOW record unless it is an upgrade
+	skipsUnsettled      bool // if set, a record that is skipped as SATISFIED is not settled
+	numberAtWait        bool // if set, the fetch's number is issued before the wait for a permit
+	noGuard             bool // if set, a snapshot replaces one with a higher number
+	noStrict            bool // if set, every request accepts a fetch in flight
+	counts              bool // if set, numbers are counted with INCR
+	confirmsAny         bool // if set, an acknowledgement confirms any lock
+	supersedesLater     bool // if set, a HIGH lock also supersedes LOW records with higher numbers
+	noClock             bool // if set, issued numbers can be below Redis' clock
+	skipsOlder          bool // if set, every record older than the newest number is skipped
+	eventNumber         bool // if set, the snapshot gets the number of the event, not of the fetch
+	settlesFirst        bool // if set, a fetch is settled before its snapshot is written
+	commitsFirst        bool // if set, a record is committed before its snapshot is written
 
-	refusesHeld       bool // while a row exists, a later relaxed request is skipped
-	rowGoesWhenQueued bool // a row is deleted when Kafka acknowledges its retry, not when a fetch succeeds
-	rowKeepsLock      bool // a failed fetch keeps the lock
-	rowGoesUnguarded  bool // any stored snapshot deletes the row, also an older one
+	refusesHeld       bool // if set, while a scheduled retry exists, a later relaxed request is skipped
+	rowGoesWhenQueued bool // if set, a retry's row is deleted when Kafka acknowledges the retry, not when a fetch succeeds
+	rowKeepsLock      bool // if set, a failed fetch keeps the lock
+	rowGoesUnguarded  bool // if set, any stored snapshot deletes the retry's row, even if the snapshot is older
 
-	noServer bool // a lock covers even if another server set it
+	noServer bool // if set, a lock covers even if another server set it
 }
 
-// exact reports whether the model must keep the values of numbers. Otherwise only their order
-// matters.
+// exact reports whether the model must keep the values of numbers. It returns false if only the
+// order of the numbers matters.
 func (r rules) exact() bool { return r.counts || r.noClock }
 
 // adr contains the rules of adr-013 §1, §2 and §5.

@@ -21,7 +21,8 @@ import "math/bits"
 // flag sets the limit of a search.
 const mostOutstanding = 3
 
-// laneID is 0 for none, so that the zero state is an unknown entity.
+// laneID is a lane. 0 means no lane, so that the zero value of type state is an entity without a
+// hash in Redis.
 type laneID uint8
 
 const (
@@ -40,7 +41,8 @@ const (
 	outlived // an expired pending lock: it covers nothing, and a late confirm revives it
 )
 
-// Numbers and times are ranks, because only their order matters. 0 means none.
+// A number (of a request or fetch) and a moment (a time) are ranks, because only the order matters.
+// 0 means that there is none.
 type (
 	number uint8
 	moment uint8
@@ -50,11 +52,11 @@ type modelLock struct {
 	lane  laneID
 	n     number
 	state lockState
-	// Only some broken rules use these fields.
+	// Only some broken rules use the fields upgraded, prevN and prevState.
 	upgraded  bool
 	prevN     number
 	prevState lockState
-	foreign   bool // set by another Redis server, see model_failover_test.go
+	foreign   bool // the lock was set by another Redis server, see model_failover_test.go
 }
 
 func (l *modelLock) below(n number) bool { return l.n != 0 && l.n <= n }
@@ -223,7 +225,7 @@ func (s *state) reduce(exact bool) {
 		s.owed = 0
 	}
 	if !s.lock.below(s.stored) && !s.replica.lock.below(s.stored) {
-		s.ended = true // the field matters only if a lock is below the stored snapshot
+		s.ended = true // no lock is below the stored snapshot, so the field `ended` has no effect
 	}
 	waits := false
 	for i := range s.work {
@@ -248,7 +250,7 @@ func (s *state) reduce(exact bool) {
 	begun, began := s.ver > s.lock.n, r.ver > r.lock.n
 	s.ver, r.ver = 0, 0
 	if !waits && s.done <= s.stored {
-		s.done = 0 // the next peek uses the stored version instead
+		s.done = 0 // has no effect any more, because the next request_peek uses the stored version instead
 	}
 	if !waits && r.done <= s.stored {
 		r.done = 0

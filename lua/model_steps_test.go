@@ -5,9 +5,9 @@ type model struct {
 	rules
 	most    int   // maximum number of outstanding requests
 	forgets uint8 // maximum number of writes that a failover can lose; 0: no failover
-	keeps   bool  // the hash is lost only by failovers
-	calm    bool  // workers, partitions and the hash are not lost; only producers, publishes and writes to Redis fail
-	reads   bool  // every caller has read the stored snapshot
+	keeps   bool  // if set, only a failover loses the hash
+	calm    bool  // if set, workers, partitions and the hash are not lost; only producers, publishes and writes to Redis fail
+	reads   bool  // if set, every caller has read the stored snapshot before its request
 	saw     func(before *state, st step)
 }
 
@@ -110,7 +110,7 @@ func (m *model) happen(s *state, st step) (r reply, ok bool) {
 		old := s.work[st.lane]
 		if st.kind == rebalance {
 			if old.at == idle || s.work[former].at != idle {
-				return r, false // a crash would have the same effect
+				return r, false // the model skips this rebalance, because a crash would have the same effect
 			}
 			s.work[former] = old
 		} else if old.at == idle && !s.topic(st.lane)[0].done {
@@ -213,7 +213,7 @@ func (m *model) promised(s *state, strict bool, asked moment, lock number) momen
 		return asked
 	}
 	if lock > 0 && !s.ended && s.stored > lock {
-		return 0 // a newer snapshot is stored, but its request has not settled yet
+		return 0 // no further fetch is needed, because a newer snapshot is stored whose fetch is not settled yet
 	}
 	for _, w := range s.work {
 		if w.at == sent && (w.own >= lock || !m.noRows) && w.began > s.seen {

@@ -8,7 +8,7 @@ func TestServerID_ForeignLockCountsAsMissing(t *testing.T) {
 			n := e.published(w)
 			own := e.field("server")
 			e.set(map[string]string{"server": elsewhere})
-			again := e.mustAcquire(high, "PUBLISHED") // not UPGRADED, because the request of the lock may have ended
+			again := e.mustAcquire(high, "PUBLISHED") // not UPGRADED, because the request of a lock set by another server may have ended
 			if again <= n {
 				e.t.Errorf("number %d after %d", again, n)
 			}

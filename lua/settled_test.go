@@ -81,11 +81,11 @@ func TestSettle_PublishesAfterTheWrite(t *testing.T) {
 			is        string
 		}{
 			{own, true, "", "done", fmt.Sprint(own)},
-			{own, true, "", "done", fmt.Sprint(own)},         // the end of the same fetch, reported again
-			{own - 1, false, "FAILED", "hold", ""},           // a failure of an earlier fetch
-			{own - 1, true, "", "done", fmt.Sprint(own)},     // a success of an earlier fetch
-			{own + 1, false, "", "done", fmt.Sprint(own)},    // a failure of a later fetch
-			{own + 2, true, "", "done", fmt.Sprint(own + 2)}, // a number that was not requested
+			{own, true, "", "done", fmt.Sprint(own)},         // the same report again changes nothing
+			{own - 1, false, "FAILED", "hold", ""},           // a failure of an earlier fetch sets no hold
+			{own - 1, true, "", "done", fmt.Sprint(own)},     // a success of an earlier fetch leaves done unchanged
+			{own + 1, false, "", "done", fmt.Sprint(own)},    // a failure of a later fetch leaves done unchanged
+			{own + 2, true, "", "done", fmt.Sprint(own + 2)}, // a success with a number that no request has raises done
 		} {
 			message := fmt.Sprintf("%d character/%d", end.number, i)
 			e.settleTelling(channel, message, end.number, end.satisfied, end.hold, minute)

@@ -94,7 +94,7 @@ func pipelined(ctx context.Context, rdb redis.UniversalClient, s lua.Script, cal
 	for _, i := range which {
 		cmd := command(ctx, s, calls[i])
 		results[i] = cmd.Cmd
-		_ = pipe.Process(ctx, cmd) // only adds it to the pipeline
+		_ = pipe.Process(ctx, cmd) // Process only adds cmd to the pipeline; Exec sends it
 	}
 	_, _ = pipe.Exec(ctx) // each command contains its own error
 }
