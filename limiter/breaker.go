@@ -54,9 +54,9 @@ func (l *Limiter) BreakerOpenSince(since time.Time) bool {
 // breaker is one period in which the circuit breaker is open or closed. A change of the circuit
 // breaker ends the period and starts another.
 type breaker struct {
-	healthy context.Context // ends when the circuit breaker opens; already ended if it is open
+	healthy context.Context // this context ends when the circuit breaker opens; while the breaker is open, it has already ended
 	open    context.CancelFunc
-	closed  chan struct{} // is closed when the circuit breaker closes; already closed if it is closed
+	closed  chan struct{} // this channel is open while the circuit breaker is open, and closed while the breaker is closed
 }
 
 func newBreaker(stop bool) *breaker {

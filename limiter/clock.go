@@ -11,8 +11,8 @@ const dayMargin = 10 * time.Second
 
 // clock relates the local monotonic clock to that of Redis.
 type clock struct {
-	before, then time.Time // the local times before and after the reading
-	redis        int64     // Redis' clock, in us
+	before, then time.Time // the local times before and after Redis' clock was read
+	redis        int64     // the time that Redis' clock showed, in us
 }
 
 const (

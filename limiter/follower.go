@@ -217,7 +217,7 @@ func (f *follower) scheduleReport(now time.Time) {
 	due := waiting || l.reportedWaiters || l.lastReports != [2]int64{calls, calls} || now.Sub(f.reportedAt) >= idleReportInterval
 	blocked := l.settingsUnread || l.dayCountUnsaved
 	l.reportedWaiters = waiting
-	if l.reportWanted && !blocked { // no call to Redis happened since the last tick
+	if l.reportWanted && !blocked { // no call to Redis has happened for a second, so make one for the report
 		l.reportForcesCall = true
 	}
 	l.reportWanted = l.reportWanted || (due && !blocked)

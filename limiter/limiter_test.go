@@ -61,7 +61,8 @@ func (r *redisDouble) sentEvents() (words string) {
 // now returns the time of the fake Redis in us.
 func (r *redisDouble) now() int64 { return 1_800_000_000_000_000 + time.Since(r.start).Microseconds() }
 
-// withoutLogs fills in the dependencies that a test does not need.
+// withoutLogs sets a new metrics registry, a process name and, if there is none, a log that discards
+// everything.
 func withoutLogs(n Deps) Deps {
 	if n.Log == nil {
 		n.Log = slog.New(slog.DiscardHandler)

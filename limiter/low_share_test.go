@@ -12,8 +12,8 @@ func smallLimit() Config {
 	return scopedConfig(Policy{Name: "second", Limit: 20, Window: Window(time.Second), HighReserve: Reserve{Calls: 5}, LowReserve: 4})
 }
 
-// today sets Redis' clock to a time of 16 digits in us, because the script's sliding-window logs
-// require that.
+// today sets Redis' clock forward, so that its time in us has 16 digits. The script's
+// sliding-window logs require that.
 func (f *callers) today() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

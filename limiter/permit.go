@@ -10,14 +10,14 @@ type Permit struct {
 	limiter     *Limiter
 	queue       *queue
 	since       time.Time // the time when Acquire was called
-	retry       bool      // the caller's last call failed
+	retry       bool      // the caller's last upstream call failed (AcquireRetry)
 	client      string    // the client of the call
 	turn        int64     // turn in the fair queue (see fair); guarded by limiter.mu
 	slot        slot
 	given       bool          // the permit has a slot; guarded by limiter.mu
 	endReported bool          // ReportEnd was called; guarded by limiter.mu
-	ready       chan struct{} // capacity 1; nil until Acquire sleeps
-	ended       atomic.Bool   // spent, expired or released
+	ready       chan struct{} // wakes the caller in Acquire; capacity 1; nil until Acquire sleeps
+	ended       atomic.Bool   // the permit was spent or released, or has expired
 	spent       time.Time
 	written     atomic.Pointer[time.Time]
 

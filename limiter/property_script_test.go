@@ -54,7 +54,7 @@ func (w *world) quietened(d demand, g grant, at, redisNow time.Time) {
 	}
 }
 
-// quietStart returns the length of the quiet period.
+// quietStart returns how long the quiet period after a loss of state must be with the run's quota.
 func (w *world) quietStart() time.Duration {
 	quiet := time.Duration(0)
 	for _, p := range w.trial.config.Policies {
@@ -85,7 +85,7 @@ func (w *world) counted(d demand, g grant, redisNow time.Time) {
 	}
 }
 
-// counts reports whether there is a day whose count is known.
+// counts reports whether the run has a day policy, and no loss of state has made its count unknown.
 func (w *world) counts() bool {
 	return (w.usage || !w.forgot) && slices.ContainsFunc(w.trial.config.Policies, func(p Policy) bool { return p.Window == Day })
 }

@@ -67,7 +67,7 @@ type trial struct {
 	// part of the calm time, of length judged, saturating callers must use up the budget.
 	busy, calm, judged time.Duration
 	low                int  // LOW waiters per process, enough to saturate LOW
-	loose              bool // LOW's rate does not follow from the quota alone, so it is not checked
+	loose              bool // LOW's rate does not follow from the quota alone, so the judge does not check it
 }
 
 func (tr trial) with(p ...Policy) trial {

@@ -219,7 +219,7 @@ func TestCost_ExtraUnitsAreCharged(t *testing.T) {
 			f.wait(m, 2, schemas.Low, Call{Endpoint: "f/d", Key: "k"})
 		}
 		f.passed(time.Minute)
-		if most := mostWithin(read(f, &used), 5*time.Second); most > 60+4*2 { // 4 calls in flight can cost 2 units more than estimated
+		if most := mostWithin(read(f, &used), 5*time.Second); most > 60+4*2 { // each of the 4 calls in flight can cost 2 units more than estimated
 			t.Errorf("%d points within the window", most)
 		}
 	})
@@ -321,7 +321,7 @@ func TestPermit_SecondReportHasNoEffect(t *testing.T) {
 				f.Fatal("the in-flight slot is not free:", err)
 			}
 			elapse(time.Millisecond)
-			l.wake() // Run removes the empty queue
+			l.wake() // wake Run, which removes the empty queue
 			elapse(time.Millisecond)
 			p.Release()
 			elapse(500 * ms)

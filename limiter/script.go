@@ -24,9 +24,9 @@ type demand struct {
 	events    string // encoded for the script (ARGV[7])
 	terms     terms
 
-	queues       []queueDemand // for sources with buckets
+	queues       []queueDemand // the slots wanted for each queue, in sources with buckets
 	bucketEvents []bucketEvent // events of single buckets (ARGV[9])
-	tickets      string        // prefix of the tickets of the calls that this demand gets
+	tickets      string        // prefix of the tickets of the calls for which this demand gets slots
 	process      string
 }
 

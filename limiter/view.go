@@ -302,7 +302,7 @@ func (v *View) policies(s []int64, quota Quota) error {
 				p.Remaining, p.RemainingForLow = s[2]+s[3]+s[4], s[3]+s[4]
 			}
 		case 2:
-			if s[2] == 0 || s[3] == 0 { // this log is for one lane only; it follows the log of the whole policy
+			if s[2] == 0 || s[3] == 0 { // this section is the log of one lane; it follows the section of the whole policy
 				v.boundLow(s[3], s[4])
 				continue
 			}

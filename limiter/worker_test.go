@@ -76,12 +76,12 @@ func count(reg prometheus.Gatherer) (counters, error) {
 	return all, err
 }
 
-// jobFlag runs the test binary as a worker process with this job.
+// jobFlag makes the test binary run as a worker process. Its value is the job of that process.
 var jobFlag = flag.String("limiter.job", "", "run as a worker process with this job (JSON)")
 
 type job struct {
 	Source, Redis, Upstream string
-	High, Low               int // number of goroutines that make calls of the lane
+	High, Low               int // numbers of goroutines that make calls of the lanes HIGH and LOW
 }
 
 func TestMain(m *testing.M) {
