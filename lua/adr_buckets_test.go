@@ -84,7 +84,7 @@ func TestADRBuckets_AdmitTwiceTheLimitAfterAPause(t *testing.T) {
 }
 
 // adrWithoutNegativeRefill returns the ADR's script with the usual guard: a caller whose clock is
-// behind refills nothing. By the ADR's own rule such a caller removes tokens.
+// behind refills nothing. In the ADR's own script such a caller removes tokens from the bucket.
 func adrWithoutNegativeRefill(t *testing.T) string {
 	t.Helper()
 	const past = "(now - tonumber(at or now)) / 1000"

@@ -181,7 +181,7 @@ func (e entity) lifetime() int64 {
 func (e entity) set(fields map[string]string) {
 	e.t.Helper()
 	if len(fields) == 0 {
-		return // an empty hash does not exist
+		return // Redis has no empty hashes, so there is nothing to write
 	}
 	if err := e.rdb.HSet(e.t.Context(), e.key, fields).Err(); err != nil {
 		e.t.Fatal(err)

@@ -108,7 +108,7 @@ func TestBackoff_IgnoresRefusalsOfEarlierCalls(t *testing.T) {
 			}
 		}
 		c.set(time.UnixMicro(until + second))
-		b.acquireAfter(0, 0, backoffEvent(unknown, second, sent+15_000)) // one more response arrives very late
+		b.acquireAfter(0, 0, backoffEvent(unknown, second, sent+15_000)) // a late refusal of one more call that was sent before the backoff
 		if got := b.backoffEnd(); got != until {
 			t.Errorf("a late answer caused another backoff, until %d", got)
 		}

@@ -165,7 +165,7 @@ func TestBreaker_SurvivesFailoverAndClockStep(t *testing.T) {
 			if s == nil || s.next != now+4*second || s.began != now {
 				t.Fatalf("%s: %+v, the next probe was due in 4 s", name, s)
 			}
-			b.acquireAfter(0, 0, closeEvent(min(sent, now))) // the success of a call sent before the loss, by the old clock
+			b.acquireAfter(0, 0, closeEvent(min(sent, now))) // report the success of a call that was sent before the loss of state
 			if b.breaker() == nil {
 				t.Errorf("%s: a success of before ended it", name)
 			}

@@ -231,7 +231,7 @@ func TestBreaker_IgnoresReportsOfEarlierCalls(t *testing.T) {
 		c.advance(100_000)
 		b.acquireAfter(0, 0, closeEvent(healthy))
 		ended := c.us()
-		c.advance(30 * second) // the first probe times out
+		c.advance(30 * second) // 30 s later the call of the first probe times out
 		b.acquireAfter(0, 0, openEvent(second, second, failed)+" "+openEvent(second, second, ended-1))
 		if s := b.breaker(); s != nil {
 			t.Errorf("an old failure opened the breaker %+v", s)
@@ -308,7 +308,7 @@ func TestBreaker_BackoffDelaysTheNextProbe(t *testing.T) {
 		b.awake()
 		b.acquireAfter(0, 0, openEvent(5*second, 60*second, c.us()))
 		began := c.us()
-		b.backOff(c, 2*second, second) // the backoff ends before the probe is due
+		b.backOff(c, 2*second, second) // this backoff of 2 s ends before the next probe, which is due in 5 s
 		if s := b.breaker(); s.next != began+5*second {
 			t.Errorf("a short backoff: the next probe after %d us", s.next-began)
 		}

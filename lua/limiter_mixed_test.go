@@ -283,7 +283,7 @@ func TestRevision_CombinesTheStricterDay(t *testing.T) {
 	simulated(t, func(b bucket, c *clock) {
 		b.onDay(100, 0)
 		other := b
-		other.more = day(1000, 0.01) // after HIGH's reserve, LOW has 576 calls for the rest of the day
+		other.more = day(1000, 0.01) // by this policy alone, LOW would have 576 calls for the rest of the day
 		b.awake()
 		other.awake()
 		for _, caller := range []bucket{other, b} {
@@ -334,7 +334,7 @@ func TestRevision_CallersWithoutADayKeepTheDay(t *testing.T) {
 		if got < 75 || got > 100 {
 			t.Errorf("the caller without a day got %d calls of the new day of 100", got)
 		}
-		c.advance(2*epoch + second) // no caller with a day policy called for two epochs, so the script drops the day
+		c.advance(2*epoch + second) // no caller with a day policy has called for 6 s, so the script drops the day
 		if g := dayless.acquire(50, 50); len(g.all()) != 100 {
 			t.Errorf("alone it got %d", len(g.all()))
 		}

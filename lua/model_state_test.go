@@ -77,7 +77,7 @@ type flight struct {
 type queued struct {
 	n      number
 	strict bool
-	done   bool // the work on it is finished, but it is not committed
+	done   bool // a worker has finished the record, but has not committed it
 }
 
 type phase uint8

@@ -85,7 +85,7 @@ func (m *model) happen(s *state, st step) (r reply, ok bool) {
 		if w.at != sent || m.noRows {
 			return r, false
 		}
-		// A failure counts only if no later fetch has succeeded or failed.
+		// A failure schedules a retry only if no later fetch has succeeded or failed.
 		if w.own >= s.row && s.stored < w.own {
 			s.row = w.own
 		}
@@ -152,7 +152,7 @@ func (m *model) ask(s *state, st step, retry bool) (reply, bool) {
 	var floor number
 	if st.floor {
 		if s.stored == 0 {
-			return reply{}, false // without a stored snapshot, a request with floor equals a request without floor
+			return reply{}, false // skipped: without a stored snapshot no caller can have read one
 		}
 		floor = s.stored
 	} else if m.reads && s.stored > 0 {

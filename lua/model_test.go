@@ -10,8 +10,8 @@ import (
 // a hundred times as many states and takes an hour.
 var modelDepth = cli.Int("model.depth", 2, "how many requests the model of an entity has outstanding at most")
 
-// Each write that a failover can lose multiplies the number of states by about ten. One
-// outstanding request (-model.failover 1) does not cover a HIGH record beside a LOW record.
+// Each write that a failover can lose multiplies the number of states by about ten. With
+// one outstanding request (-model.failover 1) no HIGH record exists beside a LOW record.
 // docs/departures.md has the figures for 2 requests, with failures and failovers together.
 var (
 	failoverDepth = cli.Int("model.failover", 1, "how many requests the model of an entity has outstanding at most where Redis fails over")

@@ -6,7 +6,8 @@ func TestPeek_SatisfiedIsSkippedAndSettled(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		n := e.published(high)
 		own := e.mustBegin(n, "HIGH")
-		// The worker crashes after it has written a snapshot with the number of its fetch.
+		// The worker crashes after it has written a snapshot with the number of its fetch. Another
+		// worker gets the record again.
 		if got := e.peek(n, "HIGH", own); got != "SATISFIED" {
 			e.t.Fatalf("peek: %s", got)
 		}
