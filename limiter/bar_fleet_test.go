@@ -93,7 +93,7 @@ func startFleet(t *testing.T, rdb *redis.Client, q Quota, processes int) *fleet 
 	return f
 }
 
-// counted returns the sum of a counter over all processes.
+// counted returns the sum of the Prometheus counter `name` over all processes.
 func (f *fleet) counted(name string) float64 {
 	sum := 0.0
 	for _, m := range f.limiters {

@@ -138,7 +138,8 @@ func (b *bar) print(to io.Writer, where string) {
 	_ = table.Flush()
 }
 
-// printed rounds a value as it is printed and judged.
+// printed rounds a value to the digits that the table shows. The rounded value is compared with its
+// limit.
 func printed(x float64) float64 {
 	if x >= 1000 {
 		return math.Round(x)

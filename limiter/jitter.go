@@ -12,7 +12,7 @@ import (
 // needs for its work.
 type jitter struct {
 	mu      sync.Mutex
-	writes  []time.Duration // delays until the write, since the last measurement
+	writes  []time.Duration // delays from a permit until its request was written, since the last measurement
 	bucket  time.Time       // start of the current 100 ms (a bucket)
 	fastest time.Duration
 	n       int
@@ -22,7 +22,7 @@ type jitter struct {
 const (
 	jitterStep       = 5 * time.Millisecond
 	jitterBucket     = 100 * time.Millisecond
-	minBucketAnswers = 8     // buckets with fewer responses are not used
+	minBucketAnswers = 8     // a bucket (100 ms) with fewer responses is not used
 	minFloors        = 50    // number of buckets that a measurement needs
 	maxJitterWrites  = 20000 // maximum number of delays that are kept
 	maxJitterFloors  = 600

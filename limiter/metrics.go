@@ -207,7 +207,7 @@ func (m *metrics) show(v View) {
 		if p.Used != nil {
 			m.used.WithLabelValues(p.Name).Set(float64(*p.Used))
 		} else {
-			m.used.DeleteLabelValues(p.Name) // the number of used calls is unknown
+			m.used.DeleteLabelValues(p.Name) // the number of used calls is unknown, so its gauge is removed
 		}
 		m.limit.WithLabelValues(p.Name).Set(float64(p.Limit))
 		m.remaining.WithLabelValues(p.Name, string(schemas.High)).Set(float64(p.Remaining))

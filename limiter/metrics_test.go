@@ -29,7 +29,7 @@ func TestMetrics_RateIsThatOfTheLastSecond(t *testing.T) {
 	}
 	s.count(at.Add(3 * time.Second))
 	s.count(at.Add(4 * time.Second))
-	s.count(at.Add(3999 * time.Millisecond)) // counted after a call of the next second, because its goroutine was delayed
+	s.count(at.Add(3999 * time.Millisecond)) // this call is counted after a call of the next second, as if its goroutine had been delayed
 	s.count(at.Add(4100 * time.Millisecond))
 	if n := s.last(at.Add(4200 * time.Millisecond)); n != 2 {
 		t.Errorf("got %d calls in the last full second, want 2", n)

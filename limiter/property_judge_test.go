@@ -20,7 +20,7 @@ type record struct {
 	backedOffAt int64
 	stop        probes
 	scripted
-	forgot bool     // Redis lost counts of calls
+	forgot bool     // Redis has lost counts of calls
 	said   []string // log of the run
 	wrongs []string
 }

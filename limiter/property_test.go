@@ -94,7 +94,7 @@ func draw(r *rand.Rand) trial {
 		tr.name, tr.before, tr.loose = name, span(r, 0, tr.busy)+time.Duration(r.IntN(3)-1)*dayMargin, true
 		return tr
 	}
-	past := func(tr trial) trial { // the run continues after the margin, so that the new day's count is checked
+	past := func(tr trial) trial { // the run continues after midnight and its margin of 10 s, so that the new day's count is checked
 		tr.calm = max(tr.calm, tr.before+dayMargin+6*time.Second-tr.busy)
 		return tr
 	}

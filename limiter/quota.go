@@ -32,7 +32,7 @@ type Quota struct {
 	windowLogs  []windowLog
 	day         *day
 	zone        *time.Location // time zone of the day policy and the rate caps
-	scoped      []scopedPolicy // in the order of their sections in the encoded quota; breakers last
+	scoped      []scopedPolicy // scoped policies, then scope breakers, in the order of their sections in the encoded quota
 }
 
 // windowLog enforces a window with a small limit exactly. Redis keeps the times of the last
@@ -257,7 +257,7 @@ func (q Quota) Quiet() time.Duration {
 		switch {
 		case len(s.policy.Match.Methods)+len(s.policy.Match.Endpoints) > 0:
 			// The policy does not count every call, so the source need not pause.
-		case s.kind == logKind: // wait until the calls of the lost log have left the window
+		case s.kind == logKind: // wait until the calls that the lost log counted have left the window
 			quiet = max(quiet, micros(s.numbers[0]-(s.numbers[1]-s.numbers[7])*s.numbers[4]/1000))
 		case s.kind == concurrencyKind: // calls from before the loss may still be in flight
 			quiet = max(quiet, micros(s.numbers[2]))

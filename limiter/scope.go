@@ -160,8 +160,8 @@ func newScopedPolicy(p Policy, config Config) (scopedPolicy, error) {
 		s.kind = leakyBucketKind
 		s.numbers = []int64{int64(math.Ceil(1e9 / float64(p.Restore))), int64(budget - early), kept, boolNumber(p.Reported), 0}
 	case len(p.CountedStatuses) > 0:
-		// An error budget: half is burst, half is restored over the window. Successful calls
-		// are soon refunded.
+		// An error budget: half of it is the burst, half is restored over the window. The units
+		// of successful calls are soon refunded.
 		s.kind = leakyBucketKind
 		s.numbers = []int64{reach.Nanoseconds()/int64(budget-budget/2) + 1, int64(budget / 2), kept, 0, reach.Microseconds()}
 	default:

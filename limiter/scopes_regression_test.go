@@ -71,7 +71,7 @@ func TestInFlight_BlockedCallsHoldNoSlot(t *testing.T) {
 	inCallers(t, 1, 2, config, healthyAfter(100*ms), func(f *callers) {
 		core := Call{Endpoint: "f/core", Key: "core"}
 		f.wait(f.members[0], 3, schemas.High, core)
-		f.passed(10 * time.Second) // the budget of the endpoint f/core is used up
+		f.passed(10 * time.Second) // in this time the budget of the endpoint f/core is used up
 		begun := time.Now()
 		f.wait(f.members[0], 5, schemas.High, core)
 		f.wait(f.members[1], 8, schemas.Low, Call{Endpoint: "f/other", Key: "other"})

@@ -131,7 +131,7 @@ func (l *Limiter) publishReport() {
 	pipe := l.rdb.Pipeline()
 	pipe.HSet(ctx, reportsKey(l.source), l.process, text)
 	pipe.Expire(ctx, reportsKey(l.source), reportsKeyTTL)
-	_, _ = pipe.Exec(ctx) // a failed report is published again a second later
+	_, _ = pipe.Exec(ctx) // if this fails, a new report is published a second later
 }
 
 // removeReport deletes this process's report.
@@ -308,7 +308,7 @@ func (v *View) policies(s []int64, quota Quota) error {
 			}
 			p.Window = micros(s[1]).String()
 			longest := time.Duration(0)
-			for _, r := range quota.windowLogs { // find the longest window that is shorter than the section's reach
+			for _, r := range quota.windowLogs { // find the policy of this log; its window is slightly shorter than s[1]
 				if window := time.Duration(r.policy.Window); window < micros(s[1]) && window > longest {
 					longest = window
 					p.of(r.policy, r.calls)
@@ -322,7 +322,7 @@ func (v *View) policies(s []int64, quota Quota) error {
 			}
 			end := utc(s[4])
 			if v.State == stateRestoringCount || s[4] == 0 {
-				break // the count is not known yet
+				break // the day's count is not known yet, so the view shows none
 			}
 			p.Used, p.Remaining, p.ResetsAt = &s[3], max(0, s[1]-s[3]), &end
 			p.RemainingForLow = max(0, p.Remaining-int64(float64(s[2])/1e6*max(0, end.Sub(v.At).Seconds())))

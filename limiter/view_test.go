@@ -348,7 +348,7 @@ func TestView_ShowsWhyCallsWait(t *testing.T) {
 		t.Error("Redis was called for the view during an outage")
 	}
 	l.settingsUnread, l.failed = false, 0
-	if f.scheduleReport(time.Now()); !l.reportWanted { // the report is published with the next call to Redis
+	if f.scheduleReport(time.Now()); !l.reportWanted { // the next call to Redis must publish the report
 		t.Error("no report is due")
 	}
 	l.stopped = true
@@ -364,7 +364,7 @@ func TestView_ShowsWhyCallsWait(t *testing.T) {
 			t.Errorf("%q; want %q", told(), want)
 		}
 	}
-	if !l.reportedWaiters { // the last report contained waiters, so one more report follows
+	if !l.reportedWaiters { // the last report contained waiters, so one more report must follow
 		t.Error("a short wait is still reported")
 	}
 	l.reportedWaiters, l.reportWanted, l.reportForcesCall = false, false, false
