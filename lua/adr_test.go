@@ -105,7 +105,7 @@ func TestADRCoalesce_CoversByAFailedPublish(t *testing.T) {
 		if outcome, _ := a.publish("HIGH"); outcome != 0 {
 			t.Error("ADR: the second request was not covered")
 		}
-		a.expire(a.lock) // the publish failed; the second caller does not learn that
+		a.expire(a.lock) // the publish of the first request failed; the second caller does not learn that
 
 		e := newEntity(t, rdb)
 		n := e.mustAcquire(high, "PUBLISHED")
@@ -120,7 +120,7 @@ func TestADRCoalesce_FailedUpgradeSupersedesLow(t *testing.T) {
 		a := newADREntity(t, rdb)
 		_, queued := a.publish("LOW")
 		a.publish("HIGH")
-		a.expire(a.lock) // the HIGH publish failed and its lock is removed
+		a.expire(a.lock) // the publish of the HIGH request failed, and its lock is removed
 		if !a.obsolete(queued) {
 			t.Error("ADR: the fault no longer occurs, so our rule has no reason")
 		}

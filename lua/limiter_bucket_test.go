@@ -305,7 +305,7 @@ func (b bucket) awake() {
 // named.
 type process struct {
 	high, low int   // waiters
-	at        int64 // time of its next call, by Redis' clock in us
+	at        int64 // time at which the process next calls the script, by Redis' clock in us
 }
 
 // play runs the processes until the clock has moved by duration us. If `refill` is set, a new

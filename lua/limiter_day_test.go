@@ -216,7 +216,7 @@ func TestDay_GrantsNothingUntilCountIsRestored(t *testing.T) {
 				if g := b.acquireAfter(0, 0, c.told); g.used != c.want {
 					t.Errorf("the day counts %d calls, want %d", g.used, c.want)
 				}
-				g := b.acquireAfter(1, 1, used(today, 5_000_000, now, rate)) // another process sends the count again, without effect
+				g := b.acquireAfter(1, 1, used(today, 5_000_000, now, rate)) // another process sends a saved count again, which must have no effect
 				if len(g.high) != 1 || len(g.low) != 1 || g.used != c.want+2 {
 					t.Errorf("after the count is restored: %+v, want %d calls", g, c.want+2)
 				}

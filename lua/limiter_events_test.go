@@ -199,7 +199,7 @@ func TestClockStep_ReportedTwiceHasOneEffect(t *testing.T) {
 		if g := b.acquire(1, 1); len(g.all()) != 2 {
 			t.Errorf("%d us after the first caller: %+v", c.us()-born, g)
 		}
-		b.acquireAfter(0, 0, fmt.Sprintf("step %d", seen[4])) // the step is reported again, late
+		b.acquireAfter(0, 0, fmt.Sprintf("step %d", seen[4])) // a caller reports the same step of the clock again, late
 		if g := b.acquire(1, 1); len(g.all()) != 2 {
 			t.Errorf("after a late report: %+v", g)
 		}

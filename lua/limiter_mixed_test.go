@@ -338,7 +338,7 @@ func TestRevision_CallersWithoutADayKeepTheDay(t *testing.T) {
 		if g := dayless.acquire(50, 50); len(g.all()) != 100 {
 			t.Errorf("alone it got %d", len(g.all()))
 		}
-		// A caller that adds the day again must restore its count first.
+		// A caller that has a day policy again must restore the day's count first.
 		b.acquire(0, 0)
 		if g := dayless.acquire(5, 5); len(g.all()) > 0 || g.refusalHigh != refusedByDayCount {
 			t.Errorf("before the day is counted: %+v", g)

@@ -115,7 +115,7 @@ func TestWindowLog_KeepsHighReserve(t *testing.T) {
 		rng := rand.New(rand.NewPCG(1, 32))
 		flood := []process{{low: 100, at: c.us()}, {low: 100, at: c.us()}}
 		play(b, c, 2*reach, true, flood)
-		for i := range 60 { // ten HIGH calls per reach, each at a random time in its tenth of the reach
+		for i := range 60 { // ten HIGH calls in each period of length `reach`, each at a random time in its own tenth
 			early := rng.Int64N(reach / 10)
 			play(b, c, early, true, flood)
 			g := b.acquire(1, 0)

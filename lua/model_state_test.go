@@ -112,14 +112,14 @@ type state struct {
 	issued    number // the last number issued by acquire; only a broken rule uses it
 	replica   replica
 
-	air    [mostOutstanding]flight // sorted by number; unused entries come last
+	air    [mostOutstanding]flight // publishes with an unknown outcome, sorted by number; unused entries come last
 	topics [2][mostOutstanding]queued
 	work   [3]worker
 
 	stored number // version of the stored snapshot
 	seen   moment // when the fetch of the stored snapshot began
 	ended  bool   // the fetch of the stored snapshot was settled
-	row    number // number of the last failed fetch; 0: no retry is scheduled
+	row    number // number of the last failed fetch, for which a retry is scheduled; 0: no retry is scheduled
 
 	// owed is the time after which a fetch must begin to satisfy all accepted requests. It is the
 	// latest of the requests' times, because a fetch that satisfies the latest request satisfies

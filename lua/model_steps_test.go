@@ -6,7 +6,7 @@ type model struct {
 	most    int   // maximum number of outstanding requests
 	forgets uint8 // maximum number of writes that a failover can lose; 0: no failover
 	keeps   bool  // if set, only a failover loses the hash
-	calm    bool  // if set, workers, partitions and the hash are not lost; only producers, publishes and writes to Redis fail
+	calm    bool  // if set, workers do not crash or lose partitions, and the hash is not lost; only producers, publishes and writes to Redis fail
 	reads   bool  // if set, every caller has read the stored snapshot before its request
 	saw     func(before *state, st step)
 }

@@ -56,7 +56,7 @@ func Once(ctx context.Context, rdb redis.UniversalClient, s lua.Script, c Call) 
 	return cmd.Cmd
 }
 
-// Ints runs s like Once, for a script that returns only integers, and returns these.
+// Ints runs s like Once, for a script that returns only integers, and returns the integers.
 func Ints(ctx context.Context, rdb redis.UniversalClient, s lua.Script, c Call) ([]int64, error) {
 	cmd := onceInts{redis.NewIntSliceCmd(ctx, c.line("evalsha", s.SHA1)...)}
 	if err := rdb.Process(ctx, cmd); redis.HasErrorPrefix(err, "NOSCRIPT") {
