@@ -278,9 +278,11 @@ func TestDBBreaker_StopsFetchingWhileOpen(t *testing.T) {
 	r.until("all to be tried", func() bool { return r.requests.tries.Load() >= int64(len(keys)) })
 	r.db.down.Store(true)
 	r.enqueue("a", schemas.High, schemas.CacheMiss) // the database calls for entity a fail and open the database's breaker
-	r.until("the breaker to open", func() bool { return r.db.tries.Load() >= 5 })
+	// Try 6 is the first probe of the open breaker, seconds later. By then all records wait for the
+	// breaker, so that none of them is between its check of the breaker and its call.
+	r.until("the first probe of the open breaker", func() bool { return r.db.tries.Load() >= 6 })
 	r.requests.noBegin.Store(false)
-	r.until("another try", func() bool { return r.db.tries.Load() >= 6 })
+	r.until("another probe", func() bool { return r.db.tries.Load() >= 7 })
 	if n := r.upstream.Stats().Arrivals; n != 0 {
 		t.Errorf("calls while the database is down: got %d, want 0", n)
 	}

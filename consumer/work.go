@@ -84,7 +84,8 @@ func (w *Worker) sleepBetween(ctx context.Context, a *attempt, d decision) bool 
 }
 
 // tryOnce makes one attempt and applies the decision about its outcome. Afterwards either a.ended
-// is true, or the returned decision says what the record must wait for before its next attempt.
+// is true, or the returned decision names the event that the record must wait for before its next
+// attempt.
 func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 	t := a.t
 	end := func() decision { a.ended = true; return decision{} }

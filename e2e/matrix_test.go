@@ -120,7 +120,8 @@ func maxWithin(times []time.Time, length time.Duration) (most int) {
 	return most
 }
 
-// Row 6: calls with a cost use the whole budget of a window and never more.
+// Row 6 of the capability matrix: calls with a cost use at least 95 % of a window's limit, and never
+// more than the limit.
 func TestMatrix_CostUsesTheWindow(t *testing.T) {
 	t.Parallel()
 	const cost, limit, windows = 100, 500, 3
@@ -133,8 +134,8 @@ facets:
 	m.request(schemas.High, "item", harness.Keys("k", calls)...)
 	times := m.untilCalls(timeout+windows*10*time.Second, calls, pathPrefix("/item/"))
 	atMost(t, "calls in any 10 s", maxWithin(times, 10*time.Second), limit/cost)
-	// At 95 % of the limit, the calls after the first window take windows × 10 s / 0.95. A busy
-	// machine may delay each window by a second.
+	// If 95 % of the limit are used, three windows of 10 s take at most 30 s / 0.95. A busy machine
+	// may delay each window by a second.
 	atMost(t, "time of three windows", times[len(times)-1].Sub(times[0]), withLoad(windows*10*time.Second*100/95, windows*time.Second))
 }
 
@@ -146,7 +147,7 @@ func withLoad(limit, allowance time.Duration) time.Duration {
 	return limit + allowance
 }
 
-// Row 12: a refused credential is probed and used again, although another one can use the whole
+// Row 12 of the capability matrix: a refused credential is probed and used again, although another one can use the whole
 // quota of the source.
 func TestMatrix_RefusedCredentialIsUsedAgain(t *testing.T) {
 	t.Parallel()
@@ -194,7 +195,7 @@ facets:
 	atMost(t, "calls with the refused credential in 9 s, from 3 s after the first refusal", len(refusals), 3)
 }
 
-// Row 19: LOW keeps its reserve while hundreds of HIGH requests wait.
+// Row 19 of the capability matrix: LOW keeps its reserve while hundreds of HIGH requests wait.
 func TestMatrix_LowKeepsItsReserve(t *testing.T) {
 	t.Parallel()
 	m := newMatrixSite(t, `
@@ -216,8 +217,8 @@ facets:
 	atLeast(t, "calls of HIGH meanwhile", len(high), 100)
 }
 
-// Row 23: a trigger with quiet waits until no change was stored for that time, and then refreshes
-// its target once.
+// Row 23 of the capability matrix: a trigger with `quiet: 5s` waits until no change was stored for
+// 5 s. Then it refreshes its target once.
 func TestMatrix_TriggerWaitsForQuiet(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -256,7 +257,7 @@ prefetch:
 	equal(t, "refreshes of the target", len(m.matching(pathPrefix("/general/a"))), 1)
 }
 
-// Row 37: with an idle budget the adaptive schedule shortens the intervals of entities that nobody
+// Row 37 of the capability matrix: with an idle budget the adaptive schedule shortens the intervals of entities that nobody
 // reads, down to minInterval.
 func TestMatrix_AdaptiveUsesAnIdleBudget(t *testing.T) {
 	t.Parallel()
@@ -265,7 +266,7 @@ func TestMatrix_AdaptiveUsesAnIdleBudget(t *testing.T) {
 	m := newMatrixSite(t, `
 quota: {policies: [{name: second, limit: 100, window: 1s}]}
 facets:
-  item: {documents: {item: {path: "/item/{key}"}}, freshFor: 1h, cooldown: {automatic: 1s, manual: 1s}}
+  item: {documents: {item: {path: "/item/{key}"}}, freshFor: 1h, cooldown: 1s}
 prefetch:
   facets:
     item: {mode: adaptive, minInterval: 1m}

@@ -41,8 +41,8 @@ func (h *hostileClient) act() {
 	}
 }
 
-// Whatever the hostile client sends, the honest client keeps its exact count of requests and its
-// share. The hostile client never exceeds its own share.
+// The honest client keeps its exact count of requests and its share, with any input of the hostile
+// client. The hostile client never exceeds its own share.
 func TestClientScripts_IsolateAHostileClient(t *testing.T) {
 	bound := clientBound{max: 20, min: 3, active: time.Minute, newKeys: 50, newKeyInterval: time.Hour}
 	eachClients(t, bound, func(c *clients) {

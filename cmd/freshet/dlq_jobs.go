@@ -146,8 +146,8 @@ func (p *program) startJob(cmd *cobra.Command, d *deadLetterFilter, order map[st
 	return p.followJob(ctx, api, j)
 }
 
-// printPlan prints the number of dead letters by reason and facet, and what the job will do with
-// them.
+// printPlan prints the number of dead letters by reason and facet, and the action of the job for each
+// group.
 func (p *program) printPlan(plan dlq.Plan) error {
 	rows := [][]string{{"COUNT", "REASON", "FACET", "ACTION"}}
 	for _, r := range plan.Routes {

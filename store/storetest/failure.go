@@ -134,7 +134,7 @@ func testSuccessEndsFailure(b suite) {
 func testFailureSurvivesOtherWrites(b suite) {
 	b.write(one(store.Changed), content(entity, 5, "x"))
 	b.fail(failing(entity, 9))
-	// The late result of an earlier fetch does not delete the status, whatever the result is.
+	// The late result of an earlier fetch does not delete the status, with any result.
 	b.write(one(store.Changed), content(entity, 7, "y"))
 	b.write(one(store.Touched), content(entity, 8, "y"))
 	b.write(one(store.Superseded), content(entity, 6, "z"))
