@@ -21,7 +21,7 @@ const ms = time.Millisecond
 type redisDouble struct {
 	mu      sync.Mutex
 	demands []demand
-	texts   []string        // encoded quotas
+	texts   []string        // encoded quotas that the limiter sent
 	at      []time.Duration // time of each call to Redis since the start
 	start   time.Time
 	answer  func(n int, d demand) (grant, error)

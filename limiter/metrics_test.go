@@ -40,7 +40,7 @@ func TestMetrics_RateIsThatOfTheLastSecond(t *testing.T) {
 	if n := s.last(at.Add(9 * time.Second)); n != 0 {
 		t.Errorf("got %d calls of an old second, want 0", n)
 	}
-	s.count(at) // the clock was set back
+	s.count(at) // this call has an earlier time, because the clock was set back
 	if n := s.last(at.Add(time.Second)); n != 1 {
 		t.Errorf("got %d calls after the clock was set back, want 1", n)
 	}

@@ -76,7 +76,7 @@ type world struct {
 	redis   *miniredis.Miniredis
 	script  acquireFunc
 	outside *outside
-	usage   bool // the day's count is stored durably
+	usage   bool // if set, the day's count is stored durably
 	fails   int  // failures per 1,000 calls to Redis and per 100 calls to Usage
 	manners int  // permits per 1,000 that callers release, spend late, or spend after a suspension
 	demand  struct {
@@ -93,7 +93,7 @@ type world struct {
 	backedOff                            bool
 
 	mu          sync.Mutex
-	skew        time.Duration // offset of Redis' clock
+	skew        time.Duration // offset of Redis' clock from the simulated time
 	unreachable time.Time     // Redis is unreachable until this time
 	states      []state
 	settings    []setting

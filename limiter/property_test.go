@@ -143,7 +143,7 @@ func chance(r *rand.Rand, n int) bool { return r.IntN(n) == 0 }
 
 // event is one fault or change in a run.
 type event struct {
-	at   time.Duration // since the start
+	at   time.Duration // time of the event, since the start of the run
 	name string
 	act  func()
 }
@@ -235,7 +235,7 @@ func (w *world) play(t *testing.T) {
 	sleep(time.Until(w.midnight.Add(-w.trial.before)))
 	w.start = time.Now()
 	w.settings = []setting{{at: w.start.Add(-time.Hour), config: w.trial.config}}
-	w.count = Count{DayEnd: w.midnight, At: w.redisNow()} // a saved count exists, as if the source had run before
+	w.count = Count{DayEnd: w.midnight, At: w.redisNow()} // a saved count of the day exists, as if the source had run before
 	w.calm = w.start.Add(w.trial.busy)
 	for range 1 + w.rng.IntN(3) {
 		w.begin()
@@ -263,7 +263,7 @@ func (w *world) lose() {
 	w.forget(w.start, 0)
 }
 
-// failover restores an older state with another replication ID.
+// failover replaces the state in Redis by an older one, with another replication ID.
 func (w *world) failover(age time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

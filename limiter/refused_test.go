@@ -87,7 +87,7 @@ func TestBackOff_ReleasesSlotsAndTellsRedis(t *testing.T) {
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		got := make(chan *Permit)
 		go func() { got <- mustAcquire(t, l, schemas.Low) }()
-		synctest.Wait() // the caller's slot is in 50 ms
+		synctest.Wait() // now the caller waits for its slot, which is in 50 ms
 		l.BackOff(2*time.Second, time.Now())
 		p := <-got
 		if at := time.Since(r.start); at < 2*time.Second || at > 2100*ms || !p.Spend() {

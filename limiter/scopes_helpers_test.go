@@ -50,7 +50,7 @@ type answered struct {
 	notices []announced.Notice
 	takes   time.Duration
 	refused bool
-	then    func() // called at the time of the response
+	then    func() // this function is called at the time of the response
 }
 
 type sentCall struct {
@@ -202,7 +202,7 @@ func (f *callers) one(m *member, lane schemas.Lane, call Call) (a answered, cred
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-m.ctx.Done(): // the process crashed; the upstream continues
+	case <-m.ctx.Done(): // the process has crashed, but the upstream continues with the call
 		<-timer.C
 		f.made(a)
 		return a, ""

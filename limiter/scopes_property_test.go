@@ -284,7 +284,7 @@ func (j *scopesJudge) call(f *callers, m *member, lane schemas.Lane, call Call) 
 	sleep(a.takes)
 	f.made(a)
 	if m.ctx.Err() != nil {
-		return // the process has crashed
+		return // the process has crashed, so it does not report the end of the call
 	}
 	sleep(f.span(0, 40*ms))
 	switch {

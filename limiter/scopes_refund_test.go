@@ -21,7 +21,7 @@ type backRig struct {
 	limiter *Limiter
 	line    *queue
 	bucket  *bucket
-	reach   time.Duration // the limit must hold in each period of this length (window + V + J)
+	reach   time.Duration // the limit must hold in each period of this length: window + a permit's lifetime + jitter
 	back    string        // format of the bucket event that refunds one unit of a slot
 	calls   int
 }

@@ -120,7 +120,7 @@ func work(j job) error {
 		return err
 	}
 	w.limiter = l
-	ctx := context.Background() // never cancelled, because the process is killed
+	ctx := context.Background() // this context is never cancelled, because the test kills the process
 	go func() { _ = l.Run(ctx) }()
 	for range j.High {
 		go w.call(ctx, schemas.High, j.Upstream)

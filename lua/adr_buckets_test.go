@@ -99,7 +99,7 @@ func TestADRBuckets_TrustTheCallersClock(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 
 	ahead := newBuckets(t, rdb)
-	ahead.admits(10*time.Second, true) // one caller's clock is 10 s ahead
+	ahead.admits(10*time.Second, true) // one call of a caller whose clock is 10 s ahead
 	admitted := 0
 	for ms := range 500 {
 		if ahead.admits(time.Duration(ms)*time.Millisecond, true) {
@@ -211,7 +211,7 @@ func TestADRBuckets_ForgetWindowsLongerThanTheirTTL(t *testing.T) {
 	t.Parallel()
 	rdb, m := servicetest.MiniRedis(t)
 	a := newBuckets(t, rdb)
-	a.size, a.rate = 40, 40./60 // 40 calls per minute
+	a.size, a.rate = 40, 40./60 // a limit of 40 calls per minute
 	admitted := 0
 	for at := time.Duration(0); at < time.Minute; at += 2100 * time.Millisecond {
 		admitted += a.drain(at, 1000)
@@ -241,7 +241,7 @@ func TestADRBuckets_HaveNoDay(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	a := newBuckets(t, rdb)
 	admitted := 0
-	for at := time.Duration(0); at < 24*time.Hour; at += 4 * time.Hour { // requests during one second every four hours
+	for at := time.Duration(0); at < 24*time.Hour; at += 4 * time.Hour { // every four hours, callers request calls for one second
 		for ms := time.Duration(0); ms < time.Second; ms += 100 * time.Millisecond {
 			admitted += a.drain(at+ms, 46)
 		}

@@ -246,7 +246,7 @@ func TestClientCounts_HoldUnderRandomFaults(t *testing.T) {
 			case 0, 1:
 				n := 1 + rng.IntN(12)
 				asked := requests("K", next, next+n)
-				if rng.IntN(5) == 0 && next > 0 { // a repeated member counts once
+				if rng.IntN(5) == 0 && next > 0 { // a member that is repeated in one call counts once
 					asked = append(asked, asked[0])
 				}
 				next += n
@@ -271,7 +271,7 @@ func TestClientCounts_HoldUnderRandomFaults(t *testing.T) {
 				if got := c.release(id, append(ended, append(ended, "0 character/unknown")...)...); got != len(ended) {
 					t.Fatalf("seed %d, step %d: released %d, want %d", seed, step, got, len(ended))
 				}
-			default: // time passes without releases, as after a crash
+			default: // time passes without releases, as after a crash of the worker
 				now = now.Add(time.Duration(rng.IntN(20_000)) * time.Millisecond)
 				m.SetTime(now)
 			}

@@ -346,7 +346,7 @@ func randomSequence(e entity, seed uint64) {
 			switch rng.IntN(4) {
 			case 0: // the publish failed
 				e.rollback(r.number)
-			case 1: // acknowledged, and the producer crashes before confirming
+			case 1: // Kafka acknowledges the record, and the producer crashes before it confirms the lock
 				topics = append(topics, r)
 				waiting = append(waiting, accepted{r.asked, true})
 			default:
@@ -374,7 +374,7 @@ func randomSequence(e entity, seed uint64) {
 			} else {
 				topics = slices.DeleteFunc(topics, func(o record) bool { return o == r })
 			}
-		case 5: // a fetch is written, and perhaps settled
+		case 5: // a worker writes the snapshot of a fetch, and perhaps settles the fetch
 			if len(fetches) == 0 {
 				continue
 			}

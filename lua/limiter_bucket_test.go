@@ -62,7 +62,7 @@ type bucket struct {
 
 type grant struct {
 	now                     int64   // Redis' clock in us
-	high, low               []int64 // slots, in us by Redis' clock
+	high, low               []int64 // granted slots, in us by Redis' clock
 	backHigh, backLow       int64   // us until the caller should call again; 0: nothing rejected
 	refusalHigh, refusalLow int64
 	used                    int64 // calls counted in the current day
@@ -304,7 +304,7 @@ func (b bucket) awake() {
 // process is a caller with waiters. It calls the script again at the time that the last reply
 // named.
 type process struct {
-	high, low int   // waiters
+	high, low int   // numbers of waiters
 	at        int64 // time at which the process next calls the script, by Redis' clock in us
 }
 

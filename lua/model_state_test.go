@@ -73,7 +73,7 @@ type flight struct {
 	disowned bool
 }
 
-// queued is a record in a topic that is not committed.
+// queued is a record in a topic whose offset no worker has committed.
 type queued struct {
 	n      number
 	strict bool

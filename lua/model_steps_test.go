@@ -250,7 +250,7 @@ func (m *model) verdict(s *state, l laneID, n, read number) string {
 	return "PROCEED"
 }
 
-// satisfied performs the side effects when a record is skipped as SATISFIED.
+// satisfied changes the state as the scripts do when they skip a record as SATISFIED.
 func (m *model) satisfied(s *state, read number, writesDone bool) {
 	done := max(s.done, read)
 	if done >= s.stored {

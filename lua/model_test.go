@@ -1,7 +1,7 @@
 package lua_test
 
 import (
-	cli "flag" // this package has a helper named flag
+	cli "flag" // renamed, because this package has a helper named flag
 	"testing"
 	"time"
 )
