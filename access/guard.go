@@ -202,7 +202,7 @@ func (g *Guard) reportAge(before bool) bool {
 	case tooOld && !before:
 		g.log.Error("api keys are outdated: requests with admin keys get 503; after max_age other requests with keys get 503 too", "age", age.Round(time.Second), "max_age", g.config.MaxAge.APIKeys)
 	case before && !tooOld:
-		g.log.Info("api keys read again", "age", age.Round(time.Second))
+		g.log.Info("api keys up to date again", "age", age.Round(time.Second))
 	}
 	return tooOld
 }

@@ -269,7 +269,7 @@ facets:
   item: {documents: {item: {path: "/item/{key}"}}, freshFor: 1h, cooldown: 1s}
 prefetch:
   facets:
-    item: {mode: adaptive, minInterval: 1m}
+    item: {mode: adaptive, minInterval: 1m, cooldown: {automatic: 1s, manual: 1s}}
 `, nil)
 	_, err := m.Scheduler(t.Context(), "scheduler")
 	m.check(err)

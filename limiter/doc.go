@@ -40,7 +40,7 @@
 //	window, limit up to 99       sliding-window log of slots           R
 //	calendar day                 counter; LOW is paced                 D
 //	window with scope or costs   sliding-window log of units           S
-//	restore, countedStatuses     leaky bucket                          G
+//	restore, error budget        leaky bucket                          G
 //	minInterval                  time of the next slot                 P
 //	reported                     remaining units, as reported          N
 //	window: in-flight            set of tickets, queue of processes    C
@@ -69,8 +69,8 @@
 //
 // A reported limit admits a call while the lowest remaining value reported in this
 // window, minus the units in flight, is sufficient. An in-flight slot is held until
-// its call ends or its lease expires. Processes that wait for one form a queue in
-// Redis, HIGH first, and a wake-up message names the first of them.
+// its call ends or its lease expires. Processes that wait for such a slot are in a queue
+// in Redis, HIGH first, and a wake-up message names the first of them.
 //
 // # Proof of the limit
 //

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/freshet/freshet/observe"
 )
 
 const (
@@ -28,7 +30,7 @@ func (l *Limiter) follow(ctx context.Context) {
 	tick := time.NewTicker(settingsInterval)
 	defer tick.Stop()
 	now := time.Now()
-	f := follower{l: l, config: l.deps.config, revision: -1, failing: map[string]bool{}, savedAt: now, jitterCheckedAt: now, reportedAt: now}
+	f := follower{l: l, config: l.deps.config, revision: -1, savedAt: now, jitterCheckedAt: now, reportedAt: now}
 	f.readSettings(ctx)
 	for {
 		select {
@@ -61,23 +63,33 @@ type follower struct {
 	config          Config // the configuration with the last valid override
 	stopped         bool
 	revision        int64
-	spread          time.Duration   // measured jitter for which the quota was lowered; 0: not lowered
-	failing         map[string]bool // actions whose failure was logged
-	savedAt         time.Time       // when the day's count was last saved, or last had no change to save
+	spread          time.Duration // measured jitter for which the quota was lowered; 0: not lowered
+	conditions      observe.Conditions
+	savedAt         time.Time // when the day's count was last saved, or last had no change to save
 	saved           Count
 	jitterCheckedAt time.Time
 	reportedAt      time.Time
 }
 
-// logCondition logs the first failure of an action, and its next success.
-func (f *follower) logCondition(action string, err error) {
-	switch {
-	case err != nil && !f.failing[action]:
-		f.l.log.Warn("limiter action failed; the last known value is used", "action", action, "err", err)
-	case err == nil && f.failing[action]:
-		f.l.log.Info("limiter action restored", "action", action)
+var (
+	conditionSettings = observe.Condition{
+		Failing: "quota settings not read from the database; the last ones stay in effect", Recovered: "quota settings read again",
 	}
-	f.failing[action] = err != nil
+	conditionDayRead = observe.Condition{
+		Failing: "saved day count not read from the database; reading is retried", Recovered: "saved day count read",
+	}
+	conditionDaySave = observe.Condition{
+		Failing: "day count not saved in the database; saving is retried", Recovered: "day count saved again",
+	}
+)
+
+// logCondition logs the first failure of a condition, and its end.
+func (f *follower) logCondition(cond observe.Condition, err error) {
+	if err != nil {
+		f.conditions.Warn(f.l.log, cond, err)
+		return
+	}
+	f.conditions.Resolved(f.l.log, cond)
 }
 
 // readSettings reads and applies the newest override. If its quota is invalid, the quota stays
@@ -90,7 +102,7 @@ func (f *follower) readSettings(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	o, revision, err := l.deps.Settings.Quota(ctx, l.source)
-	f.logCondition("read the settings", err)
+	f.logCondition(conditionSettings, err)
 	if err != nil || revision == f.revision {
 		return
 	}
@@ -151,7 +163,7 @@ func (f *follower) restoreDayCount(ctx context.Context) {
 		defer cancel()
 		var err error
 		c, err = l.deps.Usage.Used(ctx, l.source, quota.day.policy.Name)
-		f.logCondition("read the saved day count", err)
+		f.logCondition(conditionDayRead, err)
 		if err != nil {
 			return // when Redis next rejects a call because the count is missing, the follower reads the count again
 		}
@@ -180,7 +192,7 @@ func (f *follower) saveDayCount(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	err := l.deps.Usage.SetUsed(ctx, l.source, quota.day.policy.Name, c)
-	f.logCondition("save the day count", err)
+	f.logCondition(conditionDaySave, err)
 	now := time.Now()
 	if err == nil {
 		f.savedAt, f.saved = now, c

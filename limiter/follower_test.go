@@ -239,12 +239,12 @@ func TestFollower_LogsFailureAndRecoveryOnce(t *testing.T) {
 		s.fail(nil)
 		u.fail(nil)
 		elapse(10 * time.Second)
-		for _, action := range []string{"read the settings", "save the day count"} {
-			if n := strings.Count(log.String(), `msg="limiter action failed; the last known value is used" source=nexon action="`+action); n != 1 {
-				t.Errorf("%q was logged %d times, want 1:\n%s", action, n, log.String())
-			}
-			if n := strings.Count(log.String(), `msg="limiter action restored" source=nexon action="`+action); n != 1 {
-				t.Errorf("recovery of %q was logged %d times, want 1:\n%s", action, n, log.String())
+		for _, message := range []string{
+			"quota settings not read from the database; the last ones stay in effect", "quota settings read again",
+			"day count not saved in the database; saving is retried", "day count saved again",
+		} {
+			if n := strings.Count(log.String(), `msg="`+message+`" source=nexon`); n != 1 {
+				t.Errorf("message %q: got %d times, want 1:\n%s", message, n, log.String())
 			}
 		}
 	})

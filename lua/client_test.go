@@ -246,7 +246,7 @@ func TestClientCounts_HoldUnderRandomFaults(t *testing.T) {
 			case 0, 1:
 				n := 1 + rng.IntN(12)
 				asked := requests("K", next, next+n)
-				if rng.IntN(5) == 0 && next > 0 { // a member that is repeated in one call counts once
+				if rng.IntN(5) == 0 && next > 0 { // a request that is named twice in one script call counts once
 					asked = append(asked, asked[0])
 				}
 				next += n

@@ -88,7 +88,7 @@ func TestFastPath_DecidesAsTheFullPath(t *testing.T) {
 					c.advance(12 * second)
 				}
 				if rng.IntN(50) == 0 {
-					other := b // another caller of the same source, which has a rate cap for LOW
+					other := b // another process of the same source, whose configuration has a rate cap for LOW
 					other.rateCap = digits(20_000, 20_000, c.us())
 					other.acquire(0, 2)
 				}

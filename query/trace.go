@@ -59,7 +59,7 @@ func (s *Server) limitTrace(r *http.Request, client access.Client) {
 }
 
 // startSpan starts the span of a request, in the trace of the client if it sent one. It is
-// called only after the client is authorized, so that unauthorized clients can't cause traces.
+// called only after the client is authorized, so that unauthorised clients can't cause traces.
 func (s *Server) startSpan(c echo.Context) {
 	r := c.Request()
 	method, route := knownMethod(r.Method), c.Path()

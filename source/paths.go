@@ -15,10 +15,10 @@ type pathNode struct {
 	within  bool // keep only the selected parts of the value
 	ignored bool
 	named   map[string]*pathNode
-	other   *pathNode // state below a name that is not in named
+	other   *pathNode // node for member names that `named` does not contain
 }
 
-// keepAll is the state that keeps every value.
+// keepAll is the node below which every value of a document is kept.
 var keepAll = func() *pathNode {
 	n := &pathNode{kept: true}
 	n.other = n

@@ -35,7 +35,8 @@ type policy struct {
 	strict     bool          // the policy charges refused calls too
 }
 
-// short is the length below which windows are not accelerated.
+// short is the length below which windows keep their real length. A test run shortens longer
+// windows by the factor `speed`, to see several of them in a minute.
 const short = 10 * time.Second
 
 // policyMaker creates the policies of one upstream. It also holds the upstream's random source
