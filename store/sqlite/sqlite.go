@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/url"
+	"strings"
 
 	"github.com/pressly/goose/v3"
 	_ "modernc.org/sqlite" // SQLite in Go, without cgo
@@ -27,8 +28,8 @@ type Store struct {
 	get *sql.Stmt
 }
 
-// Open opens the database file at path and applies all migrations. If path is empty, the database
-// is in memory and is lost on Close.
+// Open opens the database file at path and applies missing migrations. If path is empty, the
+// database is in memory and is lost on Close.
 func Open(ctx context.Context, path string) (*Store, error) {
 	// A database in memory exists only while a connection to it is open. database/sql may close its
 	// connection when a call is cancelled, so a second connection (keeper) stays open.
@@ -49,7 +50,11 @@ func Open(ctx context.Context, path string) (*Store, error) {
 			err = s.keeper.PingContext(ctx)
 		}
 	}
-	if err == nil {
+	switch {
+	case err != nil:
+	case path == "":
+		err = createTables(ctx, db)
+	default:
 		err = migrate(ctx, db)
 	}
 	if err == nil {
@@ -61,8 +66,35 @@ func Open(ctx context.Context, path string) (*Store, error) {
 	return s, nil
 }
 
+func migrations() (fs.FS, error) { return fs.Sub(schemas.Migrations, "migrations/sqlite") }
+
+// createTables runs the Up part of all migrations in a new database. A database in memory is always
+// new, so it needs no table of applied migrations, and no parser that splits the scripts.
+func createTables(ctx context.Context, db *sql.DB) error {
+	scripts, err := migrations()
+	if err != nil {
+		return err
+	}
+	names, err := fs.Glob(scripts, "*.sql") // in the order of their numbers
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		text, err := fs.ReadFile(scripts, name)
+		if err != nil {
+			return err
+		}
+		up, _, _ := strings.Cut(string(text), "-- +goose Down")
+		if _, err := db.ExecContext(ctx, up); err != nil {
+			return fmt.Errorf("run migration %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// migrate applies the migrations that the database file lacks.
 func migrate(ctx context.Context, db *sql.DB) error {
-	scripts, err := fs.Sub(schemas.Migrations, "migrations/sqlite")
+	scripts, err := migrations()
 	if err != nil {
 		return err
 	}

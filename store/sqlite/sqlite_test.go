@@ -4,6 +4,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -60,6 +61,36 @@ func TestOpen_FileKeepsSnapshotsMemoryDoesNot(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+	}
+}
+
+func TestOpen_MemoryHasTheSchemaOfAFile(t *testing.T) {
+	schemaOf := func(path string) (all []string) {
+		s, err := Open(t.Context(), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = s.Close() }()
+		rows, err := s.db.QueryContext(t.Context(), "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND tbl_name NOT LIKE 'goose%' AND tbl_name NOT LIKE 'sqlite%' ORDER BY name")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = rows.Close() }()
+		for rows.Next() {
+			var text string
+			if err := rows.Scan(&text); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, text)
+		}
+		if err := rows.Err(); err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	file, memory := schemaOf(filepath.Join(t.TempDir(), "f.db")), schemaOf("")
+	if len(file) == 0 || !slices.Equal(memory, file) {
+		t.Errorf("schema in memory: got %q, want that of a file, %q", memory, file)
 	}
 }
 
