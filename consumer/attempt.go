@@ -47,6 +47,9 @@ var (
 	errBreakerOpen = errors.New("the circuit breaker of the source is open")
 )
 
+// beginRetryDelay is the delay before the next attempt after errBeginFailed.
+const beginRetryDelay = time.Second
+
 // maxLapsedPermits is how many permits of one call may expire unspent. If more do, Redis answers
 // too slowly, and further permits would only use up the quota.
 const maxLapsedPermits = 5

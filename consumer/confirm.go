@@ -326,6 +326,11 @@ func (w *Worker) askKnownGood(ctx, hard context.Context, k *knownGood, q faultQu
 		credential = q.credential
 	}
 	o, called := w.fetchKnownGood(ctx, hard, k, credential, false)
+	// A call that could not be started says nothing about the upstream. On a busy machine its permit
+	// expires, and while a request of the known-good entity is processed, the call must wait for it.
+	for !called && !w.permits.BreakerOpenSince(time.Now()) && sleep(ctx, beginRetryDelay) {
+		o, called = w.fetchKnownGood(ctx, hard, k, credential, false)
+	}
 	subject := evidenceOf(o)
 	switch {
 	case !called:

@@ -168,3 +168,31 @@ func TestConfirmingCall_ObeysRetryAfter(t *testing.T) {
 		t.Errorf("reported: got %q, want first %q", got, want)
 	}
 }
+
+// The confirming call cannot be started at first, for example because its permits expire on a busy
+// machine. It is repeated, so that the failure is still attributed to its entity.
+func TestConfirmingCall_IsRepeatedUntilStarted(t *testing.T) {
+	r := newRig(t)
+	r.facet(func(f *source.Facet) { f.Retry = nil })
+	r.upstreamOf(func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Query().Get("ocid") == "bad" {
+			r.requests.noBegin.Store(true)
+			w.WriteHeader(http.StatusUnprocessableEntity)
+			return
+		}
+		_, _ = w.Write([]byte(`{"a":1}`))
+	}, func(*source.Config) {})
+	r.work(schemas.High)
+	r.enqueue("good", schemas.High, schemas.CacheMiss)
+	r.untilStored("good")
+	r.untilCommitted(schemas.High)
+	r.enqueue("bad", schemas.High, schemas.CacheMiss)
+	for n := range int64(2) { // the dead letter follows after the second failed call
+		r.until("a confirming call that cannot be started", func() bool { return r.requests.tries.Load() > n })
+		r.requests.noBegin.Store(false)
+	}
+	r.untilCommitted(schemas.High)
+	if n := len(r.deadLetters()); n != 1 {
+		t.Errorf("dead letters: got %d, want 1", n)
+	}
+}

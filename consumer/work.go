@@ -114,7 +114,7 @@ func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 		return decision{requeue: true}
 	case errors.Is(err, errBeginFailed):
 		w.conditions.Warn(w.log, failedOperation(opBegin), err)
-		return decision{wait: time.Second}
+		return decision{wait: beginRetryDelay}
 	case err != nil:
 		return end() // ctx or the assignment ended; the record stays uncommitted, and a worker reads it again
 	}
