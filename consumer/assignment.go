@@ -125,7 +125,7 @@ func (a *assignment) revoked(ctx context.Context, c *kgo.Client, removed map[str
 	limit, cancel := context.WithTimeout(ctx, a.revokeTimeout)
 	defer cancel()
 	var sent []<-chan struct{}
-	for _, l := range flatten(taken) { // close all ledgers before waiting for the first
+	for _, l := range flatten(taken) { // close all ledgers first, so that no ledger allows new calls during the wait for another one
 		sent = append(sent, l.close())
 	}
 	for _, ended := range sent {

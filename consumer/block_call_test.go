@@ -62,7 +62,8 @@ func TestBlockCall_SurvivesWorkerKilledBeforeCommit(t *testing.T) {
 	r := newRig(t)
 	refused := r.refuseOne()
 	result := r.enqueue("a", schemas.High, schemas.CacheMiss)
-	// The killed worker has started the fetch, was refused, and has stored the status.
+	// The killed worker has started the fetch, the upstream has refused its call, and the worker has
+	// stored the scheduled retry.
 	request := schemas.UpdateRequest{Entity: entity("a"), Version: result.Number, Lane: schemas.High}
 	_, number, err := r.requests.Begin(t.Context(), request, 0)
 	if err != nil {

@@ -59,7 +59,7 @@ func (b *memoryBudget) acquire(ctx context.Context, client string, n int64) erro
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	select {
-	case <-r.ready: // n bytes were granted just before ctx ended, so they are returned
+	case <-r.ready: // the n bytes were granted just before ctx ended, so give them back to the budget
 		b.used -= n
 	default:
 		b.waiting.Remove(element)

@@ -35,7 +35,7 @@ func TestSizeEstimates_RiseAtOnceAndFallSlowly(t *testing.T) {
 func TestMemoryBudget_AdmitsInOrderAndAlwaysOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newMemoryBudget(100)
-		if err := b.acquire(t.Context(), "", 1000); err != nil { // 1000 exceeds the limit of 100, as the only reservation may
+		if err := b.acquire(t.Context(), "", 1000); err != nil { // 1000 bytes exceed the limit of 100, but there is no other reservation, so they are granted
 			t.Fatal(err)
 		}
 		order := make(chan int64, 3)
@@ -54,7 +54,7 @@ func TestMemoryBudget_AdmitsInOrderAndAlwaysOne(t *testing.T) {
 		if got := <-order; got != 60 || len(order) != 0 {
 			t.Errorf("%d was admitted first, %d others", got, len(order))
 		}
-		b.resize(60, 70) // the body is larger than its reservation; the next waiter needs 50 bytes, so it still waits
+		b.resize(60, 70) // enlarge the reservation from 60 to 70 of the 100 bytes; the next waiter needs 50 bytes, so it still waits
 		synctest.Wait()
 		if len(order) != 0 {
 			t.Error("a smaller reservation was granted first, want the queue order")
@@ -120,7 +120,7 @@ func TestMemoryBudget_IsFreeAfterAllReleases(t *testing.T) {
 func TestReservation_OneAtATimeExceedsTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newMemoryBudget(100)
-		const entities, each = 8, 60 // each: bytes of one entity's body, whose estimate is 10
+		const entities, each = 8, 60 // each entity has a body of 60 bytes, but reserves only 10 bytes at first
 		var most int64
 		var mu sync.Mutex
 		var wg sync.WaitGroup

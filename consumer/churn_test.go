@@ -164,8 +164,8 @@ func (s *churn) join() {
 	s.members = append(s.members, m)
 }
 
-// leave stops a random member, which leaves the group cleanly. The channel is closed when it has
-// stopped.
+// leave stops a random member, which leaves the group cleanly. The returned channel is closed when
+// the member has stopped.
 func (s *churn) leave() (left <-chan struct{}) {
 	i := s.rng.IntN(len(s.members))
 	m := s.members[i]

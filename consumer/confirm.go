@@ -21,7 +21,7 @@ const (
 	// confirmEntities is how many known-good entities must fail before a failure is attributed to
 	// the source or scope (sharedFault).
 	confirmEntities = 2
-	// confirmDelay is how long a run waits before its first confirming call. If an ordinary call
+	// confirmDelay is the wait before the first of several confirming calls. If an ordinary call
 	// succeeds in that time, no confirming call is necessary.
 	confirmDelay = 50 * time.Millisecond
 	// maxScopes is the maximum number of entries in Health.refused, and in Health.runs.
@@ -34,11 +34,11 @@ type knownGood struct {
 	entity schemas.Entity
 	params map[string]string
 	stored store.State
-	failed bool // it has failed since its last successful call
+	failed bool // a call of this entity has failed since the entity's last successful call
 }
 
-// refusals holds the entities that were refused in one scope since the last successful call in that
-// scope.
+// refusals holds the entities whose calls the upstream refused in one scope since the last successful
+// call in that scope.
 type refusals struct{ entities map[schemas.Entity]struct{} }
 
 // verdict is the cause to which a failure is attributed.
@@ -93,7 +93,7 @@ func (h *Health) recordKnownGood(t *task, answered bool) {
 		f.known = f.known[:min(len(f.known), maxKnownGood)]
 	case len(f.known) < maxKnownGood:
 		f.known = append(f.known, k)
-	default: // the list is full: only its back half takes entities with answered = false
+	default: // the list is full: an entity that the upstream has not just answered replaces a random one in the list's back half
 		f.known[maxKnownGood/2+rand.IntN(maxKnownGood/2)] = k //nolint:gosec // not a secret
 	}
 }

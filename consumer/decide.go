@@ -139,7 +139,7 @@ func decide(o source.Outcome, t attemptHistory, d diagnosis, v verdict) decision
 		case o.Block == source.BlockCall && requested > 0:
 			return decision{next: stepScheduleRetry, wait: max(requested, minCallDelay), reason: schemas.Outage}
 		case o.Class == source.Quota && v == entityFault:
-			counted.wait = outageDelay // delay the retry: the other entity may have succeeded only because a pause of the upstream had just ended
+			counted.wait = outageDelay // delay the retry: the entity whose success led to this verdict may have succeeded only because the quota had just recovered
 			return counted
 		case o.Block == source.BlockCall || v == entityFault:
 			return counted
@@ -169,8 +169,8 @@ func decide(o source.Outcome, t attemptHistory, d diagnosis, v verdict) decision
 	return outage
 }
 
-// decideRefusal returns the decision about a call that was refused for its credential or quota, if
-// the refusal concerns more than the entity.
+// decideRefusal returns the decision about a call that the upstream refused for its credential or
+// quota, if the refusal concerns more than the entity.
 func decideRefusal(o source.Outcome, t attemptHistory, requested time.Duration) decision {
 	pause, maxPause := requested, max(requested, maxBlockFor(o.Wait))
 	if o.Class == source.AuthRefused {

@@ -41,8 +41,8 @@ type Permits interface {
 	// Reacquire waits for a permit like Acquire, but the caller gets the next permit before all
 	// others. It is meant for callers whose permit expired unspent, and for probes.
 	Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (Permit, error)
-	// BackOff stops all calls to the source for d, because a call that was sent at time `sent` was
-	// refused. If d is 0 the upstream named no duration, and the implementation chooses one.
+	// BackOff stops all calls to the source for d, because the upstream refused a call that was sent
+	// at time `sent`. If d is 0 the upstream named no duration, and the implementation chooses one.
 	BackOff(d time.Duration, sent time.Time)
 	// OpenBreaker opens the source's circuit breaker, because a call that was sent at time `sent`
 	// failed for a reason that concerns all entities. The first probe is allowed after the duration
@@ -86,8 +86,8 @@ type Permit interface {
 	// has arrived.
 	ReportEnd(e source.CallResult)
 	// OpenScopeBreaker opens the breaker of the call's scope ("endpoint", "resource" or
-	// "credential"), because the call was refused: for the duration `first`, and longer after each
-	// further refusal, up to `most`. If first is 0, the implementation chooses a duration.
+	// "credential"), because the upstream refused the call: for the duration `first`, and longer
+	// after each further refusal, up to `most`. If first is 0, the implementation chooses a duration.
 	OpenScopeBreaker(scope string, first, most time.Duration)
 	// ReportSuccess closes the breakers of the call's scopes. It is called after each
 	// successful call.

@@ -19,7 +19,7 @@ import (
 type task struct {
 	record   *kgo.Record
 	ledger   *ledger
-	client   string        // schemas.ClientID; empty without a client
+	client   string        // schemas.ClientID of the request's client; empty if the request names no client
 	releases *releaseQueue // the task's request is added here when it ends; nil if the request is not counted as outstanding
 	request  schemas.UpdateRequest
 	params   map[string]string // params of the request, completed by the entity's registered params
@@ -86,8 +86,8 @@ func (k *entityQueues) tryEnter(t *task) bool {
 	return true
 }
 
-// leave ends a task and returns the next task of its entity, or nil. The next task inherits the
-// failed number and the snapshot version that this task has stored.
+// leave ends a task and returns the next task of its entity, or nil. If the ended task has stored a
+// failure or a snapshot, leave copies its failedNumber or stored.Version to the next task.
 func (k *entityQueues) leave(t *task) *task {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -237,7 +237,7 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 		}
 		if verdicts[i] == schemas.Proceed && t.facet.Conditional {
 			if t.plan, err = w.planFor(t); err != nil {
-				return nil, err // cannot happen: the same calls were planned before, only without a validator
+				return nil, err // no error can happen here: the same calls were planned before, only without the stored ETag and time
 			}
 		}
 	}

@@ -89,15 +89,15 @@ func (w *Worker) fail(ctx context.Context, t *task, f failure, before store.Stat
 	row.State, row.Rounds = store.Failed, 0
 	row.Until = now.Add(t.facet.FailedFor)
 	if before.State != store.Failed || !now.Before(before.Until) {
-		row.Failures++ // a failure counts only after the hold of the previous one: requests that bypass a hold add none
+		row.Failures++ // counts toward suspendAfter, unless the hold of the previous failure lasts, as for a failed replay during that hold
 	}
 	switch {
 	case !w.owns(t):
 		row.State = ""
 	case t.facet.FailedFor == 0 && before.State == "":
-		row.State = "" // no status row: the facet is not configured here (FailedFor is 0), and nothing retries the entity
+		row.State = "" // store no status, because this process has no such facet in its configuration (FailedFor is 0), and no retry of the entity is stored
 	case t.facet.FailedFor == 0 || row.Failures >= suspendAfter || before.State == store.Suspended:
-		row.State, row.Until = store.Suspended, time.Time{} // an entity of a facet that is no longer configured is suspended too, which ends its retries
+		row.State, row.Until = store.Suspended, time.Time{} // suspend the entity also if its facet was removed from the configuration (FailedFor is 0), because that ends its stored retries
 	}
 	deadLetter.Entity = schemas.Entity{Source: w.source.Name()}
 	if w.owns(t) {
@@ -193,5 +193,5 @@ func (w *Worker) endIfHeld(ctx context.Context, t *task, f failure, before store
 	if w.settle(ctx, []schemas.End{end}) == nil {
 		w.skip(t, schemas.Failed)
 	}
-	return true // also if settling failed: the record then stays uncommitted and is read again
+	return true // true also if settling failed, because the record then stays uncommitted and is read again
 }

@@ -122,7 +122,7 @@ func TestNotReady_WaitsWithoutCountingFailure(t *testing.T) {
 	r.fault(simulator.NotReady, "")
 	r.work(schemas.Low)
 	r.enqueue("a", schemas.Low, schemas.Prefetch)
-	for range 5 { // more often than the facet has retry rounds, so a counted round would lead to a dead letter
+	for range 5 { // five fetches are more than the facet has retry rounds: if each counted as a round, a dead letter would follow
 		r.untilCommitted(schemas.Low)
 		if s := r.status("a"); s.State != store.Retrying || s.Rounds != 0 || s.Lane != schemas.Low || s.Reason != string(schemas.NotReady) {
 			t.Fatalf("status: got %+v, want a retry without a counted round", s)
@@ -278,8 +278,8 @@ func TestDBBreaker_StopsFetchingWhileOpen(t *testing.T) {
 	r.until("all to be tried", func() bool { return r.requests.tries.Load() >= int64(len(keys)) })
 	r.db.down.Store(true)
 	r.enqueue("a", schemas.High, schemas.CacheMiss) // the database calls for entity a fail and open the database's breaker
-	// Try 6 is the first probe of the open breaker, seconds later. By then all records wait for the
-	// breaker, so that none of them is between its check of the breaker and its call.
+	// Database call 6 is the first probe of the open breaker, 2 s after call 5 has opened it. By then
+	// every record has seen the open breaker and waits, so none can still make an upstream call.
 	r.until("the first probe of the open breaker", func() bool { return r.db.tries.Load() >= 6 })
 	r.requests.noBegin.Store(false)
 	r.until("another probe", func() bool { return r.db.tries.Load() >= 7 })

@@ -15,8 +15,8 @@ const (
 	// entities. And more than half of the entities called since the first of these failures failed.
 	windowSize  = 20
 	minEntities = 5
-	// minRefused is how many entities in a row must be refused before the fault is attributed to
-	// their credential or scope. It applies only without a known-good entity.
+	// minRefused is for how many entities in a row the upstream must refuse the call before the
+	// fault is attributed to their credential or scope. It applies only without a known-good entity.
 	minRefused = 3
 	// holdAfter is the number of consecutive failed calls of a facet after which its new calls wait
 	// until the running confirming calls have ended.
@@ -40,9 +40,9 @@ type Health struct {
 	sourceWindow   window
 	facets         map[string]*facetHealth
 	unhealthy      bool                        // this process considers the source unhealthy
-	unhealthySince time.Time                   // when it became unhealthy
+	unhealthySince time.Time                   // when this process began to consider the source unhealthy
 	endpoints      map[string]*endpointBreaker // facets whose own breaker is open
-	refused        map[string]*refusals        // the entities refused in a scope since the last successful call in it; map key: faultQuery.key
+	refused        map[string]*refusals        // the entities that the upstream refused in each scope since the scope's last successful call; map key: faultQuery.key
 	runs           map[string]*confirmRun      // the runs of confirming calls; map key: faultQuery.key
 	changed        chan struct{}               // closed when a verdict may have changed; nil while nothing waits
 }
@@ -89,7 +89,7 @@ func (w *window) add(e callEnd) {
 			return
 		}
 	}
-	if e.first.Equal(e.began) { // only the first try of a record adds its entity; a later try does not add a dropped entity again
+	if e.first.Equal(e.began) { // only the first try of a record adds its entity to the window; later tries do not add it again after newer entities replaced it
 		w.entities[w.nextEntity%windowSize] = e
 		w.nextEntity++
 	}
@@ -113,7 +113,7 @@ func (w *window) showsOutage() bool {
 	failing, healthy := 0, 0
 	for _, e := range w.entities {
 		switch {
-		case e.began.Before(since): // not counted: called before the first failure, or an empty element
+		case e.began.Before(since): // the entity counts neither as failing nor as healthy: its last call began before the first failure, or the element is empty
 		case e.failed:
 			failing++
 		default:
@@ -135,7 +135,7 @@ type diagnosis int
 
 const (
 	noDiagnosis  diagnosis = iota // no breaker is open
-	recovered                     // a breaker has closed
+	recovered                     // this call has closed the breaker of the source or of the facet
 	sourceOpen                    // the source's breaker was open before the call ended
 	sourceOpened                  // this call has opened the source's breaker
 	endpointOpen                  // the facet's breaker is open
@@ -256,8 +256,8 @@ func (h *Health) openBreaker(facet string) diagnosis {
 		h.sourceWindow = window{} // another facet is healthy, so the failures do not count against the whole source
 		return endpointOpen
 	}
-	// The windows restart empty: if Redis loses the open breaker, the next calls detect the outage
-	// again.
+	// The recorded calls are deleted. If Redis loses the open breaker, calls are sent again, and
+	// this process detects the outage from those new calls.
 	h.reset()
 	h.unhealthy, h.unhealthySince = true, time.Now()
 	clear(h.endpoints)

@@ -211,7 +211,7 @@ func TestDeadLetter_FitsLargeCompressedRecord(t *testing.T) {
 	}
 	repeated := bytes.Repeat(noise(200<<10), 10)                   // a value that compresses well only with a large window
 	dense := []byte(fmt.Sprintf("%x", noise(1<<19)))               // a value that compresses to half of its size, and then fits the topic
-	for _, value := range [][]byte{repeated, dense, []byte("{")} { // the dead letter of the last, small value shows that the partition continues
+	for _, value := range [][]byte{repeated, dense, []byte("{")} { // the last value is small: its dead letter shows that the two large values do not block the partition
 		record := &kgo.Record{Topic: schemas.RequestTopic(name, schemas.High), Key: []byte("k"), Value: value}
 		if err := client.ProduceSync(t.Context(), record).FirstErr(); err != nil {
 			t.Fatal(err)

@@ -53,7 +53,7 @@ func (s *blockedPermits) waits() int {
 func TestWorker_PreemptsRequestsUnderOpenBreaker(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		slots, held int   // held: with so many waiting requests, client "flood" uses all slots or all memory
+		slots, held int   // slots: value of MaxInFlight; held: number of requests of client "flood" that wait for a permit at once
 		bytes       int64 // value of MaxBodyBytes; at first, 1 MiB is reserved for each entity
 	}{
 		"that hold all slots":  {32, 32, 1 << 30},

@@ -140,7 +140,7 @@ func TestReleaseQueue_IsBounded(t *testing.T) {
 	if got := len(d.take()); got != maxReleases {
 		t.Errorf("kept %d after they were given back, want %d", got, maxReleases)
 	}
-	(*releaseQueue)(nil).add(taskOfClient("a", 1)) // add must accept the nil queue of a task outside a worker
+	(*releaseQueue)(nil).add(taskOfClient("a", 1)) // a task without a worker has a nil queue, and add must accept it
 }
 
 func TestSlotQueue_PreemptsForClientsWithFewerSlots(t *testing.T) {

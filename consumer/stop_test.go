@@ -56,7 +56,7 @@ func TestStop_RetriesLastCommitDuringRebalance(t *testing.T) {
 		t.Run(refusal.Message, func(t *testing.T) {
 			r := newRig(t)
 			var leaving atomic.Bool
-			left := 3 // commits to refuse after the other member leaves; needs no lock, because the control function runs alone
+			left := 3 // how many commits the broker refuses after the stop began; the broker handles one request at a time, so no lock is needed
 			r.kafka.ControlKey(int16(kmsg.OffsetCommit), func(req kmsg.Request) (kmsg.Response, error, bool) {
 				r.kafka.KeepControl()
 				if leaving.Load() {

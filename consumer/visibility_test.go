@@ -75,7 +75,7 @@ func TestDeadLetterIndex_KeepsNoSampleOfLimitedContent(t *testing.T) {
 			r := newRig(t)
 			r.facet(func(f *source.Facet) { f.Retry = nil })
 			r.upstreamOf(func(w http.ResponseWriter, req *http.Request) {
-				if req.URL.Query().Get("ocid") != "kim" { // a success of another entity proves that the source is healthy
+				if req.URL.Query().Get("ocid") != "kim" { // calls for keys other than "kim" succeed, so the worker attributes the failure to the entity "kim"
 					_, _ = w.Write([]byte(`{"x":1}`))
 					return
 				}

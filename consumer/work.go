@@ -192,7 +192,7 @@ func (w *Worker) evaluate(ctx, hard context.Context, a *attempt, f fetched) deci
 	switch {
 	case d.countsFailure && d.next == stepRetryNow:
 		t.failures++
-	case diag.open() || d.action != actionNone: // the failures are the source's or a scope's, so the record's count starts again
+	case diag.open() || d.action != actionNone: // the source or a scope is at fault, not the entity, so the record's count of failed tries restarts at 0
 		t.failures, t.unconfirmed, t.firstCall = 0, false, time.Time{}
 	}
 	t.unconfirmed = d.needsConfirmation

@@ -177,7 +177,7 @@ func TestDeadLetter_HasSampleOfBadAnswer(t *testing.T) {
 			r.facet(func(f *source.Facet) { f.Retry = nil })
 			r.work(schemas.High)
 			r.enqueue("a", schemas.High, schemas.CacheMiss)
-			r.enqueue("good", schemas.High, schemas.CacheMiss) // becomes known-good, so that the worker can attribute the failure of "a"
+			r.enqueue("good", schemas.High, schemas.CacheMiss) // makes entity "good" known-good, so that the worker can attribute the failure of "a"
 			r.untilStored("a", "good")
 			r.untilCommitted(schemas.High)
 			before, _ := r.snapshot("a")

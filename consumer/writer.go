@@ -88,7 +88,7 @@ func (wr *writer) flush(hard context.Context, batch []*item) {
 	err := w.retryDB(hard, opWrite, func(ctx context.Context) (err error) {
 		results, err = w.store.Write(ctx, writes)
 		if errors.Is(err, store.ErrRejected) {
-			rejected, err = err, nil // not returned as an error, because a repeated write would be rejected too
+			rejected, err = err, nil // retryDB repeats the write after an error, but the database would reject the repeated write too, so return no error
 		}
 		return err
 	})
