@@ -35,7 +35,7 @@ func TestLagTracker_KnowsFailedEvents(t *testing.T) {
 	deliver(0, []store.OutboxEvent{old}, 1)
 	w.setNext(after(60)) // the event can be claimed again after 60 s, but its age counts from its due time
 	is("left", after(20), 20)
-	deliver(30, []store.OutboxEvent{young}) // delivers only the young event; the old one is not delivered, and its lease lasts
+	deliver(30, []store.OutboxEvent{young}) // at second 30 only the young event is delivered; the lease of the undelivered old event lasts until second 60
 	is("another one is ended", after(40), 40)
 	w.claimed([]store.OutboxEvent{old, young}, after(60))
 	w.delivered([]store.OutboxEvent{old, young}, map[int64]bool{2: true}, after(120))

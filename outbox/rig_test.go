@@ -79,7 +79,7 @@ func (r *rig) client(opts ...kgo.Opt) *kgo.Client {
 // could not be enqueued.
 type fakeEnqueuer struct {
 	mu     sync.Mutex
-	leaves func(store.ClaimedRequest) bool // if nil, no request is returned
+	leaves func(store.ClaimedRequest) bool // reports whether Trigger returns the request as not enqueued; nil: Trigger enqueues every request
 	asks   []store.ClaimedRequest
 	calls  int
 }
