@@ -49,8 +49,8 @@ type Enqueuer interface {
 }
 
 const (
-	// lease is how long a retry stays claimed. A retry without a stored snapshot or a new failure
-	// by then is due again.
+	// lease is how long a retry stays claimed. If neither a snapshot nor a new failure of the entity
+	// is stored by then, the retry is due again.
 	lease = 10 * time.Minute
 	// maxClaim is the maximum number of retries in one claim.
 	maxClaim = 256

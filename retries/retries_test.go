@@ -115,7 +115,7 @@ func TestRetries_EnqueuesWhenDue(t *testing.T) {
 	r.start(2)
 	due := time.Now().Add(300 * time.Millisecond)
 	r.schedule("later", time.Now().Add(time.Hour), true)
-	r.schedule("soon", due, true) // must wake the instances, which sleep until the retry "later" is due
+	r.schedule("soon", due, true) // the announcement of "soon" must wake the instances, which sleep until the retry "later" is due
 	r.wantEnqueued("soon")
 	if time.Now().Before(due) {
 		t.Errorf("enqueued %v too early", time.Until(due))
