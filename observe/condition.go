@@ -23,7 +23,7 @@ type Condition struct {
 type Conditions struct {
 	mu      sync.Mutex
 	failing map[Condition]*failures
-	n       atomic.Int32 // len(failing), readable without the lock
+	n       atomic.Int32 // number of conditions in `failing`, readable without the lock
 }
 
 type failures struct {
