@@ -14,7 +14,8 @@ func (p *Policy) intervalOf(tier store.Tier, s activity, state store.State) time
 		every = p.adaptiveInterval(s, p.price.Value())
 	}
 	switch {
-	case state.Absent && !state.HasContent(): // the entity never existed, but a read registers any key
+	case state.Absent && !state.HasContent():
+		// A read registers any key, even one that the upstream never had, as in this case.
 		every = max(every, p.config.MaxInterval, p.config.Tiers.Cold.Every)
 	case state.Absent:
 		every = max(every, p.config.Tiers.Cold.Every)

@@ -164,7 +164,8 @@ func TestSchedule_ShowsRateCapAndReadyTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	night := time.Date(2026, 1, 27, 1, 0, 0, 0, time.UTC)
-	for hour, want := range map[int]string{0: "0 true", 4: "1e+06 false", 19: "150 true"} { // keys: hours after 01:00
+	// Keys: hours after 01:00. Values: the rate cap at that hour, and whether there is one.
+	for hour, want := range map[int]string{0: "0 true", 4: "1e+06 false", 19: "150 true"} {
 		if rate, there := s.RateCap(night.Add(time.Duration(hour) * time.Hour)); fmt.Sprint(rate, there) != want {
 			t.Errorf("after %d hours: got %v %v, want %s", hour, rate, there, want)
 		}

@@ -27,8 +27,8 @@ type Config struct {
 	// MinInterval and MaxInterval bound the interval of an entity in the adaptive mode.
 	MinInterval time.Duration `yaml:"minInterval"`
 	MaxInterval time.Duration `yaml:"maxInterval"`
-	// NotBefore is the time of day at which the upstream has the content of that day. No entity of
-	// the facet is due earlier on a day.
+	// NotBefore is the time of day from which the upstream has the content of that day. From
+	// midnight to NotBefore no entity of the facet becomes due.
 	NotBefore Clock `yaml:"notBefore,omitempty"`
 	// TimeZone is the time zone of NotBefore; empty: UTC.
 	TimeZone string `yaml:"timeZone,omitempty"`
@@ -62,8 +62,8 @@ type Tier struct {
 
 // Cooldown is the minimum time between a refresh of an entity and its next prefetch.
 type Cooldown struct {
-	Automatic time.Duration `yaml:"automatic"` // after a prefetch, trigger, retry or replay
-	Manual    time.Duration `yaml:"manual"`    // after a refresh that a reader or an operator requested
+	Automatic time.Duration `yaml:"automatic"` // minimum time after a prefetch, trigger, retry or replay
+	Manual    time.Duration `yaml:"manual"`    // minimum time after a refresh by a reader or an operator
 }
 
 // Trigger configures how a change of one facet refreshes another facet of the same key.
@@ -188,7 +188,8 @@ func (c Config) Check() error {
 	span := minInterval <= c.MinInterval && c.MinInterval <= c.MaxInterval && c.MaxInterval <= maxInterval
 	if !span {
 		name := "minInterval"
-		if c.MinInterval == DefaultConfig().MinInterval || c.MaxInterval > maxInterval { // the mistake is in maxInterval
+		// If minInterval has its default or maxInterval is too long, the mistake is in maxInterval.
+		if c.MinInterval == DefaultConfig().MinInterval || c.MaxInterval > maxInterval {
 			name = "maxInterval"
 		}
 		fail("%s: minInterval and maxInterval are %v and %v; they must rise, from %v to %v", name, c.MinInterval, c.MaxInterval, minInterval, maxInterval)

@@ -22,8 +22,8 @@ const (
 // observations.
 const (
 	priorChanges = 0.1
-	priorWatched = 0.4 // assumed observation time, in days
-	priorReads   = 0.1 // assumed number of reads
+	priorWatched = 0.4 // days of observation that each new entity starts with
+	priorReads   = 0.1 // number of reads that each new entity starts with
 )
 
 // activity contains the estimated change rate and read rate of an entity.

@@ -78,9 +78,10 @@ func TestScheduler_UsesIdleBudget(t *testing.T) {
 			t.Fatalf("entity %d: requests in 25 min: got %d, want at least 4", i, len(asked))
 		}
 		for j := 1; j < len(asked); j++ {
-			// The gap between two requests may be up to 15 % shorter than the interval. The interval
-			// varies by a twentieth, and it is measured in work (see workClock). An hour before the
-			// evening has 9 % more work than the mean, because the evening has a lower rate cap.
+			// The gap between two requests may be up to 15 % shorter than the interval, for two
+			// reasons: the interval varies at random by 5 %, and it is measured in work (see
+			// workClock). Work passes 9 % faster than the mean before the evening, because the rate
+			// cap is lower in the evening.
 			if gap := asked[j].Sub(asked[j-1]); gap < least*85/100 {
 				t.Fatalf("entity %d: interval %d: got %v, want at least about %v", i, j, gap, least)
 			}
@@ -129,7 +130,7 @@ func TestPrice_CountsSurveyedEntitiesOnce(t *testing.T) {
 // If all intervals were the shortest possible, they would need ten times the budget. So the price
 // must stay above the level at which all intervals are the shortest.
 func TestPrice_MovesWithFewEntities(t *testing.T) {
-	const calls = 4.0 / 60 // a second: enough for 40 entities every 10 min
+	const calls = 4.0 / 60 // calls a second: enough to refresh 40 entities every 10 min
 	w, s := adaptiveWorld(t, 40, calls, func(c *Config) { c.MinInterval = time.Minute })
 	w.play(s, 3*time.Hour)
 	begin := w.now

@@ -49,9 +49,9 @@ func (p *Policy) FirstDue(e schemas.Entity, tier store.Tier, now time.Time) time
 // Reasons for which a due entity is not enqueued; values of the label reason of
 // prefetch_skipped_total.
 const (
-	skipFresh    = "fresh"     // it was checked recently
-	skipHeld     = "held"      // it is held after a failure
-	skipInactive = "inactive"  // it is disabled, or the rule Active excludes it
+	skipFresh    = "fresh"     // the entity was checked recently
+	skipHeld     = "held"      // the entity is held after a failure
+	skipInactive = "inactive"  // the entity is disabled, or the rule Active excludes it
 	skipNotReady = "not-ready" // the time of day is before the facet's notBefore
 	skipOff      = "off"       // the facet is not prefetched
 )
@@ -76,7 +76,7 @@ func (p *Policy) judge(c store.Candidate, now time.Time) (decision store.Decisio
 	active := c.Enabled && p.config.Active.allows(c)
 	if active && c.Status.State == "" {
 		if due, early := p.tooEarly(c, hash, every, checked, now); early {
-			decision.Tier = c.Tier // only a request changes the tier and the history
+			decision.Tier = c.Tier // the entity is not requested, so its tier does not change
 			decision.Due = later(due, now)
 			return decision, skipFresh
 		}
@@ -90,8 +90,8 @@ func (p *Policy) judge(c store.Candidate, now time.Time) (decision store.Decisio
 		decision.Tier = c.Tier
 		return decision, skipHeld
 	case c.Status.State == store.Retrying:
-		// The retry of the request refreshes the entity. The new due time is later than the retry,
-		// in case the retry is lost.
+		// A failed request of the entity will be retried, and the retry refreshes the entity. The
+		// new due time follows the time of the retry, and matters only if the retry is lost.
 		decision.Due, decision.Tier = p.dueAfterFailure(hash, c.Status, c.Status.Rounds, every, now), c.Tier
 		return decision, skipHeld
 	case c.Status.State != "" && c.Status.Until.After(now):

@@ -70,9 +70,10 @@ const (
 	backlogSlack = 2 * time.Minute
 	fullBacklog  = 6 * time.Hour
 	backlogShare = 0.2
-	// scaleRate is the maximum change of ln(scale) in a day; a higher rate would oscillate. The
-	// scale falls at that rate if at least the part idleThreshold of the budget is idle. It rises
-	// at that rate if the backlog reaches fullBacklog/backlogGain. The scale is always between
+	// scaleRate is the maximum change of ln(scale) in a day, where scale is the factor by which
+	// Price corrects the computed demand. At a higher rate the price would oscillate. The scale
+	// falls by scaleRate a day if at least 20 % of the budget (idleThreshold) is idle. It rises by
+	// scaleRate a day at a backlog of half an hour (fullBacklog/backlogGain). It is always between
 	// 1/maxScale and maxScale.
 	scaleRate     = 0.1
 	backlogGain   = 12

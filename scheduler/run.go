@@ -257,7 +257,8 @@ func (s *Scheduler) record(capacity Capacity, first, now time.Time, fed float64,
 	if !first.IsZero() && first.Before(now) {
 		s.lag = now.Sub(first)
 	}
-	if _, waits := s.contentNotReady(now); waits { // a delay until the content is ready is no lag
+	// While every facet waits for its not-before time, the lag metric is 0.
+	if _, waits := s.contentNotReady(now); waits {
 		first = time.Time{}
 	}
 	rate := s.budget.Rate(capacity, now)

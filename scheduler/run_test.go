@@ -139,7 +139,8 @@ func TestScheduler_SurvivesKills(t *testing.T) {
 			for ; w.now.Before(end); w.now = w.now.Add(2 * time.Second) {
 				for i, s := range all {
 					if s.ctx.Err() != nil {
-						if away[i]++; away[i] > 10 { // dead for ten ticks: start another scheduler
+						// Ten ticks after a scheduler was killed, a new one replaces it.
+						if away[i]++; away[i] > 10 {
 							all[i], away[i] = w.scheduler(), 0
 						}
 						continue
@@ -326,7 +327,7 @@ func TestScheduler_ExpensiveFacetStarvesNone(t *testing.T) {
 	w.now = all[0].Due
 	for _, r := range all {
 		if r.Due.After(w.now) {
-			w.now = r.Due // after the loop: the latest due time, so all are due
+			w.now = r.Due // becomes the latest due time, so that all entities are due
 		}
 	}
 	w.now = w.now.Add(time.Minute)
@@ -334,8 +335,8 @@ func TestScheduler_ExpensiveFacetStarvesNone(t *testing.T) {
 	s.Schedule.cost["dear"], s.Schedule.maxCost, s.mean = 43, 43, 43
 	w.ticks(s, 60*time.Second)
 	fed := len(w.published)
-	// The scheduler may use half of 250 calls a second, because two schedulers run. Its credit
-	// starts to grow at the first tick.
+	// The scheduler may use half of 250 calls a second, because two schedulers run. In 60 s it must
+	// enqueue the calls of at least 50 s, or all n requests.
 	if fed < 125*50 && fed < n {
 		t.Errorf("got %d requests in a minute", fed)
 	}

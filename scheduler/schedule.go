@@ -32,7 +32,8 @@ type Schedule struct {
 func NewSchedule(spending BudgetConfig, facets map[string]Facet) (*Schedule, error) {
 	s := &Schedule{spending: spending, price: NewPrice(), policies: map[string]*Policy{}, cost: map[string]float64{}, maxCost: 1}
 	errs := []error{spending.Check()}
-	if zone, err := time.LoadLocation(spending.TimeZone); err == nil { // Check has reported an unknown time zone
+	// No error is added for an unknown time zone, because spending.Check has reported it.
+	if zone, err := time.LoadLocation(spending.TimeZone); err == nil {
 		s.zone = zone
 	}
 	triggers := map[string]Config{}

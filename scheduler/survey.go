@@ -96,7 +96,8 @@ func (p *Policy) EarlierDue(c store.Candidate, now time.Time) (due time.Time, ea
 	p.price.observeEarly(hash, observation{policy: p, seen: activity, at: now})
 	checked := notAfter(c.State.CheckedAt, now)
 	from := checked
-	if claimed := notAfter(c.History.ClaimedAt, now); claimed.After(from) { // requested after the last check: count from the claim
+	// If the entity was claimed after its last check, the interval begins at the claim.
+	if claimed := notAfter(c.History.ClaimedAt, now); claimed.After(from) {
 		from = claimed
 	}
 	if from.IsZero() {

@@ -26,14 +26,16 @@ const (
 // simulation runs one of the policies in a world of simulated entities, second by second.
 type simulation struct {
 	*world
-	name     string
-	scale    float64
-	ahead    bool
-	config   scheduler.BudgetConfig
-	policy   *scheduler.Policy
-	price    *scheduler.Price
-	budget   *scheduler.Budget
-	dueLists []int32 // by second: the index of the first entity that is due then; simEntity.next links to the others
+	name   string
+	scale  float64
+	ahead  bool
+	config scheduler.BudgetConfig
+	policy *scheduler.Policy
+	price  *scheduler.Price
+	budget *scheduler.Budget
+	// For each second of the simulation, a linked list (by simEntity.next) of the entities that are
+	// due in that second. The value is the index of the list's first entity.
+	dueLists []int32
 	// A linked list of the entities that are due and not requested yet.
 	queueHead, queueTail, queueLen int32
 	topic                          []request
@@ -176,7 +178,8 @@ func (g *simulation) pace(second int32) float64 {
 		high := 250 * g.scale
 		evening := math.Min(left, 5*3600)
 		if rest := left - evening; rest > 0 {
-			rest = math.Min(rest, 17*3600) // 17 h from 02:00 to 19:00; earlier no content is ready
+			// Before 02:00 no content is ready, so only the 17 h from 02:00 to 19:00 count.
+			rest = math.Min(rest, 17*3600)
 			pace = math.Min((calls-evening*math.Min(150*g.scale, calls/left*2))/rest, high)
 		}
 	}

@@ -34,7 +34,8 @@ func TestSimday_PrefetchesOneDay(t *testing.T) {
 		if r.budgetUsed > 1 || r.budgetUsed < 0.8 {
 			t.Errorf("%s: budget used: got %v, want 0.8 to 1", name, r.budgetUsed)
 		}
-		if name == "tiers" && r.oldestCheck > 2.5*86400 { // fails if an entity is delayed again at each midnight
+		// An entity that is delayed again at each midnight would exceed this limit.
+		if name == "tiers" && r.oldestCheck > 2.5*86400 {
 			t.Errorf("%s: oldest check: got %.1f days ago, want at most 2.5", name, r.oldestCheck/86400)
 		}
 		if r.maxOverdue > 86400 {
