@@ -148,7 +148,7 @@ func TestAuthQuery_ReplacesParameter(t *testing.T) {
 	var got url.Values
 	at := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		got = r.URL.Query()
-		if got.Get("hop") == "" { // first request: redirect to a URL that repeats its query
+		if got.Get("hop") == "" { // redirect the first request to its own URL plus hop=1
 			w.Header().Set("Location", r.URL.Path+"?hop=1&"+r.URL.RawQuery)
 			w.WriteHeader(http.StatusFound)
 			return
@@ -174,7 +174,7 @@ func TestAuthQuery_ReplacesParameter(t *testing.T) {
 }
 
 func TestAuthQuery_CredentialIsNeverLogged(t *testing.T) {
-	const secret = "hunter2-Zürich/=" // a query contains it percent-encoded
+	const secret = "hunter2-Zürich/=" // in a query this secret is percent-encoded
 	handlers := map[string]http.HandlerFunc{
 		"refused": func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusUnauthorized)

@@ -84,7 +84,9 @@ func (d *compiledDocument) compileBody() error {
 	case kind == "application/x-www-form-urlencoded":
 		d.body.escape = percentEncode
 		d.body.text, err = parseTemplate(d.Body)
-	default: // other syntax: braces are literal text, as placeholders could not be escaped
+	default:
+		// Braces are literal text in other content types, because their rules for escaping a
+		// placeholder's value are not known to this package.
 		d.body.text = template{literals: []string{d.Body}}
 	}
 	if err != nil {
@@ -110,7 +112,8 @@ func (d *compiledDocument) compileQuery() error {
 	}
 	t := &builder{}
 	t.write(`{"query":"` + jsonEscape(d.GraphQL.Query) + `","variables":{`)
-	// Remove the opening brace of the JSON object of the variables: t already ends with that brace.
+	// Remove the opening brace with which the variables in "filled" begin: the template t already
+	// ends with that brace.
 	filled.literals[0] = filled.literals[0][1:]
 	if p := d.Paging; p != nil && p.Variable != "" {
 		t.write(`"` + jsonEscape(p.Variable) + `":`)

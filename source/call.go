@@ -53,7 +53,8 @@ func (s *Source) readNotices(resp response) []announced.Notice {
 		}
 		return w.plain.Bytes()
 	}, time.Now())
-	for i := range notices { // Redis stores the name and operators see it, so redact credentials
+	// Redis stores the resource name and operators see it, so redact credentials in it.
+	for i := range notices {
 		notices[i].Resource = string(s.redact([]byte(notices[i].Resource)))
 	}
 	return notices

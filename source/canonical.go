@@ -326,7 +326,7 @@ func (c *canonical) reorder(all []member) bool {
 			return bytes.Compare(c.nameOf(c.moved[a]), c.nameOf(c.moved[b]))
 		})
 		if !ascending() {
-			return false // two members have the same name
+			return false // two members have the same name, so reorder cannot sort them
 		}
 	}
 	for i, from := range *order {

@@ -174,7 +174,7 @@ func nextLink(header string) (string, error) {
 				if relation == "" { // the first rel parameter counts (RFC 8288 §3.3)
 					relation = strings.ToLower(value)
 				}
-			case "anchor": // a link with this parameter does not start at the fetched page
+			case "anchor": // the link belongs to the page named by anchor, not to the fetched page
 				anchored = true
 			}
 		}

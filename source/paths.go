@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// pathNode is a state of the automaton that the settings select and ignore compile to. It decides
-// whether the value at one position of a document is kept, and whether it is hashed.
+// pathNode is one state of the automaton that is compiled from the settings select and ignore. The
+// state decides whether the value at one position of a document is kept, and whether it is hashed.
 type pathNode struct {
 	kept    bool // keep the whole value, except for ignored parts
 	within  bool // keep only the selected parts of the value

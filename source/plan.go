@@ -35,7 +35,7 @@ type Plan struct {
 type documentRequest struct {
 	call   Call
 	url    *url.URL
-	header map[string]string // in addition to Config.Headers
+	header map[string]string // headers that are sent in addition to Config.Headers
 
 	body        []byte
 	contentType string

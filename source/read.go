@@ -101,7 +101,9 @@ func (s *Source) Read(a *Responses, now time.Time) Outcome {
 	result := Outcome{Class: OK}
 	for i, resp := range a.responses {
 		if errors.Is(resp.err, errUseless) {
-			continue // this document was not sent, so the document that failed decides the class
+			// This document was not requested, because another one failed. The failed document
+			// decides the class.
+			continue
 		}
 		o := s.readDocument(w, a.plan, i, resp, now)
 		if result.Class == OK || moreSevere(result.Class, o.Class) != result.Class {
@@ -222,7 +224,8 @@ func (r responseReader) classify(conditional bool) Outcome {
 	case errors.Is(err, ErrOversized):
 		return r.failure(classification{class: BadContent}, ErrOversized)
 	case err != nil:
-		return r.failure(classification{class: Transient}, err) // damaged in transit: a retry may succeed
+		// The body cannot be decompressed, so it was damaged in transit. A retry may succeed.
+		return r.failure(classification{class: Transient}, err)
 	case v.class == NotModified && !conditional:
 		return r.failure(classification{class: BadContent}, errors.New("the upstream answered 304 to an unconditional request"))
 	}

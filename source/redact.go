@@ -175,7 +175,7 @@ func (s *Source) extractDocument(w *workspace, name string, body []byte, root *p
 	}
 	value := before + len(canonicalName(name)) + len(`"":`)
 	if before > 1 {
-		value++ // a comma precedes the name of every member but the first
+		value++ // count the comma that precedes each member except the first
 	}
 	redacted, n := s.redactJSON(c.out[value:])
 	w.redacted += n

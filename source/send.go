@@ -41,8 +41,8 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 	abort := func(conn net.Conn, err error) {
 		abortErr = err
 		cancel(err)
-		// The request must not be sent. Calling cancel does not ensure that, because the transport
-		// may already be writing the request. To a closed connection it cannot write.
+		// The request must not be sent. Calling cancel does not prevent that, because the transport
+		// may already be writing the request. Closing the connection prevents it.
 		_ = conn.Close()
 	}
 	trace := &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
@@ -58,7 +58,8 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 				return
 			}
 			permit = next
-		} else if !detach() { // from here ctx cannot cancel the call; abort if ctx has ended
+		} else if !detach() {
+			// After detach, ctx cannot cancel the call. detach returned false: ctx has ended already.
 			abort(got.Conn, context.Cause(ctx))
 			return
 		}
@@ -225,7 +226,9 @@ func readBody(httpResp *http.Response, limit int64, grow func(n int64) error) ([
 func newTransport(inFlight int) *http.Transport {
 	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}
 	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true) // HTTP/1: one call at a time per connection, written directly after GotConn
+	// Use HTTP/1 only. Its connections carry one call at a time, and the transport writes the
+	// request directly after it calls GotConn.
+	protocols.SetHTTP1(true)
 	return &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           dialer.DialContext,

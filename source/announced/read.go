@@ -80,7 +80,9 @@ func (n *Notice) fillFromUsage(limit, used int64) {
 // readField reads the rule's structured field (RFC 9651) and sets the fields of n that are still
 // Unknown.
 func (r *compiledRule) readField(a *response, n *Notice) {
-	list, _ := parseItems(a.listValue(r.field)) // a truncated list is read as empty: its lowest r could be cut off
+	// A list that is too long or cut off within a string is read as empty, because the item with
+	// the lowest r could be missing in it.
+	list, _ := parseItems(a.listValue(r.field))
 	name, remaining, found := "", int64(Unknown), false
 	var reset, slack time.Duration
 	for _, item := range list {

@@ -52,7 +52,8 @@ func readRetryAfter(header http.Header, now time.Time) (time.Duration, bool) {
 func readStructuredReset(header http.Header, _ time.Time) (time.Duration, bool) {
 	list, ok := parseItems(strings.Join(header.Values("RateLimit"), ","))
 	if !ok {
-		return 0, false // a truncated list may lack the policy with the longest reset
+		// The list is too long or cut off, so it may lack the policy with the longest reset.
+		return 0, false
 	}
 	used, all := -1.0, -1.0
 	for _, item := range list {
