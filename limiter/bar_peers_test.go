@@ -26,7 +26,7 @@ const (
 // peer is one rate limiter implementation in the comparison.
 type peer struct {
 	name    string
-	command string // the Redis command that its calls run, as named in Redis' statistics
+	command string // the Redis command that the peer's calls run, as named in Redis' statistics
 	ask     func(client int) error
 }
 
@@ -83,8 +83,8 @@ func adrAdmits(t *testing.T, rdb *redis.Client, limit int) admits {
 	}
 }
 
-// worstSecond calls an idle peer as fast as it answers. It returns the maximum number of
-// admitted calls in a sliding second.
+// worstSecond requests calls from an idle rate limiter, each at once after the last answer. It
+// returns the maximum number of admitted calls in a sliding second.
 func worstSecond(t *testing.T, ask admits) int {
 	t.Helper()
 	var at []time.Time
@@ -101,7 +101,7 @@ func worstSecond(t *testing.T, ask admits) int {
 	return mostInASecond(at)
 }
 
-// comparison contains one value per round for each peer.
+// comparison contains the measured rate and Redis' time of each peer, one value per round.
 type comparison struct {
 	peers     []peer
 	perSecond map[string][]float64

@@ -257,8 +257,8 @@ func TestQuota_RefusesCallsThatCanNeverGo(t *testing.T) {
 func TestQuota_BoundsCountWholeCalls(t *testing.T) {
 	for _, c := range []struct {
 		cost   int
-		units  float64 // the expected bound in units per window
-		minute float64 // the expected bound in calls per minute
+		units  float64 // Bounds must return at most these units per window, and at least 97 % of them
+		minute float64 // MaxCalls must return exactly this number of calls per minute
 	}{{1, 500, 2966}, {100, 500, 29}, {300, 300, 5}, {400, 400, 5}} {
 		quota, err := NewQuota(points(500, 10*time.Second, CostRange{c.cost, c.cost}))
 		if err != nil {

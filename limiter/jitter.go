@@ -23,7 +23,7 @@ const (
 	jitterStep       = 5 * time.Millisecond
 	jitterBucket     = 100 * time.Millisecond
 	minBucketAnswers = 8     // a bucket (100 ms) with fewer responses is not used
-	minFloors        = 50    // number of buckets that a measurement needs
+	minFloors        = 50    // number of buckets (100 ms each) that a measurement of the jitter needs
 	maxJitterWrites  = 20000 // maximum number of delays that are kept
 	maxJitterFloors  = 600
 	jitterQuantile   = 0.95

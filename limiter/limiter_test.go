@@ -85,7 +85,7 @@ func grantAll(_ int, d demand) (grant, error) {
 	return grant{high: make([]time.Duration, d.high), low: make([]time.Duration, d.low)}, nil
 }
 
-// simulated runs the test in a synctest bubble with a limiter that calls the double.
+// simulated runs the test in a synctest bubble with a limiter that calls the fake Redis r.
 func simulated(t *testing.T, r *redisDouble, test func(t *testing.T, l *Limiter)) {
 	t.Helper()
 	simulatedWith(t, r, second(500, 450, 100, 0), Deps{}, test)

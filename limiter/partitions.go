@@ -77,7 +77,7 @@ func (l *partitionedWindow) aim() {
 		}
 		l.partitions[i] = gcra{ceilMicros(l.window, n), burst}
 	}
-	if low := l.partitions[2]; low.interval > 0 { // the loop subtracts low's burst from `rest` after it has set the shared burst, so set that again
+	if low := l.partitions[2]; low.interval > 0 { // the loop has set the shared burst before it subtracted low's burst from `rest`, so correct the shared burst
 		l.partitions[1].burst = max(1, rest)
 	}
 }

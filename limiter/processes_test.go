@@ -180,7 +180,7 @@ func (f *fleet) outage(what string, d time.Duration, lost bool, away, back func(
 	if lost && quiet < time.Second {
 		f.Errorf("%s: a call arrived %v after the return, before the quiet period was over", what, quiet)
 	}
-	f.flow(waitTimeout, 450) // wait for 450 calls, so that the check after it detects a burst
+	f.flow(waitTimeout, 450) // wait for 450 calls, so that `keeps` can detect a burst after the outage
 	f.keeps(what)
 }
 

@@ -49,7 +49,7 @@ type grants struct {
 // backoffRecord is one backoff that Redis received.
 type backoffRecord struct {
 	told, until time.Time
-	probing     bool // the pause before a breaker's first probe, not a backoff
+	probing     bool // if set, this is the pause before a breaker's first probe, not a backoff
 }
 
 const (

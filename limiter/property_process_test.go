@@ -104,7 +104,7 @@ type world struct {
 type state struct {
 	at     time.Time
 	text   string
-	newest int // index of the newest setting that Redis had received
+	newest int // index of the newest setting that Redis had received when it had this state
 }
 
 // setting is an override and the time when it was set.
@@ -270,7 +270,7 @@ func (p *process) Quota(context.Context, string) (Override, int64, error) {
 	sleep(span(p.book, 0, 5*ms))
 	n := p.learn()
 	if n != p.learned {
-		for range 300 { // a new setting must also release slots that a call to Redis returns later, so wait for such a call
+		for range 300 { // apply the new setting while a call to Redis is in flight, because it must also give up the slots that this call returns
 			if p.asking.Load() {
 				break
 			}

@@ -90,7 +90,7 @@ func draw(r *rand.Rand) trial {
 		tr.busy, tr.calm, tr.judged = span(r, 6*time.Second, 20*time.Second), 15*time.Second, 10*time.Second
 		return tr
 	}
-	late := func(tr trial, name string) trial { // midnight, or the begin or end of the margin around it, is in the run
+	late := func(tr trial, name string) trial { // late sets the run's start so that midnight, or the time 10 s before or after it, is in the run
 		tr.name, tr.before, tr.loose = name, span(r, 0, tr.busy)+time.Duration(r.IntN(3)-1)*dayMargin, true
 		return tr
 	}
@@ -254,7 +254,7 @@ func (w *world) play(t *testing.T) {
 	w.wg.Wait()
 }
 
-// lose deletes all keys.
+// lose deletes the limiter's state from Redis.
 func (w *world) lose() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

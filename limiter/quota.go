@@ -256,8 +256,8 @@ func (q Quota) Quiet() time.Duration {
 	for _, s := range q.scoped {
 		switch {
 		case len(s.policy.Match.Methods)+len(s.policy.Match.Endpoints) > 0:
-			// The policy does not count every call, so the source need not pause.
-		case s.kind == logKind: // wait until the calls that the lost log counted have left the window
+			// A policy that counts only some calls adds no quiet period for the whole source.
+		case s.kind == logKind: // a policy that counts all calls: wait until the calls of the lost log have left the window
 			quiet = max(quiet, micros(s.numbers[0]-(s.numbers[1]-s.numbers[7])*s.numbers[4]/1000))
 		case s.kind == concurrencyKind: // calls from before the loss may still be in flight
 			quiet = max(quiet, micros(s.numbers[2]))

@@ -75,7 +75,7 @@ func TestRun_DoesNotSpinWithoutRedisAndCount(t *testing.T) {
 		spun.Store(true)
 		if l := running.Load(); l != nil {
 			l.mu.Lock()
-			l.pause = time.Time{} // ends the busy loop that this timer has detected
+			l.pause = time.Time{} // a zero time ends the busy loop that this timer has detected
 			l.mu.Unlock()
 		}
 	})

@@ -146,7 +146,8 @@ func (l *Limiter) reportToBucket(s slot, c bucketCost, policy Policy, status int
 	case leakyBucketKind:
 		if back := int64(c.units) - used; back != 0 {
 			at := s.at
-			// The upstream returns the units at the response, not at the slot's time.
+			// For leaky buckets and error budgets, the upstream returns unused units when it responds,
+			// not at the slot's time.
 			if policy.Restore > 0 || len(policy.CountedStatuses) > 0 {
 				at = 0
 			}

@@ -276,9 +276,9 @@ type answer struct {
 	before, then time.Time
 }
 
-// applyGrant adds the granted slots. The variable wait is the time from grant.now until the slot.
-// The slot can be used from a.then + wait, when its time has certainly come, until a.before +
-// wait + permitLife, when it may have expired. The caller holds l.mu.
+// applyGrant adds the granted slots. Redis granted each for the time `wait` after it read its
+// clock, which it did between the local times a.before and a.then. So the slot can be used from
+// a.then + wait until a.before + wait + permitLife. The caller holds l.mu.
 func (l *Limiter) applyGrant(a answer) {
 	if ahead := l.clock.read(a.before, a.then, a.now); ahead > 0 {
 		// Slots granted before and after the clock step could be closer together in real time

@@ -60,8 +60,8 @@ func drawScopes(seed uint64) *scopesJudge {
 		{Name: "window", Limit: 100 + r.IntN(100), Window: Window(span(r, 2*time.Second, 5*time.Second).Truncate(ms)), Unit: "units"},
 		{Name: "bucket", Limit: 40 + r.IntN(60), Restore: Rate(5 + r.IntN(20)), Unit: "units"},
 		{Name: "gap", MinInterval: &MinInterval{Min: span(r, 50*ms, 600*ms).Truncate(ms), Max: time.Second}},
-		// Windows are longer than twice the slack. If they were shorter, the limiter could not
-		// know to which window a late response belongs.
+		// The window is longer than twice the longest response time (toldSlack). If it were
+		// shorter, the limiter could not know to which window a late response belongs.
 		{Name: "reported", Limit: 20 + r.IntN(60), Window: Window(span(r, 2*toldSlack+time.Second, 20*time.Second).Truncate(ms)), Reported: true, Pace: chance(r, 3)},
 		{Name: "places", Limit: 2 + r.IntN(5), Window: InFlight},
 	}

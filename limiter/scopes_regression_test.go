@@ -286,7 +286,7 @@ func TestInFlight_RestartedProcessTakesNoSlot(t *testing.T) {
 		for range 8 {
 			m := f.members[0]
 			m.stop()
-			f.members = nil // so the process that f.begin starts gets the same name
+			f.members = nil // the name is the index in f.members, so the process that f.begin starts gets the same name
 			f.wait(f.begin(), 1, schemas.Low, Call{Endpoint: "f/d", Key: "k"})
 			f.passed(500 * ms)
 		}

@@ -122,7 +122,7 @@ func (l *Limiter) publishReport() {
 		return // the method callRedis logs an outage of Redis
 	}
 	l.metrics.show(v)
-	if v.State == stateRestoringCount { // request the count even if no call was rejected yet
+	if v.State == stateRestoringCount { // send the saved day count to Redis, even if no call was rejected yet for lack of it
 		select {
 		case l.dayCountNeeded <- struct{}{}:
 		default:
@@ -308,7 +308,7 @@ func (v *View) policies(s []int64, quota Quota) error {
 			}
 			p.Window = micros(s[1]).String()
 			longest := time.Duration(0)
-			for _, r := range quota.windowLogs { // find the policy of this log; its window is slightly shorter than s[1]
+			for _, r := range quota.windowLogs { // find the policy of this log: its window is slightly shorter than the log's reach s[1]
 				if window := time.Duration(r.policy.Window); window < micros(s[1]) && window > longest {
 					longest = window
 					p.of(r.policy, r.calls)
@@ -337,7 +337,7 @@ func (v *View) policies(s []int64, quota Quota) error {
 }
 
 // boundLow lowers RemainingForLow of the last policy in v to the number of free slots in LOW's
-// own log. If `low` is 0, the section is HIGH's own log, and nothing changes.
+// own log, which has `low` slots. If `low` is 0, the log is HIGH's own, and nothing changes.
 func (v *View) boundLow(low, used int64) {
 	if n := len(v.Policies); n > 0 && low > 0 {
 		p := &v.Policies[n-1]

@@ -104,7 +104,7 @@ func TestView_ShowsEveryState(t *testing.T) {
 		if half := v.Policies[1]; half.Name != "half" || half.Used == nil || *half.Used != 40 || half.Remaining != 0 {
 			t.Errorf("half: %+v", half) // this policy must show 0 remaining calls until the calls before the loss have left its window
 		}
-		for v = s.until("flowing"); v.Policies[0].Remaining < 25; v = s.view() { // wait until the burst, which starts at zero, is full
+		for v = s.until("flowing"); v.Policies[0].Remaining < 25; v = s.view() { // wait until 25 calls remain: after the quiet period the burst grows from 0 to 25 calls
 			sleep(10 * ms)
 		}
 		second, half, third, day := v.Policies[0], v.Policies[1], v.Policies[2], v.Policies[3]
