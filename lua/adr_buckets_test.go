@@ -167,7 +167,7 @@ func TestADRBuckets_LowUsesItsBurstWhileHighStarves(t *testing.T) {
 	if most := slices.Max(served); most > 50 {
 		t.Errorf("ADR: HIGH got %v a second: %s", served, gone)
 	}
-	// TestAcquire_KeepsHighsShareUnderLowLoad tests the same for our script.
+	// TestAcquire_KeepsHighsShareUnderLowLoad shows that our script keeps HIGH's share under such load.
 }
 
 func TestADRBuckets_RejectWithoutARetryTime(t *testing.T) {

@@ -90,7 +90,7 @@ func TestLock_CoversStrictUntilAFetchBegins(t *testing.T) {
 			e.t.Errorf("the later request %d is not above the running fetch %d", follow, running)
 		}
 		e.confirm(follow, minute)
-		e.mustAcquire(strict, "ALREADY_PROCESSING") // the next strict request is covered by the request `follow`
+		e.mustAcquire(strict, "ALREADY_PROCESSING") // no fetch has begun since the strict request `follow`, so it covers another strict request
 
 		if e.settle(running, true, "", 0) {
 			e.t.Error("the running fetch released the later request's lock")
@@ -302,7 +302,7 @@ func randomSequence(e entity, seed uint64) {
 	type record struct {
 		number int64
 		lane   string
-		asked  int // step at which the request was acquired
+		asked  int // step at which coalesce_acquire issued the record's number
 	}
 	type fetch struct {
 		number int64
@@ -314,7 +314,7 @@ func randomSequence(e entity, seed uint64) {
 		fetches   []fetch
 		waiting   []accepted
 		stored    int64 // version of the snapshot in the database
-		storedAge int   // step at which the fetch of that snapshot began
+		storedAge int   // step at which the fetch of the snapshot in the database began
 		highest   int64 // highest number issued so far
 	)
 	fail := func(step int, why string) { e.t.Fatalf("seed %d, step %d: %s", seed, step, why) }

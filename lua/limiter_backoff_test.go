@@ -85,7 +85,7 @@ func TestBackoff_DoublesUpToAMinute(t *testing.T) {
 			}
 			c.advance(ramp + 60*second) // no refusal for a minute: the next pause starts from the base
 		}
-		b.backOff(c, unknown, 30*second) // a larger configured base applies at once
+		b.backOff(c, unknown, 30*second) // if the configured first pause (base) is raised to 30 s, the next backoff has that length
 		if got := b.backoffEnd() - c.us(); got != 30*second {
 			t.Errorf("a backoff of %d us, its base is 30 s", got)
 		}

@@ -228,7 +228,7 @@ func TestRead_ReturnsTheDocumentedValues(t *testing.T) {
 		end := endOfDay(time.UnixMicro(g.now), time.UTC).UnixMicro()
 		want := []int64{
 			7, 0, 0, 1000, 0,
-			1, second, 5, 12, 2, // free slots of high, shared and low: HIGH's 5 slots are from high
+			1, second, 5, 12, 2, // the last three are the free slots of the partitions high, shared and low; high has granted 5 of its 10
 			1, 60 * second, 0, 4, 0,
 			2, 20 * second, 6, 4, 5,
 			2, 30 * second, 8, 8, 5,
@@ -238,7 +238,7 @@ func TestRead_ReturnsTheDocumentedValues(t *testing.T) {
 			t.Fatalf("got state %v", shown)
 		}
 		for i := range want {
-			const high, shared = 7, 8 // positions of the free slots of partitions high and shared, which grow while the clock runs
+			const high, shared = 7, 8 // indexes in `want` of the free slots of the partitions high and shared; these numbers grow while the clock runs
 			if shown[2+i] < want[i] || (shown[2+i] > want[i] && i != high && i != shared) {
 				t.Errorf("number %d is %d, want %d: %v", 2+i, shown[2+i], want[i], shown)
 			}

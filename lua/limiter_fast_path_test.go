@@ -23,9 +23,9 @@ func (b bucket) calm(now int64) bool {
 	return now < b.numbers(b.state()[atCalm:atName])[0]
 }
 
-// bothPaths makes a call twice from the same state: on the fast path and on the full path. The
-// replies must be equal. The new states must be equal too, also in the fields that only the full
-// path writes.
+// bothPaths makes a call twice from the same state: on the script's shorter computation (the fast
+// path) and on the complete one (the full path). The replies must be equal. The new states must be
+// equal too, also in the fields that only the full path writes.
 func (b bucket) bothPaths(nHigh, nLow int) {
 	b.t.Helper()
 	before := b.state()
@@ -79,7 +79,7 @@ func TestFastPath_DecidesAsTheFullPath(t *testing.T) {
 					c.advance(rng.Int64N(2 * epoch))
 				case 1:
 				case 2, 3, 4, 5, 6:
-					c.advance(b.lanes[2*rng.IntN(2)]*rng.Int64N(20) - 500*rng.Int64N(2)) // by up to 19 intervals of a partition, or by 0.5 ms less
+					c.advance(b.lanes[2*rng.IntN(2)]*rng.Int64N(20) - 500*rng.Int64N(2)) // move the clock by 0 to 19 intervals of a partition, or by 0.5 ms less than that
 				default:
 					c.advance(rng.Int64N(60_000))
 				}

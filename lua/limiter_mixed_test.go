@@ -11,8 +11,8 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// with returns another caller of the same source, with its own revision, partitions and further
-// sections.
+// with returns another caller of the same source. Its quota has the given revision, partitions
+// (lanes) and further sections (more).
 func (b bucket) with(revision int64, lanes []int64, more string) bucket {
 	b.revision, b.lanes, b.more = revision, lanes, more
 	return b
@@ -324,7 +324,7 @@ func TestRevision_CallersWithoutADayKeepTheDay(t *testing.T) {
 		b.acquire(0, 0)
 		b.acquireAfter(0, 0, used(c.now.Add(-9500*time.Millisecond), 100, c.now, 1))
 		got = 0
-		for i := range 50 { // from 9.5 s to 14.5 s after midnight; until 10 s after it calls count in both days
+		for i := range 50 { // calls from 9.5 s to 14.5 s after midnight; the calls of the first 0.5 s count in both days
 			got += len(dayless.acquire(5, 0).all())
 			if i%5 == 4 {
 				b.acquire(0, 0)

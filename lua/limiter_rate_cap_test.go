@@ -102,7 +102,7 @@ func TestRateCap_ZeroEndsSoonAfterItsHour(t *testing.T) {
 		if early > 1 { // a cap of 0 makes LOW's minimum interval a day, so LOW gets at most one slot
 			t.Errorf("LOW got %d slots under a rate cap of 0", early)
 		}
-		if late < 20*200 { // LOW must get as many slots as 200 a second in 20 of the last 30 seconds
+		if late < 20*200 { // in the 30 s after the cap has ended, LOW must get at least 4000 slots: 20 s at 200 a second
 			t.Errorf("LOW got %d slots in the half minute after it, its pace is 347 a second", late)
 		}
 		if calls-len(low) > 1000 {

@@ -123,7 +123,7 @@ func TestWindowLog_KeepsHighReserve(t *testing.T) {
 				t.Fatalf("HIGH's call %d of ten a reach got %+v", i, g)
 			}
 			play(b, c, reach/10-early, true, flood)
-			if i%10 == 9 { // after ten calls wait a tenth of the reach, so that each call comes at least a reach after the call ten before it
+			if i%10 == 9 { // after ten calls wait `reach` / 10 longer, so that any eleven calls span at least `reach`
 				play(b, c, reach/10, true, flood)
 			}
 		}

@@ -19,7 +19,7 @@ import (
 
 // Script is one script and its name in Redis.
 type Script struct {
-	Name   string // owner_verb
+	Name   string // has the form owner_verb, for example coalesce_acquire
 	Source string
 	SHA1   string // for EVALSHA
 }

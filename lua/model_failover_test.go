@@ -91,7 +91,7 @@ func (m *model) apply(s *state, st step) (r reply, ok bool) {
 }
 
 // pastItsLife returns the lock as it is when its TTL has passed: a confirmed lock no longer
-// exists, a pending lock is outlived.
+// exists. A pending lock gets the state outlived: it covers nothing, but a confirm can revive it.
 func (l modelLock) pastItsLife() modelLock {
 	if l.state == confirmed {
 		return modelLock{}

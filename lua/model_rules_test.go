@@ -9,7 +9,7 @@ type rules struct {
 
 	restores            bool // if set, a rollback restores the lock that an upgrade replaced
 	noPending           bool // if set, a pending lock covers like a confirmed one
-	upgradesOnlyPending bool // if set, a pending lock supersedes a LOW record unless it is an upgrade
+	upgradesOnlyPending bool // if set, a pending lock supersedes LOW records, unless the lock was set by an upgrade
 	skipsUnsettled      bool // if set, a record that is skipped as SATISFIED is not settled
 	numberAtWait        bool // if set, the fetch's number is issued before the wait for a permit
 	noGuard             bool // if set, a snapshot replaces one with a higher number

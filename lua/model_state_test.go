@@ -225,7 +225,7 @@ func (s *state) reduce(exact bool) {
 		s.owed = 0
 	}
 	if !s.lock.below(s.stored) && !s.replica.lock.below(s.stored) {
-		s.ended = true // no lock is below the stored snapshot, so the field `ended` has no effect
+		s.ended = true // no lock has a number below the stored version, so the value of `ended` has no effect
 	}
 	waits := false
 	for i := range s.work {
@@ -250,7 +250,7 @@ func (s *state) reduce(exact bool) {
 	begun, began := s.ver > s.lock.n, r.ver > r.lock.n
 	s.ver, r.ver = 0, 0
 	if !waits && s.done <= s.stored {
-		s.done = 0 // has no effect any more, because the next request_peek uses the stored version instead
+		s.done = 0 // the field done no longer has an effect: the next request_peek uses the stored version instead
 	}
 	if !waits && r.done <= s.stored {
 		r.done = 0
@@ -261,8 +261,8 @@ func (s *state) reduce(exact bool) {
 	rankMoments(s.moments())
 }
 
-// verFor returns the lowest value of ver for which the hash exists (known) and a fetch has begun
-// since the lock l was set (begun).
+// verFor returns a small value of ver that expresses two facts about a hash with the lock l.
+// known: the hash exists. begun: a fetch has begun since the lock l was set.
 func (s *state) verFor(l modelLock, known, begun bool) number {
 	switch {
 	case l.n != 0 && begun:

@@ -59,8 +59,8 @@ func TestModel_NoFailoverWithBothLanesLoses(t *testing.T) {
 	}
 }
 
-// With worker crashes this search has millions of states, so they are included only with
-// -model.failover 2.
+// With worker crashes this search has millions of states. So workers crash only if the test runs
+// with -model.failover 2.
 func TestModel_NoFailoverWithFailuresLoses(t *testing.T) {
 	deep := *failoverDepth > 1
 	if found := searched(t, model{most: max(1, *failoverDepth-1), forgets: uint8(*forgotten), calm: !deep}); found != nil {

@@ -81,11 +81,11 @@ func TestSettle_PublishesAfterTheWrite(t *testing.T) {
 			is        string
 		}{
 			{own, true, "", "done", fmt.Sprint(own)},
-			{own, true, "", "done", fmt.Sprint(own)},         // the same report again changes nothing
-			{own - 1, false, "FAILED", "hold", ""},           // a failure of an earlier fetch sets no hold
-			{own - 1, true, "", "done", fmt.Sprint(own)},     // a success of an earlier fetch leaves done unchanged
-			{own + 1, false, "", "done", fmt.Sprint(own)},    // a failure of a later fetch leaves done unchanged
-			{own + 2, true, "", "done", fmt.Sprint(own + 2)}, // a success with a number that no request has raises done
+			{own, true, "", "done", fmt.Sprint(own)},         // if the same fetch is settled again, nothing changes
+			{own - 1, false, "FAILED", "hold", ""},           // if an earlier fetch fails, the hash gets no hold
+			{own - 1, true, "", "done", fmt.Sprint(own)},     // if an earlier fetch succeeds, the hash's field done keeps its value
+			{own + 1, false, "", "done", fmt.Sprint(own)},    // if a later fetch fails, the hash's field done keeps its value
+			{own + 2, true, "", "done", fmt.Sprint(own + 2)}, // if a fetch succeeds whose number no request has, the hash's field done rises
 		} {
 			message := fmt.Sprintf("%d character/%d", end.number, i)
 			e.settleTelling(channel, message, end.number, end.satisfied, end.hold, minute)
