@@ -23,7 +23,7 @@ var (
 var (
 	pageText  = regexp.MustCompile(`>([^<>{}]{12,})<`)
 	alertText = regexp.MustCompile(`(?m)^ +(?:summary|description): (.+)$`)
-	// testSuite matches the packages of tests for several implementations. They log nothing.
+	// testSuite matches the packages that test several implementations. These packages log nothing.
 	testSuite = regexp.MustCompile(`/(storetest|sourcetest|openapitest|servicetest)/`)
 )
 
