@@ -84,7 +84,7 @@ func referenceQuota(t *testing.T) Quota {
 // to Redis.
 func refusingNobody(q Quota) Quota {
 	l := q.partitioned[0]
-	l.window, l.reach = time.Millisecond, time.Millisecond // a short window shortens the quiet period
+	l.window, l.reach = time.Millisecond, time.Millisecond // a window of 1 ms shortens the quiet period, in which no permit is granted
 	for i := range l.partitions {
 		if l.partitions[i].interval > 0 {
 			l.partitions[i] = gcra{time.Microsecond, 1_000_000}
@@ -116,7 +116,7 @@ func (b *bar) least(what, unit string, figure, limit float64) {
 	b.judge(what, unit, figure, limit, ">=", printed(figure) >= limit)
 }
 
-// beside adds a value without a limit. It is printed for comparison only.
+// beside adds a value without a limit to the table. The value is printed for comparison only.
 func (b *bar) beside(what, unit string, figure float64) {
 	b.lines = append(b.lines, barLine{what: "  " + what, figure: figureText(figure) + unit})
 }

@@ -32,8 +32,8 @@ func (c *clock) read(before, then time.Time, redis int64) time.Duration {
 	}
 	elapsed, longest, shortest := micros(redis-c.redis), then.Sub(c.before), before.Sub(c.then)
 	ahead := elapsed - longest - clockSlack - longest/clockDrift
-	// If Redis' clock was set back slightly, that is harmless. But the new reading must be kept,
-	// or a later step forward to the old time would not be detected.
+	// A value behind > 0 means that Redis' clock was set back slightly, which is harmless. But the
+	// new reading must be kept, or a later step forward to the old time would not be detected.
 	behind := shortest - elapsed - clockSlack - shortest/clockDrift
 	if ahead > 0 || behind > 0 || then.Sub(before) <= 2*c.then.Sub(c.before) || then.Sub(c.then) > clockLife {
 		*c = next
