@@ -83,7 +83,7 @@ func TestBackoff_DoublesUpToAMinute(t *testing.T) {
 				}
 				c.set(time.UnixMicro(b.backoffEnd() + second)) // the next refusal comes soon after the pause, so the pause doubles
 			}
-			c.advance(ramp + 60*second) // no refusal for a minute: the next pause starts from the base
+			c.advance(ramp + 60*second) // after a minute without a refusal, the next pause is the first pause (base) again
 		}
 		b.backOff(c, unknown, 30*second) // if the configured first pause (base) is raised to 30 s, the next backoff has that length
 		if got := b.backoffEnd() - c.us(); got != 30*second {

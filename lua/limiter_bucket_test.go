@@ -63,7 +63,7 @@ type bucket struct {
 type grant struct {
 	now                     int64   // Redis' clock in us
 	high, low               []int64 // granted slots, in us by Redis' clock
-	backHigh, backLow       int64   // us until the caller should call again; 0: nothing rejected
+	backHigh, backLow       int64   // us until the caller can call again for the rejected slots of the lane; 0: no slot was rejected
 	refusalHigh, refusalLow int64
 	used                    int64 // calls counted in the current day
 }

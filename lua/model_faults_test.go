@@ -42,7 +42,7 @@ func TestModel_CoversEveryFaultAtEveryPoint(t *testing.T) {
 		"a retry is due",
 	}
 	for _, lane := range []laneID{lowLane, highLane} {
-		want = append(want, fmt.Sprint(step{kind: crash, lane: lane}, ", idle")) // the record is finished, but not committed
+		want = append(want, fmt.Sprint(step{kind: crash, lane: lane}, ", idle")) // a worker without work crashes: its last record is finished, but not committed
 		for _, phase := range at[1:] {
 			for _, k := range []kind{crash, rebalance} {
 				want = append(want, fmt.Sprint(step{kind: k, lane: lane}, ", ", phase))
