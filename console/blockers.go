@@ -16,7 +16,7 @@ type blockerScope int
 const (
 	scopeSource blockerScope = iota // all calls of the source
 	scopeLane                       // the calls of one lane
-	scopeFirst                      // the call of a lane's oldest request; in a saturated lane this request often waits long
+	scopeFirst                      // only the call of a lane's oldest request, which has waited for a long time
 	scopePart                       // the calls of one scope of a policy, for example of one credential
 )
 
@@ -56,7 +56,7 @@ func blockersOf(v *limiter.View, lane schemas.Lane, now time.Time) []blocker {
 			all = append(all, h)
 		}
 	}
-	if h, waits := firstWaiter(v, lane); waits && callsAllowed(v.State) { // if no calls are allowed, the state of the source explains the wait
+	if h, waits := firstWaiter(v, lane); waits && callsAllowed(v.State) { // a long wait is added only if the source's state allows calls; if it allows none, the state explains the wait
 		all = append(all, h)
 	}
 	return append(all, partBlockers(v.Scopes, now)...)

@@ -156,7 +156,7 @@ type RequestState struct {
 	Number        int64        // version of the request in flight
 	Confirmed     bool         // Kafka has acknowledged the request in flight
 	Until         time.Time    // end of the lock of the request in flight
-	Issued        int64        // highest version of a request or fetch; if it is above Number, a fetch is running
+	Issued        int64        // highest version of a request or fetch of the entity; if Issued > Number, the request in flight is being fetched
 	Done          int64        // highest version of a request that has been satisfied
 	Hold          string
 	HoldUntil     time.Time

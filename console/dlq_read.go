@@ -20,7 +20,7 @@ const (
 // deadLetterGroups contains the dead letters of the last 24 h of all sources, grouped by cause.
 type deadLetterGroups struct {
 	groups []deadLetterGroup
-	more   bool // true if groups are missing, because a source has dlq.MaxGroups or more
+	more   bool // true if groups may be missing: of each source only dlq.MaxGroups groups are read
 }
 
 // readRecentDeadLetters counts the dead letters of the last 24 h. It counts dead letters with one
@@ -70,7 +70,7 @@ func (p *dlqPage) readJobs(ctx context.Context, c *Console) error {
 	return nil
 }
 
-// readRecent reads the shared count of the dead letters of the last 24 h. If a new count fails, it
+// readRecent reads the cached count of the dead letters of the last 24 h. If a new count fails, it
 // uses the previous count. Only a client that may see every visibility gets the count of all dead
 // letters; other clients get the count of the dead letters without a visibility label.
 func (p *dlqPage) readRecent(ctx context.Context, c *Console) error {
@@ -105,8 +105,9 @@ func (p *dlqPage) readList(ctx context.Context, c *Console, after store.DeadLett
 	return nil
 }
 
-// totalOf returns the number of dead letters in all groups. It includes groups that the list omits
-// because of dlq.MaxGroups.
+// totalOf returns the number of all dead letters that match the filter. The first group contains
+// that number. It includes dead letters whose groups are missing in "groups", because that list has
+// at most dlq.MaxGroups groups.
 func totalOf(groups []store.DeadLetterGroup) int64 {
 	if len(groups) == 0 {
 		return 0

@@ -58,8 +58,8 @@ func budgetMessage(source string, v *limiter.View, r rates, now time.Time) strin
 	return strings.Join(parts, "; ") + "."
 }
 
-// laneUsage describes how much of a policy each lane uses. The policy must give each lane its own
-// part of the limit (GCRA).
+// laneUsage describes how many calls each lane makes, and how many calls a policy allows. Use it
+// only for a policy that gives each lane its own part of the limit (GCRA).
 func laneUsage(p limiter.PolicyView, r rates, window time.Duration) string {
 	target := p.Target
 	if target == 0 {

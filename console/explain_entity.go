@@ -201,7 +201,7 @@ func lostMessage(e Entity, now time.Time) string {
 	if w.Issued <= max(e.State.Version, e.Status.Version, w.Done) {
 		return ""
 	}
-	at := "" // text for the time of the request: a version is normally this time in Unix milliseconds
+	at := "" // time of the request, for the message: the request's version is normally that time in Unix milliseconds
 	if t := time.UnixMilli(w.Issued); t.Before(now.Add(time.Minute)) && t.After(now.Add(-30*day)) {
 		at = " at about " + formatTime(t, now)
 	}

@@ -56,8 +56,9 @@ type replay struct {
 	groups []store.DeadLetterGroup // the open dead letters that match the filter
 	lane   schemas.Lane
 	rate   float64 // dead letters a second; 0: unlimited
-	// count is the number of dead letters to replay. -1: the number is unknown. Then it is computed
-	// from groups: all dead letters that have not reached the replay limit.
+	// count is the number of dead letters to replay. -1: the number is unknown. Then it is computed:
+	// all dead letters that match the filter, except the ones that were already replayed 3 times
+	// (schemas.MaxReplays).
 	count       int64
 	limits      *limiter.View // nil: the limiter could not be read
 	lanes       []LaneLag

@@ -99,7 +99,7 @@ func TestWhyStale(t *testing.T) {
 		{way(RequestState{Issued: testNow.Add(-52 * time.Minute).UnixMilli()}), old + "It was requested at about 11:08, and the request has not ended: it waits in the topic of its lane, or was lost. It can be requested again; the next read of stale content does that."},
 		{with(func(e *Entity) { e.Request, e.Status = RequestState{Issued: 10}, failed; e.Status.Version = 9 }), old + "It is held: its last request failed 2 min ago (UPSTREAM_5XX), and the next retry is at 12:04. It was requested, and the request has not ended: it waits in the topic of its lane, or was lost."},
 		{way(RequestState{Issued: 5}), old + "It was requested, and the request has not ended"},
-		{way(RequestState{Issued: 5, Done: 5}), old + "No request of the last hour is open."}, // the request was satisfied, so it is not lost, although no snapshot has its version
+		{way(RequestState{Issued: 5, Done: 5}), old + "No request of the last hour is open."}, // request 5 was satisfied, so the text must not report it as lost, although no snapshot has version 5
 		{with(func(e *Entity) { e.Request.Issued, e.State.Version = 5, 5 }), old + "No request of the last hour is open."},
 		{with(func(e *Entity) { e.Request.Issued, e.Status.Version = 5, 5 }), old + "No request of the last hour is open."},
 		{way(RequestState{Hold: schemas.HoldAbsent, HoldUntil: later}), old + "It is held until 12:10, because the upstream reported that it does not exist."},

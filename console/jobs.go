@@ -29,7 +29,7 @@ func (j jobPage) livePath() string {
 	return root + "/live/jobs/" + j.ID
 }
 
-// Item returns the live text with this id.
+// Item returns the text with this id, which is updated every second.
 func (j jobPage) Item(id string) itemAt { return itemAt{id, j.Items[id]} }
 
 // Stoppable reports whether the page offers to stop the job.

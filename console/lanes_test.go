@@ -29,7 +29,7 @@ func TestLanes_ShowsStalledLane(t *testing.T) {
 		if got := laneRows(of)[0][4]; got.Text != c.wait || got.Tone != c.tone {
 			t.Errorf("%+v is shown as %q in %q", c.lane, got.Text, got.Tone)
 		}
-		of.Limits = nil // the tone must be the same if the limiter can't be read
+		of.Limits = nil // the lag must be shown in the same tone if the limiter can't be read
 		if got := laneRows(of)[0][4]; got.Tone != c.tone {
 			t.Errorf("%+v without the limiter is shown as %q in %q", c.lane, got.Text, got.Tone)
 		}

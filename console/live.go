@@ -26,7 +26,7 @@ type viewers struct {
 }
 
 // acquire counts a new stream of the client. The stream is counted until the caller calls release.
-// ok is false if a maximum is reached.
+// If maxViewers or maxViewersPerClient streams are open already, ok is false.
 func (v *viewers) acquire(name string) (release func(), ok bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

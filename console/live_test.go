@@ -295,7 +295,7 @@ func TestRate_MeasuresProcessReports(t *testing.T) {
 	}{
 		{nil, rates{}},
 		{&limiter.View{State: "unused"}, rates{Known: true}},
-		{view(0), rates{Known: true}}, // no process reports, so the rate is known to be 0
+		{view(0), rates{Known: true}}, // there is no process that could make calls, so both rates must be known and 0
 		{view(0, process("a", 0, 0, 0)), rates{}},
 		{view(1*s, process("a", 1*s, 10, 100)), rates{}}, // the two reports are only 1 s apart, so the rates are unknown
 		{view(2*s, process("a", 2*s, 20, 200)), rates{10, 100, true}},

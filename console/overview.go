@@ -14,8 +14,8 @@ type livePage struct {
 	Scenario  string
 }
 
-// Table returns the live table with this id. If source is not empty, it returns the table of that
-// source.
+// Table returns the table with this id, whose rows are updated every second. If source is not
+// empty, it returns the table of that source.
 func (p livePage) Table(id, source string) statusTable {
 	if source != "" {
 		id += "." + source
@@ -23,10 +23,10 @@ func (p livePage) Table(id, source string) statusTable {
 	return p.Tables[id]
 }
 
-// Item returns the live text with this id.
+// Item returns the text with this id, which is updated every second.
 func (p livePage) Item(id string) itemAt { return itemAt{id, p.Items[id]} }
 
-// itemAt is a live text with the id of its HTML element.
+// itemAt is a text that is updated every second, with the id of its HTML element.
 type itemAt struct {
 	ID string
 	statusItem

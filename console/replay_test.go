@@ -74,7 +74,7 @@ func TestSafeToReplay_ConsidersLaneRateAndJobs(t *testing.T) {
 	}{
 		{func(*replay, *limiter.View) {}, "Yes: nexon is flowing"},
 		{func(_ *replay, v *limiter.View) { v.Policies[0].RemainingForLow = 99 }, "Not yet: it takes 100 calls of the day at least, and LOW has 99 of them until 21:00; select fewer, or set a rate."},
-		{func(r *replay, v *limiter.View) { v.Policies[0].RemainingForLow, r.rate = 99, 0.003 }, "Yes: "}, // because at 0.003 dead letters a second only 97 are replayed until the daily reset, and LOW has 99 calls left
+		{func(r *replay, v *limiter.View) { v.Policies[0].RemainingForLow, r.rate = 99, 0.003 }, "Yes: "}, // the replay must be safe: at 0.003 dead letters a second only 97 are replayed until the daily reset, and LOW has 99 calls left
 		{func(r *replay, v *limiter.View) { v.Policies[0].RemainingForLow, r.count = 99, 98 }, "Yes: "},
 		{func(r *replay, v *limiter.View) { v.Policies[0].RemainingForLow, r.lane = 99, schemas.High }, "Yes: "},
 		{func(_ *replay, v *limiter.View) { v.Policies[0].RemainingForLow = 0 }, "Not yet: its requests would wait: LOW has used up its share of the day"},

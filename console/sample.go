@@ -176,7 +176,7 @@ func (s *sampler) rate(source string, v *limiter.View) (r rates) {
 	}
 	before := s.reports[source]
 	s.reports[source] = map[string][]report{}
-	r.Known = len(v.Processes) == 0 // if no process reports, the rate is 0
+	r.Known = len(v.Processes) == 0 // without processes the rate is known: it is 0
 	for _, p := range v.Processes {
 		all := before[p.Process]
 		last := report{p.At, p.High.Granted, p.Low.Granted}

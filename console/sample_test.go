@@ -25,8 +25,8 @@ func TestSample_OutlivesItsFirstReader(t *testing.T) {
 	answer := r.blockView()
 	ctx, leave := context.WithCancel(t.Context())
 	leave()
-	// Each reader returns at once, because its context has ended. The read of the sample must
-	// continue.
+	// Each call of latest returns at once, because ctx has ended. The read of the sample, which the
+	// first call started, must continue.
 	for range 3 {
 		if n := r.sampler.latest(ctx); n.Sources["nexon"].Limits != nil || n.Sources["nexon"].OpenDeadLetters != -1 {
 			t.Fatalf("%+v", n.Sources["nexon"])

@@ -19,8 +19,9 @@ const (
 	modeAdaptive = "adaptive"
 )
 
-// prefetchLagWarn and prefetchLagBad are the limits from which the prefetch lag of a tier is shown
-// as a warning or as a problem. At prefetchLagBad an alert fires too.
+// prefetchLagWarn and prefetchLagBad are limits for the prefetch lag of a tier: the time for which
+// its longest waiting entity has been due. A lag from prefetchLagWarn on is shown as a warning, and
+// from prefetchLagBad on as a problem. At prefetchLagBad an alert fires too.
 const prefetchLagWarn, prefetchLagBad = 10 * time.Minute, time.Hour
 
 // addSchedule adds the changing texts and tables of the schedule page for one source.

@@ -19,8 +19,8 @@ func (f *fakeSchedule) Schedule(_ context.Context, source string) ScheduleState 
 	return f.sched[source]
 }
 
-// lowShare returns the share of the LOW lane in testView. Much of the daily quota is used up, so
-// the policy "day" allows the lowest rate: 70.7 calls a second.
+// lowShare returns the share of the LOW lane in testView. Much of the daily quota is used up. So of
+// all limits the policy "day" allows the lowest rate: 70.7 calls a second.
 func lowShare() limiter.Share {
 	return limiter.Share{PerSecond: 70.7, Bounds: []limiter.Bound{
 		{Kind: limiter.ByWindow, Policy: "second", PerSecond: 349.9, Reserved: 100},
@@ -65,7 +65,7 @@ func unprefetchedSchedule() ScheduleState {
 	return ScheduleState{Facets: []FacetSchedule{{Facet: "repository", Mode: modeOff, Tiers: none}, {Facet: "user", Mode: modeOff, Tiers: none}}, Due: Due{At: testNow, MaxCounted: 1000}}
 }
 
-// rows returns the rows of the live table with this id. The cells of a row are joined to one text.
+// rows returns the rows of the table with this id. The cells of a row are joined to one text.
 func (d document) rows(id string) (all []string) {
 	d.each(func(n *html.Node) {
 		if attr(n, "data-rows") != id {

@@ -89,7 +89,8 @@ func TestSettings_ShowsStopAfterRedirect(t *testing.T) {
 	s.Stopped = true
 	r.states["nexon"] = s
 	r.mu.Unlock()
-	// The cached sample is older than the stop, but the page must show the stop.
+	// The cached sample is older than the emergency stop, but the page must show that nexon is
+	// stopped.
 	d := r.get(root + "/settings?notice=stopped")
 	if got := d.itemText("set.nexon"); got != "stopped" || !strings.Contains(d.text(), "Resume nexon") {
 		t.Errorf("it is %q beside %s", got, d.text())

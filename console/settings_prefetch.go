@@ -30,7 +30,7 @@ const (
 	switchOn       = "on"
 	switchOff      = "off"
 	activeField    = "active"
-	maxActiveShown = 2000 // maximum number of characters that the field "active" shows
+	maxActiveShown = 2000 // maximum number of bytes of a submitted field that are shown again; the field "active" is the longest
 )
 
 func onOff(on bool) string {

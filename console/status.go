@@ -136,7 +136,7 @@ func (f *liveStatus) addProblems(n *sample, sources []string) {
 			add(toneWarn, "%s: %s of the last 24 h are open.", source, plural(of.OpenDeadLetters, "dead letter", "dead letters"))
 		}
 	}
-	slices.SortStableFunc(rows, func(a, b []statusItem) int { return strings.Compare(a[0].Tone, b[0].Tone) }) // bad sorts before warn
+	slices.SortStableFunc(rows, func(a, b []statusItem) int { return strings.Compare(a[0].Tone, b[0].Tone) }) // the tone "bad" comes before "warn" in the alphabet, so the worst problems come first
 	f.Rows["problems"] = rows
 	f.Items["problems"] = statusItem{Text: "Nothing is wrong.", Tone: toneOK}
 	if len(rows) > 0 {

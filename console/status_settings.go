@@ -115,7 +115,8 @@ func policyLabel(p settings.Policy) string {
 	return displayText(p.Name, 60) + " (" + p.Window + ")"
 }
 
-// targetText formats the target of a policy. A target of 0 is shown as "by the limit".
+// targetText formats the target of a policy: the number of calls per window that the limiter
+// allows. For 0 the limiter derives that number from the limit, so the text is "by the limit".
 func targetText(n int) string {
 	if n == 0 {
 		return "by the limit"
