@@ -45,7 +45,7 @@ type EnableResult struct {
 // auditDetails is the content of the audit entry of one request that enables, disables or registers
 // entities: the selection, the number of entities, and the first keys.
 type auditDetails struct {
-	Enabled *bool `json:"enabled,omitempty"` // nil: the request registers entities
+	Enabled *bool `json:"enabled,omitempty"` // true: the request enables entities; false: it disables them; nil: it registers them
 	selection
 	Entities int      `json:"entities"`
 	Keys     []string `json:"keys,omitempty"`

@@ -63,12 +63,12 @@ type Entity struct {
 	Key     string            `json:"key"`
 	Params  map[string]string `json:"params"`
 	Tier    string            `json:"tier"`
-	Pinned  bool              `json:"pinned"` // reads don't change the tier
+	Pinned  bool              `json:"pinned"` // true: reads don't change the tier
 	Enabled bool              `json:"enabled"`
 	DueAt   time.Time         `json:"dueAt"`
 	// Reads and Changes are weighted counts: an old read or change counts less than a recent one.
-	// WatchedSeconds is the total time between the checks that found the changes, or found none. It
-	// is weighted in the same way.
+	// WatchedSeconds is the total time between the checks of the entity, whether they found a
+	// change or not. It is weighted in the same way.
 	Reads          float64    `json:"reads"`
 	LastReadAt     *time.Time `json:"lastReadAt"` // nil: the entity was never read
 	Changes        float64    `json:"changes"`

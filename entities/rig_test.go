@@ -34,7 +34,7 @@ type rig struct {
 	handler  http.Handler
 	db       *sqlite.Store
 	down     bool
-	filled   int // number of audit entries that fill has written
+	filled   int // number of audit entries that the function fill has written
 	notified []string
 	log      bytes.Buffer
 }
