@@ -82,7 +82,8 @@ const (
 	size     = "bytes"
 )
 
-// by returns " by (a, b) " for the labels "a, b", and an empty string without labels.
+// by returns the part " by (a, b) " of a PromQL query for the labels "a, b". If labels is empty, it
+// returns an empty string.
 func by(labels string) string {
 	if labels == "" {
 		return ""

@@ -58,12 +58,12 @@ var (
 	words     = []string{"and", "or", "unless", "bool", "offset", "atan2", "inf", "nan", "start", "end"}
 )
 
-// tokens returns the names and parentheses of an expression. It does not check the syntax; a test
-// does that with promtool.
+// tokens returns the names, parentheses and braces of a PromQL expression, in order. It does not
+// check the syntax; a test checks the expressions with promtool.
 func tokens(expr string) []token {
 	var found []token
 	matches := lexer.FindAllStringSubmatch(expr, -1)
-	last, list := "", "" // last is the last metric; list is the metric or modifier to which the next labels belong
+	last, list := "", "" // last is the name of the metric before the current position; inside a list of labels, list is the metric or modifier to which the labels belong
 	for i, m := range matches {
 		name, mark := m[5], m[6]
 		next := ""

@@ -67,8 +67,8 @@ func (b board) templating() list {
 			"current": object{"text": list{"All"}, "value": list{"$__all"}},
 		}
 		if label == "source" {
-			// With the pattern ".*", the choice "All" also includes a source that is not in the
-			// list of values yet, because no limiter has exported its limits.
+			// Grafana lists only sources for which a limiter has exported a metric. With the
+			// pattern ".*", the choice "All" also includes sources that are not listed yet.
 			v["allValue"] = ".*"
 		}
 		variables = append(variables, v)

@@ -130,9 +130,9 @@ func metricsOf(all []token) []string {
 	return names
 }
 
-// aggregatedMetrics returns the metrics that an aggregation such as "sum by (a) (m)" reads, here m.
-// at is the index of a label in the list behind "by", here of a. The metrics may come before or
-// after that list.
+// aggregatedMetrics returns the metrics that an aggregation reads. Example: in "sum by (a) (m)" it
+// returns m. It also accepts the form "sum(m) by (a)". at is the index of a label in the list
+// behind "by"; in the example it is the index of a.
 func aggregatedMetrics(all []token, at int) []string {
 	closed := at + slices.IndexFunc(all[at:], func(t token) bool { return t.kind == sign && t.text == ")" })
 	if next := closed + 1; next < len(all) && all[next].kind == sign && all[next].text == "(" {

@@ -54,8 +54,8 @@ var sla = row{"Processing SLA", []panel{
 	},
 }}
 
-// latencyPanel returns a panel with p50, p95 and p99 of one lane. bound is the threshold that it
-// draws, in seconds.
+// latencyPanel returns a panel with the latency of one lane as p50, p95 and p99. The panel draws a
+// line at "bound", in seconds.
 func latencyPanel(title, histogram, lane string, bound float64, about string) panel {
 	return panel{
 		title: title, description: about, unit: seconds, width: 6, lines: []line{warn(bound)},

@@ -98,7 +98,7 @@ func TestAlertmanager_RoutesBySeverity(t *testing.T) {
 	amtool(t, "check-config", config)
 	for severity, receiver := range map[string]string{"critical": "pager", "warning": "chat", "info": "digest"} {
 		output := strings.TrimSpace(amtool(t, "config", "routes", "test", "--config.file="+config, "severity="+severity))
-		if !strings.HasSuffix("\n"+output, "\n"+receiver) { // amtool may print warnings before the receiver
+		if !strings.HasSuffix("\n"+output, "\n"+receiver) { // amtool may print warnings on the lines before the receiver's name
 			t.Errorf("receiver of %s: got %s, want %s", severity, output, receiver)
 		}
 	}

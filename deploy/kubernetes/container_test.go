@@ -34,7 +34,7 @@ func (in *installation) judgeContainer(name string, c corev1.Container) {
 		}
 	}
 	if len(c.Ports) == 0 {
-		return // a container of the Job, which has no ports
+		return // a container without ports, such as the Job's, needs no probes
 	}
 	for path, probe := range map[string]*corev1.Probe{"/readyz": c.ReadinessProbe, "/livez": c.LivenessProbe} {
 		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path || !hasPort(c, probe.HTTPGet.Port.StrVal) {
