@@ -31,8 +31,8 @@ type RedisServer struct {
 	dir    string
 	args   []string
 	server *exec.Cmd
-	output bytes.Buffer  // of the latest process; read it only after ended is closed
-	ended  chan struct{} // closed when the process has ended
+	output bytes.Buffer  // output of the latest server process; read it only after ended is closed
+	ended  chan struct{} // closed when the latest server process has ended
 }
 
 // PrivateRedis starts a Redis server and waits until it responds. options are arguments of
