@@ -113,7 +113,7 @@ func TestBatch_AnswersEachKeyAsIfAlone(t *testing.T) {
 			t.Errorf("key %q", a.body.Items[5].Key)
 		}
 	}
-	if n := r.storeReads() - before; n != 1 { // the first of three batches caches all keys, also keys without a snapshot, so only this batch reads the store
+	if n := r.storeReads() - before; n != 1 { // the first of the three batches caches all keys, also keys without a snapshot, so the other two must not read the store
 		t.Errorf("got %d store reads for three batches, want 1", n)
 	}
 	for query, code := range map[string]string{

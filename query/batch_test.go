@@ -85,14 +85,14 @@ func BenchmarkBatch(b *testing.B) {
 // unpacked. It counts as one request if the cache has the document in the requested encoding.
 func TestRequests_CountTheCostOfAResponse(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
-	r.putSnapshot("a", time.Minute, withPayload(largeStored)) // 1 MB
+	r.putSnapshot("a", time.Minute, withPayload(largeStored)) // a document of 1 MB
 	one, batch := "/v1/nexon/character/a", "/v1/nexon/character?key=a&key=a"
 	for i, c := range []struct{ path, as, want string }{
 		{one, "zstd", "1"},
 		{one, "gzip", "1 61"},
 		{one, "gzip", "1"},
 		{batch, "gzip", "1 1"},
-		{batch, "identity", "1 1 30"}, // counts 30 extra requests each time, because a batch does not cache an unpacked document of 1 MB
+		{batch, "identity", "1 1 30"}, // each of the two batches counts 30 extra requests, because a batch does not cache an unpacked document of 1 MB
 		{batch, "identity", "1 1 30"},
 		{one, "identity", "1 15"},
 		{one, "identity", "1"},

@@ -59,7 +59,7 @@ func withSlowRedis(t *testing.T, took time.Duration, test func(r *rig, redis *sl
 		r.server.batcher.enqueuer = redis
 		test(r, redis)
 		synctest.Wait()
-		time.Sleep(2 * took) // time for requests enqueued in the background: they must end within the bubble
+		time.Sleep(2 * took) // requests enqueued in the background get this time to end, because they must end within the synctest bubble
 	})
 }
 
@@ -180,7 +180,7 @@ func TestBatcher_IsBounded(t *testing.T) {
 		if !fill(2 * maxBatches * maxBatchSize) {
 			r.Fatal("an empty queue is full")
 		}
-		synctest.Wait() // returns when batches are in flight
+		synctest.Wait() // after this, the batcher has sent its first batches, and they are in flight
 		enqueued := func() int {
 			q.mu.Lock()
 			defer q.mu.Unlock()

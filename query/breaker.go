@@ -48,7 +48,7 @@ func withBreaker[T any](b *breaker, read func() (T, error)) (result T, err error
 		return result, err
 	}
 	began := time.Now()
-	outcome := errSlowRead // a read that panics counts as a failure
+	outcome := errSlowRead // outcome keeps this value if the read panics or is slow, so that the breaker counts a failure
 	defer func() { done(outcome) }()
 	result, err = read()
 	switch {

@@ -183,7 +183,8 @@ func (m *snapshotCache) stripe(e schemas.Entity) *stripe {
 	return &m.stripes[maphash.Comparable(m.seed, e)%uint64(len(m.stripes))]
 }
 
-// settleCount returns the number of settle messages received for the entity's stripe.
+// settleCount returns the number of settle messages received for the entity and for the other
+// entities of its stripe (a group of entities that share one lock).
 func (m *snapshotCache) settleCount(e schemas.Entity) uint64 {
 	s := m.stripe(e)
 	s.mu.Lock()
@@ -255,7 +256,9 @@ func (m *snapshotCache) setConnected(connected bool) {
 		m.connectedSince.Store(0)
 		return
 	}
-	m.connections.Add(1) // rises before connectedSince is set, so that a reader that sees the new time shares no load from before the reconnect
+	// connections must change before connectedSince. Then a reader that finds the subscription
+	// connected again does not share a load that began before the reconnect.
+	m.connections.Add(1)
 	m.connectedSince.Store(m.now())
 }
 

@@ -19,7 +19,7 @@ const (
 
 // missingCache caches which entities have no snapshot, and when the store was read for each. The
 // invariants of snapshotCache apply to missingCache too. A write needs the lock of the entity's
-// stripe.
+// stripe (a group of entities, selected by hash).
 type missingCache struct {
 	readAt *otter.Cache[schemas.Entity, int64]
 }

@@ -128,7 +128,7 @@ func TestMissing_LookupsAreLimitedBeforeTheStore(t *testing.T) {
 func TestMissing_IsInvalidAfterASettle(t *testing.T) {
 	r := newRig(t)
 	const keys, writes = 3, 400
-	var stored [keys]atomic.Int64 // version of each key's snapshot after its settle message; 0 from the start of a deletion until the next such message
+	var stored [keys]atomic.Int64 // for each key: the version of the stored snapshot whose settle message was delivered; 0 while the key is deleted
 	var done atomic.Bool
 	var all sync.WaitGroup
 	for i := range keys {

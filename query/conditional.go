@@ -32,7 +32,7 @@ func matchesETag(values []string, etag string) bool {
 			}
 			list = strings.TrimPrefix(list, "W/")
 			if !strings.HasPrefix(list, `"`) {
-				break // the next element is no entity tag, so the rest of the list is ignored
+				break // the next element of If-None-Match is no entity tag, so the rest of the header value is ignored
 			}
 			end := strings.IndexByte(list[1:], '"')
 			if end < 0 {

@@ -109,7 +109,7 @@ const gzipHeader = "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 var deflaters = sync.Pool{New: func() any {
 	w, err := flate.NewWriter(nil, flate.BestSpeed+3)
 	if err != nil {
-		panic(err) // the level is a valid constant
+		panic(err) // can't happen: NewWriter fails only for an invalid compression level, and the level is a valid constant
 	}
 	return w
 }}

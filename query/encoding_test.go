@@ -88,7 +88,7 @@ func TestGzipOpen_ClosesWithAnyText(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			z.Multistream(false) // the response must be one member, because some clients read only the first
+			z.Multistream(false) // the reader stops after the first gzip member, as some clients do, so all data must be in one member
 			got, err := io.ReadAll(z)
 			if err != nil || string(got) != "{"+body+text {
 				t.Errorf("%d and %d bytes: %v", len(body), len(text), err)

@@ -43,7 +43,7 @@ type body struct {
 	made   atomic.Bool // set when the fields below are valid
 	bytes  []byte
 	err    error
-	tail   int // offset of the tail in the body, in bytes
+	tail   int // offset in bytes at which the part after the snapshot begins
 	prefix gzipPrefix
 	length []string
 }
@@ -136,8 +136,8 @@ func (e *entry) appendText(dst []byte) ([]byte, error) {
 	return store.Snapshot{State: e.State, Payload: e.payload}.Decode(dst)
 }
 
-// parts returns the response body in two pieces. The body ends with the given tail instead of the
-// FRESH tail.
+// parts returns the response body in two pieces. tail is the JSON that follows the snapshot. It
+// replaces that part of the cached FRESH body.
 func (e *entry) parts(as encoding, tail string) (first, second []byte, err error) {
 	b, err := e.body(as)
 	if err != nil {

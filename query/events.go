@@ -30,7 +30,7 @@ const (
 	eventChanged = "changed" // the content differs from that of the last event
 	eventChecked = "checked" // the upstream was checked; the content is the same
 	eventAbsent  = "absent"  // the upstream has no such entity
-	eventState   = "state"   // no new content; the freshness changed, or the reason why no refresh is queued
+	eventState   = "state"   // the content is the same; the freshness has changed, or the reason why no refresh is queued has changed
 )
 
 // streamState is the state that the last event of a stream reported.

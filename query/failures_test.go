@@ -139,7 +139,7 @@ func TestCache_DoesNotShareALoadFromBeforeAReconnect(t *testing.T) {
 	go func() { early <- r.get("a") }()
 	waitFor(t, "the early read", func() bool { return r.storeReads() == 1 })
 	r.set(func() { r.hold = nil })
-	r.overwrite("a", func(s *store.Snapshot) { s.Version = 9 }) // stored and settled while the subscription was disconnected
+	r.overwrite("a", func(s *store.Snapshot) { s.Version = 9 }) // a snapshot is stored while the settle subscription is disconnected, so its settle message is lost
 	r.server.onConnection(true)
 	if a := r.get("a"); a.body.Freshness != Fresh {
 		t.Errorf("after the reconnect: got %s, want FRESH", a.text)

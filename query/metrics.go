@@ -70,7 +70,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// routeLabels are the labels of a response, readLabels the labels of a read.
+// routeLabels are the Prometheus labels under which a response is counted, and readLabels the
+// labels under which a read is counted.
 type (
 	routeLabels struct {
 		path, method string

@@ -104,7 +104,7 @@ func (s *Server) instrument(next echo.HandlerFunc) echo.HandlerFunc {
 			c.Error(err) // writes the response, so that its status can be recorded below
 		}
 		path := c.Path()
-		if c.Get(waitsKey) != nil { // a requested wait or an event stream of the console: its duration gets a separate path label
+		if c.Get(waitsKey) != nil { // a read or refresh with a wait, or an event stream of the console: its duration is recorded under the path + "?wait"
 			path += "?wait"
 		}
 		s.metrics.observeResponse(path, r.Method, c.Response().Status, time.Since(started))

@@ -361,7 +361,7 @@ func TestReadCounter_LogsAFailureOnce(t *testing.T) {
 		ts.read(of)
 		ts.read(of)
 		failing = ts.flush(t.Context(), time.Now(), failing)
-		failing = ts.flush(t.Context(), time.Now(), failing) // no read since the previous flush, so this flush returns the previous result
+		failing = ts.flush(t.Context(), time.Now(), failing) // nothing was read since the previous flush, so this call must return the same value as the previous call
 	}
 	if recorded, lost := l.recorded()["a"], testutil.ToFloat64(ts.metrics.unrecordedFailed); recorded != 6 || lost != 6 {
 		t.Errorf("got %d recorded and %v unrecorded", recorded, lost)

@@ -105,7 +105,7 @@ func (s *Server) enqueueAndWait(c echo.Context, client access.Client, e schemas.
 func (s *Server) enqueueAllAndWait(c echo.Context, client access.Client, all []refreshRequest) ([]EnqueueResult, []error) {
 	results, errs := make([]EnqueueResult, len(all)), make([]error, len(all))
 	var requests []UpdateRequest
-	var indexes []int // index of each request in the slice all
+	var indexes []int // for each element of requests, its index in the slice all
 	for i, req := range all {
 		if _, refused := errors.AsType[*problem.HTTPError](req.err); refused {
 			errs[i] = req.err

@@ -59,7 +59,7 @@ func (s *Server) refreshMany(c echo.Context, client access.Client) error {
 	}
 	items, errs, results := make([]refreshItem, len(keys)), make([]error, len(keys)), make([]EnqueueResult, len(keys))
 	var visible []schemas.Entity
-	var indexes []int // index of each entity in the slice keys
+	var indexes []int // for each element of visible, the index of its key in the slice keys
 	for i, key := range keys {
 		e.Key = key
 		if errs[i] = checkKey(e, src); errs[i] != nil {

@@ -150,7 +150,7 @@ func (r *rig) attempt(i int, key string) string {
 	rec := httptest.NewRecorder()
 	r.server.ServeHTTP(rec, req)
 	got := r.checked(req, rec)
-	got.Header.Del("Content-Length") // is removed, because in a batch it depends on the length of the key
+	got.Header.Del("Content-Length") // Content-Length is removed before the comparison, because in a batch it depends on the length of the key
 	return strings.ReplaceAll(fmt.Sprintln(got.StatusCode, got.Header, got.text), key, "KEY")
 }
 

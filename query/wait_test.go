@@ -147,7 +147,7 @@ func TestRefresh_WaitReturnsTheNewSnapshot(t *testing.T) {
 	}
 	version := func(n int64) func(*store.Snapshot) { return func(s *store.Snapshot) { s.Version = n } }
 	answered := refresh()
-	r.putSnapshot("a", 0, version(99)) // the result of an earlier fetch; the request that waits has the number 100
+	r.putSnapshot("a", 0, version(99)) // version 99 is the result of an earlier fetch: it must not end the wait for the update request 100
 	select {
 	case a := <-answered:
 		t.Fatalf("released by an earlier fetch: %s", a.text)

@@ -26,7 +26,7 @@ type shard struct {
 // waiter is one HTTP request or stream that waits for settle messages of an entity.
 type waiter struct {
 	entity   schemas.Entity
-	notified chan struct{} // channel with a capacity of one
+	notified chan struct{} // receives a value when the waiter must read the entity again; capacity of one
 	// settled is the highest request number in the settle messages of the entity so far.
 	settled atomic.Int64
 }
