@@ -62,7 +62,7 @@ func (req Request) countedClient() string {
 type Refusal struct {
 	Outcome Outcome       // TooManyOutstanding or TooManyNewKeys
 	Max     int           // the client's share of Bound.Outstanding, or Bound.NewKeys
-	Window  time.Duration // time in which the client may request Max further new keys; 0 for TooManyOutstanding
+	Window  time.Duration // time in which the client may request Max further new keys; 0 if Outcome is TooManyOutstanding
 	After   time.Duration
 }
 
@@ -114,7 +114,7 @@ func (c *Coalescer) admit(ctx context.Context, requests []Request, results []Res
 		for k, i := range byAccount[accounts[n]] {
 			number := results[i].Number
 			switch {
-			case err != nil: // Redis may have counted the request; then it counts until its lease expires
+			case err != nil: // after an error Redis may still have counted the request as outstanding; that ends with the lease of the count
 				results[i] = Result{Err: fmt.Errorf("count %s toward the limit of its client: %w", requests[i].Entity, err)}
 			case reply[4+k] == 0:
 				continue
@@ -184,8 +184,9 @@ func (b Bound) newRefusal(verdict, share, outstanding int64, wait time.Duration)
 	if verdict == 2 {
 		return Refusal{TooManyNewKeys, b.NewKeys, time.Duration(b.NewKeys) * b.NewKeyInterval, wait}
 	}
-	// The client may retry when its excess requests have been processed. A full share is processed
-	// within Window if the source treats all active clients equally.
+	// The client may retry when enough of its requests have been processed that one more fits its
+	// share. The source needs Window for a full share if it treats all active clients equally.
+	// Example: with 29 outstanding requests and a share of 20, that is half of Window.
 	excess := float64(outstanding-share+1) / math.Max(1, float64(share))
 	return Refusal{Outcome: TooManyOutstanding, Max: int(share), After: min(b.Lease, time.Duration(excess*float64(b.Window)))}
 }

@@ -74,7 +74,7 @@ func TestEnqueueAll_CoversARefusedClientToo(t *testing.T) {
 		r.EnqueueAll(r.Context(), r.clientRequests("a", 30))
 		r.mustEnqueue(Published, r.clientRequest("b", "b"))
 		r.waitUntilConfirmed()
-		for range 2 { // in the second round the refusal of client a is cached; the outcomes must be the same
+		for range 2 { // in the second round the producer has cached that client a is refused; the outcomes must be the same
 			r.mustEnqueue(AlreadyProcessing, r.clientRequest("a", "b"))
 			r.mustEnqueue(AlreadyProcessing, r.clientRequest("a", "a1"))
 			r.mustEnqueue(TooManyOutstanding, r.clientRequest("a", "a29"))
@@ -237,7 +237,7 @@ func TestEnqueue_OfARefusedClientWritesNothing(t *testing.T) {
 	at := time.Now()
 	r.refusals.now = func() time.Time { return at }
 	r.EnqueueAll(t.Context(), r.clientRequests("a", 21))
-	r.waitUntilConfirmed() // so that no confirmation of an earlier record is counted as a round trip below
+	r.waitUntilConfirmed() // waits, so that no confirmation of an earlier record is counted as a round trip below
 	trips := countRoundTrips(rdb)
 	req := r.clientRequest("a", "z")
 	r.mustEnqueue(TooManyOutstanding, req)

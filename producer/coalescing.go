@@ -105,7 +105,7 @@ func decodeAcquire(reply []any) (Result, error) {
 	switch r.Outcome {
 	case Published, Upgraded, AlreadyProcessing, Pending, Held, Cooling, refusedOutcome:
 		return r, nil
-	case TooManyOutstanding, TooManyNewKeys: // an error: only admit returns these outcomes, never the script coalesce_acquire
+	case TooManyOutstanding, TooManyNewKeys: // a reply with one of these two outcomes is an error: only admit may return them, not the script coalesce_acquire
 	}
 	return Result{}, fmt.Errorf("coalesce_acquire returned the outcome %q", outcome)
 }
@@ -116,15 +116,16 @@ type ack struct {
 	lane   schemas.Lane
 	number int64
 	client string       // client whose outstanding count includes the request; empty: none
-	acked  chan<- error // receives err when the publish has ended; nil: no caller waits
+	acked  chan<- error // receives the error of the publish, or nil, when the publish has ended; no channel: no caller waits
 	err    error
 	// refused is true if the request exceeded a limit of its client and was never published.
 	refused bool
 }
 
 // confirmOrRollBack confirms the locks of records that Kafka acknowledged and rolls back the
-// locks of all other records. conflicts counts the locks that a worker or a later request had
-// already replaced. err is the first error. A lock that was not changed because of an error
+// locks of all other records. conflicts counts the locks that were left unchanged because a
+// worker had already settled the request, or a later request had replaced the lock. err is the
+// first error. A lock that was not changed because of an error
 // expires within pendingTTL.
 func (c *Coalescer) confirmOrRollBack(ctx context.Context, acks []ack) (conflicts int, err error) {
 	var confirmed, failed []eval.Call

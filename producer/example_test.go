@@ -16,7 +16,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Two requests for one entity are one record: the second one is covered by the first.
+// Two requests for one entity cause only one record: the record of the first covers the second.
 func ExampleProducer() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
