@@ -48,7 +48,9 @@ func (d DeadLetter) Fingerprint(e Entity) string {
 	// end of the text that the hash covers would depend on the length of the key.
 	text := cut(d.Summary(), maxErrorBytes)
 	for _, key := range []string{url.PathEscape(e.Key), url.QueryEscape(e.Key), e.Key} {
-		if len(key) > 3 || errorWords.FindString(key) != key { // replaces the key everywhere, but a short key only as a whole word (below), because other words may contain it
+		// A key of up to 3 bytes that is one word, for example 42, is not replaced here, because
+		// longer words may contain it. It is replaced below, where it stands as a whole word.
+		if len(key) > 3 || errorWords.FindString(key) != key {
 			text = strings.ReplaceAll(text, key, "#")
 		}
 	}
