@@ -189,7 +189,7 @@ func (s *keySet) get(ctx context.Context) ([]jwkset.JWK, error) {
 		}
 		keys = append(keys, key)
 	}
-	if len(keys) == 0 && len(set.Keys) > 0 { // only an empty set may give no keys (it revokes all keys); a set of unusable keys is an error
+	if len(keys) == 0 && len(set.Keys) > 0 { // an empty key set is valid and revokes all keys; a set that has only unusable keys is an error
 		return nil, errors.New("the key set has no valid public key for signatures")
 	}
 	return keys, nil

@@ -88,7 +88,7 @@ func newCachedKey(k store.APIKey) cachedKey {
 	return cachedKey{k, c}
 }
 
-// countUsableKeys counts the keys that are not expired.
+// countUsableKeys returns the number of cached API keys that are not expired.
 func (g *Guard) countUsableKeys() (n int) {
 	for _, k := range g.keys.Load().byID {
 		if k.ExpiresAt.IsZero() || g.now().Before(k.ExpiresAt) {

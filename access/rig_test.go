@@ -175,7 +175,8 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 	return r
 }
 
-// withIssuer returns a guard that accepts the tokens of a fakeIssuer, which serves these signers.
+// withIssuer returns a guard and the fakeIssuer whose tokens it accepts. The issuer's server has the
+// public keys of the named signers.
 func withIssuer(t *testing.T, serve ...string) (*rig, *fakeIssuer) {
 	t.Helper()
 	i := newFakeIssuer(t, serve...)
