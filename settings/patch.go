@@ -111,7 +111,7 @@ func (p Patch) apply(o *Override) {
 		}
 		o.Policies[name] = policy
 		if policy == (limiter.PolicyOverride{}) {
-			delete(o.Policies, name) // the override no longer changes this policy
+			delete(o.Policies, name) // no setting of this policy is changed any more, so the override must not contain the policy
 		}
 	}
 }

@@ -165,12 +165,12 @@ func applyPrefetch(m Member[PrefetchPatch], to **PrefetchOverride) {
 			o.Facets = map[string]FacetOverride{}
 		}
 		for name, change := range *facets.value {
-			var facet FacetOverride // null resets the whole facet
+			var facet FacetOverride // stays empty if the patch has null for the facet, which resets all its settings
 			if change.value != nil {
 				facet = change.value.applyTo(o.Facets[name])
 			}
 			if o.Facets[name] = facet; facet == (FacetOverride{}) {
-				delete(o.Facets, name) // the override no longer changes this facet
+				delete(o.Facets, name) // no setting of this facet is changed any more, so the override must not contain the facet
 			}
 		}
 	}
