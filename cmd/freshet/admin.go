@@ -208,8 +208,8 @@ func (a *adminClient) settings(ctx context.Context, source string) ([]settings.S
 }
 
 // resolveSource returns source, or the name of the only configured source if source is empty. With
-// several configured sources and no name it returns a usageError. Its text ends with the parameter
-// "instead", which may name another flag, such as ", or use --all".
+// several configured sources and no name it returns a usageError. The parameter "instead" is the end
+// of the error's text. It may name another flag, such as ", or use --all".
 func (a *adminClient) resolveSource(ctx context.Context, source, instead string) (string, error) {
 	if source != "" {
 		return source, nil

@@ -34,7 +34,7 @@ func (s SourceConfig) clientBound(quota limiter.Quota, facet string, limits acce
 	b := producer.Bound{Window: limits.Outstanding, Lease: minLease}
 	if perMinute := may(time.Minute); limits.Outstanding > 0 {
 		at := perMinute / time.Minute.Seconds() * limits.Outstanding.Seconds()
-		if math.IsInf(at, 1) { // at is infinite if no policy limits the rate; the in-flight limit of the workers then applies
+		if math.IsInf(at, 1) { // if no policy limits the rate, the in-flight limit of the workers applies instead
 			at = float64(s.Workers.High.MaxInFlight)
 		}
 		b.Outstanding = max(producer.MinOutstanding, int(at))

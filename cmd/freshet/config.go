@@ -219,7 +219,7 @@ var namespacePattern = regexp.MustCompile(`^([a-zA-Z_][a-zA-Z0-9_]*)?$`)
 func (c *Config) check() error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	failEach := func(of string, err error) { // adds each line of err as a separate error; each begins with "of", the path of the setting
+	failEach := func(of string, err error) { // adds each line of err as a separate error that begins with the parameter "of", the path of a setting
 		if err == nil {
 			return
 		}

@@ -147,7 +147,7 @@ func (s SourceConfig) newSchedule() (*scheduler.Schedule, error) {
 // contradicts the facet's own configuration.
 func checkPrefetchFacet(c scheduler.Config, f source.Facet) (errs []error) {
 	for i, name := range c.Active.Params {
-		if _, known := f.Params[name]; !known && name != "" { // an empty name is skipped here, because NewSchedule returns an error for it
+		if _, known := f.Params[name]; !known && name != "" { // an empty param name is skipped here, because NewSchedule returns an error for it
 			errs = append(errs, fmt.Errorf("active.params[%d]: the facet has no param %q; it has %s", i, name, joinNames(f.Params)))
 		}
 	}
@@ -158,7 +158,7 @@ func checkPrefetchFacet(c scheduler.Config, f source.Facet) (errs []error) {
 	for _, of := range slices.Sorted(maps.Keys(paths)) {
 		document, _, member := strings.Cut(strings.ReplaceAll(paths[of], `\.`, "\x00"), ".")
 		document = strings.ReplaceAll(document, "\x00", ".")
-		if _, known := f.Documents[document]; !known && member && document != "" { // an incomplete path is skipped here, because NewSchedule returns an error for it
+		if _, known := f.Documents[document]; !known && member && document != "" { // a path without a document or a member is skipped here, because NewSchedule returns an error for it
 			errs = append(errs, fmt.Errorf("%s: %q must begin with a document of the facet, which has %s", of, paths[of], joinNames(f.Documents)))
 		}
 	}

@@ -118,8 +118,8 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 	for _, key := range append(keys, "another") {
 		d.until("a fresh answer", key, isFresh)
 	}
-	// On a slow machine a request may wait for longer than its lock lasts. It is then enqueued
-	// again, so the test allows up to eight additional upstream calls.
+	// The upstream gets one call for each entity. On a slow machine a request may wait until its
+	// lock has expired, and is enqueued a second time. So up to eight more calls are allowed.
 	all := len(keys) + 2
 	if s := d.stats(); s.Arrivals < all || s.Arrivals > all+8 || s.DistinctKeys != all || s.ByStatus[429] != 0 || s.Refused != 0 {
 		t.Errorf("got %d calls for %d entities: %v", s.Arrivals, s.DistinctKeys, s.ByStatus)

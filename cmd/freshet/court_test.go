@@ -46,8 +46,8 @@ sources:
           active: {status: {path: progress.status, block: [종결, 확정]}, params: [encCsNo]}
 `
 
-// court is an upstream with court cases whose state the test sets, and a dev process that mirrors
-// it.
+// court is an upstream with court cases whose state the test sets, and a dev process that keeps
+// snapshots of these cases.
 type court struct {
 	*dev
 	db    *sqlite.Store
@@ -58,7 +58,7 @@ type court struct {
 	status string
 	entry  int            // number of the last progress entry of each case
 	calls  map[string]int // number of calls, by facet/key
-	odd    []string       // URIs of calls without the param encCsNo of the registered case
+	odd    []string       // URIs of calls whose parameter encCsNo differs from the value registered for the case
 }
 
 func newCourt(t *testing.T) *court {
@@ -133,7 +133,7 @@ func (c *court) state(facet, key string) store.State {
 	return all[0]
 }
 
-// register registers a case's progress for prefetching at a due time.
+// register registers the facet progress of a case, so that it is prefetched at a due time.
 func (c *court) register(key string, due time.Time) {
 	c.Helper()
 	e := caseOf("progress", key)
@@ -266,7 +266,7 @@ func TestTrigger_RefreshesOtherFacetOncePerDay(t *testing.T) {
 		t.Errorf("calls of general within a day: got %d, want 1", n)
 	}
 
-	// A refresh that finds progress unchanged triggers no refresh of general.
+	// If a refresh finds the facet progress unchanged, it triggers no refresh of the facet general.
 	c.age("progress", "long-ago", 7*time.Hour)
 	c.age("general", "long-ago", 25*time.Hour)
 	c.makeDue("long-ago")

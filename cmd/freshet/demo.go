@@ -19,7 +19,7 @@ import (
 const (
 	demoInterval       = 50 * time.Millisecond
 	demoReadKeys       = 40  // number of entities that are read; keys with low numbers are read most often
-	demoPrefetchedKeys = 160 // number of prefetched entities, including the read ones
+	demoPrefetchedKeys = 160 // number of prefetched entities, including the demoReadKeys entities that are also read
 
 	// One in demoMissingEvery reads is of a missing entity, one in demoRefreshEvery is followed
 	// by an explicit refresh, and one in demoChangeEvery by a change of the upstream's content.
@@ -39,7 +39,7 @@ const (
 	demoPrefetchInterval = time.Minute
 )
 
-// demoRetryDelays replaces the delays of scheduled retries.
+// demoRetryDelays replaces the configured delays between the retries of a failed request.
 var demoRetryDelays = []time.Duration{5 * time.Second, 15 * time.Second, 30 * time.Second}
 
 // shortenIntervals changes the first facet so that staleness, retries and prefetching are

@@ -112,7 +112,7 @@ type importer struct {
 	input         *countingReader
 	progress      *progress
 	stderr        io.Writer
-	start, last   int // start rows are skipped; all rows up to the row last are imported or were rejected as invalid
+	start, last   int // rows 1 to start are skipped (--skip); rows start+1 to last are imported, or were rejected as invalid
 	rows          int // number of rows in the input; set when the input ends
 	added, known  int
 	invalid       int

@@ -84,7 +84,7 @@ func (p *progress) write(text string) {
 	fmt.Fprintln(p.out, text)
 }
 
-// clear removes the bar before other output.
+// clear removes the progress bar from the terminal, so that other output can be printed.
 func (p *progress) clear() {
 	if p.terminal {
 		fmt.Fprint(p.out, "\r\x1b[K")

@@ -72,8 +72,8 @@ func (b *liveBounds) Run(ctx context.Context) error {
 	}
 }
 
-// follow applies the newest settings of a source. Unreadable settings and an invalid quota leave
-// the limits unchanged.
+// follow recalculates the limits of clients from the newest quota settings of a source. The limits
+// stay unchanged if these settings are unreadable or invalid.
 func (b *liveBounds) follow(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(ctx, boundsTimeout)
 	defer cancel()

@@ -42,9 +42,9 @@ func (s *changedSettings) fail(err error) {
 	s.err = err
 }
 
-// follow runs liveBounds of the source "api", with 60 calls a second, under these settings. It
-// returns a function that waits for one interval. The function then returns the maximum outstanding
-// requests of a client in the facet "one", and the log since its last call.
+// follow runs liveBounds with the source "api", whose configured quota is 60 calls a second, and with
+// these stored settings. It returns a function that waits for one interval. The function then returns
+// the maximum outstanding requests of a client in the facet "one", and the log since its last call.
 func follow(t *testing.T, settings limiter.Settings) (next func() (outstanding int, logged string)) {
 	t.Helper()
 	text := strings.NewReplacer("LIMITS", "", "POLICIES", "{name: second, limit: 60, window: 1s}").Replace(bounded)

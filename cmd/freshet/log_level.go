@@ -91,7 +91,7 @@ const (
 	maxLevelDuration     = 24 * time.Hour
 )
 
-// parse returns the level and the duration, or an error for the caller.
+// parse returns the level and the duration of a request, or an error that names the invalid field.
 func (o logLevelRequest) parse() (to slog.Level, d time.Duration, err error) {
 	if err := to.UnmarshalText([]byte(o.Level)); err != nil || strings.ContainsAny(o.Level, "+-") {
 		return 0, 0, fmt.Errorf("level: %q must be debug, info, warn or error", o.Level)

@@ -134,7 +134,7 @@ func findSecrets(path []string, value string) (all []secretPart) {
 			add(value, isSecretName(name))
 		}
 	case (name == "url" || name == "directURL") && !strings.Contains(value, "://") && !strings.Contains(value, "="):
-		add(value, true) // the value is not a URL; it may be only the password
+		add(value, true) // if the setting "url" holds no URL, its whole value is a secret: it may be only the password
 	case name != "query" && (strings.Contains(value, "\n") || strings.HasPrefix(value, "{") && strings.Contains(value, `"`)): // probably a request body in a setting with a misspelt name
 		for _, part := range findBodySecrets(value) {
 			add(part.text, part.strong)
@@ -276,7 +276,7 @@ func (w maskingWriter) Write(p []byte) (int, error) {
 	return w.to.Write(p)
 }
 
-// learn adds the secrets in a configuration file and in the environment.
+// learn adds the secrets in a configuration file and in the environment to the masker.
 func (m *masker) learn(file []byte, env []string) {
 	for _, entry := range env {
 		name, value, _ := strings.Cut(entry, "=")
@@ -334,7 +334,7 @@ func (m *masker) learnNode(path []string, n ast.Node) {
 
 func (m *masker) learnText(path []string, value string) {
 	m.add(findSecrets(path, value)...)
-	if strings.Contains(value, "\n") { // each line is learnt separately too, because an error may quote a single line of the value
+	if strings.Contains(value, "\n") { // the secrets of each single line are added too, because an error may quote one line of the value
 		for line := range strings.Lines(value) {
 			for _, f := range findSecrets(path, strings.TrimSpace(line)) {
 				m.add(f)
@@ -354,8 +354,8 @@ var yamlNamedLine = regexp.MustCompile(`^[\s-]*["']?[A-Za-z][A-Za-z0-9_.-]*["']?
 // yamlSecretName matches the name of a setting that holds secrets; its colon may be missing.
 var yamlSecretName = regexp.MustCompile(`^[\s-]*["']?(headers|body|variables|params|url|directURL|secretEnv|prefix)\b["']?`)
 
-// learnLines adds the secrets of a file line by line, because the file may be invalid YAML, or have
-// another structure than intended. The text after a setting's name counts as its value, and so do
+// learnLines adds the secrets of a file to the masker line by line: the file may be invalid YAML or
+// have an unintended structure. The text after a setting's name counts as its value, and so do
 // the following lines with a deeper indentation. If the file is broken (invalid YAML), each line
 // without a name may be a secret, because it may belong to any setting.
 func (m *masker) learnLines(text string, broken bool) {

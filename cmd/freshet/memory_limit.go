@@ -26,7 +26,7 @@ func (c QueryConfig) maxResponseMemory() int64 {
 // memoryLimit returns the memory limit of this process in bytes: the smaller of GOMEMLIMIT and
 // the limit of its cgroup, or 0 without a limit. root is the root of the file system.
 func memoryLimit(root string) int64 {
-	limit := debug.SetMemoryLimit(-1) // a negative limit only reads the setting
+	limit := debug.SetMemoryLimit(-1) // with a negative argument, SetMemoryLimit changes nothing and returns the current limit
 	for _, group := range cgroupLimitFiles(root) {
 		text, err := os.ReadFile(group)
 		if err != nil {

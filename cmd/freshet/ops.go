@@ -160,7 +160,7 @@ func (h *health) handleHealth(w http.ResponseWriter, r *http.Request) {
 	if !ready {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	_ = json.NewEncoder(w).Encode(answer) // fails only if the client has disconnected
+	_ = json.NewEncoder(w).Encode(answer) // Encode returns an error only if the client has disconnected
 }
 
 // bind binds the address of health and metrics. Roles call it before they start anything else.

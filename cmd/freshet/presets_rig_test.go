@@ -87,7 +87,7 @@ type presetRun struct {
 // are started later, by the method presetRun.call.
 func startPresetRun(t *testing.T, name string, c SourceConfig, o contract.Options, secrets map[string]string, processes int) *presetRun {
 	t.Helper()
-	id, address := servicetest.Name(name), servicetest.RedisAddress(t) // before everything else, because this call skips the test without Redis
+	id, address := servicetest.Name(name), servicetest.RedisAddress(t) // this call comes first, because it skips the test if there is no Redis
 	upstream, err := contract.New(name, o)
 	if err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ type saturationTest struct {
 	speed  float64
 	secret string
 	keys   int
-	low    map[string]int // callers per process, by facet
+	low    map[string]int // number of callers of the LOW lane in each simulated process, by facet
 	high   map[string]int
 	// policy is the contract's policy that limits the calls. part is the fraction of this policy's
 	// limit that the run must use (0: 0.95). warm is how long the policy's window takes to warm up.
@@ -139,7 +139,8 @@ func (how saturationTest) once(t *testing.T, name string, o contract.Options) bo
 	return a.measure(how, saturated(t, how.warm))
 }
 
-// measure saturates the preset for a duration and checks the counts of the upstream.
+// measure saturates the preset for a duration, and checks the upstream's counts of accepted and
+// refused calls.
 func (a *presetRun) measure(how saturationTest, took time.Duration) bool {
 	t := a.T
 	t.Helper()
@@ -174,8 +175,8 @@ func (a *presetRun) measure(how saturationTest, took time.Duration) bool {
 		}
 		found = true
 		over := elapsed
-		if windowOf(t, p) <= time.Second { // with a short window, the measured time is from the last call before the measurement to the last call in it
-			over = s.Last.Sub(warm.Last) - windowOf(t, p) // one window is subtracted, because the last window is still in progress
+		if windowOf(t, p) <= time.Second { // for a window of up to a second, the measured time is from the last call before the measurement to the last call of the measurement
+			over = s.Last.Sub(warm.Last) - windowOf(t, p) // subtract one window: more calls may still follow in the window of the last call
 			p.Used -= usedOf(warm, p)
 		}
 		most := float64(p.Limit) * over.Seconds() / windowOf(t, p).Seconds()
@@ -191,7 +192,7 @@ func (a *presetRun) measure(how saturationTest, took time.Duration) bool {
 	return true
 }
 
-// await waits until the condition holds and returns the upstream's counts.
+// await waits until holds returns true for the upstream's counts of calls, and returns these counts.
 func (a *presetRun) await(holds func(contract.Stats) bool) contract.Stats {
 	a.Helper()
 	var s contract.Stats
@@ -199,7 +200,8 @@ func (a *presetRun) await(holds func(contract.Stats) bool) contract.Stats {
 	return s
 }
 
-// usedOf returns the usage of the same policy and scope as p in s, the counts of an earlier moment.
+// usedOf returns the usage of the policy and scope of p at an earlier time. s holds the contract's
+// counts at that time.
 func usedOf(s contract.Stats, p contract.PolicyStats) float64 {
 	for _, before := range s.Policies {
 		if before.Name == p.Name && before.Scope == p.Scope {
@@ -244,7 +246,7 @@ func TestPresetCourt_CrashedLeasesExpire(t *testing.T) {
 	for range 3 {
 		spend(crashing)
 	}
-	crashed := time.Now() // as after a crash, the end of these calls is never reported
+	crashed := time.Now() // as after a crash, the limiter "crashing" never reports the end of its three calls
 	var back []time.Duration
 	for range 3 {
 		spend(living)

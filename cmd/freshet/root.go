@@ -114,7 +114,7 @@ func lookup(env []string, name string) string {
 func (p *program) load() (Config, error) {
 	text, err := os.ReadFile(p.configFile)
 	if err != nil {
-		text = nil // loadConfig also reads the file and returns the error
+		text = nil // ignore the error here: loadConfig below reads the same file and returns the error
 	}
 	p.mask.learn(text, p.env)
 	c, err := loadConfig(p.configFile, p.env)

@@ -21,9 +21,9 @@ func TestAnnounceScheduler_ReturnsShare(t *testing.T) {
 	shareIs("a", 0, 1)
 	shareIs("b", time.Second, 0.5)
 	shareIs("a", 2*time.Second, 0.5)
-	shareIs("a", schedulerTTL+2*time.Second, 1) // the last heartbeat of b is older than schedulerTTL, so b no longer counts
+	shareIs("a", schedulerTTL+2*time.Second, 1) // the last heartbeat of b is older than schedulerTTL, so b is no longer live and a has the whole rate
 	if _, err := announceScheduler(t.Context(), rdb, "other", "c"); err != nil {
 		t.Fatal(err)
 	}
-	shareIs("a", schedulerTTL+3*time.Second, 1) // c does not count, because it is a scheduler of another source
+	shareIs("a", schedulerTTL+3*time.Second, 1) // the share of a does not change, because c is a scheduler of another source
 }

@@ -116,7 +116,7 @@ func confirm(ctx context.Context, in io.Reader, terminal bool, out io.Writer, qu
 	}
 	fmt.Fprint(out, question+" [y/N] ")
 	answers := make(chan string, 1)
-	go func() { // this goroutine ends when the line is read, or with the process
+	go func() { // this goroutine ends when the user has entered a line, or with the process
 		line, err := bufio.NewReader(in).ReadString('\n')
 		if err != nil && line == "" {
 			close(answers)

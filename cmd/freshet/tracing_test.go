@@ -137,7 +137,8 @@ func (tr *traced) read(method, path, parent string) (status int) {
 	return resp.StatusCode
 }
 
-// spansOfTrace returns the last span of each name in a trace, and the number of its spans.
+// spansOfTrace returns the last span of each name in a trace, and the number of all spans in the
+// trace.
 func spansOfTrace(id string, exporters ...*tracetest.InMemoryExporter) (all map[string]tracetest.SpanStub, n int) {
 	all = map[string]tracetest.SpanStub{}
 	for _, e := range exporters {
@@ -218,7 +219,7 @@ func TestTracing_OneTraceAcrossProcesses(t *testing.T) {
 			t.Errorf("%q contains the upstream's URL: %s", s.Name, text)
 		}
 	}
-	// A trace that its client does not sample exports no spans.
+	// If the client does not sample a trace, no span of the trace must be exported.
 	tr.reads.Reset()
 	tr.works.Reset()
 	if status := tr.read(http.MethodPost, "/v1/nexon/character/"+key+"/refresh?wait=5s", "00-1af7651916cd43dd8448eb211c80319d-b7ad6b7169203331-00"); status != http.StatusOK {

@@ -99,7 +99,7 @@ func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Cli
 		return empty, nil
 	}
 	found.DeadLetters = slices.DeleteFunc(found.DeadLetters, func(l store.DeadLetter) bool { return !k.Sees(c, e, l.Visibility) })
-	if w := &found.Request; w.Number <= found.State.Version { // the result of the request is stored already
+	if w := &found.Request; w.Number <= found.State.Version { // the stored snapshot is as new as the request, so the request is not shown as in flight
 		w.Lane, w.Number, w.Confirmed, w.Until = "", 0, false, time.Time{}
 	}
 	return found, nil

@@ -126,8 +126,8 @@ func TestEntityReader_HidesInvisibleContent(t *testing.T) {
 		}
 		p.config.Sources[builtInSource] = c
 	})
-	f.write("then", 7, time.Minute, "partner") // fetched for the partner only; a fetch now would make it visible to everybody
-	f.write("now", 8, time.Minute, "")         // fetched for everybody; a fetch now would make it visible to the partner only
+	f.write("then", 7, time.Minute, "partner") // the stored snapshot is visible to the partner only; one that is fetched now would be visible to everybody
+	f.write("now", 8, time.Minute, "")         // the stored snapshot is visible to everybody; one that is fetched now would be visible to the partner only
 	f.write("never", 9, time.Minute, "")
 	for _, key := range []string{"then", "now", "never"} {
 		got := f.look(key, anybody)

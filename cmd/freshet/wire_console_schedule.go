@@ -99,7 +99,7 @@ func (s scheduleReader) Schedule(ctx context.Context, source string) console.Sch
 	c, now := s.parts.config.Sources[source], time.Now()
 	var all console.ScheduleState
 	c, all.Disabled = s.inForce(ctx, source, c)
-	all.FeedRate.Error, all.Schedulers.Error = errPanic.Error(), errPanic.Error() // these errors stay only if the reads panic
+	all.FeedRate.Error, all.Schedulers.Error = errPanic.Error(), errPanic.Error() // each read below replaces its error, unless it panics
 	var running sync.WaitGroup
 	start := func(f func()) {
 		running.Go(func() {

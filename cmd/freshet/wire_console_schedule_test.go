@@ -197,8 +197,8 @@ func TestLimiterView_ShowsStopAtOnce(t *testing.T) {
 	}{
 		{&limiter.Override{Stopped: true}, 4, "stopped"},
 		{&limiter.Override{}, 4, console.StateResuming},
-		{nil, 4, "stopped"},                 // the override could not be read, so the state stays stopped
-		{&limiter.Override{}, 3, "stopped"}, // the view reports no newer revision than the applied one, so no resume is pending
+		{nil, 4, "stopped"},                 // nil: the override could not be read, so the expected state is still stopped
+		{&limiter.Override{}, 3, "stopped"}, // the newest revision is already applied, so no resume is pending and the expected state is stopped
 	} {
 		if v := withStopState(limiter.View{State: "stopped", Revision: 3, NewestRevision: c.newest}, c.set); v.State != c.want {
 			t.Errorf("%+v: %s", c, v.State)

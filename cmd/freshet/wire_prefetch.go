@@ -109,7 +109,7 @@ type livePrefetch struct {
 	readAt   time.Time
 	override settings.PrefetchOverride // the override that was last read from the database
 	current  *scheduler.Schedule
-	changed  SourceConfig // the configuration from which current was built
+	changed  SourceConfig // the source's configuration with the override applied; the schedule "current" is built from it
 	failing  bool
 }
 
@@ -183,8 +183,8 @@ func (l *livePrefetch) FirstDue(r store.RegisteredEntity, now time.Time) (time.T
 	return s.FirstDue(r, now)
 }
 
-// ReadsMakeDue calls scheduler.Schedule.ReadsMakeDue. It is called in a transaction, so it does
-// not read the settings.
+// ReadsMakeDue reports whether an entity becomes due at once because its number of reads has risen.
+// It is called in a database transaction, so it uses the settings that were read last.
 func (l *livePrefetch) ReadsMakeDue(r store.RegisteredEntity, before, after float64) bool {
 	l.mu.Lock()
 	s := l.current

@@ -91,7 +91,7 @@ func scheduleChannel(source string) string { return "schedule:" + source }
 // also writes the heartbeat of this scheduler.
 func (p parts) capacityFunc(name string, c SourceConfig) scheduler.CapacityFunc {
 	cost := c.maxFacetCost()
-	self := workerName() + "/" + rand.Text()[:8] // with a random part, because host and pid may be equal in several containers
+	self := workerName() + "/" + rand.Text()[:8] // the name of this scheduler has a random part, because several containers may have the same host name and pid
 	return func(ctx context.Context, _ time.Time) (scheduler.Capacity, error) {
 		capacity, err := p.capacity(ctx, name, cost)
 		if err != nil {
@@ -121,11 +121,11 @@ func (p parts) capacity(ctx context.Context, name string, cost float64) (schedul
 		return scheduler.Capacity{}, err
 	}
 	capacity := scheduler.Capacity{PerSecond: quota.LowPerSecond(view), Share: 1}
-	if set != nil && set.Stopped { // the view may not show the stop: workers report it to Redis, but perhaps no worker runs
+	if set != nil && set.Stopped { // the stored override says that the source is stopped; the limiter's view shows this only after a worker has reported it
 		capacity.PerSecond = 0
 	}
 	records, known := p.lag.Records(name, schemas.Low)
-	if !known { // without a measured lag the capacity is 0; the sampler logs the reason
+	if !known { // if the consumer lag is unknown, the capacity is 0; the lag sampler logs why it is unknown
 		capacity.PerSecond = 0
 		return capacity, nil
 	}
@@ -135,7 +135,7 @@ func (p parts) capacity(ctx context.Context, name string, cost float64) (schedul
 	case known:
 		capacity.Lag = wait
 	case capacity.Queued > max(2*cost, maxUnclaimedWork.Seconds()*capacity.PerSecond):
-		capacity.PerSecond = 0 // nothing more is enqueued: no worker has consumed LOW recently, and too many calls wait
+		capacity.PerSecond = 0 // the scheduler enqueues no further request: no worker has consumed the LOW topic recently, and too many calls wait in it
 	}
 	return capacity, nil
 }

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// estimateInterval is the interval at which the limiters are read, and estimateTTL the time
-	// after which a result is ignored.
+	// estimateInterval is the interval at which the limiters' estimates of waiting times are read.
+	// An estimate that was read more than estimateTTL ago is ignored.
 	estimateInterval = 5 * time.Second
 	estimateTTL      = 30 * time.Second
 )
@@ -73,8 +73,8 @@ func (w *waits) EstimateWait(source string, lane schemas.Lane) (time.Duration, t
 	return wait, measured, known
 }
 
-// Run reads the limiters every estimateInterval until ctx ends. If a read fails, the last
-// estimate stays in use until estimateTTL.
+// Run reads the limiters every estimateInterval until ctx ends. If a read fails, the
+// last estimate stays in use until it is older than estimateTTL.
 func (w *waits) Run(ctx context.Context) error {
 	tick := time.NewTicker(estimateInterval)
 	defer tick.Stop()

@@ -20,7 +20,7 @@ func (m fixedLag) EstimateWait(string, schemas.Lane) (time.Duration, time.Time, 
 }
 func (m fixedLag) Records(string, schemas.Lane) (int64, bool) { return 380, true }
 
-// The reported wait of HIGH is never below the limiter's estimate.
+// The waiting time that is reported for the HIGH lane must never be below the limiter's estimate.
 func TestWaits_UseTheLimiter(t *testing.T) {
 	for name, c := range map[string]struct {
 		lag     bool
