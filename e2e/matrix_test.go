@@ -260,8 +260,8 @@ prefetch:
 // Row 37 of the capability matrix: with an idle budget the adaptive schedule shortens the intervals of entities that nobody
 // reads, down to minInterval.
 func TestMatrix_AdaptiveUsesAnIdleBudget(t *testing.T) {
-	t.Parallel()
 	longOnly(t)
+	t.Parallel()
 	const entities = 40
 	m := newMatrixSite(t, `
 quota: {policies: [{name: second, limit: 100, window: 1s}]}

@@ -8,7 +8,7 @@ import (
 // IdleBudget measures how much of the budget was not used because no entity was due.
 type IdleBudget struct {
 	at              time.Time
-	available, idle float64 // calls that the budget allowed, and those of them that were not used
+	available, idle float64 // calls that the budget allowed, and the unused part of them
 }
 
 // maxTickGap is the maximum time between two ticks for which budget is counted. If two ticks are
