@@ -82,7 +82,8 @@ type Route struct {
 	// IfReadable is set if the index does not show whether this release can decode the requests.
 	// Dead letters that it can't decode stay open.
 	IfReadable bool `json:"ifReadable,omitempty"`
-	// Refused is the reason why the dead letters stay open; empty if they are handled.
+	// Refused is the reason why the job will leave these dead letters open, for example LIMIT;
+	// empty if the job will replay or purge them.
 	Refused string `json:"refused,omitempty"`
 }
 
@@ -263,8 +264,8 @@ func (q *Queue) Job(ctx context.Context, id string) (store.DLQJob, error) {
 	return q.Store.Job(ctx, id)
 }
 
-// Show reads one dead letter from Kafka. It returns ErrGone, ErrUnreadable, or an error of the
-// Kafka client.
+// Show reads one dead letter from Kafka. It returns ErrGone if the topic has no record at the ID's
+// offset, ErrUnreadable if the record can't be parsed, or an error of the Kafka client.
 func (q *Queue) Show(ctx context.Context, id store.DeadLetterID) (schemas.DeadLetter, error) {
 	var result ReadResult
 	found := false

@@ -13,7 +13,7 @@ func ExampleSplitFacetKey() {
 	hasFacet := func(name string) bool { return name == "character" }
 	fmt.Println(dlq.SplitFacetKey("", "character/anna", hasFacet))
 	fmt.Println(dlq.SplitFacetKey("", "anna", hasFacet))
-	fmt.Println(dlq.SplitFacetKey("", "guild/anna", hasFacet)) // not a facet, so the key is guild/anna
+	fmt.Println(dlq.SplitFacetKey("", "guild/anna", hasFacet)) // guild is not a facet, so the key is guild/anna
 	// Output:
 	// character anna
 	//  anna

@@ -33,8 +33,9 @@ const (
 	// retryInterval is the delay after a failed chunk. After this delay, a request that Kafka had
 	// not acknowledged in time is either visible on its topic or lost.
 	retryInterval = maxDeliveryTime
-	// shutdownGrace is how long a chunk may continue after ctx has ended. In this time Kafka
-	// normally acknowledges the requests in flight, so the next holder needs no reconciliation.
+	// shutdownGrace is how long a chunk may continue after the process begins to shut down. In
+	// this time Kafka normally acknowledges the requests in flight. Then the process that leases
+	// the job next need not search the request topic for them.
 	shutdownGrace = 5 * time.Second
 	// saveTimeout is the timeout of one read or write of a job in the database.
 	saveTimeout = 5 * time.Second
@@ -153,8 +154,8 @@ func chunkInterval(j store.DLQJob) time.Duration {
 	return time.Duration(n / j.Rate * float64(time.Second))
 }
 
-// releaseLease ends the lease immediately. After a failed chunk it ends the lease only after
-// retryInterval, when the requests in flight have been delivered or lost.
+// releaseLease sets the end of the job's lease: to now, or after a failed chunk to retryInterval from
+// now. After retryInterval Kafka has delivered or lost the requests in flight.
 func (q *Queue) releaseLease(ctx context.Context, j store.DLQJob, failed bool) {
 	var err error
 	at := time.Now()
@@ -247,7 +248,7 @@ func (q *Queue) runChunk(ctx context.Context, j store.DLQJob, reload bool) (stor
 	}
 	stored, saveErr := q.reloadJob(ctx, j)
 	if saveErr == nil && !needsNoWorker(stored) {
-		// Operators see the error in the job. If saving it fails too, the lease expires.
+		// Operators see the error in the job. If the job can't be saved either, its lease expires.
 		stored.Error = err.Error()
 		stored, saveErr = q.saveProgress(ctx, stored, nil)
 	}

@@ -136,7 +136,7 @@ func TestReplay_FrozenHolderEnqueuesNothing(t *testing.T) {
 		p.enqueueFunc = func(_ context.Context, all []ReplayRequest) []error {
 			if calls.Add(1) == 3 {
 				<-time.After(2 * leaseDuration)
-				// After the suspension, success is returned although nothing was published.
+				// After the suspension, Enqueue returns no error although it has published nothing.
 				return make([]error, len(all))
 			}
 			for _, a := range all {

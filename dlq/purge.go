@@ -12,9 +12,10 @@ const (
 	// minDeleteAge is the minimum age of a dead letter that is deleted from Kafka. Workers write the
 	// index entry after the record, so a younger record may not have an entry yet.
 	minDeleteAge = 15 * time.Second
-	// missingEntryTimeout is how long an offset without an index entry blocks the deletion. The
-	// worker that wrote the record may still be waiting for the database. If that worker crashed,
-	// the record was written again at another offset, and this offset never gets an entry.
+	// missingEntryTimeout is how long a record without an index entry blocks the deletion of itself
+	// and of all later records of its partition. The worker that wrote the record may still be
+	// waiting for the database, and write the entry later. If that worker crashed, the record was
+	// written again at another offset, and the first record never gets an entry.
 	missingEntryTimeout = 24 * time.Hour
 	// deleteBatch is how many index entries one statement deletes.
 	deleteBatch = 1000
@@ -55,7 +56,7 @@ func (q *Queue) deleteHandled(ctx context.Context, topic string) error {
 	if err != nil || len(prefixes) == 0 {
 		return err
 	}
-	bounds, err := q.Topics.Bounds(ctx, topic) // read after the index, so End is above the offset of each entry
+	bounds, err := q.Topics.Bounds(ctx, topic) // bounds are read after the index, so End is above the offset of each index entry
 	if err != nil {
 		return err
 	}
@@ -82,7 +83,7 @@ func deletableOffsets(prefixes []store.HandledPrefix, bounds map[int32]Partition
 		b := bounds[p.Partition]
 		switch {
 		case p.Last >= b.End: // the topic was recreated, and the entries are of the deleted topic: delete nothing
-		case p.FirstIsRecent && p.First > b.Start: // a record before First may still get its entry: delete nothing
+		case p.FirstIsRecent && p.First > b.Start: // a record before the first index entry may still get an entry: delete nothing
 		default:
 			handled[p.Partition] = p.HandledBefore
 		}

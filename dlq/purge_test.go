@@ -39,7 +39,7 @@ func (g *rig) purgeSome(r *rand.Rand) {
 	}
 	add(1, 300)
 	<-time.After(time.Minute)
-	add(300, 310+r.Int64N(20)) // these dead letters are younger than minDeleteAge during the purge
+	add(300, 310+r.Int64N(20)) // the purge must keep these records: they are younger than minDeleteAge
 	<-time.After(2 * time.Second)
 	p := g.process()
 	p.faultOf = func(what string) fault {
@@ -138,7 +138,7 @@ func TestPurge_KeepsRecordsWithoutIndexEntry(t *testing.T) {
 				t.Errorf("start offset %d is after the record without an entry at %d", start, waits)
 			}
 			g.deadLetter(idOf(0, 20))
-			<-time.After(2 * time.Minute) // missingEntryTimeout passes without an entry of the record
+			<-time.After(2 * time.Minute) // now the record without an index entry is older than missingEntryTimeout
 			if start := g.purgeOf(); start != 21 {
 				t.Errorf("start offset: got %d, want the end", start)
 			}

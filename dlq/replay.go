@@ -55,7 +55,8 @@ func (q *Queue) replay(ctx context.Context, j store.DLQJob) (store.DLQJob, error
 	if err != nil {
 		return j, err
 	}
-	// If the lease is lost after this write, the next holder must reconcile the chunk.
+	// Before the job enqueues the chunk's requests, it saves ChunkStartedAt. If this process then
+	// loses the lease, the next lease holder sees the time and reconciles the chunk.
 	started := j
 	started.ChunkStartedAt, started.Error = time.Now().UTC(), ""
 	if started, err = q.saveProgress(ctx, started, nil); err != nil {
@@ -130,14 +131,14 @@ func (q *Queue) prepareItems(ctx context.Context, j store.DLQJob, deadLetters []
 	known := 0
 	err := q.Topics.ReadDeadLetters(readCtx, ids, func(id store.DeadLetterID, r ReadResult) {
 		i := index[id]
-		// If a request that this job enqueued is dead-lettered again, the dead letter is normally
-		// later than the filter's Until, so the filter does not match it. The filter matches it if
-		// the worker's clock is behind the clock of the process that created the job.
+		// A request that this job enqueued may be dead-lettered again. The new dead letter is normally
+		// later than the filter's Until, so the filter does not match it. But the filter matches it
+		// if the worker's clock is behind the clock of the process that created the job.
 		items[i].diedByThisJob = r.Err == nil && r.DeadLetter.Replay().ID == j.ID
 		// Only the request is kept: a dead letter may be 1 MiB large.
 		items[i].request, items[i].refused = q.buildRequest(j, id, r)
-		// ReadDeadLetters reads in order: if an earlier item has no record, the record was deleted
-		// from the topic.
+		// The first i+1 items are known now, because ReadDeadLetters reads the items in order. If it
+		// has not passed one of them to this function, that item's record was deleted from the topic.
 		known = i + 1
 	})
 	if err != nil && readCtx.Err() != nil && known > 0 {
@@ -181,8 +182,8 @@ func (q *Queue) buildRequest(j store.DLQJob, id store.DeadLetterID, r ReadResult
 	return a, ""
 }
 
-// encodable reports whether the request can be encoded with any version and time. A request that
-// is too large would block its job forever, and workers would not accept it.
+// encodable reports whether the request can be encoded, whichever version and time it gets when it is
+// enqueued. A request that is too large would block its job forever, and workers would not accept it.
 func encodable(a ReplayRequest) bool {
 	_, err := schemas.UpdateRequest{
 		EventID: uuid.Nil.String(), Entity: a.Request.Entity, Params: a.Request.Params, Lane: a.Lane, Reason: schemas.Replay,
@@ -204,8 +205,8 @@ func (q *Queue) enqueue(ctx context.Context, deadline time.Time, items []*replay
 		}
 	}
 	for len(pending) > 0 {
-		// If this process was suspended since the last batch, another process may hold the lease now
-		// and may have reconciled the chunk.
+		// Enqueue nothing after the deadline. If this process was suspended since the last batch,
+		// another process may hold the lease now and may have reconciled the chunk.
 		if !time.Now().Before(deadline) || ctx.Err() != nil {
 			return errors.Join(failure, errChunkTimeout)
 		}

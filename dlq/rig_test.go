@@ -235,7 +235,7 @@ func (g *rig) process() *process {
 	return p
 }
 
-// run starts the process. It ends when it is stopped or killed, or when the test ends.
+// run starts the process. The process ends when it is stopped or killed, or when the test ends.
 func (p *process) run() *process {
 	go func() {
 		defer close(p.ended)

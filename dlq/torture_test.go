@@ -56,7 +56,7 @@ func (o *torture) enqueueFunc(p *process) func(context.Context, []ReplayRequest)
 	return func(ctx context.Context, all []ReplayRequest) []error {
 		errs := make([]error, len(all))
 		bad, dies := o.chance(3) && !o.over(), o.chance(12) && !o.over()
-		if bad && o.chance(3) { // Enqueue hangs
+		if bad && o.chance(3) { // Enqueue hangs for a random time
 			select {
 			case <-time.After(o.within(chunkTimeout)):
 			case <-ctx.Done():

@@ -19,7 +19,7 @@ import (
 // storeCall is one call of the store's methods.
 type storeCall struct {
 	after  time.Duration // time from the start of the test to the call
-	before time.Duration // the time argument (older rows are deleted), since the start of the test
+	before time.Duration // time from the start of the test to the call's time argument; older rows are deleted
 }
 
 // fakeStore returns the given answers one after the other, and then repeats the last answer.

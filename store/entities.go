@@ -44,7 +44,7 @@ type History struct {
 	// checks found. In both, older checks have less weight.
 	Changes float64
 	Watched time.Duration
-	// Reads is the number of reads until ReadAt, in which older reads have less weight.
+	// Reads is a weighted number of reads until ReadAt: an older read counts less than a new one.
 	Reads  float64
 	ReadAt time.Time
 }

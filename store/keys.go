@@ -42,7 +42,7 @@ const (
 	keyOrder   = ` ORDER BY created_at, id`
 )
 
-// KeysQuery returns the statement that lists all keys, or only the unrevoked ones.
+// KeysQuery returns the statement that lists all keys, or without revoked keys if active is true.
 func KeysQuery(active bool) string {
 	if active {
 		return selectActiveKeys

@@ -101,8 +101,8 @@ type Result int
 // settled. After BaseMissing, the entity must be fetched again without validators.
 const (
 	Touched       Result = iota + 1 // content unchanged; only times, version and validators were written
-	Changed                         // new content was stored
-	Rewritten                       // content of another extract version was stored
+	Changed                         // content was stored; before, the entity had no content, or content with another hash
+	Rewritten                       // content was stored; it replaced content with another extract version
 	AbsenceStored                   // the absence was stored
 	Superseded                      // nothing was written; the result of a later fetch is stored
 	BaseMissing                     // nothing was written; the content to which a NotModified refers is gone or not visible

@@ -107,10 +107,11 @@ func (k *ticks) buffers(t testing.TB) (pages map[string]int) {
 	return pages
 }
 
-// TestTick_CostIsIndependentOfTableSize compares the pages that a tick touches in tables of two
-// sizes, also after 40 ticks. In the larger table a tick may touch at most twice as many pages. The
-// test can't require equal numbers: a tick also reads dead rows of earlier ticks, and how many of
-// them PostgreSQL has removed depends on other activity of the server.
+// TestTick_CostIsIndependentOfTableSize compares the database pages that a tick (a claim of
+// tickBatch due entities) touches in a small and in a large table. In the large table a tick may
+// touch at most twice as many pages, also after 40 ticks. The test can't require equal numbers: a
+// tick also reads dead rows of earlier ticks, and how many of them PostgreSQL has removed depends on
+// other activity of the server.
 func TestTick_CostIsIndependentOfTableSize(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fills large tables")
@@ -139,8 +140,8 @@ var maxEntities = flag.Int("entities", 1_000_000, "number of entities in the lar
 // entityCounts returns the numbers of entities in the tables that the benchmarks compare.
 func entityCounts() []int { return []int{10_000, *maxEntities} }
 
-// BenchmarkTick measures ticks of tickBatch entities. It counts the pages that one tick touches
-// before and after all measured ticks.
+// BenchmarkTick measures ticks. One tick claims tickBatch due entities and finishes the claim. The
+// benchmark also counts the database pages that one tick touches, before and after all these ticks.
 func BenchmarkTick(b *testing.B) {
 	for _, n := range entityCounts() {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -165,8 +166,8 @@ func BenchmarkTick(b *testing.B) {
 	}
 }
 
-// BenchmarkTickBesideALongTransaction measures ticks while another transaction is open. Because of
-// that transaction PostgreSQL can't remove or mark dead rows.
+// BenchmarkTickBesideALongTransaction measures ticks (claims of tickBatch due entities) while another
+// transaction is open. Because of that transaction PostgreSQL can't remove or mark dead rows.
 func BenchmarkTickBesideALongTransaction(b *testing.B) {
 	s := open(b)
 	fillEntities(b, s, 200_000)

@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Keys returns all API keys, or only the unrevoked ones, oldest first.
+// Keys returns the API keys, oldest first. If active is true, it leaves out revoked keys.
 func (s *Store) Keys(ctx context.Context, active bool) ([]store.APIKey, error) {
 	rows, err := s.pool.Query(ctx, store.KeysQuery(active))
 	if err != nil {

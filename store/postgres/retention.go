@@ -51,8 +51,9 @@ func (s *Store) walk(ctx context.Context, source, facet, name string, limit int,
 	selectKeys func(tx pgx.Tx, after string) (examined int, last string, keys []string, err error),
 	deleteRow func(b *pgx.Batch, key string, count func(pgconn.CommandTag) error),
 ) (deleted int, done bool, err error) {
-	// This statement is committed before the transaction below begins. SKIP LOCKED does not skip a
-	// row that a concurrent call has inserted and not committed, so a call would wait for it.
+	// This statement inserts the facet's row before the transaction below begins, so the row is
+	// committed at once. If the transaction inserted the row, a concurrent call's INSERT would wait
+	// until the transaction ends, which SKIP LOCKED can't prevent.
 	if _, err := s.pool.Exec(ctx, store.InsertRetentionWalk, source, name); err != nil {
 		return 0, false, fmt.Errorf("delete expired rows of %s/%s: %w", source, facet, classifyError(err))
 	}

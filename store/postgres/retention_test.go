@@ -42,7 +42,7 @@ AND l.pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database(
 			t.Fatal(err)
 		}
 	}
-	// A concurrent call for the same facet does nothing and does not wait.
+	// While another call for the same facet is running, DeleteExpired does nothing and does not wait.
 	if n, done, err := s.DeleteExpired(t.Context(), e.Source, e.Facet, time.UnixMicro(50), time.UnixMicro(50), 10); n != 0 || done || err != nil {
 		t.Errorf("concurrent DeleteExpired: got %v, %v, %v", n, done, err)
 	}

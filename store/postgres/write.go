@@ -205,7 +205,7 @@ func upsertChanged(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 		}
 		c.add(w)
 		encodings, sizes, payloads = append(encodings, p.Encoding), append(sizes, p.Size), append(payloads, p.Bytes)
-		b.Results[i] = store.Superseded // remains if the statement below does not write the entity
+		b.Results[i] = store.Superseded // this result remains if the statement below does not write the entity
 	}
 	if len(c.versions) == 0 {
 		return nil
@@ -223,7 +223,7 @@ func recordAbsences(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 	for i, w := range b.Writes {
 		if w.Kind == store.Absence {
 			c.add(w)
-			b.Results[i] = store.Superseded // remains if the statement below does not write the entity
+			b.Results[i] = store.Superseded // this result remains if the statement below does not write the entity
 		}
 	}
 	if len(c.versions) == 0 {

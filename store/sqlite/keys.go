@@ -9,7 +9,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Keys returns all API keys, or only the unrevoked ones, oldest first.
+// Keys returns the API keys, oldest first. If active is true, it leaves out revoked keys.
 func (s *Store) Keys(ctx context.Context, active bool) (all []store.APIKey, err error) {
 	rows, err := s.db.QueryContext(ctx, store.KeysQuery(active))
 	if err != nil {

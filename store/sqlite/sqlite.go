@@ -207,7 +207,7 @@ func (s *Store) inTx(ctx context.Context, do func(*sql.Tx) error) error {
 	}
 	ended := false
 	defer func() {
-		if !ended { // do has panicked: the only connection must not stay in the transaction
+		if !ended { // the function do panicked: the only connection must not stay in the transaction
 			_ = tx.Rollback()
 		}
 	}()

@@ -66,7 +66,8 @@ func testClaim(b suite) {
 	b.wantClaim(999_999, 10)
 }
 
-// testDecide checks what decide receives, and that its decisions are stored.
+// testDecide checks that ClaimEntities calls the function decide with each due entity, its state and
+// its status, and that it stores the decisions.
 func testDecide(b suite) {
 	x, y, z := registered(key("x"), 10), registered(key("y"), 20), registered(key("z"), 30)
 	b.register(3, x, y, z)
@@ -164,22 +165,22 @@ func testTakeOverClaim(b suite) {
 		}
 		return held
 	}
-	first := b.claim(10, 1, dueLater)  // the lease ends at 70
-	second := b.claim(20, 1, dueLater) // the lease ends at 80
+	first := b.claim(10, 1, dueLater)  // the lease of this claim ends at 70
+	second := b.claim(20, 1, dueLater) // the lease of this claim ends at 80
 	if _, found := takeOver(69); found {
 		b.Fatal("a claim that is held was taken over")
 	}
 	if !renewed(first.ID, 200) {
 		b.Fatal("a claim that is held could not be renewed")
 	}
-	taken, found := takeOver(90) // the new lease ends at 190
+	taken, found := takeOver(90) // takes over the claim; the new lease ends at 190
 	if !found || taken.ID == second.ID || !taken.At.Equal(at(20)) || taken.Source != entity.Source || !reflect.DeepEqual(taken.Requests, second.Requests) {
 		b.Fatalf("TakeOverClaim: got %+v, want %+v", taken, second)
 	}
 	if _, found := takeOver(91); found || renewed(second.ID, 500) {
 		b.Fatal("a claim has two holders")
 	}
-	if err := b.store.FinishClaim(b.Context(), second.ID); err != nil { // without effect: the claim was taken over
+	if err := b.store.FinishClaim(b.Context(), second.ID); err != nil { // must not delete the claim: the takeover changed its ID
 		b.Fatal(err)
 	}
 	again, found := takeOver(190)

@@ -199,7 +199,7 @@ func testDeadLetterFilter(b suite) {
 		l := newDeadLetter(entity, n+1)
 		l.Partition = int32(n % 2)
 		if n == 4 {
-			l.At = at(4) // the same time as the entry with offset 4: their positions decide the order
+			l.At = at(4) // l has the time of the entry with offset 4, so the list orders the two by position
 		}
 		if n == 5 {
 			l.Entity.Facet, l.Entity.Key, l.Reason, l.Fingerprint, l.Attempts = "guild", "x", schemas.ParseError, "f2", 5

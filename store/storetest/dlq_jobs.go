@@ -132,7 +132,7 @@ func testJobs(b suite) {
 		}
 	}
 	create(nil)
-	stop(store.JobStopped, store.JobRunning, store.ErrJobNotFound) // another replay of the source is running
+	stop(store.JobStopped, store.JobRunning, store.ErrJobNotFound) // the job can't be resumed: another replay of its source is running
 	rival.Holder, rival.State = "r", store.JobDone
 	if held, ok := hold("r", 40, 60); !ok || held.ID != "rival" {
 		b.Errorf("LeaseJob: got %+v", held)
@@ -215,7 +215,7 @@ func testReplayStoppedInChunk(b suite) {
 	turn("job-1", store.JobRunning, store.JobStopped, nil)
 	hold(90, false)
 	create("job-2", nil)
-	j.ChunkStartedAt = at(12) // the holder does not know of the stop; it can't start a chunk
+	j.ChunkStartedAt = at(12) // the job is stopped, so the store must not save that its holder starts a chunk
 	advance(j, store.JobStopped)
 	if is, err := b.store.Job(b.Context(), "job-1"); err != nil || !is.ChunkStartedAt.IsZero() {
 		b.Errorf("job: got %+v, %v", is, err)

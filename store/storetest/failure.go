@@ -134,7 +134,7 @@ func testSuccessEndsFailure(b suite) {
 func testFailureSurvivesOtherWrites(b suite) {
 	b.write(one(store.Changed), content(entity, 5, "x"))
 	b.fail(failing(entity, 9))
-	// The late result of an earlier fetch does not delete the status, with any result.
+	// No write of a fetch earlier than the failed one deletes the status, whichever Result it has.
 	b.write(one(store.Changed), content(entity, 7, "y"))
 	b.write(one(store.Touched), content(entity, 8, "y"))
 	b.write(one(store.Superseded), content(entity, 6, "z"))
@@ -162,7 +162,7 @@ func testFailureRace(b suite) {
 	for n := range rounds {
 		e := key(fmt.Sprint(n / 2))
 		failed := int64(1 + 10*n)
-		stored := failed + int64(n/4%2)*2 - 1 // the failure's version minus 1 or plus 1
+		stored := failed + int64(n/4%2)*2 - 1 // version of the successful fetch: one below or above the failed fetch's
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			if err := b.store.WriteFailure(b.Context(), failing(e, failed), nil); err != nil {

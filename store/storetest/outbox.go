@@ -17,7 +17,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Outbox is the transactional outbox.
+// Outbox has the methods of a store with which a relay claims, marks and deletes outbox events.
 type Outbox interface {
 	// ClaimOutboxEvents claims at most limit due events, earliest first, for the duration of the
 	// lease. During the lease no other call claims these events.
@@ -263,7 +263,7 @@ func testOutboxHashChain(b suite) {
 					}
 					if len(writes) == 1 {
 						writes[0], _ = randomWrite(rng, writes[0].Entity, writes[0].Version)
-						writes[0].ExtractVersion, writes[0].Outbox = 7, published // Rewritten content gets no event
+						writes[0].ExtractVersion, writes[0].Outbox = 7, published // if the result is Rewritten, no event may be stored
 					}
 					results, err := b.store.Write(b.Context(), writes)
 					if err != nil {

@@ -13,8 +13,8 @@ import (
 // pausing has one trigger with a Quiet period of 10 s and a MaxDelay of 25 s.
 var pausing = store.OutboxEvents{Triggers: []store.Trigger{{Facet: "quiet", Quiet: 10 * time.Second, MaxDelay: 25 * time.Second, Backoff: time.Minute}}}
 
-// testQuietTrigger: a further change moves the due time of an undelivered event with a Quiet
-// period, and replaces the event's version and After.
+// testQuietTrigger: if an entity changes again while the event of a trigger with a Quiet period is
+// undelivered, the event gets a later due time, and the version and hash (After) of the new change.
 func testQuietTrigger(b suite) {
 	b.write(one(store.Changed), withOutbox(pausing, content(entity, 100, "x")))
 	b.wantNextOutboxTime(at(110))

@@ -101,7 +101,7 @@ func testExpiredWithoutContent(b suite) {
 		}
 		return f
 	}
-	due := state(key("waits"), 10, store.Retrying) // its retry is due much later, so the status is kept
+	due := state(key("waits"), 10, store.Retrying) // must be kept, because the retry of this status is due later
 	due.Until = at(1000)
 	other := state(schemas.Entity{Source: entity.Source, Facet: "other", Key: "failed"}, 10, store.Failed)
 	kept := []store.Status{state(content1, 20, store.Failed), due, state(key("young"), 60, store.Failed), other}

@@ -43,7 +43,7 @@ type Store interface {
 	Audit(ctx context.Context, limit int) ([]store.AuditEntry, error)
 	// WriteAudit writes one audit entry.
 	WriteAudit(ctx context.Context, entry store.AuditEntry) error
-	// Keys returns all API keys, or only the unrevoked ones, oldest first.
+	// Keys returns the API keys, oldest first. If active is true, it leaves out revoked keys.
 	Keys(ctx context.Context, active bool) ([]store.APIKey, error)
 	// AddKey writes the key and the entry in one transaction.
 	AddKey(ctx context.Context, key store.APIKey, entry store.AuditEntry) error
