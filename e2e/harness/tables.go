@@ -80,7 +80,7 @@ func (s *Site) LockTables(ctx context.Context, prefix string) (stored int, unloc
 	}
 	s.OnClose(func() { _ = conn.Close(context.Background()) })
 	_, err = conn.Exec(ctx, "BEGIN; LOCK TABLE snapshot_state, snapshot_payload, update_status IN ACCESS EXCLUSIVE MODE")
-	if err == nil { // count in a second statement, because the first does not see transactions that committed just before the lock
+	if err == nil { // count in a second statement, because the statement that locks does not see transactions that committed just before the lock
 		err = conn.QueryRow(ctx, StoredCount, prefix).Scan(&stored)
 	}
 	return stored, func() error {
