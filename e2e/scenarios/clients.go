@@ -23,7 +23,7 @@ import (
 const (
 	clientRate        = 40 // reads of healthy keys per second
 	clientConcurrency = 16
-	healthyKeys       = 30 // each is read about once a second, so that most reads find a fresh snapshot
+	healthyKeys       = 30 // number of healthy keys; each is read about once a second, so that most reads find a fresh snapshot
 	// failingKeys is the number of keys for each kind of failure. Each process must count at
 	// least two failures of a kind, and Prometheus must scrape between the two. Prometheus shows
 	// no increase for a counter whose first sample is already 1.

@@ -199,11 +199,11 @@ func (l *lanes) measureHigh(ctx context.Context, prefix string, rate int, length
 	return took, errors.Join(err, l.failed)
 }
 
-// slowDatabaseWatch records the reads during the lock, and the time at which the worker's circuit
-// breaker opened.
+// slowDatabaseWatch records the reads while the snapshot tables are locked, and the time at which
+// the worker's circuit breaker of the database opened.
 type slowDatabaseWatch struct {
 	worker        string    // address of the worker's metrics
-	opened        time.Time // when the circuit breaker was first seen open
+	opened        time.Time // time at which the metrics first showed that the circuit breaker was open
 	mu            sync.Mutex
 	reads, failed int
 	err           error
@@ -231,7 +231,7 @@ func (w *slowDatabaseWatch) addRead(a harness.Reply, err error, took time.Durati
 	}
 }
 
-// untilOpen polls the worker's metrics until its circuit breaker is open.
+// untilOpen polls the worker's metrics until the worker's circuit breaker of the database is open.
 func (w *slowDatabaseWatch) untilOpen(ctx context.Context) {
 	_ = harness.Poll(ctx, time.Hour, func() (bool, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+w.worker+"/metrics", http.NoBody)

@@ -32,7 +32,7 @@ type lanes struct {
 	reader        harness.Reader
 	client        *kgo.Client
 	mu            sync.Mutex
-	enqueuedAt    map[string]time.Time // time of the request, by key
+	enqueuedAt    map[string]time.Time // time at which each key was requested
 	ask           func(ctx context.Context, key string)
 	highLatencies []time.Duration // latencies of the reads by readHigh, until the snapshot was stored and returned
 	failed        error

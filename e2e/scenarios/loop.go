@@ -120,7 +120,8 @@ func loop(ctx context.Context, s *site, o options) error {
 
 // perEntity returns the largest and the smallest number of calls for one entity, and the number
 // of loops. A loop is a call less than three quarters of the interval after the entity's previous
-// call. The limit is below the whole interval, because the time from a check to the call varies.
+// call. The limit is below the whole interval, because freshFor counts from the check time of the
+// entity, and the time between the check time and the call varies.
 func perEntity(all []harness.Arrival, interval time.Duration) (maxCalls, minCalls, loops int) {
 	count, last := map[string]int{}, map[string]time.Time{}
 	for _, a := range all {

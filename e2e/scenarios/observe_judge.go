@@ -27,7 +27,7 @@ func onlyRareMetrics(expr string) bool {
 
 // judgePanels judges that each query of each dashboard returned samples in this run.
 func (w *observation) judgePanels(ctx context.Context) error {
-	const rateInterval = "10s" // short, so that even a single event is visible in this run
+	const rateInterval = "10s" // the range of each rate is short, so that even a single event is visible in this run
 	all, err := deploy.Panels(rateInterval)
 	if err != nil {
 		return err

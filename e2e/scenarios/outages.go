@@ -46,7 +46,7 @@ func (s *site) outages(stopped target) []outage {
 			alerts: []string{"FreshetCredentialRefused", "FreshetUpstreamOutage"},
 		},
 		{
-			name:  "the upstream is closed for maintenance", // the credential outage must come before: its alert FreshetUpstreamOutage cannot fire during maintenance
+			name:  "the upstream is closed for maintenance", // must come after the refused credential, whose alert FreshetUpstreamOutage cannot fire during maintenance
 			begin: faulty(simulator.Fault{Kind: simulator.Maintenance}), end: faulty(),
 			alerts:   []string{"FreshetUpstreamMaintenance"},
 			possible: []string{"FreshetUpstreamOutage", "FreshetCredentialRefused"}, // these alerts of the previous outage may still be active

@@ -162,7 +162,7 @@ func (s *site) prefetch(ctx context.Context, keys []string) error {
 		}
 	}
 	stop()
-	if stopped := <-done; err == nil { // Run returns only after it has confirmed or rolled back each lock
+	if stopped := <-done; err == nil { // p.Run returns only after it has confirmed or rolled back the lock of each request
 		err = stopped
 	}
 	return err

@@ -27,7 +27,7 @@ const (
 
 // phase is one part of the scenario reads: users read snapshots while the installation has a fault.
 type phase struct {
-	scenario string // name of the phase as a scenario
+	scenario string // name of the scenario that runs only this phase
 	name     string
 	without  string                    // name of the service that the phase kills, for the k6 script; empty if it kills none
 	begin    func(ctx context.Context) // begins the fault; called when all users are started

@@ -14,8 +14,8 @@ import (
 type scenario struct {
 	name     string
 	adr      int      // number in the verification plan of adr-013; 0 if it is not in the plan
-	summary  string   // one sentence
-	parts    []string // scenarios that it runs in order on one site
+	summary  string   // one sentence that describes the scenario
+	parts    []string // names of the scenarios that this scenario runs in order on one site
 	run      func(ctx context.Context, s *site, o options) error
 	notInAll bool // not run by "all", because it has its own make target
 }

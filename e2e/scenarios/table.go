@@ -26,7 +26,7 @@ const (
 // table collects the figures of a scenario and records whether any limit was missed.
 type table struct {
 	lines  []line
-	note   string // printed below the lines
+	note   string // text that is printed below the lines of the table
 	missed bool
 }
 
@@ -62,7 +62,7 @@ func (t *table) markTarget(name string) { t.lines[len(t.lines)-1].target = name 
 func (t *table) judgeThresholds(sum summary, metric, what, figure string) {
 	m, ok := sum.Metrics[metric]
 	if !ok {
-		t.judge(what, "none", "some", false) // a metric without values misses its limit, because k6 made no request of this kind
+		t.judge(what, "none", "some", false) // k6 made no request of this kind, so the metric has no value; that counts as a missed limit
 		return
 	}
 	if len(m.Thresholds) == 0 {

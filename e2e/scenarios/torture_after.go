@@ -146,7 +146,7 @@ func (r *tortureResult) judgeWaiters(ctx context.Context, s *site, l *tortureLoa
 	for _, a := range l.queries {
 		var took []time.Duration
 		var failure string
-		const rounds = 3 // the limits must be met in one of three rounds; in others the machine may be busy or a circuit breaker open
+		const rounds = 3 // the limits must be met in at least one of three rounds, because in a round the machine may be busy or a circuit breaker open
 		for round := range rounds {
 			if err := harness.Pause(ctx, 2*time.Second); err != nil {
 				return err

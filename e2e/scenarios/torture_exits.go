@@ -19,7 +19,7 @@ import (
 type unplannedExit struct {
 	name        string
 	since, at   time.Time // time of the start; time at which supervise found that the process had ended
-	restartedAt time.Time // when its replacement was ready
+	restartedAt time.Time // time at which the replacement of the process was ready
 }
 
 // startTimeout is how long a starting process waits for its services before it exits. A
@@ -124,7 +124,7 @@ func (t *injector) judgeFailedReads(judged *table, l *tortureLoad) {
 		text := fmt.Sprintf("%s by %s at %s: %d %s", r.key, r.query, r.asked.Format(time.StampMicro), r.status, r.reason)
 		switch {
 		case r.status == 0 && !t.faultDuring(r.query, r.asked, r.ended, 0, "process") && !slices.ContainsFunc(t.exits, func(f unplannedExit) bool {
-			return f.name == r.query && r.asked.Before(f.restartedAt) && r.ended.After(f.at.Add(-superviseInterval)) // f.at may be up to superviseInterval later than the real end of the process
+			return f.name == r.query && r.asked.Before(f.restartedAt) && r.ended.After(f.at.Add(-superviseInterval)) // supervise may find an ended process late, so f.at may be up to superviseInterval too late
 		}):
 			noResponse = append(noResponse, text)
 		case r.status == 0 || strings.HasPrefix(r.reason, "HELD_"):

@@ -25,7 +25,7 @@ type instance struct {
 	redis, database *harness.Proxy
 	mu              sync.Mutex // held while a fault affects the process or while it is restarted
 	startedAt       time.Time
-	failedStarts    []unplannedExit // starts of the process that failed
+	failedStarts    []unplannedExit // failed starts of the instance's process
 }
 
 // startInstances starts all workers and query services.

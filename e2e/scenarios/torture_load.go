@@ -41,7 +41,7 @@ const (
 // promise is a request that a client sent to a query service, and that must have an effect.
 type promise struct {
 	key, query string
-	asked      time.Time // time before the request was sent: a fetch that satisfies it must begin later
+	asked      time.Time // time just before the request was sent; a fetch satisfies the request only if it begins later
 }
 
 // queuedRead is a read whose response said that an update was queued.
@@ -62,7 +62,7 @@ type failedRead struct {
 	promise
 	ended  time.Time
 	status int    // HTTP status; 0: no response
-	reason string // notQueuedReason, or the client's error
+	reason string // notQueuedReason in the response, or an error if there was no valid response
 }
 
 // tortureLoad sends requests like clients and a scheduler do, and records the responses.

@@ -60,7 +60,7 @@ var faultKinds = []faultKind{
 	{"Kafka slow by 0.7 s", "kafka", anyConnection, time.Second, 4 * time.Second},
 	{"broker frozen", "kafka", []string{allProcesses}, time.Second, 4 * time.Second},
 	{"broker frozen for longer than a session", "kafka", []string{allProcesses}, 11 * time.Second, 14 * time.Second},
-	{"broker killed", "kafka", []string{allProcesses}, 0, 2 * time.Second}, // lasts longer by the time that the broker needs to start again
+	{"broker killed", "kafka", []string{allProcesses}, 0, 2 * time.Second}, // the fault lasts longer than the planned length, because the broker then needs time to start again
 	{"500", "upstream", []string{allProcesses}, time.Second, 3 * time.Second},
 	{"a reset of half the calls", "upstream", []string{allProcesses}, time.Second, 3 * time.Second},
 	{"hangs", "upstream", []string{allProcesses}, time.Second, 3 * time.Second},

@@ -30,7 +30,7 @@ type requestRecord struct {
 // deadLetter is a record of the dead-letter topic.
 type deadLetter struct {
 	origin recordID // the request record that became this dead letter
-	key    string   // empty if the request is garbled
+	key    string   // key of the entity; empty if the request is garbled
 	at     time.Time
 }
 
@@ -74,7 +74,7 @@ func (s *site) readRecords(ctx context.Context) (requests []requestRecord, deadL
 // failure is an entity's row in the table update_status.
 type failure struct {
 	state                  string
-	number, updated, until int64 // number is a version; the others are microseconds since 1970
+	number, updated, until int64 // number is a version; updated and until are times in microseconds since 1970
 	times                  int   // number of consecutive final failures
 }
 
@@ -165,7 +165,8 @@ func (e *finalState) coveredByHold(key string, moment time.Time, before time.Dur
 //   - a snapshot or a not-found entry was stored by a fetch that began after the request,
 //   - a later failure is recorded,
 //   - it has a dead letter,
-//   - it was enqueued during a hold that Redis had lost, and the upstream was called for it.
+//   - it was accepted although the entity was held, because Redis had lost the hold, and the
+//     upstream was called for the entity later.
 func (e *finalState) settled(a requestRecord) bool {
 	if e.deadLettered[a.recordID] {
 		return true

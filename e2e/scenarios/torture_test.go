@@ -133,11 +133,11 @@ func TestTortureJudge_SeesLostRequests(t *testing.T) {
 	var broken, twice table
 	broken.judgeTortureContract(simulator.Stats{Arrivals: 1, MaxInSlidingSecond: tortureLimit + 1})
 	calls := arrivals([]called{
-		{at(2), "k", 200, ""}, // not unnecessary: the update request of second 1 needs it
+		{at(2), "k", 200, ""}, // this call does not count as unnecessary: the update request of second 1 needs it
 		{at(3), "k", 200, ""},
 		{at(5), "k", 500, simulator.InternalError},
-		{at(6), "k", 200, ""}, // not unnecessary: the two update requests of second 4 need it
-		{at(7), "k", 0, ""},   // got no response, because its worker was killed; it does not count as unnecessary
+		{at(6), "k", 200, ""}, // this call does not count as unnecessary: the two update requests of second 4 need it
+		{at(7), "k", 0, ""},   // this call got no response, because its worker was killed; it does not count as unnecessary
 		{at(8), "other", 400, ""},
 	})
 	needs := []requestRecord{record("k", 1, at(1)), record("k", 2, at(4)), record("k", 3, at(4))}
@@ -161,7 +161,7 @@ func TestTortureJudge_SeesLostRequests(t *testing.T) {
 func TestTortureJudge_AllowsOneConfirmingCallPerFailure(t *testing.T) {
 	at := func(ms int) time.Time { return time.UnixMilli(1_700_000_000_000 + int64(ms)) }
 	for name, test := range map[string]struct {
-		later []int // times of the further calls, in ms after the failure
+		later []int // times of the calls of a known-good entity, in ms after the failed call
 		want  int
 	}{
 		"one soon after": {[]int{500}, 0}, "two soon after": {[]int{500, 600}, 1}, "one later": {[]int{2500}, 1},
@@ -255,7 +255,7 @@ func TestTortureJudge_ExcusesReadsOfKilledProcesses(t *testing.T) {
 		{done("killed", "process", "query-2"), 0, false},
 		{done("terminated", "process", "query-1"), 0, false},
 		{done("Kafka cut", "kafka", allProcesses), 7 * time.Second, true},
-		{done("broker killed", "kafka", allProcesses), 20 * time.Second, true}, // a request up to 15 s after the outage may be lost with the records that the producer drops
+		{done("broker killed", "kafka", allProcesses), 20 * time.Second, true}, // this request may be lost, because the producer may drop records up to 15 s after the outage
 		{done("broker killed", "kafka", allProcesses), 24 * time.Second, false},
 		{done("Kafka cut", "kafka", "worker-1"), 7 * time.Second, false},
 		{done("Redis cut", "redis", allProcesses), 7 * time.Second, false},

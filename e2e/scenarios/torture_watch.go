@@ -15,7 +15,7 @@ import (
 // storedState is the row of an entity in the table snapshot_state, as one check of the watcher has
 // read it.
 type storedState struct {
-	version, checked, fetched, updated int64 // version number; the others are microseconds since 1970
+	version, checked, fetched, updated int64 // version is a number; the others are times in microseconds since 1970
 	hash                               string
 	absent                             bool
 }

@@ -41,7 +41,7 @@ func versions(ctx context.Context, s *site, o options) error {
 		return err
 	}
 	var accepted atomic.Int64
-	refresh := func(n int) { // request n goes to query service n % 5; skipping 7 keys after every 5 requests gives each key several services
+	refresh := func(n int) { // request n goes to query service n % 5; after every 5 requests 7 keys are skipped, so that each key is requested from several services
 		status, err := readers[n%processes].Refresh(ctx, fmt.Sprint("key-", (n+n/processes*7)%different))
 		if err == nil && status == http.StatusAccepted {
 			accepted.Add(1)
