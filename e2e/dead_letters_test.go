@@ -23,7 +23,7 @@ import (
 
 // kcatRecord is a line of kcat's JSON output.
 type kcatRecord struct {
-	Headers []string // alternating names and values
+	Headers []string // names and values of the headers in turn: name, value, name, value
 	Payload string
 }
 
@@ -175,7 +175,8 @@ func TestReplay_RequestsEachDeadLetterOnceAcrossKills(t *testing.T) {
 }
 
 // killReplayers kills the process that holds the DLQ job in the middle of a chunk, and starts
-// another process. It repeats this "kills" times, each time after another thousand dead letters.
+// another process. It repeats this "kills" times. Before each kill the job has replayed at least
+// another thousand dead letters.
 func (f *fleet) killReplayers(replayers map[string]*harness.Process, kills int, total int64, start func()) {
 	f.Helper()
 	tick := time.NewTicker(time.Millisecond)

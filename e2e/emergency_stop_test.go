@@ -28,7 +28,7 @@ func TestEmergencyStop_HoldsEveryWorkerAndLosesNothing(t *testing.T) {
 	f.worker()
 	api := f.query()
 	order := func(args ...string) { t.Helper(); f.must(append(args, "--source", f.Source, "--addr", api)...) }
-	order("settings", "set", "second.target=150") // at 150 calls a second the requests last until the test stops the source
+	order("settings", "set", "second.target=150") // at 150 calls a second the workers still have requests to process when the test stops the source
 	view := func() (v limiterView) {
 		t.Helper()
 		f.check(json.Unmarshal([]byte(f.must("limiter", "--source", f.Source, "--addr", api, "-o", "jsonl")), &v))

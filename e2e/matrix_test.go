@@ -147,8 +147,8 @@ func withLoad(limit, allowance time.Duration) time.Duration {
 	return limit + allowance
 }
 
-// Row 12 of the capability matrix: a refused credential is probed and used again, although another one can use the whole
-// quota of the source.
+// Row 12 of the capability matrix: a credential that the upstream has refused is probed and used again, although another
+// credential can use the whole quota of the source.
 func TestMatrix_RefusedCredentialIsUsedAgain(t *testing.T) {
 	t.Parallel()
 	var refusedUntil struct {
@@ -209,7 +209,7 @@ facets:
 	begin := time.Now()
 	low := m.untilCalls(timeout, 30, pathPrefix("/item/low"))
 	high := m.matching(func(a arrival) bool { return strings.HasPrefix(a.path, "/item/high") && a.at.After(begin) })
-	// 30 calls at the reserve of 2/s take 15 s; half of the reserve is enough on a busy machine.
+	// LOW has a reserve of 2 calls/s, so its 30 calls take 15 s. On a busy machine half of that rate is enough.
 	atMost(t, "time of 30 calls of LOW", low[len(low)-1].Sub(begin), withLoad(18*time.Second, 15*time.Second))
 	if waiting := 900 - len(m.matching(pathPrefix("/item/high"))); waiting < 100 {
 		t.Errorf("HIGH requests that still wait: got %d, want at least 100", waiting)
@@ -257,8 +257,8 @@ prefetch:
 	equal(t, "refreshes of the target", len(m.matching(pathPrefix("/general/a"))), 1)
 }
 
-// Row 37 of the capability matrix: with an idle budget the adaptive schedule shortens the intervals of entities that nobody
-// reads, down to minInterval.
+// Row 37 of the capability matrix: while most of the quota is unused, the adaptive schedule shortens the prefetch intervals
+// of entities that nobody reads, down to minInterval.
 func TestMatrix_AdaptiveUsesAnIdleBudget(t *testing.T) {
 	longOnly(t)
 	t.Parallel()

@@ -50,7 +50,7 @@ type answered struct {
 
 // figures are the measurements of one round.
 type figures struct {
-	perSecond, p50, p99 float64 // requests per second; latencies in ms
+	perSecond, p50, p99 float64 // requests per second; median and 99th percentile of the latency in ms
 	cpu                 float64 // processor time per request in µs
 	memory              float64 // peak of the server's resident memory in MB
 }
@@ -135,7 +135,7 @@ func (f *fleet) coldRound(t *testing.T, w *wrk, cold, hot keyRange, encoding str
 	}
 	before := f.payloadsRead()
 	got := w.run(t, p.URL(), f.Source, cold, encoding, []int{p.Process.Pid})
-	p.Stop() // end the process, because PostgreSQL updates its statistics at the end of a session
+	p.Stop() // end the process now, because PostgreSQL adds a session's reads to its statistics when the session ends
 	requests := int64(got.perSecond * w.round.Seconds())
 	if requests > int64(cold.count) {
 		t.Errorf("reads of cold keys: got %d, want at most %d; store more keys", requests, cold.count)

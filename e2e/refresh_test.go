@@ -99,7 +99,7 @@ func TestRefresh_FetchesEachMissingEntityOnce(t *testing.T) {
 	f.worker()
 	api, keys := f.query(), harness.Keys("c", refreshedKeys)
 
-	first := f.read(api, keys, 100) // not all are UPDATING: a read that is repeated after a 503 may already find the snapshot
+	first := f.read(api, keys, 100) // not all responses are UPDATING: a read that is repeated after a 503 may already find the snapshot
 	equal(t, "first answers that are UPDATING or FRESH", first["UPDATING"]+first["FRESH"], refreshedKeys)
 	f.untilStored(90*time.Second, refreshedKeys)
 	f.untilCommitted()

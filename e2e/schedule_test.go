@@ -41,8 +41,8 @@ func TestScheduler_LosesNothingWhenKilledBesideWorkers(t *testing.T) {
 }
 
 // A scheduler with a claim is frozen until the claim has expired. Another scheduler takes over
-// the claim, workers fetch its entities, and then the first scheduler continues. It may enqueue
-// only the entities of this claim a second time.
+// the claim, workers fetch its entities, and then the first scheduler continues. Only the
+// entities of this claim may be enqueued a second time.
 func TestScheduler_RepeatsOneClaimAfterItsLease(t *testing.T) {
 	t.Parallel()
 	n, rate, within := scheduleSize()

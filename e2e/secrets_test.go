@@ -143,8 +143,8 @@ func (p *planted) get(client *http.Client, target string, headers ...string) str
 	return fmt.Sprint(resp.Status, resp.Header, string(text))
 }
 
-// showsNone fails the test if the text contains one of the secrets, either plain or encoded. what
-// names the text.
+// showsNone fails the test if the text contains one of the secrets, either plain or encoded.
+// The parameter what names the text in the message.
 func (p *planted) showsNone(what, text string) {
 	p.Helper()
 	p.searched++
