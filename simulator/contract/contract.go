@@ -23,7 +23,7 @@ type Options struct {
 	// Latency delays responses by a uniformly distributed time. Refusals are not delayed.
 	Latency simulator.Range
 	// MaxExtraLatency delays each response by an additional random time up to this value,
-	// including refusals. Headers and bodies contain the values from before the delay.
+	// including refusals. Headers and bodies report the limits as of the time before the delay.
 	MaxExtraLatency time.Duration
 	// Skew is the duration by which the upstream's clock is ahead of the real time. It affects
 	// Date headers, epochs and the beginning of days.
@@ -39,11 +39,11 @@ type contract struct {
 	// charges returns the charges for a call. If the call is refused, the first charge that exceeds
 	// its limit is reported as the reason.
 	charges func(*call) []charge
-	// setHeaders writes the rate-limit headers of a response; nil for none.
+	// setHeaders writes the rate-limit headers of a response. It is nil if the API has none.
 	setHeaders func(http.Header, *decision)
 	refuse     func(*call, *decision) reply
 	respond    func(*call, *decision) reply
-	// chargeForReply returns charges that depend on the response; nil for none.
+	// chargeForReply returns charges that depend on the response. It is nil if the API has none.
 	chargeForReply func(*call, reply) []charge
 }
 
@@ -102,10 +102,10 @@ type charge struct {
 	policy *policy
 	scope  string
 	cost   float64
-	need   float64 // units that must be available for the call, if that is more than cost
+	need   float64 // minimum of available units to accept the call; has no effect if less than cost
 }
 
-// accountKey identifies the account of a scope for one policy.
+// accountKey identifies an account: a policy, and the scope that the policy counts for.
 type accountKey struct {
 	policy *policy
 	scope  string
@@ -132,7 +132,7 @@ func (u *Upstream) account(p *policy, scope string) *account {
 type accountState struct {
 	policy      *policy
 	remaining   float64
-	reset       time.Time // when all units are available again, or the window ends
+	reset       time.Time // when all units are available again; for fixed and aligned windows, when the window ends
 	availableAt time.Time // when the policy would accept the call
 	exceeded    bool
 }
@@ -143,11 +143,11 @@ func (s accountState) used() float64 { return s.policy.limit - s.remaining }
 // decision is the result of decide for one call.
 type decision struct {
 	at        time.Time
-	states    []accountState // in the order of the charges
-	refusedBy *accountState  // the first exceeded policy; nil if the call is accepted
+	states    []accountState // one state for each charge of the call, in the order of the charges
+	refusedBy *accountState  // state of the first policy that the call exceeds; nil if the call is accepted
 }
 
-// state returns the state of the policy's account, or nil if the call was not charged by it.
+// state returns the state of the policy's account, or nil if the call has no charge for the policy.
 func (v *decision) state(p *policy) *accountState {
 	for i := range v.states {
 		if v.states[i].policy == p {
@@ -196,7 +196,8 @@ func (u *Upstream) decide(c *call, charges []charge) *decision {
 	return v
 }
 
-// applyCharges applies charges that are known only with the response, and refunds.
+// applyCharges applies charges that are added after the decision about a call. A charge with a
+// negative cost is a refund.
 func (u *Upstream) applyCharges(at time.Time, charges []charge) {
 	for _, d := range charges {
 		a := u.account(d.policy, d.scope)

@@ -15,7 +15,7 @@ type example struct {
 	call       func() *http.Request
 	atOnce     int           // number of calls that are accepted at one moment
 	resetAfter time.Duration // time after which the same number of calls is accepted again
-	policy     string        // name of the policy that refuses the next call
+	policy     string        // name of the policy that must refuse the call after the first atOnce calls
 	status     int
 	body       []string
 	header     map[string]string

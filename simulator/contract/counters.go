@@ -14,9 +14,9 @@ type counter interface {
 	remaining(at time.Time) float64
 	// take takes units, even if they are not available. Negative units are refunded.
 	take(at time.Time, units float64)
-	// reset returns when all units are available again, if none is taken before.
+	// reset returns when all units are available again, if no unit is taken until then.
 	reset(at time.Time) time.Time
-	// availableAt returns when that many units are available, if none is taken before.
+	// availableAt returns when the given number of units is available, if none is taken until then.
 	availableAt(at time.Time, units float64) time.Time
 }
 
@@ -62,8 +62,8 @@ func (c *slidingCounter) take(at time.Time, units float64) {
 	c.sum += units
 }
 
-// The window that begins with the entry includes both of its ends. The entry's units therefore
-// become available one nanosecond after its end.
+// after returns when the units of an entry become available again. The window that begins with
+// the entry includes both of its ends, so this is one nanosecond after the end of the window.
 func (c *slidingCounter) after(e logEntry) time.Time { return e.at.Add(c.policy.window + 1) }
 
 func (c *slidingCounter) reset(at time.Time) time.Time {

@@ -18,7 +18,7 @@ func court(m *policyMaker) contract {
 	inFlight := m.concurrency("in-flight", 3)
 	interval := m.minInterval("interval", 600*time.Millisecond)
 	minute := m.window(sliding, "minute", requests, 40, time.Minute)
-	calls := make(map[string]int) // valid session → its number of calls
+	calls := make(map[string]int) // number of calls of each valid session, by session ID
 	page := func() reply { return text(http.StatusOK, htmlType, htmlPage) }
 	setSession := func(rep reply) {
 		id := fmt.Sprintf("%016X", m.rng.Uint64())

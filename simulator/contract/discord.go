@@ -57,7 +57,7 @@ func discord(m *policyMaker) contract {
 			case invalid:
 				rep := text(http.StatusTooManyRequests, "text/plain", "this address is banned temporarily\n")
 				rep.header.Set("Retry-After", strconv.Itoa(seconds(v.untilAvailable())))
-				rep.noHeaders, rep.noPenalty = true, true // a banned address is not charged again
+				rep.noHeaders, rep.noPenalty = true, true // this refusal does not count towards the banned address's limit
 				return rep
 			case global:
 				return limited("global", v.untilAvailable())

@@ -28,7 +28,7 @@ var connections = regexp.MustCompile(`[{}]|\b(?:first|last)\s*:\s*(\d+|\$\w+)`)
 func (q query) sizes() (calls, nodes int) {
 	const maxProduct = 1 << 30 // bounds each product, so that the sums do not overflow
 	parents := []int{1}
-	size := 1 // maximum size of the connection whose fields the next "{" opens; 1 if it is no connection
+	size := 1 // maximum size of the connection (paged list) that the next "{" opens; 1 if it opens none
 	for _, m := range connections.FindAllStringSubmatch(q.Query, -1) {
 		top := parents[len(parents)-1]
 		switch m[0] {

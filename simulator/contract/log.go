@@ -69,7 +69,8 @@ func (a *account) maxInWindow(log []logEntry) float64 {
 	}
 }
 
-// maxByWindow returns the largest sum of consecutive entries in the same window.
+// maxByWindow returns the largest sum of the units of consecutive entries in one window. The
+// function same reports whether entry e is in the same window as the entry first.
 func maxByWindow(log []logEntry, same func(first, e logEntry) bool) float64 {
 	first, maximum, sum := 0, 0.0, 0.0
 	for i, e := range log {
@@ -82,8 +83,9 @@ func maxByWindow(log []logEntry, same func(first, e logEntry) bool) float64 {
 	return maximum
 }
 
-// maxSliding returns the largest sum in any closed window. Windows that end with an entry are
-// sufficient: any other window can be moved back to its last entry without losing an entry.
+// maxSliding returns the largest sum of units in any closed window. Checking the windows that end
+// with an entry is sufficient: any other window can be moved back to its last entry without
+// losing an entry.
 func maxSliding(log []logEntry, window time.Duration) float64 {
 	from, maximum, sum := 0, 0.0, 0.0
 	for _, e := range log {
@@ -97,8 +99,8 @@ func maxSliding(log []logEntry, window time.Duration) float64 {
 	return maximum
 }
 
-// maxOverRestored returns the largest sum of consecutive entries minus the units restored
-// between the first and the last of them.
+// maxOverRestored returns the largest sum of the units of consecutive entries, minus the units
+// restored between the first and the last of these entries.
 func maxOverRestored(log []logEntry, restore float64) float64 {
 	maximum, run := 0.0, 0.0
 	for i, e := range log {

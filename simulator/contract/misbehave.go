@@ -23,14 +23,14 @@ const (
 	NoRetryAfter   Switch = "no-retry-after"  // refusals have no Retry-After
 	// FloatRetryAfter writes Retry-After with three decimals, rounded up.
 	FloatRetryAfter Switch = "float-retry-after"
-	// LongRetryAfter sets Retry-After to twice the time to the reset plus one second.
+	// LongRetryAfter sets Retry-After to twice the time to the reset, and adds one second.
 	LongRetryAfter Switch = "retry-after-beyond-reset"
 	// RemainingWhenRefused reports at least one remaining unit with a refusal.
 	RemainingWhenRefused Switch = "remaining-when-refused"
 	VanishingPolicy      Switch = "vanishing-policy" // on: no policy header when a policy is exhausted
 	FixedWindows         Switch = "fixed-windows"    // on: windows begin with their first call, except calendar days
 	SlidingWindows       Switch = "sliding-windows"  // on: windows slide, except calendar days
-	NoETag               Switch = "no-etag"          // on: responses have no validator, and conditional requests are ignored
+	NoETag               Switch = "no-etag"          // on: responses have no ETag, and If-None-Match is ignored
 	HTML                 Switch = "html"             // accepted calls get a page of HTML with status 200
 	// NotReady (on): yesterday's data is not available before 02:00 in Korea.
 	NotReady      Switch = "not-ready"
@@ -41,7 +41,8 @@ const (
 	SharedRefusal Switch = "shared-refusal"
 )
 
-// switches maps a switch to the name prefixes of the contracts that support it; nil means all.
+// switches maps a switch to the name prefixes of the contracts that support it. The value nil
+// means that all contracts support the switch.
 var switches = map[Switch][]string{
 	Silent: nil, ResetSkew: nil, RefusedWith200: nil, Forbidden: nil, NoRetryAfter: nil, FloatRetryAfter: nil, LongRetryAfter: nil,
 	RemainingWhenRefused: nil, VanishingPolicy: {"ietf"}, FixedWindows: nil, SlidingWindows: nil, NoETag: {"github-rest"}, HTML: nil,
@@ -109,7 +110,8 @@ const htmlPage = `<!DOCTYPE html>
 <html><head><meta charset="utf-8"><title>Error</title></head><body><p>Please try again later.</p></body></html>
 `
 
-// retryAfter applies the switches to the contract's Retry-After.
+// retryAfter changes or removes the Retry-After header of a refusal if a switch such as
+// NoRetryAfter affects the call.
 func (m *policyMaker) retryAfter(h http.Header, v *decision) {
 	if h.Get("Retry-After") == "" {
 		return

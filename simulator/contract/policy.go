@@ -25,7 +25,7 @@ const (
 	concurrent = "concurrent-requests"
 )
 
-// policy is one limit of a contract, after applying Speed.
+// policy is one limit of a contract. Its field window is the length after applying Speed.
 type policy struct {
 	name, unit string
 	kind       kind

@@ -28,7 +28,7 @@ func run(t *testing.T, name string, o Options, scene func(t *testing.T, r rig)) 
 	})
 }
 
-// sleep advances the clock of the bubble.
+// sleep advances the clock of the testing/synctest bubble by d.
 func sleep(d time.Duration) { <-time.After(d) }
 
 // response is a recorded response with canonical header names.
@@ -57,7 +57,8 @@ func (a response) checkHeader(t *testing.T, name, want string) {
 	}
 }
 
-// newRequest returns a request for "GET /path" with headers "Name: value" and a body.
+// newRequest returns a request for a method and path such as "GET /path". A line that begins with
+// "{" is the body. Every other line is a header, "Name: value".
 func newRequest(what string, lines ...string) *http.Request {
 	method, path, _ := strings.Cut(what, " ")
 	var body io.Reader

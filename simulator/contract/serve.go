@@ -69,7 +69,7 @@ func (m *policyMaker) content(c *call) object {
 	return object{"path": c.URL.Path, "value": strconv.FormatUint(h.Sum64(), 16)}
 }
 
-// etag returns the validator of the content for a call.
+// etag returns the value of the header ETag for the content that a call returns.
 func (m *policyMaker) etag(c *call) string { return `"` + m.content(c)["value"].(string) + `"` }
 
 // credential returns the credential in the Authorization header, without its scheme.
@@ -143,7 +143,7 @@ func (u *Upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // pendingReply is a response whose delay has not passed.
 type pendingReply struct {
 	reply reply
-	held  []charge // refunds for the concurrency limits, applied when the call ends
+	held  []charge // refunds that free the call's units of concurrency limits when the call ends
 	wait  time.Duration
 }
 
@@ -178,7 +178,8 @@ func (u *Upstream) receive(c *call) pendingReply {
 	return out
 }
 
-// recordViolation counts a refusal. It describes the first refusals in words.
+// recordViolation counts a refusal for the policy that refused the call. The first maxViolations
+// refusals are also described in words for Stats.Violations.
 func (u *Upstream) recordViolation(c *call, v *decision) {
 	p := v.refusedBy.policy
 	u.refusals[p.name]++

@@ -72,7 +72,7 @@ func TestUpstream_IsConcurrencySafe(t *testing.T) {
 		}
 		r := rig{t, u}
 		call := x.call
-		var mu sync.Mutex // the calls of alternate are not concurrency-safe
+		var mu sync.Mutex // guards call, because a function from alternate is not safe for concurrent use
 		var all sync.WaitGroup
 		for range 8 {
 			all.Go(func() {
