@@ -9,7 +9,7 @@ import (
 
 // recorder records every arrival and refuses arrivals over a limit.
 type recorder struct {
-	start time.Time // the times of arrivals are relative to start; contains a monotonic clock reading
+	start time.Time // arrival times are measured from start with its monotonic clock reading
 
 	mu       sync.Mutex
 	log      *arrivalLog
@@ -95,7 +95,7 @@ type arrivalLog struct {
 	chunks [][]arrival // each has chunkLength arrivals, so that the log grows without copying
 	n      int
 	limits []Limit
-	// windows[0] is one second long and has no limit. windows[i+1] belongs to limits[i].
+	// windows[0] is one second long and has no limit. windows[i+1] counts for limits[i].
 	windows []window
 
 	paths             nameIDs
@@ -103,7 +103,7 @@ type arrivalLog struct {
 	byPath            []int
 	byStatus          map[int]int
 	byFault           map[Kind]int
-	perTarget         map[uint64]uint32 // number of arrivals by path ID and key ID
+	perTarget         map[uint64]uint32 // number of arrivals for each pair of path and key; index: path ID<<32 | key ID
 	maxPerTarget      uint32
 	refused           int
 	maxInFlight       int
@@ -184,13 +184,14 @@ func appendKept(list []string, s string) []string {
 // over these windows is the maximum over all windows: a window that ends between two arrivals can
 // be moved back to the earlier of the two without losing an arrival.
 type window struct {
-	limit  int // 0 means no limit
+	limit  int // maximum number of arrivals in the window; 0 means no limit
 	length int64
 	first  int // index of the first arrival in the window
 	max    int
 }
 
-// slide moves the window to end with arrival n-1 and returns the number of arrivals in it.
+// slide moves the window so that it ends at the time of arrival n-1 of the log (counted from 0).
+// It returns the number of arrivals in the window.
 func (l *arrivalLog) slide(w *window, n int) int {
 	end := l.at(n - 1).at
 	for l.at(w.first).at < end-w.length {
@@ -214,7 +215,7 @@ func (l *arrivalLog) setLimits(limits []Limit) {
 	}
 }
 
-// nameIDs assigns IDs to names, starting at 1; 0 means none.
+// nameIDs assigns IDs to names, starting at 1. The ID 0 stands for a missing name.
 type nameIDs struct {
 	ids  map[string]uint32
 	list []string

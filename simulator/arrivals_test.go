@@ -48,7 +48,7 @@ func TestStats_AgreeWithBruteForce(t *testing.T) {
 				at += int64(rng.IntN(500))
 			case 2:
 				at += int64(rng.IntN(50_000))
-			case 3: // one window length later, or a microsecond more or less, or a quarter of that time
+			case 3: // the arrival is about one window length, or a quarter of it, later than the one before
 				at += []int64{1_000_000, 1_000_001, 999_999, limits[0].Window.Microseconds(), limits[0].Window.Microseconds() + 1}[rng.IntN(5)] / int64(1+3*rng.IntN(2))
 			}
 			times = append(times, at)
@@ -92,12 +92,12 @@ func TestQuota_CountsRejectedArrivals(t *testing.T) {
 		for range 4 {
 			got = append(got, status())
 		}
-		<-time.After(time.Second) // exactly one second later, so the first four arrivals are still in the closed window
+		<-time.After(time.Second) // the next call comes exactly one second later, so its closed window contains the first four
 		got = append(got, status())
 		<-time.After(time.Second + time.Microsecond)
 		got = append(got, status(), status(), status())
 		<-time.After(time.Second + time.Microsecond)
-		got = append(got, status(), status()) // the last call is the tenth accepted or refused arrival in one minute
+		got = append(got, status(), status()) // the last call must be refused: it is the tenth arrival in a minute that allows 9
 		if want := []int{200, 200, 200, 429, 429, 200, 200, 200, 200, 429}; !slices.Equal(got, want) {
 			t.Errorf("got statuses %v, want %v", got, want)
 		}

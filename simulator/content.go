@@ -35,7 +35,8 @@ type entity struct {
 	revision uint32
 }
 
-// The purposes of a key's hash. Hashes for different purposes are independent.
+// The purposes for which a key is hashed, for example to choose its item set. The hashes of one
+// key for different purposes are independent.
 const (
 	forBucket uint64 = iota + 1
 	forItemSet
@@ -57,13 +58,14 @@ func (c *content) hash(purpose uint64, key string) uint64 {
 	return h ^ h>>31
 }
 
-// bucket returns the bucket of a key. Entities in one bucket change together.
+// bucket returns the number of the bucket that a key belongs to. All entities in one bucket get a
+// new revision at the same time.
 func (c *content) bucket(key string) int {
 	return int(c.hash(forBucket, key) % buckets)
 }
 
-// values returns a random source for the values of one entity. It depends on the revision, so the
-// values change with each revision.
+// values returns a random source for the values of one entity. The source depends on the entity's
+// revision, so the values change with each revision.
 func (c *content) values(purpose uint64, e entity) *rand.Rand {
 	return rand.New(rand.NewPCG(c.hash(purpose, e.key), uint64(e.revision)))
 }
@@ -112,7 +114,7 @@ func (c *content) itemEquipment(e entity) []part {
 	return []part{{plain: head.buf}, w.upToRing, {plain: ring.buf}, w.upToTitle, {plain: title.buf}, w.rest}
 }
 
-// itemSet is the large part of item-equipment documents that many entities share.
+// itemSet is the large part of an item-equipment document. Many entities share one item set.
 type itemSet struct {
 	once                      sync.Once
 	upToRing, upToTitle, rest part

@@ -27,7 +27,7 @@ type Fault struct {
 	Count *int `json:"count,omitempty"`
 	Kind  Kind `json:"kind"`
 
-	RetryAfter string `json:"retryAfter,omitempty"` // value of the header; TooManyRequests and Maintenance only
+	RetryAfter string `json:"retryAfter,omitempty"` // TooManyRequests and Maintenance only: value of the header Retry-After
 	// Headers replace headers of the response, except headers that describe the coding and length
 	// of the body.
 	Headers  map[string]string `json:"headers,omitempty"`
@@ -87,7 +87,8 @@ func kindList() string {
 	return strings.Join(list, ", ")
 }
 
-// rule is a compiled Fault. Simulator.mu guards it.
+// rule is a Fault with its compiled regular expressions and the number of calls that it has
+// affected. Simulator.mu guards it.
 type rule struct {
 	fault     Fault
 	path, key *regexp.Regexp
@@ -135,7 +136,8 @@ func (f Fault) compile() (*rule, error) {
 	return &rule{fault: f, path: path, key: key}, errors.Join(errs...)
 }
 
-// matchFault returns the fault that affects a call, or nil, and counts it.
+// matchFault returns the fault of the first rule that affects a call, and increases the rule's
+// number of affected calls. If no rule affects the call, it returns nil.
 func (s *settings) matchFault(c call) *Fault {
 	for _, r := range s.rules {
 		switch {
@@ -155,7 +157,7 @@ const htmlPage = `<!DOCTYPE html>
 <body><h1>The request could not be satisfied.</h1><p>Please try again later.</p></body></html>
 `
 
-// Number of pieces of a slow body, and the pause after each.
+// The number of pieces in which a fault of kind SlowBody sends the body, and the pause after each.
 const (
 	slowBodyPieces = 64
 	slowBodyPause  = 250 * time.Millisecond
@@ -230,7 +232,8 @@ const paddingLength = 1 << 20
 // padding is one MiB of zeros, about 1 KB deflated.
 var padding = sync.OnceValue(func() part { return deflate(bytes.Repeat([]byte{'0'}, paddingLength)) })
 
-// sendOversize streams a valid document of the given length, or until the client disconnects.
+// sendOversize streams a valid document of the given length. It stops early if the client
+// disconnects.
 func (x *exchange) sendOversize(length int64) {
 	encode := func(p part) []byte { return p.plain }
 	var sum checksum

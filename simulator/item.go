@@ -10,7 +10,8 @@ import (
 // value is zero.
 type options map[string]int
 
-// The names in each option object, in the order of the real responses.
+// The member names of each kind of option object that an item has, in the order of the real
+// responses.
 var (
 	etcNames         = []string{"str", "dex", "int", "luk", "max_hp", "max_mp", "attack_power", "magic_power", "armor", "speed", "jump"}
 	totalNames       = append(etcNames[:11:11], "boss_damage", "ignore_monster_armor", "all_stat", "damage", "equipment_level_decrease", "max_hp_rate", "max_mp_rate")
@@ -35,7 +36,8 @@ func (j *jsonText) options(name string, names []string, values options) {
 	j.end('}')
 }
 
-// item contains the fields that differ between items. An empty string becomes null.
+// item contains the fields whose values differ between the items of a character. An empty string
+// is written as null.
 type item struct {
 	slot                             slot
 	name, icon, description          string
@@ -47,7 +49,7 @@ type item struct {
 	soulName, soulOption             string
 	starforce, specialRing           int
 	expires, golden, starforceScroll string
-	companion                        bool // item of the companion (a dragon or a mechanic), without potentials
+	companion                        bool // true for an item of the companion (a dragon or a mechanic), which has no potentials
 }
 
 func (j *jsonText) items(list []item) {
@@ -133,7 +135,7 @@ type outfit struct {
 // samples. The slots from bare to bareEnd-1 have no potential.
 const (
 	ringSlot   = 23
-	weaponSlot = 10 // the only slot with a soul
+	weaponSlot = 10 // the only slot whose item has a soul (soulName, soulOption)
 	bare       = 13
 	bareEnd    = 17
 )
@@ -238,6 +240,6 @@ func (w *words) item(rng *rand.Rand, s slot) item {
 }
 
 func (w *words) enchant(rng *rand.Rand, unit string) string {
-	which := rng.IntN(len(w.enchants)) * rng.IntN(len(w.enchants)) / len(w.enchants) // a random index at which low values are more frequent
+	which := rng.IntN(len(w.enchants)) * rng.IntN(len(w.enchants)) / len(w.enchants) // a random index; low indexes are more frequent than high ones
 	return w.enchants[which] + " : +" + strconv.Itoa(3*(1+which%4)) + unit
 }

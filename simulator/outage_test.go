@@ -31,7 +31,7 @@ func TestStats_SinceCountsOutageProbes(t *testing.T) {
 		}
 		control(t, s, `{"faults": [{"kind": "500"}]}`)
 		mark := s.Stats().Arrivals
-		for i := range 12 { // three calls at once, every five seconds
+		for i := range 12 { // 12 calls during the outage: three at once, again every five seconds
 			if w := get(t, s, targets[i%len(targets)]); w.Code != http.StatusInternalServerError {
 				t.Errorf("%s during the outage: got status %d", targets[i%len(targets)], w.Code)
 			}
@@ -43,7 +43,7 @@ func TestStats_SinceCountsOutageProbes(t *testing.T) {
 		get(t, s, equipment+"a")
 		want := Since{
 			Arrivals: 13, ByStatus: map[int]int{500: 12, 503: 1}, ByFault: map[Kind]int{InternalError: 12, Maintenance: 1},
-			Window: "10s", MaxInWindow: 9, // the window is closed: an arrival exactly ten seconds ago counts
+			Window: "10s", MaxInWindow: 9, // three arrivals each at 0, 5 and 10 s: the window includes both of its ends
 		}
 		if got := since(t, s, mark, "10s"); !reflect.DeepEqual(got, want) {
 			t.Errorf("got %+v, want %+v", got, want)

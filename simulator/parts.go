@@ -63,11 +63,12 @@ func appendGzip(dst []byte, doc []part) []byte {
 	return sum.appendTrailer(dst)
 }
 
-// gzipHeader (RFC 1952 §2.3): deflate, no name, no time, unknown system.
+// gzipHeader is the header of a gzip stream (RFC 1952 §2.3): method deflate, no file name, no
+// modification time, unknown operating system.
 var gzipHeader = []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff}
 
 // appendBlocks appends a part to a deflate stream. A stored block (RFC 1951 §3.2.4) consists of
-// a zero byte, the length, its complement, and the data.
+// a zero byte, the length, the bitwise complement of the length, and the data.
 func appendBlocks(dst []byte, p part) []byte {
 	if p.deflated != nil {
 		return append(dst, p.deflated...)

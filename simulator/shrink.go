@@ -13,7 +13,7 @@ const shrinkFactor = 20
 // result is valid JSON of the same shape but incomplete. A document without lists stays
 // unchanged.
 func (c *content) shrunk(doc []part) []byte {
-	// Members are copied one by one to keep their order.
+	// The document's members are copied one by one, because a map would not keep their order.
 	from := json.NewDecoder(bytes.NewReader(appendPlain(nil, doc)))
 	var out bytes.Buffer
 	token := func() string {

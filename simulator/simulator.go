@@ -17,7 +17,7 @@ type Config struct {
 	Limits []Limit
 	// Latency delays each response; zero means no delay. Refusals by quota are not delayed.
 	Latency Range
-	// Identity ignores Accept-Encoding and never compresses.
+	// Identity makes the simulator ignore Accept-Encoding and send all responses uncompressed.
 	Identity bool
 	// Pretty indents documents by two spaces, as the real API does.
 	Pretty bool

@@ -136,8 +136,8 @@ func makeWords(rng *rand.Rand) words {
 	for range 64 {
 		w.description = append(w.description, w.sentence(rng, 30+rng.IntN(20)))
 	}
-	// There are 20 kinds of parts but 24 slots, because there are two slots for pendants and four
-	// for rings. The last slot is a ring.
+	// There are 20 kinds of items but 24 slots, because there are two slots for pendants and four
+	// for rings. The last slot is for a ring.
 	parts := list(20, 1, 5)
 	for i, p := range parts[:18] {
 		name := p
