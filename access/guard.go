@@ -200,7 +200,7 @@ func (g *Guard) reportAge(before bool) bool {
 	tooOld := age > g.config.MaxAge.AdminKeys
 	switch {
 	case tooOld && !before:
-		g.log.Error("api keys are outdated: requests with admin keys get 503; after max_age other requests with keys get 503 too", "age", age.Round(time.Second), "max_age", g.config.MaxAge.APIKeys)
+		g.log.Error("api keys not read from the database for too long: requests with admin keys get 503, after max_age other requests with keys too", "age", age.Round(time.Second), "max_age", g.config.MaxAge.APIKeys)
 	case before && !tooOld:
 		g.log.Info("api keys up to date again", "age", age.Round(time.Second))
 	}

@@ -171,7 +171,7 @@ func (s *keySet) get(ctx context.Context) ([]jwkset.JWK, error) {
 		return nil, fmt.Errorf("the response is not a key set: %w", err)
 	}
 	if set.Keys == nil {
-		return nil, errors.New("the response is not a key set: it has no member keys")
+		return nil, errors.New("the response is not a key set: it has no member \"keys\"")
 	}
 	var keys []jwkset.JWK
 	for _, k := range set.Keys {

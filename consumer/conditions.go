@@ -55,7 +55,8 @@ func (c *call) condition(block string) observe.Condition {
 	}
 }
 
-// logConditions logs the beginning and the end of conditions that concern more than one entity.
+// logConditions logs the beginning and the end of failures that concern more than one entity, such as
+// a backoff, an outage or a refused credential.
 func (w *Worker) logConditions(a *attempt, f fetched, d decision, diag diagnosis) {
 	o := f.outcome
 	switch {

@@ -326,8 +326,9 @@ func (w *Worker) askKnownGood(ctx, hard context.Context, k *knownGood, q faultQu
 		credential = q.credential
 	}
 	o, called := w.fetchKnownGood(ctx, hard, k, credential, false)
-	// A call that could not be started says nothing about the upstream. On a busy machine its permit
-	// expires, and while a request of the known-good entity is processed, the call must wait for it.
+	// A call that could not be started is repeated, because it gives no evidence about the upstream.
+	// Possible causes: its permits expired on a busy machine, or this worker is processing a request
+	// of the known-good entity.
 	for !called && !w.permits.BreakerOpenSince(time.Now()) && sleep(ctx, beginRetryDelay) {
 		o, called = w.fetchKnownGood(ctx, hard, k, credential, false)
 	}

@@ -37,7 +37,7 @@ type fleet struct {
 	redis   *servicetest.RedisServer
 	workers []*process
 	judge   *simulator.Simulator
-	most    int // maximum number of calls in a sliding second, at the last run of the method keeps
+	most    int // maximum number of calls in a sliding second, as the method keeps last computed it
 
 	mu       sync.Mutex
 	arrivals []arrival

@@ -284,7 +284,8 @@ func (w *world) none(from, to time.Time, when string) {
 	}
 }
 
-// flow checks that a saturated budget is used up in the calm part of a run.
+// flow checks that the callers get all permits that the quota allows, in the last part of a run. In
+// that part there are more callers than permits, and no faults or backoffs.
 func (w *world) flow() {
 	last := w.settings[len(w.settings)-1]
 	if w.trial.loose || w.backedOff || last.override.Stopped || w.demand.low < w.trial.low {

@@ -261,8 +261,9 @@ func (s *state) reduce(exact bool) {
 	rankMoments(s.moments())
 }
 
-// verFor returns a small value of ver that expresses two facts about a hash with the lock l.
-// known: the hash exists. begun: a fetch has begun since the lock l was set.
+// verFor returns a value of the field ver for an entity's hash in Redis, whose lock is l. The scripts
+// compare ver only with 0 and with the number of the lock. So a small value expresses both facts:
+// known, the hash exists; and begun, a fetch has begun since the lock was set.
 func (s *state) verFor(l modelLock, known, begun bool) number {
 	switch {
 	case l.n != 0 && begun:

@@ -50,8 +50,8 @@ func TestBatch_LargeDocumentsAreTheSameInEachEncoding(t *testing.T) {
 	}
 }
 
-// serveBatch returns a function that serves a batch in the encoding as. The batch has the same key
-// n times, and p is the document of that key.
+// serveBatch returns a function that serves a batch in an encoding, such as gzip (parameter `as`).
+// The batch contains the same key n times. Its document is p.
 func serveBatch(tb testing.TB, n int, as string, p store.Payload) func() {
 	r := newRig(tb, func(r *rig) { r.config.Memory = 64 << 20 })
 	r.putSnapshot("a", time.Minute, withPayload(p))

@@ -172,7 +172,7 @@ func (t *readCounter) flush(ctx context.Context, now time.Time, failing bool) bo
 	case failed != nil && !failing:
 		t.log.Warn("recording of reads failed; the scheduler does not see them", "err", failed)
 	case failed == nil && failing:
-		t.log.Info("recording of reads restored")
+		t.log.Info("recording of reads resumed")
 	}
 	return failed != nil
 }

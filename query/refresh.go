@@ -168,7 +168,7 @@ func (s *Server) newRefreshRequests(ctx context.Context, client string, all []sc
 
 func (s *Server) refreshRequestOf(e schemas.Entity, f source.Facet, stored *entry, err error) refreshRequest {
 	if _, refused := errors.AsType[*problem.HTTPError](err); err != nil && !refused {
-		s.log.Warn("store read failed; enqueueing the refresh without its version", "entity", e.String(), "err", err)
+		s.log.Warn("store read failed; the refresh is enqueued without the version of the stored snapshot", "entity", e.String(), "err", err)
 	}
 	return refreshRequest{
 		UpdateRequest{Entity: e, Reason: schemas.UserRequest, Floor: view{entry: stored}.version(), Cooldown: f.Cooldown, New: stored == nil && err == nil},

@@ -120,7 +120,7 @@ func (w *Walk) Run(ctx context.Context) error {
 			continue
 		case failed:
 			failed = false
-			w.log.Info("deletion of expired rows restored", "rows", w.rows)
+			w.log.Info("deletion of expired rows resumed", "rows", w.rows)
 		}
 		w.deleted.Add(float64(n))
 		total += n

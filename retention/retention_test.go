@@ -105,7 +105,7 @@ func TestWalk_LogsFailureAndRecoveryOnce(t *testing.T) {
 	at(t, calls, stepInterval, first, first+retryInterval, first+2*retryInterval, first+3*retryInterval, first+3*retryInterval+stepInterval)
 	lines := strings.Split(strings.TrimSpace(logged), "\n")
 	if len(lines) != 3 || !strings.Contains(lines[0], "level=WARN") || !strings.Contains(lines[0], "no database") ||
-		!strings.Contains(lines[1], "rows restored") || !strings.Contains(lines[2], "deleted=3") {
+		!strings.Contains(lines[1], "rows resumed") || !strings.Contains(lines[2], "deleted=3") {
 		t.Errorf("it logged %s", logged)
 	}
 	if deleted != 3 {
@@ -116,7 +116,7 @@ func TestWalk_LogsFailureAndRecoveryOnce(t *testing.T) {
 func TestWalk_LogsARepeatedFailure(t *testing.T) {
 	bad := answer{err: errors.New("no database")}
 	_, logged, _ := runWalk(t, 3*retryInterval, bad, answer{}, bad, answer{done: true})
-	if strings.Count(logged, "level=WARN") != 2 || strings.Count(logged, "rows restored") != 2 {
+	if strings.Count(logged, "level=WARN") != 2 || strings.Count(logged, "rows resumed") != 2 {
 		t.Errorf("it logged %s", logged)
 	}
 }

@@ -65,7 +65,7 @@ type Deps struct {
 }
 
 // Messages are the log messages for a failing tick and for the recovery (package poll).
-var Messages = poll.Messages{Failing: "prefetch scheduling failed; will retry", Recovered: "prefetch scheduling restored"}
+var Messages = poll.Messages{Failing: "prefetch scheduling failed; will retry", Recovered: "prefetch scheduling resumed"}
 
 // NewScheduler returns the scheduler of a source.
 func NewScheduler(source string, schedule *Schedule, deps Deps) (*Scheduler, error) {

@@ -114,8 +114,9 @@ func (d DeadLetter) Cut() DeadLetter {
 }
 
 // RecordHeaders returns the headers of the record on the dead-letter topic: the original headers in
-// their order, then the headers that the dead letter adds. The sample is cut to MaxSampleBytes, so
-// that the dead letter fits its topic if the original record fitted the request topic.
+// their order, then the headers that the dead letter adds. The sample
+// of the upstream's response is cut to MaxSampleBytes, so that the dead letter fits its topic if the
+// original record fitted the request topic.
 func (d DeadLetter) RecordHeaders() []Header {
 	headers := make([]Header, 0, len(d.Headers)+13)
 	for _, h := range d.Headers {

@@ -97,7 +97,7 @@ type storedTrigger struct {
 	Params   map[string]string `json:"params,omitempty"`
 }
 
-// OutboxRow is a row of InsertOutboxEvent for one write.
+// OutboxRow contains the values that the SQL statement InsertOutboxEvent inserts for one stored change.
 type OutboxRow struct {
 	Before, After []byte
 	PublishChange bool

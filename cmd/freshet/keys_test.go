@@ -155,7 +155,7 @@ func TestQuery_RefusesUnprotectedListener(t *testing.T) {
 		"FRESHET_ACCESS_REQUIRE=always": "is not loopback",
 		"FRESHET_ACCESS_ADMIN_TOKEN_FILE=" + write(t, "short"): "access.adminTokenFile: ",
 		"FRESHET_ACCESS_REQUIRE=yes":                           `access.require: "yes" must be auto, always or never`,
-		"FRESHET_ACCESS_ALGORITHMS=RS256, none":                "access.algorithms[1]: none signs nothing",
+		"FRESHET_ACCESS_ALGORITHMS=RS256, none":                "access.algorithms[1]: none means unsigned tokens",
 		"FRESHET_ACCESS_LIMITS_NEW_KEYS=many":                  `access.limits.newKeys: "many" must be`,
 		"FRESHET_ACCESS_HOSTS=query, query:8080":               `access.hosts[1]: "query:8080" must be`,
 		"FRESHET_ACCESS_LIMITS_WAITING=-1":                     "access.limits.waiting: -1 must not be negative",

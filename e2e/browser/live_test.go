@@ -15,8 +15,8 @@ const (
 	streamsPerClient = 8
 )
 
-// change changes the fake data of the console "still". name is "stop-source", "end-job" or
-// "revoke".
+// change makes a console with fake data show another state. name is the change: "stop-source",
+// "end-job" or "revoke".
 func change(t *testing.T, console, name string) {
 	t.Helper()
 	if got, text := request(t, http.MethodPost, strings.TrimSuffix(console, "/console")+"/fakes/"+name); got != http.StatusOK {

@@ -24,8 +24,8 @@ type once struct{ *redis.Cmd }
 
 func (once) NoRetry() bool { return true }
 
-// onceInts is like once, for a script that returns only integers. It reads them without one
-// allocation for each.
+// onceInts is a command that is not sent again after a network error, like the type once. It is for
+// scripts that return only integers, and reads them without one allocation for each integer.
 type onceInts struct{ *redis.IntSliceCmd }
 
 func (onceInts) NoRetry() bool { return true }

@@ -41,8 +41,8 @@ type simulation struct {
 	topic                          []request
 	usedCalls                      float64 // calls of all lanes since midnight
 	credit                         float64 // calls that the LOW worker may make now
-	halfAge                        bool    // the policy is "change age / 2"
-	stretch, aim                   float64 // for "change age / 2" only; see adjustStretch
+	halfAge                        bool    // the compared rule is simulated: check an entity after half of the time since its last change
+	stretch, aim                   float64 // used only if halfAge is true; see adjustStretch
 	idle                           scheduler.IdleBudget
 	survey                         scheduler.Survey
 	result                         *result

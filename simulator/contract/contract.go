@@ -105,7 +105,8 @@ type charge struct {
 	need   float64 // minimum of available units to accept the call; has no effect if less than cost
 }
 
-// accountKey identifies an account: a policy, and the scope that the policy counts for.
+// accountKey identifies an account, the counter of one policy for one value of its scope, such as one
+// API key.
 type accountKey struct {
 	policy *policy
 	scope  string

@@ -115,7 +115,7 @@ func (r Rule) check() error {
 	case r.List == "" && r.Counts != "":
 		return errors.New("counts: set list too, the name of the header with the limits")
 	case r.List == "" && r.Window != 0:
-		return errors.New("window: needs list, the header that contains the entry")
+		return errors.New("window: set list too, the name of the header with one limit for each window")
 	case r.List != "" && (r.Window <= 0 || r.Window%time.Second != 0):
 		return fmt.Errorf("window: %v must be a whole number of seconds, as in the list's entry: 120s for 100:120", r.Window)
 	}

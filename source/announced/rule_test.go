@@ -32,7 +32,7 @@ func TestCompile_RejectsInvalidRule(t *testing.T) {
 		{Rule{Policy: "p", Limit: "X", PolicyField: "Y"}, "[1].policyField: needs field"},
 		{Rule{Policy: "p", Limit: "X", Item: "daily"}, "[1].item: needs field"},
 		{Rule{Policy: "p", Limit: "X", Counts: "Y"}, "[1].counts: set list too"},
-		{Rule{Policy: "p", Limit: "X", Window: time.Second}, "[1].window: needs list"},
+		{Rule{Policy: "p", Limit: "X", Window: time.Second}, "[1].window: set list too"},
 		{Rule{Policy: "p", List: "X"}, "[1].window: 0s must be a whole number of seconds"},
 		{Rule{Policy: "p", List: "X", Window: -time.Second}, "[1].window: "},
 		{Rule{Policy: "p", List: "X", Window: 1500 * time.Millisecond}, "[1].window: "},

@@ -56,9 +56,9 @@ DELETE FROM outbox e USING done WHERE e.id = done.id`
 	markPublished = `UPDATE outbox SET publish_change = false WHERE id = ANY($1)`
 )
 
-// lockReplaced locks the states of the writes that have outbox events and whose content is new or
-// changed. touchUnchanged has not written these writes. lockReplaced returns the stored hashes by
-// the position of the write in the batch.
+// lockReplaced handles the writes of a batch that have outbox events and whose content is new or
+// changed; touchUnchanged has handled the unchanged ones. It locks the rows of their entities in
+// snapshot_state, and returns the stored hashes by the position of the write in the batch.
 func lockReplaced(ctx context.Context, tx pgx.Tx, b *store.Batch) (map[int]store.Hash, error) {
 	var keys entities
 	var positions []int
