@@ -78,7 +78,7 @@ func (d *dev) send(method, path string, body any) []byte {
 	defer func() { _ = resp.Body.Close() }()
 	answer, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode >= 400 {
-		d.Fatalf("%s %s: %d %s, %v", method, path, resp.StatusCode, answer, err)
+		d.Fatalf("%s %s: got %d %s, %v, want a status below 400", method, path, resp.StatusCode, answer, err)
 	}
 	return answer
 }

@@ -51,7 +51,7 @@ func TestConfigPrint_RoundTripsRequestSettings(t *testing.T) {
 	}
 	code, printed, stderr := command(t, nil, "config", "print", "--config", write(t, asked))
 	if code != 0 {
-		t.Fatal(stderr)
+		t.Fatalf("exit code: got %d, want 0: %s", code, stderr)
 	}
 	again, err := loadConfig(write(t, printed), nil)
 	if err != nil {
@@ -59,23 +59,26 @@ func TestConfigPrint_RoundTripsRequestSettings(t *testing.T) {
 	}
 	code, twice, stderr := command(t, nil, "config", "print", "--config", write(t, printed))
 	if code != 0 || printed != twice {
-		t.Errorf("%s%s\ngot after a round trip\n%s", stderr, printed, twice)
+		t.Errorf("exit code: got %d, want 0: %s\nprinted again: got\n%s\nwant\n%s", code, stderr, twice, printed)
 	}
 	before, after := config.Sources["forge"].Config, again.Sources["forge"].Config
 	for name, f := range before.Facets {
 		if !reflect.DeepEqual(f.Documents, after.Facets[name].Documents) {
-			t.Errorf("documents of %s changed in a round trip:\n%s", name, printed)
+			t.Errorf("documents of %s after a round trip: got %+v, want %+v:\n%s",
+				name, after.Facets[name].Documents, f.Documents, printed)
 		}
 	}
 	if !reflect.DeepEqual(before.Credentials, after.Credentials) || before.Auth != after.Auth || !maps.Equal(before.Headers, after.Headers) {
-		t.Errorf("credentials or headers changed in a round trip:\n%s", printed)
+		t.Errorf("after a round trip:\ngot  credentials %+v, auth %+v, headers %v\nwant credentials %+v, auth %+v, headers %v",
+			after.Credentials, after.Auth, after.Headers, before.Credentials, before.Auth, before.Headers)
 	}
 	d := after.Facets["project"].Documents["items"]
 	if d.GraphQL == nil || fmt.Sprint(d.GraphQL.Variables["of"]) != "map[archived:false labels:[a {key} {key}] least:1.5 none:<nil>]" || d.Paging.Variable != "after" || d.Cost["point"] != 5 {
-		t.Errorf("got %+v", d)
+		t.Errorf("document items: got %+v, paging %+v, cost %v; want %s, paging by after, 5 points", d.GraphQL, d.Paging, d.Cost,
+			"the variable of with map[archived:false labels:[a {key} {key}] least:1.5 none:<nil>]")
 	}
 	if r := after.Rules[0]; r.Block != "endpoint" || r.Wait.Seconds() != 60 || r.Text != "LIMITED_NUMBER" {
-		t.Errorf("got %+v", r)
+		t.Errorf("first rule: got %+v, want block endpoint, wait 1m, text LIMITED_NUMBER", r)
 	}
 }
 
@@ -126,11 +129,11 @@ func TestConfig_ErrorShowsRequestSetting(t *testing.T) {
 	} {
 		text := strings.Replace(asked, c.from, c.to, 1)
 		if text == asked {
-			t.Fatalf("%q is not in the configuration", c.from)
+			t.Fatalf("configuration: got\n%s\nwant a text that contains %q", asked, c.from)
 		}
 		_, err := loadConfig(write(t, text), nil)
 		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "^") {
-			t.Errorf("%s: %v, want %s", c.to, err, c.want)
+			t.Errorf("%s: got %v, want an error that contains %q and ^", c.to, err, c.want)
 		}
 	}
 }

@@ -68,15 +68,15 @@ func TestConfig_RejectsInvalidPrefetch(t *testing.T) {
 			continue
 		}
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "^") {
-			t.Errorf("%s\ngot %v, want %q", text, err, want)
+			t.Errorf("%s\ngot %v, want an error that contains %q and ^", text, err, want)
 			continue
 		}
 		n := strings.Count(err.Error(), replaces)
 		if asked := strings.Contains(text, "nexon: {") && !strings.Contains(text, "documents"); (n == 1) != asked || n > 1 {
-			t.Errorf("%s\ngot the hint about the built-in source %d times: %v", text, n, err)
+			t.Errorf("%s\nhint about the built-in source: got it %d times, want it once: %v; error: %v", text, n, asked, err)
 		}
 		if wrong := strings.Count(err.Error(), "^"); strings.HasPrefix(text, cases) && wrong != 1 {
-			t.Errorf("%s\ngot %d errors, want 1: %v", text, wrong, err)
+			t.Errorf("%s\nerrors: got %d, want 1: %v", text, wrong, err)
 		}
 	}
 }

@@ -30,7 +30,8 @@ func TestConfig_DefaultsAreValid(t *testing.T) {
 	nexon := c.Sources["nexon"]
 	if len(c.Sources) != 1 || nexon.BaseURL != "https://open.api.nexon.com/maplestory/v1" || nexon.Quota.Policies[0].Target != 450 ||
 		nexon.Facets["character"].KeepFor != 720*time.Hour || nexon.Workers.MaxBodyMemory != 128<<20 || c.Query.Listen != "127.0.0.1:8080" {
-		t.Errorf("got %+v", c)
+		t.Errorf("default configuration: got %+v,\nwant only source nexon with its base URL, target 450, keepFor 720h, %s", c,
+			"maxBodyMemory 128 MiB; query.listen 127.0.0.1:8080")
 	}
 }
 
@@ -53,7 +54,8 @@ func TestConfig_FileReplacesDefaultSource(t *testing.T) {
 	if len(c.Sources) != 1 || !there || mine.Timeout != 10*time.Second || !mine.Gzip || mine.Quota.Jitter != 10*time.Millisecond ||
 		mine.Facets["repo"].FreshFor != time.Hour || mine.Facets["repo"].KeyPattern != source.DefaultFacet().KeyPattern ||
 		mine.Workers.Low.MaxInFlight != 1024 || c.Query.Listen != "127.0.0.1:1" || c.Ops.Listen != "127.0.0.1:9464" {
-		t.Errorf("got %+v", c)
+		t.Errorf("configuration: got %+v,\nwant only source mine with timeout 10s, gzip, jitter 10ms, freshFor 1h, %s", c,
+			"the default keyPattern, 1024 LOW in flight; query.listen 127.0.0.1:1; ops.listen 127.0.0.1:9464")
 	}
 }
 
@@ -73,7 +75,8 @@ func TestConfig_RetryReplacesDefault(t *testing.T) {
 		}
 		f := c.Sources["mine"].Facets["repo"]
 		if len(f.Retry) != len(want) || len(want) > 0 && !reflect.DeepEqual(f.Retry, want) || (f.ShrinkGuard == 0.25) != strings.Contains(text, "0.25") {
-			t.Errorf("%s: got retry %v, shrink guard %v", text, f.Retry, f.ShrinkGuard)
+			t.Errorf("%s: got retry %v, shrink guard %v; want retry %v, shrink guard 0.25: %v",
+				text, f.Retry, f.ShrinkGuard, want, strings.Contains(text, "0.25"))
 		}
 		printed, err := yaml.Marshal(c)
 		if err != nil {
@@ -81,7 +84,7 @@ func TestConfig_RetryReplacesDefault(t *testing.T) {
 		}
 		again, err := loadConfig(write(t, string(printed)), nil)
 		if err != nil || !reflect.DeepEqual(again.Sources["mine"].Facets["repo"].Retry, f.Retry) {
-			t.Errorf("after a round trip: got %v, %v:\n%s", again.Sources["mine"].Facets["repo"].Retry, err, printed)
+			t.Errorf("retry after a round trip: got %v, %v, want %v:\n%s", again.Sources["mine"].Facets["repo"].Retry, err, f.Retry, printed)
 		}
 	}
 	for text, mention := range map[string]string{
@@ -91,7 +94,7 @@ func TestConfig_RetryReplacesDefault(t *testing.T) {
 	} {
 		_, err := loadConfig(write(t, minimal+text), nil)
 		if err == nil || !strings.Contains(err.Error(), mention) || !strings.Contains(err.Error(), "^") {
-			t.Errorf("%s%v", text, err)
+			t.Errorf("%s: got %v, want an error that contains %q and ^", text, err, mention)
 		}
 	}
 }
@@ -114,17 +117,19 @@ func TestConfig_EnvironmentOverridesFile(t *testing.T) {
 	if !reflect.DeepEqual(c.Kafka.Brokers, []string{"a:1", "b:2"}) || c.Database.URL != "postgres://u:p@db/x" || mine.Workers.High.MaxInFlight != 7 ||
 		mine.Timeout != 3*time.Second || mine.Workers.MaxBodyMemory != 64<<20 || mine.Gzip || mine.BaseURL != "http://127.0.0.1:9/x" ||
 		c.Kafka.ReplicationFactor != 2 || c.Metrics.Namespace != "" || len(c.Redis.Addresses) != 2 || c.Log.Level.String() != "DEBUG" {
-		t.Errorf("got %+v", c)
+		t.Errorf("configuration: got %+v,\nwant brokers a:1 and b:2, database postgres://u:p@db/x, 7 HIGH in flight, %s", c,
+			"timeout 3s, maxBodyMemory 64 MiB, no gzip, base URL http://127.0.0.1:9/x, "+
+				"2 replicas, no metrics namespace, 2 Redis addresses, log level DEBUG")
 	}
 	if mine.Facets["repo"].FreshFor != time.Hour {
-		t.Error("a variable removed the facets of a source")
+		t.Errorf("freshFor of facet repo: got %v, want 1h", mine.Facets["repo"].FreshFor)
 	}
 }
 
 func TestConfigPrint_RoundTripsWithoutSecrets(t *testing.T) {
 	code, stdout, stderr := command(t, []string{"FRESHET_DATABASE_URL=postgres://u:hunter2@db/x", "FRESHET_DATABASE_DIRECT_URL=postgres://u:hunter2@db/y"}, "config", "print")
 	if code != 0 || strings.Contains(stdout+stderr, "hunter2") || !strings.Contains(stdout, "postgres://u:REDACTED@db/x") {
-		t.Fatalf("exit %d: %s%s", code, stdout, stderr)
+		t.Fatalf("got exit %d, output %s%s; want 0, a text that contains postgres://u:REDACTED@db/x, not hunter2", code, stdout, stderr)
 	}
 	printed, err := loadConfig(write(t, stdout), nil)
 	if err != nil {
@@ -149,7 +154,7 @@ func TestConfigCheck_PrintsQuota(t *testing.T) {
 	code, stdout, stderr := command(t, nil, "config", "check")
 	for _, want := range []string{"500 in 1s", "449.9 are used", "100 of them reserved for HIGH", "at most 497", "item-equipment", "NEXON_API_KEY is not set", "valid"} {
 		if code != 0 || !strings.Contains(stdout, want) {
-			t.Errorf("exit %d: %q does not mention %q; %s", code, stdout, want, stderr)
+			t.Errorf("got exit %d, stdout %q, stderr %q; want 0, a text that contains %q", code, stdout, stderr, want)
 		}
 	}
 }
@@ -157,20 +162,20 @@ func TestConfigCheck_PrintsQuota(t *testing.T) {
 func TestWorker_RequiresSecret(t *testing.T) {
 	t.Setenv("A_KEY", "")
 	if _, err := requireSecret(secretRef{setting: "auth", env: "A_KEY"}); err == nil || !strings.Contains(err.Error(), "A_KEY is not set") {
-		t.Errorf("unset: %v", err)
+		t.Errorf("unset: got %v, want an error that contains %q", err, "A_KEY is not set")
 	}
 	if secret, err := optionalSecret(secretRef{setting: "auth", env: "A_KEY"}); err != nil || secret != "" {
-		t.Errorf("dev: got %q, %v", secret, err)
+		t.Errorf("dev: got %q, %v, want no secret and no error", secret, err)
 	}
 	if secret, err := requireSecret(secretRef{setting: "auth", file: write(t, " key\n")}); err != nil || secret != "key" {
-		t.Errorf("from a file: %q, %v", secret, err)
+		t.Errorf("from a file: got %q, %v, want %q", secret, err, "key")
 	}
 	if _, err := requireSecret(secretRef{setting: "auth", file: write(t, "\n")}); err == nil {
-		t.Error("empty file: got no error")
+		t.Error("empty file: got no error, want one")
 	}
 	t.Setenv("A_KEY", "k")
 	if secret, err := requireSecret(secretRef{setting: "auth", env: "A_KEY"}); err != nil || secret != "k" {
-		t.Errorf("set: %q, %v", secret, err)
+		t.Errorf("set: got %q, %v, want %q", secret, err, "k")
 	}
 }
 
@@ -179,15 +184,15 @@ func TestConfig_VisibilityNeedsAccessControl(t *testing.T) {
 	for require, mistaken := range map[string]bool{"never": true, "always": false, "auto": false} {
 		_, err := loadConfig(write(t, limited+"access:\n  require: "+require+"\n"), nil)
 		if (err != nil) != mistaken {
-			t.Errorf("%s: %v", require, err)
+			t.Errorf("access.require %s: got %v, want an error: %v", require, err, mistaken)
 		}
 		for _, mention := range []string{"sources.mine.credentials[1].visibility", "partner", "set access.require to always or auto", "^"} {
 			if mistaken && (err == nil || !strings.Contains(err.Error(), mention)) {
-				t.Errorf("%v does not mention %q", err, mention)
+				t.Errorf("access.require %s: got %v, want an error that contains %q", require, err, mention)
 			}
 		}
 		if mistaken && strings.Contains(err.Error(), "credentials[0]") {
-			t.Errorf("got %v", err)
+			t.Errorf("access.require %s: got %v, want an error without credentials[0]", require, err)
 		}
 	}
 	if _, err := loadConfig(write(t, minimal+"access:\n  require: never\n"), nil); err != nil {
@@ -199,22 +204,22 @@ func TestConfig_ConsoleDefaultsToOn(t *testing.T) {
 	for text, want := range map[string]string{"": "on", "query: {console: on}\n": "on", "query: {console: read-only}\n": "read-only", "query: {console: off}\n": "off"} {
 		c, err := loadConfig(write(t, minimal+text), nil)
 		if err != nil || c.Query.Console != want {
-			t.Errorf("%q: got %q, %v", text, c.Query.Console, err)
+			t.Errorf("%q: console: got %q, %v, want %q", text, c.Query.Console, err, want)
 		}
 		printed, err := yaml.Marshal(c)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if again, err := loadConfig(write(t, string(printed)), nil); err != nil || again.Query.Console != want {
-			t.Errorf("after a round trip: got %q, %v", again.Query.Console, err)
+			t.Errorf("%q: console after a round trip: got %q, %v, want %q", text, again.Query.Console, err, want)
 		}
 	}
 	if c, err := loadConfig("", []string{"FRESHET_QUERY_CONSOLE=off"}); err != nil || c.Query.Console != "off" {
-		t.Errorf("from the environment: got %q, %v", c.Query.Console, err)
+		t.Errorf("console from the environment: got %q, %v, want %q", c.Query.Console, err, "off")
 	}
 	for _, text := range []string{"query: {console: false}\n", "query: {console: readonly}\n", "query: {console: \"\"}\n"} {
 		if _, err := loadConfig(write(t, minimal+text), nil); err == nil || !strings.Contains(err.Error(), "must be on, read-only or off") {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf("%q: got %v, want an error that contains %q", text, err, "must be on, read-only or off")
 		}
 	}
 }

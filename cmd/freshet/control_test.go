@@ -16,7 +16,7 @@ import (
 func (d *dev) stats() (s simulator.Stats) {
 	d.Helper()
 	if _, text := d.do(http.MethodGet, d.upstream+"/_stats"); json.Unmarshal(text, &s) != nil {
-		d.Fatalf("%s", text)
+		d.Fatalf("statistics of the simulator: got %s, want JSON", text)
 	}
 	return s
 }
@@ -39,7 +39,7 @@ func waitFor(t testing.TB, limit time.Duration, what string, holds func() bool) 
 	defer look.Stop()
 	for !holds() {
 		if time.Since(began) > limit {
-			t.Fatalf("%s did not happen within %v", what, limit)
+			t.Fatalf("%s: got nothing within %v, want it", what, limit)
 		}
 		<-look.C
 	}
@@ -79,15 +79,15 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 	<-time.After(obeyed)
 	before := d.stats()
 	if before.Arrivals >= len(keys) {
-		t.Fatalf("all %d calls were sent before the stop", before.Arrivals)
+		t.Fatalf("calls before the stop: got %d, want less than %d", before.Arrivals, len(keys))
 	}
 
 	// While the source is stopped, reads are served and refreshes are queued.
 	if r := d.read("first"); !isFresh(r) {
-		t.Errorf("known key while stopped: got %d %s", r.status, r.body.Freshness)
+		t.Errorf("known key while stopped: got %d %s, want a fresh answer", r.status, r.body.Freshness)
 	}
 	if r := d.until("a promise while stopped", "another", queued); r.status != 202 {
-		t.Errorf("new key while stopped: got %+v", r)
+		t.Errorf("new key while stopped: got %+v, want status 202", r)
 	}
 	waitFor(t, eventTimeout, "the report of who waits", func() bool {
 		v := d.view()
@@ -104,7 +104,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 	// A rejected change must leave the revision and the limits unchanged.
 	d.mustRun(1, []string{"target: 600 is above the limit of 110"}, "settings", "set", "second.target=600")
 	if v := d.view(); v.Revision != 2 || v.NewestRevision != 2 || v.Policies[0].Limit != 110 {
-		t.Errorf("rejected change in force: %+v", v)
+		t.Errorf("after a rejected change: got %+v, want revision 2, newest revision 2, limit 110", v)
 	}
 
 	d.mustRun(0, []string{"nexon is running (revision 3)"}, "resume")
@@ -122,7 +122,8 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 	// lock has expired, and is enqueued a second time. So up to eight more calls are allowed.
 	all := len(keys) + 2
 	if s := d.stats(); s.Arrivals < all || s.Arrivals > all+8 || s.DistinctKeys != all || s.ByStatus[429] != 0 || s.Refused != 0 {
-		t.Errorf("got %d calls for %d entities: %v", s.Arrivals, s.DistinctKeys, s.ByStatus)
+		t.Errorf("got %d calls for %d entities, by status %v, %d refused; want %d to %d calls for %d entities, none 429, none refused",
+			s.Arrivals, s.DistinctKeys, s.ByStatus, s.Refused, all, all+8, all)
 	}
 
 	var entries []settings.Entry
@@ -134,7 +135,8 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 		actions = append(actions, e.Action)
 	}
 	if strings.Join(actions, " ") != "set resume stop set" || entries[2].Note != "try it" || !strings.Contains(string(entries[0].After), "440") {
-		t.Errorf("audit: got %v, newest %+v, %s", actions, entries[0], entries[0].After)
+		t.Errorf("audit: got %v, entries %+v, newest %s; want set resume stop set, %s", actions, entries, entries[0].After,
+			`the note "try it" in the third entry, 440 in the newest`)
 	}
 	if code, stderr := d.stop(); code != 0 { // stderr shows whether permits expired because the machine was too slow
 		t.Errorf("stop: got exit %d, want 0: %s", code, stderr)
@@ -159,7 +161,7 @@ func TestLimiter_PrintsTableAndJSON(t *testing.T) {
 	}
 	var all []limiter.View
 	if err := json.Unmarshal([]byte(d.mustRun(0, nil, "limiter", "-o", "json")), &all); err != nil || len(all) != 1 || *all[0].Policies[1].Used != 1 {
-		t.Errorf("got %+v, %v", all, err)
+		t.Errorf("limiters: got %+v, %v, want one with 1 used of its second policy", all, err)
 	}
 	d.mustRun(3, []string{`unknown source "github"; the configuration has nexon`}, "limiter", "--source", "github")
 	_, text := d.do(http.MethodGet, d.api+"/metrics")
@@ -168,7 +170,7 @@ func TestLimiter_PrintsTableAndJSON(t *testing.T) {
 		`freshet_rate_limiter_state{source="nexon",state="`, `freshet_rate_limiter_waiting{priority="LOW",source="nexon"} 0`,
 	} {
 		if !strings.Contains(string(text), want) {
-			t.Errorf("metrics have no %s", want)
+			t.Errorf("metrics: got none that contains %s, want one", want)
 		}
 	}
 }
@@ -228,11 +230,11 @@ func TestLimiter_PrintsScopes(t *testing.T) {
 		"  credential breaker  \"old\"    breaker open  0          0s\n" +
 		"  concurrent          -        4,987         0          -\n"
 	if !strings.Contains(said.String(), want) {
-		t.Errorf("%s\nwant\n%s", said.String(), want)
+		t.Errorf("got\n%s\nwant\n%s", said.String(), want)
 	}
 	said.Reset()
 	v.Scopes = nil
 	if err := p.printLimiter(v); err != nil || strings.Contains(said.String(), "IN FLIGHT") {
-		t.Errorf("without scopes: %s, %v", said.String(), err)
+		t.Errorf("without scopes: got %s, %v, want a text without IN FLIGHT", said.String(), err)
 	}
 }

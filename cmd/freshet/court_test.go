@@ -182,7 +182,7 @@ func (c *court) age(facet, key string, by time.Duration) {
 		Hash: s.Hash, ExtractVersion: s.ExtractVersion, ETag: s.ETag, LastModified: s.LastModified,
 	}})
 	if err != nil || results[0] != store.Touched {
-		c.Fatal(results, err)
+		c.Fatalf("write: got %v, %v, want %v", results, err, store.Touched)
 	}
 }
 
@@ -216,7 +216,7 @@ func (c *court) reopen(key string) {
 	c.Helper()
 	c.register(key, time.Now().Add(time.Hour))
 	if status, text := c.do(http.MethodGet, c.api+"/v1/court/progress/"+key); status != http.StatusAccepted && status != http.StatusOK {
-		c.Fatalf("got %d %s", status, text)
+		c.Fatalf("read of %s: got %d %s, want 202 or 200", key, status, text)
 	}
 	c.waitFor("what is general of "+key, func() bool { return c.state("general", key).HasContent() })
 	c.waitUntilIdle()
@@ -230,7 +230,7 @@ func (c *court) readChanges(n int, key string) (all []schemas.Change) {
 	for len(all) < n {
 		fetches := c.kafka.PollFetches(ctx)
 		if err := fetches.Err(); err != nil {
-			c.Fatalf("%d of %d changes were told: %v", len(all), n, err)
+			c.Fatalf("changes: got %d, want %d: %v", len(all), n, err)
 		}
 		fetches.EachRecord(func(r *kgo.Record) {
 			change, err := schemas.DecodeChange(r.Value)
@@ -240,7 +240,7 @@ func (c *court) readChanges(n int, key string) (all []schemas.Change) {
 			if change.Entity == caseOf("progress", key) {
 				all = append(all, change)
 			} else if change.Entity.Facet != "progress" {
-				c.Errorf("a change of %s was told", change.Entity)
+				c.Errorf("change: got one of %s, want only those of facet progress", change.Entity)
 			}
 		})
 	}
@@ -273,19 +273,19 @@ func TestTrigger_RefreshesOtherFacetOncePerDay(t *testing.T) {
 	c.waitFor("one more prefetch", func() bool { return c.callCount("progress", "long-ago") == 3 })
 	c.waitUntilIdle()
 	if n := c.callCount("general", "long-ago"); n != 2 {
-		t.Errorf("calls of general without a change: got %d in total", n)
+		t.Errorf("calls of general without a change: got %d, want 2 in total", n)
 	}
 
 	after := c.state("progress", "lately")
 	told := c.readChanges(2, "lately")
 	if first := told[0]; len(first.Before) != 0 || !bytes.Equal(first.After, before.Hash[:]) {
-		t.Errorf("first change: got %+v", first)
+		t.Errorf("first change: got %+v, want no hash before, %x after", first, before.Hash)
 	}
 	if second := told[1]; !bytes.Equal(second.Before, before.Hash[:]) || !bytes.Equal(second.After, after.Hash[:]) || second.Version != after.Version {
 		t.Errorf("second change: got %+v, want version %d", second, after.Version)
 	}
 	if len(c.odd) > 0 {
-		t.Errorf("calls without the registered reference: %q", c.odd)
+		t.Errorf("calls without the registered reference: got %q, want none", c.odd)
 	}
 }
 
@@ -307,7 +307,7 @@ func TestActive_SkipsClosedCaseUntilReopened(t *testing.T) {
 
 	c.setStatus("진행중") // the cases are in progress again, because of an appeal
 	if status, text := c.do(http.MethodPost, c.api+"/v1/court/progress/closing/refresh"); status != http.StatusAccepted {
-		t.Fatalf("refresh: %d %s", status, text)
+		t.Fatalf("refresh: got %d %s, want 202", status, text)
 	}
 	c.waitFor("the refresh", func() bool { return c.callCount("progress", "closing") == 3 })
 	c.waitUntilIdle()

@@ -42,7 +42,8 @@ func TestCredentials_UseMostRemainingQuota(t *testing.T) {
 		}
 	}
 	if used["alice"] < 1000 || used["bob"] < 1000 || s.Refused > 0 {
-		t.Errorf("got usage %v, %d refused calls: %v", used, s.Refused, s.Violations)
+		t.Errorf("got usage %v, %d refused calls: %v; want at least 1000 of alice, 1000 of bob, none refused",
+			used, s.Refused, s.Violations)
 	}
 }
 
@@ -90,7 +91,7 @@ sources:
 	d := startDev(t, "--no-demo", "--config", config, "--upstream", upstream.URL, "--data-dir", dir)
 	fetched := func(n int) {
 		if status, text := d.do(http.MethodGet, fmt.Sprintf("%s/v1/api/thing/k%d?wait=25s", d.api, n)); status != http.StatusOK {
-			t.Fatalf("got %d %s", status, text)
+			t.Fatalf("k%d: got %d %s, want 200", n, status, text)
 		}
 	}
 	for n := range 40 {
@@ -98,7 +99,7 @@ sources:
 	}
 	mu.Lock()
 	if calls["Bearer expired"] > 4 || calls["Bearer good"] < 40 {
-		t.Errorf("calls with the expired credential: %v", calls)
+		t.Errorf("calls by credential: got %v, want at most 4 expired, at least 40 good", calls)
 	}
 	mu.Unlock()
 	write("one", "renewed")

@@ -36,7 +36,7 @@ func TestDemo_ProducesActivity(t *testing.T) {
 	t.Parallel()
 	d := startDev(t)
 	if !strings.Contains(d.text, "fresh for 6s") {
-		t.Errorf("the output does not list the shortened intervals:\n%s", d.text)
+		t.Errorf("output: got\n%s\nwant a text that contains %q", d.text, "fresh for 6s")
 	}
 	for what, labels := range map[string][]string{
 		"rate_limiter_acquired_total": {`"HIGH"`, `"LOW"`},
@@ -52,7 +52,7 @@ func TestDemo_ProducesActivity(t *testing.T) {
 	before := d.stats().Arrivals
 	<-time.After(5 * time.Second)
 	if calls := d.stats().Arrivals - before; calls < 5 || calls > 150 {
-		t.Errorf("calls in five seconds: got %d", calls)
+		t.Errorf("calls in five seconds: got %d, want 5 to 150", calls)
 	}
 	if code, stderr := d.stop(); code != 0 { // stderr is not checked, because dev may log warnings on a slow machine
 		t.Errorf("stop: got exit %d, want 0: %s", code, stderr)
@@ -83,7 +83,7 @@ func TestFaultScenario_VisibleAndRecovers(t *testing.T) {
 	waitFor(t, eventTimeout, "a scheduled retry", func() bool { return d.sum("settled_total", `"retrying"`) > 0 })
 	waitFor(t, eventTimeout, "a retry that is asked for", func() bool { return d.sum("retries_requested_total") > 0 })
 	if s := d.view().State; s != "flowing" && s != "ramping" {
-		t.Errorf("source state with poison keys: got %s", s)
+		t.Errorf("source state with poison keys: got %s, want flowing or ramping", s)
 	}
 	flows()
 

@@ -39,7 +39,7 @@ func (d *dev) setUpstreamFailing(ill bool) {
 	}
 	_ = resp.Body.Close()
 	if resp.StatusCode >= 300 {
-		d.Fatal(resp.Status)
+		d.Fatalf("status: got %s, want one below 300", resp.Status)
 	}
 }
 
@@ -54,7 +54,7 @@ func (d *dev) waitForDeadLetters(prefix string, n int) {
 	}
 	for since := time.Now(); strings.Count(d.mustRun(0, nil, "dlq", "list", "-o", "jsonl"), "\n") != n; <-time.After(100 * time.Millisecond) {
 		if time.Since(since) > 2*eventTimeout {
-			d.Fatalf("there are not %d dead letters:\n%s", n, d.mustRun(0, nil, "dlq", "list"))
+			d.Fatalf("dead letters: got\n%s\nwant %d", d.mustRun(0, nil, "dlq", "list"), n)
 		}
 	}
 	d.setUpstreamFailing(false)
@@ -67,11 +67,11 @@ func TestDLQ_ListShowReplayPurge(t *testing.T) {
 	d.mustRun(0, []string{"no dead letters\n"}, "dlq", "list", "--group", "--since", "24h")
 	for _, list := range [][]string{{"list"}, {"list", "--group"}, {"jobs"}} {
 		if text := d.mustRun(0, nil, append(append([]string{"dlq"}, list...), "-o", "json")...); text != "[]\n" {
-			t.Errorf("empty list: got %q", text)
+			t.Errorf("empty list: got %q, want %q", text, "[]\n")
 		}
 	}
 	if code, _, errs := d.dlq(context.Background(), "replay", "--yes", "--reason", "parse_error"); code != 3 || !strings.Contains(errs, "no open dead letter matches the filters") {
-		t.Errorf("got exit %d, output %q", code, errs)
+		t.Errorf("replay: got exit %d, output %q; want 3, a text that contains %q", code, errs, "no open dead letter matches the filters")
 	}
 	for _, c := range [][]string{
 		{"UPSTREAM_5XX", "list", "--reason", "x"},
@@ -107,14 +107,14 @@ func TestDLQ_ListShowReplayPurge(t *testing.T) {
 		}
 	}
 	if code, out, errs := d.dlq(context.Background(), "list", "--limit", "2"); code != 0 || strings.Count(out, "\n") != 3 || !strings.Contains(errs, "there are more than 2") {
-		t.Errorf("got exit %d, stdout %q, stderr %q", code, out, errs)
+		t.Errorf("list: got exit %d, stdout %q, stderr %q; want 0, 3 lines, a text that contains %q", code, out, errs, "there are more than 2")
 	}
 	if table := strings.Join(strings.Fields(d.mustRun(0, nil, "dlq", "list", "--group")), " "); !strings.Contains(table, "ERROR 5 UPSTREAM_4XX 400 character ") {
-		t.Error(table)
+		t.Errorf("groups: got %s, want a text that contains %q", table, "ERROR 5 UPSTREAM_4XX 400 character ")
 	}
 	var all []dlq.Entry
 	if err := json.Unmarshal([]byte(d.mustRun(0, nil, "dlq", "list", "--key", "bad-a1", "-o", "json")), &all); err != nil || len(all) != 1 {
-		t.Fatalf("got %+v, %v", all, err)
+		t.Fatalf("dead letters of bad-a1: got %+v, %v, want 1", all, err)
 	}
 	d.mustRun(0, []string{"character/bad-a1"}, "dlq", "list", "--key", "character/bad-a1")
 	d.mustRun(0, []string{"1 of 1 dead letters\n"}, "dlq", "replay", "--dry-run", "--key", "character/bad-a1")
@@ -123,23 +123,27 @@ func TestDLQ_ListShowReplayPurge(t *testing.T) {
 
 	d.mustRun(0, []string{"nexon.update-priority-low\n", "5 of 5 dead letters\n"}, "dlq", "replay", "--dry-run")
 	if code, out, errs := d.dlq(context.Background(), "replay"); code != 2 || !strings.Contains(out, "5 of 5 dead letters") || !strings.Contains(errs, "--yes") {
-		t.Errorf("without a terminal: got exit %d, stdout %q, stderr %q", code, out, errs)
+		t.Errorf("replay without a terminal: got exit %d, stdout %q, stderr %q; want 2, texts that contain %q, %q",
+			code, out, errs, "5 of 5 dead letters", "--yes")
 	}
 	if code, out, errs := d.dlq(context.Background(), "replay", "--yes", "--lane", "high", "--rate", "0", "--max", "3"); code != 0 || !strings.Contains(out, "3 of 3 dead letters replayed (job ") || strings.Contains(out, "%") || !strings.Contains(errs, " %, 0 of 3 dead letters") {
-		t.Errorf("got exit %d, stdout %q, stderr %q", code, out, errs)
+		t.Errorf("replay: got exit %d, stdout %q, stderr %q; want 0, texts that contain %q, %q, no progress in stdout",
+			code, out, errs, "3 of 3 dead letters replayed (job ", " %, 0 of 3 dead letters")
 	}
 	d.mustRun(0, []string{"REPLAY  nexon   DONE   3"}, "dlq", "jobs")
 	if n := strings.Count(d.mustRun(0, nil, "dlq", "list", "--handled", "replayed", "-o", "jsonl"), "\n"); n != 3 {
-		t.Errorf("%d were replayed, want 3", n)
+		t.Errorf("replayed dead letters: got %d, want 3", n)
 	}
 	if code, out, _ := d.dlq(context.Background(), "purge", "--yes", "--note", "they are nobody's"); code != 0 || !strings.Contains(out, "2 of 2 dead letters purged") {
-		t.Errorf("got exit %d, output %q", code, out)
+		t.Errorf("purge: got exit %d, output %q; want 0, a text that contains %q", code, out, "2 of 2 dead letters purged")
 	}
 	if code, out, errs := d.dlq(context.Background(), "purge"); code != 2 || !strings.Contains(out, "0 of 0 dead letters") || !strings.Contains(errs, "--yes") {
-		t.Errorf("without a terminal: got exit %d, stdout %q, stderr %q", code, out, errs)
+		t.Errorf("purge without a terminal: got exit %d, stdout %q, stderr %q; want 2, texts that contain %q, %q",
+			code, out, errs, "0 of 0 dead letters", "--yes")
 	}
 	if code, out, errs := d.dlq(context.Background(), "purge", "--yes"); code != 0 || !strings.Contains(out, "0 of 0 dead letters purged (job ") {
-		t.Errorf("purge without open dead letters: got exit %d, %q, %q", code, out, errs)
+		t.Errorf("purge without open dead letters: got exit %d, stdout %q, stderr %q; want 0, a text that contains %q",
+			code, out, errs, "0 of 0 dead letters purged (job ")
 	}
 	d.mustRun(0, []string{"replay-started", "replay-ended", "purge-ended", "they are nobody's"}, "settings", "audit")
 }
@@ -163,7 +167,8 @@ func TestDLQ_InterruptLeavesJobRunning(t *testing.T) {
 	defer interrupt()
 	following.Go(func() {
 		if code, out, errs := d.dlq(ctx, "replay", "--yes", "--rate", "1/m"); code != 4 || !strings.Contains(errs, "continues without this command") || strings.Contains(out, "dead letters replayed") {
-			t.Errorf("got exit %d, stdout %q, stderr %q", code, out, errs)
+			t.Errorf("interrupted replay: got exit %d, stdout %q, stderr %q; want 4, a text that contains %q, no end in stdout",
+				code, out, errs, "continues without this command")
 		}
 	})
 	job := func(state store.JobState, done int64) (j store.DLQJob) {
@@ -171,13 +176,13 @@ func TestDLQ_InterruptLeavesJobRunning(t *testing.T) {
 		for since := time.Now(); j.State != state || j.Done != done; <-time.After(50 * time.Millisecond) {
 			var all []store.DLQJob
 			if err := json.Unmarshal([]byte(d.mustRun(0, nil, "dlq", "jobs", "-o", "json")), &all); err != nil || len(all) > 1 {
-				t.Fatalf("got %+v, %v", all, err)
+				t.Fatalf("jobs: got %+v, %v, want at most 1", all, err)
 			}
 			if len(all) == 1 {
 				j = all[0]
 			}
 			if time.Since(since) > eventTimeout {
-				t.Fatalf("job: want %s with %d done, got %+v", state, done, j)
+				t.Fatalf("job: got %+v, want %s with %d done", j, state, done)
 			}
 		}
 		return j
@@ -216,10 +221,10 @@ func TestDLQ_FollowReportsOpenDeadLetters(t *testing.T) {
 		test.j.Kind = store.ReplayJob
 		err := p.reportJobEnd(test.j)
 		if partial := errors.As(err, new(partialError)); partial != test.partial || err != nil && !strings.Contains(err.Error(), test.says) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got %v, want an error that contains %q, partial: %v", name, err, test.says, test.partial)
 		}
 		if want := fmt.Sprintf("%d of %d dead letters replayed", test.j.Done, test.j.Total); !strings.Contains(out.String(), want) {
-			t.Errorf("%s: %q", name, out.String())
+			t.Errorf("%s: got %q, want a text that contains %q", name, out.String(), want)
 		}
 	}
 }

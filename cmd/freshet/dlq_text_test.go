@@ -61,13 +61,14 @@ func TestDLQReplay_PossiblyReadableOnly(t *testing.T) {
 	code, out, errs := s.dlq("replay", "--source", "nexon", "--reason", "UNKNOWN_MAJOR", "--yes")
 	for _, want := range []string{"nexon.update-priority-low, if this release can read them", "0 of 3 dead letters, and 2 more if this release can read them", "2 of 3 dead letters replayed"} {
 		if !strings.Contains(out, want) {
-			t.Errorf("exit %d: %q is not in %s%s", code, want, out, errs)
+			t.Errorf("got exit %d, stdout %s, stderr %s; want a text that contains %q", code, out, errs, want)
 		}
 	}
 	s.answers["POST /dlq/nexon/plan"] = respondWith(dlq.Plan{Total: 1, Routes: []dlq.Route{{Reason: schemas.Upstream5xx, Count: 1, Refused: dlq.RefusedLimit}}})
 	s.asked = nil
 	if code, _, errs := s.dlq("replay", "--source", "nexon", "--yes"); code != 3 || !strings.Contains(errs, "none of 1 dead letters can be replayed") || len(s.asked) != 1 {
-		t.Errorf("exit %d, %q, %v", code, errs, s.asked)
+		t.Errorf("replay: got exit %d, %q, requests %v; want 3, a text that contains %q, 1 request",
+			code, errs, s.asked, "none of 1 dead letters can be replayed")
 	}
 }
 
@@ -88,10 +89,11 @@ func TestDLQReplay_OrdersWhatPlanShowed(t *testing.T) {
 	}}
 	code, out, errs := s.dlq("purge", "--source", "nexon", "--reason", "upstream_5xx", "--yes")
 	if code != 0 || !strings.Contains(out, "1500 of 1500 dead letters") || !strings.Contains(errs, "the table does not show all rows") {
-		t.Errorf("got exit %d, stdout %q, stderr %q", code, out, errs)
+		t.Errorf("purge: got exit %d, stdout %q, stderr %q; want 0, texts that contain %q, %q",
+			code, out, errs, "1500 of 1500 dead letters", "the table does not show all rows")
 	}
 	if f := ordered.Filter; f["until"] != "2026-01-27T12:00:00.000001Z" || f["reason"] != "UPSTREAM_5XX" {
-		t.Errorf("got %v", f)
+		t.Errorf("filter: got %v, want until 2026-01-27T12:00:00.000001Z, reason UPSTREAM_5XX", f)
 	}
 }
 
@@ -112,15 +114,18 @@ func TestDLQShow_ContinuesAfterMissingRecord(t *testing.T) {
 	for output, want := range map[string]string{"table": "id        3:3", "json": `"UPSTREAM_4XX"`} {
 		code, out, errs := s.dlq("show", "--source", "nexon", "--key", "k", "-o", output)
 		if code != 4 || !strings.Contains(out, want) || strings.HasPrefix(out, "\n") || !strings.Contains(errs, "dead letter 3:1: no-such-dead-letter\ndead letter 3:2: unreadable-dead-letter\n") || !strings.Contains(errs, "2 of 3 dead letters") {
-			t.Errorf("%s: got exit %d, stdout %q, stderr %q", output, code, out, errs)
+			t.Errorf("%s: got exit %d, stdout %q, stderr %q; want 4, %q in stdout without an empty first line, %q and %q in stderr",
+				output, code, out, errs, want,
+				"dead letter 3:1: no-such-dead-letter\ndead letter 3:2: unreadable-dead-letter\n", "2 of 3 dead letters")
 		}
 	}
 	if code, _, errs := s.dlq("show", "--source", "nexon", "3:1"); code != 3 || !strings.Contains(errs, "no-such-dead-letter") {
-		t.Errorf("got exit %d, output %q", code, errs)
+		t.Errorf("show: got exit %d, output %q; want 3, a text that contains %q", code, errs, "no-such-dead-letter")
 	}
 	s.answers["GET /dlq/nexon/3/2"] = refused(http.StatusServiceUnavailable, "unavailable")
 	if code, out, errs := s.dlq("show", "--source", "nexon"); code != 1 || strings.Contains(out, "3:3") || !strings.Contains(errs, "unavailable") {
-		t.Errorf("nobody answers: got exit %d, stdout %q, stderr %q", code, out, errs)
+		t.Errorf("without an answer: got exit %d, stdout %q, stderr %q; want 1, no 3:3 in stdout, %q in stderr",
+			code, out, errs, "unavailable")
 	}
 }
 
@@ -131,13 +136,13 @@ func TestDLQShow_EscapesUnprintableText(t *testing.T) {
 	const evil = "a\x1b[2J\u009b1m\u202e\u200b\x7f\xff \"b\\\u00fc"
 	const shown = `a\x1b[2J\u009b1m\u202e\u200b\x7f\xff "b\ü`
 	if got := shorten(evil); got != shown {
-		t.Errorf("got %q", got)
+		t.Errorf("shortened: got %q, want %q", got, shown)
 	}
 	if got := formatPayload([]byte(evil + "\r\n" + evil)); got != "  "+shown+"\n  "+shown {
-		t.Errorf("got %q", got)
+		t.Errorf("payload of two lines: got %q, want %q", got, "  "+shown+"\n  "+shown)
 	}
 	if got := formatPayload([]byte(`{"a":"` + "\u009b\u202e\x7f" + `"}`)); got != "  {\n    \"a\": \"\\u009b\\u202e\\x7f\"\n  }" {
-		t.Errorf("got %q", got)
+		t.Errorf("JSON payload: got %q, want its control characters escaped", got)
 	}
 	var out bytes.Buffer
 	d := schemas.DeadLetter{
@@ -145,7 +150,8 @@ func TestDLQShow_EscapesUnprintableText(t *testing.T) {
 		Headers: []schemas.Header{{Key: evil, Value: []byte(evil)}},
 	}
 	if err := showDeadLetter(&out, "3:1", d); err != nil || strings.ContainsAny(out.String(), "\x1b\u009b\u202e\u200b\x7f") || strings.Count(out.String(), shown) != 11 {
-		t.Errorf("%v, %d, %q", err, strings.Count(out.String(), shown), out.String())
+		t.Errorf("got error %v, %d escaped texts, output %q; want none, 11, no control characters",
+			err, strings.Count(out.String(), shown), out.String())
 	}
 }
 
@@ -158,7 +164,7 @@ func TestDLQList_PagesShareOneHeader(t *testing.T) {
 		},
 	}}
 	if code, out, _ := s.dlq("list", "--source", "nexon", "--limit", "0"); code != 0 || strings.Count(out, "\n") != 7 || strings.Contains(out, "\n\n") || strings.Count(out, "HANDLED") != 1 {
-		t.Errorf("got exit %d, output %s", code, out)
+		t.Errorf("list: got exit %d, output %s; want 0, 7 lines, none empty, HANDLED once", code, out)
 	}
 }
 
@@ -166,6 +172,6 @@ func TestAdminClient_RejectsOversizedResponse(t *testing.T) {
 	t.Parallel()
 	s := &fakeAdminAPI{T: t, answers: map[string]func(*http.Request) (int, any){"GET /dlq/nexon": respondWith(strings.Repeat("x", maxResponseBytes))}}
 	if code, _, errs := s.dlq("list", "--source", "nexon"); code != 1 || !strings.Contains(errs, "larger than 16 MiB") {
-		t.Errorf("got exit %d, output %q", code, errs)
+		t.Errorf("list: got exit %d, output %q; want 1, a text that contains %q", code, errs, "larger than 16 MiB")
 	}
 }

@@ -60,7 +60,7 @@ func TestEntities_ImportListDisableEnable(t *testing.T) {
 		}
 		var all []entities.Entity
 		if err := json.Unmarshal([]byte(text), &all); err != nil || len(all) != n || all[n-1].Key != "k/1199" {
-			t.Errorf("got %d entities in %s, %v", len(all), format, err)
+			t.Errorf("got %d entities in %s, %v; want %d, the last k/1199", len(all), format, err, n)
 		}
 	}
 	d.mustRun(2, []string{"--tier is required: hot, warm or cold"}, "entities", "pin", "--facet", "f", "k/0000")
@@ -68,11 +68,12 @@ func TestEntities_ImportListDisableEnable(t *testing.T) {
 	d.mustRun(0, []string{"2 unpinned\n"}, "entities", "unpin", "--facet", "f", "k/0000", "k/0001")
 	d.mustRun(0, []string{"1 pinned\n"}, "entities", "pin", "--facet", "f", "--tier", "hot", "k/0000")
 	if text := d.mustRun(0, nil, "entities", "list", "--prefix", "none", "-o", "json"); text != "[]\n" {
-		t.Errorf("empty list: got %q", text)
+		t.Errorf("empty list: got %q, want %q", text, "[]\n")
 	}
 	code, out, errs := command(t, []string{"FRESHET_ADDR=" + d.api}, "entities", "list", "--limit", "1100")
 	if code != 0 || strings.Count(out, "\n") != 1101 || !strings.Contains(errs, "1100 entities shown, there may be more") {
-		t.Errorf("exit %d, %d lines, %q", code, strings.Count(out, "\n"), errs)
+		t.Errorf("list: got exit %d, %d lines, %q; want 0, 1101, a text that contains %q",
+			code, strings.Count(out, "\n"), errs, "1100 entities shown, there may be more")
 	}
 
 	d.mustRun(2, []string{"--yes"}, "entities", "disable", "--facet", "f", "--tier", "hot")
@@ -88,7 +89,7 @@ func TestEntities_ImportListDisableEnable(t *testing.T) {
 	} {
 		code, out, errs := command(t, []string{"FRESHET_ADDR=" + d.api}, append([]string{"entities", c.verb, "--facet", "f", "--yes"}, c.keys...)...)
 		if code != 0 || out != c.out || errs != c.errs {
-			t.Errorf("%s %q: exit %d, %q, %q", c.verb, c.keys, code, out, errs)
+			t.Errorf("%s %q: got exit %d, stdout %q, stderr %q; want 0, %q, %q", c.verb, c.keys, code, out, errs, c.out, c.errs)
 		}
 	}
 	d.mustRun(0, []string{"1 enabled\n"}, "entities", "enable", "--facet", "f", "--yes", "--prefix", "k/0000")
@@ -120,7 +121,8 @@ func TestSnapshot_GetRefreshDelete(t *testing.T) {
 	d.until("a fresh answer", "somebody", isFresh)
 	code, out, errs := command(t, []string{"FRESHET_ADDR=" + d.api}, "snapshot", "get", name)
 	if code != 0 || !json.Valid([]byte(out)) || !strings.HasPrefix(out, "{") || !strings.HasPrefix(errs, "FRESH, checked 20") {
-		t.Errorf("exit %d, %.80q, %q", code, out, errs)
+		t.Errorf("snapshot: got exit %d, stdout %.80q, stderr %q; want 0, a JSON object, a text that begins with %q",
+			code, out, errs, "FRESH, checked 20")
 	}
 	d.mustRun(0, []string{"nexon/character/other: FRESH, checked 20"}, "snapshot", "refresh", "nexon/character/other", "--wait", "20s")
 	d.mustRun(0, []string{"nexon/character/third: a refresh is queued"}, "snapshot", "refresh", "nexon/character/third")

@@ -23,7 +23,7 @@ func listTables(t *testing.T, database string) []string {
 	found := map[string]bool{}
 	names, err := fs.Glob(schemas.Migrations, "migrations/"+database+"/*.sql")
 	if err != nil || len(names) == 0 {
-		t.Fatal(names, err)
+		t.Fatalf("migrations of %s: got %v, %v, want some", database, names, err)
 	}
 	for _, name := range names {
 		text, err := fs.ReadFile(schemas.Migrations, name)
@@ -44,7 +44,7 @@ func listTables(t *testing.T, database string) []string {
 func TestOperatingGuide_ListsTheGrowthOfEveryTable(t *testing.T) {
 	_, section, found := strings.Cut(readDoc(t, "docs", "capacity.md"), "\n## Growth of the tables\n")
 	if !found {
-		t.Fatal("docs/capacity.md has no section Growth of the tables")
+		t.Fatal("docs/capacity.md: got no section Growth of the tables, want one")
 	}
 	section, _, _ = strings.Cut(section, "\n## ")
 	var listed []string

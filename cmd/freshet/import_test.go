@@ -50,7 +50,8 @@ func (r *fakeEntitiesAPI) serve(w http.ResponseWriter, req *http.Request) {
 		err = json.Unmarshal(text, &b)
 	}
 	if err != nil || len(text) > 1<<20 || len(b.Entities) > 5000 || len(b.Entities) == 0 || b.Source != "nexon" || b.Facet != "f" {
-		r.Errorf("%s %s: %d bytes, %d entities of %s/%s: %v", req.Method, req.URL, len(text), len(b.Entities), b.Source, b.Facet, err)
+		r.Errorf("%s %s: got %d bytes, %d entities of %s/%s, %v; want at most 1 MiB, 1 to 5000 entities of nexon/f",
+			req.Method, req.URL, len(text), len(b.Entities), b.Source, b.Facet, err)
 	}
 	r.mu.Lock()
 	r.calls++
@@ -119,12 +120,13 @@ func tableOf(n int) map[string]string {
 func (r *fakeEntitiesAPI) complete(n int) {
 	r.Helper()
 	if len(r.got) != n {
-		r.Errorf("%d are registered, of %d", len(r.got), n)
+		r.Errorf("registered entities: got %d, want %d", len(r.got), n)
 	}
 	for i := range n {
 		o := r.got[fmt.Sprintf("k%06d", i)]
 		if o.Tier != []string{"hot", "warm", "cold", ""}[i%4] || *o.Enabled != (i%5 != 0) || o.Params["ocid"] != fmt.Sprintf("<%d>", i) {
-			r.Fatalf("row %d became %+v", i+1, o)
+			r.Fatalf("row %d: got %+v, want tier %q, enabled %v, ocid <%d>",
+				i+1, o, []string{"hot", "warm", "cold", ""}[i%4], i%5 != 0, i)
 		}
 	}
 }
@@ -135,7 +137,7 @@ func TestImport_CSVAndJSONL(t *testing.T) {
 			r := newFakeEntitiesAPI(t)
 			stdout, stderr, err := r.imports(t.Context(), strings.NewReader(in))
 			if err != nil || stdout != "20000 rows, 20000 added, 0 known\n" || stderr != "" {
-				t.Errorf("%s: %q, %q, %v", format, stdout, stderr, err)
+				t.Errorf("%s: got stdout %q, stderr %q, %v; want 20000 rows, 20000 added, 0 known", format, stdout, stderr, err)
 			}
 			r.complete(20_000)
 		}
@@ -156,15 +158,16 @@ func TestImport_ResumesWithSkip(t *testing.T) {
 		stdout, _, err := r.imports(ctx, strings.NewReader(text))
 		skip := skipOf(t, err)
 		if stdout != "" || !strings.HasPrefix(err.Error(), "interrupted; stopped after row ") || skip < 15_000 || skip == n {
-			t.Fatalf("%s: %q, %v", format, stdout, err)
+			t.Fatalf("%s: got stdout %q, %d rows to skip, %v; want none, 15000 or more and less than %d, an interrupted import",
+				format, stdout, skip, err, n)
 		}
 		before := r.sent
 		if before != skip { // the row number in the error must equal the number of registered rows: the requests in flight at the interrupt count too
-			t.Errorf("registered: got %d, the error says %d", before, skip)
+			t.Errorf("registered entities: got %d, want %d as in the error", before, skip)
 		}
 		stdout, stderr, err := r.imports(t.Context(), strings.NewReader(text), "--skip", strconv.Itoa(skip))
 		if want := fmt.Sprintf("%d rows, %d added, 0 known\n", n-skip, n-skip); stdout != want || stderr != "" || err != nil {
-			t.Errorf("%s: %q, want %q; %q, %v", format, stdout, want, stderr, err)
+			t.Errorf("%s: got stdout %q, stderr %q, %v; want %q", format, stdout, stderr, err, want)
 		}
 		r.complete(n)
 	}
@@ -175,11 +178,11 @@ var resumeHint = regexp.MustCompile(`; stopped after row (\d+); continue with --
 func skipOf(t *testing.T, err error) int {
 	t.Helper()
 	if err == nil {
-		t.Fatal("the import did not stop")
+		t.Fatal("import: got no error, want one")
 	}
 	m := resumeHint.FindStringSubmatch(err.Error())
 	if m == nil || m[1] != m[2] {
-		t.Fatalf("%v has no row at which to continue", err)
+		t.Fatalf("got %v, want an error with the row at which to continue", err)
 	}
 	n, err := strconv.Atoi(m[1])
 	if err != nil {
@@ -209,20 +212,21 @@ func TestImport_ServerFailureLeavesNoGap(t *testing.T) {
 		_, _, err := r.imports(t.Context(), strings.NewReader(text))
 		skip := skipOf(t, err)
 		if !strings.HasPrefix(err.Error(), "the database is away; stopped") || skip != 15_000 || r.sent != 30_000 || len(r.got) != r.sent {
-			t.Fatalf("%s: %d registered, %v", format, r.sent, err)
+			t.Fatalf("%s: got %d rows sent, %d registered, %d to skip, %v; want 30000, 30000, 15000, %q",
+				format, r.sent, len(r.got), skip, err, "the database is away; stopped")
 		}
 		for i := range skip {
 			if _, there := r.got[fmt.Sprintf("k%06d", i)]; !there {
-				t.Fatalf("row %d is skipped but not registered", i+1)
+				t.Fatalf("skipped row %d: got no registration, want one", i+1)
 			}
 		}
 		if _, there := r.got[fmt.Sprintf("k%06d", skip)]; there {
-			t.Errorf("row %d is registered but not skipped", skip+1)
+			t.Errorf("row %d, the first one not skipped: got a registration, want none", skip+1)
 		}
 		r.before = nil
 		stdout, _, err := r.imports(t.Context(), strings.NewReader(text), "--skip", strconv.Itoa(skip))
 		if err != nil || !strings.HasPrefix(stdout, fmt.Sprintf("%d rows, ", n-skip)) {
-			t.Errorf("%s: %q, %v", format, stdout, err)
+			t.Errorf("%s: got %q, %v, want %d rows", format, stdout, err, n-skip)
 		}
 		r.complete(n)
 	}
@@ -272,10 +276,10 @@ func TestImport_ReadsOnlyWhatIsInFlight(t *testing.T) {
 	cancel() // cancel while four batches are in flight without a response
 	close(go1)
 	if n := skipOf(t, <-ended); n != maxBatchesInFlight*maxBatchRows || r.calls != maxBatchesInFlight {
-		t.Errorf("got %d rows in %d calls", n, r.calls)
+		t.Errorf("got %d rows in %d calls, want %d in %d", n, r.calls, maxBatchesInFlight*maxBatchRows, maxBatchesInFlight)
 	}
 	if most := (maxBatchesInFlight + 1) * maxBatchRows; in.rows.Load() > int64(most+10) {
-		t.Errorf("got %d rows read with %d in flight", in.rows.Load(), maxBatchesInFlight*maxBatchRows)
+		t.Errorf("rows read with %d in flight: got %d, want at most %d", maxBatchesInFlight*maxBatchRows, in.rows.Load(), most+10)
 	}
 }
 
@@ -305,7 +309,8 @@ func TestImport_StopsAtInvalidRow(t *testing.T) {
 		r := newFakeEntitiesAPI(t)
 		stdout, stderr, err := r.imports(t.Context(), strings.NewReader(c.in))
 		if err == nil || !strings.HasPrefix(err.Error(), c.want) || strings.Contains(err.Error(), "continue with") != strings.Contains(c.want, "stopped") || stdout != "" || stderr != "" {
-			t.Errorf("%.80q: %q, %q, %v", c.in, stdout, stderr, err)
+			t.Errorf("%.80q: got stdout %q, stderr %q, %v; want no output, an error that begins with %q, with a row at which to continue: %v",
+				c.in, stdout, stderr, err, c.want, strings.Contains(c.want, "stopped"))
 		}
 		if want := strings.Count(c.want, "after row 1"); len(r.got) != want {
 			t.Errorf("%.80q: %d are registered, want %d", c.in, len(r.got), want)
@@ -320,20 +325,21 @@ func TestImport_KeepGoingSkipsInvalidRows(t *testing.T) {
 	wrong := "line 3: no key has an x\nline 4: the tier \"lukewarm\" must be hot, warm or cold\nline 5: no key has an x\nline 6: no key has an x\n" +
 		"line 8: extraneous or missing \" in quoted-field\n"
 	if stdout != "8 rows, 3 added, 0 known, 5 invalid\n" || stderr != wrong || !errors.As(err, new(partialError)) {
-		t.Errorf("%q, %q, %v", stdout, stderr, err)
+		t.Errorf("got %q, %q, %v; want 8 rows, 3 added, 0 known, 5 invalid, %q, a partial error", stdout, stderr, err, wrong)
 	}
 	for _, key := range []string{"a", "c", "e"} {
 		if _, there := r.got[key]; !there {
-			t.Errorf("%s is not registered", key)
+			t.Errorf("%s: got no registration, want one", key)
 		}
 	}
 	stdout, stderr, err = r.imports(t.Context(), strings.NewReader("key\nx\n"), "--keep-going")
 	if stdout != "1 rows, 0 added, 0 known, 1 invalid\n" || stderr != "line 2: no key has an x\n" || !errors.As(err, new(partialError)) {
-		t.Errorf("%q, %q, %v", stdout, stderr, err)
+		t.Errorf("got %q, %q, %v; want 1 rows, 0 added, 0 known, 1 invalid, %q, a partial error",
+			stdout, stderr, err, "line 2: no key has an x\n")
 	}
 	stdout, _, err = r.imports(t.Context(), strings.NewReader(in), "--keep-going", "--skip", "7")
 	if stdout != "1 rows, 0 added, 1 known\n" || err != nil {
-		t.Errorf("%q, %v", stdout, err)
+		t.Errorf("got %q, %v; want 1 rows, 0 added, 1 known", stdout, err)
 	}
 }
 
@@ -349,7 +355,7 @@ func TestImport_SkipCountsEachRowOnce(t *testing.T) {
 	} {
 		stdout, stderr, err := r.imports(t.Context(), strings.NewReader(c.in), "--skip", c.skip)
 		if stdout != c.stdout || stderr != c.stderr || (err == nil) != (c.err == "") || err != nil && err.Error() != c.err {
-			t.Errorf("%s of %q: %q, %q, %v", c.skip, c.in, stdout, stderr, err)
+			t.Errorf("%s of %q: got %q, %q, %v; want %q, %q, %q", c.skip, c.in, stdout, stderr, err, c.stdout, c.stderr, c.err)
 		}
 	}
 }
@@ -365,7 +371,7 @@ func TestImport_ErrorTextJoinsSentences(t *testing.T) {
 	}
 	_, _, err := r.imports(t.Context(), strings.NewReader(tableOf(6000)["csv"]))
 	if want := away + " Stopped after row 5000; continue with --skip 5000"; err == nil || err.Error() != want {
-		t.Errorf("%v, want %s", err, want)
+		t.Errorf("got %v, want %s", err, want)
 	}
 }
 
@@ -373,16 +379,16 @@ func TestImport_CSVVariants(t *testing.T) {
 	r := newFakeEntitiesAPI(t)
 	in := "\ufeffocid,key,\"a \"\"param\"\"\",enabled,tier\r\n\r\n,\"a,b\",\"\"\"q\"\"\",,\r\n1, c ,,F,hot"
 	if stdout, stderr, err := r.imports(t.Context(), strings.NewReader(in)); stdout != "2 rows, 2 added, 0 known\n" || err != nil {
-		t.Fatalf("%q, %q, %v", stdout, stderr, err)
+		t.Fatalf("got %q, %q, %v; want 2 rows, 2 added, 0 known", stdout, stderr, err)
 	}
 	for key, want := range map[string]string{"a,b": `{"key":"a,b","params":{"a \"param\"":"\"q\""}}`, " c ": `{"key":" c ","params":{"ocid":"1"},"tier":"hot","enabled":false}`} {
 		if text, err := json.Marshal(r.got[key]); err != nil || string(text) != want {
-			t.Errorf("%q became %s, want %s", key, text, want)
+			t.Errorf("%q: got %s, want %s", key, text, want)
 		}
 	}
 	in = `{"key":"a"}`
 	if stdout, _, err := r.imports(t.Context(), strings.NewReader(in), "--format", "csv"); err == nil || !strings.Contains(err.Error(), `line 1: bare "`) {
-		t.Errorf("%q, %v", stdout, err)
+		t.Errorf("got %q, %v, want an error that contains %q", stdout, err, `line 1: bare "`)
 	}
 }
 
@@ -395,7 +401,7 @@ func TestImport_SplitsBatchesByBytes(t *testing.T) {
 	}
 	stdout, _, err := r.imports(t.Context(), strings.NewReader(in.String()))
 	if err != nil || stdout != "1000 rows, 1000 added, 0 known\n" || r.calls < 18 || r.calls > 20 {
-		t.Errorf("got %q in %d calls, %v", stdout, r.calls, err)
+		t.Errorf("got %q in %d calls, %v; want 1000 rows, 1000 added, 0 known in 18 to 20 calls", stdout, r.calls, err)
 	}
 }
 
@@ -412,14 +418,14 @@ func TestImport_ExitCodes(t *testing.T) {
 		2: {"--source", "nexon", file},
 	} {
 		if code, stdout, stderr := command(t, env, append([]string{"entities", "import"}, args...)...); code != want {
-			t.Errorf("%q: exit %d, %s%s", args, code, stdout, stderr)
+			t.Errorf("%q: got exit %d, want %d: %s%s", args, code, want, stdout, stderr)
 		}
 	}
 	if code, _, stderr := command(t, env, "entities", "import", "--source", "nexon", "--facet", "f", filepath.Dir(file)); code != 1 || !strings.HasSuffix(stderr, "is a directory; name a file\n") {
-		t.Errorf("got exit %d, output %s", code, stderr)
+		t.Errorf("directory: got exit %d, output %s; want 1, a text that ends with %q", code, stderr, "is a directory; name a file\n")
 	}
 	if code, _, stderr := command(t, env, "entities", "import", "--source", "nexon", "--facet", "f", file+"s"); code != 1 || !strings.Contains(stderr, "no such file") {
-		t.Errorf("got exit %d, output %s", code, stderr)
+		t.Errorf("missing file: got exit %d, output %s; want 1, a text that contains %q", code, stderr, "no such file")
 	}
 }
 
@@ -438,6 +444,6 @@ func TestImport_ShowsProgressBar(t *testing.T) {
 	p.show(0, p.started)
 	want := "50 %, 500 rows, 250 rows/s\n\r[============            ] 50 %, 500 rows, 250 rows/s\x1b[K\r\x1b[K\r0 rows, 0 rows/s\x1b[K"
 	if out.String() != want {
-		t.Errorf("%q, want %q", out.String(), want)
+		t.Errorf("got %q, want %q", out.String(), want)
 	}
 }

@@ -40,17 +40,17 @@ func TestRedisMetrics_LabelCommandsAndScripts(t *testing.T) {
 			if family.GetName() == "redis_command_duration_seconds" {
 				counts[m.GetLabel()[0].GetValue()] = m.GetHistogram().GetSampleCount()
 			} else if !strings.HasPrefix(family.GetName(), "redis_pool_") {
-				t.Errorf("unexpected metric %s", family.GetName())
+				t.Errorf("metric: got %s, want only redis_command_duration_seconds and redis_pool_...", family.GetName())
 			}
 		}
 	}
 	// The commands of a connection's handshake must not be counted.
 	want := map[string]uint64{"set": 1, "coalesce_rollback": 2, "eval": 1, "evalsha": 1, "pipeline": 1}
 	if !maps.Equal(counts, want) {
-		t.Errorf("%v, want %v", counts, want)
+		t.Errorf("commands: got %v, want %v", counts, want)
 	}
 	if !slices.ContainsFunc(lua.All, func(s lua.Script) bool { return s == lua.LimiterAcquire }) {
-		t.Error("a script has no name")
+		t.Error("scripts: got none that equals LimiterAcquire, want one")
 	}
 }
 
@@ -83,11 +83,12 @@ func TestMetrics_HistogramsHaveBothBucketKinds(t *testing.T) {
 		for _, m := range family.GetMetric() {
 			h := m.GetHistogram()
 			if len(h.GetBucket()) < 5 || h.Schema == nil || h.ZeroThreshold == nil {
-				t.Errorf("%s: got %d classic buckets and native schema %v", family.GetName(), len(h.GetBucket()), h.Schema)
+				t.Errorf("%s: got %d classic buckets, native schema %v, zero threshold %v; want at least 5, a schema, a threshold",
+					family.GetName(), len(h.GetBucket()), h.Schema, h.ZeroThreshold)
 			}
 		}
 	}
 	if histograms < 9 {
-		t.Errorf("got %d histograms", histograms)
+		t.Errorf("histograms: got %d, want at least 9", histograms)
 	}
 }

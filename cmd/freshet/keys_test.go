@@ -29,7 +29,7 @@ func TestKeys_CreateListRevoke(t *testing.T) {
 	d.until("a fresh answer", "somebody", isFresh) // wait until dev has started completely; another test covers a stop during the start
 	code, key, notes := d.as("", "keys", "create", "--name", "a dashboard", "--scopes", "read,refresh", "--expires", "90d")
 	if code != 0 || !regexp.MustCompile(`^fsk_[0-9a-z]{12}_[0-9A-Za-z_-]{43}\n$`).MatchString(key) {
-		t.Fatalf("got exit %d, stdout %q, stderr %q", code, key, notes)
+		t.Fatalf("create: got exit %d, stdout %q, stderr %q; want 0, an API key", code, key, notes)
 	}
 	for _, want := range []string{`"a dashboard" with scopes read,refresh`, "not shown again", "does not require keys yet", "access.require"} {
 		if !strings.Contains(notes, want) {
@@ -38,7 +38,7 @@ func TestKeys_CreateListRevoke(t *testing.T) {
 	}
 	id := key[4:16]
 	if strings.Contains(notes, key[20:50]) {
-		t.Error("the key is printed to stderr")
+		t.Errorf("stderr: got %q, want a text without the key", notes)
 	}
 	table := strings.Join(strings.Fields(d.mustRun(0, nil, "keys", "list")), " ")
 	for _, want := range []string{"ID NAME SCOPES STATE CREATED BY", id + " a dashboard read,refresh active until 20", "unauthenticated@127.0.0.1"} {
@@ -48,14 +48,14 @@ func TestKeys_CreateListRevoke(t *testing.T) {
 	}
 	d.mustRun(2, []string{"--yes"}, "keys", "revoke", id)
 	if text := d.mustRun(2, []string{"the key's ID"}, "keys", "revoke", "--yes", strings.TrimSpace(key)); strings.Contains(text, key[20:50]) {
-		t.Error("the key is printed")
+		t.Errorf("revoke of a key: got %q, want a text without the key", text)
 	}
 	d.mustRun(0, []string{"key " + id + ` of "a dashboard" is revoked`}, "keys", "revoke", id, "--yes")
 	d.mustRun(0, []string{"revoked 20", "by unauthenticated@127.0.0.1"}, "keys", "list")
 	d.mustRun(3, []string{"There is no key"}, "keys", "revoke", "aaaaaaaaaaaa", "--yes")
 	d.mustRun(2, []string{"--name a-dashboard --scopes read,refresh"}, "keys", "create", "--name", "a")
 	if code, _, notes := d.as("", "keys", "create", "--name", "a partner", "--scopes", "read, see:partner"); code != 0 || !strings.Contains(notes, `"a partner" with scopes read,see:partner`) {
-		t.Errorf("got exit %d, output %s", code, notes)
+		t.Errorf("create: got exit %d, output %s; want 0, a text that contains %q", code, notes, `"a partner" with scopes read,see:partner`)
 	}
 	d.mustRun(1, []string{"must be read, refresh, inspect, delegate or admin"}, "keys", "create", "--name", "a", "--scopes", "write")
 	d.mustRun(1, []string{"from a minute to ten years"}, "keys", "create", "--name", "a", "--scopes", "read", "--expires", "soon")
@@ -73,24 +73,27 @@ func TestKeys_AdminAPIRequiresKey(t *testing.T) {
 		for _, wrong := range []string{"", "x", "fsk_aaaaaaaaaaaa_" + strings.Repeat("A", 43)} {
 			code, stdout, stderr := d.as(wrong, args...)
 			if code != 1 || stdout != "" || !strings.Contains(stderr, "Set FRESHET_TOKEN to an API key or token with the scope admin") {
-				t.Errorf("%q with %q: exit %d, %q, %q", args, wrong, code, stdout, stderr)
+				t.Errorf("%q with %q: got exit %d, stdout %q, stderr %q; want 1, none, a text that contains %q",
+					args, wrong, code, stdout, stderr,
+					"Set FRESHET_TOKEN to an API key or token with the scope admin")
 			}
 		}
 	}
 	code, admin, notes := d.as(token, "keys", "create", "--name", "on-call", "--scopes", "admin")
 	if code != 0 || strings.Contains(notes, "nobody") {
-		t.Fatalf("exit %d: %s", code, notes)
+		t.Fatalf("create by a token: got exit %d, output %s; want 0, a text without %q", code, notes, "nobody")
 	}
 	admin = strings.TrimSpace(admin)
 	code, reader, _ := d.as(admin, "keys", "create", "--name", "reader", "--scopes", "read")
 	if code != 0 {
-		t.Fatalf("exit %d", code)
+		t.Fatalf("create by an admin key: got exit %d, want 0", code)
 	}
 	if code, _, stderr := d.as(strings.TrimSpace(reader), "keys", "list"); code != 1 || !strings.Contains(stderr, "needs the scope admin") || !strings.Contains(stderr, "FRESHET_TOKEN") {
-		t.Errorf("key with the scope read: exit %d, %s", code, stderr)
+		t.Errorf("key with the scope read: got exit %d, output %s; want 1, a text that contains %q and FRESHET_TOKEN",
+			code, stderr, "needs the scope admin")
 	}
 	if code, _, stderr := d.as(admin, "stop", "--yes"); code != 0 {
-		t.Errorf("exit %d: %s", code, stderr)
+		t.Errorf("stop by an admin key: got exit %d, want 0: %s", code, stderr)
 	}
 	_, text, _ := d.as(admin, "settings", "audit", "-o", "json")
 	var entries []settings.Entry
@@ -103,7 +106,7 @@ func TestKeys_AdminAPIRequiresKey(t *testing.T) {
 		got = append(got, e.Action+" by "+e.Actor)
 	}
 	if !slices.Equal(got, want) || strings.Contains(text, token) || strings.Contains(text, admin[20:50]) {
-		t.Errorf("got %q", got)
+		t.Errorf("audit: got %q, want %q, without a secret in %s", got, want, text)
 	}
 }
 
@@ -120,7 +123,7 @@ func TestAdminClient_WarnsOfTokenOverHTTP(t *testing.T) {
 				t.Errorf("%s: %v", addr, err)
 			}
 			if text := stderr.String(); strings.Contains(text, warning) != (warned && token != "") || strings.Contains(text, "a-token") {
-				t.Errorf("%s with %q: %q", addr, token, text)
+				t.Errorf("%s with %q: got %q, want a text without the token, with the warning: %v", addr, token, text, warned && token != "")
 			}
 		}
 	}
@@ -134,10 +137,10 @@ func TestKeys_RequiredAfterRestart(t *testing.T) {
 	d.stop()
 	d = startDev(t, "--no-demo", "--data-dir", dir)
 	if code, _, stderr := d.as("", "settings", "get"); code != 1 || !strings.Contains(stderr, "FRESHET_TOKEN") {
-		t.Errorf("exit %d: %s", code, stderr)
+		t.Errorf("without a key: got exit %d, output %s; want 1, a text that contains FRESHET_TOKEN", code, stderr)
 	}
 	if code, _, stderr := d.as(strings.TrimSpace(key), "settings", "get"); code != 0 {
-		t.Errorf("exit %d: %s", code, stderr)
+		t.Errorf("with the key: got exit %d, want 0: %s", code, stderr)
 	}
 }
 
@@ -145,10 +148,10 @@ func TestQuery_RefusesUnprotectedListener(t *testing.T) {
 	database := "FRESHET_DATABASE_URL=" + servicetest.Postgres(t)
 	query := []string{"query", "--listen", "0.0.0.0:0", "--ops-listen", "127.0.0.1:0"}
 	if code, _, stderr := command(t, []string{database}, query...); code != 1 || !strings.Contains(stderr, "freshet migrate up") {
-		t.Errorf("before migrations: got exit %d, %s", code, stderr)
+		t.Errorf("before migrations: got exit %d, output %s; want 1, a text that contains %q", code, stderr, "freshet migrate up")
 	}
 	if code, _, stderr := command(t, []string{database}, "migrate", "up"); code != 0 {
-		t.Fatal(stderr)
+		t.Fatalf("migrate up: got exit %d, want 0: %s", code, stderr)
 	}
 	for env, want := range map[string]string{
 		"":                              "is not loopback, without any credentials: set access.adminTokenFile",
@@ -163,7 +166,7 @@ func TestQuery_RefusesUnprotectedListener(t *testing.T) {
 	} {
 		code, stdout, stderr := command(t, []string{database, env}, query...)
 		if code != 1 || stdout != "" || !strings.Contains(stderr, want) {
-			t.Errorf("%s: got exit %d, stdout %q, stderr %q", env, code, stdout, stderr)
+			t.Errorf("%s: got exit %d, stdout %q, stderr %q; want 1, none, a text that contains %q", env, code, stdout, stderr, want)
 		}
 	}
 }
@@ -173,7 +176,9 @@ func TestOps_RefusesRemoteListenerByDefault(t *testing.T) {
 		for _, address := range []string{"0.0.0.0:0", ":9464", "10.0.0.1:9464"} {
 			code, stdout, stderr := command(t, nil, append(args, "--ops-listen", address)...)
 			if code != 1 || stdout != "" || !strings.Contains(stderr, "ops.listen: "+address+" is beyond loopback") || !strings.Contains(stderr, "ops.allowRemote: true") {
-				t.Errorf("%q at %s: exit %d, %q", args, address, code, stderr)
+				t.Errorf("%q at %s: got exit %d, stdout %q, stderr %q; want 1, none, a text that contains %q, %q",
+					args, address, code, stdout, stderr,
+					"ops.listen: "+address+" is beyond loopback", "ops.allowRemote: true")
 			}
 		}
 	}
@@ -202,7 +207,8 @@ func TestGuard_MetersOnlyWhenNeeded(t *testing.T) {
 		p := parts{config: config, store: db, log: slog.New(slog.NewTextHandler(t.Output(), nil)), reg: prometheus.NewPedanticRegistry()}
 		guard, meters, err := p.newGuard(t.Context(), c.listen)
 		if err != nil || guard.AuthRequired() != c.required || (meters != nil) != c.meters {
-			t.Errorf("%+v: %v, %v", c, meters, err)
+			t.Errorf("%+v: got authentication required: %v, meters: %v, %v; want %v, %v",
+				c, guard != nil && guard.AuthRequired(), meters != nil, err, c.required, c.meters)
 		}
 	}
 }
@@ -240,7 +246,7 @@ func TestOps_RequiresLoopbackHost(t *testing.T) {
 		r.Host = host
 		w := httptest.NewRecorder()
 		if ops.ServeHTTP(w, r); w.Code != status {
-			t.Errorf("%q: %d", host, w.Code)
+			t.Errorf("%q: got status %d, want %d", host, w.Code, status)
 		}
 	}
 }

@@ -39,11 +39,11 @@ func TestLogLevel_RevertsAfterDuration(t *testing.T) {
 		<-time.After(48 * time.Hour)
 		check(slog.LevelDebug, "without an end")
 		if s := l.state(); s.Until != nil || s.String() != "debug, until the process ends; info is configured" {
-			t.Errorf("%+v: %s", s, s)
+			t.Errorf("got %+v: %s, want no end, %q", s, s, "debug, until the process ends; info is configured")
 		}
 		l.set(slog.LevelInfo, time.Minute)
 		if s := l.state(); s.Until != nil || s.String() != "info" {
-			t.Errorf("%+v: %s", s, s)
+			t.Errorf("got %+v: %s, want no end, %q", s, s, "info")
 		}
 	})
 }
@@ -54,13 +54,13 @@ func TestLog_ChangesLevelOfRunningProcess(t *testing.T) {
 		return command(t, []string{"FRESHET_OPS_LISTEN=" + strings.TrimPrefix(d.api, "http://")}, append([]string{"log"}, args...)...)
 	}
 	if code, out, notes := said(); code != 0 || out != "warn\n" {
-		t.Errorf("%d, %q, %q", code, out, notes)
+		t.Errorf("got exit %d, stdout %q, stderr %q; want 0, %q", code, out, notes, "warn\n")
 	}
 	if code, out, notes := said("debug", "--for", "5m"); code != 0 || !strings.HasPrefix(out, "debug, until ") || !strings.HasSuffix(out, "; then warn\n") {
-		t.Errorf("%d, %q, %q", code, out, notes)
+		t.Errorf("got exit %d, stdout %q, stderr %q; want 0, debug with an end, %q", code, out, notes, "; then warn\n")
 	}
 	if code, out, notes := said("warn"); code != 0 || out != "warn\n" {
-		t.Errorf("%d, %q, %q", code, out, notes)
+		t.Errorf("got exit %d, stdout %q, stderr %q; want 0, %q", code, out, notes, "warn\n")
 	}
 	for args, want := range map[string]string{
 		"loud":             `level: "loud" must be debug, info, warn or error`,
@@ -71,7 +71,7 @@ func TestLog_ChangesLevelOfRunningProcess(t *testing.T) {
 		"debug info error": "accepts at most 1 arg",
 	} {
 		if code, _, notes := said(strings.Fields(args)...); code != 2 || !strings.Contains(notes, want) {
-			t.Errorf("%s: %d, %q", args, code, notes)
+			t.Errorf("%s: got exit %d, output %q; want 2, a text that contains %q", args, code, notes, want)
 		}
 	}
 	// The admin API must check a request body like the command does, and reject an invalid one with
@@ -81,7 +81,7 @@ func TestLog_ChangesLevelOfRunningProcess(t *testing.T) {
 		`{"level": "info", "to": 1}`: http.StatusBadRequest, `[]`: http.StatusBadRequest,
 	} {
 		if status := putLevel(t, d.api+logLevelPath, body); status != want {
-			t.Errorf("%s: %d, want %d", body, status, want)
+			t.Errorf("%s: got status %d, want %d", body, status, want)
 		}
 	}
 }
@@ -126,7 +126,7 @@ func TestLogLevel_RequiresLoopback(t *testing.T) {
 		w := httptest.NewRecorder()
 		ops.ServeHTTP(w, r)
 		if changed := l.now.Level() == slog.LevelDebug; w.Code != c.want || changed != (c.want == http.StatusOK) {
-			t.Errorf("%s: %d, changed: %v; want %d", c.name, w.Code, changed, c.want)
+			t.Errorf("%s: got status %d, changed: %v; want status %d", c.name, w.Code, changed, c.want)
 		}
 	}
 }

@@ -84,7 +84,7 @@ func startDev(t *testing.T, args ...string) *dev {
 		}
 	}
 	c, errs := d.stop()
-	t.Fatalf("dev exited with %d before it was ready: %s%s", c, d.text, errs)
+	t.Fatalf("start of dev: got exit %d, want it ready: %s%s", c, d.text, errs)
 	return nil
 }
 
@@ -141,7 +141,7 @@ func (d *dev) until(what, key string, holds func(read) bool) read {
 		select {
 		case <-look.C:
 		case <-deadline:
-			d.Fatalf("%s did not happen within %v; the last answer was %d %s", what, eventTimeout, r.status, r.body.Freshness)
+			d.Fatalf("%s: got none within %v, want one; the last answer: %d %s", what, eventTimeout, r.status, r.body.Freshness)
 		}
 	}
 }
@@ -152,15 +152,15 @@ func TestRead_NewKeyIs202ThenFresh(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	// On a busy machine Redis may respond too late; the response then has notQueuedReason SLOW.
 	if r := d.read("somebody"); r.status != 202 || r.body.Freshness != "UPDATING" || (!r.body.UpdateQueued && r.body.NotQueued != "SLOW") {
-		t.Errorf("first read: got %+v", r)
+		t.Errorf("first read: got %+v, want status 202, UPDATING, a queued update or notQueuedReason SLOW", r)
 	}
 	r := d.until("a fresh answer", "somebody", isFresh)
 	if n := len(r.body.Snapshot); n < 200_000 || !bytes.HasPrefix(r.body.Snapshot, []byte(`{"item-equipment":{`)) {
-		t.Errorf("snapshot: got %d bytes: %.60s", n, r.body.Snapshot)
+		t.Errorf("snapshot: got %d bytes, %.60s; want at least 200000, beginning with %s", n, r.body.Snapshot, `{"item-equipment":{`)
 	}
 
 	if status, text := d.do(http.MethodPost, d.api+"/v1/nexon/character/somebody/refresh"); status != 202 {
-		t.Errorf("refresh: %d %s", status, text)
+		t.Errorf("refresh: got %d %s, want 202", status, text)
 	}
 	d.until("the refresh", "somebody", func(again read) bool { return isFresh(again) && again.body.CheckedAt.After(r.body.CheckedAt) })
 
@@ -172,7 +172,7 @@ func TestRead_NewKeyIs202ThenFresh(t *testing.T) {
 		UnknownParameters []string `json:"unknownParameters"`
 	}
 	if _, text := d.do(http.MethodGet, d.upstream+"/_stats"); json.Unmarshal(text, &stats) != nil || stats.Arrivals != 3 || len(stats.UnknownPaths)+len(stats.UnknownParameters) != 0 {
-		t.Errorf("upstream: got %+v", stats)
+		t.Errorf("upstream: got %+v from %s, want 3 arrivals, no unknown path or parameter", stats, text)
 	}
 	_, text := d.do(http.MethodGet, d.api+"/metrics")
 	for _, want := range []string{
@@ -183,11 +183,11 @@ func TestRead_NewKeyIs202ThenFresh(t *testing.T) {
 		`freshet_build_info{`,
 	} {
 		if !strings.Contains(string(text), want) {
-			t.Errorf("metrics have no %s", want)
+			t.Errorf("metrics: got none that contains %s, want one", want)
 		}
 	}
 	if _, text := d.do(http.MethodGet, d.api+"/healthz?verbose"); !strings.Contains(string(text), `"ready":true`) || strings.Contains(string(text), `"ok":false`) {
-		t.Errorf("health %s", text)
+		t.Errorf("health: got %s, want a text that contains %s, not %s", text, `"ready":true`, `"ok":false`)
 	}
 	if code, stderr := d.stop(); code != 0 || stderr != "" {
 		t.Errorf("stop: got exit %d, want 0: %s", code, stderr)
@@ -201,12 +201,12 @@ func TestDev_PrintedURLsAnswer(t *testing.T) {
 		"lost on exit. --data-dir DIR", "curl -i " + d.api + "/v1/nexon/character/somebody", "-X POST", "Ready in ",
 	} {
 		if !strings.Contains(d.text, want) {
-			t.Errorf("dev does not print %q:\n%s", want, d.text)
+			t.Errorf("output of dev: got\n%s\nwant a text that contains %q", d.text, want)
 		}
 	}
 	for _, path := range []string{"/openapi.yaml", "/livez", "/readyz"} {
 		if status, _ := d.do(http.MethodGet, d.api+path); status != 200 {
-			t.Errorf("%s: %d", path, status)
+			t.Errorf("%s: got status %d, want 200", path, status)
 		}
 	}
 }
@@ -227,7 +227,7 @@ func TestDemo_GeneratesLoad(t *testing.T) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("no demo load within the timeout")
+			t.Fatal("demo load: got none within the timeout, want some")
 		}
 	}
 }
@@ -237,12 +237,12 @@ func TestDev_DataDirPersists(t *testing.T) {
 	d := startDev(t, "--no-demo", "--data-dir", dir)
 	d.until("a fresh answer", "somebody", isFresh)
 	if !strings.Contains(d.text, dir) {
-		t.Errorf("the output does not name the data directory:\n%s", d.text)
+		t.Errorf("output: got\n%s\nwant a text that contains %s", d.text, dir)
 	}
 	d.stop()
 	again := startDev(t, "--no-demo", "--data-dir", dir)
 	if r := again.read("somebody"); !isFresh(r) {
-		t.Errorf("after a restart: %d %s", r.status, r.body.Freshness)
+		t.Errorf("after a restart: got %d %s, want a fresh answer", r.status, r.body.Freshness)
 	}
 	again.until("a fresh answer for another", "somebody-else", isFresh)
 }
@@ -276,7 +276,7 @@ sources:
 			fetched++
 		case 400, 404:
 		default:
-			t.Errorf("%q: %d", key, r.status)
+			t.Errorf("%q: got status %d, want 202, 400 or 404", key, r.status)
 		}
 	}
 	var stats struct {
@@ -291,7 +291,7 @@ sources:
 		t.Fatal(err)
 	}
 	if len(stats.UnknownPaths)+len(stats.UnknownParameters) > 0 || len(stats.ByPath) != 1 || stats.DistinctKeys != fetched || fetched < 14 {
-		t.Errorf("fetched keys: got %d; upstream: %+v", fetched, stats)
+		t.Errorf("fetched keys: got %d, upstream %+v; want at least 14, as many distinct keys, 1 path, nothing unknown", fetched, stats)
 	}
 }
 
@@ -353,7 +353,7 @@ func TestCommand_ErrorsNameTheFix(t *testing.T) {
 	} {
 		code, stdout, stderr := command(t, c.env, c.args...)
 		if code != c.code || stdout != "" || !strings.HasPrefix(stderr, "freshet: ") {
-			t.Errorf("%q: exit %d, stdout %q, stderr %q", c.args, code, stdout, stderr)
+			t.Errorf("%q: got exit %d, stdout %q, stderr %q; want %d, none, an error of freshet", c.args, code, stdout, stderr, c.code)
 		}
 		for _, want := range c.want {
 			if !strings.Contains(stderr, want) {
@@ -361,7 +361,7 @@ func TestCommand_ErrorsNameTheFix(t *testing.T) {
 			}
 		}
 		if strings.Contains(stderr, "hunter2") || strings.Contains(stderr, "goroutine") {
-			t.Errorf("%q: got %q, which has a secret or a stack trace", c.args, stderr)
+			t.Errorf("%q: got %q, want a text without a secret and without a stack trace", c.args, stderr)
 		}
 	}
 }
@@ -375,7 +375,7 @@ func TestDocs_HelpMatchesGoldenFile(t *testing.T) {
 	} {
 		code, stdout, stderr := command(t, nil, append(args, "--help")...)
 		if code != 0 || stderr != "" {
-			t.Errorf("%q: exit %d, %s", args, code, stderr)
+			t.Errorf("%q: got exit %d, stderr %s; want 0, none", args, code, stderr)
 		}
 		fmt.Fprintf(&all, "$ freshet %s\n%s\n", strings.Join(append(args, "--help"), " "), stdout)
 	}
@@ -390,12 +390,13 @@ func TestDocs_HelpMatchesGoldenFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if all.String() != string(want) {
-		t.Errorf("the help has changed; read it, and write it with: go test ./cmd/freshet -run HelpMatches -update\n%s", all.String())
+		t.Errorf("help: got\n%s\nwant\n%s\nread the new help, and write it with: go test ./cmd/freshet -run HelpMatches -update",
+			all.String(), want)
 	}
 }
 
 func TestVersion_IsPrinted(t *testing.T) {
 	if code, stdout, _ := command(t, nil, "version"); code != 0 || !strings.HasPrefix(stdout, "freshet v") {
-		t.Errorf("exit %d: %s", code, stdout)
+		t.Errorf("version: got exit %d, output %s; want 0, a text that begins with %q", code, stdout, "freshet v")
 	}
 }

@@ -60,7 +60,7 @@ func assertNoSecret(t *testing.T, what, text string) {
 		for _, form := range []string{secret, strings.ReplaceAll(secret, "/", "%2F")} {
 			if strings.Contains(text, form) {
 				at := strings.Index(text, form)
-				t.Errorf("%s: got the %s %s in …%s…", what, kind, form, text[max(0, at-80):min(len(text), at+40)])
+				t.Errorf("%s: got the %s %s in …%s…, want it masked", what, kind, form, text[max(0, at-80):min(len(text), at+40)])
 				return
 			}
 		}
@@ -71,17 +71,17 @@ func TestConfigPrint_ShowsNoSecret(t *testing.T) {
 	text := strings.Replace(withSecrets, "X-Key, ", "X-Key, ", 1)
 	code, stdout, stderr := command(t, nil, "config", "print", "--config", write(t, text))
 	if code != 0 {
-		t.Fatalf("exit %d: %s", code, stderr)
+		t.Fatalf("config print: got exit %d, want 0: %s", code, stderr)
 	}
 	assertNoSecret(t, "config print", stdout+stderr)
 	for _, plain := range []string{"postgres://freshet:REDACTED@db:5432/freshet", "sslmode=verify-full", "application/json", "lang=en", "{key}", "https://shop.example/api", "client_secret=REDACTED"} {
 		if !strings.Contains(stdout, plain) {
-			t.Errorf("config print: got no %s in\n%s", plain, stdout)
+			t.Errorf("config print: got\n%s\nwant a text that contains %s", stdout, plain)
 		}
 	}
 	code, stdout, stderr = command(t, nil, "config", "check", "--config", write(t, text))
 	if code != 0 {
-		t.Fatalf("exit %d: %s", code, stderr)
+		t.Fatalf("config check: got exit %d, want 0: %s", code, stderr)
 	}
 	assertNoSecret(t, "config check", stdout+stderr)
 }
@@ -184,7 +184,7 @@ func TestLogger_LogsNoSecret(t *testing.T) {
 	text := stderr.String()
 	for _, secret := range []string{"Db-Passw0rd", "DirectHunter3", "SslHunter4", "HeaderHunter6", "BearerHunter7", "PathHunter9", "8f3a1c5e7b9d2f4a6c8e", "DocHunter8", "CredentialHunter14"} {
 		if strings.Contains(text, secret) {
-			t.Errorf("got %s in the log: %s", secret, text)
+			t.Errorf("log: got %s, want a text without %s", text, secret)
 		}
 	}
 	if !strings.Contains(text, "file does not exist") {

@@ -45,7 +45,7 @@ sources:
 		return first.Load() > 0 && time.Since(began)-time.Duration(first.Load()) > 8*time.Second
 	})
 	if n := calls.Load(); n != 1 {
-		t.Errorf("%d calls after the first pause, want the one that probes", n)
+		t.Errorf("calls after the first pause: got %d, want 1, which probes", n)
 	}
 }
 
@@ -62,7 +62,7 @@ func TestCredentials_SingleOneHasOwnBreaker(t *testing.T) {
 		"it is refused by rule": {SourceConfig{Config: source.Config{Rules: []source.Rule{{Class: source.AuthRefused, Block: source.BlockCredential}}}}, false},
 	} {
 		if _, halts := c.config.quota().Breakers[source.BlockCredential]; halts != c.halts {
-			t.Errorf("%s: %v", name, halts)
+			t.Errorf("%s: breaker of the credential: got %v, want %v", name, halts, c.halts)
 		}
 	}
 }

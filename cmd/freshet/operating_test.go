@@ -70,11 +70,11 @@ func TestDocs_CommandsOfOperatingGuideExist(t *testing.T) {
 		}
 	}
 	if looked < 30 {
-		t.Errorf("only %d commands were found; has the guide changed its form?", looked)
+		t.Errorf("commands of the guide: got %d, want at least 30; if the form of the guide changed, change the pattern", looked)
 	}
 	for _, wrong := range []string{"freshet nothing", "freshet limiter --nothing", "freshet topics nothing", "freshet limiter nothing"} {
 		if checkCommandLine(wrong) == nil {
-			t.Errorf("%s is taken for a command", wrong)
+			t.Errorf("%s: got no error, want one", wrong)
 		}
 	}
 }
@@ -83,7 +83,7 @@ func TestDocs_NamesOfOperatingGuideExist(t *testing.T) {
 	known := readDoc(t, "docs", "metrics.md")
 	files, err := filepath.Glob(filepath.Join(root, "schemas", "migrations", "postgres", "*.sql"))
 	if err != nil || len(files) == 0 {
-		t.Fatal("no migrations", err)
+		t.Fatalf("migrations: got %v, %v, want some", files, err)
 	}
 	for _, file := range files {
 		for _, m := range regexp.MustCompile(`CREATE TABLE (\w+)`).FindAllStringSubmatch(readDoc(t, "schemas", "migrations", "postgres", filepath.Base(file)), -1) {
@@ -101,12 +101,12 @@ func TestDocs_NamesOfOperatingGuideExist(t *testing.T) {
 		text := fences.ReplaceAllString(readDoc(t, "docs", page), "")
 		for _, span := range spans.FindAllStringSubmatch(text, -1) {
 			if name := span[1]; regexp.MustCompile(`^[a-z]+(_[a-z]+)+$`).MatchString(name) && !strings.Contains(known, "`"+name+"`") {
-				t.Errorf("%s: %s is neither a metric of docs/metrics.md nor a table", page, name)
+				t.Errorf("%s: got %s, want a metric of docs/metrics.md or a table", page, name)
 			}
 		}
 		for _, m := range regexp.MustCompile(`\b_([A-Z][^_\n]+)_\b`).FindAllStringSubmatch(text, -1) {
 			if !slices.ContainsFunc(panels, func(p deploy.Panel) bool { return p.Title == m[1] }) {
-				t.Errorf("%s: there is no panel %s", page, m[1])
+				t.Errorf("%s: panel %s: got none, want one", page, m[1])
 			}
 		}
 		for _, m := range regexp.MustCompile(`\]\(([a-z]*(?:\.md)?)#([a-z-]+)\)`).FindAllStringSubmatch(text, -1) {
@@ -120,7 +120,7 @@ func TestDocs_NamesOfOperatingGuideExist(t *testing.T) {
 				there = there || strings.ReplaceAll(title, " ", "-") == m[2]
 			}
 			if !there {
-				t.Errorf("%s: %s has no section %s", page, of, m[2])
+				t.Errorf("%s: section %s of %s: got none, want one", page, m[2], of)
 			}
 		}
 	}

@@ -52,7 +52,7 @@ func TestPresetGitHub_ClassifiesRefusals(t *testing.T) {
 			t.Fatal(err)
 		}
 		if o := s.Read(answers, time.Now()); o.Class != c.class || o.Block != c.block || o.Wait != c.wait {
-			t.Errorf("%s: %d %s is %s, stops %q for %v; want %s, %q, %v", c.preset, c.status, c.body, o.Class, o.Block, o.Wait, c.class, c.block, c.wait)
+			t.Errorf("%s: %d %s: got %s, stops %q for %v; want %s, %q, %v", c.preset, c.status, c.body, o.Class, o.Block, o.Wait, c.class, c.block, c.wait)
 		}
 		s.Close()
 		upstream.Close()

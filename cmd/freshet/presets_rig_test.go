@@ -253,7 +253,7 @@ func saturated(t *testing.T, warm time.Duration) time.Duration {
 func partOfUse(t *testing.T) float64 {
 	t.Helper()
 	if *usedPart <= 0 || *usedPart > 1 {
-		t.Fatalf("-used=%v: want a part above 0 and at most 1, such as 0.9", *usedPart)
+		t.Fatalf("-used: got %v, want a part above 0 and at most 1, such as 0.9", *usedPart)
 	}
 	return *usedPart
 }

@@ -64,10 +64,10 @@ func TestPresets_AreValid(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c, err := loadConfig(file, nil); err != nil || len(c.Sources[name].Facets) == 0 {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got configuration %+v, %v, want one with facets", name, c, err)
 		}
 		if _, known := saturations[name]; !known {
-			t.Errorf("no saturationTest for %s", name)
+			t.Errorf("saturationTest of %s: got none, want one", name)
 		}
 	}
 }
@@ -116,7 +116,7 @@ func (how saturationTest) run(t *testing.T, name string, o contract.Options) {
 				return
 			}
 		}
-		t.Error("this machine is too busy for a result")
+		t.Error("got no result, because this machine is too busy; want one")
 	})
 }
 
@@ -162,7 +162,7 @@ func (a *presetRun) measure(how saturationTest, took time.Duration) bool {
 		return false
 	}
 	if s.Refused > 0 || len(a.bad) > 0 {
-		t.Errorf("%d refused: %v; %v; answers %v", s.Refused, s.Refusals, s.Violations, a.bad)
+		t.Errorf("got %d refused: %v; %v; bad answers %v; want none refused, no bad answers", s.Refused, s.Refusals, s.Violations, a.bad)
 	}
 	part := how.part
 	if part == 0 {
@@ -183,11 +183,11 @@ func (a *presetRun) measure(how saturationTest, took time.Duration) bool {
 		t.Logf("%s %s: %.0f of %.0f %s in %v (%.1f %%), at most %.0f of %d in %s; %d calls, %d in flight, %d refused",
 			p.Name, p.Scope, p.Used, most, p.Unit, over.Round(time.Millisecond), 100*p.Used/most, p.MaxInWindow, p.Limit, p.Window, s.Arrivals, s.MaxInFlight, s.Refused)
 		if part := part * partOfUse(t); p.Used < part*most {
-			t.Errorf("%.1f %% of the budget of %s was used; want %.1f %%", 100*p.Used/most, p.Name, 100*part)
+			t.Errorf("budget of %s: got %.1f %% used, want at least %.1f %%", p.Name, 100*p.Used/most, 100*part)
 		}
 	}
 	if !found {
-		t.Errorf("the contract has no counts of %s: %+v", how.policy, s.Policies)
+		t.Errorf("counts of %s: got none in %+v, want some", how.policy, s.Policies)
 	}
 	return true
 }

@@ -36,7 +36,7 @@ func TestProductionBuild_LinksNoSimulatorAndNoEmbeddedService(t *testing.T) {
 	}
 	embedded, linked := embeddedModules(t, program)
 	if len(embedded) > 0 {
-		t.Errorf("the production build links %v, want none of them", embedded)
+		t.Errorf("packages of the production build: got %v, want none of them", embedded)
 	}
 	t.Logf("the production build links %d modules", linked)
 
@@ -46,7 +46,7 @@ func TestProductionBuild_LinksNoSimulatorAndNoEmbeddedService(t *testing.T) {
 	}
 	packages := strings.Fields(string(text))
 	if got := slices.DeleteFunc(packages, func(p string) bool { return !embeddedPackages.MatchString(p) }); len(got) > 0 {
-		t.Errorf("the production build depends on %v, want none of them", got)
+		t.Errorf("dependencies of the production build: got %v, want none of them", got)
 	}
 
 	for _, command := range []string{"dev", "simulate"} {
@@ -72,7 +72,7 @@ func TestDefaultBuild_LinksTheEmbeddedServices(t *testing.T) {
 			m := embeddedPackages.FindStringSubmatch(p)
 			return m != nil && m[2] == want
 		}) {
-			t.Errorf("the default build depends on no package %s, want one: the list of embedded packages is out of date", want)
+			t.Errorf("package %s of the default build: got none, want one; if it moved, correct the list of embedded packages", want)
 		}
 	}
 }

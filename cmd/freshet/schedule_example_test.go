@@ -16,7 +16,7 @@ func TestConfigCheck_AcceptsTheExampleOfATrigger(t *testing.T) {
 	_, rest, found := strings.Cut(string(text), "```yaml\n")
 	example, _, _ := strings.Cut(rest, "```")
 	if !found {
-		t.Fatal("docs/schedule.md has no YAML")
+		t.Fatal("docs/schedule.md: got no YAML, want some")
 	}
 	const facets = `    baseURL: http://court.example
     quota: {policies: [{name: second, limit: 50, window: 1s}]}

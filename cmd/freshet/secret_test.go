@@ -21,14 +21,14 @@ func TestSecretRefs_PerCredential(t *testing.T) {
 	config := source.Config{Credentials: []source.Credential{{Name: "a", SecretEnv: "A_KEY"}, {Name: "b", SecretFile: write(t, "two\n")}}}
 	found, err := parts{secret: requireSecret}.secrets(config)
 	if want := map[string]string{"a": "one", "b": "two"}; err != nil || !maps.Equal(found, want) {
-		t.Errorf("%v, %v", found, err)
+		t.Errorf("secrets: got %v, %v, want %v", found, err, want)
 	}
 	config.Credentials[1] = source.Credential{Name: "b", SecretEnv: "B_KEY"}
 	if _, err := (parts{secret: requireSecret}).secrets(config); err == nil || !strings.HasPrefix(err.Error(), "credentials[1].secretEnv: B_KEY is not set") {
-		t.Errorf("missing secret: got %v", err)
+		t.Errorf("missing secret: got %v, want an error that begins with %q", err, "credentials[1].secretEnv: B_KEY is not set")
 	}
 	if found, err := (parts{secret: optionalSecret}).secrets(config); err != nil || found["a"] != "one" || found["b"] != "" {
-		t.Errorf("optional secret: got %v, %v", found, err)
+		t.Errorf("optional secret: got %v, %v, want one for a, none for b", found, err)
 	}
 }
 
@@ -61,7 +61,7 @@ func TestReloadSecret_UsesChangedFile(t *testing.T) {
 		go func() {
 			done <- reloadSecret(ctx, secretRefs(config)[0], s, func(name string) {
 				if changes++; name != "one" {
-					t.Errorf("unexpected change of %q", name)
+					t.Errorf("changed credential: got %q, want %q", name, "one")
 				}
 			}, slog.New(slog.DiscardHandler))
 		}()
@@ -69,7 +69,7 @@ func TestReloadSecret_UsesChangedFile(t *testing.T) {
 			time.Sleep(2 * secretReloadInterval)
 			synctest.Wait()
 			if changes != want {
-				t.Errorf("%s: told of %d changes, want %d", what, changes, want)
+				t.Errorf("%s: changes: got %d, want %d", what, changes, want)
 			}
 		}
 		see(0, "unchanged")

@@ -26,7 +26,7 @@ func (d *dev) mustRun(code int, words []string, args ...string) string {
 		said, silent = stderr, stdout
 	}
 	if got != code || silent != "" {
-		d.Errorf("%q: exit %d, stdout %q, stderr %q", args, got, stdout, stderr)
+		d.Errorf("%q: got exit %d, stdout %q, stderr %q; want %d, output only to one of them", args, got, stdout, stderr, code)
 	}
 	for _, w := range words {
 		if !strings.Contains(said, w) {
@@ -50,7 +50,7 @@ func TestSettings_GetSetRejectReset(t *testing.T) {
 	table := d.mustRun(0, nil, "settings", "get")
 	for _, row := range []string{"SOURCE SETTING CONFIGURED NOW", "nexon stopped false false", "nexon second.target 450 450", "nexon day.highReserve 25/s 25/s", "nexon lowRateCaps none none"} {
 		if !strings.Contains(strings.Join(strings.Fields(table), " "), row) {
-			t.Errorf("%q is not in\n%s", row, table)
+			t.Errorf("settings: got\n%s\nwant a row %q", table, row)
 		}
 	}
 
@@ -58,7 +58,8 @@ func TestSettings_GetSetRejectReset(t *testing.T) {
 	s := d.state()
 	if p := s.Effective.Policies; s.Revision != 1 || p[0].Target != 400 || p[0].HighReserve.Calls != 120 || p[1].Limit != 15_000_000 ||
 		len(s.Effective.LowRateCaps) != 2 || s.Effective.LowRateCaps[0] != (limiter.RateCap{From: 19, To: 23, Rate: 150}) {
-		t.Errorf("got %+v", s)
+		t.Errorf("got %+v, want revision 1, second: target 400, 120 reserved for HIGH, day: limit 15000000, %s", s,
+			"2 low rate caps, the first 150/s at 19-23")
 	}
 	table = strings.Join(strings.Fields(d.mustRun(0, nil, "settings", "get", "--source", "nexon")), " ")
 	for _, row := range []string{"nexon second.target 450 400", "nexon lowRateCaps none 19-23:150/s,250/s", "nexon revision 0 1, 20"} {
@@ -69,11 +70,11 @@ func TestSettings_GetSetRejectReset(t *testing.T) {
 
 	d.mustRun(1, []string{`policies[0] "second": target: 600 is above the limit of 500`}, "settings", "set", "second.target=600", "day.limit=1")
 	if again := d.state(); again.Revision != 1 {
-		t.Errorf("rejected change applied: %+v", again)
+		t.Errorf("after a rejected change: got %+v, want revision 1", again)
 	}
 	d.mustRun(0, nil, "settings", "set", "second.target=", "lowRateCaps=")
 	if s := d.state(); s.Revision != 2 || s.Effective.Policies[0].Target != 450 || s.Effective.Policies[0].HighReserve.Calls != 120 || len(s.Effective.LowRateCaps) != 0 {
-		t.Errorf("got %+v", s)
+		t.Errorf("got %+v, want revision 2, second: target 450, 120 reserved for HIGH, no low rate caps", s)
 	}
 
 	var entries []settings.Entry
@@ -81,10 +82,10 @@ func TestSettings_GetSetRejectReset(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(entries) != 2 || entries[0].Action != "set" || entries[0].Actor != "unauthenticated@127.0.0.1" || !strings.Contains(string(entries[0].Before), "19") {
-		t.Errorf("got %+v", entries)
+		t.Errorf("audit: got %+v, want 2 entries, the newest set by unauthenticated@127.0.0.1, 19 in its settings before", entries)
 	}
 	if text := d.mustRun(0, []string{"AT", "unauthenticated@127.0.0.1"}, "settings", "audit", "--limit", "1"); strings.Count(text, "\n") != 2 {
-		t.Errorf("audit with limit 1: got\n%s", text)
+		t.Errorf("audit with limit 1: got\n%s\nwant 2 lines", text)
 	}
 
 	d.mustRun(3, []string{`unknown source "github"; the configuration has nexon`}, "settings", "get", "--source", "github")
@@ -99,12 +100,12 @@ func TestStop_AndResumeByCommand(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	d.mustRun(2, []string{"--yes"}, "stop") // a test has no terminal for the confirmation, so stop must fail and name the flag --yes
 	if d.state().Stopped {
-		t.Error("stopped without a confirmation")
+		t.Error("without a confirmation: got stopped, want not stopped")
 	}
 	d.mustRun(0, []string{"nexon is stopped (revision 1)"}, "stop", "--yes", "--note", "they asked us to")
 	d.mustRun(0, []string{"nexon is stopped (revision 1)"}, "stop", "--yes", "--source", "nexon")
 	if !d.state().Stopped {
-		t.Error("not stopped")
+		t.Error("after stop: got not stopped, want stopped")
 	}
 	d.mustRun(0, []string{"nexon is running (revision 2)"}, "resume", "--all")
 	d.mustRun(0, []string{"nexon is running (revision 2)"}, "resume")
@@ -122,12 +123,12 @@ func TestCommands_NeedSourceIfSeveral(t *testing.T) {
 	d.mustRun(0, []string{"b is stopped (revision 1)"}, "stop", "--yes", "--source", "b")
 	d.mustRun(0, []string{"a is stopped (revision 1)", "b is stopped (revision 1)"}, "stop", "--yes", "--all")
 	if text := d.mustRun(0, nil, "settings", "get", "-o", "jsonl"); strings.Count(text, `"stopped":true,"revision":1`) != 2 {
-		t.Error(text)
+		t.Errorf("settings: got %s, want 2 that contain %s", text, `"stopped":true,"revision":1`)
 	}
 }
 
 func TestCommand_UsageErrorsBeforeAnyCall(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("%s %s was called", r.Method, r.URL) }))
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("call: got %s %s, want none", r.Method, r.URL) }))
 	defer server.Close()
 	for _, c := range []struct {
 		args []string
@@ -150,7 +151,7 @@ func TestCommand_UsageErrorsBeforeAnyCall(t *testing.T) {
 	} {
 		code, stdout, stderr := command(t, []string{"FRESHET_ADDR=" + server.URL}, c.args...)
 		if code != 2 || stdout != "" || !strings.Contains(stderr, c.want) {
-			t.Errorf("%q: exit %d, stdout %q, stderr %q; want %q", c.args, code, stdout, stderr, c.want)
+			t.Errorf("%q: got exit %d, stdout %q, stderr %q; want 2, none, a text that contains %q", c.args, code, stdout, stderr, c.want)
 		}
 	}
 }
@@ -172,14 +173,15 @@ func TestAdminClient_NamesUnexpectedServer(t *testing.T) {
 		}))
 		code, stdout, stderr := command(t, nil, "settings", "get", "--addr", server.URL)
 		if code != 1 || stdout != "" || !strings.Contains(stderr, want) {
-			t.Errorf("%s: exit %d, stdout %q, stderr %q", answer, code, stdout, stderr)
+			t.Errorf("%s: got exit %d, stdout %q, stderr %q; want 1, none, a text that contains %q", answer, code, stdout, stderr, want)
 		}
 		server.Close()
 	}
 	for _, args := range [][]string{{"settings", "get"}, {"settings", "set", "second.target=1"}, {"settings", "audit"}, {"stop", "--yes"}, {"resume"}} {
 		code, stdout, stderr := command(t, []string{"FRESHET_QUERY_LISTEN=0.0.0.0:1"}, args...)
 		if code != 1 || stdout != "" || !strings.Contains(stderr, "no response from http://127.0.0.1:1: connect: connection refused; start `freshet query`") || !strings.Contains(stderr, "--addr or FRESHET_ADDR") {
-			t.Errorf("%q: exit %d, stdout %q, stderr %q", args, code, stdout, stderr)
+			t.Errorf("%q: got exit %d, stdout %q, stderr %q; want 1, none, a text that contains %q, %q", args, code, stdout, stderr,
+				"no response from http://127.0.0.1:1: connect: connection refused; start `freshet query`", "--addr or FRESHET_ADDR")
 		}
 	}
 }
@@ -194,7 +196,7 @@ func TestAdminClient_SendsTokenSilently(t *testing.T) {
 	for token, want := range map[string]string{"hunter2": "Bearer hunter2", "": ""} {
 		code, stdout, stderr := command(t, []string{"FRESHET_TOKEN=" + token}, "settings", "audit", "--addr", strings.TrimPrefix(server.URL, "http://"))
 		if code != 0 || got != want || strings.Contains(stdout+stderr, "hunter2") {
-			t.Errorf("sent %q; exit %d, %s%s", got, code, stdout, stderr)
+			t.Errorf("got Authorization %q, exit %d, output %s%s; want %q, 0, a text without the token", got, code, stdout, stderr, want)
 		}
 	}
 }
@@ -206,7 +208,7 @@ func TestStop_NeedsNoValidConfiguration(t *testing.T) {
 	defer server.Close()
 	env := []string{"FRESHET_ADDR=" + server.URL, "FRESHET_NO_SUCH_SETTING=x"}
 	if code, stdout, stderr := command(t, env, "stop", "--yes", "--source", "nexon", "--config", write(t, "nonsense: [")); code != 0 || stdout != "nexon is stopped (revision 7)\n" {
-		t.Errorf("exit %d: %s%s", code, stdout, stderr)
+		t.Errorf("stop: got exit %d, stdout %q, stderr %q; want 0, %q", code, stdout, stderr, "nexon is stopped (revision 7)\n")
 	}
 }
 
@@ -215,18 +217,18 @@ func TestConfirm_RequiresYesAtTerminal(t *testing.T) {
 		var asked strings.Builder
 		err := confirm(t.Context(), strings.NewReader(answer), true, &asked, "Stop?")
 		if (err == nil) != meant || asked.String() != "Stop? [y/N] " {
-			t.Errorf("%q: %v after %q", answer, err, asked.String())
+			t.Errorf("%q: got %v after %q, want a confirmation: %v, after %q", answer, err, asked.String(), meant, "Stop? [y/N] ")
 		}
 	}
 	if err := confirm(t.Context(), strings.NewReader("y\n"), false, io.Discard, "Stop?"); err == nil || !errors.As(err, new(usageError)) {
-		t.Errorf("without a terminal: %v", err)
+		t.Errorf("without a terminal: got %v, want a usage error", err)
 	}
 	silent, keyboard := io.Pipe()
 	defer func() { _ = keyboard.Close() }()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := confirm(ctx, silent, true, io.Discard, "Stop?"); err == nil || !strings.Contains(err.Error(), "interrupted") {
-		t.Errorf("interrupted: %v", err)
+		t.Errorf("interrupted: got %v, want an error that contains %q", err, "interrupted")
 	}
 	file, err := os.CreateTemp(t.TempDir(), "")
 	if err != nil {
@@ -234,6 +236,6 @@ func TestConfirm_RequiresYesAtTerminal(t *testing.T) {
 	}
 	defer func() { _ = file.Close() }()
 	if isTerminal(file) || isTerminal(strings.NewReader("")) {
-		t.Error("isTerminal: got true for a file or a string")
+		t.Error("isTerminal: got true for a file or a string, want false")
 	}
 }

@@ -32,10 +32,10 @@ func TestSimulate_ServesContractAtSpeed(t *testing.T) {
 	}
 	_ = resp.Body.Close()
 	if got := resp.Header.Get("RateLimit-Policy"); got != `"burst";q=100;w=2,"daily";q=10000;w=2880` {
-		t.Errorf("policy: got %s", got)
+		t.Errorf("policy: got %s, want %s", got, `"burst";q=100;w=2,"daily";q=10000;w=2880`)
 	}
 	cancel()
 	if c := <-code; c != 0 {
-		t.Errorf("exit code: got %d", c)
+		t.Errorf("exit code: got %d, want 0", c)
 	}
 }

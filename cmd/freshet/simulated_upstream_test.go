@@ -25,7 +25,7 @@ func TestFaultScenario_AnySequenceUnderLoad(t *testing.T) {
 	w := &simulatedUpstream{upstream, server.URL}
 	kinds := w.List()
 	if len(kinds) != 6 || kinds[0].Name != "healthy" {
-		t.Fatalf("scenarios: got %+v", kinds)
+		t.Fatalf("scenarios: got %+v, want 6, the first healthy", kinds)
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -55,7 +55,7 @@ func TestFaultScenario_AnySequenceUnderLoad(t *testing.T) {
 		for _, to := range kinds {
 			for _, name := range []string{from.Name, to.Name} {
 				if err := w.Set(t.Context(), name); err != nil || w.Current() != name {
-					t.Errorf("set %s: %v; current: got %q", name, err, w.Current())
+					t.Errorf("set %s: got %v, current %q, want no error, current %q", name, err, w.Current(), name)
 				}
 			}
 		}
@@ -67,21 +67,21 @@ func TestFaultScenario_AnySequenceUnderLoad(t *testing.T) {
 	cancel()
 	load.Wait()
 	if got := upstream.Stats().Arrivals; int64(got) < sent.Load() {
-		t.Errorf("simulator counted %d of %d calls", got, sent.Load())
+		t.Errorf("calls counted by the simulator: got %d, want at least %d", got, sent.Load())
 	}
 }
 
 func TestFaultScenario_RejectsUnknownName(t *testing.T) {
 	w := &simulatedUpstream{simulator: simulator.New(simulator.Config{})}
 	if w.Current() != "" { // a new simulator's settings match no scenario
-		t.Errorf("current after control API: got %q", w.Current())
+		t.Errorf("current after control API: got %q, want none", w.Current())
 	}
 	if err := w.Set(t.Context(), "outage"); err != nil {
 		t.Fatal(err)
 	}
 	err := w.Set(t.Context(), "rain")
 	if err == nil || !strings.Contains(err.Error(), `unknown fault scenario "rain"; the scenarios are healthy, rate-limited, outage, slow, maintenance, poison-keys`) || w.Current() != "outage" {
-		t.Errorf("got %v, current %q", err, w.Current())
+		t.Errorf("got %v, current %q; want an error that names the scenarios, current %q", err, w.Current(), "outage")
 	}
 }
 
@@ -98,7 +98,7 @@ func (d *dev) set(name string) {
 			return
 		}
 	}
-	d.Fatalf("unknown fault scenario %q", name)
+	d.Fatalf("fault scenario %q: got none, want one", name)
 }
 
 func (d *dev) control(url, text string) {
@@ -113,7 +113,7 @@ func (d *dev) control(url, text string) {
 	}
 	_ = resp.Body.Close()
 	if resp.StatusCode != http.StatusNoContent {
-		d.Fatalf("%s: %d", text, resp.StatusCode)
+		d.Fatalf("%s: got status %d, want 204", text, resp.StatusCode)
 	}
 }
 
@@ -121,12 +121,12 @@ func TestDev_PrintedCurlsSetAndClearFaults(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	lines := regexp.MustCompile(`: +curl -d '([^']+)' (http://\S+)\n`).FindAllStringSubmatch(d.text, -1)
 	if len(lines) != 2 {
-		t.Fatalf("dev output: got %q", d.text)
+		t.Fatalf("dev output: got %q, want 2 commands with curl -d", d.text)
 	}
 	d.until("a fresh answer", "before", isFresh)
 	d.control(lines[0][2], lines[0][1])
 	if r := d.read("during"); r.status != 202 {
-		t.Errorf("rate-limited: got %+v", r)
+		t.Errorf("rate-limited: got %+v, want status 202", r)
 	}
 	waitFor(t, eventTimeout, "a backoff", func() bool { return d.view().State == "backing-off" && d.stats().ByStatus[429] > 0 })
 	d.control(lines[1][2], lines[1][1])
@@ -134,7 +134,7 @@ func TestDev_PrintedCurlsSetAndClearFaults(t *testing.T) {
 
 	bare := startDev(t, "--no-demo", "--upstream", "http://127.0.0.1:1")
 	if strings.Contains(bare.text, "_control") || strings.Contains(bare.text, "429") {
-		t.Errorf("with a real upstream: got %s", bare.text)
+		t.Errorf("with a real upstream: got %s, want a text without _control and 429", bare.text)
 	}
 }
 
@@ -165,10 +165,10 @@ func runDevWithBrowser(t *testing.T, o devOptions, ended error) (url, console, l
 func TestDev_OpensConsoleOnRequest(t *testing.T) {
 	url, console, log := runDevWithBrowser(t, devOptions{open: true}, nil)
 	if url == "" || url != console || !strings.HasSuffix(url, "/console") || log != "" {
-		t.Errorf("opened %q, printed %q; log %q", url, console, log)
+		t.Errorf("got URL %q, printed %q, log %q; want the printed URL with the suffix /console, no log", url, console, log)
 	}
 	_, console, log = runDevWithBrowser(t, devOptions{open: true}, errors.New("no such program"))
 	if strings.Count(log, "\n") != 1 || !strings.Contains(log, "no such program") || !strings.Contains(log, console) {
-		t.Errorf("log: got %q", log)
+		t.Errorf("log: got %q, want one line that contains %q, %q", log, "no such program", console)
 	}
 }

@@ -166,7 +166,7 @@ func TestTracing_OneTraceAcrossProcesses(t *testing.T) {
 	const id = "0af7651916cd43dd8448eb211c80319c"
 	key := "somebody"
 	if status := tr.read(http.MethodGet, "/v1/nexon/character/"+key, "00-"+id+"-b7ad6b7169203331-01"); status != http.StatusAccepted {
-		t.Fatalf("status %d", status)
+		t.Fatalf("status: got %d, want 202", status)
 	}
 	topic := schemas.RequestTopic("nexon", schemas.High)
 	below := map[string]string{
@@ -184,7 +184,7 @@ func TestTracing_OneTraceAcrossProcesses(t *testing.T) {
 	for name, parent := range below {
 		s, found := spans[name]
 		if !found {
-			t.Errorf("no span %q; got %v", name, slices.Sorted(maps.Keys(spans)))
+			t.Errorf("span %q: got only %v, want one", name, slices.Sorted(maps.Keys(spans)))
 			continue
 		}
 		want := "b7ad6b7169203331" // span ID of the client
@@ -192,38 +192,39 @@ func TestTracing_OneTraceAcrossProcesses(t *testing.T) {
 			want = spans[parent].SpanContext.SpanID().String()
 		}
 		if got := s.Parent.SpanID().String(); got != want {
-			t.Errorf("%q is not a child of %q", name, parent)
+			t.Errorf("parent of %q: got %s, want %s, which is %q", name, got, want, parent)
 		}
 	}
 	if n != len(below) {
-		t.Errorf("got %d spans: %v", n, slices.Sorted(maps.Keys(spans)))
+		t.Errorf("spans: got %d, want %d: %v", n, len(below), slices.Sorted(maps.Keys(spans)))
 	}
 	if s := spans["refresh"]; attributeOf(s, "freshet.entity") != "nexon/character/"+key || attributeOf(s, "freshet.correlation_id") != "the-correlation" || attributeOf(s, "freshet.end") != "changed" {
-		t.Errorf("attributes of the refresh: got %v", s.Attributes)
+		t.Errorf("attributes of the refresh: got %v, want entity %s, correlation ID the-correlation, end changed",
+			s.Attributes, "nexon/character/"+key)
 	}
 	if s := spans["call the upstream"]; attributeOf(s, "http.response.status_code") != "200" || s.SpanKind != trace.SpanKindClient {
-		t.Errorf("attributes of the call: got %v", s.Attributes)
+		t.Errorf("the call: got attributes %v, kind %v; want status code 200, kind %v", s.Attributes, s.SpanKind, trace.SpanKindClient)
 	}
 	// The span of the batch write and the span of the request link to each other.
 	write := slices.IndexFunc(tr.works.GetSpans(), func(s tracetest.SpanStub) bool { return s.Name == "write snapshots" })
 	store := spans["store"]
 	if write < 0 || len(store.Links) != 1 || len(tr.works.GetSpans()[write].Links) != 1 {
-		t.Fatalf("no write, or no link: %d, %v", write, store.Links)
+		t.Fatalf("write: got index %d, links of its result %v; want a write and a result, each with 1 link", write, store.Links)
 	}
 	if batch := tr.works.GetSpans()[write]; store.Links[0].SpanContext.SpanID() != batch.SpanContext.SpanID() ||
 		batch.Links[0].SpanContext.SpanID() != store.SpanContext.SpanID() || batch.Parent.IsValid() {
-		t.Errorf("the batch %v and its result %v are not linked", batch.Links, store.Links)
+		t.Errorf("got links %v of the batch, %v of its result; want a link to each other, no parent of the batch", batch.Links, store.Links)
 	}
 	for _, s := range slices.Concat(tr.reads.GetSpans(), tr.works.GetSpans()) {
 		if text := fmt.Sprintf("%+v", s); strings.Contains(text, "http://") && strings.Contains(text, "ocid") {
-			t.Errorf("%q contains the upstream's URL: %s", s.Name, text)
+			t.Errorf("%q: got %s, want a text without the upstream's URL", s.Name, text)
 		}
 	}
 	// If the client does not sample a trace, no span of the trace must be exported.
 	tr.reads.Reset()
 	tr.works.Reset()
 	if status := tr.read(http.MethodPost, "/v1/nexon/character/"+key+"/refresh?wait=5s", "00-1af7651916cd43dd8448eb211c80319d-b7ad6b7169203331-00"); status != http.StatusOK {
-		t.Errorf("status %d", status)
+		t.Errorf("status: got %d, want 200", status)
 	}
 	if n := len(tr.reads.GetSpans()) + len(tr.works.GetSpans()); n != 0 {
 		t.Errorf("spans of an unsampled trace: got %d, want 0", n)
@@ -244,12 +245,12 @@ func TestTracing_RetryLinksToFirstTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	if status := tr.read(http.MethodGet, "/v1/nexon/character/unlucky", "00-"+id+"-b7ad6b7169203331-01"); status != http.StatusAccepted {
-		t.Fatalf("status %d", status)
+		t.Fatalf("status: got %d, want 202", status)
 	}
 	waitFor(t, eventTimeout, "a scheduled retry", func() bool { return len(tr.notes.lines(t, "retry scheduled")) > 0 })
 	line := tr.notes.lines(t, "retry scheduled")[0]
 	if line["trace_id"] != id || line["correlation_id"] != "the-correlation" || line["span_id"] == "" {
-		t.Errorf("trace in the log line: got %v", line)
+		t.Errorf("trace in the log line: got %v, want trace ID %s, correlation ID the-correlation, a span ID", line, id)
 	}
 	var retry tracetest.SpanStub
 	waitFor(t, eventTimeout, "the retry's own trace", func() bool {
@@ -265,7 +266,7 @@ func TestTracing_RetryLinksToFirstTrace(t *testing.T) {
 	before, _ := spansOfTrace(id, tr.works)
 	failed := before["refresh"]
 	if attributeOf(failed, "freshet.end") != "retrying" {
-		t.Errorf("attributes of the failed refresh: got %v", failed.Attributes)
+		t.Errorf("attributes of the failed refresh: got %v, want end retrying", failed.Attributes)
 	}
 	if retry.Parent.IsValid() || len(retry.Links) != 1 || retry.Links[0].SpanContext.SpanID() != failed.SpanContext.SpanID() {
 		t.Errorf("link of the retry: got %v, want %v", retry.Links, failed.SpanContext)
@@ -291,12 +292,12 @@ func TestTracing_FlushesSpansAtShutdown(t *testing.T) {
 	span.End()
 	flush()
 	if kind, found := paths.Load("/v1/traces"); !found || kind != "application/x-protobuf" {
-		t.Errorf("the collector received no spans: %v", kind)
+		t.Errorf("content type of the spans at the collector: got %v, want application/x-protobuf", kind)
 	}
 
 	off, flush, err := TracingConfig{SampleRatio: 1}.newTracer(t.Context(), slog.New(slog.DiscardHandler))
 	if err != nil || off.Enabled() || off.Kafka() != nil {
-		t.Errorf("tracing enabled without an endpoint: %v", err)
+		t.Errorf("without an endpoint: got enabled: %v, Kafka hooks %v, %v; want false, none, no error", off.Enabled(), off.Kafka(), err)
 	}
 	flush()
 }
@@ -308,12 +309,12 @@ func TestTracing_LogsLostSpansRateLimited(t *testing.T) {
 		lost.Handle(context.DeadlineExceeded)
 	}
 	if all := n.lines(t, "spans lost; check the collector and tracing.endpoint"); len(all) != 1 {
-		t.Errorf("lines: got %d", len(all))
+		t.Errorf("lines: got %d, want 1", len(all))
 	}
 	lost.last = lost.last.Add(-tracingErrorInterval)
 	lost.Handle(context.DeadlineExceeded)
 	if all := n.lines(t, "spans lost; check the collector and tracing.endpoint"); len(all) != 2 {
-		t.Errorf("lines after a minute: got %d", len(all))
+		t.Errorf("lines after a minute: got %d, want 2", len(all))
 	}
 }
 
@@ -325,12 +326,12 @@ func TestTracing_RejectsUnsafeEndpoint(t *testing.T) {
 	} {
 		err := TracingConfig{Endpoint: endpoint, SampleRatio: 0.5}.check()
 		if (err == nil) != (want == "") || (err != nil && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret"))) {
-			t.Errorf("%s: %v", endpoint, err)
+			t.Errorf("%s: got %v, want an error that contains %q, without the password", endpoint, err, want)
 		}
 	}
 	for _, sample := range []float64{0, -1, 1.1, math.NaN(), math.Inf(1)} {
 		if err := (TracingConfig{SampleRatio: sample}).check(); err == nil {
-			t.Errorf("sample ratio %v: got no error", sample)
+			t.Errorf("sample ratio %v: got no error, want one", sample)
 		}
 	}
 }

@@ -45,7 +45,7 @@ func TestVersion_SetByLinkerFlag(t *testing.T) {
 		}
 		m := setting.FindStringSubmatch(string(text))
 		if m == nil {
-			t.Fatalf("%s sets no version", file)
+			t.Fatalf("%s: got no version, want one", file)
 		}
 		variables[m[1]] = true
 	}
@@ -57,7 +57,7 @@ func TestVersion_SetByLinkerFlag(t *testing.T) {
 		}
 		text, err := exec.Command(program, "version").Output()
 		if err != nil || strings.TrimSpace(string(text)) != "freshet v9.8.7" {
-			t.Errorf("built with %s: got %q, %v", variable, text, err)
+			t.Errorf("built with %s: got %q, %v, want %q", variable, text, err, "freshet v9.8.7")
 		}
 	}
 }

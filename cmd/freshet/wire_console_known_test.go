@@ -72,7 +72,7 @@ func TestEntityReader_CollectsAllState(t *testing.T) {
 			got.DeadLetters = nil
 		}
 		if !reflect.DeepEqual(got, nothing) {
-			f.Errorf("of nothing: %+v", got)
+			f.Errorf("unknown entity: got %+v, want %+v", got, nothing)
 		}
 		f.write("a", 7, time.Minute, "")
 		f.write("ab", 8, time.Minute, "")
@@ -83,7 +83,7 @@ func TestEntityReader_CollectsAllState(t *testing.T) {
 			}
 		}
 		if got := f.look("a", anybody); got.Registered != nil {
-			f.Errorf("registered as %+v", got.Registered)
+			f.Errorf("registration: got %+v, want none", got.Registered)
 		}
 		if _, err := f.store.RegisterEntities(f.Context(), []store.RegisteredEntity{{Entity: testEntity("a"), Tier: store.Warm, Enabled: true, Due: now}}); err != nil {
 			f.Fatal(err)
@@ -103,16 +103,17 @@ func TestEntityReader_CollectsAllState(t *testing.T) {
 		}
 		got = f.look("a", anybody)
 		if !got.Stored || got.State.Version != 7 || string(got.Payload) != `{"name":"a"}` {
-			f.Errorf("stored: %+v %s", got.State, got.Payload)
+			f.Errorf("stored: got %v, state %+v, payload %s; want true, version 7, payload %s",
+				got.Stored, got.State, got.Payload, `{"name":"a"}`)
 		}
 		if got.Status.State != store.Failed || got.Status.Version != 111 || !got.Status.Until.Equal(now.Add(time.Hour)) {
-			f.Errorf("status %+v", got.Status)
+			f.Errorf("status: got %+v, want failed, version 111, until %v", got.Status, now.Add(time.Hour))
 		}
 		if got.Registered == nil || got.Registered.Entity != testEntity("a") || got.Registered.Tier != store.Warm {
-			f.Errorf("registered as %+v", got.Registered)
+			f.Errorf("registration: got %+v, want one of %v in tier warm", got.Registered, testEntity("a"))
 		}
 		if len(got.DeadLetters) != 10 || !got.DeadLetters[0].At.Equal(now.Add(11*time.Second)) || got.DeadLetters[9].Entity != testEntity("a") {
-			f.Errorf("letters %+v", got.DeadLetters)
+			f.Errorf("dead letters: got %+v, want 10 of %v, the first at %v", got.DeadLetters, testEntity("a"), now.Add(11*time.Second))
 		}
 	})
 }
@@ -132,11 +133,11 @@ func TestEntityReader_HidesInvisibleContent(t *testing.T) {
 	for _, key := range []string{"then", "now", "never"} {
 		got := f.look(key, anybody)
 		if got.Stored != (key == "never") || (got.Payload == nil) != (key != "never") {
-			t.Errorf("%s: anonymous client got %+v", key, got)
+			t.Errorf("%s: anonymous client: got %+v, want a payload: %v", key, got, key == "never")
 		}
 		for _, c := range []access.Client{partner, {Name: "key:3", Scopes: []access.Scope{access.Admin}}} {
 			if got := f.look(key, c); string(got.Payload) != `{"name":"`+key+`"}` {
-				t.Errorf("%s: client %s got %s", key, c.Name, got.Payload)
+				t.Errorf("%s: client %s: got %s, want %s", key, c.Name, got.Payload, `{"name":"`+key+`"}`)
 			}
 		}
 	}
@@ -231,7 +232,7 @@ func TestEntityReader_ShowsCoalescingState(t *testing.T) {
 	}
 	f.stopRedis()
 	if got := f.look("a", anybody); got.Request != (console.RequestState{Unknown: true}) || !got.Stored || string(got.Payload) == "" {
-		t.Errorf("without Redis: %+v", got)
+		t.Errorf("without Redis: got %+v, want an unknown request, a stored payload", got)
 	}
 }
 
@@ -240,7 +241,7 @@ func TestEntityReader_FailsWithoutDatabase(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	leave()
 	if got, err := f.deps.Entities.Entity(ctx, testEntity("a"), anybody); err == nil {
-		t.Errorf("got %+v", got)
+		t.Errorf("canceled context: got %+v, want an error", got)
 	}
 }
 
@@ -252,12 +253,12 @@ func TestEntityReader_RejectsInvalidKey(t *testing.T) {
 	} {
 		err := f.deps.Entities.CheckKey(e)
 		if err == nil || !strings.Contains(err.Error(), mention) {
-			t.Errorf("%.40s: %v", e, err)
+			t.Errorf("%.40s: got %v, want an error that contains %q", e, err, mention)
 		}
 		_, unseen := f.deps.Entities.Entity(t.Context(), e, anybody)
 		told, unasked := f.deps.Entities.Refresh(t.Context(), []schemas.Entity{e}, anybody)
 		if unseen == nil || unasked == nil || told != nil {
-			t.Errorf("%.40s: %v, %v, %v", e, unseen, unasked, told)
+			t.Errorf("%.40s: got %v, %v, %v; want an error of each call, no answer", e, unseen, unasked, told)
 		}
 	}
 	if err := f.deps.Entities.CheckKey(testEntity("a")); err != nil {
@@ -281,17 +282,17 @@ func TestConsoleRefresh_DescribesResult(t *testing.T) {
 		t.Helper()
 		told, err := refreshOne(t, f.deps.Entities, testEntity("a"), anybody)
 		if err != nil || !strings.HasPrefix(told, want) {
-			t.Errorf("told %q, %v; want %q", told, err, want)
+			t.Errorf("refresh: got %q, %v, want %q", told, err, want)
 		}
 	}
 	ask("A refresh is queued.")
 	f.write("limited", 1, time.Minute, "partner")
 	if told, err := refreshOne(t, f.deps.Entities, testEntity("limited"), access.Client{Scopes: []access.Scope{access.Inspect, access.Refresh}}); err != nil || !strings.Contains(told, "may not see this entity") {
-		t.Errorf("refresh without the visibility: %q, %v", told, err)
+		t.Errorf("refresh without the visibility: got %q, %v, want a text that contains %q", told, err, "may not see this entity")
 	}
 	way := f.look("a", anybody).Request
 	if way.Lane != schemas.High || way.Number == 0 || way.CooldownUntil.IsZero() {
-		t.Errorf("got %+v", way)
+		t.Errorf("request: got %+v, want lane %v, a number, the end of the cooldown", way, schemas.High)
 	}
 	ask("A refresh is queued.") // no second update request: the first one, still in flight, covers this refresh
 	coalescing := producer.NewCoalescer(f.rdb)
@@ -301,7 +302,7 @@ func TestConsoleRefresh_DescribesResult(t *testing.T) {
 	}
 	ask("No refresh is queued: the entity was refreshed on request recently. The next request is possible at " + f.look("a", anybody).Request.CooldownUntil.Format("15:04:05") + " UTC.")
 	if w := f.ask(http.MethodPost, "/v1/nexon/character/a/refresh"); w.Code != http.StatusTooManyRequests {
-		t.Errorf("by the API: %d %s", w.Code, w.Body)
+		t.Errorf("refresh by the API: got %d %s, want 429", w.Code, w.Body)
 	}
 	f.stopRedis()
 	ask("No refresh is queued: Redis or Kafka does not answer.")
@@ -309,7 +310,7 @@ func TestConsoleRefresh_DescribesResult(t *testing.T) {
 		"A refresh is being queued": {Pending: true}, "No refresh is queued: Kafka is slower": {Reason: query.ReasonBusy}, "No refresh is queued: HELD_X.": {Reason: "HELD_X"},
 	} {
 		if got := describeRefresh(a); !strings.HasPrefix(got, want) {
-			t.Errorf("%+v: %s", a, got)
+			t.Errorf("%+v: got %s, want a text that begins with %q", a, got, want)
 		}
 	}
 }
@@ -332,7 +333,7 @@ func TestConsoleRefresh_ChargesNonAdminClient(t *testing.T) {
 		t.Helper()
 		told, err := refreshOne(t, k, testEntity(key), c)
 		if err != nil || !strings.HasPrefix(told, want) {
-			t.Errorf("%s: %q, %v; wanted %q", key, told, err, want)
+			t.Errorf("%s: got %q, %v, want a text that begins with %q", key, told, err, want)
 		}
 	}
 	ask(person, "new", "A refresh is queued.")
@@ -344,6 +345,6 @@ func TestConsoleRefresh_ChargesNonAdminClient(t *testing.T) {
 	ask(access.Client{Name: "key:4", Scopes: []access.Scope{access.Admin}}, "other", "A refresh is queued.")
 	ask(access.Client{Name: "key:4", Scopes: []access.Scope{access.Admin}}, "another", "A refresh is queued.")
 	if first, last := clients[0], clients[len(clients)-1]; first != person.ID() || last != "" {
-		t.Errorf("asked for the clients %q and %q, want the person's and none", first, last)
+		t.Errorf("clients of the requests: got first %q, last %q, want %q and none", first, last, person.ID())
 	}
 }

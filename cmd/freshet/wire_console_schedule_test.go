@@ -58,19 +58,20 @@ func TestConsoleSchedule_ShowsState(t *testing.T) {
 	got := look()
 	facet, d := got.Facets[0], got.Due
 	if facet.Mode != "tiers" || facet.Tiers[store.Hot] != (console.TierSchedule{Interval: time.Hour, Entities: console.Reading[int64]{Value: 10}, Exact: true}) || facet.Tiers[store.Cold].Entities.Value != 9 {
-		t.Errorf("got %+v", facet)
+		t.Errorf("facet: got %+v, want mode tiers, 10 hot entities every 1h, exactly, 9 cold ones", facet)
 	}
 	if len(d.Tiers) != 3 || d.Tiers[0].Count != 2 || d.Tiers[1].Count != 1 || !d.Next.Equal(now.Add(-10*time.Minute).Truncate(time.Microsecond)) || d.Error != "" {
-		t.Errorf("got %+v", d)
+		t.Errorf("due: got %+v, want 2, 1 and another count in 3 tiers, the next at %v, no error", d, now.Add(-10*time.Minute))
 	}
 	if d.Retries.Count != 2 || d.Scheduled.Count != 3 || d.Retries.Oldest.Sub(now.Add(-time.Hour)).Abs() > time.Millisecond || d.Outbox.Count != 0 {
-		t.Errorf("got %+v", d)
+		t.Errorf("due: got %+v, want 2 retries, the oldest at %v, 3 scheduled, none in the outbox", d, now.Add(-time.Hour))
 	}
 	if len(got.Schedulers.Value) != 1 || got.Schedulers.Value[0].Process != "host/1/AAAA" || got.Schedulers.Value[0].Age > eventTimeout {
-		t.Errorf("got %+v", got.Schedulers)
+		t.Errorf("schedulers: got %+v, want only host/1/AAAA, at most %v old", got.Schedulers, eventTimeout)
 	}
 	if got.RateCap == nil || math.Abs(got.FeedRate.Value-*got.RateCap) > 1 || got.Requested != nil {
-		t.Errorf("%+v, rate cap %v, asked %v", got.FeedRate, got.RateCap, got.Requested)
+		t.Errorf("got feed rate %+v, rate cap %v, requested %v; want a cap that differs by at most 1 from the rate, none requested",
+			got.FeedRate, got.RateCap, got.Requested)
 	}
 	asked := prometheus.NewCounter(prometheus.CounterOpts{Name: "prefetch_requested_total", ConstLabels: prometheus.Labels{"source": builtInSource}})
 	f.reg.MustRegister(asked)
@@ -82,7 +83,7 @@ func TestConsoleSchedule_ShowsState(t *testing.T) {
 		return got.FeedRate.Error == "Redis does not answer" && got.Schedulers.Error == "Redis does not answer" && got.Due.Error == "" && len(got.Facets) == 1
 	})
 	if got := f.deps.Schedule.Schedule(ctx, "nowhere"); got.Due.Error == "" {
-		t.Errorf("unknown source: got %+v", got)
+		t.Errorf("unknown source: got %+v, want an error of the due entities", got)
 	}
 }
 
@@ -104,21 +105,21 @@ func TestCached_OneReaderNoWaiting(t *testing.T) {
 		}
 		value := func() (int64, error) { return k.value(t.Context(), dueTTL, dueTimeout, read) }
 		if n, err := value(); n != 1 || err != nil {
-			t.Errorf("first: %d, %v", n, err)
+			t.Errorf("first: got %d, %v, want 1", n, err)
 		}
 		if n, _ := value(); n != 1 || reads.Load() != 1 {
-			t.Errorf("read again at once: %d", n)
+			t.Errorf("read again at once: got %d in %d reads, want 1 in 1", n, reads.Load())
 		}
 		hangs.Store(true)
 		for range 10 {
 			time.Sleep(dueTTL / 2)
 			began := time.Now()
 			if n, err := value(); n != 1 || err != nil || time.Since(began) > 0 {
-				t.Errorf("while the read hangs: got %d, %v after %v", n, err, time.Since(began))
+				t.Errorf("while the read hangs: got %d, %v after %v, want 1 at once", n, err, time.Since(began))
 			}
 		}
 		if n := reads.Load(); n > 3 {
-			t.Errorf("concurrent reads: got %d", n)
+			t.Errorf("concurrent reads: got %d, want at most 3", n)
 		}
 		hangs.Store(false)
 		fails.Store(true)
@@ -126,26 +127,26 @@ func TestCached_OneReaderNoWaiting(t *testing.T) {
 		_, _ = value()
 		synctest.Wait()
 		if n, err := value(); n != 0 || err == nil {
-			t.Errorf("expired value: got %d, %v", n, err)
+			t.Errorf("expired value: got %d, %v, want 0 and an error", n, err)
 		}
 		fails.Store(false)
 		time.Sleep(dueTTL)
 		_, _ = value()
 		synctest.Wait()
 		if n, err := value(); n == 0 || err != nil {
-			t.Errorf("after recovery: got %d, %v", n, err)
+			t.Errorf("after recovery: got %d, %v, want a value above 0", n, err)
 		}
 		before := reads.Load()
 		time.Sleep(time.Hour) // the cached value is not requested for an hour
 		if n, err := value(); n != before+1 || err != nil {
-			t.Errorf("after the pause: got %d, %v; %d before", n, err, before)
+			t.Errorf("after the pause: got %d, %v, want %d", n, err, before+1)
 		}
 
 		var slow cached[int64]
 		hangs.Store(true)
 		began := time.Now()
 		if _, err := slow.value(t.Context(), dueTTL, dueTimeout, read); !errors.Is(err, errNotReadYet) || time.Since(began) != firstReadWait {
-			t.Errorf("first read hangs: got %v after %v", err, time.Since(began))
+			t.Errorf("first read hangs: got %v after %v, want %v after %v", err, time.Since(began), errNotReadYet, firstReadWait)
 		}
 		time.Sleep(dueTimeout)
 	})
@@ -182,13 +183,13 @@ func TestLimiterView_ShowsStopAtOnce(t *testing.T) {
 		return v.State
 	}
 	if got := state(); got != "unused" {
-		t.Error(got)
+		t.Errorf("state: got %q, want %q", got, "unused")
 	}
 	if _, err := f.deps.Limits.Stop(t.Context(), settings.ChangeRequest{Source: builtInSource, Actor: "me"}); err != nil {
 		t.Fatal(err)
 	}
 	if got := state(); got != console.StateStopping { // the state stays stopping, because no worker runs that could report the stop to Redis
-		t.Error(got)
+		t.Errorf("state: got %q, want %q", got, console.StateStopping)
 	}
 	for _, c := range []struct {
 		set    *limiter.Override
@@ -201,13 +202,13 @@ func TestLimiterView_ShowsStopAtOnce(t *testing.T) {
 		{&limiter.Override{}, 3, "stopped"}, // the newest revision is already applied, so no resume is pending and the expected state is stopped
 	} {
 		if v := withStopState(limiter.View{State: "stopped", Revision: 3, NewestRevision: c.newest}, c.set); v.State != c.want {
-			t.Errorf("%+v: %s", c, v.State)
+			t.Errorf("%+v: got %s, want %s", c, v.State, c.want)
 		}
 	}
 	if _, err := f.deps.Limits.Resume(t.Context(), settings.ChangeRequest{Source: builtInSource, Actor: "me"}); err != nil {
 		t.Fatal(err)
 	}
 	if got := state(); got != "unused" {
-		t.Error(got)
+		t.Errorf("state: got %q, want %q", got, "unused")
 	}
 }

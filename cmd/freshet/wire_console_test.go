@@ -133,7 +133,7 @@ func (f *consoleFixture) write(key string, version int64, age time.Duration, vis
 		Payload: func() (store.Payload, error) { return store.Encode(text), nil },
 	}})
 	if err != nil || results[0] != store.Changed {
-		f.Fatal(results, err)
+		f.Fatalf("write: got %v, %v, want %v", results, err, store.Changed)
 	}
 }
 
@@ -148,7 +148,7 @@ func TestConsoleReads_CountsByFreshness(t *testing.T) {
 	for _, namespace := range []string{"freshet", ""} {
 		f := newConsoleFixture(t, func(p *parts) { p.config.Metrics.Namespace = namespace })
 		if got := f.deps.Overview.Reads(); !reflect.DeepEqual(got, []console.ReadStats{{Source: builtInSource}}) {
-			t.Errorf("before any read: %+v", got)
+			t.Errorf("before any read: got %+v, want no reads of %s", got, builtInSource)
 		}
 		f.write("fresh", 1, 10*time.Minute, "")
 		f.write("stale", 2, 5*time.Hour, "")
@@ -162,7 +162,7 @@ func TestConsoleReads_CountsByFreshness(t *testing.T) {
 		got := f.deps.Overview.Reads()[0]
 		about := func(got, want time.Duration) bool { return got > want*9/10 && got < want*11/10 }
 		if got.Fresh != 18 || got.Stale != 2 || got.NotFound != 0 || !about(got.AgeP50, 10*time.Minute) || !about(got.AgeP95, 5*time.Hour) {
-			t.Errorf("namespace %q: %+v", namespace, got)
+			t.Errorf("namespace %q: got %+v, want 18 fresh, 2 stale, 0 not found, ages of about 10m and 5h", namespace, got)
 		}
 	}
 }
@@ -195,13 +195,13 @@ func TestConsoleReads_SumsFacets(t *testing.T) {
 	got := r.recent()
 	near := func(got, want time.Duration) bool { return (got - want).Abs() < want/10 } // a quantile may differ by 10 %, because a bucket is about 10 % wide
 	if got[0].Fresh != 100 || !near(got[0].AgeP50, 50*time.Second) || !near(got[0].AgeP95, 95*time.Second) {
-		t.Errorf("got %+v", got[0])
+		t.Errorf("first source: got %+v, want 100 fresh, ages of about 50s and 95s", got[0])
 	}
 	if got[1] != (console.ReadStats{Source: "two", NotFound: 3}) || got[2] != (console.ReadStats{Source: "young"}) {
-		t.Errorf("got %+v", got[1:])
+		t.Errorf("other sources: got %+v, want 3 not found of two, nothing of young", got[1:])
 	}
 	if got[3].AgeP50 != 0 || !near(got[3].AgeP95, 100*time.Second) {
-		t.Errorf("got %+v", got[3])
+		t.Errorf("last source: got %+v, want ages of 0 and about 100s", got[3])
 	}
 }
 
@@ -231,21 +231,21 @@ func TestConsoleReads_CoverFiveMinutes(t *testing.T) {
 	look(0)
 	record(1000, 10*time.Hour)
 	if got := look(time.Minute); got.Stale != 1000 || got.AgeP50 < 9*time.Hour {
-		t.Errorf("first minute: got %+v", got)
+		t.Errorf("first minute: got %+v, want 1000 stale, a median age of at least 9h", got)
 	}
 	for i := range 12 { // these ages cover such a wide range that the buckets become wider
 		record(1, time.Second<<i)
 	}
 	record(100, 10*time.Minute)
 	if got := look(5 * time.Minute); got.Stale != 1112 {
-		t.Errorf("five minutes: got %+v", got)
+		t.Errorf("five minutes: got %+v, want 1112 stale", got)
 	}
 	got := look(6 * time.Minute)
 	if got.Stale != 112 || got.AgeP50 < 5*time.Minute || got.AgeP50 > 20*time.Minute || got.AgeP95 > 2*time.Hour {
-		t.Errorf("after the first minute: got %+v", got)
+		t.Errorf("after the first minute: got %+v, want 112 stale, a median age of 5m to 20m, a 95 %% quantile of at most 2h", got)
 	}
 	if got := look(20 * time.Minute); got != (console.ReadStats{Source: "one"}) || len(r.samples) != 2 {
-		t.Errorf("without new reads: got %+v, %d samples", got, len(r.samples))
+		t.Errorf("without new reads: got %+v, %d samples; want nothing but the source, 2 samples", got, len(r.samples))
 	}
 }
 
@@ -254,7 +254,7 @@ func TestConsoleOverview_NamesFailedDependency(t *testing.T) {
 	down := func() (names []string) {
 		all := f.deps.Overview.Dependencies(t.Context())
 		if !slices.IsSortedFunc(all, func(a, b console.Dependency) int { return strings.Compare(a.Name, b.Name) }) || len(all) != 3 {
-			t.Fatalf("got %+v", all)
+			t.Fatalf("dependencies: got %+v, want 3, sorted by name", all)
 		}
 		for _, d := range all {
 			if d.Error != "" {
@@ -285,7 +285,7 @@ func TestConsoleOverview_ShowsLanes(t *testing.T) {
 		return reflect.DeepEqual(got, want) && lain > 0
 	})
 	if got := f.deps.Overview.Lanes("other"); !reflect.DeepEqual(got, []console.LaneLag{{Lane: schemas.High}, {Lane: schemas.Low}}) {
-		t.Errorf("unknown source: got %+v", got)
+		t.Errorf("unknown source: got %+v, want empty lanes HIGH and LOW", got)
 	}
 }
 
@@ -293,16 +293,16 @@ func TestConsoleLimits_ReadAndChange(t *testing.T) {
 	f := newConsoleFixture(t, nil)
 	v, err := f.deps.Limits.View(t.Context(), builtInSource)
 	if err != nil || v.Source != builtInSource || v.State != "unused" {
-		t.Errorf("got %+v, %v", v, err)
+		t.Errorf("got %+v, %v, want source %s, unused", v, err, builtInSource)
 	}
 	if _, err := f.deps.Limits.View(t.Context(), "other"); problemOf(err) != http.StatusNotFound {
-		t.Errorf("another source: %v", err)
+		t.Errorf("another source: got %v, want status 404", err)
 	}
 	if s, err := f.deps.Limits.Stop(t.Context(), settings.ChangeRequest{Source: builtInSource, Actor: "key:1"}); err != nil || !s.Stopped {
-		t.Errorf("got %+v, %v", s, err)
+		t.Errorf("stop: got %+v, %v, want stopped", s, err)
 	}
 	if all, err := f.deps.Limits.Audit(t.Context(), 10); err != nil || len(all) != 1 || all[0].Actor != "key:1" {
-		t.Errorf("got %+v, %v", all, err)
+		t.Errorf("audit: got %+v, %v, want 1 entry of key:1", all, err)
 	}
 }
 
@@ -322,7 +322,7 @@ func (buggy) Statuses(context.Context, []schemas.Entity) ([]store.Status, error)
 func TestEntityReader_RecoversPanic(t *testing.T) {
 	f := newConsoleFixture(t, func(p *parts) { p.store = buggy{p.store.(*sqlite.Store)} })
 	if _, err := f.deps.Entities.Entity(t.Context(), testEntity("a"), anybody); err == nil || !strings.Contains(err.Error(), "panic") {
-		t.Error(err)
+		t.Errorf("got %v, want an error that contains %q", err, "panic")
 	}
 }
 
@@ -330,7 +330,7 @@ func TestAgeHistogram_ToleratesMissingBuckets(t *testing.T) {
 	a := ageHistogram{buckets: map[ageBucket]int64{}}
 	a.add(&dto.Histogram{SampleCount: new(uint64(3)), Schema: new(int32(3)), PositiveSpan: []*dto.BucketSpan{{Offset: new(int32(1)), Length: new(uint32(5))}}, PositiveDelta: []int64{3}})
 	if base := math.Exp2(1. / 8); len(a.buckets) != 1 || a.buckets[ageBucket{1, base}] != 3 {
-		t.Errorf("got %+v", a)
+		t.Errorf("buckets: got %+v, want only 3 in bucket 1 of base %v", a, base)
 	}
 }
 
@@ -339,7 +339,7 @@ func TestLimiterNow_LeavesTimeForRedis(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), eventTimeout)
 	defer cancel()
 	if v, err := f.deps.Limits.View(ctx, builtInSource); err != nil || v.State != "unused" {
-		t.Errorf("got %+v, %v", v, err)
+		t.Errorf("got %+v, %v, want unused", v, err)
 	}
 }
 
@@ -357,16 +357,16 @@ func TestConsole_FollowsConfiguredMode(t *testing.T) {
 			w := f.ask(http.MethodGet, path)
 			switch {
 			case word == consoleOff && (w.Code != http.StatusNotFound || w.Header().Get("Content-Type") != problem.ContentType):
-				t.Errorf("%s, %s: %d %s", word, path, w.Code, w.Body)
+				t.Errorf("%s, %s: got %d %q %s, want 404 %q", word, path, w.Code, w.Header().Get("Content-Type"), w.Body, problem.ContentType)
 			case word != consoleOff && (w.Code != http.StatusOK || !strings.Contains(w.Body.String(), builtInSource)):
-				t.Errorf("%s, %s: %d %s", word, path, w.Code, w.Body)
+				t.Errorf("%s, %s: got %d %s, want 200, a text that contains %q", word, path, w.Code, w.Body, builtInSource)
 			}
 		}
 		if f.deps.ReadOnly != (word == consoleReadOnly) {
-			t.Errorf("%s: read-only: got %v", word, f.deps.ReadOnly)
+			t.Errorf("%s: read-only: got %v, want %v", word, f.deps.ReadOnly, word == consoleReadOnly)
 		}
 		if !slices.Equal(f.deps.Sources, []string{builtInSource}) || !reflect.DeepEqual(f.deps.Facets, map[string][]string{builtInSource: {"character"}}) || f.deps.Guard.AuthRequired() {
-			t.Errorf("got %+v", f.deps)
+			t.Errorf("got %+v, want source %s with facet character, no authentication", f.deps, builtInSource)
 		}
 	}
 }
@@ -377,6 +377,6 @@ func TestConsole_CrossSiteLinkShowsLandingPage(t *testing.T) {
 	r.Header.Set("Sec-Fetch-Site", "cross-site")
 	w := httptest.NewRecorder()
 	if f.server.ServeHTTP(w, r); w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), `<a href="/console/settings">Continue to the page</a>`) {
-		t.Errorf("got %d %s", w.Code, w.Body)
+		t.Errorf("got %d %s, want 403, a text that contains %s", w.Code, w.Body, `<a href="/console/settings">Continue to the page</a>`)
 	}
 }

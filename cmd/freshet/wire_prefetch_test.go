@@ -168,7 +168,7 @@ func TestWithPrefetch_RefusesWhatTheConfigurationWould(t *testing.T) {
 		t.Errorf("as configured: got %+v, %v, want warm every 6h", p, err)
 	}
 	if c.Prefetch.Facets["character"].Tiers.Hot.Every != time.Hour {
-		t.Error("the configuration was modified")
+		t.Errorf("configured interval of tier hot: got %v, want 1h", c.Prefetch.Facets["character"].Tiers.Hot.Every)
 	}
 }
 

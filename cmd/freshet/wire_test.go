@@ -36,7 +36,7 @@ func TestWorker_WaitsForRedisAtStart(t *testing.T) {
 	<-said.seen
 	select {
 	case err := <-answered:
-		t.Fatalf("worker started without Redis: %v", err)
+		t.Fatalf("worker without Redis: got %v, want it to wait", err)
 	default:
 	}
 	if err := m.StartAddr(address); err != nil {
@@ -48,13 +48,13 @@ func TestWorker_WaitsForRedisAtStart(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(eventTimeout):
-		t.Error("worker did not notice that Redis responds")
+		t.Error("worker: got no notice that Redis responds, want one")
 	}
 
 	stopped, stop := context.WithCancelCause(t.Context())
 	stop(errors.New("SIGTERM"))
 	m.Close()
 	if err := p.waitForRedis(stopped); err != nil {
-		t.Errorf("stop while waiting: got %v", err)
+		t.Errorf("stop while waiting: got %v, want no error", err)
 	}
 }
