@@ -66,17 +66,18 @@ func TestSettings_PatchHoldsChangedFieldsOnly(t *testing.T) {
 		fillRig(r)
 		d := r.open("POST", root+"/settings/nexon", c.form)
 		if d.status != c.status || !strings.Contains(d.header.Get("Location")+d.textByID("main"), c.says) {
-			t.Errorf("%v: %d %s %.300s", c.form, d.status, d.header.Get("Location"), d.textByID("main"))
+			t.Errorf("settings %v: got %d %s %.300s, want %d and a text that contains %q",
+				c.form, d.status, d.header.Get("Location"), d.textByID("main"), c.status, c.says)
 		}
 		if (c.patch != "") != (len(r.patches) == 1) {
-			t.Errorf("%v: %+v", c.form, r.patches)
+			t.Errorf("patches of %v: got %+v, want %q", c.form, r.patches, c.patch)
 			continue
 		}
 		if c.patch != "" {
 			text, err := json.Marshal(r.patches[0])
 			o := r.orders[0]
 			if err != nil || string(text) != c.patch || o.Source != "nexon" || *o.Revision != 7 || o.Note != "tonight" || o.Actor != "unauthenticated@192.0.2.7" {
-				t.Errorf("%s %+v %v", text, o, err)
+				t.Errorf("change: got %s, %+v, %v, want %s of nexon with the revision 7 and the note tonight", text, o, err, c.patch)
 			}
 		}
 	}
@@ -92,19 +93,20 @@ func TestSettings_RejectedFormKeepsItsInput(t *testing.T) {
 		r.actionErr = err
 		d := r.open("POST", root+"/settings/nexon", quotaForm("target.second", "900"))
 		if d.status != want {
-			t.Errorf("%v: %d", err, d.status)
+			t.Errorf("status after %v: got %d, want %d", err, d.status, want)
 		}
 		if want == 503 {
 			continue
 		}
 		if field := d.byID("nexon-target.second"); attr(field, "value") != "900" || attr(d.byID("github-target.second"), "value") != "450" || attr(d.byID("note-nexon"), "value") != "tonight" {
-			t.Errorf("%v: what was typed is gone", err)
+			t.Errorf("form after %v: got the target %q, want 900 for nexon, 450 for github, and the note tonight",
+				err, attr(field, "value"))
 		}
 		if text := strings.ToLower(d.text()); !strings.Contains(text, strings.ToLower(err.Error())) {
-			t.Errorf("%v is not in %s", err, text)
+			t.Errorf("page after %v: got %s, want the error in it", err, text)
 		}
 		if d := r.open("POST", root+"/settings/nexon/stop", url.Values{"note": {"x"}}); d.status != want {
-			t.Errorf("a stop, %v: %d", err, d.status)
+			t.Errorf("status of a stop after %v: got %d, want %d", err, d.status, want)
 		}
 	}
 	r := newRig(t)
@@ -121,10 +123,10 @@ func TestSettings_StopsAndResumesWithNote(t *testing.T) {
 	for i, act := range []string{"stop", "resume"} {
 		d := r.open("POST", root+"/settings/nexon/"+act, url.Values{"note": {" they called "}})
 		if o := r.orders[i]; d.status != 303 || o.Source != "nexon" || o.Note != "they called" || o.Actor != "unauthenticated@192.0.2.7" || o.Revision != nil {
-			t.Errorf("%s: %d %+v", act, d.status, o)
+			t.Errorf("%s: got %d and %+v, want 303, and nexon with the note but no revision", act, d.status, o)
 		}
 		if d := r.get(d.header.Get("Location")); !strings.Contains(d.text(), map[string]string{"stop": "The emergency stop is set. All processes stop calling the source within two seconds", "resume": "The emergency stop is lifted"}[act]) {
-			t.Errorf("%s notice is missing", act)
+			t.Errorf("page after the action %s: got %s, want its notice in it", act, d.text())
 		}
 	}
 	if d := r.open("POST", root+"/settings/nowhere/stop", nil); d.status != 404 || len(r.orders) != 2 {
@@ -152,11 +154,11 @@ func TestPlan_StartsExactlyWhatWasCounted(t *testing.T) {
 		t.Fatalf("got status %d and count %s, want 200 and 12,254", d.status, got)
 	}
 	if !strings.Contains(d.text(), "At that rate the job takes 4 min at least.") || !strings.Contains(d.text(), "Stays open. They have reached the maximum number of replays.") {
-		t.Errorf("the duration or the refusals are missing: %s", d.text())
+		t.Errorf("plan: got %s, want the duration and the refusals in it", d.text())
 	}
 	form := d.formOf(root + "/dlq/start")
 	if got := form.Get("until"); got != testNow.Format(time.RFC3339) || form.Get("handled") != "open" {
-		t.Errorf("%v", form)
+		t.Errorf("plan form: got %v, want open until %s", form, testNow.Format(time.RFC3339))
 	}
 	answer := r.open("POST", root+"/dlq/start", form)
 	if answer.status != 303 || answer.header.Get("Location") != "/console/dlq/jobs/job-1?notice=started" || len(r.ordered) != 1 {
@@ -165,28 +167,29 @@ func TestPlan_StartsExactlyWhatWasCounted(t *testing.T) {
 	o := r.ordered[0]
 	if o.Kind != store.ReplayJob || o.Lane != schemas.High || o.Rate != 50 || o.Max != 100 || o.Note != "a note" || o.Filter.Reason != schemas.Upstream5xx || !o.Filter.Until.Equal(testNow) ||
 		o.Filter.Handled != store.OpenDeadLetters || o.Filter.Source != "nexon" || r.actors[0] != "unauthenticated@192.0.2.7" {
-		t.Errorf("%+v by %v", o, r.actors)
+		t.Errorf("job: got %+v by %v, want the job of the form by unauthenticated@192.0.2.7", o, r.actors)
 	}
 	shown := form.Get("counted")
 	for _, counted := range []string{"", "many", "12253"} {
 		form.Set("counted", counted)
 		if d := r.open("POST", root+"/dlq/start", form); d.status != map[bool]int{true: 409, false: 400}[counted == "12253"] || len(r.ordered) != 1 {
-			t.Errorf("%q were counted: %d %s", counted, d.status, d.text())
+			t.Errorf("start with the count %q: got %d and %d jobs, want 409 for 12253, else 400, and 1 job: %s",
+				counted, d.status, len(r.ordered), d.text())
 		}
 	}
 	form.Set("counted", shown)
 	form.Del("until")
 	if d := r.open("POST", root+"/dlq/start", form); d.status != 400 || len(r.ordered) != 1 || !strings.Contains(d.text(), "make a dry run first") {
-		t.Errorf("%d: what nobody counted is replayed", d.status)
+		t.Errorf("start without a dry run: got %d and %d jobs, want 400 and 1: %s", d.status, len(r.ordered), d.text())
 	}
 	purge := r.get(root + "/dlq/plan?source=nexon&kind=PURGE&until=2026-01-27T10:00:00Z")
 	if form := purge.formOf(root + "/dlq/start"); form.Get("until") != "2026-01-27T10:00:00Z" || form.Get("kind") != "PURGE" || purge.byID("safe-to-replay") != nil {
-		t.Errorf("%v", form)
+		t.Errorf("purge form: got %v, want PURGE until 2026-01-27T10:00:00Z, and no verdict", form)
 	}
 	r.planned = dlq.Plan{Total: 2, IfReadable: 2, Routes: []dlq.Route{{Reason: schemas.UnknownMajor, Count: 2, Topic: "nexon.update-priority-low", IfReadable: true}}}
 	old := r.get(root + "/dlq/plan?source=nexon&kind=REPLAY&lane=LOW")
 	if form := old.formOf(root + "/dlq/start"); form.Get("kind") != "REPLAY" || !strings.Contains(old.text(), "low, if this release can read them") {
-		t.Errorf("what a newer release may read can't be replayed: %v, %s", form, old.text())
+		t.Errorf("plan of UNKNOWN_MAJOR: got %v and %s, want REPLAY and the condition of its route", form, old.text())
 	}
 	if strings.Contains(old.text(), "none of them would be replayed") {
 		t.Error("dead letters that are perhaps readable are shown as staying open")
@@ -194,7 +197,7 @@ func TestPlan_StartsExactlyWhatWasCounted(t *testing.T) {
 	form = old.formOf(root + "/dlq/start")
 	r.planned.Total, r.planned.IfReadable = 3, 3
 	if d := r.open("POST", root+"/dlq/start", form); d.status != 409 || form.Get("counted") != "2" {
-		t.Errorf("of %s that were shown 3 are replayed: %d", form.Get("counted"), d.status)
+		t.Errorf("start of a changed plan: got %d and the count %s, want 409 and 2", d.status, form.Get("counted"))
 	}
 	r.planned = dlq.Plan{}
 	if d := r.get(root + "/dlq/plan?source=nexon&kind=REPLAY&lane=LOW"); d.offeredActions() != 0 {
@@ -213,10 +216,10 @@ func TestJob_StopsAndResumes(t *testing.T) {
 	for i, act := range []string{"stop", "resume"} {
 		d := r.open("POST", root+"/dlq/jobs/"+id+"/"+act, nil)
 		if want := []store.JobState{store.JobStopped, store.JobRunning}[i]; d.status != 303 || r.switched[i] != want {
-			t.Errorf("%s: %d %v", act, d.status, r.switched)
+			t.Errorf("%s: got %d and the states %v, want 303 and %v", act, d.status, r.switched, want)
 		}
 		if d := r.get(d.header.Get("Location")); d.byID("job-progress") == nil || d.textByID("job-progress") != "4,112 of 12,254 replayed, 16 stay open" {
-			t.Errorf("the progress is missing: %s", d.text())
+			t.Errorf("job-progress: got %s, want 4,112 of 12,254 replayed, 16 stay open", d.text())
 		}
 	}
 	r.readErr = store.ErrJobNotFound
@@ -236,11 +239,11 @@ func TestRefresh_EnqueuesAndReports(t *testing.T) {
 	form := r.get(root + "/lookup?facet=nexon/character&key=a%2Fb+%26%23x").formOf(root + "/lookup")
 	d := r.open("POST", root+"/lookup", form)
 	if want := (schemas.Entity{Source: "nexon", Facet: "character", Key: "a/b &#x"}); d.status != 200 || len(r.refreshed) != 1 || r.refreshed[0] != want || d.textByID("refresh-result") != r.message {
-		t.Errorf("%d %+v %s", d.status, r.refreshed, d.textByID("refresh-result"))
+		t.Errorf("refresh: got %d %+v %q, want 200 %+v %q", d.status, r.refreshed, d.textByID("refresh-result"), want, r.message)
 	}
 	r.keyError = errors.New("it does not match")
 	if d := r.open("POST", root+"/lookup", form); d.status != 400 || len(r.refreshed) != 1 || !strings.Contains(d.text(), "Invalid entity: it does not match.") {
-		t.Errorf("%d", d.status)
+		t.Errorf("refresh of an invalid key: got %d and %d refreshes, want 400 and 1: %s", d.status, len(r.refreshed), d.text())
 	}
 	r.keyError, r.readErr = nil, errBroken
 	if d := r.open("POST", root+"/lookup", form); d.status != 503 {
@@ -287,14 +290,14 @@ func TestOverview_ListsWorstProblemFirst(t *testing.T) {
 		"github: 1 scope has an open circuit breaker: credential of token-c until 12:02:00.", "github: 1 scope is exhausted: core of token-b until 12:12.", "nexon: the lag of its LOW lane is unknown.", "nexon: 12,268 dead letters of the last 24 h are open.",
 	} {
 		if at := strings.Index(text, want); at <= last {
-			t.Errorf("%q stands at %d, behind %d", want, at, last)
+			t.Errorf("position of %q: got %d, want more than %d", want, at, last)
 		} else {
 			last = at
 		}
 	}
 	for state, tone := range map[string]string{"flowing": "ok", "unused": "ok", "stopped": "bad", "breaker-open": "bad", "backing-off": "warn", "ramping": "warn"} {
 		if got := limiterState(&limiter.View{State: state}); got.Tone != tone {
-			t.Errorf("%s is %s", state, got.Tone)
+			t.Errorf("tone of %s: got %s, want %s", state, got.Tone, tone)
 		}
 	}
 }

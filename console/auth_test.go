@@ -51,7 +51,7 @@ func TestAuthorize_Matrix(t *testing.T) {
 			r.loginRequired = true
 			for _, path := range paths {
 				if d := r.get(root+path, "Authorization", "Bearer "+c.token); d.status != c.look {
-					t.Errorf("%q gets %s: %d", c.token, path, d.status)
+					t.Errorf("GET %q with the token %q: got %d, want %d", path, c.token, d.status, c.look)
 				}
 			}
 			for path, form := range posts {
@@ -64,10 +64,11 @@ func TestAuthorize_Matrix(t *testing.T) {
 				}
 				d := r.open("POST", root+path, form, "Authorization", "Bearer "+c.token)
 				if d.status != want || (r.actionsDone() > before) != (want < 400) {
-					t.Errorf("%q, read-only %v, POST %s: got %d %s", c.token, locked, path, d.status, d.textByID("rejected"))
+					t.Errorf("POST %s with %q, read-only %v: got %d %s, want %d, and an action only below 400",
+						path, c.token, locked, d.status, d.textByID("rejected"), want)
 				}
 				if d.status == 403 && d.textByID("rejected") == "" {
-					t.Errorf("%s does not say why", path)
+					t.Errorf("reason of the 403 of %s: got none, want one", path)
 				}
 				if d.status != 303 {
 					d.wellFormed(t, path)
@@ -100,14 +101,14 @@ func TestPages_OfferOnlyPermittedActions(t *testing.T) {
 			fillRig(r)
 		}
 		if n := locked.get(root + path).offeredActions(); n != 0 {
-			t.Errorf("%s, read-only, offers %d acts", path, n)
+			t.Errorf("actions on %q, read-only: got %d, want none", path, n)
 		}
 		if n := inspector.get(root+path, "Authorization", "Bearer inspect").offeredActions(); n != 0 {
-			t.Errorf("%s offers an inspector %d acts", path, n)
+			t.Errorf("actions on %q for an inspector: got %d, want none", path, n)
 		}
 		acts := strings.HasPrefix(path, "/lookup") || strings.Contains(path, "/plan") || strings.Contains(path, "/jobs/") || path == "/settings" || path == ""
 		if n := open.get(root + path).offeredActions(); (n > 0) != acts {
-			t.Errorf("%s offers %d acts", path, n)
+			t.Errorf("actions on %q: got %d, want some: %v", path, n, acts)
 		}
 	}
 	if d := newRig(t, readOnly).get(root); !strings.Contains(d.text(), "read-only") {
@@ -121,16 +122,17 @@ func TestConsole_RejectsCrossSiteRequests(t *testing.T) {
 		fillRig(r)
 		for path, form := range posts {
 			if d := r.open("POST", root+path, form, headers...); d.status != 403 || r.actionsDone() > 0 {
-				t.Errorf("%v to %s: %d", headers, path, d.status)
+				t.Errorf("POST %s with %v: got %d and %d actions, want 403 and none", path, headers, d.status, r.actionsDone())
 			}
 		}
 		r.loginRequired = true
 		if answer := r.do("POST", root+"/login", url.Values{"token": {"admin"}}, headers...); answer.status != 403 || len(answer.cookies) > 0 {
-			t.Errorf("%v logs in: %d", headers, answer.status)
+			t.Errorf("login with %v: got %d and %d cookies, want 403 and none", headers, answer.status, len(answer.cookies))
 		}
 	}
 	if d := newRig(t).get("http://evil.example/console"); d.status != http.StatusMisdirectedRequest || !strings.Contains(d.textByID("rejected"), "By this name") {
-		t.Errorf("by a strange name: %d %s", d.status, d.text())
+		t.Errorf("request by a strange name: got %d %s, want %d and a text that contains %q",
+			d.status, d.text(), http.StatusMisdirectedRequest, "By this name")
 	}
 }
 
@@ -157,7 +159,7 @@ func TestLogin_LastsUntilLogout(t *testing.T) {
 	}
 	for token, want := range map[string]int{"": 401, "wrong": 401, "read": 403, strings.Repeat("x", 3000): 401} {
 		if answer := in(token, ""); answer.status != want || len(answer.cookies) > 0 {
-			t.Errorf("%.20q: %d, %v", token, answer.status, answer.cookies)
+			t.Errorf("login with %.20q: got %d and the cookies %v, want %d and none", token, answer.status, answer.cookies, want)
 		}
 	}
 	for _, c := range []struct {
@@ -179,29 +181,29 @@ func TestLogin_LastsUntilLogout(t *testing.T) {
 		answer := in(`inspect,"; é`, c.to, headers...)
 		cookies := answer.cookies
 		if answer.status != 303 || answer.header.Get("Location") != c.want || len(cookies) != 1 {
-			t.Fatalf("%+v: %d %v", c, answer.status, answer.header)
+			t.Fatalf("login %+v: got %d %v and %d cookies, want 303 to %s and 1", c, answer.status, answer.header, len(cookies), c.want)
 		}
 		k := cookies[0]
 		if !k.HttpOnly || k.SameSite != http.SameSiteStrictMode || k.Secure != c.secure || strings.Contains(k.Value, "inspect") {
-			t.Errorf("%+v: %s", c, k)
+			t.Errorf("cookie of %+v: got %s, want HttpOnly, SameSite=Strict, Secure %v and no token in it", c, k, c.secure)
 		}
 		d := r.get(root, "Cookie", k.Name+"="+k.Value)
 		if d.status != 200 || !strings.Contains(d.text(), `key:1 inspect,"; é`) || !strings.Contains(d.text(), "Log out") {
-			t.Errorf("the cookie is not taken: %d", d.status)
+			t.Errorf("page with the cookie: got %d %s, want 200, the name of the client and Log out", d.status, d.text())
 		}
 		// If the bearer token is invalid, the request must be redirected to the login page, even if
 		// the cookie is valid.
 		if d := r.get(root, "Cookie", k.Name+"="+k.Value, "Authorization", "Bearer wrong"); d.status != 303 {
-			t.Errorf("a cookie stands in for a token: %d", d.status)
+			t.Errorf("cookie with an invalid token: got %d, want 303", d.status)
 		}
 	}
 	out := r.do("POST", root+"/logout", url.Values{})
 	if k := out.cookies; out.status != 303 || len(k) != 1 || k[0].MaxAge >= 0 || k[0].Path != "/console" {
-		t.Errorf("%d %v", out.status, k)
+		t.Errorf("logout: got %d and the cookies %v, want 303 and one expired cookie of /console", out.status, k)
 	}
 	r.loginRequired = false
 	if answer := r.do("GET", root+"/login?to=/console/queues", nil); answer.status != 303 || answer.header.Get("Location") != "/console/queues" {
-		t.Errorf("nobody is asked, and yet there is a login: %d", answer.status)
+		t.Errorf("login without need: got %d to %q, want 303 to /console/queues", answer.status, answer.header.Get("Location"))
 	}
 }
 
@@ -214,7 +216,7 @@ func TestCookie_WorksBehindBasicAuthProxy(t *testing.T) {
 	}
 	for header, want := range map[string]int{"Basic b3BzOnB3": 200, "bearer wrong": 303, "Bearer inspect": 200} {
 		if d := r.get(root, "Authorization", header, "Cookie", k[0].Name+"="+k[0].Value); d.status != want {
-			t.Errorf("%s: %d", header, d.status)
+			t.Errorf("status with %s: got %d, want %d", header, d.status, want)
 		}
 	}
 }
@@ -224,12 +226,12 @@ func TestLogin_MissingTokenIsNoFailure(t *testing.T) {
 	r.loginRequired = true
 	for _, headers := range [][]string{nil, {"Authorization", "Basic b3BzOnB3"}, {"Cookie", cookieName + "=!"}} {
 		if d := r.get(root, headers...); d.status != 303 || r.identified > 0 {
-			t.Errorf("%v: %d, and the guard was asked %d times", headers, d.status, r.identified)
+			t.Errorf("%v: got %d and %d calls of the guard, want 303 and none", headers, d.status, r.identified)
 		}
 	}
 	r.loginRequired = false // even if no login is required, the guard must check host names and origins
 	if d := r.get(root); d.status != 200 || r.identified != 1 {
-		t.Errorf("%d, and the guard was asked %d times", d.status, r.identified)
+		t.Errorf("no login required: got %d and %d calls of the guard, want 200 and 1", d.status, r.identified)
 	}
 }
 
@@ -239,10 +241,11 @@ func TestCrossSiteLink_OffersToContinue(t *testing.T) {
 	const path = root + "/dlq?source=nexon&key=a%26b"
 	d := r.get(path, "Sec-Fetch-Site", "cross-site")
 	if d.wellFormed(t, "rejected"); d.status != 403 || d.linksTo(path) != 1 || len(r.filters) > 0 {
-		t.Errorf("%d: %s", d.status, d.text())
+		t.Errorf("cross-site page: got %d, %d links to it and the filters %+v, want 403, 1 and none: %s",
+			d.status, d.linksTo(path), r.filters, d.text())
 	}
 	if d := r.get(root+"/live", "Sec-Fetch-Site", "cross-site"); d.status != 403 || d.linksTo(root+"/live") > 0 {
-		t.Errorf("a stream: %d", d.status)
+		t.Errorf("cross-site stream: got %d and %d links to it, want 403 and none", d.status, d.linksTo(root+"/live"))
 	}
 	if d := r.get(root + "/nowhere"); d.linksTo(root+"/nowhere") > 0 {
 		t.Error("the error page links to itself")
@@ -256,12 +259,13 @@ func TestCookie_ExpiresWithTokenOrAfter12h(t *testing.T) {
 		r.expires = expires
 		answer := r.do("POST", root+"/login", url.Values{"token": {"inspect"}, "to": {root + "/dlq?source=nexon"}})
 		if k := answer.cookies; len(k) != 1 || k[0].MaxAge != want || answer.header.Get("Location") != root+"/dlq?source=nexon" {
-			t.Errorf("a token that ends at %v: %v", expires, k)
+			t.Errorf("login with a token that ends at %v: got %v to %q, want one cookie with MaxAge %d, to the page",
+				expires, k, answer.header.Get("Location"), want)
 		}
 	}
 	answer := r.do("POST", root+"/login", url.Values{"token": {"admin"}, "to": {root + "/dlq?source=nexon"}})
 	if d := r.get(answer.header.Get("Location"), "Authorization", "Bearer admin"); !strings.Contains(d.text(), "An API key with the scope admin identifies you") {
-		t.Errorf("nobody warns of the admin token: %s", d.text())
+		t.Errorf("page for the admin token: got %s, want a warning in it", d.text())
 	}
 	if text := r.get(root + "/login").text(); !strings.Contains(text, "for 12 hours at most") {
 		t.Errorf("got %s, want %q in it", text, "for 12 hours at most")
@@ -275,7 +279,7 @@ func TestContent_ShownOnlyWithPermission(t *testing.T) {
 	for token, want := range map[string]bool{"inspect": false, "inspect,see:other": false, "inspect,see:partner": true, "admin": true} {
 		d := r.get(root+"/lookup?facet=nexon/character&key=a", "Authorization", "Bearer "+token)
 		if got := strings.Contains(d.text(), "item_equipment"); d.status != 200 || got != want {
-			t.Errorf("%s: %d, content %v", token, d.status, got)
+			t.Errorf("%s: got %d and content %v, want 200 and %v", token, d.status, got, want)
 		}
 	}
 	for token, want := range map[string]bool{"inspect": false, "admin": true} {

@@ -60,7 +60,7 @@ func TestBlockers_AreNamed(t *testing.T) {
 				got = append(got, h.Message)
 			}
 			if strings.Join(got, " + ") != want {
-				t.Errorf("%s: %q\nwanted\n%q", lane, got, want)
+				t.Errorf("%s: got %q\nwant\n%q", lane, got, want)
 			}
 		}
 	}
@@ -84,7 +84,7 @@ func TestBlockers_ExhaustedBudgetsAndOpenBreakers(t *testing.T) {
 		"warn nexon: 9 records wait in its LOW lane, and no worker has worked on any for 1 min: " + share + ".",
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("%q\nwanted\n%q", got, want)
+		t.Errorf("got %q\nwant\n%q", got, want)
 	}
 
 	e := Entity{Entity: schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}, Request: RequestState{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}}
@@ -92,7 +92,7 @@ func TestBlockers_ExhaustedBudgetsAndOpenBreakers(t *testing.T) {
 		e.Request.Lane = lane
 		why := whyStale(e, surroundings{limits: v}, testNow)
 		if strings.Contains(why, "Its lane: "+share+". Its lane: the oldest request of the LOW lane has waited 1 min for day.") != text || !strings.Contains(why, "It may need a scope of nexon that is blocked: 1 scope has an open circuit breaker: endpoint of read.") {
-			t.Errorf("%q: %s", lane, why)
+			t.Errorf("lane %q: got %s, want the blocked scope in it, and the share of LOW: %v", lane, why, text)
 		}
 	}
 }
@@ -106,16 +106,18 @@ func TestChart_ShowsAllowedRate(t *testing.T) {
 		0:   {State: "stopped", RampRatio: 1},
 	} {
 		v.Policies = []limiter.PolicyView{second}
-		if p := pointOf(testNow, &sourceSample{Limits: &v}); p.Limit == nil || *p.Limit != want {
-			t.Errorf("%s: %v, wanted %v", v.State, p.Limit, want)
+		if p := pointOf(testNow, &sourceSample{Limits: &v}); p.Limit == nil {
+			t.Errorf("limit while %s: got none, want %v", v.State, want)
+		} else if *p.Limit != want {
+			t.Errorf("limit while %s: got %v, want %v", v.State, *p.Limit, want)
 		}
 		v.Policies = append(v.Policies, gone)
 		if p := pointOf(testNow, &sourceSample{Limits: &v}); *p.Limit != 0 {
-			t.Errorf("%s, and the day is used up: %v", v.State, *p.Limit)
+			t.Errorf("limit while %s and the day is used up: got %v, want 0", v.State, *p.Limit)
 		}
 	}
 	if p := pointOf(testNow, &sourceSample{Limits: &limiter.View{State: "flowing", RampRatio: 1}}); p.Limit != nil {
-		t.Errorf("without a policy: %v", *p.Limit)
+		t.Errorf("limit without a policy: got %v, want none", *p.Limit)
 	}
 }
 
@@ -130,10 +132,10 @@ func TestBlockers_LowYieldsToHigh(t *testing.T) {
 		{testLane(schemas.High, 1_000, time.Minute), "", toneBad},
 	} {
 		if why, tone := stallReason(v, []LaneLag{c.high, low}, low, testNow); why != c.why || tone != c.tone {
-			t.Errorf("%q, %s", why, tone)
+			t.Errorf("stall beside %+v: got %q, %s, want %q, %s", c.high, why, tone, c.why, c.tone)
 		}
 	}
 	if why, tone := stallReason(v, []LaneLag{stalledLane(schemas.High, 7_000, time.Minute)}, stalledLane(schemas.High, 7_000, time.Minute), testNow); why != "" || tone != toneBad {
-		t.Errorf("HIGH stands for itself: %q, %s", why, tone)
+		t.Errorf("stall of HIGH: got %q, %s, want none, %s", why, tone, toneBad)
 	}
 }

@@ -17,14 +17,14 @@ func TestDLQ_UnreadablePartHidesNoOther(t *testing.T) {
 	d := r.get(root + "/dlq?source=nexon")
 	d.wellFormed(t, "dlq")
 	if d.status != 200 || d.linksTo(root+"/dlq/jobs/"+r.jobs[0].ID) == 0 || d.linksTo(root+"/dlq/nexon/0/120") == 0 {
-		t.Errorf("%d: %s", d.status, d.text())
+		t.Errorf("page: got %d %s, want 200 and links to the job and to the dead letter", d.status, d.text())
 	}
 	if n := strings.Count(d.text(), "This could not be read in time"); n != 3 || strings.Contains(d.text(), "No dead letters since") || d.byID("safe-to-replay") != nil {
 		t.Errorf("unreadable parts: got %d, want 3: %s", n, d.text())
 	}
 	r.readErr = errBroken
 	if d := withNewConsole(r).get(root + "/dlq?source=nexon"); d.status != 503 {
-		t.Errorf("nothing can be read: %d", d.status)
+		t.Errorf("status of an unreadable page: got %d, want 503", d.status)
 	}
 }
 
@@ -33,7 +33,7 @@ func TestDeadLetter_ReportsReadError(t *testing.T) {
 		r := newRig(t)
 		r.readErr = err
 		if d := r.get(root + "/dlq/nexon/3/120"); d.status != want {
-			t.Errorf("%v: %d %s", err, d.status, d.textByID("rejected"))
+			t.Errorf("status after %v: got %d %s, want %d", err, d.status, d.textByID("rejected"), want)
 		}
 	}
 }
@@ -71,7 +71,7 @@ func TestDLQ_TruncatedCountSaysAtLeast(t *testing.T) {
 	}
 	d := r.get(root + "/dlq?source=nexon")
 	if got := d.text(); !strings.Contains(got, "The 50 most frequent of 1,000 groups or more.") || !strings.Contains(got, "At least 2,000 dead letters") {
-		t.Errorf("%.600s", got)
+		t.Errorf("page: got %.600s, want the 50 most frequent groups and at least 2,000 dead letters", got)
 	}
 }
 
@@ -87,7 +87,7 @@ func TestDLQ_FilterAcceptsListedKey(t *testing.T) {
 		r := newRig(t)
 		r.get(root + "/dlq?source=nexon&" + query)
 		if len(r.filters) == 0 {
-			t.Fatalf("%s: nothing was listed", query)
+			t.Fatalf("reads of dead letters with %s: got none, want some", query)
 		}
 		if got := r.filters[0]; got.Facet != want.Facet || got.Key != want.Key {
 			t.Errorf("%s: got facet %q and key %q, want %q and %q", query, got.Facet, got.Key, want.Facet, want.Key)

@@ -47,7 +47,7 @@ func TestBudgetMessage(t *testing.T) {
 	} {
 		got := budgetMessage("nexon", c.view, c.rates, testNow)
 		if !strings.HasSuffix(got, c.want) || strings.HasPrefix(c.want, "nexon") && got != c.want {
-			t.Errorf("%s\nwanted\n%s", got, c.want)
+			t.Errorf("got\n%s\nwant\n%s", got, c.want)
 		}
 	}
 }
@@ -113,7 +113,7 @@ func TestWhyStale(t *testing.T) {
 	} {
 		a := surroundings{limits: &limiter.View{State: "flowing"}, lanes: []LaneLag{testLane(schemas.High, 0, 0), testLane(schemas.Low, 900, 7*time.Minute)}}
 		if got := whyStale(c.entity, a, testNow); !strings.HasPrefix(got, c.want) {
-			t.Errorf("%s\nwanted\n%s", got, c.want)
+			t.Errorf("got\n%s\nwant\n%s", got, c.want)
 		}
 	}
 	stopped := whyStale(stored(3*time.Hour), surroundings{limits: &limiter.View{State: "stopped"}}, testNow)
@@ -147,10 +147,11 @@ func TestExplainReason_CoversEveryReason(t *testing.T) {
 	}
 	for _, r := range schemas.DeadLetterReasons {
 		if !strings.Contains(string(faults), "\n| `"+string(r)+"` | ") {
-			t.Errorf("docs/faults.md does not say what %s means", r)
+			t.Errorf("docs/faults.md: got no row for %s, want one", r)
 		}
 		if m := explanations[r]; m.text == "" || m.transient == (m.fix != "") || explainReason(r) != m.text {
-			t.Errorf("%s: %+v", r, m)
+			t.Errorf("explanation of %s: got %+v and the text %q, want the same text, and either transient or a fix",
+				r, m, explainReason(r))
 		}
 	}
 	if explainReason("X") != "A reason that this release does not know." {
@@ -167,7 +168,7 @@ func TestFormat_TimesAndNumbers(t *testing.T) {
 		"9.9": formatRate(9.94), "10": formatRate(9.96), "0": formatRate(0), "< 0.1 %": formatPercent(1, 10_000), "100 %": formatPercent(3, 3), "> 99.9 %": formatPercent(99_999, 100_000), "": formatPercent(0, 0), "33.3 %": formatPercent(1, 3),
 	} {
 		if got != want {
-			t.Errorf("%q, wanted %q", got, want)
+			t.Errorf("formatted value: got %q, want %q", got, want)
 		}
 	}
 }
@@ -175,9 +176,9 @@ func TestFormat_TimesAndNumbers(t *testing.T) {
 func TestDisplayText_CutsAndNeutralizes(t *testing.T) {
 	got := displayText("a\u202eb\x00c\u2066\xffé\n"+strings.Repeat("ä", 400), 300)
 	if !strings.HasPrefix(got, "a\uFFFDb\uFFFDc\uFFFD\uFFFDé\n") || len(got) > 320 || !strings.HasSuffix(got, "ä …") {
-		t.Errorf("%q", got)
+		t.Errorf("long text: got %q, want at most 320 bytes, unsafe characters replaced, and an ellipsis at the end", got)
 	}
 	if slices.Contains([]rune(displayText("🙂🙂", 5)), '\uFFFD') || displayText("abc", 3) != "abc" {
-		t.Errorf("%q", displayText("🙂🙂", 5))
+		t.Errorf("short texts: got %q and %q, want no broken character, and abc", displayText("🙂🙂", 5), displayText("abc", 3))
 	}
 }

@@ -27,11 +27,11 @@ func TestLanes_ShowsStalledLane(t *testing.T) {
 	} {
 		of := &sourceSample{Lanes: []LaneLag{c.lane}, Limits: &limiter.View{State: "flowing", Processes: c.processes}}
 		if got := laneRows(of)[0][4]; got.Text != c.wait || got.Tone != c.tone {
-			t.Errorf("%+v is shown as %q in %q", c.lane, got.Text, got.Tone)
+			t.Errorf("lane %+v: got %q in %q, want %q in %q", c.lane, got.Text, got.Tone, c.wait, c.tone)
 		}
 		of.Limits = nil // the lag must be shown in the same tone if the limiter can't be read
 		if got := laneRows(of)[0][4]; got.Tone != c.tone {
-			t.Errorf("%+v without the limiter is shown as %q in %q", c.lane, got.Text, got.Tone)
+			t.Errorf("lane %+v without the limiter: got %q in %q, want it in %q", c.lane, got.Text, got.Tone, c.tone)
 		}
 		of.Limits = &limiter.View{State: "flowing", Processes: c.processes}
 		f := liveStatus{Items: map[string]statusItem{}, Rows: map[string][][]statusItem{}}
@@ -40,11 +40,11 @@ func TestLanes_ShowsStalledLane(t *testing.T) {
 		for _, row := range f.Rows["problems"] {
 			got += row[0].Text
 			if row[0].Tone != c.tone {
-				t.Errorf("%s is %s", row[0].Text, row[0].Tone)
+				t.Errorf("tone of %s: got %s, want %s", row[0].Text, row[0].Tone, c.tone)
 			}
 		}
 		if got != c.wrong {
-			t.Errorf("%q\nwanted\n%q", got, c.wrong)
+			t.Errorf("got %q\nwant\n%q", got, c.wrong)
 		}
 	}
 }
@@ -60,7 +60,7 @@ func TestWhyStale_NamesStalledLane(t *testing.T) {
 		{LaneLag{Lane: schemas.Low}, "A request waits in the LOW lane."},
 	} {
 		if got := whyStale(e, surroundings{lanes: []LaneLag{c.lane}}, testNow); !strings.Contains(got, c.want) {
-			t.Errorf("%s\nwanted\n%s", got, c.want)
+			t.Errorf("got %s\nwant\n%s", got, c.want)
 		}
 	}
 }

@@ -82,7 +82,7 @@ func until(t *testing.T, what string, holds func() bool) {
 		select {
 		case <-tick.C:
 		case <-limit:
-			t.Fatalf("in vain: %s", what)
+			t.Fatalf("wait: got a timeout, want %s", what)
 		}
 	}
 }
@@ -98,20 +98,20 @@ func TestLive_OneSamplerServesAllViewers(t *testing.T) {
 	url := r.serve()
 	one, two := follow(t, url+"/live?charts=1"), follow(t, url+"/live?source=nexon")
 	if h := one.answer.Header; h.Get("Content-Type") != "text/event-stream" || h.Get("Cache-Control") != "no-store" {
-		t.Errorf("%v", h)
+		t.Errorf("headers: got %v, want text/event-stream and no-store", h)
 	}
 	first, _ := one.next()
 	second, _ := one.next()
 	if !strings.Contains(first.Items["budget.nexon"].Text, " of 450 calls a second") || first.Items["state.github"].Text != "backing-off" || len(first.Rows["policies.nexon"]) != 2 {
-		t.Errorf("%+v", first)
+		t.Errorf("first event: got %+v, want the budget of nexon, github backing-off and 2 policies", first)
 	}
 	// The first event contains the whole chart, later events only new points.
 	if a, b := first.Points["nexon"], second.Points["nexon"]; len(a) < 3 || len(b) < 1 || b[0].T <= a[len(a)-1].T || a[len(a)-1].High == nil {
-		t.Errorf("%d points, then %d", len(a), len(b))
+		t.Errorf("points: got %d, then %d, want at least 3, then at least 1 newer", len(a), len(b))
 	}
 	other, _ := two.next()
 	if _, others := other.Items["budget.github"]; others || len(other.Items["budget.nexon"].Text) == 0 || other.Points != nil {
-		t.Errorf("%+v", other)
+		t.Errorf("event of nexon: got %+v, want its budget, no budget of github and no points", other)
 	}
 	// With two viewers the limiter is still read only once a second for each source.
 	before := r.viewCallCount()
@@ -120,7 +120,7 @@ func TestLive_OneSamplerServesAllViewers(t *testing.T) {
 		two.next()
 	}
 	if n := r.viewCallCount() - before; n > 8 {
-		t.Errorf("%d looks at the limiter in two seconds", n)
+		t.Errorf("limiter reads in two seconds: got %d, want at most 8", n)
 	}
 	one.end()
 	two.end()
@@ -149,7 +149,8 @@ func TestLive_BoundsViewers(t *testing.T) {
 		t.Helper()
 		for _, path := range []string{"/live", "/live/jobs/" + r.jobs[0].ID} {
 			if answer := r.do("GET", root+path, nil); answer.status != 503 || answer.header.Get("Retry-After") == "" {
-				t.Errorf("%s, %s: %d", when, path, answer.status)
+				t.Errorf("%s, %s: got %d and Retry-After %q, want 503 and a time",
+					when, path, answer.status, answer.header.Get("Retry-After"))
 			}
 		}
 	}
@@ -157,7 +158,7 @@ func TestLive_BoundsViewers(t *testing.T) {
 	come := func(name string) {
 		l, ok := r.viewers.acquire(name)
 		if !ok {
-			t.Fatalf("no place for %s", name)
+			t.Fatalf("place for %s: got none, want one", name)
 		}
 		leave = append(leave, l)
 	}
@@ -170,7 +171,7 @@ func TestLive_BoundsViewers(t *testing.T) {
 		l()
 	}
 	if n := r.viewerCount(); n != 0 {
-		t.Errorf("%d places are never given back", n)
+		t.Errorf("viewers after all left: got %d, want 0", n)
 	}
 	for i := range maxViewers {
 		come(strconv.Itoa(i))
@@ -204,11 +205,12 @@ func TestConsole_RateLimitsNonAdmins(t *testing.T) {
 	for i, want := range []int{200, 200, 429, 429} {
 		d := r.get(root+[]string{"/limiter", "/dlq", "", "/live"}[i], "Authorization", "Bearer inspect")
 		if d.status != want || want == 429 && (d.header.Get("Retry-After") != "90" || !strings.Contains(d.textByID("rejected"), "more than they may")) {
-			t.Errorf("%d: %d %v %s", i, d.status, d.header, d.textByID("rejected"))
+			t.Errorf("request %d: got %d %v %s, want %d, and with 429 a Retry-After of 90 and the reason",
+				i, d.status, d.header, d.textByID("rejected"), want)
 		}
 	}
 	if d := r.open("POST", root+"/lookup", posts["/lookup"], "Authorization", "Bearer inspect,refresh"); d.status != 429 || r.actionsDone() > 0 {
-		t.Errorf("a refresh: %d", d.status)
+		t.Errorf("refresh: got %d and %d actions, want 429 and none", d.status, r.actionsDone())
 	}
 	before := len(r.counted)
 	if d := r.get(root+"/limiter", "Authorization", "Bearer admin"); d.status != 200 || len(r.counted) > before {
@@ -219,7 +221,7 @@ func TestConsole_RateLimitsNonAdmins(t *testing.T) {
 func TestLive_AnswersHEADAtOnce(t *testing.T) {
 	r := newRig(t)
 	if answer := r.do("HEAD", root+"/live", nil); answer.status != 200 || answer.header.Get("Content-Type") != "text/event-stream" || answer.body != "" {
-		t.Errorf("%+v", answer)
+		t.Errorf("HEAD: got %+v, want 200, text/event-stream and no body", answer)
 	}
 }
 
@@ -229,7 +231,7 @@ func TestLive_EndsWithItsPermission(t *testing.T) {
 	url := r.serve()
 	for token, want := range map[string]int{"": 401, "wrong": 401, "read": 403, "inspect": 200} {
 		if got := follow(t, url+"/live", "Authorization", "Bearer "+token).answer.StatusCode; got != want {
-			t.Errorf("%q: %d", token, got)
+			t.Errorf("status with the token %q: got %d, want %d", token, got, want)
 		}
 	}
 	l := follow(t, url+"/live", "Authorization", "Bearer inspect")
@@ -253,7 +255,7 @@ func TestLiveJob_StreamsUntilItsEnd(t *testing.T) {
 	url := r.serve() + "/live/jobs/"
 	l := follow(t, url+r.jobs[0].ID)
 	if f, _ := l.next(); f.Items["job.state"].Text != "RUNNING" || f.Items["job.done"].Text != "4,112 of 12,254 replayed, 16 stay open" || *f.Items["job.done"].Percent != 33 || len(f.Rows["refused"]) != 2 {
-		t.Errorf("%+v", f)
+		t.Errorf("first event: got %+v, want RUNNING, 4,112 of 12,254 replayed, 33 percent and 2 refusals", f)
 	}
 	r.mu.Lock()
 	r.jobs[0].State, r.jobs[0].Done, r.jobs[0].Error = store.JobDone, 12_238, "long past"
@@ -263,16 +265,16 @@ func TestLiveJob_StreamsUntilItsEnd(t *testing.T) {
 		last = f
 	}
 	if last.Items["job.state"].Text != "DONE" || last.Items["job.error"].Text != "" || *last.Items["job.done"].Percent != 100 {
-		t.Errorf("%+v", last)
+		t.Errorf("last event: got %+v, want DONE, no error and 100 percent", last)
 	}
 	waits := store.DLQJob{Error: "Kafka does not answer", State: store.JobRunning, Kind: store.PurgeJob}
 	if f := jobStatus(waits, testNow); f.Items["job.error"].Text != "Waiting: Kafka does not answer" || f.Items["job.done"].Text != "0 of 0 purged" {
-		t.Errorf("%+v", f.Items)
+		t.Errorf("items of a waiting job: got %+v, want its error, and 0 of 0 purged", f.Items)
 	}
 	for updated, want := range map[time.Duration]statusItem{2 * time.Second: {Text: "Its last progress was 2 s ago."}, 6 * time.Minute: {Text: "Its last progress was 6 min ago. No process is working on it: check that a query service with this source is running.", Tone: toneWarn}} {
 		waits.UpdatedAt = testNow.Add(-updated)
 		if f := jobStatus(waits, testNow); f.Items["job.last"] != want {
-			t.Errorf("%+v", f.Items["job.last"])
+			t.Errorf("job.last: got %+v, want %+v", f.Items["job.last"], want)
 		}
 	}
 	if got := follow(t, url+"none").answer.StatusCode; got != 404 {
@@ -307,7 +309,7 @@ func TestRate_MeasuresProcessReports(t *testing.T) {
 		{view(14*s, process("a", 12*s, 7, 1)), rates{2, 0, true}},
 	} {
 		if got := r.sampler.rate("nexon", c.view); got != c.want {
-			t.Errorf("%d: %+v, wanted %+v", i, got, c.want)
+			t.Errorf("%d: got %+v, want %+v", i, got, c.want)
 		}
 	}
 }

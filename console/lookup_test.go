@@ -20,7 +20,7 @@ func TestFormatContent_IndentsOnlySmallJSON(t *testing.T) {
 		{large, large[:maxContentShown] + " …"},
 	} {
 		if got := formatContent([]byte(c.content)); got != c.want {
-			t.Errorf("%.80q, wanted %.80q", got, c.want)
+			t.Errorf("content: got %.80q, want %.80q", got, c.want)
 		}
 	}
 }

@@ -38,30 +38,30 @@ func (d document) wellFormed(t *testing.T, where string) {
 	d.each(func(n *html.Node) {
 		for _, a := range n.Attr {
 			if a.Key == "style" || strings.HasPrefix(a.Key, "on") || (a.Key == "href" || a.Key == "src" || a.Key == "action") && !strings.HasPrefix(a.Val, "/console") && !strings.HasPrefix(a.Val, "#") {
-				t.Errorf("%s: <%s %s=%q>", where, n.Data, a.Key, a.Val)
+				t.Errorf("%s: got <%s %s=%q>, want no inline style or handler, and only links to the console", where, n.Data, a.Key, a.Val)
 			}
 		}
 		switch n.Data {
 		case "script":
 			if attr(n, "src") == "" || n.FirstChild != nil {
-				t.Errorf("%s has a script of its own", where)
+				t.Errorf("inline scripts of %s: got one, want none", where)
 			}
 		case "style", "iframe", "object", "base":
-			t.Errorf("%s has a <%s>", where, n.Data)
+			t.Errorf("%s: got a <%s>, want none", where, n.Data)
 		case "h1":
 			headings++
 		case "input", "select", "textarea":
 			if attr(n, "type") != "hidden" && !labelled[attr(n, "id")] {
-				t.Errorf("%s: no label for %s", where, attr(n, "name"))
+				t.Errorf("label for %s on %s: got none, want one", attr(n, "name"), where)
 			}
 		}
 	})
 	if headings != 1 {
-		t.Errorf("%s has %d h1", where, headings)
+		t.Errorf("h1 headings of %s: got %d, want 1", where, headings)
 	}
 	h := d.header
 	if h.Get("Content-Security-Policy") != contentSecurityPolicy || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Referrer-Policy") != "same-origin" || h.Get("Cache-Control") != "no-store" {
-		t.Errorf("%s: %v", where, h)
+		t.Errorf("headers of %s: got %v, want nosniff, same-origin, no-store and the policy %s", where, h, contentSecurityPolicy)
 	}
 }
 
@@ -85,7 +85,7 @@ func TestPages_RenderFullAndEmpty(t *testing.T) {
 				}
 				d := r.get(root + path)
 				if d.status != want {
-					t.Errorf("%s: %d %s", path, d.status, d.textByID("main"))
+					t.Errorf("status of %q: got %d, want %d: %s", path, d.status, want, d.textByID("main"))
 				}
 				d.wellFormed(t, path)
 			}
@@ -105,7 +105,7 @@ func TestPages_ReportUnavailableServices(t *testing.T) {
 	} {
 		d := r.get(root + path)
 		if !strings.Contains(d.text(), want) || strings.Contains(d.text(), errBroken.Error()) {
-			t.Errorf("%s: %s", path, d.text())
+			t.Errorf("%q: got %s, want %q in it, and not %q", path, d.text(), want, errBroken.Error())
 		}
 		d.wellFormed(t, path)
 	}
@@ -115,7 +115,7 @@ func TestPages_AnswerInNamedElements(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	if got := r.get(root + "/lookup?facet=nexon/character&key=3fa8b1c2d4").textByID("why-stale"); got != "Checked 3 h ago, and fresh for 1 h. It is held: its last request failed 2 min ago (UPSTREAM_5XX), and the next retry is at 12:04." {
-		t.Errorf("why-stale: got %q", got)
+		t.Errorf("why-stale: got %q, want checked 3 h ago, failed 2 min ago, and the next retry at 12:04", got)
 	}
 	// A rate needs two samples. This request takes the first one.
 	r.get(root)
@@ -129,15 +129,15 @@ func TestPages_AnswerInNamedElements(t *testing.T) {
 	d := r.get(root + "/dlq?source=nexon")
 	for _, want := range []string{"12,268 dead letters since yesterday 12:00, with 3 causes", "UPSTREAM_5XX", "11,920", "The upstream failed repeatedly for these entities", "OPENAPI00004: Please input valid parameter"} {
 		if got := d.textByID("recent-dead-letters"); !strings.Contains(got, want) {
-			t.Errorf("%q is not in %s", want, got)
+			t.Errorf("recent-dead-letters: got %s, want %q in it", got, want)
 		}
 	}
 	if got := d.textByID("safe-to-replay"); !strings.HasPrefix(got, "No: a replay of nexon is running, with 4,112 of 12,254 done; a new one can start only after it ends or is stopped. the newest one failed 6 min ago; wait") || attr(d.byID("safe-to-replay"), "data-answer") != "No" {
-		t.Errorf("safe-to-replay: got %q", got)
+		t.Errorf("safe-to-replay: got %q, want No because a replay runs, with 4,112 of 12,254 done", got)
 	}
 	for _, want := range []string{"The upstream failed repeatedly for these entities", "9 calls, the last with status 503", "STALE, HIGH lane, correlation id 0198b2c0-4711", "nexon/character/3fa8b1c2d4", "OPENAPI00009"} {
 		if got := r.get(root + "/dlq/nexon/3/120").text(); !strings.Contains(got, want) {
-			t.Errorf("%q is not in %s", want, got)
+			t.Errorf("dead letter: got %s, want %q in it", got, want)
 		}
 	}
 	if got := r.get(root + "/dlq?source=github").textByID("safe-to-replay"); got != "No: no open dead letter matches the filter." {
@@ -176,22 +176,22 @@ func TestPages_EscapeHostileContent(t *testing.T) {
 		d := r.get(root + path)
 		d.wellFormed(t, path)
 		if d.status >= 500 {
-			t.Errorf("%s: %d", path, d.status)
+			t.Errorf("status of %s: got %d, want below 500", path, d.status)
 		}
 		d.each(func(n *html.Node) {
 			if n.Data == "img" || n.Data == "script" && !strings.HasPrefix(attr(n, "src"), root+"/assets/") {
-				t.Errorf("%s has a <%s>", path, n.Data)
+				t.Errorf("%s: got a <%s>, want no image, and only scripts of the console", path, n.Data)
 			}
 		})
 		// Text from outside must be shown with a limited length and without characters that change
 		// the direction of text.
 		if text := d.text(); strings.ContainsAny(text, "\u202e\u2066\x00") || path != paths[7] && strings.Contains(text, strings.Repeat("z", 3000)) && !strings.HasPrefix(path, "/lookup") && !strings.HasPrefix(path, "/activity") {
-			t.Errorf("%s: %q", path, text[:500])
+			t.Errorf("text of %s: got %q, want limited lengths and no unsafe characters", path, text[:500])
 		}
 	}
 	d := r.open("POST", root+"/lookup", url.Values{"source": {"nexon"}, "facet": {"character"}, "key": {"a"}})
 	if text := d.textByID("refresh-result"); d.status != 200 || !strings.HasPrefix(text, `"><script>alert(1)`) || len(text) > 400 {
-		t.Errorf("%d %s", d.status, text)
+		t.Errorf("refresh-result: got %d %s, want 200 and the message in at most 400 bytes", d.status, text)
 	}
 }
 
@@ -206,13 +206,13 @@ func TestPages_RejectInvalidInput(t *testing.T) {
 	} {
 		d := r.get(root + path)
 		if d.status != 400 || !strings.Contains(d.text(), want) {
-			t.Errorf("%s: %d %s", path, d.status, d.textByID("main"))
+			t.Errorf("%s: got %d %s, want 400 and a text that contains %q", path, d.status, d.textByID("main"), want)
 		}
 		d.wellFormed(t, path)
 	}
 	for _, path := range []string{"/nowhere", "/dlq/nowhere/3/120", "/dlq/nexon/x/120", "/dlq/jobs/none", "/assets/none.js"} {
 		if d := r.get(root + path); d.status != 404 || d.byID("rejected") == nil {
-			t.Errorf("%s: %d", path, d.status)
+			t.Errorf("%s: got %d %s, want 404 and a reason", path, d.status, d.text())
 		}
 	}
 }
@@ -222,7 +222,7 @@ func TestDLQ_RejectsUnreadableForm(t *testing.T) {
 	fillRig(r)
 	for _, path := range []string{"/dlq?source=nexon&reason=%zz", "/dlq?source=nexon&key=a;facet=b", "/dlq/plan?source=nexon&kind=PURGE&key=%4", "/live?source=%"} {
 		if d := r.get(root + path); d.status != 400 || len(r.filters) > 0 {
-			t.Errorf("%s: %d, %+v", path, d.status, r.filters)
+			t.Errorf("%s: got %d and the filters %+v, want 400 and none", path, d.status, r.filters)
 		}
 	}
 	send := func(kind, body string) int {
@@ -244,7 +244,7 @@ func TestDLQ_RejectsUnreadableForm(t *testing.T) {
 		{form + "; charset=utf-8", order, 303},
 	} {
 		if got := send(c.kind, c.body); got != c.want || len(r.ordered) != map[bool]int{true: 1}[got == 303] {
-			t.Errorf("%s %.60q: %d, %+v", c.kind, c.body, got, r.ordered)
+			t.Errorf("%s %.60q: got %d and the jobs %+v, want %d, and a job only with 303", c.kind, c.body, got, r.ordered, c.want)
 		}
 	}
 }
@@ -257,7 +257,7 @@ func TestDLQ_KeepsFilterAcrossPages(t *testing.T) {
 	f := r.filters[0]
 	if f.Reason != schemas.Upstream5xx || f.Fingerprint != "ab" || f.Facet != "character" || f.Key != "a/b" || !f.Since.Equal(testNow.Add(-26*time.Hour-30*time.Second)) || f.Until.Nanosecond() != 123456000 ||
 		*f.Attempts != 9 || *f.Partition != 3 || *f.Offset != 120 || f.Handled != "" {
-		t.Errorf("%+v", f)
+		t.Errorf("filter: got %+v, want all values of the query", f)
 	}
 	next := ""
 	d.each(func(n *html.Node) {
@@ -266,10 +266,10 @@ func TestDLQ_KeepsFilterAcrossPages(t *testing.T) {
 		}
 	})
 	if r.get(next); len(r.filters) != 2 || r.filters[1].Key != "a/b" || r.filters[1].Until != f.Until || *r.filters[1].Offset != 120 {
-		t.Errorf("%s: %+v", next, r.filters[1])
+		t.Errorf("filter of %s: got %+v, want the key a/b, until %v and the offset 120", next, r.filters[1], f.Until)
 	}
 	if r.get(root + "/dlq"); r.filters[2].Handled != store.OpenDeadLetters || r.filters[2].Source != "github" {
-		t.Errorf("%+v", r.filters[2])
+		t.Errorf("filter without a query: got %+v, want open dead letters of github", r.filters[2])
 	}
 }
 
@@ -279,7 +279,7 @@ func TestActivity_PagesOlderEntries(t *testing.T) {
 	for path, next := range map[string]string{"": "400", "?limit=x": "400", "?limit=-7": "400", "?limit=400": "600", "?limit=600": "", "?limit=999999": ""} {
 		d := r.get(root + "/activity" + path)
 		if links := d.linksTo(root + "/activity?limit=" + next); d.status != 200 || links != map[bool]int{true: 1}[next != ""] {
-			t.Errorf("%s: %d, %d links", path, d.status, links)
+			t.Errorf("%q: got %d and %d links, want 200 and 1 link to the limit %q, or none if it is empty", path, d.status, links, next)
 		}
 	}
 }
@@ -290,7 +290,8 @@ func TestAssets_CachedByHashOnly(t *testing.T) {
 		by := r.do("GET", assetURL(name), nil)
 		plain := r.do("GET", root+"/assets/"+name, nil)
 		if by.status != 200 || by.header.Get("Cache-Control") != "public, max-age=31536000, immutable" || plain.header.Get("Cache-Control") != "no-store" || by.header.Get("Content-Type") == "" {
-			t.Errorf("%s: %d %v %v", name, by.status, by.header, plain.header)
+			t.Errorf("asset %s: got %d %v and %v, want 200, a type, immutable, and no-store at its plain path",
+				name, by.status, by.header, plain.header)
 		}
 	}
 	for name, want := range map[string]string{
@@ -300,7 +301,7 @@ func TestAssets_CachedByHashOnly(t *testing.T) {
 	} {
 		sum := sha256.Sum256(assets[name].body)
 		if got := hex.EncodeToString(sum[:]); got != want {
-			t.Errorf("%s is not as its authors published it: %s; see vendor/README.txt", name, got)
+			t.Errorf("SHA-256 of %s: got %s, want %s as its authors published it; see vendor/README.txt", name, got, want)
 		}
 	}
 }

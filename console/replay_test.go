@@ -55,12 +55,12 @@ func TestSafeToReplay(t *testing.T) {
 		{group(passing, none), flowing, nil, "Not yet: the lag of the LOW lane is unknown."},
 	} {
 		if got := safeToReplay(replay{source: "nexon", groups: c.groups, lane: schemas.Low, count: -1, limits: c.limits, lanes: c.lanes}, testNow).String(); !strings.HasPrefix(got, c.want) {
-			t.Errorf("%s\nwanted\n%s", got, c.want)
+			t.Errorf("got\n%s\nwant\n%s", got, c.want)
 		}
 	}
 	worst := safeToReplay(replay{source: "nexon", groups: group(lasting, func(g *store.DeadLetterGroup) { g.Last = testNow }), lane: schemas.Low, count: -1, lanes: well}, testNow)
 	if worst.Answer != verdictNo || len(worst.Reasons) != 3 {
-		t.Errorf("%+v", worst)
+		t.Errorf("verdict: got %+v, want %s with 3 reasons", worst, verdictNo)
 	}
 }
 
@@ -116,7 +116,7 @@ func TestSafeToReplay_ConsidersLaneRateAndJobs(t *testing.T) {
 		c.change(&r, &v)
 		got := safeToReplay(r, testNow).String()
 		if got = strings.Replace(got, "2 of them were replayed 3 times already and would stay open. ", "", 1); !strings.HasPrefix(got, c.want) {
-			t.Errorf("%s\nwanted\n%s", got, c.want)
+			t.Errorf("got\n%s\nwant\n%s", got, c.want)
 		}
 	}
 }
@@ -139,7 +139,7 @@ func TestPlan_JudgesItsOwnOrder(t *testing.T) {
 	for lane, want := range map[string]string{"LOW": verdictYes, "HIGH": verdictNotYet} {
 		d := r.get(root + "/dlq/plan?source=nexon&kind=REPLAY&rate=10&lane=" + lane)
 		if got := attr(d.byID("safe-to-replay"), "data-answer"); got != want {
-			t.Errorf("%s: %s", lane, d.textByID("safe-to-replay"))
+			t.Errorf("verdict for the lane %s: got %s (%s), want %s", lane, got, d.textByID("safe-to-replay"), want)
 		}
 	}
 	r.planned.Count = 0

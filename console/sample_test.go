@@ -29,7 +29,7 @@ func TestSample_OutlivesItsFirstReader(t *testing.T) {
 	// first call started, must continue.
 	for range 3 {
 		if n := r.sampler.latest(ctx); n.Sources["nexon"].Limits != nil || n.Sources["nexon"].OpenDeadLetters != -1 {
-			t.Fatalf("%+v", n.Sources["nexon"])
+			t.Fatalf("sample of nexon: got %+v, want no limits and -1 open dead letters", n.Sources["nexon"])
 		}
 	}
 	answer <- testView("nexon", 0)
@@ -39,7 +39,8 @@ func TestSample_OutlivesItsFirstReader(t *testing.T) {
 		return r.sampler.samples.running == nil
 	})
 	if n := r.sampler.samples.latest; r.viewCallCount() != 1 || n.Sources["nexon"].Limits == nil || n.Sources["nexon"].OpenDeadLetters != 0 {
-		t.Errorf("%d looks, %+v", r.viewCallCount(), n.Sources["nexon"])
+		t.Errorf("sample of nexon: got %d limiter reads and %+v, want 1 read, limits and 0 open dead letters",
+			r.viewCallCount(), n.Sources["nexon"])
 	}
 }
 
@@ -53,11 +54,11 @@ func TestSample_ReturnsPreviousOnTimeout(t *testing.T) {
 	leave()
 	n := r.sampler.latest(ctx)
 	if !n.At.Equal(testNow) || n.Sources["nexon"].Limits == nil {
-		t.Errorf("%+v", n)
+		t.Errorf("sample: got %+v, want the time %v and limits of nexon", n, testNow)
 	}
 	page := livePage{liveStatus: r.statusOf(n, r.Sources), Sources: r.Sources}
 	if page.asOf() != "12:00:30 UTC" {
-		t.Errorf("the page claims to be of %s", page.asOf())
+		t.Errorf("time of the page: got %s, want 12:00:30 UTC", page.asOf())
 	}
 	answer <- testView("nexon", 0)
 }
@@ -90,7 +91,7 @@ func TestSample_RecoversPanic(t *testing.T) {
 	s := sharedRead[int]{timeout: time.Minute, clock: r.Clock, log: r.Log, read: func(context.Context) (int, error) { panic("a bug") }}
 	for range 2 {
 		if _, at, err := s.get(t.Context(), 0); err == nil || !at.IsZero() {
-			t.Errorf("%v %v", at, err)
+			t.Errorf("read that panics: got the time %v and the error %v, want no time and an error", at, err)
 		}
 	}
 }
@@ -99,12 +100,13 @@ func TestSample_UncountedDeadLettersAreUnknown(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	if n := r.sampler.latest(t.Context()); n.Sources["nexon"].OpenDeadLetters != 12_268 || n.Sources["github"].OpenDeadLetters != 0 {
-		t.Errorf("%+v", n.Sources["nexon"])
+		t.Errorf("open dead letters: got %d and %d, want 12268 and 0",
+			n.Sources["nexon"].OpenDeadLetters, n.Sources["github"].OpenDeadLetters)
 	}
 	r = withNewConsole(r)
 	r.readErr = errBroken
 	if n := r.sampler.latest(t.Context()); n.Sources["nexon"].OpenDeadLetters != -1 {
-		t.Errorf("%+v", n.Sources["nexon"])
+		t.Errorf("open dead letters: got %d, want -1", n.Sources["nexon"].OpenDeadLetters)
 	}
 }
 

@@ -99,7 +99,7 @@ func (d document) itemText(id string) (text string) {
 func (d document) wantRows(t *testing.T, id string, want ...string) {
 	t.Helper()
 	if got := d.rows(id); strings.Join(got, "\n") != strings.Join(want, "\n") {
-		t.Errorf("%s:\n%s\nwant\n%s", id, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		t.Errorf("%s: got\n%s\nwant\n%s", id, strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 
@@ -110,11 +110,11 @@ func TestSchedule_ShowsTiersBudgetAndBacklogs(t *testing.T) {
 	d := r.get(root + "/schedule")
 	d.wellFormed(t, "/schedule")
 	if got, want := d.itemText("prefetch.nexon"), "prefetched"; got != want {
-		t.Errorf("%q", got)
+		t.Errorf("prefetch of nexon: got %q, want %q", got, want)
 	}
 	if got, want := d.itemText("schedule.nexon"), "The last scheduler tick was just now, on host-a/412/QX7LMR2A. LOW makes 300 of the allowed 71 calls a second. Prefetching may use 71 of them. "+
 		"The oldest due entity has waited for 40 min. The scheduler of this process has requested 48,113 entities since it started."; got != want {
-		t.Errorf("%q", got)
+		t.Errorf("schedule of nexon: got %q, want %q", got, want)
 	}
 	d.wantRows(t, "tiers.nexon",
 		"character | hot | 1,204 | every 1 h | 3 | 8 s",
@@ -131,7 +131,7 @@ func TestSchedule_ShowsTiersBudgetAndBacklogs(t *testing.T) {
 	d.wantRows(t, "schedulers.nexon", "host-a/412/QX7LMR2A | just now | 50 %", "host-b/97/PLK3ZZ9D | 4 s ago | 50 %")
 	d.wantRows(t, "triggers.nexon", "character | guild | a pause of 1 min, at most 10 min | 10 min", "character | ranking | at once | always")
 	if got := d.itemText("schedule.github"); got != "github is fetched on demand: no facet is prefetched. LOW may make 71 calls a second; its rate is measured in a moment." || d.itemText("prefetch.github") != "not prefetched" {
-		t.Errorf("%q", got)
+		t.Errorf("schedule of github: got %q, %q, want fetched on demand, not prefetched", got, d.itemText("prefetch.github"))
 	}
 }
 
@@ -163,10 +163,10 @@ func TestSchedule_ShowsUnknownValuesAndWhy(t *testing.T) {
 	d := r.get(root + "/schedule")
 	if got := d.itemText("schedule.nexon"); got != "Whether a scheduler is running is unknown: Redis does not answer. LOW may make 71 calls a second; its rate is measured in a moment. The prefetch rate is unknown: Redis does not answer. "+
 		"The due entities are unknown: the database does not answer. The number of requests is a metric of the scheduler processes (prefetch_requested_total)." {
-		t.Errorf("%q", got)
+		t.Errorf("schedule of nexon: got %q, want each unknown part with its reason", got)
 	}
 	if got := d.rows("tiers.nexon")[0]; got != "character | hot | not known: the database does not answer | every 1 h | not known: the database does not answer | not known" {
-		t.Errorf("tiers: got %q", got)
+		t.Errorf("tiers: got %q, want not known because the database does not answer", got)
 	}
 	d.wantRows(t, "backlogs.nexon", retriesLabel+" | not known: the database does not answer | | |", outboxLabel+" | not known: the database does not answer | | |")
 	d.wantRows(t, "schedulers.nexon", "Not known: Redis does not answer.")
@@ -175,7 +175,8 @@ func TestSchedule_ShowsUnknownValuesAndWhy(t *testing.T) {
 	s.Schedulers.Value = nil
 	r.sched["nexon"] = s
 	if d = r.get(root + "/schedule"); d.itemText("prefetch.nexon") != "no scheduler is running" || !strings.HasPrefix(d.itemText("schedule.nexon"), "No scheduler is running, so nothing is prefetched.") {
-		t.Errorf("%q", d.itemText("schedule.nexon"))
+		t.Errorf("schedule without schedulers: got %q, %q, want no scheduler is running",
+			d.itemText("prefetch.nexon"), d.itemText("schedule.nexon"))
 	}
 	if got := r.get(root).text(); !strings.Contains(got, "nexon: no scheduler is running, so nothing is prefetched.") {
 		t.Error("the overview does not list the problem")
@@ -187,7 +188,7 @@ func TestSchedule_UnreadableIsNotEmpty(t *testing.T) {
 	r.sched["nexon"] = ScheduleState{}
 	d := r.get(root + "/schedule")
 	if got := d.itemText("schedule.nexon"); d.itemText("prefetch.nexon") != "not known" || !strings.HasPrefix(got, "The schedule of nexon could not be read; try again in a moment. LOW ") {
-		t.Errorf("%q, %q", d.itemText("prefetch.nexon"), got)
+		t.Errorf("unreadable schedule: got %q, %q, want not known, could not be read", d.itemText("prefetch.nexon"), got)
 	}
 	d.wantRows(t, "schedulers.nexon", "Not available: the read failed.")
 }

@@ -81,7 +81,7 @@ func TestServe_ConsolesOnFakes(t *testing.T) {
 			t.Fatal(err)
 		}
 		if title := "<title>" + want; !strings.Contains(string(text), title) {
-			t.Errorf("the console %q: got no %q in %.300s", name, title, text)
+			t.Errorf("console %q: got %.300s, want %q in it", name, text, title)
 		}
 	}
 	if !*serveFlag || t.Failed() {
@@ -129,7 +129,7 @@ func TestJob_OffersStopWhileItRuns(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	if got := r.do("GET", root+"/dlq/jobs/"+r.jobs[0].ID, nil).body; !strings.Contains(got, `/stop"`) {
-		t.Errorf("got no stop button in %s", got)
+		t.Errorf("page of a running job: got %s, want a stop button", got)
 	}
 }
 
@@ -137,7 +137,7 @@ func TestJob_OffersNoStopAfterItsEnd(t *testing.T) {
 	r := changedRig(t, "end-job")
 	got := r.do("GET", root+"/dlq/jobs/"+r.jobs[0].ID, nil).body
 	if strings.Contains(got, `/stop"`) {
-		t.Errorf("got a stop button in %s", got)
+		t.Errorf("page of an ended job: got %s, want no stop button", got)
 	}
 }
 

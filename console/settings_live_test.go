@@ -46,7 +46,7 @@ func TestSettings_ShowSetAndConfigured(t *testing.T) {
 	}
 	for _, want := range []string{"changed; configured 100", "configured 450"} {
 		if !strings.Contains(d.text(), want) {
-			t.Errorf("%q is not beside its field", want)
+			t.Errorf("settings page: got %s, want %q in it", d.text(), want)
 		}
 	}
 	v.State = stateUnused
@@ -57,7 +57,7 @@ func TestSettings_ShowSetAndConfigured(t *testing.T) {
 	r.readErr = errBroken
 	d = r.get(root + "/settings")
 	if d.itemText("set.nexon") != "not known" || !strings.Contains(d.itemText("force.nexon"), "can't be read") {
-		t.Errorf("%s %s", d.itemText("set.nexon"), d.itemText("force.nexon"))
+		t.Errorf("unreadable settings: got %q, %q, want not known, can't be read", d.itemText("set.nexon"), d.itemText("force.nexon"))
 	}
 }
 
@@ -65,7 +65,7 @@ func TestSettings_OpenPageShowsStop(t *testing.T) {
 	r := newRig(t)
 	l := follow(t, r.serve()+"/live?source=nexon")
 	if f, ok := l.next(); !ok || f.Items["set.nexon"].Text != "not stopped" {
-		t.Fatalf("%+v", f.Items)
+		t.Fatalf("first event: got %+v, want nexon not stopped", f.Items)
 	}
 	r.mu.Lock()
 	s := r.states["nexon"]
@@ -93,7 +93,7 @@ func TestSettings_ShowsStopAfterRedirect(t *testing.T) {
 	// stopped.
 	d := r.get(root + "/settings?notice=stopped")
 	if got := d.itemText("set.nexon"); got != "stopped" || !strings.Contains(d.text(), "Resume nexon") {
-		t.Errorf("it is %q beside %s", got, d.text())
+		t.Errorf("settings of nexon: got %q and %s, want stopped and Resume nexon", got, d.text())
 	}
 	if got := d.itemText("set.github"); got != "not stopped" {
 		t.Errorf("got %q, want %q", got, "not stopped")
@@ -105,11 +105,11 @@ func TestStop_NeedsNeitherNoteNorRevision(t *testing.T) {
 	note := " they\r\n\tcalled \xff\x00" + strings.Repeat("é", maxNoteLength)
 	d := r.open("POST", root+"/settings/nexon/stop", url.Values{"note": {note}, "revision": {"x"}})
 	if d.status != 303 || len(r.orders) != 1 {
-		t.Fatalf("%d %s", d.status, d.text())
+		t.Fatalf("stop: got %d and %d changes, want 303 and 1: %s", d.status, len(r.orders), d.text())
 	}
 	o := r.orders[0]
 	if !strings.HasPrefix(o.Note, "they called \uFFFD éé") || len([]rune(o.Note)) != maxNoteLength || checkNote(o.Note) != nil || o.Revision != nil {
-		t.Errorf("%q %v", o.Note, o.Revision)
+		t.Errorf("stop: got the note %q and the revision %v, want %d valid characters and no revision", o.Note, o.Revision, maxNoteLength)
 	}
 }
 
@@ -118,14 +118,14 @@ func TestStop_WorksWithUnreadableSettings(t *testing.T) {
 	r.readErr = errBroken
 	d := r.get(root + "/settings")
 	if d.status != 200 || !strings.Contains(d.text(), "Stop all calls of nexon") || !strings.Contains(d.text(), "The settings of nexon can't be read") || strings.Contains(d.text(), "Change the settings") {
-		t.Errorf("%d %s", d.status, d.text())
+		t.Errorf("settings page: got %d %s, want 200, only the stop, and that the settings can't be read", d.status, d.text())
 	}
 	d = r.open("POST", root+"/settings/nexon/stop", url.Values{"note": {"x"}})
 	if len(r.orders) != 1 || d.status != 503 || !strings.Contains(d.text(), "nexon was not stopped: its settings can't be written. Calls continue.") {
-		t.Errorf("%d %s", d.status, d.text())
+		t.Errorf("stop: got %d %s and %d changes, want 503, its failure and 1", d.status, d.text(), len(r.orders))
 	}
 	if d = r.open("POST", root+"/settings/nexon/resume", nil); d.status != 503 || strings.Contains(d.text(), "called on") {
-		t.Errorf("%d %s", d.status, d.text())
+		t.Errorf("resume: got %d %s, want 503 and no success", d.status, d.text())
 	}
 }
 
@@ -141,7 +141,7 @@ func TestStop_PendingStopIsAProblem(t *testing.T) {
 		t.Errorf("got %s, want %q in it", got, pending)
 	}
 	if d.itemText("state.nexon") != "stopping" || !strings.Contains(d.text(), "nexon: "+pending) {
-		t.Errorf("%s: %s", d.itemText("state.nexon"), d.text())
+		t.Errorf("state of nexon: got %s and %s, want stopping and %q in it", d.itemText("state.nexon"), d.text(), pending)
 	}
 	if got := r.get(root + "/dlq?source=nexon").textByID("safe-to-replay"); !strings.HasPrefix(got, "No: nexon is not called now: "+pending) {
 		t.Errorf("got %q, want the blocker %q", got, pending)
@@ -165,7 +165,7 @@ func TestSettings_ShowPrefetchAsConfiguredAndChanged(t *testing.T) {
 	text := r.get(root + "/settings").text()
 	for _, want := range []string{"Prefetching of character: intervals by tier", "changed; configured 1h", "changed; configured on", "changed; configured {}", "configured 168h"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("got a page without %q", want)
+			t.Errorf("settings page: got %s, want %q in it", text, want)
 		}
 	}
 }

@@ -79,7 +79,7 @@ func TestConsole_FiltersByVisibility(t *testing.T) {
 			}
 		}
 		if len(r.filters) == 0 {
-			t.Errorf("as %s: no dead letters were listed", token)
+			t.Errorf("reads of dead letters as %s: got none, want some", token)
 		}
 	}
 }
