@@ -13,22 +13,22 @@ import (
 func TestSizeEstimates_RiseAtOnceAndFallSlowly(t *testing.T) {
 	e := newSizeEstimates()
 	if got := e.estimate("character"); got != initialEstimate {
-		t.Errorf("of an unknown facet: %d", got)
+		t.Errorf("estimate of an unknown facet: got %d, want %d", got, initialEstimate)
 	}
 	e.record("character", 16_000)
 	e.record("character", 1_000_000)
 	if got := e.estimate("character"); got != 1_000_000 {
-		t.Errorf("after one large body: %d", got)
+		t.Errorf("estimate after one large body: got %d, want 1000000", got)
 	}
 	for range 1000 {
 		e.record("character", 16_000)
 	}
 	if got := e.estimate("character"); got < 16_000 || got > 17_000 {
-		t.Errorf("after a thousand of 16,000 bytes: %d", got)
+		t.Errorf("estimate after a thousand bodies of 16,000 bytes: got %d, want 16000 to 17000", got)
 	}
 	e.record("union", 0)
 	if got := e.estimate("union"); got < 1 {
-		t.Errorf("after an empty body: %d", got)
+		t.Errorf("estimate after an empty body: got %d, want at least 1", got)
 	}
 }
 
@@ -52,7 +52,7 @@ func TestMemoryBudget_AdmitsInOrderAndAlwaysOne(t *testing.T) {
 		b.resize(1000, 0)
 		synctest.Wait()
 		if got := <-order; got != 60 || len(order) != 0 {
-			t.Errorf("%d was admitted first, %d others", got, len(order))
+			t.Errorf("first admitted: got %d and %d others, want 60 and none", got, len(order))
 		}
 		b.resize(60, 70) // enlarge the reservation from 60 to 70 of the 100 bytes; the next waiter needs 50 bytes, so it still waits
 		synctest.Wait()
@@ -62,7 +62,7 @@ func TestMemoryBudget_AdmitsInOrderAndAlwaysOne(t *testing.T) {
 		b.resize(70, 0)
 		wg.Wait()
 		if b.used != 60 {
-			t.Errorf("in use: got %d bytes", b.used)
+			t.Errorf("bytes in use: got %d, want 60", b.used)
 		}
 	})
 }
@@ -85,7 +85,7 @@ func TestMemoryBudget_CancelledWaiterReservesNothing(t *testing.T) {
 		}
 		b.resize(100, 80)
 		if err := <-got; err != nil || b.used != 100 {
-			t.Errorf("got %v and %d bytes in use", err, b.used)
+			t.Errorf("reservation: got %v and %d bytes in use, want no error and 100", err, b.used)
 		}
 	})
 }

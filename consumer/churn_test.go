@@ -194,7 +194,7 @@ func (s *churn) enqueueSome() {
 		case result.Queued():
 			s.numbers[key] = max(s.numbers[key], result.Number)
 		case result.Outcome != producer.Pending: // Pending is no error: an earlier request of the same key is being published
-			s.Fatalf("request for %s: got %+v", key, result)
+			s.Fatalf("request for %s: got %+v, want it queued or pending", key, result)
 		}
 	}
 }
@@ -240,10 +240,10 @@ func (s *churn) joinAndLeave(steps int) {
 	s.Logf("%d calls for %d requests for %d entities; %d under way at a revocation, %d times cut off, %d sessions lost",
 		calls, requests, len(s.numbers), s.revokedCalls.Load(), s.cutOff, s.losses.Load())
 	if calls > requests+most {
-		s.Errorf("got %d more calls than allowed", calls-requests-most)
+		s.Errorf("calls: got %d, want at most %d", calls, requests+most)
 	}
 	if n := len(s.deadLetters()); n > 0 {
-		s.Errorf("dead letters: got %d", n)
+		s.Errorf("dead letters: got %d, want 0", n)
 	}
 }
 

@@ -80,7 +80,7 @@ func (r *rig) enqueueAs(client string, keys ...string) (published int) {
 		case result.Outcome == producer.Published:
 			published++
 		case result.Outcome != producer.TooManyOutstanding:
-			r.Fatalf("%s: got %+v", keys[i], result)
+			r.Fatalf("%s: got %+v, want it published or too many outstanding", keys[i], result)
 		}
 	}
 	r.until("the acknowledgements", func() bool { return r.produced(schemas.High) >= before+int64(published) })
@@ -107,7 +107,7 @@ func TestWorker_ServesClientsInTurn(t *testing.T) {
 			r := newRig(t)
 			r.limit(200)
 			if got := r.enqueueAs("flood", keysOf("flood", 2000)...); got != 400 {
-				t.Fatalf("%d requests of the flood were published, want 400", got)
+				t.Fatalf("published requests of the flood: got %d, want 400", got)
 			}
 			readers := map[string]bool{}
 			for i := range 20 {
@@ -172,7 +172,7 @@ func TestWorker_ReleasesCountsForEachEnd(t *testing.T) {
 	r.enqueueAs("a", keysOf("k", 5)...)
 	r.store("satisfied", time.Now().Add(time.Hour).UnixMilli())
 	if got := r.outstanding("a"); got != 8 {
-		t.Fatalf("%d outstanding before the worker, want 8", got)
+		t.Fatalf("outstanding before the worker: got %d, want 8", got)
 	}
 	r.workRecording(16)
 	r.untilCommitted(schemas.High)
@@ -188,11 +188,11 @@ func TestWorker_KilledLeavesCountsToTheLease(t *testing.T) {
 	r.workRecording(16)
 	r.untilCommitted(schemas.High)
 	if got := r.outstanding("a"); got != 10 {
-		t.Fatalf("%d outstanding after a worker that released nothing, want 10", got)
+		t.Fatalf("outstanding after a worker that released nothing: got %d, want 10", got)
 	}
 	ttl, err := r.rdb.PTTL(r.Context(), "clients:{nexon}:"+schemas.ClientID("a")).Result()
 	if err != nil || ttl <= 0 || ttl > time.Hour {
-		t.Errorf("the counts end after %v, %v; want within their lease of an hour", ttl, err)
+		t.Errorf("end of the counts: got %v, %v, want within their lease of an hour", ttl, err)
 	}
 	r.requests.noDischarge.Store(false)
 	r.until("the counts to end once Redis takes them", func() bool { return r.outstanding("a") == 0 })

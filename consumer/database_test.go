@@ -75,7 +75,7 @@ func TestDBBreaker_CountsSlowCallOnce(t *testing.T) {
 		}
 		<-time.After(10 * slowThreshold)
 		if c := w.dbBreaker.Counts(); c.TotalFailures > 3 {
-			t.Errorf("an ended call still counts: got %+v", c)
+			t.Errorf("counts after the end of a call: got %+v, want at most 3 failures", c)
 		}
 	})
 }

@@ -40,20 +40,20 @@ func TestRetry_IsScheduledAfterThreeTries(t *testing.T) {
 	r.untilCommitted(schemas.High)
 	s := r.status("a")
 	if wait := time.Until(s.Until); s.State != store.Retrying || s.Rounds != 1 || s.Failures != 0 || wait > 90*time.Second || wait < 10*time.Second {
-		t.Errorf("status: got %+v, due in %v", s, wait)
+		t.Errorf("status: got %+v, due in %v, want RETRYING after 1 round, due in 10 to 90 seconds", s, wait)
 	}
 	if s.Lane != schemas.High || s.CorrelationID != "corr-a" || s.TraceParent != "trace-a" || s.Reason != string(schemas.Upstream5xx) || s.Error == "" {
 		t.Errorf("status: got %+v, want that of the request", s)
 	}
 	if calls, deadLetters, told := r.upstream.Stats().ByFault[simulator.InternalError], len(r.deadLetters()), r.retries.n.Load(); calls != 3 || deadLetters != 0 || told != 1 {
-		t.Errorf("got %d calls, %d dead letters and %d announced retries", calls, deadLetters, told)
+		t.Errorf("calls, dead letters and announced retries: got %d, %d and %d, want 3, 0 and 1", calls, deadLetters, told)
 	}
 	if r.lock("a") != "" {
 		t.Errorf("lock: got %q, want none", r.lock("a"))
 	}
 	for range 100 {
 		if got := r.readStale("a"); got.Outcome != producer.Held || got.HoldReason != schemas.HoldRetrying || got.Until.Sub(s.Until).Abs() > time.Second {
-			t.Fatalf("a read gave %+v, and the retry is due at %v", got, s.Until)
+			t.Fatalf("read: got %+v, want it held for a retry until %v", got, s.Until)
 		}
 	}
 
@@ -63,7 +63,7 @@ func TestRetry_IsScheduledAfterThreeTries(t *testing.T) {
 	r.until("the end of the row", func() bool { return r.status("a").State == "" })
 	r.untilCommitted(schemas.High)
 	if got := r.readStale("a"); got.Outcome == producer.Held {
-		t.Errorf("after the success a read gave %+v", got)
+		t.Errorf("read after the success: got %+v, want it not held", got)
 	}
 }
 
@@ -82,7 +82,8 @@ func TestRetry_LastRoundFailsThenSuspendsEntity(t *testing.T) {
 		for round := 1; round <= 2; round++ { // before each dead letter, the entity must fail in both retry rounds again
 			r.untilCommitted(schemas.High)
 			if s := r.status("a"); s.State != store.Retrying || s.Rounds != round || s.Failures != failure-1 || len(r.deadLetters()) != failure-1 {
-				t.Fatalf("round %d: got %+v and %d dead letters", round, s, len(r.deadLetters()))
+				t.Fatalf("round %d: got %+v and %d dead letters, want RETRYING, %d failures and as many dead letters",
+					round, s, len(r.deadLetters()), failure-1)
 			}
 			r.enqueue("a", schemas.High, schemas.Retry)
 		}
@@ -92,18 +93,18 @@ func TestRetry_LastRoundFailsThenSuspendsEntity(t *testing.T) {
 			want = store.Suspended
 		}
 		if s := r.status("a"); s.State != want || s.Failures != failure || len(r.deadLetters()) != failure {
-			t.Fatalf("failure %d: got %+v and %d dead letters", failure, s, len(r.deadLetters()))
+			t.Fatalf("failure %d: got %+v and %d dead letters, want %v and %d", failure, s, len(r.deadLetters()), want, failure)
 		}
 		if failure < 3 {
 			r.enqueue("a", schemas.High, schemas.Stale)
 		}
 	}
 	if got := r.readStale("a"); got.Outcome != producer.Held || got.HoldReason != schemas.HoldSuspended {
-		t.Errorf("a read gave %+v", got)
+		t.Errorf("read: got %+v, want it held as suspended", got)
 	}
 	deadLetters, err := r.db.DeadLetters(t.Context(), store.DeadLetterFilter{Source: "nexon", Handled: store.OpenDeadLetters}, store.DeadLetter{}, 10)
 	if err != nil || len(deadLetters) != 3 {
-		t.Fatalf("dead letters in the index: got %d, %v", len(deadLetters), err)
+		t.Fatalf("dead letters in the index: got %d, %v, want 3", len(deadLetters), err)
 	}
 	for _, l := range deadLetters {
 		if l.Entity != entity("a") || l.Topic != schemas.DeadLetterTopic("nexon") || l.Reason != schemas.Upstream5xx || l.Attempts != 3 {
@@ -149,10 +150,10 @@ func TestFailure_SettlesOlderRequestsWithoutFetch(t *testing.T) {
 	r.work(schemas.High)
 	r.untilCommitted(schemas.High)
 	if calls, s := r.upstream.Stats().Arrivals, r.status("a"); calls != 0 || s.Rounds != 1 {
-		t.Errorf("got %d calls and status %+v", calls, s)
+		t.Errorf("calls and status: got %d and %+v, want 0 and 1 round", calls, s)
 	}
 	if got := r.readStale("a"); got.Outcome != producer.Held || got.HoldReason != schemas.HoldRetrying {
-		t.Errorf("a read gave %+v", got)
+		t.Errorf("read: got %+v, want it held for a retry", got)
 	}
 }
 
@@ -189,7 +190,7 @@ func TestHold_IsRestoredAfterRedisLosesIt(t *testing.T) {
 				t.Errorf("got %d calls and %d new dead letters, want none", calls, deadLetters)
 			}
 			if got, s := r.readStale("a"), r.status("a"); got.Outcome != producer.Held || got.HoldReason != c.hold || s.State != c.state {
-				t.Errorf("a read gave %+v, %+v", got, s)
+				t.Errorf("read and status: got %+v and %+v, want it held by %v, and %v", got, s, c.hold, c.state)
 			}
 			r.fault("", "")
 			r.enqueue("a", schemas.High, schemas.UserRequest)
@@ -237,7 +238,7 @@ func (r *rig) untilRefreshed(keys []string) {
 		if s := r.status(key); s.State == store.Retrying && s.Rounds == 0 {
 			r.enqueue(key, schemas.High, schemas.Retry)
 		} else if s.State != "" {
-			r.Errorf("status of %s: got %+v", key, s)
+			r.Errorf("status of %s: got %+v, want RETRYING without a round, or none", key, s)
 		}
 	}
 	r.untilStored(keys...)
@@ -262,7 +263,7 @@ func TestShrinkGuard_RejectsMuchSmallerContent(t *testing.T) {
 	r.enqueue("a", schemas.High, schemas.UserRequest)
 	r.untilCommitted(schemas.High)
 	if l := r.deadLetters(); len(l) != 1 || l[0].Reason != schemas.ParseError || len(l[0].Sample) == 0 {
-		t.Errorf("dead letters: %+v", l)
+		t.Errorf("dead letters: got %+v, want 1 PARSE_ERROR with a sample", l)
 	}
 	if after, _ := r.snapshot("a"); after.State != before.State {
 		t.Errorf("snapshot: got %+v, want it unchanged", after.State)
@@ -327,7 +328,7 @@ func TestProbe_FailureDoesNotCountForEntity(t *testing.T) {
 			r.enqueue("a", schemas.High, schemas.CacheMiss)
 			r.untilCommitted(schemas.High)
 			if n, s := len(r.deadLetters()), r.status("a"); n != 0 || s.State != store.Retrying || s.Rounds != 0 {
-				t.Errorf("got %d dead letters and status %+v", n, s)
+				t.Errorf("dead letters and status: got %d and %+v, want 0 and RETRYING without a round", n, s)
 			}
 			r.fault("", "")
 			r.enqueue("a", schemas.High, schemas.Retry)
@@ -345,7 +346,7 @@ func TestDeadLetter_IsWrittenOnceForHeldEntity(t *testing.T) {
 	r.untilCommitted(schemas.High)
 	for range 100 { // by adr-013 these reads would cause 100 events, 100 calls and 100 dead letters
 		if got := r.readStale("a"); got.Outcome != producer.Held {
-			t.Fatalf("a read gave %+v", got)
+			t.Fatalf("read: got %+v, want it held", got)
 		}
 	}
 	for range 3 { // failures of requests that bypass the hold are not counted
@@ -356,7 +357,7 @@ func TestDeadLetter_IsWrittenOnceForHeldEntity(t *testing.T) {
 		t.Errorf("status: got %+v, want FAILED once", s)
 	}
 	if calls, deadLetters := r.upstream.Stats().Arrivals, len(r.deadLetters()); calls != 2+3*2 || deadLetters != 1+3 {
-		t.Errorf("got %d calls and %d dead letters", calls, deadLetters)
+		t.Errorf("calls and dead letters: got %d and %d, want 8 and 4", calls, deadLetters)
 	}
 }
 
@@ -374,7 +375,7 @@ func TestFailure_SettlesQueuedRequestsOfEntity(t *testing.T) {
 	r.work(schemas.High)
 	r.untilCommitted(schemas.High)
 	if s, calls := r.status("a"), r.upstream.Stats().Arrivals; s.State != store.Retrying || s.Rounds != 0 || calls != 3 {
-		t.Errorf("status: got %+v after %d calls", s, calls)
+		t.Errorf("status and calls: got %+v and %d, want RETRYING without a round and 3", s, calls)
 	}
 }
 

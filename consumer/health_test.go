@@ -48,19 +48,19 @@ func TestHealth_OpensIfMostCallsFail(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			h := NewHealth()
 			if got := endCalls(h, "a", 20, times(20, source.OK)...); got != noDiagnosis {
-				t.Fatalf("after 20 successes: got %v", got)
+				t.Fatalf("after 20 successes: got %v, want %v", got, noDiagnosis)
 			}
 			if got := endCalls(h, "a", 20, times(10, bad)...); got != noDiagnosis {
 				t.Errorf("%s: half of the last 20 calls: got %v, want none", bad, got)
 			}
 			if got := endCalls(h, "a", 1, bad); got != sourceOpened {
-				t.Errorf("%s: the 11th failure of the last 20 calls: got %v", bad, got)
+				t.Errorf("%s: the 11th failure of the last 20 calls: got %v, want %v", bad, got, sourceOpened)
 			}
 			if got := endCalls(h, "a", 1, bad); got != sourceOpen {
-				t.Errorf("%s: the next failure: got %v", bad, got)
+				t.Errorf("%s: the next failure: got %v, want %v", bad, got, sourceOpen)
 			}
 			if got := endCalls(h, "a", 1, source.OK); got != recovered {
-				t.Errorf("%s: a success: got %v", bad, got)
+				t.Errorf("%s: a success: got %v, want %v", bad, got, recovered)
 			}
 			if got := endCalls(h, "a", 20, times(10, bad)...); got != noDiagnosis {
 				t.Errorf("%s: failures before the recovery: got %v, want none", bad, got)
@@ -73,10 +73,10 @@ func TestHealth_NeedsFiveFailingEntities(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
 		if got := endCalls(h, "a", 4, times(40, source.Transient)...); got != noDiagnosis {
-			t.Errorf("4 failing entities: got %v", got)
+			t.Errorf("4 failing entities: got %v, want %v", got, noDiagnosis)
 		}
 		if got := endCalls(h, "a", 5, times(5, source.Transient)...); got != sourceOpened {
-			t.Errorf("the fifth failing entity: got %v", got)
+			t.Errorf("the fifth failing entity: got %v, want %v", got, sourceOpened)
 		}
 	})
 }
@@ -117,11 +117,11 @@ func TestHealth_CountsRetriedEntitiesOnce(t *testing.T) {
 			h := NewHealth()
 			for round := range 5 {
 				if got := callEntities(h, 10_000*round, c.entities, c.times, func(n int) bool { return n%c.each == 0 }); got != noDiagnosis {
-					t.Fatalf("%+v, round %d: got %v", c, round, got)
+					t.Fatalf("%+v, round %d: got %v, want %v", c, round, got, noDiagnosis)
 				}
 			}
 			if got := callEntities(h, 0, 20, 3, func(int) bool { return true }); got != sourceOpened {
-				t.Errorf("%+v: 20 failing entities: got %v", c, got)
+				t.Errorf("%+v: 20 failing entities: got %v, want %v", c, got, sourceOpened)
 			}
 		})
 	}
@@ -134,10 +134,10 @@ func TestHealth_DetectsOutageOfRarelyCalledSource(t *testing.T) {
 		h := NewHealth()
 		endCalls(h, "a", 1000, times(100, source.OK)...)
 		if got := endCalls(h, "a", 5, times(10, source.Transient)...); got != noDiagnosis {
-			t.Errorf("ten failures of five entities: got %v", got)
+			t.Errorf("ten failures of five entities: got %v, want %v", got, noDiagnosis)
 		}
 		if got := endCalls(h, "a", 1, source.Transient); got != sourceOpened {
-			t.Errorf("the eleventh failure: got %v", got)
+			t.Errorf("the eleventh failure: got %v, want %v", got, sourceOpened)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
@@ -146,7 +146,7 @@ func TestHealth_DetectsOutageOfRarelyCalledSource(t *testing.T) {
 		for n := range 5 { // in each round another failing entity is called three times
 			got := callEntities(h, 1000+n, 1, 3, func(int) bool { return true })
 			if (got == sourceOpened) != (n == 4) {
-				t.Errorf("after %d failing entities: got %v", n+1, got)
+				t.Errorf("after %d failing entities: got %v, want %v only after 5", n+1, got, sourceOpened)
 			}
 		}
 	})
@@ -166,7 +166,7 @@ func TestHealth_IgnoresOldFailures(t *testing.T) {
 			}
 		}
 		if got := callEntities(h, 5000, 1, 30, func(int) bool { return true }); got != noDiagnosis {
-			t.Errorf("one failing entity: got %v", got)
+			t.Errorf("one failing entity: got %v, want %v", got, noDiagnosis)
 		}
 	})
 }
@@ -186,7 +186,7 @@ func TestHealth_DetectsMostlyFailingUpstream(t *testing.T) {
 					return
 				}
 			}
-			t.Errorf("seed %d: outage not detected in 1,000 calls", seed)
+			t.Errorf("seed %d: outage: got none detected in 1,000 calls, want it detected", seed)
 		})
 	}
 }
@@ -197,13 +197,13 @@ func TestHealth_UsesLastCallOfEachEntity(t *testing.T) {
 		h := NewHealth()
 		endCalls(h, "a", 9, times(9, source.OK)...)
 		if got := endCalls(h, "a", 9, times(11, source.Transient)...); got != sourceOpened {
-			t.Errorf("nine entities that fail after a success: got %v", got)
+			t.Errorf("nine entities that fail after a success: got %v, want %v", got, sourceOpened)
 		}
 		h = NewHealth()
 		endCalls(h, "a", 9, times(10, source.Transient)...)
 		endCalls(h, "a", 9, times(9, source.OK)...)
 		if got := endCalls(h, "a", 1, source.Transient); got != noDiagnosis {
-			t.Errorf("nine failed entities, eight of them recovered: got %v", got)
+			t.Errorf("nine failed entities, eight of them recovered: got %v, want %v", got, noDiagnosis)
 		}
 	})
 }
@@ -213,12 +213,12 @@ func TestHealth_IgnoresScopeRefusals(t *testing.T) {
 		h := NewHealth()
 		for _, c := range []source.Class{source.Quota, source.Maintenance, source.AuthRefused} {
 			if got := endCalls(h, "a", 20, times(40, c)...); got != noDiagnosis {
-				t.Errorf("%s: got %v", c, got)
+				t.Errorf("%s: got %v, want %v", c, got, noDiagnosis)
 			}
 		}
 		endCalls(h, "a", 20, times(11, source.Transient)...)
 		if got := endCalls(h, "a", 1, source.AuthRefused); got != sourceOpen {
-			t.Errorf("a refused credential of an unhealthy source: got %v", got)
+			t.Errorf("a refused credential of an unhealthy source: got %v, want %v", got, sourceOpen)
 		}
 	})
 }
@@ -228,13 +228,13 @@ func TestHealth_ProbesUnhealthyEndpointAlone(t *testing.T) {
 		h := NewHealth()
 		endCalls(h, "well", 5, times(5, source.OK)...)
 		if got := endCalls(h, "unhealthy", 11, times(11, source.Transient)...); got != endpointOpen {
-			t.Fatalf("a failing endpoint beside a healthy one: got %v", got)
+			t.Fatalf("a failing endpoint beside a healthy one: got %v, want %v", got, endpointOpen)
 		}
 		if ok, _ := h.admit("well"); !ok {
 			t.Error("healthy endpoint: got it rejected, want admitted")
 		}
 		if got := endCalls(h, "well", 5, times(5, source.OK)...); got != noDiagnosis {
-			t.Errorf("successes of the healthy endpoint: got %v", got)
+			t.Errorf("successes of the healthy endpoint: got %v, want %v", got, noDiagnosis)
 		}
 		var probes []time.Duration
 		start := time.Now()
@@ -247,14 +247,14 @@ func TestHealth_ProbesUnhealthyEndpointAlone(t *testing.T) {
 		}
 		for i, p := range probes[1:] {
 			if gap, least := p-probes[i], min(endpointPause<<(i+1), endpointMaxPause); gap < least {
-				t.Errorf("probes at %v and %v: got less than %v between them", probes[i], p, least)
+				t.Errorf("pause between the probes at %v and %v: got %v, want at least %v", probes[i], p, gap, least)
 			}
 		}
 		if len(probes) < 10 {
-			t.Errorf("got %d probes in ten minutes: %v", len(probes), probes)
+			t.Errorf("probes in ten minutes: got %d, want at least 10: %v", len(probes), probes)
 		}
 		if got := endCalls(h, "unhealthy", 1, source.OK); got != recovered {
-			t.Errorf("a success: got %v", got)
+			t.Errorf("a success: got %v, want %v", got, recovered)
 		}
 		if ok, _ := h.admit("unhealthy"); !ok {
 			t.Error("recovered endpoint: got it rejected, want admitted")
@@ -270,20 +270,20 @@ func TestHealth_ForgetsClosedBreaker(t *testing.T) {
 			return endFirstCall(h, of("a", 1), source.Transient, stopped)
 		}
 		if got := bad(breakerOpen(false)); got != sourceOpen {
-			t.Errorf("before the breaker is known to be open: got %v", got)
+			t.Errorf("before the breaker is known to be open: got %v, want %v", got, sourceOpen)
 		}
 		if got := bad(breakerOpen(true)); got != sourceOpen {
-			t.Errorf("a probe: got %v", got)
+			t.Errorf("a probe: got %v, want %v", got, sourceOpen)
 		}
 		lifted := time.Now()
 		time.Sleep(time.Second)
 		if got := bad(func(since time.Time) bool { return since.Before(lifted) }); got != noDiagnosis {
-			t.Errorf("a call after another process closed the breaker: got %v", got)
+			t.Errorf("a call after another process closed the breaker: got %v, want %v", got, noDiagnosis)
 		}
 		endCalls(h, "a", 11, times(11, source.Transient)...)
 		time.Sleep(maxSyncDelay + time.Second)
 		if got := bad(breakerOpen(false)); got != noDiagnosis {
-			t.Errorf("an open breaker that Redis lost: got %v", got)
+			t.Errorf("an open breaker that Redis lost: got %v, want %v", got, noDiagnosis)
 		}
 	})
 }
@@ -299,7 +299,7 @@ func TestHealth_OpensSourceWithoutHealthyEndpoint(t *testing.T) {
 		h = NewHealth()
 		endCalls(h, "a", 5, times(6, source.Transient)...)
 		if got := endCalls(h, "b", 5, times(5, source.Transient)...); got != sourceOpened {
-			t.Errorf("two failing endpoints: got %v", got)
+			t.Errorf("two failing endpoints: got %v, want %v", got, sourceOpened)
 		}
 	})
 }

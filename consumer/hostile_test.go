@@ -111,7 +111,7 @@ func TestWriter_IsolatesRejectedRow(t *testing.T) {
 	r.untilStored(keys[1:]...)
 	r.untilCommitted(schemas.High)
 	if l := r.deadLetters(); len(l) != 1 || l[0].Reason != schemas.Unstorable || string(l[0].Key) != "character/bad" {
-		t.Errorf("dead letters: %+v", l)
+		t.Errorf("dead letters: got %+v, want 1 UNSTORABLE of character/bad", l)
 	}
 }
 
@@ -132,7 +132,7 @@ func TestNotModified_UnsolicitedIsBadContent(t *testing.T) {
 	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	r.untilCommitted(schemas.High)
 	if l := r.deadLetters(); len(l) != 1 || l[0].Reason != schemas.ParseError || calls.Load() != 2 {
-		t.Errorf("got %d calls and dead letters %+v", calls.Load(), l)
+		t.Errorf("calls and dead letters: got %d and %+v, want 2 and 1 PARSE_ERROR", calls.Load(), l)
 	}
 }
 
@@ -164,11 +164,12 @@ func TestNotModified_WithoutSnapshotIsFetchedInFull(t *testing.T) {
 		r.until("a later check", func() bool { s, ok := r.snapshot("a"); return ok && s.Version > before.Version })
 		r.untilCommitted(schemas.High)
 		if s, _ := r.snapshot("a"); !s.HasContent() || s.ETag != `"v1"` {
-			t.Errorf("round %d: got %+v", round, s.State)
+			t.Errorf("round %d: got %+v, want content with the ETag %s", round, s.State, `"v1"`)
 		}
 	}
 	if conditional.Load() != 2 || full.Load() != 2 || len(r.deadLetters()) != 0 {
-		t.Errorf("got %d conditional and %d full calls", conditional.Load(), full.Load())
+		t.Errorf("conditional calls, full calls and dead letters: got %d, %d and %d, want 2, 2 and 0",
+			conditional.Load(), full.Load(), len(r.deadLetters()))
 	}
 }
 
@@ -272,7 +273,7 @@ func TestStop_DoesNotWaitForHangingBroker(t *testing.T) {
 	case err := <-done:
 		t.Logf("stopped with %v", err)
 	case <-time.After(waitTimeout):
-		t.Fatalf("not stopped within %v", waitTimeout)
+		t.Fatalf("stop: got none within %v, want one", waitTimeout)
 	}
 	if r.lag(schemas.High) != 1 {
 		t.Error("the record was committed without its dead letter")
@@ -308,7 +309,7 @@ func TestWorker_BoundsMemoryForGrowingAnswers(t *testing.T) {
 	r.run(r.worker(c, r.db, permits{r.limiter}).Run)
 	r.untilStored(keys...)
 	if most.Load() > bound/size+1 {
-		t.Errorf("got %d concurrent answers of 1 MiB within a limit of 4 MiB", most.Load())
+		t.Errorf("concurrent answers of 1 MiB within a limit of 4 MiB: got %d, want at most %d", most.Load(), bound/size+1)
 	}
 }
 
@@ -363,10 +364,10 @@ func TestPermit_ExpiringRepeatedlyIsLimited(t *testing.T) {
 	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	r.until("a second round", func() bool { return p.asked.Load() > 6 })
 	if got := p.asked.Load(); got > 30 {
-		t.Errorf("permits: got %d requests", got)
+		t.Errorf("permits: got %d requests, want at most 30", got)
 	}
 	if calls := r.upstream.Stats().Arrivals; calls != 0 || r.lag(schemas.High) != 1 {
-		t.Errorf("got %d calls and a lag of %d", calls, r.lag(schemas.High))
+		t.Errorf("calls and lag: got %d and %d, want 0 and 1", calls, r.lag(schemas.High))
 	}
 }
 
@@ -420,7 +421,7 @@ func TestMisroutedRecord_LeavesOtherSourceUnchanged(t *testing.T) {
 	r.work(schemas.High)
 	r.untilCommitted(schemas.High)
 	if lock, err := r.rdb.HGet(t.Context(), "upd:{"+other.String()+"}", "lock").Result(); err != nil || !strings.HasPrefix(lock, "HIGH 5") {
-		t.Errorf("lock: got %q, %v", lock, err)
+		t.Errorf("lock: got %q, %v, want the prefix %q", lock, err, "HIGH 5")
 	}
 	if len(r.deadLetters()) != 1 {
 		t.Error("got no dead letter, want one")

@@ -30,7 +30,7 @@ func TestLedger_CommitPointEndsDonePrefix(t *testing.T) {
 	} {
 		l.markDone(c.finish, 3)
 		if got := l.at(t); got != c.want {
-			t.Errorf("after %d: commit point %d, want %d", c.finish, got, c.want)
+			t.Errorf("commit point after %d: got %d, want %d", c.finish, got, c.want)
 		}
 	}
 	l.noteCommitted(111)
@@ -59,7 +59,7 @@ func TestLedger_RereadsTruncatedLog(t *testing.T) {
 	l.markDone(99, 3) // this record of leader epoch 3 was read before the log was truncated, and is not in the log any more
 	l.markDone(50, 3) // this call was in flight when the log was truncated; a record of leader epoch 4 has the same offset now
 	if l.at(t) != 50 {
-		t.Errorf("commit point: got %d, whose record is not done", l.at(t))
+		t.Errorf("commit point: got %d, want 50, whose record is not done", l.at(t))
 	}
 	l.markDone(50, 4)
 	l.markDone(51, 4)
@@ -79,7 +79,7 @@ func TestLedger_DropsRepeatedDelivery(t *testing.T) {
 	}
 	l.markDone(5, 0)
 	if l.add(5, 0, time.Time{}) || l.at(t) != 7 {
-		t.Errorf("commit point: got %d", l.at(t))
+		t.Errorf("commit point: got %d, want 7, and the record 5 not added again", l.at(t))
 	}
 }
 
@@ -135,16 +135,16 @@ func TestLedger_NeverCommitsPastOpenRecord(t *testing.T) {
 			}
 			at := l.at(t)
 			if at < last {
-				t.Fatalf("seed %d: commit point decreased from %d to %d", seed, last, at)
+				t.Fatalf("seed %d: commit point after %d: got %d, want no decrease", seed, last, at)
 			}
 			last = at
 			for offset := range undone {
 				if offset < at {
-					t.Fatalf("seed %d: commit point %d is past the open record %d", seed, at, offset)
+					t.Fatalf("seed %d: commit point: got %d, want at most the open record %d", seed, at, offset)
 				}
 			}
 			if len(undone) == 0 && at != -1 && at != next+1 {
-				t.Fatalf("seed %d: all records below %d are done, got commit point %d", seed, next, at)
+				t.Fatalf("seed %d: commit point with all records done: got %d, want %d", seed, at, next+1)
 			}
 		}
 	}

@@ -24,7 +24,7 @@ func (r *rig) gauge(name string) float64 {
 			return f.GetMetric()[0].GetGauge().GetValue()
 		}
 	}
-	r.Fatalf("metric %s does not exist", name)
+	r.Fatalf("metric %s: got none, want one", name)
 	return 0
 }
 
@@ -68,7 +68,7 @@ func TestWorker_BoundsMemoryForSuddenLargeBodies(t *testing.T) {
 			}
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("stored: got %d of %d entities", stored, entities)
+			t.Fatalf("stored entities: got %d, want %d", stored, entities)
 		}
 	}
 	if want := float64(limit + 2*maxBody); most > want || most < body {

@@ -131,19 +131,19 @@ func TestOutboxEvents_OneForEachChange(t *testing.T) {
 	only := func(what string) {
 		t.Helper()
 		if got := r.outboxEvents(); len(got) != 2 {
-			t.Errorf("%s left %+v", what, got[2:])
+			t.Errorf("further outbox events after %s: got %+v, want none", what, got[2:])
 		}
 	}
 	r.checked("a", nil)
 	if p.answered[304] != 1 {
-		t.Errorf("answers by status: got %v", p.answered)
+		t.Errorf("answers by status: got %v, want one 304", p.answered)
 	}
 	only("a 304")
 	p.respondWith(`{ "m": 20, "n": 1 }`) // other bytes than the stored content, but the same canonical content
 	r.checked("a", nil)
 	only("unchanged content")
 	if p.answered[304] != 1 {
-		t.Errorf("answers by status: got %v", p.answered)
+		t.Errorf("answers by status: got %v, want one 304", p.answered)
 	}
 	p.respondWith("")
 	if s := r.checked("a", nil); !s.Absent {
@@ -160,7 +160,7 @@ func TestOutboxEvents_OneForEachChange(t *testing.T) {
 	}
 	only("what is selected")
 	if n := r.changes.n.Load(); n != 2 {
-		t.Errorf("announced events: got %d", n)
+		t.Errorf("announced events: got %d, want 2", n)
 	}
 }
 
@@ -170,7 +170,7 @@ func TestOutboxEvents_NoneWithoutChangesAndTriggers(t *testing.T) {
 	r.work(schemas.High)
 	r.checked("a", nil)
 	if got := r.outboxEvents(); len(got) != 0 || r.changes.n.Load() != 0 {
-		t.Errorf("outbox events %+v, notified %d times", got, r.changes.n.Load())
+		t.Errorf("outbox events and notifications: got %+v and %d, want none and 0", got, r.changes.n.Load())
 	}
 }
 
@@ -184,7 +184,7 @@ func (r *rig) wantTriggers(params map[string]string) {
 	want := []store.Trigger{{Facet: "general", Backoff: 24 * time.Hour, Params: params}, {Facet: "hearings"}}
 	all := r.outboxEvents()
 	if len(all) == 0 || !reflect.DeepEqual(all[len(all)-1].Triggers, want) || all[len(all)-1].PublishChange {
-		r.Errorf("outbox events %+v, want the triggers %+v", all, want)
+		r.Errorf("outbox events: got %+v, want the triggers %+v", all, want)
 	}
 }
 
@@ -218,7 +218,7 @@ func TestTrigger_RegisteredParamsTakePrecedence(t *testing.T) {
 	r.checkedFor(schemas.Trigger, "a", map[string]string{"encCsNo": "brought", "wmonid": "brought"})
 	r.checkedFor(schemas.Trigger, "b", map[string]string{"encCsNo": "brought"})
 	if got, want := p.called(), []string{"/x?n=registered&w=brought", "/x?n=brought&w="}; !reflect.DeepEqual(got, want) {
-		t.Errorf("called %q, want %q", got, want)
+		t.Errorf("calls: got %q, want %q", got, want)
 	}
 }
 
@@ -245,7 +245,7 @@ func TestParams_RegisteredFillMissingOnes(t *testing.T) {
 	r.checked("c", nil)
 	want := []string{"/x?n=n&w=w&page=1", "/x?n=own%2F1&w=w&page=1", "/x?n=own&w=own&page=1", "/x?n=n&w=own&page=3", "/x?n=&w=&page=1"}
 	if got := p.called(); !reflect.DeepEqual(got, want) {
-		t.Errorf("called\n%q, want\n%q", got, want)
+		t.Errorf("calls: got\n%q, want\n%q", got, want)
 	}
 	if n := len(r.deadLetters()); n != 0 {
 		t.Errorf("dead letters: got %d, want 0", n)
@@ -261,7 +261,7 @@ func TestParams_RegisteredFillPath(t *testing.T) {
 	r.work(schemas.High)
 	r.checked("a", nil)
 	if got := p.called(); !reflect.DeepEqual(got, []string{"/x/n/basic"}) || len(r.deadLetters()) != 0 {
-		t.Errorf("called %q, %d dead letters", got, len(r.deadLetters()))
+		t.Errorf("calls and dead letters: got %q and %d, want /x/n/basic and 0", got, len(r.deadLetters()))
 	}
 }
 
@@ -288,12 +288,13 @@ func TestParams_InvalidBecomeDeadLetterWithAdvice(t *testing.T) {
 			return i >= 0
 		})
 		if d.Reason != schemas.InvalidRequest || !strings.Contains(d.Error, mention) || d.Attempts != 0 {
-			t.Errorf("dead letter of %s: got %s after %d attempts: %s", key, d.Reason, d.Attempts, d.Error)
+			t.Errorf("dead letter of %s: got %s after %d attempts: %s, want %s after 0 attempts, and %q in its error",
+				key, d.Reason, d.Attempts, d.Error, schemas.InvalidRequest, mention)
 		}
 	}
 	r.untilCommitted(schemas.High)
 	if got := p.called(); len(got) != 0 {
-		t.Errorf("called %q", got)
+		t.Errorf("calls: got %q, want none", got)
 	}
 	// After the entity is registered with the missing param, a refresh is possible again.
 	r.register("open", map[string]string{"encCsNo": "n"})
@@ -322,9 +323,9 @@ func TestParams_RetryUsesCurrentRegistration(t *testing.T) {
 	}
 	r.until("a retry", func() bool { return r.status("a").State == store.Retrying })
 	if got, want := r.status("a").Params, w.Params; !reflect.DeepEqual(got, want) {
-		t.Errorf("the retry goes with %v, want %v and what is registered", got, want)
+		t.Errorf("parameters of the retry: got %v, want %v and what is registered", got, want)
 	}
 	if got := p.called(); len(got) == 0 || got[0] != "/x?n=lapsed&w=own" {
-		t.Errorf("called %q", got)
+		t.Errorf("calls: got %q, want /x?n=lapsed&w=own first", got)
 	}
 }

@@ -63,7 +63,7 @@ func TestWorker_PreemptsRequestsUnderOpenBreaker(t *testing.T) {
 			r := newRig(t)
 			const flood = 100
 			if got := r.enqueueAs("flood", keysOf("flood", flood)...); got != flood {
-				t.Fatalf("%d requests of the flood were published, want %d", got, flood)
+				t.Fatalf("published requests of the flood: got %d, want %d", got, flood)
 			}
 			config := consumer.DefaultConfig(schemas.High)
 			config.DrainTimeout, config.MaxInFlight, config.MaxBodyBytes = waitTimeout, test.slots, test.bytes

@@ -125,7 +125,7 @@ func TestHostileReader_OpensNoBreaker(t *testing.T) {
 			r.untilCommitted(schemas.High)
 			for _, key := range bad {
 				if s := r.status(key); s.State == "" {
-					t.Fatalf("%s: got neither a snapshot nor a failure", key)
+					t.Fatalf("%s: got neither a snapshot nor a failure, want one of them", key)
 				}
 			}
 			if n := p.stops.Load(); n != 0 || r.limiter.BreakerOpenSince(time.Now().Add(-time.Hour)) {
@@ -234,7 +234,7 @@ func TestOutage_OfMostCallsIsDetected(t *testing.T) {
 	a.all.Store("500")
 	for n := 0; !r.limiter.BreakerOpenSince(time.Now()); n++ {
 		if n == 50 {
-			t.Fatalf("outage not detected in %d calls", a.calls.Load())
+			t.Fatalf("outage: got none detected in %d calls, want it detected", a.calls.Load())
 		}
 		r.enqueueAll(keysOf(fmt.Sprint("k", n, "-"), 10), schemas.High, schemas.CacheMiss)
 		r.until("their end", func() bool { return r.lag(schemas.High) == 0 || r.limiter.BreakerOpenSince(time.Now()) })

@@ -268,7 +268,7 @@ func (r *rig) enqueue(key string, lane schemas.Lane, reason schemas.Reason) prod
 		Entity: entity(key), Lane: lane, Reason: reason, CorrelationID: "corr-" + key, TraceParent: "trace-" + key,
 	})
 	if !result.Queued() {
-		r.Fatalf("request for %s: got %+v", key, result)
+		r.Fatalf("request for %s: got %+v, want it queued", key, result)
 	}
 	r.until("the acknowledgement", func() bool { return !strings.HasSuffix(r.lock(key), "PENDING") })
 	return result
@@ -288,7 +288,7 @@ func (r *rig) enqueueAll(keys []string, lane schemas.Lane, reason schemas.Reason
 	before := r.produced(lane)
 	for i, result := range r.producer.EnqueueAll(r.Context(), requests) {
 		if !result.Queued() {
-			r.Fatalf("request for %s: got %+v", keys[i], result)
+			r.Fatalf("request for %s: got %+v, want it queued", keys[i], result)
 		}
 	}
 	r.until("the acknowledgements", func() bool { return r.produced(lane) >= before+int64(len(keys)) })
@@ -332,7 +332,7 @@ func (r *rig) until(what string, holds func() bool) {
 		select {
 		case <-look.C:
 		case <-deadline:
-			r.Fatalf("%s did not happen within %v", what, waitTimeout)
+			r.Fatalf("%s: got a timeout after %v, want it to happen", what, waitTimeout)
 		}
 	}
 }

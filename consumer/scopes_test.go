@@ -131,7 +131,7 @@ func TestRefusal_OpensScopeBreakerOnceConfirmed(t *testing.T) {
 			r.untilStored("a")
 			r.untilCommitted(schemas.High)
 			if got := p.all()[before:]; !slices.Equal(got, c.want) {
-				t.Errorf("told %q, want %q", got, c.want)
+				t.Errorf("told: got %q, want %q", got, c.want)
 			}
 		})
 	}

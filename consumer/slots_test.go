@@ -36,7 +36,7 @@ func TestSlotQueue_ServesClientWithFewestSlots(t *testing.T) {
 		t.Fatalf("got %s, want a: it has no slot and was read before b", got.request.Key)
 	}
 	if got := nextTask(q); got != nil {
-		t.Fatalf("got %s without a free slot", got.request.Key)
+		t.Fatalf("task without a free slot: got %s, want none", got.request.Key)
 	}
 	q.release("flood")
 	if got := nextTask(q); got.client != "b" {
@@ -73,7 +73,8 @@ func TestSlotQueue_LosesNothing(t *testing.T) {
 				}
 				got := nextTask(q)
 				if (got == nil) != (len(held) == slots || least > slots) {
-					t.Fatalf("seed %d: got %v with %d of %d slots held", seed, got, len(held), slots)
+					t.Fatalf("seed %d: got %v with %d of %d slots held, want a task only if a client may have one more",
+						seed, got, len(held), slots)
 				}
 				if got == nil {
 					continue
@@ -95,7 +96,7 @@ func TestSlotQueue_LosesNothing(t *testing.T) {
 			q.release(client)
 		}
 		if q.free != slots || len(q.held) != 0 {
-			t.Errorf("seed %d: %d of %d slots are free, held %v", seed, q.free, slots, q.held)
+			t.Errorf("seed %d: free slots: got %d and %v held, want %d and none", seed, q.free, q.held, slots)
 		}
 	}
 }
@@ -119,7 +120,7 @@ func TestMemoryBudget_ServesClientsInTurn(t *testing.T) {
 			b.resize(10, 0)
 			synctest.Wait()
 			if got := <-order; got != want {
-				t.Errorf("admitted %s as number %d, want %s", got, i, want)
+				t.Errorf("admitted: got %s as number %d, want %s", got, i, want)
 			}
 		}
 	})
@@ -133,12 +134,12 @@ func TestReleaseQueue_IsBounded(t *testing.T) {
 	d.add(taskOfClient("", 1))
 	first := d.take()
 	if len(first) != maxReleases {
-		t.Fatalf("kept %d, want %d", len(first), maxReleases)
+		t.Fatalf("kept: got %d, want %d", len(first), maxReleases)
 	}
 	d.add(taskOfClient("a", 1))
 	d.putBack(first)
 	if got := len(d.take()); got != maxReleases {
-		t.Errorf("kept %d after they were given back, want %d", got, maxReleases)
+		t.Errorf("kept after they were given back: got %d, want %d", got, maxReleases)
 	}
 	(*releaseQueue)(nil).add(taskOfClient("a", 1)) // a task without a worker has a nil queue, and add must accept it
 }

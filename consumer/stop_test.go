@@ -42,7 +42,7 @@ func TestStop_DoesNotWaitForRevocation(t *testing.T) {
 	case err := <-ended:
 		t.Logf("stop: got %v", err)
 	case <-time.After(waitTimeout):
-		t.Errorf("not stopped within %v", waitTimeout)
+		t.Errorf("stop: got none within %v, want one", waitTimeout)
 	}
 	r.requests.noSettle.Store(false)
 	r.untilStored(keys...)
@@ -77,7 +77,7 @@ func TestStop_RetriesLastCommitDuringRebalance(t *testing.T) {
 			leaving.Store(true)
 			stop()
 			if err := <-ended; err != nil {
-				t.Errorf("stop: got %v", err)
+				t.Errorf("stop: got %v, want no error", err)
 			}
 			r.untilCommitted(schemas.High)
 		})
@@ -210,7 +210,7 @@ func (r *rig) staysFalse(d time.Duration, what string, happened func() bool) {
 			return
 		case <-tick.C:
 			if happened() {
-				r.Errorf("too early: %s", what)
+				r.Errorf("%s: got it too early, want it later", what)
 				return
 			}
 		}

@@ -61,11 +61,12 @@ func TestVisibility_IsStoredWithSnapshot(t *testing.T) {
 		stop()
 		s, _ := r.snapshot("a")
 		if s.Visibility != round.visibility || s.Absent != round.gone || s.HasContent() == round.gone || conditional.Load() != round.conditional || full.Load() != round.full {
-			t.Errorf("%+v: got %d conditional and %d full calls: %+v", round, conditional.Load(), full.Load(), s.State)
+			t.Errorf("%+v: got %d conditional and %d full calls, %+v, want %d and %d, the visibility %q, and content unless gone",
+				round, conditional.Load(), full.Load(), s.State, round.conditional, round.full, round.visibility)
 		}
 	}
 	if l := r.deadLetters(); len(l) != 0 {
-		t.Errorf("dead letters: %+v", l)
+		t.Errorf("dead letters: got %+v, want none", l)
 	}
 }
 
@@ -95,7 +96,7 @@ func TestDeadLetterIndex_KeepsNoSampleOfLimitedContent(t *testing.T) {
 				t.Fatalf("visibility %q: got %d dead letters in the index, %v, want 1", visibility, len(all), err)
 			}
 			if got := all[0].Visibility; got != visibility {
-				t.Errorf("visibility %q: got %q in the index", visibility, got)
+				t.Errorf("visibility %q: got %q in the index, want %q", visibility, got, visibility)
 			}
 			if got := strings.Contains(all[0].Error, "123456"); got != indexed {
 				t.Errorf("visibility %q: got %q in the index, want the sample: %v", visibility, all[0].Error, indexed)

@@ -67,7 +67,8 @@ func TestWorker_TouchesUnchangedContent(t *testing.T) {
 			r.until("a later check of "+key, func() bool { s, _ := r.snapshot(key); return s.Version > first.Version })
 			s, _ := r.snapshot(key)
 			if changed := fmt.Sprint(s.Hash, s.UpdatedAt) != before[key]; changed != (round == 1) || !s.CheckedAt.After(first.CheckedAt) {
-				t.Errorf("round %d: %s changed %v, checked at %v after %v", round, key, changed, s.CheckedAt, first.CheckedAt)
+				t.Errorf("round %d: %s: got changed %v, checked at %v, want changed %v, checked after %v",
+					round, key, changed, s.CheckedAt, round == 1, first.CheckedAt)
 			}
 		}
 	}
@@ -94,7 +95,7 @@ func TestWorker_SerializesRequestsOfOneEntity(t *testing.T) {
 	r.untilCommitted(schemas.High)
 	stats := r.upstream.Stats()
 	if stats.Arrivals != 18 || stats.MaxInFlight > 3 || stats.MaxInFlight < 2 {
-		t.Errorf("%d calls, at most %d at once; want 18 and 2 or 3", stats.Arrivals, stats.MaxInFlight)
+		t.Errorf("calls: got %d, at most %d at once, want 18, at most 2 or 3 at once", stats.Arrivals, stats.MaxInFlight)
 	}
 }
 
@@ -138,12 +139,12 @@ func TestDeadLetter_CopiesPoisonMessage(t *testing.T) {
 	r.untilCommitted(schemas.Low)
 	deadLetters := r.deadLetters()
 	if len(deadLetters) != len(want) {
-		t.Errorf("%d dead letters, want %d", len(deadLetters), len(want))
+		t.Errorf("dead letters: got %d, want %d", len(deadLetters), len(want))
 	}
 	for _, d := range deadLetters {
 		if want[string(d.Value)] != d.Reason || string(d.Key) != "k" || d.Attempts != 0 || d.Error == "" ||
 			d.Topic != "nexon.update-priority-low" || d.Group != "nexon.low-worker" || d.Worker != "worker" {
-			t.Errorf("dead letter: got %+v", d)
+			t.Errorf("dead letter: got %+v, want %s of k by the low worker, with an error and without attempts", d, want[string(d.Value)])
 		}
 		if len(d.Headers) != 2 || d.Headers[0].Key != "traceparent" || string(d.Headers[1].Value) != "\x00" {
 			t.Errorf("headers: got %+v, want them unchanged", d.Headers)
@@ -193,7 +194,8 @@ func TestDeadLetter_HasSampleOfBadAnswer(t *testing.T) {
 			d := deadLetters[0]
 			if d.Reason != c.reason || d.Attempts != c.attempts || !strings.Contains(string(d.Sample), c.sample) ||
 				(d.Status != c.status && d.Status != 0) || len(d.Headers) != 1 || string(d.Headers[0].Value) != "trace-a" {
-				t.Errorf("dead letter: got %s after %d attempts, status %d: %s; sample %.60q", d.Reason, d.Attempts, d.Status, d.Error, d.Sample)
+				t.Errorf("dead letter: got %s after %d attempts, status %d: %s; sample %.60q, want %s after %d, status %d or 0, sample %q",
+					d.Reason, d.Attempts, d.Status, d.Error, d.Sample, c.reason, c.attempts, c.status, c.sample)
 			}
 			if after, _ := r.snapshot("a"); after.State != before.State {
 				t.Errorf("snapshot: got %+v, want it unchanged", after.State)
@@ -203,7 +205,7 @@ func TestDeadLetter_HasSampleOfBadAnswer(t *testing.T) {
 			}
 			again := r.producer.Enqueue(t.Context(), producer.Request{Entity: entity("a"), Lane: schemas.High, Reason: schemas.Stale})
 			if again.Outcome != producer.Held || again.HoldReason != schemas.HoldFailed {
-				t.Errorf("a read of the failed entity gave %+v", again)
+				t.Errorf("read of the failed entity: got %+v, want it held as failed", again)
 			}
 		})
 	}
@@ -221,11 +223,11 @@ func TestNotFound_IsStoredAndHeld(t *testing.T) {
 	for range 100 {
 		got := r.producer.Enqueue(t.Context(), producer.Request{Entity: entity("absent-1"), Lane: schemas.High, Reason: schemas.Stale})
 		if got.Outcome != producer.Held || got.HoldReason != schemas.HoldAbsent {
-			t.Fatalf("a read gave %+v", got)
+			t.Fatalf("read: got %+v, want it held as absent", got)
 		}
 	}
 	if n, calls := len(r.deadLetters()), r.upstream.Stats().Arrivals; n != 0 || calls != 1 {
-		t.Errorf("got %d dead letters and %d calls", n, calls)
+		t.Errorf("dead letters and calls: got %d and %d, want 0 and 1", n, calls)
 	}
 }
 
@@ -238,7 +240,7 @@ func TestBackoff_After429LosesNothing(t *testing.T) {
 	r.untilStored("a")
 	r.untilCommitted(schemas.High)
 	if n, calls := len(r.deadLetters()), r.upstream.Stats().Arrivals; n != 0 || calls != 2 {
-		t.Errorf("got %d dead letters and %d calls", n, calls)
+		t.Errorf("dead letters and calls: got %d and %d, want 0 and 2", n, calls)
 	}
 }
 
@@ -281,7 +283,7 @@ func TestDatabaseDown_LosesNothing(t *testing.T) {
 	r.enqueueAll(keys, schemas.High, schemas.CacheMiss)
 	r.until("some tries", func() bool { return r.db.tries.Load() >= 3 })
 	if lag := r.lag(schemas.High); lag < 20 {
-		t.Errorf("got %d records committed without a write", 20-lag)
+		t.Errorf("lag without a write: got %d, want at least 20", lag)
 	}
 	r.db.down.Store(false)
 	r.untilStored(keys...)
@@ -319,7 +321,7 @@ func TestRedisDown_SendsAndLosesNothing(t *testing.T) {
 	before := r.requests.tries.Load()
 	r.until("further tries", func() bool { return r.requests.tries.Load() >= before+2 })
 	if calls := r.upstream.Stats().Arrivals; calls != 0 || r.lag(schemas.High) != 1 {
-		t.Errorf("got %d calls and a lag of %d", calls, r.lag(schemas.High))
+		t.Errorf("calls and lag: got %d and %d, want 0 and 1", calls, r.lag(schemas.High))
 	}
 	r.requests.noBegin.Store(false)
 	r.untilStored("a")
@@ -383,10 +385,10 @@ func TestSchemaV1_IsSatisfiedByLaterFetchOnly(t *testing.T) {
 	r.untilCommitted(schemas.High)
 	stats := r.upstream.Stats()
 	if stats.Arrivals != 2 || stats.DistinctKeys != 1 {
-		t.Errorf("%d calls for %d keys, want 2 for 1", stats.Arrivals, stats.DistinctKeys)
+		t.Errorf("calls and keys: got %d and %d, want 2 and 1", stats.Arrivals, stats.DistinctKeys)
 	}
 	if len(r.deadLetters()) != 0 {
-		t.Errorf("dead letters: %+v", r.deadLetters())
+		t.Errorf("dead letters: got %+v, want none", r.deadLetters())
 	}
 }
 
