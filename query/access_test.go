@@ -140,7 +140,7 @@ func TestCORS_AllowsOnlyListedOrigins(t *testing.T) {
 		}
 	}
 	if a := r.do(http.MethodGet, "/admin/v1/x", "Origin", "https://site.example"); a.Header.Get("Access-Control-Allow-Origin") != "" {
-		t.Errorf("no page administers: %v", a.Header)
+		t.Errorf("headers of an admin call by a page: got %v, want no Access-Control-Allow-Origin", a.Header)
 	}
 	r.refused = problem.New(http.StatusUnauthorized, "TOKEN_MISSING", "Send one.")
 	a := r.do(http.MethodOptions, "/v1/nexon/character/a", "Origin", "https://site.example", "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "authorization")
@@ -175,7 +175,7 @@ func TestAddress_TrustsOnlyKnownProxies(t *testing.T) {
 			req.Header.Set("X-Forwarded-For", c.xff)
 		}
 		if got := address(req); got != c.recognised {
-			t.Errorf("%+v: got the address %s", c, got)
+			t.Errorf("%+v: got the address %s, want %s", c, got, c.recognised)
 		}
 	}
 	if _, err := ipExtractor([]string{"10.0.0.1"}); err == nil || !strings.Contains(err.Error(), "access.trustedProxies") {

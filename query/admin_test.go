@@ -17,7 +17,7 @@ func TestAdmin_GetsTheRequestUnchanged(t *testing.T) {
 	for _, call := range []string{"GET /admin/v1/x", "PATCH /admin/v1/x/a%2Fb", "POST /admin/v1/x/stop", "DELETE /admin/v1/x"} {
 		method, path, _ := strings.Cut(call, " ")
 		if a := r.do(method, path+"?x=y"); a.text != call || a.Header.Get("X-Correlation-Id") == "" {
-			t.Errorf("%s came through as %s", call, a.text)
+			t.Errorf("%s: got %s and the correlation id %q, want the same call and some id", call, a.text, a.Header.Get("X-Correlation-Id"))
 		}
 	}
 	for _, path := range []string{"/admin", "/admin/v2/x"} {

@@ -23,7 +23,7 @@ func TestResponse_IsEqualInEachEncoding(t *testing.T) {
 		s := r.putSnapshot(name, age)
 		plain := r.get(name)
 		if plain.Header.Get("Content-Encoding") != "" || plain.Header.Get("Vary") != "Accept-Encoding" {
-			t.Errorf("%s: got the headers %v", name, plain.Header)
+			t.Errorf("%s: got the headers %v, want no Content-Encoding, and Vary: Accept-Encoding", name, plain.Header)
 		}
 		for _, as := range []string{"zstd", "gzip"} {
 			req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/nexon/character/"+name, nil)
@@ -33,13 +33,13 @@ func TestResponse_IsEqualInEachEncoding(t *testing.T) {
 			raw := bytes.Clone(rec.Body.Bytes())
 			a := r.checked(req, rec)
 			if a.Header.Get("Content-Encoding") != as || a.text != plain.text || a.Header.Get("ETag") != plain.Header.Get("ETag") {
-				t.Errorf("%s, %s: %v\n%s", name, as, a.Header, a.text)
+				t.Errorf("%s, %s: got %v\n%s\nwant the ETag %s and\n%s", name, as, a.Header, a.text, plain.Header.Get("ETag"), plain.text)
 			}
 			if n, _ := strconv.Atoi(a.Header.Get("Content-Length")); n != len(raw) {
-				t.Errorf("%s, %s: Content-Length %d, %d bytes", name, as, n, len(raw))
+				t.Errorf("%s, %s: Content-Length: got %d, want %d", name, as, n, len(raw))
 			}
 			if as == "zstd" && !bytes.Contains(raw, s.Payload) {
-				t.Errorf("%s: the stored frame is not in the answer", name)
+				t.Errorf("%s: got an answer without the stored frame, want the frame in it", name)
 			}
 		}
 	}
@@ -81,7 +81,7 @@ func TestAge_FollowsTheClock(t *testing.T) {
 	} {
 		st := e.timeHeaders(Fresh, s.CheckedAt.Add(c.after))
 		if st.age[0] != c.age || st.cacheStatus[0] != c.cacheStatus {
-			t.Errorf("after %v: %v %v", c.after, st.age, st.cacheStatus)
+			t.Errorf("after %v: got %v %v, want %v %v", c.after, st.age, st.cacheStatus, c.age, c.cacheStatus)
 		}
 	}
 }
@@ -106,11 +106,11 @@ func TestBatch_AnswersEachKeyAsIfAlone(t *testing.T) {
 			it := a.body.Items[i]
 			has := string(it.Snapshot) == content
 			if it.Status != w.status || it.Freshness != w.freshness || it.UpdateQueued != w.queued || has != (w.status == 200) {
-				t.Errorf("%q: item %d: %+v", as, i, it)
+				t.Errorf("%q: item %d: got %+v, want %+v", as, i, it, w)
 			}
 		}
 		if a.body.Items[5].Key != "가" {
-			t.Errorf("key %q", a.body.Items[5].Key)
+			t.Errorf("key: got %q, want 가", a.body.Items[5].Key)
 		}
 	}
 	if n := r.storeReads() - before; n != 1 { // the first of the three batches caches all keys, also keys without a snapshot, so the other two must not read the store
@@ -146,7 +146,7 @@ func hotRead(tb testing.TB, as string, tracer observe.Tracer, change ...func(*ri
 	}
 	serve()
 	if w.h.Get("Etag") == "" {
-		tb.Fatalf("no answer: %v", w.h)
+		tb.Fatalf("headers: got %v, want an ETag", w.h)
 	}
 	return serve
 }

@@ -109,7 +109,7 @@ func TestRequests_CountTheCostOfAResponse(t *testing.T) {
 			}
 		}
 		if strings.Join(got, " ") != c.want {
-			t.Errorf("%d: %s as %s counted %v requests, want %s", i, c.path, c.as, got, c.want)
+			t.Errorf("%d: %s as %s: got %v counted requests, want %s", i, c.path, c.as, got, c.want)
 		}
 	}
 }

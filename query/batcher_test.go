@@ -141,7 +141,8 @@ func TestColdBurst_IsAcceptedBySlowRedis(t *testing.T) {
 			r.Errorf("got %v, want 202 for all", statuses)
 		}
 		if redis.maxInFlight > maxBatches || redis.larger > 0 || redis.batches > keys/8 {
-			r.Errorf("%d batches, at most %d in flight, %d too large; want at most %d, %d, 0", redis.batches, redis.maxInFlight, redis.larger, keys/8, maxBatches)
+			r.Errorf("batches, most in flight, and too large: got %d, %d and %d, want at most %d, %d and 0",
+				redis.batches, redis.maxInFlight, redis.larger, keys/8, maxBatches)
 		}
 	})
 }
@@ -195,7 +196,7 @@ func TestBatcher_IsBounded(t *testing.T) {
 		}
 		time.Sleep(maxEnqueued / maxBatchSize * time.Second)
 		if got := enqueued(); got != 0 {
-			r.Errorf("%d requests wait after all were answered, want none", got)
+			r.Errorf("waiting requests after all were answered: got %d, want none", got)
 		}
 	})
 }

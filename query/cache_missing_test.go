@@ -27,7 +27,7 @@ func TestMissing_IsNotReadAgain(t *testing.T) {
 		t.Errorf("store reads: got %d, want 1", got)
 	}
 	if r.missCount != 1 {
-		t.Errorf("%d keys were counted as missed, want 1", r.missCount)
+		t.Errorf("missed keys: got %d, want 1", r.missCount)
 	}
 	r.putSnapshot("new", 0)
 	if a := r.get("new"); a.StatusCode != 200 || a.body.Freshness != Fresh {

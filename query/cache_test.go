@@ -24,7 +24,7 @@ func TestCache_HitDoesNotReadTheStore(t *testing.T) {
 		}
 	}
 	if r.storeReads() != 1 {
-		t.Errorf("got %d store reads", r.storeReads())
+		t.Errorf("store reads: got %d, want 1", r.storeReads())
 	}
 }
 
@@ -179,7 +179,7 @@ func TestCache_IsBounded(t *testing.T) {
 	entry := newEntry(r.snapshots[entity("1")], r.facet(), big.now(), nil, big.reweigh)
 	before := entry.weight()
 	if _, err := entry.body(identity); err != nil || entry.weight() <= before {
-		t.Errorf("weight %d after %d, %v", entry.weight(), before, err)
+		t.Errorf("weight: got %d, %v, want more than %d", entry.weight(), err, before)
 	}
 }
 
@@ -216,12 +216,12 @@ func TestCache_NoReadIsOlderThanTheLastSettle(t *testing.T) {
 				}
 				e, fallback, err := r.server.cache.get(t.Context(), everything.Name, entity(fmt.Sprint(i)), r.facet())
 				if err != nil || (e.Version < floor && !fallback) {
-					t.Errorf("version %d after the settle of %d, %v", e.Version, floor, err)
+					t.Errorf("version: got %d, %v, want at least %d or a fallback", e.Version, err, floor)
 					return
 				}
 				one := r.server.cache.getAll(t.Context(), everything.Name, []schemas.Entity{entity(fmt.Sprint(i))}, r.facet())[0]
 				if one.err != nil || (one.Version < floor && !one.fallback) {
-					t.Errorf("version %d after the settle of %d, %v", one.Version, floor, one.err)
+					t.Errorf("version: got %d, %v, want at least %d or a fallback", one.Version, one.err, floor)
 					return
 				}
 			}

@@ -37,7 +37,7 @@ func TestConsole_GetsTheRequestWithoutAuthentication(t *testing.T) {
 		t.Errorf("beside it: got %d %s, want 404 no-such-path", a.StatusCode, a.text)
 	}
 	if len(r.limiterCalls) > 0 {
-		t.Errorf("counted by the limiter: %v, want none", r.limiterCalls)
+		t.Errorf("counts of the limiter: got %v, want none", r.limiterCalls)
 	}
 }
 
@@ -55,7 +55,7 @@ func TestConsole_GetsTheAddressBehindKnownProxies(t *testing.T) {
 	for proxies, want := range map[string]string{"": "192.0.2.1:1234", "192.0.2.0/24": "198.51.100.7:1234"} {
 		r := newRig(t, withConsole(recorded), func(r *rig) { r.config.Proxies = strings.Fields(proxies) })
 		if a := r.do(http.MethodGet, "/console", "X-Forwarded-For", "198.51.100.7"); a.text != want {
-			t.Errorf("with the proxies %q: %s, want %s", proxies, a.text, want)
+			t.Errorf("with the proxies %q: got %s, want %s", proxies, a.text, want)
 		}
 	}
 }
@@ -87,14 +87,14 @@ func TestConsole_ShutdownEndsStreamsOnly(t *testing.T) {
 	select {
 	case a := <-stream:
 		if a.text != "left" {
-			t.Errorf("the stream: %s", a.text)
+			t.Errorf("stream: got %s, want left", a.text)
 		}
 	case <-time.After(testTimeout):
 		t.Fatal("the stream delays the shutdown")
 	}
 	close(finish)
 	if a := <-page; a.text != "finished" {
-		t.Errorf("the request in flight: %s", a.text)
+		t.Errorf("request in flight: got %s, want finished", a.text)
 	}
 	if n := testutil.CollectAndCount(r.server.metrics.requests); n != 2 {
 		t.Errorf("got %d series, want 2", n)
@@ -102,7 +102,7 @@ func TestConsole_ShutdownEndsStreamsOnly(t *testing.T) {
 	for _, route := range []string{"/console/*?wait", "/console/*"} {
 		method := map[bool]string{true: http.MethodGet, false: http.MethodPost}[strings.HasSuffix(route, "wait")]
 		if !r.server.metrics.requests.DeleteLabelValues(route, method, "200") {
-			t.Errorf("%s is not counted", route)
+			t.Errorf("count of %s: got none, want one", route)
 		}
 	}
 }
@@ -120,22 +120,22 @@ func TestRefresh_OfTheConsoleHasFloorAndCooldown(t *testing.T) {
 	r.do(http.MethodPost, "/console/refresh", "X-Correlation-Id", "abc")
 	want := UpdateRequest{Entity: entity("a"), Reason: schemas.UserRequest, Floor: 7, Cooldown: 17 * time.Second, CorrelationID: "abc", Client: "someone"}
 	if all := r.enqueued(); len(all) != 1 || all[0] != want || !got.Queued {
-		t.Errorf("%+v, answered %+v; want %+v", all, got, want)
+		t.Errorf("update requests: got %+v with the result %+v, want %+v, queued", all, got, want)
 	}
 	for _, what := range r.limiterCalls {
 		if strings.HasPrefix(what, "begin") {
-			t.Errorf("counted by the limiter: %s", what)
+			t.Errorf("counts of the limiter: got %s, want no begin", what)
 		}
 	}
 
 	r.set(func() { r.storeErr = fmt.Errorf("the database is unavailable") })
 	if a := server.Refresh(t.Context(), "", []schemas.Entity{entity("b")}, f)[0]; !a.Queued || r.enqueued()[1].Floor != 0 {
-		t.Errorf("without the database: %+v", a)
+		t.Errorf("refresh without the database: got %+v, want it queued with the floor 0", a)
 	}
 	r.set(func() {
 		r.enqueueAndWait = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Pending: true} }
 	})
 	if a := server.Refresh(t.Context(), "", []schemas.Entity{entity("b")}, f)[0]; !a.Pending || a.Queued {
-		t.Errorf("not certain: %+v", a)
+		t.Errorf("uncertain refresh: got %+v, want it pending and not queued", a)
 	}
 }

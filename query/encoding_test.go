@@ -33,11 +33,11 @@ func TestBestEncoding_FollowsTheQuality(t *testing.T) {
 		";q=1,,":                    identity,
 	} {
 		if got := bestEncoding([]string{header}); got != want {
-			t.Errorf("%q: %d, want %d", header, got, want)
+			t.Errorf("%q: got %d, want %d", header, got, want)
 		}
 	}
 	if got := bestEncoding([]string{"gzip", "zstd"}); got != zstandard {
-		t.Errorf("two headers: %d", got)
+		t.Errorf("two headers: got %d, want %d", got, zstandard)
 	}
 }
 
@@ -73,7 +73,7 @@ func TestAppendFrame_JoinsAStoredFrame(t *testing.T) {
 		out = appendFrame(out, after)
 		got, err := decoder.DecodeAll(out, nil)
 		if err != nil || string(got) != before+"stored"+after {
-			t.Errorf("%d bytes: %v", len(before), err)
+			t.Errorf("%d bytes: got %.60q, %v, want %.60q", len(before), got, err, before+"stored"+after)
 		}
 	}
 }
@@ -91,7 +91,7 @@ func TestGzipOpen_ClosesWithAnyText(t *testing.T) {
 			z.Multistream(false) // the reader stops after the first gzip member, as some clients do, so all data must be in one member
 			got, err := io.ReadAll(z)
 			if err != nil || string(got) != "{"+body+text {
-				t.Errorf("%d and %d bytes: %v", len(body), len(text), err)
+				t.Errorf("%d and %d bytes: got %.60q, %v, want %.60q", len(body), len(text), got, err, "{"+body+text)
 			}
 		}
 	}
@@ -103,7 +103,7 @@ func FuzzBestEncoding(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, header string) {
 		if e := bestEncoding([]string{header}); e < identity || e >= encodings {
-			t.Errorf("%q: got the invalid encoding %d", header, e)
+			t.Errorf("%q: got the encoding %d, want at least %d and below %d", header, e, identity, encodings)
 		}
 	})
 }

@@ -84,11 +84,11 @@ func (f *follower) expect(name string, freshness Freshness) event {
 	select {
 	case e, open := <-f.events:
 		if !open || e.name != name || e.data.Freshness != freshness {
-			f.Fatalf("event %+v, open %v; want %s %s", e, open, name, freshness)
+			f.Fatalf("event: got %+v, open %v, want %s %s", e, open, name, freshness)
 		}
 		return e
 	case <-time.After(testTimeout):
-		f.Fatalf("no event %s within %v", name, testTimeout)
+		f.Fatalf("event %s: got none within %v, want one", name, testTimeout)
 	}
 	return event{}
 }
@@ -105,7 +105,7 @@ func TestEvents_ReportChangesAndMissedOnes(t *testing.T) {
 	r.putSnapshot("a", 0, hash(7, 1))
 	first := f.expect("changed", Fresh)
 	if a := r.get("a"); *first.data.ETag != a.Header.Get("ETag") {
-		t.Errorf("tag %s, and %s of a read", *first.data.ETag, a.Header.Get("ETag"))
+		t.Errorf("tag of the event: got %s, want %s of a read", *first.data.ETag, a.Header.Get("ETag"))
 	}
 	r.settle("a", 8) // settles a request without storing a snapshot, so the stream must send no event
 	r.putSnapshot("a", 0, hash(9, 1))
@@ -122,7 +122,7 @@ func TestEvents_ReportChangesAndMissedOnes(t *testing.T) {
 	for id, want := range map[string]string{first.id: "changed", checked.id: "changed", gone.id: "changed", "": "changed", "garbage": "changed", "0.x": "changed"} {
 		f := r.follow("a", id)
 		if e := f.expect(want, Fresh); e.id == id {
-			t.Errorf("after %s: %+v", id, e)
+			t.Errorf("event after %s: got %+v, want another id", id, e)
 		}
 		f.leave()
 	}
@@ -167,14 +167,14 @@ func recordStream(t *testing.T, during time.Duration, prepare func(*rig)) (text 
 func TestEvents_SendHeartbeats(t *testing.T) {
 	text, requests, _ := recordStream(t, time.Minute+time.Second, func(r *rig) { r.putSnapshot("a", 0) })
 	if strings.Count(text, ": alive\n\n") != 4 || strings.Count(text, "event:") != 1 || !strings.HasPrefix(text, "retry: 1") || requests != 0 {
-		t.Errorf("%d update requests, %s", requests, text)
+		t.Errorf("stream of a fresh entity: got %d update requests and %s, want 0, 1 event and 4 heartbeats", requests, text)
 	}
 }
 
 func TestEvents_EnqueueARefreshWhenStale(t *testing.T) {
 	text, requests, _ := recordStream(t, 10*time.Minute, func(r *rig) { r.putSnapshot("a", 55*time.Minute) })
 	if requests < 1 || strings.Count(text, "event: state") != 1 || !strings.Contains(text, "STALE") {
-		t.Errorf("%d update requests, %s", requests, text)
+		t.Errorf("stream of a stale entity: got %d update requests and %s, want some, and 1 event with STALE", requests, text)
 	}
 }
 
@@ -184,7 +184,7 @@ func TestEvents_EndWhenTheTokenExpires(t *testing.T) {
 		r.client = access.Client{Name: "jwt:x", Scopes: everything.Scopes, Expires: time.Now().Add(90 * time.Second)}
 	})
 	if took != 90*time.Second {
-		t.Errorf("ended after %v", took)
+		t.Errorf("duration of the stream: got %v, want 1m30s", took)
 	}
 }
 
@@ -198,6 +198,6 @@ func TestEvents_EndWhenTheKeyIsRevoked(t *testing.T) {
 		})
 	})
 	if took != time.Minute || strings.Count(text, ": alive") != 3 {
-		t.Errorf("ended after %v: %s", took, text)
+		t.Errorf("stream: got the end after %v and %s, want 1m0s and 3 heartbeats", took, text)
 	}
 }

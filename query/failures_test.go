@@ -164,7 +164,7 @@ func TestCache_EarlierLoadDoesNotReplaceALaterOne(t *testing.T) {
 	pass()
 	<-early
 	if e, _, err := r.server.cache.get(t.Context(), everything.Name, entity("a"), r.facet()); err != nil || e.Version != 9 {
-		t.Errorf("version %d, %v", e.Version, err)
+		t.Errorf("version: got %d, %v, want 9", e.Version, err)
 	}
 }
 
@@ -196,7 +196,7 @@ func TestResponse_AbortedByAPanicIsLogged(t *testing.T) {
 	r.putSnapshot("a", 0)
 	defer func() {
 		if p := recover(); p != http.ErrAbortHandler || !strings.Contains(log.String(), "boom") { //nolint:errorlint // net/http compares the value
-			t.Errorf("%v, log %s", p, log.String())
+			t.Errorf("panic: got %v and the log %s, want %v and boom", p, log.String(), http.ErrAbortHandler)
 		}
 	}()
 	r.server.ServeHTTP(&panickingWriter{httptest.NewRecorder()}, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/nexon/character/a", nil))
@@ -228,7 +228,7 @@ func TestShutdown_ClosesUnreadResponses(t *testing.T) {
 	waitFor(t, "the read", func() bool { return r.storeReads() == 1 })
 	stop()
 	if err := <-ended; err != nil {
-		t.Errorf("a client that never reads fails the shutdown: %v", err)
+		t.Errorf("shutdown with a client that never reads: got %v, want no error", err)
 	}
 }
 
@@ -264,6 +264,6 @@ func TestEvents_ReportDeletionAndKeepForEnd(t *testing.T) {
 	f.expect("state", Updating)
 	r.putSnapshot("k", 0, withVersion(9, 1), func(s *store.Snapshot) { s.FetchedAt = time.Now().Add(-200 * time.Hour) })
 	if e := r.follow("k", "").expect("state", Updating); e.data.ETag != nil {
-		t.Errorf("an ETag that no read returns: %s", *e.data.ETag)
+		t.Errorf("ETag that no read returns: got %s, want none", *e.data.ETag)
 	}
 }

@@ -131,7 +131,7 @@ func TestLookups_ReturnNotFoundPerKey(t *testing.T) {
 			return fmt.Sprint("k", i)
 		}) {
 			if missing := i%3 == 0; missing != errors.Is(err, store.ErrNotFound) {
-				t.Errorf("reader %d: got %v, missing: %v", i, err, missing)
+				t.Errorf("reader %d: got %v, want not found: %v", i, err, missing)
 			}
 		}
 	})
@@ -147,7 +147,7 @@ func TestLookups_EndWithAFailingStore(t *testing.T) {
 			withLookups(t, s, func(t *testing.T, l *lookups) {
 				for i, err := range l.readers(t, 300, func(i int) string { return fmt.Sprint("k", i) }) {
 					if err == nil {
-						t.Fatalf("reader %d: got no error", i)
+						t.Fatalf("reader %d: got no error, want one", i)
 					}
 				}
 				l.isIdle(t)

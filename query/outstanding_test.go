@@ -124,7 +124,7 @@ func TestUpdateRequests_AreNewForMissingKeys(t *testing.T) {
 	want := map[string]bool{"stale": false, "new": true, "other": true, "third": true}
 	for i, w := range r.enqueued() {
 		if w.New != want[w.Entity.Key] || w.Client != r.client.ID() {
-			t.Errorf("update request %s: got %+v", strconv.Itoa(i), w)
+			t.Errorf("update request %s: got %+v, want new %v and the client %v", strconv.Itoa(i), w, want[w.Entity.Key], r.client.ID())
 		}
 	}
 }
@@ -132,7 +132,7 @@ func TestUpdateRequests_AreNewForMissingKeys(t *testing.T) {
 func TestOpenAPI_NamesTheBoundsOfAClient(t *testing.T) {
 	for _, want := range []string{"too-many-outstanding", "too-many-new-keys", ReasonOutstanding, ReasonTooMany} {
 		if !strings.Contains(string(schemas.OpenAPI), want) {
-			t.Errorf("openapi.yaml does not contain %s", want)
+			t.Errorf("openapi.yaml: got no %s, want a text that contains it", want)
 		}
 	}
 }

@@ -49,7 +49,7 @@ func TestReadCounter_FlushesEveryTenSecondsAndAtTheEnd(t *testing.T) {
 		r.waitUntilCached("a")
 		stop()
 		if err := <-ended; err != nil || l.recorded()["a"] != 7 {
-			t.Errorf("%v, got %d recorded reads", err, l.recorded()["a"])
+			t.Errorf("end of Run: got %v and %d recorded reads, want no error and 7", err, l.recorded()["a"])
 		}
 	})
 }
@@ -76,7 +76,7 @@ func TestReadCounter_ShutdownHasATimeout(t *testing.T) {
 		<-time.After(flushInterval + flushTimeout + time.Second)
 		synctest.Wait()
 		if len(took) != 1 || took[0] != flushTimeout {
-			t.Errorf("RecordReads took %v", took)
+			t.Errorf("RecordReads: got calls of %v, want one of %v", took, flushTimeout)
 		}
 		r.waitUntilCached("a")
 		<-time.After(flushInterval - flushTimeout) // after this time the next flush is in progress
@@ -84,13 +84,13 @@ func TestReadCounter_ShutdownHasATimeout(t *testing.T) {
 		stop()
 		began := time.Now()
 		if err := <-ended; err != nil || time.Since(began) > finalFlushTimeout {
-			t.Errorf("Run ended after %v: %v", time.Since(began), err)
+			t.Errorf("end of Run: got %v after %v, want no error within %v", err, time.Since(began), finalFlushTimeout)
 		}
 		if lost := testutil.ToFloat64(r.server.metrics.unrecordedFailed); lost != 3 {
 			t.Errorf("unrecorded reads: got %v, want 3", lost)
 		}
 		if n := strings.Count(log.String(), "level=WARN"); n != 1 {
-			t.Errorf("got %d warnings: %s", n, &log)
+			t.Errorf("warnings: got %d, want 1: %s", n, &log)
 		}
 	})
 }
@@ -104,7 +104,7 @@ func TestRun_EndsWhenTheSubscriptionFails(t *testing.T) {
 	r.server.subscriber = failingSubscriber{broken}
 	r.get("a")
 	if err := r.server.Run(t.Context()); !errors.Is(err, broken) || l.recorded()["a"] != 1 {
-		t.Errorf("%v, recorded %v", err, l.recorded())
+		t.Errorf("Run: got %v and the recorded reads %v, want %v and 1", err, l.recorded(), broken)
 	}
 }
 

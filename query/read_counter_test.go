@@ -81,7 +81,7 @@ func TestReadCounter_CountsReadsWithASnapshot(t *testing.T) {
 		return func(r *rig) {
 			r.Helper()
 			if a := r.do(http.MethodGet, "/v1/nexon/"+path, headers...); a.StatusCode != status {
-				r.Errorf("GET %s: got %d %s", path, a.StatusCode, a.text)
+				r.Errorf("GET %s: got %d %s, want %d", path, a.StatusCode, a.text, status)
 			}
 		}
 	}
@@ -89,7 +89,7 @@ func TestReadCounter_CountsReadsWithASnapshot(t *testing.T) {
 		return func(r *rig) {
 			r.Helper()
 			if a := r.do(method, "/v1/nexon/"+path); a.StatusCode != status {
-				r.Errorf("%s %s: got %d %s", method, path, a.StatusCode, a.text)
+				r.Errorf("%s %s: got %d %s, want %d", method, path, a.StatusCode, a.text, status)
 			}
 		}
 	}
@@ -170,18 +170,18 @@ func TestReadCounter_CountsReadsWithASnapshot(t *testing.T) {
 			now := time.Now()
 			r.server.readCounter.flush(t.Context(), now, false)
 			if got := l.recorded(); !maps.Equal(got, c.want) {
-				t.Errorf("counted %v, want %v", got, c.want)
+				t.Errorf("counts: got %v, want %v", got, c.want)
 			}
 			sum := 0
 			for _, n := range c.want {
 				sum += n
 			}
 			if got := testutil.ToFloat64(r.server.metrics.recorded.WithLabelValues("nexon")); got != float64(sum) || (sum > 0 && !l.until.Equal(now)) {
-				t.Errorf("got %v recorded until %v", got, l.until)
+				t.Errorf("recorded reads: got %v until %v, want %d until %v", got, l.until, sum, now)
 			}
 			n := len(l.calls)
 			if r.server.readCounter.flush(t.Context(), now, false); len(l.calls) != n {
-				t.Errorf("recorded again: %v", l.recorded())
+				t.Errorf("reads recorded again: got %v, want no further call", l.recorded())
 			}
 		})
 	}
@@ -196,7 +196,7 @@ func TestReadCounter_IsOptional(t *testing.T) {
 	r.refresh("a")
 	r.server.readCounter.run(t.Context()) // run returns at once, because there is no read counter
 	if known, _ := r.server.cache.entries.GetIfPresent(entity("a")); known == nil || known.count != nil {
-		t.Errorf("cached entry: %+v", known)
+		t.Errorf("cached entry: got %+v, want one without a count", known)
 	}
 }
 
@@ -209,20 +209,20 @@ func TestReadCounter_SkipsUnrecordedFacets(t *testing.T) {
 		countsCalls := l.countsCalls.Load()
 		r.do(http.MethodGet, "/v1/nexon/"+facet+"/a")
 		if n := l.countsCalls.Load(); n != countsCalls {
-			t.Errorf("%s: a cached read called Counts %d times, want 0", facet, n-countsCalls)
+			t.Errorf("%s: Counts calls of a cached read: got %d, want 0", facet, n-countsCalls)
 		}
 		known, _ := r.server.cache.entries.GetIfPresent(schemas.Entity{Source: "nexon", Facet: facet, Key: "a"})
 		if (known.count != nil) != (facet == "character") {
-			t.Errorf("%s: count %v", facet, known.count)
+			t.Errorf("%s: got the count %v, want one only for character", facet, known.count)
 		}
 	}
 	s := r.snapshots[entity("a")]
 	without, with := newEntry(s, r.facet(), 1, nil, nil), newEntry(s, r.facet(), 1, r.server.readCounter.newCount(s.Entity), nil)
 	if with.weight() != without.weight()+readCountWeight {
-		t.Errorf("weight with a count %d, without %d", with.weight(), without.weight())
+		t.Errorf("weight with a count: got %d, want %d", with.weight(), without.weight()+readCountWeight)
 	}
 	if n := len(r.server.readCounter.list); n != 1 {
-		t.Errorf("%d counts are pending, want 1", n)
+		t.Errorf("pending counts: got %d, want 1", n)
 	}
 }
 
@@ -283,7 +283,7 @@ func TestReadCounter_RecordsEachReadOnce(t *testing.T) {
 		}
 	}
 	if len(l.calls) < 3 {
-		t.Errorf("got %d RecordReads calls", len(l.calls))
+		t.Errorf("RecordReads calls: got %d, want at least 3", len(l.calls))
 	}
 }
 
@@ -340,7 +340,8 @@ func TestReadCounter_IsBoundedAndFlushesInBatches(t *testing.T) {
 	}
 	ts.flush(t.Context(), time.Now(), false)
 	if n := len(l.calls); n != maxReadCounts/maxFlushBatch || l.calls[0] != maxFlushBatch || len(l.recorded()) != maxReadCounts {
-		t.Errorf("RecordReads calls %v, with %d entities", l.calls, len(l.recorded()))
+		t.Errorf("RecordReads calls: got %v with %d entities, want %d of %d with %d entities",
+			l.calls, len(l.recorded()), maxReadCounts/maxFlushBatch, maxFlushBatch, maxReadCounts)
 	}
 	ts.read(dropped) // this read must be recorded, because the flush has emptied the list
 	ts.flush(t.Context(), time.Now(), false)
@@ -364,7 +365,7 @@ func TestReadCounter_LogsAFailureOnce(t *testing.T) {
 		failing = ts.flush(t.Context(), time.Now(), failing) // nothing was read since the previous flush, so this call must return the same value as the previous call
 	}
 	if recorded, lost := l.recorded()["a"], testutil.ToFloat64(ts.metrics.unrecordedFailed); recorded != 6 || lost != 6 {
-		t.Errorf("got %d recorded and %v unrecorded", recorded, lost)
+		t.Errorf("recorded and unrecorded reads: got %d and %v, want 6 and 6", recorded, lost)
 	}
 	if warned, restored := strings.Count(log.String(), "level=WARN"), strings.Count(log.String(), "level=INFO"); warned != 2 || restored != 1 {
 		t.Errorf("got the log %s, want 2 warnings and 1 recovery", &log)

@@ -20,18 +20,18 @@ func TestRead_FreshEnqueuesNothing(t *testing.T) {
 		t.Errorf("got %d %s, want 200 FRESH", a.StatusCode, a.text)
 	}
 	if !a.body.LastCheckedAt.Equal(s.CheckedAt) || !a.body.LastUpdatedAt.Equal(s.UpdatedAt) {
-		t.Errorf("times %v, %v", a.body.LastCheckedAt, a.body.LastUpdatedAt)
+		t.Errorf("times: got %v, %v, want %v, %v", a.body.LastCheckedAt, a.body.LastUpdatedAt, s.CheckedAt, s.UpdatedAt)
 	}
 	for name, want := range map[string]string{
 		"Age": "600", "Cache-Control": "private, max-age=3600, stale-while-revalidate=3600", "Cache-Status": "freshet; hit; ttl=2999",
 		"Content-Type": "application/json", "Last-Modified": s.UpdatedAt.Format(http.TimeFormat),
 	} {
 		if got := a.Header.Get(name); got != want {
-			t.Errorf("%s: %q, want %q", name, got, want)
+			t.Errorf("%s: got %q, want %q", name, got, want)
 		}
 	}
 	if len(r.requests) != 0 {
-		t.Errorf("update requests: %+v", r.requests)
+		t.Errorf("update requests: got %+v, want none", r.requests)
 	}
 }
 
@@ -45,14 +45,14 @@ func TestRead_StaleEnqueuesARefresh(t *testing.T) {
 		t.Errorf("got %d %s, want 200 STALE", a.StatusCode, a.text)
 	}
 	if got := a.Header.Get("Cache-Control"); !strings.HasPrefix(got, "private, max-age=0,") {
-		t.Errorf("Cache-Control: %s", got)
+		t.Errorf("Cache-Control: got %s, want the prefix %q", got, "private, max-age=0,")
 	}
 	want := UpdateRequest{Entity: entity("a"), Reason: schemas.Stale, Floor: 7, CorrelationID: "corr-1", TraceParent: trace, Client: r.client.ID()}
 	if len(r.requests) != 1 || r.requests[0] != want {
-		t.Errorf("update requests: %+v", r.requests)
+		t.Errorf("update requests: got %+v, want %+v", r.requests, want)
 	}
 	if a.Header.Get("X-Correlation-Id") != "corr-1" {
-		t.Errorf("correlation id %q", a.Header.Get("X-Correlation-Id"))
+		t.Errorf("correlation id: got %q, want corr-1", a.Header.Get("X-Correlation-Id"))
 	}
 }
 
@@ -65,10 +65,10 @@ func TestRead_FirstIsUpdatingWithRetryAfter(t *testing.T) {
 	}
 	r.wait = 4200 * time.Millisecond
 	if a := r.get("a"); a.Header.Get("Retry-After") != "5" || *a.body.EstimatedWaitMs != 4200 {
-		t.Errorf("%s, Retry-After %s", a.text, a.Header.Get("Retry-After"))
+		t.Errorf("first read: got %s with Retry-After %s, want 4200 ms with Retry-After 5", a.text, a.Header.Get("Retry-After"))
 	}
 	if r.requests[0].Reason != schemas.CacheMiss || r.requests[0].Floor != 0 || len(r.requests[0].CorrelationID) != 36 {
-		t.Errorf("update request: %+v", r.requests[0])
+		t.Errorf("update request: got %+v, want CACHE_MISS, the floor 0 and a correlation id of 36 characters", r.requests[0])
 	}
 }
 
@@ -109,7 +109,7 @@ func TestRead_NotModifiedHasNoBody(t *testing.T) {
 	r.putSnapshot("a", time.Minute)
 	etag := r.get("a").Header.Get("ETag")
 	if !strings.HasPrefix(etag, `W/"`) {
-		t.Fatalf("tag %s", etag)
+		t.Fatalf("tag: got %s, want the prefix %q", etag, `W/"`)
 	}
 	for header, want := range map[string]int{
 		etag: 304, strings.TrimPrefix(etag, "W/"): 304, "*": 304, `"x", ` + etag + `, "y"`: 304, `W/"x",` + etag: 304,
@@ -117,7 +117,7 @@ func TestRead_NotModifiedHasNoBody(t *testing.T) {
 	} {
 		a := r.get("a", "If-None-Match", header)
 		if a.StatusCode != want || (want == 304) != (a.text == "") {
-			t.Errorf("If-None-Match: %s gave %d", header, a.StatusCode)
+			t.Errorf("If-None-Match: %s: got %d %s, want %d, and no text with 304", header, a.StatusCode, a.text, want)
 		}
 	}
 	r.putSnapshot("a", 2*time.Hour) // the snapshot is stale, with the same content: the client must get 304, and a refresh is queued
@@ -169,7 +169,7 @@ func TestRead_DoesNotWaitForAHangingEnqueue(t *testing.T) {
 	}
 	close(release)
 	if err := <-ended; err != nil {
-		t.Errorf("the enqueue was canceled with its reader: %v", err)
+		t.Errorf("enqueue with a canceled reader: got %v, want no error", err)
 	}
 }
 

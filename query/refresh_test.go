@@ -21,7 +21,7 @@ func TestRefresh_ReportsWhyItIsNotQueued(t *testing.T) {
 		t.Errorf("got %d %s, want 202", a.StatusCode, a.text)
 	}
 	if w := r.requests[0]; w.Reason != schemas.UserRequest || w.Floor != 7 || w.Cooldown != time.Minute {
-		t.Errorf("update request: %+v", w)
+		t.Errorf("update request: got %+v, want USER_REQUEST, the floor 7 and a cooldown of 1m0s", w)
 	}
 	until := time.Now().Add(30 * time.Second)
 	r.respond = func(context.Context, UpdateRequest) EnqueueResult {
@@ -46,7 +46,7 @@ func TestRefresh_WaitsForKafkaUnlikeARead(t *testing.T) {
 	r.enqueueAndWait = func(ctx context.Context, _ UpdateRequest) EnqueueResult {
 		waitCalls++
 		if limit, ok := ctx.Deadline(); !ok || time.Until(limit) > ackTimeout {
-			t.Errorf("a limit at %v", limit)
+			t.Errorf("deadline: got %v, want one within %v", limit, ackTimeout)
 		}
 		return EnqueueResult{Queued: true}
 	}
@@ -54,7 +54,7 @@ func TestRefresh_WaitsForKafkaUnlikeARead(t *testing.T) {
 		t.Errorf("got %d %s, EnqueueAndWait calls: %d, want 202", a.StatusCode, a.text, waitCalls)
 	}
 	if a := r.get("b"); !a.body.UpdateQueued || waitCalls != 1 {
-		t.Errorf("%d %s, EnqueueAndWait calls: %d", a.StatusCode, a.text, waitCalls)
+		t.Errorf("read: got %d %s, EnqueueAndWait calls: %d, want it queued and 1 call", a.StatusCode, a.text, waitCalls)
 	}
 	r.enqueueAndWait = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Pending: true} }
 	if a := r.refresh("a"); a.StatusCode != 503 || !strings.Contains(a.text, "PENDING") || a.Header.Get("Retry-After") != "1" {

@@ -140,17 +140,17 @@ func TestBatch_UnreadHoldsOneDocumentEach(t *testing.T) {
 				t.Errorf("budget: got %d bytes, want at most %d", got, 8*each)
 			}
 			if grown := heapSize() - before; grown > 64<<20 {
-				t.Errorf("the heap has grown by %d MB, want at most 64", grown>>20)
+				t.Errorf("growth of the heap: got %d MB, want at most 64", grown>>20)
 			}
 			ninth := p.sendRequest(t, "/v1/nexon/character/0", as)
 			defer func() { _ = ninth.Close() }()
 			resp, err := http.ReadResponse(bufio.NewReader(ninth), nil)
 			if err != nil || resp.StatusCode != http.StatusOK {
-				t.Fatalf("ninth client: %v, %v", resp, err)
+				t.Fatalf("ninth client: got %v, %v, want status 200", resp, err)
 			}
 			defer func() { _ = resp.Body.Close() }()
 			if n, err := io.Copy(io.Discard, resp.Body); err != nil || n == 0 {
-				t.Errorf("the ninth client read %d bytes, %v", n, err)
+				t.Errorf("bytes of the ninth client: got %d, %v, want some", n, err)
 			}
 		})
 	}
@@ -249,7 +249,7 @@ func TestResponseBudget_IsReturnedByBrokenResponses(t *testing.T) {
 	func() {
 		defer func() {
 			if p := recover(); p != http.ErrAbortHandler { //nolint:errorlint // net/http compares the value
-				t.Errorf("panicked with %v", p)
+				t.Errorf("panic: got %v, want %v", p, http.ErrAbortHandler)
 			}
 		}()
 		r.server.ServeHTTP(&panickingWriter{httptest.NewRecorder()}, req)
@@ -270,7 +270,7 @@ func TestResponse_UnreadIsAborted(t *testing.T) {
 			c := p.sendRequest(t, path, "zstd")
 			synctest.Wait()
 			if r.server.responses.now() == 0 {
-				t.Fatalf("%s: the budget is unused", path)
+				t.Fatalf("%s: budget in use: got 0, want more", path)
 			}
 			time.Sleep(writeTimeout) // passes in the virtual time of the synctest bubble
 			synctest.Wait()
@@ -278,7 +278,7 @@ func TestResponse_UnreadIsAborted(t *testing.T) {
 				t.Errorf("%s: budget: got %d bytes after %v, want 0", path, got, time.Since(began))
 			}
 			if got := testutil.ToFloat64(r.server.metrics.timedOut) - before; got != 1 {
-				t.Errorf("%s: %v timed-out responses, want 1", path, got)
+				t.Errorf("%s: timed-out responses: got %v, want 1", path, got)
 			}
 			_ = c.Close()
 		}
@@ -308,12 +308,12 @@ func TestResponse_ReadSlowlyIsReadToItsEnd(t *testing.T) {
 					break
 				}
 				if err != nil {
-					t.Fatalf("%s: %d of %d bytes, after %v: %v", path, read, resp.ContentLength, time.Since(began), err)
+					t.Fatalf("%s: bytes: got %d after %v, %v, want %d", path, read, time.Since(began), err, resp.ContentLength)
 				}
 				time.Sleep(time.Second) // passes in the virtual time of the synctest bubble
 			}
 			if read != resp.ContentLength || time.Since(began) < time.Minute {
-				t.Errorf("%s: %d of %d bytes in %v", path, read, resp.ContentLength, time.Since(began))
+				t.Errorf("%s: bytes: got %d in %v, want %d in at least 1m0s", path, read, time.Since(began), resp.ContentLength)
 			}
 			_ = c.Close()
 		}

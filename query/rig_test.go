@@ -370,7 +370,7 @@ func decodeBody(t testing.TB, as string, body []byte) []byte {
 		z.Multistream(false)
 		r = z
 	default:
-		t.Fatalf("unknown Content-Encoding %q", as)
+		t.Fatalf("Content-Encoding: got %q, want a known one", as)
 	}
 	plain, err := io.ReadAll(r)
 	if err != nil {
@@ -394,7 +394,7 @@ func waitFor(t testing.TB, what string, holds func() bool) {
 		select {
 		case <-look.C:
 		case <-deadline:
-			t.Fatalf("timeout: %s did not happen within %v", what, testTimeout)
+			t.Fatalf("%s: got a timeout after %v, want it to happen", what, testTimeout)
 		}
 	}
 }

@@ -46,13 +46,13 @@ func TestKey_IsUnescapedOnceAndChecked(t *testing.T) {
 		r.requests = nil
 		a := r.get(path)
 		if a.StatusCode != c.status || (c.status >= 400) != (a.Header.Get("Content-Type") == "application/problem+json") {
-			t.Errorf("%.40q: got %d %s", path, a.StatusCode, a.text)
+			t.Errorf("%.40q: got %d %s, want %d, and a problem from 400 on", path, a.StatusCode, a.text, c.status)
 		}
 		if c.key != "" && (len(r.requests) != 1 || r.requests[0].Entity.Key != c.key) {
-			t.Errorf("%q was taken for %+v", path, r.requests)
+			t.Errorf("%q: got the update requests %+v, want one of the key %q", path, r.requests, c.key)
 		}
 		if c.key == "" && len(r.requests) != 0 {
-			t.Errorf("%.40q enqueued %+v, want nothing", path, r.requests)
+			t.Errorf("%.40q: got the update requests %+v, want none", path, r.requests)
 		}
 	}
 }
@@ -75,7 +75,8 @@ func TestErrors_AreProblems(t *testing.T) {
 		a := r.do(c.method, c.path)
 		if a.StatusCode != c.status || a.body.Code != c.code || a.body.Status != c.status || a.Header.Get("Content-Type") != "application/problem+json" ||
 			a.Header.Get("X-Correlation-Id") == "" {
-			t.Errorf("%s %s: %d %s %v", c.method, c.path, a.StatusCode, a.text, a.Header)
+			t.Errorf("%s %s: got %d %s %v, want %d, the code %v and a correlation id",
+				c.method, c.path, a.StatusCode, a.text, a.Header, c.status, c.code)
 		}
 	}
 }
@@ -105,7 +106,7 @@ func TestCorrelationID_IsKeptIfPrintable(t *testing.T) {
 	r := newRig(t)
 	for id, kept := range map[string]bool{"abc-123": true, "": false, "a b": false, "a\tb": false, strings.Repeat("x", 129): false, "é": false} {
 		if got := r.get("a", "X-Correlation-Id", id).Header.Get("X-Correlation-Id"); (got == id) != kept || got == "" {
-			t.Errorf("%q became %q", id, got)
+			t.Errorf("correlation id %q: got %q, want it kept: %v", id, got, kept)
 		}
 	}
 }
@@ -142,11 +143,11 @@ func FuzzPath_RequestsOnlyItsEntity(f *testing.F) {
 		}
 		for _, w := range r.requests {
 			if err := w.Entity.Check(); err != nil || w.Entity.Source != "nexon" || w.Entity.Facet != "character" {
-				t.Fatalf("%q enqueued %+v", path, w)
+				t.Fatalf("update request of %q: got %+v, want a valid key of nexon/character", path, w)
 			}
 			escaped := strings.Split(req.URL.EscapedPath(), "/")
 			if len(escaped) != 5 {
-				t.Fatalf("%q has %d segments and enqueued a request", path, len(escaped))
+				t.Fatalf("segments of %q with an update request: got %d, want 5", path, len(escaped))
 			}
 		}
 	})

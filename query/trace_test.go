@@ -48,11 +48,11 @@ func TestMetrics_HaveNoClientValues(t *testing.T) {
 	entities := 0
 	for _, s := range spans.GetSpans() {
 		if strings.Contains(s.Name, "MADE") || len(s.Name) > 100 {
-			t.Errorf("there is a span %q", s.Name)
+			t.Errorf("span name: got %q, want at most 100 bytes without MADE", s.Name)
 		}
 		for _, a := range s.Attributes {
 			if v := a.Value.String(); !utf8.ValidString(v) || len(v) > 300 {
-				t.Errorf("%s is %.50q", a.Key, v)
+				t.Errorf("attribute %s: got %.50q, want valid UTF-8 of at most 300 bytes", a.Key, v)
 			}
 			if a.Key == "freshet.entity" {
 				entities++

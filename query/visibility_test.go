@@ -186,7 +186,8 @@ func TestVisibility_LimitsReads(t *testing.T) {
 						a := r.do(http.MethodGet, "/v1/nexon/shared/"+key)
 						cache := a.Header.Get("Cache-Control")
 						if served := a.text != "" && string(a.body.Snapshot) == content; served == row.absent || (served && strings.HasPrefix(cache, "public") != (key == "open")) {
-							t.Errorf("%s and %s: %d %s %s", who, key, a.StatusCode, cache, a.text)
+							t.Errorf("%s and %s: got %d %s %s, want content: %v, and public only for open",
+								who, key, a.StatusCode, cache, a.text, !row.absent)
 						}
 						continue
 					}
@@ -209,18 +210,19 @@ func TestVisibility_LimitsReads(t *testing.T) {
 					for i := range attempts {
 						none := r.attempt(i, "third.none")
 						if second := r.attempt(i, key); answers[i] != none || second != none || (!strings.Contains(none, "404") && attempts[i].method != http.MethodHead) {
-							t.Errorf("%s and %s, %v:\n%safter another client's read\n%sand of a missing key\n%s", who, key, attempts[i], answers[i], second, none)
+							t.Errorf("%s and %s, %v: got\n%safter another client's read\n%swant the answer for a missing key\n%s",
+								who, key, attempts[i], answers[i], second, none)
 						}
 					}
 					if took := time.Since(began); took > 15*time.Second {
-						t.Errorf("%s waited for %s for %v", who, key, took)
+						t.Errorf("wait of %s for %s: got %v, want at most 15s", who, key, took)
 					}
 					if recorded := r.server.readCounter.take(); len(r.enqueued()) > 0 || len(recorded) > 0 {
-						t.Errorf("%s, %s: enqueued %v, recorded %v", who, key, r.enqueued(), recorded)
+						t.Errorf("%s, %s: got the update requests %v and the reads %v, want none", who, key, r.enqueued(), recorded)
 					}
 					for _, what := range r.limiterCalls {
 						if kind, _, _ := strings.Cut(what, " "); kind == "begin" || kind == "keys" {
-							t.Errorf("%s and %s counted %q", who, key, r.limiterCalls)
+							t.Errorf("%s and %s: got the limiter calls %q, want no begin and no keys", who, key, r.limiterCalls)
 						}
 					}
 					r.waitUntilNoWaiters()
@@ -257,14 +259,14 @@ func TestVisibility_LimitsBatches(t *testing.T) {
 						requests++
 					}
 					if (string(item.Snapshot) == content) != (item.Status == 200) || (item.Status == 404) != (item.Freshness == NotFound) || (item.Status != 200) != (item.LastCheckedAt == nil) {
-						t.Errorf("%q: got the item %+v", who, item)
+						t.Errorf("%q: got the item %+v, want content and times only with 200, and NOT_FOUND only with 404", who, item)
 					}
 				}
 				if n := testutil.ToFloat64(r.server.metrics.reads.WithLabelValues("nexon", "character", string(NotFound))); n != 0 {
-					t.Errorf("%q: %v reads of missing keys", who, n)
+					t.Errorf("%q: reads of missing keys: got %v, want 0", who, n)
 				}
 				if fmt.Sprint(got) != want || len(r.enqueued()) != requests || strings.Contains(a.Header.Get("Cache-Control"), "public") {
-					t.Errorf("%q: %v, %d update requests; want %s", who, got, len(r.enqueued()), want)
+					t.Errorf("%q: got %v and %d update requests, want %s", who, got, len(r.enqueued()), want)
 				}
 			}
 		})
@@ -318,7 +320,7 @@ func TestVisibility_LimitsWaitsAndStreams(t *testing.T) {
 	select {
 	case e, more := <-f.events:
 		if more {
-			t.Errorf("got an event about an invisible entity: %+v", e)
+			t.Errorf("event about an invisible entity: got %+v, want none", e)
 		}
 	case <-time.After(testTimeout):
 		t.Error("the stream goes on")
@@ -358,6 +360,6 @@ func TestVisibility_LimitsFallbacks(t *testing.T) {
 		}
 	}
 	if len(r.enqueued()) > 0 {
-		t.Errorf("enqueued %v, want nothing", r.enqueued())
+		t.Errorf("update requests: got %v, want none", r.enqueued())
 	}
 }

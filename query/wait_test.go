@@ -25,7 +25,7 @@ func TestWait_EndsWithASettle(t *testing.T) {
 			waitFor(t, "an enqueued request", func() bool { return len(r.enqueued()) > 0 })
 			select {
 			case a := <-answered:
-				t.Fatalf("%s %v: did not wait: got %d %s", key, how, a.StatusCode, a.text)
+				t.Fatalf("%s %v: got %d %s at once, want a wait", key, how, a.StatusCode, a.text)
 			default:
 			}
 			r.putSnapshot(key, 0)
@@ -34,7 +34,7 @@ func TestWait_EndsWithASettle(t *testing.T) {
 				t.Errorf("%s %v: got %d %s, want 200 FRESH", key, how, a.StatusCode, a.text)
 			}
 			if applied := a.Header.Get("Preference-Applied"); (applied == "wait=20") != (how[0] == "") {
-				t.Errorf("%v: Preference-Applied %q", how, applied)
+				t.Errorf("%v: Preference-Applied: got %q, want wait=20 only with Prefer", how, applied)
 			}
 			r.putSnapshot("stale", 2*time.Hour)
 			delete(r.snapshots, entity("new"))
@@ -51,7 +51,7 @@ func (r *rig) waitUntilNoWaiters() {
 		n += len(r.server.waiterSet.shards[i].waiting)
 	}
 	if n != 0 || r.server.waiterCount.Load() != 0 {
-		r.Errorf("%d entities are still waited for, by %d", n, r.server.waiterCount.Load())
+		r.Errorf("entities still waited for: got %d, by %d, want 0, by 0", n, r.server.waiterCount.Load())
 	}
 }
 
@@ -80,7 +80,7 @@ func TestWait_EndsIfNothingIsExpected(t *testing.T) {
 	}
 	for key, status := range map[string]int{"fresh": 200, "absent": 404, "held": 503} {
 		if a := r.get(key + "?wait=30s"); a.StatusCode != status {
-			t.Errorf("%s: got %d %s", key, a.StatusCode, a.text)
+			t.Errorf("%s: got %d %s, want %d", key, a.StatusCode, a.text, status)
 		}
 	}
 }
@@ -109,14 +109,14 @@ func TestWait_EndsAtItsTimeout(t *testing.T) {
 			c := r.server.echo.NewContext(req, httptest.NewRecorder())
 			timeout, err := r.server.parseWait(c)
 			if err != nil || timeout != want {
-				t.Errorf("%s: %v, %v", how, timeout, err)
+				t.Errorf("%s: got %v, %v, want %v", how, timeout, err, want)
 			}
 			if timeout == 0 {
 				return
 			}
 			v, timedOut, err := r.server.waitUntil(c, everything, timeout, entity("a"), func(*waiter) (view, bool, error) { return view{freshness: Updating}, true, nil })
 			if took := time.Since(began); err != nil || !timedOut || v.freshness != Updating || took != want {
-				t.Errorf("%s: waited %v, %v", how, took, err)
+				t.Errorf("%s: got a wait of %v, %v, want %v", how, took, err, want)
 			}
 		})
 	}
@@ -150,7 +150,7 @@ func TestRefresh_WaitReturnsTheNewSnapshot(t *testing.T) {
 	r.putSnapshot("a", 0, version(99)) // version 99 is the result of an earlier fetch: it must not end the wait for the update request 100
 	select {
 	case a := <-answered:
-		t.Fatalf("released by an earlier fetch: %s", a.text)
+		t.Fatalf("answer after an earlier fetch: got %s, want none", a.text)
 	case <-time.After(50 * time.Millisecond): // if the earlier fetch ended the wait, the response would arrive within this time
 	}
 	s := r.putSnapshot("a", 0, version(101))
@@ -192,7 +192,7 @@ func TestShutdown_AnswersTensOfThousandsOfWaiters(t *testing.T) {
 	wg.Wait()
 	for i, status := range statuses {
 		if status != 202 {
-			t.Fatalf("reader %d got %d", i, status)
+			t.Fatalf("reader %d: got %d, want 202", i, status)
 		}
 	}
 	r.waitUntilNoWaiters()
