@@ -47,9 +47,9 @@ func loop(ctx context.Context, s *site, o options) error {
 		return err
 	}
 	const (
-		lightWrites = "SELECT coalesce(sum(n_tup_upd), 0) FROM pg_stat_user_tables WHERE relname LIKE 'snapshot_state_%'"
-		payloads    = "SELECT coalesce(sum(n_tup_ins + n_tup_upd), 0) FROM pg_stat_user_tables WHERE relname LIKE 'snapshot_payload_%'"
-		unchanged   = "SELECT count(*) FROM snapshot_state WHERE last_updated_at < $1 AND last_checked_at >= $1"
+		stateUpdates = "SELECT coalesce(sum(n_tup_upd), 0) FROM pg_stat_user_tables WHERE relname LIKE 'snapshot_state_%'"
+		payloads     = "SELECT coalesce(sum(n_tup_ins + n_tup_upd), 0) FROM pg_stat_user_tables WHERE relname LIKE 'snapshot_payload_%'"
+		unchanged    = "SELECT count(*) FROM snapshot_state WHERE last_updated_at < $1 AND last_checked_at >= $1"
 	)
 	mark := time.Now()
 	var failed atomic.Pointer[error]
@@ -82,7 +82,7 @@ func loop(ctx context.Context, s *site, o options) error {
 	written := 0
 	// PostgreSQL updates the counters of written rows with a delay, so poll them.
 	err = harness.Poll(ctx, harness.Timeout, func() (done bool, err error) {
-		written, err = s.Number(ctx, lightWrites)
+		written, err = s.Number(ctx, stateUpdates)
 		return written >= refreshes, err
 	})
 	if err != nil {
