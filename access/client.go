@@ -75,7 +75,7 @@ func checkClientHeader(name string) error {
 func checkDelegate(scopes []Scope) error {
 	does := func(s Scope) bool { return s != Delegate && !strings.HasPrefix(string(s), seePrefix) }
 	if !slices.ContainsFunc(scopes, does) {
-		return errors.New("the scopes allow no action: delegate and see: need read, refresh or inspect")
+		return errors.New("the scopes allow no action: \"delegate\" and \"see:NAME\" need one of the scopes read, refresh or inspect")
 	}
 	return nil
 }

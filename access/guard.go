@@ -160,7 +160,7 @@ func (g *Guard) SetListenAddress(address string) error {
 }
 
 // AuthRequired reports whether requests must authenticate. Before SetListenAddress it is true,
-// unless access.require is never.
+// unless access.require is "never".
 func (g *Guard) AuthRequired() bool { return g.required.Load() }
 
 // Run keeps the API keys, the admin token and the signing keys up to date until ctx ends. Keys
@@ -200,9 +200,9 @@ func (g *Guard) reportAge(before bool) bool {
 	tooOld := age > g.config.MaxAge.AdminKeys
 	switch {
 	case tooOld && !before:
-		g.log.Error("api keys not read from the database for too long: requests with admin keys get 503, after max_age other requests with keys too", "age", age.Round(time.Second), "max_age", g.config.MaxAge.APIKeys)
+		g.log.Error("api keys not read from the database for too long: requests with admin keys get 503; requests with other keys get 503 after max_age", "age", age.Round(time.Second), "max_age", g.config.MaxAge.APIKeys)
 	case before && !tooOld:
-		g.log.Info("api keys up to date again", "age", age.Round(time.Second))
+		g.log.Info("reading the api keys from the database works again", "age", age.Round(time.Second))
 	}
 	return tooOld
 }

@@ -378,7 +378,7 @@ func TestGuard_LogsWhenKeysBecomeTooOld(t *testing.T) {
 	if err := r.readLiveKeys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if r.reportAge(true) || !strings.Contains(r.log.String(), "up to date again") {
-		t.Errorf(`after a read: got %q, want "api keys up to date again"`, r.log.String())
+	if r.reportAge(true) || !strings.Contains(r.log.String(), "works again") {
+		t.Errorf(`after a read: got %q, want "api keys works again"`, r.log.String())
 	}
 }

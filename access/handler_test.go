@@ -127,7 +127,7 @@ func TestHandler_RejectsInvalidBodies(t *testing.T) {
 		`{"name":"a","scopes":["see:"]}`:                                 `or see:NAME, where NAME`,
 		`{"name":"a","scopes":["read","see:a b"]}`:                       `or see:NAME, where NAME`,
 		`{"name":"a","scopes":["read","SEE:a"]}`:                         `or see:NAME, where NAME`,
-		`{"name":"a","scopes":["see:a"]}`:                                "need read, refresh or inspect",
+		`{"name":"a","scopes":["see:a"]}`:                                "need one of the scopes read, refresh or inspect",
 		`{"name":"a","scopes":["read","see:a","see:a"]}`:                 "listed twice",
 		`{"name":"a","scopes":["read","read"]}`:                          "listed twice",
 		`{"name":"a","scopes":["read"],"expiresIn":"soon"}`:              "from a minute to ten years",

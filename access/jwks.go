@@ -141,7 +141,7 @@ func (s *keySet) startFetch(ctx context.Context) chan struct{} {
 		if err != nil && !s.failed {
 			s.log.Warn("signing keys can't be fetched; cached keys stay valid until access.maxAge.signingKeys", "url", s.url, "err", err)
 		} else if err == nil && s.failed {
-			s.log.Info("signing keys fetched again", "url", s.url)
+			s.log.Info("fetching the signing keys works again", "url", s.url)
 		}
 		s.failed, s.inFlight = err != nil, nil
 		if err == nil {

@@ -11,7 +11,7 @@ type Refusal struct {
 	// share of outstanding requests.
 	NewKeys bool
 	Max     int           // maximum number of outstanding requests or, if NewKeys is true, of new keys requested at once
-	Window  time.Duration // time after which a client that has used up all Max new keys may request Max new keys again
+	Window  time.Duration // a client that has requested Max new entity keys may request Max further ones after this time
 	After   time.Duration // time until the client may retry
 }
 

@@ -18,7 +18,7 @@ const (
 	maxLongShown   = 4 << 10
 )
 
-// displayText prepares a text from outside for display. The result has at most limit bytes of valid
+// displayText prepares a text from outside for display. The result has at most `limit` bytes of valid
 // UTF-8. It has no control and format characters, because these could change how the surrounding
 // text looks.
 func displayText(text string, limit int) string {

@@ -89,7 +89,7 @@ func (w *Worker) releaseLoop(ctx context.Context) {
 		}
 	}
 	if err := w.releaseBatch(context.WithoutCancel(ctx), w.releases.take()); err != nil {
-		w.log.Warn("ended requests still count as outstanding after the stop, until their leases expire", "err", err)
+		w.log.Warn("worker shutdown: ended requests still count as outstanding for their clients until the lease of each request expires", "err", err)
 	}
 }
 
@@ -101,8 +101,8 @@ func (w *Worker) releaseBatch(ctx context.Context, ended []schemas.Outstanding) 
 
 func (w *Worker) logReleases(err error) {
 	if err != nil {
-		w.log.Warn("ended requests not removed from the outstanding count of their clients; will retry until their leases expire", "err", err)
+		w.log.Warn("ended requests not removed from the outstanding count of their clients; retrying until the lease of each request expires", "err", err)
 	} else {
-		w.log.Info("ended requests removed again from the outstanding count of their clients")
+		w.log.Info("removing ended requests from the outstanding count of their clients works again")
 	}
 }

@@ -43,7 +43,7 @@ func (w *Worker) newContent(t *task, answers *source.Responses, c *source.Conten
 }
 
 // storeResult submits a result to the writer and waits until the result is written, its request is
-// settled and its record is marked as done. It returns 0 if hard ended first.
+// settled and its record is marked as done. It returns 0 if `hard` ended first.
 func (w *Worker) storeResult(hard context.Context, a *attempt, f fetched) store.Result {
 	defer f.memory.resize(0)
 	t := a.t

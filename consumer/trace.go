@@ -18,7 +18,7 @@ import (
 // a trace of its own. Span links connect the span of the batch with the spans of its results, in
 // both directions.
 
-// startSpan starts the span of a record's processing. It returns ctx and hard, both with that span,
+// startSpan starts the span of a record's processing. It returns ctx and `hard`, both with that span,
 // and the span.
 func (w *Worker) startSpan(ctx, hard context.Context, t *task) (context.Context, context.Context, trace.Span) {
 	if !w.tracer.Enabled() {

@@ -14,7 +14,7 @@ import (
 
 // work processes one record until it is settled. If ctx or the record's assignment ends before a
 // call is sent, work returns early and the record is read again. After a call is sent, only the end
-// of hard aborts the processing, so that the response is stored.
+// of `hard` aborts the processing, so that the response is stored.
 func (w *Worker) work(ctx, hard context.Context, t *task) {
 	started := time.Now()
 	ctx, hard, span := w.startSpan(ctx, hard, t)

@@ -46,7 +46,7 @@ type Store interface {
 	// an index entry if the next entry is from the time "missing" or later: the missing entry may
 	// still be written.
 	HandledPrefixes(ctx context.Context, topic string, recent, missing time.Time) ([]store.HandledPrefix, error)
-	// DeleteDeadLettersBefore deletes at most limit index entries with an offset below the given
+	// DeleteDeadLettersBefore deletes at most `limit` index entries with an offset below the given
 	// one, and returns how many it deleted.
 	DeleteDeadLettersBefore(ctx context.Context, before store.DeadLetterID, limit int) (int, error)
 	// CreateJob writes a job and its audit entry in one transaction.

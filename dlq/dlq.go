@@ -235,7 +235,7 @@ func auditEntry(j store.DLQJob, action, actor string, at time.Time) store.AuditE
 	return store.AuditEntry{At: at, Actor: actor, Action: kind + action, Source: j.Source, Before: json.RawMessage("{}"), After: after, Note: j.Note}
 }
 
-// List returns at most limit dead letters that match the filter, newest first. If after.At is set,
+// List returns at most `limit` dead letters that match the filter, newest first. If after.At is set,
 // the list continues after the dead letter "after", the last one of the previous page.
 func (q *Queue) List(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetter, limit int) ([]store.DeadLetter, error) {
 	return q.Store.DeadLetters(ctx, filter, after, limit)

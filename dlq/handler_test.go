@@ -32,7 +32,7 @@ func newClient(t *testing.T) *client {
 	return c
 }
 
-// do sends a request and compares the response's status with want. It checks the response against
+// do sends a request and compares the response's status with `want`. It checks the response against
 // the OpenAPI document, and also the request if the handler accepted it. It stores the decoded
 // response in the parameter "into", unless that is nil.
 func (c *client) do(method, target, body string, want int, into any) (text string) {

@@ -61,8 +61,9 @@ func TestProse_PrintsARandomSample(t *testing.T) {
 			}
 			lines := strings.Split(text, "\n")
 			for _, c := range f.Comments {
-				if c.Text() != "" { // a directive such as //go:build has no text
-					add("comment", path, fset.Position(c.Pos()).Line, c.Text()+" [code: "+codeAt(lines, fset.Position(c.Pos()).Line-1)+"]")
+				// A directive such as //go:build has no text, and the output of an example is no prose.
+				if c.Text() != "" && !strings.HasPrefix(c.Text(), "Output:") {
+					add("comment", path, fset.Position(c.Pos()).Line, c.Text()+" ["+declaration(f, c.Pos())+codeAt(lines, fset.Position(c.Pos()).Line-1)+"]")
 				}
 			}
 			if strings.HasSuffix(path, "_test.go") || testSuite.MatchString(path) {
@@ -102,6 +103,27 @@ func TestProse_PrintsARandomSample(t *testing.T) {
 			t.Log(text)
 		}
 	}
+}
+
+// declaration returns the name of the declaration in which a comment stands, or nothing if the
+// comment stands outside of all declarations.
+func declaration(f *ast.File, at token.Pos) string {
+	for _, d := range f.Decls {
+		if at < d.Pos() || at >= d.End() {
+			continue
+		}
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			return "in " + d.Name.Name + ": "
+		case *ast.GenDecl:
+			for _, s := range d.Specs {
+				if t, ok := s.(*ast.TypeSpec); ok && at >= t.Pos() && at < t.End() {
+					return "in type " + t.Name.Name + ": "
+				}
+			}
+		}
+	}
+	return "code: "
 }
 
 // codeAt returns the line of code that a comment in line i describes: the same line, or the first

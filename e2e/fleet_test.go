@@ -182,7 +182,7 @@ func (f *fleet) untilCommitted() {
 	f.check(f.UntilCommitted(f.Context(), timeout))
 }
 
-// untilStored waits until at least want snapshots have a stored payload.
+// untilStored waits until at least `want` snapshots have a stored payload.
 func (f *fleet) untilStored(limit time.Duration, want int) {
 	f.Helper()
 	f.until(limit, "a snapshot of each entity", func() bool { return f.one(storedPayloads) == int64(want) })
@@ -228,7 +228,7 @@ func (f *fleet) deadLetters() int {
 	return n
 }
 
-// equal fails the test if got is not equal to want. The parameter what names the checked value.
+// equal fails the test if got is not equal to `want`. The parameter what names the checked value.
 func equal[V comparable](t testing.TB, what string, got, want V) {
 	t.Helper()
 	if got != want {

@@ -77,7 +77,7 @@ type refusal struct {
 	Type, Code string
 }
 
-// untilRefused reads up to limit new keys until a read is refused. It returns the number of accepted
+// untilRefused reads up to `limit` new keys until a read is refused. It returns the number of accepted
 // reads and the refusal.
 func (b *bounded) untilRefused(r harness.Reader, prefix string, limit int) (accepted int, got refusal) {
 	b.Helper()

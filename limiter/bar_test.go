@@ -106,12 +106,12 @@ type bar struct{ lines []barLine }
 
 type barLine struct{ what, figure, limit, verdict string }
 
-// most adds a value that must be at most limit.
+// most adds a value that must be at most `limit`.
 func (b *bar) most(what, unit string, figure, limit float64) {
 	b.judge(what, unit, figure, limit, "<=", printed(figure) <= limit)
 }
 
-// least adds a value that must be at least limit.
+// least adds a value that must be at least `limit`.
 func (b *bar) least(what, unit string, figure, limit float64) {
 	b.judge(what, unit, figure, limit, ">=", printed(figure) >= limit)
 }

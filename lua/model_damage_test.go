@@ -44,8 +44,9 @@ func TestModel_ScriptsPublishAfterAFailover(t *testing.T) {
 	}
 }
 
-// served runs steps that lose a request under the broken rule noServer (a lock covers even if
-// another server set it). By our rules the last request of these steps must be published.
+// served runs steps that lose a request under the broken rule noServer: a lock covers a new request
+// even if another Redis server set the lock. By our rules the last request of these steps must be
+// published.
 func (w *walk) served(way []step) {
 	var last string
 	for _, st := range way {

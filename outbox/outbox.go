@@ -32,7 +32,7 @@ const (
 func Channel(source string) string { return "outbox:" + source }
 
 // Messages are the log messages of a relay's poller.
-var Messages = poll.Messages{Failing: "outbox events can't be claimed; retrying", Recovered: "outbox events claimed again"}
+var Messages = poll.Messages{Failing: "outbox events can't be claimed; retrying", Recovered: "claiming outbox events works again"}
 
 // Relay delivers the outbox events of one source. Any number of relays may run for a source.
 type Relay struct {

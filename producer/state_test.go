@@ -30,7 +30,7 @@ func (r *rig) mustReadState(e schemas.Entity) CoalesceState {
 	return req
 }
 
-// isWithin reports whether a time is in the future, by at most limit.
+// isWithin reports whether a time is in the future, by at most `limit`.
 func isWithin(at time.Time, limit time.Duration) bool {
 	left := time.Until(at)
 	return left > 0 && left <= limit+time.Second // allows for the difference between the clocks of two hosts

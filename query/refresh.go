@@ -143,8 +143,8 @@ func (result EnqueueResult) notQueued() error {
 }
 
 // refreshRequest is a strict update request, with the stored snapshot or the error of reading it.
-// After an error the floor is 0. The request still gets a number above the stored version, because
-// numbers are never below the time of Redis in milliseconds.
+// After an error the floor (docs/concepts.md) is 0. The request still gets a version above the
+// stored one, because a new version is never below the time of Redis in milliseconds.
 type refreshRequest struct {
 	request UpdateRequest
 	stored  *entry

@@ -34,7 +34,7 @@ import (
 
 // Store is the database with the scheduled retries.
 type Store interface {
-	// ClaimRetries claims up to limit due retries of the source, the earliest first. No other
+	// ClaimRetries claims up to `limit` due retries of the source, the earliest first. No other
 	// caller gets them before the lease ends.
 	ClaimRetries(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error)
 	// NextRetryTime returns when the next retry is due, or zero if there is none.
@@ -72,7 +72,7 @@ func New(source string, st Store, enqueuer Enqueuer, rdb redis.UniversalClient, 
 	r := &Retries{
 		source: source, store: st, enqueuer: enqueuer, log: log,
 		poller: poll.New("retries:"+source, rdb, log, poll.Messages{
-			Failing: "scheduled retries can't be claimed; retrying", Recovered: "scheduled retries claimed again",
+			Failing: "scheduled retries can't be claimed; retrying", Recovered: "claiming scheduled retries works again",
 		}),
 		requested: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "retries_requested_total", Help: "Scheduled retries that were enqueued when due.",

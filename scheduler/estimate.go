@@ -17,9 +17,8 @@ const (
 	readsFade   = 3 * 24 * time.Hour
 )
 
-// Every entity starts with these assumed observations: a tenth of a change in 0.4 days, and a tenth
-// of a read. They keep the estimated rates above 0, and have little weight after a few real
-// observations.
+// Every entity starts with these assumed observations: in 0.4 days, 0.1 changes and 0.1 reads. They
+// keep the estimated rates above 0, and have little weight after a few real observations.
 const (
 	priorChanges = 0.1
 	priorWatched = 0.4 // days of observation that each new entity starts with

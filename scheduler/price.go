@@ -20,7 +20,7 @@ type Price struct {
 	mu    sync.Mutex
 	price float64
 	scale float64
-	// sample contains the last observation of each entity whose hash is at most limit.
+	// sample contains the last observation of each entity whose hash is at most `limit`.
 	sample    map[entityHash]observation
 	limit     uint64
 	complete  bool // true: every registered entity whose hash is at most limit is in the sample

@@ -14,7 +14,7 @@ type Store interface {
 	// ChangeSetting writes a setting and its audit entry in one transaction. It returns
 	// store.ErrConflict if the stored revision is not s.Revision-1.
 	ChangeSetting(ctx context.Context, s store.Setting, entry store.AuditEntry) error
-	// Audit returns the newest audit entries, newest first, at most limit.
+	// Audit returns the newest audit entries, newest first, at most `limit`.
 	Audit(ctx context.Context, limit int) ([]store.AuditEntry, error)
 	// Used returns the last stored count of the calls that a quota policy with the window "day" has
 	// used. It returns a zero Usage if no count is stored.

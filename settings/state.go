@@ -162,7 +162,7 @@ type Entry struct {
 	Note   string          `json:"note"`
 }
 
-// Audit returns the newest audit entries, newest first, at most limit.
+// Audit returns the newest audit entries, newest first, at most `limit`.
 func (s *Settings) Audit(ctx context.Context, limit int) ([]Entry, error) {
 	kept, err := s.store.Audit(ctx, limit)
 	if err != nil {

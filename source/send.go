@@ -191,7 +191,7 @@ func (s *Source) setHeaders(req *http.Request, r documentRequest, v Validator) {
 // claim more bytes than the body has.
 const minReadBuffer, maxFirstReadBuffer = 4 << 10, 64 << 10
 
-// readBody reads at most limit bytes of a body as they were sent, possibly compressed. Before it
+// readBody reads at most `limit` bytes of a body as they were sent, possibly compressed. Before it
 // allocates n more bytes it calls grow(n).
 func readBody(httpResp *http.Response, limit int64, grow func(n int64) error) ([]byte, error) {
 	size := int64(minReadBuffer)

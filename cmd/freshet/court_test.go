@@ -56,7 +56,7 @@ type court struct {
 
 	mu     sync.Mutex
 	status string
-	entry  int            // number of the last progress entry of each case
+	entry  int            // the last progress entry of every case has this number
 	calls  map[string]int // number of calls, by facet/key
 	odd    []string       // URIs of calls whose parameter encCsNo differs from the value registered for the case
 }

@@ -52,7 +52,7 @@ its due time. So an import can be repeated, and --skip continues one that was in
 			case format != "" && format != "csv" && format != "jsonl":
 				return usageError{fmt.Errorf("--format is %q; it must be csv or jsonl", format)}
 			case i.skip < 0:
-				return usageError{fmt.Errorf("--skip is %d; it must be a number of rows", i.skip)}
+				return usageError{fmt.Errorf("--skip is %d; it must be 0 or a positive number of rows", i.skip)}
 			}
 			in := cmd.InOrStdin()
 			if len(args) > 0 && args[0] != "-" {

@@ -113,7 +113,7 @@ func (b *liveBounds) logRead(name string, err error) {
 		b.log.Warn("settings read failed, client limits unchanged", "source", name, "err", err)
 		return
 	}
-	b.log.Info("client limits read again", "source", name)
+	b.log.Info("reading the client limits works again", "source", name)
 }
 
 // clientBounds returns the limits that apply to each client under the configured quotas, by source

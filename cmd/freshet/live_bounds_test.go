@@ -119,7 +119,7 @@ func TestLiveBounds_KeepTheLastThatHeld(t *testing.T) {
 		}
 		settings.fail(nil)
 		settings.set(60)
-		if got, logged := next(); got <= want || !strings.Contains(logged, "client limits read again") {
+		if got, logged := next(); got <= want || !strings.Contains(logged, "reading the client limits works again") {
 			t.Errorf("readable again: got %d outstanding and the log %q, want more than %d", got, logged, want)
 		}
 	})

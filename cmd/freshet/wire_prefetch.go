@@ -154,7 +154,7 @@ func (l *livePrefetch) apply(o settings.PrefetchOverride, err error) {
 		l.log.Warn("prefetch settings read failed; the last ones stay in force", "err", err)
 	case err == nil && l.failing:
 		l.failing = false
-		l.log.Info("prefetch settings read again")
+		l.log.Info("reading the prefetch settings works again")
 	}
 	if err != nil || reflect.DeepEqual(o, l.override) {
 		return

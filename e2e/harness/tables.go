@@ -58,7 +58,7 @@ func (s *Site) Number(ctx context.Context, sql string, args ...any) (n int, err 
 	return n, err
 }
 
-// UntilStored waits until at least want snapshots are stored whose key has the prefix.
+// UntilStored waits until at least `want` snapshots are stored whose key has the prefix.
 func (s *Site) UntilStored(ctx context.Context, limit time.Duration, prefix string, want int) error {
 	n := 0
 	err := Until(ctx, limit, fmt.Sprintf("%d stored snapshots with the prefix %s", want, prefix), func() (done bool, err error) {

@@ -45,7 +45,7 @@ func (t *table) judge(what, figure, limit string, held bool) {
 	t.lines = append(t.lines, line{what: what, figure: figure, limit: limit, verdict: verdict})
 }
 
-// judgeEqual adds a number that must equal want.
+// judgeEqual adds a number that must equal `want`.
 func (t *table) judgeEqual(what string, n, want int) {
 	t.judge(what, strconv.Itoa(n), "="+strconv.Itoa(want), n == want)
 }

@@ -121,7 +121,7 @@ func read(dir string) (map[string]outcome, error) {
 	return all, nil
 }
 
-// addEvents reads a stream of test events and adds the outcomes of top-level tests to all.
+// addEvents reads a stream of test events and adds the outcomes of top-level tests to `all`.
 func addEvents(all map[string]outcome, events io.Reader) error {
 	lines := bufio.NewScanner(events)
 	lines.Buffer(nil, 16<<20)

@@ -8,13 +8,13 @@ import (
 // korea is the offset of Korea's time zone, which has no daylight saving time.
 const korea = 9 * time.Hour
 
-// nexonService is Nexon's Open API with keys of the service stage. It allows each application
-// 500 calls in any second and 20,000,000 in a calendar day in Korea. Headers report nothing,
-// and refused calls are charged. Speed shortens the day.
+// nexonService is Nexon's Open API with keys for published applications (Nexon's "service stage").
+// It allows each application 500 calls in any second and 20,000,000 in a calendar day in Korea.
+// Headers report nothing, and refused calls are charged. Options.Speed shortens the day.
 func nexonService(m *policyMaker) contract { return nexon(m, 500, 20_000_000) }
 
-// nexonDevelopment is Nexon's Open API with keys of the development stage. It allows 5 calls a
-// second and 1,000 a day.
+// nexonDevelopment is Nexon's Open API with keys for applications in development ("development
+// stage"). It allows 5 calls a second and 1,000 a day.
 func nexonDevelopment(m *policyMaker) contract { return nexon(m, 5, 1_000) }
 
 func nexon(m *policyMaker, second, day float64) contract {

@@ -74,7 +74,7 @@ func (m *policyMaker) day(name string, limit float64, ahead time.Duration) *poli
 	return &policy{name: name, unit: requests, kind: aligned, limit: limit, window: m.accelerated(24 * time.Hour), offset: -ahead}
 }
 
-// bucket returns a policy that holds at most limit units. The parameter "restore" is the number of
+// bucket returns a policy that holds at most `limit` units. The parameter "restore" is the number of
 // units that are restored per second.
 func (m *policyMaker) bucket(name, unit string, limit, restore float64) *policy {
 	full := time.Duration(limit / restore * float64(time.Second))

@@ -12,14 +12,14 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// DeadLetters returns at most limit dead letters that match the filter, newest first. If after.At
+// DeadLetters returns at most `limit` dead letters that match the filter, newest first. If after.At
 // is set, the list continues after the dead letter "after", the last one of the previous page.
 func (s *Store) DeadLetters(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetter, limit int) ([]store.DeadLetter, error) {
 	query, args := filter.SelectNewest(after, limit)
 	return s.collectDeadLetters(ctx, filter, query, args)
 }
 
-// DeadLettersByOffset returns at most limit dead letters that match the filter, in the order of
+// DeadLettersByOffset returns at most `limit` dead letters that match the filter, in the order of
 // partition and offset. The list starts after the given position.
 func (s *Store) DeadLettersByOffset(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetterID, limit int) ([]store.DeadLetter, error) {
 	query, args := filter.SelectByOffset(after, limit)
@@ -35,7 +35,7 @@ func (s *Store) collectDeadLetters(ctx context.Context, filter store.DeadLetterF
 }
 
 // DeadLetterGroups counts the dead letters that match the filter by reason, fingerprint and facet,
-// largest group first, and returns at most limit groups. It reads every matching entry.
+// largest group first, and returns at most `limit` groups. It reads every matching entry.
 func (s *Store) DeadLetterGroups(ctx context.Context, filter store.DeadLetterFilter, limit int) ([]store.DeadLetterGroup, error) {
 	query, args := filter.SelectGroups(limit)
 	groups, err := collect(ctx, s.pool, func(g *store.DeadLetterGroup, scan func(...any) error) error { return g.ScanGroup(scan) }, query, args...)
@@ -58,7 +58,7 @@ func (s *Store) HandledPrefixes(ctx context.Context, topic string, recent, missi
 	return all, nil
 }
 
-// DeleteDeadLettersBefore deletes at most limit index entries with an offset below the given one,
+// DeleteDeadLettersBefore deletes at most `limit` index entries with an offset below the given one,
 // and returns how many it deleted. The topic no longer has the records of these entries.
 func (s *Store) DeleteDeadLettersBefore(ctx context.Context, before store.DeadLetterID, limit int) (int, error) {
 	tag, err := s.pool.Exec(ctx, store.DeleteDeadLettersBefore, before.Topic, before.Partition, before.Offset, limit)
@@ -93,7 +93,7 @@ func (s *Store) Job(ctx context.Context, id string) (job store.DLQJob, err error
 	return job, nil
 }
 
-// Jobs returns at most limit jobs, newest first.
+// Jobs returns at most `limit` jobs, newest first.
 func (s *Store) Jobs(ctx context.Context, limit int) ([]store.DLQJob, error) {
 	jobs, err := collect(ctx, s.pool, func(j *store.DLQJob, scan func(...any) error) error { return j.ScanJob(scan) }, store.SelectJobs, limit)
 	if err != nil {

@@ -197,7 +197,7 @@ func (s *Store) eachEntity(ctx context.Context, keys []schemas.Entity, statement
 	return written, nil
 }
 
-// Entities returns at most limit registered entities that match the filter, in the order of
+// Entities returns at most `limit` registered entities that match the filter, in the order of
 // source, facet and key. The list starts after the given entity.
 func (s *Store) Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error) {
 	query, args := filter.SelectEntities(after, limit)

@@ -36,7 +36,7 @@ func (s *Store) DeleteExpired(ctx context.Context, source, facet string, content
 }
 
 // DeleteOldStatuses deletes statuses of entities without a snapshot if their last failure was
-// before a time. Like DeleteExpired, each call examines the next limit rows.
+// before a time. Like DeleteExpired, each call examines the next `limit` rows.
 func (s *Store) DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, limit int) (deleted int, done bool, err error) {
 	return s.walk(ctx, source, facet, facet+store.StatusWalkSuffix, limit, func(tx pgx.Tx, after string) (int, string, []string, error) {
 		return selectExpiredKeys(ctx, tx, store.SelectOldStatuses, source, facet, after, before.UnixMicro(), limit)
@@ -45,7 +45,7 @@ func (s *Store) DeleteOldStatuses(ctx context.Context, source, facet string, bef
 	})
 }
 
-// walk examines the next limit keys of a facet and deletes the expired rows. It stores the key
+// walk examines the next `limit` keys of a facet and deletes the expired rows. It stores the key
 // after which the next call continues, in the row of retention_walks with the given name.
 func (s *Store) walk(ctx context.Context, source, facet, name string, limit int,
 	selectKeys func(tx pgx.Tx, after string) (examined int, last string, keys []string, err error),

@@ -57,7 +57,7 @@ func (s *Store) WriteAudit(ctx context.Context, entry store.AuditEntry) error {
 	return nil
 }
 
-// Audit returns at most limit audit entries, newest first.
+// Audit returns at most `limit` audit entries, newest first.
 func (s *Store) Audit(ctx context.Context, limit int) ([]store.AuditEntry, error) {
 	rows, err := s.pool.Query(ctx, store.SelectAudit, limit)
 	if err != nil {

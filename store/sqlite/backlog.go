@@ -8,7 +8,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// TierBacklogs counts the due entities of a source by facet and tier. It counts at most limit
+// TierBacklogs counts the due entities of a source by facet and tier. It counts at most `limit`
 // entities, those due earliest. Facets and tiers without due entities are left out.
 func (s *Store) TierBacklogs(ctx context.Context, source string, now time.Time, limit int) (all []store.TierBacklog, err error) {
 	rows, err := s.db.QueryContext(ctx, store.SelectTierBacklogs, source, now.UnixMicro(), limit)
@@ -26,13 +26,13 @@ func (s *Store) TierBacklogs(ctx context.Context, source string, now time.Time, 
 	return all, rows.Err()
 }
 
-// RetryBacklog counts at most limit retries of a source that are due at the given time. A claimed
+// RetryBacklog counts at most `limit` retries of a source that are due at the given time. A claimed
 // retry is due when its claim ends.
 func (s *Store) RetryBacklog(ctx context.Context, source string, at time.Time, limit int) (store.Backlog, error) {
 	return s.backlog(ctx, store.SelectRetryBacklog, source, at, limit)
 }
 
-// OutboxBacklog counts at most limit outbox events of a source that are due at the given time.
+// OutboxBacklog counts at most `limit` outbox events of a source that are due at the given time.
 func (s *Store) OutboxBacklog(ctx context.Context, source string, at time.Time, limit int) (store.Backlog, error) {
 	return s.backlog(ctx, store.SelectOutboxBacklog, source, at, limit)
 }

@@ -151,7 +151,7 @@ func (s *Store) eachEntity(ctx context.Context, keys []schemas.Entity, statement
 	return written, nil
 }
 
-// Entities returns at most limit registered entities that match the filter, in the order of
+// Entities returns at most `limit` registered entities that match the filter, in the order of
 // source, facet and key. The list starts after the given entity.
 func (s *Store) Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error) {
 	query, args := filter.SelectEntities(after, limit)
@@ -217,7 +217,7 @@ func (s *Store) DeleteEntity(ctx context.Context, e schemas.Entity) (existed boo
 }
 
 // DeleteExpired deletes snapshots of a facet whose content was fetched before the time "content",
-// and absences that were checked before the time "absence". Each call examines the next limit
+// and absences that were checked before the time "absence". Each call examines the next `limit`
 // snapshots in the order of their keys, from where the last call stopped. done is set when the
 // facet's last snapshot has been examined; the next call starts again at the first key. Statuses
 // and dead letters are kept.
@@ -228,14 +228,14 @@ func (s *Store) DeleteExpired(ctx context.Context, source, facet string, content
 }
 
 // DeleteOldStatuses deletes statuses of entities without a snapshot if their last failure was
-// before a time. Like DeleteExpired, each call examines the next limit rows.
+// before a time. Like DeleteExpired, each call examines the next `limit` rows.
 func (s *Store) DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, limit int) (deleted int, done bool, err error) {
 	return s.walk(ctx, source, facet, facet+store.StatusWalkSuffix, limit, func(tx *sql.Tx, after string) (int, string, []string, error) {
 		return selectExpiredKeys(ctx, tx, store.SelectOldStatuses, source, facet, after, before.UnixMicro(), limit)
 	}, store.DeleteStatus)
 }
 
-// walk examines the next limit keys of a facet and runs the statements in "deletes" for each
+// walk examines the next `limit` keys of a facet and runs the statements in "deletes" for each
 // expired key. It stores the key after which the next call continues, in the row of
 // retention_walks with the given name.
 func (s *Store) walk(ctx context.Context, source, facet, name string, limit int,

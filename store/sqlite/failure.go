@@ -57,7 +57,7 @@ func (s *Store) WriteFailure(ctx context.Context, status store.Status, deadLette
 	return nil
 }
 
-// ClaimRetries claims at most limit due retries, earliest first, for the duration of the lease. A
+// ClaimRetries claims at most `limit` due retries, earliest first, for the duration of the lease. A
 // claimed retry that has neither succeeded nor failed when the lease ends is due again. Concurrent
 // calls claim different retries.
 func (s *Store) ClaimRetries(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error) {

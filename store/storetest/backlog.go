@@ -12,9 +12,9 @@ import (
 
 // Backlogs counts the due rows of a source.
 type Backlogs interface {
-	// TierBacklogs counts at most limit due entities, earliest first, by facet and tier.
+	// TierBacklogs counts at most `limit` due entities, earliest first, by facet and tier.
 	TierBacklogs(ctx context.Context, source string, now time.Time, limit int) ([]store.TierBacklog, error)
-	// RetryBacklog and OutboxBacklog count at most limit rows that are due at the given time.
+	// RetryBacklog and OutboxBacklog count at most `limit` rows that are due at the given time.
 	RetryBacklog(ctx context.Context, source string, by time.Time, limit int) (store.Backlog, error)
 	OutboxBacklog(ctx context.Context, source string, by time.Time, limit int) (store.Backlog, error)
 }

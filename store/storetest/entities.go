@@ -26,7 +26,7 @@ type Entities interface {
 	// PinEntities and UnpinEntities return how many entities they changed.
 	PinEntities(ctx context.Context, of []schemas.Entity, tier store.Tier) (int, error)
 	UnpinEntities(ctx context.Context, of []schemas.Entity) (int, error)
-	// Entities returns at most limit entities after the given one, by source, facet and key.
+	// Entities returns at most `limit` entities after the given one, by source, facet and key.
 	Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error)
 	// CountEntities may return an estimate; exact is then false.
 	CountEntities(ctx context.Context, filter store.EntityFilter) (n int64, exact bool, err error)
@@ -52,7 +52,7 @@ type Entities interface {
 	Price(ctx context.Context, source string) (price float64, at time.Time, err error)
 	// SetPrice writes the price, unless the stored price was set less than "every" before "at".
 	SetPrice(ctx context.Context, source string, price float64, at time.Time, every time.Duration) (set bool, err error)
-	// DeleteExpired examines the next limit snapshots. It deletes content fetched before the time
+	// DeleteExpired examines the next `limit` snapshots. It deletes content fetched before the time
 	// "content", and absences checked before the time "absence". DeleteOldStatuses examines the next
 	// limit statuses. It deletes statuses of entities without a snapshot if their last failure was
 	// before "before".

@@ -19,7 +19,7 @@ import (
 
 // Outbox has the methods of a store with which a relay claims, marks and deletes outbox events.
 type Outbox interface {
-	// ClaimOutboxEvents claims at most limit due events, earliest first, for the duration of the
+	// ClaimOutboxEvents claims at most `limit` due events, earliest first, for the duration of the
 	// lease. During the lease no other call claims these events.
 	ClaimOutboxEvents(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.OutboxEvent, error)
 	// NextOutboxTime returns when the next event can be claimed; zero if there is no event.

@@ -39,7 +39,7 @@ type Store interface {
 	// ChangeSetting writes the setting and the entry in one transaction. It returns
 	// store.ErrConflict unless setting.Revision is the stored revision plus 1.
 	ChangeSetting(ctx context.Context, setting store.Setting, entry store.AuditEntry) error
-	// Audit returns at most limit entries, newest first.
+	// Audit returns at most `limit` entries, newest first.
 	Audit(ctx context.Context, limit int) ([]store.AuditEntry, error)
 	// WriteAudit writes one audit entry.
 	WriteAudit(ctx context.Context, entry store.AuditEntry) error
@@ -60,7 +60,7 @@ type Store interface {
 	// nil, in one transaction. The status is ignored if a success or failure of a later fetch is
 	// stored.
 	WriteFailure(ctx context.Context, status store.Status, deadLetter *store.DeadLetter) error
-	// ClaimRetries claims at most limit due retries, earliest first, for the duration of the lease.
+	// ClaimRetries claims at most `limit` due retries, earliest first, for the duration of the lease.
 	// During the lease no other call claims these retries.
 	ClaimRetries(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error)
 	// NextRetryTime returns when the next retry is due; zero if the source has none.
