@@ -28,11 +28,16 @@ tests = mkdir -p $(RESULTS)/$(dir $(1)) && $(GOTESTSUM) --format pkgname --forma
 # Packages whose tests start no goroutines: a model checker and a simulated day. The race detector
 # cannot find anything there and would take ten times as long.
 SEQUENTIAL := ./lua ./scheduler/simday
+# Packages without concurrency whose tests the stage check runs.
+DOCUMENTS := ./docs ./schemas ./deploy ./scripts/...
+# Packages whose tests run whole installations. They run one after the other, because their time
+# limits are too short for a machine with more load.
+INSTALLATIONS := ./cmd/freshet ./consumer
 # The race detector covers freshet and the libraries that it shares memory with. The embedded
 # database and the Lua interpreter are excluded, because they would run ten times as long. Do not
 # exclude packages with sync.Map or other generic code: the linker keeps one copy of each
 # instantiation, and a copy without the detector causes false reports.
-RACE := -race $(foreach p,modernc.org/sqlite modernc.org/libc modernc.org/memory github.com/yuin/gopher-lua,-gcflags='$(p)/...=-race=false')
+RACE := -race -ldflags='-s -w' $(foreach p,modernc.org/sqlite modernc.org/libc modernc.org/memory github.com/yuin/gopher-lua,-gcflags='$(p)/...=-race=false')
 # The same, with the addresses of services unset.
 embedded = unset FRESHET_TEST_REQUIRE FRESHET_TEST_POSTGRES FRESHET_TEST_REDIS FRESHET_TEST_REDIS_CLUSTER FRESHET_TEST_KAFKA; $(call tests,$(1))
 
@@ -42,12 +47,13 @@ check: $(LINT) $(GOTESTSUM) ## first stage: build, linters, import rules, module
 	$(GO) mod tidy -diff
 	cd e2e && $(GO) vet ./... && $(GO) mod tidy -diff
 	shellcheck -x .ci/run scripts/services scripts/schemathesis scripts/commit-subjects scripts/services.d/*.sh
-	$(call tests,check/documents) ./docs ./schemas ./deploy ./scripts/...
+	$(call tests,check/documents) $(DOCUMENTS)
 	$(call tests,check/commands) -run '^TestDocs_' ./cmd/freshet
 	$(MAKE) lint kubernetes release-check
 
 test: $(GOTESTSUM) ## second stage: all tests of the main module on embedded services, with the race detector
-	$(call embedded,test/race) $(RACE) -p 1 -parallel 4 -shuffle=on -timeout 25m $$($(GO) list ./... | grep -vxF "$$($(GO) list $(SEQUENTIAL))")
+	$(call embedded,test/race) $(RACE) -p 2 -parallel 2 -shuffle=on -timeout 25m $$($(GO) list ./... | grep -vxF "$$($(GO) list $(SEQUENTIAL) $(DOCUMENTS) $(INSTALLATIONS))")
+	$(call embedded,test/race-installations) $(RACE) -p 1 -parallel 4 -shuffle=on -timeout 25m $(INSTALLATIONS)
 	$(call embedded,test/sequential) -shuffle=on $(SEQUENTIAL)
 	$(call embedded,test/allocations) -run AllocatesAtMost ./query
 
