@@ -18,8 +18,9 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// kindUpstream chooses its response by the key: a key that begins with the name of a kind gets the
-// response of that kind. If `all` is set, every key gets the response of that kind.
+// kindUpstream chooses the kind of its response by the key: a key that begins with the name of a
+// kind gets a response of that kind. If the field "all" names a kind, every key gets a response of
+// the kind in "all".
 type kindUpstream struct {
 	calls atomic.Int64
 	all   atomic.Value // a string: the kind of response for all keys

@@ -217,7 +217,7 @@ func TestRateCap_AppliesInItsHourAndTimeZone(t *testing.T) {
 			case hour == 2:
 				want = 100_000
 			}
-			for _, apart := range []time.Duration{0, 20 * time.Second, -20 * time.Second} { // the result must not depend on when it was encoded: it can be 10 s old, and the clocks can differ
+			for _, apart := range []time.Duration{0, 20 * time.Second, -20 * time.Second} { // the rate in force must not depend on when the process encoded the rate cap: that can be 10 s ago, and the process' clock can differ from Redis' clock
 				got := int64(0)
 				if n := numbers(t, q.encodeRateCap(now.Add(apart))); len(n) == 3 {
 					got = n[1]

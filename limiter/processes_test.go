@@ -21,8 +21,9 @@ import (
 const (
 	ms          = time.Millisecond
 	waitTimeout = 20 * time.Second
-	// lapse is the longest time until the call of a held permit arrives: 150 ms horizon, 40 ms
-	// lifetime, 10 ms network, and a margin for a slow machine.
+	// lapse is the longest time from the reservation of a permit to the arrival of its call: the
+	// limiter's horizon (150 ms), the permit's lifetime (40 ms), 10 ms in the network, and a margin
+	// for a slow machine.
 	lapse = 300 * ms
 	// recovery is the longest time until permits are granted again: a retry per second and a
 	// quiet period of 1.2 s.

@@ -261,9 +261,10 @@ func (s *state) reduce(exact bool) {
 	rankMoments(s.moments())
 }
 
-// verFor returns a value of the field ver for an entity's hash in Redis, whose lock is l. The scripts
-// compare ver only with 0 and with the number of the lock. So a small value expresses both facts:
-// known, the hash exists; and begun, a fetch has begun since the lock was set.
+// verFor returns a value for the field "ver" of an entity's hash in Redis. The parameter l is the
+// lock of the hash. known is true if the hash exists. begun is true if a fetch has begun since the
+// lock was set. The scripts compare "ver" only with 0 and with the number of the lock, so any value
+// that gives the same results of these comparisons is good enough.
 func (s *state) verFor(l modelLock, known, begun bool) number {
 	switch {
 	case l.n != 0 && begun:

@@ -52,9 +52,10 @@ func newView(found *entry, fallback bool, f source.Facet) view {
 }
 
 // readAndEnqueue reads an entity and enqueues an update request if one is due. If nothing is
-// stored, it waits until the deadline for the request to be accepted. For a fallback entry it
-// enqueues nothing: the entry remains stale while the store can't be read, so each settle message
-// would cause a read, and the read would enqueue the next refresh.
+// stored, it waits until the request is accepted, but at most until the deadline. It enqueues
+// nothing for a fallback, an outdated cache entry that is served while the store can't be read: the
+// entry remains stale, so each settle message would cause a read, and the read would enqueue the
+// next refresh.
 func (s *Server) readAndEnqueue(c echo.Context, client access.Client, e schemas.Entity, f source.Facet, deadline time.Time) (view, error) {
 	v, err := s.readVisible(c, client, e, f)
 	switch {

@@ -11,9 +11,10 @@ import (
 const maxDepth = 256
 
 // canonical appends documents to one JSON text in canonical form: no white space, members
-// sorted by name, strings with the fewest escapes, numbers as written, only selected values. It
-// validates the input in the same pass and reports the position of an error. Ignored values
-// stay in the text; their positions are recorded, so that the hash can skip them.
+// sorted by name, strings with the fewest escapes, numbers as written. It leaves out the values that
+// the facet does not select (select). It keeps the values that the facet ignores (ignore), and
+// records their positions, so that the hash can skip them. It validates the input in the same pass
+// and reports the position of an error.
 //
 // The parser is written by hand because a parser that uses gjson's functions is several times
 // slower (`make bench` compares the two). gjson scans a value once per level of nesting. It also

@@ -233,17 +233,17 @@ var (
 // fullSaturation is the -saturate duration with which no preset is skipped.
 const fullSaturation = time.Minute
 
-// saturated returns how long to saturate a preset: the flag -saturate or, if it is longer, warm (the
-// time until the policy's window is warm). It skips the test if the flag is not set, because a busy
-// machine falsifies the result. It also skips the test if the flag is below one minute and shorter
-// than warm.
+// saturated returns how long to saturate a preset: the flag -saturate or, if it is longer, the time
+// "warm" until the calls fill the policy's window. It skips the test if the flag is not set, because
+// a busy machine falsifies the result. It also skips the test if the flag is below one minute and
+// shorter than "warm".
 func saturated(t *testing.T, warm time.Duration) time.Duration {
 	t.Helper()
 	if *saturate <= 0 {
 		t.Skipf("%s takes minutes and needs a Redis: make presets, or go test -run '^%s$' -parallel 20 ./cmd/freshet -saturate=60s -used=0.95", t.Name(), t.Name())
 	}
 	if *saturate < fullSaturation && warm > *saturate {
-		t.Skipf("%s takes %v to be warm, and -saturate=%v is shorter: run it with -saturate=%v", t.Name(), warm, *saturate, fullSaturation)
+		t.Skipf("%s needs %v to fill the window of its policy, and -saturate=%v is shorter: run it with -saturate=%v", t.Name(), warm, *saturate, fullSaturation)
 	}
 	return max(*saturate, warm)
 }

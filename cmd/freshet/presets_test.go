@@ -24,7 +24,8 @@ type saturationTest struct {
 	low    map[string]int // number of callers of the LOW lane in each simulated process, by facet
 	high   map[string]int
 	// policy is the contract's policy that limits the calls. part is the fraction of this policy's
-	// limit that the run must use (0: 0.95). warm is how long the policy's window takes to warm up.
+	// limit that the run must use (0: 0.95). The run lasts at
+	// least "warm", the time until the calls fill the policy's window.
 	policy string
 	part   float64
 	warm   time.Duration

@@ -24,7 +24,7 @@ func change(t *testing.T, console, name string) {
 	}
 }
 
-// openStill opens a page of the console "still" and returns the console's URL.
+// openStill opens a page of the console whose clock is stopped, and returns the console's URL.
 func openStill(t *testing.T, path string) (b *tab, console string) {
 	t.Helper()
 	b = newTab(t)

@@ -227,7 +227,7 @@ func (t *injector) supervise(ctx context.Context) error {
 	for harness.Pause(ctx, superviseInterval) == nil {
 		for _, a := range t.instances {
 			if !a.mu.TryLock() {
-				continue // a fault of the process is being injected; it may end the process and then restarts it
+				continue // another goroutine injects a fault into this process; if it ends the process, it also restarts it
 			}
 			err := t.restartExited(context.WithoutCancel(ctx), a)
 			a.mu.Unlock()

@@ -329,8 +329,9 @@ func (s Suite) testResponses(t *testing.T) {
 	}
 }
 
-// testRetryAfter checks that the outcome contains the delay of Retry-After for every class. The
-// reset time of a quota window counts only for classes that refuse every call.
+// testRetryAfter checks that the outcome contains the delay of Retry-After for every class of
+// response. The outcome contains the time until a quota window resets only for the classes quota,
+// maintenance and auth, after which other calls would be refused too.
 func (s Suite) testRetryAfter(t *testing.T, m Response, fetchWith func(pairs ...string) source.Outcome) {
 	t.Helper()
 	refusesAll := m.Want == source.Quota || m.Want == source.Maintenance || m.Want == source.AuthRefused

@@ -231,9 +231,10 @@ func TestEntities_ReadsAndUpdatesAreHOT(t *testing.T) {
 	t.Logf("%d updated, %d of them on their page", updated, hot)
 }
 
-// TestPlans_BatchesUseIndexes runs regular statements and checks that PostgreSQL counts no
-// sequential scan. Without indexOnly, the statement touch read the whole table to update 500 of
-// 200,000 snapshots, and took 15 times as long.
+// TestPlans_BatchesUseIndexes runs the statements for batches of rows and checks that
+// PostgreSQL counts no sequential scan. Without the setting indexOnly, the statement that updates
+// the time of the last check read the whole table to update 500 of 200,000 snapshots, and took 15
+// times as long.
 func TestPlans_BatchesUseIndexes(t *testing.T) {
 	url := servicetest.Postgres(t)
 	if _, err := Migrate(t.Context(), url); err != nil {
