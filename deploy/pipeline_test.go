@@ -77,12 +77,12 @@ var rateLimit = row{"Rate limit overview", []panel{
 	},
 	{
 		title: "Ramp after a backoff", unit: share, width: 8, share: true,
-		description: "The part of the rate that is used. Normal: 100 %. Less: calls increase after a backoff, from half the rate to the whole within 10 seconds. Less for long: backoffs repeat, or the rate is lowered because of jitter.",
+		description: "The part of the rate that is used. Normal: 100 %. Less: calls increase after a backoff, from half the rate to the whole within 10 seconds. Less for long: backoffs repeat.",
 		queries:     oneQuery(maxBy("source", `rate_limiter_ramp_ratio{`+ofSource+`}`), "{{source}}"),
 	},
 	{
 		title: "Jitter of calls", unit: seconds, width: 8,
-		description: "The variation of the delay between a permit and its call. Normal: a few milliseconds. Above quota.jitter the limiter lowers the rate, so that no call arrives too early: look for a busy CPU or a slow network.",
+		description: "The variation of the delay between a permit and its call. Normal: a few milliseconds. Above quota.jitter the upstream can receive more calls than its limit: look for a busy CPU or a slow network, or raise quota.jitter.",
 		queries:     oneQuery(maxBy("source", `rate_limiter_jitter_seconds{`+ofSource+`}`), "{{source}}"),
 	},
 }}

@@ -19,8 +19,8 @@ const (
 	maxDayCountAge   = time.Minute
 	// storeTimeout is the timeout of one call to Settings or Usage.
 	storeTimeout = time.Second
-	// jitterInterval is how long the jitter is measured. A shorter interval would lower the
-	// rate because of a single slow moment.
+	// jitterInterval is how long the jitter is measured. A shorter interval would warn because of a
+	// single slow moment.
 	jitterInterval = time.Minute
 )
 
@@ -30,7 +30,7 @@ func (l *Limiter) follow(ctx context.Context) {
 	tick := time.NewTicker(settingsInterval)
 	defer tick.Stop()
 	now := time.Now()
-	f := follower{l: l, config: l.deps.config, revision: -1, savedAt: now, jitterCheckedAt: now, reportedAt: now}
+	f := follower{l: l, revision: -1, savedAt: now, jitterCheckedAt: now, reportedAt: now}
 	f.readSettings(ctx)
 	for {
 		select {
@@ -51,7 +51,7 @@ func (l *Limiter) follow(ctx context.Context) {
 		}
 		if now.Sub(f.jitterCheckedAt) >= jitterInterval {
 			f.jitterCheckedAt = now
-			f.adaptToJitter()
+			f.checkJitter()
 		}
 		f.scheduleReport(now)
 	}
@@ -60,10 +60,7 @@ func (l *Limiter) follow(ctx context.Context) {
 // follower is the state of follow. Only its goroutine uses it.
 type follower struct {
 	l               *Limiter
-	config          Config // the configuration with the last valid override
-	stopped         bool
 	revision        int64
-	spread          time.Duration // measured jitter for which the quota was lowered; 0: not lowered
 	conditions      observe.Conditions
 	savedAt         time.Time // when the day's count was last saved, or last had no change to save
 	saved           Count
@@ -80,6 +77,10 @@ var (
 	}
 	conditionDaySave = observe.Condition{
 		Failing: "day count not saved in the database; saving is retried", Recovered: "day count saved again",
+	}
+	conditionJitter = observe.Condition{
+		Failing:   "measured jitter exceeds quota.jitter; raise quota.jitter, or find what delays the calls of this process",
+		Recovered: "measured jitter is within quota.jitter again",
 	}
 )
 
@@ -107,35 +108,30 @@ func (f *follower) readSettings(ctx context.Context) {
 		return
 	}
 	config, err := l.deps.config.With(o)
+	var quota Quota
 	if err == nil {
-		_, err = NewQuota(config)
+		quota, err = NewQuota(config)
 	}
-	if err != nil {
-		l.log.Error("new quota settings are invalid; the quota is unchanged", "revision", revision, "err", err)
-	} else {
-		f.config = config
-		l.log.Info("quota settings applied", "revision", revision, "stopped", o.Stopped)
-	}
-	f.revision, f.stopped = revision, o.Stopped
-	f.applySettings()
-}
-
-// applySettings puts the settings and the measured jitter into force.
-func (f *follower) applySettings() {
-	l := f.l
-	quota, err := NewQuota(f.config.fitting(f.spread))
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err != nil { // not expected: the settings are valid, and the method fitting has lowered the targets to fit the jitter
-		l.log.Error("quota not adapted to the measured jitter; the previous quota stays in effect", "jitter", f.spread, "err", err)
+	if err != nil {
+		l.log.Error("new quota settings are invalid; the quota is unchanged", "revision", revision, "err", err)
 		quota = l.quota
+	} else {
+		l.log.Info("quota settings applied", "revision", revision, "stopped", o.Stopped)
 	}
-	l.setQuota(quota, max(0, f.revision), f.stopped)
+	f.revision = revision
+	l.applySettings(quota, revision, o.Stopped)
+}
+
+// applySettings puts a quota and an emergency stop into force. The caller holds l.mu.
+func (l *Limiter) applySettings(quota Quota, revision int64, stopped bool) {
+	l.setQuota(quota, revision, stopped)
 	l.settingsUnread = false
 	l.reportWanted, l.reportForcesCall = l.rdb != nil, l.rdb != nil // the next call to Redis sends the new quota
 	now := time.Now()
 	for _, q := range l.queues {
-		if f.stopped {
+		if stopped {
 			for _, s := range q.slots {
 				l.refund(s)
 			}
@@ -244,57 +240,19 @@ func (f *follower) scheduleReport(now time.Time) {
 	l.wake()
 }
 
-// adaptToJitter lowers the rate while the measured jitter exceeds the configured one.
-func (f *follower) adaptToJitter() {
+// checkJitter warns while the measured jitter exceeds the configured one. The upstream can then
+// receive more calls than its limit (see the proof in doc.go). An interval with too few calls for a
+// measurement changes nothing.
+func (f *follower) checkJitter() {
 	measured, known := f.l.jitter.measure()
 	f.l.metrics.jitter.Set(measured.Seconds())
 	configured := f.l.deps.config.Jitter
 	f.l.metrics.allowed.Set(configured.Seconds())
-	spread := time.Duration(0)
-	if known && measured > configured {
-		spread = min(measured.Truncate(jitterStep)+jitterStep, time.Second)
+	switch {
+	case !known:
+	case measured > configured:
+		f.logCondition(conditionJitter, fmt.Errorf("measured %v, configured %v", measured, configured))
+	default:
+		f.logCondition(conditionJitter, nil)
 	}
-	if !known || spread == f.spread {
-		return
-	}
-	f.spread = spread
-	if spread > 0 {
-		f.l.log.Warn("jitter exceeds the configured value; the rate is lowered. Raise quota.jitter, or find what delays this process",
-			"measured", measured, "configured", configured, "quota_for", spread)
-	} else {
-		f.l.log.Info("jitter is back within the configured value", "measured", measured)
-	}
-	f.applySettings()
-}
-
-// fitting returns the configuration with the given jitter, if that is greater than c.Jitter. With
-// a greater jitter more calls can reach the upstream within one window. So fitting also lowers the
-// targets until the upstream can never receive more calls than its limit. Example: with the limit
-// 500 in 1 s and the target 450, 100 of them for HIGH, a jitter of 20 ms lowers the target to 446.
-func (c Config) fitting(jitter time.Duration) Config {
-	if jitter <= c.Jitter {
-		return c
-	}
-	c.Jitter = jitter
-	policies := make([]Policy, len(c.Policies))
-	for i, p := range c.Policies {
-		if p.Window != Day && p.Limit > maxWindowLogCalls && p.Target > 0 {
-			p.Target = p.fitting(jitter)
-		}
-		policies[i] = p
-	}
-	c.Policies = policies
-	return c
-}
-
-// fitting returns a target with which the upstream can never receive more calls than its limit at
-// this jitter. It begins with p.Target and lowers it in steps of about 1 %. If it finds no such
-// target above the lanes' reserves, it returns 0, which means as many calls as the limit allows.
-func (p Policy) fitting(jitter time.Duration) int {
-	for kept := p.HighReserve.in(time.Duration(p.Window)) + p.LowReserve; p.Target > kept; p.Target -= max(1, p.Target/100) {
-		if _, err := newPartitionedWindow(p, jitter); err == nil {
-			return p.Target
-		}
-	}
-	return 0
 }

@@ -20,7 +20,6 @@ type jitter struct {
 }
 
 const (
-	jitterStep       = 5 * time.Millisecond
 	jitterBucket     = 100 * time.Millisecond
 	minBucketAnswers = 8     // a bucket (100 ms) with fewer responses is not used
 	minFloors        = 50    // number of buckets (100 ms each) that a measurement of the jitter needs

@@ -79,7 +79,7 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 			Name: "rate_limiter_state", Help: "1 for the current state of the source's limiter, 0 for the others.",
 		}, []string{"state"}),
 		allowed: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "rate_limiter_jitter_allowed_seconds", Help: "Configured jitter; if the measured jitter is larger, the rate is lowered.",
+			Name: "rate_limiter_jitter_allowed_seconds", Help: "Configured jitter; if the measured jitter is larger, the upstream can receive more calls than its limit.",
 		}),
 		stateLosses: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "rate_limiter_state_losses_total", Help: "Losses of the limiter's state in Redis, as seen by this process.",
