@@ -295,7 +295,9 @@ func TestOverview_ListsWorstProblemFirst(t *testing.T) {
 			last = at
 		}
 	}
-	for state, tone := range map[string]string{"flowing": "ok", "unused": "ok", "stopped": "bad", "breaker-open": "bad", "backing-off": "warn", "ramping": "warn"} {
+	for state, tone := range map[limiter.State]string{
+		limiter.StateFlowing: "ok", limiter.StateUnused: "ok", limiter.StateStopped: "bad", limiter.StateBreakerOpen: "bad", limiter.StateBackingOff: "warn", limiter.StateRamping: "warn",
+	} {
 		if got := limiterState(&limiter.View{State: state}); got.Tone != tone {
 			t.Errorf("tone of %s: got %s, want %s", state, got.Tone, tone)
 		}

@@ -48,7 +48,7 @@ func blockersOf(v *limiter.View, lane schemas.Lane, now time.Time) []blocker {
 		return nil
 	}
 	var all []blocker
-	if !callsAllowed(v.State) {
+	if !v.State.AllowsCalls() {
 		all = append(all, blocker{stateMessage(v, now), limiterState(v).Tone, scopeSource})
 	}
 	for _, p := range v.Policies {
@@ -56,7 +56,7 @@ func blockersOf(v *limiter.View, lane schemas.Lane, now time.Time) []blocker {
 			all = append(all, h)
 		}
 	}
-	if h, waits := firstWaiter(v, lane); waits && callsAllowed(v.State) { // a long wait is added only if the source's state allows calls; if it allows none, the state explains the wait
+	if h, waits := firstWaiter(v, lane); waits && v.State.AllowsCalls() { // a long wait is added only if the source's state allows calls; if it allows none, the state explains the wait
 		all = append(all, h)
 	}
 	return append(all, partBlockers(v.Scopes, now)...)
@@ -91,7 +91,7 @@ func exhausted(p limiter.PolicyView, lane schemas.Lane, now time.Time) (blocker,
 
 // firstWaiter returns a blocker if the oldest request of the lane has waited for longWait or more.
 func firstWaiter(v *limiter.View, lane schemas.Lane) (blocker, bool) {
-	longest, why := time.Duration(0), ""
+	longest, why := time.Duration(0), limiter.WaitReason("")
 	for _, p := range v.Processes {
 		l := p.Low
 		if lane == schemas.High {
@@ -104,8 +104,8 @@ func firstWaiter(v *limiter.View, lane schemas.Lane) (blocker, bool) {
 	if longest < longWait {
 		return blocker{}, false
 	}
-	what := "for " + displayText(why, maxReasonShown)
-	if why == "rate cap" {
+	what := "for " + displayText(string(why), maxReasonShown)
+	if why == limiter.ReasonRateCap {
 		what = "for the rate cap of this hour"
 	}
 	return blocker{fmt.Sprintf("the oldest request of the %s lane has waited %s %s", lane, formatDuration(longest), what), toneWarn, scopeFirst}, true

@@ -12,18 +12,20 @@ import (
 
 func TestBlockers_AreNamed(t *testing.T) {
 	day := func(left, low int64) *limiter.View {
-		return &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{
+		return &limiter.View{State: limiter.StateFlowing, Policies: []limiter.PolicyView{{
 			Name: "day", Window: "day", Limit: 20_000_000, Used: new(20_000_000 - left), Remaining: left, RemainingForLow: low, ResetsAt: new(testNow.Add(9 * time.Hour)),
 		}}}
 	}
 	ring := func(window string, left, low int64) *limiter.View {
-		return &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{Name: "few", Window: window, Limit: 40, Used: new(40 - left), Remaining: left, RemainingForLow: low}}}
+		return &limiter.View{State: limiter.StateFlowing, Policies: []limiter.PolicyView{{Name: "few", Window: window, Limit: 40, Used: new(40 - left), Remaining: left, RemainingForLow: low}}}
 	}
-	waiting := func(state, why string, waits time.Duration) *limiter.View {
+	waiting := func(state limiter.State, why limiter.WaitReason, waits time.Duration) *limiter.View {
 		l := limiter.LaneView{Waiting: 3, OldestMS: float64(waits.Milliseconds()), Reason: why}
 		return &limiter.View{State: state, Processes: []limiter.ProcessView{{Process: "a", Low: limiter.LaneView{OldestMS: 99_000, Reason: "over"}}, {Process: "b", Low: l}}}
 	}
-	parts := func(all ...limiter.ScopeView) *limiter.View { return &limiter.View{State: "flowing", Scopes: all} }
+	parts := func(all ...limiter.ScopeView) *limiter.View {
+		return &limiter.View{State: limiter.StateFlowing, Scopes: all}
+	}
 	soon, later := new(testNow.Add(5*time.Second)), new(testNow.Add(40*time.Minute))
 	halt := limiter.ScopeView{Policy: "endpoint", Scope: "read", BreakerOpen: true, Until: later}
 	scoped := func(scope string, left int64, until *time.Time) limiter.ScopeView {
@@ -34,19 +36,19 @@ func TestBlockers_AreNamed(t *testing.T) {
 		high, low string // expected messages of each lane; "same": LOW has the messages of HIGH
 	}{
 		{nil, "", ""},
-		{&limiter.View{State: "flowing"}, "", ""},
-		{&limiter.View{State: "stopped"}, "stopped by an operator, until it is resumed", "same"},
+		{&limiter.View{State: limiter.StateFlowing}, "", ""},
+		{&limiter.View{State: limiter.StateStopped}, "stopped by an operator, until it is resumed", "same"},
 		{day(100, 10), "", ""},
 		{day(0, 0), "all 20 M calls of the day are used up; it resets at 21:00", "same"},
 		{day(810_000, 0), "", "LOW has used up its share of the day, and the 810,000 remaining calls are reserved for HIGH; it resets at 21:00"},
-		{&limiter.View{State: "restoring-count", Policies: []limiter.PolicyView{{Window: "day"}}}, "calls wait until the daily count is restored", "same"},
+		{&limiter.View{State: limiter.StateRestoringCount, Policies: []limiter.PolicyView{{Window: "day"}}}, "calls wait until the daily count is restored", "same"},
 		{ring("1h0m0s", 0, 0), "all 40 calls of the hour are used up", "same"},
 		{ring("1h0m0s", 6, 0), "", "LOW has used up its share of the hour, and the 6 remaining calls are reserved for HIGH"},
 		{ring("1m0s", 0, 0), "", ""}, // no message, because a window of 1 min is too short to be reported
-		{waiting("flowing", "rate cap", 40*time.Second), "", "the oldest request of the LOW lane has waited 40 s for the rate cap of this hour"},
-		{waiting("flowing", "second", time.Minute), "", "the oldest request of the LOW lane has waited 1 min for second"},
-		{waiting("flowing", "second", 2*time.Second), "", ""},
-		{waiting("stopped", "stopped", time.Minute), "stopped by an operator, until it is resumed", "same"},
+		{waiting(limiter.StateFlowing, limiter.ReasonRateCap, 40*time.Second), "", "the oldest request of the LOW lane has waited 40 s for the rate cap of this hour"},
+		{waiting(limiter.StateFlowing, "second", time.Minute), "", "the oldest request of the LOW lane has waited 1 min for second"},
+		{waiting(limiter.StateFlowing, "second", 2*time.Second), "", ""},
+		{waiting(limiter.StateStopped, "stopped", time.Minute), "stopped by an operator, until it is resumed", "same"},
 		{parts(halt), "1 scope has an open circuit breaker: endpoint of read until 12:40", "same"},
 		{parts(halt, halt, halt, halt), "4 scopes have an open circuit breaker: endpoint of read until 12:40, endpoint of read until 12:40, endpoint of read until 12:40, and more on the limiter page", "same"},
 		{parts(scoped("a", 0, later), scoped("b", 1, later), scoped("c", 0, soon)), "1 scope is exhausted: core of a until 12:40", "same"},
@@ -116,13 +118,13 @@ func TestChart_ShowsAllowedRate(t *testing.T) {
 			t.Errorf("limit while %s and the day is used up: got %v, want 0", v.State, *p.Limit)
 		}
 	}
-	if p := pointOf(testNow, &sourceSample{Limits: &limiter.View{State: "flowing", RampRatio: 1}}); p.Limit != nil {
+	if p := pointOf(testNow, &sourceSample{Limits: &limiter.View{State: limiter.StateFlowing, RampRatio: 1}}); p.Limit != nil {
 		t.Errorf("limit without a policy: got %v, want none", *p.Limit)
 	}
 }
 
 func TestBlockers_LowYieldsToHigh(t *testing.T) {
-	v := &limiter.View{State: "flowing", Processes: []limiter.ProcessView{{Process: "a"}}}
+	v := &limiter.View{State: limiter.StateFlowing, Processes: []limiter.ProcessView{{Process: "a"}}}
 	low := stalledLane(schemas.Low, 9, time.Minute)
 	for _, c := range []struct {
 		high      LaneLag

@@ -167,7 +167,8 @@ type RequestState struct {
 // Limits reads the state of the limiter, and reads and changes its settings.
 type Limits interface {
 	// View returns the state of the source's limiter. After an operator stops or resumes the
-	// source, View.State is StateStopping or StateResuming until Redis reports the change.
+	// source, View.State is limiter.StateStopping or limiter.StateResuming until Redis reports the
+	// change.
 	View(ctx context.Context, source string) (limiter.View, error)
 	Get(ctx context.Context, source string) (settings.State, error)
 	Change(ctx context.Context, o settings.ChangeRequest, p settings.Patch) (settings.State, error)

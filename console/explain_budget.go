@@ -21,9 +21,9 @@ func budgetMessage(source string, v *limiter.View, r rates, now time.Time) strin
 	switch {
 	case v == nil:
 		return "The budget of " + source + " is unknown: the limiter could not be read. Without Redis no calls are made."
-	case v.State == "unused":
+	case v.State == limiter.StateUnused:
 		return source + " has not been called yet; all of its budget is left."
-	case v.State == StateStopping && len(v.Policies) == 0:
+	case v.State == limiter.StateStopping && len(v.Policies) == 0:
 		return source + " has not been called yet; " + stateMessage(v, now) + "."
 	}
 	var parts []string
@@ -101,26 +101,6 @@ func windowName(window time.Duration) string {
 	return formatDuration(window)
 }
 
-// Values of limiter.View.State for which the console has its own texts or rules.
-const (
-	stateBackingOff     = "backing-off"
-	stateBreakerOpen    = "breaker-open"
-	stateRamping        = "ramping"
-	stateStopped        = "stopped"
-	stateFlowing        = "flowing"
-	stateUnused         = "unused"
-	stateQuietPeriod    = "quiet-period"
-	stateRestoringCount = "restoring-count"
-)
-
-// StateStopping is the state of a source after an emergency stop was written to its settings, and
-// before Redis reports the stop.
-const StateStopping = "stopping"
-
-// StateResuming is the state of a source after its emergency stop was removed from the settings,
-// while Redis still reports it as stopped.
-const StateResuming = "resuming"
-
 // stateMessage describes the state of a source's limiter. The result is a part of a sentence.
 func stateMessage(v *limiter.View, now time.Time) string {
 	until := ""
@@ -128,32 +108,32 @@ func stateMessage(v *limiter.View, now time.Time) string {
 		until = formatTime(*v.Until, now)
 	}
 	switch v.State {
-	case stateFlowing, stateUnused:
+	case limiter.StateFlowing, limiter.StateUnused:
 		return "nothing blocks calls"
-	case stateBackingOff:
+	case limiter.StateBackingOff:
 		return "backing off until " + until + ", because the upstream rejected calls"
-	case stateBreakerOpen:
+	case limiter.StateBreakerOpen:
 		if until == "" {
 			return "the circuit breaker is half-open: one probe call is in flight"
 		}
 		return "the circuit breaker is open, because the upstream is unhealthy; next probe call at " + until
-	case stateRamping:
+	case limiter.StateRamping:
 		return fmt.Sprintf("ramping up after a backoff, at %.0f %% of its rate", v.RampRatio*100)
-	case stateStopped:
+	case limiter.StateStopped:
 		return "stopped by an operator, until it is resumed"
-	case StateStopping:
+	case limiter.StateStopping:
 		if len(v.Processes) == 0 {
 			return "a stop is set, but no worker is running to apply it"
 		}
 		return "a stop is set; all processes apply it within two seconds"
-	case StateResuming:
+	case limiter.StateResuming:
 		return "a resume is set; all processes apply it within two seconds"
-	case stateQuietPeriod:
+	case limiter.StateQuietPeriod:
 		return "calls wait until " + until + ", because the limiter's state was lost"
-	case stateRestoringCount:
+	case limiter.StateRestoringCount:
 		return "calls wait until the daily count is restored"
 	}
-	return "it is " + v.State
+	return "it is " + string(v.State)
 }
 
 func openBreakers(all []limiter.ScopeView) int {

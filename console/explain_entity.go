@@ -59,11 +59,6 @@ func entityBlockers(e Entity, a surroundings, now time.Time) []blocker {
 	return allBlockers(a.limits, now)
 }
 
-// callsAllowed reports whether the limiter permits calls in this state of a source.
-func callsAllowed(state string) bool {
-	return state == stateFlowing || state == stateRamping || state == stateUnused
-}
-
 // servedKind is the kind of response that a read of an entity gets. The console only explains the
 // kind; package query chooses the response of real reads.
 type servedKind int

@@ -149,7 +149,7 @@ func (v *verdict) checkSource(r replay, now time.Time) {
 	for _, h := range blockersOf(r.limits, r.lane, now) {
 		switch {
 		// These two states last only about a second, so the answer is "Not yet", and not "No".
-		case h.Scope == scopeSource && (r.limits.State == stateQuietPeriod || r.limits.State == StateResuming):
+		case h.Scope == scopeSource && (r.limits.State == limiter.StateQuietPeriod || r.limits.State == limiter.StateResuming):
 			v.add(verdictNotYet, "%s is not called now: %s.", r.source, h.Message)
 		case h.Scope == scopeSource:
 			v.add(verdictNo, "%s is not called now: %s.", r.source, h.Message)

@@ -24,26 +24,26 @@ func TestBudgetMessage(t *testing.T) {
 		view  *limiter.View
 	}{
 		{"The budget of nexon is unknown: the limiter could not be read. Without Redis no calls are made.", known, nil},
-		{"nexon has not been called yet; all of its budget is left.", rates{}, &limiter.View{State: "unused"}},
-		{"nexon uses 312 of 450 calls a second (HIGH 12, LOW 300); 3.1 M of 20 M calls of the day are left for 9 h; nothing blocks calls.", known, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{second, day}}},
-		{"nexon uses 312 of 450 calls a second (HIGH 12, LOW 300); 3.1 M of 20 M calls of the day are left for 9 h; nothing blocks calls.", known, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{day, second}}},
-		{"nexon may use 450 calls a second; its rate is measured in a moment; nothing blocks calls.", rates{}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{second}}},
-		{"nexon uses 0.5 calls a second (HIGH 0.5, LOW 0); 6 of 40 calls of the minute are left; nothing blocks calls.", rates{0.5, 0, true}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{minute}}},
-		{"nexon is called at the rate that its limits allow; 6 of 40 calls of the minute are left; nothing blocks calls.", rates{}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{minute}}},
-		{"nexon uses 720 of 900 calls a minute (HIGH 120, LOW 600); nothing blocks calls.", rates{2, 10, true}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{Window: "1m0s", Limit: 900}}}},
-		{"nexon uses 36,000 of 40,000 calls an hour (HIGH 0, LOW 36,000); nothing blocks calls.", rates{0, 10, true}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{Window: "1h0m0s", Limit: 40_000}}}},
-		{"nexon uses 100 of 100 calls in 10 s (HIGH 0, LOW 100); nothing blocks calls.", rates{0, 10, true}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{Window: "10s", Limit: 100}}}},
-		{"backing off until 12:01:10, because the upstream rejected calls.", known, &limiter.View{State: "backing-off", Until: until}},
-		{"the circuit breaker is open, because the upstream is unhealthy; next probe call at 12:01:10.", known, &limiter.View{State: "breaker-open", Until: until}},
-		{"the circuit breaker is half-open: one probe call is in flight.", known, &limiter.View{State: "breaker-open"}},
-		{"ramping up after a backoff, at 55 % of its rate.", known, &limiter.View{State: "ramping", RampRatio: 0.55}},
-		{"stopped by an operator, until it is resumed.", known, &limiter.View{State: "stopped"}},
-		{"calls wait until 12:01:10, because the limiter's state was lost.", known, &limiter.View{State: "quiet-period", Until: until}},
-		{"the remaining calls of the day are not known yet; calls wait until the daily count is restored.", known, &limiter.View{State: "restoring-count", Policies: []limiter.PolicyView{{Window: "day"}}}},
+		{"nexon has not been called yet; all of its budget is left.", rates{}, &limiter.View{State: limiter.StateUnused}},
+		{"nexon uses 312 of 450 calls a second (HIGH 12, LOW 300); 3.1 M of 20 M calls of the day are left for 9 h; nothing blocks calls.", known, &limiter.View{State: limiter.StateFlowing, Policies: []limiter.PolicyView{second, day}}},
+		{"nexon uses 312 of 450 calls a second (HIGH 12, LOW 300); 3.1 M of 20 M calls of the day are left for 9 h; nothing blocks calls.", known, &limiter.View{State: limiter.StateFlowing, Policies: []limiter.PolicyView{day, second}}},
+		{"nexon may use 450 calls a second; its rate is measured in a moment; nothing blocks calls.", rates{}, &limiter.View{State: limiter.StateFlowing, Policies: []limiter.PolicyView{second}}},
+		{"nexon uses 0.5 calls a second (HIGH 0.5, LOW 0); 6 of 40 calls of the minute are left; nothing blocks calls.", rates{0.5, 0, true}, &limiter.View{State: limiter.StateFlowing, Policies: []limiter.PolicyView{minute}}},
+		{"nexon is called at the rate that its limits allow; 6 of 40 calls of the minute are left; nothing blocks calls.", rates{}, &limiter.View{State: limiter.StateFlowing, Policies: []limiter.PolicyView{minute}}},
+		{"nexon uses 720 of 900 calls a minute (HIGH 120, LOW 600); nothing blocks calls.", rates{2, 10, true}, &limiter.View{State: limiter.StateFlowing, Policies: []limiter.PolicyView{{Window: "1m0s", Limit: 900}}}},
+		{"nexon uses 36,000 of 40,000 calls an hour (HIGH 0, LOW 36,000); nothing blocks calls.", rates{0, 10, true}, &limiter.View{State: limiter.StateFlowing, Policies: []limiter.PolicyView{{Window: "1h0m0s", Limit: 40_000}}}},
+		{"nexon uses 100 of 100 calls in 10 s (HIGH 0, LOW 100); nothing blocks calls.", rates{0, 10, true}, &limiter.View{State: limiter.StateFlowing, Policies: []limiter.PolicyView{{Window: "10s", Limit: 100}}}},
+		{"backing off until 12:01:10, because the upstream rejected calls.", known, &limiter.View{State: limiter.StateBackingOff, Until: until}},
+		{"the circuit breaker is open, because the upstream is unhealthy; next probe call at 12:01:10.", known, &limiter.View{State: limiter.StateBreakerOpen, Until: until}},
+		{"the circuit breaker is half-open: one probe call is in flight.", known, &limiter.View{State: limiter.StateBreakerOpen}},
+		{"ramping up after a backoff, at 55 % of its rate.", known, &limiter.View{State: limiter.StateRamping, RampRatio: 0.55}},
+		{"stopped by an operator, until it is resumed.", known, &limiter.View{State: limiter.StateStopped}},
+		{"calls wait until 12:01:10, because the limiter's state was lost.", known, &limiter.View{State: limiter.StateQuietPeriod, Until: until}},
+		{"the remaining calls of the day are not known yet; calls wait until the daily count is restored.", known, &limiter.View{State: limiter.StateRestoringCount, Policies: []limiter.PolicyView{{Window: "day"}}}},
 		{"it is of tomorrow.", known, &limiter.View{State: "of tomorrow"}},
-		{"nothing blocks calls; 1 scope has an open circuit breaker.", known, &limiter.View{State: "flowing", Scopes: []limiter.ScopeView{{BreakerOpen: true}, {}}}},
-		{"nothing blocks calls; 2 scopes have an open circuit breaker.", known, &limiter.View{State: "flowing", Scopes: []limiter.ScopeView{{BreakerOpen: true}, {BreakerOpen: true}}}},
-		{"nothing blocks calls; changed limits are not applied yet.", known, &limiter.View{State: "flowing", Revision: 2, NewestRevision: 3}},
+		{"nothing blocks calls; 1 scope has an open circuit breaker.", known, &limiter.View{State: limiter.StateFlowing, Scopes: []limiter.ScopeView{{BreakerOpen: true}, {}}}},
+		{"nothing blocks calls; 2 scopes have an open circuit breaker.", known, &limiter.View{State: limiter.StateFlowing, Scopes: []limiter.ScopeView{{BreakerOpen: true}, {BreakerOpen: true}}}},
+		{"nothing blocks calls; changed limits are not applied yet.", known, &limiter.View{State: limiter.StateFlowing, Revision: 2, NewestRevision: 3}},
 	} {
 		got := budgetMessage("nexon", c.view, c.rates, testNow)
 		if !strings.HasSuffix(got, c.want) || strings.HasPrefix(c.want, "nexon") && got != c.want {
@@ -111,12 +111,12 @@ func TestWhyStale(t *testing.T) {
 		{registered(true, 10*time.Minute, store.Warm), old + "It is prefetched (warm) and due at 12:10; a read of stale content requests it sooner."},
 		{registered(true, -10*time.Minute, store.Cold), old + "It is prefetched (cold) and has been due since 11:50: the scheduler waits for budget, or is behind."},
 	} {
-		a := surroundings{limits: &limiter.View{State: "flowing"}, lanes: []LaneLag{testLane(schemas.High, 0, 0), testLane(schemas.Low, 900, 7*time.Minute)}}
+		a := surroundings{limits: &limiter.View{State: limiter.StateFlowing}, lanes: []LaneLag{testLane(schemas.High, 0, 0), testLane(schemas.Low, 900, 7*time.Minute)}}
 		if got := whyStale(c.entity, a, testNow); !strings.HasPrefix(got, c.want) {
 			t.Errorf("got\n%s\nwant\n%s", got, c.want)
 		}
 	}
-	stopped := whyStale(stored(3*time.Hour), surroundings{limits: &limiter.View{State: "stopped"}}, testNow)
+	stopped := whyStale(stored(3*time.Hour), surroundings{limits: &limiter.View{State: limiter.StateStopped}}, testNow)
 	if !strings.Contains(stopped, "nexon is not called: stopped by an operator, until it is resumed.") {
 		t.Errorf("got %s, want %q in it", stopped, "nexon is not called: stopped by an operator, until it is resumed.")
 	}

@@ -25,7 +25,7 @@ func TestLanes_ShowsStalledLane(t *testing.T) {
 		{stalledLane(schemas.Low, 1, 20*time.Second), "not known: no worker has worked for 20 s", toneBad, "nexon: 1 record waits in its LOW lane, and no worker has worked on any for 20 s.", []limiter.ProcessView{{Process: "worker-1"}}},
 		{LaneLag{Lane: schemas.Low}, "not known", toneWarn, "nexon: the lag of its LOW lane is unknown.", nil},
 	} {
-		of := &sourceSample{Lanes: []LaneLag{c.lane}, Limits: &limiter.View{State: "flowing", Processes: c.processes}}
+		of := &sourceSample{Lanes: []LaneLag{c.lane}, Limits: &limiter.View{State: limiter.StateFlowing, Processes: c.processes}}
 		if got := laneRows(of)[0][4]; got.Text != c.wait || got.Tone != c.tone {
 			t.Errorf("lane %+v: got %q in %q, want %q in %q", c.lane, got.Text, got.Tone, c.wait, c.tone)
 		}
@@ -33,7 +33,7 @@ func TestLanes_ShowsStalledLane(t *testing.T) {
 		if got := laneRows(of)[0][4]; got.Tone != c.tone {
 			t.Errorf("lane %+v without the limiter: got %q in %q, want it in %q", c.lane, got.Text, got.Tone, c.tone)
 		}
-		of.Limits = &limiter.View{State: "flowing", Processes: c.processes}
+		of.Limits = &limiter.View{State: limiter.StateFlowing, Processes: c.processes}
 		f := liveStatus{Items: map[string]statusItem{}, Rows: map[string][][]statusItem{}}
 		f.addProblems(&sample{At: testNow, Sources: map[string]*sourceSample{"nexon": of}}, []string{"nexon"})
 		got := ""

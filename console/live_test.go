@@ -285,7 +285,7 @@ func TestLiveJob_StreamsUntilItsEnd(t *testing.T) {
 func TestRate_MeasuresProcessReports(t *testing.T) {
 	r := newRig(t)
 	view := func(at time.Duration, processes ...limiter.ProcessView) *limiter.View {
-		return &limiter.View{State: "flowing", At: testNow.Add(at), Processes: processes}
+		return &limiter.View{State: limiter.StateFlowing, At: testNow.Add(at), Processes: processes}
 	}
 	process := func(name string, at time.Duration, high, low int64) limiter.ProcessView {
 		return limiter.ProcessView{Process: name, At: testNow.Add(at), High: limiter.LaneView{Granted: high}, Low: limiter.LaneView{Granted: low}}
@@ -296,7 +296,7 @@ func TestRate_MeasuresProcessReports(t *testing.T) {
 		want rates
 	}{
 		{nil, rates{}},
-		{&limiter.View{State: "unused"}, rates{Known: true}},
+		{&limiter.View{State: limiter.StateUnused}, rates{Known: true}},
 		{view(0), rates{Known: true}}, // there is no process that could make calls, so both rates must be known and 0
 		{view(0, process("a", 0, 0, 0)), rates{}},
 		{view(1*s, process("a", 1*s, 10, 100)), rates{}}, // the two reports are only 1 s apart, so the rates are unknown

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/net/html"
 
+	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/store"
@@ -168,7 +169,7 @@ func TestPages_EscapeHostileContent(t *testing.T) {
 	r.dependencies = []Dependency{{text, text}}
 	r.planned.Routes[0].Facet, r.planned.Routes[1].Refused = text, text
 	view := r.views["nexon"]
-	view.Policies[0].Name, view.Processes[0].Process, view.Processes[0].Low.Reason = text, text, text
+	view.Policies[0].Name, view.Processes[0].Process, view.Processes[0].Low.Reason = text, text, limiter.WaitReason(text)
 	r.views["nexon"] = view
 	r.sched["nexon"].Schedulers.Value[0].Process = text
 	all := append(slices.Clone(paths), "/lookup?facet=nexon/character&key="+url.QueryEscape(evil), "/dlq?key="+url.QueryEscape(text), "/dlq?since="+url.QueryEscape(text), "/dlq?after="+url.QueryEscape(text), "/dlq?source="+url.QueryEscape(text), "/dlq/plan?source=nexon&kind="+url.QueryEscape(text))

@@ -32,7 +32,7 @@ func TestRate_FallsToZeroWithoutCalls(t *testing.T) {
 		r := newRig(t)
 		for i, st := range steps {
 			p := limiter.ProcessView{Process: "a", At: testNow.Add(st.reported), Low: limiter.LaneView{Granted: st.granted}}
-			got := r.sampler.rate("nexon", &limiter.View{State: "flowing", At: testNow.Add(st.at), Processes: []limiter.ProcessView{p}})
+			got := r.sampler.rate("nexon", &limiter.View{State: limiter.StateFlowing, At: testNow.Add(st.at), Processes: []limiter.ProcessView{p}})
 			if got.Known != (st.want >= 0) || got.Known && math.Abs(got.Low-st.want) > 0.01 {
 				t.Errorf("%s, %d: %+v, want %v", name, i, got, st.want)
 			}

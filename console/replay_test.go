@@ -19,7 +19,7 @@ func TestSafeToReplay(t *testing.T) {
 		return []store.DeadLetterGroup{g}
 	}
 	well := []LaneLag{testLane(schemas.Low, 5, time.Minute)}
-	flowing := &limiter.View{State: "flowing"}
+	flowing := &limiter.View{State: limiter.StateFlowing}
 	none := func(*store.DeadLetterGroup) {}
 	for _, c := range []struct {
 		groups []store.DeadLetterGroup
@@ -30,13 +30,13 @@ func TestSafeToReplay(t *testing.T) {
 		{nil, flowing, well, "No: no open dead letter matches the filter."},
 		{group(passing, none), flowing, well, "Yes: nexon is flowing, the newest one failed 3 h ago, and the cause may be resolved."},
 		{group(passing, none), nil, well, "No: the state of the limiter of nexon is unknown, because it could not be read."},
-		{group(passing, none), &limiter.View{State: "stopped"}, well, "No: nexon is not called now: stopped by an operator, until it is resumed."},
-		{group(passing, none), &limiter.View{State: StateResuming}, well, "Not yet: nexon is not called now: a resume is set; all processes apply it within two seconds."},
-		{group(passing, none), &limiter.View{State: "backing-off", Until: new(testNow.Add(30 * time.Second))}, well, "No: nexon is not called now: backing off until 12:01:00, because the upstream rejected calls."},
-		{group(passing, none), &limiter.View{State: "breaker-open"}, well, "No: nexon is not called now: the circuit breaker is half-open: one probe call is in flight."},
-		{group(passing, none), &limiter.View{State: "restoring-count"}, well, "No: nexon is not called now: calls wait until the daily count is restored."},
-		{group(passing, none), &limiter.View{State: "quiet-period", Until: new(testNow.Add(time.Second))}, well, "Not yet: nexon is not called now: calls wait until 12:00:31, because the limiter's state was lost."},
-		{group(passing, none), &limiter.View{State: "ramping"}, well, "Yes: nexon is ramping, the"},
+		{group(passing, none), &limiter.View{State: limiter.StateStopped}, well, "No: nexon is not called now: stopped by an operator, until it is resumed."},
+		{group(passing, none), &limiter.View{State: limiter.StateResuming}, well, "Not yet: nexon is not called now: a resume is set; all processes apply it within two seconds."},
+		{group(passing, none), &limiter.View{State: limiter.StateBackingOff, Until: new(testNow.Add(30 * time.Second))}, well, "No: nexon is not called now: backing off until 12:01:00, because the upstream rejected calls."},
+		{group(passing, none), &limiter.View{State: limiter.StateBreakerOpen}, well, "No: nexon is not called now: the circuit breaker is half-open: one probe call is in flight."},
+		{group(passing, none), &limiter.View{State: limiter.StateRestoringCount}, well, "No: nexon is not called now: calls wait until the daily count is restored."},
+		{group(passing, none), &limiter.View{State: limiter.StateQuietPeriod, Until: new(testNow.Add(time.Second))}, well, "Not yet: nexon is not called now: calls wait until 12:00:31, because the limiter's state was lost."},
+		{group(passing, none), &limiter.View{State: limiter.StateRamping}, well, "Yes: nexon is ramping, the"},
 		{group(passing, func(g *store.DeadLetterGroup) { g.Last = testNow.Add(-9 * time.Minute) }), flowing, well, "Not yet: the newest one failed 9 min ago; wait until none has failed for 10 min."},
 		{group(lasting, none), flowing, well, "No: 60 of PARSE_ERROR would fail again unless this is done first: fix the extraction of the response."},
 		{group(lasting, func(g *store.DeadLetterGroup) { g.Reason = "NEW" }), flowing, well, "No: 60 of NEW would fail again unless this is done first: check the error."},
@@ -108,7 +108,7 @@ func TestSafeToReplay_ConsidersLaneRateAndJobs(t *testing.T) {
 		{func(r *replay, _ *limiter.View) { r.lane, r.count = schemas.High, 101 }, "Not yet: 101 dead letters would go to the HIGH lane at once, ahead of requests that readers wait for; choose LOW, or a rate."},
 		{func(r *replay, _ *limiter.View) { r.lane, r.count, r.rate = schemas.High, 101, 1 }, "Yes: "},
 	} {
-		v := limiter.View{State: "flowing", Policies: []limiter.PolicyView{day}}
+		v := limiter.View{State: limiter.StateFlowing, Policies: []limiter.PolicyView{day}}
 		r := replay{
 			source: "nexon", groups: []store.DeadLetterGroup{{Reason: schemas.Upstream5xx, Count: 102, AtReplayLimit: 2, Last: testNow.Add(-time.Hour)}}, lane: schemas.Low, count: -1, limits: &v,
 			lanes: []LaneLag{testLane(schemas.High, 0, 0), testLane(schemas.Low, 5, time.Minute)},

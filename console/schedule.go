@@ -158,7 +158,7 @@ func noFeedReason(of *sourceSample) string {
 	switch v := of.Limits; {
 	case v == nil:
 		return "the limiter could not be read"
-	case !callsAllowed(v.State):
+	case !v.State.AllowsCalls():
 		return stateMessage(v, v.At)
 	case v.Low.PerSecond == 0:
 		return "LOW may make no call now; see the bounds below"

@@ -210,12 +210,12 @@ func TestSchedule_MarksTruncatedCounts(t *testing.T) {
 
 func TestSchedule_ExplainsZeroFeedRate(t *testing.T) {
 	flowing := func(low float64) *limiter.View {
-		return &limiter.View{State: stateFlowing, Low: limiter.Share{PerSecond: low}}
+		return &limiter.View{State: limiter.StateFlowing, Low: limiter.Share{PerSecond: low}}
 	}
 	lane := func(l LaneLag) []LaneLag { l.Lane = schemas.Low; return []LaneLag{{Lane: schemas.High}, l} }
 	for want, of := range map[string]sourceSample{
 		"the limiter could not be read":                  {},
-		"stopped by an operator, until it is resumed":    {Limits: &limiter.View{State: stateStopped}},
+		"stopped by an operator, until it is resumed":    {Limits: &limiter.View{State: limiter.StateStopped}},
 		"LOW may make no call now; see the bounds below": {Limits: flowing(0)},
 		"its own rate cap is 0 at this hour":             {Limits: flowing(9), Schedule: ScheduleState{RateCap: new(0.0)}},
 		"the backlog of the LOW lane is unknown":         {Limits: flowing(9), Lanes: lane(LaneLag{})},

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/net/html"
 
+	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/store"
 )
 
@@ -45,7 +46,7 @@ func (r *rig) changes() map[string]func() {
 	return map[string]func(){
 		"stop-source": func() {
 			v := r.views["nexon"]
-			v.State = "stopped"
+			v.State = limiter.StateStopped
 			v.Policies[0].Name = hostile
 			r.views["nexon"] = v
 		},

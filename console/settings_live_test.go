@@ -49,7 +49,7 @@ func TestSettings_ShowSetAndConfigured(t *testing.T) {
 			t.Errorf("settings page: got %s, want %q in it", d.text(), want)
 		}
 	}
-	v.State = stateUnused
+	v.State = limiter.StateUnused
 	r.views["nexon"] = v
 	if got := r.get(root + "/settings").itemText("force.nexon"); !strings.Contains(got, "no process has called the source yet") {
 		t.Errorf("got %s, want %q in it", got, "no process has called the source yet")
@@ -133,7 +133,7 @@ func TestStop_PendingStopIsAProblem(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	v := r.views["nexon"]
-	v.State = StateStopping
+	v.State = limiter.StateStopping
 	r.views["nexon"] = v
 	d := r.get(root)
 	const pending = "a stop is set; all processes apply it within two seconds"

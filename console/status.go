@@ -150,12 +150,13 @@ func limiterState(v *limiter.View) statusItem {
 		return statusItem{Text: "unknown", Tone: toneBad}
 	}
 	switch v.State {
-	case stateFlowing, stateUnused:
-		return statusItem{Text: v.State, Tone: toneOK}
-	case stateStopped, stateBreakerOpen, StateStopping:
-		return statusItem{Text: v.State, Tone: toneBad}
+	case limiter.StateFlowing, limiter.StateUnused:
+		return statusItem{Text: string(v.State), Tone: toneOK}
+	case limiter.StateStopped, limiter.StateBreakerOpen, limiter.StateStopping:
+		return statusItem{Text: string(v.State), Tone: toneBad}
+	case limiter.StateBackingOff, limiter.StateRestoringCount, limiter.StateQuietPeriod, limiter.StateRamping, limiter.StateResuming:
 	}
-	return statusItem{Text: v.State, Tone: toneWarn}
+	return statusItem{Text: string(v.State), Tone: toneWarn}
 }
 
 // stalled reports whether records wait in a lane and no worker processes them.

@@ -84,7 +84,7 @@ func processRows(v *limiter.View) [][]statusItem {
 		}{{schemas.High, p.High}, {schemas.Low, p.Low}} {
 			longest, why := "", "no request waits"
 			if lane.view.Waiting > 0 {
-				longest, why = formatDuration(time.Duration(lane.view.OldestMS*float64(time.Millisecond))), displayText(lane.view.Reason, maxErrorShown)
+				longest, why = formatDuration(time.Duration(lane.view.OldestMS*float64(time.Millisecond))), displayText(string(lane.view.Reason), maxErrorShown)
 			}
 			rows = append(rows, []statusItem{
 				{Text: displayText(p.Process, 60)}, {Text: string(lane.name)}, {Text: formatInt(lane.view.Waiting)}, {Text: longest}, {Text: formatInt(lane.view.Granted)}, {Text: why},

@@ -25,7 +25,7 @@ func stopState(s *settings.State) statusItem {
 	case s == nil:
 		return statusItem{Text: "not known", Tone: toneBad}
 	case s.Stopped:
-		return statusItem{Text: stateStopped, Tone: toneBad}
+		return statusItem{Text: string(limiter.StateStopped), Tone: toneBad}
 	}
 	return statusItem{Text: "not stopped", Tone: toneOK}
 }
@@ -44,7 +44,7 @@ func revisionMessage(of *sourceSample, now time.Time) string {
 	switch {
 	case v == nil:
 		text += "; whether it is in force is unknown, because Redis does not answer."
-	case v.State == stateUnused:
+	case v.State == limiter.StateUnused:
 		text += "; no process has called the source yet."
 	case v.Revision < s.Revision && len(v.Processes) == 0:
 		text += fmt.Sprintf("; revision %d is in force in Redis, and no worker is running to apply the new one.", v.Revision)

@@ -2,7 +2,6 @@ package limiter
 
 import (
 	"context"
-	"fmt"
 	"time"
 )
 
@@ -17,9 +16,9 @@ import (
 // again. If the breaker was closed, OpenBreaker releases the slots that this process has reserved.
 func (l *Limiter) OpenBreaker(first, maxPause time.Duration, sent time.Time) {
 	l.mu.Lock()
-	l.events = append(l.events, fmt.Sprintf("open %d %d %d", first.Microseconds(), maxPause.Microseconds(), max(0, l.clock.at(sent))))
+	l.pending.ofSource = append(l.pending.ofSource, openEvent(first, maxPause, max(0, l.clock.at(sent))))
 	if !l.breakerOpen.Load() { // while the breaker is open, a reserved slot is kept, because it is the next probe
-		l.backoffPending = true
+		l.pending.pause = true
 		l.releaseSlots()
 	}
 	l.mu.Unlock()
@@ -35,7 +34,7 @@ func (l *Limiter) CloseBreaker(sent time.Time) {
 		return
 	}
 	l.mu.Lock()
-	l.events = append(l.events, fmt.Sprintf("close %d", max(0, l.clock.at(sent))))
+	l.pending.ofSource = append(l.pending.ofSource, closeEvent(max(0, l.clock.at(sent))))
 	l.mu.Unlock()
 	l.wake()
 }

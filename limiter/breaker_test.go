@@ -51,7 +51,7 @@ func TestBreaker_ReportsSuccessOnlyWhileOpen(t *testing.T) {
 	r := &redisDouble{}
 	r.answer = func(_ int, d demand) (grant, error) {
 		g := grant{now: r.now()}
-		if strings.Contains(d.events, "close") {
+		if slices.ContainsFunc(d.events, func(e event) bool { return e.kind == eventClose }) {
 			stopped = false
 		}
 		if !stopped {

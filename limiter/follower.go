@@ -164,13 +164,13 @@ func (f *follower) restoreDayCount(ctx context.Context) {
 			return // when Redis next rejects a call because the count is missing, the follower reads the count again
 		}
 	}
-	event := "used 0 0 0 0"
+	event := noDayCountEvent()
 	if !c.At.IsZero() {
-		rate, burst := quota.maxUncounted()
-		event = fmt.Sprintf("used %d %d %d %d %d", c.DayEnd.UnixMicro(), c.Calls, c.At.UnixMicro(), rate, burst)
+		rate, most := quota.maxUncounted()
+		event = dayCountEvent(c, rate, most)
 	}
 	l.mu.Lock()
-	l.events = append(l.events, event)
+	l.pending.ofSource = append(l.pending.ofSource, event)
 	l.mu.Unlock()
 	l.wake()
 }

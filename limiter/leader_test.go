@@ -252,7 +252,7 @@ func TestAcquire_UsesEachSlotOnce(t *testing.T) {
 	if s.most != 1 || len(s.granted) != len(s.spent)+lapsed+left() {
 		t.Errorf("%d calls at once; %d slots, %d spent, %d expired", s.most, len(s.granted), len(s.spent), lapsed)
 	}
-	if n := strings.Count(s.sentEvents(), "refund ") + len(l.refunds); n > lapsed {
+	if n := strings.Count(s.sentEvents(), "refund ") + len(l.pending.refunds); n > lapsed {
 		t.Errorf("%d expired, %d refunded", lapsed, n)
 	}
 	if l.high.length+l.low.length > 0 || l.high.next() != nil || l.low.next() != nil {

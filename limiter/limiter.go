@@ -2,10 +2,8 @@ package limiter
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -45,7 +43,6 @@ type Limiter struct {
 	queueByKey   map[string]*queue
 	resources    map[string]string         // maps an endpoint to the upstream's name for its budget
 	newResources []string                  // new endpoint-resource pairs, not yet shared with the other processes
-	bucketEvents []bucketEvent             // events of buckets, to send with the next call to Redis
 	openBreakers map[string]bool           // scope breakers that this process opened, by bucket key
 	states       map[string]bucketSnapshot // last state of each bucket, by name
 	calls        int                       // number of calls to Redis so far; part of each ticket
@@ -60,16 +57,14 @@ type Limiter struct {
 	stopped          bool
 	settingsUnread   bool     // no settings were read yet, so no permit is granted
 	dayCountUnsaved  bool     // the day's count can't be saved, so no permit is granted
-	backoffPending   bool     // a backoff or an open breaker is not yet reported to Redis
 	reportWanted     bool     // publish a report after the next call to Redis
 	reportForcesCall bool     // if a report is wanted, call Redis even if no slot is needed
 	reportDue        bool     // Run must publish a report now
 	reportedWaiters  bool     // the last report contained waiters
 	lastReports      [2]int64 // slots granted to this process, at its last two reports
-	events           []string // events to send with the next call to Redis
-	refunds          []slot   // unused slots to return with the next call to Redis
-	clock            clock    // last reading of Redis' clock
-	counted          Count    // the day's count, as Redis reported it last
+	pending          pendingEvents
+	clock            clock // last reading of Redis' clock
+	counted          Count // the day's count, as Redis reported it last
 }
 
 // Deps are the dependencies of a Limiter.
@@ -231,8 +226,8 @@ func (l *Limiter) wake() {
 func (l *Limiter) BackOff(d time.Duration, sent time.Time) {
 	l.mu.Lock()
 	base := l.quota.initialBackoff()
-	l.backoffPending = true
-	l.events = append(l.events, fmt.Sprintf("backoff %d %d %d", d.Microseconds(), base.Microseconds(), max(0, l.clock.at(sent))))
+	l.pending.pause = true
+	l.pending.ofSource = append(l.pending.ofSource, backoffEvent(d, base, max(0, l.clock.at(sent))))
 	l.releaseSlots()
 	l.mu.Unlock()
 	l.metrics.backoffs.Inc()
@@ -258,35 +253,6 @@ func (l *Limiter) refund(s slot) {
 		l.refundBuckets(s)
 	}
 	if len(l.quota.windowLogs) > 0 || l.quota.day != nil || l.breakerOpen.Load() {
-		l.refunds = append(l.refunds, s)
+		l.pending.refunds = append(l.pending.refunds, s)
 	}
-}
-
-// maxEvents is the maximum number of refunds, and also of bucket events, that one call to Redis
-// sends.
-const maxEvents = 200
-
-// takeEvents removes and returns the events for the next call to Redis. If the outcome of that
-// call is unknown, the method fail decides which events are sent again. The caller holds l.mu.
-func (l *Limiter) takeEvents() string {
-	if len(l.events) == 0 && len(l.refunds) == 0 {
-		return ""
-	}
-	words := l.events
-	l.events, l.backoffPending = nil, false
-	n := min(len(l.refunds), maxEvents)
-	for _, s := range l.refunds[:n] {
-		words = append(words, fmt.Sprintf("refund %d", s.at))
-	}
-	l.refunds = l.refunds[n:]
-	return strings.Join(words, " ")
-}
-
-// takeBucketEvents removes and returns the bucket events for the next call to Redis. The caller
-// holds l.mu.
-func (l *Limiter) takeBucketEvents() []bucketEvent {
-	n := min(len(l.bucketEvents), maxEvents)
-	taken := slices.Clone(l.bucketEvents[:n])
-	l.bucketEvents = l.bucketEvents[n:]
-	return taken
 }

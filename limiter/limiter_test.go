@@ -53,7 +53,7 @@ func (r *redisDouble) sentEvents() (words string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, d := range r.demands {
-		words += d.events + ";"
+		words += encodeEvents(d.events) + ";"
 	}
 	return words
 }

@@ -39,9 +39,6 @@ type metrics struct {
 	shown time.Time  // when the gauges were last set; zero: they are removed
 }
 
-// viewStates are all values of View.State.
-var viewStates = []string{"flowing", "ramping", "backing-off", stateBreakerOpen, "stopped", stateQuietPeriod, stateRestoringCount, stateUnused}
-
 func newMetrics(source string, reg prometheus.Registerer) *metrics {
 	reg = prometheus.WrapRegistererWith(prometheus.Labels{"source": source}, reg)
 	acquired := prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -200,7 +197,7 @@ func (m *metrics) show(v View) {
 		if name == v.State {
 			is = 1
 		}
-		m.state.WithLabelValues(name).Set(is)
+		m.state.WithLabelValues(string(name)).Set(is)
 	}
 	for _, p := range v.Policies {
 		m.window.WithLabelValues(p.Name).Set(p.length.Seconds())

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -233,29 +232,26 @@ func (w *world) run(p *process, d demand) (g grant, at time.Time, err error) {
 	for at.Sub(w.states[0].at) > 2*time.Second {
 		w.states = w.states[1:]
 	}
-	words := strings.Fields(d.events)
-	for i, word := range words {
-		var a, b, sent int64
-		switch word {
-		case "backoff":
-			_, _ = fmt.Sscan(strings.Join(words[i+1:i+4], " "), &a, &b, &sent)
-			if a == 0 && sent < w.backedOffAt {
+	for _, e := range d.events {
+		n := e.numbers
+		switch e.kind {
+		case eventBackoff:
+			pause, base, sent := n[0], n[1], n[2]
+			if pause == 0 && sent < w.backedOffAt {
 				continue // this refused call was sent before the last backoff began, so Redis starts no second one
 			}
-			if a == 0 {
-				a = b
+			if pause == 0 {
+				pause = base
 			}
 			w.backedOffAt = max(w.backedOffAt, redisNow.UnixMicro())
-			w.backoffs = append(w.backoffs, backoffRecord{told: at, until: at.Add(micros(a))})
-		case "open":
-			_, _ = fmt.Sscan(strings.Join(words[i+1:i+4], " "), &a, &b, &sent)
-			w.applyOpen(at, redisNow.UnixMicro(), micros(a), micros(b), sent)
-		case "close":
-			_, _ = fmt.Sscan(words[i+1], &sent)
-			w.applyClose(at, redisNow.UnixMicro(), sent)
-		case "refund":
-			_, _ = fmt.Sscan(words[i+1], &a)
-			w.refunds[inFlightCall{p.name, a}]++
+			w.backoffs = append(w.backoffs, backoffRecord{told: at, until: at.Add(micros(pause))})
+		case eventOpen:
+			w.applyOpen(at, redisNow.UnixMicro(), micros(n[0]), micros(n[1]), n[2])
+		case eventClose:
+			w.applyClose(at, redisNow.UnixMicro(), n[0])
+		case eventRefund:
+			w.refunds[inFlightCall{p.name, n[0]}]++
+		case eventDayCount, eventStep:
 		}
 	}
 	if wrong := w.probed(g, at); wrong != "" && err == nil {

@@ -36,12 +36,8 @@ func (w *world) answered(d demand, g grant, at, redisNow time.Time) {
 // counted in the lost state have left the window.
 func (w *world) quietened(d demand, g grant, at, redisNow time.Time) {
 	now, lost := redisNow.UnixMicro(), w.lost || redisNow.Add(standstill).UnixMicro() < w.last
-	words := strings.Fields(d.events)
-	for i, word := range words {
-		if word == "step" {
-			seen, _ := strconv.ParseInt(words[i+1], 10, 64)
-			lost = lost || seen >= w.birth
-		}
+	for _, e := range d.events {
+		lost = lost || e.kind == eventStep && e.numbers[0] >= w.birth
 	}
 	if w.last = max(now, w.last); lost {
 		w.lost, w.last, w.birth, w.silence = false, now, now, at.Add(w.quietStart())

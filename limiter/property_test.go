@@ -141,18 +141,18 @@ func span(r *rand.Rand, least, most time.Duration) time.Duration {
 // chance returns true with the probability 1/n.
 func chance(r *rand.Rand, n int) bool { return r.IntN(n) == 0 }
 
-// event is one fault or change in a run.
-type event struct {
-	at   time.Duration // time of the event, since the start of the run
+// incident is one fault or change in a run.
+type incident struct {
+	at   time.Duration // time since the start of the run
 	name string
 	act  func()
 }
 
-// plan returns random events.
-func (w *world) plan() []event {
+// plan returns random incidents.
+func (w *world) plan() []incident {
 	r, end := w.rng, w.trial.busy
-	all := []event{}
-	at := func(at time.Duration, name string, act func()) { all = append(all, event{at, name, act}) }
+	all := []incident{}
+	at := func(at time.Duration, name string, act func()) { all = append(all, incident{at, name, act}) }
 	kinds := []func(time.Duration){
 		func(t time.Duration) { at(t, "Redis loses its state", w.lose) },
 		func(t time.Duration) {
@@ -214,8 +214,8 @@ func (w *world) plan() []event {
 	}
 	// Some kinds add events at later times. So the events are sorted, and late events are
 	// dropped.
-	slices.SortStableFunc(all, func(a, b event) int { return cmp.Compare(a.at, b.at) })
-	return slices.DeleteFunc(all, func(e event) bool { return e.at > end })
+	slices.SortStableFunc(all, func(a, b incident) int { return cmp.Compare(a.at, b.at) })
+	return slices.DeleteFunc(all, func(e incident) bool { return e.at > end })
 }
 
 // step returns a random clock step, mostly a small one.

@@ -180,27 +180,6 @@ type queueDemand struct {
 	n int
 }
 
-// bucketEvent is an event of one bucket. The script takes the kind, the bucket's number and the
-// arguments (ARGV[9] in limiter_buckets).
-type bucketEvent struct {
-	bucket *bucket
-	kind   byte
-	args   string
-}
-
-// retryable reports whether the event is sent again if it is unknown whether Redis received it. A
-// refund is not sent again, because a second refund would allow one call too many. An extra charge
-// is sent again, because a lost charge would allow one call too many.
-func (h bucketEvent) retryable() bool {
-	switch h.kind {
-	case 'g':
-		return strings.HasPrefix(h.args, "-")
-	case 'w':
-		return strings.Contains(h.args, " -")
-	}
-	return h.kind != 'u'
-}
-
 // scopeArgs is the demand of the queues, encoded for the script.
 type scopeArgs struct {
 	keys                    []string
@@ -225,7 +204,7 @@ func (d demand) encodeScopes() scopeArgs {
 		return strconv.Itoa(k)
 	}
 	for _, h := range d.bucketEvents {
-		happened.WriteString(string(h.kind) + " " + number(h.bucket) + " " + h.args + " ")
+		h.encode(&happened, number(h.bucket))
 	}
 	for _, c := range d.queues {
 		lane := "1 "

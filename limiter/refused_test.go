@@ -3,7 +3,6 @@ package limiter
 import (
 	"context"
 	"errors"
-	"fmt"
 	"reflect"
 	"strings"
 	"sync"
@@ -73,9 +72,8 @@ func TestBackOff_ReleasesSlotsAndTellsRedis(t *testing.T) {
 	r := &redisDouble{}
 	var backedOff time.Time
 	r.answer = func(n int, d demand) (grant, error) {
-		var us, base, sent int64
-		if _, err := fmt.Sscanf(d.events, "backoff %d %d %d", &us, &base, &sent); err == nil {
-			backedOff = time.Now().Add(micros(us))
+		if len(d.events) > 0 && d.events[0].kind == eventBackoff {
+			backedOff = time.Now().Add(micros(d.events[0].numbers[0]))
 		}
 		if wait := time.Until(backedOff); wait > horizon {
 			return grant{backLow: wait - horizon}, nil
@@ -116,7 +114,7 @@ func TestEvents_BackoffIsRepeatedRefundIsNot(t *testing.T) {
 		p := mustAcquire(t, l, schemas.Low)
 		sleep(permitLife + 1)
 		l.mu.Lock()
-		l.events = append(l.events, "backoff 5 6 7")
+		l.pending.ofSource = append(l.pending.ofSource, backoffEvent(5*time.Microsecond, 6*time.Microsecond, 7))
 		l.mu.Unlock()
 		if p.Spend() {
 			t.Error("an expired permit was spent")
@@ -124,7 +122,7 @@ func TestEvents_BackoffIsRepeatedRefundIsNot(t *testing.T) {
 		mustAcquire(t, l, schemas.Low)
 		told := ""
 		for _, d := range r.demands[1:] {
-			told += d.events + ";"
+			told += encodeEvents(d.events) + ";"
 		}
 		if strings.Count(told, "backoff 5 6 7") != 2 || strings.Count(told, "refund") != 1 {
 			t.Errorf("got events %q", told)

@@ -34,7 +34,7 @@ func TestRateCap_PacesLowUntilItEnds(t *testing.T) {
 		return acquireAt(t, rdb, quota, now, demand{low: 100})
 	}
 	asked()
-	acquireAt(t, rdb, quota, now, demand{hasEvents: true, events: "used 0 0 0 0"})
+	acquireAt(t, rdb, quota, now, demand{hasEvents: true, events: []event{noDayCountEvent()}})
 	now = now.Add(2 * time.Second)
 	if g := asked(); len(g.low) > 1 || g.backLow > 10*time.Second { // the wait is short, because the cap can be removed at any time
 		t.Errorf("rate cap of 0: got %d for LOW, next call in %v", len(g.low), g.backLow)
@@ -45,7 +45,7 @@ func TestRateCap_PacesLowUntilItEnds(t *testing.T) {
 	}
 	now = now.Add(time.Hour)
 	if g := asked(); len(g.low) < 15 {
-		t.Errorf("no rate cap: got %d for LOW, next call in %v because of %q", len(g.low), g.backLow, quota.refusalText(g.refusalLow))
+		t.Errorf("no rate cap: got %d for LOW, next call in %v because of %q", len(g.low), g.backLow, quota.waitReason(g.refusalLow))
 	}
 }
 
@@ -54,7 +54,7 @@ func acquireAt(t *testing.T, rdb redis.UniversalClient, q Quota, now time.Time, 
 	t.Helper()
 	text, name := q.encode(1, false)
 	reply, err := eval.Once(t.Context(), rdb, lua.LimiterAcquire, eval.Call{
-		Key: stateKey(t.Name()), Args: []any{d.high, d.low, text, name, q.midnights(now), q.encodeRateCap(now), d.events},
+		Key: stateKey(t.Name()), Args: []any{d.high, d.low, text, name, q.midnights(now), q.encodeRateCap(now), encodeEvents(d.events)},
 	}).Int64Slice()
 	if err != nil {
 		t.Fatal(err)

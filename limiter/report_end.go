@@ -1,7 +1,6 @@
 package limiter
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"time"
@@ -121,44 +120,44 @@ func (l *Limiter) reportToBucket(s slot, c bucketCost, policy Policy, status int
 	used := policy.actualCost(int64(c.units), status, n)
 	switch l.quota.scoped[c.policyIndex].kind {
 	case concurrencyKind:
-		l.addBucketEvent(c.bucket, 'c', c.ticket(s))
+		l.addBucketEvent(callEndedEvent(c.bucket, c.ticket(s)))
 	case reportedKind:
-		outcome, remaining, until := 1, int64(-1), int64(0)
+		report := callReport{outcome: callOutcomeUnknown, units: used, slot: s.at, remaining: -1, slack: n.Slack}
 		told := c.bucket
 		switch {
 		case n.Remaining != announced.Unknown:
-			outcome, remaining = 2, n.Remaining
+			report.outcome, report.remaining = callReported, n.Remaining
 			if n.Reset >= 0 {
-				until = read + (n.Reset + n.Slack).Microseconds()
+				report.until = read + (n.Reset + n.Slack).Microseconds()
 			}
 			// The response can report a budget other than the one that was charged. Then the
 			// charged bucket gets its units back.
 			if of := l.bucketOf(c.policyIndex, s.candidate.call, s.candidate.credential); of.key != c.key {
 				told = of
-				l.addBucketEvent(c.bucket, 'n', fmt.Sprintf("%s 0 0 %d -1 0 0", c.ticket(s), s.at))
+				l.addBucketEvent(notSentEvent(c.bucket, c.ticket(s), s.at))
 			}
 		case used == 0:
-			outcome = 0
+			report.outcome = callNotSent
 		case status >= 200 && status < 400 || status == 404:
-			outcome = 3
+			report.outcome = callAnsweredWithout
 		}
-		l.addBucketEvent(told, 'n', fmt.Sprintf("%s %d %d %d %d %d %d", c.ticket(s), outcome, used, s.at, remaining, until, n.Slack.Microseconds()))
+		l.addBucketEvent(reportEvent(told, c.ticket(s), report))
 	case leakyBucketKind:
 		if back := int64(c.units) - used; back != 0 {
 			at := s.at
 			// For leaky buckets and error budgets, the upstream returns unused units when it responds,
 			// not at the slot's time.
 			if policy.Restore > 0 || len(policy.CountedStatuses) > 0 {
-				at = 0
+				at = refundedNow
 			}
-			l.addBucketEvent(c.bucket, 'g', fmt.Sprintf("%d %d", back, at))
+			l.addBucketEvent(bucketRefundEvent(c.bucket, back, at))
 		}
 		if policy.Reported && n.Remaining != announced.Unknown {
-			l.addBucketEvent(c.bucket, 'l', fmt.Sprintf("%d %d", n.Remaining, s.at))
+			l.addBucketEvent(levelEvent(c.bucket, n.Remaining, s.at))
 		}
 	case logKind:
 		if back := int64(c.units) - used; back != 0 {
-			l.addBucketEvent(c.bucket, 'w', fmt.Sprintf("%d %d", s.at, back))
+			l.addBucketEvent(logRefundEvent(c.bucket, s.at, back))
 		}
 	case minIntervalKind, breakerKind:
 	}
@@ -168,27 +167,26 @@ func (l *Limiter) reportToBucket(s slot, c bucketCost, policy Policy, status int
 func (c bucketCost) ticket(s slot) string { return s.ticket + ":" + strconv.Itoa(c.units) }
 
 // addBucketEvent adds an event to the next call to Redis. The caller holds l.mu.
-func (l *Limiter) addBucketEvent(b *bucket, kind byte, args string) {
-	l.bucketEvents = append(l.bucketEvents, bucketEvent{b, kind, args})
+func (l *Limiter) addBucketEvent(e bucketEvent) {
+	l.pending.ofBuckets = append(l.pending.ofBuckets, e)
 }
 
 // refundBuckets returns an unused slot to the buckets that it was charged to. The caller holds
 // l.mu.
 func (l *Limiter) refundBuckets(s slot) {
 	for _, c := range s.candidate.costs {
-		at := strconv.FormatInt(s.at, 10)
 		switch l.quota.scoped[c.policyIndex].kind {
 		case concurrencyKind:
-			l.addBucketEvent(c.bucket, 'c', c.ticket(s))
+			l.addBucketEvent(callEndedEvent(c.bucket, c.ticket(s)))
 		case reportedKind:
-			l.addBucketEvent(c.bucket, 'n', fmt.Sprintf("%s 0 0 %s -1 0 0", c.ticket(s), at))
+			l.addBucketEvent(notSentEvent(c.bucket, c.ticket(s), s.at))
 		case leakyBucketKind:
-			l.addBucketEvent(c.bucket, 'g', fmt.Sprintf("%d %s", c.units, at))
+			l.addBucketEvent(bucketRefundEvent(c.bucket, int64(c.units), s.at))
 		case logKind:
-			l.addBucketEvent(c.bucket, 'w', fmt.Sprintf("%s %d", at, c.units))
+			l.addBucketEvent(logRefundEvent(c.bucket, s.at, int64(c.units)))
 		case breakerKind:
 			if s.probe {
-				l.addBucketEvent(c.bucket, 'u', at)
+				l.addBucketEvent(probeNotSentEvent(c.bucket, s.at))
 			}
 		case minIntervalKind: // no refund: a minimum interval in which no call was sent can't be used later
 		}
@@ -219,7 +217,7 @@ func (p *Permit) OpenScopeBreaker(scope string, first, maxPause time.Duration) {
 		l.BackOff(first, p.spent)
 		return
 	}
-	l.addBucketEvent(opened, 'h', fmt.Sprintf("%d %d %d", first.Microseconds(), max(first, maxPause).Microseconds(), max(0, l.clock.at(p.spent))))
+	l.addBucketEvent(openBreakerEvent(opened, first, max(first, maxPause), max(0, l.clock.at(p.spent))))
 	l.rememberOpenBreaker(opened)
 	for _, q := range l.queues {
 		q.slots = slices.DeleteFunc(q.slots, func(s slot) bool {
@@ -258,7 +256,7 @@ func (p *Permit) ReportSuccess() {
 	told := false
 	for _, c := range p.slot.candidate.costs {
 		if l.quota.scoped[c.policyIndex].kind == breakerKind && (p.slot.probe || l.openBreakers[c.key]) {
-			l.addBucketEvent(c.bucket, 'o', strconv.FormatInt(max(0, l.clock.at(p.spent)), 10))
+			l.addBucketEvent(closeBreakerEvent(c.bucket, max(0, l.clock.at(p.spent))))
 			delete(l.openBreakers, c.key)
 			told = true
 		}
@@ -277,7 +275,7 @@ func (l *Limiter) CloseCredentialBreaker(credential string) {
 	l.mu.Lock()
 	for n, s := range l.quota.scoped {
 		if s.kind == breakerKind && slices.Equal(s.scope.names, []string{"credential"}) {
-			l.addBucketEvent(l.bucketOf(n, Call{}, credential), 'o', "0")
+			l.addBucketEvent(closeBreakerEvent(l.bucketOf(n, Call{}, credential), 0))
 		}
 	}
 	l.retryAllQueues()

@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -104,7 +103,7 @@ func (l *Limiter) step(now time.Time) (d demand, next time.Time) {
 		}
 	}
 	d.queues = l.selectQueues(d.queues)
-	d.hasEvents = len(l.bucketEvents) > 0 || len(l.events) > 0 || len(l.refunds) > 0 || l.reportForcesCall
+	d.hasEvents = !l.pending.empty() || l.reportForcesCall
 	return d, next
 }
 
@@ -183,18 +182,18 @@ func (l *Limiter) callRedisUntilServed() {
 // In that case l.calling stays true, and the caller of callRedis must make the second call.
 func (l *Limiter) callRedis(d demand) bool {
 	l.mu.Lock()
-	d.events = l.takeEvents()
+	d.events = l.pending.takeOfSource()
 	before := time.Now()
 	if before.Sub(l.renewed) > clockTermsInterval {
 		l.renewClockTerms(before)
 	}
 	d.terms = l.terms
-	if len(d.queues)+len(l.bucketEvents) > 0 {
+	if len(d.queues)+len(l.pending.ofBuckets) > 0 {
 		l.calls++
 		for _, c := range d.queues {
 			c.q.lastCall = l.calls
 		}
-		d.bucketEvents, d.process = l.takeBucketEvents(), l.name
+		d.bucketEvents, d.process = l.pending.takeOfBuckets(), l.name
 		d.tickets = fmt.Sprintf("%s.%d.", l.name, l.calls)
 	}
 	l.mu.Unlock()
@@ -254,18 +253,7 @@ func (l *Limiter) fail(d demand, now time.Time, err error) {
 	if l.failed == 2 {
 		l.log.Error("redis connection lost; no permits are granted, retrying once a second", "err", err)
 	}
-	for _, h := range d.bucketEvents {
-		if h.retryable() {
-			l.bucketEvents = append(l.bucketEvents, h)
-		}
-	}
-	// It is unknown whether the script ran. A repeated backoff or breaker event has no effect,
-	// but a repeated refund would allow one call too many.
-	repeated, _, _ := strings.Cut(d.events, "refund ")
-	if repeated = strings.TrimSpace(repeated); repeated != "" {
-		l.events = append(l.events, repeated)
-		l.backoffPending = l.backoffPending || strings.Contains(repeated, "backoff ") || strings.Contains(repeated, "open ")
-	}
+	l.pending.restore(d)
 }
 
 // answer is a grant, the demand that it answers, and the local times before and after the call to
@@ -284,7 +272,7 @@ func (l *Limiter) applyGrant(a answer) {
 		// Slots granted before and after the clock step could be closer together in real time
 		// than Redis assumes, so the state starts again with a quiet period.
 		l.log.Warn("redis clock was set forward; no permits are granted during the quiet period", "by", ahead)
-		l.events = append(l.events, fmt.Sprintf("step %d", a.now))
+		l.pending.ofSource = append(l.pending.ofSource, stepEvent(a.now))
 		for _, q := range l.queues {
 			q.slots = nil
 		}
@@ -296,7 +284,7 @@ func (l *Limiter) applyGrant(a answer) {
 		at := time.UnixMicro(a.now)
 		l.counted = Count{DayEnd: l.quota.dayEnd(at), Calls: a.used, At: at}
 	}
-	if l.backoffPending || l.stopped {
+	if l.pending.pause || l.stopped {
 		for _, wait := range append(a.high, a.low...) {
 			l.refund(slot{at: a.now + wait.Microseconds()})
 		}

@@ -20,9 +20,8 @@ type backRig struct {
 	run     acquireFunc
 	limiter *Limiter
 	line    *queue
-	bucket  *bucket
-	reach   time.Duration // the limit must hold in each period of this length: window + a permit's lifetime + jitter
-	back    string        // format of the bucket event that refunds one unit of a slot
+	reach   time.Duration                // the limit must hold in each period of this length: window + a permit's lifetime + jitter
+	back    func(slot int64) bucketEvent // refunds one unit of a slot
 	calls   int
 }
 
@@ -39,9 +38,9 @@ func newBackRig(t *testing.T, p Policy) *backRig {
 	for _, c := range r.line.key.candidates[0].costs {
 		switch r.limiter.quota.scoped[c.policyIndex].kind {
 		case logKind:
-			r.bucket, r.back = c.bucket, "w %d 1"
+			r.back = func(slot int64) bucketEvent { return logRefundEvent(c.bucket, slot, 1) }
 		case leakyBucketKind:
-			r.bucket, r.back = c.bucket, "g 1 %d"
+			r.back = func(slot int64) bucketEvent { return bucketRefundEvent(c.bucket, 1, slot) }
 		case minIntervalKind, concurrencyKind, reportedKind, breakerKind:
 		}
 	}
@@ -54,7 +53,7 @@ func (r *backRig) ask(at time.Time, n int, back ...int64) (slots []int64) {
 	r.calls++
 	d := demand{terms: r.limiter.terms, tickets: fmt.Sprint(r.calls, "-"), process: "p", queues: []queueDemand{{r.line, n}}}
 	for _, slot := range back {
-		d.bucketEvents = append(d.bucketEvents, bucketEvent{r.bucket, r.back[0], fmt.Sprintf(r.back[2:], slot)})
+		d.bucketEvents = append(d.bucketEvents, r.back(slot))
 	}
 	r.redis.SetTime(at)
 	g, err := r.run(r.Context(), d)

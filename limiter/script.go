@@ -20,12 +20,12 @@ type acquireFunc func(ctx context.Context, d demand) (grant, error)
 // demand is the content of one call to Redis: the slots wanted and the events to apply.
 type demand struct {
 	high, low int
-	hasEvents bool   // events must be sent, even if no slots are wanted
-	events    string // encoded for the script (ARGV[7])
+	hasEvents bool // events must be sent, even if no slots are wanted
+	events    []event
 	terms     terms
 
 	queues       []queueDemand // the slots wanted for each queue, in sources with buckets
-	bucketEvents []bucketEvent // events of single buckets (ARGV[9])
+	bucketEvents []bucketEvent // events of single buckets
 	tickets      string        // prefix of the tickets of the calls for which this demand gets slots
 	process      string
 }
@@ -140,30 +140,6 @@ func (q Quota) sectionNames() []string {
 	return names
 }
 
-// refusalText returns the reason of a rejection as text for reports.
-func (q Quota) refusalText(w refusal) string {
-	switch w {
-	case notRefused:
-		return ""
-	case refusedByBackoff:
-		return "backoff"
-	case refusedByStop:
-		return "stopped"
-	case refusedByStateLoss:
-		return "state lost"
-	case refusedByDayCount:
-		return "day not counted yet"
-	case refusedByRateCap:
-		return "rate cap"
-	case refusedByBreaker:
-		return "breaker open"
-	}
-	if names := q.sectionNames(); int(w) <= len(names) {
-		return names[w-1]
-	}
-	return "policy of another release"
-}
-
 func stateKey(source string) string { return "quota:{" + source + "}:state" }
 
 // script returns an acquireFunc that runs limiter_acquire.
@@ -193,14 +169,14 @@ func (d demand) call(key, source string) (eval.Call, scopeArgs) {
 	args := append(make([]any, 0, 13), d.high, d.low, d.terms.text, d.terms.name, "")
 	if len(d.queues)+len(d.bucketEvents) > 0 {
 		of := d.encodeScopes()
-		args = append(args, d.terms.rateCap, d.events, of.buckets, of.events, of.queues, d.tickets, d.process, wakeUpChannel(source))
+		args = append(args, d.terms.rateCap, encodeEvents(d.events), of.buckets, of.events, of.queues, d.tickets, d.process, wakeUpChannel(source))
 		return eval.Call{Key: key, More: of.keys, Args: args}, of
 	}
-	if d.terms.rateCap != "" || d.events != "" {
+	if d.terms.rateCap != "" || len(d.events) > 0 {
 		args = append(args, d.terms.rateCap)
 	}
-	if d.events != "" {
-		args = append(args, d.events)
+	if len(d.events) > 0 {
+		args = append(args, encodeEvents(d.events))
 	}
 	return eval.Call{Key: key, Args: args}, scopeArgs{}
 }

@@ -2,7 +2,6 @@ package limiter
 
 import (
 	"math"
-	"slices"
 	"time"
 
 	"github.com/freshet/freshet/schemas"
@@ -114,7 +113,7 @@ func (q Quota) share(lane schemas.Lane, v View) Share {
 			s.Bounds = append(s.Bounds, Bound{Kind: ByDay, Policy: p.Name})
 		}
 	}
-	if slices.Contains([]string{"stopped", "backing-off", stateBreakerOpen, stateRestoringCount, stateQuietPeriod}, v.State) {
+	if !v.State.AllowsCalls() {
 		return s
 	}
 	s.PerSecond = math.Inf(1)

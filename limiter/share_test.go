@@ -24,7 +24,7 @@ func TestShare_LowUsesTheNarrowestPolicy(t *testing.T) {
 	}
 	noon := time.Date(2026, 11, 20, 3, 0, 0, 0, time.UTC) // 12:00 in Seoul
 	midnight := noon.Add(12 * time.Hour)
-	view := func(state string, rate float64, left int64) View {
+	view := func(state State, rate float64, left int64) View {
 		return View{State: state, At: noon, RampRatio: rate, Policies: []PolicyView{{Name: "second"}, {Name: "day", RemainingForLow: left, ResetsAt: &midnight}}}
 	}
 	evening := RateCap{From: 19, To: 24, Rate: 150}
@@ -33,18 +33,18 @@ func TestShare_LowUsesTheNarrowestPolicy(t *testing.T) {
 		view  View
 		want  float64
 	}{
-		"the window":                {quota(), view("flowing", 1, 1e9), 350},
-		"half the rate of a ramp":   {quota(), view("ramping", 0.5, 1e9), 175},
-		"what the day has left":     {quota(), view("flowing", 1, 43_200*100), 100},
-		"nothing left":              {quota(), view("flowing", 1, 0), 0},
-		"the hour's rate cap":       {quota(evening, RateCap{Rate: 250}), view("flowing", 1, 1e9), 250},
-		"no rate cap at this hour":  {quota(evening), view("flowing", 1, 1e9), 350},
-		"a rate cap of nothing":     {quota(RateCap{}), view("flowing", 1, 1e9), 0},
-		"an emergency stop":         {quota(), view("stopped", 1, 1e9), 0},
-		"a backoff":                 {quota(), view("backing-off", 1, 1e9), 0},
-		"an open breaker":           {quota(), view(stateBreakerOpen, 1, 1e9), 0},
-		"a day that is not counted": {quota(), view(stateRestoringCount, 1, 1e9), 0},
-		"nothing was called yet":    {quota(), View{State: stateUnused, At: noon, RampRatio: 1}, 350},
+		"the window":                {quota(), view(StateFlowing, 1, 1e9), 350},
+		"half the rate of a ramp":   {quota(), view(StateRamping, 0.5, 1e9), 175},
+		"what the day has left":     {quota(), view(StateFlowing, 1, 43_200*100), 100},
+		"nothing left":              {quota(), view(StateFlowing, 1, 0), 0},
+		"the hour's rate cap":       {quota(evening, RateCap{Rate: 250}), view(StateFlowing, 1, 1e9), 250},
+		"no rate cap at this hour":  {quota(evening), view(StateFlowing, 1, 1e9), 350},
+		"a rate cap of nothing":     {quota(RateCap{}), view(StateFlowing, 1, 1e9), 0},
+		"an emergency stop":         {quota(), view(StateStopped, 1, 1e9), 0},
+		"a backoff":                 {quota(), view(StateBackingOff, 1, 1e9), 0},
+		"an open breaker":           {quota(), view(StateBreakerOpen, 1, 1e9), 0},
+		"a day that is not counted": {quota(), view(StateRestoringCount, 1, 1e9), 0},
+		"nothing was called yet":    {quota(), View{State: StateUnused, At: noon, RampRatio: 1}, 350},
 	} {
 		if got := c.quota.LowPerSecond(c.view); math.Abs(got-c.want) > 0.02*c.want+1e-6 {
 			t.Errorf("%s: %.1f a second, want %.1f", name, got, c.want)
@@ -65,7 +65,7 @@ func TestShare_NamesEachBound(t *testing.T) {
 	}
 	evening := time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)
 	midnight := evening.Add(4 * time.Hour)
-	view := View{State: "ramping", At: evening, RampRatio: 0.5, Policies: []PolicyView{
+	view := View{State: StateRamping, At: evening, RampRatio: 0.5, Policies: []PolicyView{
 		{Name: "second"}, {Name: "day", Remaining: 125 * 4 * 3600, RemainingForLow: 100 * 4 * 3600, ResetsAt: &midnight},
 	}}
 	near := func(got, want float64) bool { return math.Abs(got-want) <= 0.02*want }
@@ -83,7 +83,7 @@ func TestShare_NamesEachBound(t *testing.T) {
 	window, hour, day := Bound{ByWindow, "second", 175, 50}, Bound{ByRateCap, "", 150, 0}, Bound{ByDay, "day", 100, 25}
 	are(q.share(schemas.Low, view), 100, window, hour, day)
 	are(q.share(schemas.High, view), 225, Bound{ByWindow, "second", 225, 0})
-	view.State = "backing-off"
+	view.State = StateBackingOff
 	are(q.share(schemas.Low, view), 0, window, hour, day)
 	are(q.share(schemas.High, view), 0, Bound{ByWindow, "second", 225, 0})
 	view.State, view.Policies[1].Remaining, view.Policies[1].RemainingForLow = "flowing", 0, 0

@@ -18,14 +18,10 @@ import (
 
 // View is the current state of a source's limiter, for operators and dashboards.
 type View struct {
-	Source string `json:"source"`
-	// State is flowing, backing-off, breaker-open (only single probes are sent), stopped
-	// (emergency stop), or unused (no call yet). It is ramping while the rate rises after a
-	// backoff or an open breaker. It is quiet-period after the state in Redis was lost, and
-	// restoring-count until the day's count is restored.
-	State string     `json:"state"`
-	At    time.Time  `json:"at"`              // by Redis' clock
-	Until *time.Time `json:"until,omitempty"` // end of a backoff or a quiet period, or the time of the next probe
+	Source string     `json:"source"`
+	State  State      `json:"state"`
+	At     time.Time  `json:"at"`              // by Redis' clock
+	Until  *time.Time `json:"until,omitempty"` // end of a backoff or a quiet period, or the time of the next probe
 	// Revision is the revision of the settings in force, NewestRevision the revision of the
 	// stored settings. If NewestRevision is greater, the limits shown are not in force yet.
 	// RampRatio is the share of the full rate in use, from 0.5 to 1.
@@ -76,11 +72,11 @@ type ProcessView struct {
 // Reason are the age and the rejection reason of the oldest waiter. Granted and Rejected count
 // slots since the process started.
 type LaneView struct {
-	Waiting  int     `json:"waiting"`
-	OldestMS float64 `json:"oldestMs"`
-	Reason   string  `json:"reason,omitempty"`
-	Granted  int64   `json:"granted"`
-	Rejected int64   `json:"rejected"`
+	Waiting  int        `json:"waiting"`
+	OldestMS float64    `json:"oldestMs"`
+	Reason   WaitReason `json:"reason,omitempty"`
+	Granted  int64      `json:"granted"`
+	Rejected int64      `json:"rejected"`
 }
 
 const (
@@ -122,7 +118,7 @@ func (l *Limiter) publishReport() {
 		return // the method callRedis logs an outage of Redis
 	}
 	l.metrics.show(v)
-	if v.State == stateRestoringCount { // send the saved day count to Redis, even if no call was rejected yet for lack of it
+	if v.State == StateRestoringCount { // send the saved day count to Redis, even if no call was rejected yet for lack of it
 		select {
 		case l.dayCountNeeded <- struct{}{}:
 		default:
@@ -167,15 +163,15 @@ func (l *Limiter) laneView(lane schemas.Lane, now time.Time) LaneView {
 	v.OldestMS = float64(now.Sub(oldest.since).Microseconds()) / 1000
 	switch {
 	case l.failed > 0:
-		v.Reason = "Redis does not answer"
+		v.Reason = ReasonRedis
 	case l.settingsUnread:
-		v.Reason = "the settings can't be read"
+		v.Reason = ReasonSettingsUnread
 	case l.dayCountUnsaved:
-		v.Reason = "the day's count can't be written down"
+		v.Reason = ReasonDayCountUnsaved
 	case l.stopped:
-		v.Reason = l.quota.refusalText(refusedByStop)
+		v.Reason = ReasonStopped
 	default:
-		v.Reason = l.quota.refusalText(oldest.queue.refusal)
+		v.Reason = l.quota.waitReason(oldest.queue.refusal)
 	}
 	return v
 }
@@ -212,18 +208,6 @@ func ReadView(ctx context.Context, rdb redis.UniversalClient, source string, quo
 	return v, nil
 }
 
-const (
-	// stateRestoringCount is the state until the day's count is restored.
-	stateRestoringCount = "restoring-count"
-	// stateQuietPeriod is the state after the state in Redis was lost.
-	stateQuietPeriod = "quiet-period"
-	// stateUnused is the state before the first call.
-	stateUnused = "unused"
-)
-
-// stateBreakerOpen is the state in which only probes are sent.
-const stateBreakerOpen = "breaker-open"
-
 // breakerSection is the number of the section of the state that describes the circuit breaker.
 const breakerSection = 4
 
@@ -241,7 +225,7 @@ func nextProbeAt(sections []int64) int64 {
 // readState returns the view of the state in Redis. It does not read the reports of the processes
 // about their waiting calls.
 func readState(ctx context.Context, rdb redis.UniversalClient, source string, quota Quota) (View, error) {
-	v := View{Source: source, State: stateUnused, At: time.Now().UTC(), RampRatio: 1, Policies: []PolicyView{}}
+	v := View{Source: source, State: StateUnused, At: time.Now().UTC(), RampRatio: 1, Policies: []PolicyView{}}
 	args := []any{0, 0, "", "", quota.midnights(v.At)}
 	s, err := eval.Ints(ctx, rdb, lua.LimiterAcquire, eval.Call{Key: stateKey(source), Args: args})
 	if err != nil {
@@ -259,23 +243,23 @@ func readState(ctx context.Context, rdb redis.UniversalClient, source string, qu
 	v.At, v.Revision, v.RampRatio = utc(now), s[2], float64(s[5])/1000
 	switch quiet := birth + quota.Quiet().Microseconds(); {
 	case s[3] == 1:
-		v.State = "stopped"
+		v.State = StateStopped
 	case next > 0:
-		v.State = stateBreakerOpen
+		v.State = StateBreakerOpen
 		if until = utc(next); next > now { // if next has passed, the probe is due now and Until stays empty
 			v.Until = &until
 		}
 	case s[4] > now:
-		v.State, v.Until = "backing-off", &until
+		v.State, v.Until = StateBackingOff, &until
 	case s[6] == 1:
-		v.State = stateRestoringCount
+		v.State = StateRestoringCount
 	case now < quiet:
 		until = utc(quiet)
-		v.State, v.Until = stateQuietPeriod, &until
+		v.State, v.Until = StateQuietPeriod, &until
 	case s[5] < 1000:
-		v.State = "ramping"
+		v.State = StateRamping
 	default:
-		v.State = "flowing"
+		v.State = StateFlowing
 	}
 	return v, v.policies(s[7:], quota)
 }
@@ -298,7 +282,7 @@ func (v *View) policies(s []int64, quota Quota) error {
 				}
 			}
 			// In the states below no call is possible now, so 0 calls remain.
-			if v.State != "stopped" && v.State != "backing-off" && v.State != stateBreakerOpen && v.State != stateRestoringCount {
+			if v.State != StateStopped && v.State != StateBackingOff && v.State != StateBreakerOpen && v.State != StateRestoringCount {
 				p.Remaining, p.RemainingForLow = s[2]+s[3]+s[4], s[3]+s[4]
 			}
 		case 2:
@@ -321,7 +305,7 @@ func (v *View) policies(s []int64, quota Quota) error {
 				p.of(quota.day.policy, 0)
 			}
 			end := utc(s[4])
-			if v.State == stateRestoringCount || s[4] == 0 {
+			if v.State == StateRestoringCount || s[4] == 0 {
 				break // the day's count is not known yet, so the view shows none
 			}
 			p.Used, p.Remaining, p.ResetsAt = &s[3], max(0, s[1]-s[3]), &end

@@ -51,7 +51,7 @@ func (s *seen) view() View {
 }
 
 // until reads the view repeatedly until the source has the given state.
-func (s *seen) until(state string) View {
+func (s *seen) until(state State) View {
 	s.Helper()
 	look := time.NewTicker(20 * ms)
 	defer look.Stop()
@@ -84,7 +84,7 @@ func TestView_ShowsEveryState(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := &seen{T: t, rdb: rdb, source: servicetest.Name("nexon"), quota: quota}
-		if v := s.view(); v.State != "unused" || len(v.Policies)+len(v.Processes) > 0 || v.RampRatio != 1 || v.Low.PerSecond <= 0 || v.High.PerSecond < v.Low.PerSecond {
+		if v := s.view(); v.State != StateUnused || len(v.Policies)+len(v.Processes) > 0 || v.RampRatio != 1 || v.Low.PerSecond <= 0 || v.High.PerSecond < v.Low.PerSecond {
 			t.Errorf("%+v", v)
 		}
 		if n := rdb.Exists(t.Context(), stateKey(s.source)).Val(); n != 0 {
@@ -92,19 +92,19 @@ func TestView_ShowsEveryState(t *testing.T) {
 		}
 
 		s.ask(demand{high: 1})
-		v := s.until(stateRestoringCount)
+		v := s.until(StateRestoringCount)
 		if day := v.Policies[3]; day.Name != "day" || day.Used != nil || day.ResetsAt != nil || day.Limit != 20_000_000 || day.Window != "day" {
 			t.Errorf("restoring-count: %+v", day)
 		}
-		s.ask(demand{hasEvents: true, events: fmt.Sprintf("used %d 1000 %d 0", quota.dayEnd(time.Now()).UnixMicro(), time.Now().UnixMicro())})
-		v = s.until(stateQuietPeriod)
+		s.ask(demand{hasEvents: true, events: []event{dayCountEvent(Count{DayEnd: quota.dayEnd(time.Now()), Calls: 1000, At: time.Now()}, 0, 0)}})
+		v = s.until(StateQuietPeriod)
 		if !in(v, v.Until, 1, quota.Quiet()) {
 			t.Errorf("quiet-period: %+v", v)
 		}
 		if half := v.Policies[1]; half.Name != "half" || half.Used == nil || *half.Used != 40 || half.Remaining != 0 {
 			t.Errorf("half: %+v", half) // this policy must show 0 remaining calls until the calls before the loss have left its window
 		}
-		for v = s.until("flowing"); v.Policies[0].Remaining < 25; v = s.view() { // wait until 25 calls remain: after the quiet period the burst grows from 0 to 25 calls
+		for v = s.until(StateFlowing); v.Policies[0].Remaining < 25; v = s.view() { // wait until 25 calls remain: after the quiet period the burst grows from 0 to 25 calls
 			sleep(10 * ms)
 		}
 		second, half, third, day := v.Policies[0], v.Policies[1], v.Policies[2], v.Policies[3]
@@ -126,33 +126,33 @@ func TestView_ShowsEveryState(t *testing.T) {
 			t.Errorf("day: %+v", day)
 		}
 
-		s.ask(demand{hasEvents: true, events: "backoff 700000 1000000 0"})
-		v = s.until("backing-off")
+		s.ask(demand{hasEvents: true, events: []event{backoffEvent(700*ms, time.Second, 0)}})
+		v = s.until(StateBackingOff)
 		if !in(v, v.Until, 1, 700*ms) || v.RampRatio != 0.5 || v.Policies[0].Remaining != 0 {
 			t.Errorf("backing-off: %+v", v)
 		}
 		now := time.Now()
-		s.ask(demand{hasEvents: true, events: fmt.Sprintf("open 700000 1000000 %d", now.UnixMicro())})
-		if v := s.view(); v.State != stateBreakerOpen || !in(v, v.Until, 1, time.Second) || v.Policies[0].Remaining != 0 {
+		s.ask(demand{hasEvents: true, events: []event{openEvent(700*ms, time.Second, now.UnixMicro())}})
+		if v := s.view(); v.State != StateBreakerOpen || !in(v, v.Until, 1, time.Second) || v.Policies[0].Remaining != 0 {
 			t.Errorf("breaker-open: %+v", v)
 		}
-		s.ask(demand{hasEvents: true, events: fmt.Sprintf("close %d", now.Add(time.Hour).UnixMicro())})
-		v = s.until("ramping")
+		s.ask(demand{hasEvents: true, events: []event{closeEvent(now.Add(time.Hour).UnixMicro())}})
+		v = s.until(StateRamping)
 		if v.RampRatio < 0.5 || v.RampRatio >= 1 || v.Until != nil {
 			t.Errorf("ramping: %+v", v)
 		}
 		s.revision, s.stopped = 3, true
 		s.ask(demand{hasEvents: true})
-		if v := s.view(); v.State != "stopped" || v.Revision != 3 || v.NewestRevision != 3 || v.Until != nil || v.Policies[0].Remaining != 0 {
+		if v := s.view(); v.State != StateStopped || v.Revision != 3 || v.NewestRevision != 3 || v.Until != nil || v.Policies[0].Remaining != 0 {
 			t.Errorf("stopped: %+v", v)
 		}
 		// Revision 4 of the settings is stored, but Redis has not received it.
 		s.revision, s.stopped = 4, false
-		if v := s.view(); v.State != "stopped" || v.Revision != 3 || v.NewestRevision != 4 {
+		if v := s.view(); v.State != StateStopped || v.Revision != 3 || v.NewestRevision != 4 {
 			t.Errorf("not in force: %+v", v)
 		}
 		s.ask(demand{hasEvents: true})
-		if v := s.view(); v.State != "ramping" || v.Revision != 4 {
+		if v := s.view(); v.State != StateRamping || v.Revision != 4 {
 			t.Errorf("resumed: %+v", v)
 		}
 	})
@@ -320,7 +320,7 @@ func TestView_ShowsWhyCallsWait(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := func() string {
+	told := func() WaitReason {
 		t.Helper()
 		v, err := ReadView(t.Context(), rdb, "nexon", quota, 0)
 		if err != nil || len(v.Processes) != 1 || v.Processes[0].Low.Waiting != 2 || v.Processes[0].Low.OldestMS < 1000 {
@@ -331,10 +331,10 @@ func TestView_ShowsWhyCallsWait(t *testing.T) {
 	f := follower{l: l}
 	for _, c := range []struct {
 		set  func(on bool)
-		want string
+		want WaitReason
 	}{
-		{func(on bool) { l.settingsUnread = on }, "the settings can't be read"},
-		{func(on bool) { l.dayCountUnsaved = on }, "the day's count can't be written down"},
+		{func(on bool) { l.settingsUnread = on }, ReasonSettingsUnread},
+		{func(on bool) { l.dayCountUnsaved = on }, ReasonDayCountUnsaved},
 	} {
 		c.set(true)
 		if f.scheduleReport(time.Now()); told() != c.want || l.reportWanted {
@@ -352,12 +352,12 @@ func TestView_ShowsWhyCallsWait(t *testing.T) {
 		t.Error("no report is due")
 	}
 	l.stopped = true
-	if l.publishReport(); told() != "stopped" {
+	if l.publishReport(); told() != ReasonStopped {
 		t.Error(told())
 	}
 	l.stopped = false
-	for reason, want := range map[refusal]string{
-		2: "day", 3: "policy of another release", refusedByDayCount: "day not counted yet", refusedByStateLoss: "state lost", refusedByRateCap: "rate cap", refusedByBreaker: "breaker open",
+	for reason, want := range map[refusal]WaitReason{
+		2: "day", 3: ReasonUnknownPolicy, refusedByDayCount: ReasonDayCount, refusedByStateLoss: ReasonStateLost, refusedByRateCap: ReasonRateCap, refusedByBreaker: ReasonBreakerOpen,
 	} {
 		l.low.refusal = reason
 		if l.publishReport(); told() != want {

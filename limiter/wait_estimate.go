@@ -25,9 +25,9 @@ func (o WaitEstimate) Wait(before int64) time.Duration {
 // EstimateWait estimates the wait of HIGH. It considers backoff, an open breaker, used-up days,
 // and scoped policies without remaining units for any value.
 func (q Quota) EstimateWait(v View) WaitEstimate {
-	o := WaitEstimate{Stopped: v.State == "stopped", PerSecond: q.highPerSecond()}
+	o := WaitEstimate{Stopped: v.State == StateStopped, PerSecond: q.highPerSecond()}
 	until := v.At
-	if v.Until != nil && slices.Contains([]string{"backing-off", stateBreakerOpen, stateQuietPeriod}, v.State) {
+	if v.Until != nil && slices.Contains([]State{StateBackingOff, StateBreakerOpen, StateQuietPeriod}, v.State) {
 		until = *v.Until
 	}
 	for _, p := range v.Policies {

@@ -31,19 +31,19 @@ func TestEstimateWait_ReadsTheView(t *testing.T) {
 		want  time.Duration
 		never bool
 	}{
-		"flowing":            {View{State: "flowing"}, 0, false},
-		"stopped":            {View{State: "stopped"}, 0, true},
-		"backing off":        {View{State: "backing-off", Until: in(40 * time.Second)}, 40 * time.Second, false},
-		"the day is used up": {View{State: "flowing", Policies: []PolicyView{{ResetsAt: in(6 * time.Minute)}}}, 6*time.Minute + dayMargin, false},
-		"the day has some":   {View{State: "flowing", Policies: []PolicyView{{ResetsAt: in(6 * time.Minute), Remaining: 1}}}, 0, false},
+		"flowing":            {View{State: StateFlowing}, 0, false},
+		"stopped":            {View{State: StateStopped}, 0, true},
+		"backing off":        {View{State: StateBackingOff, Until: in(40 * time.Second)}, 40 * time.Second, false},
+		"the day is used up": {View{State: StateFlowing, Policies: []PolicyView{{ResetsAt: in(6 * time.Minute)}}}, 6*time.Minute + dayMargin, false},
+		"the day has some":   {View{State: StateFlowing, Policies: []PolicyView{{ResetsAt: in(6 * time.Minute), Remaining: 1}}}, 0, false},
 		"one budget is used up": {
-			View{State: "flowing", Scopes: []ScopeView{scope("a", &none, time.Minute), scope("b", &some, time.Minute)}}, 0, false,
+			View{State: StateFlowing, Scopes: []ScopeView{scope("a", &none, time.Minute), scope("b", &some, time.Minute)}}, 0, false,
 		},
-		"one budget is not known": {View{State: "flowing", Scopes: []ScopeView{scope("a", &none, time.Minute)}}, 0, false},
+		"one budget is not known": {View{State: StateFlowing, Scopes: []ScopeView{scope("a", &none, time.Minute)}}, 0, false},
 		"both budgets are used up": {
-			View{State: "flowing", Scopes: []ScopeView{scope("a", &none, 9*time.Minute), scope("b", &none, 5*time.Minute)}}, 5 * time.Minute, false,
+			View{State: StateFlowing, Scopes: []ScopeView{scope("a", &none, 9*time.Minute), scope("b", &none, 5*time.Minute)}}, 5 * time.Minute, false,
 		},
-		"both breakers are open": {View{State: "flowing", Scopes: []ScopeView{halt("a", time.Minute), halt("b", 5*time.Second)}}, 5 * time.Second, false},
+		"both breakers are open": {View{State: StateFlowing, Scopes: []ScopeView{halt("a", time.Minute), halt("b", 5*time.Second)}}, 5 * time.Second, false},
 	} {
 		c.view.RampRatio, c.view.At = 1, at
 		got := quota.EstimateWait(c.view)

@@ -75,7 +75,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 	}
 	waitFor(t, eventTimeout, "the first calls", func() bool { return d.stats().Arrivals >= 20 })
 	d.mustRun(0, []string{"nexon is stopped (revision 2)"}, "stop", "--yes", "--note", "try it")
-	waitFor(t, obeyed+slack, "the state stopped", func() bool { v := d.view(); return v.State == "stopped" && v.Revision == 2 })
+	waitFor(t, obeyed+slack, "the state stopped", func() bool { v := d.view(); return v.State == limiter.StateStopped && v.Revision == 2 })
 	<-time.After(obeyed)
 	before := d.stats()
 	if before.Arrivals >= len(keys) {
@@ -91,7 +91,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 	}
 	waitFor(t, eventTimeout, "the report of who waits", func() bool {
 		v := d.view()
-		return len(v.Processes) == 1 && v.Processes[0].High.Waiting > 10 && v.Processes[0].High.Reason == "stopped"
+		return len(v.Processes) == 1 && v.Processes[0].High.Waiting > 10 && v.Processes[0].High.Reason == limiter.ReasonStopped
 	})
 	for _, words := range []string{"nexon: stopped, until `freshet resume --source nexon`; settings at revision 2", "second  110 in 1s", "20,000,000 a day", "HIGH", "stopped"} {
 		d.mustRun(0, []string{words}, "limiter")
@@ -179,15 +179,15 @@ func TestLimiterState_DescribesEveryState(t *testing.T) {
 	at := time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC)
 	until := at.Add(12 * time.Second)
 	for want, v := range map[string]limiter.View{
-		"flowing; settings at revision 7":                                                        {State: "flowing"},
-		"backing-off, for another 12s; settings at revision 7":                                   {State: "backing-off", Until: &until},
-		"ramping up after a backoff, at 62% of the rate; settings at revision 7":                 {State: "ramping", RampRatio: 0.62},
-		"stopped, until `freshet resume --source nexon`; settings at revision 7":                 {State: "stopped"},
-		"no calls yet: restoring the count of the day from the database; settings at revision 7": {State: "restoring-count"},
-		"quiet-period, for another 12s; settings at revision 7":                                  {State: "quiet-period", Until: &until},
-		"breaker open, next probe in 12s; settings at revision 7":                                {State: "breaker-open", Until: &until},
-		"breaker open, the next call is the probe; settings at revision 7":                       {State: "breaker-open"},
-		"unused; no worker has requested a permit yet":                                           {State: "unused"},
+		"flowing; settings at revision 7":                                                        {State: limiter.StateFlowing},
+		"backing-off, for another 12s; settings at revision 7":                                   {State: limiter.StateBackingOff, Until: &until},
+		"ramping up after a backoff, at 62% of the rate; settings at revision 7":                 {State: limiter.StateRamping, RampRatio: 0.62},
+		"stopped, until `freshet resume --source nexon`; settings at revision 7":                 {State: limiter.StateStopped},
+		"no calls yet: restoring the count of the day from the database; settings at revision 7": {State: limiter.StateRestoringCount},
+		"quiet-period, for another 12s; settings at revision 7":                                  {State: limiter.StateQuietPeriod, Until: &until},
+		"breaker open, next probe in 12s; settings at revision 7":                                {State: limiter.StateBreakerOpen, Until: &until},
+		"breaker open, the next call is the probe; settings at revision 7":                       {State: limiter.StateBreakerOpen},
+		"unused; no worker has requested a permit yet":                                           {State: limiter.StateUnused},
 	} {
 		v.Source, v.At, v.Revision = "nexon", at, 7
 		if got := limiterState(v); got != want {
@@ -213,7 +213,7 @@ func TestLimiter_PrintsScopes(t *testing.T) {
 	soon, passed, left, none := at.Add(90*time.Second), at.Add(-time.Second), int64(4_987), int64(0)
 	var said strings.Builder
 	p := &program{stdout: &said}
-	v := limiter.View{Source: "api", State: "flowing", At: at, Scopes: []limiter.ScopeView{
+	v := limiter.View{Source: "api", State: limiter.StateFlowing, At: at, Scopes: []limiter.ScopeView{
 		{Policy: "core", Scope: `"acme"`, Remaining: &left, InFlight: 12, Until: &soon},
 		{Policy: "core", Scope: `"spent"`, Remaining: &none, Until: &soon},
 		{Policy: "core", Scope: `"new"`, InFlight: 1},

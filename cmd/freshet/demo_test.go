@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/freshet/freshet/limiter"
 )
 
 // sum adds the samples of a metric that have all the labels, such as end="not_found".
@@ -63,7 +65,7 @@ func TestFaultScenario_VisibleAndRecovers(t *testing.T) {
 	t.Parallel()
 	d := startDev(t)
 	well := func() float64 { return d.sum("upstream_duration_seconds_count", `"ok"`) }
-	state := func(want string) func() bool { return func() bool { return d.view().State == want } }
+	state := func(want limiter.State) func() bool { return func() bool { return d.view().State == want } }
 	flows := func() {
 		t.Helper()
 		d.set("healthy")
@@ -73,7 +75,7 @@ func TestFaultScenario_VisibleAndRecovers(t *testing.T) {
 	flows()
 
 	d.set("rate-limited")
-	waitFor(t, eventTimeout, "a backoff", state("backing-off"))
+	waitFor(t, eventTimeout, "a backoff", state(limiter.StateBackingOff))
 	waitFor(t, eventTimeout, "a counted backoff", func() bool { return d.sum("rate_limiter_backoffs_total") > 0 })
 	flows()
 
@@ -82,7 +84,7 @@ func TestFaultScenario_VisibleAndRecovers(t *testing.T) {
 	waitFor(t, eventTimeout, "a dead letter on its topic", func() bool { return d.sum("dlq_message_count") > 0 })
 	waitFor(t, eventTimeout, "a scheduled retry", func() bool { return d.sum("settled_total", `"retrying"`) > 0 })
 	waitFor(t, eventTimeout, "a retry that is asked for", func() bool { return d.sum("retries_requested_total") > 0 })
-	if s := d.view().State; s != "flowing" && s != "ramping" {
+	if s := d.view().State; s != limiter.StateFlowing && s != limiter.StateRamping {
 		t.Errorf("source state with poison keys: got %s, want flowing or ramping", s)
 	}
 	flows()
@@ -97,14 +99,14 @@ func TestFaultScenario_VisibleAndRecovers(t *testing.T) {
 
 	letters := d.sum("settled_total", `"dead_letter"`)
 	d.set("outage")
-	waitFor(t, eventTimeout, "a stop with probes", state("breaker-open"))
+	waitFor(t, eventTimeout, "a stop with probes", state(limiter.StateBreakerOpen))
 	if n := d.sum("settled_total", `"dead_letter"`); n > letters {
 		t.Errorf("dead letters of an outage: got %v, want 0", n-letters)
 	}
 	flows()
 
 	d.set("maintenance")
-	waitFor(t, eventTimeout, "a stop with probes", state("breaker-open"))
+	waitFor(t, eventTimeout, "a stop with probes", state(limiter.StateBreakerOpen))
 	waitFor(t, eventTimeout, "the reason", func() bool { return d.sum("update_process_error_total", `"maintenance"`) > 0 })
 	flows()
 }

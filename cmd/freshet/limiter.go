@@ -118,22 +118,23 @@ func (p *program) printLimiter(v limiter.View) error {
 
 // limiterState describes the state of a limiter in one line.
 func limiterState(v limiter.View) string {
-	text := v.State
+	text := string(v.State)
 	switch v.State {
-	case "unused":
+	case limiter.StateUnused:
 		return "unused; no worker has requested a permit yet"
-	case "stopped":
+	case limiter.StateStopped:
 		text = "stopped, until `freshet resume --source " + v.Source + "`"
-	case "ramping":
+	case limiter.StateRamping:
 		text = fmt.Sprintf("ramping up after a backoff, at %.0f%% of the rate", 100*v.RampRatio)
-	case "breaker-open":
+	case limiter.StateBreakerOpen:
 		text = "breaker open, the next call is the probe"
 		if v.Until != nil {
 			text = "breaker open, next probe in " + formatDuration(v.Until.Sub(v.At))
 		}
 		return fmt.Sprintf("%s; settings at revision %d", text, v.Revision)
-	case "restoring-count":
+	case limiter.StateRestoringCount:
 		text = "no calls yet: restoring the count of the day from the database"
+	case limiter.StateFlowing, limiter.StateBackingOff, limiter.StateQuietPeriod, limiter.StateStopping, limiter.StateResuming:
 	}
 	if v.Until != nil {
 		text += ", for another " + formatDuration(v.Until.Sub(v.At))
@@ -181,7 +182,7 @@ func scopeRow(scope limiter.ScopeView, now time.Time) []string {
 }
 
 func laneRow(process, lane string, v limiter.LaneView) []string {
-	oldest, reason := "-", v.Reason
+	oldest, reason := "-", string(v.Reason)
 	if v.Waiting > 0 {
 		oldest = formatDuration(time.Duration(v.OldestMS * float64(time.Millisecond)))
 		if reason == "" {

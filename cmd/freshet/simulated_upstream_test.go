@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/simulator"
 )
 
@@ -128,7 +129,7 @@ func TestDev_PrintedCurlsSetAndClearFaults(t *testing.T) {
 	if r := d.read("during"); r.status != 202 {
 		t.Errorf("rate-limited: got %+v, want status 202", r)
 	}
-	waitFor(t, eventTimeout, "a backoff", func() bool { return d.view().State == "backing-off" && d.stats().ByStatus[429] > 0 })
+	waitFor(t, eventTimeout, "a backoff", func() bool { return d.view().State == limiter.StateBackingOff && d.stats().ByStatus[429] > 0 })
 	d.control(lines[1][2], lines[1][1])
 	d.until("a fresh answer", "during", isFresh)
 

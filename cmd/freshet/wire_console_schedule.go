@@ -44,13 +44,13 @@ type backlogs interface {
 // stop or resume at once. Workers report the stop or resume to Redis up to two seconds later, or
 // never if no worker runs. set is nil if the override could not be read.
 func withStopState(view limiter.View, set *limiter.Override) limiter.View {
-	switch obeyed := view.State == "stopped"; {
+	switch obeyed := view.State == limiter.StateStopped; {
 	case set == nil:
 	case set.Stopped && !obeyed:
-		view.State, view.Until = console.StateStopping, nil
+		view.State, view.Until = limiter.StateStopping, nil
 		view.High.PerSecond, view.Low.PerSecond = 0, 0
 	case !set.Stopped && obeyed && view.NewestRevision > view.Revision:
-		view.State = console.StateResuming
+		view.State = limiter.StateResuming
 	}
 	return view
 }

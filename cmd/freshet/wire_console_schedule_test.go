@@ -175,40 +175,40 @@ func TestConsoleSchedule_RecoversPanic(t *testing.T) {
 
 func TestLimiterView_ShowsStopAtOnce(t *testing.T) {
 	f := newConsoleFixture(t, nil)
-	state := func() string {
+	state := func() limiter.State {
 		v, err := f.deps.Limits.View(t.Context(), builtInSource)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return v.State
 	}
-	if got := state(); got != "unused" {
-		t.Errorf("state: got %q, want %q", got, "unused")
+	if got := state(); got != limiter.StateUnused {
+		t.Errorf("state: got %q, want %q", got, limiter.StateUnused)
 	}
 	if _, err := f.deps.Limits.Stop(t.Context(), settings.ChangeRequest{Source: builtInSource, Actor: "me"}); err != nil {
 		t.Fatal(err)
 	}
-	if got := state(); got != console.StateStopping { // the state stays stopping, because no worker runs that could report the stop to Redis
-		t.Errorf("state: got %q, want %q", got, console.StateStopping)
+	if got := state(); got != limiter.StateStopping { // the state stays stopping, because no worker runs that could report the stop to Redis
+		t.Errorf("state: got %q, want %q", got, limiter.StateStopping)
 	}
 	for _, c := range []struct {
 		set    *limiter.Override
 		newest int64
-		want   string
+		want   limiter.State
 	}{
-		{&limiter.Override{Stopped: true}, 4, "stopped"},
-		{&limiter.Override{}, 4, console.StateResuming},
-		{nil, 4, "stopped"},                 // nil: the override could not be read, so the expected state is still stopped
-		{&limiter.Override{}, 3, "stopped"}, // the newest revision is already applied, so no resume is pending and the expected state is stopped
+		{&limiter.Override{Stopped: true}, 4, limiter.StateStopped},
+		{&limiter.Override{}, 4, limiter.StateResuming},
+		{nil, 4, limiter.StateStopped},                 // nil: the override could not be read, so the expected state is still stopped
+		{&limiter.Override{}, 3, limiter.StateStopped}, // the newest revision is already applied, so no resume is pending and the expected state is stopped
 	} {
-		if v := withStopState(limiter.View{State: "stopped", Revision: 3, NewestRevision: c.newest}, c.set); v.State != c.want {
+		if v := withStopState(limiter.View{State: limiter.StateStopped, Revision: 3, NewestRevision: c.newest}, c.set); v.State != c.want {
 			t.Errorf("%+v: got %s, want %s", c, v.State, c.want)
 		}
 	}
 	if _, err := f.deps.Limits.Resume(t.Context(), settings.ChangeRequest{Source: builtInSource, Actor: "me"}); err != nil {
 		t.Fatal(err)
 	}
-	if got := state(); got != "unused" {
-		t.Errorf("state: got %q, want %q", got, "unused")
+	if got := state(); got != limiter.StateUnused {
+		t.Errorf("state: got %q, want %q", got, limiter.StateUnused)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/freshet/freshet/console"
+	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/query"
@@ -292,7 +293,7 @@ func TestConsoleOverview_ShowsLanes(t *testing.T) {
 func TestConsoleLimits_ReadAndChange(t *testing.T) {
 	f := newConsoleFixture(t, nil)
 	v, err := f.deps.Limits.View(t.Context(), builtInSource)
-	if err != nil || v.Source != builtInSource || v.State != "unused" {
+	if err != nil || v.Source != builtInSource || v.State != limiter.StateUnused {
 		t.Errorf("got %+v, %v, want source %s, unused", v, err, builtInSource)
 	}
 	if _, err := f.deps.Limits.View(t.Context(), "other"); problemOf(err) != http.StatusNotFound {
@@ -338,7 +339,7 @@ func TestLimiterNow_LeavesTimeForRedis(t *testing.T) {
 	f := newConsoleFixture(t, func(p *parts) { p.store = hanging{p.store.(*sqlite.Store)} })
 	ctx, cancel := context.WithTimeout(t.Context(), eventTimeout)
 	defer cancel()
-	if v, err := f.deps.Limits.View(ctx, builtInSource); err != nil || v.State != "unused" {
+	if v, err := f.deps.Limits.View(ctx, builtInSource); err != nil || v.State != limiter.StateUnused {
 		t.Errorf("got %+v, %v, want unused", v, err)
 	}
 }

@@ -1,0 +1,237 @@
+package limiter
+
+import (
+	"strconv"
+	"strings"
+	"time"
+)
+
+// eventKind is the name of an event of the whole source in limiter_acquire (ARGV[7]).
+type eventKind string
+
+const (
+	eventBackoff  eventKind = "backoff"
+	eventOpen     eventKind = "open"
+	eventClose    eventKind = "close"
+	eventRefund   eventKind = "refund"
+	eventDayCount eventKind = "used"
+	eventStep     eventKind = "step"
+)
+
+// event is an event of the whole source. The functions below set its numbers in the order that
+// limiter_acquire takes. Times are in us of Redis' clock.
+type event struct {
+	kind    eventKind
+	numbers []int64
+}
+
+// backoffEvent reports that the upstream refused a call sent at `sent`. A pause of 0 means that the
+// upstream named no time; then the first pause is `base`.
+func backoffEvent(pause, base time.Duration, sent int64) event {
+	return event{eventBackoff, []int64{pause.Microseconds(), base.Microseconds(), sent}}
+}
+
+// openEvent opens the source's circuit breaker because of a call sent at `sent`.
+func openEvent(first, maxPause time.Duration, sent int64) event {
+	return event{eventOpen, []int64{first.Microseconds(), maxPause.Microseconds(), sent}}
+}
+
+// closeEvent closes the source's circuit breaker if it opened before `sent`.
+func closeEvent(sent int64) event { return event{eventClose, []int64{sent}} }
+
+// refundEvent returns an unused slot.
+func refundEvent(slot int64) event { return event{eventRefund, []int64{slot}} }
+
+// dayCountEvent sends the saved count of the day, and an upper bound for the calls since then: `most`
+// calls at once, plus `rate` calls per second.
+func dayCountEvent(c Count, rate, most int) event {
+	return event{eventDayCount, []int64{c.DayEnd.UnixMicro(), c.Calls, c.At.UnixMicro(), int64(rate), int64(most)}}
+}
+
+// noDayCountEvent sends that no count of the day was saved.
+func noDayCountEvent() event { return event{eventDayCount, make([]int64, 5)} }
+
+// stepEvent reports that Redis' clock was set forward when it showed `now`.
+func stepEvent(now int64) event { return event{eventStep, []int64{now}} }
+
+// encodeEvents returns the events as ARGV[7] of limiter_acquire.
+func encodeEvents(all []event) string {
+	var out strings.Builder
+	for i, e := range all {
+		if i > 0 {
+			out.WriteByte(' ')
+		}
+		out.WriteString(string(e.kind))
+		writeNumbers(&out, e.numbers)
+	}
+	return out.String()
+}
+
+func writeNumbers(out *strings.Builder, numbers []int64) {
+	var digits [20]byte
+	for _, n := range numbers {
+		out.WriteByte(' ')
+		out.Write(strconv.AppendInt(digits[:0], n, 10))
+	}
+}
+
+// bucketEventKind is the name of an event of one bucket in limiter_buckets (ARGV[9]).
+type bucketEventKind byte
+
+const (
+	bucketCallEnded    bucketEventKind = 'c'
+	bucketRefund       bucketEventKind = 'g'
+	bucketLevel        bucketEventKind = 'l'
+	bucketLogRefund    bucketEventKind = 'w'
+	bucketReport       bucketEventKind = 'n'
+	bucketOpenBreaker  bucketEventKind = 'h'
+	bucketProbeNotSent bucketEventKind = 'u'
+	bucketCloseBreaker bucketEventKind = 'o'
+)
+
+// bucketEvent is an event of one bucket. The functions below set its ticket and its numbers in the
+// order that limiter_buckets takes. Times are in us of Redis' clock.
+type bucketEvent struct {
+	bucket  *bucket
+	kind    bucketEventKind
+	ticket  string // empty: the event has none
+	numbers []int64
+	// once means that the event is not sent again if it is unknown whether Redis received it. A
+	// refund is not sent again, because a second refund would allow one call too many. An extra
+	// charge (a negative refund) is sent again, because a lost charge would allow one call too many.
+	once bool
+}
+
+// callEndedEvent frees the in-flight slot of a call.
+func callEndedEvent(b *bucket, ticket string) bucketEvent {
+	return bucketEvent{bucket: b, kind: bucketCallEnded, ticket: ticket}
+}
+
+// refundedNow is the slot of a refund that the upstream makes at the time of its response.
+const refundedNow = 0
+
+// bucketRefundEvent refunds units of a slot to a leaky bucket. Negative units are an extra charge.
+func bucketRefundEvent(b *bucket, units, slot int64) bucketEvent {
+	return bucketEvent{bucket: b, kind: bucketRefund, numbers: []int64{units, slot}, once: units >= 0}
+}
+
+// logRefundEvent refunds units of a slot to a sliding-window log. Negative units are an extra charge.
+func logRefundEvent(b *bucket, slot, units int64) bucketEvent {
+	return bucketEvent{bucket: b, kind: bucketLogRefund, numbers: []int64{slot, units}, once: units >= 0}
+}
+
+// levelEvent sends the units left in a leaky bucket, as the response to the call of a slot reported
+// them.
+func levelEvent(b *bucket, units, slot int64) bucketEvent {
+	return bucketEvent{bucket: b, kind: bucketLevel, numbers: []int64{units, slot}}
+}
+
+// callOutcome is what the end of a call says about a reported limit.
+type callOutcome int64
+
+const (
+	callNotSent         callOutcome = 0
+	callOutcomeUnknown  callOutcome = 1
+	callReported        callOutcome = 2 // the response reports the remaining units
+	callAnsweredWithout callOutcome = 3 // the response reports nothing
+)
+
+// callReport is the end of a call that was charged to a bucket with a reported limit.
+type callReport struct {
+	outcome   callOutcome
+	units     int64 // units that the call cost
+	slot      int64
+	remaining int64 // -1: not reported
+	until     int64 // end of the window; 0: not reported
+	slack     time.Duration
+}
+
+func reportEvent(b *bucket, ticket string, r callReport) bucketEvent {
+	return bucketEvent{bucket: b, kind: bucketReport, ticket: ticket, numbers: []int64{int64(r.outcome), r.units, r.slot, r.remaining, r.until, r.slack.Microseconds()}}
+}
+
+// notSentEvent frees the units of a call that was not sent, or that belongs to another bucket.
+func notSentEvent(b *bucket, ticket string, slot int64) bucketEvent {
+	return reportEvent(b, ticket, callReport{outcome: callNotSent, slot: slot, remaining: -1})
+}
+
+// openBreakerEvent opens a scope breaker because of a call sent at `sent`.
+func openBreakerEvent(b *bucket, first, maxPause time.Duration, sent int64) bucketEvent {
+	return bucketEvent{bucket: b, kind: bucketOpenBreaker, numbers: []int64{first.Microseconds(), maxPause.Microseconds(), sent}}
+}
+
+// probeNotSentEvent reports that the probe of a slot was not sent.
+func probeNotSentEvent(b *bucket, slot int64) bucketEvent {
+	return bucketEvent{bucket: b, kind: bucketProbeNotSent, numbers: []int64{slot}, once: true}
+}
+
+// closeBreakerEvent closes a scope breaker that opened before `sent`. With 0 it is always closed.
+func closeBreakerEvent(b *bucket, sent int64) bucketEvent {
+	return bucketEvent{bucket: b, kind: bucketCloseBreaker, numbers: []int64{sent}}
+}
+
+// encode appends the event in the form that limiter_buckets takes. `number` is the bucket's number.
+func (e bucketEvent) encode(out *strings.Builder, number string) {
+	out.WriteByte(byte(e.kind))
+	out.WriteByte(' ')
+	out.WriteString(number)
+	if e.ticket != "" {
+		out.WriteByte(' ')
+		out.WriteString(e.ticket)
+	}
+	writeNumbers(out, e.numbers)
+	out.WriteByte(' ')
+}
+
+// maxEvents is the maximum number of refunds, and also of bucket events, that one call to Redis
+// sends.
+const maxEvents = 200
+
+// pendingEvents are the events for the next call to Redis.
+type pendingEvents struct {
+	ofSource  []event
+	refunds   []slot // unused slots
+	ofBuckets []bucketEvent
+	pause     bool // a backoff or an open breaker is not yet reported to Redis
+}
+
+func (p *pendingEvents) empty() bool {
+	return len(p.ofSource)+len(p.refunds)+len(p.ofBuckets) == 0
+}
+
+// takeOfSource removes and returns the events of the source for the next call to Redis.
+func (p *pendingEvents) takeOfSource() []event {
+	taken := p.ofSource
+	p.ofSource, p.pause = nil, false
+	n := min(len(p.refunds), maxEvents)
+	for _, s := range p.refunds[:n] {
+		taken = append(taken, refundEvent(s.at))
+	}
+	p.refunds = p.refunds[n:]
+	return taken
+}
+
+// takeOfBuckets removes and returns the bucket events for the next call to Redis.
+func (p *pendingEvents) takeOfBuckets() []bucketEvent {
+	n := min(len(p.ofBuckets), maxEvents)
+	taken := p.ofBuckets[:n:n]
+	p.ofBuckets = p.ofBuckets[n:]
+	return taken
+}
+
+// restore adds the events of a failed call to Redis again. It is unknown whether the script ran. A
+// repeated backoff or breaker event has no effect, but a repeated refund would allow one call too
+// many.
+func (p *pendingEvents) restore(d demand) {
+	for _, e := range d.bucketEvents {
+		if !e.once {
+			p.ofBuckets = append(p.ofBuckets, e)
+		}
+	}
+	for _, e := range d.events {
+		if e.kind != eventRefund {
+			p.ofSource = append(p.ofSource, e)
+		}
+		p.pause = p.pause || e.kind == eventBackoff || e.kind == eventOpen
+	}
+}

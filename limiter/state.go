@@ -1,0 +1,77 @@
+package limiter
+
+// State is the state of a source's limiter. The values are part of the admin API and of the metric
+// rate_limiter_state.
+type State string
+
+// The states of a source. A state is chosen in this order: unused, stopped, breaker-open,
+// backing-off, restoring-count, quiet-period, ramping, flowing.
+const (
+	StateUnused         State = "unused"          // no call yet
+	StateStopped        State = "stopped"         // emergency stop
+	StateBreakerOpen    State = "breaker-open"    // only single probes are sent
+	StateBackingOff     State = "backing-off"     // the upstream refused calls
+	StateRestoringCount State = "restoring-count" // until the day's count is restored
+	StateQuietPeriod    State = "quiet-period"    // after the state in Redis was lost
+	StateRamping        State = "ramping"         // the rate rises after a backoff or an open breaker
+	StateFlowing        State = "flowing"
+)
+
+// States between a change of the settings and the time at which Redis has it. ReadView does not
+// return them: the caller that has read the settings sets them.
+const (
+	StateStopping State = "stopping" // an emergency stop is stored, but not in force
+	StateResuming State = "resuming" // the emergency stop is removed, but still in force
+)
+
+// viewStates are the states that ReadView returns.
+var viewStates = []State{
+	StateUnused, StateStopped, StateBreakerOpen, StateBackingOff, StateRestoringCount, StateQuietPeriod, StateRamping, StateFlowing,
+}
+
+// AllowsCalls reports whether calls are granted in this state.
+func (s State) AllowsCalls() bool {
+	return s == StateFlowing || s == StateRamping || s == StateUnused
+}
+
+// WaitReason is the reason why the oldest waiter of a lane waits: the name of a policy, or one of
+// the constants below. The values are part of the admin API.
+type WaitReason string
+
+// The reasons that are not names of policies.
+const (
+	ReasonBackoff         WaitReason = "backoff"
+	ReasonStopped         WaitReason = "stopped"
+	ReasonStateLost       WaitReason = "state lost"
+	ReasonDayCount        WaitReason = "day not counted yet"
+	ReasonRateCap         WaitReason = "rate cap"
+	ReasonBreakerOpen     WaitReason = "breaker open"
+	ReasonUnknownPolicy   WaitReason = "policy of another release"
+	ReasonRedis           WaitReason = "Redis does not answer"
+	ReasonSettingsUnread  WaitReason = "the settings can't be read"
+	ReasonDayCountUnsaved WaitReason = "the day's count can't be written down"
+)
+
+// waitReason returns the reason of a rejection.
+func (q Quota) waitReason(w refusal) WaitReason {
+	switch w {
+	case notRefused:
+		return ""
+	case refusedByBackoff:
+		return ReasonBackoff
+	case refusedByStop:
+		return ReasonStopped
+	case refusedByStateLoss:
+		return ReasonStateLost
+	case refusedByDayCount:
+		return ReasonDayCount
+	case refusedByRateCap:
+		return ReasonRateCap
+	case refusedByBreaker:
+		return ReasonBreakerOpen
+	}
+	if names := q.sectionNames(); int(w) <= len(names) {
+		return WaitReason(names[w-1])
+	}
+	return ReasonUnknownPolicy
+}
