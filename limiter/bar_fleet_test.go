@@ -36,7 +36,7 @@ func measure(source string, q Quota, rdb redis.UniversalClient) measured {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.setQuota(q, 0, false) // the test sets the quota directly, because no configuration yields it
+	l.alloc.setQuota(q, 0, false) // the test sets the quota directly, because no configuration yields it
 	return measured{l, reg}
 }
 

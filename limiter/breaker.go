@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 )
 
@@ -16,10 +17,10 @@ import (
 // again. If the breaker was closed, OpenBreaker releases the slots that this process has reserved.
 func (l *Limiter) OpenBreaker(first, maxPause time.Duration, sent time.Time) {
 	l.mu.Lock()
-	l.pending.ofSource = append(l.pending.ofSource, openEvent(first, maxPause, max(0, l.clock.at(sent))))
-	if !l.breakerOpen.Load() { // while the breaker is open, a reserved slot is kept, because it is the next probe
-		l.pending.pause = true
-		l.releaseSlots()
+	l.alloc.pending.add(openEvent(first, maxPause, max(0, l.alloc.clock.at(sent))))
+	if !l.alloc.breaker.open.Load() { // while the breaker is open, a reserved slot is kept, because it is the next probe
+		l.alloc.pending.pause = true
+		l.alloc.releaseSlots()
 	}
 	l.mu.Unlock()
 	l.wake()
@@ -30,11 +31,11 @@ func (l *Limiter) OpenBreaker(first, maxPause time.Duration, sent time.Time) {
 // seconds. A backoff or an emergency stop stays in force. Call it for every success: it does
 // nothing unless this process knows of an open breaker.
 func (l *Limiter) CloseBreaker(sent time.Time) {
-	if !l.breakerOpen.Load() {
+	if !l.alloc.breaker.open.Load() {
 		return
 	}
 	l.mu.Lock()
-	l.pending.ofSource = append(l.pending.ofSource, closeEvent(max(0, l.clock.at(sent))))
+	l.alloc.pending.add(closeEvent(max(0, l.alloc.clock.at(sent))))
 	l.mu.Unlock()
 	l.wake()
 }
@@ -43,70 +44,64 @@ func (l *Limiter) CloseBreaker(sent time.Time) {
 // moment from `since` until now. If it was, the failure of a call sent at `since` says nothing
 // about the entity that was fetched.
 func (l *Limiter) BreakerOpenSince(since time.Time) bool {
-	if l.breakerOpen.Load() {
+	return l.alloc.breaker.openSince(since)
+}
+
+// UntilBreakerOpens returns a context that ends when this process learns that the breaker has
+// opened. While the breaker is open, the returned context has already ended.
+func (l *Limiter) UntilBreakerOpens() context.Context { return l.alloc.breaker.period.Load().healthy }
+
+// BreakerClosed returns a channel that is closed when this process learns that the breaker has
+// closed. A process learns this only while some of its callers wait for permits.
+func (l *Limiter) BreakerClosed() <-chan struct{} { return l.alloc.breaker.period.Load().closed }
+
+// sourceBreaker is the state of the source's circuit breaker, as this process knows it. Its methods
+// are safe for concurrent use, but only one goroutine at a time can call set.
+type sourceBreaker struct {
+	open      atomic.Bool
+	openUntil atomic.Pointer[time.Time] // when the breaker was last known to be open
+	period    atomic.Pointer[breakerPeriod]
+}
+
+// openSince reports whether the breaker was known to be open at any moment from `since` until now.
+func (b *sourceBreaker) openSince(since time.Time) bool {
+	if b.open.Load() {
 		return true
 	}
-	until := l.breakerOpenUntil.Load()
+	until := b.openUntil.Load()
 	return until != nil && !until.Before(since)
 }
 
-// breaker is one period in which the circuit breaker is open or closed. A change of the circuit
+// set begins a period in which the breaker is open or closed.
+func (b *sourceBreaker) set(open bool) {
+	if !open {
+		now := time.Now()
+		b.openUntil.Store(&now)
+	}
+	b.open.Store(open)
+	former := b.period.Swap(newBreakerPeriod(open))
+	if open {
+		former.open()
+	} else {
+		close(former.closed)
+	}
+}
+
+// breakerPeriod is one period in which the circuit breaker is open or closed. A change of the circuit
 // breaker ends the period and starts another.
-type breaker struct {
+type breakerPeriod struct {
 	healthy context.Context // this context ends when the circuit breaker opens; while the breaker is open, it has already ended
 	open    context.CancelFunc
 	closed  chan struct{} // this channel is open while the circuit breaker is open, and closed while the breaker is closed
 }
 
-func newBreaker(stop bool) *breaker {
-	b := &breaker{closed: make(chan struct{})}
+func newBreakerPeriod(open bool) *breakerPeriod {
+	b := &breakerPeriod{closed: make(chan struct{})}
 	b.healthy, b.open = context.WithCancel(context.Background())
-	if stop {
+	if open {
 		b.open()
 	} else {
 		close(b.closed)
 	}
 	return b
-}
-
-// UntilBreakerOpens returns a context that ends when this process learns that the breaker has
-// opened. While the breaker is open, the returned context has already ended.
-func (l *Limiter) UntilBreakerOpens() context.Context { return l.breaker.Load().healthy }
-
-// BreakerClosed returns a channel that is closed when this process learns that the breaker has
-// closed. A process learns this only while some of its callers wait for permits.
-func (l *Limiter) BreakerClosed() <-chan struct{} { return l.breaker.Load().closed }
-
-// applyBreakerState applies the breaker state that Redis returns with every reply. The caller
-// holds l.mu.
-func (l *Limiter) applyBreakerState(a answer) {
-	said := func(w refusal) bool { return a.refusalHigh == w || a.refusalLow == w }
-	stop := said(refusedByBreaker)
-	if stop == l.breakerOpen.Load() || (!stop && (said(refusedByStop) || said(refusedByDayCount))) {
-		return // the breaker's state is unchanged, or the reply does not show it, because it names an emergency stop or a missing day count
-	}
-	if !stop {
-		now := time.Now()
-		l.breakerOpenUntil.Store(&now)
-	}
-	l.breakerOpen.Store(stop)
-	former := l.breaker.Swap(newBreaker(stop))
-	if stop {
-		former.open()
-	} else {
-		close(former.closed)
-	}
-	if stop {
-		l.metrics.breakerOpen.Set(1)
-		l.releaseSlots()
-		l.log.Warn("circuit breaker opened; single probes only")
-		return
-	}
-	l.metrics.breakerOpen.Set(0)
-	for _, q := range l.queues {
-		if q.back.After(a.then) { // the breaker has closed, so Redis can now grant the slots that it rejected
-			q.back = a.then
-		}
-	}
-	l.log.Info("circuit breaker closed; calls resume")
 }

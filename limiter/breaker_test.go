@@ -129,8 +129,8 @@ func TestBreaker_StaysOpenBehindAStop(t *testing.T) {
 		learn := func(high, low refusal) bool {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			l.applyBreakerState(answer{grant: grant{refusalHigh: high, refusalLow: low}, then: time.Now()})
-			return l.breakerOpen.Load()
+			l.alloc.applyBreakerState(answer{grant: grant{refusalHigh: high, refusalLow: low}, then: time.Now()})
+			return l.alloc.breaker.open.Load()
 		}
 		for i, c := range []struct {
 			high, low refusal
@@ -267,7 +267,7 @@ func TestBreaker_FleetSendsOneProbePerPause(t *testing.T) {
 		}
 		elapse(100 * ms) // wait for the first responses
 		for i, l := range s.limiters {
-			if !l.breakerOpen.Load() {
+			if !l.alloc.breaker.open.Load() {
 				t.Errorf("limiter %d: breaker is not open", i)
 			}
 		}
@@ -297,7 +297,7 @@ func TestBreaker_FleetSendsOneProbePerPause(t *testing.T) {
 			s.mu.Lock()
 			first := slices.IndexFunc(s.spent[i], func(at time.Time) bool { return at.After(well) })
 			s.mu.Unlock()
-			if first < 0 || l.breakerOpen.Load() {
+			if first < 0 || l.alloc.breaker.open.Load() {
 				t.Errorf("limiter %d sends nothing a second after a success", i)
 			}
 		}
@@ -328,7 +328,7 @@ func TestBreaker_UnusedProbeKeepsTheSchedule(t *testing.T) {
 		if at := time.Since(told); at < 2*time.Second || at > 2100*ms {
 			s.Errorf("got the first probe after %v", at)
 		}
-		if p := mustAcquire(s.T, b, schemas.Low); !p.Spend() || !b.breakerOpen.Load() {
+		if p := mustAcquire(s.T, b, schemas.Low); !p.Spend() || !b.alloc.breaker.open.Load() {
 			s.Error("the second permit is not a probe")
 		}
 		if at := time.Since(told); at < 6*time.Second || at > 6600*ms {

@@ -220,7 +220,7 @@ func TestWindow_ShowsWhatIsLeft(t *testing.T) {
 			f.passed(time.Second)
 			l := f.members[0].limiter
 			l.mu.Lock()
-			views := l.scopeViews(time.Now())
+			views := l.alloc.buckets.views(time.Now(), &l.alloc.clock)
 			l.mu.Unlock()
 			if len(views) != 1 || views[0].Remaining == nil {
 				t.Fatalf("got %+v, want the remaining units", views)

@@ -30,6 +30,14 @@
 // returns only the time of the second. Clients take turns (see fair), and retries get at
 // most every fourth permit while other callers wait.
 //
+// # Types
+//
+//	Limiter    the methods for callers, and the calls to Redis; its lock guards the parts below
+//	allocator  gives granted slots to waiting calls: queues, buckets, active settings, and the
+//	           events for the next call to Redis
+//	follower   reads the settings, saves the day's count, checks the jitter, receives wake-ups
+//	reporter   publishes the report of this process for the view
+//
 // # Policies
 //
 // One script, limiter_acquire, applies all policies of a source atomically. It

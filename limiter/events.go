@@ -126,7 +126,7 @@ func levelEvent(b *bucket, units, slot int64) bucketEvent {
 	return bucketEvent{bucket: b, kind: bucketLevel, numbers: []int64{units, slot}}
 }
 
-// callOutcome is what the end of a call says about a reported limit.
+// callOutcome is the outcome of a call for a bucket with a reported limit.
 type callOutcome int64
 
 const (
@@ -194,6 +194,12 @@ type pendingEvents struct {
 	ofBuckets []bucketEvent
 	pause     bool // a backoff or an open breaker is not yet reported to Redis
 }
+
+// add adds an event of the source.
+func (p *pendingEvents) add(e event) { p.ofSource = append(p.ofSource, e) }
+
+// addOfBucket adds a bucket event.
+func (p *pendingEvents) addOfBucket(e bucketEvent) { p.ofBuckets = append(p.ofBuckets, e) }
 
 func (p *pendingEvents) empty() bool {
 	return len(p.ofSource)+len(p.refunds)+len(p.ofBuckets) == 0

@@ -24,21 +24,21 @@ const (
 	jitterInterval = time.Minute
 )
 
-// follow does the periodic work outside of the script until ctx ends: it reads the settings,
+// run does the periodic work outside of the script until ctx ends: it reads the settings,
 // restores and saves the day's count, measures the jitter and publishes reports.
-func (l *Limiter) follow(ctx context.Context) {
+func (f *follower) run(ctx context.Context) {
 	tick := time.NewTicker(settingsInterval)
 	defer tick.Stop()
-	now := time.Now()
-	f := follower{l: l, revision: -1, savedAt: now, jitterCheckedAt: now, reportedAt: now}
+	l, now := f.l, time.Now()
+	f.revision, f.savedAt, f.jitterCheckedAt, l.reports.at = -1, now, now, now
 	f.readSettings(ctx)
 	for {
 		select {
 		case <-ctx.Done():
 			f.saveDayCount(context.WithoutCancel(ctx)) // save the calls granted since the last save
-			l.removeReport()
+			l.reports.remove()
 			return
-		case <-l.dayCountNeeded:
+		case <-l.alloc.day.needed:
 			f.restoreDayCount(ctx)
 			continue
 		case <-tick.C:
@@ -53,11 +53,11 @@ func (l *Limiter) follow(ctx context.Context) {
 			f.jitterCheckedAt = now
 			f.checkJitter()
 		}
-		f.scheduleReport(now)
+		l.reports.schedule(now)
 	}
 }
 
-// follower is the state of follow. Only its goroutine uses it.
+// follower does the periodic work of a Limiter. Only the goroutine of run uses its fields, except l.
 type follower struct {
 	l               *Limiter
 	revision        int64
@@ -65,7 +65,6 @@ type follower struct {
 	savedAt         time.Time // when the day's count was last saved, or last had no change to save
 	saved           Count
 	jitterCheckedAt time.Time
-	reportedAt      time.Time
 }
 
 var (
@@ -116,31 +115,13 @@ func (f *follower) readSettings(ctx context.Context) {
 	defer l.mu.Unlock()
 	if err != nil {
 		l.log.Error("new quota settings are invalid; the quota is unchanged", "revision", revision, "err", err)
-		quota = l.quota
+		quota = l.alloc.active.quota
 	} else {
 		l.log.Info("quota settings applied", "revision", revision, "stopped", o.Stopped)
 	}
 	f.revision = revision
-	l.applySettings(quota, revision, o.Stopped)
-}
-
-// applySettings puts a quota and an emergency stop into force. The caller holds l.mu.
-func (l *Limiter) applySettings(quota Quota, revision int64, stopped bool) {
-	l.setQuota(quota, revision, stopped)
-	l.settingsUnread = false
-	l.reportWanted, l.reportForcesCall = l.rdb != nil, l.rdb != nil // the next call to Redis sends the new quota
-	now := time.Now()
-	for _, q := range l.queues {
-		if stopped {
-			for _, s := range q.slots {
-				l.refund(s)
-			}
-			q.slots = nil
-		}
-		if q.back.After(now) { // the new quota can allow slots that Redis rejected
-			q.back = now
-		}
-	}
+	l.alloc.applySettings(quota, revision, o.Stopped)
+	l.reports.wanted, l.alloc.forceCall = l.deps.Redis != nil, l.deps.Redis != nil // the next call to Redis sends the new quota
 	l.wake()
 }
 
@@ -148,7 +129,7 @@ func (l *Limiter) applySettings(quota Quota, revision int64, stopped bool) {
 func (f *follower) restoreDayCount(ctx context.Context) {
 	l := f.l
 	l.mu.Lock()
-	quota := l.quota
+	quota := l.alloc.active.quota
 	l.mu.Unlock()
 	if quota.day == nil {
 		return
@@ -170,7 +151,7 @@ func (f *follower) restoreDayCount(ctx context.Context) {
 		event = dayCountEvent(c, rate, most)
 	}
 	l.mu.Lock()
-	l.pending.ofSource = append(l.pending.ofSource, event)
+	l.alloc.pending.add(event)
 	l.mu.Unlock()
 	l.wake()
 }
@@ -179,7 +160,7 @@ func (f *follower) restoreDayCount(ctx context.Context) {
 func (f *follower) saveDayCount(ctx context.Context) {
 	l := f.l
 	l.mu.Lock()
-	quota, c := l.quota, l.counted
+	quota, c := l.alloc.active.quota, l.alloc.day.counted
 	l.mu.Unlock()
 	if quota.day == nil || l.deps.Usage == nil || c == f.saved || c.At.IsZero() {
 		f.savedAt = time.Now()
@@ -195,49 +176,13 @@ func (f *follower) saveDayCount(ctx context.Context) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if unsaved := now.Sub(f.savedAt) > maxDayCountAge; unsaved != l.dayCountUnsaved {
-		l.dayCountUnsaved = unsaved
+	if unsaved := now.Sub(f.savedAt) > maxDayCountAge; unsaved != l.alloc.day.unsaved {
+		l.alloc.day.unsaved = unsaved
 		if unsaved {
 			l.log.Error("day's call count can't be saved; no permits are granted", "err", err)
 		}
 		l.wake()
 	}
-}
-
-// scheduleReport lets this process publish the number of its waiters for the view. It does so
-// every second while calls wait or are made, and once more afterwards. An idle process publishes a
-// report every idleReportInterval. The process counts as idle when its last two reports contain
-// the same number of calls.
-//
-// A report follows a successful call to Redis for permits, so it adds no load while Redis is down.
-// If no such call happens within a second, the process makes one for the report. If calls for
-// permits are not allowed (settings unread, count not saved), the report is published without such
-// a call.
-func (f *follower) scheduleReport(now time.Time) {
-	l := f.l
-	if l.rdb == nil {
-		return
-	}
-	l.mu.Lock()
-	waiting := l.waiting() > 0
-	l.metrics.fade(now)
-	calls := l.used()
-	due := waiting || l.reportedWaiters || l.lastReports != [2]int64{calls, calls} || now.Sub(f.reportedAt) >= idleReportInterval
-	blocked := l.settingsUnread || l.dayCountUnsaved
-	l.reportedWaiters = waiting
-	if l.reportWanted && !blocked { // no call to Redis has happened for a second, so make one for the report
-		l.reportForcesCall = true
-	}
-	l.reportWanted = l.reportWanted || (due && !blocked)
-	withoutCall := due && blocked && l.failed == 0
-	l.mu.Unlock()
-	if due {
-		f.reportedAt = now
-	}
-	if withoutCall {
-		l.publishReport()
-	}
-	l.wake()
 }
 
 // checkJitter warns while the measured jitter exceeds the configured one. The upstream can then

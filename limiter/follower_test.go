@@ -187,7 +187,7 @@ func TestStop_ReleasesSlotsUntilResumed(t *testing.T) {
 		}
 		synctest.Wait()
 		l.mu.Lock()
-		reserved := len(l.low.slots)
+		reserved := len(l.alloc.queues.low.slots)
 		l.mu.Unlock()
 		elapse(time.Minute)
 		if told := strings.Count(r.sentEvents(), "refund "); reserved != 10 || told != reserved || given() > 0 {

@@ -231,7 +231,7 @@ func TestAcquire_UsesEachSlotOnce(t *testing.T) {
 	left := func() int {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return len(l.high.slots) + len(l.low.slots)
+		return len(l.alloc.queues.high.slots) + len(l.alloc.queues.low.slots)
 	}
 	look := time.NewTicker(5 * ms)
 	defer look.Stop()
@@ -252,11 +252,11 @@ func TestAcquire_UsesEachSlotOnce(t *testing.T) {
 	if s.most != 1 || len(s.granted) != len(s.spent)+lapsed+left() {
 		t.Errorf("%d calls at once; %d slots, %d spent, %d expired", s.most, len(s.granted), len(s.spent), lapsed)
 	}
-	if n := strings.Count(s.sentEvents(), "refund ") + len(l.pending.refunds); n > lapsed {
+	if n := strings.Count(s.sentEvents(), "refund ") + len(l.alloc.pending.refunds); n > lapsed {
 		t.Errorf("%d expired, %d refunded", lapsed, n)
 	}
-	if l.high.length+l.low.length > 0 || l.high.next() != nil || l.low.next() != nil {
-		t.Errorf("still waiting: %d HIGH, %d LOW", l.high.length, l.low.length)
+	if l.alloc.queues.high.length+l.alloc.queues.low.length > 0 || l.alloc.queues.high.next() != nil || l.alloc.queues.low.next() != nil {
+		t.Errorf("still waiting: %d HIGH, %d LOW", l.alloc.queues.high.length, l.alloc.queues.low.length)
 	}
 	t.Logf("%d calls for %d slots, %d spent, %d expired", len(s.demands), len(s.granted), len(s.spent), lapsed)
 }

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,52 +18,20 @@ import (
 // Limiter hands out the permits of one source in one process. Its methods are safe for
 // concurrent use. Permits are granted only while Run runs.
 type Limiter struct {
-	source           string
-	process          string
-	name             string // unique name of this start of the process, without spaces
-	acquireSlots     acquireFunc
-	rdb              redis.UniversalClient // for reports and the view; nil in tests without Redis
-	deps             dependencies
-	log              *slog.Logger
-	metrics          *metrics
-	jitter           *jitter
-	readies          sync.Pool                 // reusable ready channels of waiters, with capacity 1
-	kick             chan struct{}             // wakes Run
-	dayCountNeeded   chan struct{}             // makes the follower send the saved day count to Redis
-	breakerOpen      atomic.Bool               // the source's circuit breaker, as Redis reported it last
-	breakerOpenUntil atomic.Pointer[time.Time] // when the breaker was last known to be open
-	breaker          atomic.Pointer[breaker]   // the breaker's state, for callers that wait until it changes
+	source       string
+	name         string // unique name of this start of the process, without spaces
+	acquireSlots acquireFunc
+	deps         dependencies
+	log          *slog.Logger
+	metrics      *metrics
+	jitter       *jitter
+	readies      sync.Pool     // reusable ready channels of waiters, with capacity 1
+	kick         chan struct{} // wakes Run
 
-	mu     sync.Mutex
-	high   queue
-	low    queue
-	queues []*queue // high, low, and one for each queue key that has waiters
-	// For sources with buckets:
-	queueByKey   map[string]*queue
-	resources    map[string]string         // maps an endpoint to the upstream's name for its budget
-	newResources []string                  // new endpoint-resource pairs, not yet shared with the other processes
-	openBreakers map[string]bool           // scope breakers that this process opened, by bucket key
-	states       map[string]bucketSnapshot // last state of each bucket, by name
-	calls        int                       // number of calls to Redis so far; part of each ticket
-
-	calling          bool      // a call to Redis is in flight; later callers share the next one
-	handover         bool      // a caller of Acquire leaves further calls to Redis to Run
-	pause            time.Time // no call to Redis before this time, because the last one failed
-	failed           int       // consecutive failed calls to Redis
-	quota            Quota
-	terms            terms
-	renewed          time.Time // when terms.midnights and terms.rateCap were computed
-	stopped          bool
-	settingsUnread   bool     // no settings were read yet, so no permit is granted
-	dayCountUnsaved  bool     // the day's count can't be saved, so no permit is granted
-	reportWanted     bool     // publish a report after the next call to Redis
-	reportForcesCall bool     // if a report is wanted, call Redis even if no slot is needed
-	reportDue        bool     // Run must publish a report now
-	reportedWaiters  bool     // the last report contained waiters
-	lastReports      [2]int64 // slots granted to this process, at its last two reports
-	pending          pendingEvents
-	clock            clock // last reading of Redis' clock
-	counted          Count // the day's count, as Redis reported it last
+	mu      sync.Mutex
+	alloc   allocator
+	redis   redisCalls
+	reports reporter
 }
 
 // Deps are the dependencies of a Limiter.
@@ -97,20 +64,21 @@ func newLimiter(source string, config Config, ask acquireFunc, deps Deps) (*Limi
 	if err != nil {
 		return nil, err
 	}
+	log, metrics := deps.Log.With("source", source), newMetrics(source, deps.Metrics)
 	l := &Limiter{
-		source: source, process: deps.Process, name: incarnationName(deps.Process), acquireSlots: ask, rdb: deps.Redis, deps: dependencies{deps, config},
-		log: deps.Log.With("source", source), metrics: newMetrics(source, deps.Metrics), jitter: &jitter{},
-		kick: make(chan struct{}, 1), dayCountNeeded: make(chan struct{}, 1),
-		high: queue{lane: schemas.High}, low: queue{lane: schemas.Low},
-		queueByKey: map[string]*queue{}, resources: map[string]string{}, openBreakers: map[string]bool{}, states: map[string]bucketSnapshot{},
+		source: source, name: incarnationName(deps.Process), acquireSlots: ask, deps: dependencies{deps, config},
+		log: log, metrics: metrics, jitter: &jitter{}, kick: make(chan struct{}, 1),
+		alloc: allocator{
+			queues: newQueueSet(), buckets: newBucketTable(source), day: dayCount{needed: make(chan struct{}, 1)}, log: log, metrics: metrics,
+		},
 	}
-	l.queues = []*queue{&l.high, &l.low}
-	l.breaker.Store(newBreaker(false))
+	l.reports.limiter = l
+	l.alloc.breaker.period.Store(newBreakerPeriod(false))
 	l.readies.New = func() any { return make(chan struct{}, 1) }
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.setQuota(quota, 0, false)
-	l.settingsUnread = deps.Settings != nil
+	l.alloc.setQuota(quota, 0, false)
+	l.alloc.active.unread = deps.Settings != nil
 	return l, nil
 }
 
@@ -119,22 +87,6 @@ func newLimiter(source string, config Config, ask acquireFunc, deps Deps) (*Limi
 func incarnationName(process string) string {
 	life := rand.Uint64() //nolint:gosec // not a secret
 	return strings.Join(append(strings.Fields(process), strconv.FormatUint(life, 36)), "_")
-}
-
-// setQuota replaces the quota that the next call to Redis sends. The caller holds l.mu.
-func (l *Limiter) setQuota(q Quota, revision int64, stopped bool) {
-	l.quota, l.stopped = q, stopped
-	l.terms = terms{}
-	l.terms.text, l.terms.name = q.encode(revision, stopped)
-	l.renewClockTerms(time.Now())
-}
-
-// clockTermsInterval is how often the midnights and the rate cap are computed again.
-const clockTermsInterval = 10 * time.Second
-
-func (l *Limiter) renewClockTerms(now time.Time) {
-	l.renewed = now
-	l.terms.midnights, l.terms.rateCap = l.quota.midnights(now), l.quota.encodeRateCap(now)
 }
 
 // Acquire waits until the call can be sent, and returns its permit. Clients take turns; the
@@ -161,23 +113,23 @@ func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, c Call, p *Per
 	}
 	p.limiter, p.since, p.client = l, time.Now(), c.Client
 	l.mu.Lock()
-	q := l.queueFor(lane, c)
+	q := l.alloc.queueFor(lane, c)
 	p.queue = q
 	insert(q, p)
 	// A caller that waits alone calls Redis itself. If several callers wait, Run makes one call
 	// for all of them, because Run wakes up for the next slot anyway.
 	makesCall := false
 	var d demand
-	if !l.calling {
-		d, _ = l.step(p.since)
-		makesCall = d.needed() && l.canCallRedis(p.since) && l.waiting() == 1
-		l.calling = makesCall
+	if !l.redis.calling {
+		d, _ = l.alloc.step(p.since)
+		makesCall = d.needed() && l.canCallRedis(p.since) && l.alloc.queues.waiting() == 1
+		l.redis.calling = makesCall
 	}
 	l.mu.Unlock()
 	if makesCall {
 		if l.callRedis(d) {
 			l.mu.Lock()
-			l.handover = true // Run makes the further calls to Redis for the other waiters
+			l.redis.handover = true // Run makes the further calls to Redis for the other waiters
 			l.mu.Unlock()
 			l.wake()
 		}
@@ -188,7 +140,7 @@ func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, c Call, p *Per
 		return p, nil
 	}
 	p.ready = l.readies.Get().(chan struct{})
-	asking := l.calling
+	asking := l.redis.calling
 	l.mu.Unlock()
 	if !asking { // if a call to Redis is in flight, its end starts the next one, which serves this waiter
 		l.wake()
@@ -225,34 +177,11 @@ func (l *Limiter) wake() {
 // process has reserved are released.
 func (l *Limiter) BackOff(d time.Duration, sent time.Time) {
 	l.mu.Lock()
-	base := l.quota.initialBackoff()
-	l.pending.pause = true
-	l.pending.ofSource = append(l.pending.ofSource, backoffEvent(d, base, max(0, l.clock.at(sent))))
-	l.releaseSlots()
+	base := l.alloc.active.quota.initialBackoff()
+	l.alloc.pending.pause = true
+	l.alloc.pending.add(backoffEvent(d, base, max(0, l.alloc.clock.at(sent))))
+	l.alloc.releaseSlots()
 	l.mu.Unlock()
 	l.metrics.backoffs.Inc()
 	l.wake()
-}
-
-// releaseSlots gives up all slots that this process has reserved but not yet handed to a caller.
-// The caller holds l.mu.
-func (l *Limiter) releaseSlots() {
-	for _, q := range l.queues {
-		for _, s := range q.slots {
-			l.refund(s)
-		}
-		q.slots = nil
-	}
-}
-
-// refund returns an unused slot to Redis if another call can use it. In a source with GCRA
-// partitions only, a past slot makes no room, so slots are returned only while the breaker is
-// open: then each slot is a probe. The caller holds l.mu.
-func (l *Limiter) refund(s slot) {
-	if s.candidate != nil {
-		l.refundBuckets(s)
-	}
-	if len(l.quota.windowLogs) > 0 || l.quota.day != nil || l.breakerOpen.Load() {
-		l.pending.refunds = append(l.pending.refunds, s)
-	}
 }

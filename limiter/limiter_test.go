@@ -140,7 +140,7 @@ func TestPermit_IsSpentOnceFromItsSlot(t *testing.T) {
 		p.Release()
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if len(l.low.slots) > 0 {
+		if len(l.alloc.queues.low.slots) > 0 {
 			t.Error("a spent permit was passed on")
 		}
 	})

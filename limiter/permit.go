@@ -46,7 +46,7 @@ func (p *Permit) Spend() bool {
 	if now.After(p.slot.notAfter) {
 		l.metrics.lapsed.Inc()
 		l.mu.Lock()
-		l.refund(p.slot)
+		l.alloc.refund(p.slot)
 		l.mu.Unlock()
 		if p.slot.candidate != nil { // give the expired permit's in-flight slot to another caller
 			l.wake()
@@ -65,7 +65,7 @@ func (p *Permit) Release() {
 	}
 	l := p.limiter
 	l.mu.Lock()
-	q := l.liveQueue(p.queue)
+	q := l.alloc.queues.live(p.queue)
 	q.slots = append([]slot{p.slot}, q.slots...)
 	l.mu.Unlock()
 	l.wake()

@@ -310,7 +310,7 @@ func (p *process) learn() (n int) {
 func (p *process) tells() {
 	sleep(ms)
 	p.limiter.mu.Lock()
-	p.limiter.reportForcesCall = true
+	p.limiter.alloc.forceCall = true
 	p.limiter.mu.Unlock()
 	p.limiter.wake()
 }

@@ -80,7 +80,7 @@ func TestQueue_GivesRetriesEveryFourthPermit(t *testing.T) {
 // even if eleven of twelve queues contain only retries.
 func TestQueue_RetriesProbeSeldom(t *testing.T) {
 	l := &Limiter{}
-	l.breakerOpen.Store(true)
+	l.alloc.breaker.open.Store(true)
 	var all []queueDemand
 	for i := range 12 {
 		q := &queue{}
@@ -89,7 +89,7 @@ func TestQueue_RetriesProbeSeldom(t *testing.T) {
 	}
 	fresh, others := 0, map[*queue]bool{}
 	for range 1000 {
-		picked := l.selectQueues(all)
+		picked := l.alloc.selectQueues(all)
 		if len(picked) != 1 {
 			t.Fatalf("%d queues probe at once", len(picked))
 		}

@@ -109,12 +109,12 @@ func TestEvents_BackoffIsRepeatedRefundIsNot(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.mu.Lock()
-		l.setQuota(quota, 1, false)
+		l.alloc.setQuota(quota, 1, false)
 		l.mu.Unlock()
 		p := mustAcquire(t, l, schemas.Low)
 		sleep(permitLife + 1)
 		l.mu.Lock()
-		l.pending.ofSource = append(l.pending.ofSource, backoffEvent(5*time.Microsecond, 6*time.Microsecond, 7))
+		l.alloc.pending.ofSource = append(l.alloc.pending.ofSource, backoffEvent(5*time.Microsecond, 6*time.Microsecond, 7))
 		l.mu.Unlock()
 		if p.Spend() {
 			t.Error("an expired permit was spent")

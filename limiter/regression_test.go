@@ -75,7 +75,7 @@ func TestRun_DoesNotSpinWithoutRedisAndCount(t *testing.T) {
 		spun.Store(true)
 		if l := running.Load(); l != nil {
 			l.mu.Lock()
-			l.pause = time.Time{} // a zero time ends the busy loop that this timer has detected
+			l.redis.pause = time.Time{} // a zero time ends the busy loop that this timer has detected
 			l.mu.Unlock()
 		}
 	})
@@ -150,7 +150,7 @@ func TestReport_SlowViewExpiresNoPermit(t *testing.T) {
 	for range 20 {
 		mustAcquire(t, l, schemas.High).Release()
 		l.mu.Lock()
-		l.reportWanted = true
+		l.reports.wanted = true
 		l.mu.Unlock()
 		if p := mustAcquire(t, l, schemas.Low); !p.Spend() {
 			t.Error("a permit expired before its caller got it")

@@ -34,35 +34,35 @@ func (p *Permit) ReportEnd(status int, notices []announced.Notice) {
 		return // the end was already reported, and a second refund would allow one call too many
 	}
 	p.endReported = true
-	p.slot.learnResource(l, notices)
-	read := l.clock.at(time.Now())
+	l.alloc.learnResource(p.slot.candidate.call.Endpoint, notices)
+	read := l.alloc.clock.at(time.Now())
 	for _, c := range p.slot.candidate.costs {
-		policy := l.quota.scoped[c.policyIndex].policy
+		policy := l.alloc.active.quota.scoped[c.policyIndex].policy
 		i := slices.IndexFunc(notices, func(n announced.Notice) bool { return n.Policy == policy.Name })
 		n := announced.Notice{Limit: announced.Unknown, Remaining: announced.Unknown, Cost: announced.Unknown, Reset: -1}
 		if i >= 0 {
 			n = notices[i]
 		}
-		l.reportToBucket(p.slot, c, policy, status, n, read)
+		l.alloc.reportToBucket(p.slot, c, policy, status, n, read)
 	}
-	l.retryQueuesWithRoom(p.slot.candidate)
+	l.alloc.retryQueuesWithRoom(p.slot.candidate)
 	l.mu.Unlock()
 	l.wake()
 }
 
 // retryQueuesWithRoom marks the queues that share a bucket with the ended call for the next call
 // to Redis, because that bucket can now have room. The remaining queues would only be rejected
-// again and would delay the marked ones. The caller holds l.mu.
-func (l *Limiter) retryQueuesWithRoom(w *candidate) {
+// again and would delay the marked ones.
+func (al *allocator) retryQueuesWithRoom(w *candidate) {
 	kept := map[string]bool{}
 	for _, c := range w.costs {
-		switch l.quota.scoped[c.policyIndex].kind {
+		switch al.active.quota.scoped[c.policyIndex].kind {
 		case concurrencyKind, reportedKind, logKind, leakyBucketKind:
 			kept[c.key] = true
 		case minIntervalKind, breakerKind:
 		}
 	}
-	for _, q := range l.queues {
+	for _, q := range al.queues.all {
 		if q.key != nil && q.key.costsAny(kept) {
 			q.back = time.Time{}
 		}
@@ -75,29 +75,14 @@ func (c *queueKey) costsAny(keys map[string]bool) bool {
 	})
 }
 
-// retryAllQueues marks all queues for the next call to Redis, also queues that Redis
-// rejected until a later time. The caller holds l.mu.
-func (l *Limiter) retryAllQueues() {
-	for _, q := range l.queues {
-		if q.key != nil {
-			q.back = time.Time{}
-		}
-	}
-}
-
-// learnResource records the names that the response gives to the budgets of the call. The caller
-// holds l.mu.
-func (s slot) learnResource(l *Limiter, notices []announced.Notice) {
+// learnResource records the names that the response gives to the budgets of the call.
+func (al *allocator) learnResource(endpoint string, notices []announced.Notice) {
 	for _, n := range notices {
-		if endpoint := s.candidate.call.Endpoint; n.Resource != "" && l.resources[endpoint] != n.Resource && l.scopesBy("resource") {
-			l.setResource(endpoint, n.Resource)
-			l.newResources = append(l.newResources, endpoint, n.Resource)
+		if n.Resource != "" && al.buckets.resources[endpoint] != n.Resource && al.buckets.scopesBy("resource") {
+			al.setResource(endpoint, n.Resource)
+			al.buckets.newResources = append(al.buckets.newResources, endpoint, n.Resource)
 		}
 	}
-}
-
-func (l *Limiter) scopesBy(name string) bool {
-	return slices.ContainsFunc(l.quota.scoped, func(s scopedPolicy) bool { return slices.Contains(s.scope.names, name) })
 }
 
 // actualCost returns the actual cost of a call in units, given its estimated units, its response
@@ -114,13 +99,12 @@ func (p Policy) actualCost(units int64, status int, n announced.Notice) int64 {
 	return units
 }
 
-// reportToBucket adds the event that reports the end of a call to one of its buckets. The caller
-// holds l.mu.
-func (l *Limiter) reportToBucket(s slot, c bucketCost, policy Policy, status int, n announced.Notice, read int64) {
+// reportToBucket adds the event that reports the end of a call to one of its buckets.
+func (al *allocator) reportToBucket(s slot, c bucketCost, policy Policy, status int, n announced.Notice, read int64) {
 	used := policy.actualCost(int64(c.units), status, n)
-	switch l.quota.scoped[c.policyIndex].kind {
+	switch al.active.quota.scoped[c.policyIndex].kind {
 	case concurrencyKind:
-		l.addBucketEvent(callEndedEvent(c.bucket, c.ticket(s)))
+		al.pending.addOfBucket(callEndedEvent(c.bucket, c.ticket(s)))
 	case reportedKind:
 		report := callReport{outcome: callOutcomeUnknown, units: used, slot: s.at, remaining: -1, slack: n.Slack}
 		told := c.bucket
@@ -132,16 +116,16 @@ func (l *Limiter) reportToBucket(s slot, c bucketCost, policy Policy, status int
 			}
 			// The response can report a budget other than the one that was charged. Then the
 			// charged bucket gets its units back.
-			if of := l.bucketOf(c.policyIndex, s.candidate.call, s.candidate.credential); of.key != c.key {
+			if of := al.buckets.of(c.policyIndex, s.candidate.call, s.candidate.credential); of.key != c.key {
 				told = of
-				l.addBucketEvent(notSentEvent(c.bucket, c.ticket(s), s.at))
+				al.pending.addOfBucket(notSentEvent(c.bucket, c.ticket(s), s.at))
 			}
 		case used == 0:
 			report.outcome = callNotSent
 		case status >= 200 && status < 400 || status == 404:
 			report.outcome = callAnsweredWithout
 		}
-		l.addBucketEvent(reportEvent(told, c.ticket(s), report))
+		al.pending.addOfBucket(reportEvent(told, c.ticket(s), report))
 	case leakyBucketKind:
 		if back := int64(c.units) - used; back != 0 {
 			at := s.at
@@ -150,14 +134,14 @@ func (l *Limiter) reportToBucket(s slot, c bucketCost, policy Policy, status int
 			if policy.Restore > 0 || len(policy.CountedStatuses) > 0 {
 				at = refundedNow
 			}
-			l.addBucketEvent(bucketRefundEvent(c.bucket, back, at))
+			al.pending.addOfBucket(bucketRefundEvent(c.bucket, back, at))
 		}
 		if policy.Reported && n.Remaining != announced.Unknown {
-			l.addBucketEvent(levelEvent(c.bucket, n.Remaining, s.at))
+			al.pending.addOfBucket(levelEvent(c.bucket, n.Remaining, s.at))
 		}
 	case logKind:
 		if back := int64(c.units) - used; back != 0 {
-			l.addBucketEvent(logRefundEvent(c.bucket, s.at, back))
+			al.pending.addOfBucket(logRefundEvent(c.bucket, s.at, back))
 		}
 	case minIntervalKind, breakerKind:
 	}
@@ -165,33 +149,6 @@ func (l *Limiter) reportToBucket(s slot, c bucketCost, policy Policy, status int
 
 // ticket returns the identifier under which the bucket counts the call as in flight.
 func (c bucketCost) ticket(s slot) string { return s.ticket + ":" + strconv.Itoa(c.units) }
-
-// addBucketEvent adds an event to the next call to Redis. The caller holds l.mu.
-func (l *Limiter) addBucketEvent(e bucketEvent) {
-	l.pending.ofBuckets = append(l.pending.ofBuckets, e)
-}
-
-// refundBuckets returns an unused slot to the buckets that it was charged to. The caller holds
-// l.mu.
-func (l *Limiter) refundBuckets(s slot) {
-	for _, c := range s.candidate.costs {
-		switch l.quota.scoped[c.policyIndex].kind {
-		case concurrencyKind:
-			l.addBucketEvent(callEndedEvent(c.bucket, c.ticket(s)))
-		case reportedKind:
-			l.addBucketEvent(notSentEvent(c.bucket, c.ticket(s), s.at))
-		case leakyBucketKind:
-			l.addBucketEvent(bucketRefundEvent(c.bucket, int64(c.units), s.at))
-		case logKind:
-			l.addBucketEvent(logRefundEvent(c.bucket, s.at, int64(c.units)))
-		case breakerKind:
-			if s.probe {
-				l.addBucketEvent(probeNotSentEvent(c.bucket, s.at))
-			}
-		case minIntervalKind: // no refund: a minimum interval in which no call was sent can't be used later
-		}
-	}
-}
 
 // OpenScopeBreaker opens the circuit breaker of one of the call's scopes (a name in
 // Config.Breakers) for all processes, because of the call's response. Single probes are sent, the
@@ -202,12 +159,12 @@ func (p *Permit) OpenScopeBreaker(scope string, first, maxPause time.Duration) {
 	l := p.limiter
 	l.mu.Lock()
 	if first <= 0 {
-		first = l.quota.initialBackoff()
+		first = l.alloc.active.quota.initialBackoff()
 	}
 	var opened *bucket
 	if p.slot.candidate != nil {
 		for _, c := range p.slot.candidate.costs {
-			if s := l.quota.scoped[c.policyIndex]; s.kind == breakerKind && s.policy.Name == scope+" breaker" {
+			if s := l.alloc.active.quota.scoped[c.policyIndex]; s.kind == breakerKind && s.policy.Name == scope+" breaker" {
 				opened = c.bucket
 			}
 		}
@@ -217,13 +174,13 @@ func (p *Permit) OpenScopeBreaker(scope string, first, maxPause time.Duration) {
 		l.BackOff(first, p.spent)
 		return
 	}
-	l.addBucketEvent(openBreakerEvent(opened, first, max(first, maxPause), max(0, l.clock.at(p.spent))))
-	l.rememberOpenBreaker(opened)
-	for _, q := range l.queues {
+	l.alloc.pending.addOfBucket(openBreakerEvent(opened, first, max(first, maxPause), max(0, l.alloc.clock.at(p.spent))))
+	l.alloc.buckets.rememberOpenBreaker(opened)
+	for _, q := range l.alloc.queues.all {
 		q.slots = slices.DeleteFunc(q.slots, func(s slot) bool {
 			gone := s.candidate != nil && slices.ContainsFunc(s.candidate.costs, func(c bucketCost) bool { return c.key == opened.key })
 			if gone {
-				l.refund(s)
+				l.alloc.refund(s)
 			}
 			return gone
 		})
@@ -231,18 +188,6 @@ func (p *Permit) OpenScopeBreaker(scope string, first, maxPause time.Duration) {
 	l.mu.Unlock()
 	l.metrics.backoffs.Inc()
 	l.wake()
-}
-
-// maxOpenBreakers limits the open breakers that a process remembers. At the limit the process
-// forgets all of them. Afterwards it reports a success to a forgotten breaker only if the call was
-// a probe.
-const maxOpenBreakers = 1000
-
-func (l *Limiter) rememberOpenBreaker(b *bucket) {
-	if len(l.openBreakers) >= maxOpenBreakers {
-		clear(l.openBreakers)
-	}
-	l.openBreakers[b.key] = true
 }
 
 // ReportSuccess closes the scope breakers that opened before this call was sent. It must be
@@ -255,14 +200,14 @@ func (p *Permit) ReportSuccess() {
 	l.mu.Lock()
 	told := false
 	for _, c := range p.slot.candidate.costs {
-		if l.quota.scoped[c.policyIndex].kind == breakerKind && (p.slot.probe || l.openBreakers[c.key]) {
-			l.addBucketEvent(closeBreakerEvent(c.bucket, max(0, l.clock.at(p.spent))))
-			delete(l.openBreakers, c.key)
+		if l.alloc.active.quota.scoped[c.policyIndex].kind == breakerKind && (p.slot.probe || l.alloc.buckets.openBreakers[c.key]) {
+			l.alloc.pending.addOfBucket(closeBreakerEvent(c.bucket, max(0, l.alloc.clock.at(p.spent))))
+			delete(l.alloc.buckets.openBreakers, c.key)
 			told = true
 		}
 	}
 	if told {
-		l.retryAllQueues()
+		l.alloc.queues.retryAll()
 	}
 	l.mu.Unlock()
 	if told {
@@ -273,12 +218,12 @@ func (p *Permit) ReportSuccess() {
 // CloseCredentialBreaker closes the breaker of a credential whose secret has changed.
 func (l *Limiter) CloseCredentialBreaker(credential string) {
 	l.mu.Lock()
-	for n, s := range l.quota.scoped {
+	for n, s := range l.alloc.active.quota.scoped {
 		if s.kind == breakerKind && slices.Equal(s.scope.names, []string{"credential"}) {
-			l.addBucketEvent(closeBreakerEvent(l.bucketOf(n, Call{}, credential), 0))
+			l.alloc.pending.addOfBucket(closeBreakerEvent(l.alloc.buckets.of(n, Call{}, credential), 0))
 		}
 	}
-	l.retryAllQueues()
+	l.alloc.queues.retryAll()
 	l.mu.Unlock()
 	l.wake()
 }

@@ -58,13 +58,13 @@ func TestReport_ShowsSoonThatCallsEnded(t *testing.T) {
 		t.Errorf("got the report after %v", took)
 	}
 	l.mu.Lock()
-	l.reportWanted, l.reportForcesCall = false, false
+	l.reports.wanted, l.alloc.forceCall = false, false
 	l.mu.Unlock()
-	f := follower{l: l, reportedAt: time.Now()}
-	f.scheduleReport(time.Now())
+	l.reports.at = time.Now()
+	l.reports.schedule(time.Now())
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.reportWanted {
+	if l.reports.wanted {
 		t.Error("idle process: reported more often than every idleReportInterval")
 	}
 }

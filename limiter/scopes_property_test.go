@@ -374,8 +374,8 @@ func (j *scopesJudge) happens(f *callers, start time.Time, begin func(m *member)
 func (j *scopesJudge) leftOver(f *callers) {
 	for _, m := range f.members {
 		m.limiter.mu.Lock()
-		if n := m.limiter.waiting(); n > 0 || len(m.limiter.queues) > 2 || len(m.limiter.pending.ofBuckets) > 0 {
-			f.Errorf("%d wait in %d queues, %d events are pending", n, len(m.limiter.queues), len(m.limiter.pending.ofBuckets))
+		if n := m.limiter.alloc.queues.waiting(); n > 0 || len(m.limiter.alloc.queues.all) > 2 || len(m.limiter.alloc.pending.ofBuckets) > 0 {
+			f.Errorf("%d wait in %d queues, %d events are pending", n, len(m.limiter.alloc.queues.all), len(m.limiter.alloc.pending.ofBuckets))
 		}
 		m.limiter.mu.Unlock()
 	}

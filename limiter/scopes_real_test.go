@@ -109,15 +109,15 @@ func BenchmarkScopes(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			d := demand{terms: l.terms, process: "p"}
+			d := demand{terms: l.alloc.active.terms, process: "p"}
 			for i := range at[0] {
-				q := l.queueFor(schemas.Low, Call{Endpoint: fmt.Sprintf("f/%d", i), Key: "k", Credentials: []string{"c"}})
+				q := l.alloc.queueFor(schemas.Low, Call{Endpoint: fmt.Sprintf("f/%d", i), Key: "k", Credentials: []string{"c"}})
 				d.queues = append(d.queues, queueDemand{q, 1})
 			}
 			ask := script("bench", rdb)
 			var places *bucket
 			for _, c := range d.queues[0].q.key.candidates[0].costs {
-				if l.quota.scoped[c.policyIndex].kind == concurrencyKind {
+				if l.alloc.active.quota.scoped[c.policyIndex].kind == concurrencyKind {
 					places = c.bucket
 				}
 			}

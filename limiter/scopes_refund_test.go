@@ -33,10 +33,10 @@ func newBackRig(t *testing.T, p Policy) *backRig {
 	if r.limiter, err = newLimiter("s", config, r.run, withoutLogs(Deps{})); err != nil {
 		t.Fatal(err)
 	}
-	r.line = r.limiter.queueFor(schemas.High, Call{Endpoint: "f/d", Key: "k"})
+	r.line = r.limiter.alloc.queueFor(schemas.High, Call{Endpoint: "f/d", Key: "k"})
 	r.reach = time.Duration(p.Window) + permitLife + config.Jitter
 	for _, c := range r.line.key.candidates[0].costs {
-		switch r.limiter.quota.scoped[c.policyIndex].kind {
+		switch r.limiter.alloc.active.quota.scoped[c.policyIndex].kind {
 		case logKind:
 			r.back = func(slot int64) bucketEvent { return logRefundEvent(c.bucket, slot, 1) }
 		case leakyBucketKind:
@@ -51,7 +51,7 @@ func newBackRig(t *testing.T, p Policy) *backRig {
 func (r *backRig) ask(at time.Time, n int, back ...int64) (slots []int64) {
 	r.Helper()
 	r.calls++
-	d := demand{terms: r.limiter.terms, tickets: fmt.Sprint(r.calls, "-"), process: "p", queues: []queueDemand{{r.line, n}}}
+	d := demand{terms: r.limiter.alloc.active.terms, tickets: fmt.Sprint(r.calls, "-"), process: "p", queues: []queueDemand{{r.line, n}}}
 	for _, slot := range back {
 		d.bucketEvents = append(d.bucketEvents, r.back(slot))
 	}

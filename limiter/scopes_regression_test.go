@@ -185,7 +185,7 @@ func TestRefund_MakesNoRoomBeforeItsTime(t *testing.T) {
 				elapse(f.span(50*ms, 300*ms))
 				l := f.members[0].limiter
 				l.mu.Lock()
-				w := l.candidateFor(Call{Endpoint: "f/d", Key: "k"}, "c0")
+				w := l.alloc.buckets.candidate(Call{Endpoint: "f/d", Key: "k"}, "c0")
 				l.mu.Unlock()
 				refused := &Permit{limiter: l, slot: slot{candidate: w}, spent: time.Now()}
 				refused.OpenScopeBreaker("credential", time.Millisecond, time.Second)
@@ -261,11 +261,11 @@ func (f *callers) put(config Config, revision int64, stopped bool) {
 	for _, m := range f.members {
 		l := m.limiter
 		l.mu.Lock()
-		l.setQuota(q, revision, stopped)
+		l.alloc.setQuota(q, revision, stopped)
 		if stopped {
-			l.releaseSlots()
+			l.alloc.releaseSlots()
 		}
-		l.retryAllQueues()
+		l.alloc.queues.retryAll()
 		l.mu.Unlock()
 		l.wake()
 	}
@@ -311,7 +311,7 @@ func TestPermit_SecondReportHasNoEffect(t *testing.T) {
 		left := func() int64 {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			return l.states["bucket:all"].state.remaining
+			return l.alloc.buckets.states["bucket:all"].state.remaining
 		}
 		for range 5 {
 			ctx, cancel := context.WithTimeout(f.Context(), 2*time.Second)

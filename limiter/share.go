@@ -46,7 +46,7 @@ func (q Quota) LowPerSecond(v View) float64 { return q.share(schemas.Low, v).Per
 func (l *Limiter) HighPerSecond() float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.quota.highPerSecond()
+	return l.alloc.active.quota.highPerSecond()
 }
 
 // maxRateWindow is the longest window that determines a rate. A longer window limits the sum of
@@ -76,7 +76,7 @@ func (l *Limiter) LowReserve() float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	reserve := 0.0
-	for _, p := range l.quota.config.Policies {
+	for _, p := range l.alloc.active.quota.config.Policies {
 		if reserved := float64(p.LowReserve) / time.Duration(p.Window).Seconds(); p.LowReserve > 0 && (reserve == 0 || reserved < reserve) {
 			reserve = reserved
 		}

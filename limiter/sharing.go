@@ -10,27 +10,6 @@ import (
 // besides permits and reports. The first are the upstream's names for its budgets. The second are
 // wake-up messages, which name the process that can take a free in-flight slot.
 
-// setResource records the upstream's name for the budget of an endpoint, and moves the
-// endpoint's waiters to the queue of that budget. The caller holds l.mu.
-func (l *Limiter) setResource(endpoint, resource string) {
-	l.resources[endpoint] = resource
-	for _, q := range slices.Clone(l.queues) {
-		if q.key == nil || q.key.candidates[0].call.Endpoint != endpoint {
-			continue
-		}
-		call := q.key.candidates[0].call
-		call.Credentials = nil
-		for _, w := range q.key.candidates {
-			call.Credentials = append(call.Credentials, w.credential)
-		}
-		for to := l.queueFor(q.lane, call); to != q && q.length > 0; {
-			p := q.serve()
-			p.queue = to
-			to.push(p)
-		}
-	}
-}
-
 func resourcesKey(source string) string { return "quota:{" + source + "}:names" }
 
 // resourcesTTL is how long Redis keeps the names of a source's budgets after a process last added
@@ -41,15 +20,15 @@ const resourcesTTL = 24 * time.Hour
 func (f *follower) syncResources(ctx context.Context) {
 	l := f.l
 	l.mu.Lock()
-	scopes, resources := l.scopesBy("resource"), l.newResources
-	l.newResources = nil
+	scopes, resources := l.alloc.buckets.scopesBy("resource"), l.alloc.buckets.newResources
+	l.alloc.buckets.newResources = nil
 	l.mu.Unlock()
-	if !scopes || l.rdb == nil {
+	if !scopes || l.deps.Redis == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 	defer cancel()
-	pipe := l.rdb.Pipeline()
+	pipe := l.deps.Redis.Pipeline()
 	if len(resources) > 0 {
 		pipe.HSet(ctx, resourcesKey(l.source), resources)
 		pipe.Expire(ctx, resourcesKey(l.source), resourcesTTL)
@@ -59,26 +38,27 @@ func (f *follower) syncResources(ctx context.Context) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err != nil {
-		l.newResources = append(resources, l.newResources...) // the new names are sent again a second later
+		l.alloc.buckets.newResources = append(resources, l.alloc.buckets.newResources...) // the new names are sent again a second later
 		return
 	}
 	for endpoint, resource := range all.Val() {
-		if l.resources[endpoint] != resource {
-			l.setResource(endpoint, resource)
+		if l.alloc.buckets.resources[endpoint] != resource {
+			l.alloc.setResource(endpoint, resource)
 		}
 	}
 }
 
 // subscribeWakeUps lets all queues request slots again when Redis reports a free in-flight slot
 // for this process. It returns when ctx ends.
-func (l *Limiter) subscribeWakeUps(ctx context.Context) {
+func (f *follower) subscribeWakeUps(ctx context.Context) {
+	l := f.l
 	l.mu.Lock()
-	limitsInFlight := slices.ContainsFunc(l.quota.scoped, func(s scopedPolicy) bool { return s.kind == concurrencyKind })
+	limitsInFlight := slices.ContainsFunc(l.alloc.active.quota.scoped, func(s scopedPolicy) bool { return s.kind == concurrencyKind })
 	l.mu.Unlock()
-	if l.rdb == nil || !limitsInFlight {
+	if l.deps.Redis == nil || !limitsInFlight {
 		return
 	}
-	subscription := l.rdb.Subscribe(ctx, wakeUpChannel(l.source))
+	subscription := l.deps.Redis.Subscribe(ctx, wakeUpChannel(l.source))
 	defer func() { _ = subscription.Close() }()
 	messages := subscription.Channel()
 	for {
@@ -100,7 +80,7 @@ func (l *Limiter) onWakeUp(name string) {
 		return
 	}
 	l.mu.Lock()
-	l.retryAllQueues()
+	l.alloc.queues.retryAll()
 	l.mu.Unlock()
 	l.wake()
 }

@@ -314,8 +314,8 @@ func TestView_ShowsWhyCallsWait(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.low.push(&Permit{limiter: l, queue: &l.low, since: time.Now().Add(-time.Second)})
-	l.low.pushFront(&Permit{limiter: l, queue: &l.low, since: time.Now()})
+	l.alloc.queues.low.push(&Permit{limiter: l, queue: l.alloc.queues.low, since: time.Now().Add(-time.Second)})
+	l.alloc.queues.low.pushFront(&Permit{limiter: l, queue: l.alloc.queues.low, since: time.Now()})
 	quota, err := NewQuota(withDay())
 	if err != nil {
 		t.Fatal(err)
@@ -328,54 +328,53 @@ func TestView_ShowsWhyCallsWait(t *testing.T) {
 		}
 		return v.Processes[0].Low.Reason
 	}
-	f := follower{l: l}
 	for _, c := range []struct {
 		set  func(on bool)
 		want WaitReason
 	}{
-		{func(on bool) { l.settingsUnread = on }, ReasonSettingsUnread},
-		{func(on bool) { l.dayCountUnsaved = on }, ReasonDayCountUnsaved},
+		{func(on bool) { l.alloc.active.unread = on }, ReasonSettingsUnread},
+		{func(on bool) { l.alloc.day.unsaved = on }, ReasonDayCountUnsaved},
 	} {
 		c.set(true)
-		if f.scheduleReport(time.Now()); told() != c.want || l.reportWanted {
+		if l.reports.schedule(time.Now()); told() != c.want || l.reports.wanted {
 			t.Errorf("%q; want %q", told(), c.want)
 		}
 		c.set(false)
 	}
-	l.settingsUnread, l.failed = true, 1
+	l.alloc.active.unread, l.redis.failed = true, 1
 	before := rdb.HGet(t.Context(), reportsKey("nexon"), "test").Val()
-	if f.scheduleReport(time.Now()); rdb.HGet(t.Context(), reportsKey("nexon"), "test").Val() != before {
+	if l.reports.schedule(time.Now()); rdb.HGet(t.Context(), reportsKey("nexon"), "test").Val() != before {
 		t.Error("Redis was called for the view during an outage")
 	}
-	l.settingsUnread, l.failed = false, 0
-	if f.scheduleReport(time.Now()); !l.reportWanted { // the next call to Redis must publish the report
+	l.alloc.active.unread, l.redis.failed = false, 0
+	if l.reports.schedule(time.Now()); !l.reports.wanted { // the next call to Redis must publish the report
 		t.Error("no report is due")
 	}
-	l.stopped = true
-	if l.publishReport(); told() != ReasonStopped {
+	l.alloc.active.stopped = true
+	if l.reports.publish(); told() != ReasonStopped {
 		t.Error(told())
 	}
-	l.stopped = false
+	l.alloc.active.stopped = false
 	for reason, want := range map[refusal]WaitReason{
 		2: "day", 3: ReasonUnknownPolicy, refusedByDayCount: ReasonDayCount, refusedByStateLoss: ReasonStateLost, refusedByRateCap: ReasonRateCap, refusedByBreaker: ReasonBreakerOpen,
 	} {
-		l.low.refusal = reason
-		if l.publishReport(); told() != want {
+		l.alloc.queues.low.refusal = reason
+		if l.reports.publish(); told() != want {
 			t.Errorf("%q; want %q", told(), want)
 		}
 	}
-	if !l.reportedWaiters { // the last report contained waiters, so one more report must follow
+	if !l.reports.withWaiters { // the last report contained waiters, so one more report must follow
 		t.Error("a short wait is still reported")
 	}
-	l.reportedWaiters, l.reportWanted, l.reportForcesCall = false, false, false
-	for l.low.next() != nil {
-		l.low.serve()
+	l.reports.withWaiters, l.reports.wanted, l.alloc.forceCall = false, false, false
+	for l.alloc.queues.low.next() != nil {
+		l.alloc.queues.low.serve()
 	}
-	if f.scheduleReport(time.Now()); l.reportWanted {
+	if l.reports.schedule(time.Now()); l.reports.wanted {
 		t.Error("idle process: reported at once")
 	}
-	l.high.used++
-	if f.scheduleReport(time.Now()); !l.reportWanted {
+	l.alloc.queues.high.used++
+	if l.reports.schedule(time.Now()); !l.reports.wanted {
 		t.Error("process that calls without waiting: not reported")
 	}
 }

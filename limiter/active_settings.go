@@ -1,0 +1,29 @@
+package limiter
+
+import "time"
+
+// activeSettings are the settings that the next call to Redis sends.
+type activeSettings struct {
+	quota   Quota
+	terms   terms
+	renewed time.Time // when terms.midnights and terms.rateCap were computed
+	stopped bool
+	unread  bool // no settings were read yet, so no permit is granted
+}
+
+// set replaces the quota and the emergency stop.
+func (s *activeSettings) set(q Quota, revision int64, stopped bool) {
+	s.quota, s.stopped = q, stopped
+	s.terms = terms{}
+	s.terms.text, s.terms.name = q.encode(revision, stopped)
+	s.renewClockTerms(time.Now())
+}
+
+// clockTermsInterval is how often the midnights and the rate cap are computed again.
+const clockTermsInterval = 10 * time.Second
+
+// renewClockTerms computes the midnights and the rate cap for the time `now`.
+func (s *activeSettings) renewClockTerms(now time.Time) {
+	s.renewed = now
+	s.terms.midnights, s.terms.rateCap = s.quota.midnights(now), s.quota.encodeRateCap(now)
+}

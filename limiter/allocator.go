@@ -1,0 +1,267 @@
+package limiter
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+// allocator gives the slots that Redis grants to the waiting calls, and collects the events for the
+// next call to Redis. Limiter.mu guards all its fields except `breaker` and day.needed. The caller of
+// a method of allocator or of one of its fields holds that lock.
+type allocator struct {
+	breaker sourceBreaker
+	active  activeSettings
+	queues  queueSet
+	buckets bucketTable
+	pending pendingEvents
+	day     dayCount
+	clock   clock // last reading of Redis' clock
+	log     *slog.Logger
+	metrics *metrics
+	// forceCall makes the next call to Redis happen even if no slot and no event needs it: it sends
+	// new settings, or a report follows it.
+	forceCall bool
+}
+
+// dayCount is the number of calls in the day.
+type dayCount struct {
+	counted Count         // as Redis reported it last
+	unsaved bool          // the count can't be saved, so no permit is granted
+	needed  chan struct{} // makes the follower send the saved count to Redis
+}
+
+// request makes the follower send the saved count to Redis. It needs no lock.
+func (d *dayCount) request() {
+	select {
+	case d.needed <- struct{}{}:
+	default:
+	}
+}
+
+// setQuota replaces the quota that the next call to Redis sends.
+func (al *allocator) setQuota(q Quota, revision int64, stopped bool) {
+	al.active.set(q, revision, stopped)
+	al.buckets.scoped = q.scoped
+}
+
+// applySettings puts a quota and an emergency stop into force. The next call to Redis sends them.
+func (al *allocator) applySettings(quota Quota, revision int64, stopped bool) {
+	al.setQuota(quota, revision, stopped)
+	al.active.unread = false
+	now := time.Now()
+	for _, q := range al.queues.all {
+		if stopped {
+			for _, s := range q.slots {
+				al.refund(s)
+			}
+			q.slots = nil
+		}
+		if q.back.After(now) { // the new quota can allow slots that Redis rejected
+			q.back = now
+		}
+	}
+}
+
+// step gives waiting calls the permits whose time has come. It returns the demand for the next
+// call to Redis, and the time `next` at which step must run again at the latest. A zero time means
+// that step runs again only after a wake-up.
+func (al *allocator) step(now time.Time) (d demand, next time.Time) {
+	al.queues.removeEmpty()
+	for _, q := range al.queues.all {
+		next = earliest(next, al.serveDue(q, now))
+		missing := min(q.length-len(q.slots), maxSlotsPerCall)
+		switch {
+		case missing <= 0 || al.active.stopped:
+			continue
+		case now.Before(q.back):
+			next = earliest(next, q.back)
+			continue
+		}
+		switch q {
+		case al.queues.high:
+			d.high = missing
+		case al.queues.low:
+			d.low = missing
+		default:
+			d.queues = append(d.queues, queueDemand{q, min(missing, maxSlotsPerQueue)})
+		}
+	}
+	if al.breaker.open.Load() && d.high > 0 && d.low > 0 {
+		// Only one lane, chosen at random, requests the probe, so that both lanes get probes. If
+		// HIGH always came first, one failing HIGH entity could keep the breaker open. If LOW
+		// always came first, it could block the probes when its share of the quota is used up.
+		if rand.IntN(2) == 0 { //nolint:gosec // not a secret
+			d.high = 0
+		} else {
+			d.low = 0
+		}
+	}
+	d.queues = al.selectQueues(d.queues)
+	d.hasEvents = !al.pending.empty() || al.forceCall
+	return d, next
+}
+
+// selectQueues picks at most maxQueuesPerCall queues for the next call to Redis. If there are
+// more, it picks the queues that were sent to Redis longest ago. The result is sorted by lane,
+// HIGH first, and then by the time at which the queue's next waiter arrived. While the circuit
+// breaker is open it picks one queue at random, for the probe.
+func (al *allocator) selectQueues(all []queueDemand) []queueDemand {
+	if len(all) < 2 {
+		return all
+	}
+	if al.breaker.open.Load() {
+		fresh := slices.DeleteFunc(slices.Clone(all), func(d queueDemand) bool { return d.q.fresh.first == nil })
+		if len(fresh) > 0 && rand.IntN(retryShare) > 0 { //nolint:gosec // not a secret
+			all = fresh
+		}
+		return all[rand.IntN(len(all)):][:1] //nolint:gosec // not a secret
+	}
+	if len(all) > maxQueuesPerCall { // the queues sent longest ago come first, so that repeatedly rejected queues do not starve the others
+		slices.SortStableFunc(all, func(a, b queueDemand) int { return cmp.Compare(a.q.lastCall, b.q.lastCall) })
+		all = all[:maxQueuesPerCall]
+	}
+	slices.SortStableFunc(all, func(a, b queueDemand) int {
+		if a.q.lane == b.q.lane {
+			return a.q.next().since.Compare(b.q.next().since)
+		}
+		if a.q.lane == schemas.High {
+			return -1
+		}
+		return 1
+	})
+	return all
+}
+
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
+		return b
+	}
+	return a
+}
+
+// serveDue hands due slots to waiters and drops expired ones. It returns the time at which the
+// next slot is due, or expires if there is no waiter for it.
+func (al *allocator) serveDue(q *queue, now time.Time) time.Time {
+	for len(q.slots) > 0 {
+		s := q.slots[0]
+		switch {
+		case now.After(s.notAfter):
+			al.metrics.lapsed.Inc()
+			al.refund(s)
+		case q.length == 0:
+			return s.notAfter.Add(1)
+		case now.Before(s.notBefore):
+			return s.notBefore
+		default:
+			p := q.serve()
+			p.slot, p.given = s, true
+			if p.ready != nil {
+				p.ready <- struct{}{}
+			}
+			al.metrics.waited[q.lane].Observe(now.Sub(p.since).Seconds())
+		}
+		q.slots = q.slots[1:]
+	}
+	return time.Time{}
+}
+
+// releaseSlots gives up all slots that this process has reserved but not yet handed to a caller.
+func (al *allocator) releaseSlots() {
+	for _, q := range al.queues.all {
+		for _, s := range q.slots {
+			al.refund(s)
+		}
+		q.slots = nil
+	}
+}
+
+// refund returns an unused slot to Redis if another call can use it. In a source with GCRA
+// partitions only, a past slot makes no room, so slots are returned only while the breaker is
+// open: then each slot is a probe.
+func (al *allocator) refund(s slot) {
+	if s.candidate != nil {
+		al.refundBuckets(s)
+	}
+	if len(al.active.quota.windowLogs) > 0 || al.active.quota.day != nil || al.breaker.open.Load() {
+		al.pending.refunds = append(al.pending.refunds, s)
+	}
+}
+
+// refundBuckets returns an unused slot to the buckets that it was charged to.
+func (al *allocator) refundBuckets(s slot) {
+	for _, c := range s.candidate.costs {
+		switch al.active.quota.scoped[c.policyIndex].kind {
+		case concurrencyKind:
+			al.pending.addOfBucket(callEndedEvent(c.bucket, c.ticket(s)))
+		case reportedKind:
+			al.pending.addOfBucket(notSentEvent(c.bucket, c.ticket(s), s.at))
+		case leakyBucketKind:
+			al.pending.addOfBucket(bucketRefundEvent(c.bucket, int64(c.units), s.at))
+		case logKind:
+			al.pending.addOfBucket(logRefundEvent(c.bucket, s.at, int64(c.units)))
+		case breakerKind:
+			if s.probe {
+				al.pending.addOfBucket(probeNotSentEvent(c.bucket, s.at))
+			}
+		case minIntervalKind: // no refund: a minimum interval in which no call was sent can't be used later
+		}
+	}
+}
+
+// queueFor returns the queue of a call. Sources without buckets have one queue per lane. Other
+// sources have one queue for each combination of lane, costs and list of credentials.
+func (al *allocator) queueFor(lane schemas.Lane, c Call) *queue {
+	if len(al.active.quota.scoped) == 0 {
+		return al.queues.ofLane(lane)
+	}
+	credentials := c.Credentials
+	if len(credentials) == 0 {
+		credentials = []string{""}
+	}
+	of := &queueKey{lane: lane}
+	var id strings.Builder
+	id.WriteString(string(lane))
+	for _, credential := range credentials {
+		w := al.buckets.candidate(c, credential)
+		of.candidates = append(of.candidates, w)
+		for _, charge := range w.costs {
+			fmt.Fprintf(&id, " %s=%d", charge.name, charge.units)
+		}
+		fmt.Fprintf(&id, " %q", credential)
+	}
+	if al.buckets.scopesBy("resource") { // a response can later rename the budget of one endpoint only, so each endpoint has its own queues
+		fmt.Fprintf(&id, " @%q", c.Endpoint)
+	}
+	if q := al.queues.byKey[id.String()]; q != nil {
+		return q
+	}
+	return al.queues.live(&queue{lane: lane, key: of, keyText: id.String()})
+}
+
+// setResource records the upstream's name for the budget of an endpoint, and moves the
+// endpoint's waiters to the queue of that budget.
+func (al *allocator) setResource(endpoint, resource string) {
+	al.buckets.resources[endpoint] = resource
+	for _, q := range slices.Clone(al.queues.all) {
+		if q.key == nil || q.key.candidates[0].call.Endpoint != endpoint {
+			continue
+		}
+		call := q.key.candidates[0].call
+		call.Credentials = nil
+		for _, w := range q.key.candidates {
+			call.Credentials = append(call.Credentials, w.credential)
+		}
+		for to := al.queueFor(q.lane, call); to != q && q.length > 0; {
+			p := q.serve()
+			p.queue = to
+			to.push(p)
+		}
+	}
+}

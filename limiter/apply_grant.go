@@ -1,0 +1,128 @@
+package limiter
+
+import (
+	"strconv"
+	"time"
+)
+
+// answer is a grant, the demand that it answers, and the local times before and after the call to
+// Redis. Redis read its clock (grant.now) between these two times.
+type answer struct {
+	grant
+	demand       demand
+	before, then time.Time
+}
+
+// applyGrant adds the granted slots. Redis granted each for the time `wait` after it read its
+// clock, which it did between the local times a.before and a.then. So the slot can be used from
+// a.then + wait until a.before + wait + permitLife.
+func (al *allocator) applyGrant(a answer) {
+	if ahead := al.clock.read(a.before, a.then, a.now); ahead > 0 {
+		// Slots granted before and after the clock step could be closer together in real time
+		// than Redis assumes, so the state starts again with a quiet period.
+		al.log.Warn("redis clock was set forward; no permits are granted during the quiet period", "by", ahead)
+		al.pending.add(stepEvent(a.now))
+		for _, q := range al.queues.all {
+			q.slots = nil
+		}
+		return
+	}
+	al.applyBreakerState(a)
+	al.buckets.note(a)
+	if al.active.quota.day != nil && a.demand.wantsSlots() && !al.active.stopped && a.refusalHigh != refusedByDayCount && a.refusalLow != refusedByDayCount {
+		at := time.UnixMicro(a.now)
+		al.day.counted = Count{DayEnd: al.active.quota.dayEnd(at), Calls: a.used, At: at}
+	}
+	if al.pending.pause || al.active.stopped {
+		for _, wait := range append(a.high, a.low...) {
+			al.refund(slot{at: a.now + wait.Microseconds()})
+		}
+		for i, c := range a.queues {
+			for _, s := range c.slots {
+				al.refund(a.slot(i, s))
+			}
+		}
+		return // a backoff or an emergency stop began during this call to Redis, so the granted slots are refunded
+	}
+	for _, side := range []struct {
+		q         *queue
+		waits     []time.Duration
+		back      time.Duration
+		refusal   refusal
+		requested int
+	}{{al.queues.high, a.high, a.backHigh, a.refusalHigh, a.demand.high}, {al.queues.low, a.low, a.backLow, a.refusalLow, a.demand.low}} {
+		q := side.q
+		for _, wait := range side.waits {
+			q.slots = append(q.slots, slot{notBefore: a.then.Add(wait), notAfter: a.before.Add(wait + permitLife), at: a.now + wait.Microseconds()})
+		}
+		q.used += int64(len(side.waits))
+		if side.requested > 0 {
+			q.refusal = side.refusal
+		}
+		if side.back > 0 {
+			q.back = a.before.Add(side.back)
+			q.rejected += int64(side.requested - len(side.waits))
+			al.metrics.rejected[q.lane].Add(float64(side.requested - len(side.waits)))
+		}
+		if side.refusal == refusedByDayCount {
+			al.day.request()
+		}
+	}
+	for i, c := range a.queues {
+		al.applyQueueGrant(a, i, c)
+	}
+}
+
+// applyBreakerState applies the breaker state that Redis returns with every reply.
+func (al *allocator) applyBreakerState(a answer) {
+	said := func(w refusal) bool { return a.refusalHigh == w || a.refusalLow == w }
+	stop := said(refusedByBreaker)
+	if stop == al.breaker.open.Load() || (!stop && (said(refusedByStop) || said(refusedByDayCount))) {
+		return // the breaker's state is unchanged, or the reply does not show it, because it names an emergency stop or a missing day count
+	}
+	al.breaker.set(stop)
+	if stop {
+		al.metrics.breakerOpen.Set(1)
+		al.releaseSlots()
+		al.log.Warn("circuit breaker opened; single probes only")
+		return
+	}
+	al.metrics.breakerOpen.Set(0)
+	for _, q := range al.queues.all {
+		if q.back.After(a.then) { // the breaker has closed, so Redis can now grant the slots that it rejected
+			q.back = a.then
+		}
+	}
+	al.log.Info("circuit breaker closed; calls resume")
+}
+
+// slot returns the slot s, which was granted to the i-th queue of the demand, with local times.
+func (a answer) slot(i int, s queueSlot) slot {
+	wait := micros(s.wait)
+	return slot{
+		notBefore: a.then.Add(wait), notAfter: a.before.Add(wait + permitLife), at: a.now + s.wait,
+		candidate: a.demand.queues[i].q.key.candidates[s.candidate], ticket: a.demand.tickets + strconv.Itoa(s.number), probe: s.probe,
+	}
+}
+
+// applyQueueGrant adds the slots granted to one queue.
+func (al *allocator) applyQueueGrant(a answer, i int, c queueGrant) {
+	q, n := a.demand.queues[i].q, a.demand.queues[i].n
+	if al.queues.byKey[q.keyText] == nil && len(c.slots) == 0 {
+		return // all waiters of this queue have given up
+	}
+	q = al.queues.live(q)
+	for _, s := range c.slots {
+		q.slots = append(q.slots, a.slot(i, s))
+	}
+	q.used += int64(len(c.slots))
+	q.refusal = c.refusal
+	if c.back > 0 {
+		q.back = a.before.Add(micros(c.back))
+		q.rejected += int64(n - len(c.slots))
+		al.metrics.rejected[q.lane].Add(float64(n - len(c.slots)))
+	}
+	if c.refusal == refusedByDayCount {
+		al.day.request()
+	}
+}

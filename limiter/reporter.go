@@ -1,0 +1,144 @@
+package limiter
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+// reporter publishes this process's report for the view.
+type reporter struct {
+	limiter *Limiter
+	at      time.Time // when the last report was scheduled; used only by the goroutine of the follower
+
+	// Limiter.mu guards these fields.
+	wanted      bool     // publish a report after the next call to Redis
+	due         bool     // Run must publish a report now
+	withWaiters bool     // the last report contained waiters
+	last        [2]int64 // slots granted to this process, at its last two reports
+}
+
+// publish publishes this process's report, and updates the metrics from the state in
+// Redis.
+func (r *reporter) publish() {
+	l := r.limiter
+	now := time.Now()
+	l.mu.Lock()
+	quota := l.alloc.active.quota
+	p := ProcessView{l.deps.Process, now, r.laneView(schemas.High, now), r.laneView(schemas.Low, now), l.alloc.buckets.views(now, &l.alloc.clock)}
+	r.last = [2]int64{l.alloc.queues.used(), r.last[0]}
+	r.withWaiters = r.withWaiters || p.High.Waiting+p.Low.Waiting > 0 // makes the process publish one more report when no call waits any more
+	if l.alloc.clock.redis > 0 {                                      // At is by Redis' clock, because the processes' clocks differ
+		p.At = time.UnixMicro(l.alloc.clock.at(now)).UTC()
+	}
+	l.mu.Unlock()
+	l.metrics.scopes(p.Scopes)
+	for lane, v := range map[schemas.Lane]LaneView{schemas.High: p.High, schemas.Low: p.Low} {
+		l.metrics.waiting[lane].Set(float64(v.Waiting))
+	}
+	text, err := json.Marshal(p)
+	if err != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), redisTimeout)
+	defer cancel()
+	// The metrics are set first, so that they are never older than the report.
+	v, err := readState(ctx, l.deps.Redis, l.source, quota)
+	if err != nil {
+		return // the method callRedis logs an outage of Redis
+	}
+	l.metrics.show(v)
+	if v.State == StateRestoringCount { // send the saved day count to Redis, even if no call was rejected yet for lack of it
+		l.alloc.day.request()
+	}
+	pipe := l.deps.Redis.Pipeline()
+	pipe.HSet(ctx, reportsKey(l.source), l.deps.Process, text)
+	pipe.Expire(ctx, reportsKey(l.source), reportsKeyTTL)
+	_, _ = pipe.Exec(ctx) // if this fails, a new report is published a second later
+}
+
+// remove deletes this process's report.
+func (r *reporter) remove() {
+	l := r.limiter
+	if l.deps.Redis == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), redisTimeout)
+	defer cancel()
+	_ = l.deps.Redis.HDel(ctx, reportsKey(l.source), l.deps.Process).Err() // if this fails, the report expires
+}
+
+// laneView describes one lane, all its queues together. The caller holds Limiter.mu.
+func (r *reporter) laneView(lane schemas.Lane, now time.Time) LaneView {
+	l := r.limiter
+	var v LaneView
+	var oldest *Permit
+	for _, q := range l.alloc.queues.all {
+		if q.lane != lane {
+			continue
+		}
+		v.Waiting, v.Granted, v.Rejected = v.Waiting+q.length, v.Granted+q.used, v.Rejected+q.rejected
+		for _, first := range []*Permit{q.fresh.first, q.retries.first} {
+			for p := first; p != nil; p = p.after { // a caller of Reacquire is first but not the oldest
+				if oldest == nil || p.since.Before(oldest.since) {
+					oldest = p
+				}
+			}
+		}
+	}
+	if oldest == nil {
+		return v
+	}
+	v.OldestMS = float64(now.Sub(oldest.since).Microseconds()) / 1000
+	switch {
+	case l.redis.failed > 0:
+		v.Reason = ReasonRedis
+	case l.alloc.active.unread:
+		v.Reason = ReasonSettingsUnread
+	case l.alloc.day.unsaved:
+		v.Reason = ReasonDayCountUnsaved
+	case l.alloc.active.stopped:
+		v.Reason = ReasonStopped
+	default:
+		v.Reason = l.alloc.active.quota.waitReason(oldest.queue.refusal)
+	}
+	return v
+}
+
+// schedule lets this process publish the number of its waiters for the view. It does so
+// every second while calls wait or are made, and once more afterwards. An idle process publishes a
+// report every idleReportInterval. The process counts as idle when its last two reports contain
+// the same number of calls.
+//
+// A report follows a successful call to Redis for permits, so it adds no load while Redis is down.
+// If no such call happens within a second, the process makes one for the report. If calls for
+// permits are not allowed (settings unread, count not saved), the report is published without such
+// a call.
+func (r *reporter) schedule(now time.Time) {
+	l := r.limiter
+	if l.deps.Redis == nil {
+		return
+	}
+	l.mu.Lock()
+	waiting := l.alloc.queues.waiting() > 0
+	l.metrics.fade(now)
+	calls := l.alloc.queues.used()
+	due := waiting || r.withWaiters || r.last != [2]int64{calls, calls} || now.Sub(r.at) >= idleReportInterval
+	blocked := l.alloc.active.unread || l.alloc.day.unsaved
+	r.withWaiters = waiting
+	if r.wanted && !blocked { // no call to Redis has happened for a second, so make one for the report
+		l.alloc.forceCall = true
+	}
+	r.wanted = r.wanted || (due && !blocked)
+	withoutCall := due && blocked && l.redis.failed == 0
+	l.mu.Unlock()
+	if due {
+		r.at = now
+	}
+	if withoutCall {
+		r.publish()
+	}
+	l.wake()
+}
