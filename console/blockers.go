@@ -59,26 +59,36 @@ func blockersOf(v *limiter.View, lane schemas.Lane, now time.Time) []blocker {
 	if h, waits := firstWaiter(v, lane); waits && v.State.AllowsCalls() { // a long wait is added only if the source's state allows calls; if it allows none, the state explains the wait
 		all = append(all, h)
 	}
-	return append(all, partBlockers(v.Scopes, now)...)
+	if h, waits := openScopes(v.Scopes, now); waits {
+		all = append(all, h)
+	}
+	if h, waits := exhaustedScopes(v.Scopes, now); waits {
+		all = append(all, h)
+	}
+	return all
+}
+
+// longWindow returns the name of a policy's window, such as "the day", if the window is at least
+// minExhaustedWindow long.
+func longWindow(p limiter.PolicyView) (name string, long bool) {
+	if p.Window == limiter.Day.String() {
+		return "the day", true
+	}
+	window, err := time.ParseDuration(p.Window)
+	return windowName(window), err == nil && window >= minExhaustedWindow
 }
 
 // exhausted returns a blocker if a policy has no calls left for the lane. The second result is
 // false if calls are left, if the usage is unknown, or if the policy has no window of at least
 // minExhaustedWindow.
 func exhausted(p limiter.PolicyView, lane schemas.Lane, now time.Time) (blocker, bool) {
-	var of, until string
+	of, long := longWindow(p)
+	if p.Used == nil || !long { // the usage is unknown, or the policy uses GCRA, which allows the next call in a moment
+		return blocker{}, false
+	}
+	until := ""
 	if p.ResetsAt != nil {
 		until = "; it resets at " + formatTime(*p.ResetsAt, now)
-	}
-	switch window, err := time.ParseDuration(p.Window); {
-	case p.Used == nil: // the usage is unknown, or the policy uses GCRA, which allows the next call in a moment
-		return blocker{}, false
-	case p.Window == limiter.Day.String():
-		of = "the day"
-	case err != nil || window < minExhaustedWindow:
-		return blocker{}, false
-	default:
-		of = windowName(window)
 	}
 	switch {
 	case p.Remaining == 0:
@@ -111,37 +121,40 @@ func firstWaiter(v *limiter.View, lane schemas.Lane) (blocker, bool) {
 	return blocker{fmt.Sprintf("the oldest request of the %s lane has waited %s %s", lane, formatDuration(longest), what), toneWarn, scopeFirst}, true
 }
 
-// partBlockers returns one blocker for all scopes with an open circuit breaker, and one for all
-// exhausted scopes.
-func partBlockers(scopes []limiter.ScopeView, now time.Time) (all []blocker) {
-	add := func(one, many string, waits func(s limiter.ScopeView) bool) {
-		var names []string
-		n := 0
-		for _, s := range scopes {
-			if !waits(s) {
-				continue
-			}
-			if n++; n > maxPartsNamed {
-				continue
-			}
-			name := displayText(s.Policy, maxReasonShown) + " of " + displayText(s.Scope, maxReasonShown)
-			if s.Until != nil && s.Until.After(now) {
-				name += " until " + formatTime(*s.Until, now)
-			}
-			names = append(names, name)
-		}
-		if n > maxPartsNamed {
-			names = append(names, "and more on the limiter page")
-		}
-		if n > 0 {
-			all = append(all, blocker{plural(n, one, many) + ": " + strings.Join(names, ", "), toneWarn, scopePart})
-		}
-	}
-	add("scope has an open circuit breaker", "scopes have an open circuit breaker", func(s limiter.ScopeView) bool { return s.BreakerOpen })
-	add("scope is exhausted", "scopes are exhausted", func(s limiter.ScopeView) bool {
+// openScopes returns one blocker for all scopes with an open circuit breaker.
+func openScopes(scopes []limiter.ScopeView, now time.Time) (b blocker, found bool) {
+	return scopesBlocker(scopes, now, "scope has an open circuit breaker", "scopes have an open circuit breaker", func(s limiter.ScopeView) bool { return s.BreakerOpen })
+}
+
+// exhaustedScopes returns one blocker for all scopes that have no call left for a minute or longer.
+func exhaustedScopes(scopes []limiter.ScopeView, now time.Time) (b blocker, found bool) {
+	return scopesBlocker(scopes, now, "scope is exhausted", "scopes are exhausted", func(s limiter.ScopeView) bool {
 		return !s.BreakerOpen && s.Remaining != nil && *s.Remaining == 0 && s.Until != nil && s.Until.Sub(now) >= time.Minute
 	})
-	return all
+}
+
+// scopesBlocker returns one blocker for all blocked scopes. one and many describe one and several of
+// these scopes.
+func scopesBlocker(scopes []limiter.ScopeView, now time.Time, one, many string, blocked func(limiter.ScopeView) bool) (b blocker, found bool) {
+	var names []string
+	n := 0
+	for _, s := range scopes {
+		if !blocked(s) {
+			continue
+		}
+		if n++; n > maxPartsNamed {
+			continue
+		}
+		name := displayText(s.Policy, maxReasonShown) + " of " + displayText(s.Scope, maxReasonShown)
+		if s.Until != nil && s.Until.After(now) {
+			name += " until " + formatTime(*s.Until, now)
+		}
+		names = append(names, name)
+	}
+	if n > maxPartsNamed {
+		names = append(names, "and more on the limiter page")
+	}
+	return blocker{plural(n, one, many) + ": " + strings.Join(names, ", "), toneWarn, scopePart}, n > 0
 }
 
 // allBlockers returns the blockers of both lanes, without duplicates.

@@ -26,10 +26,8 @@ type Deps struct {
 	// Schedule is called only while a page with live content is open.
 	Schedule Schedule
 	DLQ      DLQ
-	// Audit stores audit entries for actions, such as refreshes, whose service does not write an
-	// audit entry itself.
-	Audit Audit
-	Guard Guard
+	Store    Store
+	Guard    Guard
 	// Meters limits the request rate of each client.
 	Meters ClientLimiter
 	// FaultScenarios controls the simulated upstream of a demonstration; nil: the upstream is real.
@@ -123,10 +121,14 @@ type RefreshResult struct {
 	Message string // a sentence for the operator
 }
 
-// Audit stores audit entries.
-type Audit interface {
-	// WriteAudit stores an entry in its own transaction.
+// Store is the database.
+type Store interface {
+	// WriteAudit stores an audit entry in its own transaction. The console uses it for actions, such
+	// as refreshes, whose service does not write an audit entry itself.
 	WriteAudit(ctx context.Context, entry store.AuditEntry) error
+	// States returns the states of the entities in the given order. Version is 0 for an entity
+	// without a stored state.
+	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
 }
 
 // Entity is the state of one entity, for the page of the entity.

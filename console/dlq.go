@@ -33,11 +33,12 @@ type dlqPage struct {
 	Problem       string
 	Recent        []deadLetterGroup
 	RecentMessage string // message about the dead letters of the last 24 h; empty: they could not be read
-	Verdict       verdict
+	Checks        []replayCheck
 	Groups        []store.DeadLetterGroup
-	Counted       bool   // true if Groups, Total and Verdict could be read
+	Counted       bool   // true if Groups, Total, Open and Checks could be read
 	MoreGroups    string // "The … most frequent of … groups" if Groups is incomplete; empty: Groups is complete
 	Total         int64
+	Open          int64 // number of matching open dead letters that may be replayed
 	DeadLetters   []store.DeadLetter
 	Listed        bool   // true if DeadLetters could be read
 	Next          string // URL of the next page
@@ -145,7 +146,7 @@ func (c *Console) filterOf(r *http.Request) (l dlqFilter, err error) {
 			return l, errors.New("the filter must be text in UTF-8")
 		}
 	}
-	if f.Reason != "" && explanations[f.Reason].text == "" {
+	if f.Reason != "" && explanations[f.Reason] == "" {
 		return l, fmt.Errorf("there is no reason %q", displayText(string(f.Reason), 40))
 	}
 	switch f.Handled {
@@ -211,6 +212,9 @@ func (c *Console) dlqOverview(w http.ResponseWriter, r *http.Request, client acc
 		return
 	} else if len(errs) > 0 {
 		c.Log.Warn("console dead letters partly unavailable", "err", errors.Join(errs...))
+	}
+	if p.Counted {
+		p.Checks = c.replayChecks(ctx, client, p.storeFilter(client), schemas.Low, p.Open)
 	}
 	status := http.StatusOK
 	if p.Problem != "" {

@@ -1,7 +1,6 @@
 package console
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -23,12 +22,6 @@ const (
 	maxReplayRate, minReplayRate = 10_000, 1.0 / 60
 )
 
-// judge returns the verdict on a replay of all these open dead letters into the LOW lane, without a
-// maximum rate.
-func (c *Console) judge(ctx context.Context, source string, open []store.DeadLetterGroup, now time.Time) verdict {
-	return c.judgeOrder(ctx, dlq.JobSpec{Filter: store.DeadLetterFilter{Source: source}, Lane: schemas.Low}, -1, open, now)
-}
-
 // planPage is the data of a dry run.
 type planPage struct {
 	dlqFilter
@@ -39,7 +32,7 @@ type planPage struct {
 	Note    string
 	Problem string
 	Plan    dlq.Plan
-	Verdict verdict
+	Checks  []replayCheck
 	// Duration is the minimum duration of the job at the chosen rate; empty: unknown.
 	Duration string
 }
@@ -116,7 +109,9 @@ func (c *Console) plan(w http.ResponseWriter, r *http.Request, client access.Cli
 		c.unavailable(w, r, "The dead letters can't be counted.", err)
 		return
 	}
-	p.Verdict = c.judgeOrder(ctx, o, maxAffected(p.Plan), p.Plan.Groups, now)
+	if p.Replays() {
+		p.Checks = c.replayChecks(ctx, client, o.Filter, o.Lane, maxAffected(p.Plan))
+	}
 	if o.Rate > 0 {
 		p.Duration = formatDuration(time.Duration(float64(p.Plan.Count) / o.Rate * float64(time.Second)))
 	}

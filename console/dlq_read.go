@@ -115,8 +115,7 @@ func totalOf(groups []store.DeadLetterGroup) int64 {
 	return groups[0].Totals.All
 }
 
-// readGroups counts the matching dead letters by cause, and judges whether a replay of them is
-// safe.
+// readGroups counts the matching dead letters by cause.
 func (p *dlqPage) readGroups(ctx context.Context, c *Console) error {
 	f := p.storeFilter(p.client)
 	all, err := c.DLQ.Groups(ctx, f)
@@ -131,7 +130,9 @@ func (p *dlqPage) readGroups(ctx context.Context, c *Console) error {
 		}
 	}
 	p.Total = totalOf(all)
-	p.Verdict = c.judge(ctx, f.Source, open, c.Clock())
+	if len(open) > 0 {
+		p.Open = open[0].Totals.All - open[0].Totals.AtReplayLimit
+	}
 	p.Groups, p.Counted = all[:min(len(all), maxGroupsShown)], true
 	if len(all) > len(p.Groups) {
 		p.MoreGroups = fmt.Sprintf("The %d most frequent of %s groups", maxGroupsShown, formatInt(int64(len(all))))

@@ -8,55 +8,26 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// explanation describes a dead letter reason to operators.
-type explanation struct {
-	text      string
-	transient bool   // true if the cause may disappear by itself, so that a replay may succeed without a fix
-	fix       string // if not transient: the fix that is needed before a replay
-}
-
-var explanations = map[schemas.DeadLetterReason]explanation{
-	schemas.Undecodable: {
-		text: "The record is not a valid update request; another program wrote it to the topic.",
-		fix:  "the record can't be fixed: find the program that wrote it, and purge the record",
-	},
-	schemas.UnknownMajor: {
-		text: "The request has a newer format version than the process that read it supports.",
-		fix:  "upgrade every query service and worker",
-	},
-	schemas.OversizedRecord: {
-		text: "The record exceeds the maximum size of a request.",
-		fix:  "the record can't be fixed: find the program that wrote it, and purge the record",
-	},
-	schemas.InvalidRequest: {
-		text: "The configuration has no such facet, or the key or a parameter does not fit it.",
-		fix:  "if the key is right, fix the facet's configuration in query services and workers",
-	},
-	schemas.Upstream4xx: {
-		text: "The upstream rejects this request as invalid; a retry can't succeed.",
-		fix:  "fix the request or its credential",
-	},
-	schemas.Upstream5xx: {text: "The upstream failed repeatedly for these entities, while requests for others succeeded.", transient: true},
-	schemas.Unreachable: {text: "No complete response arrived for these entities: a timeout, or a broken connection.", transient: true},
-	schemas.NotReady:    {text: "The upstream reported at every attempt that the content is not ready yet.", transient: true},
-	schemas.ParseError: {
-		text: "The response has an unexpected format: the upstream may have changed it.",
-		fix:  "fix the extraction of the response",
-	},
-	schemas.OversizedAnswer: {
-		text: "The response exceeds the source's size limit.",
-		fix:  "raise the limit of the source, or request less data",
-	},
-	schemas.Unstorable: {
-		text: "The database rejects the content.",
-		fix:  "fix the cause that the error names",
-	},
+// explanations describes each dead letter reason, and the fix that is needed before a replay. A
+// cause without a fix may disappear by itself.
+var explanations = map[schemas.DeadLetterReason]string{
+	schemas.Undecodable:     "The record is not a valid update request; another program wrote it to the topic. It can't be fixed: find that program, and purge the record.",
+	schemas.UnknownMajor:    "The request has a newer format version than the process that read it supports. Upgrade every query service and worker.",
+	schemas.OversizedRecord: "The record exceeds the maximum size of a request. It can't be fixed: find the program that wrote it, and purge the record.",
+	schemas.InvalidRequest:  "The configuration has no such facet, or the key or a parameter does not fit it. If the key is right, fix the facet's configuration in query services and workers.",
+	schemas.Upstream4xx:     "The upstream rejects this request as invalid; a retry can't succeed. Fix the request or its credential.",
+	schemas.Upstream5xx:     "The upstream failed repeatedly for these entities, while requests for others succeeded.",
+	schemas.Unreachable:     "No complete response arrived for these entities: a timeout, or a broken connection.",
+	schemas.NotReady:        "The upstream reported at every attempt that the content is not ready yet.",
+	schemas.ParseError:      "The response has an unexpected format: the upstream may have changed it. Fix the extraction of the response.",
+	schemas.OversizedAnswer: "The response exceeds the source's size limit. Raise the limit of the source, or request less data.",
+	schemas.Unstorable:      "The database rejects the content. Fix the cause that the error names.",
 }
 
 // explainReason returns the text that explains a dead letter reason.
 func explainReason(r schemas.DeadLetterReason) string {
-	if m, known := explanations[r]; known {
-		return m.text
+	if text, known := explanations[r]; known {
+		return text
 	}
 	return "A reason that this release does not know."
 }

@@ -149,9 +149,8 @@ func TestExplainReason_CoversEveryReason(t *testing.T) {
 		if !strings.Contains(string(faults), "\n| `"+string(r)+"` | ") {
 			t.Errorf("docs/faults.md: got no row for %s, want one", r)
 		}
-		if m := explanations[r]; m.text == "" || m.transient == (m.fix != "") || explainReason(r) != m.text {
-			t.Errorf("explanation of %s: got %+v and the text %q, want the same text, and either transient or a fix",
-				r, m, explainReason(r))
+		if explanations[r] == "" {
+			t.Errorf("explanation of %s: got none, want one", r)
 		}
 	}
 	if explainReason("X") != "A reason that this release does not know." {

@@ -20,7 +20,7 @@ import (
 type (
 	fakeOverview      rig
 	fakeEntities      rig
-	fakeAudit         rig
+	fakeStore         rig
 	fakeLimits        rig
 	fakeDLQ           rig
 	fakeGuard         rig
@@ -91,11 +91,19 @@ func (f *fakeEntities) Refresh(_ context.Context, all []schemas.Entity, _ access
 	return results, f.readErr
 }
 
-func (f *fakeAudit) WriteAudit(_ context.Context, entry store.AuditEntry) error {
+func (f *fakeStore) WriteAudit(_ context.Context, entry store.AuditEntry) error {
 	if f.readErr == nil {
 		f.auditEntries = append(f.auditEntries, entry)
 	}
 	return f.readErr
+}
+
+func (f *fakeStore) States(_ context.Context, entities []schemas.Entity) ([]store.State, error) {
+	states := make([]store.State, len(entities))
+	for i, e := range entities {
+		states[i] = store.State{Entity: e, CheckedAt: f.checkedAt[e.Key]}
+	}
+	return states, f.readErr
 }
 
 func (f *fakeLimits) View(_ context.Context, source string) (limiter.View, error) {
@@ -177,9 +185,7 @@ func (f *fakeDLQ) Show(context.Context, store.DeadLetterID) (schemas.DeadLetter,
 
 func (f *fakeDLQ) Plan(_ context.Context, o dlq.JobSpec) (dlq.Plan, error) {
 	f.filters = append(f.filters, o.Filter)
-	p := f.planned
-	p.Groups = f.groups
-	return p, f.readErr
+	return f.planned, f.readErr
 }
 
 func (f *fakeDLQ) StartJob(_ context.Context, o dlq.JobSpec, actor string) (store.DLQJob, error) {

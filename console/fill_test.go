@@ -64,6 +64,7 @@ func fillRig(r *rig) {
 			Reason:       schemas.Upstream5xx, Error: broken, Status: 503, Attempts: 9, Replays: i % 3, At: testNow.Add(-time.Duration(i) * 11 * time.Minute),
 		})
 	}
+	r.checkedAt = map[string]time.Time{r.list[7].Entity.Key: testNow.Add(-4 * time.Minute)}
 	r.groups = []store.DeadLetterGroup{
 		{Reason: schemas.Upstream5xx, Fingerprint: "a1b2c3d4e5f60718", Facet: "character", Status: 503, Error: broken, Count: 11_920, First: testNow.Add(-19 * time.Hour), Last: testNow.Add(-6 * time.Minute), AtReplayLimit: 14},
 		{Reason: schemas.ParseError, Fingerprint: "0718a1b2c3d4e5f6", Facet: "character", Status: 200, Error: "item-equipment: item_equipment is not a list", Count: 341, First: testNow.Add(-5 * time.Hour), Last: testNow.Add(-2 * time.Hour)},

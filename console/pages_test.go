@@ -133,16 +133,20 @@ func TestPages_AnswerInNamedElements(t *testing.T) {
 			t.Errorf("recent-dead-letters: got %s, want %q in it", got, want)
 		}
 	}
-	if got := d.textByID("safe-to-replay"); !strings.HasPrefix(got, "No: a replay of nexon is running, with 4,112 of 12,254 done; a new one can start only after it ends or is stopped. the newest one failed 6 min ago; wait") || attr(d.byID("safe-to-replay"), "data-answer") != "No" {
-		t.Errorf("safe-to-replay: got %q, want No because a replay runs, with 4,112 of 12,254 done", got)
+	for _, want := range []string{
+		"Source healthy yes The limiter of nexon is flowing, at 100 % of its rate.",
+		"Budget left yes LOW has 2.3 M of 20 M calls of the day left until 21:00; the replay needs 12,268 calls at least.",
+		"Cause fixed since yes The entities of 1 of the 20 newest dead letters were fetched since they failed, the last one 4 min ago.",
+		"No running job no A replay of nexon is running, with 4,112 of 12,254 done.",
+	} {
+		if got := d.textByID("safe-to-replay"); !strings.Contains(got, want) {
+			t.Errorf("safe-to-replay: got %q, want %q in it", got, want)
+		}
 	}
 	for _, want := range []string{"The upstream failed repeatedly for these entities", "9 calls, the last with status 503", "STALE, HIGH lane, correlation id 0198b2c0-4711", "nexon/character/3fa8b1c2d4", "OPENAPI00009"} {
 		if got := r.get(root + "/dlq/nexon/3/120").text(); !strings.Contains(got, want) {
 			t.Errorf("dead letter: got %s, want %q in it", got, want)
 		}
-	}
-	if got := r.get(root + "/dlq?source=github").textByID("safe-to-replay"); got != "No: no open dead letter matches the filter." {
-		t.Errorf("got %q, want %q", got, "No: no open dead letter matches the filter.")
 	}
 }
 
@@ -266,11 +270,13 @@ func TestDLQ_KeepsFilterAcrossPages(t *testing.T) {
 			next = attr(n, "href")
 		}
 	})
-	if r.get(next); len(r.filters) != 2 || r.filters[1].Key != "a/b" || r.filters[1].Until != f.Until || *r.filters[1].Offset != 120 {
-		t.Errorf("filter of %s: got %+v, want the key a/b, until %v and the offset 120", next, r.filters[1], f.Until)
+	r.filters = nil
+	if r.get(next); len(r.filters) == 0 || r.filters[0].Key != "a/b" || r.filters[0].Until != f.Until || *r.filters[0].Offset != 120 {
+		t.Errorf("filters of %s: got %+v, want the key a/b, until %v and the offset 120", next, r.filters, f.Until)
 	}
-	if r.get(root + "/dlq"); r.filters[2].Handled != store.OpenDeadLetters || r.filters[2].Source != "github" {
-		t.Errorf("filter without a query: got %+v, want open dead letters of github", r.filters[2])
+	r.filters = nil
+	if r.get(root + "/dlq"); len(r.filters) == 0 || r.filters[0].Handled != store.OpenDeadLetters || r.filters[0].Source != "github" {
+		t.Errorf("filters without a query: got %+v, want open dead letters of github", r.filters)
 	}
 }
 

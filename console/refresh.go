@@ -29,7 +29,7 @@ func (c *Console) writeAudit(ctx context.Context, client access.Client, action, 
 	if err != nil {
 		return err
 	}
-	return c.Audit.WriteAudit(ctx, store.AuditEntry{
+	return c.Store.WriteAudit(ctx, store.AuditEntry{
 		At: c.Clock().UTC().Truncate(time.Microsecond), Actor: client.Name, Action: action, Source: source,
 		Before: json.RawMessage("{}"), After: text,
 	})

@@ -39,8 +39,9 @@ type rig struct {
 	shown        schemas.DeadLetter
 	planned      dlq.Plan
 	jobs         []store.DLQJob
-	readErr      error // error of all reads; nil: the reads succeed
-	actionErr    error // error of all actions; nil: the actions succeed
+	checkedAt    map[string]time.Time // times of the last fetches of entities, by key
+	readErr      error                // error of all reads; nil: the reads succeed
+	actionErr    error                // error of all actions; nil: the actions succeed
 	// countErr is the error that counts of dead letters return. If barrier is not nil, each read of
 	// dead letters waits until four reads have begun; then barrier is closed.
 	countErr      error
@@ -78,7 +79,7 @@ func newRig(t *testing.T, changes ...func(*Deps)) *rig {
 	r.reads = []ReadStats{{"nexon", 9_120_551, 80_211, 3_012, 41, 11 * time.Minute, 52 * time.Minute}}
 	deps := Deps{
 		Sources: []string{"github", "nexon"}, Facets: map[string][]string{"github": {"repository", "user"}, "nexon": {"character"}},
-		Overview: (*fakeOverview)(r), Entities: (*fakeEntities)(r), Limits: (*fakeLimits)(r), Schedule: (*fakeSchedule)(r), DLQ: (*fakeDLQ)(r), Audit: (*fakeAudit)(r), Guard: (*fakeGuard)(r), Meters: (*fakeClientLimiter)(r),
+		Overview: (*fakeOverview)(r), Entities: (*fakeEntities)(r), Limits: (*fakeLimits)(r), Schedule: (*fakeSchedule)(r), DLQ: (*fakeDLQ)(r), Store: (*fakeStore)(r), Guard: (*fakeGuard)(r), Meters: (*fakeClientLimiter)(r),
 		Process: "query-1", Version: "v1.2.3", Clock: func() time.Time { return testNow }, Log: slog.New(slog.DiscardHandler),
 	}
 	for _, change := range changes {

@@ -67,8 +67,6 @@ type Plan struct {
 	// Until is the filter's Until or the time of the plan, whichever is earlier. A job with this
 	// bound handles no dead letters that are added after the plan.
 	Until time.Time `json:"until"`
-	// Groups are the matching dead letters, grouped by reason, fingerprint and facet.
-	Groups []store.DeadLetterGroup `json:"-"`
 }
 
 // Route is the expected treatment of dead letters with the same reason and facet.
@@ -101,7 +99,7 @@ func (q *Queue) Plan(ctx context.Context, spec JobSpec) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	p := Plan{Routes: []Route{}, Until: filter.Until, Groups: groups}
+	p := Plan{Routes: []Route{}, Until: filter.Until}
 	add := func(r Route) {
 		if r.Count == 0 {
 			return
