@@ -30,11 +30,11 @@ func (f *liveStatus) addSchedule(source string, of *sourceSample, now time.Time)
 	f.Items["schedule."+source] = statusItem{Text: scheduleMessage(source, of, now)}
 	f.Items["prefetch."+source] = prefetchState(s)
 	f.addTable("tiers."+source, "Prefetch tiers of "+source, "Not available: the read failed.",
-		[]string{"Facet", "Tier", "Entities", "Interval", "Due now", "Lag"}, "001011", tierRows(s, now))
+		[]column{textColumn("Facet"), textColumn("Tier"), numberColumn("Entities"), textColumn("Interval"), numberColumn("Due now"), numberColumn("Lag")}, tierRows(s, now))
 	f.addTable("bounds."+source, "LOW budget of "+source+", in calls a second", "Redis does not answer.",
-		[]string{"Bound", "LOW", "Reserved for HIGH"}, "011", boundRows(of))
+		[]column{textColumn("Bound"), numberColumn("LOW"), numberColumn("Reserved for HIGH")}, boundRows(of))
 	f.addTable("backlogs."+source, "Retries and outbox", "Nothing.",
-		[]string{"Kind", "Due now", "Oldest due", "Total", "Next at"}, "01010", backlogRows(s.Due, now))
+		[]column{textColumn("Kind"), numberColumn("Due now"), textColumn("Oldest due"), numberColumn("Total"), textColumn("Next at")}, backlogRows(s.Due, now))
 	empty := "No scheduler is running: nothing is prefetched."
 	switch {
 	case s.unknown():
@@ -45,9 +45,9 @@ func (f *liveStatus) addSchedule(source string, of *sourceSample, now time.Time)
 		empty = "Not known: " + s.Schedulers.Error + "."
 	}
 	f.addTable("schedulers."+source, "Schedulers of "+source, empty,
-		[]string{"Process", "Last tick", "Share"}, "001", schedulerRows(s))
+		[]column{textColumn("Process"), textColumn("Last tick"), numberColumn("Share")}, schedulerRows(s))
 	f.addTable("triggers."+source, "Triggers", "No facet triggers another one.",
-		[]string{"A change of", "Refreshes", "After", "Unless refreshed within"}, "0000", triggerRows(s.Facets))
+		[]column{textColumn("A change of"), textColumn("Refreshes"), textColumn("After"), textColumn("Unless refreshed within")}, triggerRows(s.Facets))
 }
 
 // unknown reports whether the schedule could not be read. Each source has at least one facet, so an

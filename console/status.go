@@ -31,11 +31,19 @@ type liveStatus struct {
 // statusTable is a table whose rows change.
 type statusTable struct {
 	ID, Caption string
-	Headers     []string
-	Numeric     []bool // for each column: true if its values are numbers
+	Columns     []column
 	Rows        [][]statusItem
 	Empty       string // text to show if there are no rows
 }
+
+// column is a column of a table. The cells of a column of numbers are aligned to the right.
+type column struct {
+	Header string
+	Number bool
+}
+
+func textColumn(header string) column   { return column{Header: header} }
+func numberColumn(header string) column { return column{Header: header, Number: true} }
 
 const (
 	toneOK   = "ok"
@@ -59,42 +67,38 @@ func (c *Console) statusOf(n *sample, sources []string) liveStatus {
 		of := n.Sources[source]
 		f.Items["budget."+source] = statusItem{Text: budgetMessage(source, of.Limits, of.Rates, n.At)}
 		f.Items["state."+source] = limiterState(of.Limits)
-		f.addTable("lanes."+source, "Lanes of "+source, "", []string{"Lane", "Calls / s", "Limit", "Records", "Lag"}, "01110", laneRows(of))
+		f.addTable("lanes."+source, "Lanes of "+source, "", []column{textColumn("Lane"), numberColumn("Calls / s"), numberColumn("Limit"), numberColumn("Records"), textColumn("Lag")}, laneRows(of))
 		f.addSchedule(source, of, n.At)
 		f.addSettings(source, of, n.At)
 		if of.Limits == nil {
-			f.addTable("policies."+source, "Policies of "+source, "Not available: the read failed.", policyHeaders, "000110", nil)
-			f.addTable("processes."+source, "Processes that call "+source, "Not available: the read failed.", processHeaders, "00111", nil)
-			f.addTable("scopes."+source, "Scopes of "+source, "Not available: the read failed.", scopeHeaders, "0011", nil)
+			f.addTable("policies."+source, "Policies of "+source, "Not available: the read failed.", policyColumns, nil)
+			f.addTable("processes."+source, "Processes that call "+source, "Not available: the read failed.", processColumns, nil)
+			f.addTable("scopes."+source, "Scopes of "+source, "Not available: the read failed.", scopeColumns, nil)
 			continue
 		}
-		f.addTable("policies."+source, "Policies of "+source, "The source has not been called yet.", policyHeaders, "000110", policyRows(of, n.At))
-		f.addTable("processes."+source, "Processes that call "+source, "No process reports: no worker is running.", processHeaders, "00111", processRows(of.Limits))
-		f.addTable("scopes."+source, "Scopes of "+source+" with their own limit", "No limit has scopes.", scopeHeaders, "0011", scopeRows(of.Limits, n.At))
+		f.addTable("policies."+source, "Policies of "+source, "The source has not been called yet.", policyColumns, policyRows(of, n.At))
+		f.addTable("processes."+source, "Processes that call "+source, "No process reports: no worker is running.", processColumns, processRows(of.Limits))
+		f.addTable("scopes."+source, "Scopes of "+source+" with their own limit", "No limit has scopes.", scopeColumns, scopeRows(of.Limits, n.At))
 	}
 	f.addTable("reads", "Reads of "+displayText(c.Process, 60)+" in the last 5 min; each process counts its own", "No reads.",
-		[]string{"Source", "Reads", "Fresh", "Stale", "Updating", "Not found", "p50 age", "p95 age"}, "01111111", readRows(n.Reads, sources))
-	f.addTable("depends", "Dependencies of this process", "Nothing.", []string{"Name", "State"}, "00", dependencyRows(n.Dependencies))
+		[]column{textColumn("Source"), numberColumn("Reads"), numberColumn("Fresh"), numberColumn("Stale"), numberColumn("Updating"), numberColumn("Not found"), numberColumn("p50 age"), numberColumn("p95 age")}, readRows(n.Reads, sources))
+	f.addTable("depends", "Dependencies of this process", "Nothing.", []column{textColumn("Name"), textColumn("State")}, dependencyRows(n.Dependencies))
 	f.Items["scenario"] = statusItem{Text: c.scenarioTitle(n.FaultScenario)}
 	return f
 }
 
 var (
-	policyHeaders  = []string{"Policy", "Used", "Share", "Left", "Left for LOW", "Notes"}
-	processHeaders = []string{"Process", "Lane", "Waiting", "Longest", "Granted", "Why"}
-	scopeHeaders   = []string{"Policy", "Scope", "Left", "In flight", "State"}
+	policyColumns  = []column{textColumn("Policy"), textColumn("Used"), textColumn("Share"), numberColumn("Left"), numberColumn("Left for LOW"), textColumn("Notes")}
+	processColumns = []column{textColumn("Process"), textColumn("Lane"), numberColumn("Waiting"), numberColumn("Longest"), numberColumn("Granted"), textColumn("Why")}
+	scopeColumns   = []column{textColumn("Policy"), textColumn("Scope"), numberColumn("Left"), numberColumn("In flight"), textColumn("State")}
 )
 
-func (f *liveStatus) addTable(id, caption, empty string, heads []string, numbers string, rows [][]statusItem) {
-	t := statusTable{ID: id, Caption: caption, Headers: heads, Rows: rows, Empty: empty}
-	for i := range heads {
-		t.Numeric = append(t.Numeric, i < len(numbers) && numbers[i] == '1')
-	}
+func (f *liveStatus) addTable(id, caption, empty string, columns []column, rows [][]statusItem) {
 	f.Rows[id] = rows
 	if rows == nil {
 		f.Rows[id] = [][]statusItem{}
 	}
-	f.Tables[id] = t
+	f.Tables[id] = statusTable{ID: id, Caption: caption, Columns: columns, Rows: rows, Empty: empty}
 }
 
 // addProblems adds the table of the current problems, the worst first.

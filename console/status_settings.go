@@ -17,7 +17,7 @@ func (f *liveStatus) addSettings(source string, of *sourceSample, now time.Time)
 		empty = "It has no policy."
 	}
 	f.addTable("force."+source, "Settings of "+source+", with the configured value where it differs", empty,
-		[]string{"Policy", "Limit", "Target", "Reserved for HIGH", "Reserved for LOW"}, "01111", settingRows(of.Settings))
+		[]column{textColumn("Policy"), numberColumn("Limit"), numberColumn("Target"), numberColumn("Reserved for HIGH"), numberColumn("Reserved for LOW")}, settingRows(of.Settings))
 }
 
 func stopState(s *settings.State) statusItem {
