@@ -138,10 +138,7 @@ type Entity struct {
 	Stored  bool
 	State   store.State
 	Payload []byte
-	// FreshFor is how long a snapshot is fresh after its check. AbsentFor is how long a stored
-	// absence is valid after its check. KeepFor is how long content is served after its fetch; 0:
-	// no limit.
-	FreshFor, AbsentFor, KeepFor time.Duration
+	store.Lifetimes
 	// Status describes the failures of the entity. Status.State is empty if there are none.
 	Status  store.Status
 	Request RequestState

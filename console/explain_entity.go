@@ -59,59 +59,27 @@ func entityBlockers(e Entity, a surroundings, now time.Time) []blocker {
 	return allBlockers(a.limits, now)
 }
 
-// servedKind is the kind of response that a read of an entity gets. The console only explains the
-// kind; package query chooses the response of real reads.
-type servedKind int
-
-const (
-	servedNothing       servedKind = iota // no snapshot and no absence is stored
-	servedAbsent                          // a stored absence (404) that is not older than AbsentFor
-	servedAbsentExpired                   // a stored absence older than AbsentFor; it is still served until the next check
-	servedTooOld                          // content that is older than KeepFor and so is not served
-	servedFresh
-	servedStale
-)
-
-func servedAs(e Entity, now time.Time) servedKind {
-	age := now.Sub(e.State.CheckedAt)
-	switch {
-	case !e.Stored:
-		return servedNothing
-	case e.State.Absent && age < e.AbsentFor:
-		return servedAbsent
-	case e.State.Absent:
-		return servedAbsentExpired
-	case !e.State.HasContent():
-		return servedNothing
-	case e.KeepFor > 0 && now.Sub(e.State.FetchedAt) >= e.KeepFor:
-		return servedTooOld
-	case age < e.FreshFor:
-		return servedFresh
-	}
-	return servedStale
-}
-
 // fresh reports whether a read of the entity would be answered without requesting a refresh.
 func fresh(e Entity, now time.Time) bool {
-	s := servedAs(e, now)
-	return s == servedFresh || s == servedAbsent
+	_, reason := store.FreshnessOf(&e.State, e.Lifetimes, now)
+	return reason == ""
 }
 
+// ageMessage describes what a read of the entity returns, and how old that is.
 func ageMessage(e Entity, now time.Time) string {
 	checked := formatAgo(e.State.CheckedAt, now)
-	switch servedAs(e, now) {
-	case servedNothing:
-	case servedAbsent:
+	switch freshness, reason := store.FreshnessOf(&e.State, e.Lifetimes, now); {
+	case freshness == store.NotFound && reason == "":
 		return fmt.Sprintf("The upstream reported %s that the entity does not exist; this holds for %s, until %s.",
-			checked, formatDuration(e.AbsentFor), formatTime(e.State.CheckedAt.Add(e.AbsentFor), now))
-	case servedAbsentExpired:
-		return fmt.Sprintf("The upstream reported %s that the entity does not exist, which held for %s.", checked, formatDuration(e.AbsentFor))
-	case servedTooOld:
+			checked, formatDuration(e.NotFoundFor), formatTime(e.State.CheckedAt.Add(e.NotFoundFor), now))
+	case freshness == store.NotFound:
+		return fmt.Sprintf("The upstream reported %s that the entity does not exist, which held for %s.", checked, formatDuration(e.NotFoundFor))
+	case freshness == store.Updating && e.State.HasContent():
 		return fmt.Sprintf("Its content was fetched %s and kept for %s, which is over: it is no longer served, and readers wait for a new fetch. Checked %s.",
 			formatAgo(e.State.FetchedAt, now), formatDuration(e.KeepFor), checked)
-	case servedFresh:
+	case freshness == store.Fresh:
 		return fmt.Sprintf("It is not stale. Checked %s, and fresh for %s, until %s.", checked, formatDuration(e.FreshFor), formatTime(e.State.CheckedAt.Add(e.FreshFor), now))
-	case servedStale:
+	case freshness == store.Stale:
 		return fmt.Sprintf("Checked %s, and fresh for %s.", checked, formatDuration(e.FreshFor))
 	}
 	return "Nothing is stored."

@@ -55,7 +55,7 @@ func TestBudgetMessage(t *testing.T) {
 func TestWhyStale(t *testing.T) {
 	e := schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}
 	stored := func(age time.Duration) Entity {
-		return Entity{Entity: e, Stored: true, FreshFor: time.Hour, AbsentFor: 5 * time.Hour, State: store.State{Encoding: "zstd", CheckedAt: testNow.Add(-age), FetchedAt: testNow.Add(-age)}}
+		return Entity{Entity: e, Stored: true, Lifetimes: store.Lifetimes{FreshFor: time.Hour, NotFoundFor: 5 * time.Hour}, State: store.State{Encoding: "zstd", CheckedAt: testNow.Add(-age), FetchedAt: testNow.Add(-age)}}
 	}
 	const old = "Checked 3 h ago, and fresh for 1 h. "
 	with := func(change func(*Entity)) Entity {
@@ -82,7 +82,7 @@ func TestWhyStale(t *testing.T) {
 		{stored(10 * time.Minute), "It is not stale. Checked 10 min ago, and fresh for 1 h, until 12:50. It is not prefetched: the first read after that requests it."},
 		{stored(3 * time.Hour), old + "No request of the last hour is open. It is not prefetched; the next read requests it."},
 		{with(func(e *Entity) { e.State.Absent, e.State.Encoding = true, "" }), "The upstream reported 3 h ago that the entity does not exist; this holds for 5 h, until 14:00. It is not prefetched: the first"},
-		{with(func(e *Entity) { e.State.Absent, e.AbsentFor = true, 2*time.Hour }), "The upstream reported 3 h ago that the entity does not exist, which held for 2 h. No request of the last hour is open."},
+		{with(func(e *Entity) { e.State.Absent, e.NotFoundFor = true, 2*time.Hour }), "The upstream reported 3 h ago that the entity does not exist, which held for 2 h. No request of the last hour is open."},
 		{with(func(e *Entity) { e.State.Encoding = "" }), "Nothing is stored. No request of the last hour is open."},
 		{with(func(e *Entity) { e.KeepFor, e.State.CheckedAt = 3*time.Hour, testNow.Add(-time.Minute) }), "Its content was fetched 3 h ago and kept for 3 h, which is over: it is no longer served, and readers wait for a new fetch. Checked 1 min ago. No request of the last hour is open."},
 		{with(func(e *Entity) { e.KeepFor = 4 * time.Hour }), old + "No request of the last hour is open."},

@@ -71,7 +71,7 @@ func fillRig(r *rig) {
 		{Reason: schemas.Upstream4xx, Fingerprint: "e5f60718a1b2c3d4", Facet: "character", Status: 400, Error: "OPENAPI00004: Please input valid parameter", Count: 7, First: testNow.Add(-21 * time.Hour), Last: testNow.Add(-3 * time.Hour)},
 	}
 	r.entity = Entity{
-		Stored: true, FreshFor: time.Hour,
+		Stored: true, Lifetimes: store.Lifetimes{FreshFor: time.Hour},
 		State:   store.State{Entity: e, Version: 1_769_511_628_000, Encoding: "zstd", Size: 311_820, CheckedAt: testNow.Add(-3 * time.Hour), FetchedAt: testNow.Add(-3 * time.Hour), UpdatedAt: testNow.Add(-26 * time.Hour)},
 		Payload: []byte(`{"character_name":"somebody","level":284,"item_equipment":[{"item":"hat"}]}`),
 		Status: store.Status{

@@ -158,7 +158,7 @@ func timelineOf(e Entity, now time.Time) []timelineEntry {
 		add(s.UpdatedAt, "Content changed", "", "")
 		switch {
 		case s.Absent:
-			add(s.CheckedAt.Add(e.AbsentFor), "Not-found result expires", "", "")
+			add(s.CheckedAt.Add(e.NotFoundFor), "Not-found result expires", "", "")
 		case s.HasContent():
 			add(s.CheckedAt.Add(e.FreshFor), "Becomes stale", "", "")
 			if e.KeepFor > 0 {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/store"
 )
 
 // routes lists requests by the scope that they require.
@@ -72,7 +73,7 @@ func TestTooManyNewKeys_RefusesOnlyMissingKeys(t *testing.T) {
 		return EnqueueResult{Reason: ReasonTooMany, Until: time.Now().Add(7 * time.Second), Refused: &access.Refusal{NewKeys: true, Max: 5, Window: time.Minute, After: 7 * time.Second}}
 	}
 	a := r.get("new")
-	if a.StatusCode != 429 || a.body.Code != "too-many-new-keys" || a.body.Freshness != Updating || *a.body.NotQueuedReason != "TOO_MANY" ||
+	if a.StatusCode != 429 || a.body.Code != "too-many-new-keys" || a.body.Freshness != store.Updating || *a.body.NotQueuedReason != "TOO_MANY" ||
 		a.Header.Get("RateLimit") == "" || a.Header.Get("Retry-After") != "7" || a.body.NotQueuedUntil == nil {
 		t.Errorf("new: got %d %s %v, want 429 UPDATING too-many-new-keys", a.StatusCode, a.text, a.Header)
 	}

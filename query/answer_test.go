@@ -79,7 +79,7 @@ func TestAge_FollowsTheClock(t *testing.T) {
 		{61 * time.Second, "61", "freshet; hit; ttl=3539"},
 		{-time.Second, "0", "freshet; hit; ttl=3601"}, // the last check is one second in the future: the worker's clock is ahead
 	} {
-		st := e.timeHeaders(Fresh, s.CheckedAt.Add(c.after))
+		st := e.timeHeaders(store.Fresh, s.CheckedAt.Add(c.after))
 		if st.age[0] != c.age || st.cacheStatus[0] != c.cacheStatus {
 			t.Errorf("after %v: got %v %v, want %v %v", c.after, st.age, st.cacheStatus, c.age, c.cacheStatus)
 		}
@@ -96,9 +96,9 @@ func TestBatch_AnswersEachKeyAsIfAlone(t *testing.T) {
 		a := r.do(http.MethodGet, "/v1/nexon/character?key=fresh&key=new&key=absent&key=stale&key=fresh&key=%EA%B0%80", "Accept-Encoding", as)
 		want := []struct {
 			status    int
-			freshness Freshness
+			freshness store.Freshness
 			queued    bool
-		}{{200, Fresh, false}, {202, Updating, true}, {404, NotFound, false}, {200, Stale, true}, {200, Fresh, false}, {202, Updating, true}}
+		}{{200, store.Fresh, false}, {202, store.Updating, true}, {404, store.NotFound, false}, {200, store.Stale, true}, {200, store.Fresh, false}, {202, store.Updating, true}}
 		if a.StatusCode != 200 || a.Header.Get("Content-Encoding") != as || len(a.body.Items) != len(want) {
 			t.Fatalf("%q: got %d %s, want 200", as, a.StatusCode, a.text)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
 )
 
 // maxKeys is the maximum number of keys in one request.
@@ -126,16 +127,16 @@ func (s *Server) enqueueMany(c echo.Context, requests []UpdateRequest) []Enqueue
 }
 
 // status returns the HTTP status and the freshness that a separate read of the entity would return.
-func (v view) status() (int, Freshness) {
+func (v view) status() (int, store.Freshness) {
 	switch {
-	case v.freshness == Fresh || v.freshness == Stale:
+	case v.freshness == store.Fresh || v.freshness == store.Stale:
 		return http.StatusOK, v.freshness
-	case v.freshness == NotFound || v.result.Reason == "HELD_"+schemas.HoldAbsent:
-		return http.StatusNotFound, NotFound
+	case v.freshness == store.NotFound || v.result.Reason == "HELD_"+schemas.HoldAbsent:
+		return http.StatusNotFound, store.NotFound
 	case v.result.refreshExpected() && v.result.Reason != reasonSlow:
-		return http.StatusAccepted, Updating
+		return http.StatusAccepted, store.Updating
 	case v.result.refused != nil:
-		return http.StatusTooManyRequests, Updating
+		return http.StatusTooManyRequests, store.Updating
 	}
-	return http.StatusServiceUnavailable, Updating
+	return http.StatusServiceUnavailable, store.Updating
 }

@@ -30,7 +30,7 @@ func TestMissing_IsNotReadAgain(t *testing.T) {
 		t.Errorf("missed keys: got %d, want 1", r.missCount)
 	}
 	r.putSnapshot("new", 0)
-	if a := r.get("new"); a.StatusCode != 200 || a.body.Freshness != Fresh {
+	if a := r.get("new"); a.StatusCode != 200 || a.body.Freshness != store.Fresh {
 		t.Errorf("after its settle: got %d %s, want 200 FRESH", a.StatusCode, a.body.Freshness)
 	}
 	r.set(func() { delete(r.snapshots, entity("new")) })

@@ -31,11 +31,11 @@ func TestCache_HitDoesNotReadTheStore(t *testing.T) {
 func TestCache_SettleInvalidatesAnEntry(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 2*time.Hour)
-	if a := r.get("a"); a.body.Freshness != Stale {
+	if a := r.get("a"); a.body.Freshness != store.Stale {
 		t.Fatalf("got %s, want STALE", a.text)
 	}
 	r.putSnapshot("a", 0)
-	if a := r.get("a"); a.body.Freshness != Fresh {
+	if a := r.get("a"); a.body.Freshness != store.Fresh {
 		t.Errorf("got %s, want FRESH", a.text)
 	}
 }
@@ -77,14 +77,14 @@ func TestCache_DropsALoadOvertakenByASettle(t *testing.T) {
 	r.hold = nil
 	r.mu.Unlock()
 	r.putSnapshot("a", 0)
-	if a := r.get("a"); a.body.Freshness != Fresh {
+	if a := r.get("a"); a.body.Freshness != store.Fresh {
 		t.Errorf("after the settle: got %s, want FRESH", a.text)
 	}
 	close(hold)
-	if a := <-early; a.body.Freshness != Stale { // this read began before the settle message, so it may return the earlier snapshot
+	if a := <-early; a.body.Freshness != store.Stale { // this read began before the settle message, so it may return the earlier snapshot
 		t.Errorf("before the settle: got %s, want STALE", a.text)
 	}
-	if a := r.get("a"); a.body.Freshness != Fresh {
+	if a := r.get("a"); a.body.Freshness != store.Fresh {
 		t.Errorf("the overtaken load was cached: got %s, want FRESH", a.text)
 	}
 }
@@ -103,7 +103,7 @@ func TestCache_ServesFallbackWithAgeWithoutDatabase(t *testing.T) {
 			t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
 		}
 	}
-	if a := r.do("GET", "/v1/nexon/character?key=a&key=a"); a.StatusCode != 200 || len(a.body.Items) != 2 || a.body.Items[1].Freshness != Fresh {
+	if a := r.do("GET", "/v1/nexon/character?key=a&key=a"); a.StatusCode != 200 || len(a.body.Items) != 2 || a.body.Items[1].Freshness != store.Fresh {
 		t.Errorf("several: got %d %s, want 200 FRESH", a.StatusCode, a.text)
 	}
 	if a := r.do("GET", "/v1/nexon/character?key=a&key=b"); a.StatusCode != 200 || a.body.Items[0].Status != 200 || a.body.Items[1].Status != 503 {
@@ -159,7 +159,7 @@ func TestCache_FallsBackFromAHangingDatabase(t *testing.T) {
 	r.hold = hold
 	r.mu.Unlock()
 	r.settle("a", 8)
-	if a := r.get("a"); a.StatusCode != 200 || a.body.Freshness != Fresh { // a deadlock would block this read
+	if a := r.get("a"); a.StatusCode != 200 || a.body.Freshness != store.Fresh { // a deadlock would block this read
 		t.Errorf("got %d %s, want 200 FRESH", a.StatusCode, a.text)
 	}
 }

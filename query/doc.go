@@ -5,6 +5,8 @@
 //
 // # Freshness
 //
+// store.FreshnessOf decides the first three columns.
+//
 //	stored                                      freshness   update request   status
 //	checked less than FreshFor ago              FRESH       none             200
 //	checked earlier                             STALE       relaxed          200

@@ -10,15 +10,16 @@ import (
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
 )
 
 // readBody has the fields of a read response, except the snapshot. The stored bytes of the
 // snapshot are written before these fields.
 type readBody struct {
-	Freshness     Freshness  `json:"freshness"`
-	LastUpdatedAt *time.Time `json:"lastUpdatedAt"`
-	LastCheckedAt *time.Time `json:"lastCheckedAt"`
-	UpdateQueued  bool       `json:"updateQueued"`
+	Freshness     store.Freshness `json:"freshness"`
+	LastUpdatedAt *time.Time      `json:"lastUpdatedAt"`
+	LastCheckedAt *time.Time      `json:"lastCheckedAt"`
+	UpdateQueued  bool            `json:"updateQueued"`
 	waitEstimate
 	// NotQueuedReason says why a refresh that is due is not queued. NotQueuedUntil is the time at
 	// which a new request may succeed.

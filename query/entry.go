@@ -56,7 +56,7 @@ func newEntry(s store.Snapshot, f source.Facet, readAt int64, of *readCount, gro
 	if s.HasContent() {
 		e.etag = []string{fmt.Sprintf(`W/"%x-%x"`, s.Hash[:12], uint32(s.ExtractVersion))} //nolint:gosec // the low 32 bits suffice
 		e.lastModified = []string{s.UpdatedAt.UTC().Format(http.TimeFormat)}
-		e.freshTail = marshalTail(readBody{Freshness: Fresh, LastUpdatedAt: optionalTime(s.UpdatedAt), LastCheckedAt: optionalTime(s.CheckedAt)})
+		e.freshTail = marshalTail(readBody{Freshness: store.Fresh, LastUpdatedAt: optionalTime(s.UpdatedAt), LastCheckedAt: optionalTime(s.CheckedAt)})
 		e.bodies[zstandard].once.Do(func() { e.spliceFrames(&e.bodies[zstandard]) })
 		e.bodies[zstandard].made.Store(true)
 	}
@@ -192,9 +192,9 @@ type timeHeaders struct {
 }
 
 // timeHeaders returns the headers for a response at the time now. It caches them for one second.
-func (e *entry) timeHeaders(f Freshness, now time.Time) *timeHeaders {
+func (e *entry) timeHeaders(f store.Freshness, now time.Time) *timeHeaders {
 	slot := &e.headerCache[0]
-	if f == Stale {
+	if f == store.Stale {
 		slot = &e.headerCache[1]
 	}
 	// The seconds are counted from the last check of the entity, so that Age and max-age change at
@@ -207,7 +207,7 @@ func (e *entry) timeHeaders(f Freshness, now time.Time) *timeHeaders {
 	// max-age is the whole FreshFor, because the client itself subtracts Age from it (RFC 9111
 	// §4.2).
 	remaining, maxAge := int((e.facet.FreshFor-age)/time.Second), 0
-	if f == Fresh {
+	if f == store.Fresh {
 		maxAge = int(e.facet.FreshFor / time.Second)
 	}
 	scope := "private"

@@ -14,6 +14,7 @@ import (
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
 )
 
 const (
@@ -38,7 +39,7 @@ type streamState struct {
 	version   int64
 	etag      string
 	absent    bool
-	freshness Freshness
+	freshness store.Freshness
 	reason    string
 }
 
@@ -150,9 +151,9 @@ func (st *stream) nextReadDelay(v view) time.Duration {
 	wait := heartbeatInterval
 	switch {
 	case st.s.cache.disconnected():
-	case v.freshness == Fresh:
+	case v.freshness == store.Fresh:
 		wait = time.Until(v.CheckedAt.Add(st.facet.FreshFor))
-	case v.freshness == NotFound && v.reason == "":
+	case v.freshness == store.NotFound && v.reason == "":
 		wait = time.Until(v.CheckedAt.Add(st.facet.NotFoundFor))
 	case v.result.Until.After(time.Now()):
 		wait = time.Until(v.result.Until)
@@ -166,7 +167,7 @@ func (st *stream) send(v view) bool {
 	_, now.freshness = v.status()
 	if v.entry != nil {
 		now.absent = v.Absent
-		if v.HasContent() && now.freshness != Updating { // a snapshot older than KeepFor is not served
+		if v.HasContent() && now.freshness != store.Updating { // a snapshot older than KeepFor is not served
 			now.etag = v.etag[0]
 		}
 	}
@@ -232,10 +233,10 @@ func parseEventID(id string) streamState {
 	if err != nil || n <= 0 {
 		return streamState{}
 	}
-	t := streamState{version: n, freshness: Fresh}
+	t := streamState{version: n, freshness: store.Fresh}
 	rest, t.absent = strings.CutSuffix(rest, ".absent")
 	if t.absent {
-		t.freshness = NotFound
+		t.freshness = store.NotFound
 	}
 	if rest != "" {
 		t.etag = `W/"` + rest + `"`

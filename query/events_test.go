@@ -79,7 +79,7 @@ func (r *rig) follow(key, lastID string) *follower {
 	return f
 }
 
-func (f *follower) expect(name string, freshness Freshness) event {
+func (f *follower) expect(name string, freshness store.Freshness) event {
 	f.Helper()
 	select {
 	case e, open := <-f.events:
@@ -99,29 +99,29 @@ func TestEvents_ReportChangesAndMissedOnes(t *testing.T) {
 		return func(s *store.Snapshot) { s.Version, s.Hash[0] = version, b }
 	}
 	f := r.follow("a", "")
-	if e := f.expect("state", Updating); e.id != "" || !e.data.UpdateQueued || e.data.ETag != nil {
+	if e := f.expect("state", store.Updating); e.id != "" || !e.data.UpdateQueued || e.data.ETag != nil {
 		t.Errorf("got %+v, want a queued update request without id and ETag", e)
 	}
 	r.putSnapshot("a", 0, hash(7, 1))
-	first := f.expect("changed", Fresh)
+	first := f.expect("changed", store.Fresh)
 	if a := r.get("a"); *first.data.ETag != a.Header.Get("ETag") {
 		t.Errorf("tag of the event: got %s, want %s of a read", *first.data.ETag, a.Header.Get("ETag"))
 	}
 	r.settle("a", 8) // settles a request without storing a snapshot, so the stream must send no event
 	r.putSnapshot("a", 0, hash(9, 1))
-	checked := f.expect("checked", Fresh)
+	checked := f.expect("checked", store.Fresh)
 	r.putSnapshot("a", 0, func(s *store.Snapshot) { s.Version, s.Hash[0], s.Absent = 10, 1, true })
-	gone := f.expect("absent", NotFound)
+	gone := f.expect("absent", store.NotFound)
 	r.putSnapshot("a", 0, hash(11, 2))
-	f.expect("changed", Fresh)
+	f.expect("changed", store.Fresh)
 	r.putSnapshot("a", 2*time.Hour, hash(12, 2))
-	f.expect("checked", Stale)
+	f.expect("checked", store.Stale)
 	f.leave()
 
 	r.putSnapshot("a", 0, hash(13, 2))
 	for id, want := range map[string]string{first.id: "changed", checked.id: "changed", gone.id: "changed", "": "changed", "garbage": "changed", "0.x": "changed"} {
 		f := r.follow("a", id)
-		if e := f.expect(want, Fresh); e.id == id {
+		if e := f.expect(want, store.Fresh); e.id == id {
 			t.Errorf("event after %s: got %+v, want another id", id, e)
 		}
 		f.leave()
@@ -130,7 +130,7 @@ func TestEvents_ReportChangesAndMissedOnes(t *testing.T) {
 	f = r.follow("a", streamState{version: 13, etag: r.get("a").Header.Get("ETag")}.id())
 	waitFor(t, "the stream", func() bool { return r.server.waiterCount.Load() == 1 })
 	r.putSnapshot("a", 0, hash(14, 2))
-	f.expect("checked", Fresh)
+	f.expect("checked", store.Fresh)
 	f.leave()
 	r.waitUntilNoWaiters()
 }

@@ -51,20 +51,20 @@ func TestEvents_ReportAChangeAfterAFailedRead(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 0, withVersion(7, 1))
 	f := r.follow("a", "")
-	f.expect("changed", Fresh)
+	f.expect("changed", store.Fresh)
 	pass := r.slow()
 	n := r.storeReads()
 	r.putSnapshot("a", 0, withVersion(9, 2))
 	waitFor(t, "a read slower than fallbackTimeout", func() bool { return r.storeReads() > n })
 	time.AfterFunc(3*fallbackTimeout, pass)
-	f.expect("changed", Fresh)
+	f.expect("changed", store.Fresh)
 
 	r.set(func() { r.storeErr = errors.New("a hiccup") })
 	n = r.storeReads()
 	r.putSnapshot("a", 0, withVersion(11, 3))
 	waitFor(t, "a failing read", func() bool { return r.storeReads() > n })
 	r.set(func() { r.storeErr = nil })
-	f.expect("changed", Fresh)
+	f.expect("changed", store.Fresh)
 }
 
 func TestWait_DoesNotReturnAnOutdatedEntry(t *testing.T) {
@@ -79,7 +79,7 @@ func TestWait_DoesNotReturnAnOutdatedEntry(t *testing.T) {
 		pass := r.slow()
 		s := r.putSnapshot("a", 0, withVersion(101, 2))
 		time.AfterFunc(3*fallbackTimeout, pass)
-		if a := <-answered; a.StatusCode != 200 || a.body.Freshness != Fresh || !a.body.LastCheckedAt.Equal(s.CheckedAt) {
+		if a := <-answered; a.StatusCode != 200 || a.body.Freshness != store.Fresh || !a.body.LastCheckedAt.Equal(s.CheckedAt) {
 			t.Errorf("%s: got %d %s, want 200 FRESH", method, a.StatusCode, a.text)
 		}
 		if got := len(r.enqueued()); got != n+1 {
@@ -96,7 +96,7 @@ func TestWait_ReadsOnceMoreAtTheTimeout(t *testing.T) {
 	waitFor(t, "an enqueued request", func() bool { return len(r.enqueued()) > 0 })
 	r.overwrite("a", func(s *store.Snapshot) { s.Version = 101 }) // stored by a worker that crashed before it settled the request
 	r.server.cache.invalidate(entity("a"))                        // as if the TTL of the cached entry had expired
-	if a := <-answered; a.body.Freshness != Fresh {
+	if a := <-answered; a.body.Freshness != store.Fresh {
 		t.Errorf("got %s, want FRESH", a.text)
 	}
 }
@@ -109,7 +109,7 @@ func TestWait_PollsWhileDisconnected(t *testing.T) {
 	go func() { answered <- r.get("a?wait=20s") }()
 	waitFor(t, "an enqueued request", func() bool { return len(r.enqueued()) > 0 })
 	r.overwrite("a", func(s *store.Snapshot) { s.Version = 101 }) // the request was settled, but the settle message was lost
-	if a := <-answered; a.body.Freshness != Fresh {
+	if a := <-answered; a.body.Freshness != store.Fresh {
 		t.Errorf("got %s, want FRESH", a.text)
 	}
 }
@@ -141,12 +141,12 @@ func TestCache_DoesNotShareALoadFromBeforeAReconnect(t *testing.T) {
 	r.set(func() { r.hold = nil })
 	r.overwrite("a", func(s *store.Snapshot) { s.Version = 9 }) // a snapshot is stored while the settle subscription is disconnected, so its settle message is lost
 	r.server.onConnection(true)
-	if a := r.get("a"); a.body.Freshness != Fresh {
+	if a := r.get("a"); a.body.Freshness != store.Fresh {
 		t.Errorf("after the reconnect: got %s, want FRESH", a.text)
 	}
 	pass()
 	<-early
-	if a := r.get("a"); a.body.Freshness != Fresh {
+	if a := r.get("a"); a.body.Freshness != store.Fresh {
 		t.Errorf("the overtaken load was cached: got %s, want FRESH", a.text)
 	}
 }
@@ -258,12 +258,12 @@ func TestEvents_ReportDeletionAndKeepForEnd(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 0, withVersion(7, 1))
 	f := r.follow("a", "")
-	f.expect("changed", Fresh)
+	f.expect("changed", store.Fresh)
 	r.set(func() { delete(r.snapshots, entity("a")) })
 	r.settle("a", 8)
-	f.expect("state", Updating)
+	f.expect("state", store.Updating)
 	r.putSnapshot("k", 0, withVersion(9, 1), func(s *store.Snapshot) { s.FetchedAt = time.Now().Add(-200 * time.Hour) })
-	if e := r.follow("k", "").expect("state", Updating); e.data.ETag != nil {
+	if e := r.follow("k", "").expect("state", store.Updating); e.data.ETag != nil {
 		t.Errorf("ETag that no read returns: got %s, want none", *e.data.ETag)
 	}
 }

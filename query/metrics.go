@@ -12,6 +12,7 @@ import (
 
 	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
 )
 
 type metrics struct {
@@ -79,7 +80,7 @@ type (
 	}
 	readLabels struct {
 		source, facet string
-		freshness     Freshness
+		freshness     store.Freshness
 	}
 	readMetrics struct {
 		count prometheus.Counter
@@ -103,7 +104,7 @@ func (m *metrics) observeRead(e schemas.Entity, v view) {
 		return readMetrics{m.reads.WithLabelValues(e.Source, e.Facet, string(v.freshness)), m.age.WithLabelValues(e.Source, e.Facet)}
 	})
 	of.count.Inc()
-	if v.freshness == Fresh || v.freshness == Stale {
+	if v.freshness == store.Fresh || v.freshness == store.Stale {
 		of.age.Observe(v.at.Sub(v.CheckedAt).Seconds())
 	}
 }

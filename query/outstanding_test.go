@@ -12,6 +12,7 @@ import (
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
 )
 
 // fullResult returns the result for a client that has used its share of outstanding requests.
@@ -26,7 +27,7 @@ func TestTooManyOutstanding_Is429WithoutASnapshot(t *testing.T) {
 	r.respond = fullResult
 	a := r.get("new")
 	if a.StatusCode != 429 || a.body.Code != "too-many-outstanding" || *a.body.NotQueuedReason != ReasonOutstanding ||
-		a.body.Freshness != Updating || a.Header.Get("Retry-After") != "3" || a.Header.Get("RateLimit-Policy") != `"outstanding";q=45;qu="concurrent-requests"` {
+		a.body.Freshness != store.Updating || a.Header.Get("Retry-After") != "3" || a.Header.Get("RateLimit-Policy") != `"outstanding";q=45;qu="concurrent-requests"` {
 		t.Errorf("got %d %s %v, want 429 UPDATING too-many-outstanding", a.StatusCode, a.text, a.Header)
 	}
 }
@@ -36,7 +37,7 @@ func TestTooManyOutstanding_ServesTheStaleSnapshot(t *testing.T) {
 	r.respond = fullResult
 	r.putSnapshot("a", 2*time.Hour)
 	a := r.get("a")
-	if a.StatusCode != 200 || a.body.Freshness != Stale || a.body.UpdateQueued || *a.body.NotQueuedReason != ReasonOutstanding || a.body.NotQueuedUntil == nil {
+	if a.StatusCode != 200 || a.body.Freshness != store.Stale || a.body.UpdateQueued || *a.body.NotQueuedReason != ReasonOutstanding || a.body.NotQueuedUntil == nil {
 		t.Errorf("got %d %s, want 200 STALE", a.StatusCode, a.text)
 	}
 }

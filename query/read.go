@@ -14,6 +14,7 @@ import (
 	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
 )
 
 // view is the state of an entity at one moment, with the result of the update request that a
@@ -22,7 +23,7 @@ type view struct {
 	*entry          // nil: nothing is stored
 	fallback   bool // the store did not respond in time; the entry may be outdated
 	notVisible bool // the client may not see the entity
-	freshness  Freshness
+	freshness  store.Freshness
 	reason     schemas.Reason // reason of the update request that is needed; empty: none is needed
 	result     EnqueueResult
 	at         time.Time
@@ -34,7 +35,7 @@ type view struct {
 func (s *Server) readVisible(c echo.Context, client access.Client, e schemas.Entity, f source.Facet) (view, error) {
 	found, fallback, err := s.cache.get(c.Request().Context(), client.Name, e, f)
 	if _, refused := errors.AsType[*problem.HTTPError](err); refused {
-		return view{}, withBody(err, &readBody{Freshness: Updating})
+		return view{}, withBody(err, &readBody{Freshness: store.Updating})
 	}
 	if err != nil {
 		return view{}, s.storeUnavailable(c, e, err)
@@ -47,7 +48,11 @@ func (s *Server) readVisible(c echo.Context, client access.Client, e schemas.Ent
 
 func newView(found *entry, fallback bool, f source.Facet) view {
 	v := view{entry: found, fallback: fallback, at: time.Now()}
-	v.freshness, v.reason = freshnessOf(found, f, v.at)
+	stored := &store.State{} // nothing is stored
+	if found != nil {
+		stored = &found.State
+	}
+	v.freshness, v.reason = store.FreshnessOf(stored, store.Lifetimes{FreshFor: f.FreshFor, NotFoundFor: f.NotFoundFor, KeepFor: f.KeepFor}, v.at)
 	return v
 }
 
@@ -141,21 +146,21 @@ func (s *Server) read(c echo.Context, client access.Client) error {
 func (s *Server) respond(c echo.Context, client access.Client, e schemas.Entity, v view) error {
 	s.metrics.observeRead(e, v)
 	switch v.freshness {
-	case Fresh, Stale:
+	case store.Fresh, store.Stale:
 		err := s.respondSnapshot(c, client, e, v)
 		if err == nil {
 			s.readCounter.read(v.count)
 		}
 		return err
-	case NotFound:
+	case store.NotFound:
 		return notFoundError(s.bodyOf(v, e.Source))
-	case Updating:
+	case store.Updating:
 	}
 	return s.respondUpdating(c, e, v)
 }
 
 func notFoundError(body readBody) error {
-	body.Freshness = NotFound
+	body.Freshness = store.NotFound
 	return &readError{problem.New(http.StatusNotFound, "not-found", "The upstream has no such entity."), &body}
 }
 
@@ -216,7 +221,7 @@ func (s *Server) respondSnapshot(c echo.Context, client access.Client, e schemas
 	}
 	switch {
 	case unchanged:
-	case v.freshness == Fresh:
+	case v.freshness == store.Fresh:
 		b, err := v.entry.body(as)
 		if err != nil {
 			return err

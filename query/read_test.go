@@ -16,7 +16,7 @@ func TestRead_FreshEnqueuesNothing(t *testing.T) {
 	r := newRig(t)
 	s := r.putSnapshot("a", 10*time.Minute)
 	a := r.get("a")
-	if a.StatusCode != 200 || a.body.Freshness != Fresh || string(a.body.Snapshot) != content || a.body.UpdateQueued || a.body.NotQueuedReason != nil {
+	if a.StatusCode != 200 || a.body.Freshness != store.Fresh || string(a.body.Snapshot) != content || a.body.UpdateQueued || a.body.NotQueuedReason != nil {
 		t.Errorf("got %d %s, want 200 FRESH", a.StatusCode, a.text)
 	}
 	if !a.body.LastCheckedAt.Equal(s.CheckedAt) || !a.body.LastUpdatedAt.Equal(s.UpdatedAt) {
@@ -41,7 +41,7 @@ func TestRead_StaleEnqueuesARefresh(t *testing.T) {
 	r.putSnapshot("a", 2*time.Hour)
 	r.wait = 1500 * time.Millisecond
 	a := r.get("a", "X-Correlation-Id", "corr-1", "traceparent", trace)
-	if a.StatusCode != 200 || a.body.Freshness != Stale || string(a.body.Snapshot) != content || !a.body.UpdateQueued || *a.body.EstimatedWaitMs != 1500 {
+	if a.StatusCode != 200 || a.body.Freshness != store.Stale || string(a.body.Snapshot) != content || !a.body.UpdateQueued || *a.body.EstimatedWaitMs != 1500 {
 		t.Errorf("got %d %s, want 200 STALE", a.StatusCode, a.text)
 	}
 	if got := a.Header.Get("Cache-Control"); !strings.HasPrefix(got, "private, max-age=0,") {
@@ -59,7 +59,7 @@ func TestRead_StaleEnqueuesARefresh(t *testing.T) {
 func TestRead_FirstIsUpdatingWithRetryAfter(t *testing.T) {
 	r := newRig(t)
 	a := r.get("a")
-	if a.StatusCode != 202 || a.body.Freshness != Updating || string(a.body.Snapshot) != "null" || !a.body.UpdateQueued ||
+	if a.StatusCode != 202 || a.body.Freshness != store.Updating || string(a.body.Snapshot) != "null" || !a.body.UpdateQueued ||
 		a.Header.Get("Retry-After") != "1" || a.body.LastCheckedAt != nil || a.body.EstimatedWaitMs != nil {
 		t.Errorf("got %d %s %v, want 202 UPDATING", a.StatusCode, a.text, a.Header)
 	}
@@ -86,7 +86,7 @@ func TestRead_AbsentIsNotFoundUntilAbsentFor(t *testing.T) {
 	absent := func(s *store.Snapshot) { s.Absent = true }
 	r.putSnapshot("a", 10*time.Minute, absent)
 	a := r.get("a")
-	if a.StatusCode != 404 || a.body.Freshness != NotFound || a.body.Code != "not-found" || len(r.requests) != 0 ||
+	if a.StatusCode != 404 || a.body.Freshness != store.NotFound || a.body.Code != "not-found" || len(r.requests) != 0 ||
 		a.Header.Get("Content-Type") != "application/problem+json" {
 		t.Errorf("got %d %s, %d update requests, want 404 NOT_FOUND not-found", a.StatusCode, a.text, len(r.requests))
 	}
@@ -136,19 +136,19 @@ func TestRead_WorksWithoutRedisOrKafka(t *testing.T) {
 	for reason, until := range map[string]time.Time{ReasonDown: {}, ReasonBusy: {}, "HELD_FAILED": until} {
 		r.respond = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: reason, Until: until} }
 		a := r.get("a")
-		if a.StatusCode != 200 || a.body.Freshness != Stale || a.body.UpdateQueued || *a.body.NotQueuedReason != reason ||
+		if a.StatusCode != 200 || a.body.Freshness != store.Stale || a.body.UpdateQueued || *a.body.NotQueuedReason != reason ||
 			(a.body.NotQueuedUntil == nil) != until.IsZero() {
 			t.Errorf("%s: got %d %s, want 200 STALE", reason, a.StatusCode, a.text)
 		}
 		a = r.get("never-seen")
-		if a.StatusCode != 503 || a.body.Freshness != Updating || *a.body.NotQueuedReason != reason || a.Header.Get("Retry-After") == "" {
+		if a.StatusCode != 503 || a.body.Freshness != store.Updating || *a.body.NotQueuedReason != reason || a.Header.Get("Retry-After") == "" {
 			t.Errorf("%s: got %d %s, want 503 UPDATING", reason, a.StatusCode, a.text)
 		}
 	}
 	r.respond = func(context.Context, UpdateRequest) EnqueueResult {
 		return EnqueueResult{Reason: "HELD_ABSENT", Until: until}
 	}
-	if a := r.get("never-seen"); a.StatusCode != 404 || a.body.Freshness != NotFound {
+	if a := r.get("never-seen"); a.StatusCode != 404 || a.body.Freshness != store.NotFound {
 		t.Errorf("held absent: got %d %s, want 404 NOT_FOUND", a.StatusCode, a.text)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
 )
 
 const manyPath = "/v1/nexon/character/refresh"
@@ -151,7 +152,7 @@ func TestRefreshMany_RejectsABodyItCannotUse(t *testing.T) {
 func TestRefreshMany_LeavesTheKeyRefreshAlone(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("refresh", 0)
-	if a := r.get("refresh"); a.StatusCode != http.StatusOK || a.body.Freshness != Fresh {
+	if a := r.get("refresh"); a.StatusCode != http.StatusOK || a.body.Freshness != store.Fresh {
 		t.Errorf("a read of the key refresh: got %d %s, want 200 FRESH", a.StatusCode, a.text)
 	}
 	if a := r.refresh("refresh"); a.StatusCode != http.StatusAccepted {

@@ -289,7 +289,7 @@ type answer struct {
 
 type answerBody struct {
 	Snapshot        json.RawMessage `json:"snapshot"`
-	Freshness       Freshness       `json:"freshness"`
+	Freshness       store.Freshness `json:"freshness"`
 	LastUpdatedAt   *time.Time      `json:"lastUpdatedAt"`
 	LastCheckedAt   *time.Time      `json:"lastCheckedAt"`
 	UpdateQueued    bool            `json:"updateQueued"`

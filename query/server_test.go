@@ -2,7 +2,6 @@ package query
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -189,9 +188,4 @@ func FuzzResponse_MatchesOpenAPI(f *testing.F) {
 			t.Errorf("%s %q: got %d %s, want a status below 500", method, target, a.StatusCode, a.text)
 		}
 	})
-}
-
-func ExampleFreshness() {
-	fmt.Println(Fresh, Stale, Updating, NotFound)
-	// Output: FRESH STALE UPDATING NOT_FOUND
 }

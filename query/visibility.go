@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/store"
 )
 
 // errNotVisible is the response to a client that may not see an entity. The cause is the
@@ -12,8 +13,8 @@ import (
 // enqueued.
 var errNotVisible error = &readError{
 	problem.New(http.StatusNotFound, "not-found", "There is no such entity, or your API key or token may not see it."),
-	&readBody{Freshness: NotFound},
+	&readBody{Freshness: store.NotFound},
 }
 
 // notVisible is the view of an entity that the client may not see.
-var notVisible = view{notVisible: true, freshness: NotFound}
+var notVisible = view{notVisible: true, freshness: store.NotFound}

@@ -258,11 +258,11 @@ func TestVisibility_LimitsBatches(t *testing.T) {
 					if item.UpdateQueued {
 						requests++
 					}
-					if (string(item.Snapshot) == content) != (item.Status == 200) || (item.Status == 404) != (item.Freshness == NotFound) || (item.Status != 200) != (item.LastCheckedAt == nil) {
+					if (string(item.Snapshot) == content) != (item.Status == 200) || (item.Status == 404) != (item.Freshness == store.NotFound) || (item.Status != 200) != (item.LastCheckedAt == nil) {
 						t.Errorf("%q: got the item %+v, want content and times only with 200, and NOT_FOUND only with 404", who, item)
 					}
 				}
-				if n := testutil.ToFloat64(r.server.metrics.reads.WithLabelValues("nexon", "character", string(NotFound))); n != 0 {
+				if n := testutil.ToFloat64(r.server.metrics.reads.WithLabelValues("nexon", "character", string(store.NotFound))); n != 0 {
 					t.Errorf("%q: reads of missing keys: got %v, want 0", who, n)
 				}
 				if fmt.Sprint(got) != want || len(r.enqueued()) != requests || strings.Contains(a.Header.Get("Cache-Control"), "public") {

@@ -30,7 +30,7 @@ func TestWait_EndsWithASettle(t *testing.T) {
 			}
 			r.putSnapshot(key, 0)
 			a := <-answered
-			if a.StatusCode != 200 || a.body.Freshness != Fresh {
+			if a.StatusCode != 200 || a.body.Freshness != store.Fresh {
 				t.Errorf("%s %v: got %d %s, want 200 FRESH", key, how, a.StatusCode, a.text)
 			}
 			if applied := a.Header.Get("Preference-Applied"); (applied == "wait=20") != (how[0] == "") {
@@ -65,7 +65,7 @@ func TestWait_MissesNoSettleBeforeTheFirstRead(t *testing.T) {
 		}
 		return EnqueueResult{Queued: true}
 	}
-	if a := r.get("a?wait=20s"); a.StatusCode != 200 || a.body.Freshness != Fresh {
+	if a := r.get("a?wait=20s"); a.StatusCode != 200 || a.body.Freshness != store.Fresh {
 		t.Errorf("got %d %s, want 200 FRESH", a.StatusCode, a.text)
 	}
 }
@@ -114,8 +114,8 @@ func TestWait_EndsAtItsTimeout(t *testing.T) {
 			if timeout == 0 {
 				return
 			}
-			v, timedOut, err := r.server.waitUntil(c, everything, timeout, entity("a"), func(*waiter) (view, bool, error) { return view{freshness: Updating}, true, nil })
-			if took := time.Since(began); err != nil || !timedOut || v.freshness != Updating || took != want {
+			v, timedOut, err := r.server.waitUntil(c, everything, timeout, entity("a"), func(*waiter) (view, bool, error) { return view{freshness: store.Updating}, true, nil })
+			if took := time.Since(began); err != nil || !timedOut || v.freshness != store.Updating || took != want {
 				t.Errorf("%s: got a wait of %v, %v, want %v", how, took, err, want)
 			}
 		})

@@ -66,7 +66,7 @@ func eachDatabaseWith(t *testing.T, change func(*parts), test func(f *consoleFix
 func TestEntityReader_CollectsAllState(t *testing.T) {
 	eachDatabase(t, func(f *consoleFixture) {
 		facet := f.config.Sources[builtInSource].Facets["character"]
-		nothing := console.Entity{Entity: testEntity("a"), FreshFor: facet.FreshFor, AbsentFor: facet.NotFoundFor, KeepFor: facet.KeepFor, Status: store.Status{Entity: testEntity("a")}}
+		nothing := console.Entity{Entity: testEntity("a"), Lifetimes: store.Lifetimes{FreshFor: facet.FreshFor, NotFoundFor: facet.NotFoundFor, KeepFor: facet.KeepFor}, Status: store.Status{Entity: testEntity("a")}}
 		got := f.look("a", anybody)
 		if len(got.DeadLetters) == 0 {
 			got.DeadLetters = nil

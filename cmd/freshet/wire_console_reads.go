@@ -13,7 +13,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/freshet/freshet/console"
-	"github.com/freshet/freshet/query"
+	"github.com/freshet/freshet/store"
 )
 
 const (
@@ -127,7 +127,7 @@ func sumReads(families []*dto.MetricFamily, prefix string, sources []string) []s
 			}
 			switch family.GetName() {
 			case prefix + "reads_total":
-				if n := countOf(&all[i].counts, query.Freshness(labels["freshness"])); n != nil {
+				if n := countOf(&all[i].counts, store.Freshness(labels["freshness"])); n != nil {
 					*n += int64(m.GetCounter().GetValue())
 				}
 			case prefix + "snapshot_age_at_read_seconds":
@@ -146,15 +146,15 @@ func labelsOf(m *dto.Metric) prometheus.Labels {
 	return labels
 }
 
-func countOf(r *console.ReadStats, f query.Freshness) *int64 {
+func countOf(r *console.ReadStats, f store.Freshness) *int64 {
 	switch f {
-	case query.Fresh:
+	case store.Fresh:
 		return &r.Fresh
-	case query.Stale:
+	case store.Stale:
 		return &r.Stale
-	case query.Updating:
+	case store.Updating:
 		return &r.Updating
-	case query.NotFound:
+	case store.NotFound:
 		return &r.NotFound
 	}
 	return nil

@@ -1,0 +1,47 @@
+package store
+
+import (
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+// Freshness describes how current the stored state of an entity is.
+type Freshness string
+
+// The values of Freshness. FRESH: checked within the facet's FreshFor. STALE: older; a refresh
+// is due. UPDATING: nothing is stored that may be served. NOT_FOUND: the upstream has no such
+// entity.
+const (
+	Fresh    Freshness = "FRESH"
+	Stale    Freshness = "STALE"
+	Updating Freshness = "UPDATING"
+	NotFound Freshness = "NOT_FOUND"
+)
+
+// Lifetimes are the times of a facet that decide the freshness of its entities.
+type Lifetimes struct {
+	// FreshFor is how long a snapshot is fresh after a check. NotFoundFor is how long a stored
+	// absence is valid after a check. KeepFor is how long content is served after its fetch; 0: no
+	// limit.
+	FreshFor, NotFoundFor, KeepFor time.Duration
+}
+
+// FreshnessOf returns the freshness of a state, and the reason of the update request that a read
+// makes; empty: none. Nothing is stored for the zero State.
+func FreshnessOf(s *State, l Lifetimes, now time.Time) (Freshness, schemas.Reason) {
+	age := now.Sub(s.CheckedAt)
+	switch {
+	case s.Absent && age < l.NotFoundFor:
+		return NotFound, ""
+	case s.Absent:
+		return NotFound, schemas.Stale
+	case !s.HasContent():
+		return Updating, schemas.CacheMiss
+	case l.KeepFor > 0 && now.Sub(s.FetchedAt) >= l.KeepFor:
+		return Updating, schemas.CacheMiss // older than KeepFor: must not be served
+	case age < l.FreshFor:
+		return Fresh, ""
+	}
+	return Stale, schemas.Stale
+}
