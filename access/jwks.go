@@ -14,6 +14,8 @@ import (
 
 	"github.com/MicahParks/jwkset"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/freshet/freshet/observe"
 )
 
 const (
@@ -39,6 +41,8 @@ type keySet struct {
 	now    func() time.Time
 	maxAge time.Duration    // how long the keys stay valid while they can't be fetched
 	readAt prometheus.Gauge // Unix seconds of the last fetch
+
+	conditions observe.Conditions
 
 	mu             sync.Mutex
 	inFlight       chan struct{} // channel that is closed when the current fetch ends; nil: no fetch is running
@@ -138,11 +142,9 @@ func (s *keySet) startFetch(ctx context.Context) chan struct{} {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if err != nil && !s.failed {
-			s.log.Warn("signing keys can't be fetched; cached keys stay valid until access.maxAge.signingKeys", "url", s.url, "err", err)
-		} else if err == nil && s.failed {
-			s.log.Info("fetching the signing keys works again", "url", s.url)
-		}
+		s.conditions.Record(s.log, observe.Condition{
+			Failing: "signing keys can't be fetched; cached keys stay valid until access.maxAge.signingKeys", Recovered: "fetching the signing keys works again", Attr: "url", Value: s.url,
+		}, err)
 		s.failed, s.inFlight = err != nil, nil
 		if err == nil {
 			s.fetched = began

@@ -68,7 +68,7 @@ func (d *releaseQueue) putBack(all []schemas.Outstanding) {
 // it makes one last call to Redis for the rest of the queue. No record waits until its request is
 // released: a request that is never released counts only until its lease expires.
 func (w *Worker) releaseLoop(ctx context.Context) {
-	wait, failing := releaseLinger, false
+	wait := releaseLinger
 	for {
 		select {
 		case <-w.releases.added:
@@ -83,10 +83,7 @@ func (w *Worker) releaseLoop(ctx context.Context) {
 			wait = releaseTimeout
 			w.releases.putBack(ended)
 		}
-		if failing != (err != nil) {
-			failing = err != nil
-			w.logReleases(err)
-		}
+		w.conditions.Record(w.log, conditionReleases, err)
 	}
 	if err := w.releaseBatch(context.WithoutCancel(ctx), w.releases.take()); err != nil {
 		w.log.Warn("worker shutdown: ended requests still count as outstanding for their clients until the lease of each request expires", "err", err)
@@ -97,12 +94,4 @@ func (w *Worker) releaseBatch(ctx context.Context, ended []schemas.Outstanding) 
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
 	return w.requests.ReleaseOutstanding(ctx, ended)
-}
-
-func (w *Worker) logReleases(err error) {
-	if err != nil {
-		w.log.Warn("ended requests not removed from the outstanding count of their clients; retrying until the lease of each request expires", "err", err)
-	} else {
-		w.log.Info("removing ended requests from the outstanding count of their clients works again")
-	}
 }

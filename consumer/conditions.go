@@ -19,6 +19,10 @@ var (
 	conditionRefused = observe.Condition{
 		Failing: "upstream refuses the credential; circuit breaker open", Recovered: "upstream accepts the credential; circuit breaker closed",
 	}
+	conditionReleases = observe.Condition{
+		Failing:   "ended requests not removed from the outstanding count of their clients; will retry until their leases expire",
+		Recovered: "ended requests removed again from the outstanding count of their clients",
+	}
 	conditionUnreachable = observe.Condition{Failing: "upstream unreachable", Recovered: "upstream reachable"}
 	conditionRetention   = observe.Condition{
 		Failing:   "oldest uncommitted record is past half of its topic's retention and may be deleted unread",

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/store"
 )
@@ -81,11 +82,15 @@ func (q *Queue) Run(ctx context.Context) error {
 // the first lease must then get store.ErrConflict.
 func (q *Queue) newHolder() string { return fmt.Sprintf("%s/%s", q.Process, rand.Text()) }
 
+// jobBlocked is the condition of a job whose last chunk failed.
+var jobBlocked = observe.Condition{Failing: "dlq job blocked; will retry", Recovered: "dlq job continued"}
+
 // runJob runs chunks of a leased job until the job is done or stopped, the lease is lost, or ctx
 // ends.
 func (q *Queue) runJob(ctx context.Context, j store.DLQJob) {
 	log := q.Log.With("job", j.ID, "kind", string(j.Kind), "source", j.Source)
 	log.Info("dlq job leased", "done", j.Done, "total", j.Total)
+	var conditions observe.Conditions
 	var lastErr error
 	defer func() {
 		if lastErr != nil {
@@ -99,12 +104,11 @@ func (q *Queue) runJob(ctx context.Context, j store.DLQJob) {
 			log.Warn("dlq job lease lost to another process")
 			return
 		}
+		conditions.Record(log, jobBlocked, err)
 		switch {
 		case err != nil && lastErr == nil:
-			log.Warn("dlq job blocked; will retry", "err", err)
 			q.metrics.waiting.Inc()
 		case err == nil && lastErr != nil:
-			log.Info("dlq job continued")
 			q.metrics.waiting.Dec()
 		}
 		lastErr, j = err, next

@@ -42,16 +42,25 @@ func (c *Conditions) Active() bool { return c.n.Load() > 0 }
 // Warn records a failure of the condition that needs no operator, and logs the first one with level
 // WARN.
 func (c *Conditions) Warn(log *slog.Logger, cond Condition, err error) {
-	c.record(log, slog.LevelWarn, cond, err)
+	c.fail(log, slog.LevelWarn, cond, err)
 }
 
 // Error records a failure of the condition that needs an operator, and logs the first one with
 // level ERROR.
 func (c *Conditions) Error(log *slog.Logger, cond Condition, err error) {
-	c.record(log, slog.LevelError, cond, err)
+	c.fail(log, slog.LevelError, cond, err)
 }
 
-func (c *Conditions) record(log *slog.Logger, level slog.Level, cond Condition, err error) {
+// Record records the result of an operation: an error as Warn does, and a success as Resolved does.
+func (c *Conditions) Record(log *slog.Logger, cond Condition, err error) {
+	if err != nil {
+		c.Warn(log, cond, err)
+		return
+	}
+	c.Resolved(log, cond)
+}
+
+func (c *Conditions) fail(log *slog.Logger, level slog.Level, cond Condition, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f := c.failing[cond]

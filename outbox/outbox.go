@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
@@ -31,8 +32,8 @@ const (
 // Channel returns the Redis channel that wakes the relays of a source.
 func Channel(source string) string { return "outbox:" + source }
 
-// Messages are the log messages of a relay's poller.
-var Messages = poll.Messages{Failing: "outbox events can't be claimed; retrying", Recovered: "claiming outbox events works again"}
+// ClaimsFail is the condition of a relay's poller while events can't be claimed.
+var ClaimsFail = observe.Condition{Failing: "outbox events can't be claimed; retrying", Recovered: "claiming outbox events works again"}
 
 // Relay delivers the outbox events of one source. Any number of relays may run for a source.
 type Relay struct {

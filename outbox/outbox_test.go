@@ -335,7 +335,7 @@ func TestRelay_DeliversStoredEventsSoon(t *testing.T) {
 	r := newRig(t)
 	rdb, _ := servicetest.MiniRedis(t)
 	looks := &watchedStore{Store: r.db, seen: make(chan struct{}, 100)}
-	one := r.relay(looks, poll.New(Channel("court"), rdb, slog.New(slog.DiscardHandler), Messages))
+	one := r.relay(looks, poll.New(Channel("court"), rdb, slog.New(slog.DiscardHandler), ClaimsFail))
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {

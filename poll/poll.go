@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/freshet/freshet/observe"
 )
 
 const (
@@ -25,22 +27,20 @@ const (
 	publishTimeout = time.Second
 )
 
-// Messages are the log messages for the first failed call of a Poller's function and for its
-// recovery.
-type Messages struct{ Failing, Recovered string }
-
 // Poller calls a function when work is due. Any number of pollers may share a Redis channel.
 type Poller struct {
-	channel  string
-	rdb      redis.UniversalClient
-	log      *slog.Logger
-	messages Messages
-	local    chan time.Time // wake-up time set by this process; buffered for one value
+	channel    string
+	rdb        redis.UniversalClient
+	log        *slog.Logger
+	failing    observe.Condition // while calls of the function fail
+	conditions observe.Conditions
+	local      chan time.Time // wake-up time set by this process; buffered for one value
 }
 
-// New returns a poller that listens on a Redis channel.
-func New(channel string, rdb redis.UniversalClient, log *slog.Logger, messages Messages) *Poller {
-	return &Poller{channel: channel, rdb: rdb, log: log, messages: messages, local: make(chan time.Time, 1)}
+// New returns a poller that listens on a Redis channel. It logs the condition "failing" while calls
+// of its function fail.
+func New(channel string, rdb redis.UniversalClient, log *slog.Logger, failing observe.Condition) *Poller {
+	return &Poller{channel: channel, rdb: rdb, log: log, failing: failing, local: make(chan time.Time, 1)}
 }
 
 // WakeAt wakes all pollers of the channel at the time `at`. This poller wakes even if Redis is
@@ -120,20 +120,13 @@ func wakeTimeOf(message any) time.Time {
 
 // workUntilDone calls work until it succeeds. It reports false if ctx ended.
 func (p *Poller) workUntilDone(ctx context.Context, work func(context.Context, time.Time) (time.Time, error)) (next time.Time, ok bool) {
-	failed := false
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		next, err := work(ctx, time.Now())
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return time.Time{}, false
-		case err == nil && failed:
-			p.log.Info(p.messages.Recovered) //nolint:sloglint // a constant of New's caller
+		}
+		if p.conditions.Record(p.log, p.failing, err); err == nil {
 			return next, true
-		case err == nil:
-			return next, true
-		case !failed:
-			failed = true
-			p.log.Warn(p.messages.Failing, "err", err) //nolint:sloglint // likewise
 		}
 		if !Pause(ctx, backoff) {
 			return time.Time{}, false

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/servicetest"
 )
 
@@ -21,7 +22,7 @@ const waitTimeout = time.Minute
 func runPoller(t *testing.T, rdb redis.UniversalClient, log *slog.Logger, work func(time.Time) (time.Time, error)) (*Poller, <-chan time.Time) {
 	t.Helper()
 	calls := make(chan time.Time, 1000)
-	l := New("due:test", rdb, log, Messages{Failing: "work failing", Recovered: "work recovered"})
+	l := New("due:test", rdb, log, observe.Condition{Failing: "work failing", Recovered: "work recovered"})
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -100,12 +101,12 @@ func TestPoller_RetriesFailedWorkAndLogsOnce(t *testing.T) {
 	}), nil))
 	n := 0
 	_, calls := runPoller(t, rdb, log, func(time.Time) (time.Time, error) {
-		if n++; n < 4 {
+		if n++; n < 6 {
 			return time.Time{}, errors.New("not now")
 		}
 		return time.Time{}, nil
 	})
-	for range 4 {
+	for range 6 { // with backoff, the last failure is 1.6 s before the success: long enough for the log of a recovery
 		nextCall(t, calls)
 	}
 	nextCall(t, calls) // work is called once more when the poller has subscribed to Redis

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/schemas"
 )
 
@@ -46,9 +47,10 @@ type readCount struct {
 //   - An entity appears at most once in a flush, although each load creates a new readCount for
 //     it.
 type readCounter struct {
-	recorder ReadRecorder
-	metrics  *metrics
-	log      *slog.Logger
+	recorder   ReadRecorder
+	metrics    *metrics
+	log        *slog.Logger
+	conditions observe.Conditions
 
 	mu   sync.Mutex
 	list []*readCount
@@ -131,24 +133,27 @@ func (t *readCounter) run(ctx context.Context) {
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(finalFlushTimeout, cancel) })()
 	ticker := time.NewTicker(flushInterval)
 	defer ticker.Stop()
-	for failing := false; ; {
+	for {
 		select {
 		case <-ticker.C:
-			failing = t.flush(flushCtx, time.Now(), failing)
+			t.flush(flushCtx, time.Now())
 		case <-ctx.Done():
-			t.flush(flushCtx, time.Now(), failing)
+			t.flush(flushCtx, time.Now())
 			return
 		}
 	}
 }
 
-// flush records the reads since the last flush. Reads of a failed call are lost. It logs the
-// first failure and the recovery: failing reports whether the previous flush failed, and the
-// result reports whether this flush failed.
-func (t *readCounter) flush(ctx context.Context, now time.Time, failing bool) bool {
+// recordingFails is the condition of a readCounter whose last flush failed.
+var recordingFails = observe.Condition{
+	Failing: "recording of reads failed; the scheduler does not see them", Recovered: "recording of reads resumed",
+}
+
+// flush records the reads since the last flush. Reads of a failed call are lost.
+func (t *readCounter) flush(ctx context.Context, now time.Time) {
 	reads := t.take()
 	if len(reads) == 0 {
-		return failing
+		return
 	}
 	var failed error
 	for batch := range slices.Chunk(reads, maxFlushBatch) {
@@ -168,13 +173,7 @@ func (t *readCounter) flush(ctx context.Context, now time.Time, failing bool) bo
 			t.metrics.recorded.WithLabelValues(source).Add(float64(n))
 		}
 	}
-	switch {
-	case failed != nil && !failing:
-		t.log.Warn("recording of reads failed; the scheduler does not see them", "err", failed)
-	case failed == nil && failing:
-		t.log.Info("recording of reads resumed")
-	}
-	return failed != nil
+	t.conditions.Record(t.log, recordingFails, failed)
 }
 
 func (t *readCounter) record(ctx context.Context, reads []ReadCount, until time.Time) error {

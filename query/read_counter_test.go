@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -168,7 +169,7 @@ func TestReadCounter_CountsReadsWithASnapshot(t *testing.T) {
 				step(r)
 			}
 			now := time.Now()
-			r.server.readCounter.flush(t.Context(), now, false)
+			r.server.readCounter.flush(t.Context(), now)
 			if got := l.recorded(); !maps.Equal(got, c.want) {
 				t.Errorf("counts: got %v, want %v", got, c.want)
 			}
@@ -180,7 +181,7 @@ func TestReadCounter_CountsReadsWithASnapshot(t *testing.T) {
 				t.Errorf("recorded reads: got %v until %v, want %d until %v", got, l.until, sum, now)
 			}
 			n := len(l.calls)
-			if r.server.readCounter.flush(t.Context(), now, false); len(l.calls) != n {
+			if r.server.readCounter.flush(t.Context(), now); len(l.calls) != n {
 				t.Errorf("reads recorded again: got %v, want no further call", l.recorded())
 			}
 		})
@@ -258,7 +259,7 @@ func TestReadCounter_RecordsEachReadOnce(t *testing.T) {
 	}
 	stop := make(chan struct{})
 	for _, do := range []func(){
-		func() { r.server.readCounter.flush(t.Context(), time.Now(), false) },
+		func() { r.server.readCounter.flush(t.Context(), time.Now()) },
 		func() { r.settle(fmt.Sprint(rand.IntN(keys)), 8) },
 	} {
 		beside.Go(func() {
@@ -275,7 +276,7 @@ func TestReadCounter_RecordsEachReadOnce(t *testing.T) {
 	all.Wait()
 	close(stop)
 	beside.Wait()
-	r.server.readCounter.flush(t.Context(), time.Now(), false)
+	r.server.readCounter.flush(t.Context(), time.Now())
 	recorded := l.recorded()
 	for i := range keys {
 		if got := recorded[fmt.Sprint(i)]; int64(got) != want[i].Load() {
@@ -338,36 +339,38 @@ func TestReadCounter_IsBoundedAndFlushesInBatches(t *testing.T) {
 	if n := testutil.ToFloat64(ts.metrics.unrecordedFull); n != 2 {
 		t.Errorf("unrecorded reads: got %v, want 2", n)
 	}
-	ts.flush(t.Context(), time.Now(), false)
+	ts.flush(t.Context(), time.Now())
 	if n := len(l.calls); n != maxReadCounts/maxFlushBatch || l.calls[0] != maxFlushBatch || len(l.recorded()) != maxReadCounts {
 		t.Errorf("RecordReads calls: got %v with %d entities, want %d of %d with %d entities",
 			l.calls, len(l.recorded()), maxReadCounts/maxFlushBatch, maxFlushBatch, maxReadCounts)
 	}
 	ts.read(dropped) // this read must be recorded, because the flush has emptied the list
-	ts.flush(t.Context(), time.Now(), false)
+	ts.flush(t.Context(), time.Now())
 	if n := l.recorded()[dropped.entity.Key]; n != 1 {
 		t.Errorf("got %d recorded, want 1", n)
 	}
 }
 
 func TestReadCounter_LogsAFailureOnce(t *testing.T) {
-	var log bytes.Buffer
-	down := errors.New("down")
-	var fails error
-	l := &fakeRecorder{observe: func(context.Context, []ReadCount) error { return fails }}
-	ts := newTestReadCounter(l, slog.New(slog.NewTextHandler(&log, nil)))
-	of := ts.newCount(entity("a"))
-	failing := false
-	for _, fails = range []error{nil, down, down, nil, nil, down} {
-		ts.read(of)
-		ts.read(of)
-		failing = ts.flush(t.Context(), time.Now(), failing)
-		failing = ts.flush(t.Context(), time.Now(), failing) // nothing was read since the previous flush, so this call must return the same value as the previous call
-	}
-	if recorded, lost := l.recorded()["a"], testutil.ToFloat64(ts.metrics.unrecordedFailed); recorded != 6 || lost != 6 {
-		t.Errorf("recorded and unrecorded reads: got %d and %v, want 6 and 6", recorded, lost)
-	}
-	if warned, restored := strings.Count(log.String(), "level=WARN"), strings.Count(log.String(), "level=INFO"); warned != 2 || restored != 1 {
-		t.Errorf("got the log %s, want 2 warnings and 1 recovery", &log)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		down := errors.New("down")
+		var fails error
+		l := &fakeRecorder{observe: func(context.Context, []ReadCount) error { return fails }}
+		ts := newTestReadCounter(l, slog.New(slog.NewTextHandler(&log, nil)))
+		of := ts.newCount(entity("a"))
+		for _, fails = range []error{nil, down, down, nil, nil, down} {
+			ts.read(of)
+			ts.read(of)
+			ts.flush(t.Context(), time.Now())
+			<-time.After(flushInterval)
+			ts.flush(t.Context(), time.Now()) // nothing was read since the previous flush, so this call must log nothing
+		}
+		if recorded, lost := l.recorded()["a"], testutil.ToFloat64(ts.metrics.unrecordedFailed); recorded != 6 || lost != 6 {
+			t.Errorf("recorded and unrecorded reads: got %d and %v, want 6 and 6", recorded, lost)
+		}
+		if warned, restored := strings.Count(log.String(), "level=WARN"), strings.Count(log.String(), "level=INFO"); warned != 2 || restored != 1 {
+			t.Errorf("got the log %s, want 2 warnings and 1 recovery", &log)
+		}
+	})
 }

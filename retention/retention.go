@@ -21,6 +21,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/source"
 )
@@ -108,19 +109,19 @@ func New(source, facet string, periods Periods, st Store, log *slog.Logger, reg 
 // Run repeats the walk until ctx ends. Of several failed steps in a row it logs only the first, and
 // then the recovery. It logs the end of each walk that deleted rows.
 func (w *Walk) Run(ctx context.Context) error {
-	failed, total := false, 0
+	failing := observe.Condition{
+		Failing: "deletion of expired rows failed; will retry", Recovered: "deletion of expired rows resumed", Attr: "rows", Value: w.rows,
+	}
+	var conditions observe.Conditions
+	total := 0
 	for delay := stepInterval; poll.Pause(ctx, delay); {
 		n, done, err := w.step(ctx, time.Now())
-		switch {
-		case err != nil:
-			if !failed && ctx.Err() == nil {
-				w.log.Warn("deletion of expired rows failed; will retry", "rows", w.rows, "err", err)
-			}
-			failed, delay = true, retryInterval
+		if ctx.Err() == nil {
+			conditions.Record(w.log, failing, err)
+		}
+		if err != nil {
+			delay = retryInterval
 			continue
-		case failed:
-			failed = false
-			w.log.Info("deletion of expired rows resumed", "rows", w.rows)
 		}
 		w.deleted.Add(float64(n))
 		total += n

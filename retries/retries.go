@@ -28,6 +28,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/store"
 )
@@ -71,7 +72,7 @@ func New(source string, st Store, enqueuer Enqueuer, rdb redis.UniversalClient, 
 	log = log.With("source", source)
 	r := &Retries{
 		source: source, store: st, enqueuer: enqueuer, log: log,
-		poller: poll.New("retries:"+source, rdb, log, poll.Messages{
+		poller: poll.New("retries:"+source, rdb, log, observe.Condition{
 			Failing: "scheduled retries can't be claimed; retrying", Recovered: "claiming scheduled retries works again",
 		}),
 		requested: prometheus.NewCounter(prometheus.CounterOpts{

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
@@ -64,8 +65,8 @@ type Deps struct {
 	Metrics prometheus.Registerer
 }
 
-// Messages are the log messages for a failing tick and for the recovery (package poll).
-var Messages = poll.Messages{Failing: "prefetch scheduling failed; will retry", Recovered: "prefetch scheduling resumed"}
+// TicksFail is the condition of the scheduler's poller while ticks fail.
+var TicksFail = observe.Condition{Failing: "prefetch scheduling failed; will retry", Recovered: "prefetch scheduling resumed"}
 
 // NewScheduler returns the scheduler of a source.
 func NewScheduler(source string, schedule *Schedule, deps Deps) (*Scheduler, error) {

@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 
+	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/schemas"
 )
 
@@ -111,8 +112,8 @@ type Sampler struct {
 
 	// The following fields are used only by Run: whether the last measurements failed, and when the
 	// dead letters of each source were last counted.
-	lagUnmeasured, deadLettersUnmeasured unmeasured
-	counted                              map[string]time.Time
+	conditions observe.Conditions
+	counted    map[string]time.Time
 
 	mu      sync.Mutex
 	samples map[lane][]sample // the samples of each lane, oldest first
@@ -179,21 +180,16 @@ func (s *Sampler) sample(ctx context.Context) {
 		letterErrs = append(letterErrs, err)
 	}
 	if ctx.Err() == nil {
-		s.lagUnmeasured.log(s.log, "lag can't be measured; estimated waits are unknown", errors.Join(lagErrs...))
-		s.deadLettersUnmeasured.log(s.log, "dead letters can't be counted", errors.Join(letterErrs...))
+		s.conditions.Record(s.log, lagUnmeasured, errors.Join(lagErrs...))
+		s.conditions.Record(s.log, deadLettersUncounted, errors.Join(letterErrs...))
 	}
 }
 
-// unmeasured is true while measurements fail.
-type unmeasured bool
-
-// log logs the first of consecutive failures.
-func (l *unmeasured) log(log *slog.Logger, message string, err error) {
-	if err != nil && !*l {
-		log.Warn(message, "err", err) //nolint:sloglint // the callers pass constants
-	}
-	*l = err != nil
-}
+// The conditions of a Sampler.
+var (
+	lagUnmeasured        = observe.Condition{Failing: "lag can't be measured; estimated waits are unknown", Recovered: "lag is measured again"}
+	deadLettersUncounted = observe.Condition{Failing: "dead letters can't be counted", Recovered: "dead letters are counted again"}
+)
 
 // setDeadLetters sets the gauge of a source's dead letters, and removes it if the last count is
 // older than sampleTTL.

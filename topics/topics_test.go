@@ -317,6 +317,7 @@ func TestSampler_LogsFailuresAndExpiresGauges(t *testing.T) {
 			t.Errorf("got the gauge of an old count: %d, %v", n, err)
 		}
 		lagFails, lettersFail = nil, nil
+		<-time.After(sampleInterval)
 		s.sample(t.Context())
 		lagFails = errors.New("again")
 		s.sample(t.Context())

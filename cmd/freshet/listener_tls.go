@@ -13,6 +13,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/freshet/freshet/observe"
 )
 
 // ListenerTLSConfig configures TLS of a listener. Without CertFile the listener serves plain HTTP.
@@ -79,11 +81,11 @@ type certificateReloader struct {
 	log    *slog.Logger
 	now    func() time.Time
 
-	mu      sync.Mutex
-	at      time.Time // time of the last read of the files
-	read    [3][]byte
-	current *tls.Config
-	failing bool
+	mu         sync.Mutex
+	at         time.Time // time of the last read of the files
+	read       [3][]byte
+	current    *tls.Config
+	conditions observe.Conditions
 }
 
 // loadCertificates reads the files of a listener. It returns nil for plain HTTP.
@@ -147,13 +149,12 @@ func (c *certificateReloader) configForClient(*tls.ClientHelloInfo) (*tls.Config
 	if now := c.now(); now.Sub(c.at) >= certificateReloadInterval {
 		c.at = now
 		changed, err := c.load()
-		switch {
-		case err != nil && !c.failing:
-			c.log.Warn("certificate files unusable, old certificate stays in use", "setting", c.setting, "err", err)
-		case err == nil && (changed || c.failing):
-			c.log.Info("certificate files read", "setting", c.setting, "changed", changed)
+		c.conditions.Record(c.log, observe.Condition{
+			Failing: "certificate files unusable, old certificate stays in use", Recovered: "certificate files usable again", Attr: "setting", Value: c.setting,
+		}, err)
+		if changed {
+			c.log.Info("certificate files changed", "setting", c.setting)
 		}
-		c.failing = err != nil
 	}
 	return c.current, nil
 }

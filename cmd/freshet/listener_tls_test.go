@@ -134,7 +134,7 @@ func TestListenerTLS_KeepsItsCertificateWhileFilesAreUnusable(t *testing.T) {
 	if got := s.serial(newTLSClient(t, ca.trusting())); got != second {
 		t.Errorf("after the repair: got the certificate %d, want %d", got, second)
 	}
-	if got := len(s.notes.lines(t, "certificate files read")); got != 1 {
+	if got := len(s.notes.lines(t, "certificate files changed")); got != 1 {
 		t.Errorf("got %d messages of the repair, want 1", got)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/schemas"
 )
@@ -31,10 +32,10 @@ type liveBounds struct {
 	settings limiter.Settings
 	log      *slog.Logger
 
-	mu        sync.RWMutex // guards current
-	current   map[string]map[string]producer.Bound
-	revisions map[string]int64 // revision of the applied settings, by source; used by Run only
-	failing   map[string]bool  // sources whose settings can't be read; used by Run only
+	mu         sync.RWMutex // guards current
+	current    map[string]map[string]producer.Bound
+	revisions  map[string]int64 // revision of the applied settings, by source; used by Run only
+	conditions observe.Conditions
 }
 
 // newLiveBounds returns liveBounds with the limits under the configured quotas.
@@ -45,7 +46,7 @@ func newLiveBounds(c Config, settings limiter.Settings, log *slog.Logger) (*live
 	}
 	return &liveBounds{
 		sources: c.Sources, limits: c.Access.Limits, settings: settings, log: log,
-		current: current, revisions: map[string]int64{}, failing: map[string]bool{},
+		current: current, revisions: map[string]int64{},
 	}, nil
 }
 
@@ -81,10 +82,9 @@ func (b *liveBounds) follow(ctx context.Context, name string) {
 	if errors.Is(err, context.Canceled) {
 		return // the context of Run has ended, so this is not a failed read
 	}
-	if failing := err != nil; failing != b.failing[name] {
-		b.failing[name] = failing
-		b.logRead(name, err)
-	}
+	b.conditions.Record(b.log, observe.Condition{
+		Failing: "settings read failed, client limits unchanged", Recovered: "reading the client limits works again", Attr: "source", Value: name,
+	}, err)
 	if err != nil || revision == b.revisions[name] {
 		return
 	}
@@ -106,14 +106,6 @@ func (b *liveBounds) follow(ctx context.Context, name string) {
 	b.current[name] = bounds
 	b.mu.Unlock()
 	b.log.Info("client limits changed", "source", name, "revision", revision)
-}
-
-func (b *liveBounds) logRead(name string, err error) {
-	if err != nil {
-		b.log.Warn("settings read failed, client limits unchanged", "source", name, "err", err)
-		return
-	}
-	b.log.Info("reading the client limits works again", "source", name)
 }
 
 // clientBounds returns the limits that apply to each client under the configured quotas, by source

@@ -8,6 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/freshet/freshet/dlq"
+	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/schemas"
@@ -25,7 +26,7 @@ func (p parts) deadLetters(sources map[string]*source.Source) *dlq.Queue {
 	}
 	return dlq.New(dlq.Deps{
 		Store: p.store, Topics: dlq.NewKafka(append(slices.Clone(p.kafka), kgo.ClientID("freshet-dlq"))), Enqueuer: replayEnqueuer{p.producer},
-		Notifier: poll.New(dlqChannel, p.rdb, p.log, poll.Messages{
+		Notifier: poll.New(dlqChannel, p.rdb, p.log, observe.Condition{
 			Failing: "dead letter jobs paused, database not reachable", Recovered: "dead letter jobs continued, database reachable",
 		}),
 		Sources: known, Process: workerName(), Actor: actor, Log: p.log, Metrics: p.reg,

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/store"
@@ -105,12 +106,12 @@ type livePrefetch struct {
 	read   func(ctx context.Context, source string) (settings.PrefetchOverride, error)
 	log    *slog.Logger
 
-	mu       sync.Mutex
-	readAt   time.Time
-	override settings.PrefetchOverride // the override that was last read from the database
-	current  *scheduler.Schedule
-	changed  SourceConfig // the source's configuration with the override applied; the schedule "current" is built from it
-	failing  bool
+	mu         sync.Mutex
+	readAt     time.Time
+	override   settings.PrefetchOverride // the override that was last read from the database
+	current    *scheduler.Schedule
+	changed    SourceConfig // the source's configuration with the override applied; the schedule "current" is built from it
+	conditions observe.Conditions
 }
 
 func (p parts) livePrefetch(source string) (*livePrefetch, error) {
@@ -148,13 +149,10 @@ func (l *livePrefetch) inForce(ctx context.Context) (c SourceConfig, disabled bo
 // apply puts an override in force. If err is not nil, the override could not be read; apply then
 // logs the error, and the last settings stay in force.
 func (l *livePrefetch) apply(o settings.PrefetchOverride, err error) {
-	switch {
-	case err != nil && !l.failing && !errors.Is(err, context.Canceled):
-		l.failing = true
-		l.log.Warn("prefetch settings read failed; the last ones stay in force", "err", err)
-	case err == nil && l.failing:
-		l.failing = false
-		l.log.Info("reading the prefetch settings works again")
+	if !errors.Is(err, context.Canceled) {
+		l.conditions.Record(l.log, observe.Condition{
+			Failing: "prefetch settings read failed; the last ones stay in force", Recovered: "reading the prefetch settings works again",
+		}, err)
 	}
 	if err != nil || reflect.DeepEqual(o, l.override) {
 		return

@@ -49,7 +49,7 @@ func (p parts) schedule(ctx context.Context, up func(), names []string) error {
 		s, err := scheduler.NewScheduler(name, live.base, scheduler.Deps{
 			Live:  live.now,
 			Store: p.store, Enqueuer: lowEnqueuer{p.producer}, Capacity: p.capacityFunc(name, c),
-			Poller: poll.New(scheduleChannel(name), p.rdb, p.log.With("source", name), scheduler.Messages), Log: p.log, Metrics: p.reg,
+			Poller: poll.New(scheduleChannel(name), p.rdb, p.log.With("source", name), scheduler.TicksFail), Log: p.log, Metrics: p.reg,
 		})
 		if err != nil {
 			return err
@@ -241,7 +241,7 @@ func (d lowEnqueuer) enqueue(ctx context.Context, reason schemas.Reason, claimed
 
 // relay returns the outbox relay of a source.
 func (p parts) relay(name string) *outbox.Relay {
-	poller := poll.New(outbox.Channel(name), p.rdb, p.log.With("source", name), outbox.Messages)
+	poller := poll.New(outbox.Channel(name), p.rdb, p.log.With("source", name), outbox.ClaimsFail)
 	return outbox.New(name, p.store, lowEnqueuer{p.producer}, p.client, poller, p.log, p.reg)
 }
 
