@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/status"
 )
 
 const (
@@ -31,18 +32,18 @@ type Console struct {
 	pages             map[string]*template.Template
 	sampler           *sampler
 	viewers           viewers
-	recentDeadLetters sharedRead[deadLetterGroups] // dead letters of the last 24 h, with any visibility label or none
+	recentDeadLetters status.Cached[deadLetterGroups] // dead letters of the last 24 h, with any visibility label or none
 	// publicDeadLetters contains only dead letters without a visibility label, which all clients
 	// may see.
-	publicDeadLetters sharedRead[deadLetterGroups]
+	publicDeadLetters status.Cached[deadLetterGroups]
 }
 
 // New returns the console. It starts no goroutine until a page with live content is opened.
 func New(deps Deps) *Console {
 	c := &Console{Deps: deps, pages: parsePages(), sampler: newSampler(deps), viewers: viewers{byClient: map[string]int{}}}
-	for groups, visibilities := range map[*sharedRead[deadLetterGroups]][]string{&c.recentDeadLetters: nil, &c.publicDeadLetters: {}} {
-		groups.read = func(ctx context.Context) (deadLetterGroups, error) { return c.readRecentDeadLetters(ctx, visibilities) }
-		groups.timeout, groups.clock, groups.log = countInterval, deps.Clock, deps.Log
+	for groups, visibilities := range map[*status.Cached[deadLetterGroups]][]string{&c.recentDeadLetters: nil, &c.publicDeadLetters: {}} {
+		groups.Read = func(ctx context.Context) (deadLetterGroups, error) { return c.readRecentDeadLetters(ctx, visibilities) }
+		groups.Timeout, groups.Clock, groups.Log = countInterval, deps.Clock, deps.Log
 	}
 	mux := http.NewServeMux()
 	for pattern, h := range map[string]pageHandler{

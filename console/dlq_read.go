@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/dlq"
+	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
 )
 
@@ -48,8 +49,8 @@ func (c *Console) parallel(ctx context.Context, all []func(context.Context, *Con
 	errs := make([]error, len(all))
 	var reads sync.WaitGroup
 	for i, read := range all {
-		errs[i] = errPanic
-		reads.Go(func() { recoverPanic(c.Log, func() { errs[i] = read(ctx, c) }) })
+		errs[i] = status.ErrPanic
+		reads.Go(func() { status.CatchPanic(c.Log, func() { errs[i] = read(ctx, c) }) })
 	}
 	reads.Wait()
 	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
@@ -78,7 +79,7 @@ func (p *dlqPage) readRecent(ctx context.Context, c *Console) error {
 	if p.client.Visibilities() == nil {
 		groups = &c.recentDeadLetters
 	}
-	all, at, err := groups.get(ctx, recentTTL)
+	all, at, err := groups.Get(ctx, recentTTL)
 	if at.IsZero() {
 		return err
 	}

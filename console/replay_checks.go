@@ -11,6 +11,7 @@ import (
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
 )
 
@@ -51,9 +52,9 @@ func (c *Console) replayChecks(ctx context.Context, client access.Client, filter
 	filter.Handled = store.OpenDeadLetters
 	source, now := filter.Source, c.Clock()
 	var limits *limiter.View
-	cause, jobs := checkCause(nil, nil, errPanic, now), checkJobs(source, nil, errPanic)
+	cause, jobs := checkCause(nil, nil, status.ErrPanic, now), checkJobs(source, nil, status.ErrPanic)
 	var reads sync.WaitGroup
-	read := func(f func()) { reads.Go(func() { recoverPanic(c.Log, f) }) }
+	read := func(f func()) { reads.Go(func() { status.CatchPanic(c.Log, f) }) }
 	read(func() {
 		if v, err := c.Limits.View(ctx, source); err == nil {
 			limits = &v

@@ -7,6 +7,7 @@ import (
 
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/settings"
+	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
 )
 
@@ -69,10 +70,10 @@ type report struct {
 // sends each sample to all viewers.
 type sampler struct {
 	deps    Deps
-	samples sharedRead[*sample]
+	samples status.Cached[*sample]
 	// openDeadLetters contains the number of open dead letters of the last 24 h by source. A source
 	// whose count failed is missing.
-	openDeadLetters sharedRead[map[string]int64]
+	openDeadLetters status.Cached[map[string]int64]
 	// reports has the reports by source and process. It needs no lock: only takeSample uses it, and
 	// only one takeSample runs at a time.
 	reports map[string]map[string][]report
@@ -85,8 +86,8 @@ type sampler struct {
 
 func newSampler(deps Deps) *sampler {
 	s := &sampler{deps: deps, reports: map[string]map[string][]report{}, points: map[string][]point{}, viewers: map[chan *sample]bool{}}
-	s.samples.read, s.samples.timeout, s.samples.clock, s.samples.log = s.takeSample, sampleTimeout, deps.Clock, deps.Log
-	s.openDeadLetters.read, s.openDeadLetters.timeout, s.openDeadLetters.clock, s.openDeadLetters.log = s.countOpen, countInterval, deps.Clock, deps.Log
+	s.samples.Read, s.samples.Timeout, s.samples.Clock, s.samples.Log = s.takeSample, sampleTimeout, deps.Clock, deps.Log
+	s.openDeadLetters.Read, s.openDeadLetters.Timeout, s.openDeadLetters.Clock, s.openDeadLetters.Log = s.countOpen, countInterval, deps.Clock, deps.Log
 	return s
 }
 
@@ -99,7 +100,7 @@ func (s *sampler) latest(ctx context.Context) *sample {
 		life = sampleInterval
 	}
 	s.mu.Unlock()
-	if n, _, _ := s.samples.get(ctx, life); n != nil {
+	if n, _, _ := s.samples.Get(ctx, life); n != nil {
 		return n
 	}
 	n := &sample{At: s.deps.Clock(), Sources: map[string]*sourceSample{}}
@@ -116,12 +117,12 @@ func (s *sampler) takeSample(ctx context.Context) (*sample, error) {
 	n := &sample{Sources: map[string]*sourceSample{}}
 	var open map[string]int64
 	var reads sync.WaitGroup
-	read := func(f func()) { reads.Go(func() { recoverPanic(s.deps.Log, f) }) }
+	read := func(f func()) { reads.Go(func() { status.CatchPanic(s.deps.Log, f) }) }
 	read(func() { n.Dependencies = s.deps.Overview.Dependencies(ctx) })
 	read(func() {
 		ctx, cancel := context.WithTimeout(ctx, countTimeout)
 		defer cancel()
-		open, _, _ = s.openDeadLetters.get(ctx, countInterval) // if the count takes too long, a later sample gets its result
+		open, _, _ = s.openDeadLetters.Get(ctx, countInterval) // if the count takes too long, a later sample gets its result
 	})
 	for _, source := range s.deps.Sources {
 		of := &sourceSample{OpenDeadLetters: -1}
@@ -304,7 +305,7 @@ func (s *sampler) run(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		// The result is not needed here: takeSample publishes the sample to the viewers.
-		_, _, _ = s.samples.get(ctx, 0)
+		_, _, _ = s.samples.Get(ctx, 0)
 		select {
 		case <-ctx.Done():
 			return

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -20,7 +21,7 @@ func TestHealth_NamesDependenciesOnlyWhenVerbose(t *testing.T) {
 		"degraded": {map[string]healthCheck{"redis": {run: down}, "reads": {required: true, run: up}}, 200, `{"status":"degraded"}`, `"reason":"dial tcp`},
 		"away":     {map[string]healthCheck{"redis": {run: up}, "reads": {required: true, run: down}}, 503, `{"status":"degraded"}`, `"ready":false`},
 	} {
-		h := &health{checks: c.checks}
+		h := newHealth(c.checks, slog.New(slog.DiscardHandler))
 		get := func(target string) string {
 			w := httptest.NewRecorder()
 			h.handleHealth(w, httptest.NewRequestWithContext(t.Context(), "GET", target, nil))

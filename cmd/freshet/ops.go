@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/status"
 )
 
 // healthCheck checks one dependency. A failed required check makes the process not ready.
@@ -72,10 +73,13 @@ const readsCheckName = "reads"
 // probes do not load the dependencies.
 type health struct {
 	checks map[string]healthCheck
+	found  status.Cached[map[string]error]
+}
 
-	mu    sync.Mutex
-	at    time.Time
-	found map[string]error
+func newHealth(checks map[string]healthCheck, log *slog.Logger) *health {
+	h := &health{checks: checks}
+	h.found.Read, h.found.Timeout, h.found.Clock, h.found.Log = h.runAll, pingTimeout, time.Now, log
+	return h
 }
 
 const (
@@ -85,13 +89,11 @@ const (
 
 // checkAll runs all checks concurrently, or returns the cached results.
 func (h *health) checkAll(ctx context.Context) map[string]error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if time.Since(h.at) < healthCacheTTL {
-		return h.found
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pingTimeout)
-	defer cancel()
+	found, _, _ := h.found.Get(context.WithoutCancel(ctx), healthCacheTTL)
+	return found
+}
+
+func (h *health) runAll(ctx context.Context) (map[string]error, error) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	found := map[string]error{}
@@ -104,8 +106,7 @@ func (h *health) checkAll(ctx context.Context) map[string]error {
 		})
 	}
 	wg.Wait()
-	h.at, h.found = time.Now(), found
-	return found
+	return found, nil
 }
 
 // missing returns the names of the required checks that failed. found holds the result of each

@@ -138,11 +138,11 @@ func (p *program) runWithOps(ctx context.Context, opsAddress string, of func(par
 	g := newGroup(ctx)
 	g.run(func(ctx context.Context) error { return parts.run(ctx, of(parts, ops.Addr().String())) })
 	g.run(func(ctx context.Context) error {
-		return serveOps(ctx, ops.listener(parts.log), config.Ops.TLS.requireClientCert(parts.newOpsHandler(&health{checks: map[string]healthCheck{
+		return serveOps(ctx, ops.listener(parts.log), config.Ops.TLS.requireClientCert(parts.newOpsHandler(newHealth(map[string]healthCheck{
 			"database": {required: true, run: parts.store.Ping},
 			"redis":    {required: true, run: func(ctx context.Context) error { return parts.rdb.Ping(ctx).Err() }},
 			"kafka":    {required: true, run: probe.Ping},
-		}})), parts.log)
+		}, parts.log))), parts.log)
 	})
 	<-g.ctx.Done()
 	return g.stop()

@@ -178,12 +178,12 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	}
 	deadLetters := p.deadLetters(sources)
 	var server *query.Server
-	h := &health{checks: map[string]healthCheck{
+	h := newHealth(map[string]healthCheck{
 		readsCheckName: {required: true, run: func(ctx context.Context) error { return server.Ready(ctx, p.store.Ping) }},
 		"database":     {run: p.store.Ping},
 		"redis":        {run: func(ctx context.Context) error { return p.rdb.Ping(ctx).Err() }},
 		"kafka":        {run: p.client.Ping},
-	}}
+	}, p.log)
 	ops := p.newOpsHandler(h)
 	ask := func(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []query.EnqueueResult {
 		return server.Refresh(ctx, client, all, f)

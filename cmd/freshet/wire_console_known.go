@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -18,6 +16,7 @@ import (
 	"github.com/freshet/freshet/query"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
 )
 
@@ -86,8 +85,8 @@ func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Cli
 	var wg sync.WaitGroup
 	for i, read := range reads {
 		wg.Go(func() {
-			defer recoverPanic(k.parts.log, &errs[i])
-			errs[i] = read()
+			errs[i] = status.ErrPanic
+			status.CatchPanic(k.parts.log, func() { errs[i] = read() })
 		})
 	}
 	wg.Wait()
@@ -103,19 +102,6 @@ func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Cli
 		w.Lane, w.Number, w.Confirmed, w.Until = "", 0, false, time.Time{}
 	}
 	return found, nil
-}
-
-// errPanic is the error of a read that panicked.
-var errPanic = errors.New("the read panicked; see the log")
-
-// recoverPanic is a deferred call that converts a panic to an error. The HTTP server recovers
-// panics only in its own goroutines, so a panic in a goroutine of the console would end the query
-// service.
-func recoverPanic(log *slog.Logger, err *error) {
-	if p := recover(); p != nil {
-		log.Error("panic in a console read", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-		*err = errPanic
-	}
 }
 
 // content reads the snapshot of the entity in found, and adds its state and content to found.

@@ -15,6 +15,7 @@ import (
 	"github.com/freshet/freshet/console"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/scheduler"
+	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
 )
 
@@ -59,14 +60,14 @@ func withStopState(view limiter.View, set *limiter.Override) limiter.View {
 type scheduleReader struct {
 	parts     parts
 	caches    map[string]*scheduleCache
-	live      map[string]*livePrefetch  // prefetch settings in force, by source; no entry: the source's configuration is invalid
-	requested *cached[map[string]int64] // number of prefetch requests, by source
+	live      map[string]*livePrefetch         // prefetch settings in force, by source; no entry: the source's configuration is invalid
+	requested *status.Cached[map[string]int64] // number of prefetch requests, by source
 }
 
 // scheduleCache caches database reads for one source's schedule.
 type scheduleCache struct {
-	due    cached[console.Due]
-	counts cached[map[tierKey]entityCount]
+	due    status.Cached[console.Due]
+	counts status.Cached[map[tierKey]entityCount]
 }
 
 type tierKey struct {
@@ -80,9 +81,19 @@ type entityCount struct {
 }
 
 func (p parts) schedules() scheduleReader {
-	s := scheduleReader{p, map[string]*scheduleCache{}, map[string]*livePrefetch{}, &cached[map[string]int64]{}}
+	s := scheduleReader{p, map[string]*scheduleCache{}, map[string]*livePrefetch{}, nil}
+	s.requested = &status.Cached[map[string]int64]{
+		Read: func(context.Context) (map[string]int64, error) { return s.counters(), nil }, Timeout: dueTimeout, Clock: time.Now, Log: p.log,
+	}
 	for name := range p.config.Sources {
-		s.caches[name] = &scheduleCache{}
+		s.caches[name] = &scheduleCache{
+			due: status.Cached[console.Due]{
+				Read: func(ctx context.Context) (console.Due, error) { return s.due(ctx, name) }, Timeout: dueTimeout, MaxStale: maxStaleness, Clock: time.Now, Log: p.log,
+			},
+			counts: status.Cached[map[tierKey]entityCount]{
+				Read: func(ctx context.Context) (map[tierKey]entityCount, error) { return s.counts(ctx, name) }, Timeout: countsTimeout, MaxStale: maxStaleness, Clock: time.Now, Log: p.log,
+			},
+		}
 		if live, err := p.livePrefetch(name); err == nil {
 			s.live[name] = live
 		}
@@ -99,36 +110,28 @@ func (s scheduleReader) Schedule(ctx context.Context, source string) console.Sch
 	c, now := s.parts.config.Sources[source], time.Now()
 	var all console.ScheduleState
 	c, all.Disabled = s.inForce(ctx, source, c)
-	all.FeedRate.Error, all.Schedulers.Error = errPanic.Error(), errPanic.Error() // each read below replaces its error, unless it panics
+	all.FeedRate.Error, all.Schedulers.Error = status.ErrPanic.Error(), status.ErrPanic.Error() // each read below replaces its error, unless it panics
 	var running sync.WaitGroup
-	start := func(f func()) {
-		running.Go(func() {
-			var err error
-			defer recoverPanic(s.parts.log, &err)
-			f()
-		})
-	}
+	start := func(f func()) { running.Go(func() { status.CatchPanic(s.parts.log, f) }) }
+	readCtx, cancel := context.WithTimeout(ctx, firstReadWait)
+	defer cancel()
 	start(func() { all.FeedRate, all.RateCap = s.feed(ctx, source, c, now) })
 	start(func() { all.Schedulers = s.schedulers(ctx, source) })
 	start(func() {
-		due, err := read.due.value(ctx, dueTTL, dueTimeout, func(ctx context.Context) (due console.Due, err error) {
-			defer recoverPanic(s.parts.log, &err)
-			return s.due(ctx, source)
-		})
-		due.Error = s.describe(err)
+		due, _, err := read.due.Get(readCtx, dueTTL)
+		if err != nil {
+			due = console.Due{Error: s.describe(err)}
+		}
 		all.Due = due
 	})
 	start(func() {
-		counts, err := read.counts.value(ctx, countsTTL, countsTimeout, func(ctx context.Context) (found map[tierKey]entityCount, err error) {
-			defer recoverPanic(s.parts.log, &err)
-			return s.counts(ctx, source)
-		})
+		counts, _, err := read.counts.Get(readCtx, countsTTL)
+		if err != nil {
+			counts = nil
+		}
 		all.Facets = facetSchedules(c, counts, s.describe(err), now)
 	})
-	counters, _ := s.requested.value(ctx, dueTTL, dueTimeout, func(context.Context) (found map[string]int64, err error) {
-		defer recoverPanic(s.parts.log, &err)
-		return s.counters(), nil
-	})
+	counters, _, _ := s.requested.Get(readCtx, dueTTL)
 	if n, there := counters[source]; there {
 		all.Requested = &n
 	}
@@ -144,9 +147,8 @@ func (s scheduleReader) inForce(ctx context.Context, source string, configured S
 	if !ok {
 		return c, false
 	}
-	var err error
-	defer recoverPanic(s.parts.log, &err)
-	return live.inForce(ctx)
+	status.CatchPanic(s.parts.log, func() { c, disabled = live.inForce(ctx) })
+	return c, disabled
 }
 
 // describe returns the text that the console shows for a failed read; it logs the error.
@@ -154,9 +156,9 @@ func (s scheduleReader) describe(err error) string {
 	switch {
 	case err == nil:
 		return ""
-	case errors.Is(err, errNotReadYet):
+	case errors.Is(err, status.ErrNotReadYet):
 		return "the value is being read"
-	case errors.Is(err, errPanic):
+	case errors.Is(err, status.ErrPanic):
 		return err.Error()
 	case !errors.Is(err, context.Canceled):
 		s.parts.log.Debug("schedule read failed", "err", err)
@@ -292,63 +294,4 @@ func (s scheduleReader) counters() map[string]int64 {
 		}
 	}
 	return all
-}
-
-// errNotReadYet reports that the first read has not finished.
-var errNotReadYet = errors.New("not read yet; try again in a few seconds")
-
-// cached caches the result of a slow read. At most one read is in progress. A caller waits only
-// for the first read, at most firstReadWait; later callers get the cached value while it is
-// refreshed in the background.
-type cached[T any] struct {
-	mu        sync.Mutex
-	read      T
-	err       error
-	at        time.Time     // time of the last successful read; zero: no read has succeeded
-	startedAt time.Time     // start of the last read
-	reading   chan struct{} // channel that is closed when the read in progress ends; nil: no read is in progress
-}
-
-// value returns the cached value. It starts a read, bounded by timeout, if the last one started
-// more than ttl ago.
-func (k *cached[T]) value(ctx context.Context, ttl, timeout time.Duration, read func(context.Context) (T, error)) (T, error) {
-	k.mu.Lock()
-	if k.reading == nil && time.Since(k.startedAt) >= ttl {
-		k.startedAt, k.reading = time.Now(), make(chan struct{})
-		go k.refresh(context.WithoutCancel(ctx), timeout, read)
-	}
-	reading, first := k.reading, k.at.IsZero() || time.Since(k.at) > ttl+maxStaleness // first: there is no cached value yet, or it is too old to be shown
-	k.mu.Unlock()
-	if reading != nil && first {
-		wait := time.NewTimer(firstReadWait)
-		defer wait.Stop()
-		select {
-		case <-reading:
-		case <-wait.C:
-		case <-ctx.Done():
-		}
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	var none T
-	switch {
-	case !k.at.IsZero() && time.Since(k.at) <= ttl+maxStaleness:
-		return k.read, nil
-	case k.err != nil:
-		return none, k.err
-	}
-	return none, errNotReadYet
-}
-
-func (k *cached[T]) refresh(ctx context.Context, timeout time.Duration, read func(context.Context) (T, error)) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	found, err := read(ctx)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.err = err; err == nil {
-		k.read, k.at = found, time.Now()
-	}
-	close(k.reading)
-	k.reading = nil
 }

@@ -2,13 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -85,71 +82,6 @@ func TestConsoleSchedule_ShowsState(t *testing.T) {
 	if got := f.deps.Schedule.Schedule(ctx, "nowhere"); got.Due.Error == "" {
 		t.Errorf("unknown source: got %+v, want an error of the due entities", got)
 	}
-}
-
-func TestCached_OneReaderNoWaiting(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var k cached[int64]
-		var reads atomic.Int64
-		var hangs, fails atomic.Bool
-		read := func(ctx context.Context) (int64, error) {
-			n := reads.Add(1)
-			if hangs.Load() {
-				<-ctx.Done()
-				return 0, ctx.Err()
-			}
-			if fails.Load() {
-				return 0, errors.New("it fails")
-			}
-			return n, nil
-		}
-		value := func() (int64, error) { return k.value(t.Context(), dueTTL, dueTimeout, read) }
-		if n, err := value(); n != 1 || err != nil {
-			t.Errorf("first: got %d, %v, want 1", n, err)
-		}
-		if n, _ := value(); n != 1 || reads.Load() != 1 {
-			t.Errorf("read again at once: got %d in %d reads, want 1 in 1", n, reads.Load())
-		}
-		hangs.Store(true)
-		for range 10 {
-			time.Sleep(dueTTL / 2)
-			began := time.Now()
-			if n, err := value(); n != 1 || err != nil || time.Since(began) > 0 {
-				t.Errorf("while the read hangs: got %d, %v after %v, want 1 at once", n, err, time.Since(began))
-			}
-		}
-		if n := reads.Load(); n > 3 {
-			t.Errorf("concurrent reads: got %d, want at most 3", n)
-		}
-		hangs.Store(false)
-		fails.Store(true)
-		time.Sleep(dueTTL + maxStaleness)
-		_, _ = value()
-		synctest.Wait()
-		if n, err := value(); n != 0 || err == nil {
-			t.Errorf("expired value: got %d, %v, want 0 and an error", n, err)
-		}
-		fails.Store(false)
-		time.Sleep(dueTTL)
-		_, _ = value()
-		synctest.Wait()
-		if n, err := value(); n == 0 || err != nil {
-			t.Errorf("after recovery: got %d, %v, want a value above 0", n, err)
-		}
-		before := reads.Load()
-		time.Sleep(time.Hour) // the cached value is not requested for an hour
-		if n, err := value(); n != before+1 || err != nil {
-			t.Errorf("after the pause: got %d, %v, want %d", n, err, before+1)
-		}
-
-		var slow cached[int64]
-		hangs.Store(true)
-		began := time.Now()
-		if _, err := slow.value(t.Context(), dueTTL, dueTimeout, read); !errors.Is(err, errNotReadYet) || time.Since(began) != firstReadWait {
-			t.Errorf("first read hangs: got %v after %v, want %v after %v", err, time.Since(began), errNotReadYet, firstReadWait)
-		}
-		time.Sleep(dueTimeout)
-	})
 }
 
 // buggyDue is a store whose reads of due entities, counts and settings panic.
