@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/status"
 )
 
 // rates contains the numbers of calls a second that the limiter has permitted recently, by lane.
@@ -103,37 +104,7 @@ func windowName(window time.Duration) string {
 
 // stateMessage describes the state of a source's limiter. The result is a part of a sentence.
 func stateMessage(v *limiter.View, now time.Time) string {
-	until := ""
-	if v.Until != nil {
-		until = formatTime(*v.Until, now)
-	}
-	switch v.State {
-	case limiter.StateFlowing, limiter.StateUnused:
-		return "nothing blocks calls"
-	case limiter.StateBackingOff:
-		return "backing off until " + until + ", because the upstream rejected calls"
-	case limiter.StateBreakerOpen:
-		if until == "" {
-			return "the circuit breaker is half-open: one probe call is in flight"
-		}
-		return "the circuit breaker is open, because the upstream is unhealthy; next probe call at " + until
-	case limiter.StateRamping:
-		return fmt.Sprintf("ramping up after a backoff, at %.0f %% of its rate", v.RampRatio*100)
-	case limiter.StateStopped:
-		return "stopped by an operator, until it is resumed"
-	case limiter.StateStopping:
-		if len(v.Processes) == 0 {
-			return "a stop is set, but no worker is running to apply it"
-		}
-		return "a stop is set; all processes apply it within two seconds"
-	case limiter.StateResuming:
-		return "a resume is set; all processes apply it within two seconds"
-	case limiter.StateQuietPeriod:
-		return "calls wait until " + until + ", because the limiter's state was lost"
-	case limiter.StateRestoringCount:
-		return "calls wait until the daily count is restored"
-	}
-	return "it is " + string(v.State)
+	return status.LimiterMessage(v, func(t time.Time) string { return formatTime(t, now) })
 }
 
 func openBreakers(all []limiter.ScopeView) int {

@@ -45,7 +45,9 @@ func TestReplayCheck_BudgetLeft(t *testing.T) {
 	hour := limiter.PolicyView{Name: "hour", Window: "1h0m0s", Limit: 900, Used: new(int64(700)), Remaining: 200, RemainingForLow: 100}
 	second := limiter.PolicyView{Name: "second", Window: "1s", Limit: 500}
 	uncounted := limiter.PolicyView{Name: "day", Window: "day", Limit: 20_000}
-	view := func(all ...limiter.PolicyView) *limiter.View { return &limiter.View{State: limiter.StateFlowing, Policies: all} }
+	view := func(all ...limiter.PolicyView) *limiter.View {
+		return &limiter.View{State: limiter.StateFlowing, Policies: all}
+	}
 	noneLeft := &limiter.View{State: limiter.StateFlowing, Scopes: []limiter.ScopeView{{Policy: "core", Scope: "token-b", Remaining: new(int64(0)), Until: new(testNow.Add(12 * time.Minute))}}}
 	for name, c := range map[string]struct {
 		limits *limiter.View

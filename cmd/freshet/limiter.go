@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/status"
 )
 
 func (p *program) limiter() *cobra.Command {
@@ -118,28 +119,8 @@ func (p *program) printLimiter(v limiter.View) error {
 
 // limiterState describes the state of a limiter in one line.
 func limiterState(v limiter.View) string {
-	text := string(v.State)
-	switch v.State {
-	case limiter.StateUnused:
-		return "unused; no worker has requested a permit yet"
-	case limiter.StateStopped:
-		text = "stopped, until `freshet resume --source " + v.Source + "`"
-	case limiter.StateRamping:
-		text = fmt.Sprintf("ramping up after a backoff, at %.0f%% of the rate", 100*v.RampRatio)
-	case limiter.StateBreakerOpen:
-		text = "breaker open, the next call is the probe"
-		if v.Until != nil {
-			text = "breaker open, next probe in " + formatDuration(v.Until.Sub(v.At))
-		}
-		return fmt.Sprintf("%s; settings at revision %d", text, v.Revision)
-	case limiter.StateRestoringCount:
-		text = "no calls yet: restoring the count of the day from the database"
-	case limiter.StateFlowing, limiter.StateBackingOff, limiter.StateQuietPeriod, limiter.StateStopping, limiter.StateResuming:
-	}
-	if v.Until != nil {
-		text += ", for another " + formatDuration(v.Until.Sub(v.At))
-	}
-	return fmt.Sprintf("%s; settings at revision %d", text, v.Revision)
+	message := status.LimiterMessage(&v, func(t time.Time) string { return t.UTC().Format("15:04:05 UTC") })
+	return fmt.Sprintf("%s; %s; settings at revision %d", v.State, message, v.Revision)
 }
 
 func policyRow(policy limiter.PolicyView, now time.Time) []string {

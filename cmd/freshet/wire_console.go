@@ -16,6 +16,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/status"
 )
 
 // Values of query.console.
@@ -102,5 +103,5 @@ func (l limits) View(ctx context.Context, source string) (limiter.View, error) {
 		return limiter.View{}, problem.New(http.StatusNotFound, "no-such-source", "There is no such source. The configuration lists the sources.")
 	}
 	view, _, set, err := l.parts.limiterNow(ctx, source)
-	return withStopState(view, set), err
+	return status.WithStop(view, set), err
 }

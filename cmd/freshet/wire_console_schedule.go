@@ -13,7 +13,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/freshet/freshet/console"
-	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
@@ -39,21 +38,6 @@ type backlogs interface {
 	TierBacklogs(ctx context.Context, source string, now time.Time, limit int) ([]store.TierBacklog, error)
 	RetryBacklog(ctx context.Context, source string, by time.Time, limit int) (store.Backlog, error)
 	OutboxBacklog(ctx context.Context, source string, by time.Time, limit int) (store.Backlog, error)
-}
-
-// withStopState corrects the state of a view by the stored override, so that the console shows a
-// stop or resume at once. Workers report the stop or resume to Redis up to two seconds later, or
-// never if no worker runs. set is nil if the override could not be read.
-func withStopState(view limiter.View, set *limiter.Override) limiter.View {
-	switch obeyed := view.State == limiter.StateStopped; {
-	case set == nil:
-	case set.Stopped && !obeyed:
-		view.State, view.Until = limiter.StateStopping, nil
-		view.High.PerSecond, view.Low.PerSecond = 0, 0
-	case !set.Stopped && obeyed && view.NewestRevision > view.Revision:
-		view.State = limiter.StateResuming
-	}
-	return view
 }
 
 // scheduleReader provides the state of the schedules to the console.

@@ -11,9 +11,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/freshet/freshet/console"
-	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/store"
 	"github.com/freshet/freshet/store/sqlite"
@@ -122,20 +122,6 @@ func TestLimiterView_ShowsStopAtOnce(t *testing.T) {
 	}
 	if got := state(); got != limiter.StateStopping { // the state stays stopping, because no worker runs that could report the stop to Redis
 		t.Errorf("state: got %q, want %q", got, limiter.StateStopping)
-	}
-	for _, c := range []struct {
-		set    *limiter.Override
-		newest int64
-		want   limiter.State
-	}{
-		{&limiter.Override{Stopped: true}, 4, limiter.StateStopped},
-		{&limiter.Override{}, 4, limiter.StateResuming},
-		{nil, 4, limiter.StateStopped},                 // nil: the override could not be read, so the expected state is still stopped
-		{&limiter.Override{}, 3, limiter.StateStopped}, // the newest revision is already applied, so no resume is pending and the expected state is stopped
-	} {
-		if v := withStopState(limiter.View{State: limiter.StateStopped, Revision: 3, NewestRevision: c.newest}, c.set); v.State != c.want {
-			t.Errorf("%+v: got %s, want %s", c, v.State, c.want)
-		}
 	}
 	if _, err := f.deps.Limits.Resume(t.Context(), settings.ChangeRequest{Source: builtInSource, Actor: "me"}); err != nil {
 		t.Fatal(err)
