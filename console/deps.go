@@ -11,6 +11,7 @@ import (
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
+	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
 )
 
@@ -61,9 +62,9 @@ type Overview interface {
 	// Lanes returns the lag of each lane of the source. The values are measured in the background,
 	// so Lanes returns at once.
 	Lanes(source string) []LaneLag
-	// Reads returns one ReadStats for each source. They cover the reads that this process has
+	// Reads returns one status.ReadStats for each source. They cover the reads that this process has
 	// served in the last five minutes.
-	Reads() []ReadStats
+	Reads() []status.ReadStats
 	// Dependencies returns the health of the services that this process needs. It checks each
 	// service at most once a second.
 	Dependencies(ctx context.Context) []Dependency
@@ -83,14 +84,6 @@ type LaneLag struct {
 	// processed. It is at most about a minute, because older measurements are discarded.
 	WaitKnown  bool
 	StalledFor time.Duration
-}
-
-// ReadStats contains the numbers of reads of a source, by the freshness of the response.
-type ReadStats struct {
-	Source                           string
-	Fresh, Stale, Updating, NotFound int64
-	// AgeP50 and AgeP95 are percentiles of the age of the served snapshots; 0: there were no reads.
-	AgeP50, AgeP95 time.Duration
 }
 
 // Dependency is a service that this process needs, for example Redis.

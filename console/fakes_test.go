@@ -14,6 +14,7 @@ import (
 	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
+	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
 )
 
@@ -29,7 +30,7 @@ type (
 )
 
 func (f *fakeOverview) Lanes(source string) []LaneLag             { return f.lanes[source] }
-func (f *fakeOverview) Reads() []ReadStats                        { return f.reads }
+func (f *fakeOverview) Reads() []status.ReadStats                 { return f.reads }
 func (f *fakeOverview) Dependencies(context.Context) []Dependency { return f.dependencies }
 func (f *fakeGuard) AuthRequired() bool                           { return f.loginRequired }
 func (f *fakeScenarios) Current() string                          { return f.scenario }

@@ -12,6 +12,7 @@ import (
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
+	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
 )
 
@@ -53,7 +54,7 @@ func backingOffView(since time.Duration) limiter.View {
 // fillRig sets the fakes so that every page of the console has content.
 func fillRig(r *rig) {
 	r.lanes["github"] = []LaneLag{testLane(schemas.High, 3, 8*time.Second), testLane(schemas.Low, 41_207, 26*time.Minute)}
-	r.reads = append(r.reads, ReadStats{"github", 51_204, 9_112, 220, 18, 24 * time.Minute, 3 * time.Hour})
+	r.reads = append(r.reads, status.ReadStats{Source: "github", Fresh: 51_204, Stale: 9_112, Updating: 220, NotFound: 18, AgeP50: 24 * time.Minute, AgeP95: 3 * time.Hour})
 	r.dependencies = []Dependency{{"PostgreSQL", ""}, {"Redis", ""}, {"Kafka", "dial tcp 10.0.0.7:9092: connect: connection refused"}}
 	e := schemas.Entity{Source: "nexon", Facet: "character", Key: "3fa8b1c2d4"}
 	const broken = "GET /character/item-equipment: the upstream answered 503 three times in a row: {\"error\":{\"name\":\"OPENAPI00009\",\"message\":\"Service temporarily unavailable\"}}"

@@ -11,6 +11,7 @@ import (
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
+	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
 )
 
@@ -25,7 +26,7 @@ type rig struct {
 
 	lanes        map[string][]LaneLag
 	sched        map[string]ScheduleState
-	reads        []ReadStats
+	reads        []status.ReadStats
 	dependencies []Dependency
 	entity       Entity
 	keyError     error
@@ -76,7 +77,7 @@ func newRig(t *testing.T, changes ...func(*Deps)) *rig {
 		r.views[source] = testView(source, 0)
 	}
 	r.dependencies = []Dependency{{"Kafka", ""}, {"PostgreSQL", ""}, {"Redis", ""}}
-	r.reads = []ReadStats{{"nexon", 9_120_551, 80_211, 3_012, 41, 11 * time.Minute, 52 * time.Minute}}
+	r.reads = []status.ReadStats{{Source: "nexon", Fresh: 9_120_551, Stale: 80_211, Updating: 3_012, NotFound: 41, AgeP50: 11 * time.Minute, AgeP95: 52 * time.Minute}}
 	deps := Deps{
 		Sources: []string{"github", "nexon"}, Facets: map[string][]string{"github": {"repository", "user"}, "nexon": {"character"}},
 		Overview: (*fakeOverview)(r), Entities: (*fakeEntities)(r), Limits: (*fakeLimits)(r), Schedule: (*fakeSchedule)(r), DLQ: (*fakeDLQ)(r), Store: (*fakeStore)(r), Guard: (*fakeGuard)(r), Meters: (*fakeClientLimiter)(r),

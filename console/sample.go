@@ -35,7 +35,7 @@ const (
 type sample struct {
 	At            time.Time
 	Sources       map[string]*sourceSample
-	Reads         []ReadStats
+	Reads         []status.ReadStats
 	Dependencies  []Dependency
 	FaultScenario string
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/status"
 )
 
 func laneRows(of *sourceSample) [][]statusItem {
@@ -115,7 +116,7 @@ func scopeRows(v *limiter.View, now time.Time) [][]statusItem {
 	return rows
 }
 
-func readRows(all []ReadStats, sources []string) [][]statusItem {
+func readRows(all []status.ReadStats, sources []string) [][]statusItem {
 	rows := [][]statusItem{}
 	for _, r := range all {
 		total := r.Fresh + r.Stale + r.Updating + r.NotFound

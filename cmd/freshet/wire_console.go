@@ -32,8 +32,9 @@ func (p parts) console(sources map[string]*source.Source, guard *access.Guard, c
 	if p.config.Query.Console == consoleOff {
 		return nil, func(context.Context) error { return nil }
 	}
-	seen := &overview{parts: p, health: h}
-	return console.New(p.consoleDeps(sources, guard, clientLimiter, seen, deadLetters, ask)), seen.sampleReads
+	reads := status.NewReads(p.registry, metricPrefix(p.config.Metrics.Namespace), slices.Sorted(maps.Keys(p.config.Sources)), p.log)
+	seen := &overview{p, h, reads}
+	return console.New(p.consoleDeps(sources, guard, clientLimiter, seen, deadLetters, ask)), reads.Run
 }
 
 // consoleDeps returns the dependencies of the console. ask enqueues refreshes through the query
@@ -58,8 +59,11 @@ type refreshing func(ctx context.Context, client string, all []schemas.Entity, f
 type overview struct {
 	parts
 	health *health
-	reads  readsHistory
+	reads  *status.Reads
 }
+
+// Reads returns the read statistics of the last five minutes for each source, sorted by name.
+func (o *overview) Reads() []status.ReadStats { return o.reads.Recent() }
 
 // Lanes returns the lanes of a source, HIGH first.
 func (o *overview) Lanes(source string) []console.LaneLag {

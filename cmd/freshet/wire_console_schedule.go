@@ -274,7 +274,7 @@ func (s scheduleReader) counters() map[string]int64 {
 			continue
 		}
 		for _, m := range family.GetMetric() {
-			all[labelsOf(m)["source"]] = int64(m.GetCounter().GetValue())
+			all[status.LabelsOf(m)["source"]] = int64(m.GetCounter().GetValue())
 		}
 	}
 	return all

@@ -1,8 +1,9 @@
-package main
+package status
 
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"maps"
 	"math"
 	"slices"
@@ -12,24 +13,42 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/freshet/freshet/console"
 	"github.com/freshet/freshet/store"
 )
 
 const (
-	// readsWindow is the period of the read statistics that the console shows.
-	// readsSampleInterval is the interval between two samples of the read metrics.
+	// readsWindow is the period that the statistics cover, and readsSampleInterval the interval
+	// between two samples of the read metrics.
 	readsWindow, readsSampleInterval = 5 * time.Minute, 15 * time.Second
+	// readsTTL is how long the newest sample is used, because gathering all metrics takes about a
+	// millisecond, and every open page requests them each second.
+	readsTTL = time.Second
 )
 
-// readsHistory holds samples of the read metrics, oldest first. The first sample is readsWindow
-// old or, if the process is younger, from its start. last is the newest sample. It is reused for
-// healthCacheTTL, because gathering all metrics takes about a millisecond, and every open page
-// requests them each second.
-type readsHistory struct {
+// ReadStats contains the numbers of reads of a source, by the freshness of the response.
+type ReadStats struct {
+	Source                           string
+	Fresh, Stale, Updating, NotFound int64
+	// AgeP50 and AgeP95 are percentiles of the age of the served snapshots; 0: there were no reads.
+	AgeP50, AgeP95 time.Duration
+}
+
+// Reads computes statistics of the reads that this process has served, from its metrics.
+type Reads struct {
+	metrics prometheus.Gatherer
+	prefix  string // of the names of the metrics
+	sources []string
+	log     *slog.Logger
+
 	mu      sync.Mutex
-	samples []readsSample
+	samples []readsSample // oldest first; the first is readsWindow old or, if the process is younger, from its start
 	last    readsSample
+}
+
+// NewReads returns the statistics of the sources. prefix is the prefix of the names of freshet's
+// metrics. They cover less than five minutes until Run has run that long.
+func NewReads(metrics prometheus.Gatherer, prefix string, sources []string, log *slog.Logger) *Reads {
+	return &Reads{metrics: metrics, prefix: prefix, sources: sources, log: log}
 }
 
 // readsSample holds the read counts of each source from the start of the process to the time at.
@@ -41,31 +60,30 @@ type readsSample struct {
 // sourceReads holds the read counts of one source, and the ages of its snapshots when they were
 // read.
 type sourceReads struct {
-	counts console.ReadStats
+	counts ReadStats
 	ages   ageHistogram
 }
 
-// Reads returns the read statistics of the last five minutes for each source, sorted by name.
-// Metrics that can't be gathered count as 0.
-func (o *overview) Reads() []console.ReadStats {
-	r := &o.reads
+// Recent returns the read statistics of the last five minutes for each source, in the order of the
+// sources. Metrics that can't be gathered count as 0.
+func (r *Reads) Recent() []ReadStats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if now := time.Now(); now.Sub(r.last.at) >= healthCacheTTL {
-		r.last = o.takeSample(now)
+	if now := time.Now(); now.Sub(r.last.at) >= readsTTL {
+		r.last = r.takeSample(now)
 	}
 	return r.recent()
 }
 
-// sampleReads takes a sample every readsSampleInterval until ctx ends, even without an open page.
-func (o *overview) sampleReads(ctx context.Context) error {
+// Run takes a sample every readsSampleInterval until ctx ends.
+func (r *Reads) Run(ctx context.Context) error {
 	tick := time.NewTicker(readsSampleInterval)
 	defer tick.Stop()
 	for {
-		sample := o.takeSample(time.Now())
-		o.reads.mu.Lock()
-		o.reads.add(sample)
-		o.reads.mu.Unlock()
+		sample := r.takeSample(time.Now())
+		r.mu.Lock()
+		r.add(sample)
+		r.mu.Unlock()
 		select {
 		case <-ctx.Done():
 			return nil
@@ -74,15 +92,20 @@ func (o *overview) sampleReads(ctx context.Context) error {
 	}
 }
 
-func (o *overview) takeSample(now time.Time) readsSample {
-	found, err := o.registry.Gather() // even with an error, found holds the metrics that could be gathered
-	if err != nil {
-		o.log.Debug("metrics gathered in part", "err", err)
-	}
-	return readsSample{now, sumReads(found, metricPrefix(o.config.Metrics.Namespace), slices.Sorted(maps.Keys(o.config.Sources)))}
+func (r *Reads) takeSample(now time.Time) readsSample {
+	return readsSample{now, sumReads(gather(r.metrics, r.log), r.prefix, r.sources)}
 }
 
-func (r *readsHistory) add(sample readsSample) {
+// gather returns the metrics of this process that can be gathered.
+func gather(metrics prometheus.Gatherer, log *slog.Logger) []*dto.MetricFamily {
+	found, err := metrics.Gather() // even with an error, found holds the metrics that could be gathered
+	if err != nil {
+		log.Debug("metrics gathered in part", "err", err)
+	}
+	return found
+}
+
+func (r *Reads) add(sample readsSample) {
 	r.samples = append(r.samples, sample)
 	for len(r.samples) > 1 && sample.at.Sub(r.samples[1].at) >= readsWindow {
 		r.samples = r.samples[1:]
@@ -90,8 +113,8 @@ func (r *readsHistory) add(sample readsSample) {
 }
 
 // recent returns the read statistics of each source between the oldest and the newest sample.
-func (r *readsHistory) recent() []console.ReadStats {
-	all := make([]console.ReadStats, len(r.last.all))
+func (r *Reads) recent() []ReadStats {
+	all := make([]ReadStats, len(r.last.all))
 	for i, t := range r.last.all {
 		if len(r.samples) > 0 {
 			t = t.since(r.samples[0].all[i])
@@ -116,11 +139,11 @@ func (t sourceReads) since(before sourceReads) sourceReads {
 func sumReads(families []*dto.MetricFamily, prefix string, sources []string) []sourceReads {
 	all := make([]sourceReads, len(sources))
 	for i, name := range sources {
-		all[i] = sourceReads{counts: console.ReadStats{Source: name}, ages: ageHistogram{buckets: map[ageBucket]int64{}}}
+		all[i] = sourceReads{counts: ReadStats{Source: name}, ages: ageHistogram{buckets: map[ageBucket]int64{}}}
 	}
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
-			labels := labelsOf(m)
+			labels := LabelsOf(m)
 			i := slices.Index(sources, labels["source"])
 			if i < 0 {
 				continue
@@ -138,7 +161,8 @@ func sumReads(families []*dto.MetricFamily, prefix string, sources []string) []s
 	return all
 }
 
-func labelsOf(m *dto.Metric) prometheus.Labels {
+// LabelsOf returns the labels of a metric.
+func LabelsOf(m *dto.Metric) prometheus.Labels {
 	labels := prometheus.Labels{}
 	for _, l := range m.GetLabel() {
 		labels[l.GetName()] = l.GetValue()
@@ -146,7 +170,7 @@ func labelsOf(m *dto.Metric) prometheus.Labels {
 	return labels
 }
 
-func countOf(r *console.ReadStats, f store.Freshness) *int64 {
+func countOf(r *ReadStats, f store.Freshness) *int64 {
 	switch f {
 	case store.Fresh:
 		return &r.Fresh
