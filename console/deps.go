@@ -70,6 +70,14 @@ type Overview interface {
 	Dependencies(ctx context.Context) []Dependency
 }
 
+// Schedule reads the state of prefetching, retries and the outbox.
+type Schedule interface {
+	// Schedule returns the state of a source. The console calls Schedule every second, so it
+	// returns cached values. It reads the database rarely, and counts no more than Due.MaxCounted
+	// rows. If a value was not read yet or can't be read, its field Error is set.
+	Schedule(ctx context.Context, source string) status.Schedule
+}
+
 // LaneLag is the backlog of one lane of a source.
 type LaneLag struct {
 	Lane schemas.Lane

@@ -25,7 +25,7 @@ type rig struct {
 	mu sync.Mutex
 
 	lanes        map[string][]LaneLag
-	sched        map[string]ScheduleState
+	sched        map[string]status.Schedule
 	reads        []status.ReadStats
 	dependencies []Dependency
 	entity       Entity
@@ -70,7 +70,7 @@ type rig struct {
 }
 
 func newRig(t *testing.T, changes ...func(*Deps)) *rig {
-	r := &rig{t: t, lanes: map[string][]LaneLag{}, sched: map[string]ScheduleState{"github": unprefetchedSchedule(), "nexon": testSchedule()}, views: map[string]limiter.View{}, states: map[string]settings.State{}, scenario: "fair"}
+	r := &rig{t: t, lanes: map[string][]LaneLag{}, sched: map[string]status.Schedule{"github": unprefetchedSchedule(), "nexon": testSchedule()}, views: map[string]limiter.View{}, states: map[string]settings.State{}, scenario: "fair"}
 	for _, source := range []string{"github", "nexon"} {
 		r.lanes[source] = []LaneLag{testLane(schemas.High, 0, 0), testLane(schemas.Low, 12_480, 35*time.Second)}
 		r.states[source] = settings.State{Source: source, Configured: testQuota(), Effective: new(testQuota())}

@@ -45,7 +45,7 @@ type sourceSample struct {
 	Limits   *limiter.View // nil: the limiter could not be read
 	Lanes    []LaneLag
 	Rates    rates
-	Schedule ScheduleState
+	Schedule status.Schedule
 	Settings *settings.State // nil: the settings could not be read
 	// OpenDeadLetters is the number of dead letters of the last 24 h that were neither replayed nor
 	// purged; -1: unknown.

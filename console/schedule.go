@@ -13,7 +13,7 @@ func (c *Console) schedule(w http.ResponseWriter, r *http.Request, _ access.Clie
 	c.showLive(w, r, "schedule", "Schedule")
 }
 
-// Values of FacetSchedule.Mode for which the console has its own texts.
+// Values of status.FacetSchedule.Mode for which the console has its own texts.
 const (
 	modeOff      = "off"
 	modeAdaptive = "adaptive"
@@ -37,9 +37,9 @@ func (f *liveStatus) addSchedule(source string, of *sourceSample, now time.Time)
 		[]column{textColumn("Kind"), numberColumn("Due now"), textColumn("Oldest due"), numberColumn("Total"), textColumn("Next at")}, backlogRows(s.Due, now))
 	empty := "No scheduler is running: nothing is prefetched."
 	switch {
-	case s.unknown():
+	case s.Unknown():
 		empty = "Not available: the read failed."
-	case !s.prefetches():
+	case !s.Prefetches():
 		empty = "None is running, and none is needed."
 	case s.Schedulers.Error != "":
 		empty = "Not known: " + s.Schedulers.Error + "."
@@ -50,37 +50,18 @@ func (f *liveStatus) addSchedule(source string, of *sourceSample, now time.Time)
 		[]column{textColumn("A change of"), textColumn("Refreshes"), textColumn("After"), textColumn("Unless refreshed within")}, triggerRows(s.Facets))
 }
 
-// unknown reports whether the schedule could not be read. Each source has at least one facet, so an
-// empty list of facets means that the read failed.
-func (s ScheduleState) unknown() bool { return len(s.Facets) == 0 }
-
-// prefetches reports whether prefetching is enabled for at least one facet.
-func (s ScheduleState) prefetches() bool {
-	for _, f := range s.Facets {
-		if f.Mode != modeOff && !s.Disabled {
-			return true
-		}
-	}
-	return false
-}
-
-// unscheduled reports whether facets should be prefetched, but no scheduler is running.
-func (s ScheduleState) unscheduled() bool {
-	return s.prefetches() && s.Schedulers.Error == "" && len(s.Schedulers.Value) == 0
-}
-
 // prefetchState describes in a few words whether prefetching works.
-func prefetchState(s ScheduleState) statusItem {
+func prefetchState(s status.Schedule) statusItem {
 	switch {
-	case s.unknown():
+	case s.Unknown():
 		return statusItem{Text: "not known", Tone: toneWarn}
 	case s.Disabled:
 		return statusItem{Text: "switched off", Tone: toneWarn}
-	case !s.prefetches():
+	case !s.Prefetches():
 		return statusItem{Text: "not prefetched"}
 	case s.Schedulers.Error != "":
 		return statusItem{Text: "not known", Tone: toneWarn}
-	case s.unscheduled():
+	case s.Unscheduled():
 		return statusItem{Text: "no scheduler is running", Tone: toneBad}
 	case s.FeedRate.Error == "" && s.FeedRate.Value == 0:
 		return statusItem{Text: "nothing is enqueued", Tone: toneWarn}
@@ -91,13 +72,13 @@ func prefetchState(s ScheduleState) statusItem {
 // scheduleMessage describes the prefetching of a source in a few sentences.
 func scheduleMessage(source string, of *sourceSample, now time.Time) string {
 	s := of.Schedule
-	if s.unknown() {
+	if s.Unknown() {
 		return "The schedule of " + source + " could not be read; try again in a moment. " + lowUsageMessage(of)
 	}
 	if s.Disabled {
 		return "Prefetching of " + source + " is disabled in the settings: entities are fetched when they are read. " + lowUsageMessage(of)
 	}
-	if !s.prefetches() {
+	if !s.Prefetches() {
 		return source + " is fetched on demand: no facet is prefetched. " + lowUsageMessage(of)
 	}
 	parts := []string{schedulersMessage(s), feedMessage(of), scheduleLagMessage(s, now)}
@@ -109,11 +90,11 @@ func scheduleMessage(source string, of *sourceSample, now time.Time) string {
 	return strings.Join(parts, " ")
 }
 
-func schedulersMessage(s ScheduleState) string {
+func schedulersMessage(s status.Schedule) string {
 	switch {
 	case s.Schedulers.Error != "":
 		return "Whether a scheduler is running is unknown: " + s.Schedulers.Error + "."
-	case s.unscheduled():
+	case s.Unscheduled():
 		return "No scheduler is running, so nothing is prefetched."
 	}
 	newest := s.Schedulers.Value[0]
@@ -172,7 +153,7 @@ func noFeedReason(of *sourceSample) string {
 	return "no worker has processed the LOW lane recently"
 }
 
-func scheduleLagMessage(s ScheduleState, now time.Time) string {
+func scheduleLagMessage(s status.Schedule, now time.Time) string {
 	switch d := s.Due; {
 	case d.Error != "":
 		return "The due entities are unknown: " + d.Error + "."

@@ -10,12 +10,13 @@ import (
 
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
 )
 
 type fakeSchedule rig
 
-func (f *fakeSchedule) Schedule(_ context.Context, source string) ScheduleState {
+func (f *fakeSchedule) Schedule(_ context.Context, source string) status.Schedule {
 	return f.sched[source]
 }
 
@@ -31,18 +32,18 @@ func lowShare() limiter.Share {
 
 // testSchedule returns a schedule with three facets: one in the mode tiers, one in the adaptive
 // mode, and one that is not prefetched.
-func testSchedule() ScheduleState {
-	tier := func(every time.Duration, n int64) TierSchedule {
-		return TierSchedule{Interval: every, Entities: Reading[int64]{Value: n}, Exact: n < 100_000}
+func testSchedule() status.Schedule {
+	tier := func(every time.Duration, n int64) status.TierSchedule {
+		return status.TierSchedule{Interval: every, Entities: status.Reading[int64]{Value: n}, Exact: n < 100_000}
 	}
 	rateCap := 250.0
-	return ScheduleState{
-		Facets: []FacetSchedule{
-			{Facet: "character", Mode: "tiers", Tiers: [3]TierSchedule{tier(time.Hour, 1_204), tier(6*time.Hour, 18_340), tier(24*time.Hour, 902_411)}, Triggers: []TriggerSchedule{{Facet: "guild", Backoff: 10 * time.Minute, Quiet: time.Minute, MaxDelay: 10 * time.Minute}, {Facet: "ranking"}}},
-			{Facet: "guild", Mode: modeAdaptive, MinInterval: 30 * time.Minute, MaxInterval: 7 * 24 * time.Hour, ReadyAt: testNow.Add(2 * time.Hour), Tiers: [3]TierSchedule{tier(time.Hour, 12), tier(time.Hour, 0), tier(time.Hour, 3)}},
-			{Facet: "ranking", Mode: modeOff, Tiers: [3]TierSchedule{tier(time.Hour, 0), tier(time.Hour, 5), tier(time.Hour, 40)}},
+	return status.Schedule{
+		Facets: []status.FacetSchedule{
+			{Facet: "character", Mode: "tiers", Tiers: [3]status.TierSchedule{tier(time.Hour, 1_204), tier(6*time.Hour, 18_340), tier(24*time.Hour, 902_411)}, Triggers: []status.TriggerSchedule{{Facet: "guild", Backoff: 10 * time.Minute, Quiet: time.Minute, MaxDelay: 10 * time.Minute}, {Facet: "ranking"}}},
+			{Facet: "guild", Mode: modeAdaptive, MinInterval: 30 * time.Minute, MaxInterval: 7 * 24 * time.Hour, ReadyAt: testNow.Add(2 * time.Hour), Tiers: [3]status.TierSchedule{tier(time.Hour, 12), tier(time.Hour, 0), tier(time.Hour, 3)}},
+			{Facet: "ranking", Mode: modeOff, Tiers: [3]status.TierSchedule{tier(time.Hour, 0), tier(time.Hour, 5), tier(time.Hour, 40)}},
 		},
-		Due: Due{
+		Due: status.Due{
 			At: testNow, MaxCounted: 1000, Next: testNow.Add(-40 * time.Minute),
 			Tiers: []store.TierBacklog{
 				{Facet: "character", Tier: store.Hot, Backlog: store.Backlog{Count: 3, Oldest: testNow.Add(-8 * time.Second)}, Last: testNow.Add(-time.Second)},
@@ -52,17 +53,17 @@ func testSchedule() ScheduleState {
 			Retries: store.Backlog{Count: 7, Oldest: testNow.Add(-11 * time.Minute)}, Scheduled: store.Backlog{Count: 1000, Oldest: testNow.Add(-11 * time.Minute)},
 			Outbox: store.Backlog{Count: 2, Oldest: testNow.Add(-300 * time.Millisecond)},
 		},
-		FeedRate: Reading[float64]{Value: 70.7}, RateCap: &rateCap,
-		Schedulers: Reading[[]SchedulerHeartbeat]{Value: []SchedulerHeartbeat{{"host-a/412/QX7LMR2A", 600 * time.Millisecond}, {"host-b/97/PLK3ZZ9D", 4 * time.Second}}},
+		FeedRate: status.Reading[float64]{Value: 70.7}, RateCap: &rateCap,
+		Schedulers: status.Reading[[]status.Heartbeat]{Value: []status.Heartbeat{{Process: "host-a/412/QX7LMR2A", Age: 600 * time.Millisecond}, {Process: "host-b/97/PLK3ZZ9D", Age: 4 * time.Second}}},
 		Requested:  new(int64(48_113)),
 	}
 }
 
 // unprefetchedSchedule returns the schedule of a source with two facets, neither of which is
 // prefetched.
-func unprefetchedSchedule() ScheduleState {
-	none := [3]TierSchedule{{Exact: true}, {Exact: true}, {Exact: true}}
-	return ScheduleState{Facets: []FacetSchedule{{Facet: "repository", Mode: modeOff, Tiers: none}, {Facet: "user", Mode: modeOff, Tiers: none}}, Due: Due{At: testNow, MaxCounted: 1000}}
+func unprefetchedSchedule() status.Schedule {
+	none := [3]status.TierSchedule{{Exact: true}, {Exact: true}, {Exact: true}}
+	return status.Schedule{Facets: []status.FacetSchedule{{Facet: "repository", Mode: modeOff, Tiers: none}, {Facet: "user", Mode: modeOff, Tiers: none}}, Due: status.Due{At: testNow, MaxCounted: 1000}}
 }
 
 // rows returns the rows of the table with this id. The cells of a row are joined to one text.
@@ -154,11 +155,11 @@ func TestSchedule_ShowsUnknownValuesAndWhy(t *testing.T) {
 	r := newRig(t)
 	s := testSchedule()
 	const down = "the database does not answer"
-	s.Due = Due{Error: down, MaxCounted: 1000}
+	s.Due = status.Due{Error: down, MaxCounted: 1000}
 	for i := range s.Facets[0].Tiers {
-		s.Facets[0].Tiers[i].Entities = Reading[int64]{Error: down}
+		s.Facets[0].Tiers[i].Entities = status.Reading[int64]{Error: down}
 	}
-	s.FeedRate, s.Schedulers, s.Requested = Reading[float64]{Error: "Redis does not answer"}, Reading[[]SchedulerHeartbeat]{Error: "Redis does not answer"}, nil
+	s.FeedRate, s.Schedulers, s.Requested = status.Reading[float64]{Error: "Redis does not answer"}, status.Reading[[]status.Heartbeat]{Error: "Redis does not answer"}, nil
 	r.sched["nexon"] = s
 	d := r.get(root + "/schedule")
 	if got := d.itemText("schedule.nexon"); got != "Whether a scheduler is running is unknown: Redis does not answer. LOW may make 71 calls a second; its rate is measured in a moment. The prefetch rate is unknown: Redis does not answer. "+
@@ -185,7 +186,7 @@ func TestSchedule_ShowsUnknownValuesAndWhy(t *testing.T) {
 
 func TestSchedule_UnreadableIsNotEmpty(t *testing.T) {
 	r := newRig(t)
-	r.sched["nexon"] = ScheduleState{}
+	r.sched["nexon"] = status.Schedule{}
 	d := r.get(root + "/schedule")
 	if got := d.itemText("schedule.nexon"); d.itemText("prefetch.nexon") != "not known" || !strings.HasPrefix(got, "The schedule of nexon could not be read; try again in a moment. LOW ") {
 		t.Errorf("unreadable schedule: got %q, %q, want not known, could not be read", d.itemText("prefetch.nexon"), got)
@@ -217,7 +218,7 @@ func TestSchedule_ExplainsZeroFeedRate(t *testing.T) {
 		"the limiter could not be read":                  {},
 		"stopped by an operator, until it is resumed":    {Limits: &limiter.View{State: limiter.StateStopped}},
 		"LOW may make no call now; see the bounds below": {Limits: flowing(0)},
-		"its own rate cap is 0 at this hour":             {Limits: flowing(9), Schedule: ScheduleState{RateCap: new(0.0)}},
+		"its own rate cap is 0 at this hour":             {Limits: flowing(9), Schedule: status.Schedule{RateCap: new(0.0)}},
 		"the backlog of the LOW lane is unknown":         {Limits: flowing(9), Lanes: lane(LaneLag{})},
 		"the LOW lane is 20 min behind":                  {Limits: flowing(9), Lanes: lane(LaneLag{RecordsKnown: true, Records: 5, Wait: 20 * time.Minute})},
 		"no worker has processed the LOW lane recently":  {Limits: flowing(9), Lanes: lane(LaneLag{RecordsKnown: true, Records: 5})},

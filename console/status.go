@@ -133,7 +133,7 @@ func (f *liveStatus) addProblems(n *sample, sources []string) {
 				add(laneTone(l), "%s: its %s lane is %s behind, with %s.", source, l.Lane, formatDuration(lag(l)), plural(l.Records, "record", "records"))
 			}
 		}
-		if of.Schedule.unscheduled() {
+		if of.Schedule.Unscheduled() {
 			add(toneBad, "%s: no scheduler is running, so nothing is prefetched.", source)
 		}
 		if of.OpenDeadLetters > 0 {

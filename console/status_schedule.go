@@ -5,12 +5,13 @@ import (
 
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
 )
 
 // tierRows returns a table row for each tier of each prefetched facet, and one row for each facet
 // that is not prefetched.
-func tierRows(s ScheduleState, now time.Time) [][]statusItem {
+func tierRows(s status.Schedule, now time.Time) [][]statusItem {
 	rows := [][]statusItem{}
 	for _, facet := range s.Facets {
 		name := statusItem{Text: facet.Facet}
@@ -31,7 +32,7 @@ func tierRows(s ScheduleState, now time.Time) [][]statusItem {
 }
 
 // entityCount returns the number of entities in these tiers together.
-func entityCount(tiers ...TierSchedule) statusItem {
+func entityCount(tiers ...status.TierSchedule) statusItem {
 	n, exactly := int64(0), true
 	for _, t := range tiers {
 		if t.Entities.Error != "" {
@@ -49,7 +50,7 @@ func entityCount(tiers ...TierSchedule) statusItem {
 // database counts only the MaxCounted entities of the source with the earliest due times. If these
 // are all of other tiers, the cells are "not counted" and the maximum possible lag. Example: if the
 // last counted entity has been due for 5 min, the lag of this tier is "at most 5 min".
-func dueCells(d Due, facet FacetSchedule, tier store.Tier, now time.Time) (due, lagCell statusItem) {
+func dueCells(d status.Due, facet status.FacetSchedule, tier store.Tier, now time.Time) (due, lagCell statusItem) {
 	if d.Error != "" {
 		return statusItem{Text: "not known: " + d.Error}, statusItem{Text: "not known"}
 	}
@@ -130,7 +131,7 @@ func boundRows(of *sourceSample) [][]statusItem {
 }
 
 // backlogRows returns a table row for the due retries, and one for the outbox.
-func backlogRows(d Due, now time.Time) [][]statusItem {
+func backlogRows(d status.Due, now time.Time) [][]statusItem {
 	rows := [][]statusItem{}
 	add := func(what string, due store.Backlog) []statusItem {
 		row := []statusItem{{Text: what}, {Text: formatCounted(due.Count, due.Count >= d.MaxCounted)}, {Text: "none"}, {Text: ""}, {Text: ""}}
@@ -166,7 +167,7 @@ const (
 	outboxLabel  = "outbox: change events and triggers"
 )
 
-func schedulerRows(s ScheduleState) [][]statusItem {
+func schedulerRows(s status.Schedule) [][]statusItem {
 	rows := [][]statusItem{}
 	for _, p := range s.Schedulers.Value {
 		rows = append(rows, []statusItem{{Text: displayText(p.Process, 60)}, {Text: formatElapsed(p.Age)}, {Text: formatPercent(1, int64(len(s.Schedulers.Value)))}})
@@ -174,7 +175,7 @@ func schedulerRows(s ScheduleState) [][]statusItem {
 	return rows
 }
 
-func triggerRows(all []FacetSchedule) [][]statusItem {
+func triggerRows(all []status.FacetSchedule) [][]statusItem {
 	rows := [][]statusItem{}
 	for _, f := range all {
 		for _, t := range f.Triggers {

@@ -143,7 +143,7 @@ func sumReads(families []*dto.MetricFamily, prefix string, sources []string) []s
 	}
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
-			labels := LabelsOf(m)
+			labels := labelsOf(m)
 			i := slices.Index(sources, labels["source"])
 			if i < 0 {
 				continue
@@ -161,8 +161,7 @@ func sumReads(families []*dto.MetricFamily, prefix string, sources []string) []s
 	return all
 }
 
-// LabelsOf returns the labels of a metric.
-func LabelsOf(m *dto.Metric) prometheus.Labels {
+func labelsOf(m *dto.Metric) prometheus.Labels {
 	labels := prometheus.Labels{}
 	for _, l := range m.GetLabel() {
 		labels[l.GetName()] = l.GetValue()

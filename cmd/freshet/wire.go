@@ -31,6 +31,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/topics"
 )
 
@@ -48,7 +49,7 @@ type parts struct {
 		access.KeyStore
 		entities.Store
 		dlq.Store
-		backlogs
+		status.Backlogs
 		Ping(ctx context.Context) error
 	}
 	rdb      redis.UniversalClient

@@ -46,7 +46,7 @@ func (p parts) consoleDeps(sources map[string]*source.Source, guard *access.Guar
 	}
 	return console.Deps{
 		Sources: slices.Sorted(maps.Keys(p.config.Sources)), Facets: facets,
-		Overview: seen, Entities: entityReader{p, sources, ask}, Limits: limits{p.settings(), p}, Schedule: p.schedules(), DLQ: deadLetters, Store: p.store, Guard: guard, Meters: clientLimiter,
+		Overview: seen, Entities: entityReader{p, sources, ask}, Limits: limits{p.settings(), p}, Schedule: p.scheduleReader(), DLQ: deadLetters, Store: p.store, Guard: guard, Meters: clientLimiter,
 		Process: workerName(), ReadOnly: p.config.Query.Console == consoleReadOnly, Version: version(), Clock: time.Now, Log: p.log, FaultScenarios: p.faultScenarios,
 	}
 }

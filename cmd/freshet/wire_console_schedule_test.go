@@ -10,7 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/freshet/freshet/console"
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/limiter"
@@ -47,14 +46,14 @@ func TestConsoleSchedule_ShowsState(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := announceScheduler(ctx, f.rdb, builtInSource, "host/1/AAAA"); err != nil {
+	if _, err := status.WriteHeartbeat(ctx, f.rdb, builtInSource, "host/1/AAAA"); err != nil {
 		t.Fatal(err)
 	}
-	look := func() console.ScheduleState { return f.deps.Schedule.Schedule(ctx, builtInSource) }
+	look := func() status.Schedule { return f.deps.Schedule.Schedule(ctx, builtInSource) }
 	waitFor(t, eventTimeout, "what the prefetch may feed", func() bool { return look().FeedRate.Value > 0 }) // the rate is 0 until the lag has been sampled
 	got := look()
 	facet, d := got.Facets[0], got.Due
-	if facet.Mode != "tiers" || facet.Tiers[store.Hot] != (console.TierSchedule{Interval: time.Hour, Entities: console.Reading[int64]{Value: 10}, Exact: true}) || facet.Tiers[store.Cold].Entities.Value != 9 {
+	if facet.Mode != "tiers" || facet.Tiers[store.Hot] != (status.TierSchedule{Interval: time.Hour, Entities: status.Reading[int64]{Value: 10}, Exact: true}) || facet.Tiers[store.Cold].Entities.Value != 9 {
 		t.Errorf("facet: got %+v, want mode tiers, 10 hot entities every 1h, exactly, 9 cold ones", facet)
 	}
 	if len(d.Tiers) != 3 || d.Tiers[0].Count != 2 || d.Tiers[1].Count != 1 || !d.Next.Equal(now.Add(-10*time.Minute).Truncate(time.Microsecond)) || d.Error != "" {

@@ -7,10 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/outbox"
@@ -19,6 +16,7 @@ import (
 	"github.com/freshet/freshet/retention"
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
 )
 
@@ -97,7 +95,7 @@ func (p parts) capacityFunc(name string, c SourceConfig) scheduler.CapacityFunc 
 		if err != nil {
 			return scheduler.Capacity{}, err
 		}
-		capacity.Share, err = announceScheduler(ctx, p.rdb, name, self)
+		capacity.Share, err = status.WriteHeartbeat(ctx, p.rdb, name, self)
 		return capacity, err
 	}
 }
@@ -144,32 +142,6 @@ func (p parts) capacity(ctx context.Context, name string, cost float64) (schedul
 // many calls as the rate of the LOW lane allows in this time, so 1,000 calls at 100 a second.
 // Workers that are a hundred times slower than the rate still make them in about 17 minutes.
 const maxUnclaimedWork = 10 * time.Second
-
-// schedulerTTL is the time after its last heartbeat for which a scheduler still counts as live.
-const schedulerTTL = 30 * time.Second
-
-func schedulersKey(source string) string { return "schedulers:{" + source + "}" }
-
-// announceScheduler writes the heartbeat of a scheduler, and returns its share of the rate: one
-// divided by the number of live schedulers of the source. After a scheduler starts, all schedulers
-// together exceed the rate until their next heartbeats. After one crashes, the others use less than
-// the rate until schedulerTTL has passed.
-func announceScheduler(ctx context.Context, rdb redis.UniversalClient, source, self string) (float64, error) {
-	key := schedulersKey(source)
-	now, err := rdb.Time(ctx).Result() // the clock of Redis, because the clocks of hosts may differ
-	if err != nil {
-		return 0, fmt.Errorf("read the time from Redis: %w", err)
-	}
-	pipe := rdb.TxPipeline()
-	pipe.ZAdd(ctx, key, redis.Z{Score: float64(now.UnixMilli()), Member: self})
-	pipe.ZRemRangeByScore(ctx, key, "-inf", strconv.FormatInt(now.Add(-schedulerTTL).UnixMilli(), 10))
-	count := pipe.ZCard(ctx, key)
-	pipe.Expire(ctx, key, 2*schedulerTTL)
-	if _, err := pipe.Exec(ctx); err != nil {
-		return 0, fmt.Errorf("count the schedulers of %s: %w", source, err)
-	}
-	return 1 / float64(max(1, count.Val())), nil
-}
 
 // quotaReadTimeout bounds the read of a quota override in limiterNow, so that a database that
 // hangs leaves time to read Redis.

@@ -1,22 +1,14 @@
-package console
+package status
 
 import (
-	"context"
 	"time"
 
+	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/store"
 )
 
-// Schedule reads the state of prefetching, retries and the outbox.
-type Schedule interface {
-	// Schedule returns the state of a source. The console calls Schedule every second, so it
-	// returns cached values. It reads the database rarely, and counts no more than Due.MaxCounted
-	// rows. If a value was not read yet or can't be read, its field Error is set.
-	Schedule(ctx context.Context, source string) ScheduleState
-}
-
-// ScheduleState is the state of prefetching of one source.
-type ScheduleState struct {
+// Schedule is the state of the prefetching of one source.
+type Schedule struct {
 	Facets []FacetSchedule
 	// Disabled is true if the settings disable prefetching.
 	Disabled bool
@@ -28,7 +20,7 @@ type ScheduleState struct {
 	RateCap  *float64
 	// Schedulers are the running schedulers of the source. The scheduler with the most recent
 	// heartbeat is first.
-	Schedulers Reading[[]SchedulerHeartbeat]
+	Schedulers Reading[[]Heartbeat]
 	// Requested is the number of prefetch requests that the scheduler of this process has enqueued
 	// since its start. nil: this process runs no scheduler.
 	Requested *int64
@@ -91,9 +83,21 @@ type Due struct {
 	Outbox store.Backlog
 }
 
-// SchedulerHeartbeat describes a running scheduler. Age is the time since its last heartbeat, by
-// the clock of Redis.
-type SchedulerHeartbeat struct {
-	Process string
-	Age     time.Duration
+// Unknown reports whether the schedule could not be read. Each source has at least one facet, so an
+// empty list of facets means that the read failed.
+func (s Schedule) Unknown() bool { return len(s.Facets) == 0 }
+
+// Prefetches reports whether prefetching is enabled for at least one facet.
+func (s Schedule) Prefetches() bool {
+	for _, f := range s.Facets {
+		if f.Mode != string(scheduler.Off) && !s.Disabled {
+			return true
+		}
+	}
+	return false
+}
+
+// Unscheduled reports whether facets should be prefetched, but no scheduler is running.
+func (s Schedule) Unscheduled() bool {
+	return s.Prefetches() && s.Schedulers.Error == "" && len(s.Schedulers.Value) == 0
 }

@@ -1,0 +1,32 @@
+package status
+
+import (
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/servicetest"
+)
+
+func TestHeartbeats_ShareTheRate(t *testing.T) {
+	rdb, server := servicetest.MiniRedis(t)
+	now := time.Now()
+	shareIs := func(process string, after time.Duration, want float64) {
+		t.Helper()
+		server.SetTime(now.Add(after)) // heartbeats use the clock of Redis
+		if got, err := WriteHeartbeat(t.Context(), rdb, "nexon", process); err != nil || got != want {
+			t.Errorf("share of %s after %v: got %v, %v, want %v", process, after, got, err, want)
+		}
+	}
+	shareIs("a", 0, 1)
+	shareIs("b", time.Second, 0.5)
+	shareIs("a", 2*time.Second, 0.5)
+	all, err := ReadHeartbeats(t.Context(), rdb, "nexon")
+	if want := []Heartbeat{{"a", 0}, {"b", time.Second}}; err != nil || len(all) != 2 || all[0].Process != "a" || all[1].Process != "b" || all[1].Age-all[0].Age != time.Second {
+		t.Errorf("schedulers: got %v, %v, want %v", all, err, want)
+	}
+	shareIs("a", HeartbeatTTL+2*time.Second, 1) // the last heartbeat of b is older than HeartbeatTTL
+	if _, err := WriteHeartbeat(t.Context(), rdb, "other", "c"); err != nil {
+		t.Fatal(err)
+	}
+	shareIs("a", HeartbeatTTL+3*time.Second, 1) // c is a scheduler of another source
+}
