@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/status"
 )
 
 func (c *Console) schedule(w http.ResponseWriter, r *http.Request, _ access.Client) {

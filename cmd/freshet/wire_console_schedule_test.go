@@ -10,10 +10,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/settings"
+	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
 	"github.com/freshet/freshet/store/sqlite"
 )
