@@ -45,6 +45,27 @@ func TestResponse_IsEqualInEachEncoding(t *testing.T) {
 	}
 }
 
+func TestStaleGzip_IsCompressedAgainWhenItsFieldsChange(t *testing.T) {
+	r := newRig(t)
+	r.putSnapshot("a", 2*time.Hour)
+	var last *body
+	for i, c := range []struct {
+		wait time.Duration
+		kept bool
+	}{{time.Second, false}, {time.Second, true}, {2 * time.Second, false}} {
+		r.set(func() { r.wait = c.wait })
+		a := r.get("a", "Accept-Encoding", "gzip")
+		if got := a.body.EstimatedWaitMs; got == nil || *got != c.wait.Milliseconds() {
+			t.Errorf("read %d, estimatedWaitMs: got %s, want %d", i, a.text, c.wait.Milliseconds())
+		}
+		now := r.server.entryOf("a").staleGzip.Load()
+		if kept := now == last; kept != c.kept {
+			t.Errorf("read %d, same compressed body as before: got %v, want %v", i, kept, c.kept)
+		}
+		last = now
+	}
+}
+
 func TestResponse_RejectsUnknownPayloadEncoding(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Encoding = "brotli" })

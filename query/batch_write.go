@@ -2,7 +2,7 @@ package query
 
 import (
 	"encoding/json"
-	"hash/crc32"
+	"io"
 	"net/http"
 	"strconv"
 
@@ -55,10 +55,10 @@ func (s *Server) writeBatch(c echo.Context, client access.Client, all []schemas.
 		it.Status, it.Freshness = v.status()
 		it.marshal()
 		if it.Status == http.StatusOK {
-			stored += v.responseSize(zstandard)
-			cost += v.extraRequests(as)
+			stored += v.responseSize(&v.bodies[zstandard])
+			cost += v.extraBatchRequests(as)
 			if as != zstandard {
-				largest = max(largest, v.responseSize(as))
+				largest = max(largest, v.responseSize(&v.bodies[identity]))
 			}
 		}
 	}
@@ -81,46 +81,64 @@ func (s *Server) writeBatch(c echo.Context, client access.Client, all []schemas.
 	}
 	if as == zstandard { // zstd documents are sent as stored, so the size of the batch can be calculated in advance
 		size := 0
-		b := batch{as: as, out: func(part []byte) error { size += len(part); return nil }}
-		_ = b.write(items, func(*item) {}) // this writer only counts bytes and does not fail
+		count := writerFunc(func(part []byte) error { size += len(part); return nil })
+		_ = writeItems(as, count, items, func(*item) {}) // this writer only counts bytes and does not fail
 		h.Set("Content-Length", strconv.Itoa(size))
 	}
 	c.Response().WriteHeader(http.StatusOK)
-	b := batch{as: as, out: func(part []byte) error { return s.write(c, part) }}
+	out := writerFunc(func(part []byte) error { return s.write(c, part) })
 	if c.Request().Method == http.MethodHead {
-		b.out = func([]byte) error { return nil }
+		as, out = identity, func([]byte) error { return nil }
 	}
-	_ = b.write(items, func(it *item) { // an error means that the client disconnected
+	_ = writeItems(as, out, items, func(it *item) { // an error means that the client disconnected
 		if it.Status == http.StatusOK {
 			s.readCounter.read(it.view.count)
-			held.release(it.view.responseSize(zstandard))
+			held.release(it.view.responseSize(&it.view.bodies[zstandard]))
 		}
 		it.view = view{} // allows the garbage collector to free an evicted snapshot
 	})
 	return nil
 }
 
-// batch writes items in one content encoding. The JSON text between the snapshots is buffered, and
-// written before the next snapshot:
-//
-//	zstd      stored frames, between frames of text
-//	gzip      one member: the cached deflated snapshots, between stored blocks of text
-//	identity  text
+// extraBatchRequests does the same as extraRequests for an item of a batch. A gzip batch is
+// compressed as a whole, so each of its documents counts every time.
+func (e *entry) extraBatchRequests(as encoding) int {
+	if as == gzipped {
+		return e.Size / compressedPerRequest
+	}
+	return e.extraRequests(&e.bodies[as])
+}
+
+// writerFunc is an io.Writer that passes what is written to a function.
+type writerFunc func([]byte) error
+
+func (w writerFunc) Write(part []byte) (int, error) {
+	if err := w(part); err != nil {
+		return 0, err
+	}
+	return len(part), nil
+}
+
+// writeItems writes all items to out in a content encoding, one after the other. After each item it
+// calls written(item).
+func writeItems(as encoding, out io.Writer, items []item, written func(*item)) error {
+	if as == gzipped {
+		return gzipTo(out, func(w io.Writer) error { return writeItems(identity, w, items, written) })
+	}
+	b := batch{as: as, out: out}
+	return b.write(items, written)
+}
+
+// batch writes items as zstd or identity. The JSON text between the snapshots is buffered, and
+// written before the next snapshot: for zstd as frames of text between the stored frames.
 type batch struct {
 	as   encoding
-	out  func([]byte) error
+	out  io.Writer
 	text []byte // text that is not written yet
-	gzip gzipPrefix
 	buf  []byte // buffer that is reused for the document of each item
 }
 
-// write passes all items to out, one after the other. After each item it calls written(item).
 func (b *batch) write(items []item, written func(*item)) error {
-	if b.as == gzipped {
-		if err := b.out([]byte(gzipHeader)); err != nil {
-			return err
-		}
-	}
 	b.text = append(b.text, `{"items":[`...)
 	for i := range items {
 		if i > 0 {
@@ -132,19 +150,15 @@ func (b *batch) write(items []item, written func(*item)) error {
 		written(&items[i])
 	}
 	b.text = append(b.text, "]}"...)
-	if b.as != gzipped {
-		return b.flush()
-	}
-	return b.out(b.gzip.close(nil, string(b.text)))
+	return b.flush()
 }
 
 // item writes one item. If its payload can't be decoded, only this item fails, with status 500.
 func (b *batch) item(it *item) error {
 	var part []byte
-	var open gzipPrefix
 	if it.Status == http.StatusOK {
 		var err error
-		if part, open, err = b.snapshot(it.view.entry); err != nil {
+		if part, err = b.snapshot(it.view.entry); err != nil {
 			part, it.Status = nil, http.StatusInternalServerError
 			it.marshal()
 		}
@@ -155,32 +169,26 @@ func (b *batch) item(it *item) error {
 		if err := b.flush(); err != nil {
 			return err
 		}
-		if err := b.out(part); err != nil {
+		if _, err := b.out.Write(part); err != nil {
 			return err
 		}
-		b.gzip.join(open)
 	}
 	b.text = append(b.text, it.rest...)
 	return nil
 }
 
 // snapshot returns the start of an item in the batch's encoding, up to the end of its snapshot.
-// For gzip the member header is left out, because the whole batch is one gzip member.
-func (b *batch) snapshot(e *entry) ([]byte, gzipPrefix, error) {
+func (b *batch) snapshot(e *entry) ([]byte, error) {
 	if b.as == identity && !e.bodies[identity].made.Load() && e.Size > maxKeptText {
 		text, err := e.appendText(append(b.buf[:0], bodyPrefix...))
 		b.buf = text
-		return text, gzipPrefix{}, err
+		return text, err
 	}
-	made, err := e.body(b.as)
-	if err != nil {
-		return nil, gzipPrefix{}, err
+	made := &e.bodies[b.as]
+	if err := e.encodeOnce(made); err != nil {
+		return nil, err
 	}
-	part := made.bytes[:made.tail]
-	if b.as == gzipped {
-		part = part[len(gzipHeader):]
-	}
-	return part, made.prefix, nil
+	return made.bytes[:made.snapshotEnd], nil
 }
 
 // flush writes the buffered text.
@@ -189,21 +197,10 @@ func (b *batch) flush() error {
 		return nil
 	}
 	part := b.text
-	switch b.as {
-	case zstandard:
+	if b.as == zstandard {
 		part = appendFrame(nil, string(b.text))
-	case identity, encodings:
-	case gzipped:
-		part = appendStored(nil, string(b.text), false)
-		b.gzip.join(gzipPrefix{crc32.ChecksumIEEE(b.text), uint32(len(b.text))}) //nolint:gosec // texts are short
 	}
 	b.text = b.text[:0]
-	return b.out(part)
-}
-
-// join updates the checksum and the size in open after data was appended to its gzip member. other
-// has the checksum and the size of the appended data.
-func (open *gzipPrefix) join(other gzipPrefix) {
-	open.crc = combineCRC(open.crc, other.crc, other.size)
-	open.size += other.size // modulo 2^32, as the gzip format requires
+	_, err := b.out.Write(part)
+	return err
 }

@@ -178,7 +178,7 @@ func TestCache_IsBounded(t *testing.T) {
 	big := r.server.cache
 	entry := newEntry(r.snapshots[entity("1")], r.facet(), big.now(), nil, big.reweigh)
 	before := entry.weight()
-	if _, err := entry.body(identity); err != nil || entry.weight() <= before {
+	if err := entry.encodeOnce(&entry.bodies[identity]); err != nil || entry.weight() <= before {
 		t.Errorf("weight: got %d, %v, want more than %d", entry.weight(), err, before)
 	}
 }

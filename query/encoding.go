@@ -1,13 +1,14 @@
 package query
 
 import (
+	"bytes"
 	"encoding/binary"
-	"hash/crc32"
+	"io"
 	"strconv"
 	"strings"
 	"sync"
 
-	"github.com/klauspost/compress/flate"
+	"github.com/klauspost/compress/gzip"
 )
 
 // encoding is the content encoding of a response.
@@ -103,77 +104,37 @@ func appendFrame(dst []byte, text string) []byte {
 	}
 }
 
-// gzipHeader is the header of a gzip member (RFC 1952): deflate, no name, no time.
-const gzipHeader = "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
-
-var deflaters = sync.Pool{New: func() any {
-	w, err := flate.NewWriter(nil, flate.BestSpeed+3)
+var gzipWriters = sync.Pool{New: func() any {
+	w, err := gzip.NewWriterLevel(nil, gzip.BestSpeed+3)
 	if err != nil {
-		panic(err) // can't happen: NewWriter fails only for an invalid compression level, and the level is a valid constant
+		panic(err) // can't happen: NewWriterLevel fails only for an invalid compression level, and the level is a valid constant
 	}
 	return w
 }}
 
-// gzipPrefix has the checksum and the size of the data in an unfinished gzip member. The
-// compressed bytes end on a byte boundary, so text can be appended to them without compressing
-// them again.
-type gzipPrefix struct {
-	crc  uint32 // CRC-32 of the data before compression
-	size uint32
-}
-
-// appendGzip appends an unfinished gzip member that contains the parts. It returns the result and
-// the checksum and size of the parts.
-func appendGzip(dst []byte, parts ...[]byte) ([]byte, gzipPrefix) {
-	w := deflaters.Get().(*flate.Writer)
-	defer deflaters.Put(w)
-	out := appender{append(dst, gzipHeader...)}
-	w.Reset(&out)
-	var open gzipPrefix
-	for _, p := range parts {
-		_, _ = w.Write(p) // a write to memory does not fail
-		open.crc = crc32.Update(open.crc, crc32.IEEETable, p)
-		open.size += uint32(len(p)) //nolint:gosec // modulo 2^32, as the format requires
+// gzipTo calls write with a writer that compresses to out as gzip, and ends the gzip stream if write
+// succeeds.
+func gzipTo(out io.Writer, write func(io.Writer) error) error {
+	w := gzipWriters.Get().(*gzip.Writer)
+	defer gzipWriters.Put(w)
+	defer w.Reset(nil) // the pooled writer must not keep the response in memory
+	w.Reset(out)
+	if err := write(w); err != nil {
+		return err
 	}
-	_ = w.Flush()
-	w.Reset(nil) // the pooled writer must not keep the response in memory
-	return out.bytes, open
+	return w.Close()
 }
 
-// close appends the text to the unfinished gzip member as stored (uncompressed) blocks, and ends
-// the member.
-func (open gzipPrefix) close(dst []byte, text string) []byte {
-	dst = appendStored(dst, text, true)
-	dst = binary.LittleEndian.AppendUint32(dst, crc32.Update(open.crc, crc32.IEEETable, []byte(text)))
-	return binary.LittleEndian.AppendUint32(dst, open.size+uint32(len(text))) //nolint:gosec // modulo 2^32
-}
-
-// appendStored appends the text as stored blocks (RFC 1951 §3.2.4). last marks the final block
-// of the deflate stream.
-func appendStored(dst []byte, text string, last bool) []byte {
-	const maxStored = 1<<16 - 1
-	for {
-		block := text[:min(len(text), maxStored)]
-		text = text[len(block):]
-		final := byte(0)
-		if last && text == "" {
-			final = 1
+// appendGzip appends the parts, compressed together as gzip.
+func appendGzip(dst []byte, parts ...[]byte) ([]byte, error) {
+	out := bytes.NewBuffer(dst)
+	err := gzipTo(out, func(w io.Writer) error {
+		for _, p := range parts {
+			if _, err := w.Write(p); err != nil {
+				return err
+			}
 		}
-		n := uint16(len(block)) //nolint:gosec // at most maxStored
-		dst = append(dst, final)
-		dst = binary.LittleEndian.AppendUint16(dst, n)
-		dst = binary.LittleEndian.AppendUint16(dst, ^n)
-		dst = append(dst, block...)
-		if text == "" {
-			return dst
-		}
-	}
-}
-
-// appender is an io.Writer that appends to a slice.
-type appender struct{ bytes []byte }
-
-func (a *appender) Write(p []byte) (int, error) {
-	a.bytes = append(a.bytes, p...)
-	return len(p), nil
+		return nil
+	})
+	return out.Bytes(), err
 }

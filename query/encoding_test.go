@@ -1,9 +1,6 @@
 package query
 
 import (
-	"bytes"
-	"compress/gzip"
-	"io"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -74,25 +71,6 @@ func TestAppendFrame_JoinsAStoredFrame(t *testing.T) {
 		got, err := decoder.DecodeAll(out, nil)
 		if err != nil || string(got) != before+"stored"+after {
 			t.Errorf("%d bytes: got %.60q, %v, want %.60q", len(before), got, err, before+"stored"+after)
-		}
-	}
-}
-
-func TestGzipOpen_ClosesWithAnyText(t *testing.T) {
-	r := rand.New(rand.NewPCG(3, 4))
-	for _, body := range testTexts(r) {
-		begun, open := appendGzip(nil, []byte("{"), []byte(body))
-		for _, text := range testTexts(r) {
-			out := open.close(bytes.Clone(begun), text)
-			z, err := gzip.NewReader(bytes.NewReader(out))
-			if err != nil {
-				t.Fatal(err)
-			}
-			z.Multistream(false) // the reader stops after the first gzip member, as some clients do, so all data must be in one member
-			got, err := io.ReadAll(z)
-			if err != nil || string(got) != "{"+body+text {
-				t.Errorf("%d and %d bytes: got %.60q, %v, want %.60q", len(body), len(text), got, err, "{"+body+text)
-			}
 		}
 	}
 }

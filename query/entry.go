@@ -31,21 +31,22 @@ type entry struct {
 	etag, lastModified []string
 	freshTail          string
 	bodies             [encodings]body
+	staleGzip          atomic.Pointer[body]           // the last STALE response body in gzip; nil: there was none
 	headerCache        [2]atomic.Pointer[timeHeaders] // cached headers for FRESH and for STALE
 	onGrow             func(*entry)                   // called after a body was encoded
-	extraBytes         atomic.Int64                   // size of the gzip and identity bodies in bytes
 	count              *readCount                     // counts the reads; nil: reads are not counted
 }
 
-// body is a complete FRESH response body in one encoding. It is encoded at first use.
+// body is a complete response body in one encoding. It is encoded at first use.
 type body struct {
-	once   sync.Once
-	made   atomic.Bool // set when the fields below are valid
-	bytes  []byte
-	err    error
-	tail   int // offset in bytes at which the part after the snapshot begins
-	prefix gzipPrefix
-	length []string
+	as          encoding
+	tail        string // the JSON after the snapshot
+	once        sync.Once
+	made        atomic.Bool // set when the fields below are valid
+	bytes       []byte
+	err         error
+	snapshotEnd int // offset in bytes at which the part after the snapshot begins; 0 for gzip, which is compressed as a whole
+	length      []string
 }
 
 var errNotEncoded = errors.New("encoding the response panicked")
@@ -57,6 +58,9 @@ func newEntry(s store.Snapshot, f source.Facet, readAt int64, of *readCount, gro
 		e.etag = []string{fmt.Sprintf(`W/"%x-%x"`, s.Hash[:12], uint32(s.ExtractVersion))} //nolint:gosec // the low 32 bits suffice
 		e.lastModified = []string{s.UpdatedAt.UTC().Format(http.TimeFormat)}
 		e.freshTail = marshalTail(readBody{Freshness: store.Fresh, LastUpdatedAt: optionalTime(s.UpdatedAt), LastCheckedAt: optionalTime(s.CheckedAt)})
+		for as := range e.bodies {
+			e.bodies[as].as, e.bodies[as].tail = encoding(as), e.freshTail
+		}
 		e.bodies[zstandard].once.Do(func() { e.spliceFrames(&e.bodies[zstandard]) })
 		e.bodies[zstandard].made.Store(true)
 	}
@@ -72,8 +76,8 @@ func (e *entry) spliceFrames(b *body) {
 	b.bytes = appendFrame(make([]byte, 0, len(bodyPrefix)+len(e.payload)+len(e.freshTail)+32), bodyPrefix)
 	start := len(b.bytes)
 	b.bytes = append(b.bytes, e.payload...)
-	b.tail = len(b.bytes)
-	e.payload = b.bytes[start:b.tail:b.tail]
+	b.snapshotEnd = len(b.bytes)
+	e.payload = b.bytes[start:b.snapshotEnd:b.snapshotEnd]
 	b.bytes = appendFrame(b.bytes, e.freshTail)
 	b.length = []string{strconv.Itoa(len(b.bytes))}
 }
@@ -81,7 +85,13 @@ func (e *entry) spliceFrames(b *body) {
 // weight returns the memory that the entry uses, in bytes.
 func (e *entry) weight() int64 {
 	const fixed = 2 << 10
-	weight := fixed + int64(cap(e.bodies[zstandard].bytes)) + e.extraBytes.Load()
+	weight := int64(fixed)
+	for as := range e.bodies {
+		weight += e.bodies[as].weight()
+	}
+	if stale := e.staleGzip.Load(); stale != nil {
+		weight += stale.weight()
+	}
 	if e.count != nil {
 		weight += readCountWeight
 	}
@@ -98,36 +108,59 @@ func marshalTail(b readBody) string {
 	return string(text)
 }
 
-// body returns the FRESH body in an encoding, and encodes it at first use.
-func (e *entry) body(as encoding) (*body, error) {
-	b := &e.bodies[as]
+// weight returns the memory of the encoded body, in bytes.
+func (b *body) weight() int64 {
+	if !b.made.Load() {
+		return 0
+	}
+	return int64(cap(b.bytes))
+}
+
+// bodyFor returns the place of the response body whose snapshot is followed by tail. For zstd and
+// identity this is the FRESH body, because another tail can be written after its snapshot. A gzip
+// body is compressed as a whole, so the entry keeps one FRESH body and the last STALE body.
+func (e *entry) bodyFor(as encoding, tail string) *body {
+	if as != gzipped || tail == e.freshTail {
+		return &e.bodies[as]
+	}
+	for {
+		last := e.staleGzip.Load()
+		if last != nil && last.tail == tail {
+			return last
+		}
+		next := &body{as: gzipped, tail: tail}
+		if e.staleGzip.CompareAndSwap(last, next) {
+			return next
+		}
+	}
+}
+
+// encodeOnce encodes the body at its first use, and returns the error of its encoding.
+func (e *entry) encodeOnce(b *body) error {
 	b.once.Do(func() {
 		b.err = errNotEncoded // err keeps this value if encode panics
-		b.err = e.encode(as, b)
+		b.err = e.encode(b)
 		b.length = []string{strconv.Itoa(len(b.bytes))}
-		e.extraBytes.Add(int64(cap(b.bytes)))
 		b.made.Store(true)
 		e.onGrow(e)
 	})
-	return b, b.err
+	return b.err
 }
 
 // encode builds the gzip or identity body.
-func (e *entry) encode(as encoding, b *body) error {
+func (e *entry) encode(b *body) error {
 	text, err := e.appendText(make([]byte, 0, e.Size))
 	if err != nil {
 		return err
 	}
-	if as == gzipped {
-		b.bytes, b.prefix = appendGzip(make([]byte, 0, len(text)/6+512), []byte(bodyPrefix), text)
-		b.tail = len(b.bytes)
-		b.bytes = b.prefix.close(b.bytes, e.freshTail)
-		return nil
+	if b.as == gzipped {
+		b.bytes, err = appendGzip(make([]byte, 0, len(text)/6+512), []byte(bodyPrefix), text, []byte(b.tail))
+		return err
 	}
-	b.bytes = append(make([]byte, 0, len(bodyPrefix)+len(text)+len(e.freshTail)), bodyPrefix...)
+	b.bytes = append(make([]byte, 0, len(bodyPrefix)+len(text)+len(b.tail)), bodyPrefix...)
 	b.bytes = append(b.bytes, text...)
-	b.tail = len(b.bytes)
-	b.bytes = append(b.bytes, e.freshTail...)
+	b.snapshotEnd = len(b.bytes)
+	b.bytes = append(b.bytes, b.tail...)
 	return nil
 }
 
@@ -136,30 +169,25 @@ func (e *entry) appendText(dst []byte) ([]byte, error) {
 	return store.Snapshot{State: e.State, Payload: e.payload}.Decode(dst)
 }
 
-// parts returns the response body in two pieces. tail is the JSON that follows the snapshot. It
-// replaces that part of the cached FRESH body.
-func (e *entry) parts(as encoding, tail string) (first, second []byte, err error) {
-	b, err := e.body(as)
-	if err != nil {
+// parts returns the response body in two pieces. If tail differs from the body's own tail, the second
+// piece replaces that part of the body.
+func (e *entry) parts(b *body, tail string) (first, second []byte, err error) {
+	if err := e.encodeOnce(b); err != nil {
 		return nil, nil, err
 	}
-	if tail == e.freshTail {
+	switch {
+	case tail == b.tail:
 		return b.bytes, nil, nil
-	}
-	first = b.bytes[:b.tail]
-	switch as {
-	case zstandard:
-		return first, appendFrame(nil, tail), nil
-	case gzipped:
-		return first, b.prefix.close(nil, tail), nil
+	case b.as == zstandard:
+		return b.bytes[:b.snapshotEnd], appendFrame(nil, tail), nil
 	default:
-		return first, []byte(tail), nil
+		return b.bytes[:b.snapshotEnd], []byte(tail), nil
 	}
 }
 
 // responseSize returns the memory in bytes that a response holds until its client has read it.
-func (e *entry) responseSize(as encoding) int64 {
-	if b := &e.bodies[as]; b.made.Load() {
+func (e *entry) responseSize(b *body) int64 {
+	if b.made.Load() {
 		return int64(len(b.bytes))
 	}
 	return int64(e.Size)
@@ -174,12 +202,12 @@ const (
 )
 
 // extraRequests returns how many additional requests a response counts as toward the limit of its
-// client. It is 0 if the document need not be unpacked or compressed.
-func (e *entry) extraRequests(as encoding) int {
+// client. It is 0 if the body is encoded already.
+func (e *entry) extraRequests(b *body) int {
 	switch {
-	case e.bodies[as].made.Load():
+	case b.made.Load():
 		return 0
-	case as == gzipped:
+	case b.as == gzipped:
 		return e.Size / compressedPerRequest
 	}
 	return e.Size / unpackedPerRequest

@@ -208,31 +208,27 @@ func (s *Server) respondSnapshot(c echo.Context, client access.Client, e schemas
 	var first, second []byte
 	var length []string
 	if !unchanged {
-		if n := v.extraRequests(as); n > 0 {
+		tail := v.freshTail
+		if v.freshness == store.Stale {
+			tail = marshalTail(s.bodyOf(v, e.Source))
+		}
+		b := v.bodyFor(as, tail)
+		if n := v.extraRequests(b); n > 0 {
 			if err := s.limiter.AllowRequests(client.Name, n); err != nil {
 				return err
 			}
 		}
-		held, err := s.responses.reserve(client.BoundName(), v.responseSize(as))
+		held, err := s.responses.reserve(client.BoundName(), v.responseSize(b))
 		if err != nil {
 			return err
 		}
 		defer held.releaseAll()
-	}
-	switch {
-	case unchanged:
-	case v.freshness == store.Fresh:
-		b, err := v.entry.body(as)
-		if err != nil {
+		if first, second, err = v.parts(b, tail); err != nil {
 			return err
 		}
-		first, length = b.bytes, b.length
-	default:
-		var err error
-		if first, second, err = v.parts(as, marshalTail(s.bodyOf(v, e.Source))); err != nil {
-			return err
+		if length = b.length; second != nil {
+			length = []string{strconv.Itoa(len(first) + len(second))}
 		}
-		length = []string{strconv.Itoa(len(first) + len(second))}
 	}
 	headers := v.timeHeaders(v.freshness, v.at)
 	h["Etag"], h["Last-Modified"] = v.etag, v.lastModified

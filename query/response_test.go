@@ -131,7 +131,8 @@ func TestBatch_UnreadHoldsOneDocumentEach(t *testing.T) {
 			for range 8 {
 				defer func(c net.Conn) { _ = c.Close() }(p.sendRequest(t, path, as))
 			}
-			each := 100 * (r.server.entryOf("0").responseSize(zstandard) + 8) // an item may need up to 8 bytes more than item 0, because the length of timestamps varies
+			item := r.server.entryOf("0")
+			each := 100 * (item.responseSize(&item.bodies[zstandard]) + 8) // an item may need up to 8 bytes more than item 0, because the length of timestamps varies
 			if as != "zstd" {
 				each += int64(largeStored.Size)
 			}
