@@ -51,7 +51,6 @@ func (p parts) admin(guard *access.Guard, entityRegistry *entities.Entities, dea
 	for _, path := range []string{"/admin/v1/dlq/", "/admin/v1/dlq-jobs", "/admin/v1/dlq-jobs/"} {
 		mux.Handle(path, dlqRoutes)
 	}
-	mux.Handle(logLevelPath, p.levels.handler(p.log, p.store.WriteAudit))
 	mux.Handle("/", p.settings().Handler(p.limiterView, actor, p.log))
 	return mux
 }

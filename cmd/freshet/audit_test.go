@@ -137,7 +137,6 @@ func TestAudit_RecordsEveryAction(t *testing.T) {
 		}, []string{"set", "nexon", `"target":400`}},
 		{"POST /admin/v1/sources/{source}/stop", func() { d.send("POST", "/admin/v1/sources/nexon/stop", nil) }, []string{"stop", "nexon"}},
 		{"POST /admin/v1/sources/{source}/resume", func() { d.send("POST", "/admin/v1/sources/nexon/resume", nil) }, []string{"resume", "nexon"}},
-		{"PUT /admin/v1/log", func() { d.send("PUT", "/admin/v1/log", `{"level":"error","for":"1m"}`) }, []string{"log-level", `"level":"ERROR"`}},
 		{"POST /admin/v1/keys", func() {
 			key = d.idOf(d.send("POST", "/admin/v1/keys", `{"name":"audited","scopes":["read"]}`), "key")
 		}, []string{"key-create", `"audited"`}},

@@ -137,7 +137,7 @@ func (p *program) startEmbedded(ctx context.Context, o devOptions, config Config
 	}
 	config.Log.Level = max(config.Log.Level, slog.LevelWarn) // log only warnings and errors, so that logs do not hide the printed table
 	made := embedded{parts: parts{config: config, secret: optionalSecret}}
-	made.log, made.levels = p.logger(config.Log)
+	made.log = p.logger(ctx, config.Log)
 	made.registry, made.reg = newRegistry(config.Metrics.Namespace)
 	fail := func(err error) (embedded, func(), error) { return made, closeAll, err }
 

@@ -8,7 +8,7 @@
 //	            dev                        all roles in one process, with embedded services
 //	            simulate                   only the simulated upstream
 //	setup       migrate, topics, config    database schema, Kafka topics, configuration
-//	clients     settings, stop, resume, limiter, entities, snapshot, dlq, keys, log
+//	clients     settings, stop, resume, limiter, entities, snapshot, dlq, keys
 //	            call the HTTP API of a running query service (--addr, FRESHET_TOKEN)
 //	probes      healthcheck, version
 //

@@ -60,7 +60,7 @@ Deploy on real services, in this order:  freshet migrate up, freshet topics ensu
 		return usageError{fmt.Errorf("%w; see `%s --help`", err, c.CommandPath())}
 	})
 	root.PersistentFlags().StringVar(&p.configFile, "config", lookup(env, "FRESHET_CONFIG"), "configuration file (YAML); FRESHET_… environment variables override it")
-	root.AddCommand(p.dev(), p.query(), p.worker(), p.scheduler(), p.entities(), p.snapshot(), p.dlq(), p.settings(), p.limiter(), p.stop(), p.resume(), p.keys(), p.log(),
+	root.AddCommand(p.dev(), p.query(), p.worker(), p.scheduler(), p.entities(), p.snapshot(), p.dlq(), p.settings(), p.limiter(), p.stop(), p.resume(), p.keys(),
 		p.simulate(), p.migrate(), p.topics(), p.config(),
 		p.healthcheck(), p.version())
 	root.Args = func(c *cobra.Command, args []string) error {
@@ -128,21 +128,25 @@ func (p *program) requireSecret(at secretRef) (string, error) {
 	return secret, err
 }
 
-func (p *program) logger(c LogConfig) (*slog.Logger, *logLevel) {
-	l := newLogLevel(c.Level)
-	options := &slog.HandlerOptions{Level: &l.now}
+// logger returns the log of this process. Signals can change its level until ctx ends.
+func (p *program) logger(ctx context.Context, c LogConfig) *slog.Logger {
+	var level slog.LevelVar
+	level.Set(c.Level)
+	options := &slog.HandlerOptions{Level: &level}
 	var h slog.Handler = slog.NewTextHandler(p.stderr, options)
 	if c.Format == "json" {
 		h = slog.NewJSONHandler(p.stderr, options)
 	}
-	return slog.New(observe.TraceHandler(h)), l
+	log := slog.New(observe.TraceHandler(h))
+	handleLevelSignals(ctx, &level, c.Level, log)
+	return log
 }
 
 // connect connects to the real services. It returns the parts of a role and a function that
 // closes the connections.
 func (p *program) connect(ctx context.Context, config Config) (_ parts, _ func(), err error) {
 	parts := parts{config: config, secret: p.requireSecret}
-	parts.log, parts.levels = p.logger(config.Log)
+	parts.log = p.logger(ctx, config.Log)
 	parts.registry, parts.reg = newRegistry(config.Metrics.Namespace)
 	if parts.kafka, err = config.Kafka.kafkaOptions(); err != nil {
 		return parts, nil, err

@@ -55,7 +55,6 @@ type parts struct {
 	rdb      redis.UniversalClient
 	kafka    []kgo.Opt
 	log      *slog.Logger
-	levels   *logLevel
 	trace    observe.Tracer
 	registry *prometheus.Registry
 	reg      prometheus.Registerer // adds metrics to registry, with the namespace as prefix of their names
