@@ -19,7 +19,7 @@ import (
 // pairs of a field name and a new value.
 func quotaForm(changes ...string) url.Values {
 	form := url.Values{
-		"revision": {"7"}, "note": {"tonight"}, "rateCaps": {"19-23 150/s"}, "limit.second": {"500"}, "target.second": {"400"}, "high.second": {"100"}, "low.second": {"0"},
+		"revision": {"7"}, "note": {"tonight"}, "limit.second": {"500"}, "target.second": {"400"}, "high.second": {"100"}, "low.second": {"0"},
 		"limit.day": {"20000000"}, "target.day": {"0"}, "high.day": {"25/s"}, "low.day": {"0"},
 	}
 	for i := 0; i < len(changes); i += 2 {
@@ -41,10 +41,7 @@ func TestSettings_PatchHoldsChangedFieldsOnly(t *testing.T) {
 		{quotaForm("target.second", ""), 303, `{"policies":{"second":{"target":null}}}`, "notice=changed"},
 		{quotaForm("limit.second", " 480 ", "low.second", "5", "high.day", "90/m"), 303, `{"policies":{"day":{"highReserve":"1.5/s"},"second":{"limit":480,"lowReserve":5}}}`, "notice=changed"},
 		{quotaForm("high.day", "25", "high.second", ""), 303, `{"policies":{"day":{"highReserve":25},"second":{"highReserve":null}}}`, "notice=changed"},
-		{quotaForm("rateCaps", "19-23 100/s, 0-6 400/s"), 303, `{"lowRateCaps":[{"from":19,"to":23,"rate":"100/s"},{"to":6,"rate":"400/s"}]}`, "notice=changed"},
-		{quotaForm("rateCaps", "19-23:100/s,250/s"), 303, `{"lowRateCaps":[{"from":19,"to":23,"rate":"100/s"},{"rate":"250/s"}]}`, "notice=changed"},
-		{quotaForm("rateCaps", ""), 303, `{"lowRateCaps":[]}`, "notice=changed"},
-		{quotaForm("reset", "yes"), 303, `{"policies":null,"lowRateCaps":null,"prefetch":null}`, "notice=changed"},
+		{quotaForm("reset", "yes"), 303, `{"policies":null,"prefetch":null}`, "notice=changed"},
 		{quotaForm("prefetch", "off"), 303, `{"prefetch":{"enabled":false}}`, "notice=changed"},
 		{quotaForm("prefetch", "on", "prefetch.character.hot", "1h"), 303, "", "notice=unchanged"},
 		{quotaForm("prefetch.character.hot", " 30m ", "prefetch.character.maxInterval", "72h"), 303, `{"prefetch":{"facets":{"character":{"hot":"30m","maxInterval":"72h"}}}}`, "notice=changed"},
@@ -56,7 +53,6 @@ func TestSettings_PatchHoldsChangedFieldsOnly(t *testing.T) {
 		{quotaForm("target.second", "many"), 400, "", `Target: "many" must be a whole number.`},
 		{quotaForm("limit.second", "-5"), 400, "", "whole number"},
 		{quotaForm("high.second", "x"), 400, "", "Reserved for HIGH:"},
-		{quotaForm("rateCaps", "evening 5/s"), 400, "", "as in 19-23 150/s"},
 		{quotaForm("revision", "6", "target.second", "300"), 412, "", "because another change was made"},
 		{quotaForm("revision", ""), 400, "", "The revision is missing"},
 		{quotaForm("revision", "x"), 400, "", "The revision is not a number"},

@@ -114,11 +114,7 @@ func firstWaiter(v *limiter.View, lane schemas.Lane) (blocker, bool) {
 	if longest < longWait {
 		return blocker{}, false
 	}
-	what := "for " + displayText(string(why), maxReasonShown)
-	if why == limiter.ReasonRateCap {
-		what = "for the rate cap of this hour"
-	}
-	return blocker{fmt.Sprintf("the oldest request of the %s lane has waited %s %s", lane, formatDuration(longest), what), toneWarn, scopeFirst}, true
+	return blocker{fmt.Sprintf("the oldest request of the %s lane has waited %s for %s", lane, formatDuration(longest), displayText(string(why), maxReasonShown)), toneWarn, scopeFirst}, true
 }
 
 // openScopes returns one blocker for all scopes with an open circuit breaker.

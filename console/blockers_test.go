@@ -45,7 +45,6 @@ func TestBlockers_AreNamed(t *testing.T) {
 		{ring("1h0m0s", 0, 0), "all 40 calls of the hour are used up", "same"},
 		{ring("1h0m0s", 6, 0), "", "LOW has used up its share of the hour, and the 6 remaining calls are reserved for HIGH"},
 		{ring("1m0s", 0, 0), "", ""}, // no message, because a window of 1 min is too short to be reported
-		{waiting(limiter.StateFlowing, limiter.ReasonRateCap, 40*time.Second), "", "the oldest request of the LOW lane has waited 40 s for the rate cap of this hour"},
 		{waiting(limiter.StateFlowing, "second", time.Minute), "", "the oldest request of the LOW lane has waited 1 min for second"},
 		{waiting(limiter.StateFlowing, "second", 2*time.Second), "", ""},
 		{waiting(limiter.StateStopped, "stopped", time.Minute), "stopped by an operator, until it is resumed", "same"},

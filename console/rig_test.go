@@ -119,7 +119,7 @@ func testQuota() settings.Values {
 	return settings.Values{Policies: []settings.Policy{
 		{Name: "second", Window: "1s", Limit: 500, Target: 450, HighReserve: limiter.Reserve{Calls: 100}},
 		{Name: "day", Window: "day", TimeZone: "Asia/Seoul", Limit: 20_000_000, HighReserve: limiter.Reserve{Rate: 25}},
-	}, LowRateCaps: []limiter.RateCap{{From: 19, To: 23, Rate: 150}}, Prefetch: settings.Prefetch{Enabled: true, Facets: map[string]settings.PrefetchFacet{
+	}, Prefetch: settings.Prefetch{Enabled: true, Facets: map[string]settings.PrefetchFacet{
 		"character": {Mode: "tiers", Hot: hours(1), Warm: hours(6), Cold: hours(24), MinInterval: hours(1) / 2, MaxInterval: hours(168)},
 	}}}
 }

@@ -25,7 +25,6 @@ func (f *fakeSchedule) Schedule(_ context.Context, source string) status.Schedul
 func lowShare() limiter.Share {
 	return limiter.Share{PerSecond: 70.7, Bounds: []limiter.Bound{
 		{Kind: limiter.ByWindow, Policy: "second", PerSecond: 349.9, Reserved: 100},
-		{Kind: limiter.ByRateCap, PerSecond: 150},
 		{Kind: limiter.ByDay, Policy: "day", PerSecond: 70.7, Reserved: 25},
 	}}
 }
@@ -126,7 +125,7 @@ func TestSchedule_ShowsTiersBudgetAndBacklogs(t *testing.T) {
 		"guild | cold | 3 | every 30 min to 7 days, by its changes and reads | 0 | nothing",
 		"ranking | all | 45 | on demand | | off")
 	d.wantRows(t, "bounds.nexon",
-		"share of second | 350 | 100", "its rate cap at this hour | 150 |", "rest of the day | 71 | 25",
+		"share of second | 350 | 100", "rest of the day | 71 | 25",
 		"LOW limit now | 71 |", "prefetch rate cap of this hour | 250 |", "prefetch limit now | 71 |")
 	d.wantRows(t, "backlogs.nexon", retriesLabel+" | 7 | 11 min | 1,000 or more | due", outboxLabel+" | 2 | 300 ms | |")
 	d.wantRows(t, "schedulers.nexon", "host-a/412/QX7LMR2A | just now | 50 %", "host-b/97/PLK3ZZ9D | 4 s ago | 50 %")

@@ -2,13 +2,11 @@ package console
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
 
 	"github.com/freshet/freshet/access"
-	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/settings"
 )
 
@@ -24,12 +22,8 @@ type settingsForm struct {
 	Problem  string // error message for the submitted form, or if the settings can't be read
 	Unread   bool
 	Policies []policyForm
-	RateCaps string
-	// RateCapsConfigured contains the rate caps of the LOW lane in the configuration file. RateCaps
-	// contains the current or submitted rate caps.
-	RateCapsConfigured string
-	Prefetch           prefetchForm
-	Note               string
+	Prefetch prefetchForm
+	Note     string
 }
 
 // policyForm has the fields of one policy.
@@ -100,14 +94,13 @@ func (s *settingsForm) fill() {
 			{"low." + p.Name, "Reserved for LOW", strconv.Itoa(p.LowReserve), strconv.Itoa(was.LowReserve), true},
 		}})
 	}
-	s.RateCaps, s.RateCapsConfigured = rateCapsText(now.LowRateCaps), rateCapsText(s.Configured.LowRateCaps)
 	s.Prefetch = newPrefetchForm(now.Prefetch, s.Configured.Prefetch)
 }
 
 // keepInput replaces the current values in the form by the values that the client submitted.
 func (s *settingsForm) keepInput(r *http.Request) {
-	if _, typed := r.PostForm["rateCaps"]; !typed {
-		return
+	if _, edited := r.PostForm["revision"]; !edited {
+		return // the form to stop or resume the source has no settings
 	}
 	for i := range s.Policies {
 		for j := range s.Policies[i].Fields {
@@ -116,46 +109,7 @@ func (s *settingsForm) keepInput(r *http.Request) {
 		}
 	}
 	s.Prefetch.keepInput(r)
-	s.RateCaps, s.Note = displayText(r.PostFormValue("rateCaps"), maxErrorShown), displayText(r.PostFormValue("note"), maxNoteLength)
-}
-
-// rateCapsText formats rate caps, for example as "19-23 150/s, 400/s". A rate cap without hours
-// applies to all hours.
-func rateCapsText(all []limiter.RateCap) string {
-	var parts []string
-	for _, c := range all {
-		if c.From == 0 && c.To == 0 {
-			parts = append(parts, c.Rate.String())
-		} else {
-			parts = append(parts, fmt.Sprintf("%d-%d %s", c.From, c.To, c.Rate))
-		}
-	}
-	return strings.Join(parts, ", ")
-}
-
-// readRateCaps parses rate caps as rateCapsText formats them. It also accepts the syntax of the
-// command line: 19-23:150/s.
-func readRateCaps(text string) (settings.RateCaps, error) {
-	all := settings.RateCaps{}
-	for part := range strings.SplitSeq(text, ",") {
-		part = strings.TrimSpace(part)
-		if part == "" {
-			continue
-		}
-		hours, rate, timed := strings.Cut(strings.Replace(part, ":", " ", 1), " ")
-		if !timed {
-			hours, rate = "0-0", part
-		}
-		from, to, both := strings.Cut(hours, "-")
-		first, e1 := strconv.Atoi(from)
-		last, e2 := strconv.Atoi(to)
-		r, err := limiter.ParseRate(strings.TrimSpace(rate))
-		if !both || e1 != nil || e2 != nil || err != nil {
-			return nil, fmt.Errorf("LOW's rate caps: %q must be hours and a rate, as in 19-23 150/s, or a rate for all hours", displayText(part, 40))
-		}
-		all = append(all, limiter.RateCap{From: first, To: last, Rate: r})
-	}
-	return all, nil
+	s.Note = displayText(r.PostFormValue("note"), maxNoteLength)
 }
 
 // readPatch returns the changes that a submitted form makes to the settings. The patch contains
@@ -163,9 +117,8 @@ func readRateCaps(text string) (settings.RateCaps, error) {
 func readPatch(r *http.Request, s settings.State) (patch settings.Patch, changed bool, err error) {
 	if r.PostFormValue("reset") != "" {
 		return settings.Patch{
-			Policies:    settings.Reset[map[string]settings.Member[settings.PolicyPatch]](),
-			LowRateCaps: settings.Reset[settings.RateCaps](),
-			Prefetch:    settings.Reset[settings.PrefetchPatch](),
+			Policies: settings.Reset[map[string]settings.Member[settings.PolicyPatch]](),
+			Prefetch: settings.Reset[settings.PrefetchPatch](),
 		}, true, nil
 	}
 	form := settingsForm{State: s}
@@ -189,14 +142,6 @@ func readPatch(r *http.Request, s settings.State) (patch settings.Patch, changed
 	}
 	if len(policies) > 0 {
 		patch.Policies, changed = settings.Set(policies), true
-	}
-	if text := strings.TrimSpace(r.PostFormValue("rateCaps")); text != form.RateCaps && r.PostForm["rateCaps"] != nil {
-		rateCaps, err := readRateCaps(text)
-		errs = append(errs, err)
-		patch.LowRateCaps, changed = settings.Set(rateCaps), true
-		if text == form.RateCapsConfigured {
-			patch.LowRateCaps = settings.Reset[settings.RateCaps]()
-		}
 	}
 	prefetch, also, err := form.Prefetch.readPatch(r)
 	patch.Prefetch, changed = prefetch, changed || also

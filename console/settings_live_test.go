@@ -18,14 +18,13 @@ func TestSettings_ShowSetAndConfigured(t *testing.T) {
 	s := r.states["nexon"]
 	s.Revision, s.ChangedAt, s.ChangedBy = 7, &changed, &by
 	s.Effective.Policies[0].HighReserve = limiter.Reserve{Calls: 60}
-	s.Effective.LowRateCaps = nil
 	r.states["nexon"] = s
 	v := r.views["nexon"]
 	v.Revision, v.NewestRevision = 6, 7
 	r.views["nexon"] = v
 	d := r.get(root + "/settings")
-	d.wantRows(t, "force.nexon", "second (1s) | 500 | 450 | 60 (configured 100) | 0", "day | 20,000,000 | by the limit | 25/s | 0", "LOW's rate caps | none (configured 19-23 150/s) | | |")
-	if got, want := d.itemText("force.nexon"), "Revision 7, by key:1 on-call, 11:10; revision 6 is in force; all processes apply the new one within two seconds. At this hour LOW may make 150 calls a second at most."; got != want {
+	d.wantRows(t, "force.nexon", "second (1s) | 500 | 450 | 60 (configured 100) | 0", "day | 20,000,000 | by the limit | 25/s | 0")
+	if got, want := d.itemText("force.nexon"), "Revision 7, by key:1 on-call, 11:10; revision 6 is in force; all processes apply the new one within two seconds."; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if got := d.itemText("set.nexon"); got != "not stopped" {

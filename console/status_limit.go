@@ -7,8 +7,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// laneLimit returns how many calls a second a lane may make now. The reserve of the other lane, the
-// rate cap of the hour and the daily quota are taken into account.
+// laneLimit returns how many calls a second a lane may make now. The reserve of the other lane and
+// the daily quota are taken into account.
 func laneLimit(v *limiter.View, lane schemas.Lane) statusItem {
 	if v == nil {
 		return statusItem{Text: "not known"}

@@ -112,8 +112,6 @@ func boundRows(of *sourceSample) [][]statusItem {
 		switch b.Kind {
 		case limiter.ByWindow:
 			add("share of "+policy, formatRate(b.PerSecond), formatRate(b.Reserved))
-		case limiter.ByRateCap:
-			add("its rate cap at this hour", formatRate(b.PerSecond), "")
 		case limiter.ByDay:
 			add("rest of the "+policy, formatRate(b.PerSecond), formatRate(b.Reserved))
 		}

@@ -30,8 +30,8 @@ func stopState(s *settings.State) statusItem {
 	return statusItem{Text: "not stopped", Tone: toneOK}
 }
 
-// revisionMessage describes which revision of the settings is stored, which revision the limiter
-// uses, and the current rate cap of the LOW lane.
+// revisionMessage describes which revision of the settings is stored, and which revision the limiter
+// uses.
 func revisionMessage(of *sourceSample, now time.Time) string {
 	s, v := of.Settings, of.Limits
 	if s == nil {
@@ -55,14 +55,6 @@ func revisionMessage(of *sourceSample, now time.Time) string {
 	default:
 		text += "; in force."
 	}
-	if v == nil {
-		return text
-	}
-	for _, b := range v.Low.Bounds {
-		if b.Kind == limiter.ByRateCap {
-			return text + " At this hour LOW may make " + formatRate(b.PerSecond) + " calls a second at most."
-		}
-	}
 	return text
 }
 
@@ -84,10 +76,6 @@ func settingRows(s *settings.State) [][]statusItem {
 			withConfigured(p.HighReserve.String(), was.HighReserve.String()), withConfigured(formatInt(p.LowReserve), formatInt(was.LowReserve)),
 		})
 	}
-	rateCaps, before := rateCapsText(now.LowRateCaps), rateCapsText(s.Configured.LowRateCaps)
-	if rateCaps != before {
-		rows = append(rows, []statusItem{{Text: "LOW's rate caps"}, withConfigured(orNone(rateCaps), orNone(before)), {Text: ""}, {Text: ""}, {Text: ""}})
-	}
 	return rows
 }
 
@@ -98,13 +86,6 @@ func withConfigured(set, configured string) statusItem {
 		return statusItem{Text: set}
 	}
 	return statusItem{Text: set + " (configured " + configured + ")", Tone: toneWarn}
-}
-
-func orNone(text string) string {
-	if text == "" {
-		return "none"
-	}
-	return text
 }
 
 // policyLabel returns the name of a policy and its window.

@@ -6,7 +6,7 @@ import "time"
 type activeSettings struct {
 	quota   Quota
 	terms   terms
-	renewed time.Time // when terms.midnights and terms.rateCap were computed
+	renewed time.Time // when terms.midnights was computed
 	stopped bool
 	unread  bool // no settings were read yet, so no permit is granted
 }
@@ -19,11 +19,11 @@ func (s *activeSettings) set(q Quota, revision int64, stopped bool) {
 	s.renewClockTerms(time.Now())
 }
 
-// clockTermsInterval is how often the midnights and the rate cap are computed again.
+// clockTermsInterval is how often the midnights are computed again.
 const clockTermsInterval = 10 * time.Second
 
-// renewClockTerms computes the midnights and the rate cap for the time `now`.
+// renewClockTerms computes the midnights for the time `now`.
 func (s *activeSettings) renewClockTerms(now time.Time) {
 	s.renewed = now
-	s.terms.midnights, s.terms.rateCap = s.quota.midnights(now), s.quota.encodeRateCap(now)
+	s.terms.midnights = s.quota.midnights(now)
 }

@@ -68,36 +68,3 @@ func (q Quota) dayEnd(now time.Time) time.Time {
 	year, month, day := now.Add(-dayMargin).In(q.zone).Date()
 	return time.Date(year, month, day+1, 0, 0, 0, 0, q.zone)
 }
-
-// encodeRateCap encodes three values for the script: LOW's minimum interval before the nearest
-// full hour, the interval after it, and the time of that hour.
-func (q Quota) encodeRateCap(now time.Time) string {
-	if len(q.config.LowRateCaps) == 0 {
-		return ""
-	}
-	hour := now.In(q.zone).Add(30 * time.Minute)
-	hour = hour.Add(-time.Duration(hour.Minute())*time.Minute - time.Duration(hour.Second())*time.Second - time.Duration(hour.Nanosecond()))
-	before, from := q.rateCapInterval(hour.Add(-time.Minute)), q.rateCapInterval(hour)
-	if before == 0 && from == 0 {
-		return ""
-	}
-	var out strings.Builder
-	digits(&out, before.Microseconds(), from.Microseconds(), hour.UnixMicro())
-	return out.String()
-}
-
-// neverInterval is the minimum interval for a rate cap of 0. It is longer than Redis keeps the
-// limiter's state, so no further call is granted.
-const neverInterval = 100 * 365 * 24 * time.Hour
-
-func (q Quota) rateCapInterval(t time.Time) time.Duration {
-	for _, c := range q.config.LowRateCaps {
-		if c.Applies(t.In(q.zone).Hour()) {
-			if c.Rate == 0 {
-				return neverInterval
-			}
-			return time.Duration(float64(time.Second) / float64(c.Rate)).Round(time.Microsecond)
-		}
-	}
-	return 0
-}

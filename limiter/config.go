@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,9 +17,6 @@ type Config struct {
 	// package comment).
 	Jitter   time.Duration `yaml:"jitter"`
 	Policies []Policy      `yaml:"policies"`
-	// LowRateCaps limit LOW by the hour of the day, in the time zone of the day policy, or in
-	// UTC. The first cap that includes the hour applies.
-	LowRateCaps []RateCap `yaml:"lowRateCaps,omitempty"`
 	// Backoff is the first pause after a refusal without Retry-After. The pause doubles with each
 	// further refusal, up to one minute. 0 means the length of the shortest window, but at least
 	// one second.
@@ -226,78 +222,6 @@ func (r *Reserve) UnmarshalJSON(text []byte) (err error) {
 	return err
 }
 
-// RateCap is the maximum rate of LOW from one full hour of the day to another. From == To == 0
-// means every hour.
-type RateCap struct {
-	From int  `json:"from,omitempty" yaml:"from,omitempty"`
-	To   int  `json:"to,omitempty"   yaml:"to,omitempty"`
-	Rate Rate `json:"rate"           yaml:"rate"`
-}
-
-// UnmarshalYAML reads a rate cap. A missing rate becomes NaN, which CheckRateCaps rejects. If it
-// became 0, the rate cap would stop LOW.
-func (c *RateCap) UnmarshalYAML(unmarshal func(any) error) error {
-	var given struct {
-		From int   `yaml:"from"`
-		To   int   `yaml:"to"`
-		Rate *Rate `yaml:"rate"`
-	}
-	err := unmarshal(&given)
-	*c = RateCap{From: given.From, To: given.To, Rate: Rate(math.NaN())}
-	set(&c.Rate, given.Rate)
-	return err
-}
-
-// Applies reports whether the rate cap includes the given hour of the day. A cap from 22 to 3 spans
-// midnight.
-func (c RateCap) Applies(hour int) bool {
-	switch {
-	case c.From == c.To:
-		return true
-	case c.From < c.To:
-		return c.From <= hour && hour < c.To
-	}
-	return hour >= c.From || hour < c.To
-}
-
-// CheckRateCaps returns the first mistake in a list of rate caps. The error begins with the
-// index; the caller prepends the name of the list.
-func CheckRateCaps(all []RateCap) error {
-	if err := checkEachRateCap(all); err != nil {
-		return err
-	}
-	var held [24]bool
-	for i, c := range all {
-		holds := false
-		for hour := range held {
-			if !held[hour] && c.Applies(hour) {
-				held[hour], holds = true, true
-			}
-		}
-		if !holds {
-			return fmt.Errorf("[%d] never applies, because the caps before it include all its hours; remove it, or move it before them", i)
-		}
-	}
-	return nil
-}
-
-// checkEachRateCap checks each rate cap alone. Unlike CheckRateCaps it accepts a cap that never
-// applies: an override stored by an older release can contain such a cap and must stay valid.
-func checkEachRateCap(all []RateCap) error {
-	for i, c := range all {
-		if c.From < 0 || c.From > 23 || c.To < 0 || c.To > 24 {
-			return fmt.Errorf("[%d]: hours are 0 to 24, not %d to %d", i, c.From, c.To)
-		}
-		if math.IsNaN(float64(c.Rate)) {
-			return fmt.Errorf("[%d] has no rate; write one as in {from: 19, to: 23, rate: 150/s}", i)
-		}
-		if c.Rate != 0 && c.Rate < 1e-4 {
-			return fmt.Errorf("[%d]: rate: %v must be 0, or at least one call in three hours", i, c.Rate)
-		}
-	}
-	return nil
-}
-
 // DefaultConfig returns a Config with the default jitter and no policies.
 func DefaultConfig() Config { return Config{Jitter: 10 * time.Millisecond} }
 
@@ -307,9 +231,8 @@ func DefaultConfig() Config { return Config{Jitter: 10 * time.Millisecond} }
 type Override struct {
 	// Stopped is the emergency stop: no call is sent until it is cleared. Waiting calls keep
 	// waiting.
-	Stopped     bool                      `json:"stopped,omitempty"`
-	Policies    map[string]PolicyOverride `json:"policies,omitempty"`
-	LowRateCaps *[]RateCap                `json:"lowRateCaps,omitempty"`
+	Stopped  bool                      `json:"stopped,omitempty"`
+	Policies map[string]PolicyOverride `json:"policies,omitempty"`
 }
 
 // PolicyOverride changes one policy. A nil field keeps its configured value.
@@ -324,9 +247,6 @@ type PolicyOverride struct {
 // policy. It does not validate the result; NewQuota does.
 func (c Config) With(o Override) (Config, error) {
 	c.Policies = slices.Clone(c.Policies)
-	if o.LowRateCaps != nil {
-		c.LowRateCaps = *o.LowRateCaps
-	}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(o.Policies)) {
 		i := slices.IndexFunc(c.Policies, func(p Policy) bool { return p.Name == name })

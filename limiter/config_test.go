@@ -17,9 +17,6 @@ policies:
   - {name: second, limit: 500, window: 1s, target: 450, highReserve: 100, lowReserve: 20}
   - {name: minute, limit: 90, window: 1m0s, highReserve: 1.5/s}
   - {name: day, limit: 20000000, window: day, timeZone: Asia/Seoul, highReserve: 25/s}
-lowRateCaps:
-  - {from: 19, to: 23, rate: 150/s}
-  - {rate: 250/s}
 backoff: 1m0s
 `
 	var c, again Config
@@ -33,8 +30,7 @@ backoff: 1m0s
 			{Name: "minute", Limit: 90, Window: Window(time.Minute), HighReserve: Reserve{Rate: 1.5}},
 			{Name: "day", Limit: 20_000_000, Window: Day, TimeZone: "Asia/Seoul", HighReserve: Reserve{Rate: 25}},
 		},
-		LowRateCaps: []RateCap{{From: 19, To: 23, Rate: 150}, {Rate: 250}},
-		Backoff:     time.Minute,
+		Backoff: time.Minute,
 	}
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("%+v; want %+v", c, want)
@@ -46,16 +42,11 @@ backoff: 1m0s
 	if err := yaml.Unmarshal(written, &again); err != nil || !reflect.DeepEqual(c, again) {
 		t.Errorf("%v: %s", err, written)
 	}
-	if err := yaml.Unmarshal([]byte("lowRateCaps: [{rate: 0/s}]"), &again); err != nil || !reflect.DeepEqual(again.LowRateCaps, []RateCap{{}}) {
-		t.Errorf("%v: %+v", err, again.LowRateCaps)
-	}
 	for bad, mention := range map[string]string{
 		"policies: [{window: week}]":           "must be day, in-flight, or a duration",
 		"policies: [{window: -1s}]":            "must be day, in-flight, or a duration",
 		"policies: [{highReserve: many}]":      "a number of calls a window, or a rate",
 		"policies: [{highReserve: -1}]":        "a number of calls a window, or a rate",
-		"lowRateCaps: [{rate: 5}]":             "must be a rate",
-		"lowRateCaps: [{rate: 5/d}]":           "must be a rate",
 		"policies: [{highReserve: 2000000/s}]": "a number of calls a window, or a rate",
 	} {
 		if err := yaml.Unmarshal([]byte(bad), new(Config)); err == nil || !strings.Contains(err.Error(), mention) {
@@ -64,42 +55,10 @@ backoff: 1m0s
 	}
 }
 
-func TestRateCap_NeedsARateAndAnHour(t *testing.T) {
-	for text, want := range map[string]string{
-		"[]":            "",
-		"[{rate: 0/s}]": "",
-		"[{from: 19, to: 3, rate: 1/s}, {from: 0, to: 24, rate: 2/s}]": "",
-		"[{from: 19, to: 23}]":                       "[0] has no rate; write one as in {from: 19, to: 23, rate: 150/s}",
-		"[{rate: 1/s}, {rate: }]":                    "[1] has no rate",
-		"[{rate: 1/s}, {from: 1, to: 2, rate: 2/s}]": "[1] never applies",
-		"[{from: 22, to: 12, rate: 1/s}, {from: 12, to: 22, rate: 1/s}, {rate: 2/s}]": "[2] never applies",
-		"[{from: 1, to: 25, rate: 1/s}]":                                              "[0]: hours are 0 to 24",
-		"[{rate: 1/h}]":                                                               "",
-		"[{rate: 0.1/h}]":                                                             "[0]: rate: ",
-	} {
-		var all []RateCap
-		err := yaml.UnmarshalWithOptions([]byte(text), &all, yaml.Strict())
-		if err == nil {
-			err = CheckRateCaps(all)
-		}
-		if (err == nil) != (want == "") || (err != nil && !strings.HasPrefix(err.Error(), want)) {
-			t.Errorf("%s: %v, want %q", text, err, want)
-		}
-	}
-	stored := withDay()
-	stored.LowRateCaps = []RateCap{{Rate: 1}, {Rate: 2}}
-	if _, err := NewQuota(stored); err != nil {
-		t.Errorf("a stored override is rejected: %v", err)
-	}
-	if yaml.UnmarshalWithOptions([]byte("[{rate: 1/s, form: 3}]"), new([]RateCap), yaml.Strict()) == nil {
-		t.Error("an unknown field is accepted")
-	}
-}
-
 func TestOverride_RoundTripsAsJSON(t *testing.T) {
 	for _, text := range []string{
-		`{}`, `{"stopped":true}`, `{"lowRateCaps":[]}`,
-		`{"policies":{"day":{"limit":0,"highReserve":"1.5/s"},"second":{"target":0,"highReserve":0,"lowReserve":7}},"lowRateCaps":[{"from":22,"to":3,"rate":"0/s"},{"rate":"0.025/s"}]}`,
+		`{}`, `{"stopped":true}`,
+		`{"policies":{"day":{"limit":0,"highReserve":"1.5/s"},"second":{"target":0,"highReserve":0,"lowReserve":7}}}`,
 	} {
 		var o Override
 		if err := json.Unmarshal([]byte(text), &o); err != nil {
@@ -114,12 +73,11 @@ func TestOverride_RoundTripsAsJSON(t *testing.T) {
 func TestWith_CopiesAndNamesUnknownPolicies(t *testing.T) {
 	c := withDay()
 	limit, target, low, reserve := 400, 300, 10, Reserve{Rate: 5}
-	rateCaps := []RateCap{{Rate: 9}}
-	changed, err := c.With(Override{LowRateCaps: &rateCaps, Policies: map[string]PolicyOverride{
+	changed, err := c.With(Override{Policies: map[string]PolicyOverride{
 		"second": {Limit: &limit, Target: &target, LowReserve: &low, HighReserve: &reserve},
 	}})
 	want := Policy{Name: "second", Limit: 400, Window: Window(time.Second), Target: 300, HighReserve: reserve, LowReserve: 10}
-	if err != nil || !reflect.DeepEqual(changed.Policies[0], want) || !reflect.DeepEqual(changed.Policies[1], c.Policies[1]) || len(changed.LowRateCaps) != 1 {
+	if err != nil || !reflect.DeepEqual(changed.Policies[0], want) || !reflect.DeepEqual(changed.Policies[1], c.Policies[1]) {
 		t.Errorf("%+v, %v", changed, err)
 	}
 	if !reflect.DeepEqual(c, withDay()) {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// eventKind is the name of an event of the whole source in limiter_acquire (ARGV[7]).
+// eventKind is the name of an event of the whole source in limiter_acquire (ARGV[6]).
 type eventKind string
 
 const (
@@ -54,7 +54,7 @@ func noDayCountEvent() event { return event{eventDayCount, make([]int64, 5)} }
 // stepEvent reports that Redis' clock was set forward when it showed `now`.
 func stepEvent(now int64) event { return event{eventStep, []int64{now}} }
 
-// encodeEvents returns the events as ARGV[7] of limiter_acquire.
+// encodeEvents returns the events as ARGV[6] of limiter_acquire.
 func encodeEvents(all []event) string {
 	var out strings.Builder
 	for i, e := range all {
@@ -75,7 +75,7 @@ func writeNumbers(out *strings.Builder, numbers []int64) {
 	}
 }
 
-// bucketEventKind is the name of an event of one bucket in limiter_buckets (ARGV[9]).
+// bucketEventKind is the name of an event of one bucket in limiter_buckets (ARGV[8]).
 type bucketEventKind byte
 
 const (

@@ -79,13 +79,6 @@ func ExampleParseRate() {
 	// 0 "fast" must be a rate as in 25/s, 90/m or 5000/h
 }
 
-// A rate cap from 22 to 3 o'clock spans midnight.
-func ExampleRateCap_Applies() {
-	night := limiter.RateCap{From: 22, To: 3, Rate: 50}
-	fmt.Println(night.Applies(21), night.Applies(23), night.Applies(2), night.Applies(3))
-	// Output: false true true false
-}
-
 // A call behind 900 others waits 7 s: the delay of 5 s, and 2 s for 900 calls at 450 per second.
 func ExampleWaitEstimate_Wait() {
 	e := limiter.WaitEstimate{Delay: 5 * time.Second, PerSecond: 450}

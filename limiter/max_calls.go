@@ -38,13 +38,6 @@ func (q Quota) MaxCalls(lane schemas.Lane, within time.Duration) float64 {
 	for _, s := range q.scoped {
 		limit = min(limit, q.values(s)*s.maxUnits(lane, within)/float64(s.cheapest))
 	}
-	if lane == schemas.Low {
-		for _, c := range q.config.LowRateCaps {
-			if c.From == c.To {
-				limit = min(limit, float64(c.Rate)*within.Seconds())
-			}
-		}
-	}
 	return math.Floor(limit + 1e-6)
 }
 

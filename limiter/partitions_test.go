@@ -114,7 +114,6 @@ func TestNewQuota_RejectsInvalidConfigurations(t *testing.T) {
 			c.Policies = append(c.Policies, Policy{Name: "day", Limit: 1000, Window: Day, TimeZone: "Asia/Nowhere"})
 		}),
 		"only a policy with": with(second(5, 0, 1, 0), func(c *Config) { c.Policies[0].TimeZone = "Asia/Seoul" }),
-		"hours are":          with(second(5, 0, 1, 0), func(c *Config) { c.LowRateCaps = []RateCap{{From: 25, To: 3, Rate: 1}} }),
 		"has neither": with(second(5, 0, 1, 0), func(c *Config) {
 			c.Policies = append(c.Policies, Policy{Name: "day", Limit: 1000, Window: Day, Target: 5})
 		}),

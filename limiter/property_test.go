@@ -98,7 +98,7 @@ func draw(r *rand.Rand) trial {
 		tr.calm = max(tr.calm, tr.before+dayMargin+6*time.Second-tr.busy)
 		return tr
 	}
-	switch r.IntN(12) {
+	switch r.IntN(11) {
 	case 0, 1, 2:
 		return contract
 	case 3:
@@ -119,17 +119,9 @@ func draw(r *rand.Rand) trial {
 		tr := few(5, 1).with(Policy{Name: "minute", Limit: 40, Window: Window(time.Minute), HighReserve: Reserve{Calls: 10}})
 		tr.name, tr.busy, tr.calm, tr.judged = "5/s and 40/min", 130*time.Second, 150*time.Second, time.Minute
 		return tr
-	case 10:
-		tr := contract
-		tr.name, tr.config = "all of 500/s", second(500, 0, 50+r.IntN(200), r.IntN(80))
-		return tr
 	}
 	tr := contract
-	hour := 3 + r.IntN(12)
-	tr.name, tr.before = "rateCaps", time.Duration(24-9-hour)*time.Hour+span(r, 0, tr.busy)
-	tr.before = max(0, tr.before)
-	tr.config.LowRateCaps = []RateCap{{From: 0, To: hour, Rate: Rate(10 + r.IntN(200))}, {Rate: Rate(10 + r.IntN(200))}}
-	tr.loose = true
+	tr.name, tr.config = "all of 500/s", second(500, 0, 50+r.IntN(200), r.IntN(80))
 	return tr
 }
 

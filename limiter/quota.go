@@ -31,7 +31,7 @@ type Quota struct {
 	partitioned []partitionedWindow
 	windowLogs  []windowLog
 	day         *day
-	zone        *time.Location // time zone of the day policy and the rate caps
+	zone        *time.Location // time zone of the day policy
 	scoped      []scopedPolicy // scoped policies, then scope breakers, in the order of their sections in the encoded quota
 }
 
@@ -73,9 +73,6 @@ func NewQuota(config Config) (Quota, error) {
 	}
 	if config.Backoff < 0 || config.Backoff > maxBackoff {
 		return Quota{}, fmt.Errorf("backoff: %v must be between 0 and %v", config.Backoff, maxBackoff)
-	}
-	if err := checkEachRateCap(config.LowRateCaps); err != nil {
-		return Quota{}, fmt.Errorf("lowRateCaps%w", err)
 	}
 	var errs []error
 	for i, p := range config.Policies {

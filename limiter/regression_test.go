@@ -11,60 +11,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/freshet/freshet/lua"
-	"github.com/freshet/freshet/lua/eval"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
 )
-
-func TestRateCap_PacesLowUntilItEnds(t *testing.T) {
-	config := withDay()
-	config.LowRateCaps = []RateCap{{From: 0, To: 1, Rate: 0}, {From: 1, To: 2, Rate: 10}}
-	quota, err := NewQuota(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	rdb, m := servicetest.MiniRedis(t)
-	now := time.Date(2026, 11, 20, 15, 30, 0, 0, time.UTC) // 00:30 in Seoul
-	asked := func() grant {                                // call the script twice, because its first reply can contain only a time to retry
-		m.SetTime(now)
-		acquireAt(t, rdb, quota, now, demand{low: 100})
-		now = now.Add(time.Second)
-		m.SetTime(now)
-		return acquireAt(t, rdb, quota, now, demand{low: 100})
-	}
-	asked()
-	acquireAt(t, rdb, quota, now, demand{hasEvents: true, events: []event{noDayCountEvent()}})
-	now = now.Add(2 * time.Second)
-	if g := asked(); len(g.low) > 1 || g.backLow > 10*time.Second { // the wait is short, because the cap can be removed at any time
-		t.Errorf("rate cap of 0: got %d for LOW, next call in %v", len(g.low), g.backLow)
-	}
-	now = now.Add(30 * time.Minute)
-	if g := asked(); len(g.low) < 1 || len(g.low) > 3 || g.backLow > 10*time.Second {
-		t.Errorf("rate cap of 10/s: got %d for LOW, next call in %v", len(g.low), g.backLow)
-	}
-	now = now.Add(time.Hour)
-	if g := asked(); len(g.low) < 15 {
-		t.Errorf("no rate cap: got %d for LOW, next call in %v because of %q", len(g.low), g.backLow, quota.waitReason(g.refusalLow))
-	}
-}
-
-// acquireAt runs the script as for a caller whose clock shows the time `now`.
-func acquireAt(t *testing.T, rdb redis.UniversalClient, q Quota, now time.Time, d demand) grant {
-	t.Helper()
-	text, name := q.encode(1, false)
-	reply, err := eval.Once(t.Context(), rdb, lua.LimiterAcquire, eval.Call{
-		Key: stateKey(t.Name()), Args: []any{d.high, d.low, text, name, q.midnights(now), q.encodeRateCap(now), encodeEvents(d.events)},
-	}).Int64Slice()
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := decodeGrant(reply)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return g
-}
 
 func TestRun_DoesNotSpinWithoutRedisAndCount(t *testing.T) {
 	var running atomic.Pointer[Limiter]

@@ -38,8 +38,8 @@ func (d demand) wantsSlots() bool { return d.high > 0 || d.low > 0 || len(d.queu
 
 // terms is the quota, encoded for the script.
 type terms struct {
-	text, name         string
-	midnights, rateCap string // midnights are sent only if the script requests them
+	text, name string
+	midnights  string // sent only if the script requests them
 }
 
 // grant is the script's reply. For each slot it has the time from Redis' now until the slot. For
@@ -67,8 +67,7 @@ const (
 	refusedByStop      refusal = -2
 	refusedByStateLoss refusal = -3
 	refusedByDayCount  refusal = -4
-	refusedByRateCap   refusal = -5
-	refusedByBreaker   refusal = -6
+	refusedByBreaker   refusal = -5
 )
 
 const (
@@ -166,14 +165,11 @@ func script(source string, rdb redis.UniversalClient) acquireFunc {
 
 // call returns the arguments of limiter_acquire for a demand.
 func (d demand) call(key, source string) (eval.Call, scopeArgs) {
-	args := append(make([]any, 0, 13), d.high, d.low, d.terms.text, d.terms.name, "")
+	args := append(make([]any, 0, 12), d.high, d.low, d.terms.text, d.terms.name, "")
 	if len(d.queues)+len(d.bucketEvents) > 0 {
 		of := d.encodeScopes()
-		args = append(args, d.terms.rateCap, encodeEvents(d.events), of.buckets, of.events, of.queues, d.tickets, d.process, wakeUpChannel(source))
+		args = append(args, encodeEvents(d.events), of.buckets, of.events, of.queues, d.tickets, d.process, wakeUpChannel(source))
 		return eval.Call{Key: key, More: of.keys, Args: args}, of
-	}
-	if d.terms.rateCap != "" || len(d.events) > 0 {
-		args = append(args, d.terms.rateCap)
 	}
 	if len(d.events) > 0 {
 		args = append(args, encodeEvents(d.events))

@@ -12,7 +12,7 @@ import (
 // a limit on calls in flight applies.
 type Share struct {
 	PerSecond float64
-	// Bounds are the limits that apply: windows, the hour's rate cap and the day. They ignore
+	// Bounds are the limits that apply: windows and the day. They ignore
 	// backoff, an open breaker and an emergency stop.
 	Bounds []Bound
 }
@@ -22,23 +22,22 @@ type BoundKind int
 
 // The kinds of bounds.
 const (
-	ByWindow  BoundKind = iota // the lane's share of a window
-	ByRateCap                  // LOW's rate cap of the current hour
-	ByDay                      // the rest of the day's calls, spread over the rest of the day
+	ByWindow BoundKind = iota // the lane's share of a window
+	ByDay                     // the rest of the day's calls, spread over the rest of the day
 )
 
 // Bound is one limit of a lane, in calls per second.
 type Bound struct {
 	Kind      BoundKind
-	Policy    string // empty for a rate cap
+	Policy    string
 	PerSecond float64
 	// Reserved is the additional rate that only HIGH can use.
 	Reserved float64
 }
 
-// LowPerSecond returns the current maximum rate of LOW. It is the lowest of three rates: LOW's
-// shares of the windows, the rate cap of the current hour, and the rest of the day's calls spread
-// over the rest of the day. It is 0 when Share.PerSecond is 0, for example during a backoff.
+// LowPerSecond returns the current maximum rate of LOW. It is the lowest of LOW's shares of the
+// windows and of the rest of the day's calls spread over the rest of the day. It is 0 when
+// Share.PerSecond is 0, for example during a backoff.
 func (q Quota) LowPerSecond(v View) float64 { return q.share(schemas.Low, v).PerSecond }
 
 // HighPerSecond returns the maximum rate of HIGH by the windows of the quota, or +Inf if the
@@ -99,9 +98,6 @@ func (q Quota) share(lane schemas.Lane, v View) Share {
 			bound.PerSecond, bound.Reserved = b.Low*perUnit, (b.PerWindow-b.Low)*perUnit
 		}
 		s.Bounds = append(s.Bounds, bound)
-	}
-	if interval := q.rateCapInterval(v.At); low && interval > 0 {
-		s.Bounds = append(s.Bounds, Bound{Kind: ByRateCap, PerSecond: float64(time.Second) / float64(interval)})
 	}
 	for _, p := range v.Policies {
 		switch {

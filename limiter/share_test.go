@@ -9,9 +9,9 @@ import (
 )
 
 func TestShare_LowUsesTheNarrowestPolicy(t *testing.T) {
-	quota := func(rateCaps ...RateCap) Quota {
+	quota := func() Quota {
 		q, err := NewQuota(Config{
-			Jitter: 10 * time.Millisecond, LowRateCaps: rateCaps,
+			Jitter: 10 * time.Millisecond,
 			Policies: []Policy{
 				{Name: "second", Limit: 500, Window: Window(time.Second), Target: 450, HighReserve: Reserve{Calls: 100}},
 				{Name: "day", Limit: 20_000_000, Window: Day, TimeZone: "Asia/Seoul", HighReserve: Reserve{Rate: 25}},
@@ -27,7 +27,6 @@ func TestShare_LowUsesTheNarrowestPolicy(t *testing.T) {
 	view := func(state State, rate float64, left int64) View {
 		return View{State: state, At: noon, RampRatio: rate, Policies: []PolicyView{{Name: "second"}, {Name: "day", RemainingForLow: left, ResetsAt: &midnight}}}
 	}
-	evening := RateCap{From: 19, To: 24, Rate: 150}
 	for name, c := range map[string]struct {
 		quota Quota
 		view  View
@@ -37,9 +36,6 @@ func TestShare_LowUsesTheNarrowestPolicy(t *testing.T) {
 		"half the rate of a ramp":   {quota(), view(StateRamping, 0.5, 1e9), 175},
 		"what the day has left":     {quota(), view(StateFlowing, 1, 43_200*100), 100},
 		"nothing left":              {quota(), view(StateFlowing, 1, 0), 0},
-		"the hour's rate cap":       {quota(evening, RateCap{Rate: 250}), view(StateFlowing, 1, 1e9), 250},
-		"no rate cap at this hour":  {quota(evening), view(StateFlowing, 1, 1e9), 350},
-		"a rate cap of nothing":     {quota(RateCap{}), view(StateFlowing, 1, 1e9), 0},
 		"an emergency stop":         {quota(), view(StateStopped, 1, 1e9), 0},
 		"a backoff":                 {quota(), view(StateBackingOff, 1, 1e9), 0},
 		"an open breaker":           {quota(), view(StateBreakerOpen, 1, 1e9), 0},
@@ -54,7 +50,7 @@ func TestShare_LowUsesTheNarrowestPolicy(t *testing.T) {
 
 func TestShare_NamesEachBound(t *testing.T) {
 	q, err := NewQuota(Config{
-		Jitter: 10 * time.Millisecond, LowRateCaps: []RateCap{{From: 19, To: 24, Rate: 150}},
+		Jitter: 10 * time.Millisecond,
 		Policies: []Policy{
 			{Name: "second", Limit: 500, Window: Window(time.Second), Target: 450, HighReserve: Reserve{Calls: 100}},
 			{Name: "day", Limit: 20_000_000, Window: Day, HighReserve: Reserve{Rate: 25}},
@@ -80,11 +76,11 @@ func TestShare_NamesEachBound(t *testing.T) {
 			}
 		}
 	}
-	window, hour, day := Bound{ByWindow, "second", 175, 50}, Bound{ByRateCap, "", 150, 0}, Bound{ByDay, "day", 100, 25}
-	are(q.share(schemas.Low, view), 100, window, hour, day)
+	window, day := Bound{ByWindow, "second", 175, 50}, Bound{ByDay, "day", 100, 25}
+	are(q.share(schemas.Low, view), 100, window, day)
 	are(q.share(schemas.High, view), 225, Bound{ByWindow, "second", 225, 0})
 	view.State = StateBackingOff
-	are(q.share(schemas.Low, view), 0, window, hour, day)
+	are(q.share(schemas.Low, view), 0, window, day)
 	are(q.share(schemas.High, view), 0, Bound{ByWindow, "second", 225, 0})
 	view.State, view.Policies[1].Remaining, view.Policies[1].RemainingForLow = "flowing", 0, 0
 	are(q.share(schemas.High, view), 0, Bound{ByWindow, "second", 225, 0}, Bound{ByDay, "day", 0, 0})

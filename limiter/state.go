@@ -44,7 +44,6 @@ const (
 	ReasonStopped         WaitReason = "stopped"
 	ReasonStateLost       WaitReason = "state lost"
 	ReasonDayCount        WaitReason = "day not counted yet"
-	ReasonRateCap         WaitReason = "rate cap"
 	ReasonBreakerOpen     WaitReason = "breaker open"
 	ReasonUnknownPolicy   WaitReason = "policy of another release"
 	ReasonRedis           WaitReason = "Redis does not answer"
@@ -65,8 +64,6 @@ func (q Quota) waitReason(w refusal) WaitReason {
 		return ReasonStateLost
 	case refusedByDayCount:
 		return ReasonDayCount
-	case refusedByRateCap:
-		return ReasonRateCap
 	case refusedByBreaker:
 		return ReasonBreakerOpen
 	}

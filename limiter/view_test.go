@@ -356,7 +356,7 @@ func TestView_ShowsWhyCallsWait(t *testing.T) {
 	}
 	l.alloc.active.stopped = false
 	for reason, want := range map[refusal]WaitReason{
-		2: "day", 3: ReasonUnknownPolicy, refusedByDayCount: ReasonDayCount, refusedByStateLoss: ReasonStateLost, refusedByRateCap: ReasonRateCap, refusedByBreaker: ReasonBreakerOpen,
+		2: "day", 3: ReasonUnknownPolicy, refusedByDayCount: ReasonDayCount, refusedByStateLoss: ReasonStateLost, refusedByBreaker: ReasonBreakerOpen,
 	} {
 		l.alloc.queues.low.refusal = reason
 		if l.reports.publish(); told() != want {

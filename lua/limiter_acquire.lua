@@ -13,9 +13,7 @@
 --          others: see limiter_buckets
 -- ARGV[4]  name of the quota with 26 characters, such as a prefix of its SHA-1
 -- ARGV[5]  three midnights around now in us; empty: see Returns
--- ARGV[6]  rate cap: LOW's interval in us before and after a time, and that time;
---          empty or missing: no cap
--- ARGV[7]  events, separated by blanks; can be missing:
+-- ARGV[6]  events, separated by blanks; can be missing:
 --          backoff D BASE SENT   the upstream refused the call of slot SENT; pause for
 --                                D us (0: not known, BASE is then the first pause)
 --          open FIRST MOST SENT  the call of slot SENT showed that the upstream is
@@ -28,7 +26,7 @@
 --          used END N AT RATE MOST  saved count: the day until END had N calls at AT,
 --                                and since then at most MOST plus RATE per second
 --          step NOW              Redis' clock was set forward when it showed NOW
--- KEYS[2...], ARGV[8...]  the buckets and queues, see limiter_buckets
+-- KEYS[2...], ARGV[7...]  the buckets and queues, see limiter_buckets
 --
 -- Returns one of
 --   {n HIGH, n LOW, now, calls of the day, runs...}: the slots granted, HIGH's first.
@@ -37,7 +35,7 @@
 --     for LOW the us until the next call (0: all granted), and for each the reason:
 --     the section's number, or
 --     -1 backoff  -2 stopped  -3 state lost  -4 day's count not restored
---     -5 rate cap  -6 circuit breaker open
+--     -5 circuit breaker open
 --   {-1}: the midnights are needed
 --   for an empty quota: {now, birth, revision, stopped, end of backoff, ramp in
 --     thousandths, count not restored}, and per section five numbers:

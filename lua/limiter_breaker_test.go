@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-const refusedByBreaker = -6
+const refusedByBreaker = -5
 
 // openEvent returns the event that the call of slot `sent` showed an unhealthy upstream. The
 // first pause is `first`, the longest `most` (us).

@@ -30,7 +30,6 @@ const (
 	refusedByStop      = -2
 	refusedByStateLoss = -3
 	refusedByDayCount  = -4
-	refusedByRateCap   = -5
 )
 
 // nexonLanes are the interval T (us) and the burst B of the partitions high, shared and low. They
@@ -48,16 +47,15 @@ func day(limit int64, reserve float64) string { return "D" + digits(limit, int64
 
 // bucket is one caller of limiter_acquire with its quota, and the state of one source.
 type bucket struct {
-	t     *testing.T
-	rdb   redis.UniversalClient
-	key   string
-	lanes []int64
-	// more contains further sections of the quota, rateCap the encoded rate cap.
-	more, rateCap string
-	zone          *time.Location   // time zone of the day policy; nil: no day policy
-	clock         func() time.Time // the clock of the caller, not of Redis
-	revision      int64
-	stopped       int
+	t        *testing.T
+	rdb      redis.UniversalClient
+	key      string
+	lanes    []int64
+	more     string           // further sections of the quota
+	zone     *time.Location   // time zone of the day policy; nil: no day policy
+	clock    func() time.Time // the clock of the caller, not of Redis
+	revision int64
+	stopped  int
 }
 
 type grant struct {
@@ -149,9 +147,6 @@ func (b bucket) run(nHigh, nLow int, happened string) ([]int64, error) {
 	b.t.Helper()
 	quota := b.quota()
 	args := []any{nHigh, nLow, quota, fmt.Sprintf("%x", sha1.Sum([]byte(quota)))[:26], b.midnights()}
-	if happened != "" || b.rateCap != "" {
-		args = append(args, b.rateCap)
-	}
 	if happened != "" {
 		args = append(args, happened)
 	}

@@ -16,8 +16,8 @@
 --   H scope with a circuit breaker of its own
 -- KEYS[2k], KEYS[2k+1]  state of bucket k, and its calls in flight (the same key with
 --          the suffix :calls)
--- ARGV[8]  per bucket: the number of its section among those above
--- ARGV[9]  events, separated by blanks; k is a bucket:
+-- ARGV[7]  per bucket: the number of its section among those above
+-- ARGV[8]  events, separated by blanks; k is a bucket:
 --          c k TICKET         a call ended: free its in-flight slot
 --          g k UNITS SLOT     refund of UNITS (negative: extra charge); SLOT 0: the
 --                             upstream refunds them now
@@ -32,13 +32,13 @@
 --                             or closed after SENT
 --          u k SLOT           the probe of this slot was not sent
 --          o k SENT           a call sent then succeeded: close (0: in any case)
--- ARGV[10] per queue: lane (1 HIGH, 2 LOW), calls, number of candidates; per
+-- ARGV[9]  per queue: lane (1 HIGH, 2 LOW), calls, number of candidates; per
 --          candidate: number of buckets; per bucket: k and the call's units
--- ARGV[11] prefix of the tickets, which are numbered from 1 in the order of grants
--- ARGV[12] name of the process
--- ARGV[13] Pub/Sub channel on which the next process for a free in-flight slot is named
+-- ARGV[10] prefix of the tickets, which are numbered from 1 in the order of grants
+-- ARGV[11] name of the process
+-- ARGV[12] Pub/Sub channel on which the next process for a free in-flight slot is named
 --
--- Returns {now, calls of the day, -6 if the source's breaker is open or else 0,
+-- Returns {now, calls of the day, -5 if the source's breaker is open or else 0,
 --   per queue: calls granted, us until the next call (0: all granted), reason of the
 --     rejection (as in limiter_acquire), per grant: wait in us, candidate, 1 if it
 --     probes a breaker
@@ -200,7 +200,7 @@ local function loadBuckets()
   }
 
   local buckets = {}
-  for word in string.gmatch(ARGV[8], '%S+') do
+  for word in string.gmatch(ARGV[7], '%S+') do
     local k = #buckets + 1
     local s = mine[word + 0]
     local b = {s = s, key = KEYS[2 * k], calls = KEYS[2 * k + 1]}
@@ -316,7 +316,7 @@ local function loadBuckets()
     end,
   }
   local words = {}
-  for word in string.gmatch(ARGV[9], '%S+') do words[#words + 1] = word end
+  for word in string.gmatch(ARGV[8], '%S+') do words[#words + 1] = word end
   local i = 1
   while words[i] do
     i = i + 2 + apply[words[i]](buckets[words[i + 1] + 0], unpack(words, i + 2, i + 8))

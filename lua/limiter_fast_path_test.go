@@ -87,11 +87,6 @@ func TestFastPath_DecidesAsTheFullPath(t *testing.T) {
 					b.acquireAfter(1, 1, fmt.Sprintf("backoff %d 1000000 %d", 1+rng.Int64N(second), c.us()))
 					c.advance(12 * second)
 				}
-				if rng.IntN(50) == 0 {
-					other := b // another process of the same source, whose configuration has a rate cap for LOW
-					other.rateCap = digits(20_000, 20_000, c.us())
-					other.acquire(0, 2)
-				}
 				calls++
 				if b.calm(c.us()) {
 					byFirst++
@@ -147,7 +142,6 @@ func TestFastPath_LeavesOtherCallsAlone(t *testing.T) {
 			"another limit":    func(b *bucket) { b.more = day(5000, 0) },
 			"a log":            func(b *bucket) { b.more = windowLog(second, 5, 3) + b.more },
 			"a lane for low":   func(b *bucket) { b.lanes = []int64{10_000, 10, 3_334, 12, 20_000, 2} },
-			"a rate cap":       func(b *bucket) { b.rateCap = digits(never, never, c.us()) },
 			"a failover":       func(b *bucket) { b.failOver() },
 			"the clock was set back": func(b *bucket) {
 				b.put(atNow, digits(c.us()+1))

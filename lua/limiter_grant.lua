@@ -2,7 +2,7 @@
 -- source with buckets.
 
 local function grantQueues()
-  local process, wakes = ARGV[12], ARGV[13]
+  local process, wakes = ARGV[11], ARGV[12]
   local buckets = loadBuckets()
 
   -- Returns the earliest slot by one bucket at or after `at` (huge: unknown), and the share of
@@ -67,14 +67,14 @@ local function grantQueues()
         b.paced = max(b.paced + (b.till - now) * units / max(1, b.left - s[4] - b.flying), slot)
       end
       b.flying = b.flying + units
-      redis.call('ZADD', b.calls, format('%.0f', slot + s[6]), ARGV[11] .. tickets .. ':' .. units)
+      redis.call('ZADD', b.calls, format('%.0f', slot + s[6]), ARGV[10] .. tickets .. ':' .. units)
       b.charged = true
       if b.known == 0 then b.probing = slot end
     end,
     C = function(b, s, units, slot, low)
       b.held = b.held + 1
       b.got[low and 2 or 1] = b.got[low and 2 or 1] + 1
-      redis.call('ZADD', b.calls, format('%.0f', slot + s[4]), ARGV[11] .. tickets .. ':' .. units)
+      redis.call('ZADD', b.calls, format('%.0f', slot + s[4]), ARGV[10] .. tickets .. ':' .. units)
     end,
     H = function(b, _, _, slot)
       if b.probe > 0 then b.turned, b.pause, b.probe = slot, min(b.most, 2 * b.pause), slot + min(b.most, 2 * b.pause) end
@@ -83,7 +83,7 @@ local function grantQueues()
 
   -- Reads the queues, and counts the processes that are first in line for an in-flight slot.
   local queues, words, i = {}, {}, 0
-  for word in string.gmatch(ARGV[10], '%S+') do words[#words + 1] = word + 0 end
+  for word in string.gmatch(ARGV[9], '%S+') do words[#words + 1] = word + 0 end
   local function nextWord() i = i + 1; return words[i] end
   while words[i + 1] do
     local c = {lane = nextWord(), n = nextWord(), candidates = {}, ahead = horizon}
@@ -123,7 +123,7 @@ local function grantQueues()
     end
   end
 
-  local out = {now, 0, nextProbe > 0 and -6 or 0}
+  local out = {now, 0, nextProbe > 0 and -5 or 0}
   for _, c in ipairs(queues) do
     local low, first, second = c.lane == 2, c.lane, c.lane + 1
     local granted, again, why, at = 0, 0, 0, #out + 1
@@ -166,7 +166,7 @@ local function grantQueues()
       if slot > now + c.ahead then
         again = slot == huge and hint or min(hint, max(1000, slot - now - floor(c.ahead / 2)))
         if nextProbe > 0 then
-          why = -6
+          why = -5
           if backoffEnd <= now then again = min(again, OPEN_RETRY) end
         end
         break

@@ -186,8 +186,8 @@ end
 local back = loaded and last - now or 0
 local lost = not loaded or back > 10000 or #tats ~= max(3, #T) or #logs ~= #reach or sub(state, 3, 42) ~= replid
 local events, i = {}, 1
-if ARGV[7] then
-  for word in string.gmatch(ARGV[7], '%S+') do events[#events + 1] = word end
+if ARGV[6] then
+  for word in string.gmatch(ARGV[6], '%S+') do events[#events + 1] = word end
 end
 while events[i] do
   if events[i] == 'step' and loaded and birth <= events[i + 1] + 0 then lost = true end

@@ -1,7 +1,7 @@
 -- limiter_slots: continues limiter_load, with its locals. It grants slots from the state as it
 -- is now.
 
--- What the day and the rate cap leave for each lane.
+-- The numbers of calls, and the pace of LOW, that the day allows.
 local maxHigh, maxLow, pace, paceWhy = huge, huge, 0, 0
 local inMargin = day and now + horizon >= dayEnd - MARGIN
 if day then
@@ -15,10 +15,6 @@ if day then
     maxLow = min(maxLow, left)
     if left >= 1 then pace = max(pace, ceil(86400000000 / left)) end
   end
-end
-if (ARGV[6] or '') ~= '' then
-  local rateCap = number(ARGV[6], now < number(ARGV[6], 33) and 1 or 17)
-  if rateCap > pace then pace, paceWhy = rateCap, -5 end
 end
 
 -- Returns the earliest slot for HIGH (first, second = 1, 2) or LOW (2, 3), and the section that
@@ -73,7 +69,7 @@ end
 local OPEN_RETRY = 500000 -- rejected callers ask this often while the breaker is open, because it can close
 local runs, run = {}, nil
 local function grant(n, most, first, second, before, interval)
-  if n == 0 then return 0, 0, nextProbe > 0 and -6 or 0, before end
+  if n == 0 then return 0, 0, nextProbe > 0 and -5 or 0, before end
   if stopped then return 0, 1000000, -2, before end
   if uncounted == 1 then return 0, 50000, -4, before end
   local granted, slot, why = 0, 0, 0
@@ -96,14 +92,14 @@ local function grant(n, most, first, second, before, interval)
   end
   if granted == n and nextProbe == 0 then return granted, 0, 0, before end
   if granted == limit and granted < n then -- the day is used up
-    return granted, max(1, min(1000000, dayEnd + MARGIN - now)), nextProbe > 0 and -6 or day.day, before
+    return granted, max(1, min(1000000, dayEnd + MARGIN - now)), nextProbe > 0 and -5 or day.day, before
   end
   if why == 0 or now < birth + quiet or lost then why = -3 end
   -- While the breaker is open every reply says so. Callers ask again soon, because the breaker
   -- can close before the next probe.
   local again = MAX_RETRY
   if nextProbe > 0 then
-    slot, why = max(slot, earliest), -6
+    slot, why = max(slot, earliest), -5
     if backoffEnd <= now then again = OPEN_RETRY end
   end
   -- The next call comes when a batch of slots is within the horizon, but while half of the

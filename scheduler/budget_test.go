@@ -6,8 +6,6 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
-
-	"github.com/freshet/freshet/limiter"
 )
 
 func newBudget(t *testing.T) *Budget {
@@ -158,7 +156,7 @@ func TestSchedule_ShowsRateCapAndReadyTime(t *testing.T) {
 	waiting.Mode, waiting.NotBefore = Tiers, 120
 	ready := DefaultConfig()
 	ready.Mode = Tiers
-	spending := BudgetConfig{RateCaps: []limiter.RateCap{{From: 19, To: 24, Rate: 150}, {From: 0, To: 3, Rate: 0}}}
+	spending := BudgetConfig{RateCaps: []RateCap{{From: 19, To: 24, Rate: 150}, {From: 0, To: 3, Rate: 0}}}
 	s, err := NewSchedule(spending, map[string]Facet{"waiting": {waiting, 1}, "ready": {ready, 1}, "off": {DefaultConfig(), 1}})
 	if err != nil {
 		t.Fatal(err)

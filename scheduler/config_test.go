@@ -78,7 +78,7 @@ func TestConfig_NamesMistakes(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, s := range []BudgetConfig{{TimeZone: "x"}, {RateCaps: []limiter.RateCap{{}}}, {RateCaps: []limiter.RateCap{{From: 25, Rate: 1}}}, {RateCaps: []limiter.RateCap{{Rate: limiter.Rate(math.NaN())}}}} {
+	for _, s := range []BudgetConfig{{TimeZone: "x"}, {RateCaps: []RateCap{{}}}, {RateCaps: []RateCap{{From: 25, Rate: 1}}}, {RateCaps: []RateCap{{Rate: limiter.Rate(math.NaN())}}}} {
 		if s.Check() == nil {
 			t.Errorf("%+v: got no error", s)
 		}

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/freshet/freshet/limiter"
@@ -13,7 +14,7 @@ import (
 type BudgetConfig struct {
 	// RateCaps limit the prefetch rate by the hour of the day. The first cap that covers an hour
 	// applies. In an hour without a cap, only the quota policies limit the rate.
-	RateCaps []limiter.RateCap `yaml:"rateCaps"`
+	RateCaps []RateCap `yaml:"rateCaps"`
 	// TimeZone is the time zone of the hours; empty: UTC.
 	TimeZone string `yaml:"timeZone,omitempty"`
 }
@@ -21,7 +22,69 @@ type BudgetConfig struct {
 // DefaultBudgetConfig returns the default rate caps (requirement adr-013): 150 calls a second from
 // 19:00 to midnight, and 250 otherwise.
 func DefaultBudgetConfig() BudgetConfig {
-	return BudgetConfig{RateCaps: []limiter.RateCap{{From: 19, To: 24, Rate: 150}, {Rate: 250}}}
+	return BudgetConfig{RateCaps: []RateCap{{From: 19, To: 24, Rate: 150}, {Rate: 250}}}
+}
+
+// RateCap is the maximum prefetch rate from one full hour of the day to another. From == To == 0
+// means every hour.
+type RateCap struct {
+	From int          `yaml:"from,omitempty"`
+	To   int          `yaml:"to,omitempty"`
+	Rate limiter.Rate `yaml:"rate"`
+}
+
+// UnmarshalYAML reads a rate cap. A missing rate becomes NaN, which BudgetConfig.Check rejects. If
+// it became 0, the rate cap would stop prefetching.
+func (c *RateCap) UnmarshalYAML(unmarshal func(any) error) error {
+	var given struct {
+		From int           `yaml:"from"`
+		To   int           `yaml:"to"`
+		Rate *limiter.Rate `yaml:"rate"`
+	}
+	err := unmarshal(&given)
+	*c = RateCap{From: given.From, To: given.To, Rate: limiter.Rate(math.NaN())}
+	if given.Rate != nil {
+		c.Rate = *given.Rate
+	}
+	return err
+}
+
+// applies reports whether the rate cap includes the given hour of the day. A cap from 22 to 3 spans
+// midnight.
+func (c RateCap) applies(hour int) bool {
+	switch {
+	case c.From == c.To:
+		return true
+	case c.From < c.To:
+		return c.From <= hour && hour < c.To
+	}
+	return hour >= c.From || hour < c.To
+}
+
+// checkRateCaps returns the first mistake in a list of rate caps. The error begins with the index;
+// the caller prepends the name of the list.
+func checkRateCaps(all []RateCap) error {
+	var covered [24]bool
+	for i, c := range all {
+		switch {
+		case c.From < 0 || c.From > 23 || c.To < 0 || c.To > 24:
+			return fmt.Errorf("[%d]: hours are 0 to 24, not %d to %d", i, c.From, c.To)
+		case math.IsNaN(float64(c.Rate)):
+			return fmt.Errorf("[%d] has no rate; write one as in {from: 19, to: 23, rate: 150/s}", i)
+		case c.Rate != 0 && c.Rate < 1e-4:
+			return fmt.Errorf("[%d]: rate: %v must be 0, or at least one call in three hours", i, c.Rate)
+		}
+		used := false
+		for hour := range covered {
+			if !covered[hour] && c.applies(hour) {
+				covered[hour], used = true, true
+			}
+		}
+		if !used {
+			return fmt.Errorf("[%d] never applies, because the caps before it include all its hours; remove it, or move it before them", i)
+		}
+	}
+	return nil
 }
 
 // unlimitedRate is the rate, in calls a second, that stands for "no rate cap".
@@ -31,7 +94,7 @@ const unlimitedRate = 1e6
 // returns unlimitedRate.
 func (s BudgetConfig) at(hour int) float64 {
 	for _, c := range s.RateCaps {
-		if c.Applies(hour) {
+		if c.applies(hour) {
 			return float64(c.Rate)
 		}
 	}
@@ -41,7 +104,7 @@ func (s BudgetConfig) at(hour int) float64 {
 // Check returns one error that joins all mistakes in the configuration.
 func (s BudgetConfig) Check() error {
 	var errs []error
-	if err := limiter.CheckRateCaps(s.RateCaps); err != nil {
+	if err := checkRateCaps(s.RateCaps); err != nil {
 		errs = append(errs, fmt.Errorf("rateCaps%w", err))
 	}
 	sum := 0.0

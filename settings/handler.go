@@ -95,7 +95,7 @@ func (p *api) patchState(r *http.Request) (any, error) {
 	}
 	var patch Patch
 	if err := decode(text, &patch); err != nil {
-		return nil, problem.Body(fmt.Errorf("%w; the members are policies.{name}.limit, target, highReserve and lowReserve, lowRateCaps, prefetch.enabled, and prefetch.facets.{name}.hot, warm, cold, minInterval, maxInterval and active", err))
+		return nil, problem.Body(fmt.Errorf("%w; the members are policies.{name}.limit, target, highReserve and lowReserve, prefetch.enabled, and prefetch.facets.{name}.hot, warm, cold, minInterval, maxInterval and active", err))
 	}
 	return p.settings.Change(r.Context(), o, patch)
 }

@@ -16,7 +16,7 @@ func TestGet_UnchangedEqualsConfigured(t *testing.T) {
 		t.Errorf("%d %s %v", a.StatusCode, a.text, a.Header)
 	}
 	all := r.do(http.MethodGet, "/admin/v1/settings", "").Settings
-	if len(all) != 2 || all[0].Source != "nexon" || all[1].Source != "other" || len(all[1].Effective.LowRateCaps) != 1 {
+	if len(all) != 2 || all[0].Source != "nexon" || all[1].Source != "other" {
 		t.Errorf("got %+v", all)
 	}
 	if entries := r.do(http.MethodGet, "/admin/v1/audit", "").Entries; entries == nil || len(entries) != 0 {
@@ -28,10 +28,8 @@ func TestPatch_SetsMembersAndNullResets(t *testing.T) {
 	r := newRig(t)
 	for i, step := range []struct{ patch, override string }{
 		{`{"policies":{"second":{"target":400,"highReserve":120}}}`, `{"policies":{"second":{"target":400,"highReserve":120}}}`},
-		{`{"lowRateCaps":[{"from":19,"to":23,"rate":"150/s"},{"rate":"250/s"}]}`, `{"policies":{"second":{"target":400,"highReserve":120}},"lowRateCaps":[{"from":19,"to":23,"rate":"150/s"},{"rate":"250/s"}]}`},
-		{`{"policies":{"second":{"highReserve":null},"day":{"limit":15000000,"highReserve":"90/m"}}}`, `{"policies":{"day":{"limit":15000000,"highReserve":"1.5/s"},"second":{"target":400}},"lowRateCaps":[{"from":19,"to":23,"rate":"150/s"},{"rate":"250/s"}]}`},
-		{`{"lowRateCaps":[]}`, `{"policies":{"day":{"limit":15000000,"highReserve":"1.5/s"},"second":{"target":400}},"lowRateCaps":[]}`},
-		{`{"policies":{"second":{"target":null}}, "lowRateCaps":null}`, `{"policies":{"day":{"limit":15000000,"highReserve":"1.5/s"}}}`},
+		{`{"policies":{"second":{"highReserve":null},"day":{"limit":15000000,"highReserve":"90/m"}}}`, `{"policies":{"day":{"limit":15000000,"highReserve":"1.5/s"},"second":{"target":400}}}`},
+		{`{"policies":{"second":{"target":null}}}`, `{"policies":{"day":{"limit":15000000,"highReserve":"1.5/s"}}}`},
 		{`{"policies":{"day":null,"second":{"lowReserve":10}}}`, `{"policies":{"second":{"lowReserve":10}}}`},
 		{` {"policies":null} `, `{}`},
 	} {
@@ -48,9 +46,8 @@ func TestPatch_SetsMembersAndNullResets(t *testing.T) {
 
 func TestEffective_IsConfiguredPlusOverride(t *testing.T) {
 	r := newRig(t)
-	a := r.patch(`{"policies":{"second":{"target":400}},"lowRateCaps":[{"rate":"250/s"}]}`)
-	if a.Configured.Policies[0].Target != 450 || a.Effective.Policies[0].Target != 400 || a.Effective.Policies[0].HighReserve.Calls != 100 ||
-		len(a.Configured.LowRateCaps) != 0 || a.Effective.LowRateCaps[0].Rate != 250 {
+	a := r.patch(`{"policies":{"second":{"target":400}}}`)
+	if a.Configured.Policies[0].Target != 450 || a.Effective.Policies[0].Target != 400 || a.Effective.Policies[0].HighReserve.Calls != 100 {
 		t.Error(a.text)
 	}
 }
@@ -64,7 +61,6 @@ func TestPatch_RejectsInvalidQuota(t *testing.T) {
 		`{"policies":{"minute":{"limit":5}}}`:                            `there is no policy "minute"; the quota has second, day`,
 		`{"policies":{"day":{"limit":0}}}`:                               `limit: 0 is too small`,
 		`{"policies":{"day":{"target":5}}}`:                              `a policy with window: day has neither`,
-		`{"lowRateCaps":[{"from":25,"rate":"1/s"}]}`:                     `hours are 0 to 24`,
 		`{"policies":{"second":{"limit":300}}}`:                          `target: 450 is above the limit of 300`,
 		`{"policies":{"second":{"lowReserve":-1}}}`:                      `must not be negative`,
 		`{"policies":{"second":{"target":400},"day":{"limit":1000000}}}`: `policies[1] "day"`,
@@ -82,20 +78,14 @@ func TestPatch_RejectsInvalidQuota(t *testing.T) {
 func TestPatch_RejectsMalformedBody(t *testing.T) {
 	r := newRig(t)
 	for body, words := range map[string]string{
-		``:                                    "must be an object",
-		`null`:                                "must be an object",
-		`[]`:                                  "must be an object",
-		`{`:                                   "unexpected EOF",
-		`{} {}`:                               "unexpected data after",
-		`{"stopped":true}`:                    `unknown field "stopped"; the members are policies.{name}.limit`,
-		`{"policies":[]}`:                     "got array, want an object",
-		`{"lowRateCaps":{}}`:                  "got object, want a list",
-		`{"lowRateCaps":[{"from":1,"to":2}]}`: "lowRateCaps[0] has no rate",
-		`{"lowRateCaps":[null]}`:              "lowRateCaps[0] has no rate",
-		`{"lowRateCaps":[{"rate":5}]}`:        `a rate as in "25/s"`,
-		`{"lowRateCaps":[{"rate":"fast"}]}`:   `"fast" must be a rate`,
-		`{"lowRateCaps":[{"rate":"1/s","until":5}]}`:        `unknown field "until"`,
-		`{"policies":{"second":{"traget":400}}}`:            `unknown field "traget"`,
+		``:                                       "must be an object",
+		`null`:                                   "must be an object",
+		`[]`:                                     "must be an object",
+		`{`:                                      "unexpected EOF",
+		`{} {}`:                                  "unexpected data after",
+		`{"stopped":true}`:                       `unknown field "stopped"; the members are policies.{name}.limit`,
+		`{"policies":[]}`:                        "got array, want an object",
+		`{"policies":{"second":{"traget":400}}}`: `unknown field "traget"`,
 		`{"policies":{"second":{"traget":null}}}`:           `unknown field "traget"`,
 		`{"policies":{"second":{"target":"400"}}}`:          "got string, want a whole number",
 		`{"policies":{"second":{"target":4.5}}}`:            "want a whole number",
@@ -120,7 +110,7 @@ func TestPatch_RejectsMalformedBody(t *testing.T) {
 func TestPatch_NoChangeKeepsRevision(t *testing.T) {
 	r := newRig(t)
 	r.patch(`{"policies":{"second":{"target":400}}}`)
-	for _, patch := range []string{`{}`, `{"policies":{"second":{"target":400}}}`, `{"policies":{"day":null}}`, `{"lowRateCaps":null}`} {
+	for _, patch := range []string{`{}`, `{"policies":{"second":{"target":400}}}`, `{"policies":{"day":null}}`} {
 		if a := r.patch(patch); a.StatusCode != 200 || a.Revision != 1 {
 			t.Errorf("%s: %d %s", patch, a.StatusCode, a.text)
 		}

@@ -15,9 +15,8 @@ import (
 // Patch is a change of one source's settings. Its JSON form is a merge patch (RFC 7396): an
 // absent member stays unchanged, and null resets a member to its configured value.
 type Patch struct {
-	Policies    Member[map[string]Member[PolicyPatch]] `json:"policies,omitzero"`
-	LowRateCaps Member[RateCaps]                       `json:"lowRateCaps,omitzero"`
-	Prefetch    Member[PrefetchPatch]                  `json:"prefetch,omitzero"`
+	Policies Member[map[string]Member[PolicyPatch]] `json:"policies,omitzero"`
+	Prefetch Member[PrefetchPatch]                  `json:"prefetch,omitzero"`
 }
 
 // PolicyPatch is a change of one quota policy.
@@ -62,34 +61,8 @@ func (m *Member[T]) UnmarshalJSON(text []byte) error {
 	return decode(text, m.value)
 }
 
-// RateCaps is the complete list of rate caps of the LOW lane. An empty list removes all rate caps.
-type RateCaps []limiter.RateCap
-
-// UnmarshalJSON reads a list of rate caps and rejects a rate cap without a rate. A missing rate
-// would otherwise be read as 0, which stops all calls of the LOW lane.
-func (c *RateCaps) UnmarshalJSON(text []byte) error {
-	var list []struct {
-		From, To int
-		Rate     *limiter.Rate
-	}
-	if err := decode(text, &list); err != nil {
-		return err
-	}
-	*c = RateCaps{}
-	for i, given := range list {
-		if given.Rate == nil {
-			return fmt.Errorf(`lowRateCaps[%d] has no rate; write one as in {"from":19,"to":23,"rate":"150/s"}`, i)
-		}
-		*c = append(*c, limiter.RateCap{From: given.From, To: given.To, Rate: *given.Rate})
-	}
-	return nil
-}
-
 func (p Patch) apply(o *Override) {
 	applyPrefetch(p.Prefetch, &o.Prefetch)
-	if p.LowRateCaps.given {
-		o.LowRateCaps = (*[]limiter.RateCap)(p.LowRateCaps.value)
-	}
 	switch {
 	case !p.Policies.given:
 		return
@@ -147,8 +120,6 @@ func describeType(t reflect.Type) string {
 		return "true or false"
 	case reflect.Int64:
 		return "a duration as in \"6h\""
-	case reflect.Float64:
-		return "a rate as in \"25/s\""
 	case reflect.String:
 		return "text"
 	default:

@@ -64,7 +64,6 @@ func newRig(t *testing.T) *rig {
 		{Name: "day", Limit: 20_000_000, Window: limiter.Day, TimeZone: "Asia/Seoul", HighReserve: limiter.Reserve{Rate: 25}},
 	}
 	other.Policies = []limiter.Policy{second(50, 0, 0)}
-	other.LowRateCaps = []limiter.RateCap{{From: 22, To: 6, Rate: 5}}
 	r.Settings = New(hookedStore{db, r}, map[string]Source{"nexon": {nexon, prefetchOf("character")}, "other": {other, prefetchOf()}})
 	r.readLimiter = func(_ context.Context, source string) (any, error) {
 		return limiter.View{Source: source, State: "unused", Policies: []limiter.PolicyView{}, Processes: []limiter.ProcessView{}}, nil

@@ -24,7 +24,7 @@ func target(n int) Patch {
 
 func TestQuota_ReturnsNewestOverride(t *testing.T) {
 	r := newRig(t)
-	if o, revision, err := r.Quota(t.Context(), "nexon"); err != nil || revision != 0 || o.Stopped || o.Policies != nil || o.LowRateCaps != nil {
+	if o, revision, err := r.Quota(t.Context(), "nexon"); err != nil || revision != 0 || o.Stopped || o.Policies != nil {
 		t.Errorf("before any change: %+v, %d, %v", o, revision, err)
 	}
 	if _, err := r.Change(t.Context(), ChangeRequest{Source: "nexon"}, target(400)); err != nil {
@@ -78,7 +78,7 @@ func TestChange_ReturnsErrBusyAfterMaxAttempts(t *testing.T) {
 
 func TestChange_ConcurrentChangesAllApply(t *testing.T) {
 	r := newRig(t)
-	members := []Patch{target(400), {LowRateCaps: Set(RateCaps{{Rate: 9}})}, {Policies: Set(map[string]Member[PolicyPatch]{"day": Set(PolicyPatch{Limit: Set(15_000_000)})})}}
+	members := []Patch{target(400), {Policies: Set(map[string]Member[PolicyPatch]{"second": Set(PolicyPatch{HighReserve: Set(limiter.Reserve{Calls: 90})})})}, {Policies: Set(map[string]Member[PolicyPatch]{"day": Set(PolicyPatch{Limit: Set(15_000_000)})})}}
 	var wg sync.WaitGroup
 	for _, p := range members {
 		wg.Go(func() {
@@ -94,7 +94,7 @@ func TestChange_ConcurrentChangesAllApply(t *testing.T) {
 	})
 	wg.Wait()
 	a := r.get()
-	if want := `{"stopped":true,"policies":{"day":{"limit":15000000},"second":{"target":400}},"lowRateCaps":[{"rate":"9/s"}]}`; r.override(a) != want || a.Revision != 4 {
+	if want := `{"stopped":true,"policies":{"day":{"limit":15000000},"second":{"target":400,"highReserve":90}}}`; r.override(a) != want || a.Revision != 4 {
 		t.Errorf("%s; want %s", a.text, want)
 	}
 }
@@ -170,7 +170,7 @@ func TestUsed_ReturnsStoredCount(t *testing.T) {
 
 func TestPatch_JSONRoundTrip(t *testing.T) {
 	for _, text := range []string{
-		`{}`, `{"policies":null}`, `{"lowRateCaps":null}`, `{"lowRateCaps":[]}`, `{"lowRateCaps":[{"from":19,"to":23,"rate":"150/s"}]}`,
+		`{}`, `{"policies":null}`, `{"prefetch":null}`,
 		`{"policies":{"day":null,"second":{"limit":5,"target":null,"highReserve":"25/s","lowReserve":0}}}`,
 	} {
 		var p Patch

@@ -43,9 +43,8 @@ func (o Override) prefetchOverride() PrefetchOverride {
 // Values holds the settings of a source that can change at run time. It also shows the Window and
 // the TimeZone of each policy, which only the configuration file can change.
 type Values struct {
-	Policies    []Policy          `json:"policies"`
-	LowRateCaps []limiter.RateCap `json:"lowRateCaps"`
-	Prefetch    Prefetch          `json:"prefetch"`
+	Policies []Policy `json:"policies"`
+	Prefetch Prefetch `json:"prefetch"`
 }
 
 // Policy is one quota policy: a limit in calls per window.
@@ -60,7 +59,7 @@ type Policy struct {
 }
 
 func newValues(c limiter.Config, prefetch Prefetch) Values {
-	q := Values{Prefetch: prefetch, Policies: []Policy{}, LowRateCaps: append([]limiter.RateCap{}, c.LowRateCaps...)}
+	q := Values{Prefetch: prefetch, Policies: []Policy{}}
 	for _, p := range c.Policies {
 		q.Policies = append(q.Policies, Policy{p.Name, p.Window.String(), p.TimeZone, p.Limit, p.Target, p.HighReserve, p.LowReserve})
 	}

@@ -91,8 +91,6 @@ func (s SourceConfig) check(name string) error {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
 			errs = append(errs, fmt.Errorf("quota.%s", line))
 		}
-	} else if err := limiter.CheckRateCaps(s.Quota.LowRateCaps); err != nil {
-		errs = append(errs, fmt.Errorf("quota.lowRateCaps%w", err))
 	}
 	for _, err := range s.checkQuota() {
 		errs = append(errs, fmt.Errorf("quota.%w", err))

@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -59,14 +58,12 @@ func (p *program) settingsSet() *cobra.Command {
 	var addr, source string
 	c := &cobra.Command{
 		Use:   "set SETTING=VALUE...",
-		Short: "Change a source's limits, rate caps and prefetch settings",
-		Long: `Change the limits, rate caps and prefetch settings of a source. The command applies all
-assignments or none. An empty value resets a setting to its configured value.
+		Short: "Change a source's limits and prefetch settings",
+		Long: `Change the limits and prefetch settings of a source. The command applies all assignments or
+none. An empty value resets a setting to its configured value.
 
   POLICY.limit, POLICY.target               limit and target of a quota policy
   POLICY.highReserve, POLICY.lowReserve     calls reserved for a lane
-  lowRateCaps                               rate caps of LOW by hour of the day; the first that
-                                            matches applies; none removes all of them
   prefetch                                  on or off
   prefetch.FACET.hot, .warm, .cold          interval of each tier
   prefetch.FACET.minInterval, .maxInterval  bounds of the adaptive interval
@@ -74,8 +71,8 @@ assignments or none. An empty value resets a setting to its configured value.
 
 An entity uses a changed interval after its next refresh.`,
 		Example: `  freshet settings set --source nexon second.target=400 second.highReserve=120
-  freshet settings set --source nexon day.limit=15000000 lowRateCaps=19-23:150/s,250/s
-  freshet settings set --source nexon second.target= lowRateCaps=none
+  freshet settings set --source nexon day.limit=15000000
+  freshet settings set --source nexon second.target=
   freshet settings set --source nexon prefetch=off
   freshet settings set --source nexon prefetch.character.hot=30m prefetch.character.maxInterval=72h
   freshet settings set prefetch.character.active='{"status":{"path":"basic.state","block":["closed"]}}'`,
@@ -174,7 +171,6 @@ func settingRows(s settings.State) [][]string {
 			add(policy.Name+"."+member.name, member.of(policy), func(q settings.Values) string { return member.of(q.Policies[i]) })
 		}
 	}
-	add("lowRateCaps", rateCapsText(s.Configured.LowRateCaps), func(q settings.Values) string { return rateCapsText(q.LowRateCaps) })
 	add(prefetchSetting, onOrOff(s.Configured.Prefetch.Enabled), func(q settings.Values) string { return onOrOff(q.Prefetch.Enabled) })
 	for _, facet := range slices.Sorted(maps.Keys(s.Configured.Prefetch.Facets)) {
 		for _, member := range prefetchMembers {
@@ -207,20 +203,4 @@ func onOrOff(on bool) string {
 		return "on"
 	}
 	return "off"
-}
-
-// rateCapsText writes rate caps in the form that parseRateCaps reads.
-func rateCapsText(all []limiter.RateCap) string {
-	if len(all) == 0 {
-		return noRateCaps
-	}
-	var parts []string
-	for _, c := range all {
-		part := c.Rate.String()
-		if c.From != c.To {
-			part = fmt.Sprintf("%d-%d:%s", c.From, c.To, part)
-		}
-		parts = append(parts, part)
-	}
-	return strings.Join(parts, ",")
 }

@@ -9,14 +9,12 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-const noRateCaps = "none"
-
 // prefetchSetting is the setting that enables prefetching of a source, and the first part of the
 // names of its facets' prefetch settings.
 const prefetchSetting = "prefetch"
 
-// parseAssignments parses assignments such as second.target=400, lowRateCaps=19-23:150/s,250/s
-// and prefetch.character.hot=30m.
+// parseAssignments parses assignments such as second.target=400 and
+// prefetch.character.hot=30m.
 // An empty value resets a setting to its configured value.
 func parseAssignments(assignments []string) (settings.Patch, error) {
 	var patch settings.Patch
@@ -51,17 +49,12 @@ func parseAssignments(assignments []string) (settings.Patch, error) {
 		case "lowReserve":
 			change.LowReserve, err = parseMember(value, parseInt)
 		default:
-			if name != "lowRateCaps" {
-				return patch, fmt.Errorf("unknown setting %q; the settings are POLICY.limit, .target, .highReserve and .lowReserve, lowRateCaps, prefetch, and prefetch.FACET.hot, .warm, .cold, .minInterval, .maxInterval and .active", name)
-			}
-			patch.LowRateCaps, err = parseMember(value, parseRateCaps)
+			return patch, fmt.Errorf("unknown setting %q; the settings are POLICY.limit, .target, .highReserve and .lowReserve, prefetch, and prefetch.FACET.hot, .warm, .cold, .minInterval, .maxInterval and .active", name)
 		}
 		if err != nil {
 			return patch, fmt.Errorf("%s: %w", name, err)
 		}
-		if name != "lowRateCaps" {
-			policies[policy] = change
-		}
+		policies[policy] = change
 	}
 	if len(policies) > 0 {
 		changes := map[string]settings.Member[settings.PolicyPatch]{}
@@ -150,32 +143,4 @@ func parseInt(text string) (int, error) {
 		return 0, fmt.Errorf("%q must be a whole number", text)
 	}
 	return n, nil
-}
-
-// parseRateCaps parses a comma-separated list of rates, each optionally with its hours.
-func parseRateCaps(text string) (settings.RateCaps, error) {
-	all := settings.RateCaps{}
-	if text == noRateCaps {
-		return all, nil
-	}
-	for part := range strings.SplitSeq(text, ",") {
-		var c limiter.RateCap
-		rate := part
-		if hours, after, found := strings.Cut(part, ":"); found {
-			from, to, _ := strings.Cut(hours, "-")
-			var wrong [2]error
-			c.From, wrong[0] = strconv.Atoi(from)
-			c.To, wrong[1] = strconv.Atoi(to)
-			if wrong[0] != nil || wrong[1] != nil {
-				return nil, fmt.Errorf("%q must be full hours, as in 19-23:150/s", part)
-			}
-			rate = after
-		}
-		var err error
-		if c.Rate, err = limiter.ParseRate(rate); err != nil {
-			return nil, err
-		}
-		all = append(all, c)
-	}
-	return all, nil
 }

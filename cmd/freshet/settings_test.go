@@ -12,7 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/settings"
 )
 
@@ -48,21 +47,19 @@ func (d *dev) state() settings.State {
 func TestSettings_GetSetRejectReset(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	table := d.mustRun(0, nil, "settings", "get")
-	for _, row := range []string{"SOURCE SETTING CONFIGURED NOW", "nexon stopped false false", "nexon second.target 450 450", "nexon day.highReserve 25/s 25/s", "nexon lowRateCaps none none"} {
+	for _, row := range []string{"SOURCE SETTING CONFIGURED NOW", "nexon stopped false false", "nexon second.target 450 450", "nexon day.highReserve 25/s 25/s"} {
 		if !strings.Contains(strings.Join(strings.Fields(table), " "), row) {
 			t.Errorf("settings: got\n%s\nwant a row %q", table, row)
 		}
 	}
 
-	d.mustRun(0, []string{"revision"}, "settings", "set", "--source", "nexon", "second.target=400", "second.highReserve=120", "day.limit=15000000", "lowRateCaps=19-23:150/s,250/s")
+	d.mustRun(0, []string{"revision"}, "settings", "set", "--source", "nexon", "second.target=400", "second.highReserve=120", "day.limit=15000000")
 	s := d.state()
-	if p := s.Effective.Policies; s.Revision != 1 || p[0].Target != 400 || p[0].HighReserve.Calls != 120 || p[1].Limit != 15_000_000 ||
-		len(s.Effective.LowRateCaps) != 2 || s.Effective.LowRateCaps[0] != (limiter.RateCap{From: 19, To: 23, Rate: 150}) {
-		t.Errorf("got %+v, want revision 1, second: target 400, 120 reserved for HIGH, day: limit 15000000, %s", s,
-			"2 low rate caps, the first 150/s at 19-23")
+	if p := s.Effective.Policies; s.Revision != 1 || p[0].Target != 400 || p[0].HighReserve.Calls != 120 || p[1].Limit != 15_000_000 {
+		t.Errorf("got %+v, want revision 1, second: target 400, 120 reserved for HIGH, day: limit 15000000", s)
 	}
 	table = strings.Join(strings.Fields(d.mustRun(0, nil, "settings", "get", "--source", "nexon")), " ")
-	for _, row := range []string{"nexon second.target 450 400", "nexon lowRateCaps none 19-23:150/s,250/s", "nexon revision 0 1, 20"} {
+	for _, row := range []string{"nexon second.target 450 400", "nexon revision 0 1, 20"} {
 		if !strings.Contains(table, row) {
 			t.Errorf("got %[2]s, want %[1]q in it", row, table)
 		}
@@ -72,17 +69,17 @@ func TestSettings_GetSetRejectReset(t *testing.T) {
 	if again := d.state(); again.Revision != 1 {
 		t.Errorf("after a rejected change: got %+v, want revision 1", again)
 	}
-	d.mustRun(0, nil, "settings", "set", "second.target=", "lowRateCaps=")
-	if s := d.state(); s.Revision != 2 || s.Effective.Policies[0].Target != 450 || s.Effective.Policies[0].HighReserve.Calls != 120 || len(s.Effective.LowRateCaps) != 0 {
-		t.Errorf("got %+v, want revision 2, second: target 450, 120 reserved for HIGH, no low rate caps", s)
+	d.mustRun(0, nil, "settings", "set", "second.target=")
+	if s := d.state(); s.Revision != 2 || s.Effective.Policies[0].Target != 450 || s.Effective.Policies[0].HighReserve.Calls != 120 {
+		t.Errorf("got %+v, want revision 2, second: target 450, 120 reserved for HIGH", s)
 	}
 
 	var entries []settings.Entry
 	if err := json.Unmarshal([]byte(d.mustRun(0, nil, "settings", "audit", "-o", "json")), &entries); err != nil {
 		t.Fatal(err)
 	}
-	if len(entries) != 2 || entries[0].Action != "set" || entries[0].Actor != "unauthenticated@127.0.0.1" || !strings.Contains(string(entries[0].Before), "19") {
-		t.Errorf("audit: got %+v, want 2 entries, the newest set by unauthenticated@127.0.0.1, 19 in its settings before", entries)
+	if len(entries) != 2 || entries[0].Action != "set" || entries[0].Actor != "unauthenticated@127.0.0.1" || !strings.Contains(string(entries[0].Before), "15000000") {
+		t.Errorf("audit: got %+v, want 2 entries, the newest set by unauthenticated@127.0.0.1, 15000000 in its settings before", entries)
 	}
 	if text := d.mustRun(0, []string{"AT", "unauthenticated@127.0.0.1"}, "settings", "audit", "--limit", "1"); strings.Count(text, "\n") != 2 {
 		t.Errorf("audit with limit 1: got\n%s\nwant 2 lines", text)
@@ -144,8 +141,6 @@ func TestCommand_UsageErrorsBeforeAnyCall(t *testing.T) {
 		{[]string{"settings", "set", "target=2"}, `unknown setting "target"`},
 		{[]string{"settings", "set", "second.target=fast"}, `second.target: "fast" must be a whole number`},
 		{[]string{"settings", "set", "second.highReserve=fast"}, `second.highReserve: "fast" must be a number of calls a window, or a rate`},
-		{[]string{"settings", "set", "lowRateCaps=19:150/s"}, `lowRateCaps: "19:150/s" must be full hours, as in 19-23:150/s`},
-		{[]string{"settings", "set", "lowRateCaps=19-23:fast"}, `lowRateCaps: "fast" must be a rate`},
 		{[]string{"settings", "get", "--addr", "8080"}, "must be host:port or a URL"},
 		{[]string{"resume", "--addr", "ftp://x"}, "must be host:port or a URL"},
 	} {
