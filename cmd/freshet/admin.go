@@ -37,6 +37,21 @@ func addAddrFlag(c *cobra.Command, addr *string) {
 	c.Flags().StringVar(addr, "addr", "", "address of a query service (default FRESHET_ADDR, or query.listen); FRESHET_TOKEN holds the API key or token")
 }
 
+// runWithAPI makes c a command that calls a query service: it adds --addr, and passes a client for
+// that address to run.
+func (p *program) runWithAPI(c *cobra.Command, run func(cmd *cobra.Command, api *adminClient, args []string) error) *cobra.Command {
+	var addr string
+	addAddrFlag(c, &addr)
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		api, err := p.newAdminClient(addr)
+		if err != nil {
+			return err
+		}
+		return run(cmd, api, args)
+	}
+	return c
+}
+
 // newAdminClient returns a client for the query service at addr. An empty addr means the address in
 // FRESHET_ADDR, and if that is not set, query.listen in the configuration. It reads the
 // configuration only in the last case, so an invalid one does not prevent an emergency stop.

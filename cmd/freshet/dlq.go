@@ -154,9 +154,6 @@ func (p *program) dlqList() *cobra.Command {
 		Example: `  freshet dlq list --group --since 24h
   freshet dlq list --reason PARSE_ERROR --limit 0 -o jsonl`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := output.check(); err != nil {
-				return err
-			}
 			if limit < 0 {
 				return usageError{fmt.Errorf("--limit is %d; it must be 0, for all, or more", limit)}
 			}

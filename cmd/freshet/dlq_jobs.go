@@ -129,12 +129,11 @@ func (p *program) startJob(cmd *cobra.Command, d *deadLetterFilter, order map[st
 	case plan.Total > 0 && plan.Count+plan.IfReadable == 0:
 		return notFoundError{fmt.Errorf("none of %d dead letters can be replayed; the table shows the reasons", plan.Total)}
 	case !yes:
-		in := cmd.InOrStdin()
 		question := fmt.Sprintf("%s %d dead letters of %s?", strings.ToUpper(verb[:1])+verb[1:], plan.Count+plan.IfReadable, d.source)
 		if plan.Total == 0 { // without an open dead letter, a purge still deletes the Kafka records of handled dead letters
 			question = fmt.Sprintf("No open dead letter matches the filters. Delete all handled dead letters of %s from Kafka where possible, regardless of the filters?", d.source)
 		}
-		if err := confirm(ctx, in, isTerminal(in), p.stderr, question); err != nil {
+		if err := p.confirm(cmd, question); err != nil {
 			return err
 		}
 	}
@@ -256,59 +255,42 @@ func (s *jobProgress) print(j store.DLQJob, now time.Time) {
 }
 
 func (p *program) dlqJobs() *cobra.Command {
-	var addr string
 	var output format
 	c := &cobra.Command{
 		Use:   "jobs",
 		Short: "List replay and purge jobs",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := output.check(); err != nil {
-				return err
-			}
-			api, err := p.newAdminClient(addr)
-			if err != nil {
-				return err
-			}
-			var all struct{ Jobs []store.DLQJob }
-			if err := api.call(cmd.Context(), http.MethodGet, "/dlq-jobs", nil, &all); err != nil {
-				return err
-			}
-			header := []string{"JOB", "KIND", "SOURCE", "STATE", "DONE", "TOTAL", "STAY OPEN", "CREATED", "LAST PROGRESS", "BY", "WAITING FOR"}
-			return printAll(p.stdout, output, all.Jobs, header, func(j store.DLQJob) [][]string {
-				return [][]string{{
-					j.ID, string(j.Kind), j.Source, string(j.State), strconv.FormatInt(j.Done, 10), strconv.FormatInt(j.Total, 10),
-					strconv.FormatInt(j.RefusedCount(), 10), formatTime(j.CreatedAt), formatTime(j.UpdatedAt), shorten(j.CreatedBy), shorten(j.Error),
-				}}
-			})
-		},
 	}
 	output.addFlag(c)
-	addAddrFlag(c, &addr)
-	return c
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
+		var all struct{ Jobs []store.DLQJob }
+		if err := api.call(cmd.Context(), http.MethodGet, "/dlq-jobs", nil, &all); err != nil {
+			return err
+		}
+		header := []string{"JOB", "KIND", "SOURCE", "STATE", "DONE", "TOTAL", "STAY OPEN", "CREATED", "LAST PROGRESS", "BY", "WAITING FOR"}
+		return printAll(p.stdout, output, all.Jobs, header, func(j store.DLQJob) [][]string {
+			return [][]string{{
+				j.ID, string(j.Kind), j.Source, string(j.State), strconv.FormatInt(j.Done, 10), strconv.FormatInt(j.Total, 10),
+				strconv.FormatInt(j.RefusedCount(), 10), formatTime(j.CreatedAt), formatTime(j.UpdatedAt), shorten(j.CreatedBy), shorten(j.Error),
+			}}
+		})
+	})
 }
 
 func (p *program) dlqStop() *cobra.Command {
-	var addr string
 	c := &cobra.Command{
 		Use:   "stop JOB",
 		Short: "Stop a replay or purge job",
 		Long:  "Stop a replay or purge job. It does not undo the dead letters that are replayed or purged already.",
 		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			api, err := p.newAdminClient(addr)
-			if err != nil {
-				return err
-			}
-			j, err := api.changeJob(cmd.Context(), args[0], "stop")
-			if err != nil {
-				return err
-			}
-			_, err = fmt.Fprintf(p.stdout, "job %s stops within 30 s; %d of %d dead letters are done so far\n", j.ID, j.Done, j.Total)
-			return err
-		},
 	}
-	addAddrFlag(c, &addr)
-	return c
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, args []string) error {
+		j, err := api.changeJob(cmd.Context(), args[0], "stop")
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(p.stdout, "job %s stops within 30 s; %d of %d dead letters are done so far\n", j.ID, j.Done, j.Total)
+		return err
+	})
 }
 
 // resumeJob continues a stopped job. It rejects flags that it would ignore, such as --max or

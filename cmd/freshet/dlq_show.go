@@ -32,9 +32,6 @@ the upstream's response. Pass one PARTITION:OFFSET, or filters; newest first.`,
   freshet dlq show --key somebody`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := output.check(); err != nil {
-				return err
-			}
 			if len(args) == 1 {
 				d.offset = args[0]
 			}

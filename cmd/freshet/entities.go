@@ -92,8 +92,8 @@ func (p *program) entitiesList() *cobra.Command {
   freshet entities list --enabled false --limit 0 -o jsonl
   freshet entities list --count`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := errors.Join(output.check(), c.check()); err != nil {
-				return usageError{err}
+			if err := c.check(); err != nil {
+				return err
 			}
 			if limit < 0 {
 				return usageError{fmt.Errorf("--limit is %d; it must be 0, for all, or more", limit)}
@@ -310,9 +310,8 @@ func (p *program) confirmSwitch(cmd *cobra.Command, api *adminClient, c entityFi
 			return err
 		}
 	}
-	in := cmd.InOrStdin()
 	question := fmt.Sprintf("%s %s entities of %s?", map[bool]string{true: "Enable", false: "Disable"}[enable], text, c.label())
-	return confirm(cmd.Context(), in, isTerminal(in), p.stderr, question)
+	return p.confirm(cmd, question)
 }
 
 // switchEntities enables or disables the entities in several requests, and returns how many it

@@ -26,7 +26,6 @@ FRESHET_TOKEN. Every query service applies a change within five seconds.`,
 }
 
 func (p *program) keysCreate() *cobra.Command {
-	var addr string
 	var order access.NewKey
 	var scopes []string
 	c := &cobra.Command{
@@ -38,62 +37,49 @@ fetched with a credential of limited visibility needs the scope see:VISIBILITY, 
 		Example: `  freshet keys create --name a-dashboard --scopes read --expires 90d
   freshet keys create --name a-partner --scopes read,refresh,see:partner
   FRESHET_TOKEN=$(cat admin-token) freshet keys create --name on-call --scopes admin`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if order.Name == "" || len(scopes) == 0 {
-				return usageError{errors.New("--name and --scopes are required, as in --name a-dashboard --scopes read,refresh")}
-			}
-			for _, s := range scopes {
-				order.Scopes = append(order.Scopes, access.Scope(strings.TrimSpace(s)))
-			}
-			api, err := p.newAdminClient(addr)
-			if err != nil {
-				return err
-			}
-			var made access.CreatedKey
-			if err := api.call(cmd.Context(), http.MethodPost, "/keys", order, &made); err != nil {
-				return err
-			}
-			fmt.Fprintf(p.stderr, "created key %s of %q with scopes %s; it is not shown again\n", made.Key.ID, made.Key.Name, formatScopes(made.Key))
-			if !made.Required {
-				fmt.Fprintln(p.stderr, "note: this query service does not require keys yet. With access.require: auto it requires them after its next start, because a key exists now. The admin API then needs a key with the scope admin, or the token of access.adminTokenFile.")
-			}
-			_, err = fmt.Fprintln(p.stdout, made.Secret)
-			return err
-		},
 	}
 	c.Flags().StringVar(&order.Name, "name", "", "name of the key's owner, for lists and the audit log")
 	c.Flags().StringSliceVar(&scopes, "scopes", nil, "scopes: read, refresh, inspect, delegate, see:VISIBILITY, admin")
 	c.Flags().StringVar(&order.ExpiresIn, "expires", "", "lifetime, as in 90d or 12h (default: valid until revoked)")
-	addAddrFlag(c, &addr)
-	return c
+	c.PreRunE = func(*cobra.Command, []string) error {
+		if order.Name == "" || len(scopes) == 0 {
+			return usageError{errors.New("--name and --scopes are required, as in --name a-dashboard --scopes read,refresh")}
+		}
+		for _, s := range scopes {
+			order.Scopes = append(order.Scopes, access.Scope(strings.TrimSpace(s)))
+		}
+		return nil
+	}
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
+		var made access.CreatedKey
+		if err := api.call(cmd.Context(), http.MethodPost, "/keys", order, &made); err != nil {
+			return err
+		}
+		fmt.Fprintf(p.stderr, "created key %s of %q with scopes %s; it is not shown again\n", made.Key.ID, made.Key.Name, formatScopes(made.Key))
+		if !made.Required {
+			fmt.Fprintln(p.stderr, "note: this query service does not require keys yet. With access.require: auto it requires them after its next start, because a key exists now. The admin API then needs a key with the scope admin, or the token of access.adminTokenFile.")
+		}
+		_, err := fmt.Fprintln(p.stdout, made.Secret)
+		return err
+	})
 }
 
 func (p *program) keysList() *cobra.Command {
-	var addr string
 	var output format
 	c := &cobra.Command{
 		Use:   "list",
 		Short: "List all API keys, including revoked ones",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := output.check(); err != nil {
-				return err
-			}
-			api, err := p.newAdminClient(addr)
-			if err != nil {
-				return err
-			}
-			var all struct {
-				Keys []access.Key `json:"keys"`
-			}
-			if err := api.call(cmd.Context(), http.MethodGet, "/keys", nil, &all); err != nil {
-				return err
-			}
-			return printAll(p.stdout, output, all.Keys, []string{"ID", "NAME", "SCOPES", "STATE", "CREATED", "BY"}, keyRow)
-		},
 	}
 	output.addFlag(c)
-	addAddrFlag(c, &addr)
-	return c
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
+		var all struct {
+			Keys []access.Key `json:"keys"`
+		}
+		if err := api.call(cmd.Context(), http.MethodGet, "/keys", nil, &all); err != nil {
+			return err
+		}
+		return printAll(p.stdout, output, all.Keys, []string{"ID", "NAME", "SCOPES", "STATE", "CREATED", "BY"}, keyRow)
+	})
 }
 
 func keyRow(k access.Key) [][]string {
@@ -118,36 +104,31 @@ func formatScopes(k access.Key) string {
 }
 
 func (p *program) keysRevoke() *cobra.Command {
-	var addr string
 	var yes bool
 	c := &cobra.Command{
 		Use:   "revoke ID",
 		Short: "Revoke an API key",
 		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			id := args[0]
-			if strings.HasPrefix(id, "fsk_") { // do not print the argument: it may be the whole key
-				return usageError{errors.New("pass the key's ID, the part between fsk_ and the next _; `freshet keys list` shows it")}
-			}
-			api, err := p.newAdminClient(addr)
-			if err != nil {
-				return err
-			}
-			if !yes {
-				in := cmd.InOrStdin()
-				if err := confirm(cmd.Context(), in, isTerminal(in), p.stderr, "Revoke the key "+id+"?"); err != nil {
-					return err
-				}
-			}
-			var key access.Key
-			if err := api.call(cmd.Context(), http.MethodDelete, "/keys/"+url.PathEscape(id), nil, &key); err != nil {
-				return err
-			}
-			fmt.Fprintf(p.stdout, "key %s of %q is revoked\n", key.ID, key.Name)
-			return nil
-		},
 	}
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
-	addAddrFlag(c, &addr)
-	return c
+	c.PreRunE = func(_ *cobra.Command, args []string) error {
+		if strings.HasPrefix(args[0], "fsk_") { // do not print the argument: it may be the whole key
+			return usageError{errors.New("pass the key's ID, the part between fsk_ and the next _; `freshet keys list` shows it")}
+		}
+		return nil
+	}
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, args []string) error {
+		id := args[0]
+		if !yes {
+			if err := p.confirm(cmd, "Revoke the key "+id+"?"); err != nil {
+				return err
+			}
+		}
+		var key access.Key
+		if err := api.call(cmd.Context(), http.MethodDelete, "/keys/"+url.PathEscape(id), nil, &key); err != nil {
+			return err
+		}
+		fmt.Fprintf(p.stdout, "key %s of %q is revoked\n", key.ID, key.Name)
+		return nil
+	})
 }

@@ -15,7 +15,7 @@ import (
 )
 
 func (p *program) limiter() *cobra.Command {
-	var addr, source string
+	var source string
 	var output format
 	c := &cobra.Command{
 		Use:   "limiter",
@@ -28,36 +28,27 @@ func (p *program) limiter() *cobra.Command {
 - the remaining calls and the circuit breaker of each value of a policy's scope, as the workers
   report them
 - the waiting calls of each worker, the age of the oldest, and the reason`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := output.check(); err != nil {
-				return err
-			}
-			api, err := p.newAdminClient(addr)
-			if err != nil {
-				return err
-			}
-			all, err := api.limiters(cmd.Context(), source)
-			if err != nil {
-				return err
-			}
-			if output != "table" {
-				return printAll(p.stdout, output, all, nil, nil)
-			}
-			for i, v := range all {
-				if i > 0 {
-					fmt.Fprintln(p.stdout)
-				}
-				if err := p.printLimiter(v); err != nil {
-					return err
-				}
-			}
-			return nil
-		},
 	}
 	c.Flags().StringVar(&source, "source", "", "show this source only (default all)")
 	output.addFlag(c)
-	addAddrFlag(c, &addr)
-	return c
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
+		all, err := api.limiters(cmd.Context(), source)
+		if err != nil {
+			return err
+		}
+		if output != "table" {
+			return printAll(p.stdout, output, all, nil, nil)
+		}
+		for i, v := range all {
+			if i > 0 {
+				fmt.Fprintln(p.stdout)
+			}
+			if err := p.printLimiter(v); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // limiters returns the limiter's state of one source, or of all sources if source is empty.

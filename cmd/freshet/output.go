@@ -15,7 +15,9 @@ import (
 // line).
 type format string
 
+// addFlag adds -o to a command, which then rejects an unknown format before it runs.
 func (f *format) addFlag(c *cobra.Command) {
+	c.PreRunE = func(*cobra.Command, []string) error { return f.check() }
 	c.Flags().StringVarP((*string)(f), "output", "o", "table", "table, json or jsonl")
 }
 

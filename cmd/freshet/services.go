@@ -117,9 +117,6 @@ func (p *program) topics() *cobra.Command {
 		Use:   "lag",
 		Short: "Show the consumer lag of each lane, in records",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := output.check(); err != nil {
-				return err
-			}
 			config, client, err := admin()
 			if err != nil {
 				return err

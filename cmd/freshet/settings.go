@@ -28,34 +28,25 @@ it within two seconds. An invalid quota or interval is rejected.`,
 }
 
 func (p *program) settingsGet() *cobra.Command {
-	var addr, source string
+	var source string
 	var output format
 	c := &cobra.Command{
 		Use:   "get",
 		Short: "Show the configured and the effective settings",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := output.check(); err != nil {
-				return err
-			}
-			api, err := p.newAdminClient(addr)
-			if err != nil {
-				return err
-			}
-			all, err := api.settings(cmd.Context(), source)
-			if err != nil {
-				return err
-			}
-			return p.printSettings(output, all)
-		},
 	}
 	c.Flags().StringVar(&source, "source", "", "show this source only (default all)")
 	output.addFlag(c)
-	addAddrFlag(c, &addr)
-	return c
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
+		all, err := api.settings(cmd.Context(), source)
+		if err != nil {
+			return err
+		}
+		return p.printSettings(output, all)
+	})
 }
 
 func (p *program) settingsSet() *cobra.Command {
-	var addr, source string
+	var source string
 	c := &cobra.Command{
 		Use:   "set SETTING=VALUE...",
 		Short: "Change a source's limits and prefetch settings",
@@ -77,61 +68,48 @@ An entity uses a changed interval after its next refresh.`,
   freshet settings set --source nexon prefetch.character.hot=30m prefetch.character.maxInterval=72h
   freshet settings set prefetch.character.active='{"status":{"path":"basic.state","block":["closed"]}}'`,
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			patch, err := parseAssignments(args)
-			if err != nil {
-				return usageError{err}
-			}
-			api, err := p.newAdminClient(addr)
-			if err != nil {
-				return err
-			}
-			name, err := api.resolveSource(cmd.Context(), source, "")
-			if err != nil {
-				return err
-			}
-			var state settings.State
-			if err := api.call(cmd.Context(), http.MethodPatch, "/settings/"+url.PathEscape(name), patch, &state); err != nil {
-				return err
-			}
-			return p.printSettings("table", []settings.State{state})
-		},
 	}
 	c.Flags().StringVar(&source, "source", "", "change this source (required if there are several)")
-	addAddrFlag(c, &addr)
-	return c
+	var patch settings.Patch
+	c.PreRunE = func(_ *cobra.Command, args []string) (err error) {
+		if patch, err = parseAssignments(args); err != nil {
+			return usageError{err}
+		}
+		return nil
+	}
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
+		name, err := api.resolveSource(cmd.Context(), source, "")
+		if err != nil {
+			return err
+		}
+		var state settings.State
+		if err := api.call(cmd.Context(), http.MethodPatch, "/settings/"+url.PathEscape(name), patch, &state); err != nil {
+			return err
+		}
+		return p.printSettings("table", []settings.State{state})
+	})
 }
 
 func (p *program) settingsAudit() *cobra.Command {
-	var addr string
 	var limit int
 	var output format
 	c := &cobra.Command{
 		Use:   "audit",
 		Short: "List audit entries, newest first",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := output.check(); err != nil {
-				return err
-			}
-			api, err := p.newAdminClient(addr)
-			if err != nil {
-				return err
-			}
-			var audit struct {
-				Entries []settings.Entry `json:"entries"`
-			}
-			if err := api.call(cmd.Context(), http.MethodGet, "/audit?limit="+strconv.Itoa(limit), nil, &audit); err != nil {
-				return err
-			}
-			return printAll(p.stdout, output, audit.Entries, []string{"AT", "ACTOR", "ACTION", "SOURCE", "AFTER", "NOTE"}, func(e settings.Entry) [][]string {
-				return [][]string{{e.At.Format(time.RFC3339), e.Actor, e.Action, e.Source, string(e.After), e.Note}}
-			})
-		},
 	}
 	c.Flags().IntVar(&limit, "limit", 20, "maximum number of entries, up to 1000")
 	output.addFlag(c)
-	addAddrFlag(c, &addr)
-	return c
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
+		var audit struct {
+			Entries []settings.Entry `json:"entries"`
+		}
+		if err := api.call(cmd.Context(), http.MethodGet, "/audit?limit="+strconv.Itoa(limit), nil, &audit); err != nil {
+			return err
+		}
+		return printAll(p.stdout, output, audit.Entries, []string{"AT", "ACTOR", "ACTION", "SOURCE", "AFTER", "NOTE"}, func(e settings.Entry) [][]string {
+			return [][]string{{e.At.Format(time.RFC3339), e.Actor, e.Action, e.Source, string(e.After), e.Note}}
+		})
+	})
 }
 
 // printSettings prints the settings of sources. For an override that the configuration no

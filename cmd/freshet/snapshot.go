@@ -97,7 +97,6 @@ func (p *program) read(cmd *cobra.Command, api *adminClient, method, path string
 }
 
 func (p *program) snapshotGet() *cobra.Command {
-	var addr string
 	c := &cobra.Command{
 		Use:   "get SOURCE/FACET/KEY",
 		Short: "Print an entity's snapshot as JSON",
@@ -106,33 +105,27 @@ refresh of a stale or missing snapshot. Exit code 3: the upstream has no such en
 snapshot is stored yet.`,
 		Example: `  freshet snapshot get nexon/character/somebody`,
 		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			e, err := parseEntity(args[0])
-			if err != nil {
-				return err
-			}
-			api, err := p.newAdminClient(addr)
-			if err != nil {
-				return err
-			}
-			s, found, err := p.read(cmd, api, http.MethodGet, entityPath(e), access.Read)
-			if err != nil {
-				return err
-			}
-			if !found {
-				return partialError{fmt.Errorf("no snapshot of %s is stored yet (%s); try again, or wait for it with `freshet snapshot refresh %s --wait 10s`", e, s.state(), e)}
-			}
-			fmt.Fprintln(p.stderr, s.state())
-			_, err = p.stdout.Write(append(bytes.TrimSpace(s.Snapshot), '\n'))
-			return err
-		},
 	}
-	addAddrFlag(c, &addr)
-	return c
+	var e schemas.Entity
+	c.PreRunE = func(_ *cobra.Command, args []string) (err error) {
+		e, err = parseEntity(args[0])
+		return err
+	}
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
+		s, found, err := p.read(cmd, api, http.MethodGet, entityPath(e), access.Read)
+		if err != nil {
+			return err
+		}
+		if !found {
+			return partialError{fmt.Errorf("no snapshot of %s is stored yet (%s); try again, or wait for it with `freshet snapshot refresh %s --wait 10s`", e, s.state(), e)}
+		}
+		fmt.Fprintln(p.stderr, s.state())
+		_, err = p.stdout.Write(append(bytes.TrimSpace(s.Snapshot), '\n'))
+		return err
+	})
 }
 
 func (p *program) snapshotDelete() *cobra.Command {
-	var addr string
 	var yes bool
 	c := &cobra.Command{
 		Use:   "delete SOURCE/FACET/KEY",
@@ -141,30 +134,24 @@ func (p *program) snapshotDelete() *cobra.Command {
 A refresh in flight may store the snapshot again, and so may the next read.`,
 		Example: `  freshet snapshot delete nexon/character/somebody`,
 		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			e, err := parseEntity(args[0])
-			if err != nil {
-				return err
-			}
-			api, err := p.newAdminClient(addr)
-			if err != nil {
-				return err
-			}
-			if !yes {
-				in := cmd.InOrStdin()
-				if err := confirm(cmd.Context(), in, isTerminal(in), p.stderr, "Delete the snapshot, status and registration of "+e.String()+"?"); err != nil {
-					return err
-				}
-			}
-			var answer struct{ Deleted bool }
-			if err := api.call(cmd.Context(), http.MethodDelete, "/snapshots"+entityPath(e), nil, &answer); err != nil {
-				return err
-			}
-			_, err = fmt.Fprintf(p.stdout, "%s is deleted\n", e)
-			return err
-		},
 	}
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
-	addAddrFlag(c, &addr)
-	return c
+	var e schemas.Entity
+	c.PreRunE = func(_ *cobra.Command, args []string) (err error) {
+		e, err = parseEntity(args[0])
+		return err
+	}
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
+		if !yes {
+			if err := p.confirm(cmd, "Delete the snapshot, status and registration of "+e.String()+"?"); err != nil {
+				return err
+			}
+		}
+		var answer struct{ Deleted bool }
+		if err := api.call(cmd.Context(), http.MethodDelete, "/snapshots"+entityPath(e), nil, &answer); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(p.stdout, "%s is deleted\n", e)
+		return err
+	})
 }

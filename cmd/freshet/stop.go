@@ -43,8 +43,7 @@ requests expire after a day, LOW ones after three days.`,
 				if yes {
 					return nil
 				}
-				in := cmd.InOrStdin()
-				return confirm(cmd.Context(), in, isTerminal(in), p.stderr, "Stop all calls for "+strings.Join(names, ", ")+"?")
+				return p.confirm(cmd, "Stop all calls for "+strings.Join(names, ", ")+"?")
 			})
 		},
 	}
@@ -105,6 +104,12 @@ func (p *program) stopOrResume(ctx context.Context, t stopTarget, what string, a
 		fmt.Fprintf(p.stdout, "%s is %s (revision %d)\n", state.Source, word, state.Revision)
 	}
 	return errors.Join(errs...)
+}
+
+// confirm asks the user of a command a yes/no question and returns nil for yes.
+func (p *program) confirm(cmd *cobra.Command, question string) error {
+	in := cmd.InOrStdin()
+	return confirm(cmd.Context(), in, isTerminal(in), p.stderr, question)
 }
 
 // confirm asks a yes/no question at the terminal and returns nil for yes. Without a terminal it
