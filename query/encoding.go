@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"io"
-	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/klauspost/compress/gzip"
@@ -23,60 +21,6 @@ const (
 
 // contentEncoding has the Content-Encoding header of each encoding, allocated once.
 var contentEncoding = [encodings][]string{gzipped: {"gzip"}, zstandard: {"zstd"}}
-
-// bestEncoding returns the encoding with the highest quality in Accept-Encoding. If several are
-// equal, it prefers zstd (the stored form), then gzip, then identity (RFC 9110 §12.5.3). A
-// client that accepts none of the three gets identity.
-func bestEncoding(header []string) encoding {
-	rating := [encodings]float64{identity: -1, gzipped: -1, zstandard: -1} // -1: not listed in Accept-Encoding
-	star := -1.0
-	for _, list := range header {
-		for list != "" {
-			var item string
-			item, list, _ = strings.Cut(list, ",")
-			name, params, _ := strings.Cut(item, ";")
-			name = strings.TrimSpace(name)
-			q := parseQuality(params)
-			switch {
-			case strings.EqualFold(name, "zstd"):
-				rating[zstandard] = q
-			case strings.EqualFold(name, "gzip"), strings.EqualFold(name, "x-gzip"):
-				rating[gzipped] = q
-			case strings.EqualFold(name, "identity"):
-				rating[identity] = q
-			case name == "*":
-				star = q
-			}
-		}
-	}
-	best, most := identity, 0.0
-	for e := zstandard; e > identity; e-- {
-		r := rating[e]
-		if r < 0 {
-			r = star
-		}
-		if r > most {
-			best, most = e, r
-		}
-	}
-	if rating[identity] > most {
-		return identity
-	}
-	return best
-}
-
-// parseQuality parses the q value of a coding: 1 if there is none, 0 if it is invalid.
-func parseQuality(params string) float64 {
-	name, value, found := strings.Cut(params, "=")
-	if !found || !strings.EqualFold(strings.TrimSpace(name), "q") {
-		return 1
-	}
-	q, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
-	if err != nil || !(q >= 0 && q <= 1) {
-		return 0
-	}
-	return q
-}
 
 // appendFrame appends text as a separate zstd frame of raw blocks, with a single segment and no
 // checksum (RFC 8878 §3.1.1). Frames may be concatenated, so stored frames are sent unchanged

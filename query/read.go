@@ -2,8 +2,10 @@ package query
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -27,6 +29,161 @@ type view struct {
 	reason     schemas.Reason // reason of the update request that is needed; empty: none is needed
 	result     EnqueueResult
 	at         time.Time
+}
+
+func (s *Server) read(c echo.Context, client access.Client) error {
+	e, f, wait, err := s.entityAndWait(c, client)
+	if err != nil {
+		return err
+	}
+	if wait == 0 {
+		v, err := s.readAndEnqueue(c, client, e, f, acceptDeadline(0))
+		if err != nil {
+			return err
+		}
+		return s.respond(c, client, e, v)
+	}
+	deadline := acceptDeadline(wait)
+	v, timedOut, err := s.waitUntil(c, client, wait, e, func(*waiter) (view, bool, error) {
+		v, err := s.readAndEnqueue(c, client, e, f, deadline)
+		return v, v.reason != "" && (v.fallback || v.result.refreshExpected()), err
+	})
+	if err != nil {
+		return err
+	}
+	if timedOut {
+		v = s.readAgain(c, client, e, f, v)
+	}
+	return s.respond(c, client, e, v)
+}
+
+// entityAndWait returns the entity, its facet, and how long the client wants to wait.
+func (s *Server) entityAndWait(c echo.Context, client access.Client) (e schemas.Entity, f source.Facet, wait time.Duration, err error) {
+	// parseWait comes first because it sets a response header: the header must be the same
+	// whether or not the client may see the entity.
+	if wait, err = s.parseWait(c); err == nil {
+		e, f, err = s.entityOf(c, client)
+	}
+	return e, f, wait, err
+}
+
+// parseWait returns how long the client wants to wait for a refresh, from ?wait=5s or the header
+// Prefer: wait=5 (RFC 7240); 0: not at all. For the header it sets Preference-Applied.
+func (s *Server) parseWait(c echo.Context) (time.Duration, error) {
+	r := c.Request()
+	if r.URL.RawQuery != "" {
+		if query := r.URL.Query(); query.Has("wait") {
+			text := query.Get("wait")
+			wait, err := time.ParseDuration(text)
+			if seconds, plain := strconv.Atoi(text); plain == nil {
+				wait, err = time.Duration(min(seconds, int(maxWait/time.Second)))*time.Second, nil
+			}
+			if err != nil || wait < 0 {
+				return 0, problem.New(http.StatusBadRequest, "bad-wait", "wait must be a duration, as in 5s or 500ms.")
+			}
+			return min(wait, maxWait), nil
+		}
+	}
+	for _, header := range r.Header["Prefer"] {
+		for preference := range strings.SplitSeq(header, ",") {
+			name, value, _ := strings.Cut(preference, "=")
+			if !strings.EqualFold(strings.TrimSpace(name), "wait") {
+				continue
+			}
+			value, _, _ = strings.Cut(value, ";")
+			seconds, err := strconv.Atoi(strings.Trim(strings.TrimSpace(value), `"`))
+			if err != nil || seconds < 0 {
+				return 0, nil // an invalid preference is ignored
+			}
+			wait := time.Duration(min(seconds, int(maxWait/time.Second))) * time.Second
+			c.Response().Header().Set("Preference-Applied", "wait="+strconv.Itoa(int(wait/time.Second)))
+			return wait, nil
+		}
+	}
+	return 0, nil
+}
+
+// entityOf returns the entity in the request path, and its facet. It returns errNotVisible if
+// the client may not see what a fetch would return now.
+func (s *Server) entityOf(c echo.Context, client access.Client) (schemas.Entity, source.Facet, error) {
+	e, f, src, err := s.facetOf(c)
+	if err != nil {
+		return e, f, err
+	}
+	if e.Key, err = pathParam(c, "key"); err != nil {
+		return e, f, err
+	}
+	if err := checkKey(e, src); err != nil {
+		return e, f, err
+	}
+	s.traceEntity(c, e)
+	if !client.Sees(src.Visibility(e.Key)) {
+		return e, f, errNotVisible
+	}
+	return e, f, nil
+}
+
+// facetOf returns the source and the facet in the request path, and an entity with their names
+// and without a key.
+func (s *Server) facetOf(c echo.Context) (e schemas.Entity, f source.Facet, src Source, err error) {
+	if e.Source, err = pathParam(c, "source"); err != nil {
+		return e, f, nil, err
+	}
+	if e.Facet, err = pathParam(c, "facet"); err != nil {
+		return e, f, nil, err
+	}
+	src, known := s.sources[e.Source]
+	if !known {
+		return e, f, nil, problem.New(http.StatusNotFound, "no-such-source", "There is no such source. The configuration lists the sources.")
+	}
+	if f, known = src.Facet(e.Facet); !known {
+		return e, f, nil, problem.New(http.StatusNotFound, "no-such-facet", fmt.Sprintf("Source %s has no such facet.", e.Source))
+	}
+	return e, f, src, nil
+}
+
+// pathParam returns one unescaped segment of the path. The router matches the escaped path, so
+// this is the only place that unescapes.
+func pathParam(c echo.Context, name string) (string, error) {
+	text, err := url.PathUnescape(c.Param(name))
+	if err != nil {
+		return "", problem.New(http.StatusBadRequest, "bad-key", fmt.Sprintf("The %s has an invalid percent-encoding.", name))
+	}
+	return text, nil
+}
+
+func checkKey(e schemas.Entity, src Source) error {
+	err := schemas.CheckKey(e.Key)
+	if err == nil {
+		err = src.CheckKey(e.Facet, e.Key)
+	}
+	if err != nil {
+		return problem.New(http.StatusBadRequest, "bad-key", toSentence(err))
+	}
+	return nil
+}
+
+// toSentence formats an error as a sentence with a capital letter and a full stop.
+func toSentence(err error) string {
+	text := err.Error()
+	return string(text[0]-'a'+'A') + text[1:] + "."
+}
+
+// readAndEnqueue reads an entity and enqueues an update request if one is due. If nothing is
+// stored, it waits until the request is accepted, but at most until the deadline. It enqueues
+// nothing for a fallback, an outdated cache entry that is served while the store can't be read: the
+// entry remains stale, so each settle message would cause a read, and the read would enqueue the
+// next refresh.
+func (s *Server) readAndEnqueue(c echo.Context, client access.Client, e schemas.Entity, f source.Facet, deadline time.Time) (view, error) {
+	v, err := s.readVisible(c, client, e, f)
+	switch {
+	case err != nil || v.reason == "":
+	case v.fallback:
+		v.result = EnqueueResult{Reason: ReasonDown}
+	default:
+		v.result = s.enqueueRead(c, client, UpdateRequest{Entity: e, Reason: v.reason, Floor: v.version()}, deadline)
+	}
+	return v, err
 }
 
 // readVisible reads an entity from the cache or the store. It returns errNotVisible if the client
@@ -56,21 +213,11 @@ func newView(found *entry, fallback bool, f source.Facet) view {
 	return v
 }
 
-// readAndEnqueue reads an entity and enqueues an update request if one is due. If nothing is
-// stored, it waits until the request is accepted, but at most until the deadline. It enqueues
-// nothing for a fallback, an outdated cache entry that is served while the store can't be read: the
-// entry remains stale, so each settle message would cause a read, and the read would enqueue the
-// next refresh.
-func (s *Server) readAndEnqueue(c echo.Context, client access.Client, e schemas.Entity, f source.Facet, deadline time.Time) (view, error) {
-	v, err := s.readVisible(c, client, e, f)
-	switch {
-	case err != nil || v.reason == "":
-	case v.fallback:
-		v.result = EnqueueResult{Reason: ReasonDown}
-	default:
-		v.result = s.enqueueRead(c, client, UpdateRequest{Entity: e, Reason: v.reason, Floor: v.version()}, deadline)
+func (v view) version() int64 {
+	if v.entry == nil {
+		return 0
 	}
-	return v, err
+	return v.Version
 }
 
 // readAgain reads an entity once more after a wait has timed out, because a notification may have
@@ -95,173 +242,4 @@ func (s *Server) storeUnavailable(c echo.Context, e schemas.Entity, err error) e
 	p := problem.New(http.StatusServiceUnavailable, "store-unavailable", "Snapshots can't be read now. Retry later.")
 	p.After = time.Second
 	return p
-}
-
-func (v view) version() int64 {
-	if v.entry == nil {
-		return 0
-	}
-	return v.Version
-}
-
-// bodyOf returns the fields of the response, except the snapshot.
-func (s *Server) bodyOf(v view, source string) readBody {
-	b := readBody{Freshness: v.freshness}
-	if v.entry != nil {
-		b.LastUpdatedAt, b.LastCheckedAt = optionalTime(v.UpdatedAt), optionalTime(v.CheckedAt)
-	}
-	if v.reason != "" {
-		b.setResult(v.result, func() waitEstimate { return s.estimateWait(source) })
-	}
-	return b
-}
-
-func (s *Server) read(c echo.Context, client access.Client) error {
-	e, f, wait, err := s.entityAndWait(c, client)
-	if err != nil {
-		return err
-	}
-	if wait == 0 {
-		v, err := s.readAndEnqueue(c, client, e, f, acceptDeadline(0))
-		if err != nil {
-			return err
-		}
-		return s.respond(c, client, e, v)
-	}
-	deadline := acceptDeadline(wait)
-	v, timedOut, err := s.waitUntil(c, client, wait, e, func(*waiter) (view, bool, error) {
-		v, err := s.readAndEnqueue(c, client, e, f, deadline)
-		return v, v.reason != "" && (v.fallback || v.result.refreshExpected()), err
-	})
-	if err != nil {
-		return err
-	}
-	if timedOut {
-		v = s.readAgain(c, client, e, f, v)
-	}
-	return s.respond(c, client, e, v)
-}
-
-// respond writes the response of a read.
-func (s *Server) respond(c echo.Context, client access.Client, e schemas.Entity, v view) error {
-	s.metrics.observeRead(e, v)
-	switch v.freshness {
-	case store.Fresh, store.Stale:
-		err := s.respondSnapshot(c, client, e, v)
-		if err == nil {
-			s.readCounter.read(v.count)
-		}
-		return err
-	case store.NotFound:
-		return notFoundError(s.bodyOf(v, e.Source))
-	case store.Updating:
-	}
-	return s.respondUpdating(c, e, v)
-}
-
-func notFoundError(body readBody) error {
-	body.Freshness = store.NotFound
-	return &readError{problem.New(http.StatusNotFound, "not-found", "The upstream has no such entity."), &body}
-}
-
-// respondUpdating responds to a read if no snapshot can be served: 202 if a refresh is queued,
-// 404 if the upstream has no such entity, 429 if a limit of the client is exceeded, 503 if no
-// refresh can be queued now.
-func (s *Server) respondUpdating(c echo.Context, e schemas.Entity, v view) error {
-	body, a := s.bodyOf(v, e.Source), v.result
-	switch {
-	case a.refreshExpected() && a.Reason != reasonSlow:
-		after := time.Second
-		if body.EstimatedWaitMs != nil {
-			after = max(after, time.Duration(*body.EstimatedWaitMs)*time.Millisecond)
-		}
-		h := c.Response().Header()
-		h.Set("Retry-After", strconv.Itoa(problem.Seconds(after)))
-		h.Set("Cache-Control", "no-store")
-		h.Set("Cache-Status", "freshet; fwd=miss")
-		return c.Blob(http.StatusAccepted, "application/json", []byte(bodyPrefix+"null"+marshalTail(body)))
-	case a.Reason == "HELD_"+schemas.HoldAbsent:
-		return notFoundError(body)
-	case a.refused != nil:
-		return withBody(a.refused, &body)
-	}
-	if strings.HasPrefix(a.Reason, "HELD_") {
-		s.metrics.heldReads.Inc() // the upstream has failed for the entity, so the SLO for reads excludes this response
-	}
-	p := problem.New(http.StatusServiceUnavailable, "not-queued", "Nothing is stored, and no refresh can be queued now ("+a.Reason+"): "+a.failureDetail()+".")
-	p.After = max(time.Second, a.Until.Sub(v.at))
-	return &readError{p, &body}
-}
-
-// Headers of each snapshot response, allocated once.
-var (
-	jsonType       = []string{"application/json"}
-	varyByEncoding = []string{"Accept-Encoding"}
-)
-
-// respondSnapshot responds with the snapshot, or with 304 if the client already has it. Most
-// requests end here, so everything that several responses can share is in the cache entry.
-func (s *Server) respondSnapshot(c echo.Context, client access.Client, e schemas.Entity, v view) error {
-	r, h := c.Request(), c.Response().Header()
-	as := bestEncoding(r.Header["Accept-Encoding"])
-	unchanged := notModified(r, v.entry)
-	var first, second []byte
-	var length []string
-	if !unchanged {
-		tail := v.freshTail
-		if v.freshness == store.Stale {
-			tail = marshalTail(s.bodyOf(v, e.Source))
-		}
-		b := v.bodyFor(as, tail)
-		if n := v.extraRequests(b); n > 0 {
-			if err := s.limiter.AllowRequests(client.Name, n); err != nil {
-				return err
-			}
-		}
-		held, err := s.responses.reserve(client.BoundName(), v.responseSize(b))
-		if err != nil {
-			return err
-		}
-		defer held.releaseAll()
-		if first, second, err = v.parts(b, tail); err != nil {
-			return err
-		}
-		if length = b.length; second != nil {
-			length = []string{strconv.Itoa(len(first) + len(second))}
-		}
-	}
-	headers := v.timeHeaders(v.freshness, v.at)
-	h["Etag"], h["Last-Modified"] = v.etag, v.lastModified
-	h["Age"], h["Cache-Control"], h["Cache-Status"] = headers.age, headers.cacheControl, headers.cacheStatus
-	if vary := h["Vary"]; len(vary) > 0 { // the CORS middleware has set Vary: Origin, which must be kept
-		h["Vary"] = append(vary, varyByEncoding...)
-	} else {
-		h["Vary"] = varyByEncoding
-	}
-	if unchanged {
-		c.Response().WriteHeader(http.StatusNotModified)
-		return nil
-	}
-	h["Content-Type"], h["Content-Length"] = jsonType, length
-	if as != identity {
-		h["Content-Encoding"] = contentEncoding[as]
-	}
-	w := c.Response()
-	w.WriteHeader(http.StatusOK)
-	if r.Method == http.MethodHead {
-		return nil
-	}
-	for _, part := range [2][]byte{first, second} {
-		if len(part) > maxUncounted {
-			if s.write(c, part) != nil {
-				return nil
-			}
-		} else if len(part) > 0 {
-			if _, err := w.Write(part); err != nil {
-				s.log.Debug("client disconnected before the response", "err", err)
-				return nil
-			}
-		}
-	}
-	return nil
 }

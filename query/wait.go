@@ -2,8 +2,6 @@ package query
 
 import (
 	"net/http"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -26,42 +24,6 @@ const (
 	// read one event of a stream.
 	responseTimeout = 30 * time.Second
 )
-
-// parseWait returns how long the client wants to wait for a refresh, from ?wait=5s or the header
-// Prefer: wait=5 (RFC 7240); 0: not at all. For the header it sets Preference-Applied.
-func (s *Server) parseWait(c echo.Context) (time.Duration, error) {
-	r := c.Request()
-	if r.URL.RawQuery != "" {
-		if query := r.URL.Query(); query.Has("wait") {
-			text := query.Get("wait")
-			wait, err := time.ParseDuration(text)
-			if seconds, plain := strconv.Atoi(text); plain == nil {
-				wait, err = time.Duration(min(seconds, int(maxWait/time.Second)))*time.Second, nil
-			}
-			if err != nil || wait < 0 {
-				return 0, problem.New(http.StatusBadRequest, "bad-wait", "wait must be a duration, as in 5s or 500ms.")
-			}
-			return min(wait, maxWait), nil
-		}
-	}
-	for _, header := range r.Header["Prefer"] {
-		for preference := range strings.SplitSeq(header, ",") {
-			name, value, _ := strings.Cut(preference, "=")
-			if !strings.EqualFold(strings.TrimSpace(name), "wait") {
-				continue
-			}
-			value, _, _ = strings.Cut(value, ";")
-			seconds, err := strconv.Atoi(strings.Trim(strings.TrimSpace(value), `"`))
-			if err != nil || seconds < 0 {
-				return 0, nil // an invalid preference is ignored
-			}
-			wait := time.Duration(min(seconds, int(maxWait/time.Second))) * time.Second
-			c.Response().Header().Set("Preference-Applied", "wait="+strconv.Itoa(int(wait/time.Second)))
-			return wait, nil
-		}
-	}
-	return 0, nil
-}
 
 // waitUntil calls read at once and after each notification, until read returns false for
 // keepWaiting. It also ends when the timeout expires, the client disconnects or the process shuts

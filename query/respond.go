@@ -1,0 +1,292 @@
+package query
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// respond writes the response of a read.
+func (s *Server) respond(c echo.Context, client access.Client, e schemas.Entity, v view) error {
+	s.metrics.observeRead(e, v)
+	switch v.freshness {
+	case store.Fresh, store.Stale:
+		err := s.respondSnapshot(c, client, e, v)
+		if err == nil {
+			s.readCounter.read(v.count)
+		}
+		return err
+	case store.NotFound:
+		return notFoundError(s.bodyOf(v, e.Source))
+	case store.Updating:
+	}
+	return s.respondUpdating(c, e, v)
+}
+
+// Headers of each snapshot response, allocated once.
+var (
+	jsonType       = []string{"application/json"}
+	varyByEncoding = []string{"Accept-Encoding"}
+)
+
+// respondSnapshot responds with the snapshot, or with 304 if the client already has it. Most
+// requests end here, so everything that several responses can share is in the cache entry.
+func (s *Server) respondSnapshot(c echo.Context, client access.Client, e schemas.Entity, v view) error {
+	r, h := c.Request(), c.Response().Header()
+	as := bestEncoding(r.Header["Accept-Encoding"])
+	unchanged := notModified(r, v.entry)
+	var first, second []byte
+	var length []string
+	if !unchanged {
+		tail := v.freshTail
+		if v.freshness == store.Stale {
+			tail = marshalTail(s.bodyOf(v, e.Source))
+		}
+		b := v.bodyFor(as, tail)
+		if n := v.extraRequests(b); n > 0 {
+			if err := s.limiter.AllowRequests(client.Name, n); err != nil {
+				return err
+			}
+		}
+		held, err := s.responses.reserve(client.BoundName(), v.responseSize(b))
+		if err != nil {
+			return err
+		}
+		defer held.releaseAll()
+		if first, second, err = v.parts(b, tail); err != nil {
+			return err
+		}
+		if length = b.length; second != nil {
+			length = []string{strconv.Itoa(len(first) + len(second))}
+		}
+	}
+	headers := v.timeHeaders(v.freshness, v.at)
+	h["Etag"], h["Last-Modified"] = v.etag, v.lastModified
+	h["Age"], h["Cache-Control"], h["Cache-Status"] = headers.age, headers.cacheControl, headers.cacheStatus
+	if vary := h["Vary"]; len(vary) > 0 { // the CORS middleware has set Vary: Origin, which must be kept
+		h["Vary"] = append(vary, varyByEncoding...)
+	} else {
+		h["Vary"] = varyByEncoding
+	}
+	if unchanged {
+		c.Response().WriteHeader(http.StatusNotModified)
+		return nil
+	}
+	h["Content-Type"], h["Content-Length"] = jsonType, length
+	if as != identity {
+		h["Content-Encoding"] = contentEncoding[as]
+	}
+	w := c.Response()
+	w.WriteHeader(http.StatusOK)
+	if r.Method == http.MethodHead {
+		return nil
+	}
+	for _, part := range [2][]byte{first, second} {
+		if len(part) > maxUncounted {
+			if s.write(c, part) != nil {
+				return nil
+			}
+		} else if len(part) > 0 {
+			if _, err := w.Write(part); err != nil {
+				s.log.Debug("client disconnected before the response", "err", err)
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// notModified reports whether the client already has the entry's content, by If-None-Match or,
+// if that is absent, by If-Modified-Since (RFC 9110 §13.2.2).
+func notModified(r *http.Request, e *entry) bool {
+	if none := r.Header["If-None-Match"]; len(none) > 0 {
+		return matchesETag(none, e.etag[0])
+	}
+	since := r.Header["If-Modified-Since"]
+	if len(since) != 1 {
+		return false
+	}
+	at, err := http.ParseTime(since[0])
+	return err == nil && !e.UpdatedAt.Truncate(time.Second).After(at)
+}
+
+// matchesETag reports whether an If-None-Match value contains the tag, by weak comparison (RFC
+// 9110 §8.8.3.2), or is *.
+func matchesETag(values []string, etag string) bool {
+	opaque := strings.TrimPrefix(etag, "W/")
+	for _, list := range values {
+		for list != "" {
+			list = strings.TrimLeft(list, " \t,")
+			if strings.HasPrefix(list, "*") {
+				return true
+			}
+			list = strings.TrimPrefix(list, "W/")
+			if !strings.HasPrefix(list, `"`) {
+				break // the next element of If-None-Match is no entity tag, so the rest of the header value is ignored
+			}
+			end := strings.IndexByte(list[1:], '"')
+			if end < 0 {
+				break
+			}
+			if list[:end+2] == opaque {
+				return true
+			}
+			list = list[end+2:]
+		}
+	}
+	return false
+}
+
+// bestEncoding returns the encoding with the highest quality in Accept-Encoding. If several are
+// equal, it prefers zstd (the stored form), then gzip, then identity (RFC 9110 §12.5.3). A
+// client that accepts none of the three gets identity.
+func bestEncoding(header []string) encoding {
+	rating := [encodings]float64{identity: -1, gzipped: -1, zstandard: -1} // -1: not listed in Accept-Encoding
+	star := -1.0
+	for _, list := range header {
+		for list != "" {
+			var item string
+			item, list, _ = strings.Cut(list, ",")
+			name, params, _ := strings.Cut(item, ";")
+			name = strings.TrimSpace(name)
+			q := parseQuality(params)
+			switch {
+			case strings.EqualFold(name, "zstd"):
+				rating[zstandard] = q
+			case strings.EqualFold(name, "gzip"), strings.EqualFold(name, "x-gzip"):
+				rating[gzipped] = q
+			case strings.EqualFold(name, "identity"):
+				rating[identity] = q
+			case name == "*":
+				star = q
+			}
+		}
+	}
+	best, most := identity, 0.0
+	for e := zstandard; e > identity; e-- {
+		r := rating[e]
+		if r < 0 {
+			r = star
+		}
+		if r > most {
+			best, most = e, r
+		}
+	}
+	if rating[identity] > most {
+		return identity
+	}
+	return best
+}
+
+// parseQuality parses the q value of a coding: 1 if there is none, 0 if it is invalid.
+func parseQuality(params string) float64 {
+	name, value, found := strings.Cut(params, "=")
+	if !found || !strings.EqualFold(strings.TrimSpace(name), "q") {
+		return 1
+	}
+	q, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+	if err != nil || !(q >= 0 && q <= 1) {
+		return 0
+	}
+	return q
+}
+
+const (
+	// writeChunk is how many bytes are written with one deadline of writeTimeout. A client that
+	// does not read a chunk in that time is disconnected, so the slowest accepted rate is 6.4
+	// KiB/s.
+	writeChunk   = 64 << 10
+	writeTimeout = 10 * time.Second
+	// sendBuffer is the kernel's send buffer per connection, in bytes. The kernel accepts more data
+	// only when a third of the buffer is free. A slow client may not free a third of a larger
+	// buffer within writeTimeout, and would be disconnected although it reads. The memory counts
+	// toward the container's limit.
+	sendBuffer = 256 << 10
+)
+
+// write writes part of a response in chunks. An error means that the client disconnected, or was
+// disconnected because it read too slowly.
+func (s *Server) write(c echo.Context, part []byte) error {
+	w := c.Response()
+	deadline := http.NewResponseController(w)
+	for len(part) > 0 {
+		n := min(len(part), writeChunk)
+		_ = deadline.SetWriteDeadline(time.Now().Add(writeTimeout)) // the response writers of tests have no deadline
+		if _, err := w.Write(part[:n]); err != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				s.metrics.timedOut.Inc()
+			}
+			s.log.Debug("response not read by the client", "err", err)
+			return err
+		}
+		part = part[n:]
+	}
+	return nil
+}
+
+// limitSendBuffer sets the kernel's send buffer of a TCP connection.
+func limitSendBuffer(conn net.Conn) {
+	if secured, ok := conn.(interface{ NetConn() net.Conn }); ok {
+		conn = secured.NetConn()
+	}
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetWriteBuffer(sendBuffer)
+	}
+}
+
+// bodyOf returns the fields of the response, except the snapshot.
+func (s *Server) bodyOf(v view, source string) readBody {
+	b := readBody{Freshness: v.freshness}
+	if v.entry != nil {
+		b.LastUpdatedAt, b.LastCheckedAt = optionalTime(v.UpdatedAt), optionalTime(v.CheckedAt)
+	}
+	if v.reason != "" {
+		b.setResult(v.result, func() waitEstimate { return s.estimateWait(source) })
+	}
+	return b
+}
+
+// respondUpdating responds to a read if no snapshot can be served: 202 if a refresh is queued,
+// 404 if the upstream has no such entity, 429 if a limit of the client is exceeded, 503 if no
+// refresh can be queued now.
+func (s *Server) respondUpdating(c echo.Context, e schemas.Entity, v view) error {
+	body, a := s.bodyOf(v, e.Source), v.result
+	switch {
+	case a.refreshExpected() && a.Reason != reasonSlow:
+		after := time.Second
+		if body.EstimatedWaitMs != nil {
+			after = max(after, time.Duration(*body.EstimatedWaitMs)*time.Millisecond)
+		}
+		h := c.Response().Header()
+		h.Set("Retry-After", strconv.Itoa(problem.Seconds(after)))
+		h.Set("Cache-Control", "no-store")
+		h.Set("Cache-Status", "freshet; fwd=miss")
+		return c.Blob(http.StatusAccepted, "application/json", []byte(bodyPrefix+"null"+marshalTail(body)))
+	case a.Reason == "HELD_"+schemas.HoldAbsent:
+		return notFoundError(body)
+	case a.refused != nil:
+		return withBody(a.refused, &body)
+	}
+	if strings.HasPrefix(a.Reason, "HELD_") {
+		s.metrics.heldReads.Inc() // the upstream has failed for the entity, so the SLO for reads excludes this response
+	}
+	p := problem.New(http.StatusServiceUnavailable, "not-queued", "Nothing is stored, and no refresh can be queued now ("+a.Reason+"): "+a.failureDetail()+".")
+	p.After = max(time.Second, a.Until.Sub(v.at))
+	return &readError{p, &body}
+}
+
+func notFoundError(body readBody) error {
+	body.Freshness = store.NotFound
+	return &readError{problem.New(http.StatusNotFound, "not-found", "The upstream has no such entity."), &body}
+}
