@@ -34,7 +34,7 @@ type auditRow struct {
 var actionLabels = map[string]string{
 	"set": "changed the settings", "stop": "stopped the source", "resume": "resumed the source",
 	"key-create": "created an API key", "key-revoke": "revoked an API key",
-	"refresh": "requested refreshes", "fault-scenario": "changed the fault scenario", "log-level": "changed the log level",
+	"refresh": "requested refreshes", "fault-scenario": "changed the fault scenario",
 	"entities-register": "registered entities", "entities-enable": "enabled entities", "entities-disable": "disabled entities", "snapshot-delete": "deleted a snapshot",
 	"entities-pin": "pinned entities to a tier", "entities-unpin": "unpinned entities",
 	"replay-started": "started a replay", "replay-stopped": "stopped a replay", "replay-resumed": "resumed a replay", "replay-ended": "finished a replay",

@@ -20,7 +20,7 @@ var (
 		Failing: "upstream refuses the credential; circuit breaker open", Recovered: "upstream accepts the credential; circuit breaker closed",
 	}
 	conditionReleases = observe.Condition{
-		Failing:   "ended requests not removed from the outstanding count of their clients; will retry until their leases expire",
+		Failing:   "ended requests not removed from the outstanding count of their clients; retrying until the lease of each request expires",
 		Recovered: "ended requests removed again from the outstanding count of their clients",
 	}
 	conditionUnreachable = observe.Condition{Failing: "upstream unreachable", Recovered: "upstream reachable"}

@@ -69,17 +69,17 @@ type follower struct {
 
 var (
 	conditionSettings = observe.Condition{
-		Failing: "quota settings not read from the database; the last ones stay in effect", Recovered: "quota settings read again",
+		Failing: "quota settings not read from the database; the last ones stay in effect", Recovered: "reading the quota settings works again",
 	}
 	conditionDayRead = observe.Condition{
 		Failing: "saved day count not read from the database; reading is retried", Recovered: "saved day count read",
 	}
 	conditionDaySave = observe.Condition{
-		Failing: "day count not saved in the database; saving is retried", Recovered: "day count saved again",
+		Failing: "day count not saved in the database; saving is retried", Recovered: "saving the day count works again",
 	}
 	conditionJitter = observe.Condition{
 		Failing:   "measured jitter exceeds quota.jitter; raise quota.jitter, or find what delays the calls of this process",
-		Recovered: "measured jitter is within quota.jitter again",
+		Recovered: "measured jitter no longer exceeds quota.jitter",
 	}
 )
 

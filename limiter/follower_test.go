@@ -240,8 +240,8 @@ func TestFollower_LogsFailureAndRecoveryOnce(t *testing.T) {
 		u.fail(nil)
 		elapse(10 * time.Second)
 		for _, message := range []string{
-			"quota settings not read from the database; the last ones stay in effect", "quota settings read again",
-			"day count not saved in the database; saving is retried", "day count saved again",
+			"quota settings not read from the database; the last ones stay in effect", "reading the quota settings works again",
+			"day count not saved in the database; saving is retried", "saving the day count works again",
 		} {
 			if n := strings.Count(log.String(), `msg="`+message+`" source=nexon`); n != 1 {
 				t.Errorf("message %q: got %d times, want 1:\n%s", message, n, log.String())

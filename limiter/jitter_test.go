@@ -64,7 +64,7 @@ func TestJitter_AboveConfiguredWarnsOnce(t *testing.T) {
 					t.Errorf("got the log %s, want a match of %s", log.String(), want)
 				}
 				traffic(l, 122*time.Second, 450, none, steady)
-				if n := strings.Count(log.String(), "measured jitter is within quota.jitter again"); n != 1 || warnings() != 1 {
+				if n := strings.Count(log.String(), "measured jitter no longer exceeds quota.jitter"); n != 1 || warnings() != 1 {
 					t.Errorf("after the jitter ended: got %d warnings and %d recoveries, want 1 and 1: %s", warnings(), n, log.String())
 				}
 			})
