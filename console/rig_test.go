@@ -98,8 +98,8 @@ func testLane(l schemas.Lane, records int64, wait time.Duration) LaneLag {
 	return LaneLag{Lane: l, Records: records, Wait: wait, RecordsKnown: true, WaitKnown: records > 0}
 }
 
-// stalledLane returns the lag of a lane whose waiting records no worker has processed for the time
-// "unworked".
+// stalledLane returns the lag of a lane in which records wait, while no worker has processed a record
+// for the duration "unworked".
 func stalledLane(l schemas.Lane, records int64, unworked time.Duration) LaneLag {
 	return LaneLag{Lane: l, Records: records, RecordsKnown: true, StalledFor: unworked}
 }

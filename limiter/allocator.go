@@ -182,9 +182,9 @@ func (al *allocator) releaseSlots() {
 	}
 }
 
-// refund returns an unused slot to Redis if another call can use it. In a source with GCRA
-// partitions only, a past slot makes no room, so slots are returned only while the breaker is
-// open: then each slot is a probe.
+// refund returns an unused slot to Redis if another call can use it. If a source has GCRA partitions
+// and no buckets, no other call can use a slot whose time has passed. Such slots are returned only
+// while the breaker is open, because then each slot is a probe.
 func (al *allocator) refund(s slot) {
 	if s.candidate != nil {
 		al.refundBuckets(s)

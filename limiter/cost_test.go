@@ -253,7 +253,7 @@ func TestQuota_RefusesCallsThatCanNeverGo(t *testing.T) {
 	}
 }
 
-// `config check` prints bounds in whole calls.
+// `config check` prints the smallest and the largest number of calls in a window as whole numbers.
 func TestQuota_BoundsCountWholeCalls(t *testing.T) {
 	for _, c := range []struct {
 		cost   int

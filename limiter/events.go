@@ -150,7 +150,8 @@ func reportEvent(b *bucket, ticket string, r callReport) bucketEvent {
 	return bucketEvent{bucket: b, kind: bucketReport, ticket: ticket, numbers: []int64{int64(r.outcome), r.units, r.slot, r.remaining, r.until, r.slack.Microseconds()}}
 }
 
-// notSentEvent frees the units of a call that was not sent, or that belongs to another bucket.
+// notSentEvent frees the units that a call has taken from the bucket, because the call was not sent
+// or belongs to another bucket.
 func notSentEvent(b *bucket, ticket string, slot int64) bucketEvent {
 	return reportEvent(b, ticket, callReport{outcome: callNotSent, slot: slot, remaining: -1})
 }

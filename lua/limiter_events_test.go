@@ -13,8 +13,8 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// These tests check the events that callers send (refunds of unused slots, a step of Redis'
-// clock), and reads of the state.
+// These tests check reads of the state, and two events that callers send: a refund of unused slots,
+// and the report that Redis' clock was set forward.
 
 // unspent returns the events that refund the slots.
 func unspent(slots ...int64) string {

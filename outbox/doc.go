@@ -19,12 +19,12 @@
 //   - A trigger with a quiet time fires when no change of its entity was stored for that time. It
 //     fires at its maximum delay after the first change at the latest. All these changes cause one
 //     refresh.
-//   - A trigger is skipped if its target entity was checked within the trigger's back-off. If the
-//     target has a hold, the trigger counts as requested although nothing is enqueued. The target
-//     is refreshed later: by its scheduled retry, or by the next request after the hold.
+//   - A trigger is skipped if its target entity was checked within the trigger's setting `backoff`.
+//     If the target has a hold, the trigger counts as requested although nothing is enqueued. The
+//     target is refreshed later: by its scheduled retry, or by the next request after the hold.
 //
 // Example: facet progress triggers facet general, with a quiet time of 30 s and a maximum delay of
 // 5 min. Progress of case 42 changes at 12:00:00 and again at 12:00:20. Both changes are
-// published at once. Facet general is requested once, at 12:00:50. If Kafka is down then, the event
-// is delivered again when its lease ends, a minute later.
+// published at once. Facet general is requested once, at 12:00:50. If Kafka is down at 12:00:50, the
+// event is delivered again when its lease ends, a minute later.
 package outbox

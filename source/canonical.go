@@ -33,7 +33,7 @@ type canonical struct {
 
 type span struct{ from, to int }
 
-// member is the position of one member, "name":value, in out.
+// member is the position of one member, "name":value, in the text canonical.out.
 type member struct {
 	from, name, to int // offsets in out: begin of the member, end of its quoted name, end of the member
 	marks, marksTo int // the member's ignored values are c.ignored[marks:marksTo]

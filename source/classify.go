@@ -167,7 +167,7 @@ func (m *Match) compile() (*regexp.Regexp, error) {
 	case m.Equals != "" && m.Matches != "":
 		return nil, errors.New("equals and matches exclude each other")
 	case m.Missing && (m.Equals != "" || m.Matches != ""):
-		return nil, errors.New("missing excludes equals and matches, because a missing header or member has no value")
+		return nil, errors.New("a rule with `missing` can have neither `equals` nor `matches`, because a missing header or member has no value")
 	case m.Equals != "":
 		return regexp.Compile("^" + regexp.QuoteMeta(m.Equals) + "$")
 	}

@@ -135,7 +135,7 @@ func TestNew_NamesWrongSetting(t *testing.T) {
 		"exclude each other": func(c *Config) {
 			c.Rules = []Rule{{Class: NotFound, Header: &Match{Name: "a", Equals: "b", Matches: "c"}}}
 		},
-		"missing excludes equals and matches": func(c *Config) {
+		"a rule with `missing` can have neither": func(c *Config) {
 			c.Rules = []Rule{{Class: NotFound, Body: &Match{Name: "a", Missing: true, Matches: "c"}}}
 		},
 		"missing closing":                     func(c *Config) { c.Rules = []Rule{{Class: NotFound, Header: &Match{Name: "a", Matches: "("}}} },

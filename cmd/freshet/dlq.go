@@ -155,7 +155,7 @@ func (p *program) dlqList() *cobra.Command {
   freshet dlq list --reason PARSE_ERROR --limit 0 -o jsonl`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 0 {
-				return usageError{fmt.Errorf("--limit is %d; it must be 0, for all, or more", limit)}
+				return usageError{fmt.Errorf("--limit is %d; it must be a positive number, or 0 for no limit", limit)}
 			}
 			api, path, values, err := p.prepareDLQ(cmd.Context(), &d)
 			if err != nil {

@@ -96,7 +96,7 @@ func (p *program) entitiesList() *cobra.Command {
 				return err
 			}
 			if limit < 0 {
-				return usageError{fmt.Errorf("--limit is %d; it must be 0, for all, or more", limit)}
+				return usageError{fmt.Errorf("--limit is %d; it must be a positive number, or 0 for no limit", limit)}
 			}
 			api, err := p.newAdminClient(c.addr)
 			if err != nil {

@@ -52,7 +52,7 @@ func (o others) Invalidate(ctx context.Context, e schemas.Entity) {
 	err := o.producer.ClearHold(ctx, e)
 	err = errors.Join(err, o.rdb.Publish(ctx, schemas.SettledChannel(e.Source), schemas.Settled{Entity: e}.Encode()).Err())
 	if err != nil {
-		o.log.Warn("cache invalidation failed; query services may serve the deleted snapshot for 30s, and its hold remains", "entity", e.String(), "err", err)
+		o.log.Warn("cache invalidation failed; query services may serve the deleted snapshot for 30s, and the hold of the entity remains", "entity", e.String(), "err", err)
 	}
 }
 

@@ -45,7 +45,7 @@ func observe(ctx context.Context, s *site, o options) error {
 		return err
 	}
 	if err := s.Store(ctx, append(failingSnapshots(), expiredSnapshots())...); err != nil {
-		return fmt.Errorf("store failing and expired snapshots: %w", err)
+		return fmt.Errorf("write the snapshots of failing entities and the expired snapshots: %w", err)
 	}
 	if err := s.Register(ctx, facet, dueKeys); err != nil {
 		return fmt.Errorf("register entities for prefetch: %w", err)

@@ -36,7 +36,8 @@ type PolicyStats struct {
 	// unit-seconds: units times seconds in flight.
 	Used float64 `json:"used"`
 	// Budget is the maximum of Used that a perfect client could have reached between the first
-	// call and the last. It counts whole windows, or a full bucket plus the restored units.
+	// call and the last: the limit of every window that began in this time, or a full bucket plus the
+	// restored units.
 	Budget float64 `json:"budget"`
 	// MaxInWindow is the maximum number of units that arrived in one window, including refused
 	// calls. For a bucket it counts the taken units minus the restored units, for a concurrency

@@ -24,8 +24,9 @@ type Rule struct {
 	Used      string `yaml:"used,omitempty"`
 	// Usage is the location of a pair used/limit, such as 32/40.
 	Usage string `yaml:"usage,omitempty"`
-	// Reset is the location of the end of the window: an epoch in seconds or milliseconds,
-	// seconds from now, a duration such as 6m0s, or an ISO 8601 or HTTP date.
+	// Reset is the location of the end of the window. The value at this location can be an epoch in
+	// seconds or milliseconds, seconds from now, a duration such as 6m0s, or an ISO 8601 or HTTP
+	// date.
 	Reset string `yaml:"reset,omitempty"`
 	// Resource is the location of the name of the upstream's budget that the call was charged to,
 	// for example "core" of GitHub.

@@ -176,8 +176,9 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 	}
 }
 
-// TestEntities_ReadsAndUpdatesAreHOT checks that counted reads and changes of the tier are HOT
-// updates (heap-only tuples), because they write no indexed column.
+// TestEntities_ReadsAndUpdatesAreHOT checks that PostgreSQL needs no index entry for the UPDATE
+// statements that store the number of reads or the tier of an entity. They are heap-only tuple (HOT)
+// updates, because they write no indexed column.
 func TestEntities_ReadsAndUpdatesAreHOT(t *testing.T) {
 	url := servicetest.Postgres(t)
 	if _, err := Migrate(t.Context(), url); err != nil {
