@@ -79,7 +79,7 @@ func TestDLQ_ListShowReplayPurge(t *testing.T) {
 		{"24h or 7d", "replay", "--until", "-3h"},
 		{"3:120", "show", "3-120"},
 		{"whole number", "purge", "--attempts", "-1"},
-		{"0, for all, or more", "list", "--limit", "-1"},
+		{"0 for no limit", "list", "--limit", "-1"},
 		{"between 1 and 1000", "show", "--limit", "0"},
 		{"high or low", "replay", "--lane", "middle"},
 		{"50/s or 30/m", "replay", "--rate", "50"},

@@ -105,7 +105,7 @@ func TestEntities_ImportListDisableEnable(t *testing.T) {
 	d.mustRun(2, []string{"exclude --tier"}, "entities", "disable", "--yes", "--facet", "f", "--tier", "hot", "k")
 	d.mustRun(2, []string{"hot, warm or cold"}, "entities", "disable", "--yes", "--tier", "lukewarm")
 	d.mustRun(2, []string{"true or false"}, "entities", "list", "--enabled", "yes")
-	d.mustRun(2, []string{"0, for all, or more"}, "entities", "list", "--limit", "-1")
+	d.mustRun(2, []string{"0 for no limit"}, "entities", "list", "--limit", "-1")
 	d.mustRun(2, []string{"table, json or jsonl"}, "entities", "list", "-o", "xml")
 }
 
