@@ -95,9 +95,14 @@ func starters(root string) ([]string, error) {
 	return names, err
 }
 
-// inFolder returns the tests of one folder that call one of the functions in starters.
+// inFolder returns the tests of one folder that call one of the functions in starters. In the folder
+// of package servicetest it returns the tests that call the function address.
 func inFolder(dir string, starters []string) ([]string, error) {
-	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	pattern := "*_test.go"
+	if filepath.Base(dir) == servicePackage {
+		pattern, starters = "*.go", []string{"address"}
+	}
+	files, err := filepath.Glob(filepath.Join(dir, pattern))
 	if err != nil {
 		return nil, err
 	}

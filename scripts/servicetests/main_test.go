@@ -24,6 +24,10 @@ func address() {}
 func Kafka() { address() }
 func Name() {}
 `)
+	write("servicetest/s_test.go", `package servicetest
+func TestKafka(t *testing.T) { Kafka() }
+func TestName(t *testing.T) { Name() }
+`)
 	write("a/a_test.go", `package a
 func TestDirect(t *testing.T) { servicetest.Kafka() }
 func TestByHelper(t *testing.T) { helper{}.start() }
@@ -42,7 +46,10 @@ func (helper) start() { servicetest.Kafka() }
 	if got, want := found["a"], []string{"TestByHelper", "TestDirect"}; !slices.Equal(got, want) {
 		t.Errorf("tests of a that need a service: got %v, want %v", got, want)
 	}
-	if len(found) != 1 {
-		t.Errorf("folders with tests that need a service: got %v, want only a", found)
+	if got, want := found[servicePackage], []string{"TestKafka"}; !slices.Equal(got, want) {
+		t.Errorf("tests of servicetest that need a service: got %v, want %v", got, want)
+	}
+	if len(found) != 2 {
+		t.Errorf("folders with tests that need a service: got %v, want only a and servicetest", found)
 	}
 }
