@@ -83,15 +83,6 @@ var (
 	}
 )
 
-// logCondition logs the first failure of a condition, and its end.
-func (f *follower) logCondition(cond observe.Condition, err error) {
-	if err != nil {
-		f.conditions.Warn(f.l.log, cond, err)
-		return
-	}
-	f.conditions.Resolved(f.l.log, cond)
-}
-
 // readSettings reads and applies the newest override. If its quota is invalid, the quota stays
 // as it was, but an emergency stop in it is obeyed.
 func (f *follower) readSettings(ctx context.Context) {
@@ -102,7 +93,7 @@ func (f *follower) readSettings(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	o, revision, err := l.deps.Settings.Quota(ctx, l.source)
-	f.logCondition(conditionSettings, err)
+	f.conditions.Record(l.log, conditionSettings, err)
 	if err != nil || revision == f.revision {
 		return
 	}
@@ -140,7 +131,7 @@ func (f *follower) restoreDayCount(ctx context.Context) {
 		defer cancel()
 		var err error
 		c, err = l.deps.Usage.Used(ctx, l.source, quota.day.policy.Name)
-		f.logCondition(conditionDayRead, err)
+		f.conditions.Record(l.log, conditionDayRead, err)
 		if err != nil {
 			return // when Redis next rejects a call because the count is missing, the follower reads the count again
 		}
@@ -169,7 +160,7 @@ func (f *follower) saveDayCount(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	err := l.deps.Usage.SetUsed(ctx, l.source, quota.day.policy.Name, c)
-	f.logCondition(conditionDaySave, err)
+	f.conditions.Record(l.log, conditionDaySave, err)
 	now := time.Now()
 	if err == nil {
 		f.savedAt, f.saved = now, c
@@ -189,15 +180,17 @@ func (f *follower) saveDayCount(ctx context.Context) {
 // receive more calls than its limit (see the proof in doc.go). An interval with too few calls for a
 // measurement changes nothing.
 func (f *follower) checkJitter() {
-	measured, known := f.l.jitter.measure()
-	f.l.metrics.jitter.Set(measured.Seconds())
-	configured := f.l.deps.config.Jitter
-	f.l.metrics.allowed.Set(configured.Seconds())
-	switch {
-	case !known:
-	case measured > configured:
-		f.logCondition(conditionJitter, fmt.Errorf("measured %v, configured %v", measured, configured))
-	default:
-		f.logCondition(conditionJitter, nil)
+	l := f.l
+	measured, known := l.jitter.measure()
+	l.metrics.jitter.Set(measured.Seconds())
+	configured := l.deps.config.Jitter
+	l.metrics.allowed.Set(configured.Seconds())
+	if !known {
+		return
 	}
+	var err error
+	if measured > configured {
+		err = fmt.Errorf("measured %v, configured %v", measured, configured)
+	}
+	f.conditions.Record(l.log, conditionJitter, err)
 }
