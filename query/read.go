@@ -209,8 +209,13 @@ func newView(found *entry, fallback bool, f source.Facet) view {
 	if found != nil {
 		stored = &found.State
 	}
-	v.freshness, v.reason = store.FreshnessOf(stored, store.Lifetimes{FreshFor: f.FreshFor, NotFoundFor: f.NotFoundFor, KeepFor: f.KeepFor}, v.at)
+	v.freshness, v.reason = store.FreshnessOf(stored, LifetimesOf(f), v.at)
 	return v
+}
+
+// LifetimesOf returns the lifetimes of a facet.
+func LifetimesOf(f source.Facet) store.Lifetimes {
+	return store.Lifetimes{FreshFor: f.FreshFor, NotFoundFor: f.NotFoundFor, KeepFor: f.KeepFor}
 }
 
 func (v view) version() int64 {

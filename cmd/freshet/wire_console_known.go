@@ -57,7 +57,7 @@ func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Cli
 	ctx, cancel := context.WithTimeout(ctx, entityReadTimeout)
 	defer cancel()
 	facet, _ := k.sources[e.Source].Facet(e.Facet)
-	found := console.Entity{Entity: e, Lifetimes: store.Lifetimes{FreshFor: facet.FreshFor, NotFoundFor: facet.NotFoundFor, KeepFor: facet.KeepFor}}
+	found := console.Entity{Entity: e, Lifetimes: query.LifetimesOf(facet)}
 	empty := found
 	reads := []func() error{
 		func() error { return k.content(ctx, &found) },
