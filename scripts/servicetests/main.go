@@ -56,6 +56,11 @@ func find(root string) (map[string][]string, error) {
 		return nil, err
 	}
 	found := map[string][]string{}
+	for _, name := range services {
+		if test, own := strings.CutPrefix(name, servicePackage+"."); own && isTest(test) {
+			found[servicePackage] = append(found[servicePackage], test)
+		}
+	}
 	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {
 			return err
@@ -82,7 +87,8 @@ func find(root string) (map[string][]string, error) {
 // functions call the function address of the same package.
 const servicePackage = "servicetest"
 
-// starters returns the functions of package servicetest that need a real service.
+// starters returns the functions of package servicetest that need a real service, and its tests that
+// need one.
 func starters(root string) ([]string, error) {
 	files, err := filepath.Glob(filepath.Join(root, servicePackage, "*.go"))
 	if err != nil {
@@ -95,22 +101,17 @@ func starters(root string) ([]string, error) {
 	return names, err
 }
 
-// inFolder returns the tests of one folder that call one of the functions in starters. In the folder
-// of package servicetest it returns the tests that call the function address.
+// inFolder returns the tests of one folder that call one of the functions in starters.
 func inFolder(dir string, starters []string) ([]string, error) {
-	pattern := "*_test.go"
-	if filepath.Base(dir) == servicePackage {
-		pattern, starters = "*.go", []string{"address"}
-	}
-	files, err := filepath.Glob(filepath.Join(dir, pattern))
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
 	if err != nil {
 		return nil, err
 	}
 	names, err := callersOf(starters, files)
-	return slices.DeleteFunc(names, func(name string) bool {
-		return !strings.HasPrefix(name, "Test") || name == "TestMain"
-	}), err
+	return slices.DeleteFunc(names, func(name string) bool { return !isTest(name) }), err
 }
+
+func isTest(name string) bool { return strings.HasPrefix(name, "Test") && name != "TestMain" }
 
 // callersOf returns the functions in the files that use one of the targets, directly or through
 // other functions in the files. The result is sorted. The name of a method begins with a dot. Two
