@@ -32,7 +32,7 @@ SEQUENTIAL := ./lua ./scheduler/simday
 DOCUMENTS := ./docs ./schemas ./deploy ./scripts/...
 # Packages whose tests run whole installations. They run one after the other, because their time
 # limits are too short for a machine with more load.
-INSTALLATIONS := ./cmd/freshet ./consumer
+INSTALLATIONS := ./cmd/freshet ./app ./consumer
 # The race detector covers freshet and the libraries that it shares memory with. The embedded
 # database and the Lua interpreter are excluded, because they would run ten times as long. Do not
 # exclude packages with sync.Map or other generic code: the linker keeps one copy of each
@@ -63,7 +63,7 @@ test-services: $(GOTESTSUM) ## third stage: the tests that need a real service, 
 
 e2e: $(GOTESTSUM) ## fourth stage: short forms of the end-to-end tests (processes, browser, Prometheus, scenarios, presets) on real services
 	@$(SERVICES); export FRESHET_TEST_REQUIRE=1; (cd e2e && $(call tests,e2e/e2e) -count=1 -timeout 20m ./...) && \
-	$(call tests,e2e/presets) -count=1 -timeout 10m -parallel 20 -run '$(PRESETS)' ./cmd/freshet -saturate=30s -used=0.9
+	$(call tests,e2e/presets) -count=1 -timeout 10m -parallel 20 -run '$(PRESETS)' ./app -saturate=30s -used=0.9
 
 e2e-long: ## long forms of the end-to-end tests on real services, hours; docs/testing.md lists them
 	@$(SERVICES); export FRESHET_TEST_REQUIRE=1; (cd e2e && $(GO) test -count=1 -v -timeout 2h . -long) && \
@@ -91,7 +91,7 @@ torture: ## judge random faults under load by Kafka, the database and the upstre
 
 PRESETS := BudgetWithoutRefusals|LearnDespite|CrashedLeases|UseMostRemaining
 presets: ## saturate each preset for a minute against an upstream that enforces its quota, on a real Redis
-	@$(SERVICES); FRESHET_TEST_REQUIRE=1 $(GO) test -count=1 -v -timeout 20m -parallel 20 -run '$(PRESETS)' ./cmd/freshet -saturate=$${SATURATE:-60s} | grep -v '^=== '
+	@$(SERVICES); FRESHET_TEST_REQUIRE=1 $(GO) test -count=1 -v -timeout 20m -parallel 20 -run '$(PRESETS)' ./app -saturate=$${SATURATE:-60s} | grep -v '^=== '
 
 screenshots: ## write screenshots of the console's pages, wide and narrow, light and dark (DIR=screenshots; docs/console has a selection)
 	@mkdir -p $${DIR:-screenshots} && dir=$$(cd $${DIR:-screenshots} && pwd) && cd e2e && \

@@ -13,6 +13,7 @@ import (
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
 )
 
@@ -139,7 +140,7 @@ func (c *Console) start(w http.ResponseWriter, r *http.Request, client access.Cl
 		return
 	}
 	if maxAffected(now) > counted {
-		p.Problem = fmt.Sprintf("the dry run counted %s, and %s match now; repeat the dry run", plural(counted, "dead letter", "dead letters"), formatInt(maxAffected(now)))
+		p.Problem = fmt.Sprintf("the dry run counted %s, and %s match now; repeat the dry run", plural(counted, "dead letter", "dead letters"), status.FormatInt(maxAffected(now)))
 		c.render(w, r, http.StatusConflict, "plan", "Dry run", p)
 		return
 	}

@@ -136,7 +136,7 @@ func (p *dlqPage) readGroups(ctx context.Context, c *Console) error {
 	}
 	p.Groups, p.Counted = all[:min(len(all), maxGroupsShown)], true
 	if len(all) > len(p.Groups) {
-		p.MoreGroups = fmt.Sprintf("The %d most frequent of %s groups", maxGroupsShown, formatInt(int64(len(all))))
+		p.MoreGroups = fmt.Sprintf("The %d most frequent of %s groups", maxGroupsShown, status.FormatInt(int64(len(all))))
 		if len(all) == dlq.MaxGroups {
 			p.MoreGroups += " or more"
 		}

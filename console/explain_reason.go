@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
 )
 
@@ -61,7 +62,7 @@ func deadLettersMessage(all []deadLetterGroup, since, now time.Time) string {
 	text := fmt.Sprintf("%s %s, with %s, the newest %s.",
 		plural(total, "dead letter", "dead letters"), from, plural(len(all), "cause", "causes"), formatAgo(last, now))
 	if len(all) > 1 {
-		text += fmt.Sprintf(" Most of them, %s, are %s of %s.", formatInt(largest.Count), displayText(string(largest.Reason), maxReasonShown), largest.Source)
+		text += fmt.Sprintf(" Most of them, %s, are %s of %s.", status.FormatInt(largest.Count), displayText(string(largest.Reason), maxReasonShown), largest.Source)
 	}
 	return text
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
 )
 
@@ -163,7 +164,7 @@ func TestFormat_TimesAndNumbers(t *testing.T) {
 		"0 s": formatDuration(0), "120 ms": formatDuration(120 * time.Millisecond), "59 s": formatDuration(59*time.Second + 900*time.Millisecond), "12 min": formatDuration(12 * time.Minute), "3 h 20 min": formatDuration(3*time.Hour + 20*time.Minute),
 		"26 h": formatDuration(26*time.Hour + 5*time.Minute), "9 days": formatDuration(9 * day), "5 s": formatDuration(-5 * time.Second), "just now": formatAgo(testNow, testNow), "2 min ago": formatAgo(testNow.Add(-2*time.Minute), testNow),
 		"12:00:31": formatTime(testNow.Add(time.Second), testNow), "14:00": formatTime(testNow.Add(2*time.Hour), testNow), "29 Jan 12:00": formatTime(testNow.Add(2*day), testNow), "27 Jan 2025": formatTime(testNow.Add(-365*day), testNow),
-		"1 M": formatCount(1_000_000), "999,999": formatCount(999_999), "12": formatInt(12), "-1,234,567": formatInt(-1_234_567), "-123": formatInt(-123), "1 record": plural(1, "record", "records"), "0 records": plural(0, "record", "records"),
+		"1 M": formatCount(1_000_000), "999,999": formatCount(999_999), "12": status.FormatInt(12), "-1,234,567": status.FormatInt(-1_234_567), "-123": status.FormatInt(-123), "1 record": plural(1, "record", "records"), "0 records": plural(0, "record", "records"),
 		"9.9": formatRate(9.94), "10": formatRate(9.96), "0": formatRate(0), "< 0.1 %": formatPercent(1, 10_000), "100 %": formatPercent(3, 3), "> 99.9 %": formatPercent(99_999, 100_000), "": formatPercent(0, 0), "33.3 %": formatPercent(1, 3),
 	} {
 		if got != want {

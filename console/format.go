@@ -7,6 +7,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/freshet/freshet/status"
 )
 
 // Maximum number of bytes that are shown of a text from outside, for example of an upstream error.
@@ -97,16 +99,7 @@ func formatCount[N int | int64](n N) string {
 	if n >= 1_000_000 {
 		return strings.TrimSuffix(strconv.FormatFloat(float64(n)/1e6, 'f', 1, 64), ".0") + " M"
 	}
-	return formatInt(n)
-}
-
-// formatInt formats a number with thousands separators.
-func formatInt[N int | int64](n N) string {
-	text := strconv.FormatInt(int64(n), 10)
-	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
-		text = text[:i] + "," + text[i:]
-	}
-	return text
+	return status.FormatInt(n)
 }
 
 // plural formats a number with a noun: "one" is the noun in the singular, "many" in the plural.
@@ -114,7 +107,7 @@ func plural[N int | int64](n N, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}
-	return formatInt(n) + " " + many
+	return status.FormatInt(n) + " " + many
 }
 
 // formatRate formats calls a second. Below 10 the result has one decimal.
@@ -122,7 +115,7 @@ func formatRate(n float64) string {
 	if n > 0 && n < 9.95 {
 		return strings.TrimSuffix(strconv.FormatFloat(n, 'f', 1, 64), ".0")
 	}
-	return formatInt(int64(n + 0.5))
+	return status.FormatInt(int64(n + 0.5))
 }
 
 // formatPercent formats part as a percentage of whole; empty if whole is 0.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/dlq"
+	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
 )
 
@@ -61,9 +62,9 @@ func jobStatus(j store.DLQJob, now time.Time) liveStatus {
 		part = int(min(100, 100*(j.Done+stay)/j.Total))
 	}
 	verb := map[store.JobKind]string{store.ReplayJob: "replayed", store.PurgeJob: "purged"}[j.Kind]
-	text := fmt.Sprintf("%s of %s %s", formatInt(j.Done), formatInt(j.Total), verb)
+	text := fmt.Sprintf("%s of %s %s", status.FormatInt(j.Done), status.FormatInt(j.Total), verb)
 	if stay > 0 {
-		text += fmt.Sprintf(", %s stay open", formatInt(stay))
+		text += fmt.Sprintf(", %s stay open", status.FormatInt(stay))
 	}
 	f := liveStatus{At: now.UTC().Format("15:04:05") + " UTC", Items: map[string]statusItem{
 		"job.state": {Text: string(j.State), Tone: map[store.JobState]string{store.JobDone: toneOK, store.JobStopped: toneWarn}[j.State]},
@@ -82,7 +83,7 @@ func jobStatus(j store.DLQJob, now time.Time) liveStatus {
 		f.Items["job.last"] = last
 	}
 	for _, why := range slices.Sorted(maps.Keys(j.Refused)) {
-		f.Rows["refused"] = append(f.Rows["refused"], []statusItem{{Text: staysOpen(why)}, {Text: formatInt(j.Refused[why])}})
+		f.Rows["refused"] = append(f.Rows["refused"], []statusItem{{Text: staysOpen(why)}, {Text: status.FormatInt(j.Refused[why])}})
 	}
 	f.Tables = map[string]statusTable{"refused": {
 		ID: "refused", Caption: "Dead letters that stay open", Columns: []column{textColumn("Reason"), numberColumn("Dead letters")}, Rows: f.Rows["refused"], Empty: "None so far.",

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
 )
 
@@ -73,9 +74,9 @@ func parsePages() map[string]*template.Template {
 		"count": func(n any) string {
 			switch n := n.(type) {
 			case int:
-				return formatInt(n)
+				return status.FormatInt(n)
 			case int64:
-				return formatInt(n)
+				return status.FormatInt(n)
 			}
 			return fmt.Sprint(n)
 		},

@@ -171,7 +171,7 @@ func checkCause(newest []store.DeadLetter, states []store.State, err error, now 
 	if fetched == 0 {
 		return replayCheck{name, checkNo, fmt.Sprintf("No entity of the %s was fetched since it failed, the last one %s; refresh one of them to test the fix.", entities, formatAgo(newest[0].At, now))}
 	}
-	return replayCheck{name, checkYes, fmt.Sprintf("The entities of %s of the %s were fetched since they failed, the last one %s.", formatInt(fetched), entities, formatAgo(last, now))}
+	return replayCheck{name, checkYes, fmt.Sprintf("The entities of %s of the %s were fetched since they failed, the last one %s.", status.FormatInt(fetched), entities, formatAgo(last, now))}
 }
 
 // checkJobs checks that no replay of the source is running. A stopped replay counts as running until
@@ -185,9 +185,9 @@ func checkJobs(source string, jobs []store.DLQJob, err error) replayCheck {
 		switch {
 		case j.Source != source || j.Kind != store.ReplayJob:
 		case j.State == store.JobRunning:
-			return replayCheck{name, checkNo, fmt.Sprintf("A replay of %s is running, with %s of %s done.", source, formatInt(j.Done), formatInt(j.Total))}
+			return replayCheck{name, checkNo, fmt.Sprintf("A replay of %s is running, with %s of %s done.", source, status.FormatInt(j.Done), status.FormatInt(j.Total))}
 		case !j.ChunkStartedAt.IsZero():
-			return replayCheck{name, checkNo, fmt.Sprintf("A replay of %s was stopped at %s of %s, and its last chunk is still being checked.", source, formatInt(j.Done), formatInt(j.Total))}
+			return replayCheck{name, checkNo, fmt.Sprintf("A replay of %s was stopped at %s of %s, and its last chunk is still being checked.", source, status.FormatInt(j.Done), status.FormatInt(j.Total))}
 		}
 	}
 	return replayCheck{name, checkYes, "No replay of " + source + " is running."}

@@ -19,7 +19,7 @@ func laneRows(of *sourceSample) [][]statusItem {
 				rate.Text = formatRate(of.Rates.High)
 			}
 		}
-		records, wait := statusItem{Text: formatInt(l.Records)}, statusItem{Text: formatDuration(lag(l)), Tone: laneTone(l)}
+		records, wait := statusItem{Text: status.FormatInt(l.Records)}, statusItem{Text: formatDuration(lag(l)), Tone: laneTone(l)}
 		switch {
 		case !l.RecordsKnown:
 			records.Text, wait.Text = "not known", "not known"
@@ -67,11 +67,11 @@ func policyRows(of *sourceSample, now time.Time) [][]statusItem {
 			}
 			bar = statusItem{Percent: &part, Text: formatPercent(int64(used+0.5), int64(target))}
 		}
-		notes := "HIGH alone may use " + formatInt(p.Remaining-p.RemainingForLow)
+		notes := "HIGH alone may use " + status.FormatInt(p.Remaining-p.RemainingForLow)
 		if p.ResetsAt != nil {
 			notes += "; it resets in " + formatDuration(p.ResetsAt.Sub(now))
 		}
-		rows = append(rows, []statusItem{{Text: displayText(p.Name, 60)}, use, bar, {Text: formatInt(p.Remaining)}, {Text: formatInt(p.RemainingForLow)}, {Text: notes}})
+		rows = append(rows, []statusItem{{Text: displayText(p.Name, 60)}, use, bar, {Text: status.FormatInt(p.Remaining)}, {Text: status.FormatInt(p.RemainingForLow)}, {Text: notes}})
 	}
 	return rows
 }
@@ -88,7 +88,7 @@ func processRows(v *limiter.View) [][]statusItem {
 				longest, why = formatDuration(time.Duration(lane.view.OldestMS*float64(time.Millisecond))), displayText(string(lane.view.Reason), maxErrorShown)
 			}
 			rows = append(rows, []statusItem{
-				{Text: displayText(p.Process, 60)}, {Text: string(lane.name)}, {Text: formatInt(lane.view.Waiting)}, {Text: longest}, {Text: formatInt(lane.view.Granted)}, {Text: why},
+				{Text: displayText(p.Process, 60)}, {Text: string(lane.name)}, {Text: status.FormatInt(lane.view.Waiting)}, {Text: longest}, {Text: status.FormatInt(lane.view.Granted)}, {Text: why},
 			})
 		}
 	}
@@ -100,7 +100,7 @@ func scopeRows(v *limiter.View, now time.Time) [][]statusItem {
 	for _, s := range v.Scopes {
 		left, state := "not reported yet", statusItem{Text: "ok", Tone: toneOK}
 		if s.Remaining != nil {
-			left = formatInt(*s.Remaining)
+			left = status.FormatInt(*s.Remaining)
 			if *s.Remaining == 0 {
 				state = statusItem{Text: "used up", Tone: toneWarn}
 			}
@@ -111,7 +111,7 @@ func scopeRows(v *limiter.View, now time.Time) [][]statusItem {
 		if s.Until != nil && s.Until.After(now) {
 			state.Text += ", until " + formatTime(*s.Until, now)
 		}
-		rows = append(rows, []statusItem{{Text: displayText(s.Policy, 60)}, {Text: displayText(s.Scope, 80)}, {Text: left}, {Text: formatInt(s.InFlight)}, state})
+		rows = append(rows, []statusItem{{Text: displayText(s.Policy, 60)}, {Text: displayText(s.Scope, 80)}, {Text: left}, {Text: status.FormatInt(s.InFlight)}, state})
 	}
 	return rows
 }
@@ -125,7 +125,7 @@ func readRows(all []status.ReadStats, sources []string) [][]statusItem {
 		}
 		of := func(n int64) statusItem { return statusItem{Text: formatPercent(n, total)} }
 		rows = append(rows, []statusItem{
-			{Text: r.Source}, {Text: formatInt(total)}, of(r.Fresh), of(r.Stale), of(r.Updating), of(r.NotFound), {Text: formatKnownAge(r.AgeP50)}, {Text: formatKnownAge(r.AgeP95)},
+			{Text: r.Source}, {Text: status.FormatInt(total)}, of(r.Fresh), of(r.Stale), of(r.Updating), of(r.NotFound), {Text: formatKnownAge(r.AgeP50)}, {Text: formatKnownAge(r.AgeP95)},
 		})
 	}
 	return rows

@@ -41,7 +41,7 @@ func entityCount(tiers ...status.TierSchedule) statusItem {
 		n, exactly = n+t.Entities.Value, exactly && t.Exact
 	}
 	if exactly {
-		return statusItem{Text: formatInt(n)}
+		return statusItem{Text: status.FormatInt(n)}
 	}
 	return statusItem{Text: "about " + formatCount(n)}
 }
@@ -92,9 +92,9 @@ func delayTone(late time.Duration) string {
 // be higher.
 func formatCounted(n int64, more bool) string {
 	if more {
-		return formatInt(n) + " or more"
+		return status.FormatInt(n) + " or more"
 	}
-	return formatInt(n)
+	return status.FormatInt(n)
 }
 
 // boundRows returns a table row for each limit that bounds the rate of the LOW lane or of

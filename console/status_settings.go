@@ -6,6 +6,7 @@ import (
 
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/settings"
+	"github.com/freshet/freshet/status"
 )
 
 // addSettings adds the changing texts and tables of the settings page for one source.
@@ -72,8 +73,8 @@ func settingRows(s *settings.State) [][]statusItem {
 		was := s.Configured.Policies[i]
 		rows = append(rows, []statusItem{
 			{Text: policyLabel(p)},
-			withConfigured(formatInt(p.Limit), formatInt(was.Limit)), withConfigured(targetText(p.Target), targetText(was.Target)),
-			withConfigured(p.HighReserve.String(), was.HighReserve.String()), withConfigured(formatInt(p.LowReserve), formatInt(was.LowReserve)),
+			withConfigured(status.FormatInt(p.Limit), status.FormatInt(was.Limit)), withConfigured(targetText(p.Target), targetText(was.Target)),
+			withConfigured(p.HighReserve.String(), was.HighReserve.String()), withConfigured(status.FormatInt(p.LowReserve), status.FormatInt(was.LowReserve)),
 		})
 	}
 	return rows
@@ -102,5 +103,5 @@ func targetText(n int) string {
 	if n == 0 {
 		return "by the limit"
 	}
-	return formatInt(n)
+	return status.FormatInt(n)
 }

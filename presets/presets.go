@@ -5,6 +5,7 @@ package presets
 
 import (
 	"embed"
+	"fmt"
 	"io/fs"
 	"maps"
 	"slices"
@@ -35,3 +36,16 @@ func All() map[string][]byte {
 
 // Names returns the names of all presets, sorted.
 func Names() []string { return slices.Sorted(maps.Keys(All())) }
+
+// File returns a preset as a complete configuration file, whose only source has this name.
+func File(name string, preset []byte) []byte {
+	var out strings.Builder
+	fmt.Fprintf(&out, "sources:\n  %s:\n", name)
+	for line := range strings.Lines(string(preset)) {
+		if strings.TrimSpace(line) != "" {
+			out.WriteString("    ")
+		}
+		out.WriteString(line)
+	}
+	return []byte(out.String())
+}

@@ -4,21 +4,9 @@ package main
 
 import (
 	"context"
-	"maps"
 	"os/exec"
 	"runtime"
-	"slices"
 )
-
-// consolePath is the path of the console on the query service.
-const consolePath = "/console"
-
-// firstFacet returns the source and the facet that dev uses in its demo and its examples: the
-// first source by name, and the first facet of that source by name.
-func firstFacet(config Config) (name, facet string) {
-	name = slices.Sorted(maps.Keys(config.Sources))[0]
-	return name, slices.Sorted(maps.Keys(config.Sources[name].Facets))[0]
-}
 
 // openBrowser opens a URL with the operating system's opener. It returns when the opener exits
 // or ctx ends; the browser stays open in both cases.

@@ -3,11 +3,13 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/freshet/freshet/app"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/simulator"
@@ -191,18 +193,13 @@ func TestFormatDuration(t *testing.T) {
 			t.Errorf("%v: got %q, want %q", d, got, want)
 		}
 	}
-	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 20_000_000: "20,000,000", -123456: "-123,456", -123: "-123"} {
-		if got := formatCount(n); got != want {
-			t.Errorf("%d: got %q, want %q", n, got, want)
-		}
-	}
 }
 
 func TestLimiter_PrintsScopes(t *testing.T) {
 	at := time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC)
 	soon, passed, left, none := at.Add(90*time.Second), at.Add(-time.Second), int64(4_987), int64(0)
 	var said strings.Builder
-	p := &program{stdout: &said}
+	p := &program{app.NewProcess(nil, &said, io.Discard)}
 	v := limiter.View{Source: "api", State: limiter.StateFlowing, At: at, Scopes: []limiter.ScopeView{
 		{Policy: "core", Scope: `"acme"`, Remaining: &left, InFlight: 12, Until: &soon},
 		{Policy: "core", Scope: `"spent"`, Remaining: &none, Until: &soon},

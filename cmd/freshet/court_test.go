@@ -150,7 +150,7 @@ func (c *court) register(key string, due time.Time) {
 func (c *court) makeDue(key string) {
 	c.Helper()
 	c.register(key, time.Now().Add(-time.Second))
-	if err := c.redis.Publish(c.Context(), scheduleChannel("court"), fmt.Sprint(time.Now().UnixMilli())).Err(); err != nil {
+	if err := c.redis.Publish(c.Context(), "schedule:court", fmt.Sprint(time.Now().UnixMilli())).Err(); err != nil {
 		c.Fatal(err)
 	}
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/freshet/freshet/app"
+	"github.com/freshet/freshet/client"
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
@@ -95,7 +97,7 @@ func (d *deadLetterFilter) values(now time.Time) (map[string]string, error) {
 		errs = append(errs, fmt.Errorf("--reason is %q; it must be one of %s", d.reason, strings.Join(all, ", ")))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return nil, usageError{err}
+		return nil, app.UsageErrorf("%w", err)
 	}
 	return values, nil
 }
@@ -122,14 +124,14 @@ func parseTime(text string, now time.Time) (time.Time, error) {
 
 // prepareDLQ returns the client, the path of the source's dead letters in the admin API, and the
 // filter.
-func (p *program) prepareDLQ(ctx context.Context, d *deadLetterFilter) (api *adminClient, path string, values map[string]string, err error) {
+func (p *program) prepareDLQ(ctx context.Context, d *deadLetterFilter) (api *client.Client, path string, values map[string]string, err error) {
 	if values, err = d.values(time.Now()); err != nil {
 		return nil, "", nil, err
 	}
 	if api, err = p.newAdminClient(d.addr); err != nil {
 		return nil, "", nil, err
 	}
-	if d.source, err = api.resolveSource(ctx, d.source, ""); err != nil {
+	if d.source, err = resolveSource(ctx, api, d.source, ""); err != nil {
 		return nil, "", nil, err
 	}
 	return api, "/dlq/" + url.PathEscape(d.source), values, nil
@@ -155,7 +157,7 @@ func (p *program) dlqList() *cobra.Command {
   freshet dlq list --reason PARSE_ERROR --limit 0 -o jsonl`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 0 {
-				return usageError{fmt.Errorf("--limit is %d; it must be a positive number, or 0 for no limit", limit)}
+				return app.UsageErrorf("--limit is %d; it must be a positive number, or 0 for no limit", limit)
 			}
 			api, path, values, err := p.prepareDLQ(cmd.Context(), &d)
 			if err != nil {
@@ -175,20 +177,20 @@ func (p *program) dlqList() *cobra.Command {
 	return c
 }
 
-func (p *program) groupDeadLetters(ctx context.Context, api *adminClient, path string, values map[string]string, output format) error {
+func (p *program) groupDeadLetters(ctx context.Context, api *client.Client, path string, values map[string]string, output format) error {
 	var all dlq.Groups
-	if err := api.call(ctx, http.MethodGet, path+"/groups?"+queryOf(values).Encode(), nil, &all); err != nil {
+	if err := api.Call(ctx, http.MethodGet, path+"/groups?"+queryOf(values).Encode(), nil, &all); err != nil {
 		return err
 	}
 	if all.More {
-		fmt.Fprintln(p.stderr, "there are more groups than shown; narrow the selection, for example with --since")
+		fmt.Fprintln(p.Stderr, "there are more groups than shown; narrow the selection, for example with --since")
 	}
 	if output == "table" && len(all.Groups) == 0 {
-		_, err := fmt.Fprintln(p.stdout, "no dead letters")
+		_, err := fmt.Fprintln(p.Stdout, "no dead letters")
 		return err
 	}
 	header := []string{"COUNT", "REASON", "STATUS", "FACET", "FIRST", "LAST", "FINGERPRINT", "ERROR"}
-	return printAll(p.stdout, output, all.Groups, header, func(g store.DeadLetterGroup) [][]string {
+	return printAll(p.Stdout, output, all.Groups, header, func(g store.DeadLetterGroup) [][]string {
 		return [][]string{{
 			strconv.FormatInt(g.Count, 10), string(g.Reason), formatStatus(g.Status), shorten(g.Facet),
 			formatTime(g.First), formatTime(g.Last), orDash(g.Fingerprint), shorten(g.Error),
@@ -198,8 +200,8 @@ func (p *program) groupDeadLetters(ctx context.Context, api *adminClient, path s
 
 // listDeadLetters prints each page as it arrives, so a list of a million dead letters does not fill
 // the memory. Only for the format json it collects all pages, because its output is one array.
-func (p *program) listDeadLetters(ctx context.Context, api *adminClient, path string, values map[string]string, output format, limit int) error {
-	defer api.keepAlive()()
+func (p *program) listDeadLetters(ctx context.Context, api *client.Client, path string, values map[string]string, output format, limit int) error {
+	defer api.KeepAlive(maxBatchesInFlight)()
 	q := queryOf(values)
 	header := []string{"ID", "TIME", "REASON", "STATUS", "FACET/KEY", "ATTEMPTS", "REPLAYS", "HANDLED", "ERROR"}
 	row := func(e dlq.Entry) [][]string {
@@ -216,7 +218,7 @@ func (p *program) listDeadLetters(ctx context.Context, api *adminClient, path st
 		}
 		q.Set("limit", strconv.Itoa(page))
 		var list dlq.DeadLetterList
-		if err := api.call(ctx, http.MethodGet, path+"?"+q.Encode(), nil, &list); err != nil {
+		if err := api.Call(ctx, http.MethodGet, path+"?"+q.Encode(), nil, &list); err != nil {
 			return err
 		}
 		seen += len(list.DeadLetters)
@@ -224,7 +226,7 @@ func (p *program) listDeadLetters(ctx context.Context, api *adminClient, path st
 		if output == "json" {
 			all = append(all, list.DeadLetters...)
 		} else if len(list.DeadLetters) > 0 || (output == "table" && seen > 0) {
-			if err := printAll(p.stdout, output, list.DeadLetters, header, row); err != nil {
+			if err := printAll(p.Stdout, output, list.DeadLetters, header, row); err != nil {
 				return err
 			}
 			header = nil // only the first page has a header
@@ -235,12 +237,12 @@ func (p *program) listDeadLetters(ctx context.Context, api *adminClient, path st
 		}
 		switch {
 		case output == "json":
-			return printAll(p.stdout, output, append([]dlq.Entry{}, all...), nil, row)
+			return printAll(p.Stdout, output, append([]dlq.Entry{}, all...), nil, row)
 		case output == "table" && seen == 0:
-			_, err := fmt.Fprintln(p.stdout, "no dead letters")
+			_, err := fmt.Fprintln(p.Stdout, "no dead letters")
 			return err
 		case output == "table" && list.Next != "":
-			fmt.Fprintf(p.stderr, "there are more than %d dead letters; --limit 0 lists all, --group counts them\n", limit)
+			fmt.Fprintf(p.Stderr, "there are more than %d dead letters; --limit 0 lists all, --group counts them\n", limit)
 		}
 		return nil
 	}

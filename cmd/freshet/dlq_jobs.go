@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -15,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/freshet/freshet/app"
+	"github.com/freshet/freshet/client"
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
@@ -49,7 +50,7 @@ so that they do not use quota that is reserved for users.`,
 			}
 			order := map[string]any{"kind": store.ReplayJob, "lane": strings.ToUpper(lane), "rate": perSecond, "max": maxCount, "note": note}
 			if !slices.Contains([]any{string(schemas.High), string(schemas.Low)}, order["lane"]) {
-				return usageError{fmt.Errorf("--lane is %q; it must be high or low", lane)}
+				return app.UsageErrorf("--lane is %q; it must be high or low", lane)
 			}
 			return p.startJob(cmd, &d, order, dry, yes)
 		},
@@ -100,7 +101,7 @@ func parseJobRate(text string) (float64, error) {
 	n, err := strconv.Atoi(number)
 	per := map[string]float64{"s": 1, "m": 60, "": 1}[unit]
 	if err != nil || n < 0 || per == 0 || (unit == "" && n != 0) {
-		return 0, usageError{fmt.Errorf("--rate is %q; it must be a number per second or minute, as in 50/s or 30/m, or 0 for no limit", text)}
+		return 0, app.UsageErrorf("--rate is %q; it must be a number per second or minute, as in 50/s or 30/m, or 0 for no limit", text)
 	}
 	return float64(n) / per, nil
 }
@@ -114,7 +115,7 @@ func (p *program) startJob(cmd *cobra.Command, d *deadLetterFilter, order map[st
 	}
 	order["filter"] = values
 	var plan dlq.Plan
-	if err := api.call(ctx, http.MethodPost, path+"/plan", order, &plan); err != nil {
+	if err := api.Call(ctx, http.MethodPost, path+"/plan", order, &plan); err != nil {
 		return err
 	}
 	if err := p.printPlan(plan); err != nil {
@@ -125,9 +126,9 @@ func (p *program) startJob(cmd *cobra.Command, d *deadLetterFilter, order map[st
 	case dry:
 		return nil
 	case plan.Total == 0 && verb == "replay":
-		return notFoundError{errors.New("no open dead letter matches the filters")}
+		return client.NotFoundError{Err: errors.New("no open dead letter matches the filters")}
 	case plan.Total > 0 && plan.Count+plan.IfReadable == 0:
-		return notFoundError{fmt.Errorf("none of %d dead letters can be replayed; the table shows the reasons", plan.Total)}
+		return client.NotFoundError{Err: fmt.Errorf("none of %d dead letters can be replayed; the table shows the reasons", plan.Total)}
 	case !yes:
 		question := fmt.Sprintf("%s %d dead letters of %s?", strings.ToUpper(verb[:1])+verb[1:], plan.Count+plan.IfReadable, d.source)
 		if plan.Total == 0 { // without an open dead letter, a purge still deletes the Kafka records of handled dead letters
@@ -139,7 +140,7 @@ func (p *program) startJob(cmd *cobra.Command, d *deadLetterFilter, order map[st
 	}
 	values["until"] = plan.Until.Format(time.RFC3339Nano) // exclude dead letters that the plan did not show
 	var j store.DLQJob
-	if err := api.call(ctx, http.MethodPost, path+"/jobs", order, &j); err != nil {
+	if err := api.Call(ctx, http.MethodPost, path+"/jobs", order, &j); err != nil {
 		return err
 	}
 	return p.followJob(ctx, api, j)
@@ -163,17 +164,17 @@ func (p *program) printPlan(plan dlq.Plan) error {
 		}
 		rows = append(rows, []string{strconv.FormatInt(r.Count, 10), string(r.Reason), shorten(r.Facet), to})
 	}
-	if err := printTable(p.stdout, rows); err != nil {
+	if err := printTable(p.Stdout, rows); err != nil {
 		return err
 	}
 	if plan.More {
-		fmt.Fprintln(p.stderr, "the table does not show all rows; the total below it counts all dead letters")
+		fmt.Fprintln(p.Stderr, "the table does not show all rows; the total below it counts all dead letters")
 	}
 	more := ""
 	if plan.IfReadable > 0 {
 		more = fmt.Sprintf(", and %d more if this release can read them", plan.IfReadable)
 	}
-	_, err := fmt.Fprintf(p.stdout, "%d of %d dead letters%s\n", plan.Count, plan.Total, more)
+	_, err := fmt.Fprintf(p.Stdout, "%d of %d dead letters%s\n", plan.Count, plan.Total, more)
 	return err
 }
 
@@ -187,10 +188,10 @@ var refusals = map[string]string{
 
 // followJob prints the progress of a job until the job ends. If ctx ends first, followJob returns,
 // and the job continues in the query service.
-func (p *program) followJob(ctx context.Context, api *adminClient, j store.DLQJob) error {
-	defer api.keepAlive()()
-	f, isFile := p.stderr.(*os.File)
-	shown := &jobProgress{progress: progress{out: p.stderr, terminal: isFile && isTerminal(f), started: time.Now()}}
+func (p *program) followJob(ctx context.Context, api *client.Client, j store.DLQJob) error {
+	defer api.KeepAlive(maxBatchesInFlight)()
+	f, isFile := p.Stderr.(*os.File)
+	shown := &jobProgress{progress: progress{out: p.Stderr, terminal: isFile && isTerminal(f), started: time.Now()}}
 	tick := time.NewTicker(jobPollInterval)
 	defer tick.Stop()
 	for j.State == store.JobRunning {
@@ -201,7 +202,7 @@ func (p *program) followJob(ctx context.Context, api *adminClient, j store.DLQJo
 			shown.clear()
 			return partialError{fmt.Errorf("job %s continues without this command (%d of %d done); list jobs with `freshet dlq jobs`, stop it with `freshet dlq stop %s`", j.ID, j.Done, j.Total, j.ID)}
 		}
-		is, err := api.getJob(ctx, j.ID)
+		is, err := api.Job(ctx, j.ID)
 		if err == nil {
 			j = is
 		} else if ctx.Err() == nil {
@@ -216,7 +217,7 @@ func (p *program) followJob(ctx context.Context, api *adminClient, j store.DLQJo
 // reportJobEnd prints the result of a job. It returns a partialError if dead letters stay open.
 func (p *program) reportJobEnd(j store.DLQJob) error {
 	did := map[store.JobKind]string{store.ReplayJob: "replayed", store.PurgeJob: "purged"}[j.Kind]
-	if _, err := fmt.Fprintf(p.stdout, "%d of %d dead letters %s (job %s)\n", j.Done, j.Total, did, j.ID); err != nil {
+	if _, err := fmt.Fprintf(p.Stdout, "%d of %d dead letters %s (job %s)\n", j.Done, j.Total, did, j.ID); err != nil {
 		return err
 	}
 	var why []string
@@ -261,13 +262,13 @@ func (p *program) dlqJobs() *cobra.Command {
 		Short: "List replay and purge jobs",
 	}
 	output.addFlag(c)
-	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *client.Client, _ []string) error {
 		var all struct{ Jobs []store.DLQJob }
-		if err := api.call(cmd.Context(), http.MethodGet, "/dlq-jobs", nil, &all); err != nil {
+		if err := api.Call(cmd.Context(), http.MethodGet, "/dlq-jobs", nil, &all); err != nil {
 			return err
 		}
 		header := []string{"JOB", "KIND", "SOURCE", "STATE", "DONE", "TOTAL", "STAY OPEN", "CREATED", "LAST PROGRESS", "BY", "WAITING FOR"}
-		return printAll(p.stdout, output, all.Jobs, header, func(j store.DLQJob) [][]string {
+		return printAll(p.Stdout, output, all.Jobs, header, func(j store.DLQJob) [][]string {
 			return [][]string{{
 				j.ID, string(j.Kind), j.Source, string(j.State), strconv.FormatInt(j.Done, 10), strconv.FormatInt(j.Total, 10),
 				strconv.FormatInt(j.RefusedCount(), 10), formatTime(j.CreatedAt), formatTime(j.UpdatedAt), shorten(j.CreatedBy), shorten(j.Error),
@@ -283,12 +284,12 @@ func (p *program) dlqStop() *cobra.Command {
 		Long:  "Stop a replay or purge job. It does not undo the dead letters that are replayed or purged already.",
 		Args:  cobra.ExactArgs(1),
 	}
-	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, args []string) error {
-		j, err := api.changeJob(cmd.Context(), args[0], "stop")
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *client.Client, args []string) error {
+		j, err := api.ChangeJob(cmd.Context(), args[0], "stop")
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(p.stdout, "job %s stops within 30 s; %d of %d dead letters are done so far\n", j.ID, j.Done, j.Total)
+		_, err = fmt.Fprintf(p.Stdout, "job %s stops within 30 s; %d of %d dead letters are done so far\n", j.ID, j.Done, j.Total)
 		return err
 	})
 }
@@ -305,29 +306,17 @@ func (p *program) resumeJob(cmd *cobra.Command, addr, id string) error {
 	}
 	switch {
 	case id == "":
-		return usageError{errors.New("--resume needs the ID of a job; `freshet dlq jobs` lists them")}
+		return app.UsageErrorf("--resume needs the ID of a job; `freshet dlq jobs` lists them")
 	case rest > 0:
-		return usageError{errors.New("--resume continues a job with its original filters and excludes all flags but --addr; remove them, or start a new job")}
+		return app.UsageErrorf("--resume continues a job with its original filters and excludes all flags but --addr; remove them, or start a new job")
 	}
 	api, err := p.newAdminClient(addr)
 	if err != nil {
 		return err
 	}
-	j, err := api.changeJob(cmd.Context(), id, "resume")
+	j, err := api.ChangeJob(cmd.Context(), id, "resume")
 	if err != nil {
 		return err
 	}
 	return p.followJob(cmd.Context(), api, j)
-}
-
-// getJob reads a job.
-func (a *adminClient) getJob(ctx context.Context, id string) (j store.DLQJob, err error) {
-	err = a.call(ctx, http.MethodGet, "/dlq-jobs/"+url.PathEscape(id), nil, &j)
-	return j, err
-}
-
-// changeJob stops or resumes a job.
-func (a *adminClient) changeJob(ctx context.Context, id, verb string) (j store.DLQJob, err error) {
-	err = a.call(ctx, http.MethodPost, "/dlq-jobs/"+url.PathEscape(id)+"/"+verb, map[string]string{}, &j)
-	return j, err
 }

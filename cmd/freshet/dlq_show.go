@@ -15,6 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/freshet/freshet/app"
+	"github.com/freshet/freshet/client"
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/schemas"
 )
@@ -36,13 +38,13 @@ the upstream's response. Pass one PARTITION:OFFSET, or filters; newest first.`,
 				d.offset = args[0]
 			}
 			if limit < 1 || limit > maxPageSize {
-				return usageError{fmt.Errorf("--limit is %d; it must be between 1 and %d", limit, maxPageSize)}
+				return app.UsageErrorf("--limit is %d; it must be between 1 and %d", limit, maxPageSize)
 			}
 			api, path, values, err := p.prepareDLQ(cmd.Context(), &d)
 			if err != nil {
 				return err
 			}
-			defer api.keepAlive()()
+			defer api.KeepAlive(maxBatchesInFlight)()
 			ids := []string{d.offset}
 			if d.offset == "" {
 				if ids, err = listIDs(cmd.Context(), api, path, values, limit); err != nil {
@@ -60,11 +62,11 @@ the upstream's response. Pass one PARTITION:OFFSET, or filters; newest first.`,
 }
 
 // listIDs returns the IDs of the newest dead letters that match the filter.
-func listIDs(ctx context.Context, api *adminClient, path string, values map[string]string, limit int) ([]string, error) {
+func listIDs(ctx context.Context, api *client.Client, path string, values map[string]string, limit int) ([]string, error) {
 	q := queryOf(values)
 	q.Set("limit", strconv.Itoa(limit))
 	var list dlq.DeadLetterList
-	if err := api.call(ctx, http.MethodGet, path+"?"+q.Encode(), nil, &list); err != nil {
+	if err := api.Call(ctx, http.MethodGet, path+"?"+q.Encode(), nil, &list); err != nil {
 		return nil, err
 	}
 	var ids []string
@@ -72,7 +74,7 @@ func listIDs(ctx context.Context, api *adminClient, path string, values map[stri
 		ids = append(ids, e.ID)
 	}
 	if len(ids) == 0 {
-		return nil, notFoundError{errors.New("no dead letter matches the filters")}
+		return nil, client.NotFoundError{Err: errors.New("no dead letter matches the filters")}
 	}
 	return ids, nil
 }
@@ -80,14 +82,14 @@ func listIDs(ctx context.Context, api *adminClient, path string, values map[stri
 // showDeadLetters prints dead letters. A dead letter can't be printed if Kafka has deleted it or if
 // it can't be decoded. If chosen is true (a filter selected the IDs), such a dead letter is
 // reported to stderr and skipped. If chosen is false, it is returned as an error.
-func (p *program) showDeadLetters(ctx context.Context, api *adminClient, path string, ids []string, chosen bool, output format) error {
+func (p *program) showDeadLetters(ctx context.Context, api *client.Client, path string, ids []string, chosen bool, output format) error {
 	var all []json.RawMessage
 	lost := 0
 	for i, id := range ids {
 		var raw json.RawMessage
-		err := api.call(ctx, http.MethodGet, path+"/"+strings.Replace(id, ":", "/", 1), nil, &raw)
-		if chosen && (errors.As(err, new(notFoundError)) || errors.As(err, new(invalidItemsError))) {
-			fmt.Fprintf(p.stderr, "dead letter %s: %v\n", id, err)
+		err := api.Call(ctx, http.MethodGet, path+"/"+strings.Replace(id, ":", "/", 1), nil, &raw)
+		if chosen && (errors.As(err, new(client.NotFoundError)) || errors.As(err, new(client.InvalidItemsError))) {
+			fmt.Fprintf(p.Stderr, "dead letter %s: %v\n", id, err)
 			lost++
 			continue
 		}
@@ -103,14 +105,14 @@ func (p *program) showDeadLetters(ctx context.Context, api *adminClient, path st
 			return err
 		}
 		if i > lost {
-			fmt.Fprintln(p.stdout)
+			fmt.Fprintln(p.Stdout)
 		}
-		if err := showDeadLetter(p.stdout, id, deadLetter); err != nil {
+		if err := showDeadLetter(p.Stdout, id, deadLetter); err != nil {
 			return err
 		}
 	}
 	if output != "table" {
-		if err := printAll(p.stdout, output, append([]json.RawMessage{}, all...), nil, nil); err != nil {
+		if err := printAll(p.Stdout, output, append([]json.RawMessage{}, all...), nil, nil); err != nil {
 			return err
 		}
 	}

@@ -6,12 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/freshet/freshet/app"
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/simulator"
 	"github.com/freshet/freshet/store"
@@ -217,7 +219,7 @@ func TestDLQ_FollowReportsOpenDeadLetters(t *testing.T) {
 		"stopped": {store.DLQJob{State: store.JobStopped, ID: "j"}, true, "freshet dlq replay --resume j"},
 	} {
 		var out bytes.Buffer
-		p := &program{stdout: &out}
+		p := &program{app.NewProcess(nil, &out, io.Discard)}
 		test.j.Kind = store.ReplayJob
 		err := p.reportJobEnd(test.j)
 		if partial := errors.As(err, new(partialError)); partial != test.partial || err != nil && !strings.Contains(err.Error(), test.says) {

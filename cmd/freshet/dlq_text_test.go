@@ -170,7 +170,7 @@ func TestDLQList_PagesShareOneHeader(t *testing.T) {
 
 func TestAdminClient_RejectsOversizedResponse(t *testing.T) {
 	t.Parallel()
-	s := &fakeAdminAPI{T: t, answers: map[string]func(*http.Request) (int, any){"GET /dlq/nexon": respondWith(strings.Repeat("x", maxResponseBytes))}}
+	s := &fakeAdminAPI{T: t, answers: map[string]func(*http.Request) (int, any){"GET /dlq/nexon": respondWith(strings.Repeat("x", 16<<20))}}
 	if code, _, errs := s.dlq("list", "--source", "nexon"); code != 1 || !strings.Contains(errs, "larger than 16 MiB") {
 		t.Errorf("list: got exit %d, output %q; want 1, a text that contains %q", code, errs, "larger than 16 MiB")
 	}

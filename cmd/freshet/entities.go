@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/freshet/freshet/app"
+	"github.com/freshet/freshet/client"
 	"github.com/freshet/freshet/entities"
 )
 
@@ -46,10 +47,10 @@ func (c *entityFilter) addFlags(cmd *cobra.Command) {
 
 func (c *entityFilter) check() error {
 	if c.tier != "" && !slices.Contains([]string{"hot", "warm", "cold"}, c.tier) {
-		return usageError{fmt.Errorf("--tier is %q; it must be hot, warm or cold", c.tier)}
+		return app.UsageErrorf("--tier is %q; it must be hot, warm or cold", c.tier)
 	}
 	if c.enabled != "" && c.enabled != "true" && c.enabled != "false" {
-		return usageError{fmt.Errorf("--enabled is %q; it must be true or false", c.enabled)}
+		return app.UsageErrorf("--enabled is %q; it must be true or false", c.enabled)
 	}
 	return nil
 }
@@ -67,10 +68,10 @@ func (c *entityFilter) toQuery() url.Values {
 	return q
 }
 
-// count returns the number of selected entities, and a text for messages: "about N" if the
+// countEntities returns the number of selected entities, and a text for messages: "about N" if the
 // database estimated it.
-func (a *adminClient) count(ctx context.Context, c entityFilter) (n entities.CountResult, text string, err error) {
-	err = a.call(ctx, http.MethodGet, "/entities/count?"+c.toQuery().Encode(), nil, &n)
+func countEntities(ctx context.Context, api *client.Client, c entityFilter) (n entities.CountResult, text string, err error) {
+	err = api.Call(ctx, http.MethodGet, "/entities/count?"+c.toQuery().Encode(), nil, &n)
 	text = strconv.FormatInt(n.Count, 10)
 	if !n.Exact {
 		text = "about " + text
@@ -96,28 +97,28 @@ func (p *program) entitiesList() *cobra.Command {
 				return err
 			}
 			if limit < 0 {
-				return usageError{fmt.Errorf("--limit is %d; it must be a positive number, or 0 for no limit", limit)}
+				return app.UsageErrorf("--limit is %d; it must be a positive number, or 0 for no limit", limit)
 			}
 			api, err := p.newAdminClient(c.addr)
 			if err != nil {
 				return err
 			}
 			if c.facet != "" {
-				if c.source, err = api.resolveSource(cmd.Context(), c.source, ""); err != nil {
+				if c.source, err = resolveSource(cmd.Context(), api, c.source, ""); err != nil {
 					return err
 				}
 			}
 			if !count {
 				return p.listEntities(cmd.Context(), api, c, output, limit)
 			}
-			n, text, err := api.count(cmd.Context(), c)
+			n, text, err := countEntities(cmd.Context(), api, c)
 			if err != nil {
 				return err
 			}
 			if output != "table" {
-				return json.NewEncoder(p.stdout).Encode(n)
+				return json.NewEncoder(p.Stdout).Encode(n)
 			}
-			_, err = fmt.Fprintln(p.stdout, text)
+			_, err = fmt.Fprintln(p.Stdout, text)
 			return err
 		},
 	}
@@ -131,10 +132,10 @@ func (p *program) entitiesList() *cobra.Command {
 }
 
 // listEntities prints each page as it arrives, because all entities may not fit into memory.
-func (p *program) listEntities(ctx context.Context, api *adminClient, c entityFilter, f format, limit int) error {
-	defer api.keepAlive()()
+func (p *program) listEntities(ctx context.Context, api *client.Client, c entityFilter, f format, limit int) error {
+	defer api.KeepAlive(maxBatchesInFlight)()
 	query, printed := c.toQuery(), 0
-	out := &entityPrinter{w: p.stdout, format: f}
+	out := &entityPrinter{w: p.Stdout, format: f}
 	for limit == 0 || printed < limit {
 		size := maxPageSize
 		if limit > 0 {
@@ -142,7 +143,7 @@ func (p *program) listEntities(ctx context.Context, api *adminClient, c entityFi
 		}
 		query.Set("limit", strconv.Itoa(size))
 		var page entities.Page
-		err := api.call(ctx, http.MethodGet, "/entities?"+query.Encode(), nil, &page)
+		err := api.Call(ctx, http.MethodGet, "/entities?"+query.Encode(), nil, &page)
 		if err == nil {
 			err = out.print(page.Entities)
 		}
@@ -155,7 +156,7 @@ func (p *program) listEntities(ctx context.Context, api *adminClient, c entityFi
 		}
 		query.Set("after", *page.Next)
 	}
-	fmt.Fprintf(p.stderr, "%d entities shown, there may be more; --limit 0 shows all\n", printed)
+	fmt.Fprintf(p.Stderr, "%d entities shown, there may be more; --limit 0 shows all\n", printed)
 	return out.end()
 }
 
@@ -256,21 +257,21 @@ func (p *program) entitiesSwitch(enable bool) *cobra.Command {
 				return err
 			}
 			if len(keys) > 0 && (c.facet == "" || c.tier != "" || c.prefix != "") {
-				return usageError{errors.New("keys need --facet, and exclude --tier and --prefix")}
+				return app.UsageErrorf("keys need --facet, and exclude --tier and --prefix")
 			}
 			some := len(keys) > 0 || c.prefix != "" || c.tier != ""
 			if some && all {
-				return usageError{errors.New("--all excludes keys, --prefix and --tier")}
+				return app.UsageErrorf("--all excludes keys, --prefix and --tier")
 			}
 			api, err := p.newAdminClient(c.addr)
 			if err != nil {
 				return err
 			}
-			if c.source, err = api.resolveSource(cmd.Context(), c.source, ""); err != nil {
+			if c.source, err = resolveSource(cmd.Context(), api, c.source, ""); err != nil {
 				return err
 			}
 			if !some && !all {
-				return usageError{fmt.Errorf("pass keys, --prefix or --tier, or --all for every entity of %s", c.label())}
+				return app.UsageErrorf("pass keys, --prefix or --tier, or --all for every entity of %s", c.label())
 			}
 			slices.Sort(keys)
 			keys = slices.Compact(keys)
@@ -279,16 +280,16 @@ func (p *program) entitiesSwitch(enable bool) *cobra.Command {
 					return err
 				}
 			}
-			n, err := api.switchEntities(cmd.Context(), c, keys, verb)
+			n, err := switchEntities(cmd.Context(), api, c, keys, verb)
 			if err != nil && n > 0 {
 				err = fmt.Errorf("%w; %d entities are %sd already; run the command again to continue", err, n, verb)
 			}
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(p.stdout, "%d %sd\n", n, verb)
+			fmt.Fprintf(p.Stdout, "%d %sd\n", n, verb)
 			if n < len(keys) {
-				fmt.Fprintf(p.stderr, "%d of %d %sd; the others already were, or are not registered\n", n, len(keys), verb)
+				fmt.Fprintf(p.Stderr, "%d of %d %sd; the others already were, or are not registered\n", n, len(keys), verb)
 			}
 			return nil
 		},
@@ -301,12 +302,12 @@ func (p *program) entitiesSwitch(enable bool) *cobra.Command {
 }
 
 // confirmSwitch asks for confirmation, with the number of entities.
-func (p *program) confirmSwitch(cmd *cobra.Command, api *adminClient, c entityFilter, keys []string, enable bool) error {
+func (p *program) confirmSwitch(cmd *cobra.Command, api *client.Client, c entityFilter, keys []string, enable bool) error {
 	text := strconv.Itoa(len(keys))
 	if len(keys) == 0 {
 		var err error
 		c.enabled = strconv.FormatBool(!enable)
-		if _, text, err = api.count(cmd.Context(), c); err != nil {
+		if _, text, err = countEntities(cmd.Context(), api, c); err != nil {
 			return err
 		}
 	}
@@ -316,8 +317,8 @@ func (p *program) confirmSwitch(cmd *cobra.Command, api *adminClient, c entityFi
 
 // switchEntities enables or disables the entities in several requests, and returns how many it
 // changed.
-func (a *adminClient) switchEntities(ctx context.Context, c entityFilter, keys []string, verb string) (n int, err error) {
-	defer a.keepAlive()()
+func switchEntities(ctx context.Context, api *client.Client, c entityFilter, keys []string, verb string) (n int, err error) {
+	defer api.KeepAlive(maxBatchesInFlight)()
 	parts := slices.Collect(slices.Chunk(keys, maxKeysPerRequest))
 	if len(keys) == 0 {
 		parts = [][]string{nil}
@@ -326,7 +327,7 @@ func (a *adminClient) switchEntities(ctx context.Context, c entityFilter, keys [
 		order := entities.NewEnableRequest(c.source, c.facet, c.tier, c.prefix, part)
 		for done := false; !done; {
 			var answer entities.EnableResult
-			if err := a.call(ctx, http.MethodPost, "/entities/"+verb, order, &answer); err != nil {
+			if err := api.Call(ctx, http.MethodPost, "/entities/"+verb, order, &answer); err != nil {
 				return n, err
 			}
 			n += answer.Changed

@@ -1,13 +1,13 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 
 	"github.com/spf13/cobra"
 
+	"github.com/freshet/freshet/app"
 	"github.com/freshet/freshet/entities"
 )
 
@@ -37,15 +37,15 @@ whose row has no tier.`
 		case err != nil:
 			return err
 		case c.facet == "":
-			return usageError{errors.New("--facet is required")}
+			return app.UsageErrorf("--facet is required")
 		case pin && c.tier == "":
-			return usageError{errors.New("--tier is required: hot, warm or cold")}
+			return app.UsageErrorf("--tier is required: hot, warm or cold")
 		}
 		api, err := p.newAdminClient(c.addr)
 		if err != nil {
 			return err
 		}
-		if c.source, err = api.resolveSource(cmd.Context(), c.source, ""); err != nil {
+		if c.source, err = resolveSource(cmd.Context(), api, c.source, ""); err != nil {
 			return err
 		}
 		slices.Sort(keys)
@@ -54,14 +54,14 @@ whose row has no tier.`
 		for part := range slices.Chunk(keys, maxKeysPerRequest) {
 			var answer entities.PinResult
 			body := entities.PinRequest{Source: c.source, Facet: c.facet, Tier: c.tier, Keys: part}
-			if err := api.call(cmd.Context(), http.MethodPost, "/entities/"+verb, body, &answer); err != nil {
+			if err := api.Call(cmd.Context(), http.MethodPost, "/entities/"+verb, body, &answer); err != nil {
 				return err
 			}
 			n += answer.Changed
 		}
-		fmt.Fprintf(p.stdout, "%d %sned\n", n, verb)
+		fmt.Fprintf(p.Stdout, "%d %sned\n", n, verb)
 		if n < len(keys) {
-			fmt.Fprintf(p.stderr, "%d of %d %sned; the others already were, or are not registered\n", n, len(keys), verb)
+			fmt.Fprintf(p.Stderr, "%d of %d %sned; the others already were, or are not registered\n", n, len(keys), verb)
 		}
 		return nil
 	}

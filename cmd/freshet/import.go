@@ -14,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/freshet/freshet/app"
+	"github.com/freshet/freshet/client"
 	"github.com/freshet/freshet/entities"
 )
 
@@ -29,7 +31,7 @@ const (
 
 func (p *program) entitiesImport() *cobra.Command {
 	var addr, format string
-	i := importer{stderr: p.stderr}
+	i := importer{stderr: p.Stderr}
 	c := &cobra.Command{
 		Use:   "import [FILE]",
 		Short: "Register entities from a file, or from stdin: CSV or JSON lines",
@@ -48,11 +50,11 @@ its due time. So an import can be repeated, and --skip continues one that was in
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case i.facet == "":
-				return usageError{errors.New("--facet is required")}
+				return app.UsageErrorf("--facet is required")
 			case format != "" && format != "csv" && format != "jsonl":
-				return usageError{fmt.Errorf("--format is %q; it must be csv or jsonl", format)}
+				return app.UsageErrorf("--format is %q; it must be csv or jsonl", format)
 			case i.skip < 0:
-				return usageError{fmt.Errorf("--skip is %d; it must be 0 or a positive number of rows", i.skip)}
+				return app.UsageErrorf("--skip is %d; it must be 0 or a positive number of rows", i.skip)
 			}
 			in := cmd.InOrStdin()
 			if len(args) > 0 && args[0] != "-" {
@@ -70,25 +72,25 @@ its due time. So an import can be repeated, and --skip continues one that was in
 			if i.api, err = p.newAdminClient(addr); err != nil {
 				return err
 			}
-			if i.source, err = i.api.resolveSource(cmd.Context(), i.source, ""); err != nil {
+			if i.source, err = resolveSource(cmd.Context(), i.api, i.source, ""); err != nil {
 				return err
 			}
-			defer i.api.keepAlive()()
-			f, _ := p.stderr.(*os.File)
+			defer i.api.KeepAlive(maxBatchesInFlight)()
+			f, _ := p.Stderr.(*os.File)
 			i.input = newCountingReader(in)
-			i.progress = &progress{p.stderr, f != nil && isTerminal(f), i.input, time.Now()}
+			i.progress = &progress{p.Stderr, f != nil && isTerminal(f), i.input, time.Now()}
 			if err := i.run(cmd.Context(), format); err != nil {
 				return err
 			}
 			if i.rows < i.skip {
-				fmt.Fprintf(p.stderr, "warning: --skip %d skips all of the %d rows; check that it is the same input\n", i.skip, i.rows)
+				fmt.Fprintf(p.Stderr, "warning: --skip %d skips all of the %d rows; check that it is the same input\n", i.skip, i.rows)
 			}
-			fmt.Fprintf(p.stdout, "%d rows, %d added, %d known", i.last-i.start, i.added, i.known)
+			fmt.Fprintf(p.Stdout, "%d rows, %d added, %d known", i.last-i.start, i.added, i.known)
 			if i.invalid == 0 {
-				fmt.Fprintln(p.stdout)
+				fmt.Fprintln(p.Stdout)
 				return nil
 			}
-			fmt.Fprintf(p.stdout, ", %d invalid\n", i.invalid)
+			fmt.Fprintf(p.Stdout, ", %d invalid\n", i.invalid)
 			return partialError{fmt.Errorf("%d invalid rows were skipped", i.invalid)}
 		},
 	}
@@ -105,7 +107,7 @@ its due time. So an import can be repeated, and --skip continues one that was in
 // importer runs one import: read builds batches, send registers them, and run counts the results
 // in the order of the input.
 type importer struct {
-	api           *adminClient
+	api           *client.Client
 	source, facet string
 	skip          int
 	keepGoing     bool
@@ -259,12 +261,12 @@ func (i *importer) send(ctx context.Context, p *importBatch) {
 	defer close(p.done)
 	for len(p.orders) > 0 {
 		var done entities.RegisterResult
-		err := i.api.call(ctx, http.MethodPost, "/entities", entities.RegisterRequest{Source: i.source, Facet: i.facet, Entities: p.orders}, &done)
+		err := i.api.Call(ctx, http.MethodPost, "/entities", entities.RegisterRequest{Source: i.source, Facet: i.facet, Entities: p.orders}, &done)
 		if err == nil {
 			p.RegisterResult = done
 			return
 		}
-		rejected, ok := errors.AsType[invalidItemsError](err)
+		rejected, ok := errors.AsType[client.InvalidItemsError](err)
 		if !ok {
 			p.failed = err
 			return
@@ -282,9 +284,9 @@ func (i *importer) send(ctx context.Context, p *importBatch) {
 }
 
 // removeInvalid removes the rejected rows from the batch and returns their errors.
-func (p *importBatch) removeInvalid(rejected invalidItemsError) (invalid []rowError) {
+func (p *importBatch) removeInvalid(rejected client.InvalidItemsError) (invalid []rowError) {
 	at := map[int]string{}
-	for _, e := range rejected.items {
+	for _, e := range rejected.Items {
 		var index int
 		if _, err := fmt.Sscanf(e.Pointer, "#/entities/%d", &index); err == nil && index < len(p.orders) {
 			at[index] = e.Detail

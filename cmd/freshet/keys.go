@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -11,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/app"
+	"github.com/freshet/freshet/client"
 )
 
 func (p *program) keys() *cobra.Command {
@@ -43,23 +44,23 @@ fetched with a credential of limited visibility needs the scope see:VISIBILITY, 
 	c.Flags().StringVar(&order.ExpiresIn, "expires", "", "lifetime, as in 90d or 12h (default: valid until revoked)")
 	c.PreRunE = func(*cobra.Command, []string) error {
 		if order.Name == "" || len(scopes) == 0 {
-			return usageError{errors.New("--name and --scopes are required, as in --name a-dashboard --scopes read,refresh")}
+			return app.UsageErrorf("--name and --scopes are required, as in --name a-dashboard --scopes read,refresh")
 		}
 		for _, s := range scopes {
 			order.Scopes = append(order.Scopes, access.Scope(strings.TrimSpace(s)))
 		}
 		return nil
 	}
-	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *client.Client, _ []string) error {
 		var made access.CreatedKey
-		if err := api.call(cmd.Context(), http.MethodPost, "/keys", order, &made); err != nil {
+		if err := api.Call(cmd.Context(), http.MethodPost, "/keys", order, &made); err != nil {
 			return err
 		}
-		fmt.Fprintf(p.stderr, "created key %s of %q with scopes %s; it is not shown again\n", made.Key.ID, made.Key.Name, formatScopes(made.Key))
+		fmt.Fprintf(p.Stderr, "created key %s of %q with scopes %s; it is not shown again\n", made.Key.ID, made.Key.Name, formatScopes(made.Key))
 		if !made.Required {
-			fmt.Fprintln(p.stderr, "note: this query service does not require keys yet. With access.require: auto it requires them after its next start, because a key exists now. The admin API then needs a key with the scope admin, or the token of access.adminTokenFile.")
+			fmt.Fprintln(p.Stderr, "note: this query service does not require keys yet. With access.require: auto it requires them after its next start, because a key exists now. The admin API then needs a key with the scope admin, or the token of access.adminTokenFile.")
 		}
-		_, err := fmt.Fprintln(p.stdout, made.Secret)
+		_, err := fmt.Fprintln(p.Stdout, made.Secret)
 		return err
 	})
 }
@@ -71,14 +72,14 @@ func (p *program) keysList() *cobra.Command {
 		Short: "List all API keys, including revoked ones",
 	}
 	output.addFlag(c)
-	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *client.Client, _ []string) error {
 		var all struct {
 			Keys []access.Key `json:"keys"`
 		}
-		if err := api.call(cmd.Context(), http.MethodGet, "/keys", nil, &all); err != nil {
+		if err := api.Call(cmd.Context(), http.MethodGet, "/keys", nil, &all); err != nil {
 			return err
 		}
-		return printAll(p.stdout, output, all.Keys, []string{"ID", "NAME", "SCOPES", "STATE", "CREATED", "BY"}, keyRow)
+		return printAll(p.Stdout, output, all.Keys, []string{"ID", "NAME", "SCOPES", "STATE", "CREATED", "BY"}, keyRow)
 	})
 }
 
@@ -113,11 +114,11 @@ func (p *program) keysRevoke() *cobra.Command {
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	c.PreRunE = func(_ *cobra.Command, args []string) error {
 		if strings.HasPrefix(args[0], "fsk_") { // do not print the argument: it may be the whole key
-			return usageError{errors.New("pass the key's ID, the part between fsk_ and the next _; `freshet keys list` shows it")}
+			return app.UsageErrorf("pass the key's ID, the part between fsk_ and the next _; `freshet keys list` shows it")
 		}
 		return nil
 	}
-	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, args []string) error {
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *client.Client, args []string) error {
 		id := args[0]
 		if !yes {
 			if err := p.confirm(cmd, "Revoke the key "+id+"?"); err != nil {
@@ -125,10 +126,10 @@ func (p *program) keysRevoke() *cobra.Command {
 			}
 		}
 		var key access.Key
-		if err := api.call(cmd.Context(), http.MethodDelete, "/keys/"+url.PathEscape(id), nil, &key); err != nil {
+		if err := api.Call(cmd.Context(), http.MethodDelete, "/keys/"+url.PathEscape(id), nil, &key); err != nil {
 			return err
 		}
-		fmt.Fprintf(p.stdout, "key %s of %q is revoked\n", key.ID, key.Name)
+		fmt.Fprintf(p.Stdout, "key %s of %q is revoked\n", key.ID, key.Name)
 		return nil
 	})
 }

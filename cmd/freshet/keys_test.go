@@ -2,20 +2,16 @@ package main
 
 import (
 	"encoding/json"
-	"log/slog"
+	"io"
 	"net/http"
-	"net/http/httptest"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/app"
 	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/settings"
-	"github.com/freshet/freshet/store/sqlite"
 )
 
 // as runs a command against the running dev process with a token.
@@ -118,7 +114,7 @@ func TestAdminClient_WarnsOfTokenOverHTTP(t *testing.T) {
 	} {
 		for _, token := range []string{"", "a-token"} {
 			var stderr strings.Builder
-			p := &program{env: []string{"FRESHET_TOKEN=" + token}, stderr: &stderr}
+			p := &program{app.NewProcess([]string{"FRESHET_TOKEN=" + token}, io.Discard, &stderr)}
 			if _, err := p.newAdminClient(addr); err != nil {
 				t.Errorf("%s: %v", addr, err)
 			}
@@ -171,48 +167,6 @@ func TestQuery_RefusesUnprotectedListener(t *testing.T) {
 	}
 }
 
-func TestOps_RefusesRemoteListenerByDefault(t *testing.T) {
-	for _, args := range [][]string{{"query", "--listen", "127.0.0.1:0"}, {"worker"}} {
-		for _, address := range []string{"0.0.0.0:0", ":9464", "10.0.0.1:9464"} {
-			code, stdout, stderr := command(t, nil, append(args, "--ops-listen", address)...)
-			if code != 1 || stdout != "" || !strings.Contains(stderr, "ops.listen: "+address+" is beyond loopback") || !strings.Contains(stderr, "ops.allowRemote: true") {
-				t.Errorf("%q at %s: got exit %d, stdout %q, stderr %q; want 1, none, a text that contains %q, %q",
-					args, address, code, stdout, stderr,
-					"ops.listen: "+address+" is beyond loopback", "ops.allowRemote: true")
-			}
-		}
-	}
-	if err := (OpsConfig{Listen: "0.0.0.0:1", AllowRemote: true}).checkRemote(); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestGuard_MetersOnlyWhenNeeded(t *testing.T) {
-	db, err := sqlite.Open(t.Context(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = db.Close() }()
-	for _, c := range []struct {
-		require  access.Require
-		listen   string
-		required bool
-		meters   bool
-	}{{access.Auto, "127.0.0.1:1", false, false}, {access.Never, "127.0.0.1:1", false, false}, {access.Never, "0.0.0.0:1", false, true}} {
-		config, err := defaultConfig()
-		if err != nil {
-			t.Fatal(err)
-		}
-		config.Access.Require = c.require
-		p := parts{config: config, store: db, log: slog.New(slog.NewTextHandler(t.Output(), nil)), reg: prometheus.NewPedanticRegistry()}
-		guard, meters, err := p.newGuard(t.Context(), c.listen)
-		if err != nil || guard.AuthRequired() != c.required || (meters != nil) != c.meters {
-			t.Errorf("%+v: got authentication required: %v, meters: %v, %v; want %v, %v",
-				c, guard != nil && guard.AuthRequired(), meters != nil, err, c.required, c.meters)
-		}
-	}
-}
-
 func TestAudit_AnonymousActorIsRemoteAddress(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	stop := func(header, value string) int {
@@ -239,14 +193,15 @@ func TestAudit_AnonymousActorIsRemoteAddress(t *testing.T) {
 	}
 }
 
-func TestOps_RequiresLoopbackHost(t *testing.T) {
-	ops := requireLoopbackHost(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
-	for host, status := range map[string]int{"127.0.0.1:9464": 200, "localhost": 200, "": 200, "evil.example:9464": 421, "192.0.2.1": 421} {
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody)
-		r.Host = host
-		w := httptest.NewRecorder()
-		if ops.ServeHTTP(w, r); w.Code != status {
-			t.Errorf("%q: got status %d, want %d", host, w.Code, status)
+func TestOps_RefusesRemoteListenerByDefault(t *testing.T) {
+	for _, args := range [][]string{{"query", "--listen", "127.0.0.1:0"}, {"worker"}} {
+		for _, address := range []string{"0.0.0.0:0", ":9464", "10.0.0.1:9464"} {
+			code, stdout, stderr := command(t, nil, append(args, "--ops-listen", address)...)
+			if code != 1 || stdout != "" || !strings.Contains(stderr, "ops.listen: "+address+" is beyond loopback") || !strings.Contains(stderr, "ops.allowRemote: true") {
+				t.Errorf("%q at %s: got exit %d, stdout %q, stderr %q; want 1, none, a text that contains %q, %q",
+					args, address, code, stdout, stderr,
+					"ops.listen: "+address+" is beyond loopback", "ops.allowRemote: true")
+			}
 		}
 	}
 }

@@ -1,15 +1,12 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"net/http"
-	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/freshet/freshet/client"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/status"
 )
@@ -31,17 +28,17 @@ func (p *program) limiter() *cobra.Command {
 	}
 	c.Flags().StringVar(&source, "source", "", "show this source only (default all)")
 	output.addFlag(c)
-	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
-		all, err := api.limiters(cmd.Context(), source)
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *client.Client, _ []string) error {
+		all, err := api.Limiters(cmd.Context(), source)
 		if err != nil {
 			return err
 		}
 		if output != "table" {
-			return printAll(p.stdout, output, all, nil, nil)
+			return printAll(p.Stdout, output, all, nil, nil)
 		}
 		for i, v := range all {
 			if i > 0 {
-				fmt.Fprintln(p.stdout)
+				fmt.Fprintln(p.Stdout)
 			}
 			if err := p.printLimiter(v); err != nil {
 				return err
@@ -51,37 +48,19 @@ func (p *program) limiter() *cobra.Command {
 	})
 }
 
-// limiters returns the limiter's state of one source, or of all sources if source is empty.
-func (a *adminClient) limiters(ctx context.Context, source string) ([]limiter.View, error) {
-	names := []string{source}
-	if source == "" {
-		var err error
-		if names, err = a.sourceNames(ctx); err != nil {
-			return nil, err
-		}
-	}
-	all := make([]limiter.View, len(names))
-	for i, name := range names {
-		if err := a.call(ctx, http.MethodGet, "/limiter/"+url.PathEscape(name), nil, &all[i]); err != nil {
-			return nil, err
-		}
-	}
-	return all, nil
-}
-
 // printLimiter prints the tables of one limiter.
 func (p *program) printLimiter(v limiter.View) error {
-	fmt.Fprintf(p.stdout, "%s: %s\n", v.Source, limiterState(v))
+	fmt.Fprintf(p.Stdout, "%s: %s\n", v.Source, limiterState(v))
 	if v.NewestRevision > v.Revision {
-		fmt.Fprintf(p.stdout, "Revision %d of the settings is stored, but not in force yet.\n", v.NewestRevision)
+		fmt.Fprintf(p.Stdout, "Revision %d of the settings is stored, but not in force yet.\n", v.NewestRevision)
 	}
 	if len(v.Policies) > 0 {
 		rows := [][]string{{"  POLICY", "LIMIT", "TARGET", "USED", "REMAINING", "FOR LOW", "RESETS"}}
 		for _, policy := range v.Policies {
 			rows = append(rows, policyRow(policy, v.At))
 		}
-		fmt.Fprintln(p.stdout)
-		if err := printTable(p.stdout, rows); err != nil {
+		fmt.Fprintln(p.Stdout)
+		if err := printTable(p.Stdout, rows); err != nil {
 			return err
 		}
 	}
@@ -90,14 +69,14 @@ func (p *program) printLimiter(v limiter.View) error {
 		for _, scope := range v.Scopes {
 			rows = append(rows, scopeRow(scope, v.At))
 		}
-		fmt.Fprintln(p.stdout)
-		if err := printTable(p.stdout, rows); err != nil {
+		fmt.Fprintln(p.Stdout)
+		if err := printTable(p.Stdout, rows); err != nil {
 			return err
 		}
 	}
-	fmt.Fprintln(p.stdout)
+	fmt.Fprintln(p.Stdout)
 	if len(v.Processes) == 0 {
-		_, err := fmt.Fprintln(p.stdout, "  No worker has reported within the last minute.")
+		_, err := fmt.Fprintln(p.Stdout, "  No worker has reported within the last minute.")
 		return err
 	}
 	rows := [][]string{{"  PROCESS", "LANE", "WAITING", "OLDEST", "GRANTED", "REJECTED", "REASON", "REPORTED"}}
@@ -105,7 +84,7 @@ func (p *program) printLimiter(v limiter.View) error {
 		reported := formatDuration(v.At.Sub(process.At)) + " ago"
 		rows = append(rows, append(laneRow("  "+process.Process, "HIGH", process.High), reported), append(laneRow("  ", "LOW", process.Low), ""))
 	}
-	return printTable(p.stdout, rows)
+	return printTable(p.Stdout, rows)
 }
 
 // limiterState describes the state of a limiter in one line.
@@ -115,21 +94,21 @@ func limiterState(v limiter.View) string {
 }
 
 func policyRow(policy limiter.PolicyView, now time.Time) []string {
-	limit, target, used, resets := formatCount(int64(policy.Limit))+" in "+policy.Window, "-", "-", "-"
+	limit, target, used, resets := status.FormatInt(policy.Limit)+" in "+policy.Window, "-", "-", "-"
 	if policy.Window == limiter.Day.String() {
-		limit = formatCount(int64(policy.Limit)) + " a day"
+		limit = status.FormatInt(policy.Limit) + " a day"
 	}
 	if policy.Target > 0 {
-		target = formatCount(int64(policy.Target))
+		target = status.FormatInt(policy.Target)
 	}
 	if policy.Used != nil {
-		used = formatCount(*policy.Used)
+		used = status.FormatInt(*policy.Used)
 	}
 	if policy.ResetsAt != nil {
 		resets = "in " + formatDuration(policy.ResetsAt.Sub(now))
 	}
 	return []string{
-		"  " + policy.Name, limit, target, used, formatCount(policy.Remaining), formatCount(policy.RemainingForLow), resets,
+		"  " + policy.Name, limit, target, used, status.FormatInt(policy.Remaining), status.FormatInt(policy.RemainingForLow), resets,
 	}
 }
 
@@ -145,12 +124,12 @@ func scopeRow(scope limiter.ScopeView, now time.Time) []string {
 	case scope.BreakerOpen:
 		remaining = "breaker open"
 	case scope.Remaining != nil:
-		remaining = formatCount(*scope.Remaining)
+		remaining = status.FormatInt(*scope.Remaining)
 	}
 	if scope.Until != nil {
 		next = formatDuration(scope.Until.Sub(now))
 	}
-	return []string{"  " + scope.Policy, value, remaining, formatCount(scope.InFlight), next}
+	return []string{"  " + scope.Policy, value, remaining, status.FormatInt(scope.InFlight), next}
 }
 
 func laneRow(process, lane string, v limiter.LaneView) []string {
@@ -164,16 +143,7 @@ func laneRow(process, lane string, v limiter.LaneView) []string {
 	if reason == "" {
 		reason = "-"
 	}
-	return []string{process, lane, formatCount(int64(v.Waiting)), oldest, formatCount(v.Granted), formatCount(v.Rejected), reason}
-}
-
-// formatCount writes a number with thousands separators, as in 20,000,000.
-func formatCount(n int64) string {
-	text := strconv.FormatInt(n, 10)
-	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
-		text = text[:i] + "," + text[i:]
-	}
-	return text
+	return []string{process, lane, status.FormatInt(v.Waiting), oldest, status.FormatInt(v.Granted), status.FormatInt(v.Rejected), reason}
 }
 
 // formatDuration writes a duration, rounded to 10 ms below 10 s, to seconds below 1 h, and to

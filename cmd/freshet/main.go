@@ -8,6 +8,9 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/freshet/freshet/app"
+	"github.com/freshet/freshet/client"
 )
 
 func main() {
@@ -28,10 +31,10 @@ func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 		return 0
 	}
 	fmt.Fprintln(root.ErrOrStderr(), "freshet: "+err.Error())
-	if errors.As(err, new(usageError)) {
+	if errors.As(err, new(app.UsageError)) {
 		return 2
 	}
-	if errors.As(err, new(notFoundError)) {
+	if errors.As(err, new(client.NotFoundError)) {
 		return 3
 	}
 	if errors.As(err, new(partialError)) {

@@ -402,3 +402,12 @@ func TestVersion_IsPrinted(t *testing.T) {
 		t.Errorf("version: got exit %d, output %s; want 0, a text that begins with %q", code, stdout, "freshet v")
 	}
 }
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}

@@ -7,8 +7,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/freshet/freshet/source"
 )
 
 // A rejection of the only listed credential stops all calls. The first probe is sent after 5 s, and
@@ -46,23 +44,5 @@ sources:
 	})
 	if n := calls.Load(); n != 1 {
 		t.Errorf("calls after the first pause: got %d, want 1, which probes", n)
-	}
-}
-
-// The only credential of a source has its own breaker in two cases: the credential is listed by
-// name, or a rule opens the breaker when the credential's quota is used up.
-func TestCredentials_SingleOneHasOwnBreaker(t *testing.T) {
-	for name, c := range map[string]struct {
-		config SourceConfig
-		halts  bool
-	}{
-		"none is listed":        {SourceConfig{}, false},
-		"one is listed":         {SourceConfig{Config: source.Config{Credentials: []source.Credential{{Name: "one"}}}}, true},
-		"its quota is used up":  {SourceConfig{Config: source.Config{Rules: []source.Rule{{Class: source.Quota, Block: source.BlockCredential}}}}, true},
-		"it is refused by rule": {SourceConfig{Config: source.Config{Rules: []source.Rule{{Class: source.AuthRefused, Block: source.BlockCredential}}}}, false},
-	} {
-		if _, halts := c.config.quota().Breakers[source.BlockCredential]; halts != c.halts {
-			t.Errorf("%s: breaker of the credential: got %v, want %v", name, halts, c.halts)
-		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+
+	"github.com/freshet/freshet/app"
 )
 
 // format is an output format of lists: table, json (one array) or jsonl (one JSON object per
@@ -23,7 +25,7 @@ func (f *format) addFlag(c *cobra.Command) {
 
 func (f format) check() error {
 	if !slices.Contains([]format{"table", "json", "jsonl"}, f) {
-		return usageError{fmt.Errorf("-o is %q; it must be table, json or jsonl", string(f))}
+		return app.UsageErrorf("-o is %q; it must be table, json or jsonl", string(f))
 	}
 	return nil
 }

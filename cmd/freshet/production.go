@@ -3,9 +3,9 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/spf13/cobra"
+
+	"github.com/freshet/freshet/app"
 )
 
 // A build with the tag production has no dev and simulate commands. It does not link the
@@ -24,8 +24,8 @@ func leftOut(name string) *cobra.Command {
 		DisableFlagParsing: true,
 		Args:               cobra.ArbitraryArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return usageError{fmt.Errorf("this build has no command %s: the build tag production excludes the simulator and the embedded services; "+
-				"build freshet without that tag, as `go install github.com/freshet/freshet/cmd/freshet@latest` does", name)}
+			return app.UsageErrorf("this build has no command %s: the build tag production excludes the simulator and the embedded services; "+
+				"build freshet without that tag, as `go install github.com/freshet/freshet/cmd/freshet@latest` does", name)
 		},
 	}
 }

@@ -1,21 +1,17 @@
 package main
 
 import (
-	"crypto/tls"
-	"errors"
+	"cmp"
 	"fmt"
-	"io"
 	"maps"
-	"net/http"
 	"slices"
 	"strconv"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/freshet/freshet/app"
 	"github.com/freshet/freshet/store/postgres"
 	"github.com/freshet/freshet/topics"
 )
@@ -23,11 +19,8 @@ import (
 func (p *program) migrate() *cobra.Command {
 	c := &cobra.Command{Use: "migrate", Short: "Apply the database migrations of this release, or list them"}
 	url := func() (string, error) {
-		config, err := p.load()
-		if config.Database.DirectURL != "" {
-			return config.Database.DirectURL, err
-		}
-		return config.Database.URL, err
+		config, err := p.Load()
+		return cmp.Or(config.Database.DirectURL, config.Database.URL), err
 	}
 	c.AddCommand(&cobra.Command{
 		Use:   "up",
@@ -39,10 +32,10 @@ func (p *program) migrate() *cobra.Command {
 			}
 			applied, err := postgres.Migrate(cmd.Context(), to)
 			for _, m := range applied {
-				fmt.Fprintf(p.stdout, "applied %05d %s\n", m.Version, m.Name)
+				fmt.Fprintf(p.Stdout, "applied %05d %s\n", m.Version, m.Name)
 			}
 			if err == nil && len(applied) == 0 {
-				fmt.Fprintln(p.stdout, "nothing to apply")
+				fmt.Fprintln(p.Stdout, "nothing to apply")
 			}
 			return err
 		},
@@ -62,7 +55,7 @@ func (p *program) migrate() *cobra.Command {
 			for _, m := range all {
 				rows = append(rows, []string{fmt.Sprintf("%05d", m.Version), map[bool]string{true: "yes", false: "no"}[m.Applied], m.Name})
 			}
-			return printTable(p.stdout, rows)
+			return printTable(p.Stdout, rows)
 		},
 	})
 	return c
@@ -71,12 +64,12 @@ func (p *program) migrate() *cobra.Command {
 func (p *program) topics() *cobra.Command {
 	c := &cobra.Command{Use: "topics", Short: "Create the Kafka topics of the sources, or show consumer lag"}
 	var output format
-	admin := func() (Config, *kadm.Client, error) {
-		config, err := p.load()
+	admin := func() (app.Config, *kadm.Client, error) {
+		config, err := p.Load()
 		if err != nil {
 			return config, nil, err
 		}
-		opts, err := config.Kafka.kafkaOptions()
+		opts, err := config.Kafka.Options()
 		if err != nil {
 			return config, nil, err
 		}
@@ -101,9 +94,9 @@ func (p *program) topics() *cobra.Command {
 				})
 				for _, t := range all {
 					state := map[bool]string{true: "created", false: "exists"}[t.Created]
-					fmt.Fprintf(p.stdout, "%-8s %s\n", state, t.Name)
+					fmt.Fprintf(p.Stdout, "%-8s %s\n", state, t.Name)
 					for _, d := range t.Drift {
-						fmt.Fprintf(p.stderr, "%s: %s; the topic was not changed\n", t.Name, d)
+						fmt.Fprintf(p.Stderr, "%s: %s; the topic was not changed\n", t.Name, d)
 					}
 				}
 				if err != nil {
@@ -130,7 +123,7 @@ func (p *program) topics() *cobra.Command {
 				}
 				all = append(all, some...)
 			}
-			return printAll(p.stdout, output, all, []string{"SOURCE", "LANE", "LAG", "COMMITTED", "GROUP"}, lagRow)
+			return printAll(p.Stdout, output, all, []string{"SOURCE", "LANE", "LAG", "COMMITTED", "GROUP"}, lagRow)
 		},
 	}
 	output.addFlag(lag)
@@ -148,33 +141,11 @@ func (p *program) healthcheck() *cobra.Command {
 		Use:   "healthcheck",
 		Short: "Check whether a running role is ready (for container health checks)",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			config, err := p.load()
+			text, err := p.CheckHealth(cmd.Context(), address)
 			if err != nil {
 				return err
 			}
-			override(&config.Ops.Listen, address)
-			base, err := parseBaseURL(config.Ops.TLS.dialURL(config.Ops.Listen))
-			if err != nil {
-				return usageError{fmt.Errorf("--addr is %q; it must be host:port", config.Ops.Listen)}
-			}
-			// Like the kubelet, do not verify the certificate: it may be issued for other host
-			// names than this address, and the request holds no secret.
-			insecure := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true} //nolint:gosec // see above
-			client := &http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{TLSClientConfig: insecure, DisableKeepAlives: true}}
-			req, err := http.NewRequestWithContext(cmd.Context(), http.MethodGet, base+"/readyz", http.NoBody)
-			if err != nil {
-				return err
-			}
-			resp, err := client.Do(req)
-			if err != nil {
-				return fmt.Errorf("no response: %w", err)
-			}
-			defer func() { _ = resp.Body.Close() }()
-			text, _ := io.ReadAll(io.LimitReader(resp.Body, 1000))
-			if resp.StatusCode != http.StatusOK {
-				return errors.New(strings.TrimSpace(string(text)))
-			}
-			_, err = fmt.Fprint(p.stdout, string(text))
+			_, err = fmt.Fprint(p.Stdout, text)
 			return err
 		},
 	}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/freshet/freshet/app"
+	"github.com/freshet/freshet/client"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/settings"
 )
@@ -36,8 +38,8 @@ func (p *program) settingsGet() *cobra.Command {
 	}
 	c.Flags().StringVar(&source, "source", "", "show this source only (default all)")
 	output.addFlag(c)
-	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
-		all, err := api.settings(cmd.Context(), source)
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *client.Client, _ []string) error {
+		all, err := api.Settings(cmd.Context(), source)
 		if err != nil {
 			return err
 		}
@@ -73,17 +75,17 @@ An entity uses a changed interval after its next refresh.`,
 	var patch settings.Patch
 	c.PreRunE = func(_ *cobra.Command, args []string) (err error) {
 		if patch, err = parseAssignments(args); err != nil {
-			return usageError{err}
+			return app.UsageErrorf("%w", err)
 		}
 		return nil
 	}
-	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
-		name, err := api.resolveSource(cmd.Context(), source, "")
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *client.Client, _ []string) error {
+		name, err := resolveSource(cmd.Context(), api, source, "")
 		if err != nil {
 			return err
 		}
 		var state settings.State
-		if err := api.call(cmd.Context(), http.MethodPatch, "/settings/"+url.PathEscape(name), patch, &state); err != nil {
+		if err := api.Call(cmd.Context(), http.MethodPatch, "/settings/"+url.PathEscape(name), patch, &state); err != nil {
 			return err
 		}
 		return p.printSettings("table", []settings.State{state})
@@ -99,14 +101,14 @@ func (p *program) settingsAudit() *cobra.Command {
 	}
 	c.Flags().IntVar(&limit, "limit", 20, "maximum number of entries, up to 1000")
 	output.addFlag(c)
-	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *client.Client, _ []string) error {
 		var audit struct {
 			Entries []settings.Entry `json:"entries"`
 		}
-		if err := api.call(cmd.Context(), http.MethodGet, "/audit?limit="+strconv.Itoa(limit), nil, &audit); err != nil {
+		if err := api.Call(cmd.Context(), http.MethodGet, "/audit?limit="+strconv.Itoa(limit), nil, &audit); err != nil {
 			return err
 		}
-		return printAll(p.stdout, output, audit.Entries, []string{"AT", "ACTOR", "ACTION", "SOURCE", "AFTER", "NOTE"}, func(e settings.Entry) [][]string {
+		return printAll(p.Stdout, output, audit.Entries, []string{"AT", "ACTOR", "ACTION", "SOURCE", "AFTER", "NOTE"}, func(e settings.Entry) [][]string {
 			return [][]string{{e.At.Format(time.RFC3339), e.Actor, e.Action, e.Source, string(e.After), e.Note}}
 		})
 	})
@@ -117,10 +119,10 @@ func (p *program) settingsAudit() *cobra.Command {
 func (p *program) printSettings(f format, all []settings.State) error {
 	for _, s := range all {
 		if s.Problem != "" {
-			fmt.Fprintf(p.stderr, "%s: the override is invalid under the current configuration: %s; reset it with `freshet settings set`\n", s.Source, s.Problem)
+			fmt.Fprintf(p.Stderr, "%s: the override is invalid under the current configuration: %s; reset it with `freshet settings set`\n", s.Source, s.Problem)
 		}
 	}
-	return printAll(p.stdout, f, all, []string{"SOURCE", "SETTING", "CONFIGURED", "NOW"}, settingRows)
+	return printAll(p.Stdout, f, all, []string{"SOURCE", "SETTING", "CONFIGURED", "NOW"}, settingRows)
 }
 
 // settingRows returns the table rows of one source, with the setting names of `settings set`.

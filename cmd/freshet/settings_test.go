@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/freshet/freshet/app"
 	"github.com/freshet/freshet/settings"
 )
 
@@ -215,7 +216,7 @@ func TestConfirm_RequiresYesAtTerminal(t *testing.T) {
 			t.Errorf("%q: got %v after %q, want a confirmation: %v, after %q", answer, err, asked.String(), meant, "Stop? [y/N] ")
 		}
 	}
-	if err := confirm(t.Context(), strings.NewReader("y\n"), false, io.Discard, "Stop?"); err == nil || !errors.As(err, new(usageError)) {
+	if err := confirm(t.Context(), strings.NewReader("y\n"), false, io.Discard, "Stop?"); err == nil || !errors.As(err, new(app.UsageError)) {
 		t.Errorf("without a terminal: got %v, want a usage error", err)
 	}
 	silent, keyboard := io.Pipe()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/freshet/freshet/app"
 	"github.com/freshet/freshet/simulator"
 	"github.com/freshet/freshet/simulator/contract"
 )
@@ -35,35 +36,35 @@ made-up documents. GET /_stats counts calls, and POST /_reset clears the counts.
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			if c.Latency, err = parseRange(latency); err != nil {
-				return usageError{err}
+				return app.UsageErrorf("%w", err)
 			}
 			if speed <= 0 {
-				return usageError{fmt.Errorf("--speed is %v; it must be above 0; for example, 60 shortens an hour to a minute", speed)}
+				return app.UsageErrorf("--speed is %v; it must be above 0; for example, 60 shortens an hour to a minute", speed)
 			}
 			if name != "" {
 				for _, other := range []string{"limit", "no-compression", "pretty"} {
 					if cmd.Flags().Changed(other) {
-						return usageError{fmt.Errorf("--%s and --contract exclude each other: a contract has its own settings; remove one of them", other)}
+						return app.UsageErrorf("--%s and --contract exclude each other: a contract has its own settings; remove one of them", other)
 					}
 				}
 				upstream, err := contract.New(name, contract.Options{Speed: speed, Latency: c.Latency, Seed: c.Seed})
 				if err != nil {
-					return usageError{err}
+					return app.UsageErrorf("%w", err)
 				}
 				return p.serveUpstream(cmd.Context(), address, "", upstream)
 			}
 			if cmd.Flags().Changed("speed") {
-				return usageError{errors.New("--speed needs --contract, because it shortens a contract's windows")}
+				return app.UsageErrorf("--speed needs --contract, because it shortens a contract's windows")
 			}
 			for _, text := range limits {
 				limit, err := parseLimit(text)
 				if err != nil {
-					return usageError{err}
+					return app.UsageErrorf("%w", err)
 				}
 				c.Limits = append(c.Limits, limit)
 			}
 			if err := c.Validate(); err != nil {
-				return usageError{err}
+				return app.UsageErrorf("%w", err)
 			}
 			upstream := simulator.New(c)
 			context.AfterFunc(cmd.Context(), upstream.Close)
@@ -83,13 +84,13 @@ made-up documents. GET /_stats counts calls, and POST /_reset clears the counts.
 
 // serveUpstream serves the simulated upstream until ctx ends.
 func (p *program) serveUpstream(ctx context.Context, address, base string, upstream http.Handler) error {
-	l, err := listen(ctx, address, "the simulator's address", "--listen")
+	l, err := app.Listen(ctx, address, "the simulator's address", "--listen")
 	if err != nil {
 		return err
 	}
 	server := &http.Server{Handler: upstream, ReadHeaderTimeout: 5 * time.Second}
 	context.AfterFunc(ctx, func() { _ = server.Close() })
-	fmt.Fprintf(p.stderr, "upstream: http://%s%s, statistics: http://%s/_stats\n", l.Addr(), base, l.Addr())
+	fmt.Fprintf(p.Stderr, "upstream: http://%s%s, statistics: http://%s/_stats\n", l.Addr(), base, l.Addr())
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}

@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/app"
+	"github.com/freshet/freshet/client"
 	"github.com/freshet/freshet/schemas"
 )
 
@@ -31,11 +33,11 @@ as source/facet/key. The key may contain slashes.`,
 func parseEntity(text string) (e schemas.Entity, err error) {
 	parts := strings.SplitN(text, "/", 3)
 	if len(parts) < 3 {
-		return e, usageError{fmt.Errorf("%q must be source/facet/key, as in nexon/character/somebody", text)}
+		return e, app.UsageErrorf("%q must be source/facet/key, as in nexon/character/somebody", text)
 	}
 	e = schemas.Entity{Source: parts[0], Facet: parts[1], Key: parts[2]}
 	if err := e.Check(); err != nil {
-		return e, usageError{fmt.Errorf("%q: %w", text, err)}
+		return e, app.UsageErrorf("%q: %w", text, err)
 	}
 	return e, nil
 }
@@ -77,23 +79,23 @@ func (s readResult) state() string {
 var errRefreshDone = errors.New("the refresh is done; reading the snapshot needs the scope read")
 
 // read sends a read or a refresh request. found is false if the response has no snapshot.
-func (p *program) read(cmd *cobra.Command, api *adminClient, method, path string, scope access.Scope) (s readResult, found bool, err error) {
-	r, err := api.send(cmd.Context(), method, "/v1"+path, nil)
+func (p *program) read(cmd *cobra.Command, api *client.Client, method, path string, scope access.Scope) (s readResult, found bool, err error) {
+	r, err := api.Send(cmd.Context(), method, "/v1"+path, nil)
 	if err != nil {
 		return s, false, err
 	}
-	readable := json.Unmarshal(r.text, &s) == nil
+	readable := json.Unmarshal(r.Text, &s) == nil
 	switch {
-	case r.code == http.StatusNoContent:
+	case r.Code == http.StatusNoContent:
 		return s, false, errRefreshDone
-	case r.code == http.StatusNotFound && s.Freshness != "":
-		return s, false, notFoundError{errors.New("the upstream has no such entity: " + s.state())}
-	case r.code != http.StatusOK && r.code != http.StatusAccepted:
-		return s, false, api.problemError(r, scope)
-	case !readable || (r.code == http.StatusOK && s.Freshness == ""):
-		return s, false, api.unexpectedResponse(r)
+	case r.Code == http.StatusNotFound && s.Freshness != "":
+		return s, false, client.NotFoundError{Err: errors.New("the upstream has no such entity: " + s.state())}
+	case r.Code != http.StatusOK && r.Code != http.StatusAccepted:
+		return s, false, api.ProblemError(r, scope)
+	case !readable || (r.Code == http.StatusOK && s.Freshness == ""):
+		return s, false, api.UnexpectedResponse(r)
 	}
-	return s, r.code == http.StatusOK, nil
+	return s, r.Code == http.StatusOK, nil
 }
 
 func (p *program) snapshotGet() *cobra.Command {
@@ -111,7 +113,7 @@ snapshot is stored yet.`,
 		e, err = parseEntity(args[0])
 		return err
 	}
-	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *client.Client, _ []string) error {
 		s, found, err := p.read(cmd, api, http.MethodGet, entityPath(e), access.Read)
 		if err != nil {
 			return err
@@ -119,8 +121,8 @@ snapshot is stored yet.`,
 		if !found {
 			return partialError{fmt.Errorf("no snapshot of %s is stored yet (%s); try again, or wait for it with `freshet snapshot refresh %s --wait 10s`", e, s.state(), e)}
 		}
-		fmt.Fprintln(p.stderr, s.state())
-		_, err = p.stdout.Write(append(bytes.TrimSpace(s.Snapshot), '\n'))
+		fmt.Fprintln(p.Stderr, s.state())
+		_, err = p.Stdout.Write(append(bytes.TrimSpace(s.Snapshot), '\n'))
 		return err
 	})
 }
@@ -141,17 +143,17 @@ A refresh in flight may store the snapshot again, and so may the next read.`,
 		e, err = parseEntity(args[0])
 		return err
 	}
-	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *client.Client, _ []string) error {
 		if !yes {
 			if err := p.confirm(cmd, "Delete the snapshot, status and registration of "+e.String()+"?"); err != nil {
 				return err
 			}
 		}
 		var answer struct{ Deleted bool }
-		if err := api.call(cmd.Context(), http.MethodDelete, "/snapshots"+entityPath(e), nil, &answer); err != nil {
+		if err := api.Call(cmd.Context(), http.MethodDelete, "/snapshots"+entityPath(e), nil, &answer); err != nil {
 			return err
 		}
-		_, err := fmt.Fprintf(p.stdout, "%s is deleted\n", e)
+		_, err := fmt.Fprintf(p.Stdout, "%s is deleted\n", e)
 		return err
 	})
 }

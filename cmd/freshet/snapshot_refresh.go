@@ -16,6 +16,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/app"
+	"github.com/freshet/freshet/client"
 	"github.com/freshet/freshet/schemas"
 )
 
@@ -45,10 +47,10 @@ continues. Exit code 4: some refreshes are not queued, or the refresh is not don
 				return err
 			}
 			if wait < 0 || wait > maxWait {
-				return usageError{fmt.Errorf("--wait is %v; it must be between 0s and %v", wait, maxWait)}
+				return app.UsageErrorf("--wait is %v; it must be between 0s and %v", wait, maxWait)
 			}
 			if wait > 0 && len(all) > 1 {
-				return usageError{errors.New("--wait needs exactly one entity; remove it, and read the entities later")}
+				return app.UsageErrorf("--wait needs exactly one entity; remove it, and read the entities later")
 			}
 			api, err := p.newAdminClient(addr)
 			if err != nil {
@@ -91,7 +93,7 @@ func readEntityNames(args []string, file string, stdin io.Reader) (all []schemas
 		}
 	}
 	if len(names) == 0 {
-		return nil, usageError{errors.New("pass an entity, as in nexon/character/somebody, or a file of entities with --file")}
+		return nil, app.UsageErrorf("pass an entity, as in nexon/character/somebody, or a file of entities with --file")
 	}
 	known := map[schemas.Entity]bool{}
 	for _, name := range names {
@@ -107,22 +109,22 @@ func readEntityNames(args []string, file string, stdin io.Reader) (all []schemas
 	return all, nil
 }
 
-func (p *program) refreshOne(cmd *cobra.Command, api *adminClient, e schemas.Entity, wait time.Duration) error {
-	api.client.Timeout += wait
+func (p *program) refreshOne(cmd *cobra.Command, api *client.Client, e schemas.Entity, wait time.Duration) error {
+	api.AllowWait(wait)
 	path := entityPath(e) + "/refresh"
 	if wait > 0 {
 		path += "?wait=" + wait.String()
 	}
 	s, found, err := p.read(cmd, api, http.MethodPost, path, access.Refresh)
 	if errors.Is(err, errRefreshDone) {
-		_, err = fmt.Fprintf(p.stdout, "%s: %v\n", e, err)
+		_, err = fmt.Fprintf(p.Stdout, "%s: %v\n", e, err)
 		return err
 	}
 	if err != nil {
 		return err
 	}
 	if found {
-		_, err = fmt.Fprintf(p.stdout, "%s: %s\n", e, s.state())
+		_, err = fmt.Fprintf(p.Stdout, "%s: %s\n", e, s.state())
 		return err
 	}
 	text := fmt.Sprintf("%s: a refresh is queued", e)
@@ -132,14 +134,14 @@ func (p *program) refreshOne(cmd *cobra.Command, api *adminClient, e schemas.Ent
 	if wait > 0 {
 		return partialError{fmt.Errorf("%s; it is not done after %v", text, wait)}
 	}
-	_, err = fmt.Fprintln(p.stdout, text)
+	_, err = fmt.Fprintln(p.Stdout, text)
 	return err
 }
 
 // refreshMany enqueues refreshes, with up to maxRefreshKeys keys of one facet per request, and
 // prints the result for each key.
-func (p *program) refreshMany(ctx context.Context, api *adminClient, all []schemas.Entity) error {
-	defer api.keepAlive()()
+func (p *program) refreshMany(ctx context.Context, api *client.Client, all []schemas.Entity) error {
+	defer api.KeepAlive(maxBatchesInFlight)()
 	type facet struct{ source, name string }
 	var facets []facet
 	of := map[facet][]string{}
@@ -153,7 +155,7 @@ func (p *program) refreshMany(ctx context.Context, api *adminClient, all []schem
 	queued, refused := 0, 0
 	for _, f := range facets {
 		for keys := range slices.Chunk(of[f], maxRefreshKeys) {
-			items, err := api.refresh(ctx, f.source, f.name, keys)
+			items, err := refreshKeys(ctx, api, f.source, f.name, keys)
 			if err != nil {
 				return fmt.Errorf("%w; %d of %d refreshes are queued already", err, queued, len(all))
 			}
@@ -164,7 +166,7 @@ func (p *program) refreshMany(ctx context.Context, api *adminClient, all []schem
 				} else {
 					refused++
 				}
-				if _, err := fmt.Fprintf(p.stdout, "%s: %s\n", e, it); err != nil {
+				if _, err := fmt.Fprintf(p.Stdout, "%s: %s\n", e, it); err != nil {
 					return err
 				}
 			}
@@ -200,18 +202,18 @@ func (k refreshResult) String() string {
 	return text
 }
 
-// refresh enqueues refreshes of keys of one facet.
-func (a *adminClient) refresh(ctx context.Context, source, facet string, keys []string) ([]refreshResult, error) {
-	r, err := a.send(ctx, http.MethodPost, "/v1/"+source+"/"+facet+"/refresh", map[string][]string{"keys": keys})
+// refreshKeys enqueues refreshes of keys of one facet.
+func refreshKeys(ctx context.Context, api *client.Client, source, facet string, keys []string) ([]refreshResult, error) {
+	r, err := api.Send(ctx, http.MethodPost, "/v1/"+source+"/"+facet+"/refresh", map[string][]string{"keys": keys})
 	if err != nil {
 		return nil, err
 	}
-	if r.code != http.StatusAccepted && r.code != http.StatusMultiStatus {
-		return nil, a.problemError(r, access.Refresh)
+	if r.Code != http.StatusAccepted && r.Code != http.StatusMultiStatus {
+		return nil, api.ProblemError(r, access.Refresh)
 	}
 	var answer struct{ Items []refreshResult }
-	if err := json.Unmarshal(r.text, &answer); err != nil || len(answer.Items) != len(keys) {
-		return nil, a.unexpectedResponse(r)
+	if err := json.Unmarshal(r.Text, &answer); err != nil || len(answer.Items) != len(keys) {
+		return nil, api.UnexpectedResponse(r)
 	}
 	return answer.Items, nil
 }

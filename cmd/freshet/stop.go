@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/freshet/freshet/app"
 	"github.com/freshet/freshet/settings"
 )
 
@@ -70,7 +71,7 @@ func (p *program) resume() *cobra.Command {
 // action is sent. If the action fails for one source, it is still sent for the other sources.
 func (p *program) stopOrResume(ctx context.Context, t stopTarget, what string, agreed func(names []string) error) error {
 	if t.all && t.source != "" {
-		return usageError{errors.New("--source and --all exclude each other; use one of them")}
+		return app.UsageErrorf("--source and --all exclude each other; use one of them")
 	}
 	api, err := p.newAdminClient(t.addr)
 	if err != nil {
@@ -78,10 +79,10 @@ func (p *program) stopOrResume(ctx context.Context, t stopTarget, what string, a
 	}
 	var names []string
 	if t.all {
-		names, err = api.sourceNames(ctx)
+		names, err = api.Sources(ctx)
 	} else {
 		names = make([]string, 1)
-		names[0], err = api.resolveSource(ctx, t.source, ", or use --all")
+		names[0], err = resolveSource(ctx, api, t.source, ", or use --all")
 	}
 	if err == nil {
 		err = agreed(names)
@@ -96,12 +97,12 @@ func (p *program) stopOrResume(ctx context.Context, t stopTarget, what string, a
 		if t.note != "" {
 			body["note"] = t.note
 		}
-		if err := api.call(ctx, http.MethodPost, "/sources/"+url.PathEscape(name)+"/"+what, body, &state); err != nil {
+		if err := api.Call(ctx, http.MethodPost, "/sources/"+url.PathEscape(name)+"/"+what, body, &state); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))
 			continue
 		}
 		word := map[bool]string{true: "stopped", false: "running"}[state.Stopped]
-		fmt.Fprintf(p.stdout, "%s is %s (revision %d)\n", state.Source, word, state.Revision)
+		fmt.Fprintf(p.Stdout, "%s is %s (revision %d)\n", state.Source, word, state.Revision)
 	}
 	return errors.Join(errs...)
 }
@@ -109,13 +110,13 @@ func (p *program) stopOrResume(ctx context.Context, t stopTarget, what string, a
 // confirm asks the user of a command a yes/no question and returns nil for yes.
 func (p *program) confirm(cmd *cobra.Command, question string) error {
 	in := cmd.InOrStdin()
-	return confirm(cmd.Context(), in, isTerminal(in), p.stderr, question)
+	return confirm(cmd.Context(), in, isTerminal(in), p.Stderr, question)
 }
 
 // confirm asks a yes/no question at the terminal and returns nil for yes. Without a terminal it
-// returns a usageError at once.
+// returns an app.UsageError at once.
 func confirm(ctx context.Context, in io.Reader, terminal bool, out io.Writer, question string) error {
-	noTerminal := usageError{errors.New("confirmation needs a terminal; pass --yes to skip it")}
+	noTerminal := app.UsageErrorf("confirmation needs a terminal; pass --yes to skip it")
 	if !terminal {
 		return noTerminal
 	}

@@ -1,0 +1,150 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+)
+
+const envPrefix = "FRESHET_"
+
+// nonSettingVariables matches FRESHET_ variables that are not configuration settings: commands,
+// tests and scripts read them directly.
+var nonSettingVariables = regexp.MustCompile(`^FRESHET_(CONFIG|ADDR|TOKEN|(CA|CERT|KEY)_FILE|TEST_.*|SERVICES_DIR)$`)
+
+// kubernetesVariables matches variables that Kubernetes sets in containers for a Service whose
+// name begins with freshet.
+var kubernetesVariables = regexp.MustCompile(`^FRESHET(_[A-Z0-9]+)*_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)$`)
+
+// readEnv applies environment variables to the configuration. The variable of a setting is its
+// path in upper case, with underscores: FRESHET_KAFKA_BROKERS. With the suffix _FILE the value is
+// read from the file that the variable names. Lists are comma-separated.
+func (c *Config) readEnv(env []string) error {
+	settings := map[string]setting{}
+	collectSettings(reflect.ValueOf(c).Elem(), "", settings)
+	for name := range c.Sources {
+		s := c.Sources[name]
+		copied := reflect.ValueOf(&s).Elem()
+		own := map[string]setting{}
+		collectSettings(copied, "SOURCES_"+toEnvName(name), own)
+		for variable, target := range own {
+			target.done = func() { c.Sources[name] = copied.Interface().(SourceConfig) }
+			settings[variable] = target
+		}
+	}
+	var errs []error
+	for _, entry := range env {
+		variable, value, _ := strings.Cut(entry, "=")
+		key, ours := strings.CutPrefix(variable, envPrefix)
+		if !ours || nonSettingVariables.MatchString(variable) || kubernetesVariables.MatchString(variable) {
+			continue
+		}
+		target, known := settings[key]
+		if fromFile, isFile := strings.CutSuffix(key, "_FILE"); !known && isFile {
+			if target, known = settings[fromFile]; known {
+				text, err := os.ReadFile(value)
+				if err != nil {
+					errs = append(errs, fmt.Errorf("%s: %w", variable, err))
+					continue
+				}
+				value = strings.TrimSpace(string(text))
+			}
+		}
+		if !known {
+			errs = append(errs, fmt.Errorf("%s: unknown setting%s", variable, suggestSetting(key, settings)))
+			continue
+		}
+		if err := target.set(value); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", variable, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// setting is a configuration field that an environment variable can set. A source's field is set in
+// a copy of its SourceConfig, because the map Config.Sources holds values. The function done then
+// stores the copy in the map. For all other fields done is nil.
+type setting struct {
+	field reflect.Value
+	done  func()
+}
+
+func (s setting) set(value string) error {
+	if s.field.Kind() == reflect.Slice {
+		list := strings.Split(value, ",")
+		for i := range list {
+			list[i] = strings.TrimSpace(list[i])
+		}
+		s.field.Set(reflect.ValueOf(list))
+	} else if s.field.Kind() == reflect.String {
+		s.field.SetString(value)
+	} else if err := yaml.Unmarshal([]byte(value), s.field.Addr().Interface()); err != nil {
+		return fmt.Errorf("%q is not a valid %s", value, s.field.Type())
+	}
+	if s.done != nil {
+		s.done()
+	}
+	return nil
+}
+
+// collectSettings adds the fields of a struct to the map "into", by the names of their environment
+// variables. It skips maps, and lists of anything other than strings: only the configuration file
+// can set them.
+func collectSettings(v reflect.Value, prefix string, into map[string]setting) {
+	for i := range v.NumField() {
+		field := v.Type().Field(i)
+		name, options, _ := strings.Cut(field.Tag.Get("yaml"), ",")
+		path := prefix
+		if options != "inline" {
+			path = strings.TrimPrefix(prefix+"_"+toEnvName(name), "_")
+		}
+		value := v.Field(i)
+		switch {
+		case value.Kind() == reflect.Struct:
+			collectSettings(value, path, into)
+		case value.Kind() == reflect.Map:
+		case value.Kind() == reflect.Slice && value.Type().Elem().Kind() != reflect.String:
+		default:
+			into[path] = setting{field: value}
+		}
+	}
+}
+
+var (
+	wordStart = regexp.MustCompile(`([a-z0-9])([A-Z])|([A-Z])([A-Z][a-z])`)
+	notInName = regexp.MustCompile(`[^A-Z0-9]+`)
+)
+
+// toEnvName converts a YAML name to a part of a variable name: highReserve to HIGH_RESERVE, and
+// clientCAFile to CLIENT_CA_FILE.
+func toEnvName(name string) string {
+	return notInName.ReplaceAllString(strings.ToUpper(wordStart.ReplaceAllString(name, "${1}${3}_${2}${4}")), "_")
+}
+
+// suggestSetting returns a hint for the variable of an unknown setting. The hint names the known
+// setting that shares most words with the unknown one.
+func suggestSetting(key string, settings map[string]setting) string {
+	best, found := 0, ""
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		common := 0
+		for word := range strings.SplitSeq(key, "_") {
+			if slices.Contains(strings.Split(name, "_"), word) {
+				common += len(word)
+			}
+		}
+		if common > best {
+			best, found = common, name
+		}
+	}
+	if found == "" {
+		return "; see `freshet config print`"
+	}
+	return "; did you mean " + envPrefix + found + "?"
+}

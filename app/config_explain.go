@@ -1,0 +1,134 @@
+package app
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/scheduler"
+	"github.com/freshet/freshet/schemas"
+)
+
+// Explain prints the effects of the configuration: for each source its quota, the limits of clients,
+// its facets, credentials and prefetch intervals, and the credentials that are missing in env.
+func (c Config) Explain(to io.Writer, env []string) error {
+	for _, name := range slices.Sorted(maps.Keys(c.Sources)) {
+		s := c.Sources[name]
+		quota, err := limiter.NewQuota(s.quota())
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(to, "%s: %s\n", name, redactValue(s.BaseURL, "baseURL"))
+		s.explainQuota(to, quota)
+		s.explainClients(to, quota, c.Access.Limits)
+		for _, facet := range slices.Sorted(maps.Keys(s.Facets)) {
+			f := s.Facets[facet]
+			fmt.Fprintf(to, "  facet   %s: %s; fresh for %v\n", facet, describeDocuments(f), f.FreshFor)
+		}
+		s.explainCredentials(to)
+		s.explainPrefetch(to, name)
+		for _, at := range secretRefs(s.Config) {
+			if at.env != "" && at.file == "" && Lookup(env, at.env) == "" {
+				fmt.Fprintf(to, "  note    %s is not set in this environment; workers do not start without it\n", redactValue(at.env, "secretEnv"))
+			}
+		}
+	}
+	return nil
+}
+
+// explainCredentials prints the visibility of each credential, and the entity keys for which it is
+// used.
+func (s SourceConfig) explainCredentials(to io.Writer) {
+	for _, c := range s.Credentials {
+		keys, seen := "all keys", "every reader"
+		if c.Keys != "" {
+			keys = "keys " + c.Keys
+		}
+		if c.Visibility != "" {
+			seen = c.Visibility
+		}
+		fmt.Fprintf(to, "  credential %s: for %s, seen by %s\n", c.Name, keys, seen)
+	}
+}
+
+// explainPrefetch prints the prefetch intervals and the triggers of each facet, and the part of the
+// quota that prefetching may use.
+func (s SourceConfig) explainPrefetch(to io.Writer, source string) {
+	some := false
+	for _, facet := range slices.Sorted(maps.Keys(s.Facets)) {
+		c := s.Prefetch.Facets[facet]
+		var how string
+		switch c.Mode {
+		case scheduler.Off:
+		case scheduler.Tiers:
+			how = fmt.Sprintf("every %v, %v or %v, by how much it is read", c.Tiers.Hot.Every, c.Tiers.Warm.Every, c.Tiers.Cold.Every)
+		case scheduler.Adaptive:
+			how = fmt.Sprintf("every %v to %v, by how often it changes and is read", c.MinInterval, c.MaxInterval)
+		}
+		if how != "" {
+			if c.NotBefore > 0 {
+				text, _ := c.NotBefore.MarshalText()
+				how += fmt.Sprintf(", not before %s in %s", text, cmp.Or(c.TimeZone, "UTC"))
+			}
+			some = true
+			fmt.Fprintf(to, "  prefetch %s: %s\n", facet, how)
+			if by := activeCriteria(c.Active); by != "" {
+				fmt.Fprintf(to, "           active entities only, by %s\n", by)
+			}
+		}
+		for _, other := range slices.Sorted(maps.Keys(c.Triggers)) {
+			when := ""
+			if quiet, longest := c.Triggers[other].Delays(); quiet > 0 {
+				when = fmt.Sprintf(", once changes pause for %v, after %v at most", quiet, longest)
+			}
+			fmt.Fprintf(to, "           a change of %s refreshes %s%s\n", facet, other, when)
+		}
+		if s.Facets[facet].PublishChanges {
+			fmt.Fprintf(to, "           changes of %s are published to %s\n", facet, schemas.ChangeTopic(source))
+		}
+	}
+	if !some {
+		return
+	}
+	spending := s.spending()
+	words, hours := []string{""}, false
+	for i, c := range spending.RateCaps {
+		switch {
+		case c.From != c.To:
+			hours = true
+			words = append(words, fmt.Sprintf("at most %v from %d to %d h", c.Rate, c.From, c.To))
+		case i == 0:
+			words = append(words, fmt.Sprintf("at all hours at most %v", c.Rate))
+		default:
+			words = append(words, fmt.Sprintf("else at most %v", c.Rate))
+		}
+	}
+	if hours {
+		words = append(words, "hours of "+cmp.Or(spending.TimeZone, "UTC"))
+	}
+	fmt.Fprintf(to, "           with the remaining quota of LOW%s\n", strings.Join(words, ", "))
+}
+
+// activeCriteria lists the paths and params that decide whether an entity is active.
+func activeCriteria(a scheduler.Active) string {
+	var by []string
+	if a.Status.Path != "" {
+		by = append(by, a.Status.Path)
+	}
+	by = append(by, a.Unless...)
+	for _, name := range a.Params {
+		by = append(by, "param "+name)
+	}
+	return strings.Join(by, ", ")
+}
+
+// formatCalls writes a number of calls with at most one decimal place.
+func formatCalls(n float64) string {
+	return strconv.FormatFloat(math.Round(10*n)/10, 'f', -1, 64)
+}

@@ -1,0 +1,39 @@
+package app
+
+import (
+	"errors"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+
+	"github.com/freshet/freshet/access"
+)
+
+// checkInsecure returns an error if the source would send a credential to another machine
+// unencrypted and does not have insecure: true.
+func (s SourceConfig) checkInsecure() error {
+	u, err := url.Parse(s.BaseURL)
+	if err != nil || u.Scheme != "http" || access.Loopback(u.Host) || s.Insecure || !s.sendsCredential() {
+		return nil //nolint:nilerr // source.New reports an invalid URL
+	}
+	return errors.New("baseURL: the source would send its credential unencrypted over http; use https, or set insecure: true if the network to the upstream is trusted")
+}
+
+// sendsCredential reports whether the source's calls have a credential: a configured one, or an
+// Authorization, Proxy-Authorization or Cookie header.
+func (s SourceConfig) sendsCredential() bool {
+	if slices.ContainsFunc(secretRefs(s.Config), func(p secretRef) bool { return p.env != "" || p.file != "" }) {
+		return true
+	}
+	names := slices.Collect(maps.Keys(s.Headers))
+	for _, f := range s.Facets {
+		for _, d := range f.Documents {
+			names = slices.AppendSeq(names, maps.Keys(d.Headers))
+		}
+	}
+	return slices.ContainsFunc(names, func(name string) bool {
+		name = http.CanonicalHeaderKey(name)
+		return name == "Authorization" || name == "Proxy-Authorization" || name == "Cookie"
+	})
+}

@@ -1,0 +1,224 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/scheduler"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+)
+
+// SourceConfig configures one source: the upstream, its quota, workers and prefetching.
+type SourceConfig struct {
+	source.Config `yaml:",inline"`
+	Quota         limiter.Config `yaml:"quota"`
+	Workers       WorkersConfig  `yaml:"workers"`
+	Prefetch      PrefetchConfig `yaml:"prefetch,omitempty"`
+}
+
+// PrefetchConfig configures prefetching: how much of the quota it may use, and the facets to
+// prefetch. Without a time zone, the time zone of the quota's day policy applies.
+type PrefetchConfig struct {
+	scheduler.BudgetConfig `yaml:",inline"`
+	Facets                 facetPrefetches `yaml:"facets,omitempty"`
+}
+
+// facetPrefetches configures the prefetching of each facet, by facet name.
+type facetPrefetches map[string]scheduler.Config
+
+// UnmarshalYAML reads a facet without a value (null) as an empty object: with all defaults.
+func (p *facetPrefetches) UnmarshalYAML(unmarshal func(any) error) error {
+	var all map[string]*scheduler.Config
+	err := unmarshal(&all)
+	*p = facetPrefetches{}
+	for name, c := range all {
+		if c == nil {
+			c = &scheduler.Config{}
+			err = errors.Join(err, c.UnmarshalYAML(func(any) error { return nil }))
+		}
+		(*p)[name] = *c
+	}
+	return err
+}
+
+// WorkersConfig bounds the workers of one process. MaxBodyMemory bounds the response bodies in
+// memory, in bytes per lane.
+type WorkersConfig struct {
+	High          LaneConfig   `yaml:"high"`
+	Low           LaneConfig   `yaml:"low"`
+	MaxBodyMemory source.Bytes `yaml:"maxBodyMemory"`
+}
+
+// LaneConfig bounds the worker of one lane. MaxInFlight is in records.
+type LaneConfig struct {
+	MaxInFlight int `yaml:"maxInFlight"`
+}
+
+// UnmarshalYAML sets the defaults before it reads a source.
+func (s *SourceConfig) UnmarshalYAML(unmarshal func(any) error) error {
+	type plain SourceConfig
+	p := plain{
+		Config:   source.DefaultConfig(),
+		Quota:    limiter.DefaultConfig(),
+		Workers:  WorkersConfig{High: LaneConfig{512}, Low: LaneConfig{1024}, MaxBodyMemory: 128 << 20},
+		Prefetch: PrefetchConfig{BudgetConfig: scheduler.DefaultBudgetConfig()},
+	}
+	err := unmarshal(&p)
+	*s = SourceConfig(p)
+	return err
+}
+
+func (s SourceConfig) check(name string) error {
+	errs := []error{schemas.CheckName("source", name), s.checkInsecure()}
+	if s.Workers.High.MaxInFlight < 1 || s.Workers.Low.MaxInFlight < 1 {
+		errs = append(errs, fmt.Errorf("workers: high.maxInFlight and low.maxInFlight are %d and %d; they must be at least 1", s.Workers.High.MaxInFlight, s.Workers.Low.MaxInFlight))
+	}
+	if s.Workers.MaxBodyMemory < s.MaxBody {
+		errs = append(errs, fmt.Errorf("workers.maxBodyMemory: %d must be at least maxBody (%d), or the largest allowed response would never fit", s.Workers.MaxBodyMemory, s.MaxBody))
+	}
+	for facet := range s.Facets {
+		if err := schemas.CheckName("facet", facet); err != nil {
+			errs = append(errs, fmt.Errorf("facets: %w", err))
+		}
+	}
+	if _, err := limiter.NewQuota(s.quota()); err != nil {
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			errs = append(errs, fmt.Errorf("quota.%s", line))
+		}
+	}
+	for _, err := range s.checkQuota() {
+		errs = append(errs, fmt.Errorf("quota.%w", err))
+	}
+	errs = append(errs, s.checkCosts()...)
+	errs = append(errs, checkAnnounced(s.Announced, s.Quota.Policies))
+	if _, err := s.newSchedule(); err != nil {
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			errs = append(errs, fmt.Errorf("prefetch.%s", line))
+		}
+	}
+	src, err := source.New(name, s.Config, nil, s.maxConnections())
+	if err != nil {
+		if name == builtInSource && len(s.Facets) == 0 {
+			err = fmt.Errorf("%w; a source in a file replaces all settings of the built-in one; copy them from the output of `freshet config print`", err)
+		}
+		errs = append(errs, err)
+	} else {
+		src.Close()
+	}
+	return errors.Join(errs...)
+}
+
+// newSchedule returns the prefetch schedule of the source, or all errors in its configuration.
+func (s SourceConfig) newSchedule() (*scheduler.Schedule, error) {
+	var errs []error
+	facets := map[string]scheduler.Facet{}
+	for name, f := range s.Facets {
+		facets[name] = scheduler.Facet{Config: scheduler.DefaultConfig(), Cost: len(f.Documents)}
+	}
+	available := "the source has no facets"
+	if len(facets) > 0 {
+		available = "the source has " + strings.Join(slices.Sorted(maps.Keys(facets)), ", ")
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Prefetch.Facets)) {
+		f, known := facets[name]
+		if !known {
+			errs = append(errs, fmt.Errorf("facets.%s: unknown facet; %s", name, available))
+			continue
+		}
+		f.Config = s.Prefetch.Facets[name]
+		facets[name] = f
+		for _, err := range checkPrefetchFacet(f.Config, s.Facets[name]) {
+			errs = append(errs, fmt.Errorf("facets.%s.%w", name, err))
+		}
+	}
+	schedule, err := scheduler.NewSchedule(s.spending(), facets)
+	return schedule, errors.Join(append(errs, err)...)
+}
+
+// checkPrefetchFacet returns an error for each setting in a facet's prefetch configuration that
+// contradicts the facet's own configuration.
+func checkPrefetchFacet(c scheduler.Config, f source.Facet) (errs []error) {
+	for i, name := range c.Active.Params {
+		if _, known := f.Params[name]; !known && name != "" { // an empty param name is skipped here, because NewSchedule returns an error for it
+			errs = append(errs, fmt.Errorf("active.params[%d]: the facet has no param %q; it has %s", i, name, joinNames(f.Params)))
+		}
+	}
+	paths := map[string]string{"active.status.path": c.Active.Status.Path}
+	for i, path := range c.Active.Unless {
+		paths[fmt.Sprintf("active.unless[%d]", i)] = path
+	}
+	for _, of := range slices.Sorted(maps.Keys(paths)) {
+		document, _, member := strings.Cut(strings.ReplaceAll(paths[of], `\.`, "\x00"), ".")
+		document = strings.ReplaceAll(document, "\x00", ".")
+		if _, known := f.Documents[document]; !known && member && document != "" { // a path without a document or a member is skipped here, because NewSchedule returns an error for it
+			errs = append(errs, fmt.Errorf("%s: %q must begin with a document of the facet, which has %s", of, paths[of], joinNames(f.Documents)))
+		}
+	}
+	longest, of := c.Tiers.Cold.Every, "tiers.cold.every"
+	if c.Mode == scheduler.Adaptive {
+		longest, of = c.MaxInterval, "maxInterval"
+	}
+	if c.Mode != scheduler.Off && f.KeepFor > 0 && longest > f.KeepFor {
+		errs = append(errs, fmt.Errorf("%s: %v is longer than the facet's keepFor, %v: snapshots without reads would be deleted before they are due; shorten it, or increase keepFor", of, longest, f.KeepFor))
+	}
+	return errs
+}
+
+// describeDocuments lists the documents of a facet. If a document needs anything other than a
+// single GET, it adds the kind of request, such as a POST or several pages.
+func describeDocuments(f source.Facet) string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(f.Documents)) {
+		d := f.Documents[name]
+		var how []string
+		switch {
+		case d.GraphQL != nil:
+			how = append(how, "a GraphQL query")
+		case d.Method == http.MethodPost:
+			how = append(how, "a POST")
+		}
+		if d.Paging != nil {
+			how = append(how, fmt.Sprintf("1 to %d pages, one call each", d.Paging.PageLimit()))
+		}
+		if len(how) > 0 {
+			name += " (" + strings.Join(how, ", ") + ")"
+		}
+		all = append(all, name)
+	}
+	return strings.Join(all, ", ")
+}
+
+// joinNames returns the sorted keys of a map as a comma-separated list, or "none".
+func joinNames[T any](all map[string]T) string {
+	if len(all) == 0 {
+		return "none"
+	}
+	return strings.Join(slices.Sorted(maps.Keys(all)), ", ")
+}
+
+// spending returns the configuration of the prefetch budget. If it has no time zone, spending adds
+// the time zone of the quota's day policy.
+func (s SourceConfig) spending() scheduler.BudgetConfig {
+	spending := s.Prefetch.BudgetConfig
+	for _, p := range s.Quota.Policies {
+		if spending.TimeZone == "" && p.Window == limiter.Day {
+			spending.TimeZone = p.TimeZone
+		}
+	}
+	return spending
+}
+
+// maxConnections returns the maximum number of concurrent upstream calls of one process.
+func (s SourceConfig) maxConnections() int {
+	documents := 1
+	for _, f := range s.Facets {
+		documents = max(documents, len(f.Documents))
+	}
+	return (s.Workers.High.MaxInFlight + s.Workers.Low.MaxInFlight) * documents
+}

@@ -1,0 +1,401 @@
+package app
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+)
+
+// redacted replaces a secret in all output.
+const redacted = "REDACTED"
+
+// secretPart is a part of a setting's value that may be a secret.
+type secretPart struct {
+	text string
+	// strong marks a part that is certainly a secret: it is redacted in every log line. Other
+	// parts are redacted only in errors about the configuration.
+	strong bool
+}
+
+var (
+	secretName = regexp.MustCompile(`(?i)(pass|pwd|secret|token|credential|cookie|signature|session|auth|api.?key|access.?key|private|^sig$|^key$|.[_-]key$|Key$)`)
+	// nonSecretNames are settings that match secretName but hold no secret.
+	nonSecretNames = []string{"key", "keys", "keyPattern", "auth", "tokens", "access", "credentials", "low", "high"}
+	// nonSecretHeaders are request headers that hold no secret.
+	nonSecretHeaders = []string{"Accept", "Accept-Language", "Accept-Charset", "User-Agent", "Content-Type", "Cache-Control", "X-Github-Api-Version", "Prefer"}
+	// nonSecretParameters are PostgreSQL connection parameters that hold no secret.
+	nonSecretParameters = regexp.MustCompile(`^(sslmode|sslrootcert|sslcert|sslkey|application_name|connect_timeout|target_session_attrs|search_path|statement_timeout|default_query_exec_mode|host|port|user|dbname|options|pool_[a-z_]+)$`)
+
+	userinfo    = regexp.MustCompile(`[a-zA-Z][a-zA-Z0-9+.-]*://([^\s/?#"']*):([^\s"']*)@`)
+	password    = regexp.MustCompile(`:([^\s"':]+)@`) // matches the password before an @, also in a malformed URL
+	userOnly    = regexp.MustCompile(`https?://([^\s/?#@:"']+)@`)
+	assignment  = regexp.MustCompile(`(?i)([a-z0-9_.-]+)\s*=\s*('[^']*'|[^\s&'"#;]+)`)
+	scheme      = regexp.MustCompile(`(?i)\b(?:bearer|basic|token|digest)\s+([^\s"',;]+)`)
+	longWord    = regexp.MustCompile(`[A-Za-z0-9_+=~-]{16,}`)
+	placeholder = regexp.MustCompile(`\{[A-Za-z0-9_-]+\}`)
+	variable    = regexp.MustCompile(`^[A-Z][A-Z0-9_]*$`)
+)
+
+// looksRandom reports whether a word looks like a token: at least 16 characters, with at least 3
+// digits and 3 letters. Most names have fewer digits.
+func looksRandom(word string) bool {
+	digits, letters := 0, 0
+	for _, r := range word {
+		switch {
+		case r >= '0' && r <= '9':
+			digits++
+		case r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z':
+			letters++
+		}
+	}
+	return len(word) >= 16 && digits >= 3 && letters >= 3
+}
+
+// isSecretName reports whether a member, parameter or header with this name holds a secret.
+func isSecretName(name string) bool {
+	return secretName.MatchString(name) && !slices.Contains(nonSecretNames, name)
+}
+
+// isUnder reports whether an element of a setting's path is name, or a misspelt form of it. An
+// element counts as misspelt if it begins with name shortened by its last character.
+func isUnder(path []string, name string) bool {
+	return slices.ContainsFunc(path, func(p string) bool {
+		return strings.HasPrefix(strings.ToLower(p), strings.ToLower(name[:len(name)-1]))
+	})
+}
+
+// findSecrets returns the parts of a setting's value that may be secrets. path is the path of the
+// setting. A value that looks like a secret is found under any path, as names may be misspelt.
+func findSecrets(path []string, value string) (all []secretPart) {
+	name := ""
+	if len(path) > 0 {
+		name = path[len(path)-1]
+	}
+	add := func(text string, strong bool) {
+		if text = strings.Trim(text, `'"`); text != "" && placeholder.ReplaceAllString(text, "") != "" {
+			all = append(all, secretPart{text, strong})
+		}
+	}
+	// Secrets that are recognised by the form of the value.
+	for _, m := range append(userinfo.FindAllStringSubmatch(value, -1), password.FindAllStringSubmatch(value, -1)...) {
+		add(m[len(m)-1], true)
+		if plain, err := url.PathUnescape(m[len(m)-1]); err == nil {
+			add(plain, true)
+		}
+	}
+	for _, m := range userOnly.FindAllStringSubmatch(value, -1) {
+		add(m[1], true)
+	}
+	for _, m := range assignment.FindAllStringSubmatch(value, -1) {
+		if isSecretName(m[1]) || (isUnder(path, "database") || strings.Contains(value, "postgres")) && !nonSecretParameters.MatchString(m[1]) {
+			add(m[2], true)
+			if plain, err := url.QueryUnescape(m[2]); err == nil {
+				add(plain, true)
+			}
+		}
+	}
+	for _, m := range scheme.FindAllStringSubmatch(value, -1) {
+		add(m[1], looksRandom(m[1]) || len(m[1]) >= 8)
+	}
+	for _, word := range longWord.FindAllString(value, -1) {
+		if looksRandom(word) && !isUnder(path, "keyPattern") && !isUnder(path, "keys") && !variable.MatchString(word) {
+			add(word, true)
+		}
+	}
+	// Secrets that are recognised by the name of the setting.
+	switch {
+	case name == "secretEnv":
+		if !variable.MatchString(value) {
+			add(value, true)
+		}
+	case strings.HasSuffix(name, "File"):
+		if _, err := os.Stat(value); err != nil && !strings.ContainsAny(value, "/.") {
+			add(value, true)
+		}
+	case isUnder(path, "body"):
+		for _, part := range findBodySecrets(value) {
+			add(part.text, part.strong)
+		}
+	case isUnder(path, "headers"):
+		if !slices.Contains(nonSecretHeaders, http.CanonicalHeaderKey(name)) {
+			add(value, isSecretName(name))
+		}
+	case isUnder(path, "variables") || isUnder(path, "params"):
+		if !placeholder.MatchString(value) || isSecretName(name) {
+			add(value, isSecretName(name))
+		}
+	case (name == "url" || name == "directURL") && !strings.Contains(value, "://") && !strings.Contains(value, "="):
+		add(value, true) // if the setting "url" holds no URL, its whole value is a secret: it may be only the password
+	case name != "query" && (strings.Contains(value, "\n") || strings.HasPrefix(value, "{") && strings.Contains(value, `"`)): // probably a request body in a setting with a misspelt name
+		for _, part := range findBodySecrets(value) {
+			add(part.text, part.strong)
+		}
+	case isSecretName(name) && !strings.Contains(value, "://"):
+		add(value, true)
+	}
+	return all
+}
+
+// findBodySecrets returns the parts of a request body that may be secrets. In JSON or a form: each
+// text with a secret name, or without a placeholder such as {key}. In any other body: every line.
+func findBodySecrets(body string) (all []secretPart) {
+	var walk func(name string, v any)
+	walk = func(name string, v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			for name, value := range v {
+				walk(name, value)
+			}
+		case []any:
+			for _, value := range v {
+				walk(name, value)
+			}
+		case string:
+			if !placeholder.MatchString(v) || isSecretName(name) {
+				all = append(all, secretPart{v, isSecretName(name)})
+			}
+		}
+	}
+	var v any
+	if err := json.Unmarshal([]byte(body), &v); err == nil {
+		walk("", v)
+		return all
+	}
+	if form, err := url.ParseQuery(body); err == nil && strings.Contains(body, "=") && !strings.ContainsAny(placeholder.ReplaceAllString(body, ""), " \n{\"") {
+		for name := range form {
+			walk(name, form.Get(name))
+		}
+		return all
+	}
+	for line := range strings.Lines(body) {
+		all = append(all, secretPart{strings.TrimSpace(line), false})
+	}
+	return all
+}
+
+// redactValue returns a setting's value with all parts redacted that may be secrets.
+func redactValue(value string, path ...string) string {
+	return replaceSecrets(value, findSecrets(path, value), func(secretPart) bool { return true })
+}
+
+// replaceSecrets redacts the secrets for which "these" is true, in plain, URL-encoded and
+// JSON-escaped form. Longer secrets are replaced first, because one may contain another.
+func replaceSecrets(text string, secrets []secretPart, these func(secretPart) bool) string {
+	secrets = slices.Clone(secrets)
+	slices.SortStableFunc(secrets, func(a, b secretPart) int { return len(b.text) - len(a.text) })
+	for _, s := range secrets {
+		if !these(s) {
+			continue
+		}
+		for _, form := range []string{s.text, url.QueryEscape(s.text), strings.Trim(escapeJSON(s.text), `"`)} {
+			text = strings.ReplaceAll(text, form, redacted)
+		}
+	}
+	return text
+}
+
+func escapeJSON(text string) string {
+	out, _ := json.Marshal(text) // a string can always be encoded
+	return string(out)
+}
+
+// masker redacts the secrets of a configuration in output. Its methods may be called concurrently.
+type masker struct {
+	mu      sync.Mutex
+	secrets []secretPart
+}
+
+// minSecretLength is the length of the shortest secret that is redacted, in bytes. Shorter texts
+// also occur by chance in output that holds no secret.
+const minSecretLength = 4
+
+func (m *masker) add(all ...secretPart) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, f := range all {
+		if len(f.text) >= minSecretLength && !slices.Contains(m.secrets, f) {
+			m.secrets = append(m.secrets, f)
+		}
+	}
+}
+
+// text redacts secrets in a text. If all is false, it redacts only strong secrets of at least six
+// bytes. If all is true, it redacts every secret that the masker has learnt.
+func (m *masker) text(text string, all bool) string {
+	m.mu.Lock()
+	secrets := m.secrets
+	m.mu.Unlock()
+	return replaceSecrets(text, secrets, func(f secretPart) bool { return all || f.strong && len(f.text) >= 6 })
+}
+
+// maskedError is an error whose secrets are redacted.
+type maskedError struct {
+	text string
+	err  error
+}
+
+func (e maskedError) Error() string { return e.text }
+func (e maskedError) Unwrap() error { return e.err }
+
+// maskError redacts the secrets in the text of an error about the configuration.
+func (m *masker) maskError(err error) error {
+	if err == nil {
+		return nil
+	}
+	if text := m.text(err.Error(), true); text != err.Error() {
+		return maskedError{text, err}
+	}
+	return err
+}
+
+// writer returns a writer that redacts secrets. Each Write must hold complete lines.
+func (m *masker) writer(to io.Writer) io.Writer { return maskingWriter{m, to} }
+
+type maskingWriter struct {
+	m  *masker
+	to io.Writer
+}
+
+// Write implements io.Writer.
+func (w maskingWriter) Write(p []byte) (int, error) {
+	if text := w.m.text(string(p), false); text != string(p) {
+		if _, err := io.WriteString(w.to, text); err != nil {
+			return 0, err
+		}
+		return len(p), nil
+	}
+	return w.to.Write(p)
+}
+
+// learn adds the secrets in a configuration file and in the environment to the masker.
+func (m *masker) learn(file []byte, env []string) {
+	for _, entry := range env {
+		name, value, _ := strings.Cut(entry, "=")
+		if strings.HasPrefix(name, envPrefix) && !strings.HasSuffix(name, "_FILE") {
+			m.add(findSecrets(settingPathOf(name), value)...)
+		}
+	}
+	parsed, err := parser.ParseBytes(file, 0)
+	m.learnLines(string(file), err != nil)
+	if err != nil {
+		return
+	}
+	for _, doc := range parsed.Docs {
+		if doc.Body != nil {
+			m.learnNode(nil, doc.Body)
+		}
+	}
+}
+
+// settingPathOf returns the path to pass to findSecrets for the value of an environment variable.
+func settingPathOf(variable string) []string {
+	switch {
+	case strings.Contains(variable, "DATABASE"):
+		return []string{"database", "url"}
+	case strings.HasSuffix(variable, "SECRET_ENV"):
+		return []string{"secretEnv"}
+	case strings.HasSuffix(variable, "TOKEN"):
+		return []string{"token"}
+	}
+	return []string{strings.ToLower(variable)}
+}
+
+func (m *masker) learnNode(path []string, n ast.Node) {
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		for _, v := range n.Values {
+			m.learnNode(path, v)
+		}
+	case *ast.MappingValueNode:
+		m.learnNode(append(slices.Clone(path), strings.Trim(n.Key.String(), `'"`)), n.Value)
+	case *ast.SequenceNode:
+		for _, v := range n.Values {
+			m.learnNode(path, v)
+		}
+	case *ast.AnchorNode:
+		m.learnNode(path, n.Value)
+	case *ast.TagNode:
+		m.learnNode(path, n.Value)
+	case *ast.LiteralNode:
+		m.learnText(path, n.Value.Value)
+	case ast.ScalarNode:
+		m.learnText(path, n.GetToken().Value)
+	}
+}
+
+func (m *masker) learnText(path []string, value string) {
+	m.add(findSecrets(path, value)...)
+	if strings.Contains(value, "\n") { // the secrets of each single line are added too, because an error may quote one line of the value
+		for line := range strings.Lines(value) {
+			for _, f := range findSecrets(path, strings.TrimSpace(line)) {
+				m.add(f)
+			}
+		}
+	}
+}
+
+var yamlMember = regexp.MustCompile(`(?:^|[{,\s-])["']?([A-Za-z][A-Za-z0-9_.-]*)["']?\s*:`)
+
+// yamlPunctuation holds the characters that may surround a value in YAML.
+const yamlPunctuation = " \t\r\n\"'{}[],|>*&!:"
+
+// yamlNamedLine matches a line that begins with a name and a colon.
+var yamlNamedLine = regexp.MustCompile(`^[\s-]*["']?[A-Za-z][A-Za-z0-9_.-]*["']?\s*:`)
+
+// yamlSecretName matches the name of a setting that holds secrets; its colon may be missing.
+var yamlSecretName = regexp.MustCompile(`^[\s-]*["']?(headers|body|variables|params|url|directURL|secretEnv|prefix)\b["']?`)
+
+// learnLines adds the secrets of a file to the masker line by line: the file may be invalid YAML or
+// have an unintended structure. The text after a setting's name counts as its value, and so do
+// the following lines with a deeper indentation. If the file is broken (invalid YAML), each line
+// without a name may be a secret, because it may belong to any setting.
+func (m *masker) learnLines(text string, broken bool) {
+	type open struct {
+		indent int
+		name   string
+	}
+	var around []open
+	var last []string // path of the last setting name that was read; the next line may hold its value
+	for line := range strings.Lines(text) {
+		trimmed := strings.TrimSpace(line)
+		indent := len(line) - len(strings.TrimLeft(line, " \t-"))
+		for len(around) > 0 && trimmed != "" && around[len(around)-1].indent >= indent {
+			around = around[:len(around)-1]
+		}
+		path := make([]string, 0, len(around)+4)
+		for _, o := range around {
+			path = append(path, o.name)
+		}
+		m.add(findSecrets(path, trimmed)...)
+		m.add(findSecrets(last, strings.Trim(trimmed, yamlPunctuation))...)
+		if broken && !yamlNamedLine.MatchString(line) && !strings.HasPrefix(trimmed, "#") {
+			m.add(secretPart{trimmed, false})
+		}
+		members := yamlMember.FindAllStringSubmatchIndex(line, -1)
+		if at := yamlSecretName.FindStringSubmatchIndex(line); at != nil && (len(members) == 0 || members[0][2] != at[2]) {
+			members = append([][]int{at}, members...)
+		}
+		for i, at := range members {
+			name, end := line[at[2]:at[3]], len(line)
+			path = append(path, name)
+			m.add(findSecrets(path, strings.Trim(line[at[1]:end], yamlPunctuation))...)
+			if i+1 < len(members) {
+				end = members[i+1][2]
+				m.add(findSecrets(path, strings.Trim(line[at[1]:end], yamlPunctuation))...)
+			}
+			last = slices.Clone(path)
+			if i == 0 {
+				around = append(around, open{indent, name})
+			}
+		}
+	}
+}

@@ -1,0 +1,111 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/freshet/freshet/observe"
+)
+
+// UsageError reports wrong arguments or flags.
+type UsageError struct{ err error }
+
+// UsageErrorf returns a UsageError with a text of fmt.Errorf.
+func UsageErrorf(format string, args ...any) error {
+	return UsageError{fmt.Errorf(format, args...)}
+}
+
+func (e UsageError) Error() string { return e.err.Error() }
+
+func (e UsageError) Unwrap() error { return e.err }
+
+// Process holds the environment, the output streams and the configuration file of a process.
+type Process struct {
+	Env            []string
+	Stdout, Stderr io.Writer
+	ConfigFile     string
+	mask           *masker // redacts secrets in stderr
+}
+
+// NewProcess returns a process without a configuration file. Its stderr redacts the secrets of the
+// configuration.
+func NewProcess(env []string, stdout, stderr io.Writer) *Process {
+	p := &Process{Env: env, Stdout: stdout, mask: &masker{}}
+	p.Stderr = p.mask.writer(stderr)
+	return p
+}
+
+// Load returns the configuration of the process. Errors and logs never show its secrets.
+func (p *Process) Load() (Config, error) {
+	text, err := os.ReadFile(p.ConfigFile)
+	if err != nil {
+		text = nil // ignore the error here: loadConfig below reads the same file and returns the error
+	}
+	p.mask.learn(text, p.Env)
+	c, err := loadConfig(p.ConfigFile, p.Env)
+	return c, p.mask.maskError(err)
+}
+
+// requireSecret reads a credential and redacts it in all logs from now on.
+func (p *Process) requireSecret(at secretRef) (string, error) {
+	secret, err := requireSecret(at)
+	p.mask.add(secretPart{secret, true})
+	return secret, err
+}
+
+// logger returns the log of this process. Signals can change its level until ctx ends.
+func (p *Process) logger(ctx context.Context, c LogConfig) *slog.Logger {
+	var level slog.LevelVar
+	level.Set(c.Level)
+	options := &slog.HandlerOptions{Level: &level}
+	var h slog.Handler = slog.NewTextHandler(p.Stderr, options)
+	if c.Format == "json" {
+		h = slog.NewJSONHandler(p.Stderr, options)
+	}
+	log := slog.New(observe.TraceHandler(h))
+	handleLevelSignals(ctx, &level, c.Level, log)
+	return log
+}
+
+// connect connects to the real services. It returns the parts of a role and a function that
+// closes the connections.
+func (p *Process) connect(ctx context.Context, config Config) (_ parts, _ func(), err error) {
+	parts := parts{config: config, secret: p.requireSecret}
+	parts.log = p.logger(ctx, config.Log)
+	parts.registry, parts.reg = newRegistry(config.Metrics.Namespace)
+	if parts.kafka, err = config.Kafka.Options(); err != nil {
+		return parts, nil, err
+	}
+	if parts.rdb, err = config.Redis.newClient(redisTimeout); err != nil {
+		return parts, nil, err
+	}
+	db, err := openPostgres(ctx, config.Database)
+	if err != nil {
+		_ = parts.rdb.Close()
+		return parts, nil, err
+	}
+	parts.store = db
+	closeAll := func() { db.Close(); _ = parts.rdb.Close() }
+	tracer, flush, err := config.Tracing.newTracer(ctx, parts.log)
+	if err != nil {
+		closeAll()
+		return parts, nil, err
+	}
+	parts.trace = tracer
+	registerRedisMetrics(parts.rdb, parts.reg)
+	registerPoolMetrics(db, parts.reg)
+	return parts, func() { flush(); closeAll() }, nil
+}
+
+// Lookup returns the value of an environment variable in env, or an empty string.
+func Lookup(env []string, name string) string {
+	for _, entry := range env {
+		if len(entry) > len(name) && entry[:len(name)] == name && entry[len(name)] == '=' {
+			return entry[len(name)+1:]
+		}
+	}
+	return ""
+}

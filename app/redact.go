@@ -1,0 +1,93 @@
+package app
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/freshet/freshet/source"
+)
+
+// Redacted returns a copy of the configuration with all secrets redacted.
+func (c Config) Redacted() Config {
+	c.Database.URL = redactValue(c.Database.URL, "database", "url")
+	c.Database.DirectURL = redactValue(c.Database.DirectURL, "database", "directURL")
+	c.Access.JWKSURL = redactValue(c.Access.JWKSURL, "jwksURL")
+	c.Access.AdminTokenFile = redactValue(c.Access.AdminTokenFile, "adminTokenFile")
+	c.Tracing.Endpoint = redactValue(c.Tracing.Endpoint, "endpoint")
+	c.Kafka.SASL.PasswordFile = redactValue(c.Kafka.SASL.PasswordFile, "passwordFile")
+	c.Redis.PasswordFile = redactValue(c.Redis.PasswordFile, "passwordFile")
+	c.Kafka.Brokers, c.Redis.Addresses = redactList(c.Kafka.Brokers), redactList(c.Redis.Addresses)
+	c.Sources = maps.Clone(c.Sources)
+	for name, s := range c.Sources {
+		s.Config = redactSource(s.Config)
+		c.Sources[name] = s
+	}
+	return c
+}
+
+func redactSource(c source.Config) source.Config {
+	c.BaseURL = redactValue(c.BaseURL, "baseURL")
+	c.Auth.Prefix = redactValue(c.Auth.Prefix, "prefix")
+	c.Auth.SecretEnv, c.Auth.SecretFile = redactValue(c.Auth.SecretEnv, "secretEnv"), redactValue(c.Auth.SecretFile, "secretFile")
+	c.Credentials = slices.Clone(c.Credentials)
+	for i := range c.Credentials {
+		one := &c.Credentials[i]
+		one.SecretEnv, one.SecretFile = redactValue(one.SecretEnv, "secretEnv"), redactValue(one.SecretFile, "secretFile")
+	}
+	c.Headers = redactMap(c.Headers, "headers")
+	c.Facets = maps.Clone(c.Facets)
+	for name, f := range c.Facets {
+		f.Params = redactMap(f.Params, "params")
+		f.Documents = maps.Clone(f.Documents)
+		for name, d := range f.Documents {
+			d.Path, d.Body = redactValue(d.Path, "path"), redactValue(d.Body, "body")
+			d.Headers = redactMap(d.Headers, "headers")
+			if d.GraphQL != nil {
+				q := *d.GraphQL
+				q.Query = redactValue(q.Query, "query")
+				q.Variables, _ = redactVariable("", q.Variables).(map[string]any)
+				d.GraphQL = &q
+			}
+			f.Documents[name] = d
+		}
+		c.Facets[name] = f
+	}
+	return c
+}
+
+func redactList(all []string) []string {
+	out := slices.Clone(all)
+	for i := range out {
+		out[i] = redactValue(out[i])
+	}
+	return out
+}
+
+func redactMap(all map[string]string, setting string) map[string]string {
+	out := maps.Clone(all)
+	for name, value := range out {
+		out[name] = redactValue(value, setting, name)
+	}
+	return out
+}
+
+// redactVariable redacts the secrets in a GraphQL variable.
+func redactVariable(name string, v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		out := maps.Clone(v)
+		for name, value := range out {
+			out[name] = redactVariable(name, value)
+		}
+		return out
+	case []any:
+		out := slices.Clone(v)
+		for i := range out {
+			out[i] = redactVariable(name, out[i])
+		}
+		return out
+	case string:
+		return redactValue(v, "variables", name)
+	}
+	return v
+}

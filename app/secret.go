@@ -1,0 +1,97 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/freshet/freshet/source"
+)
+
+// secretReloadInterval is the interval at which the file of a credential is read again.
+const secretReloadInterval = 2 * time.Second
+
+// secretRef refers to one credential of a source.
+type secretRef struct {
+	name      string // name of the credential; empty: the source has only one credential, without a name
+	setting   string // path of the credential's settings, such as auth
+	env, file string // environment variable or file with the secret; both empty: the source needs no secret
+}
+
+// secretRefs returns the references to all credentials of a source.
+func secretRefs(c source.Config) []secretRef {
+	if len(c.Credentials) == 0 {
+		return []secretRef{{"", "auth", c.Auth.SecretEnv, c.Auth.SecretFile}}
+	}
+	all := make([]secretRef, len(c.Credentials))
+	for i, one := range c.Credentials {
+		all[i] = secretRef{one.Name, fmt.Sprintf("credentials[%d]", i), one.SecretEnv, one.SecretFile}
+	}
+	return all
+}
+
+// requireSecret reads a credential. It returns an error for a missing or empty credential, and ""
+// if the source needs no credential.
+func requireSecret(at secretRef) (string, error) {
+	switch {
+	case at.file != "":
+		secret, err := readSecret(at.setting+".secretFile", at.file)
+		if err == nil && secret == "" {
+			err = fmt.Errorf("%s.secretFile: %s is empty", at.setting, at.file)
+		}
+		return secret, err
+	case at.env != "":
+		if secret := strings.TrimSpace(os.Getenv(at.env)); secret != "" {
+			return secret, nil
+		}
+		return "", fmt.Errorf("%s.secretEnv: %s is not set; set it to the upstream's credential", at.setting, redactValue(at.env, "secretEnv"))
+	}
+	return "", nil
+}
+
+func noSecret(secretRef) (string, error) { return "", nil }
+
+// reloadSecret reads the file of a credential every secretReloadInterval until ctx ends, and
+// updates the source when the secret changes. It calls changed after each update. While the file is
+// unreadable or empty, the last secret stays in use, because another process may be writing the
+// file. The third failure in a row is logged.
+func reloadSecret(ctx context.Context, at secretRef, s *source.Source, changed func(name string), log *slog.Logger) error {
+	if at.file == "" {
+		return nil
+	}
+	var known string // empty at first, so that the first read updates the source: the file may have changed since the source was built
+	failures := 0
+	tick := time.NewTicker(secretReloadInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		now, err := requireSecret(at)
+		if err != nil {
+			if failures++; failures == 3 {
+				log.Warn("credential file unusable, old credential stays in use", "source", s.Name(), "credential", at.name, "err", err)
+			}
+			continue
+		}
+		failures = 0
+		if now == known {
+			continue
+		}
+		first := known == ""
+		known = now
+		if err := s.SetCredential(at.name, now); err != nil {
+			log.Error("changed credential invalid, old credential stays in use", "source", s.Name(), "credential", at.name, "err", err)
+			continue
+		}
+		if !first {
+			log.Info("credential changed", "source", s.Name(), "credential", at.name)
+			changed(at.name)
+		}
+	}
+}

@@ -1,0 +1,361 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/console"
+	"github.com/freshet/freshet/consumer"
+	"github.com/freshet/freshet/dlq"
+	"github.com/freshet/freshet/entities"
+	"github.com/freshet/freshet/observe"
+	"github.com/freshet/freshet/outbox"
+	"github.com/freshet/freshet/producer"
+	"github.com/freshet/freshet/query"
+	"github.com/freshet/freshet/retention"
+	"github.com/freshet/freshet/retries"
+	"github.com/freshet/freshet/scheduler"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/settings"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/status"
+	"github.com/freshet/freshet/topics"
+)
+
+// parts holds the components from which the roles are wired, on real or embedded services.
+type parts struct {
+	config Config
+	store  interface {
+		query.Store
+		consumer.Store
+		settings.Store
+		retries.Store
+		outbox.Store
+		scheduler.Store
+		retention.Store
+		access.KeyStore
+		entities.Store
+		dlq.Store
+		status.Backlogs
+		Ping(ctx context.Context) error
+	}
+	rdb      redis.UniversalClient
+	kafka    []kgo.Opt
+	log      *slog.Logger
+	trace    observe.Tracer
+	registry *prometheus.Registry
+	reg      prometheus.Registerer // adds metrics to registry, with the namespace as prefix of their names
+	// secret reads a credential.
+	secret func(secretRef) (string, error)
+
+	// All roles share the Kafka client, the producer and the lag sampler. run creates and runs
+	// them.
+	client   *kgo.Client
+	producer *producer.Producer
+	lag      *topics.Sampler
+
+	faultScenarios console.FaultScenarios // fault scenarios of dev's simulated upstream; nil: no upstream is simulated
+
+	opsListener net.Listener // the query service's listener of health and metrics; may be nil
+}
+
+// role is a function that runs one role of a process, such as the query service, with the parts
+// until ctx ends.
+type role func(ctx context.Context, p parts) error
+
+// run runs roles until ctx ends. It stops the roles first, and then the producer and the lag
+// sampler, which they use.
+func (p parts) run(ctx context.Context, roles ...role) error {
+	var err error
+	p.client, err = kgo.NewClient(append(append(producer.ClientOptions(producer.DefaultMaxBuffered), p.kafkaClient("producer")...), p.trace.Kafka()...)...)
+	if err != nil {
+		return fmt.Errorf("create the producer's Kafka client: %w", err)
+	}
+	defer p.client.Close()
+	p.producer = producer.New(p.rdb, p.client, producer.DefaultMaxBuffered, p.log, p.reg, p.trace)
+	p.lag = topics.NewSampler(kadm.NewClient(p.client), slices.Sorted(maps.Keys(p.config.Sources)), p.log, p.reg)
+	background := newGroup(context.WithoutCancel(ctx))
+	background.run(p.producer.Run)
+	background.run(p.lag.Run)
+	foreground := newGroup(withEither(ctx, background.ctx))
+	for _, role := range roles {
+		foreground.run(func(ctx context.Context) error { return role(ctx, p) })
+	}
+	<-foreground.ctx.Done()
+	return errors.Join(foreground.stop(), background.stop())
+}
+
+func (p parts) noSource(name string) error {
+	return UsageErrorf("unknown source %q; the configuration has %s", name,
+		strings.Join(slices.Sorted(maps.Keys(p.config.Sources)), ", "))
+}
+
+// sources builds the named sources, or all sources if no name is given.
+func (p parts) sources(names ...string) (map[string]*source.Source, error) {
+	if len(names) == 0 {
+		names = slices.Sorted(maps.Keys(p.config.Sources))
+	}
+	built := map[string]*source.Source{}
+	var errs []error
+	for _, name := range names {
+		c, ok := p.config.Sources[name]
+		if !ok {
+			return nil, p.noSource(name)
+		}
+		secrets, err := p.secrets(c.Config)
+		if err == nil {
+			built[name], err = source.New(name, c.Config, secrets, c.maxConnections())
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("sources.%s.%w", name, err))
+		}
+	}
+	return built, errors.Join(errs...)
+}
+
+// secrets returns a source's credentials by name.
+func (p parts) secrets(c source.Config) (map[string]string, error) {
+	found := map[string]string{}
+	for _, at := range secretRefs(c) {
+		secret, err := p.secret(at)
+		if err != nil {
+			return nil, err
+		}
+		found[at.name] = secret
+	}
+	return found, nil
+}
+
+// settings returns the run-time settings of all sources.
+func (p parts) settings() *settings.Settings {
+	sources := map[string]settings.Source{}
+	for name, s := range p.config.Sources {
+		sources[name] = settings.Source{Quota: s.quota(), Prefetch: s.prefetch}
+	}
+	return settings.New(p.store, sources)
+}
+
+// serving returns the query role on a listener. At shutdown it first stops accepting requests,
+// and parts.run then flushes the producer.
+func serving(l net.Listener) role {
+	return func(ctx context.Context, p parts) error { return p.serve(ctx, l) }
+}
+
+func (p parts) serve(ctx context.Context, l net.Listener) error {
+	p.secret = noSecret // the query service needs no credentials, because it sends no upstream calls
+	sources, err := p.sources()
+	if err != nil {
+		return err
+	}
+	known := map[string]query.Source{}
+	for name, s := range sources {
+		known[name] = readable{s, slices.ContainsFunc(p.config.Sources[name].Credentials, func(c source.Credential) bool { return c.Visibility != "" })}
+	}
+	entityRegistry, err := p.entities(sources)
+	if err != nil {
+		return err
+	}
+	guard, clientLimiter, err := p.newGuard(ctx, l.Addr().String())
+	if err != nil {
+		return err
+	}
+	p.warnPlainHTTP(guard.AuthRequired(), l.Addr().String())
+	if err := p.checkMigrations(ctx); err != nil {
+		return err
+	}
+	deadLetters := p.deadLetters(sources)
+	var server *query.Server
+	h := newHealth(map[string]healthCheck{
+		readsCheckName: {required: true, run: func(ctx context.Context) error { return server.Ready(ctx, p.store.Ping) }},
+		"database":     {run: p.store.Ping},
+		"redis":        {run: func(ctx context.Context) error { return p.rdb.Ping(ctx).Err() }},
+		"kafka":        {run: p.client.Ping},
+	}, p.log)
+	ops := p.newOpsHandler(h)
+	ask := func(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []query.EnqueueResult {
+		return server.Refresh(ctx, client, all, f)
+	}
+	var bounds *liveBounds
+	if clientLimiter != nil {
+		if bounds, err = newLiveBounds(p.config, p.settings(), p.log); err != nil {
+			return err
+		}
+	}
+	pages, runConsole := p.console(sources, guard, clientLimiter, h, deadLetters, ask)
+	waitEstimator := newWaits(p.lag, slices.Sorted(maps.Keys(p.config.Sources)), p.waitEstimate, p.log)
+	server, err = query.New(query.Config{
+		Memory: int64(p.config.Query.CacheMemory), ResponseMemory: p.config.Query.maxResponseMemory(), Origins: p.config.Access.AllowedOrigins, Proxies: p.config.Access.TrustedProxies,
+	}, query.Deps{
+		Store: p.store, Sources: known, Enqueuer: highEnqueuer{p.producer, bounds}, SettleSubscriber: settles{p}, WaitEstimator: waitEstimator, Authenticator: guard, ClientLimiter: clientLimiter, ReadRecorder: readers{entityRegistry},
+		Ops: ops, Admin: p.admin(guard, entityRegistry, deadLetters), Console: pages, Log: p.log, Metrics: p.reg, Trace: p.trace,
+	})
+	if err != nil {
+		return err
+	}
+	p.log.Info("query service started", "listen", l.Addr().String(), "ops", p.opsAddress(), "access", guard.AuthRequired())
+	background := newGroup(context.WithoutCancel(ctx))
+	background.run(guard.Run)
+	background.run(server.Run)
+	background.run(waitEstimator.Run)
+	background.run(runConsole)
+	if bounds != nil {
+		background.run(bounds.Run)
+	}
+	foreground := newGroup(withEither(ctx, background.ctx))
+	foreground.run(func(ctx context.Context) error { return server.Serve(ctx, l) })
+	foreground.run(deadLetters.Run)
+	if p.opsListener != nil {
+		foreground.run(func(ctx context.Context) error {
+			return serveOps(ctx, p.opsListener, p.config.Ops.TLS.requireClientCert(ops), p.log)
+		})
+	}
+	<-foreground.ctx.Done()
+	return errors.Join(foreground.stop(), background.stop())
+}
+
+// readable adapts a source to query.Source.
+type readable struct {
+	*source.Source
+	limits bool // whether any credential limits the visibility of its data
+}
+
+// Visibility returns the visibility that data fetched for this key now would have. If no credential
+// limits the visibility, it does not search for the credentials of the key.
+func (r readable) Visibility(key string) string {
+	if !r.limits {
+		return ""
+	}
+	return r.Source.Visibility(key)
+}
+
+func (p parts) opsAddress() string {
+	if p.opsListener == nil {
+		return ""
+	}
+	return p.opsListener.Addr().String()
+}
+
+// settles adapts the producer's subscription of settled requests to query.SettleSubscriber.
+type settles struct{ parts }
+
+// Subscribe calls onSettled for each settled request until ctx ends. It calls onConnection whenever
+// the subscription connects or disconnects.
+func (s settles) Subscribe(ctx context.Context, onSettled func(schemas.Settled), onConnection func(connected bool)) error {
+	return producer.SubscribeSettled(ctx, s.rdb, slices.Collect(maps.Keys(s.config.Sources)), onSettled, onConnection)
+}
+
+// highEnqueuer adapts the producer to query.Enqueuer, for the HIGH lane. If bounds is nil, the
+// producer does not limit clients.
+type highEnqueuer struct {
+	*producer.Producer
+	bounds *liveBounds
+}
+
+// Enqueue enqueues update requests without waiting for Kafka's acknowledgement.
+func (e highEnqueuer) Enqueue(ctx context.Context, all []query.UpdateRequest) []query.EnqueueResult {
+	return e.enqueueAll(all, func(requests []producer.Request) []producer.Result { return e.EnqueueAll(ctx, requests) })
+}
+
+// EnqueueAndWait enqueues update requests and waits for Kafka's acknowledgement.
+func (e highEnqueuer) EnqueueAndWait(ctx context.Context, all []query.UpdateRequest) []query.EnqueueResult {
+	return e.enqueueAll(all, func(requests []producer.Request) []producer.Result { return e.EnqueueAllAndWait(ctx, requests) })
+}
+
+func (e highEnqueuer) enqueueAll(all []query.UpdateRequest, enqueue func([]producer.Request) []producer.Result) []query.EnqueueResult {
+	requests := make([]producer.Request, len(all))
+	for i, r := range all {
+		requests[i] = e.toRequest(r)
+	}
+	results := make([]query.EnqueueResult, len(all))
+	for i, r := range enqueue(requests) {
+		results[i] = toEnqueueResult(r)
+	}
+	return results
+}
+
+func (e highEnqueuer) toRequest(r query.UpdateRequest) producer.Request {
+	out := producer.Request{
+		Entity: r.Entity, Lane: schemas.High, Reason: r.Reason, Floor: r.Floor, Cooldown: r.Cooldown,
+		CorrelationID: r.CorrelationID, TraceParent: r.TraceParent, New: r.New,
+	}
+	if e.bounds != nil {
+		out.Client, out.Bound = r.Client, e.bounds.of(r.Entity)
+	}
+	return out
+}
+
+func toEnqueueResult(r producer.Result) query.EnqueueResult {
+	a := query.EnqueueResult{Queued: r.Queued(), Pending: r.Outcome == producer.Pending, Number: r.Number, Until: r.Until}
+	switch {
+	case errors.Is(r.Err, producer.ErrBufferFull) || errors.Is(r.Err, producer.ErrStopped):
+		a.Reason = query.ReasonBusy
+	case r.Err != nil:
+		a.Reason = query.ReasonDown
+	case r.Outcome == producer.Held:
+		a.Reason = "HELD_" + r.HoldReason
+	case r.Outcome == producer.Cooling:
+		a.Reason = query.ReasonCooldown
+	case r.Refusal != nil:
+		a.Reason, a.Refused = query.ReasonOutstanding, toAccessRefusal(*r.Refusal)
+		if a.Refused.NewKeys {
+			a.Reason = query.ReasonTooMany
+		}
+	}
+	return a
+}
+
+// group runs functions concurrently. The first error cancels all of them.
+type group struct {
+	ctx    context.Context //nolint:containedctx // the context that the group cancels
+	cancel context.CancelCauseFunc
+	wg     sync.WaitGroup
+	mu     sync.Mutex
+	errs   []error
+}
+
+func newGroup(ctx context.Context) *group {
+	ctx, cancel := context.WithCancelCause(ctx)
+	return &group{ctx: ctx, cancel: cancel}
+}
+
+func (g *group) run(part func(context.Context) error) {
+	g.wg.Go(func() {
+		err := part(g.ctx)
+		if g.ctx.Err() != nil && errors.Is(err, context.Canceled) {
+			return // the function ended because the group was stopped, which is not an error
+		}
+		if err != nil {
+			g.mu.Lock()
+			g.errs = append(g.errs, err)
+			g.mu.Unlock()
+			g.cancel(err)
+		}
+	})
+}
+
+// stop cancels the functions, waits until they return, and returns their errors.
+func (g *group) stop() error {
+	g.cancel(nil)
+	g.wg.Wait()
+	return errors.Join(g.errs...)
+}
+
+// withEither returns a child context of a that also ends when b ends.
+func withEither(a, b context.Context) context.Context {
+	ctx, cancel := context.WithCancelCause(a)
+	context.AfterFunc(b, func() { cancel(context.Cause(b)) })
+	return ctx
+}

@@ -1,0 +1,111 @@
+package app
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/console"
+	"github.com/freshet/freshet/dlq"
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/query"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/settings"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/status"
+)
+
+// Values of query.console.
+const (
+	consoleOn       = "on"
+	consoleReadOnly = "read-only" // the console has no actions
+	consoleOff      = "off"
+)
+
+// console returns the console's handler, or nil if it is off, and a function that must run while
+// the handler is in use.
+func (p parts) console(sources map[string]*source.Source, guard *access.Guard, clientLimiter *access.ClientLimiter, h *health, deadLetters *dlq.Queue, ask refreshing) (pages http.Handler, run func(context.Context) error) {
+	if p.config.Query.Console == consoleOff {
+		return nil, func(context.Context) error { return nil }
+	}
+	reads := status.NewReads(p.registry, metricPrefix(p.config.Metrics.Namespace), slices.Sorted(maps.Keys(p.config.Sources)), p.log)
+	seen := &overview{p, h, reads}
+	return console.New(p.consoleDeps(sources, guard, clientLimiter, seen, deadLetters, ask)), reads.Run
+}
+
+// consoleDeps returns the dependencies of the console. ask enqueues refreshes through the query
+// service.
+func (p parts) consoleDeps(sources map[string]*source.Source, guard *access.Guard, clientLimiter *access.ClientLimiter, seen *overview, deadLetters *dlq.Queue, ask refreshing) console.Deps {
+	facets := map[string][]string{}
+	for name, s := range p.config.Sources {
+		facets[name] = slices.Sorted(maps.Keys(s.Facets))
+	}
+	return console.Deps{
+		Sources: slices.Sorted(maps.Keys(p.config.Sources)), Facets: facets,
+		Overview: seen, Entities: entityReader{p, sources, ask}, Limits: limits{p.settings(), p}, Schedule: p.scheduleReader(), DLQ: deadLetters, Store: p.store, Guard: guard, Meters: clientLimiter,
+		Process: workerName(), ReadOnly: p.config.Query.Console == consoleReadOnly, Version: Version(), Clock: time.Now, Log: p.log, FaultScenarios: p.faultScenarios,
+	}
+}
+
+// refreshing enqueues refreshes of entities of one facet. They count against the limits of the
+// client with this ID; "" means no client.
+type refreshing func(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []query.EnqueueResult
+
+// overview provides lanes, dependencies and read statistics to the console.
+type overview struct {
+	parts
+	health *health
+	reads  *status.Reads
+}
+
+// Reads returns the read statistics of the last five minutes for each source, sorted by name.
+func (o *overview) Reads() []status.ReadStats { return o.reads.Recent() }
+
+// Lanes returns the lanes of a source, HIGH first.
+func (o *overview) Lanes(source string) []console.LaneLag {
+	var lanes []console.LaneLag
+	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
+		l := console.LaneLag{Lane: lane}
+		l.Records, l.RecordsKnown = o.lag.Records(source, lane)
+		l.Wait, _, l.WaitKnown = o.lag.EstimateWait(source, lane)
+		l.StalledFor = o.lag.StalledFor(source, lane)
+		lanes = append(lanes, l)
+	}
+	return lanes
+}
+
+// Dependencies returns the states of the dependencies, sorted by name, at most healthCacheTTL old.
+func (o *overview) Dependencies(ctx context.Context) []console.Dependency {
+	found := o.health.checkAll(ctx)
+	var all []console.Dependency
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		if name == readsCheckName {
+			continue // the check "reads" concerns the query service itself and is not a dependency
+		}
+		d := console.Dependency{Name: name}
+		if err := found[name]; err != nil {
+			d.Error = err.Error()
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
+// limits provides the settings and the limiter's state to the console.
+type limits struct {
+	*settings.Settings
+	parts parts
+}
+
+// View returns the current state of a source's limiter.
+func (l limits) View(ctx context.Context, source string) (limiter.View, error) {
+	if _, known := l.parts.config.Sources[source]; !known {
+		return limiter.View{}, problem.New(http.StatusNotFound, "no-such-source", "There is no such source. The configuration lists the sources.")
+	}
+	view, _, set, err := l.parts.limiterNow(ctx, source)
+	return status.WithStop(view, set), err
+}

@@ -1,0 +1,56 @@
+package app
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/freshet/freshet/scheduler"
+	"github.com/freshet/freshet/status"
+)
+
+// scheduleReader returns the reader of the schedules of all sources.
+func (p parts) scheduleReader() *status.ScheduleReader {
+	live := map[string]*livePrefetch{} // no entry: the source's configuration is invalid
+	for name := range p.config.Sources {
+		if l, err := p.livePrefetch(name); err == nil {
+			live[name] = l
+		}
+	}
+	return status.NewScheduleReader(status.ScheduleDeps{
+		Sources: slices.Sorted(maps.Keys(p.config.Sources)), Store: p.store,
+		Prefetch: func(ctx context.Context, source string) (status.Prefetch, error) {
+			c, disabled := p.config.Sources[source], false
+			if l, valid := live[source]; valid { // if the settings can't be read, the configured ones are shown
+				status.CatchPanic(p.log, func() { c, disabled = l.inForce(ctx) })
+			}
+			return c.prefetchStatus(disabled)
+		},
+		Capacity: func(ctx context.Context, source string) (scheduler.Capacity, error) {
+			return p.capacity(ctx, source, p.config.Sources[source].maxFacetCost())
+		},
+		Heartbeats: func(ctx context.Context, source string) ([]status.Heartbeat, error) {
+			return status.ReadHeartbeats(ctx, p.rdb, source)
+		},
+		Metrics: p.registry, Prefix: metricPrefix(p.config.Metrics.Namespace), Log: p.log,
+	})
+}
+
+// prefetchStatus returns the prefetching of a source, with the defaults for facets without a
+// configuration.
+func (s SourceConfig) prefetchStatus(disabled bool) (status.Prefetch, error) {
+	schedule, err := s.newSchedule()
+	if err != nil {
+		return status.Prefetch{}, err
+	}
+	budget, err := scheduler.NewBudget(s.spending())
+	if err != nil {
+		return status.Prefetch{}, err
+	}
+	facets := map[string]scheduler.Config{}
+	for name := range s.Facets {
+		facets[name] = scheduler.DefaultConfig()
+	}
+	maps.Copy(facets, s.Prefetch.Facets)
+	return status.Prefetch{Disabled: disabled, Facets: facets, Schedule: schedule, Budget: budget}, nil
+}

@@ -1,0 +1,192 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/freshet/freshet/consumer"
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/producer"
+	"github.com/freshet/freshet/retries"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
+)
+
+// working returns the worker role for lanes of the named sources, or of all sources. It calls the
+// function "up" when the workers have started. At shutdown the limiters keep granting permits until
+// the last worker has stopped.
+func working(lanes []schemas.Lane, up func(), names ...string) role {
+	return func(ctx context.Context, p parts) error { return p.work(ctx, lanes, up, names) }
+}
+
+// waitForRedis waits until Redis responds, so that a worker can start during an outage of Redis.
+// It returns an error if Redis may evict keys.
+func (p parts) waitForRedis(ctx context.Context) error {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for n := 0; ; n++ {
+		err := limiter.CheckRedis(ctx, p.rdb)
+		switch {
+		case errors.Is(err, limiter.ErrEvictionEnabled):
+			return err
+		case err == nil && n > 0:
+			p.log.Info("redis connected", "attempts", n)
+			return nil
+		case err == nil || ctx.Err() != nil:
+			return nil
+		case n == 0:
+			p.log.Warn("redis not reachable, worker waits; check redis.addresses", "err", err)
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// drainMargin is added to the call timeout to get the drain timeout at shutdown, so that the result
+// of the longest call can still be stored.
+const drainMargin = 5 * time.Second
+
+func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names []string) error {
+	if err := p.waitForRedis(ctx); err != nil || ctx.Err() != nil {
+		return err
+	}
+	if err := p.checkMigrations(ctx); err != nil {
+		return err
+	}
+	sources, err := p.sources(names...)
+	if err != nil {
+		return err
+	}
+	background := newGroup(context.WithoutCancel(ctx))
+	foreground := newGroup(withEither(ctx, background.ctx))
+	stop := func(err error) error { return errors.Join(err, foreground.stop(), background.stop()) }
+	overrides := p.settings()
+	for _, name := range slices.Sorted(maps.Keys(sources)) {
+		s := sources[name]
+		defer s.Close()
+		c := p.config.Sources[name]
+		l, err := limiter.New(name, c.quota(), limiter.Deps{
+			Redis: p.rdb, Settings: overrides, Usage: overrides, Process: workerName(), Log: p.log, Metrics: p.reg,
+		})
+		if err != nil {
+			return stop(fmt.Errorf("sources.%s.quota.%w", name, err))
+		}
+		background.run(l.Run)
+		closeBreakers := func(credential string) {
+			if credential == "" { // an empty name is the source's only credential; its rejection opened the breaker of the source
+				l.CloseBreaker(time.Now())
+			}
+			l.CloseCredentialBreaker(credential)
+		}
+		for _, at := range secretRefs(c.Config) {
+			background.run(func(ctx context.Context) error { return reloadSecret(ctx, at, s, closeBreakers, p.log) })
+		}
+		retrier := retries.New(name, p.store, retryEnqueuer{p.producer}, p.rdb, p.log, p.reg)
+		foreground.run(retrier.Run)
+		relay := p.relay(name)
+		foreground.run(relay.Run)
+		deps := consumer.Deps{
+			Store: p.store, Requests: p.producer.Coalescer, Permits: permits{l}, Retries: retrier, Outbox: relay, Lag: p.lag, Health: consumer.NewHealth(),
+			Kafka: p.kafkaClient, Log: p.log, Metrics: p.reg, Tracer: p.trace,
+		}
+		for _, lane := range lanes {
+			bounds := consumer.DefaultConfig(lane)
+			bounds.WorkerName, bounds.MaxBodyBytes, bounds.MaxInFlight = workerName(), int64(c.Workers.MaxBodyMemory), c.Workers.High.MaxInFlight
+			bounds.Triggers = c.triggers()
+			bounds.DrainTimeout = max(bounds.DrainTimeout, c.Timeout+drainMargin)
+			bounds.ServerSideAssignment = p.config.Kafka.GroupProtocol == "consumer"
+			if lane == schemas.Low {
+				bounds.MaxInFlight = c.Workers.Low.MaxInFlight
+			}
+			w, err := consumer.New(bounds, s, lane, deps)
+			if err != nil {
+				return stop(err)
+			}
+			foreground.run(w.Run)
+		}
+	}
+	up()
+	<-foreground.ctx.Done()
+	return stop(nil)
+}
+
+// workerName returns host/pid, the name of this process in dead letters, audit and console.
+func workerName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "worker"
+	}
+	return fmt.Sprintf("%s/%d", host, os.Getpid())
+}
+
+// permits adapts the limiter to consumer.Permits.
+type permits struct{ *limiter.Limiter }
+
+// Acquire waits for a permit.
+func (p permits) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+	return toPermit(p.Limiter.Acquire(ctx, lane, toLimiterCall(c)))
+}
+
+// AcquireRetry waits for a permit for a request whose last call failed. While other requests wait,
+// requests with a failed call get at most every fourth permit.
+func (p permits) AcquireRetry(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+	return toPermit(p.Limiter.AcquireRetry(ctx, lane, toLimiterCall(c)))
+}
+
+// Reacquire waits for a new permit after an earlier one expired unused. Its caller is served before
+// all other callers.
+func (p permits) Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+	return toPermit(p.Limiter.Reacquire(ctx, lane, toLimiterCall(c)))
+}
+
+func toPermit(p *limiter.Permit, err error) (consumer.Permit, error) {
+	if err != nil {
+		return nil, err
+	}
+	return limiterPermit{p}, nil
+}
+
+// toLimiterCall converts a source's call to the limiter's form.
+func toLimiterCall(c source.Call) limiter.Call {
+	return limiter.Call{
+		Endpoint: c.Facet + "/" + c.Document, Method: c.Method, Key: c.Key, Resource: c.Resource,
+		Values: c.Params, Costs: c.Costs, Credentials: c.Credentials, Client: c.Client,
+	}
+}
+
+// limiterPermit adapts a permit of the limiter to consumer.Permit.
+type limiterPermit struct{ *limiter.Permit }
+
+// ReportEnd reports the result of the call to the limiter.
+func (a limiterPermit) ReportEnd(e source.CallResult) { a.Permit.ReportEnd(e.Status, e.Notices) }
+
+// retryEnqueuer adapts the producer to retries.Enqueuer.
+type retryEnqueuer struct{ *producer.Producer }
+
+// Enqueue enqueues each due retry and waits for Kafka's acknowledgement. It returns the retries
+// that were not enqueued.
+func (d retryEnqueuer) Enqueue(ctx context.Context, due []store.Status) []store.Status {
+	requests := make([]producer.Request, len(due))
+	for i, s := range due {
+		requests[i] = producer.Request{
+			Entity: s.Entity, Params: s.Params, Lane: s.Lane, Reason: schemas.Retry,
+			CorrelationID: s.CorrelationID, TraceParent: s.TraceParent, Replay: s.Replay,
+		}
+	}
+	var left []store.Status
+	for i, r := range d.EnqueueAllAndWait(ctx, requests) {
+		if !r.Queued() {
+			left = append(left, due[i])
+		}
+	}
+	return left
+}

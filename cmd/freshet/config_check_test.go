@@ -1,0 +1,153 @@
+package main
+
+import (
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/freshet/freshet/app"
+)
+
+const bounded = `
+access:
+  limits: {LIMITS}
+sources:
+  api:
+    baseURL: https://api.example
+    quota: {policies: [POLICIES]}
+    facets:
+      one: {documents: {a: {path: "/a/{key}"}}}
+      two: {documents: {a: {path: "/a/{key}"}, b: {path: "/b/{key}"}}}
+`
+
+const minimal = `
+sources:
+  mine:
+    baseURL: https://api.example/v3
+    quota: {policies: [{name: hour, limit: 60, window: 1h}]}
+    facets:
+      repo:
+        documents: {repo: {path: "/repos/{key}"}}
+`
+
+const cases = `
+sources:
+  court:
+    baseURL: https://api.example/v3
+    quota: {policies: [{name: second, limit: 60, window: 1s}, {name: day, limit: 100000, window: day, timeZone: Asia/Seoul}]}
+    facets:
+      progress: {params: {token: ""}, keepFor: 720h, publishChanges: true, documents: {case: {path: "/case/{key}?t={token}"}}}
+      general: {documents: {a: {path: "/a/{key}"}, b.c: {path: "/b/{key}"}}}
+    prefetch: `
+
+// load returns the configuration of a file.
+func load(t *testing.T, file string) app.Config {
+	t.Helper()
+	p := app.NewProcess(nil, io.Discard, io.Discard)
+	p.ConfigFile = file
+	c, err := p.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestConfigCheck_PrintsClientBounds(t *testing.T) {
+	text := strings.NewReplacer("LIMITS", "", "POLICIES", "{name: minute, limit: 60, window: 1m}").Replace(bounded)
+	code, stdout, stderr := command(t, nil, "config", "check", "--config", write(t, text))
+	want := "  client  one: at most 10 requests outstanding, shared with other active clients, but 10 in any case; 15 new keys at once and 15 a minute\n"
+	if code != 0 || !strings.Contains(stdout, want) {
+		t.Errorf("got %d %s%s, want %s", code, stdout, stderr, want)
+	}
+}
+
+func TestConfig_RefusesACredentialOverPlainHTTP(t *testing.T) {
+	const key = "auth: {header: X-Key, secretEnv: A_KEY}"
+	for _, c := range []struct {
+		name, baseURL, settings string
+		refused                 bool
+	}{
+		{"another machine", "http://api.example/v3", key, true},
+		{"a name of the cluster", "http://upstream:9090", key, true},
+		{"an address", "http://10.0.0.7", key, true},
+		{"a file with the secret", "http://api.example", "auth: {header: X-Key, secretFile: /run/key}", true},
+		{"several credentials", "http://api.example", "auth: {header: X-Key}\n    credentials: [{name: a, secretEnv: A}]", true},
+		{"a header of one's own", "http://api.example", "headers: {authorization: Bearer x}", true},
+		{"meant", "http://api.example", key + "\n    insecure: true", false},
+		{"https", "https://api.example", key, false},
+		{"loopback", "http://127.0.0.1:9090", key, false},
+		{"loopback by name", "http://localhost:9090", key, false},
+		{"no credential", "http://api.example", "headers: {User-Agent: x}", false},
+	} {
+		text := strings.Replace(minimal, "    baseURL: https://api.example/v3\n", "    baseURL: "+c.baseURL+"\n    "+c.settings+"\n", 1)
+		code, stdout, stderr := command(t, nil, "config", "check", "--config", write(t, text))
+		if (code != 0) != c.refused {
+			t.Errorf("%s: got exit %d, want refused %v: %s%s", c.name, code, c.refused, stdout, stderr)
+		}
+		for _, want := range []string{"sources.mine.baseURL: the source would send its credential unencrypted over http", "insecure: true", "^"} {
+			if c.refused && !strings.Contains(stderr, want) {
+				t.Errorf("%s: got %q, want it to mention %q", c.name, stderr, want)
+			}
+		}
+	}
+}
+
+func TestDev_RefusesACredentialOverPlainHTTP(t *testing.T) {
+	code, _, stderr := command(t, nil, "dev", "--listen", "127.0.0.1:0", "--upstream", "http://api.example")
+	if code != 2 || !strings.Contains(stderr, "--upstream: sources.nexon.baseURL") {
+		t.Errorf("got exit %d and %q, want 2 and the source named", code, stderr)
+	}
+}
+
+func TestConfigCheck_PrintsPrefetch(t *testing.T) {
+	const rest = "{facets: {progress: {triggers: {general: }, active: {status: {path: case.status, block: [x]}, unless: [case.end], params: [token]}}}"
+	for text, want := range map[string]string{
+		rest + "}": `  prefetch progress: every 1h0m0s, 6h0m0s or 24h0m0s, by how much it is read
+           active entities only, by case.status, case.end, param token
+           a change of progress refreshes general
+           changes of progress are published to court.changes
+           with the remaining quota of LOW, at most 150/s from 19 to 24 h, else at most 250/s, hours of Asia/Seoul
+`,
+		"{facets: {progress: {triggers: {general: {quiet: 5m}}}}}":                  "a change of progress refreshes general, once changes pause for 5m0s, after 50m0s at most\n",
+		rest + ", rateCaps: [{rate: 900/s}]}":                                       "quota of LOW, at all hours at most 900/s\n",
+		rest + ", rateCaps: []}":                                                    "with the remaining quota of LOW\n",
+		rest + ", timeZone: Europe/Paris, rateCaps: [{from: 1, to: 2, rate: 3/s}]}": "quota of LOW, at most 3/s from 1 to 2 h, hours of Europe/Paris\n",
+		"{facets: {general: {mode: adaptive, notBefore: 02:00}}}": `  prefetch general: every 30m0s to 168h0m0s, by how often it changes and is read, not before 02:00 in UTC
+           changes of progress are published to court.changes
+           with the remaining quota of LOW`,
+		"{}": "  facet   progress: case; fresh for 1h0m0s\n           changes of progress are published to court.changes\nthe configuration is valid\n",
+	} {
+		code, stdout, stderr := command(t, nil, "config", "check", "--config", write(t, cases+text))
+		if code != 0 || !strings.Contains(stdout, want) {
+			t.Errorf("%s: got exit %d\n%s%s\nwant %s", text, code, stdout, stderr, want)
+		}
+	}
+}
+
+func TestConfigPrint_RoundTripsWithoutSecrets(t *testing.T) {
+	code, stdout, stderr := command(t, []string{"FRESHET_DATABASE_URL=postgres://u:hunter2@db/x", "FRESHET_DATABASE_DIRECT_URL=postgres://u:hunter2@db/y"}, "config", "print")
+	if code != 0 || strings.Contains(stdout+stderr, "hunter2") || !strings.Contains(stdout, "postgres://u:REDACTED@db/x") {
+		t.Fatalf("got exit %d, output %s%s; want 0, a text that contains postgres://u:REDACTED@db/x, not hunter2", code, stdout, stderr)
+	}
+	printed, want := load(t, write(t, stdout)), load(t, "")
+	printed.Database = want.Database
+	one, err := yaml.Marshal(printed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := yaml.Marshal(want)
+	if err != nil || string(one) != string(two) {
+		t.Errorf("after a round trip: got\n%s\nwant\n%s", one, two)
+	}
+}
+
+func TestConfigCheck_PrintsQuota(t *testing.T) {
+	code, stdout, stderr := command(t, nil, "config", "check")
+	for _, want := range []string{"500 in 1s", "449.9 are used", "100 of them reserved for HIGH", "at most 497", "item-equipment", "NEXON_API_KEY is not set", "valid"} {
+		if code != 0 || !strings.Contains(stdout, want) {
+			t.Errorf("got exit %d, stdout %q, stderr %q; want 0, a text that contains %q", code, stdout, stderr, want)
+		}
+	}
+}
