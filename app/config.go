@@ -32,6 +32,8 @@ type Config struct {
 	Tracing  TracingConfig           `yaml:"tracing"`
 	Log      LogConfig               `yaml:"log"`
 	Sources  map[string]SourceConfig `yaml:"sources"`
+
+	builtIn bool // the configuration names no source, so Sources has the built-in one
 }
 
 // KafkaConfig configures the connection to the brokers and the topics. ReplicationFactor auto is
@@ -166,7 +168,7 @@ func defaultConfig() (Config, error) {
 	if err := yaml.UnmarshalWithOptions(nexon.Config, &s, yaml.Strict()); err != nil {
 		return Config{}, fmt.Errorf("the default source nexon: %w", err)
 	}
-	c.Sources = map[string]SourceConfig{builtInSource: s}
+	c.Sources, c.builtIn = map[string]SourceConfig{builtInSource: s}, true
 	return c, nil
 }
 
@@ -207,7 +209,8 @@ func (c *Config) readFile(file string) error {
 	if err := yaml.Unmarshal(text, &named); err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
-	if len(named.Sources) > 0 {
+	c.builtIn = len(named.Sources) == 0
+	if !c.builtIn {
 		maps.DeleteFunc(c.Sources, func(name string, _ SourceConfig) bool { _, in := named.Sources[name]; return !in })
 	}
 	return nil

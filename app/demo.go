@@ -67,7 +67,7 @@ func shortenIntervals(config Config) {
 // demo generates the load of a few users through the HTTP API.
 type demo struct {
 	base, name, facet string
-	upstream          *simulatedUpstream // nil: the upstream is real, and the demo sends reads only
+	upstream          *simulatedUpstream
 	client            *http.Client
 }
 
@@ -79,7 +79,7 @@ func newDemo(base string, config Config, w *simulatedUpstream) *demo {
 // run sends a read every demoInterval until ctx ends: some entities often, others rarely, and
 // sometimes a missing one.
 func (d *demo) run(ctx context.Context) error {
-	registered := d.upstream == nil
+	registered := false
 	tick := time.NewTicker(demoInterval)
 	defer tick.Stop()
 	for n := 0; ; n++ {
@@ -97,9 +97,6 @@ func (d *demo) run(ctx context.Context) error {
 		if status == http.StatusOK && !registered { // register entities only after the first 200: if entities are due but no quota is free yet, the scheduler waits 10 s
 			d.register(ctx)
 			registered = true
-		}
-		if d.upstream == nil {
-			continue // the demo must not spend a real upstream's quota on forced refreshes
 		}
 		if n%demoRefreshEvery == demoRefreshEvery/2 {
 			d.send(ctx, http.MethodPost, entity+"/refresh", nil)

@@ -40,7 +40,8 @@ func firstFacet(config Config) (name, facet string) {
 type DevOptions struct {
 	Listen   string // address of the query API, on loopback
 	DataDir  string // directory of snapshots and topics; empty keeps them in memory
-	Upstream string // URL of the upstream; empty starts the simulator
+	Upstream string // URL that replaces scheme and host of every baseURL; empty changes nothing
+	Simulate bool   // call the simulator instead of the configured baseURL
 	NoDemo   bool   // no demo load
 	// Browser opens the URL of the console; nil opens nothing.
 	Browser func(ctx context.Context, url string) error
@@ -60,6 +61,15 @@ func (p *Process) RunDev(ctx context.Context, o DevOptions, started time.Time) (
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
 		return UsageErrorf("--listen is %s; dev listens on loopback only, as in 127.0.0.1:8080", o.Listen)
 	}
+	if o.Simulate && o.Upstream != "" {
+		return UsageErrorf("--simulate and --upstream exclude each other; use one of them")
+	}
+	o.Simulate = o.Simulate || (config.builtIn && o.Upstream == "")
+	if o.callsBaseURL() {
+		if err := p.checkSecrets(config.Sources); err != nil {
+			return err
+		}
+	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.Listen)
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w; choose another address with --listen, as in --listen 127.0.0.1:0", o.Listen, unwrapOpError(err))
@@ -67,7 +77,8 @@ func (p *Process) RunDev(ctx context.Context, o DevOptions, started time.Time) (
 	// The server closes the listener when it ends. This Close is needed if the start fails earlier.
 	defer func() { _ = l.Close() }()
 
-	if !o.NoDemo && o.Upstream == "" {
+	o.NoDemo = o.NoDemo || !o.Simulate || !config.builtIn // the demo must not use the quota of a real upstream, and its keys fit the built-in source
+	if !o.NoDemo {
 		shortenIntervals(config)
 	}
 	background := newGroup(context.WithoutCancel(ctx))
@@ -107,12 +118,11 @@ type address struct{ name, at, note string }
 // embedded holds the parts of dev, which are built on embedded services.
 type embedded struct {
 	parts
-	upstream  *simulatedUpstream // nil: the upstream is real (--upstream)
+	upstream  *simulatedUpstream // nil: no upstream is simulated
 	addresses []address
 }
 
-// startEmbedded starts the embedded Kafka, Redis, database and, without --upstream, the
-// simulator. The returned function closes them and is never nil.
+// startEmbedded starts the embedded Kafka, Redis, database and, if o.Simulate is set, the simulator. The returned function closes them and is never nil.
 func (p *Process) startEmbedded(ctx context.Context, o DevOptions, config Config, background *group) (embedded, func(), error) {
 	var closers []func()
 	closeAll := func() {
@@ -122,6 +132,9 @@ func (p *Process) startEmbedded(ctx context.Context, o DevOptions, config Config
 	}
 	config.Log.Level = max(config.Log.Level, slog.LevelWarn) // log only warnings and errors, so that logs do not hide the printed table
 	made := embedded{parts: parts{config: config, secret: optionalSecret}}
+	if o.callsBaseURL() {
+		made.secret = p.requireSecret
+	}
 	made.log = p.logger(ctx, config.Log)
 	made.registry, made.reg = newRegistry(config.Metrics.Namespace)
 	fail := func(err error) (embedded, func(), error) { return made, closeAll, err }
@@ -178,28 +191,62 @@ func (p *Process) startEmbedded(ctx context.Context, o DevOptions, config Config
 	closers = append(closers, func() { _ = db.Close() })
 	made.store = db
 
-	upstream := address{"Upstream", o.Upstream, "yours"}
-	if o.Upstream == "" {
-		if made.upstream, err = startSimulator(ctx, background); err != nil {
-			return fail(err)
-		}
-		made.faultScenarios = made.upstream
-		upstream = address{"Upstream", made.upstream.url, "simulated; call counts: /_stats"}
-	}
-	if err := redirectSources(made.config.Sources, upstream.at); err != nil {
+	upstreams, err := made.startUpstream(ctx, o, background)
+	if err != nil {
 		return fail(err)
 	}
 	kept := "in memory"
 	if database != "" {
 		kept = database
 	}
-	made.addresses = []address{
-		upstream,
-		{"Kafka", kafka.ListenAddrs()[0], "embedded"},
-		{"Redis", rds.Addr(), "embedded"},
-		{"Snapshots", kept, "SQLite"},
-	}
+	made.addresses = append(upstreams,
+		address{"Kafka", kafka.ListenAddrs()[0], "embedded"},
+		address{"Redis", rds.Addr(), "embedded"},
+		address{"Snapshots", kept, "SQLite"},
+	)
 	return made, closeAll, nil
+}
+
+// startUpstream starts the simulator if the sources call it, and returns the addresses that the
+// sources call.
+func (e *embedded) startUpstream(ctx context.Context, o DevOptions, background *group) (all []address, err error) {
+	to := o.Upstream
+	if o.Simulate {
+		if e.upstream, err = startSimulator(ctx, e.config.builtIn, background); err != nil {
+			return nil, err
+		}
+		e.faultScenarios = e.upstream
+		to = e.upstream.url
+	}
+	if to != "" {
+		if err := redirectSources(e.config.Sources, to); err != nil {
+			return nil, err
+		}
+		note := "called instead of every baseURL (--upstream)"
+		if o.Simulate {
+			note = "simulated, needs no credential; call counts: /_stats"
+		}
+		return []address{{"Upstream", to, note}}, nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.config.Sources)) {
+		all = append(all, address{"Upstream", redactValue(e.config.Sources[name].BaseURL, "baseURL"), "baseURL of " + name + ", called within its quota (--simulate: a simulator)"})
+	}
+	return all, nil
+}
+
+// callsBaseURL reports whether the sources call their configured baseURL.
+func (o DevOptions) callsBaseURL() bool { return !o.Simulate && o.Upstream == "" }
+
+// checkSecrets returns an error if a credential of a source is missing.
+func (p *Process) checkSecrets(sources map[string]SourceConfig) error {
+	for _, name := range slices.Sorted(maps.Keys(sources)) {
+		for _, at := range secretRefs(sources[name].Config) {
+			if _, err := p.requireSecret(at); err != nil {
+				return fmt.Errorf("sources.%s.%w, or add --simulate, which needs no credential", name, err)
+			}
+		}
+	}
+	return nil
 }
 
 // optionalSecret reads a credential. Unlike requireSecret it returns no error for a missing
@@ -226,17 +273,18 @@ func expireKeys(ctx context.Context, rds *miniredis.Miniredis) error {
 	}
 }
 
-// startSimulator starts a simulated upstream with the limits of the real Nexon Open API.
-func startSimulator(ctx context.Context, background *group) (*simulatedUpstream, error) {
+// startSimulator starts a simulated upstream: for the built-in source one with the limits of the real
+// Nexon Open API, and otherwise one without limits that answers any path.
+func startSimulator(ctx context.Context, builtIn bool, background *group) (*simulatedUpstream, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("listen for the simulated upstream: %w", err)
 	}
-	upstream := simulator.New(simulator.Config{
-		Limits:  []simulator.Limit{{Limit: 500, Window: time.Second}, {Limit: 20_000_000, Window: 24 * time.Hour}},
-		Latency: healthyLatency,
-		Seed:    1,
-	})
+	c := simulator.Config{Latency: healthyLatency, Seed: 1, AnyPath: !builtIn}
+	if builtIn {
+		c.Limits = []simulator.Limit{{Limit: 500, Window: time.Second}, {Limit: 20_000_000, Window: 24 * time.Hour}}
+	}
+	upstream := simulator.New(c)
 	server := &http.Server{Handler: upstream, ReadHeaderTimeout: 5 * time.Second}
 	background.run(func(ctx context.Context) error {
 		stop := context.AfterFunc(ctx, func() { upstream.Close(); _ = server.Close() })
@@ -320,7 +368,12 @@ func (p *Process) printWelcome(base string, in embedded, o DevOptions, took time
 	} else {
 		fmt.Fprintf(p.Stdout, "\nSnapshots and topics are kept in %s. The data in Redis is lost on exit.\n", o.DataDir)
 	}
-	fmt.Fprintf(p.Stdout, "\nRead an entity, twice:  curl -i %s/v1/%s/%s/somebody\nRefresh it:             curl -i -X POST %s/v1/%s/%s/somebody/refresh\n", base, name, facet, base, name, facet)
+	entity := base + "/v1/" + name + "/" + facet + "/"
+	if in.config.builtIn {
+		fmt.Fprintf(p.Stdout, "\nRead an entity, twice:  curl -i %ssomebody\nRefresh it:             curl -i -X POST %ssomebody/refresh\n", entity, entity)
+	} else {
+		fmt.Fprintf(p.Stdout, "\nRead an entity (replace KEY):  curl -i '%sKEY?wait=5s'\nRefresh it:                    curl -i -X POST %sKEY/refresh\n", entity, entity)
+	}
 	if in.upstream != nil {
 		setFaults, clearFaults := in.upstream.curlCommands()
 		fmt.Fprintf(p.Stdout, "\nMake the upstream respond with 429:  %s\nClear the faults:                    %s\n", setFaults, clearFaults)

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Config configures a Simulator at its start. Control changes every setting except Pretty and
-// Seed at runtime.
+// Config configures a Simulator at its start. Control changes every setting except Pretty,
+// AnyPath and Seed at runtime.
 type Config struct {
 	// Limits are sliding windows over all arrivals. All of them apply; empty means no quota.
 	Limits []Limit
@@ -21,6 +21,9 @@ type Config struct {
 	Identity bool
 	// Pretty indents documents by two spaces, as the real API does.
 	Pretty bool
+	// AnyPath makes the simulator answer paths that the real API does not have with a small document.
+	// It stands for APIs that no simulator knows.
+	AnyPath bool
 	// Seed selects the generated values. The same seed, key and revision give the same bytes in
 	// every process.
 	Seed uint64
@@ -48,6 +51,7 @@ func (c Config) Validate() error {
 // goroutines.
 type Simulator struct {
 	recorder *recorder
+	anyPath  bool
 	content  *content
 	closed   chan struct{}
 	close    sync.Once
@@ -63,6 +67,7 @@ func New(cfg Config) *Simulator {
 	}
 	return &Simulator{
 		recorder: newRecorder(cfg.Limits),
+		anyPath:  cfg.AnyPath,
 		content:  newContent(cfg.Seed, cfg.Pretty),
 		closed:   make(chan struct{}),
 		settings: settings{latency: cfg.Latency, identity: cfg.Identity},
@@ -84,6 +89,9 @@ func (s *Simulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c := parseCall(r)
+	if c.endpoint == nil && s.anyPath {
+		c.key = c.path // faults and changes of content select calls by key
+	}
 	seen := s.recorder.record(c)
 	x := &exchange{ResponseWriter: w}
 	defer func() { seen.setStatus(x.status) }()
@@ -112,6 +120,8 @@ func (s *Simulator) respond(ctx context.Context, x *exchange, r *http.Request, c
 	switch {
 	case p.apiKey != "" && r.Header.Get("X-Nxopen-Api-Key") != p.apiKey:
 		x.sendError(errKey)
+	case c.endpoint == nil && s.anyPath:
+		x.send(s.document(c))
 	case c.endpoint == nil:
 		x.sendError(errPath)
 	case r.Method != http.MethodGet:
@@ -129,13 +139,16 @@ func (s *Simulator) respond(ctx context.Context, x *exchange, r *http.Request, c
 // document returns the body for a call with the current revision. It is called after the
 // latency, so that a change during the delay is visible.
 func (s *Simulator) document(c call) []part {
-	if c.endpoint == nil {
+	if c.endpoint == nil && !s.anyPath {
 		return []part{{plain: errPath.body()}}
 	}
 	bucket := s.content.bucket(c.key)
 	s.mu.Lock()
 	revision := s.settings.revisions[bucket]
 	s.mu.Unlock()
+	if c.endpoint == nil {
+		return []part{{plain: fmt.Appendf(nil, `{"path":%q,"revision":%d}`, c.target, revision)}}
+	}
 	return c.endpoint.document(s.content, entity{key: c.key, date: c.date, revision: revision})
 }
 

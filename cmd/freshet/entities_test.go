@@ -24,7 +24,7 @@ func prefetching(t *testing.T) string {
 }
 
 func TestEntities_ImportListDisableEnable(t *testing.T) {
-	d := startDev(t, "--no-demo", "--config", prefetching(t))
+	d := startDev(t, "--simulate", "--config", prefetching(t))
 	const n = 1200 // number of entities, small enough for SQLite on a slow machine
 	var files []string
 	for from := 0; from < n; from += n / 4 {

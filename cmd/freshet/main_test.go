@@ -264,7 +264,7 @@ sources:
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d := startDev(t, "--no-demo", "--config", file)
+	d := startDev(t, "--simulate", "--config", file)
 	keys := []string{
 		"..%2F", "..%2F..%2F_control", "%3F", "%26", "%26ocid=x", "a%26date=2020-01-01", "a%23b", "a%2Fb%2F", "%25", "%252e%252e",
 		"%20", "+", ";", "%EA%B0%80", "a%3D", "{key}", "%5C", "%2e", "a%00b", "%0D%0AHost:x", "..", "%2E%2E", strings.Repeat("k", 10<<10),

@@ -6,7 +6,7 @@ import (
 )
 
 func TestSettings_PrefetchIsChangedByCommand(t *testing.T) {
-	d := startDev(t, "--no-demo", "--config", prefetching(t))
+	d := startDev(t, "--simulate", "--config", prefetching(t))
 	row := func(text, want string) {
 		t.Helper()
 		if table := strings.Join(strings.Fields(text), " "); !strings.Contains(table, want) {

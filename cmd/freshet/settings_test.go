@@ -115,7 +115,7 @@ func TestStop_AndResumeByCommand(t *testing.T) {
 func TestCommands_NeedSourceIfSeveral(t *testing.T) {
 	source := "quota: {policies: [{name: second, limit: 500, window: 1s}]}, facets: {f: {documents: {d: {path: \"/{key}\"}}}}"
 	file := write(t, fmt.Sprintf("sources:\n  a: {baseURL: http://a.example, %s}\n  b: {baseURL: http://b.example, %s}\n", source, source))
-	d := startDev(t, "--no-demo", "--config", file)
+	d := startDev(t, "--simulate", "--config", file)
 	d.mustRun(2, []string{"choose one of a, b with --source, or use --all"}, "stop", "--yes")
 	d.mustRun(2, []string{"choose one of a, b with --source"}, "settings", "set", "second.limit=40")
 	d.mustRun(0, []string{"b is stopped (revision 1)"}, "stop", "--yes", "--source", "b")
