@@ -140,7 +140,7 @@ sbom: build ## write the modules in bin/freshet as CycloneDX: bin/freshet.cdx.js
 release-check: $(GOTESTSUM) ## check .goreleaser.yaml against the types of goreleaser, and the SBOM
 	cd deploy/release && $(GO) vet ./... && $(call tests,check/release) -count=1 ./...
 
-release: release-check ## release the current tag as a draft (IMAGE=registry.example/freshet; needs cosign and docker)
+release: release-check ## release the current tag as a draft (IMAGE=registry.example/freshet, TAP_TOKEN of the Homebrew tap; needs cosign and docker)
 	@tag=$$(git describe --exact-match --tags) && notes=$$(mktemp) && trap "rm -f $$notes" EXIT && \
 	awk -v tag="## $$tag" '/^## /{on = $$0 == tag; next} on' CHANGELOG.md > $$notes && \
 	{ grep -q . $$notes || { echo "CHANGELOG.md has no text below \"## $$tag\""; exit 1; }; } && \

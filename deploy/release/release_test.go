@@ -50,22 +50,20 @@ func TestConfig_RejectsUnknownFields(t *testing.T) {
 
 func TestBuilds_AreStaticAndReproducible(t *testing.T) {
 	p := read(t)
-	if p.Version != 2 || len(p.Builds) != 1 || len(p.Archives) != 1 {
-		t.Fatalf("got version %d, %d builds, %d archives, want 2, 1, 1", p.Version, len(p.Builds), len(p.Archives))
+	if p.Version != 2 || len(p.Builds) != 2 || len(p.Archives) != 1 || len(p.NFPMs) != 1 {
+		t.Fatalf("got version %d, %d builds, %d archives, %d packages, want 2, 2, 1, 1", p.Version, len(p.Builds), len(p.Archives), len(p.NFPMs))
 	}
-	b := p.Builds[0]
-	if want := []string{"linux_amd64_v1", "linux_arm64_v8.0", "darwin_arm64_v8.0"}; !slices.Equal(b.Targets, want) {
-		t.Errorf("targets: got %v, want %v", b.Targets, want)
+	for _, b := range p.Builds {
+		if !slices.Contains(b.Env, "CGO_ENABLED=0") || !slices.Contains(b.Flags, "-trimpath") || b.ModTimestamp != "{{ .CommitTimestamp }}" || len(b.Ldflags) != 1 {
+			t.Errorf("build %s: got env %v, flags %v, mod_timestamp %q, ldflags %q; want CGO_ENABLED=0, -trimpath, the commit's, one", b.ID, b.Env, b.Flags, b.ModTimestamp, b.Ldflags)
+		}
 	}
-	if !slices.Contains(b.Env, "CGO_ENABLED=0") || !slices.Contains(b.Flags, "-trimpath") || b.ModTimestamp != "{{ .CommitTimestamp }}" {
-		t.Errorf("got env %v, flags %v, mod_timestamp %q; want CGO_ENABLED=0, -trimpath, the commit's", b.Env, b.Flags, b.ModTimestamp)
-	}
-	if !slices.Equal(b.Tags, []string{"production"}) {
-		t.Errorf("build tags: got %v, want [production]", b.Tags)
-	}
-	times := []string{p.Archives[0].BuildsInfo.MTime}
+	times := []string{p.Archives[0].BuildsInfo.MTime, p.NFPMs[0].MTime}
 	for _, f := range p.Archives[0].Files {
 		times = append(times, f.Info.MTime)
+	}
+	for _, f := range p.NFPMs[0].Contents {
+		times = append(times, f.FileInfo.MTime)
 	}
 	for _, time := range times {
 		if time != "{{ .CommitDate }}" {
@@ -74,10 +72,32 @@ func TestBuilds_AreStaticAndReproducible(t *testing.T) {
 	}
 }
 
+// Archives and packages have the commands dev and simulate. The image has neither.
+func TestBuilds_OnlyTheImageIsForProduction(t *testing.T) {
+	p := read(t)
+	if b := p.Builds[0]; b.ID != "complete" || len(b.Tags) > 0 || !slices.Equal(b.Targets, []string{"linux_amd64_v1", "linux_arm64_v8.0", "darwin_arm64_v8.0"}) {
+		t.Errorf("first build: got %s, tags %v, targets %v; want complete, none, Linux and macOS", b.ID, b.Tags, b.Targets)
+	}
+	if b := p.Builds[1]; b.ID != "production" || !slices.Equal(b.Tags, []string{"production"}) || !slices.Equal(b.Targets, []string{"linux_amd64_v1", "linux_arm64_v8.0"}) {
+		t.Errorf("second build: got %s, tags %v, targets %v; want production, [production], Linux", b.ID, b.Tags, b.Targets)
+	}
+	for what, ids := range map[string][]string{"archives": p.Archives[0].IDs, "packages": p.NFPMs[0].IDs, "Homebrew": p.Casks[0].IDs} {
+		if !slices.Equal(ids, []string{"complete"}) {
+			t.Errorf("builds of %s: got %v, want [complete]", what, ids)
+		}
+	}
+	if ids := p.DockersV2[0].IDs; !slices.Equal(ids, []string{"production"}) {
+		t.Errorf("builds of the image: got %v, want [production]", ids)
+	}
+}
+
 func TestRelease_FilesExist(t *testing.T) {
 	p := read(t)
 	patterns := []string{p.Builds[0].Main, p.DockersV2[0].Dockerfile}
 	for _, f := range p.Archives[0].Files {
+		patterns = append(patterns, f.Source)
+	}
+	for _, f := range p.NFPMs[0].Contents {
 		patterns = append(patterns, f.Source)
 	}
 	for _, pattern := range patterns {
@@ -89,11 +109,18 @@ func TestRelease_FilesExist(t *testing.T) {
 
 func TestRelease_HasSBOMsAndSignatures(t *testing.T) {
 	p := read(t)
-	if len(p.SBOMs) != 1 || p.SBOMs[0].Artifacts != "binary" || !slices.Contains(p.SBOMs[0].Args, "$artifact") || !slices.Contains(p.SBOMs[0].Args, "$document") {
-		t.Errorf("sboms: got %+v, want one for each binary with $artifact and $document", p.SBOMs)
+	var builds []string
+	for _, s := range p.SBOMs {
+		builds = append(builds, s.IDs...)
+		if s.Artifacts != "binary" || !slices.Contains(s.Args, "$artifact") || !slices.Contains(s.Args, "$document") {
+			t.Errorf("sbom %s: got %+v, want one for each binary with $artifact and $document", s.ID, s)
+		}
+		if hook := p.Before.Hooks[0]; !strings.Contains(hook, "-o ../../bin/sbom") || s.Cmd != "../bin/sbom" {
+			t.Errorf("command of sbom %s: got %s built by %s, want ../bin/sbom", s.ID, s.Cmd, hook)
+		}
 	}
-	if hook := p.Before.Hooks[0]; !strings.Contains(hook, "-o ../../bin/sbom") || p.SBOMs[0].Cmd != "../bin/sbom" {
-		t.Errorf("sbom command: got %s built by %s, want ../bin/sbom", p.SBOMs[0].Cmd, hook)
+	if !slices.Equal(builds, []string{"complete", "production"}) {
+		t.Errorf("builds with an SBOM: got %v, want complete and production", builds)
 	}
 	// The signature of the checksum file covers all uploaded files, because the file contains their
 	// checksums.
