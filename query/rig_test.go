@@ -46,6 +46,8 @@ type rig struct {
 
 	mu             sync.Mutex // guards the fields below
 	snapshots      map[schemas.Entity]store.Snapshot
+	params         map[schemas.Entity]map[string]string // registered params
+	paramsErr      error
 	storeErr       error
 	storeReadCount int           // number of reads of the store
 	hold           chan struct{} // if not nil, store reads block until it is closed
@@ -89,6 +91,16 @@ func (r *rig) GetAll(_ context.Context, of []schemas.Entity) ([]store.Snapshot, 
 		r.mu.Lock()
 	}
 	return found, err
+}
+
+func (r *rig) EntityParams(_ context.Context, of []schemas.Entity) ([]map[string]string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	found := make([]map[string]string, len(of))
+	for i, e := range of {
+		found[i] = r.params[e]
+	}
+	return found, r.paramsErr
 }
 
 func (r *rig) Enqueue(ctx context.Context, requests []UpdateRequest) []EnqueueResult {
