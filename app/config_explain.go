@@ -33,6 +33,7 @@ func (c Config) Explain(to io.Writer, env []string) error {
 		}
 		s.explainCredentials(to)
 		s.explainPrefetch(to, name)
+		s.explainUnreadable(to)
 		for _, at := range secretRefs(s.Config) {
 			if at.env != "" && at.file == "" && Lookup(env, at.env) == "" {
 				fmt.Fprintf(to, "  note    %s is not set in this environment; workers do not start without it\n", redactValue(at.env, "secretEnv"))
@@ -113,6 +114,17 @@ func (s SourceConfig) explainPrefetch(to io.Writer, source string) {
 		words = append(words, "hours of "+cmp.Or(spending.TimeZone, "UTC"))
 	}
 	fmt.Fprintf(to, "           with the remaining quota of LOW%s\n", strings.Join(words, ", "))
+}
+
+// explainUnreadable prints the facets that can't be read, because they need params that can never
+// have a value.
+func (s SourceConfig) explainUnreadable(to io.Writer) {
+	for _, facet := range slices.Sorted(maps.Keys(s.Facets)) {
+		if open := s.unfillableParams(facet); len(open) > 0 {
+			fmt.Fprintf(to, "  note    %s can't be read: nothing provides %s; add a named group to its keyPattern, a default to its params, or prefetch it and register its entities with a value\n",
+				facet, strings.Join(open, " and "))
+		}
+	}
 }
 
 // activeCriteria lists the paths and params that decide whether an entity is active.

@@ -97,6 +97,9 @@ func (s SourceConfig) checkQuota() (errs []error) {
 		for param := range f.Params {
 			placeholders[param] = true
 		}
+		for _, param := range f.ProvidedParams() {
+			placeholders[param] = true
+		}
 	}
 	reported := map[string]bool{}
 	for _, r := range s.Announced {

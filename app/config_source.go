@@ -170,6 +170,29 @@ func checkPrefetchFacet(c scheduler.Config, f source.Facet) (errs []error) {
 	return errs
 }
 
+// unfillableParams returns the sorted names of the params of a facet that can never have a value:
+// they are empty in params, no group of keyPattern provides them, entities cannot be registered
+// because the facet is not prefetched, and no trigger refreshes the facet.
+func (s SourceConfig) unfillableParams(facet string) []string {
+	if c, ok := s.Prefetch.Facets[facet]; ok && c.Mode != scheduler.Off {
+		return nil
+	}
+	for _, other := range s.Prefetch.Facets {
+		if _, triggered := other.Triggers[facet]; triggered {
+			return nil
+		}
+	}
+	f := s.Facets[facet]
+	var open []string
+	for name, value := range f.Params {
+		if value == "" && !slices.Contains(f.ProvidedParams(), name) {
+			open = append(open, name)
+		}
+	}
+	slices.Sort(open)
+	return open
+}
+
 // describeDocuments lists the documents of a facet. If a document needs anything other than a
 // single GET, it adds the kind of request, such as a POST or several pages.
 func describeDocuments(f source.Facet) string {

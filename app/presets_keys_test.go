@@ -17,7 +17,7 @@ import (
 var exampleKeys = map[string]map[string]string{
 	"nexon-service":     {"character": "93f1c1c2d1a5e3b8a7f6e5d4c3b2a190efe8d04e6d233bd35cf2fabdeb93fb0d"},
 	"nexon-development": {"character": "93f1c1c2d1a5e3b8a7f6e5d4c3b2a190efe8d04e6d233bd35cf2fabdeb93fb0d"},
-	"github-rest":       {"user": "octocat", "issues": "freshet"},
+	"github-rest":       {"user": "octocat", "issues": "golang/go"},
 	"github-graphql":    {"contributions": "octocat"},
 	"riot":              {"summoner": strings.Repeat("aZ0-_b", 13), "league": strings.Repeat("aZ0-_b", 13)},
 	"discord":           {"channel": "1234567890123456789", "messages": "1234567890123456789"},
@@ -41,11 +41,11 @@ func TestPresets_AdmitAnExampleKey(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		for facet := range c.Facets {
-			key, params := exampleKeys[name][facet], map[string]string{"owner": "golang", "repo": "go"}
+			key := exampleKeys[name][facet]
 			if err := schemas.CheckKey(key); err != nil {
 				t.Errorf("%s/%s: got %v for the example key %q, want none", name, facet, err, key)
 			}
-			if _, err := s.Plan(source.Request{Facet: facet, Key: key, Params: params}); err != nil {
+			if _, err := s.Plan(source.Request{Facet: facet, Key: key}); err != nil {
 				t.Errorf("%s/%s: got %v for the example key %q, want none", name, facet, err, key)
 			}
 		}

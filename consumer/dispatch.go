@@ -168,7 +168,7 @@ func (w *Worker) decode(t *task) {
 	}
 	t.facet, _ = w.source.Facet(t.request.Facet)
 	t.params = t.request.Params
-	if t.facet.HasMissingParams(t.params) { // addParams reads the missing params later, and then plans the calls
+	if len(w.missingParams(t, t.params)) > 0 { // addParams reads the missing params later, and then plans the calls
 		err = w.source.CheckKey(t.request.Facet, t.request.Key)
 	} else {
 		t.plan, err = w.planFor(t)

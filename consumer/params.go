@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 
 	"github.com/freshet/freshet/schemas"
@@ -18,7 +17,7 @@ func (w *Worker) addParams(ctx context.Context, tasks []*task) error {
 	var incomplete []*task
 	var entities []schemas.Entity
 	for _, t := range tasks {
-		if t.invalid == nil && t.facet.HasMissingParams(t.ownParams()) {
+		if t.invalid == nil && len(w.missingParams(t, t.ownParams())) > 0 {
 			incomplete, entities = append(incomplete, t), append(entities, t.request.Entity)
 		}
 	}
@@ -48,10 +47,16 @@ func (w *Worker) addParams(ctx context.Context, tasks []*task) error {
 			}
 		}
 		if t.plan, err = w.planFor(t); err != nil {
-			t.reason, t.invalid = schemas.InvalidRequest, fmt.Errorf("%w; %s", err, t.paramAdvice())
+			t.reason, t.invalid = schemas.InvalidRequest, fmt.Errorf("%w; %s", err, w.paramAdvice(t))
 		}
 	}
 	return nil
+}
+
+// missingParams returns the names of the params for which neither the key, the facet nor params has
+// a value.
+func (w *Worker) missingParams(t *task, params map[string]string) []string {
+	return w.source.MissingParams(t.request.Facet, t.request.Key, params)
 }
 
 // ownParams returns the params of the request that take precedence over the registered ones. A
@@ -64,15 +69,10 @@ func (t *task) ownParams() map[string]string {
 }
 
 // paramAdvice returns advice for an operator if the params do not make a valid call.
-func (t *task) paramAdvice() string {
-	var open []string
-	for _, name := range slices.Sorted(maps.Keys(t.facet.Params)) {
-		if t.facet.Params[name] == "" && t.params[name] == "" {
-			open = append(open, name)
-		}
-	}
-	if len(open) == 0 {
+func (w *Worker) paramAdvice(t *task) string {
+	missing := w.missingParams(t, t.params)
+	if len(missing) == 0 {
 		return "register the entity with other params"
 	}
-	return "register the entity with a value for " + strings.Join(open, " and ")
+	return "register the entity with a value for " + strings.Join(missing, " and ")
 }

@@ -42,7 +42,7 @@ func TestRegister_RejectsWholeBatchWithPointers(t *testing.T) {
 	for order, words := range map[string]string{
 		`{"key":"a b"}`:                 `"a b": the key does not match the pattern`,
 		`{"key":""}`:                    `the key is empty`,
-		`{"key":".."}`:                  `the key may not be ".."`,
+		`{"key":".."}`:                  `the key may not have the part ".."`,
 		`{"key":"\u0000"}`:              `control character`,
 		`{}`:                            `the key is empty`,
 		`null`:                          `it must be an object`,

@@ -109,7 +109,11 @@ func (s *Server) readViews(c echo.Context, client access.Client, src Source, all
 func (s *Server) enqueueMany(c echo.Context, requests []UpdateRequest) []EnqueueResult {
 	urgent := slices.ContainsFunc(requests, func(r UpdateRequest) bool { return r.Reason == schemas.CacheMiss })
 	done := make(chan []EnqueueResult, 1)
-	go func() { done <- s.recordRefusals(s.batcher.enqueueAll(requests, urgent)) }()
+	go func() {
+		done <- s.enqueueComplete(requests, func(complete []UpdateRequest) []EnqueueResult {
+			return s.recordRefusals(s.batcher.enqueueAll(complete, urgent))
+		})
+	}()
 	began := time.Now()
 	limit := time.NewTimer(enqueueTimeout(urgent, acceptDeadline(0)))
 	defer limit.Stop()
@@ -136,7 +140,7 @@ func (v view) status() (int, store.Freshness) {
 	case v.result.refreshExpected() && v.result.Reason != reasonSlow:
 		return http.StatusAccepted, store.Updating
 	case v.result.refused != nil:
-		return http.StatusTooManyRequests, store.Updating
+		return statusOf(v.result.refused), store.Updating
 	}
 	return http.StatusServiceUnavailable, store.Updating
 }

@@ -53,12 +53,18 @@ type Store interface {
 	// GetAll returns the snapshots of several entities, in the order of the entities and in one
 	// round trip. A snapshot with the version 0 means that nothing is stored.
 	GetAll(ctx context.Context, of []schemas.Entity) ([]store.Snapshot, error)
+	// EntityParams returns the params that the entities are registered with, in the order of the
+	// entities. The element of an entity without registered params is nil.
+	EntityParams(ctx context.Context, of []schemas.Entity) ([]map[string]string, error)
 }
 
 // Source validates the facets and keys of one upstream, and knows the visibility of each key.
 type Source interface {
 	Facet(name string) (source.Facet, bool)
 	CheckKey(facet, key string) error
+	// MissingParams returns the names of the params for which neither the key, the facet nor params
+	// has a value. It is called for each update request and must be fast.
+	MissingParams(facet, key string, params map[string]string) []string
 	// Visibility returns the visibility that a fetch of the key would have now; empty: visible
 	// to all readers. It is called for each read and must be fast.
 	Visibility(key string) string
@@ -96,13 +102,16 @@ type EnqueueResult struct {
 	// Refused is set if the request exceeds a limit of its client. Reason says which limit.
 	Refused *access.Refusal
 
-	refused error         // the problem to respond with, if a limit of the client is exceeded
+	refused error         // the problem to respond with, if a limit of the client is exceeded or params are missing
 	waited  time.Duration // how long the read has waited for the result, if Reason is reasonSlow
 }
 
 // Reasons why an update request is not queued. The reasons of holds begin with HELD_.
 const (
-	reasonPending  = "PENDING"
+	reasonPending = "PENDING"
+	// ReasonMissingParams: the entity is not registered with the params that its facet needs.
+	ReasonMissingParams = "MISSING_PARAMS"
+
 	ReasonCooldown = "COOLDOWN"
 	ReasonBusy     = "BUSY"        // a queue is full, because Kafka or Redis is too slow
 	ReasonDown     = "UNAVAILABLE" // Redis or Kafka is unavailable or rejects the request

@@ -77,7 +77,11 @@ func (result EnqueueResult) refreshExpected() bool {
 func (s *Server) enqueueRead(c echo.Context, client access.Client, req UpdateRequest, deadline time.Time) EnqueueResult {
 	urgent := req.Reason == schemas.CacheMiss
 	req = s.withTrace(c, req.forClient(client))
-	done := s.enqueues.DoChan(req.flightKey(), func() (any, error) { return s.recordRefusal(s.batcher.enqueue(req, urgent)), nil })
+	done := s.enqueues.DoChan(req.flightKey(), func() (any, error) {
+		return s.enqueueComplete([]UpdateRequest{req}, func(complete []UpdateRequest) []EnqueueResult {
+			return []EnqueueResult{s.recordRefusal(s.batcher.enqueue(complete[0], urgent))}
+		})[0], nil
+	})
 	began := time.Now()
 	limit := time.NewTimer(enqueueTimeout(urgent, deadline))
 	defer limit.Stop()

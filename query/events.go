@@ -74,6 +74,9 @@ func (s *Server) events(c echo.Context, client access.Client) error {
 	if err != nil {
 		return err // a normal error response: the stream has not begun
 	}
+	if v.freshness == store.Updating && v.result.Reason == ReasonMissingParams {
+		return v.result.refused
+	}
 	h := c.Response().Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")

@@ -28,6 +28,10 @@ func (emptyStore) GetAll(_ context.Context, of []schemas.Entity) ([]store.Snapsh
 	return make([]store.Snapshot, len(of)), nil
 }
 
+func (emptyStore) EntityParams(_ context.Context, of []schemas.Entity) ([]map[string]string, error) {
+	return make([]map[string]string, len(of)), nil
+}
+
 // characters is a source with the facet character.
 type characters struct{}
 
@@ -36,6 +40,8 @@ func (characters) Facet(name string) (source.Facet, bool) {
 }
 
 func (characters) CheckKey(string, string) error { return nil }
+
+func (characters) MissingParams(string, string, map[string]string) []string { return nil }
 
 func (characters) Visibility(string) string { return "" }
 

@@ -57,6 +57,10 @@ func (s *slowStore) GetAll(_ context.Context, of []schemas.Entity) ([]store.Snap
 	return all, err
 }
 
+func (s *slowStore) EntityParams(_ context.Context, of []schemas.Entity) ([]map[string]string, error) {
+	return make([]map[string]string, len(of)), s.read()
+}
+
 // readers runs n concurrent reads, where read i has the key key(i), and returns the error of
 // each.
 func (l *lookups) readers(t *testing.T, n int, key func(int) string) []error {

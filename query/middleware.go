@@ -74,14 +74,6 @@ func corsConfig(origins []string) middleware.CORSConfig {
 	}
 }
 
-// keepEscapedPath makes the router match the escaped path, so that an escaped slash in a key
-// does not separate segments. pathParam unescapes each segment once.
-func keepEscapedPath(r *http.Request) {
-	if r.URL.RawPath == "" {
-		r.URL.RawPath = r.URL.EscapedPath()
-	}
-}
-
 // instrument is the only middleware that wraps every handler, because each middleware costs an
 // allocation per request. It limits the length of the path, keeps the client's correlation id,
 // turns errors and panics into responses, and records metrics by route and status.

@@ -188,7 +188,9 @@ func (s *Server) waitForAck(ctx context.Context, requests []UpdateRequest) []Enq
 	}
 	limit, cancel := context.WithTimeout(ctx, ackTimeout)
 	defer cancel()
-	results := s.recordRefusals(s.enqueuer.EnqueueAndWait(limit, requests))
+	results := s.enqueueComplete(requests, func(complete []UpdateRequest) []EnqueueResult {
+		return s.recordRefusals(s.enqueuer.EnqueueAndWait(limit, complete))
+	})
 	for i := range results {
 		if results[i].Pending {
 			results[i].Reason = reasonPending

@@ -258,8 +258,8 @@ func (s *Server) bodyOf(v view, source string) readBody {
 }
 
 // respondUpdating responds to a read if no snapshot can be served: 202 if a refresh is queued,
-// 404 if the upstream has no such entity, 429 if a limit of the client is exceeded, 503 if no
-// refresh can be queued now.
+// 404 if the upstream has no such entity, 429 if a limit of the client is exceeded, 400 if params
+// of the entity are missing, 503 if no refresh can be queued now.
 func (s *Server) respondUpdating(c echo.Context, e schemas.Entity, v view) error {
 	body, a := s.bodyOf(v, e.Source), v.result
 	switch {
@@ -275,6 +275,8 @@ func (s *Server) respondUpdating(c echo.Context, e schemas.Entity, v view) error
 		return c.Blob(http.StatusAccepted, "application/json", []byte(bodyPrefix+"null"+marshalTail(body)))
 	case a.Reason == "HELD_"+schemas.HoldAbsent:
 		return notFoundError(body)
+	case a.Reason == ReasonMissingParams:
+		return a.refused
 	case a.refused != nil:
 		return withBody(a.refused, &body)
 	}

@@ -34,16 +34,20 @@ const testTimeout = 20 * time.Second
 // rig is a query service; the rig itself is the fake of all its dependencies.
 type rig struct {
 	testing.TB
-	config  Config
-	reads   ReadRecorder
-	limits  func(key string) string // visibility that a fetch of the key would have now; nil: visible to all
-	store   Store                   // nil: the rig is the store
-	console http.Handler            // nil: no console
-	server  *Server
-	reg     *prometheus.Registry
+	config   Config
+	reads    ReadRecorder
+	limits   func(key string) string // visibility that a fetch of the key would have now; nil: visible to all
+	store    Store                   // nil: the rig is the store
+	console  http.Handler            // nil: no console
+	settings func(*source.Facet)     // changes the facet "character"; nil: no change
+	src      *source.Source
+	server   *Server
+	reg      *prometheus.Registry
 
 	mu             sync.Mutex // guards the fields below
 	snapshots      map[schemas.Entity]store.Snapshot
+	params         map[schemas.Entity]map[string]string // registered params
+	paramsErr      error
 	storeErr       error
 	storeReadCount int           // number of reads of the store
 	hold           chan struct{} // if not nil, store reads block until it is closed
@@ -87,6 +91,16 @@ func (r *rig) GetAll(_ context.Context, of []schemas.Entity) ([]store.Snapshot, 
 		r.mu.Lock()
 	}
 	return found, err
+}
+
+func (r *rig) EntityParams(_ context.Context, of []schemas.Entity) ([]map[string]string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	found := make([]map[string]string, len(of))
+	for i, e := range of {
+		found[i] = r.params[e]
+	}
+	return found, r.paramsErr
 }
 
 func (r *rig) Enqueue(ctx context.Context, requests []UpdateRequest) []EnqueueResult {
@@ -212,11 +226,15 @@ func newRig(t testing.TB, change ...func(*rig)) *rig {
 	f.Documents = map[string]source.Document{"d": {Path: "/{key}"}}
 	shared := f
 	shared.Public = true
+	if r.settings != nil {
+		r.settings(&f)
+	}
 	config.Facets = map[string]source.Facet{"character": f, "shared": shared}
 	src, err := source.New("nexon", config, nil, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.src = src
 	ops := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.URL.Path == "/healthz" {
 			w.Header().Set("Content-Type", "application/json")

@@ -152,7 +152,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.TLS != nil {
 		w.Header().Set("Strict-Transport-Security", strictTransport)
 	}
-	keepEscapedPath(r)
+	escapePath(r)
 	s.echo.ServeHTTP(w, r)
 }
 

@@ -39,7 +39,7 @@ func TestKey_IsUnescapedOnceAndChecked(t *testing.T) {
 		strings.Repeat("k", 257):  {400, ""},
 		strings.Repeat("k", 9000): {400, ""},
 		"":                        {404, ""},
-		"a/b":                     {404, ""},
+		"a/b":                     {202, "a/b"},
 		"a/":                      {404, ""},
 	} {
 		r.requests = nil

@@ -66,6 +66,10 @@ func (l countingStore) GetAll(ctx context.Context, of []schemas.Entity) ([]store
 	return l.Store.GetAll(ctx, of)
 }
 
+func (l countingStore) EntityParams(ctx context.Context, of []schemas.Entity) ([]map[string]string, error) {
+	return l.rig.EntityParams(ctx, of)
+}
+
 func (r *rig) readStore() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

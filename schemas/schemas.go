@@ -82,9 +82,10 @@ func (e Entity) Check() error {
 // MaxKeyBytes is the length of the longest key, in bytes of UTF-8.
 const MaxKeyBytes = 256
 
-// CheckKey returns nil if key is 1 to MaxKeyBytes bytes of UTF-8 without control characters. "."
-// and ".." are invalid, because they would change a URL path. A facet may restrict its keys
-// further with a pattern.
+// CheckKey returns nil if key is 1 to MaxKeyBytes bytes of UTF-8 without control characters. Keys
+// with a part "." or ".." are invalid: servers and proxies that unescape slashes and backslashes
+// would remove such a part, and so change a URL path. A facet may restrict its keys further with a
+// pattern.
 func CheckKey(key string) error {
 	switch {
 	case key == "":
@@ -95,8 +96,11 @@ func CheckKey(key string) error {
 		return errors.New("the key is not valid UTF-8")
 	case strings.ContainsFunc(key, unicode.IsControl):
 		return errors.New("the key contains a control character")
-	case key == "." || key == "..":
-		return fmt.Errorf("the key may not be %q", key)
+	}
+	for part := range strings.FieldsFuncSeq(key, func(r rune) bool { return r == '/' || r == '\\' }) {
+		if part == "." || part == ".." {
+			return fmt.Errorf("the key may not have the part %q", part)
+		}
 	}
 	return nil
 }

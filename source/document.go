@@ -121,7 +121,7 @@ func compileDocument(name string, config Document, auth Auth, known func(name st
 	used := func(setting string, names []string) error {
 		for _, name := range names {
 			if !known(name) {
-				return fmt.Errorf("%s: uses {%s}, which params does not define", setting, name)
+				return fmt.Errorf("%s: uses {%s}, which neither params nor a named group of keyPattern defines", setting, name)
 			}
 		}
 		return nil

@@ -244,7 +244,7 @@ func TestNew_RejectsInvalidDocument(t *testing.T) {
 		"doc.body: a GET has no body; write method: POST":                    {Body: "{}"},
 		"doc.body: not valid JSON (a {placeholder} must be within a string)": post(Document{Body: `{"n": {key}}`}),
 		"doc.body: not valid JSON: text after":                               post(Document{Body: `{} {}`}),
-		"doc.body: uses {id}, which params does not define":                  post(Document{Body: `{"n": "{id}"}`}),
+		"doc.body: uses {id}, which neither params":                          post(Document{Body: `{"n": "{id}"}`}),
 		"doc.body: \"{ a\" has a { without":                                  post(Document{Body: `["{ a"]`}),
 		"doc.contentType: \"x/\" is not a content type":                      post(Document{Body: `{}`, ContentType: "x/"}),
 		"doc.contentType: needs body":                                        post(Document{ContentType: "text/plain"}),

@@ -10,21 +10,22 @@ import (
 	"maps"
 	"math"
 	"net/http"
-	"regexp"
 	"slices"
 	"time"
 )
 
 // Facet is one separately refreshed part of an entity.
 type Facet struct {
-	// KeyPattern is a regular expression that must match a whole key.
+	// KeyPattern is a regular expression that must match a whole key. Each named group provides
+	// the value of a placeholder: (?P<owner>[^/]+)/(?P<repo>[^/]+) provides {owner} and {repo}.
 	KeyPattern string `yaml:"keyPattern"`
 	// Documents are fetched concurrently. They are stored as one JSON object, with a member for each
 	// document.
 	Documents map[string]Document `yaml:"documents"`
 	// Params are values for the documents' {placeholders}. A value may contain {key}, the entity's
-	// key. The params of a request override these values. If a value is empty, each entity must
-	// be registered with its own value for that param.
+	// key, and the named groups of KeyPattern. The params of a request override these values, and
+	// the named groups override both. If a value is empty, each entity must be registered with its
+	// own value for that param.
 	Params map[string]string `yaml:"params"`
 	// Select lists the paths to keep; empty keeps everything. Ignore lists paths that are kept
 	// but excluded from the hash. The first segment of a path is the document's name.
@@ -67,17 +68,6 @@ func (f Facet) Shrunk(size, stored int) bool {
 	return float64(size) < f.ShrinkGuard*float64(stored)
 }
 
-// HasMissingParams reports whether any param of the facet lacks a value: it is empty in the facet's
-// Params, and params contains no value for it either.
-func (f Facet) HasMissingParams(params map[string]string) bool {
-	for name, value := range f.Params {
-		if value == "" && params[name] == "" {
-			return true
-		}
-	}
-	return false
-}
-
 // EntityParams returns the entries of params that each entity must set, because their value in the
 // facet's Params is empty. It returns nil if there are none.
 func (f Facet) EntityParams(params map[string]string) map[string]string {
@@ -117,23 +107,27 @@ func (f *Facet) UnmarshalYAML(unmarshal func(any) error) error {
 // compiledFacet is a validated Facet.
 type compiledFacet struct {
 	Facet
-	key       *regexp.Regexp
+	key       keyPattern
 	documents []compiledDocument // sorted by name
 	params    map[string]template
 	paths     *pathNode
 	version   int64
+
+	names          []string // all placeholders except {key}, sorted
+	openParams     []string // params with an empty default, sorted
+	requiredGroups []string // groups of key that documents use and that have no default
+	// checksTargets is true if a key that matches could make a path segment empty, "." or "..".
+	// literalBytes and placeholders are the maxima of all documents' targets.
+	checksTargets              bool
+	literalBytes, placeholders int
 }
 
 func compileFacet(config Facet, auth Auth) (*compiledFacet, error) {
 	f := &compiledFacet{Facet: config, params: map[string]template{}}
-	pattern, err := regexp.Compile("^(?:" + config.KeyPattern + ")$")
-	if config.KeyPattern == "" {
-		return nil, errors.New("keyPattern: \"\" matches no key; remove the setting to use the default, or write a pattern such as \"[0-9]{1,20}\"")
+	var err error
+	if f.key, err = compileKeyPattern(config.KeyPattern); err != nil {
+		return nil, fmt.Errorf("keyPattern: %w", err)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("keyPattern: %q is not a regular expression: %w", config.KeyPattern, err)
-	}
-	f.key = pattern
 	for name, value := range config.Params {
 		t, err := parseTemplate(value)
 		if err != nil {
@@ -142,10 +136,8 @@ func compileFacet(config Facet, auth Auth) (*compiledFacet, error) {
 		if name == keyParam {
 			return nil, errors.New("params.key: {key} is always the entity's key; choose another name")
 		}
-		for _, used := range t.placeholders() {
-			if used != keyParam {
-				return nil, fmt.Errorf("params.%s: only {key} can be used here, not {%s}", name, used)
-			}
+		if err := f.key.checkParamTemplate(name, t); err != nil {
+			return nil, err
 		}
 		f.params[name] = t
 	}
@@ -155,13 +147,14 @@ func compileFacet(config Facet, auth Auth) (*compiledFacet, error) {
 	for _, name := range slices.Sorted(maps.Keys(config.Documents)) {
 		d, err := compileDocument(name, config.Documents[name], auth, func(name string) bool {
 			_, known := f.params[name]
-			return known || name == keyParam
+			return known || name == keyParam || slices.Contains(f.key.groups, name)
 		})
 		if err != nil {
 			return nil, fmt.Errorf("documents.%s.%w", name, err)
 		}
 		f.documents = append(f.documents, d)
 	}
+	f.compileKeyUse()
 	if config.Conditional && len(f.documents) > 1 {
 		return nil, errors.New("conditional: needs a facet of exactly one document")
 	}

@@ -51,27 +51,19 @@ func (p *Plan) Calls() int { return len(p.requests) }
 // Plan builds the calls for a request. An error is permanent: the facet does not exist, or a
 // value does not fit its placeholder.
 func (s *Source) Plan(r Request) (*Plan, error) {
-	if err := s.CheckKey(r.Facet, r.Key); err != nil {
+	f, k, err := s.match(r.Facet, r.Key)
+	if err != nil {
 		return nil, err
 	}
-	f := s.facets[r.Facet]
-	value := func(name string) string {
-		if name == keyParam {
-			return r.Key
-		}
-		if v, ok := r.Params[name]; ok {
-			return v
-		}
-		return f.params[name].fill(func(string) string { return r.Key })
-	}
+	value := func(name string) string { return f.value(name, k, r.Params) }
 	credentials, _ := s.credentials.forKey(r.Key)
 	if len(credentials) == 0 {
 		return nil, errNoCredential
 	}
 	var params map[string]string
-	for name := range f.params {
+	for _, name := range f.names {
 		if params == nil {
-			params = make(map[string]string, len(f.params))
+			params = make(map[string]string, len(f.names))
 		}
 		params[name] = value(name)
 	}
@@ -84,7 +76,6 @@ func (s *Source) Plan(r Request) (*Plan, error) {
 			Facet: r.Facet, Document: d.name, Method: d.method, Key: r.Key, Params: params,
 			Resource: d.Resource, Costs: d.Cost, Credentials: credentials,
 		}
-		var err error
 		if p.requests[i], err = s.buildRequest(d, c, value); err != nil {
 			return nil, fmt.Errorf("document %s: %w", d.name, err)
 		}

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/freshet/freshet/source/announced"
@@ -142,20 +141,6 @@ func (s *Source) Facet(name string) (Facet, bool) {
 		return Facet{}, false
 	}
 	return f.Facet, true
-}
-
-// CheckKey returns an error if key does not match the facet's KeyPattern or the facet does not
-// exist. The rules for keys of all sources are in schemas.CheckKey.
-func (s *Source) CheckKey(facet, key string) error {
-	f, ok := s.facets[facet]
-	if !ok {
-		return fmt.Errorf("source %s has no facet %q; it has %s", s.name, facet,
-			strings.Join(slices.Sorted(maps.Keys(s.facets)), ", "))
-	}
-	if !f.key.MatchString(key) {
-		return fmt.Errorf("the key does not match the keyPattern of %s/%s: %s", s.name, facet, f.KeyPattern)
-	}
-	return nil
 }
 
 // Close closes idle connections.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -113,6 +114,21 @@ func (t target) placeholders() []string {
 		names = append(names, v.placeholders()...)
 	}
 	return names
+}
+
+// size returns the number of bytes that are not values, and the number of placeholders.
+func (t target) size() (literals, placeholders int) {
+	for _, part := range append(slices.Clone(t.segments), t.values...) {
+		for _, text := range part.literals {
+			literals += len(text)
+		}
+		literals++ // the delimiter before the segment or the value
+		placeholders += len(part.names)
+	}
+	for _, name := range t.names {
+		literals += len(name) + 1
+	}
+	return literals, placeholders
 }
 
 // maxTargetBytes bounds path and query in bytes. Most servers reject a longer request line.

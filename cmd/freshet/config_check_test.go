@@ -117,7 +117,11 @@ func TestConfigCheck_PrintsPrefetch(t *testing.T) {
 		"{facets: {general: {mode: adaptive, notBefore: 02:00}}}": `  prefetch general: every 30m0s to 168h0m0s, by how often it changes and is read, not before 02:00 in UTC
            changes of progress are published to court.changes
            with the remaining quota of LOW`,
-		"{}": "  facet   progress: case; fresh for 1h0m0s\n           changes of progress are published to court.changes\nthe configuration is valid\n",
+		"{}": `  facet   progress: case; fresh for 1h0m0s
+           changes of progress are published to court.changes
+  note    progress can't be read: nothing provides token; add a named group to its keyPattern, a default to its params, or prefetch it and register its entities with a value
+the configuration is valid
+`,
 	} {
 		code, stdout, stderr := command(t, nil, "config", "check", "--config", write(t, cases+text))
 		if code != 0 || !strings.Contains(stdout, want) {

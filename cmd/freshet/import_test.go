@@ -289,7 +289,7 @@ func TestImport_StopsAtInvalidRow(t *testing.T) {
 		{"key,tier\na,hot\n\nb c\n", `line 4: the row has 1 fields, the header has 2; stopped after row 1; continue with --skip 1`},
 		{"key,tier\na,hot\nb,lukewarm\nc,hot\n", `line 3: the tier "lukewarm" must be hot, warm or cold; stopped after row 1`},
 		{"key,enabled\na,1\nb,yes\n", `line 3: enabled is "yes"; it must be true or false; stopped after row 1`},
-		{"key\na\n..\n", `line 3: the key may not be ".."; stopped after row 1`},
+		{"key\na\n..\n", `line 3: the key may not have the part ".."; stopped after row 1`},
 		{"key,p\na,1\n\"b,1\nc,1\n", `line 3: extraneous or missing " in quoted-field; stopped after row 1`},
 		{"key,p\na,1\nb,\"1\"\"2\"3\n", `line 3: extraneous or missing " in quoted-field; stopped after row 1`},
 		{"key\na\n\xff\n", `line 3: the key is not valid UTF-8; stopped after row 1`},

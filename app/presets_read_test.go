@@ -1,0 +1,110 @@
+//go:build !production
+
+package app
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/presets"
+	"github.com/freshet/freshet/simulator/contract"
+)
+
+// All presets run in one process. Each calls the simulator of its contract below its own path.
+func TestPresets_ReadEveryFacetAsShipped(t *testing.T) {
+	var file strings.Builder
+	file.WriteString("sources:\n")
+	upstreams := http.NewServeMux()
+	for _, name := range presets.Names() {
+		c, shipped := preset(t, name), string(presets.File(name, presets.All()[name]))
+		host := strings.Join(strings.SplitAfter(c.BaseURL, "/")[:3], "")
+		host = strings.TrimSuffix(host, "/")
+		file.WriteString(strings.Replace(strings.TrimPrefix(shipped, "sources:\n"), "baseURL: "+host, "baseURL: "+host+"/"+name, 1))
+		upstream, err := contract.New(name, contract.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		upstreams.Handle("/"+name+"/", http.StripPrefix("/"+name, upstream))
+		if c.Auth.SecretEnv != "" {
+			t.Setenv(c.Auth.SecretEnv, saturations[name].secret)
+		}
+	}
+	server := httptest.NewServer(upstreams)
+	t.Cleanup(server.Close)
+	config := filepath.Join(t.TempDir(), "freshet.yaml")
+	if err := os.WriteFile(config, []byte(file.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	api := startDev(t, config, server.URL)
+	t.Run("presets", func(t *testing.T) {
+		for _, name := range presets.Names() {
+			for _, facet := range slices.Sorted(maps.Keys(preset(t, name).Facets)) {
+				t.Run(name+"/"+facet, func(t *testing.T) {
+					t.Parallel()
+					readFresh(t, api+fmt.Sprintf("/v1/%s/%s/%s", name, facet, exampleKeys[name][facet]))
+				})
+			}
+		}
+	})
+}
+
+// startDev runs dev with a configuration file and an upstream until the test ends, and returns the URL
+// of its query API.
+func startDev(t *testing.T, config, upstream string) (api string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	p := NewProcess(nil, io.Discard, t.Output())
+	p.ConfigFile = config
+	started, ended := make(chan string, 1), make(chan error, 1)
+	o := DevOptions{Listen: "127.0.0.1:0", Upstream: upstream, Browser: func(_ context.Context, console string) error {
+		started <- strings.TrimSuffix(console, consolePath)
+		return nil
+	}}
+	go func() { ended <- p.RunDev(ctx, o, time.Now()) }()
+	t.Cleanup(func() {
+		cancel()
+		http.DefaultClient.CloseIdleConnections()
+		if err := <-ended; err != nil {
+			t.Errorf("end of dev: got %v, want no error", err)
+		}
+	})
+	select {
+	case api = <-started:
+	case err := <-ended:
+		ended <- err
+		t.Fatalf("start of dev: got %v, want it ready", err)
+	}
+	return api
+}
+
+// readFresh reads a URL until its snapshot is FRESH.
+func readFresh(t *testing.T, url string) {
+	deadline := time.Now().Add(eventTimeout)
+	for {
+		resp, err := http.Get(url + "?wait=30s") //nolint:gosec,noctx // an address of this test
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.StatusCode == http.StatusOK && strings.Contains(string(text), `"freshness":"FRESH"`) {
+			return
+		}
+		if resp.StatusCode >= http.StatusBadRequest || time.Now().After(deadline) {
+			t.Fatalf("%s: got %d %s, want a FRESH snapshot", url, resp.StatusCode, text)
+		}
+	}
+}

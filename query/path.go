@@ -1,0 +1,44 @@
+package query
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// escapePath makes the router match the escaped path, in which the key is one segment. pathParam
+// unescapes each segment once.
+func escapePath(r *http.Request) {
+	if r.URL.RawPath == "" {
+		r.URL.RawPath = r.URL.EscapedPath()
+	}
+	r.URL.RawPath = escapeKeySlashes(r.URL.RawPath)
+}
+
+// escapeKeySlashes escapes the slashes of a key, so that a client may send them as they are. In the
+// path /v1/{source}/{facet}/{rest} the rest is the key. If it has more than one part and the last
+// part is "events" or "refresh", this part is the action, and the parts before it are the key. The
+// rule does not depend on the method. So a key that ends with /events or /refresh can be sent only
+// with this slash escaped.
+//
+// A path with an empty part is returned as it is and matches no route, because proxies merge
+// slashes.
+func escapeKeySlashes(path string) string {
+	rest, ok := strings.CutPrefix(path, "/v1/")
+	if !ok {
+		return path
+	}
+	_, rest, _ = strings.Cut(rest, "/")
+	_, rest, _ = strings.Cut(rest, "/")
+	last := strings.LastIndexByte(rest, '/')
+	if last < 0 || last == len(rest)-1 || rest[0] == '/' || strings.Contains(rest, "//") {
+		return path
+	}
+	key, action := rest, ""
+	// The last part is compared unescaped, because clients and proxies may escape and unescape
+	// letters (RFC 3986 §6.2.2.2).
+	if name, err := url.PathUnescape(rest[last+1:]); err == nil && (name == "events" || name == "refresh") {
+		key, action = rest[:last], "/"+name
+	}
+	return path[:len(path)-len(rest)] + strings.ReplaceAll(key, "/", "%2F") + action
+}
