@@ -63,7 +63,7 @@ func TestTry_ExitCodes(t *testing.T) {
 	}{
 		"content":           {"s3cret-key", []string{"shop/product/42"}, 0, "200 OK", "did not pass its limiter"},
 		"twice":             {"s3cret-key", []string{"shop/product/42", "--twice", "--pause", "0s"}, 0, "both contents are equal", ""},
-		"wrong key":         {"wrong-key", []string{"shop/product/42"}, 1, "check the value of SHOP_KEY", "401 Unauthorized"},
+		"wrong key":         {"wrong-key", []string{"shop/product/42"}, 1, "check the value of SHOP_KEY", "the upstream answered 401"},
 		"no key":            {"", []string{"shop/product/42"}, 1, "", "SHOP_KEY is not set"},
 		"HTML":              {"s3cret-key", []string{"shop/docs/42"}, 1, "HTML, not JSON", "not valid JSON"},
 		"not found":         {"s3cret-key", []string{"shop/product/43"}, 3, "404 Not Found", "no such entity"},
