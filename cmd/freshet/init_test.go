@@ -100,7 +100,7 @@ func TestInit_WrittenFileIsValid(t *testing.T) {
 		"two facets":             {handler: reply(200, `{}`), paths: []string{"/products/42", "/users/7"}, file: "user:"},
 		"three facets":           {handler: reply(200, `{}`), paths: []string{"/products/42", "/users/7", "/products/42/reviews"}, file: "reviews:"},
 		"same facet name":        {handler: reply(200, `{}`), paths: []string{"/a/products/42", "/b/products/42"}, file: "product-2:"},
-		"limit":                  {handler: reply(200, `{}`), args: []string{"--limit", "10/s,20000/d"}, file: "{name: day, limit: 20000, window: day, timeZone: UTC, highReserve: 4000}"},
+		"limit":                  {handler: reply(200, `{}`), args: []string{"--limit", "10/s,20000/d"}, file: "{name: day, limit: 20000, window: day, timeZone: UTC, highReserve: 2000}"},
 		"wrong limit":            {handler: reply(200, `{}`, "X-RateLimit-Limit", "60", "X-RateLimit-Remaining", "59", "X-RateLimit-Reset", "50"), args: []string{"--limit", "100/s"}, stderr: "--limit allows 100 calls in 1s, but the responses report 60 in 1m"},
 		"key in the query":       {handler: reply(200, `{}`), paths: []string{"/products/42?api_key=s3cret-key"}, file: "auth: {query: api_key, secretEnv: LOCAL_KEY}", stderr: "export LOCAL_KEY="},
 		"short key in the query": {handler: reply(301, ``, "Location", "https://x.example/?api_key=q1w"), paths: []string{"/products/42?api_key=q1w"}, stderr: "REDACTED"},

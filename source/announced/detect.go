@@ -23,7 +23,7 @@ type Detected struct {
 	Limit, Remaining int64
 	// Window is the length of the window, or 0 if the headers do not contain it. Reset is the time
 	// until the window ends, negative if it is not reported. With Estimated, Window is the shortest
-	// usual window that is not shorter than Reset; the real one may be longer.
+	// usual window that Reset fits in; the real one may be longer.
 	Window, Reset time.Duration
 	Estimated     bool
 	// Bucket is true for a pair used/limit, which leaky buckets report.
@@ -87,7 +87,11 @@ var usualWindows = []time.Duration{
 
 func (f *Detected) estimateWindow() {
 	for _, window := range usualWindows {
-		if f.Window == 0 && f.Reset > 0 && f.Reset <= window {
+		tolerance := time.Duration(0) // of a reset that is rounded, or reported by another clock
+		if window >= time.Minute {
+			tolerance = window / 20
+		}
+		if f.Window == 0 && f.Reset > 0 && f.Reset <= window+tolerance {
 			f.Window, f.Estimated = window, true
 		}
 	}
@@ -224,6 +228,7 @@ func detectFamilies(header http.Header, now time.Time, read map[string]bool) (fo
 		if one.Limit == Unknown {
 			one.Rule.Limit, one.Rule.Used = "", ""
 		}
+		read[h["used"]] = true
 		for _, name := range []string{h["limit"], h["remaining"], rule.Used, h["reset"], h["resource"], h["cost"], h["window"]} {
 			if name != "" {
 				read[name] = true

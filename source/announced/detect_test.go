@@ -19,6 +19,7 @@ func TestDetect_KnownSpellings(t *testing.T) {
 		want   []string
 	}{
 		"GitHub":                  {[]string{"X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "4999", "X-RateLimit-Reset", "1800003600", "X-RateLimit-Used", "1", "X-RateLimit-Resource", "core"}, []string{"5000/4999 1h0m0s 1h0m0s"}},
+		"reset after an hour":     {[]string{"X-RateLimit-Limit", "60", "X-RateLimit-Remaining", "59", "X-RateLimit-Reset", "3601"}, []string{"60/59 1h0m0s 1h0m1s"}},
 		"words":                   {[]string{"X-Rate-Limit-Limit", "15", "X-Rate-Limit-Remaining", "3", "X-Rate-Limit-Reset", "30"}, []string{"15/3 1m0s 30s"}},
 		"without prefix":          {[]string{"RateLimit-Limit", "100", "RateLimit-Remaining", "99", "RateLimit-Reset", "5"}, []string{"100/99 10s 5s"}},
 		"only used":               {[]string{"X-RateLimit-Limit", "60", "X-RateLimit-Used", "20"}, []string{"60/40 0s -1ns"}},
@@ -80,7 +81,7 @@ func TestDetect_RuleReadsTheResponse(t *testing.T) {
 }
 
 func TestDetect_ListsUnreadHeaders(t *testing.T) {
-	_, unread := Detect(header("RateLimit", "limit=100, remaining=50, reset=5"), waitNow)
+	_, unread := Detect(header("RateLimit", "limit=100, remaining=50, reset=5", "X-RateLimit-Limit", "5", "X-RateLimit-Remaining", "4", "X-RateLimit-Used", "1"), waitNow)
 	if want := []string{"RateLimit: limit=100, remaining=50, reset=5"}; !slices.Equal(unread, want) {
 		t.Errorf("unread headers: got %q, want %q", unread, want)
 	}

@@ -210,7 +210,11 @@ func (p policy) yaml() string {
 	if p.free304 {
 		fields = append(fields, "freeStatuses: [304]")
 	}
-	if reserve := p.limit / 5; reserve > 0 {
+	reserve := p.limit / 5
+	if p.window > time.Minute {
+		reserve = p.limit / 10
+	}
+	if reserve > 0 {
 		fields = append(fields, "highReserve: "+strconv.FormatInt(reserve, 10))
 	}
 	return "{" + strings.Join(fields, ", ") + "}"
