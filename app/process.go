@@ -52,9 +52,18 @@ func (p *Process) Load() (Config, error) {
 // requireSecret reads a credential and redacts it in all logs from now on.
 func (p *Process) requireSecret(at secretRef) (string, error) {
 	secret, err := requireSecret(at)
-	p.mask.add(secretPart{secret, true})
+	p.AddSecret(secret)
 	return secret, err
 }
+
+// AddSecret redacts a secret in stderr, and in everything that MaskWriter writes.
+func (p *Process) AddSecret(secret string) { p.mask.add(secretPart{secret, true}) }
+
+// MaskError returns an error whose text contains no known secret.
+func (p *Process) MaskError(err error) error { return p.mask.maskError(err) }
+
+// MaskWriter returns a writer that redacts the known secrets.
+func (p *Process) MaskWriter(to io.Writer) io.Writer { return p.mask.writer(to) }
 
 // logger returns the log of this process. Signals can change its level until ctx ends.
 func (p *Process) logger(ctx context.Context, c LogConfig) *slog.Logger {

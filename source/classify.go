@@ -214,13 +214,17 @@ type classification struct {
 // decompressed. A 200 that matches no rule is OK here; its content is validated when it is
 // extracted.
 func (s *Source) classify(status int, header http.Header, body []byte) classification {
-	for _, r := range s.rules {
-		if r.matches(status, header, body) {
-			return classification{r.Class, r.Block, r.Wait}
-		}
+	if i := s.matchingRule(status, header, body); i >= 0 {
+		r := s.rules[i]
+		return classification{r.Class, r.Block, r.Wait}
 	}
 	class := classifyStatus(status, header)
 	return classification{class: class, block: defaultBlock(class)}
+}
+
+// matchingRule returns the index of the first rule that matches the response, or -1.
+func (s *Source) matchingRule(status int, header http.Header, body []byte) int {
+	return slices.IndexFunc(s.rules, func(r compiledRule) bool { return r.matches(status, header, body) })
 }
 
 func classifyStatus(status int, header http.Header) Class {

@@ -71,7 +71,9 @@ type response struct {
 	err    error // set if the response is missing or incomplete
 	permit Permit
 
+	url     *url.URL   // of the request, without the credential
 	more    []response // the responses for the second and later pages
+	next    *url.URL   // the page after the last one of a plan that is limited to one page, or nil
 	linkErr error      // why the redirect or the link to the next page was not followed
 }
 

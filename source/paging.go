@@ -28,6 +28,10 @@ func (s *Source) fetchDocument(ctx context.Context, p *Plan, r documentRequest, 
 	last := &first
 	for n := 1; ; n++ {
 		next, linkErr := s.nextPage(r, *last, seen)
+		if next != nil && p.onePage {
+			first.next = next.url
+			return first, calls, nil
+		}
 		if next != nil && n == r.paging.PageLimit() {
 			next, linkErr = nil, fmt.Errorf("there are more than %d pages; request fewer items or increase the document's paging.maxPages", n)
 		}

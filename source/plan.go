@@ -29,6 +29,7 @@ type Plan struct {
 	facet     *compiledFacet
 	validator Validator
 	requests  []documentRequest // one per document, in the order of the facet's documents
+	onePage   bool
 }
 
 // documentRequest is the HTTP request for one document.
@@ -47,6 +48,10 @@ type documentRequest struct {
 // Calls returns the minimum number of calls that the plan needs. Resent calls and further pages are
 // not included.
 func (p *Plan) Calls() int { return len(p.requests) }
+
+// OnePage limits the plan to the first page of each document. The content of its responses is
+// therefore incomplete.
+func (p *Plan) OnePage() { p.onePage = true }
 
 // Plan builds the calls for a request. An error is permanent: the facet does not exist, or a
 // value does not fit its placeholder.

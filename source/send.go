@@ -116,10 +116,10 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 		if calls == 0 && abortErr != nil {
 			return response{}, 0, abortErr
 		}
-		return response{err: s.redactError(cancelCause(callCtx, err)), permit: lastPermit(&spent)}, calls, nil
+		return response{url: r.url, err: s.redactError(cancelCause(callCtx, err)), permit: lastPermit(&spent)}, calls, nil
 	}
 	defer func() { _ = httpResp.Body.Close() }()
-	resp = response{status: httpResp.StatusCode, header: httpResp.Header, permit: lastPermit(&spent)}
+	resp = response{url: r.url, status: httpResp.StatusCode, header: httpResp.Header, permit: lastPermit(&spent)}
 	grow := func(int64) error { return nil }
 	if memory, bounded := permits.(MemoryLimiter); bounded {
 		grow = func(n int64) error { return memory.Grow(callCtx, n) }

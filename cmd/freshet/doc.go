@@ -10,6 +10,7 @@
 //	setup       migrate, topics, config    database schema, Kafka topics, configuration
 //	clients     settings, stop, resume, limiter, entities, snapshot, dlq, keys
 //	            call the HTTP API of a running query service (--addr, FRESHET_TOKEN)
+//	upstream    init, try                  write a configuration from example URLs; one call of a configured source
 //	probes      healthcheck, version
 //
 // Data goes to stdout, messages to stderr. Exit codes: 0 success, 1 error, 2 usage error, 3 not

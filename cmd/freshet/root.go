@@ -41,7 +41,7 @@ Deploy on real services, in this order:  freshet migrate up, freshet topics ensu
 	})
 	root.PersistentFlags().StringVar(&p.ConfigFile, "config", app.Lookup(env, "FRESHET_CONFIG"), "configuration file (YAML); FRESHET_… environment variables override it")
 	root.AddCommand(p.dev(), p.query(), p.worker(), p.scheduler(), p.entities(), p.snapshot(), p.dlq(), p.settings(), p.limiter(), p.stop(), p.resume(), p.keys(),
-		p.simulate(), p.migrate(), p.topics(), p.config(),
+		p.simulate(), p.migrate(), p.topics(), p.config(), p.init(), p.try(),
 		p.healthcheck(), p.version())
 	root.Args = func(c *cobra.Command, args []string) error {
 		if len(args) == 0 {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -47,6 +48,42 @@ type Rule struct {
 	Counts string        `yaml:"counts,omitempty"`
 	Window time.Duration `yaml:"window,omitempty"`
 }
+
+// String returns the rule as it is written in the configuration, for example
+// {policy: minute, remaining: X-RateLimit-Remaining}. Names with special characters are quoted.
+func (r Rule) String() string {
+	var fields []string
+	for _, f := range []struct{ name, value string }{
+		{"policy", r.Policy},
+		{"limit", r.Limit},
+		{"remaining", r.Remaining},
+		{"used", r.Used},
+		{"usage", r.Usage},
+		{"reset", r.Reset},
+		{"resource", r.Resource},
+		{"cost", r.Cost},
+		{"field", r.Field},
+		{"policyField", r.PolicyField},
+		{"item", r.Item},
+		{"list", r.List},
+		{"counts", r.Counts},
+	} {
+		switch {
+		case f.value == "":
+			continue
+		case !plainName.MatchString(f.value):
+			f.value = strconv.Quote(f.value)
+		}
+		fields = append(fields, f.name+": "+f.value)
+	}
+	if r.Window > 0 {
+		fields = append(fields, fmt.Sprintf("window: %ds", int(r.Window.Seconds())))
+	}
+	return "{" + strings.Join(fields, ", ") + "}"
+}
+
+// plainName matches text that needs no quotes in YAML.
+var plainName = regexp.MustCompile(`^[A-Za-z][0-9A-Za-z_-]*$`)
 
 // Rules are compiled rules. The zero value reads nothing.
 type Rules struct {

@@ -4,7 +4,7 @@ import "strings"
 
 // item is one item of a structured field (RFC 9651), such as "daily";r=50;t=30. It has only the
 // parameters that this package uses.
-type item struct{ name, r, t, q string }
+type item struct{ name, r, t, q, w string }
 
 // maxField bounds the length of a structured field in bytes. A header of ten megabytes of
 // commas would otherwise become a list of hundreds of megabytes.
@@ -33,6 +33,8 @@ func parseItems(text string) ([]item, bool) {
 				list[i].t = value
 			case "q":
 				list[i].q = value
+			case "w", "window":
+				list[i].w = value
 			}
 		}
 	}

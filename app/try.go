@@ -1,0 +1,110 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/freshet/freshet/client"
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/source/trial"
+)
+
+// Try calls the upstream for an entity with the configured source and its credentials. The calls do
+// not pass the limiter, and nothing is stored. params are values for params of the facet.
+func (p *Process) Try(ctx context.Context, e schemas.Entity, params map[string]string, o trial.Options) (trial.Report, error) {
+	config, err := p.Load()
+	if err != nil {
+		return trial.Report{}, err
+	}
+	s, known := config.Sources[e.Source]
+	if !known {
+		return trial.Report{}, client.NotFoundError{Err: fmt.Errorf("the configuration has no source %q; it has %s", e.Source, joinNames(config.Sources))}
+	}
+	facet, known := s.Facets[e.Facet]
+	if !known {
+		return trial.Report{}, client.NotFoundError{Err: fmt.Errorf("source %s has no facet %q; it has %s", e.Source, e.Facet, joinNames(s.Facets))}
+	}
+	if err := checkParams(facet, params); err != nil {
+		return trial.Report{}, UsageErrorf("%w", err)
+	}
+	src, choose, err := p.trialSource(e.Source, s)
+	if err != nil {
+		return trial.Report{}, err
+	}
+	defer src.Close()
+	if err := src.CheckKey(e.Facet, e.Key); err != nil {
+		return trial.Report{}, UsageErrorf("%w", err)
+	}
+	if missing := src.MissingParams(e.Facet, e.Key, params); len(missing) > 0 {
+		return trial.Report{}, UsageErrorf("nothing provides %s; set each with --param NAME=VALUE", strings.Join(missing, " and "))
+	}
+	o.Choose, o.Limits, o.Mask = choose, s.trialLimits(), s.maskURL(facet)
+	report, err := trial.Run(ctx, src, s.Config, source.Request{Facet: e.Facet, Key: e.Key, Params: params}, o)
+	return report, p.MaskError(err)
+}
+
+// maskURL returns a function that redacts the secrets which the configuration writes into a URL.
+func (s SourceConfig) maskURL(f source.Facet) func(string) string {
+	secrets := findSecrets([]string{"baseURL"}, s.BaseURL)
+	for _, d := range f.Documents {
+		secrets = append(secrets, findSecrets([]string{"path"}, d.Path)...)
+	}
+	for name, value := range f.Params {
+		secrets = append(secrets, findSecrets([]string{"params", name}, value)...)
+	}
+	return func(url string) string { return replaceSecrets(url, secrets, func(secretPart) bool { return true }) }
+}
+
+// checkParams returns an error if a param is unknown to the facet.
+func checkParams(f source.Facet, params map[string]string) error {
+	for name := range params {
+		if _, known := f.Params[name]; !known {
+			return fmt.Errorf("--param: the facet has no param %q; it has %s", name, joinNames(f.Params))
+		}
+	}
+	return nil
+}
+
+// trialSource returns the source with all credentials that exist in this environment. The function
+// choose returns the first candidate that exists.
+func (p *Process) trialSource(name string, s SourceConfig) (_ *source.Source, choose func([]string) (string, error), err error) {
+	secrets, missing := map[string]string{}, map[string]error{}
+	for _, at := range secretRefs(s.Config) {
+		if secrets[at.name], err = p.requireSecret(at); err != nil {
+			delete(secrets, at.name)
+			missing[at.name] = fmt.Errorf("sources.%s.%w", name, err)
+		}
+	}
+	src, err := source.New(name, s.Config, secrets, s.maxConnections())
+	if err != nil {
+		return nil, nil, p.MaskError(err)
+	}
+	return src, func(candidates []string) (string, error) {
+		for _, candidate := range candidates {
+			if missing[candidate] == nil {
+				return candidate, nil
+			}
+		}
+		return "", missing[candidates[0]]
+	}, nil
+}
+
+// trialLimits returns the policies of the quota that count calls in a window.
+func (s SourceConfig) trialLimits() (all []trial.Limit) {
+	for _, p := range s.Quota.Policies {
+		l := trial.Limit{Policy: p.Name, Calls: p.Limit, Window: time.Duration(p.Window)}
+		if p.Window == limiter.Day {
+			l.Window = 24 * time.Hour
+		}
+		if p.Unit != "" || p.Restore > 0 || p.MinInterval != nil || p.Window == limiter.InFlight || len(p.CountedStatuses) > 0 || len(p.Match.Endpoints) > 0 || len(p.Match.Methods) > 0 && p.Match.Methods[0] != http.MethodGet {
+			l.Window = 0
+		}
+		all = append(all, l)
+	}
+	return all
+}

@@ -1,0 +1,108 @@
+package source
+
+import (
+	"bytes"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/freshet/freshet/source/announced"
+)
+
+// Inspection describes the response to one document of a plan, for people who test a configuration.
+// It contains no credential.
+type Inspection struct {
+	Document, Method string
+	// Planned is the URL of the plan, and URL the one that responded, which differs after a
+	// redirect. Next is the URL of the next page, or empty.
+	Planned, URL, Next string
+	Status             int // 0 if no response arrived
+	Header             http.Header
+	Body               []byte // the first page, decompressed
+	WireBytes          int    // length of the body as it was received
+	Class              Class
+	Rule               int // index of the rule in Config.Rules that decided the class; -1: the status or the content decided
+	Notices            []announced.Notice
+	Err                error // why the response has no content; nil for the classes OK and NotModified
+}
+
+// Inspect describes the responses to a plan, one for each document. For a paged document it describes
+// the first page. Like Read it has no side effects.
+func (s *Source) Inspect(a *Responses, now time.Time) []Inspection {
+	all := make([]Inspection, len(a.responses))
+	for i, resp := range a.responses {
+		request := a.plan.requests[i]
+		w := workspaces.Get().(*workspace)
+		w.canonical.out, w.canonical.ignored, w.canonical.members = append(w.canonical.out[:0], '{'), w.canonical.ignored[:0], w.canonical.members[:0]
+		o := s.readDocument(w, a.plan, i, resp, now)
+		w.plain.Reset()
+		_ = s.decompress(w, resp) // readDocument reports the error
+		all[i] = Inspection{
+			Document: request.call.Document, Method: request.call.Method, Planned: s.redactText(request.url.String()),
+			Status: resp.status, Header: s.redactHeader(resp.header), Body: bytes.Clone(s.redact(w.plain.Bytes())), WireBytes: len(resp.body),
+			Class: o.Class, Rule: -1, Notices: s.readNotices(resp), Err: o.Err,
+		}
+		if resp.status != 0 {
+			all[i].Rule = s.matchingRule(resp.status, resp.header, w.plain.Bytes())
+		}
+		all[i].URL = all[i].Planned
+		if resp.url != nil {
+			all[i].URL = s.redactText(resp.url.String())
+		}
+		if resp.next != nil {
+			all[i].Next = s.redactText(resp.next.String())
+		}
+		w.free()
+	}
+	return all
+}
+
+func (s *Source) redactText(text string) string { return string(s.redact([]byte(text))) }
+
+func (s *Source) redactHeader(header http.Header) http.Header {
+	redacted := make(http.Header, len(header))
+	for name, values := range header {
+		redacted[name] = strings.Split(s.redactText(strings.Join(values, "\x00")), "\x00")
+	}
+	return redacted
+}
+
+// CountMatches returns the number of values in the responses that a path of Facet.Select or
+// Facet.Ignore matches. Documents without valid content have none. Of a paged document it counts
+// in the first page.
+func (s *Source) CountMatches(a *Responses, path string) int {
+	root, err := newPaths(nil, []string{path})
+	if err != nil {
+		return 0
+	}
+	w := workspaces.Get().(*workspace)
+	defer w.free()
+	c := &w.canonical
+	n := 0
+	for i, resp := range a.responses {
+		w.plain.Reset()
+		if resp.status != http.StatusOK || s.decompress(w, resp) != nil {
+			continue
+		}
+		body, document := w.plain.Bytes(), a.plan.facet.documents[i]
+		if document.Paging != nil {
+			items, err := pageItems(body, document.Paging.Items)
+			if err != nil {
+				continue
+			}
+			body = append(append([]byte{'['}, items...), ']')
+		}
+		c.out, c.ignored, c.members = append(c.out[:0], '{'), c.ignored[:0], c.members[:0]
+		if c.appendEntry(document.name, body, root) == nil {
+			n += len(c.ignored)
+		}
+	}
+	return n
+}
+
+// Hashed returns the JSON that Hash was computed from: the content without the ignored values.
+func (c *Content) Hashed() []byte {
+	var out []byte
+	c.workspace.canonical.forEachHashedPart(func(part []byte) { out = append(out, part...) })
+	return out
+}
