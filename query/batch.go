@@ -29,11 +29,11 @@ func (s *Server) readMany(c echo.Context, client access.Client) error {
 	}
 	query, err := url.ParseQuery(c.Request().URL.RawQuery)
 	if err != nil {
-		return problem.New(http.StatusBadRequest, "bad-keys", "The query string has an invalid percent-encoding.")
+		return problem.New(http.StatusBadRequest, problem.BadKeys, "The query string has an invalid percent-encoding.")
 	}
 	keys := query["key"]
 	if len(keys) == 0 || len(keys) > maxKeys {
-		return problem.New(http.StatusBadRequest, "bad-keys", fmt.Sprintf("Send 1 to %d keys, as in ?key=a&key=b. The query string has %d.", maxKeys, len(keys)))
+		return problem.New(http.StatusBadRequest, problem.BadKeys, fmt.Sprintf("Send 1 to %d keys, as in ?key=a&key=b. The query string has %d.", maxKeys, len(keys)))
 	}
 	if err := s.limiter.AllowRequests(client.Name, len(keys)-1); err != nil {
 		return err

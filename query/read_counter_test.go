@@ -157,7 +157,7 @@ func TestReadCounter_CountsReadsWithASnapshot(t *testing.T) {
 		"too many requests":               {[]func(*rig){fresh, func(r *rig) { r.exceeded["requests"] = true }, get(429, "character/a"), get(429, "character?key=a")}, nil},
 		"too many outstanding":            {[]func(*rig){answering(EnqueueResult{Reason: ReasonOutstanding, Refused: &access.Refusal{Max: 5}}), get(429, "character/a"), get(200, "character?key=a")}, nil},
 		"too many waiting requests":       {[]func(*rig){fresh, func(r *rig) { r.exceeded["wait"] = true }, get(429, "character/a?wait=20s")}, nil},
-		"unauthorised client":             {[]func(*rig){fresh, func(r *rig) { r.refused = problem.New(http.StatusUnauthorized, "no", "No.") }, get(401, "character/a")}, nil},
+		"unauthorised client":             {[]func(*rig){fresh, func(r *rig) { r.refused = problem.New(http.StatusUnauthorized, problem.TokenInvalid, "No.") }, get(401, "character/a")}, nil},
 		"invalid payload":                 {[]func(*rig){func(r *rig) { r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Payload = []byte("?") }) }, get(500, "character/a")}, nil},
 		"event stream":                    {[]func(*rig){fresh, with("HEAD", 200, "character/a/events"), func(r *rig) { f := r.follow("a", ""); <-f.events; f.leave() }}, nil},
 		"facet without prefetch":          {[]func(*rig){get(202, "shared/a"), get(200, "shared?key=a"), with("POST", 202, "shared/a/refresh")}, nil},

@@ -134,9 +134,9 @@ func (result EnqueueResult) notQueued() error {
 	case result.refused != nil:
 		return result.refused
 	}
-	p := problem.New(http.StatusServiceUnavailable, "not-queued", "The refresh is not queued: "+result.Reason+".")
+	p := problem.New(http.StatusServiceUnavailable, problem.NotQueued, "The refresh is not queued: "+result.Reason+".")
 	if result.Reason == ReasonCooldown {
-		p = problem.New(http.StatusTooManyRequests, "cooldown", "This entity was refreshed recently. Retry after the cool-down.")
+		p = problem.New(http.StatusTooManyRequests, problem.Cooldown, "This entity was refreshed recently. Retry after the cool-down.")
 	}
 	p.After = max(time.Second, time.Until(result.Until))
 	return p

@@ -48,7 +48,7 @@ func (s *Server) refreshMany(c echo.Context, client access.Client) error {
 		return err
 	}
 	if p := c.QueryParams(); p.Has("wait") {
-		return problem.New(http.StatusBadRequest, "bad-wait", "A refresh of several keys does not support wait. Leave it out, and read the keys later.")
+		return problem.New(http.StatusBadRequest, problem.BadWait, "A refresh of several keys does not support wait. Leave it out, and read the keys later.")
 	}
 	keys, err := refreshKeys(c)
 	if err != nil {
@@ -99,12 +99,12 @@ func refreshKeys(c echo.Context) ([]string, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&body); err != nil || d.More() || !utf8.Valid(text) || len(body.Keys) == 0 || len(body.Keys) > maxKeys {
-		return nil, problem.New(http.StatusBadRequest, "bad-keys",
+		return nil, problem.New(http.StatusBadRequest, problem.BadKeys,
 			fmt.Sprintf(`The body must be a JSON object with 1 to %d keys, as in {"keys":["a","b"]}.`, maxKeys))
 	}
 	for i, key := range body.Keys {
 		if slices.Contains(body.Keys[:i], key) {
-			return nil, problem.New(http.StatusBadRequest, "bad-keys", fmt.Sprintf("The key %.80q is listed twice.", key))
+			return nil, problem.New(http.StatusBadRequest, problem.BadKeys, fmt.Sprintf("The key %.80q is listed twice.", key))
 		}
 	}
 	return body.Keys, nil

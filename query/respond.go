@@ -281,12 +281,12 @@ func (s *Server) respondUpdating(c echo.Context, e schemas.Entity, v view) error
 	if strings.HasPrefix(a.Reason, "HELD_") {
 		s.metrics.heldReads.Inc() // the upstream has failed for the entity, so the SLO for reads excludes this response
 	}
-	p := problem.New(http.StatusServiceUnavailable, "not-queued", "Nothing is stored, and no refresh can be queued now ("+a.Reason+"): "+a.failureDetail()+".")
+	p := problem.New(http.StatusServiceUnavailable, problem.NotQueued, "Nothing is stored, and no refresh can be queued now ("+a.Reason+"): "+a.failureDetail()+".")
 	p.After = max(time.Second, a.Until.Sub(v.at))
 	return &readError{p, &body}
 }
 
 func notFoundError(body readBody) error {
 	body.Freshness = store.NotFound
-	return &readError{problem.New(http.StatusNotFound, "not-found", "The upstream has no such entity."), &body}
+	return &readError{problem.New(http.StatusNotFound, problem.NotFound, "The upstream has no such entity."), &body}
 }

@@ -150,7 +150,8 @@ func (r *rig) count(what string) error {
 	defer r.mu.Unlock()
 	r.limiterCalls = append(r.limiterCalls, what)
 	if kind, _, _ := strings.Cut(what, " "); r.exceeded[kind] {
-		p := problem.New(http.StatusTooManyRequests, "too-many-"+kind, "Too many.")
+		code := map[string]problem.Code{"requests": problem.TooManyRequests, "lookups": problem.TooManyNewKeys, "wait": problem.TooManyWaiting}[kind]
+		p := problem.New(http.StatusTooManyRequests, code, "Too many.")
 		p.After, p.Header = 7*time.Second, http.Header{"Ratelimit": {`"x";r=0;t=7`}}
 		return p
 	}
@@ -175,7 +176,7 @@ func (r fakeLimiter) AllowLookup(string) error {
 	if !r.exceeded["lookups"] {
 		return nil
 	}
-	p := problem.New(http.StatusTooManyRequests, "too-many-new-keys", "Too many.")
+	p := problem.New(http.StatusTooManyRequests, problem.TooManyNewKeys, "Too many.")
 	p.After = 7 * time.Second
 	return p
 }

@@ -195,7 +195,7 @@ func (a *adminClient) problemError(r response, scope access.Scope) error {
 	switch p.Code {
 	case "no-such-source", "no-such-facet", "no-such-key", "no-such-snapshot", "no-such-dead-letter", "no-such-job":
 		return notFoundError{errors.New(p.Detail)}
-	case "TOKEN_MISSING", "INVALID_TOKEN", "TOKEN_EXPIRED", "insufficient-scope":
+	case "token-missing", "token-invalid", "token-expired", "insufficient-scope":
 		return fmt.Errorf("%s rejected the credentials: %s Set FRESHET_TOKEN to an API key or token with the scope %s", a.base, p.Detail, scope)
 	}
 	if len(p.Errors) > 0 || p.Code == "unreadable-dead-letter" {
