@@ -11,7 +11,6 @@ import (
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/problem"
-	"github.com/freshet/freshet/store"
 )
 
 // routes lists requests by the scope that they require.
@@ -73,12 +72,12 @@ func TestTooManyNewKeys_RefusesOnlyMissingKeys(t *testing.T) {
 		return EnqueueResult{Reason: ReasonTooMany, Until: time.Now().Add(7 * time.Second), Refused: &access.Refusal{NewKeys: true, Max: 5, Window: time.Minute, After: 7 * time.Second}}
 	}
 	a := r.get("new")
-	if a.StatusCode != 429 || a.body.Code != "too-many-new-keys" || a.body.Freshness != store.Updating || *a.body.NotQueuedReason != "TOO_MANY" ||
-		a.Header.Get("RateLimit") == "" || a.Header.Get("Retry-After") != "7" || a.body.NotQueuedUntil == nil {
-		t.Errorf("new: got %d %s %v, want 429 UPDATING too-many-new-keys", a.StatusCode, a.text, a.Header)
+	if a.StatusCode != 429 || a.body.Code != "too-many-new-keys" || a.body.Freshness != freshnessMissing || a.body.Refresh.Reason != "TOO_MANY" ||
+		a.Header.Get("RateLimit") == "" || a.Header.Get("Retry-After") != "7" || a.body.Refresh.Until == nil {
+		t.Errorf("new: got %d %s %v, want 429 MISSING too-many-new-keys", a.StatusCode, a.text, a.Header)
 	}
 	r.putSnapshot("stale", 2*time.Hour)
-	if a = r.get("stale"); a.StatusCode != 200 || !a.body.UpdateQueued {
+	if a = r.get("stale"); a.StatusCode != 200 || !a.body.Refresh.Queued {
 		t.Errorf("stale: got %d %s, want 200 and a queued refresh", a.StatusCode, a.text)
 	}
 	if a := r.do(http.MethodGet, "/v1/nexon/character?key=other"); a.StatusCode != 200 || a.body.Items[0].Status != 429 {

@@ -55,7 +55,7 @@ func TestStaleGzip_IsCompressedAgainWhenItsFieldsChange(t *testing.T) {
 	}{{time.Second, false}, {time.Second, true}, {2 * time.Second, false}} {
 		r.set(func() { r.wait = c.wait })
 		a := r.get("a", "Accept-Encoding", "gzip")
-		if got := a.body.EstimatedWaitMs; got == nil || *got != c.wait.Milliseconds() {
+		if got := a.body.Refresh.EstimatedWaitMs; got == nil || *got != c.wait.Milliseconds() {
 			t.Errorf("read %d, estimatedWaitMs: got %s, want %d", i, a.text, c.wait.Milliseconds())
 		}
 		now := r.server.entryOf("a").staleGzip.Load()
@@ -126,7 +126,7 @@ func TestBatch_AnswersEachKeyAsIfAlone(t *testing.T) {
 		for i, w := range want {
 			it := a.body.Items[i]
 			has := string(it.Snapshot) == content
-			if it.Status != w.status || it.Freshness != w.freshness || it.UpdateQueued != w.queued || has != (w.status == 200) {
+			if it.Status != w.status || it.Freshness != w.freshness || it.Refresh.Queued != w.queued || has != (w.status == 200) {
 				t.Errorf("%q: item %d: got %+v, want %+v", as, i, it, w)
 			}
 		}

@@ -136,7 +136,9 @@ func (v view) status() (int, store.Freshness) {
 	case v.result.refreshExpected() && v.result.Reason != reasonSlow:
 		return http.StatusAccepted, store.Updating
 	case v.result.refused != nil:
-		return http.StatusTooManyRequests, store.Updating
+		return http.StatusTooManyRequests, freshnessMissing
+	case v.result.refreshExpected():
+		return http.StatusServiceUnavailable, store.Updating
 	}
-	return http.StatusServiceUnavailable, store.Updating
+	return http.StatusServiceUnavailable, freshnessMissing
 }

@@ -52,7 +52,7 @@ func (s *Server) writeBatch(c echo.Context, client access.Client, all []schemas.
 		}
 		it := &items[i]
 		*it = item{Key: all[i].Key, readBody: s.bodyOf(v, all[i].Source), view: v}
-		it.Status, it.Freshness = v.status()
+		it.Status, _ = v.status()
 		it.marshal()
 		if it.Status == http.StatusOK {
 			stored += v.responseSize(&v.bodies[zstandard])
@@ -163,8 +163,9 @@ func (b *batch) item(it *item) error {
 			it.marshal()
 		}
 	}
+	rest := it.rest
 	if part == nil {
-		b.text = append(b.text, bodyPrefix+"null"...)
+		b.text, rest = append(b.text, '{'), rest[1:]
 	} else {
 		if err := b.flush(); err != nil {
 			return err
@@ -173,7 +174,7 @@ func (b *batch) item(it *item) error {
 			return err
 		}
 	}
-	b.text = append(b.text, it.rest...)
+	b.text = append(b.text, rest...)
 	return nil
 }
 

@@ -167,7 +167,7 @@ func (st *stream) send(v view) bool {
 	_, now.freshness = v.status()
 	if v.entry != nil {
 		now.absent = v.Absent
-		if v.HasContent() && now.freshness != store.Updating { // a snapshot older than KeepFor is not served
+		if v.HasContent() && v.freshness != store.Updating { // a snapshot older than KeepFor is not served
 			now.etag = v.etag[0]
 		}
 	}
@@ -186,11 +186,10 @@ func (st *stream) send(v view) bool {
 	}
 	st.last = now
 	body := st.s.bodyOf(v, st.entity.Source)
-	body.Freshness = now.freshness
 	data, err := json.Marshal(struct {
 		readBody
-		ETag *string `json:"etag"`
-	}{body, optionalString(now.etag)})
+		ETag string `json:"etag,omitempty"`
+	}{body, now.etag})
 	if err != nil {
 		panic(err) // encoding a struct of plain fields can't fail
 	}
@@ -199,13 +198,6 @@ func (st *stream) send(v view) bool {
 		id = "id: " + now.id() + "\n"
 	}
 	return st.write(id + "event: " + name + "\ndata: " + string(data) + "\n\n")
-}
-
-func optionalString(s string) *string {
-	if s == "" {
-		return nil
-	}
-	return &s
 }
 
 // write sends text and flushes it. It returns false if the client disconnected.

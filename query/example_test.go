@@ -91,5 +91,5 @@ func ExampleServer() {
 	// Output:
 	// enqueue nexon/character/1234 CACHE_MISS
 	// 202 Retry-After: 2
-	// {"snapshot":null,"freshness":"UPDATING","lastUpdatedAt":null,"lastCheckedAt":null,"updateQueued":true,"estimatedWaitMs":1500,"estimatedAt":"2026-01-02T03:04:05Z","notQueuedReason":null,"notQueuedUntil":null}
+	// {"freshness":"UPDATING","refresh":{"queued":true,"estimatedWaitMs":1500,"measuredAt":"2026-01-02T03:04:05Z"}}
 }

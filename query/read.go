@@ -192,7 +192,7 @@ func (s *Server) readAndEnqueue(c echo.Context, client access.Client, e schemas.
 func (s *Server) readVisible(c echo.Context, client access.Client, e schemas.Entity, f source.Facet) (view, error) {
 	found, fallback, err := s.cache.get(c.Request().Context(), client.Name, e, f)
 	if _, refused := errors.AsType[*problem.HTTPError](err); refused {
-		return view{}, withBody(err, &readBody{Freshness: store.Updating})
+		return view{}, withBody(err, &readBody{Freshness: freshnessMissing})
 	}
 	if err != nil {
 		return view{}, s.storeUnavailable(c, e, err)

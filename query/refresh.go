@@ -83,9 +83,8 @@ func discardBody(c echo.Context) error {
 func (s *Server) respondQueued(c echo.Context, e schemas.Entity) error {
 	c.Response().Header().Set("Cache-Control", "no-store")
 	return c.JSON(http.StatusAccepted, struct {
-		UpdateQueued bool `json:"updateQueued"`
-		waitEstimate
-	}{true, s.estimateWait(e.Source)})
+		Refresh *refreshState `json:"refresh"`
+	}{s.queuedState(e.Source)})
 }
 
 // ackTimeout is how long a refresh waits for Kafka. After that the response says that the result

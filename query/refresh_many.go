@@ -31,12 +31,10 @@ const (
 // refreshItem is the result for one key. Status is the status that a refresh of the key alone
 // would have.
 type refreshItem struct {
-	Key             string     `json:"key"`
-	Status          int        `json:"status"`
-	UpdateQueued    bool       `json:"updateQueued"`
-	NotQueuedReason *string    `json:"notQueuedReason"`
-	NotQueuedUntil  *time.Time `json:"notQueuedUntil"`
-	Detail          string     `json:"detail,omitempty"` // why the refresh is not queued
+	Key     string        `json:"key"`
+	Status  int           `json:"status"`
+	Refresh *refreshState `json:"refresh"`
+	Detail  string        `json:"detail,omitempty"` // why the refresh is not queued
 }
 
 // refreshMany enqueues refreshes of several keys of a facet and waits until Kafka has
@@ -74,17 +72,16 @@ func (s *Server) refreshMany(c echo.Context, client access.Client) error {
 	for j, i := range indexes {
 		results[i], errs[i] = enqueued[j], enqueueErrs[j]
 	}
-	status := http.StatusAccepted
+	status, queued := http.StatusAccepted, s.queuedState(e.Source)
 	for i, key := range keys {
-		if items[i] = s.newRefreshItem(c, key, results[i], errs[i]); !items[i].UpdateQueued {
+		if items[i] = s.newRefreshItem(c, key, queued, results[i], errs[i]); !items[i].Refresh.Queued {
 			status = http.StatusMultiStatus
 		}
 	}
 	c.Response().Header().Set("Cache-Control", "no-store")
 	return c.JSON(status, struct {
 		Items []refreshItem `json:"items"`
-		waitEstimate
-	}{items, s.estimateWait(e.Source)})
+	}{items})
 }
 
 // refreshKeys reads the keys from the request body.
@@ -110,10 +107,10 @@ func refreshKeys(c echo.Context) ([]string, error) {
 	return body.Keys, nil
 }
 
-// newRefreshItem returns the item of one key.
-func (s *Server) newRefreshItem(c echo.Context, key string, a EnqueueResult, err error) refreshItem {
+// newRefreshItem returns the item of one key. queued is the state of a queued refresh.
+func (s *Server) newRefreshItem(c echo.Context, key string, queued *refreshState, a EnqueueResult, err error) refreshItem {
 	if err == nil {
-		return refreshItem{Key: key, Status: http.StatusAccepted, UpdateQueued: true}
+		return refreshItem{Key: key, Status: http.StatusAccepted, Refresh: queued}
 	}
 	p := s.problemOf(err, c)
 	reason, until := a.Reason, optionalTime(a.Until)
@@ -128,5 +125,5 @@ func (s *Server) newRefreshItem(c echo.Context, key string, a EnqueueResult, err
 		retryAt := time.Now().Add(p.After).UTC().Truncate(time.Millisecond)
 		until = &retryAt
 	}
-	return refreshItem{Key: key, Status: p.Status, NotQueuedReason: &reason, NotQueuedUntil: until, Detail: p.Detail}
+	return refreshItem{Key: key, Status: p.Status, Refresh: &refreshState{Reason: reason, Until: until}, Detail: p.Detail}
 }

@@ -247,12 +247,13 @@ func limitSendBuffer(conn net.Conn) {
 
 // bodyOf returns the fields of the response, except the snapshot.
 func (s *Server) bodyOf(v view, source string) readBody {
-	b := readBody{Freshness: v.freshness}
+	_, freshness := v.status()
+	b := readBody{Freshness: freshness}
 	if v.entry != nil {
 		b.LastUpdatedAt, b.LastCheckedAt = optionalTime(v.UpdatedAt), optionalTime(v.CheckedAt)
 	}
 	if v.reason != "" {
-		b.setResult(v.result, func() waitEstimate { return s.estimateWait(source) })
+		b.Refresh = s.refreshStateOf(source, v.result)
 	}
 	return b
 }
@@ -265,14 +266,14 @@ func (s *Server) respondUpdating(c echo.Context, e schemas.Entity, v view) error
 	switch {
 	case a.refreshExpected() && a.Reason != reasonSlow:
 		after := time.Second
-		if body.EstimatedWaitMs != nil {
-			after = max(after, time.Duration(*body.EstimatedWaitMs)*time.Millisecond)
+		if r := body.Refresh; r.EstimatedWaitMs != nil {
+			after = max(after, time.Duration(*r.EstimatedWaitMs)*time.Millisecond)
 		}
 		h := c.Response().Header()
 		h.Set("Retry-After", strconv.Itoa(problem.Seconds(after)))
 		h.Set("Cache-Control", "no-store")
 		h.Set("Cache-Status", "freshet; fwd=miss")
-		return c.Blob(http.StatusAccepted, "application/json", []byte(bodyPrefix+"null"+marshalTail(body)))
+		return c.JSON(http.StatusAccepted, body)
 	case a.Reason == "HELD_"+schemas.HoldAbsent:
 		return notFoundError(body)
 	case a.refused != nil:
@@ -287,6 +288,5 @@ func (s *Server) respondUpdating(c echo.Context, e schemas.Entity, v view) error
 }
 
 func notFoundError(body readBody) error {
-	body.Freshness = store.NotFound
 	return &readError{problem.New(http.StatusNotFound, problem.NotFound, "The upstream has no such entity."), &body}
 }

@@ -289,19 +289,15 @@ type answer struct {
 }
 
 type answerBody struct {
-	Snapshot        json.RawMessage `json:"snapshot"`
-	Freshness       store.Freshness `json:"freshness"`
-	LastUpdatedAt   *time.Time      `json:"lastUpdatedAt"`
-	LastCheckedAt   *time.Time      `json:"lastCheckedAt"`
-	UpdateQueued    bool            `json:"updateQueued"`
-	EstimatedWaitMs *int64          `json:"estimatedWaitMs"`
-	EstimatedAt     *time.Time      `json:"estimatedAt"`
-	NotQueuedReason *string         `json:"notQueuedReason"`
-	NotQueuedUntil  *time.Time      `json:"notQueuedUntil"`
-	Code            string          `json:"code"`
-	Status          int             `json:"status"`
-	Key             string          `json:"key"`
-	Items           []answerBody    `json:"items"`
+	Snapshot      json.RawMessage `json:"snapshot"`
+	Freshness     store.Freshness `json:"freshness"`
+	LastUpdatedAt *time.Time      `json:"lastUpdatedAt"`
+	LastCheckedAt *time.Time      `json:"lastCheckedAt"`
+	Refresh       refreshState    `json:"refresh"`
+	Code          string          `json:"code"`
+	Status        int             `json:"status"`
+	Key           string          `json:"key"`
+	Items         []answerBody    `json:"items"`
 }
 
 // do sends a request and checks the response against the OpenAPI document.

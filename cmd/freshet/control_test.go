@@ -69,7 +69,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 	d.inForce(1, 110, 50)
 
 	keys := characters("k", 300) // 300 calls take six seconds, so some requests still wait when the source is stopped
-	queued := func(r read) bool { return isFresh(r) || (r.status == 202 && r.body.UpdateQueued) }
+	queued := func(r read) bool { return isFresh(r) || (r.status == 202 && r.body.Refresh.Queued) }
 	for _, key := range keys {
 		d.until("a promise", key, queued)
 	}

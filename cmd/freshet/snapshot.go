@@ -46,13 +46,19 @@ func entityPath(e schemas.Entity) string {
 
 // readResult is the response to a read.
 type readResult struct {
-	Snapshot      json.RawMessage `json:"snapshot"`
-	Freshness     string          `json:"freshness"`
-	UpdatedAt     *time.Time      `json:"lastUpdatedAt"`
-	CheckedAt     *time.Time      `json:"lastCheckedAt"`
-	Queued        bool            `json:"updateQueued"`
-	EstimatedWait *int64          `json:"estimatedWaitMs"`
-	NotQueued     *string         `json:"notQueuedReason"`
+	Snapshot  json.RawMessage `json:"snapshot"`
+	Freshness string          `json:"freshness"`
+	UpdatedAt *time.Time      `json:"lastUpdatedAt"`
+	CheckedAt *time.Time      `json:"lastCheckedAt"`
+	Refresh   refreshState    `json:"refresh"`
+}
+
+// refreshState is the state of a refresh in a response.
+type refreshState struct {
+	Queued        bool       `json:"queued"`
+	EstimatedWait *int64     `json:"estimatedWaitMs"`
+	Reason        string     `json:"reason"`
+	Until         *time.Time `json:"until"`
 }
 
 // state describes, in one line, the freshness of the snapshot and whether a refresh is queued.
@@ -64,11 +70,10 @@ func (s readResult) state() string {
 	if s.UpdatedAt != nil {
 		text += ", changed " + s.UpdatedAt.Format(time.RFC3339)
 	}
-	if s.Queued {
+	if s.Refresh.Queued {
 		text += ", a refresh is queued"
-	}
-	if s.NotQueued != nil {
-		text += ", no refresh is queued: " + *s.NotQueued
+	} else if s.Refresh.Reason != "" {
+		text += ", no refresh is queued: " + s.Refresh.Reason
 	}
 	return text
 }

@@ -126,8 +126,8 @@ func (p *program) refreshOne(cmd *cobra.Command, api *adminClient, e schemas.Ent
 		return err
 	}
 	text := fmt.Sprintf("%s: a refresh is queued", e)
-	if s.EstimatedWait != nil {
-		text += fmt.Sprintf(", estimated wait %v", time.Duration(*s.EstimatedWait)*time.Millisecond)
+	if s.Refresh.EstimatedWait != nil {
+		text += fmt.Sprintf(", estimated wait %v", time.Duration(*s.Refresh.EstimatedWait)*time.Millisecond)
 	}
 	if wait > 0 {
 		return partialError{fmt.Errorf("%s; it is not done after %v", text, wait)}
@@ -159,7 +159,7 @@ func (p *program) refreshMany(ctx context.Context, api *adminClient, all []schem
 			}
 			for _, it := range items {
 				e := schemas.Entity{Source: f.source, Facet: f.name, Key: it.Key}
-				if it.Queued {
+				if it.Refresh.Queued {
 					queued++
 				} else {
 					refused++
@@ -178,21 +178,19 @@ func (p *program) refreshMany(ctx context.Context, api *adminClient, all []schem
 
 // refreshResult is the result for one key in the response to a refresh.
 type refreshResult struct {
-	Key    string     `json:"key"`
-	Queued bool       `json:"updateQueued"`
-	Reason string     `json:"notQueuedReason"`
-	Until  *time.Time `json:"notQueuedUntil"`
-	Detail string     `json:"detail"`
+	Key     string       `json:"key"`
+	Refresh refreshState `json:"refresh"`
+	Detail  string       `json:"detail"`
 }
 
 // String returns the result as one line of text.
 func (k refreshResult) String() string {
-	if k.Queued {
+	if k.Refresh.Queued {
 		return "a refresh is queued"
 	}
-	text := "no refresh is queued: " + k.Reason
-	if k.Until != nil {
-		text += ", until " + k.Until.Format(time.RFC3339)
+	text := "no refresh is queued: " + k.Refresh.Reason
+	if k.Refresh.Until != nil {
+		text += ", until " + k.Refresh.Until.Format(time.RFC3339)
 	}
 	if k.Detail != "" {
 		text += ": " + k.Detail
