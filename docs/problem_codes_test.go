@@ -18,22 +18,29 @@ import (
 // problemCode is a code with its HTTP status, its meaning and the action for the client.
 type problemCode struct{ code, status, meaning, action string }
 
-func contractCodes(t *testing.T) (enum []string, described []problemCode) {
+// contractEnum returns the values of an enum in the contract, and the text of the contract from the
+// enum's schema on.
+func contractEnum(t *testing.T, schema string) (values []string, text string) {
 	t.Helper()
-	text := readFile(t, "schemas/openapi.yaml")
-	_, rest, found := strings.Cut(text, "\n    ProblemCode:\n")
+	_, text, found := strings.Cut(readFile(t, "schemas/openapi.yaml"), "\n    "+schema+":\n")
 	if !found {
-		t.Fatal("schemas/openapi.yaml has no schema ProblemCode")
+		t.Fatalf("schemas/openapi.yaml has no schema %s", schema)
 	}
-	described = codesOf(regexp.MustCompile("(?m)^        - `([a-z-]+)` \\(([0-9]{3})\\): (.+?\\.) (.+)$"), rest)
-	_, list, _ := strings.Cut(rest, "\n      enum:\n")
+	_, list, _ := strings.Cut(text, "\n      enum:\n")
 	for line := range strings.SplitSeq(list, "\n") {
-		code, isItem := strings.CutPrefix(line, "        - ")
+		value, isItem := strings.CutPrefix(line, "        - ")
 		if !isItem {
 			break
 		}
-		enum = append(enum, code)
+		values = append(values, value)
 	}
+	return values, text
+}
+
+func contractCodes(t *testing.T) (enum []string, described []problemCode) {
+	t.Helper()
+	enum, text := contractEnum(t, "ProblemCode")
+	described = codesOf(regexp.MustCompile("(?m)^        - `([a-z-]+)` \\(([0-9]{3})\\): (.+?\\.) (.+)$"), text)
 	return enum, described
 }
 
@@ -88,6 +95,28 @@ func TestProblemCodes_AreEqualInCodeContractAndDocument(t *testing.T) {
 	}
 	if len(documented) != len(described) {
 		t.Errorf("docs/http-api.md: got %d rows of codes, want %d", len(documented), len(described))
+	}
+}
+
+func TestRefreshReasons_AreEqualInCodeAndContract(t *testing.T) {
+	var inCode, inDescription []string
+	for _, m := range regexp.MustCompile(`(?m)^\t\w+\s+RefreshReason = "([^"]+)"`).FindAllStringSubmatch(readFile(t, "query/deps.go"), -1) {
+		inCode = append(inCode, m[1])
+	}
+	for _, m := range regexp.MustCompile(`(?m)^\tHold\w+\s+= "([^"]+)"`).FindAllStringSubmatch(readFile(t, "schemas/coalescing.go"), -1) {
+		inCode = append(inCode, "HELD_"+m[1])
+	}
+	enum, text := contractEnum(t, "RefreshReason")
+	description, _, _ := strings.Cut(text, "\n      enum:\n")
+	for _, m := range regexp.MustCompile("(?m)^        - `([A-Z_]+)`: ").FindAllStringSubmatch(description, -1) {
+		inDescription = append(inDescription, m[1])
+	}
+	if !slices.Equal(inDescription, enum) {
+		t.Errorf("description of RefreshReason: got %v, want the values of its enum %v", inDescription, enum)
+	}
+	slices.Sort(inCode)
+	if want := slices.Sorted(slices.Values(enum)); !slices.Equal(inCode, want) {
+		t.Errorf("reasons in the code: got %v, want the values of the contract %v", inCode, want)
 	}
 }
 

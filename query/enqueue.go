@@ -29,10 +29,10 @@ type refreshState struct {
 	// MeasuredAt is when that was measured.
 	EstimatedWaitMs *int64     `json:"estimatedWaitMs,omitempty"`
 	MeasuredAt      *time.Time `json:"measuredAt,omitempty"`
-	// Reason says why the refresh is not queued. Until is the time at which a new request may
-	// succeed.
-	Reason string     `json:"reason,omitempty"`
-	Until  *time.Time `json:"until,omitempty"`
+	// Reason says why the refresh is not queued, or why the source sends no calls. Until is the time
+	// at which a new request may succeed, the backoff ends, or the next probe is sent.
+	Reason RefreshReason `json:"reason,omitempty"`
+	Until  *time.Time    `json:"until,omitempty"`
 }
 
 // freshnessMissing is the freshness of a response without a snapshot if no refresh is queued. It is
@@ -46,9 +46,12 @@ func optionalTime(t time.Time) *time.Time {
 	return &t
 }
 
-// queuedState returns the state of a queued refresh of the source: how long a HIGH request will
-// probably wait.
+// queuedState returns the state of a queued refresh of the source: why the source sends no calls, or
+// how long a HIGH request will probably wait.
 func (s *Server) queuedState(source string) *refreshState {
+	if reason, until := s.estimator.Blocked(source); reason != "" {
+		return &refreshState{Queued: true, Reason: reason, Until: optionalTime(until.UTC().Truncate(time.Millisecond))}
+	}
 	wait, measured, known := s.estimator.EstimateWait(source, schemas.High)
 	if !known {
 		return &refreshState{Queued: true}
@@ -137,12 +140,12 @@ func refusedResult(err error) EnqueueResult {
 // failureDetail returns the sentence that tells a client why the update request was not
 // accepted.
 func (result EnqueueResult) failureDetail() string {
-	switch result.Reason {
-	case reasonSlow:
+	switch string(result.Reason) {
+	case string(reasonSlow):
 		return fmt.Sprintf("Redis did not accept the update request within %v; it may still be accepted", result.waited.Round(time.Millisecond))
-	case ReasonBusy:
+	case string(ReasonBusy):
 		return "the update request was rejected: Kafka or Redis is too slow"
-	case ReasonDown:
+	case string(ReasonDown):
 		return "the update request was rejected: Redis or Kafka is unavailable"
 	}
 	return "the update request was refused"

@@ -64,6 +64,8 @@ func (stub) Subscribe(ctx context.Context, _ func(schemas.Settled), onConnected 
 	return nil
 }
 
+func (stub) Blocked(string) (query.RefreshReason, time.Time) { return "", time.Time{} }
+
 func (stub) EstimateWait(string, schemas.Lane) (time.Duration, time.Time, bool) {
 	return 1500 * time.Millisecond, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), true
 }

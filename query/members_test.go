@@ -45,3 +45,50 @@ func TestHeld_IsMissing(t *testing.T) {
 		t.Errorf("event: got reason %s, want HELD_FAILED", e.data.Refresh.Reason)
 	}
 }
+
+// TestBlocked_HasAReasonAndNoEstimate checks a queued refresh of a source that sends no calls.
+func TestBlocked_HasAReasonAndNoEstimate(t *testing.T) {
+	for name, c := range map[string]struct {
+		reason RefreshReason
+		after  time.Duration // from now until the end; 0: unknown
+		want   string        // Retry-After
+	}{
+		"stopped":                  {ReasonStopped, 0, "30"},
+		"probe is due":             {ReasonUpstreamDown, 0, "30"},
+		"long backoff":             {ReasonBackingOff, time.Hour, "30"},
+		"backoff that just ends":   {ReasonBackingOff, time.Millisecond, "1"},
+		"probe in a known time":    {ReasonUpstreamDown, 5 * time.Second, "5"},
+		"estimate above the limit": {"", 0, "30"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.wait, r.blocked = time.Hour, c.reason
+			if c.after > 0 {
+				r.blockedUntil = time.Now().Add(c.after)
+			}
+			a := r.get("new")
+			got := a.body.Refresh
+			if a.StatusCode != 202 || !got.Queued || got.Reason != c.reason {
+				t.Errorf("got %d %s, want 202 with a queued refresh and the reason %q", a.StatusCode, a.text, c.reason)
+			}
+			if (got.EstimatedWaitMs == nil) != (c.reason != "") {
+				t.Errorf("got %s, want an estimate only without a reason", a.text)
+			}
+			if (got.Until == nil) != (c.after == 0) {
+				t.Errorf("got %s, want until only if it is known", a.text)
+			}
+			if after := a.Header.Get("Retry-After"); after != c.want {
+				t.Errorf("Retry-After: got %s, want %s", after, c.want)
+			}
+			if batch := r.do(http.MethodGet, "/v1/nexon/character?key=new"); batch.body.Items[0].Refresh.Reason != c.reason {
+				t.Errorf("batch: got %s, want the reason %q", batch.text, c.reason)
+			}
+			if e := r.follow("new", "").expect("state", "UPDATING"); e.data.Refresh.Reason != c.reason {
+				t.Errorf("event: got reason %q, want %q", e.data.Refresh.Reason, c.reason)
+			}
+			if a := r.refresh("new"); a.StatusCode != 202 || a.body.Refresh.Reason != c.reason {
+				t.Errorf("refresh: got %d %s, want 202 with the reason %q", a.StatusCode, a.text, c.reason)
+			}
+		})
+	}
+}

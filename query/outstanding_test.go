@@ -131,7 +131,7 @@ func TestUpdateRequests_AreNewForMissingKeys(t *testing.T) {
 }
 
 func TestOpenAPI_NamesTheBoundsOfAClient(t *testing.T) {
-	for _, want := range []string{"too-many-outstanding", "too-many-new-keys", ReasonOutstanding, ReasonTooMany} {
+	for _, want := range []string{"too-many-outstanding", "too-many-new-keys", string(ReasonOutstanding), string(ReasonTooMany)} {
 		if !strings.Contains(string(schemas.OpenAPI), want) {
 			t.Errorf("openapi.yaml: got no %s, want a text that contains it", want)
 		}

@@ -133,7 +133,7 @@ func TestRead_WorksWithoutRedisOrKafka(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 2*time.Hour)
 	until := time.Now().Add(time.Hour)
-	for reason, until := range map[string]time.Time{ReasonDown: {}, ReasonBusy: {}, "HELD_FAILED": until} {
+	for reason, until := range map[RefreshReason]time.Time{ReasonDown: {}, ReasonBusy: {}, "HELD_FAILED": until} {
 		r.respond = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: reason, Until: until} }
 		a := r.get("a")
 		if a.StatusCode != 200 || a.body.Freshness != store.Stale || a.body.Refresh.Queued || a.body.Refresh.Reason != reason ||

@@ -133,7 +133,7 @@ func (result EnqueueResult) notQueued() error {
 	case result.refused != nil:
 		return result.refused
 	}
-	p := problem.New(http.StatusServiceUnavailable, problem.NotQueued, "The refresh is not queued: "+result.Reason+".")
+	p := problem.New(http.StatusServiceUnavailable, problem.NotQueued, "The refresh is not queued: "+string(result.Reason)+".")
 	if result.Reason == ReasonCooldown {
 		p = problem.New(http.StatusTooManyRequests, problem.Cooldown, "This entity was refreshed recently. Retry after the cool-down.")
 	}

@@ -22,12 +22,6 @@ import (
 // maxKeys keys of 256 bytes fits, even if every byte is escaped in JSON.
 const maxRefreshBody = 256 << 10
 
-// Reasons why a key is not refreshed, in addition to the reasons of an EnqueueResult.
-const (
-	reasonBadKey   = "BAD_KEY"
-	reasonNotFound = "NOT_FOUND" // there is no such entity, or the client may not see it
-)
-
 // refreshItem is the result for one key. Status is the status that a refresh of the key alone
 // would have.
 type refreshItem struct {

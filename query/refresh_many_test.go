@@ -42,7 +42,7 @@ func (a answer) items() (all []string) {
 	for _, it := range a.body.Items {
 		reason := ""
 		if it.Refresh.Reason != "" {
-			reason = it.Refresh.Reason
+			reason = string(it.Refresh.Reason)
 		}
 		all = append(all, strings.TrimSpace(fmt.Sprintf("%s %d %s", it.Key, it.Status, reason)))
 	}

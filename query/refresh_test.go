@@ -79,7 +79,7 @@ func TestRefresh_WaitingForKafkaDoesNotBlockReads(t *testing.T) {
 	for range maxAckWaits {
 		<-in
 	}
-	if a := r.refresh("one-more"); a.StatusCode != 503 || !strings.Contains(a.text, ReasonBusy) {
+	if a := r.refresh("one-more"); a.StatusCode != 503 || !strings.Contains(a.text, string(ReasonBusy)) {
 		t.Errorf("got %d %s, want 503", a.StatusCode, a.text)
 	}
 	if a := r.get("b"); !a.body.Refresh.Queued {

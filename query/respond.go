@@ -265,26 +265,42 @@ func (s *Server) respondUpdating(c echo.Context, e schemas.Entity, v view) error
 	body, a := s.bodyOf(v, e.Source), v.result
 	switch {
 	case a.refreshExpected() && a.Reason != reasonSlow:
-		after := time.Second
-		if r := body.Refresh; r.EstimatedWaitMs != nil {
-			after = max(after, time.Duration(*r.EstimatedWaitMs)*time.Millisecond)
-		}
 		h := c.Response().Header()
-		h.Set("Retry-After", strconv.Itoa(problem.Seconds(after)))
+		h.Set("Retry-After", strconv.Itoa(problem.Seconds(body.Refresh.retryAfter(v.at))))
 		h.Set("Cache-Control", "no-store")
 		h.Set("Cache-Status", "freshet; fwd=miss")
 		return c.JSON(http.StatusAccepted, body)
-	case a.Reason == "HELD_"+schemas.HoldAbsent:
+	case a.Reason == HeldReason(schemas.HoldAbsent):
 		return notFoundError(body)
 	case a.refused != nil:
 		return withBody(a.refused, &body)
 	}
-	if strings.HasPrefix(a.Reason, "HELD_") {
+	if a.Reason.isHeld() {
 		s.metrics.heldReads.Inc() // the upstream has failed for the entity, so the SLO for reads excludes this response
 	}
-	p := problem.New(http.StatusServiceUnavailable, problem.NotQueued, "Nothing is stored, and no refresh can be queued now ("+a.Reason+"): "+a.failureDetail()+".")
+	p := problem.New(http.StatusServiceUnavailable, problem.NotQueued, "Nothing is stored, and no refresh can be queued now ("+string(a.Reason)+"): "+a.failureDetail()+".")
 	p.After = max(time.Second, a.Until.Sub(v.at))
 	return &readError{p, &body}
+}
+
+// maxRetryAfter is the maximum of Retry-After if a refresh is queued or expected. Estimates can be
+// wrong, and an operator can end a stop at any time.
+const maxRetryAfter = 30 * time.Second
+
+// retryAfter returns when a client should read again, from the state at the time now: at the end of
+// the blocked time or of the estimated wait, after at most maxRetryAfter. If the end of a blocked
+// time is unknown, it is maxRetryAfter.
+func (r *refreshState) retryAfter(now time.Time) time.Duration {
+	after := time.Duration(0)
+	switch {
+	case r.Queued && r.Reason != "" && r.Until == nil:
+		after = maxRetryAfter
+	case r.Until != nil:
+		after = r.Until.Sub(now)
+	case r.EstimatedWaitMs != nil:
+		after = time.Duration(*r.EstimatedWaitMs) * time.Millisecond
+	}
+	return min(max(after, time.Second), maxRetryAfter)
 }
 
 func notFoundError(body readBody) error {

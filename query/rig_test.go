@@ -51,6 +51,8 @@ type rig struct {
 	respond        func(ctx context.Context, w UpdateRequest) EnqueueResult
 	enqueueAndWait func(ctx context.Context, w UpdateRequest) EnqueueResult // nil: the same function as respond
 	wait           time.Duration
+	blocked        RefreshReason
+	blockedUntil   time.Time
 	client         access.Client
 	refused        error           // error that Authenticate returns
 	limiterCalls   []string        // calls of the ClientLimiter so far
@@ -131,6 +133,12 @@ func (r *rig) storeReads() int {
 
 func (r *rig) EstimateWait(string, schemas.Lane) (time.Duration, time.Time, bool) {
 	return r.wait, measured, r.wait > 0
+}
+
+func (r *rig) Blocked(string) (RefreshReason, time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.blocked, r.blockedUntil
 }
 
 func (r *rig) Subscribe(ctx context.Context, _ func(schemas.Settled), line func(bool)) error {

@@ -192,7 +192,7 @@ func (a *adminClient) problemError(r response, scope access.Scope) error {
 	if err := json.Unmarshal(r.text, &p); err != nil || p.Detail == "" || p.Code == "no-such-path" {
 		return a.unexpectedResponse(r)
 	}
-	switch p.Code {
+	switch string(p.Code) {
 	case "no-such-source", "no-such-facet", "no-such-key", "no-such-snapshot", "no-such-dead-letter", "no-such-job":
 		return notFoundError{errors.New(p.Detail)}
 	case "token-missing", "token-invalid", "token-expired", "insufficient-scope":

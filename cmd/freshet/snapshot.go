@@ -70,10 +70,22 @@ func (s readResult) state() string {
 	if s.UpdatedAt != nil {
 		text += ", changed " + s.UpdatedAt.Format(time.RFC3339)
 	}
-	if s.Refresh.Queued {
-		text += ", a refresh is queued"
-	} else if s.Refresh.Reason != "" {
-		text += ", no refresh is queued: " + s.Refresh.Reason
+	if s.Refresh.Queued || s.Refresh.Reason != "" {
+		text += ", " + s.Refresh.String()
+	}
+	return text
+}
+
+// String returns the state as one line of text.
+func (r refreshState) String() string {
+	text := "no refresh is queued: " + r.Reason
+	if r.Queued {
+		if text = "a refresh is queued"; r.Reason != "" {
+			text += " and waits: " + r.Reason
+		}
+	}
+	if r.Until != nil {
+		text += ", until " + r.Until.Format(time.RFC3339)
 	}
 	return text
 }

@@ -125,7 +125,7 @@ func (p *program) refreshOne(cmd *cobra.Command, api *adminClient, e schemas.Ent
 		_, err = fmt.Fprintf(p.stdout, "%s: %s\n", e, s.state())
 		return err
 	}
-	text := fmt.Sprintf("%s: a refresh is queued", e)
+	text := fmt.Sprintf("%s: %s", e, s.Refresh)
 	if s.Refresh.EstimatedWait != nil {
 		text += fmt.Sprintf(", estimated wait %v", time.Duration(*s.Refresh.EstimatedWait)*time.Millisecond)
 	}
@@ -185,13 +185,7 @@ type refreshResult struct {
 
 // String returns the result as one line of text.
 func (k refreshResult) String() string {
-	if k.Refresh.Queued {
-		return "a refresh is queued"
-	}
-	text := "no refresh is queued: " + k.Refresh.Reason
-	if k.Refresh.Until != nil {
-		text += ", until " + k.Refresh.Until.Format(time.RFC3339)
-	}
+	text := k.Refresh.String()
 	if k.Detail != "" {
 		text += ": " + k.Detail
 	}
