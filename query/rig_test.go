@@ -305,6 +305,7 @@ type answerBody struct {
 	Code          string          `json:"code"`
 	Status        int             `json:"status"`
 	Key           string          `json:"key"`
+	Detail        string          `json:"detail"`
 	Items         []answerBody    `json:"items"`
 }
 
