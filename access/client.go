@@ -20,9 +20,6 @@ const Delegate Scope = "delegate"
 // maxClientHeaderSize is the maximum length in bytes of the value of Config.ClientHeader.
 const maxClientHeaderSize = 256
 
-// codeClient is the problem code of an invalid client header.
-const codeClient = "bad-client"
-
 // ID returns the client's schemas.ClientID, a hash of BoundName. It identifies the client in
 // Redis and in Kafka records without revealing its name.
 func (c Client) ID() string { return schemas.ClientID(c.BoundName()) }
@@ -43,7 +40,7 @@ func (c Client) delegated(header string, r *http.Request) (Client, error) {
 	case len(values) == 0 || (len(values) == 1 && values[0] == ""):
 		return c, nil
 	case len(values) > 1 || len(values[0]) > maxClientHeaderSize:
-		return Client{}, problem.New(http.StatusBadRequest, codeClient,
+		return Client{}, problem.New(http.StatusBadRequest, problem.BadClient,
 			fmt.Sprintf("Send the header %s once, with at most %d bytes: it names the client on whose behalf you call.", header, maxClientHeaderSize))
 	}
 	c.Name += " for " + schemas.ClientID(c.Name+"\x00"+values[0])

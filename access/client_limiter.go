@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/freshet/freshet/problem"
 )
 
 const (
@@ -72,7 +74,7 @@ func (m *ClientLimiter) AllowRequests(client string, n int) error {
 	defer m.mu.Unlock()
 	if wait := m.bucketsOf(client).requests.take(m.requests, n, m.now()); wait > 0 {
 		m.refused.WithLabelValues("requests").Inc()
-		return limitExceeded("too-many-requests", "requests", fmt.Sprintf("You exceeded the limit of requests, %s. Send fewer requests.", m.requests), m.requests.calls, m.requests.window, wait)
+		return limitExceeded(problem.TooManyRequests, "requests", fmt.Sprintf("You exceeded the limit of requests, %s. Send fewer requests.", m.requests), m.requests.calls, m.requests.window, wait)
 	}
 	return nil
 }
@@ -147,7 +149,7 @@ func (m *ClientLimiter) AcquireWaitSlot(client string) (leave func(), err error)
 	defer m.mu.Unlock()
 	if m.waits[client] >= m.waiting {
 		m.refused.WithLabelValues("waiting").Inc()
-		return func() {}, limitExceeded("too-many-waiting", "waiting", fmt.Sprintf("You have %d waiting or streaming requests, the maximum. Wait until one ends, or read without wait.", m.waiting), m.waiting, 0, time.Second)
+		return func() {}, limitExceeded(problem.TooManyWaiting, "waiting", fmt.Sprintf("You have %d waiting or streaming requests, the maximum. Wait until one ends, or read without wait.", m.waiting), m.waiting, 0, time.Second)
 	}
 	m.waits[client]++
 	return sync.OnceFunc(func() {

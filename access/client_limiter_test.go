@@ -22,7 +22,7 @@ func newTestLimiter(l Limits) (m *ClientLimiter, pass func(time.Duration)) {
 
 // checkProblem fails the test unless err is a problem with this code and this Retry-After. If
 // code is empty, err must be nil.
-func checkProblem(t *testing.T, what string, err error, code string, after time.Duration) {
+func checkProblem(t *testing.T, what string, err error, code problem.Code, after time.Duration) {
 	t.Helper()
 	p, refused := errors.AsType[*problem.HTTPError](err)
 	switch {

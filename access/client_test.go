@@ -69,8 +69,8 @@ func TestDelegated_RejectsAnInvalidHeader(t *testing.T) {
 		"twice": delegatedRequest(t, "a", "b"), "too long": delegatedRequest(t, strings.Repeat("x", maxClientHeaderSize+1)),
 	} {
 		_, err := site.delegated("X-Client-Id", r)
-		if p, ok := errors.AsType[*problem.HTTPError](err); !ok || p.Status != http.StatusBadRequest || p.Code != codeClient {
-			t.Errorf("%s: got %v, want 400 %s", name, err, codeClient)
+		if p, ok := errors.AsType[*problem.HTTPError](err); !ok || p.Status != http.StatusBadRequest || p.Code != problem.BadClient {
+			t.Errorf("%s: got %v, want 400 %s", name, err, problem.BadClient)
 		}
 	}
 	if _, err := site.delegated("X-Client-Id", delegatedRequest(t, strings.Repeat("x", maxClientHeaderSize))); err != nil {

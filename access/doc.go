@@ -7,12 +7,12 @@
 // matches applies:
 //
 //	token                                  client                   rejected with
-//	none, or not Bearer                                             401 TOKEN_MISSING
-//	two headers, or more than 8 KiB                                 401 INVALID_TOKEN
+//	none, or not Bearer                                             401 token-missing
+//	two headers, or more than 8 KiB                                 401 token-invalid
 //	the content of access.adminTokenFile   admin-token
-//	fsk_<id>_<secret>, or no jwksURL set   key:<id> <name>          401 INVALID_TOKEN, 401 TOKEN_EXPIRED,
+//	fsk_<id>_<secret>, or no jwksURL set   key:<id> <name>          401 token-invalid, 401 token-expired,
 //	                                                                503 keys-unavailable
-//	anything else: a JWT                   jwt:<sub>                401 INVALID_TOKEN, 401 TOKEN_EXPIRED,
+//	anything else: a JWT                   jwt:<sub>                401 token-invalid, 401 token-expired,
 //	                                                                503 keys-unavailable
 //
 // Authentication is required if access.require is always, or if it is auto and a

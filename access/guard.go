@@ -258,7 +258,7 @@ func (g *Guard) Authenticate(r *http.Request, address string) (c Client, err err
 		c = Client{Name: unauthenticatedPrefix + address, Scopes: adminScopes}
 	}
 	if p, refused := errors.AsType[*problem.HTTPError](err); refused {
-		g.metrics.refused.WithLabelValues(p.Code).Inc()
+		g.metrics.refused.WithLabelValues(string(p.Code)).Inc()
 	}
 	return c, err
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/store"
 )
 
@@ -33,7 +34,7 @@ func TestAuthenticate_AcceptsAKeyUntilItsEnd(t *testing.T) {
 	r := newRig(t, nil)
 	id, key := r.createKey("a dashboard", time.Time{}, "read", "refresh")
 	short, brief := r.createKey("for a day", now.Add(24*time.Hour), "admin")
-	r.rejects("before the next read", 401, codeInvalid, "Bearer "+key)
+	r.rejects("before the next read", 401, problem.TokenInvalid, "Bearer "+key)
 	if err := r.readLiveKeys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +43,7 @@ func TestAuthenticate_AcceptsAKeyUntilItsEnd(t *testing.T) {
 		t.Errorf("got %+v, want an admin for a day", c)
 	}
 	r.at = now.Add(24 * time.Hour)
-	r.rejects("expired", 401, codeExpired, "Bearer "+brief)
+	r.rejects("expired", 401, problem.TokenExpired, "Bearer "+brief)
 	r.accepts("the other", "key:"+id+" a dashboard", "Bearer "+key, Read, Refresh)
 	if err := r.db.RevokeKey(t.Context(), id, "a test", now, auditEntry(actionRevoke, "a test", now, nil, nil)); err != nil {
 		t.Fatal(err)
@@ -50,7 +51,7 @@ func TestAuthenticate_AcceptsAKeyUntilItsEnd(t *testing.T) {
 	if err := r.readLiveKeys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.rejects("revoked", 401, codeInvalid, "Bearer "+key)
+	r.rejects("revoked", 401, problem.TokenInvalid, "Bearer "+key)
 }
 
 func TestAuthenticate_RejectsInvalidKeys(t *testing.T) {
@@ -76,13 +77,13 @@ func TestAuthenticate_RejectsInvalidKeys(t *testing.T) {
 		"expired, with a forged secret":   expired[:len(expired)-keySecretLen] + secret,
 		"an unknown id, and nothing else": keyPrefix + "aaaaaaaaaaaa_" + strings.Repeat("A", keySecretLen),
 	} {
-		r.rejects(what, 401, codeInvalid, "Bearer "+token)
+		r.rejects(what, 401, problem.TokenInvalid, "Bearer "+token)
 	}
-	r.rejects("no header", 401, codeMissing)
-	r.rejects("another scheme", 401, codeMissing, "Basic "+key)
-	r.rejects("no scheme", 401, codeMissing, key)
-	r.rejects("no token", 401, codeMissing, "Bearer  ")
-	r.rejects("two headers", 401, codeInvalid, "Bearer "+key, "Bearer "+key)
+	r.rejects("no header", 401, problem.TokenMissing)
+	r.rejects("another scheme", 401, problem.TokenMissing, "Basic "+key)
+	r.rejects("no scheme", 401, problem.TokenMissing, key)
+	r.rejects("no token", 401, problem.TokenMissing, "Bearer  ")
+	r.rejects("two headers", 401, problem.TokenInvalid, "Bearer "+key, "Bearer "+key)
 	if strings.Contains(r.log.String(), secret) {
 		t.Error("the log contains a secret")
 	}
@@ -90,7 +91,7 @@ func TestAuthenticate_RejectsInvalidKeys(t *testing.T) {
 
 func TestForbid_NamesTheScope(t *testing.T) {
 	p := Forbid(Refresh)
-	if p.Status != 403 || p.Code != codeScope || !strings.Contains(p.Detail, "refresh") ||
+	if p.Status != 403 || p.Code != problem.InsufficientScope || !strings.Contains(p.Detail, "refresh") ||
 		p.Header.Get("WWW-Authenticate") != `Bearer realm="freshet", error="insufficient_scope", scope="refresh"` {
 		t.Errorf("got %+v, want the scope in WWW-Authenticate", p)
 	}
@@ -103,7 +104,7 @@ func TestAdminToken_FollowsItsFile(t *testing.T) {
 		g, keys := fakeGuard(t, func(c *Config) { c.AdminTokenFile = file })
 		r := &rig{TB: t, Guard: g}
 		r.accepts("the admin token", "admin-token", "Bearer "+one, Admin)
-		r.rejects("another", 401, codeInvalid, "Bearer "+two)
+		r.rejects("another", 401, problem.TokenInvalid, "Bearer "+two)
 		for _, step := range []struct{ text, token string }{{two, two}, {"short", two}, {"", two}, {two + " " + two, two}, {one, one}} {
 			if err := os.WriteFile(file, []byte(step.text), 0o600); err != nil {
 				t.Fatal(err)
@@ -112,7 +113,7 @@ func TestAdminToken_FollowsItsFile(t *testing.T) {
 			synctest.Wait()
 			r.accepts(step.text, "admin-token", "Bearer "+step.token, Admin)
 		}
-		r.rejects("the one before", 401, codeInvalid, "Bearer "+two)
+		r.rejects("the one before", 401, problem.TokenInvalid, "Bearer "+two)
 		if keys.reads() != 6 {
 			t.Errorf("got %d reads of the keys", keys.reads())
 		}
@@ -146,11 +147,11 @@ func TestAdminToken_IsRevokedWithItsFile(t *testing.T) {
 		r.accepts("missing once more", "admin-token", "Bearer "+one, Admin)
 		for range 3 {
 			look()
-			r.rejects("missing twice in a row", 401, codeInvalid, "Bearer "+one)
+			r.rejects("missing twice in a row", 401, problem.TokenInvalid, "Bearer "+one)
 		}
 		put("short")
 		look()
-		r.rejects("an invalid token file", 401, codeInvalid, "Bearer "+one)
+		r.rejects("an invalid token file", 401, problem.TokenInvalid, "Bearer "+one)
 		put(two)
 		look()
 		r.accepts("a new one", "admin-token", "Bearer "+two, Admin)
@@ -231,7 +232,7 @@ func TestKeys_StayValidWithoutDatabase(t *testing.T) {
 			r.accepts("in an outage", "key:"+id+" a", "Bearer "+fullKey, Read)
 		}
 		look(nil)
-		r.rejects("revoked", 401, codeInvalid, "Bearer "+fullKey)
+		r.rejects("revoked", 401, problem.TokenInvalid, "Bearer "+fullKey)
 	})
 }
 
@@ -345,15 +346,15 @@ func TestGuard_RejectsKeysOlderThanMaxAge(t *testing.T) {
 		wait(4 * time.Minute)
 		r.accepts("an admin key after 4 minutes", "key:"+adminID+" a", "Bearer "+admin, Read, Admin)
 		wait(time.Minute + time.Second)
-		r.rejects("an admin key after 5 minutes", 503, codeNoKeys, "Bearer "+admin)
-		r.rejects("a forged admin key after 5 minutes", 401, codeInvalid, "Bearer "+admin[:len(admin)-1]+"_")
+		r.rejects("an admin key after 5 minutes", 503, problem.KeysUnavailable, "Bearer "+admin)
+		r.rejects("a forged admin key after 5 minutes", 401, problem.TokenInvalid, "Bearer "+admin[:len(admin)-1]+"_")
 		r.accepts("a read key after 5 minutes", "key:"+readID+" r", "Bearer "+reader, Read)
 		g.removeKey(adminID)
-		r.rejects("an admin key revoked here", 401, codeInvalid, "Bearer "+admin)
+		r.rejects("an admin key revoked here", 401, problem.TokenInvalid, "Bearer "+admin)
 		wait(24*time.Hour - 6*time.Minute)
 		r.accepts("a read key within 24 hours", "key:"+readID+" r", "Bearer "+reader, Read)
 		wait(2 * time.Minute)
-		r.rejects("a read key after 24 hours", 503, codeNoKeys, "Bearer "+reader)
+		r.rejects("a read key after 24 hours", 503, problem.KeysUnavailable, "Bearer "+reader)
 		keys.set(nil, all...)
 		wait(keyReadInterval)
 		r.accepts("a read key read again", "key:"+readID+" r", "Bearer "+reader, Read)

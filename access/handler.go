@@ -171,7 +171,7 @@ func (a *keysAPI) find(ctx context.Context, id string) (store.APIKey, error) {
 	}
 	i := slices.IndexFunc(all, func(k store.APIKey) bool { return k.ID == id })
 	if i < 0 {
-		return store.APIKey{}, problem.New(http.StatusNotFound, "no-such-key", fmt.Sprintf("There is no key %.40q. GET /admin/v1/keys lists the keys.", id))
+		return store.APIKey{}, problem.New(http.StatusNotFound, problem.NoSuchKey, fmt.Sprintf("There is no key %.40q. GET /admin/v1/keys lists the keys.", id))
 	}
 	return all[i], nil
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/schemas/openapitest"
 	"github.com/freshet/freshet/store"
 )
@@ -91,7 +92,7 @@ func TestHandler_CreatesListsAndRevokesKeys(t *testing.T) {
 		if gone.ResponseRecorder.Code != 200 || gone.ID != made.ID || !gone.RevokedAt.Equal(now) || *gone.RevokedBy != "key:"+id+" on call" {
 			t.Errorf("got %d %s, want 200 with the revoked key", gone.ResponseRecorder.Code, gone.Body)
 		}
-		r.rejects("revoked", 401, codeInvalid, "Bearer "+a.Made.Secret)
+		r.rejects("revoked", 401, problem.TokenInvalid, "Bearer "+a.Made.Secret)
 		r.at = now.Add(time.Minute)
 	}
 	entries, err := r.db.Audit(t.Context(), 10)
@@ -153,10 +154,10 @@ func TestHandler_LimitsScopesToTheCreators(t *testing.T) {
 	r, _, admin := newAdminRig(t)
 	reader := r.do(admin, "POST", keysPath, `{"name":"reader","scopes":["read","refresh"]}`).Made.Secret
 	for method, path := range map[string]string{"GET": keysPath, "POST": keysPath, "DELETE": keysPath + "/x"} {
-		if a := r.do("", method, path, ""); a.ResponseRecorder.Code != 401 || a.Code != codeMissing {
+		if a := r.do("", method, path, ""); a.ResponseRecorder.Code != 401 || a.Code != string(problem.TokenMissing) {
 			t.Errorf("%s without authentication: got %s", method, a.Body)
 		}
-		if a := r.do(reader, method, path, ""); a.ResponseRecorder.Code != 403 || a.Code != codeScope {
+		if a := r.do(reader, method, path, ""); a.ResponseRecorder.Code != 403 || a.Code != string(problem.InsufficientScope) {
 			t.Errorf("%s with the scope read: got %s", method, a.Body)
 		}
 	}
@@ -209,7 +210,7 @@ func TestHandler_KeyRevokedAtOnceIsInvalid(t *testing.T) {
 	if a.ResponseRecorder.Code != 201 {
 		t.Fatalf("got %d %s, want 201", a.ResponseRecorder.Code, a.Body)
 	}
-	r.rejects("revoked meanwhile", 401, codeInvalid, "Bearer "+a.Made.Secret)
+	r.rejects("revoked meanwhile", 401, problem.TokenInvalid, "Bearer "+a.Made.Secret)
 }
 
 func TestHandler_HidesDatabaseErrors(t *testing.T) {

@@ -17,6 +17,8 @@ import (
 	"github.com/MicahParks/jwkset"
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/freshet/freshet/problem"
 )
 
 type transport func(*http.Request) (*http.Response, error)
@@ -104,13 +106,13 @@ func TestVerifier_RejectsInvalidTokensWithoutDetails(t *testing.T) {
 		"nothing in it":                  "..",
 		"far too long":                   rs(validClaims("x", strings.Repeat("x", maxTokenSize))),
 	} {
-		r.rejects(what, 401, codeInvalid, "Bearer "+token)
+		r.rejects(what, 401, problem.TokenInvalid, "Bearer "+token)
 		if _, p := r.authenticate("Bearer " + token); p != nil && (p.Detail != invalidToken().Detail || p.Header.Get("WWW-Authenticate") != `Bearer realm="freshet", error="invalid_token"`) {
 			t.Errorf("%s: got %s %v, want no details", what, p.Detail, p.Header)
 		}
 	}
-	r.rejects("expired", 401, codeExpired, "Bearer "+rs(validClaims("exp", past)))
-	r.rejects("expired this moment", 401, codeExpired, "Bearer "+rs(validClaims("exp", now.Unix())))
+	r.rejects("expired", 401, problem.TokenExpired, "Bearer "+rs(validClaims("exp", past)))
+	r.rejects("expired this moment", 401, problem.TokenExpired, "Bearer "+rs(validClaims("exp", now.Unix())))
 	if strings.Contains(r.log.String(), parts[2]) {
 		t.Error("the log contains a token")
 	}
@@ -125,11 +127,11 @@ func TestClaims_HaveExactNames(t *testing.T) {
 	}
 	for _, name := range []string{"\u017fub", "SUB"} {
 		r.accepts(name, "jwt:somebody", rs(validClaims(name, "boss")), Read, Refresh)
-		r.rejects(name+" alone", 401, codeInvalid, rs(validClaims("sub", nil, name, "boss")))
+		r.rejects(name+" alone", 401, problem.TokenInvalid, rs(validClaims("sub", nil, name, "boss")))
 	}
-	r.rejects("EXP alone", 401, codeInvalid, rs(validClaims("exp", nil, "EXP", now.Add(time.Hour).Unix())))
-	r.rejects("AUD alone", 401, codeInvalid, rs(validClaims("aud", nil, "AUD", "freshet")))
-	r.rejects("Iss alone", 401, codeInvalid, rs(validClaims("iss", nil, "Iss", "https://issuer.example")))
+	r.rejects("EXP alone", 401, problem.TokenInvalid, rs(validClaims("exp", nil, "EXP", now.Add(time.Hour).Unix())))
+	r.rejects("AUD alone", 401, problem.TokenInvalid, rs(validClaims("aud", nil, "AUD", "freshet")))
+	r.rejects("Iss alone", 401, problem.TokenInvalid, rs(validClaims("iss", nil, "Iss", "https://issuer.example")))
 }
 
 // signRaw returns a token with claims given as JSON text, signed with the named key.
@@ -152,7 +154,7 @@ func TestClaims_DuplicateIsRejected(t *testing.T) {
 		`{` + all + `,"scope":"read","scope":"admin"}`, `{` + all + `,"scope":"read","\u0073cope":"admin"}`, `{"sub":"boss",` + all + `}`,
 		`[{` + all + `}]`, `null`, `"` + "x" + `"`, `{` + all + `} {}`, `{` + all, ``,
 	} {
-		r.rejects(claims, 401, codeInvalid, "Bearer "+signRaw(t, "one", claims))
+		r.rejects(claims, 401, problem.TokenInvalid, "Bearer "+signRaw(t, "one", claims))
 	}
 }
 
@@ -162,10 +164,10 @@ func TestVerifier_TokenWithoutKidNeedsASingleKey(t *testing.T) {
 	r.accepts("the only key", "jwt:somebody", token, Read, Refresh)
 	i.serves("one", "two")
 	r.verifier.fetch(t.Context())
-	r.rejects("one of two keys", 401, codeInvalid, token)
+	r.rejects("one of two keys", 401, problem.TokenInvalid, token)
 	i.serves("one")
 	r.verifier.fetch(t.Context())
-	r.rejects("another key", 401, codeInvalid, token)
+	r.rejects("another key", 401, problem.TokenInvalid, token)
 }
 
 func TestVerifier_KeyHasOneAlgorithm(t *testing.T) {
@@ -175,8 +177,8 @@ func TestVerifier_KeyHasOneAlgorithm(t *testing.T) {
 	i.mu.Unlock()
 	r.verifier.fetch(t.Context())
 	r.accepts("its own", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodPS256, "one", validClaims()), Read, Refresh)
-	r.rejects("another", 401, codeInvalid, "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims()))
-	r.rejects("another, and no kid", 401, codeInvalid, "Bearer "+signed(t, jwt.NewWithClaims(jwt.SigningMethodRS256, validClaims()), signers()["one"]))
+	r.rejects("another", 401, problem.TokenInvalid, "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims()))
+	r.rejects("another, and no kid", 401, problem.TokenInvalid, "Bearer "+signed(t, jwt.NewWithClaims(jwt.SigningMethodRS256, validClaims()), signers()["one"]))
 }
 
 func TestVerifier_UnknownKeyIsUnavailableInAnOutage(t *testing.T) {
@@ -184,7 +186,7 @@ func TestVerifier_UnknownKeyIsUnavailableInAnOutage(t *testing.T) {
 	i.serves()
 	two := "Bearer " + sign(t, jwt.SigningMethodRS256, "two", validClaims())
 	for range 3 {
-		r.rejects("an unknown kid", 503, codeNoKeys, two)
+		r.rejects("an unknown kid", 503, problem.KeysUnavailable, two)
 	}
 	r.accepts("a known one", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims()), Read, Refresh)
 	if i.fetches.Load() != 2 {
@@ -205,8 +207,8 @@ func TestVerifier_EmptyKeySetRevokesAll(t *testing.T) {
 	}
 	i.servesText(`{"keys":[]}`)
 	r.verifier.fetch(t.Context())
-	r.rejects("withdrawn", 401, codeInvalid, token)
-	r.rejects("withdrawn, and no kid", 401, codeInvalid, "Bearer "+signed(t, jwt.NewWithClaims(jwt.SigningMethodRS256, validClaims()), signers()["one"]))
+	r.rejects("withdrawn", 401, problem.TokenInvalid, token)
+	r.rejects("withdrawn, and no kid", 401, problem.TokenInvalid, "Bearer "+signed(t, jwt.NewWithClaims(jwt.SigningMethodRS256, validClaims()), signers()["one"]))
 }
 
 func TestVerifier_FollowsOnlyHTTPSRedirects(t *testing.T) {
@@ -237,15 +239,15 @@ func TestVerifier_LimitsFetchesForUnknownKids(t *testing.T) {
 	}
 	i.serves("two")
 	r.accepts("the new key", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "two", validClaims()), Read, Refresh)
-	r.rejects("the key that is gone", 401, codeInvalid, "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims()))
+	r.rejects("the key that is gone", 401, problem.TokenInvalid, "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims()))
 	for range 50 {
-		r.rejects("a made up kid", 401, codeInvalid, "Bearer "+sign(t, jwt.SigningMethodES256, "curve", validClaims()))
+		r.rejects("a made up kid", 401, problem.TokenInvalid, "Bearer "+sign(t, jwt.SigningMethodES256, "curve", validClaims()))
 	}
 	if i.fetches.Load() != 2 {
 		t.Errorf("got %d fetches", i.fetches.Load())
 	}
 	r.at = r.at.Add(unknownKeyInterval)
-	r.rejects("a made up kid", 401, codeInvalid, "Bearer "+sign(t, jwt.SigningMethodES256, "curve", validClaims()))
+	r.rejects("a made up kid", 401, problem.TokenInvalid, "Bearer "+sign(t, jwt.SigningMethodES256, "curve", validClaims()))
 	if i.fetches.Load() != 3 {
 		t.Errorf("got %d fetches after unknownKeyInterval", i.fetches.Load())
 	}
@@ -254,11 +256,11 @@ func TestVerifier_LimitsFetchesForUnknownKids(t *testing.T) {
 func TestVerifier_OutageDoesNotAffectAPIKeys(t *testing.T) {
 	r, i := withIssuer(t)
 	token := "Bearer " + sign(t, jwt.SigningMethodRS256, "one", validClaims())
-	r.rejects("before there are keys", 503, codeNoKeys, token)
+	r.rejects("before there are keys", 503, problem.KeysUnavailable, token)
 	if _, p := r.authenticate(token); p.After != fetchRetryDelay {
 		t.Errorf("got Retry-After %v", p.After)
 	}
-	r.rejects("not a token", 401, codeInvalid, "Bearer x")
+	r.rejects("not a token", 401, problem.TokenInvalid, "Bearer x")
 	if !strings.Contains(r.log.String(), "can't be fetched") {
 		t.Error(r.log.String())
 	}
@@ -308,7 +310,7 @@ func signWithHeader(t *testing.T, c jwt.MapClaims, parameters map[string]any) st
 func TestVerifier_RejectsCriticalHeaders(t *testing.T) {
 	r, _ := withIssuer(t, "one")
 	for _, crit := range []any{[]string{"urn:x"}, []string{"exp"}, []string{"b64"}, []string{}, "x", 7, false} {
-		r.rejects(fmt.Sprintf("crit %v", crit), 401, codeInvalid, signWithHeader(t, validClaims(), map[string]any{"crit": crit, "urn:x": 1}))
+		r.rejects(fmt.Sprintf("crit %v", crit), 401, problem.TokenInvalid, signWithHeader(t, validClaims(), map[string]any{"crit": crit, "urn:x": 1}))
 	}
 }
 
@@ -362,7 +364,7 @@ func TestVerifier_RejectsIDAndLogoutTokens(t *testing.T) {
 		"Cognito, ID":       {"token_use", "id"},
 	} {
 		for _, typ := range []any{"JWT", nil} {
-			r.rejects(name, 401, codeInvalid, signWithHeader(t, validClaims(claim...), map[string]any{"typ": typ}))
+			r.rejects(name, 401, problem.TokenInvalid, signWithHeader(t, validClaims(claim...), map[string]any{"typ": typ}))
 		}
 	}
 	r.accepts("Keycloak, access", "jwt:somebody", signWithHeader(t, validClaims("typ", "Bearer"), nil), Read, Refresh)
@@ -388,7 +390,7 @@ func TestVerifier_RejectsSigningKeysOlderThanMaxAge(t *testing.T) {
 	r.verifier.fetch(t.Context())
 	r.accepts("after 24 hours", "jwt:somebody", token, Read, Refresh)
 	r.at = r.at.Add(time.Second)
-	r.rejects("after 24 hours and a second", 503, codeNoKeys, token)
+	r.rejects("after 24 hours and a second", 503, problem.KeysUnavailable, token)
 	if got, want := testutil.ToFloat64(r.metrics.signingKeysReadAt), float64(now.Unix()); got != want {
 		t.Errorf("access_signing_keys_read_timestamp_seconds: got %v, want %v", got, want)
 	}

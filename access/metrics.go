@@ -1,6 +1,10 @@
 package access
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/freshet/freshet/problem"
+)
 
 type metrics struct {
 	refused           *prometheus.CounterVec
@@ -22,8 +26,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "access_signing_keys_read_timestamp_seconds", Help: "Last fetch of the keys of access.jwksURL, in Unix seconds; 0: never.",
 		}),
 	}
-	for _, code := range []string{codeMissing, codeInvalid, codeExpired, codeNoKeys, codeHost, codeSite, codeForwarded, codeClient} {
-		m.refused.WithLabelValues(code)
+	for _, code := range []problem.Code{problem.TokenMissing, problem.TokenInvalid, problem.TokenExpired, problem.KeysUnavailable, problem.Misdirected, problem.CrossSite, problem.Forwarded, problem.BadClient} {
+		m.refused.WithLabelValues(string(code))
 	}
 	reg.MustRegister(m.refused, m.keys, m.keysReadAt, m.signingKeysReadAt)
 	return m

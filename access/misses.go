@@ -3,6 +3,8 @@ package access
 import (
 	"fmt"
 	"time"
+
+	"github.com/freshet/freshet/problem"
 )
 
 // missesPerNewKey is how many lookups of entities without a snapshot a client may make for each new
@@ -40,7 +42,7 @@ func (m *ClientLimiter) AllowLookup(client string) error {
 		return nil
 	}
 	m.refused.WithLabelValues("misses").Inc()
-	return limitExceeded("too-many-new-keys", "misses", fmt.Sprintf("You exceeded the limit of lookups of missing keys, %s. Send fewer requests.", m.lookupRate), m.lookupRate.calls, m.lookupRate.window, wait)
+	return limitExceeded(problem.TooManyNewKeys, "misses", fmt.Sprintf("You exceeded the limit of lookups of missing keys, %s. Send fewer requests.", m.lookupRate), m.lookupRate.calls, m.lookupRate.window, wait)
 }
 
 // RecordMisses counts n lookups of a client that found nothing.

@@ -25,7 +25,7 @@ func TestOpen_EveryClientIsAdmin(t *testing.T) {
 
 // calls sends a request with this Host and these headers, and returns the status and problem
 // code.
-func (r *rig) calls(host string, headers ...string) (status int, code string) {
+func (r *rig) calls(host string, headers ...string) (status int, code problem.Code) {
 	r.Helper()
 	req := httptest.NewRequestWithContext(r.Context(), http.MethodGet, "/v1/nexon/character/somebody", http.NoBody)
 	req.Host = host
@@ -60,7 +60,7 @@ func TestOpen_RejectsOtherHosts(t *testing.T) {
 			} {
 				ours := among == 0 || among == 1 && len(names) > 0 || len(names) == 1
 				status, code := r.calls(host)
-				if (status == 200) != ours || (!ours && (status != http.StatusMisdirectedRequest || code != codeHost)) {
+				if (status == 200) != ours || (!ours && (status != http.StatusMisdirectedRequest || code != problem.Misdirected)) {
 					t.Errorf("%s, %s, %q: got %d %s", require, listen, host, status, code)
 				}
 			}
@@ -96,17 +96,17 @@ func TestOpen_RejectsPagesOfOtherSites(t *testing.T) {
 			{[]string{"Origin", ""}, false},
 		} {
 			status, code := r.calls("127.0.0.1:8080", c.headers...)
-			if (status == 200) != c.passes || (!c.passes && (status != 403 || code != codeSite)) {
+			if (status == 200) != c.passes || (!c.passes && (status != 403 || code != problem.CrossSite)) {
 				t.Errorf("%s, %q: got %d %s", require, c.headers, status, code)
 			}
 			if !c.passes {
 				refused++
 			}
 		}
-		if n := testutil.ToFloat64(r.metrics.refused.WithLabelValues(codeSite)); n != refused {
+		if n := testutil.ToFloat64(r.metrics.refused.WithLabelValues(string(problem.CrossSite))); n != refused {
 			t.Errorf("access_refused_total: got %v, want %v", n, refused)
 		}
-		if status, _ := r.calls("evil.example"); status != 421 || testutil.ToFloat64(r.metrics.refused.WithLabelValues(codeHost)) != 1 {
+		if status, _ := r.calls("evil.example"); status != 421 || testutil.ToFloat64(r.metrics.refused.WithLabelValues(string(problem.Misdirected))) != 1 {
 			t.Errorf("got %d, not counted", status)
 		}
 	}
@@ -175,13 +175,13 @@ func TestOpen_RejectsForwardedRequests(t *testing.T) {
 	} {
 		for _, value := range []string{"203.0.113.9", "127.0.0.1", ""} {
 			status, code := r.calls("127.0.0.1:8080", header, value)
-			if status != http.StatusForbidden || code != codeForwarded {
-				t.Errorf("%s: %q: got %d %q, want 403 %q", header, value, status, code, codeForwarded)
+			if status != http.StatusForbidden || code != problem.Forwarded {
+				t.Errorf("%s: %q: got %d %q, want 403 %q", header, value, status, code, problem.Forwarded)
 			}
 		}
 	}
-	if got := testutil.ToFloat64(r.metrics.refused.WithLabelValues(codeForwarded)); got != 33 {
-		t.Errorf("access_refused_total{code=%q}: got %v, want 33", codeForwarded, got)
+	if got := testutil.ToFloat64(r.metrics.refused.WithLabelValues(string(problem.Forwarded))); got != 33 {
+		t.Errorf("access_refused_total{code=%q}: got %v, want 33", problem.Forwarded, got)
 	}
 }
 

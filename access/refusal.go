@@ -3,6 +3,8 @@ package access
 import (
 	"fmt"
 	"time"
+
+	"github.com/freshet/freshet/problem"
 )
 
 // Refusal describes a limit, shared by all processes, that an update request exceeds.
@@ -26,9 +28,9 @@ func (r Refusal) Detail() string {
 // RecordRefusal counts a refusal in the metrics, and returns the *problem.HTTPError for the
 // client.
 func (m *ClientLimiter) RecordRefusal(r Refusal) error {
-	limit, code, window := "outstanding", "too-many-outstanding", time.Duration(0)
+	limit, code, window := "outstanding", problem.TooManyOutstanding, time.Duration(0)
 	if r.NewKeys {
-		limit, code, window = "new-keys", "too-many-new-keys", max(r.Window, time.Second)
+		limit, code, window = "new-keys", problem.TooManyNewKeys, max(r.Window, time.Second)
 	}
 	if m != nil {
 		m.refused.WithLabelValues(limit).Inc()

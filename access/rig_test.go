@@ -213,7 +213,7 @@ func (r *rig) authenticate(headers ...string) (Client, *problem.HTTPError) {
 }
 
 // rejects fails the test unless the request is rejected with this status and code.
-func (r *rig) rejects(what string, status int, code string, headers ...string) {
+func (r *rig) rejects(what string, status int, code problem.Code, headers ...string) {
 	r.Helper()
 	c, p := r.authenticate(headers...)
 	if p == nil {

@@ -65,7 +65,7 @@ func (a API) Handler() http.Handler {
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { a.fail(w, r, problem.NoPath()) })
 	crossOrigin := http.NewCrossOriginProtection()
 	crossOrigin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		a.fail(w, r, problem.New(http.StatusForbidden, "cross-site", a.CrossSite))
+		a.fail(w, r, problem.New(http.StatusForbidden, problem.CrossSite, a.CrossSite))
 	}))
 	return crossOrigin.Handler(mux)
 }
@@ -116,7 +116,7 @@ func (a API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	if p == nil {
 		a.Log.Error("admin request failed", "path", r.URL.Path, "correlation_id", w.Header().Get("X-Correlation-Id"), "err", err)
-		p = problem.New(http.StatusServiceUnavailable, "store-unavailable", a.Unavailable)
+		p = problem.New(http.StatusServiceUnavailable, problem.StoreUnavailable, a.Unavailable)
 	}
 	if p.Status == http.StatusServiceUnavailable || p.Status == http.StatusConflict {
 		p.After = time.Second

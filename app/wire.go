@@ -305,7 +305,7 @@ func toEnqueueResult(r producer.Result) query.EnqueueResult {
 	case r.Err != nil:
 		a.Reason = query.ReasonDown
 	case r.Outcome == producer.Held:
-		a.Reason = "HELD_" + r.HoldReason
+		a.Reason = query.HeldReason(r.HoldReason)
 	case r.Outcome == producer.Cooling:
 		a.Reason = query.ReasonCooldown
 	case r.Refusal != nil:

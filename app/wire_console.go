@@ -104,7 +104,7 @@ type limits struct {
 // View returns the current state of a source's limiter.
 func (l limits) View(ctx context.Context, source string) (limiter.View, error) {
 	if _, known := l.parts.config.Sources[source]; !known {
-		return limiter.View{}, problem.New(http.StatusNotFound, "no-such-source", "There is no such source. The configuration lists the sources.")
+		return limiter.View{}, problem.New(http.StatusNotFound, problem.NoSuchSource, "There is no such source. The configuration lists the sources.")
 	}
 	view, _, set, err := l.parts.limiterNow(ctx, source)
 	return status.WithStop(view, set), err

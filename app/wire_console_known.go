@@ -206,5 +206,5 @@ func describeRefresh(a query.EnqueueResult) string {
 	case a.Reason == query.ReasonDown:
 		return "No refresh is queued: Redis or Kafka does not answer. Try again when they do."
 	}
-	return "No refresh is queued: " + a.Reason + "."
+	return "No refresh is queued: " + string(a.Reason) + "."
 }

@@ -110,7 +110,7 @@ func (f *consoleFixture) wire() {
 	pages, _ := f.console(sources, guard, meters, h, dead, ask)
 	f.server, err = query.New(query.Config{Memory: 1 << 20}, query.Deps{
 		Store: f.store, Sources: map[string]query.Source{builtInSource: sources[builtInSource]}, Enqueuer: highEnqueuer{Producer: f.producer}, SettleSubscriber: settles{f.parts},
-		WaitEstimator: f.lag, Authenticator: guard, ClientLimiter: meters, Ops: http.NotFoundHandler(), Admin: http.NotFoundHandler(),
+		WaitEstimator: newWaits(f.lag, nil, f.waitEstimate, f.log), Authenticator: guard, ClientLimiter: meters, Ops: http.NotFoundHandler(), Admin: http.NotFoundHandler(),
 		Console: pages, Log: f.log, Metrics: f.reg,
 	})
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/query"
 	"github.com/freshet/freshet/schemas"
 )
 
@@ -47,8 +48,8 @@ func newWaits(lag lagWaits, sources []string, read func(context.Context, string)
 }
 
 // EstimateWait returns the estimated wait of a request that is published now, the time of the
-// measurement, and whether an estimate is available. No estimate is available while calls are
-// stopped. It uses only values in memory.
+// measurement, and whether an estimate is available. No estimate is available while the source sends
+// no calls. It uses only values in memory.
 func (w *waits) EstimateWait(source string, lane schemas.Lane) (time.Duration, time.Time, bool) {
 	wait, measured, known := w.lag.EstimateWait(source, lane)
 	w.mu.Lock()
@@ -58,7 +59,7 @@ func (w *waits) EstimateWait(source string, lane schemas.Lane) (time.Duration, t
 	if !found || age > estimateTTL || lane != schemas.High {
 		return wait, measured, known
 	}
-	if estimate.Stopped {
+	if estimate.Blocked != "" {
 		return 0, time.Time{}, false
 	}
 	records, counted := w.lag.Records(source, lane)
@@ -71,6 +72,31 @@ func (w *waits) EstimateWait(source string, lane schemas.Lane) (time.Duration, t
 		return lowerBound, measured, true
 	}
 	return wait, measured, known
+}
+
+// Blocked returns why a source sends no calls now, and until when; zero: unknown. The reason is empty
+// if the source sends calls, or if its limiter was last read more than estimateTTL ago.
+func (w *waits) Blocked(source string) (query.RefreshReason, time.Time) {
+	w.mu.Lock()
+	estimate := w.estimates[source]
+	w.mu.Unlock()
+	age := time.Since(estimate.readAt)
+	if age > estimateTTL {
+		return "", time.Time{}
+	}
+	var until time.Time
+	if estimate.BlockedFor > age {
+		until = estimate.readAt.Add(estimate.BlockedFor)
+	}
+	switch {
+	case estimate.Blocked == limiter.StateStopped:
+		return query.ReasonStopped, time.Time{}
+	case estimate.Blocked == limiter.StateBreakerOpen:
+		return query.ReasonUpstreamDown, until
+	case estimate.Blocked == limiter.StateBackingOff && !until.IsZero(): // without until the backoff has ended since the read
+		return query.ReasonBackingOff, until
+	}
+	return "", time.Time{}
 }
 
 // Run reads the limiters every estimateInterval until ctx ends. If a read fails, the
@@ -106,6 +132,8 @@ func (p parts) waitEstimate(ctx context.Context, source string) (limiter.WaitEst
 		return limiter.WaitEstimate{}, err
 	}
 	estimate := quota.EstimateWait(view)
-	estimate.Stopped = estimate.Stopped || set != nil && set.Stopped
+	if set != nil && set.Stopped {
+		estimate.Blocked, estimate.BlockedFor = limiter.StateStopped, 0
+	}
 	return estimate, nil
 }

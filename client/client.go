@@ -163,10 +163,10 @@ func (c *Client) ProblemError(r Response, scope access.Scope) error {
 	if err := json.Unmarshal(r.Text, &p); err != nil || p.Detail == "" || p.Code == "no-such-path" {
 		return c.UnexpectedResponse(r)
 	}
-	switch p.Code {
+	switch string(p.Code) {
 	case "no-such-source", "no-such-facet", "no-such-key", "no-such-snapshot", "no-such-dead-letter", "no-such-job":
 		return NotFoundError{errors.New(p.Detail)}
-	case "TOKEN_MISSING", "INVALID_TOKEN", "TOKEN_EXPIRED", "insufficient-scope":
+	case "token-missing", "token-invalid", "token-expired", "insufficient-scope":
 		return fmt.Errorf("%s rejected the credentials: %s Set FRESHET_TOKEN to an API key or token with the scope %s", c.base, p.Detail, scope)
 	}
 	if len(p.Errors) > 0 || p.Code == "unreadable-dead-letter" {

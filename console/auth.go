@@ -29,8 +29,6 @@ const (
 	// cookieMaxAge is the maximum lifetime of the session cookie. It is shorter if the token
 	// expires earlier.
 	cookieMaxAge = 12 * time.Hour
-	// crossSite is the problem code with which the guard rejects cross-site requests.
-	crossSite = "cross-site"
 	// adminToken is the name of the client that authenticates by the admin token of the
 	// configuration.
 	adminToken = "admin-token"
@@ -68,7 +66,7 @@ func (c *Console) identify(r *http.Request) (access.Client, error) {
 	if !slices.ContainsFunc(r.Header.Values("Authorization"), isBearer) {
 		token := cookieToken(r)
 		if token == "" && c.Guard.AuthRequired() {
-			return access.Client{}, problem.New(http.StatusUnauthorized, "TOKEN_MISSING", "Log in.")
+			return access.Client{}, problem.New(http.StatusUnauthorized, problem.TokenMissing, "Log in.")
 		}
 		r = r.Clone(r.Context())
 		if r.Header.Del("Authorization"); token != "" {
@@ -170,7 +168,7 @@ func (c *Console) identifyFailed(w http.ResponseWriter, r *http.Request, err err
 	}
 	page := r.Method == http.MethodGet && !strings.HasPrefix(r.URL.Path, root+"/live")
 	switch {
-	case page && known && p.Code == crossSite:
+	case page && known && p.Code == problem.CrossSite:
 		c.render(w, r, status, "rejected", http.StatusText(status), rejection{
 			Reason: "A page of another site opened this URL, and this service requires no login, so the request was not executed.", RetryURL: localPath(r.URL.RequestURI()),
 		})

@@ -61,7 +61,7 @@ func (f *fakeClientLimiter) AllowRequests(client string, n int) error {
 	defer f.mu.Unlock()
 	f.counted = append(f.counted, slices.Repeat([]string{client}, n)...)
 	if f.requestLimit > 0 && len(f.counted) > f.requestLimit {
-		p := problem.New(http.StatusTooManyRequests, "too-many-requests", "This is more than they may.")
+		p := problem.New(http.StatusTooManyRequests, problem.TooManyRequests, "This is more than they may.")
 		p.After = 90 * time.Second
 		return p
 	}
@@ -221,20 +221,20 @@ func (f *fakeGuard) Authenticate(r *http.Request, address string) (access.Client
 	defer f.mu.Unlock()
 	f.identified++
 	if f.revoked {
-		return access.Client{}, problem.New(http.StatusUnauthorized, "TOKEN_EXPIRED", "The API key or token has expired. Renew it.")
+		return access.Client{}, problem.New(http.StatusUnauthorized, problem.TokenExpired, "The API key or token has expired. Renew it.")
 	}
 	if !f.loginRequired && r.Header.Get("Sec-Fetch-Site") == "cross-site" {
-		return access.Client{}, problem.New(http.StatusForbidden, "cross-site", "It does not answer pages of other sites.")
+		return access.Client{}, problem.New(http.StatusForbidden, problem.CrossSite, "It does not answer pages of other sites.")
 	}
 	if !f.loginRequired {
 		if r.Host == "evil.example" {
-			return access.Client{}, problem.New(http.StatusMisdirectedRequest, "misdirected", "By this name it answers nothing.")
+			return access.Client{}, problem.New(http.StatusMisdirectedRequest, problem.Misdirected, "By this name it answers nothing.")
 		}
 		return access.Client{Name: "unauthenticated@" + address, Scopes: []access.Scope{access.Admin}}, nil
 	}
 	_, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if token == "" || token == "wrong" {
-		return access.Client{}, problem.New(http.StatusUnauthorized, "INVALID_TOKEN", "The API key or token does not hold. Get another one.")
+		return access.Client{}, problem.New(http.StatusUnauthorized, problem.TokenInvalid, "The API key or token does not hold. Get another one.")
 	}
 	c := access.Client{Name: "key:1 " + token, Expires: f.expires}
 	if token == "admin" {

@@ -76,7 +76,7 @@ var readers = board{
 		{"Access", []panel{
 			{
 				title: "Rejected by authentication", unit: perMin, width: 8, stacked: true,
-				description: "By code. Normal: a few expired tokens. Many INVALID_TOKEN: a client with a wrong or revoked key, or somebody guesses keys.",
+				description: "By code. Normal: a few expired tokens. Many token-invalid: a client with a wrong or revoked key, or somebody guesses keys.",
 				queries:     oneQuery(perMinute("code", `access_refused_total`), "{{code}}"),
 			},
 			{

@@ -98,15 +98,15 @@ func (q *Queue) Handler() http.Handler {
 func toProblem(err error) *problem.HTTPError {
 	switch {
 	case errors.Is(err, store.ErrReplayRunning):
-		return problem.New(http.StatusConflict, "replay-running", "Another replay of this source is running and could enqueue the same dead letters. Wait until it is done, or stop it. A stopped replay may need another minute to reconcile its last chunk.")
+		return problem.New(http.StatusConflict, problem.ReplayRunning, "Another replay of this source is running and could enqueue the same dead letters. Wait until it is done, or stop it. A stopped replay may need another minute to reconcile its last chunk.")
 	case errors.Is(err, store.ErrJobNotFound):
-		return problem.New(http.StatusNotFound, "no-such-job", "The job does not exist, or it is done and can't be stopped or resumed.")
+		return problem.New(http.StatusNotFound, problem.NoSuchJob, "The job does not exist, or it is done and can't be stopped or resumed.")
 	case errors.Is(err, errCountTimeout):
-		return problem.New(http.StatusServiceUnavailable, "dlq-count-timeout", "Counting the dead letters timed out. Narrow the filter with since and until and repeat; if that times out too, the database is overloaded.")
+		return problem.New(http.StatusServiceUnavailable, problem.DLQCountTimeout, "Counting the dead letters timed out. Narrow the filter with since and until and repeat; if that times out too, the database is overloaded.")
 	case errors.Is(err, ErrUnreadable):
-		return problem.New(http.StatusUnprocessableEntity, "unreadable-dead-letter", err.Error())
+		return problem.New(http.StatusUnprocessableEntity, problem.UnreadableDeadLetter, err.Error())
 	case errors.Is(err, ErrGone):
-		return problem.New(http.StatusNotFound, "no-such-dead-letter", "The dead-letter topic has no record at this offset: it never existed, was purged, or exceeded the topic's retention time.")
+		return problem.New(http.StatusNotFound, problem.NoSuchDeadLetter, "The dead-letter topic has no record at this offset: it never existed, was purged, or exceeded the topic's retention time.")
 	}
 	return nil
 }
@@ -230,14 +230,14 @@ func (q *Queue) setJobState(to store.JobState) admin.Handle {
 }
 
 func badRequest(format string, args ...any) error {
-	return problem.New(http.StatusBadRequest, "bad-request", fmt.Sprintf(format, args...))
+	return problem.New(http.StatusBadRequest, problem.BadRequest, fmt.Sprintf(format, args...))
 }
 
 func (q *Queue) checkSource(source string) error {
 	if _, known := q.Sources[source]; known {
 		return nil
 	}
-	return problem.New(http.StatusNotFound, "no-such-source", fmt.Sprintf("There is no source %.100q.", source))
+	return problem.New(http.StatusNotFound, problem.NoSuchSource, fmt.Sprintf("There is no source %.100q.", source))
 }
 
 // jobRequest is the body of a request for a plan or a job. The keys of Filter are the names of the

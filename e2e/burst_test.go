@@ -21,7 +21,7 @@ const (
 // burst is the result of a burst of reads of new keys.
 type burst struct {
 	statuses map[int]int
-	refusals map[string]int // number of reads rejected with 503, by the notQueuedReason or code in the response
+	refusals map[string]int // number of reads rejected with 503, by the reason or code in the response
 	took     []time.Duration
 	all      time.Duration
 }
@@ -80,9 +80,9 @@ func readOnce(ctx context.Context, client *http.Client, url string) (int, []byte
 	return resp.StatusCode, text, err
 }
 
-// reasonOf returns the notQueuedReason or the code in the body of a rejected read.
+// reasonOf returns the reason or the code in the body of a rejected read.
 func reasonOf(problem []byte) string {
-	for _, member := range []string{`"notQueuedReason":"`, `"code":"`} {
+	for _, member := range []string{`"reason":"`, `"code":"`} {
 		if _, rest, found := bytes.Cut(problem, []byte(member)); found {
 			reason, _, _ := strings.Cut(string(rest), `"`)
 			return reason

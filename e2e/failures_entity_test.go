@@ -26,7 +26,7 @@ func absentEntitiesAreRead(c *testSource) {
 	for i := range 20 {
 		readers.Go(func() {
 			for range 150 {
-				if a, err := c.get(keys[i%3]); err != nil || a.Freshness != "NOT_FOUND" || a.UpdateQueued {
+				if a, err := c.get(keys[i%3]); err != nil || a.Freshness != "NOT_FOUND" || a.Refresh.Queued {
 					c.T.Errorf("%s: got %+v, %v, want NOT_FOUND and nothing queued", keys[i%3], a, err)
 					return
 				}
@@ -56,7 +56,7 @@ func notReadyIsRetried(c *testSource) {
 	// that shows the hold therefore proves that the retry is stored.
 	c.within(timeout, "an answer with the hold", func() bool {
 		a, err := c.get(later[0])
-		return err == nil && a.NotQueuedReason == "HELD_RETRYING"
+		return err == nil && a.Refresh.Reason == "HELD_RETRYING"
 	})
 	first := c.status(later[0])
 	c.retryNow(first)
@@ -89,10 +89,10 @@ func (c *testSource) expectDeadLetter(key string, reason schemas.DeadLetterReaso
 	equal(c.T, "failures", s.Failures, 1)
 	for range 100 {
 		a, err := c.get(key)
-		if a.NotQueuedReason == "SLOW" {
+		if a.Refresh.Reason == "SLOW" {
 			continue // ignore SLOW: on a busy machine the query service may answer before it has a result from Redis
 		}
-		if err != nil || a.NotQueuedReason != "HELD_FAILED" {
+		if err != nil || a.Refresh.Reason != "HELD_FAILED" {
 			c.T.Fatalf("a read of %s: got %+v, %v, want HELD_FAILED", key, a, err)
 		}
 	}

@@ -156,9 +156,8 @@ func (c *testSource) fail(faults ...simulator.Fault) {
 
 // answer contains some fields of the response to a read.
 type answer struct {
-	Freshness       string `json:"freshness"`
-	UpdateQueued    bool   `json:"updateQueued"`
-	NotQueuedReason string `json:"notQueuedReason"`
+	Freshness string               `json:"freshness"`
+	Refresh   harness.RefreshState `json:"refresh"`
 }
 
 func (c *testSource) get(key string) (a answer, err error) {
@@ -213,7 +212,7 @@ func (c *testSource) queued(key string) error {
 	deadline := time.Now().Add(2 * timeout)
 	for {
 		a, err := c.get(key)
-		if a.UpdateQueued || a.Freshness == "FRESH" || strings.HasPrefix(a.NotQueuedReason, "HELD_") {
+		if a.Refresh.Queued || a.Freshness == "FRESH" || strings.HasPrefix(a.Refresh.Reason, "HELD_") {
 			return nil
 		}
 		if time.Now().After(deadline) || c.T.Context().Err() != nil {

@@ -95,7 +95,7 @@ func entityOf(r store.RegisteredEntity) Entity {
 func (s *Entities) source(name string) (Source, error) {
 	src, known := s.Sources[name]
 	if !known {
-		return src, problem.New(http.StatusNotFound, "no-such-source", fmt.Sprintf("There is no source %.80q. The configuration names the sources.", name))
+		return src, problem.New(http.StatusNotFound, problem.NoSuchSource, fmt.Sprintf("There is no source %.80q. The configuration names the sources.", name))
 	}
 	return src, nil
 }
@@ -103,7 +103,7 @@ func (s *Entities) source(name string) (Source, error) {
 // checkFacet returns a 404 problem if the source has no such facet. An empty facet is accepted.
 func (src Source) checkFacet(source, facet string) error {
 	if _, known := src.Facets[facet]; !known && facet != "" {
-		return problem.New(http.StatusNotFound, "no-such-facet",
+		return problem.New(http.StatusNotFound, problem.NoSuchFacet,
 			fmt.Sprintf("Source %s has no facet %.80q; it has %s.", source, facet, strings.Join(slices.Sorted(maps.Keys(src.Facets)), ", ")))
 	}
 	return nil
@@ -145,7 +145,7 @@ func readCursor(text string) (e schemas.Entity, err error) {
 			return e, nil
 		}
 	}
-	return e, problem.New(http.StatusBadRequest, "bad-cursor", "after is not the next of a response; leave it out to start from the beginning.")
+	return e, problem.New(http.StatusBadRequest, problem.BadCursor, "after is not the next of a response; leave it out to start from the beginning.")
 }
 
 // entry returns the audit entry of an action. "after" describes the change. The entry has no

@@ -69,9 +69,9 @@ func TestList_RejectsInvalidFilter(t *testing.T) {
 		"prefix=%ff":                             {"bad-filter", "prefix can't be the start of a key"},
 		"prefix=" + strings.Repeat("p", 256):     {"bad-filter", "at most 255 bytes"},
 		"keys=x":                                 {"bad-filter", `no parameter "keys"; there are source, facet`},
-		"limit=0":                                {"invalid-limit", "between 1 and 1000"},
-		"limit=1001":                             {"invalid-limit", "between 1 and 1000"},
-		"limit=many":                             {"invalid-limit", "between 1 and 1000"},
+		"limit=0":                                {"bad-limit", "between 1 and 1000"},
+		"limit=1001":                             {"bad-limit", "between 1 and 1000"},
+		"limit=many":                             {"bad-limit", "between 1 and 1000"},
 		"after=x":                                {"bad-cursor", "leave it out"},
 		"after=" + (*cursorOf(schemas.Entity{})): {"bad-cursor", "leave it out"},
 	} {

@@ -37,7 +37,7 @@ type selection struct {
 func (s *Entities) filter(c selection) (f store.EntityFilter, err error) {
 	f = store.EntityFilter{Source: c.Source, Facet: c.Facet, KeyPrefix: c.Prefix, Enabled: c.enabled}
 	bad := func(format string, args ...any) error {
-		return problem.New(http.StatusBadRequest, "bad-filter", fmt.Sprintf(format, args...))
+		return problem.New(http.StatusBadRequest, problem.BadFilter, fmt.Sprintf(format, args...))
 	}
 	if c.Tier != "" {
 		tier, err := tierOf(c.Tier)
@@ -68,7 +68,7 @@ func (s *Entities) filterOf(query url.Values, others ...string) (store.EntityFil
 	known := append([]string{"source", "facet", "tier", "enabled", "prefix"}, others...)
 	for name := range query {
 		if !slices.Contains(known, name) {
-			return store.EntityFilter{}, problem.New(http.StatusBadRequest, "bad-filter", fmt.Sprintf("There is no parameter %.40q; there are %s.", name, strings.Join(known, ", ")))
+			return store.EntityFilter{}, problem.New(http.StatusBadRequest, problem.BadFilter, fmt.Sprintf("There is no parameter %.40q; there are %s.", name, strings.Join(known, ", ")))
 		}
 	}
 	c := selection{Source: query.Get("source"), Facet: query.Get("facet"), Tier: query.Get("tier"), Prefix: query.Get("prefix")}
@@ -78,7 +78,7 @@ func (s *Entities) filterOf(query url.Values, others ...string) (store.EntityFil
 		c.enabled = &enabled
 	case "":
 	default:
-		return store.EntityFilter{}, problem.New(http.StatusBadRequest, "bad-filter", fmt.Sprintf("enabled is %.20q; it must be true or false.", word))
+		return store.EntityFilter{}, problem.New(http.StatusBadRequest, problem.BadFilter, fmt.Sprintf("enabled is %.20q; it must be true or false.", word))
 	}
 	return s.filter(c)
 }
@@ -100,7 +100,7 @@ func (s *Entities) list(r *http.Request) (admin.Answer, error) {
 	limit := defaultPageSize
 	if text := query.Get("limit"); text != "" {
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxPageSize {
-			return admin.Answer{}, problem.New(http.StatusBadRequest, "invalid-limit", fmt.Sprintf("limit is %.20q; it must be between 1 and %d.", text, maxPageSize))
+			return admin.Answer{}, problem.New(http.StatusBadRequest, problem.BadLimit, fmt.Sprintf("limit is %.20q; it must be between 1 and %d.", text, maxPageSize))
 		}
 	}
 	after, err := readCursor(query.Get("after"))

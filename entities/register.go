@@ -153,7 +153,7 @@ func (s *Entities) register(r *http.Request) (admin.Answer, error) {
 }
 
 func notPrefetched(source, facet string) error {
-	return problem.New(http.StatusUnprocessableEntity, "not-prefetched", fmt.Sprintf(
+	return problem.New(http.StatusUnprocessableEntity, problem.NotPrefetched, fmt.Sprintf(
 		"Entities of %s/%s are not prefetched. Set sources.%s.prefetch.facets.%s.mode to tiers or adaptive, in every role's configuration.", source, facet, source, facet))
 }
 
@@ -187,7 +187,7 @@ func (s *Entities) registered(b RegisterRequest, src Source) ([]store.Registered
 	if mistakes == 0 {
 		return all, nil
 	}
-	p := problem.New(http.StatusBadRequest, "bad-entities",
+	p := problem.New(http.StatusBadRequest, problem.BadEntities,
 		fmt.Sprintf("%[2]d of %[1]d entities are invalid, and none was registered: %[3]s.", len(all), mistakes, strings.Join(named, "; ")))
 	p.Errors = wrong
 	return nil, p

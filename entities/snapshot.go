@@ -14,7 +14,7 @@ import (
 func (s *Entities) deleteSnapshot(r *http.Request) (admin.Answer, error) {
 	e := schemas.Entity{Source: r.PathValue("source"), Facet: r.PathValue("facet"), Key: r.PathValue("key")}
 	if err := e.Check(); err != nil {
-		return admin.Answer{}, problem.New(http.StatusBadRequest, "bad-key", err.Error()+".")
+		return admin.Answer{}, problem.New(http.StatusBadRequest, problem.BadKey, err.Error()+".")
 	}
 	was, err := s.Store.DeleteSnapshot(r.Context(), e, s.entry(r, "snapshot-delete", e.Source, map[string]string{"facet": e.Facet, "key": e.Key}))
 	if err != nil {
@@ -24,7 +24,7 @@ func (s *Entities) deleteSnapshot(r *http.Request) (admin.Answer, error) {
 	// deleted the snapshot, and failed before it invalidated the caches.
 	s.Notifier.Invalidate(r.Context(), e)
 	if !was {
-		return admin.Answer{}, problem.New(http.StatusNotFound, "no-such-snapshot", fmt.Sprintf("Nothing is stored of %s, and it is not registered.", e))
+		return admin.Answer{}, problem.New(http.StatusNotFound, problem.NoSuchSnapshot, fmt.Sprintf("Nothing is stored of %s, and it is not registered.", e))
 	}
 	return admin.Answer{Body: map[string]bool{"deleted": true}}, nil
 }

@@ -8,8 +8,12 @@ import (
 
 // WaitEstimate estimates how long a new HIGH call waits for its permit.
 type WaitEstimate struct {
-	// Stopped means that the source is stopped, so the wait is unknown.
-	Stopped bool
+	// Blocked is StateStopped, StateBreakerOpen or StateBackingOff while the source sends no calls;
+	// empty: it sends calls. The wait is then unknown, because it depends on an operator or on the
+	// upstream.
+	Blocked State
+	// BlockedFor is the time until the backoff ends or the next probe is sent; 0: unknown.
+	BlockedFor time.Duration
 	// Delay is the time until the next call can be sent.
 	Delay time.Duration
 	// PerSecond is the rate of HIGH after the delay; +Inf if no policy limits it.
@@ -25,8 +29,13 @@ func (o WaitEstimate) Wait(before int64) time.Duration {
 // EstimateWait estimates the wait of HIGH. It considers backoff, an open breaker, used-up days,
 // and scoped policies without remaining units for any value.
 func (q Quota) EstimateWait(v View) WaitEstimate {
-	o := WaitEstimate{Stopped: v.State == StateStopped, PerSecond: q.highPerSecond()}
+	o := WaitEstimate{PerSecond: q.highPerSecond()}
 	until := v.At
+	if slices.Contains([]State{StateStopped, StateBackingOff, StateBreakerOpen}, v.State) {
+		if o.Blocked = v.State; v.Until != nil {
+			o.BlockedFor = max(0, v.Until.Sub(v.At))
+		}
+	}
 	if v.Until != nil && slices.Contains([]State{StateBackingOff, StateBreakerOpen, StateQuietPeriod}, v.State) {
 		until = *v.Until
 	}

@@ -27,28 +27,32 @@ func TestEstimateWait_ReadsTheView(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
-		view  View
-		want  time.Duration
-		never bool
+		view    View
+		want    time.Duration
+		blocked State
 	}{
-		"flowing":            {View{State: StateFlowing}, 0, false},
-		"stopped":            {View{State: StateStopped}, 0, true},
-		"backing off":        {View{State: StateBackingOff, Until: in(40 * time.Second)}, 40 * time.Second, false},
-		"the day is used up": {View{State: StateFlowing, Policies: []PolicyView{{ResetsAt: in(6 * time.Minute)}}}, 6*time.Minute + dayMargin, false},
-		"the day has some":   {View{State: StateFlowing, Policies: []PolicyView{{ResetsAt: in(6 * time.Minute), Remaining: 1}}}, 0, false},
+		"flowing":            {View{State: StateFlowing}, 0, ""},
+		"stopped":            {View{State: StateStopped}, 0, StateStopped},
+		"backing off":        {View{State: StateBackingOff, Until: in(40 * time.Second)}, 40 * time.Second, StateBackingOff},
+		"breaker open":       {View{State: StateBreakerOpen, Until: in(5 * time.Second)}, 5 * time.Second, StateBreakerOpen},
+		"the day is used up": {View{State: StateFlowing, Policies: []PolicyView{{ResetsAt: in(6 * time.Minute)}}}, 6*time.Minute + dayMargin, ""},
+		"the day has some":   {View{State: StateFlowing, Policies: []PolicyView{{ResetsAt: in(6 * time.Minute), Remaining: 1}}}, 0, ""},
 		"one budget is used up": {
-			View{State: StateFlowing, Scopes: []ScopeView{scope("a", &none, time.Minute), scope("b", &some, time.Minute)}}, 0, false,
+			View{State: StateFlowing, Scopes: []ScopeView{scope("a", &none, time.Minute), scope("b", &some, time.Minute)}}, 0, "",
 		},
-		"one budget is not known": {View{State: StateFlowing, Scopes: []ScopeView{scope("a", &none, time.Minute)}}, 0, false},
+		"one budget is not known": {View{State: StateFlowing, Scopes: []ScopeView{scope("a", &none, time.Minute)}}, 0, ""},
 		"both budgets are used up": {
-			View{State: StateFlowing, Scopes: []ScopeView{scope("a", &none, 9*time.Minute), scope("b", &none, 5*time.Minute)}}, 5 * time.Minute, false,
+			View{State: StateFlowing, Scopes: []ScopeView{scope("a", &none, 9*time.Minute), scope("b", &none, 5*time.Minute)}}, 5 * time.Minute, "",
 		},
-		"both breakers are open": {View{State: StateFlowing, Scopes: []ScopeView{halt("a", time.Minute), halt("b", 5*time.Second)}}, 5 * time.Second, false},
+		"both breakers are open": {View{State: StateFlowing, Scopes: []ScopeView{halt("a", time.Minute), halt("b", 5*time.Second)}}, 5 * time.Second, ""},
 	} {
 		c.view.RampRatio, c.view.At = 1, at
 		got := quota.EstimateWait(c.view)
-		if got.Delay != c.want || got.Stopped != c.never {
-			t.Errorf("%s: got delay %v, stopped %v; want %v, %v", name, got.Delay, got.Stopped, c.want, c.never)
+		if got.Delay != c.want || got.Blocked != c.blocked {
+			t.Errorf("%s: got delay %v, blocked %q; want %v, %q", name, got.Delay, got.Blocked, c.want, c.blocked)
+		}
+		if want := map[State]time.Duration{StateBackingOff: 40 * time.Second, StateBreakerOpen: 5 * time.Second}[c.blocked]; got.BlockedFor != want {
+			t.Errorf("%s: got blocked for %v, want %v", name, got.BlockedFor, want)
 		}
 		if got.PerSecond < 18 || got.PerSecond > 20 && name != "stopped" {
 			t.Errorf("%s: got %.1f calls a second, want 19", name, got.PerSecond)

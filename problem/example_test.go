@@ -11,7 +11,7 @@ import (
 )
 
 func ExampleHTTPError_Write() {
-	p := problem.New(http.StatusTooManyRequests, "cooldown", "Retry after the cool-down.")
+	p := problem.New(http.StatusTooManyRequests, problem.Cooldown, "Retry after the cool-down.")
 	p.After = 1200 * time.Millisecond
 
 	w := httptest.NewRecorder()

@@ -22,7 +22,7 @@ type HTTPError struct {
 	Title  string `json:"title"`
 	Status int    `json:"status"`
 	Detail string `json:"detail"`
-	Code   string `json:"code"`
+	Code   Code   `json:"code"`
 	// Errors lists the individual errors if the request has several.
 	Errors []Error `json:"errors,omitempty"`
 	// After is the delay that the header Retry-After states, rounded up to whole seconds. With 0
@@ -39,31 +39,31 @@ type Error struct {
 	Pointer string `json:"pointer"`
 }
 
-// New returns a problem with this HTTP status. The argument code is for programs, and detail is a
+// New returns a problem with this HTTP status. The code is for programs, and detail is a
 // sentence for people.
-func New(status int, code, detail string) *HTTPError {
-	return &HTTPError{Type: "urn:freshet:problem:" + code, Title: http.StatusText(status), Status: status, Detail: detail, Code: code}
+func New(status int, code Code, detail string) *HTTPError {
+	return &HTTPError{Type: "urn:freshet:problem:" + string(code), Title: http.StatusText(status), Status: status, Detail: detail, Code: code}
 }
 
-func (p *HTTPError) Error() string { return p.Code + ": " + p.Detail }
+func (p *HTTPError) Error() string { return string(p.Code) + ": " + p.Detail }
 
 // NoPath returns the problem (404) for a request to an unknown path.
 func NoPath() *HTTPError {
-	return New(http.StatusNotFound, "no-such-path", "Unknown path. /openapi.yaml lists the paths.")
+	return New(http.StatusNotFound, NoSuchPath, "Unknown path. /openapi.yaml lists the paths.")
 }
 
 // NoMethod returns the problem (405) for a request with a method that the path does not support.
 func NoMethod() *HTTPError {
-	return New(http.StatusMethodNotAllowed, "method-not-allowed", "This path does not support the method. /openapi.yaml lists the methods.")
+	return New(http.StatusMethodNotAllowed, MethodNotAllowed, "This path does not support the method. /openapi.yaml lists the methods.")
 }
 
 // Body returns the problem for a request body that can't be read because of err: status 413 if
 // the body is too long, else 400.
 func Body(err error) *HTTPError {
 	if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return New(http.StatusRequestEntityTooLarge, "body-too-large", fmt.Sprintf("The body must not be longer than %d bytes.", large.Limit))
+		return New(http.StatusRequestEntityTooLarge, BodyTooLarge, fmt.Sprintf("The body must not be longer than %d bytes.", large.Limit))
 	}
-	return New(http.StatusBadRequest, "bad-body", err.Error())
+	return New(http.StatusBadRequest, BadBody, err.Error())
 }
 
 // Headers sets the response headers of the problem in h.

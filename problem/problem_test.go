@@ -10,7 +10,7 @@ import (
 )
 
 func TestWrite_HasHeadersAndBody(t *testing.T) {
-	p := New(http.StatusTooManyRequests, "cooldown", "A moment ago.")
+	p := New(http.StatusTooManyRequests, Cooldown, "A moment ago.")
 	p.After = 1200 * time.Millisecond
 	p.Header = http.Header{"Ratelimit": {"x"}}
 	for method, bodied := range map[string]bool{http.MethodGet: true, http.MethodHead: false} {

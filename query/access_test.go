@@ -11,7 +11,6 @@ import (
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/problem"
-	"github.com/freshet/freshet/store"
 )
 
 // routes lists requests by the scope that they require.
@@ -44,7 +43,7 @@ func TestRoutes_RequireTheirScope(t *testing.T) {
 
 func TestRoutes_RejectUnknownClients(t *testing.T) {
 	r := newRig(t)
-	p := problem.New(http.StatusUnauthorized, "TOKEN_EXPIRED", "It has expired.")
+	p := problem.New(http.StatusUnauthorized, problem.TokenExpired, "It has expired.")
 	p.Header = http.Header{"Www-Authenticate": {`Bearer error="invalid_token"`}}
 	r.refused = p
 	for needs, paths := range routes {
@@ -54,8 +53,8 @@ func TestRoutes_RejectUnknownClients(t *testing.T) {
 			if (a.StatusCode == 401) != (needs != "") {
 				t.Errorf("%s: got %d %s, want 401 if a scope is needed", path, a.StatusCode, a.text)
 			}
-			if a.StatusCode == 401 && (a.Header.Get("WWW-Authenticate") == "" || (method != http.MethodHead && a.body.Code != "TOKEN_EXPIRED")) {
-				t.Errorf("%s: got %s %v, want TOKEN_EXPIRED with WWW-Authenticate", path, a.text, a.Header)
+			if a.StatusCode == 401 && (a.Header.Get("WWW-Authenticate") == "" || (method != http.MethodHead && a.body.Code != "token-expired")) {
+				t.Errorf("%s: got %s %v, want token-expired with WWW-Authenticate", path, a.text, a.Header)
 			}
 		}
 	}
@@ -73,12 +72,12 @@ func TestTooManyNewKeys_RefusesOnlyMissingKeys(t *testing.T) {
 		return EnqueueResult{Reason: ReasonTooMany, Until: time.Now().Add(7 * time.Second), Refused: &access.Refusal{NewKeys: true, Max: 5, Window: time.Minute, After: 7 * time.Second}}
 	}
 	a := r.get("new")
-	if a.StatusCode != 429 || a.body.Code != "too-many-new-keys" || a.body.Freshness != store.Updating || *a.body.NotQueuedReason != "TOO_MANY" ||
-		a.Header.Get("RateLimit") == "" || a.Header.Get("Retry-After") != "7" || a.body.NotQueuedUntil == nil {
-		t.Errorf("new: got %d %s %v, want 429 UPDATING too-many-new-keys", a.StatusCode, a.text, a.Header)
+	if a.StatusCode != 429 || a.body.Code != "too-many-new-keys" || a.body.Freshness != freshnessMissing || a.body.Refresh.Reason != "TOO_MANY" ||
+		a.Header.Get("RateLimit") == "" || a.Header.Get("Retry-After") != "7" || a.body.Refresh.Until == nil {
+		t.Errorf("new: got %d %s %v, want 429 MISSING too-many-new-keys", a.StatusCode, a.text, a.Header)
 	}
 	r.putSnapshot("stale", 2*time.Hour)
-	if a = r.get("stale"); a.StatusCode != 200 || !a.body.UpdateQueued {
+	if a = r.get("stale"); a.StatusCode != 200 || !a.body.Refresh.Queued {
 		t.Errorf("stale: got %d %s, want 200 and a queued refresh", a.StatusCode, a.text)
 	}
 	if a := r.do(http.MethodGet, "/v1/nexon/character?key=other"); a.StatusCode != 200 || a.body.Items[0].Status != 429 {
@@ -114,8 +113,8 @@ func TestWait_LimitsWaitingRequestsPerClient(t *testing.T) {
 	r := newRig(t)
 	r.exceeded["wait"] = true
 	for _, path := range []string{"a?wait=5s", "a/events"} {
-		if a := r.get(path); a.StatusCode != 429 || a.body.Code != "too-many-wait" {
-			t.Errorf("%s: got %d %s, want 429 too-many-wait", path, a.StatusCode, a.text)
+		if a := r.get(path); a.StatusCode != 429 || a.body.Code != "too-many-waiting" {
+			t.Errorf("%s: got %d %s, want 429 too-many-waiting", path, a.StatusCode, a.text)
 		}
 	}
 	r.waitUntilNoWaiters()
@@ -143,7 +142,7 @@ func TestCORS_AllowsOnlyListedOrigins(t *testing.T) {
 	if a := r.do(http.MethodGet, "/admin/v1/x", "Origin", "https://site.example"); a.Header.Get("Access-Control-Allow-Origin") != "" {
 		t.Errorf("headers of an admin call by a page: got %v, want no Access-Control-Allow-Origin", a.Header)
 	}
-	r.refused = problem.New(http.StatusUnauthorized, "TOKEN_MISSING", "Send one.")
+	r.refused = problem.New(http.StatusUnauthorized, problem.TokenMissing, "Send one.")
 	a := r.do(http.MethodOptions, "/v1/nexon/character/a", "Origin", "https://site.example", "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "authorization")
 	if a.StatusCode != 204 || !strings.Contains(a.Header.Get("Access-Control-Allow-Headers"), "Authorization") {
 		t.Errorf("a preflight, which never has a token: got %d %v, want 204", a.StatusCode, a.Header)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strconv"
 	"strings"
 	"testing"
@@ -55,7 +56,7 @@ func TestStaleGzip_IsCompressedAgainWhenItsFieldsChange(t *testing.T) {
 	}{{time.Second, false}, {time.Second, true}, {2 * time.Second, false}} {
 		r.set(func() { r.wait = c.wait })
 		a := r.get("a", "Accept-Encoding", "gzip")
-		if got := a.body.EstimatedWaitMs; got == nil || *got != c.wait.Milliseconds() {
+		if got := a.body.Refresh.EstimatedWaitMs; got == nil || *got != c.wait.Milliseconds() {
 			t.Errorf("read %d, estimatedWaitMs: got %s, want %d", i, a.text, c.wait.Milliseconds())
 		}
 		now := r.server.entryOf("a").staleGzip.Load()
@@ -126,7 +127,7 @@ func TestBatch_AnswersEachKeyAsIfAlone(t *testing.T) {
 		for i, w := range want {
 			it := a.body.Items[i]
 			has := string(it.Snapshot) == content
-			if it.Status != w.status || it.Freshness != w.freshness || it.UpdateQueued != w.queued || has != (w.status == 200) {
+			if it.Status != w.status || it.Freshness != w.freshness || it.Refresh.Queued != w.queued || has != (w.status == 200) {
 				t.Errorf("%q: item %d: got %+v, want %+v", as, i, it, w)
 			}
 		}
@@ -137,13 +138,38 @@ func TestBatch_AnswersEachKeyAsIfAlone(t *testing.T) {
 	if n := r.storeReads() - before; n != 1 { // the first of the three batches caches all keys, also keys without a snapshot, so the other two must not read the store
 		t.Errorf("got %d store reads for three batches, want 1", n)
 	}
-	for query, code := range map[string]string{
-		"": "bad-keys", "?kay=a": "bad-keys", "?key=x": "bad-key", "?key=": "bad-key", "?key=a&key=..": "bad-key",
-		"?" + strings.Repeat("key=a&", 101): "bad-keys",
-	} {
-		if a := r.do(http.MethodGet, "/v1/nexon/character"+query); a.StatusCode != 400 || a.body.Code != code {
+	for _, query := range []string{"", "?kay=a", "?" + strings.Repeat("key=a&", 101)} {
+		if a := r.do(http.MethodGet, "/v1/nexon/character"+query); a.StatusCode != 400 || a.body.Code != "bad-keys" {
 			t.Errorf("%.30s: got %d %s, want 400", query, a.StatusCode, a.text)
 		}
+	}
+}
+
+func TestBatch_InvalidKeyIsAnItem(t *testing.T) {
+	r := newRig(t)
+	r.putSnapshot("a", time.Minute)
+	keys := []string{"a", "..", strings.Repeat("k", 257), "a\n", "\xff", "a"}
+	a := r.do(http.MethodGet, "/v1/nexon/character?"+url.Values{"key": keys}.Encode())
+	if a.StatusCode != 200 || len(a.body.Items) != len(keys) {
+		t.Fatalf("got %d %s, want 200 with %d items", a.StatusCode, a.text, len(keys))
+	}
+	for i, it := range a.body.Items {
+		want := 400
+		if keys[i] == "a" {
+			want = 200
+		}
+		if it.Status != want {
+			t.Errorf("key %q: got status %d, want %d", keys[i], it.Status, want)
+		}
+		if isBad := want == 400; isBad != (it.Refresh.Reason == "BAD_KEY") || isBad != (it.Detail != "") || isBad != (it.Snapshot == nil) {
+			t.Errorf("key %q: got %+v, want BAD_KEY and a detail only with status 400, a snapshot only with 200", keys[i], it)
+		}
+	}
+	if n := len(r.enqueued()); n != 0 {
+		t.Errorf("got %d update requests, want 0", n)
+	}
+	if a := r.do(http.MethodGet, "/v1/nexon/character?key=x"); a.StatusCode != 200 || a.body.Items[0].Status != 400 {
+		t.Errorf("only an invalid key: got %d %s, want 200 with an item of status 400", a.StatusCode, a.text)
 	}
 }
 

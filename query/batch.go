@@ -29,31 +29,39 @@ func (s *Server) readMany(c echo.Context, client access.Client) error {
 	}
 	query, err := url.ParseQuery(c.Request().URL.RawQuery)
 	if err != nil {
-		return problem.New(http.StatusBadRequest, "bad-keys", "The query string has an invalid percent-encoding.")
+		return problem.New(http.StatusBadRequest, problem.BadKeys, "The query string has an invalid percent-encoding.")
 	}
 	keys := query["key"]
 	if len(keys) == 0 || len(keys) > maxKeys {
-		return problem.New(http.StatusBadRequest, "bad-keys", fmt.Sprintf("Send 1 to %d keys, as in ?key=a&key=b. The query string has %d.", maxKeys, len(keys)))
+		return problem.New(http.StatusBadRequest, problem.BadKeys, fmt.Sprintf("Send 1 to %d keys, as in ?key=a&key=b. The query string has %d.", maxKeys, len(keys)))
 	}
 	if err := s.limiter.AllowRequests(client.Name, len(keys)-1); err != nil {
 		return err
 	}
-	all := make([]schemas.Entity, len(keys))
+	all, views := make([]schemas.Entity, len(keys)), make([]view, len(keys))
+	valid, indexes := make([]schemas.Entity, 0, len(keys)), make([]int, 0, len(keys))
 	for i, key := range keys {
 		e.Key = key
-		if err := checkKey(e, src); err != nil {
-			if p, ok := errors.AsType[*problem.HTTPError](err); ok {
-				p.Detail = fmt.Sprintf("Key %d: %s", i+1, p.Detail)
-			}
-			return err
-		}
 		all[i] = e
+		if err := checkKey(e, src); err != nil {
+			views[i] = badKey(err)
+		} else {
+			valid, indexes = append(valid, e), append(indexes, i)
+		}
 	}
-	views, err := s.readViews(c, client, src, all, f)
+	read, err := s.readViews(c, client, src, valid, f)
 	if err != nil {
 		return err
 	}
+	for j, i := range indexes {
+		views[i] = read[j]
+	}
 	return s.writeBatch(c, client, all, views)
+}
+
+// badKey returns the view of a key that is invalid because of err.
+func badKey(err error) view {
+	return view{freshness: store.Updating, reason: schemas.CacheMiss, result: EnqueueResult{Reason: reasonBadKey, refused: err}}
 }
 
 // readViews reads several entities, and enqueues with one call all update requests that are due.
@@ -135,12 +143,16 @@ func (v view) status() (int, store.Freshness) {
 	switch {
 	case v.freshness == store.Fresh || v.freshness == store.Stale:
 		return http.StatusOK, v.freshness
-	case v.freshness == store.NotFound || v.result.Reason == "HELD_"+schemas.HoldAbsent:
+	case v.freshness == store.NotFound || v.result.Reason == HeldReason(schemas.HoldAbsent):
 		return http.StatusNotFound, store.NotFound
 	case v.result.refreshExpected() && v.result.Reason != reasonSlow:
 		return http.StatusAccepted, store.Updating
+	case v.result.Reason == reasonBadKey:
+		return http.StatusBadRequest, freshnessMissing
 	case v.result.refused != nil:
-		return statusOf(v.result.refused), store.Updating
+		return statusOf(v.result.refused), freshnessMissing
+	case v.result.refreshExpected():
+		return http.StatusServiceUnavailable, store.Updating
 	}
-	return http.StatusServiceUnavailable, store.Updating
+	return http.StatusServiceUnavailable, freshnessMissing
 }

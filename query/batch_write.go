@@ -2,6 +2,7 @@ package query
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/schemas"
 )
 
@@ -23,6 +25,7 @@ type item struct {
 	Key    string `json:"key"`
 	Status int    `json:"status"`
 	readBody
+	Detail string `json:"detail,omitempty"` // why the key is invalid, if the status is 400
 
 	view view
 	rest []byte // the fields above as JSON, written after the snapshot
@@ -47,12 +50,14 @@ func (s *Server) writeBatch(c echo.Context, client access.Client, all []schemas.
 	var stored, largest int64
 	cost := 0
 	for i, v := range views {
-		if !v.notVisible {
-			s.metrics.observeRead(all[i], v)
-		}
 		it := &items[i]
 		*it = item{Key: all[i].Key, readBody: s.bodyOf(v, all[i].Source), view: v}
-		it.Status, it.Freshness = v.status()
+		it.Status, _ = v.status()
+		if p, ok := errors.AsType[*problem.HTTPError](v.result.refused); ok && it.Status == http.StatusBadRequest {
+			it.Detail = p.Detail
+		} else if !v.notVisible {
+			s.metrics.observeRead(all[i], v)
+		}
 		it.marshal()
 		if it.Status == http.StatusOK {
 			stored += v.responseSize(&v.bodies[zstandard])
@@ -163,8 +168,9 @@ func (b *batch) item(it *item) error {
 			it.marshal()
 		}
 	}
+	rest := it.rest
 	if part == nil {
-		b.text = append(b.text, bodyPrefix+"null"...)
+		b.text, rest = append(b.text, '{'), rest[1:]
 	} else {
 		if err := b.flush(); err != nil {
 			return err
@@ -173,7 +179,7 @@ func (b *batch) item(it *item) error {
 			return err
 		}
 	}
-	b.text = append(b.text, it.rest...)
+	b.text = append(b.text, rest...)
 	return nil
 }
 

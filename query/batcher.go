@@ -140,7 +140,7 @@ func (q *batcher) send(batch []queuedRequest) []EnqueueResult {
 }
 
 // repeatResult returns one result per update request, all with this reason.
-func repeatResult(requests []UpdateRequest, reason string) []EnqueueResult {
+func repeatResult(requests []UpdateRequest, reason RefreshReason) []EnqueueResult {
 	results := make([]EnqueueResult, len(requests))
 	for i := range results {
 		results[i].Reason = reason

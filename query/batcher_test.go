@@ -66,8 +66,8 @@ func withSlowRedis(t *testing.T, took time.Duration, test func(r *rig, redis *sl
 func TestColdRead_WaitsForASlowRedis(t *testing.T) {
 	withSlowRedis(t, 900*time.Millisecond, func(r *rig, _ *slowRedis) {
 		began := time.Now()
-		if a := r.get("new"); a.StatusCode != 202 || !a.body.UpdateQueued || time.Since(began) != 900*time.Millisecond {
-			r.Errorf("got %d, queued %v, after %v; want 202, true, after 900ms", a.StatusCode, a.body.UpdateQueued, time.Since(began))
+		if a := r.get("new"); a.StatusCode != 202 || !a.body.Refresh.Queued || time.Since(began) != 900*time.Millisecond {
+			r.Errorf("got %d, queued %v, after %v; want 202, true, after 900ms", a.StatusCode, a.body.Refresh.Queued, time.Since(began))
 		}
 		began = time.Now()
 		a := r.do(http.MethodGet, "/v1/nexon/character?key=new2&key=new3")
@@ -87,7 +87,7 @@ func TestStaleRead_DoesNotWaitForASlowRedis(t *testing.T) {
 			if len(body.Items) > 0 {
 				body = body.Items[0]
 			}
-			if a.StatusCode != 200 || body.NotQueuedReason == nil || *body.NotQueuedReason != reasonSlow || time.Since(began) != staleTimeout {
+			if a.StatusCode != 200 || body.Refresh.Reason == "" || body.Refresh.Reason != reasonSlow || time.Since(began) != staleTimeout {
 				r.Errorf("%s: got %d after %v: %s, want 200", path, a.StatusCode, time.Since(began), a.text)
 			}
 		}
@@ -100,13 +100,13 @@ func TestColdRead_503ExplainsTheFailure(t *testing.T) {
 			began := time.Now()
 			a := r.get("new-" + strconv.Itoa(int(want)) + query)
 			if a.StatusCode != 503 || a.body.Code != "not-queued" || a.Header.Get("Retry-After") != "1" || time.Since(began) != want ||
-				*a.body.NotQueuedReason != reasonSlow || !strings.Contains(a.text, "Redis did not accept the update request within "+want.String()) {
+				a.body.Refresh.Reason != reasonSlow || !strings.Contains(a.text, "Redis did not accept the update request within "+want.String()) {
 				r.Errorf("%q: got %d after %v, want 503 after %v: %s", query, a.StatusCode, time.Since(began), want, a.text)
 			}
 		}
 		a := r.do(http.MethodGet, "/v1/nexon/character?key=other")
-		if got := a.body.Items[0]; got.Status != 503 || *got.NotQueuedReason != reasonSlow {
-			r.Errorf("a batch: got %d %s, want 503 %s", got.Status, *got.NotQueuedReason, reasonSlow)
+		if got := a.body.Items[0]; got.Status != 503 || got.Refresh.Reason != reasonSlow {
+			r.Errorf("a batch: got %d %s, want 503 %s", got.Status, got.Refresh.Reason, reasonSlow)
 		}
 	})
 }
@@ -191,7 +191,7 @@ func TestBatcher_IsBounded(t *testing.T) {
 			r.Errorf("limit of the queue: want %d more requests accepted, and then none", left)
 		}
 		a := r.get("new")
-		if a.StatusCode != 503 || *a.body.NotQueuedReason != ReasonBusy || !strings.Contains(a.text, "Kafka or Redis is too slow") {
+		if a.StatusCode != 503 || a.body.Refresh.Reason != ReasonBusy || !strings.Contains(a.text, "Kafka or Redis is too slow") {
 			r.Errorf("got %d %s, want 503 %s", a.StatusCode, a.text, ReasonBusy)
 		}
 		time.Sleep(maxEnqueued / maxBatchSize * time.Second)

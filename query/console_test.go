@@ -25,7 +25,7 @@ func withConsole(serve http.HandlerFunc) func(*rig) {
 func TestConsole_GetsTheRequestWithoutAuthentication(t *testing.T) {
 	r := newRig(t, withConsole(echoRequest))
 	r.client = access.Client{}
-	r.refused = problem.New(http.StatusUnauthorized, "no-token", "Nobody may.")
+	r.refused = problem.New(http.StatusUnauthorized, problem.TokenMissing, "Nobody may.")
 	for _, call := range []string{"GET /console", "GET /console/", "POST /console/x/a%2Fb", "HEAD /console/x"} {
 		method, path, _ := strings.Cut(call, " ")
 		a := r.do(method, path+"?x=y")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -97,7 +98,7 @@ type EnqueueResult struct {
 	Number int64
 	// Reason says why the request is not queued. Until is when a retry may succeed; zero:
 	// unknown.
-	Reason string
+	Reason RefreshReason
 	Until  time.Time
 	// Refused is set if the request exceeds a limit of its client. Reason says which limit.
 	Refused *access.Refusal
@@ -106,20 +107,40 @@ type EnqueueResult struct {
 	waited  time.Duration // how long the read has waited for the result, if Reason is reasonSlow
 }
 
-// Reasons why an update request is not queued. The reasons of holds begin with HELD_.
-const (
-	reasonPending = "PENDING"
-	// ReasonMissingParams: the entity is not registered with the params that its facet needs.
-	ReasonMissingParams = "MISSING_PARAMS"
+// RefreshReason is the reason why a refresh is not queued, or is queued but not done. The reasons of
+// holds begin with HELD_. schemas/openapi.yaml (RefreshReason) lists all values.
+type RefreshReason string
 
-	ReasonCooldown = "COOLDOWN"
-	ReasonBusy     = "BUSY"        // a queue is full, because Kafka or Redis is too slow
-	ReasonDown     = "UNAVAILABLE" // Redis or Kafka is unavailable or rejects the request
-	reasonSlow     = "SLOW"        // no result in time; the request may still be queued
-	ReasonTooMany  = "TOO_MANY"    // the client exceeded its limit of new keys
+// Reasons why an update request is not queued.
+const (
+	reasonPending  RefreshReason = "PENDING"
+	ReasonCooldown RefreshReason = "COOLDOWN"
+	ReasonBusy     RefreshReason = "BUSY"        // a queue is full, because Kafka or Redis is too slow
+	ReasonDown     RefreshReason = "UNAVAILABLE" // Redis or Kafka is unavailable or rejects the request
+	reasonSlow     RefreshReason = "SLOW"        // no result in time; the request may still be queued
+	ReasonTooMany  RefreshReason = "TOO_MANY"    // the client exceeded its limit of new keys
+	// ReasonMissingParams: the entity is not registered with the params that its facet needs.
+	ReasonMissingParams RefreshReason = "MISSING_PARAMS"
 	// ReasonOutstanding: the client has used its share of outstanding requests.
-	ReasonOutstanding = "TOO_MANY_OUTSTANDING"
+	ReasonOutstanding RefreshReason = "TOO_MANY_OUTSTANDING"
+	reasonBadKey      RefreshReason = "BAD_KEY"
+	reasonNotFound    RefreshReason = "NOT_FOUND" // there is no such entity, or the client may not see it
 )
+
+// Reasons why a queued refresh waits: the source sends no calls now.
+const (
+	ReasonStopped      RefreshReason = "STOPPED"       // emergency stop
+	ReasonUpstreamDown RefreshReason = "UPSTREAM_DOWN" // the source's circuit breaker is open
+	ReasonBackingOff   RefreshReason = "BACKING_OFF"   // the upstream refused calls
+)
+
+// HeldReason returns the reason for a hold: one of the schemas.Hold… constants.
+func HeldReason(hold string) RefreshReason { return RefreshReason(heldPrefix + hold) }
+
+// isHeld reports whether the entity is held.
+func (r RefreshReason) isHeld() bool { return strings.HasPrefix(string(r), heldPrefix) }
+
+const heldPrefix = "HELD_"
 
 // Enqueuer enqueues update requests in the HIGH lane.
 type Enqueuer interface {
@@ -140,10 +161,15 @@ type SettleSubscriber interface {
 	Subscribe(ctx context.Context, onSettled func(schemas.Settled), onConnected func(connected bool)) error
 }
 
-// WaitEstimator returns how long an update request will probably wait in a lane, and when that was
-// measured. If known is false, there is no estimate. EstimateWait must not block.
+// WaitEstimator knows what the limiter of a source allows now. Its methods must not block.
 type WaitEstimator interface {
+	// EstimateWait returns how long an update request will probably wait in a lane, and when that
+	// was measured. If known is false, there is no estimate.
 	EstimateWait(source string, lane schemas.Lane) (wait time.Duration, measured time.Time, known bool)
+	// Blocked returns why the source sends no calls now: ReasonStopped, ReasonUpstreamDown or
+	// ReasonBackingOff; empty: it sends calls. The time is the end of the backoff or the time of the
+	// next probe; zero: unknown.
+	Blocked(source string) (RefreshReason, time.Time)
 }
 
 // Authenticator identifies the client of a request. Its errors are *problem.HTTPError.

@@ -17,22 +17,27 @@ import (
 // snapshot are written before these fields.
 type readBody struct {
 	Freshness     store.Freshness `json:"freshness"`
-	LastUpdatedAt *time.Time      `json:"lastUpdatedAt"`
-	LastCheckedAt *time.Time      `json:"lastCheckedAt"`
-	UpdateQueued  bool            `json:"updateQueued"`
-	waitEstimate
-	// NotQueuedReason says why a refresh that is due is not queued. NotQueuedUntil is the time at
-	// which a new request may succeed.
-	NotQueuedReason *string    `json:"notQueuedReason"`
-	NotQueuedUntil  *time.Time `json:"notQueuedUntil"`
+	LastUpdatedAt *time.Time      `json:"lastUpdatedAt,omitempty"`
+	LastCheckedAt *time.Time      `json:"lastCheckedAt,omitempty"`
+	Refresh       *refreshState   `json:"refresh,omitempty"` // nil: no refresh is due
 }
 
-// waitEstimate is how long a queued update request will probably wait, and when that was
-// measured.
-type waitEstimate struct {
-	EstimatedWaitMs *int64     `json:"estimatedWaitMs"`
-	EstimatedAt     *time.Time `json:"estimatedAt"`
+// refreshState is the state of a refresh that is due or was requested.
+type refreshState struct {
+	Queued bool `json:"queued"`
+	// EstimatedWaitMs is how long a queued update request will probably wait; nil: unknown.
+	// MeasuredAt is when that was measured.
+	EstimatedWaitMs *int64     `json:"estimatedWaitMs,omitempty"`
+	MeasuredAt      *time.Time `json:"measuredAt,omitempty"`
+	// Reason says why the refresh is not queued, or why the source sends no calls. Until is the time
+	// at which a new request may succeed, the backoff ends, or the next probe is sent.
+	Reason RefreshReason `json:"reason,omitempty"`
+	Until  *time.Time    `json:"until,omitempty"`
 }
+
+// freshnessMissing is the freshness of a response without a snapshot if no refresh is queued. It is
+// no state of the store: store.FreshnessOf returns store.Updating.
+const freshnessMissing store.Freshness = "MISSING"
 
 func optionalTime(t time.Time) *time.Time {
 	if t.IsZero() {
@@ -41,28 +46,29 @@ func optionalTime(t time.Time) *time.Time {
 	return &t
 }
 
-// estimateWait returns how long a HIGH request will probably wait; the zero value if that is
-// unknown.
-func (s *Server) estimateWait(source string) waitEstimate {
+// queuedState returns the state of a queued refresh of the source: why the source sends no calls, or
+// how long a HIGH request will probably wait.
+func (s *Server) queuedState(source string) *refreshState {
+	if reason, until := s.estimator.Blocked(source); reason != "" {
+		return &refreshState{Queued: true, Reason: reason, Until: optionalTime(until.UTC().Truncate(time.Millisecond))}
+	}
 	wait, measured, known := s.estimator.EstimateWait(source, schemas.High)
 	if !known {
-		return waitEstimate{}
+		return &refreshState{Queued: true}
 	}
 	ms := wait.Milliseconds()
-	return waitEstimate{&ms, optionalTime(measured.UTC().Truncate(time.Millisecond))}
+	return &refreshState{Queued: true, EstimatedWaitMs: &ms, MeasuredAt: optionalTime(measured.UTC().Truncate(time.Millisecond))}
 }
 
-// setResult sets the fields that describe the result of the update request.
-func (b *readBody) setResult(result EnqueueResult, wait func() waitEstimate) {
-	b.UpdateQueued = result.Queued
+// refreshStateOf returns the state of a refresh after its update request.
+func (s *Server) refreshStateOf(source string, result EnqueueResult) *refreshState {
 	switch {
 	case result.Queued:
-		b.waitEstimate = wait()
-		return
+		return s.queuedState(source)
 	case result.Pending:
 		result.Reason = reasonPending
 	}
-	b.NotQueuedReason, b.NotQueuedUntil = &result.Reason, optionalTime(result.Until)
+	return &refreshState{Reason: result.Reason, Until: optionalTime(result.Until.UTC().Truncate(time.Millisecond))}
 }
 
 // refreshExpected reports whether a refresh has been or may have been queued.
@@ -138,12 +144,12 @@ func refusedResult(err error) EnqueueResult {
 // failureDetail returns the sentence that tells a client why the update request was not
 // accepted.
 func (result EnqueueResult) failureDetail() string {
-	switch result.Reason {
-	case reasonSlow:
+	switch string(result.Reason) {
+	case string(reasonSlow):
 		return fmt.Sprintf("Redis did not accept the update request within %v; it may still be accepted", result.waited.Round(time.Millisecond))
-	case ReasonBusy:
+	case string(ReasonBusy):
 		return "the update request was rejected: Kafka or Redis is too slow"
-	case ReasonDown:
+	case string(ReasonDown):
 		return "the update request was rejected: Redis or Kafka is unavailable"
 	}
 	return "the update request was refused"

@@ -31,7 +31,7 @@ const (
 	eventChanged = "changed" // the content differs from that of the last event
 	eventChecked = "checked" // the upstream was checked; the content is the same
 	eventAbsent  = "absent"  // the upstream has no such entity
-	eventState   = "state"   // the content is the same; the freshness has changed, or the reason why no refresh is queued has changed
+	eventState   = "state"   // the content is the same; the freshness has changed, or the reason in the state of the refresh has changed
 )
 
 // streamState is the state that the last event of a stream reported.
@@ -40,7 +40,7 @@ type streamState struct {
 	etag      string
 	absent    bool
 	freshness store.Freshness
-	reason    string
+	reason    RefreshReason
 }
 
 // stream is one connected client that follows one entity.
@@ -166,11 +166,14 @@ func (st *stream) nextReadDelay(v view) time.Duration {
 
 // send sends an event if the state changed. It returns false if the client disconnected.
 func (st *stream) send(v view) bool {
-	now := streamState{version: v.version(), reason: v.result.Reason}
-	_, now.freshness = v.status()
+	body := st.s.bodyOf(v, st.entity.Source)
+	now := streamState{version: v.version(), freshness: body.Freshness}
+	if body.Refresh != nil {
+		now.reason = body.Refresh.Reason
+	}
 	if v.entry != nil {
 		now.absent = v.Absent
-		if v.HasContent() && now.freshness != store.Updating { // a snapshot older than KeepFor is not served
+		if v.HasContent() && v.freshness != store.Updating { // a snapshot older than KeepFor is not served
 			now.etag = v.etag[0]
 		}
 	}
@@ -188,12 +191,10 @@ func (st *stream) send(v view) bool {
 		return true
 	}
 	st.last = now
-	body := st.s.bodyOf(v, st.entity.Source)
-	body.Freshness = now.freshness
 	data, err := json.Marshal(struct {
 		readBody
-		ETag *string `json:"etag"`
-	}{body, optionalString(now.etag)})
+		ETag string `json:"etag,omitempty"`
+	}{body, now.etag})
 	if err != nil {
 		panic(err) // encoding a struct of plain fields can't fail
 	}
@@ -202,13 +203,6 @@ func (st *stream) send(v view) bool {
 		id = "id: " + now.id() + "\n"
 	}
 	return st.write(id + "event: " + name + "\ndata: " + string(data) + "\n\n")
-}
-
-func optionalString(s string) *string {
-	if s == "" {
-		return nil
-	}
-	return &s
 }
 
 // write sends text and flushes it. It returns false if the client disconnected.

@@ -99,7 +99,7 @@ func TestEvents_ReportChangesAndMissedOnes(t *testing.T) {
 		return func(s *store.Snapshot) { s.Version, s.Hash[0] = version, b }
 	}
 	f := r.follow("a", "")
-	if e := f.expect("state", store.Updating); e.id != "" || !e.data.UpdateQueued || e.data.ETag != nil {
+	if e := f.expect("state", store.Updating); e.id != "" || !e.data.Refresh.Queued || e.data.ETag != nil {
 		t.Errorf("got %+v, want a queued update request without id and ETag", e)
 	}
 	r.putSnapshot("a", 0, hash(7, 1))

@@ -70,6 +70,8 @@ func (stub) Subscribe(ctx context.Context, _ func(schemas.Settled), onConnected 
 	return nil
 }
 
+func (stub) Blocked(string) (query.RefreshReason, time.Time) { return "", time.Time{} }
+
 func (stub) EstimateWait(string, schemas.Lane) (time.Duration, time.Time, bool) {
 	return 1500 * time.Millisecond, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), true
 }
@@ -97,5 +99,5 @@ func ExampleServer() {
 	// Output:
 	// enqueue nexon/character/1234 CACHE_MISS
 	// 202 Retry-After: 2
-	// {"snapshot":null,"freshness":"UPDATING","lastUpdatedAt":null,"lastCheckedAt":null,"updateQueued":true,"estimatedWaitMs":1500,"estimatedAt":"2026-01-02T03:04:05Z","notQueuedReason":null,"notQueuedUntil":null}
+	// {"freshness":"UPDATING","refresh":{"queued":true,"estimatedWaitMs":1500,"measuredAt":"2026-01-02T03:04:05Z"}}
 }

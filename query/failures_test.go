@@ -121,7 +121,7 @@ func TestSettle_EnqueuesNothingWhileReadsFail(t *testing.T) {
 	r.set(func() { r.storeErr = errors.New("reads fail, writes go on") })
 	for i := range int64(20) { // while the store fails, a read after a settle message must not enqueue the next refresh
 		r.settle("a", 200+i)
-		if a := r.get("a"); a.StatusCode != 200 || a.body.UpdateQueued || *a.body.NotQueuedReason != ReasonDown {
+		if a := r.get("a"); a.StatusCode != 200 || a.body.Refresh.Queued || a.body.Refresh.Reason != ReasonDown {
 			t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
 		}
 	}

@@ -86,7 +86,7 @@ func (s *Server) instrument(next echo.HandlerFunc) echo.HandlerFunc {
 		}
 		var err error
 		if n := len(r.RequestURI); n > maxPathBytes {
-			err = problem.New(http.StatusRequestURITooLong, "path-too-long", fmt.Sprintf("The path and query have %d bytes; they may have %d.", n, maxPathBytes))
+			err = problem.New(http.StatusRequestURITooLong, problem.PathTooLong, fmt.Sprintf("The path and query have %d bytes; they may have %d.", n, maxPathBytes))
 		} else {
 			err = recoverPanic(next, c)
 		}

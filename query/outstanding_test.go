@@ -26,9 +26,9 @@ func TestTooManyOutstanding_Is429WithoutASnapshot(t *testing.T) {
 	r := newRig(t)
 	r.respond = fullResult
 	a := r.get("new")
-	if a.StatusCode != 429 || a.body.Code != "too-many-outstanding" || *a.body.NotQueuedReason != ReasonOutstanding ||
-		a.body.Freshness != store.Updating || a.Header.Get("Retry-After") != "3" || a.Header.Get("RateLimit-Policy") != `"outstanding";q=45;qu="concurrent-requests"` {
-		t.Errorf("got %d %s %v, want 429 UPDATING too-many-outstanding", a.StatusCode, a.text, a.Header)
+	if a.StatusCode != 429 || a.body.Code != "too-many-outstanding" || a.body.Refresh.Reason != ReasonOutstanding ||
+		a.body.Freshness != freshnessMissing || a.Header.Get("Retry-After") != "3" || a.Header.Get("RateLimit-Policy") != `"outstanding";q=45;qu="concurrent-requests"` {
+		t.Errorf("got %d %s %v, want 429 MISSING too-many-outstanding", a.StatusCode, a.text, a.Header)
 	}
 }
 
@@ -37,7 +37,7 @@ func TestTooManyOutstanding_ServesTheStaleSnapshot(t *testing.T) {
 	r.respond = fullResult
 	r.putSnapshot("a", 2*time.Hour)
 	a := r.get("a")
-	if a.StatusCode != 200 || a.body.Freshness != store.Stale || a.body.UpdateQueued || *a.body.NotQueuedReason != ReasonOutstanding || a.body.NotQueuedUntil == nil {
+	if a.StatusCode != 200 || a.body.Freshness != store.Stale || a.body.Refresh.Queued || a.body.Refresh.Reason != ReasonOutstanding || a.body.Refresh.Until == nil {
 		t.Errorf("got %d %s, want 200 STALE", a.StatusCode, a.text)
 	}
 }
@@ -68,7 +68,7 @@ func TestTooManyOutstanding_IsReportedPerItem(t *testing.T) {
 		t.Fatalf("got %d %s, want 200", a.StatusCode, a.text)
 	}
 	for i, want := range []int{200, 202, 429, 200} {
-		if got := a.body.Items[i]; got.Status != want || (i > 1) != (got.NotQueuedReason != nil && *got.NotQueuedReason == ReasonOutstanding) {
+		if got := a.body.Items[i]; got.Status != want || (i > 1) != (got.Refresh.Reason != "" && got.Refresh.Reason == ReasonOutstanding) {
 			t.Errorf("item %d: got %+v, want %d", i, got, want)
 		}
 	}
@@ -131,7 +131,7 @@ func TestUpdateRequests_AreNewForMissingKeys(t *testing.T) {
 }
 
 func TestOpenAPI_NamesTheBoundsOfAClient(t *testing.T) {
-	for _, want := range []string{"too-many-outstanding", "too-many-new-keys", ReasonOutstanding, ReasonTooMany} {
+	for _, want := range []string{"too-many-outstanding", "too-many-new-keys", string(ReasonOutstanding), string(ReasonTooMany)} {
 		if !strings.Contains(string(schemas.OpenAPI), want) {
 			t.Errorf("openapi.yaml: got no %s, want a text that contains it", want)
 		}

@@ -78,7 +78,7 @@ func (s *Server) missingParams(e schemas.Entity, params map[string]string) []str
 
 func missingParamsProblem(e schemas.Entity, missing []string) error {
 	names := strings.Join(missing, " and ")
-	return problem.New(http.StatusBadRequest, "missing-params", fmt.Sprintf(
+	return problem.New(http.StatusBadRequest, problem.MissingParams, fmt.Sprintf(
 		"The entity can't be fetched: %s has no value. Register the entity with a value for it (freshet entities import), or let the keyPattern of %s/%s fill it from the key with (?P<%s>…).",
 		names, e.Source, e.Facet, missing[0]))
 }

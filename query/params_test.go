@@ -34,9 +34,9 @@ func TestMissingParams_AreAnsweredAtTheRead(t *testing.T) {
 		"a read with a wait":           {http.MethodGet, "/unknown?wait=1s", 400, "missing-params"},
 		"a stream":                     {http.MethodHead, "/unknown/events", 400, ""},
 		"a refresh":                    {http.MethodPost, "/unknown/refresh", 400, "missing-params"},
-		"a registered refresh":         {http.MethodPost, "/known/refresh", 202, "updateQueued"},
-		"a stale snapshot":             {http.MethodGet, "/stale", 200, `"notQueuedReason":"MISSING_PARAMS"`},
-		"a fresh snapshot":             {http.MethodGet, "/fresh", 200, `"notQueuedReason":null`},
+		"a registered refresh":         {http.MethodPost, "/known/refresh", 202, `"queued":true`},
+		"a stale snapshot":             {http.MethodGet, "/stale", 200, `"reason":"MISSING_PARAMS"`},
+		"a fresh snapshot":             {http.MethodGet, "/fresh", 200, `"freshness":"FRESH"`},
 	} {
 		r := newRig(t, openParams)
 		r.putSnapshot("stale", 2*time.Hour)
@@ -69,7 +69,7 @@ func TestMissingParams_OfOneKeyLeaveTheOthers(t *testing.T) {
 		t.Errorf("batch: got %s, want %s in it", a.text, want)
 	}
 	a = r.post("/v1/nexon/character/refresh", `{"keys":["known","unknown"]}`)
-	if want := `{"key":"unknown","status":400,"updateQueued":false,"notQueuedReason":"MISSING_PARAMS"`; !strings.Contains(a.text, want) {
+	if want := `{"key":"unknown","status":400,"refresh":{"queued":false,"reason":"MISSING_PARAMS"`; !strings.Contains(a.text, want) {
 		t.Errorf("refresh: got %s, want %s in it", a.text, want)
 	}
 	for _, req := range r.enqueued() {
@@ -86,7 +86,7 @@ func TestMissingParams_AreUnknownWhileTheStoreFails(t *testing.T) {
 	if a.StatusCode != 503 {
 		t.Errorf("status: got %d, want 503", a.StatusCode)
 	}
-	if got := *a.body.NotQueuedReason; got != ReasonDown {
+	if got := a.body.Refresh.Reason; got != ReasonDown {
 		t.Errorf("reason: got %s, want %s", got, ReasonDown)
 	}
 	if got := len(r.enqueued()); got != 0 {

@@ -70,8 +70,7 @@ func (s *Server) problemOf(err error, c echo.Context) *problem.HTTPError {
 		case http.StatusMethodNotAllowed:
 			return problem.NoMethod()
 		}
-		return problem.New(own.Code, "refused", http.StatusText(own.Code))
 	}
 	s.log.Error("request failed", "path", c.Path(), "correlation_id", correlationOf(c), "err", err)
-	return problem.New(http.StatusInternalServerError, "internal", "Internal error. The log has the details under the correlation id.")
+	return problem.New(http.StatusInternalServerError, problem.Internal, "Internal error. The log has the details under the correlation id.")
 }

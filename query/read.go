@@ -79,7 +79,7 @@ func (s *Server) parseWait(c echo.Context) (time.Duration, error) {
 				wait, err = time.Duration(min(seconds, int(maxWait/time.Second)))*time.Second, nil
 			}
 			if err != nil || wait < 0 {
-				return 0, problem.New(http.StatusBadRequest, "bad-wait", "wait must be a duration, as in 5s or 500ms.")
+				return 0, problem.New(http.StatusBadRequest, problem.BadWait, "wait must be a duration, as in 5s or 500ms.")
 			}
 			return min(wait, maxWait), nil
 		}
@@ -134,10 +134,10 @@ func (s *Server) facetOf(c echo.Context) (e schemas.Entity, f source.Facet, src 
 	}
 	src, known := s.sources[e.Source]
 	if !known {
-		return e, f, nil, problem.New(http.StatusNotFound, "no-such-source", "There is no such source. The configuration lists the sources.")
+		return e, f, nil, problem.New(http.StatusNotFound, problem.NoSuchSource, "There is no such source. The configuration lists the sources.")
 	}
 	if f, known = src.Facet(e.Facet); !known {
-		return e, f, nil, problem.New(http.StatusNotFound, "no-such-facet", fmt.Sprintf("Source %s has no such facet.", e.Source))
+		return e, f, nil, problem.New(http.StatusNotFound, problem.NoSuchFacet, fmt.Sprintf("Source %s has no such facet.", e.Source))
 	}
 	return e, f, src, nil
 }
@@ -147,7 +147,7 @@ func (s *Server) facetOf(c echo.Context) (e schemas.Entity, f source.Facet, src 
 func pathParam(c echo.Context, name string) (string, error) {
 	text, err := url.PathUnescape(c.Param(name))
 	if err != nil {
-		return "", problem.New(http.StatusBadRequest, "bad-key", fmt.Sprintf("The %s has an invalid percent-encoding.", name))
+		return "", problem.New(http.StatusBadRequest, problem.BadKey, fmt.Sprintf("The %s has an invalid percent-encoding.", name))
 	}
 	return text, nil
 }
@@ -158,7 +158,7 @@ func checkKey(e schemas.Entity, src Source) error {
 		err = src.CheckKey(e.Facet, e.Key)
 	}
 	if err != nil {
-		return problem.New(http.StatusBadRequest, "bad-key", toSentence(err))
+		return problem.New(http.StatusBadRequest, problem.BadKey, toSentence(err))
 	}
 	return nil
 }
@@ -192,7 +192,7 @@ func (s *Server) readAndEnqueue(c echo.Context, client access.Client, e schemas.
 func (s *Server) readVisible(c echo.Context, client access.Client, e schemas.Entity, f source.Facet) (view, error) {
 	found, fallback, err := s.cache.get(c.Request().Context(), client.Name, e, f)
 	if _, refused := errors.AsType[*problem.HTTPError](err); refused {
-		return view{}, withBody(err, &readBody{Freshness: store.Updating})
+		return view{}, withBody(err, &readBody{Freshness: freshnessMissing})
 	}
 	if err != nil {
 		return view{}, s.storeUnavailable(c, e, err)
@@ -244,7 +244,7 @@ func (s *Server) storeUnavailable(c echo.Context, e schemas.Entity, err error) e
 		level = slog.LevelWarn
 	}
 	s.log.Log(c.Request().Context(), level, "store read failed", "entity", e.String(), "correlation_id", correlationOf(c), "err", err)
-	p := problem.New(http.StatusServiceUnavailable, "store-unavailable", "Snapshots can't be read now. Retry later.")
+	p := problem.New(http.StatusServiceUnavailable, problem.StoreUnavailable, "Snapshots can't be read now. Retry later.")
 	p.After = time.Second
 	return p
 }

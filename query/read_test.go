@@ -16,7 +16,7 @@ func TestRead_FreshEnqueuesNothing(t *testing.T) {
 	r := newRig(t)
 	s := r.putSnapshot("a", 10*time.Minute)
 	a := r.get("a")
-	if a.StatusCode != 200 || a.body.Freshness != store.Fresh || string(a.body.Snapshot) != content || a.body.UpdateQueued || a.body.NotQueuedReason != nil {
+	if a.StatusCode != 200 || a.body.Freshness != store.Fresh || string(a.body.Snapshot) != content || a.body.Refresh.Queued || a.body.Refresh.Reason != "" {
 		t.Errorf("got %d %s, want 200 FRESH", a.StatusCode, a.text)
 	}
 	if !a.body.LastCheckedAt.Equal(s.CheckedAt) || !a.body.LastUpdatedAt.Equal(s.UpdatedAt) {
@@ -41,7 +41,7 @@ func TestRead_StaleEnqueuesARefresh(t *testing.T) {
 	r.putSnapshot("a", 2*time.Hour)
 	r.wait = 1500 * time.Millisecond
 	a := r.get("a", "X-Correlation-Id", "corr-1", "traceparent", trace)
-	if a.StatusCode != 200 || a.body.Freshness != store.Stale || string(a.body.Snapshot) != content || !a.body.UpdateQueued || *a.body.EstimatedWaitMs != 1500 {
+	if a.StatusCode != 200 || a.body.Freshness != store.Stale || string(a.body.Snapshot) != content || !a.body.Refresh.Queued || *a.body.Refresh.EstimatedWaitMs != 1500 {
 		t.Errorf("got %d %s, want 200 STALE", a.StatusCode, a.text)
 	}
 	if got := a.Header.Get("Cache-Control"); !strings.HasPrefix(got, "private, max-age=0,") {
@@ -59,12 +59,12 @@ func TestRead_StaleEnqueuesARefresh(t *testing.T) {
 func TestRead_FirstIsUpdatingWithRetryAfter(t *testing.T) {
 	r := newRig(t)
 	a := r.get("a")
-	if a.StatusCode != 202 || a.body.Freshness != store.Updating || string(a.body.Snapshot) != "null" || !a.body.UpdateQueued ||
-		a.Header.Get("Retry-After") != "1" || a.body.LastCheckedAt != nil || a.body.EstimatedWaitMs != nil {
+	if a.StatusCode != 202 || a.body.Freshness != store.Updating || a.body.Snapshot != nil || !a.body.Refresh.Queued ||
+		a.Header.Get("Retry-After") != "1" || a.body.LastCheckedAt != nil || a.body.Refresh.EstimatedWaitMs != nil {
 		t.Errorf("got %d %s %v, want 202 UPDATING", a.StatusCode, a.text, a.Header)
 	}
 	r.wait = 4200 * time.Millisecond
-	if a := r.get("a"); a.Header.Get("Retry-After") != "5" || *a.body.EstimatedWaitMs != 4200 {
+	if a := r.get("a"); a.Header.Get("Retry-After") != "5" || *a.body.Refresh.EstimatedWaitMs != 4200 {
 		t.Errorf("first read: got %s with Retry-After %s, want 4200 ms with Retry-After 5", a.text, a.Header.Get("Retry-After"))
 	}
 	if r.requests[0].Reason != schemas.CacheMiss || r.requests[0].Floor != 0 || len(r.requests[0].CorrelationID) != 36 {
@@ -76,7 +76,7 @@ func TestRead_PendingIsNotQueued(t *testing.T) {
 	r := newRig(t)
 	r.respond = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Pending: true} }
 	a := r.get("a")
-	if a.StatusCode != 202 || a.body.UpdateQueued || *a.body.NotQueuedReason != "PENDING" {
+	if a.StatusCode != 202 || a.body.Refresh.Queued || a.body.Refresh.Reason != "PENDING" {
 		t.Errorf("got %d %s, want 202", a.StatusCode, a.text)
 	}
 }
@@ -91,7 +91,7 @@ func TestRead_AbsentIsNotFoundUntilAbsentFor(t *testing.T) {
 		t.Errorf("got %d %s, %d update requests, want 404 NOT_FOUND not-found", a.StatusCode, a.text, len(r.requests))
 	}
 	r.putSnapshot("a", 2*time.Hour, absent)
-	if a := r.get("a"); a.StatusCode != 404 || !a.body.UpdateQueued || len(r.requests) != 1 {
+	if a := r.get("a"); a.StatusCode != 404 || !a.body.Refresh.Queued || len(r.requests) != 1 {
 		t.Errorf("got %d %s, %d update requests, want 404", a.StatusCode, a.text, len(r.requests))
 	}
 }
@@ -133,16 +133,16 @@ func TestRead_WorksWithoutRedisOrKafka(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 2*time.Hour)
 	until := time.Now().Add(time.Hour)
-	for reason, until := range map[string]time.Time{ReasonDown: {}, ReasonBusy: {}, "HELD_FAILED": until} {
+	for reason, until := range map[RefreshReason]time.Time{ReasonDown: {}, ReasonBusy: {}, "HELD_FAILED": until} {
 		r.respond = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: reason, Until: until} }
 		a := r.get("a")
-		if a.StatusCode != 200 || a.body.Freshness != store.Stale || a.body.UpdateQueued || *a.body.NotQueuedReason != reason ||
-			(a.body.NotQueuedUntil == nil) != until.IsZero() {
+		if a.StatusCode != 200 || a.body.Freshness != store.Stale || a.body.Refresh.Queued || a.body.Refresh.Reason != reason ||
+			(a.body.Refresh.Until == nil) != until.IsZero() {
 			t.Errorf("%s: got %d %s, want 200 STALE", reason, a.StatusCode, a.text)
 		}
 		a = r.get("never-seen")
-		if a.StatusCode != 503 || a.body.Freshness != store.Updating || *a.body.NotQueuedReason != reason || a.Header.Get("Retry-After") == "" {
-			t.Errorf("%s: got %d %s, want 503 UPDATING", reason, a.StatusCode, a.text)
+		if a.StatusCode != 503 || a.body.Freshness != freshnessMissing || a.body.Refresh.Reason != reason || a.Header.Get("Retry-After") == "" {
+			t.Errorf("%s: got %d %s, want 503 MISSING", reason, a.StatusCode, a.text)
 		}
 	}
 	r.respond = func(context.Context, UpdateRequest) EnqueueResult {
@@ -164,7 +164,7 @@ func TestRead_DoesNotWaitForAHangingEnqueue(t *testing.T) {
 		return EnqueueResult{Queued: true}
 	}
 	a := r.get("a") // this read returns although the Enqueuer hangs
-	if a.StatusCode != 200 || a.body.UpdateQueued || *a.body.NotQueuedReason != "SLOW" {
+	if a.StatusCode != 200 || a.body.Refresh.Queued || a.body.Refresh.Reason != "SLOW" {
 		t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
 	}
 	close(release)

@@ -83,9 +83,8 @@ func discardBody(c echo.Context) error {
 func (s *Server) respondQueued(c echo.Context, e schemas.Entity) error {
 	c.Response().Header().Set("Cache-Control", "no-store")
 	return c.JSON(http.StatusAccepted, struct {
-		UpdateQueued bool `json:"updateQueued"`
-		waitEstimate
-	}{true, s.estimateWait(e.Source)})
+		Refresh *refreshState `json:"refresh"`
+	}{s.queuedState(e.Source)})
 }
 
 // ackTimeout is how long a refresh waits for Kafka. After that the response says that the result
@@ -134,9 +133,9 @@ func (result EnqueueResult) notQueued() error {
 	case result.refused != nil:
 		return result.refused
 	}
-	p := problem.New(http.StatusServiceUnavailable, "not-queued", "The refresh is not queued: "+result.Reason+".")
+	p := problem.New(http.StatusServiceUnavailable, problem.NotQueued, "The refresh is not queued: "+string(result.Reason)+".")
 	if result.Reason == ReasonCooldown {
-		p = problem.New(http.StatusTooManyRequests, "cooldown", "This entity was refreshed recently. Retry after the cool-down.")
+		p = problem.New(http.StatusTooManyRequests, problem.Cooldown, "This entity was refreshed recently. Retry after the cool-down.")
 	}
 	p.After = max(time.Second, time.Until(result.Until))
 	return p

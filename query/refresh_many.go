@@ -22,21 +22,13 @@ import (
 // maxKeys keys of 256 bytes fits, even if every byte is escaped in JSON.
 const maxRefreshBody = 256 << 10
 
-// Reasons why a key is not refreshed, in addition to the reasons of an EnqueueResult.
-const (
-	reasonBadKey   = "BAD_KEY"
-	reasonNotFound = "NOT_FOUND" // there is no such entity, or the client may not see it
-)
-
 // refreshItem is the result for one key. Status is the status that a refresh of the key alone
 // would have.
 type refreshItem struct {
-	Key             string     `json:"key"`
-	Status          int        `json:"status"`
-	UpdateQueued    bool       `json:"updateQueued"`
-	NotQueuedReason *string    `json:"notQueuedReason"`
-	NotQueuedUntil  *time.Time `json:"notQueuedUntil"`
-	Detail          string     `json:"detail,omitempty"` // why the refresh is not queued
+	Key     string        `json:"key"`
+	Status  int           `json:"status"`
+	Refresh *refreshState `json:"refresh"`
+	Detail  string        `json:"detail,omitempty"` // why the refresh is not queued
 }
 
 // refreshMany enqueues refreshes of several keys of a facet and waits until Kafka has
@@ -48,7 +40,7 @@ func (s *Server) refreshMany(c echo.Context, client access.Client) error {
 		return err
 	}
 	if p := c.QueryParams(); p.Has("wait") {
-		return problem.New(http.StatusBadRequest, "bad-wait", "A refresh of several keys does not support wait. Leave it out, and read the keys later.")
+		return problem.New(http.StatusBadRequest, problem.BadWait, "A refresh of several keys does not support wait. Leave it out, and read the keys later.")
 	}
 	keys, err := refreshKeys(c)
 	if err != nil {
@@ -74,17 +66,16 @@ func (s *Server) refreshMany(c echo.Context, client access.Client) error {
 	for j, i := range indexes {
 		results[i], errs[i] = enqueued[j], enqueueErrs[j]
 	}
-	status := http.StatusAccepted
+	status, queued := http.StatusAccepted, s.queuedState(e.Source)
 	for i, key := range keys {
-		if items[i] = s.newRefreshItem(c, key, results[i], errs[i]); !items[i].UpdateQueued {
+		if items[i] = s.newRefreshItem(c, key, queued, results[i], errs[i]); !items[i].Refresh.Queued {
 			status = http.StatusMultiStatus
 		}
 	}
 	c.Response().Header().Set("Cache-Control", "no-store")
 	return c.JSON(status, struct {
 		Items []refreshItem `json:"items"`
-		waitEstimate
-	}{items, s.estimateWait(e.Source)})
+	}{items})
 }
 
 // refreshKeys reads the keys from the request body.
@@ -99,21 +90,21 @@ func refreshKeys(c echo.Context) ([]string, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&body); err != nil || d.More() || !utf8.Valid(text) || len(body.Keys) == 0 || len(body.Keys) > maxKeys {
-		return nil, problem.New(http.StatusBadRequest, "bad-keys",
+		return nil, problem.New(http.StatusBadRequest, problem.BadKeys,
 			fmt.Sprintf(`The body must be a JSON object with 1 to %d keys, as in {"keys":["a","b"]}.`, maxKeys))
 	}
 	for i, key := range body.Keys {
 		if slices.Contains(body.Keys[:i], key) {
-			return nil, problem.New(http.StatusBadRequest, "bad-keys", fmt.Sprintf("The key %.80q is listed twice.", key))
+			return nil, problem.New(http.StatusBadRequest, problem.BadKeys, fmt.Sprintf("The key %.80q is listed twice.", key))
 		}
 	}
 	return body.Keys, nil
 }
 
-// newRefreshItem returns the item of one key.
-func (s *Server) newRefreshItem(c echo.Context, key string, a EnqueueResult, err error) refreshItem {
+// newRefreshItem returns the item of one key. queued is the state of a queued refresh.
+func (s *Server) newRefreshItem(c echo.Context, key string, queued *refreshState, a EnqueueResult, err error) refreshItem {
 	if err == nil {
-		return refreshItem{Key: key, Status: http.StatusAccepted, UpdateQueued: true}
+		return refreshItem{Key: key, Status: http.StatusAccepted, Refresh: queued}
 	}
 	p := s.problemOf(err, c)
 	reason, until := a.Reason, optionalTime(a.Until)
@@ -128,5 +119,5 @@ func (s *Server) newRefreshItem(c echo.Context, key string, a EnqueueResult, err
 		retryAt := time.Now().Add(p.After).UTC().Truncate(time.Millisecond)
 		until = &retryAt
 	}
-	return refreshItem{Key: key, Status: p.Status, NotQueuedReason: &reason, NotQueuedUntil: until, Detail: p.Detail}
+	return refreshItem{Key: key, Status: p.Status, Refresh: &refreshState{Reason: reason, Until: until}, Detail: p.Detail}
 }

@@ -41,8 +41,8 @@ func (r *rig) post(target, body string) answer {
 func (a answer) items() (all []string) {
 	for _, it := range a.body.Items {
 		reason := ""
-		if it.NotQueuedReason != nil {
-			reason = *it.NotQueuedReason
+		if it.Refresh.Reason != "" {
+			reason = string(it.Refresh.Reason)
 		}
 		all = append(all, strings.TrimSpace(fmt.Sprintf("%s %d %s", it.Key, it.Status, reason)))
 	}
@@ -93,7 +93,7 @@ func TestRefreshMany_AnswersForEachKey(t *testing.T) {
 	if a.StatusCode != http.StatusMultiStatus || !slices.Equal(a.items(), want) {
 		t.Errorf("got %d %q, want 207 %q", a.StatusCode, a.items(), want)
 	}
-	if at := a.body.Items[1].NotQueuedUntil; at == nil || !at.Equal(until) {
+	if at := a.body.Items[1].Refresh.Until; at == nil || !at.Equal(until) {
 		t.Errorf("the end of the cool-down: got %v, want %v", at, until)
 	}
 }

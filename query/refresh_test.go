@@ -17,7 +17,7 @@ func TestRefresh_ReportsWhyItIsNotQueued(t *testing.T) {
 	r.putSnapshot("a", time.Minute)
 	r.wait = time.Second
 	a := r.refresh("a")
-	if a.StatusCode != 202 || !a.body.UpdateQueued || *a.body.EstimatedWaitMs != 1000 {
+	if a.StatusCode != 202 || !a.body.Refresh.Queued || *a.body.Refresh.EstimatedWaitMs != 1000 {
 		t.Errorf("got %d %s, want 202", a.StatusCode, a.text)
 	}
 	if w := r.requests[0]; w.Reason != schemas.UserRequest || w.Floor != 7 || w.Cooldown != time.Minute {
@@ -53,7 +53,7 @@ func TestRefresh_WaitsForKafkaUnlikeARead(t *testing.T) {
 	if a := r.refresh("a"); a.StatusCode != 202 || waitCalls != 1 {
 		t.Errorf("got %d %s, EnqueueAndWait calls: %d, want 202", a.StatusCode, a.text, waitCalls)
 	}
-	if a := r.get("b"); !a.body.UpdateQueued || waitCalls != 1 {
+	if a := r.get("b"); !a.body.Refresh.Queued || waitCalls != 1 {
 		t.Errorf("read: got %d %s, EnqueueAndWait calls: %d, want it queued and 1 call", a.StatusCode, a.text, waitCalls)
 	}
 	r.enqueueAndWait = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Pending: true} }
@@ -79,10 +79,10 @@ func TestRefresh_WaitingForKafkaDoesNotBlockReads(t *testing.T) {
 	for range maxAckWaits {
 		<-in
 	}
-	if a := r.refresh("one-more"); a.StatusCode != 503 || !strings.Contains(a.text, ReasonBusy) {
+	if a := r.refresh("one-more"); a.StatusCode != 503 || !strings.Contains(a.text, string(ReasonBusy)) {
 		t.Errorf("got %d %s, want 503", a.StatusCode, a.text)
 	}
-	if a := r.get("b"); !a.body.UpdateQueued {
+	if a := r.get("b"); !a.body.Refresh.Queued {
 		t.Errorf("got %d %s, want a queued update request", a.StatusCode, a.text)
 	}
 	close(out)

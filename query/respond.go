@@ -247,12 +247,13 @@ func limitSendBuffer(conn net.Conn) {
 
 // bodyOf returns the fields of the response, except the snapshot.
 func (s *Server) bodyOf(v view, source string) readBody {
-	b := readBody{Freshness: v.freshness}
+	_, freshness := v.status()
+	b := readBody{Freshness: freshness}
 	if v.entry != nil {
 		b.LastUpdatedAt, b.LastCheckedAt = optionalTime(v.UpdatedAt), optionalTime(v.CheckedAt)
 	}
 	if v.reason != "" {
-		b.setResult(v.result, func() waitEstimate { return s.estimateWait(source) })
+		b.Refresh = s.refreshStateOf(source, v.result)
 	}
 	return b
 }
@@ -264,31 +265,46 @@ func (s *Server) respondUpdating(c echo.Context, e schemas.Entity, v view) error
 	body, a := s.bodyOf(v, e.Source), v.result
 	switch {
 	case a.refreshExpected() && a.Reason != reasonSlow:
-		after := time.Second
-		if body.EstimatedWaitMs != nil {
-			after = max(after, time.Duration(*body.EstimatedWaitMs)*time.Millisecond)
-		}
 		h := c.Response().Header()
-		h.Set("Retry-After", strconv.Itoa(problem.Seconds(after)))
+		h.Set("Retry-After", strconv.Itoa(problem.Seconds(body.Refresh.retryAfter(v.at))))
 		h.Set("Cache-Control", "no-store")
 		h.Set("Cache-Status", "freshet; fwd=miss")
-		return c.Blob(http.StatusAccepted, "application/json", []byte(bodyPrefix+"null"+marshalTail(body)))
-	case a.Reason == "HELD_"+schemas.HoldAbsent:
+		return c.JSON(http.StatusAccepted, body)
+	case a.Reason == HeldReason(schemas.HoldAbsent):
 		return notFoundError(body)
 	case a.Reason == ReasonMissingParams:
 		return a.refused
 	case a.refused != nil:
 		return withBody(a.refused, &body)
 	}
-	if strings.HasPrefix(a.Reason, "HELD_") {
+	if a.Reason.isHeld() {
 		s.metrics.heldReads.Inc() // the upstream has failed for the entity, so the SLO for reads excludes this response
 	}
-	p := problem.New(http.StatusServiceUnavailable, "not-queued", "Nothing is stored, and no refresh can be queued now ("+a.Reason+"): "+a.failureDetail()+".")
+	p := problem.New(http.StatusServiceUnavailable, problem.NotQueued, "Nothing is stored, and no refresh can be queued now ("+string(a.Reason)+"): "+a.failureDetail()+".")
 	p.After = max(time.Second, a.Until.Sub(v.at))
 	return &readError{p, &body}
 }
 
+// maxRetryAfter is the maximum of Retry-After if a refresh is queued or expected. Estimates can be
+// wrong, and an operator can end a stop at any time.
+const maxRetryAfter = 30 * time.Second
+
+// retryAfter returns when a client should read again, from the state at the time now: at the end of
+// the blocked time or of the estimated wait, after at most maxRetryAfter. If the end of a blocked
+// time is unknown, it is maxRetryAfter.
+func (r *refreshState) retryAfter(now time.Time) time.Duration {
+	after := time.Duration(0)
+	switch {
+	case r.Queued && r.Reason != "" && r.Until == nil:
+		after = maxRetryAfter
+	case r.Until != nil:
+		after = r.Until.Sub(now)
+	case r.EstimatedWaitMs != nil:
+		after = time.Duration(*r.EstimatedWaitMs) * time.Millisecond
+	}
+	return min(max(after, time.Second), maxRetryAfter)
+}
+
 func notFoundError(body readBody) error {
-	body.Freshness = store.NotFound
-	return &readError{problem.New(http.StatusNotFound, "not-found", "The upstream has no such entity."), &body}
+	return &readError{problem.New(http.StatusNotFound, problem.NotFound, "The upstream has no such entity."), &body}
 }

@@ -89,7 +89,7 @@ func (b *responseBudget) reserve(client string, n int64) (reservation, error) {
 }
 
 func overBudget(detail string) error {
-	p := problem.New(http.StatusServiceUnavailable, "response-memory", detail)
+	p := problem.New(http.StatusServiceUnavailable, problem.ResponseMemory, detail)
 	p.After = time.Second
 	return p
 }

@@ -55,6 +55,8 @@ type rig struct {
 	respond        func(ctx context.Context, w UpdateRequest) EnqueueResult
 	enqueueAndWait func(ctx context.Context, w UpdateRequest) EnqueueResult // nil: the same function as respond
 	wait           time.Duration
+	blocked        RefreshReason
+	blockedUntil   time.Time
 	client         access.Client
 	refused        error           // error that Authenticate returns
 	limiterCalls   []string        // calls of the ClientLimiter so far
@@ -147,6 +149,12 @@ func (r *rig) EstimateWait(string, schemas.Lane) (time.Duration, time.Time, bool
 	return r.wait, measured, r.wait > 0
 }
 
+func (r *rig) Blocked(string) (RefreshReason, time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.blocked, r.blockedUntil
+}
+
 func (r *rig) Subscribe(ctx context.Context, _ func(schemas.Settled), line func(bool)) error {
 	line(true)
 	<-ctx.Done()
@@ -164,7 +172,8 @@ func (r *rig) count(what string) error {
 	defer r.mu.Unlock()
 	r.limiterCalls = append(r.limiterCalls, what)
 	if kind, _, _ := strings.Cut(what, " "); r.exceeded[kind] {
-		p := problem.New(http.StatusTooManyRequests, "too-many-"+kind, "Too many.")
+		code := map[string]problem.Code{"requests": problem.TooManyRequests, "lookups": problem.TooManyNewKeys, "wait": problem.TooManyWaiting}[kind]
+		p := problem.New(http.StatusTooManyRequests, code, "Too many.")
 		p.After, p.Header = 7*time.Second, http.Header{"Ratelimit": {`"x";r=0;t=7`}}
 		return p
 	}
@@ -189,7 +198,7 @@ func (r fakeLimiter) AllowLookup(string) error {
 	if !r.exceeded["lookups"] {
 		return nil
 	}
-	p := problem.New(http.StatusTooManyRequests, "too-many-new-keys", "Too many.")
+	p := problem.New(http.StatusTooManyRequests, problem.TooManyNewKeys, "Too many.")
 	p.After = 7 * time.Second
 	return p
 }
@@ -306,19 +315,16 @@ type answer struct {
 }
 
 type answerBody struct {
-	Snapshot        json.RawMessage `json:"snapshot"`
-	Freshness       store.Freshness `json:"freshness"`
-	LastUpdatedAt   *time.Time      `json:"lastUpdatedAt"`
-	LastCheckedAt   *time.Time      `json:"lastCheckedAt"`
-	UpdateQueued    bool            `json:"updateQueued"`
-	EstimatedWaitMs *int64          `json:"estimatedWaitMs"`
-	EstimatedAt     *time.Time      `json:"estimatedAt"`
-	NotQueuedReason *string         `json:"notQueuedReason"`
-	NotQueuedUntil  *time.Time      `json:"notQueuedUntil"`
-	Code            string          `json:"code"`
-	Status          int             `json:"status"`
-	Key             string          `json:"key"`
-	Items           []answerBody    `json:"items"`
+	Snapshot      json.RawMessage `json:"snapshot"`
+	Freshness     store.Freshness `json:"freshness"`
+	LastUpdatedAt *time.Time      `json:"lastUpdatedAt"`
+	LastCheckedAt *time.Time      `json:"lastCheckedAt"`
+	Refresh       refreshState    `json:"refresh"`
+	Code          string          `json:"code"`
+	Status        int             `json:"status"`
+	Key           string          `json:"key"`
+	Detail        string          `json:"detail"`
+	Items         []answerBody    `json:"items"`
 }
 
 // do sends a request and checks the response against the OpenAPI document.

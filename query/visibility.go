@@ -12,7 +12,7 @@ import (
 // is the same whether or not anything is stored. It is sent before any wait, and nothing is
 // enqueued.
 var errNotVisible error = &readError{
-	problem.New(http.StatusNotFound, "not-found", "There is no such entity, or your API key or token may not see it."),
+	problem.New(http.StatusNotFound, problem.NotFound, "There is no such entity, or your API key or token may not see it."),
 	&readBody{Freshness: store.NotFound},
 }
 

@@ -259,7 +259,7 @@ func TestVisibility_LimitsBatches(t *testing.T) {
 				requests := 0
 				for _, item := range a.body.Items {
 					got = append(got, item.Status)
-					if item.UpdateQueued {
+					if item.Refresh.Queued {
 						requests++
 					}
 					if (string(item.Snapshot) == content) != (item.Status == 200) || (item.Status == 404) != (item.Freshness == store.NotFound) || (item.Status != 200) != (item.LastCheckedAt == nil) {

@@ -87,7 +87,7 @@ func (s *Server) acquireWaitSlot(client access.Client) (leave func(), err error)
 		return leave, nil
 	}
 	leave()
-	p := problem.New(http.StatusServiceUnavailable, "too-many-waiters", "The process has the maximum number of waiting clients. Read without wait, or retry later.")
+	p := problem.New(http.StatusServiceUnavailable, problem.TooManyWaiters, "The process has the maximum number of waiting clients. Read without wait, or retry later.")
 	p.After = time.Second
 	return nil, p
 }

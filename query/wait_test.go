@@ -94,7 +94,7 @@ func TestWait_EndsWithAFailure(t *testing.T) {
 	r.respond = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: "HELD_RETRYING"} }
 	r.mu.Unlock()
 	r.settle("a", 101)
-	if a := <-answered; a.StatusCode != 503 || *a.body.NotQueuedReason != "HELD_RETRYING" {
+	if a := <-answered; a.StatusCode != 503 || a.body.Refresh.Reason != "HELD_RETRYING" {
 		t.Errorf("got %d %s, want 503", a.StatusCode, a.text)
 	}
 }

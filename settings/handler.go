@@ -141,7 +141,7 @@ func (p *api) listAudit(r *http.Request) (any, error) {
 		text := query.Get("limit")
 		var err error
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxAuditLimit {
-			return nil, problem.New(http.StatusBadRequest, "invalid-limit", fmt.Sprintf("limit is %.20q; it must be between 1 and %d.", text, maxAuditLimit))
+			return nil, problem.New(http.StatusBadRequest, problem.BadLimit, fmt.Sprintf("limit is %.20q; it must be between 1 and %d.", text, maxAuditLimit))
 		}
 	}
 	entries, err := p.settings.Audit(r.Context(), limit)
@@ -154,12 +154,12 @@ func (p *api) getLimiter(r *http.Request) (any, error) {
 		return nil, err
 	}
 	if p.readLimiter == nil {
-		return nil, problem.New(http.StatusNotImplemented, "limiter-unsupported", "This process can't read the limiter's state.")
+		return nil, problem.New(http.StatusNotImplemented, problem.LimiterUnsupported, "This process can't read the limiter's state.")
 	}
 	answer, err := p.readLimiter(r.Context(), source)
 	if err != nil {
 		p.log.Warn("limiter state read failed", "source", source, "err", err)
-		return nil, problem.New(http.StatusServiceUnavailable, "limiter-unavailable", "The limiter's state can't be read now; the query service's log has the error.")
+		return nil, problem.New(http.StatusServiceUnavailable, problem.LimiterUnavailable, "The limiter's state can't be read now; the query service's log has the error.")
 	}
 	return answer, nil
 }
@@ -178,7 +178,7 @@ func (p *api) parseRequest(r *http.Request) (ChangeRequest, error) {
 	}
 	revision, err := strconv.ParseInt(strings.Trim(tag, `"`), 10, 64)
 	if err != nil || !ifMatchPattern.MatchString(tag) {
-		return o, problem.New(http.StatusBadRequest, "invalid-if-match", fmt.Sprintf(`If-Match is %.40q; it must be one revision, as in the ETag header: "7".`, tag))
+		return o, problem.New(http.StatusBadRequest, problem.BadIfMatch, fmt.Sprintf(`If-Match is %.40q; it must be one revision, as in the ETag header: "7".`, tag))
 	}
 	o.Revision = &revision
 	return o, nil

@@ -134,14 +134,14 @@ func TestPatch_IfMatchMustEqualRevision(t *testing.T) {
 		{"1", "402", 200, ""},
 		{"*", "403", 200, ""},
 		{"none", "404", 200, ""},
-		{"", "405", 400, "invalid-if-match"},
-		{`"4`, "405", 400, "invalid-if-match"},
-		{`""4""`, "405", 400, "invalid-if-match"},
-		{"+4", "405", 400, "invalid-if-match"},
-		{strings.Repeat("9", 19), "405", 400, "invalid-if-match"},
-		{`"3", "4"`, "405", 400, "invalid-if-match"},
-		{`W/"4"`, "405", 400, "invalid-if-match"},
-		{"abc", "405", 400, "invalid-if-match"},
+		{"", "405", 400, "bad-if-match"},
+		{`"4`, "405", 400, "bad-if-match"},
+		{`""4""`, "405", 400, "bad-if-match"},
+		{"+4", "405", 400, "bad-if-match"},
+		{strings.Repeat("9", 19), "405", 400, "bad-if-match"},
+		{`"3", "4"`, "405", 400, "bad-if-match"},
+		{`W/"4"`, "405", 400, "bad-if-match"},
+		{"abc", "405", 400, "bad-if-match"},
 	} {
 		headers := []string{"If-Match", step.ifMatch}
 		if step.ifMatch == "none" {
@@ -239,10 +239,10 @@ func TestHandler_ErrorsAreProblems(t *testing.T) {
 		{"GET", "/admin/v1/settings/", 404, "no-such-path"},
 		{"DELETE", "/admin/v1/settings/nexon", 405, "method-not-allowed"},
 		{"GET", "/admin/v1/sources/nexon/stop", 405, "method-not-allowed"},
-		{"GET", "/admin/v1/audit?limit=", 400, "invalid-limit"},
-		{"GET", "/admin/v1/audit?limit=0", 400, "invalid-limit"},
-		{"GET", "/admin/v1/audit?limit=1001", 400, "invalid-limit"},
-		{"GET", "/admin/v1/audit?limit=all", 400, "invalid-limit"},
+		{"GET", "/admin/v1/audit?limit=", 400, "bad-limit"},
+		{"GET", "/admin/v1/audit?limit=0", 400, "bad-limit"},
+		{"GET", "/admin/v1/audit?limit=1001", 400, "bad-limit"},
+		{"GET", "/admin/v1/audit?limit=all", 400, "bad-limit"},
 	} {
 		if a := r.do(c.method, c.path, "{}"); a.StatusCode != c.status || a.Code != c.code || (c.status == 405) != (a.Header.Get("Allow") != "") {
 			t.Errorf("%s %s: %d %s", c.method, c.path, a.StatusCode, a.text)

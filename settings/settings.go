@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/store"
 )
 
@@ -70,7 +71,7 @@ func (e *UnknownSourceError) Error() string {
 // InvalidError reports that the settings would be invalid after a change: for example a
 // quota that could exceed its limit, an unknown policy, or an invalid prefetch interval.
 type InvalidError struct {
-	Part   string // the part of the settings that is invalid: "quota" or "prefetch"
+	Code   problem.Code // problem.QuotaRefused or problem.PrefetchRefused
 	Reason error
 }
 

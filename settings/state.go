@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/store"
 )
 
@@ -74,11 +75,11 @@ func effectiveValues(source Source, o Override) (Values, error) {
 		_, err = limiter.NewQuota(changed)
 	}
 	if err != nil {
-		return Values{}, &InvalidError{"quota", err}
+		return Values{}, &InvalidError{problem.QuotaRefused, err}
 	}
 	prefetch, err := source.Prefetch(o.prefetchOverride())
 	if err != nil {
-		return Values{}, &InvalidError{"prefetch", err}
+		return Values{}, &InvalidError{problem.PrefetchRefused, err}
 	}
 	return newValues(changed, prefetch), nil
 }

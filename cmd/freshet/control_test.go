@@ -71,7 +71,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 	d.inForce(1, 110, 50)
 
 	keys := characters("k", 300) // 300 calls take six seconds, so some requests still wait when the source is stopped
-	queued := func(r read) bool { return isFresh(r) || (r.status == 202 && r.body.UpdateQueued) }
+	queued := func(r read) bool { return isFresh(r) || (r.status == 202 && r.body.Refresh.Queued) }
 	for _, key := range keys {
 		d.until("a promise", key, queued)
 	}
@@ -91,6 +91,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 	if r := d.until("a promise while stopped", "another", queued); r.status != 202 {
 		t.Errorf("new key while stopped: got %+v, want status 202", r)
 	}
+	d.until("the reason STOPPED", "another", func(r read) bool { return r.body.Refresh.Reason == "STOPPED" })
 	waitFor(t, eventTimeout, "the report of who waits", func() bool {
 		v := d.view()
 		return len(v.Processes) == 1 && v.Processes[0].High.Waiting > 10 && v.Processes[0].High.Reason == limiter.ReasonStopped

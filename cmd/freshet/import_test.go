@@ -59,7 +59,7 @@ func (r *fakeEntitiesAPI) serve(w http.ResponseWriter, req *http.Request) {
 	r.mu.Unlock()
 	if r.before != nil {
 		if err := r.before(call, string(b.Entities[0])); err != nil {
-			_ = problem.New(http.StatusServiceUnavailable, "store-unavailable", err.Error()).Write(w, req)
+			_ = problem.New(http.StatusServiceUnavailable, problem.StoreUnavailable, err.Error()).Write(w, req)
 			return
 		}
 	}
@@ -76,7 +76,7 @@ func (r *fakeEntitiesAPI) serve(w http.ResponseWriter, req *http.Request) {
 		}
 	}
 	if len(wrong) > 0 {
-		p := problem.New(http.StatusBadRequest, "bad-entities", "Some are wrong.")
+		p := problem.New(http.StatusBadRequest, problem.BadEntities, "Some are wrong.")
 		p.Errors = wrong
 		_ = p.Write(w, req)
 		return

@@ -48,13 +48,19 @@ func entityPath(e schemas.Entity) string {
 
 // readResult is the response to a read.
 type readResult struct {
-	Snapshot      json.RawMessage `json:"snapshot"`
-	Freshness     string          `json:"freshness"`
-	UpdatedAt     *time.Time      `json:"lastUpdatedAt"`
-	CheckedAt     *time.Time      `json:"lastCheckedAt"`
-	Queued        bool            `json:"updateQueued"`
-	EstimatedWait *int64          `json:"estimatedWaitMs"`
-	NotQueued     *string         `json:"notQueuedReason"`
+	Snapshot  json.RawMessage `json:"snapshot"`
+	Freshness string          `json:"freshness"`
+	UpdatedAt *time.Time      `json:"lastUpdatedAt"`
+	CheckedAt *time.Time      `json:"lastCheckedAt"`
+	Refresh   refreshState    `json:"refresh"`
+}
+
+// refreshState is the state of a refresh in a response.
+type refreshState struct {
+	Queued        bool       `json:"queued"`
+	EstimatedWait *int64     `json:"estimatedWaitMs"`
+	Reason        string     `json:"reason"`
+	Until         *time.Time `json:"until"`
 }
 
 // state describes, in one line, the freshness of the snapshot and whether a refresh is queued.
@@ -66,11 +72,22 @@ func (s readResult) state() string {
 	if s.UpdatedAt != nil {
 		text += ", changed " + s.UpdatedAt.Format(time.RFC3339)
 	}
-	if s.Queued {
-		text += ", a refresh is queued"
+	if s.Refresh.Queued || s.Refresh.Reason != "" {
+		text += ", " + s.Refresh.String()
 	}
-	if s.NotQueued != nil {
-		text += ", no refresh is queued: " + *s.NotQueued
+	return text
+}
+
+// String returns the state as one line of text.
+func (r refreshState) String() string {
+	text := "no refresh is queued: " + r.Reason
+	if r.Queued {
+		if text = "a refresh is queued"; r.Reason != "" {
+			text += " and waits: " + r.Reason
+		}
+	}
+	if r.Until != nil {
+		text += ", until " + r.Until.Format(time.RFC3339)
 	}
 	return text
 }

@@ -127,9 +127,9 @@ func (p *program) refreshOne(cmd *cobra.Command, api *client.Client, e schemas.E
 		_, err = fmt.Fprintf(p.Stdout, "%s: %s\n", e, s.state())
 		return err
 	}
-	text := fmt.Sprintf("%s: a refresh is queued", e)
-	if s.EstimatedWait != nil {
-		text += fmt.Sprintf(", estimated wait %v", time.Duration(*s.EstimatedWait)*time.Millisecond)
+	text := fmt.Sprintf("%s: %s", e, s.Refresh)
+	if s.Refresh.EstimatedWait != nil {
+		text += fmt.Sprintf(", estimated wait %v", time.Duration(*s.Refresh.EstimatedWait)*time.Millisecond)
 	}
 	if wait > 0 {
 		return partialError{fmt.Errorf("%s; it is not done after %v", text, wait)}
@@ -161,7 +161,7 @@ func (p *program) refreshMany(ctx context.Context, api *client.Client, all []sch
 			}
 			for _, it := range items {
 				e := schemas.Entity{Source: f.source, Facet: f.name, Key: it.Key}
-				if it.Queued {
+				if it.Refresh.Queued {
 					queued++
 				} else {
 					refused++
@@ -180,22 +180,14 @@ func (p *program) refreshMany(ctx context.Context, api *client.Client, all []sch
 
 // refreshResult is the result for one key in the response to a refresh.
 type refreshResult struct {
-	Key    string     `json:"key"`
-	Queued bool       `json:"updateQueued"`
-	Reason string     `json:"notQueuedReason"`
-	Until  *time.Time `json:"notQueuedUntil"`
-	Detail string     `json:"detail"`
+	Key     string       `json:"key"`
+	Refresh refreshState `json:"refresh"`
+	Detail  string       `json:"detail"`
 }
 
 // String returns the result as one line of text.
 func (k refreshResult) String() string {
-	if k.Queued {
-		return "a refresh is queued"
-	}
-	text := "no refresh is queued: " + k.Reason
-	if k.Until != nil {
-		text += ", until " + k.Until.Format(time.RFC3339)
-	}
+	text := k.Refresh.String()
 	if k.Detail != "" {
 		text += ": " + k.Detail
 	}

@@ -45,7 +45,13 @@ type Reply struct {
 	Status    int `json:"-"`
 	Snapshot  json.RawMessage
 	Freshness string
-	Queued    bool `json:"updateQueued"`
+	Refresh   RefreshState
+}
+
+// RefreshState is the state of the refresh in a response; zero if no refresh is due.
+type RefreshState struct {
+	Queued bool
+	Reason string
 }
 
 // Read reads an entity. query is the query string including its question mark, or empty.
@@ -66,8 +72,8 @@ func (r Reader) Read(ctx context.Context, key, query string) (Reply, error) {
 func (r Reader) Queue(ctx context.Context, key string) (queued bool, err error) {
 	for range 10 {
 		a, err := r.Read(ctx, key, "")
-		if err != nil || a.Queued || a.Freshness == "FRESH" {
-			return a.Queued, err
+		if err != nil || a.Refresh.Queued || a.Freshness == "FRESH" {
+			return a.Refresh.Queued, err
 		}
 	}
 	return false, nil

@@ -144,8 +144,8 @@ func (h *hostileRun) flood(ctx context.Context, client *http.Client, keys []stri
 			text, _, err := r.Do(ctx, http.MethodGet, r.API+"/"+r.Facet+"?"+url.Values{"key": batch}.Encode(), "")
 			var got struct {
 				Items []struct {
-					Key    string
-					Queued bool `json:"updateQueued"`
+					Key     string
+					Refresh harness.RefreshState
 				}
 			}
 			if err != nil || json.Unmarshal(text, &got) != nil {
@@ -154,7 +154,7 @@ func (h *hostileRun) flood(ctx context.Context, client *http.Client, keys []stri
 			}
 			h.mu.Lock()
 			for _, item := range got.Items {
-				if item.Queued {
+				if item.Refresh.Queued {
 					h.accepted[item.Key] = true
 				}
 			}

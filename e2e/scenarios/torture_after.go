@@ -165,7 +165,7 @@ func (r *tortureResult) judgeWaiters(ctx context.Context, s *site, l *tortureLoa
 					if when, is := at.(time.Time); ok && is && reply.status == http.StatusOK {
 						took = append(took, now.Sub(when))
 					} else {
-						failure = fmt.Sprintf("; %d %s", reply.status, reply.Reason)
+						failure = fmt.Sprintf("; %d %s", reply.status, reply.Refresh.Reason)
 					}
 				})
 			}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/freshet/freshet/e2e/harness"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/simulator"
 )
@@ -62,7 +63,7 @@ type failedRead struct {
 	promise
 	ended  time.Time
 	status int    // HTTP status; 0: no response
-	reason string // notQueuedReason in the response, or an error if there was no valid response
+	reason string // refresh.reason in the response, or an error if there was no valid response
 }
 
 // tortureLoad sends requests like clients and a scheduler do, and records the responses.
@@ -75,7 +76,7 @@ type tortureLoad struct {
 	running     sync.WaitGroup
 	mu          sync.Mutex
 	refreshes   []promise                // refreshes answered with 202
-	queuedReads map[string]queuedRead    // last read of each key whose response had updateQueued
+	queuedReads map[string]queuedRead    // last read of each key whose response had a queued refresh
 	served      map[servedAnswer]promise // each content, with the first read that received it
 	notFound    []promise                // reads of existing entities answered with 404
 	failedReads []failedRead
@@ -210,8 +211,7 @@ type response struct {
 	status   int
 	Snapshot json.RawMessage
 	Checked  time.Time `json:"lastCheckedAt"`
-	Queued   bool      `json:"updateQueued"`
-	Reason   string    `json:"notQueuedReason"`
+	Refresh  harness.RefreshState
 }
 
 // checked returns lastCheckedAt in microseconds since 1970, or 0 if it is missing.
@@ -228,20 +228,20 @@ func (l *tortureLoad) call(ctx context.Context, a *instance, method, path string
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, fmt.Sprint("http://", a.address, "/v1/", l.s.Source, "/", facet, "/", path), http.NoBody)
 	if err != nil {
-		return response{Reason: err.Error()}
+		return response{Refresh: harness.RefreshState{Reason: err.Error()}}
 	}
 	resp, err := l.client.Do(req)
 	if err != nil {
-		return response{Reason: err.Error()}
+		return response{Refresh: harness.RefreshState{Reason: err.Error()}}
 	}
 	defer func() { _ = resp.Body.Close() }()
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return response{Reason: err.Error()}
+		return response{Refresh: harness.RefreshState{Reason: err.Error()}}
 	}
 	var r response
 	if err := json.Unmarshal(text, &r); err != nil {
-		return response{status: http.StatusInternalServerError, Reason: err.Error()} // a body that is not JSON counts as an error, with any status
+		return response{status: http.StatusInternalServerError, Refresh: harness.RefreshState{Reason: err.Error()}} // a body that is not JSON counts as an error, with any status
 	}
 	r.status = resp.StatusCode
 	return r
@@ -261,16 +261,16 @@ func (l *tortureLoad) read(ctx context.Context, a *instance, key string) {
 	case r.status == http.StatusNotFound && !strings.HasPrefix(key, "absent"):
 		l.notFound = append(l.notFound, p)
 	case r.status != http.StatusAccepted && r.status != http.StatusNotFound:
-		l.failedReads = append(l.failedReads, failedRead{p, time.Now(), r.status, r.Reason})
+		l.failedReads = append(l.failedReads, failedRead{p, time.Now(), r.status, r.Refresh.Reason})
 	}
-	if r.Queued {
+	if r.Refresh.Queued {
 		l.queuedReads[key] = queuedRead{p, r.checked()}
 	}
 }
 
 func (l *tortureLoad) refresh(ctx context.Context, a *instance, key string) bool {
 	p := promise{key, a.name, time.Now()}
-	if r := l.call(ctx, a, http.MethodPost, key+"/refresh", 0); r.status != http.StatusAccepted || !r.Queued {
+	if r := l.call(ctx, a, http.MethodPost, key+"/refresh", 0); r.status != http.StatusAccepted || !r.Refresh.Queued {
 		return false
 	}
 	l.mu.Lock()
