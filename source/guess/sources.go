@@ -132,7 +132,7 @@ func (r *run) noteFailure(f facetGuess, p probe) {
 		text = fmt.Sprintf("init reads at most %d MiB; request fewer items, or set maxBody for a larger response", maxBody>>20)
 	}
 	if p.answer.RetryAfter > 0 {
-		text += "; it requests a pause of " + windowText(p.answer.RetryAfter.Round(time.Second))
+		text += "; it requests a pause of " + trial.Duration(p.answer.RetryAfter.Round(time.Second))
 	}
 	r.note("check", "facet %s: %s: %s", f.name, strings.TrimPrefix(p.answer.Err.Error(), "document "+p.facet+": "), text)
 }
