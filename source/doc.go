@@ -13,6 +13,7 @@
 //	Permit.Spend    | connection open, permit taken, credential added        | error: nothing is sent
 //	Source.Fetch    | follow one redirect and all pages, read the bodies     | Outcome.Err
 //	Source.Read     | decompress, classify, validate, extract, redact, hash  | Outcome.Class and Err
+//	Source.Inspect  | describe the responses for a person (package trial)    | never
 //
 // # States of a permit
 //

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"compress/gzip"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -78,7 +80,18 @@ func TestInit_WrittenFileIsValid(t *testing.T) {
 		"hostile members": {handler: func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = fmt.Fprintf(w, `{"a: b\n#}.\"\\": %d, "😀": %[1]d}`, counter.Add(1))
 		}, file: "ignore: ["},
-		"all members change":     {handler: func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintf(w, `%d`, counter.Add(1)) }, stderr: "members differ"},
+		"long member": {handler: func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = fmt.Fprintf(w, `{"%s": %d}`, strings.Repeat("a", 5000), counter.Add(1))
+		}, stderr: "1 member of the response differed"},
+		"gzip bomb": {handler: gzipBomb, stderr: "init reads at most 4 MiB"},
+		"90 limits": {handler: func(w http.ResponseWriter, r *http.Request) {
+			var header []string
+			for i := range 90 {
+				header = append(header, fmt.Sprintf("X-RateLimit-%d-Limit", i), "9", fmt.Sprintf("X-RateLimit-%d-Remaining", i), "8")
+			}
+			reply(200, `{}`, header...)(w, r)
+		}, stderr: "at most 4 policies"},
+		"all members change":     {handler: func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintf(w, `%d`, counter.Add(1)) }, stderr: "1 member of the response differed"},
 		"HTML":                   {handler: reply(200, `<html>`, "Content-Type", "text/html"), stderr: "HTML, not JSON"},
 		"401":                    {handler: reply(401, `{}`, "Www-Authenticate", `Bearer realm="x"`), stderr: `--auth-header NAME --auth-env VARIABLE --force; it asks for Bearer`},
 		"403":                    {handler: reply(403, `{}`), stderr: "needs a credential"},
@@ -91,7 +104,7 @@ func TestInit_WrittenFileIsValid(t *testing.T) {
 		"redirect within":        {handler: func(w http.ResponseWriter, r *http.Request) { redirectOnce(w, r) }, stderr: "use the path of"},
 		"redirect loop":          {handler: reply(302, ``, "Location", "/products/42"), stderr: "redirects"},
 		"empty body":             {handler: reply(200, ``), stderr: "no body"},
-		"huge body":              {handler: reply(200, `"`+strings.Repeat("a", 5<<20)+`"`), stderr: "larger than maxBody"},
+		"huge body":              {handler: reply(200, `"`+strings.Repeat("a", 5<<20)+`"`), stderr: "init reads at most 4 MiB"},
 		"invalid JSON":           {handler: reply(200, `{"a":`), stderr: "not valid JSON"},
 		"deep JSON":              {handler: reply(200, strings.Repeat("[", 100_000)), stderr: "nested deeper"},
 		"not UTF-8":              {handler: reply(200, "{\"a\": \"\xff\xfe\"}")},
@@ -168,6 +181,14 @@ func checkWritten(t *testing.T, file, text string) {
 			t.Errorf("config check %s: got exit %d, want 0\n%s\n%s%s", what, code, text, stdout, stderr)
 		}
 	}
+}
+
+// gzipBomb answers with 16 MiB that gzip compresses to a few kilobytes.
+func gzipBomb(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Encoding", "gzip")
+	z := gzip.NewWriter(w)
+	_, _ = z.Write(bytes.Repeat([]byte("[0],"), 4<<20))
+	_ = z.Close()
 }
 
 func redirectOnce(w http.ResponseWriter, r *http.Request) {

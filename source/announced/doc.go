@@ -1,6 +1,6 @@
 // Package announced reads the quota state that upstreams report in response headers and bodies:
 // remaining calls, limits, resets, costs and retry delays. Its functions are pure and accept
-// any input.
+// any input. Rules read configured places; Detect finds the limits of headers without a rule.
 //
 // # Formats
 //

@@ -10,6 +10,7 @@ import (
 	"unicode"
 
 	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/source/trial"
 )
 
 // MaxLines is the maximum number of lines of a written configuration.
@@ -146,7 +147,7 @@ func (f facetGuess) write(w *writer, compact bool) {
 		ignore = append(ignore, quoted(path))
 	}
 	if compact {
-		text := fmt.Sprintf("keyPattern: %s, documents: %s, freshFor: %s", quoted(f.keyPattern), document, windowText(f.freshFor))
+		text := fmt.Sprintf("keyPattern: %s, documents: %s, freshFor: %s", quoted(f.keyPattern), document, trial.Duration(f.freshFor))
 		if f.conditional {
 			text += ", conditional: true"
 		}
@@ -165,7 +166,7 @@ func (f facetGuess) write(w *writer, compact bool) {
 	if len(ignore) > 0 {
 		w.line(4, "CHECK differed between two calls; not in the hash", "ignore: [%s]", strings.Join(ignore, ", "))
 	}
-	w.line(4, f.freshFrom, "freshFor: %s", windowText(f.freshFor))
+	w.line(4, f.freshFrom, "freshFor: %s", trial.Duration(f.freshFor))
 }
 
 func mark(check bool) string {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/source/announced"
+	"github.com/freshet/freshet/source/trial"
 )
 
 func TestParseLimit_Forms(t *testing.T) {
@@ -53,7 +54,7 @@ func TestPolicies_ComparesStatedAndReported(t *testing.T) {
 					checks = append(checks, fmt.Sprintf(format, args...))
 				}
 			}) {
-				text := fmt.Sprintf("%s %d %s", p.name, p.limit, windowText(p.window))
+				text := fmt.Sprintf("%s %d %s", p.name, p.limit, trial.Duration(p.window))
 				if p.reported {
 					text += " reported"
 				}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/source/announced"
+	"github.com/freshet/freshet/source/trial"
 )
 
 // policy is one quota policy of the written file.
@@ -88,7 +89,7 @@ func policiesOf(stated []Limit, found []announced.Detected, free304 bool, note f
 			return other.window == p.window && !other.scoped() && !p.scoped() || other.rule == p.rule && p.rule != (announced.Rule{})
 		}); i >= 0 {
 			if all[i].limit > p.limit {
-				note("check", "--limit has %d calls in %s, but the responses report %d; the lower one was written", all[i].limit, windowText(p.window), p.limit)
+				note("check", "--limit has %d calls in %s, but the responses report %d; the lower one was written", all[i].limit, trial.Duration(p.window), p.limit)
 				all[i].limit = p.limit
 			}
 			continue
@@ -99,7 +100,7 @@ func policiesOf(stated []Limit, found []announced.Detected, free304 bool, note f
 		}
 		for _, l := range all {
 			if l.from == "from --limit" && float64(l.limit)/l.window.Seconds() > 1.001*float64(p.limit)/max(1, p.window.Seconds()) && p.window > 0 {
-				note("check", "--limit allows %d calls in %s, but the responses report %d in %s; both were written, and the stricter one holds", l.limit, windowText(l.window), p.limit, windowText(p.window))
+				note("check", "--limit allows %d calls in %s, but the responses report %d in %s; both were written, and the stricter one holds", l.limit, trial.Duration(l.window), p.limit, trial.Duration(p.window))
 			}
 		}
 		add(p)
@@ -148,7 +149,7 @@ func policyOf(f announced.Detected, free304 bool) (p policy, usable bool) {
 		p.from = "CHECK the window is assumed: the headers do not contain it"
 	case f.Estimated:
 		p.check = true
-		p.from = fmt.Sprintf("CHECK the window is estimated: the reset was %s away", windowText(f.Reset.Round(time.Second)))
+		p.from = fmt.Sprintf("CHECK the window is estimated: the reset was %s away", trial.Duration(f.Reset.Round(time.Second)))
 	}
 	if !f.Bucket {
 		p.reported = readable && p.window >= minReportedWindow
@@ -187,7 +188,7 @@ func (p policy) text() string {
 	case p.window == 24*time.Hour && !p.scoped():
 		return fmt.Sprintf("%d calls a day", p.limit)
 	}
-	return fmt.Sprintf("%d calls in %s", p.limit, windowText(p.window))
+	return fmt.Sprintf("%d calls in %s", p.limit, trial.Duration(p.window))
 }
 
 // yaml returns the policy as it is written in the configuration.
@@ -199,7 +200,7 @@ func (p policy) yaml() string {
 	case p.window == 24*time.Hour && !p.scoped():
 		fields = append(fields, "window: day", "timeZone: UTC")
 	default:
-		fields = append(fields, "window: "+windowText(p.window))
+		fields = append(fields, "window: "+trial.Duration(p.window))
 	}
 	if p.resource {
 		fields = append(fields, `scope: "{resource}"`)
@@ -218,15 +219,4 @@ func (p policy) yaml() string {
 		fields = append(fields, "highReserve: "+strconv.FormatInt(reserve, 10))
 	}
 	return "{" + strings.Join(fields, ", ") + "}"
-}
-
-// windowText formats a window without zero units: 1h instead of 1h0m0s.
-func windowText(d time.Duration) string {
-	text := d.String()
-	for _, zeros := range []string{"m0s", "h0m"} {
-		if strings.HasSuffix(text, zeros) {
-			text = text[:len(text)-2]
-		}
-	}
-	return text
 }

@@ -2,6 +2,8 @@ package guess
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -126,8 +128,11 @@ func (r *run) noteFailure(f facetGuess, p probe) {
 			text += "; it asks for " + kind
 		}
 	}
+	if errors.Is(p.answer.Err, source.ErrOversized) {
+		text = fmt.Sprintf("init reads at most %d MiB; request fewer items, or set maxBody for a larger response", maxBody>>20)
+	}
 	if p.answer.RetryAfter > 0 {
-		text += "; it requests a pause of " + windowText(p.answer.RetryAfter.Round(time.Second))
+		text += "; it requests a pause of " + trial.Duration(p.answer.RetryAfter.Round(time.Second))
 	}
 	r.note("check", "facet %s: %s: %s", f.name, strings.TrimPrefix(p.answer.Err.Error(), "document "+p.facet+": "), text)
 }
@@ -223,8 +228,9 @@ func (r *run) compare(f *facetGuess, p probe) {
 	for i := range changed {
 		changed[i] = f.name + strings.TrimPrefix(changed[i], p.facet)
 	}
-	if len(changed) > 3 || slices.Contains(changed, f.name) {
-		r.note("check", "facet %s: %d members differ between two calls; see freshet try --twice, and set ignore or select", f.name, len(changed))
+	long := slices.ContainsFunc(changed, func(path string) bool { return len(path) > 100 })
+	if len(changed) > 3 || long || slices.Contains(changed, f.name) {
+		r.note("check", "facet %s: %s of the response differed between two calls; see freshet try --twice, and set ignore or select", f.name, plural(len(changed), "member"))
 		return
 	}
 	f.ignore = changed

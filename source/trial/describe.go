@@ -14,7 +14,7 @@ import (
 func describeDocument(in source.Inspection, config source.Config, took time.Duration, mask func(string) string) Document {
 	d := Document{
 		Name: in.Document, Method: in.Method, URL: mask(in.Planned), Status: in.Status, ContentType: cut(printable(in.Header.Get("Content-Type")), 100),
-		WireBytes: in.WireBytes, Bytes: len(in.Body), TookMs: took.Milliseconds(), Class: string(in.Class), DecidedBy: DecidedBy(in, config.Rules),
+		WireBytes: in.WireBytes, Bytes: len(in.Body), TookMs: took.Milliseconds(), Class: string(in.Class), DecidedBy: decidedBy(in, config.Rules),
 		ETag: cut(printable(in.Header.Get("Etag")), 200), LastModified: cut(printable(in.Header.Get("Last-Modified")), 100), NextPage: mask(in.Next),
 	}
 	if in.URL != in.Planned {

@@ -149,8 +149,8 @@ func Run(ctx context.Context, s *source.Source, config source.Config, r source.R
 	return report, nil
 }
 
-// DecidedBy names the part of a response that decided its class.
-func DecidedBy(in source.Inspection, rules []source.Rule) string {
+// decidedBy names the part of a response that decided its class.
+func decidedBy(in source.Inspection, rules []source.Rule) string {
 	switch {
 	case in.Rule >= 0 && in.Rule < len(rules):
 		return describeRule(in.Rule, rules[in.Rule])

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,14 +21,14 @@ import (
 type rig struct {
 	config source.Config
 	secret string
-	calls  int
+	calls  atomic.Int64
 }
 
 // run runs a trial of the key 42 against the handler.
 func (r *rig) run(t *testing.T, o trial.Options, handler http.HandlerFunc) (trial.Report, error) {
 	t.Helper()
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		r.calls++
+		r.calls.Add(1)
 		handler(w, req)
 	}))
 	t.Cleanup(upstream.Close)
@@ -154,8 +155,8 @@ func TestRun_TwiceSuggestsIgnore(t *testing.T) {
 	if want := `ignore: [item.at, item.a\.b, item.list.*.seen]`; !strings.Contains(strings.Join(report.Advice, "\n"), want) {
 		t.Errorf("advice: got %q, want %q in it", report.Advice, want)
 	}
-	if r.calls != 2 {
-		t.Errorf("calls: got %d, want 2", r.calls)
+	if r.calls.Load() != 2 {
+		t.Errorf("calls: got %d, want 2", r.calls.Load())
 	}
 }
 
@@ -181,8 +182,8 @@ func TestRun_PagedDocumentCallsOnePage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.calls != 1 {
-		t.Errorf("calls: got %d, want 1", r.calls)
+	if r.calls.Load() != 1 {
+		t.Errorf("calls: got %d, want 1", r.calls.Load())
 	}
 	if next := report.Documents[0].NextPage; !strings.HasSuffix(next, "/items/42?after=abc") {
 		t.Errorf("next page: got %q, want /items/42?after=abc", next)
@@ -198,8 +199,8 @@ func TestRun_MissingCredentialSendsNothing(t *testing.T) {
 	if !errors.Is(err, missing) {
 		t.Errorf("error: got %v, want %v", err, missing)
 	}
-	if r.calls != 0 {
-		t.Errorf("calls: got %d, want 0", r.calls)
+	if r.calls.Load() != 0 {
+		t.Errorf("calls: got %d, want 0", r.calls.Load())
 	}
 }
 
@@ -210,8 +211,8 @@ func TestRun_RedirectLoopStaysWithinTheBudget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.calls != trial.CallsPerDocument {
-		t.Errorf("calls: got %d, want %d", r.calls, trial.CallsPerDocument)
+	if r.calls.Load() != trial.CallsPerDocument {
+		t.Errorf("calls: got %d, want %d", r.calls.Load(), trial.CallsPerDocument)
 	}
 	if report.Class != string(source.Permanent) {
 		t.Errorf("class: got %s, want %s", report.Class, source.Permanent)
@@ -227,8 +228,8 @@ func TestCall_ClosedConnectionsStayWithinTheBudget(t *testing.T) {
 			_ = c.Close()
 		}
 	})
-	if r.calls > trial.CallsPerDocument {
-		t.Errorf("calls: got %d, want at most %d", r.calls, trial.CallsPerDocument)
+	if r.calls.Load() > trial.CallsPerDocument {
+		t.Errorf("calls: got %d, want at most %d", r.calls.Load(), trial.CallsPerDocument)
 	}
 }
 
