@@ -1,6 +1,7 @@
 package query
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -10,6 +11,16 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 )
+
+func (r *rig) EntityParams(_ context.Context, of []schemas.Entity) ([]map[string]string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	found := make([]map[string]string, len(of))
+	for i, e := range of {
+		found[i] = r.params[e]
+	}
+	return found, r.paramsErr
+}
 
 // openParams makes the rig's facet need the param token, with which entities must be registered.
 // The key "known" is registered with it.

@@ -95,16 +95,6 @@ func (r *rig) GetAll(_ context.Context, of []schemas.Entity) ([]store.Snapshot, 
 	return found, err
 }
 
-func (r *rig) EntityParams(_ context.Context, of []schemas.Entity) ([]map[string]string, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	found := make([]map[string]string, len(of))
-	for i, e := range of {
-		found[i] = r.params[e]
-	}
-	return found, r.paramsErr
-}
-
 func (r *rig) Enqueue(ctx context.Context, requests []UpdateRequest) []EnqueueResult {
 	answers := make([]EnqueueResult, len(requests))
 	for i, w := range requests {
