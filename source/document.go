@@ -109,6 +109,7 @@ type compiledDocument struct {
 	headers     map[string]template
 	body        body
 	contentType string
+	selections  []selection // nil: the whole document is kept, or none of it
 }
 
 // maxResource bounds the length of a resource name in bytes, as in package announced.

@@ -28,7 +28,8 @@ type Facet struct {
 	// own value for that param.
 	Params map[string]string `yaml:"params"`
 	// Select lists the paths to keep; empty keeps everything. Ignore lists paths that are kept
-	// but excluded from the hash. The first segment of a path is the document's name.
+	// but excluded from the hash. The first segment of a path is the document's name, or * for all
+	// documents. A document in which no selected path finds a value is bad content.
 	Select []string `yaml:"select"`
 	Ignore []string `yaml:"ignore"`
 	// Conditional sends the stored validator with the request. An unchanged document is then
@@ -152,6 +153,7 @@ func compileFacet(config Facet, auth Auth) (*compiledFacet, error) {
 		if err != nil {
 			return nil, fmt.Errorf("documents.%s.%w", name, err)
 		}
+		d.selections = config.selectionsOf(name)
 		f.documents = append(f.documents, d)
 	}
 	f.compileKeyUse()
@@ -160,6 +162,9 @@ func compileFacet(config Facet, auth Auth) (*compiledFacet, error) {
 	}
 	if d := f.documents[0]; config.Conditional && (d.method != http.MethodGet || d.Paging != nil) {
 		return nil, errors.New("conditional: needs a GET without paging")
+	}
+	if err := config.checkDocumentNames(); err != nil {
+		return nil, err
 	}
 	if f.paths, err = newPaths(config.Select, config.Ignore); err != nil {
 		return nil, err

@@ -149,10 +149,19 @@ func (s *Source) readDocument(w *workspace, p *Plan, i int, resp response, now t
 	if o.Class != OK {
 		return o
 	}
-	if err := s.extractDocument(w, d.name, w.plain.Bytes(), p.facet.paths); err != nil {
+	if err := s.extractSelected(w, d, w.plain.Bytes(), p.facet.paths); err != nil {
 		return r.badContent(err)
 	}
 	return o
+}
+
+// extractSelected extracts one document and returns an error if its selected paths find nothing.
+func (s *Source) extractSelected(w *workspace, d compiledDocument, body []byte, root *pathNode) error {
+	before := len(w.canonical.out)
+	if err := s.extractDocument(w, d.name, body, root); err != nil {
+		return err
+	}
+	return d.checkSelected(body, w.canonical.out[before:])
 }
 
 // readPages decompresses, classifies and extracts all pages of a paged document. The first failed
@@ -181,7 +190,7 @@ func (s *Source) readPages(w *workspace, p *Plan, d compiledDocument, first resp
 		}
 		list = append(list, items...)
 	}
-	if err := s.extractDocument(w, d.name, append(list, ']'), p.facet.paths); err != nil {
+	if err := s.extractSelected(w, d, append(list, ']'), p.facet.paths); err != nil {
 		return r.badContent(err)
 	}
 	return o
