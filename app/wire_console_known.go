@@ -80,6 +80,10 @@ func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Cli
 			found.Request = k.requestState(ctx, e)
 			return nil
 		},
+		func() error {
+			found.ChangingMember, _ = status.Hints{Redis: k.parts.rdb, Source: e.Source}.ReadHint(ctx, e.Facet) // without Redis the page is shown without the hint
+			return nil
+		},
 	}
 	errs := make([]error, len(reads))
 	var wg sync.WaitGroup

@@ -16,6 +16,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
 	"github.com/freshet/freshet/store/postgres"
 )
@@ -47,6 +48,20 @@ func (f *consoleFixture) look(key string, c access.Client) console.Entity {
 		f.Fatal(err)
 	}
 	return found
+}
+
+func TestEntity_HasTheHintOfItsFacet(t *testing.T) {
+	f := newConsoleFixture(t, func(*parts) {})
+	f.write("open", 1, time.Hour, "")
+	f.write("limited", 1, time.Hour, "partner")
+	if err := (status.Hints{Redis: f.rdb, Source: builtInSource}).SaveHint(t.Context(), "character", "basic.id"); err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]string{"open": "basic.id", "limited": ""} {
+		if got := f.look(key, anybody).ChangingMember; got != want {
+			t.Errorf("changing member of %s: got %q, want %q", key, got, want)
+		}
+	}
 }
 
 func eachDatabase(t *testing.T, test func(f *consoleFixture)) {

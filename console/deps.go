@@ -143,6 +143,9 @@ type Entity struct {
 	// Status describes the failures of the entity. Status.State is empty if there are none.
 	Status  store.Status
 	Request RequestState
+	// ChangingMember is the member that alone changes at every check of the entity's facet; empty:
+	// none is known.
+	ChangingMember string
 	// Registered is nil if the entity is not registered for prefetching.
 	Registered *store.RegisteredEntity
 	// DeadLetters are the newest dead letters of the entity.

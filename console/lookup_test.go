@@ -24,3 +24,15 @@ func TestFormatContent_IndentsOnlySmallJSON(t *testing.T) {
 		}
 	}
 }
+
+func TestLookup_NamesTheChangingMember(t *testing.T) {
+	r := newRig(t)
+	const path = root + "/lookup?facet=nexon/character&key=somebody"
+	if got := r.get(path).text(); strings.Contains(got, "At every check") {
+		t.Errorf("page: got %s, want no hint", got)
+	}
+	r.entity.ChangingMember = "basic.meta<b>.id"
+	if got, want := r.get(path).textByID("changing-member"), "At every check of this facet only the member basic.meta<b>.id changes. If it is not content, add it to ignore of the facet."; got != want {
+		t.Errorf("hint: got %q, want %q", got, want)
+	}
+}

@@ -80,6 +80,7 @@ type Worker struct {
 	outbox   Outbox
 	lag      Lag
 	health   *Health
+	hints    *Hints
 	log      *slog.Logger
 	metrics  *metrics
 	tracer   observe.Tracer
@@ -121,7 +122,7 @@ func New(config Config, src *source.Source, lane schemas.Lane, deps Deps) (*Work
 	client := src.Name() + "-" + strings.ToLower(string(lane))
 	w := &Worker{
 		config: config, source: src, lane: lane, store: deps.Store, requests: deps.Requests, permits: deps.Permits,
-		retries: deps.Retries, outbox: deps.Outbox, lag: deps.Lag, health: deps.Health, log: log,
+		retries: deps.Retries, outbox: deps.Outbox, lag: deps.Lag, health: deps.Health, hints: deps.Hints, log: log,
 		metrics:          newMetrics(src.Name(), lane, deps.Metrics),
 		tracer:           deps.Tracer,
 		assignment:       newAssignment(log),

@@ -102,6 +102,8 @@ type Store interface {
 	// EntityParams returns the params that the entities are registered with, in the order of the
 	// entities. The element of an entity without registered params is nil.
 	EntityParams(ctx context.Context, entities []schemas.Entity) ([]map[string]string, error)
+	// Get returns an entity's snapshot, or store.ErrNotFound.
+	Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error)
 	// Write writes all results or, with an error, none. It is idempotent.
 	Write(ctx context.Context, writes []store.Write) ([]store.Result, error)
 	// Statuses returns the failure statuses in the order of the entities. State is empty for an
@@ -142,6 +144,7 @@ type Deps struct {
 	Outbox   Outbox
 	Lag      Lag
 	Health   *Health // health of the source; the workers of both lanes share it
+	Hints    *Hints  // hints of the source, which the workers of both lanes share; nil: none
 	// Kafka returns the connection settings of the Kafka client with this name. The worker calls it
 	// once for each of its clients.
 	Kafka   func(client string) []kgo.Opt

@@ -21,10 +21,12 @@ type content struct {
 // newContent prepares c for the write and releases it. Content that is probably stored already is
 // not encoded; if the store needs it after all, it is parsed again from the compressed answers.
 // Other content is encoded at once, so that the answers can be freed.
-func (w *Worker) newContent(t *task, answers *source.Responses, c *source.Content) content {
+func (w *Worker) newContent(ctx context.Context, t *task, answers *source.Responses, c *source.Content) content {
 	defer c.Release()
 	made := content{hash: c.Hash, extractVersion: c.ExtractVersion}
-	if t.stored.HasContent() && t.stored.Hash == c.Hash && t.stored.ExtractVersion == c.ExtractVersion {
+	sameFormat := t.stored.HasContent() && t.stored.ExtractVersion == c.ExtractVersion
+	if sameFormat && t.stored.Hash == c.Hash {
+		w.hintUnchanged(ctx, t)
 		made.bytes = answers.Bytes()
 		made.payload = func() (store.Payload, error) {
 			o := w.source.Read(answers, time.Now())
@@ -35,6 +37,9 @@ func (w *Worker) newContent(t *task, answers *source.Responses, c *source.Conten
 			return store.Encode(o.Content.JSON), nil
 		}
 		return made
+	}
+	if sameFormat && !t.stored.Absent {
+		w.hintChanged(ctx, t, c.JSON)
 	}
 	p := store.Encode(c.JSON)
 	made.bytes = len(p.Bytes)

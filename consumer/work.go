@@ -292,10 +292,13 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 		f.outcome = shrunk(f.outcome, t.stored.Size)
 	}
 	if f.outcome.Class != source.OK {
+		if f.outcome.Class == source.NotModified {
+			w.hintUnchanged(ctx, t)
+		}
 		f.memory.resize(0)
 		return f, nil
 	}
-	f.content = w.newContent(t, answers, f.outcome.Content)
+	f.content = w.newContent(ctx, t, answers, f.outcome.Content)
 	f.memory.resize(int64(f.content.bytes))
 	return f, nil
 }

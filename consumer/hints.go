@@ -1,0 +1,165 @@
+package consumer
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// minHintRun is the number of consecutive comparisons of a facet that must find the same member
+	// before the hint is given.
+	minHintRun = 5
+	// Comparisons of a facet are at least minHintInterval apart. The interval rises up to
+	// maxHintInterval while comparisons find nothing, because each one reads a snapshot.
+	minHintInterval, restHintInterval, maxHintInterval = time.Second, time.Minute, time.Hour
+	// maxHintBytes is the maximum size of contents that are compared, hintTimeout the timeout of a
+	// comparison's read, and maxHintMembers the number of members of a facet that are reported.
+	maxHintBytes   = 1 << 20
+	hintTimeout    = time.Second
+	maxHintMembers = 8
+)
+
+// HintStore keeps the hints where other processes can read them.
+type HintStore interface {
+	// SaveHint stores that at every check of the facet only this member changes. DeleteHint deletes
+	// this hint.
+	SaveHint(ctx context.Context, facet, member string) error
+	DeleteHint(ctx context.Context, facet string) error
+}
+
+// Hints finds members that alone change at every check of a facet, for example the id of a request.
+// Such a member is not content, but each check counts as a change because of it. The workers of both
+// lanes of a source share one Hints. Its memory is a few bytes for each facet.
+type Hints struct {
+	store HintStore
+
+	mu     sync.Mutex
+	facets map[string]*facetHint
+}
+
+// facetHint is the state of the search in one facet.
+type facetHint struct {
+	next     time.Time     // no comparison before this time
+	interval time.Duration // between two comparisons
+	member   string        // the only member that the last comparisons found changed
+	run      int           // number of these comparisons
+	reported []string      // members whose hint was logged
+	deleted  bool          // the stored hint has been deleted
+}
+
+// NewHints returns the hints of one source.
+func NewHints(store HintStore) *Hints { return &Hints{store: store, facets: map[string]*facetHint{}} }
+
+func (h *Hints) facet(name string) *facetHint {
+	f := h.facets[name]
+	if f == nil {
+		f = &facetHint{interval: minHintInterval}
+		h.facets[name] = f
+	}
+	return f
+}
+
+// due reports whether a changed content of the facet should be compared with the stored one.
+func (h *Hints) due(facet string, now time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f := h.facet(facet)
+	if now.Before(f.next) {
+		return false
+	}
+	f.next = now.Add(f.interval)
+	return true
+}
+
+// rest ends the run and makes the next comparison later.
+func (f *facetHint) rest(now time.Time) {
+	f.member, f.run = "", 0
+	f.interval = min(max(2*f.interval, restHintInterval), maxHintInterval)
+	f.next = now.Add(f.interval)
+}
+
+// unchanged records a check that found no change. It reports whether a stored hint must be deleted.
+func (h *Hints) unchanged(facet string, now time.Time) (remove bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f := h.facet(facet)
+	if f.run > 0 {
+		f.rest(now)
+	}
+	remove, f.deleted = !f.deleted, true
+	return remove
+}
+
+// compared records the result of a comparison: the only changed member, or "" if there is none. It
+// reports whether the hint must be stored, and whether it must be logged too.
+func (h *Hints) compared(facet, member string, now time.Time) (save, log bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f := h.facet(facet)
+	if member == "" {
+		f.rest(now)
+		return false, false
+	}
+	if member != f.member {
+		f.member, f.run = member, 0
+	}
+	f.run++
+	f.interval = minHintInterval
+	f.next = now.Add(f.interval)
+	if f.run < minHintRun {
+		return false, false
+	}
+	f.run, f.interval, f.deleted = minHintRun, maxHintInterval, false
+	f.next = now.Add(f.interval)
+	if slices.Contains(f.reported, member) || len(f.reported) == maxHintMembers {
+		return true, false
+	}
+	f.reported = append(f.reported, member)
+	return true, true
+}
+
+// hintUnchanged records that a check of the task's entity found no change.
+func (w *Worker) hintUnchanged(ctx context.Context, t *task) {
+	if w.hints == nil || !w.hints.unchanged(t.request.Facet, time.Now()) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, hintTimeout)
+	defer cancel()
+	if err := w.hints.store.DeleteHint(ctx, t.request.Facet); err != nil {
+		w.log.Debug("hint not deleted", "facet", t.request.Facet, "err", err)
+	}
+}
+
+// hintChanged compares a changed content with the stored one, if a comparison is due. A failed
+// comparison is skipped. So is content that not every client may see, because everybody who can see
+// a facet in the console sees its hint.
+func (w *Worker) hintChanged(ctx context.Context, t *task, content []byte) {
+	facet := t.request.Facet
+	isPublic := t.stored.Visibility == "" && w.source.Visibility(t.request.Entity.Key) == ""
+	if w.hints == nil || !isPublic || max(len(content), t.stored.Size) > maxHintBytes || !w.hints.due(facet, time.Now()) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, hintTimeout)
+	defer cancel()
+	stored, err := w.store.Get(ctx, t.request.Entity)
+	if err != nil || stored.Version != t.stored.Version || !stored.HasContent() {
+		return
+	}
+	before, err := stored.Decode(nil)
+	if err != nil {
+		return
+	}
+	member, _ := w.source.OnlyChangedMember(facet, before, content)
+	save, log := w.hints.compared(facet, member, time.Now())
+	if log {
+		w.log.Warn("one member alone changes at every check; add it to the facet's ignore if it is not content", "facet", facet, "member", member)
+	}
+	if !save {
+		return
+	}
+	if err := w.hints.store.SaveHint(ctx, facet, member); err != nil {
+		w.log.Debug("hint not stored", "facet", facet, "err", err)
+	}
+}

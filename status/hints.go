@@ -1,0 +1,51 @@
+package status
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// hintTTL is the time for which hints are kept after the last one of their source. A worker repeats
+// its hints every hour.
+const hintTTL = 7 * 24 * time.Hour
+
+func hintsKey(source string) string { return "hints:{" + source + "}" }
+
+// Hints keeps the hints of one source in Redis: for each facet the member that alone changes at every
+// check.
+type Hints struct {
+	Redis  redis.UniversalClient
+	Source string
+}
+
+// SaveHint stores that at every check of the facet only this member changes.
+func (h Hints) SaveHint(ctx context.Context, facet, member string) error {
+	pipe := h.Redis.TxPipeline()
+	pipe.HSet(ctx, hintsKey(h.Source), facet, member)
+	pipe.Expire(ctx, hintsKey(h.Source), hintTTL)
+	if _, err := pipe.Exec(ctx); err != nil {
+		return fmt.Errorf("store the hint of %s/%s: %w", h.Source, facet, err)
+	}
+	return nil
+}
+
+// DeleteHint deletes the hint of a facet.
+func (h Hints) DeleteHint(ctx context.Context, facet string) error {
+	if err := h.Redis.HDel(ctx, hintsKey(h.Source), facet).Err(); err != nil {
+		return fmt.Errorf("delete the hint of %s/%s: %w", h.Source, facet, err)
+	}
+	return nil
+}
+
+// ReadHint returns the member that alone changes at every check of the facet, or "".
+func (h Hints) ReadHint(ctx context.Context, facet string) (string, error) {
+	member, err := h.Redis.HGet(ctx, hintsKey(h.Source), facet).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return "", fmt.Errorf("read the hint of %s/%s: %w", h.Source, facet, err)
+	}
+	return member, nil
+}
