@@ -134,6 +134,7 @@ func (p *program) explainInit(result guess.Result, o initOptions) {
 	if len(result.Entities) > 0 {
 		next = append(next, "freshet try "+guess.ShellQuote(result.Entities[0])+" --config "+o.File)
 	}
+	next = append(next, "freshet dev --config "+o.File)
 	for i, command := range next {
 		name := "next"
 		if i > 0 {

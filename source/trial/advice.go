@@ -3,7 +3,6 @@ package trial
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -44,7 +43,7 @@ func advise(a Answer, name string, config source.Config, facet source.Facet, rep
 	}{{"select", report.Select}, {"ignore", report.Ignore}} {
 		for _, p := range list.paths {
 			if p.Values == 0 {
-				add("%s: %q matches nothing in this response%s", list.name, p.Path, nearestPath(p.Path, facet))
+				add("%s: %q matches nothing in this response", list.name, p.Path)
 			}
 		}
 	}
@@ -53,16 +52,6 @@ func advise(a Answer, name string, config source.Config, facet source.Facet, rep
 		add("if these members change without a change of the entity: ignore: [%s]", strings.Join(ignore, ", "))
 	}
 	return all
-}
-
-// nearestPath explains a path that does not begin with a document.
-func nearestPath(path string, facet source.Facet) string {
-	first, _, _ := strings.Cut(path, ".")
-	if _, known := facet.Documents[first]; known || first == "*" {
-		return ""
-	}
-	documents := slices.Sorted(maps.Keys(facet.Documents))
-	return fmt.Sprintf("; a path begins with the name of a document, as in %s.%s", documents[0], path)
 }
 
 // Mend returns the setting or the value to check after a response without content, or "".

@@ -96,7 +96,7 @@ func TestRun_AdvisesOnEachFault(t *testing.T) {
 		"unreadable limit":     {respond(200, `{}`, "RateLimit", "limit=10, remaining=5"), nil, source.OK, "RateLimit: limit=10, remaining=5"},
 		"ETag":                 {respond(200, `{}`, "Etag", `"1"`), nil, source.OK, "conditional: true"},
 		"next page":            {respond(200, `[]`, "Link", "</items?page=2>; rel=next"), nil, source.OK, "paging: {link: true}"},
-		"select without match": {respond(200, `{"name": 1}`), func(r *rig) { setFacet(r, func(f *source.Facet) { f.Select = []string{"name"} }) }, source.OK, `select: "name" matches nothing in this response; a path begins with the name of a document, as in item.name`},
+		"select without match": {respond(200, `{"name": 1}`), func(r *rig) { setFacet(r, func(f *source.Facet) { f.Select = []string{"item.name", "item.nothing"} }) }, source.OK, `select: "item.nothing" matches nothing in this response`},
 		"ignore without match": {respond(200, `{"name": 1}`), func(r *rig) { setFacet(r, func(f *source.Facet) { f.Ignore = []string{"item.at"} }) }, source.OK, `ignore: "item.at" matches nothing`},
 	} {
 		t.Run(name, func(t *testing.T) {
