@@ -22,6 +22,13 @@ func (s *storm) answer(c atUpstream) answered {
 	return answered{status: 200, takes: 50 * ms}
 }
 
+// begin starts the storm.
+func (s *storm) begin(f *callers, length time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.from, s.until = time.Now(), time.Now().Add(length)
+}
+
 // call makes one call and reports its end like a worker. A refused call is made again.
 func (s *storm) call(f *callers, m *member, lane schemas.Lane) {
 	for {
@@ -68,7 +75,7 @@ func TestBackOff_FewCallsAreRefusedInALongStorm(t *testing.T) {
 				inCallers(t, 1, 3, config, s.answer, func(f *callers) {
 					f.far, f.ahead = 0, thirtyYears
 					s.arrive(f, 20*time.Second)
-					s.from, s.until = time.Now(), time.Now().Add(length)
+					s.begin(f, length)
 					s.arrive(f, length)
 					if _, refused := f.since(s.from); refused > 8 {
 						t.Errorf("%d calls were refused in %v, want at most 8", refused, length)
@@ -103,7 +110,7 @@ func TestBackOff_ASaturatedSourceSendsOnlyProbes(t *testing.T) {
 					}
 				}
 				f.passed(20 * time.Second)
-				s.from, s.until = time.Now(), time.Now().Add(30*time.Second)
+				s.begin(f, 30*time.Second)
 				f.passed(31 * time.Second)
 				all, _ := f.since(s.from)
 				burst := 0
@@ -186,7 +193,7 @@ func TestBackOff_CallsRedisSeldom(t *testing.T) {
 				}
 				f.mu.Unlock()
 				s.arrive(f, 20*time.Second)
-				s.from, s.until = time.Now(), time.Now().Add(time.Minute)
+				s.begin(f, time.Minute)
 				before := read(f, &calls)
 				s.arrive(f, time.Minute)
 				if got := read(f, &calls) - before; got > 90 {
