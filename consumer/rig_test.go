@@ -194,8 +194,10 @@ type testPermit struct {
 	credential string
 }
 
-func (a testPermit) Credential() string                                  { return a.credential }
-func (testPermit) ReportEnd(source.CallResult)                           {}
+func (a testPermit) Credential() string { return a.credential }
+func (a testPermit) ReportEnd(e source.CallResult) {
+	a.Permit.ReportEnd(e.Status, e.Notices, e.Refused)
+}
 func (testPermit) OpenScopeBreaker(string, time.Duration, time.Duration) {}
 func (testPermit) ReportSuccess()                                        {}
 

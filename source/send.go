@@ -100,7 +100,11 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 	s.setHeaders(req, r, p.validator)
 	defer func() {
 		if p := spent.Load(); p != nil {
-			(*p).Finished(CallResult{Status: resp.status, Err: resp.err, Notices: s.readNotices(resp)})
+			result := CallResult{Status: resp.status, Err: resp.err, Notices: s.readNotices(resp)}
+			if resp.header != nil {
+				result.classify = func() Class { return s.classOf(resp) }
+			}
+			(*p).Finished(result)
 		}
 	}()
 
