@@ -59,10 +59,15 @@ type Store interface {
 // Source validates the facets and keys of one upstream, and knows the visibility of each key.
 type Source interface {
 	Facet(name string) (source.Facet, bool)
+	// FacetNames returns the names of the facets, sorted.
+	FacetNames() []string
 	CheckKey(facet, key string) error
 	// Visibility returns the visibility that a fetch of the key would have now; empty: visible
 	// to all readers. It is called for each read and must be fast.
 	Visibility(key string) string
+	// Visibilities returns all visibilities that the source's entities can have; an empty one
+	// stands for all readers.
+	Visibilities() []string
 }
 
 // UpdateRequest is a request to refresh one entity, in the HIGH lane.

@@ -35,6 +35,10 @@ func (characters) Facet(name string) (source.Facet, bool) {
 	return source.Facet{FreshFor: time.Hour}, name == "character"
 }
 
+func (characters) FacetNames() []string { return []string{"character"} }
+
+func (characters) Visibilities() []string { return []string{""} }
+
 func (characters) CheckKey(string, string) error { return nil }
 
 func (characters) Visibility(string) string { return "" }

@@ -144,13 +144,16 @@ func (s *Source) Facet(name string) (Facet, bool) {
 	return f.Facet, true
 }
 
+// FacetNames returns the names of the facets, sorted.
+func (s *Source) FacetNames() []string { return slices.Sorted(maps.Keys(s.facets)) }
+
 // CheckKey returns an error if key does not match the facet's KeyPattern or the facet does not
 // exist. The rules for keys of all sources are in schemas.CheckKey.
 func (s *Source) CheckKey(facet, key string) error {
 	f, ok := s.facets[facet]
 	if !ok {
 		return fmt.Errorf("source %s has no facet %q; it has %s", s.name, facet,
-			strings.Join(slices.Sorted(maps.Keys(s.facets)), ", "))
+			strings.Join(s.FacetNames(), ", "))
 	}
 	if !f.key.MatchString(key) {
 		return fmt.Errorf("the key does not match the keyPattern of %s/%s: %s", s.name, facet, f.KeyPattern)
