@@ -79,7 +79,7 @@ func TestContract_HasTheConfiguration(t *testing.T) {
 			t.Errorf("%s: key: got %s, want the key pattern", path, got)
 		}
 		if len(doc.Components.Parameters) < 10 || len(doc.Paths.Map()) < 20 {
-			t.Errorf("%s: got %d parameters and %d paths, want those of the whole contract", path, len(doc.Components.Parameters), len(doc.Paths.Map()))
+			t.Errorf("%s: got %d parameters and %d paths, want at least 10 and 20", path, len(doc.Components.Parameters), len(doc.Paths.Map()))
 		}
 	}
 }
