@@ -6,6 +6,7 @@ GOTESTSUM := $(TOOLS)/gotestsum-1.13.0
 VULN     := $(TOOLS)/govulncheck-1.9.0
 GORELEASER := $(GO) run github.com/goreleaser/goreleaser/v2@v2.17.0
 K6       := $(TOOLS)/k6-1.8.1
+OAPI_CODEGEN := $(TOOLS)/oapi-codegen-2.8.2
 # The addresses of the real services, if they run.
 SERVICES := eval "$$(scripts/services env 2>/dev/null)"
 
@@ -46,7 +47,7 @@ check: $(LINT) $(GOTESTSUM) ## first stage: build, linters, import rules, module
 	$(GO) vet ./...
 	$(GO) mod tidy -diff
 	cd e2e && $(GO) vet ./... && $(GO) mod tidy -diff
-	shellcheck -x .ci/run scripts/services scripts/schemathesis scripts/commit-subjects scripts/services.d/*.sh
+	shellcheck -x .ci/run scripts/services scripts/clients scripts/schemathesis scripts/commit-subjects scripts/services.d/*.sh
 	$(call tests,check/documents) $(DOCUMENTS)
 	$(call tests,check/commands) -run '^TestDocs_' ./cmd/freshet
 	$(MAKE) lint kubernetes release-check
@@ -105,6 +106,9 @@ fuzz: ## run each fuzz test (FUZZTIME=30s)
 		dir=$$(grep -rlE "func $$target\(" --include=*_test.go . | head -1 | xargs dirname); \
 		$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $${FUZZTIME:-30s} -fuzzminimizetime 10x $$dir || exit 1; \
 	done
+
+clients: $(OAPI_CODEGEN) ## generate clients from the contract, and read a snapshot with each (ONLY="go typescript python")
+	@OAPI_CODEGEN=$(OAPI_CODEGEN) scripts/clients $(ONLY)
 
 schemathesis: ## send generated valid and invalid requests to the HTTP API (EXAMPLES=50 SEED=1; needs Python)
 	@scripts/schemathesis
@@ -174,7 +178,11 @@ $(K6):
 	GOBIN=$(TOOLS) $(GO) install go.k6.io/k6@v1.8.1
 	mv $(TOOLS)/k6 $@
 
+$(OAPI_CODEGEN):
+	GOBIN=$(TOOLS) $(GO) install github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen@v2.8.2
+	mv $(TOOLS)/oapi-codegen $@
+
 k6: $(K6) # prints the path, for scenarios that are started without make
 	@echo $(K6)
 
-.PHONY: help dev build check test test-services e2e e2e-long presets e2e-quiet e2e-outage scenarios scenario-reads observe torture screenshots k6 simulate-day fuzz schemathesis bench bench-limiter bench-reads bench-schedule kubernetes sbom release-check release lint vuln fmt services services-down
+.PHONY: help dev build check test test-services e2e e2e-long presets e2e-quiet e2e-outage scenarios scenario-reads observe torture screenshots k6 simulate-day fuzz clients schemathesis bench bench-limiter bench-reads bench-schedule kubernetes sbom release-check release lint vuln fmt services services-down

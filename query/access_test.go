@@ -15,10 +15,10 @@ import (
 
 // routes lists requests by the scope that they require.
 var routes = map[access.Scope][]string{
-	access.Read:    {"GET /v1/nexon/character/a", "GET /v1/nexon/character?key=a", "GET /v1/nexon/character/a?wait=1ms", "HEAD /v1/nexon/character/a/events"},
+	access.Read:    {"GET /v1", "GET /v1/nexon", "GET /v1/nexon/character/a", "GET /v1/nexon/character?key=a", "GET /v1/nexon/character/a?wait=1ms", "HEAD /v1/nexon/character/a/events"},
 	access.Refresh: {"POST /v1/nexon/character/a/refresh"},
 	access.Admin:   {"GET /admin/v1/x", "POST /admin/v1/x", "GET /metrics", "GET /healthz?verbose"},
-	"":             {"GET /livez", "GET /readyz", "GET /healthz", "GET /openapi.yaml", "GET /docs", "GET /nothing"},
+	"":             {"GET /livez", "GET /readyz", "GET /healthz", "GET /", "GET /openapi.yaml", "GET /openapi.json", "GET /docs", "GET /nothing"},
 }
 
 func TestRoutes_RequireTheirScope(t *testing.T) {

@@ -62,6 +62,8 @@ type Store interface {
 // Source validates the facets and keys of one upstream, and knows the visibility of each key.
 type Source interface {
 	Facet(name string) (source.Facet, bool)
+	// FacetNames returns the names of the facets, sorted.
+	FacetNames() []string
 	CheckKey(facet, key string) error
 	// MissingParams returns the names of the params for which neither the key, the facet nor params
 	// has a value. It is called for each update request and must be fast.
@@ -69,6 +71,9 @@ type Source interface {
 	// Visibility returns the visibility that a fetch of the key would have now; empty: visible
 	// to all readers. It is called for each read and must be fast.
 	Visibility(key string) string
+	// Visibilities returns all visibilities that the source's entities can have; an empty one
+	// stands for all readers.
+	Visibilities() []string
 }
 
 // UpdateRequest is a request to refresh one entity, in the HIGH lane.

@@ -39,6 +39,10 @@ func (characters) Facet(name string) (source.Facet, bool) {
 	return source.Facet{FreshFor: time.Hour}, name == "character"
 }
 
+func (characters) FacetNames() []string { return []string{"character"} }
+
+func (characters) Visibilities() []string { return []string{""} }
+
 func (characters) CheckKey(string, string) error { return nil }
 
 func (characters) MissingParams(string, string, map[string]string) []string { return nil }

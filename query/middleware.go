@@ -59,11 +59,14 @@ func ipExtractor(proxies []string) (echo.IPExtractor, error) {
 	return echo.ExtractIPFromXFFHeader(options...), nil
 }
 
-// corsConfig allows pages of exactly these origins to call /v1/ from a browser. Credentials are
+// corsConfig allows pages of exactly these origins to call /v1 from a browser. Credentials are
 // sent in a header that the page sets; cookies are never used.
 func corsConfig(origins []string) middleware.CORSConfig {
 	return middleware.CORSConfig{
-		Skipper:         func(c echo.Context) bool { return !strings.HasPrefix(c.Request().URL.Path, "/v1/") },
+		Skipper: func(c echo.Context) bool {
+			path := c.Request().URL.Path
+			return path != "/v1" && !strings.HasPrefix(path, "/v1/")
+		},
 		AllowOriginFunc: func(origin string) (bool, error) { return slices.Contains(origins, origin), nil },
 		AllowMethods:    []string{http.MethodGet, http.MethodHead, http.MethodPost},
 		AllowHeaders:    []string{"Authorization", "Content-Type", "If-None-Match", "Prefer", "Last-Event-ID", correlationHeader, "traceparent"},

@@ -134,10 +134,10 @@ func (s *Server) facetOf(c echo.Context) (e schemas.Entity, f source.Facet, src 
 	}
 	src, known := s.sources[e.Source]
 	if !known {
-		return e, f, nil, problem.New(http.StatusNotFound, problem.NoSuchSource, "There is no such source. The configuration lists the sources.")
+		return e, f, nil, unknownSource()
 	}
 	if f, known = src.Facet(e.Facet); !known {
-		return e, f, nil, problem.New(http.StatusNotFound, problem.NoSuchFacet, fmt.Sprintf("Source %s has no such facet.", e.Source))
+		return e, f, nil, problem.New(http.StatusNotFound, problem.NoSuchFacet, fmt.Sprintf("Source %s has no such facet. GET /v1/%s lists its facets.", e.Source, e.Source))
 	}
 	return e, f, src, nil
 }

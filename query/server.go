@@ -92,12 +92,14 @@ func New(config Config, deps Deps) (*Server, error) {
 	}
 	read := []string{http.MethodGet, http.MethodHead}
 	const entity = "/v1/:source/:facet/:key"
+	e.Match(read, "/v1", s.authorized(access.Read, s.listSources))
+	e.Match(read, "/v1/:source", s.authorized(access.Read, s.listFacets))
 	e.Match(read, "/v1/:source/:facet", s.authorized(access.Read, s.readMany))
 	e.Match(read, entity, s.authorized(access.Read, s.read))
 	e.Match(read, entity+"/events", s.authorized(access.Read, s.events))
 	e.POST("/v1/:source/:facet/refresh", s.authorized(access.Refresh, s.refreshMany))
 	e.POST(entity+"/refresh", s.authorized(access.Refresh, s.refresh))
-	s.serveDocs(read)
+	s.serveContract(read)
 	ops := echo.WrapHandler(deps.Ops)
 	e.Match(read, "/livez", ops)
 	e.Match(read, "/readyz", ops)
@@ -122,17 +124,6 @@ func New(config Config, deps Deps) (*Server, error) {
 		e.Any("/console/*", s.console(deps.Console))
 	}
 	return s, nil
-}
-
-// serveDocs serves the OpenAPI document and its HTML page.
-func (s *Server) serveDocs(methods []string) {
-	s.echo.Match(methods, "/openapi.yaml", func(c echo.Context) error {
-		return c.Blob(http.StatusOK, "application/yaml", schemas.OpenAPI)
-	})
-	s.echo.Match(methods, "/docs", func(c echo.Context) error {
-		c.Response().Header().Set("Content-Security-Policy", schemas.OpenAPIPageCSP)
-		return c.HTMLBlob(http.StatusOK, schemas.OpenAPIPage)
-	})
 }
 
 // Ready returns nil if reads can be served: the cache has entries, or the ping of the database

@@ -3,7 +3,7 @@ package schemas
 import (
 	"bytes"
 	"crypto/sha256"
-	_ "embed" // embeds the files in the variables OpenAPI and OpenAPIPage
+	_ "embed" // embeds the files in the variables of this file
 	"encoding/base64"
 )
 
@@ -11,6 +11,15 @@ import (
 //
 //go:embed openapi.yaml
 var OpenAPI []byte
+
+// OpenAPIServer is the URL of the server in OpenAPI. A query service replaces it with its own URL.
+const OpenAPIServer = "http://127.0.0.1:8080"
+
+// OpenAPIJSON is OpenAPI as JSON. TestOpenAPIJSON_MatchesDocument generates it from OpenAPI when it
+// runs with -update.
+//
+//go:embed openapi.json
+var OpenAPIJSON []byte
 
 // OpenAPIPage is the specification as one HTML page without scripts or external resources.
 // TestPage_MatchesDocument generates it from OpenAPI when it runs with -update.

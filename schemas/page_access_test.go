@@ -1,6 +1,7 @@
 package schemas
 
 import (
+	"encoding/json"
 	"net/url"
 	"strings"
 )
@@ -107,7 +108,13 @@ func (p *pager) curl(v operationView, parameters []parameter, body requestBody, 
 			target = strings.ReplaceAll(target, "{"+of.Name+"}", pathEscape(value))
 		case !of.Required:
 		case of.In == "query":
-			query = append(query, url.QueryEscape(of.Name)+"="+url.QueryEscape(value))
+			values := []string{value}
+			if list := []string(nil); json.Unmarshal([]byte(value), &list) == nil {
+				values = list // the parameter is repeated for each value
+			}
+			for _, value := range values {
+				query = append(query, url.QueryEscape(of.Name)+"="+url.QueryEscape(value))
+			}
 		case of.In == "header":
 			headers = append(headers, "-H "+quote(of.Name+": "+value))
 		case of.In == "cookie":

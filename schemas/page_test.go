@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
+	"encoding/json"
 	"flag"
 	"html"
 	"html/template"
@@ -12,6 +13,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/goccy/go-yaml"
 )
 
 var (
@@ -60,6 +63,27 @@ func TestPage_MatchesDocument(t *testing.T) {
 	}
 }
 
+func TestOpenAPIJSON_MatchesDocument(t *testing.T) {
+	compact, err := yaml.YAMLToJSON(OpenAPI)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text bytes.Buffer
+	if err := json.Indent(&text, compact, "", " "); err != nil {
+		t.Fatal(err)
+	}
+	const golden = "openapi.json"
+	if *update {
+		if err := os.WriteFile(golden, text.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if !bytes.Equal(text.Bytes(), OpenAPIJSON) {
+		t.Errorf("schemas/%s is not the JSON of schemas/openapi.yaml; write it with: go test ./schemas -update", golden)
+	}
+}
+
 // The expressions match everything in the page that a browser would follow, load or run.
 var (
 	ids     = regexp.MustCompile(` id="([^"]*)"`)
@@ -86,6 +110,13 @@ func sound(t *testing.T, page []byte) {
 	}
 	if bytes.Count(page, []byte("<style>")) != 1 || bytes.Contains(page, []byte("ZgotmplZ")) {
 		t.Error("the page's style is not one, or the template refused a value")
+	}
+}
+
+func TestPage_RepeatsAListParameter(t *testing.T) {
+	const want = "/v1/nexon/character?key=somebody&key=somebody-else"
+	if !strings.Contains(html.UnescapeString(string(OpenAPIPage)), want) {
+		t.Errorf("page: got no command with %s", want)
 	}
 }
 

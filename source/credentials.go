@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 )
 
 // Credential is one entry of Config.Credentials.
@@ -94,4 +95,18 @@ func (c credentials) forKey(key string) (names []string, visibility string) {
 func (s *Source) Visibility(key string) string {
 	_, visibility := s.credentials.forKey(key)
 	return visibility
+}
+
+// Visibilities returns the visibilities that entities of the source can have; an empty one allows
+// every reader.
+func (s *Source) Visibilities() []string {
+	if len(s.credentials.all) == 0 {
+		return []string{""}
+	}
+	var all []string
+	for _, cred := range s.credentials.all {
+		all = append(all, cred.Visibility)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }

@@ -114,7 +114,7 @@ func (s *Source) CheckKey(facet, key string) error {
 func (s *Source) match(facet, key string) (*compiledFacet, keyValues, error) {
 	f, ok := s.facets[facet]
 	if !ok {
-		return nil, keyValues{}, fmt.Errorf("source %s has no facet %q; it has %s", s.name, facet, strings.Join(slices.Sorted(maps.Keys(s.facets)), ", "))
+		return nil, keyValues{}, fmt.Errorf("source %s has no facet %q; it has %s", s.name, facet, strings.Join(s.FacetNames(), ", "))
 	}
 	k, ok := f.key.match(key)
 	if !ok {

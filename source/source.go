@@ -143,5 +143,8 @@ func (s *Source) Facet(name string) (Facet, bool) {
 	return f.Facet, true
 }
 
+// FacetNames returns the names of the facets, sorted.
+func (s *Source) FacetNames() []string { return slices.Sorted(maps.Keys(s.facets)) }
+
 // Close closes idle connections.
 func (s *Source) Close() { s.transport.CloseIdleConnections() }

@@ -1,0 +1,86 @@
+package query
+
+import (
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/problem"
+)
+
+// sourceItem is a source in the list of sources.
+type sourceItem struct {
+	Source string   `json:"source"`
+	Facets []string `json:"facets"`
+}
+
+// facetItem is a facet in the list of a source's facets.
+type facetItem struct {
+	Facet      string `json:"facet"`
+	Path       string `json:"path"`       // path of a read, with the placeholder {key}
+	KeyPattern string `json:"keyPattern"` // regular expression that a whole key must match
+	FreshFor   string `json:"freshFor"`
+}
+
+// visibleSources returns the names of the sources of which the client may see at least one entity,
+// sorted.
+func (s *Server) visibleSources(client access.Client) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.sources)), func(name string) bool {
+		return !slices.ContainsFunc(s.sources[name].Visibilities(), client.Sees)
+	})
+}
+
+// listSources responds with the sources that the client may see.
+func (s *Server) listSources(c echo.Context, client access.Client) error {
+	list := struct {
+		Sources []sourceItem `json:"sources"`
+	}{[]sourceItem{}}
+	for _, name := range s.visibleSources(client) {
+		list.Sources = append(list.Sources, sourceItem{name, s.sources[name].FacetNames()})
+	}
+	c.Response().Header().Set("Cache-Control", "no-store")
+	return c.JSON(http.StatusOK, list)
+}
+
+// listFacets responds with the facets of a source. For a source that the client may not see, the
+// response is that for an unknown source.
+func (s *Server) listFacets(c echo.Context, client access.Client) error {
+	name, err := pathParam(c, "source")
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(s.visibleSources(client), name) {
+		return unknownSource()
+	}
+	list := struct {
+		Source string      `json:"source"`
+		Facets []facetItem `json:"facets"`
+	}{name, []facetItem{}}
+	for _, facet := range s.sources[name].FacetNames() {
+		f, _ := s.sources[name].Facet(facet)
+		list.Facets = append(list.Facets, facetItem{facet, "/v1/" + name + "/" + facet + "/{key}", f.KeyPattern, durationText(f.FreshFor)})
+	}
+	c.Response().Header().Set("Cache-Control", "no-store")
+	return c.JSON(http.StatusOK, list)
+}
+
+func unknownSource() *problem.HTTPError {
+	return problem.New(http.StatusNotFound, problem.NoSuchSource, "There is no such source. GET /v1 lists the sources.")
+}
+
+// durationText formats a duration as in the configuration: 90m0s is 1h30m.
+func durationText(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
