@@ -122,7 +122,7 @@ func (p *Process) startEmbedded(ctx context.Context, o DevOptions, config Config
 	}
 	config.Log.Level = max(config.Log.Level, slog.LevelWarn) // log only warnings and errors, so that logs do not hide the printed table
 	made := embedded{parts: parts{config: config, secret: optionalSecret}}
-	made.log = p.logger(ctx, config.Log)
+	made.log = p.logger(ctx, config.Log, "dev")
 	made.registry, made.reg = newRegistry(config.Metrics.Namespace)
 	fail := func(err error) (embedded, func(), error) { return made, closeAll, err }
 
