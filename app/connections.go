@@ -14,10 +14,10 @@ const connectionInterval, connectionTimeout = 5 * time.Second, 5 * time.Second
 
 var (
 	redisUnreachable = observe.Condition{
-		Failing: "redis unreachable; check redis.addresses", Recovered: "redis reachable",
+		Event: "redis_unreachable", Failing: "redis unreachable; check redis.addresses", Recovered: "redis reachable",
 	}
 	kafkaUnreachable = observe.Condition{
-		Failing: "kafka unreachable; check kafka.brokers", Recovered: "kafka reachable",
+		Event: "kafka_unreachable", Failing: "kafka unreachable; check kafka.brokers", Recovered: "kafka reachable",
 	}
 )
 
