@@ -18,13 +18,18 @@ type content struct {
 	bytes          int // bytes that this content occupies in memory until it is written
 }
 
+// hasStored reports whether the content was stored before this fetch, as far as the worker knows.
+func (t *task) hasStored(c *source.Content) bool {
+	return t.stored.HasContent() && t.stored.Hash == c.Hash && t.stored.ExtractVersion == c.ExtractVersion
+}
+
 // newContent prepares c for the write and releases it. Content that is probably stored already is
 // not encoded; if the store needs it after all, it is parsed again from the compressed answers.
 // Other content is encoded at once, so that the answers can be freed.
 func (w *Worker) newContent(t *task, answers *source.Responses, c *source.Content) content {
 	defer c.Release()
 	made := content{hash: c.Hash, extractVersion: c.ExtractVersion}
-	if t.stored.HasContent() && t.stored.Hash == c.Hash && t.stored.ExtractVersion == c.ExtractVersion {
+	if t.hasStored(c) {
 		made.bytes = answers.Bytes()
 		made.payload = func() (store.Payload, error) {
 			o := w.source.Read(answers, time.Now())

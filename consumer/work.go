@@ -274,6 +274,7 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	answers, err := w.source.Fetch(ctx, t.plan, a)
 	if err != nil {
 		f.memory.resize(0)
+		w.logCalls(ctx, a, "", false, t.calls)
 		return fetched{}, err
 	}
 	f.calls = answers.Calls
@@ -291,7 +292,9 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	if f.outcome.Class == source.OK && t.facet.Shrunk(len(f.outcome.Content.JSON), t.stored.Size) {
 		f.outcome = shrunk(f.outcome, t.stored.Size)
 	}
-	if f.outcome.Class != source.OK {
+	ok := f.outcome.Class == source.OK
+	w.logCalls(ctx, a, f.outcome.Class, ok && !t.hasStored(f.outcome.Content), t.calls-f.calls)
+	if !ok {
 		f.memory.resize(0)
 		return f, nil
 	}

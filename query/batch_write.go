@@ -53,6 +53,9 @@ func (s *Server) writeBatch(c echo.Context, client access.Client, all []schemas.
 		it := &items[i]
 		*it = item{Key: all[i].Key, readBody: s.bodyOf(v, all[i].Source), view: v}
 		it.Status, it.Freshness = v.status()
+		if !v.notVisible {
+			s.noteRead(c, all[i], v, it.Status)
+		}
 		it.marshal()
 		if it.Status == http.StatusOK {
 			stored += v.responseSize(&v.bodies[zstandard])
