@@ -397,12 +397,6 @@ func TestDocs_HelpMatchesGoldenFile(t *testing.T) {
 	}
 }
 
-func TestVersion_IsPrinted(t *testing.T) {
-	if code, stdout, _ := command(t, nil, "version"); code != 0 || !strings.HasPrefix(stdout, "freshet v") {
-		t.Errorf("version: got exit %d, output %s; want 0, a text that begins with %q", code, stdout, "freshet v")
-	}
-}
-
 func write(t *testing.T, text string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "file")
