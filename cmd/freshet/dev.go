@@ -32,7 +32,7 @@ to inject faults into the simulated upstream, and how to clear them.`,
 			return err
 		},
 	}
-	c.Flags().StringVar(&o.Listen, "listen", "127.0.0.1:8080", "address of the query API, on loopback")
+	c.Flags().StringVar(&o.Listen, "listen", "127.0.0.1:8080", "serve the query API on this address, on loopback")
 	c.Flags().StringVar(&o.DataDir, "data-dir", "", "keep snapshots and topics in this directory (default: in memory, lost on exit)")
 	c.Flags().StringVar(&o.Upstream, "upstream", "", "call this upstream (scheme://host:port) instead of the simulator")
 	c.Flags().BoolVar(&o.NoDemo, "no-demo", false, "do not generate demo load")

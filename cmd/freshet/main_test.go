@@ -373,7 +373,7 @@ var update = flag.Bool("update", false, "write the golden files")
 func TestDocs_HelpMatchesGoldenFile(t *testing.T) {
 	var all strings.Builder
 	for _, args := range [][]string{
-		{}, {"dev"}, {"query"}, {"worker"}, {"settings"}, {"settings", "get"}, {"settings", "set"}, {"settings", "audit"}, {"entities"}, {"entities", "import"}, {"entities", "list"}, {"entities", "enable"}, {"entities", "disable"}, {"snapshot"}, {"snapshot", "get"}, {"snapshot", "refresh"}, {"snapshot", "delete"}, {"limiter"}, {"stop"}, {"resume"}, {"keys"}, {"keys", "create"}, {"keys", "list"}, {"keys", "revoke"}, {"simulate"}, {"migrate"}, {"migrate", "up"}, {"topics"}, {"topics", "lag"}, {"config"}, {"healthcheck"}, {"version"},
+		{}, {"dev"}, {"query"}, {"worker"}, {"settings"}, {"settings", "get"}, {"settings", "set"}, {"settings", "audit"}, {"entities"}, {"entities", "import"}, {"entities", "list"}, {"entities", "show"}, {"entities", "enable"}, {"entities", "disable"}, {"snapshot"}, {"snapshot", "get"}, {"snapshot", "refresh"}, {"snapshot", "delete"}, {"limiter"}, {"stop"}, {"resume"}, {"dlq", "list"}, {"dlq", "replay"}, {"keys"}, {"keys", "create"}, {"keys", "list"}, {"keys", "revoke"}, {"simulate"}, {"migrate"}, {"migrate", "up"}, {"topics"}, {"topics", "lag"}, {"config"}, {"healthcheck"}, {"version"},
 	} {
 		code, stdout, stderr := command(t, nil, append(args, "--help")...)
 		if code != 0 || stderr != "" {

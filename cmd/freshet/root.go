@@ -40,7 +40,7 @@ Deploy on real services, in this order:  freshet migrate up, freshet topics ensu
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return app.UsageErrorf("%w; see `%s --help`", err, c.CommandPath())
 	})
-	root.PersistentFlags().StringVar(&p.ConfigFile, "config", app.Lookup(env, "FRESHET_CONFIG"), "configuration file (YAML); FRESHET_… environment variables override it")
+	root.PersistentFlags().StringVar(&p.ConfigFile, "config", app.Lookup(env, "FRESHET_CONFIG"), "read this configuration file (YAML); FRESHET_… environment variables override it")
 	root.SetVersionTemplate("freshet {{.Version}}\n")
 	for _, group := range []struct {
 		title    string
@@ -119,6 +119,6 @@ working tree was modified, too.`,
 			return app.UsageErrorf("-o is %q; it must be text or json", output)
 		},
 	}
-	c.Flags().StringVarP(&output, "output", "o", "text", "output format: text or json")
+	c.Flags().StringVarP(&output, "output", "o", "text", "print in this format: text or json")
 	return c
 }
