@@ -143,7 +143,7 @@ func (s *keySet) startFetch(ctx context.Context) chan struct{} {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.conditions.Record(s.log, observe.Condition{
-			Failing: "signing keys can't be fetched; cached keys stay valid until access.maxAge.signingKeys", Recovered: "fetching the signing keys works again", Attr: "url", Value: s.url,
+			Event: "signing_keys_unread", Failing: "signing keys can't be fetched; cached keys stay valid until access.maxAge.signingKeys", Recovered: "fetching the signing keys works again", Attr: "url", Value: s.url,
 		}, err)
 		s.failed, s.inFlight = err != nil, nil
 		if err == nil {

@@ -26,7 +26,7 @@ const unauthenticatedPrefix = "unauthenticated@"
 // With access.require: auto the service is open only because it listens on loopback. A forwarded
 // request comes from another machine, so it is rejected.
 func (c Config) checkOpenRequest(r *http.Request) error {
-	if c.Require == Auto && isForwarded(r.Header) {
+	if c.Require == Auto && Forwarded(r.Header) {
 		return forwarded()
 	}
 	if !c.isOwnHost(r.Host) {
@@ -55,9 +55,9 @@ func (c Config) checkOpenRequest(r *http.Request) error {
 // delivery networks send the client's address.
 var clientAddressHeaders = []string{"Forwarded", "Via", "X-Real-Ip", "X-Client-Ip", "True-Client-Ip", "Cf-Connecting-Ip", "X-Envoy-External-Address"}
 
-// isForwarded reports whether a proxy forwarded the request, so that the connection's address is
+// Forwarded reports whether a proxy forwarded the request, so that the connection's address is
 // not the client's. A proxy that adds no header is not detected.
-func isForwarded(h http.Header) bool {
+func Forwarded(h http.Header) bool {
 	for name := range h {
 		if strings.HasPrefix(name, "X-Forwarded-") || slices.Contains(clientAddressHeaders, name) {
 			return true

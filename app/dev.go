@@ -135,7 +135,7 @@ func (p *Process) startEmbedded(ctx context.Context, o DevOptions, config Config
 	if o.callsBaseURL() {
 		made.secret = p.requireSecret
 	}
-	made.log = p.logger(ctx, config.Log)
+	made.log = p.logger(ctx, config.Log, "dev")
 	made.registry, made.reg = newRegistry(config.Metrics.Namespace)
 	fail := func(err error) (embedded, func(), error) { return made, closeAll, err }
 

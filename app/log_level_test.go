@@ -9,7 +9,7 @@ import (
 
 func TestLogLevel_FollowsSignals(t *testing.T) {
 	p := NewProcess(nil, io.Discard, io.Discard)
-	log := p.logger(t.Context(), LogConfig{Level: slog.LevelWarn})
+	log := p.logger(t.Context(), LogConfig{Level: slog.LevelWarn}, "worker")
 	for _, c := range []struct {
 		signal syscall.Signal
 		want   slog.Level

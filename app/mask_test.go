@@ -21,7 +21,7 @@ func TestLogger_LogsNoSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, format := range []string{"text", "json"} {
-		log := p.logger(t.Context(), LogConfig{Format: format})
+		log := p.logger(t.Context(), LogConfig{Format: format}, "worker")
 		log.Error("a bug", "panic", fmt.Sprint(c.Database, c.Sources["shop"].Headers, c.Sources["shop"].Facets["items"].Documents["one"]), "credential", "CredentialHunter14",
 			"err", os.ErrNotExist)
 	}

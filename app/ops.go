@@ -53,12 +53,13 @@ func metricPrefix(namespace string) string {
 	return namespace + "_"
 }
 
-// newOpsHandler returns the handler of ops.listen: liveness, readiness, health and metrics.
+// newOpsHandler returns the handler of ops.listen: liveness, readiness, health, metrics and profiles.
 func (p parts) newOpsHandler(h *health) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", h.handleReady)
 	mux.HandleFunc("GET /healthz", h.handleHealth)
+	handlePprof(mux)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{EnableOpenMetrics: true}))
 	return mux
 }

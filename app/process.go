@@ -4,10 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
-
-	"github.com/freshet/freshet/observe"
 )
 
 // UsageError reports wrong arguments or flags.
@@ -65,25 +62,12 @@ func (p *Process) MaskError(err error) error { return p.mask.maskError(err) }
 // MaskWriter returns a writer that redacts the known secrets.
 func (p *Process) MaskWriter(to io.Writer) io.Writer { return p.mask.writer(to) }
 
-// logger returns the log of this process. Signals can change its level until ctx ends.
-func (p *Process) logger(ctx context.Context, c LogConfig) *slog.Logger {
-	var level slog.LevelVar
-	level.Set(c.Level)
-	options := &slog.HandlerOptions{Level: &level}
-	var h slog.Handler = slog.NewTextHandler(p.Stderr, options)
-	if c.Format == "json" {
-		h = slog.NewJSONHandler(p.Stderr, options)
-	}
-	log := slog.New(observe.TraceHandler(h))
-	handleLevelSignals(ctx, &level, c.Level, log)
-	return log
-}
-
-// connect connects to the real services. It returns the parts of a role and a function that
+// connect connects to the real services, for a process of this role. It returns the parts of a role and a function that
 // closes the connections.
-func (p *Process) connect(ctx context.Context, config Config) (_ parts, _ func(), err error) {
+func (p *Process) connect(ctx context.Context, config Config, role string) (_ parts, _ func(), err error) {
 	parts := parts{config: config, secret: p.requireSecret}
-	parts.log = p.logger(ctx, config.Log)
+	parts.log = p.logger(ctx, config.Log, role)
+	parts.startAttrs = p.startAttrs(config, role)
 	parts.registry, parts.reg = newRegistry(config.Metrics.Namespace)
 	if parts.kafka, err = config.Kafka.Options(); err != nil {
 		return parts, nil, err

@@ -31,7 +31,7 @@ func (p *Process) RunQuery(ctx context.Context, listen, opsListen string) error 
 		return err
 	}
 	defer func() { _ = ops.Close() }()
-	parts, closeAll, err := p.connect(ctx, config)
+	parts, closeAll, err := p.connect(ctx, config, "query")
 	if err != nil {
 		return err
 	}
@@ -50,16 +50,20 @@ func (p *Process) RunWorker(ctx context.Context, source, lane, opsListen string)
 	if !ok {
 		return UsageErrorf("--lane is %q; it must be high, low or both", lane)
 	}
-	return p.runWithOps(ctx, opsListen, func(parts parts, ops string) role {
-		return working(lanes, func() { parts.log.Info("worker started", "lane", lane, "ops", ops) }, namesOrAll(source)...)
+	return p.runWithOps(ctx, "worker", opsListen, func(parts parts, ops string) role {
+		return working(lanes, func() {
+			parts.log.Info("worker started", parts.startedWith(source, "lane", lane, "ops", ops)...)
+		}, namesOrAll(source)...)
 	})
 }
 
 // RunScheduler runs a scheduler on real services until ctx ends, for a source or, if source is
 // empty, for all sources. If opsListen is not empty, it replaces the address in the configuration.
 func (p *Process) RunScheduler(ctx context.Context, source, opsListen string) error {
-	return p.runWithOps(ctx, opsListen, func(parts parts, ops string) role {
-		return scheduling(func() { parts.log.Info("scheduler started", "ops", ops) }, namesOrAll(source)...)
+	return p.runWithOps(ctx, "scheduler", opsListen, func(parts parts, ops string) role {
+		return scheduling(func() {
+			parts.log.Info("scheduler started", parts.startedWith(source, "ops", ops)...)
+		}, namesOrAll(source)...)
 	})
 }
 
@@ -73,8 +77,9 @@ func namesOrAll(name string) []string {
 }
 
 // runWithOps runs a worker or scheduler on real services, with its health and metrics endpoints.
-// The parameter "of" returns the role, given its parts and the address of these endpoints.
-func (p *Process) runWithOps(ctx context.Context, opsAddress string, of func(parts parts, ops string) role) error {
+// roleName is its name in the log. The parameter "of" returns the role, given its parts and the
+// address of these endpoints.
+func (p *Process) runWithOps(ctx context.Context, roleName, opsAddress string, of func(parts parts, ops string) role) error {
 	config, err := p.Load()
 	if err != nil {
 		return err
@@ -88,7 +93,7 @@ func (p *Process) runWithOps(ctx context.Context, opsAddress string, of func(par
 		return err
 	}
 	defer func() { _ = ops.Close() }()
-	parts, closeAll, err := p.connect(ctx, config)
+	parts, closeAll, err := p.connect(ctx, config, roleName)
 	if err != nil {
 		return err
 	}

@@ -38,6 +38,12 @@ func (n *logBuffer) Write(p []byte) (int, error) {
 	return n.text.Write(p)
 }
 
+func (n *logBuffer) String() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.text.String()
+}
+
 // lines returns the log records with this message.
 func (n *logBuffer) lines(t *testing.T, message string) (all []map[string]any) {
 	t.Helper()

@@ -1,9 +1,23 @@
 package app
 
 import (
+	"runtime"
 	"runtime/debug"
 	"testing"
 )
+
+func TestBuild_HasCommitAndDate(t *testing.T) {
+	info := &debug.BuildInfo{Settings: []debug.BuildSetting{
+		{Key: "vcs.revision", Value: "0123456789ab"}, {Key: "vcs.time", Value: "2026-11-22T20:57:20Z"}, {Key: "vcs.modified", Value: "true"},
+	}}
+	want := Build{Version: "v1.2.3", Commit: "0123456789ab", Date: "2026-11-22T20:57:20Z", Go: runtime.Version(), Modified: true}
+	if got := buildOf("v1.2.3", info); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got, want := buildOf("", nil), (Build{Version: "v0.0.0-dev", Go: runtime.Version()}); got != want {
+		t.Errorf("without build info: got %+v, want %+v", got, want)
+	}
+}
 
 func TestVersion_PrefersRelease(t *testing.T) {
 	of := func(version string) *debug.BuildInfo {

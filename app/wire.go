@@ -52,12 +52,14 @@ type parts struct {
 		status.Backlogs
 		Ping(ctx context.Context) error
 	}
-	rdb      redis.UniversalClient
-	kafka    []kgo.Opt
-	log      *slog.Logger
-	trace    observe.Tracer
-	registry *prometheus.Registry
-	reg      prometheus.Registerer // adds metrics to registry, with the namespace as prefix of their names
+	rdb   redis.UniversalClient
+	kafka []kgo.Opt
+	log   *slog.Logger
+	// startAttrs are attributes of the log line that a role writes when it has started.
+	startAttrs []any
+	trace      observe.Tracer
+	registry   *prometheus.Registry
+	reg        prometheus.Registerer // adds metrics to registry, with the namespace as prefix of their names
 	// secret reads a credential.
 	secret func(secretRef) (string, error)
 
@@ -90,12 +92,16 @@ func (p parts) run(ctx context.Context, roles ...role) error {
 	background := newGroup(context.WithoutCancel(ctx))
 	background.run(p.producer.Run)
 	background.run(p.lag.Run)
+	background.run(p.watchConnections)
 	foreground := newGroup(withEither(ctx, background.ctx))
 	for _, role := range roles {
 		foreground.run(func(ctx context.Context) error { return role(ctx, p) })
 	}
 	<-foreground.ctx.Done()
-	return errors.Join(foreground.stop(), background.stop())
+	logStopped := p.logStopping(context.Cause(foreground.ctx))
+	err = errors.Join(foreground.stop(), background.stop())
+	logStopped()
+	return err
 }
 
 func (p parts) noSource(name string) error {
@@ -205,7 +211,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	if err != nil {
 		return err
 	}
-	p.log.Info("query service started", "listen", l.Addr().String(), "ops", p.opsAddress(), "access", guard.AuthRequired())
+	p.log.Info("query service started", p.startedWith("", "listen", l.Addr().String(), "ops", p.opsAddress(), "access", guard.AuthRequired())...)
 	background := newGroup(context.WithoutCancel(ctx))
 	background.run(guard.Run)
 	background.run(server.Run)

@@ -3,7 +3,7 @@ package app
 import (
 	"context"
 	"errors"
-	"log/slog"
+	"net"
 	"sync"
 	"testing"
 	"time"
@@ -12,15 +12,24 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// firstLine is a log writer that signals the first line.
-type firstLine struct {
+// dialSignal is a Redis hook that signals the first attempt to connect.
+type dialSignal struct {
 	once sync.Once
 	seen chan struct{}
 }
 
-func (f *firstLine) Write(p []byte) (int, error) {
-	f.once.Do(func() { close(f.seen) })
-	return len(p), nil
+func (d *dialSignal) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := next(ctx, network, address)
+		d.once.Do(func() { close(d.seen) })
+		return conn, err
+	}
+}
+
+func (d *dialSignal) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (d *dialSignal) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }
 
 func TestWorker_WaitsForRedisAtStart(t *testing.T) {
@@ -29,11 +38,12 @@ func TestWorker_WaitsForRedisAtStart(t *testing.T) {
 	m.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: address, MaxRetries: -1})
 	defer func() { _ = rdb.Close() }()
-	said := &firstLine{seen: make(chan struct{})}
-	p := parts{rdb: rdb, log: slog.New(slog.NewTextHandler(said, nil))}
+	firstDial := &dialSignal{seen: make(chan struct{})}
+	rdb.AddHook(firstDial)
+	p := parts{rdb: rdb}
 	answered := make(chan error, 1)
 	go func() { answered <- p.waitForRedis(t.Context()) }()
-	<-said.seen
+	<-firstDial.seen
 	select {
 	case err := <-answered:
 		t.Fatalf("worker without Redis: got %v, want it to wait", err)

@@ -27,22 +27,17 @@ func working(lanes []schemas.Lane, up func(), names ...string) role {
 }
 
 // waitForRedis waits until Redis responds, so that a worker can start during an outage of Redis.
-// It returns an error if Redis may evict keys.
+// watchConnections logs the outage. waitForRedis returns an error if Redis may evict keys.
 func (p parts) waitForRedis(ctx context.Context) error {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
-	for n := 0; ; n++ {
+	for {
 		err := limiter.CheckRedis(ctx, p.rdb)
 		switch {
 		case errors.Is(err, limiter.ErrEvictionEnabled):
 			return err
-		case err == nil && n > 0:
-			p.log.Info("redis connected", "attempts", n)
-			return nil
 		case err == nil || ctx.Err() != nil:
 			return nil
-		case n == 0:
-			p.log.Warn("redis not reachable, worker waits; check redis.addresses", "err", err)
 		}
 		select {
 		case <-ticker.C:

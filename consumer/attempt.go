@@ -88,12 +88,13 @@ func (a *attempt) Acquire(ctx context.Context, target source.Call) (source.Permi
 	case a.t.lastFailed:
 		acquire = a.w.permits.AcquireRetry
 	}
+	asked := time.Now()
 	p, err := a.acquire(ctx, target, acquire)
 	span.End()
 	if err != nil {
 		return nil, err
 	}
-	return &call{a: a, target: target, permit: p}, nil
+	return &call{a: a, target: target, permit: p, waited: time.Since(asked)}, nil
 }
 
 // Grow waits for memory for n more bytes of a body that is larger than expected. It implements
@@ -193,8 +194,12 @@ type call struct {
 	a      *attempt
 	target source.Call
 	permit Permit
+	waited time.Duration // time until the permit was granted
 	sent   time.Time
 	span   trace.Span
+	// took and result are the duration and the result of the finished call. a.mu guards them.
+	took   time.Duration
+	result source.CallResult
 }
 
 // Release returns an unspent permit to the limiter.
@@ -213,7 +218,8 @@ func (c *call) Credential() string { return c.permit.Credential() }
 func (c *call) Finished(e source.CallResult) {
 	c.permit.ReportEnd(e)
 	c.a.mu.Lock()
-	c.a.durations = append(c.a.durations, time.Since(c.sent))
+	c.took, c.result = time.Since(c.sent), e
+	c.a.durations = append(c.a.durations, c.took)
 	c.a.mu.Unlock()
 	endCallSpan(c.span, e.Status, e.Err)
 }
@@ -230,11 +236,12 @@ func (c *call) Spend(ctx context.Context) error {
 		if spent || err != nil {
 			return err
 		}
+		asked := time.Now()
 		p, err := c.a.acquire(ctx, c.target, c.a.w.permits.Reacquire)
 		if err != nil {
 			return err
 		}
-		c.permit = p
+		c.permit, c.waited = p, c.waited+time.Since(asked)
 	}
 	return fmt.Errorf("%w: %d permits expired unspent; Redis or this machine is too slow", errBeginFailed, maxLapsedPermits)
 }

@@ -11,21 +11,21 @@ import (
 // each of them begins and when it ends.
 var (
 	conditionPause = observe.Condition{
-		Failing: "upstream requests a pause; calls back off", Recovered: "upstream pause over; calls resumed",
+		Event: "upstream_paused", Failing: "upstream requests a pause; calls back off", Recovered: "upstream pause over; calls resumed",
 	}
 	conditionOutage = observe.Condition{
-		Failing: "upstream fails for all entities; circuit breaker open", Recovered: "upstream recovered; circuit breaker closed",
+		Event: "upstream_failing", Failing: "upstream fails for all entities; circuit breaker open", Recovered: "upstream recovered; circuit breaker closed",
 	}
 	conditionRefused = observe.Condition{
-		Failing: "upstream refuses the credential; circuit breaker open", Recovered: "upstream accepts the credential; circuit breaker closed",
+		Event: "upstream_refuses_source", Failing: "upstream refuses the credential; circuit breaker open", Recovered: "upstream accepts the credential; circuit breaker closed",
 	}
 	conditionReleases = observe.Condition{
-		Failing:   "ended requests not removed from the outstanding count of their clients; retrying until the lease of each request expires",
+		Event: "client_release_failed", Failing: "ended requests not removed from the outstanding count of their clients; retrying until the lease of each request expires",
 		Recovered: "ended requests removed again from the outstanding count of their clients",
 	}
-	conditionUnreachable = observe.Condition{Failing: "upstream unreachable", Recovered: "upstream reachable"}
+	conditionUnreachable = observe.Condition{Event: "upstream_unreachable", Failing: "upstream unreachable", Recovered: "upstream reachable"}
 	conditionRetention   = observe.Condition{
-		Failing:   "oldest uncommitted record is past half of its topic's retention and may be deleted unread",
+		Event: "retention_half_passed", Failing: "oldest uncommitted record is past half of its topic's retention and may be deleted unread",
 		Recovered: "oldest uncommitted record is within half of its topic's retention",
 	}
 )
@@ -33,7 +33,7 @@ var (
 // conditionEndpoint returns the condition of a facet whose own circuit breaker is open.
 func conditionEndpoint(facet string) observe.Condition {
 	return observe.Condition{
-		Failing: "endpoint fails for all entities; circuit breaker open", Recovered: "endpoint recovered; circuit breaker closed",
+		Event: "endpoint_failing", Failing: "endpoint fails for all entities; circuit breaker open", Recovered: "endpoint recovered; circuit breaker closed",
 		Attr: "facet", Value: facet,
 	}
 }
@@ -44,17 +44,17 @@ func (c *call) condition(block string) observe.Condition {
 	switch block {
 	case source.BlockCredential:
 		return observe.Condition{
-			Failing: "upstream refuses a credential; its calls are paused", Recovered: "upstream accepts a credential; its calls are resumed",
+			Event: "upstream_refuses_credential", Failing: "upstream refuses a credential; its calls are paused", Recovered: "upstream accepts a credential; its calls are resumed",
 			Attr: "credential", Value: c.Credential(),
 		}
 	case source.BlockResource:
 		return observe.Condition{
-			Failing: "upstream refuses a resource; its calls are paused", Recovered: "upstream accepts a resource; its calls are resumed",
+			Event: "upstream_refuses_resource", Failing: "upstream refuses a resource; its calls are paused", Recovered: "upstream accepts a resource; its calls are resumed",
 			Attr: "document", Value: c.target.Facet + "/" + c.target.Document,
 		}
 	}
 	return observe.Condition{
-		Failing: "upstream refuses an endpoint; its calls are paused", Recovered: "upstream accepts an endpoint; its calls are resumed",
+		Event: "upstream_refuses_endpoint", Failing: "upstream refuses an endpoint; its calls are paused", Recovered: "upstream accepts an endpoint; its calls are resumed",
 		Attr: "document", Value: c.target.Facet + "/" + c.target.Document,
 	}
 }

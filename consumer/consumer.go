@@ -100,6 +100,7 @@ type Worker struct {
 	parseSlots  chan struct{} // limits parsing to one goroutine for each CPU
 	bodySizes   *sizeEstimates
 
+	callSampler     observe.LogSampler
 	redactionLogged atomic.Bool // the warning that content contained a credential was logged
 	entityQueues    entityQueues
 	breakerQueue    *breakerQueue

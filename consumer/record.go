@@ -18,14 +18,18 @@ type content struct {
 	bytes          int // bytes that this content occupies in memory until it is written
 }
 
+// hasStored reports whether the content was stored before this fetch, as far as the worker knows.
+func (t *task) hasStored(c *source.Content) bool {
+	return t.stored.HasContent() && t.stored.Hash == c.Hash && t.stored.ExtractVersion == c.ExtractVersion
+}
+
 // newContent prepares c for the write and releases it. Content that is probably stored already is
 // not encoded; if the store needs it after all, it is parsed again from the compressed answers.
 // Other content is encoded at once, so that the answers can be freed.
 func (w *Worker) newContent(ctx context.Context, t *task, answers *source.Responses, c *source.Content) content {
 	defer c.Release()
 	made := content{hash: c.Hash, extractVersion: c.ExtractVersion}
-	sameFormat := t.stored.HasContent() && t.stored.ExtractVersion == c.ExtractVersion
-	if sameFormat && t.stored.Hash == c.Hash {
+	if t.hasStored(c) {
 		w.hintUnchanged(ctx, t)
 		made.bytes = answers.Bytes()
 		made.payload = func() (store.Payload, error) {
@@ -38,7 +42,7 @@ func (w *Worker) newContent(ctx context.Context, t *task, answers *source.Respon
 		}
 		return made
 	}
-	if sameFormat && !t.stored.Absent {
+	if t.stored.HasContent() && t.stored.ExtractVersion == c.ExtractVersion && !t.stored.Absent {
 		w.hintChanged(ctx, t, c.JSON)
 	}
 	p := store.Encode(c.JSON)

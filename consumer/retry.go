@@ -41,7 +41,7 @@ const (
 // failedOperation returns the log condition of an operation that fails and is retried.
 func failedOperation(op string) observe.Condition {
 	return observe.Condition{
-		Failing: "operation failed; retrying while its records are held", Recovered: "operation recovered",
+		Event: "worker_operation_failed", Failing: "operation failed; retrying while its records are held", Recovered: "operation recovered",
 		Attr: "operation", Value: op,
 	}
 }

@@ -278,6 +278,7 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	answers, err := w.source.Fetch(ctx, t.plan, a)
 	if err != nil {
 		f.memory.resize(0)
+		w.logCalls(ctx, a, "", false, t.calls)
 		return fetched{}, err
 	}
 	f.calls = answers.Calls
@@ -295,7 +296,9 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	if f.outcome.Class == source.OK && t.facet.Shrunk(len(f.outcome.Content.JSON), t.stored.Size) {
 		f.outcome = shrunk(f.outcome, t.stored.Size)
 	}
-	if f.outcome.Class != source.OK {
+	ok := f.outcome.Class == source.OK
+	w.logCalls(ctx, a, f.outcome.Class, ok && !t.hasStored(f.outcome.Content), t.calls-f.calls)
+	if !ok {
 		if f.outcome.Class == source.NotModified {
 			w.hintUnchanged(ctx, t)
 		}

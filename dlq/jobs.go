@@ -83,7 +83,7 @@ func (q *Queue) Run(ctx context.Context) error {
 func (q *Queue) newHolder() string { return fmt.Sprintf("%s/%s", q.Process, rand.Text()) }
 
 // jobBlocked is the condition of a job whose last chunk failed.
-var jobBlocked = observe.Condition{Failing: "dlq job blocked; will retry", Recovered: "dlq job continued"}
+var jobBlocked = observe.Condition{Event: "dlq_job_blocked", Failing: "dlq job blocked; will retry", Recovered: "dlq job continued"}
 
 // runJob runs chunks of a leased job until the job is done or stopped, the lease is lost, or ctx
 // ends.

@@ -70,19 +70,19 @@ type follower struct {
 
 var (
 	conditionSettings = observe.Condition{
-		Failing: "quota settings not read from the database; the last ones stay in effect", Recovered: "reading the quota settings works again",
+		Event: "quota_settings_unread", Failing: "quota settings not read from the database; the last ones stay in effect", Recovered: "reading the quota settings works again",
 	}
 	conditionMark = observe.Condition{
 		Failing: "use of the source not stored in the database; no permits are granted", Recovered: "use of the source stored in the database",
 	}
 	conditionDayRead = observe.Condition{
-		Failing: "saved day count not read from the database; reading is retried", Recovered: "saved day count read",
+		Event: "day_count_unread", Failing: "saved day count not read from the database; reading is retried", Recovered: "saved day count read",
 	}
 	conditionDaySave = observe.Condition{
-		Failing: "day count not saved in the database; saving is retried", Recovered: "saving the day count works again",
+		Event: "day_count_unsaved", Failing: "day count not saved in the database; saving is retried", Recovered: "saving the day count works again",
 	}
 	conditionJitter = observe.Condition{
-		Failing:   "measured jitter exceeds quota.jitter; raise quota.jitter, or find what delays the calls of this process",
+		Event: "jitter_exceeded", Failing: "measured jitter exceeds quota.jitter; raise quota.jitter, or find what delays the calls of this process",
 		Recovered: "measured jitter no longer exceeds quota.jitter",
 	}
 )

@@ -11,6 +11,9 @@ import (
 // Condition names a failure that can last for a while, such as an outage. Two conditions are
 // the same if all their fields are equal.
 type Condition struct {
+	// Event is the name of the condition in snake_case. Both log lines have it as the attribute
+	// `event`. docs/logs.md lists all events.
+	Event     string
 	Failing   string // message that is logged at the first failure, when the condition begins
 	Recovered string // message that is logged when the condition ends
 	// Attr and Value are the name and the value of a log attribute, such as facet=character. It
@@ -97,10 +100,11 @@ func (c *Conditions) Resolved(log *slog.Logger, cond Condition) {
 		cond.attrs(slog.Int("failures", f.count), slog.Duration("outage", time.Since(f.first)))...)
 }
 
-// attrs returns the condition's attribute, if it has one, followed by the attributes in `more`.
+// attrs returns the event, the condition's attribute if it has one, and the attributes in `more`.
 func (c Condition) attrs(more ...slog.Attr) []slog.Attr {
-	if c.Attr == "" {
-		return more
+	attrs := []slog.Attr{slog.String("event", c.Event)}
+	if c.Attr != "" {
+		attrs = append(attrs, slog.String(c.Attr, c.Value))
 	}
-	return append([]slog.Attr{slog.String(c.Attr, c.Value)}, more...)
+	return append(attrs, more...)
 }

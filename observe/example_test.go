@@ -19,14 +19,14 @@ func ExampleConditions() {
 			return a
 		},
 	}))
-	outage := observe.Condition{Failing: "upstream outage", Recovered: "upstream recovered", Attr: "source", Value: "nexon"}
+	outage := observe.Condition{Event: "upstream_outage", Failing: "upstream outage", Recovered: "upstream recovered", Attr: "source", Value: "nexon"}
 	var conditions observe.Conditions
 	for range 3 { // three failures, of which only the first is logged
 		conditions.Warn(log, outage, errors.New("status 503"))
 	}
 	fmt.Println(conditions.Active())
 	// Output:
-	// level=WARN msg="upstream outage" source=nexon err="status 503"
+	// level=WARN msg="upstream outage" event=upstream_outage source=nexon err="status 503"
 	// true
 }
 

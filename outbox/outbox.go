@@ -33,7 +33,7 @@ const (
 func Channel(source string) string { return "outbox:" + source }
 
 // ClaimsFail is the condition of a relay's poller while events can't be claimed.
-var ClaimsFail = observe.Condition{Failing: "outbox events can't be claimed; retrying", Recovered: "claiming outbox events works again"}
+var ClaimsFail = observe.Condition{Event: "outbox_unclaimed", Failing: "outbox events can't be claimed; retrying", Recovered: "claiming outbox events works again"}
 
 // Relay delivers the outbox events of one source. Any number of relays may run for a source.
 type Relay struct {

@@ -56,7 +56,7 @@ func (s *Server) writeBatch(c echo.Context, client access.Client, all []schemas.
 		if p, ok := errors.AsType[*problem.HTTPError](v.result.refused); ok && it.Status == http.StatusBadRequest {
 			it.Detail = p.Detail
 		} else if !v.notVisible {
-			s.metrics.observeRead(all[i], v)
+			s.noteRead(c, all[i], v, it.Status)
 		}
 		it.marshal()
 		if it.Status == http.StatusOK {

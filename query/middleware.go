@@ -79,7 +79,7 @@ func corsConfig(origins []string) middleware.CORSConfig {
 
 // instrument is the only middleware that wraps every handler, because each middleware costs an
 // allocation per request. It limits the length of the path, keeps the client's correlation id,
-// turns errors and panics into responses, and records metrics by route and status.
+// turns errors and panics into responses, records metrics by route and status, and logs reads.
 func (s *Server) instrument(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		started := time.Now()
@@ -103,6 +103,7 @@ func (s *Server) instrument(next echo.HandlerFunc) echo.HandlerFunc {
 			path += "?wait"
 		}
 		s.metrics.observeResponse(path, r.Method, c.Response().Status, time.Since(started))
+		s.logReads(c, started)
 		if s.tracer.Enabled() {
 			s.endSpan(c)
 		}

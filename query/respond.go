@@ -20,6 +20,7 @@ import (
 // respond writes the response of a read.
 func (s *Server) respond(c echo.Context, client access.Client, e schemas.Entity, v view) error {
 	s.metrics.observeRead(e, v)
+	s.noteRead(c, e, v, 0)
 	switch v.freshness {
 	case store.Fresh, store.Stale:
 		err := s.respondSnapshot(c, client, e, v)

@@ -54,7 +54,8 @@ type Server struct {
 	echo             *echo.Echo
 	enqueues         singleflight.Group
 	batcher          *batcher
-	enqueueSlots     chan struct{} // one element per refresh call that waits for Kafka
+	enqueueSlots     chan struct{}                  // one element per refresh call that waits for Kafka
+	readSamplers     map[string]*observe.LogSampler // by source
 	waiterCount      atomic.Int64
 	lastStoreWarning atomic.Int64  // time of the last warning about store failures, in Unix nanoseconds
 	stopping         chan struct{} // closed at shutdown: waiting requests respond at once
@@ -71,7 +72,7 @@ func New(config Config, deps Deps) (*Server, error) {
 		responses: newResponseBudget(config.ResponseMemory, deps.Metrics), readCounter: counter, waiterSet: newWaiterSet(),
 		sources: deps.Sources, enqueuer: deps.Enqueuer, subscriber: deps.SettleSubscriber, estimator: deps.WaitEstimator,
 		authenticator: deps.Authenticator, limiter: deps.ClientLimiter, log: deps.Log, metrics: m, tracer: deps.Trace, traces: newTraceBudget(),
-		echo: echo.New(), enqueueSlots: make(chan struct{}, maxAckWaits), stopping: make(chan struct{}),
+		echo: echo.New(), enqueueSlots: make(chan struct{}, maxAckWaits), readSamplers: newReadSamplers(deps.Sources), stopping: make(chan struct{}),
 	}
 	s.batcher = &batcher{enqueuer: deps.Enqueuer, log: deps.Log}
 	s.cache = newSnapshotCache(deps.Store, func(e schemas.Entity) bool { return s.sources[e.Source].Visibility(e.Key) != "" }, config.Memory, m, deps.ClientLimiter, counter, deps.Log)

@@ -110,7 +110,7 @@ func New(source, facet string, periods Periods, st Store, log *slog.Logger, reg 
 // then the recovery. It logs the end of each walk that deleted rows.
 func (w *Walk) Run(ctx context.Context) error {
 	failing := observe.Condition{
-		Failing: "deletion of expired rows failed; will retry", Recovered: "deletion of expired rows resumed", Attr: "rows", Value: w.rows,
+		Event: "retention_failed", Failing: "deletion of expired rows failed; will retry", Recovered: "deletion of expired rows resumed", Attr: "rows", Value: w.rows,
 	}
 	var conditions observe.Conditions
 	total := 0

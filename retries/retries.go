@@ -73,7 +73,7 @@ func New(source string, st Store, enqueuer Enqueuer, rdb redis.UniversalClient, 
 	r := &Retries{
 		source: source, store: st, enqueuer: enqueuer, log: log,
 		poller: poll.New("retries:"+source, rdb, log, observe.Condition{
-			Failing: "scheduled retries can't be claimed; retrying", Recovered: "claiming scheduled retries works again",
+			Event: "retries_unclaimed", Failing: "scheduled retries can't be claimed; retrying", Recovered: "claiming scheduled retries works again",
 		}),
 		requested: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "retries_requested_total", Help: "Scheduled retries that were enqueued when due.",

@@ -66,7 +66,7 @@ type Deps struct {
 }
 
 // TicksFail is the condition of the scheduler's poller while ticks fail.
-var TicksFail = observe.Condition{Failing: "prefetch scheduling failed; will retry", Recovered: "prefetch scheduling resumed"}
+var TicksFail = observe.Condition{Event: "prefetch_failed", Failing: "prefetch scheduling failed; will retry", Recovered: "prefetch scheduling resumed"}
 
 // NewScheduler returns the scheduler of a source.
 func NewScheduler(source string, schedule *Schedule, deps Deps) (*Scheduler, error) {

@@ -93,11 +93,23 @@ func (p *api) patchState(r *http.Request) (any, error) {
 	if !isObject(text) {
 		return nil, problem.Body(errors.New(`the body must be an object, as in {"policies":{"second":{"target":400}}}`))
 	}
-	var patch Patch
-	if err := decode(text, &patch); err != nil {
-		return nil, problem.Body(fmt.Errorf("%w; the members are policies.{name}.limit, target, highReserve and lowReserve, prefetch.enabled, and prefetch.facets.{name}.hot, warm, cold, minInterval, maxInterval and active", err))
+	var body PatchRequest
+	if err := decode(text, &body); err != nil {
+		return nil, problem.Body(fmt.Errorf("%w; the members are note, policies.{name}.limit, target, highReserve and lowReserve, prefetch.enabled, and prefetch.facets.{name}.hot, warm, cold, minInterval, maxInterval and active", err))
 	}
-	return p.settings.Change(r.Context(), o, patch)
+	if o.Note, err = checkNote(body.Note); err != nil {
+		return nil, err
+	}
+	return p.settings.Change(r.Context(), o, body.Patch)
+}
+
+// checkNote returns the note of a request, or a problem if it is too long for the audit or has
+// several lines.
+func checkNote(note string) (string, error) {
+	if utf8.RuneCountInString(note) > maxNoteLength || strings.ContainsFunc(note, unicode.IsControl) {
+		return "", problem.Body(fmt.Errorf("the note must be one line of at most %d characters", maxNoteLength))
+	}
+	return note, nil
 }
 
 // isObject reports whether a JSON text is an object. Callers check it before they decode into a
@@ -126,10 +138,9 @@ func (p *api) handleAction(do func(context.Context, ChangeRequest) (State, error
 			if err := decode(text, &body); err != nil {
 				return nil, problem.Body(fmt.Errorf(`%w; the body must be empty or {"note":"why"}`, err))
 			}
-			if utf8.RuneCountInString(body.Note) > maxNoteLength || strings.ContainsFunc(body.Note, unicode.IsControl) {
-				return nil, problem.Body(fmt.Errorf("the note must be one line of at most %d characters", maxNoteLength))
+			if o.Note, err = checkNote(body.Note); err != nil {
+				return nil, err
 			}
-			o.Note = body.Note
 		}
 		return do(r.Context(), o)
 	}

@@ -83,7 +83,7 @@ func TestPatch_RejectsMalformedBody(t *testing.T) {
 		`[]`:                                     "must be an object",
 		`{`:                                      "unexpected EOF",
 		`{} {}`:                                  "unexpected data after",
-		`{"stopped":true}`:                       `unknown field "stopped"; the members are policies.{name}.limit`,
+		`{"stopped":true}`:                       `unknown field "stopped"; the members are note, policies.{name}.limit`,
 		`{"policies":[]}`:                        "got array, want an object",
 		`{"policies":{"second":{"traget":400}}}`: `unknown field "traget"`,
 		`{"policies":{"second":{"traget":null}}}`:           `unknown field "traget"`,
@@ -194,6 +194,22 @@ func TestStopResume_IdempotentAndKeepOverride(t *testing.T) {
 	for _, body := range []string{`{"why":"x"}`, `{"note":5}`, `{"note":"a\u0000b"}`, `{"note":"a\nb"}`, `{"note":"` + strings.Repeat("x", 1001) + `"}`, `x`, `null`, ` `, `[]`} {
 		if a := r.act("stop", body); a.StatusCode != 400 || a.Code != "bad-body" {
 			t.Errorf("%.40s: %d %s", body, a.StatusCode, a.text)
+		}
+	}
+}
+
+func TestPatch_NoteIsInAudit(t *testing.T) {
+	r := newRig(t)
+	if a := r.patch(`{"note":"the upstream asked for less","policies":{"second":{"target":400}}}`); a.StatusCode != 200 || a.Effective.Policies[0].Target != 400 {
+		t.Fatalf("got %d %s, want 200 and a target of 400", a.StatusCode, a.text)
+	}
+	entries := r.do(http.MethodGet, "/admin/v1/audit?limit=1", "").Entries
+	if got, want := entries[0].Note, "the upstream asked for less"; got != want {
+		t.Errorf("note in the audit: got %q, want %q", got, want)
+	}
+	for _, note := range []string{`"a\nb"`, `"` + strings.Repeat("x", 1001) + `"`, `5`} {
+		if a := r.patch(`{"note":` + note + `,"policies":{"second":{"target":300}}}`); a.StatusCode != 400 || a.Code != "bad-body" {
+			t.Errorf("note %.20s: got %d %s, want 400 bad-body", note, a.StatusCode, a.text)
 		}
 	}
 }

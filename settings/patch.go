@@ -19,6 +19,13 @@ type Patch struct {
 	Prefetch Member[PrefetchPatch]                  `json:"prefetch,omitzero"`
 }
 
+// PatchRequest is the body of a request that changes settings: a patch, and the reason for the
+// audit.
+type PatchRequest struct {
+	Patch
+	Note string `json:"note,omitempty"`
+}
+
 // PolicyPatch is a change of one quota policy.
 type PolicyPatch struct {
 	Limit       Member[int]             `json:"limit,omitzero"`

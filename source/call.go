@@ -1,6 +1,7 @@
 package source
 
 import (
+	"net/url"
 	"time"
 
 	"github.com/freshet/freshet/source/announced"
@@ -26,7 +27,11 @@ type Call struct {
 
 // CallResult is the outcome of one call, passed to Permit.Finished.
 type CallResult struct {
+	// URL is the URL of the call without its credential. It can contain other secrets, so only
+	// Source.RedactURL may show it.
+	URL     *url.URL
 	Status  int   // 0 if no response arrived
+	Bytes   int   // length of the body as it was sent, possibly compressed
 	Err     error // set if the response is missing or incomplete
 	Notices []announced.Notice
 

@@ -156,6 +156,31 @@ func (s *Source) redactError(err error) error {
 	return err
 }
 
+// secretParameter matches the names of query parameters whose values can be secrets. A link of the
+// upstream, for example to the next page, may contain a secret that the configuration does not.
+var secretParameter = regexp.MustCompile(`(?i)pass|pwd|secret|token|credential|signature|session|auth|api[._-]?key|access[._-]?key|^sig$|^key$|^code$`)
+
+// RedactURL returns a URL for logs and messages: without user and fragment, with all credentials
+// replaced, and with the values of parameters replaced whose name is that of a secret. It returns an
+// empty string for nil.
+func (s *Source) RedactURL(u *url.URL) string {
+	if u == nil {
+		return ""
+	}
+	shown := *u
+	shown.User, shown.Fragment, shown.RawFragment = nil, "", ""
+	pairs := strings.Split(u.RawQuery, "&")
+	for i, pair := range pairs {
+		written, _, hasValue := strings.Cut(pair, "=")
+		name, err := url.QueryUnescape(written)
+		if hasValue && (err != nil || secretParameter.MatchString(name)) {
+			pairs[i] = written + "=" + string(redactedText)
+		}
+	}
+	shown.RawQuery = strings.Join(pairs, "&")
+	return string(s.redact([]byte(shown.String())))
+}
+
 type redactedError struct {
 	text string
 	err  error

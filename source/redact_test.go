@@ -235,3 +235,28 @@ func BenchmarkContainsCredential(b *testing.B) {
 		})
 	}
 }
+
+func TestRedactURL_HidesSecretsOfAnyOrigin(t *testing.T) {
+	s, _ := redactionSource(t, Auth{Header: "X-Key"}, topSecret)
+	for name, c := range map[string]struct{ given, want string }{
+		"nothing secret":    {"https://a.example/v1/items?page=2&id=a%20b", "https://a.example/v1/items?page=2&id=a%20b"},
+		"user":              {"https://user:password@a.example/v1", "https://a.example/v1"},
+		"credential":        {"https://a.example/v1?id=" + url.QueryEscape(topSecret), "https://a.example/v1?id=REDACTED"},
+		"credential (path)": {"https://a.example/" + url.PathEscape(topSecret) + "/v1", "https://a.example/REDACTED/v1"},
+		"signed link":       {"https://a.example/v1?page=2&X-Amz-Signature=abc&sig=d&Expires=3", "https://a.example/v1?page=2&X-Amz-Signature=REDACTED&sig=REDACTED&Expires=3"},
+		"escaped name":      {"https://a.example/v1?api%5Fkey=abc", "https://a.example/v1?api%5Fkey=REDACTED"},
+		"broken name":       {"https://a.example/v1?a%zz=abc", "https://a.example/v1?a%zz=REDACTED"},
+		"repeated token":    {"https://a.example/v1?token=a&token=b&access_token=", "https://a.example/v1?token=REDACTED&token=REDACTED&access_token=REDACTED"},
+	} {
+		u, err := url.Parse(c.given)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if got := s.RedactURL(u); got != c.want {
+			t.Errorf("%s: got %s, want %s", name, got, c.want)
+		}
+	}
+	if got := s.RedactURL(nil); got != "" {
+		t.Errorf("no URL: got %q, want an empty string", got)
+	}
+}

@@ -50,7 +50,7 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 		if calls > 0 { // the transport resends the request, which is a second call
 			spendCtx = callCtx
 			if p := spent.Swap(nil); p != nil {
-				(*p).Finished(CallResult{Err: errConnectionClosed})
+				(*p).Finished(CallResult{URL: r.url, Err: errConnectionClosed})
 			}
 			next, err := permits.Acquire(callCtx, r.call)
 			if err != nil {
@@ -100,7 +100,7 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 	s.setHeaders(req, r, p.validator)
 	defer func() {
 		if p := spent.Load(); p != nil {
-			result := CallResult{Status: resp.status, Err: resp.err, Notices: s.readNotices(resp)}
+			result := CallResult{URL: r.url, Status: resp.status, Bytes: len(resp.body), Err: resp.err, Notices: s.readNotices(resp)}
 			if resp.header != nil {
 				result.classify = func() Class { return s.classOf(resp) }
 			}

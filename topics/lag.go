@@ -187,8 +187,8 @@ func (s *Sampler) sample(ctx context.Context) {
 
 // The conditions of a Sampler.
 var (
-	lagUnmeasured        = observe.Condition{Failing: "lag can't be measured; estimated waits are unknown", Recovered: "measuring the lag works again"}
-	deadLettersUncounted = observe.Condition{Failing: "dead letters can't be counted", Recovered: "counting dead letters works again"}
+	lagUnmeasured        = observe.Condition{Event: "lag_unmeasured", Failing: "lag can't be measured; estimated waits are unknown", Recovered: "measuring the lag works again"}
+	deadLettersUncounted = observe.Condition{Event: "dead_letters_uncounted", Failing: "dead letters can't be counted", Recovered: "counting dead letters works again"}
 )
 
 // setDeadLetters sets the gauge of a source's dead letters, and removes it if the last count is

@@ -14,7 +14,7 @@ import (
 )
 
 func addAddrFlag(c *cobra.Command, addr *string) {
-	c.Flags().StringVar(addr, "addr", "", "address of a query service (default FRESHET_ADDR, or query.listen); FRESHET_TOKEN holds the API key or token")
+	c.Flags().StringVar(addr, "addr", "", "call the query service at this address (default FRESHET_ADDR, or query.listen); FRESHET_TOKEN holds the API key or token")
 }
 
 // runWithAPI makes c a command that calls a query service: it adds --addr, and passes a client for

@@ -35,7 +35,7 @@ clear them.`,
 			return err
 		},
 	}
-	c.Flags().StringVar(&o.Listen, "listen", "127.0.0.1:8080", "address of the query API, on loopback")
+	c.Flags().StringVar(&o.Listen, "listen", "127.0.0.1:8080", "serve the query API on this address, on loopback")
 	c.Flags().StringVar(&o.DataDir, "data-dir", "", "keep snapshots and topics in this directory (default: in memory, lost on exit)")
 	c.Flags().StringVar(&o.Upstream, "upstream", "", "URL (scheme://host:port) that replaces scheme and host of every baseURL")
 	c.Flags().BoolVar(&o.Simulate, "simulate", false, "call a simulated upstream instead of every baseURL; credentials are not needed")

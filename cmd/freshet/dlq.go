@@ -46,15 +46,15 @@ type deadLetterFilter struct {
 
 func (d *deadLetterFilter) addFlags(c *cobra.Command) {
 	f := c.Flags()
-	f.StringVar(&d.source, "source", "", "source (required if there are several)")
-	f.StringVar(&d.reason, "reason", "", "dead letters with this reason, as in UPSTREAM_5XX")
-	f.StringVar(&d.fingerprint, "fingerprint", "", "dead letters whose error has this fingerprint (see list --group)")
-	f.StringVar(&d.facet, "facet", "", "dead letters of this facet")
-	f.StringVar(&d.key, "key", "", "dead letters of this key, or of FACET/KEY as listed")
-	f.StringVar(&d.since, "since", "", "dead letters since this time, or since this long ago, as in 24h")
-	f.StringVar(&d.until, "until", "", "dead letters before this time, or before this long ago")
-	f.StringVar(&d.offset, "offset", "", "the dead letter at this partition:offset, as in 3:120")
-	f.StringVar(&d.attempts, "attempts", "", "dead letters after this number of upstream calls")
+	f.StringVar(&d.source, "source", "", "select this source (required if there are several)")
+	f.StringVar(&d.reason, "reason", "", "select dead letters with this reason, as in UPSTREAM_5XX")
+	f.StringVar(&d.fingerprint, "fingerprint", "", "select dead letters whose error has this fingerprint (see list --group)")
+	f.StringVar(&d.facet, "facet", "", "select dead letters of this facet")
+	f.StringVar(&d.key, "key", "", "select dead letters of this key, or of FACET/KEY as listed")
+	f.StringVar(&d.since, "since", "", "select dead letters since this time, or since this long ago, as in 24h")
+	f.StringVar(&d.until, "until", "", "select dead letters before this time, or before this long ago")
+	f.StringVar(&d.offset, "offset", "", "select the dead letter at this partition:offset, as in 3:120")
+	f.StringVar(&d.attempts, "attempts", "", "select dead letters after this number of upstream calls")
 	addAddrFlag(c, &d.addr)
 }
 
@@ -170,9 +170,9 @@ func (p *program) dlqList() *cobra.Command {
 		},
 	}
 	d.addFlags(c)
-	c.Flags().StringVar(&d.handled, "handled", "open", "state: open, handled, replayed, purged or all")
+	c.Flags().StringVar(&d.handled, "handled", "open", "select dead letters in this state: open, handled, replayed, purged or all")
 	c.Flags().BoolVar(&group, "group", false, "count dead letters by reason and error")
-	c.Flags().IntVar(&limit, "limit", 100, "maximum number of dead letters; 0: all")
+	c.Flags().IntVar(&limit, "limit", 100, "handle at most this number of dead letters; 0: all")
 	output.addFlag(c)
 	return c
 }

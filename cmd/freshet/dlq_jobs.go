@@ -30,17 +30,21 @@ func (p *program) dlqReplay() *cobra.Command {
 	var maxCount int64
 	var dry, yes bool
 	c := &cobra.Command{
-		Use:   "replay",
+		Use:   "replay [PARTITION:OFFSET...]",
 		Short: "Enqueue the requests of dead letters again, after their cause is fixed",
-		Long: `Enqueue the requests of all open dead letters that match the filters again. The query services
-run this as a job and enqueue each dead letter once; if one of them crashes, another continues
-the job. Interrupting this command does not stop the job. Replays use the LOW lane by default,
+		Long: `Enqueue the requests of the given dead letters again, or of all open ones that match the filters.
+The query services run this as a job and enqueue each dead letter once; if one of them crashes,
+another continues the job. Each given dead letter is a job of its own. Interrupting this command does not stop the job. Replays use the LOW lane by default,
 so that they do not use quota that is reserved for users.`,
 		Example: `  freshet dlq replay --reason UPSTREAM_5XX --since 24h --dry-run
   freshet dlq replay --reason UPSTREAM_5XX --since 24h --rate 50/s
-  freshet dlq replay --offset 3:120 --lane high --yes
+  freshet dlq replay 3:120 1:45 --lane high --yes
   freshet dlq replay --resume 0199c8a0-…`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, ids []string) error {
+			if err := checkReplayIDs(cmd, ids); err != nil {
+				return err
+			}
 			if cmd.Flags().Changed("resume") {
 				return p.resumeJob(cmd, d.addr, resume)
 			}
@@ -52,15 +56,47 @@ so that they do not use quota that is reserved for users.`,
 			if !slices.Contains([]any{string(schemas.High), string(schemas.Low)}, order["lane"]) {
 				return app.UsageErrorf("--lane is %q; it must be high or low", lane)
 			}
-			return p.startJob(cmd, &d, order, dry, yes)
+			if len(ids) == 0 {
+				return p.startJob(cmd, &d, order, dry, yes)
+			}
+			var errs []error
+			for _, id := range ids {
+				d.offset = id
+				if err := p.startJob(cmd, &d, order, dry, yes); err != nil {
+					errs = append(errs, fmt.Errorf("%s: %w", id, err))
+				}
+				if cmd.Context().Err() != nil {
+					break
+				}
+			}
+			return errors.Join(errs...)
 		},
 	}
 	d.addFlags(c)
-	c.Flags().StringVar(&lane, "lane", "low", "lane of the replays: high or low")
-	c.Flags().StringVar(&rate, "rate", "50/s", "maximum rate, as in 50/s or 30/m; 0: unlimited")
+	c.Flags().StringVar(&lane, "lane", "low", "replay in this lane: high or low")
+	c.Flags().StringVar(&rate, "rate", "50/s", "enqueue at most at this rate, as in 50/s or 30/m; 0: unlimited")
 	c.Flags().StringVar(&resume, "resume", "", "continue this stopped job")
 	addJobFlags(c, &maxCount, &note, &dry, &yes)
 	return c
+}
+
+// checkReplayIDs returns an app.UsageError if an argument of dlq replay is not the ID of a dead
+// letter, or if arguments are combined with flags that select dead letters.
+func checkReplayIDs(cmd *cobra.Command, ids []string) error {
+	for _, id := range ids {
+		if _, _, err := dlq.ParseID(id); err != nil {
+			return app.UsageErrorf("%q is no dead letter; it must be PARTITION:OFFSET, as in 3:120", id)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	for _, name := range []string{"reason", "fingerprint", "facet", "key", "since", "until", "offset", "attempts", "max", "resume"} {
+		if cmd.Flags().Changed(name) {
+			return app.UsageErrorf("--%s and PARTITION:OFFSET exclude each other; use one of them", name)
+		}
+	}
+	return nil
 }
 
 func (p *program) dlqPurge() *cobra.Command {
@@ -89,8 +125,8 @@ and one that is not indexed yet counts as open for a day.`,
 }
 
 func addJobFlags(c *cobra.Command, maxCount *int64, note *string, dry, yes *bool) {
-	c.Flags().Int64Var(maxCount, "max", 0, "maximum number of dead letters; 0: all")
-	c.Flags().StringVar(note, "note", "", "reason, for the audit log")
+	c.Flags().Int64Var(maxCount, "max", 0, "handle at most this number of dead letters; 0: all")
+	c.Flags().StringVar(note, "note", "", "write this reason to the audit")
 	c.Flags().BoolVar(dry, "dry-run", false, "print the plan and do nothing")
 	c.Flags().BoolVar(yes, "yes", false, "do not ask for confirmation")
 }

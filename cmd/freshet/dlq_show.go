@@ -55,8 +55,8 @@ the upstream's response. Pass one PARTITION:OFFSET, or filters; newest first.`,
 		},
 	}
 	d.addFlags(c)
-	c.Flags().IntVar(&limit, "limit", 10, "maximum number of dead letters")
-	c.Flags().StringVar(&d.handled, "handled", "all", "state: open, handled, replayed, purged or all")
+	c.Flags().IntVar(&limit, "limit", 10, "print at most this number of dead letters")
+	c.Flags().StringVar(&d.handled, "handled", "all", "select dead letters in this state: open, handled, replayed, purged or all")
 	output.addFlag(c)
 	return c
 }

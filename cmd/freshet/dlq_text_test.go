@@ -24,6 +24,12 @@ type fakeAdminAPI struct {
 // dlq runs a dlq command against the fake API.
 func (s *fakeAdminAPI) dlq(args ...string) (code int, stdout, stderr string) {
 	s.Helper()
+	return s.command(append([]string{"dlq"}, args...)...)
+}
+
+// command runs a command against the fake API.
+func (s *fakeAdminAPI) command(args ...string) (code int, stdout, stderr string) {
+	s.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		what := r.Method + " " + strings.TrimPrefix(r.URL.Path, "/admin/v1")
 		s.asked = append(s.asked, what)
@@ -39,7 +45,7 @@ func (s *fakeAdminAPI) dlq(args ...string) (code int, stdout, stderr string) {
 	}))
 	defer server.Close()
 	var out, errs bytes.Buffer
-	code = run(context.Background(), append([]string{"dlq"}, args...), []string{"FRESHET_ADDR=" + server.URL}, &out, &errs)
+	code = run(context.Background(), args, []string{"FRESHET_ADDR=" + server.URL}, &out, &errs)
 	return code, out.String(), errs.String()
 }
 

@@ -22,12 +22,12 @@ import (
 func (p *program) entities() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "entities",
-		Short: "Manage the entities that are prefetched: import, list, enable, disable, pin",
+		Short: "Manage the entities that are prefetched: import, list, show, enable, disable, pin",
 		Long: `Manage the entities that are prefetched, through a query service. The first read of an entity
 registers it if its facet is prefetched (sources.{source}.prefetch). An import registers
 entities before their first read.`,
 	}
-	c.AddCommand(p.entitiesImport(), p.entitiesList(), p.entitiesSwitch(true), p.entitiesSwitch(false), p.entitiesPin(true), p.entitiesPin(false))
+	c.AddCommand(p.entitiesImport(), p.entitiesList(), p.entitiesShow(), p.entitiesSwitch(true), p.entitiesSwitch(false), p.entitiesPin(true), p.entitiesPin(false))
 	return c
 }
 
@@ -39,9 +39,9 @@ type entityFilter struct {
 
 func (c *entityFilter) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&c.facet, "facet", "", "entities of this facet")
-	f.StringVar(&c.tier, "tier", "", "entities in this tier: hot, warm or cold")
-	f.StringVar(&c.prefix, "prefix", "", "entities whose key has this prefix")
+	f.StringVar(&c.facet, "facet", "", "select entities of this facet")
+	f.StringVar(&c.tier, "tier", "", "select entities in this tier: hot, warm or cold")
+	f.StringVar(&c.prefix, "prefix", "", "select entities whose key has this prefix")
 	addAddrFlag(cmd, &c.addr)
 }
 
@@ -123,9 +123,9 @@ func (p *program) entitiesList() *cobra.Command {
 		},
 	}
 	c.addFlags(cmd)
-	cmd.Flags().StringVar(&c.source, "source", "", "entities of this source (default all)")
-	cmd.Flags().StringVar(&c.enabled, "enabled", "", "enabled entities (true), or disabled ones (false)")
-	cmd.Flags().IntVar(&limit, "limit", 100, "maximum number of entities; 0: all")
+	cmd.Flags().StringVar(&c.source, "source", "", "select entities of this source (default all)")
+	cmd.Flags().StringVar(&c.enabled, "enabled", "", "select enabled entities (true) or disabled ones (false)")
+	cmd.Flags().IntVar(&limit, "limit", 100, "print at most this number of entities; 0: all")
 	cmd.Flags().BoolVar(&count, "count", false, "print only the number of entities, which may be an estimate")
 	output.addFlag(cmd)
 	return cmd
@@ -295,8 +295,8 @@ func (p *program) entitiesSwitch(enable bool) *cobra.Command {
 		},
 	}
 	c.addFlags(cmd)
-	cmd.Flags().StringVar(&c.source, "source", "", "entities of this source (required if there are several)")
-	cmd.Flags().BoolVar(&all, "all", false, "every entity of the source, or of the facet")
+	cmd.Flags().StringVar(&c.source, "source", "", "select entities of this source (required if there are several)")
+	cmd.Flags().BoolVar(&all, "all", false, "select every entity of the source, or of the facet")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	return cmd
 }

@@ -66,10 +66,10 @@ whose row has no tier.`
 		return nil
 	}
 	f := cmd.Flags()
-	f.StringVar(&c.source, "source", "", "entities of this source (required if there are several)")
-	f.StringVar(&c.facet, "facet", "", "facet of the entities")
+	f.StringVar(&c.source, "source", "", "select entities of this source (required if there are several)")
+	f.StringVar(&c.facet, "facet", "", "change entities of this facet (required)")
 	if pin {
-		f.StringVar(&c.tier, "tier", "", "the tier: hot, warm or cold")
+		f.StringVar(&c.tier, "tier", "", "pin to this tier: hot, warm or cold (required)")
 	}
 	addAddrFlag(cmd, &c.addr)
 	return cmd

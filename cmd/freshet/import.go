@@ -95,9 +95,9 @@ its due time. So an import can be repeated, and --skip continues one that was in
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&i.source, "source", "", "source of the entities (required if there are several)")
-	f.StringVar(&i.facet, "facet", "", "facet of the entities")
-	f.StringVar(&format, "format", "", "csv or jsonl (default: detected by the first byte)")
+	f.StringVar(&i.source, "source", "", "import into this source (required if there are several)")
+	f.StringVar(&i.facet, "facet", "", "import into this facet (required)")
+	f.StringVar(&format, "format", "", "read this format: csv or jsonl (default: detected by the first byte)")
 	f.IntVar(&i.skip, "skip", 0, "skip this number of rows, to continue an interrupted import")
 	f.BoolVar(&i.keepGoing, "keep-going", false, "print invalid rows to stderr and skip them, instead of stopping")
 	addAddrFlag(c, &addr)

@@ -39,9 +39,9 @@ fetched with a credential of limited visibility needs the scope see:VISIBILITY, 
   freshet keys create --name a-partner --scopes read,refresh,see:partner
   FRESHET_TOKEN=$(cat admin-token) freshet keys create --name on-call --scopes admin`,
 	}
-	c.Flags().StringVar(&order.Name, "name", "", "name of the key's owner, for lists and the audit log")
-	c.Flags().StringSliceVar(&scopes, "scopes", nil, "scopes: read, refresh, inspect, delegate, see:VISIBILITY, admin")
-	c.Flags().StringVar(&order.ExpiresIn, "expires", "", "lifetime, as in 90d or 12h (default: valid until revoked)")
+	c.Flags().StringVar(&order.Name, "name", "", "name the key's owner, for lists and the audit")
+	c.Flags().StringSliceVar(&scopes, "scopes", nil, "grant these scopes: read, refresh, inspect, delegate, see:VISIBILITY, admin")
+	c.Flags().StringVar(&order.ExpiresIn, "expires", "", "let the key expire after this time, as in 90d or 12h (default: valid until revoked)")
 	c.PreRunE = func(*cobra.Command, []string) error {
 		if order.Name == "" || len(scopes) == 0 {
 			return app.UsageErrorf("--name and --scopes are required, as in --name a-dashboard --scopes read,refresh")

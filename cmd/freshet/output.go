@@ -20,7 +20,7 @@ type format string
 // addFlag adds -o to a command, which then rejects an unknown format before it runs.
 func (f *format) addFlag(c *cobra.Command) {
 	c.PreRunE = func(*cobra.Command, []string) error { return f.check() }
-	c.Flags().StringVarP((*string)(f), "output", "o", "table", "table, json or jsonl")
+	c.Flags().StringVarP((*string)(f), "output", "o", "table", "print in this format: table, json or jsonl")
 }
 
 func (f format) check() error {

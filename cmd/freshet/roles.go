@@ -12,7 +12,7 @@ The query service needs PostgreSQL. Without Redis or Kafka it still serves store
 its responses then say that no refresh is queued.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return p.RunQuery(cmd.Context(), address, opsAddress) },
 	}
-	c.Flags().StringVar(&address, "listen", "", "address to listen on (default from query.listen)")
+	c.Flags().StringVar(&address, "listen", "", "listen on this address (default from query.listen)")
 	addOpsFlag(c, &opsAddress)
 	return c
 }
@@ -27,7 +27,7 @@ quota, and store changed snapshots. Any number of workers may run; they share th
 		RunE: func(cmd *cobra.Command, _ []string) error { return p.RunWorker(cmd.Context(), name, lane, opsAddress) },
 	}
 	c.Flags().StringVar(&name, "source", "", "consume this source only (default all)")
-	c.Flags().StringVar(&lane, "lane", "both", "lane to consume: high, low or both")
+	c.Flags().StringVar(&lane, "lane", "both", "consume this lane: high, low or both")
 	addOpsFlag(c, &opsAddress)
 	return c
 }
@@ -48,5 +48,5 @@ entity is claimed by one of them. Configure prefetching under sources.NAME.prefe
 }
 
 func addOpsFlag(c *cobra.Command, address *string) {
-	c.Flags().StringVar(address, "ops-listen", "", "address of the health and metrics endpoints (default from ops.listen)")
+	c.Flags().StringVar(address, "ops-listen", "", "serve health and metrics on this address (default from ops.listen)")
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 
@@ -28,9 +29,9 @@ It serves reads in milliseconds, whatever that API is doing.
 Try it, everything in one process:       freshet dev
 Deploy on real services, in this order:  freshet migrate up, freshet topics ensure,
                                          freshet query, freshet worker, freshet scheduler`,
-		SilenceUsage:      true,
-		SilenceErrors:     true,
-		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       app.Version(),
 
 		SuggestionsMinimumDistance: 2,
 	}
@@ -39,10 +40,27 @@ Deploy on real services, in this order:  freshet migrate up, freshet topics ensu
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return app.UsageErrorf("%w; see `%s --help`", err, c.CommandPath())
 	})
-	root.PersistentFlags().StringVar(&p.ConfigFile, "config", app.Lookup(env, "FRESHET_CONFIG"), "configuration file (YAML); FRESHET_… environment variables override it")
-	root.AddCommand(p.dev(), p.query(), p.worker(), p.scheduler(), p.entities(), p.snapshot(), p.dlq(), p.settings(), p.limiter(), p.stop(), p.resume(), p.keys(),
-		p.simulate(), p.migrate(), p.topics(), p.config(), p.init(), p.try(),
-		p.healthcheck(), p.version())
+	root.PersistentFlags().StringVar(&p.ConfigFile, "config", app.Lookup(env, "FRESHET_CONFIG"), "read this configuration file (YAML); FRESHET_… environment variables override it")
+	root.SetVersionTemplate("freshet {{.Version}}\n")
+	for _, group := range []struct {
+		title    string
+		commands []*cobra.Command
+	}{
+		{"Run", []*cobra.Command{p.dev(), p.query(), p.worker(), p.scheduler(), p.simulate(), p.healthcheck()}},
+		{"Operate", []*cobra.Command{p.limiter(), p.settings(), p.stop(), p.resume(), p.dlq(), p.topics(), p.migrate()}},
+		{"Data", []*cobra.Command{p.snapshot(), p.entities()}},
+		{"Configure", []*cobra.Command{p.init(), p.try(), p.config(), p.keys()}},
+		{"Other", []*cobra.Command{p.version()}},
+	} {
+		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title + ":"})
+		for _, c := range group.commands {
+			c.GroupID = group.title
+			root.AddCommand(c)
+		}
+	}
+	root.SetHelpCommandGroupID("Other")
+	root.SetCompletionCommandGroupID("Other")
+	root.InitDefaultCompletionCmd()
 	root.Args = func(c *cobra.Command, args []string) error {
 		if len(args) == 0 {
 			return nil
@@ -82,12 +100,25 @@ func rejectUnknownArgs(c *cobra.Command) {
 }
 
 func (p *program) version() *cobra.Command {
-	return &cobra.Command{
+	var output string
+	c := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
+		Long: `Print the version. With -o json, print the commit, its date, the Go version, and whether the
+working tree was modified, too.`,
 		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintln(p.Stdout, "freshet", app.Version())
-			return err
+			switch output {
+			case "text":
+				_, err := fmt.Fprintln(p.Stdout, "freshet", app.Version())
+				return err
+			case "json":
+				encoder := json.NewEncoder(p.Stdout)
+				encoder.SetIndent("", "  ")
+				return encoder.Encode(app.ReadBuild())
+			}
+			return app.UsageErrorf("-o is %q; it must be text or json", output)
 		},
 	}
+	c.Flags().StringVarP(&output, "output", "o", "text", "print in this format: text or json")
+	return c
 }

@@ -149,6 +149,6 @@ func (p *program) healthcheck() *cobra.Command {
 			return err
 		},
 	}
-	c.Flags().StringVar(&address, "addr", "", "address of the role's health endpoint (default from ops.listen)")
+	c.Flags().StringVar(&address, "addr", "", "check the health endpoint at this address (default from ops.listen)")
 	return c
 }

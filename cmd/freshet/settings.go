@@ -48,7 +48,7 @@ func (p *program) settingsGet() *cobra.Command {
 }
 
 func (p *program) settingsSet() *cobra.Command {
-	var source string
+	var source, note string
 	c := &cobra.Command{
 		Use:   "set SETTING=VALUE...",
 		Short: "Change a source's limits and prefetch settings",
@@ -64,7 +64,7 @@ none. An empty value resets a setting to its configured value.
 
 An entity uses a changed interval after its next refresh.`,
 		Example: `  freshet settings set --source nexon second.target=400 second.highReserve=120
-  freshet settings set --source nexon day.limit=15000000
+  freshet settings set --source nexon day.limit=15000000 --note "the upstream asked for less"
   freshet settings set --source nexon second.target=
   freshet settings set --source nexon prefetch=off
   freshet settings set --source nexon prefetch.character.hot=30m prefetch.character.maxInterval=72h
@@ -72,6 +72,7 @@ An entity uses a changed interval after its next refresh.`,
 		Args: cobra.MinimumNArgs(1),
 	}
 	c.Flags().StringVar(&source, "source", "", "change this source (required if there are several)")
+	c.Flags().StringVar(&note, "note", "", "write this reason to the audit")
 	var patch settings.Patch
 	c.PreRunE = func(_ *cobra.Command, args []string) (err error) {
 		if patch, err = parseAssignments(args); err != nil {
@@ -85,7 +86,7 @@ An entity uses a changed interval after its next refresh.`,
 			return err
 		}
 		var state settings.State
-		if err := api.Call(cmd.Context(), http.MethodPatch, "/settings/"+url.PathEscape(name), patch, &state); err != nil {
+		if err := api.Call(cmd.Context(), http.MethodPatch, "/settings/"+url.PathEscape(name), settings.PatchRequest{Patch: patch, Note: note}, &state); err != nil {
 			return err
 		}
 		return p.printSettings("table", []settings.State{state})
@@ -99,7 +100,7 @@ func (p *program) settingsAudit() *cobra.Command {
 		Use:   "audit",
 		Short: "List audit entries, newest first",
 	}
-	c.Flags().IntVar(&limit, "limit", 20, "maximum number of entries, up to 1000")
+	c.Flags().IntVar(&limit, "limit", 20, "print at most this number of entries, up to 1000")
 	output.addFlag(c)
 	return p.runWithAPI(c, func(cmd *cobra.Command, api *client.Client, _ []string) error {
 		var audit struct {

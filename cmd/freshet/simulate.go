@@ -71,10 +71,10 @@ made-up documents. GET /_stats counts calls, and POST /_reset clears the counts.
 			return p.serveUpstream(cmd.Context(), address, "/maplestory/v1", upstream)
 		},
 	}
-	cmd.Flags().StringVar(&address, "listen", "127.0.0.1:9090", "address to listen on")
-	cmd.Flags().StringArrayVar(&limits, "limit", []string{"500/1s", "20000000/24h"}, "maximum calls per sliding window; repeat the flag for several limits")
-	cmd.Flags().StringVar(&latency, "latency", "30ms-1.7s", "range of the response latency; 0 for none")
-	cmd.Flags().Uint64Var(&c.Seed, "seed", 1, "random seed of the content")
+	cmd.Flags().StringVar(&address, "listen", "127.0.0.1:9090", "listen on this address")
+	cmd.Flags().StringArrayVar(&limits, "limit", []string{"500/1s", "20000000/24h"}, "allow at most these calls per sliding window; repeat the flag for several limits")
+	cmd.Flags().StringVar(&latency, "latency", "30ms-1.7s", "delay responses by a time in this range; 0: no delay")
+	cmd.Flags().Uint64Var(&c.Seed, "seed", 1, "generate the content from this random seed")
 	cmd.Flags().BoolVar(&c.Identity, "no-compression", false, "never compress responses")
 	cmd.Flags().BoolVar(&c.Pretty, "pretty", false, "indent the JSON documents, as the real API does")
 	cmd.Flags().StringVar(&name, "contract", "", "simulate this API instead, such as github-rest")

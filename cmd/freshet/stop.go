@@ -24,9 +24,9 @@ type stopTarget struct {
 }
 
 func (t *stopTarget) addFlags(c *cobra.Command) {
-	c.Flags().StringVar(&t.source, "source", "", "source (required if there are several, unless --all)")
-	c.Flags().BoolVar(&t.all, "all", false, "all sources")
-	c.Flags().StringVar(&t.note, "note", "", "reason, for the audit log")
+	c.Flags().StringVar(&t.source, "source", "", "select this source (required if there are several, unless --all)")
+	c.Flags().BoolVar(&t.all, "all", false, "select all sources")
+	c.Flags().StringVar(&t.note, "note", "", "write this reason to the audit")
 	addAddrFlag(c, &t.addr)
 }
 

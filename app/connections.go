@@ -1,0 +1,52 @@
+package app
+
+import (
+	"context"
+	"time"
+
+	"github.com/freshet/freshet/observe"
+)
+
+// connectionInterval is the time between two checks of the connections to Redis and Kafka, and
+// connectionTimeout the time limit of a check. It is above pingTimeout, so that a busy machine is
+// not logged as an outage.
+const connectionInterval, connectionTimeout = 5 * time.Second, 5 * time.Second
+
+var (
+	redisUnreachable = observe.Condition{
+		Event: "redis_unreachable", Failing: "redis unreachable; check redis.addresses", Recovered: "redis reachable",
+	}
+	kafkaUnreachable = observe.Condition{
+		Event: "kafka_unreachable", Failing: "kafka unreachable; check kafka.brokers", Recovered: "kafka reachable",
+	}
+)
+
+// watchConnections logs when Redis or Kafka becomes unreachable and when it is reachable again,
+// until ctx ends. It logs an outage at the start too, which other parts of a role may not notice.
+func (p parts) watchConnections(ctx context.Context) error {
+	tick := time.NewTicker(connectionInterval)
+	defer tick.Stop()
+	var conditions observe.Conditions
+	for {
+		p.checkConnections(ctx, &conditions)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (p parts) checkConnections(ctx context.Context, conditions *observe.Conditions) {
+	for cond, ping := range map[observe.Condition]func(context.Context) error{
+		redisUnreachable: func(ctx context.Context) error { return p.rdb.Ping(ctx).Err() },
+		kafkaUnreachable: p.client.Ping,
+	} {
+		limit, cancel := context.WithTimeout(ctx, connectionTimeout)
+		err := ping(limit)
+		cancel()
+		if ctx.Err() == nil {
+			conditions.Record(p.log, cond, err)
+		}
+	}
+}

@@ -1,0 +1,43 @@
+package observe
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	// maxLinesPerSecond is how many lines a LogSampler passes in each second before it skips lines.
+	maxLinesPerSecond = 20
+	// sampledEach is the distance of the further lines that it passes in that second.
+	sampledEach = 100
+)
+
+// LogSampler limits a DEBUG line that is written for each call or read: it passes the first 20
+// lines of each second, and then every 100th. The zero value is ready to use. Its method may be
+// called concurrently.
+type LogSampler struct {
+	mu      sync.Mutex
+	second  int64 // the current second in Unix time
+	lines   int   // number of lines in the current second, with the skipped ones
+	skipped int   // number of lines since the last one that was passed
+}
+
+// Pass reports whether a line is written now. If so, skipped is the number of lines that were not
+// written since the previous one.
+func (s *LogSampler) Pass(now time.Time) (skipped int, pass bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if second := now.Unix(); second != s.second {
+		s.second, s.lines = second, 0
+	}
+	s.lines++
+	if over := s.lines - maxLinesPerSecond; over > 0 && over%sampledEach != 0 {
+		s.skipped++
+		return 0, false
+	}
+	skipped, s.skipped = s.skipped, 0
+	return skipped, true
+}
+
+// Milliseconds returns a duration as a log attribute in milliseconds, rounded to microseconds.
+func Milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
