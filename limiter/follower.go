@@ -73,6 +73,7 @@ var (
 		Event: "quota_settings_unread", Failing: "quota settings not read from the database; the last ones stay in effect", Recovered: "reading the quota settings works again",
 	}
 	conditionMark = observe.Condition{
+		Event:   "source_use_unsaved",
 		Failing: "use of the source not stored in the database; no permits are granted", Recovered: "use of the source stored in the database",
 	}
 	conditionDayRead = observe.Condition{
