@@ -15,6 +15,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/source/nexon"
 )
@@ -191,21 +192,28 @@ func loadConfig(file string, env []string) (Config, error) {
 	return c, err
 }
 
-// readFile applies a file to the configuration. If the file has sources, the built-in source is
-// removed unless the file configures it.
+// readFile applies a file to the configuration. A file without settings is like no file. If the file
+// has sources, the built-in source is removed unless the file configures it.
 func (c *Config) readFile(file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return fmt.Errorf("read the configuration: %w", err)
 	}
-	if err := yaml.UnmarshalWithOptions(text, c, yaml.Strict()); err != nil {
-		return explainDecode(file, text, err)
+	root, err := parseFile(file, text)
+	if err != nil || root == nil {
+		return err
+	}
+	if mistakes := Reference().Check(root); len(mistakes) > 0 {
+		return explainMistakes(file, text, mistakes)
+	}
+	if err := yaml.NodeToValue(root, c, yaml.Strict()); err != nil {
+		return explainSyntax(file, err)
 	}
 	var named struct {
 		Sources map[string]any `yaml:"sources"`
 	}
-	if err := yaml.Unmarshal(text, &named); err != nil {
-		return fmt.Errorf("%s: %w", file, err)
+	if err := yaml.NodeToValue(root, &named); err != nil {
+		return explainSyntax(file, err)
 	}
 	if len(named.Sources) > 0 {
 		maps.DeleteFunc(c.Sources, func(name string, _ SourceConfig) bool { _, in := named.Sources[name]; return !in })
@@ -276,6 +284,9 @@ func (c *Config) check() error {
 		fail("sources: at least one is required")
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Sources)) {
+		if err := schemas.CheckName("source", name); err != nil {
+			fail("sources.%s: %w", name, err)
+		}
 		failEach("sources."+name, c.Sources[name].check(name))
 		for i, credential := range c.Sources[name].Credentials {
 			if credential.Visibility != "" && c.Access.Require == access.Never {

@@ -26,25 +26,7 @@ type SourceConfig struct {
 // prefetch. Without a time zone, the time zone of the quota's day policy applies.
 type PrefetchConfig struct {
 	scheduler.BudgetConfig `yaml:",inline"`
-	Facets                 facetPrefetches `yaml:"facets,omitempty"`
-}
-
-// facetPrefetches configures the prefetching of each facet, by facet name.
-type facetPrefetches map[string]scheduler.Config
-
-// UnmarshalYAML reads a facet without a value (null) as an empty object: with all defaults.
-func (p *facetPrefetches) UnmarshalYAML(unmarshal func(any) error) error {
-	var all map[string]*scheduler.Config
-	err := unmarshal(&all)
-	*p = facetPrefetches{}
-	for name, c := range all {
-		if c == nil {
-			c = &scheduler.Config{}
-			err = errors.Join(err, c.UnmarshalYAML(func(any) error { return nil }))
-		}
-		(*p)[name] = *c
-	}
-	return err
+	Facets                 map[string]scheduler.Config `yaml:"facets,omitempty"`
 }
 
 // WorkersConfig bounds the workers of one process. MaxBodyMemory bounds the response bodies in
@@ -75,7 +57,7 @@ func (s *SourceConfig) UnmarshalYAML(unmarshal func(any) error) error {
 }
 
 func (s SourceConfig) check(name string) error {
-	errs := []error{schemas.CheckName("source", name), s.checkInsecure()}
+	errs := []error{s.checkInsecure()}
 	if s.Workers.High.MaxInFlight < 1 || s.Workers.Low.MaxInFlight < 1 {
 		errs = append(errs, fmt.Errorf("workers: high.maxInFlight and low.maxInFlight are %d and %d; they must be at least 1", s.Workers.High.MaxInFlight, s.Workers.Low.MaxInFlight))
 	}
@@ -84,7 +66,7 @@ func (s SourceConfig) check(name string) error {
 	}
 	for facet := range s.Facets {
 		if err := schemas.CheckName("facet", facet); err != nil {
-			errs = append(errs, fmt.Errorf("facets: %w", err))
+			errs = append(errs, fmt.Errorf("facets.%s: %w", facet, err))
 		}
 	}
 	if _, err := limiter.NewQuota(s.quota()); err != nil {
