@@ -22,6 +22,17 @@ var Reference = sync.OnceValue(func() *reference.Setting {
 	return reference.New(c, forms)
 })
 
+// Schema returns the JSON Schema of the configuration file.
+func Schema() ([]byte, error) {
+	return Reference().Schema("urn:freshet:schemas:config", "configuration of freshet")
+}
+
+// SchemaComment is the beginning of generated configuration files. It names the schema for editors
+// with the YAML language server.
+const SchemaComment = `# yaml-language-server: $schema=freshet.schema.json
+# An editor checks this file after: freshet config schema > freshet.schema.json
+`
+
 const (
 	number       = `[0-9]+(\.[0-9]+)?`
 	durationText = `(` + number + `(ns|us|µs|ms|s|m|h))+`

@@ -23,22 +23,27 @@ type SourceConfig struct {
 }
 
 // PrefetchConfig configures prefetching: how much of the quota it may use, and the facets to
-// prefetch. Without a time zone, the time zone of the quota's day policy applies.
+// prefetch.
 type PrefetchConfig struct {
 	scheduler.BudgetConfig `yaml:",inline"`
-	Facets                 map[string]scheduler.Config `yaml:"facets,omitempty"`
+	// Facets has an entry for each facet that is prefetched, by the name of the facet. An entry without
+	// settings means mode tiers with its defaults.
+	Facets map[string]scheduler.Config `yaml:"facets,omitempty"`
 }
 
-// WorkersConfig bounds the workers of one process. MaxBodyMemory bounds the response bodies in
-// memory, in bytes per lane.
+// WorkersConfig limits the work of one worker process.
 type WorkersConfig struct {
-	High          LaneConfig   `yaml:"high"`
-	Low           LaneConfig   `yaml:"low"`
+	// High configures the lane HIGH: requests of clients.
+	High LaneConfig `yaml:"high"`
+	// Low configures the lane LOW: prefetching, retries, replays and triggers.
+	Low LaneConfig `yaml:"low"`
+	// MaxBodyMemory is the maximum memory of response bodies in each lane. It must be at least maxBody.
 	MaxBodyMemory source.Bytes `yaml:"maxBodyMemory"`
 }
 
-// LaneConfig bounds the worker of one lane. MaxInFlight is in records.
+// LaneConfig limits the work in one lane.
 type LaneConfig struct {
+	// MaxInFlight is the maximum number of requests that one process works on at the same time.
 	MaxInFlight int `yaml:"maxInFlight"`
 }
 

@@ -1,5 +1,9 @@
-// Package reference describes the settings of a configuration file: their names, types and defaults,
-// which it reads from Go structs. From this description it finds the mistakes in a file.
+// Package reference describes the settings of a configuration file. It reads their names, types and
+// defaults from Go structs, and their meaning from the doc comments of the structs' fields. From
+// this description it finds the mistakes in a file, and writes a JSON Schema.
+//
+// A program does not contain its doc comments, so they are in descriptions.json. A test of
+// cmd/freshet compares that file with the source, and writes it with -update.
 package reference
 
 import (
@@ -16,6 +20,10 @@ type Setting struct {
 	Name string
 	// Path is the path of the setting, such as sources.NAME.quota.policies[].limit.
 	Path string
+	// Doc is the meaning, in one paragraph, with the names of settings in backticks.
+	Doc string
+	// Owner is the Go field of the setting, such as source.Facet.KeyPattern.
+	Owner string
 	// Default is the value that applies if the file does not have the setting, and is invalid if
 	// there is none.
 	Default reflect.Value
@@ -23,8 +31,9 @@ type Setting struct {
 	Element *Setting
 	IsList  bool // Element is the element of a list, not of a map
 
-	kind reflect.Type // type of a value, without pointers
-	form Form
+	inList bool         // the setting belongs to an element of a list, which has no defaults
+	kind   reflect.Type // type of a value, without pointers
+	form   Form
 }
 
 // Form describes the values of a type in a configuration file.
@@ -64,9 +73,9 @@ func newSetting(s *Setting, value reflect.Value, forms map[reflect.Type]Form) *S
 		s.addFields(value, forms)
 	case reflect.Slice:
 		s.IsList = true
-		s.Element = newSetting(&Setting{Path: s.Path + "[]"}, reflect.Zero(s.kind.Elem()), forms)
+		s.Element = newSetting(&Setting{Path: s.Path + "[]", inList: true}, reflect.Zero(s.kind.Elem()), forms)
 	case reflect.Map:
-		s.Element = newSetting(&Setting{Name: "NAME", Path: strings.TrimPrefix(s.Path+".NAME", ".")}, defaultOf(s.kind.Elem()), forms)
+		s.Element = newSetting(&Setting{Name: "NAME", Path: strings.TrimPrefix(s.Path+".NAME", "."), inList: s.inList}, defaultOf(s.kind.Elem()), forms)
 	case reflect.Bool:
 		s.form = Form{Name: "true or false"}
 	case reflect.Int, reflect.Int64:
@@ -104,7 +113,9 @@ func (s *Setting) addFields(value reflect.Value, forms map[reflect.Type]Form) {
 		if name == "-" || name == "" {
 			continue
 		}
-		child := newSetting(&Setting{Name: name, Path: strings.TrimPrefix(s.Path+"."+name, ".")}, value.Field(i), forms)
+		child := newSetting(&Setting{Name: name, Path: strings.TrimPrefix(s.Path+"."+name, "."), inList: s.inList}, value.Field(i), forms)
+		child.Owner = value.Type().String() + "." + field.Name
+		child.Doc = describe(child.Owner, child.kind)
 		if enum := field.Tag.Get("enum"); enum != "" {
 			leaf := child
 			for leaf.Element != nil {
@@ -112,7 +123,7 @@ func (s *Setting) addFields(value reflect.Value, forms map[reflect.Type]Form) {
 			}
 			leaf.form.Enum = strings.Split(enum, ",")
 		}
-		if v := value.Field(i); options != "omitempty" || !v.IsZero() {
+		if v := value.Field(i); !s.inList && (options != "omitempty" || !v.IsZero()) {
 			child.Default = v
 		}
 		s.Fields = append(s.Fields, child)
@@ -129,6 +140,18 @@ func (s *Setting) Walk(f func(*Setting)) {
 		s.Element.Walk(f)
 	}
 }
+
+// Section returns the Go type of a section, such as source.Facet, and an empty string for other
+// settings.
+func (s *Setting) Section() string {
+	if s.Fields == nil {
+		return ""
+	}
+	return s.kind.String()
+}
+
+// Enum returns all values of a setting, or nil if its values are not enumerated.
+func (s *Setting) Enum() []string { return s.form.Enum }
 
 // field returns the field of a section with this name, or nil.
 func (s *Setting) field(name string) *Setting {

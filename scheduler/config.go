@@ -19,63 +19,75 @@ const (
 	Adaptive Mode = "adaptive" // each entity has its own interval, from its changes and reads
 )
 
-// Config is the prefetch configuration of one facet. The yaml tags are the keys of the
-// configuration file.
+// Config is the prefetch configuration of one facet.
 type Config struct {
+	// Mode is how the interval of an entity is chosen. With tiers it depends on the number of reads; with
+	// adaptive, on the changes and reads of the entity; with off the facet is not prefetched.
 	Mode  Mode    `yaml:"mode"`
 	Tiers TierSet `yaml:"tiers"`
-	// MinInterval and MaxInterval bound the interval of an entity in the adaptive mode.
+	// MinInterval is the shortest interval of an entity in the mode adaptive, at least 1m.
 	MinInterval time.Duration `yaml:"minInterval"`
+	// MaxInterval is the longest interval of an entity in the mode adaptive, at most 2160h.
 	MaxInterval time.Duration `yaml:"maxInterval"`
-	// NotBefore is the time of day from which the upstream has the content of that day. From
-	// midnight to NotBefore no entity of the facet becomes due.
+	// NotBefore is the time of day from which the upstream has the content of that day, as in "02:00".
+	// From midnight to that time no entity of the facet becomes due.
 	NotBefore Clock `yaml:"notBefore,omitempty"`
-	// TimeZone is the time zone of NotBefore; empty: UTC.
+	// TimeZone is the time zone of notBefore, such as Asia/Seoul; empty: UTC.
 	TimeZone string `yaml:"timeZone,omitempty"`
 	// Jitter is the maximum of the pseudo-random delay that is added to the regular due time of an
-	// entity.
+	// entity. The default is one minute, or an eighth of tiers.hot.every if that is shorter.
 	Jitter   time.Duration `yaml:"jitter"`
 	Cooldown Cooldown      `yaml:"cooldown"`
-	// Active is the rule that selects the prefetched entities; the zero value selects all.
+	// Active selects the entities that are prefetched; empty: all.
 	Active Active `yaml:"active,omitempty"`
 	// Triggers has an entry for each other facet that is refreshed after a change of this facet, by
 	// the name of that other facet.
 	Triggers map[string]Trigger `yaml:"triggers,omitempty"`
 	// Backoff is added to the due time after the first failure of an entity. It doubles with each
-	// further failure.
+	// further failure. The default is ten minutes, or tiers.cold.every if that is shorter.
 	Backoff time.Duration `yaml:"backoff"`
 }
 
-// TierSet has the intervals of the three tiers.
+// TierSet has the intervals of the three tiers. If the file sets some of them only, the others follow:
+// no tier is refreshed less often than a colder one.
 type TierSet struct {
-	Hot  Tier `yaml:"hot"`
+	// Hot is the tier of the entities that are read most.
+	Hot Tier `yaml:"hot"`
+	// Warm is the tier between hot and cold.
 	Warm Tier `yaml:"warm"`
+	// Cold is the tier of all other entities.
 	Cold Tier `yaml:"cold"`
 }
 
-// Tier is the refresh interval of a tier (Every), and the minimum number of reads a day with which
-// an entity enters the tier (Reads; 0 for Cold).
+// Tier is the interval of a tier, and the number of reads from which an entity belongs to it.
 type Tier struct {
+	// Every is the interval between two refreshes, from 1m to 2160h.
 	Every time.Duration `yaml:"every"`
-	Reads float64       `yaml:"reads,omitempty"`
+	// Reads is the minimum number of reads a day with which an entity enters the tier. The tier cold has
+	// none.
+	Reads float64 `yaml:"reads,omitempty"`
 }
 
 // Cooldown is the minimum time between a refresh of an entity and its next prefetch.
 type Cooldown struct {
-	Automatic time.Duration `yaml:"automatic"` // minimum time after a prefetch, trigger, retry or replay
-	Manual    time.Duration `yaml:"manual"`    // minimum time after a refresh by a reader or an operator
+	// Automatic is the minimum time after a prefetch, trigger, retry or replay. The default is ten
+	// minutes, or the shortest interval of the facet if that is shorter.
+	Automatic time.Duration `yaml:"automatic"`
+	// Manual is the minimum time after a refresh by a reader or an operator. The default is 30 minutes,
+	// or tiers.cold.every if that is shorter.
+	Manual time.Duration `yaml:"manual"`
 }
 
 // Trigger configures how a change of one facet refreshes another facet of the same key.
 type Trigger struct {
 	// Backoff suppresses the refresh if the other facet was refreshed within this time.
 	Backoff time.Duration `yaml:"backoff"`
-	// Quiet delays the refresh until the first facet has not changed for this time; 0: no delay.
-	// Changes are found only when that facet is checked, so a Quiet that is shorter than the check
-	// interval has no effect.
+	// Quiet delays the refresh until the first facet has not changed for this time, from 1s to 24h; 0s:
+	// no delay. Changes are found only when that facet is checked, so a time that is shorter than the
+	// check interval has no effect.
 	Quiet time.Duration `yaml:"quiet,omitempty"`
-	// MaxDelay bounds the delay that Quiet causes, counted from the first change. Without a bound, a
-	// facet that changes again and again would delay the refresh forever. 0: ten times Quiet.
+	// MaxDelay bounds the delay that quiet causes, counted from the first change. Without a bound, a
+	// facet that changes again and again would delay the refresh forever. 0s: ten times quiet.
 	MaxDelay time.Duration `yaml:"maxDelay,omitempty"`
 }
 
