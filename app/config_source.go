@@ -51,10 +51,9 @@ type LaneConfig struct {
 func (s *SourceConfig) UnmarshalYAML(unmarshal func(any) error) error {
 	type plain SourceConfig
 	p := plain{
-		Config:   source.DefaultConfig(),
-		Quota:    limiter.DefaultConfig(),
-		Workers:  WorkersConfig{High: LaneConfig{512}, Low: LaneConfig{1024}, MaxBodyMemory: 128 << 20},
-		Prefetch: PrefetchConfig{BudgetConfig: scheduler.DefaultBudgetConfig()},
+		Config:  source.DefaultConfig(),
+		Quota:   limiter.DefaultConfig(),
+		Workers: WorkersConfig{High: LaneConfig{512}, Low: LaneConfig{1024}, MaxBodyMemory: 128 << 20},
 	}
 	err := unmarshal(&p)
 	*s = SourceConfig(p)

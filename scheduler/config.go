@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -163,15 +164,58 @@ func DefaultConfig() Config {
 	}
 }
 
-// UnmarshalYAML decodes the configuration of a facet; omitted settings get their defaults. If the
-// section does not set the mode, it is "tiers".
+// unset marks a duration that the configuration file does not set. No valid duration is negative.
+const unset = time.Duration(math.MinInt64)
+
+// UnmarshalYAML decodes the configuration of a facet. Omitted settings get their defaults, or values
+// that fit the intervals in the file if a default would contradict them. If the section does not set
+// the mode, it is "tiers".
 func (c *Config) UnmarshalYAML(unmarshal func(any) error) error {
 	type plain Config
 	p := plain(DefaultConfig())
 	p.Mode = Tiers
+	p.Tiers.Hot.Every, p.Tiers.Warm.Every, p.Tiers.Cold.Every, p.MinInterval, p.MaxInterval = unset, unset, unset, unset, unset
+	p.Jitter, p.Cooldown.Automatic, p.Cooldown.Manual, p.Backoff = unset, unset, unset, unset
 	err := unmarshal(&p)
 	*c = Config(p)
+	c.deriveDefaults()
 	return err
+}
+
+// deriveDefaults replaces each unset duration by its default, or by the closest value that the set
+// durations allow.
+func (c *Config) deriveDefaults() {
+	standard := DefaultConfig()
+	hot, warm, cold := &c.Tiers.Hot.Every, &c.Tiers.Warm.Every, &c.Tiers.Cold.Every
+	setDefault(hot, atMost(standard.Tiers.Hot.Every, *warm, *cold))
+	setDefault(warm, max(*hot, atMost(standard.Tiers.Warm.Every, *cold)))
+	setDefault(cold, max(*warm, standard.Tiers.Cold.Every))
+	setDefault(&c.MinInterval, atMost(standard.MinInterval, c.MaxInterval))
+	setDefault(&c.MaxInterval, max(standard.MaxInterval, c.MinInterval))
+	shortest := *hot
+	if c.Mode == Adaptive {
+		shortest = min(shortest, c.MinInterval)
+	}
+	setDefault(&c.Jitter, min(standard.Jitter, *hot/8))
+	setDefault(&c.Cooldown.Automatic, min(standard.Cooldown.Automatic, shortest))
+	setDefault(&c.Cooldown.Manual, min(standard.Cooldown.Manual, *cold))
+	setDefault(&c.Backoff, min(standard.Backoff, *cold))
+}
+
+func setDefault(d *time.Duration, value time.Duration) {
+	if *d == unset {
+		*d = value
+	}
+}
+
+// atMost returns the default, or the lowest of the limits that are set if it is below the default.
+func atMost(standard time.Duration, limits ...time.Duration) time.Duration {
+	for _, limit := range limits {
+		if limit != unset {
+			standard = min(standard, limit)
+		}
+	}
+	return standard
 }
 
 const (

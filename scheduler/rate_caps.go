@@ -20,12 +20,6 @@ type BudgetConfig struct {
 	TimeZone string `yaml:"timeZone,omitempty"`
 }
 
-// DefaultBudgetConfig returns the default rate caps (requirement adr-013): 150 calls a second from
-// 19:00 to midnight, and 250 otherwise.
-func DefaultBudgetConfig() BudgetConfig {
-	return BudgetConfig{RateCaps: []RateCap{{From: 19, To: 24, Rate: 150}, {Rate: 250}}}
-}
-
 // RateCap is the maximum prefetch rate from one full hour of the day to another.
 type RateCap struct {
 	// From is the hour of the day at which the cap begins, from 0 to 23. A cap from 22 to 3 spans
