@@ -1,6 +1,7 @@
 // Package reference describes the settings of a configuration file. It reads their names, types and
 // defaults from Go structs, and their meaning from the doc comments of the structs' fields. From
-// this description it finds the mistakes in a file, and writes a JSON Schema.
+// this description it finds the mistakes in a file, and writes the JSON Schema, the document and the
+// comments.
 //
 // A program does not contain its doc comments, so they are in descriptions.json. A test of
 // cmd/freshet compares that file with the source, and writes it with -update.

@@ -27,7 +27,9 @@ func (p *program) config() *cobra.Command {
 			_, err = fmt.Fprintln(p.Stdout, "the configuration is valid")
 			return err
 		},
-	}, &cobra.Command{
+	})
+	comments := false
+	printed := &cobra.Command{
 		Use:   "print",
 		Short: "Print the configuration with defaults, without secrets",
 		RunE: func(*cobra.Command, []string) error {
@@ -36,13 +38,18 @@ func (p *program) config() *cobra.Command {
 				return err
 			}
 			text, err := yaml.Marshal(config.Redacted())
+			if err == nil && comments {
+				text, err = app.Reference().Comment(text)
+			}
 			if err != nil {
 				return fmt.Errorf("print the configuration: %w", err)
 			}
 			_, err = p.Stdout.Write(text)
 			return err
 		},
-	})
+	}
+	printed.Flags().BoolVar(&comments, "comments", false, "print the meaning of each setting as a comment above its first occurrence")
+	c.AddCommand(printed)
 	c.AddCommand(&cobra.Command{
 		Use:   "schema",
 		Short: "Print the JSON Schema of the configuration file",

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/freshet/freshet/app"
+	"github.com/freshet/freshet/presets"
 	"github.com/freshet/freshet/reference"
 )
 
@@ -120,7 +121,15 @@ func TestDocs_DescriptionsAreCurrent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	compareGolden(t, filepath.Join(root, "reference", "descriptions.json"), append(text, '\n'))
+	file := filepath.Join(root, "reference", "descriptions.json")
+	before, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	compareGolden(t, file, append(text, '\n'))
+	if *update && string(before) != string(append(text, '\n')) {
+		t.Error("descriptions: written; run the same command again, because docs/configuration.md is made from the embedded file")
+	}
 }
 
 // compareGolden compares a generated file with the file in the repository. With -update it writes the
@@ -142,6 +151,64 @@ func TestDocs_EverySettingIsDescribed(t *testing.T) {
 	for _, s := range configSettings() {
 		if s.Owner != "" && len(s.Doc) < 12 {
 			t.Errorf("%s: got the description %q, want a doc comment of %s", s.Path, s.Doc, s.Owner)
+		}
+	}
+}
+
+// generatedPart begins the generated part of docs/configuration.md.
+const generatedPart = "<!-- The part below is generated"
+
+func TestDocs_ConfigurationIsCurrent(t *testing.T) {
+	written, _, found := strings.Cut(readDoc(t, "docs/configuration.md"), generatedPart)
+	if !found {
+		t.Fatalf("docs/configuration.md: got no line %q, want one", generatedPart)
+	}
+	var want strings.Builder
+	want.WriteString(written + generatedPart + " from the doc comments of the configuration structs: go test ./cmd/freshet -run TestDocs_ -update -->\n")
+	app.Reference().WriteTables(&want)
+	compareGolden(t, filepath.Join(root, "docs", "configuration.md"), []byte(want.String()))
+}
+
+func TestDocs_ConfigurationDescribesEverySetting(t *testing.T) {
+	text := readDoc(t, "docs/configuration.md")
+	rows := 0
+	for _, s := range configSettings() {
+		if s.Owner == "" || !strings.Contains(s.Path, ".") { // top-level sections are headings
+			continue
+		}
+		rows++
+		if !strings.Contains(text, s.Name+"` | ") {
+			t.Errorf("%s: got no row, want one", s.Path)
+		}
+	}
+	if rows < 100 {
+		t.Errorf("settings: got %d, want at least 100", rows)
+	}
+}
+
+func TestConfigPrint_CommentsKeepTheContent(t *testing.T) {
+	for name := range presets.All() {
+		_, preset, _ := command(t, nil, "config", "preset", name)
+		file := write(t, preset)
+		code, plain, stderr := command(t, nil, "config", "print", "--config", file)
+		if code != 0 {
+			t.Fatalf("%s: %s", name, stderr)
+		}
+		_, commented, stderr := command(t, nil, "config", "print", "--comments", "--config", file)
+		var kept strings.Builder
+		comments := 0
+		for line := range strings.Lines(commented) {
+			if strings.HasPrefix(strings.TrimSpace(line), "# ") {
+				comments++
+			} else {
+				kept.WriteString(line)
+			}
+		}
+		if kept.String() != plain {
+			t.Errorf("%s: without comments got\n%s\nwant\n%s%s", name, kept.String(), plain, stderr)
+		}
+		if comments < 100 {
+			t.Errorf("%s: lines of comments: got %d, want at least 100", name, comments)
 		}
 	}
 }

@@ -12,8 +12,7 @@ import (
 // Rule lists the locations in which responses report one policy. A location is the name of a
 // header, or "body:" and the gjson path of a number or string in a JSON body. Several fields can
 // report the same quantity: for example, Remaining and Usage report the remaining calls. Then the
-// first of these fields counts, in the order of this struct. A quantity without a location is
-// Unknown.
+// first of these fields counts, in the order below. A quantity without a location is unknown.
 type Rule struct {
 	// Policy is the name of the policy of the quota whose state is reported.
 	Policy string `yaml:"policy"`
