@@ -16,26 +16,27 @@ import (
 
 // Config has the settings of authentication and of the limits per client.
 type Config struct {
-	// Require is "always", "never" or "auto". With auto, authentication is required if a credential
-	// is configured or an API key was ever created. It is also required if the service listens on
-	// an address that other machines can reach.
+	// Require says when authentication is required. With auto, it is required if a credential is
+	// configured, if an API key was ever created, or if the service listens on an address that other
+	// machines can reach.
 	Require Require `yaml:"require"`
-	// AdminTokenFile is a file with a token that has the scope admin, for creating the first API
-	// key and for emergencies. The token must have at least 32 characters. The file is read again
+	// AdminTokenFile is the path of a file with a token that has the scope admin, for creating the first
+	// API key and for emergencies. The token must have at least 32 characters. The file is read again
 	// when it changes; removing it revokes the token.
 	AdminTokenFile string `yaml:"adminTokenFile"`
-	// JWKSURL is the URL of the public keys (a JWK set) that verify JWTs. A token must have this
-	// Issuer and Audience, and be signed with one of the Algorithms.
-	JWKSURL    string   `yaml:"jwksURL"`
-	Issuer     string   `yaml:"issuer"`
-	Audience   string   `yaml:"audience"`
-	Algorithms []string `yaml:"algorithms"`
-	// Types are the accepted values of the header parameter "typ" of a token. RFC 9068 defines
-	// at+jwt for access tokens. Many issuers send JWT, or no typ at all, which counts as JWT. ID,
-	// refresh and logout tokens can have the type JWT too. They are rejected if their claims show
-	// their kind.
+	// JWKSURL is the URL of the public keys (a JWK set) that verify JWTs; empty: no JWTs are accepted.
+	JWKSURL string `yaml:"jwksURL"`
+	// Issuer is the claim iss that a JWT must have. It is required with jwksURL.
+	Issuer string `yaml:"issuer"`
+	// Audience is the claim aud that a JWT must have. It is required with jwksURL.
+	Audience string `yaml:"audience"`
+	// Algorithms are the accepted signature algorithms of JWTs. Only asymmetric ones are allowed.
+	Algorithms []string `yaml:"algorithms" enum:"RS256,RS384,RS512,PS256,PS384,PS512,ES256,ES384,ES512,EdDSA"`
+	// Types are the accepted values of the header parameter "typ" of a JWT. RFC 9068 defines at+jwt for
+	// access tokens. Many issuers send JWT, or no typ at all, which counts as JWT. ID, refresh and
+	// logout tokens can have the type JWT too. They are rejected if their claims show their kind.
 	Types []string `yaml:"types"`
-	// ScopePrefix is the prefix of freshet's scopes in a token, such as "freshet:" or
+	// ScopePrefix is the prefix of freshet's scopes in a JWT, such as "freshet:" or
 	// "https://freshet.example/". Scopes without the prefix are ignored. Set it if the issuer also
 	// issues tokens for other services; otherwise their scope "admin" would be valid for freshet.
 	// The scopes of API keys have no prefix.
@@ -43,9 +44,11 @@ type Config struct {
 	// Hosts are the accepted values of the header Host, without port, while authentication is off.
 	// Loopback names are always accepted; * accepts any host.
 	Hosts []string `yaml:"hosts"`
-	// AllowedOrigins are the web origins whose pages may call the service (CORS).
+	// AllowedOrigins are the web origins whose pages may call the service (CORS), such as
+	// https://app.example.
 	AllowedOrigins []string `yaml:"allowedOrigins"`
-	// TrustedProxies are the networks of proxies whose header X-Forwarded-For is trusted.
+	// TrustedProxies are the networks of proxies whose header X-Forwarded-For is trusted, such as
+	// 10.0.0.0/8.
 	TrustedProxies []string `yaml:"trustedProxies"`
 	// ClientHeader is the name of the header in which a key or token with the scope delegate names
 	// the client on whose behalf it calls; empty: there is no such header. It is ignored in the
@@ -60,10 +63,11 @@ type Config struct {
 // revocation takes effect within this time, even during an outage.
 type MaxAge struct {
 	// APIKeys is the maximum age of the cached API keys while the database is unavailable.
-	// AdminKeys is the maximum age for API keys with the scope admin.
-	APIKeys   time.Duration `yaml:"apiKeys"`
+	APIKeys time.Duration `yaml:"apiKeys"`
+	// AdminKeys is the maximum age of the cached API keys with the scope admin. It must not be longer
+	// than apiKeys.
 	AdminKeys time.Duration `yaml:"adminKeys"`
-	// SigningKeys is the maximum age of the cached public keys while JWKSURL is unavailable.
+	// SigningKeys is the maximum age of the cached public keys while jwksURL is unavailable.
 	SigningKeys time.Duration `yaml:"signingKeys"`
 }
 
@@ -96,17 +100,18 @@ const (
 // Limits are the limits of one client. The limits Outstanding and NewKeys apply per source, to all
 // processes together. The other limits apply in each process separately.
 type Limits struct {
-	// Requests limits the rate of requests. A read counts as 1, and so does each further key of a
-	// batch. In addition, each 64 KiB of a document that must be decompressed counts as 1, and
-	// each 16 KiB of a document that must be compressed.
+	// Requests is the maximum rate of requests, as in 100/s, 2000/m or 50000/h; 0: no limit. A read
+	// counts as 1, and so does each further key of a batch. In addition, each 64 KiB of a document that
+	// must be decompressed counts as 1, and each 16 KiB of a document that must be compressed.
 	Requests Rate `yaml:"requests"`
-	Waiting  int  `yaml:"waiting"` // maximum number of waiting or streaming requests; 0: no limit
+	// Waiting is the maximum number of requests that wait or stream at the same time; 0: no limit.
+	Waiting int `yaml:"waiting"`
 	// Outstanding limits the HIGH update requests of one client that have not ended. The maximum is
 	// the number of calls that the source's quota allows in this time: 3s and a quota of 100/s give
-	// 300 calls. All active clients share these calls. 0: no limit.
+	// 300 calls. All active clients share these calls. 0s: no limit.
 	Outstanding time.Duration `yaml:"outstanding"`
-	// NewKeys limits the rate of requests for entities without a snapshot. "auto" is a quarter of
-	// the HIGH rate that the source's quota allows.
+	// NewKeys limits the rate of requests for entities without a snapshot, as in 10/s; 0: no limit. With
+	// auto it is a quarter of the HIGH rate that the source's quota allows.
 	NewKeys Rate `yaml:"newKeys"`
 }
 

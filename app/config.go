@@ -15,6 +15,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/source/nexon"
 )
@@ -22,84 +23,112 @@ import (
 // Config is the configuration of a process. The YAML file overrides the defaults, environment
 // variables (FRESHET_…) override the file, and flags override environment variables.
 type Config struct {
-	Kafka    KafkaConfig             `yaml:"kafka"`
-	Redis    RedisConfig             `yaml:"redis"`
-	Database DatabaseConfig          `yaml:"database"`
-	Query    QueryConfig             `yaml:"query"`
-	Ops      OpsConfig               `yaml:"ops"`
-	Access   access.Config           `yaml:"access"`
-	Metrics  MetricsConfig           `yaml:"metrics"`
-	Tracing  TracingConfig           `yaml:"tracing"`
-	Log      LogConfig               `yaml:"log"`
-	Sources  map[string]SourceConfig `yaml:"sources"`
+	Kafka    KafkaConfig    `yaml:"kafka"`
+	Redis    RedisConfig    `yaml:"redis"`
+	Database DatabaseConfig `yaml:"database"`
+	Query    QueryConfig    `yaml:"query"`
+	Ops      OpsConfig      `yaml:"ops"`
+	// Access configures authentication, and the limits of each client.
+	Access  access.Config `yaml:"access"`
+	Metrics MetricsConfig `yaml:"metrics"`
+	Tracing TracingConfig `yaml:"tracing"`
+	Log     LogConfig     `yaml:"log"`
+	// Sources are the upstream APIs by name. A name has lower-case letters, digits and inner hyphens.
+	Sources map[string]SourceConfig `yaml:"sources"`
 
 	builtIn bool // the configuration names no source, so Sources has the built-in one
 }
 
-// KafkaConfig configures the connection to the brokers and the topics. ReplicationFactor auto is
-// min(3, number of brokers). MinInsyncReplicas auto is one less than the replication factor, but at
-// least 1. GroupProtocol is classic or consumer; with consumer the broker assigns the partitions
-// (KIP-848).
+// KafkaConfig configures the connection to the brokers and the topics.
 type KafkaConfig struct {
-	Brokers           []string   `yaml:"brokers"`
-	TLS               TLSConfig  `yaml:"tls"`
-	SASL              SASLConfig `yaml:"sasl"`
-	ReplicationFactor Auto       `yaml:"replicationFactor"`
-	MinInsyncReplicas Auto       `yaml:"minInsyncReplicas"`
-	GroupProtocol     string     `yaml:"groupProtocol"`
+	// Brokers are the addresses of one or more brokers, as host:port.
+	Brokers []string   `yaml:"brokers"`
+	TLS     TLSConfig  `yaml:"tls"`
+	SASL    SASLConfig `yaml:"sasl"`
+	// ReplicationFactor is the number of replicas of new topics. With auto it is 3, or the number of
+	// brokers if that is lower.
+	ReplicationFactor Auto `yaml:"replicationFactor"`
+	// MinInsyncReplicas is the setting min.insync.replicas of new topics. With auto it is one less than the
+	// replication factor, but at least 1.
+	MinInsyncReplicas Auto `yaml:"minInsyncReplicas"`
+	// GroupProtocol is the protocol of the workers' consumer groups. With consumer, the brokers assign
+	// the partitions (KIP-848, Kafka 4); with classic, a group member assigns them.
+	GroupProtocol string `yaml:"groupProtocol" enum:"classic,consumer"`
 }
 
-// SASLConfig configures SASL authentication. It is off without a Mechanism.
+// SASLConfig configures the authentication at the brokers.
 type SASLConfig struct {
-	Mechanism    string `yaml:"mechanism"`
-	User         string `yaml:"user"`
+	// Mechanism is the SASL mechanism. SASL is off without one.
+	Mechanism string `yaml:"mechanism" enum:",PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"`
+	// User is the name of the user.
+	User string `yaml:"user"`
+	// PasswordFile is the path of a file with the password. Spaces and line breaks around the password
+	// are ignored.
 	PasswordFile string `yaml:"passwordFile"`
 }
 
-// TLSConfig configures TLS of an outgoing connection.
+// TLSConfig configures TLS of the connection.
 type TLSConfig struct {
-	Enabled  bool   `yaml:"enabled"`
-	CAFile   string `yaml:"caFile"`
+	// Enabled switches TLS on. The minimum version is TLS 1.2.
+	Enabled bool `yaml:"enabled"`
+	// CAFile is the path of the certificates (PEM) of the authorities that may sign the server's
+	// certificate. Without it, the authorities of the operating system are used.
+	CAFile string `yaml:"caFile"`
+	// CertFile is the path of a client certificate (PEM), if the server requires one.
 	CertFile string `yaml:"certFile"`
-	KeyFile  string `yaml:"keyFile"`
+	// KeyFile is the path of the private key (PEM) of the client certificate.
+	KeyFile string `yaml:"keyFile"`
 }
 
-// RedisConfig configures the connection to Redis. Mode is single, sentinel or cluster.
+// RedisConfig configures the connection to Redis.
 type RedisConfig struct {
-	Mode         string    `yaml:"mode"`
-	Addresses    []string  `yaml:"addresses"`
-	MasterName   string    `yaml:"masterName"`
-	Username     string    `yaml:"username"`
+	// Mode is the kind of the installation: one server, Redis Sentinel, or Redis Cluster.
+	Mode string `yaml:"mode" enum:"single,sentinel,cluster"`
+	// Addresses are the servers as host:port: the server with mode single, the sentinels with mode
+	// sentinel, some nodes with mode cluster.
+	Addresses []string `yaml:"addresses"`
+	// MasterName is the name of the master that the sentinels know. It is required with mode sentinel.
+	MasterName string `yaml:"masterName"`
+	// Username is the name of the ACL user; empty: the default user.
+	Username string `yaml:"username"`
+	// PasswordFile is the path of a file with the password. Spaces and line breaks around the password
+	// are ignored.
 	PasswordFile string    `yaml:"passwordFile"`
 	TLS          TLSConfig `yaml:"tls"`
 }
 
-// DatabaseConfig configures the connection to PostgreSQL. Migrations use DirectURL, if it is set,
-// to bypass a PgBouncer.
+// DatabaseConfig configures the connection to PostgreSQL.
 type DatabaseConfig struct {
-	URL       string `yaml:"url"`
+	// URL is the address of the database, as in postgres://user:password@host:5432/name?sslmode=verify-full.
+	// It can be the address of a PgBouncer.
+	URL string `yaml:"url"`
+	// DirectURL is the address that migrations use, to bypass a PgBouncer; empty: the same as url.
 	DirectURL string `yaml:"directURL"`
 }
 
-// QueryConfig configures the query service. CacheMemory bounds the in-memory cache of snapshots,
-// in bytes. Console is on, read-only or off.
+// QueryConfig configures the query service, which serves the HTTP API and the console.
 type QueryConfig struct {
-	Listen      string            `yaml:"listen"`
-	TLS         ListenerTLSConfig `yaml:"tls"`
-	CacheMemory source.Bytes      `yaml:"cacheMemory"`
-	// MaxResponseMemory bounds the memory of responses that are being written, in bytes. One
-	// client may use half of it. 0: a quarter of the process's memory limit (GOMEMLIMIT or
-	// cgroup), or 256 MiB without a limit.
+	// Listen is the address of the HTTP API, as host:port.
+	Listen string            `yaml:"listen"`
+	TLS    ListenerTLSConfig `yaml:"tls"`
+	// CacheMemory is the maximum size of the in-memory cache of snapshots.
+	CacheMemory source.Bytes `yaml:"cacheMemory"`
+	// MaxResponseMemory is the maximum memory of responses that are being written. One client may use
+	// half of it. With 0 it is a quarter of the process's memory limit (GOMEMLIMIT or cgroup), or
+	// 256 MiB without a limit.
 	MaxResponseMemory source.Bytes `yaml:"maxResponseMemory"`
-	Console           string       `yaml:"console"`
+	// Console switches the console on, on without actions (read-only), or off.
+	Console string `yaml:"console" enum:"on,read-only,off"`
 }
 
-// OpsConfig configures the listener of health and metrics. The listener has no access control, so
-// an address beyond loopback needs AllowRemote.
+// OpsConfig configures the listener of health checks and metrics of the workers and the scheduler.
 type OpsConfig struct {
-	Listen      string            `yaml:"listen"`
-	TLS         ListenerTLSConfig `yaml:"tls"`
-	AllowRemote bool              `yaml:"allowRemote"`
+	// Listen is the address of health checks and metrics, as host:port.
+	Listen string            `yaml:"listen"`
+	TLS    ListenerTLSConfig `yaml:"tls"`
+	// AllowRemote allows an address that other machines can reach. The listener has no access control,
+	// so everyone who can reach the address can read health and metrics.
+	AllowRemote bool `yaml:"allowRemote"`
 }
 
 // checkRemote returns an error if Listen is an address beyond loopback and AllowRemote is false.
@@ -110,15 +139,19 @@ func (c OpsConfig) checkRemote() error {
 	return fmt.Errorf("ops.listen: %s is beyond loopback, and health and metrics have no access control; listen on loopback, or set ops.allowRemote: true if everyone who can reach the address may read them", c.Listen)
 }
 
-// MetricsConfig configures the prefix of all metric names.
+// MetricsConfig configures the metrics.
 type MetricsConfig struct {
+	// Namespace is the prefix of all metric names, without the underscore; empty: no prefix.
 	Namespace string `yaml:"namespace"`
 }
 
-// LogConfig configures logging. Level is debug, info, warn or error; Format is text or json.
+// LogConfig configures the log on stderr.
 type LogConfig struct {
-	Level  slog.Level `yaml:"level"`
-	Format string     `yaml:"format"`
+	// Level is the lowest level that is logged. The signals SIGUSR1 and SIGUSR2 change it while the
+	// process runs.
+	Level slog.Level `yaml:"level"`
+	// Format is the form of a log line.
+	Format string `yaml:"format" enum:"text,json"`
 }
 
 // Auto is the value of a setting that is a positive number or the word auto. 0 stands for auto.
@@ -193,21 +226,28 @@ func loadConfig(file string, env []string) (Config, error) {
 	return c, err
 }
 
-// readFile applies a file to the configuration. If the file has sources, the built-in source is
-// removed unless the file configures it.
+// readFile applies a file to the configuration. A file without settings is like no file. If the file
+// has sources, the built-in source is removed unless the file configures it.
 func (c *Config) readFile(file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return fmt.Errorf("read the configuration: %w", err)
 	}
-	if err := yaml.UnmarshalWithOptions(text, c, yaml.Strict()); err != nil {
-		return explainDecode(file, text, err)
+	root, err := parseFile(file, text)
+	if err != nil || root == nil {
+		return err
+	}
+	if mistakes := Reference().Check(root); len(mistakes) > 0 {
+		return explainMistakes(file, text, mistakes)
+	}
+	if err := yaml.NodeToValue(root, c, yaml.Strict()); err != nil {
+		return explainSyntax(file, err)
 	}
 	var named struct {
 		Sources map[string]any `yaml:"sources"`
 	}
-	if err := yaml.Unmarshal(text, &named); err != nil {
-		return fmt.Errorf("%s: %w", file, err)
+	if err := yaml.NodeToValue(root, &named); err != nil {
+		return explainSyntax(file, err)
 	}
 	c.builtIn = len(named.Sources) == 0
 	if !c.builtIn {
@@ -279,6 +319,9 @@ func (c *Config) check() error {
 		fail("sources: at least one is required")
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Sources)) {
+		if err := schemas.CheckName("source", name); err != nil {
+			fail("sources.%s: %w", name, err)
+		}
 		failEach("sources."+name, c.Sources[name].check(name))
 		for i, credential := range c.Sources[name].Credentials {
 			if credential.Visibility != "" && c.Access.Require == access.Never {

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml"
+
+	"github.com/freshet/freshet/reference"
 )
 
 const envPrefix = "FRESHET_"
@@ -33,7 +35,7 @@ func (c *Config) readEnv(env []string) error {
 		s := c.Sources[name]
 		copied := reflect.ValueOf(&s).Elem()
 		own := map[string]setting{}
-		collectSettings(copied, "SOURCES_"+toEnvName(name), own)
+		collectSettings(copied, "SOURCES_"+reference.EnvName(name), own)
 		for variable, target := range own {
 			target.done = func() { c.Sources[name] = copied.Interface().(SourceConfig) }
 			settings[variable] = target
@@ -58,7 +60,7 @@ func (c *Config) readEnv(env []string) error {
 			}
 		}
 		if !known {
-			errs = append(errs, fmt.Errorf("%s: unknown setting%s", variable, suggestSetting(key, settings)))
+			errs = append(errs, fmt.Errorf("%s: unknown setting; %s", variable, suggestSetting(key, settings)))
 			continue
 		}
 		if err := target.set(value); err != nil {
@@ -86,7 +88,7 @@ func (s setting) set(value string) error {
 	} else if s.field.Kind() == reflect.String {
 		s.field.SetString(value)
 	} else if err := yaml.Unmarshal([]byte(value), s.field.Addr().Interface()); err != nil {
-		return fmt.Errorf("%q is not a valid %s", value, s.field.Type())
+		return errors.New(reference.FormOf(s.field.Type(), forms).Explain(value, err))
 	}
 	if s.done != nil {
 		s.done()
@@ -103,7 +105,7 @@ func collectSettings(v reflect.Value, prefix string, into map[string]setting) {
 		name, options, _ := strings.Cut(field.Tag.Get("yaml"), ",")
 		path := prefix
 		if options != "inline" {
-			path = strings.TrimPrefix(prefix+"_"+toEnvName(name), "_")
+			path = strings.TrimPrefix(prefix+"_"+reference.EnvName(name), "_")
 		}
 		value := v.Field(i)
 		switch {
@@ -117,34 +119,11 @@ func collectSettings(v reflect.Value, prefix string, into map[string]setting) {
 	}
 }
 
-var (
-	wordStart = regexp.MustCompile(`([a-z0-9])([A-Z])|([A-Z])([A-Z][a-z])`)
-	notInName = regexp.MustCompile(`[^A-Z0-9]+`)
-)
-
-// toEnvName converts a YAML name to a part of a variable name: highReserve to HIGH_RESERVE, and
-// clientCAFile to CLIENT_CA_FILE.
-func toEnvName(name string) string {
-	return notInName.ReplaceAllString(strings.ToUpper(wordStart.ReplaceAllString(name, "${1}${3}_${2}${4}")), "_")
-}
-
-// suggestSetting returns a hint for the variable of an unknown setting. The hint names the known
-// setting that shares most words with the unknown one.
+// suggestSetting returns a hint for the variable of an unknown setting: the variable of a similar
+// setting.
 func suggestSetting(key string, settings map[string]setting) string {
-	best, found := 0, ""
-	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		common := 0
-		for word := range strings.SplitSeq(key, "_") {
-			if slices.Contains(strings.Split(name, "_"), word) {
-				common += len(word)
-			}
-		}
-		if common > best {
-			best, found = common, name
-		}
+	if found := reference.Suggest(key, slices.Collect(maps.Keys(settings))); found != "" {
+		return "did you mean " + envPrefix + found + "?"
 	}
-	if found == "" {
-		return "; see `freshet config print`"
-	}
-	return "; did you mean " + envPrefix + found + "?"
+	return "see `freshet config print`"
 }

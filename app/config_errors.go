@@ -3,84 +3,56 @@ package app
 import (
 	"errors"
 	"fmt"
-	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+
+	"github.com/freshet/freshet/reference"
 )
 
-// explainDecode adds to a decoding error the line of the file with the invalid value, and a caret
-// below that value. If the error has no position, as an error of UnmarshalText, explainDecode finds
-// the line by the value that the error quotes.
-func explainDecode(file string, text []byte, err error) error {
-	if wrong, ok := errors.AsType[*yaml.TypeError](err); ok && wrong.DstType == reflect.TypeFor[time.Duration]() {
-		err = &yaml.SyntaxError{Message: fmt.Sprintf("%s is not a duration; %s", wrong.Token.Value, durationHint), Token: wrong.Token}
+// parseFile returns the content of a file, or nil if the file has no settings.
+func parseFile(file string, text []byte) (ast.Node, error) {
+	parsed, err := parser.ParseBytes(text, 0)
+	if err != nil {
+		return nil, explainSyntax(file, err)
 	}
-	if _, placed := errors.AsType[yaml.Error](err); !placed {
-		if node := findQuotedScalar(text, err.Error()); node != nil {
-			err = &yaml.SyntaxError{Message: addHint(err.Error()), Token: node.GetToken()}
+	var root ast.Node
+	for _, document := range parsed.Docs {
+		switch document.Body.(type) {
+		case nil, *ast.NullNode, *ast.CommentGroupNode:
+			continue
 		}
+		if root != nil {
+			return nil, explainMistakes(file, text, []reference.Mistake{{
+				Message: "a second document begins here; write all settings into one document, without the line ---", Token: firstToken(document.Body),
+			}})
+		}
+		root = document.Body
 	}
+	return root, nil
+}
+
+// explainSyntax adds to an error of the YAML parser the line of the file, and a caret below the
+// mistake.
+func explainSyntax(file string, err error) error {
 	return fmt.Errorf("%s:\n%s", file, strings.TrimSpace(yaml.FormatError(err, false, true)))
 }
 
-const durationHint = "write a duration as in 500ms, 30s or 1h"
-
-// addHint adds the valid forms of the value to an error message of the standard library.
-func addHint(message string) string {
-	for prefix, right := range map[string]string{
-		"time: ":             durationHint,
-		"slog: level string": "write debug, info, warn or error",
-	} {
-		if strings.HasPrefix(message, prefix) {
-			return message + "; " + right
+// explainMistakes returns an error that has each mistake with its lines of the file.
+func explainMistakes(file string, text []byte, mistakes []reference.Mistake) error {
+	var out []string
+	for _, m := range mistakes {
+		if m.Path != "" {
+			m.Message = m.Path + ": " + m.Message
 		}
+		out = append(out, m.Message, annotate(file, text, m.Token))
 	}
-	return message
-}
-
-// findQuotedScalar returns the first scalar in a file whose value the message quotes, or nil.
-func findQuotedScalar(text []byte, message string) ast.Node {
-	f, err := parser.ParseBytes(text, 0)
-	if err != nil {
-		return nil
-	}
-	var found scalarFinder = func(n ast.ScalarNode) bool {
-		return strings.Contains(message, strconv.Quote(fmt.Sprint(n.GetValue())))
-	}
-	for _, doc := range f.Docs {
-		if n := found.in(doc.Body); n != nil {
-			return n
-		}
-	}
-	return nil
-}
-
-type scalarFinder func(n ast.ScalarNode) bool
-
-func (f scalarFinder) in(root ast.Node) (found ast.Node) {
-	ast.Walk(visitor(func(n ast.Node) bool {
-		if s, ok := n.(ast.ScalarNode); ok && found == nil && f(s) {
-			found = n
-		}
-		return found == nil
-	}), root)
-	return found
-}
-
-type visitor func(n ast.Node) bool
-
-// Visit implements ast.Visitor. It visits the children of node n only if v(n) is true.
-func (v visitor) Visit(n ast.Node) ast.Visitor {
-	if v(n) {
-		return v
-	}
-	return nil
+	return errors.New(strings.Join(out, "\n"))
 }
 
 // settingPath matches the path of a setting at the beginning of each error of Config.check.
@@ -88,35 +60,90 @@ var settingPath = regexp.MustCompile(`^[a-zA-Z0-9_-]+((\.[a-zA-Z0-9_-]+)|(\[[0-9
 
 // explainCheck adds to each error of Config.check the lines of the file that hold the setting.
 func explainCheck(file string, text []byte, err error) error {
+	root, parseErr := parseFile(file, text)
+	if parseErr != nil || root == nil {
+		return err
+	}
 	var out []string
 	for line := range strings.SplitSeq(err.Error(), "\n") {
 		out = append(out, line)
-		if shown := annotateSetting(text, settingPath.FindString(line)); shown != "" {
-			out = append(out, "  "+file+":", shown)
+		if at := findSetting(root, settingPath.FindString(line)); at != nil {
+			out = append(out, annotate(file, text, at))
 		}
 	}
 	return errors.New(strings.Join(out, "\n"))
 }
 
-// annotateSetting returns the lines of the file around a setting. If the file does not have the
-// setting, it returns the lines around the closest parent setting in the file.
-func annotateSetting(text []byte, path string) string {
-	for path != "" {
-		var query strings.Builder
-		query.WriteByte('$')
-		for part := range strings.SplitSeq(path, ".") {
-			name, index, isList := strings.Cut(part, "[")
-			query.WriteString(".'" + name + "'")
-			if isList {
-				query.WriteString("[" + index)
-			}
+// findSetting returns the place of a setting in a file: its value if that is a single value, else
+// its key. If the file does not have the setting, it returns the key of the closest section that
+// the file has, and nil if it has none.
+func findSetting(root ast.Node, path string) (at *token.Token) {
+	node := root
+	for _, name := range strings.FieldsFunc(path, func(r rune) bool { return r == '.' || r == '[' || r == ']' }) {
+		if anchor, ok := node.(*ast.AnchorNode); ok {
+			node = anchor.Value
 		}
-		if p, err := yaml.PathString(query.String()); err == nil {
-			if shown, err := p.AnnotateSource(text, false); err == nil {
-				return strings.TrimRight(string(shown), "\n ")
-			}
+		key, value := childNode(node, name)
+		if value == nil {
+			return at
 		}
-		path = path[:max(0, strings.LastIndexAny(path, ".["))]
+		at, node = key, value
+		switch value.(type) {
+		case *ast.NullNode, *ast.AnchorNode, *ast.AliasNode:
+		case ast.ScalarNode:
+			at = value.GetToken()
+		}
 	}
-	return ""
+	return at
+}
+
+// childNode returns the key and the value of an entry of a section, or the beginning and the value
+// of an element of a list. Both are nil if there is no such entry.
+func childNode(node ast.Node, name string) (*token.Token, ast.Node) {
+	if list, ok := node.(*ast.SequenceNode); ok {
+		i, err := strconv.Atoi(name)
+		if err != nil || i >= len(list.Values) {
+			return nil, nil
+		}
+		return firstToken(list.Values[i]), list.Values[i]
+	}
+	entries, ok := node.(ast.MapNode)
+	if !ok {
+		return nil, nil
+	}
+	for it := entries.MapRange(); it.Next(); {
+		if entry := it.KeyValue(); entry.Key.GetToken().Value == name {
+			return entry.Key.GetToken(), entry.Value
+		}
+	}
+	return nil, nil
+}
+
+// firstToken returns the first token of a node. The token of a section in block style is a colon.
+func firstToken(node ast.Node) *token.Token {
+	if entries, ok := node.(ast.MapNode); ok && node.GetToken().Type == token.MappingValueType {
+		if it := entries.MapRange(); it.Next() {
+			return it.KeyValue().Key.GetToken()
+		}
+	}
+	return node.GetToken()
+}
+
+// contextLines is the number of lines shown before the line with a mistake.
+const contextLines = 2
+
+// annotate returns the position of a token, and the lines of the file up to the token, with a caret
+// below its first character.
+func annotate(file string, text []byte, at *token.Token) string {
+	lines := strings.Split(strings.ReplaceAll(string(text), "\r\n", "\n"), "\n")
+	line, column := at.Position.Line, at.Position.Column
+	out := []string{fmt.Sprintf("  %s:%d:%d", file, line, column)}
+	for n := max(1, line-contextLines); n <= min(line, len(lines)); n++ {
+		mark := " "
+		if n == line {
+			mark = ">"
+		}
+		out = append(out, fmt.Sprintf("  %s %3d | %s", mark, n, strings.ReplaceAll(lines[n-1], "\t", " ")))
+	}
+	return strings.Join(append(out, strings.Repeat(" ", len("  > 123 | ")+column-1)+"^"), "\n")
 }

@@ -23,40 +23,27 @@ type SourceConfig struct {
 }
 
 // PrefetchConfig configures prefetching: how much of the quota it may use, and the facets to
-// prefetch. Without a time zone, the time zone of the quota's day policy applies.
+// prefetch.
 type PrefetchConfig struct {
 	scheduler.BudgetConfig `yaml:",inline"`
-	Facets                 facetPrefetches `yaml:"facets,omitempty"`
+	// Facets has an entry for each facet that is prefetched, by the name of the facet. An entry without
+	// settings means mode tiers with its defaults.
+	Facets map[string]scheduler.Config `yaml:"facets,omitempty"`
 }
 
-// facetPrefetches configures the prefetching of each facet, by facet name.
-type facetPrefetches map[string]scheduler.Config
-
-// UnmarshalYAML reads a facet without a value (null) as an empty object: with all defaults.
-func (p *facetPrefetches) UnmarshalYAML(unmarshal func(any) error) error {
-	var all map[string]*scheduler.Config
-	err := unmarshal(&all)
-	*p = facetPrefetches{}
-	for name, c := range all {
-		if c == nil {
-			c = &scheduler.Config{}
-			err = errors.Join(err, c.UnmarshalYAML(func(any) error { return nil }))
-		}
-		(*p)[name] = *c
-	}
-	return err
-}
-
-// WorkersConfig bounds the workers of one process. MaxBodyMemory bounds the response bodies in
-// memory, in bytes per lane.
+// WorkersConfig limits the work of one worker process.
 type WorkersConfig struct {
-	High          LaneConfig   `yaml:"high"`
-	Low           LaneConfig   `yaml:"low"`
+	// High configures the lane HIGH: requests of clients.
+	High LaneConfig `yaml:"high"`
+	// Low configures the lane LOW: prefetching, retries, replays and triggers.
+	Low LaneConfig `yaml:"low"`
+	// MaxBodyMemory is the maximum memory of response bodies in each lane. It must be at least maxBody.
 	MaxBodyMemory source.Bytes `yaml:"maxBodyMemory"`
 }
 
-// LaneConfig bounds the worker of one lane. MaxInFlight is in records.
+// LaneConfig limits the work in one lane.
 type LaneConfig struct {
+	// MaxInFlight is the maximum number of requests that one process works on at the same time.
 	MaxInFlight int `yaml:"maxInFlight"`
 }
 
@@ -64,10 +51,9 @@ type LaneConfig struct {
 func (s *SourceConfig) UnmarshalYAML(unmarshal func(any) error) error {
 	type plain SourceConfig
 	p := plain{
-		Config:   source.DefaultConfig(),
-		Quota:    limiter.DefaultConfig(),
-		Workers:  WorkersConfig{High: LaneConfig{512}, Low: LaneConfig{1024}, MaxBodyMemory: 128 << 20},
-		Prefetch: PrefetchConfig{BudgetConfig: scheduler.DefaultBudgetConfig()},
+		Config:  source.DefaultConfig(),
+		Quota:   limiter.DefaultConfig(),
+		Workers: WorkersConfig{High: LaneConfig{512}, Low: LaneConfig{1024}, MaxBodyMemory: 128 << 20},
 	}
 	err := unmarshal(&p)
 	*s = SourceConfig(p)
@@ -75,7 +61,7 @@ func (s *SourceConfig) UnmarshalYAML(unmarshal func(any) error) error {
 }
 
 func (s SourceConfig) check(name string) error {
-	errs := []error{schemas.CheckName("source", name), s.checkInsecure()}
+	errs := []error{s.checkInsecure()}
 	if s.Workers.High.MaxInFlight < 1 || s.Workers.Low.MaxInFlight < 1 {
 		errs = append(errs, fmt.Errorf("workers: high.maxInFlight and low.maxInFlight are %d and %d; they must be at least 1", s.Workers.High.MaxInFlight, s.Workers.Low.MaxInFlight))
 	}
@@ -84,7 +70,7 @@ func (s SourceConfig) check(name string) error {
 	}
 	for facet := range s.Facets {
 		if err := schemas.CheckName("facet", facet); err != nil {
-			errs = append(errs, fmt.Errorf("facets: %w", err))
+			errs = append(errs, fmt.Errorf("facets.%s: %w", facet, err))
 		}
 	}
 	if _, err := limiter.NewQuota(s.quota()); err != nil {

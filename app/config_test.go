@@ -89,7 +89,7 @@ func TestConfig_RetryReplacesDefault(t *testing.T) {
 	}
 	for text, mention := range map[string]string{
 		"        retry: [1m, 0s]\n":   "sources.mine.facets.repo.retry[1]: 0s must be positive",
-		"        retry: [1m, soon]\n": `invalid duration "soon"; write a duration as in 500ms`,
+		"        retry: [1m, soon]\n": `retry[1]: "soon" is not a duration; write a duration as in 500ms`,
 		"        shrinkGuard: 50\n":   "sources.mine.facets.repo.shrinkGuard: 50 must be a fraction of the stored size",
 	} {
 		_, err := loadConfig(write(t, minimal+text), nil)

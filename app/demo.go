@@ -55,7 +55,7 @@ func shortenIntervals(config Config) {
 		c = scheduler.DefaultConfig()
 	}
 	if s.Prefetch.Facets == nil {
-		s.Prefetch.Facets = facetPrefetches{}
+		s.Prefetch.Facets = map[string]scheduler.Config{}
 	}
 	c.Mode, c.NotBefore, c.Jitter, c.Backoff = scheduler.Tiers, 0, 0, demoPrefetchInterval
 	c.Tiers.Hot.Every, c.Tiers.Warm.Every, c.Tiers.Cold.Every = demoPrefetchInterval, demoPrefetchInterval, demoPrefetchInterval

@@ -17,19 +17,22 @@ import (
 	"github.com/freshet/freshet/observe"
 )
 
-// ListenerTLSConfig configures TLS of a listener. Without CertFile the listener serves plain HTTP.
-// Changed files are read again, and apply to new connections.
+// ListenerTLSConfig configures TLS of a listener. Changed files are read again, and apply to new
+// connections.
 type ListenerTLSConfig struct {
-	// CertFile holds the certificate with its chain, KeyFile the private key, both in PEM.
+	// CertFile is the path of the certificate with its chain (PEM). Without it the listener serves plain
+	// HTTP.
 	CertFile string `yaml:"certFile"`
-	KeyFile  string `yaml:"keyFile"`
-	// ClientCAFile holds the authorities of client certificates, in PEM. If it is empty, client
-	// certificates are not requested.
+	// KeyFile is the path of the private key (PEM). It is required with a certificate.
+	KeyFile string `yaml:"keyFile"`
+	// ClientCAFile is the path of the certificates (PEM) of the authorities that may sign client
+	// certificates. If it is empty, client certificates are not requested.
 	ClientCAFile string `yaml:"clientCAFile"`
-	// ClientAuth is require (the default) or request. With request, a client may have no
+	// ClientAuth says whether a client must send a certificate. With require (the default), clients
+	// without one are rejected. With request, a client may have no
 	// certificate, but a certificate that it sends must be valid. A certificate admits the
 	// connection; requests still need a token.
-	ClientAuth string `yaml:"clientAuth"`
+	ClientAuth string `yaml:"clientAuth" enum:",request,require"`
 }
 
 // Values of ListenerTLSConfig.ClientAuth.

@@ -19,13 +19,14 @@ import (
 	"github.com/freshet/freshet/observe"
 )
 
-// TracingConfig configures the export of spans. Endpoint is the base URL of an OpenTelemetry
-// collector (OTLP over HTTP), such as http://localhost:4318; empty: no tracing. SampleRatio is the
-// fraction of the traces begun by freshet that is sampled. A trace that an authorized client began
-// keeps the client's sampling decision. Headers and certificates for the collector come from the
-// standard variables OTEL_EXPORTER_OTLP_….
+// TracingConfig configures the export of traces. Headers and certificates for the collector come from
+// the standard variables OTEL_EXPORTER_OTLP_….
 type TracingConfig struct {
-	Endpoint    string  `yaml:"endpoint"`
+	// Endpoint is the base URL of an OpenTelemetry collector (OTLP over HTTP), such as
+	// http://localhost:4318; empty: no tracing.
+	Endpoint string `yaml:"endpoint"`
+	// SampleRatio is the fraction of the traces begun by freshet that is exported, above 0 and at most
+	// 1. A trace that an authorized client began keeps the client's sampling decision.
 	SampleRatio float64 `yaml:"sampleRatio"`
 }
 

@@ -24,7 +24,7 @@ func TestConsoleSchedule_ShowsState(t *testing.T) {
 		c := p.config.Sources[builtInSource]
 		facet := scheduler.DefaultConfig()
 		facet.Mode = scheduler.Tiers
-		c.Prefetch.Facets = facetPrefetches{"character": facet}
+		c.Prefetch.Facets = map[string]scheduler.Config{"character": facet}
 		p.config.Sources[builtInSource] = c
 	})
 	ctx, now := t.Context(), time.Now()

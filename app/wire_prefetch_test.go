@@ -28,7 +28,7 @@ func prefetchParts(t *testing.T) parts {
 	c := config.Sources[builtInSource]
 	facet := scheduler.DefaultConfig()
 	facet.Mode = scheduler.Tiers
-	c.Prefetch.Facets = facetPrefetches{"character": facet}
+	c.Prefetch.Facets = map[string]scheduler.Config{"character": facet}
 	config.Sources[builtInSource] = c
 	db, err := sqlite.Open(t.Context(), "")
 	if err != nil {

@@ -13,13 +13,15 @@ import (
 
 // Config is the quota of one source, as the configuration file describes it.
 type Config struct {
-	// Jitter is the largest difference in network delay between two calls (J in the proof in the
-	// package comment).
-	Jitter   time.Duration `yaml:"jitter"`
-	Policies []Policy      `yaml:"policies"`
-	// Backoff is the first pause after a refusal without Retry-After. The pause doubles with each
-	// further refusal, up to one minute. 0 means the length of the shortest window, but at least
-	// one second.
+	// Jitter is the largest difference in network delay between two calls, at most 1s. A larger value
+	// lowers the rate (package limiter has the proof).
+	Jitter time.Duration `yaml:"jitter"`
+	// Policies are the limits of the upstream. A call needs room in every policy that counts it. At
+	// least one policy needs a window that is shorter than a day.
+	Policies []Policy `yaml:"policies"`
+	// Backoff is the first pause after a refusal without Retry-After, at most 1m. The pause doubles with
+	// each further refusal, up to one minute. 0s: the length of the shortest window, but at least one
+	// second.
 	Backoff time.Duration `yaml:"backoff,omitempty"`
 
 	// The caller derives the fields below from the rest of the source's configuration.
@@ -45,42 +47,51 @@ type CostRange struct{ Min, Max int }
 // policy with a scope, a unit, costs or another kind of limit is kept in buckets, one for each
 // value of its scope.
 type Policy struct {
-	Name   string `yaml:"name"`
-	Limit  int    `yaml:"limit,omitempty"`
+	// Name identifies the policy in metrics, commands and the console. It must not contain dots, commas,
+	// equals signs or spaces.
+	Name string `yaml:"name"`
+	// Limit is the number of calls, or of units, that the upstream allows in a window.
+	Limit int `yaml:"limit,omitempty"`
+	// Window is the length of the sliding window, as in 1s or 1m; or day for a calendar day; or in-flight
+	// for a limit of the calls in flight at once.
 	Window Window `yaml:"window,omitempty"`
-	// TimeZone is the IANA time zone of the calendar day. Empty means UTC.
+	// TimeZone is the time zone of the calendar day, such as Asia/Seoul; empty: UTC.
 	TimeZone string `yaml:"timeZone,omitempty"`
-	// Target is the maximum number of calls that freshet makes per window. 0 means as many as the
-	// proof in the package comment allows. HighReserve of these calls are kept for HIGH,
-	// LowReserve for LOW.
-	Target      int     `yaml:"target,omitempty"`
+	// Target is the maximum number of calls that freshet makes per window. Without it, freshet makes as
+	// many as the limit safely allows.
+	Target int `yaml:"target,omitempty"`
+	// HighReserve is the part of the window that only the lane HIGH can use, as a number of calls in a
+	// window (100) or as a rate (25/s).
 	HighReserve Reserve `yaml:"highReserve,omitempty"`
-	LowReserve  int     `yaml:"lowReserve,omitempty"`
+	// LowReserve is the number of calls in a window that only the lane LOW can use. Only windows without
+	// scope have it.
+	LowReserve int `yaml:"lowReserve,omitempty"`
 
 	// Scope is a template such as {credential}/{endpoint}; each of its values has its own
 	// bucket. Empty means one bucket for the source. The placeholders are credential, endpoint,
 	// facet, method, key, resource and the facet's own parameters.
 	Scope string `yaml:"scope,omitempty"`
-	// Match selects the calls that the policy counts.
+	// Match selects the calls that the policy counts; empty: all calls.
 	Match Match `yaml:"match,omitempty"`
-	// Unit is the unit that is counted; empty means calls. Costs are the units that one call
-	// takes, by endpoint, facet or method. They take precedence over the cost that the call's
-	// document declares.
-	Unit  string         `yaml:"unit,omitempty"`
+	// Unit is the name of the unit that is counted, such as points; empty: calls.
+	Unit string `yaml:"unit,omitempty"`
+	// Costs are the units that one call takes, by endpoint (facet/document), facet or method. They take
+	// precedence over the cost of the call's document.
 	Costs map[string]int `yaml:"costs,omitempty"`
-	// A response with a status in FreeStatuses costs nothing. If CountedStatuses is set, only
-	// responses with these statuses cost anything (an error budget).
-	FreeStatuses    []int `yaml:"freeStatuses,omitempty"`
+	// FreeStatuses are the HTTP statuses whose responses cost nothing, such as 304.
+	FreeStatuses []int `yaml:"freeStatuses,omitempty"`
+	// CountedStatuses are the only HTTP statuses whose responses cost anything (an error budget). Empty:
+	// all responses count.
 	CountedStatuses []int `yaml:"countedStatuses,omitempty"`
-	// Restore turns the policy into a leaky bucket of size Limit that drains at this rate.
+	// Restore turns the policy into a leaky bucket of size limit that drains at this rate, as in 2/s.
 	Restore Rate `yaml:"restore,omitempty"`
-	// Reported means that responses report the remaining budget (see Announced in package
-	// source). Limit and Window apply while nothing is reported. Pace spreads LOW's calls evenly
-	// over the window.
+	// Reported is true if responses report the remaining budget (see announced). The limit and the
+	// window of the policy apply while nothing is reported.
 	Reported bool `yaml:"reported,omitempty"`
-	Pace     bool `yaml:"pace,omitempty"`
-	// Lease is how long an in-flight slot is held for a call whose end was never reported. 0
-	// means Config.Lease.
+	// Pace spreads the calls of LOW evenly over the window of a reported limit.
+	Pace bool `yaml:"pace,omitempty"`
+	// Lease is how long a slot in flight is held for a call whose end was never reported; 0s: 5 s longer
+	// than timeout.
 	Lease time.Duration `yaml:"lease,omitempty"`
 	// MinInterval replaces the limit by a minimum time between two calls.
 	MinInterval *MinInterval `yaml:"minInterval,omitempty"`

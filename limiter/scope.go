@@ -23,15 +23,20 @@ const Requests = "requests"
 
 // MinInterval is the time between two calls. Each interval is a random time from Min to Max.
 type MinInterval struct {
+	// Min is the shortest interval.
 	Min time.Duration `yaml:"min"`
+	// Max is the longest interval, at most 1h.
 	Max time.Duration `yaml:"max"`
 }
 
 // Match selects the calls that a policy counts. A policy counts a call if each non-empty list
 // contains it.
 type Match struct {
-	Methods   []string `yaml:"methods,omitempty"`
-	Endpoints []string `yaml:"endpoints,omitempty"` // facet/document, or facet
+	// Methods are the HTTP methods of the counted calls.
+	Methods []string `yaml:"methods,omitempty" enum:"GET,POST"`
+	// Endpoints are the documents of the counted calls, as facet/document, or facet for all documents of
+	// a facet.
+	Endpoints []string `yaml:"endpoints,omitempty"`
 }
 
 func (m Match) fits(c Call) bool {

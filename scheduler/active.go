@@ -28,11 +28,13 @@ type Active struct {
 	Params []string `yaml:"params,omitempty"`
 }
 
-// Status selects entities by the value at Path in their content. An entity without that value is
-// prefetched.
+// Status selects entities by a value in their content. An entity without that value is prefetched.
 type Status struct {
-	Path  string   `yaml:"path,omitempty"`
-	Allow []string `yaml:"allow,omitempty"` // if empty, every value that is not in Block is allowed
+	// Path is the path of the value, as document.member.
+	Path string `yaml:"path,omitempty"`
+	// Allow lists the values of prefetched entities; empty: every value that is not in block.
+	Allow []string `yaml:"allow,omitempty"`
+	// Block lists the values of entities that are not prefetched.
 	Block []string `yaml:"block,omitempty"`
 }
 

@@ -8,9 +8,15 @@ import (
 	"time"
 )
 
+// cappedBudget returns the rate caps of the built-in source: 150 calls a second from 19:00 to
+// midnight, and 250 otherwise.
+func cappedBudget() BudgetConfig {
+	return BudgetConfig{RateCaps: []RateCap{{From: 19, To: 24, Rate: 150}, {Rate: 250}}}
+}
+
 func newBudget(t *testing.T) *Budget {
 	t.Helper()
-	s := DefaultBudgetConfig()
+	s := cappedBudget()
 	s.TimeZone = "Asia/Seoul"
 	b, err := NewBudget(s)
 	if err != nil {
@@ -132,7 +138,7 @@ func TestBudget_SharedBySchedulers(t *testing.T) {
 		fed, waiting := 0.0, 0.0
 		all := make([]*Budget, many)
 		for i := range all {
-			b, err := NewBudget(DefaultBudgetConfig())
+			b, err := NewBudget(cappedBudget())
 			if err != nil {
 				t.Fatal(err)
 			}

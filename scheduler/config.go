@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -19,63 +20,75 @@ const (
 	Adaptive Mode = "adaptive" // each entity has its own interval, from its changes and reads
 )
 
-// Config is the prefetch configuration of one facet. The yaml tags are the keys of the
-// configuration file.
+// Config is the prefetch configuration of one facet.
 type Config struct {
+	// Mode is how the interval of an entity is chosen. With tiers it depends on the number of reads; with
+	// adaptive, on the changes and reads of the entity; with off the facet is not prefetched.
 	Mode  Mode    `yaml:"mode"`
 	Tiers TierSet `yaml:"tiers"`
-	// MinInterval and MaxInterval bound the interval of an entity in the adaptive mode.
+	// MinInterval is the shortest interval of an entity in the mode adaptive, at least 1m.
 	MinInterval time.Duration `yaml:"minInterval"`
+	// MaxInterval is the longest interval of an entity in the mode adaptive, at most 2160h.
 	MaxInterval time.Duration `yaml:"maxInterval"`
-	// NotBefore is the time of day from which the upstream has the content of that day. From
-	// midnight to NotBefore no entity of the facet becomes due.
+	// NotBefore is the time of day from which the upstream has the content of that day, as in "02:00".
+	// From midnight to that time no entity of the facet becomes due.
 	NotBefore Clock `yaml:"notBefore,omitempty"`
-	// TimeZone is the time zone of NotBefore; empty: UTC.
+	// TimeZone is the time zone of notBefore, such as Asia/Seoul; empty: UTC.
 	TimeZone string `yaml:"timeZone,omitempty"`
 	// Jitter is the maximum of the pseudo-random delay that is added to the regular due time of an
-	// entity.
+	// entity. The default is one minute, or an eighth of tiers.hot.every if that is shorter.
 	Jitter   time.Duration `yaml:"jitter"`
 	Cooldown Cooldown      `yaml:"cooldown"`
-	// Active is the rule that selects the prefetched entities; the zero value selects all.
+	// Active selects the entities that are prefetched; empty: all.
 	Active Active `yaml:"active,omitempty"`
 	// Triggers has an entry for each other facet that is refreshed after a change of this facet, by
 	// the name of that other facet.
 	Triggers map[string]Trigger `yaml:"triggers,omitempty"`
 	// Backoff is added to the due time after the first failure of an entity. It doubles with each
-	// further failure.
+	// further failure. The default is ten minutes, or tiers.cold.every if that is shorter.
 	Backoff time.Duration `yaml:"backoff"`
 }
 
-// TierSet has the intervals of the three tiers.
+// TierSet has the intervals of the three tiers. If the file sets some of them only, the others follow:
+// no tier is refreshed less often than a colder one.
 type TierSet struct {
-	Hot  Tier `yaml:"hot"`
+	// Hot is the tier of the entities that are read most.
+	Hot Tier `yaml:"hot"`
+	// Warm is the tier between hot and cold.
 	Warm Tier `yaml:"warm"`
+	// Cold is the tier of all other entities.
 	Cold Tier `yaml:"cold"`
 }
 
-// Tier is the refresh interval of a tier (Every), and the minimum number of reads a day with which
-// an entity enters the tier (Reads; 0 for Cold).
+// Tier is the interval of a tier, and the number of reads from which an entity belongs to it.
 type Tier struct {
+	// Every is the interval between two refreshes, from 1m to 2160h.
 	Every time.Duration `yaml:"every"`
-	Reads float64       `yaml:"reads,omitempty"`
+	// Reads is the minimum number of reads a day with which an entity enters the tier. The tier cold has
+	// none.
+	Reads float64 `yaml:"reads,omitempty"`
 }
 
 // Cooldown is the minimum time between a refresh of an entity and its next prefetch.
 type Cooldown struct {
-	Automatic time.Duration `yaml:"automatic"` // minimum time after a prefetch, trigger, retry or replay
-	Manual    time.Duration `yaml:"manual"`    // minimum time after a refresh by a reader or an operator
+	// Automatic is the minimum time after a prefetch, trigger, retry or replay. The default is ten
+	// minutes, or the shortest interval of the facet if that is shorter.
+	Automatic time.Duration `yaml:"automatic"`
+	// Manual is the minimum time after a refresh by a reader or an operator. The default is 30 minutes,
+	// or tiers.cold.every if that is shorter.
+	Manual time.Duration `yaml:"manual"`
 }
 
 // Trigger configures how a change of one facet refreshes another facet of the same key.
 type Trigger struct {
 	// Backoff suppresses the refresh if the other facet was refreshed within this time.
 	Backoff time.Duration `yaml:"backoff"`
-	// Quiet delays the refresh until the first facet has not changed for this time; 0: no delay.
-	// Changes are found only when that facet is checked, so a Quiet that is shorter than the check
-	// interval has no effect.
+	// Quiet delays the refresh until the first facet has not changed for this time, from 1s to 24h; 0s:
+	// no delay. Changes are found only when that facet is checked, so a time that is shorter than the
+	// check interval has no effect.
 	Quiet time.Duration `yaml:"quiet,omitempty"`
-	// MaxDelay bounds the delay that Quiet causes, counted from the first change. Without a bound, a
-	// facet that changes again and again would delay the refresh forever. 0: ten times Quiet.
+	// MaxDelay bounds the delay that quiet causes, counted from the first change. Without a bound, a
+	// facet that changes again and again would delay the refresh forever. 0s: ten times quiet.
 	MaxDelay time.Duration `yaml:"maxDelay,omitempty"`
 }
 
@@ -151,15 +164,58 @@ func DefaultConfig() Config {
 	}
 }
 
-// UnmarshalYAML decodes the configuration of a facet; omitted settings get their defaults. If the
-// section does not set the mode, it is "tiers".
+// unset marks a duration that the configuration file does not set. No valid duration is negative.
+const unset = time.Duration(math.MinInt64)
+
+// UnmarshalYAML decodes the configuration of a facet. Omitted settings get their defaults, or values
+// that fit the intervals in the file if a default would contradict them. If the section does not set
+// the mode, it is "tiers".
 func (c *Config) UnmarshalYAML(unmarshal func(any) error) error {
 	type plain Config
 	p := plain(DefaultConfig())
 	p.Mode = Tiers
+	p.Tiers.Hot.Every, p.Tiers.Warm.Every, p.Tiers.Cold.Every, p.MinInterval, p.MaxInterval = unset, unset, unset, unset, unset
+	p.Jitter, p.Cooldown.Automatic, p.Cooldown.Manual, p.Backoff = unset, unset, unset, unset
 	err := unmarshal(&p)
 	*c = Config(p)
+	c.deriveDefaults()
 	return err
+}
+
+// deriveDefaults replaces each unset duration by its default, or by the closest value that the set
+// durations allow.
+func (c *Config) deriveDefaults() {
+	standard := DefaultConfig()
+	hot, warm, cold := &c.Tiers.Hot.Every, &c.Tiers.Warm.Every, &c.Tiers.Cold.Every
+	setDefault(hot, atMost(standard.Tiers.Hot.Every, *warm, *cold))
+	setDefault(warm, max(*hot, atMost(standard.Tiers.Warm.Every, *cold)))
+	setDefault(cold, max(*warm, standard.Tiers.Cold.Every))
+	setDefault(&c.MinInterval, atMost(standard.MinInterval, c.MaxInterval))
+	setDefault(&c.MaxInterval, max(standard.MaxInterval, c.MinInterval))
+	shortest := *hot
+	if c.Mode == Adaptive {
+		shortest = min(shortest, c.MinInterval)
+	}
+	setDefault(&c.Jitter, min(standard.Jitter, *hot/8))
+	setDefault(&c.Cooldown.Automatic, min(standard.Cooldown.Automatic, shortest))
+	setDefault(&c.Cooldown.Manual, min(standard.Cooldown.Manual, *cold))
+	setDefault(&c.Backoff, min(standard.Backoff, *cold))
+}
+
+func setDefault(d *time.Duration, value time.Duration) {
+	if *d == unset {
+		*d = value
+	}
+}
+
+// atMost returns the default, or the lowest of the limits that are set if it is below the default.
+func atMost(standard time.Duration, limits ...time.Duration) time.Duration {
+	for _, limit := range limits {
+		if limit != unset {
+			standard = min(standard, limit)
+		}
+	}
+	return standard
 }
 
 const (

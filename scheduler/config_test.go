@@ -36,6 +36,53 @@ triggers: {general: {backoff: 24h}}
 	}
 }
 
+func TestConfig_DefaultsFitTheIntervals(t *testing.T) {
+	const m, h = time.Minute, time.Hour
+	for text, want := range map[string]struct {
+		hot, warm, cold, least, most       time.Duration
+		jitter, automatic, manual, backoff time.Duration
+	}{
+		"{}":                                  {h, 6 * h, 24 * h, 30 * m, 168 * h, m, 10 * m, 30 * m, 10 * m},
+		"{tiers: {hot: {every: 1m}}}":         {m, 6 * h, 24 * h, 30 * m, 168 * h, m / 8, m, 30 * m, 10 * m},
+		"{tiers: {hot: {every: 7h}}}":         {7 * h, 7 * h, 24 * h, 30 * m, 168 * h, m, 10 * m, 30 * m, 10 * m},
+		"{tiers: {cold: {every: 5m}}}":        {5 * m, 5 * m, 5 * m, 30 * m, 168 * h, 5 * m / 8, 5 * m, 5 * m, 5 * m},
+		"{tiers: {warm: {every: 30h}}}":       {h, 30 * h, 30 * h, 30 * m, 168 * h, m, 10 * m, 30 * m, 10 * m},
+		"{tiers: {hot: {reads: 99}}}":         {h, 6 * h, 24 * h, 30 * m, 168 * h, m, 10 * m, 30 * m, 10 * m},
+		"{mode: adaptive, minInterval: 1m}":   {h, 6 * h, 24 * h, m, 168 * h, m, m, 30 * m, 10 * m},
+		"{mode: adaptive, minInterval: 200h}": {h, 6 * h, 24 * h, 200 * h, 200 * h, m, 10 * m, 30 * m, 10 * m},
+		"{mode: adaptive, maxInterval: 10m}":  {h, 6 * h, 24 * h, 10 * m, 10 * m, m, 10 * m, 30 * m, 10 * m},
+		"{tiers: {hot: {every: 1m}}, jitter: 0s, backoff: 2m, cooldown: {automatic: 0s, manual: 1m}}": {m, 6 * h, 24 * h, 30 * m, 168 * h, 0, 0, m, 2 * m},
+	} {
+		var c Config
+		if err := yaml.Unmarshal([]byte(text), &c); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Check(); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+		got := want
+		got.hot, got.warm, got.cold, got.least, got.most = c.Tiers.Hot.Every, c.Tiers.Warm.Every, c.Tiers.Cold.Every, c.MinInterval, c.MaxInterval
+		got.jitter, got.automatic, got.manual, got.backoff = c.Jitter, c.Cooldown.Automatic, c.Cooldown.Manual, c.Backoff
+		if got != want {
+			t.Errorf("%s: got %v, want %v", text, got, want)
+		}
+	}
+	for text, mention := range map[string]string{
+		"{tiers: {hot: {every: 7h}, warm: {every: 6h}}}": "they must rise",
+		"{tiers: {hot: {every: 1m}}, jitter: 1m}":        "jitter: 1m0s must be from 0 to an eighth",
+		"{tiers: {hot: {every: 1s}}}":                    "they must rise, from 1m0s",
+		"{minInterval: 2h, maxInterval: 1h}":             "they must rise",
+	} {
+		var c Config
+		if err := yaml.Unmarshal([]byte(text), &c); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Check(); err == nil || !strings.Contains(err.Error(), mention) {
+			t.Errorf("%s: got %v, want an error that contains %q", text, err, mention)
+		}
+	}
+}
+
 func TestConfig_NamesMistakes(t *testing.T) {
 	if err := DefaultConfig().Check(); err != nil {
 		t.Error(err)

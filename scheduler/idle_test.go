@@ -23,7 +23,7 @@ func adaptiveWorld(t *testing.T, entities int, perSecond float64, change func(*C
 		change(&c)
 	}
 	ctx, kill := context.WithCancel(t.Context())
-	schedule, err := NewSchedule(DefaultBudgetConfig(), map[string]Facet{"character": {Config: c, Cost: 1}})
+	schedule, err := NewSchedule(cappedBudget(), map[string]Facet{"character": {Config: c, Cost: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}

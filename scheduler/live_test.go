@@ -14,7 +14,7 @@ func (s *testScheduler) setLive(t *testing.T, enabled bool, change func(*Config)
 	if change != nil {
 		change(&c)
 	}
-	schedule, err := NewSchedule(DefaultBudgetConfig(), map[string]Facet{"character": {Config: c, Cost: 1}})
+	schedule, err := NewSchedule(cappedBudget(), map[string]Facet{"character": {Config: c, Cost: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}

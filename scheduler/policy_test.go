@@ -20,7 +20,7 @@ func newPolicy(t testing.TB, mode Mode, change func(*Config)) *Policy {
 	if change != nil {
 		change(&c)
 	}
-	s := DefaultBudgetConfig()
+	s := cappedBudget()
 	s.TimeZone = "Asia/Seoul"
 	p, err := NewPolicy(c, s, 1, NewPrice())
 	if err != nil {

@@ -13,23 +13,22 @@ import (
 // configuration file.
 type BudgetConfig struct {
 	// RateCaps limit the prefetch rate by the hour of the day. The first cap that covers an hour
-	// applies. In an hour without a cap, only the quota policies limit the rate.
+	// applies. In an hour without a cap, only the quota limits the rate.
 	RateCaps []RateCap `yaml:"rateCaps"`
-	// TimeZone is the time zone of the hours; empty: UTC.
+	// TimeZone is the time zone of the hours, such as Asia/Seoul; empty: the time zone of the quota's
+	// policy with window: day, or UTC.
 	TimeZone string `yaml:"timeZone,omitempty"`
 }
 
-// DefaultBudgetConfig returns the default rate caps (requirement adr-013): 150 calls a second from
-// 19:00 to midnight, and 250 otherwise.
-func DefaultBudgetConfig() BudgetConfig {
-	return BudgetConfig{RateCaps: []RateCap{{From: 19, To: 24, Rate: 150}, {Rate: 250}}}
-}
-
-// RateCap is the maximum prefetch rate from one full hour of the day to another. From == To == 0
-// means every hour.
+// RateCap is the maximum prefetch rate from one full hour of the day to another.
 type RateCap struct {
-	From int          `yaml:"from,omitempty"`
-	To   int          `yaml:"to,omitempty"`
+	// From is the hour of the day at which the cap begins, from 0 to 23. A cap from 22 to 3 spans
+	// midnight.
+	From int `yaml:"from,omitempty"`
+	// To is the hour of the day at which the cap ends, from 0 to 24. Without from and to, the cap
+	// applies to every hour.
+	To int `yaml:"to,omitempty"`
+	// Rate is the maximum number of calls in a time, as in 150/s, 90/m or 5000/h. It is required.
 	Rate limiter.Rate `yaml:"rate"`
 }
 

@@ -104,7 +104,7 @@ func (w *world) scheduler() *testScheduler {
 	ctx, kill := context.WithCancel(w.Context())
 	c := DefaultConfig()
 	c.Mode, c.TimeZone, c.NotBefore = Tiers, "Asia/Seoul", 120
-	schedule, err := NewSchedule(DefaultBudgetConfig(), map[string]Facet{"character": {Config: c, Cost: 1}})
+	schedule, err := NewSchedule(cappedBudget(), map[string]Facet{"character": {Config: c, Cost: 1}})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -259,7 +259,7 @@ func TestScheduler_StopsAfterLosingClaim(t *testing.T) {
 	for while, want := range map[time.Duration]int{0: 1, lease / 2: 1, lease + time.Second: 0} {
 		synctest.Test(t, func(t *testing.T) {
 			h := &hungStore{while: while}
-			schedule, err := NewSchedule(DefaultBudgetConfig(), map[string]Facet{"character": {Config: DefaultConfig(), Cost: 1}})
+			schedule, err := NewSchedule(cappedBudget(), map[string]Facet{"character": {Config: DefaultConfig(), Cost: 1}})
 			if err != nil {
 				t.Fatal(err)
 			}

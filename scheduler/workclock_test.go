@@ -25,7 +25,7 @@ func TestWorkClock_IsMonotonicAndInvertible(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, zone := range zones {
 		for _, notBefore := range []Clock{0, 30, 120, 150, 720} {
-			s := DefaultBudgetConfig()
+			s := cappedBudget()
 			s.TimeZone = zone
 			c := newTestCourse(t, zone, notBefore, s)
 			for range 100 {
@@ -53,7 +53,7 @@ func TestWorkClock_SkippedNotBeforeTime(t *testing.T) {
 		{"Europe/Berlin", "2026-03-29T00:30:00+01:00", "2026-03-29T03:00:00+02:00"}, // the day has no 02:30: ready at 03:00
 		{"Europe/Berlin", "2026-10-25T00:30:00+02:00", "2026-10-25T02:30:00+02:00"}, // 02:30 occurs twice: ready at the first
 	} {
-		c := newTestCourse(t, day.zone, 150, DefaultBudgetConfig())
+		c := newTestCourse(t, day.zone, 150, cappedBudget())
 		at, _ := time.Parse(time.RFC3339, day.at)
 		ready, _ := time.Parse(time.RFC3339, day.ready)
 		if _, to, waits := c.notReady(at); !waits || !to.Equal(ready) {
@@ -69,7 +69,7 @@ func TestWorkClock_SkippedNotBeforeTime(t *testing.T) {
 }
 
 func TestCourse_FollowsRateCaps(t *testing.T) {
-	s := DefaultBudgetConfig()
+	s := cappedBudget()
 	s.TimeZone = "Asia/Seoul"
 	c := newTestCourse(t, "Asia/Seoul", 120, s)
 	midnight := time.Date(2026, 5, 5, 0, 0, 0, 0, c.zone)

@@ -11,16 +11,18 @@ import (
 	"sync/atomic"
 )
 
-// Auth configures how a credential is sent and where its value is stored. The caller of New
-// reads the value.
+// Auth configures how the credential is sent, and the place of its value.
 type Auth struct {
-	// Header or Query is the name of the header or the query parameter that contains the
-	// credential.
+	// Header is the name of the header that contains the credential, such as Authorization.
 	Header string `yaml:"header"`
-	Query  string `yaml:"query,omitempty"`
-	// Prefix is written before the credential in the header, as in "Bearer ".
-	Prefix     string `yaml:"prefix,omitempty"`
-	SecretEnv  string `yaml:"secretEnv"`
+	// Query is the name of the query parameter that contains the credential, if it is not in a header.
+	Query string `yaml:"query,omitempty"`
+	// Prefix is the text before the credential in the header, as in "Bearer ".
+	Prefix string `yaml:"prefix,omitempty"`
+	// SecretEnv is the name of the environment variable with the credential.
+	SecretEnv string `yaml:"secretEnv"`
+	// SecretFile is the path of a file with the credential. It takes precedence over secretEnv. A changed
+	// file is read within two seconds.
 	SecretFile string `yaml:"secretFile"`
 }
 

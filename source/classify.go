@@ -41,24 +41,27 @@ var Classes = []Class{AuthRefused, Maintenance, Quota, Transient, BadContent, Pe
 // response has new content, confirms the stored content, or reports an absence.
 func (c Class) Failed() bool { return c != OK && c != NotModified && c != NotFound }
 
-// Rule assigns a class to responses that match all of its conditions. Status 0 matches every
-// status.
+// Rule assigns a class to responses that match all of its conditions.
 type Rule struct {
+	// Status is the HTTP status that the response must have; 0: any status.
 	Status int `yaml:"status"`
-	// Header and Body are conditions on one header and on one member of a JSON body. The member
-	// is named by a gjson path.
+	// Header is a condition on one header.
 	Header *Match `yaml:"header"`
-	Body   *Match `yaml:"body"`
-	// ContentType is a prefix of the Content-Type header.
+	// Body is a condition on one member of a JSON body. The name is a gjson path, such as error.code.
+	Body *Match `yaml:"body"`
+	// ContentType is the text that the header Content-Type must begin with.
 	ContentType string `yaml:"contentType"`
 	// Text is a regular expression that must match in the first 64 KiB of the body.
 	// The content type does not matter.
-	Text  string `yaml:"text,omitempty"`
-	Class Class  `yaml:"class"`
-	// Block is the scope that a response of class quota or auth blocks, one of the Block
-	// constants. Empty means the default of the class: source for quota, credential for auth.
-	Block string `yaml:"block,omitempty"`
-	// Wait is the minimum duration of the block, even if the response requests a shorter delay.
+	Text string `yaml:"text,omitempty"`
+	// Class is the class of the responses. It decides between a retry, a dead letter, a not-found result
+	// and a pause of the source (docs/faults.md).
+	Class Class `yaml:"class"`
+	// Block is the scope that a response of class quota or auth blocks. Without it, class quota blocks
+	// the source, and class auth the credential.
+	Block string `yaml:"block,omitempty" enum:"call,endpoint,resource,credential,source"`
+	// Wait is the minimum duration of the block, even if the response requests a shorter delay; at most
+	// 24h.
 	Wait time.Duration `yaml:"wait,omitempty"`
 }
 
@@ -89,8 +92,11 @@ func defaultBlock(c Class) string {
 // expression Matches. If both are empty, the value must exist, or must not exist if Missing is
 // set.
 type Match struct {
-	Name    string `yaml:"name"`
-	Equals  string `yaml:"equals"`
+	// Name is the name of the header or the path of the member.
+	Name string `yaml:"name"`
+	// Equals is the whole value.
+	Equals string `yaml:"equals"`
+	// Matches is a regular expression that the value matches.
 	Matches string `yaml:"matches"`
 	// Missing requires that the header or member does not exist. A member with the value null
 	// exists. A body that is not JSON never satisfies the condition.

@@ -7,23 +7,24 @@ import (
 	"slices"
 )
 
-// Credential is one entry of Config.Credentials.
+// Credential is one of several credentials of a source.
 type Credential struct {
-	// Name identifies the credential in limiter policies, metrics and the console.
+	// Name identifies the credential in limiter policies, metrics and the console. It has 1 to 40
+	// letters, digits, - and _.
 	Name string `yaml:"name"`
-	// SecretEnv or SecretFile name the environment variable or the file that contains the
-	// value.
-	SecretEnv  string `yaml:"secretEnv,omitempty"`
+	// SecretEnv is the name of the environment variable with the credential.
+	SecretEnv string `yaml:"secretEnv,omitempty"`
+	// SecretFile is the path of a file with the credential. A changed file is read within two seconds.
 	SecretFile string `yaml:"secretFile,omitempty"`
 	// Keys is a regular expression that must match an entity's whole key; empty matches all
-	// keys. If several credentials match, the first one decides the Visibility, and all
-	// matching credentials with that Visibility are candidates.
+	// keys. If several credentials match, the first one decides the visibility, and all
+	// matching credentials with that visibility are candidates.
 	//
 	// The expression is case-sensitive. If the upstream ignores case, "acme/.*" does not match
 	// ACME/x, and the next credential is used. Write "(?i)acme/.*" to ignore case.
 	Keys string `yaml:"keys,omitempty"`
-	// Visibility names the group of readers that may see the fetched data; empty allows every
-	// reader.
+	// Visibility is the name of the group of readers that may see the fetched data; empty: every reader.
+	// A reader of the group has the scope see:NAME.
 	Visibility string `yaml:"visibility,omitempty"`
 }
 

@@ -14,48 +14,50 @@ import (
 // Document is a part of an entity that one call fetches, or several calls if it is paged.
 type Document struct {
 	// Path is the path and query below the base URL. Path segments and query values may contain
-	// {placeholders}.
+	// {placeholders}: {key} and the facet's params.
 	Path string `yaml:"path"`
-	// Method is GET or POST; empty means GET.
-	Method string `yaml:"method,omitempty"`
-	// Headers are sent in addition to Config.Headers. Their values may contain {placeholders}.
+	// Method is the HTTP method; empty: GET.
+	Method string `yaml:"method,omitempty" enum:"GET,POST"`
+	// Headers are sent in addition to the source's headers. Their values may contain {placeholders}.
 	Headers map[string]string `yaml:"headers,omitempty"`
 	// Body is the body of a POST. JSON may contain {placeholders} within strings, form data
 	// anywhere, other content types nowhere.
 	Body string `yaml:"body,omitempty"`
-	// ContentType is the content type of Body; empty means application/json.
+	// ContentType is the content type of the body; empty: application/json.
 	ContentType string `yaml:"contentType,omitempty"`
-	// GraphQL is a GraphQL query, which is sent in place of Method and Body.
+	// GraphQL is a GraphQL query, which is sent in place of method and body.
 	GraphQL *GraphQL `yaml:"graphql,omitempty"`
-	// Cost is the estimated cost of a call by unit. A unit that is missing costs 1.
+	// Cost is the estimated cost of a call, by unit. A unit that is missing costs 1.
 	Cost map[string]int `yaml:"cost,omitempty"`
 	// Resource is the name of the upstream's budget that a call is charged to. If it is empty, the
 	// limiter learns the name from the responses.
 	Resource string `yaml:"resource,omitempty"`
-	// Paging configures how the next page is requested; nil means that the document has one
-	// page.
+	// Paging configures how the next page is requested. Without it, the document has one page.
 	Paging *Paging `yaml:"paging,omitempty"`
 }
 
-// GraphQL is a query and its variables. Strings in the variables may contain {placeholders}.
+// GraphQL is a query and its variables.
 type GraphQL struct {
-	Query     string         `yaml:"query"`
+	// Query is the text of the query.
+	Query string `yaml:"query"`
+	// Variables are the variables of the query, by name. Strings may contain {placeholders}.
 	Variables map[string]any `yaml:"variables,omitempty"`
 }
 
 // Paging configures a paged document. Its content is the list of the items of all pages, in
 // order.
 type Paging struct {
-	// Link follows the relation "next" of the header Link (RFC 8288).
+	// Link follows the relation "next" of a response's Link header (RFC 8288).
 	Link bool `yaml:"link,omitempty"`
-	// Cursor is the gjson path of the next page's cursor in a page's body; the last page has
-	// none. The cursor is sent as the query parameter Param, or as the variable Variable of a
-	// GraphQL query.
-	Cursor   string `yaml:"cursor,omitempty"`
-	Param    string `yaml:"param,omitempty"`
+	// Cursor is the gjson path of the next page's cursor in a page's body, such as next_cursor. The last
+	// page has none.
+	Cursor string `yaml:"cursor,omitempty"`
+	// Param is the name of the query parameter in which the cursor is sent.
+	Param string `yaml:"param,omitempty"`
+	// Variable is the name of the variable of the GraphQL query in which the cursor is sent.
 	Variable string `yaml:"variable,omitempty"`
-	// MaxPages is the maximum number of pages; 0 means 10. A document with more pages is bad
-	// content.
+	// MaxPages is the maximum number of pages, from 1 to 1000; 0 means 10. A document with more pages is
+	// bad content.
 	MaxPages int `yaml:"maxPages,omitempty"`
 	// Items is the gjson path of the list in a page's body; empty means that the body is the
 	// list.

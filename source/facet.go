@@ -19,18 +19,20 @@ type Facet struct {
 	// KeyPattern is a regular expression that must match a whole key. Each named group provides
 	// the value of a placeholder: (?P<owner>[^/]+)/(?P<repo>[^/]+) provides {owner} and {repo}.
 	KeyPattern string `yaml:"keyPattern"`
-	// Documents are fetched concurrently. They are stored as one JSON object, with a member for each
-	// document.
+	// Documents are the parts of an entity, by name. They are fetched concurrently, and are stored as one
+	// JSON object with a member for each document.
 	Documents map[string]Document `yaml:"documents"`
-	// Params are values for the documents' {placeholders}. A value may contain {key}, the entity's
-	// key, and the named groups of KeyPattern. The params of a request override these values, and
-	// the named groups override both. If a value is empty, each entity must be registered with its
+	// Params are values for the documents' {placeholders}, by name. A value may contain {key}, the
+	// entity's key, and the named groups of KeyPattern. The params of a request override these values,
+	// and the named groups override both. If a value is empty, each entity must be registered with its
 	// own value for that param.
 	Params map[string]string `yaml:"params"`
-	// Select lists the paths to keep; empty keeps everything. Ignore lists paths that are kept
-	// but excluded from the hash. The first segment of a path is the document's name, or * for all
-	// documents. A document in which no selected path finds a value is bad content.
+	// Select lists the paths to keep, as document.member; empty keeps everything. A path begins with the
+	// name of a document, or with * for every document. A document in which no selected path finds a value
+	// is bad content.
 	Select []string `yaml:"select"`
+	// Ignore lists paths that are kept, but are left out when freshet decides if the content has changed.
+	// A path begins with the name of a document, or with * for every document.
 	Ignore []string `yaml:"ignore"`
 	// Conditional sends the stored validator with the request. An unchanged document is then
 	// answered by a 304 without a body. The facet must have exactly one document.
@@ -44,18 +46,22 @@ type Facet struct {
 	// content.
 	PublishChanges bool `yaml:"publishChanges"`
 
-	FreshFor    time.Duration `yaml:"freshFor"`    // a snapshot is FRESH for this long after a check
-	NotFoundFor time.Duration `yaml:"notFoundFor"` // a not-found result is valid for this long
-	FailedFor   time.Duration `yaml:"failedFor"`   // after a dead letter, refreshes are held for this long
+	// FreshFor is how long a snapshot is FRESH after a check. A later read refreshes it.
+	FreshFor time.Duration `yaml:"freshFor"`
+	// NotFoundFor is how long a not-found result is valid.
+	NotFoundFor time.Duration `yaml:"notFoundFor"`
+	// FailedFor is how long refreshes of an entity are held after its dead letter.
+	FailedFor time.Duration `yaml:"failedFor"`
 	// KeepFor is the retention of an entity's state. Content is deleted this long after its
 	// fetch, a not-found result after its check, and a status without a snapshot after its last
-	// failure. With 0, content is kept without limit; a not-found result and a status are kept
+	// failure. With 0s, content is kept without limit; a not-found result and a status are kept
 	// for 7 days.
-	KeepFor  time.Duration `yaml:"keepFor"`
-	Cooldown time.Duration `yaml:"cooldown"` // minimum time between two refreshes of an entity that clients request
+	KeepFor time.Duration `yaml:"keepFor"`
+	// Cooldown is the minimum time between two refreshes of an entity that clients request.
+	Cooldown time.Duration `yaml:"cooldown"`
 
-	// Retry lists the delays before the scheduled retries of a temporary failure. After the
-	// last retry fails the request becomes a dead letter. Empty disables scheduled retries.
+	// Retry lists the delays before the scheduled retries of a temporary failure, at most 10. After the
+	// last retry fails, the request becomes a dead letter. An empty list disables scheduled retries.
 	Retry []time.Duration `yaml:"retry"`
 	// ShrinkGuard is the minimum size of new content as a fraction of the stored size, from 0
 	// to 1. It detects upstreams that answer 200 with a truncated list instead of an error. 0

@@ -15,8 +15,9 @@ import (
 
 // Config describes one upstream. The yaml tags are the names in the configuration file.
 type Config struct {
-	// BaseURL is the prefix of every document's path. Redirects and links to a next page are
-	// followed only if they stay below BaseURL, so that the credential is never sent elsewhere.
+	// BaseURL is the beginning of every document's URL, such as https://api.example.com/v3. Redirects and
+	// links to a next page are followed only if they stay below it, so that the credential is never sent
+	// elsewhere.
 	BaseURL string `yaml:"baseURL"`
 	// Insecure allows sending a credential over plain http to another machine.
 	Insecure bool `yaml:"insecure,omitempty"`
@@ -24,14 +25,15 @@ type Config struct {
 	// Credentials lists several credentials for the same upstream. For each call the limiter
 	// chooses the candidate credential with the most quota left.
 	Credentials []Credential `yaml:"credentials,omitempty"`
-	// Headers are sent with every call, for example a User-Agent that identifies the operator.
+	// Headers are the headers of every call, by name, for example a User-Agent that identifies the
+	// operator.
 	Headers map[string]string `yaml:"headers,omitempty"`
-	// Timeout bounds one call, from the spent permit to the last byte of the response body.
+	// Timeout is the maximum duration of one call, to the last byte of the response body.
 	Timeout time.Duration `yaml:"timeout"`
-	// MaxBody bounds the response body of one document, both compressed and decompressed. For a
-	// paged document it bounds the sum of the bodies of all pages.
+	// MaxBody is the maximum size of the response body of one document, both compressed and
+	// decompressed. For a paged document it limits the sum of the bodies of all pages.
 	MaxBody Bytes `yaml:"maxBody"`
-	// Gzip sends Accept-Encoding: gzip.
+	// Gzip requests compressed responses (Accept-Encoding: gzip).
 	Gzip bool `yaml:"gzip"`
 	// Rules classify responses. The first matching rule decides; a response that matches none
 	// is classified by its status.
@@ -39,7 +41,8 @@ type Config struct {
 	// Announced lists the headers and body members in which responses report the state of a
 	// quota policy.
 	Announced []announced.Rule `yaml:"announced,omitempty"`
-	Facets    map[string]Facet `yaml:"facets"`
+	// Facets are the kinds of data of the source, by name. Each facet is read and refreshed separately.
+	Facets map[string]Facet `yaml:"facets"`
 }
 
 // DefaultConfig returns the defaults for settings that the configuration file leaves out.

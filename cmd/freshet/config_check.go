@@ -27,7 +27,9 @@ func (p *program) config() *cobra.Command {
 			_, err = fmt.Fprintln(p.Stdout, "the configuration is valid")
 			return err
 		},
-	}, &cobra.Command{
+	})
+	comments := false
+	printed := &cobra.Command{
 		Use:   "print",
 		Short: "Print the configuration with defaults, without secrets",
 		RunE: func(*cobra.Command, []string) error {
@@ -36,8 +38,31 @@ func (p *program) config() *cobra.Command {
 				return err
 			}
 			text, err := yaml.Marshal(config.Redacted())
+			if err == nil && comments {
+				text, err = app.Reference().Comment(text)
+			}
 			if err != nil {
 				return fmt.Errorf("print the configuration: %w", err)
+			}
+			_, err = p.Stdout.Write(text)
+			return err
+		},
+	}
+	printed.Flags().BoolVar(&comments, "comments", false, "print the meaning of each setting as a comment above its first occurrence")
+	c.AddCommand(printed)
+	c.AddCommand(&cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON Schema of the configuration file",
+		Long: `Print the JSON Schema (draft 2020-12) of the configuration file. With it, an editor completes and
+explains settings, and marks mistakes. For editors with the YAML language server, write the schema
+next to the configuration, and begin the configuration with a line that names it:
+
+  freshet config schema > freshet.schema.json
+  # yaml-language-server: $schema=freshet.schema.json`,
+		RunE: func(*cobra.Command, []string) error {
+			text, err := app.Schema()
+			if err != nil {
+				return fmt.Errorf("print the schema: %w", err)
 			}
 			_, err = p.Stdout.Write(text)
 			return err
@@ -59,7 +84,7 @@ name, the command lists the presets.`,
 			if !known {
 				return app.UsageErrorf("unknown preset %q; the presets are %s", args[0], strings.Join(presets.Names(), ", "))
 			}
-			_, err := p.Stdout.Write(presets.File(args[0], text))
+			_, err := fmt.Fprintf(p.Stdout, "%s%s", app.SchemaComment, presets.File(args[0], text))
 			return err
 		},
 	}

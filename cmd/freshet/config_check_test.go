@@ -108,7 +108,7 @@ func TestConfigCheck_PrintsPrefetch(t *testing.T) {
            active entities only, by case.status, case.end, param token
            a change of progress refreshes general
            changes of progress are published to court.changes
-           with the remaining quota of LOW, at most 150/s from 19 to 24 h, else at most 250/s, hours of Asia/Seoul
+           with the remaining quota of LOW
 `,
 		"{facets: {progress: {triggers: {general: {quiet: 5m}}}}}":                  "a change of progress refreshes general, once changes pause for 5m0s, after 50m0s at most\n",
 		rest + ", rateCaps: [{rate: 900/s}]}":                                       "quota of LOW, at all hours at most 900/s\n",

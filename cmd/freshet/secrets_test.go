@@ -119,7 +119,7 @@ func TestConfigErrors_ShowNoSecret(t *testing.T) {
 
 func TestConfigErrors_StillShowTheMistake(t *testing.T) {
 	_, _, stderr := command(t, nil, "config", "check", "--config", write(t, strings.Replace(withSecrets(t), "directURL", "directUrl", 1)))
-	for _, want := range []string{"directUrl", "unknown field"} {
+	for _, want := range []string{"directUrl", "unknown setting; did you mean directURL?"} {
 		if !strings.Contains(stderr, want) {
 			t.Errorf("got %s, want it to name %s", stderr, want)
 		}

@@ -55,8 +55,7 @@ func simulate(name string, n, days int, seed uint64, calls float64, ahead bool) 
 		world: newWorld(n, seed), name: name, scale: float64(n) / fullEntities * calls, ahead: ahead, price: scheduler.NewPrice(),
 		dueLists: make([]int32, days*86400), queueHead: none, queueTail: none, halfAge: name == policyNames[1], stretch: 1, aim: 1, result: newResult(name, n, calls),
 	}
-	g.config = scheduler.DefaultBudgetConfig()
-	g.config.TimeZone = "Asia/Seoul"
+	g.config = scheduler.BudgetConfig{TimeZone: "Asia/Seoul", RateCaps: []scheduler.RateCap{{From: 19, To: 24, Rate: 150}, {Rate: 250}}}
 	for i := range g.config.RateCaps {
 		g.config.RateCaps[i].Rate *= limiter.Rate(g.scale)
 	}

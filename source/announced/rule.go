@@ -13,16 +13,17 @@ import (
 // Rule lists the locations in which responses report one policy. A location is the name of a
 // header, or "body:" and the gjson path of a number or string in a JSON body. Several fields can
 // report the same quantity: for example, Remaining and Usage report the remaining calls. Then the
-// first of these fields counts, in the order of this struct. A quantity without a location is
-// Unknown.
+// first of these fields counts, in the order below. A quantity without a location is unknown.
 type Rule struct {
-	// Policy is the name of the policy.
+	// Policy is the name of the policy of the quota whose state is reported.
 	Policy string `yaml:"policy"`
-	// Limit, Remaining and Used are locations of numbers. Used counts only if Remaining has no
-	// value.
-	Limit     string `yaml:"limit,omitempty"`
+	// Limit is the location of the limit.
+	Limit string `yaml:"limit,omitempty"`
+	// Remaining is the location of the remaining calls or units.
 	Remaining string `yaml:"remaining,omitempty"`
-	Used      string `yaml:"used,omitempty"`
+	// Used is the location of the used calls or units. It needs limit, and counts only without a
+	// remaining value.
+	Used string `yaml:"used,omitempty"`
 	// Usage is the location of a pair used/limit, such as 32/40.
 	Usage string `yaml:"usage,omitempty"`
 	// Reset is the location of the end of the window. The value at this location can be an epoch in
@@ -35,17 +36,19 @@ type Rule struct {
 	// Cost is the location of the cost of this call.
 	Cost string `yaml:"cost,omitempty"`
 
-	// Field is a structured field of the IETF draft, such as "daily";r=50;t=30. PolicyField is
-	// the matching field with the limits, such as "daily";q=1000;w=86400. Item is the name of
-	// the list item to read, "daily" in the example; empty means the item with the lowest r.
-	Field       string `yaml:"field,omitempty"`
+	// Field is the location of a structured field of the IETF draft, such as "daily";r=50;t=30.
+	Field string `yaml:"field,omitempty"`
+	// PolicyField is the location of the matching field with the limits, such as "daily";q=1000;w=86400.
 	PolicyField string `yaml:"policyField,omitempty"`
-	Item        string `yaml:"item,omitempty"`
+	// Item is the name of the list item to read in the structured field, such as daily; empty: the item
+	// with the lowest remaining number.
+	Item string `yaml:"item,omitempty"`
 
-	// List is a list of limits, limit:seconds,…; Counts is the matching list of usage,
-	// used:seconds,…. Window selects the entry of both lists.
-	List   string        `yaml:"list,omitempty"`
-	Counts string        `yaml:"counts,omitempty"`
+	// List is the location of a list of limits, such as 20:1,100:120 (limit:seconds).
+	List string `yaml:"list,omitempty"`
+	// Counts is the location of the matching list of usage, such as 3:1,40:120 (used:seconds).
+	Counts string `yaml:"counts,omitempty"`
+	// Window selects the entry of both lists, as in 120s for 100:120.
 	Window time.Duration `yaml:"window,omitempty"`
 }
 
