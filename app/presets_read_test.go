@@ -91,7 +91,7 @@ func startDev(t *testing.T, config, upstream string) (api string) {
 func readFresh(t *testing.T, url string) {
 	deadline := time.Now().Add(eventTimeout)
 	for {
-		resp, err := http.Get(url + "?wait=30s") //nolint:gosec,noctx // an address of this test
+		resp, err := http.Get(url + "?wait=30s")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -102,6 +102,8 @@ func (p *program) runInit(cmd *cobra.Command, o initOptions) error {
 	if err != nil {
 		return p.MaskError(err)
 	}
+	schema, _, _ := strings.Cut(app.SchemaComment, "\n")
+	result.File = append([]byte(schema+"\n"), result.File...)
 	if o.output == "-" {
 		_, err = p.Stdout.Write(result.File)
 	} else {
