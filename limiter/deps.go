@@ -19,9 +19,6 @@ type Usage interface {
 	// SetUsed stores a count. It ignores a count of an earlier day, and a lower count of the
 	// same day.
 	SetUsed(ctx context.Context, source, policy string, c Count) error
-	// MarkUsed stores durably that calls of the source can have been made. It reports whether this
-	// was not stored before.
-	MarkUsed(ctx context.Context, source string) (first bool, err error)
 }
 
 // Count is the number of calls that were granted in a calendar day.

@@ -139,11 +139,7 @@
 // State that is empty, malformed, or from before a restart, a failover or a step of Redis'
 // clock begins with a quiet period of W + V + J + horizon. For GCRA partitions, which start
 // empty, W counts as at most 1 s. So permits of the lost state have expired, and their calls
-// have left the window, before the next permit is granted. A source that was never called needs no
-// quiet period: the first process stores a mark in the database before its first call to Redis
-// (Usage.MarkUsed). If there was no mark and no state, it sends the event `new` with Redis' time from
-// before the mark. Another process can only begin with a quiet period after the mark, so it has no
-// slot within the horizon, and the script ignores an older event. The script detects backward steps
+// have left the window, before the next permit is granted. The script detects backward steps
 // of the clock. Processes detect forward steps by comparing Redis' clock with their own; a
 // step shorter than the round trips in between is not detected. The day's count is saved
 // every five seconds. After a loss it continues from the saved count plus the calls possible

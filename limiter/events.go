@@ -17,7 +17,6 @@ const (
 	eventRefund   eventKind = "refund"
 	eventDayCount eventKind = "used"
 	eventStep     eventKind = "step"
-	eventNew      eventKind = "new"
 )
 
 // event is an event of the whole source. The functions below set its numbers in the order that
@@ -58,9 +57,6 @@ func noDayCountEvent() event { return event{eventDayCount, make([]int64, 5)} }
 
 // stepEvent reports that Redis' clock was set forward when it showed `now`.
 func stepEvent(now int64) event { return event{eventStep, []int64{now}} }
-
-// newSourceEvent reports that the source was never called before the time `now` of Redis' clock.
-func newSourceEvent(now int64) event { return event{eventNew, []int64{now}} }
 
 // encodeEvents returns the events as ARGV[6] of limiter_acquire.
 func encodeEvents(all []event) string {

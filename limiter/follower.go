@@ -61,7 +61,6 @@ func (f *follower) run(ctx context.Context) {
 type follower struct {
 	l               *Limiter
 	revision        int64
-	marked          bool // Usage has stored that calls can have been made
 	conditions      observe.Conditions
 	savedAt         time.Time // when the day's count was last saved, or last had no change to save
 	saved           Count
@@ -71,10 +70,6 @@ type follower struct {
 var (
 	conditionSettings = observe.Condition{
 		Event: "quota_settings_unread", Failing: "quota settings not read from the database; the last ones stay in effect", Recovered: "reading the quota settings works again",
-	}
-	conditionMark = observe.Condition{
-		Event:   "source_use_unsaved",
-		Failing: "use of the source not stored in the database; no permits are granted", Recovered: "use of the source stored in the database",
 	}
 	conditionDayRead = observe.Condition{
 		Event: "day_count_unread", Failing: "saved day count not read from the database; reading is retried", Recovered: "saved day count read",
@@ -97,9 +92,6 @@ func (f *follower) readSettings(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	if !f.marked && !f.markUsed(ctx) {
-		return // no permit is granted before the settings were read
-	}
 	o, revision, err := l.deps.Settings.Quota(ctx, l.source)
 	f.conditions.Record(l.log, conditionSettings, err)
 	if err != nil || revision == f.revision {
@@ -122,27 +114,6 @@ func (f *follower) readSettings(ctx context.Context) {
 	l.alloc.applySettings(quota, revision, o.Stopped)
 	l.reports.wanted, l.alloc.forceCall = l.deps.Redis != nil, l.deps.Redis != nil // the next call to Redis sends the new quota
 	l.wake()
-}
-
-// markUsed stores that calls of the source can have been made, before the first permit. If that was
-// not stored before and Redis has no state, no state was lost: then no quiet period is needed. Redis'
-// time is read first, because another process can use the source from the moment of the mark on. It
-// reports false if the mark could not be stored.
-func (f *follower) markUsed(ctx context.Context) bool {
-	l := f.l
-	if l.deps.Usage == nil || l.deps.Redis == nil {
-		return true
-	}
-	now, noState := timeWithoutState(ctx, l.deps.Redis, l.source)
-	first, err := l.deps.Usage.MarkUsed(ctx, l.source)
-	f.conditions.Record(l.log, conditionMark, err)
-	if f.marked = err == nil; f.marked && first && noState {
-		l.mu.Lock()
-		l.alloc.pending.add(newSourceEvent(now))
-		l.alloc.forceCall = true
-		l.mu.Unlock()
-	}
-	return f.marked
 }
 
 // restoreDayCount sends the saved count of the day to Redis.

@@ -255,7 +255,7 @@ func (w *world) run(p *process, d demand) (g grant, at time.Time, err error) {
 			w.backedOffBy.refunded(n[0])
 		case eventResume:
 			w.backedOffBy.resumed(at, n[0])
-		case eventDayCount, eventStep, eventNew:
+		case eventDayCount, eventStep:
 		}
 	}
 	wrong := w.probed(g, at)
@@ -334,9 +334,6 @@ func (p *process) Used(context.Context, string, string) (Count, error) {
 	defer w.mu.Unlock()
 	return w.count, nil
 }
-
-// MarkUsed reports that calls were made before, so the limiter begins with a quiet period.
-func (p *process) MarkUsed(context.Context, string) (bool, error) { return false, nil }
 
 func (p *process) SetUsed(_ context.Context, _, _ string, c Count) error {
 	w := p.world

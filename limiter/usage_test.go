@@ -17,13 +17,12 @@ import (
 
 // usageDouble is a fake Usage.
 type usageDouble struct {
-	mu     sync.Mutex
-	kept   Count
-	err    error
-	reads  int
-	marked bool // MarkUsed was called
-	wrote  []Count
-	at     []time.Time
+	mu    sync.Mutex
+	kept  Count
+	err   error
+	reads int
+	wrote []Count
+	at    []time.Time
 }
 
 func (u *usageDouble) Used(_ context.Context, source, policy string) (Count, error) {
@@ -47,14 +46,6 @@ func (u *usageDouble) SetUsed(_ context.Context, source, policy string, c Count)
 		u.wrote, u.at = append(u.wrote, c), append(u.at, time.Now())
 	}
 	return u.err
-}
-
-func (u *usageDouble) MarkUsed(context.Context, string) (bool, error) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	first := !u.marked && u.err == nil
-	u.marked = u.marked || first
-	return first, u.err
 }
 
 func (u *usageDouble) fail(err error) {

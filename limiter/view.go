@@ -135,15 +135,6 @@ func nextProbeAt(sections []int64) int64 {
 	return 0
 }
 
-// timeWithoutState returns the time of Redis' clock in us if Redis has no state of the source.
-func timeWithoutState(ctx context.Context, rdb redis.UniversalClient, source string) (now int64, ok bool) {
-	s, err := eval.Ints(ctx, rdb, lua.LimiterAcquire, eval.Call{Key: stateKey(source), Args: []any{0, 0, "", "", ""}})
-	if err != nil || len(s) != 1 {
-		return 0, false
-	}
-	return s[0], true
-}
-
 // readState returns the view of the state in Redis. It does not read the reports of the processes
 // about their waiting calls.
 func readState(ctx context.Context, rdb redis.UniversalClient, source string, quota Quota) (View, error) {
@@ -153,7 +144,7 @@ func readState(ctx context.Context, rdb redis.UniversalClient, source string, qu
 	if err != nil {
 		return View{}, fmt.Errorf("read the limiter's state: %w", err)
 	}
-	if len(s) == 1 { // there is no state, so the script returned only the time
+	if len(s) == 0 {
 		return v, nil
 	}
 	if len(s) < 7 {

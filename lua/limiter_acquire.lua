@@ -29,8 +29,6 @@
 --          refund SLOT           the slot was not used
 --          used END N AT RATE MOST  saved count: the day until END had N calls at AT,
 --                                and since then at most MOST plus RATE per second
---          new T                 the source was never called before T. No effect if T is
---                                more than the horizon ago or there is a state
 --          step NOW              Redis' clock was set forward when it showed NOW
 -- KEYS[2...], ARGV[7...]  the buckets and queues, see limiter_buckets
 --
@@ -43,7 +41,6 @@
 --     -1 backoff or its probe  -2 stopped  -3 state lost  -4 day's count not restored
 --     -5 circuit breaker open
 --   {-1}: the midnights are needed
---   for an empty quota and no state: {now}
 --   for an empty quota: {now, birth, revision, stopped, end of backoff, ramp in
 --     thousandths, count not restored}, and per section five numbers:
 --     1, window, slots possible now in high, shared and low

@@ -4,7 +4,6 @@
 
 local FORMAT, EPOCH = '01', 2500000
 local MAX_BACKOFF, RAMP = 60000000, 10000000
-local UNUSED_BIRTH = 1 -- birth of the state of a source that was never called before
 local MAX_UNSAVED = 100000000 -- a process saves the day's count at least this often, or stops calling
 local LINE = '%s%s%16d%s%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d'
 local MIN_PROBE_PAUSE = 1000000 -- minimum pause between probes; longer than the horizon, so that one call never gets two
@@ -22,7 +21,6 @@ local tats, inForce, strictest, logs, rest, loaded = {}, nil, nil, {}, '', nil
 local readOnly = quota == ''
 local name = ARGV[4] .. (find(replid, '[^0]') and process or anyProcess) -- this server has no replication ID
 state = redis.call('GET', KEYS[1])
-local missing = not state
 
 -- Returns when the next probe can be sent if the newest one is never answered; 0: none is in flight.
 local function leaseEnd() return probed > backoffSet and probed + step or 0 end
@@ -95,7 +93,7 @@ if state and not pcall(read) then
   epoch, backoffEnd, backoffSet, step, nextUsed, dayBorn, uncounted = now, 0, 0, 0, 0, now, 1
 end
 if readOnly then
-  if not state then return {now} end
+  if not state then return {} end
   quota = inForce
 end
 
@@ -197,14 +195,12 @@ end
 -- Detects a loss of state and reads the events.
 local back = loaded and last - now or 0
 local lost = not loaded or back > 10000 or #tats ~= max(3, #T) or #logs ~= #reach or sub(state, 3, 42) ~= replid
-local events, i, unused = {}, 1, false
+local events, i = {}, 1
 if ARGV[6] then
   for word in string.gmatch(ARGV[6], '%S+') do events[#events + 1] = word end
 end
 while events[i] do
   if events[i] == 'step' and loaded and birth <= events[i + 1] + 0 then lost = true end
-  -- A process that found its state missing after that time has got no slot within the horizon.
-  if events[i] == 'new' and missing and now >= events[i + 1] + 0 and now < events[i + 1] + horizon then unused = true end
   i = i + 1
 end
 if lost and not readOnly then
@@ -217,11 +213,6 @@ if lost and not readOnly then
   tats, logs = {now, now, now}, {}
   for n = 1, #T do tats[n] = max(now + quiet, backoffEnd) + max(B[n] - 1, 0) * T[n] end
   for n = 1, #reach do logs[n] = string.rep(format('%16d', now + horizon), max(slots[n], lowSlots[n])) end
-  if unused then -- there are no earlier calls to wait for, so the state is as old as if it had never been lost
-    birth, lost = UNUSED_BIRTH, false
-    for n = 1, #T do tats[n] = now end
-    for n = 1, #reach do logs[n] = '' end
-  end
 elseif back > 0 then
   now = last -- a small step back: use the last time
 end

@@ -22,7 +22,4 @@ type Store interface {
 	// SetUsed stores a count of the calls that a quota policy with the window "day" has used. It
 	// ignores u if the stored count is of a later day, or is higher on the same day.
 	SetUsed(ctx context.Context, source, policy string, u store.Usage) error
-	// MarkUsed stores that calls of the source can have been made. It reports whether this was not
-	// stored before.
-	MarkUsed(ctx context.Context, source string) (first bool, err error)
 }

@@ -150,12 +150,6 @@ func (s *Settings) SetUsed(ctx context.Context, source, policy string, c limiter
 	return s.store.SetUsed(ctx, source, policy, store.Usage(c))
 }
 
-// MarkUsed stores that calls of a source can have been made. It reports whether this was not stored
-// before. It implements limiter.Usage.
-func (s *Settings) MarkUsed(ctx context.Context, source string) (first bool, err error) {
-	return s.store.MarkUsed(ctx, source)
-}
-
 // Entry is one entry of the audit log. The json tags define its form in the admin API.
 type Entry struct {
 	ID     int64           `json:"id"` // number that increases with each entry; there may be gaps

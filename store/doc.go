@@ -16,7 +16,7 @@
 //	dlq_jobs         | replay or purge                 | DLQJob
 //	settings         | source with an override         | Setting
 //	audit            | action of an operator           | AuditEntry
-//	quota_usage      | daily quota policy, used source | Usage
+//	quota_usage      | daily quota policy              | Usage
 //	api_keys         | API key                         | APIKey
 //
 // # Results of a write

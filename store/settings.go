@@ -62,11 +62,6 @@ WHERE source = $1 AND revision + 1 = $3`
 	// SelectUsage returns the columns of ScanUsage. Arguments: source, policy.
 	SelectUsage = `SELECT day_end, calls, counted_at FROM quota_usage WHERE source = $1 AND policy = $2`
 
-	// InsertUsed marks a source as used: a row without a policy. It inserts one row or none.
-	// Argument: source.
-	InsertUsed = `INSERT INTO quota_usage (source, policy, day_end, calls, counted_at) VALUES ($1, '', 0, 0, 0)
-ON CONFLICT (source, policy) DO NOTHING`
-
 	// UpsertUsage writes a count, unless a count of a later day, or a higher count of the same day,
 	// is stored. Arguments: source, policy, day end, calls, time of the count.
 	UpsertUsage = `INSERT INTO quota_usage AS u (source, policy, day_end, calls, counted_at) VALUES ($1, $2, $3, $4, $5)

@@ -121,10 +121,6 @@ func (r byRole) SetUsed(ctx context.Context, source, policy string, u store.Usag
 	return r.worker.SetUsed(ctx, source, policy, u)
 }
 
-func (r byRole) MarkUsed(ctx context.Context, source string) (bool, error) {
-	return r.worker.MarkUsed(ctx, source)
-}
-
 func (r byRole) ClaimEntities(ctx context.Context, source string, now time.Time, limit int, lease time.Duration,
 	content func(facet string) bool, decide func(store.Candidate) store.Decision,
 ) (store.Claim, error) {

@@ -91,13 +91,3 @@ func (s *Store) SetUsed(ctx context.Context, source, policy string, u store.Usag
 	}
 	return nil
 }
-
-// MarkUsed stores that calls of the source can have been made. It reports whether this was not stored
-// before.
-func (s *Store) MarkUsed(ctx context.Context, source string) (first bool, err error) {
-	tag, err := s.pool.Exec(ctx, store.InsertUsed, source)
-	if err != nil {
-		return false, fmt.Errorf("mark %s as used: %w", source, err)
-	}
-	return tag.RowsAffected() == 1, nil
-}

@@ -90,14 +90,3 @@ func (s *Store) SetUsed(ctx context.Context, source, policy string, u store.Usag
 	}
 	return nil
 }
-
-// MarkUsed stores that calls of the source can have been made. It reports whether this was not stored
-// before.
-func (s *Store) MarkUsed(ctx context.Context, source string) (first bool, err error) {
-	result, err := s.db.ExecContext(ctx, store.InsertUsed, source)
-	if err != nil {
-		return false, fmt.Errorf("mark %s as used: %w", source, err)
-	}
-	n, err := result.RowsAffected()
-	return n == 1, err
-}

@@ -176,20 +176,6 @@ func testUsage(b suite) {
 	is("counts of others", used(2, 0, 60))
 }
 
-func testMarkUsed(b suite) {
-	for _, c := range []struct {
-		source string
-		want   bool
-	}{{"nexon", true}, {"nexon", false}, {"other", true}, {"nexon", false}} {
-		if got, err := b.store.MarkUsed(b.Context(), c.source); err != nil || got != c.want {
-			b.Errorf("mark %s: got %v, %v, want %v", c.source, got, err, c.want)
-		}
-	}
-	if u, err := b.store.Used(b.Context(), "nexon", "day"); err != nil || u != (store.Usage{}) {
-		b.Errorf("the mark is a count: %+v, %v", u, err)
-	}
-}
-
 func testUsageRace(b suite) {
 	const writers, counts = 4, 25
 	var wg sync.WaitGroup

@@ -54,8 +54,6 @@ type Store interface {
 	Used(ctx context.Context, source, policy string) (store.Usage, error)
 	// SetUsed writes a count. It ignores a count of an earlier day, and a lower one of the same day.
 	SetUsed(ctx context.Context, source, policy string, u store.Usage) error
-	// MarkUsed marks the source as used. It reports whether it was not marked before.
-	MarkUsed(ctx context.Context, source string) (first bool, err error)
 	// Statuses returns the statuses in the given order; State is empty without a status.
 	Statuses(ctx context.Context, entities []schemas.Entity) ([]store.Status, error)
 	// WriteFailure writes the status, unless its State is empty, and the dead letter, unless it is
@@ -109,7 +107,6 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"API key: concurrent revocations", testKeyRevokedOnce},
 		{"quota usage never decreases", testUsage},
 		{"quota usage: concurrent writes", testUsageRace},
-		{"a source is marked as used once", testMarkUsed},
 		{"status of the latest failure", testStatus},
 		{"success deletes an earlier failure", testSuccessEndsFailure},
 		{"other writes keep the failure", testFailureSurvivesOtherWrites},
