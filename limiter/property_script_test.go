@@ -22,14 +22,30 @@ type scripted struct {
 
 // answered judges a reply of the script. The caller holds w.mu.
 func (w *world) answered(d demand, g grant, at, redisNow time.Time) {
-	w.quietened(d, g, at, redisNow)
-	w.counted(d, g, redisNow)
 	if revision, _ := strconv.Atoi(strings.TrimSpace(d.terms.text[:16])); revision > w.newest {
+		if w.raises(w.newest, revision) {
+			w.silence = time.Time{} // the calls of the lost state are at most the former limit, so the difference is free at once
+		}
 		w.newest = revision
 	}
+	w.quietened(d, g, at, redisNow)
+	w.counted(d, g, redisNow)
 	if n := len(g.high) + len(g.low); n > 0 && w.settings[w.newest].override.Stopped {
 		w.note("%d slots were granted after Redis had received the stop", n)
 	}
+}
+
+// raises reports whether the limit of a policy with a log is higher in the newer settings.
+func (w *world) raises(older, newer int) bool {
+	limit := func(p Policy, revision int) int {
+		if o := w.settings[revision].override.Policies[p.Name].Limit; o != nil {
+			return *o
+		}
+		return p.Limit
+	}
+	return slices.ContainsFunc(w.trial.config.Policies, func(p Policy) bool {
+		return p.Window != Day && limit(p, newer) <= maxWindowLogCalls && limit(p, newer) > limit(p, older)
+	})
 }
 
 // quietened checks that after a loss of state no slot is granted until the calls that were
