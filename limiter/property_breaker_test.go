@@ -12,6 +12,20 @@ type probes struct {
 	ended       int64
 	next        time.Time
 	pause, most time.Duration
+	last        int64     // slot of the newest probe, by Redis' clock in us; 0: none, or not sent
+	lastProbe   time.Time // the true time of that slot
+}
+
+// minProbePause is the minimum pause between probes (MIN_PROBE_PAUSE of the script).
+const minProbePause = time.Second
+
+// refunded records that a probe was not sent: the next one comes soon, and the pause does not grow.
+func (s *probes) refunded(at time.Time, slot int64) {
+	if !s.in || s.last == 0 || slot != s.last {
+		return
+	}
+	s.last, s.pause = 0, max(minProbePause, s.pause/2)
+	s.next = later(at, s.lastProbe).Add(minProbePause)
 }
 
 // openBreaker lets one random process report an unhealthy upstream.
@@ -60,7 +74,7 @@ func (w *world) applyClose(at time.Time, redisNow, sent int64) {
 
 // probed checks the slots granted while the breaker is open: at most one probe, when its pause is
 // over. The caller holds w.mu.
-func (w *world) probed(g grant, at time.Time) (wrong string) {
+func (w *world) probed(g grant, at, redisNow time.Time) (wrong string) {
 	s := &w.stop
 	if !s.in || s.blind {
 		return ""
@@ -74,6 +88,7 @@ func (w *world) probed(g grant, at time.Time) (wrong string) {
 		if slot.Before(s.next.Add(-2 * time.Microsecond)) {
 			return "a slot was granted " + s.next.Sub(slot).String() + " before the next probe"
 		}
+		s.last, s.lastProbe = redisNow.Add(wait).UnixMicro(), slot
 		s.pause = min(s.most, 2*s.pause)
 		s.next = slot.Add(s.pause)
 		if g.refusalHigh != refusedByBreaker && g.refusalLow != refusedByBreaker {

@@ -253,12 +253,13 @@ func (w *world) run(p *process, d demand) (g grant, at time.Time, err error) {
 		case eventRefund:
 			w.refunds[inFlightCall{p.name, n[0]}]++
 			w.backedOffBy.refunded(n[0])
+			w.stop.refunded(at, n[0])
 		case eventResume:
 			w.backedOffBy.resumed(at, n[0])
 		case eventDayCount, eventStep:
 		}
 	}
-	wrong := w.probed(g, at)
+	wrong := w.probed(g, at, redisNow)
 	if wrong == "" && !w.stop.blind {
 		wrong = w.backedOffBy.probed(g, at, redisNow)
 	}
