@@ -163,9 +163,7 @@ func toLimiterCall(c source.Call) limiter.Call {
 type limiterPermit struct{ *limiter.Permit }
 
 // ReportEnd reports the result of the call to the limiter.
-func (a limiterPermit) ReportEnd(e source.CallResult) {
-	a.Permit.ReportEnd(e.Status, e.Notices, e.Refused)
-}
+func (a limiterPermit) ReportEnd(e source.CallResult) { a.Permit.ReportEnd(e.Status, e.Notices) }
 
 // retryEnqueuer adapts the producer to retries.Enqueuer.
 type retryEnqueuer struct{ *producer.Producer }

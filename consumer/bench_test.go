@@ -54,7 +54,6 @@ func (freePermits) BreakerOpenSince(time.Time) bool                       { retu
 func (freePermits) UntilBreakerOpens() context.Context                    { return context.Background() }
 func (freePermits) BreakerClosed() <-chan struct{}                        { return always }
 func (freePermits) IsProbe() bool                                         { return false }
-func (freePermits) IsSourceProbe() bool                                   { return false }
 func (freePermits) Spend() bool                                           { return true }
 func (freePermits) Written()                                              {}
 func (freePermits) Answered()                                             {}

@@ -43,8 +43,6 @@ type Permits interface {
 	Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (Permit, error)
 	// BackOff stops all calls to the source for d, because the upstream refused a call that was sent
 	// at time `sent`. If d is 0 the upstream named no duration, and the implementation chooses one.
-	// Afterwards one call is allowed, the probe. Others follow if ReportEnd shows that the upstream
-	// answered the probe and did not refuse it.
 	BackOff(d time.Duration, sent time.Time)
 	// OpenBreaker opens the source's circuit breaker, because a call that was sent at time `sent`
 	// failed for a reason that concerns all entities. The first probe is allowed after the duration
@@ -84,9 +82,6 @@ type Permit interface {
 	// IsProbe reports whether the call is a probe of a scope (endpoint, resource or credential)
 	// whose breaker is open.
 	IsProbe() bool
-	// IsSourceProbe reports whether the call is a probe of the whole source, after a backoff or while
-	// its breaker is open.
-	IsSourceProbe() bool
 	// ReportEnd records how the call ended, once for each spent permit, as soon as the answer
 	// has arrived.
 	ReportEnd(e source.CallResult)

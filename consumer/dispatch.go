@@ -33,7 +33,7 @@ type task struct {
 	failures    int
 	firstCall   time.Time
 	unconfirmed bool
-	lastFailed  bool // the last call was answered by an error, bad content, nothing, or a refusal that made the source back off; false after other refusals and maintenance
+	lastFailed  bool // the last call was answered by an error, bad content or nothing; false after a refusal or maintenance
 	hasSlot     bool // the task occupies a slot (Config.MaxInFlight)
 	// refusedBy lists the credentials that the upstream refused for this record.
 	refusedBy []string

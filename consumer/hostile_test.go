@@ -353,7 +353,6 @@ func (expiredPermit) Written()                                              {}
 func (expiredPermit) Answered()                                             {}
 func (expiredPermit) Credential() string                                    { return "" }
 func (expiredPermit) IsProbe() bool                                         { return false }
-func (expiredPermit) IsSourceProbe() bool                                   { return false }
 func (expiredPermit) ReportEnd(source.CallResult)                           {}
 func (expiredPermit) OpenScopeBreaker(string, time.Duration, time.Duration) {}
 func (expiredPermit) ReportSuccess()                                        {}

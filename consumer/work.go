@@ -196,7 +196,6 @@ func (w *Worker) evaluate(ctx, hard context.Context, a *attempt, f fetched) deci
 		t.failures, t.unconfirmed, t.firstCall = 0, false, time.Time{}
 	}
 	t.unconfirmed = d.needsConfirmation
-	t.lastFailed = t.lastFailed || d.action == actionBackOff // another record makes the next probe
 	w.applyAction(a, o, d)
 	if d.action == actionNone && (d.next == stepStore || o.Class == source.NotReady) {
 		w.recordSuccess(a)
@@ -213,9 +212,6 @@ func (w *Worker) attribute(ctx, hard context.Context, a *attempt, o source.Outco
 		c, sent := o.Permit.(*call)
 		if diag.open() || (sent && c.permit.IsProbe()) {
 			return sharedFault // a breaker is open already
-		}
-		if sent && c.permit.IsSourceProbe() && o.Class == source.Quota && o.Block == source.BlockSource {
-			return sharedFault // the source still refuses calls
 		}
 		q.credential, q.scope = a.credentialUsed(), scopeKey(o.Block, c)
 		w.health.recordRefusal(q)

@@ -27,7 +27,7 @@ var (
 		"fields of store.DLQJob":                   21,
 		"interface methods of console.DLQ":         8,
 		"interface methods of console.Limits":      6,
-		"interface methods of consumer.Permit":     10,
+		"interface methods of consumer.Permit":     9,
 		"interface methods of consumer.Permits":    11,
 		"interface methods of consumer.Store":      6,
 		"interface methods of dlq.Store":           12,
@@ -49,7 +49,7 @@ var (
 		"methods of entities.Entities":             21,
 		"methods of query.Server":                  66,
 		"methods of scheduler.Policy":              25,
-		"methods of source.Source":                 46,
+		"methods of source.Source":                 45,
 		"methods of store/postgres.Store":          68,
 		"methods of store/sqlite.Store":            67,
 	}

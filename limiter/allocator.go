@@ -23,10 +23,8 @@ type allocator struct {
 	pending pendingEvents
 	day     dayCount
 	clock   clock // last reading of Redis' clock
-	// backingOff means that Redis grants only probes, because of a backoff.
-	backingOff bool
-	log        *slog.Logger
-	metrics    *metrics
+	log     *slog.Logger
+	metrics *metrics
 	// forceCall makes the next call to Redis happen even if no slot and no event needs it: it sends
 	// new settings, or a report follows it.
 	forceCall bool
@@ -95,10 +93,10 @@ func (al *allocator) step(now time.Time) (d demand, next time.Time) {
 			d.queues = append(d.queues, queueDemand{q, min(missing, maxSlotsPerQueue)})
 		}
 	}
-	if (al.breaker.open.Load() || al.backingOff) && d.high > 0 && d.low > 0 {
+	if al.breaker.open.Load() && d.high > 0 && d.low > 0 {
 		// Only one lane, chosen at random, requests the probe, so that both lanes get probes. If
-		// HIGH always came first, one HIGH entity that always fails could prevent all other calls.
-		// If LOW always came first, it could block the probes when its share of the quota is used up.
+		// HIGH always came first, one failing HIGH entity could keep the breaker open. If LOW
+		// always came first, it could block the probes when its share of the quota is used up.
 		if rand.IntN(2) == 0 { //nolint:gosec // not a secret
 			d.high = 0
 		} else {
@@ -113,7 +111,7 @@ func (al *allocator) step(now time.Time) (d demand, next time.Time) {
 // selectQueues picks at most maxQueuesPerCall queues for the next call to Redis. If there are
 // more, it picks the queues that were sent to Redis longest ago. The result is sorted by lane,
 // HIGH first, and then by the time at which the queue's next waiter arrived. While the circuit
-// breaker is open it picks one queue at random, for the probe. During a backoff the order is random.
+// breaker is open it picks one queue at random, for the probe.
 func (al *allocator) selectQueues(all []queueDemand) []queueDemand {
 	if len(all) < 2 {
 		return all
@@ -128,14 +126,6 @@ func (al *allocator) selectQueues(all []queueDemand) []queueDemand {
 	if len(all) > maxQueuesPerCall { // the queues sent longest ago come first, so that repeatedly rejected queues do not starve the others
 		slices.SortStableFunc(all, func(a, b queueDemand) int { return cmp.Compare(a.q.lastCall, b.q.lastCall) })
 		all = all[:maxQueuesPerCall]
-	}
-	if al.backingOff { // the first queue gets the probe, so it is chosen at random as for a breaker
-		rand.Shuffle(len(all), func(i, k int) { all[i], all[k] = all[k], all[i] }) //nolint:gosec // not a secret
-		first := slices.IndexFunc(all, func(d queueDemand) bool { return d.q.fresh.first != nil })
-		if first > 0 && rand.IntN(retryShare) > 0 { //nolint:gosec // not a secret
-			all[0], all[first] = all[first], all[0]
-		}
-		return all
 	}
 	slices.SortStableFunc(all, func(a, b queueDemand) int {
 		if a.q.lane == b.q.lane {
@@ -194,12 +184,12 @@ func (al *allocator) releaseSlots() {
 
 // refund returns an unused slot to Redis if another call can use it. If a source has GCRA partitions
 // and no buckets, no other call can use a slot whose time has passed. Such slots are returned only
-// if they are probes of the source.
+// while the breaker is open, because then each slot is a probe.
 func (al *allocator) refund(s slot) {
 	if s.candidate != nil {
 		al.refundBuckets(s)
 	}
-	if len(al.active.quota.windowLogs) > 0 || al.active.quota.day != nil || al.breaker.open.Load() || s.sourceProbe {
+	if len(al.active.quota.windowLogs) > 0 || al.active.quota.day != nil || al.breaker.open.Load() {
 		al.pending.refunds = append(al.pending.refunds, s)
 	}
 }

@@ -28,18 +28,14 @@ func (al *allocator) applyGrant(a answer) {
 		return
 	}
 	al.applyBreakerState(a)
-	al.applyBackoffState(a)
 	al.buckets.note(a)
 	if al.active.quota.day != nil && a.demand.wantsSlots() && !al.active.stopped && a.refusalHigh != refusedByDayCount && a.refusalLow != refusedByDayCount {
 		at := time.UnixMicro(a.now)
 		al.day.counted = Count{DayEnd: al.active.quota.dayEnd(at), Calls: a.used, At: at}
 	}
 	if al.pending.pause || al.active.stopped {
-		for _, wait := range a.high {
-			al.refund(a.laneSlot(wait, a.refusalHigh))
-		}
-		for _, wait := range a.low {
-			al.refund(a.laneSlot(wait, a.refusalLow))
+		for _, wait := range append(a.high, a.low...) {
+			al.refund(slot{at: a.now + wait.Microseconds()})
 		}
 		for i, c := range a.queues {
 			for _, s := range c.slots {
@@ -57,7 +53,7 @@ func (al *allocator) applyGrant(a answer) {
 	}{{al.queues.high, a.high, a.backHigh, a.refusalHigh, a.demand.high}, {al.queues.low, a.low, a.backLow, a.refusalLow, a.demand.low}} {
 		q := side.q
 		for _, wait := range side.waits {
-			q.slots = append(q.slots, a.laneSlot(wait, side.refusal))
+			q.slots = append(q.slots, slot{notBefore: a.then.Add(wait), notAfter: a.before.Add(wait + permitLife), at: a.now + wait.Microseconds()})
 		}
 		q.used += int64(len(side.waits))
 		if side.requested > 0 {
@@ -92,30 +88,12 @@ func (al *allocator) applyBreakerState(a answer) {
 		return
 	}
 	al.metrics.breakerOpen.Set(0)
-	al.queues.retryRejected(a.then)
+	for _, q := range al.queues.all {
+		if q.back.After(a.then) { // the breaker has closed, so Redis can now grant the slots that it rejected
+			q.back = a.then
+		}
+	}
 	al.log.Info("circuit breaker closed; calls resume")
-}
-
-// applyBackoffState applies the state of a backoff that Redis returns with every reply. A breaker,
-// an emergency stop and a missing day count hide it.
-func (al *allocator) applyBackoffState(a answer) {
-	said := func(w refusal) bool { return a.refusalHigh == w || a.refusalLow == w }
-	switch {
-	case said(refusedByBackoff):
-		al.backingOff = true
-	case al.backingOff && !said(refusedByBreaker) && !said(refusedByStop) && !said(refusedByDayCount):
-		al.backingOff = false
-		al.queues.retryRejected(a.then)
-	}
-}
-
-// laneSlot returns a slot that was granted to a lane, with local times. The reply gives a reason with
-// it only if this slot is a probe of the source.
-func (a answer) laneSlot(wait time.Duration, why refusal) slot {
-	return slot{
-		notBefore: a.then.Add(wait), notAfter: a.before.Add(wait + permitLife), at: a.now + wait.Microseconds(),
-		sourceProbe: why == refusedByBackoff || why == refusedByBreaker,
-	}
 }
 
 // slot returns the slot s, which was granted to the i-th queue of the demand, with local times.
@@ -123,8 +101,7 @@ func (a answer) slot(i int, s queueSlot) slot {
 	wait := micros(s.wait)
 	return slot{
 		notBefore: a.then.Add(wait), notAfter: a.before.Add(wait + permitLife), at: a.now + s.wait,
-		candidate: a.demand.queues[i].q.key.candidates[s.candidate], ticket: a.demand.tickets + strconv.Itoa(s.number),
-		probe: s.probes&probesScope != 0, sourceProbe: s.probes&probesSource != 0,
+		candidate: a.demand.queues[i].q.key.candidates[s.candidate], ticket: a.demand.tickets + strconv.Itoa(s.number), probe: s.probe,
 	}
 }
 

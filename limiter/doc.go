@@ -97,26 +97,19 @@
 //
 // # States of a source
 //
-//	flowing ──BackOff──────► backing-off ──pause over, probe not refused──┐
-//	   ▲                                                                  ▼
-//	   ├── 10 s at rising rate ◄─────────────────────────────────────── ramping
-//	   │                                                                  ▲
-//	   └──OpenBreaker──────► breaker-open ──CloseBreaker──────────────────┘
+//	flowing ──BackOff──────► backing-off ──pause over──┐
+//	   ▲                                               ▼
+//	   ├── 10 s at rising rate ◄──────────────────── ramping
+//	   │                                               ▲
+//	   └──OpenBreaker──────► breaker-open ──CloseBreaker┘
 //
 //	stopped          emergency stop by an operator; has priority over the others
 //	quiet-period     the state in Redis was lost
 //	restoring-count  the day's count is being read from the database
 //	unused           no call yet
 //
-// BackOff follows a refused call: no slot before the end of the pause is granted. The pause is the
-// time that the upstream named, or Config.Backoff. Then one slot is granted, the probe, for both
-// lanes of all processes. If ReportEnd reports that it was answered and not refused, the rate
-// rises again. The script doubles its own pause when it grants a probe, up to a minute. It grants the
-// next probe after that pause, or after the time that the upstream named, if that is longer. So a
-// refused probe makes a short Retry-After longer, and a lost probe (its process crashed) needs no
-// report. A probe that was not sent is replaced at once. Example: calls are refused from 12:00:00
-// on, each with Retry-After 1 s. Probes go at 12:00:01, :03, :07, :15, :31. A pause that is over
-// without a request for a slot is shown as ramping, because a call is possible.
+// BackOff follows a refused call: no slot before the end of the pause is granted. If the
+// upstream named no time, the pause doubles with each refusal, up to a minute.
 //
 // OpenBreaker follows a failure of the whole upstream. Only single probes are sent, one at a
 // time over all processes. The script doubles the pause when it grants a probe, so a failed

@@ -11,7 +11,6 @@ type eventKind string
 
 const (
 	eventBackoff  eventKind = "backoff"
-	eventResume   eventKind = "resume"
 	eventOpen     eventKind = "open"
 	eventClose    eventKind = "close"
 	eventRefund   eventKind = "refund"
@@ -31,9 +30,6 @@ type event struct {
 func backoffEvent(pause, base time.Duration, sent int64) event {
 	return event{eventBackoff, []int64{pause.Microseconds(), base.Microseconds(), sent}}
 }
-
-// resumeEvent ends a backoff: the probe of a slot was answered and not refused.
-func resumeEvent(slot int64) event { return event{eventResume, []int64{slot}} }
 
 // openEvent opens the source's circuit breaker because of a call sent at `sent`.
 func openEvent(first, maxPause time.Duration, sent int64) event {

@@ -173,11 +173,8 @@ func (l *Limiter) wake() {
 
 // BackOff pauses the calls of every process, because the upstream refused a call sent at the time
 // `sent`. The pause lasts d, the upstream's Retry-After. With d == 0 it lasts as long as
-// Config.Backoff, or twice as long as the last pause if that ended shortly before. After the pause one
-// permit is granted, the probe (Permit.IsSourceProbe). If ReportEnd reports that the upstream has not
-// refused it, the rate rises from half to full within ten seconds. If the probe is refused, the next
-// pause is at least twice as long as the last one, up to a minute. Slots that this process has
-// reserved are released.
+// Config.Backoff, or twice as long as the last pause if that ended shortly before. Slots that this
+// process has reserved are released.
 func (l *Limiter) BackOff(d time.Duration, sent time.Time) {
 	l.mu.Lock()
 	base := l.alloc.active.quota.initialBackoff()

@@ -19,7 +19,6 @@ type record struct {
 	// backedOffAt is when Redis received the last backoff, by Redis' clock in us.
 	backedOffAt int64
 	stop        probes
-	backedOffBy refusals
 	scripted
 	forgot bool     // Redis has lost counts of calls
 	said   []string // log of the run

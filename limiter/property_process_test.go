@@ -237,7 +237,6 @@ func (w *world) run(p *process, d demand) (g grant, at time.Time, err error) {
 		switch e.kind {
 		case eventBackoff:
 			pause, base, sent := n[0], n[1], n[2]
-			w.backedOffBy.refused(at, redisNow.UnixMicro(), micros(pause), micros(base), sent)
 			if pause == 0 && sent < w.backedOffAt {
 				continue // this refused call was sent before the last backoff began, so Redis starts no second one
 			}
@@ -252,18 +251,10 @@ func (w *world) run(p *process, d demand) (g grant, at time.Time, err error) {
 			w.applyClose(at, redisNow.UnixMicro(), n[0])
 		case eventRefund:
 			w.refunds[inFlightCall{p.name, n[0]}]++
-			w.backedOffBy.refunded(n[0])
-			w.stop.refunded(at, n[0])
-		case eventResume:
-			w.backedOffBy.resumed(at, n[0])
 		case eventDayCount, eventStep:
 		}
 	}
-	wrong := w.probed(g, at, redisNow)
-	if wrong == "" && !w.stop.blind {
-		wrong = w.backedOffBy.probed(g, at, redisNow)
-	}
-	if wrong != "" && err == nil {
+	if wrong := w.probed(g, at); wrong != "" && err == nil {
 		w.wrongs = append(w.wrongs, fmt.Sprintf("%v  %s: %+v", time.Since(w.start), wrong, g))
 	}
 	return g, at, err
@@ -399,13 +390,6 @@ func (p *process) wait(high bool, r *rand.Rand) {
 		}
 		if permit.Spend() {
 			w.spent(p, permit, high, span(r, 0, w.trial.config.Jitter)*time.Duration(r.IntN(3))/2)
-			if !chance(r, 3) { // otherwise the call is never answered
-				takes := span(r, 0, 300*ms)
-				p.wg.Go(func() {
-					sleep(takes)
-					permit.ReportEnd(200, nil, refusedIf(200))
-				})
-			}
 		} else if chance(r, 2) {
 			acquire = p.limiter.Reacquire
 		}

@@ -57,7 +57,6 @@ func (w *world) quietened(d demand, g grant, at, redisNow time.Time) {
 	}
 	if w.last = max(now, w.last); lost {
 		w.lost, w.last, w.birth, w.silence = false, now, now, at.Add(w.quietStart())
-		w.stop.began = min(w.stop.began, now) // an open breaker now counts as opened at the loss, on the new clock
 	}
 	for _, wait := range append(slices.Clone(g.high), g.low...) {
 		if early := w.silence.Sub(at.Add(wait)); early > time.Microsecond {

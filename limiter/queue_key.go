@@ -94,15 +94,9 @@ type queueGrant struct {
 type queueSlot struct {
 	wait      int64 // time until the slot in us, from the time (Redis' clock) of the reply
 	candidate int   // index in queueKey.candidates
-	probes    int64 // probesScope, probesSource, both or 0
+	probe     bool  // the call probes an open breaker
 	number    int   // last part of the call's ticket
 }
-
-// Bits of queueSlot.probes.
-const (
-	probesScope  = 1 // the call probes an open breaker of one of its scopes
-	probesSource = 2 // the call is the only one of the source, see slot.sourceProbe
-)
 
 // bucketState is a bucket's state as the script returned it.
 type bucketState struct {
@@ -129,7 +123,7 @@ func decodeScopes(reply []int64, d demand, of scopeArgs) (grant, error) {
 			if rest[1] < 1 || int(rest[1]) > len(c.q.key.candidates) {
 				return grant{}, bad
 			}
-			granted.slots = append(granted.slots, queueSlot{wait: rest[0], candidate: int(rest[1]) - 1, probes: rest[2], number: number})
+			granted.slots = append(granted.slots, queueSlot{wait: rest[0], candidate: int(rest[1]) - 1, probe: rest[2] != 0, number: number})
 			rest = rest[3:]
 		}
 		g.queues = append(g.queues, granted)

@@ -80,16 +80,6 @@ func (q *queue) add(other *queue) {
 	other.used, other.rejected = 0, 0
 }
 
-// retryRejected marks the queues that Redis has rejected until a later time than now for the next
-// call to Redis, because Redis can now grant their slots.
-func (s *queueSet) retryRejected(now time.Time) {
-	for _, q := range s.all {
-		if q.back.After(now) {
-			q.back = now
-		}
-	}
-}
-
 // retryAll marks all queues for the next call to Redis, also queues that Redis rejected until a
 // later time.
 func (s *queueSet) retryAll() {

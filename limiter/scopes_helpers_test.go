@@ -209,7 +209,7 @@ func (f *callers) one(m *member, lane schemas.Lane, call Call) (a answered, cred
 	}
 	f.made(a)
 	sleep(f.span(0, f.far))
-	p.ReportEnd(a.status, a.notices, refusedIf(a.status))
+	p.ReportEnd(a.status, a.notices)
 	if a.status == 200 {
 		p.ReportSuccess()
 	}
@@ -243,6 +243,3 @@ func (f *callers) since(from time.Time) (all []sentCall, refused int) {
 func told(policy string, left int64, reset, slack time.Duration) announced.Notice {
 	return announced.Notice{Policy: policy, Limit: announced.Unknown, Remaining: left, Cost: announced.Unknown, Reset: reset, Slack: slack}
 }
-
-// refusedIf returns whether the upstream of the tests refuses a call with this status.
-func refusedIf(status int) func() bool { return func() bool { return status == 429 } }

@@ -289,12 +289,12 @@ func (j *scopesJudge) call(f *callers, m *member, lane schemas.Lane, call Call) 
 	sleep(f.span(0, 40*ms))
 	switch {
 	case lost:
-		p.ReportEnd(0, nil, refusedIf(0))
+		p.ReportEnd(0, nil)
 	case a.status == 200:
-		p.ReportEnd(200, a.notices, refusedIf(200))
+		p.ReportEnd(200, a.notices)
 		p.ReportSuccess()
 	default:
-		p.ReportEnd(a.status, a.notices, refusedIf(a.status))
+		p.ReportEnd(a.status, a.notices)
 		p.OpenScopeBreaker("credential", time.Second, 5*time.Second)
 	}
 }

@@ -329,11 +329,11 @@ func TestPermit_SecondReportHasNoEffect(t *testing.T) {
 		before := left()
 		for range 10 {
 			if p, err := l.Acquire(f.Context(), schemas.Low, Call{Endpoint: "f/d"}); err == nil && p.Spend() {
-				p.ReportEnd(200, nil, refusedIf(200))
+				p.ReportEnd(200, nil)
 			}
 			if p, err := l.Acquire(f.Context(), schemas.Low, Call{Endpoint: "f/d"}); err == nil && p.Spend() {
-				p.ReportEnd(304, nil, refusedIf(304))
-				p.ReportEnd(304, nil, refusedIf(304))
+				p.ReportEnd(304, nil)
+				p.ReportEnd(304, nil)
 			}
 		}
 		elapse(time.Second)

@@ -236,7 +236,7 @@ func TestScopeBreaker_StopsOneCredential(t *testing.T) {
 						a := f.answers(atUpstream{call, p.Credential(), time.Now()})
 						f.mu.Unlock()
 						sleep(a.takes)
-						p.ReportEnd(a.status, nil, refusedIf(a.status))
+						p.ReportEnd(a.status, nil)
 						if a.status == 200 {
 							p.ReportSuccess()
 						} else {
@@ -298,7 +298,7 @@ func TestScopeBreaker_ProbesWithoutScopedPolicies(t *testing.T) {
 					a := f.answers(atUpstream{call, p.Credential(), time.Now()})
 					f.mu.Unlock()
 					sleep(a.takes)
-					p.ReportEnd(a.status, nil, refusedIf(a.status))
+					p.ReportEnd(a.status, nil)
 					if a.status == 200 {
 						p.ReportSuccess()
 					} else {

@@ -15,11 +15,7 @@
 -- ARGV[5]  three midnights around now in us; empty: see Returns
 -- ARGV[6]  events, separated by blanks; can be missing:
 --          backoff D BASE SENT   the upstream refused the call of slot SENT; pause for
---                                D us (0: not known, BASE is then the first pause).
---                                Then one probe is granted. Each further one follows
---                                after a pause that doubles
---          resume SLOT           the probe of this slot was answered and not refused:
---                                end the backoff
+--                                D us (0: not known, BASE is then the first pause)
 --          open FIRST MOST SENT  the call of slot SENT showed that the upstream is
 --                                unhealthy; open the circuit breaker. The first probe
 --                                is after FIRST us, later ones after pauses that
@@ -35,10 +31,10 @@
 -- Returns one of
 --   {n HIGH, n LOW, now, calls of the day, runs...}: the slots granted, HIGH's first.
 --     A run is three numbers: count, wait in us from now, interval in us.
---     If slots were rejected or only probes are granted, four numbers follow: for HIGH and
+--     If slots were rejected or the breaker is open, four numbers follow: for HIGH and
 --     for LOW the us until the next call (0: all granted), and for each the reason:
 --     the section's number, or
---     -1 backoff or its probe  -2 stopped  -3 state lost  -4 day's count not restored
+--     -1 backoff  -2 stopped  -3 state lost  -4 day's count not restored
 --     -5 circuit breaker open
 --   {-1}: the midnights are needed
 --   for an empty quota: {now, birth, revision, stopped, end of backoff, ramp in

@@ -340,7 +340,7 @@ func TestBreaker_LaterBackoffStartsFromItsBase(t *testing.T) {
 		b.awake()
 		for range 4 {
 			b.backOff(c, unknown, second)
-			b.endBackoff(c)
+			c.set(time.UnixMicro(b.backoffEnd() + 1))
 		}
 		c.advance(60 * second) // no failure for a minute after the pause, so the next backoff starts from its base
 		b.acquireAfter(0, 0, openEvent(second, second, c.us()))

@@ -276,11 +276,6 @@ func TestRead_ReturnsEachState(t *testing.T) {
 		b.backOff(c, 2*second, second)
 		look("backoff", []int64{c.us(), birth, 0, 0, c.us() + 2*second, 500, 0})
 		c.advance(7 * second)
-		look("probe due", []int64{c.us(), birth, 0, 0, c.us() - 5*second, 500, 0})
-		slot := b.acquire(1, 0).high[0]
-		look("probe in flight", []int64{c.us(), birth, 0, 0, slot + 2*second, 500, 0})
-		b.acquireAfter(0, 0, resumeEvent(slot))
-		c.advance(5 * second)
 		look("ramping", []int64{c.us(), birth, 0, 0, c.us() - 5*second, 750, 0})
 		b.revision, b.stopped = 1, 1
 		b.acquire(0, 0)

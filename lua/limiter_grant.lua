@@ -123,7 +123,7 @@ local function grantQueues()
     end
   end
 
-  local out = {now, 0, halfOpen()}
+  local out = {now, 0, nextProbe > 0 and -5 or 0}
   for _, c in ipairs(queues) do
     local low, first, second = c.lane == 2, c.lane, c.lane + 1
     local granted, again, why, at = 0, 0, 0, #out + 1
@@ -165,14 +165,13 @@ local function grantQueues()
       end
       if slot > now + c.ahead then
         again = slot == huge and hint or min(hint, max(1000, slot - now - floor(c.ahead / 2)))
-        if halfOpen() < 0 then
-          why = halfOpen()
-          if canResume() then again = min(again, OPEN_RETRY) end
+        if nextProbe > 0 then
+          why = -5
+          if backoffEnd <= now then again = min(again, OPEN_RETRY) end
         end
         break
       end
       slot, tickets = ceil(slot), tickets + 1
-      if halfOpen() < 0 then halted = halted + 2 end
       take(slot, first)
       for _, x in ipairs(c.candidates[way]) do charge[x.b.s.kind](x.b, x.b.s, x.units, slot, low) end
       granted, maxHigh = granted + 1, maxHigh - 1

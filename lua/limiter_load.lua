@@ -13,17 +13,11 @@ local last, backHigh, backLow, paced, used, dayEnd = 0, 0, 0, 0, 0, 0
 -- Circuit breaker: next probe (0: closed), opened at, begin of the current pause (or closed
 -- at), pause, longest pause.
 local nextProbe, began, pauseStart, pause, maxPause = 0, 0, 0, 0, 0
--- The slot of the newest probe since the last backoff; if none was granted since, the time of the
--- refusal. 0: no backoff, or a probe was not refused.
-local probed = 0
 local birth, epoch, backoffEnd, backoffSet, step, nextUsed, dayBorn, uncounted = now, now, 0, 0, 0, 0, now, 1
 local tats, inForce, strictest, logs, rest, loaded = {}, nil, nil, {}, '', nil
 local readOnly = quota == ''
 local name = ARGV[4] .. (find(replid, '[^0]') and process or anyProcess) -- this server has no replication ID
 state = redis.call('GET', KEYS[1])
-
--- Returns when the next probe can be sent if the newest one is never answered; 0: none is in flight.
-local function leaseEnd() return probed > backoffSet and probed + step or 0 end
 
 local function number(text, i) return sub(text, i, i + 15) + 0 end
 
@@ -69,13 +63,9 @@ local function read()
     assert(r == '-' or (#r % 16 == 0 and not find(r, '%D')))
     logs[#logs + 1] = r ~= '-' and r or ''
   end
-  -- The line B exists from a backoff until a probe was answered and not refused.
   -- The breaker's line P exists once the breaker has opened. A release without a breaker keeps
   -- the line and obeys it as a backoff until the next probe. If that release then writes a
   -- later end, it received a backoff; if it writes an earlier one, it lost its state.
-  if find(rest, '^B[%d ]+\n') then
-    probed, rest = number(rest, 2), sub(rest, find(rest, '\n', 1, true) + 1)
-  end
   if find(rest, '^P[%d ]+\n') then
     local other, next = number(rest, 2), number(rest, 18)
     local a, b, c, d = number(rest, 34), number(rest, 50), number(rest, 66), number(rest, 82)
@@ -89,7 +79,7 @@ local function read()
 end
 if state and not pcall(read) then
   state, tats, logs, inForce, strictest, rest, loaded = false, {}, {}, nil, nil, '', nil
-  last, backHigh, backLow, paced, used, dayEnd, birth, probed = 0, 0, 0, 0, 0, 0, now, 0
+  last, backHigh, backLow, paced, used, dayEnd, birth = 0, 0, 0, 0, 0, 0, now
   epoch, backoffEnd, backoffSet, step, nextUsed, dayBorn, uncounted = now, 0, 0, 0, 0, now, 1
 end
 if readOnly then
@@ -207,9 +197,7 @@ if lost and not readOnly then
   backoffEnd = loaded and backoffEnd > last and now + backoffEnd - last or 0
   -- The breaker stays open, like a backoff. Calls sent before this moment can't close it.
   if nextProbe > 0 then nextProbe, began, pauseStart = max(now, now + nextProbe - last), now, now else pauseStart = 0 end
-  -- A backoff still ends with a probe, but a probe in flight is forgotten.
-  probed = min(probed, 1)
-  birth, epoch, backoffSet, backHigh, backLow, paced, uncounted = now, now, probed, 0, 0, 0, 1
+  birth, epoch, backoffSet, backHigh, backLow, paced, uncounted = now, now, 0, 0, 0, 0, 1
   tats, logs = {now, now, now}, {}
   for n = 1, #T do tats[n] = max(now + quiet, backoffEnd) + max(B[n] - 1, 0) * T[n] end
   for n = 1, #reach do logs[n] = string.rep(format('%16d', now + horizon), max(slots[n], lowSlots[n])) end
@@ -237,31 +225,16 @@ i = 1
 while events[i] do
   if events[i] == 'backoff' then
     local d, base, sent = events[i + 1] + 0, events[i + 2] + 0, events[i + 3] + 0
-    if sent >= backoffSet then
-      -- Otherwise the call was sent before the last refusal, which has set the pause.
-      local pauseEnd = max(backoffEnd, leaseEnd())
-      if pauseEnd == 0 or now >= pauseEnd + RAMP + step then
-        step = d > 0 and min(d, base) or base
-      elseif d == 0 then
-        step = max(step, base)
-      end
-      -- A refused probe shows that the last pause was too short, also if the upstream named it.
-      if d == 0 or probed > backoffSet then d = max(d, step) end
-      backoffSet = now
+    if d == 0 and sent >= backoffSet then
+      -- Another refusal soon after the last pause: it was too short.
+      step = backoffEnd > 0 and now < backoffEnd + RAMP + step and min(2 * step, MAX_BACKOFF) or base
+      step = max(step, base)
+      d = step
     end
     if d > 0 then
-      if probed == 0 then probed = max(1, backoffSet) end
+      if sent >= backoffSet then backoffSet = now end
       backoffEnd = max(backoffEnd, now + d)
       for n = 1, #T do tats[n] = max(tats[n], backoffEnd + max(B[n] - 1, 0) * T[n]) end
-    end
-  elseif events[i] == 'resume' then
-    if probed > 0 and events[i + 1] + 0 >= backoffSet then
-      if now < backoffEnd then
-        probed = max(1, backoffSet) -- since then an earlier call was refused for longer
-      else
-        probed, backoffEnd, backHigh, backLow = 0, now, 0, 0
-        for n = 1, #T do tats[n] = max(tats[n], now + max(B[n] - 1, 0) * T[n]) end
-      end
     end
   elseif events[i] == 'open' then
     local first, most, sent = max(events[i + 1] + 0, MIN_PROBE_PAUSE), events[i + 2] + 0, events[i + 3] + 0
@@ -281,7 +254,6 @@ while events[i] do
     end
   elseif events[i] == 'refund' then
     local slot = events[i + 1] + 0
-    if slot == probed then probed, step = max(1, backoffSet), floor(step / 2) end -- the probe was not sent
     if nextProbe > 0 and slot == pauseStart then
       -- The probe was not sent. The next one goes soon, and the pause does not grow.
       pause, nextProbe, pauseStart = max(MIN_PROBE_PAUSE, floor(pause / 2)), max(now, slot) + MIN_PROBE_PAUSE, slot - 1
@@ -320,14 +292,13 @@ while events[i] do
 end
 if not day then uncounted = 0 end
 
--- After a pause and its probe the rate rises from half to full.
+-- After a pause the rate rises from half to full.
 local ramp = 1
-if probed > 0 then ramp = 0.5
-elseif backoffEnd > 0 and now < backoffEnd + RAMP then ramp = max(0.5, min(1, 0.5 + 0.5 * (now - backoffEnd) / RAMP)) end
-local earliest, stopped = max(now, backoffEnd, leaseEnd(), nextProbe), sub(inForce, 17, 17) == '1'
+if backoffEnd > 0 and now < backoffEnd + RAMP then ramp = max(0.5, min(1, 0.5 + 0.5 * (now - backoffEnd) / RAMP)) end
+local earliest, stopped = max(now, backoffEnd, nextProbe), sub(inForce, 17, 17) == '1'
 
 if readOnly then
-  local out = {now, birth, number(inForce, 1), stopped and 1 or 0, max(backoffEnd, leaseEnd()), floor(ramp * 1000), uncounted}
+  local out = {now, birth, number(inForce, 1), stopped and 1 or 0, backoffEnd, floor(ramp * 1000), uncounted}
   local l = 0
   for _, s in ipairs(policies) do
     if s.kind == 'L' then
@@ -347,7 +318,7 @@ if readOnly then
   end
   if nextProbe > 0 then
     local n = #out
-    out[n + 1], out[n + 2], out[n + 3], out[n + 4], out[n + 5] = 4, max(nextProbe, backoffEnd, leaseEnd()), began, pause, maxPause
+    out[n + 1], out[n + 2], out[n + 3], out[n + 4], out[n + 5] = 4, max(nextProbe, backoffEnd), began, pause, maxPause
   end
   return out
 end

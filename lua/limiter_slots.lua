@@ -59,11 +59,6 @@ local function take(slot, first)
     if slot >= dayEnd - MARGIN then nextUsed = nextUsed + 1 end
     used = used + 1
   end
-  if probed > 0 then -- this slot is the probe; the pause doubles in case that it is refused or not answered
-    step = min(max(2 * step, MIN_PROBE_PAUSE), MAX_BACKOFF)
-    probed = slot
-    earliest = max(earliest, slot + step)
-  end
   if nextProbe > 0 then -- this slot is the probe; the next one is beyond the horizon
     pauseStart, pause = slot, min(maxPause, 2 * pause)
     nextProbe = slot + pause
@@ -71,19 +66,10 @@ local function take(slot, first)
   end
 end
 
--- Rejected callers ask this often while the breaker is open, because it can close, and while the
--- probe of a backoff is in flight.
-local OPEN_RETRY = 500000
-
--- Returns the reason why only probes are granted; 0: others are granted too.
-local function halfOpen() return nextProbe > 0 and -5 or probed > 0 and -1 or 0 end
-
--- Reports whether the answer to a call can end this before the next probe.
-local function canResume() return backoffEnd <= now and (nextProbe > 0 or leaseEnd() > 0) end
-
+local OPEN_RETRY = 500000 -- rejected callers ask this often while the breaker is open, because it can close
 local runs, run = {}, nil
 local function grant(n, most, first, second, before, interval)
-  if n == 0 then return 0, 0, halfOpen(), before end
+  if n == 0 then return 0, 0, nextProbe > 0 and -5 or 0, before end
   if stopped then return 0, 1000000, -2, before end
   if uncounted == 1 then return 0, 50000, -4, before end
   local granted, slot, why = 0, 0, 0
@@ -104,17 +90,17 @@ local function grant(n, most, first, second, before, interval)
       runs[run], runs[run + 1], runs[run + 2] = 1, wait, 0
     end
   end
-  if granted == n and halfOpen() == 0 then return granted, 0, 0, before end
+  if granted == n and nextProbe == 0 then return granted, 0, 0, before end
   if granted == limit and granted < n then -- the day is used up
-    return granted, max(1, min(1000000, dayEnd + MARGIN - now)), halfOpen() < 0 and halfOpen() or day.day, before
+    return granted, max(1, min(1000000, dayEnd + MARGIN - now)), nextProbe > 0 and -5 or day.day, before
   end
   if why == 0 or now < birth + quiet or lost then why = -3 end
-  -- While only probes are granted every reply says so. Callers ask again soon if the state can
-  -- change before the next probe.
+  -- While the breaker is open every reply says so. Callers ask again soon, because the breaker
+  -- can close before the next probe.
   local again = MAX_RETRY
-  if halfOpen() < 0 then
-    slot, why = max(slot, earliest), halfOpen()
-    if canResume() then again = OPEN_RETRY end
+  if nextProbe > 0 then
+    slot, why = max(slot, earliest), -5
+    if backoffEnd <= now then again = OPEN_RETRY end
   end
   -- The next call comes when a batch of slots is within the horizon, but while half of the
   -- reserved slots are still ahead. So there are few calls, and no slot stays unused.

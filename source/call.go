@@ -34,20 +34,6 @@ type CallResult struct {
 	Bytes   int   // length of the body as it was sent, possibly compressed
 	Err     error // set if the response is missing or incomplete
 	Notices []announced.Notice
-
-	classify func() Class // nil if no response arrived
-}
-
-// Refused reports whether the upstream refused the call for a reason that concerns other calls too
-// (class quota, auth or maintenance). It decompresses the response again, so callers use it only if
-// they need it.
-func (r CallResult) Refused() bool { return r.classify != nil && refusesAll(r.classify()) }
-
-// classOf returns the class that Read gives to the response before it extracts the content.
-func (s *Source) classOf(resp response) Class {
-	w := workspaces.Get().(*workspace)
-	defer w.free()
-	return responseReader{s: s, w: w, response: resp, now: time.Now()}.classify(true).Class
 }
 
 // readNotices returns the quota state that a response reports. It decompresses the body only if

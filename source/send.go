@@ -100,11 +100,7 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 	s.setHeaders(req, r, p.validator)
 	defer func() {
 		if p := spent.Load(); p != nil {
-			result := CallResult{URL: r.url, Status: resp.status, Bytes: len(resp.body), Err: resp.err, Notices: s.readNotices(resp)}
-			if resp.header != nil {
-				result.classify = func() Class { return s.classOf(resp) }
-			}
-			(*p).Finished(result)
+			(*p).Finished(CallResult{URL: r.url, Status: resp.status, Bytes: len(resp.body), Err: resp.err, Notices: s.readNotices(resp)})
 		}
 	}()
 
