@@ -44,7 +44,7 @@ func (s Scope) known() bool {
 type Client struct {
 	// Name identifies the client in audit entries and limits: "key:<id> <name>", "jwt:<sub>",
 	// "admin-token", or "unauthenticated@<address>" if authentication is off. " for <hash>" is
-	// appended if the request is sent on behalf of another client. It is printable and has a
+	// appended if the request is sent on behalf of another client. The name is printable and has a
 	// bounded length.
 	Name   string
 	Scopes []Scope
@@ -95,9 +95,8 @@ func ClientFromContext(ctx context.Context) (Client, bool) {
 // as the subject of a token. cleanName shortens longer texts.
 const maxNameSize = 128
 
-// cleanName returns text for use in a client name. If the text is too long or has unprintable
-// characters, it is shortened and a hash is appended, so that two clients never get the same
-// name.
+// cleanName makes a text usable in a client name. If the text is too long or has unprintable
+// characters, it is shortened and a hash is appended, so that two clients never get the same name.
 func cleanName(text string) string {
 	unprintable := func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }
 	if len(text) <= maxNameSize && !strings.ContainsFunc(text, unprintable) {

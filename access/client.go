@@ -28,9 +28,10 @@ func (c Client) ID() string { return schemas.ClientID(c.BoundName()) }
 // of one IPv6 /64 network share a name.
 func (c Client) BoundName() string { return limitKey(c.Name) }
 
-// delegated returns the client on whose behalf c sends the request. If c has the scope Delegate
-// and the request has the header, the returned client's name is c's name and a hash of the header
-// value. Otherwise the result is c. The header value itself is not stored or logged.
+// delegated returns the client on whose behalf c sends the request. If c has the scope Delegate and
+// the request has a header with the name `header`, the returned client's name is c's name and a
+// hash of the header value. Otherwise the result is c. The header value itself is not stored or
+// logged.
 func (c Client) delegated(header string, r *http.Request) (Client, error) {
 	if header == "" || !c.May(Delegate) {
 		return c, nil
@@ -67,8 +68,8 @@ func checkClientHeader(name string) error {
 	return nil
 }
 
-// checkDelegate returns an error if the scopes allow no action, because all of them are delegate or
-// begin with see:.
+// checkDelegate returns an error if the scopes allow no action, because each scope is "delegate" or
+// begins with "see:".
 func checkDelegate(scopes []Scope) error {
 	does := func(s Scope) bool { return s != Delegate && !strings.HasPrefix(string(s), seePrefix) }
 	if !slices.ContainsFunc(scopes, does) {

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// maxClients is the maximum number of clients in memory. The least recently used one is
+	// maxClients is the maximum number of clients in memory. The least recently used client is
 	// removed first, so that many forged addresses can't exhaust the memory.
 	maxClients = 100_000
 )

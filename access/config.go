@@ -301,7 +301,7 @@ func Loopback(address string) bool {
 }
 
 // requiresAuth reports whether a service that listens on this address requires authentication. The
-// argument created means that an API key was ever created. The key may be expired or revoked now:
+// argument `created` means that an API key was ever created. The key may be expired or revoked now:
 // the expiry of the last key must not open the service to everyone. requiresAuth returns an error
 // if the service would be open by mistake, or if every request would be rejected.
 func (c Config) requiresAuth(listen string, created bool) (bool, error) {

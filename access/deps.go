@@ -9,7 +9,7 @@ import (
 
 // KeyStore stores API keys in the database.
 type KeyStore interface {
-	// Keys returns all API keys or, if live is true, only the keys that are not revoked. Every
+	// Keys returns all API keys or, if `live` is true, only the keys that are not revoked. Every
 	// query service calls it every 5 s (keyReadInterval).
 	Keys(ctx context.Context, live bool) ([]store.APIKey, error)
 	// AddKey inserts a key and its audit entry in one transaction.

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// fetchInterval is the interval between fetches of the signing keys. fetchRetryDelay replaces
-	// it until the first fetch has succeeded, and while the cached keys are older than maxAge.
+	// fetchInterval is the interval between fetches of the signing keys. fetchRetryDelay is used
+	// instead until the first fetch has succeeded, and while the cached keys are older than maxAge.
 	fetchRetryDelay = 5 * time.Second
 	fetchInterval   = 10 * time.Minute
 	// unknownKeyInterval is the minimum interval between two fetches that tokens with an unknown

@@ -148,7 +148,7 @@ func isNotAccessToken(claims map[string]json.RawMessage) bool {
 }
 
 // parseMembers returns the members of a JSON object. A duplicate name is an error: a proxy that
-// checked the token may have used the other value.
+// checked the token may have used the other one of the two values.
 func parseMembers(text []byte) (map[string]json.RawMessage, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	if start, err := d.Token(); err != nil || start != json.Delim('{') {

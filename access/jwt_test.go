@@ -292,7 +292,7 @@ func TestVerifier_FetchesKeysPeriodically(t *testing.T) {
 	})
 }
 
-// signWithHeader returns a token with additional header parameters; a nil value removes one.
+// signWithHeader returns a token with additional header parameters; nil removes a parameter.
 func signWithHeader(t *testing.T, c jwt.MapClaims, parameters map[string]any) string {
 	t.Helper()
 	token := jwt.NewWithClaims(jwt.SigningMethodRS256, c)

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// unauthenticatedPrefix begins the name of a client that did not authenticate, so that audit
-// entries show it.
+// unauthenticatedPrefix is the start of the name of each client that did not authenticate. So audit
+// entries show which clients those were.
 const unauthenticatedPrefix = "unauthenticated@"
 
 // checkOpenRequest checks a request to a service without authentication. Such a service accepts

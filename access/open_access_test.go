@@ -79,7 +79,7 @@ func TestOpen_RejectsPagesOfOtherSites(t *testing.T) {
 			headers []string
 			passes  bool
 		}{
-			{nil, true}, // accepted: a client that is not a browser sends neither header
+			{nil, true}, // accepted: a client that is not a browser sends neither Origin nor Sec-Fetch-Site
 			{[]string{"Sec-Fetch-Site", "none"}, true},
 			{[]string{"Sec-Fetch-Site", "same-origin"}, true},
 			{[]string{"Sec-Fetch-Site", "same-origin", "Origin", "http://127.0.0.1:8080"}, true},

@@ -48,7 +48,7 @@ type fakeIssuer struct {
 	server  *httptest.Server
 	fetches atomic.Int64
 	mu      sync.Mutex
-	serve   []string // names of the signers whose public keys the server has; nil: it is unavailable
+	serve   []string // names of the signers whose public keys the server has; nil: the server is unavailable
 	alg     string   // parameter alg of every key; empty: the keys have no alg
 	raw     string   // response body that replaces the keys; empty: the keys are sent
 }

@@ -1,4 +1,4 @@
-// Package admin implements what all parts of the admin API have in common: JSON requests and
+// Package admin implements the features that all parts of the admin API share: JSON requests and
 // responses, problems, timeouts, size limits and cross-origin protection. The parts implement
 // the handlers; the HTTP server authenticates the clients.
 package admin

@@ -10,8 +10,9 @@ import (
 )
 
 // newGuard returns the access control and the limits of clients for a service with this listen
-// address. It returns an error if the service would be unprotected beyond loopback. The limiter
-// is nil on loopback without authentication, because clients can't be distinguished there.
+// address. It returns an error if other machines could reach the service without authentication,
+// although the configuration does not allow that. The ClientLimiter is nil if the service listens
+// on loopback and needs no authentication, because clients can't be distinguished then.
 func (p parts) newGuard(ctx context.Context, listen string) (*access.Guard, *access.ClientLimiter, error) {
 	guard, err := access.New(p.config.Access, p.store, p.log, p.reg)
 	if err != nil {
@@ -29,8 +30,9 @@ func (p parts) newGuard(ctx context.Context, listen string) (*access.Guard, *acc
 	return guard, access.NewClientLimiter(p.config.Access.Limits, p.reg), nil
 }
 
-// warnPlainHTTP logs a warning if clients on other machines may send tokens unencrypted: the query
-// service listens beyond loopback, and has neither TLS nor a trusted proxy that could provide it.
+// warnPlainHTTP logs a warning if clients on other machines may send tokens unencrypted. This is so
+// if the query service listens beyond loopback and has neither TLS nor a trusted proxy that could
+// terminate TLS.
 func (p parts) warnPlainHTTP(tokens bool, listen string) {
 	if tokens && !access.Loopback(listen) && !p.config.Query.TLS.enabled() && len(p.config.Access.TrustedProxies) == 0 {
 		p.log.Warn("query service accepts tokens over plain HTTP beyond loopback", "listen", listen,

@@ -18,8 +18,8 @@ import (
 
 const (
 	// minLease and maxLease bound the lease of a client's outstanding request. If no worker reports
-	// the end of the request, it counts against the client until the lease expires. The lease is
-	// twice the time in which the source can fetch a client's maximum number of outstanding
+	// the end of the request, the request counts against the client until the lease expires. The
+	// lease is twice the time in which the source can fetch a client's maximum number of outstanding
 	// requests, at the mean rate that the quota allows over a day.
 	minLease, maxLease = 2 * time.Minute, time.Hour
 	// newKeysDivisor limits a client's requests for new keys, which have no snapshot yet, to the
@@ -92,7 +92,7 @@ func formatRate(interval time.Duration) string {
 	return formatCalls(float64(unit)/float64(interval)) + " " + name
 }
 
-// toAccessRefusal converts the producer's refusal of a request to the form in HTTP responses.
+// toAccessRefusal converts the producer's refusal of a request to the type that HTTP responses use.
 func toAccessRefusal(r producer.Refusal) *access.Refusal {
 	return &access.Refusal{
 		NewKeys: r.Outcome == producer.TooManyNewKeys, Max: r.Max, Window: r.Window, After: cmp.Or(r.After, time.Second),

@@ -74,9 +74,9 @@ func explainCheck(file string, text []byte, err error) error {
 	return errors.New(strings.Join(out, "\n"))
 }
 
-// findSetting returns the place of a setting in a file: its value if that is a single value, else
-// its key. If the file does not have the setting, it returns the key of the closest section that
-// the file has, and nil if it has none.
+// findSetting returns the place of a setting in a file: the setting's value if it is a single value,
+// and the setting's key otherwise. If the file does not have the setting, findSetting returns the key
+// of the innermost section of the path that the file has, or nil if the file has no such section.
 func findSetting(root ast.Node, path string) (at *token.Token) {
 	node := root
 	for _, name := range strings.FieldsFunc(path, func(r rune) bool { return r == '.' || r == '[' || r == ']' }) {
@@ -98,7 +98,7 @@ func findSetting(root ast.Node, path string) (at *token.Token) {
 }
 
 // childNode returns the key and the value of an entry of a section, or the beginning and the value
-// of an element of a list. Both are nil if there is no such entry.
+// of an element of a list. Both results are nil if the entry or element does not exist.
 func childNode(node ast.Node, name string) (*token.Token, ast.Node) {
 	if list, ok := node.(*ast.SequenceNode); ok {
 		i, err := strconv.Atoi(name)

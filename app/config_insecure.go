@@ -11,7 +11,7 @@ import (
 )
 
 // checkInsecure returns an error if the source would send a credential to another machine
-// unencrypted and does not have insecure: true.
+// unencrypted, and the source's setting "insecure" does not allow this.
 func (s SourceConfig) checkInsecure() error {
 	u, err := url.Parse(s.BaseURL)
 	if err != nil || u.Scheme != "http" || access.Loopback(u.Host) || s.Insecure || !s.sendsCredential() {

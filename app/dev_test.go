@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// runDevWithBrowser runs dev with a fake browser, which returns the error ended. It returns the
-// opened URL, the console's URL and the log lines about the browser.
+// runDevWithBrowser runs dev with a fake browser that returns the error "ended". runDevWithBrowser
+// returns the opened URL, the console's URL and the log lines about the browser.
 func runDevWithBrowser(t *testing.T, o DevOptions, ended error) (url, console, log string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -17,8 +17,8 @@ import (
 	"github.com/freshet/freshet/observe"
 )
 
-// kafkaClient returns the options of the Kafka client with this name. Its metrics are exported to
-// Prometheus and not pushed to the brokers (KIP-714).
+// kafkaClient returns the options of the Kafka client with this name. The client's metrics are
+// exported to Prometheus and not pushed to the brokers (KIP-714).
 func (p parts) kafkaClient(name string) []kgo.Opt {
 	return append(slices.Clone(p.kafka), kgo.ClientID("freshet-"+name), kgo.DisableClientMetrics(), kgo.WithLogger(observe.NewKafkaLogger(p.log)), kgo.WithHooks(kprom.NewMetrics("kafka_client",
 		kprom.Registerer(p.reg), kprom.WithStaticLabel(prometheus.Labels{"client": name}))))

@@ -17,8 +17,8 @@ import (
 	"github.com/freshet/freshet/observe"
 )
 
-// ListenerTLSConfig configures TLS of a listener. Changed files are read again, and apply to new
-// connections.
+// ListenerTLSConfig configures TLS of a listener. Changed certificate files are read again, and apply
+// to new connections.
 type ListenerTLSConfig struct {
 	// CertFile is the path of the certificate with its chain (PEM). Without it the listener serves plain
 	// HTTP.
@@ -29,9 +29,9 @@ type ListenerTLSConfig struct {
 	// certificates. If it is empty, client certificates are not requested.
 	ClientCAFile string `yaml:"clientCAFile"`
 	// ClientAuth says whether a client must send a certificate. With require (the default), clients
-	// without one are rejected. With request, a client may have no
-	// certificate, but a certificate that it sends must be valid. A certificate admits the
-	// connection; requests still need a token.
+	// without a certificate are rejected. With request, a client may have no certificate, but a
+	// certificate that it sends must be valid. A certificate admits only the connection: each request
+	// still needs a token.
 	ClientAuth string `yaml:"clientAuth" enum:",request,require"`
 }
 
@@ -70,7 +70,7 @@ func (c ListenerTLSConfig) check() error {
 	return errors.Join(errs...)
 }
 
-// certificateReloadInterval is the minimum interval between two reads of the files.
+// certificateReloadInterval is the minimum interval between two reads of the certificate files.
 const certificateReloadInterval = time.Second
 
 // certificateReloader holds the TLS settings of a listener and reloads them when the files change.
@@ -85,7 +85,7 @@ type certificateReloader struct {
 	now    func() time.Time
 
 	mu         sync.Mutex
-	at         time.Time // time of the last read of the files
+	at         time.Time // time of the last read of the certificate files
 	read       [3][]byte
 	current    *tls.Config
 	conditions observe.Conditions
@@ -104,7 +104,7 @@ func loadCertificates(setting string, config ListenerTLSConfig, probes bool) (*c
 	return c, nil
 }
 
-// load reads the files and, if they have changed, builds new TLS settings.
+// load reads the certificate files and, if they have changed, builds new TLS settings.
 func (c *certificateReloader) load() (changed bool, err error) {
 	var read [3][]byte
 	for i, f := range []struct{ setting, name string }{{"certFile", c.config.CertFile}, {"keyFile", c.config.KeyFile}, {"clientCAFile", c.config.ClientCAFile}} {
@@ -136,8 +136,8 @@ func (c *certificateReloader) load() (changed bool, err error) {
 		if c.config.requiresClientCert() && !c.probes {
 			next.ClientAuth = tls.RequireAndVerifyClientCert
 		}
-		// A resumed TLS session skips the verification of the client certificate. It would thus
-		// accept a certificate of an authority that has been removed from the file.
+		// A resumed TLS session skips the verification of the client certificate. A client could thus
+		// connect although its certificate's authority has been removed from the file.
 		next.SessionTicketsDisabled = true
 	}
 	c.read, c.current = read, next
@@ -169,7 +169,7 @@ type boundListener struct {
 }
 
 // bind reads the TLS files and binds an address. setting is the path of the listener's settings,
-// such as query; errors name it and the flag.
+// such as query. Errors name this path and the flag that sets the address.
 func bind(ctx context.Context, address, setting, flag string, config ListenerTLSConfig, probes bool) (*boundListener, error) {
 	c, err := loadCertificates(setting+".tls", config, probes)
 	if err != nil {

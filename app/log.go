@@ -15,9 +15,10 @@ import (
 	"github.com/freshet/freshet/observe"
 )
 
-// logger returns the log of a process with this role. Signals can change its level until ctx ends.
-// Each JSON line has the attributes of identity. Messages of go-redis and of Go's standard logger,
-// which are global to the process, become DEBUG lines of the log.
+// logger returns the log of a process with this role. Signals can change the log's level until ctx
+// ends. With log.format json, each line has the attributes that the function identity returns.
+// Messages of go-redis and of Go's standard logger become DEBUG lines of the log. Both loggers are
+// global to the process.
 func (p *Process) logger(ctx context.Context, c LogConfig, role string) *slog.Logger {
 	var level slog.LevelVar
 	level.Set(c.Level)
@@ -37,14 +38,15 @@ func (p *Process) logger(ctx context.Context, c LogConfig, role string) *slog.Lo
 	return l
 }
 
-// identity returns the attributes that tell the lines of processes apart. instance is the name of
-// the process in the console.
+// identity returns the log attributes that identify the process. The attribute instance is the
+// name of the process in the console.
 func identity(role string) []any {
 	return []any{"role", role, "instance", workerName(), "version", Version()}
 }
 
-// startAttrs returns the attributes of the start line that do not depend on the running role. With
-// log.format text they include identity, which the other text lines leave out to stay short.
+// startAttrs returns those attributes of a role's first log line that do not depend on the role.
+// With log.format text, they include the attributes of the function identity: the other text lines
+// leave these attributes out to stay short.
 func (p *Process) startAttrs(c Config, role string) []any {
 	attrs := []any{
 		"config", cmp.Or(p.ConfigFile, "none"), "brokers", strings.Join(c.Kafka.Brokers, ","), "redis", strings.Join(c.Redis.Addresses, ","),
@@ -55,15 +57,15 @@ func (p *Process) startAttrs(c Config, role string) []any {
 	return append(identity(role), attrs...)
 }
 
-// startedWith returns the attributes of the start line of a role that works for a source, or for all
-// sources if source is empty.
+// startedWith returns the attributes of the first log line of a role. The role works for the given
+// source, or for all sources if source is empty.
 func (p parts) startedWith(source string, attrs ...any) []any {
 	names := cmp.Or(source, strings.Join(slices.Sorted(maps.Keys(p.config.Sources)), ","))
 	return slices.Concat(p.startAttrs, []any{"sources", names}, attrs)
 }
 
-// logStopping logs that the process stops, and the reason. The returned function logs the end with
-// its duration and with the work that was finished meanwhile.
+// logStopping logs that the process stops, and the reason. The returned function logs the end of the
+// shutdown, how long the shutdown took, and the work that was finished meanwhile.
 func (p parts) logStopping(reason error) (logStopped func()) {
 	began, before := time.Now(), p.workDone()
 	p.log.Info("stopping", "reason", reason.Error())
@@ -78,11 +80,12 @@ func (p parts) logStopping(reason error) (logStopped func()) {
 }
 
 // workDone returns how many upstream calls, update requests and HTTP responses this process has
-// finished. Work that no role of this process does is left out. The numbers come from its metrics.
+// finished. Work that no role of this process does is left out. The numbers come from the metrics of
+// the process.
 func (p parts) workDone() map[string]uint64 {
 	families, err := p.registry.Gather()
 	if err != nil {
-		return nil // the numbers are left out of the log line; the cause is visible at /metrics
+		return nil // without the metrics, the log line has no numbers; the error is visible at /metrics
 	}
 	prefix, done := metricPrefix(p.config.Metrics.Namespace), map[string]uint64{}
 	for _, family := range families {

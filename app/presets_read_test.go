@@ -20,7 +20,8 @@ import (
 	"github.com/freshet/freshet/simulator/contract"
 )
 
-// All presets run in one process. Each calls the simulator of its contract below its own path.
+// All presets run in one process. Each preset calls a simulator of its contract. The simulators have
+// one address and different URL paths.
 func TestPresets_ReadEveryFacetAsShipped(t *testing.T) {
 	var file strings.Builder
 	file.WriteString("sources:\n")
@@ -87,7 +88,7 @@ func startDev(t *testing.T, config, upstream string) (api string) {
 	return api
 }
 
-// readFresh reads a URL until its snapshot is FRESH.
+// readFresh reads the URL of a snapshot until the snapshot is FRESH.
 func readFresh(t *testing.T, url string) {
 	deadline := time.Now().Add(eventTimeout)
 	for {

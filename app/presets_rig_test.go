@@ -77,7 +77,7 @@ type presetRun struct {
 	stop     context.CancelFunc
 	closing  []func()
 	wg       sync.WaitGroup
-	stood    atomic.Int64 // number of pauses of this process by more than 5 ms; see watch
+	stood    atomic.Int64 // number of pauses of this process that were longer than 5 ms; see watch
 	good     atomic.Int64
 	mu       sync.Mutex
 	bad      map[string]int
@@ -130,8 +130,8 @@ func (a *presetRun) end() {
 	}
 }
 
-// watch counts pauses of this process: timer ticks that are more than 5 ms late. That is half of
-// the jitter (10 ms) that quotas allow for.
+// watch counts pauses of this process: timer ticks that are more than 5 ms late. 5 ms is half of the
+// jitter (10 ms) that quotas allow for.
 func (a *presetRun) watch() {
 	const every, allowed = 2 * time.Millisecond, 5 * time.Millisecond
 	tick := time.NewTicker(every)

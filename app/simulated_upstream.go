@@ -31,8 +31,9 @@ type faultScenario struct {
 	faults  []simulator.Fault // never nil, because nil leaves the simulator's faults unchanged
 }
 
-// faultScenarios are all scenarios, the healthy one first. In the scenario poison-keys fewer than
-// half of the calls may fail; otherwise the circuit breaker would open for the whole upstream.
+// faultScenarios are all scenarios; the first is the healthy upstream. In the scenario poison-keys
+// fewer than half of the calls may fail; otherwise the circuit breaker would open for the whole
+// upstream.
 var faultScenarios = []faultScenario{
 	{
 		console.FaultScenario{Name: "healthy", Title: "Healthy", Description: "Every call succeeds within two seconds. After an outage, calls continue with the breaker's next probe, which may take a minute, and at half the rate for some seconds."},
@@ -70,7 +71,7 @@ func (c faultScenario) control() simulator.Control {
 	return simulator.Control{Latency: &c.latency, Faults: c.faults}
 }
 
-// List returns all scenarios, the healthy one first.
+// List returns all scenarios. The first is the healthy upstream.
 func (w *simulatedUpstream) List() []console.FaultScenario {
 	all := make([]console.FaultScenario, len(faultScenarios))
 	for i, c := range faultScenarios {

@@ -77,7 +77,7 @@ func (c TracingConfig) newTracer(ctx context.Context, log *slog.Logger) (observe
 	}, nil
 }
 
-// newProvider returns a tracer provider that samples by SampleRatio.
+// newProvider returns a tracer provider that samples the fraction SampleRatio of the new traces.
 func (c TracingConfig) newProvider(options ...sdk.TracerProviderOption) *sdk.TracerProvider {
 	limits := sdk.NewSpanLimits()
 	limits.AttributeValueLengthLimit = maxAttributeBytes
@@ -89,8 +89,8 @@ func (c TracingConfig) newProvider(options ...sdk.TracerProviderOption) *sdk.Tra
 }
 
 // linkSampler samples a new trace if it links to a sampled trace. For example, a retry begins a new
-// trace that links to the trace of the failed request. So all traces of one request are sampled, or
-// none.
+// trace that links to the trace of the failed request. If the first trace of a request is sampled,
+// the traces of all its retries are sampled too.
 type linkSampler struct{ sdk.Sampler }
 
 // ShouldSample implements trace.Sampler.

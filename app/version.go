@@ -21,7 +21,7 @@ func Version() string {
 type Build struct {
 	Version  string `json:"version"`
 	Commit   string `json:"commit"`
-	Date     string `json:"date"` // of the commit, in RFC 3339
+	Date     string `json:"date"` // date of the commit, in RFC 3339
 	Go       string `json:"go"`
 	Modified bool   `json:"modified"` // the working tree had changes that are not in the commit
 }
@@ -52,7 +52,7 @@ func buildOf(release string, info *debug.BuildInfo) Build {
 
 // versionOf returns release or, if it is empty, the module version in the build info. Builds with
 // `go install …@v1.2.3` and builds in a checkout have a module version. Builds without the
-// repository, as in a container image, have none; for them it returns v0.0.0-dev.
+// repository, as in a container image, have no module version: versionOf returns v0.0.0-dev for them.
 func versionOf(release string, info *debug.BuildInfo) string {
 	switch {
 	case release != "":

@@ -46,10 +46,10 @@ func (k entityReader) CheckKey(e schemas.Entity) error {
 	return src.CheckKey(e.Facet, e.Key)
 }
 
-// Entity reads the state of an entity concurrently from the database and Redis. Without Redis only
-// Request is missing; without the database it returns an error. For a client that may not see the
-// entity it returns the state of an unknown entity. It reads everything even then, so that the
-// response time does not reveal the entity.
+// Entity reads the state of an entity concurrently from the database and Redis. If Redis is
+// unreachable, only Request is missing; if the database is unreachable, Entity returns an error. For
+// a client that may not see the entity, Entity returns the state of an unknown entity. It reads
+// everything even then, so that the response time does not reveal that the entity exists.
 func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Client) (console.Entity, error) {
 	if err := k.CheckKey(e); err != nil {
 		return console.Entity{}, err
@@ -81,7 +81,7 @@ func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Cli
 			return nil
 		},
 		func() error {
-			found.ChangingMember, _ = status.Hints{Redis: k.parts.rdb, Source: e.Source}.ReadHint(ctx, e.Facet) // without Redis the page is shown without the hint
+			found.ChangingMember, _ = status.Hints{Redis: k.parts.rdb, Source: e.Source}.ReadHint(ctx, e.Facet) // if Redis is unreachable, the page is shown without the hint
 			return nil
 		},
 	}
@@ -125,9 +125,9 @@ func (k entityReader) content(ctx context.Context, found *console.Entity) error 
 	return err
 }
 
-// Sees reports whether a client may see an entity. As for reads, the client needs two
-// visibilities: the one with which the content was fetched, and the one with which it would be
-// fetched now. For a source that is no longer configured, the client needs only the first one.
+// Sees reports whether a client may see an entity. As for reads, the client must be allowed to see
+// the visibility with which the content was fetched, and the visibility with which it would be
+// fetched now. If the source is no longer configured, only the first visibility counts.
 func (k entityReader) Sees(c access.Client, e schemas.Entity, visibility string) bool {
 	src, there := k.sources[e.Source]
 	return c.Sees(visibility) && (!there || c.Sees(src.Visibility(e.Key)))
@@ -158,8 +158,8 @@ func (k entityReader) requestState(ctx context.Context, e schemas.Entity) consol
 	}
 }
 
-// Refresh enqueues refreshes of entities of one facet and returns the result of each. They count
-// against the limits of a client without the scope admin, as with POST …/refresh.
+// Refresh enqueues refreshes of entities of one facet and returns the result of each refresh. As
+// with POST …/refresh, the refreshes count against the limits of a client without the scope admin.
 func (k entityReader) Refresh(ctx context.Context, all []schemas.Entity, c access.Client) ([]console.RefreshResult, error) {
 	for _, e := range all {
 		if err := k.CheckKey(e); err != nil {

@@ -21,7 +21,7 @@ func (p parts) scheduleReader() *status.ScheduleReader {
 		Sources: slices.Sorted(maps.Keys(p.config.Sources)), Store: p.store,
 		Prefetch: func(ctx context.Context, source string) (status.Prefetch, error) {
 			c, disabled := p.config.Sources[source], false
-			if l, valid := live[source]; valid { // if the settings can't be read, the configured ones are shown
+			if l, valid := live[source]; valid { // if the settings can't be read, the configured settings are shown
 				status.CatchPanic(p.log, func() { c, disabled = l.inForce(ctx) })
 			}
 			return c.prefetchStatus(disabled)

@@ -91,7 +91,7 @@ func prefetchEnabled(o settings.PrefetchOverride) bool { return o.Enabled == nil
 
 const (
 	// prefetchReadInterval is the interval at which prefetch settings are read, and
-	// prefetchReadTimeout bounds one read. So a change is in force within 2 s.
+	// prefetchReadTimeout bounds one read. A change of the settings is thus in force within 2 s.
 	prefetchReadInterval = time.Second
 	prefetchReadTimeout  = 500 * time.Millisecond
 )

@@ -26,8 +26,8 @@ const (
 	// maxTokenBytes is the maximum size of a token. A larger token would not fit into the session
 	// cookie.
 	maxTokenBytes = 2900
-	// cookieMaxAge is the maximum lifetime of the session cookie. It is shorter if the token
-	// expires earlier.
+	// cookieMaxAge is the maximum lifetime of the session cookie. A cookie whose token expires
+	// earlier also expires earlier.
 	cookieMaxAge = 12 * time.Hour
 	// adminToken is the name of the client that authenticates by the admin token of the
 	// configuration.
@@ -60,8 +60,8 @@ const readOnlyMessage = "This console is read-only: no client may change anythin
 
 // identify authenticates a request by a bearer token in the Authorization header, or by the session
 // cookie. It ignores other schemes in that header, such as Basic, because a proxy in front of the
-// console may use them. If clients must log in, identify itself rejects a request without a token.
-// It does not call the guard, which would count the request as a failed login.
+// console may use them. If clients must log in, identify does not pass a request without a token to
+// the guard, because the guard would count it as a failed login.
 func (c *Console) identify(r *http.Request) (access.Client, error) {
 	if !slices.ContainsFunc(r.Header.Values("Authorization"), isBearer) {
 		token := cookieToken(r)

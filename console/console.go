@@ -100,8 +100,8 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Security-Policy", contentSecurityPolicy)
 	h.Set("X-Content-Type-Options", "nosniff")
-	// With no-referrer, browsers would send "Origin: null" with the forms of the console, and the
-	// console would reject them as cross-site.
+	// With the policy no-referrer, browsers would send "Origin: null" with the forms of the
+	// console, and the console would reject them as cross-site.
 	h.Set("Referrer-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
 	r.Body = http.MaxBytesReader(w, r.Body, maxFormBytes)

@@ -25,9 +25,9 @@ type deadLetterGroups struct {
 }
 
 // readRecentDeadLetters counts the dead letters of the last 24 h. It counts dead letters with one
-// of the visibility labels in visibilities, and all dead letters without a label. If visibilities
-// is nil, it counts all dead letters. A count is expensive, because there may be a million dead
-// letters. All clients therefore share its result.
+// of the visibility labels in `visibilities`, and all dead letters without a label. If
+// `visibilities` is nil, it counts all dead letters. A count is expensive, because there may be a
+// million dead letters. All clients therefore share its result.
 func (c *Console) readRecentDeadLetters(ctx context.Context, visibilities []string) (all deadLetterGroups, err error) {
 	since := c.Clock().Add(-day)
 	for _, source := range c.Sources {

@@ -9,8 +9,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// explanations describes each dead letter reason, and the fix that is needed before a replay. A
-// cause without a fix may disappear by itself.
+// explanations has a sentence for each dead letter reason, with the fix that is needed before a
+// replay. If a sentence names no fix, the cause may disappear by itself.
 var explanations = map[schemas.DeadLetterReason]string{
 	schemas.Undecodable:     "The record is not a valid update request; another program wrote it to the topic. It can't be fixed: find that program, and purge the record.",
 	schemas.UnknownMajor:    "The request has a newer format version than the process that read it supports. Upgrade every query service and worker.",

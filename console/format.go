@@ -78,7 +78,7 @@ func formatAgo(t, now time.Time) string {
 }
 
 // formatTime formats the time t as a time of day in UTC. The result contains seconds if t is within
-// two minutes of now. It contains the date if t and now are on different days.
+// two minutes of now. It contains the date if t and `now` are on different days.
 func formatTime(t, now time.Time) string {
 	t, now = t.UTC(), now.UTC()
 	switch d := t.Sub(now).Abs(); {
@@ -118,7 +118,7 @@ func formatRate(n float64) string {
 	return status.FormatInt(int64(n + 0.5))
 }
 
-// formatPercent formats part as a percentage of whole; empty if whole is 0.
+// formatPercent formats `part` as a percentage of `whole`; empty if `whole` is 0.
 func formatPercent(part, whole int64) string {
 	if whole == 0 {
 		return ""

@@ -99,7 +99,8 @@ func parsePages() map[string]*template.Template {
 // time Now: it contains the date only if T is on another day.
 type stamp struct{ T, Now time.Time }
 
-// render writes a page. name is the name of its template, and body the data for it.
+// render writes a page. The parameter `name` is the name of its template, and `body` is the data
+// for the template.
 func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, name, title string, body any) {
 	client, _ := access.ClientFromContext(r.Context())
 	p := page{

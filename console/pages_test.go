@@ -18,8 +18,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// paths are the paths of all pages below /console. Their parameters select content of the rig after
-// fillRig.
+// paths are the paths of all pages below /console. Their query parameters select content that
+// fillRig adds to the rig.
 var paths = []string{
 	"", "/lookup", "/lookup?facet=nexon/character&key=somebody", "/queues", "/limiter", "/dlq", "/dlq?source=nexon&handled=all&after=1769515230000000:3:120",
 	"/dlq/nexon/3/120", "/dlq/plan?source=nexon&kind=REPLAY&lane=LOW", "/dlq/plan?source=nexon&kind=PURGE", "/dlq/jobs/0198b2c0-0000-7000-8000-000000000001", "/settings", "/activity", "/schedule",
@@ -118,7 +118,7 @@ func TestPages_AnswerInNamedElements(t *testing.T) {
 	if got := r.get(root + "/lookup?facet=nexon/character&key=3fa8b1c2d4").textByID("why-stale"); got != "Checked 3 h ago, and fresh for 1 h. It is held: its last request failed 2 min ago (UPSTREAM_5XX), and the next retry is at 12:04." {
 		t.Errorf("why-stale: got %q, want checked 3 h ago, failed 2 min ago, and the next retry at 12:04", got)
 	}
-	// A rate needs two samples. This request takes the first one.
+	// A rate needs two samples. This request takes the first sample.
 	r.get(root)
 	r.views["nexon"] = testView("nexon", 3*time.Second)
 	for _, path := range []string{"", "/limiter"} {

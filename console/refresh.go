@@ -103,7 +103,7 @@ func (c *Console) refreshMany(w http.ResponseWriter, r *http.Request, client acc
 		}
 	}
 	var all []schemas.Entity
-	var at []int // all[j] is the entity of the key keys[at[j]]; rejected keys have no entity in all
+	var at []int // for each element of `all`, the index of its key in `keys`
 	p.Results = make([]keyResult, len(keys))
 	for i, key := range keys {
 		of.Key = key

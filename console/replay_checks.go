@@ -28,7 +28,7 @@ const (
 	checkUnknown checkResult = "unknown"
 )
 
-// tone returns the tone in which the result is shown.
+// tone returns the tone (the colour) in which the result is shown.
 func (r checkResult) tone() string {
 	return map[checkResult]string{checkYes: toneOK, checkNo: toneBad, checkUnknown: toneWarn}[r]
 }
@@ -47,7 +47,8 @@ func (c replayCheck) Cell() statusItem {
 }
 
 // replayChecks reads the state of the source, and checks a replay of the open dead letters that
-// match the filter. count is their number. A client's checks count only entities that it may see.
+// match the filter. The parameter `count` is their number. The checks use only entities that the
+// client may see.
 func (c *Console) replayChecks(ctx context.Context, client access.Client, filter store.DeadLetterFilter, lane schemas.Lane, count int64) []replayCheck {
 	filter.Handled = store.OpenDeadLetters
 	source, now := filter.Source, c.Clock()
@@ -90,8 +91,8 @@ func (c *Console) failedEntities(ctx context.Context, client access.Client, filt
 	return newest, states, err
 }
 
-// checkHealth checks whether the source is called, and whether no circuit breaker is open. v is nil
-// if the limiter could not be read.
+// checkHealth checks that calls of the source are allowed, and that no circuit breaker is open. v
+// is nil if the limiter could not be read.
 func checkHealth(source string, v *limiter.View, now time.Time) replayCheck {
 	const name = "Source healthy"
 	if v == nil {
@@ -106,9 +107,9 @@ func checkHealth(source string, v *limiter.View, now time.Time) replayCheck {
 	return replayCheck{name, checkYes, fmt.Sprintf("The limiter of %s is %s, at %.0f %% of its rate.", source, v.State, v.RampRatio*100)}
 }
 
-// checkBudget checks whether the lane has enough calls left for a replay of count dead letters, with
-// one call for each. It checks the policy with the fewest calls left, among the policies whose window
-// is at least minExhaustedWindow.
+// checkBudget checks whether the lane has enough calls left for a replay of `count` dead letters,
+// with one call for each. It checks the policy with the fewest calls left, among the policies whose
+// window is at least minExhaustedWindow.
 func checkBudget(source string, v *limiter.View, lane schemas.Lane, count int64, now time.Time) replayCheck {
 	const name = "Budget left"
 	if v == nil {
@@ -148,8 +149,9 @@ func checkBudget(source string, v *limiter.View, lane schemas.Lane, count int64,
 }
 
 // checkCause checks whether the upstream has answered a fetch of at least one failed entity after
-// its failure. states are the states of these entities, in the same order. A success of another entity
-// proves nothing: requests usually become dead letters while requests for other entities succeed.
+// its failure. `states` are the states of these entities, in the same order. A success of another
+// entity proves nothing: requests usually become dead letters while requests for other entities
+// succeed.
 func checkCause(newest []store.DeadLetter, states []store.State, err error, now time.Time) replayCheck {
 	const name = "Cause fixed since"
 	if err != nil {
@@ -174,8 +176,8 @@ func checkCause(newest []store.DeadLetter, states []store.State, err error, now 
 	return replayCheck{name, checkYes, fmt.Sprintf("The entities of %s of the %s were fetched since they failed, the last one %s.", status.FormatInt(fetched), entities, formatAgo(last, now))}
 }
 
-// checkJobs checks that no replay of the source is running. A stopped replay counts as running until
-// its last chunk has been checked.
+// checkJobs checks that no replay of the source is running. A stopped replay counts as running
+// while a chunk of its dead letters is in flight (package dlq).
 func checkJobs(source string, jobs []store.DLQJob, err error) replayCheck {
 	const name = "No running job"
 	if err != nil {

@@ -134,7 +134,7 @@ func TestReplayChecks_CountOnlyVisibleEntities(t *testing.T) {
 	r.list = []store.DeadLetter{
 		{Entity: schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}, At: testNow.Add(-time.Hour)},
 		{Entity: schemas.Entity{Source: "nexon", Facet: "character", Key: "hr.b"}, At: testNow.Add(-time.Minute)},
-		{At: testNow}, // its record could not be decoded
+		{At: testNow}, // a dead letter whose record could not be decoded
 	}
 	checks := r.replayChecks(t.Context(), access.Client{Scopes: []access.Scope{access.Inspect}}, store.DeadLetterFilter{Source: "nexon"}, schemas.Low, 3)
 	wantCheck(t, checks[2], checkNo, "No entity of the 1 newest dead letter was fetched since it failed, the last one 1 h ago; refresh one of them to test the fix.")

@@ -43,8 +43,8 @@ type rig struct {
 	checkedAt    map[string]time.Time // times of the last fetches of entities, by key
 	readErr      error                // error of all reads; nil: the reads succeed
 	actionErr    error                // error of all actions; nil: the actions succeed
-	// countErr is the error that counts of dead letters return. If barrier is not nil, each read of
-	// dead letters waits until four reads have begun; then barrier is closed.
+	// countErr is the error of each count of dead letters. If `barrier` is not nil, each read
+	// of dead letters waits until four reads have begun; then `barrier` is closed.
 	countErr      error
 	barrier       chan struct{}
 	arrived       atomic.Int32

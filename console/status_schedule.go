@@ -47,9 +47,10 @@ func entityCount(tiers ...status.TierSchedule) statusItem {
 }
 
 // dueCells returns two table cells for a tier: how many of its entities are due, and its lag. The
-// database counts only the MaxCounted entities of the source with the earliest due times. If these
-// are all of other tiers, the cells are "not counted" and the maximum possible lag. Example: if the
-// last counted entity has been due for 5 min, the lag of this tier is "at most 5 min".
+// database counts only the MaxCounted entities of the source with the earliest due times. If all of
+// the counted entities belong to other tiers, the cells contain "not counted" and the maximum
+// possible lag. Example: if the last counted entity has been due for 5 min, the lag of this tier is
+// "at most 5 min".
 func dueCells(d status.Due, facet status.FacetSchedule, tier store.Tier, now time.Time) (due, lagCell statusItem) {
 	if d.Error != "" {
 		return statusItem{Text: "not known: " + d.Error}, statusItem{Text: "not known"}

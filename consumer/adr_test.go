@@ -1,8 +1,8 @@
 package consumer
 
-// These tests compare how many dead letters adr-013 (§5 and §10) and freshet write for the same
-// failures. The ADR writes a dead letter for every 4xx, for every unreadable response, and for
-// every 5xx after three tries.
+// These tests count the dead letters for the same failures twice: by the rules of adr-013 (§5 and
+// §10) and as freshet writes them. By those rules, every 4xx, every unreadable response, and every
+// 5xx after three tries becomes a dead letter.
 
 import (
 	"testing"
@@ -12,20 +12,20 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// countDeadLettersByADR returns how many dead letters the ADR writes for that number of records, if
-// all their calls have outcome o.
+// countDeadLettersByADR returns the number of dead letters by the rules of adr-013, if the calls
+// for that number of records all have outcome o.
 func countDeadLettersByADR(o source.Outcome, records int) (deadLetters int) {
 	for range records {
-		if o.Status >= 400 || o.Class == source.BadContent { // true for a 5xx too: the ADR writes its dead letter after three tries
+		if o.Status >= 400 || o.Class == source.BadContent { // true for a 5xx too: by adr-013 it becomes a dead letter after three tries
 			deadLetters++
 		}
 	}
 	return deadLetters
 }
 
-// countDeadLetters processes `records` records for at most an hour of fake time, one record for
-// each entity. All calls have outcome o, and there is no known-good entity. It returns how many
-// dead letters freshet writes and how many calls it makes.
+// countDeadLetters processes that number of records, each of another entity, for at most an hour of
+// fake time. All calls have outcome o, and there is no known-good entity. It returns how many dead
+// letters freshet writes and how many calls it makes.
 func countDeadLetters(t *testing.T, o source.Outcome, records int) (deadLetters, calls int) {
 	t.Helper()
 	synctest.Test(t, func(*testing.T) {

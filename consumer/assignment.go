@@ -46,9 +46,9 @@ func newAssignment(log *slog.Logger) *assignment {
 	return &assignment{log: log, revokeTimeout: revokeTimeout, ledgers: map[string]map[int32]*ledger{}}
 }
 
-// options returns the client's group settings. Each poll blocks rebalances until the polled records
-// are in the ledgers: a record that was read under one assignment must never enter the ledger of
-// the next assignment.
+// options returns the Kafka client's settings for the consumer group. Each poll blocks rebalances
+// until the polled records are in the ledgers: a record that was read under one assignment must
+// never enter the ledger of the next assignment.
 func (a *assignment) options(brokerAssigns bool) []kgo.Opt {
 	opts := []kgo.Opt{
 		kgo.DisableAutoCommit(),
@@ -86,8 +86,8 @@ func (a *assignment) ledgerOf(topic string, partition int32) *ledger {
 	return a.ledgers[topic][partition]
 }
 
-// oldest returns the timestamp of the oldest record in all ledgers that is not done, or the zero
-// time.
+// oldest returns the timestamp of the oldest record that is not done, over all ledgers. If all
+// records are done, it returns the zero time.
 func (a *assignment) oldest() time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -100,7 +100,8 @@ func (a *assignment) oldest() time.Time {
 	return oldest
 }
 
-// remove removes the ledgers of partitions from the assignment and returns them.
+// remove removes the ledgers of the given partitions from the assignment, and returns these
+// ledgers.
 func (a *assignment) remove(partitions map[string][]int32) map[string]map[int32]*ledger {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -117,15 +118,15 @@ func (a *assignment) remove(partitions map[string][]int32) map[string]map[int32]
 	return taken
 }
 
-// revoked handles the revocation of partitions. It stops new upstream calls, waits for the calls in
-// flight, commits each partition's offset after its unbroken prefix of done records, and then marks
-// the ledgers as revoked.
+// revoked handles the revocation of partitions. It stops new upstream calls and waits for the calls
+// in flight. Then it commits each partition's offset after its unbroken prefix of done records, and
+// marks the ledgers as revoked.
 func (a *assignment) revoked(ctx context.Context, c *kgo.Client, removed map[string][]int32) {
 	taken := a.remove(removed)
 	limit, cancel := context.WithTimeout(ctx, a.revokeTimeout)
 	defer cancel()
 	var sent []<-chan struct{}
-	for _, l := range flatten(taken) { // close all ledgers first, so that no ledger allows new calls during the wait for another one
+	for _, l := range flatten(taken) { // close all ledgers first, so that no ledger allows new calls during the wait for another ledger
 		sent = append(sent, l.close())
 	}
 	for _, ended := range sent {

@@ -94,7 +94,7 @@ func TestAssignment_ReassignmentRevokesOldLedger(t *testing.T) {
 	a.assigned(of)
 	former := a.ledgerOf("t", 0)
 	former.add(0, 0, time.Time{})
-	a.assigned(of) // assigns the partition again, as after its topic was deleted and created again
+	a.assigned(of) // the partition is assigned again, as after its topic was deleted and created again
 	if former.startCall() {
 		t.Error("startCall of the old ledger: got true, want false")
 	}

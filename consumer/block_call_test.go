@@ -29,8 +29,9 @@ func (r *rig) refuseOne() *atomic.Int64 {
 	return &refused
 }
 
-// A refused call with a Retry-After becomes a scheduled retry before its offset is committed. So
-// its partition continues, and another worker does not call before the 30 s have passed.
+// A call is refused with a Retry-After. The worker stores a scheduled retry and then commits the
+// record's offset. So the partition continues, and another worker does not call before the 30 s
+// have passed.
 func TestBlockCall_SchedulesRetry(t *testing.T) {
 	r := newRig(t)
 	refused := r.refuseOne()
@@ -57,7 +58,7 @@ func TestBlockCall_SchedulesRetry(t *testing.T) {
 }
 
 // A worker is killed between storing the retry and the commit, so the next worker reads the record
-// again. It must not repeat the call, because the stored retry covers the request.
+// again. The next worker must not repeat the call, because the stored retry covers the request.
 func TestBlockCall_SurvivesWorkerKilledBeforeCommit(t *testing.T) {
 	r := newRig(t)
 	refused := r.refuseOne()

@@ -17,7 +17,7 @@ type memoryBudget struct {
 	used      int64
 	overLimit *reservation // the only reservation that may exceed the limit, or nil
 	growing   list.List    // *memoryWaiter elements that enlarge a reservation; served before the elements of `waiting`
-	waiting   list.List    // *memoryWaiter elements for new reservations, in fairOrder
+	waiting   list.List    // *memoryWaiter elements for new reservations, in the order of fairOrder
 	order     fairOrder
 }
 
@@ -141,8 +141,8 @@ func (b *memoryBudget) inUse() int64 {
 
 func (b *memoryBudget) fits(n int64) bool { return b.used == 0 || b.used+n <= b.limit }
 
-// resize changes memory that acquire has reserved, from `from` bytes to `to` bytes. If to is 0, it
-// releases the memory.
+// resize changes the size of a reservation of acquire from `from` bytes to `to` bytes. If `to` is
+// 0, the memory is free again.
 func (b *memoryBudget) resize(from, to int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -194,7 +194,7 @@ func (e *sizeEstimates) estimate(facet string) int64 {
 }
 
 // record adds the size of an entity's bodies. A larger size raises the estimate at once; a smaller
-// one lowers it by 1 %.
+// size lowers the estimate by 1 %.
 func (e *sizeEstimates) record(facet string, n int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -158,7 +158,7 @@ func TestReservation_GrowEndsWithContext(t *testing.T) {
 		b := newMemoryBudget(100)
 		first, _ := b.reserve(t.Context(), "", 50)
 		second, _ := b.reserve(t.Context(), "", 50)
-		if err := first.grow(t.Context(), 200); err != nil { // this exceeds the limit of 100 bytes, as one reservation may
+		if err := first.grow(t.Context(), 200); err != nil { // one reservation may exceed the limit of 100 bytes
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancelCause(t.Context())

@@ -9,8 +9,8 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// logCalls logs each call of an attempt with level DEBUG, as far as the sampler passes it. class is
-// the class of the attempt, or "" if the attempt ended before its responses were read. before is the
+// logCalls logs each call of an attempt at level DEBUG, if the sampler passes it. class is the
+// class of the attempt, or "" if the attempt ended before its responses were read. before is the
 // number of calls that earlier attempts of the record made.
 func (w *Worker) logCalls(ctx context.Context, a *attempt, class source.Class, changed bool, before int) {
 	if !w.log.Enabled(ctx, slog.LevelDebug) {

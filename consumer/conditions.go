@@ -7,8 +7,8 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// Conditions are failures that last for a while. These concern a whole source. The worker logs when
-// each of them begins and when it ends.
+// These conditions concern a whole source. A condition is a failure that lasts for a while. The
+// worker logs when each condition begins and when it ends.
 var (
 	conditionPause = observe.Condition{
 		Event: "upstream_paused", Failing: "upstream requests a pause; calls back off", Recovered: "upstream pause over; calls resumed",

@@ -24,8 +24,8 @@ import (
 
 // Config holds the limits of one worker.
 type Config struct {
-	// MaxInFlight is the number of slots: records that are processed at once. A HIGH worker reads
-	// more records than that, which wait for a slot, so that it can serve clients in turn.
+	// MaxInFlight is the number of slots: records that are processed at once. A HIGH worker also
+	// reads further records, which wait for a slot, so that the worker can serve clients in turn.
 	MaxInFlight int
 	// MaxBodyBytes is the maximum number of bytes of response bodies in memory (see memoryBudget).
 	// Memory for an entity is reserved before its permit is requested.
@@ -34,9 +34,9 @@ type Config struct {
 	// of a write waits for further results.
 	MaxBatch int
 	Linger   time.Duration
-	// ConfirmTimeout is how long a failed record waits for the verdict whether the failure is the
-	// entity's own. The verdict comes from a successful call of another entity or from confirming
-	// calls.
+	// ConfirmTimeout is how long a failed record waits for the verdict: whether the failure belongs
+	// to its entity or to the source. The verdict comes from a successful call of another entity or
+	// from confirming calls.
 	ConfirmTimeout time.Duration
 	// DrainTimeout is how long Run continues after its context ended, to store the responses of
 	// calls in flight.
@@ -50,7 +50,7 @@ type Config struct {
 }
 
 // DefaultConfig returns the limits of a lane's worker. HIGH writes small batches after a short
-// linger, LOW writes large batches after a longer one (adr-013 §13).
+// linger, LOW writes large batches after a longer linger (adr-013 §13).
 func DefaultConfig(lane schemas.Lane) Config {
 	c := Config{MaxBodyBytes: 128 << 20, ConfirmTimeout: 5 * time.Second, DrainTimeout: 25 * time.Second, WorkerName: "worker"}
 	if lane == schemas.High {
@@ -107,13 +107,13 @@ type Worker struct {
 	// life ends when Run's context ends. hard ends when the drain has timed out. Tasks and
 	// confirming calls use these contexts, because the context of the caller that starts them may
 	// end earlier.
-	life, hard       context.Context //nolint:containedctx // of Run
+	life, hard       context.Context //nolint:containedctx // both end with Run
 	releases         *releaseQueue
 	tasks            sync.WaitGroup
 	conditions       observe.Conditions
 	gates            *gates
 	dbBreaker        *gobreaker.CircuitBreaker[struct{}]
-	dbBreakerChanged chan struct{} // receives after each change of dbBreaker's state
+	dbBreakerChanged chan struct{} // receives a signal after each change of dbBreaker's state
 }
 
 // New returns a worker with two Kafka clients of its own: one consumes requests, the other
@@ -182,8 +182,8 @@ func New(config Config, src *source.Source, lane schemas.Lane, deps Deps) (*Work
 //  3. It stores, settles and commits the answers of sent calls, for at most Config.DrainTimeout.
 //  4. It leaves the consumer group.
 func (w *Worker) Run(ctx context.Context) error {
-	// hard is a context that outlives ctx. It ends when the drain times out, which aborts the
-	// writes of results.
+	// The context `hard` outlives ctx. It ends when the drain times out, and then the writes of
+	// results are aborted.
 	hard, abort := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer abort(nil)
 
@@ -203,7 +203,7 @@ func (w *Worker) Run(ctx context.Context) error {
 
 	drained := make(chan struct{})
 	background.Go(func() {
-		<-ctx.Done() // DrainTimeout begins when ctx ends, not when pollLoop ends, which a revocation can delay
+		<-ctx.Done() // DrainTimeout begins when ctx ends, not when pollLoop ends, because a revocation can delay the end of pollLoop
 		limit := time.NewTimer(w.config.DrainTimeout)
 		defer limit.Stop()
 		select {

@@ -24,9 +24,8 @@ func withBreaker() *Worker {
 	return w
 }
 
-// A worker has at most one lookup and one write in flight. If a database
-// call counted as a failure only when it ends, two hanging calls would not be enough to open the
-// breaker.
+// A worker has at most one lookup and one write in flight. If a database call counted as a failure
+// only when it ends, two hanging calls would not be enough to open the breaker.
 func TestDBBreaker_OpensWhileDatabaseHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := withBreaker()

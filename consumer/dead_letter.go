@@ -39,9 +39,9 @@ func dlqClientOptions() []kgo.Opt {
 	}
 }
 
-// dlqCompressor compresses with a window as large as other Kafka clients use. The compressor of
-// franz-go has a smaller window. With it a record that fitted its request topic might not fit the
-// dead-letter topic.
+// dlqCompressor compresses records with zstd. Its window is as large as that of other Kafka
+// clients, and larger than that of franz-go's own compressor. With the smaller window, a record
+// that fitted its request topic might not fit the dead-letter topic.
 type dlqCompressor struct{}
 
 // dlqEncoder returns the shared encoder. It is created once, because creating an encoder takes
@@ -131,7 +131,7 @@ func (w *Worker) writeDeadLetter(ctx context.Context, t *task, f failure, before
 		})
 	}
 	if err != nil {
-		return // the record stays uncommitted and is read again; this may write a second dead letter
+		return // the record stays uncommitted and is read again, so a second dead letter may be written
 	}
 	t.finish()
 	w.metrics.settled.WithLabelValues(endDeadLetter).Inc()

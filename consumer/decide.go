@@ -18,14 +18,14 @@ const (
 	stepDeadLetter                // write a dead letter, then commit the offset
 )
 
-// scopeAction is the pause of calls that a decision orders. It applies to all processes.
+// scopeAction is the pause of calls that follows from a decision. It applies to all processes.
 type scopeAction int
 
 const (
 	actionNone       scopeAction = iota
 	actionBackOff                // the source backs off for decision.pause; a pause of 0 means that the upstream named no duration
-	actionOpenSource             // the source's breaker opens; the first probe follows after pause, and the pause doubles after each failed probe, up to maxPause
-	actionOpenScope              // the breaker of the call's scope (decision.block) opens for pause; further refusals lengthen the pause up to maxPause
+	actionOpenSource             // the source's breaker opens; the first probe follows after the time `pause`, which doubles after each failed probe, up to `maxPause`
+	actionOpenScope              // the breaker of the call's scope (decision.block) opens for the time `pause`; further refusals lengthen that time up to `maxPause`
 )
 
 // decision is the next step after an attempt: for its record, and for the calls of its source or
@@ -59,8 +59,8 @@ const (
 	// notReadyDelay is the delay of the retry for content that is not ready, if the upstream names
 	// no delay.
 	notReadyDelay = 5 * time.Minute
-	// maxOwnFailures is how many refusals that are attributed to the entity itself lead to a dead
-	// letter.
+	// maxOwnFailures is the number of refusals, attributed to the entity itself, after which a dead
+	// letter is written.
 	maxOwnFailures = 3
 	// outageDelay is the delay of a retry if the failure was not the entity's own, or could not be
 	// attributed. The retry also waits for the source's breaker to close.
@@ -73,12 +73,13 @@ const (
 
 	outagePause, outageMaxPause           = 5 * time.Second, time.Minute
 	maintenancePause, maintenanceMaxPause = 10 * time.Second, time.Minute
-	// The first and the longest pause after the upstream has refused a credential. Without a pause,
-	// an expired credential would make all requests fail, although the requests are valid.
+	// refusedPause is the first and refusedMaxPause the longest pause after the upstream has
+	// refused a credential. Without a pause, an expired credential would make all requests fail,
+	// although the requests are valid.
 	refusedPause, refusedMaxPause = 5 * time.Second, 5 * time.Minute
 
-	// maxBlock is the longest pause of a scope whose quota is used up. If a configured rule
-	// names a minimum pause, the longest pause is ruleBlockFactor times as long, but at most
+	// maxBlock is the longest pause of a scope whose quota is used up. If a configured rule names a
+	// minimum pause, the longest pause is ruleBlockFactor times that minimum, but at most
 	// maxRuleBlock.
 	maxBlock, maxRuleBlock = time.Minute, time.Hour
 	ruleBlockFactor        = 60
@@ -107,7 +108,7 @@ func needsVerdict(o source.Outcome, t attemptHistory, d diagnosis) bool {
 	switch o.Class {
 	case source.AuthRefused:
 		return o.Block != source.BlockCall
-	case source.Quota: // no verdict is needed if the upstream names a pause, which is obeyed at once
+	case source.Quota: // no verdict is needed if the upstream names a pause, because that pause is obeyed at once
 		return o.Block != source.BlockCall && o.RetryAfter == 0
 	case source.Transient, source.Permanent, source.BadContent:
 		return !d.open() && !t.allowsRetryNow(o)
@@ -211,9 +212,9 @@ func deadLetterReason(o source.Outcome) schemas.DeadLetterReason {
 	return schemas.Unreachable
 }
 
-// readable reports whether bad content is still content of the entity: it is too large or has
-// shrunk. Its failure is then evidence about the entity. Other bad content, such as an HTML page in
-// place of JSON, is evidence about the source.
+// readable reports whether bad content is still content of the entity, but too large or much
+// smaller than before. Then the failure is evidence about the entity. Other bad content, such as an
+// HTML page in place of JSON, is evidence about the source.
 func readable(o source.Outcome) bool {
 	return errors.Is(o.Err, errShrunk) || errors.Is(o.Err, source.ErrOversized)
 }

@@ -33,7 +33,7 @@ type task struct {
 	failures    int
 	firstCall   time.Time
 	unconfirmed bool
-	lastFailed  bool // the last call was answered by an error, bad content or nothing; false after a refusal or maintenance
+	lastFailed  bool // the last call was answered by an error, bad content, nothing, or a refusal that made the source back off; false after other refusals and maintenance
 	hasSlot     bool // the task occupies a slot (Config.MaxInFlight)
 	// refusedBy lists the credentials that the upstream refused for this record.
 	refusedBy []string
@@ -57,13 +57,13 @@ func (t *task) finish() {
 // also within one partition.
 type entityQueues struct {
 	mu       sync.Mutex
-	byEntity map[schemas.Entity]*entityQueue // only entities with a running task
+	byEntity map[schemas.Entity]*entityQueue // has an entry only for entities with a running task
 }
 
 // entityQueue holds the tasks that wait for the running task of their entity.
 type entityQueue struct{ waiting []*task }
 
-// enter reports whether the task may start. It queues the task if another one of its entity runs.
+// enter reports whether the task may start. It queues the task if another task of its entity runs.
 func (k *entityQueues) enter(t *task) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -152,14 +152,15 @@ func (w *Worker) decode(t *task) {
 		if errors.Is(err, schemas.ErrUnknownMajor) {
 			reason = schemas.UnknownMajor
 		}
-		// The record's entity is unknown, so its topic, partition and offset serve as its key.
+		// The entity of the record is unknown, so the record's topic, partition and offset serve as
+		// the key.
 		t.request = schemas.UpdateRequest{Entity: schemas.Entity{Key: fmt.Sprintf("%s/%d/%d", t.record.Topic, t.record.Partition, t.record.Offset)}}
 		refuse(reason, err)
 		return
 	}
 	if t.request.Version > time.Now().Add(24*time.Hour).UnixMilli() {
 		// Versions are milliseconds of Redis' clock. A version more than a day in the future is
-		// corrupt, and would be higher than all later ones.
+		// corrupt, and would be higher than all later versions.
 		t.request.Version = 0
 	}
 	if t.request.Source != w.source.Name() {
@@ -262,7 +263,8 @@ func (t *task) alreadyFailed() bool {
 }
 
 // numberWithoutFetch returns the number with which the failure of a request is stored if no fetch
-// was made: the request's version, or else a number that is higher than all earlier ones.
+// was made: the request's version or, if the request has none, a number that is higher than all
+// earlier numbers.
 func (t *task) numberWithoutFetch() int64 {
 	if t.request.Version > 0 {
 		return t.request.Version

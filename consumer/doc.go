@@ -16,14 +16,14 @@
 //	stored              → done                  the request is settled in Redis
 //	done                → committed             all earlier records of its partition are done (ledger)
 //
-// A record that is in flight or waits when its partition is revoked is read again by the next owner,
-// unless its call was sent and its request is settled within 10 s.
+// A record that is in flight or waits when its partition is revoked is read again by the next
+// owner, unless its call was sent and its request is settled within 10 s.
 //
 // # Attribution of failures
 //
-// Clients decide which keys are fetched, so the answer to one key must not stop a source
-// (semantics §5, Evidence). An entity is known-good if it has a stored snapshot or was answered
-// with content. Up to 16 known-good entities are kept for each facet.
+// Clients decide which keys are fetched, so the answer to one key must not stop a source (semantics
+// §5, Evidence). An entity is known-good if it has a stored snapshot or was answered with content.
+// Up to 16 known-good entities are kept for each facet.
 //
 // Invariants:
 //   - A breaker opens only if known-good entities fail too. If there is none, at least five
@@ -63,9 +63,10 @@
 //	half-open → open       the probe failed
 //
 // A probe fetches a known-good entity of either lane. Every fourth probe is the first call of the
-// oldest record that waits for the breaker. Without a known-good entity every probe is such a call.
-// The breaker of a facet is kept in the memory of this process, and the source's breaker in Redis.
-// The source's breaker opens only if no other facet in use had a good answer within a minute.
+// oldest record that waits for the breaker. Without a known-good entity, every probe is the first
+// call of such a record. The breaker of a facet is kept in the memory of this process, and the
+// source's breaker in Redis. The source's breaker opens only if no other facet in use had a good
+// answer within a minute.
 //
 // Example: a client requests 600 keys that do not exist, each answered 400, while other clients
 // request existing keys. None of the 600 is known-good, so none is evidence against the source. No

@@ -41,7 +41,7 @@ func (w *Worker) scheduleRetry(ctx context.Context, t *task, d decision, f failu
 	}
 	row := w.statusRow(t, f, before)
 	row.State = store.Retrying
-	wait := d.wait + jittered(d.wait/4) // jitter is only added, so that the retry is not earlier than the upstream requested
+	wait := d.wait + jittered(d.wait/4) // jitter is added and never subtracted, so that the retry is not earlier than the upstream requested
 	if d.countsFailure {
 		if w.endIfHeld(ctx, t, f, before) {
 			return
@@ -74,7 +74,7 @@ func (w *Worker) scheduleRetry(ctx context.Context, t *task, d decision, f failu
 	w.metrics.settled.WithLabelValues(endRetrying).Inc()
 	t.traceEnd(endRetrying)
 	level := slog.LevelInfo
-	if errors.Is(f.err, errEndpointOpen) { // the open breaker is already logged as a condition, so its retries get level DEBUG
+	if errors.Is(f.err, errEndpointOpen) { // the open breaker is already logged as a condition, so the retries that it causes are logged at level DEBUG
 		level = slog.LevelDebug
 	}
 	w.log.Log(t.traced(ctx), level, "retry scheduled", "reason", string(f.reason), "entity", row.Entity.String(), "round", row.Rounds,
@@ -89,7 +89,7 @@ func (w *Worker) fail(ctx context.Context, t *task, f failure, before store.Stat
 	row.State, row.Rounds = store.Failed, 0
 	row.Until = now.Add(t.facet.FailedFor)
 	if before.State != store.Failed || !now.Before(before.Until) {
-		row.Failures++ // counts toward suspendAfter, unless the hold of the previous failure lasts, as for a failed replay during that hold
+		row.Failures++ // counts toward suspendAfter; a failure during the hold of the previous failure (for example of a replay) is not counted
 	}
 	switch {
 	case !w.owns(t):
@@ -97,7 +97,7 @@ func (w *Worker) fail(ctx context.Context, t *task, f failure, before store.Stat
 	case t.facet.FailedFor == 0 && before.State == "":
 		row.State = "" // store no status, because this process has no such facet in its configuration (FailedFor is 0), and no retry of the entity is stored
 	case t.facet.FailedFor == 0 || row.Failures >= suspendAfter || before.State == store.Suspended:
-		row.State, row.Until = store.Suspended, time.Time{} // suspend the entity also if its facet was removed from the configuration (FailedFor is 0), because that ends its stored retries
+		row.State, row.Until = store.Suspended, time.Time{} // suspend the entity also if its facet was removed from the configuration (FailedFor is 0), because the suspension ends the entity's stored retries
 	}
 	deadLetter.Entity = schemas.Entity{Source: w.source.Name()}
 	if w.owns(t) {
@@ -155,8 +155,8 @@ func (w *Worker) settle(ctx context.Context, ends []schemas.End) error {
 }
 
 // endFromStatus reports whether the entity's stored failure settles the request, because the failed
-// fetch began after the request. This happens if the worker that stored the failure died before it
-// settled the request. A request that was made after the failed fetch is not settled, even if a
+// fetch began after the request. This happens if the worker that stored the failure crashed before
+// it settled the request. A request that was made after the failed fetch is not settled, even if a
 // hold should have rejected it. The reason: while Redis had lost the hold, a request that bypasses
 // holds may have been coalesced with this request.
 func endFromStatus(r schemas.UpdateRequest, s store.Status, now time.Time) (end schemas.End, failed bool) {

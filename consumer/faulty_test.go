@@ -13,7 +13,7 @@ import (
 
 var errInjected = errors.New("injected by the test")
 
-// faultyStore fails its writes and lookups while down is set.
+// faultyStore fails its writes and lookups while its field `down` is set.
 type faultyStore struct {
 	*sqlite.Store
 	down  atomic.Bool

@@ -26,7 +26,7 @@ func newGates() *gates {
 	return &gates{closed: map[gate]struct{}{}, changed: make(chan struct{}), low: make(chan struct{})}
 }
 
-// passLow lets one waiting LOW call pass, if only gateYield is closed.
+// passLow lets one waiting LOW call continue, if no gate except gateYield is closed.
 func (g *gates) passLow() {
 	select {
 	case g.low <- struct{}{}:
@@ -47,7 +47,8 @@ func (g *gates) set(which gate, open bool) {
 	g.changed = make(chan struct{})
 }
 
-// wait returns when all gates are open, or with an error when ctx ends.
+// wait returns when all gates are open, or when passLow lets this call continue. It returns an
+// error when ctx ends.
 func (g *gates) wait(ctx context.Context) error {
 	for {
 		g.mu.Lock()

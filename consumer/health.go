@@ -15,8 +15,9 @@ const (
 	// entities. And more than half of the entities called since the first of these failures failed.
 	windowSize  = 20
 	minEntities = 5
-	// minRefused is for how many entities in a row the upstream must refuse the call before the
-	// fault is attributed to their credential or scope. It applies only without a known-good entity.
+	// minRefused is the number of different entities in a row whose calls the upstream must refuse.
+	// Then the fault is attributed to their credential or scope. It applies only without a
+	// known-good entity.
 	minRefused = 3
 	// holdAfter is the number of consecutive failed calls of a facet after which its new calls wait
 	// until the running confirming calls have ended.
@@ -59,7 +60,7 @@ func NewHealth() *Health {
 type facetHealth struct {
 	window
 	good   [2]callEnd // the last successful calls, of two different entities
-	streak int        // failed calls since the last successful one
+	streak int        // failed calls since the last successful call
 	known  []*knownGood
 }
 

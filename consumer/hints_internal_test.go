@@ -9,7 +9,7 @@ func TestHints_NeedARunOfTheSameMember(t *testing.T) {
 	const id, other = "doc.id", "doc.at"
 	now := time.Unix(1_800_000_000, 0)
 	for name, c := range map[string]struct {
-		results []string // of comparisons; "=": an unchanged check, "": several members
+		results []string // changed member of each comparison, or "" for several changed members; "=" is a check without a change
 		saved   int
 		logged  int
 	}{
@@ -50,7 +50,8 @@ func TestHints_NeedARunOfTheSameMember(t *testing.T) {
 	}
 }
 
-// A facet whose content really changes costs at most one comparison an hour in the long run.
+// A facet whose content changes in several members costs at most one comparison an hour in the long
+// run.
 func TestHints_RestWhileContentChanges(t *testing.T) {
 	h, at, comparisons := NewHints(nil), time.Unix(1_800_000_000, 0), 0
 	const day = 24 * time.Hour

@@ -44,8 +44,8 @@ func (h *recordedHints) state() (member, log string) {
 	return h.member, h.log.String()
 }
 
-// The worker names the member that alone changes at every check, and takes the hint back as soon as
-// a check finds no change.
+// The worker stores a hint about the member that alone changes at every check. It deletes the hint
+// as soon as a check finds no change.
 func TestHints_NameTheOnlyChangingMember(t *testing.T) {
 	r := newRig(t)
 	p := r.newUpstream("/item?id={id}", map[string]string{"id": "{key}"})

@@ -23,7 +23,7 @@ import (
 // is done it is 8.
 type ledger struct {
 	mu        sync.Mutex
-	window    []entry // records from the oldest one that is not done
+	window    []entry // records, beginning with the oldest record that is not done
 	next      int64   // offset after the newest record
 	epoch     int32   // leader epoch of the newest record
 	read      bool    // at least one record was added
@@ -138,7 +138,7 @@ func (l *ledger) startCall() bool {
 	return true
 }
 
-// endCall reverses startCall.
+// endCall stops counting a record as having a call in flight.
 func (l *ledger) endCall() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -178,9 +178,9 @@ func (l *ledger) revoke() {
 	l.endLifetime(errRevoked)
 }
 
-// bind returns a context that ends when ctx ends, or when the ledger is closed. If keeps reports
-// true at that time, closing the ledger does not end the context. The caller must call the returned
-// function when it no longer uses the context.
+// bind returns a context that ends when ctx ends, or when the ledger is closed. If the function
+// `keeps` returns true when the ledger is closed, the context does not end then. The caller must
+// call the returned function when it no longer uses the context.
 func (l *ledger) bind(ctx context.Context, keeps func() bool) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(l.lifetime, func() {

@@ -127,7 +127,7 @@ func TestLedger_NeverCommitsPastOpenRecord(t *testing.T) {
 				}
 				undone[next] = true
 			} else {
-				for offset := range undone { // marks one random record as done, because Go's map order is random
+				for offset := range undone { // takes one random record, because the order of a Go map is random
 					l.markDone(offset, 0)
 					delete(undone, offset)
 					break

@@ -11,8 +11,8 @@ import (
 
 // addParams completes the params of requests with the params that their entities are registered
 // with, and plans their calls. Readers of the HTTP API know only the key. The request itself is not
-// changed, so that a later retry uses the params that are registered at its own time. addParams
-// fails only if ctx ends.
+// changed, so that a later retry uses the params that are registered at the time of the retry.
+// addParams fails only if ctx ends.
 func (w *Worker) addParams(ctx context.Context, tasks []*task) error {
 	var incomplete []*task
 	var entities []schemas.Entity
@@ -59,8 +59,8 @@ func (w *Worker) missingParams(t *task, params map[string]string) []string {
 	return w.source.MissingParams(t.request.Facet, t.request.Key, params)
 }
 
-// ownParams returns the params of the request that take precedence over the registered ones. A
-// trigger's params do not, because they come from another facet.
+// ownParams returns the params of the request that take precedence over the registered params. For
+// a trigger it returns none, because a trigger's params come from another facet.
 func (t *task) ownParams() map[string]string {
 	if t.request.Reason == schemas.Trigger {
 		return nil

@@ -54,8 +54,8 @@ func (a *attempt) watchWait(cancel context.CancelCauseFunc) (stop func()) {
 	}
 }
 
-// requeue passes the slot of a preempted task on and waits for the next turn of its client. It
-// reports false if ctx ended.
+// requeue frees the slot of a preempted task and waits until its client's next turn gives it a slot
+// again. It reports false if ctx ended.
 func (w *Worker) requeue(ctx context.Context, t *task) bool {
 	w.releaseSlot(t)
 	w.slots.preempted()
@@ -63,9 +63,9 @@ func (w *Worker) requeue(ctx context.Context, t *task) bool {
 	return ctx.Err() == nil
 }
 
-// preempt reports whether a record of the client, which occupies a slot and waits for a permit, is
-// chosen to be preempted. It is chosen if a client with fewer slots waits for a slot, or if other
-// clients wait for memory. For each waiting record of these other clients, preempt chooses at
+// preempt reports whether a record of the client is chosen to be preempted: a record that occupies
+// a slot and waits for a permit. It is chosen if a client with fewer slots waits for a slot, or if
+// other clients wait for memory. For each waiting record of these other clients, preempt chooses at
 // most one record. The caller calls preempted for each chosen record.
 func (q *slotQueue) preempt(client string, waitForMemory int) bool {
 	q.mu.Lock()
@@ -86,7 +86,7 @@ func (q *slotQueue) preempt(client string, waitForMemory int) bool {
 }
 
 // preempted is called after preempt has chosen a record: when the record has given its slot up, or
-// when it got its permit first. The record then no longer counts as being preempted.
+// when it got its permit before that. The record then no longer counts as being preempted.
 func (q *slotQueue) preempted() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -48,12 +48,12 @@ func (s *blockedPermits) waits() int {
 	return s.waiting
 }
 
-// A client whose credential's breaker is open occupies all slots, or all memory, with requests
-// that wait for permits. Another client's request must be called nevertheless.
+// A client whose credential's breaker is open occupies all slots, or all memory, with requests that
+// wait for permits. The worker must process another client's request nevertheless.
 func TestWorker_PreemptsRequestsUnderOpenBreaker(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		slots, held int   // slots: value of MaxInFlight; held: number of requests of client "flood" that wait for a permit at once
+		slots, held int   // slots: value of MaxInFlight; held: number of requests of client "flood" that wait for a permit at the same time
 		bytes       int64 // value of MaxBodyBytes; at first, 1 MiB is reserved for each entity
 	}{
 		"that hold all slots":  {32, 32, 1 << 30},
@@ -96,7 +96,7 @@ func TestWorker_PreemptsRequestsUnderOpenBreaker(t *testing.T) {
 // outagePermits behaves like an open breaker of the source until end is called.
 type outagePermits struct {
 	consumer.Permits
-	healthy context.Context //nolint:containedctx // it has ended
+	healthy context.Context //nolint:containedctx // a context that has already ended
 	closed  chan struct{}
 	refused atomic.Int64
 }

@@ -23,8 +23,8 @@ func (t *task) hasStored(c *source.Content) bool {
 	return t.stored.HasContent() && t.stored.Hash == c.Hash && t.stored.ExtractVersion == c.ExtractVersion
 }
 
-// newContent prepares c for the write and releases it. Content that is probably stored already is
-// not encoded; if the store needs it after all, it is parsed again from the compressed answers.
+// newContent prepares c for the write, and then releases c. Content that is probably stored already
+// is not encoded; if the store needs it after all, it is parsed again from the compressed answers.
 // Other content is encoded at once, so that the answers can be freed.
 func (w *Worker) newContent(ctx context.Context, t *task, answers *source.Responses, c *source.Content) content {
 	defer c.Release()
@@ -52,7 +52,7 @@ func (w *Worker) newContent(ctx context.Context, t *task, answers *source.Respon
 }
 
 // storeResult submits a result to the writer and waits until the result is written, its request is
-// settled and its record is marked as done. It returns 0 if `hard` ended first.
+// settled and its record is marked as done. It returns 0 if the context `hard` ended before that.
 func (w *Worker) storeResult(hard context.Context, a *attempt, f fetched) store.Result {
 	defer f.memory.resize(0)
 	t := a.t
@@ -68,7 +68,7 @@ func (w *Worker) storeResult(hard context.Context, a *attempt, f fetched) store.
 		},
 		written: make(chan store.Result, 1),
 	}
-	switch f.outcome.Class { //nolint:exhaustive // decide lets no other come here
+	switch f.outcome.Class { //nolint:exhaustive // decide stores no result of another class; OK needs no change of the item
 	case source.NotFound:
 		item.write.Kind = store.Absence
 	case source.NotModified:

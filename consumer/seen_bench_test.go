@@ -17,8 +17,9 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// BenchmarkObservability measures the cost of the metrics of one event, and the cost of its spans
-// if tracing is disabled, and if spans are dropped or recorded.
+// BenchmarkObservability measures the cost of the metrics of one event. It also measures the cost
+// of the event's spans in three cases: tracing is disabled, spans are dropped, and spans are
+// recorded.
 func BenchmarkObservability(b *testing.B) {
 	b.Run("metrics", func(b *testing.B) {
 		m := newMetrics("nexon", schemas.High, prometheus.NewRegistry())

@@ -11,7 +11,7 @@ import (
 )
 
 // slotQueue assigns a worker's slots to records. A free slot goes to the client that occupies the
-// fewest slots. Among equal clients, the record that has waited longest gets it.
+// fewest slots. Among equal clients, the record that has waited longest gets the slot.
 type slotQueue struct {
 	mu      sync.Mutex
 	free    int            // number of free slots
@@ -26,8 +26,8 @@ type slotQueue struct {
 type slotWaiter struct {
 	task *task
 	seq  int64
-	// granted is closed when a record that gave its slot up gets one again; nil for a record that
-	// has not started.
+	// granted is closed when a record that gave its slot up gets a slot again. It is nil for a
+	// record that has not started.
 	granted chan struct{}
 }
 
@@ -35,8 +35,8 @@ func newSlotQueue(slots int) *slotQueue {
 	return &slotQueue{free: slots, held: map[string]int{}, waiting: map[string][]slotWaiter{}}
 }
 
-// add queues a record for a slot. For a record that gave its slot up, granted is closed when it
-// gets a slot again. It is nil for a record that has not started.
+// add queues a record for a slot. If the record gave its slot up, `granted` is closed when the
+// record gets a slot again. For a record that has not started, `granted` is nil.
 func (q *slotQueue) add(t *task, granted chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -80,8 +80,8 @@ func (q *slotQueue) release(client string) {
 }
 
 // fairOrder assigns positions in a queue in which clients take turns. A client's next position
-// follows its last position, or the position that was served last if that is higher. The limiter's
-// queues use the same order.
+// follows the higher of two positions: the client's last position, and the position that was served
+// last. The limiter's queues use the same order.
 type fairOrder struct {
 	served int64
 	last   map[string]int64 // last position by client; cleared when the queue is empty
@@ -146,8 +146,8 @@ func (w *Worker) admit(ctx context.Context, t *task) {
 }
 
 // grantSlots starts tasks while slots are free. Tasks use the worker's contexts, because the
-// caller's may end earlier. When the worker stops, waiting tasks still get slots one after the
-// other, and end at once.
+// caller's context may end earlier. When the worker stops, waiting tasks still get slots one after
+// the other, and end at once.
 func (w *Worker) grantSlots() {
 	for waiter, ok := w.slots.next(); ok; waiter, ok = w.slots.next() {
 		t := waiter.task
@@ -185,7 +185,7 @@ func (w *Worker) releaseSlot(t *task) {
 	w.grantSlots()
 }
 
-// reacquireSlot waits until a task that gave its slot up gets one again. The wait also ends soon
+// reacquireSlot waits until a task that gave its slot up gets a slot again. The wait also ends soon
 // when the worker stops, because the tasks that have slots end then.
 func (w *Worker) reacquireSlot(t *task) {
 	granted := make(chan struct{})

@@ -50,7 +50,7 @@ func TestStop_DoesNotWaitForRevocation(t *testing.T) {
 }
 
 // All members of the group stop at once. Each member that leaves causes a rebalance, and the broker
-// refuses the commits of the others until they have rejoined the group.
+// refuses the commits of the other members until they have rejoined the group.
 func TestStop_RetriesLastCommitDuringRebalance(t *testing.T) {
 	for _, refusal := range []*kerr.Error{kerr.IllegalGeneration, kerr.RebalanceInProgress} {
 		t.Run(refusal.Message, func(t *testing.T) {
@@ -143,9 +143,9 @@ func (w *waitingPermits) Acquire(ctx context.Context, _ schemas.Lane, _ source.C
 	return nil, context.Cause(ctx)
 }
 
-// A member loses its session while the upstream is down, for example because its network fails. It
-// gives up the records that it has read. The records must stop waiting for permits and free their
-// slots, so that the worker can process the records of its next assignment.
+// A member loses its session while the upstream is down, for example because its network fails. The
+// member gives up the records that it has read. These records must stop waiting for permits and
+// free their slots, so that the worker can process the records of its next assignment.
 func TestRevocation_GivesUpWaitingRecords(t *testing.T) {
 	r := newRig(t, kfake.GroupMinSessionTimeout(1500*time.Millisecond))
 	const room = 20
@@ -173,7 +173,7 @@ func TestRevocation_WaitsForDeadLetter(t *testing.T) {
 	dlq := [16]byte(r.topicID(schemas.DeadLetterTopic("nexon")))
 	r.kafka.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		r.kafka.KeepControl()
-		for _, topic := range req.(*kmsg.ProduceRequest).Topics { //nolint:forcetypeassert // checked by the request's key
+		for _, topic := range req.(*kmsg.ProduceRequest).Topics { //nolint:forcetypeassert // the function is called only for requests of this type
 			if topic.TopicID == dlq || topic.Topic == schemas.DeadLetterTopic("nexon") {
 				held <- struct{}{}
 				r.kafka.SleepControl(func() { <-release })

@@ -38,7 +38,7 @@ func (w *Worker) startSpan(ctx, hard context.Context, t *task) (context.Context,
 }
 
 // traceParent returns the trace parent that is stored with the record's retry or failure status:
-// the record's span, or else the trace parent in its headers.
+// the record's span, or, without a span, the trace parent in the record's headers.
 func (t *task) traceParent() string {
 	if t.span != nil && t.span.SpanContext().IsValid() {
 		return observe.TraceParent(trace.ContextWithSpan(context.Background(), t.span))
@@ -60,8 +60,8 @@ func (t *task) headers() []schemas.Header {
 	return headers
 }
 
-// replay returns the mark of the replay that published the record. Retries of the record belong to
-// the same replay.
+// replay returns the ReplayMark of the record, which identifies the replay that published the
+// record. Retries of the record belong to the same replay.
 func (t *task) replay() schemas.ReplayMark { return schemas.ReplayOf(t.headers()) }
 
 // traced returns ctx with the record's trace, even if this process records no spans, so that log

@@ -31,7 +31,8 @@ func newWriter(w *Worker) *writer {
 	return &writer{w: w, items: make(chan *item, w.config.MaxBatch)}
 }
 
-// submit submits an item and waits for its result. It returns 0 if `hard` ended first.
+// submit submits an item and waits for its result. It returns 0 if the context `hard` ended before
+// that.
 func (wr *writer) submit(hard context.Context, i *item) store.Result {
 	select {
 	case wr.items <- i:

@@ -47,7 +47,7 @@ func TestYield_ScalesWithTheSource(t *testing.T) {
 	r.untilStored("low")
 }
 
-// The calls that the quota reserves for LOW pass while LOW yields.
+// While LOW yields, the calls that the quota reserves for LOW are made nevertheless.
 func TestYield_PassesLowReserve(t *testing.T) {
 	r := newRig(t)
 	r.behind.records.Store(1000)

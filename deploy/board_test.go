@@ -24,7 +24,7 @@ type row struct {
 type panel struct {
 	title, description string
 	unit               string
-	width              int    // width in columns; a row of the dashboard has 24
+	width              int    // width in columns; a row of the dashboard has 24 columns
 	kind               string // type of the Grafana panel; empty: timeseries
 	queries            []query
 	lines              []line

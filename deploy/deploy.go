@@ -27,7 +27,7 @@ type Panel struct {
 }
 
 // Rule is a recording rule or an alerting rule: exactly one of Record and Alert contains its name.
-// Severity is the value of an alert's label "severity". Runbook is the value of its annotation
+// Severity is the value of an alert's label "severity". Runbook is the value of an alert's annotation
 // runbook_url.
 type Rule struct {
 	Group, Record, Alert, Expr, Severity, Runbook string
@@ -91,13 +91,13 @@ func Panels(interval string) ([]Panel, error) {
 	return panels, err
 }
 
-// variableReplacer replaces Grafana's variables in a query. The built-in variables for time ranges
-// become interval. The variables of the dashboard become ".*", because they occur only in regular
-// expression matchers.
+// variableReplacer returns a replacer of Grafana's variables in a query. It replaces the built-in
+// variables for time ranges by interval. It replaces the variables of the dashboard by ".*", because
+// the dashboard uses its variables only in regular expression matchers.
 func (d *dashboard) variableReplacer(interval string) *strings.Replacer {
 	var pairs []string
-	// The replacer tries the names in this order. So a name must come before every shorter name
-	// with which it begins.
+	// The replacer tries the names in this order. So a longer name must come before a shorter name
+	// that is the beginning of the longer name.
 	for _, name := range []string{"__rate_interval", "__interval", "__range"} {
 		pairs = append(pairs, "${"+name+"}", interval, "$"+name, interval)
 	}

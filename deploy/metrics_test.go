@@ -145,8 +145,8 @@ func aggregatedMetrics(all []token, at int) []string {
 	return metricsOf(all[matchingParenthesis(all, opened-1, -1):opened])
 }
 
-// matchingParenthesis returns the index of the parenthesis that matches the one at index at. It
-// searches forwards if step is 1, and backwards if step is -1.
+// matchingParenthesis returns the index of the parenthesis that matches the parenthesis at index at.
+// It searches forwards if step is 1, and backwards if step is -1.
 func matchingParenthesis(all []token, at, step int) int {
 	depth := 0
 	for ; at >= 0 && at < len(all); at += step {

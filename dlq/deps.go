@@ -18,8 +18,8 @@ type Deps struct {
 	Topics   Topics
 	Enqueuer Enqueuer
 	Notifier Notifier
-	// Sources are the configured sources, by name. Jobs of other sources are left to processes that
-	// have these sources in their configuration.
+	// Sources are the configured sources, by name. This process runs no job of a source that is
+	// missing here. Processes with that source in their configuration run such a job.
 	Sources map[string]Source
 	// Process is a unique name of this process, for the leases of jobs.
 	Process string
@@ -47,7 +47,7 @@ type Store interface {
 	// still be written.
 	HandledPrefixes(ctx context.Context, topic string, recent, missing time.Time) ([]store.HandledPrefix, error)
 	// DeleteDeadLettersBefore deletes at most `limit` index entries with an offset below the given
-	// one, and returns how many it deleted.
+	// offset, and returns how many it deleted.
 	DeleteDeadLettersBefore(ctx context.Context, before store.DeadLetterID, limit int) (int, error)
 	// CreateJob writes a job and its audit entry in one transaction.
 	CreateJob(ctx context.Context, job store.DLQJob, entry store.AuditEntry) error

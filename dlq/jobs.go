@@ -58,7 +58,7 @@ func (q *Queue) Run(ctx context.Context) error {
 			select {
 			case q.slots <- struct{}{}:
 			default:
-				return time.Time{}, nil // maxConcurrentJobs jobs are running; the next one that ends calls WakeLocal
+				return time.Time{}, nil // maxConcurrentJobs jobs are running; the next job that ends calls WakeLocal
 			}
 			j, leased, err := q.Store.LeaseJob(ctx, q.newHolder(), sources, now, now.Add(leaseDuration))
 			if err != nil || !leased {
@@ -82,7 +82,7 @@ func (q *Queue) Run(ctx context.Context) error {
 // the first lease must then get store.ErrConflict.
 func (q *Queue) newHolder() string { return fmt.Sprintf("%s/%s", q.Process, rand.Text()) }
 
-// jobBlocked is the condition of a job whose last chunk failed.
+// jobBlocked is the log condition of a job whose last chunk failed.
 var jobBlocked = observe.Condition{Event: "dlq_job_blocked", Failing: "dlq job blocked; will retry", Recovered: "dlq job continued"}
 
 // runJob runs chunks of a leased job until the job is done or stopped, the lease is lost, or ctx
@@ -158,8 +158,8 @@ func chunkInterval(j store.DLQJob) time.Duration {
 	return time.Duration(n / j.Rate * float64(time.Second))
 }
 
-// releaseLease sets the end of the job's lease: to now, or after a failed chunk to retryInterval from
-// now. After retryInterval Kafka has delivered or lost the requests in flight.
+// releaseLease ends the job's lease now. After a failed chunk, it lets the lease end after
+// retryInterval: by then Kafka has delivered or lost the requests in flight.
 func (q *Queue) releaseLease(ctx context.Context, j store.DLQJob, failed bool) {
 	var err error
 	at := time.Now()

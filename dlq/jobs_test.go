@@ -131,7 +131,7 @@ func TestReplay_FrozenHolderEnqueuesNothing(t *testing.T) {
 		g.deadLetterMany(400)
 		p := g.process()
 		// The counter is atomic, because a second goroutine of the process may run the job while
-		// the first one is suspended.
+		// the first goroutine is suspended.
 		var calls atomic.Int64
 		p.enqueueFunc = func(_ context.Context, all []ReplayRequest) []error {
 			if calls.Add(1) == 3 {
@@ -293,7 +293,7 @@ func TestResume_DuringLeaseRelease(t *testing.T) {
 }
 
 // TestRun_LeavesJobsOfUnknownSources: a process must not lease a job of a source that its
-// configuration lacks. It would refuse all dead letters of the job.
+// configuration lacks. Such a process would refuse all dead letters of the job.
 func TestRun_LeavesJobsOfUnknownSources(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		g.deadLetterMany(10)

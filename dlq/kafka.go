@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	// maxOffsetGap is how many records between two wanted dead letters ReadDeadLetters reads and
-	// discards at most. If more records are between them, it skips these records by a seek.
+	// maxOffsetGap is the maximum number of records between two wanted dead letters that
+	// ReadDeadLetters reads and discards. If more records are between them, ReadDeadLetters seeks
+	// to the second dead letter.
 	maxOffsetGap = 2000
 	// maxClockStepBack is how long before the time "from" EnqueuedByJob starts to search. The job's
 	// records may have earlier timestamps than "from", because the host's clock may have been set

@@ -153,7 +153,7 @@ func TestReadDeadLetters_FindsEachByOffset(t *testing.T) {
 	})
 }
 
-func TestReadDeadLetters_BoundsMemory(t *testing.T) { // not parallel: it measures the heap
+func TestReadDeadLetters_BoundsMemory(t *testing.T) { // not parallel, because it measures the heap
 	var alone sync.Mutex
 	eachKafka(t, func(b *broker) {
 		alone.Lock()
@@ -166,7 +166,7 @@ func TestReadDeadLetters_BoundsMemory(t *testing.T) { // not parallel: it measur
 		if got := b.read(ids...); len(got) != 10_000 {
 			b.Errorf("found %d of 10,000", len(got))
 		}
-		large := make([]byte, 1<<20) // random, so not compressible
+		large := make([]byte, 1<<20) // random bytes, which do not compress
 		ids = nil
 		for offset := range int64(60) {
 			_, _ = rand.Read(large)

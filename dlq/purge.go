@@ -22,7 +22,8 @@ const (
 )
 
 // purge marks the dead letters of the job's next chunk as purged. When all dead letters of the job
-// are marked, it deletes the handled prefix of each partition from Kafka and finishes the job.
+// are marked, it deletes the handled records at the start of each partition from Kafka, and
+// finishes the job.
 func (q *Queue) purge(ctx context.Context, j store.DLQJob) (store.DLQJob, error) {
 	deadLetters, err := q.Store.DeadLettersByOffset(ctx, j.Filter, j.Position, chunkSize(j))
 	if err != nil {
@@ -82,7 +83,7 @@ func deletableOffsets(prefixes []store.HandledPrefix, bounds map[int32]Partition
 	for _, p := range prefixes {
 		b := bounds[p.Partition]
 		switch {
-		case p.Last >= b.End: // the topic was recreated, and the entries are of the deleted topic: delete nothing
+		case p.Last >= b.End: // the topic was recreated, and the entries belong to the deleted topic: delete nothing
 		case p.FirstIsRecent && p.First > b.Start: // a record before the first index entry may still get an entry: delete nothing
 		default:
 			handled[p.Partition] = p.HandledBefore

@@ -29,7 +29,7 @@ var errChunkTimeout = errors.New("enqueuing the chunk timed out; the next chunk 
 // replayItem is one dead letter of a chunk and its outcome.
 type replayItem struct {
 	id            store.DeadLetterID
-	diedByThisJob bool   // the dead letter is of a request that this job has enqueued; the job skips it
+	diedByThisJob bool   // the dead letter belongs to a request that this job has enqueued, so the job skips it
 	refused       string // why the dead letter stays open; empty if it is enqueued
 	request       ReplayRequest
 	enqueued      bool

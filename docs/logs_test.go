@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// listConditions returns the rows of the documented table for all conditions in the code: the
-// event, and the messages at the beginning and at the end.
+// listConditions returns the rows that the table in docs/logs.md must have for all conditions in the
+// code. A row has the event, and the messages at the beginning and at the end of the condition.
 func listConditions(t *testing.T) (rows []string) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {

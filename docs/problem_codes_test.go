@@ -18,8 +18,8 @@ import (
 // problemCode is a code with its HTTP status, its meaning and the action for the client.
 type problemCode struct{ code, status, meaning, action string }
 
-// contractEnum returns the values of an enum in the contract, and the text of the contract from the
-// enum's schema on.
+// contractEnum returns the values of an enum in the OpenAPI document, and the text of that document
+// from the enum's schema on.
 func contractEnum(t *testing.T, schema string) (values []string, text string) {
 	t.Helper()
 	_, text, found := strings.Cut(readFile(t, "schemas/openapi.yaml"), "\n    "+schema+":\n")
@@ -120,8 +120,8 @@ func TestRefreshReasons_AreEqualInCodeAndContract(t *testing.T) {
 	}
 }
 
-// TestProblemCodes_AreConstants finds a call of problem.New with another code than a constant of
-// package problem, and a constant with another status than in the contract.
+// Each call of problem.New must use a constant of package problem as its code. The status of the call
+// must be the status of this code in the OpenAPI document. Each constant must be used.
 func TestProblemCodes_AreConstants(t *testing.T) {
 	_, described := contractCodes(t)
 	statusOf := map[string]string{}
@@ -168,7 +168,8 @@ func TestProblemCodes_AreConstants(t *testing.T) {
 	}
 }
 
-// constantName returns X of the expression problem.X, or of X if the file is in package problem.
+// constantName returns the name X if the expression is problem.X, or if it is X and the file is in
+// package problem. For other expressions it returns an empty string.
 func constantName(n ast.Node, inPackage bool) string {
 	switch n := n.(type) {
 	case *ast.Ident:
@@ -183,7 +184,7 @@ func constantName(n ast.Node, inPackage bool) string {
 	return ""
 }
 
-// statusName returns the name of the constant of net/http for a status.
+// statusName returns the name of the constant in net/http for an HTTP status, such as StatusNotFound.
 func statusName(status string) string {
 	n, _ := strconv.Atoi(status)
 	return "Status" + strings.ReplaceAll(http.StatusText(n), " ", "")

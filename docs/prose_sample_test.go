@@ -105,8 +105,8 @@ func TestProse_PrintsARandomSample(t *testing.T) {
 	}
 }
 
-// declaration returns the name of the declaration in which a comment stands, or nothing if the
-// comment stands outside of all declarations.
+// declaration returns the name of the declaration that contains a comment, or an empty string if no
+// declaration contains the comment.
 func declaration(f *ast.File, at token.Pos) string {
 	for _, d := range f.Decls {
 		if at < d.Pos() || at >= d.End() {
@@ -126,8 +126,8 @@ func declaration(f *ast.File, at token.Pos) string {
 	return "code: "
 }
 
-// codeAt returns the line of code that a comment in line i describes: the same line, or the first
-// one after the comment.
+// codeAt returns the line of code that a comment in line i describes: line i itself, or the first
+// line of code after the comment.
 func codeAt(lines []string, i int) string {
 	for ; i < len(lines); i++ {
 		if code, _, _ := strings.Cut(lines[i], "//"); strings.TrimSpace(code) != "" {

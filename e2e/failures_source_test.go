@@ -23,7 +23,7 @@ func upstreamsDayIsUsedUp(c *testSource) {
 	c.within(timeout, "the refusal", func() bool { return c.upstream.Stats().ByStatus[http.StatusTooManyRequests] == 1 })
 	c.request(harness.Keys("k", 100)...)
 	c.trickle("t", 20, time.Now().Add(2*time.Second))
-	const inFlight = 5 // maximum number of calls that are already in flight when the upstream answers 429, with the call that gets the 429
+	const inFlight = 5 // maximum number of calls in flight when the upstream responds with 429, including the call that gets the 429
 	atMost(c.T, "calls to an upstream that refuses for ten hours", c.upstream.Stats().Arrivals-before, inFlight)
 	atLeast(c.T, "records that wait", c.lag(), 100)
 	equal(c.T, "dead letters", c.deadLetters(), 0)

@@ -28,8 +28,8 @@ type failure struct {
 // outageOfOneFault is how long a source-wide fault lasts.
 const outageOfOneFault = 5 * time.Second
 
-// recovery bounds the time from the end of an outage of five seconds until all entities are fresh:
-// the wait for the next probe or for the end of the backoff, and the calls.
+// recovery bounds the time from the end of an outage of five seconds until all entities are fresh. It
+// includes the wait for the next probe or for the end of the backoff, and the calls after the wait.
 const recovery = 10 * time.Second
 
 // The maximum numbers of calls in the last three seconds of an outage: with an open circuit

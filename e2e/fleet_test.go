@@ -66,7 +66,7 @@ func (f *fleet) logWarnings() {
 }
 
 // newFleet returns an installation with the reference source. simulate are additional flags of
-// `freshet simulate`, its upstream. The test starts the workers and query services.
+// `freshet simulate`, which is the upstream. The test starts the workers and query services.
 func newFleet(t testing.TB, simulate ...string) *fleet {
 	t.Helper()
 	f := newSite(t)

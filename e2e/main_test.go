@@ -20,7 +20,7 @@ var (
 )
 
 // parallelTests is the number of tests that run at the same time if -parallel is not set. The tests
-// mostly wait, so it may exceed the number of CPUs.
+// mostly wait, so this number may exceed the number of CPUs.
 const parallelTests = "4"
 
 func TestMain(m *testing.M) {
@@ -67,9 +67,9 @@ func size[N any](short, longForm N) N {
 	return short
 }
 
-// withBusy returns the limit plus the delay that other load on the machine can cause. That delay
-// is long: if the permit of a probe expires unused, the next probe is sent only after a pause
-// that is twice as long.
+// withBusy returns the limit plus an allowance: 5 s with -quiet-machine, and otherwise a minute for
+// the delay that other load on the machine can cause. This delay is long: if the permit of a probe
+// expires unused, the next probe is sent only after a pause that is twice as long.
 func withBusy(limit time.Duration) time.Duration {
 	if *quietMachine {
 		return limit + 5*time.Second

@@ -18,9 +18,8 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// The tests of this file judge freshet as a black box: rows 6, 12, 19, 23 and 37 of the
-// capability matrix. TestOutstanding_RefusesOneClientAndServesOthers judges row 24. Each uses real services, the freshet binary, and the arrivals at an upstream of
-// its own.
+// The tests in this file judge freshet as a black box. Each test starts the freshet binary on real
+// services and judges only the calls that the upstream of the test receives.
 
 // arrival is one call at the upstream of a test.
 type arrival struct {
@@ -64,9 +63,9 @@ type matrixSite struct {
 	kafka *kgo.Client
 }
 
-// newMatrixSite starts an installation with a worker. config is the
-// configuration of the source without its baseURL. respond answers the calls of the upstream; nil
-// answers each with an empty object.
+// newMatrixSite starts an installation with a worker. config is the configuration of the source
+// without its baseURL. respond is the handler of the upstream; if it is nil, the upstream responds to
+// each call with an empty JSON object.
 func newMatrixSite(t *testing.T, config string, respond http.HandlerFunc) *matrixSite {
 	t.Helper()
 	if respond == nil {
@@ -120,8 +119,7 @@ func maxWithin(times []time.Time, length time.Duration) (most int) {
 	return most
 }
 
-// Row 6 of the capability matrix: calls with a cost use at least 95 % of a window's limit, and never
-// more than the limit.
+// Calls with a cost must use at least 95 % of a window's limit, and never more than the limit.
 func TestMatrix_CostUsesTheWindow(t *testing.T) {
 	t.Parallel()
 	const cost, limit, windows = 100, 500, 3
@@ -147,7 +145,7 @@ func withLoad(limit, allowance time.Duration) time.Duration {
 	return limit + allowance
 }
 
-// Row 12 of the capability matrix: a credential that the upstream has refused is probed and used again, although another
+// A credential that the upstream has refused must be probed and used again, although the other
 // credential can use the whole quota of the source.
 func TestMatrix_RefusedCredentialIsUsedAgain(t *testing.T) {
 	t.Parallel()
@@ -195,7 +193,7 @@ facets:
 	atMost(t, "calls with the refused credential in 9 s, from 3 s after the first refusal", len(refusals), 3)
 }
 
-// Row 19 of the capability matrix: LOW keeps its reserve while hundreds of HIGH requests wait.
+// The LOW lane must get the calls of its reserve while hundreds of HIGH requests wait.
 func TestMatrix_LowKeepsItsReserve(t *testing.T) {
 	t.Parallel()
 	m := newMatrixSite(t, `
@@ -209,17 +207,19 @@ facets:
 	begin := time.Now()
 	low := m.untilCalls(timeout, 30, pathPrefix("/item/low"))
 	high := m.matching(func(a arrival) bool { return strings.HasPrefix(a.path, "/item/high") && a.at.After(begin) })
-	// LOW has a reserve of 2 calls/s, so its 30 calls take 15 s. On a busy machine half of that rate is enough.
+	// LOW has a reserve of 2 calls/s, so its 30 calls take 15 s. On a busy machine half of that rate
+	// is enough.
 	atMost(t, "time of 30 calls of LOW", low[len(low)-1].Sub(begin), withLoad(18*time.Second, 15*time.Second))
 	if waiting := 900 - len(m.matching(pathPrefix("/item/high"))); waiting < 100 {
 		t.Errorf("HIGH requests that still wait: got %d, want at least 100", waiting)
 	}
-	// A busy worker misses some time slots of HIGH, and LOW uses their quota. HIGH still receives more than LOW.
+	// A busy worker misses some time slots of HIGH, and LOW uses the quota of these time slots. HIGH
+	// must still get more calls than LOW.
 	atLeast(t, "calls of HIGH meanwhile", len(high), len(low)+1)
 }
 
-// Row 23 of the capability matrix: a trigger with `quiet: 5s` waits until no change was stored for
-// 5 s. Then it refreshes its target once.
+// A trigger with `quiet: 5s` must wait until no change was stored for 5 s. Then it must refresh its
+// target facet once.
 func TestMatrix_TriggerWaitsForQuiet(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -253,13 +253,13 @@ prefetch:
 	checks := m.matching(progress)
 	last := checks[len(checks)-1]
 	atLeast(t, "time from the last change to the refresh", times[0].Sub(last), 5*time.Second)
-	// Another quiet period without a change leads to no second refresh.
+	// After another 7 s without a change there must be no second refresh.
 	m.check(harness.Pause(t.Context(), 7*time.Second))
 	equal(t, "refreshes of the target", len(m.matching(pathPrefix("/general/a"))), 1)
 }
 
-// Row 37 of the capability matrix: while most of the quota is unused, the adaptive schedule shortens the prefetch intervals
-// of entities that nobody reads, down to minInterval.
+// While most of the quota is unused, the adaptive schedule must shorten the prefetch intervals of
+// entities that no client reads, down to minInterval.
 func TestMatrix_AdaptiveUsesAnIdleBudget(t *testing.T) {
 	longOnly(t)
 	t.Parallel()

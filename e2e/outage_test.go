@@ -131,9 +131,9 @@ func (c *testSource) readSteadily(keys []string, until time.Time) (n int) {
 	return n
 }
 
-// failureRows returns key, state and error of up to ten entities with a recorded failure.
-// allowRetries skips the scheduled retries that count no failure. A worker schedules such a retry
-// for each call that was sent before the circuit breaker opened and ended afterwards.
+// failureRows returns key, state and error of up to ten entities with a recorded failure. If
+// allowRetries is true, it skips scheduled retries that do not count as a failure. A worker schedules
+// such a retry for each call that was sent before the circuit breaker opened and ended afterwards.
 func (c *testSource) failureRows(allowRetries bool) (some []string) {
 	c.T.Helper()
 	const batch = 500
@@ -154,8 +154,8 @@ func (c *testSource) failureRows(allowRetries bool) (some []string) {
 	return some
 }
 
-// failedCalls returns the times of the failed calls, as durations since the start of the upstream.
-// It skips the first calls in the upstream's log.
+// failedCalls returns the times of the failed calls, as durations since the start of the upstream. It
+// skips as many calls at the beginning of the upstream's log as the parameter skip says.
 func (c *testSource) failedCalls(skip int) (at []time.Duration) {
 	c.T.Helper()
 	lines := strings.Split(strings.TrimSpace(get(c.T, c.upstream, "/_arrivals")), "\n")

@@ -36,7 +36,7 @@ type readsOf struct {
 type rival struct {
 	who, how string // name of the server and kind of keys, such as freshet and hot
 	encoding string // requested encoding
-	beside   *rival // nginx with the same encoding, which this server is compared with
+	beside   *rival // nginx with the same encoding: this server is compared with it
 	judged   bool
 	answer   answered
 	measure  func() figures
@@ -173,7 +173,7 @@ func (r *readsOf) ratio(v *rival) float64 {
 	return math.Round(100*all[len(all)/2]) / 100
 }
 
-// printReads prints the table and returns the figures that miss the limit.
+// printReads prints the table of all measurements and returns the figures that miss the limit.
 func printReads(to io.Writer, where string, all []*readsOf) (missed []string) {
 	bar := math.Round(100/nginxTimes) / 100
 	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)

@@ -194,7 +194,7 @@ func newWrk(t *testing.T, round time.Duration) *wrk {
 }
 
 // wrkScript is a Lua script that requests the keys prefix0, prefix1 and so on. Each thread requests
-// its own part of the keys and starts again after the last one.
+// its own part of the keys, and starts again after the last key of that part.
 const wrkScript = `
 local threads = 0
 function setup(thread)

@@ -79,7 +79,7 @@ func serveBare(url string) {
 	fail(http.Serve(l, e))
 }
 
-// bareServer starts the test binary as the bare server.
+// bareServer starts the test binary as a server with one echo handler, for comparison.
 func (f *fleet) bareServer() *harness.Process {
 	f.Helper()
 	program, err := os.Executable()

@@ -17,16 +17,16 @@ const (
 	checkedSince   = "SELECT count(*) FROM snapshot_state WHERE last_checked_at >= $1"
 	uncheckedSince = "SELECT key, '' FROM snapshot_state WHERE last_checked_at < $1"
 	updatedSince   = "SELECT count(*) FROM snapshot_state WHERE last_updated_at >= $1"
-	// payloadVersions selects the version (xmin, ctid) of each payload row. PostgreSQL changes it
-	// with every write of the row.
+	// payloadVersions selects the columns xmin and ctid of each payload row. PostgreSQL changes at
+	// least one of them with every write of the row.
 	payloadVersions = "SELECT key, xmin::text || ctid::text FROM snapshot_payload"
 )
 
 // minSustained is the number of calls per second that one worker must reach. The quota allows 450.
 const minSustained = 440
 
-// judgeContract checks that the calls that the upstream received stay within its quota, and that
-// there are as many as expected.
+// judgeContract checks that the calls that the upstream received stay within its quota, and that the
+// upstream received the expected number of calls.
 func (f *fleet) judgeContract(s simulator.Stats, arrivals int) {
 	f.Helper()
 	sustained := 0.0
@@ -43,7 +43,8 @@ func (f *fleet) judgeContract(s simulator.Stats, arrivals int) {
 	equal(f, "calls with parameters that are not configured", s.UnknownParameterCalls, 0)
 }
 
-// pairs runs a query that returns two columns, and returns a map from the first to the second.
+// pairs runs a query that returns two columns. The map that it returns has the values of the first
+// column as keys, and the values of the second column as values.
 func (f *fleet) pairs(sql string, args ...any) map[string]string {
 	f.Helper()
 	rows, err := f.db.Query(f.Context(), sql, args...)

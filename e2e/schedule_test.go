@@ -11,7 +11,7 @@ import (
 )
 
 // scheduleSize returns the size of most tests in this file: the number of entities, the number of
-// entities that may be enqueued per second, and the duration within which all become due.
+// entities that may be enqueued per second, and the duration within which all entities become due.
 func scheduleSize() (n, rate int, within time.Duration) {
 	return size(900, 3000), 60, size(8*time.Second, 20*time.Second)
 }
@@ -140,8 +140,8 @@ func TestScheduler_StaysWithinBudget(t *testing.T) {
 	}
 	tt.until(timeout, "the first record", func() bool { return tt.enqueued() > 0 })
 	tt.expectNothingDuringAStop(api) // test the emergency stop now, while no worker runs, and again at the end with a worker
-	// limit is the number of records that the schedulers may have enqueued by now. Five more seconds
-	// allow for one burst, and for records that are enqueued between reading clock and topic.
+	// limit is the number of records that the schedulers may have enqueued by now. The five extra
+	// seconds allow for one burst, and for the time between the reads of the topic and of the clock.
 	limit := func() int64 { return int64(both * rate * (time.Since(began) + 5*time.Second).Seconds()) }
 	look := time.NewTicker(500 * time.Millisecond)
 	defer look.Stop()

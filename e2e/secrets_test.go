@@ -22,8 +22,8 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// secretSource is the configuration of a source that has a secret in each setting that can contain
-// one.
+// secretSource is the configuration of a source. Each of its settings that can contain a secret has a
+// secret.
 const secretSource = `baseURL: UPSTREAM/api
 auth: {query: api_key, secretEnv: SHOP_CREDENTIAL}
 headers: {X-Api-Token: "HEADER"}
@@ -37,7 +37,7 @@ facets:
     retry: [1s]
 `
 
-// planted is an installation that has a different secret in each place that can contain one.
+// planted is an installation that has a different secret in each place where a secret is possible.
 type planted struct {
 	*fleet
 	secrets map[string]string // each secret, by the name of the place that contains it

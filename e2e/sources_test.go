@@ -232,9 +232,9 @@ func (c *testSource) trickle(prefix string, perSecond int, until time.Time) {
 	}
 }
 
-// untilChecked waits until the database has a check of every key in c.keys. It returns the
-// duration from the time "since" until then. It does not read the keys through the API, because a
-// read would request them again.
+// untilChecked waits until the database has a check time for every key in c.keys. It returns the time
+// that has passed since the parameter since. It does not read the keys through the API, because a read
+// would request the keys again.
 func (c *testSource) untilChecked(limit time.Duration, since time.Time) time.Duration {
 	c.T.Helper()
 	left := c.keys

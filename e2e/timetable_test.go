@@ -103,7 +103,7 @@ func (tt *timetable) claims() map[claim][]string {
 // enqueueTime is about the time that a scheduler takes to enqueue the entities of one claim.
 const enqueueTime = 20 * time.Millisecond
 
-// untilClaimed waits until a scheduler makes a new claim, and then for a random part of
+// untilClaimed waits until a scheduler makes a new claim, and then for a random time up to
 // enqueueTime. It returns false if all due entities are already enqueued.
 func (tt *timetable) untilClaimed() bool {
 	tt.Helper()
@@ -223,8 +223,9 @@ func (tt *timetable) expectCalls(maxTwice int) {
 	equal(tt, "dead letters", tt.deadLetters(), 0)
 }
 
-// killSchedulers runs two schedulers. It kills one of them after it has made a claim, and replaces
-// it, until the given number of claims is harmed.
+// killSchedulers runs two schedulers. Whenever a scheduler has made a new claim, it kills one of the
+// two and starts another. It ends when the given number of claims is harmed, which means that their
+// scheduler was killed before it finished them.
 func (tt *timetable) killSchedulers(claims int) {
 	tt.Helper()
 	running := []*harness.Process{tt.scheduler(), tt.scheduler()}

@@ -35,8 +35,8 @@ func (f *fleet) waitFor(method, url string) (w waited, err error) {
 	return w, err
 }
 
-// On a Redis Cluster the two query services may be subscribed at different nodes. Both must receive
-// the worker's notification.
+// On a Redis Cluster the two query services may be subscribed at different nodes. Both query services
+// must receive the worker's notification.
 func TestWait_ReturnsAfterStoreByAnotherProcess(t *testing.T) {
 	t.Parallel()
 	f := newClusterFleet(t, "--limit", "500/1s", "--latency", "300ms-400ms")

@@ -1,7 +1,7 @@
 // Package entities manages the entities that are prefetched: it registers, enables, disables, pins,
 // lists and counts them, and registers an entity when it is read. Its admin API also deletes a
-// snapshot together with the registration. Otherwise the scheduler would fetch the registered
-// entity again.
+// snapshot together with the registration. If the registration remained, the scheduler would fetch
+// the entity again.
 //
 // A registered entity has these states:
 //

@@ -22,8 +22,8 @@ func (s *Entities) Counts(source, facet string) bool {
 }
 
 // RecordReads adds the numbers of new reads of entities. All these reads happened before the time
-// "until". If a facet is prefetched, it registers unknown entities of the facet in the tier cold.
-// Entities whose reads have risen enough become due at once.
+// "until". It registers unknown entities of prefetched facets in the tier cold. Entities whose
+// reads have risen enough become due at once.
 func (s *Entities) RecordReads(ctx context.Context, reads []ReadCount, until time.Time) error {
 	now := s.Now()
 	var counted []store.EntityReads

@@ -36,7 +36,7 @@ func measure(source string, q Quota, rdb redis.UniversalClient) measured {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.alloc.setQuota(q, 0, false) // the test sets the quota directly, because no configuration yields it
+	l.alloc.setQuota(q, 0, false) // the test sets the quota directly, because no configuration results in this quota
 	return measured{l, reg}
 }
 
@@ -155,8 +155,8 @@ type arrival struct {
 	process int
 }
 
-// arrive calls Acquire once for each arrival, at its time. It returns when each caller arrived
-// and how long it waited.
+// arrive calls Acquire once for each arrival, at the arrival's time. It returns when each caller
+// arrived and how long the caller waited.
 func (f *fleet) arrive(t *testing.T, lane schemas.Lane, arrivals []arrival) (came, waited []time.Duration) {
 	came, waited = make([]time.Duration, len(arrivals)), make([]time.Duration, len(arrivals))
 	var wg sync.WaitGroup

@@ -83,8 +83,8 @@ func adrAdmits(t *testing.T, rdb *redis.Client, limit int) admits {
 	}
 }
 
-// worstSecond requests calls from an idle rate limiter, each at once after the last answer. It
-// returns the maximum number of admitted calls in a sliding second.
+// worstSecond requests calls from an idle rate limiter, each directly after the answer to the previous
+// request. It returns the maximum number of admitted calls in a sliding second.
 func worstSecond(t *testing.T, ask admits) int {
 	t.Helper()
 	var at []time.Time
@@ -125,8 +125,8 @@ func compare(t *testing.T, rdb *redis.Client, peers []peer, clients int) compari
 	return c
 }
 
-// measure runs one peer for one slice of time. If Redis counts more than one command per request,
-// another program is using Redis. The slice is then repeated, up to three times.
+// measure runs one peer for a short period. If Redis counts more than one command per request,
+// another program is using Redis, and measure repeats the period, up to three times.
 func (c comparison) measure(t *testing.T, rdb *redis.Client, p peer, clients int) (perSecond, usec float64) {
 	t.Helper()
 	for range 4 {

@@ -23,9 +23,10 @@ import (
 
 var judgeBar = flag.Bool("bar", false, "judge timed figures beside their peers on a real Redis")
 
-// TestLimiter_BenchmarkTable measures the limiter and its peers on the same Redis, and prints one
-// table. Implementations take turns in short slices of time. Each comparison is the median of the
-// ratios of neighbouring slices, so noise affects both implementations alike.
+// TestLimiter_BenchmarkTable measures the limiter and its peers (other rate limiters) on the same
+// Redis, and prints one table. The implementations run in turn, each for a short period. Each
+// comparison is the median of the ratios of neighbouring periods, so that noise affects the two
+// compared implementations alike.
 func TestLimiter_BenchmarkTable(t *testing.T) {
 	if !*judgeBar {
 		t.Skip("timed values need a quiet machine: make bench-limiter")

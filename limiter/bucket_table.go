@@ -89,8 +89,8 @@ const (
 	bucketViewTTL   = 10 * time.Minute
 )
 
-// note records the bucket states of a reply for the view, except policies with a scope of unbounded
-// size (such as {key}).
+// note records the bucket states of a reply for the view. It leaves out policies whose scope can have
+// any number of values, such as {key}.
 func (t *bucketTable) note(a answer) {
 	for b, state := range a.states {
 		if t.scoped[b.policyIndex].kind == breakerKind {

@@ -18,7 +18,7 @@ type clock struct {
 const (
 	clockSlack = time.Millisecond // a clock difference up to this is ignored
 	clockDrift = 2000             // two clocks drift by at most 1/clockDrift
-	clockLife  = 10 * time.Second // a reading older than this is replaced even by a less precise one
+	clockLife  = 10 * time.Second // a reading older than this is replaced even by a less precise reading
 )
 
 // read records that Redis' clock showed `redis` (us) between the local times `before` and `then`.

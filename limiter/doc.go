@@ -97,19 +97,26 @@
 //
 // # States of a source
 //
-//	flowing ──BackOff──────► backing-off ──pause over──┐
-//	   ▲                                               ▼
-//	   ├── 10 s at rising rate ◄──────────────────── ramping
-//	   │                                               ▲
-//	   └──OpenBreaker──────► breaker-open ──CloseBreaker┘
+//	flowing ──BackOff──────► backing-off ──pause over, probe not refused──┐
+//	   ▲                                                                  ▼
+//	   ├── 10 s at rising rate ◄─────────────────────────────────────── ramping
+//	   │                                                                  ▲
+//	   └──OpenBreaker──────► breaker-open ──CloseBreaker──────────────────┘
 //
 //	stopped          emergency stop by an operator; has priority over the others
 //	quiet-period     the state in Redis was lost
 //	restoring-count  the day's count is being read from the database
 //	unused           no call yet
 //
-// BackOff follows a refused call: no slot before the end of the pause is granted. If the
-// upstream named no time, the pause doubles with each refusal, up to a minute.
+// BackOff follows a refused call: no slot before the end of the pause is granted. The pause is the
+// time that the upstream named, or Config.Backoff. Then one slot is granted, the probe, for both
+// lanes of all processes together. If ReportEnd reports that the probe was answered and not refused,
+// the rate rises again. The script doubles its own pause when it grants a probe, up to a minute. It
+// grants the next probe after that pause. If the refusal of a probe named a time, the next probe comes
+// after that time, or after the script's pause of at most 10 s, whichever is longer. A lost probe (its
+// process crashed) needs no report. A probe that was not sent is replaced at once. Example: calls are
+// refused from 12:00:00 on, each with Retry-After 1 s. Probes go at 12:00:01, :03, :07, :15, :25. A
+// pause that is over without a request for a slot is shown as ramping, because a call is possible.
 //
 // OpenBreaker follows a failure of the whole upstream. Only single probes are sent, one at a
 // time over all processes. The script doubles the pause when it grants a probe, so a failed
@@ -132,7 +139,8 @@
 // State that is empty, malformed, or from before a restart, a failover or a step of Redis'
 // clock begins with a quiet period of W + V + J + horizon. For GCRA partitions, which start
 // empty, W counts as at most 1 s. So permits of the lost state have expired, and their calls
-// have left the window, before the next permit is granted. The script detects backward steps
+// have left the window, before the next permit is granted. Only `freshet dev` with a new database needs
+// no quiet period (Deps.Unused), because its Redis is new too. The script detects backward steps
 // of the clock. Processes detect forward steps by comparing Redis' clock with their own; a
 // step shorter than the round trips in between is not detected. The day's count is saved
 // every five seconds. After a loss it continues from the saved count plus the calls possible

@@ -2,23 +2,24 @@ package limiter
 
 import "maps"
 
-// fair implements start-time fair queueing between clients (Goyal, Vin and Cheng, 1996). A
-// call's turn is its client's last turn plus one, or the last served turn plus one if that is
-// greater. So a client's first call waits for at most one call of each other client, and the
-// calls of one client are served in order.
+// fair implements start-time fair queueing between clients (Goyal, Vin and Cheng, 1996). Each call
+// gets a turn: the last turn of its client plus one, or the last served turn plus one if that is
+// greater. Calls are served in the order of their turns. A client's first call therefore waits for
+// at most one call of each other client, and the calls of one client are served in order.
 //
-// Example: client A enqueues three calls (turns 1, 2, 3), then B one (turn 1). The order is A,
-// B, A, A.
+// Example: client A enqueues three calls (turns 1, 2, 3), then client B one call (turn 1). The calls
+// are served in the order A, B, A, A.
 type fair struct {
 	served int64            // the turn served last
 	last   map[string]int64 // the last turn given to each client; cleared when no call waits
 }
 
-// maxFairClients limits the clients that a wait list remembers. At the limit it forgets all
-// clients without waiting calls.
+// maxFairClients limits the clients whose turns a wait list remembers. At the limit the list forgets
+// all clients without waiting calls.
 const maxFairClients = 4096
 
-// place gives p its turn and returns the waiter that follows it, or nil if p is last.
+// place gives the waiter p its turn. It returns the waiter that comes directly after p in the list,
+// or nil if p is the last waiter.
 func (l *waitList) place(p *Permit) (after *Permit) {
 	if l.last == nil {
 		clear(l.fair.last)
@@ -37,7 +38,7 @@ func (l *waitList) place(p *Permit) (after *Permit) {
 	return after
 }
 
-// placeFirst gives p the earliest turn and returns the waiter that was first so far.
+// placeFirst gives the waiter p the earliest turn. It returns the waiter that was first until now.
 func (l *waitList) placeFirst(p *Permit) (after *Permit) {
 	p.turn = l.fair.served
 	return l.first

@@ -24,8 +24,8 @@ const (
 	jitterInterval = time.Minute
 )
 
-// run does the periodic work outside of the script until ctx ends: it reads the settings,
-// restores and saves the day's count, measures the jitter and publishes reports.
+// run does the periodic work of the limiter until ctx ends: it reads the settings, restores and saves
+// the day's count, measures the jitter and publishes reports.
 func (f *follower) run(ctx context.Context) {
 	tick := time.NewTicker(settingsInterval)
 	defer tick.Stop()
@@ -83,8 +83,8 @@ var (
 	}
 )
 
-// readSettings reads and applies the newest override. If its quota is invalid, the quota stays
-// as it was, but an emergency stop in it is obeyed.
+// readSettings reads and applies the newest override. If the override results in an invalid quota,
+// the quota in force does not change, but an emergency stop in the override is obeyed.
 func (f *follower) readSettings(ctx context.Context) {
 	l := f.l
 	if l.deps.Settings == nil {
@@ -176,7 +176,7 @@ func (f *follower) saveDayCount(ctx context.Context) {
 	}
 }
 
-// checkJitter warns while the measured jitter exceeds the configured one. The upstream can then
+// checkJitter warns while the measured jitter exceeds the configured jitter. The upstream can then
 // receive more calls than its limit (see the proof in doc.go). An interval with too few calls for a
 // measurement changes nothing.
 func (f *follower) checkJitter() {

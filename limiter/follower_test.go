@@ -51,7 +51,7 @@ func withDay() Config {
 	return c
 }
 
-// ask acquires a permit in the background.
+// ask acquires a permit in the background, and returns the channel that receives it.
 func ask(t *testing.T, l *Limiter, lane schemas.Lane) chan *Permit {
 	t.Helper()
 	got := make(chan *Permit, 1)

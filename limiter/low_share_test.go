@@ -13,7 +13,7 @@ func smallLimit() Config {
 }
 
 // today sets Redis' clock forward, so that its time in us has 16 digits. The script's
-// sliding-window logs require that.
+// sliding-window logs require 16 digits.
 func (f *callers) today() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

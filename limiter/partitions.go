@@ -62,8 +62,10 @@ func (l partitionedWindow) shares(calls int) [3]int {
 }
 
 // aim sets the partitions' rates so that their sum is the configured target. Their bursts
-// together are 5 % of the limit. HIGH's burst is a tenth of its calls per window, because users'
-// calls arrive in clusters. The shared partition gets the rest of the 5 %.
+// together are 5 % of the limit. The partition for HIGH gets a burst of a tenth of its calls per
+// window, but at most half of the 5 %, because users' calls arrive in clusters. The partition for LOW
+// gets a tenth of its calls too, but at most half of the remaining burst. The shared partition gets
+// the rest.
 func (l *partitionedWindow) aim() {
 	rest := l.policy.Limit / 20
 	for i, n := range l.shares(l.policy.Target) {
@@ -77,7 +79,7 @@ func (l *partitionedWindow) aim() {
 		}
 		l.partitions[i] = gcra{ceilMicros(l.window, n), burst}
 	}
-	if low := l.partitions[2]; low.interval > 0 { // the loop has set the shared burst before it subtracted low's burst from `rest`, so correct the shared burst
+	if low := l.partitions[2]; low.interval > 0 { // rest no longer contains the burst of low, so it is the right burst of shared
 		l.partitions[1].burst = max(1, rest)
 	}
 }

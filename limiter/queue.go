@@ -7,9 +7,9 @@ import (
 )
 
 // retryShare limits retries: while other callers wait, at most every fourth permit of a queue
-// goes to a caller of AcquireRetry. So entities whose calls failed neither make most of the
-// probes of an open breaker nor dominate the results by which the upstream is judged. Retries
-// never starve.
+// goes to a caller of AcquireRetry. Entities whose calls failed therefore get only a part of the
+// probes of an open breaker, and do not dominate the results by which the upstream is judged. But
+// they never starve.
 const retryShare = 4
 
 // queue holds the waiters of one queue key in this process, and the slots that were granted to

@@ -104,7 +104,8 @@ func TestQueue_RetriesProbeSeldom(t *testing.T) {
 	}
 }
 
-// A queue behaves like two plain lists under any sequence of operations.
+// Under any sequence of operations a queue serves its waiters in the order of two plain lists, one of
+// fresh calls and one of retries.
 func TestQueue_KeepsItsOrder(t *testing.T) {
 	for seed := range uint64(200) {
 		dice := rand.New(rand.NewPCG(seed, 0))

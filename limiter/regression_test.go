@@ -18,8 +18,8 @@ import (
 func TestRun_DoesNotSpinWithoutRedisAndCount(t *testing.T) {
 	var running atomic.Pointer[Limiter]
 	var spun atomic.Bool
-	// The bubble's time passes only while all goroutines are blocked. So only this timer, which
-	// runs in real time, can detect a busy loop.
+	// The bubble's time passes only while all goroutines are blocked, so it stands still during a busy
+	// loop. This timer runs in real time and detects such a loop.
 	watch := time.AfterFunc(2*time.Second, func() {
 		spun.Store(true)
 		if l := running.Load(); l != nil {

@@ -50,7 +50,7 @@ func (r *reporter) publish() {
 		return // the method callRedis logs an outage of Redis
 	}
 	l.metrics.show(v)
-	if v.State == StateRestoringCount { // send the saved day count to Redis, even if no call was rejected yet for lack of it
+	if v.State == StateRestoringCount { // send the saved day count to Redis, even if no call was rejected yet because the count is missing
 		l.alloc.day.request()
 	}
 	pipe := l.deps.Redis.Pipeline()

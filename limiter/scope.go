@@ -179,10 +179,11 @@ func newScopedPolicy(p Policy, config Config) (scopedPolicy, error) {
 // logNumbers returns the numbers of a sliding-window log (section S of
 // lua/limiter_buckets.lua).
 //
-// Two kinds of windows are not paced and can be used at once: windows of few calls, and windows
-// whose responses refund units, because a pace computed from estimates would waste the refunds.
-// All others are paced at the limit's rate. The pace reserves up to 2 % of the limit for the
-// burst that the most expensive call needs.
+// Two kinds of windows are not paced, so all their units can be used at one moment. The first kind
+// are windows of few calls. The second kind are windows for which responses refund units: a pace that
+// is computed from estimates would waste the refunded units. All other windows are paced at the
+// limit's rate. The pace reserves up to 2 % of the limit for the burst that the most expensive call
+// needs.
 func (p Policy) logNumbers(reach time.Duration, config Config) []int64 {
 	budget := p.budget()
 	grain, low := int64(1), int64(budget-p.HighReserve.in(time.Duration(p.Window)))
@@ -197,7 +198,7 @@ func (p Policy) logNumbers(reach time.Duration, config Config) []int64 {
 	}
 	burst := max(1, budget/100, min(dearest, budget/50))
 	interval := reach.Nanoseconds()/int64(budget-burst+1) + 1
-	atOnce := min(budget, burst+dearest+budget/maxLogEntries) // the last term: rounding can move the slots of several units to one time
+	atOnce := min(budget, burst+dearest+budget/maxLogEntries) // budget/maxLogEntries: the grain can move the slots of so many units to one time
 	return append(numbers, interval, int64(burst), min(int64(budget)-low, int64(burst)/2), int64(atOnce))
 }
 

@@ -10,8 +10,8 @@ import (
 type ScopeView struct {
 	Policy string `json:"policy"`
 	Scope  string `json:"scope"`
-	// Remaining are the units that can be used now. Nil means unknown, for example because no
-	// response has reported them yet. InFlight are the units of calls that have not ended.
+	// Remaining is the number of units that can be used now. Nil means unknown, for example because
+	// no response has reported it yet. InFlight is the number of units of calls that have not ended.
 	Remaining *int64 `json:"remaining,omitempty"`
 	InFlight  int64  `json:"inFlight"`
 	// Until is when more units are available, or when an open breaker is probed.

@@ -35,8 +35,8 @@ type Bound struct {
 	Reserved float64
 }
 
-// LowPerSecond returns the current maximum rate of LOW. It is the lowest of LOW's shares of the
-// windows and of the rest of the day's calls spread over the rest of the day. It is 0 when
+// LowPerSecond returns the current maximum rate of LOW. It is the lowest of these rates: LOW's share
+// of each window, and the rest of the day's calls divided by the rest of the day. It is 0 when
 // Share.PerSecond is 0, for example during a backoff.
 func (q Quota) LowPerSecond(v View) float64 { return q.share(schemas.Low, v).PerSecond }
 
@@ -49,7 +49,7 @@ func (l *Limiter) HighPerSecond() float64 {
 }
 
 // maxRateWindow is the longest window that determines a rate. A longer window limits the sum of
-// calls, not the rate; it is used only if there is no shorter one.
+// calls, not the rate; it determines the rate only if the quota has no shorter window.
 const maxRateWindow = time.Minute
 
 func (q Quota) highPerSecond() float64 {
@@ -84,7 +84,7 @@ func (l *Limiter) LowReserve() float64 {
 }
 
 // share returns the current maximum rate of a lane. The day policy spreads LOW's calls over the
-// rest of the day. It limits HIGH only when the day's calls are used up.
+// rest of the day. The day policy limits HIGH only when the day's calls are used up.
 func (q Quota) share(lane schemas.Lane, v View) Share {
 	var s Share
 	low := lane == schemas.Low

@@ -17,8 +17,8 @@ const (
 	StateFlowing        State = "flowing"
 )
 
-// States between a change of the settings and the time at which Redis has it. ReadView does not
-// return them: the caller that has read the settings sets them.
+// These states are shown after a change of the settings until Redis has received the change. ReadView
+// does not return them: its caller, which has read the settings, sets them.
 const (
 	StateStopping State = "stopping" // an emergency stop is stored, but not in force
 	StateResuming State = "resuming" // the emergency stop is removed, but still in force

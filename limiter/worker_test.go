@@ -44,8 +44,8 @@ func newLimiter(source string, rdb redis.UniversalClient, reg prometheus.Registe
 
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// connect returns a client with the settings of package app, but one connection attempt per
-// call; the library's default is five.
+// connect returns a client with the settings of package app, but with only one connection attempt
+// per call; the client library's default is five.
 func connect(dial dialer, addresses ...string) redis.UniversalClient {
 	return redis.NewUniversalClient(&redis.UniversalOptions{
 		Addrs: addresses, IsClusterMode: len(addresses) > 1, Dialer: dial,

@@ -72,10 +72,10 @@ func (b backlog) run(seed uint64) (never, fetches, longest int) {
 	return never, fetches, longest
 }
 
-// Under a backlog, adr-013 never refreshes some entities: each new request makes the entity's
-// queued request obsolete. Our rules refresh every entity with as many fetches. The test has a
-// tenth of the real load: 20,000 entities at 25 fetches a second instead of 200,000 at 250. So a
-// request waits in the queue as long as under the real load.
+// Under a backlog, the rules of adr-013 never refresh some entities: each new request makes the
+// entity's queued request obsolete. Our rules refresh every entity with the same number of fetches.
+// The test has a tenth of the real load: 20,000 entities and 25 fetches a second instead of 200,000
+// entities and 250 fetches. A request therefore waits in the queue as long as under the real load.
 func TestADRQueue_StarvesEntitiesUnderABacklog(t *testing.T) {
 	t.Parallel()
 	b := backlog{entities: 20_000, perSecond: 25, fresh: 300, lock: 60, often: 5, seldom: 600}

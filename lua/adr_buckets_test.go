@@ -25,7 +25,8 @@ type buckets struct {
 	rdb    redis.UniversalClient
 	script string
 	tag    string
-	// Rates per second and sizes of the common bucket, and of LOW's bucket (low…).
+	// size is the size in calls, and rate the calls per second, of the common bucket; lowSize and
+	// lowRate are those numbers for LOW's bucket.
 	size, lowSize int
 	rate, lowRate float64
 }
@@ -45,7 +46,7 @@ func (a buckets) admits(at time.Duration, high bool) bool {
 	return ok == 1
 }
 
-// drain requests HIGH calls until one is rejected, at most `most` calls.
+// drain requests HIGH calls until a call is rejected or `most` calls are admitted.
 func (a buckets) drain(at time.Duration, most int) (admitted int) {
 	a.t.Helper()
 	for admitted < most && a.admits(at, true) {
@@ -128,7 +129,7 @@ func TestADRBuckets_TrustTheCallersClock(t *testing.T) {
 		t.Errorf("ADR: two clocks 10 ms apart got %d of 1200 at once: %s", admitted, gone)
 	}
 
-	// Our script: the limit holds for any clocks of the callers.
+	// With our script the limit holds, even if the callers' clocks differ.
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
 		right := b.clock

@@ -218,8 +218,8 @@ func TestClientKeys_ExpireWithTheLastLease(t *testing.T) {
 }
 
 // TestClientCounts_HoldUnderRandomFaults compares random sequences of requests, ends, crashes
-// and time steps with a model. A count is never negative, never above its share, and never
-// outlives its lease.
+// and time steps with a model. A client's count is never negative or above the client's share, and
+// no request is counted after its lease has expired.
 func TestClientCounts_HoldUnderRandomFaults(t *testing.T) {
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 19))

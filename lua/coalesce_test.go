@@ -215,7 +215,7 @@ func TestCoolDown_RefusesOnlyNewPublishes(t *testing.T) {
 		if v := e.acquire(refresh); v.outcome != "COOLING" || v.until == 0 {
 			e.t.Errorf("a second refresh: %+v", v)
 		}
-		e.mustAcquire(high, "PUBLISHED") // the cool-down does not apply to a request that names none
+		e.mustAcquire(high, "PUBLISHED") // the cool-down does not refuse a request that has no cool-down itself
 	})
 }
 

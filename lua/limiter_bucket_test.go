@@ -129,7 +129,8 @@ func (b bucket) quota() string {
 	return text + b.more
 }
 
-// midnights returns the three midnights around the caller's now, encoded.
+// midnights returns, encoded, the midnight nearest to the caller's time, and the ones a day before and
+// after it.
 func (b bucket) midnights() string {
 	if b.zone == nil {
 		return ""
@@ -164,7 +165,8 @@ func (b bucket) look() []int64 {
 	return shown
 }
 
-// acquireAfter requests slots and sends events.
+// acquireAfter calls the script with events, which it applies first, and requests slots in the same
+// call.
 func (b bucket) acquireAfter(nHigh, nLow int, happened string) grant {
 	b.t.Helper()
 	reply, err := b.run(nHigh, nLow, happened)
@@ -340,7 +342,7 @@ func play(b bucket, c *clock, duration int64, refill bool, processes []process) 
 	}
 }
 
-// saturate runs one process that always wants more of both lanes, for duration us.
+// saturate runs one process that always has waiters in both lanes, for duration us.
 func saturate(b bucket, c *clock, duration int64) (high, low []int64) {
 	high, low, _ = play(b, c, duration, true, []process{{high: 500, low: 500, at: c.us()}})
 	return high, low

@@ -169,7 +169,7 @@ func TestFastPath_AgreesOnEveryRedis(t *testing.T) {
 		b.zone, b.more = time.UTC, day(1_000_000, 1)
 		b.awake()
 		b.acquire(0, 0)
-		// The clock runs on between the two calls, so only values that are independent of it
+		// The clock runs on between the two calls, so only values that do not depend on the clock
 		// are compared.
 		before := b.state()
 		first := b.acquire(3, 3)

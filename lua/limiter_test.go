@@ -29,8 +29,9 @@ func TestAcquire_GrantsAlikeOnEveryRedis(t *testing.T) {
 		b := newBucket(t, rdb)
 		b.awake()
 		g := b.acquire(40, 80)
-		// HIGH gets 10 slots of its own partition and 15 of the shared one at once, and then
-		// slots of both up to the horizon. LOW gets the rest of shared within the horizon.
+		// HIGH gets 10 slots of the partition high and 15 of the partition shared at once, and then
+		// slots of both partitions up to the horizon. LOW gets the other slots of the partition
+		// shared within the horizon.
 		atOnce := 0
 		for _, s := range g.high {
 			if s == g.now {
@@ -64,7 +65,7 @@ func TestAcquire_NoWindowExceedsItsBound(t *testing.T) {
 				switch rng.IntN(10) {
 				case 0:
 					c.advance(rng.Int64N(3 * second)) // an idle time, then a burst
-				case 1: // the clock stands still, so these calls come at the same instant as the last ones
+				case 1: // the clock stands still, so these calls come at the same instant as the previous calls
 				default:
 					c.advance(rng.Int64N(30_000))
 				}

@@ -51,7 +51,7 @@ func TestWindowLog_NeverExceedsItsSlots(t *testing.T) {
 				switch rng.IntN(8) {
 				case 0:
 					c.advance(rng.Int64N(2 * reach)) // an idle time, then a burst
-				case 1: // the clock stands still, so these calls come at the same instant as the last ones
+				case 1: // the clock stands still, so these calls come at the same instant as the previous calls
 				default:
 					c.advance(rng.Int64N(2 * reach / n))
 				}

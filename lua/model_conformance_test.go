@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// The results of the model hold for the scripts only if both behave alike. This test makes random
-// walks through the model and runs each step on the scripts too. After each step it compares the
-// hash's fields lock, ver and done.
+// The results of the model hold for the scripts only if the scripts behave like the model. This test
+// makes random walks through the model and runs each step on the scripts too. After each step it
+// compares the model's state with the fields lock, ver and done of the hash.
 func TestModel_ScriptsAgree(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		verdicts := map[string]int{}

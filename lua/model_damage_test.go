@@ -26,7 +26,7 @@ func TestModel_ScriptsPublishAfterAFailover(t *testing.T) {
 			})
 			t.Run("replica", func(t *testing.T) {
 				s := servicetest.PrivateRedis(t)
-				s.Replica() // connecting the first replica changes the primary's replication ID, so it is done before the walk
+				s.Replica() // connect a replica before the walk, because the first replica changes the primary's replication ID
 				w := walk{e: newEntity(t, s.Client), m: m, real: map[number]int64{}}
 				var replica *servicetest.RedisServer
 				w.cutOff = func() {

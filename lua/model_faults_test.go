@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The model shows that faults are harmless, but only faults that it performs. So this test checks
-// that the model performs each fault at each point of a request.
+// The model shows that the faults that it performs are harmless. This test checks that it performs
+// each fault at each point of a request.
 func TestModel_CoversEveryFaultAtEveryPoint(t *testing.T) {
 	at := [...]string{"idle", "waiting", "sent", "written", "broken"}
 	seen := map[string]bool{}

@@ -12,7 +12,7 @@ type rules struct {
 	upgradesOnlyPending bool // if set, a pending lock supersedes LOW records, unless the lock was set by an upgrade
 	skipsUnsettled      bool // if set, a record that is skipped as SATISFIED is not settled
 	numberAtWait        bool // if set, the fetch's number is issued before the wait for a permit
-	noGuard             bool // if set, a snapshot replaces one with a higher number
+	noGuard             bool // if set, a new snapshot replaces a stored snapshot with a higher number
 	noStrict            bool // if set, every request accepts a fetch in flight
 	counts              bool // if set, numbers are counted with INCR
 	confirmsAny         bool // if set, an acknowledgement confirms any lock

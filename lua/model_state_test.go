@@ -109,7 +109,7 @@ const former = 0
 type state struct {
 	lock      modelLock
 	ver, done number
-	issued    number // the last number issued by acquire; only a broken rule uses it
+	issued    number // the last number that acquire issued; used only if the model checks a rule that is wrong on purpose
 	replica   replica
 
 	air    [mostOutstanding]flight // publishes with an unknown outcome, sorted by number; unused entries come last
@@ -263,8 +263,8 @@ func (s *state) reduce(exact bool) {
 
 // verFor returns a value for the field "ver" of an entity's hash in Redis. The parameter l is the
 // lock of the hash. known is true if the hash exists. begun is true if a fetch has begun since the
-// lock was set. The scripts compare "ver" only with 0 and with the number of the lock, so any value
-// that gives the same results of these comparisons is good enough.
+// lock was set. The scripts compare "ver" only with 0 and with the number of the lock, so every value
+// for which these comparisons have the same results has the same effect.
 func (s *state) verFor(l modelLock, known, begun bool) number {
 	switch {
 	case l.n != 0 && begun:

@@ -184,7 +184,7 @@ func (m *model) ask(s *state, st step, retry bool) (reply, bool) {
 	}
 	n := m.issue(s, done)
 	if !m.noRows {
-		asked = m.promised(s, st.strict, asked, 0) // a scheduled retry can replace a relaxed request
+		asked = m.promised(s, st.strict, asked, 0) // a relaxed request may be ended by the fetch of a scheduled retry
 	}
 	s.addFlight(flight{lane: st.lane, n: n, asked: asked, strict: st.strict && !m.noRows, retry: retry && m.rowGoesWhenQueued})
 	lock := modelLock{lane: st.lane, n: n}

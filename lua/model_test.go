@@ -6,13 +6,14 @@ import (
 	"time"
 )
 
-// A depth of 2 was enough to find a violation for every broken rule so far. A depth of 3 has about
-// a hundred times as many states and takes an hour.
+// modelDepth is the maximum number of outstanding requests in a search. A depth of 2 has been enough
+// to find a violation for every broken rule. A search with depth 3 visits about a hundred times as
+// many states and takes an hour.
 var modelDepth = cli.Int("model.depth", 2, "how many requests the model of an entity has outstanding at most")
 
-// Each write that a failover can lose multiplies the number of states by about ten. With
-// one outstanding request (-model.failover 1) no HIGH record exists beside a LOW record.
-// docs/departures.md has the figures for 2 requests, with failures and failovers together.
+// Each write that a failover can lose multiplies the number of states by about ten. With one
+// outstanding request (-model.failover 1), a HIGH record and a LOW record never exist at the same
+// time. docs/departures.md has the figures for two requests, with failures and failovers together.
 var (
 	failoverDepth = cli.Int("model.failover", 1, "how many requests the model of an entity has outstanding at most where Redis fails over")
 	forgotten     = cli.Uint("model.forgets", 2, "how many writes a failover of Redis forgets at most in the model of an entity")
@@ -36,8 +37,8 @@ func TestModel_NoOrderLosesOrAges(t *testing.T) {
 	}
 }
 
-// With failed fetches there are more states, because scheduled retries are requests too. So this
-// search has one outstanding request less.
+// With failed fetches there are more states, because scheduled retries are requests too. This search
+// therefore allows one outstanding request less than TestModel_NoOrderLosesOrAges.
 func TestModel_NoOrderWithFailuresLoses(t *testing.T) {
 	if found := searched(t, model{most: max(1, *modelDepth-1)}); found != nil {
 		t.Error(found)
@@ -50,9 +51,9 @@ func TestModel_NoFailoverLosesOrAges(t *testing.T) {
 	}
 }
 
-// Two outstanding requests cover a LOW record beside a HIGH record. To keep the search short,
-// workers do not crash here. TestModel_NoFailoverLosesOrAges covers worker crashes, with one
-// request.
+// With two outstanding requests, a LOW record and a HIGH record can exist at the same time. To keep
+// the search short, workers do not crash here. TestModel_NoFailoverLosesOrAges covers worker crashes,
+// with one outstanding request.
 func TestModel_NoFailoverWithBothLanesLoses(t *testing.T) {
 	if found := searched(t, model{rules: rules{noRows: true}, most: 2, forgets: uint8(*failoverDepth), calm: true}); found != nil {
 		t.Error(found)
@@ -205,14 +206,14 @@ func TestBrokenRule_LaterRecordSupersededLoses(t *testing.T) {
 	brokenByFailover(t, rules{supersedesLater: true}, lost, 14)
 }
 
-// After a failover a lock reappears whose request was already settled. A new request that this
+// After a failover, the lock of a request that was already settled reappears. A new request that this
 // lock covers gets no fetch.
 func TestBrokenRule_ForeignLockCoversLoses(t *testing.T) {
 	brokenByFailover(t, rules{noServer: true}, lost, 10)
 }
 
-// Here every caller has read the snapshot, so a lock at or below the snapshot's number does not
-// cover its request. But a failover can keep the lock and forget that its fetch has begun. The
+// Here every caller has read the snapshot, so a lock with at most the snapshot's number does not cover
+// the caller's request. But a failover can keep the lock and lose the begin of the lock's fetch. The
 // lock then covers a strict request, which gets only that earlier fetch.
 func TestBrokenRule_ForeignLockCoversStrictLoses(t *testing.T) {
 	brokenModel(t, model{rules: rules{noRows: true, noServer: true}, most: 1, forgets: 2, keeps: true, reads: true}, lost, 10)

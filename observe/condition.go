@@ -11,8 +11,8 @@ import (
 // Condition names a failure that can last for a while, such as an outage. Two conditions are
 // the same if all their fields are equal.
 type Condition struct {
-	// Event is the name of the condition in snake_case. Both log lines have it as the attribute
-	// `event`. docs/logs.md lists all events.
+	// Event is the name of the condition in snake_case. The log lines of the failure and of the
+	// recovery have it as the attribute `event`. docs/logs.md lists all events.
 	Event     string
 	Failing   string // message that is logged at the first failure, when the condition begins
 	Recovered string // message that is logged when the condition ends
@@ -42,13 +42,13 @@ const recoverAfter = time.Second
 // Active reports whether at least one condition has failed and has not recovered.
 func (c *Conditions) Active() bool { return c.n.Load() > 0 }
 
-// Warn records a failure of the condition that needs no operator, and logs the first one with level
-// WARN.
+// Warn records a failure of the condition that needs no operator, and logs the first failure at
+// level WARN.
 func (c *Conditions) Warn(log *slog.Logger, cond Condition, err error) {
 	c.fail(log, slog.LevelWarn, cond, err)
 }
 
-// Error records a failure of the condition that needs an operator, and logs the first one with
+// Error records a failure of the condition that needs an operator, and logs the first failure at
 // level ERROR.
 func (c *Conditions) Error(log *slog.Logger, cond Condition, err error) {
 	c.fail(log, slog.LevelError, cond, err)
@@ -96,7 +96,7 @@ func (c *Conditions) Resolved(log *slog.Logger, cond Condition) {
 	}
 	delete(c.failing, cond)
 	c.n.Add(-1)
-	log.LogAttrs(context.Background(), slog.LevelInfo, cond.Recovered, //nolint:sloglint // likewise
+	log.LogAttrs(context.Background(), slog.LevelInfo, cond.Recovered, //nolint:sloglint // the messages of a Condition are constants
 		cond.attrs(slog.Int("failures", f.count), slog.Duration("outage", time.Since(f.first)))...)
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// RedisLogger writes the messages of go-redis to a log with level DEBUG. go-redis has no levels, and
+// RedisLogger writes the messages of go-redis to a log at level DEBUG. go-redis has no levels, and
 // repeats a message for each failed connection, so none of its messages is a warning here.
 type RedisLogger struct{ log *slog.Logger }
 
@@ -22,7 +22,7 @@ func (l RedisLogger) Printf(ctx context.Context, format string, args ...any) {
 	}
 }
 
-// KafkaLogger writes the messages of a franz-go client to a log with level DEBUG. It drops franz-go's
+// KafkaLogger writes the messages of a franz-go client to a log at level DEBUG. It drops franz-go's
 // own debug messages, which are several for each request to a broker.
 type KafkaLogger struct{ log *slog.Logger }
 

@@ -46,12 +46,12 @@ var NoSpan trace.Span = noop.Span{}
 // options for Start.
 func (t Tracer) Enabled() bool { return t.tracer != nil }
 
-// Start starts a child span of the span in ctx. The caller ends it.
+// Start starts a child span of the span in ctx. The caller ends the child span.
 func (t Tracer) Start(ctx context.Context, name string, options ...trace.SpanStartOption) (context.Context, trace.Span) {
 	if t.tracer == nil {
 		return ctx, NoSpan
 	}
-	return t.tracer.Start(ctx, name, options...) //nolint:spancheck // the caller ends it
+	return t.tracer.Start(ctx, name, options...) //nolint:spancheck // the caller ends the span
 }
 
 // Kafka returns the settings of a Kafka client that traces records. A produced record gets the

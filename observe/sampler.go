@@ -8,22 +8,23 @@ import (
 const (
 	// maxLinesPerSecond is how many lines a LogSampler passes in each second before it skips lines.
 	maxLinesPerSecond = 20
-	// sampledEach is the distance of the further lines that it passes in that second.
+	// sampledEach is the distance between two passed lines after the first maxLinesPerSecond lines
+	// of a second: a LogSampler then passes only every 100th line.
 	sampledEach = 100
 )
 
 // LogSampler limits a DEBUG line that is written for each call or read: it passes the first 20
-// lines of each second, and then every 100th. The zero value is ready to use. Its method may be
-// called concurrently.
+// lines of each second, and then every 100th line. The zero value is ready to use. Its method may
+// be called concurrently.
 type LogSampler struct {
 	mu      sync.Mutex
 	second  int64 // the current second in Unix time
-	lines   int   // number of lines in the current second, with the skipped ones
-	skipped int   // number of lines since the last one that was passed
+	lines   int   // number of lines in the current second, including the skipped lines
+	skipped int   // number of skipped lines since the last line that was passed
 }
 
-// Pass reports whether a line is written now. If so, skipped is the number of lines that were not
-// written since the previous one.
+// Pass reports whether a line is written now. If so, skipped is the number of lines that were
+// skipped since the previous written line.
 func (s *LogSampler) Pass(now time.Time) (skipped int, pass bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

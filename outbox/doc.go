@@ -9,7 +9,7 @@
 //	stored   → claimed      it is due; a relay claims it for one minute (the lease)
 //	claimed  → deleted      Kafka has acknowledged its change, and its triggers are requested or skipped
 //	claimed  → published    its change is acknowledged and a trigger is left
-//	claimed  → stored       delivery failed or the relay died; due again when the lease ends
+//	claimed  → stored       delivery failed or the relay crashed; due again when the lease ends
 //	published → deleted     its triggers are requested or skipped; the change is not published again
 //
 // Invariants:

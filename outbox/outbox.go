@@ -32,7 +32,7 @@ const (
 // Channel returns the Redis channel that wakes the relays of a source.
 func Channel(source string) string { return "outbox:" + source }
 
-// ClaimsFail is the condition of a relay's poller while events can't be claimed.
+// ClaimsFail is the log condition that lasts while a relay can't claim events.
 var ClaimsFail = observe.Condition{Event: "outbox_unclaimed", Failing: "outbox events can't be claimed; retrying", Recovered: "claiming outbox events works again"}
 
 // Relay delivers the outbox events of one source. Any number of relays may run for a source.
@@ -116,9 +116,9 @@ func (r *Relay) deliver(ctx context.Context, all []store.OutboxEvent, now time.T
 	return nil
 }
 
-// recordDelivery deletes delivered events, and marks the changes of events whose triggers are left
-// as published. It does so even if ctx has ended, because otherwise the changes would be published
-// again.
+// recordDelivery deletes the delivered events. If only the triggers of an event are left to
+// deliver, it marks the event's change as published. It does both even if ctx has ended, because
+// otherwise the changes would be published again.
 func (r *Relay) recordDelivery(ctx context.Context, delivered, published []int64) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
@@ -137,7 +137,7 @@ func (r *Relay) recordDelivery(ctx context.Context, delivered, published []int64
 // change Kafka has not acknowledged, and returns the first error.
 func (r *Relay) publish(ctx context.Context, all []store.OutboxEvent, left map[int64]bool) (first error) {
 	var records []*kgo.Record
-	var ids []int64 // event IDs, in the order of records
+	var ids []int64 // event IDs, in the order of `records`
 	for _, e := range all {
 		if !e.PublishChange {
 			continue

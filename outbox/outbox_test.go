@@ -103,7 +103,7 @@ func TestRelay_RetriesRejectedChangeAfterLease(t *testing.T) {
 }
 
 // A change that can't be published is retried every minute. If each attempt also requested the
-// change's triggers, it would waste upstream calls.
+// change's triggers, the attempts would waste upstream calls.
 func TestRelay_TriggersOnlyAfterPublishing(t *testing.T) {
 	r := newRig(t)
 	accept := r.refuse(kerr.TopicAuthorizationFailed.Code)

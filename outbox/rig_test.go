@@ -98,7 +98,7 @@ func (d *fakeEnqueuer) Trigger(_ context.Context, asks []store.ClaimedRequest) (
 	return left
 }
 
-// asked returns facet/key of the entities that were requested since its last call, sorted.
+// asked returns facet/key of the entities that were requested since the last call of asked, sorted.
 func (d *fakeEnqueuer) asked() (keys []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -132,7 +132,8 @@ func triggering(backoff time.Duration, params map[string]string) store.OutboxEve
 
 func hashOf(text string) store.Hash { return sha256.Sum256([]byte(text)) }
 
-// write stores content that was fetched at the time `at`, which also gives the snapshot's version.
+// write stores content that was fetched at the time `at`. The version of the snapshot is this time
+// in microseconds.
 func (r *rig) write(e schemas.Entity, at time.Time, text string, events store.OutboxEvents) {
 	r.Helper()
 	results, err := r.db.Write(r.Context(), []store.Write{{

@@ -8,7 +8,7 @@ import (
 )
 
 // The first call of enqueue accepts two of three requests. EnqueueAll calls enqueue again for the
-// third one.
+// third request.
 func ExampleEnqueueAll() {
 	enqueue := func(_ context.Context, requests []string) (left []string) {
 		accepted := requests[:min(2, len(requests))]

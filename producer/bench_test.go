@@ -38,8 +38,9 @@ func benchmarkSettle(b *testing.B, addresses []string) {
 }
 
 // BenchmarkEnqueue measures three requests: one that is published without a client, one that is
-// published for a client, and one that another request covers. The difference between the first
-// two is the cost of the limits per client. Kafka is in memory, and Enqueue does not wait for it.
+// published for a client, and one that another request covers. The difference between the first two
+// requests is the cost of the limits per client. Kafka is in memory, and Enqueue does not wait for
+// it.
 func BenchmarkEnqueue(b *testing.B) {
 	b.Run("redis", func(b *testing.B) { benchmarkRequest(b, []string{servicetest.RedisAddress(b)}) })
 	b.Run("cluster", func(b *testing.B) { benchmarkRequest(b, servicetest.RedisClusterAddresses(b)) })

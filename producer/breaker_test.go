@@ -17,7 +17,8 @@ import (
 )
 
 // failingRedis is a fake Redis for tests in a synctest bubble, where no network is possible. It
-// replies to each script that the request is covered. While down is true, it fails instead.
+// replies to each script that another request covers the request. While `down` is true, it fails
+// instead.
 type failingRedis struct {
 	down  bool
 	stall time.Duration // how long a failed call takes
@@ -62,7 +63,7 @@ func withFailingRedis(t *testing.T, test func(t *testing.T, f *failingRedis, p *
 	})
 }
 
-// outage lets Redis fail for a time while one request arrives every 10 ms.
+// outage makes Redis fail for the time `length`, while one request arrives every 10 ms.
 func (f *failingRedis) outage(length time.Duration, request func() Result) {
 	f.down = true
 	for began := time.Now(); time.Since(began) < length; time.Sleep(10 * time.Millisecond) {
@@ -98,8 +99,9 @@ func TestRedisBreaker_CallsRedisTwiceASecondInAnOutage(t *testing.T) {
 	})
 }
 
-// After an outage of any length, requests must be accepted again within 2 s. A stalled Redis delays
-// this, because it blocks the half-open probe for the Redis client's read timeout of 1 s.
+// After an outage of any length, requests must be accepted again within 2 s. If Redis stalls
+// instead of failing, the half-open probe blocks for the Redis client's read timeout of 1 s, which
+// is a part of these 2 s.
 func TestRedisBreaker_AcceptsWithinTwoSecondsOfTheEnd(t *testing.T) {
 	for name, outage := range map[string]struct{ length, stall time.Duration }{
 		"cut for 6s":      {6 * time.Second, 0},

@@ -14,7 +14,7 @@ const DefaultMaxBuffered = 50_000
 // value passed to New.
 func ClientOptions(maxBuffered int) []kgo.Opt {
 	return []kgo.Opt{
-		kgo.RequiredAcks(kgo.AllISRAcks()), // all in-sync replicas must acknowledge a record; the client's default is idempotent writes, which need this
+		kgo.RequiredAcks(kgo.AllISRAcks()), // all in-sync replicas must acknowledge a record; idempotent writes, the client's default, require this
 		kgo.ProducerBatchCompression(kgo.ZstdCompression(), kgo.NoCompression()),
 		// By default the client waits forever for a broker that hangs. A record whose delivery
 		// timed out may still be written; then a worker makes one unnecessary fetch.

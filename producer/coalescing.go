@@ -122,11 +122,10 @@ type ack struct {
 	refused bool
 }
 
-// confirmOrRollBack confirms the locks of records that Kafka acknowledged and rolls back the
-// locks of all other records. conflicts counts the locks that were left unchanged because a
-// worker had already settled the request, or a later request had replaced the lock. err is the
-// first error. A lock that was not changed because of an error
-// expires within pendingTTL.
+// confirmOrRollBack confirms the locks of records that Kafka acknowledged and rolls back the locks
+// of all other records. `conflicts` counts the locks that were left unchanged because a worker had
+// already settled the request, or a later request had replaced the lock. err is the first error. A
+// lock that was not changed because of an error expires within pendingTTL.
 func (c *Coalescer) confirmOrRollBack(ctx context.Context, acks []ack) (conflicts int, err error) {
 	var confirmed, failed []eval.Call
 	for _, a := range acks {
@@ -160,8 +159,8 @@ func (c *Coalescer) confirmOrRollBack(ctx context.Context, acks []ack) (conflict
 }
 
 // Peek decides for each request whether a fetch still seems necessary, before a worker waits for
-// a permit. It takes one round trip per cluster node. stored has the version of each entity's
-// snapshot, 0 for none. An error applies to all requests.
+// a permit. It takes one round trip per cluster node. `stored` has the version of each entity's
+// snapshot; 0: there is none. An error applies to all requests.
 func (c *Coalescer) Peek(ctx context.Context, requests []schemas.UpdateRequest, stored []int64) ([]schemas.Verdict, error) {
 	if len(requests) == 0 {
 		return nil, nil

@@ -5,11 +5,11 @@
 //
 // # Coalescing
 //
-// Redis has one hash per entity. It contains a lock, a hold, a cool-down and two numbers: ver is
-// the highest number given to a request or fetch so far, and done is the highest number that a
+// Redis has one hash per entity. It contains a lock, a hold, a cool-down and two numbers: `ver` is
+// the highest number given to a request or fetch so far, and `done` is the highest number that a
 // fetch has satisfied. The lock belongs to the request that covers later requests. Each request
-// that gets its own record takes the lock and a new number. A number is at least the time of
-// Redis in milliseconds, and higher than all earlier numbers of the entity.
+// that gets its own record takes the lock and a new number. A number is at least the time of Redis
+// in milliseconds, and higher than all earlier numbers of the entity.
 //
 //	state of the lock    event                                  next state   outcome
 //	none                 request                                pending      PUBLISHED

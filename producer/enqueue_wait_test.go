@@ -13,8 +13,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// blockProduce blocks the broker's responses to produce requests until release is called. The
-// channel held receives a value when the first request is blocked.
+// blockProduce blocks the broker's responses to produce requests until `release` is called. The
+// channel `held` receives a value when the first produce request is blocked.
 func (r *rig) blockProduce() (held <-chan struct{}, release func()) {
 	in, out := make(chan struct{}, 1), make(chan struct{})
 	r.kafka.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
@@ -36,7 +36,7 @@ func TestEnqueueAndWait_ReturnsAfterTheAck(t *testing.T) {
 		own, other := make(chan Result, 1), make(chan Result, 1)
 		go func() { own <- r.EnqueueAndWait(r.Context(), req) }()
 		<-held
-		go func() { other <- r.EnqueueAndWait(r.Context(), req) }() // the first request covers this one
+		go func() { other <- r.EnqueueAndWait(r.Context(), req) }() // the record of the first request covers this request too
 
 		gone, leave := context.WithCancel(r.Context())
 		leave()

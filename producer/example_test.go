@@ -16,7 +16,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Two requests for one entity cause only one record: the record of the first covers the second.
+// Two requests for one entity cause only one record: the record of the first request covers the
+// second request.
 func ExampleProducer() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

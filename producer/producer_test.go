@@ -68,7 +68,7 @@ func (r *rig) request(key string, lane schemas.Lane, reason schemas.Reason) Requ
 	return Request{Entity: schemas.Entity{Source: r.name, Facet: "character", Key: key}, Lane: lane, Reason: reason}
 }
 
-// mustEnqueue enqueues a request and fails the test if the outcome is not want.
+// mustEnqueue enqueues a request and fails the test if the outcome is not `want`.
 func (r *rig) mustEnqueue(want Outcome, req Request) Result {
 	r.Helper()
 	got := r.Enqueue(r.Context(), req)

@@ -28,7 +28,7 @@ const (
 // answering, and when ctx ends. Messages published while disconnected are lost, so after
 // onConnected(true) the caller must treat everything it has cached as outdated.
 //
-// All calls come from one goroutine; a call that blocks delays the next one. The order of one
+// All calls come from one goroutine; a call that blocks delays the next call. The order of one
 // entity's messages is kept. Messages of entities on different nodes of a cluster may arrive in
 // any order.
 func SubscribeSettled(ctx context.Context, rdb redis.UniversalClient, sources []string, onSettled func(schemas.Settled), onConnected func(connected bool)) error {

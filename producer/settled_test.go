@@ -25,7 +25,7 @@ type subscriber struct {
 	stop   func()
 }
 
-// subscribe subscribes to a new source and to the sources in others until the test ends.
+// subscribe subscribes to a new source and to the sources in `others` until the test ends.
 func subscribe(t *testing.T, rdb redis.UniversalClient, others ...string) *subscriber {
 	t.Helper()
 	f := &subscriber{T: t, rdb: rdb, source: servicetest.Name("nexon"), calls: make(chan any, 10_000)}
@@ -51,7 +51,7 @@ func subscribe(t *testing.T, rdb redis.UniversalClient, others ...string) *subsc
 	return f
 }
 
-// expect fails the test unless the next recorded calls are the ones in want.
+// expect fails the test unless the next recorded calls are exactly the calls in `want`.
 func (f *subscriber) expect(want ...any) {
 	f.Helper()
 	for i, w := range want {
@@ -175,7 +175,7 @@ func TestSubscribeSettled_DetectsAHangingRedis(t *testing.T) {
 	hung := time.Now()
 	server.Freeze()
 	f.expect(false)
-	if took := time.Since(hung); took > 4*time.Second { // an idle machine needs 2 s to detect that Redis hangs, a busy one more
+	if took := time.Since(hung); took > 4*time.Second { // on an idle machine it takes 2 s to detect that Redis hangs, on a busy machine longer
 		t.Errorf("detection took %v, want at most 4s", took)
 	}
 	server.Continue()

@@ -21,7 +21,7 @@ type requestSpan struct {
 type batchSpans []requestSpan
 
 // startSpans starts one span per request, as a child of the request's trace parent. Retries and
-// replays, which may be days later, start a new trace that links to the original one.
+// replays, which may be days later, start a new trace that links to the original trace.
 func (p *Producer) startSpans(requests []Request) batchSpans {
 	if !p.tracer.Enabled() {
 		return nil

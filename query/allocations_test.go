@@ -1,7 +1,7 @@
 //go:build !race
 
-// This test runs only without the race detector. With it, sync.Pool drops items at random, and each
-// dropped item costs another allocation.
+// This test runs only without the race detector. With the race detector, sync.Pool drops items at
+// random, and each dropped item costs another allocation.
 
 package query
 

@@ -99,7 +99,7 @@ func TestAge_FollowsTheClock(t *testing.T) {
 		{59*time.Second + 999*time.Millisecond, "59", "freshet; hit; ttl=3540"},
 		{60 * time.Second, "60", "freshet; hit; ttl=3540"},
 		{61 * time.Second, "61", "freshet; hit; ttl=3539"},
-		{-time.Second, "0", "freshet; hit; ttl=3601"}, // the last check is one second in the future: the worker's clock is ahead
+		{-time.Second, "0", "freshet; hit; ttl=3601"}, // the last check is one second in the future, because the worker's clock is ahead of the query service's clock
 	} {
 		st := e.timeHeaders(store.Fresh, s.CheckedAt.Add(c.after))
 		if st.age[0] != c.age || st.cacheStatus[0] != c.cacheStatus {

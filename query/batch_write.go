@@ -31,7 +31,7 @@ type item struct {
 	rest []byte // the fields above as JSON, written after the snapshot
 }
 
-// marshal sets rest to the JSON of the fields that follow the snapshot.
+// marshal sets `rest` to the JSON of the fields that follow the snapshot.
 func (it *item) marshal() {
 	text, err := json.Marshal(it)
 	if err != nil {
@@ -105,8 +105,9 @@ func (s *Server) writeBatch(c echo.Context, client access.Client, all []schemas.
 	return nil
 }
 
-// extraBatchRequests does the same as extraRequests for an item of a batch. A gzip batch is
-// compressed as a whole, so each of its documents counts every time.
+// extraBatchRequests returns how many additional requests an item of a batch counts as toward the
+// limit of its client. A gzip batch is compressed as a whole, so each of its documents counts in
+// every batch.
 func (e *entry) extraBatchRequests(as encoding) int {
 	if as == gzipped {
 		return e.Size / compressedPerRequest
@@ -114,7 +115,7 @@ func (e *entry) extraBatchRequests(as encoding) int {
 	return e.extraRequests(&e.bodies[as])
 }
 
-// writerFunc is an io.Writer that passes what is written to a function.
+// writerFunc is a function that implements io.Writer. Write calls it with the bytes.
 type writerFunc func([]byte) error
 
 func (w writerFunc) Write(part []byte) (int, error) {
@@ -124,8 +125,8 @@ func (w writerFunc) Write(part []byte) (int, error) {
 	return len(part), nil
 }
 
-// writeItems writes all items to out in a content encoding, one after the other. After each item it
-// calls written(item).
+// writeItems writes all items to `out` in a content encoding, one after the other. After each item
+// it calls written(item).
 func writeItems(as encoding, out io.Writer, items []item, written func(*item)) error {
 	if as == gzipped {
 		return gzipTo(out, func(w io.Writer) error { return writeItems(identity, w, items, written) })
@@ -134,8 +135,9 @@ func writeItems(as encoding, out io.Writer, items []item, written func(*item)) e
 	return b.write(items, written)
 }
 
-// batch writes items as zstd or identity. The JSON text between the snapshots is buffered, and
-// written before the next snapshot: for zstd as frames of text between the stored frames.
+// batch writes the items as zstd or identity. The JSON text between two snapshots is buffered, and
+// written before the next snapshot. In zstd this text is a separate frame between the stored frames
+// of the snapshots.
 type batch struct {
 	as   encoding
 	out  io.Writer
@@ -183,7 +185,7 @@ func (b *batch) item(it *item) error {
 	return nil
 }
 
-// snapshot returns the start of an item in the batch's encoding, up to the end of its snapshot.
+// snapshot returns the encoded start of an item: the text {"snapshot": and the snapshot itself.
 func (b *batch) snapshot(e *entry) ([]byte, error) {
 	if b.as == identity && !e.bodies[identity].made.Load() && e.Size > maxKeptText {
 		text, err := e.appendText(append(b.buf[:0], bodyPrefix...))

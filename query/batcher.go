@@ -21,15 +21,15 @@ const (
 	maxEnqueued = 20_000
 )
 
-// batcher sends update requests to the Enqueuer. If no batch is in flight, a request is sent at
-// once. Requests that arrive while batches are in flight form the next batches, urgent ones
-// first. Under load one pipeline carries many requests, which saves round trips.
+// batcher sends update requests to the Enqueuer. While fewer than maxBatches batches are in flight,
+// a request is sent at once. Otherwise it waits for a later batch; urgent requests go first. Under
+// load one pipeline carries many requests, which saves round trips.
 type batcher struct {
 	enqueuer Enqueuer
 	log      *slog.Logger
 
 	mu         sync.Mutex
-	urgent     []queuedRequest // requests for which a client waits and nothing is stored
+	urgent     []queuedRequest // requests of waiting clients for entities without a snapshot
 	background []queuedRequest
 	batches    int // number of batches in flight
 }
@@ -40,7 +40,7 @@ type queuedRequest struct {
 	result  chan<- EnqueueResult // buffered channel, so that a send never blocks
 }
 
-// enqueue sends one update request and returns its result. urgent means that a client waits and
+// enqueue sends one update request and returns its result. `urgent` means that a client waits and
 // that nothing is stored for the entity.
 func (q *batcher) enqueue(req UpdateRequest, urgent bool) EnqueueResult {
 	return q.enqueueAll([]UpdateRequest{req}, urgent)[0]
@@ -65,8 +65,9 @@ func (q *batcher) enqueueAll(requests []UpdateRequest, urgent bool) []EnqueueRes
 	return results
 }
 
-// add queues all requests and starts as many batches as they fill, up to maxBatches. If the queue
-// has no room for all of them, it queues none and returns false.
+// add queues all requests. It starts one goroutine per maxBatchSize requests, as long as fewer than
+// maxBatches batches are in flight. If the queue has no room for all requests, add queues none and
+// returns false.
 func (q *batcher) add(all []queuedRequest, urgent bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -100,7 +101,7 @@ func (q *batcher) run() {
 	}
 }
 
-// next returns the next batch. If the queue is empty, it returns none and run ends.
+// next returns the next batch. If the queue is empty, the batch is empty too, and run ends.
 func (q *batcher) next() []queuedRequest {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -139,7 +140,7 @@ func (q *batcher) send(batch []queuedRequest) []EnqueueResult {
 	return results
 }
 
-// repeatResult returns one result per update request, all with this reason.
+// repeatResult returns one result per update request. All results have the given reason.
 func repeatResult(requests []UpdateRequest, reason RefreshReason) []EnqueueResult {
 	results := make([]EnqueueResult, len(requests))
 	for i := range results {

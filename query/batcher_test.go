@@ -18,7 +18,7 @@ type slowRedis struct {
 
 	mu                    sync.Mutex
 	inFlight, maxInFlight int
-	batches, larger       int // larger counts the batches that are larger than maxBatchSize
+	batches, larger       int // `larger` counts the batches that are larger than maxBatchSize
 	order                 []string
 }
 
@@ -34,7 +34,7 @@ func (s *slowRedis) Enqueue(_ context.Context, requests []UpdateRequest) []Enque
 		s.order = append(s.order, w.Entity.Key)
 	}
 	s.mu.Unlock()
-	time.Sleep(s.took) // passes in virtual time, because tests run in a synctest bubble
+	time.Sleep(s.took) // this is virtual time, because the test runs in a synctest bubble
 	s.mu.Lock()
 	s.inFlight--
 	s.mu.Unlock()
@@ -128,7 +128,7 @@ func TestColdBurst_IsAcceptedBySlowRedis(t *testing.T) {
 		for range clients {
 			all.Go(func() {
 				for key := range next {
-					recorder := httptest.NewRecorder() // r.get would also validate the response, which takes longer than the read
+					recorder := httptest.NewRecorder() // r.get is not used, because it also validates the response, which would take longer than the read itself
 					r.server.ServeHTTP(recorder, httptest.NewRequestWithContext(r.Context(), http.MethodGet, "/v1/nexon/character/"+key, nil))
 					mu.Lock()
 					statuses[recorder.Code]++
@@ -147,8 +147,9 @@ func TestColdBurst_IsAcceptedBySlowRedis(t *testing.T) {
 	})
 }
 
-// While Redis is slow, the requests of stale reads fill the queue, because such reads do not wait.
-// The request of a read with nothing stored must still be sent in the next batch.
+// While Redis is slow, the update requests of reads with a stale snapshot fill the queue, because
+// such reads do not wait. The update request of a read without a snapshot must still be sent in the
+// next batch.
 func TestBatcher_SendsUrgentRequestsFirst(t *testing.T) {
 	withSlowRedis(t, 200*time.Millisecond, func(r *rig, redis *slowRedis) {
 		for i := range 20 * maxBatchSize {

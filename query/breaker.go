@@ -41,7 +41,7 @@ func newBreaker(setState func(float64), log *slog.Logger) *breaker {
 	})}
 }
 
-// withBreaker calls read, unless the breaker is open. store.ErrNotFound counts as success.
+// withBreaker calls `read`, unless the breaker is open. store.ErrNotFound counts as success.
 func withBreaker[T any](b *breaker, read func() (T, error)) (result T, err error) {
 	done, err := b.circuit.Allow()
 	if err != nil {

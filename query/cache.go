@@ -23,7 +23,8 @@ import (
 const (
 	// cacheTTL is how long an entry is valid while the settle subscription is connected, and
 	// disconnectedTTL while it is not. cacheTTL limits how old an entry can become if a settle
-	// message is lost without an error, or if a worker of an older release publishes none.
+	// message is lost without an error, or if a worker of an older release publishes no settle
+	// messages.
 	cacheTTL        = 30 * time.Second
 	disconnectedTTL = time.Second
 	// fallbackTimeout is how long a read waits for the store if the cache has an outdated entry.
@@ -36,8 +37,8 @@ const (
 //   - While the settle subscription is connected, an entry is served as current only if its load
 //     began after the last settle message of its entity, and after the subscription was last
 //     established.
-//   - An outdated entry is kept. It is served as a fallback, with its age, if the store does not
-//     respond within fallbackTimeout.
+//   - An outdated entry is kept. It is served as a fallback, with its age, if the store fails or
+//     does not respond within fallbackTimeout.
 //   - Concurrent readers of an entity share one load. A load that began before a settle message,
 //     or before the subscription was last established, is not shared with later readers.
 type snapshotCache struct {
@@ -50,7 +51,7 @@ type snapshotCache struct {
 	loads      singleflight.Group
 	metrics    *metrics
 	readCounts *readCounter
-	isLimited  func(schemas.Entity) bool // reports whether only some clients may see what a fetch would return now
+	isLimited  func(schemas.Entity) bool // reports whether only some clients may see the content that a fetch would return now
 
 	started        time.Time    // origin of all times below; monotonic, so clock steps have no effect
 	connectedSince atomic.Int64 // when the subscription was established; 0: disconnected
@@ -60,9 +61,9 @@ type snapshotCache struct {
 	stripes [256]stripe
 }
 
-// stripe is the lock of a part of the entities, selected by a hash of the entity. Settle messages
-// and ends of loads of these entities are handled under this lock, one at a time. settles is the
-// number of settle messages of these entities so far.
+// stripe is the lock of one group of entities; a hash of the entity selects the group. The lock is
+// held while a settle message of one of these entities is handled, and while a loaded entry is put
+// into the cache. `settles` is the number of settle messages of these entities so far.
 type stripe struct {
 	mu      sync.Mutex
 	settles uint64
@@ -80,12 +81,14 @@ func newSnapshotCache(st Store, limited func(schemas.Entity) bool, maxBytes int6
 	return c
 }
 
-// now returns the nanoseconds since the cache was created; never 0.
+// now returns the nanoseconds since the cache was created. It never returns 0, because 0 has a
+// special meaning in connectedSince and in an entry's readAt.
 func (m *snapshotCache) now() int64 { return int64(time.Since(m.started)) + 1 }
 
-// get returns the cached or stored entry of an entity; nil if nothing is stored. fallback means
-// that the store did not respond in time, and that the entry may be outdated. err is the error of
-// the store if nothing is cached, or the problem of a client that reads too many missing keys.
+// get returns the cached or stored entry of an entity; nil if nothing is stored. `fallback` means
+// that the store failed or did not respond in time, and that the entry may be outdated. err is the
+// error of the store if nothing is cached, or the problem of a client that reads too many missing
+// keys.
 func (m *snapshotCache) get(ctx context.Context, client string, e schemas.Entity, f source.Facet) (found *entry, fallback bool, err error) {
 	cached, _ := m.entries.GetIfPresent(e)
 	now := m.now()
@@ -171,9 +174,9 @@ func (m *snapshotCache) load(ctx context.Context, e schemas.Entity, f source.Fac
 	return found, nil
 }
 
-// newEntry returns the cache entry of a snapshot. began is the time at which its load began.
-// If only some clients may see the entity, shared HTTP caches must not keep it, even if the facet
-// is public.
+// newEntry returns the cache entry of a snapshot. `began` is the time at which its load began. If
+// only some clients may see the entity, the entry is not public, even if the facet is: shared HTTP
+// caches must not keep its responses.
 func (m *snapshotCache) newEntry(s store.Snapshot, f source.Facet, began int64) *entry {
 	f.Public = f.Public && s.Visibility == "" && !m.isLimited(s.Entity)
 	return newEntry(s, f, began, m.readCounts.newCount(s.Entity), m.reweigh)
@@ -208,7 +211,7 @@ func (m *snapshotCache) put(found *entry, settles uint64) {
 	m.missing.readAt.Invalidate(found.Entity)
 }
 
-// putMissing caches that nothing is stored for an entity. began is the time at which the load
+// putMissing caches that nothing is stored for an entity. `began` is the time at which the load
 // began. Like put, it does nothing if a settle message arrived since then.
 func (m *snapshotCache) putMissing(e schemas.Entity, settles uint64, began int64) {
 	s := m.stripe(e)
@@ -226,7 +229,8 @@ func clone(e schemas.Entity) schemas.Entity {
 	return schemas.Entity{Source: strings.Clone(e.Source), Facet: strings.Clone(e.Facet), Key: strings.Clone(e.Key)}
 }
 
-// reweigh updates the weight of an entry that has grown because a body was encoded.
+// reweigh updates an entry's weight (its memory in bytes) after an encoded body was added to the
+// entry.
 func (m *snapshotCache) reweigh(e *entry) {
 	m.entries.ComputeIfPresent(e.Entity, func(old *entry) (*entry, otter.ComputeOp) {
 		if old == e {

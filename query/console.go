@@ -49,9 +49,9 @@ func (s *Server) console(pages http.Handler) echo.HandlerFunc {
 type correlationIDKey struct{}
 
 // Refresh enqueues strict update requests for entities of one facet, as POST …/refresh does, and
-// waits at most 5 s for Kafka. The caller must have checked that the client may refresh them.
-// client is the schemas.ClientID of the client whose limits the requests count toward; empty: no
-// limits. A result that is unknown after 5 s is Pending.
+// waits at most 5 s for Kafka. The caller must have checked that the client may refresh them. The
+// argument `client` is the schemas.ClientID of the client whose limits the requests count toward;
+// empty: no limits. A result that is unknown after 5 s is Pending.
 func (s *Server) Refresh(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []EnqueueResult {
 	requests := make([]UpdateRequest, len(all))
 	for i, w := range s.newRefreshRequests(ctx, consoleClient, all, f) { // w.request has Floor 0 (unknown version) if the store can't be read

@@ -35,7 +35,8 @@ func (s *Server) serveContract(methods []string) {
 	})
 }
 
-// indexPage is the page of the path /. It loads nothing and has the same content for every client.
+// indexPage is the page of the path /. It loads no scripts, styles or images, and has the same
+// content for every client.
 const indexPage = `<!DOCTYPE html>
 <html lang="en">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>freshet query service</title></head>
@@ -52,8 +53,9 @@ const indexPage = `<!DOCTYPE html>
 </html>
 `
 
-// serverURL returns the URL of this service as the client of the request sees it. It contains the
-// Host header, which is used only if it is a host name or an IP address with an optional port.
+// serverURL returns the URL of this service as the client of the request sees it. It uses the
+// request's Host header. If that is not a host name or an IP address with an optional port,
+// serverURL returns schemas.OpenAPIServer.
 func serverURL(c echo.Context) string {
 	scheme := "http"
 	if c.IsTLS() || c.Request().Header.Get("X-Forwarded-Proto") == "https" {
@@ -68,13 +70,13 @@ func serverURL(c echo.Context) string {
 
 var hostAndPort = regexp.MustCompile(`^[0-9A-Za-z._-]+(:[0-9]+)?$|^\[[0-9A-Fa-f:.]+\](:[0-9]+)?$`)
 
-// contractRequests is the number of requests that a contract with sources counts as. It takes about
-// as long as ten reads.
+// contractRequests is the number of requests that one download of the contract with sources counts
+// as, because it takes about as long as ten reads.
 const contractRequests = 10
 
-// contract responds with the contract, with the URL of this service. A client with the scope read
-// also gets the sources, facets and key patterns that it may see. No client is rejected, because
-// the contract itself is public.
+// contract responds with the API contract (the OpenAPI document), which contains the URL of this
+// service. For a client with the scope read it also contains the sources, facets and key patterns
+// that the client may see. No client is rejected, because the contract itself is public.
 func (s *Server) contract(c echo.Context, contentType string, text []byte, parameter func(text []byte, name string) []byte) error {
 	c.Response().Header().Set("Cache-Control", "no-store")
 	text = bytes.Replace(text, []byte(quoted(schemas.OpenAPIServer)), []byte(quoted(serverURL(c))), 1)
@@ -88,7 +90,7 @@ func (s *Server) contract(c echo.Context, contentType string, text []byte, param
 	return c.Blob(http.StatusOK, contentType, text)
 }
 
-// pathParameter is a parameter of the contract.
+// pathParameter is the OpenAPI definition of a path parameter of the contract.
 type pathParameter struct {
 	Name        string `json:"name"`
 	In          string `json:"in"`
@@ -98,8 +100,9 @@ type pathParameter struct {
 	Example     string `json:"example,omitempty"`
 }
 
-// pathParameters returns the parameters source, facet and key with the values that the client may
-// see. They are empty if the client may see no source.
+// pathParameters returns the definitions of the parameters source, facet and key. They list the
+// sources, facets and key patterns that the client may see. The result is nil if the client may see
+// no source.
 func (s *Server) pathParameters(client access.Client) []pathParameter {
 	names := s.visibleSources(client)
 	if len(names) == 0 {
@@ -136,8 +139,8 @@ func (s *Server) pathParameters(client access.Client) []pathParameter {
 	}
 }
 
-// yamlParameter returns the definition of a component parameter in the YAML form of the contract,
-// without its name and the line break at its end.
+// yamlParameter returns the definition of a parameter (below components/parameters) in the YAML
+// form of the contract. The result has neither the parameter's name nor the last line break.
 func yamlParameter(text []byte, name string) []byte {
 	_, rest, _ := bytes.Cut(text, []byte("\n    "+name+":\n      name: "+name+"\n      in: path\n"))
 	if rest == nil {
@@ -155,7 +158,7 @@ func yamlParameter(text []byte, name string) []byte {
 	return text[start : end-1]
 }
 
-// jsonParameter does the same as yamlParameter for the JSON form, without the name.
+// jsonParameter does the same as yamlParameter for the JSON form of the contract.
 func jsonParameter(text []byte, name string) []byte {
 	var document struct {
 		Components struct{ Parameters map[string]json.RawMessage }

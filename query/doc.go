@@ -10,7 +10,7 @@
 //	stored                                      freshness   update request   status
 //	checked less than FreshFor ago              FRESH       none             200
 //	checked earlier                             STALE       relaxed          200
-//	nothing, or fetched more than KeepFor ago   UPDATING    cache miss       202 if queued, else 404, 429 or 503;
+//	nothing, or fetched more than KeepFor ago   UPDATING    cache miss       202 if queued, else 400, 404, 429 or 503;
 //	                                            or MISSING                   MISSING if no refresh is queued
 //	absent, checked less than NotFoundFor ago   NOT_FOUND   none             404
 //	absent, checked earlier                     NOT_FOUND   relaxed          404

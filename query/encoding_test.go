@@ -38,8 +38,8 @@ func TestBestEncoding_FollowsTheQuality(t *testing.T) {
 	}
 }
 
-// testTexts returns texts of the lengths at which the formats change their structure, and of random
-// lengths.
+// testTexts returns texts with the lengths at which the gzip and zstd formats change their
+// structure (for example 128 KiB, the maximum zstd block), and one text of random length.
 func testTexts(r *rand.Rand) []string {
 	var all []string
 	for _, n := range []int{0, 1, 255, 256, 65_535, 65_536, 128 << 10, 128<<10 + 1, r.IntN(300_000)} {

@@ -116,9 +116,10 @@ func (b *body) weight() int64 {
 	return int64(cap(b.bytes))
 }
 
-// bodyFor returns the place of the response body whose snapshot is followed by tail. For zstd and
-// identity this is the FRESH body, because another tail can be written after its snapshot. A gzip
-// body is compressed as a whole, so the entry keeps one FRESH body and the last STALE body.
+// bodyFor returns the cached body from which a response with this tail (the JSON after the
+// snapshot) can be built. For zstd and identity this is the FRESH body, because another tail can be
+// written after its snapshot. A gzip body is compressed as a whole, so the entry keeps one FRESH
+// body and the last STALE body.
 func (e *entry) bodyFor(as encoding, tail string) *body {
 	if as != gzipped || tail == e.freshTail {
 		return &e.bodies[as]
@@ -135,7 +136,7 @@ func (e *entry) bodyFor(as encoding, tail string) *body {
 	}
 }
 
-// encodeOnce encodes the body at its first use, and returns the error of its encoding.
+// encodeOnce encodes the body at the first call. Each call returns the error of that encoding.
 func (e *entry) encodeOnce(b *body) error {
 	b.once.Do(func() {
 		b.err = errNotEncoded // err keeps this value if encode panics
@@ -169,8 +170,9 @@ func (e *entry) appendText(dst []byte) ([]byte, error) {
 	return store.Snapshot{State: e.State, Payload: e.payload}.Decode(dst)
 }
 
-// parts returns the response body in two pieces. If tail differs from the body's own tail, the second
-// piece replaces that part of the body.
+// parts returns a response body with this tail (the JSON after the snapshot) in two pieces. If the
+// body has another tail, the first piece ends before that tail, and the second piece is the new
+// tail.
 func (e *entry) parts(b *body, tail string) (first, second []byte, err error) {
 	if err := e.encodeOnce(b); err != nil {
 		return nil, nil, err
@@ -195,14 +197,14 @@ func (e *entry) responseSize(b *body) int64 {
 
 const (
 	// unpackedPerRequest is the number of bytes whose unpacking counts as one more request of the
-	// client. compressedPerRequest is the number of bytes whose compression counts as one more.
-	// Each takes about 0.1 ms of CPU time, twice the time of a read from the cache.
+	// client. compressedPerRequest is the number of bytes whose compression counts as one more
+	// request. Each takes about 0.1 ms of CPU time, twice the time of a read from the cache.
 	unpackedPerRequest   = 64 << 10
 	compressedPerRequest = 16 << 10
 )
 
-// extraRequests returns how many additional requests a response counts as toward the limit of its
-// client. It is 0 if the body is encoded already.
+// extraRequests returns how many requests, besides the request itself, are subtracted from the limit
+// of the client for a response. It is 0 if the body is encoded already.
 func (e *entry) extraRequests(b *body) int {
 	switch {
 	case b.made.Load():
@@ -219,7 +221,7 @@ type timeHeaders struct {
 	age, cacheControl, cacheStatus []string
 }
 
-// timeHeaders returns the headers for a response at the time now. It caches them for one second.
+// timeHeaders returns the headers for a response at the time `now`. It caches them for one second.
 func (e *entry) timeHeaders(f store.Freshness, now time.Time) *timeHeaders {
 	slot := &e.headerCache[0]
 	if f == store.Stale {

@@ -21,17 +21,17 @@ const (
 	// heartbeatInterval is how often a stream sends an SSE comment, so that proxies do not close
 	// it while it has no events.
 	heartbeatInterval = 15 * time.Second
-	// minReconnectDelay is the minimum delay before a client reconnects; the maximum is twice
-	// that. The random part spreads the reconnects after a restart.
+	// minReconnectDelay is the minimum delay before a client reconnects; the maximum is twice as
+	// long. The random part spreads the reconnects after a restart.
 	minReconnectDelay = time.Second
 )
 
 // Names of the server-sent events.
 const (
-	eventChanged = "changed" // the content differs from that of the last event
+	eventChanged = "changed" // the content is not the same as at the last event
 	eventChecked = "checked" // the upstream was checked; the content is the same
 	eventAbsent  = "absent"  // the upstream has no such entity
-	eventState   = "state"   // the content is the same; the freshness has changed, or the reason in the state of the refresh has changed
+	eventState   = "state"   // the content is the same; the freshness of the entity or the reason of its refresh has changed
 )
 
 // streamState is the state that the last event of a stream reported.
@@ -92,7 +92,8 @@ func (s *Server) events(c echo.Context, client access.Client) error {
 	return nil
 }
 
-// run sends events until the stream ends. The first event reports the state in v.
+// run sends events until the stream ends. The first event reports the state of v, the view that was
+// read last.
 func (st *stream) run(v view, w *waiter) {
 	beat := time.NewTicker(heartbeatInterval)
 	defer beat.Stop()
@@ -148,8 +149,9 @@ func (st *stream) stillAuthorized() bool {
 	return err == nil && client.May(access.Read)
 }
 
-// nextReadDelay returns how long until the state may change without a settle message: a FRESH
-// snapshot becomes stale, or a refused update request may be retried.
+// nextReadDelay returns the delay until the next read if no settle message arrives. A read is due
+// when the snapshot or absence becomes stale, or when a refused update request may be retried, and
+// otherwise after heartbeatInterval.
 func (st *stream) nextReadDelay(v view) time.Duration {
 	wait := heartbeatInterval
 	switch {

@@ -68,7 +68,7 @@ func (l *lookups) enter(key lookup) bool {
 	return false
 }
 
-// leave frees a slot. If keys wait, it uses the slot to read them instead.
+// leave frees a slot or, if keys wait, uses the slot to read these keys.
 func (l *lookups) leave() {
 	if batch := l.next(); len(batch) > 0 {
 		go l.run(batch)

@@ -30,7 +30,7 @@ func (s *slowStore) read() error {
 	defer s.inReads.Add(-1)
 	for maxInFlight := s.maxInFlight.Load(); n > maxInFlight && !s.maxInFlight.CompareAndSwap(maxInFlight, n); maxInFlight = s.maxInFlight.Load() {
 	}
-	time.Sleep(s.takes) // passes in the virtual time of the synctest bubble
+	time.Sleep(s.takes) // this is virtual time, because the test runs in a synctest bubble
 	if s.panics {
 		panic("a bug")
 	}
@@ -61,8 +61,8 @@ func (s *slowStore) EntityParams(_ context.Context, of []schemas.Entity) ([]map[
 	return make([]map[string]string, len(of)), s.read()
 }
 
-// readers runs n concurrent reads, where read i has the key key(i), and returns the error of
-// each.
+// readers runs n concurrent reads: read i reads the key that key(i) returns. It returns the error
+// of each read.
 func (l *lookups) readers(t *testing.T, n int, key func(int) string) []error {
 	t.Helper()
 	errs := make([]error, n)
@@ -82,7 +82,8 @@ func (l *lookups) readers(t *testing.T, n int, key func(int) string) []error {
 	return errs
 }
 
-// isIdle fails the test unless all slots are free once all goroutines of the bubble have ended.
+// isIdle waits until each other goroutine of the synctest bubble has ended or is blocked. It fails
+// the test if a slot is still used or a key still waits.
 func (l *lookups) isIdle(t *testing.T) {
 	t.Helper()
 	synctest.Wait()

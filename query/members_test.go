@@ -31,7 +31,8 @@ func TestResponses_LeaveOutMembersWithoutValue(t *testing.T) {
 	}
 }
 
-// TestHeld_IsMissing checks that no response says UPDATING for an entity that nobody updates.
+// TestHeld_IsMissing checks that the freshness of an entity without a snapshot is MISSING, and not
+// UPDATING, while the entity is held: no update request is queued for it.
 func TestHeld_IsMissing(t *testing.T) {
 	r := newRig(t)
 	r.respond = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: "HELD_FAILED"} }
@@ -50,8 +51,8 @@ func TestHeld_IsMissing(t *testing.T) {
 func TestBlocked_HasAReasonAndNoEstimate(t *testing.T) {
 	for name, c := range map[string]struct {
 		reason RefreshReason
-		after  time.Duration // from now until the end; 0: unknown
-		want   string        // Retry-After
+		after  time.Duration // time until the source may send calls again; 0: unknown
+		want   string        // value of the Retry-After header, in seconds
 	}{
 		"stopped":                  {ReasonStopped, 0, "30"},
 		"probe is due":             {ReasonUpstreamDown, 0, "30"},

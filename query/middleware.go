@@ -77,9 +77,10 @@ func corsConfig(origins []string) middleware.CORSConfig {
 	}
 }
 
-// instrument is the only middleware that wraps every handler, because each middleware costs an
-// allocation per request. It limits the length of the path, keeps the client's correlation id,
-// turns errors and panics into responses, records metrics by route and status, and logs reads.
+// instrument is the middleware for all requests. It does several things, because each further
+// middleware would cost an allocation per request. It limits the length of the path, keeps the
+// client's correlation id, turns errors and panics into responses, records metrics by route and
+// status, and logs reads.
 func (s *Server) instrument(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		started := time.Now()
@@ -156,7 +157,7 @@ const (
 )
 
 // correlationOf returns the correlation id of the request. If the client sent no id, the first call
-// of correlationOf creates one. So no id is created for a read that enqueues nothing.
+// of correlationOf creates an id. So no id is created for a read that enqueues nothing.
 func correlationOf(c echo.Context) string {
 	if id, ok := c.Get(correlationKey).(string); ok {
 		return id

@@ -11,10 +11,10 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// enqueueComplete calls enqueue with the requests whose entities have a value for each param. The
-// others get ReasonMissingParams: no call could be made for them, so a worker would write a dead
-// letter. Only facets whose entities must be registered with params cost a read of the store. If
-// that read fails, its requests get ReasonDown.
+// enqueueComplete calls the function `enqueue` with the requests whose entities have a value for
+// each param. Each other request gets ReasonMissingParams: a worker could make no call for it and
+// would write a dead letter. The store is read only for facets that need registered params. If that
+// read fails, the requests of these facets get ReasonDown.
 func (s *Server) enqueueComplete(requests []UpdateRequest, enqueue func([]UpdateRequest) []EnqueueResult) []EnqueueResult {
 	var open []int // indexes of the requests that need registered params
 	for i, req := range requests {
@@ -30,7 +30,7 @@ func (s *Server) enqueueComplete(requests []UpdateRequest, enqueue func([]Update
 		results[open[j]] = result
 	}
 	var complete []UpdateRequest
-	var indexes []int // for each element of complete, its index in the slice requests
+	var indexes []int // for each element of `complete`, its index in `requests`
 	for i, req := range requests {
 		if results[i].Reason == "" {
 			complete, indexes = append(complete, req), append(indexes, i)
@@ -51,7 +51,8 @@ func (s *Server) paramResults(requests []UpdateRequest, indexes []int) []Enqueue
 	for j, i := range indexes {
 		entities[j] = requests[i].Entity
 	}
-	// The clients of concurrent reads share the result, so the context is not that of one request.
+	// Concurrent reads of several clients can share this result, so the context is not that of one
+	// HTTP request.
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	v, err := withRecover(func() (any, error) {
@@ -83,7 +84,7 @@ func missingParamsProblem(e schemas.Entity, missing []string) error {
 		names, e.Source, e.Facet, missing[0]))
 }
 
-// statusOf returns the status of the problem with which a refused request is answered.
+// statusOf returns the HTTP status of the problem response for a refused request.
 func statusOf(err error) int {
 	if p, ok := errors.AsType[*problem.HTTPError](err); ok {
 		return p.Status

@@ -22,8 +22,8 @@ func (r *rig) EntityParams(_ context.Context, of []schemas.Entity) ([]map[string
 	return found, r.paramsErr
 }
 
-// openParams makes the rig's facet need the param token, with which entities must be registered.
-// The key "known" is registered with it.
+// openParams changes the rig's facet: each entity must be registered with a value for the param
+// token. The key "known" is registered with such a value.
 func openParams(r *rig) {
 	r.settings = func(f *source.Facet) {
 		f.Params = map[string]string{"token": "", "lang": "en"}
@@ -69,7 +69,7 @@ func TestMissingParams_AreAnsweredAtTheRead(t *testing.T) {
 	}
 }
 
-// Each key of a batch gets its own result.
+// If one key of a batch has no params, the other keys must still be enqueued.
 func TestMissingParams_OfOneKeyLeaveTheOthers(t *testing.T) {
 	r := newRig(t, openParams)
 	a := r.do(http.MethodGet, "/v1/nexon/character?key=unknown&key=known")

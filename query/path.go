@@ -15,11 +15,11 @@ func escapePath(r *http.Request) {
 	r.URL.RawPath = escapeKeySlashes(r.URL.RawPath)
 }
 
-// escapeKeySlashes escapes the slashes of a key, so that a client may send them as they are. In the
+// escapeKeySlashes escapes the slashes of a key, so that a client may send them unescaped. In the
 // path /v1/{source}/{facet}/{rest} the rest is the key. If it has more than one part and the last
 // part is "events" or "refresh", this part is the action, and the parts before it are the key. The
-// rule does not depend on the method. So a key that ends with /events or /refresh can be sent only
-// with this slash escaped.
+// HTTP method does not matter. A client that needs a key which ends with /events or /refresh must
+// escape that slash.
 //
 // A path with an empty part is returned as it is and matches no route, because proxies merge
 // slashes.

@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// slashKeys makes the rig's facet accept keys of several parts.
+// slashKeys makes the rig's facet accept keys that contain slashes.
 func slashKeys(r *rig) {
 	r.settings = func(f *source.Facet) {
 		f.KeyPattern = `(?P<owner>[^/]+)(?:/(?P<repo>.+))?`
@@ -24,7 +24,7 @@ func TestPath_AcceptsSlashesInKeys(t *testing.T) {
 	for _, c := range []struct {
 		method, path string
 		status       int
-		key          string // of the update request; empty: none
+		key          string // key of the expected update request; empty: no request is expected
 		reason       schemas.Reason
 	}{
 		{http.MethodGet, "/golang/go", 202, "golang/go", schemas.CacheMiss},
@@ -75,8 +75,8 @@ func TestPath_AcceptsSlashesInKeys(t *testing.T) {
 	}
 }
 
-// A key that a client escapes as one segment reaches the service unchanged, with each action. An
-// equivalent path has the same meaning.
+// If a client escapes the key as one path segment, the service must get the key and the action
+// unchanged. If the client does not escape the slashes, the unescaped path must stay the same.
 func FuzzEscapeKeySlashes_KeepsKeyAndAction(f *testing.F) {
 	for _, key := range []string{"golang/go", "a", "a/events", "a/refresh", "events", "refresh/refresh", "a//b", "/a", "a/", "..", "a%2Fb", "a%2Frefresh", "%", "가/나", "a/%65vents"} {
 		f.Add(key)
@@ -89,8 +89,8 @@ func FuzzEscapeKeySlashes_KeepsKeyAndAction(f *testing.F) {
 				t.Errorf("key %q as one segment: got path %q, want %q", key, got, path)
 			}
 		}
-		// The key as the path itself: the result has one segment for the key, and the unescaped
-		// path is the same as before.
+		// Here the path contains the key unescaped. escapeKeySlashes may change the path only so
+		// that it is still the same after unescaping.
 		if _, err := url.PathUnescape(key); err != nil || strings.ContainsAny(key, "?#") {
 			return
 		}
@@ -109,8 +109,9 @@ func FuzzEscapeKeySlashes_KeepsKeyAndAction(f *testing.F) {
 	})
 }
 
-// A read enqueues only a key whose calls can be planned. So a key that would change the upstream
-// path gets a response, and never a dead letter.
+// A read must enqueue an update request only if the worker can plan the calls for its key. For
+// example, a key that would change the upstream's path must be rejected, and never become a dead
+// letter.
 func FuzzPath_EnqueuesOnlyKeysWithPlans(f *testing.F) {
 	for _, path := range []string{"golang/go", "golang%2Fgo", "a/..", "..%2F..", "a/b/refresh", "a%3Fx=1/b", "%2e%2e/b", "a/./b", "a%5C..%5Cb/c", "a/%00", "a/%ff"} {
 		f.Add(path)

@@ -23,7 +23,7 @@ import (
 // read enqueued.
 type view struct {
 	*entry          // nil: nothing is stored
-	fallback   bool // the store did not respond in time; the entry may be outdated
+	fallback   bool // the store failed or did not respond in time; the entry may be outdated
 	notVisible bool // the client may not see the entity
 	freshness  store.Freshness
 	reason     schemas.Reason // reason of the update request that is needed; empty: none is needed
@@ -104,7 +104,7 @@ func (s *Server) parseWait(c echo.Context) (time.Duration, error) {
 }
 
 // entityOf returns the entity in the request path, and its facet. It returns errNotVisible if
-// the client may not see what a fetch would return now.
+// the client may not see the content that a fetch would return now.
 func (s *Server) entityOf(c echo.Context, client access.Client) (schemas.Entity, source.Facet, error) {
 	e, f, src, err := s.facetOf(c)
 	if err != nil {
@@ -170,10 +170,10 @@ func toSentence(err error) string {
 }
 
 // readAndEnqueue reads an entity and enqueues an update request if one is due. If nothing is
-// stored, it waits until the request is accepted, but at most until the deadline. It enqueues
-// nothing for a fallback, an outdated cache entry that is served while the store can't be read: the
-// entry remains stale, so each settle message would cause a read, and the read would enqueue the
-// next refresh.
+// stored, it waits until the request is accepted, but at most until the deadline. For a fallback
+// (an outdated cache entry that is served while the store can't be read) it enqueues nothing. A
+// fallback stays stale after a fetch: each settle message would cause another read and thus another
+// update request.
 func (s *Server) readAndEnqueue(c echo.Context, client access.Client, e schemas.Entity, f source.Facet, deadline time.Time) (view, error) {
 	v, err := s.readVisible(c, client, e, f)
 	switch {
@@ -226,7 +226,7 @@ func (v view) version() int64 {
 }
 
 // readAgain reads an entity once more after a wait has timed out, because a notification may have
-// been lost. waited is the result of the last read during the wait.
+// been lost. `waited` is the result of the last read during the wait.
 func (s *Server) readAgain(c echo.Context, client access.Client, e schemas.Entity, f source.Facet, waited view) view {
 	v, err := s.readVisible(c, client, e, f)
 	if err != nil {

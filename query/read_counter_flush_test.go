@@ -54,8 +54,8 @@ func TestReadCounter_FlushesEveryTenSecondsAndAtTheEnd(t *testing.T) {
 	})
 }
 
-// A recorder that hangs is canceled after flushTimeout. It blocks no read, and delays a shutdown
-// only for finalFlushTimeout.
+// A ReadRecorder that hangs is canceled after flushTimeout. It must block no read, and delay a
+// shutdown by at most finalFlushTimeout.
 func TestReadCounter_ShutdownHasATimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var took []time.Duration

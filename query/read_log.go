@@ -44,8 +44,8 @@ func (s *Server) noteRead(c echo.Context, e schemas.Entity, v view, status int) 
 	c.Set(readsKey, append(reads, r))
 }
 
-// logReads logs the reads of a request that began at `started`, as far as the sampler of their
-// source passes them.
+// logReads logs the reads of a request that began at the time `started`. A sampler per source limits
+// the number of log lines.
 func (s *Server) logReads(c echo.Context, started time.Time) {
 	ctx := c.Request().Context()
 	if !s.log.Enabled(ctx, slog.LevelDebug) {

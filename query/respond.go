@@ -190,7 +190,8 @@ func bestEncoding(header []string) encoding {
 	return best
 }
 
-// parseQuality parses the q value of a coding: 1 if there is none, 0 if it is invalid.
+// parseQuality parses the q value of a coding in Accept-Encoding. The result is 1 if `params` has
+// no q value, and 0 if the q value is invalid.
 func parseQuality(params string) float64 {
 	name, value, found := strings.Cut(params, "=")
 	if !found || !strings.EqualFold(strings.TrimSpace(name), "q") {
@@ -290,9 +291,9 @@ func (s *Server) respondUpdating(c echo.Context, e schemas.Entity, v view) error
 // wrong, and an operator can end a stop at any time.
 const maxRetryAfter = 30 * time.Second
 
-// retryAfter returns when a client should read again, from the state at the time now: at the end of
-// the blocked time or of the estimated wait, after at most maxRetryAfter. If the end of a blocked
-// time is unknown, it is maxRetryAfter.
+// retryAfter returns the delay after which a client should read again. It is the time until the
+// source sends calls again or, if that is not blocked, the estimated wait; at least 1 s and at most
+// maxRetryAfter. If the source is blocked for an unknown time, the delay is maxRetryAfter.
 func (r *refreshState) retryAfter(now time.Time) time.Duration {
 	after := time.Duration(0)
 	switch {

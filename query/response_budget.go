@@ -25,8 +25,8 @@ const (
 // and of each client. A response uses the memory of its stored snapshots and of one unpacked
 // document, until the client has read them or is disconnected.
 //
-// A response that is larger than a limit is allowed if nothing else counts toward that limit, so
-// that each document can be read with any setting.
+// A response that is larger than a limit is allowed if no other response counts toward that limit.
+// So even the largest document can be read with any setting.
 type responseBudget struct {
 	max, maxClient int64
 	refused        *prometheus.CounterVec

@@ -82,12 +82,12 @@ func TestErrors_AreProblems(t *testing.T) {
 func TestPanic_IsOneProblem(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Size = -1 }) // the invalid size makes the handler panic
-	for range 2 {                                                            // the second read must not use the partial body of the first
+	for range 2 {                                                            // the second read must not use the partial body of the first read
 		if a := r.get("a"); a.StatusCode != 500 || a.body.Code != "internal" || strings.Contains(a.text, "panic") {
 			t.Errorf("got %d %s, want 500 internal", a.StatusCode, a.text)
 		}
 	}
-	r.respond = func(context.Context, UpdateRequest) EnqueueResult { panic("another") } // this panic is in another goroutine than the handler
+	r.respond = func(context.Context, UpdateRequest) EnqueueResult { panic("another") } // this panic happens in the batcher's goroutine, not in that of the HTTP handler
 	if a := r.get("b"); a.StatusCode != 503 {
 		t.Errorf("got %d %s, want 503", a.StatusCode, a.text)
 	}

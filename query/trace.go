@@ -17,9 +17,9 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// maxClientTraces is how many requests per second and process are traced because their client set
-// the sampled flag. Without this limit any client could have all its requests traced, and
-// overload the trace collector.
+// maxClientTraces is the maximum number of requests per second that a process traces because the
+// client has set the sampled flag. Without this limit any client could have all its requests
+// traced, and overload the trace collector.
 const maxClientTraces = 10
 
 // traceBudget counts the traced requests of the current second. Its methods may be called

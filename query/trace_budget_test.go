@@ -14,7 +14,8 @@ import (
 	"github.com/freshet/freshet/observe"
 )
 
-// tracedRequests sends n requests with this trace parent, all in the same second of the server.
+// tracedRequests sends n requests with this trace parent, all in the same second by the server's
+// clock.
 func (r *rig) tracedRequests(n int, parent string) {
 	r.Helper()
 	at := time.Now()

@@ -25,8 +25,8 @@ const (
 	responseTimeout = 30 * time.Second
 )
 
-// waitUntil calls read at once and after each notification, until read returns false for
-// keepWaiting. It also ends when the timeout expires, the client disconnects or the process shuts
+// waitUntil calls `read` at once and after each notification, until `read` returns false as its
+// second result. It also ends when the timeout expires, the client disconnects or the process shuts
 // down; then timedOut is true. The waiter is registered before the first read, so no notification
 // is missed.
 func (s *Server) waitUntil(c echo.Context, client access.Client, timeout time.Duration, e schemas.Entity, read func(*waiter) (view, bool, error)) (v view, timedOut bool, err error) {

@@ -75,7 +75,7 @@ func (b *waiterSet) notify(settled schemas.Settled) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for w := range s.waiting[settled.Entity] {
-		w.settled.Store(max(w.settled.Load(), settled.Number)) // no other goroutine writes settled between Load and Store: each write needs the lock s.mu
+		w.settled.Store(max(w.settled.Load(), settled.Number)) // between Load and Store no other goroutine can write the field `settled`, because each write needs the lock s.mu
 		w.notify()
 	}
 }

@@ -41,11 +41,12 @@ func (c *checker) Visit(node ast.Node) ast.Visitor {
 	return c
 }
 
-// maxAliases bounds the length of a chain of aliases. An alias within its own anchor has no end.
+// maxAliases bounds the length of a chain of aliases. The chain would be endless if an alias refers
+// to an anchor that contains this alias.
 const maxAliases = 100
 
-// resolve returns the node that an alias or an anchor stands for. A missing anchor is an error of
-// the decoder.
+// resolve returns the node that an alias or an anchor stands for. If the anchor is missing, it
+// returns nil; the decoder of the file reports that error.
 func (c *checker) resolve(node ast.Node) ast.Node {
 	for range maxAliases {
 		switch n := node.(type) {
@@ -99,7 +100,7 @@ func (c *checker) check(s *Setting, node ast.Node, path string) {
 	}
 }
 
-// firstName returns the name of the first element, as an example of a section.
+// firstName returns the name of the first setting of a section, as an example for an error message.
 func (s *Setting) firstName() string {
 	if len(s.Fields) > 0 {
 		return s.Fields[0].Name
@@ -174,13 +175,13 @@ func (f Form) Explain(text string, err error) string {
 	switch {
 	case f.Hint != "":
 		return fmt.Sprintf("%s is not %s; %s", strconv.Quote(text), f.Name, f.Hint)
-	case f.Pattern != "" || f.Enum != nil: // the type has a parser of its own, whose error has a hint
+	case f.Pattern != "" || f.Enum != nil: // the type has its own parser, and the error of this parser contains a hint
 		return strings.TrimSpace(yaml.FormatError(err, false, false))
 	}
 	return fmt.Sprintf("%s must be %s", strconv.Quote(text), f.Name)
 }
 
-// nounOf names the kind of a node.
+// nounOf returns the words that name a node in an error message, such as "a list".
 func nounOf(node ast.Node) string {
 	switch n := node.(type) {
 	case *ast.SequenceNode:

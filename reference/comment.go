@@ -10,8 +10,8 @@ import (
 // commentWidth is the maximum width of a comment in characters, without its indent.
 const commentWidth = 90
 
-// Comment returns a YAML text with the description of each setting as a comment above it. Settings of
-// several elements of a map or a list have the comment once, in the first element.
+// Comment returns a YAML text with the description of each setting as a comment above the setting. In
+// a map or a list with several elements, only the settings of the first element get comments.
 func (s *Setting) Comment(text []byte) ([]byte, error) {
 	file, err := parser.ParseBytes(text, 0)
 	if err != nil {
@@ -35,7 +35,7 @@ func (s *Setting) Comment(text []byte) ([]byte, error) {
 }
 
 type commenter struct {
-	comments map[int]string // by the line above which the comment is written
+	comments map[int]string // comments by line number; each comment is written above its line
 	seen     map[*Setting]bool
 }
 
@@ -68,7 +68,8 @@ func (c *commenter) add(s *Setting, node ast.Node) {
 	}
 }
 
-// wrap returns the lines of a text, with at most width characters where its words allow.
+// wrap breaks a text into lines of at most width characters. Only a word that is longer than width
+// gives a longer line.
 func wrap(text string, width int) (lines []string) {
 	line := ""
 	for word := range strings.FieldsSeq(text) {

@@ -18,8 +18,8 @@ var descriptions = func() (all map[string]string) {
 	return all
 }()
 
-// describe returns the description of a Go field. If the field has none, the description of its type
-// applies.
+// describe returns the description of a Go field. If the field has no description, it returns the
+// description of the field's type.
 func describe(owner string, kind reflect.Type) string {
 	if text := descriptions[owner]; text != "" {
 		return text

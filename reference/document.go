@@ -30,8 +30,9 @@ func (s *Setting) writeSection(out *strings.Builder, level int) {
 	}
 }
 
-// writeRows writes a row for each setting of a section and of the sections in it, with the path below
-// the heading's section. It appends the maps and lists of sections to maps.
+// writeRows writes a row for each setting of a section and of its inner sections. A row shows the
+// path of the setting relative to the path in the heading. writeRows appends settings that are maps
+// or lists of sections to the parameter maps, because each of them gets its own table.
 func (s *Setting) writeRows(out *strings.Builder, heading string, maps *[]*Setting) {
 	for _, f := range s.Fields {
 		if f.Fields != nil {
@@ -48,7 +49,7 @@ func (s *Setting) writeRows(out *strings.Builder, heading string, maps *[]*Setti
 	}
 }
 
-// noun names the type of a setting.
+// noun returns the words that name the type of a setting in a table, such as "list of sections".
 func (s *Setting) noun() string {
 	switch {
 	case s.kind.Kind() == reflect.Interface:
@@ -74,7 +75,8 @@ func (s *Setting) noun() string {
 	return strings.TrimPrefix(s.form.Name, "a ")
 }
 
-// defaultCell returns the default for a table, or an empty string if there is none.
+// defaultCell returns the default as the content of a table's cell, or an empty string if the
+// setting has no default.
 func (s *Setting) defaultCell() string {
 	plain := s.plainDefault()
 	if plain == nil {

@@ -25,8 +25,8 @@ type Setting struct {
 	Doc string
 	// Owner is the Go field of the setting, such as source.Facet.KeyPattern.
 	Owner string
-	// Default is the value that applies if the file does not have the setting, and is invalid if
-	// there is none.
+	// Default is the value that applies if the file does not have the setting. It is the zero
+	// reflect.Value if the setting has no default.
 	Default reflect.Value
 	Fields  []*Setting
 	Element *Setting
@@ -40,7 +40,8 @@ type Setting struct {
 // Form describes the values of a type in a configuration file.
 type Form struct {
 	Name string // noun with article, such as "a duration"
-	// Hint says how to write a value. If it is empty, the error of the type's own parser says so.
+	// Hint says how to write a value. If it is empty, the error of the type's own parser must
+	// contain that advice.
 	Hint string
 	// Pattern is a regular expression for the text of a value, in the syntax of ECMA-262.
 	Pattern string
@@ -53,13 +54,13 @@ var durationForm = Form{
 	Pattern: `^(0|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$`,
 }
 
-// New returns the description of the configuration whose default is the parameter. forms has the
-// forms of types with a parser of their own.
+// New returns the description of a configuration. The parameter config is the Go struct of the
+// configuration with its default values. forms has the forms of the types that have their own parser.
 func New(config any, forms map[reflect.Type]Form) *Setting {
 	return newSetting(&Setting{}, reflect.ValueOf(config), forms)
 }
 
-// newSetting completes a setting that has the type and the default of a value.
+// newSetting fills in the setting s: its type is the type of value, and value is its default.
 func newSetting(s *Setting, value reflect.Value, forms map[reflect.Type]Form) *Setting {
 	for value.Kind() == reflect.Pointer {
 		value = reflect.Zero(value.Type().Elem())

@@ -109,8 +109,8 @@ func (m *schema) describeValue(s *Setting) {
 	}
 }
 
-// plainDefault returns the default as a value of JSON, or nil if there is none. Sections have the
-// defaults of their settings.
+// plainDefault returns the default as a JSON value, or nil if the setting has no default. It returns
+// nil for a section too, because the settings of the section have their own defaults.
 func (s *Setting) plainDefault() any {
 	if !s.Default.IsValid() || s.Fields != nil {
 		return nil
@@ -129,7 +129,7 @@ func (s *Setting) plainDefault() any {
 var zeroUnits = regexp.MustCompile(`^([0-9.]+h)0m0s$|^([0-9.]+h[0-9]+m|[0-9.]+m)0s$`)
 
 // shorten removes the units that are zero from durations: 1h instead of 1h0m0s. It returns nil for
-// an empty text, list or section, which a schema and a document need not show.
+// an empty text, list or section, because the schema and the document do not show such a default.
 func shorten(plain any) any {
 	switch v := plain.(type) {
 	case string:

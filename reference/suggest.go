@@ -20,9 +20,10 @@ func EnvName(name string) string {
 // maxTypos is the maximum number of wrong characters in a misspelt name.
 const maxTypos = 2
 
-// Suggest returns the known name that an unknown name probably means, or an empty string: the most
-// similar one if it differs in at most maxTypos characters, or else the one that has the most
-// characters in common words.
+// Suggest returns the known name that the user probably meant by an unknown name. This is the most
+// similar name, if it differs in at most maxTypos characters. Otherwise it is the name whose words in
+// common with the unknown name have the most characters. Without such a name it returns an empty
+// string.
 func Suggest(unknown string, known []string) string {
 	unknown = EnvName(unknown)
 	closest, found := min(maxTypos, (len(unknown)-1)/2)+1, ""

@@ -84,14 +84,14 @@ func New(source string, st Store, enqueuer Enqueuer, rdb redis.UniversalClient, 
 	return r
 }
 
-// WakeAt announces to all instances that a retry is due at that time. An instance that misses the
-// announcement finds the retry after one lease at the latest.
+// WakeAt announces to all instances that a retry is due at the time `at`. An instance that misses
+// the announcement finds the retry after one lease at the latest.
 func (r *Retries) WakeAt(ctx context.Context, at time.Time) { r.poller.WakeAt(ctx, at) }
 
 // Run enqueues retries as they become due, until ctx ends.
 func (r *Retries) Run(ctx context.Context) error { return r.poller.Run(ctx, lease, r.enqueueDue) }
 
-// enqueueDue claims and enqueues due retries. It returns when the next one is due.
+// enqueueDue claims and enqueues due retries. It returns when the next retry is due.
 func (r *Retries) enqueueDue(ctx context.Context, _ time.Time) (next time.Time, err error) {
 	for {
 		all, err := r.store.ClaimRetries(ctx, r.source, time.Now(), lease, maxClaim)

@@ -15,7 +15,8 @@ func (p *Policy) intervalOf(tier store.Tier, s activity, state store.State) time
 	}
 	switch {
 	case state.Absent && !state.HasContent():
-		// A read registers any key, even one that the upstream never had, as in this case.
+		// A read registers any key, also a key that the upstream never had. Such an entity has an
+		// absence but no content, so it gets the longest interval.
 		every = max(every, p.config.MaxInterval, p.config.Tiers.Cold.Every)
 	case state.Absent:
 		every = max(every, p.config.Tiers.Cold.Every)
@@ -83,8 +84,9 @@ func solve(y float64) float64 {
 }
 
 // observe adds an observation of a requested entity to the sample of the Price. The observation
-// contains the time from the last check to the due time, and not to the claim. The delay between due
-// time and claim depends on the backlog only, and must not look like a longer interval of the entity.
+// contains the time from the last check to the due time, not the time to the claim. The delay
+// between due time and claim depends on the backlog only, and must not look like a longer interval
+// of the entity.
 func (p *Policy) observe(c entityHash, s activity, checked, due, now time.Time) {
 	passed := 0.0
 	if due.After(now) {

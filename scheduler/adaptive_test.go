@@ -82,9 +82,9 @@ func TestInterval_IsOptimal(t *testing.T) {
 	}
 }
 
-// TestChangeRate_ConvergesAtAnyInterval simulates changes at a known rate. The estimated rate must be
-// within 25 % of the true rate. At a high rate the estimate must be better than a simple one that
-// counts one change for each check that found a change.
+// TestChangeRate_ConvergesAtAnyInterval simulates changes at a known rate. The estimated rate must
+// be within 25 % of the true rate. At a high rate it must be more accurate than a simple estimate,
+// which counts one change for each check that found a change.
 func TestChangeRate_ConvergesAtAnyInterval(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 4))
 	for _, rate := range []float64{0.1, 0.5, 1, 2, 3} { // true rates, in changes a day

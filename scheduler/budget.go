@@ -43,9 +43,9 @@ const (
 	// burst bounds the credit: calls that were not made during a pause of up to this length can be
 	// made after the pause.
 	burst = 5 * time.Second
-	// The lag is the age of the oldest request that waits in the LOW topic; the objective is at most
-	// 30 minutes. Above the lag lagEases the prefetch rate falls linearly, to 0 at the lag lagStops.
-	// At a lag of 10 minutes, for example, the rate is halved.
+	// The lag is the age of the oldest request that waits in the LOW topic; the objective is at
+	// most 30 minutes. While the lag rises from lagEases to lagStops, the prefetch rate falls
+	// linearly to 0. At a lag of 10 minutes, for example, the rate is halved.
 	lagEases = 5 * time.Minute
 	lagStops = 15 * time.Minute
 )

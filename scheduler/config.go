@@ -49,8 +49,8 @@ type Config struct {
 	Backoff time.Duration `yaml:"backoff"`
 }
 
-// TierSet has the intervals of the three tiers. If the file sets some of them only, the others follow:
-// no tier is refreshed less often than a colder one.
+// TierSet has the intervals of the three tiers. If the file sets only some of them, the defaults of
+// the others are adjusted, so that no tier is refreshed less often than a colder one.
 type TierSet struct {
 	// Hot is the tier of the entities that are read most.
 	Hot Tier `yaml:"hot"`
@@ -64,8 +64,8 @@ type TierSet struct {
 type Tier struct {
 	// Every is the interval between two refreshes, from 1m to 2160h.
 	Every time.Duration `yaml:"every"`
-	// Reads is the minimum number of reads a day with which an entity enters the tier. The tier cold has
-	// none.
+	// Reads is the minimum number of reads a day with which an entity enters the tier. The tier
+	// cold has no minimum.
 	Reads float64 `yaml:"reads,omitempty"`
 }
 
@@ -83,9 +83,9 @@ type Cooldown struct {
 type Trigger struct {
 	// Backoff suppresses the refresh if the other facet was refreshed within this time.
 	Backoff time.Duration `yaml:"backoff"`
-	// Quiet delays the refresh until the first facet has not changed for this time, from 1s to 24h; 0s:
-	// no delay. Changes are found only when that facet is checked, so a time that is shorter than the
-	// check interval has no effect.
+	// Quiet delays the refresh until the changed facet has not changed again for this time, from 1s
+	// to 24h; 0s: no delay. Changes are found only when the changed facet is checked, so a time
+	// that is shorter than the check interval has no effect.
 	Quiet time.Duration `yaml:"quiet,omitempty"`
 	// MaxDelay bounds the delay that quiet causes, counted from the first change. Without a bound, a
 	// facet that changes again and again would delay the refresh forever. 0s: ten times quiet.
@@ -96,7 +96,7 @@ type Trigger struct {
 const (
 	minQuiet, maxQuiet = time.Second, 24 * time.Hour
 	maxDelay           = 7 * 24 * time.Hour
-	delayQuiets        = 10 // the default of MaxDelay, as a multiple of Quiet
+	delayQuiets        = 10 // MaxDelay is by default this many times Quiet
 )
 
 // Delays returns Quiet and MaxDelay. If MaxDelay is 0, it returns the default for it.
@@ -208,7 +208,8 @@ func setDefault(d *time.Duration, value time.Duration) {
 	}
 }
 
-// atMost returns the default, or the lowest of the limits that are set if it is below the default.
+// atMost returns the default, or the shortest of the limits that are set if that limit is shorter
+// than the default.
 func atMost(standard time.Duration, limits ...time.Duration) time.Duration {
 	for _, limit := range limits {
 		if limit != unset {

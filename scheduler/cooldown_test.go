@@ -67,7 +67,8 @@ func TestCooldown_OfOneKindDoesNotHoldTheOther(t *testing.T) {
 	}
 }
 
-// The survey never makes an entity due before the end of its cool-down.
+// The survey, which makes later entities due earlier, never makes an entity due before the end of
+// its cool-down.
 func TestCooldown_HoldsAgainstASurvey(t *testing.T) {
 	for _, manual := range []bool{true, false} {
 		p := newPolicy(t, Adaptive, func(c *Config) {

@@ -96,9 +96,10 @@ func (p *Policy) updateHistory(c store.Candidate, now time.Time) (store.History,
 }
 
 // readRate returns the estimated reads a day of an entity, and its number of reads after the decay.
-// passed is the time since the last claim; known is false if there was none. At a claim all reads
-// decay for the whole time since the last claim, even reads that happened a moment ago. The returned
-// rate is corrected for that. The correction is exact if the time between two claims is constant.
+// passed is the time since the last claim; known is false if there was no claim before. At a claim
+// all reads decay for the whole time since the last claim, even reads that happened a moment ago.
+// The returned rate is corrected for that. The correction is exact if the time between two claims
+// is constant.
 func readRate(h store.History, passed time.Duration, known bool) (rate, left float64) {
 	if !(h.Reads >= 0 && h.Reads < 1e12) {
 		return 0, 0

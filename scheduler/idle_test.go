@@ -103,8 +103,9 @@ func TestPrice_ReachesItsLevelWithinMinutes(t *testing.T) {
 	}
 }
 
-// Until the survey has read all entities, the demand counts an observed entity with a long interval
-// several times, in place of entities that were not observed yet. Afterwards it counts it once.
+// Until the survey (a pass over the entities that are not due yet) has read all entities, the
+// demand counts an observed entity with a long interval several times, in place of entities that
+// were not observed yet. Afterwards the demand counts such an entity once.
 func TestPrice_CountsSurveyedEntitiesOnce(t *testing.T) {
 	p := newPolicy(t, Adaptive, nil)
 	now := time.Unix(1.8e9, 0)
@@ -197,7 +198,8 @@ func TestScheduler_BringsNothingForwardWithoutBudget(t *testing.T) {
 	}
 }
 
-// An entity that the rule Active excludes keeps its due time, however often the survey reads it.
+// An entity that the rule Active excludes keeps its due time, however often the survey (a pass over
+// the entities that are not due yet) reads it.
 func TestScheduler_KeepsHeldEntities(t *testing.T) {
 	w, s := adaptiveWorld(t, 3, 10, func(c *Config) { c.Active.Params = []string{"linked"} })
 	before, err := w.store.NextEntityTime(t.Context(), "nexon")

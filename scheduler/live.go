@@ -14,8 +14,8 @@ func (s *Scheduler) enabled(ctx context.Context) (enabled bool) {
 	return enabled
 }
 
-// idle sets the state and the metrics for a time in which prefetching is disabled: the lag is 0,
-// and the price does not change.
+// idle is called instead of a tick while prefetching is disabled. It sets the lag to 0 and leaves
+// the price unchanged.
 func (s *Scheduler) idle() {
 	s.lag, s.pricedAt = 0, time.Time{}
 	s.metrics.setFirstDue(time.Time{})

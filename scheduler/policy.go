@@ -142,16 +142,16 @@ func (p *Policy) cooldownEnd(c store.Candidate, checked time.Time) time.Time {
 }
 
 // dueWhenReady returns the new due time of an entity that is due before the day's content is ready:
-// within ten minutes after the ready time. It does not return the entity's slot of the day, which may
-// be at 23:59. If the budget were used up by then, the entity would still be due at midnight, and
-// would be delayed to 23:59 of the next day, and so on every day.
+// within ten minutes after the ready time. It does not return the entity's regular due time of the
+// day (its slot), which may be at 23:59. If the budget were used up by then, the entity would still
+// be due at midnight, and would be delayed to 23:59 of the next day, and so on every day.
 func (p *Policy) dueWhenReady(c entityHash, now time.Time) time.Time {
 	_, ready, _ := p.clock.notReady(now)
 	return ready.Add(time.Duration(c.fraction(ready.Unix()) * float64(10*time.Minute)))
 }
 
-// nextDue returns the next due time of an entity that is claimed now: one interval later, or at its
-// next slot.
+// nextDue returns the next due time of an entity that is claimed now: in the adaptive mode about
+// one interval later, in the mode tiers the entity's next regular due time (slot).
 func (p *Policy) nextDue(c entityHash, every time.Duration, now time.Time) time.Time {
 	if p.config.Mode == Adaptive {
 		return later(p.jitteredAfter(c, every, now, now), now)

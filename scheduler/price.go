@@ -28,7 +28,7 @@ type Price struct {
 	at        time.Time
 }
 
-// observation is the activity of an entity when it was last requested or read by the survey.
+// observation is the activity of an entity when it was last requested or read by the Survey.
 type observation struct {
 	policy *Policy
 	seen   activity
@@ -38,8 +38,8 @@ type observation struct {
 
 // Load is the input of Price.Adjust.
 type Load struct {
-	// PerDay is how many calls the scheduler may make in a day, with the rate caps and the daily
-	// quota.
+	// PerDay is how many calls the scheduler may make in a day, as limited by the rate caps and the
+	// daily quota.
 	PerDay float64
 	// Backlog is the time by which the scheduler is behind: the age of the earliest due time.
 	Backlog time.Duration
@@ -53,7 +53,7 @@ type Load struct {
 
 const (
 	sampleSize = 2048
-	minSample  = 64 // with fewer observations in the sample, one adjustment changes the price less
+	minSample  = 64 // with fewer observations in the sample, the limit maxStep is reduced
 	minPrice   = 1e-9
 	maxPrice   = 1e9
 	tolerance  = 1e-9 // two demands count as equal if their relative difference is at most this

@@ -17,9 +17,9 @@ const (
 	// maxClaim is the maximum number of entities in one claim.
 	maxClaim = 500
 	// lease is the lease time of a claim. It is shorter than the TTL of a confirmed LOW lock (60
-	// s). If a scheduler dies, another scheduler takes over its claim and enqueues all requests of
-	// the claim again. The locks of the requests that the dead scheduler had enqueued still exist at
-	// that time, so the repeated requests are coalesced.
+	// s). If a scheduler crashes, another scheduler takes over its claim and enqueues all requests
+	// of the claim again. The locks of the requests that the crashed scheduler had enqueued still
+	// exist at that time, so the repeated requests are coalesced.
 	lease = 30 * time.Second
 	// maxSleep is the maximum time between two ticks. It bounds how late a scheduler takes over an
 	// abandoned claim, or sees an earlier due time if the notification about it was lost.
@@ -65,7 +65,7 @@ type Deps struct {
 	Metrics prometheus.Registerer
 }
 
-// TicksFail is the condition of the scheduler's poller while ticks fail.
+// TicksFail is the log condition that lasts while the scheduler's ticks fail.
 var TicksFail = observe.Condition{Event: "prefetch_failed", Failing: "prefetch scheduling failed; will retry", Recovered: "prefetch scheduling resumed"}
 
 // NewScheduler returns the scheduler of a source.
@@ -143,7 +143,8 @@ func (s *Scheduler) tick(ctx context.Context, now time.Time) (next time.Time, er
 }
 
 // claim claims at most "limit" due entities and enqueues their requests. found is the number of
-// claimed entities, including the skipped ones. fed is the number of calls that the requests take.
+// claimed entities, including the skipped entities. fed is the number of calls that the requests
+// take.
 func (s *Scheduler) claim(ctx context.Context, now time.Time, limit int) (found int, fed float64, err error) {
 	startedAt := time.Now()
 	c, err := bounded(ctx, func(ctx context.Context) (store.Claim, error) {

@@ -22,7 +22,7 @@ type Facet struct {
 type Schedule struct {
 	spending BudgetConfig
 	price    *Price
-	policies map[string]*Policy // by facet; a facet with the mode off has none
+	policies map[string]*Policy // the policy of each facet, by its name; a facet with the mode off has no policy
 	cost     map[string]float64
 	maxCost  float64 // the highest cost of any facet
 	zone     *time.Location

@@ -34,7 +34,7 @@ func mix(h uint64) uint64 {
 // fraction returns a pseudo-random number from 0 to 1 (exclusive). It depends only on the entity
 // and n.
 func (c entityHash) fraction(n int64) float64 {
-	return float64(mix(uint64(c)^mix(bits.Reverse64(uint64(n))))>>11) / (1 << 53) //nolint:gosec // any bits will do
+	return float64(mix(uint64(c)^mix(bits.Reverse64(uint64(n))))>>11) / (1 << 53) //nolint:gosec // a negative n also gives a valid number
 }
 
 // timeScale converts between times and positions on a scale on which intervals are measured.
@@ -78,8 +78,8 @@ func (s timeScale) at(place, every time.Duration) time.Time {
 	return t.Add(wholeIntervals(to.Sub(t)+every-1, every))
 }
 
-// slot returns the position of the entity's first slot after a position on the scale. There is one
-// slot in each interval, at an offset that depends on the entity's hash.
+// slot returns the position of the entity's first slot after a position on the scale. A slot is a
+// regular due time: there is one in each interval, at an offset that depends on the entity's hash.
 func (c entityHash) slot(after, every time.Duration) time.Duration {
 	phase := time.Duration(c.fraction(int64(every)) * float64(every))
 	return phase + wholeIntervals(after-phase, every) + every
@@ -93,17 +93,17 @@ func (p *Policy) jittered(c entityHash, place time.Duration) time.Duration {
 	return place + time.Duration(c.fraction(int64(place)^1)*float64(p.config.Jitter))
 }
 
-// nextSlot returns the time of the entity's next slot after a claim at "now". It skips a slot that
-// is less than a third of the interval after "now".
+// nextSlot returns the time of the entity's next slot (regular due time) after a claim at "now". It
+// skips a slot that is less than a third of the interval after "now".
 func (p *Policy) nextSlot(c entityHash, every time.Duration, now time.Time) time.Time {
 	s := p.scale(every)
 	return s.at(p.jittered(c, c.slot(s.of(now)+every/3, every)), every)
 }
 
-// slotAfterCheck returns the due time of an entity that was checked between two of its slots, for
-// example by a reader. It takes the first slot that is at least half an interval after the check.
-// If that slot is more than one interval after the check, it returns the middle between the check
-// and the slot.
+// slotAfterCheck returns the due time of an entity that was checked between two of its slots
+// (regular due times), for example for a reader. It takes the first slot that is at least half an
+// interval after the check. If that slot plus its jitter can be more than one interval after the
+// check, slotAfterCheck returns the middle between the check and the slot.
 func (p *Policy) slotAfterCheck(c entityHash, every time.Duration, checked time.Time) time.Time {
 	s := p.scale(every)
 	from := s.of(checked)

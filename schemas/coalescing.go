@@ -5,9 +5,10 @@ import "time"
 // Verdict says whether a request still needs a fetch.
 type Verdict string
 
-// The verdicts. Proceed: the request still needs a fetch. Satisfied: a fetch that began after the
-// request is stored. Superseded: a HIGH request for the same entity was published and replaces this
-// LOW request. Failed: a fetch that began after the request failed, and the failure is stored.
+// The verdicts. Proceed: the request still needs a fetch. Satisfied: a fetch began after the
+// request, and its result is stored. Superseded: a HIGH request for the same entity was published
+// and replaces this LOW request. Failed: a fetch began after the request and failed, and the
+// failure is stored.
 const (
 	Proceed    Verdict = "PROCEED"
 	Satisfied  Verdict = "SATISFIED"
@@ -21,8 +22,8 @@ type End struct {
 	Entity Entity
 	// Number is the number of the fetch, or the request's version if nothing was fetched.
 	Number int64
-	// Satisfied is true if the requested content, or its absence, is stored. It is false if the
-	// request became a dead letter.
+	// Satisfied is true if the requested content, or its absence, is stored. It is false if a retry
+	// is scheduled or the request became a dead letter.
 	Satisfied bool
 	// Hold is the reason of the hold that the end of the request starts; empty: it starts no hold.
 	// HoldFor is the duration of the hold.

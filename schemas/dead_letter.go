@@ -113,10 +113,10 @@ func (d DeadLetter) Cut() DeadLetter {
 	return d
 }
 
-// RecordHeaders returns the headers of the record on the dead-letter topic: the original headers in
-// their order, then the headers that the dead letter adds. The sample
-// of the upstream's response is cut to MaxSampleBytes, so that the dead letter fits its topic if the
-// original record fitted the request topic.
+// RecordHeaders returns the headers of the record on the dead-letter topic. The original headers
+// come first, in their order, without headers that an earlier dead letter added. The headers that
+// this dead letter adds follow. The sample of the upstream's response is cut to MaxSampleBytes, so
+// that the dead letter fits its topic if the original record fitted the request topic.
 func (d DeadLetter) RecordHeaders() []Header {
 	headers := make([]Header, 0, len(d.Headers)+13)
 	for _, h := range d.Headers {

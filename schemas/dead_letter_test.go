@@ -52,7 +52,7 @@ func TestDeadLetter_OwnHeadersFitTopic(t *testing.T) {
 	d.SampleType = strings.Repeat("t", 1<<20)
 	size := 0
 	for _, h := range d.RecordHeaders() {
-		size += len(h.Key) + len(h.Value) + 10 // 10: an upper bound for the two length fields of a header
+		size += len(h.Key) + len(h.Value) + 10 // 10 bytes are an upper bound for the two length fields of a header
 		if h.Key == headerError && strings.ContainsRune(string(h.Value), '\ufffd') {
 			t.Error("the error was cut inside a character")
 		}

@@ -35,8 +35,8 @@ func TestFingerprint_IgnoresKeysAndNumbers(t *testing.T) {
 }
 
 // TestFingerprint_IgnoresKeysInLongErrors places keys of different lengths at many positions of a
-// long error. The fingerprint must not depend on the key, even if the limit of the text falls
-// within the key or just after it.
+// long error. The fingerprint must not depend on the key, even if the text is cut within the key or
+// just after it.
 func TestFingerprint_IgnoresKeysInLongErrors(t *testing.T) {
 	of := func(lead int, key, number, tail string) string {
 		text := "GET https://x/" + strings.Repeat("long/", lead) + "?id=" + key + ": 500 after " + number + "ms: " + strings.Repeat("and so on, ", 30) + tail

@@ -240,7 +240,7 @@ func (l literal) String() string {
 	return string(l)
 }
 
-// toJSON encodes a value with its members in the order of the document.
+// toJSON encodes a YAML value as JSON, with the members in the order of the YAML file.
 func toJSON(value any) (string, error) {
 	switch value := value.(type) {
 	case yaml.MapSlice:

@@ -195,7 +195,7 @@ func (p *pager) view() (pageView, error) {
 			for i, t := range tags {
 				g := v.group("tag-"+slug(t), t)
 				if i > 0 {
-					made.Anchor += "-" + slug(t) // an operation with several tags is listed once for each, with different anchors
+					made.Anchor += "-" + slug(t) // an operation with several tags is listed once for each tag, each time with a different anchor
 				}
 				g.Operations = append(g.Operations, made)
 			}

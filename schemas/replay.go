@@ -60,6 +60,6 @@ func ReplayOf(headers []Header) ReplayMark {
 	return r
 }
 
-// Replay returns the mark of the replay that published the dead letter's request; its ID is empty
-// if no replay did.
+// Replay returns the mark of the replay that published the dead letter's request. Its ID is empty
+// if the request was not published by a replay.
 func (d DeadLetter) Replay() ReplayMark { return ReplayOf(d.Headers) }

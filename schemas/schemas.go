@@ -82,7 +82,7 @@ func (e Entity) Check() error {
 // MaxKeyBytes is the length of the longest key, in bytes of UTF-8.
 const MaxKeyBytes = 256
 
-// CheckKey returns nil if key is 1 to MaxKeyBytes bytes of UTF-8 without control characters. Keys
+// CheckKey returns nil if `key` has 1 to MaxKeyBytes bytes of UTF-8 without control characters. Keys
 // with a part "." or ".." are invalid: servers and proxies that unescape slashes and backslashes
 // would remove such a part, and so change a URL path. A facet may restrict its keys further with a
 // pattern.
@@ -109,7 +109,7 @@ func CheckKey(key string) error {
 // Kafka's limit of 249 characters.
 const maxNameBytes = 63
 
-// CheckName returns nil if name is valid for a source or a facet: at most 63 lower-case letters,
+// CheckName returns nil if `name` is valid for a source or a facet: at most 63 lower-case letters,
 // digits and inner hyphens. Such a name needs no escaping in a topic, a path, a metric label or a
 // Redis key.
 func CheckName(kind, name string) error {

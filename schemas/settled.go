@@ -12,11 +12,11 @@ const settledPrefix = "settled:"
 // published.
 func SettledChannel(source string) string { return settledPrefix + source }
 
-// Settled announces that a request of the entity was settled. The message does not contain the
-// result; readers find it in the database.
+// Settled announces that a request of the entity was settled, or that the entity was deleted. The
+// message does not contain the result; readers find it in the database.
 type Settled struct {
 	Entity Entity
-	Number int64 // the field Number of the settled request's End
+	Number int64 // the field Number of the settled request's End; 0: the entity was deleted
 }
 
 // Encode returns the message: the number, one space, facet/key. The source is not part of the

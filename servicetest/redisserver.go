@@ -58,8 +58,8 @@ func PrivateRedis(t testing.TB, options ...string) *RedisServer {
 	return s
 }
 
-// freePort returns a port below the range that the kernel uses for outgoing connections. While a
-// Redis is down, no other process may get its port, not even as the local port of a client.
+// freePort returns a port below the range that the kernel uses for outgoing connections. While the
+// Redis server is down, no other process may get its port, not even as the local port of a client.
 func freePort(t testing.TB) string {
 	t.Helper()
 	for range 100 {

@@ -21,7 +21,7 @@ func ExamplePatch() {
 	// Output: {"policies":{"day":null,"second":{"target":400}}} <nil>
 }
 
-// An active rule selects the entities that are prefetched, here all but closed cases.
+// The rule "active" selects the entities that are prefetched: here all cases that are not closed.
 func ExampleParseActive() {
 	rule, err := settings.ParseActive(`{"status":{"path":"case.status","block":["closed"]}}`)
 	fmt.Println(rule.Status.Path, rule.Status.Block, err)

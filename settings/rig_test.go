@@ -26,7 +26,8 @@ type rig struct {
 	handler     http.Handler
 	readLimiter ReadLimiter
 	log         bytes.Buffer
-	// before, if not nil, is called before each write of a setting. Its error fails the write.
+	// The function `before` is called before each write of a setting; nil: it is not called. Its
+	// error fails the write.
 	before func() error
 }
 

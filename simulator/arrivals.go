@@ -181,8 +181,8 @@ func appendKept(list []string, s string) []string {
 }
 
 // window counts the arrivals in the closed window that ends with the newest arrival. The maximum
-// over these windows is the maximum over all windows: a window that ends between two arrivals can
-// be moved back to the earlier of the two without losing an arrival.
+// over these windows is the maximum over all windows: a window that ends between two arrivals never
+// contains more arrivals than the window that ends with the earlier of these two arrivals.
 type window struct {
 	limit  int // maximum number of arrivals in the window; 0 means no limit
 	length int64

@@ -43,12 +43,12 @@ func TestStats_AgreeWithBruteForce(t *testing.T) {
 		at := int64(0)
 		for range 600 {
 			switch rng.IntN(4) {
-			case 0: // the arrival has the same time as the one before
+			case 0: // the arrival has the same time as the previous arrival
 			case 1:
 				at += int64(rng.IntN(500))
 			case 2:
 				at += int64(rng.IntN(50_000))
-			case 3: // the arrival is about one window length, or a quarter of it, later than the one before
+			case 3: // the arrival is about one window length, or a quarter of it, later than the previous arrival
 				at += []int64{1_000_000, 1_000_001, 999_999, limits[0].Window.Microseconds(), limits[0].Window.Microseconds() + 1}[rng.IntN(5)] / int64(1+3*rng.IntN(2))
 			}
 			times = append(times, at)
@@ -92,7 +92,7 @@ func TestQuota_CountsRejectedArrivals(t *testing.T) {
 		for range 4 {
 			got = append(got, status())
 		}
-		<-time.After(time.Second) // the next call comes exactly one second later, so its closed window contains the first four
+		<-time.After(time.Second) // the closed window that ends with the next call, exactly one second later, contains the first four calls
 		got = append(got, status())
 		<-time.After(time.Second + time.Microsecond)
 		got = append(got, status(), status(), status())

@@ -7,8 +7,9 @@ import (
 )
 
 const (
-	// itemSets is the number of different item sets. Each is generated and compressed at its
-	// first use (about 4 ms) and then kept: 17 MB for all, 25 MB if pretty.
+	// itemSets is the number of different item sets. Each item set is generated and compressed at
+	// its first use (about 4 ms) and then kept in memory. All item sets need 17 MB, or 25 MB with
+	// Config.Pretty.
 	itemSets = 64
 	// buckets is the number of groups of entities that change together. It gives
 	// Control.ChangePercent a resolution of 0.01 percent.
@@ -35,8 +36,8 @@ type entity struct {
 	revision uint32
 }
 
-// The purposes for which a key is hashed, for example to choose its item set. The hashes of one
-// key for different purposes are independent.
+// Each constant is a purpose for which a key is hashed, for example to choose the item set of the
+// key's entity. The hashes of one key for different purposes are independent.
 const (
 	forBucket uint64 = iota + 1
 	forItemSet

@@ -3,7 +3,7 @@
 // records every arrival.
 //
 // The recorder shares no code with the limiter. It stores the time of every arrival and counts
-// windows over that log, so an error in the limiter's reasoning is not repeated here.
+// windows over that log, so an error in the limiter is not repeated here.
 //
 // The query parameter ocid is the key of an entity (a character of the game).
 //
@@ -22,7 +22,7 @@
 //
 // # Operator endpoints
 //
-//	GET  /_stats     counts, maximum per window; ?since=120&window=1m for a part
+//	GET  /_stats     counts, maximum per window; ?since=120&window=1m: without the first 120 arrivals
 //	GET  /_arrivals  every arrival as a line of JSON
 //	POST /_control   change latency, limits, faults, content
 //	POST /_reset     empty the log; limits, faults and content stay
@@ -30,7 +30,7 @@
 // # Example
 //
 // The limit is 2 arrivals in any closed second. Calls arrive at 0.0 s, 0.4 s, 0.9 s and 1.5 s.
-// The third is refused, because the window from 0.0 s to 0.9 s contains 3 arrivals. The fourth
-// is accepted: the window from 0.5 s to 1.5 s contains only the refused one and itself. Refused
+// The third call is refused, because the window from 0.0 s to 0.9 s contains 3 arrivals. The fourth
+// call is accepted: the window from 0.5 s to 1.5 s contains only the third and the fourth call. Refused
 // arrivals count, so a client that retries at once stays over the limit.
 package simulator

@@ -157,7 +157,7 @@ const htmlPage = `<!DOCTYPE html>
 <body><h1>The request could not be satisfied.</h1><p>Please try again later.</p></body></html>
 `
 
-// The number of pieces in which a fault of kind SlowBody sends the body, and the pause after each.
+// A fault of kind SlowBody sends the body in this number of pieces, with this pause after each piece.
 const (
 	slowBodyPieces = 64
 	slowBodyPause  = 250 * time.Millisecond

@@ -202,9 +202,9 @@ func (w *words) item(rng *rand.Rand, s slot) item {
 	if rng.IntN(6) == 0 {
 		it.shapeName, it.shapeIcon = w.word(rng, 4)+" "+w.word(rng, 5), icon(rng)
 	}
-	// Real items resemble each other: round values, the same value in several options, no
-	// additional values on half of the items. A body therefore compresses 14:1, and generated
-	// bodies must too.
+	// Real items resemble each other: values are round, several options have the same value, and half
+	// of the items have no additional values. A real body therefore compresses 14:1, and a generated
+	// body must do so too.
 	stat := []int{15, 40, 60, 150}[rng.IntN(4)]
 	it.base = options{
 		"str": stat, "dex": stat, "attack_power": rng.IntN(3), "magic_power": rng.IntN(3), "armor": 100 * rng.IntN(5),

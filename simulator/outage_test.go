@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// since returns the field Since of GET /_stats for the arrivals after the first n.
+// since returns the field Since of GET /_stats, which describes all arrivals except the first n.
 func since(t *testing.T, s *Simulator, n int, window string) Since {
 	t.Helper()
 	var st Stats
@@ -31,7 +31,7 @@ func TestStats_SinceCountsOutageProbes(t *testing.T) {
 		}
 		control(t, s, `{"faults": [{"kind": "500"}]}`)
 		mark := s.Stats().Arrivals
-		for i := range 12 { // 12 calls during the outage: three at once, again every five seconds
+		for i := range 12 { // 12 calls during the outage: every five seconds three calls at once
 			if w := get(t, s, targets[i%len(targets)]); w.Code != http.StatusInternalServerError {
 				t.Errorf("%s during the outage: got status %d", targets[i%len(targets)], w.Code)
 			}

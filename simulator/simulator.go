@@ -21,8 +21,8 @@ type Config struct {
 	Identity bool
 	// Pretty indents documents by two spaces, as the real API does.
 	Pretty bool
-	// AnyPath makes the simulator answer paths that the real API does not have with a small document.
-	// It stands for APIs that no simulator knows.
+	// AnyPath makes the simulator answer paths that the real API does not have with a small document,
+	// to simulate an API for which no simulator exists.
 	AnyPath bool
 	// Seed selects the generated values. The same seed, key and revision give the same bytes in
 	// every process.

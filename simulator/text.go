@@ -154,7 +154,7 @@ func makeWords(rng *rand.Rand) words {
 	return w
 }
 
-// syllable returns a random Hangul syllable. One in three has a final consonant.
+// syllable returns a random Hangul syllable. One syllable in three has a final consonant.
 func syllable(rng *rand.Rand) string {
 	final := 0
 	if rng.IntN(3) == 0 {
@@ -171,8 +171,8 @@ func (w *words) word(rng *rand.Rand, syllables int) string {
 	return b.String()
 }
 
-// sentence returns random words with a total length of at most the given number of characters, and
-// at most five below it.
+// sentence returns random words whose total length is the given number of characters, or up to five
+// characters less.
 func (w *words) sentence(rng *rand.Rand, characters int) string {
 	var b strings.Builder
 	for left := characters; left >= 5; {

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 )
 
-// Auth configures how the credential is sent, and the place of its value.
+// Auth configures how the credential is sent, and from where its value is read.
 type Auth struct {
 	// Header is the name of the header that contains the credential, such as Authorization.
 	Header string `yaml:"header"`
@@ -99,8 +99,8 @@ func (s *Source) authorize(req *http.Request, name string) error {
 	auth, value := s.config.Auth, entry.current()
 	switch {
 	case auth.Query != "":
-		// The transport keeps a pointer to this URL and writes the URL to the connection only after
-		// GotConn returns. The new query is therefore sent.
+		// The transport calls the hook GotConn, which calls authorize, before it writes the URL to the
+		// connection. The new query is therefore sent.
 		req.URL.RawQuery = replaceParameter(req.URL.RawQuery, auth.Query, value)
 	case value != "":
 		req.Header.Set(auth.Header, auth.Prefix+value)

@@ -34,8 +34,8 @@ func (b body) placeholders() []string {
 	return slices.DeleteFunc(slices.Clone(b.text.names), func(name string) bool { return name == cursorParam })
 }
 
-// fill returns the body with its placeholders replaced, or nil if the document has no body.
-// cursor is a JSON value.
+// fill returns the body with its placeholders replaced, or nil if the document has no body. The
+// parameter cursor is the cursor of the page to request, as a JSON value.
 func (b body) fill(value func(name string) string, cursor string) []byte {
 	if b.setting == "" {
 		return nil
@@ -85,8 +85,8 @@ func (d *compiledDocument) compileBody() error {
 		d.body.escape = percentEncode
 		d.body.text, err = parseTemplate(d.Body)
 	default:
-		// Braces are literal text in other content types, because their rules for escaping a
-		// placeholder's value are not known to this package.
+		// Braces are literal text in other content types, because this package does not know how to
+		// escape a placeholder's value in them.
 		d.body.text = template{literals: []string{d.Body}}
 	}
 	if err != nil {

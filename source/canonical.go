@@ -25,9 +25,9 @@ type canonical struct {
 	out     []byte
 	ignored []span   // ignored values: positions in out, ascending, not nested
 	members []member // stack: members of the objects that are not closed yet
-	scratch []byte   // buffer that sort uses for the text of members
-	marks   []span   // buffer that sort uses for the positions of ignored values
-	moved   []member // buffer that reorder uses
+	scratch []byte   // buffer of the method sort for the text of members
+	marks   []span   // buffer of the method sort for the positions of ignored values
+	moved   []member // buffer of the method reorder for a copy of the members
 	orders  [256][]uint8
 }
 
@@ -179,8 +179,8 @@ func (c *canonical) array(paths *pathNode, depth int) error {
 	return nil
 }
 
-// markIgnored records everything written since start as one ignored span, if child is ignored. The
-// span replaces the ignored spans inside it, which are c.ignored[mark:].
+// markIgnored records c.out[start:] as one ignored span if child, the state of the value that was
+// written there, is ignored. The new span replaces the ignored spans inside it, c.ignored[mark:].
 func (c *canonical) markIgnored(child *pathNode, start, mark int) {
 	if child.ignored {
 		c.ignored = append(c.ignored[:mark], span{start, len(c.out)})
@@ -227,8 +227,8 @@ func (c *canonical) object(paths *pathNode, depth int) error {
 
 func (c *canonical) nameOf(m member) []byte { return c.out[m.from+1 : m.name-1] }
 
-// member parses one member and appends it to the text, unless the settings drop its value. The
-// members of its object are c.members[base:].
+// member parses one member of an object and appends it to c.out, unless the setting select excludes
+// its value. The earlier members of the same object are c.members[base:].
 func (c *canonical) member(paths *pathNode, base, depth int) error {
 	start, mark := len(c.out), len(c.ignored)
 	if len(c.members) > base {
@@ -259,8 +259,9 @@ func (c *canonical) member(paths *pathNode, base, depth int) error {
 	return nil
 }
 
-// sort sorts c.members[base:] by name and rewrites their text, which begins at c.out[start]. If a
-// name occurs more than once, the last member is kept, as most JSON parsers do.
+// sort sorts c.members[base:] by name. It rewrites the members' text, c.out[start:], and the spans of
+// their ignored values, c.ignored[mark:]. If a name occurs more than once, the last member is kept, as
+// in most JSON parsers.
 func (c *canonical) sort(base, start, mark int) {
 	all := c.members[base:]
 	for i := range all {
@@ -293,10 +294,10 @@ func (c *canonical) sort(base, start, mark int) {
 	c.marks = marks
 }
 
-// reorder sorts members by name. It first tries the order that sorted the previous object with
-// names of the same lengths. A document often has hundreds of objects with the same names, and
-// checking a known order is several times cheaper than sorting. reorder returns false, and sorts
-// nothing, if two members have the same name or if there are more than 255 members.
+// reorder sorts the members of one object by name. A document often has hundreds of objects with the
+// same names, so reorder first tries the order of an earlier object whose names have the same
+// lengths. To check a known order is several times cheaper than to sort. reorder returns false, and
+// sorts nothing, if two members have the same name or if there are more than 255 members.
 func (c *canonical) reorder(all []member) bool {
 	if len(all) > 255 {
 		return false

@@ -250,7 +250,7 @@ func classifyStatus(status int, header http.Header) Class {
 	case status == http.StatusRequestTimeout || status == http.StatusTooEarly || status >= 500:
 		return Transient
 	case status >= 200 && status < 300:
-		return BadContent // only 200 has the whole content; 204 has none, 206 a part
+		return BadContent // only a 200 has the whole content; a 204 has no content, a 206 a part of it
 	}
 	return Permanent
 }

@@ -29,7 +29,7 @@ func TestRule_MatchesMissing(t *testing.T) {
 		{200, versioned, ` {"items":[]} `, NotFound},
 		{200, versioned, `[]`, NotFound},
 		{200, versioned, `null`, NotFound},
-		// The condition "member missing" never matches a body that is not JSON, so these are OK.
+		// The condition "member missing" never matches a body that is not JSON, so the class is OK.
 		{200, versioned, ``, OK},
 		{200, versioned, `<html>`, OK},
 		{200, versioned, `{"page":`, OK},

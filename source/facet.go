@@ -34,8 +34,9 @@ type Facet struct {
 	// Ignore lists paths that are kept, but are left out when freshet decides if the content has changed.
 	// A path begins with the name of a document, or with * for every document.
 	Ignore []string `yaml:"ignore"`
-	// Conditional sends the stored validator with the request. An unchanged document is then
-	// answered by a 304 without a body. The facet must have exactly one document.
+	// Conditional sends the stored validator (ETag or Last-Modified) with the request. The upstream
+	// then answers 304 without a body if the document is unchanged. The facet must have exactly one
+	// document.
 	Conditional bool `yaml:"conditional"`
 
 	// Public allows shared caches to store responses of the API (Cache-Control: public). By
@@ -50,7 +51,7 @@ type Facet struct {
 	FreshFor time.Duration `yaml:"freshFor"`
 	// NotFoundFor is how long a not-found result is valid.
 	NotFoundFor time.Duration `yaml:"notFoundFor"`
-	// FailedFor is how long refreshes of an entity are held after its dead letter.
+	// FailedFor is how long an entity is on hold after its update request became a dead letter.
 	FailedFor time.Duration `yaml:"failedFor"`
 	// KeepFor is the retention of an entity's state. Content is deleted this long after its
 	// fetch, a not-found result after its check, and a status without a snapshot after its last
@@ -122,9 +123,10 @@ type compiledFacet struct {
 
 	names          []string // all placeholders except {key}, sorted
 	openParams     []string // params with an empty default, sorted
-	requiredGroups []string // groups of key that documents use and that have no default
-	// checksTargets is true if a key that matches could make a path segment empty, "." or "..".
-	// literalBytes and placeholders are the maxima of all documents' targets.
+	requiredGroups []string // named groups of KeyPattern that documents use and that have no default
+	// checksTargets is true if a key that matches KeyPattern could make a path segment empty, "." or
+	// "..". literalBytes and placeholders are the maximum number of literal bytes, and of
+	// placeholders, in the path and query of one document.
 	checksTargets              bool
 	literalBytes, placeholders int
 }
@@ -215,8 +217,8 @@ func (f Facet) checkRetryAndGuard() error {
 func extractVersion(f Facet) int64 {
 	names := slices.Sorted(maps.Keys(f.Documents))
 	text := fmt.Appendf(nil, "%q %q %q", names, f.Select, f.Ignore)
-	// contentSettings returns "" for plain GET documents. So their version is the same as in earlier
-	// releases, and snapshots that an earlier release has stored do not count as changed.
+	// contentSettings returns "" for plain GET documents, so that their extract version is the same
+	// as in earlier releases. Snapshots that an earlier release stored then do not count as changed.
 	for _, name := range names {
 		text = append(text, f.Documents[name].contentSettings(name)...)
 	}

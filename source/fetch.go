@@ -71,9 +71,9 @@ type response struct {
 	err    error // set if the response is missing or incomplete
 	permit Permit
 
-	url     *url.URL   // of the request, without the credential
+	url     *url.URL   // URL of the request, without the credential
 	more    []response // the responses for the second and later pages
-	next    *url.URL   // the page after the last one of a plan that is limited to one page, or nil
+	next    *url.URL   // with Plan.OnePage: the second page, which is not fetched; nil if there is none
 	linkErr error      // why the redirect or the link to the next page was not followed
 }
 
@@ -140,8 +140,8 @@ var errUseless = errors.New("not sent, because another document of the entity fa
 
 // callFollowingRedirect makes one call and follows at most one redirect within baseURL. Only a GET
 // is redirected, because repeating a POST may not be safe. The parameter room is the maximum length
-// of the body in bytes. The result last is the last request made. An error means that the call or
-// the redirected call was not sent.
+// of the body in bytes. The result last is the request that was sent last: r, or its redirect. An error
+// means that the call or the redirected call was not sent.
 func (s *Source) callFollowingRedirect(ctx context.Context, p *Plan, r documentRequest, room int64, permits Permits) (resp response, last documentRequest, calls int, err error) {
 	for range 2 {
 		var sent int

@@ -13,7 +13,7 @@ import (
 // It contains no credential.
 type Inspection struct {
 	Document, Method string
-	// Planned is the URL of the plan, and URL the one that responded, which differs after a
+	// Planned is the URL in the plan. URL is the URL that responded; the two differ after a
 	// redirect. Next is the URL of the next page, or empty.
 	Planned, URL, Next string
 	Status             int // 0 if no response arrived
@@ -68,8 +68,8 @@ func (s *Source) redactHeader(header http.Header) http.Header {
 }
 
 // CountMatches returns the number of values in the responses that a path of Facet.Select or
-// Facet.Ignore matches. Documents without valid content have none. Of a paged document it counts
-// in the first page.
+// Facet.Ignore matches. A document without valid content has no matches. Of a paged document only the
+// first page is searched.
 func (s *Source) CountMatches(a *Responses, path string) int {
 	root, err := newPaths(nil, []string{path})
 	if err != nil {

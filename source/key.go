@@ -13,14 +13,14 @@ import (
 type keyPattern struct {
 	expr   *regexp.Regexp
 	groups []string // names of the named groups, in the order of the pattern
-	index  []int    // for each element of groups, its submatch
+	index  []int    // for each element of groups, the index of its submatch in expr
 }
 
 func compileKeyPattern(text string) (keyPattern, error) {
 	if text == "" {
 		return keyPattern{}, errors.New("\"\" matches no key; remove the setting to use the default, or write a pattern such as \"[0-9]{1,20}\"")
 	}
-	if _, err := regexp.Compile(text); err != nil { // compiled alone first, so that an unbalanced parenthesis cannot close the group below
+	if _, err := regexp.Compile(text); err != nil { // compile text alone first, because an unbalanced parenthesis in it could close the group "(?:" below
 		return keyPattern{}, fmt.Errorf("%q is not a regular expression: %w", text, err)
 	}
 	p := keyPattern{expr: regexp.MustCompile("^(?:" + text + ")$")}
@@ -58,7 +58,7 @@ func (p keyPattern) match(key string) (keyValues, bool) {
 // keyValues are the placeholder values that a key provides: {key} and the named groups.
 type keyValues struct {
 	key           string
-	names, values []string // of the named groups
+	names, values []string // names and values of the named groups
 }
 
 // value returns the value of a placeholder, or "" if the key does not provide one.
@@ -72,8 +72,8 @@ func (k keyValues) value(name string) string {
 	return ""
 }
 
-// value returns the value of a placeholder. The key comes first: the params of a request cannot
-// change what the key of an entity identifies.
+// value returns the value of a placeholder. A value from the key takes precedence, so that the params
+// of a request cannot change which entity is fetched.
 func (f *compiledFacet) value(name string, k keyValues, params map[string]string) string {
 	if v := k.value(name); v != "" || name == keyParam {
 		return v
@@ -87,10 +87,9 @@ func (f *compiledFacet) value(name string, k keyValues, params map[string]string
 	return ""
 }
 
-// CheckKey returns an error if the facet does not exist or if no valid calls can be planned for the
-// key. The reason is that the key does not match the facet's KeyPattern, that it leaves a required
-// group empty, or that it would change the structure of a path. The rules for keys of all sources
-// are in schemas.CheckKey.
+// CheckKey returns an error if the facet does not exist, or if no valid calls can be planned for the
+// key: the key does not match the facet's KeyPattern, leaves a required group empty, or would change
+// the structure of a path. The rules for keys of all sources are in schemas.CheckKey.
 func (s *Source) CheckKey(facet, key string) error {
 	f, k, err := s.match(facet, key)
 	if err != nil || (!f.checksTargets && f.literalBytes+3*len(key)*f.placeholders <= maxTargetBytes) {
@@ -100,7 +99,7 @@ func (s *Source) CheckKey(facet, key string) error {
 		if v := f.value(name, k, nil); v != "" {
 			return v
 		}
-		return "x" // a param that each entity is registered with
+		return "x" // in place of a param's value that is registered with each entity
 	}
 	for _, d := range f.documents {
 		if _, err := d.target.fill(value); err != nil {
@@ -160,8 +159,8 @@ func (f *compiledFacet) compileKeyUse() {
 		literals, names := d.target.size()
 		f.literalBytes, f.placeholders = max(f.literalBytes, literals), max(f.placeholders, names)
 		for _, segment := range d.target.segments {
-			// The whole key as a segment is safe, because schemas.CheckKey rejects the keys ".", ".."
-			// and "". So is a segment with a literal character other than a dot.
+			// A segment that is the whole key needs no check, because schemas.CheckKey rejects the keys
+			// ".", ".." and "". A segment with a literal character other than a dot needs none either.
 			literal := strings.Join(segment.literals, "")
 			isKey := len(segment.names) == 1 && literal == "" && f.isKey(segment.names[0])
 			if len(segment.names) > 0 && strings.Trim(literal, ".") == "" && !isKey {

@@ -48,7 +48,7 @@ func TestPlan_FillsNamedGroups(t *testing.T) {
 	}
 }
 
-// Quotas can have scopes such as {owner}.
+// A quota policy can have a scope such as {owner}, so the limiter needs the values of the key's groups.
 func TestPlan_PassesGroupsToTheLimiter(t *testing.T) {
 	p, err := keySource(t, ownerAndRepo, "/repos/{owner}/{repo}", map[string]string{"lang": "en"}).Plan(Request{Facet: "issues", Key: "golang/go"})
 	if err != nil {
@@ -61,8 +61,8 @@ func TestPlan_PassesGroupsToTheLimiter(t *testing.T) {
 	}
 }
 
-// Everything that the key alone decides must be rejected by CheckKey, which readers call, and not
-// later by the worker.
+// If a key can never have a plan, CheckKey must reject it. CheckKey runs when a reader requests the
+// key, so the request is not rejected only later by the worker.
 func TestCheckKey_RejectsKeysWithoutAPlan(t *testing.T) {
 	for name, c := range map[string]struct{ pattern, path, key, mention string }{
 		"no slash":           {ownerAndRepo, "/repos/{owner}/{repo}", "golang", "does not match the keyPattern"},

@@ -52,7 +52,7 @@ type path []string
 const maxPathNames = 64
 
 // newPaths compiles the settings "select" and "ignore". A path consists of names joined by dots, the
-// first being the document's name. A dot within a name is written \.
+// first being the document's name. A dot within a name has a backslash before it.
 func newPaths(selected, ignored []string) (*pathNode, error) {
 	b := pathBuilder{nodes: map[string]*pathNode{}}
 	var at pathState

@@ -157,11 +157,11 @@ func (s *Source) redactError(err error) error {
 }
 
 // secretParameter matches the names of query parameters whose values can be secrets. A link of the
-// upstream, for example to the next page, may contain a secret that the configuration does not.
+// upstream, for example to the next page, may contain a secret that the configuration does not contain.
 var secretParameter = regexp.MustCompile(`(?i)pass|pwd|secret|token|credential|signature|session|auth|api[._-]?key|access[._-]?key|^sig$|^key$|^code$`)
 
-// RedactURL returns a URL for logs and messages: without user and fragment, with all credentials
-// replaced, and with the values of parameters replaced whose name is that of a secret. It returns an
+// RedactURL returns a URL for logs and messages, without user and fragment. It replaces all
+// credentials, and the values of query parameters whose names secretParameter matches. It returns an
 // empty string for nil.
 func (s *Source) RedactURL(u *url.URL) string {
 	if u == nil {

@@ -31,9 +31,9 @@ type Cached[T any] struct {
 }
 
 // Get returns the result of the last read if that read is younger than ttl. Otherwise it starts a
-// read, or joins the running one, and waits for its result, unless MaxStale permits the previous
+// read, or joins the running read, and waits for its result, unless MaxStale permits the previous
 // result. If the read fails, Get returns the previous result and the error; if ctx ends first,
-// the error is ErrNotReadYet. at is the time of the returned result; zero: no read has succeeded.
+// the error is ErrNotReadYet. `at` is the time of the returned result; zero: no read has succeeded.
 func (c *Cached[T]) Get(ctx context.Context, ttl time.Duration) (result T, at time.Time, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

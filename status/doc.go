@@ -1,6 +1,7 @@
-// Package status computes the state of a running installation that the console and the commands
-// show. They render it and compute nothing.
+// Package status computes the state of a running installation for the console and the commands,
+// which only render it.
 //
-// A slow read is behind a Cached value, so that any number of open pages cause one read at a time.
-// If a value can't be read, its field Error has the reason, and the other values are still shown.
+// The result of a slow read is kept in a Cached value, so that any number of open pages cause at
+// most one read at a time. If a value can't be read, its field Error has the reason, and the other
+// values are still shown.
 package status

@@ -9,20 +9,21 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// hintTTL is the time for which hints are kept after the last one of their source. A worker repeats
-// its hints every hour.
+// hintTTL is how long the hints of a source are kept after the last hint was saved. A worker saves
+// its hints again every hour.
 const hintTTL = 7 * 24 * time.Hour
 
 func hintsKey(source string) string { return "hints:{" + source + "}" }
 
-// Hints keeps the hints of one source in Redis: for each facet the member that alone changes at every
-// check.
+// Hints keeps the hints of one source in Redis. The hint of a facet is the name of the JSON member
+// that alone changes at every check, for example a timestamp.
 type Hints struct {
 	Redis  redis.UniversalClient
 	Source string
 }
 
-// SaveHint stores that at every check of the facet only this member changes.
+// SaveHint stores the hint of a facet: the name of the JSON member that alone changes at every
+// check.
 func (h Hints) SaveHint(ctx context.Context, facet, member string) error {
 	pipe := h.Redis.TxPipeline()
 	pipe.HSet(ctx, hintsKey(h.Source), facet, member)
@@ -41,7 +42,8 @@ func (h Hints) DeleteHint(ctx context.Context, facet string) error {
 	return nil
 }
 
-// ReadHint returns the member that alone changes at every check of the facet, or "".
+// ReadHint returns the hint of a facet: the name of the JSON member that alone changes at every
+// check, or "" if there is no hint.
 func (h Hints) ReadHint(ctx context.Context, facet string) (string, error) {
 	member, err := h.Redis.HGet(ctx, hintsKey(h.Source), facet).Result()
 	if err != nil && !errors.Is(err, redis.Nil) {

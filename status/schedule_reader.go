@@ -23,7 +23,7 @@ const (
 	// maxStaleness is how long after its TTL a value is still shown while the next read is in
 	// progress or fails.
 	maxStaleness = 30 * time.Second
-	// firstReadWait is the time for which a caller waits for the first read.
+	// firstReadWait is how long a caller waits for a value that was never read before.
 	firstReadWait = 300 * time.Millisecond
 	// maxDueCounted bounds each count of due entities, retries and outbox events.
 	maxDueCounted = 1000
@@ -217,8 +217,8 @@ func (s *ScheduleReader) counts(ctx context.Context, source string) (map[tierKey
 	return counts, nil
 }
 
-// facetSchedules returns the prefetch configuration of each facet, with the entity counts. failure
-// is the reason why the counts are unknown; empty: they are known.
+// facetSchedules returns the prefetch configuration of each facet, with the entity counts.
+// `failure` is the reason why the counts are unknown; empty: they are known.
 func facetSchedules(p Prefetch, counts map[tierKey]enabledEntities, failure string, now time.Time) []FacetSchedule {
 	var all []FacetSchedule
 	for _, name := range slices.Sorted(maps.Keys(p.Facets)) {
@@ -242,8 +242,8 @@ func facetSchedules(p Prefetch, counts map[tierKey]enabledEntities, failure stri
 }
 
 // feed returns the rate at which the schedulers may enqueue now, in calls a second, and the rate
-// cap in force, if there is one. It calculates the rate as the schedulers do. invalid is the error
-// of the configuration.
+// cap in force, if there is one. It calculates the rate as the schedulers do. `invalid` is the
+// error of an invalid configuration; nil: it is valid.
 func (s *ScheduleReader) feed(ctx context.Context, source string, p Prefetch, invalid error, now time.Time) (feed Reading[float64], rateCap *float64) {
 	if invalid != nil {
 		if errors.Is(invalid, ErrPanic) {

@@ -68,8 +68,8 @@ SELECT sum.n, sum.last, coalesce(page.key, '') FROM sum LEFT JOIN page ON page.e
 
 	// A status is old if it was updated before the time $4 and the entity has no snapshot. A
 	// RETRYING status is old only if its retry was also due before $4. Workers claim due retries
-	// within seconds, so a retry that was due before $4 is of a facet that no worker handles any
-	// more.
+	// within seconds, so a retry that was due before $4 belongs to a facet that no worker handles
+	// any more.
 	oldStatusCondition = `u.updated_at < $4 AND (u.state <> 'RETRYING' OR u.next_retry_at < $4)
 	AND NOT EXISTS (SELECT 1 FROM snapshot_state s WHERE s.source = u.source AND s.facet = u.facet AND s.key = u.key)`
 

@@ -27,7 +27,7 @@ type DeadLetter struct {
 	// Error is the first MaxIndexedErrorBytes of the dead letter's error. Fingerprint is the field
 	// of schemas.DeadLetter; it is equal for errors that differ only in keys and numbers.
 	Error, Fingerprint string
-	Status             int // HTTP status of the last upstream response; 0 without one
+	Status             int // HTTP status of the last upstream response; 0 if there was no response
 	Attempts           int // number of upstream calls that the request caused
 	// Replays is how often the request had been replayed before it was dead-lettered.
 	Replays int
@@ -79,7 +79,8 @@ const (
 	HandledDeadLetters = "handled"
 )
 
-// where returns the filter as an SQL condition, and args with its arguments appended.
+// where returns the filter as an SQL condition, and args with the arguments of the condition
+// appended.
 func (f DeadLetterFilter) where(args []any) (string, []any) {
 	conditions := []string{}
 	add := func(condition string, value any) {

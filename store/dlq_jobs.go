@@ -30,7 +30,7 @@ const (
 )
 
 // DLQJob is a replay or purge of all dead letters that a filter selects. One process at a time, the
-// lease holder, runs it; any process may continue it.
+// lease holder, runs the job. After the lease has ended, any process may continue the job.
 type DLQJob struct {
 	ID     string           `json:"id"`
 	Source string           `json:"source"`
@@ -131,7 +131,7 @@ AND NOT ($3 = 'RUNNING' AND kind = 'REPLAY' AND EXISTS (
 
 // SelectUnleasedJob returns the statement, and its arguments, that selects one job of the given
 // sources that needs a worker and has an expired lease. Of several jobs it selects the one whose
-// lease expired first. It has the columns of ScanJob.
+// lease expired first. The statement returns the columns of ScanJob.
 func SelectUnleasedJob(sources []string, now time.Time) (string, []any) {
 	among, args := amongSources(sources, []any{toMicros(now)})
 	return `SELECT ` + jobColumns + ` FROM dlq_jobs WHERE ` + jobNeedsWorker + ` AND lease_until <= $1 AND ` + among + ` ORDER BY lease_until, id LIMIT 1`, args

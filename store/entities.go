@@ -6,10 +6,10 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Tier is how often an entity is prefetched. Reads and changes move an entity between tiers.
+// Tier is how often an entity is prefetched. Reads move an unpinned entity between tiers.
 type Tier int
 
-// Tiers, from the most to the least frequently fetched one.
+// The tiers, from the most to the least frequently fetched.
 const (
 	Hot Tier = iota
 	Warm
@@ -20,7 +20,7 @@ const (
 // have a resolution of one microsecond.
 type RegisteredEntity struct {
 	Entity schemas.Entity
-	// Params are request parameters that differ from the facet's; nil: none.
+	// Params are request parameters that differ from the parameters of the facet; nil: none.
 	Params map[string]string
 	Tier   Tier
 	// Pinned is set if an operator chose the tier; reads do not change it.
@@ -88,7 +88,7 @@ type ClaimedRequest struct {
 	Version int64
 }
 
-// EntityReads is a number of reads of an entity. At is the time of the last of them.
+// EntityReads is a number of reads of an entity. At is the time of the last read.
 type EntityReads struct {
 	Entity schemas.Entity
 	Count  int

@@ -125,8 +125,8 @@ func (s *Status) ScanStatus(scan func(...any) error) error {
 }
 
 // toValidText returns a text that both databases can store, cut to MaxTextBytes. It replaces NUL
-// bytes and invalid UTF-8: PostgreSQL would reject the whole row for them, and the failure could
-// never be written.
+// bytes and invalid UTF-8: PostgreSQL would reject the whole row because of them, and the failure
+// could never be written.
 func toValidText(s string) string { return toValidTextOf(s, MaxTextBytes) }
 
 // toValidTextOf returns a text that both databases can store, cut to maxBytes.

@@ -26,8 +26,8 @@ var ErrKeyNotFound = errors.New("the API key does not exist or is revoked")
 
 // Statements for API keys, shared by both databases.
 const (
-	// selectKeys returns all keys and selectActiveKeys the unrevoked ones, oldest first, with the
-	// columns of ScanKey.
+	// selectKeys returns all keys, and selectActiveKeys the keys that are not revoked, oldest
+	// first, with the columns of ScanKey.
 	selectKeys       = `SELECT ` + keyColumns + ` FROM api_keys` + keyOrder
 	selectActiveKeys = `SELECT ` + keyColumns + ` FROM api_keys WHERE revoked_at = 0` + keyOrder
 

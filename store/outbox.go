@@ -32,8 +32,8 @@ type Trigger struct {
 	Params map[string]string
 }
 
-// Fires reports whether the trigger's facet, whose state is given, is refreshed now: it has never
-// been checked, or not within Backoff.
+// Fires reports whether the trigger refreshes its facet now. The parameter state is the state of
+// that facet. The trigger fires if the facet was never checked, or not within Backoff.
 func (t Trigger) Fires(state State, now time.Time) bool {
 	return state.CheckedAt.IsZero() || now.Sub(state.CheckedAt) >= t.Backoff
 }
@@ -50,14 +50,14 @@ type OutboxEvent struct {
 	// Before and After are the hashes of the replaced and of the new content. Before is zero if
 	// there was no content.
 	Before, After Hash
-	// A trigger with a Quiet period has its own OutboxEvent. Further changes in the period replace
+	// A trigger with a quiet time has its own OutboxEvent. Further changes in that time replace
 	// the event: it gets the last change's version and a new ID, and keeps the Before of the first
 	// change.
 	OutboxEvents
 }
 
-// ReadyAt returns the earliest time of delivery: the time of the change, or the end of the Quiet
-// period after the change.
+// ReadyAt returns the earliest time of delivery: the time of the change, or the end of the
+// quiet time after the change.
 func (e OutboxEvent) ReadyAt() time.Time {
 	if len(e.Triggers) == 1 {
 		return e.At.Add(e.Triggers[0].Quiet)
@@ -78,9 +78,9 @@ const (
 	// source, time, limit.
 	DueOutboxEvents = ` FROM outbox e WHERE e.source = $1 AND e.due_at <= $2 ORDER BY e.due_at, e.id LIMIT $3`
 
-	// DeleteQuietTriggers deletes events of triggers with a Quiet period that are not delivered yet:
-	// events that changes of the entity caused, and events that would refresh the entity. Arguments:
-	// source, facet, key.
+	// DeleteQuietTriggers deletes undelivered events of triggers with a quiet time: events that
+	// changes of the entity caused, and events that would refresh the entity. Arguments: source,
+	// facet, key.
 	DeleteQuietTriggers = `DELETE FROM outbox WHERE source = $1 AND key = $3 AND quiet_facet <> '' AND (facet = $2 OR quiet_facet = $2)`
 
 	// SelectNextOutboxTime returns the earliest due time in microseconds, or no row. Argument:
@@ -103,15 +103,15 @@ type OutboxRow struct {
 	PublishChange bool
 	Triggers      string // a list of storedTrigger as JSON
 	// Due is when the event can be delivered, in microseconds. QuietFacet is the facet that a
-	// trigger with a Quiet period refreshes; empty for other rows. Further changes in the Quiet
-	// period move Due to a later time, but never after Latest, which is also in microseconds.
+	// trigger with a quiet time refreshes; empty for other rows. Further changes in the quiet
+	// time move Due to a later time, but never after Latest, which is also in microseconds.
 	Due, Latest int64
 	QuietFacet  string
 }
 
-// OutboxRows returns the outbox rows of a write that changed content: one for its message and its
-// immediate triggers, and one for each trigger with a Quiet period. The parameter "before" is the
-// hash of the replaced content.
+// OutboxRows returns the outbox rows of a write that changed content: one row for its message and
+// its immediate triggers, and one row for each trigger with a quiet time. The parameter "before"
+// is the hash of the replaced content.
 func (w Write) OutboxRows(before Hash) (rows []OutboxRow, err error) {
 	at := w.CheckedAt.UnixMicro()
 	base := OutboxRow{Before: []byte{}, After: w.Hash[:], Due: at}

@@ -18,7 +18,7 @@ type Setting struct {
 }
 
 // AuditEntry is one entry of the audit log. Source is empty for a change that belongs to no source,
-// such as one of an API key.
+// such as a change of an API key.
 type AuditEntry struct {
 	ID            int64 // assigned by the database; later entries have higher IDs
 	At            time.Time

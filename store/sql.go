@@ -10,9 +10,9 @@ const (
 	s.last_fetched_at, s.last_checked_at, s.last_updated_at, s.absent, s.etag, s.last_modified, s.visibility, s.manual`
 
 	// SelectSnapshot returns the state's columns and the payload, or null without a payload. It
-	// looks up each table by the key instead of joining them. Planning a join of two partitioned
-	// tables takes a quarter of the statement's time. Every call plans the statement again, because
-	// PgBouncer keeps no prepared statements. Arguments: source, facet, key.
+	// looks up each table by the key instead of joining the tables. Planning a join of two
+	// partitioned tables takes a quarter of the statement's time. Every call plans the statement
+	// again, because PgBouncer keeps no prepared statements. Arguments: source, facet, key.
 	SelectSnapshot = `SELECT ` + StateColumns + `,
 	(SELECT p.payload FROM snapshot_payload p WHERE p.source = $1 AND p.facet = $2 AND p.key = $3)
 FROM snapshot_state s
@@ -37,7 +37,7 @@ WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
 )
 
 // DeleteSnapshot is the list of statements that delete everything stored of an entity: snapshot,
-// status, registration and undelivered events of triggers with a Quiet period. Arguments of each:
+// status, registration and undelivered events of triggers with a quiet time. Arguments of each:
 // source, facet, key. The state is deleted first, in the same order as in a write, which prevents
 // deadlocks. The payload is deleted only if no state is stored, so a payload that a concurrent
 // write has just stored is kept.

@@ -32,7 +32,7 @@ type Topic struct {
 	Drift []string
 }
 
-// Ensure creates the source's missing topics and compares the others with the design.
+// Ensure creates the source's missing topics and compares the existing topics with the design.
 func Ensure(ctx context.Context, admin *kadm.Client, source string, replication Replication) ([]Topic, error) {
 	brokers, err := admin.ListBrokers(ctx)
 	if err != nil {
@@ -96,7 +96,7 @@ func ensure(ctx context.Context, admin *kadm.Client, want schemas.Topic, factor,
 	for name, value := range settings {
 		configs[name] = &value
 	}
-	_, err := admin.CreateTopic(ctx, want.Partitions, int16(factor), configs, want.Name) //nolint:gosec // at most the number of brokers
+	_, err := admin.CreateTopic(ctx, want.Partitions, int16(factor), configs, want.Name) //nolint:gosec // factor is at most the number of brokers
 	if err == nil {
 		return Topic{Name: want.Name, Created: true}, nil
 	}

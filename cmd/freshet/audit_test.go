@@ -28,7 +28,7 @@ var unaudited = map[string]string{
 }
 
 // auditedRoutes returns the routes that change state. It reads the admin API's routes from the
-// OpenAPI document, and the console's from its source code.
+// OpenAPI document, and the console's routes from the console's source code.
 func auditedRoutes(t *testing.T) (routes []string) {
 	t.Helper()
 	doc, err := openapi3.NewLoader().LoadFromData(schemas.OpenAPI)
@@ -54,8 +54,8 @@ func auditedRoutes(t *testing.T) (routes []string) {
 	return routes
 }
 
-// send sends a request. Its body is a form if body is a url.Values, and JSON otherwise. It follows
-// no redirects.
+// send sends a request. If body is a url.Values, the request body is a form; otherwise it is JSON.
+// send follows no redirects.
 func (d *dev) send(method, path string, body any) []byte {
 	d.Helper()
 	var text []byte
@@ -94,8 +94,8 @@ func (d *dev) audit() (entries []settings.Entry) {
 	return all.Entries
 }
 
-// idOf returns the value of "id" in a JSON object. If the value of the given member is an object,
-// idOf returns the "id" of that inner object instead.
+// idOf returns the value of the member "id" in a JSON object. If the parameter member names a member
+// whose value is an object, idOf returns the "id" of that inner object instead.
 func (d *dev) idOf(text []byte, member string) string {
 	d.Helper()
 	object := map[string]any{}

@@ -8,8 +8,8 @@ import (
 	"runtime"
 )
 
-// openBrowser opens a URL with the operating system's opener. It returns when the opener exits
-// or ctx ends; the browser stays open in both cases.
+// openBrowser opens a URL with the operating system's program for opening URLs, such as xdg-open. It
+// returns when this program exits or ctx ends; the browser stays open in both cases.
 func openBrowser(ctx context.Context, url string) error {
 	opener := []string{"xdg-open"}
 	switch runtime.GOOS {

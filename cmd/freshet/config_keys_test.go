@@ -40,7 +40,7 @@ sources:
 	}
 }
 
-// A quota can have the scope of a named group.
+// The scope of a quota policy can be a named group of the keyPattern, such as {owner}.
 func TestConfig_ScopesMayUseNamedGroups(t *testing.T) {
 	code, _, stderr := command(t, nil, "config", "check", "--config", write(t, `
 sources:

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// requestsFile is a configuration with every setting of requests.
+// requestsFile is a configuration file that uses every setting for upstream requests, for example
+// headers, bodies and paging.
 var requestsFile = filepath.Join(root, "app", "testdata", "requests.yaml")
 
 func TestConfigPrint_RoundTripsRequestSettings(t *testing.T) {

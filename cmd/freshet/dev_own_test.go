@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// ownAPI returns a configuration whose source calls an upstream of the test, and the number of its
-// calls.
+// ownAPI returns a configuration whose source calls an upstream of the test, and the counter of the
+// calls to this upstream.
 func ownAPI(t *testing.T, auth string) (file string, calls *atomic.Int64) {
 	t.Helper()
 	calls = new(atomic.Int64)

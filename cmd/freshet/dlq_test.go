@@ -150,7 +150,7 @@ func TestDLQ_ListShowReplayPurge(t *testing.T) {
 	d.mustRun(0, []string{"replay-started", "replay-ended", "purge-ended", "they are nobody's"}, "settings", "audit")
 }
 
-// dlq runs a command until ctx ends.
+// dlq runs `freshet dlq` with these arguments until the command or ctx ends.
 func (d *dev) dlq(ctx context.Context, args ...string) (code int, stdout, stderr string) {
 	d.Helper()
 	var out, errs bytes.Buffer
@@ -158,7 +158,8 @@ func (d *dev) dlq(ctx context.Context, args ...string) (code int, stdout, stderr
 	return code, out.String(), errs.String()
 }
 
-// An interrupted command leaves the job running. dlq stop stops it, and --resume continues it.
+// If a command that follows a job is interrupted, the job continues to run. The command `dlq stop`
+// stops the job, and the flag --resume continues it.
 func TestDLQ_InterruptLeavesJobRunning(t *testing.T) {
 	t.Parallel()
 	d := startDev(t, "--no-demo")

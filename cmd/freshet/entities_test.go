@@ -134,7 +134,7 @@ func TestSnapshot_GetRefreshDelete(t *testing.T) {
 	d.mustRun(0, []string{"snapshot-delete", `{"facet":"character","key":"somebody"}`}, "settings", "audit")
 }
 
-// The deleted snapshot must also leave the query service's cache.
+// After a snapshot is deleted, the query service must not serve it from its cache any more.
 func TestSnapshotDelete_StopsServing(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	d.until("a fresh answer", "somebody", isFresh)

@@ -18,10 +18,11 @@ import (
 type session struct {
 	*testing.T
 	env       []string
-	addresses []string // pairs: the address in the page, the address in this test
+	addresses []string // pairs: an address in the page, and the address that replaces it in this test
 }
 
-// replace returns a text with the addresses of the page, or of this test.
+// replace replaces the page's addresses in a text by this test's addresses. If toPage is true, it
+// replaces this test's addresses by the page's addresses instead.
 func (s *session) replace(text string, toPage bool) string {
 	for i := 0; i < len(s.addresses); i += 2 {
 		from, to := s.addresses[i], s.addresses[i+1]
@@ -74,7 +75,7 @@ func (s *session) run(line string) string {
 	return s.replace(out.String(), true)
 }
 
-// simulate starts the imitation of the API and returns its address.
+// simulate starts `freshet simulate` with these arguments and returns the simulator's address.
 func (s *session) simulate(args []string) string {
 	ctx, cancel := context.WithCancel(context.Background())
 	reader, writer := io.Pipe()
@@ -113,7 +114,7 @@ var varying = []*regexp.Regexp{
 	regexp.MustCompile(`\b\d+\.\d kB\b`), regexp.MustCompile(`\d{4}-\d\d-\d\dT[0-9:.]+Z`), regexp.MustCompile(`"(estimatedWaitMs|lastUpdatedAt)":[^,}]*`),
 }
 
-// fixed returns an output without its variable parts and repeated spaces.
+// fixed returns an output with each varying part replaced by N, and without repeated spaces.
 func fixed(text string) string {
 	for _, v := range varying {
 		text = v.ReplaceAllString(text, "N")
@@ -121,7 +122,8 @@ func fixed(text string) string {
 	return regexp.MustCompile(` +`).ReplaceAllString(strings.TrimSpace(text), " ")
 }
 
-// anyLines matches an output with a line that consists of an ellipsis. Such a line stands for any lines.
+// anyLines returns an expression that matches the outputs of a pattern. A line "…" in the pattern
+// matches any number of lines.
 func anyLines(pattern string) *regexp.Regexp {
 	return regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(pattern), "…\n", "(?s:.*)\n?") + "$")
 }

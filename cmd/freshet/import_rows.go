@@ -76,7 +76,7 @@ func newRowReader(in io.Reader, format string) (*rowReader, error) {
 	return r, nil
 }
 
-// next returns the next row, or io.EOF after the last. It may be called again after a rowError.
+// next returns the next row, or io.EOF after the last row. It may be called again after a rowError.
 func (r *rowReader) next() (o entities.EntitySpec, line int, err error) {
 	text, err := r.read()
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 // line).
 type format string
 
-// addFlag adds -o to a command, which then rejects an unknown format before it runs.
+// addFlag adds the flag -o to a command. The command then rejects an unknown format before it runs.
 func (f *format) addFlag(c *cobra.Command) {
 	c.PreRunE = func(*cobra.Command, []string) error { return f.check() }
 	c.Flags().StringVarP((*string)(f), "output", "o", "table", "print in this format: table, json or jsonl")

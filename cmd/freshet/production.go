@@ -8,8 +8,8 @@ import (
 	"github.com/freshet/freshet/app"
 )
 
-// A build with the tag production has no dev and simulate commands. It does not link the
-// simulator and the embedded Kafka, Redis and SQLite, which a production image never uses.
+// A build with the tag production has no commands dev and simulate. The program then does not contain
+// the simulator and the embedded Kafka, Redis and SQLite, which a production image never uses.
 
 func (p *program) dev() *cobra.Command { return leftOut("dev") }
 

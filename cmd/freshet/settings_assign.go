@@ -74,7 +74,8 @@ type prefetchAssignments struct {
 	given   bool
 }
 
-// assign parses the assignment if its name is a prefetch setting. matched reports whether it is.
+// assign parses the assignment if its name is a prefetch setting. matched reports whether the name is
+// a prefetch setting.
 func (p *prefetchAssignments) assign(name, value string) (matched bool, err error) {
 	if name == prefetchSetting {
 		p.given = true

@@ -72,7 +72,8 @@ func TestBuilds_AreStaticAndReproducible(t *testing.T) {
 	}
 }
 
-// Archives and packages have the commands dev and simulate. The image has neither.
+// The programs in archives and packages have the commands dev and simulate. The program in the image
+// does not have these commands.
 func TestBuilds_OnlyTheImageIsForProduction(t *testing.T) {
 	p := read(t)
 	if b := p.Builds[0]; b.ID != "complete" || len(b.Tags) > 0 || !slices.Equal(b.Targets, []string{"linux_amd64_v1", "linux_arm64_v8.0", "darwin_arm64_v8.0"}) {

@@ -10,7 +10,7 @@ import (
 const character = "/v1/nexon/character/somebody"
 
 // openFresh starts `freshet dev` with --no-demo and waits until the entity "somebody" is fresh. It
-// returns a tab on a page of the same origin, so that scripts in it can call the API.
+// returns a tab on a page of the same origin, so that scripts in this page can call the API.
 func openFresh(t *testing.T) (*tab, dev) {
 	t.Helper()
 	b := newTab(t)

@@ -11,7 +11,7 @@ const (
 	// job is the path of the DLQ job that runs in the consoles with fake data.
 	job = "/dlq/jobs/0198b2c0-0000-7000-8000-000000000001"
 	// streamsPerClient is the maximum number of live streams that one client may open. Package
-	// console defines it as viewersOfOne.
+	// console defines the same limit as maxViewersPerClient.
 	streamsPerClient = 8
 )
 
@@ -92,7 +92,8 @@ func TestLivePage_RetriesRejectedStream(t *testing.T) {
 	b.until(`!document.body.hasAttribute('data-stale')`)
 }
 
-// A list item that did not change keeps its element, so that a selection in it is kept.
+// A list item that did not change keeps its HTML element, so that selected text in the item stays
+// selected.
 func TestLivePage_KeepsUnchangedItems(t *testing.T) {
 	b := newTab(t)
 	b.open(startConsoles(t)["busy"])

@@ -101,8 +101,8 @@ func TestConsole_ReplaysDeadLetters(t *testing.T) {
 	o.page("/dlq?source=nexon")
 	o.untilText("#recent-dead-letters", `(?s)dead letters? since yesterday.*UPSTREAM_4XX.*rejects this request as invalid.*OPENAPI00004`)
 
-	// No check may report a fixed cause while the upstream still answers calls for these keys with an
-	// error.
+	// The upstream still rejects the calls for these keys. The page must therefore not show that the
+	// cause of the dead letters is fixed.
 	o.untilText("#safe-to-replay", `Cause fixed since\s+no\s+No entity of the \d+ newest dead letters? was fetched`)
 	o.scenario("healthy")
 	o.page("/limiter")

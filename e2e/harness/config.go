@@ -95,8 +95,8 @@ func (s *Site) redisConfig() string {
 	return fmt.Sprintf("{mode: single, addresses: [%q]}", address)
 }
 
-// UseProxies puts one proxy before Redis and one before the database. Only processes that are
-// configured after the call use them. Query services always connect to Kafka through a proxy.
+// UseProxies puts a proxy before Redis and another proxy before the database. Only processes that are
+// configured after the call use these proxies. Query services always connect to Kafka through a proxy.
 func (s *Site) UseProxies(ctx context.Context) (err error) {
 	if s.RedisProxy, err = NewProxy(ctx, s.Redis.Address, nil); err != nil {
 		return err

@@ -60,7 +60,7 @@ func (s *Site) Start(ctx context.Context, name, pattern string, env []string, ar
 	return s.StartProgram(ctx, name, pattern, env, s.Binary, args...)
 }
 
-// StartProgram is like Start, but runs another program than freshet.
+// StartProgram is like Start, but runs the given program instead of freshet.
 func (s *Site) StartProgram(ctx context.Context, name, pattern string, env []string, program string, args ...string) (*Process, error) {
 	// A restarted process appends to the same file.
 	log, err := os.OpenFile(filepath.Join(s.Dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -70,7 +70,7 @@ func (s *Site) StartProgram(ctx context.Context, name, pattern string, env []str
 	// The end of ctx does not end the process. Close ends all processes, in a fixed order.
 	p := &Process{Cmd: exec.CommandContext(context.WithoutCancel(ctx), program, args...), Name: name, Done: make(chan struct{})}
 	p.Env = append(os.Environ(), env...)
-	p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that Ctrl-C in a terminal ends only the test and not the process
+	p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // the process gets its own process group, so that Ctrl-C in a terminal ends only the test
 	reader, writer := io.Pipe()
 	p.Stdout, p.Stderr = writer, writer
 	if err := p.Start(); err != nil {

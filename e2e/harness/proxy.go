@@ -55,8 +55,9 @@ func (p *Proxy) Redirect(to string) {
 // SetDelay delays all bytes in each direction.
 func (p *Proxy) SetDelay(by time.Duration) { p.delay.Store(int64(by)) }
 
-// Stall with true keeps connections open and accepts new ones, but forwards no bytes. Stall with false
-// forwards the buffered bytes, like a network that recovers.
+// Stall stalls the proxy if on is true: connections stay open and new connections are accepted, but
+// no bytes are forwarded. If on is false, the proxy forwards the buffered bytes and all later bytes,
+// like a network that recovers.
 func (p *Proxy) Stall(on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -71,7 +72,7 @@ func (p *Proxy) Stall(on bool) {
 // Refuse makes the proxy close each new connection at once. Open connections stay open.
 func (p *Proxy) Refuse(on bool) { p.refusing.Store(on) }
 
-// Corrupt flips one bit in every n-th piece; 0 corrupts none.
+// Corrupt makes the proxy flip one bit in every n-th piece of bytes; with 0 it flips no bits.
 func (p *Proxy) Corrupt(n int) { p.corruptEvery.Store(int64(n)) }
 
 // Cut resets all open TCP connections.
@@ -80,7 +81,7 @@ func (p *Proxy) Cut() {
 	defer p.mu.Unlock()
 	for conn := range p.open {
 		if tcp, ok := conn.(*net.TCPConn); ok {
-			_ = tcp.SetLinger(0) // so that Close sends a reset instead of a FIN
+			_ = tcp.SetLinger(0) // with a linger time of 0, Close sends a reset instead of a FIN
 		}
 		_ = conn.Close()
 	}

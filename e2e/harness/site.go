@@ -29,7 +29,7 @@ type Site struct {
 	Root   string    // directory of the main module
 
 	Source  string            // name of the reference source
-	Facets  map[string]string // facets of the reference source and the upstream document that each reads
+	Facets  map[string]string // facets of the reference source, and the upstream document that each facet reads
 	Edits   []string          // old text, new text, old text, ...: replacements in the reference source's configuration
 	Sources map[string]string // configuration of each source, by name; if set, it replaces the reference source
 	Env     []string          // additional environment variables of the processes

@@ -71,8 +71,8 @@ func (s *Site) UntilStored(ctx context.Context, limit time.Duration, prefix stri
 	return err
 }
 
-// LockTables locks the snapshot tables against reads and writes until unlock is called. stored
-// is the number of snapshots whose key has the prefix, counted under the lock.
+// LockTables locks the snapshot tables against reads and writes until unlock is called. stored is
+// the number of snapshots whose key has the prefix, counted after the tables are locked.
 func (s *Site) LockTables(ctx context.Context, prefix string) (stored int, unlock func() error, err error) {
 	conn, err := pgx.Connect(ctx, s.Database)
 	if err != nil {
@@ -89,9 +89,9 @@ func (s *Site) LockTables(ctx context.Context, prefix string) (stored int, unloc
 	}, err
 }
 
-// AllowConnections with true allows connections to the site's database. With false it
-// rejects new connections and terminates the open ones. Other databases of the server are not
-// affected.
+// AllowConnections allows connections to the site's database if allow is true. Otherwise the
+// database server rejects new connections and terminates the open connections. Other databases of
+// the server are not affected.
 func (s *Site) AllowConnections(ctx context.Context, allow bool) error {
 	admin, err := ServiceAddress("FRESHET_TEST_POSTGRES")
 	if err != nil {

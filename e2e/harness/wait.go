@@ -49,7 +49,8 @@ func Until(ctx context.Context, limit time.Duration, what string, condition func
 }
 
 // AtRate calls do(0), do(1) and so on, rate times a second, for the given time. Each call has its
-// own goroutine, so that a slow call delays no other. AtRate returns after all calls have returned.
+// own goroutine, so that a slow call delays no other call. AtRate returns after all calls have
+// returned.
 func AtRate(ctx context.Context, rate int, length time.Duration, do func(n int)) error {
 	var running sync.WaitGroup
 	defer running.Wait()

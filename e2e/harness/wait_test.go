@@ -13,7 +13,7 @@ func TestAtRate_CallsEachOnceAtItsRate(t *testing.T) {
 		count := map[int]int{}
 		began := time.Now()
 		err := AtRate(t.Context(), 300, 2*time.Second, func(n int) {
-			<-time.After(time.Millisecond) // so that a later call may return before an earlier call
+			<-time.After(time.Millisecond) // the calls take 1 ms each, so a later call may return before an earlier call
 			mu.Lock()
 			defer mu.Unlock()
 			count[n]++

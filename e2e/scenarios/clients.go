@@ -24,9 +24,9 @@ const (
 	clientRate        = 40 // reads of healthy keys per second
 	clientConcurrency = 16
 	healthyKeys       = 30 // number of healthy keys; each is read about once a second, so that most reads find a fresh snapshot
-	// failingKeys is the number of keys for each kind of failure. Each process must count at
-	// least two failures of a kind, and Prometheus must scrape between the two. Prometheus shows
-	// no increase for a counter whose first sample is already 1.
+	// failingKeys is the number of keys for each kind of failure. Each process must count at least
+	// two failures of each kind, and Prometheus must scrape the process between these two failures:
+	// Prometheus shows no increase for a counter whose first sample is already 1.
 	failingKeys = 4
 	facet       = "character"
 	// dueKeys is the number of entities that are due for prefetch. One entity becomes due each
@@ -130,7 +130,7 @@ func (c *clients) jobs(ctx context.Context, n int) []func() {
 		all = append(all, func() { c.do(ctx, http.MethodPost, healthy(second)+"/refresh", nil) })
 	case 4:
 		all = append(all, get(of("gone", 5)))
-	case 7: // these keys become dead letters: read only a few of them, because an installation has few dead letters
+	case 7: // requests of these keys become dead letters: the load reads only a few such keys, because a real installation has few dead letters
 		all = append(all, get(of("refused", failingKeys)), get(of("page", failingKeys)))
 	case 10:
 		all = append(all, get(of("later", failingKeys)), get(of("soon", failingKeys)))

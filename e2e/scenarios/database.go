@@ -123,7 +123,7 @@ func slowDatabase(ctx context.Context, s *site, _ options) error {
 
 // lockDuringCalls sends n requests and locks the tables while their upstream calls are in flight.
 // The worker has then looked up the entities, but cannot write the results. stored is the number of
-// results that it wrote before the lock.
+// results that the worker wrote before the tables were locked.
 func (l *lanes) lockDuringCalls(ctx context.Context, prefix string, n int) (stored int, unlock func() error, err error) {
 	st, err := l.Stats(ctx)
 	if err != nil {

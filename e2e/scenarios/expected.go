@@ -66,7 +66,7 @@ func (b bodies) count() (n int) {
 	return n
 }
 
-// countWrong counts the bodies whose document is not the one stored for their key.
+// countWrong counts the bodies whose document is not the document that is stored for their key.
 func (b bodies) countWrong(ctx context.Context, x *expected) (wrong int, err error) {
 	for n, texts := range b {
 		want, err := x.document(ctx, facet, harness.ContentKey(n))

@@ -33,9 +33,10 @@ var refusals = []simulator.Fault{
 	{Kind: simulator.Oversize, Bytes: 16 << 20},
 }
 
-// hostile judges that two hostile clients do not harm 20 honest clients, which read one new key
-// a second each. The first hostile client reads 2,000 keys for which the upstream returns 400.
-// The second reads 200 keys for which it returns 401, 429, an HTML page, truncated JSON or 16 MB.
+// hostile judges that two hostile clients do not harm 20 honest clients. Each honest client reads one
+// new key a second. The first hostile client reads 2,000 keys for which the upstream returns 400. The
+// second hostile client reads 200 keys for which the upstream returns 401, 429, an HTML page,
+// truncated JSON or 16 MB.
 func hostile(ctx context.Context, s *site, o options) error {
 	s.Token = rand.Text() + rand.Text()
 	s.Edits = []string{"retry: [1m, 2m, 4m]", "retry: [1s, 2s]"}
@@ -90,8 +91,8 @@ type hostileRun struct {
 
 	mu       sync.Mutex
 	took     []time.Duration // times from the first read of a new key by an honest client until the key was FRESH
-	failed   int             // number of reads of honest clients that did not end FRESH
-	last     string          // description of the last read that did not end FRESH
+	failed   int             // number of reads of honest clients after which the key was still not FRESH
+	last     string          // description of the last read after which the key was still not FRESH
 	accepted map[string]bool // the hostile keys for which an update request was accepted
 	open     time.Duration   // longest time for which the source's breaker was not closed
 	states   map[string]int

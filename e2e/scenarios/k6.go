@@ -61,8 +61,8 @@ func (s *site) users(ctx context.Context, k6, script string, variables map[strin
 	cmd := exec.CommandContext(ctx, k6, "run", "--quiet", "--no-usage-report", "--address", "", script)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = harness.Timeout
-	// GOGC=400 makes garbage collection rarer. With the default, the large heap of thousands of
-	// virtual users would take a large part of the CPU for it.
+	// GOGC=400 makes garbage collection rarer. With the default, garbage collection of the large heap
+	// for thousands of virtual users would take a large part of the CPU.
 	cmd.Env = append(os.Environ(), "SUMMARY="+file, "BEGIN=http://"+l.Addr().String(), "GOGC=400")
 	for name, value := range variables {
 		cmd.Env = append(cmd.Env, name+"="+value)

@@ -263,8 +263,8 @@ func peak(ctx context.Context, s *site, o options) error {
 	}
 	t.markTarget(contract)
 	t.judgeRate("calls", all, "", from, to, minShare*totalRate, 1.01*totalRate)
-	// A lane that has a lag at the start exceeds its requested rate until the lag is gone. The
-	// other lane gets fewer calls during that time.
+	// A lane that has a lag at the start of the measurement exceeds its requested rate until it has
+	// caught up. The other lane gets fewer calls during that time. The limits allow for this.
 	t.judgeRate("  HIGH calls, of 200/s requested", all, "high-", from, to, minShare*high, 1.1*high)
 	t.judgeRate("  LOW calls, of 300/s requested", all, "low-", from, to, 0.9*(totalRate-high), 1.1*(totalRate-high))
 	t.judgeBelow("HIGH delay until its call, p95", p95(l.callDelays(all, "high-", from, to)), time.Second)
@@ -281,8 +281,8 @@ func peak(ctx context.Context, s *site, o options) error {
 	return nil
 }
 
-// bothBuckets judges that LOW requests above the cap of LOW take no permits from the quota that
-// both lanes share: HIGH gets all the permits that LOW may not use.
+// bothBuckets judges that a backlog of LOW requests does not slow HIGH down: LOW gets no more permits
+// than its cap, and HIGH gets all the other permits of the quota.
 func bothBuckets(ctx context.Context, s *site, o options) error {
 	length := time.Duration(o.seconds) * time.Second / 2
 	l, err := s.startLanes(ctx, onlySmall)

@@ -11,7 +11,7 @@ import (
 )
 
 // loop continuously reads entities that never change. It judges that each entity is fetched at most
-// once per freshFor, and that only its check time is written after the first fetch.
+// once per freshFor, and that fetches after the first write only the check time of the entity.
 func loop(ctx context.Context, s *site, o options) error {
 	const different, rate, fresh = 20, 100, 2 * time.Second
 	s.Edits = []string{"freshFor: 1h", "freshFor: " + fresh.String()}
@@ -80,7 +80,7 @@ func loop(ctx context.Context, s *site, o options) error {
 	maxCalls, minCalls, loops := perEntity(all, fresh)
 	refreshes := len(all) - different
 	written := 0
-	// PostgreSQL updates the counters of written rows with a delay, so poll them.
+	// PostgreSQL updates the counters of written rows with a delay, so poll these counters.
 	err = harness.Poll(ctx, harness.Timeout, func() (done bool, err error) {
 		written, err = s.Number(ctx, stateUpdates)
 		return written >= refreshes, err
@@ -97,8 +97,8 @@ func loop(ctx context.Context, s *site, o options) error {
 		return err
 	}
 	intervals := int(length/fresh) + 1 // maximum number of calls for one entity: the first fetch, and one for each freshFor
-	// The time between two calls may be up to a second longer than freshFor. It also includes the
-	// wait for the next read, the call and the write.
+	// The time between two calls may be up to a second longer than freshFor, because it also includes
+	// the wait for the next read, the call and the write.
 	expected := int(length/(fresh+time.Second)) + 1
 	t := &table{}
 	t.judge("calls for one entity, min and max", fmt.Sprintf("%d, %d", minCalls, maxCalls), fmt.Sprintf(">=%d, <=%d", expected, intervals+1),
@@ -118,10 +118,10 @@ func loop(ctx context.Context, s *site, o options) error {
 	return nil
 }
 
-// perEntity returns the largest and the smallest number of calls for one entity, and the number
-// of loops. A loop is a call less than three quarters of the interval after the entity's previous
-// call. The limit is below the whole interval, because freshFor counts from the check time of the
-// entity, and the time between the check time and the call varies.
+// perEntity returns the largest and the smallest number of calls for one entity, and the number of
+// loops. A call counts as a loop if the previous call for its entity was sent less than three quarters
+// of the interval earlier. The limit is not the whole interval: freshFor counts from the check time of
+// the entity, and the time between the call and the check time varies.
 func perEntity(all []harness.Arrival, interval time.Duration) (maxCalls, minCalls, loops int) {
 	count, last := map[string]int{}, map[string]time.Time{}
 	for _, a := range all {

@@ -17,7 +17,7 @@ const namespace = "freshet_"
 type documentedMetric struct {
 	kind   string
 	labels []string // names of the metric's labels, sorted
-	family bool     // the entry covers all metrics with the name as a prefix, of any kind and labels
+	family bool     // the entry covers all metrics whose names begin with its name, whatever their kind and labels
 }
 
 var (

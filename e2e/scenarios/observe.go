@@ -13,7 +13,8 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// critical is the severity of the alerts that must fire only during an outage that causes them.
+// critical is the severity of the most serious alerts. Such an alert must fire only during an outage
+// that causes it.
 const critical = "critical"
 
 // observation contains the Prometheus that scrapes the scenario's processes, and the table of the
@@ -90,7 +91,8 @@ func observe(ctx context.Context, s *site, o options) error {
 	return nil
 }
 
-// judgeNormal judges normal operation for a time: few failed responses and no critical alert.
+// judgeNormal judges normal operation for a time: only few responses may fail, and no critical alert
+// may be active.
 func (w *observation) judgeNormal(ctx context.Context, c *clients, processes int, length time.Duration) error {
 	if err := w.untilStarted(ctx, processes); err != nil {
 		return err

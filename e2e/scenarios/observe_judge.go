@@ -13,8 +13,8 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// rareMetrics are counters that have no series before their first event. That event may not occur
-// in a run, so missing series are not judged.
+// rareMetrics are counters that have no series before their first event. This event may not occur in
+// a run, so it is no error if these series are missing.
 var rareMetrics = []string{
 	"freshet_kafka_client_connect_errors_total", "freshet_kafka_client_read_errors_total", "freshet_kafka_client_write_errors_total",
 }
@@ -70,7 +70,7 @@ func (w *observation) judgePanels(ctx context.Context) error {
 	return nil
 }
 
-// queryResult is the number of samples of a query, or its error.
+// queryResult is the number of samples that a query returned, or the error of the query.
 type queryResult struct {
 	samples int
 	err     string

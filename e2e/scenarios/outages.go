@@ -46,7 +46,7 @@ func (s *site) outages(stopped target) []outage {
 			alerts: []string{"FreshetCredentialRefused", "FreshetUpstreamOutage"},
 		},
 		{
-			name:  "the upstream is closed for maintenance", // must come after the refused credential, whose alert FreshetUpstreamOutage cannot fire during maintenance
+			name:  "the upstream is closed for maintenance", // this outage comes after the outage with the refused credential, whose alert FreshetUpstreamOutage cannot fire during maintenance
 			begin: faulty(simulator.Fault{Kind: simulator.Maintenance}), end: faulty(),
 			alerts:   []string{"FreshetUpstreamMaintenance"},
 			possible: []string{"FreshetUpstreamOutage", "FreshetCredentialRefused"}, // these alerts of the previous outage may still be active
@@ -137,7 +137,7 @@ func (w *observation) untilResolved(ctx context.Context, o outage) error {
 	return err
 }
 
-// foundNames returns the names for which an alert was found.
+// foundNames returns the names under which the map found has an alert.
 func foundNames(found map[string]alert, names []string) (all []string) {
 	for _, name := range names {
 		if _, ok := found[name]; ok {

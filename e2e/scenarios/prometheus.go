@@ -90,7 +90,8 @@ func copyRules(root, dir string) error {
 	return err
 }
 
-// get calls Prometheus' HTTP API and decodes the field "data" of the response into the value.
+// get calls Prometheus' HTTP API and decodes the field "data" of the response into the parameter
+// "into".
 func (p *prometheus) get(ctx context.Context, path string, query url.Values, into any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.api+path, strings.NewReader(query.Encode()))
 	if len(query) == 0 { // without parameters the API accepts only GET
@@ -119,7 +120,8 @@ func (p *prometheus) get(ctx context.Context, path string, query url.Values, int
 	return nil
 }
 
-// sample is a value at a time. In JSON it is an array: [1700000000.5, "1"].
+// sample is the value of a series at one time. In JSON it is an array of the time and the value, such
+// as [1700000000.5, "1"].
 type sample struct {
 	at    time.Time
 	value float64

@@ -85,8 +85,8 @@ func (s *site) judgeRedisReturn(ctx context.Context, r harness.Reader, t *table)
 	const limit = 2 * harness.Timeout
 	back, answers := time.Now(), map[int]int{}
 	err = harness.Poll(ctx, limit, func() (bool, error) {
-		// Each attempt uses another key, because a cool-down may hold the key of the attempt
-		// before.
+		// Each attempt uses another key, because the previous attempt may have started a cool-down of
+		// its key.
 		key := fmt.Sprint("stored-", characters/2+int(time.Since(back).Milliseconds())%1000)
 		_, status, err := r.Do(ctx, http.MethodPost, r.API+"/"+facet+"/"+key+"/refresh", "")
 		answers[status]++
@@ -103,8 +103,8 @@ var (
 	errNoAnswers = errors.New("k6 logged no responses")
 )
 
-// judgeDocuments judges the response bodies in the log of k6. Each must contain the document that
-// was stored for its key, or the upstream's current document if the key was refreshed.
+// judgeDocuments judges the response bodies in the log of k6. Each body must contain the document
+// that was stored for its key, or the upstream's current document if the key was refreshed.
 func (s *site) judgeDocuments(ctx context.Context, x *expected, phase string, t *table) error {
 	text, err := os.ReadFile(filepath.Join(s.Dir, "k6-"+phase+".log"))
 	if err != nil {

@@ -17,7 +17,7 @@ type scenario struct {
 	summary  string   // one sentence that describes the scenario
 	parts    []string // names of the scenarios that this scenario runs in order on one site
 	run      func(ctx context.Context, s *site, o options) error
-	notInAll bool // not run by "all", because it has its own make target
+	notInAll bool // the argument "all" does not run this scenario, because it has its own make target
 }
 
 // scenarios lists all scenarios. A scenario reports its judgement with site.addResult. It

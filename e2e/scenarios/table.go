@@ -129,8 +129,8 @@ func formatDuration(d time.Duration) string {
 	return fmt.Sprintf("%.2f s", d.Seconds())
 }
 
-// p95 returns the 95th percentile of the durations. Without any duration it returns the largest
-// possible one, so that no limit is met.
+// p95 returns the 95th percentile of the durations. If there are no durations, it returns the largest
+// possible duration, so that no limit is met.
 func p95(all []time.Duration) time.Duration {
 	if len(all) == 0 {
 		return math.MaxInt64

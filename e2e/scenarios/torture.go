@@ -138,7 +138,7 @@ func (t *injector) start(ctx context.Context) (err error) {
 	if err := t.startReplica(ctx, net.JoinHostPort("127.0.0.1", port)); err != nil {
 		return err
 	}
-	if err := t.injectUpstreamFault(ctx, fault{}); err != nil { // no fault: sets only the normal latency and the permanent faults
+	if err := t.injectUpstreamFault(ctx, fault{}); err != nil { // the empty fault sets only the normal latency and the permanent faults
 		return err
 	}
 	t.instances, err = t.s.startInstances(ctx)

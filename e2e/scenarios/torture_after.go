@@ -111,15 +111,15 @@ func (r *tortureResult) judgeRefreshes(ctx context.Context, s *site, w *stateWat
 
 const (
 	waiters = 20 // number of waiting clients for each query service
-	// maxWakeDelay is the maximum median delay from the settle of a request to the response to a
-	// waiting client. Without a notification the query service finds the result by polling, after
-	// half a second.
+	// maxWakeDelay is the limit of a median: the delay from the settle of a request to the response
+	// to a waiting client. Without a notification this delay is longer, because the query service
+	// polls for the result only every half a second.
 	maxWakeDelay = 200 * time.Millisecond
 )
 
-// judgeWaiters judges that the settle of a request notifies the waiting clients, even after the
-// query services have lost their Redis subscriptions. It cuts the Redis connections of each query
-// service first.
+// judgeWaiters judges that waiting clients are notified when their request is settled, even after the
+// query services have lost their Redis subscriptions. For this it first cuts the Redis connections of
+// each query service.
 func (r *tortureResult) judgeWaiters(ctx context.Context, s *site, l *tortureLoad) error {
 	slow := simulator.Range{Min: 1500 * time.Millisecond, Max: 2500 * time.Millisecond}
 	if err := s.Control(ctx, simulator.Control{Latency: &slow}); err != nil {

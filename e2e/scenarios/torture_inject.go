@@ -227,7 +227,7 @@ func (t *injector) supervise(ctx context.Context) error {
 	for harness.Pause(ctx, superviseInterval) == nil {
 		for _, a := range t.instances {
 			if !a.mu.TryLock() {
-				continue // another goroutine injects a fault into this process; if it ends the process, it also restarts it
+				continue // another goroutine injects a fault into this process, and restarts the process if the fault ends it
 			}
 			err := t.restartExited(context.WithoutCancel(ctx), a)
 			a.mu.Unlock()
@@ -295,8 +295,8 @@ func (t *injector) injectUpstreamFault(ctx context.Context, f fault) error {
 //
 // After ten seconds without Kafka the producer drops a record, and with it all later records of the
 // same partition in its buffer. These may include records that were queued after Kafka had
-// recovered. long reports whether Kafka was unavailable for about ten seconds, so that all requests
-// of that time may have been lost.
+// recovered. long reports whether Kafka was unavailable for more than five seconds: all requests of
+// that time may then have been lost.
 func (t *injector) mayBeLost(query string, from time.Time) (lost, long bool) {
 	const longOutage, aftermath = 5 * time.Second, 15 * time.Second
 	t.mu.Lock()

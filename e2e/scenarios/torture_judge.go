@@ -37,7 +37,7 @@ func (t *table) judgeZero(what string, wrong []string) {
 // judgeNothingLost judges that every accepted request has ended. A refresh is answered with 202
 // only when its update request is in Kafka, so this request must not be lost. A read is answered
 // while its update request is still in the buffer of the process. Such a request may be lost, and
-// judgeNothingLost counts the lost ones.
+// judgeNothingLost counts the lost requests.
 func (t *table) judgeNothingLost(e *finalState, requests []requestRecord, l *tortureLoad, mayBeLost func(query string, from time.Time) (lost, long bool)) {
 	var lost []string
 	garbled := 0
@@ -63,9 +63,9 @@ func (t *table) judgeNothingLost(e *finalState, requests []requestRecord, l *tor
 }
 
 // maxExcusedPercent is the maximum percentage of queued reads whose update request may be lost. A
-// request may be lost if a fault killed the query service or its connection to Kafka. Reads
-// during a Kafka outage about as long as the producer's delivery timeout are not included. All of
-// their update requests may be lost.
+// request may be lost if a fault killed the query service or its connection to Kafka. Reads during a
+// long Kafka outage (see injector.mayBeLost) are not counted, because all of their update requests
+// may be lost.
 const maxExcusedPercent = 10
 
 // judgeQueuedReads judges the reads whose response said that an update was queued. Afterwards the
@@ -99,9 +99,9 @@ func (t *table) judgeTortureContract(st simulator.Stats) {
 	t.judge("calls rejected by the upstream's quota", strconv.Itoa(st.Refused), "0", st.Refused == 0)
 }
 
-// Limits of the number of repeated calls. A fault may repeat the calls that one process has in
-// flight, and the calls whose results are not stored yet. A few calls are repeated even without a
-// fault, because an entity may be in both lanes at the same time.
+// These constants limit the number of repeated calls. After a fault, another process may repeat the
+// calls that the failed process had in flight, and the calls whose results were not stored yet. A few
+// calls are repeated even without a fault, because an entity may be in both lanes at the same time.
 const (
 	maxRepeatsPerFault    = 10
 	maxRepeatsPerThousand = 20

@@ -164,9 +164,9 @@ func (e *finalState) coveredByHold(key string, moment time.Time, before time.Dur
 // settled reports whether a request record has ended in one of these ways:
 //   - a snapshot or a not-found entry was stored by a fetch that began after the request,
 //   - a later failure is recorded,
-//   - it has a dead letter,
-//   - it was accepted although the entity was held, because Redis had lost the hold, and the
-//     upstream was called for the entity later.
+//   - the request has a dead letter,
+//   - the request was accepted although the entity was held, because Redis had lost the hold, and
+//     the upstream was called for the entity later.
 func (e *finalState) settled(a requestRecord) bool {
 	if e.deadLettered[a.recordID] {
 		return true

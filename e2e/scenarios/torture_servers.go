@@ -87,9 +87,9 @@ func (t *injector) injectRedisFault(ctx context.Context, f fault) (err error) {
 	return err
 }
 
-// failover kills Redis and promotes its replica. For the duration gap before the kill the replica
-// receives no writes, so they are lost. The killed server is restarted as the replica of the new
-// primary.
+// failover kills Redis and promotes its replica. The replica receives no writes for the duration gap
+// before the kill, so the writes of that time are lost. The killed server is restarted as the replica
+// of the new primary.
 func (t *injector) failover(ctx context.Context, gap time.Duration) error {
 	old, next := t.s.Redis, t.replica
 	err := harness.Poll(ctx, harness.Timeout, func() (bool, error) { // wait for the replica: after another fault it may have to synchronise with Redis first
@@ -163,5 +163,5 @@ func (s *site) expireClaims(ctx context.Context) (int, error) {
 	}
 	client := redis.NewClient(&redis.Options{Addr: s.Redis.Address, MaxRetries: -1})
 	defer func() { _ = client.Close() }()
-	return int(ended.RowsAffected()), client.Publish(ctx, "retries:"+s.Source, now.UnixMilli()).Err() // on this message all processes enqueue the due retries now
+	return int(ended.RowsAffected()), client.Publish(ctx, "retries:"+s.Source, now.UnixMilli()).Err() // this message makes all workers enqueue the due retries now
 }

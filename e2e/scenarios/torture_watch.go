@@ -15,7 +15,7 @@ import (
 // storedState is the row of an entity in the table snapshot_state, as one check of the watcher has
 // read it.
 type storedState struct {
-	version, checked, fetched, updated int64 // version is a number; the others are times in microseconds since 1970
+	version, checked, fetched, updated int64 // version is a version number; checked, fetched and updated are times in microseconds since 1970
 	hash                               string
 	absent                             bool
 }
@@ -30,7 +30,7 @@ type stateWatcher struct {
 	last            map[string]storedState
 	checks          int
 	regressions     []string
-	timeRegressions int // number of times that became older by at most maxTimeRegression
+	timeRegressions int // how often a check, fetch or update time went back by at most maxTimeRegression
 	err             error
 }
 
@@ -64,14 +64,14 @@ func (w *stateWatcher) stop(ctx context.Context) error {
 }
 
 // maxTimeRegression is how far the times of a fetch may precede the times of another fetch with a
-// lower version. A worker reads its clock before it requests the version from Redis. Two fetches
-// of an entity, one in each lane, may wait for Redis at the same time. They may then get their
-// versions in the reverse order of their clock readings.
+// lower version. A worker reads its clock before it requests the version from Redis. If two fetches
+// of an entity, one in each lane, wait for Redis at the same time, the fetch with the earlier clock
+// reading may get the higher version.
 const maxTimeRegression = 2 * time.Second
 
 // regressed compares an entity's state with its state in the previous check. older reports that
-// the entity's state became older, which is an error. crossed reports that only a time became
-// older, which is allowed up to maxTimeRegression.
+// the entity's state became older, which is an error. crossed reports that a time of the entity went
+// back although its version is newer, which is allowed up to maxTimeRegression.
 func (now storedState) regressed(before storedState) (older, crossed bool) {
 	if now.version < before.version || now.version == before.version && now != before {
 		return true, false

@@ -41,7 +41,7 @@ func versions(ctx context.Context, s *site, o options) error {
 		return err
 	}
 	var accepted atomic.Int64
-	refresh := func(n int) { // request n goes to query service n % 5; after every 5 requests 7 keys are skipped, so that each key is requested from several services
+	refresh := func(n int) { // request n goes to query service n % 5; after every 5 requests the key number skips 7 numbers, so that each key is requested from several services
 		status, err := readers[n%processes].Refresh(ctx, fmt.Sprint("key-", (n+n/processes*7)%different))
 		if err == nil && status == http.StatusAccepted {
 			accepted.Add(1)
@@ -232,7 +232,8 @@ func (l lock) acquire(ctx context.Context, lane schemas.Lane) (int64, error) {
 	return number, nil
 }
 
-// run runs a Lua script that returns 1 if it has released the lock, and reports whether it did.
+// run runs a Lua script that releases the lock. It reports whether the script has released the lock,
+// which the script shows by returning 1.
 func (l lock) run(ctx context.Context, script lua.Script, args ...any) (bool, error) {
 	n, err := eval.Once(ctx, l.rdb, script, eval.Call{Key: l.key(), Args: args}).Int()
 	return n == 1, err

@@ -1,6 +1,6 @@
 // Package eval runs the scripts of package lua. It never repeats a script whose outcome is
-// unknown, which the Redis client does by default. A repeated coalesce_acquire would find its
-// own pending lock and report it as another request's.
+// unknown; the Redis client would repeat it by default. A repeated coalesce_acquire would find
+// the pending lock of its first run and report that lock as another request's.
 package eval
 
 import (

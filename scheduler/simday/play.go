@@ -14,8 +14,8 @@ import (
 
 var policyNames = []string{"tiers", "change age / 2", "adaptive"}
 
-// The budget of the requirement adr-013 for fullEntities entities. With fewer entities it is
-// reduced in proportion.
+// These constants are the budget that adr-013 requires for fullEntities entities. With fewer
+// entities, the budget is reduced in proportion.
 const (
 	dailyCalls  = 20e6
 	highReserve = 25.0  // calls a second that are reserved for the HIGH lane
@@ -33,15 +33,16 @@ type simulation struct {
 	policy *scheduler.Policy
 	price  *scheduler.Price
 	budget *scheduler.Budget
-	// For each second of the simulation, a linked list (by simEntity.next) of the entities that are
-	// due in that second. The value is the index of the list's first entity.
+	// dueLists has one linked list (by simEntity.next) for each second of the simulation: the
+	// entities that are due in that second. Each value is the index of the list's first entity.
 	dueLists []int32
-	// A linked list of the entities that are due and not requested yet.
+	// queueHead, queueTail and queueLen describe a linked list: the entities that are due and not
+	// requested yet.
 	queueHead, queueTail, queueLen int32
 	topic                          []request
 	usedCalls                      float64 // calls of all lanes since midnight
 	credit                         float64 // calls that the LOW worker may make now
-	halfAge                        bool    // the compared rule is simulated: check an entity after half of the time since its last change
+	halfAge                        bool    // true: simulate the policy "change age / 2", which checks an entity after half of the time since its last change
 	stretch, aim                   float64 // used only if halfAge is true; see adjustStretch
 	idle                           scheduler.IdleBudget
 	survey                         scheduler.Survey

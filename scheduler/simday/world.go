@@ -14,11 +14,11 @@ const fullEntities = 18e6
 // are small, because there are 18 million entities.
 type simEntity struct {
 	due, claimed, checked int32
-	// updated is the time of the last change of the stored content. knownChange is the value that
-	// updated had at the last claim.
+	// updated is the time of the last change of the stored content. knownChange is a copy of
+	// `updated` from the time of the last claim.
 	updated, knownChange int32
 	outdated             int32 // time from which on the stored content is outdated
-	next                 int32 // index of the next entity in a due list or the queue; none: no next entity
+	next                 int32 // index of the next entity in a due list or the queue; the constant none: there is no next entity
 	changes, watched     float32
 	reads                float32
 	changeRate, readRate float32 // true rates, in changes and reads a day

@@ -87,8 +87,7 @@ func find(root string) (map[string][]string, error) {
 // functions call the function address of the same package.
 const servicePackage = "servicetest"
 
-// starters returns the functions of package servicetest that need a real service, and its tests that
-// need one.
+// starters returns the functions and the tests of package servicetest that need a real service.
 func starters(root string) ([]string, error) {
 	files, err := filepath.Glob(filepath.Join(root, servicePackage, "*.go"))
 	if err != nil {
@@ -116,7 +115,7 @@ func isTest(name string) bool { return strings.HasPrefix(name, "Test") && name !
 // callersOf returns the functions in the files that use one of the targets, directly or through
 // other functions in the files. The result is sorted. The name of a method begins with a dot. Two
 // functions, or two methods, with the same name are not distinguished. The result can therefore
-// contain a test that needs no service, but it never omits one.
+// contain a test that needs no service, but it never omits a test that needs a service.
 func callersOf(targets, files []string) ([]string, error) {
 	used := map[string]map[string]bool{} // names that the body of each function uses
 	for _, file := range files {
@@ -161,8 +160,8 @@ func callersOf(targets, files []string) ([]string, error) {
 	return slices.Sorted(maps.Keys(reached)), nil
 }
 
-// collect adds the names in a function's body. Names of package servicetest keep the package name
-// as a prefix.
+// collect adds the names that a function's body uses to the map "into". Names of package servicetest
+// keep the package name as a prefix.
 func collect(body ast.Node, into map[string]bool) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		switch n := n.(type) {

@@ -16,7 +16,7 @@ type counter interface {
 	take(at time.Time, units float64)
 	// reset returns when all units are available again, if no unit is taken until then.
 	reset(at time.Time) time.Time
-	// availableAt returns when the given number of units is available, if none is taken until then.
+	// availableAt returns when the given number of units is available, if no unit is taken until then.
 	availableAt(at time.Time, units float64) time.Time
 }
 
@@ -151,7 +151,7 @@ func (c *bucketCounter) availableAt(at time.Time, units float64) time.Time {
 }
 
 // concurrencyCounter counts calls in flight. It cannot know when a call in flight will end, so
-// reset and availableAt return the time in one second.
+// reset and availableAt return a time one second after the given time.
 type concurrencyCounter struct {
 	policy *policy
 	taken  float64

@@ -10,9 +10,9 @@ import (
 // minute, 3 calls in flight, and one call every 600 ms. Refused calls count for the interval of
 // 600 ms too. A refusal is a page of HTML with status 200.
 //
-// Responses set one cookie for a year (WMONID) and one for a session (JSESSIONID). With
-// SessionExpiry, sessions expire. The response to an expired session is then the same page of
-// HTML as a refusal, with a new JSESSIONID. Speed shortens the minute; with a Speed above 2.5 the
+// Responses set one cookie for a year (WMONID) and one for a session (JSESSIONID). With the switch
+// SessionExpiry, sessions expire. A call of an expired session gets the same HTML page as a refused
+// call, and a new JSESSIONID. Speed shortens the minute; with a Speed above 2.5 the
 // minimum interval is the stricter limit.
 func court(m *policyMaker) contract {
 	inFlight := m.concurrency("in-flight", 3)

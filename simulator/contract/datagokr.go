@@ -7,7 +7,7 @@ import (
 )
 
 // dataGoKr is Korea's public data portal. A serviceKey, a query parameter, is limited to 30
-// calls in any second and 10,000 in a calendar day in Korea. Headers report nothing, and every
+// calls in any second and 10,000 in a calendar day in Korea. No header reports the quota, and every
 // error is an XML document with status 200. Speed shortens the day.
 func dataGoKr(m *policyMaker) contract {
 	perSecond := m.window(sliding, "second", requests, 30, time.Second)

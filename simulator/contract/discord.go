@@ -12,11 +12,12 @@ import (
 //
 //	global, per bot      50 calls in any second
 //	per route            5 calls in a fixed window of 5 s
-//	per address          10,000 responses 401, 403 and 429 in 10 minutes
+//	per IP address       10,000 responses with status 401, 403 or 429 in 10 minutes
 //
 // Routes that differ only in IDs share a bucket, except for channel, guild and webhook IDs.
-// Above the limit per address every call is refused. Speed shortens the 10 minutes. A
-// SharedRefusal reports the scope "shared" and does not count towards the limit per address.
+// After an IP address exceeds its limit, every call from it is refused. Speed shortens the 10 minutes.
+// A refusal by the switch SharedRefusal reports the scope "shared" and does not count towards the limit
+// of the IP address.
 func discord(m *policyMaker) contract {
 	global := m.window(sliding, "global", requests, 50, time.Second)
 	route := m.window(fixed, "route", requests, 5, 5*time.Second)
@@ -57,7 +58,7 @@ func discord(m *policyMaker) contract {
 			case invalid:
 				rep := text(http.StatusTooManyRequests, "text/plain", "this address is banned temporarily\n")
 				rep.header.Set("Retry-After", strconv.Itoa(seconds(v.untilAvailable())))
-				rep.noHeaders, rep.noPenalty = true, true // this refusal does not count towards the banned address's limit
+				rep.noHeaders, rep.noPenalty = true, true // this refusal does not count towards the limit of the IP address
 				return rep
 			case global:
 				return limited("global", v.untilAvailable())

@@ -28,12 +28,13 @@
 //	minInterval | time since the previous call
 //
 // All charges are also logged. Stats are computed from these logs and not from the counters that
-// refuse calls, so an error in the logs or the counters shows as a difference.
+// refuse calls. An error in the logs or in the counters therefore shows as a difference between the
+// statistics and the refusals.
 //
 // # Example
 //
-// The policy "tokens" of openai is a bucket of 30,000 that restores 500 a second. A call with a
-// body of 400 bytes and max_tokens 500 reserves 100 + 500 = 600 tokens; 29,400 remain. The
+// The policy "tokens" of openai is a bucket of 30,000 tokens that regains 500 tokens a second. A call
+// with a body of 400 bytes and max_tokens 500 takes 100 + 500 = 600 tokens; 29,400 remain. The
 // completion uses 250 tokens, so 250 are refunded when the response is written. The call has
 // cost 350 tokens, which the bucket restores in 0.7 s.
 package contract

@@ -205,8 +205,8 @@ func parseAtLeast(text string, minimum, fallback int) int {
 // githubGraphQL is GitHub's POST /graphql. It allows each account 5,000 points in a fixed window
 // of an hour. The cost of a query depends on its connections (paged lists): it is a hundredth of
 // the number of requests that all connections need at their maximum size, but at least 1 point. A
-// refusal is a 200 with an error. Secondary limits are 100 calls in flight and 2,000 points in
-// any minute; a mutation costs 5 points. Speed shortens the hour and the minute.
+// refused query has status 200 and an error in the body. Secondary limits are 100 calls in flight and
+// 2,000 points in any minute; a mutation costs 5 points. Speed shortens the hour and the minute.
 func githubGraphQL(m *policyMaker) contract {
 	hourly := m.window(fixed, "graphql", points, 5_000, time.Hour)
 	secondary := newGithubSecondary(m, 2_000)

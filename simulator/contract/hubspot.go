@@ -8,7 +8,7 @@ import (
 )
 
 // hubspot is HubSpot's API for a private app. It allows each portal (the owner of the token)
-// 190 calls in any 10 s and 650,000 in a UTC day. Speed shortens both.
+// 190 calls in any 10 s and 650,000 in a UTC day. Speed shortens both windows.
 func hubspot(m *policyMaker) contract {
 	rolling := m.window(sliding, "TEN_SECONDLY_ROLLING", requests, 190, 10*time.Second)
 	daily := m.day("DAILY", 650_000, 0)

@@ -9,8 +9,8 @@ import (
 )
 
 // ietf is an API that implements the IETF draft of the RateLimit header fields. It allows each
-// credential, or address, 100 calls in 60 s and 10,000 in 86,400 s, in fixed windows. Speed
-// shortens both.
+// account 100 calls in 60 s and 10,000 in 86,400 s, in fixed windows. A call without a credential
+// counts for its IP address. Speed shortens both windows.
 func ietf(m *policyMaker) contract {
 	policies := []*policy{
 		m.window(fixed, "burst", requests, 100, time.Minute),

@@ -12,8 +12,8 @@ import (
 // A read costs 1 point plus 1 for each returned object, a write 1 point. It also allows each
 // tenant, method and endpoint (the first four path segments) 10 calls in any second.
 //
-// When the points are exhausted the policy is no longer reported, and the reported seconds to
-// the reset are too long by a fifth of the window. Speed shortens the hour.
+// When the points are exhausted, responses no longer report the policy, and the reported number of
+// seconds until the reset is too high by a fifth of the window. Speed shortens the hour.
 func jira(m *policyMaker) contract {
 	burst := m.window(sliding, "burst", requests, 10, time.Second)
 	quota := m.window(aligned, "tenant-app-quota", points, 65_000, time.Hour)
@@ -73,7 +73,7 @@ func jira(m *policyMaker) contract {
 }
 
 // jiraObjects returns the number of objects that a call reads: the maximum number of results for
-// a search, one for another read, and none for a write.
+// a search, 1 for any other read, and 0 for a write.
 func jiraObjects(c *call) int {
 	switch {
 	case c.Method != http.MethodGet:

@@ -83,9 +83,9 @@ func maxByWindow(log []logEntry, same func(first, e logEntry) bool) float64 {
 	return maximum
 }
 
-// maxSliding returns the largest sum of units in any closed window. Checking the windows that end
-// with an entry is sufficient: any other window can be moved back to its last entry without
-// losing an entry.
+// maxSliding returns the largest sum of units in any closed window. It checks only the windows that
+// end with an entry: any other window contains no more entries than the window of the same length
+// that ends with its last entry.
 func maxSliding(log []logEntry, window time.Duration) float64 {
 	from, maximum, sum := 0, 0.0, 0.0
 	for _, e := range log {

@@ -11,7 +11,8 @@ import (
 )
 
 // Switch is a deviation from the documented API. Its value is the percentage of calls that are
-// affected. A switch marked "on" is enabled by any value above 0.
+// affected, or a number that the comment of the switch describes. A switch marked "on" is enabled by
+// any value above 0.
 type Switch string
 
 // The switches.

@@ -10,7 +10,7 @@ const korea = 9 * time.Hour
 
 // nexonService is Nexon's Open API with keys for published applications (Nexon's "service stage").
 // It allows each application 500 calls in any second and 20,000,000 in a calendar day in Korea.
-// Headers report nothing, and refused calls are charged. Options.Speed shortens the day.
+// No header reports the quota, and refused calls are charged. Options.Speed shortens the day.
 func nexonService(m *policyMaker) contract { return nexon(m, 500, 20_000_000) }
 
 // nexonDevelopment is Nexon's Open API with keys for applications in development ("development

@@ -7,9 +7,9 @@ import (
 )
 
 // openai is OpenAI's API. It has buckets of 500 requests and 30,000 tokens for each
-// organisation and model, both filled in a minute. A call reserves one token for every four
-// bytes of its body plus max_tokens (default 256). The unused part is refunded when the
-// response is written. Speed multiplies the restore rate.
+// organisation and model; an empty bucket is full again after a minute. A call takes one token for
+// every four bytes of its body, plus max_tokens (default 256). The unused tokens are refunded when
+// the response is written. Speed multiplies the restore rate.
 func openai(m *policyMaker) contract {
 	requestBucket := m.bucket("requests", requests, 500, 500.0/60)
 	tokenBucket := m.bucket("tokens", tokens, 30_000, 500)

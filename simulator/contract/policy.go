@@ -10,8 +10,8 @@ type kind uint8
 
 const (
 	sliding     kind = iota // counts the units in any closed window
-	fixed                   // counts in windows that begin with the first call after the previous window
-	aligned                 // counts in consecutive windows of the clock, such as hours or calendar days
+	fixed                   // counts the units in windows that begin with the first call after the previous window
+	aligned                 // counts the units in consecutive windows of the clock, such as hours or calendar days
 	bucket                  // takes units from a bucket that is restored continuously
 	concurrency             // limits the calls in flight
 	minInterval             // requires a minimum interval between calls
@@ -35,8 +35,8 @@ type policy struct {
 	strict     bool          // the policy charges refused calls too
 }
 
-// short is the length below which windows keep their real length. A test run shortens longer
-// windows by the factor `speed`, to see several of them in a minute.
+// short is the length below which windows keep their real length. Options.Speed shortens longer
+// windows, so that several of them pass during a test of a minute.
 const short = 10 * time.Second
 
 // policyMaker creates the policies of one upstream. It also holds the upstream's random source

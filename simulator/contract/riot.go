@@ -14,7 +14,7 @@ import (
 //	per key, region and method                        30 calls in 10 s
 //
 // A method is the path without its last segment. Speed shortens the windows of 120 s and 10 s.
-// A SharedRefusal is the refusal of an internal service and has no Retry-After.
+// With the switch SharedRefusal, an internal service of the API refuses calls without Retry-After.
 func riot(m *policyMaker) contract {
 	app := []*policy{
 		m.window(fixed, "application-1s", requests, 20, time.Second),

@@ -81,8 +81,8 @@ func credential(c *call) string {
 	return text
 }
 
-// owner returns the account of a credential: the text before the first hyphen. So alice-1 and
-// alice-2 are two credentials of the account alice.
+// owner returns the account of a credential: the text before the first hyphen. For example, alice-1
+// and alice-2 are two credentials of the account alice.
 func owner(credential string) string {
 	before, _, _ := strings.Cut(credential, "-")
 	return before

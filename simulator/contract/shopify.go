@@ -8,8 +8,8 @@ import (
 
 func shop(c *call) string { return owner(c.Header.Get("X-Shopify-Access-Token")) + " " + c.Host }
 
-// shopifyREST is Shopify's REST Admin API. It has a bucket of 40 calls for each app and store
-// that leaks 2 a second. Speed multiplies the leak rate.
+// shopifyREST is Shopify's REST Admin API. For each app and store it has a leaky bucket of 40 calls,
+// which regains 2 calls a second. Speed multiplies this rate.
 func shopifyREST(m *policyMaker) contract {
 	calls := m.bucket("calls", requests, 40, 2)
 	return contract{
@@ -27,10 +27,10 @@ func shopifyREST(m *policyMaker) contract {
 	}
 }
 
-// shopifyGraphQL is Shopify's GraphQL Admin API. It has a bucket of 1,000 points for each app
-// and store that restores 50 a second. A query reserves 1 point plus 1 for each node that it
-// could return. The unused part is refunded when the response is written. Speed multiplies the
-// restore rate.
+// shopifyGraphQL is Shopify's GraphQL Admin API. For each app and store it has a bucket of 1,000
+// points, which regains 50 points a second. A query takes 1 point plus 1 for each node that it could
+// return. The unused points are refunded when the response is written. Speed multiplies the restore
+// rate.
 func shopifyGraphQL(m *policyMaker) contract {
 	cost := m.bucket("cost", points, 1_000, 50)
 	requested := func(c *call) float64 {

@@ -12,8 +12,8 @@ import (
 //	per account, method and the first two path segments      25 calls in any second
 //	per object                                               1,000 updates in any hour
 //
-// Only refusals report a limit, and they have no Retry-After. Speed shortens the hour. A
-// SharedRefusal is a lock_timeout, a 429 without a reason.
+// Only refusals report a limit, and they have no Retry-After. Speed shortens the hour. With the switch
+// SharedRefusal, calls are refused with the error lock_timeout: a 429 that names no limit.
 func stripe(m *policyMaker) contract {
 	reasons := []string{"global-concurrency", "global-rate", "endpoint-rate", "resource-specific"}
 	inFlight := m.concurrency(reasons[0], 20)

@@ -17,23 +17,24 @@ type Detected struct {
 	// Rule reads the limit from later responses. Its Policy is empty.
 	Rule Rule
 	// Label distinguishes several limits of one response, for example "daily" or "requests". It is
-	// empty for the only limit of a family of headers.
+	// empty if the headers contain no such word.
 	Label string
 	// Limit is the number of calls, or Unknown. Remaining is Unknown if it is not reported.
 	Limit, Remaining int64
 	// Window is the length of the window, or 0 if the headers do not contain it. Reset is the time
-	// until the window ends, negative if it is not reported. With Estimated, Window is the shortest
-	// usual window that Reset fits in; the real one may be longer.
+	// until the window ends, negative if it is not reported. If Estimated is true, Window is the
+	// shortest usual window that is not shorter than Reset; the real window may be longer.
 	Window, Reset time.Duration
 	Estimated     bool
-	// Bucket is true for a pair used/limit, which leaky buckets report.
+	// Bucket is true if the header is a pair used/limit, as an upstream with a leaky bucket reports it.
 	Bucket bool
 	// Headers lists the headers that were read, as "Name: value".
 	Headers []string
 }
 
-// The roles of a header within a family of headers. A family is the set of the headers whose names
-// differ only in the word of the role, such as X-RateLimit-Limit and X-RateLimit-Remaining.
+// roleOf maps a word of a header's name to the role of the header within its family. A family is a set
+// of headers whose names differ only in the word for the role, such as X-RateLimit-Limit and
+// X-RateLimit-Remaining.
 var roleOf = map[string]string{
 	"limit": "limit", "max": "limit", "maximum": "limit", "total": "limit", "allowed": "limit",
 	"remaining": "remaining", "left": "remaining", "available": "remaining",
@@ -62,7 +63,7 @@ var (
 const maxDetected = 8
 
 // Detect returns the limits that the headers of a response report, in any format of this package.
-// Unread lists the headers whose name speaks of a rate limit, but whose value no Rule can read.
+// Unread lists the headers whose name contains "rate limit" but whose value no Rule can read.
 func Detect(header http.Header, now time.Time) (found []Detected, unread []string) {
 	read := map[string]bool{}
 	for _, f := range slices.Concat(detectFields(header, now, read), detectLists(header, read), detectFamilies(header, now, read)) {
@@ -87,7 +88,7 @@ var usualWindows = []time.Duration{
 
 func (f *Detected) estimateWindow() {
 	for _, window := range usualWindows {
-		tolerance := time.Duration(0) // of a reset that is rounded, or reported by another clock
+		tolerance := time.Duration(0) // for a reset that is rounded or comes from another clock
 		if window >= time.Minute {
 			tolerance = window / 20
 		}
@@ -179,7 +180,7 @@ func detectLists(header http.Header, read map[string]bool) (found []Detected) {
 	return found
 }
 
-// family is a family of separate headers, by role. Each header of a role is the canonical name.
+// family is a family of separate headers. headers maps each role to the canonical name of its header.
 type family struct {
 	headers map[string]string
 	window  time.Duration
@@ -235,7 +236,7 @@ func detectFamilies(header http.Header, now time.Time, read map[string]bool) (fo
 				one.Headers = append(one.Headers, describeHeader(header, name))
 			}
 		}
-		// A policy list of an older draft, such as RateLimit-Policy: 100;w=60, has the window.
+		// The list RateLimit-Policy of an older IETF draft contains the window: 100;w=60 is 60 s.
 		if policies, ok := parseItems(header.Get(h["policy"])); h["policy"] != "" && ok && one.Window == 0 {
 			for _, p := range policies {
 				if parseCount(p.name, math.Floor) == one.Limit && p.w != "" {
@@ -281,7 +282,7 @@ func addToFamily(families map[string]*family, name string) {
 	f.named = f.named || named
 	f.window = cmp.Or(f.window, window)
 	if role == "reset" && f.headers["reset"] != "" && !strings.HasSuffix(name, "After") {
-		return // a header with a number of seconds, X-RateLimit-Reset-After, has precedence
+		return // another reset header, such as X-RateLimit-Reset-After in seconds, is already chosen
 	}
 	if _, taken := f.headers[role]; !taken || role == "reset" {
 		f.headers[role] = name

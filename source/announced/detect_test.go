@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// detected formats a limit as label limit/remaining window reset.
+// detected formats a limit as text: "LABEL LIMIT/REMAINING WINDOW RESET".
 func detected(f Detected) string {
 	return strings.TrimSpace(fmt.Sprintf("%s %d/%d %v %v", f.Label, f.Limit, f.Remaining, f.Window, f.Reset))
 }

@@ -80,8 +80,8 @@ func (n *Notice) fillFromUsage(limit, used int64) {
 // readField reads the rule's structured field (RFC 9651) and sets the fields of n that are still
 // Unknown.
 func (r *compiledRule) readField(a *response, n *Notice) {
-	// A list that is too long or cut off within a string is read as empty, because the item with
-	// the lowest r could be missing in it.
+	// parseItems returns no items for a list that is too long or cut off within a string, because
+	// the item with the fewest remaining calls (r) could be missing in the list.
 	list, _ := parseItems(a.listValue(r.field))
 	name, remaining, found := "", int64(Unknown), false
 	var reset, slack time.Duration

@@ -10,9 +10,9 @@ import (
 // maxRetryAfter bounds the delay, so that an invalid header cannot block a source for years.
 const maxRetryAfter = 24 * time.Hour
 
-// RetryAfter returns the delay that a response requests, from 0 to 24 hours. It is 0 if the
-// response requests no delay, or if the requested time has passed. Invalid values are ignored.
-// refused is true if the response refuses every call and not only the call that it answers.
+// RetryAfter returns the delay that a response requests, from 0 to 24 hours. The delay is 0 if the
+// response requests none, or if the requested time has passed. Invalid values are ignored. The
+// parameter refused is true if the upstream would refuse other calls too, and not only this one.
 //
 // Retry-After (RFC 9110 §10.2.3) has precedence over all other headers, even if it is 0. The reset
 // headers count only if refused is true, because successful responses contain them too.
@@ -92,9 +92,9 @@ func readXRateLimitReset(header http.Header, now time.Time) (time.Duration, bool
 	})
 }
 
-// ifExhausted returns the result of read, unless the remaining quota is above 0. With quota left,
+// ifExhausted returns the result of read, unless the remaining quota is above 0. If quota is left,
 // the call was refused for another reason: the credential, or another limit such as GitHub's
-// secondary rate limit. Waiting until the end of this window could then take an hour too long.
+// secondary rate limit. To wait until the end of this window could then be an hour too long.
 func ifExhausted(header http.Header, remainingHeader string, read func() (time.Duration, bool)) (time.Duration, bool) {
 	if remaining, ok := parseDecimal(strings.TrimSpace(header.Get(remainingHeader))); ok && remaining > 0 {
 		return 0, false

@@ -21,8 +21,8 @@ type Rule struct {
 	Limit string `yaml:"limit,omitempty"`
 	// Remaining is the location of the remaining calls or units.
 	Remaining string `yaml:"remaining,omitempty"`
-	// Used is the location of the used calls or units. It needs limit, and counts only without a
-	// remaining value.
+	// Used is the location of the used calls or units. It requires the setting limit. It is read only
+	// if the response has no remaining value.
 	Used string `yaml:"used,omitempty"`
 	// Usage is the location of a pair used/limit, such as 32/40.
 	Usage string `yaml:"usage,omitempty"`
@@ -38,7 +38,8 @@ type Rule struct {
 
 	// Field is the location of a structured field of the IETF draft, such as "daily";r=50;t=30.
 	Field string `yaml:"field,omitempty"`
-	// PolicyField is the location of the matching field with the limits, such as "daily";q=1000;w=86400.
+	// PolicyField is the location of the structured field with the limits of the same policies, such as
+	// "daily";q=1000;w=86400.
 	PolicyField string `yaml:"policyField,omitempty"`
 	// Item is the name of the list item to read in the structured field, such as daily; empty: the item
 	// with the lowest remaining number.
@@ -46,9 +47,10 @@ type Rule struct {
 
 	// List is the location of a list of limits, such as 20:1,100:120 (limit:seconds).
 	List string `yaml:"list,omitempty"`
-	// Counts is the location of the matching list of usage, such as 3:1,40:120 (used:seconds).
+	// Counts is the location of the list of used calls for the same windows, such as 3:1,40:120
+	// (used:seconds).
 	Counts string `yaml:"counts,omitempty"`
-	// Window selects the entry of both lists, as in 120s for 100:120.
+	// Window selects one entry of List and of Counts; 120s selects 100:120 and 40:120.
 	Window time.Duration `yaml:"window,omitempty"`
 }
 
@@ -100,8 +102,8 @@ type compiledRule struct {
 	limit, remaining, used, usage, reset, resource, cost, field, policyField, list, counts location
 }
 
-// location is a canonical header name or a gjson path in the body. The zero value is a location
-// without a value.
+// location is a canonical header name or a gjson path in the body. The zero value means that the
+// rule has no such location.
 type location struct{ header, path string }
 
 // Compile validates and compiles rules. Its error begins with the index of the rule and the

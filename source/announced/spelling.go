@@ -11,8 +11,9 @@ import (
 // maxClockSkew is the largest plausible difference between the upstream's clock and ours.
 const maxClockSkew = 24 * time.Hour
 
-// upstreamTime returns the Date of the response, because the upstream's clock may differ from
-// ours, and true. Without a plausible Date it returns now and false.
+// upstreamTime returns the time in the Date header of the response, and true. It is the time of the
+// upstream's clock, which may differ from ours. Without a plausible Date header upstreamTime returns
+// now and false.
 func upstreamTime(header http.Header, now time.Time) (at time.Time, own bool) {
 	date := header["Date"]
 	if len(date) == 0 {
@@ -26,12 +27,12 @@ func upstreamTime(header http.Header, now time.Time) (at time.Time, own bool) {
 }
 
 // dateSlack is the maximum rounding error of the difference between a reset time and the Date
-// header. The upstream truncates both to a second.
+// header. The upstream truncates both times to a second.
 const dateSlack = 2 * time.Second
 
-// A number of at least minEpoch is an epoch in seconds, and one of at least minEpochMillis an epoch
-// in milliseconds; both limits are times in 1973. A smaller number is the seconds to wait, at most
-// three years.
+// A number of at least minEpochMillis is an epoch in milliseconds, and another number of at least
+// minEpoch is an epoch in seconds; both constants are times in 1973. A smaller number is the delay in
+// seconds, at most three years.
 const (
 	minEpoch       = 1e8
 	minEpochMillis = 1e11
@@ -89,8 +90,8 @@ func secondsUntilEpoch(at float64, slack time.Duration, header http.Header, now 
 // epoch returns a time in seconds. Unlike UnixNano it does not overflow for distant years.
 func epoch(at time.Time) float64 { return float64(at.Unix()) + float64(at.Nanosecond())/1e9 }
 
-// parseDate parses an ISO 8601 time, to the minute or finer and in UTC if it has no zone, or an
-// HTTP date.
+// parseDate parses an HTTP date or an ISO 8601 time. An ISO 8601 time can omit the seconds. Without a
+// zone it is a time in UTC.
 func parseDate(text string) (time.Time, bool) {
 	for _, layout := range []string{
 		time.RFC3339, "2006-01-02T15:04Z07:00", "2006-01-02T15:04:05Z0700", "2006-01-02T15:04:05",
@@ -103,8 +104,8 @@ func parseDate(text string) (time.Time, bool) {
 	return at, err == nil
 }
 
-// durationUnits lists units in ascending order. The order matters to smallestUnit: the name "ms"
-// contains the names "m" and "s", so it is searched for first.
+// durationUnits lists units in ascending order. The function smallestUnit needs this order: it must
+// search for "ms" before "m" and "s", which "ms" contains.
 var durationUnits = []struct {
 	name string
 	size time.Duration

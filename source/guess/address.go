@@ -23,26 +23,26 @@ func inputError(format string, args ...any) error {
 	return InputError{fmt.Sprintf(format, args...)}
 }
 
-// address is one parsed URL. Its literal and template contain no credential.
+// address is one parsed URL. The fields literal and template contain no credential.
 type address struct {
 	base     string // scheme and host
 	host     string // without the port
 	loopback bool
-	literal  string // path and query as given, to call
-	template string // path and query with {key}, to configure
+	literal  string // path and query as in the URL; they are called
+	template string // path and query with {key}; they are written into the configuration
 	key      string // example key; empty: the path has no id
 	facet    string
-	fixed    []string // ids that stay in the template
+	fixed    []string // ids that stay in the template, because {key} replaces another id
 	auth     source.Auth
-	secret   string // the value that is sent
-	password string // the password of the URL, or empty
+	secret   string // the value of the credential that is sent
+	password string // the password in the URL, or empty
 	dropped  bool   // the URL had a fragment
 }
 
 // parameter is one parameter of a query.
 type parameter struct{ name, value string }
 
-// parse parses the nth URL. Its errors do not repeat the URL, which may contain a credential.
+// parse parses the URL with the number n. Errors do not repeat the URL, which may contain a credential.
 func parse(n int, raw string) (address, error) {
 	fail := func(format string, args ...any) (address, error) {
 		return address{}, inputError("URL %d: %s", n, fmt.Sprintf(format, args...))
@@ -91,7 +91,7 @@ func (a *address) takeCredential(u *url.URL) (query []parameter, err error) {
 	if u.User != nil && u.User.String() != "" && u.User.String() != ":" {
 		password, _ := u.User.Password()
 		if a.password = password; password == "" {
-			a.password = u.User.Username() // a key in place of the user
+			a.password = u.User.Username() // some APIs take an API key as the user name, without a password
 		}
 		a.auth = source.Auth{Header: "Authorization", Prefix: "Basic ", SecretEnv: env}
 		a.secret = base64.StdEncoding.EncodeToString([]byte(u.User.Username() + ":" + password))
@@ -117,10 +117,10 @@ func (a *address) takeCredential(u *url.URL) (query []parameter, err error) {
 	return query, nil
 }
 
-// extension matches a path segment with the extension of a format.
+// extension matches a path segment that ends with the extension of a format, such as 42.json.
 var extension = regexp.MustCompile(`^(.+)(\.(json|xml|php|aspx?))$`)
 
-// optionNames are query parameters that choose a form or a part of the response, not an entity.
+// optionNames are query parameters that choose the format or a part of the response, not an entity.
 var optionNames = []string{
 	"page", "per_page", "perpage", "page_size", "pagesize", "limit", "offset", "size", "count", "start", "skip", "top", "sort", "order", "order_by", "direction", "fields", "format",
 	"lang", "language", "locale", "include", "expand", "embed", "cursor", "after", "before", "since", "until", "version", "v", "api-version", "api_version", "units", "type", "status", "state", "callback", "pretty", "output", "from", "to",
@@ -132,7 +132,7 @@ func isIDName(name string) bool {
 	return strings.HasSuffix(lower, "id") || slices.Contains([]string{"key", "slug", "code", "symbol", "name", "username", "user", "login", "email", "uuid", "guid", "isbn", "sku", "q", "query"}, lower)
 }
 
-// chooseKey replaces the last id of the path and the query by {key}.
+// chooseKey replaces one id by {key}: the last id in the query or, without one, the last id in the path.
 func (a *address) chooseKey(segments []string, query []parameter) {
 	plain := make([]string, len(segments))
 	at, ids := -1, []int{}
@@ -203,7 +203,8 @@ func (a *address) chooseKey(segments []string, query []parameter) {
 // escapeQuery percent-encodes a text for a query.
 func escapeQuery(text string) string { return strings.ReplaceAll(url.QueryEscape(text), "+", "%20") }
 
-// isPathID reports whether segment i of a path is an id. Its text without an extension is id.
+// isPathID reports whether segment i of a path is an id. The parameter id is the text of the segment
+// without an extension such as .json.
 func isPathID(segments []string, i int, id string) bool {
 	before := ""
 	if i > 0 {
@@ -216,7 +217,7 @@ func isPathID(segments []string, i int, id string) bool {
 	case slices.Contains(fixedWords, strings.ToLower(id)):
 		return false
 	case i > 1 && slices.Contains([]string{"repos", "repositories"}, strings.ToLower(segments[i-2])):
-		return true // owner/name
+		return true // as in repos/OWNER/NAME
 	case isPlural(before):
 		return last || !isPlural(id) && !version.MatchString(id)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// list is the list of items in a body.
+// list is the list of items in a response body.
 type list struct {
 	path  string // gjson path; empty: the body is the list
 	items []any
@@ -29,8 +29,8 @@ func decodeBody(body []byte) (v any, ok bool) {
 	return v, d.Decode(&v) == nil
 }
 
-// findList returns the list of items in a body. The list is the body itself, or a member of it or of
-// one of its objects.
+// findList returns the list of items in a response body. The list is the body itself, a member of the
+// body, or a member of an object in the body.
 func findList(body any) (list, bool) {
 	switch body := body.(type) {
 	case []any:
@@ -101,8 +101,8 @@ var cursorParams = map[string]string{
 	"continuationtoken": "continuation_token", "continuation": "continuation", "endcursor": "after", "after": "after", "scrollid": "scroll_id", "cursor": "cursor", "next": "cursor",
 }
 
-// nextPage returns the paging of a body with a cursor. url is true if the body has the URL of the
-// next page, which paging cannot follow.
+// nextPage returns the setting paging for a response body with a cursor. url is true if the body
+// contains the URL of the next page, which the setting cannot follow.
 func nextPage(body any) (paging *source.Paging, url bool) {
 	type place struct {
 		path string

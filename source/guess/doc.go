@@ -1,10 +1,10 @@
 // Package guess writes a first configuration for an API from example URLs and the responses to them.
 // `freshet init` prints it.
 //
-// Run makes at most MaxCalls calls, each with at most one redirect within the host: one for each URL,
-// and a second one for the same URL while calls are left. Calls use package source, like the calls of a
-// worker. Nothing is called again after a response that is not content, and no secret of a URL or of an
-// option is written into the configuration or a note.
+// Run makes at most MaxCalls calls: one for each URL, and then a second call of each URL until MaxCalls
+// is reached. Each call follows at most one redirect within its host. Calls use package source, like
+// the calls of a worker. A URL is not called again if its first response has no content. No secret of a
+// URL or of an option is written into the configuration or a note.
 //
 //	input                          | setting
 //	scheme and host                | baseURL; each host is one source
@@ -20,7 +20,7 @@
 //
 // The URL https://api.shop.example/products/42?api_key=abc123 becomes the source "shop" with the
 // facet "product", the path /products/{key}, keyPattern [0-9]{1,20} and
-// auth: {query: api_key, secretEnv: SHOP_KEY}. Of the headers X-RateLimit-Limit: 600 and
-// X-RateLimit-Reset: 43, the reset is at most a minute away, so the window becomes 1m. A note says
-// that the window is a guess.
+// auth: {query: api_key, secretEnv: SHOP_KEY}. If the response has the headers X-RateLimit-Limit: 600
+// and X-RateLimit-Reset: 43, the reset is less than a minute away, so the written window is 1m. A note
+// says that the window is a guess.
 package guess

@@ -49,8 +49,9 @@ func cleanName(text string) string {
 	return strings.Trim(name[:min(len(name), 40)], "-")
 }
 
-// facetName derives the name of a facet. at is the index of the id in the path, and chosen its index
-// in the query; the one that is not used is -1. ids are the indexes of all ids in the path.
+// facetName derives the name of a facet from its URL. If {key} replaces a path segment, at is the index
+// of that segment, otherwise -1. If {key} replaces a query value, chosen is the index of that parameter,
+// otherwise -1. ids are the indexes of all ids in the path.
 func facetName(segments []string, at int, ids []int, query []parameter, chosen int) string {
 	named := func(i int) string {
 		if slices.Contains(ids, i) || version.MatchString(segments[i]) || slices.Contains([]string{"api", "rest"}, strings.ToLower(segments[i])) {
@@ -59,7 +60,7 @@ func facetName(segments []string, at int, ids []int, query []parameter, chosen i
 		return cleanName(extension.ReplaceAllString(segments[i], "$1"))
 	}
 	if at >= 0 {
-		// A part of an entity has its own name, as in /users/42/profile.
+		// The name after the id has precedence: /users/42/profile is "profile", not "user".
 		for i := len(segments) - 1; i > at; i-- {
 			if name := named(i); name != "" {
 				return name

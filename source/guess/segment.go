@@ -51,7 +51,7 @@ func singular(word string) string {
 	return strings.TrimSuffix(word, "s")
 }
 
-// isStrongID reports whether a text looks like an id without its context.
+// isStrongID reports whether the text alone shows that it is an id, as a number or a UUID does.
 func isStrongID(text string) bool {
 	switch {
 	case number.MatchString(text) || uuid.MatchString(text) || decimal.MatchString(text):
@@ -68,7 +68,7 @@ func isKey(text string) bool {
 	return text != "" && len(text) <= 200 && utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl) && text != "." && text != ".."
 }
 
-// idKind describes the kind of an id for a note.
+// idKind describes the form of an id, such as a number or a UUID, for a note.
 func idKind(text string) string {
 	switch {
 	case number.MatchString(text):

@@ -198,8 +198,8 @@ func (s Suite) credential(r *http.Request) string {
 	return strings.TrimPrefix(r.Header.Get(s.Config.Auth.Header), s.Config.Auth.Prefix)
 }
 
-// shapeOf formats a body without the parts that may differ between keys: the strings of JSON,
-// the values of a form.
+// shapeOf formats a body without the parts that may differ between keys: the strings in JSON, and the
+// values of a form.
 func shapeOf(body []byte) string {
 	var v any
 	if json.Unmarshal(body, &v) == nil {

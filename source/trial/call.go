@@ -12,7 +12,8 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// CallsPerDocument bounds the calls of one Call for each document: the document, and one redirect.
+// CallsPerDocument is the maximum number of calls that one Call makes for each document: one for the
+// document, and one for a redirect.
 const CallsPerDocument = 2
 
 // Answer is the result of one Call.
@@ -33,7 +34,7 @@ type Answer struct {
 // Call fetches the first page of each document of one entity. An error means that the request is
 // invalid or that a call was not sent; the error of a sent call is in Answer.Err.
 //
-// choose returns the credential to use of the candidates; nil uses the first one.
+// choose returns the candidate credential to use; nil uses the first candidate.
 func Call(ctx context.Context, s *source.Source, r source.Request, choose func(candidates []string) (string, error)) (Answer, error) {
 	plan, err := s.Plan(r)
 	if err != nil {
@@ -56,7 +57,7 @@ func Call(ctx context.Context, s *source.Source, r source.Request, choose func(c
 	return a, nil
 }
 
-// budget issues at most max permits, at once.
+// budget issues at most max permits, without a wait.
 type budget struct {
 	choose func(candidates []string) (string, error)
 	max    int64
@@ -80,7 +81,7 @@ func (b *budget) Acquire(_ context.Context, c source.Call) (source.Permit, error
 	return permit{credential}, nil
 }
 
-// permit is the right to send one call, at once.
+// permit is the right to send one call immediately.
 type permit struct{ credential string }
 
 func (permit) Spend(context.Context) error { return nil }

@@ -22,7 +22,7 @@ FROM unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7
 	AS i (facet, key, tier, due_at, claimed_at, updated_at, changes, watched, reads, read_at)
 WHERE e.source = $1 AND e.facet = i.facet AND e.key = i.key`
 
-	// takeOverClaim changes the claim's ID, so that a former holder that is still alive loses the
+	// takeOverClaim changes the claim's ID, so that a former holder that still runs loses the
 	// claim.
 	takeOverClaim = `WITH expired AS (
 ` + store.SelectExpiredClaim + `

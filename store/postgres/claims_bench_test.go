@@ -17,9 +17,9 @@ import (
 // fetches in one second.
 const tickBatch = 250
 
-// ticks is a schedule of n entities, one due every millisecond, that are all due at the time
-// "now". Each claim of an entity moves its due time by n milliseconds, to after the other
-// entities.
+// ticks is a schedule of n entities, one due every millisecond, that are all due at the time "now".
+// Each claim of an entity moves its due time by n milliseconds, so that the entity is due after all
+// other entities.
 type ticks struct {
 	s   *Store
 	n   int

@@ -58,8 +58,8 @@ func (s *Store) HandledPrefixes(ctx context.Context, topic string, recent, missi
 	return all, nil
 }
 
-// DeleteDeadLettersBefore deletes at most `limit` index entries with an offset below the given one,
-// and returns how many it deleted. The topic no longer has the records of these entries.
+// DeleteDeadLettersBefore deletes at most `limit` index entries with an offset below the given
+// offset, and returns how many it deleted. The topic no longer has the records of these entries.
 func (s *Store) DeleteDeadLettersBefore(ctx context.Context, before store.DeadLetterID, limit int) (int, error) {
 	tag, err := s.pool.Exec(ctx, store.DeleteDeadLettersBefore, before.Topic, before.Partition, before.Offset, limit)
 	if err != nil {

@@ -15,8 +15,8 @@ const (
 	// lockStates locks the state rows of many entities in the order of its arguments. For an entity
 	// without a row it inserts one, because only a row can be locked; the upsert overwrites the row
 	// later. So if two transactions store an entity's first content at the same time, the second
-	// waits and sees the hash of the first. Existing rows are locked like with FOR UPDATE and not
-	// changed.
+	// transaction waits, and then sees the hash that the first one stored. Existing rows are
+	// locked, as by FOR UPDATE, but not changed.
 	lockStates = `INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
 	last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified)
 SELECT source, facet, key, -1, '', 0, '', 0, 0, 0, 0, false, '', ''
@@ -27,7 +27,7 @@ ON CONFLICT (source, facet, key) DO UPDATE SET version = s.version WHERE false`
 	// were committed while lockStates waited.
 	selectHashes = `SELECT i.n, s.hash` + joinEntities
 
-	// insertOutboxEvents replaces the event of a trigger with a Quiet period if an earlier event of
+	// insertOutboxEvents replaces the event of a trigger with a quiet time if an earlier event of
 	// the same entity and facet is not delivered yet. The new event gets a new ID, so that a relay
 	// that claimed the earlier event does not delete the new one.
 	insertOutboxEvents = store.InsertOutboxEvent + `
@@ -57,8 +57,9 @@ DELETE FROM outbox e USING done WHERE e.id = done.id`
 )
 
 // lockReplaced handles the writes of a batch that have outbox events and whose content is new or
-// changed; touchUnchanged has handled the unchanged ones. It locks the rows of their entities in
-// snapshot_state, and returns the stored hashes by the position of the write in the batch.
+// changed; touchUnchanged has handled the writes with unchanged content. lockReplaced locks the
+// rows of the entities in snapshot_state, and returns the stored hashes by the position of the
+// write in the batch.
 func lockReplaced(ctx context.Context, tx pgx.Tx, b *store.Batch) (map[int]store.Hash, error) {
 	var keys entities
 	var positions []int

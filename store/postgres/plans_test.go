@@ -14,7 +14,7 @@ import (
 )
 
 // fillEntities writes n entities of source s and facet f, each with a snapshot and every 20th with
-// a status. They are due one millisecond apart, beginning in 1970.
+// a status. The entities are due one millisecond apart, beginning in 1970.
 func fillEntities(t testing.TB, s *Store, n int) {
 	t.Helper()
 	for _, sql := range []string{

@@ -116,8 +116,8 @@ func (s *Store) States(ctx context.Context, keys []schemas.Entity) ([]store.Stat
 
 // indexOnly begins a transaction in which the planner may only use index scans. The planner's
 // statistics about due times are always outdated, and the planner adds the cost of every partition
-// to each lookup. Without indexOnly it would read a table of a million rows to find a few hundred
-// of them. It would also lock and sort more rows than needed.
+// to each lookup. Without indexOnly, PostgreSQL would read a table of a million rows to find a few
+// hundred of them. It would also lock and sort more rows than needed.
 var indexOnly = pgx.TxOptions{BeginQuery: `BEGIN; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;
 SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off`}
 
@@ -171,7 +171,7 @@ func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
 }
 
 // DeleteSnapshot deletes the snapshot, the status and the registration of an entity, and its
-// undelivered events of triggers with a Quiet period. It writes the audit entry in the same
+// undelivered events of triggers with a quiet time. It writes the audit entry in the same
 // transaction. existed is false if nothing was stored; then no entry is written. Dead letters and
 // other outbox events are kept. A fetch in flight may store the entity again.
 func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (existed bool, err error) {

@@ -70,7 +70,7 @@ func TestMigrate_AppliesOnceConcurrently(t *testing.T) {
 func counts(t *testing.T, s *Store, table string) (updated, hot, payloadRows int64) {
 	t.Helper()
 	// A session publishes its statistics only when it is idle. The pool has one session, and this
-	// statement makes it publish them at once.
+	// statement makes the session publish its statistics at once.
 	if _, err := s.pool.Exec(t.Context(), "SELECT pg_stat_force_next_flush()"); err != nil {
 		t.Fatal(err)
 	}

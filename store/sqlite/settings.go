@@ -46,8 +46,8 @@ func (s *Store) execAudited(ctx context.Context, entry store.AuditEntry, notWrit
 	})
 }
 
-// WriteAudit writes an audit entry on its own, for an operation on many rows that is not one
-// transaction.
+// WriteAudit writes an audit entry on its own. It is for an operation on many rows that runs in
+// several transactions.
 func (s *Store) WriteAudit(ctx context.Context, entry store.AuditEntry) error {
 	if _, err := s.db.ExecContext(ctx, store.InsertAudit, entry.AuditArgs()...); err != nil {
 		return fmt.Errorf("write %s by %s into the audit: %w", entry.Action, entry.Actor, err)

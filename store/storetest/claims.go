@@ -127,7 +127,7 @@ func testClaimRolledBack(b suite) {
 	dead := errors.New("dead")
 	func() {
 		defer func() {
-			if p := recover(); p != dead { //nolint:errorlint // the very one
+			if p := recover(); p != dead { //nolint:errorlint // the recovered value must be dead itself
 				b.Error(p)
 			}
 		}()
@@ -203,7 +203,7 @@ func testTakeOverClaim(b suite) {
 	}
 }
 
-// testTakeOverRace takes over expired claims concurrently: only one caller gets each claim.
+// testTakeOverRace takes over expired claims concurrently. Each claim must go to only one caller.
 func testTakeOverRace(b suite) {
 	const claims = 12
 	for n := range int64(claims) {
@@ -244,7 +244,7 @@ func testTakeOverRace(b suite) {
 	}
 }
 
-// testClaimRace claims concurrently: only one scheduler gets each due entity.
+// testClaimRace claims entities concurrently. Each due entity must go to only one scheduler.
 func testClaimRace(b suite) {
 	const schedulers, entities = 8, 400
 	all := make([]store.RegisteredEntity, entities)

@@ -199,7 +199,7 @@ func testDeadLetterFilter(b suite) {
 		l := newDeadLetter(entity, n+1)
 		l.Partition = int32(n % 2)
 		if n == 4 {
-			l.At = at(4) // l has the time of the entry with offset 4, so the list orders the two by position
+			l.At = at(4) // l has the same time as the entry with offset 4, so the list orders these two entries by position
 		}
 		if n == 5 {
 			l.Entity.Facet, l.Entity.Key, l.Reason, l.Fingerprint, l.Attempts = "guild", "x", schemas.ParseError, "f2", 5
@@ -269,7 +269,7 @@ func testHandledPrefixes(b suite) {
 		l := newDeadLetter(entity, n/2+1)
 		l.Partition = int32(n % 2)
 		ids = append(ids, l.DeadLetterID)
-		if n/2 != 4 || n%2 == 0 { // offset 5 of partition 1 gets no entry, all others get one
+		if n/2 != 4 || n%2 == 0 { // offset 5 of partition 1 gets no entry, all other offsets get an entry
 			b.deadLetter(l)
 		}
 	}

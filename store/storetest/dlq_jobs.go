@@ -12,8 +12,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// job returns a running replay with number n. Job 1 belongs to the source nexon. Every other job
-// belongs to a different source.
+// job returns a running replay with number n. Job 1 belongs to the source nexon. Each further job
+// belongs to a source of its own.
 func job(n int64) store.DLQJob {
 	attempts, partition, offset := 2, int32(3), int64(9)
 	source := "nexon"

@@ -38,7 +38,8 @@ type Entities interface {
 	FinishClaim(ctx context.Context, id string) error
 	// RenewClaim extends a claim; held is false if the claim was taken over or deleted.
 	RenewClaim(ctx context.Context, id string, until time.Time) (held bool, err error)
-	// TakeOverClaim takes over an expired claim. Of several concurrent calls only one gets it.
+	// TakeOverClaim takes over an expired claim. Of several concurrent calls, only one gets the
+	// claim.
 	TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error)
 	// NextEntityTime returns the earliest due time; zero if the source has no entities.
 	NextEntityTime(ctx context.Context, source string) (time.Time, error)
@@ -50,12 +51,13 @@ type Entities interface {
 	EntityParams(ctx context.Context, entities []schemas.Entity) ([]map[string]string, error)
 	// Price returns the stored price of the source; zero if none is stored.
 	Price(ctx context.Context, source string) (price float64, at time.Time, err error)
-	// SetPrice writes the price, unless the stored price was set less than "every" before "at".
+	// SetPrice writes the price, unless the stored price was set less than the duration "every"
+	// before the time "at".
 	SetPrice(ctx context.Context, source string, price float64, at time.Time, every time.Duration) (set bool, err error)
 	// DeleteExpired examines the next `limit` snapshots. It deletes content fetched before the time
-	// "content", and absences checked before the time "absence". DeleteOldStatuses examines the next
-	// limit statuses. It deletes statuses of entities without a snapshot if their last failure was
-	// before "before".
+	// "content", and absences checked before the time "absence". DeleteOldStatuses examines the
+	// next `limit` statuses. It deletes statuses of entities without a snapshot if their last
+	// failure was before the time "before".
 	DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, limit int) (deleted int, done bool, err error)
 	DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, limit int) (deleted int, done bool, err error)
 }
@@ -125,7 +127,7 @@ func testRegister(b suite) {
 	w := registered(key("w"), 40)
 	first := w
 	first.Tier = store.Cold
-	b.register(1, again, first, yy, w) // of two rows for one entity, the last one is stored
+	b.register(1, again, first, yy, w) // of two rows for one entity, the last row is stored
 	x.Params, x.Enabled, y.Tier, y.Pinned = again.Params, false, store.Hot, true
 	b.wantEntities(store.EntityFilter{}, w, x, y, z)
 

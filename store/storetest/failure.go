@@ -162,7 +162,7 @@ func testFailureRace(b suite) {
 	for n := range rounds {
 		e := key(fmt.Sprint(n / 2))
 		failed := int64(1 + 10*n)
-		stored := failed + int64(n/4%2)*2 - 1 // version of the successful fetch: one below or above the failed fetch's
+		stored := failed + int64(n/4%2)*2 - 1 // version of the successful fetch: lower or higher by one than the version of the failed fetch
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			if err := b.store.WriteFailure(b.Context(), failing(e, failed), nil); err != nil {
@@ -262,14 +262,14 @@ func testClaimRetries(b suite) {
 	is(b.claimRetries(entity.Source, 120, 100, 10), claimed(x, 220)) // x is due again after its lease
 	next(at(220))
 	again := failing(x.Entity, 11)
-	again.Until = at(50) // the retry failed, and the next one is due at 50
+	again.Until = at(50) // the retry failed, and the next retry is due at 50
 	b.fail(again)
 	next(at(50))
 	again.Since = x.Since
 	is(b.claimRetries(entity.Source, 50, 1, 10), claimed(again, 51))
 }
 
-// testClaimRetriesRace claims concurrently: only one call gets each retry.
+// testClaimRetriesRace claims retries concurrently. Each retry must go to only one call.
 func testClaimRetriesRace(b suite) {
 	const claimants, rows = 6, 120
 	for n := range int64(rows) {

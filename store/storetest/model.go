@@ -16,8 +16,8 @@ func testDuplicates(b suite) {
 	b.wantSnapshot(entity, "z", 7, 7, 7, 7)
 }
 
-// model is a simple in-memory implementation of a store. The tests compare the store's results with
-// its results.
+// model is a simple in-memory implementation of a store. The tests compare the results of the store
+// with the results of the model.
 type model map[schemas.Entity]*row
 
 type row struct {

@@ -10,11 +10,12 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// pausing has one trigger with a Quiet period of 10 s and a MaxDelay of 25 s.
+// pausing has one trigger with a quiet time of 10 s and a MaxDelay of 25 s.
 var pausing = store.OutboxEvents{Triggers: []store.Trigger{{Facet: "quiet", Quiet: 10 * time.Second, MaxDelay: 25 * time.Second, Backoff: time.Minute}}}
 
-// testQuietTrigger: if an entity changes again while the event of a trigger with a Quiet period is
-// undelivered, the event gets a later due time, and the version and hash (After) of the new change.
+// testQuietTrigger: an entity changes again while the event of a trigger with a quiet time is
+// undelivered. The event must then get a later due time, and the version and hash (After) of the
+// new change.
 func testQuietTrigger(b suite) {
 	b.write(one(store.Changed), withOutbox(pausing, content(entity, 100, "x")))
 	b.wantNextOutboxTime(at(110))
@@ -25,13 +26,13 @@ func testQuietTrigger(b suite) {
 	b.wantNextOutboxTime(at(125))
 	b.write(one(store.Touched), withOutbox(pausing, content(entity, 118, "z")))
 	b.wantOutboxEvents(b.claimOutboxEvents(124, 10, 10))
-	// The event has the hash before the first change and the hash after the last one.
+	// The event has the hash before the first change and the hash after the last change.
 	b.finish(outboxEvent(entity, 117, "", "z", pausing))
 	b.write(one(store.Changed), withOutbox(pausing, content(entity, 130, "w")))
-	b.wantNextOutboxTime(at(140)) // the next change starts a new quiet period
+	b.wantNextOutboxTime(at(140)) // the next change starts a new quiet time
 }
 
-// testQuietBesideOthers: a trigger with a Quiet period does not delay the message and other
+// testQuietBesideOthers: a trigger with a quiet time does not delay the message and other
 // triggers of the same change.
 func testQuietBesideOthers(b suite) {
 	mixed := both
@@ -60,9 +61,8 @@ func testQuietWhileClaimed(b suite) {
 	b.finish(outboxEvent(entity, 112, "", "y", pausing))
 }
 
-// testQuietDeleted: deleting an entity deletes the undelivered events of triggers with a Quiet
-// period that changes of the entity caused. It also deletes the events that would refresh the
-// entity.
+// testQuietDeleted: deleting an entity deletes two kinds of undelivered events of triggers with a
+// quiet time: events that changes of the entity caused, and events that would refresh the entity.
 func testQuietDeleted(b suite) {
 	target := schemas.Entity{Source: entity.Source, Facet: "quiet", Key: entity.Key}
 	for n, deleted := range []schemas.Entity{entity, target} {

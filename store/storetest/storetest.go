@@ -30,8 +30,8 @@ type Store interface {
 	Write(ctx context.Context, writes []store.Write) ([]store.Result, error)
 	// Delete deletes the snapshot and the status of an entity, if they exist.
 	Delete(ctx context.Context, e schemas.Entity) error
-	// DeleteSnapshot deletes everything of an entity except dead letters and outbox events, and
-	// writes the audit entry, in one transaction. existed reports whether anything was stored.
+	// DeleteSnapshot deletes the snapshot, status, registration and undelivered triggers (with a quiet
+	// time) of an entity, and writes the audit entry. existed is false if nothing was stored.
 	DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (existed bool, err error)
 	Ping(ctx context.Context) error
 	// Setting returns the override of a source; Revision is 0 if the source never had one.
@@ -52,13 +52,13 @@ type Store interface {
 	RevokeKey(ctx context.Context, id, by string, at time.Time, entry store.AuditEntry) error
 	// Used returns the latest stored count of a quota policy's calls; zero if none is stored.
 	Used(ctx context.Context, source, policy string) (store.Usage, error)
-	// SetUsed writes a count. It ignores a count of an earlier day, and a lower one of the same day.
+	// SetUsed writes a count. It ignores counts of earlier days, and lower counts of the same day.
 	SetUsed(ctx context.Context, source, policy string, u store.Usage) error
 	// Statuses returns the statuses in the given order; State is empty without a status.
 	Statuses(ctx context.Context, entities []schemas.Entity) ([]store.Status, error)
-	// WriteFailure writes the status, unless its State is empty, and the dead letter, unless it is
-	// nil, in one transaction. The status is ignored if a success or failure of a later fetch is
-	// stored.
+	// WriteFailure writes the status and the dead letter in one transaction. It omits a dead letter
+	// that is nil. It omits a status that has no State, or that belongs to an earlier fetch than the
+	// stored success or failure.
 	WriteFailure(ctx context.Context, status store.Status, deadLetter *store.DeadLetter) error
 	// ClaimRetries claims at most `limit` due retries, earliest first, for the duration of the lease.
 	// During the lease no other call claims these retries.
@@ -203,7 +203,7 @@ func (b suite) withoutPayload(w store.Write) store.Write {
 	return w
 }
 
-// write writes the batch, and fails the test unless the results are the wanted ones.
+// write writes the batch, and fails the test unless the results are equal to `want`.
 func (b suite) write(want []store.Result, writes ...store.Write) {
 	b.Helper()
 	got, err := b.store.Write(b.Context(), writes)
