@@ -17,6 +17,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/store"
 )
@@ -45,7 +46,7 @@ type Guard struct {
 
 	required    atomic.Bool
 	admin       atomic.Pointer[[sha256.Size]byte] // hash of the admin token; nil: there is no admin token
-	readMu      sync.Mutex                        // held during each update of the field keys
+	readMu      sync.Mutex                        // held during each update of the field `keys`
 	keys        atomic.Pointer[cachedKeys]
 	keyCreated  bool            // true: Load found an API key, which may be revoked or expired
 	invalidKeys map[string]bool // ids of keys that were already logged as invalid; guarded by readMu
@@ -102,7 +103,7 @@ func (g *Guard) readLiveKeys(ctx context.Context) error {
 	return err
 }
 
-// readKeys reads all API keys or, if live is true, only the keys that are not revoked. It caches
+// readKeys reads all API keys or, if `live` is true, only the keys that are not revoked. It caches
 // the keys that are not revoked.
 func (g *Guard) readKeys(ctx context.Context, live bool) ([]store.APIKey, error) {
 	ctx, cancel := context.WithTimeout(ctx, keyReadTimeout)
@@ -172,16 +173,9 @@ func (g *Guard) Run(ctx context.Context) error {
 	if g.verifier != nil {
 		wg.Go(func() { g.verifier.run(ctx) })
 	}
-	tick := time.NewTicker(keyReadInterval)
-	defer tick.Stop()
 	var keyFailures, removedFailures, fileFailures failures
 	var tooOld bool
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	poll.Every(ctx, keyReadInterval, func(ctx context.Context) {
 		if err := g.readLiveKeys(ctx); keyFailures.isSecond(err) {
 			g.log.Warn("api keys can't be read; cached keys stay valid until access.maxAge", "err", err)
 		}
@@ -189,12 +183,13 @@ func (g *Guard) Run(ctx context.Context) error {
 		if g.config.AdminTokenFile != "" {
 			g.rereadAdminToken(&removedFailures, &fileFailures)
 		}
-	}
+	})
+	return nil
 }
 
 // reportAge reports whether the cached API keys are older than MaxAge.AdminKeys. It logs an error
-// when they become older, and an info line when they have been read again. The argument before is
-// the result of the previous call.
+// when the keys become older than that, and an info line when they have been read again. The
+// argument `before` is the result of the previous call.
 func (g *Guard) reportAge(before bool) bool {
 	age := g.now().Sub(g.keys.Load().readAt)
 	tooOld := age > g.config.MaxAge.AdminKeys
@@ -207,7 +202,7 @@ func (g *Guard) reportAge(before bool) bool {
 	return tooOld
 }
 
-// rereadAdminToken reads the admin token file. If the file is missing twice in succession, the
+// rereadAdminToken reads the admin token file. If the file is missing at two successive calls, the
 // token is revoked. If the file can't be read, the previous token stays valid, because another
 // program may be writing the file.
 func (g *Guard) rereadAdminToken(removedFailures, fileFailures *failures) {
@@ -234,8 +229,8 @@ func (g *Guard) rereadAdminToken(removedFailures, fileFailures *failures) {
 type failures int
 
 // isSecond counts a failure, and reports whether it is the second consecutive one. If err is nil,
-// it resets the count to 0. Only the second failure is logged: the first may have been caused by a
-// program that was writing the file.
+// it resets the count to 0. Only the second failure is logged, because a single failure may be
+// harmless: for example, another program was writing the file.
 func (f *failures) isSecond(err error) bool {
 	if *f++; err == nil {
 		*f = 0

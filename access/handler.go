@@ -1,7 +1,6 @@
 package access
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -70,9 +69,9 @@ type keysAPI struct {
 	actor func(*http.Request) string
 }
 
-// Handler returns the admin API of API keys, for the path /admin/v1/keys and all paths below it.
-// It requires the scope admin and rejects requests from pages of other sites. actor returns the
-// name of a request's client for the audit.
+// Handler returns the admin API of API keys, for the path /admin/v1/keys and all paths below it. It
+// requires the scope admin and rejects requests from pages of other sites. The function `actor`
+// returns the name of a request's client for the audit.
 func (g *Guard) Handler(actor func(*http.Request) string) http.Handler {
 	a := &keysAPI{g, actor}
 	return g.Admin(admin.API{
@@ -107,7 +106,7 @@ type NewKey struct {
 func (a *keysAPI) create(r *http.Request) (admin.Answer, error) {
 	newKey, ttl, err := readNewKey(r.Body)
 	if err != nil {
-		return admin.Answer{}, problem.Body(err)
+		return admin.Answer{}, err
 	}
 	creator, known := ClientFromContext(r.Context())
 	if known {
@@ -176,8 +175,8 @@ func (a *keysAPI) find(ctx context.Context, id string) (store.APIKey, error) {
 	return all[i], nil
 }
 
-// auditEntry returns the audit entry of a change to a key. before and after are the key before and
-// after the change. nil means that no key existed at that time.
+// auditEntry returns the audit entry of a change to a key. `before` is the key before the change
+// and `after` the key after the change; nil: there was no key at that time.
 func auditEntry(action, actor string, at time.Time, before, after *store.APIKey) store.AuditEntry {
 	text := func(k *store.APIKey) json.RawMessage {
 		if k == nil {
@@ -193,20 +192,13 @@ func auditEntry(action, actor string, at time.Time, before, after *store.APIKey)
 }
 
 func readNewKey(body io.Reader) (o NewKey, ttl time.Duration, err error) {
-	text, err := io.ReadAll(body)
-	if err != nil {
+	if err := admin.DecodeBody(body, &o, `; the body must be {"name":"a-dashboard","scopes":["read"],"expiresIn":"90d"}, where expiresIn is optional`); err != nil {
 		return o, 0, err
 	}
-	const form = `; the body must be {"name":"a-dashboard","scopes":["read"],"expiresIn":"90d"}, where expiresIn is optional`
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&o); err != nil {
-		return o, 0, fmt.Errorf("%w%s", err, form)
+	if err := o.check(&ttl); err != nil {
+		return o, 0, problem.Body(err)
 	}
-	if d.More() {
-		return o, 0, errors.New("data after the JSON object" + form)
-	}
-	return o, ttl, o.check(&ttl)
+	return o, ttl, nil
 }
 
 func (o *NewKey) check(ttl *time.Duration) (err error) {

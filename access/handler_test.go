@@ -119,7 +119,7 @@ func TestHandler_RejectsInvalidBodies(t *testing.T) {
 		``:   `{"name":"a-dashboard"`,
 		`[]`: `{"name":"a-dashboard"`,
 		`{"name":"a","scopes":["read"],"key":"x"}`:                     `unknown field "key"`,
-		`{"name":"a","scopes":["read"]} {}`:                            "data after the JSON object",
+		`{"name":"a","scopes":["read"]} {}`:                            "unexpected data after the JSON value",
 		`{"scopes":["read"]}`:                                          "the name must be 1 to 64",
 		`{"name":"a\nb","scopes":["read"]}`:                            "printable",
 		`{"name":"` + strings.Repeat("a", 65) + `","scopes":["read"]}`: "1 to 64",

@@ -1,17 +1,14 @@
 package dlq
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/freshet/freshet/admin"
@@ -22,7 +19,6 @@ import (
 
 const (
 	defaultListLimit, maxListLimit = 100, 1000
-	maxNoteLength                  = 1000             // characters
 	maxRate, minRate               = 10_000, 1.0 / 60 // dead letters per second
 )
 
@@ -139,7 +135,8 @@ func (q *Queue) list(r *http.Request) (admin.Answer, error) {
 	return admin.Answer{Body: page}, err
 }
 
-// FormatCursor returns the cursor that starts a page after d: microseconds:partition:offset.
+// FormatCursor returns the cursor that starts a page after d, in the form
+// microseconds:partition:offset.
 func FormatCursor(d store.DeadLetter) string {
 	return fmt.Sprintf("%d:%s", d.At.UnixMicro(), formatID(d.DeadLetterID))
 }
@@ -252,15 +249,10 @@ type jobRequest struct {
 }
 
 func (q *Queue) parseJobSpec(r *http.Request) (spec JobSpec, err error) {
-	text, err := io.ReadAll(r.Body)
-	if err != nil {
-		return spec, problem.Body(err)
-	}
 	var body jobRequest
-	d := json.NewDecoder(strings.NewReader(string(text)))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&body); err != nil || d.More() {
-		return spec, problem.Body(errors.Join(err, errors.New(`the body must be an object, as in {"kind":"REPLAY","filter":{"reason":"UPSTREAM_5XX"},"lane":"LOW","rate":50}`)))
+	err = admin.DecodeBody(r.Body, &body, `; the body is {"kind":"REPLAY","filter":{"reason":"UPSTREAM_5XX"},"lane":"LOW","rate":50}`)
+	if err != nil {
+		return spec, err
 	}
 	values := url.Values{}
 	for name, value := range body.Filter {
@@ -281,8 +273,8 @@ func (q *Queue) parseJobSpec(r *http.Request) (spec JobSpec, err error) {
 		return spec, badRequest("rate is %v dead letters per second; it must be between 1 per minute and %d per second, or 0 for unlimited.", spec.Rate, maxRate)
 	case spec.Max < 0:
 		return spec, badRequest("max is %d; it must be a number of dead letters, or 0 for all.", spec.Max)
-	case utf8.RuneCountInString(spec.Note) > maxNoteLength || strings.ContainsFunc(spec.Note, unicode.IsControl):
-		return spec, badRequest("The note must be one line of at most %d characters.", maxNoteLength)
+	case admin.CheckNote(spec.Note) != nil:
+		return spec, badRequest("The note must be one line of at most %d characters.", admin.MaxNoteLength)
 	}
 	return spec, nil
 }

@@ -34,7 +34,7 @@ func newClient(t *testing.T) *client {
 
 // do sends a request and compares the response's status with `want`. It checks the response against
 // the OpenAPI document, and also the request if the handler accepted it. It stores the decoded
-// response in the parameter "into", unless that is nil.
+// response in the parameter "into", unless "into" is nil.
 func (c *client) do(method, target, body string, want int, into any) (text string) {
 	c.Helper()
 	req := httptest.NewRequestWithContext(c.Context(), method, target, strings.NewReader(body))
@@ -213,12 +213,12 @@ func TestHandler_ExplainsBadInput(t *testing.T) {
 		c.do(http.MethodGet, dlqPath+id, "", 400, nil)
 	}
 	for body, says := range map[string]string{
-		"": "an object, as in", "null": "REPLAY or PURGE", "[]": "an object, as in", `{"kind":"REPLAY"}`: "HIGH or LOW", `{"kind":"SHRED"}`: "REPLAY or PURGE",
-		`{"kind":"PURGE"}{}`: "an object, as in", `{"kind":"PURGE","colour":"red"}`: "colour", `{"kind":"REPLAY","lane":"low"}`: "HIGH or LOW",
-		`{"kind":"PURGE","rate":-1}`: "1 per minute", `{"kind":"PURGE","rate":0.001}`: "1 per minute", `{"kind":"PURGE","rate":10001}`: "10000", `{"kind":"PURGE","rate":1e999}`: "an object, as in",
-		`{"kind":"PURGE","max":-1}`: "0 for all", `{"kind":"PURGE","max":1.5}`: "an object, as in", `{"kind":"PURGE","note":"a\nb"}`: "one line",
+		"": "must be an object; the body is {", "null": "must be an object", "[]": "must be an object", `{"kind":"REPLAY"}`: "HIGH or LOW", `{"kind":"SHRED"}`: "REPLAY or PURGE",
+		`{"kind":"PURGE"}{}`: "unexpected data after", `{"kind":"PURGE","colour":"red"}`: "colour", `{"kind":"REPLAY","lane":"low"}`: "HIGH or LOW",
+		`{"kind":"PURGE","rate":-1}`: "1 per minute", `{"kind":"PURGE","rate":0.001}`: "1 per minute", `{"kind":"PURGE","rate":10001}`: "10000", `{"kind":"PURGE","rate":1e999}`: "rate: got number 1e999, want a number",
+		`{"kind":"PURGE","max":-1}`: "0 for all", `{"kind":"PURGE","max":1.5}`: "max: got number 1.5, want a whole number", `{"kind":"PURGE","note":"a\nb"}`: "one line",
 		`{"kind":"PURGE","note":"` + strings.Repeat("x", 1001) + `"}`: "1000", `{"kind":"PURGE","filter":{"limit":"1"}}`: "valid filters are",
-		`{"kind":"PURGE","filter":{"handled":"purged"}}`: "only open", `{"kind":"PURGE","filter":{"attempts":4}}`: "an object, as in",
+		`{"kind":"PURGE","filter":{"handled":"purged"}}`: "only open", `{"kind":"PURGE","filter":{"attempts":4}}`: "filter: got number, want text",
 		`{"kind":"PURGE","filter":{"key":"a\u0000"}}`: "UTF-8", `{"kind":"PURGE","filter":{"since":"now"}}`: "a time",
 	} {
 		for _, path := range []string{"/plan", "/jobs"} {

@@ -1,8 +1,10 @@
 package dlq
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -14,13 +16,15 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// torture injects random faults into processes until the time in "ends".
+var seedCount = flag.Uint64("seeds", 0, "number of seeds for each random test; 0: as many as fit into make test")
+
+// torture injects random faults into processes until the time in its field "ends".
 type torture struct {
 	*rig
 	mu      sync.Mutex
 	rand    *rand.Rand
 	ends    time.Time
-	covered map[string]bool // dead letters that are not enqueued, as another request covers them
+	covered map[string]bool // dead letters that are not enqueued, because another request covers them
 	faults  map[fault]int
 }
 
@@ -125,7 +129,7 @@ func (g *rig) switchJob(id string, to store.JobState) (store.DLQJob, error) {
 // and suspended. Their dependencies fail, or return errors for operations that succeeded. No dead
 // letter may be enqueued twice, and none may be skipped.
 func TestReplay_EnqueuesOnceUnderRandomFaults(t *testing.T) {
-	for seed := range uint64(12) {
+	for seed := range cmp.Or(*seedCount, 6) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			inBubble(t, func(g *rig) { g.runTorture(seed) })
 		})

@@ -13,6 +13,7 @@ import (
 // Deps are the dependencies of Entities.
 type Deps struct {
 	Store    Store
+	States   StateReader
 	Sources  map[string]Source // by source name
 	Notifier Notifier
 	// Actor returns the name of the client that sent the request. It is stored in the audit.
@@ -34,7 +35,7 @@ type Store interface {
 	PinEntities(ctx context.Context, of []schemas.Entity, tier store.Tier) (int, error)
 	UnpinEntities(ctx context.Context, of []schemas.Entity) (int, error)
 	// Entities returns at most "limit" registered entities that match the filter, in the order of
-	// source, facet and key. The result starts behind the entity "after".
+	// source, facet and key. The result starts after the entity "after".
 	Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error)
 	// CountEntities counts the registered entities that match the filter. If exact is false, n is
 	// an estimate.
@@ -44,7 +45,7 @@ type Store interface {
 	EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error)
 	// ObserveReads adds the numbers of reads to the registered entities, and registers unknown
 	// entities. For each entity it calls the function risen with the numbers of reads before and
-	// after. If risen returns true, the entity becomes due at once.
+	// after the addition. If risen returns true, the entity becomes due at once.
 	ObserveReads(ctx context.Context, reads []store.EntityReads, risen store.RefreshNowFunc) error
 	// DeleteSnapshot deletes the snapshot and the registration of an entity, and reports whether
 	// the snapshot or the registration existed. It writes the audit entry in the same transaction.

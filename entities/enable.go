@@ -71,7 +71,7 @@ func (s *Entities) enableHandler(enabled bool) admin.Handle {
 	action := map[bool]string{true: "entities-enable", false: "entities-disable"}[enabled]
 	return func(r *http.Request) (admin.Answer, error) {
 		var o EnableRequest
-		if err := readBody(r.Body, &o, `; the body is {"source":"nexon","facet":"character","prefix":"a"}, or "keys":["somebody"] in place of the prefix`); err != nil {
+		if err := admin.DecodeBody(r.Body, &o, `; the body is {"source":"nexon","facet":"character","prefix":"a"}, or "keys":["somebody"] in place of the prefix`); err != nil {
 			return admin.Answer{}, err
 		}
 		filter, err := s.checkEnable(o)
@@ -131,7 +131,7 @@ func (s *Entities) enableKeys(ctx context.Context, f store.EntityFilter, keys []
 }
 
 // enablePage reads at most maxRowsScanned registered entities that follow the entity "after", and
-// enables or disables the matching ones. Before the change it calls "audit" with the number of
+// enables or disables the matching entities. Before the change it calls "audit" with the number of
 // matching entities, unless none matches.
 func (s *Entities) enablePage(ctx context.Context, f store.EntityFilter, after schemas.Entity, enabled bool, audit func(n int) error) (admin.Answer, error) {
 	other := !enabled

@@ -25,6 +25,7 @@ func New(deps Deps) *Entities { return &Entities{deps} }
 // Handler returns the handler of the admin API: /admin/v1/entities…, /admin/v1/snapshots….
 func (s *Entities) Handler() http.Handler {
 	const all = "/admin/v1/entities"
+	state := func(r *http.Request) (admin.Answer, error) { return readState(s.Deps, r) }
 	return admin.API{
 		Paths: map[string]map[string]admin.Handle{
 			all:              {http.MethodGet: s.list, http.MethodPost: s.register},
@@ -33,7 +34,7 @@ func (s *Entities) Handler() http.Handler {
 			all + "/disable": {http.MethodPost: s.enableHandler(false)},
 			all + "/pin":     {http.MethodPost: s.pinHandler(true)},
 			all + "/unpin":   {http.MethodPost: s.pinHandler(false)},
-			"/admin/v1/snapshots/{source}/{facet}/{key}": {http.MethodDelete: s.deleteSnapshot},
+			"/admin/v1/snapshots/{source}/{facet}/{key}": {http.MethodGet: state, http.MethodDelete: s.deleteSnapshot},
 		},
 		// These bodies contain many keys, so their maximum size is larger than that of other
 		// bodies. A key has up to 256 bytes, and JSON may escape each byte.
@@ -145,7 +146,7 @@ func readCursor(text string) (e schemas.Entity, err error) {
 			return e, nil
 		}
 	}
-	return e, problem.New(http.StatusBadRequest, problem.BadCursor, "after is not the next of a response; leave it out to start from the beginning.")
+	return e, problem.New(http.StatusBadRequest, problem.BadCursor, "after must be the value of next in an earlier response; leave it out to start from the beginning.")
 }
 
 // entry returns the audit entry of an action. "after" describes the change. The entry has no

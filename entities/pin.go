@@ -45,7 +45,7 @@ func (s *Entities) pinHandler(pin bool) admin.Handle {
 	}
 	return func(r *http.Request) (admin.Answer, error) {
 		var p PinRequest
-		if err := readBody(r.Body, &p, form); err != nil {
+		if err := admin.DecodeBody(r.Body, &p, form); err != nil {
 			return admin.Answer{}, err
 		}
 		src, err := s.checkPin(p, pin)

@@ -1,11 +1,9 @@
 package entities
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -55,10 +53,10 @@ func ParseEntitySpec(text []byte) (o EntitySpec, err error) {
 	if !utf8.Valid(text) {
 		return o, errors.New("it is not valid UTF-8")
 	}
-	if !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
+	if !admin.IsObject(text) {
 		return o, errors.New(`it must be an object, as in {"key":"somebody","tier":"hot"}`)
 	}
-	if err := decode(text, &o); err != nil {
+	if err := admin.Decode(text, &o); err != nil {
 		return o, fmt.Errorf("%w; there are key, params, tier and enabled", err)
 	}
 	return o, o.Check()
@@ -103,7 +101,7 @@ type RegisterResult struct {
 
 func (s *Entities) register(r *http.Request) (admin.Answer, error) {
 	var b RegisterRequest
-	if err := readBody(r.Body, &b, `; the body is {"source":"nexon","facet":"character","entities":[{"key":"somebody","tier":"hot"}]}`); err != nil {
+	if err := admin.DecodeBody(r.Body, &b, `; the body is {"source":"nexon","facet":"character","entities":[{"key":"somebody","tier":"hot"}]}`); err != nil {
 		return admin.Answer{}, err
 	}
 	src, err := s.source(b.Source)
@@ -203,36 +201,4 @@ func (o EntitySpec) registered(e schemas.Entity, src Source, now time.Time) stor
 	}
 	r.Due, _ = src.Schedule.FirstDue(r, now)
 	return r
-}
-
-// readBody decodes a body that is one JSON object. "form" describes the expected object; it is the
-// end of the error message.
-func readBody(body io.Reader, into any, form string) error {
-	text, err := io.ReadAll(body)
-	if err != nil {
-		return problem.Body(err)
-	}
-	switch {
-	case !utf8.Valid(text):
-		return problem.Body(errors.New("the body is not valid UTF-8"))
-	case !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")):
-		return problem.Body(errors.New("the body must be an object" + form))
-	}
-	if err := decode(text, into); err != nil {
-		return problem.Body(fmt.Errorf("%w%s", err, form))
-	}
-	return nil
-}
-
-// decode decodes one JSON value, and rejects unknown members of objects.
-func decode(text []byte, into any) error {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		return err
-	}
-	if d.More() {
-		return errors.New("something follows the object")
-	}
-	return nil
 }

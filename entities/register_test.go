@@ -47,10 +47,10 @@ func TestRegister_RejectsWholeBatchWithPointers(t *testing.T) {
 		`{}`:                            `the key is empty`,
 		`null`:                          `it must be an object`,
 		`"x"`:                           `it must be an object`,
-		`{"key":5}`:                     `cannot unmarshal number`,
+		`{"key":5}`:                     `key: got number, want text`,
 		`{"key":"x","tier":"HOT"}`:      `the tier "HOT" must be hot, warm or cold`,
 		`{"key":"x","teir":"hot"}`:      `unknown field "teir"; there are key, params, tier and enabled`,
-		`{"key":"x","enabled":"yes"}`:   `cannot unmarshal string`,
+		`{"key":"x","enabled":"yes"}`:   `enabled: got string, want true or false`,
 		`{"key":"x","params":{"":"v"}}`: `must have a name of 1 to 64 bytes`,
 		`{"key":"x","params":{"` + strings.Repeat("n", 65) + `":"v"}}`:            `must have a name of 1 to 64 bytes`,
 		`{"key":"x","params":{"p":"\n"}}`:                                         `the param p must be UTF-8 without control characters`,
@@ -87,7 +87,7 @@ func TestRegister_RejectsInvalidBody(t *testing.T) {
 	post(400, "bad-body", "must be an object", `null`)
 	post(400, "bad-body", "must be an object", ``)
 	post(400, "bad-body", "unexpected EOF", `{`)
-	post(400, "bad-body", "something follows", `{"source":"nexon","facet":"a"} {}`)
+	post(400, "bad-body", "unexpected data after", `{"source":"nexon","facet":"a"} {}`)
 	post(400, "bad-body", `unknown field "entitys"`, `{"source":"nexon","facet":"a","entitys":[]}`)
 	post(400, "bad-body", "not valid UTF-8", "{\"source\":\"nexon\",\"facet\":\"a\",\"entities\":[{\"key\":\"\xff\"}]}")
 	post(404, "no-such-source", `no source "nexo"`, `{"source":"nexo","facet":"a"}`)

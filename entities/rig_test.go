@@ -101,7 +101,7 @@ func newRig(t *testing.T) *rig {
 	t.Cleanup(func() { _ = db.Close() })
 	r := &rig{T: t, db: db}
 	r.Entities = New(Deps{
-		Store: failingStore{db, r}, Notifier: r, Actor: func(*http.Request) string { return "somebody" }, Now: func() time.Time { return start },
+		Store: failingStore{db, r}, States: db, Notifier: r, Actor: func(*http.Request) string { return "somebody" }, Now: func() time.Time { return start },
 		Log: slog.New(slog.NewTextHandler(&r.log, nil)),
 		Sources: map[string]Source{
 			"nexon": {Facets: map[string][]string{"a": {"ocid", "p"}, "b": nil, "c": nil}, Keys: keyRules{}, Schedule: fakeSchedule{"a", "b"}},

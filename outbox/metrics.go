@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/store"
 )
 
@@ -44,7 +45,7 @@ type lagTracker struct {
 	next              time.Time // when the next event may be claimed
 }
 
-// claimed records the events that this process has just claimed. If retryAt has passed, it forgets
+// claimed records the events that this process has just claimed. If retryAt has passed, it drops
 // the events whose delivery failed: they are claimed again, by this process or by another one.
 func (w *lagTracker) claimed(all []store.OutboxEvent, now time.Time) {
 	w.mu.Lock()
@@ -54,7 +55,7 @@ func (w *lagTracker) claimed(all []store.OutboxEvent, now time.Time) {
 	}
 	w.inFlight = time.Time{}
 	for _, e := range all {
-		w.inFlight = earlier(w.inFlight, e.ReadyAt())
+		w.inFlight = poll.Earlier(w.inFlight, e.ReadyAt())
 	}
 }
 
@@ -82,17 +83,9 @@ func (w *lagTracker) setNext(next time.Time) {
 func (w *lagTracker) age(now time.Time) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	since := earlier(earlier(w.inFlight, w.retrying), w.next)
+	since := poll.Earlier(poll.Earlier(w.inFlight, w.retrying), w.next)
 	if since.IsZero() {
 		return 0
 	}
 	return max(0, now.Sub(since))
-}
-
-// earlier returns the earlier of two times. A zero time is ignored.
-func earlier(a, b time.Time) time.Time {
-	if b.IsZero() || (!a.IsZero() && a.Before(b)) {
-		return a
-	}
-	return b
 }

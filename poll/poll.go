@@ -1,7 +1,8 @@
 // Package poll calls a function when work is due. A Poller sleeps until the next due time, wakes
 // earlier when any process announces earlier work over Redis, and retries failed calls with
 // backoff. Announcements may be lost. Therefore the Poller also calls the function after a
-// reconnection to Redis, and whenever a maximum interval has passed since the last call.
+// reconnection to Redis, and whenever a maximum interval has passed since the last call. The functions
+// Pause and Every are for work that needs no announcements.
 //
 // Example: work returns 12:00:00 as the next due time, and the maximum interval is 10 min. At
 // 11:50:00 the Poller sleeps until 12:00:00. At 11:55:00 another process calls WakeAt for 11:57:00.
@@ -32,7 +33,7 @@ type Poller struct {
 	channel    string
 	rdb        redis.UniversalClient
 	log        *slog.Logger
-	failing    observe.Condition // while calls of the function fail
+	failing    observe.Condition // the condition that lasts while calls of the function fail
 	conditions observe.Conditions
 	local      chan time.Time // wake-up time set by this process; buffered for one value
 }
@@ -58,14 +59,15 @@ func (p *Poller) WakeLocal(at time.Time) {
 		select {
 		case p.local <- first:
 			sent = true
-		case other := <-p.local: // Run has not yet received the time `other`: send the earlier of both
-			first = earlier(first, other)
+		case other := <-p.local: // Run has not yet received the time `other`: send the earlier of the two times
+			first = Earlier(first, other)
 		}
 	}
 }
 
 // WakeAt wakes all pollers of a channel at the time `at`. It is for processes without a poller of
-// their own. It only logs a failure, because pollers find the work later even without the wake-up.
+// their own. If the message can't be published, WakeAt only logs the error, because pollers find
+// the work later even without the wake-up.
 func WakeAt(ctx context.Context, rdb redis.UniversalClient, channel string, at time.Time, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), publishTimeout)
 	defer cancel()
@@ -92,7 +94,7 @@ func (p *Poller) Run(ctx context.Context, latest time.Duration, work func(ctx co
 			}
 			next = time.Now().Add(latest)
 		}
-		next = earlier(next, due)
+		next = Earlier(next, due)
 		timer.Reset(time.Until(next))
 		select {
 		case <-ctx.Done():
@@ -158,8 +160,22 @@ func Pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// earlier returns the earlier of two times. A zero time is ignored.
-func earlier(a, b time.Time) time.Time {
+// Every calls a function every interval until ctx ends. The first call is after one interval.
+func Every(ctx context.Context, interval time.Duration, do func(context.Context)) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			do(ctx)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Earlier returns the earlier of two times. A zero time is ignored.
+func Earlier(a, b time.Time) time.Time {
 	if b.IsZero() || (!a.IsZero() && a.Before(b)) {
 		return a
 	}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -106,7 +108,7 @@ func TestPoller_RetriesFailedWorkAndLogsOnce(t *testing.T) {
 		}
 		return time.Time{}, nil
 	})
-	for range 6 { // with backoff, the last failure is 1.6 s before the success: long enough for the log of a recovery
+	for range 6 { // with backoff, the last failure is 1.6 s before the success, so the recovery is logged
 		nextCall(t, calls)
 	}
 	nextCall(t, calls) // work is called once more when the poller has subscribed to Redis
@@ -135,4 +137,20 @@ func TestEnqueueAll_RepeatsLeftElements(t *testing.T) {
 	if left := EnqueueAll(ended, []int{1, 2, 3}, func() bool { return true }, ask); len(left) != 2 {
 		t.Errorf("left after the context ended: got %v", left)
 	}
+}
+
+func TestEvery_CallsAtEachIntervalUntilTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 3500*time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		var at []time.Duration
+		Every(ctx, time.Second, func(context.Context) { at = append(at, time.Since(began)) })
+		if want := []time.Duration{time.Second, 2 * time.Second, 3 * time.Second}; !slices.Equal(at, want) {
+			t.Errorf("calls: got %v, want %v", at, want)
+		}
+		if took := time.Since(began); took != 3500*time.Millisecond {
+			t.Errorf("end: got %v, want 3.5s", took)
+		}
+	})
 }

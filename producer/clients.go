@@ -29,8 +29,8 @@ const (
 // Bound limits what one client may request from one source. The counts are in Redis and are
 // shared by all processes that publish for the source. The zero value sets no limit.
 type Bound struct {
-	// Outstanding is the maximum number of outstanding HIGH requests of the client while no
-	// other client is active. With n active clients each gets 1/n of it, but at least
+	// Outstanding is the maximum number of outstanding HIGH requests of the client while no other
+	// client is active. With n active clients each client may have 1/n of this number, but at least
 	// MinOutstanding. 0: no limit.
 	Outstanding int
 	// Window is the time that the source needs to process Outstanding requests. The Retry-After of
@@ -84,14 +84,14 @@ func outstandingMember(e schemas.Entity, number int64) string {
 }
 
 // admit applies the clients' limits to the requests that coalescing decided to publish. It rolls
-// back the locks of refused requests, and decides again about requests of other clients that
-// those locks covered. Cost: one round trip per client with a request to publish, and one more
-// if any request is refused.
+// back the locks of refused requests, and decides again about requests of other clients that those
+// locks covered. Cost: one round trip if a request of any client would be published, and at least
+// one more if such a request is refused.
 func (c *Coalescer) admit(ctx context.Context, requests []Request, results []Result) {
 	var accounts []account
 	byAccount := map[account][]int{}
 	for i, req := range requests {
-		if results[i].isPublished() && req.isBounded() {
+		if results[i].Published() && req.isBounded() {
 			if byAccount[req.account()] == nil {
 				accounts = append(accounts, req.account())
 			}
@@ -114,7 +114,7 @@ func (c *Coalescer) admit(ctx context.Context, requests []Request, results []Res
 		for k, i := range byAccount[accounts[n]] {
 			number := results[i].Number
 			switch {
-			case err != nil: // after an error Redis may still have counted the request as outstanding; that ends with the lease of the count
+			case err != nil: // Redis may have counted the request as outstanding before the error; then it stops counting when its lease expires
 				results[i] = Result{Err: fmt.Errorf("count %s toward the limit of its client: %w", requests[i].Entity, err)}
 			case reply[4+k] == 0:
 				continue
@@ -129,7 +129,7 @@ func (c *Coalescer) admit(ctx context.Context, requests []Request, results []Res
 	if len(refusedAcks) == 0 {
 		return
 	}
-	if _, err := c.confirmOrRollBack(ctx, refusedAcks); err == nil { // the locks of all refused requests are rolled back; after an error the remaining ones expire by themselves
+	if _, err := c.confirmOrRollBack(ctx, refusedAcks); err == nil { // no error: the locks of all refused requests are rolled back; after an error, the remaining locks expire
 		c.reacquire(ctx, requests, results, refusedAcks)
 	}
 }
@@ -177,16 +177,17 @@ func admitCall(a account, requests []Request, results []Result, indexes []int) e
 	return eval.Call{Key: clientsKey(a.source), More: []string{a.key(), a.key() + ":new"}, Args: args}
 }
 
-// newRefusal decodes one verdict of the Lua script client_admit. outstanding is the number of
-// outstanding requests that the client has now, and share is its maximum. wait is the time until
-// one more new key is allowed.
+// newRefusal decodes one verdict of the Lua script client_admit. `outstanding` is the number of
+// outstanding requests that the client has now, and `share` is its maximum number. `wait` is the
+// time until one more new key is allowed.
 func (b Bound) newRefusal(verdict, share, outstanding int64, wait time.Duration) Refusal {
 	if verdict == 2 {
 		return Refusal{TooManyNewKeys, b.NewKeys, time.Duration(b.NewKeys) * b.NewKeyInterval, wait}
 	}
-	// The client may retry when enough of its requests have been processed that one more fits its
-	// share. The source needs Window for a full share if it treats all active clients equally.
-	// Example: with 29 outstanding requests and a share of 20, that is half of Window.
+	// The client may retry when so many of its requests have ended that one more fits its share.
+	// The source needs the time Window to process as many requests as the share. Example: with 29
+	// outstanding requests and a share of 20, ten requests must end first, which takes half of
+	// Window.
 	excess := float64(outstanding-share+1) / math.Max(1, float64(share))
 	return Refusal{Outcome: TooManyOutstanding, Max: int(share), After: min(b.Lease, time.Duration(excess*float64(b.Window)))}
 }

@@ -28,7 +28,8 @@ type Request struct {
 	Lane   schemas.Lane
 	Reason schemas.Reason
 	// Floor is the version of the snapshot that the caller has read, 0 for none. A lock whose
-	// number is at most Floor does not cover the request, because its fetch is already stored.
+	// number is at most Floor does not cover the request, because the result of that lock's fetch
+	// is already stored.
 	Floor int64
 	// Cooldown is how long after a USER_REQUEST the entity's next USER_REQUEST is refused; 0: never.
 	Cooldown      time.Duration
@@ -75,8 +76,8 @@ type Result struct {
 	HoldReason string    // reason of the hold or cool-down that refuses the request; empty: none
 	Until      time.Time // when the refusal ends; zero: unknown or not refused
 	Refusal    *Refusal  // set if the request exceeds its client's Bound
-	// Err is ErrBufferFull, ErrStopped, ErrNotSent or a Redis error. Then nothing was published
-	// and Outcome is empty.
+	// Err is ErrBufferFull, ErrStopped, ErrNotSent or a Redis error. Then Outcome is empty, and
+	// Kafka has acknowledged no record for the request.
 	Err error
 }
 
@@ -86,7 +87,8 @@ func (r Result) Queued() bool {
 	return r.Outcome == Published || r.Outcome == Upgraded || r.Outcome == AlreadyProcessing
 }
 
-func (r Result) isPublished() bool {
+// Published reports whether a record was published for the request.
+func (r Result) Published() bool {
 	return r.Err == nil && (r.Outcome == Published || r.Outcome == Upgraded)
 }
 
@@ -105,7 +107,7 @@ var (
 const (
 	// maxBatchSize is the maximum number of requests in one Redis pipeline.
 	maxBatchSize = 512
-	// acquireTimeout is the timeout of one pipeline.
+	// acquireTimeout is the timeout of all Redis calls for one such batch of requests.
 	acquireTimeout = 5 * time.Second
 	// confirmInterval is how often EnqueueAndWait checks whether Kafka has acknowledged a record
 	// of another producer that covers the request.
@@ -124,7 +126,7 @@ type Producer struct {
 
 	buffered atomic.Int64 // number of records whose locks are neither confirmed nor rolled back
 	acks     chan ack     // channel with capacity for every buffered record, so that a Kafka callback never blocks
-	// Every enqueue holds a read lock of closing from acquire to publish, so that no record is
+	// Every enqueue holds a read lock of `closing` from acquire to publish, so that no record is
 	// published after the last flush.
 	closing sync.RWMutex
 	stopped bool
@@ -148,14 +150,16 @@ func New(rdb redis.UniversalClient, kafka *kgo.Client, maxBuffered int, log *slo
 	return p
 }
 
-// Enqueue coalesces one request in one round trip to Redis, and buffers a record if the request
-// needs its own. It does not wait for Kafka. It completes even if ctx ends, because a lock
-// without a record would cover other requests and nothing would be fetched.
+// Enqueue coalesces one request, and buffers a record if the request needs its own. It makes one
+// round trip to Redis, and more if a limit of its client applies. It does not wait for Kafka. It
+// completes even if ctx ends, because a lock without a record would cover other requests and
+// nothing would be fetched.
 func (p *Producer) Enqueue(ctx context.Context, req Request) Result {
 	return p.EnqueueAll(ctx, []Request{req})[0]
 }
 
-// EnqueueAll does the same as Enqueue for several requests, in one round trip per cluster node.
+// EnqueueAll does the same as Enqueue for several requests, in Redis pipelines of at most
+// maxBatchSize requests.
 func (p *Producer) EnqueueAll(ctx context.Context, requests []Request) []Result {
 	results := make([]Result, 0, len(requests))
 	for batch := range slices.Chunk(requests, min(maxBatchSize, int(p.maxBuffered))) {
@@ -358,8 +362,8 @@ func (p *Producer) Run(ctx context.Context) error {
 	}
 }
 
-// confirmBatch confirms or rolls back the locks of the ack first and of the acks that are already
-// in the channel, at most 512 in total.
+// confirmBatch confirms or rolls back the locks of a batch: the given ack and the acks that are
+// already in the channel, at most 512 in total.
 func (p *Producer) confirmBatch(ctx context.Context, first ack) {
 	batch := []ack{first}
 	for len(p.acks) > 0 && len(batch) < 512 {

@@ -54,7 +54,7 @@ func (a Active) check() error {
 		}
 	}
 	if slices.Contains(a.Unless, "") || slices.Contains(a.Params, "") {
-		errs = append(errs, errors.New("active: unless and params must not hold an empty name"))
+		errs = append(errs, errors.New("active: the lists `unless` and `params` must not contain an empty name"))
 	}
 	return errors.Join(errs...)
 }

@@ -111,7 +111,7 @@ func (s BudgetConfig) Check() error {
 		sum += s.at(hour)
 	}
 	if sum == 0 {
-		errs = append(errs, errors.New("rateCaps: they leave nothing at any hour; to prefetch nothing, set mode: off"))
+		errs = append(errs, errors.New("rateCaps: they allow no call at any hour; to prefetch nothing, set mode: off"))
 	}
 	if _, err := time.LoadLocation(s.TimeZone); err != nil {
 		errs = append(errs, fmt.Errorf("timeZone: %q is not known; write it as in Asia/Seoul", s.TimeZone))

@@ -1,7 +1,9 @@
 package scheduler
 
 import (
+	"cmp"
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -96,7 +98,7 @@ func (w *world) work() {
 // testScheduler is a scheduler that a test can kill.
 type testScheduler struct {
 	*Scheduler
-	ctx context.Context //nolint:containedctx // its life in the test
+	ctx context.Context //nolint:containedctx // ends when the test kills the scheduler
 }
 
 func (w *world) scheduler() *testScheduler {
@@ -118,10 +120,12 @@ func (w *world) scheduler() *testScheduler {
 	return &testScheduler{s, ctx}
 }
 
+var seedCount = flag.Uint64("seeds", 0, "number of seeds for each random test; 0: as many as fit into make test")
+
 // Two schedulers are killed several times while they enqueue. A new scheduler replaces a killed one
-// after ten ticks. Each entity must still be requested about once in each interval.
+// after four ticks. Each entity must still be requested about once in each interval.
 func TestScheduler_SurvivesKills(t *testing.T) {
-	for seed := range uint64(3) {
+	for seed := range cmp.Or(*seedCount, 1) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 3))
 			w := newWorld(t, 600)
@@ -136,11 +140,11 @@ func TestScheduler_SurvivesKills(t *testing.T) {
 			all := []*testScheduler{w.scheduler(), w.scheduler()}
 			away := [2]int{}
 			end := w.now.Add(5 * time.Hour)
-			for ; w.now.Before(end); w.now = w.now.Add(2 * time.Second) {
+			for ; w.now.Before(end); w.now = w.now.Add(5 * time.Second) {
 				for i, s := range all {
 					if s.ctx.Err() != nil {
-						// Ten ticks after a scheduler was killed, a new one replaces it.
-						if away[i]++; away[i] > 10 {
+						// Four ticks after a scheduler was killed, a new one replaces it.
+						if away[i]++; away[i] > 4 {
 							all[i], away[i] = w.scheduler(), 0
 						}
 						continue
@@ -205,8 +209,9 @@ func TestScheduler_SharesPrice(t *testing.T) {
 	}
 }
 
-// hungStore is a store whose ClaimEntities takes the time "while", as if the process hung. After the
-// lease has expired, RenewClaim reports that another scheduler has the claim.
+// hungStore is a store whose ClaimEntities hangs for the duration in its field "while", like the
+// call of a hung process. After the lease has expired, RenewClaim reports that another scheduler
+// has the claim.
 type hungStore struct {
 	Store
 	while    time.Duration
@@ -283,7 +288,7 @@ func TestScheduler_StopsAfterLosingClaim(t *testing.T) {
 	}
 }
 
-// ticks runs a scheduler for the duration "long", each tick at the time that the previous one
+// ticks runs a scheduler for the duration "long", each tick at the time that the previous tick
 // returned. It returns the number of ticks.
 func (w *world) ticks(s *testScheduler, long time.Duration) (n int) {
 	w.Helper()
@@ -327,7 +332,7 @@ func TestScheduler_ExpensiveFacetStarvesNone(t *testing.T) {
 	w.now = all[0].Due
 	for _, r := range all {
 		if r.Due.After(w.now) {
-			w.now = r.Due // becomes the latest due time, so that all entities are due
+			w.now = r.Due // after the loop w.now is the latest due time, so all entities are due
 		}
 	}
 	w.now = w.now.Add(time.Minute)

@@ -22,7 +22,7 @@ type workClock struct {
 	notBefore int            // minutes after midnight
 	spending  BudgetConfig
 	hours     *time.Location            // time zone of the rate caps
-	days      []atomic.Pointer[workday] // a cache of computed days, indexed by the number of the day modulo its length
+	days      []atomic.Pointer[workday] // a cache of computed days, indexed by the number of the day modulo the length of the cache
 }
 
 // workday is one calendar day of a workClock. start, ready and end are in Unix seconds; work passes
@@ -46,7 +46,7 @@ func newWorkClock(c Config, s BudgetConfig) (*workClock, error) {
 	days := 2*max(c.MaxInterval, c.Tiers.Cold.Every)/wholeDay + 4
 	made := &workClock{zone: zone, notBefore: int(c.NotBefore), spending: s, hours: hours, days: make([]atomic.Pointer[workday], days)}
 	if made.build(20_000).empty {
-		return nil, fmt.Errorf("notBefore: the rate caps leave nothing from %s on; raise those of the hours behind it", clockText(c.NotBefore))
+		return nil, fmt.Errorf("notBefore: the rate caps allow no call from %s until midnight; raise the rate caps of these hours", clockText(c.NotBefore))
 	}
 	return made, nil
 }
@@ -58,7 +58,7 @@ func (c *workClock) day(t time.Time) *workday {
 }
 
 func (c *workClock) numbered(number int64) *workday {
-	at := &c.days[uint64(number)%uint64(len(c.days))] //nolint:gosec // a hash; a negative number is as good
+	at := &c.days[uint64(number)%uint64(len(c.days))] //nolint:gosec // the index is a hash, and a negative number also gives a valid index
 	if d := at.Load(); d != nil && d.number == number {
 		return d
 	}

@@ -114,8 +114,8 @@ func MiniRedis(t testing.TB) (redis.UniversalClient, *miniredis.Miniredis) {
 	return connect(t, []string{m.Addr()}), m
 }
 
-// EachRedis runs the test on an embedded Redis, a real Redis and a real Redis Cluster. With
-// FRESHET_TEST_REQUIRE set it skips the embedded one.
+// EachRedis runs the test on an embedded Redis, a real Redis and a real Redis Cluster. If
+// FRESHET_TEST_REQUIRE is set, it does not run the test on the embedded Redis.
 func EachRedis(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
 	t.Helper()
 	if os.Getenv("FRESHET_TEST_REQUIRE") == "" { // with FRESHET_TEST_REQUIRE only real services are used
@@ -142,4 +142,19 @@ func connect(t testing.TB, addresses []string) redis.UniversalClient {
 		t.Fatal(fmt.Errorf("ping Redis at %v: %w", addresses, err))
 	}
 	return rdb
+}
+
+// WaitFor waits until a condition holds. The test fails if it does not hold within the limit.
+func WaitFor(t testing.TB, limit time.Duration, what string, holds func() bool) {
+	t.Helper()
+	began := time.Now()
+	look := time.NewTicker(10 * time.Millisecond)
+	defer look.Stop()
+	for !holds() {
+		if time.Since(began) > limit {
+			t.Fatalf("%s: got nothing within %v, want it", what, limit)
+		}
+		<-look.C
+	}
+	t.Logf("%s took %v", what, time.Since(began).Round(time.Millisecond))
 }

@@ -1,8 +1,8 @@
 package settings
 
 import (
+	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -10,15 +10,12 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/freshet/freshet/admin"
 	"github.com/freshet/freshet/problem"
 )
 
 const (
-	maxNoteLength = 1000 // maximum length of a note, in characters
 	// defaultAuditLimit and maxAuditLimit are the default and the maximum number of entries in
 	// a response of GET /admin/v1/audit (query parameter "limit").
 	defaultAuditLimit, maxAuditLimit = 100, 1000
@@ -35,9 +32,9 @@ type api struct {
 	log         *slog.Logger
 }
 
-// Handler returns the handler of this package's admin API routes, below /admin/v1. If look is nil,
-// the route /admin/v1/limiter/{source} responds with 501. actor returns the name of the caller,
-// for the audit log.
+// Handler returns the handler of this package's admin API routes, below /admin/v1. If `look` is
+// nil, the route /admin/v1/limiter/{source} responds with 501. The function `actor` returns the
+// name of the caller, for the audit log.
 func (s *Settings) Handler(look ReadLimiter, actor func(*http.Request) string, log *slog.Logger) http.Handler {
 	p := &api{s, look, actor, log}
 	return admin.API{
@@ -86,37 +83,19 @@ func (p *api) patchState(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err := io.ReadAll(r.Body)
-	if err != nil {
-		return nil, problem.Body(err)
-	}
-	if !isObject(text) {
-		return nil, problem.Body(errors.New(`the body must be an object, as in {"policies":{"second":{"target":400}}}`))
-	}
 	var body PatchRequest
-	if err := decode(text, &body); err != nil {
-		return nil, problem.Body(fmt.Errorf("%w; the members are note, policies.{name}.limit, target, highReserve and lowReserve, prefetch.enabled, and prefetch.facets.{name}.hot, warm, cold, minInterval, maxInterval and active", err))
-	}
-	if o.Note, err = checkNote(body.Note); err != nil {
+	err = admin.DecodeBody(r.Body, &body, "; the members are note, policies.{name}.limit, target, highReserve and lowReserve, prefetch.enabled, and prefetch.facets.{name}.hot, warm, cold, minInterval, maxInterval and active")
+	if err != nil {
 		return nil, err
 	}
+	if err := admin.CheckNote(body.Note); err != nil {
+		return nil, problem.Body(err)
+	}
+	o.Note = body.Note
 	return p.settings.Change(r.Context(), o, body.Patch)
 }
 
-// checkNote returns the note of a request, or a problem if it is too long for the audit or has
-// several lines.
-func checkNote(note string) (string, error) {
-	if utf8.RuneCountInString(note) > maxNoteLength || strings.ContainsFunc(note, unicode.IsControl) {
-		return "", problem.Body(fmt.Errorf("the note must be one line of at most %d characters", maxNoteLength))
-	}
-	return note, nil
-}
-
-// isObject reports whether a JSON text is an object. Callers check it before they decode into a
-// struct, because encoding/json accepts null there as if it were an empty object.
-func isObject(text []byte) bool { return strings.HasPrefix(strings.TrimSpace(string(text)), "{") }
-
-// handleAction returns the handler of the route stop or resume. The handler calls the function do.
+// handleAction returns the handler of the route stop or resume. The handler calls the function `do`.
 // The request body is empty or has only the member "note".
 func (p *api) handleAction(do func(context.Context, ChangeRequest) (State, error)) handlerFunc {
 	return func(r *http.Request) (any, error) {
@@ -132,15 +111,13 @@ func (p *api) handleAction(do func(context.Context, ChangeRequest) (State, error
 			var body struct {
 				Note string `json:"note"`
 			}
-			if !isObject(text) {
-				return nil, problem.Body(errors.New(`the body must be an object, as in {"note":"why"}`))
-			}
-			if err := decode(text, &body); err != nil {
-				return nil, problem.Body(fmt.Errorf(`%w; the body must be empty or {"note":"why"}`, err))
-			}
-			if o.Note, err = checkNote(body.Note); err != nil {
+			if err := admin.DecodeBody(bytes.NewReader(text), &body, `; the body must be empty or {"note":"why"}`); err != nil {
 				return nil, err
 			}
+			if err := admin.CheckNote(body.Note); err != nil {
+				return nil, problem.Body(err)
+			}
+			o.Note = body.Note
 		}
 		return do(r.Context(), o)
 	}

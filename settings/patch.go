@@ -1,14 +1,9 @@
 package settings
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
-	"reflect"
-	"strings"
 
+	"github.com/freshet/freshet/admin"
 	"github.com/freshet/freshet/limiter"
 )
 
@@ -65,7 +60,7 @@ func (m *Member[T]) UnmarshalJSON(text []byte) error {
 		return nil
 	}
 	m.value = new(T)
-	return decode(text, m.value)
+	return admin.Decode(text, m.value)
 }
 
 func (p Patch) apply(o *Override) {
@@ -93,43 +88,5 @@ func (p Patch) apply(o *Override) {
 		if policy == (limiter.PolicyOverride{}) {
 			delete(o.Policies, name) // no setting of this policy is changed any more, so the override must not contain the policy
 		}
-	}
-}
-
-// decode reads exactly one JSON value and rejects unknown members. The text of its errors is shown
-// to the client of the admin API.
-func decode(text []byte, to any) error {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	err := d.Decode(to)
-	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return fmt.Errorf("got %s, want %s", wrong.Value, describeType(wrong.Type))
-	}
-	if err != nil {
-		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("unexpected data after the JSON value")
-	}
-	return nil
-}
-
-func describeType(t reflect.Type) string {
-	if t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	switch t.Kind() {
-	case reflect.Int:
-		return "a whole number"
-	case reflect.Slice:
-		return "a list"
-	case reflect.Bool:
-		return "true or false"
-	case reflect.Int64:
-		return "a duration as in \"6h\""
-	case reflect.String:
-		return "text"
-	default:
-		return "an object"
 	}
 }

@@ -3,8 +3,10 @@ package settings
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
+
+	"github.com/freshet/freshet/admin"
+	"github.com/freshet/freshet/schemas"
 )
 
 // Prefetch holds the prefetch settings of one source. Facets holds the facets for which the
@@ -57,10 +59,10 @@ func (a Active) String() string {
 
 // ParseActive parses a rule in JSON, the form that Active.String returns.
 func ParseActive(text string) (a Active, err error) {
-	if !isObject([]byte(text)) {
+	if !admin.IsObject([]byte(text)) {
 		return a, fmt.Errorf(`%.80q must be an object, as in {"status":{"path":"case.status","block":["closed"]}}, or {} for every entity`, text)
 	}
-	if err := decode([]byte(text), &a); err != nil {
+	if err := admin.Decode([]byte(text), &a); err != nil {
 		return a, fmt.Errorf("%w; the members are status.path, status.allow, status.block, unless and params", err)
 	}
 	return a, nil
@@ -78,16 +80,7 @@ func ParseDuration(text string) (Duration, error) {
 	return Duration(d), nil
 }
 
-func (d Duration) String() string {
-	text := time.Duration(d).String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
-}
+func (d Duration) String() string { return schemas.FormatDuration(time.Duration(d)) }
 
 // MarshalText returns the duration in the short form of String, such as 90m.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/freshet/freshet/admin"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/store"
 )
@@ -174,7 +175,7 @@ func TestPatch_JSONRoundTrip(t *testing.T) {
 		`{"policies":{"day":null,"second":{"limit":5,"target":null,"highReserve":"25/s","lowReserve":0}}}`,
 	} {
 		var p Patch
-		if err := decode([]byte(text), &p); err != nil {
+		if err := admin.Decode([]byte(text), &p); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := json.Marshal(p); err != nil || string(got) != text {

@@ -279,7 +279,7 @@ func TestSimulator_IsConcurrencySafe(t *testing.T) {
 	var all sync.WaitGroup
 	for g := range 4 {
 		all.Go(func() {
-			for i := range 50 {
+			for i := range 25 {
 				get(t, s, fmt.Sprint(equipment, g, "-", i), "Accept-Encoding", "gzip")
 				switch i % 5 {
 				case 0:

@@ -1,6 +1,8 @@
 package source
 
 import (
+	"errors"
+	"net/http"
 	"net/url"
 	"time"
 
@@ -27,13 +29,59 @@ type Call struct {
 
 // CallResult is the outcome of one call, passed to Permit.Finished.
 type CallResult struct {
-	// URL is the URL of the call without its credential. It can contain other secrets, so only
-	// Source.RedactURL may show it.
+	// URL is the URL of the call without its credential. It can contain other secrets, so log only
+	// the result of Source.RedactURL.
 	URL     *url.URL
 	Status  int   // 0 if no response arrived
 	Bytes   int   // length of the body as it was sent, possibly compressed
 	Err     error // set if the response is missing or incomplete
 	Notices []announced.Notice
+
+	classify func() classification // nil if no response arrived
+}
+
+// Refused reports whether the response makes the whole source back off: its class is quota, and it
+// blocks the source. Other refusals, such as 401 or maintenance, are no reason to back off. Refused
+// decompresses the response again, so callers use it only if they need it.
+func (r CallResult) Refused() bool {
+	if r.classify == nil {
+		return false
+	}
+	v := r.classify()
+	return v.class == Quota && v.block == BlockSource
+}
+
+// CallOutcomes are the results of Outcome.
+var CallOutcomes = [...]string{"2xx", "304", "404", "429", "5xx", "timeout", "other"}
+
+// Outcome returns the kind of the call's result, one of CallOutcomes. A response that did not
+// arrive completely within Config.Timeout is a timeout, also if its status is known. The outcome of
+// the remaining statuses, failed connections and incomplete bodies is "other".
+func (r CallResult) Outcome() string {
+	switch {
+	case errors.Is(r.Err, errTimeout):
+		return "timeout"
+	case r.Status == http.StatusNotModified:
+		return "304"
+	case r.Status == http.StatusNotFound:
+		return "404"
+	case r.Status == http.StatusTooManyRequests:
+		return "429"
+	case r.Status >= 500 && r.Status <= 599:
+		return "5xx"
+	case r.Status >= 200 && r.Status <= 299 && r.Err == nil:
+		return "2xx"
+	}
+	return "other"
+}
+
+// classificationOf returns the class and the block that Read gives to the response before it extracts
+// the content.
+func (s *Source) classificationOf(resp response) classification {
+	w := workspaces.Get().(*workspace)
+	defer w.free()
+	v := responseReader{s: s, w: w, response: resp, now: time.Now()}.classify(true)
+	return classification{class: v.Class, block: v.Block}
 }
 
 // readNotices returns the quota state that a response reports. It decompresses the body only if

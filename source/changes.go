@@ -3,40 +3,61 @@ package source
 import (
 	"bytes"
 	"encoding/json"
+	"iter"
+	"maps"
+	"slices"
 	"strings"
 )
 
-// OnlyChangedMember compares two contents of a facet, as they are in Content.JSON. If exactly one
-// value differs, it returns the path of this value, as the setting ignore has it. The same member of
-// several elements of a list counts as one. Ignored values are skipped. ok is false if several
-// members differ, if none does, or if lists or objects have gained or lost elements.
+// OnlyChangedMember compares two contents of a facet, each in the form of Content.JSON. If exactly one
+// value differs, it returns the path of this value, as the path is written in the setting ignore. If
+// the same member differs in several elements of a list, it counts as one value. Ignored values are
+// skipped. ok is false if several members differ, if no member differs, or if a list or an object has
+// gained or lost elements.
 func (s *Source) OnlyChangedMember(facet string, before, after []byte) (member string, ok bool) {
 	f, known := s.facets[facet]
 	if !known {
 		return "", false
 	}
-	var a, b any
-	if parseExact(before, &a) != nil || parseExact(after, &b) != nil {
-		return "", false
+	for path, scalars := range differences(before, after, f.paths) {
+		if !scalars || member != "" && member != path {
+			return "", false
+		}
+		member = path
 	}
-	c := comparison{}
-	single := c.compare(a, b, f.paths, nil)
-	return c.path, single && c.path != ""
+	return member, member != ""
 }
 
-// parseExact parses JSON and keeps numbers as they are written.
-func parseExact(text []byte, into *any) error {
+// ChangedPaths returns the paths of the values that differ between two JSON texts, in the form of the
+// settings select and ignore, sorted. An index of a list is written "*".
+func ChangedPaths(before, after []byte) []string {
+	paths := map[string]bool{}
+	for path := range differences(before, after, keepAll) {
+		paths[path] = true
+	}
+	return slices.Sorted(maps.Keys(paths))
+}
+
+// differences returns the differences between two JSON texts that n does not ignore: the path of each,
+// and whether both values are scalars. A text that is not JSON is like the text null.
+func differences(before, after []byte, n *pathNode) iter.Seq2[string, bool] {
+	return func(yield func(string, bool) bool) {
+		walkDifferences(parseExact(before), parseExact(after), n, nil, yield)
+	}
+}
+
+// parseExact parses JSON and keeps numbers as they are written. It returns nil for invalid JSON.
+func parseExact(text []byte) (v any) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
-	return d.Decode(into)
+	if d.Decode(&v) != nil {
+		return nil
+	}
+	return v
 }
 
-// comparison holds the path of the only difference found so far; empty: none.
-type comparison struct{ path string }
-
-// compare compares the values below a path. It returns false if they differ in anything but one
-// member.
-func (c *comparison) compare(a, b any, n *pathNode, at []string) bool {
+// walkDifferences yields the differences below a path. It returns false if yield did.
+func walkDifferences(a, b any, n *pathNode, at []string, yield func(path string, scalars bool) bool) bool {
 	if n.ignored {
 		return true
 	}
@@ -44,20 +65,18 @@ func (c *comparison) compare(a, b any, n *pathNode, at []string) bool {
 	case map[string]any:
 		b, same := b.(map[string]any)
 		if !same {
-			return false
-		}
-		for name := range b {
-			if _, known := a[name]; !known && !n.member([]byte(canonicalName(name))).ignored {
-				return false
-			}
+			break
 		}
 		for name, before := range a {
-			child := n.member([]byte(canonicalName(name)))
-			after, known := b[name]
-			if !known && !child.ignored {
+			child, below := n.member([]byte(canonicalName(name))), append(at, escapePathName(name))
+			if after, known := b[name]; known && !walkDifferences(before, after, child, below, yield) {
+				return false
+			} else if !known && !child.ignored && !yield(strings.Join(below, "."), false) {
 				return false
 			}
-			if known && !c.compare(before, after, child, append(at, escapePathName(name))) {
+		}
+		for name := range b {
+			if _, known := a[name]; !known && !n.member([]byte(canonicalName(name))).ignored && !yield(strings.Join(append(at, escapePathName(name)), "."), false) {
 				return false
 			}
 		}
@@ -65,26 +84,21 @@ func (c *comparison) compare(a, b any, n *pathNode, at []string) bool {
 	case []any:
 		b, same := b.([]any)
 		if !same || len(a) != len(b) {
-			return false
+			break
 		}
 		for i := range a {
-			if !c.compare(a[i], b[i], n.element(i), append(at, "*")) {
+			if !walkDifferences(a[i], b[i], n.element(i), append(at, "*"), yield) {
 				return false
 			}
 		}
 		return true
+	default:
+		if a == b {
+			return true
+		}
+		_, isObject := b.(map[string]any)
+		_, isList := b.([]any)
+		return yield(strings.Join(at, "."), !isObject && !isList)
 	}
-	switch b.(type) {
-	case map[string]any, []any:
-		return false
-	}
-	if a == b {
-		return true
-	}
-	path := strings.Join(at, ".")
-	if c.path != "" && c.path != path {
-		return false
-	}
-	c.path = path
-	return true
+	return yield(strings.Join(at, "."), false)
 }

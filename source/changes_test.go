@@ -1,6 +1,9 @@
 package source
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestOnlyChangedMember_FindsTheMember(t *testing.T) {
 	s := testSource(t, "http://upstream.example", func(c *Config) {
@@ -37,5 +40,24 @@ func TestOnlyChangedMember_FindsTheMember(t *testing.T) {
 	}
 	if _, ok := s.OnlyChangedMember("unknown", []byte("1"), []byte("2")); ok {
 		t.Error("unknown facet: got ok, want not ok")
+	}
+}
+
+func TestChangedPaths_ListsEachDifference(t *testing.T) {
+	for _, c := range []struct{ a, b, want string }{
+		{`{"a":1}`, `{"a":1}`, ""},
+		{`{"a":1}`, `{"a":1.0}`, "a"},
+		{`{"a":1}`, `{}`, "a"},
+		{`{}`, `{"a":{"b":1}}`, "a"},
+		{`{"a":{"b":1,"c":2}}`, `{"a":{"b":2,"c":2}}`, "a.b"},
+		{`{"a":[1,2]}`, `{"a":[1]}`, "a"},
+		{`{"a":[{"b":1},{"b":2}]}`, `{"a":[{"b":3},{"b":4}]}`, "a.*.b"},
+		{`{"a":null}`, `{"a":{}}`, "a"},
+		{`{"a.b":{"c\\d":1}}`, `{"a.b":{"c\\d":2}}`, `a\.b.c\\d`},
+		{`{"b":1,"a":1}`, `{"b":2,"a":2}`, "a b"},
+	} {
+		if got := strings.Join(ChangedPaths([]byte(c.a), []byte(c.b)), " "); got != c.want {
+			t.Errorf("%s and %s: got %q, want %q", c.a, c.b, got, c.want)
+		}
 	}
 }

@@ -13,8 +13,8 @@ import (
 )
 
 // send makes one HTTP request. The transport resends the request by itself if a reused connection
-// turns out to be closed. Each permit is therefore spent in GotConn, which runs for every attempt
-// before anything is written. room is the maximum length of the response body in bytes.
+// turns out to be closed. Each permit is therefore spent in the httptrace hook GotConn, which runs for
+// every attempt before anything is written. room is the maximum length of the response body in bytes.
 func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int64, permits Permits) (resp response, calls int, err error) {
 	permit, err := permits.Acquire(ctx, r.call)
 	if err != nil {
@@ -59,7 +59,8 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 			}
 			permit = next
 		} else if !detach() {
-			// After detach, ctx cannot cancel the call. detach returned false: ctx has ended already.
+			// A successful detach keeps the end of ctx from cancelling the call. Here detach returned
+			// false, because ctx has ended already.
 			abort(got.Conn, context.Cause(ctx))
 			return
 		}
@@ -100,7 +101,11 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 	s.setHeaders(req, r, p.validator)
 	defer func() {
 		if p := spent.Load(); p != nil {
-			(*p).Finished(CallResult{URL: r.url, Status: resp.status, Bytes: len(resp.body), Err: resp.err, Notices: s.readNotices(resp)})
+			result := CallResult{URL: r.url, Status: resp.status, Bytes: len(resp.body), Err: resp.err, Notices: s.readNotices(resp)}
+			if resp.header != nil {
+				result.classify = func() classification { return s.classificationOf(resp) }
+			}
+			(*p).Finished(result)
 		}
 	}()
 

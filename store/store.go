@@ -74,13 +74,15 @@ type Write struct {
 	ExtractVersion     int64
 	ETag, LastModified string
 	// Visibility is the group of clients that may read the result; empty: every reader. A row has
-	// one visibility: the one of its last fetch. An absence deletes content of another visibility. A
-	// NotModified results in BaseMissing if the stored content has another visibility that is not
-	// empty. The clients that may read this result may not be allowed to read that content.
+	// only one visibility: the visibility of its last fetch. An absence deletes content of another
+	// visibility. A NotModified results in BaseMissing if the stored content has another visibility
+	// that is not empty. The clients that may read this result may not be allowed to read that
+	// content.
 	Visibility string
 	// Manual is set if the fetch was made for a reader or an operator (State.Manual).
 	Manual bool
-	// Payload encodes the content. It is called only if the content differs from the stored one.
+	// Payload encodes the content. It is called only if the content differs from the stored
+	// content.
 	Payload func() (Payload, error)
 	// Outbox is written in the same transaction if the result of the write is Changed, and ignored
 	// otherwise.
@@ -102,7 +104,7 @@ type Result int
 const (
 	Touched       Result = iota + 1 // content unchanged; only times, version and validators were written
 	Changed                         // content was stored; before, the entity had no content, or content with another hash
-	Rewritten                       // content was stored; it replaced content with another extract version
+	Rewritten                       // content was stored; it replaced content that was extracted with other settings of the facet
 	AbsenceStored                   // the absence was stored
 	Superseded                      // nothing was written; the result of a later fetch is stored
 	BaseMissing                     // nothing was written; the content to which a NotModified refers is gone or not visible
@@ -121,7 +123,7 @@ var ErrRejected = errors.New("the database rejects the data of a row")
 
 // ErrContention marks the error of a transaction that was rolled back because of a concurrent
 // transaction (serialisation failure, deadlock). The database is healthy; retry at once.
-var ErrContention = errors.New("the transaction was rolled back because of a concurrent one")
+var ErrContention = errors.New("the transaction was rolled back because of a concurrent transaction")
 
 // ErrNotFound is returned if neither content nor an absence is stored for the entity.
 var ErrNotFound = errors.New("nothing is stored for this entity")

@@ -17,13 +17,13 @@ import (
 type Options struct {
 	// Speed divides the length of every window of 10 s or more. With 60, a limit of 5,000 calls
 	// an hour becomes 5,000 a minute. A bucket that takes 10 s or more to fill is restored
-	// faster by the same factor. 0 means 1. Reported windows and resets are the accelerated
-	// ones.
+	// faster by the same factor. 0 means 1. The windows and resets in responses are shortened
+	// too.
 	Speed float64
 	// Latency delays responses by a uniformly distributed time. Refusals are not delayed.
 	Latency simulator.Range
-	// MaxExtraLatency delays each response by an additional random time up to this value,
-	// including refusals. Headers and bodies report the limits as of the time before the delay.
+	// MaxExtraLatency delays each response, also a refusal, by an additional random time up to this
+	// value. Headers and bodies report the limits as of the time before the delay.
 	MaxExtraLatency time.Duration
 	// Skew is the duration by which the upstream's clock is ahead of the real time. It affects
 	// Date headers, epochs and the beginning of days.
@@ -39,17 +39,18 @@ type contract struct {
 	// charges returns the charges for a call. If the call is refused, the first charge that exceeds
 	// its limit is reported as the reason.
 	charges func(*call) []charge
-	// setHeaders writes the rate-limit headers of a response. It is nil if the API has none.
+	// setHeaders writes the rate-limit headers of a response. It is nil for an API without such headers.
 	setHeaders func(http.Header, *decision)
 	refuse     func(*call, *decision) reply
 	respond    func(*call, *decision) reply
-	// chargeForReply returns charges that depend on the response. It is nil if the API has none.
+	// chargeForReply returns charges that depend on the response. It is nil for an API without such
+	// charges.
 	chargeForReply func(*call, reply) []charge
 }
 
 var contracts = map[string]func(*policyMaker) contract{
 	"court": court, "data-go-kr": dataGoKr, "discord": discord, "github-graphql": githubGraphQL, "github-rest": githubREST,
-	"hubspot": hubspot, "ietf": ietf, "jira": jira, "nexon-development": nexonDevelopment, "nexon-service": nexonService,
+	"hubspot": hubspot, "ietf": ietf, "jira": jira, "nexon-development": nexonDevelopment, "nexon": nexonService,
 	"openai": openai, "reddit": reddit, "riot": riot, "shopify-graphql": shopifyGraphQL, "shopify-rest": shopifyREST, "stripe": stripe,
 }
 
@@ -102,7 +103,7 @@ type charge struct {
 	policy *policy
 	scope  string
 	cost   float64
-	need   float64 // minimum of available units to accept the call; has no effect if less than cost
+	need   float64 // number of units that must be available to accept the call; has no effect if less than cost
 }
 
 // accountKey identifies an account, the counter of one policy for one value of its scope, such as one
@@ -112,7 +113,7 @@ type accountKey struct {
 	scope  string
 }
 
-// account contains the counter of one scope and policy, and the log of its charges.
+// account contains the counter of one policy for one scope, and the log of the charges.
 type account struct {
 	accountKey
 	counter counter

@@ -88,12 +88,12 @@ var examples = []example{
 		},
 	},
 	{
-		name: "nexon-development", call: get("GET /maplestory/v1/id", "X-Nxopen-Api-Key: app-1"), atOnce: 5, resetAfter: time.Second, policy: "second", status: 429,
-		body: []string{`{"error":{"message":"Please try again later","name":"OPENAPI00007"}}`}, header: map[string]string{"Retry-After": ""},
+		name: "nexon", call: get("GET /maplestory/v1/id", "X-Nxopen-Api-Key: app-1"), atOnce: 500, resetAfter: time.Second, policy: "second", status: 429,
+		body: []string{`OPENAPI00007`},
 	},
 	{
-		name: "nexon-service", call: get("GET /maplestory/v1/id", "X-Nxopen-Api-Key: app-1"), atOnce: 500, resetAfter: time.Second, policy: "second", status: 429,
-		body: []string{`OPENAPI00007`},
+		name: "nexon-development", call: get("GET /maplestory/v1/id", "X-Nxopen-Api-Key: app-1"), atOnce: 5, resetAfter: time.Second, policy: "second", status: 429,
+		body: []string{`{"error":{"message":"Please try again later","name":"OPENAPI00007"}}`}, header: map[string]string{"Retry-After": ""},
 	},
 	{
 		name: "openai", call: get("POST /v1/chat/completions", bearer, `{"model":"m","max_tokens":0}`), atOnce: 500, resetAfter: time.Minute, policy: "requests", status: 429,

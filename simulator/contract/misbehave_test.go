@@ -21,7 +21,7 @@ func TestSwitches_Effects(t *testing.T) {
 		value    float64
 		contract string
 		call     func() *http.Request
-		calls    int // number of calls; the test checks only the response to the last
+		calls    int // number of calls; the test checks only the response to the last call
 		status   int
 		body     string
 		headers  map[string]string
@@ -92,7 +92,7 @@ func TestSwitches_WindowKind(t *testing.T) {
 func TestSwitches_NotReadyBeforeTwo(t *testing.T) {
 	call := func(date string) func() *http.Request { return get("GET /x?date="+date, "X-Nxopen-Api-Key: a") }
 	// The test begins at 09:00 on 1 January in Korea.
-	run(t, "nexon-service", Options{Misbehave: map[Switch]float64{NotReady: 1}}, func(t *testing.T, r rig) {
+	run(t, "nexon", Options{Misbehave: map[Switch]float64{NotReady: 1}}, func(t *testing.T, r rig) {
 		r.do(call("1999-12-31")()).check(t, 200, "value")
 		r.do(call("2000-01-01")()).check(t, 400, "OPENAPI00004")
 		sleep(15*time.Hour + 2*time.Hour - time.Second)

@@ -11,7 +11,7 @@ import (
 
 func TestHeaders_KeepSpelling(t *testing.T) {
 	spelt := map[string][]string{
-		"court": {"Set-Cookie"}, "data-go-kr": nil, "nexon-development": nil, "nexon-service": nil, "shopify-graphql": nil, "stripe": nil,
+		"court": {"Set-Cookie"}, "data-go-kr": nil, "nexon-development": nil, "nexon": nil, "shopify-graphql": nil, "stripe": nil,
 		"discord":        {"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "X-RateLimit-Reset-After", "X-RateLimit-Bucket"},
 		"github-graphql": {"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-used", "x-ratelimit-reset", "x-ratelimit-resource"},
 		"github-rest":    {"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-used", "x-ratelimit-reset", "x-ratelimit-resource", "ETag"},

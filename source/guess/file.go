@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
+	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/source/trial"
 )
@@ -27,7 +27,7 @@ type sourceGuess struct {
 // facetGuess is one facet of the written configuration. Its only document has the name of the facet.
 type facetGuess struct {
 	name, path, keyPattern string
-	keyFrom                string // comment
+	keyFrom                string // comment that explains keyPattern
 	paging                 *source.Paging
 	conditional            bool
 	freshFor               time.Duration
@@ -40,29 +40,19 @@ type writer struct{ lines []string }
 
 func (w *writer) line(depth int, comment, format string, args ...any) {
 	text := strings.Repeat("  ", depth) + fmt.Sprintf(format, args...)
-	if comment = oneLine(comment); comment != "" {
+	if comment = trial.Printable(comment); comment != "" {
 		text += " # " + comment
 	}
 	w.lines = append(w.lines, text)
 }
 
-// oneLine returns a text without line breaks and other control characters.
-func oneLine(text string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, strings.ToValidUTF8(text, "?"))
-}
-
 // write returns the configuration. head are comments before it. If the roomy layout has more than
-// MaxLines lines, each facet and each list takes one line.
+// MaxLines lines, write uses a compact layout, in which each facet and each list takes one line.
 func write(head []string, sources []sourceGuess) []byte {
 	for _, compact := range []bool{false, true} {
 		w := &writer{}
 		for _, text := range head {
-			w.lines = append(w.lines, "# "+oneLine(text))
+			w.lines = append(w.lines, "# "+trial.Printable(text))
 		}
 		w.lines = append(w.lines, "sources:")
 		for _, s := range sources {
@@ -147,7 +137,7 @@ func (f facetGuess) write(w *writer, compact bool) {
 		ignore = append(ignore, quoted(path))
 	}
 	if compact {
-		text := fmt.Sprintf("keyPattern: %s, documents: %s, freshFor: %s", quoted(f.keyPattern), document, trial.Duration(f.freshFor))
+		text := fmt.Sprintf("keyPattern: %s, documents: %s, freshFor: %s", quoted(f.keyPattern), document, schemas.FormatDuration(f.freshFor))
 		if f.conditional {
 			text += ", conditional: true"
 		}
@@ -166,7 +156,7 @@ func (f facetGuess) write(w *writer, compact bool) {
 	if len(ignore) > 0 {
 		w.line(4, "CHECK differed between two calls; not in the hash", "ignore: [%s]", strings.Join(ignore, ", "))
 	}
-	w.line(4, f.freshFrom, "freshFor: %s", trial.Duration(f.freshFor))
+	w.line(4, f.freshFrom, "freshFor: %s", schemas.FormatDuration(f.freshFor))
 }
 
 func mark(check bool) string {
@@ -176,7 +166,7 @@ func mark(check bool) string {
 	return ""
 }
 
-// plain matches text that is a string in YAML without quotes, also within {…}.
+// plain matches text that YAML reads as a string without quotes, also within {…}.
 var plain = regexp.MustCompile(`^[A-Za-z/][0-9A-Za-z/_.-]*$`)
 
 // plainURL matches a base URL that needs no quotes in a line of its own.

@@ -12,8 +12,8 @@ import (
 	"github.com/freshet/freshet/source/trial"
 )
 
-// MaxCalls is the maximum number of calls of one Run, and so of URLs. Each call can follow one
-// redirect within its host.
+// MaxCalls is the maximum number of calls of one Run, and therefore the maximum number of URLs. Each
+// call can follow one redirect within its host.
 const MaxCalls = 3
 
 // maxBody and callTimeout bound one call.
@@ -24,15 +24,16 @@ const (
 
 // Options configures Run.
 type Options struct {
-	// URLs are example URLs, each with an existing id. Without any, Run writes a template.
+	// URLs are example URLs, each with an existing id. If the list is empty, Run writes an example
+	// configuration.
 	URLs []string
 	// AuthHeader is the name of the header with the credential, or "Name: prefix". AuthEnv is the
 	// environment variable with the credential, and Secret its value.
 	AuthHeader, AuthEnv, Secret string
 	Limits                      []Limit
-	// Pause is the time between two calls of one host.
+	// Pause is the time between two calls of the same host.
 	Pause time.Duration
-	// File is the name of the written file, for comments.
+	// File is the name of the written file, which the file's first comments mention.
 	File string
 }
 
@@ -43,16 +44,16 @@ type Note struct{ Kind, Text string }
 type Result struct {
 	File  []byte
 	Notes []Note
-	// Env is the name of the variable that the credential of a URL must be stored in, or empty.
-	// Basic is true if its value is the base64 form of user:password.
+	// Env is the name of the environment variable that the user must set to the credential of a URL,
+	// or empty. Basic is true if the variable's value is the base64 form of user:password.
 	Env   string
 	Basic bool
 	// Entities are the example entities, as source/facet/key.
 	Entities []string
 }
 
-// minHidden is the minimum length of a secret that is replaced in notes. Package source replaces the
-// ones of at least six bytes in everything that a response contains.
+// minHidden is the minimum length in bytes of a secret that is replaced in notes. In text from a
+// response, package source replaces secrets of at least six bytes.
 const minHidden = 3
 
 // run is the state of one Run.
@@ -66,7 +67,7 @@ type run struct {
 }
 
 func (r *run) note(kind, format string, args ...any) {
-	n := Note{kind, oneLine(fmt.Sprintf(format, args...))}
+	n := Note{kind, trial.Printable(fmt.Sprintf(format, args...))}
 	for _, secret := range r.secrets {
 		n.Text = strings.ReplaceAll(n.Text, secret, "REDACTED")
 	}
@@ -160,7 +161,7 @@ func parseAll(o Options, auth source.Auth) ([]address, error) {
 			case all[i].secret != "" && all[j].secret != "" && (all[i].secret != all[j].secret || all[i].auth != all[j].auth):
 				return nil, inputError("URLs %d and %d contain different credentials; freshet sends one to a host in this configuration", j+1, i+1)
 			case all[i].template == all[j].template:
-				return nil, inputError("URLs %d and %d have the same path %s; write one of them", j+1, i+1, oneLine(all[i].template))
+				return nil, inputError("URLs %d and %d have the same path %s; write one of them", j+1, i+1, trial.Printable(all[i].template))
 			case all[i].secret == "":
 				all[i].auth, all[i].secret = all[j].auth, all[j].secret
 			default:
@@ -180,7 +181,7 @@ type probe struct {
 	again  *trial.Answer // the second call, or nil
 }
 
-// callAll calls each URL once, and then again while calls are left.
+// callAll calls each URL once. It then calls the URLs a second time, until MaxCalls calls are made.
 func (r *run) callAll(ctx context.Context, addresses []address) ([]probe, error) {
 	probes := make([]probe, len(addresses))
 	for i, a := range addresses {
@@ -214,7 +215,7 @@ func (r *run) callAll(ctx context.Context, addresses []address) ([]probe, error)
 	return probes, nil
 }
 
-// exhausted reports whether a response says that no call is left.
+// exhausted reports whether the response's headers report that no calls remain.
 func exhausted(in source.Inspection) bool {
 	found, _ := announced.Detect(in.Header, time.Now())
 	return slices.ContainsFunc(found, func(f announced.Detected) bool { return f.Remaining == 0 })
@@ -222,7 +223,7 @@ func exhausted(in source.Inspection) bool {
 
 func (r *run) noteCall(a address, answer trial.Answer) {
 	in := answer.Documents[0]
-	kind := strings.TrimSpace(oneLine(in.Header.Get("Content-Type")))
+	kind := strings.TrimSpace(trial.Printable(in.Header.Get("Content-Type")))
 	if kind == "" {
 		kind = "no content type"
 	}
@@ -262,7 +263,7 @@ func (r *run) call(ctx context.Context, a address, v source.Validator) (trial.An
 
 // head returns the comments before the configuration.
 func (r *run) head() []string {
-	all := []string{fmt.Sprintf("Written by freshet init after %s. CHECK marks guesses.", plural(r.calls, "call"))}
+	all := []string{fmt.Sprintf("Written by freshet init after %s. CHECK marks guesses.", trial.Plural(r.calls, "call"))}
 	next := "Next: freshet config check --config " + r.options.File
 	if len(r.result.Entities) > 0 {
 		next += "; freshet try " + ShellQuote(r.result.Entities[0]) + " --config " + r.options.File
@@ -270,19 +271,13 @@ func (r *run) head() []string {
 	return append(all, next)
 }
 
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
-
 // ShellQuote returns a word as a shell reads it.
+// A text with a character that a shell interprets is put in quotes.
 func ShellQuote(text string) string {
 	if text != "" && !strings.ContainsFunc(text, func(r rune) bool {
 		return (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') && !strings.ContainsRune("/_-.:,@%+=", r)
 	}) {
 		return text
 	}
-	return "'" + strings.ReplaceAll(oneLine(text), "'", `'\''`) + "'"
+	return "'" + strings.ReplaceAll(trial.Printable(text), "'", `'\''`) + "'"
 }

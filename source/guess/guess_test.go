@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source/announced"
-	"github.com/freshet/freshet/source/trial"
 )
 
 func TestParseLimit_Forms(t *testing.T) {
@@ -54,7 +54,7 @@ func TestPolicies_ComparesStatedAndReported(t *testing.T) {
 					checks = append(checks, fmt.Sprintf(format, args...))
 				}
 			}) {
-				text := fmt.Sprintf("%s %d %s", p.name, p.limit, trial.Duration(p.window))
+				text := fmt.Sprintf("%s %d %s", p.name, p.limit, schemas.FormatDuration(p.window))
 				if p.reported {
 					text += " reported"
 				}

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source/announced"
-	"github.com/freshet/freshet/source/trial"
 )
 
 // policy is one quota policy of the written file.
@@ -22,7 +22,7 @@ type policy struct {
 	resource bool
 	free304  bool
 	rule     announced.Rule
-	from     string // comment
+	from     string // comment in the written file: where the limit comes from
 	check    bool   // the policy is a guess that the user must check
 }
 
@@ -59,11 +59,11 @@ func ParseLimit(text string) (Limit, error) {
 	return l, nil
 }
 
-// paceable reports whether the limiter can pace the limit.
+// paceable reports whether the limit is low enough for the limiter: at most one call in 20 µs.
 func (l Limit) paceable() bool { return l.Calls <= int64(l.Window/(20*time.Microsecond)) }
 
-// policiesOf returns the policies of a source: the stated limits, and the ones that responses
-// report. Without any, it assumes one call a second.
+// policiesOf returns the policies of a source: the limits that the user stated, and the limits that
+// responses report. If there are none, it returns a limit of one call a second.
 func policiesOf(stated []Limit, found []announced.Detected, free304 bool, note func(kind, format string, args ...any)) (all []policy) {
 	add := func(p policy) {
 		p.name = unique(p.name, func(name string) bool {
@@ -89,7 +89,7 @@ func policiesOf(stated []Limit, found []announced.Detected, free304 bool, note f
 			return other.window == p.window && !other.scoped() && !p.scoped() || other.rule == p.rule && p.rule != (announced.Rule{})
 		}); i >= 0 {
 			if all[i].limit > p.limit {
-				note("check", "--limit has %d calls in %s, but the responses report %d; the lower one was written", all[i].limit, trial.Duration(p.window), p.limit)
+				note("check", "--limit has %d calls in %s, but the responses report %d; the lower one was written", all[i].limit, schemas.FormatDuration(p.window), p.limit)
 				all[i].limit = p.limit
 			}
 			continue
@@ -100,7 +100,7 @@ func policiesOf(stated []Limit, found []announced.Detected, free304 bool, note f
 		}
 		for _, l := range all {
 			if l.from == "from --limit" && float64(l.limit)/l.window.Seconds() > 1.001*float64(p.limit)/max(1, p.window.Seconds()) && p.window > 0 {
-				note("check", "--limit allows %d calls in %s, but the responses report %d in %s; both were written, and the stricter one holds", l.limit, trial.Duration(l.window), p.limit, trial.Duration(p.window))
+				note("check", "--limit allows %d calls in %s, but the responses report %d in %s; both were written, and the stricter one holds", l.limit, schemas.FormatDuration(l.window), p.limit, schemas.FormatDuration(p.window))
 			}
 		}
 		add(p)
@@ -123,13 +123,13 @@ func policiesOf(stated []Limit, found []announced.Detected, free304 bool, note f
 	return all
 }
 
-// scoped reports whether the limiter keeps the policy in buckets, apart from the plain windows.
+// scoped reports whether the limiter keeps the policy in buckets and not as a plain window of the source.
 func (p policy) scoped() bool { return p.reported || p.resource || p.restore > 0 }
 
 // policyOf returns the policy for a detected limit.
 func policyOf(f announced.Detected, free304 bool) (p policy, usable bool) {
 	if strings.Contains(f.Label, "token") {
-		return policy{}, false // units that one call costs a varying number of
+		return policy{}, false // the number of tokens differs from call to call, so it cannot be guessed
 	}
 	p = policy{limit: f.Limit, window: f.Window, rule: f.Rule, resource: f.Rule.Resource != "", from: "from " + headerNames(f)}
 	p.name = cleanName(f.Label)
@@ -149,7 +149,7 @@ func policyOf(f announced.Detected, free304 bool) (p policy, usable bool) {
 		p.from = "CHECK the window is assumed: the headers do not contain it"
 	case f.Estimated:
 		p.check = true
-		p.from = fmt.Sprintf("CHECK the window is estimated: the reset was %s away", trial.Duration(f.Reset.Round(time.Second)))
+		p.from = fmt.Sprintf("CHECK the window is estimated: the reset was %s away", schemas.FormatDuration(f.Reset.Round(time.Second)))
 	}
 	if !f.Bucket {
 		p.reported = readable && p.window >= minReportedWindow
@@ -166,7 +166,7 @@ func policyOf(f announced.Detected, free304 bool) (p policy, usable bool) {
 		p.name = "bucket"
 	}
 	if p.window > 0 && (p.window < 100*time.Millisecond || !p.scoped() && !(Limit{p.limit, p.window}).paceable() || p.limit > int64(p.window/time.Microsecond)) {
-		return policy{}, false // more calls than the limiter can pace are no limit in practice
+		return policy{}, false // the window is too short or the limit too high for the limiter to enforce
 	}
 	return p, true
 }
@@ -188,7 +188,7 @@ func (p policy) text() string {
 	case p.window == 24*time.Hour && !p.scoped():
 		return fmt.Sprintf("%d calls a day", p.limit)
 	}
-	return fmt.Sprintf("%d calls in %s", p.limit, trial.Duration(p.window))
+	return fmt.Sprintf("%d calls in %s", p.limit, schemas.FormatDuration(p.window))
 }
 
 // yaml returns the policy as it is written in the configuration.
@@ -200,7 +200,7 @@ func (p policy) yaml() string {
 	case p.window == 24*time.Hour && !p.scoped():
 		fields = append(fields, "window: day", "timeZone: UTC")
 	default:
-		fields = append(fields, "window: "+trial.Duration(p.window))
+		fields = append(fields, "window: "+schemas.FormatDuration(p.window))
 	}
 	if p.resource {
 		fields = append(fields, `scope: "{resource}"`)

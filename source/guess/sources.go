@@ -11,12 +11,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/source/announced"
 	"github.com/freshet/freshet/source/trial"
 )
 
-// defaultFreshFor is the freshness if no response names one.
+// defaultFreshFor is the setting freshFor if no response declares how long it is fresh.
 const defaultFreshFor = 10 * time.Minute
 
 // sources returns the sources of the configuration, one for each scheme and host.
@@ -81,7 +82,7 @@ func limitsOf(base string, probes []probe) (found []announced.Detected, free304 
 	return found, free304
 }
 
-// facet returns the facet for one URL, and notes its guesses.
+// facet returns the facet for one URL, and adds a note for each guess.
 func (r *run) facet(p probe, s *sourceGuess) facetGuess {
 	f := facetGuess{path: p.template, freshFor: defaultFreshFor, freshFrom: "CHECK how old data may be that readers get"}
 	f.name = unique(p.facet, func(name string) bool {
@@ -119,7 +120,7 @@ func (r *run) facet(p probe, s *sourceGuess) facetGuess {
 	return f
 }
 
-// noteFailure explains a response without content.
+// noteFailure adds a note that explains a response without content.
 func (r *run) noteFailure(f facetGuess, p probe) {
 	text := trial.Mend(p.in, p.auth, false)
 	if p.auth.Header+p.auth.Query == "" && (p.answer.Class == source.AuthRefused || p.in.Status == http.StatusForbidden) {
@@ -132,12 +133,12 @@ func (r *run) noteFailure(f facetGuess, p probe) {
 		text = fmt.Sprintf("init reads at most %d MiB; request fewer items, or set maxBody for a larger response", maxBody>>20)
 	}
 	if p.answer.RetryAfter > 0 {
-		text += "; it requests a pause of " + trial.Duration(p.answer.RetryAfter.Round(time.Second))
+		text += "; it requests a pause of " + schemas.FormatDuration(p.answer.RetryAfter.Round(time.Second))
 	}
 	r.note("check", "facet %s: %s: %s", f.name, strings.TrimPrefix(p.answer.Err.Error(), "document "+p.facet+": "), text)
 }
 
-// readBody finds paging and the list of items.
+// readBody finds the paging and the list of items in the first response.
 func (r *run) readBody(f *facetGuess, p probe, base string) {
 	body, ok := decodeBody(p.in.Body)
 	if !ok {
@@ -166,7 +167,7 @@ func (r *run) readBody(f *facetGuess, p probe, base string) {
 		where = "the member " + items.path + " is a list"
 	}
 	if id := items.exampleID(); id != "" && !strings.Contains(p.literal, "?") {
-		r.note("check", "facet %s: %s of %s; to keep each item, run freshet init %s/%s", f.name, where, plural(len(items.items), "item"), base+strings.TrimSuffix(p.literal, "/"), id)
+		r.note("check", "facet %s: %s of %s; to keep each item, run freshet init %s/%s", f.name, where, trial.Plural(len(items.items), "item"), base+strings.TrimSuffix(p.literal, "/"), id)
 	}
 }
 
@@ -182,7 +183,7 @@ func hasNextLink(h http.Header) bool {
 	return false
 }
 
-// readFreshness reads the freshness that the response declares.
+// readFreshness sets freshFor from the Cache-Control header of the response.
 func (r *run) readFreshness(f *facetGuess, p probe) {
 	seconds := map[string]int{}
 	for directive := range strings.SplitSeq(strings.ToLower(strings.Join(p.in.Header.Values("Cache-Control"), ",")), ",") {
@@ -191,7 +192,7 @@ func (r *run) readFreshness(f *facetGuess, p probe) {
 			seconds[name] = n
 		}
 	}
-	for _, name := range slices.Backward(slices.Sorted(maps.Keys(seconds))) { // s-maxage before max-age
+	for _, name := range slices.Backward(slices.Sorted(maps.Keys(seconds))) { // s-maxage has precedence over max-age
 		if n := seconds[name]; (name == "max-age" || name == "s-maxage") && n > 0 {
 			f.freshFor = max(10*time.Second, min(24*time.Hour, time.Duration(min(n, 86400))*time.Second))
 			f.freshFrom = "from Cache-Control: " + name + "=" + strconv.Itoa(n)
@@ -200,7 +201,7 @@ func (r *run) readFreshness(f *facetGuess, p probe) {
 	}
 }
 
-// compare reads the second response.
+// compare derives the settings conditional and ignore from the second response to the same URL.
 func (r *run) compare(f *facetGuess, p probe) {
 	has := p.answer.Validator != source.Validator{}
 	switch {
@@ -221,7 +222,7 @@ func (r *run) compare(f *facetGuess, p probe) {
 	case has:
 		r.note("check", "facet %s: the API sends an ETag or Last-Modified, but answered the second call with 200, so conditional is off", f.name)
 	}
-	changed := trial.Changed(p.answer.Content, p.again.Content)
+	changed := source.ChangedPaths(p.answer.Content, p.again.Content)
 	if f.paging != nil || len(changed) == 0 {
 		return
 	}
@@ -230,14 +231,14 @@ func (r *run) compare(f *facetGuess, p probe) {
 	}
 	long := slices.ContainsFunc(changed, func(path string) bool { return len(path) > 100 })
 	if len(changed) > 3 || long || slices.Contains(changed, f.name) {
-		r.note("check", "facet %s: %s of the response differed between two calls; see freshet try --twice, and set ignore or select", f.name, plural(len(changed), "member"))
+		r.note("check", "facet %s: %s of the response differed between two calls; see freshet try --twice, and set ignore or select", f.name, trial.Plural(len(changed), "member"))
 		return
 	}
 	f.ignore = changed
 	r.note("guess", "facet %s: ignore %s, which differed between two calls", f.name, strings.Join(changed, ", "))
 }
 
-// template returns the configuration of an imagined API.
+// template returns an example configuration, for a call without URLs.
 func template(o Options, auth source.Auth) Result {
 	if auth.Header == "" {
 		auth = source.Auth{Header: "X-Api-Key", SecretEnv: "SHOP_KEY"}

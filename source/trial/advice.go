@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/source/announced"
 )
@@ -15,7 +16,7 @@ import (
 // advise returns the changes of the configuration that the report suggests, the most urgent first.
 func advise(a Answer, name string, config source.Config, facet source.Facet, report Report, limits []Limit) (all []string) {
 	add := func(format string, args ...any) {
-		if text := cut(printable(fmt.Sprintf(format, args...)), 600); !slices.Contains(all, text) {
+		if text := cut(Printable(fmt.Sprintf(format, args...)), 600); !slices.Contains(all, text) {
 			all = append(all, text)
 		}
 	}
@@ -54,7 +55,8 @@ func advise(a Answer, name string, config source.Config, facet source.Facet, rep
 	return all
 }
 
-// Mend returns the setting or the value to check after a response without content, or "".
+// Mend returns an advice after a response without content: the setting or the value that the user
+// should check. It returns "" if it has no advice.
 func Mend(in source.Inspection, auth source.Auth, several bool) string {
 	kind := in.Header.Get("Content-Type")
 	switch {
@@ -105,7 +107,8 @@ func mendAuth(in source.Inspection, auth source.Auth, several bool) string {
 	return fmt.Sprintf("the upstream refused the credential: check the value of %s, which is sent in %s%s", value, place, challenge)
 }
 
-// adviseOnLimits compares the limits that a response reports with the configuration.
+// adviseOnLimits adds advice about reported limits that are lower than the configured limits, and
+// about reported limits that no rule reads.
 func adviseOnLimits(in source.Inspection, at string, config source.Config, limits []Limit, add func(format string, args ...any)) {
 	for _, n := range in.Notices {
 		for _, l := range limits {
@@ -129,7 +132,7 @@ func adviseOnLimits(in source.Inspection, at string, config source.Config, limit
 			}
 		}
 		if f.Window > 0 && rate > 1.001*float64(f.Limit)/f.Window.Seconds() {
-			add("the response reports %d calls in %s, and policy %s allows %d in %s: lower %s.quota.policies", f.Limit, Duration(f.Window), slowest.Policy, slowest.Calls, Duration(slowest.Window), at)
+			add("the response reports %d calls in %s, and policy %s allows %d in %s: lower %s.quota.policies", f.Limit, schemas.FormatDuration(f.Window), slowest.Policy, slowest.Calls, schemas.FormatDuration(slowest.Window), at)
 		}
 		f.Rule.Policy = slowest.Policy
 		add("no rule reads the reported limit: add %s to %s.announced, and reported: true to the policy", f.Rule, at)
@@ -139,7 +142,7 @@ func adviseOnLimits(in source.Inspection, at string, config source.Config, limit
 	}
 }
 
-// readsSame reports whether one of the rules reads the same headers as the rule found.
+// readsSame reports whether one of the rules reads a header that the rule "found" reads too.
 func readsSame(rules []announced.Rule, found announced.Rule) bool {
 	return slices.ContainsFunc(rules, func(r announced.Rule) bool {
 		for _, pair := range [][2]string{{r.Limit, found.Limit}, {r.Remaining, found.Remaining}, {r.Usage, found.Usage}, {r.Field, found.Field}, {r.List, found.List}} {
@@ -149,15 +152,4 @@ func readsSame(rules []announced.Rule, found announced.Rule) bool {
 		}
 		return false
 	})
-}
-
-// Duration formats a duration without zero units: 1h instead of 1h0m0s.
-func Duration(d time.Duration) string {
-	text := d.String()
-	for _, zeros := range []string{"m0s", "h0m"} {
-		if strings.HasSuffix(text, zeros) {
-			text = text[:len(text)-2]
-		}
-	}
-	return text
 }

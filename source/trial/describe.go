@@ -13,15 +13,15 @@ import (
 
 func describeDocument(in source.Inspection, config source.Config, took time.Duration, mask func(string) string) Document {
 	d := Document{
-		Name: in.Document, Method: in.Method, URL: mask(in.Planned), Status: in.Status, ContentType: cut(printable(in.Header.Get("Content-Type")), 100),
+		Name: in.Document, Method: in.Method, URL: mask(in.Planned), Status: in.Status, ContentType: cut(Printable(in.Header.Get("Content-Type")), 100),
 		WireBytes: in.WireBytes, Bytes: len(in.Body), TookMs: took.Milliseconds(), Class: string(in.Class), DecidedBy: decidedBy(in, config.Rules),
-		ETag: cut(printable(in.Header.Get("Etag")), 200), LastModified: cut(printable(in.Header.Get("Last-Modified")), 100), NextPage: mask(in.Next),
+		ETag: cut(Printable(in.Header.Get("Etag")), 200), LastModified: cut(Printable(in.Header.Get("Last-Modified")), 100), NextPage: mask(in.Next),
 	}
 	if in.URL != in.Planned {
 		d.RedirectedTo = mask(in.URL)
 	}
 	if in.Class != source.OK {
-		d.Sample = cut(printable(strings.Join(strings.Fields(string(in.Body[:min(len(in.Body), 400)])), " ")), 200)
+		d.Sample = cut(Printable(strings.Join(strings.Fields(string(in.Body[:min(len(in.Body), 400)])), " ")), 200)
 	}
 	for _, n := range in.Notices {
 		l := ReportedLimit{Policy: n.Policy, Resource: n.Resource, Limit: known(n.Limit), Remaining: known(n.Remaining), Cost: known(n.Cost)}
@@ -33,11 +33,11 @@ func describeDocument(in source.Inspection, config source.Config, took time.Dura
 	found, unread := announced.Detect(in.Header, time.Now())
 	for _, f := range found {
 		for _, header := range f.Headers {
-			d.LimitHeaders = append(d.LimitHeaders, printable(header))
+			d.LimitHeaders = append(d.LimitHeaders, Printable(header))
 		}
 	}
 	for _, header := range unread {
-		d.LimitHeaders = append(d.LimitHeaders, printable(header))
+		d.LimitHeaders = append(d.LimitHeaders, Printable(header))
 	}
 	return d
 }
@@ -49,8 +49,8 @@ func known(n int64) *int64 {
 	return &n
 }
 
-// printable returns a text of an upstream without characters that control a terminal.
-func printable(text string) string {
+// Printable returns a text of an upstream without characters that control a terminal.
+func Printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !strconv.IsPrint(r) {
 			return '?'

@@ -15,9 +15,9 @@ type Options struct {
 	Pause time.Duration
 	// Limits are the configured limits of the source. Run compares them with the reported ones.
 	Limits []Limit
-	// Mask returns a URL without secrets that the configuration contains; nil changes nothing.
+	// Mask returns a URL without the secrets that the configuration contains; nil: URLs are not changed.
 	Mask func(url string) string
-	// Choose returns the credential to use of the candidates; nil uses the first one.
+	// Choose returns the candidate credential to use; nil uses the first candidate.
 	Choose func(candidates []string) (string, error)
 }
 
@@ -37,7 +37,7 @@ type Report struct {
 	Documents  []Document `json:"documents"`
 	Select     []Path     `json:"select,omitempty"`
 	Ignore     []Path     `json:"ignore,omitempty"`
-	// Bytes is the length of Content, and Hash the hash of its part that is not ignored.
+	// Bytes is the length of Content. Hash is the hash of Content without the ignored values.
 	Bytes   int             `json:"bytes"`
 	Hash    string          `json:"hash,omitempty"`
 	Content json.RawMessage `json:"content,omitempty"`
@@ -59,14 +59,14 @@ type Document struct {
 	TookMs       int64  `json:"tookMs"`
 	Class        string `json:"class"`
 	DecidedBy    string `json:"decidedBy"`
-	// Limits are the limits that the setting announced reads, and LimitHeaders the headers that
-	// look like a limit.
+	// Limits are the limits that the rules of the setting announced read. LimitHeaders are the headers
+	// that look like limits.
 	Limits       []ReportedLimit `json:"limits,omitempty"`
 	LimitHeaders []string        `json:"limitHeaders,omitempty"`
 	ETag         string          `json:"etag,omitempty"`
 	LastModified string          `json:"lastModified,omitempty"`
 	NextPage     string          `json:"nextPage,omitempty"`
-	// Sample is the beginning of a body without content that can be stored.
+	// Sample is the beginning of a response body that has no content to store.
 	Sample string `json:"sample,omitempty"`
 }
 
@@ -88,11 +88,11 @@ type Path struct {
 
 // Change is the difference between the contents of two calls.
 type Change struct {
-	// Members are the paths of all values that differ. Hashed are the ones that change the hash,
-	// because ignore does not list them.
+	// Members are the paths of all values that differ. Hashed are the paths of the values that change
+	// the hash, because the setting ignore does not list them.
 	Members []string `json:"members"`
 	Hashed  []string `json:"hashed"`
-	// Second is the class of the second response, if it has no content.
+	// Second is the class of the second response, if that response has no content.
 	Second string `json:"second,omitempty"`
 }
 
@@ -140,7 +140,7 @@ func Run(ctx context.Context, s *source.Source, config source.Config, r source.R
 		}
 		report.Changed = &Change{Members: []string{}, Hashed: []string{}}
 		if again.Class == source.OK {
-			report.Changed.Members, report.Changed.Hashed = Changed(a.Content, again.Content), Changed(a.Hashed, again.Hashed)
+			report.Changed.Members, report.Changed.Hashed = source.ChangedPaths(a.Content, again.Content), source.ChangedPaths(a.Hashed, again.Hashed)
 		} else {
 			report.Changed.Second = string(again.Class)
 		}

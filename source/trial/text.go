@@ -6,6 +6,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/freshet/freshet/schemas"
 )
 
 // maxPrinted bounds the content that WriteText prints, in bytes.
@@ -56,12 +58,12 @@ func (r Report) WriteText(w io.Writer) error {
 		paths []Path
 	}{{"select", r.Select}, {"ignore", r.Ignore}} {
 		for _, p := range list.paths {
-			row(list.name, "%s: %s", p.Path, plural(p.Values, "value"))
+			row(list.name, "%s: %s", p.Path, Plural(p.Values, "value"))
 		}
 	}
 	if r.Content != nil {
 		row("stored", "%s, hash %s", Size(r.Bytes), r.Hash[:12])
-		text := cut(printable(string(r.Content)), maxPrinted)
+		text := cut(Printable(string(r.Content)), maxPrinted)
 		if len(r.Content) > maxPrinted {
 			text += " (all of it with -o json)"
 		}
@@ -74,7 +76,7 @@ func (r Report) WriteText(w io.Writer) error {
 		case len(c.Members) == 0:
 			row("twice", "both contents are equal")
 		default:
-			row("twice", "%s differ; %s change the hash", plural(len(c.Members), "member"), plural(len(c.Hashed), "member"))
+			row("twice", "%s differ; %s change the hash", Plural(len(c.Members), "member"), Plural(len(c.Hashed), "member"))
 			for i, path := range c.Members {
 				if i == 20 {
 					row("", "and %d more", len(c.Members)-i)
@@ -107,7 +109,7 @@ func (l ReportedLimit) text() string {
 	if l.Reset != "" {
 		text += ", reset in " + l.Reset
 		if d, err := time.ParseDuration(l.Reset); err == nil {
-			text = strings.TrimSuffix(text, l.Reset) + Duration(d)
+			text = strings.TrimSuffix(text, l.Reset) + schemas.FormatDuration(d)
 		}
 	}
 	if l.Resource != "" {
@@ -126,7 +128,8 @@ func orNone(all []string, before, none string) string {
 	return before + strings.Join(all, ", ")
 }
 
-func plural(n int, noun string) string {
+// Plural returns a number with its noun: 1 value, 2 values.
+func Plural(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
 	}

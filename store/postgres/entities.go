@@ -67,7 +67,7 @@ func (s *Store) RegisterEntities(ctx context.Context, all []store.RegisteredEnti
 	return added, nil
 }
 
-// ObserveReads adds reads to entities and registers unknown ones. An entity's due time does not
+// ObserveReads adds reads to entities and registers unknown entities. An entity's due time does not
 // change, and no index is written, unless refreshNow (which may be nil) returns true: then the
 // entity is due at the time of the read. After an error some reads may have been counted.
 func (s *Store) ObserveReads(ctx context.Context, reads []store.EntityReads, refreshNow store.RefreshNowFunc) error {
@@ -113,7 +113,7 @@ func (s *Store) BringForward(ctx context.Context, all []store.DueTime) error {
 		b.Queue(store.BringForward, d.Entity.Source, d.Entity.Facet, d.Entity.Key, d.At.UnixMicro())
 	}
 	if err := s.pool.SendBatch(ctx, &b).Close(); err != nil {
-		return fmt.Errorf("bring %d entities forward: %w", len(all), classifyError(err))
+		return fmt.Errorf("make %d entities due earlier: %w", len(all), classifyError(err))
 	}
 	return nil
 }
@@ -133,7 +133,7 @@ func registeredColumns(all []store.RegisteredEntity) ([]any, error) {
 			return nil, err
 		}
 		e.add(r.Entity)
-		params, tiers = append(params, args[3].(string)), append(tiers, int16(r.Tier)) //nolint:gosec // there are three
+		params, tiers = append(params, args[3].(string)), append(tiers, int16(r.Tier)) //nolint:gosec // there are only three tiers
 		enabled, pinned, due = append(enabled, r.Enabled), append(pinned, r.Pinned), append(due, args[6].(int64))
 		claimed, updated = append(claimed, args[7].(int64)), append(updated, args[8].(int64))
 		changes, watched = append(changes, r.History.Changes), append(watched, args[10].(int64))
@@ -152,7 +152,7 @@ func (s *Store) EnableEntities(ctx context.Context, filter store.EntityFilter, k
 		return s.eachEntity(ctx, keys, store.SetEntityEnabled, enabled)
 	})
 	if err != nil {
-		return n, fmt.Errorf("set entities enabled (%v): %w", enabled, err)
+		return n, fmt.Errorf("set enabled = %v for entities: %w", enabled, err)
 	}
 	return n, nil
 }
@@ -160,7 +160,7 @@ func (s *Store) EnableEntities(ctx context.Context, filter store.EntityFilter, k
 // PinEntities pins entities to a tier and returns how many it changed. Each batch of entityBatch
 // rows is one transaction.
 func (s *Store) PinEntities(ctx context.Context, keys []schemas.Entity, tier store.Tier) (int, error) {
-	n, err := s.eachEntity(ctx, keys, store.PinEntity, int16(tier)) //nolint:gosec // there are three
+	n, err := s.eachEntity(ctx, keys, store.PinEntity, int16(tier)) //nolint:gosec // there are only three tiers
 	if err != nil {
 		return n, fmt.Errorf("pin %d entities: %w", len(keys), err)
 	}

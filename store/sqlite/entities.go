@@ -44,7 +44,7 @@ func (s *Store) RegisterEntities(ctx context.Context, all []store.RegisteredEnti
 	return added, nil
 }
 
-// ObserveReads adds reads to entities and registers unknown ones. An entity's due time does not
+// ObserveReads adds reads to entities and registers unknown entities. An entity's due time does not
 // change, and no index is written, unless refreshNow (which may be nil) returns true: then the
 // entity is due at the time of the read. After an error some reads may have been counted.
 func (s *Store) ObserveReads(ctx context.Context, reads []store.EntityReads, refreshNow store.RefreshNowFunc) error {
@@ -72,7 +72,7 @@ func (s *Store) ObserveReads(ctx context.Context, reads []store.EntityReads, ref
 // registered, is not changed.
 func (s *Store) BringForward(ctx context.Context, all []store.DueTime) error {
 	if err := s.inTx(ctx, func(tx *sql.Tx) error { return bringForward(ctx, tx, all) }); err != nil {
-		return fmt.Errorf("bring %d entities forward: %w", len(all), err)
+		return fmt.Errorf("make %d entities due earlier: %w", len(all), err)
 	}
 	return nil
 }
@@ -106,7 +106,7 @@ func (s *Store) EnableEntities(ctx context.Context, filter store.EntityFilter, k
 		return s.eachEntity(ctx, keys, store.SetEntityEnabled, enabled)
 	})
 	if err != nil {
-		return n, fmt.Errorf("set entities enabled (%v): %w", enabled, err)
+		return n, fmt.Errorf("set enabled = %v for entities: %w", enabled, err)
 	}
 	return n, nil
 }

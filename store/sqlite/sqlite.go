@@ -22,7 +22,7 @@ import (
 // Store is a store in one SQLite database. Its methods may be called concurrently.
 type Store struct {
 	db     *sql.DB
-	keeper *sql.DB // keeps a database in memory alive by one idle connection; nil for a file
+	keeper *sql.DB // keeps a database in memory open by one idle connection; nil for a file
 	// get is the prepared statement SelectSnapshot. Parsing the statement takes four times as long
 	// as running it. Concurrent reads wait for the only connection, so each read must be short.
 	get *sql.Stmt
@@ -69,7 +69,7 @@ func Open(ctx context.Context, path string) (*Store, error) {
 func migrations() (fs.FS, error) { return fs.Sub(schemas.Migrations, "migrations/sqlite") }
 
 // createTables runs the Up part of all migrations in a new database. A database in memory is always
-// new, so it needs no table of applied migrations, and no parser that splits the scripts.
+// new, so it needs no migration tool (goose) and no table of applied migrations.
 func createTables(ctx context.Context, db *sql.DB) error {
 	scripts, err := migrations()
 	if err != nil {
@@ -176,7 +176,7 @@ func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
 }
 
 // DeleteSnapshot deletes the snapshot, the status and the registration of an entity, and its
-// undelivered events of triggers with a Quiet period. It writes the audit entry in the same
+// undelivered events of triggers with a quiet time. It writes the audit entry in the same
 // transaction. existed is false if nothing was stored; then no entry is written. Dead letters and
 // other outbox events are kept. A fetch in flight may store the entity again.
 func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (existed bool, err error) {
@@ -203,7 +203,7 @@ func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry stor
 func (s *Store) inTx(ctx context.Context, do func(*sql.Tx) error) error {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
-		return fmt.Errorf("begin: %w", err)
+		return fmt.Errorf("begin a transaction: %w", err)
 	}
 	ended := false
 	defer func() {
