@@ -30,7 +30,7 @@ func TestGuard_MetersOnlyWhenNeeded(t *testing.T) {
 		required bool
 		meters   bool
 	}{{access.Auto, "127.0.0.1:1", false, false}, {access.Never, "127.0.0.1:1", false, false}, {access.Never, "0.0.0.0:1", false, true}} {
-		config, err := defaultConfig()
+		config, err := loadConfig("", nil, builtInSources)
 		if err != nil {
 			t.Fatal(err)
 		}

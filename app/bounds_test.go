@@ -1,6 +1,7 @@
 package app
 
 import (
+	_ "embed"
 	"strings"
 	"testing"
 	"time"
@@ -11,17 +12,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-const bounded = `
-access:
-  limits: {LIMITS}
-sources:
-  api:
-    baseURL: https://api.example
-    quota: {policies: [POLICIES]}
-    facets:
-      one: {documents: {a: {path: "/a/{key}"}}}
-      two: {documents: {a: {path: "/a/{key}"}, b: {path: "/b/{key}"}}}
-`
+//go:embed testdata/bounded.yaml
+var bounded string
 
 func TestClientBounds_FollowTheQuota(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -54,7 +46,7 @@ func TestClientBounds_FollowTheQuota(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			config, err := loadConfig(write(t, strings.NewReplacer("LIMITS", test.limits, "POLICIES", test.policies).Replace(bounded)), nil)
+			config, err := loadConfig(write(t, strings.NewReplacer("LIMITS", test.limits, "POLICIES", test.policies).Replace(bounded)), nil, OptionalSources)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net"
 	"net/url"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,7 +16,6 @@ import (
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
-	"github.com/freshet/freshet/source/nexon"
 )
 
 // Config is the configuration of a process. The YAML file overrides the defaults, environment
@@ -36,7 +34,7 @@ type Config struct {
 	// Sources are the upstream APIs by name. A name has lower-case letters, digits and inner hyphens.
 	Sources map[string]SourceConfig `yaml:"sources"`
 
-	builtIn bool // the configuration names no source, so Sources has the built-in one
+	builtIn bool // no source is configured, so Sources has only the built-in source
 }
 
 // KafkaConfig configures the connection to the brokers and the topics.
@@ -58,7 +56,7 @@ type KafkaConfig struct {
 
 // SASLConfig configures the authentication at the brokers.
 type SASLConfig struct {
-	// Mechanism is the SASL mechanism. SASL is off without one.
+	// Mechanism is the SASL mechanism. If it is empty, SASL is off.
 	Mechanism string `yaml:"mechanism" enum:",PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"`
 	// User is the name of the user.
 	User string `yaml:"user"`
@@ -74,7 +72,7 @@ type TLSConfig struct {
 	// CAFile is the path of the certificates (PEM) of the authorities that may sign the server's
 	// certificate. Without it, the authorities of the operating system are used.
 	CAFile string `yaml:"caFile"`
-	// CertFile is the path of a client certificate (PEM), if the server requires one.
+	// CertFile is the path of a client certificate (PEM), for servers that require client certificates.
 	CertFile string `yaml:"certFile"`
 	// KeyFile is the path of the private key (PEM) of the client certificate.
 	KeyFile string `yaml:"keyFile"`
@@ -117,7 +115,7 @@ type QueryConfig struct {
 	// half of it. With 0 it is a quarter of the process's memory limit (GOMEMLIMIT or cgroup), or
 	// 256 MiB without a limit.
 	MaxResponseMemory source.Bytes `yaml:"maxResponseMemory"`
-	// Console switches the console on, on without actions (read-only), or off.
+	// Console is the mode of the console: on, read-only (the console has no actions), or off.
 	Console string `yaml:"console" enum:"on,read-only,off"`
 }
 
@@ -180,13 +178,14 @@ func (a Auto) MarshalYAML() (any, error) {
 	return int(a), nil
 }
 
-// builtInSource is the source that is configured without a configuration file.
+// builtInSource is the name and the preset of the source that `freshet dev` runs without a configured
+// source.
 const builtInSource = "nexon"
 
 // defaultConfig returns the configuration that applies without a configuration file: all services
-// on localhost, and the Nexon Open API as the only source.
-func defaultConfig() (Config, error) {
-	c := Config{
+// on localhost, and no source.
+func defaultConfig() Config {
+	return Config{
 		Kafka:    KafkaConfig{Brokers: []string{"localhost:9092"}, GroupProtocol: "classic"},
 		Redis:    RedisConfig{Mode: "single", Addresses: []string{"localhost:6379"}},
 		Database: DatabaseConfig{URL: "postgres://localhost/freshet"},
@@ -197,42 +196,52 @@ func defaultConfig() (Config, error) {
 		Tracing:  TracingConfig{SampleRatio: 0.01},
 		Log:      LogConfig{Format: "text"},
 	}
-	var s SourceConfig
-	if err := yaml.UnmarshalWithOptions(nexon.Config, &s, yaml.Strict()); err != nil {
-		return Config{}, fmt.Errorf("the default source nexon: %w", err)
-	}
-	c.Sources, c.builtIn = map[string]SourceConfig{builtInSource: s}, true
-	return c, nil
 }
 
-// loadConfig returns the checked configuration from a file, which may be "", and the environment.
-func loadConfig(file string, env []string) (Config, error) {
-	c, err := defaultConfig()
-	if err != nil {
+// Sources decides what Load returns if no source is configured.
+type Sources int
+
+const (
+	// OptionalSources returns the configuration without a source.
+	OptionalSources Sources = iota
+	// RequiredSources returns an error.
+	RequiredSources
+	// builtInSources returns the configuration with the built-in source.
+	builtInSources
+)
+
+// parseConfig returns the checked configuration from the text of a file and the environment. Errors
+// name the file.
+func parseConfig(file string, text []byte, env []string, sources Sources) (Config, error) {
+	c := defaultConfig()
+	if err := c.applyFile(file, text); err != nil {
 		return Config{}, err
 	}
-	if file != "" {
-		if err := c.readFile(file); err != nil {
-			return Config{}, err
+	if len(c.Sources) == 0 && sources == builtInSources {
+		c.builtIn = true
+		if err := yaml.Unmarshal([]byte("{"+builtInSource+": {preset: "+builtInSource+"}}"), &c.Sources); err != nil {
+			return Config{}, fmt.Errorf("the built-in source: %w", err)
 		}
 	}
 	if err := c.readEnv(env); err != nil {
 		return Config{}, err
 	}
-	err = c.check()
-	if text, unread := os.ReadFile(file); err != nil && unread == nil {
+	err := c.check()
+	if err != nil && file != "" {
 		err = explainCheck(file, text, err)
+	}
+	if err == nil && len(c.Sources) == 0 && sources == RequiredSources {
+		in := ""
+		if file != "" {
+			in = " in " + file
+		}
+		err = fmt.Errorf("sources: no source is configured%s; write a file with `freshet init URL` for your API, or with `sources: {nexon: {preset: nexon}}` for a known one (`freshet config preset` lists all), and name the file with --config FILE", in)
 	}
 	return c, err
 }
 
-// readFile applies a file to the configuration. A file without settings is like no file. If the file
-// has sources, the built-in source is removed unless the file configures it.
-func (c *Config) readFile(file string) error {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return fmt.Errorf("read the configuration: %w", err)
-	}
+// applyFile applies the text of a file to the configuration. A file without settings is like no file.
+func (c *Config) applyFile(file string, text []byte) error {
 	root, err := parseFile(file, text)
 	if err != nil || root == nil {
 		return err
@@ -243,16 +252,6 @@ func (c *Config) readFile(file string) error {
 	if err := yaml.NodeToValue(root, c, yaml.Strict()); err != nil {
 		return explainSyntax(file, err)
 	}
-	var named struct {
-		Sources map[string]any `yaml:"sources"`
-	}
-	if err := yaml.NodeToValue(root, &named); err != nil {
-		return explainSyntax(file, err)
-	}
-	c.builtIn = len(named.Sources) == 0
-	if !c.builtIn {
-		maps.DeleteFunc(c.Sources, func(name string, _ SourceConfig) bool { _, in := named.Sources[name]; return !in })
-	}
 	return nil
 }
 
@@ -262,7 +261,7 @@ var namespacePattern = regexp.MustCompile(`^([a-zA-Z_][a-zA-Z0-9_]*)?$`)
 func (c *Config) check() error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	failEach := func(of string, err error) { // adds each line of err as a separate error that begins with the parameter "of", the path of a setting
+	failEach := func(of string, err error) { // adds each line of err as a separate error; the parameter "of" is the path of the setting with which these errors begin
 		if err == nil {
 			return
 		}
@@ -314,9 +313,6 @@ func (c *Config) check() error {
 	failEach("tracing", c.Tracing.check())
 	if c.Log.Format != "text" && c.Log.Format != "json" {
 		fail("log.format: %q must be text or json", c.Log.Format)
-	}
-	if len(c.Sources) == 0 {
-		fail("sources: at least one is required")
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Sources)) {
 		if err := schemas.CheckName("source", name); err != nil {

@@ -70,9 +70,9 @@ func (c *Config) readEnv(env []string) error {
 	return errors.Join(errs...)
 }
 
-// setting is a configuration field that an environment variable can set. A source's field is set in
-// a copy of its SourceConfig, because the map Config.Sources holds values. The function done then
-// stores the copy in the map. For all other fields done is nil.
+// setting is a configuration field that an environment variable can set. Fields in the map
+// Config.Sources can't be set in place. The field of a source is thus set in a copy of the
+// SourceConfig, and the function done stores this copy in the map. For all other fields done is nil.
 type setting struct {
 	field reflect.Value
 	done  func()
@@ -97,12 +97,15 @@ func (s setting) set(value string) error {
 }
 
 // collectSettings adds the fields of a struct to the map "into", by the names of their environment
-// variables. It skips maps, and lists of anything other than strings: only the configuration file
-// can set them.
+// variables. It skips fields that the configuration file can't set. It also skips maps, lists of anything
+// other than strings, and presets, because only the file can set them.
 func collectSettings(v reflect.Value, prefix string, into map[string]setting) {
 	for i := range v.NumField() {
 		field := v.Type().Field(i)
 		name, options, _ := strings.Cut(field.Tag.Get("yaml"), ",")
+		if !field.IsExported() || name == "-" {
+			continue
+		}
 		path := prefix
 		if options != "inline" {
 			path = strings.TrimPrefix(prefix+"_"+reference.EnvName(name), "_")
@@ -111,7 +114,7 @@ func collectSettings(v reflect.Value, prefix string, into map[string]setting) {
 		switch {
 		case value.Kind() == reflect.Struct:
 			collectSettings(value, path, into)
-		case value.Kind() == reflect.Map:
+		case value.Kind() == reflect.Map || value.Type() == reflect.TypeFor[Preset]():
 		case value.Kind() == reflect.Slice && value.Type().Elem().Kind() != reflect.String:
 		default:
 			into[path] = setting{field: value}
@@ -124,6 +127,9 @@ func collectSettings(v reflect.Value, prefix string, into map[string]setting) {
 func suggestSetting(key string, settings map[string]setting) string {
 	if found := reference.Suggest(key, slices.Collect(maps.Keys(settings))); found != "" {
 		return "did you mean " + envPrefix + found + "?"
+	}
+	if strings.HasPrefix(key, "SOURCES_") {
+		return "a variable changes a source of the configuration file (--config FILE), and cannot add one"
 	}
 	return "see `freshet config print`"
 }

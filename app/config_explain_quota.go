@@ -59,14 +59,14 @@ func formatPolicy(p limiter.Policy, b limiter.PolicyBound) string {
 	case p.Restore > 0:
 		text = fmt.Sprintf("%s %s at once, and %s a second", status.FormatInt(p.Limit), units, formatCalls(float64(p.Restore)))
 	case len(p.CountedStatuses) > 0:
-		text = fmt.Sprintf("%s responses with status %s in %v", status.FormatInt(p.Limit), formatStatuses(p.CountedStatuses), formatWindow(p.Window))
+		text = fmt.Sprintf("%s responses with status %s in %v", status.FormatInt(p.Limit), formatStatuses(p.CountedStatuses), p.Window)
 	case p.Reported:
-		text = fmt.Sprintf("%s %s in %v, or the limit that responses report", status.FormatInt(p.Limit), units, formatWindow(p.Window))
+		text = fmt.Sprintf("%s %s in %v, or the limit that responses report", status.FormatInt(p.Limit), units, p.Window)
 	case p.Unit != "" || p.Scope != "":
-		text = fmt.Sprintf("%s %s in %v; up to %s are used", status.FormatInt(p.Limit), units, formatWindow(p.Window), formatCalls(b.PerWindow))
+		text = fmt.Sprintf("%s %s in %v; up to %s are used", status.FormatInt(p.Limit), units, p.Window, formatCalls(b.PerWindow))
 	default:
 		text = fmt.Sprintf("%d in %v; up to %s are used, %s of them reserved for HIGH; at most %d can arrive",
-			b.Limit, formatWindow(b.Window), formatCalls(b.PerWindow), formatCalls(b.PerWindow-b.Low), b.Max)
+			b.Limit, b.Window, formatCalls(b.PerWindow), formatCalls(b.PerWindow-b.Low), b.Max)
 	}
 	if scopes := limiter.Placeholders(p.Scope); len(scopes) > 0 {
 		text += ", for each " + strings.Join(scopes, " and ")
@@ -86,17 +86,6 @@ func formatPolicy(p limiter.Policy, b limiter.PolicyBound) string {
 	}
 	if !p.HighReserve.IsZero() && (p.Unit != "" || p.Scope != "" || p.Reported || p.Restore > 0) {
 		text += fmt.Sprintf("; %v reserved for HIGH", p.HighReserve)
-	}
-	return text
-}
-
-// formatWindow writes a window without zero units: 1h instead of 1h0m0s.
-func formatWindow(w limiter.Window) string {
-	text := w.String()
-	for _, zeros := range []string{"m0s", "h0m"} {
-		if strings.HasSuffix(text, zeros) {
-			text = text[:len(text)-2]
-		}
 	}
 	return text
 }

@@ -45,12 +45,12 @@ sources:
         retry: [1m]
 `
 
-// plantedMistake replaces a text of planted by another one that is wrong.
+// plantedMistake replaces the text "from" of the configuration planted by the wrong text "to".
 type plantedMistake struct {
 	name, from, to string
-	path           string // of the setting that the error names
+	path           string // path of the setting that the error names
 	caret          string // text of the file that begins at the caret
-	hint           string // the valid value
+	hint           string // text in the error that helps to correct the mistake
 	beyondSchema   bool   // a JSON Schema cannot find this mistake
 }
 
@@ -102,12 +102,12 @@ func caretOf(message string) string {
 }
 
 func TestConfig_PlantedMistakesAreExplained(t *testing.T) {
-	if _, err := loadConfig(write(t, planted), nil); err != nil {
+	if _, err := loadConfig(write(t, planted), nil, OptionalSources); err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range plantedMistakes {
 		t.Run(m.name, func(t *testing.T) {
-			_, err := loadConfig(write(t, m.plant(t)), nil)
+			_, err := loadConfig(write(t, m.plant(t)), nil, OptionalSources)
 			if err == nil {
 				t.Fatal("got no error, want one")
 			}
@@ -139,7 +139,7 @@ func (m plantedMistake) plant(t *testing.T) string {
 
 func TestConfig_AllMistakesAreReportedAtOnce(t *testing.T) {
 	text := strings.NewReplacer("baseURL:", "url:", "secretEnv:", "env:", "timeout: 10s", "timeout: 10", "brokers:", "hosts:").Replace(planted)
-	_, err := loadConfig(write(t, text), nil)
+	_, err := loadConfig(write(t, text), nil, OptionalSources)
 	if err == nil {
 		t.Fatal("got no error, want one")
 	}
@@ -154,7 +154,7 @@ func TestConfig_AllMistakesAreReportedAtOnce(t *testing.T) {
 }
 
 func TestConfig_FileWithoutSettingsIsLikeNone(t *testing.T) {
-	want, err := loadConfig("", nil)
+	want, err := loadConfig("", nil, OptionalSources)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestConfig_FileWithoutSettingsIsLikeNone(t *testing.T) {
 		"empty": "", "blank": " \n\n", "comments": "# kafka:\n#   brokers: []\n", "a marker": "---\n", "null": "null\n", "a marker and a comment": "---\n# nothing\n...\n",
 		"a section without settings": "kafka:\n  # brokers: []\n", "a list without elements": "kafka:\n  brokers:\n",
 	} {
-		got, err := loadConfig(write(t, text), nil)
+		got, err := loadConfig(write(t, text), nil, OptionalSources)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -174,7 +174,7 @@ func TestConfig_FileWithoutSettingsIsLikeNone(t *testing.T) {
 }
 
 func TestConfig_SecondDocumentIsRejected(t *testing.T) {
-	_, err := loadConfig(write(t, "kafka: {brokers: [a:1]}\n---\nredis: {mode: single}\n"), nil)
+	_, err := loadConfig(write(t, "kafka: {brokers: [a:1]}\n---\nredis: {mode: single}\n"), nil, OptionalSources)
 	if err == nil || !strings.Contains(err.Error(), "a second document begins here") || caretOf(err.Error()) != "redis: {mode: single}" {
 		t.Errorf("got %v, want an error with a caret at redis", err)
 	}
@@ -195,7 +195,7 @@ sources:
     quota: {policies: [{name: second, limit: 5, window: 1s}]}
     facets: *facets
 `
-	c, err := loadConfig(write(t, text), nil)
+	c, err := loadConfig(write(t, text), nil, OptionalSources)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +207,7 @@ sources:
 		"a missing anchor":          strings.Replace(text, "*facets", "*none", 1),
 		"an alias of itself":        strings.Replace(text, "*facets", "&self {a: *self}", 1),
 	} {
-		if _, err := loadConfig(write(t, wrong), nil); err == nil || !strings.Contains(err.Error(), "^") {
+		if _, err := loadConfig(write(t, wrong), nil, OptionalSources); err == nil || !strings.Contains(err.Error(), "^") {
 			t.Errorf("%s: got %v, want an error that contains ^", name, err)
 		}
 	}
@@ -220,11 +220,13 @@ func TestConfig_EnvironmentErrorsAreExplained(t *testing.T) {
 		"FRESHET_SOURCES_NEXON_GZIP=yes":             `FRESHET_SOURCES_NEXON_GZIP: "yes" must be true or false`,
 		"FRESHET_QUERY_CACHE_MEMORY=lots":            `FRESHET_QUERY_CACHE_MEMORY: "lots" is not a size`,
 		"FRESHET_KAFKA_REPLICATION_FACTOR=0":         `FRESHET_KAFKA_REPLICATION_FACTOR: "0" must be auto or a number of at least 1`,
+		"FRESHET_=true":                              "FRESHET_: unknown setting",
+		"FRESHET_SOURCES_NEXON_QUOTA__=a":            "FRESHET_SOURCES_NEXON_QUOTA__: unknown setting",
 		"FRESHET_KAFKA_BROKRES=a:1":                  "FRESHET_KAFKA_BROKRES: unknown setting; did you mean FRESHET_KAFKA_BROKERS?",
 		"FRESHET_SOURCES_NEXON_AUTH_ENV=X":           "did you mean FRESHET_SOURCES_NEXON_AUTH_SECRET_ENV?",
 		"FRESHET_SOURCES_NEXON_WORKERS_IN_FLIGHT=10": "did you mean FRESHET_SOURCES_NEXON_WORKERS_HIGH_MAX_IN_FLIGHT?",
 	} {
-		_, err := loadConfig("", []string{variable})
+		_, err := loadConfig("", []string{variable}, builtInSources)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want an error that contains %q", variable, err, want)
 			continue

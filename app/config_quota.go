@@ -72,7 +72,8 @@ func (s SourceConfig) costRanges() map[string]limiter.CostRange {
 	return ranges
 }
 
-// endpoints returns the source's documents as facet/document, which is their name in quotas.
+// endpoints returns the names that the source's documents have in quotas, in the form
+// facet/document.
 func (s SourceConfig) endpoints() []string {
 	var all []string
 	for name, f := range s.Facets {
@@ -158,7 +159,7 @@ func (s SourceConfig) checkCosts() (errs []error) {
 		for _, document := range slices.Sorted(maps.Keys(documents)) {
 			for _, unit := range slices.Sorted(maps.Keys(documents[document].Cost)) {
 				if !units[unit] {
-					errs = append(errs, fmt.Errorf("facets.%s.documents.%s.cost.%s: no policy of the quota counts that unit; it counts %s", name, document, unit, joinNames(units)))
+					errs = append(errs, fmt.Errorf("facets.%s.documents.%s.cost.%s: no policy of the quota counts that unit; counted units: %s", name, document, unit, joinNames(units)))
 				}
 			}
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/presets"
 	"github.com/freshet/freshet/reference"
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/source"
@@ -14,12 +15,7 @@ import (
 
 // Reference returns the description of all settings. The caller must not change it.
 var Reference = sync.OnceValue(func() *reference.Setting {
-	c, err := defaultConfig()
-	if err != nil {
-		panic(err) // cannot happen: the built-in source is embedded and tested
-	}
-	c.Sources = nil // the built-in source is not the default of other sources
-	return reference.New(c, forms)
+	return reference.New(defaultConfig(), forms)
 })
 
 // Schema returns the JSON Schema of the configuration file.
@@ -39,7 +35,8 @@ const (
 	rateText     = number + `/[smh]`
 )
 
-// forms are the forms of the types that have a parser of their own.
+// forms describes the valid values of each setting type that has its own parser. The key of the map
+// is the type.
 var forms = map[reflect.Type]reference.Form{
 	reflect.TypeFor[Auto]():            {Name: "a whole number or auto", Pattern: `^auto$`, Integer: true},
 	reflect.TypeFor[access.Rate]():     {Name: "a rate", Pattern: `^(|0|auto|[0-9]+/[smh])$`, Integer: true},
@@ -50,11 +47,12 @@ var forms = map[reflect.Type]reference.Form{
 	reflect.TypeFor[scheduler.Clock](): {Name: "a time of day", Pattern: `^([01]?[0-9]|2[0-3]):[0-5][0-9]$`},
 	reflect.TypeFor[scheduler.Mode]():  {Name: "text", Enum: []string{string(scheduler.Off), string(scheduler.Tiers), string(scheduler.Adaptive)}},
 	reflect.TypeFor[slog.Level]():      {Name: "a log level", Hint: "write debug, info, warn or error", Enum: []string{"debug", "info", "warn", "error", "DEBUG", "INFO", "WARN", "ERROR"}},
+	reflect.TypeFor[Preset]():          {Name: "the name of a preset", Enum: presets.Names()},
 	reflect.TypeFor[source.Bytes]():    {Name: "a size", Pattern: `^[0-9]+ *(B|KB|MB|GB|KiB|MiB|GiB)?$`, Integer: true},
 	reflect.TypeFor[source.Class]():    {Name: "text", Enum: ruleClasses()},
 }
 
-// ruleClasses returns the classes that a rule can assign.
+// ruleClasses returns the response classes that a rule in the configuration can assign.
 func ruleClasses() (all []string) {
 	for _, class := range source.Classes {
 		if class != source.OK && class != source.NotModified {

@@ -46,7 +46,7 @@ func TestConfig_ErrorShowsRequestSetting(t *testing.T) {
 		if text == asked {
 			t.Fatalf("configuration: got\n%s\nwant a text that contains %q", asked, c.from)
 		}
-		_, err := loadConfig(write(t, text), nil)
+		_, err := loadConfig(write(t, text), nil, OptionalSources)
 		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "^") {
 			t.Errorf("%s: got %v, want an error that contains %q and ^", c.to, err, c.want)
 		}

@@ -37,7 +37,7 @@ func compileSchema(t *testing.T) *jsonschema.Schema {
 	return schema
 }
 
-// validate returns the errors of a YAML text in the schema.
+// validate returns an error if a YAML text violates the schema.
 func validate(t *testing.T, schema *jsonschema.Schema, text string) error {
 	t.Helper()
 	var content any
@@ -82,7 +82,7 @@ func TestSchema_AcceptsExamplesOfDocuments(t *testing.T) {
 		for _, block := range yamlBlock.FindAllStringSubmatch(string(text), -1) {
 			found++
 			example := block[1]
-			if regexp.MustCompile(`(?m)^(announced|credentials|rules|facets|prefetch):`).MatchString(example) { // a part of a source
+			if regexp.MustCompile(`(?m)^(announced|credentials|rules|facets|prefetch):`).MatchString(example) { // the block is only a part of a source's configuration
 				example = string(presets.File("example", []byte(example)))
 			}
 			if err := validate(t, schema, example); err != nil {
@@ -96,7 +96,7 @@ func TestSchema_AcceptsExamplesOfDocuments(t *testing.T) {
 }
 
 func TestSchema_AcceptsPrintedDefaults(t *testing.T) {
-	c, err := loadConfig("", nil)
+	c, err := loadConfig("", nil, builtInSources)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func TestSchema_EnumsAreThoseOfTheChecks(t *testing.T) {
 	} {
 		enum := enumOf(t, setting)
 		for _, word := range append(enum, "nonsense") {
-			_, err := loadConfig(write(t, strings.ReplaceAll(valid, "VALUE", `"`+word+`"`)), nil)
+			_, err := loadConfig(write(t, strings.ReplaceAll(valid, "VALUE", `"`+word+`"`)), nil, OptionalSources)
 			if (err != nil) != (word == "nonsense") {
 				t.Errorf("%s: %q: got %v, want an error: %v", setting, word, err, word == "nonsense")
 			}
@@ -148,7 +148,7 @@ func TestSchema_EnumsAreThoseOfTheChecks(t *testing.T) {
 	}
 }
 
-// enumOf returns the values of a setting in its description.
+// enumOf returns the values that the description of a setting lists.
 func enumOf(t *testing.T, path string) (enum []string) {
 	t.Helper()
 	Reference().Walk(func(s *reference.Setting) {

@@ -8,7 +8,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/goccy/go-yaml"
+
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/presets"
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
@@ -16,6 +19,9 @@ import (
 
 // SourceConfig configures one source: the upstream, its quota, workers and prefetching.
 type SourceConfig struct {
+	// Preset is the ready-made configuration that the settings of the source override: sections and
+	// settings by name are merged, and a list replaces the whole list. Only the file can set it.
+	Preset        Preset `yaml:"preset,omitempty"`
 	source.Config `yaml:",inline"`
 	Quota         limiter.Config `yaml:"quota"`
 	Workers       WorkersConfig  `yaml:"workers"`
@@ -47,15 +53,23 @@ type LaneConfig struct {
 	MaxInFlight int `yaml:"maxInFlight"`
 }
 
-// UnmarshalYAML sets the defaults before it reads a source.
+// UnmarshalYAML sets the defaults and the settings of the preset before it reads a source.
 func (s *SourceConfig) UnmarshalYAML(unmarshal func(any) error) error {
 	type plain SourceConfig
-	p := plain{
+	defaults := plain{
 		Config:  source.DefaultConfig(),
 		Quota:   limiter.DefaultConfig(),
 		Workers: WorkersConfig{High: LaneConfig{512}, Low: LaneConfig{1024}, MaxBodyMemory: 128 << 20},
 	}
+	p := defaults
 	err := unmarshal(&p)
+	if err == nil && p.Preset != "" {
+		var text []byte
+		if text, err = withPreset(p.Preset, unmarshal); err == nil {
+			p = defaults
+			err = yaml.UnmarshalWithOptions(text, &p, yaml.Strict())
+		}
+	}
 	*s = SourceConfig(p)
 	return err
 }
@@ -90,8 +104,8 @@ func (s SourceConfig) check(name string) error {
 	}
 	src, err := source.New(name, s.Config, nil, s.maxConnections())
 	if err != nil {
-		if name == builtInSource && len(s.Facets) == 0 {
-			err = fmt.Errorf("%w; a source in a file replaces all settings of the built-in one; copy them from the output of `freshet config print`", err)
+		if s.Preset == "" && len(s.Facets) == 0 && slices.Contains(presets.Names(), name) {
+			err = fmt.Errorf("%w; write `preset: %s` into the source to use the preset of this name", err, name)
 		}
 		errs = append(errs, err)
 	} else {
@@ -151,7 +165,7 @@ func checkPrefetchFacet(c scheduler.Config, f source.Facet) (errs []error) {
 		longest, of = c.MaxInterval, "maxInterval"
 	}
 	if c.Mode != scheduler.Off && f.KeepFor > 0 && longest > f.KeepFor {
-		errs = append(errs, fmt.Errorf("%s: %v is longer than the facet's keepFor, %v: snapshots without reads would be deleted before they are due; shorten it, or increase keepFor", of, longest, f.KeepFor))
+		errs = append(errs, fmt.Errorf("%s: %v is longer than the facet's keepFor, %v: snapshots without reads would be deleted before they are due; shorten the interval, or increase keepFor", of, longest, f.KeepFor))
 	}
 	return errs
 }
@@ -211,8 +225,8 @@ func joinNames[T any](all map[string]T) string {
 	return strings.Join(slices.Sorted(maps.Keys(all)), ", ")
 }
 
-// spending returns the configuration of the prefetch budget. If it has no time zone, spending adds
-// the time zone of the quota's day policy.
+// spending returns the configuration of the prefetch budget. If the configured budget has no time
+// zone, spending adds the time zone of the quota's day policy.
 func (s SourceConfig) spending() scheduler.BudgetConfig {
 	spending := s.Prefetch.BudgetConfig
 	for _, p := range s.Quota.Policies {

@@ -1,24 +1,20 @@
 package app
 
 import (
+	_ "embed"
 	"strings"
 	"testing"
 )
 
+//go:embed testdata/cases.yaml
+var casesFile string
+
 // cases is the configuration of a source with two facets. It ends with the key prefetch; a test
 // appends the value of that key.
-const cases = `
-sources:
-  court:
-    baseURL: https://api.example/v3
-    quota: {policies: [{name: second, limit: 60, window: 1s}, {name: day, limit: 100000, window: day, timeZone: Asia/Seoul}]}
-    facets:
-      progress: {params: {token: ""}, keepFor: 720h, publishChanges: true, documents: {case: {path: "/case/{key}?t={token}"}}}
-      general: {documents: {a: {path: "/a/{key}"}, b.c: {path: "/b/{key}"}}}
-    prefetch: `
+var cases = strings.TrimSuffix(casesFile, "{}\n")
 
 func TestConfig_RejectsInvalidPrefetch(t *testing.T) {
-	const replaces = "; a source in a file replaces all settings of the built-in one; copy them from the output of `freshet config print`"
+	const usesPreset = "; write `preset: nexon` into the source to use the preset of this name"
 	for text, want := range map[string]string{
 		cases + `{facets: {progress: }}`:                                   "",
 		cases + `{facets: {progress: {}, general: {mode: off}}}`:           "",
@@ -29,7 +25,7 @@ func TestConfig_RejectsInvalidPrefetch(t *testing.T) {
 
 		cases + `{facets: {progress: {active: {params: [token, tokn]}}}}`:           `facets.progress.active.params[1]: the facet has no param "tokn"; it has token`,
 		cases + `{facets: {general: {active: {params: [token]}}}}`:                  `facets.general.active.params[0]: the facet has no param "token"; it has none`,
-		cases + `{facets: {progress: {active: {params: [""]}}}}`:                    `facets.progress.active: unless and params must not hold an empty name`,
+		cases + `{facets: {progress: {active: {params: [""]}}}}`:                    "facets.progress.active: the lists `unless` and `params` must not contain an empty name",
 		cases + `{facets: {progress: {active: {status: {path: a.b, block: [x]}}}}}`: `facets.progress.active.status.path: "a.b" must begin with a document of the facet, which has case`,
 		cases + `{facets: {general: {active: {unless: [a.b, b.c.d]}}}}`:             `facets.general.active.unless[1]: "b.c.d" must begin with a document of the facet, which has a, b.c`,
 		cases + `{facets: {general: {active: {unless: [result]}}}}`:                 `facets.general.active: "result" must be a path as in document.member`,
@@ -55,11 +51,11 @@ func TestConfig_RejectsInvalidPrefetch(t *testing.T) {
 		cases + `{facets: {progress: {triggers: {general: {quite: 1m}}}}}`:                     "quite",
 		cases + `{facets: {progress: {tiers: {hot: {every: 1.5}}}}}`:                           "\"1.5\" is not a duration; write a duration as in 500ms, 30s or 1h",
 		"sources: {nexon: {prefetch: {facets: {character: }}}}":                                "facets.character: unknown facet; the source has no facets",
-		"sources: {nexon: {quota: {policies: []}}}":                                            "facets: a source needs at least one" + replaces,
+		"sources: {nexon: {quota: {policies: []}}}":                                            "facets: a source needs at least one" + usesPreset,
 		"sources: {nexon: {baseURL: 'http://a', facets: {a: {documents: {}}}}}":                "facets.a.documents: a facet needs at least one",
 		"sources: {mine: {baseURL: 'http://a'}}":                                               "facets: a source needs at least one",
 	} {
-		_, err := loadConfig(write(t, text), nil)
+		_, err := loadConfig(write(t, text), nil, OptionalSources)
 		if want == "" {
 			if err != nil {
 				t.Errorf("%s\n%v", text, err)
@@ -70,9 +66,9 @@ func TestConfig_RejectsInvalidPrefetch(t *testing.T) {
 			t.Errorf("%s\ngot %v, want an error that contains %q and ^", text, err, want)
 			continue
 		}
-		n := strings.Count(err.Error(), replaces)
+		n := strings.Count(err.Error(), usesPreset)
 		if asked := strings.Contains(text, "nexon: {") && !strings.Contains(text, "documents"); (n == 1) != asked || n > 1 {
-			t.Errorf("%s\nhint about the built-in source: got it %d times, want it once: %v; error: %v", text, n, asked, err)
+			t.Errorf("%s\nhint about the preset: got it %d times, want it once: %v; error: %v", text, n, asked, err)
 		}
 		if wrong := strings.Count(err.Error(), "^"); strings.HasPrefix(text, cases) && wrong != 1 {
 			t.Errorf("%s\nerrors: got %d, want 1: %v", text, wrong, err)

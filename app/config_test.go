@@ -1,6 +1,10 @@
 package app
 
 import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -22,8 +26,8 @@ func write(t *testing.T, text string) string {
 	return name
 }
 
-func TestConfig_DefaultsAreValid(t *testing.T) {
-	c, err := loadConfig("", nil)
+func TestConfig_BuiltInSourceIsValid(t *testing.T) {
+	c, err := loadConfig("", nil, builtInSources)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,18 +39,11 @@ func TestConfig_DefaultsAreValid(t *testing.T) {
 	}
 }
 
-const minimal = `
-sources:
-  mine:
-    baseURL: https://api.example/v3
-    quota: {policies: [{name: hour, limit: 60, window: 1h}]}
-    facets:
-      repo:
-        documents: {repo: {path: "/repos/{key}"}}
-`
+//go:embed testdata/minimal.yaml
+var minimal string
 
 func TestConfig_FileReplacesDefaultSource(t *testing.T) {
-	c, err := loadConfig(write(t, minimal+"query: {listen: \"127.0.0.1:1\"}\n"), nil)
+	c, err := loadConfig(write(t, minimal+"query: {listen: \"127.0.0.1:1\"}\n"), nil, builtInSources)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +66,7 @@ func TestConfig_RetryReplacesDefault(t *testing.T) {
 		"        shrinkGuard: 0.25\n":      minutes,
 		"        retry:\n          - 5s\n": {5 * time.Second},
 	} {
-		c, err := loadConfig(write(t, minimal+text), nil)
+		c, err := loadConfig(write(t, minimal+text), nil, OptionalSources)
 		if err != nil {
 			t.Fatalf("%s%v", text, err)
 		}
@@ -82,7 +79,7 @@ func TestConfig_RetryReplacesDefault(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := loadConfig(write(t, string(printed)), nil)
+		again, err := loadConfig(write(t, string(printed)), nil, OptionalSources)
 		if err != nil || !reflect.DeepEqual(again.Sources["mine"].Facets["repo"].Retry, f.Retry) {
 			t.Errorf("retry after a round trip: got %v, %v, want %v:\n%s", again.Sources["mine"].Facets["repo"].Retry, err, f.Retry, printed)
 		}
@@ -92,7 +89,7 @@ func TestConfig_RetryReplacesDefault(t *testing.T) {
 		"        retry: [1m, soon]\n": `retry[1]: "soon" is not a duration; write a duration as in 500ms`,
 		"        shrinkGuard: 50\n":   "sources.mine.facets.repo.shrinkGuard: 50 must be a fraction of the stored size",
 	} {
-		_, err := loadConfig(write(t, minimal+text), nil)
+		_, err := loadConfig(write(t, minimal+text), nil, OptionalSources)
 		if err == nil || !strings.Contains(err.Error(), mention) || !strings.Contains(err.Error(), "^") {
 			t.Errorf("%s: got %v, want an error that contains %q and ^", text, err, mention)
 		}
@@ -109,7 +106,7 @@ func TestConfig_EnvironmentOverridesFile(t *testing.T) {
 		// error.
 		"FRESHET_SERVICE_HOST=10.0.0.1", "FRESHET_SERVICE_PORT=8080", "FRESHET_SERVICE_PORT_HTTP=8080", "FRESHET_PORT=tcp://10.0.0.1:8080",
 		"FRESHET_PORT_8080_TCP_ADDR=10.0.0.1", "FRESHET_QUERY_SERVICE_HOST=10.0.0.1", "FRESHET_ADDR=x", "FRESHET_TOKEN=x", "FRESHET_TEST_KAFKA=x",
-	})
+	}, OptionalSources)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +146,7 @@ func TestWorker_RequiresSecret(t *testing.T) {
 func TestConfig_VisibilityNeedsAccessControl(t *testing.T) {
 	limited := strings.Replace(minimal, "    facets:\n", "    auth: {header: X-Key}\n    credentials:\n      - {name: all, secretEnv: A}\n      - {name: some, secretEnv: B, visibility: partner}\n    facets:\n", 1)
 	for require, mistaken := range map[string]bool{"never": true, "always": false, "auto": false} {
-		_, err := loadConfig(write(t, limited+"access:\n  require: "+require+"\n"), nil)
+		_, err := loadConfig(write(t, limited+"access:\n  require: "+require+"\n"), nil, OptionalSources)
 		if (err != nil) != mistaken {
 			t.Errorf("access.require %s: got %v, want an error: %v", require, err, mistaken)
 		}
@@ -162,14 +159,14 @@ func TestConfig_VisibilityNeedsAccessControl(t *testing.T) {
 			t.Errorf("access.require %s: got %v, want an error without credentials[0]", require, err)
 		}
 	}
-	if _, err := loadConfig(write(t, minimal+"access:\n  require: never\n"), nil); err != nil {
+	if _, err := loadConfig(write(t, minimal+"access:\n  require: never\n"), nil, OptionalSources); err != nil {
 		t.Errorf("without a visibility: %v", err)
 	}
 }
 
 func TestConfig_ConsoleDefaultsToOn(t *testing.T) {
 	for text, want := range map[string]string{"": "on", "query: {console: on}\n": "on", "query: {console: read-only}\n": "read-only", "query: {console: off}\n": "off"} {
-		c, err := loadConfig(write(t, minimal+text), nil)
+		c, err := loadConfig(write(t, minimal+text), nil, OptionalSources)
 		if err != nil || c.Query.Console != want {
 			t.Errorf("%q: console: got %q, %v, want %q", text, c.Query.Console, err, want)
 		}
@@ -177,16 +174,38 @@ func TestConfig_ConsoleDefaultsToOn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if again, err := loadConfig(write(t, string(printed)), nil); err != nil || again.Query.Console != want {
+		if again, err := loadConfig(write(t, string(printed)), nil, OptionalSources); err != nil || again.Query.Console != want {
 			t.Errorf("%q: console after a round trip: got %q, %v, want %q", text, again.Query.Console, err, want)
 		}
 	}
-	if c, err := loadConfig("", []string{"FRESHET_QUERY_CONSOLE=off"}); err != nil || c.Query.Console != "off" {
+	if c, err := loadConfig("", []string{"FRESHET_QUERY_CONSOLE=off"}, OptionalSources); err != nil || c.Query.Console != "off" {
 		t.Errorf("console from the environment: got %q, %v, want %q", c.Query.Console, err, "off")
 	}
 	for _, text := range []string{"query: {console: false}\n", "query: {console: readonly}\n", "query: {console: \"\"}\n"} {
-		if _, err := loadConfig(write(t, minimal+text), nil); err == nil || !strings.Contains(err.Error(), "must be on, read-only or off") {
+		if _, err := loadConfig(write(t, minimal+text), nil, OptionalSources); err == nil || !strings.Contains(err.Error(), "must be on, read-only or off") {
 			t.Errorf("%q: got %v, want an error that contains %q", text, err, "must be on, read-only or off")
 		}
+	}
+}
+
+// A pipe, as in --config <(command), can be read only once.
+func TestLoad_ReadsAPipe(t *testing.T) {
+	if _, err := os.Stat("/dev/fd"); err != nil {
+		t.Skip("this system has no /dev/fd")
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Close() }()
+	_, err = w.WriteString(minimal)
+	if err := errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	p := NewProcess(nil, io.Discard, io.Discard)
+	p.ConfigFile = fmt.Sprintf("/dev/fd/%d", r.Fd())
+	c, err := p.Load(OptionalSources)
+	if _, there := c.Sources["mine"]; !there || err != nil {
+		t.Errorf("sources: got %v, %v, want mine", c.Sources, err)
 	}
 }

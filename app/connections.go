@@ -5,11 +5,12 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/observe"
+	"github.com/freshet/freshet/poll"
 )
 
-// connectionInterval is the time between two checks of the connections to Redis and Kafka, and
-// connectionTimeout the time limit of a check. It is above pingTimeout, so that a busy machine is
-// not logged as an outage.
+// connectionInterval is the time between two checks of the connections to Redis and Kafka.
+// connectionTimeout is the time limit of each check. It is longer than pingTimeout, so that a busy
+// machine is not logged as an outage.
 const connectionInterval, connectionTimeout = 5 * time.Second, 5 * time.Second
 
 var (
@@ -22,19 +23,14 @@ var (
 )
 
 // watchConnections logs when Redis or Kafka becomes unreachable and when it is reachable again,
-// until ctx ends. It logs an outage at the start too, which other parts of a role may not notice.
+// until ctx ends. It also logs an outage that exists at the start: the other parts of a role may
+// not notice it.
 func (p parts) watchConnections(ctx context.Context) error {
-	tick := time.NewTicker(connectionInterval)
-	defer tick.Stop()
 	var conditions observe.Conditions
-	for {
-		p.checkConnections(ctx, &conditions)
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
-		}
-	}
+	check := func(ctx context.Context) { p.checkConnections(ctx, &conditions) }
+	check(ctx)
+	poll.Every(ctx, connectionInterval, check)
+	return nil
 }
 
 func (p parts) checkConnections(ctx context.Context, conditions *observe.Conditions) {

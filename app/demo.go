@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/simulator"
 )
@@ -21,8 +22,9 @@ const (
 	demoReadKeys       = 40  // number of entities that are read; keys with low numbers are read most often
 	demoPrefetchedKeys = 160 // number of prefetched entities, including the demoReadKeys entities that are also read
 
-	// One in demoMissingEvery reads is of a missing entity, one in demoRefreshEvery is followed
-	// by an explicit refresh, and one in demoChangeEvery by a change of the upstream's content.
+	// One of demoMissingEvery reads is a read of an entity that the upstream does not have. One of
+	// demoRefreshEvery reads is followed by an explicit refresh, and one of demoChangeEvery reads by
+	// a change of the upstream's content.
 	demoMissingEvery, demoRefreshEvery, demoChangeEvery = 50, 40, 100
 	// demoMissingKeyReads is the number of reads after which the missing entity's key changes. The
 	// first read of each missing key enqueues a refresh, and the following reads of it get
@@ -76,18 +78,12 @@ func newDemo(base string, config Config, w *simulatedUpstream) *demo {
 	return &demo{base, name, facet, w, &http.Client{Timeout: 5 * time.Second}}
 }
 
-// run sends a read every demoInterval until ctx ends: some entities often, others rarely, and
-// sometimes a missing one.
+// run sends a read every demoInterval until ctx ends. It reads some entities often and others
+// rarely, and sometimes an entity that the upstream does not have.
 func (d *demo) run(ctx context.Context) error {
 	registered := false
-	tick := time.NewTicker(demoInterval)
-	defer tick.Stop()
-	for n := 0; ; n++ {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	n := 0
+	poll.Every(ctx, demoInterval, func(ctx context.Context) {
 		key := fmt.Sprintf("demo-%d", int(demoReadKeys*rand.Float64()*rand.Float64())) //nolint:gosec // not a secret
 		if n%demoMissingEvery == demoMissingEvery/4 {
 			key = fmt.Sprintf("absent-%d", n/demoMissingKeyReads)
@@ -104,7 +100,9 @@ func (d *demo) run(ctx context.Context) error {
 		if n%demoChangeEvery == 0 {
 			_ = d.upstream.simulator.Control(simulator.Control{ChangePercent: 30 * rand.Float64()}) //nolint:gosec // not a secret
 		}
-	}
+		n++
+	})
+	return nil
 }
 
 // register registers the demo's entities for prefetching.

@@ -21,6 +21,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/twmb/franz-go/pkg/kfake"
 
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/simulator"
 	"github.com/freshet/freshet/store/sqlite"
@@ -50,7 +51,7 @@ type DevOptions struct {
 // RunDev starts all roles and embedded services and runs them until ctx ends. It checks the
 // settings and binds the address before it starts anything.
 func (p *Process) RunDev(ctx context.Context, o DevOptions, started time.Time) (err error) {
-	config, err := p.Load()
+	config, err := p.Load(builtInSources)
 	if err != nil {
 		return err
 	}
@@ -77,7 +78,7 @@ func (p *Process) RunDev(ctx context.Context, o DevOptions, started time.Time) (
 	// The server closes the listener when it ends. This Close is needed if the start fails earlier.
 	defer func() { _ = l.Close() }()
 
-	o.NoDemo = o.NoDemo || !o.Simulate || !config.builtIn // the demo must not use the quota of a real upstream, and its keys fit the built-in source
+	o.NoDemo = o.NoDemo || !o.Simulate || !config.builtIn // the demo must not use the quota of a real upstream, and the demo's keys are valid for the built-in source only
 	if !o.NoDemo {
 		shortenIntervals(config)
 	}
@@ -115,14 +116,15 @@ func (p *Process) RunDev(ctx context.Context, o DevOptions, started time.Time) (
 // address is one line of the table of addresses that dev prints.
 type address struct{ name, at, note string }
 
-// embedded holds the parts of dev, which are built on embedded services.
+// embedded holds the parts that dev runs on embedded services, and what dev prints about them.
 type embedded struct {
 	parts
 	upstream  *simulatedUpstream // nil: no upstream is simulated
 	addresses []address
 }
 
-// startEmbedded starts the embedded Kafka, Redis, database and, if o.Simulate is set, the simulator. The returned function closes them and is never nil.
+// startEmbedded starts the embedded Kafka, Redis, database and, if o.Simulate is set, the simulator.
+// The returned function closes them and is never nil.
 func (p *Process) startEmbedded(ctx context.Context, o DevOptions, config Config, background *group) (embedded, func(), error) {
 	var closers []func()
 	closeAll := func() {
@@ -154,11 +156,14 @@ func (p *Process) startEmbedded(ctx context.Context, o DevOptions, config Config
 		}
 	}
 	database := ""
+	made.unused = true
 	if o.DataDir != "" {
 		if err := os.MkdirAll(o.DataDir, 0o750); err != nil {
 			return fail(fmt.Errorf("--data-dir: %w", err))
 		}
 		database = filepath.Join(o.DataDir, "snapshots.db")
+		_, err := os.Stat(database)
+		made.unused = errors.Is(err, os.ErrNotExist)
 		opts = append(opts, kfake.DataDir(filepath.Join(o.DataDir, "kafka")))
 	}
 	kafka, err := kfake.NewCluster(opts...)
@@ -250,7 +255,7 @@ func (p *Process) checkSecrets(sources map[string]SourceConfig) error {
 }
 
 // optionalSecret reads a credential. Unlike requireSecret it returns no error for a missing
-// credential: calls are then sent without one.
+// credential: calls are then sent without a credential.
 func optionalSecret(at secretRef) (string, error) {
 	if at.file == "" && os.Getenv(at.env) == "" {
 		return "", nil
@@ -258,23 +263,15 @@ func optionalSecret(at secretRef) (string, error) {
 	return requireSecret(at)
 }
 
-// expireKeys advances the clock of the embedded Redis. miniredis expires keys only on
-// FastForward.
+// expireKeys advances the clock of the embedded Redis until ctx ends. This Redis (miniredis) expires
+// keys only when its method FastForward is called.
 func expireKeys(ctx context.Context, rds *miniredis.Miniredis) error {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-			rds.FastForward(time.Second)
-		}
-	}
+	poll.Every(ctx, time.Second, func(context.Context) { rds.FastForward(time.Second) })
+	return nil
 }
 
-// startSimulator starts a simulated upstream: for the built-in source one with the limits of the real
-// Nexon Open API, and otherwise one without limits that answers any path.
+// startSimulator starts a simulated upstream. For the built-in source, the upstream has the limits of
+// the real Nexon Open API. For other sources, it has no limits and responds to any path.
 func startSimulator(ctx context.Context, builtIn bool, background *group) (*simulatedUpstream, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -322,8 +319,6 @@ func redirectSources(sources map[string]SourceConfig, to string) error {
 func waitForOK(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
 	for {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 		if err != nil {
@@ -335,9 +330,7 @@ func waitForOK(ctx context.Context, url string) error {
 				return nil
 			}
 		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
+		if !poll.Pause(ctx, 5*time.Millisecond) {
 			return fmt.Errorf("no 200 response from %s: %w", url, context.Cause(ctx))
 		}
 	}

@@ -13,10 +13,10 @@ import (
 	"github.com/freshet/freshet/client"
 )
 
-// CheckHealth asks the health endpoint of a running role whether the role is ready, and returns the
-// text of the response. If address is not empty, it replaces ops.listen.
+// CheckHealth requests the health endpoint of a running role and returns the text of the response.
+// It returns an error if the role is not ready. If address is not empty, it replaces ops.listen.
 func (p *Process) CheckHealth(ctx context.Context, address string) (string, error) {
-	config, err := p.Load()
+	config, err := p.Load(OptionalSources)
 	if err != nil {
 		return "", err
 	}

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"os"
 	"strconv"
 	"testing"
 	"time"
@@ -22,18 +23,15 @@ func characters(prefix string, n int) []string {
 	return keys
 }
 
-// waitFor waits until the function holds returns true, and logs the duration. It fails the test
-// after the time limit.
-func waitFor(t testing.TB, limit time.Duration, what string, holds func() bool) {
-	t.Helper()
-	began := time.Now()
-	look := time.NewTicker(100 * time.Millisecond)
-	defer look.Stop()
-	for !holds() {
-		if time.Since(began) > limit {
-			t.Fatalf("%s: got nothing within %v, want it", what, limit)
-		}
-		<-look.C
+// loadConfig returns the configuration of a file, which may be "", and the environment. Its errors
+// show secrets.
+func loadConfig(file string, env []string, sources Sources) (Config, error) {
+	if file == "" {
+		return parseConfig("", nil, env, sources)
 	}
-	t.Logf("%s took %v", what, time.Since(began).Round(time.Millisecond))
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return Config{}, err
+	}
+	return parseConfig(file, text, env, sources)
 }

@@ -48,8 +48,8 @@ func (s *secureOps) serve(b *boundListener, handler http.Handler) {
 	})
 }
 
-// reached is the status of the response that a client got, and the HTTP version and TLS state of
-// its connection.
+// reached holds the status of the response that a client received, and the HTTP version and the TLS
+// state of the connection.
 type reached struct {
 	status int
 	proto  int // HTTP major version
@@ -262,7 +262,7 @@ func TestConfig_ChecksTheListenersTLS(t *testing.T) {
 		"query: {tls: {certFile: a, keyFile: b, clientCAFile: c, clientAuth: request}}": "",
 		"ops: {tls: {certFile: a, keyFile: b}}":                                         "",
 	} {
-		_, err := loadConfig(write(t, minimal+text+"\n"), nil)
+		_, err := loadConfig(write(t, minimal+text+"\n"), nil, OptionalSources)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: got %v, want %q", text, err, want)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/observe"
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/schemas"
 )
@@ -32,7 +33,7 @@ type liveBounds struct {
 	settings limiter.Settings
 	log      *slog.Logger
 
-	mu         sync.RWMutex // guards current
+	mu         sync.RWMutex // guards the field current
 	current    map[string]map[string]producer.Bound
 	revisions  map[string]int64 // revision of the applied settings, by source; used by Run only
 	conditions observe.Conditions
@@ -59,18 +60,14 @@ func (b *liveBounds) of(e schemas.Entity) producer.Bound {
 
 // Run reads the settings of all sources every boundsInterval until ctx ends.
 func (b *liveBounds) Run(ctx context.Context) error {
-	tick := time.NewTicker(boundsInterval)
-	defer tick.Stop()
-	for {
+	follow := func(ctx context.Context) {
 		for name := range b.sources {
 			b.follow(ctx, name)
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
-		}
 	}
+	follow(ctx)
+	poll.Every(ctx, boundsInterval, follow)
+	return nil
 }
 
 // follow recalculates the limits of clients from the newest quota settings of a source. The limits
@@ -99,7 +96,7 @@ func (b *liveBounds) follow(ctx context.Context, name string) {
 		bounds, err = s.clientBounds(config, b.limits)
 	}
 	if err != nil {
-		b.log.Error("quota override invalid, client limits unchanged", "source", name, "revision", revision, "err", err)
+		b.log.Error("the source's changed quota is invalid, so the limits of clients that depend on it stay unchanged", "source", name, "revision", revision, "err", err)
 		return
 	}
 	b.mu.Lock()

@@ -42,13 +42,13 @@ func (s *changedSettings) fail(err error) {
 	s.err = err
 }
 
-// follow runs liveBounds with the source "api", whose configured quota is 60 calls a second, and with
-// these stored settings. It returns a function that waits for one interval. The function then returns
-// the maximum outstanding requests of a client in the facet "one", and the log since its last call.
+// follow runs liveBounds with these stored settings and with the source "api", whose configured quota
+// is 60 calls a second. The returned function waits for one boundsInterval. It then returns a client's
+// maximum number of outstanding requests in the facet "one", and the log since its previous call.
 func follow(t *testing.T, settings limiter.Settings) (next func() (outstanding int, logged string)) {
 	t.Helper()
 	text := strings.NewReplacer("LIMITS", "", "POLICIES", "{name: second, limit: 60, window: 1s}").Replace(bounded)
-	config, err := loadConfig(write(t, text), nil)
+	config, err := loadConfig(write(t, text), nil, OptionalSources)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestLiveBounds_KeepTheLastThatHeld(t *testing.T) {
 		settings.set(30)
 		want, _ := next()
 		settings.set(-1)
-		if got, logged := next(); got != want || !strings.Contains(logged, "quota override invalid") {
+		if got, logged := next(); got != want || !strings.Contains(logged, "changed quota is invalid") {
 			t.Errorf("a limit of -1: got %d outstanding and the log %q, want %d and an error", got, logged, want)
 		}
 		settings.fail(errors.New("the database is away"))

@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/freshet/freshet/observe"
+	"github.com/freshet/freshet/servicetest"
 )
 
 // closedAddress returns an address at which nothing listens.
@@ -62,7 +63,7 @@ func parseLines(t *testing.T, text string) []map[string]any {
 	return all
 }
 
-// failConnections makes Redis, Kafka and Go's standard logger write messages.
+// failConnections makes the Redis client, the Kafka client and Go's standard logger log messages.
 func failConnections(ctx context.Context, p parts) {
 	_ = p.rdb.Ping(ctx).Err()
 	_ = p.client.Ping(ctx)
@@ -150,11 +151,11 @@ func TestRun_LogsReasonAndWorkOfStop(t *testing.T) {
 	p := newLoggedParts(t, slog.LevelInfo, &text)
 	settled := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "settled_total"}, []string{"end"})
 	p.reg.MustRegister(settled)
-	settled.WithLabelValues("changed").Add(5) // before the stop
+	settled.WithLabelValues("changed").Add(5) // these 5 requests end before the stop, so the line "stopped" must not count them
 	ctx, cancel := context.WithCancelCause(t.Context())
 	err := p.run(ctx, func(context.Context, parts) error {
 		cancel(errors.New("terminated signal received"))
-		waitFor(t, eventTimeout, "the line stopping", func() bool { return strings.Contains(text.String(), "stopping") })
+		servicetest.WaitFor(t, eventTimeout, "the line stopping", func() bool { return strings.Contains(text.String(), "stopping") })
 		settled.WithLabelValues("touched").Add(2)
 		return nil
 	})

@@ -10,9 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
 )
 
 // redacted replaces a secret in all output.
@@ -65,12 +62,23 @@ func isSecretName(name string) bool {
 	return secretName.MatchString(name) && !slices.Contains(nonSecretNames, name)
 }
 
-// isUnder reports whether an element of a setting's path is name, or a misspelt form of it. An
-// element counts as misspelt if it begins with name shortened by its last character.
+// singularNames are settings that have the name of a section without its last letter, with the
+// sections that have them.
+var singularNames = map[string][]string{"header": {"auth", "rules"}, "param": {"paging"}, "variable": {"paging"}}
+
+// isUnder reports whether an element of a setting's path is the given name, or a misspelt form of
+// this name. An element is a misspelt form if it begins with the name without its last character and is
+// not a setting of its own.
 func isUnder(path []string, name string) bool {
-	return slices.ContainsFunc(path, func(p string) bool {
-		return strings.HasPrefix(strings.ToLower(p), strings.ToLower(name[:len(name)-1]))
-	})
+	for i, p := range path {
+		if slices.ContainsFunc(singularNames[p], func(section string) bool { return slices.Contains(path[:i], section) }) {
+			continue
+		}
+		if strings.HasPrefix(strings.ToLower(p), strings.ToLower(name[:len(name)-1])) {
+			return true
+		}
+	}
+	return false
 }
 
 // findSecrets returns the parts of a setting's value that may be secrets. path is the path of the
@@ -145,8 +153,8 @@ func findSecrets(path []string, value string) (all []secretPart) {
 	return all
 }
 
-// findBodySecrets returns the parts of a request body that may be secrets. In JSON or a form: each
-// text with a secret name, or without a placeholder such as {key}. In any other body: every line.
+// findBodySecrets returns the parts of a request body that may be secrets: in JSON and forms, texts
+// with a secret name and texts without a placeholder such as {key}; in any other body, every line.
 func findBodySecrets(body string) (all []secretPart) {
 	var walk func(name string, v any)
 	walk = func(name string, v any) {
@@ -182,13 +190,13 @@ func findBodySecrets(body string) (all []secretPart) {
 	return all
 }
 
-// redactValue returns a setting's value with all parts redacted that may be secrets.
+// redactValue returns a setting's value. All parts that may be secrets are redacted.
 func redactValue(value string, path ...string) string {
 	return replaceSecrets(value, findSecrets(path, value), func(secretPart) bool { return true })
 }
 
 // replaceSecrets redacts the secrets for which "these" is true, in plain, URL-encoded and
-// JSON-escaped form. Longer secrets are replaced first, because one may contain another.
+// JSON-escaped form. It replaces longer secrets first: a long secret may contain a shorter secret.
 func replaceSecrets(text string, secrets []secretPart, these func(secretPart) bool) string {
 	secrets = slices.Clone(secrets)
 	slices.SortStableFunc(secrets, func(a, b secretPart) int { return len(b.text) - len(a.text) })
@@ -274,128 +282,4 @@ func (w maskingWriter) Write(p []byte) (int, error) {
 		return len(p), nil
 	}
 	return w.to.Write(p)
-}
-
-// learn adds the secrets in a configuration file and in the environment to the masker.
-func (m *masker) learn(file []byte, env []string) {
-	for _, entry := range env {
-		name, value, _ := strings.Cut(entry, "=")
-		if strings.HasPrefix(name, envPrefix) && !strings.HasSuffix(name, "_FILE") {
-			m.add(findSecrets(settingPathOf(name), value)...)
-		}
-	}
-	parsed, err := parser.ParseBytes(file, 0)
-	m.learnLines(string(file), err != nil)
-	if err != nil {
-		return
-	}
-	for _, doc := range parsed.Docs {
-		if doc.Body != nil {
-			m.learnNode(nil, doc.Body)
-		}
-	}
-}
-
-// settingPathOf returns the path to pass to findSecrets for the value of an environment variable.
-func settingPathOf(variable string) []string {
-	switch {
-	case strings.Contains(variable, "DATABASE"):
-		return []string{"database", "url"}
-	case strings.HasSuffix(variable, "SECRET_ENV"):
-		return []string{"secretEnv"}
-	case strings.HasSuffix(variable, "TOKEN"):
-		return []string{"token"}
-	}
-	return []string{strings.ToLower(variable)}
-}
-
-func (m *masker) learnNode(path []string, n ast.Node) {
-	switch n := n.(type) {
-	case *ast.MappingNode:
-		for _, v := range n.Values {
-			m.learnNode(path, v)
-		}
-	case *ast.MappingValueNode:
-		m.learnNode(append(slices.Clone(path), strings.Trim(n.Key.String(), `'"`)), n.Value)
-	case *ast.SequenceNode:
-		for _, v := range n.Values {
-			m.learnNode(path, v)
-		}
-	case *ast.AnchorNode:
-		m.learnNode(path, n.Value)
-	case *ast.TagNode:
-		m.learnNode(path, n.Value)
-	case *ast.LiteralNode:
-		m.learnText(path, n.Value.Value)
-	case ast.ScalarNode:
-		m.learnText(path, n.GetToken().Value)
-	}
-}
-
-func (m *masker) learnText(path []string, value string) {
-	m.add(findSecrets(path, value)...)
-	if strings.Contains(value, "\n") { // the secrets of each single line are added too, because an error may quote one line of the value
-		for line := range strings.Lines(value) {
-			for _, f := range findSecrets(path, strings.TrimSpace(line)) {
-				m.add(f)
-			}
-		}
-	}
-}
-
-var yamlMember = regexp.MustCompile(`(?:^|[{,\s-])["']?([A-Za-z][A-Za-z0-9_.-]*)["']?\s*:`)
-
-// yamlPunctuation holds the characters that may surround a value in YAML.
-const yamlPunctuation = " \t\r\n\"'{}[],|>*&!:"
-
-// yamlNamedLine matches a line that begins with a name and a colon.
-var yamlNamedLine = regexp.MustCompile(`^[\s-]*["']?[A-Za-z][A-Za-z0-9_.-]*["']?\s*:`)
-
-// yamlSecretName matches the name of a setting that holds secrets; its colon may be missing.
-var yamlSecretName = regexp.MustCompile(`^[\s-]*["']?(headers|body|variables|params|url|directURL|secretEnv|prefix)\b["']?`)
-
-// learnLines adds the secrets of a file to the masker line by line: the file may be invalid YAML or
-// have an unintended structure. The text after a setting's name counts as its value, and so do
-// the following lines with a deeper indentation. If the file is broken (invalid YAML), each line
-// without a name may be a secret, because it may belong to any setting.
-func (m *masker) learnLines(text string, broken bool) {
-	type open struct {
-		indent int
-		name   string
-	}
-	var around []open
-	var last []string // path of the last setting name that was read; the next line may hold its value
-	for line := range strings.Lines(text) {
-		trimmed := strings.TrimSpace(line)
-		indent := len(line) - len(strings.TrimLeft(line, " \t-"))
-		for len(around) > 0 && trimmed != "" && around[len(around)-1].indent >= indent {
-			around = around[:len(around)-1]
-		}
-		path := make([]string, 0, len(around)+4)
-		for _, o := range around {
-			path = append(path, o.name)
-		}
-		m.add(findSecrets(path, trimmed)...)
-		m.add(findSecrets(last, strings.Trim(trimmed, yamlPunctuation))...)
-		if broken && !yamlNamedLine.MatchString(line) && !strings.HasPrefix(trimmed, "#") {
-			m.add(secretPart{trimmed, false})
-		}
-		members := yamlMember.FindAllStringSubmatchIndex(line, -1)
-		if at := yamlSecretName.FindStringSubmatchIndex(line); at != nil && (len(members) == 0 || members[0][2] != at[2]) {
-			members = append([][]int{at}, members...)
-		}
-		for i, at := range members {
-			name, end := line[at[2]:at[3]], len(line)
-			path = append(path, name)
-			m.add(findSecrets(path, strings.Trim(line[at[1]:end], yamlPunctuation))...)
-			if i+1 < len(members) {
-				end = members[i+1][2]
-				m.add(findSecrets(path, strings.Trim(line[at[1]:end], yamlPunctuation))...)
-			}
-			last = slices.Clone(path)
-			if i == 0 {
-				around = append(around, open{indent, name})
-			}
-		}
-	}
 }

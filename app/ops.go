@@ -2,16 +2,11 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
-	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,14 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/freshet/freshet/access"
-	"github.com/freshet/freshet/status"
 )
-
-// healthCheck checks one dependency. A failed required check makes the process not ready.
-type healthCheck struct {
-	required bool
-	run      func(ctx context.Context) error
-}
 
 // newRegistry returns a registry with the metrics of the Go runtime, and a registerer that adds
 // the namespace to the names of freshet's own metrics.
@@ -62,105 +50,6 @@ func (p parts) newOpsHandler(h *health) http.Handler {
 	handlePprof(mux)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{EnableOpenMetrics: true}))
 	return mux
-}
-
-// readsCheckName is the name of the health check that reports whether the query service can serve
-// reads.
-const readsCheckName = "reads"
-
-// health runs the health checks. It caches their results for healthCacheTTL, so that frequent
-// probes do not load the dependencies.
-type health struct {
-	checks map[string]healthCheck
-	found  status.Cached[map[string]error]
-}
-
-func newHealth(checks map[string]healthCheck, log *slog.Logger) *health {
-	h := &health{checks: checks}
-	h.found.Read, h.found.Timeout, h.found.Clock, h.found.Log = h.runAll, pingTimeout, time.Now, log
-	return h
-}
-
-const (
-	healthCacheTTL = time.Second
-	pingTimeout    = time.Second // timeout of one check of all dependencies
-)
-
-// checkAll runs all checks concurrently, or returns the cached results.
-func (h *health) checkAll(ctx context.Context) map[string]error {
-	found, _, _ := h.found.Get(context.WithoutCancel(ctx), healthCacheTTL)
-	return found
-}
-
-func (h *health) runAll(ctx context.Context) (map[string]error, error) {
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	found := map[string]error{}
-	for name, c := range h.checks {
-		wg.Go(func() {
-			err := c.run(ctx)
-			mu.Lock()
-			defer mu.Unlock()
-			found[name] = err
-		})
-	}
-	wg.Wait()
-	return found, nil
-}
-
-// missing returns the names of the required checks that failed. found holds the result of each
-// check.
-func (h *health) missing(found map[string]error) []string {
-	var names []string
-	for _, name := range slices.Sorted(maps.Keys(h.checks)) {
-		if h.checks[name].required && found[name] != nil {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
-func (h *health) handleReady(w http.ResponseWriter, r *http.Request) {
-	if missing := h.missing(h.checkAll(r.Context())); len(missing) > 0 {
-		http.Error(w, "not ready: "+strings.Join(missing, ", ")+" unavailable; see /healthz?verbose", http.StatusServiceUnavailable)
-		return
-	}
-	_, _ = fmt.Fprintln(w, "ok")
-}
-
-// dependency is the state of one dependency in the response of /healthz?verbose.
-type dependency struct {
-	OK     bool   `json:"ok"`
-	Reason string `json:"reason,omitempty"`
-}
-
-// handleHealth responds with the health of the process, and with ?verbose with the state and the
-// error of each dependency. Those errors name internal hosts, so the query service serves
-// ?verbose to administrators only.
-func (h *health) handleHealth(w http.ResponseWriter, r *http.Request) {
-	found := h.checkAll(r.Context())
-	ready := len(h.missing(found)) == 0
-	answer := struct {
-		Status       string                `json:"status"`
-		Ready        *bool                 `json:"ready,omitempty"`
-		Dependencies map[string]dependency `json:"dependencies,omitempty"`
-	}{Status: "ok"}
-	all := map[string]dependency{}
-	for name, err := range found {
-		d := dependency{OK: err == nil}
-		if err != nil {
-			d.Reason, answer.Status = err.Error(), "degraded"
-		}
-		all[name] = d
-	}
-	if r.URL.Query().Has("verbose") {
-		answer.Ready, answer.Dependencies = &ready, all
-	}
-	w.Header().Set("Content-Type", "application/json")
-	if !ready {
-		w.WriteHeader(http.StatusServiceUnavailable)
-	}
-	_ = json.NewEncoder(w).Encode(answer) // Encode returns an error only if the client has disconnected
 }
 
 // bind binds the address of health and metrics. Roles call it before they start anything else.

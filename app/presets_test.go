@@ -12,6 +12,7 @@ import (
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/presets"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/simulator"
 	"github.com/freshet/freshet/simulator/contract"
 )
@@ -24,8 +25,8 @@ type saturationTest struct {
 	low    map[string]int // number of callers of the LOW lane in each simulated process, by facet
 	high   map[string]int
 	// policy is the contract's policy that limits the calls. part is the fraction of this policy's
-	// limit that the run must use (0: 0.95). The run lasts at
-	// least "warm", the time until the calls fill the policy's window.
+	// limit that the run must use; 0 means 0.95. The run lasts at least as long as warm, the time
+	// until the calls fill the policy's window.
 	policy string
 	part   float64
 	warm   time.Duration
@@ -35,7 +36,7 @@ type saturationTest struct {
 var saturations = map[string]saturationTest{
 	// The preset's target is 450 of the 500 calls per second (docs/quotas.md), so part is relative
 	// to 450.
-	"nexon-service":     {secret: "app-1", keys: 500, high: map[string]int{"character": 100}, low: map[string]int{"character": 100}, policy: "second", part: 0.95 * 450 / 500},
+	"nexon":             {secret: "app-1", keys: 500, high: map[string]int{"character": 100}, low: map[string]int{"character": 100}, policy: "second", part: 0.95 * 450 / 500},
 	"nexon-development": {secret: "app-1", keys: 50, high: map[string]int{"character": 10}, policy: "second"},
 	"github-rest":       {speed: 120, secret: "alice-1", keys: 500, low: map[string]int{"user": 20}, high: map[string]int{"user": 4}, policy: "core"},
 	"github-graphql":    {speed: 120, secret: "alice-1", keys: 500, low: map[string]int{"contributions": 20}, high: map[string]int{"contributions": 4}, policy: "graphql"},
@@ -55,7 +56,8 @@ var saturations = map[string]saturationTest{
 	"court":      {keys: 500, low: map[string]int{"progress": 3, "general": 3}, high: map[string]int{"progress": 1}, policy: "minute", warm: 125 * time.Second},
 }
 
-// brisk and slow are latencies of the upstream. With slow, calls take longer and end out of order.
+// brisk and slow are latencies of the upstream. With slow, the latencies of the calls differ more,
+// so the calls end out of order.
 var brisk, slow = simulator.Range{Min: 20 * time.Millisecond, Max: 200 * time.Millisecond}, simulator.Range{Min: 20 * time.Millisecond, Max: 600 * time.Millisecond}
 
 func TestPresets_AreValid(t *testing.T) {
@@ -64,7 +66,7 @@ func TestPresets_AreValid(t *testing.T) {
 		if err := os.WriteFile(file, presets.File(name, presets.All()[name]), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if c, err := loadConfig(file, nil); err != nil || len(c.Sources[name].Facets) == 0 {
+		if c, err := loadConfig(file, nil, OptionalSources); err != nil || len(c.Sources[name].Facets) == 0 {
 			t.Errorf("%s: got configuration %+v, %v, want one with facets", name, c, err)
 		}
 		if _, known := saturations[name]; !known {
@@ -75,13 +77,13 @@ func TestPresets_AreValid(t *testing.T) {
 
 // This preset makes hundreds of calls a second, so it is not tested in parallel with other presets.
 func TestPresetNexon_UsesBudgetWithoutRefusals(t *testing.T) {
-	saturations["nexon-service"].run(t, "nexon-service", contract.Options{Latency: brisk})
+	saturations["nexon"].run(t, "nexon", contract.Options{Latency: brisk})
 }
 
 func TestPresets_UseBudgetWithoutRefusals(t *testing.T) {
 	t.Parallel()
 	for _, name := range presets.Names() {
-		if name != "nexon-service" {
+		if name != "nexon" {
 			saturations[name].run(t, name, contract.Options{Latency: brisk})
 		}
 	}
@@ -107,7 +109,7 @@ func (how saturationTest) run(t *testing.T, name string, o contract.Options) {
 	saturated(t, 0)
 	t.Run(name, func(t *testing.T) {
 		saturated(t, how.warm)
-		if name != "nexon-service" {
+		if name != "nexon" {
 			t.Parallel()
 		}
 		// A pause of this process that exceeds the quota's jitter makes the result invalid. The
@@ -121,7 +123,8 @@ func (how saturationTest) run(t *testing.T, name string, o contract.Options) {
 	})
 }
 
-// once saturates a preset. It returns false if calls were refused while the process paused.
+// once saturates a preset, and checks the upstream's counts of calls. It returns false if calls were
+// refused while this process paused: the result is then invalid.
 func (how saturationTest) once(t *testing.T, name string, o contract.Options) bool {
 	if how.speed == 0 {
 		how.speed = 1
@@ -197,7 +200,7 @@ func (a *presetRun) measure(how saturationTest, took time.Duration) bool {
 func (a *presetRun) await(holds func(contract.Stats) bool) contract.Stats {
 	a.Helper()
 	var s contract.Stats
-	waitFor(a.T, 150*time.Second, "the first calls", func() bool { s = a.upstream.Stats(); return holds(s) })
+	servicetest.WaitFor(a.T, 150*time.Second, "the first calls", func() bool { s = a.upstream.Stats(); return holds(s) })
 	return s
 }
 

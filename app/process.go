@@ -10,7 +10,7 @@ import (
 // UsageError reports wrong arguments or flags.
 type UsageError struct{ err error }
 
-// UsageErrorf returns a UsageError with a text of fmt.Errorf.
+// UsageErrorf returns a UsageError whose text is formatted like that of fmt.Errorf.
 func UsageErrorf(format string, args ...any) error {
 	return UsageError{fmt.Errorf(format, args...)}
 }
@@ -18,6 +18,13 @@ func UsageErrorf(format string, args ...any) error {
 func (e UsageError) Error() string { return e.err.Error() }
 
 func (e UsageError) Unwrap() error { return e.err }
+
+// NotFoundError reports that the named object does not exist.
+type NotFoundError struct{ Err error }
+
+func (e NotFoundError) Error() string { return e.Err.Error() }
+
+func (e NotFoundError) Unwrap() error { return e.Err }
 
 // Process holds the environment, the output streams and the configuration file of a process.
 type Process struct {
@@ -35,14 +42,18 @@ func NewProcess(env []string, stdout, stderr io.Writer) *Process {
 	return p
 }
 
-// Load returns the configuration of the process. Errors and logs never show its secrets.
-func (p *Process) Load() (Config, error) {
-	text, err := os.ReadFile(p.ConfigFile)
-	if err != nil {
-		text = nil // ignore the error here: loadConfig below reads the same file and returns the error
+// Load returns the configuration of the process. Errors and logs never show the configuration's
+// secrets.
+func (p *Process) Load(sources Sources) (Config, error) {
+	var text []byte
+	if p.ConfigFile != "" {
+		var err error
+		if text, err = os.ReadFile(p.ConfigFile); err != nil {
+			return Config{}, fmt.Errorf("read the configuration: %w", err)
+		}
 	}
 	p.mask.learn(text, p.Env)
-	c, err := loadConfig(p.ConfigFile, p.Env)
+	c, err := parseConfig(p.ConfigFile, text, p.Env, sources)
 	return c, p.mask.maskError(err)
 }
 
@@ -53,7 +64,7 @@ func (p *Process) requireSecret(at secretRef) (string, error) {
 	return secret, err
 }
 
-// AddSecret redacts a secret in stderr, and in everything that MaskWriter writes.
+// AddSecret redacts a secret in stderr, and in the output of all writers that MaskWriter returns.
 func (p *Process) AddSecret(secret string) { p.mask.add(secretPart{secret, true}) }
 
 // MaskError returns an error whose text contains no known secret.
@@ -62,8 +73,8 @@ func (p *Process) MaskError(err error) error { return p.mask.maskError(err) }
 // MaskWriter returns a writer that redacts the known secrets.
 func (p *Process) MaskWriter(to io.Writer) io.Writer { return p.mask.writer(to) }
 
-// connect connects to the real services, for a process of this role. It returns the parts of a role and a function that
-// closes the connections.
+// connect connects a process of this role to the real services. It returns the parts from which a
+// role is built, and a function that closes the connections.
 func (p *Process) connect(ctx context.Context, config Config, role string) (_ parts, _ func(), err error) {
 	parts := parts{config: config, secret: p.requireSecret}
 	parts.log = p.logger(ctx, config.Log, role)

@@ -12,7 +12,7 @@ import (
 // RunQuery runs the query service on real services until ctx ends. If listen or opsListen is not
 // empty, it replaces the address in the configuration.
 func (p *Process) RunQuery(ctx context.Context, listen, opsListen string) error {
-	config, err := p.Load()
+	config, err := p.Load(RequiredSources)
 	if err != nil {
 		return err
 	}
@@ -77,10 +77,10 @@ func namesOrAll(name string) []string {
 }
 
 // runWithOps runs a worker or scheduler on real services, with its health and metrics endpoints.
-// roleName is its name in the log. The parameter "of" returns the role, given its parts and the
-// address of these endpoints.
+// roleName is the role's name in the log. The function "of" builds the role from the parts of the
+// process and from the address of these endpoints.
 func (p *Process) runWithOps(ctx context.Context, roleName, opsAddress string, of func(parts parts, ops string) role) error {
-	config, err := p.Load()
+	config, err := p.Load(RequiredSources)
 	if err != nil {
 		return err
 	}

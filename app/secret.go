@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/source"
 )
 
@@ -64,34 +65,28 @@ func reloadSecret(ctx context.Context, at secretRef, s *source.Source, changed f
 	}
 	var known string // empty at first, so that the first read updates the source: the file may have changed since the source was built
 	failures := 0
-	tick := time.NewTicker(secretReloadInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	poll.Every(ctx, secretReloadInterval, func(context.Context) {
 		now, err := requireSecret(at)
 		if err != nil {
 			if failures++; failures == 3 {
 				log.Warn("credential file unusable, old credential stays in use", "source", s.Name(), "credential", at.name, "err", err)
 			}
-			continue
+			return
 		}
 		failures = 0
 		if now == known {
-			continue
+			return
 		}
 		first := known == ""
 		known = now
 		if err := s.SetCredential(at.name, now); err != nil {
 			log.Error("changed credential invalid, old credential stays in use", "source", s.Name(), "credential", at.name, "err", err)
-			continue
+			return
 		}
 		if !first {
 			log.Info("credential changed", "source", s.Name(), "credential", at.name)
 			changed(at.name)
 		}
-	}
+	})
+	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/simulator"
 )
 
@@ -58,7 +59,7 @@ func TestFaultScenario_AnySequenceUnderLoad(t *testing.T) {
 	if err := w.Set(t.Context(), "healthy"); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, eventTimeout, "answers afterwards", func() bool { return answered.Load() > 20 })
+	servicetest.WaitFor(t, eventTimeout, "answers afterwards", func() bool { return answered.Load() > 20 })
 	cancel()
 	load.Wait()
 	if got := upstream.Stats().Arrivals; int64(got) < sent.Load() {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/simulator"
 )
 
@@ -61,8 +62,8 @@ func (n *logBuffer) lines(t *testing.T, message string) (all []map[string]any) {
 	return all
 }
 
-// traced runs a query service and a worker that share only Kafka, Redis and the database. Each has
-// its own spans, metrics and log.
+// traced runs a query service and a worker that share only Kafka, Redis and the database. Spans,
+// metrics and logs are separate for the two.
 type traced struct {
 	*testing.T
 	api          string
@@ -78,7 +79,7 @@ func newTraced(t *testing.T, sample float64) *traced {
 	server := httptest.NewServer(tr.upstream)
 	t.Cleanup(server.Close)
 	p := NewProcess(nil, t.Output(), t.Output())
-	config, err := defaultConfig()
+	config, err := loadConfig("", nil, builtInSources)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +186,7 @@ func TestTracing_OneTraceAcrossProcesses(t *testing.T) {
 		"call the upstream":           "refresh",
 		"store":                       "refresh",
 	}
-	waitFor(t, eventTimeout, "all spans of the way", func() bool { all, _ := spansOfTrace(id, tr.reads, tr.works); return len(all) >= len(below) })
+	servicetest.WaitFor(t, eventTimeout, "all spans of the way", func() bool { all, _ := spansOfTrace(id, tr.reads, tr.works); return len(all) >= len(below) })
 	spans, n := spansOfTrace(id, tr.reads, tr.works)
 	for name, parent := range below {
 		s, found := spans[name]
@@ -253,13 +254,13 @@ func TestTracing_RetryLinksToFirstTrace(t *testing.T) {
 	if status := tr.read(http.MethodGet, "/v1/nexon/character/unlucky", "00-"+id+"-b7ad6b7169203331-01"); status != http.StatusAccepted {
 		t.Fatalf("status: got %d, want 202", status)
 	}
-	waitFor(t, eventTimeout, "a scheduled retry", func() bool { return len(tr.notes.lines(t, "retry scheduled")) > 0 })
+	servicetest.WaitFor(t, eventTimeout, "a scheduled retry", func() bool { return len(tr.notes.lines(t, "retry scheduled")) > 0 })
 	line := tr.notes.lines(t, "retry scheduled")[0]
 	if line["trace_id"] != id || line["correlation_id"] != "the-correlation" || line["span_id"] == "" {
 		t.Errorf("trace in the log line: got %v, want trace ID %s, correlation ID the-correlation, a span ID", line, id)
 	}
 	var retry tracetest.SpanStub
-	waitFor(t, eventTimeout, "the retry's own trace", func() bool {
+	servicetest.WaitFor(t, eventTimeout, "the retry's own trace", func() bool {
 		all := tr.works.GetSpans()
 		i := slices.IndexFunc(all, func(s tracetest.SpanStub) bool {
 			return s.Name == "enqueue update request" && attributeOf(s, "freshet.reason") == "RETRY"
@@ -277,7 +278,7 @@ func TestTracing_RetryLinksToFirstTrace(t *testing.T) {
 	if retry.Parent.IsValid() || len(retry.Links) != 1 || retry.Links[0].SpanContext.SpanID() != failed.SpanContext.SpanID() {
 		t.Errorf("link of the retry: got %v, want %v", retry.Links, failed.SpanContext)
 	}
-	waitFor(t, eventTimeout, "the way of the retry", func() bool {
+	servicetest.WaitFor(t, eventTimeout, "the way of the retry", func() bool {
 		after, _ := spansOfTrace(retry.SpanContext.TraceID().String(), tr.works)
 		return attributeOf(after["refresh"], "freshet.end") == "changed"
 	})

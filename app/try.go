@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/freshet/freshet/client"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
@@ -17,17 +16,17 @@ import (
 // Try calls the upstream for an entity with the configured source and its credentials. The calls do
 // not pass the limiter, and nothing is stored. params are values for params of the facet.
 func (p *Process) Try(ctx context.Context, e schemas.Entity, params map[string]string, o trial.Options) (trial.Report, error) {
-	config, err := p.Load()
+	config, err := p.Load(RequiredSources)
 	if err != nil {
 		return trial.Report{}, err
 	}
 	s, known := config.Sources[e.Source]
 	if !known {
-		return trial.Report{}, client.NotFoundError{Err: fmt.Errorf("the configuration has no source %q; it has %s", e.Source, joinNames(config.Sources))}
+		return trial.Report{}, NotFoundError{Err: fmt.Errorf("the configuration has no source %q; it has %s", e.Source, joinNames(config.Sources))}
 	}
 	facet, known := s.Facets[e.Facet]
 	if !known {
-		return trial.Report{}, client.NotFoundError{Err: fmt.Errorf("source %s has no facet %q; it has %s", e.Source, e.Facet, joinNames(s.Facets))}
+		return trial.Report{}, NotFoundError{Err: fmt.Errorf("source %s has no facet %q; it has %s", e.Source, e.Facet, joinNames(s.Facets))}
 	}
 	if err := checkParams(facet, params); err != nil {
 		return trial.Report{}, UsageErrorf("%w", err)
@@ -70,8 +69,8 @@ func checkParams(f source.Facet, params map[string]string) error {
 	return nil
 }
 
-// trialSource returns the source with all credentials that exist in this environment. The function
-// choose returns the first candidate that exists.
+// trialSource returns the source with all credentials that exist in this environment. The returned
+// function choose gets the names of candidate credentials and returns the first one that exists.
 func (p *Process) trialSource(name string, s SourceConfig) (_ *source.Source, choose func([]string) (string, error), err error) {
 	secrets, missing := map[string]string{}, map[string]error{}
 	for _, at := range secretRefs(s.Config) {

@@ -59,9 +59,10 @@ type parts struct {
 	startAttrs []any
 	trace      observe.Tracer
 	registry   *prometheus.Registry
-	reg        prometheus.Registerer // adds metrics to registry, with the namespace as prefix of their names
+	reg        prometheus.Registerer // adds metrics to the field registry; the names of these metrics get the namespace as a prefix
 	// secret reads a credential.
 	secret func(secretRef) (string, error)
+	unused bool // no source was ever called, because Redis and the database are new
 
 	// All roles share the Kafka client, the producer and the lag sampler. run creates and runs
 	// them.
@@ -93,6 +94,7 @@ func (p parts) run(ctx context.Context, roles ...role) error {
 	background.run(p.producer.Run)
 	background.run(p.lag.Run)
 	background.run(p.watchConnections)
+	background.run(func(ctx context.Context) error { return shareCounts(ctx, p) })
 	foreground := newGroup(withEither(ctx, background.ctx))
 	for _, role := range roles {
 		foreground.run(func(ctx context.Context) error { return role(ctx, p) })
@@ -154,7 +156,7 @@ func (p parts) settings() *settings.Settings {
 	return settings.New(p.store, sources)
 }
 
-// serving returns the query role on a listener. At shutdown it first stops accepting requests,
+// serving returns the query role on a listener. At shutdown the role first stops accepting requests,
 // and parts.run then flushes the producer.
 func serving(l net.Listener) role {
 	return func(ctx context.Context, p parts) error { return p.serve(ctx, l) }
@@ -201,11 +203,12 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 		}
 	}
 	pages, runConsole := p.console(sources, guard, clientLimiter, h, deadLetters, ask)
-	waitEstimator := newWaits(p.lag, slices.Sorted(maps.Keys(p.config.Sources)), p.waitEstimate, p.log)
+	waitEstimator := newWaits(p.lag, callsPerRecord(p.config.Sources), p.waitEstimate, p.log)
+	h.sources = waitEstimator.sourcesHealth
 	server, err = query.New(query.Config{
 		Memory: int64(p.config.Query.CacheMemory), ResponseMemory: p.config.Query.maxResponseMemory(), Origins: p.config.Access.AllowedOrigins, Proxies: p.config.Access.TrustedProxies,
 	}, query.Deps{
-		Store: p.store, Sources: known, Enqueuer: highEnqueuer{p.producer, bounds}, SettleSubscriber: settles{p}, WaitEstimator: waitEstimator, Authenticator: guard, ClientLimiter: clientLimiter, ReadRecorder: readers{entityRegistry},
+		Store: p.store, Sources: known, Enqueuer: highEnqueuer{p.producer, bounds, waitEstimator}, SettleSubscriber: settles{p}, WaitEstimator: waitEstimator, Authenticator: guard, ClientLimiter: clientLimiter, ReadRecorder: readers{entityRegistry},
 		Ops: ops, Admin: p.admin(guard, entityRegistry, deadLetters), Console: pages, Log: p.log, Metrics: p.reg, Trace: p.trace,
 	})
 	if err != nil {
@@ -238,8 +241,8 @@ type readable struct {
 	limits bool // whether any credential limits the visibility of its data
 }
 
-// Visibility returns the visibility that data fetched for this key now would have. If no credential
-// limits the visibility, it does not search for the credentials of the key.
+// Visibility returns the visibility that data of this key would have if it were fetched now. If no
+// credential of the source limits the visibility, the search for the key's credentials is skipped.
 func (r readable) Visibility(key string) string {
 	if !r.limits {
 		return ""
@@ -264,10 +267,11 @@ func (s settles) Subscribe(ctx context.Context, onSettled func(schemas.Settled),
 }
 
 // highEnqueuer adapts the producer to query.Enqueuer, for the HIGH lane. If bounds is nil, the
-// producer does not limit clients.
+// producer does not limit clients. waits counts the published records.
 type highEnqueuer struct {
 	*producer.Producer
 	bounds *liveBounds
+	waits  *waits
 }
 
 // Enqueue enqueues update requests without waiting for Kafka's acknowledgement.
@@ -286,8 +290,14 @@ func (e highEnqueuer) enqueueAll(all []query.UpdateRequest, enqueue func([]produ
 		requests[i] = e.toRequest(r)
 	}
 	results := make([]query.EnqueueResult, len(all))
+	published := map[string]int{}
 	for i, r := range enqueue(requests) {
-		results[i] = toEnqueueResult(r)
+		if results[i] = toEnqueueResult(r); r.Published() {
+			published[all[i].Entity.Source]++
+		}
+	}
+	for source, n := range published {
+		e.waits.published(source, n)
 	}
 	return results
 }

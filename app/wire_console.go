@@ -26,15 +26,22 @@ const (
 	consoleOff      = "off"
 )
 
-// console returns the console's handler, or nil if it is off, and a function that must run while
-// the handler is in use.
+// console returns the console's handler, or nil if the console is off. It also returns a function
+// that must run while the handler is in use.
 func (p parts) console(sources map[string]*source.Source, guard *access.Guard, clientLimiter *access.ClientLimiter, h *health, deadLetters *dlq.Queue, ask refreshing) (pages http.Handler, run func(context.Context) error) {
 	if p.config.Query.Console == consoleOff {
 		return nil, func(context.Context) error { return nil }
 	}
 	reads := status.NewReads(p.registry, metricPrefix(p.config.Metrics.Namespace), slices.Sorted(maps.Keys(p.config.Sources)), p.log)
-	seen := &overview{p, h, reads}
-	return console.New(p.consoleDeps(sources, guard, clientLimiter, seen, deadLetters, ask)), reads.Run
+	history := newHistory(p)
+	seen := &overview{p, h, reads, history}
+	return console.New(p.consoleDeps(sources, guard, clientLimiter, seen, deadLetters, ask)), func(ctx context.Context) error {
+		g := newGroup(ctx)
+		g.run(reads.Run)
+		g.run(history.Run)
+		<-ctx.Done()
+		return g.stop()
+	}
 }
 
 // consoleDeps returns the dependencies of the console. ask enqueues refreshes through the query
@@ -51,19 +58,25 @@ func (p parts) consoleDeps(sources map[string]*source.Source, guard *access.Guar
 	}
 }
 
-// refreshing enqueues refreshes of entities of one facet. They count against the limits of the
-// client with this ID; "" means no client.
+// refreshing is a function that enqueues refreshes of entities of one facet. The refreshes count
+// against the limits of the client with the ID "client"; an empty ID means no client.
 type refreshing func(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []query.EnqueueResult
 
 // overview provides lanes, dependencies and read statistics to the console.
 type overview struct {
 	parts
-	health *health
-	reads  *status.Reads
+	health  *health
+	reads   *status.Reads
+	history *status.HistoryRecorder
 }
 
 // Reads returns the read statistics of the last five minutes for each source, sorted by name.
 func (o *overview) Reads() []status.ReadStats { return o.reads.Recent() }
+
+// History returns the samples of a source after a time in Unix seconds.
+func (o *overview) History(source string, after int64) status.History {
+	return o.history.Since(source, after)
+}
 
 // Lanes returns the lanes of a source, HIGH first.
 func (o *overview) Lanes(source string) []console.LaneLag {
@@ -71,7 +84,7 @@ func (o *overview) Lanes(source string) []console.LaneLag {
 	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
 		l := console.LaneLag{Lane: lane}
 		l.Records, l.RecordsKnown = o.lag.Records(source, lane)
-		l.Wait, _, l.WaitKnown = o.lag.EstimateWait(source, lane)
+		l.Wait, l.WaitKnown = o.lag.EstimateWait(source, lane)
 		l.StalledFor = o.lag.StalledFor(source, lane)
 		lanes = append(lanes, l)
 	}
@@ -87,7 +100,7 @@ func (o *overview) Dependencies(ctx context.Context) []console.Dependency {
 			continue // the check "reads" concerns the query service itself and is not a dependency
 		}
 		d := console.Dependency{Name: name}
-		if err := found[name]; err != nil {
+		if err := found[name].err; err != nil {
 			d.Error = err.Error()
 		}
 		all = append(all, d)

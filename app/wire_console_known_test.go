@@ -21,7 +21,7 @@ import (
 	"github.com/freshet/freshet/store/postgres"
 )
 
-// onPostgres returns a function that changes parts to use PostgreSQL instead of SQLite.
+// onPostgres returns a function that replaces the SQLite database of the parts by PostgreSQL.
 func onPostgres(t *testing.T) func(*parts) {
 	t.Helper()
 	url := servicetest.Postgres(t)
@@ -142,8 +142,8 @@ func TestEntityReader_HidesInvisibleContent(t *testing.T) {
 		}
 		p.config.Sources[builtInSource] = c
 	})
-	f.write("then", 7, time.Minute, "partner") // the stored snapshot is visible to the partner only; one that is fetched now would be visible to everybody
-	f.write("now", 8, time.Minute, "")         // the stored snapshot is visible to everybody; one that is fetched now would be visible to the partner only
+	f.write("then", 7, time.Minute, "partner") // the stored snapshot is visible to the partner only; a snapshot that is fetched now would be visible to everybody
+	f.write("now", 8, time.Minute, "")         // the stored snapshot is visible to everybody; a snapshot that is fetched now would be visible to the partner only
 	f.write("never", 9, time.Minute, "")
 	for _, key := range []string{"then", "now", "never"} {
 		got := f.look(key, anybody)
@@ -309,9 +309,9 @@ func TestConsoleRefresh_DescribesResult(t *testing.T) {
 	if way.Lane != schemas.High || way.Number == 0 || way.CooldownUntil.IsZero() {
 		t.Errorf("request: got %+v, want lane %v, a number, the end of the cooldown", way, schemas.High)
 	}
-	ask("A refresh is queued.") // no second update request: the first one, still in flight, covers this refresh
+	ask("A refresh is queued.") // this refresh causes no second update request: the first request, still in flight, covers it
 	coalescing := producer.NewCoalescer(f.rdb)
-	waitFor(t, eventTimeout, "the whole cool-down", func() bool { return time.Until(f.look("a", anybody).Request.CooldownUntil) > 20*time.Second })
+	servicetest.WaitFor(t, eventTimeout, "the whole cool-down", func() bool { return time.Until(f.look("a", anybody).Request.CooldownUntil) > 20*time.Second })
 	if err := coalescing.Settle(t.Context(), []schemas.End{{Entity: testEntity("a"), Number: way.Number, Satisfied: true}}); err != nil {
 		t.Fatal(err)
 	}

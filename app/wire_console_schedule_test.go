@@ -13,6 +13,7 @@ import (
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
@@ -51,7 +52,7 @@ func TestConsoleSchedule_ShowsState(t *testing.T) {
 		t.Fatal(err)
 	}
 	look := func() status.Schedule { return f.deps.Schedule.Schedule(ctx, builtInSource) }
-	waitFor(t, eventTimeout, "what the prefetch may feed", func() bool { return look().FeedRate.Value > 0 }) // the rate is 0 until the lag has been sampled
+	servicetest.WaitFor(t, eventTimeout, "what the prefetch may feed", func() bool { return look().FeedRate.Value > 0 }) // the rate is 0 until the lag has been sampled
 	got := look()
 	facet, d := got.Facets[0], got.Due
 	if facet.Mode != "tiers" || facet.Tiers[store.Hot] != (status.TierSchedule{Interval: time.Hour, Entities: status.Reading[int64]{Value: 10}, Exact: true}) || facet.Tiers[store.Cold].Entities.Value != 9 {
@@ -73,9 +74,9 @@ func TestConsoleSchedule_ShowsState(t *testing.T) {
 	asked := prometheus.NewCounter(prometheus.CounterOpts{Name: "prefetch_requested_total", ConstLabels: prometheus.Labels{"source": builtInSource}})
 	f.reg.MustRegister(asked)
 	asked.Add(7)
-	waitFor(t, eventTimeout, "what was asked for", func() bool { n := look().Requested; return n != nil && *n == 7 })
+	servicetest.WaitFor(t, eventTimeout, "what was asked for", func() bool { n := look().Requested; return n != nil && *n == 7 })
 	f.stopRedis()
-	waitFor(t, eventTimeout, "that Redis is down", func() bool {
+	servicetest.WaitFor(t, eventTimeout, "that Redis is down", func() bool {
 		got := look()
 		return got.FeedRate.Error == "Redis does not answer" && got.Schedulers.Error == "Redis does not answer" && got.Due.Error == "" && len(got.Facets) == 1
 	})
@@ -99,7 +100,7 @@ func (buggyDue) Setting(context.Context, string) (store.Setting, error) { panic(
 
 func TestConsoleSchedule_RecoversPanic(t *testing.T) {
 	f := newConsoleFixture(t, func(p *parts) { p.store = buggyDue{p.store.(*sqlite.Store)} })
-	waitFor(t, eventTimeout, "that it is not known", func() bool {
+	servicetest.WaitFor(t, eventTimeout, "that it is not known", func() bool {
 		got := f.deps.Schedule.Schedule(t.Context(), builtInSource)
 		return strings.Contains(got.Due.Error, "panic") && strings.Contains(got.FeedRate.Error, "panic") && strings.Contains(got.Facets[0].Tiers[0].Entities.Error, "panic") && got.Schedulers.Error == ""
 	})

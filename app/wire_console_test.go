@@ -40,7 +40,7 @@ type consoleFixture struct {
 
 func newConsoleFixture(t *testing.T, change func(*parts)) *consoleFixture {
 	t.Helper()
-	config, err := defaultConfig()
+	config, err := loadConfig("", nil, builtInSources)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,21 +109,21 @@ func (f *consoleFixture) wire() {
 	}
 	pages, _ := f.console(sources, guard, meters, h, dead, ask)
 	f.server, err = query.New(query.Config{Memory: 1 << 20}, query.Deps{
-		Store: f.store, Sources: map[string]query.Source{builtInSource: sources[builtInSource]}, Enqueuer: highEnqueuer{Producer: f.producer}, SettleSubscriber: settles{f.parts},
+		Store: f.store, Sources: map[string]query.Source{builtInSource: sources[builtInSource]}, Enqueuer: highEnqueuer{Producer: f.producer, waits: newWaits(f.lag, nil, nil, f.log)}, SettleSubscriber: settles{f.parts},
 		WaitEstimator: newWaits(f.lag, nil, f.waitEstimate, f.log), Authenticator: guard, ClientLimiter: meters, Ops: http.NotFoundHandler(), Admin: http.NotFoundHandler(),
 		Console: pages, Log: f.log, Metrics: f.reg,
 	})
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.deps = f.consoleDeps(sources, guard, meters, &overview{f.parts, h, status.NewReads(f.registry, metricPrefix(f.config.Metrics.Namespace), []string{builtInSource}, f.log)}, dead, ask)
+	f.deps = f.consoleDeps(sources, guard, meters, &overview{f.parts, h, status.NewReads(f.registry, metricPrefix(f.config.Metrics.Namespace), []string{builtInSource}, f.log), newHistory(f.parts)}, dead, ask)
 }
 
 func testEntity(key string) schemas.Entity {
 	return schemas.Entity{Source: builtInSource, Facet: "character", Key: key}
 }
 
-// write stores a snapshot that was last checked the duration age ago.
+// write stores a snapshot whose last check is as long ago as the parameter age.
 func (f *consoleFixture) write(key string, version int64, age time.Duration, visibility string) {
 	f.Helper()
 	text := []byte(`{"name":"` + key + `"}`)
@@ -157,7 +157,7 @@ func TestConsoleReads_CountsByFreshness(t *testing.T) {
 		f.ask(http.MethodGet, "/v1/nexon/character/stale")
 		f.ask(http.MethodGet, "/v1/nexon/character/stale")
 		f.ask(http.MethodGet, "/v1/nexon/character/new")
-		waitFor(t, eventTimeout, "the count", func() bool { return f.deps.Overview.Reads()[0].Updating == 1 })
+		servicetest.WaitFor(t, eventTimeout, "the count", func() bool { return f.deps.Overview.Reads()[0].Updating == 1 })
 		got := f.deps.Overview.Reads()[0]
 		about := func(got, want time.Duration) bool { return got > want*9/10 && got < want*11/10 }
 		if got.Fresh != 18 || got.Stale != 2 || got.NotFound != 0 || !about(got.AgeP50, 10*time.Minute) || !about(got.AgeP95, 5*time.Hour) {
@@ -184,7 +184,7 @@ func TestConsoleOverview_NamesFailedDependency(t *testing.T) {
 		t.Errorf("failed dependencies: got %v, want none", got)
 	}
 	f.stopRedis()
-	waitFor(t, eventTimeout, "that Redis is down", func() bool { return slices.Equal(down(), []string{"redis"}) })
+	servicetest.WaitFor(t, eventTimeout, "that Redis is down", func() bool { return slices.Equal(down(), []string{"redis"}) })
 }
 
 func TestConsoleOverview_ShowsLanes(t *testing.T) {
@@ -195,7 +195,7 @@ func TestConsoleOverview_ShowsLanes(t *testing.T) {
 		}
 	}
 	want := []console.LaneLag{{Lane: schemas.High, Records: 7, RecordsKnown: true}, {Lane: schemas.Low, RecordsKnown: true}}
-	waitFor(t, eventTimeout, "the sample of records on which nobody works", func() bool {
+	servicetest.WaitFor(t, eventTimeout, "the sample of records on which nobody works", func() bool {
 		got := f.deps.Overview.Lanes(builtInSource)
 		lain := got[0].StalledFor
 		got[0].StalledFor = 0

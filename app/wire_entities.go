@@ -29,7 +29,7 @@ func (p parts) entities(sources map[string]*source.Source) (*entities.Entities, 
 		}
 		known[name] = entities.Source{Facets: params, Keys: s, Schedule: live}
 	}
-	return entities.New(entities.Deps{Store: p.store, Sources: known, Notifier: others{p}, Actor: actor, Now: time.Now, Log: p.log}), nil
+	return entities.New(entities.Deps{Store: p.store, States: p.store, Sources: known, Notifier: others{p}, Actor: actor, Now: time.Now, Log: p.log}), nil
 }
 
 // notifyTimeout bounds the notification of other processes through Redis.
@@ -44,8 +44,9 @@ func (o others) WakeAt(ctx context.Context, source string, at time.Time) {
 	poll.WakeAt(ctx, o.rdb, scheduleChannel(source), at, o.log)
 }
 
-// Invalidate removes an entity's hold and notifies the query services, as if a request of the
-// entity had been settled. They then drop the entity from their caches and read the database again.
+// Invalidate removes an entity's hold and notifies the query services, as if a request of the entity
+// had been settled. The query services then drop the entity from their caches and read the database
+// again.
 func (o others) Invalidate(ctx context.Context, e schemas.Entity) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyTimeout)
 	defer cancel()

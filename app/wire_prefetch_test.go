@@ -12,6 +12,7 @@ import (
 
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/store"
 	"github.com/freshet/freshet/store/sqlite"
@@ -21,7 +22,7 @@ import (
 // tiers.
 func prefetchParts(t *testing.T) parts {
 	t.Helper()
-	config, err := defaultConfig()
+	config, err := loadConfig("", nil, builtInSources)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +83,7 @@ func TestLivePrefetch_FollowsAChangeInTheDatabase(t *testing.T) {
 	if err := change("20m"); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, eventTimeout, "the change in force", func() bool { _, enabled := l.now(t.Context()); return !enabled })
+	servicetest.WaitFor(t, eventTimeout, "the change in force", func() bool { _, enabled := l.now(t.Context()); return !enabled })
 	if got := firstIn(l, time.Now()); got > 21*time.Minute {
 		t.Errorf("the longest first interval of tier hot: got %v, want about 20m", got)
 	}
@@ -128,7 +129,7 @@ func TestLivePrefetch_KeepsTheLastSettingsWhileTheyCannotBeRead(t *testing.T) {
 }
 
 // An override may change a facet that a newer configuration no longer has. The configured schedule
-// is then in force. Prefetching stays disabled if the override disables it.
+// is then in force. If the override also disables prefetching, prefetching stays disabled.
 func TestLivePrefetch_WithoutAFittingChangeIsAsConfigured(t *testing.T) {
 	fakeRead(t, func(l *livePrefetch, set func(settings.PrefetchOverride, error)) {
 		hour := settings.Duration(time.Hour)

@@ -20,9 +20,9 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// scheduling returns the scheduler role for the named sources, or for all sources: it prefetches
-// due entities and deletes data beyond its retention. It calls the function "up" when it has
-// started.
+// scheduling returns the scheduler role for the named sources, or for all sources. The role
+// prefetches due entities and deletes data beyond its retention. It calls the function "up" when it
+// has started.
 func scheduling(up func(), names ...string) role {
 	return func(ctx context.Context, p parts) error { return p.schedule(ctx, up, names) }
 }
@@ -128,7 +128,7 @@ func (p parts) capacity(ctx context.Context, name string, cost float64) (schedul
 		return capacity, nil
 	}
 	capacity.Queued = cost * float64(records)
-	wait, _, known := p.lag.EstimateWait(name, schemas.Low)
+	wait, known := p.lag.EstimateWait(name, schemas.Low)
 	switch {
 	case known:
 		capacity.Lag = wait
@@ -138,9 +138,9 @@ func (p parts) capacity(ctx context.Context, name string, cost float64) (schedul
 	return capacity, nil
 }
 
-// maxUnclaimedWork bounds the calls that may wait in the LOW topic while no worker consumes it: as
-// many calls as the rate of the LOW lane allows in this time, so 1,000 calls at 100 a second.
-// Workers that are a hundred times slower than the rate still make them in about 17 minutes.
+// maxUnclaimedWork bounds the calls that may wait in the LOW topic while no worker consumes it. The
+// bound is the number of calls that the rate of the LOW lane allows in this time: 1,000 calls at
+// 100 calls a second. Workers that make one call a second still make these calls in 17 minutes.
 const maxUnclaimedWork = 10 * time.Second
 
 // quotaReadTimeout bounds the read of a quota override in limiterNow, so that a database that
@@ -148,8 +148,8 @@ const maxUnclaimedWork = 10 * time.Second
 const quotaReadTimeout = 500 * time.Millisecond
 
 // limiterNow returns the current state of a source's limiter, the quota in force, and the stored
-// override. If the override can't be read, set is nil, and if it is invalid, it is ignored; in
-// both cases quota is the configured one.
+// override. If the override can't be read, set is nil. If the override is invalid, it is ignored. In
+// both cases quota is the configured quota.
 func (p parts) limiterNow(ctx context.Context, source string) (view limiter.View, quota limiter.Quota, set *limiter.Override, err error) {
 	config := p.config.Sources[source].quota()
 	if quota, err = limiter.NewQuota(config); err != nil {
@@ -217,7 +217,8 @@ func (p parts) relay(name string) *outbox.Relay {
 	return outbox.New(name, p.store, lowEnqueuer{p.producer}, p.client, poller, p.log, p.reg)
 }
 
-// triggers returns, for each facet, the facets that are refreshed after a change of that facet.
+// triggers returns, for each facet, the triggers that a change of this facet sets off. Each trigger
+// refreshes another facet of the same key.
 func (s SourceConfig) triggers() map[string][]store.Trigger {
 	all := map[string][]store.Trigger{}
 	for facet, f := range s.Prefetch.Facets {

@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/query"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/topics"
 )
 
 const (
@@ -18,64 +20,128 @@ const (
 	estimateTTL      = 30 * time.Second
 )
 
-// lagWaits estimates waiting times from the consumer lag and the throughput of the last minute.
-type lagWaits interface {
-	EstimateWait(source string, lane schemas.Lane) (wait time.Duration, measured time.Time, known bool)
-	Records(source string, lane schemas.Lane) (n int64, known bool)
+// highLag measures the HIGH lanes of sources.
+type highLag interface {
+	// Latest returns the last sample of a lane, if it is recent.
+	Latest(source string, lane schemas.Lane) (lag topics.Lag, at time.Time, known bool)
+	// Throughput returns the commits per second in the time `busy` with a backlog.
+	Throughput(source string, lane schemas.Lane, since time.Time) (perSecond float64, busy time.Duration)
 }
 
-// waits estimates the waiting times that the query service reports (estimatedWaitMs), from the lag
-// and the throughput of the last minute. That throughput ignores, for example, a daily quota that
-// has just been used up. So for HIGH the limiter's own estimate is a lower bound.
+// waits estimates the waiting times that the query service reports (estimatedWaitMs): the number of
+// records before a request, divided by the rate at which the limiter allows calls now. A measured
+// throughput that is lower counts instead, for example if the workers or the upstream are slow.
 type waits struct {
-	lag     lagWaits
-	sources []string
+	lag     highLag
+	sources map[string]float64 // by source: the number of calls that a record needs on average
 	read    func(ctx context.Context, source string) (limiter.WaitEstimate, error)
 	log     *slog.Logger
 
 	mu        sync.Mutex
 	estimates map[string]timedEstimate
+	backlogs  map[string]*backlog
 }
 
-// timedEstimate is a limiter's estimate with the time at which this process read it.
+// timedEstimate is a limiter's estimate with the time at which this process read it. flowing is since
+// when the source sends calls, as far as this process knows; zero: it sends none.
 type timedEstimate struct {
 	limiter.WaitEstimate
-	readAt time.Time
+	readAt, flowing time.Time
 }
 
-func newWaits(lag lagWaits, sources []string, read func(context.Context, string) (limiter.WaitEstimate, error), log *slog.Logger) *waits {
-	return &waits{lag: lag, sources: sources, read: read, log: log, estimates: map[string]timedEstimate{}}
-}
-
-// EstimateWait returns the estimated wait of a request that is published now, the time of the
-// measurement, and whether an estimate is available. No estimate is available while the source sends
-// no calls. It uses only values in memory.
-func (w *waits) EstimateWait(source string, lane schemas.Lane) (time.Duration, time.Time, bool) {
-	wait, measured, known := w.lag.EstimateWait(source, lane)
-	w.mu.Lock()
-	estimate, found := w.estimates[source]
-	w.mu.Unlock()
-	age := time.Since(estimate.readAt)
-	if !found || age > estimateTTL || lane != schemas.High {
-		return wait, measured, known
+func newWaits(lag highLag, sources map[string]float64, read func(context.Context, string) (limiter.WaitEstimate, error), log *slog.Logger) *waits {
+	w := &waits{lag: lag, sources: sources, read: read, log: log, estimates: map[string]timedEstimate{}, backlogs: map[string]*backlog{}}
+	for source := range sources {
+		w.backlogs[source] = &backlog{}
 	}
-	if estimate.Blocked != "" {
+	return w
+}
+
+// EstimateWait returns the estimated wait of the HIGH request with this number, the time of the
+// measurement, and whether an estimate is available. No estimate is available while the source sends
+// no calls, or if no worker commits records. It uses only values in memory.
+func (w *waits) EstimateWait(source string, number int64) (wait time.Duration, measured time.Time, known bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := time.Now()
+	estimate, found := w.estimates[source]
+	age := now.Sub(estimate.readAt)
+	if !found || age > estimateTTL || estimate.Blocked != "" {
 		return 0, time.Time{}, false
 	}
-	records, counted := w.lag.Records(source, lane)
-	if !counted {
-		records = 0
+	rate, sampled := w.rate(source, estimate)
+	if !sampled || !rate.known {
+		if estimate.Delay > age {
+			return estimate.Delay - age, estimate.readAt, true
+		}
+		return 0, time.Time{}, false
 	}
-	if lowerBound := estimate.Wait(records) - age; estimate.Delay > age && lowerBound > wait {
-		return lowerBound, estimate.readAt, true
-	} else if known && lowerBound > wait {
-		return lowerBound, measured, true
+	enqueued := now
+	if number > 0 { // numbers are times by Redis' clock
+		if at := time.UnixMilli(number).Add(estimate.readAt.Sub(estimate.At)); at.Before(now) {
+			enqueued = at
+		}
 	}
-	return wait, measured, known
+	b := w.backlogs[source]
+	records, served := b.before(enqueued, now)
+	return rate.Wait(records*rate.calls, age, served), b.sampled, true
 }
 
-// Blocked returns why a source sends no calls now, and until when; zero: unknown. The reason is empty
-// if the source sends calls, or if its limiter was last read more than estimateTTL ago.
+// laneRate is the rate at which records of a lane are worked on. calls is the number of calls that the
+// estimate counts for each record.
+type laneRate struct {
+	limiter.WaitEstimate
+	calls float64
+	known bool
+}
+
+// rate updates the source's backlog from the last sample, and returns the rate of HIGH. sampled is
+// false without a recent sample. The caller holds w.mu.
+func (w *waits) rate(source string, estimate timedEstimate) (rate laneRate, sampled bool) {
+	lag, at, sampled := w.lag.Latest(source, schemas.High)
+	if !sampled {
+		return laneRate{}, false
+	}
+	w.backlogs[source].sample(at, lag.Committed, lag.Committed+lag.Records)
+	rate = laneRate{WaitEstimate: estimate.WaitEstimate, calls: w.sources[source]}
+	perSecond, busy := w.lag.Throughput(source, schemas.High, estimate.flowing)
+	switch allowed := rate.Wait(perSecond*busy.Seconds(), 0, 0); {
+	case perSecond > 0 && rate.calls == 1 && allowed > busy*3/4:
+		// The limiter is the bottleneck. Its rate is more exact, because commits come in batches.
+	case perSecond > 0:
+		rate.WaitEstimate, rate.calls = estimate.AtMost(perSecond), 1
+	case busy > 0 && rate.Wait(unworkedRecords*rate.calls, 0, 0) < busy:
+		return rate, true // the limiter allowed calls, but no worker committed a record
+	}
+	rate.known = rate.Paced()
+	return rate, true
+}
+
+// unworkedRecords is how many records workers must have had time for, before a lane without any commit
+// counts as one without workers.
+const unworkedRecords = 5
+
+// published adds n HIGH records that this process has published.
+func (w *waits) published(source string, n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	estimate, found := w.estimates[source]
+	if !found {
+		return
+	}
+	rate, sampled := w.rate(source, estimate)
+	if !sampled {
+		return
+	}
+	now := time.Now()
+	b := w.backlogs[source]
+	records, _ := b.before(now, now)
+	b.publish(now, n, rate.Wait(records*rate.calls, 0, 0))
+}
+
+// Blocked returns the reason why a source sends no calls now, and the time at which it will send
+// calls again. The zero time means that this time is unknown. The reason is empty if the source sends
+// calls, or if the source's limiter was last read more than estimateTTL ago.
 func (w *waits) Blocked(source string) (query.RefreshReason, time.Time) {
 	w.mu.Lock()
 	estimate := w.estimates[source]
@@ -93,7 +159,7 @@ func (w *waits) Blocked(source string) (query.RefreshReason, time.Time) {
 		return query.ReasonStopped, time.Time{}
 	case estimate.Blocked == limiter.StateBreakerOpen:
 		return query.ReasonUpstreamDown, until
-	case estimate.Blocked == limiter.StateBackingOff && !until.IsZero(): // without until the backoff has ended since the read
+	case estimate.Blocked == limiter.StateBackingOff && !until.IsZero(): // until is zero if the backoff has ended since the limiter was read
 		return query.ReasonBackingOff, until
 	}
 	return "", time.Time{}
@@ -102,10 +168,8 @@ func (w *waits) Blocked(source string) (query.RefreshReason, time.Time) {
 // Run reads the limiters every estimateInterval until ctx ends. If a read fails, the
 // last estimate stays in use until it is older than estimateTTL.
 func (w *waits) Run(ctx context.Context) error {
-	tick := time.NewTicker(estimateInterval)
-	defer tick.Stop()
-	for {
-		for _, source := range w.sources {
+	estimate := func(ctx context.Context) {
+		for source := range w.sources {
 			readCtx, cancel := context.WithTimeout(ctx, estimateInterval)
 			estimate, err := w.read(readCtx, source)
 			cancel()
@@ -113,16 +177,38 @@ func (w *waits) Run(ctx context.Context) error {
 				w.log.Debug("limiter state read failed", "source", source, "err", err)
 				continue
 			}
-			w.mu.Lock()
-			w.estimates[source] = timedEstimate{estimate, time.Now()}
-			w.mu.Unlock()
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
+			w.set(source, estimate, time.Now())
 		}
 	}
+	estimate(ctx)
+	poll.Every(ctx, estimateInterval, estimate)
+	return nil
+}
+
+// set replaces the limiter's estimate of a source, which was read now.
+func (w *waits) set(source string, estimate limiter.WaitEstimate, now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	timed := timedEstimate{estimate, now, time.Time{}}
+	if estimate.Blocked == "" && estimate.Delay <= 0 {
+		if timed.flowing = w.estimates[source].flowing; timed.flowing.IsZero() {
+			timed.flowing = now
+		}
+	}
+	w.estimates[source] = timed
+}
+
+// callsPerRecord returns, for each source, the mean number of documents of its facets.
+func callsPerRecord(sources map[string]SourceConfig) map[string]float64 {
+	calls := map[string]float64{}
+	for name, source := range sources {
+		documents := 0
+		for _, facet := range source.Facets {
+			documents += max(1, len(facet.Documents))
+		}
+		calls[name] = max(1, float64(documents)/float64(max(1, len(source.Facets))))
+	}
+	return calls
 }
 
 // waitEstimate returns the limiter's estimate of when it grants the next permits of HIGH.

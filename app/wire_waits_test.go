@@ -11,42 +11,58 @@ import (
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/query"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/topics"
 )
 
-// fixedLag is a lag of 380 records with a throughput of 20 a second.
-type fixedLag struct{ known bool }
-
-func (m fixedLag) EstimateWait(string, schemas.Lane) (time.Duration, time.Time, bool) {
-	return 19 * time.Second, time.Now(), m.known
+// fixedLag is a lag of 380 records. Workers commit at a rate while records wait.
+type fixedLag struct {
+	perSecond float64
+	busy      time.Duration
+	unknown   bool
 }
-func (m fixedLag) Records(string, schemas.Lane) (int64, bool) { return 380, true }
 
-// The waiting time that is reported for the HIGH lane must never be below the limiter's estimate.
+func (l fixedLag) Latest(string, schemas.Lane) (topics.Lag, time.Time, bool) {
+	return topics.Lag{Records: 380, Committed: 7}, time.Now(), !l.unknown
+}
+
+func (l fixedLag) Throughput(string, schemas.Lane, time.Time) (float64, time.Duration) {
+	return l.perSecond, l.busy
+}
+
 func TestWaits_UseTheLimiter(t *testing.T) {
+	delayed := limiter.WaitEstimate{Delay: 354 * time.Second}
 	for name, c := range map[string]struct {
-		lag     bool
-		opening limiter.WaitEstimate
-		err     error
-		want    time.Duration
-		known   bool
+		lag      fixedLag
+		calls    float64
+		estimate limiter.WaitEstimate
+		err      error
+		want     time.Duration
+		known    bool
 	}{
-		"flowing":              {true, limiter.WaitEstimate{PerSecond: 20}, nil, 19 * time.Second, true},
-		"the day is used up":   {true, limiter.WaitEstimate{Delay: 354 * time.Second, PerSecond: 20}, nil, 373 * time.Second, true},
-		"used up, no lag":      {false, limiter.WaitEstimate{Delay: 354 * time.Second, PerSecond: 20}, nil, 373 * time.Second, true},
-		"a lower limit":        {true, limiter.WaitEstimate{PerSecond: 10}, nil, 38 * time.Second, true},
-		"stopped":              {true, limiter.WaitEstimate{Blocked: limiter.StateStopped, PerSecond: 20}, nil, 0, false},
-		"breaker open":         {true, limiter.WaitEstimate{Blocked: limiter.StateBreakerOpen, PerSecond: 20}, nil, 0, false},
-		"backing off":          {true, limiter.WaitEstimate{Blocked: limiter.StateBackingOff, BlockedFor: time.Minute, PerSecond: 20}, nil, 0, false},
-		"nothing is known":     {false, limiter.WaitEstimate{PerSecond: 20}, nil, 19 * time.Second, false},
-		"Redis does not reply": {true, limiter.WaitEstimate{Delay: time.Hour}, errors.New("down"), 19 * time.Second, true},
+		"flowing":                    {fixedLag{}, 1, limiter.WaitEstimate{}.AtMost(20), nil, 19 * time.Second, true},
+		"two calls a record":         {fixedLag{}, 2, limiter.WaitEstimate{}.AtMost(20), nil, 38 * time.Second, true},
+		"the day is used up":         {fixedLag{}, 1, delayed.AtMost(20), nil, 373 * time.Second, true},
+		"used up, no lag":            {fixedLag{unknown: true}, 1, delayed.AtMost(20), nil, 354 * time.Second, true},
+		"flowing, no lag":            {fixedLag{unknown: true}, 1, limiter.WaitEstimate{}.AtMost(20), nil, 0, false},
+		"slow workers":               {fixedLag{perSecond: 2, busy: 10 * time.Second}, 1, limiter.WaitEstimate{}.AtMost(20), nil, 190 * time.Second, true},
+		"commits in batches":         {fixedLag{perSecond: 18, busy: 5 * time.Second}, 1, limiter.WaitEstimate{}.AtMost(20), nil, 19 * time.Second, true},
+		"a lower limit than before":  {fixedLag{perSecond: 20, busy: 10 * time.Second}, 1, limiter.WaitEstimate{}.AtMost(10), nil, 38 * time.Second, true},
+		"no worker":                  {fixedLag{busy: 10 * time.Second}, 1, limiter.WaitEstimate{}.AtMost(20), nil, 0, false},
+		"a call a minute, no commit": {fixedLag{busy: 10 * time.Second}, 1, limiter.WaitEstimate{}.AtMost(1. / 60), nil, 380 * time.Minute, true},
+		"only calls in flight":       {fixedLag{}, 1, limiter.WaitEstimate{}, nil, 0, false},
+		"calls in flight, measured":  {fixedLag{perSecond: 20, busy: 10 * time.Second}, 1, limiter.WaitEstimate{}, nil, 19 * time.Second, true},
+		"stopped":                    {fixedLag{}, 1, limiter.WaitEstimate{Blocked: limiter.StateStopped}.AtMost(20), nil, 0, false},
+		"breaker open":               {fixedLag{}, 1, limiter.WaitEstimate{Blocked: limiter.StateBreakerOpen}.AtMost(20), nil, 0, false},
+		"backing off":                {fixedLag{}, 1, limiter.WaitEstimate{Blocked: limiter.StateBackingOff, BlockedFor: time.Minute}.AtMost(20), nil, 0, false},
+		"Redis does not reply":       {fixedLag{}, 1, limiter.WaitEstimate{Delay: time.Hour}, errors.New("down"), 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				open := func(context.Context, string) (limiter.WaitEstimate, error) { return c.opening, c.err }
-				w := newWaits(fixedLag{c.lag}, []string{"api"}, open, slog.New(slog.DiscardHandler))
+				open := func(context.Context, string) (limiter.WaitEstimate, error) { return c.estimate, c.err }
+				w := newWaits(c.lag, map[string]float64{"api": c.calls}, open, slog.New(slog.DiscardHandler))
 				go func() { _ = w.Run(t.Context()) }()
 				synctest.Wait()
-				got, _, known := w.EstimateWait("api", schemas.High)
+				got, _, known := w.EstimateWait("api", 0)
 				if known != c.known || known && got != c.want {
 					t.Errorf("got %v, known %v; want %v, known %v", got, known, c.want, c.known)
 				}
@@ -60,7 +76,7 @@ func TestWaits_ReportWhyNoCallsAreSent(t *testing.T) {
 		estimate limiter.WaitEstimate
 		later    time.Duration // time between the read of the limiter and the call of Blocked
 		want     query.RefreshReason
-		until    time.Duration // after the read of the limiter; 0: unknown
+		until    time.Duration // expected end of the block, after the read of the limiter; 0: unknown
 	}{
 		"flowing":               {limiter.WaitEstimate{}, 0, "", 0},
 		"stopped":               {limiter.WaitEstimate{Blocked: limiter.StateStopped}, 0, query.ReasonStopped, 0},
@@ -72,9 +88,9 @@ func TestWaits_ReportWhyNoCallsAreSent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWaits(fixedLag{}, []string{"api"}, nil, slog.New(slog.DiscardHandler))
+				w := newWaits(fixedLag{}, map[string]float64{"api": 1}, nil, slog.New(slog.DiscardHandler))
 				readAt := time.Now()
-				w.estimates["api"] = timedEstimate{c.estimate, readAt}
+				w.estimates["api"] = timedEstimate{WaitEstimate: c.estimate, readAt: readAt}
 				time.Sleep(c.later)
 				reason, until := w.Blocked("api")
 				if reason != c.want {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/freshet/freshet/consumer"
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/retries"
 	"github.com/freshet/freshet/schemas"
@@ -19,9 +20,9 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// working returns the worker role for lanes of the named sources, or of all sources. It calls the
-// function "up" when the workers have started. At shutdown the limiters keep granting permits until
-// the last worker has stopped.
+// working returns the worker role for lanes of the named sources, or of all sources. The role calls
+// the function "up" when the workers have started. At shutdown the limiters keep granting permits
+// until the last worker has stopped.
 func working(lanes []schemas.Lane, up func(), names ...string) role {
 	return func(ctx context.Context, p parts) error { return p.work(ctx, lanes, up, names) }
 }
@@ -29,19 +30,12 @@ func working(lanes []schemas.Lane, up func(), names ...string) role {
 // waitForRedis waits until Redis responds, so that a worker can start during an outage of Redis.
 // watchConnections logs the outage. waitForRedis returns an error if Redis may evict keys.
 func (p parts) waitForRedis(ctx context.Context) error {
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
 	for {
 		err := limiter.CheckRedis(ctx, p.rdb)
 		switch {
 		case errors.Is(err, limiter.ErrEvictionEnabled):
 			return err
-		case err == nil || ctx.Err() != nil:
-			return nil
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
+		case err == nil || !poll.Pause(ctx, time.Second):
 			return nil
 		}
 	}
@@ -71,14 +65,14 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 		defer s.Close()
 		c := p.config.Sources[name]
 		l, err := limiter.New(name, c.quota(), limiter.Deps{
-			Redis: p.rdb, Settings: overrides, Usage: overrides, Process: workerName(), Log: p.log, Metrics: p.reg,
+			Redis: p.rdb, Settings: overrides, Usage: overrides, Unused: p.unused, Process: workerName(), Log: p.log, Metrics: p.reg,
 		})
 		if err != nil {
 			return stop(fmt.Errorf("sources.%s.quota.%w", name, err))
 		}
 		background.run(l.Run)
 		closeBreakers := func(credential string) {
-			if credential == "" { // an empty name is the source's only credential; its rejection opened the breaker of the source
+			if credential == "" { // a credential without a name is the only credential of the source: its rejection opened the breaker of the source
 				l.CloseBreaker(time.Now())
 			}
 			l.CloseCredentialBreaker(credential)
@@ -138,8 +132,8 @@ func (p permits) AcquireRetry(ctx context.Context, lane schemas.Lane, c source.C
 	return toPermit(p.Limiter.AcquireRetry(ctx, lane, toLimiterCall(c)))
 }
 
-// Reacquire waits for a new permit after an earlier one expired unused. Its caller is served before
-// all other callers.
+// Reacquire waits for a new permit after an earlier permit has expired unused. The limiter serves the
+// caller of Reacquire before all other callers.
 func (p permits) Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
 	return toPermit(p.Limiter.Reacquire(ctx, lane, toLimiterCall(c)))
 }
@@ -163,7 +157,9 @@ func toLimiterCall(c source.Call) limiter.Call {
 type limiterPermit struct{ *limiter.Permit }
 
 // ReportEnd reports the result of the call to the limiter.
-func (a limiterPermit) ReportEnd(e source.CallResult) { a.Permit.ReportEnd(e.Status, e.Notices) }
+func (a limiterPermit) ReportEnd(e source.CallResult) {
+	a.Permit.ReportEnd(e.Status, e.Notices, e.Refused)
+}
 
 // retryEnqueuer adapts the producer to retries.Enqueuer.
 type retryEnqueuer struct{ *producer.Producer }

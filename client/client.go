@@ -1,49 +1,131 @@
-// Package client calls the HTTP API of a running query service, as the commands do.
 package client
 
 import (
-	"bytes"
 	"context"
-	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
-
-	"github.com/freshet/freshet/access"
-	"github.com/freshet/freshet/problem"
 )
 
+// Defaults of Options.
 const (
-	requestTimeout   = 10 * time.Second
-	maxResponseBytes = 16 << 20
+	DefaultTimeout          = 10 * time.Second
+	DefaultMaxRetries       = 2
+	DefaultMaxResponseBytes = 16 << 20
+	DefaultMaxCacheBytes    = 16 << 20
 )
 
-// Client calls the HTTP API of one query service.
+// Options configure a Client. The zero value is valid.
+type Options struct {
+	// Token is an API key or access token. It may be empty if Renew returns the first token, or if
+	// the service has no authentication.
+	Token Token
+	// Renew returns a new token. It is called if there is no token, if the service rejects the token
+	// as expired, and in the background before the token expires. See Client for the rules.
+	Renew func(ctx context.Context) (Token, error)
+	// OnSignedOut is called once, in its own goroutine, when the client is signed out.
+	OnSignedOut func()
+
+	// Timeout limits one attempt of a request, with the response body. The time that a request asks
+	// the service to wait is added. 0 means DefaultTimeout.
+	Timeout time.Duration
+	// MaxRetries limits how often a failed read is repeated. 0 means DefaultMaxRetries; a negative
+	// value disables retries.
+	MaxRetries int
+	// MaxResponseBytes limits the decompressed size of one response. 0 means
+	// DefaultMaxResponseBytes.
+	MaxResponseBytes int64
+	// MaxCacheBytes limits the memory for snapshots that conditional reads use. 0 means
+	// DefaultMaxCacheBytes; with a negative value, reads are not conditional.
+	MaxCacheBytes int64
+
+	// Transport sends the requests. The default uses the proxy of the environment and keeps
+	// connections open.
+	Transport http.RoundTripper
+	// Zstd decompresses zstd. If it is set, the client requests snapshots in the form in which the
+	// service stores them.
+	Zstd func(io.Reader) (io.ReadCloser, error)
+	// Traceparent returns the header traceparent (W3C Trace Context) for the context of a call, or
+	// an empty string.
+	Traceparent func(context.Context) string
+	// Log receives retries and reconnects at the level DEBUG, and failed renewals at WARN. It never
+	// receives a token or a key. The default discards all records.
+	Log *slog.Logger
+}
+
+// Client calls the HTTP API of one query service. Several goroutines may use it at the same time.
 type Client struct {
-	base  string
-	token string
-	http  *http.Client
+	base, name string // `name` is the base URL without a password
+	options    Options
+	http       *http.Client
+	tokens     *tokens
+	cache      *cache
+	budget     retryBudget
+	pause      pause
 }
 
-// New returns a client for a base URL of BaseURL. token is an API key or access token, or empty.
-func New(base, token string, secured *tls.Config) *Client {
-	return &Client{base, token, &http.Client{
-		Timeout:   requestTimeout,
-		Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true, TLSClientConfig: secured},
-		// Do not follow redirects: the token must not be sent to another address.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+// New returns a client for the base URL of a query service, such as https://freshet.example.
+func New(base string, options Options) (*Client, error) {
+	u, err := url.Parse(base)
+	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") || u.RawQuery != "" || u.Fragment != "" {
+		return nil, errors.New("invalid base URL; it must have the form https://freshet.example, without a query")
+	}
+	setDefault(&options.Timeout, DefaultTimeout)
+	setDefault(&options.MaxRetries, DefaultMaxRetries)
+	setDefault(&options.MaxResponseBytes, DefaultMaxResponseBytes)
+	setDefault(&options.MaxCacheBytes, DefaultMaxCacheBytes)
+	if options.Log == nil {
+		options.Log = slog.New(slog.DiscardHandler)
+	}
+	if options.Transport == nil {
+		options.Transport = defaultTransport()
+	}
+	c := &Client{
+		base: strings.TrimRight(u.String(), "/"), name: strings.TrimRight(u.Redacted(), "/"), options: options,
+		http: &http.Client{
+			Transport: options.Transport,
+			// Do not follow redirects: the token must not be sent to another address.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+		cache:  newCache(options.MaxCacheBytes),
+		budget: retryBudget{left: maxRetryBudget},
+	}
+	c.tokens = newTokens(options)
+	return c, nil
 }
 
-// AllowWait extends the time that a response can take by the time for which the request asks the
-// query service to wait.
-func (c *Client) AllowWait(d time.Duration) { c.http.Timeout += d }
+func setDefault[T comparable](value *T, instead T) {
+	var zero T
+	if *value == zero {
+		*value = instead
+	}
+}
+
+// maxIdleConnections is the maximum number of idle connections to the query service. The default of
+// net/http, 2, would close most connections of a program with many goroutines.
+const maxIdleConnections = 100
+
+func defaultTransport() http.RoundTripper {
+	shared, ok := http.DefaultTransport.(*http.Transport)
+	if !ok {
+		return http.DefaultTransport
+	}
+	own := shared.Clone()
+	own.MaxIdleConnsPerHost = maxIdleConnections
+	return own
+}
+
+// Format writes the name of the client for every verb, so that no formatted text contains the token.
+func (c *Client) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte("freshet client of " + c.name)) }
+
+// SetToken replaces the token. It ends the state "signed out".
+func (c *Client) SetToken(t Token) { c.tokens.set(t) }
 
 // BaseURL returns the base URL for addr, which is host:port or already a URL. A listen address for
 // all interfaces, such as :8080, becomes a loopback address.
@@ -74,108 +156,14 @@ func dialAddress(address string) string {
 	return address
 }
 
-// Call sends a request to the admin API, with a JSON body unless body is nil, and decodes the
-// response into answer.
-func (c *Client) Call(ctx context.Context, method, path string, body, answer any) error {
-	r, err := c.Send(ctx, method, "/admin/v1"+path, body)
-	if err != nil {
-		return err
-	}
-	if r.Code != http.StatusOK && r.Code != http.StatusCreated {
-		return c.ProblemError(r, access.Admin)
-	}
-	if err := json.Unmarshal(r.Text, answer); err != nil {
-		return c.UnexpectedResponse(r)
-	}
-	return nil
+// ConnectionError reports that a request got no complete response.
+type ConnectionError struct {
+	Address string // base URL of the query service
+	Err     error
 }
 
-// Response is an HTTP response whose body has been read.
-type Response struct {
-	Code   int
-	Status string
-	Text   []byte
+func (e *ConnectionError) Error() string {
+	return fmt.Sprintf("no response from %s: %v; check its address, and whether it runs", e.Address, e.Err)
 }
 
-// Send sends a request, with a JSON body unless body is nil, and reads the response.
-func (c *Client) Send(ctx context.Context, method, path string, body any) (Response, error) {
-	var content io.Reader = http.NoBody
-	if body != nil {
-		text, err := json.Marshal(body)
-		if err != nil {
-			return Response{}, err
-		}
-		content = bytes.NewReader(text)
-	}
-	req, err := http.NewRequestWithContext(ctx, method, c.base+path, content)
-	if err != nil {
-		return Response{}, err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	if c.token != "" {
-		req.Header.Set("Authorization", "Bearer "+c.token)
-	}
-	resp, err := c.http.Do(req)
-	if ctx.Err() != nil {
-		return Response{}, context.Cause(ctx)
-	}
-	if err != nil {
-		if failed, ok := errors.AsType[*url.Error](err); ok {
-			err = failed.Err
-		}
-		if unverified, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-			return Response{}, fmt.Errorf("verify the certificate of %s: %w; set FRESHET_CA_FILE to the certificate of its authority, or --addr to a name in the certificate", c.base, unverified.Err)
-		}
-		if failed, ok := errors.AsType[*net.OpError](err); ok { // its operation and address repeat the text below
-			err = failed.Err
-		}
-		return Response{}, fmt.Errorf("no response from %s: %w; start `freshet query`, or set --addr or FRESHET_ADDR to its address", c.base, err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxResponseBytes+1))
-	if err != nil {
-		return Response{}, fmt.Errorf("read the response of %s: %w", c.base, err)
-	}
-	if len(text) > maxResponseBytes {
-		return Response{}, fmt.Errorf("the response of %s is larger than %d MiB; check --addr and FRESHET_ADDR, or request less, for example with --limit", c.base, maxResponseBytes>>20)
-	}
-	return Response{resp.StatusCode, resp.Status, text}, nil
-}
-
-// InvalidItemsError is the error for a problem response that has one error for each invalid item of
-// the request.
-type InvalidItemsError struct {
-	error
-	Items []problem.Error
-}
-
-// NotFoundError reports that the named object does not exist.
-type NotFoundError struct{ Err error }
-
-func (e NotFoundError) Error() string { return e.Err.Error() }
-
-func (e NotFoundError) Unwrap() error { return e.Err }
-
-// ProblemError converts a problem response to an error. scope is the client scope that the request
-// needs; the error text names it.
-func (c *Client) ProblemError(r Response, scope access.Scope) error {
-	var p problem.HTTPError
-	if err := json.Unmarshal(r.Text, &p); err != nil || p.Detail == "" || p.Code == "no-such-path" {
-		return c.UnexpectedResponse(r)
-	}
-	switch string(p.Code) {
-	case "no-such-source", "no-such-facet", "no-such-key", "no-such-snapshot", "no-such-dead-letter", "no-such-job":
-		return NotFoundError{errors.New(p.Detail)}
-	case "token-missing", "token-invalid", "token-expired", "insufficient-scope":
-		return fmt.Errorf("%s rejected the credentials: %s Set FRESHET_TOKEN to an API key or token with the scope %s", c.base, p.Detail, scope)
-	}
-	if len(p.Errors) > 0 || p.Code == "unreadable-dead-letter" {
-		return InvalidItemsError{errors.New(p.Detail), p.Errors}
-	}
-	return errors.New(p.Detail)
-}
-
-// UnexpectedResponse is the error for a response that no query service of this release sends.
-func (c *Client) UnexpectedResponse(r Response) error {
-	return fmt.Errorf("unexpected response %s from %s: it is not a freshet query service of this release; check --addr and FRESHET_ADDR", r.Status, c.base)
-}
+func (e *ConnectionError) Unwrap() error { return e.Err }

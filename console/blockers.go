@@ -31,8 +31,9 @@ const (
 	// minExhaustedWindow is the shortest window whose exhaustion is reported. The calls of a
 	// shorter window become available again before an operator could react.
 	minExhaustedWindow = time.Hour
-	// longWait is the wait from which the oldest request of a lane is reported. A request that only
-	// waits for earlier requests is sent sooner. So after a longer wait the cause is a limit.
+	// longWait is the minimum time that the oldest request of a lane must have waited to be
+	// reported. A request that only waits for earlier requests is sent sooner, so a longer wait is
+	// caused by a limit.
 	longWait = 10 * time.Second
 	// maxPartsNamed is the maximum number of blocked scopes that a message names. The page of the
 	// limiter lists all of them.
@@ -129,8 +130,8 @@ func exhaustedScopes(scopes []limiter.ScopeView, now time.Time) (b blocker, foun
 	})
 }
 
-// scopesBlocker returns one blocker for all blocked scopes. one and many describe one and several of
-// these scopes.
+// scopesBlocker returns one blocker for all blocked scopes. Its message begins with their number
+// and with the text `one` (for one scope) or `many` (for several scopes).
 func scopesBlocker(scopes []limiter.ScopeView, now time.Time, one, many string, blocked func(limiter.ScopeView) bool) (b blocker, found bool) {
 	var names []string
 	n := 0
@@ -165,8 +166,8 @@ func allBlockers(v *limiter.View, now time.Time) []blocker {
 }
 
 // stallReason returns the reason why no worker processes a lane, as ": reason" for the end of a
-// sentence; empty: unknown. The tone is toneWarn if a limit or a rule blocks the lane on purpose,
-// and otherwise toneBad.
+// sentence; empty: unknown. The tone (the colour of the text) is toneWarn if a limit or a rule
+// blocks the lane on purpose, and otherwise toneBad.
 func stallReason(v *limiter.View, lanes []LaneLag, l LaneLag, now time.Time) (why, tone string) {
 	if v != nil && len(v.Processes) == 0 {
 		return ": no worker is running", toneBad
@@ -182,14 +183,4 @@ func stallReason(v *limiter.View, lanes []LaneLag, l LaneLag, now time.Time) (wh
 		}
 	}
 	return "", toneBad
-}
-
-// allowedFraction returns the part (0 to 1) of the normal rate that is allowed now. It is 0 while
-// all calls are blocked, and below 1 while the limiter raises the rate after a block (state
-// ramping).
-func allowedFraction(v *limiter.View, now time.Time) float64 {
-	if slices.ContainsFunc(blockersOf(v, schemas.High, now), func(h blocker) bool { return h.Scope == scopeSource }) {
-		return 0
-	}
-	return v.RampRatio
 }

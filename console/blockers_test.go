@@ -98,30 +98,6 @@ func TestBlockers_ExhaustedBudgetsAndOpenBreakers(t *testing.T) {
 	}
 }
 
-func TestChart_ShowsAllowedRate(t *testing.T) {
-	second := limiter.PolicyView{Name: "second", Window: "1s", Limit: 500, Target: 450}
-	gone := limiter.PolicyView{Name: "day", Window: "day", Limit: 9, Used: new(int64(9)), ResetsAt: new(testNow.Add(time.Hour))}
-	for want, v := range map[float64]limiter.View{
-		450: {State: "flowing", RampRatio: 1},
-		225: {State: "ramping", RampRatio: 0.5},
-		0:   {State: "stopped", RampRatio: 1},
-	} {
-		v.Policies = []limiter.PolicyView{second}
-		if p := pointOf(testNow, &sourceSample{Limits: &v}); p.Limit == nil {
-			t.Errorf("limit while %s: got none, want %v", v.State, want)
-		} else if *p.Limit != want {
-			t.Errorf("limit while %s: got %v, want %v", v.State, *p.Limit, want)
-		}
-		v.Policies = append(v.Policies, gone)
-		if p := pointOf(testNow, &sourceSample{Limits: &v}); *p.Limit != 0 {
-			t.Errorf("limit while %s and the day is used up: got %v, want 0", v.State, *p.Limit)
-		}
-	}
-	if p := pointOf(testNow, &sourceSample{Limits: &limiter.View{State: limiter.StateFlowing, RampRatio: 1}}); p.Limit != nil {
-		t.Errorf("limit without a policy: got %v, want none", *p.Limit)
-	}
-}
-
 func TestBlockers_LowYieldsToHigh(t *testing.T) {
 	v := &limiter.View{State: limiter.StateFlowing, Processes: []limiter.ProcessView{{Process: "a"}}}
 	low := stalledLane(schemas.Low, 9, time.Minute)

@@ -65,6 +65,9 @@ type Overview interface {
 	// Reads returns one status.ReadStats for each source. They cover the reads that this process has
 	// served in the last five minutes.
 	Reads() []status.ReadStats
+	// History returns the samples of a source after a time in Unix seconds; 0: all samples, which
+	// cover at most one hour.
+	History(source string, after int64) status.History
 	// Dependencies returns the health of the services that this process needs. It checks each
 	// service at most once a second.
 	Dependencies(ctx context.Context) []Dependency
@@ -105,7 +108,7 @@ type Entities interface {
 	// Entity returns the state of an entity. If the client may not see the entity, the result is
 	// the same as for an entity that does not exist.
 	Entity(ctx context.Context, e schemas.Entity, c access.Client) (Entity, error)
-	// Sees reports whether the client may see an entity. The parameter visibility is the label of
+	// Sees reports whether the client may see an entity. The parameter `visibility` is the label of
 	// the stored content. The client must be allowed to see content with that label, and also
 	// content with the label that the entity would get if it were fetched now.
 	Sees(c access.Client, e schemas.Entity, visibility string) bool
@@ -143,8 +146,8 @@ type Entity struct {
 	// Status describes the failures of the entity. Status.State is empty if there are none.
 	Status  store.Status
 	Request RequestState
-	// ChangingMember is the member that alone changes at every check of the entity's facet; empty:
-	// none is known.
+	// ChangingMember is the name of the JSON member that alone changes at every check of the
+	// entity's facet, for example a timestamp; empty: no such member is known.
 	ChangingMember string
 	// Registered is nil if the entity is not registered for prefetching.
 	Registered *store.RegisteredEntity

@@ -7,10 +7,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/admin"
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/status"
@@ -18,7 +17,6 @@ import (
 )
 
 const (
-	maxNoteLength = 1000
 	// maxReplayRate and minReplayRate bound the rate of a replay, in dead letters a second.
 	maxReplayRate, minReplayRate = 10_000, 1.0 / 60
 )
@@ -79,18 +77,12 @@ func (c *Console) orderOf(r *http.Request, client access.Client) (p planPage, o 
 			return p, o, errors.New("the maximum must be a whole number, or empty for all")
 		}
 	}
-	return p, o, checkNote(p.Note)
+	return p, o, admin.CheckNote(p.Note)
 }
 
-func checkNote(note string) error {
-	if utf8.RuneCountInString(note) > maxNoteLength || !utf8.ValidString(note) || strings.ContainsFunc(note, unicode.IsControl) {
-		return fmt.Errorf("the note must be one line of at most %d characters", maxNoteLength)
-	}
-	return nil
-}
-
-// plan shows the dry run of a job. It ends the time range of the filter now, so that the job does
-// not affect dead letters that are written after the dry run.
+// plan shows the dry run of a job. If the filter's time range has no end or ends in the future,
+// plan sets the end to the current time. So the job does not affect dead letters that are written
+// after the dry run.
 func (c *Console) plan(w http.ResponseWriter, r *http.Request, client access.Client) {
 	ctx, cancel := requestContext(r)
 	defer cancel()

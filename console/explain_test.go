@@ -39,7 +39,7 @@ func TestBudgetMessage(t *testing.T) {
 		{"the circuit breaker is half-open: one probe call is in flight.", known, &limiter.View{State: limiter.StateBreakerOpen}},
 		{"ramping up after a backoff, at 55 % of its rate.", known, &limiter.View{State: limiter.StateRamping, RampRatio: 0.55}},
 		{"stopped by an operator, until it is resumed.", known, &limiter.View{State: limiter.StateStopped}},
-		{"calls wait until 12:01:10, because the limiter's state was lost.", known, &limiter.View{State: limiter.StateQuietPeriod, Until: until}},
+		{"calls wait until 12:01:10, because Redis lost the state of the limiter, or its clock was set forward.", known, &limiter.View{State: limiter.StateQuietPeriod, Until: until}},
 		{"the remaining calls of the day are not known yet; calls wait until the daily count is restored.", known, &limiter.View{State: limiter.StateRestoringCount, Policies: []limiter.PolicyView{{Window: "day"}}}},
 		{"it is of tomorrow.", known, &limiter.View{State: "of tomorrow"}},
 		{"nothing blocks calls; 1 scope has an open circuit breaker.", known, &limiter.View{State: limiter.StateFlowing, Scopes: []limiter.ScopeView{{BreakerOpen: true}, {}}}},

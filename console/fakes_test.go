@@ -29,8 +29,11 @@ type (
 	fakeScenarios     rig
 )
 
-func (f *fakeOverview) Lanes(source string) []LaneLag             { return f.lanes[source] }
-func (f *fakeOverview) Reads() []status.ReadStats                 { return f.reads }
+func (f *fakeOverview) Lanes(source string) []LaneLag { return f.lanes[source] }
+func (f *fakeOverview) Reads() []status.ReadStats     { return f.reads }
+func (f *fakeOverview) History(name string, after int64) status.History {
+	return testHistory(name, f.Clock(), after)
+}
 func (f *fakeOverview) Dependencies(context.Context) []Dependency { return f.dependencies }
 func (f *fakeGuard) AuthRequired() bool                           { return f.loginRequired }
 func (f *fakeScenarios) Current() string                          { return f.scenario }
@@ -166,7 +169,7 @@ func (f *fakeDLQ) Groups(ctx context.Context, filter store.DeadLetterFilter) ([]
 }
 
 // waitForParallel blocks each read until four reads have begun, so that a test can check that the
-// reads run in parallel. It does nothing if barrier is nil.
+// reads run in parallel. It does nothing if `barrier` is nil.
 func (f *fakeDLQ) waitForParallel(ctx context.Context) {
 	if f.barrier == nil {
 		return

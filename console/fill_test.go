@@ -147,3 +147,54 @@ func runFor(t *testing.T, seconds int, changes ...func(*Deps)) *rig {
 	}
 	return r
 }
+
+// testHistory returns an hour of history that ends at the given time. nexon has a 429 storm with a
+// backoff, a stop, and a gap of three minutes. github has an outage with an open breaker.
+func testHistory(name string, now time.Time, after int64) status.History {
+	const samples = 720
+	unknown := float32(math.NaN())
+	h := status.History{Times: []int64{}, States: []limiter.State{}, Calls: map[string]status.Values{}, Reads: map[string]status.Values{}}
+	last := now.Truncate(5 * time.Second).Unix()
+	for i := range samples {
+		at := last - int64(samples-1-i)*5
+		if at <= after {
+			continue
+		}
+		x := float64(i)
+		wave := float32(290 + 40*math.Sin(x/31) + 12*math.Sin(x/3))
+		calls := map[string]float32{"2xx": wave * 0.6, "304": wave * 0.35, "404": wave * 0.03, "429": 0, "5xx": 0.2, "timeout": 0, "other": 0}
+		allowed, state, seconds := float32(450), limiter.StateFlowing, float32(5)
+		switch github := name == "github"; {
+		case github && i > 500 && i < 620:
+			calls = map[string]float32{"2xx": 0.2, "304": 0, "404": 0, "429": 0, "5xx": 1.1, "timeout": 0.6, "other": 0.1}
+			allowed, state = 14.7, limiter.StateFlowing
+			if i > 530 {
+				calls, allowed, state = map[string]float32{"2xx": 0, "304": 0, "404": 0, "429": 0, "5xx": 0.05, "timeout": 0, "other": 0}, 0, limiter.StateBreakerOpen
+			}
+		case github:
+			calls = map[string]float32{"2xx": 2 + wave/300, "304": 1, "404": 0.1, "429": 0, "5xx": 0, "timeout": 0, "other": 0}
+			allowed = 14.7
+		case i > 200 && i < 260:
+			calls["429"], calls["2xx"] = wave*0.2, wave*0.4
+		case i >= 260 && i < 290:
+			calls, allowed, state = map[string]float32{"2xx": 0, "304": 0, "404": 0, "429": 1, "5xx": 0, "timeout": 0, "other": 0}, 0, limiter.StateBackingOff
+		case i >= 290 && i < 300:
+			allowed, state = 225, limiter.StateRamping
+		case i >= 420 && i < 456:
+			calls, seconds, allowed, state = map[string]float32{"2xx": unknown, "304": unknown, "404": unknown, "429": unknown, "5xx": unknown, "timeout": unknown, "other": unknown}, unknown, unknown, ""
+		case i >= 560 && i < 620:
+			calls, allowed, state = map[string]float32{"2xx": 0, "304": 0, "404": 0, "429": 0, "5xx": 0, "timeout": 0, "other": 0}, 0, limiter.StateStopped
+		}
+		h.Times, h.Seconds, h.AllowedRate, h.States = append(h.Times, at), append(h.Seconds, seconds), append(h.AllowedRate, allowed), append(h.States, state)
+		for outcome, rate := range calls {
+			h.Calls[outcome] = append(h.Calls[outcome], rate)
+		}
+		for kind, rate := range map[string]float32{"fresh": wave * 40, "stale": wave * float32(1+5*math.Sin(x/90)*math.Sin(x/90)), "none": wave * 0.3, "notFound": wave * 0.6} {
+			h.Reads[kind] = append(h.Reads[kind], rate+seconds-seconds)
+		}
+		high, low := float32(max(0, 40*math.Sin(x/12)-30)), float32(12_480+9_000*math.Sin(x/140))
+		h.High.Records, h.High.DelaySeconds = append(h.High.Records, high), append(h.High.DelaySeconds, high/10)
+		h.Low.Records, h.Low.DelaySeconds = append(h.Low.Records, low), append(h.Low.DelaySeconds, low/356)
+	}
+	return h
+}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
@@ -59,7 +58,7 @@ func (c *Console) acquireViewer(w http.ResponseWriter, r *http.Request, client a
 	return release, ok
 }
 
-// startStream starts a response that consists of server-sent events. The returned function send
+// startStream starts a response that consists of server-sent events. The returned function `send`
 // writes one event.
 func (c *Console) startStream(w http.ResponseWriter) (send func(event any) error) {
 	h := w.Header()
@@ -99,7 +98,7 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, client access.Cli
 	samples, unwatch := c.sampler.watch()
 	defer unwatch()
 	send := c.startStream(w)
-	var upTo float64
+	after := map[string]int64{} // time of the last sample of each source that was sent
 	for {
 		var n *sample
 		select {
@@ -114,11 +113,7 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, client access.Cli
 		}
 		f := c.statusOf(n, sources)
 		if charts {
-			f.Points = map[string][]point{}
-			for _, source := range sources {
-				f.Points[source] = slices.DeleteFunc(c.sampler.history(source), func(p point) bool { return p.T <= upTo })
-			}
-			upTo = float64(n.At.UnixMilli()) / 1000
+			f.addHistory(c.Overview, sources, after)
 		}
 		if send(f) != nil {
 			return

@@ -13,6 +13,7 @@ import (
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/store"
 )
 
@@ -72,21 +73,6 @@ func (l *testStream) next() (f liveStatus, ok bool) {
 	return f, false
 }
 
-// until waits until the function "holds" returns true. It fails the test after a long timeout.
-func until(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	limit := time.After(30 * time.Second)
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-limit:
-			t.Fatalf("wait: got a timeout, want %s", what)
-		}
-	}
-}
-
 func (r *rig) viewCallCount() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,13 +91,13 @@ func TestLive_OneSamplerServesAllViewers(t *testing.T) {
 	if !strings.Contains(first.Items["budget.nexon"].Text, " of 450 calls a second") || first.Items["state.github"].Text != "backing-off" || len(first.Rows["policies.nexon"]) != 2 {
 		t.Errorf("first event: got %+v, want the budget of nexon, github backing-off and 2 policies", first)
 	}
-	// The first event contains the whole chart, later events only new points.
-	if a, b := first.Points["nexon"], second.Points["nexon"]; len(a) < 3 || len(b) < 1 || b[0].T <= a[len(a)-1].T || a[len(a)-1].High == nil {
-		t.Errorf("points: got %d, then %d, want at least 3, then at least 1 newer", len(a), len(b))
+	// The first event contains the whole history, later events only new samples.
+	if a, b := first.History["nexon"].Times, second.History["nexon"].Times; len(a) != 720 || len(b) > 1 || len(b) == 1 && b[0] != a[719]+5 {
+		t.Errorf("samples: got %d, then %v, want 720, then at most the next one after %d", len(a), b, a[len(a)-1])
 	}
 	other, _ := two.next()
-	if _, others := other.Items["budget.github"]; others || len(other.Items["budget.nexon"].Text) == 0 || other.Points != nil {
-		t.Errorf("event of nexon: got %+v, want its budget, no budget of github and no points", other)
+	if _, others := other.Items["budget.github"]; others || len(other.Items["budget.nexon"].Text) == 0 || other.History != nil {
+		t.Errorf("event of nexon: got %+v, want its budget, no budget of github and no history", other)
 	}
 	// With two viewers the limiter is still read only once a second for each source.
 	before := r.viewCallCount()
@@ -124,7 +110,7 @@ func TestLive_OneSamplerServesAllViewers(t *testing.T) {
 	}
 	one.end()
 	two.end()
-	until(t, "nobody looks for nobody", func() bool {
+	servicetest.WaitFor(t, 30*time.Second, "the end of the sampling", func() bool {
 		r.sampler.mu.Lock()
 		defer r.sampler.mu.Unlock()
 		return r.sampler.stop == nil && len(r.sampler.viewers) == 0 && r.viewerCount() == 0

@@ -1,7 +1,9 @@
 package console
 
 import (
+	"encoding/json"
 	"net/http"
+	"strings"
 
 	"github.com/freshet/freshet/access"
 )
@@ -37,10 +39,25 @@ func (c *Console) showLive(w http.ResponseWriter, r *http.Request, name, title s
 	defer cancel()
 	n := c.sampler.latest(ctx)
 	p := livePage{liveStatus: c.statusOf(n, c.Sources), Sources: c.Sources}
+	if name == "overview" {
+		p.addHistory(c.Overview, c.Sources, map[string]int64{})
+	}
+	if prefersJSON(r) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(p.liveStatus) // an error means that the client has disconnected
+		return
+	}
 	if c.FaultScenarios != nil {
 		p.Scenarios, p.Scenario = c.FaultScenarios.List(), n.FaultScenario
 	}
 	c.render(w, r, http.StatusOK, name, title, p)
+}
+
+// prefersJSON reports whether the client accepts JSON and no HTML. The live pages then return the
+// content that their stream sends.
+func prefersJSON(r *http.Request) bool {
+	accept := strings.Join(r.Header.Values("Accept"), ",")
+	return strings.Contains(accept, "application/json") && !strings.Contains(accept, "text/html")
 }
 
 func (c *Console) overview(w http.ResponseWriter, r *http.Request, _ access.Client) {

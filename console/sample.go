@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
@@ -17,14 +18,12 @@ const (
 	sampleTimeout = 2 * time.Second
 	// rateWindow is the period over which rates are measured. It is longer than the 15 s between
 	// two reports of an idle process. minRateWindow is the minimum time between two reports for a
-	// rate; from a shorter time the rate would be inexact.
+	// rate; a rate over a shorter time would be inexact.
 	rateWindow, minRateWindow = 40 * time.Second, 2 * time.Second
 	// maxReportGap is the maximum time between two reports of a process that makes calls. A process
 	// counts as idle if it has made no call for so long that missedCalls calls were expected at its
 	// last rate. Example: a process that made 1 call a second counts as idle after 3 s without one.
 	maxReportGap, missedCalls = 3 * time.Second, 3
-	// chartSpan is the period that a chart shows.
-	chartSpan = 5 * time.Minute
 	// countInterval is the time between two counts of the dead letters of the last 24 h, and the
 	// timeout of one count. A sample waits for a count for at most countTimeout. If the count takes
 	// longer, a later sample gets the result.
@@ -52,15 +51,8 @@ type sourceSample struct {
 	OpenDeadLetters int64
 }
 
-// point is a point of a chart.
-type point struct {
-	T     float64  `json:"t"` // Unix seconds
-	High  *float64 `json:"high"`
-	Low   *float64 `json:"low"`
-	Limit *float64 `json:"limit"` // allowed calls a second; nil: unknown
-}
-
-// report contains the numbers of permits that a process had received until the time at, by lane.
+// report contains the numbers of permits that a process had received, by lane, up to the time in
+// the field `at`.
 type report struct {
 	at        time.Time
 	high, low int64
@@ -79,13 +71,12 @@ type sampler struct {
 	reports map[string]map[string][]report
 
 	mu      sync.Mutex
-	points  map[string][]point
 	viewers map[chan *sample]bool
 	stop    context.CancelFunc // ends the goroutine that takes the samples; nil: there are no viewers
 }
 
 func newSampler(deps Deps) *sampler {
-	s := &sampler{deps: deps, reports: map[string]map[string][]report{}, points: map[string][]point{}, viewers: map[chan *sample]bool{}}
+	s := &sampler{deps: deps, reports: map[string]map[string][]report{}, viewers: map[chan *sample]bool{}}
 	s.samples.Read, s.samples.Timeout, s.samples.Clock, s.samples.Log = s.takeSample, sampleTimeout, deps.Clock, deps.Log
 	s.openDeadLetters.Read, s.openDeadLetters.Timeout, s.openDeadLetters.Clock, s.openDeadLetters.Log = s.countOpen, countInterval, deps.Clock, deps.Log
 	return s
@@ -185,8 +176,8 @@ func (s *sampler) rate(source string, v *limiter.View) (r rates) {
 			all = append(all, last)
 		}
 		// The rate is measured between all[0] and the last report. So older reports are removed,
-		// until all[0] is the newest report that is at least minRateWindow older than the last one.
-		// Reports older than rateWindow are removed in any case, except the last one.
+		// until all[0] is the newest report that is at least minRateWindow older than the last
+		// report. Reports older than rateWindow are removed in any case, except the last report.
 		for len(all) > 1 && (v.At.Sub(all[0].at) > rateWindow || last.at.Sub(all[1].at) >= minRateWindow) {
 			all = all[1:]
 		}
@@ -219,63 +210,16 @@ func idleTime(all []report, now time.Time) time.Duration {
 	return last.at.Sub(since.at)
 }
 
-// publish adds a sample to the charts, and sends it to all viewers.
+// publish sends a sample to all viewers.
 func (s *sampler) publish(n *sample) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for source, of := range n.Sources {
-		all := append(s.points[source], pointOf(n.At, of))
-		for len(all) > 0 && n.At.Sub(time.UnixMilli(int64(all[0].T*1000))) > chartSpan {
-			all = all[1:]
-		}
-		s.points[source] = all
-	}
 	for viewer := range s.viewers {
 		select {
 		case viewer <- n:
-		default: // a viewer that has not received an earlier sample yet does not get this one
+		default: // a viewer that has not received an earlier sample yet does not get this sample
 		}
 	}
-}
-
-func pointOf(at time.Time, of *sourceSample) point {
-	p := point{T: float64(at.UnixMilli()) / 1000}
-	if of.Rates.Known {
-		p.High, p.Low = &of.Rates.High, &of.Rates.Low
-	}
-	if limit := maxRate(of.Limits); limit > 0 {
-		limit *= allowedFraction(of.Limits, at)
-		p.Limit = &limit
-	}
-	return p
-}
-
-// maxRate returns the calls a second that the policy with the shortest window allows; 0: no policy
-// has a window.
-func maxRate(v *limiter.View) float64 {
-	limit, shortest := 0.0, time.Duration(0)
-	if v == nil {
-		return 0
-	}
-	for _, p := range v.Policies {
-		window, err := time.ParseDuration(p.Window)
-		if err != nil || window <= 0 || shortest > 0 && window >= shortest {
-			continue
-		}
-		target := p.Target
-		if target == 0 {
-			target = p.Limit
-		}
-		shortest, limit = window, float64(target)/window.Seconds()
-	}
-	return limit
-}
-
-// history returns all points of a source's chart, the oldest first.
-func (s *sampler) history(source string) []point {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return append([]point{}, s.points[source]...)
 }
 
 // watch adds a viewer. The channel receives each new sample until the viewer calls leave.
@@ -301,15 +245,8 @@ func (s *sampler) watch() (samples <-chan *sample, leave func()) {
 }
 
 func (s *sampler) run(ctx context.Context) {
-	tick := time.NewTicker(sampleInterval)
-	defer tick.Stop()
-	for {
-		// The result is not needed here: takeSample publishes the sample to the viewers.
-		_, _, _ = s.samples.Get(ctx, 0)
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
+	// The result is not needed here: takeSample publishes the sample to the viewers.
+	sample := func(ctx context.Context) { _, _, _ = s.samples.Get(ctx, 0) }
+	sample(ctx)
+	poll.Every(ctx, sampleInterval, sample)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/servicetest"
 )
 
 // blockView makes each read of the limiter block until the test sends a view to the returned
@@ -34,7 +35,7 @@ func TestSample_OutlivesItsFirstReader(t *testing.T) {
 	}
 	answer <- testView("nexon", 0)
 	var n *sample
-	until(t, "the read of the sample ends although its caller has left", func() bool {
+	servicetest.WaitFor(t, 30*time.Second, "the read of the sample ends although its caller has left", func() bool {
 		n, _, _ = r.sampler.samples.Get(ctx, time.Hour)
 		return n != nil
 	})

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/admin"
 	"github.com/freshet/freshet/settings"
 )
 
@@ -41,7 +42,7 @@ func (c *Console) settings(w http.ResponseWriter, r *http.Request, _ access.Clie
 	c.showSettings(w, r, http.StatusOK, "", "")
 }
 
-// showSettings shows the settings of all sources. problem is an error message for the submitted
+// showSettings shows the settings of all sources. `problem` is an error message for the submitted
 // form of the given source.
 func (c *Console) showSettings(w http.ResponseWriter, r *http.Request, status int, source, problem string) {
 	ctx, cancel := requestContext(r)
@@ -52,7 +53,7 @@ func (c *Console) showSettings(w http.ResponseWriter, r *http.Request, status in
 		state, err := c.Limits.Get(ctx, name)
 		s := settingsForm{State: state}
 		if err != nil {
-			c.Log.Warn("console settings unavailable", "source", name, "err", err)
+			c.Log.Warn("settings of a source can't be read, so the settings page shows a problem", "source", name, "err", err)
 			s.Source, s.Unread, s.Problem = name, true, "The settings of "+name+" can't be read; see the log."
 		} else {
 			s.fill()
@@ -109,7 +110,7 @@ func (s *settingsForm) keepInput(r *http.Request) {
 		}
 	}
 	s.Prefetch.keepInput(r)
-	s.Note = displayText(r.PostFormValue("note"), maxNoteLength)
+	s.Note = displayText(r.PostFormValue("note"), admin.MaxNoteLength)
 }
 
 // readPatch returns the changes that a submitted form makes to the settings. The patch contains

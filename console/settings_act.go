@@ -10,6 +10,7 @@ import (
 	"unicode"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/admin"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/settings"
 )
@@ -54,7 +55,7 @@ func setPolicyField(of *settings.PolicyPatch, field int, text string, f policyFi
 // and with the client as its actor. The caller adds the patch, which contains the new values.
 func (c *Console) readOrder(r *http.Request, client access.Client) (o settings.ChangeRequest, err error) {
 	o = settings.ChangeRequest{Source: r.PathValue("source"), Actor: client.Name, Note: strings.TrimSpace(r.PostFormValue("note"))}
-	if err := checkNote(o.Note); err != nil {
+	if err := admin.CheckNote(o.Note); err != nil {
 		return o, err
 	}
 	if text := r.PostFormValue("revision"); text != "" {
@@ -176,7 +177,7 @@ func (c *Console) stopOrResumeFailed(w http.ResponseWriter, r *http.Request, sou
 	c.unavailable(w, r, what, err)
 }
 
-// cleanNote makes a note valid: one line of valid UTF-8 with at most maxNoteLength characters.
+// cleanNote makes a note valid: one line of valid UTF-8 with at most admin.MaxNoteLength characters.
 func cleanNote(note string) string {
 	note = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
@@ -185,8 +186,8 @@ func cleanNote(note string) string {
 		return r
 	}, strings.ToValidUTF8(note, "\uFFFD"))
 	note = strings.Join(strings.Fields(note), " ")
-	if all := []rune(note); len(all) > maxNoteLength {
-		note = string(all[:maxNoteLength])
+	if all := []rune(note); len(all) > admin.MaxNoteLength {
+		note = string(all[:admin.MaxNoteLength])
 	}
 	return note
 }

@@ -8,7 +8,9 @@ import (
 
 	"golang.org/x/net/html"
 
+	"github.com/freshet/freshet/admin"
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/settings"
 )
 
@@ -71,7 +73,7 @@ func TestSettings_OpenPageShowsStop(t *testing.T) {
 	s.Stopped = true
 	r.states["nexon"] = s
 	r.mu.Unlock()
-	until(t, "the stop", func() bool {
+	servicetest.WaitFor(t, 30*time.Second, "the stop", func() bool {
 		f, ok := l.next()
 		return ok && f.Items["set.nexon"] == statusItem{Text: "stopped", Tone: toneBad}
 	})
@@ -101,14 +103,14 @@ func TestSettings_ShowsStopAfterRedirect(t *testing.T) {
 
 func TestStop_NeedsNeitherNoteNorRevision(t *testing.T) {
 	r := newRig(t)
-	note := " they\r\n\tcalled \xff\x00" + strings.Repeat("é", maxNoteLength)
+	note := " they\r\n\tcalled \xff\x00" + strings.Repeat("é", admin.MaxNoteLength)
 	d := r.open("POST", root+"/settings/nexon/stop", url.Values{"note": {note}, "revision": {"x"}})
 	if d.status != 303 || len(r.orders) != 1 {
 		t.Fatalf("stop: got %d and %d changes, want 303 and 1: %s", d.status, len(r.orders), d.text())
 	}
 	o := r.orders[0]
-	if !strings.HasPrefix(o.Note, "they called \uFFFD éé") || len([]rune(o.Note)) != maxNoteLength || checkNote(o.Note) != nil || o.Revision != nil {
-		t.Errorf("stop: got the note %q and the revision %v, want %d valid characters and no revision", o.Note, o.Revision, maxNoteLength)
+	if !strings.HasPrefix(o.Note, "they called \uFFFD éé") || len([]rune(o.Note)) != admin.MaxNoteLength || admin.CheckNote(o.Note) != nil || o.Revision != nil {
+		t.Errorf("stop: got the note %q and the revision %v, want %d valid characters and no revision", o.Note, o.Revision, admin.MaxNoteLength)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/status"
 )
 
 // statusItem is one changing text of a page. Tone selects its colour: ok, warn, bad, or empty for
@@ -21,11 +22,13 @@ type statusItem struct {
 // liveStatus contains all changing content of the live pages, by the id of the HTML element. It is
 // rendered with the page, and then sent every second as a server-sent event.
 type liveStatus struct {
-	At     string                    `json:"at"`
-	Items  map[string]statusItem     `json:"items"`
-	Rows   map[string][][]statusItem `json:"rows"`
-	Points map[string][]point        `json:"points,omitempty"`
-	Tables map[string]statusTable    `json:"-"`
+	At    string                    `json:"at"`
+	Items map[string]statusItem     `json:"items"`
+	Rows  map[string][][]statusItem `json:"rows"`
+	// History is the history of each source on the overview page. An event of the stream contains
+	// only the samples that are newer than the samples of the previous event.
+	History map[string]status.History `json:"history,omitempty"`
+	Tables  map[string]statusTable    `json:"-"`
 }
 
 // statusTable is a table whose rows change.
@@ -168,8 +171,8 @@ func stalled(l LaneLag) bool {
 	return l.RecordsKnown && l.Records > 0 && !l.WaitKnown && l.StalledFor >= stalledAfter
 }
 
-// lag returns the lag of a lane: the longer one of Wait and StalledFor. Wait is based on the mean
-// throughput of the last minute, so it is too low shortly after the workers have stopped.
+// lag returns the lag of a lane: the longer one of Wait and StalledFor. Wait is based on the
+// throughput of the last minute with a backlog, so it is too low shortly after the workers have stopped.
 func lag(l LaneLag) time.Duration { return max(l.Wait, l.StalledFor) }
 
 func laneTone(l LaneLag) string {

@@ -15,7 +15,8 @@ import (
 )
 
 // attempt is one fetch of a task's entity. It acquires a permit for each upstream call of the
-// fetch. When the first permit is spent, the fetch gets its number (its version) from Redis.
+// fetch. Directly before the first permit is spent, the fetch gets its number (its version) from
+// Redis.
 type attempt struct {
 	w      *Worker
 	t      *task
@@ -70,8 +71,8 @@ func (a *attempt) markStarted() bool {
 
 // Acquire waits for a permit for the call in the worker's lane. It implements source.Permits.
 func (a *attempt) Acquire(ctx context.Context, target source.Call) (source.Permit, error) {
-	// The gates are closed while the database can't store results. In the LOW lane they are also
-	// closed while LOW yields to HIGH.
+	// gates.wait waits while the database can't store results. In the LOW lane it also waits while
+	// LOW yields to HIGH.
 	if err := a.w.gates.wait(ctx); err != nil {
 		return nil, err
 	}
@@ -117,8 +118,9 @@ func (a *attempt) acquire(ctx context.Context, target source.Call, acquire func(
 }
 
 // credentialsFor returns the credentials that a call may use. If the attempt must use one certain
-// credential, only this one is returned. If not, all credentials are returned that the upstream has
-// not refused for this record, or simply all if the upstream has refused each of them.
+// credential, it returns only that credential. Otherwise it returns the credentials that the
+// upstream has not refused for this record, or all credentials if the upstream has refused each of
+// them.
 func (a *attempt) credentialsFor(all []string) []string {
 	candidates := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return slices.Contains(a.t.refusedBy, name) })
 	switch {
@@ -217,6 +219,7 @@ func (c *call) Credential() string { return c.permit.Credential() }
 // Finished records the end of the call.
 func (c *call) Finished(e source.CallResult) {
 	c.permit.ReportEnd(e)
+	c.a.w.metrics.calls[e.Outcome()].Inc()
 	c.a.mu.Lock()
 	c.took, c.result = time.Since(c.sent), e
 	c.a.durations = append(c.a.durations, c.took)

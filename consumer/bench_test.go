@@ -54,6 +54,7 @@ func (freePermits) BreakerOpenSince(time.Time) bool                       { retu
 func (freePermits) UntilBreakerOpens() context.Context                    { return context.Background() }
 func (freePermits) BreakerClosed() <-chan struct{}                        { return always }
 func (freePermits) IsProbe() bool                                         { return false }
+func (freePermits) IsSourceProbe() bool                                   { return false }
 func (freePermits) Spend() bool                                           { return true }
 func (freePermits) Written()                                              {}
 func (freePermits) Answered()                                             {}
@@ -83,8 +84,8 @@ func document(key string) string {
 }
 
 // BenchmarkWorker measures entities a second on the whole path of a record, from the topic to the
-// committed offset. It compares that rate with bare upserts of as many rows into the same database.
-// Redis and PostgreSQL are real, and the upstream answers at once.
+// committed offset. For comparison, it also measures bare upserts of as many rows into the same
+// database. Redis and PostgreSQL are real, and the upstream answers at once.
 func BenchmarkWorker(b *testing.B) {
 	through, pg := throughReal(b)
 	var inWorker, bare time.Duration
@@ -99,9 +100,9 @@ func BenchmarkWorker(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkWorkerTraced compares the CPU time for each update request without spans, with dropped
-// spans and with recorded spans, in alternating rounds. The measured CPU time includes the fake
-// broker and the fake upstream, which run in the same process.
+// BenchmarkWorkerTraced compares the CPU time for each update request in three cases: without
+// spans, with dropped spans, and with recorded spans. The cases run in alternating rounds. The
+// measured CPU time includes the fake broker and the fake upstream, which run in the same process.
 func BenchmarkWorkerTraced(b *testing.B) {
 	through, _ := throughReal(b)
 	ways := []struct {
@@ -137,8 +138,9 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// throughReal returns the function `through`, which sends benchEvents events through a worker that
-// uses real Redis and PostgreSQL, and returns the time that this took.
+// throughReal returns the function `through` and the store. Each call of `through` sends
+// benchEvents events through a worker that uses real Redis and PostgreSQL, and returns how long
+// that took.
 func throughReal(b *testing.B) (through func(observe.Tracer) time.Duration, pg *postgres.Store) {
 	b.Helper()
 	kafka, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.AllowAutoTopicCreation(), kfake.DefaultNumPartitions(24))

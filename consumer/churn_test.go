@@ -47,7 +47,8 @@ func (s *slowUpstream) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// cuttableDialer dials a group member's connections to the brokers. The test can cut them.
+// cuttableDialer dials a group member's connections to the brokers. The test can cut these
+// connections.
 type cuttableDialer struct {
 	mu    sync.Mutex
 	cut   bool
@@ -78,8 +79,8 @@ func (c *cuttableDialer) set(cut bool) {
 	c.conns = nil
 }
 
-// lossCounter is a log handler. It counts the calls that were in flight at a revocation and the
-// lost group sessions, which workers log.
+// lossCounter is a log handler. It counts two things that the workers log: calls in flight at a
+// revocation, and lost group sessions.
 type lossCounter struct {
 	slog.Handler
 	calls, losses *atomic.Int64
@@ -114,7 +115,7 @@ type churn struct {
 	cuts          bool          // if true, the test also cuts members' connections to Kafka
 	missed        time.Duration // session timeout of the group
 	members       []member
-	numbers       map[string]int64 // by key: version of the last request
+	numbers       map[string]int64 // version of the last request of each key
 	revokedCalls  atomic.Int64     // number of calls that were in flight when their partition was revoked
 	losses        atomic.Int64     // number of group sessions that members lost
 	cutOff        int
@@ -176,7 +177,7 @@ func (s *churn) leave() (left <-chan struct{}) {
 	return done
 }
 
-// enqueueSome requests new entities, and some earlier ones again.
+// enqueueSome requests new entities, and some earlier entities again.
 func (s *churn) enqueueSome() {
 	s.Helper()
 	requests := map[string]producer.Request{}
@@ -252,15 +253,15 @@ func TestChurn_MembersJoinAndLeave(t *testing.T) {
 	for _, broker := range []bool{false, true} {
 		t.Run(map[bool]string{false: "classic", true: "consumer"}[broker], func(t *testing.T) {
 			t.Run("in order, with LOW yielding now and then", func(t *testing.T) {
-				newChurn(t, schemas.Low, broker, false).joinAndLeave(5)
+				newChurn(t, schemas.Low, broker, false).joinAndLeave(3)
 			})
 			t.Run("answers take longer than a revocation waits", func(t *testing.T) {
 				s := newChurn(t, schemas.High, broker, false)
 				s.revokeTimeout = 100 * time.Millisecond
-				s.joinAndLeave(5)
+				s.joinAndLeave(3)
 			})
 			t.Run("and some are cut off from Kafka", func(t *testing.T) {
-				newChurn(t, schemas.High, broker, true).joinAndLeave(5)
+				newChurn(t, schemas.High, broker, true).joinAndLeave(3)
 			})
 		})
 	}

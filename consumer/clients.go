@@ -5,17 +5,20 @@ import (
 	"sync"
 	"time"
 
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/schemas"
 )
 
 const (
 	// releaseLinger is how long the first ended request waits for further ended requests, so that
-	// one call to Redis releases many. This wait delays no record.
+	// one call to Redis releases many requests. This wait delays no record.
 	releaseLinger = 10 * time.Millisecond
 	// maxReleases is the maximum length of a releaseQueue, which grows for example while Redis is
-	// down. Further requests are dropped. They count as outstanding until their leases expire.
+	// down. Further ended requests are not added to the queue. They count as outstanding until
+	// their leases expire.
 	maxReleases = 10_000
-	// releaseTimeout is the time limit of one call to Redis, and the delay after a failed call.
+	// releaseTimeout is the time limit of one call to Redis that releases requests, and the delay
+	// after such a call has failed.
 	releaseTimeout = time.Second
 )
 
@@ -65,8 +68,8 @@ func (d *releaseQueue) putBack(all []schemas.Outstanding) {
 }
 
 // releaseLoop subtracts ended requests from their clients' outstanding counts until ctx ends. Then
-// it makes one last call to Redis for the rest of the queue. No record waits until its request is
-// released: a request that is never released counts only until its lease expires.
+// it makes one last call to Redis for the rest of the queue. No record waits for this call: a
+// request that is never released counts only until its lease expires.
 func (w *Worker) releaseLoop(ctx context.Context) {
 	wait := releaseLinger
 	for {
@@ -74,7 +77,7 @@ func (w *Worker) releaseLoop(ctx context.Context) {
 		case <-w.releases.added:
 		case <-ctx.Done():
 		}
-		if !sleep(ctx, wait) {
+		if !poll.Pause(ctx, wait) {
 			break
 		}
 		ended := w.releases.take()

@@ -33,7 +33,7 @@ func (n *recordingPermits) Acquire(ctx context.Context, lane schemas.Lane, c sou
 	return p, err
 }
 
-// limit gives the rig another limiter with that many calls a second.
+// limit replaces the rig's limiter with another one, which allows that many calls a second.
 func (r *rig) limit(calls int) {
 	r.Helper()
 	quota := limiter.Config{Policies: []limiter.Policy{{Name: "test", Limit: calls, Window: limiter.Window(time.Second)}}}
@@ -98,15 +98,15 @@ func (r *rig) outstanding(client string) int64 {
 
 // One client requests 2,000 keys, and then twenty others request one key each. The limit admits 400
 // requests of the first client (two seconds at 200 calls a second). The worker serves the twenty
-// others within the first 120 calls. In the order of the topic they would follow after 400 calls,
-// and without the limit after 2,000.
+// others within the first 120 calls. In the order of the topic, their calls would follow after 400
+// calls. Without the limit on outstanding requests, their calls would follow after 2,000 calls.
 func TestWorker_ServesClientsInTurn(t *testing.T) {
 	t.Parallel()
 	for _, slots := range []int{64, 512} { // fewer slots than the 400 outstanding requests of client "flood", then more
 		t.Run(fmt.Sprint(slots, " slots"), func(t *testing.T) {
 			r := newRig(t)
 			r.limit(200)
-			if got := r.enqueueAs("flood", keysOf("flood", 2000)...); got != 400 {
+			if got := r.enqueueAs("flood", keysOf("flood", 500)...); got != 400 {
 				t.Fatalf("published requests of the flood: got %d, want 400", got)
 			}
 			readers := map[string]bool{}
@@ -146,7 +146,7 @@ func TestWorker_ServesClientsInTurn(t *testing.T) {
 func TestWorker_ProcessesAllRequestsOfOneClient(t *testing.T) {
 	r := newRig(t)
 	n := r.workRecording(512)
-	keys := keysOf("k", 600)
+	keys := keysOf("k", 450)
 	next, refused := 0, 0
 	r.until("all calls", func() bool {
 		if next < len(keys) {
@@ -159,12 +159,13 @@ func TestWorker_ProcessesAllRequestsOfOneClient(t *testing.T) {
 		return len(n.clients) >= len(keys)
 	})
 	if refused == 0 {
-		t.Error("got none of 600 requests rejected with a limit of 400")
+		t.Error("got none of 450 requests rejected with a limit of 400")
 	}
 	r.until("the counts to end", func() bool { return r.outstanding("only") == 0 })
 }
 
-// However a request ends, it no longer counts as outstanding for its client.
+// A request that has ended no longer counts as outstanding for its client, whether it succeeded or
+// failed.
 func TestWorker_ReleasesCountsForEachEnd(t *testing.T) {
 	r := newRig(t)
 	r.facet(func(f *source.Facet) { f.Retry = []time.Duration{time.Hour} })

@@ -10,6 +10,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/store"
@@ -93,8 +94,8 @@ func (h *Health) recordKnownGood(t *task, answered bool) {
 		f.known = f.known[:min(len(f.known), maxKnownGood)]
 	case len(f.known) < maxKnownGood:
 		f.known = append(f.known, k)
-	default: // the list is full: an entity that the upstream has not just answered replaces a random one in the list's back half
-		f.known[maxKnownGood/2+rand.IntN(maxKnownGood/2)] = k //nolint:gosec // not a secret
+	default: // the list is full: an entity whose content the upstream has not just returned replaces a random entity in the second half of the list
+		f.known[maxKnownGood/2+rand.IntN(maxKnownGood/2)] = k //nolint:gosec // the random number is not a secret
 	}
 }
 
@@ -153,8 +154,8 @@ func (h *Health) nextProbe() *knownGood {
 	return failed
 }
 
-// nextProbe returns the facet's known-good entity to probe with next: one that has not failed. If
-// all have failed, it returns the one that it has not returned for the longest time.
+// nextProbe returns the facet's known-good entity to probe with next: an entity that has not
+// failed. If all have failed, it returns the entity that it has not returned for the longest time.
 func (f *facetHealth) nextProbe() *knownGood {
 	if len(f.known) == 0 {
 		return nil
@@ -222,8 +223,8 @@ func (h *Health) lookupVerdict(q faultQuery) (v verdict, known bool, changed <-c
 	return faultUnknown, false, h.changeSignal()
 }
 
-// beginRun reports whether the caller must make the confirming calls, and if so starts a run. It
-// reports false while another run of the same query is active.
+// beginRun reports whether the caller must make the confirming calls. If so, it registers them as
+// the active run of the query. It reports false while another run of the query is active.
 func (h *Health) beginRun(q faultQuery) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -263,8 +264,8 @@ func (h *Health) failureStreak(facet string) int {
 	return h.facet(facet).streak
 }
 
-// awaitVerdict attributes a failure. It waits until another entity's call succeeds or a run of
-// confirming calls ends, but at most for Config.ConfirmTimeout.
+// awaitVerdict returns the verdict for a failure. It waits until another entity's call succeeds or
+// a run of confirming calls ends, but at most for Config.ConfirmTimeout.
 func (w *Worker) awaitVerdict(ctx, hard context.Context, q faultQuery) verdict {
 	limit := time.NewTimer(w.config.ConfirmTimeout)
 	defer limit.Stop()
@@ -298,7 +299,7 @@ func (w *Worker) confirm(ctx, hard context.Context, q faultQuery) {
 	defer cancel()
 	tried := map[schemas.Entity]bool{q.entity: true}
 	if w.health.candidate(q.entity.Facet, tried) != nil && w.health.failureStreak(q.entity.Facet) < minEntities {
-		sleep(ctx, confirmDelay)
+		poll.Pause(ctx, confirmDelay)
 	}
 	started, v := time.Now(), noKnownGood
 	for range confirmEntities {
@@ -329,7 +330,7 @@ func (w *Worker) askKnownGood(ctx, hard context.Context, k *knownGood, q faultQu
 	// A call that could not be started is repeated, because it gives no evidence about the upstream.
 	// Possible causes: its permits expired on a busy machine, or this worker is processing a request
 	// of the known-good entity.
-	for !called && !w.permits.BreakerOpenSince(time.Now()) && sleep(ctx, beginRetryDelay) {
+	for !called && !w.permits.BreakerOpenSince(time.Now()) && poll.Pause(ctx, beginRetryDelay) {
 		o, called = w.fetchKnownGood(ctx, hard, k, credential, false)
 	}
 	subject := evidenceOf(o)
@@ -378,14 +379,14 @@ func (w *Worker) fetchKnownGood(ctx, hard context.Context, k *knownGood, credent
 	}
 	w.announceOpen(w.health.record(callEnd{entity: k.entity, credential: a.credentialUsed(), first: a.began, began: a.began}, subject, true, w.permits.BreakerOpenSince), k.entity.Facet, o.Err)
 	if subject != goodAnswer {
-		v := faultUnknown // with this verdict, a confirming call pauses other calls only if its response demands that, like a 429 with Retry-After
+		v := faultUnknown // with this verdict, a confirming call pauses other calls only if its response demands a pause, as a 429 with Retry-After does
 		if probe {
 			v = sharedFault
 		}
 		w.applyAction(a, o, decide(o, attemptHistory{calls: f.calls, listedCredential: a.usedListedCredential(o)}, noDiagnosis, v))
 		w.metrics.errors.WithLabelValues(string(o.Class)).Inc()
 		if f.calls == 0 { // no call could be sent: wait before the next connection attempt
-			sleep(ctx, unreachableDelay)
+			poll.Pause(ctx, unreachableDelay)
 		}
 		return o, true
 	}

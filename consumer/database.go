@@ -8,13 +8,14 @@ import (
 
 	"github.com/sony/gobreaker/v2"
 
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 )
 
 const (
 	// slowThreshold is the duration after which a database call counts as a failure for the circuit
-	// breaker: so slow a database can't store results as fast as they are fetched. A call that
+	// breaker. A database this slow can't store results as fast as they are fetched. A call that
 	// hangs counts again after each further slowThreshold.
 	slowThreshold = 2 * time.Second
 	// dbBreakerTimeout is how long the breaker stays open before it lets one call through.
@@ -27,8 +28,8 @@ var (
 )
 
 // newDBBreaker returns the database's circuit breaker. It opens after five failed or slow calls in
-// a row. It also opens if half of at least ten calls within ten seconds failed or were slow. Unless
-// it is closed the worker fetches nothing, because no result could be stored.
+// a row. It also opens if half of at least ten calls within ten seconds failed or were slow. While
+// the breaker is not closed, the worker fetches nothing, because no result could be stored.
 func newDBBreaker(w *Worker) *gobreaker.CircuitBreaker[struct{}] {
 	return gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 		Name: "database", MaxRequests: 1, Timeout: dbBreakerTimeout,
@@ -51,7 +52,7 @@ func newDBBreaker(w *Worker) *gobreaker.CircuitBreaker[struct{}] {
 	})
 }
 
-// retryDB repeats a database call until it succeeds, like retry, but makes the calls through the
+// retryDB repeats a database call until it succeeds, as retry does, but makes each call through the
 // database's circuit breaker. A slow call that succeeds is not repeated, but the breaker counts it
 // as a failure.
 func (w *Worker) retryDB(ctx context.Context, op string, do func(context.Context) error) error {
@@ -114,7 +115,7 @@ func (w *Worker) probeDatabase(ctx context.Context) {
 		case <-w.dbBreakerChanged:
 		}
 		for w.dbBreaker.State() != gobreaker.StateClosed {
-			if !sleep(ctx, dbBreakerTimeout) || w.retryDB(ctx, opReachDB, func(ctx context.Context) error {
+			if !poll.Pause(ctx, dbBreakerTimeout) || w.retryDB(ctx, opReachDB, func(ctx context.Context) error {
 				_, err := w.store.States(ctx, nobody)
 				return err
 			}) != nil {

@@ -19,8 +19,8 @@ type Requests interface {
 	// Peek returns for each request whether it still needs a fetch. stored holds the versions
 	// of the entities' snapshots, 0 for none.
 	Peek(ctx context.Context, requests []schemas.UpdateRequest, stored []int64) ([]schemas.Verdict, error)
-	// Begin checks the request again directly before its fetch. If the verdict is Proceed, it
-	// also returns the number of the fetch, which is higher than all earlier ones of the entity.
+	// Begin checks the request again directly before its fetch. If the verdict is Proceed, it also
+	// returns the number of the fetch, which is higher than all earlier numbers of the entity.
 	Begin(ctx context.Context, r schemas.UpdateRequest, stored int64) (schemas.Verdict, int64, error)
 	// Settle records how requests ended. It is idempotent.
 	Settle(ctx context.Context, ends []schemas.End) error
@@ -43,6 +43,8 @@ type Permits interface {
 	Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (Permit, error)
 	// BackOff stops all calls to the source for d, because the upstream refused a call that was sent
 	// at time `sent`. If d is 0 the upstream named no duration, and the implementation chooses one.
+	// Afterwards one call is allowed, the probe. Others follow if ReportEnd shows that the upstream
+	// answered the probe and did not refuse it.
 	BackOff(d time.Duration, sent time.Time)
 	// OpenBreaker opens the source's circuit breaker, because a call that was sent at time `sent`
 	// failed for a reason that concerns all entities. The first probe is allowed after the duration
@@ -56,8 +58,8 @@ type Permits interface {
 	// after `since`, as far as this process knows.
 	BreakerOpenSince(since time.Time) bool
 	// UntilBreakerOpens returns a context that ends when the source's breaker opens. While the
-	// breaker is open, the returned context has ended already. BreakerClosed returns a channel. The
-	// channel is closed while the breaker is closed.
+	// breaker is open, the returned context has ended already. BreakerClosed returns a channel that
+	// is closed as soon as the breaker is closed.
 	UntilBreakerOpens() context.Context
 	BreakerClosed() <-chan struct{}
 	// HighPerSecond returns how many calls a second the quota's windows allow for HIGH, or infinity
@@ -82,6 +84,9 @@ type Permit interface {
 	// IsProbe reports whether the call is a probe of a scope (endpoint, resource or credential)
 	// whose breaker is open.
 	IsProbe() bool
+	// IsSourceProbe reports whether the call is a probe of the whole source, after a backoff or while
+	// its breaker is open.
+	IsSourceProbe() bool
 	// ReportEnd records how the call ended, once for each spent permit, as soon as the answer
 	// has arrived.
 	ReportEnd(e source.CallResult)
@@ -109,15 +114,15 @@ type Store interface {
 	// Statuses returns the failure statuses in the order of the entities. State is empty for an
 	// entity that has not failed.
 	Statuses(ctx context.Context, entities []schemas.Entity) ([]store.Status, error)
-	// WriteFailure writes the status and, unless it is nil, the index row of the dead letter in
-	// one transaction. The status is skipped if its State is empty or the result of a later
-	// fetch is stored. It is idempotent.
+	// WriteFailure writes the status and the index row of the dead letter in one transaction. If
+	// deadLetter is nil, it writes only the status. It skips the status if its State is empty, or
+	// if the result of a later fetch is stored. It is idempotent.
 	WriteFailure(ctx context.Context, s store.Status, deadLetter *store.DeadLetter) error
 }
 
 // Retries enqueues scheduled retries when they are due.
 type Retries interface {
-	// WakeAt announces that a retry is due at that time. A lost announcement only delays the
+	// WakeAt announces that a retry is due at the time `at`. A lost announcement only delays the
 	// retry: the poller finds it later by itself.
 	WakeAt(ctx context.Context, at time.Time)
 }

@@ -19,8 +19,8 @@ func (r *rig) readStale(key string) producer.Result {
 	return r.producer.Enqueue(r.Context(), producer.Request{Entity: entity(key), Lane: schemas.High, Reason: schemas.Stale})
 }
 
-// fault makes the upstream fail in this way for the keys that match the regular expression. The
-// kind "" removes all faults.
+// fault makes the upstream fail with this kind of fault for all entities whose key matches the
+// regular expression `keys`. The kind "" removes all faults.
 func (r *rig) fault(kind simulator.Kind, keys string) {
 	r.Helper()
 	c := simulator.Control{Faults: []simulator.Fault{}}
@@ -217,7 +217,7 @@ func TestOutage_WritesNoDeadLetterAndCountsNoAttempt(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			r := newRig(t)
 			r.work(schemas.High)
-			keys := keysOf("k", 100)
+			keys := keysOf("k", 60)
 			r.enqueueAll(keys[:30], schemas.High, schemas.CacheMiss)
 			r.untilStored(keys[:30]...)
 			r.fault(kind, "")
@@ -230,8 +230,8 @@ func TestOutage_WritesNoDeadLetterAndCountsNoAttempt(t *testing.T) {
 	}
 }
 
-// untilRefreshed enqueues the scheduled retries as if they were due. It expects that no attempt
-// was counted as a failure and no dead letter was written.
+// untilRefreshed enqueues the scheduled retries at once and waits until all keys are stored. It
+// fails the test if an attempt was counted as a failure or a dead letter was written.
 func (r *rig) untilRefreshed(keys []string) {
 	r.Helper()
 	for _, key := range keys {

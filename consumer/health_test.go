@@ -108,8 +108,8 @@ func callEntities(h *Health, from, entities, times int, fails func(n int) bool) 
 	return noDiagnosis
 }
 
-// A minority of the entities fails and is called repeatedly. So most of the last windowSize calls
-// fail, and in the end all of these calls. They must not open the breaker, because all other
+// A minority of the entities fails and is called repeatedly. At first most of the last windowSize
+// calls fail, and in the end all of them. The failures must not open the breaker, because all other
 // entities are healthy.
 func TestHealth_CountsRetriedEntitiesOnce(t *testing.T) {
 	for _, c := range []struct{ entities, each, times int }{{15, 3, 4}, {60, 3, 3}, {300, 4, 9}, {1000, 5, 2}} {
@@ -127,8 +127,8 @@ func TestHealth_CountsRetriedEntitiesOnce(t *testing.T) {
 	}
 }
 
-// The successes before an outage must not keep it from being detected, even if few entities are
-// called during the outage.
+// The successes before an outage must not prevent the detection of the outage, even if few entities
+// are called during the outage.
 func TestHealth_DetectsOutageOfRarelyCalledSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
@@ -156,7 +156,7 @@ func TestHealth_DetectsOutageOfRarelyCalledSource(t *testing.T) {
 func TestHealth_IgnoresOldFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
-		for n := range 50 { // in each round: a new entity that always fails, then calls of eight healthy ones
+		for n := range 50 { // in each round: a new entity, whose two calls fail, and then 24 calls of eight healthy entities
 			if got := callEntities(h, 1000+n, 1, 2, func(int) bool { return true }); got != noDiagnosis {
 				t.Fatalf("diagnosis: got %v, want none", got)
 			}
@@ -334,6 +334,28 @@ func TestVerdict_IsEntityFaultAfterLaterSuccess(t *testing.T) {
 				t.Errorf("%s: got %v, %v; want %v, %v", c.name, got, done, c.want, c.done)
 			}
 		})
+	}
+}
+
+// breakerPermits are permits of which only the state of the source's breaker is used.
+type breakerPermits struct {
+	Permits
+	openSince bool
+}
+
+func (p breakerPermits) BreakerOpenSince(time.Time) bool { return p.openSince }
+
+// A call fails, the source's breaker opens and closes again, and then another entity succeeds. On a
+// busy machine the worker evaluates the failed call only after that.
+func TestVerdict_IsNoEntityFaultIfTheBreakerWasOpen(t *testing.T) {
+	for openSince, want := range map[bool]verdict{true: sharedFault, false: entityFault} {
+		w := &Worker{health: NewHealth(), permits: breakerPermits{openSince: openSince}, config: Config{ConfirmTimeout: time.Minute}}
+		later := time.Now().Add(time.Minute)
+		w.health.record(callEnd{entity: of("a", 2), first: later, began: later}, goodAnswer, false, breakerOpen(false))
+		a := &attempt{w: w, t: &task{request: schemas.UpdateRequest{Entity: of("a", 1)}}, began: time.Now()}
+		if got := w.attribute(t.Context(), t.Context(), a, source.Outcome{Class: source.Permanent}, noDiagnosis); got != want {
+			t.Errorf("breaker open since the call: %v: got verdict %v, want %v", openSince, got, want)
+		}
 	}
 }
 

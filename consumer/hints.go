@@ -8,14 +8,16 @@ import (
 )
 
 const (
-	// minHintRun is the number of consecutive comparisons of a facet that must find the same member
-	// before the hint is given.
+	// minHintRun is the number of consecutive comparisons of a facet that must find the same
+	// changed JSON member before its hint is stored and logged (see Hints).
 	minHintRun = 5
-	// Comparisons of a facet are at least minHintInterval apart. The interval rises up to
-	// maxHintInterval while comparisons find nothing, because each one reads a snapshot.
+	// minHintInterval is the minimum time between two comparisons of a facet. A comparison that
+	// finds nothing doubles the interval, from restHintInterval up to maxHintInterval, because each
+	// comparison reads a snapshot.
 	minHintInterval, restHintInterval, maxHintInterval = time.Second, time.Minute, time.Hour
-	// maxHintBytes is the maximum size of contents that are compared, hintTimeout the timeout of a
-	// comparison's read, and maxHintMembers the number of members of a facet that are reported.
+	// maxHintBytes is the maximum size of a content that is compared. hintTimeout is the timeout of
+	// reading the stored content. maxHintMembers is the maximum number of members of a facet that
+	// are logged.
 	maxHintBytes   = 1 << 20
 	hintTimeout    = time.Second
 	maxHintMembers = 8
@@ -23,15 +25,16 @@ const (
 
 // HintStore keeps the hints where other processes can read them.
 type HintStore interface {
-	// SaveHint stores that at every check of the facet only this member changes. DeleteHint deletes
-	// this hint.
+	// SaveHint stores a hint: at every check of the facet, only this JSON member changes.
+	// DeleteHint deletes the facet's hint.
 	SaveHint(ctx context.Context, facet, member string) error
 	DeleteHint(ctx context.Context, facet string) error
 }
 
-// Hints finds members that alone change at every check of a facet, for example the id of a request.
-// Such a member is not content, but each check counts as a change because of it. The workers of both
-// lanes of a source share one Hints. Its memory is a few bytes for each facet.
+// Hints finds JSON members that alone change at every check of a facet, for example the id of a
+// request. Such a member carries no information, but because of it each check counts as a change of
+// the content. The workers of both lanes of a source share one Hints. Its memory is a few bytes for
+// each facet.
 type Hints struct {
 	store HintStore
 
@@ -42,9 +45,9 @@ type Hints struct {
 // facetHint is the state of the search in one facet.
 type facetHint struct {
 	next     time.Time     // no comparison before this time
-	interval time.Duration // between two comparisons
-	member   string        // the only member that the last comparisons found changed
-	run      int           // number of these comparisons
+	interval time.Duration // minimum time between two comparisons
+	member   string        // the member that each of the last comparisons found as the only change
+	run      int           // number of consecutive comparisons that found `member`
 	reported []string      // members whose hint was logged
 	deleted  bool          // the stored hint has been deleted
 }
@@ -61,7 +64,8 @@ func (h *Hints) facet(name string) *facetHint {
 	return f
 }
 
-// due reports whether a changed content of the facet should be compared with the stored one.
+// due reports whether the changed content of a check should be compared with the stored content of
+// its entity.
 func (h *Hints) due(facet string, now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -73,7 +77,7 @@ func (h *Hints) due(facet string, now time.Time) bool {
 	return true
 }
 
-// rest ends the run and makes the next comparison later.
+// rest resets the changed member and its count, and lengthens the interval to the next comparison.
 func (f *facetHint) rest(now time.Time) {
 	f.member, f.run = "", 0
 	f.interval = min(max(2*f.interval, restHintInterval), maxHintInterval)
@@ -92,8 +96,9 @@ func (h *Hints) unchanged(facet string, now time.Time) (remove bool) {
 	return remove
 }
 
-// compared records the result of a comparison: the only changed member, or "" if there is none. It
-// reports whether the hint must be stored, and whether it must be logged too.
+// compared records the result of a comparison: the only changed member, or "" if not exactly one
+// member has changed. It reports whether the hint must be stored, and whether it must be logged
+// too.
 func (h *Hints) compared(facet, member string, now time.Time) (save, log bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -128,13 +133,13 @@ func (w *Worker) hintUnchanged(ctx context.Context, t *task) {
 	ctx, cancel := context.WithTimeout(ctx, hintTimeout)
 	defer cancel()
 	if err := w.hints.store.DeleteHint(ctx, t.request.Facet); err != nil {
-		w.log.Debug("hint not deleted", "facet", t.request.Facet, "err", err)
+		w.log.Debug("hint about the only changing member could not be deleted", "facet", t.request.Facet, "err", err)
 	}
 }
 
-// hintChanged compares a changed content with the stored one, if a comparison is due. A failed
-// comparison is skipped. So is content that not every client may see, because everybody who can see
-// a facet in the console sees its hint.
+// hintChanged compares changed content with the stored content, if a comparison is due. It ignores
+// a failed comparison. It does not compare content that not every client may see, because every
+// user of the console who can see a facet sees its hint.
 func (w *Worker) hintChanged(ctx context.Context, t *task, content []byte) {
 	facet := t.request.Facet
 	isPublic := t.stored.Visibility == "" && w.source.Visibility(t.request.Entity.Key) == ""
@@ -160,6 +165,6 @@ func (w *Worker) hintChanged(ctx context.Context, t *task, content []byte) {
 		return
 	}
 	if err := w.hints.store.SaveHint(ctx, facet, member); err != nil {
-		w.log.Debug("hint not stored", "facet", facet, "err", err)
+		w.log.Debug("hint about the only changing member could not be saved", "facet", facet, "err", err)
 	}
 }

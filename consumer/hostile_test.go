@@ -85,8 +85,8 @@ func TestWorker_AcceptsBinaryHeader(t *testing.T) {
 	}
 }
 
-// rejectingStore rejects all writes of the entity `key`, like a database that can't store the
-// entity's content.
+// rejectingStore behaves like a database that can't store the content of one entity: it rejects all
+// writes of the entity `key`.
 type rejectingStore struct {
 	consumer.Store
 	key string
@@ -302,7 +302,7 @@ func TestWorker_BoundsMemoryForGrowingAnswers(t *testing.T) {
 		_, _ = w.Write(body)
 		inFlight.Add(-1)
 	}, func(c *source.Config) { c.MaxBody = 2 << 20 })
-	keys := keysOf("k", 100)
+	keys := keysOf("k", 40)
 	r.enqueueAll(keys, schemas.High, schemas.CacheMiss)
 	c := consumer.DefaultConfig(schemas.High)
 	c.MaxBodyBytes = bound
@@ -353,6 +353,7 @@ func (expiredPermit) Written()                                              {}
 func (expiredPermit) Answered()                                             {}
 func (expiredPermit) Credential() string                                    { return "" }
 func (expiredPermit) IsProbe() bool                                         { return false }
+func (expiredPermit) IsSourceProbe() bool                                   { return false }
 func (expiredPermit) ReportEnd(source.CallResult)                           {}
 func (expiredPermit) OpenScopeBreaker(string, time.Duration, time.Duration) {}
 func (expiredPermit) ReportSuccess()                                        {}

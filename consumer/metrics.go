@@ -16,6 +16,7 @@ type metrics struct {
 	duration           prometheus.Observer
 	latency            prometheus.Observer
 	upstream           map[source.Class]prometheus.Observer
+	calls              map[string]prometheus.Counter // by source.CallResult.Outcome
 	errors             *prometheus.CounterVec
 	obsolete           *prometheus.CounterVec
 	settled            *prometheus.CounterVec
@@ -70,6 +71,11 @@ func newMetrics(name string, lane schemas.Lane, reg prometheus.Registerer) *metr
 		database: gauge("db_circuit_breaker_state", "0 closed, 1 half-open, 2 open; nothing is fetched unless it is closed."),
 		yielding: gauge("low_yielding", "1 while LOW yields because HIGH is behind."),
 		upstream: map[source.Class]prometheus.Observer{},
+		calls:    map[string]prometheus.Counter{},
+	}
+	ended := counters("upstream_calls_total", "Ended upstream calls by outcome.", "outcome")
+	for _, outcome := range source.CallOutcomes {
+		m.calls[outcome] = ended.WithLabelValues(outcome)
 	}
 	calls := prometheus.NewHistogramVec(observe.Histogram("upstream_duration_seconds",
 		"From sending a call to the end of its answer, by the class of the attempt's outcome.",

@@ -4,16 +4,18 @@ import (
 	"context"
 	"slices"
 	"sync"
+
+	"github.com/freshet/freshet/poll"
 )
 
-// firstAttemptEvery makes every fourth probe a record from breakerQueue, even if there are
-// known-good entities. The reason is that all known-good entities may still fail after the source
+// firstAttemptEvery = 4 means: every fourth probe is the first call of a record from breakerQueue,
+// even if there are known-good entities. All known-good entities may still fail after the source
 // has recovered.
 const firstAttemptEvery = 4
 
 // breakerQueue holds records that gave their slot up before they sent a call, because the source's
-// breaker is open. Each waits until the breaker closes or the record is chosen as the probe. The
-// oldest record is chosen first.
+// breaker is open. Each record waits until the breaker closes or the record is chosen as the probe.
+// The oldest record is chosen first.
 type breakerQueue struct {
 	mu    sync.Mutex
 	list  []*breakerWaiter
@@ -79,7 +81,7 @@ func (w *Worker) awaitBreaker(ctx context.Context, t *task) (probe *breakerWaite
 	w.breakerQueue.remove(waiter)
 	w.reacquireSlot(t)
 	if ctx.Err() != nil {
-		close(waiter.done) // if this task was chosen as the probe, probeLoop now chooses another one
+		close(waiter.done) // if this task was chosen as the probe, probeLoop now chooses another record
 		return nil, false
 	}
 	select {
@@ -107,7 +109,7 @@ func (w *Worker) probe(ctx, hard context.Context, n int) {
 	if n%firstAttemptEvery != firstAttemptEvery-1 || w.breakerQueue.len() == 0 {
 		if k := w.health.nextProbe(); k != nil {
 			if _, called := w.fetchKnownGood(ctx, hard, k, "", true); !called {
-				sleep(ctx, initialRetryDelay)
+				poll.Pause(ctx, initialRetryDelay)
 			}
 			return
 		}

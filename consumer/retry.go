@@ -9,6 +9,7 @@ import (
 	"github.com/sony/gobreaker/v2"
 
 	"github.com/freshet/freshet/observe"
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/store"
 )
 
@@ -67,7 +68,7 @@ func (w *Worker) retry(ctx context.Context, op string, do func(context.Context) 
 			w.conditions.Warn(w.log, failedOperation(op), err)
 		}
 		w.metrics.dependencyFailures.WithLabelValues(op).Inc()
-		if !sleep(ctx, jittered(backoff)) {
+		if !poll.Pause(ctx, jittered(backoff)) {
 			return context.Cause(ctx)
 		}
 		backoff = min(2*backoff, maxBackoff)
@@ -80,17 +81,5 @@ func jittered(d time.Duration) time.Duration {
 	if d <= 0 {
 		return 0
 	}
-	return d/2 + rand.N(d) //nolint:gosec // not a secret
-}
-
-// sleep waits for d. It reports false if ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return d/2 + rand.N(d) //nolint:gosec // the random number is not a secret
 }

@@ -101,7 +101,8 @@ func newRig(t *testing.T, kafka ...kfake.Opt) *rig {
 	r.config.Facets = map[string]source.Facet{"character": f}
 	r.source = r.newSource(r.config)
 
-	quota := limiter.Config{Policies: []limiter.Policy{{Name: "test", Limit: 5000, Window: limiter.Window(time.Second)}}}
+	// The window is short, because the quiet period of a new limiter lasts one window.
+	quota := limiter.Config{Policies: []limiter.Policy{{Name: "test", Limit: 500, Window: limiter.Window(100 * time.Millisecond)}}}
 	r.limiter, err = limiter.New("nexon", quota, limiter.Deps{Redis: rdb, Process: "test", Log: r.log(), Metrics: prometheus.NewRegistry()})
 	if err != nil {
 		t.Fatal(err)
@@ -149,8 +150,8 @@ func (r *rig) newSource(c source.Config) *source.Source {
 	return s
 }
 
-// run starts do in a goroutine. It ends do's context, and waits until do returns, when stop is
-// called or the test ends.
+// run starts the function `do` in a goroutine. When stop is called or the test ends, run cancels
+// the context of `do` and waits until `do` returns.
 func (r *rig) run(do func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -194,8 +195,10 @@ type testPermit struct {
 	credential string
 }
 
-func (a testPermit) Credential() string                                  { return a.credential }
-func (testPermit) ReportEnd(source.CallResult)                           {}
+func (a testPermit) Credential() string { return a.credential }
+func (a testPermit) ReportEnd(e source.CallResult) {
+	a.Permit.ReportEnd(e.Status, e.Notices, e.Refused)
+}
 func (testPermit) OpenScopeBreaker(string, time.Duration, time.Duration) {}
 func (testPermit) ReportSuccess()                                        {}
 
@@ -321,12 +324,12 @@ func (r *rig) produce(lane schemas.Lane, record kgo.Record) kgo.Record {
 	return record
 }
 
-// until polls until holds reports true. It must poll, because no single event covers the producer,
-// Kafka, the worker and the store.
+// until calls holds again and again until it returns true. It must poll, because no single event
+// covers the producer, Kafka, the worker and the store.
 func (r *rig) until(what string, holds func() bool) {
 	r.Helper()
 	deadline := time.After(waitTimeout)
-	look := time.NewTicker(20 * time.Millisecond)
+	look := time.NewTicker(50 * time.Millisecond)
 	defer look.Stop()
 	for !holds() {
 		select {

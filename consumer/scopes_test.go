@@ -20,6 +20,7 @@ import (
 type scopedPermits struct {
 	permits
 	credentials []string // names of the credentials; each is used until its breaker opens
+	probing     bool     // each call is a probe of the source
 	mu          sync.Mutex
 	told        []string
 }
@@ -46,6 +47,10 @@ func (p *scopedPermits) Acquire(ctx context.Context, lane schemas.Lane, c source
 	return scopedPermit{permit, p, c.Document, p.credentials[0]}, nil
 }
 
+func (p *scopedPermits) AcquireRetry(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+	return p.Acquire(ctx, lane, c)
+}
+
 func (p *scopedPermits) Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
 	return p.Acquire(ctx, lane, c)
 }
@@ -63,6 +68,13 @@ func (q scopedPermit) Credential() string { return q.credential }
 func (q scopedPermit) ReportEnd(e source.CallResult) {
 	q.p.note("%s %s %d", q.name, q.credential, e.Status)
 }
+
+func (q scopedPermit) IsSourceProbe() bool {
+	q.p.mu.Lock()
+	defer q.p.mu.Unlock()
+	return q.p.probing
+}
+
 func (q scopedPermit) ReportSuccess() { q.p.note("%s %s well", q.name, q.credential) }
 
 func (q scopedPermit) OpenScopeBreaker(what string, first, most time.Duration) {
@@ -77,27 +89,34 @@ func (q scopedPermit) OpenScopeBreaker(what string, first, most time.Duration) {
 func TestRefusal_OpensScopeBreakerOnceConfirmed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		refusals int64 // number of calls that the upstream refuses; 3: one of the entity, two of known-good entities
+		refusals int64 // number of calls that the upstream refuses, for example 3: one call of the entity, two calls of known-good entities
 		refuse   func(w http.ResponseWriter)
 		want     []string
+		probing  bool
 	}{
 		"a credential": {3, func(w http.ResponseWriter) { w.WriteHeader(http.StatusUnauthorized) }, []string{
 			"basic one 401", "basic one 401", "basic one 401", "basic one halts its credential for 5s to 5m0s", "basic two 200", "basic two well",
-		}},
+		}, false},
 		"an endpoint, as its answer says": {1, func(w http.ResponseWriter) {
 			w.Header().Set("X-Endpoint", "1")
 			w.Header().Set("Retry-After", "1")
 			w.WriteHeader(http.StatusTooManyRequests)
-		}, []string{"basic one 429", "basic one halts its endpoint for 2s to 2m0s", "basic one 200", "basic one well"}},
+		}, []string{"basic one 429", "basic one halts its endpoint for 2s to 2m0s", "basic one 200", "basic one well"}, false},
 		"the source": {3, func(w http.ResponseWriter) { w.WriteHeader(http.StatusTooManyRequests) }, []string{
 			"basic one 429", "basic one 429", "basic one 429", "backoff", "basic one 200", "basic one well",
-		}},
+		}, false},
 		"a call": {1, func(w http.ResponseWriter) { w.WriteHeader(http.StatusConflict) }, []string{
 			"basic one 409", "basic one 200", "basic one well",
-		}},
+		}, false},
 		"an entity": {1, func(w http.ResponseWriter) { w.WriteHeader(http.StatusUnauthorized) }, []string{
 			"basic one 401", "basic one 200", "basic one well", "basic one 200", "basic one well",
-		}},
+		}, false},
+		"the source, by a probe": {1, func(w http.ResponseWriter) { w.WriteHeader(http.StatusTooManyRequests) }, []string{
+			"basic one 429", "backoff", "basic one 200", "basic one well",
+		}, true},
+		"a credential, by a probe of the source": {3, func(w http.ResponseWriter) { w.WriteHeader(http.StatusUnauthorized) }, []string{
+			"basic one 401", "basic one 401", "basic one 401", "basic one halts its credential for 5s to 5m0s", "basic two 200", "basic two well",
+		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -122,6 +141,9 @@ func TestRefusal_OpensScopeBreakerOnceConfirmed(t *testing.T) {
 			r.untilStored("good", "better")
 			r.untilCommitted(schemas.High)
 			before := len(p.all())
+			p.mu.Lock()
+			p.probing = c.probing
+			p.mu.Unlock()
 			left.Store(c.refusals)
 			r.enqueue("a", schemas.High, schemas.CacheMiss)
 			r.untilCommitted(schemas.High)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/store"
@@ -14,7 +15,7 @@ import (
 
 // work processes one record until it is settled. If ctx or the record's assignment ends before a
 // call is sent, work returns early and the record is read again. After a call is sent, only the end
-// of `hard` aborts the processing, so that the response is stored.
+// of the context `hard` aborts the processing, so that the response is stored.
 func (w *Worker) work(ctx, hard context.Context, t *task) {
 	started := time.Now()
 	ctx, hard, span := w.startSpan(ctx, hard, t)
@@ -50,7 +51,7 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 			close(probe.done)
 			probe = nil
 		}
-		if a.preempted && !d.requeue { // the attempt was chosen to be preempted, but got its permit first
+		if a.preempted && !d.requeue { // the attempt was chosen to be preempted, but got its permit before it gave its slot up
 			w.slots.preempted()
 		}
 		if a.ended {
@@ -80,7 +81,7 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 func (w *Worker) sleepBetween(ctx context.Context, a *attempt, d decision) bool {
 	ctx, unbind := a.t.ledger.bind(ctx, func() bool { return false })
 	defer unbind()
-	return sleep(ctx, jittered(d.wait))
+	return poll.Pause(ctx, jittered(d.wait))
 }
 
 // tryOnce makes one attempt and applies the decision about its outcome. Afterwards either a.ended
@@ -135,7 +136,8 @@ func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 		if w.storeResult(hard, a, f) != store.BaseMissing {
 			return end()
 		}
-		// The snapshot that "not modified" referred to was deleted: fetch without a validator.
+		// The snapshot that "not modified" referred to was deleted: fetch the content without a
+		// validator (ETag or Last-Modified).
 		t.stored = store.State{Entity: t.request.Entity}
 		if t.plan, err = w.planFor(t); err != nil {
 			return end()
@@ -196,6 +198,7 @@ func (w *Worker) evaluate(ctx, hard context.Context, a *attempt, f fetched) deci
 		t.failures, t.unconfirmed, t.firstCall = 0, false, time.Time{}
 	}
 	t.unconfirmed = d.needsConfirmation
+	t.lastFailed = t.lastFailed || d.action == actionBackOff // another record makes the next probe
 	w.applyAction(a, o, d)
 	if d.action == actionNone && (d.next == stepStore || o.Class == source.NotReady) {
 		w.recordSuccess(a)
@@ -204,8 +207,8 @@ func (w *Worker) evaluate(ctx, hard context.Context, a *attempt, f fetched) deci
 	return d
 }
 
-// attribute returns the verdict for a failure: a fault of the entity, or one that its source or
-// scope shares.
+// attribute returns the verdict for a failure: entityFault if only the entity is at fault,
+// sharedFault if its source or scope is.
 func (w *Worker) attribute(ctx, hard context.Context, a *attempt, o source.Outcome, diag diagnosis) verdict {
 	q := faultQuery{entity: a.t.request.Entity, after: time.Now()}
 	if evidenceOf(o) == scopeEvidence {
@@ -213,10 +216,17 @@ func (w *Worker) attribute(ctx, hard context.Context, a *attempt, o source.Outco
 		if diag.open() || (sent && c.permit.IsProbe()) {
 			return sharedFault // a breaker is open already
 		}
+		if sent && c.permit.IsSourceProbe() && o.Class == source.Quota && o.Block == source.BlockSource {
+			return sharedFault // the source still refuses calls
+		}
 		q.credential, q.scope = a.credentialUsed(), scopeKey(o.Block, c)
 		w.health.recordRefusal(q)
 	}
-	return w.awaitVerdict(ctx, hard, q)
+	v := w.awaitVerdict(ctx, hard, q)
+	if v == entityFault && q.scope == "" && w.permits.BreakerOpenSince(a.began) {
+		return sharedFault // the breaker was open since the call, so the other entity may have succeeded only after the outage
+	}
+	return v
 }
 
 // applyAction pauses the calls of the decision's scope, in all processes.
@@ -306,9 +316,9 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	return f, nil
 }
 
-// reportRedacted counts credentials that were found in content. Only the first one of a source is
-// logged as a warning, because an upstream that repeats the credential usually does so in every
-// response.
+// reportRedacted counts credentials that were found in content. Only the first credential that is
+// found in a source's content is logged as a warning, because an upstream that repeats the
+// credential usually does so in every response.
 func (w *Worker) reportRedacted(ctx context.Context, n int, t *task) {
 	if n == 0 {
 		return

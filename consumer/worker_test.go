@@ -78,7 +78,7 @@ func TestWorker_TouchesUnchangedContent(t *testing.T) {
 func TestWorker_SerializesRequestsOfOneEntity(t *testing.T) {
 	r := newRig(t)
 	r.control(simulator.Control{Latency: &simulator.Range{Min: 20 * time.Millisecond, Max: 40 * time.Millisecond}})
-	for i := range 6 { // six records for each entity; the fetch for one record satisfies none of the others
+	for i := range 6 { // six records for each entity; the fetch for one record satisfies none of the other records
 		for _, key := range []string{"a", "b", "c"} {
 			request := schemas.UpdateRequest{
 				EventID: "e", Entity: entity(key), Lane: schemas.High, Reason: schemas.UserRequest,
@@ -395,7 +395,7 @@ func TestSchemaV1_IsSatisfiedByLaterFetchOnly(t *testing.T) {
 func TestStop_FinishesSentCalls(t *testing.T) {
 	r := newRig(t)
 	r.control(simulator.Control{Latency: &simulator.Range{Min: 5 * time.Millisecond, Max: 60 * time.Millisecond}})
-	keys := keysOf("k", 300)
+	keys := keysOf("k", 200)
 	r.enqueueAll(keys, schemas.Low, schemas.Prefetch)
 	for range 3 {
 		before := r.db.wrote.Load()
@@ -406,8 +406,8 @@ func TestStop_FinishesSentCalls(t *testing.T) {
 	r.work(schemas.Low)
 	r.untilStored(keys...)
 	r.untilCommitted(schemas.Low)
-	if stats := r.upstream.Stats(); stats.Arrivals != 300 {
-		t.Errorf("calls: got %d for 300 entities, want 300", stats.Arrivals)
+	if stats := r.upstream.Stats(); stats.Arrivals != 200 {
+		t.Errorf("calls: got %d for 200 entities, want 200", stats.Arrivals)
 	}
 }
 
@@ -416,7 +416,7 @@ func TestRebalance_WithSlowUpstreamLosesNothing(t *testing.T) {
 	r.control(simulator.Control{Latency: &simulator.Range{Min: 10 * time.Millisecond, Max: 150 * time.Millisecond}})
 	r.work(schemas.Low)
 	var keys []string
-	for round := range 6 {
+	for round := range 4 {
 		before := r.db.wrote.Load()
 		var some []string
 		for i := range 60 {

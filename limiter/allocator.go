@@ -9,12 +9,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/schemas"
 )
 
 // allocator gives the slots that Redis grants to the waiting calls, and collects the events for the
-// next call to Redis. Limiter.mu guards all its fields except `breaker` and day.needed. The caller of
-// a method of allocator or of one of its fields holds that lock.
+// next call to Redis. Limiter.mu guards all its fields except `breaker` and day.needed. The methods of
+// allocator and of its fields are called with this lock held.
 type allocator struct {
 	breaker sourceBreaker
 	active  activeSettings
@@ -23,10 +24,12 @@ type allocator struct {
 	pending pendingEvents
 	day     dayCount
 	clock   clock // last reading of Redis' clock
-	log     *slog.Logger
-	metrics *metrics
-	// forceCall makes the next call to Redis happen even if no slot and no event needs it: it sends
-	// new settings, or a report follows it.
+	// backingOff means that Redis grants only probes, because of a backoff.
+	backingOff bool
+	log        *slog.Logger
+	metrics    *metrics
+	// forceCall requires a call to Redis even if no slot and no event needs one. The call sends new
+	// settings, or a report of this process is published after the call.
 	forceCall bool
 }
 
@@ -37,7 +40,7 @@ type dayCount struct {
 	needed  chan struct{} // makes the follower send the saved count to Redis
 }
 
-// request makes the follower send the saved count to Redis. It needs no lock.
+// request makes the follower send the saved count to Redis. It can be called without the lock.
 func (d *dayCount) request() {
 	select {
 	case d.needed <- struct{}{}:
@@ -75,13 +78,13 @@ func (al *allocator) applySettings(quota Quota, revision int64, stopped bool) {
 func (al *allocator) step(now time.Time) (d demand, next time.Time) {
 	al.queues.removeEmpty()
 	for _, q := range al.queues.all {
-		next = earliest(next, al.serveDue(q, now))
+		next = poll.Earlier(next, al.serveDue(q, now))
 		missing := min(q.length-len(q.slots), maxSlotsPerCall)
 		switch {
 		case missing <= 0 || al.active.stopped:
 			continue
 		case now.Before(q.back):
-			next = earliest(next, q.back)
+			next = poll.Earlier(next, q.back)
 			continue
 		}
 		switch q {
@@ -93,10 +96,10 @@ func (al *allocator) step(now time.Time) (d demand, next time.Time) {
 			d.queues = append(d.queues, queueDemand{q, min(missing, maxSlotsPerQueue)})
 		}
 	}
-	if al.breaker.open.Load() && d.high > 0 && d.low > 0 {
+	if (al.breaker.open.Load() || al.backingOff) && d.high > 0 && d.low > 0 {
 		// Only one lane, chosen at random, requests the probe, so that both lanes get probes. If
-		// HIGH always came first, one failing HIGH entity could keep the breaker open. If LOW
-		// always came first, it could block the probes when its share of the quota is used up.
+		// HIGH always came first, one HIGH entity that always fails could prevent all other calls.
+		// If LOW always came first, it could block the probes when its share of the quota is used up.
 		if rand.IntN(2) == 0 { //nolint:gosec // not a secret
 			d.high = 0
 		} else {
@@ -111,7 +114,7 @@ func (al *allocator) step(now time.Time) (d demand, next time.Time) {
 // selectQueues picks at most maxQueuesPerCall queues for the next call to Redis. If there are
 // more, it picks the queues that were sent to Redis longest ago. The result is sorted by lane,
 // HIGH first, and then by the time at which the queue's next waiter arrived. While the circuit
-// breaker is open it picks one queue at random, for the probe.
+// breaker is open it picks one queue at random, for the probe. During a backoff the order is random.
 func (al *allocator) selectQueues(all []queueDemand) []queueDemand {
 	if len(all) < 2 {
 		return all
@@ -127,6 +130,14 @@ func (al *allocator) selectQueues(all []queueDemand) []queueDemand {
 		slices.SortStableFunc(all, func(a, b queueDemand) int { return cmp.Compare(a.q.lastCall, b.q.lastCall) })
 		all = all[:maxQueuesPerCall]
 	}
+	if al.backingOff { // the first queue gets the backoff's probe, so it is chosen at random, as for a breaker's probe
+		rand.Shuffle(len(all), func(i, k int) { all[i], all[k] = all[k], all[i] }) //nolint:gosec // not a secret
+		first := slices.IndexFunc(all, func(d queueDemand) bool { return d.q.fresh.first != nil })
+		if first > 0 && rand.IntN(retryShare) > 0 { //nolint:gosec // not a secret
+			all[0], all[first] = all[first], all[0]
+		}
+		return all
+	}
 	slices.SortStableFunc(all, func(a, b queueDemand) int {
 		if a.q.lane == b.q.lane {
 			return a.q.next().since.Compare(b.q.next().since)
@@ -137,13 +148,6 @@ func (al *allocator) selectQueues(all []queueDemand) []queueDemand {
 		return 1
 	})
 	return all
-}
-
-func earliest(a, b time.Time) time.Time {
-	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
-		return b
-	}
-	return a
 }
 
 // serveDue hands due slots to waiters and drops expired ones. It returns the time at which the
@@ -184,12 +188,12 @@ func (al *allocator) releaseSlots() {
 
 // refund returns an unused slot to Redis if another call can use it. If a source has GCRA partitions
 // and no buckets, no other call can use a slot whose time has passed. Such slots are returned only
-// while the breaker is open, because then each slot is a probe.
+// if they are probes of the source.
 func (al *allocator) refund(s slot) {
 	if s.candidate != nil {
 		al.refundBuckets(s)
 	}
-	if len(al.active.quota.windowLogs) > 0 || al.active.quota.day != nil || al.breaker.open.Load() {
+	if len(al.active.quota.windowLogs) > 0 || al.active.quota.day != nil || al.breaker.open.Load() || s.sourceProbe {
 		al.pending.refunds = append(al.pending.refunds, s)
 	}
 }

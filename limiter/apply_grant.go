@@ -13,9 +13,9 @@ type answer struct {
 	before, then time.Time
 }
 
-// applyGrant adds the granted slots. Redis granted each for the time `wait` after it read its
-// clock, which it did between the local times a.before and a.then. So the slot can be used from
-// a.then + wait until a.before + wait + permitLife.
+// applyGrant adds the granted slots. Redis granted each slot for the time `wait` after it had read
+// its clock. It read its clock between the local times a.before and a.then. The slot can therefore
+// be used from a.then + wait until a.before + wait + permitLife.
 func (al *allocator) applyGrant(a answer) {
 	if ahead := al.clock.read(a.before, a.then, a.now); ahead > 0 {
 		// Slots granted before and after the clock step could be closer together in real time
@@ -28,14 +28,18 @@ func (al *allocator) applyGrant(a answer) {
 		return
 	}
 	al.applyBreakerState(a)
+	al.applyBackoffState(a)
 	al.buckets.note(a)
 	if al.active.quota.day != nil && a.demand.wantsSlots() && !al.active.stopped && a.refusalHigh != refusedByDayCount && a.refusalLow != refusedByDayCount {
 		at := time.UnixMicro(a.now)
 		al.day.counted = Count{DayEnd: al.active.quota.dayEnd(at), Calls: a.used, At: at}
 	}
 	if al.pending.pause || al.active.stopped {
-		for _, wait := range append(a.high, a.low...) {
-			al.refund(slot{at: a.now + wait.Microseconds()})
+		for _, wait := range a.high {
+			al.refund(a.laneSlot(wait, a.refusalHigh))
+		}
+		for _, wait := range a.low {
+			al.refund(a.laneSlot(wait, a.refusalLow))
 		}
 		for i, c := range a.queues {
 			for _, s := range c.slots {
@@ -53,7 +57,7 @@ func (al *allocator) applyGrant(a answer) {
 	}{{al.queues.high, a.high, a.backHigh, a.refusalHigh, a.demand.high}, {al.queues.low, a.low, a.backLow, a.refusalLow, a.demand.low}} {
 		q := side.q
 		for _, wait := range side.waits {
-			q.slots = append(q.slots, slot{notBefore: a.then.Add(wait), notAfter: a.before.Add(wait + permitLife), at: a.now + wait.Microseconds()})
+			q.slots = append(q.slots, a.laneSlot(wait, side.refusal))
 		}
 		q.used += int64(len(side.waits))
 		if side.requested > 0 {
@@ -84,16 +88,34 @@ func (al *allocator) applyBreakerState(a answer) {
 	if stop {
 		al.metrics.breakerOpen.Set(1)
 		al.releaseSlots()
-		al.log.Warn("circuit breaker opened; single probes only")
+		al.log.Warn("circuit breaker opened; calls stop, except single probes")
 		return
 	}
 	al.metrics.breakerOpen.Set(0)
-	for _, q := range al.queues.all {
-		if q.back.After(a.then) { // the breaker has closed, so Redis can now grant the slots that it rejected
-			q.back = a.then
-		}
-	}
+	al.queues.retryRejected(a.then)
 	al.log.Info("circuit breaker closed; calls resume")
+}
+
+// applyBackoffState applies the state of a backoff that Redis returns with a reply. The reply does not
+// show this state while a breaker is open, an emergency stop is in force or the day's count is missing.
+func (al *allocator) applyBackoffState(a answer) {
+	said := func(w refusal) bool { return a.refusalHigh == w || a.refusalLow == w }
+	switch {
+	case said(refusedByBackoff):
+		al.backingOff = true
+	case al.backingOff && !said(refusedByBreaker) && !said(refusedByStop) && !said(refusedByDayCount):
+		al.backingOff = false
+		al.queues.retryRejected(a.then)
+	}
+}
+
+// laneSlot returns a slot that was granted to a lane, with local times. The parameter why is the
+// reply's reason for the lane. It is a backoff or a breaker only if the slot is a probe of the source.
+func (a answer) laneSlot(wait time.Duration, why refusal) slot {
+	return slot{
+		notBefore: a.then.Add(wait), notAfter: a.before.Add(wait + permitLife), at: a.now + wait.Microseconds(),
+		sourceProbe: why == refusedByBackoff || why == refusedByBreaker,
+	}
 }
 
 // slot returns the slot s, which was granted to the i-th queue of the demand, with local times.
@@ -101,7 +123,8 @@ func (a answer) slot(i int, s queueSlot) slot {
 	wait := micros(s.wait)
 	return slot{
 		notBefore: a.then.Add(wait), notAfter: a.before.Add(wait + permitLife), at: a.now + s.wait,
-		candidate: a.demand.queues[i].q.key.candidates[s.candidate], ticket: a.demand.tickets + strconv.Itoa(s.number), probe: s.probe,
+		candidate: a.demand.queues[i].q.key.candidates[s.candidate], ticket: a.demand.tickets + strconv.Itoa(s.number),
+		probe: s.probes&probesScope != 0, sourceProbe: s.probes&probesSource != 0,
 	}
 }
 

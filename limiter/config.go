@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/freshet/freshet/schemas"
 )
 
 // Config is the quota of one source, as the configuration file describes it.
@@ -63,8 +65,8 @@ type Policy struct {
 	// HighReserve is the part of the window that only the lane HIGH can use, as a number of calls in a
 	// window (100) or as a rate (25/s).
 	HighReserve Reserve `yaml:"highReserve,omitempty"`
-	// LowReserve is the number of calls in a window that only the lane LOW can use. Only windows without
-	// scope have it.
+	// LowReserve is the number of calls in a window that only the lane LOW can use. A policy with a
+	// scope cannot have this setting.
 	LowReserve int `yaml:"lowReserve,omitempty"`
 
 	// Scope is a template such as {credential}/{endpoint}; each of its values has its own
@@ -83,10 +85,11 @@ type Policy struct {
 	// CountedStatuses are the only HTTP statuses whose responses cost anything (an error budget). Empty:
 	// all responses count.
 	CountedStatuses []int `yaml:"countedStatuses,omitempty"`
-	// Restore turns the policy into a leaky bucket of size limit that drains at this rate, as in 2/s.
+	// Restore turns the policy into a leaky bucket that drains at this rate, as in 2/s. The setting limit
+	// is the bucket's size.
 	Restore Rate `yaml:"restore,omitempty"`
-	// Reported is true if responses report the remaining budget (see announced). The limit and the
-	// window of the policy apply while nothing is reported.
+	// Reported is true if responses report the remaining budget (see the setting announced). The limit
+	// and the window of the policy apply while nothing is reported.
 	Reported bool `yaml:"reported,omitempty"`
 	// Pace spreads the calls of LOW evenly over the window of a reported limit.
 	Pace bool `yaml:"pace,omitempty"`
@@ -135,7 +138,7 @@ func (w Window) String() string {
 	case InFlight:
 		return "in-flight"
 	}
-	return time.Duration(w).String()
+	return schemas.FormatDuration(time.Duration(w))
 }
 
 // Rate is a number of calls per second. Its text form is 25/s, 90/m or 5000/h.

@@ -32,8 +32,9 @@ func (s *spentUnits) use(units int, announces bool) upstream {
 	}
 }
 
-// callsOf returns how many calls fit into a window's limit. Until a call's response its estimated
-// cost counts, afterwards its actual cost. So the last call needs room for its estimate.
+// callsOf returns how many calls fit into a window's limit. Before a call's response the call's
+// estimated cost counts, afterwards its actual cost. The last call of a window therefore needs room
+// for its estimated cost.
 func callsOf(limit, estimate, actual int, window time.Duration) float64 {
 	const onItsWay = 100 * ms // time from the permit until the actual cost is in Redis
 	if estimate == actual {
@@ -50,7 +51,7 @@ func callsOf(limit, estimate, actual int, window time.Duration) float64 {
 // A saturated window is used to at least 95 %, at any cost and any refund per call, and never
 // above its limit.
 func TestWindow_UsesBudgetAtAnyCost(t *testing.T) {
-	const limit, window, windows = 500, 10 * time.Second, 8
+	const limit, window, windows = 500, 10 * time.Second, 4
 	for _, c := range []struct{ estimate, actual int }{
 		{5, 5}, {20, 20}, {100, 100}, {240, 240}, {300, 300}, {400, 400}, {500, 500}, {20, 3}, {100, 40}, {400, 10}, {500, 1},
 	} {
@@ -94,7 +95,7 @@ func costing(units int) Call {
 	return Call{Endpoint: "f/d", Key: "k", Costs: map[string]int{"points": units}}
 }
 
-// A paced window grants at once at most the units of its burst and of one call.
+// A paced window grants at one moment at most the units of its burst and of one further call.
 func TestWindow_PacesUnits(t *testing.T) {
 	const limit, window = 1000, 10 * time.Second
 	for _, dearest := range []int{5, 100} {
@@ -121,33 +122,30 @@ func TestWindow_PacesUnits(t *testing.T) {
 // passed.
 func TestWindow_HoldsAfterLostState(t *testing.T) {
 	const limit, window = 500, 10 * time.Second
-	for seed := range uint64(4) {
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			t.Parallel()
-			var spent spentUnits
-			inCallers(t, seed, 2, points(limit, window, CostRange{5, 60}), func(c atUpstream) answered {
-				return spent.use(c.call.Costs["points"], false)(c)
-			}, func(f *callers) {
-				for _, m := range f.members {
-					f.wait(m, 3, schemas.Low, costing(60))
-					f.wait(m, 3, schemas.Low, costing(20))
-					f.wait(m, 3, schemas.High, costing(5))
+	eachSeed(t, 1, func(t *testing.T, seed uint64) {
+		var spent spentUnits
+		inCallers(t, seed, 2, points(limit, window, CostRange{5, 60}), func(c atUpstream) answered {
+			return spent.use(c.call.Costs["points"], false)(c)
+		}, func(f *callers) {
+			for _, m := range f.members {
+				f.wait(m, 3, schemas.Low, costing(60))
+				f.wait(m, 3, schemas.Low, costing(20))
+				f.wait(m, 3, schemas.High, costing(5))
+			}
+			for range 5 {
+				f.passed(f.span(window, 2*window))
+				f.flushed()
+				before := read(f, &spent.calls)
+				f.passed(window / 3)
+				if read(f, &spent.calls) == before {
+					t.Errorf("got no call within %v after the state was lost", window/3)
 				}
-				for range 5 {
-					f.passed(f.span(window, 2*window))
-					f.flushed()
-					before := read(f, &spent.calls)
-					f.passed(window / 3)
-					if read(f, &spent.calls) == before {
-						t.Errorf("got no call within %v after the state was lost", window/3)
-					}
-				}
-				if most := mostWithin(read(f, &spent.at), window); most > limit {
-					t.Errorf("got %d units within %v, want at most %d", most, window, limit)
-				}
-			})
+			}
+			if most := mostWithin(read(f, &spent.at), window); most > limit {
+				t.Errorf("got %d units within %v, want at most %d", most, window, limit)
+			}
 		})
-	}
+	})
 }
 
 // Calls that cost up to 2 % of the limit are sent while cheaper calls saturate the window.

@@ -11,15 +11,17 @@ type eventKind string
 
 const (
 	eventBackoff  eventKind = "backoff"
+	eventResume   eventKind = "resume"
 	eventOpen     eventKind = "open"
 	eventClose    eventKind = "close"
 	eventRefund   eventKind = "refund"
 	eventDayCount eventKind = "used"
 	eventStep     eventKind = "step"
+	eventUnused   eventKind = "unused"
 )
 
 // event is an event of the whole source. The functions below set its numbers in the order that
-// limiter_acquire takes. Times are in us of Redis' clock.
+// limiter_acquire expects. Times are in us of Redis' clock.
 type event struct {
 	kind    eventKind
 	numbers []int64
@@ -30,6 +32,9 @@ type event struct {
 func backoffEvent(pause, base time.Duration, sent int64) event {
 	return event{eventBackoff, []int64{pause.Microseconds(), base.Microseconds(), sent}}
 }
+
+// resumeEvent ends a backoff: the probe of a slot was answered and not refused.
+func resumeEvent(slot int64) event { return event{eventResume, []int64{slot}} }
 
 // openEvent opens the source's circuit breaker because of a call sent at `sent`.
 func openEvent(first, maxPause time.Duration, sent int64) event {
@@ -48,11 +53,14 @@ func dayCountEvent(c Count, rate, most int) event {
 	return event{eventDayCount, []int64{c.DayEnd.UnixMicro(), c.Calls, c.At.UnixMicro(), int64(rate), int64(most)}}
 }
 
-// noDayCountEvent sends that no count of the day was saved.
+// noDayCountEvent reports that no count of the day was saved.
 func noDayCountEvent() event { return event{eventDayCount, make([]int64, 5)} }
 
-// stepEvent reports that Redis' clock was set forward when it showed `now`.
+// stepEvent reports that Redis' clock was set forward. This was detected when the clock showed `now`.
 func stepEvent(now int64) event { return event{eventStep, []int64{now}} }
+
+// unusedEvent reports that the source was never called.
+func unusedEvent() event { return event{eventUnused, nil} }
 
 // encodeEvents returns the events as ARGV[6] of limiter_acquire.
 func encodeEvents(all []event) string {
@@ -90,14 +98,14 @@ const (
 )
 
 // bucketEvent is an event of one bucket. The functions below set its ticket and its numbers in the
-// order that limiter_buckets takes. Times are in us of Redis' clock.
+// order that limiter_buckets expects. Times are in us of Redis' clock.
 type bucketEvent struct {
 	bucket  *bucket
 	kind    bucketEventKind
-	ticket  string // empty: the event has none
+	ticket  string // empty: an event without a ticket
 	numbers []int64
-	// once means that the event is not sent again if it is unknown whether Redis received it. A
-	// refund is not sent again, because a second refund would allow one call too many. An extra
+	// once means that the event is sent only once, even if it is unknown whether Redis received it.
+	// A refund is sent only once, because a second refund would allow one call too many. An extra
 	// charge (a negative refund) is sent again, because a lost charge would allow one call too many.
 	once bool
 }
@@ -107,7 +115,7 @@ func callEndedEvent(b *bucket, ticket string) bucketEvent {
 	return bucketEvent{bucket: b, kind: bucketCallEnded, ticket: ticket}
 }
 
-// refundedNow is the slot of a refund that the upstream makes at the time of its response.
+// refundedNow, in place of a slot, means that the upstream refunds the units when it responds.
 const refundedNow = 0
 
 // bucketRefundEvent refunds units of a slot to a leaky bucket. Negative units are an extra charge.
@@ -120,8 +128,8 @@ func logRefundEvent(b *bucket, slot, units int64) bucketEvent {
 	return bucketEvent{bucket: b, kind: bucketLogRefund, numbers: []int64{slot, units}, once: units >= 0}
 }
 
-// levelEvent sends the units left in a leaky bucket, as the response to the call of a slot reported
-// them.
+// levelEvent sends the number of units left in a leaky bucket. The response to the call of the slot has
+// reported this number.
 func levelEvent(b *bucket, units, slot int64) bucketEvent {
 	return bucketEvent{bucket: b, kind: bucketLevel, numbers: []int64{units, slot}}
 }
@@ -133,7 +141,7 @@ const (
 	callNotSent         callOutcome = 0
 	callOutcomeUnknown  callOutcome = 1
 	callReported        callOutcome = 2 // the response reports the remaining units
-	callAnsweredWithout callOutcome = 3 // the response reports nothing
+	callAnsweredWithout callOutcome = 3 // the response does not report them
 )
 
 // callReport is the end of a call that was charged to a bucket with a reported limit.
@@ -166,7 +174,8 @@ func probeNotSentEvent(b *bucket, slot int64) bucketEvent {
 	return bucketEvent{bucket: b, kind: bucketProbeNotSent, numbers: []int64{slot}, once: true}
 }
 
-// closeBreakerEvent closes a scope breaker that opened before `sent`. With 0 it is always closed.
+// closeBreakerEvent closes a scope breaker that opened before `sent`. If `sent` is 0, it closes the
+// breaker in any case.
 func closeBreakerEvent(b *bucket, sent int64) bucketEvent {
 	return bucketEvent{bucket: b, kind: bucketCloseBreaker, numbers: []int64{sent}}
 }

@@ -79,9 +79,9 @@ func ExampleParseRate() {
 	// 0 "fast" must be a rate as in 25/s, 90/m or 5000/h
 }
 
-// A call behind 900 others waits 7 s: the delay of 5 s, and 2 s for 900 calls at 450 per second.
+// A call behind 900 other calls waits 7 s: the delay of 5 s, and 2 s for 900 calls at 450 per second.
 func ExampleWaitEstimate_Wait() {
-	e := limiter.WaitEstimate{Delay: 5 * time.Second, PerSecond: 450}
-	fmt.Println(e.Wait(900))
+	e := limiter.WaitEstimate{Delay: 5 * time.Second}.AtMost(450)
+	fmt.Println(e.Wait(900, 0, 0))
 	// Output: 7s
 }

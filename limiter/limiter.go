@@ -42,6 +42,10 @@ type Deps struct {
 	Settings Settings
 	// Usage can be nil: then the count of a day is kept in Redis only.
 	Usage Usage
+	// Unused means that the source was never called, because Redis and the database were created a
+	// moment ago and belong to this process alone. Then the first call needs no quiet period. If Unused
+	// is false, a Redis without a state counts as a Redis that has lost its state.
+	Unused bool
 	// Process is the name of the process in the view.
 	Process string
 	Log     *slog.Logger
@@ -79,6 +83,9 @@ func newLimiter(source string, config Config, ask acquireFunc, deps Deps) (*Limi
 	defer l.mu.Unlock()
 	l.alloc.setQuota(quota, 0, false)
 	l.alloc.active.unread = deps.Settings != nil
+	if deps.Unused {
+		l.alloc.pending.add(unusedEvent())
+	}
 	return l, nil
 }
 
@@ -90,7 +97,7 @@ func incarnationName(process string) string {
 }
 
 // Acquire waits until the call can be sent, and returns its permit. Clients take turns; the
-// calls of one client are served in order. It fails only if ctx ends.
+// calls of one client are served in order. Acquire returns an error only if ctx ends.
 func (l *Limiter) Acquire(ctx context.Context, lane schemas.Lane, c Call) (*Permit, error) {
 	return l.acquire(ctx, lane, c, &Permit{}, (*queue).push)
 }
@@ -142,7 +149,7 @@ func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, c Call, p *Per
 	p.ready = l.readies.Get().(chan struct{})
 	asking := l.redis.calling
 	l.mu.Unlock()
-	if !asking { // if a call to Redis is in flight, its end starts the next one, which serves this waiter
+	if !asking { // otherwise the call to Redis in flight is followed by a call that serves this waiter
 		l.wake()
 	}
 	select {
@@ -173,7 +180,10 @@ func (l *Limiter) wake() {
 
 // BackOff pauses the calls of every process, because the upstream refused a call sent at the time
 // `sent`. The pause lasts d, the upstream's Retry-After. With d == 0 it lasts as long as
-// Config.Backoff, or twice as long as the last pause if that ended shortly before. Slots that this
+// Config.Backoff, or twice as long as the last pause if that pause ended shortly before. After the
+// pause one permit is granted, the probe (Permit.IsSourceProbe). If ReportEnd reports that the upstream
+// has not refused the probe, the rate rises from half to full within ten seconds. If the probe is
+// refused, the next pause is at least twice as long as the last pause, up to a minute. Slots that this
 // process has reserved are released.
 func (l *Limiter) BackOff(d time.Duration, sent time.Time) {
 	l.mu.Lock()

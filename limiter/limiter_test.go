@@ -1,11 +1,14 @@
 package limiter
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -129,8 +132,8 @@ func TestPermit_IsSpentOnceFromItsSlot(t *testing.T) {
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		start := time.Now()
 		p := mustAcquire(t, l, schemas.Low)
-		// It is unknown when within the round trip Redis read its clock. So the slot (20 ms after
-		// that) has certainly come 20 ms after the end of the round trip of 3 ms.
+		// Redis read its clock at an unknown time within the round trip of 3 ms, and the slot is 20 ms
+		// after that time. Only 20 ms after the end of the round trip the slot has certainly come.
 		if waited := time.Since(start); waited != 23*ms {
 			t.Errorf("got the permit after %v", waited)
 		}
@@ -308,6 +311,35 @@ func TestReacquire_ComesFirst(t *testing.T) {
 		wg.Wait()
 		if first := <-order; first != "again" {
 			t.Errorf("%s came first", first)
+		}
+	})
+}
+
+func TestRedisOutage_IsOneCondition(t *testing.T) {
+	var down atomic.Bool
+	r := &redisDouble{answer: func(n int, d demand) (grant, error) {
+		if down.Load() {
+			return grant{}, errors.New("connection refused")
+		}
+		return grantAll(n, d)
+	}}
+	var log bytes.Buffer
+	simulatedWith(t, r, second(500, 450, 100, 0), Deps{Log: slog.New(slog.NewTextHandler(&log, nil))}, func(t *testing.T, l *Limiter) {
+		for outage := 1; outage <= 2; outage++ {
+			down.Store(true)
+			got := ask(t, l, schemas.High)
+			elapse(10 * time.Second)
+			down.Store(false)
+			synctest.Wait()
+			elapse(2 * time.Second)
+			if p := <-got; p == nil {
+				t.Fatalf("outage %d: got no permit after it, want one", outage)
+			}
+			for _, line := range []string{"level=WARN msg=\"calls to redis failed twice", "level=INFO msg=\"permits are granted again"} {
+				if n := strings.Count(log.String(), line); n != outage {
+					t.Errorf("outage %d: got %d lines %q, want %d: %s", outage, n, line, outage, log.String())
+				}
+			}
 		}
 	})
 }

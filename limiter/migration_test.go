@@ -196,7 +196,7 @@ func TestLimiter_WorksDuringSlotMigration(t *testing.T) {
 	flows := func(what string) {
 		t.Helper()
 		before, began := spent.count(), time.Now()
-		until(t, waitTimeout, "permits when "+what, func() bool { return spent.count() >= before+200 })
+		servicetest.WaitFor(t, waitTimeout, "permits when "+what, func() bool { return spent.count() >= before+200 })
 		t.Logf("%s: 200 permits in %v, %v calls failed so far", what, time.Since(began).Round(ms), counted(t, reg)[failuresTotal])
 	}
 	flows("nothing has moved")

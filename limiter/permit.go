@@ -33,6 +33,9 @@ type slot struct {
 	candidate *candidate // the credential and costs charged; nil for sources without buckets
 	ticket    string     // identifies the call in buckets that count calls in flight
 	probe     bool       // the call probes an open scope breaker
+	// sourceProbe means that the call is the only one of the source: it probes the source after a
+	// backoff or while the source's breaker is open.
+	sourceProbe bool
 }
 
 // Spend uses the permit up. It returns false if the permit has expired, is not due yet, or was

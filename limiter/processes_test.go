@@ -75,21 +75,6 @@ func newFleet(t testing.TB, workers int, options ...string) *fleet {
 	return f
 }
 
-// until waits until the condition holds.
-func until(t testing.TB, limit time.Duration, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.After(limit)
-	look := time.NewTicker(5 * ms)
-	defer look.Stop()
-	for !holds() {
-		select {
-		case <-look.C:
-		case <-deadline:
-			t.Fatalf("%s did not happen within %v", what, limit)
-		}
-	}
-}
-
 // since returns the calls that arrived since `from`, and their number by lane.
 func (f *fleet) since(from time.Time) (byLane map[string]int, all []arrival) {
 	f.mu.Lock()
@@ -109,7 +94,7 @@ func (f *fleet) since(from time.Time) (byLane map[string]int, all []arrival) {
 func (f *fleet) flow(within time.Duration, calls int) {
 	f.Helper()
 	from := time.Now()
-	until(f, within, "a flow of permits", func() bool {
+	servicetest.WaitFor(f, within, "a flow of permits", func() bool {
 		_, all := f.since(from)
 		return len(all) >= calls
 	})
@@ -214,7 +199,7 @@ func (f *fleet) stopOnce(d time.Duration, workers []*process) (lapsed float64) {
 	}
 	for _, w := range workers {
 		resumed := w.counters()
-		until(f, waitTimeout, "a permit of a resumed process", func() bool { return w.counters()[acquiredTotal] > resumed[acquiredTotal] })
+		servicetest.WaitFor(f, waitTimeout, "a permit of a resumed process", func() bool { return w.counters()[acquiredTotal] > resumed[acquiredTotal] })
 		lapsed += w.counters()[lapsedTotal]
 	}
 	return lapsed
@@ -258,7 +243,7 @@ func (f *fleet) replace(i int) {
 	f.Helper()
 	f.workers[i].kill()
 	f.workers[i] = newProcess(f.TB, f.job)
-	until(f, waitTimeout, "a permit of the new process", func() bool { return f.workers[i].counters()[acquiredTotal] > 0 })
+	servicetest.WaitFor(f, waitTimeout, "a permit of the new process", func() bool { return f.workers[i].counters()[acquiredTotal] > 0 })
 	f.keeps("a process killed and another started")
 }
 
@@ -308,7 +293,7 @@ func TestFleet_NoticesAStoppedRedis(t *testing.T) {
 	asked := time.Now()
 	waiter := make(chan error, 1)
 	go func() { waiter <- acquire() }()
-	until(t, waitTimeout, "a failed call to the stopped Redis", func() bool { return counted(t, reg)[failuresTotal] > 0 })
+	servicetest.WaitFor(t, waitTimeout, "a failed call to the stopped Redis", func() bool { return counted(t, reg)[failuresTotal] > 0 })
 	noticed := time.Since(asked)
 	t.Logf("noticed after %v", noticed)
 	if noticed > 400*ms {

@@ -2,9 +2,9 @@ package limiter
 
 import "time"
 
-// probes is the judge's model of the circuit breaker. It follows from the events that Redis
-// received, not from the script's state. The judge ignores the model after a loss of state or a
-// clock step.
+// probes is the judge's model of the circuit breaker. The model is computed from the events that
+// Redis received, not from the script's state. The judge ignores the model after a loss of state or
+// a clock step.
 type probes struct {
 	in          bool
 	blind       bool
@@ -12,6 +12,20 @@ type probes struct {
 	ended       int64
 	next        time.Time
 	pause, most time.Duration
+	last        int64     // slot of the newest probe, by Redis' clock in us; 0: none, or not sent
+	lastProbe   time.Time // the true time of that slot
+}
+
+// minProbePause is the minimum pause between probes (MIN_PROBE_PAUSE of the script).
+const minProbePause = time.Second
+
+// refunded records that a probe was not sent: the next one comes soon, and the pause does not grow.
+func (s *probes) refunded(at time.Time, slot int64) {
+	if !s.in || s.last == 0 || slot != s.last {
+		return
+	}
+	s.last, s.pause = 0, max(minProbePause, s.pause/2)
+	s.next = later(at, s.lastProbe).Add(minProbePause)
 }
 
 // openBreaker lets one random process report an unhealthy upstream.
@@ -60,7 +74,7 @@ func (w *world) applyClose(at time.Time, redisNow, sent int64) {
 
 // probed checks the slots granted while the breaker is open: at most one probe, when its pause is
 // over. The caller holds w.mu.
-func (w *world) probed(g grant, at time.Time) (wrong string) {
+func (w *world) probed(g grant, at, redisNow time.Time) (wrong string) {
 	s := &w.stop
 	if !s.in || s.blind {
 		return ""
@@ -74,11 +88,61 @@ func (w *world) probed(g grant, at time.Time) (wrong string) {
 		if slot.Before(s.next.Add(-2 * time.Microsecond)) {
 			return "a slot was granted " + s.next.Sub(slot).String() + " before the next probe"
 		}
+		s.last, s.lastProbe = redisNow.Add(wait).UnixMicro(), slot
 		s.pause = min(s.most, 2*s.pause)
 		s.next = slot.Add(s.pause)
 		if g.refusalHigh != refusedByBreaker && g.refusalLow != refusedByBreaker {
 			return "a probe was granted that is not called one"
 		}
 	}
+	return ""
+}
+
+// refusals is the judge's model of a backoff. From a refusal until a probe was answered, at most one
+// probe is granted at a time. The model is computed from the events that Redis received.
+type refusals struct {
+	halfOpen  bool
+	at        int64     // when Redis received the last refusal, by its clock in us
+	until     time.Time // earliest end of the pause
+	last      int64     // slot of the newest probe, by Redis' clock in us; 0: none, or not sent
+	lastProbe time.Time // the true time of that slot
+}
+
+func (b *refusals) refused(at time.Time, redisNow int64, pause, base time.Duration, sent int64) {
+	switch {
+	case sent >= b.at:
+		b.at, pause = redisNow, max(pause, min(base, time.Millisecond))
+	case pause == 0:
+		return
+	}
+	b.halfOpen, b.until = true, later(b.until, at.Add(pause))
+}
+
+func (b *refusals) refunded(slot int64) {
+	if slot == b.last {
+		b.last = 0
+	}
+}
+
+func (b *refusals) resumed(at time.Time, slot int64) {
+	if slot >= b.at && !at.Before(b.until) {
+		*b = refusals{at: b.at}
+	}
+}
+
+// probed checks the slots granted after a refusal.
+func (b *refusals) probed(g grant, at, redisNow time.Time) (wrong string) {
+	all := append(append([]time.Duration{}, g.high...), g.low...)
+	if !b.halfOpen || len(all) == 0 {
+		return ""
+	}
+	slot := at.Add(all[0])
+	switch {
+	case len(all) > 1:
+		return "several slots were granted before the probe of a backoff was answered"
+	case b.last > 0 && slot.Sub(b.lastProbe) < time.Second-2*time.Microsecond:
+		return "a probe of a backoff was granted " + slot.Sub(b.lastProbe).String() + " after the one in flight"
+	}
+	b.last, b.lastProbe = redisNow.Add(all[0]).UnixMicro(), slot
 	return ""
 }

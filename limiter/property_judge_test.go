@@ -19,6 +19,7 @@ type record struct {
 	// backedOffAt is when Redis received the last backoff, by Redis' clock in us.
 	backedOffAt int64
 	stop        probes
+	backedOffBy refusals
 	scripted
 	forgot bool     // Redis has lost counts of calls
 	said   []string // log of the run
@@ -194,7 +195,7 @@ func (w *world) windows() {
 }
 
 // lowShare returns how many calls of a window LOW can make. In a sliding-window log these are all
-// but HIGH's reserve. In GCRA partitions they are the slots of the partitions shared and low.
+// calls except HIGH's reserve. In GCRA partitions they are the slots of the partitions shared and low.
 func lowShare(c Config, i int) int {
 	q, err := NewQuota(c)
 	if err != nil {

@@ -76,7 +76,7 @@ type world struct {
 	script  acquireFunc
 	outside *outside
 	usage   bool // if set, the day's count is stored durably
-	fails   int  // failures per 1,000 calls to Redis and per 100 calls to Usage
+	fails   int  // how many of 1,000 calls to Redis fail, and how many of 100 calls to Usage
 	manners int  // permits per 1,000 that callers release, spend late, or spend after a suspension
 	demand  struct {
 		high, low int           // waiters per process
@@ -207,7 +207,7 @@ func (p *process) ask(_ context.Context, d demand) (grant, error) {
 	return g, nil
 }
 
-// latency returns a random one-way latency; short ones are more frequent.
+// latency returns a random one-way latency; short latencies are more frequent than long ones.
 func latency(r *rand.Rand) time.Duration {
 	const least = 50 * time.Microsecond
 	return span(r, least, least<<r.IntN(8)+least)
@@ -237,8 +237,9 @@ func (w *world) run(p *process, d demand) (g grant, at time.Time, err error) {
 		switch e.kind {
 		case eventBackoff:
 			pause, base, sent := n[0], n[1], n[2]
+			w.backedOffBy.refused(at, redisNow.UnixMicro(), micros(pause), micros(base), sent)
 			if pause == 0 && sent < w.backedOffAt {
-				continue // this refused call was sent before the last backoff began, so Redis starts no second one
+				continue // this refused call was sent before the last backoff began, so Redis begins no second backoff
 			}
 			if pause == 0 {
 				pause = base
@@ -251,10 +252,18 @@ func (w *world) run(p *process, d demand) (g grant, at time.Time, err error) {
 			w.applyClose(at, redisNow.UnixMicro(), n[0])
 		case eventRefund:
 			w.refunds[inFlightCall{p.name, n[0]}]++
-		case eventDayCount, eventStep:
+			w.backedOffBy.refunded(n[0])
+			w.stop.refunded(at, n[0])
+		case eventResume:
+			w.backedOffBy.resumed(at, n[0])
+		case eventDayCount, eventStep, eventUnused:
 		}
 	}
-	if wrong := w.probed(g, at); wrong != "" && err == nil {
+	wrong := w.probed(g, at, redisNow)
+	if wrong == "" && !w.stop.blind {
+		wrong = w.backedOffBy.probed(g, at, redisNow)
+	}
+	if wrong != "" && err == nil {
 		w.wrongs = append(w.wrongs, fmt.Sprintf("%v  %s: %+v", time.Since(w.start), wrong, g))
 	}
 	return g, at, err
@@ -266,7 +275,7 @@ func (p *process) Quota(context.Context, string) (Override, int64, error) {
 	sleep(span(p.book, 0, 5*ms))
 	n := p.learn()
 	if n != p.learned {
-		for range 300 { // apply the new setting while a call to Redis is in flight, because it must also give up the slots that this call returns
+		for range 300 { // apply the new setting while a call to Redis is in flight: the limiter must also give up the slots that this call returns
 			if p.asking.Load() {
 				break
 			}
@@ -305,8 +314,8 @@ func (p *process) learn() (n int) {
 	return n
 }
 
-// tells makes the limiter call Redis with its new settings. In production the next report does
-// that.
+// tells makes the limiter call Redis with its new settings. In production the next report makes this
+// call.
 func (p *process) tells() {
 	sleep(ms)
 	p.limiter.mu.Lock()
@@ -390,6 +399,13 @@ func (p *process) wait(high bool, r *rand.Rand) {
 		}
 		if permit.Spend() {
 			w.spent(p, permit, high, span(r, 0, w.trial.config.Jitter)*time.Duration(r.IntN(3))/2)
+			if !chance(r, 3) { // otherwise the call is never answered
+				takes := span(r, 0, 300*ms)
+				p.wg.Go(func() {
+					sleep(takes)
+					permit.ReportEnd(200, nil, refusedIf(200))
+				})
+			}
 		} else if chance(r, 2) {
 			acquire = p.limiter.Reacquire
 		}

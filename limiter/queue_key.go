@@ -41,7 +41,8 @@ type queueDemand struct {
 	n int
 }
 
-// scopeArgs is the demand of the queues, encoded for the script.
+// scopeArgs are the arguments of the script about scopes: the queues with the calls that wait, and
+// their buckets.
 type scopeArgs struct {
 	keys                    []string
 	buckets, events, queues string
@@ -92,11 +93,17 @@ type queueGrant struct {
 }
 
 type queueSlot struct {
-	wait      int64 // time until the slot in us, from the time (Redis' clock) of the reply
+	wait      int64 // us from the time in the reply (Redis' clock) until the slot
 	candidate int   // index in queueKey.candidates
-	probe     bool  // the call probes an open breaker
+	probes    int64 // probesScope, probesSource, both or 0
 	number    int   // last part of the call's ticket
 }
+
+// Bits of queueSlot.probes.
+const (
+	probesScope  = 1 // the call probes an open breaker of one of its scopes
+	probesSource = 2 // the call is the only one of the source, see slot.sourceProbe
+)
 
 // bucketState is a bucket's state as the script returned it.
 type bucketState struct {
@@ -123,7 +130,7 @@ func decodeScopes(reply []int64, d demand, of scopeArgs) (grant, error) {
 			if rest[1] < 1 || int(rest[1]) > len(c.q.key.candidates) {
 				return grant{}, bad
 			}
-			granted.slots = append(granted.slots, queueSlot{wait: rest[0], candidate: int(rest[1]) - 1, probe: rest[2] != 0, number: number})
+			granted.slots = append(granted.slots, queueSlot{wait: rest[0], candidate: int(rest[1]) - 1, probes: rest[2], number: number})
 			rest = rest[3:]
 		}
 		g.queues = append(g.queues, granted)

@@ -20,8 +20,8 @@ func newQueueSet() queueSet {
 	return s
 }
 
-// ofLane returns the lane's permanent queue. Sources without buckets use no other queues. Deleted
-// queues of the lane add their counts of granted and rejected slots to it.
+// ofLane returns the lane's permanent queue. Sources without buckets use no other queues. When another
+// queue of the lane is deleted, its counts of granted and rejected slots are added to this queue.
 func (s *queueSet) ofLane(lane schemas.Lane) *queue {
 	if lane == schemas.High {
 		return s.high
@@ -78,6 +78,16 @@ func (s *queueSet) used() (n int64) {
 func (q *queue) add(other *queue) {
 	q.used, q.rejected = q.used+other.used, q.rejected+other.rejected
 	other.used, other.rejected = 0, 0
+}
+
+// retryRejected includes all queues in the next call to Redis, even if Redis has rejected them until a
+// time after `now`, because Redis can now grant their slots.
+func (s *queueSet) retryRejected(now time.Time) {
+	for _, q := range s.all {
+		if q.back.After(now) {
+			q.back = now
+		}
+	}
 }
 
 // retryAll marks all queues for the next call to Redis, also queues that Redis rejected until a

@@ -20,11 +20,18 @@ func (p *Permit) Credential() string {
 // IsProbe reports whether the call probes an open breaker of one of its scopes.
 func (p *Permit) IsProbe() bool { return p.slot.probe }
 
+// IsSourceProbe reports whether the call probes the source after a backoff, or while its breaker is
+// open.
+func (p *Permit) IsSourceProbe() bool { return p.slot.sourceProbe }
+
 // ReportEnd reports the end of the permit's call: the status of its response (0 for none), and
 // the policy values that the response reports. It frees the call's in-flight slots and corrects
-// its costs. A second call of ReportEnd has no effect.
-func (p *Permit) ReportEnd(status int, notices []announced.Notice) {
-	if p.slot.candidate == nil {
+// its costs. If the call was a probe of the source (IsSourceProbe) and was answered, ReportEnd calls
+// the function refused, and ends the backoff if the result is false. A second call of ReportEnd has
+// no effect.
+func (p *Permit) ReportEnd(status int, notices []announced.Notice, refused func() bool) {
+	resumes := p.slot.sourceProbe && status != 0 && !refused()
+	if p.slot.candidate == nil && !resumes {
 		return
 	}
 	l := p.limiter
@@ -34,20 +41,30 @@ func (p *Permit) ReportEnd(status int, notices []announced.Notice) {
 		return // the end was already reported, and a second refund would allow one call too many
 	}
 	p.endReported = true
-	l.alloc.learnResource(p.slot.candidate.call.Endpoint, notices)
-	read := l.alloc.clock.at(time.Now())
-	for _, c := range p.slot.candidate.costs {
-		policy := l.alloc.active.quota.scoped[c.policyIndex].policy
+	if resumes {
+		l.alloc.pending.add(resumeEvent(p.slot.at))
+	}
+	if p.slot.candidate != nil {
+		l.alloc.reportToBuckets(p.slot, status, notices)
+	}
+	l.mu.Unlock()
+	l.wake()
+}
+
+// reportToBuckets adds the events that report the end of a call to its buckets.
+func (al *allocator) reportToBuckets(s slot, status int, notices []announced.Notice) {
+	al.learnResource(s.candidate.call.Endpoint, notices)
+	read := al.clock.at(time.Now())
+	for _, c := range s.candidate.costs {
+		policy := al.active.quota.scoped[c.policyIndex].policy
 		i := slices.IndexFunc(notices, func(n announced.Notice) bool { return n.Policy == policy.Name })
 		n := announced.Notice{Limit: announced.Unknown, Remaining: announced.Unknown, Cost: announced.Unknown, Reset: -1}
 		if i >= 0 {
 			n = notices[i]
 		}
-		l.alloc.reportToBucket(p.slot, c, policy, status, n, read)
+		al.reportToBucket(s, c, policy, status, n, read)
 	}
-	l.alloc.retryQueuesWithRoom(p.slot.candidate)
-	l.mu.Unlock()
-	l.wake()
+	al.retryQueuesWithRoom(s.candidate)
 }
 
 // retryQueuesWithRoom marks the queues that share a bucket with the ended call for the next call

@@ -6,6 +6,9 @@ import (
 	"runtime"
 	"sync"
 	"time"
+
+	"github.com/freshet/freshet/observe"
+	"github.com/freshet/freshet/poll"
 )
 
 const (
@@ -19,10 +22,17 @@ const (
 // redisCalls is the state of the calls to Redis for slots. Limiter.mu guards it.
 type redisCalls struct {
 	calls    int       // number of calls so far; part of each ticket
-	calling  bool      // a call is in flight; later callers share the next one
+	calling  bool      // a call is in flight; later callers share the next call
 	handover bool      // a caller of Acquire leaves further calls to Run
-	pause    time.Time // no call before this time, because the last one failed
+	pause    time.Time // no call is made before this time, because the last call failed
 	failed   int       // consecutive failed calls
+
+	conditions observe.Conditions
+}
+
+// conditionCalls does not begin with the first failed call, which is repeated at once.
+var conditionCalls = observe.Condition{
+	Event: "permits_unavailable", Failing: "calls to redis failed twice; no permits are granted, retrying once a second", Recovered: "permits are granted again",
 }
 
 // Run grants permits until ctx ends. It returns when its last call to Redis has ended. It does
@@ -52,7 +62,7 @@ func (l *Limiter) Run(ctx context.Context) error {
 			l.redis.calling = true
 			wg.Go(l.callRedisUntilServed)
 		case now.Before(l.redis.pause):
-			next = earliest(next, l.redis.pause)
+			next = poll.Earlier(next, l.redis.pause)
 		} // if unread settings or an unsaved day count prevent a call to Redis, Run wakes up when that changes
 		l.mu.Unlock()
 		if !next.IsZero() {
@@ -107,13 +117,11 @@ func (l *Limiter) callRedis(d demand) bool {
 	if err != nil {
 		l.metrics.failures.Inc()
 		l.alloc.pending.restore(d)
-		if l.redis.fail(then); l.redis.failed == 2 {
-			l.log.Error("redis connection lost; no permits are granted, retrying once a second", "err", err)
+		if l.redis.fail(then); l.redis.failed >= 2 {
+			l.redis.conditions.Warn(l.log, conditionCalls, err)
 		}
 	} else {
-		if l.redis.failed > 0 {
-			l.log.Info("redis connection restored; permits are granted again")
-		}
+		l.redis.conditions.Resolved(l.log, conditionCalls)
 		l.redis.failed, l.redis.pause = 0, time.Time{}
 		l.alloc.applyGrant(answer{g, d, before, then})
 		// Reports are published only after a successful call to Redis, so that they don't add

@@ -36,7 +36,8 @@ type callers struct {
 	chance  *rand.Rand
 }
 
-// upstream answers a call that arrives now. The answer contains the time that the response takes.
+// upstream returns the answer to a call that arrives now. The answer contains the duration of the
+// response.
 type upstream func(c atUpstream) answered
 
 type atUpstream struct {
@@ -209,7 +210,7 @@ func (f *callers) one(m *member, lane schemas.Lane, call Call) (a answered, cred
 	}
 	f.made(a)
 	sleep(f.span(0, f.far))
-	p.ReportEnd(a.status, a.notices)
+	p.ReportEnd(a.status, a.notices, refusedIf(a.status))
 	if a.status == 200 {
 		p.ReportSuccess()
 	}
@@ -243,3 +244,6 @@ func (f *callers) since(from time.Time) (all []sentCall, refused int) {
 func told(policy string, left int64, reset, slack time.Duration) announced.Notice {
 	return announced.Notice{Policy: policy, Limit: announced.Unknown, Remaining: left, Cost: announced.Unknown, Reset: reset, Slack: slack}
 }
+
+// refusedIf returns a function that reports whether a response with this status is a refusal.
+func refusedIf(status int) func() bool { return func() bool { return status == 429 } }

@@ -43,8 +43,8 @@ type scopesJudge struct {
 
 const refusedTold = "reported: refused"
 
-// toldSlack is how much later than the true end a response can report the end of a window: the
-// longest response time.
+// toldSlack is the longest response time. A response can report the end of a window too late by at
+// most this time.
 const toldSlack = 5500 * ms
 
 var scopesDrawn = []string{"", "{credential}", "{endpoint}", "{method}", "{credential}/{endpoint}", "{key}"}
@@ -289,12 +289,12 @@ func (j *scopesJudge) call(f *callers, m *member, lane schemas.Lane, call Call) 
 	sleep(f.span(0, 40*ms))
 	switch {
 	case lost:
-		p.ReportEnd(0, nil)
+		p.ReportEnd(0, nil, refusedIf(0))
 	case a.status == 200:
-		p.ReportEnd(200, a.notices)
+		p.ReportEnd(200, a.notices, refusedIf(200))
 		p.ReportSuccess()
 	default:
-		p.ReportEnd(a.status, a.notices)
+		p.ReportEnd(a.status, a.notices, refusedIf(a.status))
 		p.OpenScopeBreaker("credential", time.Second, 5*time.Second)
 	}
 }

@@ -69,7 +69,7 @@ func TestScopes_HoldOnRealRedis(t *testing.T) {
 						mu.Unlock()
 						sleep(5 * ms)
 						flying.Add(-1)
-						p.ReportEnd(200, []announced.Notice{notice})
+						p.ReportEnd(200, []announced.Notice{notice}, refusedIf(200))
 					}
 				})
 			}

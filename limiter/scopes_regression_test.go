@@ -163,8 +163,8 @@ func TestReported_SlowResponseOpensNoWindow(t *testing.T) {
 			for _, m := range f.members {
 				f.wait(m, 20, schemas.Low, Call{Endpoint: "f/d", Key: "k"})
 			}
-			f.passed(2 * time.Minute)
-			if all, refused := f.since(time.Time{}); refused > 0 || len(all) < 300 {
+			f.passed(time.Minute)
+			if all, refused := f.since(time.Time{}); refused > 0 || len(all) < 150 {
 				t.Errorf("%d of %d calls were refused", refused, len(all))
 			}
 		})
@@ -232,7 +232,7 @@ func TestScopes_ChangedKindAllowsNoSecondBurst(t *testing.T) {
 		for _, m := range f.members {
 			f.wait(m, 10, schemas.Low, Call{Endpoint: "f/d", Key: "k"})
 		}
-		for i := range 20 {
+		for i := range 8 {
 			f.passed(3 * time.Second)
 			changed := config
 			changed.Policies = []Policy{config.Policies[0]}
@@ -329,11 +329,11 @@ func TestPermit_SecondReportHasNoEffect(t *testing.T) {
 		before := left()
 		for range 10 {
 			if p, err := l.Acquire(f.Context(), schemas.Low, Call{Endpoint: "f/d"}); err == nil && p.Spend() {
-				p.ReportEnd(200, nil)
+				p.ReportEnd(200, nil, refusedIf(200))
 			}
 			if p, err := l.Acquire(f.Context(), schemas.Low, Call{Endpoint: "f/d"}); err == nil && p.Spend() {
-				p.ReportEnd(304, nil)
-				p.ReportEnd(304, nil)
+				p.ReportEnd(304, nil, refusedIf(304))
+				p.ReportEnd(304, nil, refusedIf(304))
 			}
 		}
 		elapse(time.Second)

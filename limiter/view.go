@@ -188,7 +188,7 @@ func (v *View) policies(s []int64, quota Quota) error {
 		p := PolicyView{Name: "of another release"}
 		switch s[0] {
 		case 1:
-			p.Window = micros(s[1]).String()
+			p.Window = schemas.FormatDuration(micros(s[1]))
 			for _, l := range quota.partitioned {
 				if l.window == micros(s[1]) {
 					p.of(l.policy, int(l.perWindow()))
@@ -203,9 +203,9 @@ func (v *View) policies(s []int64, quota Quota) error {
 				v.boundLow(s[3], s[4])
 				continue
 			}
-			p.Window = micros(s[1]).String()
+			p.Window = schemas.FormatDuration(micros(s[1]))
 			longest := time.Duration(0)
-			for _, r := range quota.windowLogs { // find the policy of this log: its window is slightly shorter than the log's reach s[1]
+			for _, r := range quota.windowLogs { // the section does not name its policy; it is the one with the longest window below s[1], the window plus a margin in us
 				if window := time.Duration(r.policy.Window); window < micros(s[1]) && window > longest {
 					longest = window
 					p.of(r.policy, r.calls)

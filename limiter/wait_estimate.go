@@ -6,30 +6,78 @@ import (
 	"time"
 )
 
-// WaitEstimate estimates how long a new HIGH call waits for its permit.
+// WaitEstimate estimates how long new HIGH calls wait for their permits.
 type WaitEstimate struct {
-	// Blocked is StateStopped, StateBreakerOpen or StateBackingOff while the source sends no calls;
-	// empty: it sends calls. The wait is then unknown, because it depends on an operator or on the
-	// upstream.
+	// At is when the limiter's state was read, by Redis' clock.
+	At time.Time
+	// Blocked is empty while the source sends calls. While it sends none, Blocked is StateStopped,
+	// StateBreakerOpen or StateBackingOff, and the wait is unknown, because it depends on an operator
+	// or on the upstream.
 	Blocked State
 	// BlockedFor is the time until the backoff ends or the next probe is sent; 0: unknown.
 	BlockedFor time.Duration
 	// Delay is the time until the next call can be sent.
 	Delay time.Duration
-	// PerSecond is the rate of HIGH after the delay; +Inf if no policy limits it.
-	PerSecond float64
+
+	limits []waitLimit
 }
 
-// Wait returns the minimum time that a call waits if `before` other calls are served first.
-func (o WaitEstimate) Wait(before int64) time.Duration {
-	seconds := min(float64(before)/o.PerSecond, math.MaxInt32)
-	return o.Delay + time.Duration(seconds*float64(time.Second))
+// waitLimit is the throughput that one policy allows HIGH.
+type waitLimit struct {
+	remaining float64 // calls that can be sent at once
+	perSecond float64 // calls that follow in each second, if resets is 0
+	// A policy that resets allows perPeriod more calls at `resets` from now, and after each period.
+	resets, period time.Duration
+	perPeriod      float64
 }
 
-// EstimateWait estimates the wait of HIGH. It considers backoff, an open breaker, used-up days,
-// and scoped policies without remaining units for any value.
+// after returns when a call can be sent if `before` other calls are sent first.
+func (l waitLimit) after(before float64) time.Duration {
+	over := before - l.remaining
+	switch {
+	case l.resets > 0 && over < 0:
+		return 0
+	case l.resets > 0:
+		return l.resets + time.Duration(min(math.Floor(over/max(1, l.perPeriod))*l.period.Seconds(), math.MaxInt32)*float64(time.Second))
+	default:
+		return time.Duration(min(max(0, over)/l.perSecond, math.MaxInt32) * float64(time.Second))
+	}
+}
+
+// Wait returns how long a call still waits if `before` other calls are served first. age is the time
+// since the limiter's state was read. served is the time for which these other calls have been served
+// already.
+func (o WaitEstimate) Wait(before float64, age, served time.Duration) time.Duration {
+	delay := max(0, o.Delay-age)
+	queue, reset := time.Duration(0), time.Duration(0)
+	for _, l := range o.limits {
+		if l.resets > 0 {
+			reset = max(reset, l.after(before)-age)
+		} else {
+			queue = max(queue, l.after(before))
+		}
+	}
+	if delay == 0 {
+		queue -= served
+	}
+	return max(0, delay+queue, reset)
+}
+
+// AtMost returns the estimate for a source whose workers make at most perSecond calls.
+func (o WaitEstimate) AtMost(perSecond float64) WaitEstimate {
+	o.limits = append(slices.Clip(o.limits), waitLimit{perSecond: perSecond})
+	return o
+}
+
+// Paced reports whether anything limits the number of calls over time. Otherwise Wait returns only
+// the delay, although a limit of calls in flight may apply.
+func (o WaitEstimate) Paced() bool { return len(o.limits) > 0 }
+
+// EstimateWait estimates the wait of HIGH. It considers backoff, an open breaker, the remaining
+// calls of windows, days and reported limits, and scoped policies without remaining units for any
+// value.
 func (q Quota) EstimateWait(v View) WaitEstimate {
-	o := WaitEstimate{PerSecond: q.highPerSecond()}
+	o := WaitEstimate{At: v.At}
 	until := v.At
 	if slices.Contains([]State{StateStopped, StateBackingOff, StateBreakerOpen}, v.State) {
 		if o.Blocked = v.State; v.Until != nil {
@@ -39,16 +87,82 @@ func (q Quota) EstimateWait(v View) WaitEstimate {
 	if v.Until != nil && slices.Contains([]State{StateBackingOff, StateBreakerOpen, StateQuietPeriod}, v.State) {
 		until = *v.Until
 	}
+	remaining := map[string]float64{}
 	for _, p := range v.Policies {
-		if p.ResetsAt != nil && p.Remaining <= 0 {
+		remaining[p.Name] = float64(p.Remaining)
+		if p.ResetsAt == nil {
+			continue
+		}
+		if p.Remaining <= 0 {
 			until = later(until, p.ResetsAt.Add(dayMargin))
 		}
+		if q.day != nil {
+			o.limits = append(o.limits, waitLimit{
+				remaining: float64(p.Remaining), resets: p.ResetsAt.Add(dayMargin).Sub(v.At),
+				period: 24 * time.Hour, perPeriod: float64(q.day.policy.Limit),
+			})
+		}
+	}
+	for _, l := range q.partitioned {
+		o.limits = append(o.limits, waitLimit{remaining: remaining[l.policy.Name], perSecond: v.RampRatio * l.highPerSecond()})
+	}
+	for _, r := range q.windowLogs {
+		o.limits = append(o.limits, waitLimit{remaining: remaining[r.policy.Name], perSecond: v.RampRatio * float64(r.high) / r.reach.Seconds()})
 	}
 	for _, s := range q.scoped {
+		if l, ok := q.scopedLimit(s, v); ok {
+			o.limits = append(o.limits, l)
+		}
 		until = later(until, s.roomAt(v, q.values(s)))
 	}
 	o.Delay = until.Sub(v.At)
 	return o
+}
+
+// highPerSecond returns the rate of the partitions that HIGH can use.
+func (l partitionedWindow) highPerSecond() float64 {
+	perSecond := 0.0
+	for _, p := range l.partitions[:2] {
+		if p.interval > 0 {
+			perSecond += 1 / p.interval.Seconds()
+		}
+	}
+	return perSecond
+}
+
+// scopedLimit returns the throughput of all buckets of a policy together. A bucket without a known
+// state counts as unused. ok is false for policies without a rate, and for scopes whose number of
+// values is unlimited.
+func (q Quota) scopedLimit(s scopedPolicy, v View) (l waitLimit, ok bool) {
+	bound, ok := s.bound()
+	values := q.values(s)
+	if !ok || math.IsInf(values, 1) {
+		return l, false
+	}
+	cheapest := float64(s.cheapest)
+	window := time.Duration(bound.Window)
+	l.perSecond = values * bound.PerWindow / cheapest / window.Seconds()
+	if s.kind == minIntervalKind {
+		return l, true
+	}
+	unknown, reset := values, time.Time{}
+	for _, at := range v.Scopes {
+		if at.Policy != s.policy.Name || at.Remaining == nil {
+			continue
+		}
+		unknown--
+		if !at.BreakerOpen {
+			l.remaining += float64(*at.Remaining) / cheapest
+		}
+		if at.Until != nil && (reset.IsZero() || at.Until.Before(reset)) {
+			reset = *at.Until
+		}
+	}
+	l.remaining += max(0, unknown) * bound.PerWindow / cheapest
+	if s.kind == reportedKind && unknown <= 0 && reset.After(v.At) {
+		l.resets, l.period, l.perPeriod = reset.Sub(v.At), window, values*bound.PerWindow/cheapest
+	}
+	return l, true
 }
 
 // roomAt returns the earliest time at which a bucket of the policy has room again, if all buckets

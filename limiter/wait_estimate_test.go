@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// The estimated delay ends when the view says that a pause or a day ends, or that a credential
-// has budget again.
+// The estimated delay ends at the time at which, by the view, a pause or a day ends, or a credential
+// has units again.
 func TestEstimateWait_ReadsTheView(t *testing.T) {
 	at := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	in := func(d time.Duration) *time.Time { then := at.Add(d); return &then }
@@ -54,11 +54,64 @@ func TestEstimateWait_ReadsTheView(t *testing.T) {
 		if want := map[State]time.Duration{StateBackingOff: 40 * time.Second, StateBreakerOpen: 5 * time.Second}[c.blocked]; got.BlockedFor != want {
 			t.Errorf("%s: got blocked for %v, want %v", name, got.BlockedFor, want)
 		}
-		if got.PerSecond < 18 || got.PerSecond > 20 && name != "stopped" {
-			t.Errorf("%s: got %.1f calls a second, want 19", name, got.PerSecond)
-		}
 	}
-	if got, want := (WaitEstimate{Delay: time.Minute, PerSecond: 20}).Wait(380), 79*time.Second; got != want {
-		t.Errorf("got a wait of %v behind 380 calls, want %v", got, want)
+}
+
+// The wait behind other calls follows from the limit that allows them last.
+func TestEstimateWait_QueuesBehindOtherCalls(t *testing.T) {
+	at := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+	reset := at.Add(6 * time.Minute)
+	second := Policy{Name: "second", Limit: 10, Window: Window(time.Second)}
+	for name, c := range map[string]struct {
+		config Config
+		view   View
+		before float64
+		want   time.Duration
+	}{
+		"the window has room":     {Config{Policies: []Policy{second}}, View{Policies: []PolicyView{{Name: "second", Remaining: 10}}}, 9, 0},
+		"the window is used up":   {Config{Policies: []Policy{second}}, View{}, 100, 10 * time.Second},
+		"a burst, then the rate":  {Config{Policies: []Policy{second}}, View{Policies: []PolicyView{{Name: "second", Remaining: 10}}}, 110, 10 * time.Second},
+		"the rate rises again":    {Config{Policies: []Policy{second}}, View{RampRatio: 0.5}, 100, 20 * time.Second},
+		"a reserve for LOW":       {Config{Policies: []Policy{{Name: "second", Limit: 10, Window: Window(time.Second), LowReserve: 5}}}, View{}, 100, 20 * time.Second},
+		"partitions":              {Config{Policies: []Policy{{Name: "second", Limit: 200, Window: Window(time.Second), HighReserve: Reserve{Calls: 50}}}}, View{}, 1000, 5 * time.Second},
+		"a longer window":         {Config{Policies: []Policy{second, {Name: "hour", Limit: 90, Window: Window(time.Hour)}}}, View{Policies: []PolicyView{{Name: "hour", Remaining: 30}}}, 120, time.Hour},
+		"the day ends before":     {Config{Policies: []Policy{second, {Name: "day", Limit: 900, Window: Day}}}, View{Policies: []PolicyView{{Name: "second", Remaining: 10}, {Name: "day", Remaining: 50, ResetsAt: &reset}}}, 60, 6*time.Minute + dayMargin},
+		"the day lasts":           {Config{Policies: []Policy{second, {Name: "day", Limit: 900, Window: Day}}}, View{Policies: []PolicyView{{Name: "day", Remaining: 500, ResetsAt: &reset}}}, 100, 10 * time.Second},
+		"a reported limit ends":   {scopedConfig(second, Policy{Name: "hour", Limit: 5000, Window: Window(time.Hour), Reported: true}), View{Scopes: []ScopeView{{Policy: "hour", Remaining: new(int64(20)), Until: &reset}}}, 60, 6 * time.Minute},
+		"a backoff and a queue":   {Config{Policies: []Policy{second}}, View{State: StateBackingOff, Until: &reset}, 100, 6*time.Minute + 10*time.Second},
+		"only calls in flight":    {scopedConfig(Policy{Name: "in-flight", Limit: 2, Window: InFlight}), View{}, 100, 0},
+		"one call in each second": {scopedConfig(Policy{Name: "gap", MinInterval: &MinInterval{Min: time.Second}}), View{}, 60, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			quota, err := NewQuota(c.config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.view.At = at; c.view.RampRatio == 0 {
+				c.view.RampRatio = 1
+			}
+			got := quota.EstimateWait(c.view).Wait(c.before, 0, 0)
+			if off := max(got-c.want, c.want-got); off > c.want/8 {
+				t.Errorf("got %v behind %v calls, want %v", got, c.before, c.want)
+			}
+		})
+	}
+}
+
+func TestWaitEstimate_SubtractsTimeThatPassed(t *testing.T) {
+	quota, err := NewQuota(Config{Policies: []Policy{{Name: "second", Limit: 10, Window: Window(time.Second)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	estimate := quota.EstimateWait(View{RampRatio: 1})
+	if got := estimate.Wait(100, 2*time.Second, 4*time.Second); got < 6*time.Second || got > 7*time.Second {
+		t.Errorf("got %v after 4 s of service, want 6.5s", got)
+	}
+	estimate.Delay = time.Minute
+	if got := estimate.Wait(100, 2*time.Second, 4*time.Second); got < 68*time.Second || got > 69*time.Second {
+		t.Errorf("got %v in a pause, want 68.5s", got)
+	}
+	if got := estimate.AtMost(2).Wait(100, time.Hour, 0); got != 50*time.Second {
+		t.Errorf("got %v at two calls a second, want 50s", got)
 	}
 }

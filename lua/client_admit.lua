@@ -1,7 +1,7 @@
 -- client_admit: decides which update requests of one client can be published. Two limits apply
 -- over all processes: the client's outstanding HIGH requests, and the new keys (entities
--- without a snapshot) that it adds. It runs after coalesce_acquire has issued the numbers,
--- because a request that another one covers costs nothing.
+-- without a snapshot) that the client adds. The script runs after coalesce_acquire has issued
+-- the numbers, because a request that another request covers is not counted.
 --
 -- KEYS[1]  sorted set of the source's active clients, clients:{source}
 -- KEYS[2]  sorted set of the client's outstanding requests, clients:{source}:ID
@@ -9,16 +9,16 @@
 -- ARGV[1]  ID of the client
 -- ARGV[2]  max: outstanding requests while no other client is active; 0: no limit
 -- ARGV[3]  min: outstanding requests that every client can have
--- ARGV[4]  lease of an outstanding request in ms; it is not counted any longer
+-- ARGV[4]  lease of an outstanding request in ms; afterwards the request is not counted
 -- ARGV[5]  how long a client is active after its last request, in ms
 -- ARGV[6]  interval in us between two new keys at the sustained rate; 0: no limit
 -- ARGV[7]  burst: maximum number of new keys at once
--- ARGV[8]  and further: one request each, N (new key) or K (known key) and its
---          unique member: number and entity
+-- ARGV[8]  and further: one request each: N (new key) or K (known key), followed by the
+--          request's unique member of KEYS[2], which is its number and entity
 --
 -- Returns {share, outstanding, active, wait, verdict...}
---   share        the client's share of max; 0: no limit
---   outstanding  its outstanding requests now
+--   share        how many outstanding requests the client can have; 0: no limit
+--   outstanding  how many it has now
 --   active       the number of active clients
 --   wait         ms until one new key is admitted; 0: now
 --   verdict      per request: 0 publish it, 1 too many outstanding, 2 too many new keys
@@ -55,8 +55,8 @@ if interval > 0 then
   local stored = redis.pcall('GET', KEYS[3])
   if type(stored) == 'string' then arrival = math.max(us, tonumber(stored) or 0) end
 end
--- After the limit was lowered or the clock was set back, nobody waits longer than the new limit
--- requires.
+-- After the limit was lowered or the clock was set back, a client waits no longer than the new
+-- limit requires.
 arrival = math.min(arrival, us + burst * interval)
 
 local verdicts, added = {}, 0

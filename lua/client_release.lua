@@ -8,7 +8,7 @@
 -- ARGV[2]  how long a client without outstanding requests stays active, in ms
 -- ARGV[3]  and further: the member of one request each (see client_admit)
 --
--- Returns how many of the requests were counted.
+-- Returns how many of the requests were counted before.
 --
 -- Atomic. Repeating it has no effect.
 

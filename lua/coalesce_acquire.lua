@@ -1,27 +1,28 @@
 -- coalesce_acquire: decides in one step whether an update request in flight covers a new one.
--- If not, it issues the new request's number and sets a pending lock with it (rules:
--- ARCHITECTURE.md, "Coalescing").
+-- If not, it issues a number for the new request and sets a pending lock with that number
+-- (rules: ARCHITECTURE.md, "Coalescing").
 --
 -- KEYS[1]  the entity's hash, upd:{source/facet/key}
 -- ARGV[1]  HIGH or LOW
--- ARGV[2]  1 if the request is strict: its fetch must begin after it; else 0
+-- ARGV[2]  1 if the request is strict: its fetch must begin after the request; else 0
 -- ARGV[3]  floor: version of the snapshot that the caller has read; 0: none
--- ARGV[4]  1 if the request passes a hold; else 0
+-- ARGV[4]  1 if the request is accepted in spite of a hold; else 0
 -- ARGV[5]  cool-down in ms that publishing this request starts; 0: none. A request
---          with a cool-down is refused during an earlier one. Until coalesce_confirm
---          the cool-down ends with the pending lock: if the producer crashes, the
---          client must be able to request again
+--          with a cool-down is refused during an earlier cool-down. Until
+--          coalesce_confirm runs, the cool-down ends with the pending lock: if the
+--          producer crashes, the client must be able to request again
 -- ARGV[6]  TTL of the pending lock in ms, slightly above the delivery timeout
 -- ARGV[7]  TTL of the hash after its last use, in ms
--- ARGV[8]  1 if client_admit has just refused the client: then a request that is
+-- ARGV[8]  1 if client_admit has just refused the client, so that a request that is
 --          not covered is REFUSED; else 0
 --
 -- Returns {outcome, number, reason, until}, until in ms since 1970:
 --   PUBLISHED           publish a record with this number, then confirm or roll back
---   UPGRADED            the same; the lock was LOW, and this request is HIGH
---   ALREADY_PROCESSING  covered by the lock with this number
---   PENDING             the same, but its publish is not acknowledged yet
---   HELD, COOLING       refused for this reason until then
+--   UPGRADED            like PUBLISHED; this HIGH request replaces a LOW lock
+--   ALREADY_PROCESSING  covered by the confirmed lock with this number
+--   PENDING             covered by the pending lock with this number: its record is not
+--                       acknowledged yet
+--   HELD, COOLING       refused because of a hold or a cool-down, which lasts until `until`
 --   REFUSED             not covered and not published
 --
 -- Atomic. It writes only if the outcome is PUBLISHED or UPGRADED.
@@ -42,11 +43,11 @@
 -- missing. The hash lives for ARGV[7] after its last use, or longer if a hold or a cool-down
 -- lasts longer.
 --
--- A lock that another server set counts as missing. Before a failover that request may have
--- been settled, or a fetch may have begun, without this server having received it. The
--- replication ID distinguishes a server from its replicas and from itself before a restart. A
--- hash without ID counts as this server's, and a server that does not return its ID cannot be
--- distinguished.
+-- A lock that another server set counts as missing: before the failover its request may have
+-- been settled, or a fetch may have begun, and this server may not have received these writes.
+-- The replication ID distinguishes a server from its replicas and from itself before a restart.
+-- A lock without an ID counts as set by this server. Servers that do not return an ID cannot be
+-- distinguished from each other.
 
 local lane, strict, floor = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3])
 local t = redis.call('TIME')
@@ -66,7 +67,7 @@ if till and tonumber(till) > now then
   keep = math.max(keep, till - now)
 end
 
--- INFO takes up to a fifth of the run time, so it is read only if needed.
+-- INFO takes up to a fifth of the script's run time, so it is called only if the ID is needed.
 local server
 local function id()
   if not server then
@@ -85,8 +86,8 @@ if number then
     if held == 'LOW' and lane == 'HIGH' then
       outcome = 'UPGRADED'
     elseif not (strict and ver > number) then
-      -- Covered. A strict request gets here only if no fetch has begun since the lock was set:
-      -- a fetch raises ver above the lock's number.
+      -- The lock covers the request. A strict request gets here only if no fetch has begun since
+      -- the lock was set, because a fetch raises ver above the lock's number.
       return {state == 'PENDING' and 'PENDING' or 'ALREADY_PROCESSING', number, '', tonumber(life)}
     end
   end
@@ -101,8 +102,8 @@ end
 
 if ARGV[8] == '1' then return {'REFUSED', 0, '', 0} end
 
--- The number is above all numbers of this entity that can be in flight or stored. That also
--- holds if the hash was lost, because Redis' time has passed the old numbers.
+-- The number is above all numbers of this entity that can be in flight or stored. If the hash
+-- was lost, Redis' time is above the old numbers.
 number = math.max(math.max(ver, done) + 1, now)
 local text = string.format('%.0f', number)
 redis.call('HSET', KEYS[1], 'ver', text, 'server', id(),

@@ -1,5 +1,6 @@
--- coalesce_confirm: confirms the lock after Kafka has acknowledged the record. From now on it
--- can cover other requests and supersede a LOW record, and its cool-down lasts in full.
+-- coalesce_confirm: confirms a request's lock after Kafka has acknowledged its record. From now
+-- on the lock covers other requests with the outcome ALREADY_PROCESSING and can supersede a LOW
+-- record, and the request's cool-down has its full length.
 --
 -- KEYS[1]  the entity's hash, upd:{source/facet/key}
 -- ARGV[1]  number that coalesce_acquire issued
@@ -13,7 +14,8 @@
 local f = redis.call('HMGET', KEYS[1], 'lock', 'cooldown')
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
--- The cool-down is confirmed first, because a worker may have settled the lock already.
+-- The cool-down is confirmed even if a worker has settled the request already, and its lock is
+-- gone.
 local starter, whole = string.match(f[2] or '', '^%d+ (%d+) (%d+)$')
 if starter == ARGV[1] then
   redis.call('HSET', KEYS[1], 'cooldown', whole .. ' ' .. starter .. ' ' .. whole)

@@ -9,8 +9,8 @@
 --   cooled until                end of the cool-down
 --   done                        last number satisfied
 --
--- Times are in ms since 1970. Missing values are empty or 0. Everything that coalesce_acquire
--- counts as missing is missing here, for example the lock of another server.
+-- Times are in ms since 1970. Missing values are empty or 0. A value that coalesce_acquire
+-- counts as missing is missing here too, for example a lock that another server set.
 --
 -- Atomic. It writes nothing, even if the key has another type.
 

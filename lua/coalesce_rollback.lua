@@ -1,6 +1,6 @@
 -- coalesce_rollback: removes the pending lock, and the cool-down, of a record that could not be
--- published. It does not restore the lock that this one replaced: a pending lock supersedes
--- nothing, so the earlier record is still processed.
+-- published. If the pending lock had replaced the lock of a LOW record, that lock is not
+-- restored. The LOW record is processed nevertheless, because a pending lock supersedes nothing.
 --
 -- KEYS[1]  the entity's hash, upd:{source/facet/key}
 -- ARGV[1]  number that coalesce_acquire issued

@@ -1,5 +1,5 @@
--- limiter_acquire: reserves time slots for upstream calls of one source. It takes them from all
--- policies together or from none (design, terms and proof: limiter/doc.go).
+-- limiter_acquire: reserves time slots for upstream calls of one source. Each slot is taken from
+-- all policies or from none of them (design, terms and proof: limiter/doc.go).
 --
 -- KEYS[1]  the source's state, quota:{source}:state
 -- ARGV[1]  slots requested for HIGH
@@ -7,15 +7,21 @@
 -- ARGV[3]  the quota; empty: only read the state. Numbers have 16 characters, padded
 --          with blanks: revision, stopped (1 character, 0 or 1), horizon and quiet
 --          period in us, and then one section per policy:
---          L window, T and B of the partitions high, shared and low (T 0: none)
---          R reach, slots in it, slots in it that LOW can use (0: the log of one lane)
+--          L window, then interval T in us and burst B of each of the partitions high,
+--            shared and low (T 0: no partition)
+--          R reach in us, then the maximum number of slots in it after a call of HIGH, and
+--            after a call of LOW (0: this log does not count the lane)
 --          D slots per day, millionths of a slot per second that are kept for HIGH
 --          others: see limiter_buckets
 -- ARGV[4]  name of the quota with 26 characters, such as a prefix of its SHA-1
--- ARGV[5]  three midnights around now in us; empty: see Returns
+-- ARGV[5]  three midnights around now in us; if empty, the reply can be {-1}
 -- ARGV[6]  events, separated by blanks; can be missing:
 --          backoff D BASE SENT   the upstream refused the call of slot SENT; pause for
---                                D us (0: not known, BASE is then the first pause)
+--                                D us (0: not known, BASE is then the first pause).
+--                                Then one probe is granted, and further probes after
+--                                pauses that double
+--          resume SLOT           the probe of this slot was answered and not refused:
+--                                end the backoff
 --          open FIRST MOST SENT  the call of slot SENT showed that the upstream is
 --                                unhealthy; open the circuit breaker. The first probe
 --                                is after FIRST us, later ones after pauses that
@@ -25,18 +31,19 @@
 --          refund SLOT           the slot was not used
 --          used END N AT RATE MOST  saved count: the day until END had N calls at AT,
 --                                and since then at most MOST plus RATE per second
---          step NOW              Redis' clock was set forward when it showed NOW
+--          step NOW              Redis' clock was set forward, detected when it showed NOW
+--          unused                the source was never called; no effect if there is a state
 -- KEYS[2...], ARGV[7...]  the buckets and queues, see limiter_buckets
 --
 -- Returns one of
 --   {n HIGH, n LOW, now, calls of the day, runs...}: the slots granted, HIGH's first.
 --     A run is three numbers: count, wait in us from now, interval in us.
---     If slots were rejected or the breaker is open, four numbers follow: for HIGH and
+--     If slots were rejected or only probes are granted, four numbers follow: for HIGH and
 --     for LOW the us until the next call (0: all granted), and for each the reason:
 --     the section's number, or
---     -1 backoff  -2 stopped  -3 state lost  -4 day's count not restored
+--     -1 backoff or its probe  -2 stopped  -3 state lost  -4 day's count not restored
 --     -5 circuit breaker open
---   {-1}: the midnights are needed
+--   {-1}: nothing was granted, because ARGV[5] is needed
 --   for an empty quota: {now, birth, revision, stopped, end of backoff, ramp in
 --     thousandths, count not restored}, and per section five numbers:
 --     1, window, slots possible now in high, shared and low
@@ -56,15 +63,18 @@
 --
 -- This file is the fast path. It decides most calls in a third of the time: one quota with the
 -- partitions high and shared and perhaps a day, no loss, no backoff, no events. In all other
--- cases it continues with limiter_load. Both must decide alike; a test compares them. The line
--- of numbers begins with: format (2 characters), replication ID (40), fast path allowed until
--- (16), name of the quota and of the server's process (40), and then 16 each: now, TAT of high
--- and shared, calls of the day, LOW's last step, next calls of HIGH and LOW, end of the day.
+-- cases limiter_load continues with the full path. A test checks that both paths return equal
+-- replies.
+--
+-- The state's line of numbers begins with: format (2 characters), replication ID (40), time until
+-- which the fast path is allowed (16), name of the quota and of the server's process (40), and
+-- then 16 characters each: now, TAT (theoretical arrival time) of high and shared, calls of the
+-- day, LOW's last step, next calls of HIGH and LOW, end of the day.
 
 local sub, format, ceil, floor, max, min = string.sub, string.format, math.ceil, math.floor, math.max, math.min
-local MARGIN = 10000000 -- a call this close to midnight counts in both days
-local AHEAD = 50000 -- how far LOW can be ahead of its pace
-local MAX_RETRY = 10000000 -- rejected callers ask again by then, because the pace can rise or a backoff can end
+local MARGIN = 10000000 -- us; a call this close to midnight counts in both days
+local AHEAD = 50000 -- us by which LOW can be ahead of its pace
+local MAX_RETRY = 10000000 -- us until a rejected caller calls again at the latest: the pace can rise, a backoff can end
 
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
@@ -86,12 +96,12 @@ if ago < 0 or ago >= SAME then
   fast = ago >= 0 and sub(state, 3, 42) == replid
 end
 
--- The fast path. Malformed numbers make it fail until `calm`; after that the state counts as
--- lost.
+-- The fast path. Malformed numbers in the state make it fail until the time `fastUntil`. Then the
+-- full path runs, and the state counts as lost.
 if fast then
   local nHigh, nLow, day = ARGV[1] + 0, ARGV[2] + 0, #quota > 162
-  -- Most calls are for one lane, and all slots are possible now. Unneeded numbers are copied as
-  -- text.
+  -- Most calls are for one lane, and all their slots are possible now. Such calls are decided here.
+  -- Numbers that they do not need are copied as text.
   if nLow == 0 and nHigh > 0 then
     local T, tat, used = sub(quota, 67, 82) + 0, sub(state, 115, 130) + 0, sub(state, 147, 162) + 0
     if tat < now then tat = now end
@@ -143,7 +153,7 @@ if fast then
     end
     local edge, runs, run = now + horizon, {}, 0
     local gotHigh, gotLow, returnHigh, returnLow, whyHigh, whyLow = 0, 0, 0, 0, 0, 0
-    -- The slots that are possible now form one run. The others are computed one by one.
+    -- The slots that are possible now form one run. Later slots are computed one by one.
     if maxHigh > 0 then
       if t1 > 0 then
         if tat1 < now then tat1 = now end
@@ -156,7 +166,7 @@ if fast then
         if n > 0 then gotHigh, tat2 = gotHigh + n, tat2 + n * t2 end
       end
       if gotHigh > 0 then run, runs[1], runs[2], runs[3] = 1, gotHigh, 0, 0 end
-      local before, open = now, gotHigh == 1 -- the last run has only one slot
+      local before, open = now, gotHigh == 1 -- open: the last run has one slot, so its interval is not known yet
       while gotHigh < maxHigh do
         local slot, shared = tat2 - b2 * t2, true
         if t1 > 0 and tat1 - b1 * t1 <= slot then slot, shared = tat1 - b1 * t1, false end
@@ -223,7 +233,7 @@ if fast then
         end
         before = slot
       end
-      if gotLow == 0 then tat2 = was end -- rejected by the pace
+      if gotLow == 0 then tat2 = was end -- the pace rejected all slots, so the partition does not change
     end
     if gotLow == maxLow and maxLow < nLow then returnLow, whyLow = max(1, min(1000000, dayEnd + MARGIN - now)), 2 end
     if left then used = used + gotHigh + gotLow end

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -27,7 +26,8 @@ func (b bucket) backOff(c *clock, d, base int64) {
 	b.acquireAfter(0, 0, backoffEvent(d, base, c.us()))
 }
 
-// backoffEnd returns the end of the backoff in the state.
+// backoffEnd returns the end of the backoff in the state. While a probe is in flight, it is the time
+// of the next probe.
 func (b bucket) backoffEnd() int64 {
 	b.t.Helper()
 	return b.look()[4]
@@ -81,9 +81,10 @@ func TestBackoff_DoublesUpToAMinute(t *testing.T) {
 				if got := b.backoffEnd() - c.us(); got != want*second {
 					t.Errorf("round %d: a backoff of %d us, want %d s", round, got, want)
 				}
-				c.set(time.UnixMicro(b.backoffEnd() + second)) // the next refusal comes soon after the pause, so the pause doubles
+				b.probe(c) // the probe is refused, so the pause doubles
+				c.advance(second)
 			}
-			c.advance(ramp + 60*second) // after a minute without a refusal, the next pause is the first pause (base) again
+			c.advance(ramp + 2*60*second) // after a minute without a refusal, the next pause is the first pause (base) again
 		}
 		b.backOff(c, unknown, 30*second) // if the configured first pause (base) is raised to 30 s, the next backoff has that length
 		if got := b.backoffEnd() - c.us(); got != 30*second {
@@ -107,10 +108,11 @@ func TestBackoff_IgnoresRefusalsOfEarlierCalls(t *testing.T) {
 				t.Fatalf("an answer to what was sent before moved the backoff's end by %d us", got-until)
 			}
 		}
-		c.set(time.UnixMicro(until + second))
+		b.probe(c)
+		next := b.backoffEnd()
 		b.acquireAfter(0, 0, backoffEvent(unknown, second, sent+15_000)) // a late refusal of one more call that was sent before the backoff
-		if got := b.backoffEnd(); got != until {
-			t.Errorf("a late answer caused another backoff, until %d", got)
+		if got := b.backoffEnd(); got != next {
+			t.Errorf("a late answer moved the next probe by %d us", got-next)
 		}
 		b.backOff(c, unknown, second)
 		if got := b.backoffEnd() - c.us(); got != 2*second {
@@ -131,7 +133,7 @@ func TestBackoff_RampsUpFromHalfTheRate(t *testing.T) {
 		b.awake()
 		saturate(b, c, 2*second)
 		b.backOff(c, 3*second, second)
-		end := b.backoffEnd()
+		end := b.endBackoff(c)
 		all := slices.Concat(saturate(b, c, 17*second))
 		slices.Sort(all)
 		if all[0] < end {
@@ -157,7 +159,7 @@ func TestBackoff_RampsUpAWindowLog(t *testing.T) {
 		b.lanes, b.more = nil, windowLog(reach, 40, 20)
 		b.awake()
 		b.backOff(c, second, second)
-		end := b.backoffEnd()
+		end := b.endBackoff(c)
 		high, _, _ := play(b, c, 14*second, true, []process{{high: 100, at: c.us()}})
 		if high[0] < end {
 			t.Errorf("a slot %d us before the end of the backoff", end-high[0])
@@ -191,7 +193,7 @@ func TestBackoff_SurvivesAFailoverWithoutABurst(t *testing.T) {
 		if got := b.backoffEnd(); got < end || got > end+second {
 			t.Errorf("the backoff ends %d us from where it ended before the failover", got-end)
 		}
-		end = b.backoffEnd()
+		end = b.endBackoff(c)
 		all := slices.Concat(saturate(b, c, 14*second))
 		slices.Sort(all)
 		if all[0] < end {
@@ -213,9 +215,9 @@ func TestBackoff_NewLimitAllowsNoBurstAfterwards(t *testing.T) {
 		simulated(t, func(b bucket, c *clock) {
 			b.awake()
 			b.backOff(c, 5*second, second)
-			end := b.backoffEnd()
 			b.revision, b.lanes = 1, lanes
-			all := slices.Concat(saturate(b, c, 6*second))
+			end := b.endBackoff(c)
+			all := slices.Concat(saturate(b, c, second))
 			slices.Sort(all)
 			perSecond := 1e6/lanes[0] + 1e6/lanes[2]
 			if got := within(all, end, end+second/10); int64(got) > 3+(perSecond+50)/20+1 {
@@ -229,13 +231,15 @@ func TestBackoff_KeepsItsLengthOverAFailover(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
-		for range 4 {
+		for range 3 {
 			b.backOff(c, unknown, second)
-			c.set(time.UnixMicro(b.backoffEnd() - second/2))
+			b.probe(c)
 		}
+		b.backOff(c, unknown, second)
+		c.advance(second)
 		b.failOver()
 		b.acquire(1, 1)
-		c.set(time.UnixMicro(b.backoffEnd() + 2*second))
+		b.probe(c)
 		b.backOff(c, unknown, second)
 		if got := b.backoffEnd() - c.us(); got != 16*second {
 			t.Errorf("a backoff of %d us, want 16 s after one of 8", got)
@@ -263,9 +267,13 @@ func TestBackoff_GrantsNoSlotInRandomRuns(t *testing.T) {
 				default:
 					c.advance(rng.Int64N(60_000))
 				}
-				g := b.acquireAfter(rng.IntN(100), rng.IntN(100), happened)
 				if happened != "" {
-					until = max(until, b.backoffEnd())
+					b.acquireAfter(0, 0, happened)
+					until = b.backoffEnd()
+				}
+				g := b.acquire(rng.IntN(100), rng.IntN(100))
+				if len(g.all()) > 0 && rng.IntN(3) == 0 {
+					b.acquireAfter(0, 0, resumeEvent(g.all()[0]))
 				}
 				for _, s := range g.all() {
 					if s < until {

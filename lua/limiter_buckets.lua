@@ -19,10 +19,12 @@
 -- ARGV[7]  per bucket: the number of its section among those above
 -- ARGV[8]  events, separated by blanks; k is a bucket:
 --          c k TICKET         a call ended: free its in-flight slot
---          g k UNITS SLOT     refund of UNITS (negative: extra charge); SLOT 0: the
---                             upstream refunds them now
---          l k UNITS SLOT     the response to the call of SLOT reports the level UNITS
---          w k SLOT UNITS     refund of UNITS of a slot (negative: extra charge)
+--          g k UNITS SLOT     leaky bucket: refund of UNITS of the call of SLOT (negative:
+--                             extra charge); SLOT 0: the upstream refunds them now
+--          l k UNITS SLOT     leaky bucket: the response to the call of SLOT reports that
+--                             UNITS are available
+--          w k SLOT UNITS     log: refund of UNITS of the call of SLOT (negative: extra
+--                             charge)
 --          n k TICKET HOW UNITS SLOT LEFT END SLACK   a call ended that cost UNITS.
 --                             HOW: 0 not sent, 1 outcome unknown, 2 response reports
 --                             LEFT units (-1: none) until END (0: not reported; at
@@ -38,21 +40,23 @@
 -- ARGV[11] name of the process
 -- ARGV[12] Pub/Sub channel on which the next process for a free in-flight slot is named
 --
--- Returns {now, calls of the day, -5 if the source's breaker is open or else 0,
+-- Returns {now, calls of the day, -5 if the source's breaker is open, -1 if a backoff has not ended
+--     with a probe, or else 0,
 --   per queue: calls granted, us until the next call (0: all granted), reason of the
 --     rejection (as in limiter_acquire), per grant: wait in us, candidate, 1 if it
---     probes a breaker
+--     probes a breaker of a scope, plus 2 if it is a probe of the source
 --   per bucket: units left (-1: unknown), units in flight, time of more units (0:
 --     unknown)}
 --
--- A bucket stores the birth of the source's state. If they differ, the bucket's state was lost.
+-- Each bucket stores the birth of the source's state, which is the time at which that state began.
+-- If the stored time differs from the source's birth, the bucket's state was lost.
 
-local END_RETRY = 50000 -- us until the next call: a call in flight can end
-local SLOT_RETRY = 300000 -- us until the next call of a process that waits for an in-flight slot
-local WAITER_TTL = 1000000 -- a waiting process that does not call for so long is removed
-local MAX_HOLD = 20000 -- longest time that an in-flight slot is held before its time slot
-local MAX_DELAY = 100000 -- a call arrives at most this long after its slot
-local SPELL = 250000 -- us of slots that share one slack value
+local END_RETRY = 50000 -- us until a rejected process calls again, because a call in flight can end
+local SLOT_RETRY = 300000 -- us until a process that waits for an in-flight slot calls again
+local WAITER_TTL = 1000000 -- us; a waiting process that has not called for this time is removed
+local MAX_HOLD = 20000 -- us; longest time for which an in-flight slot is held before its time slot
+local MAX_DELAY = 100000 -- us; a call arrives at the upstream at most this long after its slot
+local SPELL = 250000 -- us; the slots of a period of this length share one slack value
 local SPELLS = 8 -- number of slack values that are kept
 local FAR = 1e15
 
@@ -62,8 +66,8 @@ local function endWindow(b)
 end
 
 -- A sliding-window log is a text with 32 characters per entry: time and units, earliest first.
--- Slots are rounded up to the grain, which limits the number of entries. An entry counts until
--- `reach` after its time. So no window of length `reach` has more units than the limit.
+-- Slots are rounded up to a multiple of the grain, which limits the number of entries. An entry
+-- counts until `reach` after its time, so no window of length `reach` exceeds the limit.
 
 -- Adds units to the log at a slot; a negative number removes at most the entry's units.
 local function addToLog(b, slot, units)
@@ -77,8 +81,8 @@ local function addToLog(b, slot, units)
   b.log, b.used = sub(b.log, 1, at - 1) .. entry .. sub(b.log, p + 32), b.used + left - held
 end
 
--- Returns the log after a loss of state: the limit was used up, the last units at once and the
--- earlier ones at the pace.
+-- Fills the log of a bucket whose state was lost, as if the limit were used up: s[9] units at the
+-- latest possible slot, and the other units at the pace before it.
 local function fillLog(b, s)
   local chunks, rest = 50, s[3] - s[9]
   for n = chunks, 1, -1 do
@@ -88,7 +92,8 @@ local function fillLog(b, s)
   addToLog(b, birth + horizon, s[9])
 end
 
--- Computes when the paced log is full again, after a refund.
+-- Recomputes the pace's tat (theoretical arrival time, see GCRA in limiter/doc.go) from the log,
+-- after a refund.
 local function computeTat(b)
   b.tat = 0
   for p = 1, #b.log, 32 do
@@ -96,13 +101,15 @@ local function computeTat(b)
   end
 end
 
--- A leaky bucket is stored as `tat`, the time at which it is empty. A call of cost c moves tat
--- from max(tat, slot) to that plus c. A refund moves tat back, but not further than without the
--- refunded call: if the bucket was empty at a later slot, that call began anew. The slack of a
--- slot is tat - slot. The minimum slack is kept per SPELL of slots.
+-- A leaky bucket is stored as `tat`, the time at which it will be empty. A call whose units leak
+-- in c us sets tat to max(tat, slot) + c. The refund of a call moves tat back, but not to an
+-- earlier time than if that call had never been made: if a later call found the bucket empty, that
+-- later call's slot alone determined tat. The slack of a slot is tat - slot, before the slot's call
+-- is added: tat can move back by the minimum slack of all later slots. Of the slots in one SPELL,
+-- only the minimum slack is kept.
 --
--- Example: 1 s per unit. Calls at 0 s and 5 s give tat = 6 s. A refund of the first moves
--- nothing, because the second began at its own slot.
+-- Example: a unit leaks in 1 s. Calls of one unit at 0 s and 5 s give tat = 6 s. The refund of the
+-- first call does not move tat, because the second call found the bucket empty.
 local function noteSlack(b, slot)
   local slack = b.tat - slot
   if slack <= 0 then
@@ -123,7 +130,7 @@ local function noteSlack(b, slot)
   b.top = max(b.top, slot)
 end
 
--- Returns how far tat can move back after a refund of a slot.
+-- Returns how far tat can move back after a refund of the slot's call, at most `back` us.
 local function slackAfter(b, slot, back)
   for n = #b.spells, 1, -1 do
     local spell = b.spells[n]
@@ -206,7 +213,7 @@ local function loadBuckets()
     local b = {s = s, key = KEYS[2 * k], calls = KEYS[2 * k + 1]}
     local text = s.kind ~= 'C' and redis.call('GET', b.key)
     if text and (#text < 33 or #text % 16 ~= 1 or find(text, '[^%d %-]') ~= #text or number(text, 1) ~= birth) then text = false end
-    -- The policy's kind has changed: the bucket begins as if it were used up.
+    -- If the policy's kind has changed, the bucket begins as if it were used up.
     if text and sub(text, -1) ~= s.kind then
       b.was = text
       text = false
@@ -215,15 +222,17 @@ local function loadBuckets()
     buckets[k] = b
   end
 
-  -- Applies a reported value. Reported ends are exact or too late, so the earliest applies. A
-  -- window begins with the response to a call sent after all calls that were already answered.
-  -- Units used since then are in flight; values from slower responses are outdated.
+  -- Applies the remaining units and the end of the window that a response reports. Reported ends
+  -- are exact or too late, so the earliest reported end applies. The first report of a new window
+  -- must come from a call with a later slot than all calls answered before it. After that, a
+  -- report from a call with an earlier slot than this call is about an earlier window.
   local function applyReport(b, slot, left, till, slack)
     local near = 2 * slack + MAX_DELAY
     -- The response was made between the slot and now, so its window ends at `least` or later.
-    -- If that is after the known end, it is another window.
+    -- If `least` is after the known end, the response is about a later window.
     local least = till - 2 * slack - max(0, now - slot)
-    -- Units of calls without a report are subtracted, unless they clearly came before this one.
+    -- Units of calls that ended without a report (b.lost) are subtracted, unless these calls
+    -- clearly arrived before this call.
     if slot > b.lostAt + MAX_DELAY then b.lost = 0 else left = max(0, left - b.lost) end
     if b.known == 1 and least > b.till + MAX_DELAY and now >= b.till - near and slot >= b.began and slot > b.last then
       b.known, b.over = 0, min(b.till, now) -- the window ended slightly earlier than assumed
@@ -250,19 +259,20 @@ local function loadBuckets()
       return 2
     end,
     l = function(b, units, slot)
-      -- Somebody else uses the bucket if the reported level is clearly below ours, adjusted for
-      -- later grants.
+      -- `own` is the number of units available by the state. `told` is the reported number, plus
+      -- the units restored since the slot. If `told` is clearly less, another client uses the
+      -- upstream's bucket too, and the state gets the value of `told`.
       local most = b.s[3]
       local own, told = most - (b.tat - now) * 1000 / b.s[2], min(most, units + (now - slot) * 1000 / b.s[2])
       if own > told + max(2, most / 50) then
-        b.tat, b.spells = now + ceil((most - told) * b.s[2] / 1000), {{b.top + 1, FAR}} -- the new value contains units that were not sent
+        b.tat, b.spells = now + ceil((most - told) * b.s[2] / 1000), {{b.top + 1, FAR}} -- refunds of slots granted so far get no effect: `told` can include their units
       end
       return 2
     end,
     w = function(b, slot, units)
       if units + 0 < 0 then
         addToLog(b, now, -units)
-      elseif slot + 0 > birth + horizon then -- otherwise the slot was lost with the state
+      elseif slot + 0 > birth + horizon then -- an earlier slot was lost with the state
         addToLog(b, slot + 0, -units)
       end
       computeTat(b)
@@ -273,12 +283,12 @@ local function loadBuckets()
       endWindow(b)
       local counted = redis.call('ZREM', b.calls, ticket) == 0
       if counted then
-        how = how == 2 and 2 or 0 -- its units are already counted
+        how = how == 2 and 2 or 0 -- the call's lease has expired, so its units are already counted
       else
         b.flying = max(0, b.flying - string.match(ticket, '%d+$'))
       end
       if b.probing == slot then b.probing = 0 end
-      if slot < birth + horizon then return 7 end -- state after this slot was lost
+      if slot < birth + horizon then return 7 end -- the state was lost after this slot was granted
       if how > 0 and not counted and not (how == 2 and left >= 0) then
         b.lost, b.lostAt = b.lost + units, max(b.lostAt, slot)
       end

@@ -228,7 +228,7 @@ func TestRead_ReturnsTheDocumentedValues(t *testing.T) {
 		end := endOfDay(time.UnixMicro(g.now), time.UTC).UnixMicro()
 		want := []int64{
 			7, 0, 0, 1000, 0,
-			1, second, 5, 12, 2, // the last three are the free slots of the partitions high, shared and low; high has granted 5 of its 10
+			1, second, 5, 12, 2, // the last three are the free slots of the partitions high, shared and low; high has granted 5 of its 10 slots
 			1, 60 * second, 0, 4, 0,
 			2, 20 * second, 6, 4, 5,
 			2, 30 * second, 8, 8, 5,
@@ -276,6 +276,11 @@ func TestRead_ReturnsEachState(t *testing.T) {
 		b.backOff(c, 2*second, second)
 		look("backoff", []int64{c.us(), birth, 0, 0, c.us() + 2*second, 500, 0})
 		c.advance(7 * second)
+		look("probe due", []int64{c.us(), birth, 0, 0, c.us() - 5*second, 500, 0})
+		slot := b.acquire(1, 0).high[0]
+		look("probe in flight", []int64{c.us(), birth, 0, 0, slot + 2*second, 500, 0})
+		b.acquireAfter(0, 0, resumeEvent(slot))
+		c.advance(5 * second)
 		look("ramping", []int64{c.us(), birth, 0, 0, c.us() - 5*second, 750, 0})
 		b.revision, b.stopped = 1, 1
 		b.acquire(0, 0)

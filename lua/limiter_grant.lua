@@ -5,8 +5,8 @@ local function grantQueues()
   local process, wakes = ARGV[11], ARGV[12]
   local buckets = loadBuckets()
 
-  -- Returns the earliest slot by one bucket at or after `at` (huge: unknown), and the share of
-  -- the bucket that is left.
+  -- Each function returns the earliest slot at or after `at` that one bucket allows (huge:
+  -- unknown), and the share of the bucket that is left.
   local wait = {
     S = function(b, s, units, low)
       local most = low and s[4] or s[3]
@@ -33,8 +33,8 @@ local function grantQueues()
       end
       if at >= b.till then return huge, 0 end
       local left = b.left - (low and s[4] or 0)
-      -- Nothing is reserved beyond the window's end. One call then learns the value of the next
-      -- window.
+      -- No slot after the window's end is granted. After the end, one call is granted, whose
+      -- response reports the units of the next window.
       if left < units then return max(b.till, now + horizon + 1), 0 end
       if left - b.flying < units then return huge, 0 end
       local slot = 0
@@ -59,8 +59,8 @@ local function grantQueues()
       noteSlack(b, slot)
       b.tat = max(b.tat, slot) + ceil(units * s[2] / 1000 / ramp)
     end,
-    -- The interval is derived from the slot's last digits, because Lua's random numbers repeat
-    -- in every run.
+    -- The interval between the minimum and the maximum is derived from the slot's last digits,
+    -- because Lua's random numbers are the same in every run of a script.
     P = function(b, s, _, slot) b.next = slot + s[2] + floor((s[3] - s[2]) * ((slot * 7919) % 9973) / 9973) end,
     N = function(b, s, units, slot, low)
       if low and s[5] == 1 and b.known == 1 then
@@ -81,7 +81,8 @@ local function grantQueues()
     end,
   }
 
-  -- Reads the queues, and counts the processes that are first in line for an in-flight slot.
+  -- Reads the queues. For each bucket of kind C, counts the in-flight slots for which other
+  -- processes have waited longer than this process (b.ahead).
   local queues, words, i = {}, {}, 0
   for word in string.gmatch(ARGV[9], '%S+') do words[#words + 1] = word + 0 end
   local function nextWord() i = i + 1; return words[i] end
@@ -123,7 +124,7 @@ local function grantQueues()
     end
   end
 
-  local out = {now, 0, nextProbe > 0 and -5 or 0}
+  local out = {now, 0, halfOpen()}
   for _, c in ipairs(queues) do
     local low, first, second = c.lane == 2, c.lane, c.lane + 1
     local granted, again, why, at = 0, 0, 0, #out + 1
@@ -154,24 +155,26 @@ local function grantQueues()
           p = min(p, left)
         end
         if full then
-          -- A process waits in line only if nothing else delays its call.
+          -- A process waits for an in-flight slot only if no other bucket delays its call.
           if s <= now + c.ahead and full.by ~= c then full.left[c.lane], full.by = full.left[c.lane] + c.n - granted, c end
           s, because = huge, full.s.index or 0
         end
-        -- A candidate with an open breaker that can be probed goes first, for one call.
+        -- A candidate with the earliest slot gets the call. Of several, a candidate whose open
+        -- breaker can be probed is preferred, and then the candidate with the larger share left.
         if not slot or s < slot or (s == slot and (probes > halted or (probes == halted and p > part))) then
           slot, part, way, why, halted = s, p, w, because, probes
         end
       end
       if slot > now + c.ahead then
         again = slot == huge and hint or min(hint, max(1000, slot - now - floor(c.ahead / 2)))
-        if nextProbe > 0 then
-          why = -5
-          if backoffEnd <= now then again = min(again, OPEN_RETRY) end
+        if halfOpen() < 0 then
+          why = halfOpen()
+          if canResume() then again = min(again, OPEN_RETRY) end
         end
         break
       end
       slot, tickets = ceil(slot), tickets + 1
+      if halfOpen() < 0 then halted = halted + 2 end
       take(slot, first)
       for _, x in ipairs(c.candidates[way]) do charge[x.b.s.kind](x.b, x.b.s, x.units, slot, low) end
       granted, maxHigh = granted + 1, maxHigh - 1
@@ -206,7 +209,7 @@ local function grantQueues()
       return now >= b.next and 1 or 0, 0, b.next
     end,
     N = function(b, s)
-      -- The key lives as long as calls can be in flight or reports can arrive.
+      -- The key must not expire while calls can be in flight or reports can arrive.
       keep(b, max(0, b.till - now, b.paced - now) + s[6] + 60000000, b.known, b.left, b.units, b.till, b.began, b.flying, b.probing, b.paced, b.over, b.last, b.lost, b.lostAt)
       if b.charged then redis.call('PEXPIRE', b.calls, format('%.0f', ceil(2 * s[6] / 1000) + 60000)) end
       return b.known == 1 and max(0, b.left - b.flying) or -1, b.flying, b.known == 1 and b.till or 0
@@ -215,7 +218,7 @@ local function grantQueues()
       for lane = 1, 2 do
         local left = b.left[lane]
         if left > 0 then
-          -- A process that was granted a slot goes to the end of the line.
+          -- A process that was granted a slot waits behind all other processes of its lane.
           local since = b.got[lane] > 0 and now or b.since[lane]
           redis.call('HSET', b.key, process .. ' ' .. lane, format('%d %.0f %d %.0f', lane, since, left, now))
           redis.call('PEXPIRE', b.key, 10000)

@@ -4,27 +4,36 @@
 
 local FORMAT, EPOCH = '01', 2500000
 local MAX_BACKOFF, RAMP = 60000000, 10000000
-local MAX_UNSAVED = 100000000 -- a process saves the day's count at least this often, or stops calling
+local MAX_UNSAVED = 100000000 -- us; a process that has not saved the day's count for this time sends no calls
 local LINE = '%s%s%16d%s%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d'
-local MIN_PROBE_PAUSE = 1000000 -- minimum pause between probes; longer than the horizon, so that one call never gets two
+local MAX_NAMED_BACKOFF = 10000000 -- us; longest pause after a refused probe whose refusal names a shorter time
+local UNUSED_BIRTH = 1 -- us; birth of the state of a source that was never called: its quiet period is long over
+local MIN_PROBE_PAUSE = 1000000 -- us; minimum pause between probes; longer than the horizon, so that one run never grants two
 local OTHERS = '----------------------------------------' -- replaces the quota's name if the fast path is not allowed
 local find, huge = string.find, math.huge
 local last, backHigh, backLow, paced, used, dayEnd = 0, 0, 0, 0, 0, 0
 -- Circuit breaker: next probe (0: closed), opened at, begin of the current pause (or closed
 -- at), pause, longest pause.
 local nextProbe, began, pauseStart, pause, maxPause = 0, 0, 0, 0, 0
+-- 0 without a backoff, and after a probe was answered and not refused. During a backoff: the slot of
+-- the newest probe, or the time of the last refusal if no probe was granted since then.
+local probed = 0
 local birth, epoch, backoffEnd, backoffSet, step, nextUsed, dayBorn, uncounted = now, now, 0, 0, 0, 0, now, 1
 local tats, inForce, strictest, logs, rest, loaded = {}, nil, nil, {}, '', nil
 local readOnly = quota == ''
-local name = ARGV[4] .. (find(replid, '[^0]') and process or anyProcess) -- this server has no replication ID
+local name = ARGV[4] .. (find(replid, '[^0]') and process or anyProcess) -- anyProcess: this server has no replication ID
 state = redis.call('GET', KEYS[1])
+local missing = not state
+
+-- Returns the time of the next probe if the newest probe is never answered; 0: no probe is in flight.
+local function leaseEnd() return probed > backoffSet and probed + step or 0 end
 
 local function number(text, i) return sub(text, i, i + 15) + 0 end
 
--- The sections of a quota: kind, key, and the width in numbers.
+-- How many numbers a section of a quota has, by the section's kind.
 local WIDTH = {L = 7, R = 3, D = 2, S = 9, G = 6, P = 3, N = 6, C = 4, H = 1}
--- Scoped sections (limiter_grant). For each number after the name: + if the greater value is
--- stricter, - if the lesser one is.
+-- The sections of scoped policies (limiter_grant). A sign stands for each number after the first
+-- one, which identifies the policy: + if the greater value is stricter, - if the lesser value is.
 local STRICTER = {S = '+--++-++', G = '+-+++', P = '++', N = '-++++', C = '--+', H = ''}
 local function sections(text)
   local all, i = {}, 50
@@ -63,9 +72,14 @@ local function read()
     assert(r == '-' or (#r % 16 == 0 and not find(r, '%D')))
     logs[#logs + 1] = r ~= '-' and r or ''
   end
+  -- The line B exists from a backoff until a probe was answered and not refused.
+  if find(rest, '^B[%d ]+\n') then
+    probed, rest = number(rest, 2), sub(rest, find(rest, '\n', 1, true) + 1)
+  end
   -- The breaker's line P exists once the breaker has opened. A release without a breaker keeps
-  -- the line and obeys it as a backoff until the next probe. If that release then writes a
-  -- later end, it received a backoff; if it writes an earlier one, it lost its state.
+  -- the line, and obeys its first two numbers as a backoff until the next probe. If that release
+  -- then writes a later end of the backoff, it has received a backoff; if it writes an earlier end,
+  -- it has lost its state.
   if find(rest, '^P[%d ]+\n') then
     local other, next = number(rest, 2), number(rest, 18)
     local a, b, c, d = number(rest, 34), number(rest, 50), number(rest, 66), number(rest, 82)
@@ -79,7 +93,7 @@ local function read()
 end
 if state and not pcall(read) then
   state, tats, logs, inForce, strictest, rest, loaded = false, {}, {}, nil, nil, '', nil
-  last, backHigh, backLow, paced, used, dayEnd, birth = 0, 0, 0, 0, 0, 0, now
+  last, backHigh, backLow, paced, used, dayEnd, birth, probed = 0, 0, 0, 0, 0, 0, now, 0
   epoch, backoffEnd, backoffSet, step, nextUsed, dayBorn, uncounted = now, 0, 0, 0, 0, now, 1
 end
 if readOnly then
@@ -87,7 +101,7 @@ if readOnly then
   quota = inForce
 end
 
--- Combines two quotas of one revision: the stricter value of each number.
+-- Combines two quotas of one revision. Each number gets the stricter of its two values.
 local function stricter(a, b)
   if not a or a == b then return b end
   local of, all = {}, sections(a)
@@ -116,7 +130,7 @@ local function stricter(a, b)
   return text(head, all)
 end
 
--- Which quota is in force.
+-- Determines the quota in force.
 local before = inForce
 if not readOnly then
   local mine, theirs = number(quota, 1), inForce and number(inForce, 1) or -1
@@ -149,8 +163,8 @@ for i, s in ipairs(policies) do
   s.index = i
 end
 
--- Converts the slots to the new quota. Another T or B must not allow a second burst, and a new
--- policy starts as if it were used up.
+-- Converts the state to a changed quota. A changed interval T or burst B of a partition must not
+-- allow a second burst, and a new policy starts as if it were used up.
 if loaded and before ~= inForce then
   local tatsOf, ringOf, had = {}, {}, {}
   local l, r = 0, 0
@@ -185,24 +199,32 @@ end
 -- Detects a loss of state and reads the events.
 local back = loaded and last - now or 0
 local lost = not loaded or back > 10000 or #tats ~= max(3, #T) or #logs ~= #reach or sub(state, 3, 42) ~= replid
-local events, i = {}, 1
+local events, i, unused = {}, 1, false
 if ARGV[6] then
   for word in string.gmatch(ARGV[6], '%S+') do events[#events + 1] = word end
 end
 while events[i] do
+  if events[i] == 'unused' and missing then unused = true end
   if events[i] == 'step' and loaded and birth <= events[i + 1] + 0 then lost = true end
   i = i + 1
 end
 if lost and not readOnly then
   backoffEnd = loaded and backoffEnd > last and now + backoffEnd - last or 0
-  -- The breaker stays open, like a backoff. Calls sent before this moment can't close it.
+  -- The breaker stays open, like a backoff. The success of a call sent before now can't close it.
   if nextProbe > 0 then nextProbe, began, pauseStart = max(now, now + nextProbe - last), now, now else pauseStart = 0 end
-  birth, epoch, backoffSet, backHigh, backLow, paced, uncounted = now, now, 0, 0, 0, 0, 1
+  -- A backoff still ends with a probe, but a probe in flight is forgotten.
+  probed = min(probed, 1)
+  birth, epoch, backoffSet, backHigh, backLow, paced, uncounted = now, now, probed, 0, 0, 0, 1
   tats, logs = {now, now, now}, {}
   for n = 1, #T do tats[n] = max(now + quiet, backoffEnd) + max(B[n] - 1, 0) * T[n] end
   for n = 1, #reach do logs[n] = string.rep(format('%16d', now + horizon), max(slots[n], lowSlots[n])) end
+  if unused then -- there are no earlier calls to wait for
+    birth, lost = UNUSED_BIRTH, false
+    for n = 1, #T do tats[n] = now end
+    for n = 1, #reach do logs[n] = '' end
+  end
 elseif back > 0 then
-  now = last -- a small step back: use the last time
+  now = last -- the clock was set back slightly: use the time of the last run
 end
 
 if day and (dayEnd == 0 or now >= dayEnd + MARGIN) then
@@ -225,22 +247,37 @@ i = 1
 while events[i] do
   if events[i] == 'backoff' then
     local d, base, sent = events[i + 1] + 0, events[i + 2] + 0, events[i + 3] + 0
-    if d == 0 and sent >= backoffSet then
-      -- Another refusal soon after the last pause: it was too short.
-      step = backoffEnd > 0 and now < backoffEnd + RAMP + step and min(2 * step, MAX_BACKOFF) or base
-      step = max(step, base)
-      d = step
+    if sent >= backoffSet then
+      -- A call that was sent before the last refusal does not change `step`.
+      local pauseEnd = max(backoffEnd, leaseEnd())
+      if pauseEnd == 0 or now >= pauseEnd + RAMP + step then
+        step = d > 0 and min(d, base) or base
+      elseif d == 0 then
+        step = max(step, base)
+      end
+      -- A refused probe shows that the last pause was too short, even if the upstream named that pause.
+      if d == 0 then d = step elseif probed > backoffSet then d = max(d, min(step, MAX_NAMED_BACKOFF)) end
+      backoffSet = now
     end
     if d > 0 then
-      if sent >= backoffSet then backoffSet = now end
+      if probed == 0 then probed = max(1, backoffSet) end
       backoffEnd = max(backoffEnd, now + d)
       for n = 1, #T do tats[n] = max(tats[n], backoffEnd + max(B[n] - 1, 0) * T[n]) end
+    end
+  elseif events[i] == 'resume' then
+    if probed > 0 and events[i + 1] + 0 >= backoffSet then
+      if now < backoffEnd then
+        probed = max(1, backoffSet) -- a call sent earlier was refused for a longer time: the backoff goes on
+      else
+        probed, backoffEnd, backHigh, backLow = 0, now, 0, 0
+        for n = 1, #T do tats[n] = max(tats[n], now + max(B[n] - 1, 0) * T[n]) end
+      end
     end
   elseif events[i] == 'open' then
     local first, most, sent = max(events[i + 1] + 0, MIN_PROBE_PAUSE), events[i + 2] + 0, events[i + 3] + 0
     if nextProbe > 0 then
-      -- The report of the same incident or of a failed probe. It can only lengthen the pauses,
-      -- counted from the begin of the current one.
+      -- A report of the same incident, or of a failed probe, can only lengthen the pauses. The
+      -- current pause is counted from its begin.
       maxPause = max(maxPause, first, most)
       if first > pause then pause, nextProbe = first, max(nextProbe, pauseStart + first) end
     elseif sent >= pauseStart then -- otherwise the call was sent before the breaker closed last
@@ -254,18 +291,20 @@ while events[i] do
     end
   elseif events[i] == 'refund' then
     local slot = events[i + 1] + 0
+    if slot == probed then probed, step = max(1, backoffSet), floor(step / 2) end -- the probe was not sent
     if nextProbe > 0 and slot == pauseStart then
-      -- The probe was not sent. The next one goes soon, and the pause does not grow.
+      -- The probe was not sent. The next probe is granted soon, and the pause does not grow.
       pause, nextProbe, pauseStart = max(MIN_PROBE_PAUSE, floor(pause / 2)), max(now, slot) + MIN_PROBE_PAUSE, slot - 1
     end
     if slot > birth then
       if day and slot > dayBorn and slot < dayEnd - MARGIN and used > 0 then used = used - 1 end
       for n = 1, #logs do
-        -- The log of one lane keeps the slot, because both lanes can have slots of one moment.
+        -- A log that counts only one lane keeps its slot of this time, because the refunded slot can
+        -- be the other lane's slot of the same time.
         for p = min(slots[n], lowSlots[n]) > 0 and #logs[n] - 15 or 0, 1, -16 do
           if number(logs[n], p) == slot then
-            -- A slot in the future had displaced an older one, which leaves the reach only
-            -- then.
+            -- A refunded slot in the future had removed the oldest slot from the log. The oldest
+            -- slot still counts until the refunded slot's time: an entry takes its place until then.
             local ahead = slot > now and format('%16d', slot - reach[n]) or ''
             logs[n] = ahead .. sub(logs[n], 1, p - 1) .. sub(logs[n], p + 16)
             break
@@ -278,7 +317,7 @@ while events[i] do
     local most = tonumber(events[i + 5]) or 0
     if uncounted == 1 then
       local known = 0
-      -- The count of an earlier day: the calls around this midnight are unknown.
+      -- If the saved count is of an earlier day, the calls near that day's end are estimated.
       if e == dayEnd then known = n else when = min(when, e - MARGIN) end
       if when > dayEnd - 90000000000 - 2 * MARGIN then -- a day has at most 25 hours
         used = max(used, known + most + floor(rate * max(0, min(now + horizon - when, MAX_UNSAVED)) / 1000000))
@@ -292,13 +331,14 @@ while events[i] do
 end
 if not day then uncounted = 0 end
 
--- After a pause the rate rises from half to full.
+-- After a pause and its probe the rate rises from half to full.
 local ramp = 1
-if backoffEnd > 0 and now < backoffEnd + RAMP then ramp = max(0.5, min(1, 0.5 + 0.5 * (now - backoffEnd) / RAMP)) end
-local earliest, stopped = max(now, backoffEnd, nextProbe), sub(inForce, 17, 17) == '1'
+if probed > 0 then ramp = 0.5
+elseif backoffEnd > 0 and now < backoffEnd + RAMP then ramp = max(0.5, min(1, 0.5 + 0.5 * (now - backoffEnd) / RAMP)) end
+local earliest, stopped = max(now, backoffEnd, leaseEnd(), nextProbe), sub(inForce, 17, 17) == '1'
 
 if readOnly then
-  local out = {now, birth, number(inForce, 1), stopped and 1 or 0, backoffEnd, floor(ramp * 1000), uncounted}
+  local out = {now, birth, number(inForce, 1), stopped and 1 or 0, max(backoffEnd, leaseEnd()), floor(ramp * 1000), uncounted}
   local l = 0
   for _, s in ipairs(policies) do
     if s.kind == 'L' then
@@ -318,7 +358,7 @@ if readOnly then
   end
   if nextProbe > 0 then
     local n = #out
-    out[n + 1], out[n + 2], out[n + 3], out[n + 4], out[n + 5] = 4, max(nextProbe, backoffEnd), began, pause, maxPause
+    out[n + 1], out[n + 2], out[n + 3], out[n + 4], out[n + 5] = 4, max(nextProbe, backoffEnd, leaseEnd()), began, pause, maxPause
   end
   return out
 end

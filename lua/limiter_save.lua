@@ -7,10 +7,10 @@ nHigh, returnHigh, whyHigh, backHigh = grant(ARGV[1] + 0, maxHigh, 1, 2, backHig
 maxLow = min(maxLow, maxHigh - nHigh)
 nLow, returnLow, whyLow, backLow = grant(ARGV[2] + 0, maxLow, 2, 3, backLow, max(pace, interval(2, 3)))
 
--- Until when the fast path is allowed.
+-- Sets the time until which the fast path is allowed.
 local simple = #T == 3 and T[3] == 0 and #reach == 0 and #policies == (day and 2 or 1) and inForce == quota and strictest == quota
 fastUntil = 0
-if simple and uncounted == 0 and not stopped and nextProbe == 0 and now >= backoffEnd + RAMP and now >= birth + quiet then
+if simple and uncounted == 0 and not stopped and nextProbe == 0 and probed == 0 and now >= backoffEnd + RAMP and now >= birth + quiet then
   fastUntil = epoch + EPOCH
   if day then fastUntil = min(fastUntil, dayEnd - MARGIN - 2 * horizon) end
 end
@@ -20,6 +20,7 @@ for n = 3, #tats do out[#out + 1] = format('%16d', tats[n]) end
 local kept = {}
 for n = 1, #logs do kept[n] = logs[n] ~= '' and logs[n] or '-' end
 out[#out + 1] = '\n' .. inForce .. '\n' .. strictest .. '\n' .. table.concat(kept, ',') .. '\n'
+if probed > 0 then out[#out + 1] = 'B' .. format('%16d\n', probed) end
 if pauseStart > 0 then
   out[#out + 1] = 'P' .. format('%16d%16d%16d%16d%16d%16d\n', backoffEnd, nextProbe, began, pauseStart, pause, maxPause)
 end

@@ -1,7 +1,7 @@
--- limiter_slots: continues limiter_load, with its locals. It grants slots from the state as it
--- is now.
+-- limiter_slots: continues limiter_load, with its locals. It has the functions that grant slots
+-- from the loaded state.
 
--- The numbers of calls, and the pace of LOW, that the day allows.
+-- The day policy's limits now: calls of both lanes, calls of LOW, and LOW's pace in us per call.
 local maxHigh, maxLow, pace, paceWhy = huge, huge, 0, 0
 local inMargin = day and now + horizon >= dayEnd - MARGIN
 if day then
@@ -17,8 +17,9 @@ if day then
   end
 end
 
--- Returns the earliest slot for HIGH (first, second = 1, 2) or LOW (2, 3), and the section that
--- determines it. Sets `taken` to the partition of each L section.
+-- Returns the earliest slot for a lane, and the number of the section that determines this slot.
+-- The parameters are the numbers of the lane's partitions: 1 (high) and 2 (shared) for HIGH, 2
+-- and 3 (low) for LOW. Stores in `taken` which partition of each L section has the slot.
 local taken = {}
 local function slotOf(first, second)
   local slot, why = earliest, backoffEnd > now and -1 or 0
@@ -28,13 +29,13 @@ local function slotOf(first, second)
     if ta > 0 then a = tats[l + first] - (B[l + first] - 1) * ta end
     if tb > 0 then b = tats[l + second] - (B[l + second] - 1) * tb end
     local n = second
-    if max(a, earliest) <= max(b, earliest) then b, n = a, first end -- both are possible now: the lane's own comes first
+    if max(a, earliest) <= max(b, earliest) then b, n = a, first end -- both partitions have a slot now: use the first partition
     taken[l] = n
     if b > slot then slot, why = b, index[l / 3 + 1] end
   end
   for n = 1, #reach do
     local log, share = logs[n], first == 1 and slots[n] or lowSlots[n]
-    local most = share > 0 and max(1, floor(share * ramp)) or huge -- this log does not count this lane
+    local most = share > 0 and max(1, floor(share * ramp)) or huge -- huge: this log does not count this lane
     local s = share > 0 and #log >= 16 and number(log, #log - 15) or 0
     if #log >= 16 * most then s = max(s, number(log, #log - 16 * most + 1) + reach[n]) end
     if s > slot then slot, why = s, logIndex[n] end
@@ -43,7 +44,7 @@ local function slotOf(first, second)
   return slot, why
 end
 
--- Takes the slot that slotOf returned from all policies.
+-- Takes a slot from all policies. The function slotOf has returned this slot.
 local function take(slot, first)
   for l = 0, #T - 3, 3 do
     local lane = l + taken[l]
@@ -59,17 +60,32 @@ local function take(slot, first)
     if slot >= dayEnd - MARGIN then nextUsed = nextUsed + 1 end
     used = used + 1
   end
-  if nextProbe > 0 then -- this slot is the probe; the next one is beyond the horizon
+  if probed > 0 then -- this slot is a backoff's probe; the pause doubles now, in case the probe is never answered
+    step = min(max(2 * step, MIN_PROBE_PAUSE), MAX_BACKOFF)
+    probed = slot
+    earliest = max(earliest, slot + step)
+  end
+  if nextProbe > 0 then -- this slot is the breaker's probe; the next probe is beyond the horizon
     pauseStart, pause = slot, min(maxPause, 2 * pause)
     nextProbe = slot + pause
     earliest = max(earliest, nextProbe)
   end
 end
 
-local OPEN_RETRY = 500000 -- rejected callers ask this often while the breaker is open, because it can close
+-- us until a rejected caller calls again while the breaker is open, because the breaker can close, or
+-- while the probe of a backoff is in flight, because the backoff can end.
+local OPEN_RETRY = 500000
+
+-- Returns the reason why only probes are granted; 0: other calls are granted too.
+local function halfOpen() return nextProbe > 0 and -5 or probed > 0 and -1 or 0 end
+
+-- Reports whether the response to a call can close the breaker, or end the backoff, before the next
+-- probe.
+local function canResume() return backoffEnd <= now and (nextProbe > 0 or leaseEnd() > 0) end
+
 local runs, run = {}, nil
 local function grant(n, most, first, second, before, interval)
-  if n == 0 then return 0, 0, nextProbe > 0 and -5 or 0, before end
+  if n == 0 then return 0, 0, halfOpen(), before end
   if stopped then return 0, 1000000, -2, before end
   if uncounted == 1 then return 0, 50000, -4, before end
   local granted, slot, why = 0, 0, 0
@@ -90,27 +106,27 @@ local function grant(n, most, first, second, before, interval)
       runs[run], runs[run + 1], runs[run + 2] = 1, wait, 0
     end
   end
-  if granted == n and nextProbe == 0 then return granted, 0, 0, before end
-  if granted == limit and granted < n then -- the day is used up
-    return granted, max(1, min(1000000, dayEnd + MARGIN - now)), nextProbe > 0 and -5 or day.day, before
+  if granted == n and halfOpen() == 0 then return granted, 0, 0, before end
+  if granted == limit and granted < n then -- the day has no more calls for this lane
+    return granted, max(1, min(1000000, dayEnd + MARGIN - now)), halfOpen() < 0 and halfOpen() or day.day, before
   end
   if why == 0 or now < birth + quiet or lost then why = -3 end
-  -- While the breaker is open every reply says so. Callers ask again soon, because the breaker
-  -- can close before the next probe.
+  -- While only probes are granted, every reply has the reason for that. Callers call again soon if
+  -- the state can change before the next probe.
   local again = MAX_RETRY
-  if nextProbe > 0 then
-    slot, why = max(slot, earliest), -5
-    if backoffEnd <= now then again = OPEN_RETRY end
+  if halfOpen() < 0 then
+    slot, why = max(slot, earliest), halfOpen()
+    if canResume() then again = OPEN_RETRY end
   end
-  -- The next call comes when a batch of slots is within the horizon, but while half of the
-  -- reserved slots are still ahead. So there are few calls, and no slot stays unused.
+  -- The caller calls again when a batch of slots is within the horizon. A batch takes at most half
+  -- a horizon, so that no slot passes unused. A batch of several slots needs only one call.
   local batch = max(1, min(n - granted, floor(horizon / 2 / interval)))
   local from = max(slot - horizon, before)
   if from > now + again then from, interval = now + again, 0 end
   return granted, max(1, ceil(from + (batch - 1) * interval) - now), why, ceil(from + batch * interval)
 end
 
--- Returns the average time between the slots of a lane.
+-- Returns the average time in us between the slots of a lane.
 local function interval(first, second)
   local most = 1
   for l = 0, #T - 3, 3 do

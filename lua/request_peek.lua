@@ -4,12 +4,12 @@
 -- KEYS[1]  the entity's hash, upd:{source/facet/key}
 -- ARGV[1]  version of the request; 0: unknown, then the fetch is needed
 -- ARGV[2]  lane of the request
--- ARGV[3]  version of the stored snapshot; 0: none. It replaces `done` if that has
---          expired or was lost
+-- ARGV[3]  version of the stored snapshot; 0: none. It is used if the hash's field
+--          `done` has expired or was lost
 --
 -- Returns one of:
 --   PROCEED     the fetch is needed
---   SATISFIED   the result of a later fetch is stored
+--   SATISFIED   the result of a fetch that began after the request is stored
 --   SUPERSEDED  a HIGH record with a higher number is in its topic
 --
 -- Atomic. SATISFIED also settles the request, because the worker that stored the snapshot may

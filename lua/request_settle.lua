@@ -1,7 +1,7 @@
 -- request_settle: records the durable end of a request: a stored snapshot or absence
--- (satisfied), or a dead letter (not satisfied). It runs after the write and before the offset
--- is committed. It always publishes a message, also for repeated and outdated ends, so that
--- waiting clients read the entity again.
+-- (satisfied), or a dead letter (not satisfied). It runs after the database write and before
+-- the Kafka offset is committed. It always publishes a message, also for repeated and outdated
+-- ends, so that waiting clients read the entity again.
 --
 -- KEYS[1]  the entity's hash, upd:{source/facet/key}
 -- ARGV[1]  number of the fetch, or the request's version if nothing was fetched
@@ -10,10 +10,10 @@
 -- ARGV[4]  length of that hold in ms
 -- ARGV[5]  TTL of the hash after its last use, in ms
 -- ARGV[6]  Pub/Sub channel
--- ARGV[7]  message. A subscriber that receives it finds the state written here.
---          In a cluster the subscribers of all nodes receive it
+-- ARGV[7]  message. It is published after the hash is written. In a cluster the
+--          subscribers of all nodes receive it
 --
--- Returns 1 if it released the lock, 0 if there was none or a later one.
+-- Returns 1 if it released the lock, 0 if the entity has no lock or a later request's lock.
 --
 -- Atomic. Repeating it has no effect.
 

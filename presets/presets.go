@@ -19,7 +19,7 @@ var files embed.FS
 
 // All returns the presets by name.
 func All() map[string][]byte {
-	all := map[string][]byte{"nexon-service": nexon.Config}
+	all := map[string][]byte{"nexon": nexon.Config}
 	names, err := fs.Glob(files, "*.yaml")
 	if err != nil {
 		panic(err) // cannot happen: the pattern is valid
@@ -37,7 +37,8 @@ func All() map[string][]byte {
 // Names returns the names of all presets, sorted.
 func Names() []string { return slices.Sorted(maps.Keys(All())) }
 
-// File returns a preset as a complete configuration file, whose only source has this name.
+// File returns a preset as a complete configuration file. The parameter name is the name of its only
+// source.
 func File(name string, preset []byte) []byte {
 	var out strings.Builder
 	fmt.Fprintf(&out, "sources:\n  %s:\n", name)

@@ -59,13 +59,13 @@ func (s *Server) readMany(c echo.Context, client access.Client) error {
 	return s.writeBatch(c, client, all, views)
 }
 
-// badKey returns the view of a key that is invalid because of err.
+// badKey returns the view of a read whose key is invalid. err is the cause.
 func badKey(err error) view {
 	return view{freshness: store.Updating, reason: schemas.CacheMiss, result: EnqueueResult{Reason: reasonBadKey, refused: err}}
 }
 
-// readViews reads several entities, and enqueues with one call all update requests that are due.
-// It fails only if none of the entities that the client may see can be read.
+// readViews reads several entities. With one call it enqueues all update requests that are due. It
+// fails only if none of the entities that the client may see can be read.
 func (s *Server) readViews(c echo.Context, client access.Client, src Source, all []schemas.Entity, f source.Facet) ([]view, error) {
 	views := make([]view, len(all))
 	visible, indexOf := make([]schemas.Entity, 0, len(all)), make([]int, 0, len(all))
@@ -147,8 +147,6 @@ func (v view) status() (int, store.Freshness) {
 		return http.StatusNotFound, store.NotFound
 	case v.result.refreshExpected() && v.result.Reason != reasonSlow:
 		return http.StatusAccepted, store.Updating
-	case v.result.Reason == reasonBadKey:
-		return http.StatusBadRequest, freshnessMissing
 	case v.result.refused != nil:
 		return statusOf(v.result.refused), freshnessMissing
 	case v.result.refreshExpected():

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/store"
 )
 
@@ -71,7 +72,7 @@ func TestMissing_DropsALoadOvertakenByASettle(t *testing.T) {
 	pass := r.slow()
 	early := make(chan answer, 1)
 	go func() { early <- r.get("a") }()
-	waitFor(t, "the early read", func() bool { return r.storeReads() == 1 })
+	servicetest.WaitFor(t, testTimeout, "the early read", func() bool { return r.storeReads() == 1 })
 	r.set(func() { r.hold = nil })
 	r.putSnapshot("a", 0)
 	pass()
@@ -123,8 +124,8 @@ func TestMissing_LookupsAreLimitedBeforeTheStore(t *testing.T) {
 	}
 }
 
-// A read must find each snapshot that was settled before the read and not deleted since, in any
-// order of events.
+// In any order of events, a read must find each snapshot that was stored and settled before the
+// read, unless it was deleted since.
 func TestMissing_IsInvalidAfterASettle(t *testing.T) {
 	r := newRig(t)
 	const keys, writes = 3, 400
@@ -150,7 +151,7 @@ func TestMissing_IsInvalidAfterASettle(t *testing.T) {
 	}
 	for reader := range uint64(4) {
 		all.Go(func() {
-			dice := rand.New(rand.NewPCG(2, reader)) // the seeds are 2 and the number of the reader
+			dice := rand.New(rand.NewPCG(2, reader)) // a random source with the seed 2 and the reader's number
 			for !done.Load() {
 				i := dice.IntN(keys)
 				before := stored[i].Load()

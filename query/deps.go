@@ -65,14 +65,14 @@ type Source interface {
 	// FacetNames returns the names of the facets, sorted.
 	FacetNames() []string
 	CheckKey(facet, key string) error
-	// MissingParams returns the names of the params for which neither the key, the facet nor params
-	// has a value. It is called for each update request and must be fast.
+	// MissingParams returns the names of the params for which neither the key, the facet nor the
+	// argument `params` has a value. It is called for each update request and must be fast.
 	MissingParams(facet, key string, params map[string]string) []string
 	// Visibility returns the visibility that a fetch of the key would have now; empty: visible
 	// to all readers. It is called for each read and must be fast.
 	Visibility(key string) string
-	// Visibilities returns all visibilities that the source's entities can have; an empty one
-	// stands for all readers.
+	// Visibilities returns all visibilities that the source's entities can have. The empty string
+	// means that all readers can see an entity.
 	Visibilities() []string
 }
 
@@ -95,8 +95,8 @@ type EnqueueResult struct {
 	// Queued: a record that covers the request is in the producer's buffer or acknowledged by
 	// Kafka. After EnqueueAndWait it is always acknowledged.
 	Queued bool
-	// Pending: Kafka has not acknowledged the covering record yet, so that record may still fail.
-	// A caller that needs the refresh must enqueue the request again.
+	// Pending: Kafka has not acknowledged the covering record yet, so the publish of that record
+	// may still fail. A caller that needs the refresh must enqueue the request again.
 	Pending bool
 	// Number is the number of the published request: this request, or an earlier request that
 	// covers it. A fetch that begins after the published request has a higher number.
@@ -153,8 +153,8 @@ type Enqueuer interface {
 	// for Kafka.
 	Enqueue(ctx context.Context, requests []UpdateRequest) []EnqueueResult
 	// EnqueueAndWait returns a result for each request, in the order of the requests. It returns
-	// when Kafka has acknowledged each request, or it was refused. If ctx ends first, the
-	// remaining results are Pending.
+	// when each request was acknowledged by Kafka or refused. If ctx ends first, the remaining
+	// results are Pending.
 	EnqueueAndWait(ctx context.Context, requests []UpdateRequest) []EnqueueResult
 }
 
@@ -168,9 +168,10 @@ type SettleSubscriber interface {
 
 // WaitEstimator knows what the limiter of a source allows now. Its methods must not block.
 type WaitEstimator interface {
-	// EstimateWait returns how long an update request will probably wait in a lane, and when that
-	// was measured. If known is false, there is no estimate.
-	EstimateWait(source string, lane schemas.Lane) (wait time.Duration, measured time.Time, known bool)
+	// EstimateWait returns how long the HIGH request with this number will probably still wait, and
+	// the time at which that was measured. The number 0 stands for a request that is published now. If known is
+	// false, there is no estimate.
+	EstimateWait(source string, number int64) (wait time.Duration, measured time.Time, known bool)
 	// Blocked returns why the source sends no calls now: ReasonStopped, ReasonUpstreamDown or
 	// ReasonBackingOff; empty: it sends calls. The time is the end of the backoff or the time of the
 	// next probe; zero: unknown.
@@ -198,7 +199,7 @@ type ClientLimiter interface {
 	AcquireWaitSlot(client string) (release func(), err error)
 }
 
-// ReadCount is the number of reads of an entity since the last RecordReads.
+// ReadCount is the number of reads of an entity since the last call of RecordReads.
 type ReadCount struct {
 	Entity schemas.Entity
 	Count  int
@@ -210,7 +211,7 @@ type ReadRecorder interface {
 	// Counts reports whether reads of the facet are recorded. It is called for each read and
 	// must be fast.
 	Counts(source, facet string) bool
-	// RecordReads records reads that were made before the time until. The argument reads has each
-	// entity once. If the call fails, its reads are lost. No client waits for the call.
+	// RecordReads records reads that were made before the time `until`. The argument `reads` has
+	// each entity once. If the call fails, its reads are lost. No client waits for the call.
 	RecordReads(ctx context.Context, reads []ReadCount, until time.Time) error
 }

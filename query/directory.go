@@ -4,13 +4,12 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
-	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/schemas"
 )
 
 // sourceItem is a source in the list of sources.
@@ -47,8 +46,8 @@ func (s *Server) listSources(c echo.Context, client access.Client) error {
 	return c.JSON(http.StatusOK, list)
 }
 
-// listFacets responds with the facets of a source. For a source that the client may not see, the
-// response is that for an unknown source.
+// listFacets responds with the facets of a source. A request for a source that the client may not
+// see gets the same response as a request for an unknown source.
 func (s *Server) listFacets(c echo.Context, client access.Client) error {
 	name, err := pathParam(c, "source")
 	if err != nil {
@@ -63,7 +62,7 @@ func (s *Server) listFacets(c echo.Context, client access.Client) error {
 	}{name, []facetItem{}}
 	for _, facet := range s.sources[name].FacetNames() {
 		f, _ := s.sources[name].Facet(facet)
-		list.Facets = append(list.Facets, facetItem{facet, "/v1/" + name + "/" + facet + "/{key}", f.KeyPattern, durationText(f.FreshFor)})
+		list.Facets = append(list.Facets, facetItem{facet, "/v1/" + name + "/" + facet + "/{key}", f.KeyPattern, schemas.FormatDuration(f.FreshFor)})
 	}
 	c.Response().Header().Set("Cache-Control", "no-store")
 	return c.JSON(http.StatusOK, list)
@@ -71,16 +70,4 @@ func (s *Server) listFacets(c echo.Context, client access.Client) error {
 
 func unknownSource() *problem.HTTPError {
 	return problem.New(http.StatusNotFound, problem.NoSuchSource, "There is no such source. GET /v1 lists the sources.")
-}
-
-// durationText formats a duration as in the configuration: 90m0s is 1h30m.
-func durationText(d time.Duration) string {
-	text := d.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
 
@@ -140,13 +139,5 @@ func TestIndex_NamesPathsThatExist(t *testing.T) {
 	}
 	if len(links) < 8 {
 		t.Errorf("got %d links, want at least 8", len(links))
-	}
-}
-
-func TestDurationText_IsShort(t *testing.T) {
-	for d, want := range map[time.Duration]string{time.Hour: "1h", 90 * time.Minute: "1h30m", 90 * time.Second: "1m30s", time.Second: "1s", 0: "0s", 24 * time.Hour: "24h"} {
-		if got := durationText(d); got != want {
-			t.Errorf("%d s: got %s, want %s", int(d.Seconds()), got, want)
-		}
 	}
 }

@@ -28,13 +28,13 @@ var contentEncoding = [encodings][]string{gzipped: {"gzip"}, zstandard: {"zstd"}
 func appendFrame(dst []byte, text string) []byte {
 	const (
 		singleSegment = 1 << 5
-		rawMost       = 128 << 10 // largest block that the zstd format allows
+		maxRawBlock   = 128 << 10 // largest block that the zstd format allows
 	)
 	dst = append(dst, 0x28, 0xb5, 0x2f, 0xfd)
 	dst = append(dst, 2<<6|singleSegment)                          // frame header with a size field of four bytes
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(text))) //nolint:gosec // texts are short
 	for {
-		block := text[:min(len(text), rawMost)]
+		block := text[:min(len(text), maxRawBlock)]
 		text = text[len(block):]
 		head := len(block) << 3 // block header: the size, and the type raw
 		if text == "" {
@@ -56,8 +56,8 @@ var gzipWriters = sync.Pool{New: func() any {
 	return w
 }}
 
-// gzipTo calls write with a writer that compresses to out as gzip, and ends the gzip stream if write
-// succeeds.
+// gzipTo calls `write` with a writer whose gzip output goes to `out`. It ends the gzip stream if
+// `write` succeeds.
 func gzipTo(out io.Writer, write func(io.Writer) error) error {
 	w := gzipWriters.Get().(*gzip.Writer)
 	defer gzipWriters.Put(w)

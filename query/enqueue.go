@@ -25,8 +25,8 @@ type readBody struct {
 // refreshState is the state of a refresh that is due or was requested.
 type refreshState struct {
 	Queued bool `json:"queued"`
-	// EstimatedWaitMs is how long a queued update request will probably wait; nil: unknown.
-	// MeasuredAt is when that was measured.
+	// EstimatedWaitMs is how long a queued update request will probably wait, in milliseconds; nil:
+	// unknown. MeasuredAt is the time of this estimate.
 	EstimatedWaitMs *int64     `json:"estimatedWaitMs,omitempty"`
 	MeasuredAt      *time.Time `json:"measuredAt,omitempty"`
 	// Reason says why the refresh is not queued, or why the source sends no calls. Until is the time
@@ -35,8 +35,8 @@ type refreshState struct {
 	Until  *time.Time    `json:"until,omitempty"`
 }
 
-// freshnessMissing is the freshness of a response without a snapshot if no refresh is queued. It is
-// no state of the store: store.FreshnessOf returns store.Updating.
+// freshnessMissing is the freshness of a response without a snapshot if no refresh is queued. The
+// store does not have this state: store.FreshnessOf returns store.Updating for such an entity.
 const freshnessMissing store.Freshness = "MISSING"
 
 func optionalTime(t time.Time) *time.Time {
@@ -47,12 +47,13 @@ func optionalTime(t time.Time) *time.Time {
 }
 
 // queuedState returns the state of a queued refresh of the source: why the source sends no calls, or
-// how long a HIGH request will probably wait.
-func (s *Server) queuedState(source string) *refreshState {
+// how long the HIGH request with this number will probably wait. The number 0 stands for a request that
+// is published now.
+func (s *Server) queuedState(source string, number int64) *refreshState {
 	if reason, until := s.estimator.Blocked(source); reason != "" {
 		return &refreshState{Queued: true, Reason: reason, Until: optionalTime(until.UTC().Truncate(time.Millisecond))}
 	}
-	wait, measured, known := s.estimator.EstimateWait(source, schemas.High)
+	wait, measured, known := s.estimator.EstimateWait(source, number)
 	if !known {
 		return &refreshState{Queued: true}
 	}
@@ -60,11 +61,11 @@ func (s *Server) queuedState(source string) *refreshState {
 	return &refreshState{Queued: true, EstimatedWaitMs: &ms, MeasuredAt: optionalTime(measured.UTC().Truncate(time.Millisecond))}
 }
 
-// refreshStateOf returns the state of a refresh after its update request.
+// refreshStateOf returns the state of a refresh, derived from the result of its update request.
 func (s *Server) refreshStateOf(source string, result EnqueueResult) *refreshState {
 	switch {
 	case result.Queued:
-		return s.queuedState(source)
+		return s.queuedState(source, result.Number)
 	case result.Pending:
 		result.Reason = reasonPending
 	}
@@ -77,9 +78,9 @@ func (result EnqueueResult) refreshExpected() bool {
 }
 
 // enqueueRead enqueues the update request of a read and waits for the result: staleTimeout if a
-// stale snapshot can be served, else until the deadline. After that it returns reasonSlow, and
-// the request continues in the background. Concurrent reads of an entity by one client share one
-// request.
+// stale snapshot can be served, else until the deadline. If the time is up, it returns reasonSlow,
+// and the update request continues in the background. Concurrent reads of an entity by one client
+// share one request.
 func (s *Server) enqueueRead(c echo.Context, client access.Client, req UpdateRequest, deadline time.Time) EnqueueResult {
 	urgent := req.Reason == schemas.CacheMiss
 	req = s.withTrace(c, req.forClient(client))
@@ -141,8 +142,7 @@ func refusedResult(err error) EnqueueResult {
 	return result
 }
 
-// failureDetail returns the sentence that tells a client why the update request was not
-// accepted.
+// failureDetail returns a sentence for the client: why the update request was not accepted.
 func (result EnqueueResult) failureDetail() string {
 	switch string(result.Reason) {
 	case string(reasonSlow):

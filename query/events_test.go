@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/store"
 )
 
@@ -128,7 +129,7 @@ func TestEvents_ReportChangesAndMissedOnes(t *testing.T) {
 	}
 	// After a reconnect, a client that missed nothing gets no event until the next change.
 	f = r.follow("a", streamState{version: 13, etag: r.get("a").Header.Get("ETag")}.id())
-	waitFor(t, "the stream", func() bool { return r.server.waiterCount.Load() == 1 })
+	servicetest.WaitFor(t, testTimeout, "the stream", func() bool { return r.server.waiterCount.Load() == 1 })
 	r.putSnapshot("a", 0, hash(14, 2))
 	f.expect("checked", store.Fresh)
 	f.leave()
@@ -148,7 +149,8 @@ func TestEvents_OfAnInvalidEntityAreAProblem(t *testing.T) {
 	r.waitUntilNoWaiters()
 }
 
-// recordStream runs a stream in a synctest bubble for this time and returns the text that it sent.
+// recordStream runs a stream in a synctest bubble for the time `during` and returns the text that
+// it sent.
 func recordStream(t *testing.T, during time.Duration, prepare func(*rig)) (text string, requests int, took time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -76,7 +76,7 @@ func (stub) Subscribe(ctx context.Context, _ func(schemas.Settled), onConnected 
 
 func (stub) Blocked(string) (query.RefreshReason, time.Time) { return "", time.Time{} }
 
-func (stub) EstimateWait(string, schemas.Lane) (time.Duration, time.Time, bool) {
+func (stub) EstimateWait(string, int64) (time.Duration, time.Time, bool) {
 	return 1500 * time.Millisecond, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), true
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/store"
 )
 
@@ -19,8 +20,8 @@ func withVersion(n int64, hash byte) func(*store.Snapshot) {
 	return func(s *store.Snapshot) { s.Version, s.Hash[0] = n, hash }
 }
 
-// slow blocks each store read that begins from now on, until the returned function is called.
-// Reads after that are not blocked.
+// slow blocks each store read that begins from now on, until the returned function is called. A
+// read that begins after that call is not blocked.
 func (r *rig) slow() (pass func()) {
 	hold := make(chan struct{})
 	r.set(func() { r.hold = hold })
@@ -55,14 +56,14 @@ func TestEvents_ReportAChangeAfterAFailedRead(t *testing.T) {
 	pass := r.slow()
 	n := r.storeReads()
 	r.putSnapshot("a", 0, withVersion(9, 2))
-	waitFor(t, "a read slower than fallbackTimeout", func() bool { return r.storeReads() > n })
+	servicetest.WaitFor(t, testTimeout, "a read slower than fallbackTimeout", func() bool { return r.storeReads() > n })
 	time.AfterFunc(3*fallbackTimeout, pass)
 	f.expect("changed", store.Fresh)
 
 	r.set(func() { r.storeErr = errors.New("a hiccup") })
 	n = r.storeReads()
 	r.putSnapshot("a", 0, withVersion(11, 3))
-	waitFor(t, "a failing read", func() bool { return r.storeReads() > n })
+	servicetest.WaitFor(t, testTimeout, "a failing read", func() bool { return r.storeReads() > n })
 	r.set(func() { r.storeErr = nil })
 	f.expect("changed", store.Fresh)
 }
@@ -75,7 +76,7 @@ func TestWait_DoesNotReturnAnOutdatedEntry(t *testing.T) {
 		n := len(r.enqueued())
 		answered := make(chan answer, 1)
 		go func() { answered <- r.do(method, "/v1/nexon/character/a"+path+"?wait=20s") }()
-		waitFor(t, "an enqueued request", func() bool { return len(r.enqueued()) == n+1 })
+		servicetest.WaitFor(t, testTimeout, "an enqueued request", func() bool { return len(r.enqueued()) == n+1 })
 		pass := r.slow()
 		s := r.putSnapshot("a", 0, withVersion(101, 2))
 		time.AfterFunc(3*fallbackTimeout, pass)
@@ -93,7 +94,7 @@ func TestWait_ReadsOnceMoreAtTheTimeout(t *testing.T) {
 	r.putSnapshot("a", 2*time.Hour, withVersion(7, 1))
 	answered := make(chan answer, 1)
 	go func() { answered <- r.get("a?wait=1s") }()
-	waitFor(t, "an enqueued request", func() bool { return len(r.enqueued()) > 0 })
+	servicetest.WaitFor(t, testTimeout, "an enqueued request", func() bool { return len(r.enqueued()) > 0 })
 	r.overwrite("a", func(s *store.Snapshot) { s.Version = 101 }) // stored by a worker that crashed before it settled the request
 	r.server.cache.invalidate(entity("a"))                        // as if the TTL of the cached entry had expired
 	if a := <-answered; a.body.Freshness != store.Fresh {
@@ -107,7 +108,7 @@ func TestWait_PollsWhileDisconnected(t *testing.T) {
 	answered := make(chan answer, 1)
 	r.server.onConnection(false)
 	go func() { answered <- r.get("a?wait=20s") }()
-	waitFor(t, "an enqueued request", func() bool { return len(r.enqueued()) > 0 })
+	servicetest.WaitFor(t, testTimeout, "an enqueued request", func() bool { return len(r.enqueued()) > 0 })
 	r.overwrite("a", func(s *store.Snapshot) { s.Version = 101 }) // the request was settled, but the settle message was lost
 	if a := <-answered; a.body.Freshness != store.Fresh {
 		t.Errorf("got %s, want FRESH", a.text)
@@ -137,7 +138,7 @@ func TestCache_DoesNotShareALoadFromBeforeAReconnect(t *testing.T) {
 	pass := r.slow()
 	early := make(chan answer, 1)
 	go func() { early <- r.get("a") }()
-	waitFor(t, "the early read", func() bool { return r.storeReads() == 1 })
+	servicetest.WaitFor(t, testTimeout, "the early read", func() bool { return r.storeReads() == 1 })
 	r.set(func() { r.hold = nil })
 	r.overwrite("a", func(s *store.Snapshot) { s.Version = 9 }) // a snapshot is stored while the settle subscription is disconnected, so its settle message is lost
 	r.server.onConnection(true)
@@ -157,7 +158,7 @@ func TestCache_EarlierLoadDoesNotReplaceALaterOne(t *testing.T) {
 	pass := r.slow()
 	early := make(chan answer, 1)
 	go func() { early <- r.get("a") }()
-	waitFor(t, "the early read", func() bool { return r.storeReads() == 1 })
+	servicetest.WaitFor(t, testTimeout, "the early read", func() bool { return r.storeReads() == 1 })
 	r.set(func() { r.hold = nil })
 	r.overwrite("a", func(s *store.Snapshot) { s.Version = 9 }) // the snapshot is stored, but its request is not settled yet
 	r.server.cache.getAll(t.Context(), everything.Name, []schemas.Entity{entity("a")}, r.facet())
@@ -225,7 +226,7 @@ func TestShutdown_ClosesUnreadResponses(t *testing.T) {
 	if _, err := c.Write([]byte("GET /v1/nexon/character/a HTTP/1.1\r\nHost: x\r\n\r\n")); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the read", func() bool { return r.storeReads() == 1 })
+	servicetest.WaitFor(t, testTimeout, "the read", func() bool { return r.storeReads() == 1 })
 	stop()
 	if err := <-ended; err != nil {
 		t.Errorf("shutdown with a client that never reads: got %v, want no error", err)
@@ -248,10 +249,10 @@ func TestRefresh_NoticesADisconnectAfterABody(t *testing.T) {
 			_ = resp.Body.Close()
 		}
 	}()
-	waitFor(t, "it waits", func() bool { return r.server.waiterCount.Load() == 1 })
+	servicetest.WaitFor(t, testTimeout, "it waits", func() bool { return r.server.waiterCount.Load() == 1 })
 	leave()
 	<-done
-	waitFor(t, "it has left", func() bool { return r.server.waiterCount.Load() == 0 })
+	servicetest.WaitFor(t, testTimeout, "it has left", func() bool { return r.server.waiterCount.Load() == 0 })
 }
 
 func TestEvents_ReportDeletionAndKeepForEnd(t *testing.T) {

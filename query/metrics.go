@@ -44,7 +44,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		age: prometheus.NewHistogramVec(observe.Histogram("snapshot_age_at_read_seconds", "Time since the snapshot in a response was checked against the upstream.",
 			1, 60, 600, 1800, 3600, 7200, 21600, 86400, 604800), []string{"source", "facet"}),
 		snapshots: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "snapshots_read_total", Help: "Snapshots read, by origin: store, memory (valid cache entry), or fallback (outdated cache entry, because the store did not respond).",
+			Name: "snapshots_read_total", Help: "Snapshots read, by origin: store, memory (valid cache entry), or fallback (outdated cache entry, because the store failed or did not respond).",
 		}, []string{"from"}),
 		breaker: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "reads_circuit_breaker_state", Help: "Circuit breaker for database reads: 0 closed, 1 half-open, 2 open.",
@@ -71,8 +71,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// routeLabels are the Prometheus labels under which a response is counted, and readLabels the
-// labels under which a read is counted.
+// routeLabels are the Prometheus labels of the metric of responses. readLabels are the labels of
+// the metrics of reads.
 type (
 	routeLabels struct {
 		path, method string
@@ -118,8 +118,8 @@ func knownMethod(method string) string {
 	return "none"
 }
 
-// memo caches metrics by their labels. A lookup by label values in Prometheus' client would
-// allocate for each response.
+// memo caches metrics by their labels. The lookup in the Prometheus client allocates memory, which
+// would cost one allocation per response.
 type memo[K comparable, V any] struct {
 	mu    sync.Mutex
 	known atomic.Pointer[map[K]V] // replaced by a copy of the map when a key is added

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/observe"
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/schemas"
 )
 
@@ -42,7 +43,7 @@ type readCount struct {
 //
 // Invariants:
 //   - A read costs one atomic addition. Only the read that changes a count from 0 to 1 also
-//     appends the count to the field list. At a flush, take empties list and resets its counts to
+//     appends the count to the field `list`. At a flush, `take` empties `list` and resets its counts to
 //     0. So each read is recorded once or counted as unrecorded in the metrics.
 //   - An entity appears at most once in a flush, although each load creates a new readCount for
 //     it.
@@ -131,17 +132,9 @@ func (t *readCounter) run(ctx context.Context) {
 	flushCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(finalFlushTimeout, cancel) })()
-	ticker := time.NewTicker(flushInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			t.flush(flushCtx, time.Now())
-		case <-ctx.Done():
-			t.flush(flushCtx, time.Now())
-			return
-		}
-	}
+	flush := func(context.Context) { t.flush(flushCtx, time.Now()) }
+	poll.Every(ctx, flushInterval, flush)
+	flush(flushCtx)
 }
 
 // recordingFails is the condition of a readCounter whose last flush failed.

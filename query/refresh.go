@@ -17,18 +17,19 @@ import (
 
 // refresh enqueues a strict update request, whose fetch begins after the HTTP request. If the
 // client requests a wait, refresh responds when the fetch has ended or the wait has timed out. A
-// client without the scope read never gets the snapshot: it gets 204 if the new snapshot is stored
-// by then, else 202.
+// client without the scope read never gets the snapshot: it gets the status 204 if the new snapshot
+// is stored by the time of the response, else 202.
 func (s *Server) refresh(c echo.Context, client access.Client) error {
 	e, f, wait, err := s.entityAndWait(c, client)
 	if err != nil {
 		return err
 	}
 	if wait == 0 {
-		if _, err := s.enqueueAndWait(c, client, e, f); err != nil {
+		result, err := s.enqueueAndWait(c, client, e, f)
+		if err != nil {
 			return err
 		}
-		return s.respondQueued(c, e)
+		return s.respondQueued(c, e, result.Number)
 	}
 	if err := discardBody(c); err != nil {
 		return err
@@ -57,7 +58,7 @@ func (s *Server) refresh(c echo.Context, client access.Client) error {
 	isStored := v.version() >= result.Number
 	switch {
 	case timedOut && !isStored, !client.May(access.Read) && !isStored:
-		return s.respondQueued(c, e)
+		return s.respondQueued(c, e, result.Number)
 	case !client.May(access.Read):
 		c.Response().Header().Set("Cache-Control", "no-store")
 		return c.NoContent(http.StatusNoContent)
@@ -70,8 +71,8 @@ func (s *Server) refresh(c echo.Context, client access.Client) error {
 	return s.respond(c, client, e, v)
 }
 
-// discardBody reads the request body to its end, because net/http detects that a client has
-// disconnected only after that.
+// discardBody reads the request body to its end. Only then can net/http detect that a client has
+// disconnected.
 func discardBody(c echo.Context) error {
 	if _, err := io.Copy(io.Discard, http.MaxBytesReader(c.Response(), c.Request().Body, maxBodyBytes)); err != nil {
 		return problem.Body(err)
@@ -79,12 +80,12 @@ func discardBody(c echo.Context) error {
 	return nil
 }
 
-// respondQueued responds that Kafka has acknowledged the request.
-func (s *Server) respondQueued(c echo.Context, e schemas.Entity) error {
+// respondQueued responds that Kafka has acknowledged the request with this number.
+func (s *Server) respondQueued(c echo.Context, e schemas.Entity, number int64) error {
 	c.Response().Header().Set("Cache-Control", "no-store")
 	return c.JSON(http.StatusAccepted, struct {
 		Refresh *refreshState `json:"refresh"`
-	}{s.queuedState(e.Source)})
+	}{s.queuedState(e.Source, number)})
 }
 
 // ackTimeout is how long a refresh waits for Kafka. After that the response says that the result
@@ -104,7 +105,7 @@ func (s *Server) enqueueAndWait(c echo.Context, client access.Client, e schemas.
 func (s *Server) enqueueAllAndWait(c echo.Context, client access.Client, all []refreshRequest) ([]EnqueueResult, []error) {
 	results, errs := make([]EnqueueResult, len(all)), make([]error, len(all))
 	var requests []UpdateRequest
-	var indexes []int // for each element of requests, its index in the slice all
+	var indexes []int // for each element of `requests`, its index in `all`
 	for i, req := range all {
 		if _, refused := errors.AsType[*problem.HTTPError](req.err); refused {
 			errs[i] = req.err
@@ -143,7 +144,7 @@ func (result EnqueueResult) notQueued() error {
 
 // refreshRequest is a strict update request, with the stored snapshot or the error of reading it.
 // After an error the floor (docs/concepts.md) is 0. The request still gets a version above the
-// stored one, because a new version is never below the time of Redis in milliseconds.
+// stored version, because a new version is never below the time of Redis in milliseconds.
 type refreshRequest struct {
 	request UpdateRequest
 	stored  *entry

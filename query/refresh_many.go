@@ -51,7 +51,7 @@ func (s *Server) refreshMany(c echo.Context, client access.Client) error {
 	}
 	items, errs, results := make([]refreshItem, len(keys)), make([]error, len(keys)), make([]EnqueueResult, len(keys))
 	var visible []schemas.Entity
-	var indexes []int // for each element of visible, the index of its key in the slice keys
+	var indexes []int // for each element of `visible`, the index of its key in `keys`
 	for i, key := range keys {
 		e.Key = key
 		if errs[i] = checkKey(e, src); errs[i] != nil {
@@ -66,7 +66,7 @@ func (s *Server) refreshMany(c echo.Context, client access.Client) error {
 	for j, i := range indexes {
 		results[i], errs[i] = enqueued[j], enqueueErrs[j]
 	}
-	status, queued := http.StatusAccepted, s.queuedState(e.Source)
+	status, queued := http.StatusAccepted, s.queuedState(e.Source, 0)
 	for i, key := range keys {
 		if items[i] = s.newRefreshItem(c, key, queued, results[i], errs[i]); !items[i].Refresh.Queued {
 			status = http.StatusMultiStatus
@@ -101,7 +101,7 @@ func refreshKeys(c echo.Context) ([]string, error) {
 	return body.Keys, nil
 }
 
-// newRefreshItem returns the item of one key. queued is the state of a queued refresh.
+// newRefreshItem returns the item of one key. `queued` is the state of a refresh that is queued.
 func (s *Server) newRefreshItem(c echo.Context, key string, queued *refreshState, a EnqueueResult, err error) refreshItem {
 	if err == nil {
 		return refreshItem{Key: key, Status: http.StatusAccepted, Refresh: queued}

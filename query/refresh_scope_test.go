@@ -7,11 +7,12 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/store"
 )
 
 // refreshed sends a refresh of the key a with a wait of 20 s, as a client with these scopes. It
-// calls end once the update request is enqueued, and returns the response.
+// calls the function `end` once the update request is enqueued, and returns the response.
 func (r *rig) refreshed(scopes []access.Scope, end func(), headers ...string) answer {
 	r.Helper()
 	r.client = access.Client{Name: "key:1", Scopes: scopes}
@@ -22,7 +23,7 @@ func (r *rig) refreshed(scopes []access.Scope, end func(), headers ...string) an
 	go func() {
 		answered <- r.do(http.MethodPost, "/v1/nexon/character/a/refresh?wait=20s", headers...)
 	}()
-	waitFor(r.TB, "a request", func() bool { return len(r.enqueued()) > 0 })
+	servicetest.WaitFor(r.TB, testTimeout, "a request", func() bool { return len(r.enqueued()) > 0 })
 	end()
 	return <-answered
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/store"
 )
 
@@ -58,7 +59,7 @@ func (p *pipeListener) sendRequest(t *testing.T, path, encoding string) net.Conn
 	return mine
 }
 
-// listen serves the rig on pipes until the test ends.
+// listen serves the rig's service on a pipeListener until the test ends.
 func (r *rig) listen(t *testing.T) *pipeListener {
 	t.Helper()
 	p := newPipeListener()
@@ -75,7 +76,8 @@ func (r *rig) listen(t *testing.T) *pipeListener {
 }
 
 // large is 1 MB of JSON that zstd compresses to some kilobytes; dense is 1 MB that it can't
-// compress. Both are encoded outside of any synctest bubble, because the codec keeps state.
+// compress. Both are encoded once and outside of any synctest bubble, because the zstd codec keeps
+// channels between its calls.
 var (
 	large = strings.Repeat(`{"name":"a","level":200},`, 40_000)
 	dense = func() string {
@@ -120,7 +122,7 @@ func heapSize() int64 {
 }
 
 // Eight clients request batches of 100 documents of 1 MB, and do not read the responses. Unpacked,
-// the documents would need 800 MB of memory; each response may unpack only one at a time.
+// the documents would need 800 MB of memory; each response may unpack only one document at a time.
 func TestBatch_UnreadHoldsOneDocumentEach(t *testing.T) {
 	for _, as := range []string{"identity", "gzip", "zstd"} {
 		t.Run(as, func(t *testing.T) {
@@ -136,7 +138,7 @@ func TestBatch_UnreadHoldsOneDocumentEach(t *testing.T) {
 			if as != "zstd" {
 				each += int64(largeStored.Size)
 			}
-			waitFor(t, "eight responses under way", func() bool { return r.server.responses.now() > 7*each })
+			servicetest.WaitFor(t, testTimeout, "eight responses under way", func() bool { return r.server.responses.now() > 7*each })
 			if got := r.server.responses.now(); got > 8*each {
 				t.Errorf("budget: got %d bytes, want at most %d", got, 8*each)
 			}
@@ -174,7 +176,7 @@ func TestResponseBudget_RefusesAClientAndThenAll(t *testing.T) {
 	open := func(client string, want int64) net.Conn {
 		r.set(func() { r.client.Name = client })
 		c := p.sendRequest(t, "/v1/nexon/character/a", "zstd")
-		waitFor(t, "a response of "+client, func() bool { return r.server.responses.now() >= want*int64(len(denseStored.Bytes)) })
+		servicetest.WaitFor(t, testTimeout, "a response of "+client, func() bool { return r.server.responses.now() >= want*int64(len(denseStored.Bytes)) })
 		return c
 	}
 	for i := range int64(3) { // three responses fill the half of the budget that one client may use
@@ -211,7 +213,7 @@ func TestResponseBudget_CountsAnIPv6NetworkAsOneClient(t *testing.T) {
 	r.putSnapshot("a", time.Minute, withPayload(denseStored))
 	r.set(func() { r.client.Name = "unauthenticated@2001:db8::1" })
 	defer func(c net.Conn) { _ = c.Close() }(p.sendRequest(t, "/v1/nexon/character/a", "zstd"))
-	waitFor(t, "a response under way", func() bool { return r.server.responses.now() > 0 })
+	servicetest.WaitFor(t, testTimeout, "a response under way", func() bool { return r.server.responses.now() > 0 })
 	r.set(func() { r.client.Name = "unauthenticated@2001:db8::2" })
 	for _, path := range []string{"/v1/nexon/character/a", "/v1/nexon/character?key=a"} {
 		if got := r.do(http.MethodGet, path, "Accept-Encoding", "zstd"); got.StatusCode != 503 || !strings.Contains(got.text, "this client") {
@@ -242,9 +244,9 @@ func TestResponseBudget_IsReturnedByBrokenResponses(t *testing.T) {
 	path := r.storeHundred("", largeStored)
 	for _, target := range []string{path, "/v1/nexon/character/0"} {
 		c := p.sendRequest(t, target, "identity")
-		waitFor(t, "a response under way", func() bool { return r.server.responses.now() > 0 })
+		servicetest.WaitFor(t, testTimeout, "a response under way", func() bool { return r.server.responses.now() > 0 })
 		_ = c.Close()
-		waitFor(t, "the return of its memory", func() bool { return r.server.responses.now() == 0 })
+		servicetest.WaitFor(t, testTimeout, "the return of its memory", func() bool { return r.server.responses.now() == 0 })
 	}
 	req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
 	func() {
@@ -273,7 +275,7 @@ func TestResponse_UnreadIsAborted(t *testing.T) {
 			if r.server.responses.now() == 0 {
 				t.Fatalf("%s: budget in use: got 0, want more", path)
 			}
-			time.Sleep(writeTimeout) // passes in the virtual time of the synctest bubble
+			time.Sleep(writeTimeout) // this is virtual time, because the test runs in a synctest bubble
 			synctest.Wait()
 			if got := r.server.responses.now(); got != 0 {
 				t.Errorf("%s: budget: got %d bytes after %v, want 0", path, got, time.Since(began))
@@ -311,7 +313,7 @@ func TestResponse_ReadSlowlyIsReadToItsEnd(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%s: bytes: got %d after %v, %v, want %d", path, read, time.Since(began), err, resp.ContentLength)
 				}
-				time.Sleep(time.Second) // passes in the virtual time of the synctest bubble
+				time.Sleep(time.Second) // this is virtual time, because the test runs in a synctest bubble
 			}
 			if read != resp.ContentLength || time.Since(began) < time.Minute {
 				t.Errorf("%s: bytes: got %d in %v, want %d in at least 1m0s", path, read, time.Since(began), resp.ContentLength)

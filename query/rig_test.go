@@ -50,7 +50,7 @@ type rig struct {
 	paramsErr      error
 	storeErr       error
 	storeReadCount int           // number of reads of the store
-	hold           chan struct{} // if not nil, store reads block until it is closed
+	hold           chan struct{} // if not nil, store reads block until this channel is closed
 	requests       []UpdateRequest
 	respond        func(ctx context.Context, w UpdateRequest) EnqueueResult
 	enqueueAndWait func(ctx context.Context, w UpdateRequest) EnqueueResult // nil: the same function as respond
@@ -135,7 +135,7 @@ func (r *rig) storeReads() int {
 	return r.storeReadCount
 }
 
-func (r *rig) EstimateWait(string, schemas.Lane) (time.Duration, time.Time, bool) {
+func (r *rig) EstimateWait(string, int64) (time.Duration, time.Time, bool) {
 	return r.wait, measured, r.wait > 0
 }
 
@@ -237,7 +237,7 @@ func newRig(t testing.TB, change ...func(*rig)) *rig {
 	ops := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.URL.Path == "/healthz" {
 			w.Header().Set("Content-Type", "application/json")
-			_, _ = io.WriteString(w, `{"status":"ok"}`)
+			_, _ = io.WriteString(w, `{"status":"pass","timestamp":"2026-11-20T20:37:53Z"}`)
 			return
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -283,11 +283,11 @@ func entity(key string) schemas.Entity {
 
 const content = `{"d":{"name":"유"}}`
 
-// encoded is created once, outside of any synctest bubble, because the codec keeps state for
-// later calls.
+// encoded is created once and outside of any synctest bubble, because the zstd codec keeps channels
+// between its calls.
 var encoded = store.Encode([]byte(content))
 
-// putSnapshot stores a snapshot checked this long ago, and publishes its settle message.
+// putSnapshot stores a snapshot whose last check was `age` ago, and publishes its settle message.
 func (r *rig) putSnapshot(key string, age time.Duration, change ...func(*store.Snapshot)) store.Snapshot {
 	p := encoded
 	at := time.Now().Add(-age).UTC().Truncate(time.Microsecond)
@@ -403,19 +403,4 @@ func decodeBody(t testing.TB, as string, body []byte) []byte {
 func (r *rig) facet() source.Facet {
 	f, _ := r.server.sources["nexon"].Facet("character")
 	return f
-}
-
-// waitFor waits until the condition is true.
-func waitFor(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.After(testTimeout)
-	look := time.NewTicker(5 * time.Millisecond)
-	defer look.Stop()
-	for !holds() {
-		select {
-		case <-look.C:
-		case <-deadline:
-			t.Fatalf("%s: got a timeout after %v, want it to happen", what, testTimeout)
-		}
-	}
 }

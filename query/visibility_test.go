@@ -96,8 +96,8 @@ type recordEveryRead struct{}
 func (recordEveryRead) Counts(string, string) bool                                { return true }
 func (recordEveryRead) RecordReads(context.Context, []ReadCount, time.Time) error { return nil }
 
-// write stores the result of a fetch that was made this long ago, with a visibility. absent means
-// that the upstream has no such entity.
+// write stores the result of a fetch that was made `age` ago, with a visibility. `absent` means that
+// the upstream has no such entity.
 func write(t *testing.T, st realStore, e schemas.Entity, visibility string, version int64, age time.Duration, absent bool) {
 	t.Helper()
 	w := store.Write{
@@ -164,7 +164,7 @@ func TestVisibility_LimitsReads(t *testing.T) {
 		"nobody": clientWithScopes(), "partner": clientWithScopes("see:partner"), "staff": clientWithScopes("see:staff"), "both": clientWithScopes("see:partner", "see:staff"),
 		"admin": {Name: "admin", Scopes: []access.Scope{access.Admin}},
 	}
-	// The prefix of a key is the visibility that a fetch would have now. within is the visibility
+	// The prefix of a key is the visibility that a fetch would have now. `within` is the visibility
 	// of the stored snapshot.
 	rows := map[string]struct {
 		within string
@@ -335,7 +335,7 @@ func TestVisibility_LimitsWaitsAndStreams(t *testing.T) {
 		method, path, _ := strings.Cut(path, " ")
 		answered := make(chan answer, 1)
 		go func() { answered <- r.do(method, path) }()
-		waitFor(t, "an enqueued request", func() bool { return len(r.enqueued()) > before })
+		servicetest.WaitFor(t, testTimeout, "an enqueued request", func() bool { return len(r.enqueued()) > before })
 		r.putSnapshot("waited", 0, partner)
 		if a := <-answered; a.StatusCode != 404 || a.body.LastCheckedAt != nil {
 			t.Errorf("%s: got %d %s, want 404", path, a.StatusCode, a.text)

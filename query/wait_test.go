@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/store"
 )
 
@@ -22,7 +23,7 @@ func TestWait_EndsWithASettle(t *testing.T) {
 			r.mu.Unlock()
 			answered := make(chan answer, 1)
 			go func() { answered <- r.get(key+how[0], how[1:]...) }()
-			waitFor(t, "an enqueued request", func() bool { return len(r.enqueued()) > 0 })
+			servicetest.WaitFor(t, testTimeout, "an enqueued request", func() bool { return len(r.enqueued()) > 0 })
 			select {
 			case a := <-answered:
 				t.Fatalf("%s %v: got %d %s at once, want a wait", key, how, a.StatusCode, a.text)
@@ -89,7 +90,7 @@ func TestWait_EndsWithAFailure(t *testing.T) {
 	r := newRig(t)
 	answered := make(chan answer, 1)
 	go func() { answered <- r.get("a?wait=30s") }()
-	waitFor(t, "an enqueued request", func() bool { return len(r.enqueued()) > 0 })
+	servicetest.WaitFor(t, testTimeout, "an enqueued request", func() bool { return len(r.enqueued()) > 0 })
 	r.mu.Lock()
 	r.respond = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: "HELD_RETRYING"} }
 	r.mu.Unlock()
@@ -142,7 +143,7 @@ func TestRefresh_WaitReturnsTheNewSnapshot(t *testing.T) {
 		r.mu.Unlock()
 		answered := make(chan answer, 1)
 		go func() { answered <- r.do(http.MethodPost, "/v1/nexon/character/a/refresh?wait=20s") }()
-		waitFor(t, "an enqueued request", func() bool { return len(r.enqueued()) > 0 })
+		servicetest.WaitFor(t, testTimeout, "an enqueued request", func() bool { return len(r.enqueued()) > 0 })
 		return answered
 	}
 	version := func(n int64) func(*store.Snapshot) { return func(s *store.Snapshot) { s.Version = n } }
@@ -158,7 +159,7 @@ func TestRefresh_WaitReturnsTheNewSnapshot(t *testing.T) {
 		t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
 	}
 	answered = refresh()
-	r.settle("a", 102) // the second request ends with a failure: nothing new is stored
+	r.settle("a", 102) // the second request ends with a failure: no new snapshot is stored
 	r.putSnapshot("a", 2*time.Hour, version(98))
 	if a := <-answered; a.StatusCode != 200 {
 		t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
@@ -184,7 +185,7 @@ func TestShutdown_AnswersTensOfThousandsOfWaiters(t *testing.T) {
 			statuses[i] = rec.Code
 		})
 	}
-	waitFor(t, "all wait", func() bool { return r.server.waiterCount.Load() == many })
+	servicetest.WaitFor(t, testTimeout, "all wait", func() bool { return r.server.waiterCount.Load() == many })
 	if n := len(r.enqueued()); n > many/10 { // concurrent reads share update requests, so fewer than one per ten reads are expected
 		t.Logf("%d update requests", n)
 	}

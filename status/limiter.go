@@ -2,14 +2,15 @@ package status
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/freshet/freshet/limiter"
 )
 
-// WithStop corrects the state of a view by the stored override, so that a stop or resume is shown at
-// once. Workers report it to Redis up to two seconds later, or never if no worker runs. set is nil if
-// the override could not be read.
+// WithStop corrects the state in a limiter view with the stored override, so that a stop or resume
+// is shown at once. Workers report the change to Redis up to two seconds later, or never if no
+// worker runs. `set` is nil if the override could not be read.
 func WithStop(view limiter.View, set *limiter.Override) limiter.View {
 	switch obeyed := view.State == limiter.StateStopped; {
 	case set == nil:
@@ -23,7 +24,7 @@ func WithStop(view limiter.View, set *limiter.Override) limiter.View {
 }
 
 // LimiterMessage describes the state of a source's limiter. The result is a part of a sentence.
-// formatTime formats the time of a day.
+// The parameter formatTime formats a time of day.
 func LimiterMessage(v *limiter.View, formatTime func(time.Time) string) string {
 	until := ""
 	if v.Until != nil {
@@ -53,9 +54,36 @@ func LimiterMessage(v *limiter.View, formatTime func(time.Time) string) string {
 	case limiter.StateResuming:
 		return "a resume is set; all processes apply it within two seconds"
 	case limiter.StateQuietPeriod:
-		return "calls wait until " + until + ", because the limiter's state was lost"
+		return "calls wait until " + until + ", because Redis lost the state of the limiter, or its clock was set forward"
 	case limiter.StateRestoringCount:
 		return "calls wait until the daily count is restored"
 	}
 	return "it is " + string(v.State)
+}
+
+// AllowedRate returns the calls a second that the limiter allows now: the rate of the policy with the
+// shortest window, 0 while no call is allowed, or NaN if no policy has a window.
+func AllowedRate(v limiter.View) float64 {
+	limit, shortest := math.NaN(), time.Duration(0)
+	allowed := v.RampRatio
+	if !v.State.AllowsCalls() {
+		allowed = 0
+	}
+	for _, p := range v.Policies {
+		window, err := time.ParseDuration(p.Window)
+		// Calls of shorter windows become available again before a chart could show it.
+		long := p.Window == limiter.Day.String() || err == nil && window >= time.Hour
+		if long && p.Used != nil && p.Remaining == 0 {
+			allowed = 0
+		}
+		if err != nil || window <= 0 || shortest > 0 && window >= shortest {
+			continue
+		}
+		target := p.Target
+		if target == 0 {
+			target = p.Limit
+		}
+		shortest, limit = window, float64(target)/window.Seconds()
+	}
+	return limit * allowed
 }

@@ -10,18 +10,18 @@ import (
 func TestLimiterMessage(t *testing.T) {
 	until := time.Date(2026, 1, 27, 12, 1, 0, 0, time.UTC)
 	for want, v := range map[string]limiter.View{
-		"nothing blocks calls":                                                                     {State: limiter.StateFlowing},
-		"no worker has requested a permit yet":                                                     {State: limiter.StateUnused},
-		"backing off until 12:01, because the upstream rejected calls":                             {State: limiter.StateBackingOff, Until: &until},
-		"the circuit breaker is half-open: one probe call is in flight":                            {State: limiter.StateBreakerOpen},
-		"the circuit breaker is open, because the upstream is unhealthy; next probe call at 12:01": {State: limiter.StateBreakerOpen, Until: &until},
-		"ramping up after a backoff, at 62 % of its rate":                                          {State: limiter.StateRamping, RampRatio: 0.62},
-		"stopped by an operator, until it is resumed":                                              {State: limiter.StateStopped},
-		"a stop is set, but no worker is running to apply it":                                      {State: limiter.StateStopping},
-		"a stop is set; all processes apply it within two seconds":                                 {State: limiter.StateStopping, Processes: make([]limiter.ProcessView, 1)},
-		"a resume is set; all processes apply it within two seconds":                               {State: limiter.StateResuming},
-		"calls wait until 12:01, because the limiter's state was lost":                             {State: limiter.StateQuietPeriod, Until: &until},
-		"calls wait until the daily count is restored":                                             {State: limiter.StateRestoringCount},
+		"nothing blocks calls":                                                                              {State: limiter.StateFlowing},
+		"no worker has requested a permit yet":                                                              {State: limiter.StateUnused},
+		"backing off until 12:01, because the upstream rejected calls":                                      {State: limiter.StateBackingOff, Until: &until},
+		"the circuit breaker is half-open: one probe call is in flight":                                     {State: limiter.StateBreakerOpen},
+		"the circuit breaker is open, because the upstream is unhealthy; next probe call at 12:01":          {State: limiter.StateBreakerOpen, Until: &until},
+		"ramping up after a backoff, at 62 % of its rate":                                                   {State: limiter.StateRamping, RampRatio: 0.62},
+		"stopped by an operator, until it is resumed":                                                       {State: limiter.StateStopped},
+		"a stop is set, but no worker is running to apply it":                                               {State: limiter.StateStopping},
+		"a stop is set; all processes apply it within two seconds":                                          {State: limiter.StateStopping, Processes: make([]limiter.ProcessView, 1)},
+		"a resume is set; all processes apply it within two seconds":                                        {State: limiter.StateResuming},
+		"calls wait until 12:01, because Redis lost the state of the limiter, or its clock was set forward": {State: limiter.StateQuietPeriod, Until: &until},
+		"calls wait until the daily count is restored":                                                      {State: limiter.StateRestoringCount},
 		"it is new": {State: "new"},
 	} {
 		if got := LimiterMessage(&v, func(t time.Time) string { return t.Format("15:04") }); got != want {

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/store"
 )
 
@@ -20,8 +21,8 @@ const (
 	// readsWindow is the period that the statistics cover, and readsSampleInterval the interval
 	// between two samples of the read metrics.
 	readsWindow, readsSampleInterval = 5 * time.Minute, 15 * time.Second
-	// readsTTL is how long the newest sample is used, because gathering all metrics takes about a
-	// millisecond, and every open page requests them each second.
+	// readsTTL is how long the newest sample is used again. Gathering all metrics takes about 1 ms,
+	// and every open page needs the statistics once a second.
 	readsTTL = time.Second
 )
 
@@ -36,22 +37,23 @@ type ReadStats struct {
 // Reads computes statistics of the reads that this process has served, from its metrics.
 type Reads struct {
 	metrics prometheus.Gatherer
-	prefix  string // of the names of the metrics
+	prefix  string // prefix of the names of the metrics
 	sources []string
 	log     *slog.Logger
 
 	mu      sync.Mutex
-	samples []readsSample // oldest first; the first is readsWindow old or, if the process is younger, from its start
+	samples []readsSample // oldest first; the first sample is readsWindow old or, if the process is younger, was taken at its start
 	last    readsSample
 }
 
-// NewReads returns the statistics of the sources. prefix is the prefix of the names of freshet's
-// metrics. They cover less than five minutes until Run has run that long.
+// NewReads returns the statistics of the sources. `prefix` is the prefix of the names of freshet's
+// metrics. The statistics cover less than five minutes until Run has run for five minutes.
 func NewReads(metrics prometheus.Gatherer, prefix string, sources []string, log *slog.Logger) *Reads {
 	return &Reads{metrics: metrics, prefix: prefix, sources: sources, log: log}
 }
 
-// readsSample holds the read counts of each source from the start of the process to the time at.
+// readsSample holds the read counts of each source, from the start of the process up to the time in
+// the field `at`.
 type readsSample struct {
 	at  time.Time
 	all []sourceReads
@@ -77,19 +79,15 @@ func (r *Reads) Recent() []ReadStats {
 
 // Run takes a sample every readsSampleInterval until ctx ends.
 func (r *Reads) Run(ctx context.Context) error {
-	tick := time.NewTicker(readsSampleInterval)
-	defer tick.Stop()
-	for {
+	sample := func(context.Context) {
 		sample := r.takeSample(time.Now())
 		r.mu.Lock()
+		defer r.mu.Unlock()
 		r.add(sample)
-		r.mu.Unlock()
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
 	}
+	sample(ctx)
+	poll.Every(ctx, readsSampleInterval, sample)
+	return nil
 }
 
 func (r *Reads) takeSample(now time.Time) readsSample {
@@ -210,9 +208,9 @@ func (a *ageHistogram) add(h *dto.Histogram) {
 	}
 }
 
-// since returns the ages after an earlier histogram: each bucket's count minus its earlier count.
-// Prometheus may have made the buckets wider since then. The count of an old bucket is then
-// subtracted from the wider bucket that contains it.
+// since returns the ages that were added after an earlier histogram was read: each bucket's count
+// minus its earlier count. Prometheus may have made the buckets wider since then. The count of an
+// old bucket is then subtracted from the wider bucket that contains it.
 func (a ageHistogram) since(before ageHistogram) ageHistogram {
 	left := ageHistogram{a.total - before.total, maps.Clone(a.buckets)}
 	for b, n := range before.buckets {

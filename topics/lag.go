@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/freshet/freshet/observe"
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/schemas"
 )
 
@@ -97,7 +99,7 @@ const (
 	sampleInterval = 5 * time.Second
 	// sampleWindow is the period over which throughput is measured.
 	sampleWindow = time.Minute
-	// sampleTTL is how long the last sample is valid if no new one can be taken.
+	// sampleTTL is how long the last sample is valid if no new sample can be taken.
 	sampleTTL = 30 * time.Second
 )
 
@@ -146,19 +148,12 @@ func NewSampler(admin *kadm.Client, sources []string, log *slog.Logger, reg prom
 	return s
 }
 
-// Run measures every 5 s until ctx ends. If a measurement fails, the last successful one stays
-// valid for 30 s.
+// Run measures every 5 s until ctx ends. If a measurement fails, the last successful measurement
+// stays valid for 30 s.
 func (s *Sampler) Run(ctx context.Context) error {
-	tick := time.NewTicker(sampleInterval)
-	defer tick.Stop()
-	for {
-		s.sample(ctx)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-	}
+	s.sample(ctx)
+	poll.Every(ctx, sampleInterval, s.sample)
+	return nil
 }
 
 func (s *Sampler) sample(ctx context.Context) {
@@ -168,7 +163,7 @@ func (s *Sampler) sample(ctx context.Context) {
 	for _, source := range s.sources { // if one source can't be measured, the other sources are measured nevertheless
 		lags, err := s.measure(limit, source)
 		if err == nil {
-			s.addSamples(time.Now(), lags)
+			s.Record(time.Now(), lags)
 		} else {
 			s.expireLag(time.Now(), source)
 		}
@@ -185,7 +180,7 @@ func (s *Sampler) sample(ctx context.Context) {
 	}
 }
 
-// The conditions of a Sampler.
+// The log conditions of a Sampler.
 var (
 	lagUnmeasured        = observe.Condition{Event: "lag_unmeasured", Failing: "lag can't be measured; estimated waits are unknown", Recovered: "measuring the lag works again"}
 	deadLettersUncounted = observe.Condition{Event: "dead_letters_uncounted", Failing: "dead letters can't be counted", Recovered: "counting dead letters works again"}
@@ -215,7 +210,8 @@ func (s *Sampler) expireLag(now time.Time, source string) {
 	}
 }
 
-func (s *Sampler) addSamples(now time.Time, lags []Lag) {
+// Record adds the lags that were measured now. Run calls it after each measurement.
+func (s *Sampler) Record(now time.Time, lags []Lag) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range lags {
@@ -241,24 +237,62 @@ func (s *Sampler) Records(source string, l schemas.Lane) (n int64, known bool) {
 	return all[len(all)-1].records, true
 }
 
-// EstimateWait estimates how long a record that is published now waits behind the lane's backlog.
-// It also returns the time of the sample that the estimate uses. It divides the lag by the
-// throughput of the last minute. known is false without a backlog, without any commit in that
-// minute, or if the last sample is too old.
-func (s *Sampler) EstimateWait(source string, l schemas.Lane) (wait time.Duration, measured time.Time, known bool) {
+// Latest returns the last sample of a lane and its time. known is false if it is too old. Of the lag,
+// only Records and Committed are set.
+func (s *Sampler) Latest(source string, l schemas.Lane) (lag Lag, at time.Time, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := s.samples[lane{source, l}]
-	if len(all) < 2 {
-		return 0, time.Time{}, false
+	if len(all) == 0 || time.Since(all[len(all)-1].at) > sampleTTL {
+		return Lag{}, time.Time{}, false
 	}
-	first, last := all[0], all[len(all)-1]
-	worked, span := last.committed-first.committed, last.at.Sub(first.at)
-	if time.Since(last.at) > sampleTTL || last.records <= 0 || worked <= 0 || span <= 0 {
-		return 0, time.Time{}, false
+	last := all[len(all)-1]
+	return Lag{Records: last.records, Committed: last.committed}, last.at, true
+}
+
+// enoughCommits is how many commits a throughput needs. Of a lane with fewer, the whole minute counts.
+const enoughCommits = 20
+
+// Throughput returns how many records of a lane were committed in a second, by the latest samples that
+// have enoughCommits, but not before `since`. It considers only the time between two samples with a
+// backlog, so that idle time does not count. busy is the length of that time; 0: unknown.
+func (s *Sampler) Throughput(source string, l schemas.Lane, since time.Time) (perSecond float64, busy time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return throughput(s.samples[lane{source, l}], since, enoughCommits)
+}
+
+func throughput(samples []sample, since time.Time, enough int64) (perSecond float64, busy time.Duration) {
+	worked := int64(0)
+	for i := len(samples) - 1; i > 0 && worked < enough; i-- {
+		from, to := samples[i-1], samples[i]
+		if from.records > 0 && to.records > 0 && !from.at.Before(since) {
+			worked, busy = worked+to.committed-from.committed, busy+to.at.Sub(from.at)
+		}
 	}
-	wait = time.Duration(float64(last.records) / float64(worked) * float64(span))
-	return max(0, wait-time.Since(last.at)), last.at, true
+	if busy <= 0 {
+		return 0, 0
+	}
+	return max(0, float64(worked)/busy.Seconds()), busy
+}
+
+// EstimateWait estimates how long a record that is published now waits behind the lane's backlog: the
+// lag divided by the throughput of the last minute without its idle time. known is false without a
+// backlog or a throughput, or if the last sample is too old.
+func (s *Sampler) EstimateWait(source string, l schemas.Lane) (wait time.Duration, known bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.samples[lane{source, l}]
+	perSecond, _ := throughput(all, time.Time{}, math.MaxInt64)
+	if perSecond <= 0 {
+		return 0, false
+	}
+	last := all[len(all)-1]
+	if time.Since(last.at) > sampleTTL || last.records <= 0 {
+		return 0, false
+	}
+	wait = time.Duration(min(float64(last.records)/perSecond, math.MaxInt32) * float64(time.Second))
+	return max(0, wait-time.Since(last.at)), true
 }
 
 // StalledFor returns for how long records of a lane have waited while no offset was committed. The

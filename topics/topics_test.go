@@ -193,11 +193,7 @@ func TestSampler_EstimatesWaitFromSamples(t *testing.T) {
 		go func() { done <- s.Run(ctx) }()
 		wait := func() (time.Duration, bool) {
 			synctest.Wait()
-			w, measured, known := s.EstimateWait("nexon", schemas.High)
-			if since := time.Since(measured); known != (since <= sampleTTL) {
-				t.Errorf("known %v, measured %v ago", known, since)
-			}
-			return w, known
+			return s.EstimateWait("nexon", schemas.High)
 		}
 		next := func(records, committed int64) {
 			high.Records, high.Committed = records, committed
@@ -221,8 +217,8 @@ func TestSampler_EstimatesWaitFromSamples(t *testing.T) {
 			t.Errorf("got %v without a backlog, want unknown", w)
 		}
 		next(100, 600)
-		if _, known := wait(); !known {
-			t.Error("got unknown with a backlog and a throughput")
+		if w, known := wait(); !known || w != 10*time.Second { // the idle time does not count
+			t.Errorf("wait: got %v, known %v, want 10s", w, known)
 		}
 		set(nil, errors.New("Kafka is away"))
 		<-time.After(2 * sampleInterval)
@@ -235,7 +231,7 @@ func TestSampler_EstimatesWaitFromSamples(t *testing.T) {
 			t.Errorf("got %v from an old sample, want unknown", w)
 		}
 		wantKnown(0, 1) // no lag is reported, because the last sample is too old
-		if _, _, known := s.EstimateWait("github", schemas.High); known {
+		if _, known := s.EstimateWait("github", schemas.High); known {
 			t.Error("got a wait for a source without samples")
 		}
 		stop()
@@ -261,14 +257,14 @@ func TestSampler_StalledForUsesSamples(t *testing.T) {
 			{0, 49, 0},
 		} {
 			<-time.After(sampleInterval)
-			s.addSamples(time.Now(), []Lag{{Source: "nexon", Lane: schemas.Low, Records: c.records, Committed: c.committed}})
+			s.Record(time.Now(), []Lag{{Source: "nexon", Lane: schemas.Low, Records: c.records, Committed: c.committed}})
 			if got := s.StalledFor("nexon", schemas.Low); got != c.want {
 				t.Errorf("sample %d: %v", i, got)
 			}
 		}
 		for range 30 {
 			<-time.After(sampleInterval)
-			s.addSamples(time.Now(), []Lag{{Source: "nexon", Lane: schemas.Low, Records: 8, Committed: 41}})
+			s.Record(time.Now(), []Lag{{Source: "nexon", Lane: schemas.Low, Records: 8, Committed: 41}})
 		}
 		if got := s.StalledFor("nexon", schemas.Low); got < sampleWindow {
 			t.Errorf("after minutes: %v", got)

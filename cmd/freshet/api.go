@@ -17,9 +17,9 @@ func addAddrFlag(c *cobra.Command, addr *string) {
 	c.Flags().StringVar(addr, "addr", "", "call the query service at this address (default FRESHET_ADDR, or query.listen); FRESHET_TOKEN holds the API key or token")
 }
 
-// runWithAPI makes c a command that calls a query service: it adds --addr, and passes a client for
-// that address to run.
-func (p *program) runWithAPI(c *cobra.Command, run func(cmd *cobra.Command, api *client.Client, args []string) error) *cobra.Command {
+// runWithAPI makes c a command that calls a query service. It adds the flag --addr to the command,
+// and passes a client for that address to the function run.
+func (p *program) runWithAPI(c *cobra.Command, run func(cmd *cobra.Command, api *adminClient, args []string) error) *cobra.Command {
 	var addr string
 	addAddrFlag(c, &addr)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
@@ -32,15 +32,16 @@ func (p *program) runWithAPI(c *cobra.Command, run func(cmd *cobra.Command, api 
 	return c
 }
 
-// newAdminClient returns a client for the query service at addr. An empty addr means the address in
-// FRESHET_ADDR, and if that is not set, query.listen in the configuration. It reads the
-// configuration only in the last case, so an invalid one does not prevent an emergency stop.
-func (p *program) newAdminClient(addr string) (*client.Client, error) {
+// newAdminClient returns a client for the query service at addr. If addr is empty, it uses the
+// address in FRESHET_ADDR. If that variable is not set either, it uses query.listen in the
+// configuration. Only then it reads the configuration, so that with an address an emergency stop
+// works even if the configuration is invalid.
+func (p *program) newAdminClient(addr string) (*adminClient, error) {
 	if addr == "" {
 		addr = app.Lookup(p.Env, "FRESHET_ADDR")
 	}
 	if addr == "" {
-		config, err := p.Load()
+		config, err := p.Load(app.OptionalSources)
 		if err != nil {
 			return nil, err
 		}
@@ -58,23 +59,23 @@ func (p *program) newAdminClient(addr string) (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return client.New(base, token, secured), nil
+	return newClient(base, token, secured)
 }
 
-// isRemotePlainHTTP returns the host of the URL base, and whether requests to it leave this machine
-// unencrypted.
+// isRemotePlainHTTP returns the host of the URL base, and whether requests to this host leave this
+// machine unencrypted.
 func isRemotePlainHTTP(base string) (host string, plain bool) {
 	u, err := url.Parse(base)
 	if err != nil {
-		return "", false // impossible: parseBaseURL has checked the URL
+		return "", false // impossible: client.BaseURL has checked the URL
 	}
 	return u.Host, u.Scheme == "http" && !access.Loopback(u.Host)
 }
 
 // resolveSource returns source, or the name of the only configured source if source is empty. With
-// several configured sources and no name it returns an app.UsageError. The parameter "instead" is the end
-// of the error's text. It may name another flag, such as ", or use --all".
-func resolveSource(ctx context.Context, api *client.Client, source, instead string) (string, error) {
+// several configured sources and no name it returns an app.UsageError. The parameter "instead" is the
+// end of the error's text, which may name another flag, such as ", or use --all".
+func resolveSource(ctx context.Context, api *adminClient, source, instead string) (string, error) {
 	if source != "" {
 		return source, nil
 	}

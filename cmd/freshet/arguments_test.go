@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/entities"
@@ -74,33 +75,59 @@ func TestSettingsSet_SendsNote(t *testing.T) {
 	}
 }
 
-func TestEntitiesShow_PrintsRegistration(t *testing.T) {
+func TestEntitiesShow_PrintsState(t *testing.T) {
 	t.Parallel()
-	s := &fakeAdminAPI{T: t, answers: map[string]func(*http.Request) (int, any){
-		"GET /entities": func(r *http.Request) (int, any) {
-			if got, want := r.URL.RawQuery, "facet=character&limit=1&prefix=a%2Fb&source=nexon"; got != want {
-				t.Errorf("query: got %s, want %s", got, want)
+	at := func(minute int) time.Time { return time.Date(2026, 3, 1, 12, minute, 0, 0, time.UTC) }
+	changed, retry := at(2), at(9)
+	registration := &entities.Entity{Source: "nexon", Facet: "character", Key: "a/b", Tier: "hot", Pinned: true, Enabled: true, DueAt: at(7)}
+	snapshot := &entities.SnapshotState{CheckedAt: at(5), UpdatedAt: &changed, Bytes: 120}
+	failure := &entities.Failure{State: "RETRYING", Reason: "UPSTREAM_5XX", Error: "502 Bad Gateway", Since: at(6), LastAt: at(8), Until: &retry}
+	for name, c := range map[string]struct {
+		state entities.State
+		want  []string
+	}{
+		"healthy": {entities.State{Registration: registration, Snapshot: snapshot}, []string{
+			"entity nexon/character/a/b state healthy", "last fetch 2026-03-01T12:05:00Z, content of 120 bytes",
+			"last change 2026-03-01T12:02:00Z", "next check 2026-03-01T12:07:00Z", "tier hot", "pinned true", "last read never",
+		}},
+		"failing": {entities.State{Registration: registration, Snapshot: snapshot, Failure: failure}, []string{
+			"state RETRYING", "last fetch 2026-03-01T12:08:00Z, UPSTREAM_5XX: 502 Bad Gateway", "failing since 2026-03-01T12:06:00Z",
+			"last success 2026-03-01T12:05:00Z", "next check 2026-03-01T12:09:00Z at the earliest",
+		}},
+		"not found":   {entities.State{Snapshot: &entities.SnapshotState{CheckedAt: at(5), NotFound: true}}, []string{"12:05:00Z, not found", "last change never", "next check on a read", "registered no"}},
+		"no fetch":    {entities.State{Registration: registration}, []string{"state no fetch has ended last fetch never"}},
+		"suspended":   {entities.State{Failure: &entities.Failure{State: "SUSPENDED"}}, []string{"next check after an operator enables it"}},
+		"unprintable": {entities.State{Failure: &entities.Failure{State: "FAILED", Error: "\x1b[31m"}}, []string{`\x1b[31m`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := &fakeAdminAPI{T: t, answers: map[string]func(*http.Request) (int, any){"GET /snapshots/nexon/character/a/b": respondWith(c.state)}}
+			code, out, errs := s.command("entities", "show", "nexon/character/a/b")
+			for _, want := range c.want {
+				if code != 0 || !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
+					t.Errorf("got exit %d, stdout %s, stderr %s; want 0, %q", code, out, errs, want)
+				}
 			}
-			return http.StatusOK, entities.Page{Entities: []entities.Entity{{Source: "nexon", Facet: "character", Key: "a/b", Tier: "hot", Pinned: true}}}
-		},
-	}}
-	code, out, errs := s.command("entities", "show", "nexon/character/a/b")
-	for _, want := range []string{"key a/b", "tier hot", "pinned true", "enabled false", "last read never"} {
-		if code != 0 || !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
-			t.Errorf("got exit %d, stdout %s, stderr %s; want 0, %q", code, out, errs, want)
-		}
+		})
 	}
+}
+
+func TestEntitiesShow_RefusesBadOutput(t *testing.T) {
+	t.Parallel()
+	s := &fakeAdminAPI{T: t}
 	if code, _, errs := s.command("entities", "show", "nexon/character/a/b", "-o", "xml"); code != 2 {
 		t.Errorf("-o xml: got exit %d, stderr %s, want 2", code, errs)
 	}
 }
 
-func TestEntitiesShow_FindsExactKeyOnly(t *testing.T) {
+func TestEntitiesShow_ExitsWithNotFound(t *testing.T) {
 	t.Parallel()
 	s := &fakeAdminAPI{T: t, answers: map[string]func(*http.Request) (int, any){
-		"GET /entities": respondWith(entities.Page{Entities: []entities.Entity{{Source: "nexon", Facet: "character", Key: "ab"}}}),
+		"GET /snapshots/nexon/character/a": func(*http.Request) (int, any) {
+			return http.StatusNotFound, map[string]any{"status": 404, "code": "no-such-snapshot", "detail": "Nothing is stored of nexon/character/a, and it is not registered."}
+		},
 	}}
-	if code, out, errs := s.command("entities", "show", "nexon/character/a"); code != 3 || out != "" || !strings.Contains(errs, "nexon/character/a is not registered") {
+	if code, out, errs := s.command("entities", "show", "nexon/character/a"); code != 3 || out != "" || !strings.Contains(errs, "it is not registered") {
 		t.Errorf("got exit %d, stdout %q, stderr %s; want 3, nothing, that it is not registered", code, out, errs)
 	}
 }

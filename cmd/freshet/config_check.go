@@ -17,7 +17,7 @@ func (p *program) config() *cobra.Command {
 		Use:   "check",
 		Short: "Check the configuration, and print its effects",
 		RunE: func(*cobra.Command, []string) error {
-			config, err := p.Load()
+			config, err := p.Load(app.RequiredSources)
 			if err != nil {
 				return err
 			}
@@ -33,13 +33,14 @@ func (p *program) config() *cobra.Command {
 		Use:   "print",
 		Short: "Print the configuration with defaults, without secrets",
 		RunE: func(*cobra.Command, []string) error {
-			config, err := p.Load()
+			config, err := p.Load(app.RequiredSources)
 			if err != nil {
 				return err
 			}
 			text, err := yaml.Marshal(config.Redacted())
 			if err == nil && comments {
 				text, err = app.Reference().Comment(text)
+				text = append([]byte(app.SchemaComment), text...)
 			}
 			if err != nil {
 				return fmt.Errorf("print the configuration: %w", err)
@@ -71,7 +72,8 @@ next to the configuration, and begin the configuration with a line that names it
 	preset := &cobra.Command{
 		Use:   "preset NAME",
 		Short: "Print a ready-made configuration of a well-known upstream",
-		Long: `Print the configuration of a well-known upstream as a complete file that you can adapt. The quota
+		Long: `Print the configuration of a well-known upstream as a complete file that you can adapt. With
+"preset: NAME", a source uses it without a copy. The quota
 of each preset is tested against a simulator that enforces the upstream's real quota. Without a
 name, the command lists the presets.`,
 		Args: cobra.MaximumNArgs(1),

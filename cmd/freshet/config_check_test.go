@@ -2,6 +2,8 @@ package main
 
 import (
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -10,44 +12,22 @@ import (
 	"github.com/freshet/freshet/app"
 )
 
-const bounded = `
-access:
-  limits: {LIMITS}
-sources:
-  api:
-    baseURL: https://api.example
-    quota: {policies: [POLICIES]}
-    facets:
-      one: {documents: {a: {path: "/a/{key}"}}}
-      two: {documents: {a: {path: "/a/{key}"}, b: {path: "/b/{key}"}}}
-`
-
-const minimal = `
-sources:
-  mine:
-    baseURL: https://api.example/v3
-    quota: {policies: [{name: hour, limit: 60, window: 1h}]}
-    facets:
-      repo:
-        documents: {repo: {path: "/repos/{key}"}}
-`
-
-const cases = `
-sources:
-  court:
-    baseURL: https://api.example/v3
-    quota: {policies: [{name: second, limit: 60, window: 1s}, {name: day, limit: 100000, window: day, timeZone: Asia/Seoul}]}
-    facets:
-      progress: {params: {token: ""}, keepFor: 720h, publishChanges: true, documents: {case: {path: "/case/{key}?t={token}"}}}
-      general: {documents: {a: {path: "/a/{key}"}, b.c: {path: "/b/{key}"}}}
-    prefetch: `
+// fixture returns a configuration of the tests of package app.
+func fixture(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "app", "testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
 
 // load returns the configuration of a file.
 func load(t *testing.T, file string) app.Config {
 	t.Helper()
 	p := app.NewProcess(nil, io.Discard, io.Discard)
 	p.ConfigFile = file
-	c, err := p.Load()
+	c, err := p.Load(app.OptionalSources)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +35,7 @@ func load(t *testing.T, file string) app.Config {
 }
 
 func TestConfigCheck_PrintsClientBounds(t *testing.T) {
-	text := strings.NewReplacer("LIMITS", "", "POLICIES", "{name: minute, limit: 60, window: 1m}").Replace(bounded)
+	text := strings.NewReplacer("LIMITS", "", "POLICIES", "{name: minute, limit: 60, window: 1m}").Replace(fixture(t, "bounded.yaml"))
 	code, stdout, stderr := command(t, nil, "config", "check", "--config", write(t, text))
 	want := "  client  one: at most 10 requests outstanding, shared with other active clients, but 10 in any case; 15 new keys at once and 15 a minute\n"
 	if code != 0 || !strings.Contains(stdout, want) {
@@ -81,7 +61,7 @@ func TestConfig_RefusesACredentialOverPlainHTTP(t *testing.T) {
 		{"loopback by name", "http://localhost:9090", key, false},
 		{"no credential", "http://api.example", "headers: {User-Agent: x}", false},
 	} {
-		text := strings.Replace(minimal, "    baseURL: https://api.example/v3\n", "    baseURL: "+c.baseURL+"\n    "+c.settings+"\n", 1)
+		text := strings.Replace(fixture(t, "minimal.yaml"), "    baseURL: https://api.example/v3\n", "    baseURL: "+c.baseURL+"\n    "+c.settings+"\n", 1)
 		code, stdout, stderr := command(t, nil, "config", "check", "--config", write(t, text))
 		if (code != 0) != c.refused {
 			t.Errorf("%s: got exit %d, want refused %v: %s%s", c.name, code, c.refused, stdout, stderr)
@@ -123,19 +103,37 @@ func TestConfigCheck_PrintsPrefetch(t *testing.T) {
 the configuration is valid
 `,
 	} {
-		code, stdout, stderr := command(t, nil, "config", "check", "--config", write(t, cases+text))
+		code, stdout, stderr := command(t, nil, "config", "check", "--config", write(t, strings.TrimSuffix(fixture(t, "cases.yaml"), "{}\n")+text))
 		if code != 0 || !strings.Contains(stdout, want) {
 			t.Errorf("%s: got exit %d\n%s%s\nwant %s", text, code, stdout, stderr, want)
 		}
 	}
 }
 
+// nexonSource is a configuration file whose only source is a preset.
+const nexonSource = "sources: {nexon: {preset: nexon}}"
+
+func TestCommand_NeedsAConfiguredSource(t *testing.T) {
+	for _, args := range [][]string{
+		{"query"}, {"worker"}, {"scheduler"}, {"topics", "ensure"}, {"topics", "lag"}, {"config", "check"}, {"config", "print"}, {"try", "nexon/character/a"},
+	} {
+		for file, where := range map[string]string{"": "; write a file with `freshet init URL`", write(t, "log: {format: json}"): " in /"} {
+			want := "freshet: sources: no source is configured" + where
+			code, stdout, stderr := command(t, []string{"FRESHET_CONFIG=" + file}, args...)
+			if code != 1 || stdout != "" || !strings.HasPrefix(stderr, want) || !strings.Contains(stderr, nexonSource) {
+				t.Errorf("%q, file %q: got exit %d, stdout %q, stderr %q; want 1, none, %q", args, file, code, stdout, stderr, want)
+			}
+		}
+	}
+}
+
 func TestConfigPrint_RoundTripsWithoutSecrets(t *testing.T) {
-	code, stdout, stderr := command(t, []string{"FRESHET_DATABASE_URL=postgres://u:hunter2@db/x", "FRESHET_DATABASE_DIRECT_URL=postgres://u:hunter2@db/y"}, "config", "print")
+	file := write(t, nexonSource)
+	code, stdout, stderr := command(t, []string{"FRESHET_DATABASE_URL=postgres://u:hunter2@db/x", "FRESHET_DATABASE_DIRECT_URL=postgres://u:hunter2@db/y"}, "config", "print", "--config", file)
 	if code != 0 || strings.Contains(stdout+stderr, "hunter2") || !strings.Contains(stdout, "postgres://u:REDACTED@db/x") {
 		t.Fatalf("got exit %d, output %s%s; want 0, a text that contains postgres://u:REDACTED@db/x, not hunter2", code, stdout, stderr)
 	}
-	printed, want := load(t, write(t, stdout)), load(t, "")
+	printed, want := load(t, write(t, stdout)), load(t, file)
 	printed.Database = want.Database
 	one, err := yaml.Marshal(printed)
 	if err != nil {
@@ -148,7 +146,7 @@ func TestConfigPrint_RoundTripsWithoutSecrets(t *testing.T) {
 }
 
 func TestConfigCheck_PrintsQuota(t *testing.T) {
-	code, stdout, stderr := command(t, nil, "config", "check")
+	code, stdout, stderr := command(t, nil, "config", "check", "--config", write(t, nexonSource))
 	for _, want := range []string{"500 in 1s", "449.9 are used", "100 of them reserved for HIGH", "at most 497", "item-equipment", "NEXON_API_KEY is not set", "valid"} {
 		if code != 0 || !strings.Contains(stdout, want) {
 			t.Errorf("got exit %d, stdout %q, stderr %q; want 0, a text that contains %q", code, stdout, stderr, want)

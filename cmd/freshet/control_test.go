@@ -11,6 +11,7 @@ import (
 
 	"github.com/freshet/freshet/app"
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/simulator"
 )
@@ -32,22 +33,6 @@ func (d *dev) view() (v limiter.View) {
 	return v
 }
 
-// waitFor waits until the function holds returns true, and logs the duration. It fails the test
-// after the time limit.
-func waitFor(t testing.TB, limit time.Duration, what string, holds func() bool) {
-	t.Helper()
-	began := time.Now()
-	look := time.NewTicker(100 * time.Millisecond)
-	defer look.Stop()
-	for !holds() {
-		if time.Since(began) > limit {
-			t.Fatalf("%s: got nothing within %v, want it", what, limit)
-		}
-		<-look.C
-	}
-	t.Logf("%s took %v", what, time.Since(began).Round(time.Millisecond))
-}
-
 // obeyed is the time within which every limiter must apply a change. slack is the additional time
 // for a slow test machine.
 const (
@@ -58,26 +43,26 @@ const (
 // inForce waits until the workers have written the limits of this settings revision to Redis.
 func (d *dev) inForce(revision int64, limit, target int) {
 	d.Helper()
-	waitFor(d, obeyed+slack, fmt.Sprintf("revision %d", revision), func() bool {
+	servicetest.WaitFor(d, obeyed+slack, fmt.Sprintf("revision %d", revision), func() bool {
 		v := d.view()
 		return v.Revision == revision && v.Policies[0].Name == "second" && v.Policies[0].Limit == limit && v.Policies[0].Target == target
 	})
 }
 
 func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
-	d := startDev(t, "--no-demo")
+	d := startDev(t, "--no-demo", "--simulate", "--config", smallDocument(t))
 	d.until("a fresh answer", "first", isFresh)
-	d.mustRun(0, nil, "settings", "set", "second.limit=110", "second.target=50", "second.highReserve=10")
-	d.inForce(1, 110, 50)
+	d.mustRun(0, nil, "settings", "set", "second.limit=110", "second.target=20", "second.highReserve=5")
+	d.inForce(1, 110, 20)
 
-	keys := characters("k", 300) // 300 calls take six seconds, so some requests still wait when the source is stopped
+	keys := characters("k", 120) // 120 calls take six seconds, so some requests still wait when the source is stopped
 	queued := func(r read) bool { return isFresh(r) || (r.status == 202 && r.body.Refresh.Queued) }
 	for _, key := range keys {
 		d.until("a promise", key, queued)
 	}
-	waitFor(t, eventTimeout, "the first calls", func() bool { return d.stats().Arrivals >= 20 })
+	servicetest.WaitFor(t, eventTimeout, "the first calls", func() bool { return d.stats().Arrivals >= 20 })
 	d.mustRun(0, []string{"nexon is stopped (revision 2)"}, "stop", "--yes", "--note", "try it")
-	waitFor(t, obeyed+slack, "the state stopped", func() bool { v := d.view(); return v.State == limiter.StateStopped && v.Revision == 2 })
+	servicetest.WaitFor(t, obeyed+slack, "the state stopped", func() bool { v := d.view(); return v.State == limiter.StateStopped && v.Revision == 2 })
 	<-time.After(obeyed)
 	before := d.stats()
 	if before.Arrivals >= len(keys) {
@@ -92,7 +77,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 		t.Errorf("new key while stopped: got %+v, want status 202", r)
 	}
 	d.until("the reason STOPPED", "another", func(r read) bool { return r.body.Refresh.Reason == "STOPPED" })
-	waitFor(t, eventTimeout, "the report of who waits", func() bool {
+	servicetest.WaitFor(t, eventTimeout, "the report of the waiting calls", func() bool {
 		v := d.view()
 		return len(v.Processes) == 1 && v.Processes[0].High.Waiting > 10 && v.Processes[0].High.Reason == limiter.ReasonStopped
 	})
@@ -111,8 +96,8 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 	}
 
 	d.mustRun(0, []string{"nexon is running (revision 3)"}, "resume")
-	d.inForce(3, 110, 50)
-	waitFor(t, obeyed+slack, "a call", func() bool { return d.stats().Arrivals > before.Arrivals })
+	d.inForce(3, 110, 20)
+	servicetest.WaitFor(t, obeyed+slack, "a call", func() bool { return d.stats().Arrivals > before.Arrivals })
 	if s := d.stats(); s.MaxInSlidingSecond > 110 {
 		t.Errorf("calls in a sliding second: got %d, want at most 110", s.MaxInSlidingSecond)
 	}
@@ -141,7 +126,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 		t.Errorf("audit: got %v, entries %+v, newest %s; want set resume stop set, %s", actions, entries, entries[0].After,
 			`the note "try it" in the third entry, 440 in the newest`)
 	}
-	if code, stderr := d.stop(); code != 0 { // stderr shows whether permits expired because the machine was too slow
+	if code, stderr := d.stop(); code != 0 { // the failure prints stderr, because its log shows whether permits expired on a slow machine
 		t.Errorf("stop: got exit %d, want 0: %s", code, stderr)
 	}
 }
@@ -149,7 +134,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 func TestLimiter_PrintsTableAndJSON(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	d.until("a fresh answer", "first", isFresh)
-	waitFor(t, eventTimeout, "a report of an idle worker", func() bool {
+	servicetest.WaitFor(t, eventTimeout, "a report of an idle worker", func() bool {
 		v := d.view()
 		return len(v.Processes) == 1 && v.Processes[0].High.Waiting == 0 && v.Processes[0].High.Granted == 1
 	})

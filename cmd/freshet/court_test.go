@@ -19,6 +19,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/store"
 	"github.com/freshet/freshet/store/sqlite"
 	"github.com/freshet/freshet/topics"
@@ -117,7 +118,7 @@ func (c *court) callCount(facet, key string) int {
 
 func (c *court) waitFor(what string, holds func() bool) {
 	c.Helper()
-	waitFor(c, eventTimeout, what, holds)
+	servicetest.WaitFor(c, eventTimeout, what, holds)
 }
 
 func caseOf(facet, key string) schemas.Entity {

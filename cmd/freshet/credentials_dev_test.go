@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/freshet/freshet/servicetest"
 )
 
 // Of two credentials, the upstream rejects one. Only the breaker of the rejected credential opens,
@@ -69,7 +71,7 @@ sources:
 	mu.Unlock()
 	write("one", "renewed")
 	n := 100
-	waitFor(t, eventTimeout, "the renewed credential is used", func() bool {
+	servicetest.WaitFor(t, eventTimeout, "the renewed credential is used", func() bool {
 		n++
 		fetched(n)
 		mu.Lock()
@@ -118,12 +120,12 @@ sources:
 			t.Fatalf("read of k%d: got %d %s, want 200", n, status, text)
 		}
 	}
-	waitFor(t, eventTimeout, "the credential is halted", func() bool {
+	servicetest.WaitFor(t, eventTimeout, "the credential is halted", func() bool {
 		fetch()
 		return refused.Load() > 0 && d.sum("rate_limiter_scope_breakers_open") > 0
 	})
 	accepts.Store(true)
-	waitFor(t, eventTimeout, "the credential is used again", func() bool {
+	servicetest.WaitFor(t, eventTimeout, "the credential is used again", func() bool {
 		fetch()
 		return accepted.Load() > 3
 	})

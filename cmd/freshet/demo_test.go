@@ -1,13 +1,16 @@
 package main
 
 import (
+	"context"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/servicetest"
 )
 
 // sum adds the samples of a metric that have all the labels, such as end="not_found".
@@ -47,7 +50,7 @@ func TestDemo_ProducesActivity(t *testing.T) {
 		"prefetch_requested_total":    {"source"},
 	} {
 		for _, label := range labels {
-			waitFor(t, eventTimeout, what+" "+label, func() bool { return d.sum(what, label) > 0 })
+			servicetest.WaitFor(t, eventTimeout, what+" "+label, func() bool { return d.sum(what, label) > 0 })
 		}
 	}
 	d.mustRun(0, []string{"160"}, "entities", "list", "--count", "--prefix", "demo-")
@@ -61,29 +64,58 @@ func TestDemo_ProducesActivity(t *testing.T) {
 	}
 }
 
+// readNewKeys sends ten reads a second until the test ends, each of another key, so that each read
+// enqueues an update request.
+func (d *dev) readNewKeys() {
+	d.Helper()
+	ctx, stop := context.WithCancel(d.Context())
+	var load sync.WaitGroup
+	load.Go(func() {
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for n := 0; ctx.Err() == nil; n++ {
+			select {
+			case <-ctx.Done():
+			case <-tick.C:
+				req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.api+"/v1/nexon/character/new-"+strconv.Itoa(n), http.NoBody)
+				if err != nil {
+					d.Error(err)
+					return
+				}
+				if resp, err := d.client.Do(req); err == nil {
+					_ = resp.Body.Close()
+				}
+			}
+		}
+	})
+	d.Cleanup(func() { stop(); load.Wait() })
+}
+
 func TestFaultScenario_VisibleAndRecovers(t *testing.T) {
 	t.Parallel()
-	d := startDev(t)
+	d := startDev(t, "--simulate", "--config", smallDocument(t, "retry: [1m, 2m, 4m]", "retry: [2s, 2s, 2s]"))
+	d.readNewKeys()
 	well := func() float64 { return d.sum("upstream_duration_seconds_count", `"ok"`) }
 	state := func(want limiter.State) func() bool { return func() bool { return d.view().State == want } }
 	flows := func() {
 		t.Helper()
 		d.set("healthy")
+		servicetest.WaitFor(t, 2*eventTimeout, "the end of the pause", func() bool { s := d.view().State; return s == limiter.StateFlowing || s == limiter.StateRamping })
 		before := well()
-		waitFor(t, 2*eventTimeout, "ten calls that are well again", func() bool { return well() >= before+10 })
+		servicetest.WaitFor(t, 2*eventTimeout, "ten calls that are well again", func() bool { return well() >= before+10 })
 	}
 	flows()
 
 	d.set("rate-limited")
-	waitFor(t, eventTimeout, "a backoff", state(limiter.StateBackingOff))
-	waitFor(t, eventTimeout, "a counted backoff", func() bool { return d.sum("rate_limiter_backoffs_total") > 0 })
+	servicetest.WaitFor(t, eventTimeout, "a backoff", state(limiter.StateBackingOff))
+	servicetest.WaitFor(t, eventTimeout, "a counted backoff", func() bool { return d.sum("rate_limiter_backoffs_total") > 0 })
 	flows()
 
 	d.set("poison-keys")
-	waitFor(t, eventTimeout, "a dead letter", func() bool { return d.sum("settled_total", `"dead_letter"`) > 0 })
-	waitFor(t, eventTimeout, "a dead letter on its topic", func() bool { return d.sum("dlq_message_count") > 0 })
-	waitFor(t, eventTimeout, "a scheduled retry", func() bool { return d.sum("settled_total", `"retrying"`) > 0 })
-	waitFor(t, eventTimeout, "a retry that is asked for", func() bool { return d.sum("retries_requested_total") > 0 })
+	servicetest.WaitFor(t, eventTimeout, "a dead letter", func() bool { return d.sum("settled_total", `"dead_letter"`) > 0 })
+	servicetest.WaitFor(t, eventTimeout, "a dead letter on its topic", func() bool { return d.sum("dlq_message_count") > 0 })
+	servicetest.WaitFor(t, eventTimeout, "a scheduled retry", func() bool { return d.sum("settled_total", `"retrying"`) > 0 })
+	servicetest.WaitFor(t, eventTimeout, "a retry that is asked for", func() bool { return d.sum("retries_requested_total") > 0 })
 	if s := d.view().State; s != limiter.StateFlowing && s != limiter.StateRamping {
 		t.Errorf("source state with poison keys: got %s, want flowing or ramping", s)
 	}
@@ -91,7 +123,7 @@ func TestFaultScenario_VisibleAndRecovers(t *testing.T) {
 
 	d.set("slow")
 	var long float64
-	waitFor(t, eventTimeout, "ten long calls", func() bool {
+	servicetest.WaitFor(t, eventTimeout, "ten long calls", func() bool {
 		long = d.sum("upstream_duration_seconds_count", `"ok"`) - d.sum("upstream_duration_seconds_bucket", `"ok"`, `le="2`)
 		return long >= 10
 	})
@@ -99,14 +131,14 @@ func TestFaultScenario_VisibleAndRecovers(t *testing.T) {
 
 	letters := d.sum("settled_total", `"dead_letter"`)
 	d.set("outage")
-	waitFor(t, eventTimeout, "a stop with probes", state(limiter.StateBreakerOpen))
+	servicetest.WaitFor(t, eventTimeout, "a stop with probes", state(limiter.StateBreakerOpen))
 	if n := d.sum("settled_total", `"dead_letter"`); n > letters {
 		t.Errorf("dead letters of an outage: got %v, want 0", n-letters)
 	}
 	flows()
 
 	d.set("maintenance")
-	waitFor(t, eventTimeout, "a stop with probes", state(limiter.StateBreakerOpen))
-	waitFor(t, eventTimeout, "the reason", func() bool { return d.sum("update_process_error_total", `"maintenance"`) > 0 })
+	servicetest.WaitFor(t, eventTimeout, "a stop with probes", state(limiter.StateBreakerOpen))
+	servicetest.WaitFor(t, eventTimeout, "the reason", func() bool { return d.sum("update_process_error_total", `"maintenance"`) > 0 })
 	flows()
 }

@@ -7,9 +7,10 @@ import (
 	"testing"
 
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/servicetest"
 )
 
-// set sets the latency and the faults of dev's simulator as a fault scenario does.
+// set gives dev's simulator the latency and the faults of the named fault scenario.
 func (d *dev) set(scenario string) {
 	d.Helper()
 	healthy := `{"min": "30ms", "max": "1.7s"}`
@@ -56,7 +57,7 @@ func TestDev_PrintedCurlsSetAndClearFaults(t *testing.T) {
 	if r := d.read("during"); r.status != 202 {
 		t.Errorf("rate-limited: got %+v, want status 202", r)
 	}
-	waitFor(t, eventTimeout, "a backoff", func() bool { return d.view().State == limiter.StateBackingOff && d.stats().ByStatus[429] > 0 })
+	servicetest.WaitFor(t, eventTimeout, "a backoff", func() bool { return d.view().State == limiter.StateBackingOff && d.stats().ByStatus[429] > 0 })
 	d.control(lines[1][2], lines[1][1])
 	d.until("a fresh answer", "during", isFresh)
 

@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/freshet/freshet/app"
-	"github.com/freshet/freshet/client"
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
@@ -58,8 +57,8 @@ func (d *deadLetterFilter) addFlags(c *cobra.Command) {
 	addAddrFlag(c, &d.addr)
 }
 
-// values returns the filter's values by their names in the admin API. It resolves times relative to
-// now.
+// values returns the filter's values by their names in the admin API. It subtracts durations, such as
+// 90m, from the time "now".
 func (d *deadLetterFilter) values(now time.Time) (map[string]string, error) {
 	values := map[string]string{}
 	var errs []error
@@ -122,9 +121,9 @@ func parseTime(text string, now time.Time) (time.Time, error) {
 	return time.Time{}, errors.New("it must be a duration before now, as in 90m, 24h or 7d, or a time, as in 2026-01-27T12:00:00Z")
 }
 
-// prepareDLQ returns the client, the path of the source's dead letters in the admin API, and the
-// filter.
-func (p *program) prepareDLQ(ctx context.Context, d *deadLetterFilter) (api *client.Client, path string, values map[string]string, err error) {
+// prepareDLQ returns the client of the admin API, the path of the source's dead letters in that API,
+// and the values of the filter.
+func (p *program) prepareDLQ(ctx context.Context, d *deadLetterFilter) (api *adminClient, path string, values map[string]string, err error) {
 	if values, err = d.values(time.Now()); err != nil {
 		return nil, "", nil, err
 	}
@@ -177,7 +176,7 @@ func (p *program) dlqList() *cobra.Command {
 	return c
 }
 
-func (p *program) groupDeadLetters(ctx context.Context, api *client.Client, path string, values map[string]string, output format) error {
+func (p *program) groupDeadLetters(ctx context.Context, api *adminClient, path string, values map[string]string, output format) error {
 	var all dlq.Groups
 	if err := api.Call(ctx, http.MethodGet, path+"/groups?"+queryOf(values).Encode(), nil, &all); err != nil {
 		return err
@@ -199,8 +198,8 @@ func (p *program) groupDeadLetters(ctx context.Context, api *client.Client, path
 }
 
 // listDeadLetters prints each page as it arrives, so a list of a million dead letters does not fill
-// the memory. Only for the format json it collects all pages, because its output is one array.
-func (p *program) listDeadLetters(ctx context.Context, api *client.Client, path string, values map[string]string, output format, limit int) error {
+// the memory. Only for the format json it collects all pages, because the output is then one array.
+func (p *program) listDeadLetters(ctx context.Context, api *adminClient, path string, values map[string]string, output format, limit int) error {
 	defer api.KeepAlive(maxBatchesInFlight)()
 	q := queryOf(values)
 	header := []string{"ID", "TIME", "REASON", "STATUS", "FACET/KEY", "ATTEMPTS", "REPLAYS", "HANDLED", "ERROR"}

@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/freshet/freshet/app"
-	"github.com/freshet/freshet/client"
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
@@ -131,7 +130,7 @@ func addJobFlags(c *cobra.Command, maxCount *int64, note *string, dry, yes *bool
 	c.Flags().BoolVar(yes, "yes", false, "do not ask for confirmation")
 }
 
-// parseJobRate parses a rate such as 50/s or 30/m, and returns it per second.
+// parseJobRate parses a rate such as 50/s or 30/m, and returns the number per second.
 func parseJobRate(text string) (float64, error) {
 	number, unit, _ := strings.Cut(text, "/")
 	n, err := strconv.Atoi(number)
@@ -162,9 +161,9 @@ func (p *program) startJob(cmd *cobra.Command, d *deadLetterFilter, order map[st
 	case dry:
 		return nil
 	case plan.Total == 0 && verb == "replay":
-		return client.NotFoundError{Err: errors.New("no open dead letter matches the filters")}
+		return app.NotFoundError{Err: errors.New("no open dead letter matches the filters")}
 	case plan.Total > 0 && plan.Count+plan.IfReadable == 0:
-		return client.NotFoundError{Err: fmt.Errorf("none of %d dead letters can be replayed; the table shows the reasons", plan.Total)}
+		return app.NotFoundError{Err: fmt.Errorf("none of %d dead letters can be replayed; the table shows the reasons", plan.Total)}
 	case !yes:
 		question := fmt.Sprintf("%s %d dead letters of %s?", strings.ToUpper(verb[:1])+verb[1:], plan.Count+plan.IfReadable, d.source)
 		if plan.Total == 0 { // without an open dead letter, a purge still deletes the Kafka records of handled dead letters
@@ -224,7 +223,7 @@ var refusals = map[string]string{
 
 // followJob prints the progress of a job until the job ends. If ctx ends first, followJob returns,
 // and the job continues in the query service.
-func (p *program) followJob(ctx context.Context, api *client.Client, j store.DLQJob) error {
+func (p *program) followJob(ctx context.Context, api *adminClient, j store.DLQJob) error {
 	defer api.KeepAlive(maxBatchesInFlight)()
 	f, isFile := p.Stderr.(*os.File)
 	shown := &jobProgress{progress: progress{out: p.Stderr, terminal: isFile && isTerminal(f), started: time.Now()}}
@@ -243,7 +242,7 @@ func (p *program) followJob(ctx context.Context, api *client.Client, j store.DLQ
 			j = is
 		} else if ctx.Err() == nil {
 			shown.clear()
-			return fmt.Errorf("read the state of job %s, which continues: %w", j.ID, err)
+			return fmt.Errorf("read the state of job %s: %w; the job continues", j.ID, err)
 		}
 	}
 	shown.clear()
@@ -298,7 +297,7 @@ func (p *program) dlqJobs() *cobra.Command {
 		Short: "List replay and purge jobs",
 	}
 	output.addFlag(c)
-	return p.runWithAPI(c, func(cmd *cobra.Command, api *client.Client, _ []string) error {
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
 		var all struct{ Jobs []store.DLQJob }
 		if err := api.Call(cmd.Context(), http.MethodGet, "/dlq-jobs", nil, &all); err != nil {
 			return err
@@ -320,7 +319,7 @@ func (p *program) dlqStop() *cobra.Command {
 		Long:  "Stop a replay or purge job. It does not undo the dead letters that are replayed or purged already.",
 		Args:  cobra.ExactArgs(1),
 	}
-	return p.runWithAPI(c, func(cmd *cobra.Command, api *client.Client, args []string) error {
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, args []string) error {
 		j, err := api.ChangeJob(cmd.Context(), args[0], "stop")
 		if err != nil {
 			return err

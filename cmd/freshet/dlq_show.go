@@ -16,7 +16,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/freshet/freshet/app"
-	"github.com/freshet/freshet/client"
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/schemas"
 )
@@ -62,7 +61,7 @@ the upstream's response. Pass one PARTITION:OFFSET, or filters; newest first.`,
 }
 
 // listIDs returns the IDs of the newest dead letters that match the filter.
-func listIDs(ctx context.Context, api *client.Client, path string, values map[string]string, limit int) ([]string, error) {
+func listIDs(ctx context.Context, api *adminClient, path string, values map[string]string, limit int) ([]string, error) {
 	q := queryOf(values)
 	q.Set("limit", strconv.Itoa(limit))
 	var list dlq.DeadLetterList
@@ -74,21 +73,21 @@ func listIDs(ctx context.Context, api *client.Client, path string, values map[st
 		ids = append(ids, e.ID)
 	}
 	if len(ids) == 0 {
-		return nil, client.NotFoundError{Err: errors.New("no dead letter matches the filters")}
+		return nil, app.NotFoundError{Err: errors.New("no dead letter matches the filters")}
 	}
 	return ids, nil
 }
 
 // showDeadLetters prints dead letters. A dead letter can't be printed if Kafka has deleted it or if
 // it can't be decoded. If chosen is true (a filter selected the IDs), such a dead letter is
-// reported to stderr and skipped. If chosen is false, it is returned as an error.
-func (p *program) showDeadLetters(ctx context.Context, api *client.Client, path string, ids []string, chosen bool, output format) error {
+// reported to stderr and skipped. If chosen is false, showDeadLetters returns an error.
+func (p *program) showDeadLetters(ctx context.Context, api *adminClient, path string, ids []string, chosen bool, output format) error {
 	var all []json.RawMessage
 	lost := 0
 	for i, id := range ids {
 		var raw json.RawMessage
 		err := api.Call(ctx, http.MethodGet, path+"/"+strings.Replace(id, ":", "/", 1), nil, &raw)
-		if chosen && (errors.As(err, new(client.NotFoundError)) || errors.As(err, new(client.InvalidItemsError))) {
+		if chosen && (errors.As(err, new(app.NotFoundError)) || errors.As(err, new(invalidItemsError))) {
 			fmt.Fprintf(p.Stderr, "dead letter %s: %v\n", id, err)
 			lost++
 			continue
@@ -156,8 +155,9 @@ func showDeadLetter(w io.Writer, id string, d schemas.DeadLetter) error {
 	return nil
 }
 
-// escapeUnprintable escapes invalid UTF-8, control characters, which could move a terminal's
-// cursor, and invisible characters, such as direction marks, which could disguise the text.
+// escapeUnprintable escapes invalid UTF-8, control characters and invisible characters. Control
+// characters could move a terminal's cursor. Invisible characters, such as direction marks, could
+// disguise the text.
 func escapeUnprintable(s string) string {
 	var b strings.Builder
 	for s != "" {

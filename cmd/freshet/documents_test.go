@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/goccy/go-yaml"
 )
 
 // quotedArgument matches a quoted argument in a shell command; it can contain spaces.
@@ -46,5 +48,36 @@ func TestDocs_ReadmeConfigurationIsValid(t *testing.T) {
 	code, stdout, stderr := command(t, []string{"SHOP_TOKEN=a-token"}, "config", "check", "--config", write(t, text))
 	if code != 0 || !strings.Contains(stdout, "the configuration is valid") {
 		t.Errorf("exit code: got %d, want 0\n%s%s", code, stdout, stderr)
+	}
+}
+
+func TestDocs_ComposeConfigurationIsValid(t *testing.T) {
+	var compose struct {
+		Services map[string]struct {
+			Image       string
+			Environment map[string]string
+		}
+	}
+	// The YAML decoder reports a key that overrides a merged key (<<) as a duplicate.
+	if err := yaml.UnmarshalWithOptions([]byte(readDoc(t, "docker-compose.yml")), &compose, yaml.AllowDuplicateMapKey()); err != nil {
+		t.Fatal(err)
+	}
+	roles := 0
+	for name, s := range compose.Services {
+		if s.Image != "freshet" {
+			continue
+		}
+		roles++
+		var env []string
+		for variable, value := range s.Environment {
+			env = append(env, variable+"="+value)
+		}
+		code, stdout, stderr := command(t, env, "config", "check", "--config", filepath.Join(root, "deploy", "freshet.yaml"))
+		if code != 0 || !strings.Contains(stdout, "nexon: http://upstream:9090/") || strings.Contains(stdout, "NEXON_API_KEY is not set") == (name == "worker") {
+			t.Errorf("%s: got exit %d, want 0, the simulated upstream, and a note about NEXON_API_KEY except for worker\n%s%s", name, code, stdout, stderr)
+		}
+	}
+	if roles != 5 {
+		t.Errorf("services with the image freshet: got %d, want 5", roles)
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/freshet/freshet/app"
-	"github.com/freshet/freshet/client"
 	"github.com/freshet/freshet/entities"
 )
 
@@ -68,9 +67,9 @@ func (c *entityFilter) toQuery() url.Values {
 	return q
 }
 
-// countEntities returns the number of selected entities, and a text for messages: "about N" if the
-// database estimated it.
-func countEntities(ctx context.Context, api *client.Client, c entityFilter) (n entities.CountResult, text string, err error) {
+// countEntities returns the number of selected entities, and this number as text for messages:
+// "about N" if the number is an estimate of the database.
+func countEntities(ctx context.Context, api *adminClient, c entityFilter) (n entities.CountResult, text string, err error) {
 	err = api.Call(ctx, http.MethodGet, "/entities/count?"+c.toQuery().Encode(), nil, &n)
 	text = strconv.FormatInt(n.Count, 10)
 	if !n.Exact {
@@ -132,7 +131,7 @@ func (p *program) entitiesList() *cobra.Command {
 }
 
 // listEntities prints each page as it arrives, because all entities may not fit into memory.
-func (p *program) listEntities(ctx context.Context, api *client.Client, c entityFilter, f format, limit int) error {
+func (p *program) listEntities(ctx context.Context, api *adminClient, c entityFilter, f format, limit int) error {
 	defer api.KeepAlive(maxBatchesInFlight)()
 	query, printed := c.toQuery(), 0
 	out := &entityPrinter{w: p.Stdout, format: f}
@@ -301,8 +300,9 @@ func (p *program) entitiesSwitch(enable bool) *cobra.Command {
 	return cmd
 }
 
-// confirmSwitch asks for confirmation, with the number of entities.
-func (p *program) confirmSwitch(cmd *cobra.Command, api *client.Client, c entityFilter, keys []string, enable bool) error {
+// confirmSwitch asks the user whether to enable or disable the entities. The question shows their
+// number.
+func (p *program) confirmSwitch(cmd *cobra.Command, api *adminClient, c entityFilter, keys []string, enable bool) error {
 	text := strconv.Itoa(len(keys))
 	if len(keys) == 0 {
 		var err error
@@ -315,9 +315,9 @@ func (p *program) confirmSwitch(cmd *cobra.Command, api *client.Client, c entity
 	return p.confirm(cmd, question)
 }
 
-// switchEntities enables or disables the entities in several requests, and returns how many it
-// changed.
-func switchEntities(ctx context.Context, api *client.Client, c entityFilter, keys []string, verb string) (n int, err error) {
+// switchEntities enables or disables the entities in several requests, and returns the number of
+// changed entities.
+func switchEntities(ctx context.Context, api *adminClient, c entityFilter, keys []string, verb string) (n int, err error) {
 	defer api.KeepAlive(maxBatchesInFlight)()
 	parts := slices.Collect(slices.Chunk(keys, maxKeysPerRequest))
 	if len(keys) == 0 {

@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/freshet/freshet/app"
-	"github.com/freshet/freshet/client"
 	"github.com/freshet/freshet/entities"
 )
 
@@ -104,10 +103,10 @@ its due time. So an import can be repeated, and --skip continues one that was in
 	return c
 }
 
-// importer runs one import: read builds batches, send registers them, and run counts the results
-// in the order of the input.
+// importer runs one import of entities. Its method read builds batches of rows, its method send
+// registers each batch, and its method run counts the results in the order of the input.
 type importer struct {
-	api           *client.Client
+	api           *adminClient
 	source, facet string
 	skip          int
 	keepGoing     bool
@@ -240,7 +239,7 @@ func (i *importer) read(format string, batches chan<- *importBatch, stop <-chan 
 		default:
 			text, err := json.Marshal(o)
 			if err != nil {
-				panic(err) // an Order can always be encoded
+				panic(err) // an EntitySpec can always be encoded
 			}
 			if p.bytes+len(text) >= maxBatchBytes && !emit(nil) {
 				return
@@ -255,8 +254,8 @@ func (i *importer) read(format string, batches chan<- *importBatch, stop <-chan 
 }
 
 // send registers the rows of a batch. Only the query service can find some invalid rows, such
-// as a key that does not match the facet's keyPattern. With keepGoing, send removes them and
-// sends the rest again.
+// as a key that does not match the facet's keyPattern. With keepGoing, send removes these rows and
+// sends the other rows again.
 func (i *importer) send(ctx context.Context, p *importBatch) {
 	defer close(p.done)
 	for len(p.orders) > 0 {
@@ -266,7 +265,7 @@ func (i *importer) send(ctx context.Context, p *importBatch) {
 			p.RegisterResult = done
 			return
 		}
-		rejected, ok := errors.AsType[client.InvalidItemsError](err)
+		rejected, ok := errors.AsType[invalidItemsError](err)
 		if !ok {
 			p.failed = err
 			return
@@ -284,7 +283,7 @@ func (i *importer) send(ctx context.Context, p *importBatch) {
 }
 
 // removeInvalid removes the rejected rows from the batch and returns their errors.
-func (p *importBatch) removeInvalid(rejected client.InvalidItemsError) (invalid []rowError) {
+func (p *importBatch) removeInvalid(rejected invalidItemsError) (invalid []rowError) {
 	at := map[int]string{}
 	for _, e := range rejected.Items {
 		var index int
@@ -304,7 +303,7 @@ func (p *importBatch) removeInvalid(rejected client.InvalidItemsError) (invalid 
 	return invalid
 }
 
-// joinRowErrors returns one error for invalid rows; it names at most maxRowErrorsShown.
+// joinRowErrors returns one error for several invalid rows. It names at most maxRowErrorsShown rows.
 func joinRowErrors(invalid []rowError) error {
 	var texts []string
 	for _, w := range invalid[:min(len(invalid), maxRowErrorsShown)] {

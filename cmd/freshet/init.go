@@ -107,7 +107,7 @@ func (p *program) runInit(cmd *cobra.Command, o initOptions) error {
 	if o.output == "-" {
 		_, err = p.Stdout.Write(result.File)
 	} else {
-		err = os.WriteFile(o.output, result.File, 0o600)
+		err = os.WriteFile(o.output, result.File, 0o644) //nolint:gosec // it holds no credential, and the user of a container must be able to read it
 	}
 	if err != nil {
 		return fmt.Errorf("write the configuration: %w", err)

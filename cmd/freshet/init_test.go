@@ -27,7 +27,8 @@ func reply(status int, body string, header ...string) http.HandlerFunc {
 	}
 }
 
-// etagReply answers 304 to a request with the validator.
+// etagReply responds with status 304 (not modified) to a request with the header If-None-Match, and
+// with JSON otherwise. All responses have an ETag and report a rate limit.
 func etagReply(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Etag", `"1"`)
@@ -47,10 +48,10 @@ func TestInit_WrittenFileIsValid(t *testing.T) {
 	counter := new(atomic.Int64)
 	for name, c := range map[string]struct {
 		handler http.HandlerFunc
-		paths   []string // default /products/42
+		paths   []string // paths of the example URLs; nil means /products/42
 		args    []string
-		file    string // text in the file
-		stderr  string // text in stderr
+		file    string // text that the written file must contain
+		stderr  string // text that stderr must contain
 	}{
 		"plain":                {handler: reply(200, `{"id": 42}`), file: "{name: second, limit: 1, window: 1s}", stderr: "no response reports a limit"},
 		"ETag with 304":        {handler: etagReply, file: "conditional: true", stderr: "got 304"},
@@ -183,7 +184,7 @@ func checkWritten(t *testing.T, file, text string) {
 	}
 }
 
-// gzipBomb answers with 16 MiB that gzip compresses to a few kilobytes.
+// gzipBomb responds with 16 MiB that gzip compresses to a few kilobytes.
 func gzipBomb(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Encoding", "gzip")
 	z := gzip.NewWriter(w)
@@ -218,6 +219,25 @@ func TestInit_ThreeHosts(t *testing.T) {
 	checkWritten(t, filepath.Join(dir, "f.yaml"), string(text))
 	if n := strings.Count(string(text), "baseURL:"); n != 3 {
 		t.Errorf("sources: got %d, want 3\n%s", n, text)
+	}
+}
+
+// The user of a container must be able to read the file.
+func TestInit_FileIsReadableByOthers(t *testing.T) {
+	dir := t.TempDir()
+	reference, written := filepath.Join(dir, "reference"), filepath.Join(dir, "freshet.yaml")
+	if err := os.WriteFile(reference, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, stderr := command(t, nil, "init", "--output", written); code != 0 {
+		t.Fatal(stderr)
+	}
+	want, err := os.Stat(reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.Stat(written); err != nil || got.Mode() != want.Mode() {
+		t.Errorf("mode: got %v, %v, want %v", got.Mode(), err, want.Mode())
 	}
 }
 

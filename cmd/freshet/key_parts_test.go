@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/freshet/freshet/servicetest"
 )
 
 // repositories is an upstream with repositories. It records the paths of its calls.
@@ -30,7 +32,7 @@ func (r *repositories) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	_, _ = w.Write([]byte(`{"path":"` + req.URL.Path + `"}`))
 }
 
-// Every surface accepts a key of several parts.
+// The HTTP API, the console and the commands must accept keys that have several parts.
 func TestKeysOfSeveralParts_WorkEverywhere(t *testing.T) {
 	t.Parallel()
 	upstream := &repositories{broken: true}
@@ -74,7 +76,7 @@ sources:
 	d.mustRun(1, []string{"does not match the keyPattern"}, "entities", "import", "--source", "code", "--facet", "repo", write(t, "key\ngolang\n"))
 
 	d.do(http.MethodGet, d.api+"/v1/code/repo/broken/repo")
-	waitFor(t, eventTimeout, "the dead letter", func() bool {
+	servicetest.WaitFor(t, eventTimeout, "the dead letter", func() bool {
 		return strings.Contains(d.mustRun(0, nil, "dlq", "list", "-o", "jsonl"), "broken/repo")
 	})
 	upstream.mu.Lock()
@@ -83,7 +85,7 @@ sources:
 	if _, stdout, stderr := command(t, []string{"FRESHET_ADDR=" + d.api}, "dlq", "replay", "--yes", "--key", "broken/repo"); !strings.Contains(stdout, "1 of 1 dead letters replayed") {
 		t.Errorf("dlq replay: got %q %q, want one replayed dead letter", stdout, stderr)
 	}
-	waitFor(t, eventTimeout, "the replayed snapshot", func() bool {
+	servicetest.WaitFor(t, eventTimeout, "the replayed snapshot", func() bool {
 		status, _ := d.do(http.MethodGet, d.api+"/v1/code/repo/broken/repo?wait=1s")
 		return status == http.StatusOK
 	})
@@ -101,7 +103,7 @@ sources:
 // readFresh reads a path until its snapshot is FRESH.
 func (d *dev) readFresh(path string) {
 	d.Helper()
-	waitFor(d, eventTimeout, path+" is fresh", func() bool {
+	servicetest.WaitFor(d, eventTimeout, path+" is fresh", func() bool {
 		status, text := d.do(http.MethodGet, d.api+path+"?wait=30s")
 		return status == http.StatusOK && strings.Contains(string(text), `"freshness":"FRESH"`)
 	})

@@ -11,7 +11,6 @@ import (
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/app"
-	"github.com/freshet/freshet/client"
 )
 
 func (p *program) keys() *cobra.Command {
@@ -51,7 +50,7 @@ fetched with a credential of limited visibility needs the scope see:VISIBILITY, 
 		}
 		return nil
 	}
-	return p.runWithAPI(c, func(cmd *cobra.Command, api *client.Client, _ []string) error {
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
 		var made access.CreatedKey
 		if err := api.Call(cmd.Context(), http.MethodPost, "/keys", order, &made); err != nil {
 			return err
@@ -72,7 +71,7 @@ func (p *program) keysList() *cobra.Command {
 		Short: "List all API keys, including revoked ones",
 	}
 	output.addFlag(c)
-	return p.runWithAPI(c, func(cmd *cobra.Command, api *client.Client, _ []string) error {
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
 		var all struct {
 			Keys []access.Key `json:"keys"`
 		}
@@ -118,7 +117,7 @@ func (p *program) keysRevoke() *cobra.Command {
 		}
 		return nil
 	}
-	return p.runWithAPI(c, func(cmd *cobra.Command, api *client.Client, args []string) error {
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, args []string) error {
 		id := args[0]
 		if !yes {
 			if err := p.confirm(cmd, "Revoke the key "+id+"?"); err != nil {

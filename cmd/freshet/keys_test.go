@@ -142,7 +142,7 @@ func TestKeys_RequiredAfterRestart(t *testing.T) {
 
 func TestQuery_RefusesUnprotectedListener(t *testing.T) {
 	database := "FRESHET_DATABASE_URL=" + servicetest.Postgres(t)
-	query := []string{"query", "--listen", "0.0.0.0:0", "--ops-listen", "127.0.0.1:0"}
+	query := []string{"query", "--config", write(t, nexonSource), "--listen", "0.0.0.0:0", "--ops-listen", "127.0.0.1:0"}
 	if code, _, stderr := command(t, []string{database}, query...); code != 1 || !strings.Contains(stderr, "freshet migrate up") {
 		t.Errorf("before migrations: got exit %d, output %s; want 1, a text that contains %q", code, stderr, "freshet migrate up")
 	}
@@ -196,7 +196,7 @@ func TestAudit_AnonymousActorIsRemoteAddress(t *testing.T) {
 func TestOps_RefusesRemoteListenerByDefault(t *testing.T) {
 	for _, args := range [][]string{{"query", "--listen", "127.0.0.1:0"}, {"worker"}} {
 		for _, address := range []string{"0.0.0.0:0", ":9464", "10.0.0.1:9464"} {
-			code, stdout, stderr := command(t, nil, append(args, "--ops-listen", address)...)
+			code, stdout, stderr := command(t, []string{"FRESHET_CONFIG=" + write(t, nexonSource)}, append(args, "--ops-listen", address)...)
 			if code != 1 || stdout != "" || !strings.Contains(stderr, "ops.listen: "+address+" is beyond loopback") || !strings.Contains(stderr, "ops.allowRemote: true") {
 				t.Errorf("%q at %s: got exit %d, stdout %q, stderr %q; want 1, none, a text that contains %q, %q",
 					args, address, code, stdout, stderr,

@@ -6,7 +6,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/freshet/freshet/client"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/status"
 )
@@ -28,7 +27,7 @@ func (p *program) limiter() *cobra.Command {
 	}
 	c.Flags().StringVar(&source, "source", "", "show this source only (default all)")
 	output.addFlag(c)
-	return p.runWithAPI(c, func(cmd *cobra.Command, api *client.Client, _ []string) error {
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
 		all, err := api.Limiters(cmd.Context(), source)
 		if err != nil {
 			return err

@@ -10,7 +10,6 @@ import (
 	"syscall"
 
 	"github.com/freshet/freshet/app"
-	"github.com/freshet/freshet/client"
 )
 
 func main() {
@@ -34,7 +33,7 @@ func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 	if errors.As(err, new(app.UsageError)) {
 		return 2
 	}
-	if errors.As(err, new(client.NotFoundError)) {
+	if errors.As(err, new(app.NotFoundError)) {
 		return 3
 	}
 	if errors.As(err, new(partialError)) {

@@ -7,11 +7,13 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/freshet/freshet/servicetest"
 )
 
 // A rejection of the only listed credential stops all calls. The first probe is sent after 5 s, and
-// the next one 5 s later. So in the first eight seconds the upstream gets only the calls in flight
-// at the rejection, and one probe.
+// the second probe 5 s later. So in the first eight seconds the upstream gets only one probe and the
+// calls that were in flight at the rejection.
 func TestCredentials_SingleOneIsProbed(t *testing.T) {
 	t.Setenv("THE_ONLY_ONE", "expired")
 	var first atomic.Int64
@@ -39,7 +41,7 @@ sources:
 	for n := range 60 {
 		d.do(http.MethodGet, fmt.Sprintf("%s/v1/api/thing/k%d", d.api, n))
 	}
-	waitFor(t, eventTimeout, "eight seconds are over since the first call", func() bool {
+	servicetest.WaitFor(t, eventTimeout, "eight seconds are over since the first call", func() bool {
 		return first.Load() > 0 && time.Since(began)-time.Duration(first.Load()) > 8*time.Second
 	})
 	if n := calls.Load(); n != 1 {

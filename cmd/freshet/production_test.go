@@ -2,11 +2,14 @@ package main
 
 import (
 	"debug/buildinfo"
+	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -29,11 +32,33 @@ func embeddedModules(t *testing.T, program string) (embedded []string, linked in
 	return embedded, len(info.Deps)
 }
 
-func TestProductionBuild_LinksNoSimulatorAndNoEmbeddedService(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "freshet")
-	if text, err := exec.Command("go", "build", "-tags", "production", "-o", program, ".").CombinedOutput(); err != nil {
-		t.Fatalf("go build -tags production: %v\n%s", err, text)
+var (
+	productionDir   string // TestMain deletes it
+	buildProduction = sync.OnceValues(func() (program string, err error) {
+		if productionDir, err = os.MkdirTemp("", "freshet-production-"); err != nil {
+			return "", err
+		}
+		program = filepath.Join(productionDir, "freshet")
+		flags := "-s -w -X " + releaseVariable + "=v9.8.7"
+		if text, err := exec.Command("go", "build", "-tags", "production", "-ldflags", flags, "-o", program, ".").CombinedOutput(); err != nil {
+			return "", fmt.Errorf("go build -tags production: %w\n%s", err, text)
+		}
+		return program, nil
+	})
+)
+
+// productionBuild returns the path of a production build with the version v9.8.7. All tests share it.
+func productionBuild(t *testing.T) (program string) {
+	t.Helper()
+	program, err := buildProduction()
+	if err != nil {
+		t.Fatal(err)
 	}
+	return program
+}
+
+func TestProductionBuild_LinksNoSimulatorAndNoEmbeddedService(t *testing.T) {
+	program := productionBuild(t)
 	embedded, linked := embeddedModules(t, program)
 	if len(embedded) > 0 {
 		t.Errorf("packages of the production build: got %v, want none of them", embedded)
@@ -55,7 +80,7 @@ func TestProductionBuild_LinksNoSimulatorAndNoEmbeddedService(t *testing.T) {
 			t.Errorf("%s: got %v and %q, want an error that this build has no command %s", command, err, text, command)
 		}
 	}
-	if text, err := exec.Command(program, "config", "check").CombinedOutput(); err != nil {
+	if text, err := exec.Command(program, "config", "check", "--config", write(t, nexonSource)).CombinedOutput(); err != nil {
 		t.Errorf("config check: %v\n%s", err, text)
 	}
 }

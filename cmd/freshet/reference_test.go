@@ -22,8 +22,8 @@ import (
 // configPackages are the folders of the packages that define configuration structs.
 var configPackages = []string{"app", "access", "limiter", "scheduler", "source", "source/announced"}
 
-// readComments returns the doc comments of the structs with yaml tags and of their fields, by
-// package.Type and package.Type.Field.
+// readComments returns the doc comments of the structs with yaml tags, and of the fields of these
+// structs. The keys of the map have the form package.Type or package.Type.Field.
 func readComments(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -50,7 +50,7 @@ func readComments(t *testing.T) map[string]string {
 	return all
 }
 
-// addComments adds the doc comments of one type declaration.
+// addComments adds the doc comments of one type declaration, and of its fields, to the map all.
 func addComments(pkg string, group *ast.GenDecl, all map[string]string) {
 	for _, spec := range group.Specs {
 		named := spec.(*ast.TypeSpec)
@@ -58,7 +58,7 @@ func addComments(pkg string, group *ast.GenDecl, all map[string]string) {
 		if !ok {
 			continue
 		}
-		keys := map[string]string{} // keys in the file, by Go name
+		keys := map[string]string{} // keys in the configuration file, by the Go name of the field
 		for _, field := range structure.Fields.List {
 			if field.Tag == nil || len(field.Names) != 1 {
 				continue
@@ -143,7 +143,7 @@ func compareGolden(t *testing.T, file string, want []byte) {
 	}
 	got, err := os.ReadFile(file)
 	if err != nil || string(got) != string(want) {
-		t.Errorf("%s: got another text than the source gives (%v); write it with: go test ./cmd/freshet -run TestDocs_ -update", file, err)
+		t.Errorf("%s: got another text than the source gives (%v); write it with: go test ./cmd/freshet -run IsCurrent -update", file, err)
 	}
 }
 
@@ -155,7 +155,7 @@ func TestDocs_EverySettingIsDescribed(t *testing.T) {
 	}
 }
 
-// generatedPart begins the generated part of docs/configuration.md.
+// generatedPart is the text with which the generated part of docs/configuration.md begins.
 const generatedPart = "<!-- The part below is generated"
 
 func TestDocs_ConfigurationIsCurrent(t *testing.T) {
@@ -164,7 +164,7 @@ func TestDocs_ConfigurationIsCurrent(t *testing.T) {
 		t.Fatalf("docs/configuration.md: got no line %q, want one", generatedPart)
 	}
 	var want strings.Builder
-	want.WriteString(written + generatedPart + " from the doc comments of the configuration structs: go test ./cmd/freshet -run TestDocs_ -update -->\n")
+	want.WriteString(written + generatedPart + " from the doc comments of the configuration structs: go test ./cmd/freshet -run IsCurrent -update -->\n")
 	app.Reference().WriteTables(&want)
 	compareGolden(t, filepath.Join(root, "docs", "configuration.md"), []byte(want.String()))
 }
@@ -173,7 +173,7 @@ func TestDocs_ConfigurationDescribesEverySetting(t *testing.T) {
 	text := readDoc(t, "docs/configuration.md")
 	rows := 0
 	for _, s := range configSettings() {
-		if s.Owner == "" || !strings.Contains(s.Path, ".") { // top-level sections are headings
+		if s.Owner == "" || !strings.Contains(s.Path, ".") { // a top-level section is a heading of the document, not a row
 			continue
 		}
 		rows++
@@ -183,6 +183,18 @@ func TestDocs_ConfigurationDescribesEverySetting(t *testing.T) {
 	}
 	if rows < 100 {
 		t.Errorf("settings: got %d, want at least 100", rows)
+	}
+}
+
+// The output of config print --comments is a valid configuration that editors can check.
+func TestConfigPrint_CommentsAreAValidFile(t *testing.T) {
+	environment := []string{"NEXON_API_KEY=k"}
+	code, text, stderr := command(t, environment, "config", "print", "--comments", "--config", write(t, nexonSource))
+	if code != 0 || !strings.HasPrefix(text, "# yaml-language-server: $schema=") {
+		t.Fatalf("got exit %d, %.80q, stderr %s; want a file that names its schema", code, text, stderr)
+	}
+	if code, stdout, stderr := command(t, environment, "config", "check", "--config", write(t, text)); code != 0 {
+		t.Errorf("config check: got exit %d, want 0: %s%s", code, stdout, stderr)
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 func (p *program) migrate() *cobra.Command {
 	c := &cobra.Command{Use: "migrate", Short: "Apply the database migrations of this release, or list them"}
 	url := func() (string, error) {
-		config, err := p.Load()
+		config, err := p.Load(app.OptionalSources)
 		return cmp.Or(config.Database.DirectURL, config.Database.URL), err
 	}
 	c.AddCommand(&cobra.Command{
@@ -65,7 +65,7 @@ func (p *program) topics() *cobra.Command {
 	c := &cobra.Command{Use: "topics", Short: "Create the Kafka topics of the sources, or show consumer lag"}
 	var output format
 	admin := func() (app.Config, *kadm.Client, error) {
-		config, err := p.Load()
+		config, err := p.Load(app.RequiredSources)
 		if err != nil {
 			return config, nil, err
 		}

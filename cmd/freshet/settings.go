@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/freshet/freshet/app"
-	"github.com/freshet/freshet/client"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/settings"
 )
@@ -38,7 +37,7 @@ func (p *program) settingsGet() *cobra.Command {
 	}
 	c.Flags().StringVar(&source, "source", "", "show this source only (default all)")
 	output.addFlag(c)
-	return p.runWithAPI(c, func(cmd *cobra.Command, api *client.Client, _ []string) error {
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
 		all, err := api.Settings(cmd.Context(), source)
 		if err != nil {
 			return err
@@ -80,7 +79,7 @@ An entity uses a changed interval after its next refresh.`,
 		}
 		return nil
 	}
-	return p.runWithAPI(c, func(cmd *cobra.Command, api *client.Client, _ []string) error {
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
 		name, err := resolveSource(cmd.Context(), api, source, "")
 		if err != nil {
 			return err
@@ -102,7 +101,7 @@ func (p *program) settingsAudit() *cobra.Command {
 	}
 	c.Flags().IntVar(&limit, "limit", 20, "print at most this number of entries, up to 1000")
 	output.addFlag(c)
-	return p.runWithAPI(c, func(cmd *cobra.Command, api *client.Client, _ []string) error {
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
 		var audit struct {
 			Entries []settings.Entry `json:"entries"`
 		}

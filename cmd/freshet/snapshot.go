@@ -14,7 +14,6 @@ import (
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/app"
-	"github.com/freshet/freshet/client"
 	"github.com/freshet/freshet/schemas"
 )
 
@@ -96,7 +95,7 @@ func (r refreshState) String() string {
 var errRefreshDone = errors.New("the refresh is done; reading the snapshot needs the scope read")
 
 // read sends a read or a refresh request. found is false if the response has no snapshot.
-func (p *program) read(cmd *cobra.Command, api *client.Client, method, path string, scope access.Scope) (s readResult, found bool, err error) {
+func (p *program) read(cmd *cobra.Command, api *adminClient, method, path string, scope access.Scope) (s readResult, found bool, err error) {
 	r, err := api.Send(cmd.Context(), method, "/v1"+path, nil)
 	if err != nil {
 		return s, false, err
@@ -106,7 +105,7 @@ func (p *program) read(cmd *cobra.Command, api *client.Client, method, path stri
 	case r.Code == http.StatusNoContent:
 		return s, false, errRefreshDone
 	case r.Code == http.StatusNotFound && s.Freshness != "":
-		return s, false, client.NotFoundError{Err: errors.New("the upstream has no such entity: " + s.state())}
+		return s, false, app.NotFoundError{Err: errors.New("the upstream has no such entity: " + s.state())}
 	case r.Code != http.StatusOK && r.Code != http.StatusAccepted:
 		return s, false, api.ProblemError(r, scope)
 	case !readable || (r.Code == http.StatusOK && s.Freshness == ""):
@@ -130,7 +129,7 @@ snapshot is stored yet.`,
 		e, err = parseEntity(args[0])
 		return err
 	}
-	return p.runWithAPI(c, func(cmd *cobra.Command, api *client.Client, _ []string) error {
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
 		s, found, err := p.read(cmd, api, http.MethodGet, entityPath(e), access.Read)
 		if err != nil {
 			return err
@@ -160,7 +159,7 @@ A refresh in flight may store the snapshot again, and so may the next read.`,
 		e, err = parseEntity(args[0])
 		return err
 	}
-	return p.runWithAPI(c, func(cmd *cobra.Command, api *client.Client, _ []string) error {
+	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
 		if !yes {
 			if err := p.confirm(cmd, "Delete the snapshot, status and registration of "+e.String()+"?"); err != nil {
 				return err

@@ -17,7 +17,6 @@ import (
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/app"
-	"github.com/freshet/freshet/client"
 	"github.com/freshet/freshet/schemas"
 )
 
@@ -109,8 +108,10 @@ func readEntityNames(args []string, file string, stdin io.Reader) (all []schemas
 	return all, nil
 }
 
-func (p *program) refreshOne(cmd *cobra.Command, api *client.Client, e schemas.Entity, wait time.Duration) error {
-	api.AllowWait(wait)
+func (p *program) refreshOne(cmd *cobra.Command, api *adminClient, e schemas.Entity, wait time.Duration) error {
+	if err := api.AllowWait(wait); err != nil {
+		return err
+	}
 	path := entityPath(e) + "/refresh"
 	if wait > 0 {
 		path += "?wait=" + wait.String()
@@ -140,7 +141,7 @@ func (p *program) refreshOne(cmd *cobra.Command, api *client.Client, e schemas.E
 
 // refreshMany enqueues refreshes, with up to maxRefreshKeys keys of one facet per request, and
 // prints the result for each key.
-func (p *program) refreshMany(ctx context.Context, api *client.Client, all []schemas.Entity) error {
+func (p *program) refreshMany(ctx context.Context, api *adminClient, all []schemas.Entity) error {
 	defer api.KeepAlive(maxBatchesInFlight)()
 	type facet struct{ source, name string }
 	var facets []facet
@@ -195,7 +196,7 @@ func (k refreshResult) String() string {
 }
 
 // refreshKeys enqueues refreshes of keys of one facet.
-func refreshKeys(ctx context.Context, api *client.Client, source, facet string, keys []string) ([]refreshResult, error) {
+func refreshKeys(ctx context.Context, api *adminClient, source, facet string, keys []string) ([]refreshResult, error) {
 	r, err := api.Send(ctx, http.MethodPost, "/v1/"+source+"/"+facet+"/refresh", map[string][]string{"keys": keys})
 	if err != nil {
 		return nil, err

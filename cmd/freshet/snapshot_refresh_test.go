@@ -9,10 +9,10 @@ import (
 )
 
 // The command must print the result of each entity, and exit with code 4 if some refreshes are not
-// queued. The file has more keys than one request allows. One key is invalid, and one was refreshed
-// recently.
+// queued. The file has more keys than one request allows. One key is invalid, and another key was
+// refreshed recently.
 func TestSnapshotRefresh_ReportsEachEntityOfAFile(t *testing.T) {
-	d := startDev(t, "--no-demo")
+	d := startDev(t, "--no-demo", "--simulate", "--config", smallDocument(t))
 	const name = "nexon/character/"
 	d.mustRun(0, []string{name + "cooling: FRESH"}, "snapshot", "refresh", name+"cooling", "--wait", "20s")
 	var lines []string

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/freshet/freshet/app"
-	"github.com/freshet/freshet/client"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/source/trial"
@@ -92,7 +91,7 @@ func (p *program) runTry(cmd *cobra.Command, e schemas.Entity, params map[string
 	case source.OK, source.NotModified:
 		return nil
 	case source.NotFound:
-		return client.NotFoundError{Err: errors.New("the upstream has no such entity")}
+		return app.NotFoundError{Err: errors.New("the upstream has no such entity")}
 	default:
 		return errors.New(report.Error)
 	}

@@ -15,7 +15,7 @@
       if (theme.value) localStorage.setItem('freshet-theme', theme.value)
       else localStorage.removeItem('freshet-theme')
     } catch { /* the theme applies to this page only */ }
-    for (const c of charts.values()) c.plot.redraw()
+    window.freshetCharts?.redraw()
   })
 
   const set = (element, { text, tone }) => {
@@ -92,49 +92,9 @@
       })
       while (list.children.length > rows.length) list.lastElementChild.remove()
     }
-    for (const [source, points] of Object.entries(update.points || {})) plot(source, points)
+    if (update.history) window.freshetCharts?.add(update.history)
     const at = document.getElementById('live-at')
     at.textContent = update.at
-  }
-
-  // Charts of the last minutes.
-  const charts = new Map()
-  const minutes = 5 * 60
-  const ink = name => () => getComputedStyle(document.querySelector(name)).color
-  const plot = (source, points) => {
-    const place = document.querySelector(`[data-chart="${CSS.escape(source)}"]`)
-    if (!place || !window.uPlot) return
-    let chart = charts.get(source)
-    if (!chart) {
-      const line = (label, color, dash) => ({ label, stroke: ink(color), width: 2, dash, spanGaps: false, points: { show: false } })
-      const axis = { stroke: ink('.unit'), font: '12px system-ui, sans-serif', grid: { stroke: ink('.grid'), width: 1 }, ticks: { show: false } }
-      const data = [[], [], [], []]
-      chart = { data }
-      charts.set(source, chart)
-      chart.plot = new uPlot({
-        width: place.clientWidth, height: 170, legend: { show: false }, cursor: { show: false },
-        tzDate: t => uPlot.tzDate(new Date(t * 1000), 'UTC'),
-        scales: { x: { range: (_, low, high) => [Math.min(low ?? high, high - 60), high] }, y: { range: (_, low, high) => [0, Math.max(1, high) * 1.08] } },
-        axes: [{ ...axis, size: 26, space: 70, values: '{HH}:{mm}:{ss}' }, { ...axis, size: 46, space: 34 }],
-        series: [{}, line('HIGH', '.key.high'), line('LOW', '.key.low', [7, 4]), line('allowed', '.key.limit', [2, 4])],
-      }, data, place)
-      new ResizeObserver(() => chart.plot.setSize({ width: place.clientWidth, height: 170 })).observe(place)
-      matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => chart.plot.redraw())
-    }
-    const { data } = chart
-    for (const p of points) {
-      if (data[0].length && p.t <= data[0].at(-1)) continue
-      if (data[0].length && p.t - data[0].at(-1) > 15) { // there was no viewer
-        data[0].push(p.t - 1)
-        for (const line of data.slice(1)) line.push(null)
-      }
-      data[0].push(p.t)
-      data[1].push(p.high)
-      data[2].push(p.low)
-      data[3].push(p.limit)
-    }
-    while (data[0].length && data[0].at(-1) - data[0][0] > minutes) for (const line of data) line.shift()
-    chart.plot.setData(data)
   }
 
   // A notice about an action is not shown again after a reload.

@@ -1,6 +1,7 @@
 -- The two token buckets of adr-013 §3, for comparison only.
--- KEYS: bucket of all, bucket of LOW. ARGV: size and refill a second of each
--- (all, LOW, all, LOW), the caller's clock in ms, 1 for HIGH or 0 for LOW.
+-- KEYS: common bucket, bucket of LOW. ARGV: size of the common bucket and of LOW's
+-- bucket, refill a second of the common bucket and of LOW's bucket, the caller's
+-- clock in ms, 1 for HIGH or 0 for LOW.
 -- Returns 1 if the call is admitted.
 local now = tonumber(ARGV[5])
 local function stock(key, size, refill)

@@ -1,5 +1,6 @@
 -- Coalescing by the rules of adr-013 §2, for comparison only.
--- KEYS: lock, version. ARGV: lane, lock life HIGH, lock life LOW, version life (ms).
+-- KEYS: lock, version. ARGV: lane, TTL of a HIGH lock, of a LOW lock, and of the version,
+-- in ms.
 -- Returns {1 published | 2 upgraded | 0 covered, version}.
 local held = redis.call('GET', KEYS[1])
 local outcome = 1

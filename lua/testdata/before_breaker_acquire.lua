@@ -1,6 +1,6 @@
 -- limiter_acquire of a release without circuit breaker, first part (fast path). Tests run
 -- it on a state that newer processes share. Its contract is that of limiter_acquire.lua
--- without the events open and close, the reason -6 and section 4.
+-- without the events open and close, the reason -5 and section 4.
 
 local sub, format, ceil, floor, max, min = string.sub, string.format, math.ceil, math.floor, math.max, math.min
 local MARGIN = 10000000

@@ -1,3 +1,5 @@
+//go:build unix
+
 package app
 
 import (
@@ -5,6 +7,8 @@ import (
 	"log/slog"
 	"syscall"
 	"testing"
+
+	"github.com/freshet/freshet/servicetest"
 )
 
 func TestLogLevel_FollowsSignals(t *testing.T) {
@@ -17,7 +21,7 @@ func TestLogLevel_FollowsSignals(t *testing.T) {
 		if err := syscall.Kill(syscall.Getpid(), c.signal); err != nil {
 			t.Fatal(err)
 		}
-		waitFor(t, eventTimeout, "the level "+c.want.String()+" after "+c.signal.String(), func() bool {
+		servicetest.WaitFor(t, eventTimeout, "the level "+c.want.String()+" after "+c.signal.String(), func() bool {
 			return log.Enabled(t.Context(), c.want) && !log.Enabled(t.Context(), c.want-1)
 		})
 	}

@@ -1,3 +1,5 @@
+//go:build unix
+
 package app
 
 import (
@@ -9,8 +11,8 @@ import (
 )
 
 // handleLevelSignals changes the log level until ctx ends: SIGUSR1 sets it to debug, SIGUSR2 sets it
-// to the configured level again. After that the signals are ignored, so that they do not end a
-// process that is shutting down.
+// to the configured level again. After ctx has ended, both signals are ignored, so that they do not
+// kill a process that is shutting down.
 func handleLevelSignals(ctx context.Context, level *slog.LevelVar, configured slog.Level, log *slog.Logger) {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGUSR1, syscall.SIGUSR2)

@@ -1,0 +1,55 @@
+package app
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/freshet/freshet/presets"
+)
+
+// Preset is the name of a preset, or empty.
+type Preset string
+
+// UnmarshalYAML reads the name of a preset.
+func (p *Preset) UnmarshalYAML(unmarshal func(any) error) error {
+	var name string
+	if err := unmarshal(&name); err != nil {
+		return err
+	}
+	if !slices.Contains(presets.Names(), name) {
+		return fmt.Errorf("there is no preset %q; the presets are %s", name, strings.Join(presets.Names(), ", "))
+	}
+	*p = Preset(name)
+	return nil
+}
+
+// withPreset returns the YAML text of a source: the settings of a preset, overridden by the settings
+// that unmarshal decodes. Sections and settings by name are merged; a list replaces the whole list.
+func withPreset(name Preset, unmarshal func(any) error) ([]byte, error) {
+	var all, own map[string]any
+	if err := yaml.Unmarshal(presets.All()[string(name)], &all); err != nil {
+		return nil, fmt.Errorf("preset %s: %w", name, err)
+	}
+	if err := unmarshal(&own); err != nil {
+		return nil, err
+	}
+	mergeSettings(all, own)
+	return yaml.Marshal(all)
+}
+
+// mergeSettings sets the settings of from in all. It merges sections, and skips settings without a value.
+func mergeSettings(all, from map[string]any) {
+	for name, value := range from {
+		before, section := all[name].(map[string]any)
+		after, isSection := value.(map[string]any)
+		switch {
+		case section && isSection:
+			mergeSettings(before, after)
+		case value != nil:
+			all[name] = value
+		}
+	}
+}

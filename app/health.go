@@ -1,0 +1,203 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/query"
+	"github.com/freshet/freshet/status"
+)
+
+// healthCheck checks one dependency. A failed required check makes the process not ready.
+type healthCheck struct {
+	required bool
+	run      func(ctx context.Context) error
+}
+
+// checkResult is the result of a healthCheck: its error, and how long it took.
+type checkResult struct {
+	err  error
+	took time.Duration
+}
+
+// readsCheckName is the name of the health check that reports whether the query service can serve
+// reads.
+const readsCheckName = "reads"
+
+// health runs the health checks. It caches their results for healthCacheTTL, so that frequent
+// probes do not load the dependencies.
+type health struct {
+	checks map[string]healthCheck
+	found  status.Cached[map[string]checkResult]
+	// sources returns the state of each source, from memory; nil in a process that has none.
+	sources func() map[string]sourceHealth
+}
+
+func newHealth(checks map[string]healthCheck, log *slog.Logger) *health {
+	h := &health{checks: checks}
+	h.found.Read, h.found.Timeout, h.found.Clock, h.found.Log = h.runAll, pingTimeout, time.Now, log
+	return h
+}
+
+const (
+	healthCacheTTL = time.Second
+	pingTimeout    = time.Second // timeout of one check of all dependencies
+)
+
+// checkAll runs all checks concurrently, or returns the cached results.
+func (h *health) checkAll(ctx context.Context) map[string]checkResult {
+	found, _, _ := h.found.Get(context.WithoutCancel(ctx), healthCacheTTL)
+	return found
+}
+
+// runAll runs all checks. Its error is always nil, because a failed check is a result.
+func (h *health) runAll(ctx context.Context) (map[string]checkResult, error) {
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	found := map[string]checkResult{}
+	for name, c := range h.checks {
+		wg.Go(func() {
+			began := time.Now()
+			err := c.run(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			found[name] = checkResult{err, time.Since(began)}
+		})
+	}
+	wg.Wait()
+	return found, nil
+}
+
+// missing returns the names of the required checks that failed. found holds the result of each
+// check.
+func (h *health) missing(found map[string]checkResult) []string {
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(h.checks)) {
+		if h.checks[name].required && found[name].err != nil {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func (h *health) handleReady(w http.ResponseWriter, r *http.Request) {
+	if missing := h.missing(h.checkAll(r.Context())); len(missing) > 0 {
+		http.Error(w, "not ready: "+strings.Join(missing, ", ")+" unavailable; see /healthz?verbose", http.StatusServiceUnavailable)
+		return
+	}
+	_, _ = fmt.Fprintln(w, "ok")
+}
+
+// dependencyHealth is the state of one dependency in the response of /healthz?verbose.
+type dependencyHealth struct {
+	State   string  `json:"state"` // connected, error or timeout
+	Seconds float64 `json:"seconds"`
+	Reason  string  `json:"reason,omitempty"`
+}
+
+// health returns the result in the form of the response.
+func (r checkResult) health() dependencyHealth {
+	d := dependencyHealth{State: "connected", Seconds: r.took.Round(time.Microsecond).Seconds()}
+	if r.err == nil {
+		return d
+	}
+	d.State, d.Reason = "error", r.err.Error()
+	if late, ok := errors.AsType[interface {
+		error
+		Timeout() bool
+	}](r.err); ok && late.Timeout() {
+		d.State = "timeout"
+	}
+	return d
+}
+
+// sourceHealth is the state of one source in the response of /healthz?verbose.
+type sourceHealth struct {
+	State string     `json:"state"` // a state of the limiter, or unknown
+	Until *time.Time `json:"until,omitempty"`
+}
+
+// handleHealth responds with the health of the process, and with ?verbose with its version, the
+// state and the error of each dependency, and the state of each source. These values help
+// attackers, so the query service serves ?verbose to administrators only. The sources can only
+// cause a warning, never 503.
+func (h *health) handleHealth(w http.ResponseWriter, r *http.Request) {
+	found := h.checkAll(r.Context())
+	ready := len(h.missing(found)) == 0
+	type details struct {
+		Version      string                      `json:"version"`
+		Ready        bool                        `json:"ready"`
+		Dependencies map[string]dependencyHealth `json:"dependencies"`
+		Sources      map[string]sourceHealth     `json:"sources,omitempty"`
+	}
+	more := details{Version(), ready, map[string]dependencyHealth{}, nil}
+	answer := struct {
+		Status    string    `json:"status"`
+		Timestamp time.Time `json:"timestamp"`
+		*details
+	}{Status: "pass", Timestamp: time.Now().UTC().Truncate(time.Millisecond)}
+	for name, result := range found {
+		if more.Dependencies[name] = result.health(); result.err != nil {
+			answer.Status = "warn"
+		}
+	}
+	if h.sources != nil {
+		more.Sources = h.sources()
+	}
+	for _, s := range more.Sources {
+		if s.State != string(limiter.StateFlowing) && s.State != sourceUnknown {
+			answer.Status = "warn"
+		}
+	}
+	if r.URL.Query().Has("verbose") {
+		answer.details = &more
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	if !ready {
+		answer.Status = "fail"
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	_ = json.NewEncoder(w).Encode(answer) // Encode returns an error only if the client has disconnected
+}
+
+// sourceUnknown is the state of a source whose limiter this process has not read recently.
+const sourceUnknown = "unknown"
+
+// sourcesHealth returns the state of each source, as this process has read its limiter last. It
+// calls neither an upstream nor Redis.
+func (w *waits) sourcesHealth() map[string]sourceHealth {
+	all := map[string]sourceHealth{}
+	for name := range w.sources {
+		w.mu.Lock()
+		age := time.Since(w.estimates[name].readAt)
+		w.mu.Unlock()
+		reason, until := w.Blocked(name)
+		s := sourceHealth{State: string(limiter.StateFlowing)}
+		switch {
+		case age > estimateTTL:
+			s.State = sourceUnknown
+		case reason == query.ReasonStopped:
+			s.State = string(limiter.StateStopped)
+		case reason == query.ReasonUpstreamDown:
+			s.State = string(limiter.StateBreakerOpen)
+		case reason == query.ReasonBackingOff:
+			s.State = string(limiter.StateBackingOff)
+		}
+		if !until.IsZero() {
+			s.Until = &until
+		}
+		all[name] = s
+	}
+	return all
+}

@@ -1,0 +1,52 @@
+package app
+
+import (
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"maps"
+	"slices"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/status"
+)
+
+// shareCounts writes the counts of calls and reads of this process to Redis until ctx ends.
+func shareCounts(ctx context.Context, p parts) error {
+	sources := slices.Sorted(maps.Keys(p.config.Sources))
+	// The name has a random part, because a restarted process can have the same host name and pid.
+	self := workerName() + "/" + rand.Text()[:8]
+	for _, name := range sources {
+		// ReadCounts deletes the counts of stopped processes. No other process does if all consoles
+		// are off. An error does not matter: the next process that starts tries again.
+		_, _ = status.ReadCounts(ctx, p.rdb, name)
+	}
+	return status.CountsWriter{
+		Sources: sources, Metrics: p.registry, Prefix: metricPrefix(p.config.Metrics.Namespace), Log: p.log,
+		Write: func(ctx context.Context, all map[string]status.ProcessCounts) error {
+			return status.WriteCounts(ctx, p.rdb, self, all)
+		},
+	}.Run(ctx)
+}
+
+// newHistory returns the recorder of the history that the console shows.
+func newHistory(p parts) *status.HistoryRecorder {
+	backlog := func(source string, lane schemas.Lane) (b status.LaneBacklog) {
+		wait, _ := p.lag.EstimateWait(source, lane)
+		b.Records, b.Known = p.lag.Records(source, lane)
+		b.Delay = max(wait, p.lag.StalledFor(source, lane))
+		return b
+	}
+	quiet := p
+	quiet.log = slog.New(slog.DiscardHandler) // an outage of the database must not be logged every 5 s; watchConnections logs it
+	return status.NewHistoryRecorder(status.HistoryDeps{
+		Sources: slices.Sorted(maps.Keys(p.config.Sources)), Log: p.log,
+		Counts: func(ctx context.Context, source string) (map[string]status.ProcessCounts, error) {
+			return status.ReadCounts(ctx, p.rdb, source)
+		},
+		Limiter: limits{p.settings(), quiet}.View,
+		Lanes: func(source string) (high, low status.LaneBacklog) {
+			return backlog(source, schemas.High), backlog(source, schemas.Low)
+		},
+	})
+}

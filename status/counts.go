@@ -1,0 +1,178 @@
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/freshet/freshet/store"
+)
+
+const (
+	// historyInterval is the time between two samples of the history. Processes write their counts
+	// at the multiples of historyInterval on the clock. Samples are taken historyDelay later, so that
+	// each sample contains one write of each process although clocks differ a little.
+	historyInterval, historyDelay = 5 * time.Second, historyInterval / 2
+	// processCountsTTL is how long the last counts of a stopped process remain in Redis.
+	processCountsTTL = time.Minute
+	// writeCountsTimeout is the maximum duration of one write of counts.
+	writeCountsTimeout = time.Second
+)
+
+// ReadKinds are the kinds of reads in the history. A read is "none" if nothing was stored.
+var ReadKinds = [...]string{"fresh", "stale", "none", "notFound"}
+
+// readKind returns the kind of a read by the freshness of its response.
+var readKind = map[store.Freshness]string{
+	store.Fresh: "fresh", store.Stale: "stale", store.Updating: "none", store.NotFound: "notFound",
+}
+
+// ProcessCounts are the numbers of calls and reads of a source since the start of one process.
+type ProcessCounts struct {
+	Calls map[string]int64 `json:"calls,omitempty"` // by source.CallOutcomes
+	Reads map[string]int64 `json:"reads,omitempty"` // by ReadKinds
+	// UptimeMS is the age of the process when it wrote the counts. AtMS is the Unix time of the
+	// write by Redis' clock, which WriteCounts sets.
+	UptimeMS int64 `json:"uptimeMs"`
+	AtMS     int64 `json:"atMs"`
+}
+
+func countsKey(source string) string { return "counts:{" + source + "}" }
+
+// WriteCounts writes the counts of a process by source. `process` must be unique for each start of a
+// process, so that the counts of one name never fall.
+func WriteCounts(ctx context.Context, rdb redis.UniversalClient, process string, all map[string]ProcessCounts) error {
+	now, err := rdb.Time(ctx).Result() // the clock of Redis, because the clocks of hosts may differ
+	if err != nil {
+		return fmt.Errorf("read the time from Redis: %w", err)
+	}
+	pipe := rdb.Pipeline()
+	for name, c := range all {
+		c.AtMS = now.UnixMilli()
+		text, err := json.Marshal(c)
+		if err != nil {
+			return fmt.Errorf("encode the counts of %s: %w", name, err)
+		}
+		pipe.HSet(ctx, countsKey(name), process, text)
+		pipe.Expire(ctx, countsKey(name), processCountsTTL)
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return fmt.Errorf("write the counts of calls and reads: %w", err)
+	}
+	return nil
+}
+
+// ReadCounts returns the counts of a source by process. It deletes counts that are older than
+// processCountsTTL, and unreadable ones.
+func ReadCounts(ctx context.Context, rdb redis.UniversalClient, source string) (map[string]ProcessCounts, error) {
+	now, err := rdb.Time(ctx).Result()
+	if err != nil {
+		return nil, fmt.Errorf("read the time from Redis: %w", err)
+	}
+	found, err := rdb.HGetAll(ctx, countsKey(source)).Result()
+	if err != nil {
+		return nil, fmt.Errorf("read the counts of %s: %w", source, err)
+	}
+	all := map[string]ProcessCounts{}
+	var old []string
+	for process, text := range found {
+		var c ProcessCounts
+		if json.Unmarshal([]byte(text), &c) != nil || now.Sub(time.UnixMilli(c.AtMS)) > processCountsTTL {
+			old = append(old, process)
+			continue
+		}
+		all[process] = c
+	}
+	if len(old) > 0 {
+		if err := rdb.HDel(ctx, countsKey(source), old...).Err(); err != nil {
+			return nil, fmt.Errorf("delete the counts of stopped processes: %w", err)
+		}
+	}
+	return all, nil
+}
+
+// CountsWriter shares the counts of this process with the query services, which compute the history
+// from them.
+type CountsWriter struct {
+	Sources []string
+	Metrics prometheus.Gatherer // the metrics of this process
+	Prefix  string              // prefix of the names of freshet's metrics
+	// Write writes the counts by source.
+	Write func(ctx context.Context, all map[string]ProcessCounts) error
+	Log   *slog.Logger
+}
+
+// Run writes the counts every 5 s until ctx ends, and then once more, so that the last calls are
+// counted. If a write fails, the next write contains its counts.
+func (w CountsWriter) Run(ctx context.Context) error {
+	started := time.Now()
+	for wait(ctx, untilNext(time.Now(), 0)) {
+		w.write(ctx, time.Since(started))
+	}
+	w.write(context.WithoutCancel(ctx), time.Since(started))
+	return nil
+}
+
+func (w CountsWriter) write(ctx context.Context, uptime time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, writeCountsTimeout)
+	defer cancel()
+	all := w.counts()
+	for name, c := range all {
+		c.UptimeMS = uptime.Milliseconds()
+		all[name] = c
+	}
+	if err := w.Write(ctx, all); err != nil {
+		w.Log.Debug("counts write failed", "err", err) // an outage of Redis is logged elsewhere
+	}
+}
+
+// counts returns the counts of this process for each source. Counts that are 0 are left out.
+func (w CountsWriter) counts() map[string]ProcessCounts {
+	all := map[string]ProcessCounts{}
+	for _, name := range w.Sources {
+		all[name] = ProcessCounts{Calls: map[string]int64{}, Reads: map[string]int64{}}
+	}
+	for _, family := range gather(w.Metrics, w.Log) {
+		name := family.GetName()
+		if name != w.Prefix+"upstream_calls_total" && name != w.Prefix+"reads_total" {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			labels := labelsOf(m)
+			c, known := all[labels["source"]]
+			n := int64(m.GetCounter().GetValue())
+			if !known || n == 0 {
+				continue
+			}
+			if kind, counted := readKind[store.Freshness(labels["freshness"])]; counted {
+				c.Reads[kind] += n
+			} else if outcome := labels["outcome"]; outcome != "" {
+				c.Calls[outcome] += n
+			}
+		}
+	}
+	return all
+}
+
+// untilNext returns the time from now until the next multiple of historyInterval on the clock, plus
+// the delay.
+func untilNext(now time.Time, delay time.Duration) time.Duration {
+	return now.Add(-delay).Truncate(historyInterval).Add(historyInterval + delay).Sub(now)
+}
+
+// wait waits for the duration d. It returns false if ctx ends first.
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
