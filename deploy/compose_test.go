@@ -9,6 +9,51 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
+func TestCompose_MountsTheConfigurationOfTheUser(t *testing.T) {
+	var compose struct {
+		Configs  map[string]struct{ File string }
+		Services map[string]struct {
+			Image       string
+			Configs     []struct{ Source, Target string }
+			Environment map[string]string
+			EnvFile     []struct {
+				Path     string
+				Required bool
+			} `yaml:"env_file"`
+		}
+	}
+	if err := yaml.UnmarshalWithOptions([]byte(text(t, "../docker-compose.yml")), &compose, yaml.AllowDuplicateMapKey()); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := compose.Configs["freshet"].File, "${FRESHET_CONFIG:-deploy/freshet.yaml}"; got != want {
+		t.Errorf("file of the config: got %s, want %s", got, want)
+	}
+	for name, s := range compose.Services {
+		if s.Image != "freshet" {
+			continue
+		}
+		if len(s.Configs) != 1 || s.Configs[0].Source != "freshet" || s.Configs[0].Target != s.Environment["FRESHET_CONFIG"] {
+			t.Errorf("%s: got configs %v, want the config freshet at %s", name, s.Configs, s.Environment["FRESHET_CONFIG"])
+		}
+		for variable := range s.Environment {
+			if strings.HasPrefix(variable, "FRESHET_SOURCES_") {
+				t.Errorf("%s: got %s, want no variable of a source, which another file may not have", name, variable)
+			}
+		}
+		switch worker := name == "worker"; {
+		case !worker && len(s.EnvFile) > 0:
+			t.Errorf("%s: got env_file %v, want none: only workers need credentials", name, s.EnvFile)
+		case worker && (len(s.EnvFile) != 1 || s.EnvFile[0].Path != ".env" || s.EnvFile[0].Required):
+			t.Errorf("%s: got env_file %v, want .env, not required", name, s.EnvFile)
+		}
+	}
+	for _, file := range []string{"../.gitignore", "../.dockerignore"} {
+		if !strings.Contains("\n"+text(t, file), "\n.env\n") {
+			t.Errorf("%s: got no line .env, want one, because the file has credentials", file)
+		}
+	}
+}
+
 func TestCompose_PublishesOnLoopbackOnly(t *testing.T) {
 	type service struct {
 		Image          string

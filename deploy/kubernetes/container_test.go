@@ -2,12 +2,11 @@ package kubernetes
 
 import (
 	"fmt"
-	"net"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"sigs.k8s.io/yaml"
 )
 
 // judgeContainer checks a container and its ports. The parameter name identifies the container in
@@ -52,19 +51,12 @@ func (in *installation) judgeMemory(name, text string, limit resource.Quantity) 
 	}
 }
 
-// judgeListening compares the container's ports with the listen addresses in freshet.yaml.
+// judgeListening compares the container's ports with the addresses that its flags set.
 func (in *installation) judgeListening(name string, c corev1.Container) {
-	var config struct {
-		Query, Ops struct{ Listen string }
-	}
-	if err := yaml.Unmarshal([]byte(in.config), &config); err != nil {
-		in.fault("freshet.yaml: %v", err)
-		return
-	}
 	for _, p := range c.Ports {
-		listen := map[string]string{"http": config.Query.Listen, "ops": config.Ops.Listen}[p.Name]
-		if host, port, err := net.SplitHostPort(listen); err != nil || host != "" || port != fmt.Sprint(p.ContainerPort) {
-			in.fault("%s: the port %s is %d, and freshet.yaml listens on %q", name, p.Name, p.ContainerPort, listen)
+		flag := map[string]string{"http": "--listen", "ops": "--ops-listen"}[p.Name]
+		if i := slices.Index(c.Args, flag); i < 0 || c.Args[i+1] != fmt.Sprintf(":%d", p.ContainerPort) {
+			in.fault("%s: the port %s is %d, and the arguments are %q", name, p.Name, p.ContainerPort, c.Args)
 		}
 	}
 }

@@ -27,16 +27,33 @@ type podMonitor struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              struct {
+		JobLabel            string               `json:"jobLabel"`
 		Selector            metav1.LabelSelector `json:"selector"`
 		PodMetricsEndpoints []struct {
 			Port     string `json:"port"`
 			Path     string `json:"path"`
 			Interval string `json:"interval"`
+			Scheme   string `json:"scheme"`
 		} `json:"podMetricsEndpoints"`
 	} `json:"spec"`
 }
 
 func (p *podMonitor) DeepCopyObject() runtime.Object { c := *p; return &c }
+
+// prometheusRule contains the fields of PrometheusRule, a kind of the Prometheus operator.
+type prometheusRule struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		Groups []struct {
+			Name     string           `json:"name"`
+			Interval string           `json:"interval"`
+			Rules    []map[string]any `json:"rules"`
+		} `json:"groups"`
+	} `json:"spec"`
+}
+
+func (p *prometheusRule) DeepCopyObject() runtime.Object { c := *p; return &c }
 
 // types lists the API types that the manifests may use. Autoscaling types are missing on purpose: a
 // comment in worker.yaml explains the reason.
@@ -47,7 +64,9 @@ var types = func() *runtime.Scheme {
 	utilruntime.Must(batchv1.AddToScheme(s))
 	utilruntime.Must(policyv1.AddToScheme(s))
 	utilruntime.Must(networkingv1.AddToScheme(s))
-	s.AddKnownTypeWithName(schema.GroupVersionKind{Group: "monitoring.coreos.com", Version: "v1", Kind: "PodMonitor"}, &podMonitor{})
+	operator := schema.GroupVersion{Group: "monitoring.coreos.com", Version: "v1"}
+	s.AddKnownTypeWithName(operator.WithKind("PodMonitor"), &podMonitor{})
+	s.AddKnownTypeWithName(operator.WithKind("PrometheusRule"), &prometheusRule{})
 	return s
 }()
 

@@ -113,7 +113,8 @@ func TestConfig_MistakesAreFound(t *testing.T) {
 	for _, s := range []struct{ file, old, now, fault string }{
 		{"config.yaml", "require: always", "require: allways", "access.require"},
 		{"config.yaml", "cacheMemory: 256MiB", "cacheMemories: 256MiB", "cacheMemories"},
-		{"worker.yaml", "FRESHET_SOURCES_NEXON_AUTH_SECRET_FILE", "FRESHET_SOURCES_NEXON_AUTH_FILE", "unknown setting"},
+		{"config.yaml", "preset: nexon", "preset: nexn", "sources.nexon.preset"},
+		{"worker.yaml", "FRESHET_DATABASE_URL_FILE", "FRESHET_DATABASE_ULR_FILE", "unknown setting"},
 	} {
 		files := manifests(t)
 		files[s.file] = strings.Replace(files[s.file], s.old, s.now, 1)

@@ -224,14 +224,14 @@ func (in *installation) mounted(name string, c corev1.Container, sources map[str
 	return files
 }
 
-var fileSettings = regexp.MustCompile(`(?m)^[^#\n]*\b(passwordFile|adminTokenFile): ([^,}\s]+)`)
+var fileSettings = regexp.MustCompile(`(?m)^[^#\n]*\b(passwordFile|secretFile): ([^,}\s]+)`)
 
 // configured returns the paths of secret files in freshet.yaml that a container must be able to
-// read. All containers read the passwords of the services; only the query service reads the admin
-// token.
+// read. All containers read the passwords of the services; only workers read the credentials of
+// upstreams.
 func (in *installation) configured(container string) (files []string) {
 	for _, m := range fileSettings.FindAllStringSubmatch(in.config, -1) {
-		if m[1] == "passwordFile" || container == "query" {
+		if m[1] == "passwordFile" || container == "worker" {
 			files = append(files, m[2])
 		}
 	}

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// mistakes are typical mistakes in one manifest. Each mistake is made by replacing the text old in
-// the file by the text now. judge must then report the text fault.
+// mistakes are typical mistakes in one manifest. To make a mistake, the test replaces the text "old"
+// in the file by the text "now". The function judge must then report the text "fault".
 var mistakes = []struct{ file, old, now, fault string }{
 	{"namespace.yaml", "metadata:", "metdata:", `unknown field "metdata"`},
 	{"namespace.yaml", "freshet/step: prepare", "freshet/step: not a value", "a valid label must be"},
@@ -16,10 +16,10 @@ var mistakes = []struct{ file, old, now, fault string }{
 	{"config.yaml", "addresses: [redis.example:6379]\n      tls: {enabled: true}", "addresses: [redis.example:6379]", "redis has a password, and redis.tls is not enabled"},
 	{"config.yaml", "9093]\n      tls: {enabled: true}", "9093]", "kafka.sasl has a password, and kafka.tls is not enabled"},
 	{"secrets.example.yaml", "sslmode=verify-full", "sslmode=require", "not sslmode=verify-full"},
-	{"config.yaml", "listen: :9464", "listen: :9465", `the port ops is 9464, and freshet.yaml listens on ":9465"`},
-	{"config.yaml", "listen: :8080", "listen: 127.0.0.1:8080", "the port http is 8080"},
+	{"scheduler.yaml", `--ops-listen, ":9464"`, `--ops-listen, ":9465"`, `the port ops is 9464, and the arguments are ["scheduler" "--ops-listen" ":9465"]`},
+	{"query.yaml", `--listen, ":8080"`, `--listen, "127.0.0.1:8080"`, "the port http is 8080"},
 	{"config.yaml", "services/kafka-password", "services/kafka", "freshet.yaml names /etc/freshet/services/kafka, which is not mounted"},
-	{"config.yaml", "admin/token", "admin/tokens", "freshet-query/query: freshet.yaml names /etc/freshet/admin/tokens"},
+	{"query.yaml", "admin/token", "admin/tokens", "FRESHET_ACCESS_ADMIN_TOKEN_FILE is /etc/freshet/admin/tokens, which is not mounted"},
 	{"config.yaml", "\ndata:\n", "\ndata:\n  freshet.yaml: twice\n", `key "freshet.yaml" already set`},
 	{"secrets.example.yaml", "name: freshet-admin", "name: freshet-admins", "of a Secret freshet-admin that does not exist"},
 	{"secrets.example.yaml", "database-url:", "database:", "/etc/freshet/services/database-url, which is not mounted"},
@@ -39,7 +39,7 @@ var mistakes = []struct{ file, old, now, fault string }{
 	{"worker.yaml", "terminationGracePeriodSeconds: 60", "terminationGracePeriodSeconds: 30", "is killed during its stop"},
 	{"worker.yaml", "GOMEMLIMIT, value: 1800MiB", "GOMEMLIMIT, value: 2GiB", "GOMEMLIMIT is 2GiB"},
 	{"worker.yaml", "limits: {cpu: \"2\", memory: 2Gi}", "limits: {cpu: 100m, memory: 2Gi}", "it must request cpu"},
-	{"worker.yaml", "/etc/freshet/upstream/credential", "/etc/freshet/upstream/key", "FRESHET_SOURCES_NEXON_AUTH_SECRET_FILE is /etc/freshet/upstream/key"},
+	{"config.yaml", "upstream/credential", "upstream/key", "freshet-worker/worker: freshet.yaml names /etc/freshet/upstream/key, which is not mounted"},
 	{"worker.yaml", "runAsNonRoot: true", "runAsNonRoot: false", "freshet-worker: securityContext must have runAsNonRoot"},
 	{"scheduler.yaml", "drop: [ALL]", "drop: [NET_RAW]", "freshet-scheduler/scheduler: securityContext"},
 	{"scheduler.yaml", "      labels: *selector", "      labels: {app.kubernetes.io/name: freshet, app.kubernetes.io/component: query}", "Deployment freshet-query: it selects the pods of freshet-scheduler"},
