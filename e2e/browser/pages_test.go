@@ -20,8 +20,8 @@ var accessible string
 
 var screenshots = flag.String("screenshots", "", "write a picture of every page of the console to this absolute path of a folder")
 
-// pages are the pages of the console "busy". The field live is true for pages that receive live
-// data.
+// pages are the pages of "busy", a console with fake data. The field live is true for pages that
+// receive live data.
 var pages = []struct {
 	name, path string
 	live       bool
@@ -66,7 +66,7 @@ func (b *tab) inspect(name, url string, live bool) {
 				b.untilLive()
 			}
 			if name == "overview" {
-				b.until(`document.querySelectorAll('.uplot canvas').length === 2`)
+				b.until(`document.querySelectorAll('.uplot canvas').length === 12`)
 			}
 			if got := evaluate[int](b, `document.documentElement.scrollWidth - document.documentElement.clientWidth`); got > 0 {
 				b.t.Errorf("%s: got a page %d pixels wider than the window, want 0", at, got)
@@ -110,7 +110,7 @@ func (b *tab) inspectTabKey(at string) {
 	b.t.Helper()
 	evaluate[bool](b, `document.activeElement.blur(), window.reached = [], true`)
 	all := evaluate[int](b, `(window.usable = [...document.querySelectorAll('a[href], button, input:not([type=hidden]), select, summary, [tabindex="0"]')].filter(e => e.checkVisibility())).length`)
-	for range 6*all + 20 { // press Tab more often than there are elements: in a field for a time the focus stops several times
+	for range 6*all + 20 { // press Tab more often than there are elements: an input field for a time takes several Tab presses
 		b.must(chromedp.KeyEvent("\t"))
 		if !evaluate[bool](b, `(() => {
 			const e = document.activeElement

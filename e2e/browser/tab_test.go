@@ -55,8 +55,8 @@ func newTab(t *testing.T) *tab {
 	return b
 }
 
-// record stores each message that a page logs: script errors, calls of console, and violations of
-// its content security policy.
+// record stores each message that a page logs: script errors, output of console.log and the like,
+// and violations of the page's content security policy.
 func (b *tab) record(event any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -67,7 +67,11 @@ func (b *tab) record(event any) {
 		}
 		b.logged = append(b.logged, fmt.Sprintf("%s: %s %s", e.Entry.Level, e.Entry.Text, e.Entry.URL))
 	case *runtime.EventExceptionThrown:
-		b.logged = append(b.logged, e.ExceptionDetails.Text)
+		text := e.ExceptionDetails.Text
+		if e.ExceptionDetails.Exception != nil {
+			text += " " + e.ExceptionDetails.Exception.Description
+		}
+		b.logged = append(b.logged, text)
 	case *runtime.EventConsoleAPICalled:
 		b.logged = append(b.logged, fmt.Sprint("console.", e.Type))
 	}
@@ -145,13 +149,13 @@ func (b *tab) until(script string) {
 	}
 }
 
-// text returns the text of an element; empty if there is none.
+// text returns the text of an element, or an empty string if the element does not exist.
 func (b *tab) text(selector string) string {
 	b.t.Helper()
 	return evaluate[string](b, fmt.Sprintf(`document.querySelector(%q)?.innerText ?? ""`, selector))
 }
 
-// untilText waits until the text of an element matches the pattern, and returns it.
+// untilText waits until the text of an element matches the pattern, and returns the text.
 func (b *tab) untilText(selector, pattern string) (text string) {
 	b.t.Helper()
 	match := regexp.MustCompile(pattern)

@@ -36,16 +36,16 @@ type phase struct {
 	flooded  bool                                      // the phase must judge that the flood uses the upstream's quota
 }
 
-// The names of the phases of reads. Each can also be run as a scenario.
+// The names of the phases of the scenario reads. Each phase can also be run as its own scenario.
 const (
 	phaseFlood = "flood"
 	phaseKafka = "slow-kafka"
 	phaseRedis = "dead-redis"
 )
 
-// reads returns a scenario of several phases; the parameter "only" selects phases by name. It
-// judges that stored snapshots are served at once in each phase: while refreshes use the upstream's
-// whole quota, while Kafka takes a second for each record, and without Redis.
+// reads returns the function of a scenario with the phases that the parameter "only" names. The
+// scenario judges that stored snapshots are served at once in each phase: while refreshes use the
+// upstream's whole quota, while Kafka takes a second for each record, and without Redis.
 func reads(only ...string) func(context.Context, *site, options) error {
 	return func(ctx context.Context, s *site, o options) error { return runReads(ctx, s, o, only) }
 }
@@ -68,7 +68,7 @@ func runReads(ctx context.Context, s *site, o options, only []string) error {
 		harness.Stored{Facet: "character", Prefix: "cold-", Count: coldKeys, Checked: now},
 		harness.Stored{Facet: "flooded", Prefix: "flood-", Count: floodKeys, Checked: now.Add(-2 * time.Hour)})
 	if err != nil {
-		return fmt.Errorf("store the characters: %w", err)
+		return fmt.Errorf("store snapshots of the facet character: %w", err)
 	}
 	if _, err := s.Worker(ctx, "worker"); err != nil {
 		return err

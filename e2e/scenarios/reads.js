@@ -1,23 +1,25 @@
 // k6 script: users of a website that reads its data through freshet. `go run ./scenarios
 // reads` starts all other processes and runs this script once for each phase.
 //
-// Requests and their successful responses. Any other response is a failure, and so is none:
+// The script sends these requests, with these successful responses. Any other response is a
+// failure, and a request without a response is a failure too:
 //
 //   90 %  stored   GET of a stored key, by a Zipf distribution; every fifth with its entity
 //                  tag. 200 from the cache or the store, or 304 for the tag. Never 503.
-//    4 %  stale    GET of a stored key whose check is too old. The same; it may be fresh.
+//    4 %  stale    GET of a stored key whose check is too old. The same responses as for stored.
+//                  The key may be fresh again after an earlier read.
 //    3 %  new      GET of a key that is not stored. 202 with Retry-After. Without Redis 503
 //                  with Retry-After, because no update can be queued.
 //    2 %  refresh  POST of a refresh of a stored key. 202, or 429 with Retry-After during
 //                  the cool-down. Without Redis 503 with Retry-After.
 //    1 %  unknown  GET of a source or a facet that does not exist. 404 as problem details.
 //
-// After Redis is killed, only 503 is right for new and refresh. Some of the stored keys are
-// then cold: they were not read before, so that they come from the database.
+// After Redis is killed, only 503 is right for the kinds new and refresh. Some requests then read
+// "cold" keys, which were not read before, so that their snapshots come from the database.
 //
-// The latency of the first two kinds is from the first byte sent to the last received, for
-// responses with a body. The hashes of one document in a hundred are logged; the program that
-// started this script checks them.
+// The latency of the kinds stored and stale is the time from the first byte of the request to the
+// last byte of a response with a body. The script logs the hashes of a sample of the documents, at
+// least one in a hundred. The program that started this script checks the hashes.
 import http from 'k6/http';
 import { check, sleep } from 'k6';
 import crypto from 'k6/crypto';
@@ -30,12 +32,13 @@ const stored = Number(env.STORED); // number of keys stored-0, stored-1, …
 const stale = Number(env.STALE);   // number of keys stale-0, …
 const cold = Number(env.COLD);     // number of keys cold-0, …
 const withoutRedis = env.WITHOUT === 'redis';
-// Times in ms since the start of the run: Redis is still available until the first, and its
-// loss is detected from the second on. Between them either response is right.
+// Times in ms since the start of the run: Redis is still available until the time alive, and all
+// query services have noticed its loss at the time noticed. Between these times, the responses
+// with Redis and the responses without Redis are both right.
 const alive = Number(env.KILLED || 0) * 1000 - 1000;
 const noticed = alive + 3000;
 const part = Math.max(0.01, 30 / (Number(env.USERS) * Number(env.SECONDS) / 4)); // share of the bodies that are checked
-// 2 to 6 seconds between two requests of a user: 3,000 users send 750 requests a second.
+// A user waits 2 to 6 seconds between two requests, so 3,000 users send 750 requests a second.
 const think = () => sleep(2 + 4 * Math.random());
 
 const kinds = ['stored', 'stale', 'new', 'refresh', 'unknown'].concat(withoutRedis ? ['cold'] : []);
@@ -62,7 +65,8 @@ export const options = {
   }, withoutRedis ? { success_cold: ['rate>0.99'] } : {}),
 };
 
-// The request tells the runner that all users are started. It then causes the phase's fault.
+// This request notifies the program that started k6 that all users are started. The program then
+// causes the fault of the phase.
 export function setup() {
   if (env.BEGIN) http.post(env.BEGIN);
 }
@@ -92,8 +96,8 @@ const params = (kind, more) => Object.assign({
 
 const since = () => Date.now() - exec.scenario.startTime;
 
-// queueable reports whether the status of a request that queues an update is right. sent is the
-// time of the request; ok are the statuses of a queued update.
+// queueable reports whether a response to a request that queues an update has a right status. sent
+// is the time of the request; ok lists the statuses of a response whose update is queued.
 function queueable(res, sent, ok) {
   if (res.status === 503 && withoutRedis && sent > noticed) rejected.add(1);
   if (!withoutRedis || since() < alive) return ok.includes(res.status);

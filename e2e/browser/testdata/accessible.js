@@ -51,7 +51,7 @@
   const usable = all('a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex="0"]').filter(visible)
   for (const e of usable) {
     if (!name(e)) fault(e, 'has no name')
-    if (e.matches('[tabindex="0"]') && !e.matches('pre, .scroll')) fault(e, 'is focusable without a function')
+    if (e.matches('[tabindex="0"]') && !e.matches('pre, .scroll, [role="slider"][aria-valuetext]')) fault(e, 'is focusable without a function')
     const box = e.getBoundingClientRect()
     const inText = e.matches('a') && getComputedStyle(e).display === 'inline'
     if (!inText && !e.matches('.skip') && (box.width < 24 || box.height < 24)) fault(e, `is ${box.width.toFixed()} by ${box.height.toFixed()} px`)
