@@ -45,7 +45,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.document, "document", "item-equipment", "document that users read (reads, normal): item-equipment (246 kB), stat (3 kB) or basic (1 kB)")
 	flags.StringVar(&o.flood, "flood", "basic", "document that the flood refreshes (reads), one of the same; item-equipment takes one core of the worker")
 	flags.StringVar(&o.k6, "k6", "", "path of k6 (reads; default: installed with make k6)")
-	flags.BoolVar(&o.brief, "brief", false, "do not wait half a minute for the last outage's alerts to resolve (observe)")
+	flags.BoolVar(&o.brief, "brief", false, "do not judge the latency of new keys (hostile), and do not wait half a minute for the last outage's alerts to resolve (observe)")
 	flags.StringVar(&o.results, "results", "", "file that keeps the figures, such as scenarios/RESULTS.md")
 	flags.BoolVar(&o.list, "list", false, "list the scenarios and exit")
 	flags.Uint64Var(&o.seed, "seed", 0, "seed of the fault plan (torture; default: random)")
