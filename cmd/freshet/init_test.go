@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -219,6 +220,42 @@ func TestInit_ThreeHosts(t *testing.T) {
 	checkWritten(t, filepath.Join(dir, "f.yaml"), string(text))
 	if n := strings.Count(string(text), "baseURL:"); n != 3 {
 		t.Errorf("sources: got %d, want 3\n%s", n, text)
+	}
+}
+
+// The written path with the example key must give the URL that was written on the command line.
+func TestInit_WrittenPathLeadsToTheExample(t *testing.T) {
+	for _, path := range []string{
+		"/products/42", "/repos/octocat/hello-world", "/repos/octocat/hello-world/issues/7.json", "/weather?lat=52.52&lon=13.41&units=metric",
+		"/users/7/orders?id=42", "/files/a%2Fb%20c/versions/7", "/people/J%C3%BCrgen/songs/%E2%88%9A%20x%5E", "/matches/1234/5678",
+	} {
+		t.Run(path, func(t *testing.T) {
+			var asked []string
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				asked = append(asked, r.URL.RequestURI())
+				reply(200, `{}`)(w, r)
+			}))
+			t.Cleanup(s.Close)
+			file := filepath.Join(t.TempDir(), "freshet.yaml")
+			code, _, stderr := command(t, nil, "init", "--pause", "0s", "--output", file, s.URL+path)
+			if code != 0 {
+				t.Fatalf("init: got exit %d, want 0\n%s", code, stderr)
+			}
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkWritten(t, file, string(text))
+			_, entity, _ := strings.Cut(stderr, "freshet try ")
+			entity, _, _ = strings.Cut(entity, " --config")
+			asked = nil
+			if code, stdout, stderr := command(t, nil, "try", strings.Trim(entity, "'"), "--config", file); code != 0 {
+				t.Fatalf("try %s: got exit %d, want 0\n%s%s", entity, code, stdout, stderr)
+			}
+			if !slices.Equal(asked, []string{path}) {
+				t.Errorf("calls of try %s: got %q, want %q", entity, asked, path)
+			}
+		})
 	}
 }
 

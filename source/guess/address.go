@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"regexp"
-	"slices"
 	"strings"
 	"unicode"
 
@@ -28,11 +26,12 @@ type address struct {
 	base     string // scheme and host
 	host     string // without the port
 	loopback bool
-	literal  string // path and query as in the URL; they are called
-	template string // path and query with {key}; they are written into the configuration
-	key      string // example key; empty: the path has no id
+	literal  string   // path and query as in the URL; they are called
+	template string   // path and query with placeholders for the ids; they are written into the configuration
+	key      string   // example key; empty: the URL has no id
+	pattern  string   // keyPattern; empty: the URL has no id
+	groups   []string // named groups of the pattern; none: the key is the only id
 	facet    string
-	fixed    []string // ids that stay in the template, because {key} replaces another id
 	auth     source.Auth
 	secret   string // the value of the credential that is sent
 	password string // the password in the URL, or empty
@@ -74,7 +73,9 @@ func parse(n int, raw string) (address, error) {
 	if err != nil {
 		return fail("%v", err)
 	}
-	a.chooseKey(segments, query)
+	if err := a.findKey(segments, query); err != nil {
+		return fail("%v", err)
+	}
 	if len(a.literal) > 4<<10 {
 		return fail("it is longer than 4 KiB")
 	}
@@ -115,111 +116,4 @@ func (a *address) takeCredential(u *url.URL) (query []parameter, err error) {
 		}
 	}
 	return query, nil
-}
-
-// extension matches a path segment that ends with the extension of a format, such as 42.json.
-var extension = regexp.MustCompile(`^(.+)(\.(json|xml|php|aspx?))$`)
-
-// optionNames are query parameters that choose the format or a part of the response, not an entity.
-var optionNames = []string{
-	"page", "per_page", "perpage", "page_size", "pagesize", "limit", "offset", "size", "count", "start", "skip", "top", "sort", "order", "order_by", "direction", "fields", "format",
-	"lang", "language", "locale", "include", "expand", "embed", "cursor", "after", "before", "since", "until", "version", "v", "api-version", "api_version", "units", "type", "status", "state", "callback", "pretty", "output", "from", "to",
-}
-
-// isIDName reports whether a query parameter of that name identifies an entity.
-func isIDName(name string) bool {
-	lower := strings.ToLower(name)
-	return strings.HasSuffix(lower, "id") || slices.Contains([]string{"key", "slug", "code", "symbol", "name", "username", "user", "login", "email", "uuid", "guid", "isbn", "sku", "q", "query"}, lower)
-}
-
-// chooseKey replaces one id by {key}: the last id in the query or, without one, the last id in the path.
-func (a *address) chooseKey(segments []string, query []parameter) {
-	plain := make([]string, len(segments))
-	at, ids := -1, []int{}
-	for i, segment := range segments {
-		plain[i], _ = url.PathUnescape(segment)
-		if id := extension.ReplaceAllString(plain[i], "$1"); isKey(id) && isPathID(plain, i, id) {
-			at, ids = i, append(ids, i)
-		}
-	}
-	chosen := -1 // index in query
-	for i, p := range query {
-		if isIDName(p.name) && isKey(p.value) && !slices.Contains(optionNames, strings.ToLower(p.name)) {
-			chosen = i
-		}
-	}
-	for _, strong := range []bool{true, false} {
-		for i, p := range slices.Backward(query) {
-			if chosen < 0 && at < 0 && isKey(p.value) && !slices.Contains(optionNames, strings.ToLower(p.name)) && (isStrongID(p.value) || !strong) {
-				chosen = i
-			}
-		}
-	}
-	if chosen >= 0 {
-		at = -1
-	}
-	for _, i := range ids {
-		if i != at {
-			a.fixed = append(a.fixed, plain[i])
-		}
-	}
-	for i, p := range query {
-		if i != chosen && isStrongID(p.value) && !slices.Contains(optionNames, strings.ToLower(p.name)) {
-			a.fixed = append(a.fixed, p.name+"="+p.value)
-		}
-	}
-	var path, literal strings.Builder
-	for i, segment := range segments {
-		path.WriteByte('/')
-		literal.WriteByte('/')
-		literal.WriteString(segment)
-		if i != at {
-			path.WriteString(segment)
-			continue
-		}
-		suffix := ""
-		if m := extension.FindStringSubmatch(plain[i]); m != nil {
-			suffix = m[2]
-		}
-		a.key = strings.TrimSuffix(plain[i], suffix)
-		path.WriteString("{key}" + suffix)
-	}
-	for i, p := range query {
-		separator := "&"
-		if i == 0 {
-			separator = "?"
-		}
-		value := escapeQuery(p.value)
-		literal.WriteString(separator + escapeQuery(p.name) + "=" + value)
-		if i == chosen {
-			a.key, value = p.value, "{key}"
-		}
-		path.WriteString(separator + escapeQuery(p.name) + "=" + value)
-	}
-	a.template, a.literal = path.String(), literal.String()
-	a.facet = facetName(plain, at, ids, query, chosen)
-}
-
-// escapeQuery percent-encodes a text for a query.
-func escapeQuery(text string) string { return strings.ReplaceAll(url.QueryEscape(text), "+", "%20") }
-
-// isPathID reports whether segment i of a path is an id. The parameter id is the text of the segment
-// without an extension such as .json.
-func isPathID(segments []string, i int, id string) bool {
-	before := ""
-	if i > 0 {
-		before = segments[i-1]
-	}
-	last := i == len(segments)-1 || i == len(segments)-2 && segments[i+1] == ""
-	switch {
-	case isStrongID(id):
-		return !strings.EqualFold(before, "api") && !strings.EqualFold(before, "rest")
-	case slices.Contains(fixedWords, strings.ToLower(id)):
-		return false
-	case i > 1 && slices.Contains([]string{"repos", "repositories"}, strings.ToLower(segments[i-2])):
-		return true // as in repos/OWNER/NAME
-	case isPlural(before):
-		return last || !isPlural(id) && !version.MatchString(id)
-	}
-	return last && i > 0 && date.MatchString(id)
 }

@@ -9,6 +9,7 @@
 //	input                          | setting
 //	scheme and host                | baseURL; each host is one source
 //	an id in the path or the query | {key} in the document's path, and keyPattern
+//	several ids                    | a named group of keyPattern for each, as in OWNER/REPO
 //	user:password@, api_key=…      | auth, with the name of an environment variable
 //	limits in headers              | announced and quota
 //	ETag, Last-Modified            | conditional, if the second call gets a 304

@@ -10,15 +10,16 @@ import (
 )
 
 var (
-	number   = regexp.MustCompile(`^[0-9]{1,20}$`)
-	decimal  = regexp.MustCompile(`^-?[0-9]{1,10}\.[0-9]{1,12}$`)
-	uuid     = regexp.MustCompile(`^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$`)
-	hexID    = regexp.MustCompile(`^[0-9a-f]{12,64}$`)
-	date     = regexp.MustCompile(`^[0-9]{4}-[0-9]{2}(-[0-9]{2})?$`)
-	version  = regexp.MustCompile(`(?i)^(v|api|rest)?[0-9]+([._][0-9]+)*$`)
-	mixedID  = regexp.MustCompile(`^[0-9A-Za-z_-]*[0-9][0-9A-Za-z_-]*$`)
-	wordEnd  = regexp.MustCompile(`^[A-Za-z]+[0-9]+$`)
-	tokenish = regexp.MustCompile(`^(sk|pk|rk)_(live|test)_|^gh[pousr]_|^github_pat_|^glpat-|^xox[abprs]-|^eyJ[0-9A-Za-z_-]+\.|^AKIA[0-9A-Z]{12}|^AIza[0-9A-Za-z_-]{20}|^bot[0-9]+:`)
+	number      = regexp.MustCompile(`^[0-9]{1,20}$`)
+	shortNumber = regexp.MustCompile(`^[0-9]{1,2}$`)
+	decimal     = regexp.MustCompile(`^-?[0-9]{1,10}\.[0-9]{1,12}$`)
+	uuid        = regexp.MustCompile(`^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$`)
+	hexID       = regexp.MustCompile(`^[0-9a-f]{12,64}$`)
+	date        = regexp.MustCompile(`^[0-9]{4}-[0-9]{2}(-[0-9]{2})?$`)
+	version     = regexp.MustCompile(`(?i)^(v|api|rest)?[0-9]+([._][0-9]+)*$`)
+	mixedID     = regexp.MustCompile(`^[0-9A-Za-z_-]*[0-9][0-9A-Za-z_-]*$`)
+	wordEnd     = regexp.MustCompile(`^[A-Za-z]+[0-9]+$`)
+	tokenish    = regexp.MustCompile(`^(sk|pk|rk)_(live|test)_|^gh[pousr]_|^github_pat_|^glpat-|^xox[abprs]-|^eyJ[0-9A-Za-z_-]+\.|^AKIA[0-9A-Z]{12}|^AIza[0-9A-Za-z_-]{20}|^bot[0-9]+:`)
 )
 
 // fixedWords are path segments after a plural noun that are not ids.
@@ -41,6 +42,8 @@ func singular(word string) string {
 		return "person"
 	case word == "children":
 		return "child"
+	case slices.Contains([]string{"movies", "cookies", "calories", "zombies"}, word):
+		return strings.TrimSuffix(word, "s")
 	case word == "news" || word == "series" || word == "media" || !isPlural(word):
 		return word
 	case strings.HasSuffix(word, "ies") && len(word) > 4:
@@ -81,6 +84,9 @@ func idKind(text string) string {
 	return "a name or an id"
 }
 
+// anyKey is the regular expression for ids with unusual characters.
+const anyKey = ".{1,200}"
+
 // keyPattern returns a regular expression that matches ids like text.
 func keyPattern(text string) string {
 	switch {
@@ -93,21 +99,21 @@ func keyPattern(text string) string {
 	case hexID.MatchString(text) && strings.ContainsAny(text, "0123456789"):
 		return fmt.Sprintf("[0-9a-f]{%d}", len(text))
 	}
-	const letters = "0-9A-Za-z_"
+	const letters = "0-9A-Za-z_."
 	other := ""
 	for _, r := range text {
 		switch {
-		case r < 0x80 && (r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' || r == '_' || r == '-'):
+		case r < 0x80 && (r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' || r == '_' || r == '-' || r == '.'):
 		case r >= 0x80 && unicode.IsOneOf([]*unicode.RangeTable{unicode.L, unicode.M, unicode.N}, r):
 			if !strings.Contains(other, `\pL`) {
 				other += `\pL\pM\pN`
 			}
-		case strings.ContainsRune(".~@:+$!*'(), /%&=;|", r):
+		case strings.ContainsRune("~@:+$!*'(), /%&=;|", r):
 			if !strings.ContainsRune(other, r) {
 				other += string(r)
 			}
 		default:
-			return ".{1,200}"
+			return anyKey
 		}
 	}
 	longest := 80

@@ -92,11 +92,15 @@ func (r *run) facet(p probe, s *sourceGuess) facetGuess {
 		f.keyPattern, f.keyFrom = "all", "CHECK the path has no id, so the only key is \"all\""
 		r.note("guess", "facet %s: no id was found in %s, so it has the one key \"all\"", f.name, p.template)
 	} else {
-		f.keyPattern, f.keyFrom = keyPattern(p.key), "like "+p.key
-		r.note("guess", "facet %s: {key} in %s is %s: %s", f.name, p.template, idKind(p.key), p.key)
+		f.keyPattern, f.keyFrom = p.pattern, "like "+p.key
 	}
-	if len(p.fixed) > 0 {
-		r.note("check", "facet %s: %s stays in the path of every key; if it is an id too, register entities with params (docs/prefetch.md)", f.name, strings.Join(p.fixed, ", "))
+	switch {
+	case len(p.groups) > 0:
+		names := "{" + strings.Join(p.groups, "}, {") + "}"
+		r.note("guess", "facet %s: the parts of a key fill %s in %s, as in %s", f.name, names, p.template, p.key)
+		r.note("check", "facet %s: if one of %s is the same for all keys, write its value into the path, and remove its group from keyPattern", f.name, names)
+	case p.key != "":
+		r.note("guess", "facet %s: {key} in %s is %s: %s", f.name, p.template, idKind(p.key), p.key)
 	}
 	if p.dropped {
 		r.note("check", "facet %s: the fragment after # was left out", f.name)
@@ -251,7 +255,7 @@ func template(o Options, auth source.Auth) Result {
 		name: "shop", base: "https://api.example.com", auth: auth,
 		policies: policiesOf(limits, nil, false, func(string, string, ...any) {}),
 		facets: []facetGuess{{
-			name: "product", path: "/products/{key}", keyPattern: "[0-9A-Za-z_-]{1,80}", keyFrom: "a regular expression that a whole key matches",
+			name: "product", path: "/products/{key}", keyPattern: "[0-9A-Za-z_.-]{1,80}", keyFrom: "a regular expression that a whole key matches",
 			freshFor: defaultFreshFor, freshFrom: "how old data may be that readers get",
 		}},
 	}
