@@ -132,12 +132,12 @@ func (p *Process) startEmbedded(ctx context.Context, o DevOptions, config Config
 			c()
 		}
 	}
-	config.Log.Level = max(config.Log.Level, slog.LevelWarn) // log only warnings and errors, so that logs do not hide the printed table
+	config.Log.Level = max(config.Log.Level, slog.LevelInfo)
 	made := embedded{parts: parts{config: config, secret: optionalSecret}}
 	if o.callsBaseURL() {
 		made.secret = p.requireSecret
 	}
-	made.log = p.logger(ctx, config.Log, "dev")
+	made.log = slog.New(conditionsOnly{p.logger(ctx, config.Log, "dev").Handler()}) // so that logs do not hide the printed table
 	made.registry, made.reg = newRegistry(config.Metrics.Namespace)
 	fail := func(err error) (embedded, func(), error) { return made, closeAll, err }
 

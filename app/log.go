@@ -38,6 +38,33 @@ func (p *Process) logger(ctx context.Context, c LogConfig, role string) *slog.Lo
 	return l
 }
 
+// conditionsOnly drops INFO lines, except the ends of conditions. It drops nothing while the level is
+// DEBUG.
+type conditionsOnly struct{ slog.Handler }
+
+// Handle implements slog.Handler.
+func (h conditionsOnly) Handle(ctx context.Context, r slog.Record) error {
+	isCondition := false
+	r.Attrs(func(a slog.Attr) bool {
+		isCondition = a.Key == "event"
+		return !isCondition
+	})
+	if r.Level == slog.LevelInfo && !isCondition && !h.Enabled(ctx, slog.LevelDebug) {
+		return nil
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (h conditionsOnly) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return conditionsOnly{h.Handler.WithAttrs(attrs)}
+}
+
+// WithGroup implements slog.Handler.
+func (h conditionsOnly) WithGroup(name string) slog.Handler {
+	return conditionsOnly{h.Handler.WithGroup(name)}
+}
+
 // identity returns the log attributes that identify the process. The attribute instance is the
 // name of the process in the console.
 func identity(role string) []any {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"slices"
 	"net"
 	"strings"
 	"testing"
@@ -93,6 +94,28 @@ func TestLogger_DropsLibrariesAtInfo(t *testing.T) {
 	failConnections(t.Context(), newLoggedParts(t, slog.LevelInfo, &text))
 	if text.String() != "" {
 		t.Errorf("log: got %q, want nothing", text.String())
+	}
+}
+
+func TestConditionsOnly_KeepsWarningsAndRecoveries(t *testing.T) {
+	for level, want := range map[slog.Level][]string{
+		slog.LevelInfo:  {"warned", "recovered"},
+		slog.LevelDebug: {"detail", "started", "warned", "recovered"},
+		slog.LevelError: nil,
+	} {
+		var text logBuffer
+		log := slog.New(conditionsOnly{newLoggedParts(t, level, &text).log.Handler()}).With("source", "shop")
+		log.Debug("detail")
+		log.Info("started")
+		log.Warn("warned")
+		log.Info("recovered", "event", "redis_unreachable")
+		var got []string
+		for _, line := range parseLines(t, text.String()) {
+			got = append(got, line["msg"].(string))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("level %v: got lines %q, want %q", level, got, want)
+		}
 	}
 }
 
