@@ -29,7 +29,7 @@ func (c Config) Explain(to io.Writer, env []string) error {
 		s.explainClients(to, quota, c.Access.Limits)
 		for _, facet := range slices.Sorted(maps.Keys(s.Facets)) {
 			f := s.Facets[facet]
-			fmt.Fprintf(to, "  facet   %s: %s; fresh for %v\n", facet, describeDocuments(f), f.FreshFor)
+			fmt.Fprintf(to, "  facet   %s: %s; fresh for %s\n", facet, describeDocuments(f), schemas.FormatDuration(f.FreshFor))
 		}
 		s.explainCredentials(to)
 		s.explainPrefetch(to, name)
@@ -68,9 +68,9 @@ func (s SourceConfig) explainPrefetch(to io.Writer, source string) {
 		switch c.Mode {
 		case scheduler.Off:
 		case scheduler.Tiers:
-			how = fmt.Sprintf("every %v, %v or %v, by how much it is read", c.Tiers.Hot.Every, c.Tiers.Warm.Every, c.Tiers.Cold.Every)
+			how = fmt.Sprintf("every %s, %s or %s, by how much it is read", schemas.FormatDuration(c.Tiers.Hot.Every), schemas.FormatDuration(c.Tiers.Warm.Every), schemas.FormatDuration(c.Tiers.Cold.Every))
 		case scheduler.Adaptive:
-			how = fmt.Sprintf("every %v to %v, by how often it changes and is read", c.MinInterval, c.MaxInterval)
+			how = fmt.Sprintf("every %s to %s, by how often it changes and is read", schemas.FormatDuration(c.MinInterval), schemas.FormatDuration(c.MaxInterval))
 		}
 		if how != "" {
 			if c.NotBefore > 0 {
@@ -86,7 +86,7 @@ func (s SourceConfig) explainPrefetch(to io.Writer, source string) {
 		for _, other := range slices.Sorted(maps.Keys(c.Triggers)) {
 			when := ""
 			if quiet, longest := c.Triggers[other].Delays(); quiet > 0 {
-				when = fmt.Sprintf(", once changes pause for %v, after %v at most", quiet, longest)
+				when = fmt.Sprintf(", once changes pause for %s, after %s at most", schemas.FormatDuration(quiet), schemas.FormatDuration(longest))
 			}
 			fmt.Fprintf(to, "           a change of %s refreshes %s%s\n", facet, other, when)
 		}

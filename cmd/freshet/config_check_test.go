@@ -84,20 +84,20 @@ func TestDev_RefusesACredentialOverPlainHTTP(t *testing.T) {
 func TestConfigCheck_PrintsPrefetch(t *testing.T) {
 	const rest = "{facets: {progress: {triggers: {general: }, active: {status: {path: case.status, block: [x]}, unless: [case.end], params: [token]}}}"
 	for text, want := range map[string]string{
-		rest + "}": `  prefetch progress: every 1h0m0s, 6h0m0s or 24h0m0s, by how much it is read
+		rest + "}": `  prefetch progress: every 1h, 6h or 24h, by how much it is read
            active entities only, by case.status, case.end, param token
            a change of progress refreshes general
            changes of progress are published to court.changes
            with the remaining quota of LOW
 `,
-		"{facets: {progress: {triggers: {general: {quiet: 5m}}}}}":                  "a change of progress refreshes general, once changes pause for 5m0s, after 50m0s at most\n",
+		"{facets: {progress: {triggers: {general: {quiet: 5m}}}}}":                  "a change of progress refreshes general, once changes pause for 5m, after 50m at most\n",
 		rest + ", rateCaps: [{rate: 900/s}]}":                                       "quota of LOW, at all hours at most 900/s\n",
 		rest + ", rateCaps: []}":                                                    "with the remaining quota of LOW\n",
 		rest + ", timeZone: Europe/Paris, rateCaps: [{from: 1, to: 2, rate: 3/s}]}": "quota of LOW, at most 3/s from 1 to 2 h, hours of Europe/Paris\n",
-		"{facets: {general: {mode: adaptive, notBefore: 02:00}}}": `  prefetch general: every 30m0s to 168h0m0s, by how often it changes and is read, not before 02:00 in UTC
+		"{facets: {general: {mode: adaptive, notBefore: 02:00}}}": `  prefetch general: every 30m to 168h, by how often it changes and is read, not before 02:00 in UTC
            changes of progress are published to court.changes
            with the remaining quota of LOW`,
-		"{}": `  facet   progress: case; fresh for 1h0m0s
+		"{}": `  facet   progress: case; fresh for 1h
            changes of progress are published to court.changes
   note    progress can't be read: nothing provides token; add a named group to its keyPattern, a default to its params, or prefetch it and register its entities with a value
 the configuration is valid

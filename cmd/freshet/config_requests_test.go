@@ -47,9 +47,9 @@ func TestConfigPrint_RoundTripsRequestSettings(t *testing.T) {
 
 func TestConfigCheck_PrintsRequestsAndCredentials(t *testing.T) {
 	code, stdout, stderr := command(t, nil, "config", "check", "--config", requestsFile)
-	const want = `  facet   issues: list (1 to 50 pages, one call each); fresh for 1h0m0s
-  facet   project: items (a GraphQL query, 1 to 10 pages, one call each); fresh for 1h0m0s
-  facet   search: found (a POST); fresh for 1h0m0s
+	const want = `  facet   issues: list (1 to 50 pages, one call each); fresh for 1h
+  facet   project: items (a GraphQL query, 1 to 10 pages, one call each); fresh for 1h
+  facet   search: found (a POST); fresh for 1h
   credential one: for keys public_.*, seen by every reader
   credential two: for all keys, seen by staff
   note    FORGE_ONE is not set in this environment; workers do not start without it

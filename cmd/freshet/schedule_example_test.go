@@ -25,7 +25,7 @@ func TestConfigCheck_AcceptsTheExampleOfATrigger(t *testing.T) {
       general: {documents: {d: {path: "/g/{key}"}}}
 `
 	code, stdout, stderr := command(t, nil, "config", "check", "--config", write(t, example+facets))
-	want := "a change of progress refreshes general, once changes pause for 5m0s, after 30m0s at most\n"
+	want := "a change of progress refreshes general, once changes pause for 5m, after 30m at most\n"
 	if code != 0 || !strings.Contains(stdout, want) {
 		t.Errorf("got exit %d\n%s%s\nwant %s", code, stdout, stderr, want)
 	}
