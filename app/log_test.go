@@ -7,8 +7,8 @@ import (
 	"io"
 	"log"
 	"log/slog"
-	"slices"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 
