@@ -60,8 +60,8 @@ const readOnlyMessage = "This console is read-only: no client may change anythin
 
 // identify authenticates a request by a bearer token in the Authorization header, or by the session
 // cookie. It ignores other schemes in that header, such as Basic, because a proxy in front of the
-// console may use them. If clients must log in, identify does not pass a request without a token to
-// the guard, because the guard would count it as a failed login.
+// console may use them. If clients must log in, identify rejects a request without a token itself.
+// It does not call Guard.Authenticate, because the Guard would count the request as a failed login.
 func (c *Console) identify(r *http.Request) (access.Client, error) {
 	if !slices.ContainsFunc(r.Header.Values("Authorization"), isBearer) {
 		token := cookieToken(r)

@@ -32,8 +32,8 @@ const (
 	// shorter window become available again before an operator could react.
 	minExhaustedWindow = time.Hour
 	// longWait is the minimum time that the oldest request of a lane must have waited to be
-	// reported. A request that only waits for earlier requests is sent sooner, so a longer wait is
-	// caused by a limit.
+	// reported. A request that waits only behind earlier requests is sent in a shorter time. So a
+	// wait of longWait or more is caused by a limit.
 	longWait = 10 * time.Second
 	// maxPartsNamed is the maximum number of blocked scopes that a message names. The page of the
 	// limiter lists all of them.
@@ -84,7 +84,9 @@ func longWindow(p limiter.PolicyView) (name string, long bool) {
 // minExhaustedWindow.
 func exhausted(p limiter.PolicyView, lane schemas.Lane, now time.Time) (blocker, bool) {
 	of, long := longWindow(p)
-	if p.Used == nil || !long { // the usage is unknown, or the policy uses GCRA, which allows the next call in a moment
+	// The usage is unknown (always with GCRA, which allows the next call in a moment), or the window
+	// is short.
+	if p.Used == nil || !long {
 		return blocker{}, false
 	}
 	until := ""

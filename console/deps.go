@@ -146,8 +146,8 @@ type Entity struct {
 	// Status describes the failures of the entity. Status.State is empty if there are none.
 	Status  store.Status
 	Request RequestState
-	// ChangingMember is the name of the JSON member that alone changes at every check of the
-	// entity's facet, for example a timestamp; empty: no such member is known.
+	// ChangingMember is the name of the only JSON member that changes at every check of the entity's
+	// facet, for example a timestamp; empty: no such member is known.
 	ChangingMember string
 	// Registered is nil if the entity is not registered for prefetching.
 	Registered *store.RegisteredEntity

@@ -38,7 +38,7 @@ type dlqPage struct {
 	Counted       bool   // true if Groups, Total, Open and Checks could be read
 	MoreGroups    string // "The … most frequent of … groups" if Groups is incomplete; empty: Groups is complete
 	Total         int64
-	Open          int64 // number of matching open dead letters that may be replayed
+	Open          int64 // number of open dead letters that match the filter and may be replayed
 	DeadLetters   []store.DeadLetter
 	Listed        bool   // true if DeadLetters could be read
 	Next          string // URL of the next page

@@ -21,7 +21,7 @@ const (
 // deadLetterGroups contains the dead letters of the last 24 h of all sources, grouped by cause.
 type deadLetterGroups struct {
 	groups []deadLetterGroup
-	more   bool // true if groups may be missing: of each source only dlq.MaxGroups groups are read
+	more   bool // true if the list `groups` may be incomplete, because at most dlq.MaxGroups groups are read for each source
 }
 
 // readRecentDeadLetters counts the dead letters of the last 24 h. It counts dead letters with one
@@ -72,8 +72,8 @@ func (p *dlqPage) readJobs(ctx context.Context, c *Console) error {
 }
 
 // readRecent reads the cached count of the dead letters of the last 24 h. If a new count fails, it
-// uses the previous count. Only a client that may see every visibility gets the count of all dead
-// letters; other clients get the count of the dead letters without a visibility label.
+// uses the previous count. Only a client that may see content with every visibility label gets the
+// count of all dead letters. Other clients get the count of the dead letters without a label.
 func (p *dlqPage) readRecent(ctx context.Context, c *Console) error {
 	groups := &c.publicDeadLetters
 	if p.client.Visibilities() == nil {
@@ -91,7 +91,8 @@ func (p *dlqPage) readRecent(ctx context.Context, c *Console) error {
 	return nil
 }
 
-// readList reads one page of the dead letters that match the filter, and the URL of the next page.
+// readList reads one page of the dead letters that match the filter, and sets p.Next to the URL of
+// the next page.
 func (p *dlqPage) readList(ctx context.Context, c *Console, after store.DeadLetter) error {
 	all, err := c.DLQ.List(ctx, p.storeFilter(p.client), after, dlqPageSize)
 	if err != nil {
@@ -116,7 +117,7 @@ func totalOf(groups []store.DeadLetterGroup) int64 {
 	return groups[0].Totals.All
 }
 
-// readGroups counts the matching dead letters by cause.
+// readGroups counts the dead letters that match the filter, grouped by cause.
 func (p *dlqPage) readGroups(ctx context.Context, c *Console) error {
 	f := p.storeFilter(p.client)
 	all, err := c.DLQ.Groups(ctx, f)

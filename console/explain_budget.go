@@ -83,7 +83,8 @@ func dayLeft(p limiter.PolicyView, now time.Time) string {
 // windows contains the names of the usual lengths of a window.
 var windows = map[time.Duration]string{time.Second: "second", time.Minute: "minute", time.Hour: "hour"}
 
-// perWindow formats the length of a window for the end of a rate: "a second", "in 10 s".
+// perWindow formats the length of a window as the last words of a rate: "a second" in "450 calls a
+// second", or "in 10 s" in "20 calls in 10 s".
 func perWindow(window time.Duration) string {
 	switch name := windows[window]; name {
 	case "":

@@ -65,7 +65,7 @@ func fresh(e Entity, now time.Time) bool {
 	return reason == ""
 }
 
-// ageMessage describes what a read of the entity returns, and how old that is.
+// ageMessage describes the content or absence that a read of the entity returns, and its age.
 func ageMessage(e Entity, now time.Time) string {
 	checked := formatAgo(e.State.CheckedAt, now)
 	switch freshness, reason := store.FreshnessOf(&e.State, e.Lifetimes, now); {
@@ -133,7 +133,8 @@ func holdMessage(e Entity, now time.Time) string {
 	return "It is held until " + until + " (" + displayText(e.Request.Hold, 40) + ")."
 }
 
-// requestMessage describes the request of the entity that is in flight; empty: there is none.
+// requestMessage describes the entity's request in flight, or a request that has not ended although
+// its lock has expired; empty: there is no such request.
 func requestMessage(e Entity, a surroundings, now time.Time) string {
 	w := e.Request
 	switch {

@@ -80,8 +80,8 @@ func (f *fakeEntities) Entity(_ context.Context, e schemas.Entity, c access.Clie
 	return known, f.readErr
 }
 
-// Sees returns true if the client may see the given visibility. For a key that begins with "hr."
-// the client must also be allowed to see the visibility hr.
+// Sees returns true if the client may see content with the given visibility label. For a key that
+// begins with "hr." the client must also be allowed to see content with the label hr.
 func (*fakeEntities) Sees(c access.Client, e schemas.Entity, visibility string) bool {
 	return c.Sees(visibility) && (!strings.HasPrefix(e.Key, "hr.") || c.Sees("hr"))
 }

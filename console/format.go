@@ -16,7 +16,7 @@ const (
 	maxKeyShown    = 256
 	maxErrorShown  = 300
 	maxReasonShown = 60
-	maxBriefShown  = 110 // for a short text on a page that links to the full text
+	maxBriefShown  = 110 // for a text that is shown in full on a linked page
 	maxLongShown   = 4 << 10
 )
 

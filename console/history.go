@@ -60,7 +60,8 @@ func (f *liveStatus) addHistoryTables(name string, periods []status.HistoryPerio
 		[]column{textColumn("Time"), numberColumn("HIGH records"), numberColumn("HIGH lag"), numberColumn("LOW records"), numberColumn("LOW lag")}, lanes)
 }
 
-// countItems returns a cell for each kind. Unknown counts are shown as a dash.
+// countItems returns a table cell with a count for each element of `kinds`. If counts is nil, the
+// counts are unknown, and each cell contains a dash.
 func countItems(kinds []string, counts map[string]int64) []statusItem {
 	items := make([]statusItem, len(kinds))
 	for i, kind := range kinds {

@@ -29,7 +29,7 @@ func TestLanes_ShowsStalledLane(t *testing.T) {
 		if got := laneRows(of)[0][4]; got.Text != c.wait || got.Tone != c.tone {
 			t.Errorf("lane %+v: got %q in %q, want %q in %q", c.lane, got.Text, got.Tone, c.wait, c.tone)
 		}
-		of.Limits = nil // the lag must be shown in the same tone if the limiter can't be read
+		of.Limits = nil // the lag must have the tone c.tone even if the limiter can't be read
 		if got := laneRows(of)[0][4]; got.Tone != c.tone {
 			t.Errorf("lane %+v without the limiter: got %q in %q, want it in %q", c.lane, got.Text, got.Tone, c.tone)
 		}

@@ -98,7 +98,7 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, client access.Cli
 	samples, unwatch := c.sampler.watch()
 	defer unwatch()
 	send := c.startStream(w)
-	after := map[string]int64{} // time of the last sample of each source that was sent
+	after := map[string]int64{} // for each source: the time of the last sample that was sent
 	for {
 		var n *sample
 		select {

@@ -143,8 +143,9 @@ func (f liveStatus) asOf() string { return f.At }
 // rejection is the data of the error page.
 type rejection struct {
 	Reason string
-	// RetryURL is the URL of the rejected request. The error page links to it if the same request
-	// from a page of the console can succeed; empty: no link.
+	// RetryURL is the URL of the rejected request, if a link on another site caused the request. The
+	// error page links to RetryURL, because the console accepts requests that its own pages cause.
+	// Empty: no link.
 	RetryURL string
 }
 

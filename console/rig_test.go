@@ -54,7 +54,7 @@ type rig struct {
 	scenario      string
 	viewCalls     int
 	requestLimit  int                              // maximum number of requests of a client; 0: unlimited
-	view          func(source string) limiter.View // if not nil, called in place of reading the field views
+	view          func(source string) limiter.View // if not nil, the fake calls this function and does not read the field `views`
 
 	// The actions that the fakes have recorded.
 	refreshed    []schemas.Entity

@@ -21,8 +21,9 @@ const (
 	// rate; a rate over a shorter time would be inexact.
 	rateWindow, minRateWindow = 40 * time.Second, 2 * time.Second
 	// maxReportGap is the maximum time between two reports of a process that makes calls. A process
-	// counts as idle if it has made no call for so long that missedCalls calls were expected at its
-	// last rate. Example: a process that made 1 call a second counts as idle after 3 s without one.
+	// counts as idle after the time in which it makes missedCalls calls at its last rate, if it has
+	// made no call in that time. Example: a process that made 1 call a second counts as idle after 3
+	// s without a call.
 	maxReportGap, missedCalls = 3 * time.Second, 3
 	// countInterval is the time between two counts of the dead letters of the last 24 h, and the
 	// timeout of one count. A sample waits for a count for at most countTimeout. If the count takes
@@ -175,9 +176,9 @@ func (s *sampler) rate(source string, v *limiter.View) (r rates) {
 		if n := len(all); n == 0 || all[n-1].at.Before(last.at) {
 			all = append(all, last)
 		}
-		// The rate is measured between all[0] and the last report. So older reports are removed,
-		// until all[0] is the newest report that is at least minRateWindow older than the last
-		// report. Reports older than rateWindow are removed in any case, except the last report.
+		// The rate is measured from all[0] to the last report. This loop removes old reports, until
+		// all[0] is the newest report that is at least minRateWindow older than the last report. It
+		// also removes each report that is older than rateWindow, except the last report.
 		for len(all) > 1 && (v.At.Sub(all[0].at) > rateWindow || last.at.Sub(all[1].at) >= minRateWindow) {
 			all = all[1:]
 		}

@@ -20,8 +20,8 @@ func (f *fakeSchedule) Schedule(_ context.Context, source string) status.Schedul
 	return f.sched[source]
 }
 
-// lowShare returns the share of the LOW lane in testView. Much of the daily quota is used up. So of
-// all limits the policy "day" allows the lowest rate: 70.7 calls a second.
+// lowShare returns the maximum rate of the LOW lane in testView. Much of the daily quota is used
+// up, so the policy "day" has the lowest limit: 70.7 calls a second.
 func lowShare() limiter.Share {
 	return limiter.Share{PerSecond: 70.7, Bounds: []limiter.Bound{
 		{Kind: limiter.ByWindow, Policy: "second", PerSecond: 349.9, Reserved: 100},
@@ -29,8 +29,8 @@ func lowShare() limiter.Share {
 	}}
 }
 
-// testSchedule returns a schedule with three facets: one in the mode tiers, one in the adaptive
-// mode, and one that is not prefetched.
+// testSchedule returns a schedule with three facets: one in the mode "tiers", one in the mode
+// "adaptive", and one that is not prefetched.
 func testSchedule() status.Schedule {
 	tier := func(every time.Duration, n int64) status.TierSchedule {
 		return status.TierSchedule{Interval: every, Entities: status.Reading[int64]{Value: n}, Exact: n < 100_000}
@@ -195,7 +195,7 @@ func TestSchedule_UnreadableIsNotEmpty(t *testing.T) {
 
 func TestSchedule_MarksTruncatedCounts(t *testing.T) {
 	s := testSchedule()
-	s.Due.MaxCounted = 225 // the limit equals the number of due entities, so the true counts may be higher
+	s.Due.MaxCounted = 225 // as many entities were counted as MaxCounted allows, so more entities may be due
 	facet := s.Facets[0]
 	for tier, want := range map[store.Tier]string{store.Hot: "3 or more, 8 s", store.Warm: "210 or more, 40 min", store.Cold: "not counted, at most 5 s"} {
 		due, behind := dueCells(s.Due, facet, tier, testNow.Add(5*time.Second))

@@ -30,7 +30,7 @@ const (
 	switchOn       = "on"
 	switchOff      = "off"
 	activeField    = "active"
-	maxActiveShown = 2000 // maximum number of bytes of a submitted field that are shown again; the field "active" is the longest
+	maxActiveShown = 2000 // maximum number of bytes that are shown of a submitted value; enough for the longest field, "active"
 )
 
 func onOff(on bool) string {

@@ -98,7 +98,8 @@ func policyLabel(p settings.Policy) string {
 }
 
 // targetText formats the target of a policy: the number of calls per window that the limiter
-// allows. For 0 the limiter derives that number from the limit, so the text is "by the limit".
+// allows. If the target is 0 (not set), the limiter derives that number from the policy's limit,
+// and the text is "by the limit".
 func targetText(n int) string {
 	if n == 0 {
 		return "by the limit"

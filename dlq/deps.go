@@ -72,7 +72,7 @@ type Store interface {
 // Topics reads and deletes records of dead-letter topics, and reads request topics.
 type Topics interface {
 	// ReadDeadLetters reads the given dead letters, which must be sorted and of one topic. It calls
-	// the function found, in the same order, for each dead letter that the topic still has.
+	// `found` in the order of `ids`, for each dead letter that the topic still has.
 	ReadDeadLetters(ctx context.Context, ids []store.DeadLetterID, found func(id store.DeadLetterID, r ReadResult)) error
 	// EnqueuedByJob reads the requests that a job wrote to the request topic between two times. It
 	// returns the dead letters of these requests as partition:offset (ReplayMark.Of).

@@ -62,7 +62,7 @@ type Plan struct {
 	// Routes lists the expected treatment of the matching dead letters, by reason and facet.
 	Routes []Route `json:"routes"`
 	// More is set if there are more than MaxGroups groups. Routes then lacks the dead letters of the
-	// smallest groups; the counts above include all dead letters.
+	// smallest groups. Total, Count and IfReadable include the dead letters of all groups.
 	More bool `json:"more,omitempty"`
 	// Until is the filter's Until or the time of the plan, whichever is earlier. A job with this
 	// bound handles no dead letters that are added after the plan.
@@ -80,8 +80,8 @@ type Route struct {
 	// IfReadable is set if the index does not show whether this release can decode the requests.
 	// Dead letters that it can't decode stay open.
 	IfReadable bool `json:"ifReadable,omitempty"`
-	// Refused is the reason why the job will leave these dead letters open, for example LIMIT;
-	// empty if the job will replay or purge them.
+	// Refused is the reason why the job will leave the dead letters of this route open, for example
+	// LIMIT; empty if the job will replay or purge them.
 	Refused string `json:"refused,omitempty"`
 }
 

@@ -147,9 +147,9 @@ func chunkSize(j store.DLQJob) int {
 	return int(n)
 }
 
-// chunkInterval returns the time between the starts of two chunks at which the job keeps its rate;
-// 0 for an unlimited rate. Example: at 0.5 per second a chunk has one dead letter and the interval
-// is 2 s.
+// chunkInterval returns the time from the start of a chunk to the start of the next chunk, so that
+// the job keeps its rate; 0 for an unlimited rate. Example: at 0.5 per second a chunk has one dead
+// letter and the interval is 2 s.
 func chunkInterval(j store.DLQJob) time.Duration {
 	if j.Rate <= 0 {
 		return 0

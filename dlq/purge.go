@@ -83,7 +83,7 @@ func deletableOffsets(prefixes []store.HandledPrefix, bounds map[int32]Partition
 	for _, p := range prefixes {
 		b := bounds[p.Partition]
 		switch {
-		case p.Last >= b.End: // the topic was recreated, and the entries belong to the deleted topic: delete nothing
+		case p.Last >= b.End: // the topic was recreated, and the index entries belong to the deleted topic: delete nothing
 		case p.FirstIsRecent && p.First > b.Start: // a record before the first index entry may still get an entry: delete nothing
 		default:
 			handled[p.Partition] = p.HandledBefore

@@ -23,7 +23,7 @@ func TestPurge_DeletesExactlyTheHandledPrefix(t *testing.T) {
 }
 
 func (g *rig) purgeSome(r *rand.Rand) {
-	kept := 2 + r.IntN(40) // one dead letter in every `kept` is not purged
+	kept := 2 + r.IntN(40) // each dead letter is kept (not purged) with the probability 1/kept
 	add := func(from, to int64) {
 		for offset := from; offset < to; offset++ {
 			for partition := range int32(4) {

@@ -182,8 +182,9 @@ func (q *Queue) buildRequest(j store.DLQJob, id store.DeadLetterID, r ReadResult
 	return a, ""
 }
 
-// encodable reports whether the request can be encoded, whichever version and time it gets when it is
-// enqueued. A request that is too large would block its job forever, and workers would not accept it.
+// encodable reports whether the request can be encoded with any version and time that it can get
+// when it is enqueued. A request that is too large would block its job forever, and workers would
+// not accept it.
 func encodable(a ReplayRequest) bool {
 	_, err := schemas.UpdateRequest{
 		EventID: uuid.Nil.String(), Entity: a.Request.Entity, Params: a.Request.Params, Lane: a.Lane, Reason: schemas.Replay,

@@ -44,8 +44,8 @@ type Store interface {
 	// facet. It returns how many registrations it changed.
 	EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error)
 	// ObserveReads adds the numbers of reads to the registered entities, and registers unknown
-	// entities. For each entity it calls the function risen with the numbers of reads before and
-	// after the addition. If risen returns true, the entity becomes due at once.
+	// entities. For each entity it calls `risen` with the numbers of reads before and after the
+	// addition. If the result is true, the entity becomes due at once.
 	ObserveReads(ctx context.Context, reads []store.EntityReads, risen store.RefreshNowFunc) error
 	// DeleteSnapshot deletes the snapshot and the registration of an entity, and reports whether
 	// the snapshot or the registration existed. It writes the audit entry in the same transaction.

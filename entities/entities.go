@@ -68,8 +68,8 @@ type Entity struct {
 	Enabled bool              `json:"enabled"`
 	DueAt   time.Time         `json:"dueAt"`
 	// Reads and Changes are weighted counts: an old read or change counts less than a recent one.
-	// WatchedSeconds is the total time between the checks of the entity, whether they found a
-	// change or not. It is weighted in the same way.
+	// WatchedSeconds is the sum of the times between consecutive checks of the entity. Old times
+	// count less in this sum, too.
 	Reads          float64    `json:"reads"`
 	LastReadAt     *time.Time `json:"lastReadAt"` // nil: the entity was never read
 	Changes        float64    `json:"changes"`

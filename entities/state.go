@@ -21,7 +21,7 @@ type StateReader interface {
 	Statuses(ctx context.Context, of []schemas.Entity) ([]store.Status, error)
 }
 
-// State is everything that the database has of one entity, in a response of the admin API.
+// State is the stored data about one entity, in a response of the admin API.
 type State struct {
 	Registration *Entity        `json:"registration"` // nil: not registered
 	Snapshot     *SnapshotState `json:"snapshot"`     // nil: no fetch has succeeded
@@ -32,7 +32,7 @@ type State struct {
 type SnapshotState struct {
 	Version   int64      `json:"version"`
 	CheckedAt time.Time  `json:"checkedAt"` // start of the last fetch that succeeded
-	UpdatedAt *time.Time `json:"updatedAt"` // start of the last fetch that found other content; nil: no content
+	UpdatedAt *time.Time `json:"updatedAt"` // start of the last fetch that returned changed content; nil: no content
 	NotFound  bool       `json:"notFound"`  // true: the upstream has no such entity
 	Bytes     int        `json:"bytes"`     // length of the content
 }
@@ -42,7 +42,7 @@ type Failure struct {
 	State    store.StatusState `json:"state"`
 	Reason   string            `json:"reason"`
 	Error    string            `json:"error"`
-	Failures int               `json:"failures"` // in a row
+	Failures int               `json:"failures"` // number of failures in a row; delays, for example after a 429, are not counted
 	Since    time.Time         `json:"since"`
 	LastAt   time.Time         `json:"lastAt"`
 	Until    *time.Time        `json:"until"` // end of the hold, or time of the retry; nil: until an operator acts

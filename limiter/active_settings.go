@@ -19,10 +19,10 @@ func (s *activeSettings) set(q Quota, revision int64, stopped bool) {
 	s.renewClockTerms(time.Now())
 }
 
-// clockTermsInterval is how often the midnights are computed again.
+// clockTermsInterval is how often terms.midnights is computed again.
 const clockTermsInterval = 10 * time.Second
 
-// renewClockTerms computes the midnights for the time `now`.
+// renewClockTerms computes terms.midnights, the midnights around the time `now`.
 func (s *activeSettings) renewClockTerms(now time.Time) {
 	s.renewed = now
 	s.terms.midnights = s.quota.midnights(now)

@@ -33,14 +33,15 @@ type allocator struct {
 	forceCall bool
 }
 
-// dayCount is the number of calls in the day.
+// dayCount is the number of calls in the current calendar day.
 type dayCount struct {
-	counted Count         // as Redis reported it last
+	counted Count         // the count that Redis reported last
 	unsaved bool          // the count can't be saved, so no permit is granted
-	needed  chan struct{} // makes the follower send the saved count to Redis
+	needed  chan struct{} // a message makes the limiter's follower goroutine send the saved count to Redis
 }
 
-// request makes the follower send the saved count to Redis. It can be called without the lock.
+// request makes the limiter's follower goroutine send the saved count to Redis. The caller need not
+// hold Limiter.mu.
 func (d *dayCount) request() {
 	select {
 	case d.needed <- struct{}{}:
@@ -150,8 +151,9 @@ func (al *allocator) selectQueues(all []queueDemand) []queueDemand {
 	return all
 }
 
-// serveDue hands due slots to waiters and drops expired ones. It returns the time at which the
-// next slot is due, or expires if there is no waiter for it.
+// serveDue gives due slots to waiters and refunds expired slots. It returns the time at which the
+// next slot is due. If no waiter is left for that slot, it returns the time at which the slot
+// expires. A zero time means that there is no slot.
 func (al *allocator) serveDue(q *queue, now time.Time) time.Time {
 	for len(q.slots) > 0 {
 		s := q.slots[0]
@@ -240,7 +242,9 @@ func (al *allocator) queueFor(lane schemas.Lane, c Call) *queue {
 		}
 		fmt.Fprintf(&id, " %q", credential)
 	}
-	if al.buckets.scopesBy("resource") { // a response can later rename the budget of one endpoint only, so each endpoint has its own queues
+	// A response can change the budget (resource) of a single endpoint, so each endpoint has its own
+	// queues.
+	if al.buckets.scopesBy("resource") {
 		fmt.Fprintf(&id, " @%q", c.Endpoint)
 	}
 	if q := al.queues.byKey[id.String()]; q != nil {

@@ -109,8 +109,9 @@ func (al *allocator) applyBackoffState(a answer) {
 	}
 }
 
-// laneSlot returns a slot that was granted to a lane, with local times. The parameter why is the
-// reply's reason for the lane. It is a backoff or a breaker only if the slot is a probe of the source.
+// laneSlot returns a slot that was granted to a lane, with local times. The parameter `why` is the
+// reason that the reply gives for the lane's rejected slots. If that reason is a backoff or a
+// breaker, the granted slot is a probe of the source.
 func (a answer) laneSlot(wait time.Duration, why refusal) slot {
 	return slot{
 		notBefore: a.then.Add(wait), notAfter: a.before.Add(wait + permitLife), at: a.now + wait.Microseconds(),
@@ -118,7 +119,7 @@ func (a answer) laneSlot(wait time.Duration, why refusal) slot {
 	}
 }
 
-// slot returns the slot s, which was granted to the i-th queue of the demand, with local times.
+// slot returns the slot `s` with local times. `s` was granted to the i-th queue of the demand.
 func (a answer) slot(i int, s queueSlot) slot {
 	wait := micros(s.wait)
 	return slot{

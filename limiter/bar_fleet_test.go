@@ -155,8 +155,8 @@ type arrival struct {
 	process int
 }
 
-// arrive calls Acquire once for each arrival, at the arrival's time. It returns when each caller
-// arrived and how long the caller waited.
+// arrive calls Acquire once for each arrival, at the arrival's time. For each arrival it returns
+// the time of the call since the start of arrive, and how long the call waited.
 func (f *fleet) arrive(t *testing.T, lane schemas.Lane, arrivals []arrival) (came, waited []time.Duration) {
 	came, waited = make([]time.Duration, len(arrivals)), make([]time.Duration, len(arrivals))
 	var wg sync.WaitGroup

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	warmUp   = 500 * time.Millisecond // this time is not measured, because idle partitions grant their bursts first
+	warmUp   = 500 * time.Millisecond // time before the measurement begins: idle partitions first grant their bursts
 	loadTime = 6 * time.Second
 )
 

@@ -26,10 +26,10 @@ func (l *Limiter) OpenBreaker(first, maxPause time.Duration, sent time.Time) {
 	l.wake()
 }
 
-// CloseBreaker closes the source's circuit breaker, because a call succeeded that was sent at the
-// time `sent`, after the breaker had opened. The rate then rises from half to full within ten
-// seconds. A backoff or an emergency stop stays in force. Call it for every success: it does
-// nothing unless this process knows of an open breaker.
+// CloseBreaker reports the success of a call that was sent at the time `sent`. If the source's
+// circuit breaker had opened before that time, it closes, and the rate rises from half to full
+// within ten seconds. A backoff or an emergency stop stays in force. Call CloseBreaker for every
+// success: it does nothing unless this process knows of an open breaker.
 func (l *Limiter) CloseBreaker(sent time.Time) {
 	if !l.alloc.breaker.open.Load() {
 		return

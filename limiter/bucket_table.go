@@ -11,7 +11,7 @@ type bucketTable struct {
 	scoped       []scopedPolicy            // Quota.scoped of the active quota
 	resources    map[string]string         // maps an endpoint to the upstream's name for its budget
 	newResources []string                  // new endpoint-resource pairs, not yet shared with the other processes
-	openBreakers map[string]bool           // scope breakers that this process opened, by bucket key
+	openBreakers map[string]bool           // scope breakers that are open, as far as this process knows, by bucket key
 	states       map[string]bucketSnapshot // last state of each bucket, by name
 }
 
@@ -58,14 +58,14 @@ func (t *bucketTable) candidate(c Call, credential string) *candidate {
 	return w
 }
 
-// scopesBy reports whether the scope of a policy contains the placeholder.
+// scopesBy reports whether the scope of at least one policy contains the placeholder `name`.
 func (t *bucketTable) scopesBy(name string) bool {
 	return slices.ContainsFunc(t.scoped, func(s scopedPolicy) bool { return slices.Contains(s.scope.names, name) })
 }
 
-// maxOpenBreakers limits the open breakers that a process remembers. At the limit the process
-// forgets all of them. Afterwards it reports a success to a forgotten breaker only if the call was
-// a probe.
+// maxOpenBreakers is how many open scope breakers a process remembers. At this maximum the process
+// forgets all of them. Afterwards a successful call closes a forgotten breaker only if the call was
+// the breaker's probe.
 const maxOpenBreakers = 1000
 
 func (t *bucketTable) rememberOpenBreaker(b *bucket) {
@@ -83,14 +83,15 @@ type bucketSnapshot struct {
 }
 
 const (
-	// maxShownBuckets is the maximum number of buckets in a report. bucketViewTTL is how long a
-	// bucket is shown after its last use.
+	// maxShownBuckets is the maximum number of buckets in the report of a process. bucketViewTTL is
+	// how long the report contains a bucket after the bucket's last use.
 	maxShownBuckets = 64
 	bucketViewTTL   = 10 * time.Minute
 )
 
-// note records the bucket states of a reply for the view. It leaves out policies whose scope can have
-// any number of values, such as {key}.
+// note records the bucket states of a script's reply, for the report of this process. It leaves out
+// policies whose scope can have any number of values, such as {key}. It also remembers which scope
+// breakers are open.
 func (t *bucketTable) note(a answer) {
 	for b, state := range a.states {
 		if t.scoped[b.policyIndex].kind == breakerKind {
@@ -135,7 +136,7 @@ func (t *bucketTable) views(now time.Time, clock *clock) []ScopeView {
 	for _, b := range t.states {
 		s := t.scoped[b.bucket.policyIndex]
 		if s.kind == breakerKind && b.state.remaining > 0 || s.kind == minIntervalKind {
-			continue // closed breakers and intervals are not shown
+			continue // closed breakers and minimum intervals are not shown
 		}
 		v := ScopeView{Policy: s.policy.Name, Scope: b.bucket.value, InFlight: b.state.inFlight, At: time.UnixMicro(clock.at(b.at)).UTC()}
 		v.BreakerOpen = s.kind == breakerKind

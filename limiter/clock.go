@@ -22,8 +22,8 @@ const (
 )
 
 // read records that Redis' clock showed `redis` (us) between the local times `before` and `then`.
-// It returns by how much Redis' clock was set forward since the last reading, or 0 if the time
-// that has passed explains the difference.
+// It returns the duration by which Redis' clock was set forward since the last reading; 0: no such
+// step was detected.
 func (c *clock) read(before, then time.Time, redis int64) time.Duration {
 	next := clock{before, then, redis}
 	if c.redis == 0 || redis < c.redis { // the first reading, or Redis' clock was set back, which the script itself detects
@@ -32,8 +32,8 @@ func (c *clock) read(before, then time.Time, redis int64) time.Duration {
 	}
 	elapsed, longest, shortest := micros(redis-c.redis), then.Sub(c.before), before.Sub(c.then)
 	ahead := elapsed - longest - clockSlack - longest/clockDrift
-	// A value behind > 0 means that Redis' clock was set back slightly, which is harmless. But the
-	// new reading must be kept, or a later step forward to the old time would not be detected.
+	// If `behind` is positive, Redis' clock was set back slightly, which is harmless. But the new
+	// reading must be kept, or a later step forward to the old time would not be detected.
 	behind := shortest - elapsed - clockSlack - shortest/clockDrift
 	if ahead > 0 || behind > 0 || then.Sub(before) <= 2*c.then.Sub(c.before) || then.Sub(c.then) > clockLife {
 		*c = next
@@ -63,7 +63,8 @@ func (q Quota) midnights(now time.Time) string {
 }
 
 // dayEnd returns the end of the day in which the script counts a call made at `now`. Until
-// dayMargin after midnight that is the old day.
+// dayMargin after midnight the script still counts in the old day, so dayEnd returns the midnight
+// that has just passed.
 func (q Quota) dayEnd(now time.Time) time.Time {
 	year, month, day := now.Add(-dayMargin).In(q.zone).Date()
 	return time.Date(year, month, day+1, 0, 0, 0, 0, q.zone)

@@ -54,8 +54,8 @@ type Policy struct {
 	Name string `yaml:"name"`
 	// Limit is the number of calls, or of units, that the upstream allows in a window.
 	Limit int `yaml:"limit,omitempty"`
-	// Window is the length of the sliding window, as in 1s or 1m; or day for a calendar day; or in-flight
-	// for a limit of the calls in flight at once.
+	// Window is the length of the sliding window, as in 1s or 1m. The value "day" means a calendar
+	// day, and "in-flight" a limit of the calls in flight at once.
 	Window Window `yaml:"window,omitempty"`
 	// TimeZone is the time zone of the calendar day, such as Asia/Seoul; empty: UTC.
 	TimeZone string `yaml:"timeZone,omitempty"`
@@ -85,16 +85,16 @@ type Policy struct {
 	// CountedStatuses are the only HTTP statuses whose responses cost anything (an error budget). Empty:
 	// all responses count.
 	CountedStatuses []int `yaml:"countedStatuses,omitempty"`
-	// Restore turns the policy into a leaky bucket that drains at this rate, as in 2/s. The setting limit
-	// is the bucket's size.
+	// Restore turns the policy into a leaky bucket that drains at this rate, as in 2/s. The size of
+	// the bucket is Limit.
 	Restore Rate `yaml:"restore,omitempty"`
-	// Reported is true if responses report the remaining budget (see the setting announced). The limit
-	// and the window of the policy apply while nothing is reported.
+	// Reported is true if responses report the remaining budget. The source's setting "announced"
+	// lists where. Limit and Window of the policy apply while nothing is reported.
 	Reported bool `yaml:"reported,omitempty"`
 	// Pace spreads the calls of LOW evenly over the window of a reported limit.
 	Pace bool `yaml:"pace,omitempty"`
-	// Lease is how long a slot in flight is held for a call whose end was never reported; 0s: 5 s longer
-	// than timeout.
+	// Lease is how long a slot in flight is held for a call whose end was never reported; 0s: 5 s
+	// longer than the source's timeout.
 	Lease time.Duration `yaml:"lease,omitempty"`
 	// MinInterval replaces the limit by a minimum time between two calls.
 	MinInterval *MinInterval `yaml:"minInterval,omitempty"`

@@ -95,7 +95,7 @@ func costing(units int) Call {
 	return Call{Endpoint: "f/d", Key: "k", Costs: map[string]int{"points": units}}
 }
 
-// A paced window grants at one moment at most the units of its burst and of one further call.
+// At one moment, a paced window grants at most the units of its burst plus the units of one call.
 func TestWindow_PacesUnits(t *testing.T) {
 	const limit, window = 1000, 10 * time.Second
 	for _, dearest := range []int{5, 100} {

@@ -115,7 +115,8 @@ func callEndedEvent(b *bucket, ticket string) bucketEvent {
 	return bucketEvent{bucket: b, kind: bucketCallEnded, ticket: ticket}
 }
 
-// refundedNow, in place of a slot, means that the upstream refunds the units when it responds.
+// refundedNow replaces the slot in a refund event if the upstream refunds the units at the time of
+// its response.
 const refundedNow = 0
 
 // bucketRefundEvent refunds units of a slot to a leaky bucket. Negative units are an extra charge.
@@ -141,7 +142,7 @@ const (
 	callNotSent         callOutcome = 0
 	callOutcomeUnknown  callOutcome = 1
 	callReported        callOutcome = 2 // the response reports the remaining units
-	callAnsweredWithout callOutcome = 3 // the response does not report them
+	callAnsweredWithout callOutcome = 3 // the response does not report the remaining units
 )
 
 // callReport is the end of a call that was charged to a bucket with a reported limit.

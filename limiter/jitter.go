@@ -8,8 +8,8 @@ import (
 
 // jitter measures how much the network delays of calls differ. It is the sum of two parts: the
 // delay from the permit until the request is written (99th percentile), and the variation of the
-// fastest response in each 100 ms. The other responses also contain the time that the upstream
-// needs for its work.
+// fastest response in each 100 ms. Slower responses are ignored, because their times also depend on
+// the upstream's processing time.
 type jitter struct {
 	mu      sync.Mutex
 	writes  []time.Duration // delays from a permit until its request was written, since the last measurement

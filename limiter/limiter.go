@@ -46,7 +46,7 @@ type Deps struct {
 	// moment ago and belong to this process alone. Then the first call needs no quiet period. If Unused
 	// is false, a Redis without a state counts as a Redis that has lost its state.
 	Unused bool
-	// Process is the name of the process in the view.
+	// Process is the name of this process in its report (ProcessView.Process).
 	Process string
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
@@ -149,7 +149,7 @@ func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, c Call, p *Per
 	p.ready = l.readies.Get().(chan struct{})
 	asking := l.redis.calling
 	l.mu.Unlock()
-	if !asking { // otherwise the call to Redis in flight is followed by a call that serves this waiter
+	if !asking { // if asking is true, a call to Redis is in flight; another call follows it and serves this waiter
 		l.wake()
 	}
 	select {

@@ -7,9 +7,9 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// MaxCalls returns the maximum number of calls that a lane can make in a period of length
-// `within` that starts with an unused quota. It is the lowest maximum of all policies over all
-// values of their scopes, or +Inf if no policy limits calls by time.
+// MaxCalls returns the maximum number of calls that a lane can make in a period of length `within`
+// that starts with an unused quota. Each policy has a maximum for all values of its scope together.
+// MaxCalls returns the lowest of these maxima, or +Inf if no policy limits calls by time.
 func (q Quota) MaxCalls(lane schemas.Lane, within time.Duration) float64 {
 	limit := math.Inf(1)
 	for _, l := range q.partitioned {

@@ -79,7 +79,9 @@ func (l *partitionedWindow) aim() {
 		}
 		l.partitions[i] = gcra{ceilMicros(l.window, n), burst}
 	}
-	if low := l.partitions[2]; low.interval > 0 { // rest no longer contains the burst of low, so it is the right burst of shared
+	// Now `rest` no longer contains the burst of the partition for LOW. It is the burst of the
+	// shared partition.
+	if low := l.partitions[2]; low.interval > 0 {
 		l.partitions[1].burst = max(1, rest)
 	}
 }

@@ -24,8 +24,8 @@ type Permit struct {
 	before, after *Permit // links of the wait list; guarded by limiter.mu
 }
 
-// slot is a point in time that Redis reserved for one call. The call can be sent from notBefore
-// to notAfter (local monotonic clock). The field at is the slot's time by Redis' clock, in us.
+// slot is a point in time that Redis reserved for one call. The call can be sent from notBefore to
+// notAfter (local monotonic clock). The slot's time by Redis' clock, in us, is in the field `at`.
 type slot struct {
 	notBefore, notAfter time.Time
 	at                  int64
@@ -33,8 +33,8 @@ type slot struct {
 	candidate *candidate // the credential and costs charged; nil for sources without buckets
 	ticket    string     // identifies the call in buckets that count calls in flight
 	probe     bool       // the call probes an open scope breaker
-	// sourceProbe means that the call is the only one of the source: it probes the source after a
-	// backoff or while the source's breaker is open.
+	// sourceProbe means that the call probes the source. After a backoff, and while the source's
+	// breaker is open, Redis grants only single probes.
 	sourceProbe bool
 }
 

@@ -13,7 +13,7 @@ type probes struct {
 	next        time.Time
 	pause, most time.Duration
 	last        int64     // slot of the newest probe, by Redis' clock in us; 0: none, or not sent
-	lastProbe   time.Time // the true time of that slot
+	lastProbe   time.Time // time of the newest probe's slot by the simulated clock
 }
 
 // minProbePause is the minimum pause between probes (MIN_PROBE_PAUSE of the script).
@@ -105,7 +105,7 @@ type refusals struct {
 	at        int64     // when Redis received the last refusal, by its clock in us
 	until     time.Time // earliest end of the pause
 	last      int64     // slot of the newest probe, by Redis' clock in us; 0: none, or not sent
-	lastProbe time.Time // the true time of that slot
+	lastProbe time.Time // time of the newest probe's slot by the simulated clock
 }
 
 func (b *refusals) refused(at time.Time, redisNow int64, pause, base time.Duration, sent int64) {

@@ -72,7 +72,7 @@ func (w *world) wrong(format string, args ...any) {
 	w.note(format, args...)
 }
 
-// note records a violation like the method wrong, for a caller that holds w.mu.
+// note records a violation for a caller that holds w.mu. A caller without the lock uses w.wrong.
 func (w *world) note(format string, args ...any) {
 	w.wrongs = append(w.wrongs, fmt.Sprintf("%v  ", time.Since(w.start))+fmt.Sprintf(format, args...))
 }

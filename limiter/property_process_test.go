@@ -80,7 +80,7 @@ type world struct {
 	manners int  // permits per 1,000 that callers release, spend late, or spend after a suspension
 	demand  struct {
 		high, low int           // waiters per process
-		think     time.Duration // average think time of HIGH
+		think     time.Duration // average time between two permits of a HIGH caller
 	}
 	wg sync.WaitGroup
 
@@ -103,7 +103,7 @@ type world struct {
 type state struct {
 	at     time.Time
 	text   string
-	newest int // index of the newest setting that Redis had received when it had this state
+	newest int // index of the newest setting that Redis had received at the time `at`
 }
 
 // setting is an override and the time when it was set.
@@ -371,7 +371,7 @@ func (p *process) wait(high bool, r *rand.Rand) {
 		case <-time.After(span(r, 0, think)):
 		}
 		ctx, cancel := p.ctx, context.CancelFunc(func() {})
-		bad := 1000 // in the calm part all permits are used correctly
+		bad := 1000 // after the end of the faults all permits are used correctly
 		if !w.quiet() {
 			bad = r.IntN(1000)
 			if r.IntN(1000) < w.manners {
@@ -399,7 +399,7 @@ func (p *process) wait(high bool, r *rand.Rand) {
 		}
 		if permit.Spend() {
 			w.spent(p, permit, high, span(r, 0, w.trial.config.Jitter)*time.Duration(r.IntN(3))/2)
-			if !chance(r, 3) { // otherwise the call is never answered
+			if !chance(r, 3) { // no end is reported for a third of the calls
 				takes := span(r, 0, 300*ms)
 				p.wg.Go(func() {
 					sleep(takes)

@@ -24,7 +24,9 @@ type scripted struct {
 func (w *world) answered(d demand, g grant, at, redisNow time.Time) {
 	if revision, _ := strconv.Atoi(strings.TrimSpace(d.terms.text[:16])); revision > w.newest {
 		if w.raises(w.newest, revision) {
-			w.silence = time.Time{} // the lost state had at most the calls of the lower limit, so the calls above it are possible at once
+			// The lost state counted no more calls than the old limit. Calls above that limit need no
+			// quiet period.
+			w.silence = time.Time{}
 		}
 		w.newest = revision
 	}
@@ -57,7 +59,9 @@ func (w *world) quietened(d demand, g grant, at, redisNow time.Time) {
 	}
 	if w.last = max(now, w.last); lost {
 		w.lost, w.last, w.birth, w.silence = false, now, now, at.Add(w.quietStart())
-		w.stop.began = min(w.stop.began, now) // an open breaker now counts as opened at the loss, on the new clock
+		// An open breaker counts as opened now at the latest: if the clock was set back, `began` is
+		// in the future.
+		w.stop.began = min(w.stop.began, now)
 	}
 	for _, wait := range append(slices.Clone(g.high), g.low...) {
 		if early := w.silence.Sub(at.Add(wait)); early > time.Microsecond {

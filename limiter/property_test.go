@@ -63,8 +63,9 @@ type trial struct {
 	// before is the time from the start of the run until midnight in Seoul. If it is negative,
 	// the run starts after midnight.
 	before time.Duration
-	// A run has faults for the duration busy, and then none for the duration calm. In the last
-	// part of the calm time, of length judged, saturating callers must use up the budget.
+	// A run has faults for the duration "busy", and then no faults for the duration "calm". In the
+	// last part of the calm time, with the length "judged", saturating callers must use up the
+	// budget.
 	busy, calm, judged time.Duration
 	low                int  // LOW waiters per process, enough to saturate LOW
 	loose              bool // LOW's rate does not follow from the quota alone, so the judge does not check it

@@ -21,7 +21,7 @@ type queue struct {
 	lastCall int       // number of the last call to Redis that included this queue
 	fresh    waitList
 	retries  waitList // callers of AcquireRetry
-	passed   int      // number of fresh waiters served since the last retry; 0 if no retry waits
+	passed   int      // number of waiters of the list `fresh` (no retries) served since the last retry; 0 if no retry waits
 	length   int
 	slots    []slot    // granted slots that are not due yet, earliest first
 	back     time.Time // before this time Redis would reject a call for this queue

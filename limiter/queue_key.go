@@ -88,12 +88,12 @@ func (d demand) encodeScopes() scopeArgs {
 // queueGrant is the grant of one queue.
 type queueGrant struct {
 	slots   []queueSlot
-	back    int64 // us until the next call to Redis for the missing slots
+	back    int64 // time in us until the next call to Redis for the slots that were not granted
 	refusal refusal
 }
 
 type queueSlot struct {
-	wait      int64 // us from the time in the reply (Redis' clock) until the slot
+	wait      int64 // time in us from the time in the reply (Redis' clock) until the slot
 	candidate int   // index in queueKey.candidates
 	probes    int64 // probesScope, probesSource, both or 0
 	number    int   // last part of the call's ticket
@@ -102,7 +102,7 @@ type queueSlot struct {
 // Bits of queueSlot.probes.
 const (
 	probesScope  = 1 // the call probes an open breaker of one of its scopes
-	probesSource = 2 // the call is the only one of the source, see slot.sourceProbe
+	probesSource = 2 // the call probes the source; see slot.sourceProbe
 )
 
 // bucketState is a bucket's state as the script returned it.

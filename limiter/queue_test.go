@@ -12,9 +12,9 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Retries get at most every fourth permit while fresh calls wait. So a retry is not always the
-// next probe, retries are not served in a block after the breaker closes, and fresh calls never
-// starve retries.
+// While callers of Acquire wait, callers of AcquireRetry (retries) get every fourth permit. So a
+// retry is not always the next probe, retries are not served in a block after the breaker closes,
+// and retries are never starved.
 func TestQueue_GivesRetriesEveryFourthPermit(t *testing.T) {
 	for _, why := range []refusal{refusedByBreaker, notRefused} {
 		var slots atomic.Int64
@@ -76,8 +76,8 @@ func TestQueue_GivesRetriesEveryFourthPermit(t *testing.T) {
 	}
 }
 
-// While the breaker is open, a queue of calls that have not failed yet gets three of four probes,
-// even if eleven of twelve queues contain only retries.
+// While the breaker is open, the calls that are no retries get about three of four probes, even if
+// eleven of twelve queues contain only retries.
 func TestQueue_RetriesProbeSeldom(t *testing.T) {
 	l := &Limiter{}
 	l.alloc.breaker.open.Store(true)
@@ -104,13 +104,13 @@ func TestQueue_RetriesProbeSeldom(t *testing.T) {
 	}
 }
 
-// Under any sequence of operations a queue serves its waiters in the order of two plain lists, one of
-// fresh calls and one of retries.
+// Under any sequence of operations a queue serves its waiters in the order of two plain lists: one
+// of the retries, and one of the other calls.
 func TestQueue_KeepsItsOrder(t *testing.T) {
 	for seed := range uint64(200) {
 		dice := rand.New(rand.NewPCG(seed, 0))
 		var q queue
-		lists := map[bool][]*Permit{} // the expected waiters: lists[true] are retries, lists[false] fresh calls
+		lists := map[bool][]*Permit{} // the expected waiters: lists[true] are the retries, lists[false] the other calls
 		passed := 0
 		for step := range 300 {
 			p := &Permit{retry: dice.IntN(3) == 0}

@@ -19,7 +19,7 @@ const (
 	// limits use GCRA partitions.
 	maxWindowLogCalls = 99
 	// maxPartitionQuiet limits the quiet period that GCRA partitions need after a loss of state.
-	// Partitions then start without a burst, so they need no pause as long as the window.
+	// Partitions then start without a burst, so the quiet period can be shorter than the window.
 	maxPartitionQuiet = time.Second
 	// maxBackoff is the longest backoff when the upstream names no time.
 	maxBackoff = time.Minute
@@ -263,8 +263,8 @@ func (q Quota) Quiet() time.Duration {
 	return quiet
 }
 
-// quiet returns the quiet period that the GCRA partitions need. For the logs the script computes
-// its own quiet period.
+// quiet returns the quiet period that the GCRA partitions need. The script itself computes the
+// quiet period that sliding-window logs need.
 func (q Quota) quiet() time.Duration {
 	quiet := time.Duration(0)
 	for _, l := range q.partitioned {

@@ -24,11 +24,11 @@ func (p *Permit) IsProbe() bool { return p.slot.probe }
 // open.
 func (p *Permit) IsSourceProbe() bool { return p.slot.sourceProbe }
 
-// ReportEnd reports the end of the permit's call: the status of its response (0 for none), and
-// the policy values that the response reports. It frees the call's in-flight slots and corrects
-// its costs. If the call was a probe of the source (IsSourceProbe) and was answered, ReportEnd calls
-// the function refused, and ends the backoff if the result is false. A second call of ReportEnd has
-// no effect.
+// ReportEnd reports the end of the permit's call: the status of its response (0 for none), and the
+// policy values that the response reports. It frees the call's in-flight slots and corrects its
+// costs. If the call was a probe of the source (IsSourceProbe) and was answered, ReportEnd calls
+// `refused`, and ends the backoff if `refused` returns false. A second call of ReportEnd has no
+// effect.
 func (p *Permit) ReportEnd(status int, notices []announced.Notice, refused func() bool) {
 	resumes := p.slot.sourceProbe && status != 0 && !refused()
 	if p.slot.candidate == nil && !resumes {

@@ -8,16 +8,16 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// reporter publishes this process's report for the view.
+// reporter writes the report of this process to Redis, from which ReadView reads it.
 type reporter struct {
 	limiter *Limiter
 	at      time.Time // when the last report was scheduled; used only by the goroutine of the follower
 
-	// Limiter.mu guards these fields.
+	// Limiter.mu guards the following fields.
 	wanted      bool     // publish a report after the next call to Redis
 	due         bool     // Run must publish a report now
 	withWaiters bool     // the last report contained waiters
-	last        [2]int64 // slots granted to this process, at its last two reports
+	last        [2]int64 // numbers of slots granted to this process, at the times of its last two reports
 }
 
 // publish publishes this process's report, and updates the metrics from the state in
@@ -30,7 +30,8 @@ func (r *reporter) publish() {
 	p := ProcessView{l.deps.Process, now, r.laneView(schemas.High, now), r.laneView(schemas.Low, now), l.alloc.buckets.views(now, &l.alloc.clock)}
 	r.last = [2]int64{l.alloc.queues.used(), r.last[0]}
 	r.withWaiters = r.withWaiters || p.High.Waiting+p.Low.Waiting > 0 // makes the process publish one more report when no call waits any more
-	if l.alloc.clock.redis > 0 {                                      // At is by Redis' clock, because the processes' clocks differ
+	// The report's time is the time of Redis' clock, because the processes' clocks differ.
+	if l.alloc.clock.redis > 0 {
 		p.At = time.UnixMicro(l.alloc.clock.at(now)).UTC()
 	}
 	l.mu.Unlock()
@@ -107,9 +108,9 @@ func (r *reporter) laneView(lane schemas.Lane, now time.Time) LaneView {
 	return v
 }
 
-// schedule lets this process publish the number of its waiters for the view. It does so
-// every second while calls wait or are made, and once more afterwards. An idle process publishes a
-// report every idleReportInterval. The process counts as idle when its last two reports contain
+// schedule lets this process publish its report, which contains the number of its waiters. It does
+// so every second while calls wait or are made, and once more afterwards. An idle process publishes
+// a report every idleReportInterval. The process counts as idle when its last two reports contain
 // the same number of calls.
 //
 // A report follows a successful call to Redis for permits, so it adds no load while Redis is down.

@@ -23,14 +23,15 @@ const (
 type redisCalls struct {
 	calls    int       // number of calls so far; part of each ticket
 	calling  bool      // a call is in flight; later callers share the next call
-	handover bool      // a caller of Acquire leaves further calls to Run
+	handover bool      // Run must make the next call to Redis, in place of a caller of Acquire
 	pause    time.Time // no call is made before this time, because the last call failed
 	failed   int       // consecutive failed calls
 
 	conditions observe.Conditions
 }
 
-// conditionCalls does not begin with the first failed call, which is repeated at once.
+// conditionCalls begins with the second failed call in a row: after a first failure, the call is
+// repeated at once.
 var conditionCalls = observe.Condition{
 	Event: "permits_unavailable", Failing: "calls to redis failed twice; no permits are granted, retrying once a second", Recovered: "permits are granted again",
 }
@@ -63,7 +64,7 @@ func (l *Limiter) Run(ctx context.Context) error {
 			wg.Go(l.callRedisUntilServed)
 		case now.Before(l.redis.pause):
 			next = poll.Earlier(next, l.redis.pause)
-		} // if unread settings or an unsaved day count prevent a call to Redis, Run wakes up when that changes
+		} // if settings are unread or the day count is unsaved, Run wakes up once they are read or saved
 		l.mu.Unlock()
 		if !next.IsZero() {
 			timer.Reset(time.Until(next))

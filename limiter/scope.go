@@ -113,7 +113,7 @@ type scopedPolicy struct {
 	policy  Policy // for a breaker only its name and scope are set
 	kind    kind
 	scope   template
-	numbers []int64 // the numbers of its section in the encoded quota, after the name
+	numbers []int64 // the numbers that follow the policy's name in its section of the encoded quota
 	// cheapest is the estimated cost of the cheapest call, in units.
 	cheapest int
 }
@@ -198,7 +198,8 @@ func (p Policy) logNumbers(reach time.Duration, config Config) []int64 {
 	}
 	burst := max(1, budget/100, min(dearest, budget/50))
 	interval := reach.Nanoseconds()/int64(budget-burst+1) + 1
-	atOnce := min(budget, burst+dearest+budget/maxLogEntries) // budget/maxLogEntries: the grain can move the slots of so many units to one time
+	// Rounding by `grain` can give the slots of budget/maxLogEntries units the same time.
+	atOnce := min(budget, burst+dearest+budget/maxLogEntries)
 	return append(numbers, interval, int64(burst), min(int64(budget)-low, int64(burst)/2), int64(atOnce))
 }
 

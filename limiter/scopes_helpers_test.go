@@ -164,7 +164,8 @@ func (f *callers) span(from, to time.Duration) time.Duration {
 	return from + time.Duration(f.chance.Int64N(int64(to-from)+1))
 }
 
-// read returns a value that the upstream's handlers have written so far.
+// read returns the value *v, which the upstream's handlers write at the same time. It holds f.mu
+// while it reads.
 func read[T any](f *callers, v *T) T {
 	f.mu.Lock()
 	defer f.mu.Unlock()

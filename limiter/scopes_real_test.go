@@ -92,8 +92,8 @@ func TestScopes_HoldOnRealRedis(t *testing.T) {
 
 var usedPerCall = regexp.MustCompile(`cmdstat_evalsha:.*usec_per_call=([0-9.]+)`)
 
-// BenchmarkScopes measures Redis' time per call for several numbers of queues, with four buckets
-// each, and of calls in flight.
+// BenchmarkScopes measures the time that Redis needs for a call of the script, for several numbers
+// of queues with four buckets each, and for several numbers of calls in flight.
 func BenchmarkScopes(b *testing.B) {
 	for _, at := range [][2]int{{1, 0}, {8, 0}, {8, 2000}, {48, 0}} {
 		b.Run(fmt.Sprintf("%d classes, %d under way", at[0], at[1]), func(b *testing.B) {

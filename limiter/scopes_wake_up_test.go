@@ -36,7 +36,7 @@ func newWakeUpRecorder(t *testing.T, m *miniredis.Miniredis) *wakeUpRecorder {
 // take returns the processes named since the last call.
 func (w *wakeUpRecorder) take() []string {
 	w.redis.Publish(syncChannel, "")
-	<-w.received // when this message arrives, all earlier messages have been received too
+	<-w.received // w.received gets a value after all earlier messages have been received
 	names := w.names
 	w.names = nil
 	return names

@@ -42,10 +42,10 @@ type terms struct {
 	midnights  string // sent only if the script requests them
 }
 
-// grant is the script's reply. For each slot it has the time from Redis' now until the slot. For
-// a lane that did not get all requested slots it also has the time until the next call to Redis
-// (back…), and the reason (refusal…). While the circuit breaker is open the reason is
-// refusedByBreaker even if nothing was rejected.
+// grant is the script's reply. For each slot it has the time from `now` (the time of Redis' clock)
+// until the slot. For a lane that did not get all requested slots it also has the time until the
+// next call to Redis (back…), and the reason for the rejection (refusal…). While the circuit
+// breaker is open, that reason is refusedByBreaker, even if no slot was rejected.
 type grant struct {
 	high, low               []time.Duration
 	backHigh, backLow       time.Duration
@@ -57,8 +57,8 @@ type grant struct {
 	states map[*bucket]bucketState
 }
 
-// refusal is the reason why slots were rejected: the number of a section of the quota, or one of
-// the constants below.
+// refusal is the reason why slots were rejected: the number of a policy's section in the encoded
+// quota, or one of the constants below.
 type refusal int
 
 const (
@@ -149,7 +149,8 @@ func script(source string, rdb redis.UniversalClient) acquireFunc {
 		defer cancel()
 		call, of := d.call(key, source)
 		reply, err := eval.Ints(ctx, rdb, lua.LimiterAcquire, call)
-		if err == nil && len(reply) == 1 && d.terms.midnights != "" { // the script requests the midnights
+		// A reply of one number means that the script needs d.terms.midnights.
+		if err == nil && len(reply) == 1 && d.terms.midnights != "" {
 			call.Args[4] = d.terms.midnights
 			reply, err = eval.Ints(ctx, rdb, lua.LimiterAcquire, call)
 		}

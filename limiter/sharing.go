@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// This file contains two kinds of data that the processes of a source exchange through Redis,
-// besides permits and reports. The first are the upstream's names for its budgets. The second are
-// wake-up messages, which name the process that can take a free in-flight slot.
+// The functions of this file exchange two kinds of data with the other processes of the source,
+// through Redis. The first are the upstream's names for its budgets. The second are wake-up
+// messages, which name the process that can take a free in-flight slot.
 
 func resourcesKey(source string) string { return "quota:{" + source + "}:names" }
 

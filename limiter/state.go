@@ -29,7 +29,7 @@ var viewStates = []State{
 	StateUnused, StateStopped, StateBreakerOpen, StateBackingOff, StateRestoringCount, StateQuietPeriod, StateRamping, StateFlowing,
 }
 
-// AllowsCalls reports whether calls are granted in this state.
+// AllowsCalls reports whether the limiter grants permits in this state.
 func (s State) AllowsCalls() bool {
 	return s == StateFlowing || s == StateRamping || s == StateUnused
 }

@@ -54,8 +54,8 @@ func (u *usageDouble) fail(err error) {
 	u.err = err
 }
 
-// counting returns the replies of a Redis that has lost the day's count, until it receives the
-// saved count.
+// counting returns a function that answers like a Redis that has lost the day's count. It grants no
+// slots until it has received the saved count.
 func counting(r *redisDouble) func(int, demand) (grant, error) {
 	used, counted := int64(0), false
 	return func(_ int, d demand) (grant, error) {

@@ -20,7 +20,7 @@ import (
 type View struct {
 	Source string     `json:"source"`
 	State  State      `json:"state"`
-	At     time.Time  `json:"at"`              // by Redis' clock
+	At     time.Time  `json:"at"`              // time at which the state was read, by Redis' clock
 	Until  *time.Time `json:"until,omitempty"` // end of a backoff or a quiet period, or the time of the next probe
 	// Revision is the revision of the settings in force, NewestRevision the revision of the
 	// stored settings. If NewestRevision is greater, the limits shown are not in force yet.
@@ -121,7 +121,8 @@ func ReadView(ctx context.Context, rdb redis.UniversalClient, source string, quo
 	return v, nil
 }
 
-// breakerSection is the number of the section of the state that describes the circuit breaker.
+// breakerSection is the first number of the section that describes the circuit breaker, in the
+// state that limiter_acquire returns.
 const breakerSection = 4
 
 // nextProbeAt returns the time of the next probe by Redis' clock in us; 0 means that the
@@ -159,7 +160,7 @@ func readState(ctx context.Context, rdb redis.UniversalClient, source string, qu
 		v.State = StateStopped
 	case next > 0:
 		v.State = StateBreakerOpen
-		if until = utc(next); next > now { // if next has passed, the probe is due now and Until stays empty
+		if until = utc(next); next > now { // if the time `next` is over, the probe is due now, and Until stays empty
 			v.Until = &until
 		}
 	case s[4] > now:
@@ -194,7 +195,8 @@ func (v *View) policies(s []int64, quota Quota) error {
 					p.of(l.policy, int(l.perWindow()))
 				}
 			}
-			// In the states below no call is possible now, so 0 calls remain.
+			// A source that is stopped, has an open breaker, backs off or restores the day's count can
+			// make no call now, so 0 calls remain.
 			if v.State != StateStopped && v.State != StateBackingOff && v.State != StateBreakerOpen && v.State != StateRestoringCount {
 				p.Remaining, p.RemainingForLow = s[2]+s[3]+s[4], s[3]+s[4]
 			}
@@ -205,7 +207,9 @@ func (v *View) policies(s []int64, quota Quota) error {
 			}
 			p.Window = schemas.FormatDuration(micros(s[1]))
 			longest := time.Duration(0)
-			for _, r := range quota.windowLogs { // the section does not name its policy; it is the one with the longest window below s[1], the window plus a margin in us
+			// s[1] is the policy's window plus a margin, in us. So the policy is the one with the
+			// longest window below s[1].
+			for _, r := range quota.windowLogs {
 				if window := time.Duration(r.policy.Window); window < micros(s[1]) && window > longest {
 					longest = window
 					p.of(r.policy, r.calls)

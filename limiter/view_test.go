@@ -68,7 +68,7 @@ func (s *seen) until(state State) View {
 	}
 }
 
-// in reports whether the time `at` is between least and most later than the time of the view.
+// in reports whether the time `at` is later than the view, by at least `least` and at most `most`.
 func in(v View, at *time.Time, least, most time.Duration) bool {
 	return at != nil && at.Sub(v.At) >= least && at.Sub(v.At) <= most
 }
@@ -102,7 +102,7 @@ func TestView_ShowsEveryState(t *testing.T) {
 			t.Errorf("quiet-period: %+v", v)
 		}
 		if half := v.Policies[1]; half.Name != "half" || half.Used == nil || *half.Used != 40 || half.Remaining != 0 {
-			t.Errorf("half: %+v", half) // this policy must show 0 remaining calls until the calls before the loss have left its window
+			t.Errorf("half: %+v", half) // the policy "half" must show 0 remaining calls during the quiet period
 		}
 		for v = s.until(StateFlowing); v.Policies[0].Remaining < 25; v = s.view() { // wait until 25 calls remain: after the quiet period the burst grows from 0 to 25 calls
 			sleep(10 * ms)

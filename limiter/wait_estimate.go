@@ -25,8 +25,9 @@ type WaitEstimate struct {
 // waitLimit is the throughput that one policy allows HIGH.
 type waitLimit struct {
 	remaining float64 // calls that can be sent at once
-	perSecond float64 // calls that follow in each second, if resets is 0
-	// A policy that resets allows perPeriod more calls at `resets` from now, and after each period.
+	perSecond float64 // calls that can be sent in each later second; used only if `resets` is 0
+	// If `resets` is above 0, the policy allows perPeriod more calls after the time `resets`, and
+	// again after each further `period`.
 	resets, period time.Duration
 	perPeriod      float64
 }

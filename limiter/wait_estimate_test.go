@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// The estimated delay ends at the time at which, by the view, a pause or a day ends, or a credential
-// has units again.
+// The estimated delay ends when a call is possible again: at the end of the backoff, of the
+// breaker's pause or of the day, or when a credential has units again. The view contains these
+// times.
 func TestEstimateWait_ReadsTheView(t *testing.T) {
 	at := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	in := func(d time.Duration) *time.Time { then := at.Add(d); return &then }
@@ -57,7 +58,8 @@ func TestEstimateWait_ReadsTheView(t *testing.T) {
 	}
 }
 
-// The wait behind other calls follows from the limit that allows them last.
+// If several limits apply, the limit that needs the longest time to allow all earlier calls
+// determines the wait.
 func TestEstimateWait_QueuesBehindOtherCalls(t *testing.T) {
 	at := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	reset := at.Add(6 * time.Minute)

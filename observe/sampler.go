@@ -8,8 +8,8 @@ import (
 const (
 	// maxLinesPerSecond is how many lines a LogSampler passes in each second before it skips lines.
 	maxLinesPerSecond = 20
-	// sampledEach is the distance between two passed lines after the first maxLinesPerSecond lines
-	// of a second: a LogSampler then passes only every 100th line.
+	// sampledEach means that a LogSampler passes only every 100th line after the first
+	// maxLinesPerSecond lines of a second.
 	sampledEach = 100
 )
 

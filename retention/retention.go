@@ -39,10 +39,11 @@ type Store interface {
 	DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, limit int) (deleted int, done bool, err error)
 }
 
-// MinPeriodWithoutContent is the minimum retention period, in facets without keepFor, of absences
-// and of statuses of entities without a snapshot. It equals the retention time of dead-letter
-// topics. Such rows must expire, because readers create them by requesting invented keys. After
-// the period the entity is unknown, and the next read causes an upstream call.
+// MinPeriodWithoutContent is the minimum retention period of absences, and of statuses of entities
+// without a snapshot. It applies to facets without keepFor. It equals the retention time of
+// dead-letter topics. These absences and statuses must expire, because readers create them by
+// requesting invented keys. After the period the entity is unknown, and the next read causes an
+// upstream call.
 const MinPeriodWithoutContent = 7 * 24 * time.Hour
 
 const (
@@ -106,8 +107,8 @@ func New(source, facet string, periods Periods, st Store, log *slog.Logger, reg 
 	return []*Walk{snapshots, statuses}
 }
 
-// Run repeats the walk until ctx ends. Of several failed steps in a row it logs only the first, and
-// then the recovery. It logs the end of each walk that deleted rows.
+// Run repeats the walk until ctx ends. If several steps in a row fail, it logs only the first
+// failure, and then the recovery. It logs the end of each walk that deleted rows.
 func (w *Walk) Run(ctx context.Context) error {
 	failing := observe.Condition{
 		Event: "retention_failed", Failing: "deletion of expired rows failed; will retry", Recovered: "deletion of expired rows resumed", Attr: "rows", Value: w.rows,

@@ -22,13 +22,14 @@ const (
 
 // Config is the prefetch configuration of one facet.
 type Config struct {
-	// Mode is how the interval of an entity is chosen. With tiers it depends on the number of reads; with
-	// adaptive, on the changes and reads of the entity; with off the facet is not prefetched.
+	// Mode is how the interval of an entity is chosen. In the mode "tiers" it depends on the number
+	// of reads, in the mode "adaptive" on the changes and reads of the entity. In the mode "off" the
+	// facet is not prefetched.
 	Mode  Mode    `yaml:"mode"`
 	Tiers TierSet `yaml:"tiers"`
-	// MinInterval is the shortest interval of an entity in the mode adaptive, at least 1m.
+	// MinInterval is the shortest interval of an entity in the adaptive mode, at least 1m.
 	MinInterval time.Duration `yaml:"minInterval"`
-	// MaxInterval is the longest interval of an entity in the mode adaptive, at most 2160h.
+	// MaxInterval is the longest interval of an entity in the adaptive mode, at most 2160h.
 	MaxInterval time.Duration `yaml:"maxInterval"`
 	// NotBefore is the time of day from which the upstream has the content of that day, as in "02:00".
 	// From midnight to that time no entity of the facet becomes due.
@@ -87,8 +88,8 @@ type Trigger struct {
 	// to 24h; 0s: no delay. Changes are found only when the changed facet is checked, so a time
 	// that is shorter than the check interval has no effect.
 	Quiet time.Duration `yaml:"quiet,omitempty"`
-	// MaxDelay bounds the delay that quiet causes, counted from the first change. Without a bound, a
-	// facet that changes again and again would delay the refresh forever. 0s: ten times quiet.
+	// MaxDelay bounds the delay that Quiet causes, counted from the first change. Without a bound, a
+	// facet that changes again and again would delay the refresh forever. 0s: ten times Quiet.
 	MaxDelay time.Duration `yaml:"maxDelay,omitempty"`
 }
 
@@ -167,9 +168,9 @@ func DefaultConfig() Config {
 // unset marks a duration that the configuration file does not set. No valid duration is negative.
 const unset = time.Duration(math.MinInt64)
 
-// UnmarshalYAML decodes the configuration of a facet. Omitted settings get their defaults, or values
-// that fit the intervals in the file if a default would contradict them. If the section does not set
-// the mode, it is "tiers".
+// UnmarshalYAML decodes the configuration of a facet. Each omitted setting gets its default. If the
+// default contradicts an interval in the file, the setting gets the closest value that fits. If the
+// section does not set the mode, it is "tiers".
 func (c *Config) UnmarshalYAML(unmarshal func(any) error) error {
 	type plain Config
 	p := plain(DefaultConfig())
@@ -208,8 +209,8 @@ func setDefault(d *time.Duration, value time.Duration) {
 	}
 }
 
-// atMost returns the default, or the shortest of the limits that are set if that limit is shorter
-// than the default.
+// atMost returns the shortest of these durations: the default (`standard`), and the limits that are
+// set.
 func atMost(standard time.Duration, limits ...time.Duration) time.Duration {
 	for _, limit := range limits {
 		if limit != unset {

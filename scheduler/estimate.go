@@ -85,8 +85,8 @@ func updateHistory(c store.Candidate, now time.Time) (store.History, activity) {
 	return h, s
 }
 
-// updateHistory calls the function updateHistory, and adds the interval of the tier for a pinned
-// entity.
+// updateHistory returns the results of the function updateHistory. For a pinned entity it also sets
+// activity.maxInterval to the interval of the entity's tier.
 func (p *Policy) updateHistory(c store.Candidate, now time.Time) (store.History, activity) {
 	h, s := updateHistory(c, now)
 	if c.Pinned {
@@ -128,11 +128,11 @@ func (p *Policy) tierByReads(r store.RegisteredEntity, s activity) store.Tier {
 }
 
 // readsMakeDue reports whether an entity becomes due at once because its reads have risen from
-// "before" to "after". In the mode tiers this applies to an unpinned entity that enters a hotter
-// tier. In the adaptive mode it applies to any entity whose reads pass the minimum of the tier warm
-// or hot. "before" and "after" are decayed numbers of reads. At a steady read rate the decayed number
-// equals the reads of one decay time (readsFade). So it is compared with the tier's minimum (in reads
-// a day) times readsFade (in days).
+// "before" to "after". In the mode "tiers", an unpinned entity becomes due if it enters a hotter
+// tier. In the mode "adaptive", any entity becomes due if its reads pass the minimum of the tier
+// warm or hot. "before" and "after" are decayed numbers of reads. At a steady read rate the decayed
+// number equals the reads of one decay time (readsFade). So it is compared with the tier's minimum
+// (in reads a day) times readsFade (in days).
 func (p *Policy) readsMakeDue(r store.RegisteredEntity, before, after float64) bool {
 	passes := func(perDay float64) bool {
 		enough := perDay * float64(readsFade) / dayNanos

@@ -150,8 +150,8 @@ func (p *Policy) dueWhenReady(c entityHash, now time.Time) time.Time {
 	return ready.Add(time.Duration(c.fraction(ready.Unix()) * float64(10*time.Minute)))
 }
 
-// nextDue returns the next due time of an entity that is claimed now: in the adaptive mode about
-// one interval later, in the mode tiers the entity's next regular due time (slot).
+// nextDue returns the next due time of an entity that is claimed now: in the mode "adaptive" about
+// one interval later, in the mode "tiers" the entity's next regular due time (slot).
 func (p *Policy) nextDue(c entityHash, every time.Duration, now time.Time) time.Time {
 	if p.config.Mode == Adaptive {
 		return later(p.jitteredAfter(c, every, now, now), now)

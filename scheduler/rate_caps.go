@@ -15,8 +15,8 @@ type BudgetConfig struct {
 	// RateCaps limit the prefetch rate by the hour of the day. The first cap that covers an hour
 	// applies. In an hour without a cap, only the quota limits the rate.
 	RateCaps []RateCap `yaml:"rateCaps"`
-	// TimeZone is the time zone of the hours, such as Asia/Seoul; empty: the time zone of the quota's
-	// policy with window: day, or UTC.
+	// TimeZone is the time zone of the hours, such as Asia/Seoul. If it is empty, the time zone of
+	// the quota's day policy applies, or UTC if the quota has no day policy.
 	TimeZone string `yaml:"timeZone,omitempty"`
 }
 
@@ -25,7 +25,7 @@ type RateCap struct {
 	// From is the hour of the day at which the cap begins, from 0 to 23. A cap from 22 to 3 spans
 	// midnight.
 	From int `yaml:"from,omitempty"`
-	// To is the hour of the day at which the cap ends, from 0 to 24. Without from and to, the cap
+	// To is the hour of the day at which the cap ends, from 0 to 24. A cap without From and To
 	// applies to every hour.
 	To int `yaml:"to,omitempty"`
 	// Rate is the maximum number of calls in a time, as in 150/s, 90/m or 5000/h. It is required.

@@ -25,7 +25,7 @@ type world struct {
 	store     *sqlite.Store
 	now       time.Time
 	published map[schemas.Entity][]time.Time // times at which requests of an entity were published
-	refreshAt map[schemas.Entity]time.Time   // time at which the entity in flight is refreshed
+	refreshAt map[schemas.Entity]time.Time   // for each entity in flight: the time at which it is refreshed
 	number    int64
 	killed    func() bool // called before each publication; true: the scheduler is killed
 }

@@ -146,7 +146,7 @@ func (s *Schedule) costOf(asks []store.ClaimedRequest) (sum float64) {
 }
 
 // contentNotReady returns some = true if at least one facet is before its not-before time, and all
-// = true if every prefetched facet is.
+// = true if all prefetched facets are before their not-before times.
 func (s *Schedule) contentNotReady(now time.Time) (some, all bool) {
 	all = len(s.policies) > 0
 	for _, p := range s.policies {

@@ -120,8 +120,9 @@ func (c *workClock) workAt(t time.Time) time.Duration {
 	return time.Duration(d.number)*wholeDay + time.Duration(part*float64(wholeDay))
 }
 
-// timeAt is the inverse of workAt: it returns the time at which this much work has passed. It never
-// returns a time at which no work passes, for example before the not-before time.
+// timeAt is the inverse of workAt: it returns the time until which the given work has passed since
+// 1970-01-01. It never returns a time at which no work passes, for example before the not-before
+// time.
 func (c *workClock) timeAt(work time.Duration) time.Time {
 	number := int64(work / wholeDay)
 	if work < 0 {

@@ -1,6 +1,6 @@
-// Package topics creates the Kafka topics of a source, reports how existing topics differ from the
-// design, and measures the lag of their consumer groups. Workers, readers and operators share its
-// measurements.
+// Package topics creates the Kafka topics of a source, reports how existing topics differ from
+// schemas.Topics, and measures the lag of their consumer groups. Workers, readers and operators
+// share its measurements.
 package topics
 
 import (
@@ -32,7 +32,7 @@ type Topic struct {
 	Drift []string
 }
 
-// Ensure creates the source's missing topics and compares the existing topics with the design.
+// Ensure creates the source's missing topics and compares the existing topics with schemas.Topics.
 func Ensure(ctx context.Context, admin *kadm.Client, source string, replication Replication) ([]Topic, error) {
 	brokers, err := admin.ListBrokers(ctx)
 	if err != nil {

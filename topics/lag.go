@@ -237,8 +237,8 @@ func (s *Sampler) Records(source string, l schemas.Lane) (n int64, known bool) {
 	return all[len(all)-1].records, true
 }
 
-// Latest returns the last sample of a lane and its time. known is false if it is too old. Of the lag,
-// only Records and Committed are set.
+// Latest returns the last sample of a lane and its time. Only the fields Records and Committed of
+// the lag are set. known is false if the last sample is older than sampleTTL.
 func (s *Sampler) Latest(source string, l schemas.Lane) (lag Lag, at time.Time, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -250,12 +250,14 @@ func (s *Sampler) Latest(source string, l schemas.Lane) (lag Lag, at time.Time, 
 	return Lag{Records: last.records, Committed: last.committed}, last.at, true
 }
 
-// enoughCommits is how many commits a throughput needs. Of a lane with fewer, the whole minute counts.
+// enoughCommits is the number of committed records that Throughput needs for an exact result. If a
+// lane has committed fewer records in the last minute, Throughput uses all samples of that minute.
 const enoughCommits = 20
 
-// Throughput returns how many records of a lane were committed in a second, by the latest samples that
-// have enoughCommits, but not before `since`. It considers only the time between two samples with a
-// backlog, so that idle time does not count. busy is the length of that time; 0: unknown.
+// Throughput returns how many records of a lane were committed per second. It reads the samples
+// from the latest backwards, until they contain enoughCommits committed records. It ignores samples
+// from before `since`. It counts only the time between two samples with a backlog, so that idle
+// time does not count. busy is the length of the counted time; 0: unknown.
 func (s *Sampler) Throughput(source string, l schemas.Lane, since time.Time) (perSecond float64, busy time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -50,7 +50,7 @@ const (
 	changeSigma           = 2.0
 	readSigma             = 2.2
 	readChangeCorrelation = 0.7
-	fullReads             = 2.8e6 // reads a day at fullEntities; about two million of them return stale content
+	fullReads             = 2.8e6 // reads a day of fullEntities entities; about two million reads return stale content
 )
 
 func newWorld(n int, seed uint64) *world {

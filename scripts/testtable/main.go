@@ -48,7 +48,7 @@ type event struct {
 }
 
 // report prints one line for each stage and the totals. It returns an error that names the tests
-// that were skipped in every stage and are not listed in the file with the path document.
+// that were skipped in every stage and are not listed in the file `document`.
 func report(out io.Writer, results string, stages []string, document string) error {
 	listed, err := os.ReadFile(document)
 	if err != nil {
