@@ -14,9 +14,9 @@ import (
 // Scope is a permission of a client.
 type Scope string
 
-// The scopes; Delegate and See define two more. Read lets a client read snapshots. Refresh lets
-// it enqueue refreshes. Inspect lets it read everything that operators can see. Admin includes
-// all other scopes.
+// Scopes of a client; Delegate is another scope, and See returns further ones. Read lets a client
+// read snapshots. Refresh lets it enqueue refreshes. Inspect lets it read everything that operators
+// can see. Admin includes all other scopes.
 const (
 	Read    Scope = "read"
 	Refresh Scope = "refresh"
@@ -91,8 +91,8 @@ func ClientFromContext(ctx context.Context) (Client, bool) {
 	return c, ok
 }
 
-// maxNameSize is the maximum length in bytes of a text that a client name contains unchanged, such
-// as the subject of a token. cleanName shortens longer texts.
+// maxNameSize is the maximum length in bytes of a text in a client name, such as the subject of a
+// token. cleanName shortens a longer text.
 const maxNameSize = 128
 
 // cleanName makes a text usable in a client name. If the text is too long or has unprintable

@@ -29,7 +29,7 @@ type ClientLimiter struct {
 	now        func() time.Time
 
 	mu      sync.Mutex
-	clients map[string]*list.Element // list elements of recent, by client
+	clients map[string]*list.Element // elements of the list `recent`, by client
 	recent  *list.List               // list of *clientBuckets, most recently used first
 	waits   map[string]int           // number of waiting requests by client
 }

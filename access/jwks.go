@@ -180,8 +180,8 @@ func (s *keySet) get(ctx context.Context) ([]jwkset.JWK, error) {
 		if k.USE != "" && k.USE != jwkset.UseSig {
 			continue
 		}
-		// The secret members of a key are not read, so a symmetric key is invalid here. An invalid
-		// key is skipped and does not affect the other keys.
+		// Only public keys are read, so a symmetric key, which is always secret, is invalid here. An
+		// invalid key is skipped and does not affect the other keys.
 		key, err := jwkset.NewJWKFromMarshal(k, jwkset.JWKMarshalOptions{}, jwkset.JWKValidateOptions{})
 		if err != nil {
 			continue

@@ -130,8 +130,8 @@ func (c *claims) UnmarshalJSON(text []byte) error {
 
 // isNotAccessToken reports whether the claims show that a token is not an access token. It detects
 // ID tokens (OpenID Connect Core §2, §3.1.3.6, §3.3.2.11) and security events such as logout tokens
-// (RFC 8417 §2.2). It also detects the kinds of token that Keycloak names in the claim typ, and
-// Amazon Cognito in token_use.
+// (RFC 8417 §2.2). Keycloak names the kind of a token in the claim typ, and Amazon Cognito names it
+// in the claim token_use; isNotAccessToken detects every kind except an access token.
 func isNotAccessToken(claims map[string]json.RawMessage) bool {
 	for _, claim := range []string{"nonce", "at_hash", "c_hash", "events"} {
 		if _, ok := claims[claim]; ok {
@@ -148,7 +148,7 @@ func isNotAccessToken(claims map[string]json.RawMessage) bool {
 }
 
 // parseMembers returns the members of a JSON object. A duplicate name is an error: a proxy that
-// checked the token may have used the other one of the two values.
+// checked the token may have read the first value, and freshet would read the second one.
 func parseMembers(text []byte) (map[string]json.RawMessage, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	if start, err := d.Token(); err != nil || start != json.Delim('{') {

@@ -62,7 +62,7 @@ func (g *Guard) clientOfKey(text string) (Client, error) {
 // cachedKeys are the API keys that were not revoked at the last read.
 type cachedKeys struct {
 	byID   map[string]cachedKey
-	readAt time.Time // time at which the read began
+	readAt time.Time // time at which the read of the keys began
 }
 
 // maxAgeOf returns the maximum age of the cached API keys at which the key of this client is

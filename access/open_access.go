@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// unauthenticatedPrefix is the start of the name of each client that did not authenticate. So audit
-// entries show which clients those were.
+// unauthenticatedPrefix is the start of the name of each client that did not authenticate. So an
+// audit entry shows whether its client was authenticated.
 const unauthenticatedPrefix = "unauthenticated@"
 
 // checkOpenRequest checks a request to a service without authentication. Such a service accepts

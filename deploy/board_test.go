@@ -36,7 +36,7 @@ type panel struct {
 
 type query struct{ expr, legend string }
 
-// line is a threshold that the panel draws.
+// line is a horizontal line in a panel. It marks the threshold `at`.
 type line struct {
 	at     float64
 	colour string

@@ -160,7 +160,7 @@ func Rules() ([]Rule, error) {
 	return rules, err
 }
 
-// readEach calls read for each embedded file that matches a pattern.
+// readEach calls the function `read` for each embedded file that matches a pattern.
 func readEach(pattern string, read func(name string, text []byte) error) error {
 	names, err := fs.Glob(files, pattern)
 	if err != nil {

@@ -40,8 +40,8 @@ type kind int
 
 const (
 	metric   kind = iota
-	label         // a label in a matcher such as {a="b"}, or in the list behind a modifier
-	modifier      // a word such as by or on, which stands before a list of labels
+	label         // a label in a matcher such as {a="b"}, or in a list of labels such as by (a)
+	modifier      // a word such as by or on, which precedes a list of labels
 	function      // a function or an aggregation operator
 	sign          // a parenthesis or brace
 )
@@ -49,7 +49,7 @@ const (
 type token struct {
 	kind kind
 	text string
-	of   string // for a label in a matcher: the metric; for a label in a list: the modifier before the list
+	of   string // for the label a in m{a="b"}: the metric m; for the label a in by (a): the word by
 }
 
 var (
@@ -63,7 +63,7 @@ var (
 func tokens(expr string) []token {
 	var found []token
 	matches := lexer.FindAllStringSubmatch(expr, -1)
-	last, list := "", "" // last is the name of the metric before the current position; inside a list of labels, list is the metric or modifier to which the labels belong
+	last, list := "", "" // `last` is the name of the metric before the current position; inside a list of labels, `list` is the metric or modifier to which the labels belong
 	for i, m := range matches {
 		name, mark := m[5], m[6]
 		next := ""

@@ -88,7 +88,8 @@ func (d documentedMetrics) faults(expr string, recorded map[string]bool) []strin
 		return strings.Contains(name, ":") || slices.Contains(labels, label)
 	}
 	all := tokens(expr)
-	// These two functions add new labels, so the labels of such an expression are not checked.
+	// label_replace and label_join add new labels, so the labels in an expression that calls one of
+	// these functions are not checked.
 	made := strings.Contains(expr, "label_replace(") || strings.Contains(expr, "label_join(")
 	for i, t := range all {
 		switch {
@@ -131,8 +132,8 @@ func metricsOf(all []token) []string {
 }
 
 // aggregatedMetrics returns the metrics that an aggregation reads. Example: in "sum by (a) (m)" it
-// returns m. It also accepts the form "sum(m) by (a)". at is the index of a label in the list
-// behind "by"; in the example it is the index of a.
+// returns m. It also accepts the form "sum(m) by (a)". `at` is the index of a label in the list
+// after "by"; in the example it is the index of a.
 func aggregatedMetrics(all []token, at int) []string {
 	closed := at + slices.IndexFunc(all[at:], func(t token) bool { return t.kind == sign && t.text == ")" })
 	if next := closed + 1; next < len(all) && all[next].kind == sign && all[next].text == "(" {
@@ -145,8 +146,8 @@ func aggregatedMetrics(all []token, at int) []string {
 	return metricsOf(all[matchingParenthesis(all, opened-1, -1):opened])
 }
 
-// matchingParenthesis returns the index of the parenthesis that matches the parenthesis at index at.
-// It searches forwards if step is 1, and backwards if step is -1.
+// matchingParenthesis returns the index of the parenthesis that matches the parenthesis at the
+// index `at`. It searches forwards if `step` is 1, and backwards if `step` is -1.
 func matchingParenthesis(all []token, at, step int) int {
 	depth := 0
 	for ; at >= 0 && at < len(all); at += step {

@@ -105,8 +105,8 @@ func (b burst) report(t *testing.T) {
 }
 
 // A new key has no stored snapshot, so the response to its first read waits until the update
-// request is enqueued. While the services respond, all reads of 5,000 new keys by 1,000 readers
-// must be accepted.
+// request is enqueued. While Kafka, Redis and the database respond, all reads of 5,000 new keys by
+// 1,000 readers must be accepted.
 func TestBurst_NewKeysAreAccepted(t *testing.T) {
 	f := newFleet(t)
 	api := f.query()

@@ -18,8 +18,8 @@ import (
 	"github.com/freshet/freshet/topics"
 )
 
-// maxMiB limits two amounts of memory with a million dead letters: the memory of `freshet dlq`,
-// and the memory by which the query service grows.
+// maxMiB is the maximum memory that `freshet dlq` may use for a million dead letters. It is also the
+// maximum by which the memory of the query service may grow during the command.
 const maxMiB = 128
 
 func TestDLQ_ListsAndPurgesAMillionInBoundedMemory(t *testing.T) {

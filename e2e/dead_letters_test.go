@@ -174,9 +174,9 @@ func TestReplay_RequestsEachDeadLetterOnceAcrossKills(t *testing.T) {
 	equal(t, "calls for one entity", s.MaxPerKeyAndPath, 1)
 }
 
-// killReplayers kills the process that holds the DLQ job in the middle of a chunk, and starts
-// another process. It repeats this "kills" times. Before each kill the job has replayed at least
-// another thousand dead letters.
+// killReplayers waits until the process that holds the DLQ job is in the middle of a chunk. Then it
+// kills this process and starts another one. It does this `kills` times. Before each kill the job
+// has replayed at least another thousand dead letters.
 func (f *fleet) killReplayers(replayers map[string]*harness.Process, kills int, total int64, start func()) {
 	f.Helper()
 	tick := time.NewTicker(time.Millisecond)

@@ -19,8 +19,8 @@ import (
 // timeout is the maximum time that a test waits for an expected event.
 const timeout = harness.Timeout
 
-// fleet is the installation of one test. Its methods call the methods of harness.Site and end the test if
-// they return an error.
+// fleet is the installation of one test. Its methods call methods of harness.Site, and end the test if
+// harness.Site returns an error.
 type fleet struct {
 	testing.TB
 	*harness.Site
@@ -29,8 +29,8 @@ type fleet struct {
 	db     *pgx.Conn
 }
 
-// newSite returns an installation without tables and processes. The test is skipped if a
-// service is missing, and fails if FRESHET_TEST_REQUIRE is set.
+// newSite returns an installation without tables and processes. If a required service, such as
+// Kafka, is missing, the test is skipped. If FRESHET_TEST_REQUIRE is set, the test fails instead.
 func newSite(t testing.TB) *fleet {
 	t.Helper()
 	program, err := binary()
@@ -65,8 +65,9 @@ func (f *fleet) logWarnings() {
 	}
 }
 
-// newFleet returns an installation with the reference source. simulate are additional flags of
-// `freshet simulate`, which is the upstream. The test starts the workers and query services.
+// newFleet returns an installation with the reference source. Its upstream is `freshet simulate`;
+// the argument `simulate` lists additional flags of that command. The test starts the workers and
+// query services.
 func newFleet(t testing.TB, simulate ...string) *fleet {
 	t.Helper()
 	f := newSite(t)
@@ -137,8 +138,8 @@ func (f *fleet) worker() *harness.Process {
 	return p
 }
 
-// terminate sends SIGTERM to a process and waits for its end. With repeat it sends SIGTERM every
-// 200 ms.
+// terminate sends SIGTERM to a process and waits for its end. If `repeat` is true, it sends SIGTERM
+// every 200 ms until then.
 func (f *fleet) terminate(p *harness.Process, repeat bool) (took time.Duration, code int) {
 	f.Helper()
 	took, code, err := p.Terminate(repeat)
@@ -159,8 +160,8 @@ func (f *fleet) read(api string, keys []string, inFlight int) map[string]int {
 	return f.readTagged(api, keys, inFlight, "")
 }
 
-// readTagged does the same as read, but each request contains tag in If-None-Match, like a client
-// with a snapshot.
+// readTagged reads all keys with inFlight requests at a time, and counts the responses by freshness.
+// Each request has `tag` in If-None-Match, like the request of a client that has a snapshot.
 func (f *fleet) readTagged(api string, keys []string, inFlight int, tag string) map[string]int {
 	f.Helper()
 	count, err := f.reader(api).CountFreshness(f.Context(), keys, inFlight, tag)
@@ -170,7 +171,8 @@ func (f *fleet) readTagged(api string, keys []string, inFlight int, tag string) 
 	return count
 }
 
-// until waits until the condition holds. After the limit it fails the test.
+// until waits until the function `holds` returns true. If the limit passes first, it fails the
+// test.
 func (f *fleet) until(limit time.Duration, what string, holds func() bool) {
 	f.Helper()
 	f.check(harness.Until(f.Context(), limit, what, func() (bool, error) { return holds(), nil }))
@@ -228,7 +230,7 @@ func (f *fleet) deadLetters() int {
 	return n
 }
 
-// equal fails the test if got is not equal to `want`. The parameter what names the checked value.
+// equal fails the test if `got` is not equal to `want`. `what` is the name of the checked value.
 func equal[V comparable](t testing.TB, what string, got, want V) {
 	t.Helper()
 	if got != want {

@@ -51,7 +51,8 @@ var binary = sync.OnceValues(func() (path string, err error) {
 	return harness.Build(context.Background(), buildDir)
 })
 
-// longOnly skips the test unless -long is set. The skip message contains the command that runs it.
+// longOnly skips the test unless -long is set. The skip message contains the command that runs the
+// test.
 func longOnly(t *testing.T) {
 	t.Helper()
 	if !*long {

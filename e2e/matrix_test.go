@@ -40,7 +40,7 @@ func (u *upstreamLog) add(r *http.Request) {
 	u.calls = append(u.calls, arrival{time.Now(), r.URL.Path, r.Header.Get("X-Key")})
 }
 
-// matching returns the times of the calls that match.
+// matching returns the times of the calls for which the function `match` returns true.
 func (u *upstreamLog) matching(match func(arrival) bool) (all []time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -107,7 +107,8 @@ func (m *matrixSite) untilCalls(limit time.Duration, n int, match func(arrival) 
 	return times
 }
 
-// maxWithin returns the largest number of times within any period of that length.
+// maxWithin returns the maximum number of elements of `times` that lie within one period of the given
+// length.
 func maxWithin(times []time.Time, length time.Duration) (most int) {
 	slices.SortFunc(times, time.Time.Compare)
 	for first, last := 0, 0; last < len(times); last++ {

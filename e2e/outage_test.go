@@ -103,8 +103,8 @@ func expectProbes(t *testing.T, calls []time.Duration, length time.Duration) {
 	}
 }
 
-// readSteadily reads the keys in turn, demand reads per second, until the given time. It returns
-// the number of reads.
+// readSteadily reads the keys in turn until the given time, at a constant rate (the constant
+// `demand`, in reads per second). It returns the number of reads.
 func (c *testSource) readSteadily(keys []string, until time.Time) (n int) {
 	c.T.Helper()
 	began := time.Now()
@@ -154,8 +154,8 @@ func (c *testSource) failureRows(allowRetries bool) (some []string) {
 	return some
 }
 
-// failedCalls returns the times of the failed calls, as durations since the start of the upstream. It
-// skips as many calls at the beginning of the upstream's log as the parameter skip says.
+// failedCalls returns the times of the failed calls, as durations since the start of the upstream.
+// `skip` is the number of calls at the beginning of the upstream's log that failedCalls ignores.
 func (c *testSource) failedCalls(skip int) (at []time.Duration) {
 	c.T.Helper()
 	lines := strings.Split(strings.TrimSpace(get(c.T, c.upstream, "/_arrivals")), "\n")

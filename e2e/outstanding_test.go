@@ -17,8 +17,8 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// maxOutstanding is about the maximum number of outstanding requests of a single client. It is
-// the number of HIGH calls that the quota of newBounded allows in two seconds.
+// maxOutstanding is an upper limit for the number of outstanding requests of a single client: the
+// number of calls that the quota of newBounded (40 calls a second) allows in two seconds.
 const maxOutstanding = 2 * 40
 
 // bounded is an installation that limits the outstanding requests of each client. A request is

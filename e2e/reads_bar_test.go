@@ -17,8 +17,8 @@ import (
 const (
 	readRounds = 3
 	hotKeys    = 16
-	// nginxTimes is the limit of this test: for fresh reads of stored zstd frames, nginx may serve
-	// at most this many times the requests per second of freshet.
+	// nginxTimes is the limit of this test: the requests per second of nginx, divided by the requests
+	// per second of freshet, for fresh reads of stored zstd frames.
 	nginxTimes = 1.5
 )
 
@@ -32,11 +32,12 @@ type readsOf struct {
 	figures map[*rival][]figures
 }
 
-// rival is one measured server, with one encoding and one kind of keys (hot or cold).
+// rival is one measured server, with one encoding and one kind of keys: hot (read repeatedly) or cold
+// (read at most once).
 type rival struct {
-	who, how string // name of the server and kind of keys, such as freshet and hot
+	who, how string // name of the server, such as freshet; kind of keys: hot or cold
 	encoding string // requested encoding
-	beside   *rival // nginx with the same encoding: this server is compared with it
+	beside   *rival // the measurements of nginx with the same encoding, with which this server is compared
 	judged   bool
 	answer   answered
 	measure  func() figures
@@ -125,8 +126,9 @@ func (f *fleet) compareReads(t *testing.T, w *wrk, x *nginx, bare *harness.Proce
 	return r
 }
 
-// coldRound starts a process with an empty cache and reads each cold key at most once. It checks
-// that the process has read the payloads from the database.
+// coldRound starts a query service with an empty cache and measures the reads of keys that the cache
+// does not have (cold keys). Each of these keys is read at most once. coldRound checks that the
+// process has read the payloads from the database.
 func (f *fleet) coldRound(t *testing.T, w *wrk, cold, hot keyRange, encoding string) figures {
 	t.Helper()
 	p := f.queryProcess()
@@ -152,7 +154,7 @@ func (f *fleet) payloadsRead() int64 {
 	return f.one("SELECT coalesce(sum(coalesce(idx_tup_fetch, 0) + seq_tup_read), 0)::bigint FROM pg_stat_user_tables WHERE relname LIKE 'snapshot_payload_%'")
 }
 
-// of returns the median over all rounds of one figure of a server.
+// of returns one figure of a server: the median of the figure's values in all rounds.
 func (r *readsOf) of(v *rival, figure func(f figures) float64) float64 {
 	var all []float64
 	for _, f := range r.figures[v] {

@@ -47,7 +47,7 @@ func (k keyRange) path(source string, i int) string {
 }
 
 // readSize is one size of snapshots: the name of the simulator's document that is stored, and the
-// number of cold keys.
+// number of cold keys (keys that are read at most once, so that no cache has them).
 type readSize struct {
 	document string
 	cold     int

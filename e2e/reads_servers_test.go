@@ -79,7 +79,8 @@ func serveBare(url string) {
 	fail(http.Serve(l, e))
 }
 
-// bareServer starts the test binary as a server with one echo handler, for comparison.
+// bareServer starts the test binary as a minimal HTTP server (serveBare). The test compares its
+// figures with the figures of freshet.
 func (f *fleet) bareServer() *harness.Process {
 	f.Helper()
 	program, err := os.Executable()

@@ -172,7 +172,7 @@ func (tt *timetable) expectNothingDuringAStop(api string) {
 	tt.Helper()
 	addr := strings.TrimPrefix(api, "http://")
 	tt.must("stop", "--yes", "--addr", addr)
-	<-time.After(obeyed + time.Second) // one more second, in which the current claim may still be enqueued
+	<-time.After(obeyed + time.Second) // one more second, in which a scheduler may still enqueue the entities of its current claim
 	before := tt.enqueued()
 	<-time.After(5 * time.Second)
 	equal(tt, "enqueued during an emergency stop", tt.enqueued()-before, 0)

@@ -143,8 +143,8 @@ func (p *planted) get(client *http.Client, target string, headers ...string) str
 	return fmt.Sprint(resp.Status, resp.Header, string(text))
 }
 
-// showsNone fails the test if the text contains one of the secrets, either plain or encoded.
-// The parameter what names the text in the message.
+// showsNone fails the test if the text contains one of the secrets, either plain or encoded. `what`
+// is the name of the text in the failure message.
 func (p *planted) showsNone(what, text string) {
 	p.Helper()
 	p.searched++
@@ -157,7 +157,7 @@ func (p *planted) showsNone(what, text string) {
 	}
 }
 
-// search requests a page with the admin token and checks that the response contains no secret.
+// search reads a page with the admin token and checks that the response contains no secret.
 func (p *planted) search(target string) string {
 	p.Helper()
 	text := p.get(p.admin, target)
@@ -165,7 +165,7 @@ func (p *planted) search(target string) string {
 	return text
 }
 
-// searchContract calls search for every GET operation in the OpenAPI document.
+// searchContract searches the response of every GET operation in the OpenAPI document for secrets.
 func (p *planted) searchContract() {
 	p.Helper()
 	_, contract, _ := strings.Cut(p.search(p.api+"/openapi.yaml"), "openapi:")
@@ -181,8 +181,8 @@ func (p *planted) searchContract() {
 
 var link = regexp.MustCompile(`(?:href|src)="(/console[^"#]*)"`)
 
-// searchConsole calls search for every page that is linked in the console, and returns the number
-// of pages.
+// searchConsole searches every page that is linked in the console for secrets, and returns the
+// number of pages.
 func (p *planted) searchConsole() (pages int) {
 	p.Helper()
 	seen, next := map[string]bool{}, []string{"/console", "/console/lookup?source=" + p.Source + "&facet=item&key=bad-0"}

@@ -142,7 +142,8 @@ func (c *testSource) must(err error) {
 	}
 }
 
-// within waits until the condition holds. After the limit it fails the test.
+// within waits until the function `holds` returns true. If the limit passes first, it fails the
+// test.
 func (c *testSource) within(limit time.Duration, what string, holds func() bool) {
 	c.T.Helper()
 	c.must(harness.Until(c.T.Context(), limit, what, func() (bool, error) { return holds(), nil }))
@@ -221,7 +222,7 @@ func (c *testSource) queued(key string) error {
 	}
 }
 
-// trickle requests perSecond new keys per second, until the given time.
+// trickle requests new keys until the given time. perSecond is the number of keys per second.
 func (c *testSource) trickle(prefix string, perSecond int, until time.Time) {
 	c.T.Helper()
 	tick := time.NewTicker(time.Second / time.Duration(perSecond))
@@ -232,8 +233,8 @@ func (c *testSource) trickle(prefix string, perSecond int, until time.Time) {
 	}
 }
 
-// untilChecked waits until the database has a check time for every key in c.keys. It returns the time
-// that has passed since the parameter since. It does not read the keys through the API, because a read
+// untilChecked waits until the database has a check time for every key in c.keys. It returns the
+// duration from the time `since` until then. It does not read the keys through the API, because a read
 // would request the keys again.
 func (c *testSource) untilChecked(limit time.Duration, since time.Time) time.Duration {
 	c.T.Helper()
@@ -361,8 +362,7 @@ lines:
 	return sum
 }
 
-// only returns the value of the only record on a topic. It fails the test if the topic has no
-// record or several records.
+// only fails the test unless the topic has exactly one record. It returns the value of that record.
 func (c *testSource) only(topic string) []byte {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), timeout)

@@ -48,8 +48,8 @@ func newTimetable(t *testing.T, n, perSecond int, within time.Duration, setUp ..
 	return tt
 }
 
-// register registers n entities. Their due times are spread evenly over the duration within,
-// beginning at now.
+// register registers n entities. Their due times are spread evenly over the duration `within`,
+// which begins at `now`.
 func (tt *timetable) register(prefix string, n int, now time.Time, within time.Duration) {
 	tt.Helper()
 	var all []store.RegisteredEntity
@@ -100,7 +100,7 @@ func (tt *timetable) claims() map[claim][]string {
 	return all
 }
 
-// enqueueTime is about the time that a scheduler takes to enqueue the entities of one claim.
+// enqueueTime is the approximate time that a scheduler needs to enqueue the entities of one claim.
 const enqueueTime = 20 * time.Millisecond
 
 // untilClaimed waits until a scheduler makes a new claim, and then for a random time up to
@@ -129,8 +129,8 @@ func (tt *timetable) untilClaimed() bool {
 	}
 }
 
-// noteHarmed waits for a second. Then it adds the claims that were made before the wait and still
-// exist to harmed, because their scheduler has not finished them.
+// noteHarmed records the claims that no scheduler finishes, in the fields harmed and harmedKeys. These
+// are the claims that exist at the beginning and still exist after a second.
 func (tt *timetable) noteHarmed() {
 	tt.Helper()
 	before := time.Now().UnixMicro()
@@ -223,9 +223,9 @@ func (tt *timetable) expectCalls(maxTwice int) {
 	equal(tt, "dead letters", tt.deadLetters(), 0)
 }
 
-// killSchedulers runs two schedulers. Whenever a scheduler has made a new claim, it kills one of the
-// two and starts another. It ends when the given number of claims is harmed, which means that their
-// scheduler was killed before it finished them.
+// killSchedulers runs two schedulers. Whenever one of them has made a new claim, killSchedulers
+// kills one of the two and starts another. It ends when the given number of claims is harmed, which
+// means that their scheduler was killed before it finished them.
 func (tt *timetable) killSchedulers(claims int) {
 	tt.Helper()
 	running := []*harness.Process{tt.scheduler(), tt.scheduler()}

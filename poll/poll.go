@@ -33,7 +33,7 @@ type Poller struct {
 	channel    string
 	rdb        redis.UniversalClient
 	log        *slog.Logger
-	failing    observe.Condition // the condition that lasts while calls of the function fail
+	failing    observe.Condition // condition that is logged while the poller's calls of its function fail
 	conditions observe.Conditions
 	local      chan time.Time // wake-up time set by this process; buffered for one value
 }
@@ -76,14 +76,14 @@ func WakeAt(ctx context.Context, rdb redis.UniversalClient, channel string, at t
 	}
 }
 
-// Run calls work at once and then until ctx ends: at the due time that work returned, at the time
-// of a wake-up, and after a reconnection to Redis. At most the duration `latest` passes between two
-// calls. A call that fails is repeated with backoff.
+// Run calls the function `work` at once and then until ctx ends: at the due time that `work`
+// returned, at the time of a wake-up, and after a reconnection to Redis. At most the duration
+// `latest` passes between two calls. A call that fails is repeated with backoff.
 func (p *Poller) Run(ctx context.Context, latest time.Duration, work func(ctx context.Context, now time.Time) (next time.Time, err error)) error {
 	subscription := p.rdb.Subscribe(ctx, p.channel)
 	defer func() { _ = subscription.Close() }()
 	messages := subscription.ChannelWithSubscriptions()
-	var due, next time.Time // if due is zero, work must be called now; next is the time of the next call
+	var due, next time.Time // if `due` is zero, the function `work` must be called now; `next` is the time of the next call
 	timer := time.NewTimer(latest)
 	defer timer.Stop()
 	for {
@@ -110,7 +110,7 @@ func (p *Poller) Run(ctx context.Context, latest time.Duration, work func(ctx co
 
 // wakeTimeOf returns the time in a wake-up message. Redis also sends a message about the
 // subscription after each reconnection. For this message wakeTimeOf returns the zero time, which
-// makes Run call work at once.
+// makes Run call its function at once.
 func wakeTimeOf(message any) time.Time {
 	if m, ok := message.(*redis.Message); ok {
 		if ms, err := strconv.ParseInt(m.Payload, 10, 64); err == nil {
@@ -120,7 +120,7 @@ func wakeTimeOf(message any) time.Time {
 	return time.Time{}
 }
 
-// workUntilDone calls work until it succeeds. It reports false if ctx ended.
+// workUntilDone calls the function `work` until it succeeds. It reports false if ctx ended.
 func (p *Poller) workUntilDone(ctx context.Context, work func(context.Context, time.Time) (time.Time, error)) (next time.Time, ok bool) {
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		next, err := work(ctx, time.Now())
@@ -136,9 +136,10 @@ func (p *Poller) workUntilDone(ctx context.Context, work func(context.Context, t
 	}
 }
 
-// EnqueueAll enqueues all elements. It calls enqueue again, with backoff, for the elements that
-// enqueue returned as left. It ends when no element is left, when `while` returns false, or when
-// ctx ends. It returns the elements that are left.
+// EnqueueAll calls the function `enqueue` with all elements. `enqueue` returns the elements that it
+// could not enqueue, and EnqueueAll calls it again with them, with backoff. EnqueueAll ends when no
+// element is left, when `while` returns false, or when ctx ends. It returns the elements that are
+// not enqueued.
 func EnqueueAll[T any](ctx context.Context, all []T, while func() bool, enqueue func(context.Context, []T) (left []T)) []T {
 	backoff := minBackoff
 	for left := all; ; backoff = min(2*backoff, maxBackoff) {
@@ -160,7 +161,8 @@ func Pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Every calls a function every interval until ctx ends. The first call is after one interval.
+// Every calls the function `do` once per interval until ctx ends. The first call is after one
+// interval.
 func Every(ctx context.Context, interval time.Duration, do func(context.Context)) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()

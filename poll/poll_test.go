@@ -20,7 +20,7 @@ import (
 const waitTimeout = time.Minute
 
 // runPoller runs a poller and returns it. The returned channel receives the time of each call of
-// work.
+// the function `work`.
 func runPoller(t *testing.T, rdb redis.UniversalClient, log *slog.Logger, work func(time.Time) (time.Time, error)) (*Poller, <-chan time.Time) {
 	t.Helper()
 	calls := make(chan time.Time, 1000)
@@ -51,8 +51,8 @@ func nextCall(t *testing.T, calls <-chan time.Time) time.Time {
 	}
 }
 
-// awaitSubscribed waits for two calls of work: the first one, and the one after the poller has
-// subscribed to Redis.
+// awaitSubscribed waits for two calls of the poller's function: the first one, and the one after
+// the poller has subscribed to Redis.
 func awaitSubscribed(t *testing.T, calls <-chan time.Time) {
 	t.Helper()
 	nextCall(t, calls)
@@ -108,10 +108,10 @@ func TestPoller_RetriesFailedWorkAndLogsOnce(t *testing.T) {
 		}
 		return time.Time{}, nil
 	})
-	for range 6 { // with backoff, the last failure is 1.6 s before the success, so the recovery is logged
+	for range 6 { // the pause after the last failure is 1.6 s; a recovery is logged only after 1 s without a failure
 		nextCall(t, calls)
 	}
-	nextCall(t, calls) // work is called once more when the poller has subscribed to Redis
+	nextCall(t, calls) // the poller calls its function once more when it has subscribed to Redis
 	mu.Lock()
 	defer mu.Unlock()
 	if got := text.String(); strings.Count(got, "work failing") != 1 || strings.Count(got, "work recovered") != 1 {

@@ -35,8 +35,8 @@ func TestBatch_LargeDocumentsAreTheSameInEachEncoding(t *testing.T) {
 	}
 }
 
-// serveBatch returns a function that serves a batch in an encoding, such as gzip (parameter `as`).
-// The batch contains the same key n times. Its document is p.
+// serveBatch returns a function that serves a batch in the encoding `as`, such as gzip. The batch
+// contains one key n times. The document of this key is p.
 func serveBatch(tb testing.TB, n int, as string, p store.Payload) func() {
 	r := newRig(tb, func(r *rig) { r.config.Memory = 64 << 20 })
 	r.putSnapshot("a", time.Minute, withPayload(p))
@@ -76,8 +76,8 @@ func TestRequests_CountTheCostOfAResponse(t *testing.T) {
 		{one, "zstd", "1"},
 		{one, "gzip", "1 61"},
 		{one, "gzip", "1"},
-		{batch, "gzip", "1 1 122"},    // a gzip batch is compressed as a whole, so each of its two documents of 1 MB counts 61 extra requests
-		{batch, "identity", "1 1 30"}, // each of the two batches counts 30 extra requests, because a batch does not cache an unpacked document of 1 MB
+		{batch, "gzip", "1 1 122"},    // a gzip batch is compressed as a whole, so each of its two documents of 1 MB counts as 61 extra requests
+		{batch, "identity", "1 1 30"}, // this batch and the next one count as 30 extra requests each, because a batch does not cache an unpacked document of 1 MB
 		{batch, "identity", "1 1 30"},
 		{one, "identity", "1 15"},
 		{one, "identity", "1"},

@@ -105,9 +105,9 @@ func (s *Server) writeBatch(c echo.Context, client access.Client, all []schemas.
 	return nil
 }
 
-// extraBatchRequests returns how many additional requests an item of a batch counts as toward the
-// limit of its client. A gzip batch is compressed as a whole, so each of its documents counts in
-// every batch.
+// extraBatchRequests returns the number of requests that are counted for the client because of one
+// item of a batch, in addition to the request for the item's key. A gzip batch is compressed as a
+// whole, so a document counts in every gzip batch, even if its own gzip body is cached.
 func (e *entry) extraBatchRequests(as encoding) int {
 	if as == gzipped {
 		return e.Size / compressedPerRequest

@@ -101,7 +101,8 @@ func (q *batcher) run() {
 	}
 }
 
-// next returns the next batch. If the queue is empty, the batch is empty too, and run ends.
+// next returns the next batch of queued requests. If no request is queued, the batch is empty; the
+// caller must then stop sending batches.
 func (q *batcher) next() []queuedRequest {
 	q.mu.Lock()
 	defer q.mu.Unlock()

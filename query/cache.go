@@ -53,8 +53,8 @@ type snapshotCache struct {
 	readCounts *readCounter
 	isLimited  func(schemas.Entity) bool // reports whether only some clients may see the content that a fetch would return now
 
-	started        time.Time    // origin of all times below; monotonic, so clock steps have no effect
-	connectedSince atomic.Int64 // when the subscription was established; 0: disconnected
+	started        time.Time    // creation of the cache; now() returns the monotonic time since then, so clock steps have no effect
+	connectedSince atomic.Int64 // when the subscription was established, in nanoseconds since `started`; 0: disconnected
 	connections    atomic.Int64 // number of times that the subscription was established
 
 	seed    maphash.Seed
@@ -153,8 +153,8 @@ func (m *snapshotCache) isValid(e *entry, now int64) bool {
 	return readAt >= connectedSince && now-readAt < int64(cacheTTL)
 }
 
-// load reads the entity from the store. It completes even if the reader that began it has gone,
-// because other readers may share it.
+// load reads the entity from the store. It completes even if the client that caused the load has
+// disconnected, because other readers may share the load.
 func (m *snapshotCache) load(ctx context.Context, e schemas.Entity, f source.Facet) (*entry, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()

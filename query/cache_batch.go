@@ -16,8 +16,8 @@ type cacheResult struct {
 	err      error
 }
 
-// getAll does the same as get for several entities of one facet, with at most one read of the
-// store.
+// getAll returns the cached or stored entries of several entities of one facet, like get for one
+// entity. It reads the store at most once.
 func (m *snapshotCache) getAll(ctx context.Context, client string, entities []schemas.Entity, f source.Facet) []cacheResult {
 	limitErr := m.limiter.AllowLookup(client)
 	found := make([]cacheResult, len(entities))
@@ -85,7 +85,7 @@ func (m *snapshotCache) getAll(ctx context.Context, client string, entities []sc
 	return found
 }
 
-// loadAll does the same as load for several entities, with one read of the store.
+// loadAll reads several entities with one read of the store, and caches the results.
 func (m *snapshotCache) loadAll(ctx context.Context, entities []schemas.Entity, f source.Facet) ([]*entry, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()

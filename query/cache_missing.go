@@ -17,9 +17,9 @@ const (
 	maxMissing = 50_000
 )
 
-// missingCache caches which entities have no snapshot, and when the store was read for each. The
-// invariants of snapshotCache apply to missingCache too. A write needs the lock of the entity's
-// stripe (a group of entities, selected by hash).
+// missingCache caches the entities that have no snapshot and, for each of them, the time at which
+// the store was read. The invariants of snapshotCache apply to missingCache too. A write needs the
+// lock of the entity's stripe (a group of entities, selected by hash).
 type missingCache struct {
 	readAt *otter.Cache[schemas.Entity, int64]
 }

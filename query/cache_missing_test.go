@@ -100,7 +100,7 @@ func TestMissing_LookupsAreLimitedBeforeTheStore(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("stale", 2*time.Hour)
 	r.get("stale")
-	r.settle("stale", 8) // the cached entry is outdated, so the store must be read
+	r.settle("stale", 8) // this settle message outdates the cached entry, so the next read must read the store
 	r.get("known-missing")
 	r.set(func() { r.exceeded["lookups"] = true })
 	before := r.storeReads()

@@ -158,7 +158,8 @@ func yamlParameter(text []byte, name string) []byte {
 	return text[start : end-1]
 }
 
-// jsonParameter does the same as yamlParameter for the JSON form of the contract.
+// jsonParameter returns the definition of a parameter (below components/parameters) in the JSON
+// form of the contract.
 func jsonParameter(text []byte, name string) []byte {
 	var document struct {
 		Components struct{ Parameters map[string]json.RawMessage }

@@ -187,9 +187,9 @@ type Authenticator interface {
 type ClientLimiter interface {
 	// AllowRequests counts n requests; an error means that none of them is allowed.
 	AllowRequests(client string, n int) error
-	// AllowLookup reports whether the client may look up a key that is not cached. RecordMisses
-	// counts n keys for which the store had nothing.
+	// AllowLookup returns an error if the client may not look up a key that is not cached.
 	AllowLookup(client string) error
+	// RecordMisses counts n lookups of the client that found nothing in the store.
 	RecordMisses(client string, n int)
 	// RecordRefusal counts, in the metrics, an update request that a limit in Redis has refused. It
 	// returns the problem to respond with.

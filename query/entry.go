@@ -24,8 +24,8 @@ type entry struct {
 	store.State
 	payload []byte // the stored bytes of the snapshot; in memory they are a part of the zstd body
 	facet   source.Facet
-	// readAt is the time at which the load from the store began, by snapshotCache.now. 0 means
-	// that a settle message has made the entry outdated.
+	// readAt is the time at which the load from the store began, in nanoseconds since the cache was
+	// created (snapshotCache.now). 0 means that a settle message has made the entry outdated.
 	readAt atomic.Int64
 
 	etag, lastModified []string

@@ -95,7 +95,7 @@ func TestWait_ReadsOnceMoreAtTheTimeout(t *testing.T) {
 	answered := make(chan answer, 1)
 	go func() { answered <- r.get("a?wait=1s") }()
 	servicetest.WaitFor(t, testTimeout, "an enqueued request", func() bool { return len(r.enqueued()) > 0 })
-	r.overwrite("a", func(s *store.Snapshot) { s.Version = 101 }) // stored by a worker that crashed before it settled the request
+	r.overwrite("a", func(s *store.Snapshot) { s.Version = 101 }) // a snapshot stored by a worker that crashed before it settled the request
 	r.server.cache.invalidate(entity("a"))                        // as if the TTL of the cached entry had expired
 	if a := <-answered; a.body.Freshness != store.Fresh {
 		t.Errorf("got %s, want FRESH", a.text)

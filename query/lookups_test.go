@@ -82,8 +82,8 @@ func (l *lookups) readers(t *testing.T, n int, key func(int) string) []error {
 	return errs
 }
 
-// isIdle waits until each other goroutine of the synctest bubble has ended or is blocked. It fails
-// the test if a slot is still used or a key still waits.
+// isIdle waits until all other goroutines of the synctest bubble have ended or are blocked. It
+// fails the test if a slot is still used or a key still waits.
 func (l *lookups) isIdle(t *testing.T) {
 	t.Helper()
 	synctest.Wait()

@@ -19,7 +19,7 @@ import (
 )
 
 // authorized returns a handler that authenticates the client, checks its scope and its request
-// limit, and then calls handle.
+// limit, and then calls the function `handle`.
 func (s *Server) authorized(scope access.Scope, handle func(echo.Context, access.Client) error) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		client, err := s.authenticator.Authenticate(c.Request(), c.RealIP())

@@ -17,8 +17,8 @@ func (req UpdateRequest) forClient(client access.Client) UpdateRequest {
 // clients.
 func (req UpdateRequest) flightKey() string { return req.Entity.String() + " " + req.Client }
 
-// recordRefusals counts, in the metrics, each request that the producer refused. To the result of
-// such a request it adds the problem response that the client gets.
+// recordRefusals counts, in the metrics, each request that the producer refused. It adds the
+// problem response for the client to the result of each refused request.
 func (s *Server) recordRefusals(results []EnqueueResult) []EnqueueResult {
 	for i, result := range results {
 		results[i] = s.recordRefusal(result)

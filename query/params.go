@@ -12,7 +12,7 @@ import (
 )
 
 // enqueueComplete calls the function `enqueue` with the requests whose entities have a value for
-// each param. Each other request gets ReasonMissingParams: a worker could make no call for it and
+// each param. Every other request gets ReasonMissingParams: a worker could make no call for it and
 // would write a dead letter. The store is read only for facets that need registered params. If that
 // read fails, the requests of these facets get ReasonDown.
 func (s *Server) enqueueComplete(requests []UpdateRequest, enqueue func([]UpdateRequest) []EnqueueResult) []EnqueueResult {

@@ -23,7 +23,7 @@ func (r *rig) EntityParams(_ context.Context, of []schemas.Entity) ([]map[string
 }
 
 // openParams changes the rig's facet: each entity must be registered with a value for the param
-// token. The key "known" is registered with such a value.
+// "token". The key "known" is registered with a value.
 func openParams(r *rig) {
 	r.settings = func(f *source.Facet) {
 		f.Params = map[string]string{"token": "", "lang": "en"}

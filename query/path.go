@@ -21,8 +21,8 @@ func escapePath(r *http.Request) {
 // HTTP method does not matter. A client that needs a key which ends with /events or /refresh must
 // escape that slash.
 //
-// A path with an empty part is returned as it is and matches no route, because proxies merge
-// slashes.
+// A path with an empty part, such as a//b, is returned unchanged and matches no route. A key can't
+// have an empty part, because some proxies replace several slashes by one.
 func escapeKeySlashes(path string) string {
 	rest, ok := strings.CutPrefix(path, "/v1/")
 	if !ok {

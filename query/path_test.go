@@ -89,8 +89,8 @@ func FuzzEscapeKeySlashes_KeepsKeyAndAction(f *testing.F) {
 				t.Errorf("key %q as one segment: got path %q, want %q", key, got, path)
 			}
 		}
-		// Here the path contains the key unescaped. escapeKeySlashes may change the path only so
-		// that it is still the same after unescaping.
+		// The second case is a path with the key as it is, without escaping. escapeKeySlashes may
+		// escape slashes of the path, but the unescaped path must stay the same.
 		if _, err := url.PathUnescape(key); err != nil || strings.ContainsAny(key, "?#") {
 			return
 		}

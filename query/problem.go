@@ -33,7 +33,7 @@ func (s *Server) handleError(err error, c echo.Context) {
 		if _, panicked := errors.AsType[*panicError](err); panicked {
 			s.log.Error("request failed after the response had begun", "path", c.Path(), "err", err)
 		}
-		return // any other error here means that the client disconnected, and is not logged
+		return // an error after the start of the response, other than a panic, means that the client disconnected; it is not logged
 	}
 	var body any
 	correlationOf(c)

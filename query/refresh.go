@@ -100,8 +100,9 @@ func (s *Server) enqueueAndWait(c echo.Context, client access.Client, e schemas.
 	return results[0], errs[0]
 }
 
-// enqueueAllAndWait does the same as enqueueAndWait for several entities. Each entity has its own
-// result and its own error.
+// enqueueAllAndWait enqueues refreshes of several entities and waits until Kafka has acknowledged
+// them. It returns a result and an error for each entity. The error is the problem to respond with
+// if the refresh is not queued.
 func (s *Server) enqueueAllAndWait(c echo.Context, client access.Client, all []refreshRequest) ([]EnqueueResult, []error) {
 	results, errs := make([]EnqueueResult, len(all)), make([]error, len(all))
 	var requests []UpdateRequest
@@ -156,8 +157,8 @@ func (s *Server) newRefreshRequest(ctx context.Context, client string, e schemas
 	return s.refreshRequestOf(e, f, stored, err)
 }
 
-// newRefreshRequests does the same as newRefreshRequest for several entities of one facet, with
-// one read of the store.
+// newRefreshRequests returns the refresh requests of several entities of one facet. It reads the
+// stored snapshots of all entities with one read of the store.
 func (s *Server) newRefreshRequests(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []refreshRequest {
 	requests := make([]refreshRequest, len(all))
 	for i, found := range s.cache.getAll(ctx, client, all, f) {

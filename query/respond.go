@@ -291,9 +291,9 @@ func (s *Server) respondUpdating(c echo.Context, e schemas.Entity, v view) error
 // wrong, and an operator can end a stop at any time.
 const maxRetryAfter = 30 * time.Second
 
-// retryAfter returns the delay after which a client should read again. It is the time until the
-// source sends calls again or, if that is not blocked, the estimated wait; at least 1 s and at most
-// maxRetryAfter. If the source is blocked for an unknown time, the delay is maxRetryAfter.
+// retryAfter returns the delay after which a client should read again: the time until r.Until, else
+// the estimated wait. The delay is at least 1 s and at most maxRetryAfter. If the source sends no
+// calls for an unknown time, the delay is maxRetryAfter.
 func (r *refreshState) retryAfter(now time.Time) time.Duration {
 	after := time.Duration(0)
 	switch {

@@ -55,7 +55,7 @@ type Server struct {
 	enqueues         singleflight.Group
 	batcher          *batcher
 	enqueueSlots     chan struct{}                  // one element per refresh call that waits for Kafka
-	readSamplers     map[string]*observe.LogSampler // by source
+	readSamplers     map[string]*observe.LogSampler // samplers of the log lines of reads, by source
 	waiterCount      atomic.Int64
 	lastStoreWarning atomic.Int64  // time of the last warning about store failures, in Unix nanoseconds
 	stopping         chan struct{} // closed at shutdown: waiting requests respond at once

@@ -67,7 +67,7 @@ type Retries struct {
 	requested prometheus.Counter
 }
 
-// New returns the Retries of a source. They do nothing until Run is called.
+// New returns the Retries of a source, which enqueues nothing before Run is called.
 func New(source string, st Store, enqueuer Enqueuer, rdb redis.UniversalClient, log *slog.Logger, reg prometheus.Registerer) *Retries {
 	log = log.With("source", source)
 	r := &Retries{
@@ -105,8 +105,8 @@ func (r *Retries) enqueueDue(ctx context.Context, _ time.Time) (next time.Time, 
 	}
 }
 
-// enqueue enqueues claimed retries. It repeats the retries that could not be enqueued, until half of
-// the lease has passed. Retries that are not enqueued by then are due again when the lease ends.
+// enqueue enqueues claimed retries. If some can't be enqueued, it tries again with these, until half
+// of the lease has passed. Retries that are not enqueued by then are due again when the lease ends.
 func (r *Retries) enqueue(ctx context.Context, all []store.Status) {
 	until := time.Now().Add(lease / 2)
 	left := poll.EnqueueAll(ctx, all, func() bool { return time.Now().Before(until) }, func(ctx context.Context, some []store.Status) []store.Status {

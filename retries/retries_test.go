@@ -65,7 +65,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// start runs that many instances on one store and one Redis until the test ends.
+// start runs the given number of instances on one store and one Redis until the test ends.
 func (r *rig) start(instances int) {
 	r.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -82,7 +82,7 @@ func (r *rig) start(instances int) {
 	r.Cleanup(func() { stop(); wg.Wait() })
 }
 
-// schedule stores a retry like a worker does. If tell is true, it also announces the retry to all
+// schedule stores a retry like a worker does. If `tell` is true, it also announces the retry to all
 // instances.
 func (r *rig) schedule(key string, at time.Time, tell bool) {
 	r.Helper()

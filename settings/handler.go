@@ -152,8 +152,8 @@ func (p *api) getLimiter(r *http.Request) (any, error) {
 	return answer, nil
 }
 
-// ifMatchPattern matches an If-Match header with one revision. An empty header does not match. The
-// request is then rejected, because its sender meant to change only a certain revision.
+// ifMatchPattern matches an If-Match header with one revision. An empty header does not match, and
+// the request is rejected: a client that sends If-Match wants to change one certain revision only.
 var ifMatchPattern = regexp.MustCompile(`^("[0-9]{1,18}"|[0-9]{1,18})$`)
 
 // parseRequest returns the source, the actor and the expected revision of a request.

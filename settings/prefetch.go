@@ -29,7 +29,7 @@ type PrefetchFacet struct {
 	Active      Active   `json:"active"`
 }
 
-// Active is the rule for which entities are prefetched; see scheduler.Active.
+// Active is the rule that selects the entities to prefetch; see scheduler.Active.
 type Active struct {
 	Status Status   `json:"status,omitzero"`
 	Unless []string `json:"unless,omitempty"`
@@ -158,7 +158,7 @@ func applyPrefetch(m Member[PrefetchPatch], to **PrefetchOverride) {
 			o.Facets = map[string]FacetOverride{}
 		}
 		for name, change := range *facets.value {
-			var facet FacetOverride // stays empty if the patch has null for the facet, which resets all its settings
+			var facet FacetOverride // override of the facet; it stays empty if the patch has null for the facet, which resets all settings of the facet
 			if change.value != nil {
 				facet = change.value.applyTo(o.Facets[name])
 			}

@@ -23,9 +23,9 @@ const (
 	actionResume = "resume"
 )
 
-// maxAttempts is the maximum number of attempts to store one change. An attempt fails if another
-// change of the same source is stored first. Of several concurrent changes exactly one is stored in
-// each round of attempts, so up to maxAttempts concurrent changes all succeed.
+// maxAttempts is the maximum number of attempts to store one change. An attempt is repeated if
+// another change of the same source is stored first. Each concurrent change can cause at most one
+// repetition, so up to maxAttempts concurrent changes all succeed.
 const maxAttempts = 20
 
 // Settings reads and changes the settings of all sources: the configured values, replaced by the

@@ -54,7 +54,7 @@ type Policy struct {
 	Window      string          `json:"window"` // a duration such as 1s, or the word day
 	TimeZone    string          `json:"timeZone,omitempty"`
 	Limit       int             `json:"limit"`
-	Target      int             `json:"target"` // calls per window that the limiter allows; 0: the highest number that can't exceed Limit
+	Target      int             `json:"target"` // maximum number of calls that freshet makes per window; 0: as many as Limit safely allows
 	HighReserve limiter.Reserve `json:"highReserve"`
 	LowReserve  int             `json:"lowReserve"`
 }

@@ -28,8 +28,8 @@ type adminClient struct {
 	transport *http.Transport
 }
 
-// newClient returns a client for a base URL of client.BaseURL. It repeats no request, because the
-// user of a command sees its error and can run it again.
+// newClient returns a client for the base URL `base`, which client.BaseURL has returned. The client
+// retries no request, because the user of a command sees the error and can run the command again.
 func newClient(base, token string, secured *tls.Config) (*adminClient, error) {
 	c := &adminClient{
 		base: base, options: client.Options{Token: client.Token{Value: token}, Timeout: client.DefaultTimeout, MaxRetries: -1, MaxCacheBytes: -1},
@@ -58,7 +58,7 @@ func (c *adminClient) KeepAlive(connections int) (leave func()) {
 	c.transport = c.transport.Clone()
 	c.transport.DisableKeepAlives, c.transport.MaxIdleConnsPerHost = false, connections
 	if err := c.configure(); err != nil {
-		panic(err) // newClient has accepted the same base URL
+		panic(err) // impossible: newClient has already accepted this base URL
 	}
 	return c.transport.CloseIdleConnections
 }

@@ -33,9 +33,9 @@ func (p *program) runWithAPI(c *cobra.Command, run func(cmd *cobra.Command, api 
 }
 
 // newAdminClient returns a client for the query service at addr. If addr is empty, it uses the
-// address in FRESHET_ADDR. If that variable is not set either, it uses query.listen in the
-// configuration. Only then it reads the configuration, so that with an address an emergency stop
-// works even if the configuration is invalid.
+// address in FRESHET_ADDR. If that variable is not set either, it reads the configuration and uses
+// query.listen. It does not read the configuration in any other case: an emergency stop with an
+// address must work even if the configuration is invalid.
 func (p *program) newAdminClient(addr string) (*adminClient, error) {
 	if addr == "" {
 		addr = app.Lookup(p.Env, "FRESHET_ADDR")
@@ -62,7 +62,7 @@ func (p *program) newAdminClient(addr string) (*adminClient, error) {
 	return newClient(base, token, secured)
 }
 
-// isRemotePlainHTTP returns the host of the URL base, and whether requests to this host leave this
+// isRemotePlainHTTP returns the host in the URL `base`, and whether requests to that host leave this
 // machine unencrypted.
 func isRemotePlainHTTP(base string) (host string, plain bool) {
 	u, err := url.Parse(base)

@@ -94,8 +94,8 @@ func (d *dev) audit() (entries []settings.Entry) {
 	return all.Entries
 }
 
-// idOf returns the value of the member "id" in a JSON object. If the parameter member names a member
-// whose value is an object, idOf returns the "id" of that inner object instead.
+// idOf returns the value of the member "id" in a JSON object. If the value of the member with the
+// name `member` is an object, idOf returns the "id" of that inner object instead.
 func (d *dev) idOf(text []byte, member string) string {
 	d.Helper()
 	object := map[string]any{}

@@ -15,7 +15,7 @@ import (
 // statuses counts the responses to the client by their HTTP status.
 type statuses struct {
 	http.RoundTripper
-	unchanged, encoded atomic.Int64 // responses 304; responses in zstd
+	unchanged, encoded atomic.Int64 // unchanged: number of responses with status 304; encoded: number of responses in zstd
 }
 
 func (s *statuses) RoundTrip(r *http.Request) (*http.Response, error) {

@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/app"
 )
 
-// fixture returns a configuration of the tests of package app.
+// fixture returns the text of a configuration file in app/testdata.
 func fixture(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "app", "testdata", name))

@@ -33,8 +33,8 @@ func (d *dev) view() (v limiter.View) {
 	return v
 }
 
-// obeyed is the time within which every limiter must apply a change. slack is the additional time
-// for a slow test machine.
+// obeyed is the time within which every limiter must apply a change of settings. slack is the
+// additional time for a slow test machine.
 const (
 	obeyed = 2 * time.Second
 	slack  = 5 * time.Second
@@ -126,7 +126,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 		t.Errorf("audit: got %v, entries %+v, newest %s; want set resume stop set, %s", actions, entries, entries[0].After,
 			`the note "try it" in the third entry, 440 in the newest`)
 	}
-	if code, stderr := d.stop(); code != 0 { // the failure prints stderr, because its log shows whether permits expired on a slow machine
+	if code, stderr := d.stop(); code != 0 { // print stderr if the test fails: the log in it shows whether permits expired on a slow machine
 		t.Errorf("stop: got exit %d, want 0: %s", code, stderr)
 	}
 }

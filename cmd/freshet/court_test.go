@@ -198,7 +198,7 @@ func (c *court) waitUntilIdle() {
 		if err != nil {
 			c.Fatal(err)
 		}
-		return next.IsZero() && c.lag() == 0 // measure the lag again: a triggered request is enqueued before its outbox event is deleted
+		return next.IsZero() && c.lag() == 0 // measure the lag again: meanwhile a relay may have enqueued a request and deleted its outbox event
 	})
 }
 

@@ -80,9 +80,9 @@ sources:
 	})
 }
 
-// The secret of a credential from an environment variable can't change while the process runs. If
-// the upstream rejected it, a probe detects that the upstream accepts it again. This also holds if
-// the quota applies to the whole source instead of each credential.
+// A secret that is read from an environment variable can't change while the process runs. If the
+// upstream has rejected the secret, a probe must detect that the upstream accepts this secret again,
+// also if the quota applies to the whole source and not to each credential.
 func TestCredentials_ProbeRejectedOldSecret(t *testing.T) {
 	t.Setenv("FIRST_TOKEN", "first")
 	t.Setenv("SECOND_TOKEN", "second")

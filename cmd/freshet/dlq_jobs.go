@@ -141,7 +141,7 @@ func parseJobRate(text string) (float64, error) {
 	return float64(n) / per, nil
 }
 
-// startJob prints the plan of a job and, unless dry is set, starts the job and follows it.
+// startJob prints the plan of a job. Unless `dry` is true, it then starts the job and follows it.
 func (p *program) startJob(cmd *cobra.Command, d *deadLetterFilter, order map[string]any, dry, yes bool) error {
 	ctx := cmd.Context()
 	api, path, values, err := p.prepareDLQ(ctx, d)

@@ -122,7 +122,7 @@ func (p *program) showDeadLetters(ctx context.Context, api *adminClient, path st
 }
 
 // showDeadLetter prints one dead letter as text. It escapes unprintable characters, because the
-// content comes from outside.
+// content can come from clients and from the upstream.
 func showDeadLetter(w io.Writer, id string, d schemas.DeadLetter) error {
 	replay := d.Replay()
 	rows := [][]string{

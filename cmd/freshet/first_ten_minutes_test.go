@@ -18,11 +18,12 @@ import (
 type session struct {
 	*testing.T
 	env       []string
-	addresses []string // pairs: an address in the page, and the address that replaces it in this test
+	addresses []string // pairs: an address in docs/first-ten-minutes.md, and the address that replaces it in this test
 }
 
-// replace replaces the page's addresses in a text by this test's addresses. If toPage is true, it
-// replaces this test's addresses by the page's addresses instead.
+// replace replaces the addresses of docs/first-ten-minutes.md in a text by the addresses of this
+// test. If `toPage` is true, it replaces the addresses of this test by the addresses of the
+// document instead.
 func (s *session) replace(text string, toPage bool) string {
 	for i := 0; i < len(s.addresses); i += 2 {
 		from, to := s.addresses[i], s.addresses[i+1]
@@ -42,7 +43,8 @@ func words(line string) (all []string) {
 	return all
 }
 
-// run runs one command line and returns its output with the addresses of the page.
+// run runs one command line and returns its output, with the addresses that
+// docs/first-ten-minutes.md contains.
 func (s *session) run(line string) string {
 	s.Helper()
 	args := words(s.replace(line, false))
@@ -122,14 +124,14 @@ func fixed(text string) string {
 	return regexp.MustCompile(` +`).ReplaceAllString(strings.TrimSpace(text), " ")
 }
 
-// anyLines returns an expression that matches the outputs of a pattern. A line "…" in the pattern
-// matches any number of lines.
+// anyLines returns a regular expression for the expected output of a command. A line "…" in the
+// expected output matches any number of lines; all other text matches only itself.
 func anyLines(pattern string) *regexp.Regexp {
 	return regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(pattern), "…\n", "(?s:.*)\n?") + "$")
 }
 
-// The page's commands run one after the other, as a reader runs them. With -update, the test writes the
-// outputs into the page.
+// The commands in docs/first-ten-minutes.md run one after the other, as a reader runs them. With
+// -update, the test writes their outputs into that document.
 func TestDocs_FirstTenMinutesSessionIsTrue(t *testing.T) {
 	page, err := filepath.Abs(filepath.Join(root, "docs", "first-ten-minutes.md"))
 	if err != nil {

@@ -19,8 +19,9 @@ import (
 )
 
 const (
-	// maxBatchRows and maxBatchBytes bound one request, below the API's own bounds. Up to
-	// maxBatchesInFlight requests are in flight, so that round trips do not limit the rate.
+	// maxBatchRows and maxBatchBytes are the maximum size of one request; the limits of the API are
+	// higher. Up to maxBatchesInFlight requests are in flight, so that round trips do not limit the
+	// rate.
 	maxBatchRows       = 5000
 	maxBatchBytes      = 1<<20 - 4<<10
 	maxBatchesInFlight = 4
@@ -181,7 +182,7 @@ func (i *importer) run(ctx context.Context, format string) error {
 	if failed == nil && !errors.Is(end, io.EOF) {
 		failed = end
 	}
-	if failed == nil || i.last == i.start { // if no batch was imported, the user can repeat the command with the same --skip
+	if failed == nil || i.last == i.start { // if no batch was imported, the error names no other --skip, because the user can repeat the same command
 		return failed
 	}
 	stopped := "; stopped"
@@ -206,7 +207,7 @@ func (i *importer) record(p *importBatch) {
 	}
 }
 
-// read reads batches until the input ends or stop is closed.
+// read reads batches until the input ends or the channel `stop` is closed.
 func (i *importer) read(format string, batches chan<- *importBatch, stop <-chan struct{}) {
 	p := &importBatch{done: make(chan struct{})}
 	emit := func(end error) (proceed bool) {
@@ -253,9 +254,9 @@ func (i *importer) read(format string, batches chan<- *importBatch, stop <-chan 
 	}
 }
 
-// send registers the rows of a batch. Only the query service can find some invalid rows, such
-// as a key that does not match the facet's keyPattern. With keepGoing, send removes these rows and
-// sends the other rows again.
+// send registers the rows of a batch. The query service may reject rows that this program can't
+// check, such as a key that does not match the facet's keyPattern. With keepGoing, send removes the
+// rejected rows and sends the other rows again.
 func (i *importer) send(ctx context.Context, p *importBatch) {
 	defer close(p.done)
 	for len(p.orders) > 0 {

@@ -195,7 +195,7 @@ func TestImport_ServerFailureLeavesNoGap(t *testing.T) {
 	const n = 36_000
 	text := tableOf(n)["csv"]
 	r := newFakeEntitiesAPI(t)
-	// The fourth batch is rejected only after the three batches behind it were accepted. Those three
+	// The fourth batch is rejected only after the next three batches were accepted. These three
 	// batches do not count as imported, because --skip must not skip the fourth one.
 	later := make(chan struct{})
 	var behind atomic.Int64

@@ -223,7 +223,8 @@ func TestInit_ThreeHosts(t *testing.T) {
 	}
 }
 
-// The written path with the example key must give the URL that was written on the command line.
+// `freshet try` with the file that init has written and the example key must call the URL that was
+// the argument of init.
 func TestInit_WrittenPathLeadsToTheExample(t *testing.T) {
 	for _, path := range []string{
 		"/products/42", "/repos/octocat/hello-world", "/repos/octocat/hello-world/issues/7.json", "/weather?lat=52.52&lon=13.41&units=metric",

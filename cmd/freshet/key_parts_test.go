@@ -93,7 +93,8 @@ sources:
 
 	upstream.mu.Lock()
 	defer upstream.mu.Unlock()
-	// The scheduler may already have requested the imported entity.
+	// Ignore the call for golang/net: it depends on the speed of the scheduler whether this
+	// imported entity was already prefetched.
 	got := slices.Sorted(slices.Values(slices.DeleteFunc(upstream.paths, func(path string) bool { return path == "/repos/golang/net" })))
 	if want := []string{"/repos/broken/repo", "/repos/golang/go", "/repos/golang/tools"}; !slices.Equal(got, want) {
 		t.Errorf("upstream paths: got %v, want %v", got, want)

@@ -94,7 +94,8 @@ func startDev(t *testing.T, args ...string) *dev {
 }
 
 // smallDocument writes nexon's configuration with a document of 1 KB instead of 200 KB, for tests that
-// make many calls. oldnew are more replacements, as of strings.NewReplacer.
+// make many calls. `oldnew` lists further replacements in the configuration, in the form that
+// strings.NewReplacer needs.
 func smallDocument(t *testing.T, oldnew ...string) (file string) {
 	t.Helper()
 	config := strings.NewReplacer(append(oldnew, "item-equipment", "basic")...).Replace(string(nexon.Config))
@@ -139,9 +140,10 @@ func (d *dev) read(key string) read {
 	return r
 }
 
-// until reads a key repeatedly until holds returns true, and returns the last response. Reads after
-// the first wait for the refresh in flight: otherwise they could find the old snapshot, and enqueue
-// a second refresh after the first has ended. Tests that count calls expect only one refresh.
+// until reads a key repeatedly until the function `holds` returns true for the response, and returns
+// that response. Each read after the first one waits for the refresh in flight. Without this wait it
+// could find the old snapshot, and enqueue a second refresh after the first has ended. Tests that
+// count calls expect only one refresh.
 func (d *dev) until(what, key string, holds func(read) bool) read {
 	d.Helper()
 	deadline := time.After(eventTimeout)

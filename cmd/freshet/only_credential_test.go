@@ -11,9 +11,9 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// A rejection of the only listed credential stops all calls. The first probe is sent after 5 s, and
-// the second probe 5 s later. So in the first eight seconds the upstream gets only one probe and the
-// calls that were in flight at the rejection.
+// The source has one credential. If the upstream rejects it, all calls stop. The first probe is sent
+// after 5 s, and the second probe 5 s later. So in the first eight seconds the upstream gets only one
+// probe and the calls that were in flight at the rejection.
 func TestCredentials_SingleOneIsProbed(t *testing.T) {
 	t.Setenv("THE_ONLY_ONE", "expired")
 	var first atomic.Int64

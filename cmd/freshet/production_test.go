@@ -33,7 +33,7 @@ func embeddedModules(t *testing.T, program string) (embedded []string, linked in
 }
 
 var (
-	productionDir   string // TestMain deletes it
+	productionDir   string // directory of the production build; TestMain deletes it
 	buildProduction = sync.OnceValues(func() (program string, err error) {
 		if productionDir, err = os.MkdirTemp("", "freshet-production-"); err != nil {
 			return "", err

@@ -50,7 +50,7 @@ func readComments(t *testing.T) map[string]string {
 	return all
 }
 
-// addComments adds the doc comments of one type declaration, and of its fields, to the map all.
+// addComments adds the doc comments of one type declaration, and of its fields, to the map `all`.
 func addComments(pkg string, group *ast.GenDecl, all map[string]string) {
 	for _, spec := range group.Specs {
 		named := spec.(*ast.TypeSpec)

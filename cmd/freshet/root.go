@@ -15,7 +15,7 @@ type partialError struct{ error }
 
 func (e partialError) Unwrap() error { return e.error }
 
-// program is the process whose environment and output streams all commands share.
+// program is the current process. All commands share its environment and its output streams.
 type program struct{ *app.Process }
 
 func newRoot(env []string, stdout, stderr io.Writer) *cobra.Command {

@@ -50,8 +50,9 @@ func TestConfigPrint_ShowsNoSecret(t *testing.T) {
 	assertNoSecret(t, "config check", stdout+stderr)
 }
 
-// The test makes each mistake in a random quarter of the lines of a configuration with secrets, one
-// line at a time. The errors must not show any of these secrets.
+// The test makes typical mistakes, such as a tab or an unknown setting, in a configuration that
+// contains secrets. It makes each mistake in about an eighth of the lines, chosen at random, in one
+// line at a time. No error of `config check` may show a secret.
 func TestConfigErrors_ShowNoSecret(t *testing.T) {
 	lines := strings.SplitAfter(fixture(t, "secrets.yaml"), "\n")
 	mistakes := map[string]func(line string) string{
@@ -89,7 +90,7 @@ func TestConfigErrors_ShowNoSecret(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(mistakes)) {
 		mistake := mistakes[name]
 		for n := range lines {
-			if strings.TrimSpace(lines[n]) == "" || chance.IntN(8) > 0 { // check an eighth of the lines: with the race detector, all lines take half a minute
+			if strings.TrimSpace(lines[n]) == "" || chance.IntN(8) > 0 { // try about an eighth of the lines: with the race detector, all lines would take half a minute
 				continue
 			}
 			text := strings.Join(lines[:n], "") + mistake(lines[n]) + strings.Join(lines[n+1:], "")

@@ -66,9 +66,10 @@ func (p *program) resume() *cobra.Command {
 	return c
 }
 
-// stopOrResume sends the action "stop" or "resume" for each selected source. It first calls agreed,
-// which asks the user to confirm the action for these sources. If agreed returns an error, no
-// action is sent. If the action fails for one source, it is still sent for the other sources.
+// stopOrResume sends the action "stop" or "resume" for each selected source. It first calls the
+// function `agreed`, which asks the user to confirm the action for these sources. If `agreed`
+// returns an error, no action is sent. If the action fails for one source, it is still sent for the
+// other sources.
 func (p *program) stopOrResume(ctx context.Context, t stopTarget, what string, agreed func(names []string) error) error {
 	if t.all && t.source != "" {
 		return app.UsageErrorf("--source and --all exclude each other; use one of them")
@@ -144,8 +145,8 @@ func confirm(ctx context.Context, in io.Reader, terminal bool, out io.Writer, qu
 	}
 }
 
-// isTerminal reports whether in is a character device. For /dev/null it is true, too; confirm
-// then reads EOF.
+// isTerminal reports whether `in` is a character device. It also returns true for /dev/null, from
+// which confirm then reads EOF.
 func isTerminal(in io.Reader) bool {
 	f, ok := in.(*os.File)
 	if !ok {

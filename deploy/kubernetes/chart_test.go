@@ -21,8 +21,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// renderChart returns the objects of the chart for values in YAML, as Helm renders them for the release
-// freshet in the namespace freshet. The text of the notes is not part of them.
+// renderChart returns the objects of the chart as YAML, as Helm renders them for the release freshet
+// in the namespace freshet. `values` are the chart's values in YAML. The result does not contain the
+// notes that Helm prints after an installation.
 func renderChart(t *testing.T, values string) (string, error) {
 	t.Helper()
 	chart, err := loader.Load(filepath.Join("..", "helm", "freshet"))
@@ -83,8 +84,8 @@ func chartObjects(t *testing.T, more string) []runtime.Object {
 
 var hashes = regexp.MustCompile(`(?m)^ *checksum/config: [0-9a-f]{64}\n|^ *(helm.sh/chart|app.kubernetes.io/managed-by): .*\n`)
 
-// texts returns the text of each object by kind and name, without what only the chart writes: its
-// labels, the checksum of the configuration, and the hash in the name of the Job.
+// texts returns the text of each object by kind and name. It removes the parts that only the chart
+// adds: its labels, the checksum of the configuration, and the hash in the name of the Job.
 func texts(t *testing.T, objects []runtime.Object) map[string]string {
 	t.Helper()
 	all := map[string]string{}

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// judgeContainer checks a container and its ports. The parameter name identifies the container in
-// the reported faults.
+// judgeContainer checks a container and its ports. `name` identifies the container in the reported
+// faults.
 func (in *installation) judgeContainer(name string, c corev1.Container) {
 	for _, r := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		request, requested := c.Resources.Requests[r]

@@ -70,7 +70,8 @@ var types = func() *runtime.Scheme {
 	return s
 }()
 
-// strictly decodes YAML and rejects unknown and duplicate fields, which a cluster would ignore.
+// strictly is a YAML decoder that rejects unknown and duplicate fields, which a cluster would
+// ignore.
 var strictly = json.NewSerializerWithOptions(json.DefaultMetaFactory, types, types, json.SerializerOptions{Yaml: true, Strict: true})
 
 // decode returns the objects in a file. Their apiVersion and kind decide their Go types.

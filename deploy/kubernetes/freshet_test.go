@@ -14,7 +14,8 @@ import (
 // freshet is the path of the freshet binary that TestMain builds.
 var freshet string
 
-// TestMain builds freshet from the same commit, with the build tags of the image.
+// TestMain builds freshet from the source code of this repository, with the build tags of the
+// image.
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "freshet-kubernetes-")
@@ -75,7 +76,7 @@ func TestContainers_RunExistingCommands(t *testing.T) {
 }
 
 // checked runs `freshet config check` with the environment of a container. The files that a
-// container mounts below /etc/freshet are written below dir instead.
+// container mounts below /etc/freshet are written below the directory `dir` instead.
 func checked(t *testing.T, files map[string]string, c corev1.Container, dir string) (string, error) {
 	t.Helper()
 	for path, text := range map[string]string{

@@ -62,7 +62,7 @@ func (s *Site) Start(ctx context.Context, name, pattern string, env []string, ar
 
 // StartProgram is like Start, but runs the given program instead of freshet.
 func (s *Site) StartProgram(ctx context.Context, name, pattern string, env []string, program string, args ...string) (*Process, error) {
-	// A restarted process appends to the same file.
+	// Append to the log file, because a process with this name may have run before.
 	log, err := os.OpenFile(filepath.Join(s.Dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
@@ -133,8 +133,8 @@ func (p *Process) Kill() {
 	<-p.Done
 }
 
-// Terminate sends SIGTERM and returns the time until the process ended and its exit code. With
-// repeat it sends SIGTERM every 200 ms.
+// Terminate sends SIGTERM. It returns the time until the process ended, and the exit code of the
+// process. If `repeat` is true, it sends SIGTERM every 200 ms until the end.
 func (p *Process) Terminate(repeat bool) (took time.Duration, code int, err error) {
 	began, limit := time.Now(), time.After(Timeout)
 	tick := time.NewTicker(200 * time.Millisecond)

@@ -14,13 +14,11 @@ import (
 // corrupt connections. Unlike a network namespace, it needs no privileges and affects only the
 // processes that connect through it. Other test runs can therefore use the same services.
 type Proxy struct {
-	listener net.Listener
-	// readPiece reads the next piece of bytes from a connection. onReply may change the bytes of a
-	// piece that the service sends; nil means that no piece is changed.
-	readPiece    func(io.Reader) ([]byte, error)
-	onReply      func([]byte)
-	delay        atomic.Int64 // delay of all bytes in each direction, in nanoseconds
-	corruptEvery atomic.Int64 // one bit of every n-th piece is flipped; 0: none
+	listener     net.Listener
+	readPiece    func(io.Reader) ([]byte, error) // reads the next piece of bytes from a connection
+	onReply      func([]byte)                    // may change a piece that the service sends; nil: no piece is changed
+	delay        atomic.Int64                    // delay of all bytes in each direction, in nanoseconds
+	corruptEvery atomic.Int64                    // one bit of every n-th piece is flipped; 0: none
 	forwarded    atomic.Int64
 	refusing     atomic.Bool
 	mu           sync.Mutex

@@ -117,7 +117,8 @@ func (r Reader) Freshness(ctx context.Context, key, tag string) (string, error) 
 }
 
 // CountFreshness reads each key once, with inFlight requests at a time, and counts the responses by
-// their freshness. It retries a 503 up to ten times, once a second. It returns the first error.
+// their freshness. `tag` is the value of If-None-Match, or empty. A read with the response 503 is
+// retried up to ten times, once a second. The error contains the first error of a read.
 func (r Reader) CountFreshness(ctx context.Context, keys []string, inFlight int, tag string) (map[string]int, error) {
 	work := make(chan string, len(keys))
 	for _, key := range keys {

@@ -21,7 +21,8 @@ func (s *Site) Query(ctx context.Context, name, freshFor string) (api string, er
 	return p.URL(), nil
 }
 
-// StartQuery does the same as Query, but returns the process.
+// StartQuery starts a query service that connects to Kafka through the site's proxy, and returns its
+// process. freshFor replaces the source's freshFor unless it is empty.
 func (s *Site) StartQuery(ctx context.Context, name, freshFor string) (*Process, error) {
 	env, err := s.Configure(name, s.Kafka.Address(), freshFor)
 	if err != nil {

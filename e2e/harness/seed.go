@@ -55,8 +55,9 @@ func (s *Site) Store(ctx context.Context, all ...Stored) error {
 	return nil
 }
 
-// Register registers count entities for prefetch: due-0, due-1 and so on. The entity due-0 is due
-// in five seconds. Each further entity is due one second after the entity before it.
+// Register registers entities for prefetch: due-0, due-1 and so on; `count` is their number. The
+// entity due-0 is due in five seconds. Each further entity is due one second after the entity
+// before it.
 func (s *Site) Register(ctx context.Context, facet string, count int) error {
 	db, err := postgres.Open(ctx, s.Database)
 	if err != nil {
@@ -96,8 +97,8 @@ func Contents(ctx context.Context, facet, document string) (all []store.Write, e
 	return all, nil
 }
 
-// ContentKey returns the simulator's key of the document that Store writes for the entity whose
-// key is a prefix and the number n.
+// ContentKey returns the key of a document of the simulator. Store writes this document for each
+// entity with the number n in its key.
 func ContentKey(n int) string { return fmt.Sprint("content", n%ContentCount) }
 
 // UnlimitedPermits implements source.Permits and grants every permit immediately.

@@ -58,7 +58,7 @@ func (s *Site) Number(ctx context.Context, sql string, args ...any) (n int, err 
 	return n, err
 }
 
-// UntilStored waits until at least `want` snapshots are stored whose key has the prefix.
+// UntilStored waits until `want` snapshots, or more, of keys with the prefix are stored.
 func (s *Site) UntilStored(ctx context.Context, limit time.Duration, prefix string, want int) error {
 	n := 0
 	err := Until(ctx, limit, fmt.Sprintf("%d stored snapshots with the prefix %s", want, prefix), func() (done bool, err error) {
@@ -71,8 +71,9 @@ func (s *Site) UntilStored(ctx context.Context, limit time.Duration, prefix stri
 	return err
 }
 
-// LockTables locks the snapshot tables against reads and writes until unlock is called. stored is
-// the number of snapshots whose key has the prefix, counted after the tables are locked.
+// LockTables locks the snapshot tables against reads and writes until the returned function
+// `unlock` is called. `stored` is the number of snapshots whose key has the prefix, counted after
+// the tables are locked.
 func (s *Site) LockTables(ctx context.Context, prefix string) (stored int, unlock func() error, err error) {
 	conn, err := pgx.Connect(ctx, s.Database)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 // Timeout bounds each wait for an expected event.
 const Timeout = 30 * time.Second
 
-// Poll calls condition twice a second until it returns true or an error. If the limit passes first,
-// Poll returns nil.
+// Poll calls the function `condition` twice a second until it returns true or an error. If the
+// limit passes first, Poll returns nil.
 func Poll(ctx context.Context, limit time.Duration, condition func() (bool, error)) error {
 	_, err := poll(ctx, 500*time.Millisecond, limit, condition)
 	return err
@@ -38,8 +38,8 @@ func Pause(ctx context.Context, length time.Duration) error {
 	}
 }
 
-// Until calls condition ten times a second until it returns true or an error. If the limit passes
-// first, it returns an error, which contains the text of the parameter what.
+// Until calls the function `condition` ten times a second until it returns true or an error. If the
+// limit passes first, Until returns an error that contains the text `what`.
 func Until(ctx context.Context, limit time.Duration, what string, condition func() (bool, error)) error {
 	done, err := poll(ctx, 100*time.Millisecond, limit, condition)
 	if err == nil && !done {
@@ -48,9 +48,9 @@ func Until(ctx context.Context, limit time.Duration, what string, condition func
 	return err
 }
 
-// AtRate calls do(0), do(1) and so on, rate times a second, for the given time. Each call has its
-// own goroutine, so that a slow call delays no other call. AtRate returns after all calls have
-// returned.
+// AtRate calls do(0), do(1) and so on for the given time. `rate` is the number of calls per second.
+// Each call has its own goroutine, so that a slow call delays no other call. AtRate returns after
+// all calls have returned.
 func AtRate(ctx context.Context, rate int, length time.Duration, do func(n int)) error {
 	var running sync.WaitGroup
 	defer running.Wait()

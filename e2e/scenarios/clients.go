@@ -130,7 +130,7 @@ func (c *clients) jobs(ctx context.Context, n int) []func() {
 		all = append(all, func() { c.do(ctx, http.MethodPost, healthy(second)+"/refresh", nil) })
 	case 4:
 		all = append(all, get(of("gone", 5)))
-	case 7: // requests of these keys become dead letters: the load reads only a few such keys, because a real installation has few dead letters
+	case 7: // requests of the keys "refused" and "page" become dead letters: only a few are read, because a real installation has few dead letters
 		all = append(all, get(of("refused", failingKeys)), get(of("page", failingKeys)))
 	case 10:
 		all = append(all, get(of("later", failingKeys)), get(of("soon", failingKeys)))

@@ -180,8 +180,8 @@ func (l *lanes) judgeCrash(ctx context.Context, worker target, t *table) error {
 	return l.UntilCommitted(ctx, harness.Timeout)
 }
 
-// measureHigh reads missing keys at a rate per second, each with ?wait=20s. It returns the time
-// from each read until its snapshot was returned.
+// measureHigh reads missing keys, each with ?wait=20s. `rate` is the number of reads per second.
+// measureHigh returns the time from each read until its snapshot was returned.
 func (l *lanes) measureHigh(ctx context.Context, prefix string, rate int, length time.Duration) (took []time.Duration, err error) {
 	var mu sync.Mutex
 	err = harness.AtRate(ctx, rate, length, func(n int) {

@@ -48,7 +48,7 @@ func (x *expected) check(ctx context.Context, a harness.Reply, key string) error
 	return err
 }
 
-// bodies maps the number of a key to the distinct compressed response bodies that were received
+// bodies maps the number in a key to the distinct compressed response bodies that were received
 // for the key. The bodies are checked after the measurement, because a check takes processor
 // time.
 type bodies map[int][][]byte

@@ -201,7 +201,8 @@ func (h *hostileRun) watchBreaker(ctx context.Context) {
 const endedRows = `SELECT count(*) FROM (SELECT key FROM update_status WHERE starts_with(key, 'bad-')
 	UNION SELECT key FROM snapshot_state WHERE starts_with(key, 'bad-')) AS ended`
 
-// judge adds the figures of the run. With brief it reports the latency without judging it.
+// judge adds a table with the figures of the run to the results. If `brief` is true, it reports the
+// latency without judging it.
 func (h *hostileRun) judge(ctx context.Context, brief bool) error {
 	ended := 0
 	err := harness.Until(ctx, 10*time.Minute, "a final state of every accepted hostile key", func() (bool, error) {

@@ -17,8 +17,8 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// findK6 returns the path of k6: the value of named if it is not empty, otherwise the k6 that `make
-// k6` installs.
+// findK6 returns the path of k6: the program that the argument `named` names or, if that argument is
+// empty, the program that "make k6" installs.
 func findK6(ctx context.Context, root, named string) (string, error) {
 	if named != "" {
 		return exec.LookPath(named)
@@ -43,7 +43,7 @@ type summary struct {
 }
 
 // users runs a k6 script with these environment variables until all of its virtual users have
-// ended. It calls begin when all users are started.
+// ended. It calls the function `begin` when all users are started.
 func (s *site) users(ctx context.Context, k6, script string, variables map[string]string, begin func()) (sum summary, err error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {

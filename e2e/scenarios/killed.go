@@ -19,9 +19,9 @@ func killed(ctx context.Context, s *site, _ options) error {
 	return s.pipeline(ctx, "killed", 2000, true, nil)
 }
 
-// pipeline requests n keys and judges that all keys become fresh and that no request is lost. If kill
-// is true, it kills one of two workers when half of the snapshots are stored. The function more adds
-// further lines to the table; it may be nil.
+// pipeline requests n keys and judges that all keys become fresh and that no request is lost. If
+// `kill` is true, it kills one of two workers when half of the snapshots are stored. The function
+// `more` adds further lines to the table; it may be nil.
 func (s *site) pipeline(ctx context.Context, name string, n int, kill bool, more func(*table) error) error {
 	if _, err := s.Worker(ctx, "worker-1"); err != nil {
 		return err

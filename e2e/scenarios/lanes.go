@@ -46,11 +46,11 @@ func (s *site) startLanes(ctx context.Context, facets map[string]string) (*lanes
 	return l, err
 }
 
-// startLanesWithoutWorker starts the same installation as startLanes, but without the worker.
+// startLanesWithoutWorker starts an installation with one query service and without a worker.
 func (s *site) startLanesWithoutWorker(ctx context.Context, facets map[string]string) (*lanes, error) {
-	// The daily limit is raised, because these scenarios judge the quota per second. The preset's
-	// limit of 20 million calls a day lasts for only 16 hours at 350 calls a second, so the limiter
-	// would slow LOW down.
+	// The daily limit is raised, because the scenarios with this installation judge the quota per
+	// second. The preset's limit of 20 million calls a day lasts for only 16 hours at 350 calls a
+	// second, so the limiter would slow LOW down.
 	s.Edits = []string{"limit: 20000000,", "limit: 200000000,"}
 	if err := s.Prepare(ctx, facets, "--latency", "30ms-1.7s"); err != nil {
 		return nil, err
@@ -203,7 +203,8 @@ func (l *lanes) judgeEnd(ctx context.Context, t *table) ([]harness.Arrival, erro
 	return l.Arrivals(ctx)
 }
 
-// judgeEndWithBacklog judges that LOW has a backlog at the end, and then does the same as judgeEnd.
+// judgeEndWithBacklog judges that LOW has a backlog at the end, and that all calls stayed within the
+// upstream's quota. It returns the calls.
 func (l *lanes) judgeEndWithBacklog(ctx context.Context, t *table) ([]harness.Arrival, error) {
 	left, err := l.Lag(ctx, schemas.Low)
 	if err != nil {

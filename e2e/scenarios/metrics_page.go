@@ -65,8 +65,9 @@ func quotedNames(text string) (all []string) {
 // addedLabels lists the labels that Prometheus or the histogram format adds to series.
 var addedLabels = []string{"__name__", "job", "instance", "role", "le"}
 
-// compareMetrics compares the document with scraped series. It returns the documented metrics
-// without a series, and the series that are not documented or have other labels.
+// compareMetrics compares the metrics in docs/metrics.md with scraped series. It returns the
+// documented metrics without a series, and the series that are not documented or have labels that
+// the document does not list.
 func compareMetrics(documented map[string]documentedMetric, scraped []map[string]string) (missing, undocumented []string) {
 	found := map[string]bool{}
 	wrong := map[string]bool{}

@@ -36,7 +36,8 @@ func observe(ctx context.Context, s *site, o options) error {
 		return err
 	}
 	s.Token = rand.Text() + rand.Text() // an admin token switches access control on, so that the metrics of access control have data
-	// The intervals are shortened, so that every change of state happens within seconds.
+	// The lifetimes and delays in the configuration are shortened, so that every change of state
+	// happens within seconds.
 	s.Edits = []string{
 		"freshFor: 1h", "freshFor: 10s", "notFoundFor: 1h", "notFoundFor: 10s", "failedFor: 6h", "failedFor: 10m",
 		"cooldown: 1m", "cooldown: 1s", "retry: [1m, 2m, 4m]", "retry: [1s, 2s]", "    keepFor:", "    publishChanges: true\n    keepFor:",

@@ -19,7 +19,7 @@ var rareMetrics = []string{
 	"freshet_kafka_client_connect_errors_total", "freshet_kafka_client_read_errors_total", "freshet_kafka_client_write_errors_total",
 }
 
-// onlyRareMetrics reports whether a query reads only rare metrics.
+// onlyRareMetrics reports whether all metrics that a query reads are in the list rareMetrics.
 func onlyRareMetrics(expr string) bool {
 	named := deploy.Metrics(expr)
 	return len(named) > 0 && !slices.ContainsFunc(named, func(name string) bool { return !slices.Contains(rareMetrics, name) })
@@ -76,8 +76,8 @@ type queryResult struct {
 	err     string
 }
 
-// queryAll evaluates the queries over the whole run. It repeats a query that returns no data for up
-// to ten seconds.
+// queryAll evaluates the queries over the whole run. If a query returns no data, queryAll repeats the
+// query for up to ten seconds.
 func (w *observation) queryAll(ctx context.Context, exprs []string, results map[string]queryResult) error {
 	const limit = 10 * time.Second
 	return harness.Poll(ctx, limit, func() (bool, error) {

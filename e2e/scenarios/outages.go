@@ -46,7 +46,7 @@ func (s *site) outages(stopped target) []outage {
 			alerts: []string{"FreshetCredentialRefused", "FreshetUpstreamOutage"},
 		},
 		{
-			name:  "the upstream is closed for maintenance", // this outage comes after the outage with the refused credential, whose alert FreshetUpstreamOutage cannot fire during maintenance
+			name:  "the upstream is closed for maintenance", // must come after the outage "refuses the credential", which must cause FreshetUpstreamOutage: this alert cannot fire during maintenance and some minutes after it
 			begin: faulty(simulator.Fault{Kind: simulator.Maintenance}), end: faulty(),
 			alerts:   []string{"FreshetUpstreamMaintenance"},
 			possible: []string{"FreshetUpstreamOutage", "FreshetCredentialRefused"}, // these alerts of the previous outage may still be active
@@ -81,8 +81,8 @@ func (s *site) outages(stopped target) []outage {
 	}
 }
 
-// judgeOutage begins an outage, waits until all of its alerts are active, and ends it. With wait it
-// also waits until the alerts have resolved.
+// judgeOutage begins an outage, waits until all of its alerts are active, and ends it. If `wait` is
+// true, it also waits until the alerts have resolved.
 func (w *observation) judgeOutage(ctx context.Context, o outage, wait bool) error {
 	began, active, visible := time.Now(), map[string]alert{}, o.visible == ""
 	if err := o.begin(ctx); err != nil {
@@ -137,7 +137,7 @@ func (w *observation) untilResolved(ctx context.Context, o outage) error {
 	return err
 }
 
-// foundNames returns the names under which the map found has an alert.
+// foundNames returns the elements of `names` that are keys of the map `found`.
 func foundNames(found map[string]alert, names []string) (all []string) {
 	for _, name := range names {
 		if _, ok := found[name]; ok {

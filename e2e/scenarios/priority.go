@@ -94,7 +94,7 @@ func priority(ctx context.Context, s *site, _ options) error {
 }
 
 // skipping judges upgrades without a backlog. The worker reads the LOW records while the calls of
-// the HIGH requests are in flight, and must skip them.
+// the HIGH requests are in flight, and must skip the LOW records.
 func skipping(ctx context.Context, l *lanes, worker *harness.Process, t *table) error {
 	const different, latency = 50, 3 * time.Second
 	worker.Stop()

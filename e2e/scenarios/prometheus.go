@@ -33,8 +33,8 @@ const rulesGlob = "deploy/prometheus/rules/*.yml"
 // for the scenario.
 var interval = regexp.MustCompile(`(?m)^\s+interval:.*\n`)
 
-// startPrometheus starts a server that scrapes the targets once a second. With rules it also
-// evaluates the repository's rules once a second.
+// startPrometheus starts a server that scrapes the targets once a second. If `rules` is true, the
+// server also evaluates the repository's rules once a second.
 func (s *site) startPrometheus(ctx context.Context, name string, targets []target, rules bool, flags ...string) (*prometheus, error) {
 	program, err := exec.LookPath("prometheus")
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 const (
 	characters       = 20_000 // number of stored snapshots; a part of them is stale
 	floodRate        = 450    // reads of stale keys per second, as many as the upstream's quota allows
-	minFloodRate     = 400    // from this number of calls per second on, the flood counts as using the quota
-	floodKeys        = 9_000  // number of stale keys; the flood reads each of them once in 20 s
+	minFloodRate     = 400    // minimum number of calls per second at which the load of refreshes (flood) counts as using the whole quota
+	floodKeys        = 9_000  // number of stale keys of the load of refreshes (flood), which reads each of them once in 20 s
 	floodConcurrency = 32
 	coldKeys         = 2_000                  // number of keys that are read only after Redis is killed, so no cache has them
 	kafkaDelay       = 500 * time.Millisecond // delay of the connection to Kafka in each direction; writing a record takes one second
@@ -33,7 +33,7 @@ type phase struct {
 	begin    func(ctx context.Context) // begins the fault; called when all users are started
 	end      func()
 	after    func(ctx context.Context, t *table) error // adds further lines to the table; may be nil
-	flooded  bool                                      // the phase must judge that the flood uses the upstream's quota
+	flooded  bool                                      // the phase must judge that the load of refreshes (flood) uses the upstream's whole quota
 }
 
 // The names of the phases of the scenario reads. Each phase can also be run as its own scenario.
@@ -58,8 +58,9 @@ func runReads(ctx context.Context, s *site, o options, only []string) error {
 	if err := s.Prepare(ctx, map[string]string{"character": o.document, "flooded": o.flood}, "--latency", "30ms-1.7s"); err != nil {
 		return err
 	}
-	// The first read of a stale key makes the key fresh. The number of stale keys is therefore
-	// about the number of reads that must find a stale key.
+	// The first read of a stale key makes the key fresh, so each read of a stale key needs another
+	// key. The number of these reads is estimated: 4 % of the reads in three phases, in which each
+	// user sends a read about every 4 s.
 	stale := min(characters/2, max(500, o.users*o.seconds*3/4*4/100))
 	now := time.Now()
 	err = s.Store(ctx,
@@ -77,8 +78,8 @@ func runReads(ctx context.Context, s *site, o options, only []string) error {
 	if err != nil {
 		return err
 	}
-	// The flood uses its own query service with a freshFor of 1 ms, so that every snapshot is
-	// stale.
+	// The load of refreshes (flood) uses its own query service with a freshFor of 1 ms, so that
+	// every snapshot is stale.
 	floodAPI, err := s.Query(ctx, "query-of-the-flood", "1ms")
 	if err != nil {
 		return err
@@ -101,7 +102,7 @@ func runReads(ctx context.Context, s *site, o options, only []string) error {
 		{scenario: phaseFlood, name: "a refresh flood", flooded: true},
 		{
 			scenario: phaseKafka, name: "and a produce to Kafka takes 1 s",
-			begin: func(context.Context) { slow = s.measureSlowKafka(ctx, r) }, // use the scenario's context: the phase's context ends with the users, and the measurement may take longer
+			begin: func(context.Context) { slow = s.measureSlowKafka(ctx, r) }, // use the context of the scenario: the context of the phase ends when the last k6 user has ended, and this measurement may take longer
 			end:   func() { s.Kafka.SetDelay(0) },
 			after: func(_ context.Context, t *table) error { return slow.judge(t) },
 		},

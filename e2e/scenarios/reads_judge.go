@@ -47,8 +47,8 @@ func (s *site) untilOnTopic(ctx context.Context, r harness.Reader, key string) (
 		return 0, err
 	}
 	defer client.Close()
-	// The flood writes records continuously. Wait for its first record, because the start of this
-	// consumer must not be part of the measured time.
+	// The load of refreshes (flood) writes records continuously. Wait for its first record, because
+	// the start of this consumer must not be part of the measured time.
 	for client.PollFetches(ctx).NumRecords() == 0 {
 		if ctx.Err() != nil {
 			return 0, fmt.Errorf("wait for a record of the flood: %w", ctx.Err())

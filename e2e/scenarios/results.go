@@ -111,8 +111,8 @@ func merge(before string, all runResults) string {
 // scenario's figure for that target.
 type rows map[string]string
 
-// put replaces the rows of a scenario by rows with the result r. The parameter run is the stamp of
-// this run as text.
+// put replaces the rows of a scenario by rows with the result r. `run` is the stamp of this run as
+// text.
 func (all rows) put(sc scenario, r result, run string) {
 	for _, t := range targets {
 		delete(all, t[0]+"/"+sc.name)

@@ -63,8 +63,8 @@ func torture(ctx context.Context, s *site, o options) error {
 
 func (s *site) runTorture(ctx context.Context, seed uint64, steps []step) (*tortureResult, error) {
 	began := time.Now()
-	// The intervals are shortened, so that all changes of state happen within seconds. The quota is
-	// small, so that a backlog after a fault uses it fully.
+	// The lifetimes and delays in the configuration are shortened, so that all changes of state
+	// happen within seconds. The quota is small, so that a backlog after a fault uses it fully.
 	s.Edits = []string{
 		"freshFor: 1h", "freshFor: 10s", "notFoundFor: 1h", "notFoundFor: 5s", "failedFor: 6h", "failedFor: 10m",
 		"cooldown: 1m", "cooldown: 1s", "retry: [1m, 2m, 4m]", "retry: [1s, 2s]", "timeout: 10s", "timeout: 3s",

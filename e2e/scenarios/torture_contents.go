@@ -27,7 +27,7 @@ func neverFresh(key string) bool {
 }
 
 // replayChanges repeats all changes of the contents in a second upstream with the same seed. It
-// calls visit with that upstream before each change and after the last one. The parameter "until"
+// calls the function `visit` with that upstream before each change and after the last one. `until`
 // is the time of the next change, in microseconds since 1970: the contents were valid until then.
 func (s *site) replayChanges(ctx context.Context, changes []time.Time, visit func(src *source.Source, until int64) error) error {
 	upstream := simulator.New(simulator.Config{Seed: 1})

@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// contentsOf returns the contents of the first keys before any change, and the hashes of these
+// contentsOf returns the contents of a number of keys before any change, and the hashes of these
 // contents.
 func contentsOf(t *testing.T, keys int) (hashes, texts []string) {
 	t.Helper()

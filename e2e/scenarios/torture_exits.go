@@ -27,8 +27,8 @@ type unplannedExit struct {
 const startTimeout = 15 * time.Second
 
 // faultDuring reports whether a fault of one of the components affected the process "name"
-// between the times "from" and "to". A fault also counts if it ended before "from", but by less
-// than the duration "before".
+// between the times "from" and "to". A fault also counts if it ended earlier than "from" by less
+// than the duration `before`.
 func (t *injector) faultDuring(name string, from, to time.Time, before time.Duration, components ...string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -40,9 +40,10 @@ func (t *injector) faultDuring(name string, from, to time.Time, before time.Dura
 // requiredServices are the components without which no process starts.
 var requiredServices = []string{"redis", "database", "kafka"}
 
-// judgeExits judges the processes that ended although no fault killed them. Such an exit is allowed
-// if it follows soon after a start while a required service was unavailable. The process must have
-// logged the reason, and there must be at most two such exits for each fault.
+// judgeExits judges the processes that ended although no fault killed them. An exit soon after the
+// start of the process is allowed if a required service was unavailable during the start or shortly
+// before it. The process must have logged the reason. Each fault may cause at most two of these
+// exits.
 func (t *injector) judgeExits(judged *table) error {
 	var wrong []string
 	excused := map[string]int{}

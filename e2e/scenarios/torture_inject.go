@@ -137,7 +137,7 @@ func (t *injector) affected(f fault) (all []*instance) {
 	return all
 }
 
-// inject injects a fault, waits for its length, and ends it.
+// inject begins a fault, waits until the length of the fault has passed, and ends the fault.
 func (t *injector) inject(ctx context.Context, f fault) error {
 	switch f.component {
 	case "process":

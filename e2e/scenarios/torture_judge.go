@@ -36,8 +36,8 @@ func (t *table) judgeZero(what string, wrong []string) {
 
 // judgeNothingLost judges that every accepted request has ended. A refresh is answered with 202
 // only when its update request is in Kafka, so this request must not be lost. A read is answered
-// while its update request is still in the buffer of the process. Such a request may be lost, and
-// judgeNothingLost counts the lost requests.
+// while its update request is still in the buffer of the query service. The request of a read may
+// therefore be lost, and judgeNothingLost counts the lost requests.
 func (t *table) judgeNothingLost(e *finalState, requests []requestRecord, l *tortureLoad, mayBeLost func(query string, from time.Time) (lost, long bool)) {
 	var lost []string
 	garbled := 0
@@ -74,7 +74,7 @@ func (t *table) judgeQueuedReads(e *finalState, l *tortureLoad, mayBeLost func(q
 	var unmet []string
 	excused, lost := 0, 0
 	for _, p := range l.queuedReads {
-		const life = time.Minute // maximum lifetime of a lock: the request that covers the read may have failed up to a minute before the read
+		const life = time.Minute // maximum lifetime of a lock: a request that was sent up to this long before the read may cover the read, so a failure since then counts
 		if now, ok := e.stored[p.key]; ok && now.checked != p.checked || e.failedSince(p.key, p.asked.Add(-life)) || e.coveredByHold(p.key, p.asked, life) {
 			continue
 		}

@@ -30,7 +30,7 @@ const (
 	refreshRate        = 10
 	tortureLowRate     = 50
 	tortureKeys        = 2000
-	refreshedKeys      = 300 // keys that clients refresh
+	refreshedKeys      = 300 // number of keys that clients refresh
 	hotKeys            = 60
 	neverFreshKeys     = 6 // number of keys with each of the prefixes absent, refused and broken, which never become fresh
 	changeEvery        = 4 * time.Second
@@ -76,7 +76,7 @@ type tortureLoad struct {
 	running     sync.WaitGroup
 	mu          sync.Mutex
 	refreshes   []promise                // refreshes answered with 202
-	queuedReads map[string]queuedRead    // last read of each key whose response had a queued refresh
+	queuedReads map[string]queuedRead    // last read whose response reported a queued refresh, by key
 	served      map[servedAnswer]promise // each content, with the first read that received it
 	notFound    []promise                // reads of existing entities answered with 404
 	failedReads []failedRead
@@ -155,8 +155,8 @@ func (s *site) startLoad(ctx context.Context, seed uint64, cast []*instance) (*t
 			l.skipped.Add(1)
 		}
 	}
-	// Some keys are requested only once. If such a request is lost, the loss is visible: no later
-	// request of the same key hides it.
+	// keys is the number of keys that are requested only once so far. If the request for one of
+	// these keys is lost, the loss is visible: no later request for the key hides it.
 	var keys atomic.Int64
 	once := func(by string) string { return fmt.Sprintf("once-%s-%d", by, keys.Add(1)) }
 	every(time.Second/readRate, 1, func(rng *mathrand.Rand) {

@@ -90,8 +90,9 @@ type step struct {
 }
 
 // plan returns the steps for a number of faults. It depends only on the seed and on the table
-// faultKinds, so the same seed gives the same faults in the same order. A plan with more faults
-// begins with the same steps. Each kind occurs once, in random order, before any kind occurs again.
+// faultKinds, so the same seed gives the same faults in the same order. With the same seed, a plan
+// with more faults begins with the steps of a plan with fewer faults. Each kind occurs once, in
+// random order, before any kind occurs again.
 func plan(seed uint64, faults int) (all []step) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	between := func(shortest, longest time.Duration) time.Duration {

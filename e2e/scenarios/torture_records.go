@@ -180,9 +180,9 @@ func (e *finalState) settled(a requestRecord) bool {
 	if !a.Reason.PassesHolds() && e.coveredByHold(a.Key, a.RequestedAt, 0) {
 		return true
 	}
-	// Records with a version were compared by version above. Only records without a version are
-	// compared by time: RequestedAt is set after the version is assigned, so a comparison by time
-	// is less exact.
+	// Compare times only for a record without a version. A record with a version has not ended,
+	// because no stored version is high enough. Times are less exact than versions, because
+	// RequestedAt is set after the version is assigned.
 	return a.Version == 0 && e.fetchedAfter(a.Key, a.RequestedAt)
 }
 

@@ -29,7 +29,7 @@ func (t *injector) injectBrokerFault(ctx context.Context, f fault) error {
 	}
 	err := harness.Pause(ctx, f.length)
 	_, ended := t.s.RunServices(context.WithoutCancel(ctx), end...)
-	if ended != nil && ctx.Err() == nil { // on a busy machine the broker may start more slowly than the minute that the script allows; wait again
+	if ended != nil && ctx.Err() == nil { // scripts/services waits a minute for the start of the broker; on a busy machine the start may take longer, so wait again
 		_, ended = t.s.RunServices(ctx, end...)
 	}
 	return errors.Join(err, ended)
@@ -87,9 +87,9 @@ func (t *injector) injectRedisFault(ctx context.Context, f fault) (err error) {
 	return err
 }
 
-// failover kills Redis and promotes its replica. The replica receives no writes for the duration gap
-// before the kill, so the writes of that time are lost. The killed server is restarted as the replica
-// of the new primary.
+// failover kills Redis and promotes its replica. Before the kill the replica receives no writes for
+// the duration `gap`, so the writes of that time are lost. The killed server is restarted as the
+// replica of the new primary.
 func (t *injector) failover(ctx context.Context, gap time.Duration) error {
 	old, next := t.s.Redis, t.replica
 	err := harness.Poll(ctx, harness.Timeout, func() (bool, error) { // wait for the replica: after another fault it may have to synchronise with Redis first

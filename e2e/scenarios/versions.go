@@ -41,7 +41,7 @@ func versions(ctx context.Context, s *site, o options) error {
 		return err
 	}
 	var accepted atomic.Int64
-	refresh := func(n int) { // request n goes to query service n % 5; after every 5 requests the key number skips 7 numbers, so that each key is requested from several services
+	refresh := func(n int) { // request n goes to query service n % 5; the key number is n plus 7 for every 5 earlier requests, so that several query services get requests for each key
 		status, err := readers[n%processes].Refresh(ctx, fmt.Sprint("key-", (n+n/processes*7)%different))
 		if err == nil && status == http.StatusAccepted {
 			accepted.Add(1)
