@@ -11,8 +11,8 @@ import (
 
 // newGuard returns the access control and the limits of clients for a service with this listen
 // address. It returns an error if other machines could reach the service without authentication,
-// although the configuration does not allow that. The ClientLimiter is nil if the service listens
-// on loopback and needs no authentication, because clients can't be distinguished then.
+// although the configuration does not allow that. The ClientLimiter is nil for a service on loopback
+// without authentication: all its requests come from one address, so it can't distinguish clients.
 func (p parts) newGuard(ctx context.Context, listen string) (*access.Guard, *access.ClientLimiter, error) {
 	guard, err := access.New(p.config.Access, p.store, p.log, p.reg)
 	if err != nil {

@@ -48,7 +48,7 @@ func (s SourceConfig) clientBound(quota limiter.Quota, facet string, limits acce
 		}
 		return b
 	}
-	slowest := math.Inf(1) // lowest rate over all windows, in new keys per second
+	slowest := math.Inf(1) // lowest rate over a minute, an hour and a day, in new keys per second
 	for _, window := range []time.Duration{time.Minute, time.Hour, 24 * time.Hour} {
 		slowest = min(slowest, may(window)/window.Seconds()/newKeysDivisor)
 	}

@@ -34,7 +34,7 @@ type Config struct {
 	// Sources are the upstream APIs by name. A name has lower-case letters, digits and inner hyphens.
 	Sources map[string]SourceConfig `yaml:"sources"`
 
-	builtIn bool // no source is configured, so Sources has only the built-in source
+	builtIn bool // true: no source is configured, and Sources has only the built-in source
 }
 
 // KafkaConfig configures the connection to the brokers and the topics.
@@ -112,8 +112,8 @@ type QueryConfig struct {
 	// CacheMemory is the maximum size of the in-memory cache of snapshots.
 	CacheMemory source.Bytes `yaml:"cacheMemory"`
 	// MaxResponseMemory is the maximum memory of responses that are being written. One client may use
-	// half of it. With 0 it is a quarter of the process's memory limit (GOMEMLIMIT or cgroup), or
-	// 256 MiB without a limit.
+	// half of it. 0 means a quarter of the process's memory limit (GOMEMLIMIT or cgroup), or
+	// 256 MiB if the process has no memory limit.
 	MaxResponseMemory source.Bytes `yaml:"maxResponseMemory"`
 	// Console is the mode of the console: on, read-only (the console has no actions), or off.
 	Console string `yaml:"console" enum:"on,read-only,off"`
@@ -261,7 +261,7 @@ var namespacePattern = regexp.MustCompile(`^([a-zA-Z_][a-zA-Z0-9_]*)?$`)
 func (c *Config) check() error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	failEach := func(of string, err error) { // adds each line of err as a separate error; the parameter "of" is the path of the setting with which these errors begin
+	failEach := func(of string, err error) { // adds each line of err to errs as a separate error, which begins with the setting's path "of"
 		if err == nil {
 			return
 		}

@@ -122,8 +122,8 @@ func collectSettings(v reflect.Value, prefix string, into map[string]setting) {
 	}
 }
 
-// suggestSetting returns a hint for the variable of an unknown setting: the variable of a similar
-// setting.
+// suggestSetting returns a hint for an environment variable of an unknown setting, for example the
+// variable of a similar setting.
 func suggestSetting(key string, settings map[string]setting) string {
 	if found := reference.Suggest(key, slices.Collect(maps.Keys(settings))); found != "" {
 		return "did you mean " + envPrefix + found + "?"

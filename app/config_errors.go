@@ -119,7 +119,8 @@ func childNode(node ast.Node, name string) (*token.Token, ast.Node) {
 	return nil, nil
 }
 
-// firstToken returns the first token of a node. The token of a section in block style is a colon.
+// firstToken returns the first token of a node. GetToken does not return it for a section in block
+// style: it returns the colon after the section's first key.
 func firstToken(node ast.Node) *token.Token {
 	if entries, ok := node.(ast.MapNode); ok && node.GetToken().Type == token.MappingValueType {
 		if it := entries.MapRange(); it.Next() {

@@ -127,7 +127,8 @@ func (s SourceConfig) explainUnreadable(to io.Writer) {
 	}
 }
 
-// activeCriteria lists the paths and params that decide whether an entity is active.
+// activeCriteria lists the paths and params by which the setting active decides whether an entity is
+// prefetched.
 func activeCriteria(a scheduler.Active) string {
 	var by []string
 	if a.Status.Path != "" {

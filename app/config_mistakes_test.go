@@ -45,11 +45,12 @@ sources:
         retry: [1m]
 `
 
-// plantedMistake replaces the text "from" of the configuration planted by the wrong text "to".
+// plantedMistake is a mistake in the configuration `planted`: its text `from` is replaced by the wrong
+// text `to`.
 type plantedMistake struct {
 	name, from, to string
 	path           string // path of the setting that the error names
-	caret          string // text of the file that begins at the caret
+	caret          string // text of the file that begins where the caret in the error points
 	hint           string // text in the error that helps to correct the mistake
 	beyondSchema   bool   // a JSON Schema cannot find this mistake
 }

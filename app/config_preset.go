@@ -40,7 +40,8 @@ func withPreset(name Preset, unmarshal func(any) error) ([]byte, error) {
 	return yaml.Marshal(all)
 }
 
-// mergeSettings sets the settings of from in all. It merges sections, and skips settings without a value.
+// mergeSettings copies the settings of the map `from` into the map `all`. It merges sections, and skips
+// settings without a value.
 func mergeSettings(all, from map[string]any) {
 	for name, value := range from {
 		before, section := all[name].(map[string]any)

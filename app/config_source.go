@@ -170,9 +170,9 @@ func checkPrefetchFacet(c scheduler.Config, f source.Facet) (errs []error) {
 	return errs
 }
 
-// unfillableParams returns the sorted names of the params of a facet that can never have a value:
-// they are empty in params, no group of keyPattern provides them, entities cannot be registered
-// because the facet is not prefetched, and no trigger refreshes the facet.
+// unfillableParams returns the sorted names of the facet's params that can never have a value. Such a
+// param is empty in the setting params, and no group of keyPattern provides it. No registration of an
+// entity sets it, because the facet is not prefetched, and no trigger sets it.
 func (s SourceConfig) unfillableParams(facet string) []string {
 	if c, ok := s.Prefetch.Facets[facet]; ok && c.Mode != scheduler.Off {
 		return nil

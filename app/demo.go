@@ -90,7 +90,7 @@ func (d *demo) run(ctx context.Context) error {
 		}
 		entity := "/v1/" + d.name + "/" + d.facet + "/" + key
 		status := d.send(ctx, http.MethodGet, entity, nil)
-		if status == http.StatusOK && !registered { // register entities only after the first 200: if entities are due but no quota is free yet, the scheduler waits 10 s
+		if status == http.StatusOK && !registered { // register entities only after a read with status 200, which shows that the limiter grants calls; if entities were due earlier, the scheduler would wait 10 s
 			d.register(ctx)
 			registered = true
 		}

@@ -75,7 +75,8 @@ func (p *Process) RunDev(ctx context.Context, o DevOptions, started time.Time) (
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w; choose another address with --listen, as in --listen 127.0.0.1:0", o.Listen, unwrapOpError(err))
 	}
-	// The server closes the listener when it ends. This Close is needed if the start fails earlier.
+	// The HTTP server closes the listener when the server ends. This Close is for a start that fails
+	// before the server runs.
 	defer func() { _ = l.Close() }()
 
 	o.NoDemo = o.NoDemo || !o.Simulate || !config.builtIn // the demo must not use the quota of a real upstream, and the demo's keys are valid for the built-in source only
@@ -116,7 +117,8 @@ func (p *Process) RunDev(ctx context.Context, o DevOptions, started time.Time) (
 // address is one line of the table of addresses that dev prints.
 type address struct{ name, at, note string }
 
-// embedded holds the parts that dev runs on embedded services, and what dev prints about them.
+// embedded holds the parts that dev uses, which are on embedded services, and the addresses that it
+// prints.
 type embedded struct {
 	parts
 	upstream  *simulatedUpstream // nil: no upstream is simulated
@@ -137,7 +139,7 @@ func (p *Process) startEmbedded(ctx context.Context, o DevOptions, config Config
 	if o.callsBaseURL() {
 		made.secret = p.requireSecret
 	}
-	made.log = slog.New(conditionsOnly{p.logger(ctx, config.Log, "dev").Handler()}) // so that logs do not hide the printed table
+	made.log = slog.New(conditionsOnly{p.logger(ctx, config.Log, "dev").Handler()}) // drops INFO lines, so that they do not hide the table of addresses that dev prints
 	made.registry, made.reg = newRegistry(config.Metrics.Namespace)
 	fail := func(err error) (embedded, func(), error) { return made, closeAll, err }
 

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// runDevWithBrowser runs dev with a fake browser that returns the error "ended". runDevWithBrowser
+// runDevWithBrowser runs dev with a fake browser that returns the error `ended`. runDevWithBrowser
 // returns the opened URL, the console's URL and the log lines about the browser.
 func runDevWithBrowser(t *testing.T, o DevOptions, ended error) (url, console, log string) {
 	t.Helper()

@@ -2,10 +2,10 @@
 // scheduler, and dev, which runs all roles in one process on embedded services. It is the only
 // package that connects the other packages with each other.
 //
-// Each role is a function of parts: the configuration, the connections and the logger. `connect`
-// builds the parts on real services, and `startEmbedded` on embedded ones, so dev runs the same
-// roles as a deployment. parts.run creates the Kafka client, the producer and the lag sampler,
-// which all roles share.
+// Each role is a function with a parameter of type parts, which holds the configuration, the
+// connections and the logger. `connect` builds the parts on real services, and `startEmbedded` on
+// embedded ones, so dev runs the same roles as a deployment. parts.run creates the Kafka client, the
+// producer and the lag sampler, which all roles share.
 //
 // Shutdown has a fixed order: a role stops accepting work, waits for its work in flight, and only
 // then stops its dependencies. For example, a worker stops consuming, stores the results of calls

@@ -67,7 +67,7 @@ func follow(t *testing.T, settings limiter.Settings) (next func() (outstanding i
 		}
 	})
 	return func() (int, string) {
-		time.Sleep(boundsInterval) // fake time of the synctest bubble
+		time.Sleep(boundsInterval) // returns at once, because the clock of the synctest bubble is fake
 		synctest.Wait()
 		defer log.Reset()
 		return b.of(schemas.Entity{Source: "api", Facet: "one", Key: "k"}).Outstanding, log.String()

@@ -38,8 +38,8 @@ func (p *Process) logger(ctx context.Context, c LogConfig, role string) *slog.Lo
 	return l
 }
 
-// conditionsOnly drops INFO lines, except the ends of conditions. It drops nothing while the level is
-// DEBUG.
+// conditionsOnly drops INFO lines, except lines about the end of a failure (observe.Condition). It drops
+// nothing while the level is DEBUG.
 type conditionsOnly struct{ slog.Handler }
 
 // Handle implements slog.Handler.

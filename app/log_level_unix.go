@@ -22,7 +22,7 @@ func handleLevelSignals(ctx context.Context, level *slog.LevelVar, configured sl
 			case <-ctx.Done():
 				return
 			case s := <-signals:
-				// The change is logged while the level is debug, because another level may suppress it.
+				// The INFO line is logged while the level is DEBUG, because the configured level may suppress it.
 				if s == syscall.SIGUSR1 {
 					level.Set(slog.LevelDebug)
 					log.Info("log level changed", "level", slog.LevelDebug)

@@ -30,8 +30,7 @@ func closedAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// newLoggedParts returns parts with a JSON log of this level, whose Redis and Kafka are not
-// reachable.
+// newLoggedParts returns parts whose Redis and Kafka are not reachable, with a JSON log of this level.
 func newLoggedParts(t *testing.T, level slog.Level, stderr io.Writer) parts {
 	t.Helper()
 	p := NewProcess(nil, io.Discard, stderr)

@@ -62,8 +62,9 @@ func isSecretName(name string) bool {
 	return secretName.MatchString(name) && !slices.Contains(nonSecretNames, name)
 }
 
-// singularNames are settings that have the name of a section without its last letter, with the
-// sections that have them.
+// singularNames lists settings whose names are not misspelt forms of the section names headers, params
+// and variables, although only the last letter is missing. The value lists the sections that have the
+// setting.
 var singularNames = map[string][]string{"header": {"auth", "rules"}, "param": {"paging"}, "variable": {"paging"}}
 
 // isUnder reports whether an element of a setting's path is the given name, or a misspelt form of
@@ -153,8 +154,9 @@ func findSecrets(path []string, value string) (all []secretPart) {
 	return all
 }
 
-// findBodySecrets returns the parts of a request body that may be secrets: in JSON and forms, texts
-// with a secret name and texts without a placeholder such as {key}; in any other body, every line.
+// findBodySecrets returns the parts of a request body that may be secrets. In JSON and forms, these are
+// each string whose name is the name of a secret (isSecretName), and each string without a placeholder
+// such as {key}. In any other body it is every line.
 func findBodySecrets(body string) (all []secretPart) {
 	var walk func(name string, v any)
 	walk = func(name string, v any) {
@@ -195,7 +197,7 @@ func redactValue(value string, path ...string) string {
 	return replaceSecrets(value, findSecrets(path, value), func(secretPart) bool { return true })
 }
 
-// replaceSecrets redacts the secrets for which "these" is true, in plain, URL-encoded and
+// replaceSecrets redacts the secrets for which the function `these` returns true, in plain, URL-encoded and
 // JSON-escaped form. It replaces longer secrets first: a long secret may contain a shorter secret.
 func replaceSecrets(text string, secrets []secretPart, these func(secretPart) bool) string {
 	secrets = slices.Clone(secrets)
@@ -236,8 +238,8 @@ func (m *masker) add(all ...secretPart) {
 	}
 }
 
-// text redacts secrets in a text. If all is false, it redacts only strong secrets of at least six
-// bytes. If all is true, it redacts every secret that the masker has learnt.
+// text redacts secrets in a text. If the parameter `all` is true, it redacts every secret that the masker
+// has learnt. Otherwise it redacts only strong secrets (secretPart.strong) of at least six bytes.
 func (m *masker) text(text string, all bool) string {
 	m.mu.Lock()
 	secrets := m.secrets

@@ -88,10 +88,10 @@ var yamlNamedLine = regexp.MustCompile(`^[\s-]*["']?[A-Za-z][A-Za-z0-9_.-]*["']?
 var yamlSecretName = regexp.MustCompile(`^[\s-]*["']?(headers|body|variables|params|url|directURL|secretEnv|prefix)\b["']?`)
 
 // learnLines adds the secrets of a file to the masker line by line: the file may be invalid YAML or
-// have an unintended structure. The text after a setting's name counts as its value, and so do
-// the following lines with a deeper indentation. If the file is broken (invalid YAML), the value may
-// also contain the names after it and the next line, and each line without a name may be a secret,
-// because it may belong to any setting.
+// have an unintended structure. The value of a setting is the text after the setting's name, and the
+// following lines with a deeper indentation. If the file is broken (invalid YAML), the value is also the
+// whole rest of the line, even if it contains further names, and the next line. In a broken file each
+// line without a name counts as a secret, because it may belong to any setting.
 func (m *masker) learnLines(text string, broken bool) {
 	type open struct {
 		indent int
@@ -120,7 +120,7 @@ func (m *masker) learnLines(text string, broken bool) {
 		}
 		outer := len(path)
 		for i, at := range members {
-			if i > 0 && !broken { // leave the names whose values have ended before this name
+			if i > 0 && !broken { // remove names from the path if their values end before this name: b if this name is c in {b: 1, c: 2}
 				between := line[members[i-1][1]:at[2]]
 				path = path[:max(outer, len(path)-max(0, 1+strings.Count(between, "}")-strings.Count(between, "{")))]
 			}

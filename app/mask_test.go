@@ -36,7 +36,8 @@ func TestLogger_LogsNoSecret(t *testing.T) {
 	}
 }
 
-// Text that only resembles a secret is not redacted, or an error would hide the setting that it is about.
+// An error about a wrong setting quotes lines of the file. In these lines, text that only resembles a
+// secret must not be redacted: the user could otherwise not find the wrong setting.
 func TestLoad_ErrorShowsSettingsWithoutSecret(t *testing.T) {
 	const text = `
 sources:

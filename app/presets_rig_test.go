@@ -230,13 +230,13 @@ var (
 	usedPart = flag.Float64("used", 1, "part of the wanted use of a budget that this machine must reach, above 0 and at most 1")
 )
 
-// fullSaturation is the -saturate duration with which no preset is skipped.
+// fullSaturation is the shortest duration of the flag -saturate with which the tests skip no preset.
 const fullSaturation = time.Minute
 
 // saturated returns how long to saturate a preset: the flag -saturate or, if it is longer, the time
-// "warm" until the calls fill the policy's window. It skips the test if the flag is not set, because
-// a busy machine falsifies the result. It also skips the test if the flag is below one minute and
-// shorter than "warm".
+// `warm` until the calls fill the policy's window. It skips the test if the flag is not set: the test
+// takes minutes, and other load on the machine falsifies the result. It also skips the test if the
+// flag is shorter than fullSaturation and shorter than `warm`.
 func saturated(t *testing.T, warm time.Duration) time.Duration {
 	t.Helper()
 	if *saturate <= 0 {

@@ -179,8 +179,8 @@ func (a *presetRun) measure(how saturationTest, took time.Duration) bool {
 		}
 		found = true
 		over := elapsed
-		if windowOf(t, p) <= time.Second { // for a window of up to a second, the measured time is from the last call before the measurement to the last call of the measurement
-			over = s.Last.Sub(warm.Last) - windowOf(t, p) // subtract one window: more calls may still follow in the window of the last call
+		if windowOf(t, p) <= time.Second { // with a short window, only the calls of the measurement are counted, and not the earlier calls
+			over = s.Last.Sub(warm.Last) - windowOf(t, p) // minus one window, because the upstream may still accept calls in the window of the last call
 			p.Used -= usedOf(warm, p)
 		}
 		most := float64(p.Limit) * over.Seconds() / windowOf(t, p).Seconds()
@@ -196,7 +196,7 @@ func (a *presetRun) measure(how saturationTest, took time.Duration) bool {
 	return true
 }
 
-// await waits until holds returns true for the upstream's counts of calls, and returns these counts.
+// await waits until the function `holds` accepts the upstream's counts of calls, and returns these counts.
 func (a *presetRun) await(holds func(contract.Stats) bool) contract.Stats {
 	a.Helper()
 	var s contract.Stats

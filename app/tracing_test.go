@@ -241,8 +241,8 @@ func TestTracing_OneTraceAcrossProcesses(t *testing.T) {
 func TestTracing_RetryLinksToFirstTrace(t *testing.T) {
 	tr := newTraced(t, 1e-9)
 	const id = "2af7651916cd43dd8448eb211c80319e"
-	// Another entity succeeds first, so the upstream counts as healthy. The following failure then
-	// counts for its entity, and a retry is scheduled.
+	// Another entity succeeds first, so the upstream counts as healthy. The following failure is
+	// therefore a failure of its entity and not of the source, and a retry is scheduled.
 	if status := tr.read(http.MethodGet, "/v1/nexon/character/known?wait=10s", ""); status != http.StatusOK {
 		t.Fatalf("read of another key: got status %d, want 200", status)
 	}

@@ -59,7 +59,7 @@ type parts struct {
 	startAttrs []any
 	trace      observe.Tracer
 	registry   *prometheus.Registry
-	reg        prometheus.Registerer // adds metrics to the field registry; the names of these metrics get the namespace as a prefix
+	reg        prometheus.Registerer // registers metrics in `registry`, and adds the namespace as a prefix to their names
 	// secret reads a credential.
 	secret func(secretRef) (string, error)
 	unused bool // no source was ever called, because Redis and the database are new
@@ -266,8 +266,8 @@ func (s settles) Subscribe(ctx context.Context, onSettled func(schemas.Settled),
 	return producer.SubscribeSettled(ctx, s.rdb, slices.Collect(maps.Keys(s.config.Sources)), onSettled, onConnection)
 }
 
-// highEnqueuer adapts the producer to query.Enqueuer, for the HIGH lane. If bounds is nil, the
-// producer does not limit clients. waits counts the published records.
+// highEnqueuer adapts the producer to query.Enqueuer, for the HIGH lane. If the field bounds is nil, the
+// producer does not limit clients. The field waits gets the number of published records.
 type highEnqueuer struct {
 	*producer.Producer
 	bounds *liveBounds

@@ -7,20 +7,20 @@ import (
 
 const (
 	// backlogPointInterval is the minimum time between two points of a backlog. Points are kept for
-	// backlogHistory: an older request is not found in flight any more.
+	// backlogHistory: the lock of an older request has expired, so no estimate is needed for it.
 	backlogPointInterval = 20 * time.Millisecond
 	backlogHistory       = 45 * time.Second
 )
 
-// backlog knows how many HIGH records of a source were published before a record. Kafka's offsets are
-// sampled every 5 s; the requests that this process publishes are added at once. Offsets here are sums
+// backlog counts the HIGH records of a source that were published before a given record. Kafka's offsets
+// are sampled every 5 s; the requests that this process publishes are added at once. Offsets here are sums
 // over all partitions.
 type backlog struct {
 	sampled   time.Time // when the offsets were sampled; zero: never
-	committed float64   // committed offset at that time
+	committed float64   // committed offset at the time `sampled`
 	// points are end offsets by time, oldest first.
 	points []backlogPoint
-	// idle is the time since the sample in which, by the estimate, no record waited.
+	// idle is the estimated part of the time since `sampled` in which no record waited.
 	idle time.Duration
 }
 
@@ -29,8 +29,8 @@ type backlogPoint struct {
 	end float64
 }
 
-// sample sets the offsets that were sampled at a time. It keeps the records that this process has
-// published since then.
+// sample sets the offsets that were sampled at the time `at`. It keeps the records that this process has
+// published after `at`.
 func (b *backlog) sample(at time.Time, committed, end int64) {
 	if !at.After(b.sampled) {
 		return
@@ -49,8 +49,8 @@ func (b *backlog) sample(at time.Time, committed, end int64) {
 	b.sampled, b.committed, b.points, b.idle = at, float64(committed), points, 0
 }
 
-// publish adds n records that this process publishes now. busy is the estimated time that the records
-// before them take after the sample.
+// publish adds n records that this process publishes now. `busy` is the estimated time from the last
+// sample until the workers have processed all earlier records.
 func (b *backlog) publish(now time.Time, n int, busy time.Duration) {
 	if b.sampled.IsZero() {
 		return
@@ -65,7 +65,7 @@ func (b *backlog) publish(now time.Time, n int, busy time.Duration) {
 	b.points = append(b.points, backlogPoint{now, end}, backlogPoint{now, end + float64(n)})
 }
 
-// endAt returns the end offset at a time. Between two points it rises evenly.
+// endAt returns the end offset at the time `at`. It interpolates linearly between two points.
 func (b *backlog) endAt(at time.Time) float64 {
 	next := sort.Search(len(b.points), func(i int) bool { return b.points[i].at.After(at) })
 	switch {
@@ -81,8 +81,8 @@ func (b *backlog) endAt(at time.Time) float64 {
 	return from.end + part*(to.end-from.end)
 }
 
-// before returns how many records that were published before a time were not committed at the last
-// sample, and how long records have been served since then.
+// before returns the number of records that were published before the time `at` and not yet committed
+// at the last sample. `served` is how long workers have had records to process since that sample.
 func (b *backlog) before(at, now time.Time) (records float64, served time.Duration) {
 	return max(0, b.endAt(at)-b.committed), max(0, now.Sub(b.sampled)-b.idle)
 }

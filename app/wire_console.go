@@ -58,8 +58,8 @@ func (p parts) consoleDeps(sources map[string]*source.Source, guard *access.Guar
 	}
 }
 
-// refreshing is a function that enqueues refreshes of entities of one facet. The refreshes count
-// against the limits of the client with the ID "client"; an empty ID means no client.
+// refreshing is a function that enqueues refreshes of entities of one facet. The parameter
+// client is the ID of the client against whose limits the refreshes count; empty: no client.
 type refreshing func(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []query.EnqueueResult
 
 // overview provides lanes, dependencies and read statistics to the console.

@@ -81,7 +81,7 @@ func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Cli
 			return nil
 		},
 		func() error {
-			found.ChangingMember, _ = status.Hints{Redis: k.parts.rdb, Source: e.Source}.ReadHint(ctx, e.Facet) // if Redis is unreachable, the page is shown without the hint
+			found.ChangingMember, _ = status.Hints{Redis: k.parts.rdb, Source: e.Source}.ReadHint(ctx, e.Facet) // if Redis is unreachable, the page does not name the changing member
 			return nil
 		},
 	}
@@ -102,7 +102,7 @@ func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Cli
 		return empty, nil
 	}
 	found.DeadLetters = slices.DeleteFunc(found.DeadLetters, func(l store.DeadLetter) bool { return !k.Sees(c, e, l.Visibility) })
-	if w := &found.Request; w.Number <= found.State.Version { // the stored snapshot is as new as the request, so the request is not shown as in flight
+	if w := &found.Request; w.Number <= found.State.Version { // the stored snapshot is at least as new as the request, so the request is not shown as in flight
 		w.Lane, w.Number, w.Confirmed, w.Until = "", 0, false, time.Time{}
 	}
 	return found, nil
@@ -159,7 +159,8 @@ func (k entityReader) requestState(ctx context.Context, e schemas.Entity) consol
 }
 
 // Refresh enqueues refreshes of entities of one facet and returns the result of each refresh. As
-// with POST …/refresh, the refreshes count against the limits of a client without the scope admin.
+// with POST …/refresh, the refreshes count against the client's limits, unless the client has the scope
+// admin.
 func (k entityReader) Refresh(ctx context.Context, all []schemas.Entity, c access.Client) ([]console.RefreshResult, error) {
 	for _, e := range all {
 		if err := k.CheckKey(e); err != nil {

@@ -21,7 +21,7 @@ func (p parts) scheduleReader() *status.ScheduleReader {
 		Sources: slices.Sorted(maps.Keys(p.config.Sources)), Store: p.store,
 		Prefetch: func(ctx context.Context, source string) (status.Prefetch, error) {
 			c, disabled := p.config.Sources[source], false
-			if l, valid := live[source]; valid { // if the settings can't be read, the configured settings are shown
+			if l, valid := live[source]; valid { // show the settings in force; if reading them panics, show the configured settings
 				status.CatchPanic(p.log, func() { c, disabled = l.inForce(ctx) })
 			}
 			return c.prefetchStatus(disabled)
@@ -36,8 +36,8 @@ func (p parts) scheduleReader() *status.ScheduleReader {
 	})
 }
 
-// prefetchStatus returns the prefetching of a source, with the defaults for facets without a
-// configuration.
+// prefetchStatus returns the prefetch settings, the schedule and the budget of a source. Facets without
+// prefetch settings have the defaults.
 func (s SourceConfig) prefetchStatus(disabled bool) (status.Prefetch, error) {
 	schedule, err := s.newSchedule()
 	if err != nil {

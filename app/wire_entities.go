@@ -39,7 +39,7 @@ const notifyTimeout = time.Second
 // implements entities.Notifier.
 type others struct{ parts }
 
-// WakeAt notifies the schedulers that an entity is due at a time.
+// WakeAt notifies the schedulers that an entity is due at the time `at`.
 func (o others) WakeAt(ctx context.Context, source string, at time.Time) {
 	poll.WakeAt(ctx, o.rdb, scheduleChannel(source), at, o.log)
 }

@@ -17,8 +17,9 @@ func shareCounts(ctx context.Context, p parts) error {
 	// The name has a random part, because a restarted process can have the same host name and pid.
 	self := workerName() + "/" + rand.Text()[:8]
 	for _, name := range sources {
-		// ReadCounts deletes the counts of stopped processes. No other process does if all consoles
-		// are off. An error does not matter: the next process that starts tries again.
+		// ReadCounts is called because it deletes the counts of stopped processes. Otherwise only
+		// consoles call it, and all consoles may be off. An error is ignored: the next process that
+		// starts tries again.
 		_, _ = status.ReadCounts(ctx, p.rdb, name)
 	}
 	return status.CountsWriter{

@@ -20,7 +20,7 @@ func TestHistory_SharesReadsOfThisProcess(t *testing.T) {
 	f.ask(http.MethodGet, "/v1/nexon/character/a")
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
-	if err := shareCounts(stopped, f.parts); err != nil { // a process that stops writes its counts once more
+	if err := shareCounts(stopped, f.parts); err != nil { // the context has ended, so shareCounts writes the counts once and returns
 		t.Fatal(err)
 	}
 	all, err := newHistory(f.parts).Counts(t.Context(), builtInSource)
@@ -49,7 +49,7 @@ func TestHistory_ReadsLimiterAndLanes(t *testing.T) {
 	want := status.LaneBacklog{Records: 1, Known: true}
 	servicetest.WaitFor(t, eventTimeout, "the backlog of HIGH", func() bool {
 		high, low := history.Lanes(builtInSource)
-		high.Delay = 0 // the time since the record was first seen
+		high.Delay = 0 // not compared: it is the time for which the record has waited, which differs in each run
 		return high == want && low == status.LaneBacklog{Known: true}
 	})
 }

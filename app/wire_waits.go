@@ -20,11 +20,12 @@ const (
 	estimateTTL      = 30 * time.Second
 )
 
-// highLag measures the HIGH lanes of sources.
+// highLag provides the consumer lag and the throughput of HIGH lanes.
 type highLag interface {
 	// Latest returns the last sample of a lane, if it is recent.
 	Latest(source string, lane schemas.Lane) (lag topics.Lag, at time.Time, known bool)
-	// Throughput returns the commits per second in the time `busy` with a backlog.
+	// Throughput returns how many records were committed per second after the time `since`. Only the
+	// time in which records waited counts; `busy` is the length of this time.
 	Throughput(source string, lane schemas.Lane, since time.Time) (perSecond float64, busy time.Duration)
 }
 
@@ -57,9 +58,10 @@ func newWaits(lag highLag, sources map[string]float64, read func(context.Context
 	return w
 }
 
-// EstimateWait returns the estimated wait of the HIGH request with this number, the time of the
-// measurement, and whether an estimate is available. No estimate is available while the source sends
-// no calls, or if no worker commits records. It uses only values in memory.
+// EstimateWait returns the estimated wait of the HIGH request with this number, the time at which the
+// data for the estimate was measured, and whether an estimate is available. No estimate is available
+// while the source sends no calls, or if no worker commits records. EstimateWait uses only values in
+// memory.
 func (w *waits) EstimateWait(source string, number int64) (wait time.Duration, measured time.Time, known bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -77,7 +79,7 @@ func (w *waits) EstimateWait(source string, number int64) (wait time.Duration, m
 		return 0, time.Time{}, false
 	}
 	enqueued := now
-	if number > 0 { // numbers are times by Redis' clock
+	if number > 0 { // the number of a request is its enqueue time in Unix milliseconds, by Redis' clock
 		if at := time.UnixMilli(number).Add(estimate.readAt.Sub(estimate.At)); at.Before(now) {
 			enqueued = at
 		}
@@ -107,18 +109,19 @@ func (w *waits) rate(source string, estimate timedEstimate) (rate laneRate, samp
 	perSecond, busy := w.lag.Throughput(source, schemas.High, estimate.flowing)
 	switch allowed := rate.Wait(perSecond*busy.Seconds(), 0, 0); {
 	case perSecond > 0 && rate.calls == 1 && allowed > busy*3/4:
-		// The limiter is the bottleneck. Its rate is more exact, because commits come in batches.
+		// The limiter is the bottleneck. Its rate is more exact than the measured throughput, because
+		// commits come in batches.
 	case perSecond > 0:
 		rate.WaitEstimate, rate.calls = estimate.AtMost(perSecond), 1
 	case busy > 0 && rate.Wait(unworkedRecords*rate.calls, 0, 0) < busy:
-		return rate, true // the limiter allowed calls, but no worker committed a record
+		return rate, true // the rate stays unknown: the limiter allowed calls, but no worker committed a record
 	}
 	rate.known = rate.Paced()
 	return rate, true
 }
 
-// unworkedRecords is how many records workers must have had time for, before a lane without any commit
-// counts as one without workers.
+// unworkedRecords is a number of records. A lane counts as a lane without workers if the limiter has
+// allowed the calls for this number of records, but no record was committed.
 const unworkedRecords = 5
 
 // published adds n HIGH records that this process has published.

@@ -180,8 +180,8 @@ func (r *replay) flood() {
 	r.judge(answers)
 }
 
-// The estimates of a read API that floods a source of 10 calls a second stay within a factor of two
-// or one second of the real wait.
+// Clients request many more refreshes than a source with 10 calls a second can process. Each estimated
+// wait must differ from the real wait by at most a factor of two, or by at most one second.
 func TestWaits_ReplayFloodsWithTrueEstimates(t *testing.T) {
 	t.Run("after an idle minute", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -214,7 +214,7 @@ func TestWaits_ReplayFloodsWithTrueEstimates(t *testing.T) {
 			}
 			r.run(40 * time.Second)
 			r.setDown(false)
-			r.run(5 * time.Second) // the next read of the limiter
+			r.run(5 * time.Second) // until the limiter has been read again
 			r.judge([]answer{r.read("during the outage", waiting[59])})
 			r.flood()
 		})

@@ -76,7 +76,7 @@ func TestWaits_ReportWhyNoCallsAreSent(t *testing.T) {
 		estimate limiter.WaitEstimate
 		later    time.Duration // time between the read of the limiter and the call of Blocked
 		want     query.RefreshReason
-		until    time.Duration // expected end of the block, after the read of the limiter; 0: unknown
+		until    time.Duration // expected time from the read of the limiter until calls are sent again; 0: unknown
 	}{
 		"flowing":               {limiter.WaitEstimate{}, 0, "", 0},
 		"stopped":               {limiter.WaitEstimate{Blocked: limiter.StateStopped}, 0, query.ReasonStopped, 0},

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// goFiles returns the concatenated text of the Go files of all modules for which keep returns true.
-// A line break precedes each file. Hidden folders are left out.
+// goFiles returns the concatenated text of the repository's Go files. It leaves out hidden folders, and
+// files for whose path the function `keep` returns false. A line break precedes each file.
 func goFiles(t *testing.T, keep func(path string) bool) string {
 	t.Helper()
 	var all strings.Builder

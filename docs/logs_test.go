@@ -15,8 +15,9 @@ import (
 	"testing"
 )
 
-// listConditions returns the rows that the table in docs/logs.md must have for all conditions in the
-// code. A row has the event, and the messages at the beginning and at the end of the condition.
+// listConditions returns the rows that the table in docs/logs.md must have, one for each
+// observe.Condition in the code. A row has the condition's event, and the messages that are logged when
+// the condition begins and ends.
 func listConditions(t *testing.T) (rows []string) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {

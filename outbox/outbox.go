@@ -214,8 +214,9 @@ func targetsOf(all []store.OutboxEvent) (targets []*target) {
 	return targets
 }
 
-// trigger requests refreshes of the events' targets. It skips targets that were checked within
-// their triggers' back-off. It sets `left` for the events whose requests could not be enqueued.
+// trigger requests refreshes of the events' targets. It skips a target if none of its triggers fires:
+// the target was checked within the triggers' setting backoff. It sets `left` for the events whose
+// requests could not be enqueued.
 func (r *Relay) trigger(ctx context.Context, all []store.OutboxEvent, left map[int64]bool, now time.Time) error {
 	targets := targetsOf(all)
 	if len(targets) == 0 {

@@ -190,8 +190,8 @@ func TestRelay_CombinesTriggersOfOneKey(t *testing.T) {
 	r.wantLeft(0)
 }
 
-// When several changes trigger the same target, the shortest back-off and the params of the latest
-// change must be used.
+// If several changes trigger the refresh of one entity, the relay must use the shortest duration that
+// the triggers have as setting backoff, and the params of the latest change.
 func TestRelay_UsesShortestBackoffAndLastParams(t *testing.T) {
 	r := newRig(t)
 	hearings := schemas.Entity{Source: "court", Facet: "hearings", Key: "a"}
@@ -210,7 +210,7 @@ func TestRelay_UsesShortestBackoffAndLastParams(t *testing.T) {
 func TestRelay_SkipsTriggersWithinBackoff(t *testing.T) {
 	r := newRig(t)
 	now := start.Add(24 * time.Hour)
-	r.write(general("a"), start.Add(time.Microsecond), "g", store.OutboxEvents{}) // checked 1 µs less than 24 h ago, so still within the trigger's back-off
+	r.write(general("a"), start.Add(time.Microsecond), "g", store.OutboxEvents{}) // checked 1 µs less than 24 h ago, so still within the trigger's setting backoff
 	r.write(general("b"), start, "g", store.OutboxEvents{})
 	for _, key := range []string{"a", "b", "c"} {
 		r.write(progress(key), now, "x", triggering(24*time.Hour, nil))

@@ -75,8 +75,8 @@ func (r *rig) client(opts ...kgo.Opt) *kgo.Client {
 	return c
 }
 
-// fakeEnqueuer records requests. It returns the requests for which leaves reports true, as if they
-// could not be enqueued.
+// fakeEnqueuer records requests. It returns the requests for which the function `leaves`
+// returns true, as if they could not be enqueued.
 type fakeEnqueuer struct {
 	mu     sync.Mutex
 	leaves func(store.ClaimedRequest) bool // reports whether Trigger returns the request as not enqueued; nil: Trigger enqueues every request
@@ -155,7 +155,7 @@ func (r *rig) deliverAt(now time.Time) time.Time {
 	return next
 }
 
-// wantLeft fails the test unless that many events are stored, whether claimed or not.
+// wantLeft fails the test unless exactly `want` events are stored, claimed or not.
 func (r *rig) wantLeft(want int) {
 	r.Helper()
 	all, err := r.db.ClaimOutboxEvents(r.Context(), "court", start.Add(1000*time.Hour), 0, 10_000)

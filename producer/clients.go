@@ -114,7 +114,7 @@ func (c *Coalescer) admit(ctx context.Context, requests []Request, results []Res
 		for k, i := range byAccount[accounts[n]] {
 			number := results[i].Number
 			switch {
-			case err != nil: // Redis may have counted the request as outstanding before the error; then it stops counting when its lease expires
+			case err != nil: // Redis may have counted the request as outstanding before the error; the request then stops counting when its lease expires
 				results[i] = Result{Err: fmt.Errorf("count %s toward the limit of its client: %w", requests[i].Entity, err)}
 			case reply[4+k] == 0:
 				continue
@@ -248,7 +248,7 @@ type refusalCache struct {
 	mu    sync.Mutex
 	now   func() time.Time
 	all   map[refusalKey]cachedRefusal
-	swept time.Time // last time expired entries were deleted because the map was full
+	swept time.Time // when expired entries were last deleted because the map was full
 }
 
 type refusalKey struct {

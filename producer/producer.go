@@ -37,12 +37,12 @@ type Request struct {
 	TraceParent   string // W3C trace context; empty: none
 	Replay        schemas.ReplayMark
 	// Client is the schemas.ClientID of the client; empty: the request is internal, and Bound
-	// does not apply. New: the entity has no snapshot.
+	// does not apply. New is true if the entity has no snapshot.
 	Client string
 	Bound  Bound
 	New    bool
 
-	acked chan<- error // receives nil when Kafka acknowledges the record, else the error; buffered
+	acked chan<- error // buffered channel that receives nil when Kafka acknowledges the record, or the error of the publish
 }
 
 // Outcome is what coalescing decided about a request.
@@ -107,7 +107,7 @@ var (
 const (
 	// maxBatchSize is the maximum number of requests in one Redis pipeline.
 	maxBatchSize = 512
-	// acquireTimeout is the timeout of all Redis calls for one such batch of requests.
+	// acquireTimeout is the timeout of all Redis calls for one batch of at most maxBatchSize requests.
 	acquireTimeout = 5 * time.Second
 	// confirmInterval is how often EnqueueAndWait checks whether Kafka has acknowledged a record
 	// of another producer that covers the request.

@@ -13,9 +13,9 @@ import (
 // CoalesceState is a snapshot of an entity's coalescing state, at one moment by the clock of
 // Redis. The zero value: no request is in flight, and no hold or cool-down is active.
 type CoalesceState struct {
-	// Lane, Number and Until describe the lock of the request that covers others: its lane, its
-	// number, and when the lock expires. If Lane is empty, there is no lock. Confirmed means that
-	// Kafka has acknowledged the record of the request.
+	// Lane, Number and Until describe the entity's lock: the lane and the number of the request that
+	// holds it, and when it expires. If Lane is empty, there is no lock. Confirmed means that Kafka
+	// has acknowledged the record of the request.
 	Lane      schemas.Lane
 	Number    int64
 	Confirmed bool

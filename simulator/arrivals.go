@@ -9,7 +9,7 @@ import (
 
 // recorder records every arrival and refuses arrivals over a limit.
 type recorder struct {
-	start time.Time // arrival times are measured from start with its monotonic clock reading
+	start time.Time // arrival times are durations since start, by the monotonic clock
 
 	mu       sync.Mutex
 	log      *arrivalLog
@@ -84,7 +84,7 @@ type arrival struct {
 
 const (
 	chunkLength = 1 << 14
-	// maxKept is the number of unknown paths, and of calls with unknown parameters, that are
+	// maxKept is the maximum number of unknown paths, and of calls with unknown parameters, that are
 	// kept with their full text.
 	maxKept   = 100
 	otherPath = "(another unknown path)"

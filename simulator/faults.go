@@ -23,7 +23,7 @@ type Fault struct {
 	Key  string `json:"key,omitempty"`
 	// Percent is the probability that a matching call is affected; nil means 100.
 	Percent *float64 `json:"percent,omitempty"`
-	// Count disables the rule after that number of affected calls; nil means never.
+	// Count is the number of affected calls after which the rule is disabled; nil means never.
 	Count *int `json:"count,omitempty"`
 	Kind  Kind `json:"kind"`
 
@@ -157,7 +157,8 @@ const htmlPage = `<!DOCTYPE html>
 <body><h1>The request could not be satisfied.</h1><p>Please try again later.</p></body></html>
 `
 
-// A fault of kind SlowBody sends the body in this number of pieces, with this pause after each piece.
+// A fault of kind SlowBody sends the body in slowBodyPieces pieces, and pauses for slowBodyPause after
+// each piece.
 const (
 	slowBodyPieces = 64
 	slowBodyPause  = 250 * time.Millisecond

@@ -49,7 +49,7 @@ type item struct {
 	soulName, soulOption             string
 	starforce, specialRing           int
 	expires, golden, starforceScroll string
-	companion                        bool // true for an item of the companion (a dragon or a mechanic), which has no potentials
+	companion                        bool // true for an item of the companion (a dragon or a mechanic), which has no fields potential_option_…
 }
 
 func (j *jsonText) items(list []item) {
@@ -131,8 +131,8 @@ type outfit struct {
 	dragon, mechanic []item
 }
 
-// Indexes of some of the 24 slots. They decide which fields of an item are null, as in the real
-// samples. The slots from bare to bareEnd-1 have no potential.
+// Indexes of some of the 24 slots. They decide which fields of an item are null, as in real responses.
+// In items of the slots from bare to bareEnd-1, the fields potential_option_… are null.
 const (
 	ringSlot   = 23
 	weaponSlot = 10 // the only slot whose item has a soul (soulName, soulOption)

@@ -21,8 +21,8 @@ type Config struct {
 	Identity bool
 	// Pretty indents documents by two spaces, as the real API does.
 	Pretty bool
-	// AnyPath makes the simulator answer paths that the real API does not have with a small document,
-	// to simulate an API for which no simulator exists.
+	// AnyPath makes the simulator send a small document for each path that the real API does not have.
+	// It can then replace an API for which no simulator exists.
 	AnyPath bool
 	// Seed selects the generated values. The same seed, key and revision give the same bytes in
 	// every process.
@@ -90,7 +90,7 @@ func (s *Simulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	c := parseCall(r)
 	if c.endpoint == nil && s.anyPath {
-		c.key = c.path // faults and changes of content select calls by key
+		c.key = c.path // an unknown path has no parameter with a key; faults and changes of content select entities by key
 	}
 	seen := s.recorder.record(c)
 	x := &exchange{ResponseWriter: w}

@@ -100,7 +100,7 @@ type words struct {
 	description []string
 }
 
-// slot is a position for an item. There are several slots for rings and for pendants.
+// slot is a place on a game character for one item. There are several slots for rings and for pendants.
 type slot struct {
 	part, name string
 }

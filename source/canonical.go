@@ -179,8 +179,8 @@ func (c *canonical) array(paths *pathNode, depth int) error {
 	return nil
 }
 
-// markIgnored records c.out[start:] as one ignored span if child, the state of the value that was
-// written there, is ignored. The new span replaces the ignored spans inside it, c.ignored[mark:].
+// markIgnored records the value in c.out[start:] as one ignored span if the setting ignore selects the
+// value (child.ignored). The new span replaces the ignored spans inside it, c.ignored[mark:].
 func (c *canonical) markIgnored(child *pathNode, start, mark int) {
 	if child.ignored {
 		c.ignored = append(c.ignored[:mark], span{start, len(c.out)})

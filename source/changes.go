@@ -38,8 +38,9 @@ func ChangedPaths(before, after []byte) []string {
 	return slices.Sorted(maps.Keys(paths))
 }
 
-// differences returns the differences between two JSON texts that n does not ignore: the path of each,
-// and whether both values are scalars. A text that is not JSON is like the text null.
+// differences returns each difference between two JSON texts: its path, and whether both values are
+// scalars. It skips the values that the setting ignore, compiled into n, selects. A text that is not JSON
+// is like the text null.
 func differences(before, after []byte, n *pathNode) iter.Seq2[string, bool] {
 	return func(yield func(string, bool) bool) {
 		walkDifferences(parseExact(before), parseExact(after), n, nil, yield)

@@ -69,8 +69,8 @@ type Rule struct {
 const (
 	BlockCall       = "call"       // this call only
 	BlockEndpoint   = "endpoint"   // this document of the facet, for all keys
-	BlockResource   = "resource"   // all calls charged to the same resource
-	BlockCredential = "credential" // all calls with the same credential
+	BlockResource   = "resource"   // all calls charged to the resource of this call
+	BlockCredential = "credential" // all calls with the credential of this call
 	BlockSource     = "source"     // all calls of the source
 )
 

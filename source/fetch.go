@@ -139,8 +139,8 @@ func (s *Source) Fetch(ctx context.Context, p *Plan, permits Permits) (*Response
 var errUseless = errors.New("not sent, because another document of the entity failed")
 
 // callFollowingRedirect makes one call and follows at most one redirect within baseURL. Only a GET
-// is redirected, because repeating a POST may not be safe. The parameter room is the maximum length
-// of the body in bytes. The result last is the request that was sent last: r, or its redirect. An error
+// is redirected, because repeating a POST may not be safe. The parameter `room` is the maximum length
+// of the body in bytes. The result `last` is the last request that was sent: r, or its redirect. An error
 // means that the call or the redirected call was not sent.
 func (s *Source) callFollowingRedirect(ctx context.Context, p *Plan, r documentRequest, room int64, permits Permits) (resp response, last documentRequest, calls int, err error) {
 	for range 2 {

@@ -264,8 +264,8 @@ func (r responseReader) badContent(err error) Outcome {
 	return r.failure(classification{class: BadContent}, err)
 }
 
-// refusesAll reports whether a class refuses every call and not only this one. Only then does
-// the end of a rate-limit window count as a retry delay.
+// refusesAll reports whether a response of this class means that the upstream refuses other calls too.
+// Only then does the end of a rate-limit window count as a retry delay.
 func refusesAll(c Class) bool { return c == Quota || c == Maintenance || c == AuthRefused }
 
 // decompress writes at most MaxBody bytes of the decompressed body to w.plain.

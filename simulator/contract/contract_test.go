@@ -14,7 +14,7 @@ type example struct {
 	name       string
 	call       func() *http.Request
 	atOnce     int           // number of calls that are accepted at one moment
-	resetAfter time.Duration // time after which the same number of calls is accepted again
+	resetAfter time.Duration // time after which atOnce calls are accepted again
 	policy     string        // name of the policy that must refuse the call after the first atOnce calls
 	status     int
 	body       []string

@@ -88,8 +88,9 @@ func TestAccounts_AreIndependent(t *testing.T) {
 }
 
 func TestSpeed_DayEndsAtMidnight(t *testing.T) {
-	// Speed 144 makes a day of ten minutes. The test begins at midnight UTC, which is 09:00 in
-	// Korea. Nine hours are a multiple of ten minutes, so a new day begins at that time.
+	// Speed 144 shortens a day to ten minutes. The short days are counted from midnight in Korea. The
+	// test begins nine hours later, at midnight UTC. Nine hours are exactly 54 short days, so a short
+	// day begins at the start of the test.
 	call := get("GET /weather?serviceKey=k")
 	run(t, "data-go-kr", Options{Speed: 144}, func(t *testing.T, r rig) {
 		sleep(time.Minute)

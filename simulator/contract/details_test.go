@@ -132,7 +132,7 @@ func TestGraphQL_CostByConnectionSizes(t *testing.T) {
 		r.acceptAll(48, get("POST /graphql", bearer, `{"query":"{a(first:100){b(first:100){c(first:9){id}}}}"}`))
 		a = r.do(newRequest("POST /graphql", bearer, `{"query":"{a(first:100){b(first:100){c(first:9){id}}}}"}`))
 		a.check(t, 200, "RATE_LIMITED")
-		a.checkHeader(t, "X-RateLimit-Remaining", "0") // the refusal must report 0, although 51 points remain: the call costs 101
+		a.checkHeader(t, "X-RateLimit-Remaining", "0") // the refusal must report 0 remaining points, although 51 remain: too few for this call, which costs 101
 	})
 	run(t, "github-graphql", Options{}, func(t *testing.T, r rig) {
 		r.acceptAll(400, get("POST /graphql", bearer, `{"query":" mutation{star{id}}"}`))

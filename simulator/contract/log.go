@@ -70,7 +70,7 @@ func (a *account) maxInWindow(log []logEntry) float64 {
 }
 
 // maxByWindow returns the largest sum of the units of consecutive entries in one window. The
-// function same reports whether entry e is in the same window as the entry first.
+// function `same` reports whether the entries `first` and `e` are in one window.
 func maxByWindow(log []logEntry, same func(first, e logEntry) bool) float64 {
 	first, maximum, sum := 0, 0.0, 0.0
 	for i, e := range log {

@@ -25,7 +25,7 @@ const (
 	concurrent = "concurrent-requests"
 )
 
-// policy is one limit of a contract. Its field window is the length after applying Speed.
+// policy is one limit of a contract. The field `window` has the length after Options.Speed is applied.
 type policy struct {
 	name, unit string
 	kind       kind

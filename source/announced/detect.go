@@ -88,7 +88,7 @@ var usualWindows = []time.Duration{
 
 func (f *Detected) estimateWindow() {
 	for _, window := range usualWindows {
-		tolerance := time.Duration(0) // for a reset that is rounded or comes from another clock
+		tolerance := time.Duration(0) // how much the reset may exceed the window, because it is rounded or comes from another clock
 		if window >= time.Minute {
 			tolerance = window / 20
 		}
@@ -145,7 +145,8 @@ func detectFields(header http.Header, now time.Time, read map[string]bool) (foun
 	return found
 }
 
-// detectLists finds pairs used/limit, and lists limit:seconds with their lists used:seconds.
+// detectLists finds headers with a pair used/limit, and headers with a list of limit:seconds. A list of
+// limits can have a second header, with the suffix -Count and a list of used:seconds.
 func detectLists(header http.Header, read map[string]bool) (found []Detected) {
 	for _, name := range slices.Sorted(maps.Keys(header)) {
 		value, words := strings.TrimSpace(header.Get(name)), wordsOf(name)
@@ -180,7 +181,8 @@ func detectLists(header http.Header, read map[string]bool) (found []Detected) {
 	return found
 }
 
-// family is a family of separate headers. headers maps each role to the canonical name of its header.
+// family is a set of headers that report one limit: each header has a role, such as limit or remaining.
+// The field headers maps each role to the canonical name of its header.
 type family struct {
 	headers map[string]string
 	window  time.Duration

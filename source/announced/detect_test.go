@@ -57,7 +57,7 @@ func TestDetect_KnownSpellings(t *testing.T) {
 	}
 }
 
-// A rule that Detect returns must read the same response.
+// A rule that Detect derives from a response must be able to read the quota state in this response.
 func TestDetect_RuleReadsTheResponse(t *testing.T) {
 	for _, h := range [][]string{
 		{"X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "4999", "X-RateLimit-Reset", "1800003600"},

@@ -94,7 +94,7 @@ func readXRateLimitReset(header http.Header, now time.Time) (time.Duration, bool
 
 // ifExhausted returns the result of read, unless the remaining quota is above 0. If quota is left,
 // the call was refused for another reason: the credential, or another limit such as GitHub's
-// secondary rate limit. To wait until the end of this window could then be an hour too long.
+// secondary rate limit. A wait until the reset in the header could then be an hour too long.
 func ifExhausted(header http.Header, remainingHeader string, read func() (time.Duration, bool)) (time.Duration, bool) {
 	if remaining, ok := parseDecimal(strings.TrimSpace(header.Get(remainingHeader))); ok && remaining > 0 {
 		return 0, false

@@ -38,8 +38,8 @@ type Rule struct {
 
 	// Field is the location of a structured field of the IETF draft, such as "daily";r=50;t=30.
 	Field string `yaml:"field,omitempty"`
-	// PolicyField is the location of the structured field with the limits of the same policies, such as
-	// "daily";q=1000;w=86400.
+	// PolicyField is the location of the structured field with the limits of the policies in Field, such
+	// as "daily";q=1000;w=86400.
 	PolicyField string `yaml:"policyField,omitempty"`
 	// Item is the name of the list item to read in the structured field, such as daily; empty: the item
 	// with the lowest remaining number.
@@ -47,7 +47,7 @@ type Rule struct {
 
 	// List is the location of a list of limits, such as 20:1,100:120 (limit:seconds).
 	List string `yaml:"list,omitempty"`
-	// Counts is the location of the list of used calls for the same windows, such as 3:1,40:120
+	// Counts is the location of the list of used calls for the windows in List, such as 3:1,40:120
 	// (used:seconds).
 	Counts string `yaml:"counts,omitempty"`
 	// Window selects one entry of List and of Counts; 120s selects 100:120 and 40:120.

@@ -26,7 +26,7 @@ type address struct {
 	base     string // scheme and host
 	host     string // without the port
 	loopback bool
-	literal  string   // path and query as in the URL; they are called
+	literal  string   // path and query as in the URL; the calls use them
 	template string   // path and query with placeholders for the ids; they are written into the configuration
 	key      string   // example key; empty: the URL has no id
 	pattern  string   // keyPattern; empty: the URL has no id

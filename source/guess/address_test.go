@@ -82,8 +82,8 @@ func TestParse_TakesTheCredentialOut(t *testing.T) {
 		"https://api.shop.example/products/42?appid=0123456789abcdef0123456789abcdef": {source.Auth{Query: "appid", SecretEnv: "SHOP_KEY"}, "0123456789abcdef0123456789abcdef"},
 		"https://me:hunter22@api.shop.example/products/42":                            {source.Auth{Header: "Authorization", Prefix: "Basic ", SecretEnv: "SHOP_KEY"}, "bWU6aHVudGVyMjI="},
 		"https://sk_live_0123456789@api.shop.example/products/42":                     {source.Auth{Header: "Authorization", Prefix: "Basic ", SecretEnv: "SHOP_KEY"}, "c2tfbGl2ZV8wMTIzNDU2Nzg5Og=="},
-		"https://api.shop.example/products/42?page_token=abcdef0123456789":            {}, // the token is a page cursor
-		"https://api.shop.example/products?key=42&author=7":                           {}, // the key is an id
+		"https://api.shop.example/products/42?page_token=abcdef0123456789":            {}, // no credential: the token is a page cursor
+		"https://api.shop.example/products?key=42&author=7":                           {}, // no credential: the key is an id
 	} {
 		a, err := parse(1, raw)
 		if err != nil {

@@ -13,7 +13,7 @@ import (
 
 // id is one id of a URL. It is a path segment without its extension, or the value of a query parameter.
 type id struct {
-	segment, param int    // index of the segment or of the parameter; -1: the id is in the other part
+	segment, param int    // index of the path segment, or of the query parameter, that has the id; the other index is -1
 	name           string // name of its placeholder, if the URL has several ids
 	value          string
 }
@@ -23,7 +23,7 @@ type id struct {
 func (a *address) findKey(segments []string, query []parameter) error {
 	plain := make([]string, len(segments))
 	var ids []id
-	var indexes []int // of the segments with an id
+	var indexes []int // indexes of the path segments with an id
 	for i, segment := range segments {
 		plain[i], _ = url.PathUnescape(segment)
 		if value := extension.ReplaceAllString(plain[i], "$1"); isKey(value) && isPathID(plain, i, value) {
@@ -31,7 +31,7 @@ func (a *address) findKey(segments []string, query []parameter) error {
 		}
 	}
 	if len(ids) > 1 && ids[0].segment == 0 && shortNumber.MatchString(ids[0].value) {
-		ids, indexes = ids[1:], indexes[1:] // a version, as in /3/movies/550
+		ids, indexes = ids[1:], indexes[1:] // remove the first id, which is a version of the API as in /3/movies/550
 	}
 	chosen := chooseParam(query, len(ids) > 0)
 	for i, p := range query {
@@ -49,9 +49,9 @@ func (a *address) findKey(segments []string, query []parameter) error {
 	return a.setPattern(ids)
 }
 
-// chooseParam returns the index of the query parameter that identifies the entity, or -1. Without a
-// parameter that has the name of an id, it is the last one with a value that can be a key, if the path
-// has no id.
+// chooseParam returns the index of the query parameter that identifies the entity, or -1. It chooses the
+// last parameter with the name of an id. If no parameter has such a name and the path has no id, it
+// chooses the last parameter with a value that is certainly an id, or else that can be an id.
 func chooseParam(query []parameter, pathHasID bool) int {
 	canBe := func(p parameter) bool { return isKey(p.value) && !isOption(p.name) }
 	for i, p := range slices.Backward(query) {
@@ -72,8 +72,9 @@ func chooseParam(query []parameter, pathHasID bool) int {
 	return -1
 }
 
-// nameIDs gives each id the name of its placeholder: {key} to a single one, otherwise the singular of
-// the segment before the id, as user in users/42, or the name of the query parameter.
+// nameIDs gives each id the name of its placeholder. A single id has the name key. Of several ids, an id
+// in the path is named after the segment before it, in the singular: user for users/42. An id in the
+// query has the name of its parameter.
 func nameIDs(ids []id, plain []string, query []parameter) {
 	if len(ids) == 1 {
 		ids[0].name = "key"

@@ -123,13 +123,14 @@ func policiesOf(stated []Limit, found []announced.Detected, free304 bool, note f
 	return all
 }
 
-// scoped reports whether the limiter keeps the policy in buckets and not as a plain window of the source.
+// scoped reports whether the policy is not a plain window of the source: it is a reported limit, has the
+// scope resource, or is a leaky bucket.
 func (p policy) scoped() bool { return p.reported || p.resource || p.restore > 0 }
 
 // policyOf returns the policy for a detected limit.
 func policyOf(f announced.Detected, free304 bool) (p policy, usable bool) {
 	if strings.Contains(f.Label, "token") {
-		return policy{}, false // the number of tokens differs from call to call, so it cannot be guessed
+		return policy{}, false // a limit of tokens is left out: how many tokens a call costs differs from call to call
 	}
 	p = policy{limit: f.Limit, window: f.Window, rule: f.Rule, resource: f.Rule.Resource != "", from: "from " + headerNames(f)}
 	p.name = cleanName(f.Label)

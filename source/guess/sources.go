@@ -242,7 +242,7 @@ func (r *run) compare(f *facetGuess, p probe) {
 	r.note("guess", "facet %s: ignore %s, which differed between two calls", f.name, strings.Join(changed, ", "))
 }
 
-// template returns an example configuration, for a call without URLs.
+// template returns an example configuration. Run uses it if the user gives no URL.
 func template(o Options, auth source.Auth) Result {
 	if auth.Header == "" {
 		auth = source.Auth{Header: "X-Api-Key", SecretEnv: "SHOP_KEY"}
