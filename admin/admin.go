@@ -41,9 +41,9 @@ type API struct {
 	// Bodies has the maximum body size in bytes, by pattern, for the paths that accept more than
 	// 64 KiB.
 	Bodies map[string]int64
-	// Explain returns the problem for an error that the client caused, else nil. Other errors are
-	// logged and not sent to the client, because they may contain internal details. For such an
-	// error the client gets status 503, with the field Unavailable as the detail text.
+	// Explain returns the problem for an error that the client caused, else nil. If it returns nil,
+	// the error is logged and not sent to the client, because it may contain internal details. The
+	// client then gets status 503, with the field Unavailable as the detail text.
 	Explain     func(error) *problem.HTTPError
 	Unavailable string
 	// CrossSite is the detail text of the problem that rejects a request from a web page of another

@@ -35,7 +35,8 @@ func DecodeBody(body io.Reader, into any, form string) error {
 	return nil
 }
 
-// IsObject reports whether a JSON text is an object. encoding/json accepts null in place of one.
+// IsObject reports whether a JSON text is an object. Callers check this first, because
+// encoding/json decodes null into a Go struct without an error.
 func IsObject(text []byte) bool { return bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) }
 
 // Decode decodes a text that must be exactly one JSON value, without unknown members. The text of its

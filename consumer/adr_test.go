@@ -12,8 +12,8 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// countDeadLettersByADR returns the number of dead letters by the rules of adr-013, if the calls
-// for that number of records all have outcome o.
+// countDeadLettersByADR returns how many dead letters the rules of adr-013 cause for a number of
+// records (the parameter `records`), if all calls have the outcome o.
 func countDeadLettersByADR(o source.Outcome, records int) (deadLetters int) {
 	for range records {
 		if o.Status >= 400 || o.Class == source.BadContent { // true for a 5xx too: by adr-013 it becomes a dead letter after three tries
@@ -23,9 +23,9 @@ func countDeadLettersByADR(o source.Outcome, records int) (deadLetters int) {
 	return deadLetters
 }
 
-// countDeadLetters processes that number of records, each of another entity, for at most an hour of
-// fake time. All calls have outcome o, and there is no known-good entity. It returns how many dead
-// letters freshet writes and how many calls it makes.
+// countDeadLetters processes records, each of another entity, for at most an hour of fake time. The
+// parameter `records` is the number of records. All calls have outcome o, and there is no
+// known-good entity. It returns how many dead letters freshet writes and how many calls it makes.
 func countDeadLetters(t *testing.T, o source.Outcome, records int) (deadLetters, calls int) {
 	t.Helper()
 	synctest.Test(t, func(*testing.T) {

@@ -117,10 +117,10 @@ func (a *attempt) acquire(ctx context.Context, target source.Call, acquire func(
 	return acquire(ctx, a.w.lane, target)
 }
 
-// credentialsFor returns the credentials that a call may use. If the attempt must use one certain
-// credential, it returns only that credential. Otherwise it returns the credentials that the
-// upstream has not refused for this record, or all credentials if the upstream has refused each of
-// them.
+// credentialsFor returns the credentials that a call may use. If the attempt may use only one
+// credential (a.credential), it returns only that credential. Otherwise it returns the credentials
+// that the upstream has not refused for this record, or all credentials if the upstream has refused
+// each of them.
 func (a *attempt) credentialsFor(all []string) []string {
 	candidates := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return slices.Contains(a.t.refusedBy, name) })
 	switch {

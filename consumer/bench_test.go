@@ -84,8 +84,8 @@ func document(key string) string {
 }
 
 // BenchmarkWorker measures entities a second on the whole path of a record, from the topic to the
-// committed offset. For comparison, it also measures bare upserts of as many rows into the same
-// database. Redis and PostgreSQL are real, and the upstream answers at once.
+// committed offset. For comparison, it also writes the same number of rows into the same database
+// without a worker. Redis and PostgreSQL are real, and the upstream answers at once.
 func BenchmarkWorker(b *testing.B) {
 	through, pg := throughReal(b)
 	var inWorker, bare time.Duration
@@ -166,7 +166,8 @@ func throughReal(b *testing.B) (through func(observe.Tracer) time.Duration, pg *
 	return func(t observe.Tracer) time.Duration { return throughWorker(b, kafka, rdb, pg, upstream.URL, t) }, pg
 }
 
-// throughWorker returns the time from a worker's first write to its last.
+// throughWorker enqueues benchEvents requests and starts a worker. It returns the time from the
+// first result that the worker writes to the database until the last one.
 func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient, pg *postgres.Store, url string, tracer observe.Tracer) time.Duration {
 	b.Helper()
 	name := servicetest.Name("bench")

@@ -11,8 +11,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// refuseOne makes the upstream refuse calls for entity a, each with a Retry-After of 30 s. It
-// returns the counter of the refused calls.
+// refuseOne makes the upstream refuse all calls for the entity with the key "a", each with a
+// Retry-After of 30 s. It returns the counter of the refused calls.
 func (r *rig) refuseOne() *atomic.Int64 {
 	var refused atomic.Int64
 	r.upstreamOf(func(w http.ResponseWriter, req *http.Request) {

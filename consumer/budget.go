@@ -141,8 +141,8 @@ func (b *memoryBudget) inUse() int64 {
 
 func (b *memoryBudget) fits(n int64) bool { return b.used == 0 || b.used+n <= b.limit }
 
-// resize changes the size of a reservation of acquire from `from` bytes to `to` bytes. If `to` is
-// 0, the memory is free again.
+// resize changes the size of a reservation that acquire has made, from `from` bytes to `to` bytes.
+// If `to` is 0, the memory is free again.
 func (b *memoryBudget) resize(from, to int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

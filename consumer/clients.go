@@ -11,14 +11,15 @@ import (
 
 const (
 	// releaseLinger is how long the first ended request waits for further ended requests, so that
-	// one call to Redis releases many requests. This wait delays no record.
+	// one call to Redis subtracts many requests from their clients' outstanding counts. This wait
+	// delays no record.
 	releaseLinger = 10 * time.Millisecond
 	// maxReleases is the maximum length of a releaseQueue, which grows for example while Redis is
 	// down. Further ended requests are not added to the queue. They count as outstanding until
 	// their leases expire.
 	maxReleases = 10_000
-	// releaseTimeout is the time limit of one call to Redis that releases requests, and the delay
-	// after such a call has failed.
+	// releaseTimeout is the time limit of one call to Redis that subtracts ended requests from
+	// their clients' outstanding counts. It is also the delay after a failed call.
 	releaseTimeout = time.Second
 )
 

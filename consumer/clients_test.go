@@ -33,7 +33,8 @@ func (n *recordingPermits) Acquire(ctx context.Context, lane schemas.Lane, c sou
 	return p, err
 }
 
-// limit replaces the rig's limiter with another one, which allows that many calls a second.
+// limit replaces the limiter of the rig with a limiter that allows the given number of calls a
+// second.
 func (r *rig) limit(calls int) {
 	r.Helper()
 	quota := limiter.Config{Policies: []limiter.Policy{{Name: "test", Limit: calls, Window: limiter.Window(time.Second)}}}
@@ -45,7 +46,8 @@ func (r *rig) limit(calls int) {
 	r.run(l.Run)
 }
 
-// workRecording starts a HIGH worker with that many slots, and records the clients of its permits.
+// workRecording starts a HIGH worker with the given number of slots, and records the clients of its
+// permits.
 func (r *rig) workRecording(slots int, changes ...func(*consumer.Deps)) *recordingPermits {
 	r.Helper()
 	n := &recordingPermits{Permits: permits{r.limiter}}
@@ -142,7 +144,7 @@ func TestWorker_ServesClientsInTurn(t *testing.T) {
 }
 
 // A client that exceeds its limit gets all keys in the end, if it repeats rejected requests. A test
-// of package lua shows that such a client can use the whole rate.
+// of package lua shows that a single client can use the source's whole rate.
 func TestWorker_ProcessesAllRequestsOfOneClient(t *testing.T) {
 	r := newRig(t)
 	n := r.workRecording(512)

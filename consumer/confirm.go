@@ -55,7 +55,7 @@ const (
 // faultQuery is a failure that needs a verdict.
 type faultQuery struct {
 	entity     schemas.Entity
-	scope      string // key (scopeKey) of the scope that may be at fault; empty if it may be the whole source
+	scope      string // key (scopeKey) of the scope that may be at fault; empty: the whole source may be at fault
 	credential string
 	after      time.Time // when the failure was observed
 }
@@ -70,8 +70,9 @@ type confirmRun struct {
 	verdict verdict
 }
 
-// recordKnownGood adds the task's entity to the known-good entities. answered is true if the upstream
-// has just returned content for it, and false if it only has a stored snapshot.
+// recordKnownGood adds the task's entity to the known-good entities. answered is true if a call for
+// the entity has just succeeded (ok or not-modified), and false if the entity only has a stored
+// snapshot.
 func (h *Health) recordKnownGood(t *task, answered bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -94,7 +95,7 @@ func (h *Health) recordKnownGood(t *task, answered bool) {
 		f.known = f.known[:min(len(f.known), maxKnownGood)]
 	case len(f.known) < maxKnownGood:
 		f.known = append(f.known, k)
-	default: // the list is full: an entity whose content the upstream has not just returned replaces a random entity in the second half of the list
+	default: // f.known is full, and no call for the entity has just succeeded: the entity replaces a random element in the second half of f.known
 		f.known[maxKnownGood/2+rand.IntN(maxKnownGood/2)] = k //nolint:gosec // the random number is not a secret
 	}
 }
@@ -356,7 +357,7 @@ func (w *Worker) fetchKnownGood(ctx, hard context.Context, k *knownGood, credent
 		record: &kgo.Record{}, ledger: newLedger(), params: k.params, stored: k.stored,
 		request: schemas.UpdateRequest{Entity: k.entity, Lane: w.lane, Reason: schemas.Prefetch, RequestedAt: now},
 	}
-	t.stored.ETag, t.stored.LastModified = "", "" // fetch unconditionally, because the remembered ETag and time may be outdated
+	t.stored.ETag, t.stored.LastModified = "", "" // fetch unconditionally, because the remembered ETag and Last-Modified may be outdated
 	t.ledger.add(0, 0, now)
 	t.facet, _ = w.source.Facet(k.entity.Facet)
 	var err error

@@ -101,7 +101,7 @@ type Worker struct {
 	bodySizes   *sizeEstimates
 
 	callSampler     observe.LogSampler
-	redactionLogged atomic.Bool // the warning that content contained a credential was logged
+	redactionLogged atomic.Bool // true after the first warning that content contained a credential
 	entityQueues    entityQueues
 	breakerQueue    *breakerQueue
 	// life ends when Run's context ends. hard ends when the drain has timed out. Tasks and
@@ -234,8 +234,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	if left := w.kafka.LeaveGroupContext(last); left != nil {
 		w.log.Warn("leaving the consumer group failed; the partitions move when the session expires", "err", left)
 	}
-	// The client waits for a hanging broker even after its contexts end, so its requests are
-	// aborted after the timeout.
+	// Closing the Kafka client waits for a broker that hangs, and has no time limit of its own. So
+	// cancelKafka aborts all requests of the client when leaveTimeout has passed.
 	defer w.cancelKafka()
 	defer context.AfterFunc(last, w.cancelKafka)()
 	w.kafka.CloseAllowingRebalance()

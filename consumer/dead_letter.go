@@ -39,9 +39,9 @@ func dlqClientOptions() []kgo.Opt {
 	}
 }
 
-// dlqCompressor compresses records with zstd. Its window is as large as that of other Kafka
-// clients, and larger than that of franz-go's own compressor. With the smaller window, a record
-// that fitted its request topic might not fit the dead-letter topic.
+// dlqCompressor compresses records with zstd. Its compression window is as large as in other Kafka
+// clients, and larger than in franz-go's own compressor. With the smaller window, a record that
+// fitted its request topic might not fit the dead-letter topic.
 type dlqCompressor struct{}
 
 // dlqEncoder returns the shared encoder. It is created once, because creating an encoder takes
@@ -123,7 +123,7 @@ func (w *Worker) writeDeadLetter(ctx context.Context, t *task, f failure, before
 	if err == nil {
 		indexed, visibility := d.DeadLetter, w.source.Visibility(t.request.Entity.Key)
 		if visibility != "" {
-			indexed.Sample = nil // the sample is not indexed, because clients that must not see this content can list the index
+			indexed.Sample = nil // keep the upstream's response (the sample) out of the index, because clients that must not see this content can list the index
 		}
 		err = w.fail(ctx, t, f, before, store.DeadLetter{
 			DeadLetterID: id, Reason: f.reason, Error: indexed.Summary(), Fingerprint: indexed.Fingerprint(t.request.Entity), Status: d.Status, Attempts: t.calls,

@@ -57,7 +57,8 @@ func TestPublishDeadLetter_SendsNoOversizedBatch(t *testing.T) {
 	all.Wait()
 }
 
-// BenchmarkDeadLetters publishes dead letters of 2 kB, 256 at a time, like the slots of a worker.
+// BenchmarkDeadLetters publishes dead letters of 2 kB from 256 goroutines, like a worker that
+// processes many records at once.
 func BenchmarkDeadLetters(b *testing.B) {
 	w, topic := dlqWorker(b, 12)
 	value := make([]byte, 2000)

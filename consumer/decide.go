@@ -103,7 +103,8 @@ func (t attemptHistory) allowsRetryNow(o source.Outcome) bool {
 	return o.Class == source.Transient && t.calls > 0 && t.failures+1 < maxConsecutiveTries && t.sinceFirstCall < maxPartitionHold
 }
 
-// needsVerdict reports whether the failure must be attributed before a decision.
+// needsVerdict reports whether the decision must wait for a verdict: whether the failure belongs to
+// the entity or to the source.
 func needsVerdict(o source.Outcome, t attemptHistory, d diagnosis) bool {
 	switch o.Class {
 	case source.AuthRefused:
@@ -181,9 +182,9 @@ func decideRefusal(o source.Outcome, t attemptHistory, requested time.Duration) 
 	case o.Block == source.BlockEndpoint || o.Block == source.BlockResource:
 		return decision{next: stepScheduleRetry, wait: max(pause, minCallDelay), reason: schemas.Outage, action: actionOpenScope, block: o.Block, pause: pause, maxPause: maxPause}
 	case o.Block == source.BlockCredential && (t.listedCredential || o.Class == source.Quota):
-		// Only this credential pauses, so the other credentials can still be used. If it is the
-		// only one, the effect is a pause of the whole source. A breaker is used instead of a
-		// backoff, because it stays open longer after each further refusal.
+		// Only this credential pauses, so the other credentials can still be used. If the source
+		// has only this credential, the effect is a pause of the whole source. A breaker is used
+		// instead of a backoff, because it stays open longer after each further refusal.
 		return decision{action: actionOpenScope, block: o.Block, pause: pause, maxPause: maxPause}
 	case o.Class == source.AuthRefused:
 		return decision{next: stepScheduleRetry, wait: outageDelay, reason: schemas.Outage, action: actionOpenSource, pause: pause, maxPause: maxPause}

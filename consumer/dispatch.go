@@ -33,7 +33,7 @@ type task struct {
 	failures    int
 	firstCall   time.Time
 	unconfirmed bool
-	lastFailed  bool // the last call was answered by an error, bad content, nothing, or a refusal that made the source back off; false after other refusals and maintenance
+	lastFailed  bool // the last call failed: no response, an error, bad content, or a refusal that made the source back off; false after other refusals and maintenance
 	hasSlot     bool // the task occupies a slot (Config.MaxInFlight)
 	// refusedBy lists the credentials that the upstream refused for this record.
 	refusedBy []string
@@ -238,7 +238,7 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 		}
 		if verdicts[i] == schemas.Proceed && t.facet.Conditional {
 			if t.plan, err = w.planFor(t); err != nil {
-				return nil, err // no error can happen here: the same calls were planned before, only without the stored ETag and time
+				return nil, err // no error can happen here: the same calls were planned before, only without the stored ETag and Last-Modified
 			}
 		}
 	}

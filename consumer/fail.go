@@ -89,7 +89,7 @@ func (w *Worker) fail(ctx context.Context, t *task, f failure, before store.Stat
 	row.State, row.Rounds = store.Failed, 0
 	row.Until = now.Add(t.facet.FailedFor)
 	if before.State != store.Failed || !now.Before(before.Until) {
-		row.Failures++ // counts toward suspendAfter; a failure during the hold of the previous failure (for example of a replay) is not counted
+		row.Failures++ // counts toward suspendAfter; a failure during the hold of the previous failure, for example the failure of a replay, is not counted
 	}
 	switch {
 	case !w.owns(t):
@@ -157,8 +157,8 @@ func (w *Worker) settle(ctx context.Context, ends []schemas.End) error {
 // endFromStatus reports whether the entity's stored failure settles the request, because the failed
 // fetch began after the request. This happens if the worker that stored the failure crashed before
 // it settled the request. A request that was made after the failed fetch is not settled, even if a
-// hold should have rejected it. The reason: while Redis had lost the hold, a request that bypasses
-// holds may have been coalesced with this request.
+// hold should have rejected it. The reason: while Redis had lost the hold, another request, which
+// bypasses holds, may have been coalesced with the request.
 func endFromStatus(r schemas.UpdateRequest, s store.Status, now time.Time) (end schemas.End, failed bool) {
 	if s.State == "" || r.Version == 0 || r.Version > s.Version {
 		return schemas.End{}, false

@@ -13,7 +13,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// readStale enqueues a request like a read of a stale snapshot.
+// readStale enqueues the request that a read of a stale snapshot causes.
 func (r *rig) readStale(key string) producer.Result {
 	r.Helper()
 	return r.producer.Enqueue(r.Context(), producer.Request{Entity: entity(key), Lane: schemas.High, Reason: schemas.Stale})
@@ -278,7 +278,7 @@ func TestDBBreaker_StopsFetchingWhileOpen(t *testing.T) {
 	r.enqueueAll(keys, schemas.High, schemas.CacheMiss)
 	r.until("all to be tried", func() bool { return r.requests.tries.Load() >= int64(len(keys)) })
 	r.db.down.Store(true)
-	r.enqueue("a", schemas.High, schemas.CacheMiss) // the database calls for entity a fail and open the database's breaker
+	r.enqueue("a", schemas.High, schemas.CacheMiss) // all database calls for this record fail, which opens the database's breaker
 	// Database call 6 is the first probe of the open breaker, 2 s after call 5 has opened it. By then
 	// every record has seen the open breaker and waits, so none can still make an upstream call.
 	r.until("the first probe of the open breaker", func() bool { return r.db.tries.Load() >= 6 })

@@ -18,8 +18,8 @@ type gates struct {
 type gate string
 
 const (
-	gateDatabase gate = "database" // closed while the database's breaker is not closed
-	gateYield    gate = "yield"    // closed while a LOW worker yields to HIGH
+	gateDatabase gate = "database" // this gate blocks calls while the database's breaker is open or half-open
+	gateYield    gate = "yield"    // this gate blocks calls of a LOW worker while LOW yields to HIGH
 )
 
 func newGates() *gates {

@@ -11,13 +11,13 @@ import (
 
 const (
 	// These limits apply only without a known-good entity. The source is then unhealthy if two
-	// conditions hold. More than half of the last windowSize calls failed, on at least minEntities
-	// entities. And more than half of the entities called since the first of these failures failed.
+	// conditions hold. First, more than half of the last windowSize calls failed, and these calls
+	// belong to at least minEntities entities. Second, the last call failed for most of the
+	// entities that were called after the first of these failures.
 	windowSize  = 20
 	minEntities = 5
-	// minRefused is the number of different entities in a row whose calls the upstream must refuse.
-	// Then the fault is attributed to their credential or scope. It applies only without a
-	// known-good entity.
+	// minRefused is how many different entities in a row the upstream must refuse before the fault
+	// is attributed to their credential or scope. It applies only without a known-good entity.
 	minRefused = 3
 	// holdAfter is the number of consecutive failed calls of a facet after which its new calls wait
 	// until the running confirming calls have ended.

@@ -15,9 +15,9 @@ const (
 	// finds nothing doubles the interval, from restHintInterval up to maxHintInterval, because each
 	// comparison reads a snapshot.
 	minHintInterval, restHintInterval, maxHintInterval = time.Second, time.Minute, time.Hour
-	// maxHintBytes is the maximum size of a content that is compared. hintTimeout is the timeout of
-	// reading the stored content. maxHintMembers is the maximum number of members of a facet that
-	// are logged.
+	// maxHintBytes is the maximum size, in bytes, of content that is compared. hintTimeout is the
+	// timeout of reading the stored content. maxHintMembers is the maximum number of JSON members
+	// of a facet whose hints are logged.
 	maxHintBytes   = 1 << 20
 	hintTimeout    = time.Second
 	maxHintMembers = 8
@@ -42,7 +42,8 @@ type Hints struct {
 	facets map[string]*facetHint
 }
 
-// facetHint is the state of the search in one facet.
+// facetHint is the state of the search for the JSON member of one facet that alone changes at every
+// check.
 type facetHint struct {
 	next     time.Time     // no comparison before this time
 	interval time.Duration // minimum time between two comparisons

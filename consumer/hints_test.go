@@ -75,7 +75,7 @@ func TestHints_NameTheOnlyChangingMember(t *testing.T) {
 	if want := "member=basic.meta.requestId"; !strings.Contains(log, want) {
 		t.Errorf("log: got %s, want %s in it", log, want)
 	}
-	r.checked("a", nil) // the same content
+	r.checked("a", nil) // this check finds the same content as the check before it
 	if member, _ := hints.state(); strings.TrimSpace(member) != "" {
 		t.Errorf("hint after an unchanged check: got %q, want none", member)
 	}

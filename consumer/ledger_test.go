@@ -57,7 +57,7 @@ func TestLedger_RereadsTruncatedLog(t *testing.T) {
 		t.Errorf("commit point: got %d, want 50", l.at(t))
 	}
 	l.markDone(99, 3) // this record of leader epoch 3 was read before the log was truncated, and is not in the log any more
-	l.markDone(50, 3) // this call was in flight when the log was truncated; a record of leader epoch 4 has the same offset now
+	l.markDone(50, 3) // this record's call was in flight when the log was truncated; a record of leader epoch 4 has the same offset now
 	if l.at(t) != 50 {
 		t.Errorf("commit point: got %d, want 50, whose record is not done", l.at(t))
 	}

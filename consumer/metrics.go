@@ -16,7 +16,7 @@ type metrics struct {
 	duration           prometheus.Observer
 	latency            prometheus.Observer
 	upstream           map[source.Class]prometheus.Observer
-	calls              map[string]prometheus.Counter // by source.CallResult.Outcome
+	calls              map[string]prometheus.Counter // number of calls by outcome (source.CallResult.Outcome)
 	errors             *prometheus.CounterVec
 	obsolete           *prometheus.CounterVec
 	settled            *prometheus.CounterVec

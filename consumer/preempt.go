@@ -85,8 +85,9 @@ func (q *slotQueue) preempt(client string, waitForMemory int) bool {
 	return true
 }
 
-// preempted is called after preempt has chosen a record: when the record has given its slot up, or
-// when it got its permit before that. The record then no longer counts as being preempted.
+// preempted must be called for each record that preempt has chosen: when the record has given its
+// slot up, or when it has got its permit first. The record then no longer counts as being
+// preempted.
 func (q *slotQueue) preempted() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

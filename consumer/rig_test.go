@@ -35,7 +35,8 @@ import (
 const waitTimeout = 2 * time.Minute
 
 // rig connects all parts on a request's path: producer, Kafka, worker, limiter, upstream and store.
-// All parts are real; the services behind them are embedded. Tests inject faults between the parts.
+// freshet's own parts are real. Kafka, Redis, the database and the upstream are embedded in the
+// test. Tests inject faults between the parts.
 type rig struct {
 	*testing.T
 	kafka    *kfake.Cluster
@@ -101,7 +102,7 @@ func newRig(t *testing.T, kafka ...kfake.Opt) *rig {
 	r.config.Facets = map[string]source.Facet{"character": f}
 	r.source = r.newSource(r.config)
 
-	// The window is short, because the quiet period of a new limiter lasts one window.
+	// A short window makes the quiet period at the start of the test short.
 	quota := limiter.Config{Policies: []limiter.Policy{{Name: "test", Limit: 500, Window: limiter.Window(100 * time.Millisecond)}}}
 	r.limiter, err = limiter.New("nexon", quota, limiter.Deps{Redis: rdb, Process: "test", Log: r.log(), Metrics: prometheus.NewRegistry()})
 	if err != nil {
@@ -324,8 +325,8 @@ func (r *rig) produce(lane schemas.Lane, record kgo.Record) kgo.Record {
 	return record
 }
 
-// until calls holds again and again until it returns true. It must poll, because no single event
-// covers the producer, Kafka, the worker and the store.
+// until calls the function `holds` repeatedly until it returns true. It must poll, because no
+// single event covers the producer, Kafka, the worker and the store.
 func (r *rig) until(what string, holds func() bool) {
 	r.Helper()
 	deadline := time.After(waitTimeout)
@@ -425,7 +426,7 @@ func (r *rig) deadLetters() []schemas.DeadLetter {
 	return all
 }
 
-// store writes a snapshot with that number as its version, like a worker.
+// store writes a snapshot with the given number as its version, like a worker.
 func (r *rig) store(key string, number int64) {
 	r.Helper()
 	_, err := r.db.Write(r.Context(), []store.Write{{

@@ -112,8 +112,8 @@ func (b *memoryBudget) enqueue(client string, r *memoryWaiter) *list.Element {
 
 // maxWaitingHigh is the maximum number of HIGH records that a worker has read and that wait for a
 // slot. A worker serves clients in turn only among these records, so the number must be large. By
-// default the outstanding requests of all clients are at most the calls of two seconds
-// (access.limits.outstanding). At up to 1,000 calls a second all of them fit.
+// default all clients together have at most as many outstanding requests as the quota allows calls
+// in two seconds (access.limits.outstanding). At up to 1,000 calls a second all of them fit.
 const maxWaitingHigh = 2048
 
 // maxWaitingRecords returns how many records of a lane may wait for a slot. It is 0 for LOW, whose

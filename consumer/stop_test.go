@@ -217,8 +217,8 @@ func (r *rig) staysFalse(d time.Duration, what string, happened func() bool) {
 	}
 }
 
-// joined reports whether the HIGH group has that many members, which own that many partitions in
-// all.
+// joined reports whether the HIGH group has the given number of members, and whether these members
+// own the given number of partitions in all.
 func (r *rig) joined(members, partitions int) bool {
 	r.Helper()
 	group := schemas.Group("nexon", schemas.High)
@@ -233,8 +233,8 @@ func (r *rig) joined(members, partitions int) bool {
 	return len(g.Members) == members && has == partitions
 }
 
-// The Kafka client waits for a hanging broker even after its contexts end. So the worker must abort
-// the client's requests when it stops.
+// The Kafka client waits for a broker that hangs, even after the context of the client's call has
+// ended. So the worker must abort the client's requests when it stops.
 func TestStop_AbandonsHangingBroker(t *testing.T) {
 	r := newRig(t)
 	w := r.worker(consumer.DefaultConfig(schemas.High), r.db, permits{r.limiter})
@@ -261,8 +261,8 @@ func TestStop_AbandonsHangingBroker(t *testing.T) {
 	}
 }
 
-// untilJoined waits until the HIGH group has that many members, which own that many partitions in
-// all.
+// untilJoined waits until the HIGH group has the given number of members, and these members own the
+// given number of partitions in all.
 func (r *rig) untilJoined(members, partitions int) {
 	r.Helper()
 	r.until("the assignment", func() bool { return r.joined(members, partitions) })

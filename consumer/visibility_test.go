@@ -36,9 +36,9 @@ func TestVisibility_IsStoredWithSnapshot(t *testing.T) {
 		gone              bool
 	}{
 		{"", 0, 1, false},
-		{"partner", 1, 1, false}, // no further full call: the stored snapshot is visible to all, so "not modified" is accepted
+		{"partner", 1, 1, false}, // still one full response: the stored snapshot is visible to all, so the response "not modified" is accepted
 		{"partner", 2, 1, false},
-		{"staff", 3, 2, false}, // one full call more: the stored snapshot has another visibility, so "not modified" is not enough
+		{"staff", 3, 2, false}, // a second full response: the stored snapshot has another visibility, so the response "not modified" is not enough
 		{"", 4, 3, false},
 		{"partner", 4, 3, true},
 	} {

@@ -28,7 +28,7 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 		w.deadLetter(ctx, t, failure{reason: t.reason, err: t.invalid, number: t.request.Version})
 		return
 	}
-	if t.satisfiedByTime() { // the previous record of its entity has satisfied the request
+	if t.satisfiedByTime() { // the fetch of the entity's previous record has satisfied this request too
 		w.skip(t, schemas.Satisfied)
 		return
 	}
@@ -160,8 +160,9 @@ func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 
 var errEndpointOpen = errors.New("call not sent: the circuit breaker of the endpoint is open, while other endpoints of the source are healthy")
 
-// evaluate attributes the outcome of an attempt and decides the next step. It updates the Health,
-// pauses calls if necessary, and logs conditions.
+// evaluate decides the next step after an attempt. For a failure it first finds out whether the
+// entity or the source is at fault. It updates the Health, pauses calls if necessary, and logs
+// conditions.
 func (w *Worker) evaluate(ctx, hard context.Context, a *attempt, f fetched) decision {
 	t, o := a.t, f.outcome
 	if a.began.IsZero() {
@@ -198,7 +199,7 @@ func (w *Worker) evaluate(ctx, hard context.Context, a *attempt, f fetched) deci
 		t.failures, t.unconfirmed, t.firstCall = 0, false, time.Time{}
 	}
 	t.unconfirmed = d.needsConfirmation
-	t.lastFailed = t.lastFailed || d.action == actionBackOff // another record makes the next probe
+	t.lastFailed = t.lastFailed || d.action == actionBackOff // a record whose call made the source back off is the last choice for the next probe
 	w.applyAction(a, o, d)
 	if d.action == actionNone && (d.next == stepStore || o.Class == source.NotReady) {
 		w.recordSuccess(a)
@@ -224,7 +225,7 @@ func (w *Worker) attribute(ctx, hard context.Context, a *attempt, o source.Outco
 	}
 	v := w.awaitVerdict(ctx, hard, q)
 	if v == entityFault && q.scope == "" && w.permits.BreakerOpenSince(a.began) {
-		return sharedFault // the breaker was open since the call, so the other entity may have succeeded only after the outage
+		return sharedFault // the breaker was open after this call began, so the later success of another entity does not prove that only this entity fails
 	}
 	return v
 }

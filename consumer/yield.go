@@ -8,20 +8,21 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// yieldAbove and yieldBelow control when LOW yields to HIGH. Then LOW makes only the calls that the
-// quota reserves for it. LOW yields when a new HIGH record would wait longer than yieldAbove. LOW
-// continues when a new HIGH record would wait at most yieldBelow. The wait is computed for one call
-// for each record, at the rate that the quota's windows allow for HIGH. At the rate of adr-013 §12,
-// 500 calls a second, the limits are 5,000 and 1,000 waiting HIGH records. A source with only a
-// concurrency limit has no such rate; there LOW never yields, and HIGH gets the next free slot.
+// yieldAbove and yieldBelow control when LOW yields to HIGH. While LOW yields, it makes only the
+// calls that the quota reserves for LOW. LOW yields when a new HIGH record would wait longer than
+// yieldAbove. LOW continues when a new HIGH record would wait at most yieldBelow. The wait is
+// computed for one call for each record, at the rate that the quota's windows allow for HIGH. At
+// the rate of adr-013 §12, 500 calls a second, the limits are 5,000 and 1,000 waiting HIGH records.
+// A source with only a concurrency limit has no such rate; there LOW never yields, and HIGH gets
+// the next free slot.
 const (
 	yieldAbove = 10 * time.Second
 	yieldBelow = 2 * time.Second
 	yieldEvery = time.Second
 )
 
-// highWait returns how long a new record waits behind that many HIGH records, if HIGH makes
-// perSecond calls a second.
+// highWait returns how long a new record waits behind the given number of HIGH records, if HIGH
+// makes perSecond calls a second.
 func highWait(records int64, perSecond float64) time.Duration {
 	if records <= 0 {
 		return 0

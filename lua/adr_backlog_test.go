@@ -11,7 +11,7 @@ import (
 type backlog struct {
 	entities, perSecond int
 	fresh, lock         int     // seconds for which a snapshot is fresh, and seconds until a lock expires
-	often, seldom       float64 // average seconds between two visits of the most (often) and the least (seldom) visited entity
+	often, seldom       float64 // average seconds between two visits of one entity: often for the most visited entity, seldom for the least visited entity
 	skip                func(e *behind, version int) bool
 }
 

@@ -25,8 +25,8 @@ type buckets struct {
 	rdb    redis.UniversalClient
 	script string
 	tag    string
-	// size is the size in calls, and rate the calls per second, of the common bucket; lowSize and
-	// lowRate are those numbers for LOW's bucket.
+	// The common bucket has `size` calls and refills at `rate` calls a second. LOW's bucket has
+	// lowSize calls and refills at lowRate calls a second.
 	size, lowSize int
 	rate, lowRate float64
 }
@@ -168,7 +168,8 @@ func TestADRBuckets_LowUsesItsBurstWhileHighStarves(t *testing.T) {
 	if most := slices.Max(served); most > 50 {
 		t.Errorf("ADR: HIGH got %v a second: %s", served, gone)
 	}
-	// TestAcquire_KeepsHighsShareUnderLowLoad shows that our script keeps HIGH's share under such load.
+	// With our script, HIGH keeps its share while LOW requests more calls than the limit allows:
+	// see TestAcquire_KeepsHighsShareUnderLowLoad.
 }
 
 func TestADRBuckets_RejectWithoutARetryTime(t *testing.T) {

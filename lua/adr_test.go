@@ -109,7 +109,7 @@ func TestADRCoalesce_CoversByAFailedPublish(t *testing.T) {
 
 		e := newEntity(t, rdb)
 		n := e.mustAcquire(high, "PUBLISHED")
-		e.mustAcquire(high, "PENDING") // PENDING promises nothing yet, so by our rules the caller can request again
+		e.mustAcquire(high, "PENDING") // with the outcome PENDING the script promises no fetch yet, so by our rules the caller requests again later
 		e.rollback(n)
 		e.mustAcquire(high, "PUBLISHED")
 	})

@@ -230,7 +230,7 @@ func TestClientCounts_HoldUnderRandomFaults(t *testing.T) {
 			max: 1 + rng.IntN(40), min: 1 + rng.IntN(4), lease: time.Duration(1+rng.IntN(60)) * time.Second, active: 5 * time.Second,
 		})
 		ids := []string{"a", "b", "c", "d"}
-		leases := map[string]map[string]time.Time{} // the end of each lease, by client and by member of its sorted set
+		leases := map[string]map[string]time.Time{} // the end of each lease, by client and by request (the member of the client's sorted set)
 		for _, id := range ids {
 			leases[id] = map[string]time.Time{}
 		}

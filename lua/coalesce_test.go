@@ -90,7 +90,7 @@ func TestLock_CoversStrictUntilAFetchBegins(t *testing.T) {
 			e.t.Errorf("the later request %d is not above the running fetch %d", follow, running)
 		}
 		e.confirm(follow, minute)
-		e.mustAcquire(strict, "ALREADY_PROCESSING") // no fetch has begun since the strict request `follow`, so it covers another strict request
+		e.mustAcquire(strict, "ALREADY_PROCESSING") // no fetch has begun since the strict request `follow`, so the lock of `follow` covers another strict request
 
 		if e.settle(running, true, "", 0) {
 			e.t.Error("the running fetch released the later request's lock")
@@ -215,12 +215,12 @@ func TestCoolDown_RefusesOnlyNewPublishes(t *testing.T) {
 		if v := e.acquire(refresh); v.outcome != "COOLING" || v.until == 0 {
 			e.t.Errorf("a second refresh: %+v", v)
 		}
-		e.mustAcquire(high, "PUBLISHED") // the cool-down does not refuse a request that has no cool-down itself
+		e.mustAcquire(high, "PUBLISHED") // a request without a cool-down of its own is accepted during the cool-down of an earlier request
 	})
 }
 
 // The cool-down has its full length only after the request is confirmed. If the producer crashes
-// before that, a new request is accepted as soon as the pending lock expires.
+// before the confirmation, a new request is accepted as soon as the pending lock expires.
 func TestCoolDown_LastsInFullOnceConfirmed(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		refresh := acquireArgs{lane: "HIGH", strict: true, cooldown: 6 * hour, life: minute}
@@ -280,9 +280,10 @@ func TestCoalesce_WritesNothingWithoutAPublish(t *testing.T) {
 	})
 }
 
-// Random sequences on one entity never lose an accepted request. Invariant: a request is open
-// until a fetch that began after it has settled. While it is open, a topic contains a record
-// whose fetch will satisfy it, and request_peek does not skip that record.
+// Random sequences on one entity never lose an accepted request. Invariant: a request is open until
+// the end (settle) of a fetch that began after the request. While the request is open, a topic
+// contains a record whose fetch will satisfy the request, and request_peek does not skip that
+// record.
 func TestCoalesce_LosesNothingInRandomSequences(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		for seed := range uint64(40) {

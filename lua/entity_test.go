@@ -76,8 +76,8 @@ func (e entity) acquire(w acquireArgs) verdict {
 	return verdict{v[0].(string), v[1].(int64), v[2].(string), v[3].(int64)}
 }
 
-// mustAcquire runs coalesce_acquire and returns the request's number. The test fails if the
-// outcome is another one.
+// mustAcquire runs coalesce_acquire and returns the request's number. The test fails unless the
+// script returns the expected outcome.
 func (e entity) mustAcquire(w acquireArgs, outcome string) int64 {
 	e.t.Helper()
 	v := e.acquire(w)

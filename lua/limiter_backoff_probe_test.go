@@ -11,7 +11,8 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// resumeEvent returns the event that the probe of `slot` was answered and not refused.
+// resumeEvent returns the event that reports a successful probe: the upstream has answered the
+// probe with the time slot `slot` (us), and has not refused it.
 func resumeEvent(slot int64) string { return fmt.Sprintf("resume %d", slot) }
 
 // probe sets the clock to the end of the backoff and returns the slot of the probe.
@@ -95,7 +96,7 @@ func TestBackoff_RefusedProbesLengthenAShortRetryAfter(t *testing.T) {
 			for end := c.us() + 30*second; c.us() < end; refused++ {
 				b.backOff(c, pause, second)
 				b.probe(c)
-				c.advance(50_000) // the upstream answers
+				c.advance(50_000) // 50 ms later the upstream answers the probe
 			}
 			if refused > 8 {
 				t.Errorf("%s: %d probes in 30 s, want at most 8", name, refused)
@@ -190,7 +191,7 @@ func TestBackoff_LongerPauseOutlivesAnAnsweredProbe(t *testing.T) {
 		sent := c.us()
 		b.backOff(c, second, second)
 		slot := b.probe(c)
-		b.acquireAfter(0, 0, backoffEvent(20*second, second, sent)) // a call that was sent before the backoff names 20 s
+		b.acquireAfter(0, 0, backoffEvent(20*second, second, sent)) // the late refusal of a call that was sent before the backoff, with a Retry-After of 20 s
 		until := c.us() + 20*second
 		b.acquireAfter(0, 0, resumeEvent(slot))
 		if got := b.backoffEnd(); got != until {

@@ -16,11 +16,12 @@ const (
 	ramp    = 10 * second // time in which the rate rises from half to full
 )
 
-// backoffEvent returns the event that the upstream refused the call of slot `sent`, with a
-// Retry-After of d. base is the first pause without Retry-After. All are in us.
+// backoffEvent returns the event that reports a refused call. d is its Retry-After, 0 if it had
+// none. base is the first pause without Retry-After. `sent` is the time slot of the call. All are
+// in us.
 func backoffEvent(d, base, sent int64) string { return fmt.Sprintf("backoff %d %d %d", d, base, sent) }
 
-// backOff sends the event that the upstream refused a call sent just now.
+// backOff reports to the limiter that the upstream has refused a call that was sent just now.
 func (b bucket) backOff(c *clock, d, base int64) {
 	b.t.Helper()
 	b.acquireAfter(0, 0, backoffEvent(d, base, c.us()))
@@ -119,7 +120,7 @@ func TestBackoff_IgnoresRefusalsOfEarlierCalls(t *testing.T) {
 			t.Errorf("the refusal of a call after the backoff caused a backoff of %d us, want 2 s", got)
 		}
 		c.advance(100_000)
-		// A longer Retry-After is obeyed, even of a call that was sent before the backoff.
+		// A longer Retry-After is obeyed, even if the refused call was sent before the backoff.
 		b.acquireAfter(0, 0, backoffEvent(5*second, second, c.us()-150_000))
 		if got := b.backoffEnd() - c.us(); got != 5*second {
 			t.Errorf("an answer that names 5 s caused a backoff of %d us", got)

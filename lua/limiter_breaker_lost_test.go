@@ -1,8 +1,8 @@
 package lua_test
 
-// These tests check the circuit breaker after a loss of state, and while processes of an older
-// release use the same state. That release has no circuit breaker (its script is
-// before_breaker_*.lua in testdata).
+// These tests check the circuit breaker in two situations: the limiter's state in Redis was lost,
+// or processes of an older release write to the state. The older release has no circuit breaker
+// (its script is before_breaker_*.lua in testdata).
 
 import (
 	"crypto/sha1"
@@ -22,7 +22,8 @@ var acquireWithoutBreaker string
 //go:embed testdata/before_breaker_long.lua
 var loadWithoutBreaker string
 
-// older requests slots and sends events with the script of the older release.
+// older runs the script of the older release: it sends the event `happened` and requests slots for
+// both lanes.
 func (b bucket) older(nHigh, nLow int, happened string) []int64 {
 	b.t.Helper()
 	quota := b.quota()

@@ -15,13 +15,14 @@ import (
 
 const refusedByBreaker = -5
 
-// openEvent returns the event that the call of slot `sent` showed an unhealthy upstream. The
-// first pause is `first`, the longest `most` (us).
+// openEvent returns the event that reports an unhealthy upstream. `sent` is the time slot of the
+// failed call, `first` is the first pause and `most` the longest pause, all in us.
 func openEvent(first, most, sent int64) string {
 	return fmt.Sprintf("open %d %d %d", first, most, sent)
 }
 
-// closeEvent returns the event that the call of slot `sent` succeeded.
+// closeEvent returns the event that reports a successful call. `sent` is the time slot of the call
+// in us.
 func closeEvent(sent int64) string { return fmt.Sprintf("close %d", sent) }
 
 // openBreaker is the open breaker in the state.
@@ -38,8 +39,7 @@ func (b bucket) breaker() *openBreaker {
 	return nil
 }
 
-// asks calls the script every quarter of a second, for `duration` us, and returns the granted
-// slots.
+// asks runs the script every quarter of a second, for `duration` us. It returns the granted slots.
 func asks(b bucket, c *clock, duration int64, nHigh, nLow int) (all []int64) {
 	for end := c.us() + duration; c.us() < end; c.advance(second / 4) {
 		all = append(all, b.acquire(nHigh, nLow).all()...)
@@ -241,7 +241,7 @@ func TestBreaker_IgnoresReportsOfEarlierCalls(t *testing.T) {
 		if b.breaker() == nil {
 			t.Error("a new failure did not open the breaker")
 		}
-		b.acquireAfter(0, 0, closeEvent(healthy)) // the close event is sent again, as if the outcome of the first one were unknown
+		b.acquireAfter(0, 0, closeEvent(healthy)) // the close event is sent again, as if the outcome of the first close event were unknown
 		if b.breaker() == nil {
 			t.Error("the event that closed the last breaker closed this one too")
 		}
@@ -453,7 +453,7 @@ func TestBreaker_HoldsInRandomReportOrders(t *testing.T) {
 						t.Fatalf("seed %d: probe %d at %+v, then %+v", seed, granted, g, now)
 					}
 					granted, last = granted+1, g.all()[0]
-				case now.pause < in.pause, now.next < in.next && !strings.HasPrefix(happened, "backoff"): // a refused probe ends its lease, so the next one can come earlier
+				case now.pause < in.pause, now.next < in.next && !strings.HasPrefix(happened, "backoff"): // only a backoff event may set an earlier time for the next probe
 					t.Fatalf("seed %d: from %+v to %+v", seed, in, now)
 				}
 				in = now

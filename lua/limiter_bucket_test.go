@@ -24,7 +24,8 @@ const (
 	epoch   = 2_500_000 // us; if no caller has sent a quota for this time, the script ignores that quota
 )
 
-// Reasons why the script rejects slots, besides the sections of the quota.
+// Reasons why the script rejects slots. If a section of the quota is the reason, the script returns
+// the section's number instead.
 const (
 	refusedByBackoff   = -1
 	refusedByStop      = -2
@@ -129,8 +130,8 @@ func (b bucket) quota() string {
 	return text + b.more
 }
 
-// midnights returns, encoded, the midnight nearest to the caller's time, and the ones a day before and
-// after it.
+// midnights returns three midnights, encoded for the script: the midnight nearest to the caller's
+// time, the midnight a day before it and the midnight a day after it.
 func (b bucket) midnights() string {
 	if b.zone == nil {
 		return ""
@@ -154,7 +155,7 @@ func (b bucket) run(nHigh, nLow int, happened string) ([]int64, error) {
 	return eval.Once(b.t.Context(), b.rdb, lua.LimiterAcquire, eval.Call{Key: b.key, Args: args}).Int64Slice()
 }
 
-// look reads the state, as for a view, and returns the script's reply.
+// look runs the script only to read the limiter's state, and returns the script's reply.
 func (b bucket) look() []int64 {
 	b.t.Helper()
 	call := eval.Call{Key: b.key, Args: []any{0, 0, "", "", b.midnights()}}
@@ -282,8 +283,8 @@ func (b bucket) failOver() {
 	b.put(atProcess, strings.Repeat(other, atNow-atProcess))
 }
 
-// awake ends the quiet period by moving the state into the past. Afterwards the partitions, logs
-// and the day are unused.
+// awake ends the quiet period by moving the times in the state into the past. Afterwards all calls
+// of the partitions, the logs and the day are free.
 func (b bucket) awake() {
 	b.t.Helper()
 	g := b.acquireAfter(0, 0, "used 0 0 0 0")

@@ -185,7 +185,7 @@ func TestDay_GrantsNothingUntilCountIsRestored(t *testing.T) {
 	now := time.Date(2027, 1, 16, 12, 0, 0, 0, time.UTC)
 	today, yesterday := now.Add(12*time.Hour), now.Add(-12*time.Hour)
 	for name, c := range map[string]struct {
-		inRedis int64 // the count that Redis has after the loss; -1: the whole state is lost
+		inRedis int64 // number of calls that the state in Redis counts for the day after a failover; -1: the whole state is lost
 		told    string
 		want    int64
 	}{

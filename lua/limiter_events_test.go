@@ -97,7 +97,7 @@ func TestRefund_NeverExceedsTheLogsLimit(t *testing.T) {
 						spent = append(spent, s)
 					}
 				}
-				if len(back) > 0 { // refund these slots at once, or up to 0.3 s later, when they can have passed
+				if len(back) > 0 { // refund these slots at once, or up to 0.3 s later, when the times of some slots may have passed
 					if rng.IntN(2) == 0 {
 						c.advance(rng.Int64N(2 * horizon))
 					}
@@ -228,7 +228,7 @@ func TestRead_ReturnsTheDocumentedValues(t *testing.T) {
 		end := endOfDay(time.UnixMicro(g.now), time.UTC).UnixMicro()
 		want := []int64{
 			7, 0, 0, 1000, 0,
-			1, second, 5, 12, 2, // the last three are the free slots of the partitions high, shared and low; high has granted 5 of its 10 slots
+			1, second, 5, 12, 2, // 5, 12 and 2 are the free slots of the partitions high, shared and low; high has granted 5 of its 10 slots
 			1, 60 * second, 0, 4, 0,
 			2, 20 * second, 6, 4, 5,
 			2, 30 * second, 8, 8, 5,

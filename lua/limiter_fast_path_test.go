@@ -47,8 +47,8 @@ func (b bucket) bothPaths(nHigh, nLow int) {
 	}
 }
 
-// anyQuota sets the partitions high and shared, often a day, and a time with much or little of
-// the day left.
+// anyQuota sets a random quota with partitions. Three of four quotas also have a day policy;
+// anyQuota then sets the clock to a minute, an hour or 20 hours before midnight.
 func (b *bucket) anyQuota(rng *rand.Rand, c *clock) {
 	b.lanes = slices.Clone(nexonLanes)
 	if rng.IntN(4) == 0 {

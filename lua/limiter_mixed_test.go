@@ -203,8 +203,8 @@ func TestRevision_StricterQuotaAppliesWhileSent(t *testing.T) {
 		both, one int // expected slots in 2 s: while callers a and b both send their quotas, and while b calls alone
 	}{
 		"lanes": {
-			a:    bucket{lanes: []int64{20_000, 5, 2_858, 15, 0, 0}}, // partition high allows 50 calls/s, in b 100
-			b:    bucket{lanes: []int64{10_000, 10, 5_716, 7, 0, 0}}, // partition shared allows 175 calls/s, in a 350
+			a:    bucket{lanes: []int64{20_000, 5, 2_858, 15, 0, 0}}, // partition high allows 50 calls/s in quota a, 100 calls/s in quota b
+			b:    bucket{lanes: []int64{10_000, 10, 5_716, 7, 0, 0}}, // partition shared allows 350 calls/s in quota a, 175 calls/s in quota b
 			high: true, both: 100 + 350, one: 200 + 350,
 		},
 		"a lane that one has not": {

@@ -134,8 +134,8 @@ func (st step) String() string {
 	return "?"
 }
 
-// reply is the reply of the script that a step runs. If the step violates an invariant for good,
-// wrong describes the violation.
+// reply is the reply of the script that a step runs. If the step violates an invariant, the field
+// `wrong` describes the violation.
 type reply struct {
 	verdict string
 	n       number

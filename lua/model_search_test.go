@@ -22,7 +22,8 @@ func (l *loss) String() string {
 }
 
 // search visits at most `most` reachable states in breadth-first order. It returns the shortest
-// loss, the number of states and the depth.
+// sequence of steps that violates an invariant (nil: none was found), the number of states and the
+// depth.
 func (m *model) search(most int) (found *loss, states, deepest int) {
 	type from struct {
 		parent int32

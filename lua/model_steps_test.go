@@ -203,11 +203,11 @@ func (m *model) ask(s *state, st step, retry bool) (reply, bool) {
 
 // promised returns the time after which a fetch must begin to satisfy a request that was accepted
 // at the time `asked`. `lock` is the number of the lock that covers the request, or 0 if the
-// request has its own record. A strict request needs a fetch that begins after it. A relaxed
-// request needs a fetch that ends after it, so a fetch in flight is sufficient. If no fetch fails,
-// that must be a fetch for the lock's request or for a later request. If a fetch can fail, any
-// fetch in flight is sufficient, because the scheduled retry of the failed fetch can replace the
-// request.
+// request has its own record. A strict request needs a fetch that begins after the request. A
+// relaxed request needs a fetch that ends after the request, so a fetch in flight is sufficient. In
+// a model without failed fetches, this fetch must be for the lock's request or for a later request.
+// In a model with failed fetches, any fetch in flight is sufficient, because the scheduled retry of
+// a failed fetch can replace the request.
 func (m *model) promised(s *state, strict bool, asked moment, lock number) moment {
 	if strict {
 		return asked

@@ -54,7 +54,7 @@ func (e entity) hears(ps *redis.PubSub, channel, want string) {
 func TestSettle_PublishesOnEveryNode(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		channel := "settled:" + e.key
-		var all []*redis.PubSub // all nodes are subscribed before the first message, because a message can reach some nodes late
+		var all []*redis.PubSub // subscribe to all nodes before the first message is sent, because a later subscription could miss it
 		for _, node := range e.nodes() {
 			all = append(all, e.listens(node, channel))
 		}

@@ -74,7 +74,7 @@ func (c *checker) check(s *Setting, node ast.Node, path string) {
 	at := node.GetToken()
 	value := c.resolve(node)
 	if _, null := value.(*ast.NullNode); null || value == nil || s.kind.Kind() == reflect.Interface {
-		return // the default applies, or the decoder reports the missing anchor, or every value is valid
+		return // nothing to check: the default applies, or the decoder reports the missing anchor, or every value is valid
 	}
 	switch {
 	case s.Element != nil && s.IsList:

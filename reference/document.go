@@ -31,8 +31,8 @@ func (s *Setting) writeSection(out *strings.Builder, level int) {
 }
 
 // writeRows writes a row for each setting of a section and of its inner sections. A row shows the
-// path of the setting relative to the path in the heading. writeRows appends settings that are maps
-// or lists of sections to the parameter maps, because each of them gets its own table.
+// path of the setting relative to the path in the heading. Maps and lists of sections also get a
+// table of their own, so writeRows appends them to the parameter `maps`.
 func (s *Setting) writeRows(out *strings.Builder, heading string, maps *[]*Setting) {
 	for _, f := range s.Fields {
 		if f.Fields != nil {

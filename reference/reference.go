@@ -60,7 +60,8 @@ func New(config any, forms map[reflect.Type]Form) *Setting {
 	return newSetting(&Setting{}, reflect.ValueOf(config), forms)
 }
 
-// newSetting fills in the setting s: its type is the type of value, and value is its default.
+// newSetting fills in the setting s from the Go value `value`. The type of `value` becomes the
+// setting's type, and `value` becomes the setting's default.
 func newSetting(s *Setting, value reflect.Value, forms map[reflect.Type]Form) *Setting {
 	for value.Kind() == reflect.Pointer {
 		value = reflect.Zero(value.Type().Elem())

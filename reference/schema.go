@@ -17,7 +17,7 @@ type schema struct {
 	ID          string     `json:"$id,omitempty"`
 	Title       string     `json:"title,omitempty"`
 	Description string     `json:"description,omitempty"`
-	Type        any        `json:"type,omitempty"` // a name or a list of names
+	Type        any        `json:"type,omitempty"` // name of a JSON type, or a list of such names
 	Default     any        `json:"default,omitempty"`
 	Enum        []any      `json:"enum,omitempty"`
 	Pattern     string     `json:"pattern,omitempty"`
@@ -98,7 +98,7 @@ func (m *schema) describeValue(s *Setting) {
 	case s.form.Integer:
 		types = []string{"integer"}
 	case s.form.Pattern == "" && s.form.Enum == nil && s.Name == "NAME":
-		types = []string{"string", "number", "boolean"} // a header or a parameter such as 2, which needs no quotes in YAML
+		types = []string{"string", "number", "boolean"} // the value of a header or a parameter: YAML reads a value without quotes, such as 2, as a number
 	}
 	m.Type, m.Pattern = append(types, "null"), s.form.Pattern
 	for _, word := range s.form.Enum {

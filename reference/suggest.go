@@ -21,9 +21,9 @@ func EnvName(name string) string {
 const maxTypos = 2
 
 // Suggest returns the known name that the user probably meant by an unknown name. This is the most
-// similar name, if it differs in at most maxTypos characters. Otherwise it is the name whose words in
-// common with the unknown name have the most characters. Without such a name it returns an empty
-// string.
+// similar name, if it differs in at most maxTypos characters (fewer for short names). Otherwise
+// Suggest compares the words of the names: it returns the name whose common words with the unknown
+// name have the most characters in all. Without common words it returns an empty string.
 func Suggest(unknown string, known []string) string {
 	unknown = EnvName(unknown)
 	closest, found := min(maxTypos, (len(unknown)-1)/2)+1, ""
@@ -51,8 +51,8 @@ func Suggest(unknown string, known []string) string {
 	return found
 }
 
-// distance returns the number of single characters to insert, delete or replace in a to get b
-// (Levenshtein).
+// distance returns the Levenshtein distance of two texts: how many single characters must be
+// inserted, deleted or replaced to change one text into the other.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -24,7 +24,8 @@ func ClientID(name string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:clientIDBytes])
 }
 
-// ClientOf returns the ClientID in a record's headers, or "" if there is none or it is malformed.
+// ClientOf returns the ClientID in a record's headers, or "" if the ClientID is missing or
+// malformed.
 func ClientOf(headers []Header) string {
 	for _, h := range headers {
 		if h.Key == ClientHeader && len(h.Value) == ClientIDSize && !strings.ContainsFunc(string(h.Value), notBase64URL) {

@@ -100,9 +100,10 @@ type DeadLetter struct {
 	ValueBytes int `json:"valueBytes,omitempty"`
 }
 
-// Cut returns a shortened dead letter that fits its topic. It has only the beginning of the value
-// and of the key, and of the original headers only the trace parent. Some records fit their request
-// topic only because they are compressed well; without Cut their dead letters would be too large.
+// Cut returns a shortened dead letter that fits its topic. It keeps only the beginning of the value
+// and the beginning of the key. It removes all original headers except the trace parent. Some
+// records fit their request topic only because they are compressed well; without Cut their dead
+// letters would be too large.
 func (d DeadLetter) Cut() DeadLetter {
 	d.ValueBytes = len(d.Value)
 	d.Value = d.Value[:min(len(d.Value), MaxRecordBytes/2)]

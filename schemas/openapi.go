@@ -3,7 +3,7 @@ package schemas
 import (
 	"bytes"
 	"crypto/sha256"
-	_ "embed" // embeds the files in the variables of this file
+	_ "embed" // for the go:embed directives of this file
 	"encoding/base64"
 )
 

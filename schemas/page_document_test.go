@@ -9,8 +9,8 @@ import (
 )
 
 // The following types are the part of an OpenAPI document that the page supports. Parsing is
-// strict: a document with another field is an error, because that field would be missing on the
-// page.
+// strict: if the document has a field that these types lack, parsing fails, because the field would
+// be missing on the page.
 
 type document struct {
 	OpenAPI    string

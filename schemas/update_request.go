@@ -110,7 +110,7 @@ func (r UpdateRequest) check() error {
 	return nil
 }
 
-// v1 is the JSON form of a request of adr-013 §1. The version in such a record is a counter that
+// v1 is the JSON form of a request of adr-013 §1. The version in a v1 record is a counter that
 // restarts, so the converted request gets the version 0 (unknown).
 type v1 struct {
 	EventID       string      `json:"eventId"`

@@ -205,8 +205,8 @@ func FuzzDecodeUpdateRequest(f *testing.F) {
 		}
 		encoded, err := r.Encode()
 		if err != nil {
-			// Go decodes some times from JSON that it can't encode: a year above 9999, or some time
-			// zones.
+			// Go can decode two kinds of times from JSON that it can't encode: a year above 9999,
+			// and certain time zones.
 			if r.RequestedAt.Year() > 9999 || strings.Contains(err.Error(), "timezone") {
 				return
 			}

@@ -1,7 +1,8 @@
-// Package servicetest gives tests the addresses of the real services. A test is skipped if the
-// address of a service that it needs is not set. With FRESHET_TEST_REQUIRE set, as in CI, the
-// test fails instead. scripts/services starts all services and prints the variables. For a Redis
-// that a test may kill, use PrivateRedis.
+// Package servicetest gives tests the addresses of the real services, which it reads from
+// environment variables. A test is skipped if the address of a service that it needs is not set.
+// With FRESHET_TEST_REQUIRE set, as in CI, the test fails instead. scripts/services starts all
+// services and prints their environment variables. For a Redis that a test may kill, use
+// PrivateRedis.
 package servicetest
 
 import (

@@ -34,8 +34,8 @@ var readKind = map[store.Freshness]string{
 
 // ProcessCounts are the numbers of calls and reads of a source since the start of one process.
 type ProcessCounts struct {
-	Calls map[string]int64 `json:"calls,omitempty"` // by source.CallOutcomes
-	Reads map[string]int64 `json:"reads,omitempty"` // by ReadKinds
+	Calls map[string]int64 `json:"calls,omitempty"` // number of calls by outcome (source.CallOutcomes)
+	Reads map[string]int64 `json:"reads,omitempty"` // number of reads by kind (ReadKinds)
 	// UptimeMS is the age of the process when it wrote the counts. AtMS is the Unix time of the
 	// write by Redis' clock, which WriteCounts sets.
 	UptimeMS int64 `json:"uptimeMs"`
@@ -67,8 +67,8 @@ func WriteCounts(ctx context.Context, rdb redis.UniversalClient, process string,
 	return nil
 }
 
-// ReadCounts returns the counts of a source by process. It deletes counts that are older than
-// processCountsTTL, and unreadable ones.
+// ReadCounts returns the counts of a source by process. It deletes counts that are unreadable or
+// older than processCountsTTL.
 func ReadCounts(ctx context.Context, rdb redis.UniversalClient, source string) (map[string]ProcessCounts, error) {
 	now, err := rdb.Time(ctx).Result()
 	if err != nil {

@@ -24,10 +24,10 @@ type Heartbeat struct {
 
 func heartbeatsKey(source string) string { return "schedulers:{" + source + "}" }
 
-// WriteHeartbeat writes the heartbeat of a scheduler, and returns its share of the rate: one divided
-// by the number of live schedulers of the source. After a scheduler starts, all schedulers together
-// exceed the rate until their next heartbeats. After one crashes, the others use less than the rate
-// until HeartbeatTTL has passed.
+// WriteHeartbeat writes the heartbeat of a scheduler, and returns its share of the rate: one
+// divided by the number of live schedulers of the source. After a scheduler starts, all schedulers
+// together exceed the rate until their next heartbeats. After a scheduler crashes, the other
+// schedulers use less than the rate until HeartbeatTTL has passed.
 func WriteHeartbeat(ctx context.Context, rdb redis.UniversalClient, source, process string) (share float64, err error) {
 	key := heartbeatsKey(source)
 	now, err := rdb.Time(ctx).Result() // the clock of Redis, because the clocks of hosts may differ

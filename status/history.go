@@ -68,7 +68,7 @@ type sourceHistory struct {
 	countedAt time.Time // time of the last successful read of the counts; zero: none
 }
 
-// seenProcess is a process whose counts were read, at `at` for the last time.
+// seenProcess holds the counts of one process, and the time `at` at which they were last read.
 type seenProcess struct {
 	counts ProcessCounts
 	at     time.Time
@@ -81,7 +81,7 @@ type historySample struct {
 	calls   [len(source.CallOutcomes)]float32
 	reads   [len(ReadKinds)]float32
 	allowed float32
-	records [2]float32 // by lane, HIGH first
+	records [2]float32 // number of waiting records by lane, HIGH first
 	delays  [2]float32
 	state   limiter.State // empty: unknown
 }
@@ -145,9 +145,9 @@ func (h *HistoryRecorder) takeSample(ctx context.Context, name string, of *sourc
 // count sets the calls and reads of a sample: the increase of all counts since the last read. They
 // stay unknown in the first sample.
 //
-// A process that was not seen before has started since the last read, if it is that young. Then all
-// its calls belong to the sample. An older process could not write its counts until now, and only its
-// later calls are counted.
+// A process that was not seen before is new if its uptime is not much longer than the time since
+// the last read. Then all its calls belong to the sample. A process with a longer uptime could not
+// write its counts until now, and only its later calls are counted.
 func (h *sourceHistory) count(n *historySample, all map[string]ProcessCounts, now time.Time) {
 	since := now.Sub(h.countedAt)
 	known := !h.countedAt.IsZero()
@@ -169,8 +169,9 @@ func (h *sourceHistory) count(n *historySample, all map[string]ProcessCounts, no
 	h.countedAt = now
 }
 
-// addSince adds the increase of each count to the values, if `counted` is true. It returns the higher
-// ones of both counts: a Redis replica can return older counts than the read before.
+// addSince adds the increase of each count to the values, if `counted` is true. It returns the
+// higher of the earlier and the present count for each kind, because a Redis replica can return
+// older counts than the read before.
 func addSince(values []float32, kinds []string, counts, before map[string]int64, counted bool) map[string]int64 {
 	highest := map[string]int64{}
 	for i, kind := range kinds {

@@ -10,7 +10,7 @@ import (
 )
 
 // testHistory returns the history of four samples that end at 12:04:55, 12:05:00, 12:05:05 and
-// 12:05:10. The second one is unknown.
+// 12:05:10. The second sample is unknown.
 func testHistory() History {
 	at := time.Date(2026, 1, 27, 12, 4, 55, 0, time.UTC).Unix()
 	unknown := float32(math.NaN())

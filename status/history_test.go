@@ -138,7 +138,7 @@ func TestHistory_RestartIsNeverNegative(t *testing.T) {
 		r.write("a/first", time.Hour, 1_000)
 		pass(1)
 		r.set(func() { delete(r.counts, "a/first") })
-		r.write("a/second", 4*time.Second, 8) // all calls of the new process are new
+		r.write("a/second", 4*time.Second, 8) // the process has restarted under a new name, so all 8 calls were made since the last read
 		pass(1)
 		r.write("a/second", 9*time.Second, 10)
 		pass(1)
@@ -151,7 +151,7 @@ func TestHistory_OlderCountsChangeNothing(t *testing.T) {
 		r := newHistoryRig(t)
 		r.write("a", time.Hour, 100)
 		pass(1)
-		r.write("a", time.Hour, 90) // as a replica can return it after a failover
+		r.write("a", time.Hour, 90) // a lower count than before, as a replica can return after a failover
 		pass(1)
 		r.write("a", time.Hour, 105)
 		pass(1)
@@ -193,7 +193,7 @@ func TestHistory_FailedReadIsAGap(t *testing.T) {
 		pass(2)
 		r.set(func() { r.err = nil })
 		r.write("a", time.Hour, 30)
-		r.write("b", 12*time.Second, 6) // started during the outage
+		r.write("b", 12*time.Second, 6) // process b has started during the outage
 		pass(1)
 		r.wantCalls(t, -1, -1, -1, 36)
 		f := r.Since("nexon", 0)
@@ -299,8 +299,8 @@ func TestHistory_SurvivesPanic(t *testing.T) {
 	})
 }
 
-// TestHistory_WriterAndRecorder runs a process that makes 7 calls a second. Both sides use the same
-// clock, but start at different times.
+// TestHistory_WriterAndRecorder runs a process that makes 7 calls a second. The writer of the
+// counts and the recorder of the history use the same clock, but start at different times.
 func TestHistory_WriterAndRecorder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(1300 * time.Millisecond)

@@ -71,7 +71,9 @@ func AllowedRate(v limiter.View) float64 {
 	}
 	for _, p := range v.Policies {
 		window, err := time.ParseDuration(p.Window)
-		// Calls of shorter windows become available again before a chart could show it.
+		// A policy without remaining calls sets the rate to 0 only if it counts for a day or for a
+		// window of at least an hour. A shorter window allows calls again so soon that a chart
+		// would not show the pause.
 		long := p.Window == limiter.Day.String() || err == nil && window >= time.Hour
 		if long && p.Used != nil && p.Remaining == 0 {
 			allowed = 0

@@ -50,7 +50,7 @@ type ScheduleStore interface {
 // Prefetch is the configuration of a source's prefetching, with the settings in force.
 type Prefetch struct {
 	Disabled bool
-	Facets   map[string]scheduler.Config // of every facet of the source
+	Facets   map[string]scheduler.Config // prefetch configuration of every facet of the source
 	Schedule *scheduler.Schedule
 	Budget   *scheduler.Budget
 }
@@ -62,8 +62,8 @@ type ScheduleDeps struct {
 	// Prefetch returns the prefetching of a source. It returns an error if its configuration is
 	// invalid.
 	Prefetch func(ctx context.Context, source string) (Prefetch, error)
-	// Capacity returns the capacity of a source for prefetching. It returns an error if Redis does
-	// not answer.
+	// Capacity returns the rate at which the source's LOW lane may make calls now, and the work
+	// that waits in the LOW topic. It returns an error if Redis does not answer.
 	Capacity func(ctx context.Context, source string) (scheduler.Capacity, error)
 	// Heartbeats returns the live schedulers of a source.
 	Heartbeats func(ctx context.Context, source string) ([]Heartbeat, error)

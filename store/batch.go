@@ -19,7 +19,7 @@ type Batch struct {
 	superseded []int // positions of dropped writes: their entity has a write with a higher version
 }
 
-// NewBatch sorts the writes. Of two writes for one entity it keeps the one with the higher
+// NewBatch sorts the writes. If two writes have the same entity, it keeps the write with the higher
 // version; the result of the dropped write is Superseded.
 func NewBatch(writes []Write) *Batch {
 	b := &Batch{order: make([]int, len(writes))}

@@ -24,8 +24,8 @@ type DeadLetter struct {
 	// Entity has no facet and no key if the record could not be decoded.
 	Entity schemas.Entity
 	Reason schemas.DeadLetterReason
-	// Error is the first MaxIndexedErrorBytes of the dead letter's error. Fingerprint is the field
-	// of schemas.DeadLetter; it is equal for errors that differ only in keys and numbers.
+	// Error is the summary of the dead letter's error, at most MaxIndexedErrorBytes long.
+	// Fingerprint is a hash that is equal for errors that differ only in keys and numbers.
 	Error, Fingerprint string
 	Status             int // HTTP status of the last upstream response; 0 if there was no response
 	Attempts           int // number of upstream calls that the request caused
@@ -180,8 +180,8 @@ type DeadLetterGroup struct {
 }
 
 // DeadLetterCount counts dead letters. All counts every dead letter. AtReplayLimit counts the dead
-// letters that were replayed schemas.MaxReplays times. Undecoded counts the dead letters below
-// this limit whose record could not be decoded.
+// letters that were replayed schemas.MaxReplays times. Undecoded counts the dead letters that were
+// replayed less often and whose record could not be decoded.
 type DeadLetterCount struct{ All, AtReplayLimit, Undecoded int64 }
 
 // SelectGroups returns the statement, and its arguments, that counts matching dead letters by
@@ -221,7 +221,8 @@ WHERE dead_letters.at <> excluded.at`
 WHERE topic = $1 AND kafka_partition = $2 AND kafka_offset = $3 AND handled = ''`
 
 	// SelectHandledPrefixes returns the columns of ScanPrefix for each partition. Arguments: topic,
-	// and the times "recent" and "missing" of the method HandledPrefixes of a store.
+	// and the times "recent" and "missing" (in microseconds), which are parameters of the method
+	// HandledPrefixes.
 	SelectHandledPrefixes = `SELECT kafka_partition, min(kafka_offset), max(kafka_offset),
 	max(CASE WHEN previous IS NULL AND at >= $3 THEN 1 ELSE 0 END),
 	COALESCE(min(CASE WHEN kafka_offset > previous + 1 AND at >= $3 THEN previous + 1
@@ -243,12 +244,12 @@ GROUP BY kafka_partition ORDER BY kafka_partition`
 type HandledPrefix struct {
 	Partition int32
 	// HandledBefore is the end of the range, exclusive. Every entry before this offset is handled
-	// and older than the time "recent" of HandledPrefixes. No further entry before this offset can
-	// be added.
+	// and older than the time "recent", a parameter of the method HandledPrefixes. No further entry
+	// before this offset can be added.
 	HandledBefore int64
 	// First and Last are the lowest and the highest offset with an entry. FirstIsRecent is set if
-	// the entry of First is from the time "missing" of HandledPrefixes or later. Records before
-	// First may then still get their entries.
+	// the entry at First is not older than the time "missing", a parameter of the method
+	// HandledPrefixes. Then records before First may still get their entries.
 	First, Last   int64
 	FirstIsRecent bool
 }

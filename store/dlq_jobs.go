@@ -130,8 +130,9 @@ AND NOT ($3 = 'RUNNING' AND kind = 'REPLAY' AND EXISTS (
 )
 
 // SelectUnleasedJob returns the statement, and its arguments, that selects one job of the given
-// sources that needs a worker and has an expired lease. Of several jobs it selects the one whose
-// lease expired first. The statement returns the columns of ScanJob.
+// sources. The job must need a worker, and its lease must have expired. If several jobs match, the
+// statement selects the job whose lease expired first. The statement returns the columns of
+// ScanJob.
 func SelectUnleasedJob(sources []string, now time.Time) (string, []any) {
 	among, args := amongSources(sources, []any{toMicros(now)})
 	return `SELECT ` + jobColumns + ` FROM dlq_jobs WHERE ` + jobNeedsWorker + ` AND lease_until <= $1 AND ` + among + ` ORDER BY lease_until, id LIMIT 1`, args

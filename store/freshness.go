@@ -27,8 +27,9 @@ type Lifetimes struct {
 	FreshFor, NotFoundFor, KeepFor time.Duration
 }
 
-// FreshnessOf returns the freshness of a state, and the reason of the update request that a read
-// makes; empty: none. Nothing is stored for the zero State.
+// FreshnessOf returns the freshness of a state. It also returns the reason of the update request
+// that a read of this state makes; empty: the read makes no request. The zero State means that
+// nothing is stored.
 func FreshnessOf(s *State, l Lifetimes, now time.Time) (Freshness, schemas.Reason) {
 	age := now.Sub(s.CheckedAt)
 	switch {

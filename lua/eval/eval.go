@@ -1,6 +1,6 @@
-// Package eval runs the scripts of package lua. It never repeats a script whose outcome is
-// unknown; the Redis client would repeat it by default. A repeated coalesce_acquire would find
-// the pending lock of its first run and report that lock as another request's.
+// Package eval runs the scripts of package lua. It never repeats a script whose outcome is unknown;
+// the Redis client would repeat it by default. A repeated coalesce_acquire would find the pending
+// lock of its first run and report that lock as the lock of another request.
 package eval
 
 import (

@@ -126,8 +126,8 @@ func candidates(ctx context.Context, tx pgx.Tx, query string, content func(facet
 	return found, addPayloads(ctx, tx, found, content)
 }
 
-// addPayloads reads the payloads of the candidates for whose facet the function "wanted" returns
-// true.
+// addPayloads reads the payload of each candidate if the function "wanted" returns true for the
+// candidate's facet.
 func addPayloads(ctx context.Context, tx pgx.Tx, candidates []store.Candidate, wanted func(facet string) bool) error {
 	var keys []schemas.Entity
 	var at []int
@@ -163,9 +163,9 @@ func (s *Store) RenewClaim(ctx context.Context, id string, until time.Time) (hel
 	return tag.RowsAffected() == 1, nil
 }
 
-// TakeOverClaim takes over the claim of a source that expired first. The claim gets a new ID and a
-// new lease. The second result is false if no claim has expired. If several calls run
-// concurrently, only one of them gets the claim.
+// TakeOverClaim takes over an expired claim of a source: the claim that expired first. The claim
+// gets a new ID and a new lease. The second result is false if no claim has expired. If several
+// calls run concurrently, only one of them gets the claim.
 func (s *Store) TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error) {
 	claim := store.Claim{ID: store.ClaimID(), Source: source}
 	err := claim.ScanClaim(s.pool.QueryRow(ctx, takeOverClaim, source, now.UnixMicro(), claim.ID, now.Add(lease).UnixMicro()).Scan)
@@ -206,8 +206,8 @@ func (s *Store) Price(ctx context.Context, source string) (price float64, at tim
 }
 
 // SetPrice writes the price, unless the stored price was set less than minInterval before the time
-// "at". It reports whether it wrote the price. Of several concurrent calls, only one writes its
-// price.
+// "at". It reports whether it wrote the price. If several calls run concurrently, only one of them
+// writes its price.
 func (s *Store) SetPrice(ctx context.Context, source string, price float64, at time.Time, minInterval time.Duration) (set bool, err error) {
 	tag, err := s.pool.Exec(ctx, store.SetPrice, source, price, at.UnixMicro(), at.Add(-minInterval).UnixMicro())
 	if err != nil {

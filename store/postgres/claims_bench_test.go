@@ -17,9 +17,9 @@ import (
 // fetches in one second.
 const tickBatch = 250
 
-// ticks is a schedule of n entities, one due every millisecond, that are all due at the time "now".
-// Each claim of an entity moves its due time by n milliseconds, so that the entity is due after all
-// other entities.
+// ticks is a schedule of n entities. Their due times are one millisecond apart and before the time
+// "now", so all entities are due. Each claim of an entity moves its due time by n milliseconds, so
+// that the entity is due after all other entities.
 type ticks struct {
 	s   *Store
 	n   int
@@ -192,8 +192,8 @@ func BenchmarkTickBesideALongTransaction(b *testing.B) {
 }
 
 // BenchmarkImport measures the registration of unknown entities, with the store's statement
-// (unnest) and, for comparison, by COPY into a temporary table. "half known" registers each entity
-// twice; the second registration finds the entity stored already.
+// (unnest) and, for comparison, by COPY into a temporary table. The benchmark "unnest, half known"
+// registers each entity twice; the second registration finds the entity stored already.
 func BenchmarkImport(b *testing.B) {
 	const batch = 5000
 	all := func(round int) []store.RegisteredEntity {

@@ -34,8 +34,9 @@ func (s *Store) collectDeadLetters(ctx context.Context, filter store.DeadLetterF
 	return deadLetters, nil
 }
 
-// DeadLetterGroups counts the dead letters that match the filter by reason, fingerprint and facet,
-// largest group first, and returns at most `limit` groups. It reads every matching entry.
+// DeadLetterGroups groups the dead letters that match the filter: a group has one reason, one
+// fingerprint and one facet. It counts the dead letters of each group, and returns at most `limit`
+// groups, largest group first. It reads every matching entry.
 func (s *Store) DeadLetterGroups(ctx context.Context, filter store.DeadLetterFilter, limit int) ([]store.DeadLetterGroup, error) {
 	query, args := filter.SelectGroups(limit)
 	groups, err := collect(ctx, s.pool, func(g *store.DeadLetterGroup, scan func(...any) error) error { return g.ScanGroup(scan) }, query, args...)

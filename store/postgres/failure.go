@@ -40,8 +40,8 @@ FOR UPDATE SKIP LOCKED
 SELECT ` + store.StatusColumns + ` FROM due u ORDER BY u.next_retry_at`
 )
 
-// Statuses returns the statuses of the entities in the given order. State is empty for an entity
-// without a status. It needs one round trip.
+// Statuses returns the statuses of the entities in the given order, in one round trip. State is
+// empty for an entity without a status.
 func (s *Store) Statuses(ctx context.Context, keys []schemas.Entity) ([]store.Status, error) {
 	statuses := make([]store.Status, len(keys))
 	for i, e := range keys {

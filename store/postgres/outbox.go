@@ -13,10 +13,10 @@ import (
 
 const (
 	// lockStates locks the state rows of many entities in the order of its arguments. For an entity
-	// without a row it inserts one, because only a row can be locked; the upsert overwrites the row
-	// later. So if two transactions store an entity's first content at the same time, the second
-	// transaction waits, and then sees the hash that the first one stored. Existing rows are
-	// locked, as by FOR UPDATE, but not changed.
+	// without a row it inserts a row, because only a row can be locked; the upsert overwrites the
+	// row later. So if two transactions store an entity's first content at the same time, the
+	// second transaction waits, and then sees the hash that the first transaction stored. Existing
+	// rows are locked, as by FOR UPDATE, but not changed.
 	lockStates = `INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
 	last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified)
 SELECT source, facet, key, -1, '', 0, '', 0, 0, 0, 0, false, '', ''
@@ -29,7 +29,7 @@ ON CONFLICT (source, facet, key) DO UPDATE SET version = s.version WHERE false`
 
 	// insertOutboxEvents replaces the event of a trigger with a quiet time if an earlier event of
 	// the same entity and facet is not delivered yet. The new event gets a new ID, so that a relay
-	// that claimed the earlier event does not delete the new one.
+	// that claimed the earlier event does not delete the new event.
 	insertOutboxEvents = store.InsertOutboxEvent + `
 SELECT i.source, i.facet, i.key, i.version, i.at, i.before, i.after, i.publish_change, i.triggers::json, i.due_at, i.quiet_facet, i.latest_at
 FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bytea[], $8::bool[], $9::text[], $10::bigint[], $11::text[], $12::bigint[])

@@ -13,8 +13,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// sent records the statements that are sent to the database. A batch is recorded as "batch" and
-// then its statements.
+// sent records the statements that are sent to the database. A batch is recorded as the text
+// "batch", followed by the statements of the batch.
 type sent struct {
 	statements []string
 	before     func(statement string) // called before each statement, unless nil
@@ -86,8 +86,8 @@ func TestWrite_SendsNoOutboxStatementsIfEmpty(t *testing.T) {
 }
 
 // TestOutbox_BeforeIsTheCommittedHash makes a write wait for another transaction that stores
-// content of the same entity. Before must then be the hash of that content. It tests an existing
-// and a new entity.
+// content of the same entity. The field Before of the write's outbox event must then be the hash of
+// that content. The test covers an existing and a new entity.
 func TestOutbox_BeforeIsTheCommittedHash(t *testing.T) {
 	for name, known := range map[string]bool{"known": true, "new": false} {
 		t.Run(name, func(t *testing.T) {
@@ -134,8 +134,8 @@ AND l.pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database(
 	}
 }
 
-// TestOutbox_RollsBackWithItsTransaction makes the last statement of a write fail after the outbox
-// events were inserted, by a key that PostgreSQL can't store. No outbox event may remain.
+// TestOutbox_RollsBackWithItsTransaction writes a key that PostgreSQL can't store. So the last
+// statement of the write fails, after the outbox events were inserted. No outbox event may remain.
 func TestOutbox_RollsBackWithItsTransaction(t *testing.T) {
 	s := open(t)
 	writes := benchWrites(3, 1, 1)

@@ -76,8 +76,8 @@ LEFT JOIN LATERAL (SELECT p.payload FROM snapshot_payload p
 	WHERE p.source = i.source AND p.facet = i.facet AND p.key = i.key LIMIT 1) p ON true`
 )
 
-// GetAll returns the snapshots of the entities in the given order. Version is 0 for an entity
-// without a stored state. It needs one round trip.
+// GetAll returns the snapshots of the entities in the given order, in one round trip. Version is 0
+// for an entity without a stored state.
 func (s *Store) GetAll(ctx context.Context, keys []schemas.Entity) ([]store.Snapshot, error) {
 	snapshots := make([]store.Snapshot, len(keys))
 	for i, e := range keys {
@@ -95,8 +95,8 @@ func (s *Store) GetAll(ctx context.Context, keys []schemas.Entity) ([]store.Snap
 	return snapshots, nil
 }
 
-// States returns the states of the entities in the given order. Version is 0 for an entity without
-// a stored state. It needs one round trip.
+// States returns the states of the entities in the given order, in one round trip. Version is 0 for
+// an entity without a stored state.
 func (s *Store) States(ctx context.Context, keys []schemas.Entity) ([]store.State, error) {
 	states := make([]store.State, len(keys))
 	for i, e := range keys {

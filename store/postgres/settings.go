@@ -10,8 +10,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Setting returns the override of a source. Revision is 0 if the source never had one. It needs one
-// round trip.
+// Setting returns the override of a source, in one round trip. Revision is 0 if the source never
+// had an override.
 func (s *Store) Setting(ctx context.Context, source string) (store.Setting, error) {
 	setting := store.Setting{Source: source}
 	err := setting.ScanSetting(s.pool.QueryRow(ctx, store.SelectSetting, source).Scan)
@@ -72,8 +72,8 @@ func (s *Store) Audit(ctx context.Context, limit int) ([]store.AuditEntry, error
 	return all, nil
 }
 
-// Used returns the latest stored count of a quota policy's calls; zero if none is stored. It needs
-// one round trip.
+// Used returns the latest stored count of a quota policy's calls, in one round trip; zero if none
+// is stored.
 func (s *Store) Used(ctx context.Context, source, policy string) (store.Usage, error) {
 	var u store.Usage
 	err := u.ScanUsage(s.pool.QueryRow(ctx, store.SelectUsage, source, policy).Scan)

@@ -125,9 +125,9 @@ func (s *Store) RenewClaim(ctx context.Context, id string, until time.Time) (hel
 	return held, nil
 }
 
-// TakeOverClaim takes over the claim of a source that expired first. The claim gets a new ID and a
-// new lease. The second result is false if no claim has expired. If several calls run
-// concurrently, only one of them gets the claim.
+// TakeOverClaim takes over an expired claim of a source: the claim that expired first. The claim
+// gets a new ID and a new lease. The second result is false if no claim has expired. If several
+// calls run concurrently, only one of them gets the claim.
 func (s *Store) TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error) {
 	claim := store.Claim{ID: store.ClaimID(), Source: source}
 	err := claim.ScanClaim(s.db.QueryRowContext(ctx, takeOverClaim, source, now.UnixMicro(), claim.ID, now.Add(lease).UnixMicro()).Scan)
@@ -168,8 +168,8 @@ func (s *Store) Price(ctx context.Context, source string) (price float64, at tim
 }
 
 // SetPrice writes the price, unless the stored price was set less than minInterval before the time
-// "at". It reports whether it wrote the price. Of several concurrent calls, only one writes its
-// price.
+// "at". It reports whether it wrote the price. If several calls run concurrently, only one of them
+// writes its price.
 func (s *Store) SetPrice(ctx context.Context, source string, price float64, at time.Time, minInterval time.Duration) (set bool, err error) {
 	set, err = wroteRow(s.db.ExecContext(ctx, store.SetPrice, source, price, at.UnixMicro(), at.Add(-minInterval).UnixMicro()))
 	if err != nil {

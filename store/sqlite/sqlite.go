@@ -75,7 +75,7 @@ func createTables(ctx context.Context, db *sql.DB) error {
 	if err != nil {
 		return err
 	}
-	names, err := fs.Glob(scripts, "*.sql") // in the order of their numbers
+	names, err := fs.Glob(scripts, "*.sql") // fs.Glob sorts the files by name, and so by the number of the migration
 	if err != nil {
 		return err
 	}

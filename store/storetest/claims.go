@@ -165,15 +165,15 @@ func testTakeOverClaim(b suite) {
 		}
 		return held
 	}
-	first := b.claim(10, 1, dueLater)  // the lease of this claim ends at 70
-	second := b.claim(20, 1, dueLater) // the lease of this claim ends at 80
+	first := b.claim(10, 1, dueLater)  // the lease of this claim ends at the time at(70)
+	second := b.claim(20, 1, dueLater) // the lease of this claim ends at the time at(80)
 	if _, found := takeOver(69); found {
 		b.Fatal("a claim that is held was taken over")
 	}
 	if !renewed(first.ID, 200) {
 		b.Fatal("a claim that is held could not be renewed")
 	}
-	taken, found := takeOver(90) // takes over the claim; the new lease ends at 190
+	taken, found := takeOver(90) // takes over the claim; the new lease ends at the time at(190)
 	if !found || taken.ID == second.ID || !taken.At.Equal(at(20)) || taken.Source != entity.Source || !reflect.DeepEqual(taken.Requests, second.Requests) {
 		b.Fatalf("TakeOverClaim: got %+v, want %+v", taken, second)
 	}

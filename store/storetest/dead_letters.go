@@ -286,7 +286,7 @@ func testHandledPrefixes(b suite) {
 	is(99, 7, 4, 7)
 	is(99, 6, 4, 5) // the entry of offset 5 may still be written, so the prefix of partition 1 ends there
 	is(99, 1, 4, 5)
-	is(3, 99, 3, 3) // entries from the time 3 or later are recent, and do not count as handled
+	is(3, 99, 3, 3) // dead letters from the time at(3) or later are recent, and do not count as handled
 	is(6, 99, 4, 6)
 	forget := func(partition int32, before int64, limit, want int) {
 		b.Helper()

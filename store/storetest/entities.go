@@ -38,8 +38,8 @@ type Entities interface {
 	FinishClaim(ctx context.Context, id string) error
 	// RenewClaim extends a claim; held is false if the claim was taken over or deleted.
 	RenewClaim(ctx context.Context, id string, until time.Time) (held bool, err error)
-	// TakeOverClaim takes over an expired claim. Of several concurrent calls, only one gets the
-	// claim.
+	// TakeOverClaim takes over an expired claim. If several calls run concurrently, only one of
+	// them gets the claim.
 	TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error)
 	// NextEntityTime returns the earliest due time; zero if the source has no entities.
 	NextEntityTime(ctx context.Context, source string) (time.Time, error)
@@ -127,7 +127,7 @@ func testRegister(b suite) {
 	w := registered(key("w"), 40)
 	first := w
 	first.Tier = store.Cold
-	b.register(1, again, first, yy, w) // of two rows for one entity, the last row is stored
+	b.register(1, again, first, yy, w) // two rows belong to one entity: the last row is stored
 	x.Params, x.Enabled, y.Tier, y.Pinned = again.Params, false, store.Hot, true
 	b.wantEntities(store.EntityFilter{}, w, x, y, z)
 

@@ -134,7 +134,8 @@ func testSuccessEndsFailure(b suite) {
 func testFailureSurvivesOtherWrites(b suite) {
 	b.write(one(store.Changed), content(entity, 5, "x"))
 	b.fail(failing(entity, 9))
-	// No write of a fetch earlier than the failed one deletes the status, whichever Result it has.
+	// The write of a fetch that is earlier than the failed fetch does not delete the status,
+	// whichever Result the write has.
 	b.write(one(store.Changed), content(entity, 7, "y"))
 	b.write(one(store.Touched), content(entity, 8, "y"))
 	b.write(one(store.Superseded), content(entity, 6, "z"))
@@ -262,7 +263,7 @@ func testClaimRetries(b suite) {
 	is(b.claimRetries(entity.Source, 120, 100, 10), claimed(x, 220)) // x is due again after its lease
 	next(at(220))
 	again := failing(x.Entity, 11)
-	again.Until = at(50) // the retry failed, and the next retry is due at 50
+	again.Until = at(50) // the retry has failed; this is the due time of the next retry
 	b.fail(again)
 	next(at(50))
 	again.Since = x.Since

@@ -76,7 +76,7 @@ func testKeysOfClients(b suite) {
 	}
 }
 
-// testKeyRevokedOnce revokes one key by several concurrent calls: only one of them succeeds.
+// testKeyRevokedOnce revokes one key in several concurrent calls: only one of them succeeds.
 func testKeyRevokedOnce(b suite) {
 	k := b.addKey(1)
 	var done atomic.Int64

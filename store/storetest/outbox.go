@@ -175,8 +175,8 @@ func testOutboxClaim(b suite) {
 	finish(first[0])
 	finish(first[0], 1<<40, first[0])
 	b.wantNextOutboxTime(at(80))
-	// The leases of z and y end at 80 and at 130. Both events can be claimed again, in the order in
-	// which the leases end.
+	// The lease of z ends at the time at(80), the lease of y at the time at(130). Both events can
+	// be claimed again, in the order in which the leases end.
 	last := b.wantOutboxEvents(b.claimOutboxEvents(130, 10, 10), z, y)
 	if last[1] != first[1] {
 		b.Errorf("ID of an event claimed again: got %[2]d, want %[1]d", first[1], last[1])

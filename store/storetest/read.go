@@ -55,7 +55,7 @@ func testGetAll(b suite) {
 		}
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
-	for _, many := range []int{1, 2, 50, 1000} { // numbers of entities to read; of 1000, some are read several times
+	for _, many := range []int{1, 2, 50, 1000} { // numbers of entities to read; if the number is 1000, some entities are read several times
 		var asked []schemas.Entity
 		var which []int
 		for range many {

@@ -330,7 +330,7 @@ func testRewrite(b suite) {
 	other.ExtractVersion = 8
 	b.write(one(store.Rewritten), other)
 	b.wantSnapshot(entity, "y", 6, 6, 6, 5)
-	same := content(entity, 7, "y") // the stored content, but with the former extract version 7
+	same := content(entity, 7, "y") // the content that is stored now, but extracted with other settings of the facet (ExtractVersion 7, not 8)
 	b.write(one(store.Rewritten), same)
 	b.wantSnapshot(entity, "y", 7, 7, 7, 5)
 }
