@@ -77,7 +77,11 @@ func startDev(t *testing.T, args ...string) *dev {
 		d.client.CloseIdleConnections()
 		return <-code, stderr.String()
 	})
-	t.Cleanup(func() { d.stop() })
+	t.Cleanup(func() {
+		if _, log := d.stop(); t.Failed() {
+			t.Logf("log of dev:\n%s", log)
+		}
+	})
 	lines := bufio.NewScanner(reader)
 	for lines.Scan() {
 		d.text += lines.Text() + "\n"
