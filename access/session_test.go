@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -73,5 +74,26 @@ func TestSession_SurvivesAKeyChangeOfTheIssuer(t *testing.T) {
 	}
 	if got := i.fetches.Load(); got != 2 {
 		t.Errorf("got %d fetches of the signing keys, want 2: at the start, and for the new key", got)
+	}
+}
+
+func TestCheckIssuer_ReturnsTheErrorOfTheLastFetch(t *testing.T) {
+	if err := newRig(t, nil).CheckIssuer(t.Context()); err != nil {
+		t.Errorf("without an issuer: got %v, want nil", err)
+	}
+	r, i := withIssuer(t)
+	if err := r.CheckIssuer(t.Context()); err == nil || !strings.Contains(err.Error(), "502") {
+		t.Errorf("in an outage: got %v, want the status 502", err)
+	}
+	i.serves("one")
+	if err := r.CheckIssuer(t.Context()); err == nil {
+		t.Error("before the next fetch: got nil, want the error of the last one")
+	}
+	r.verifier.fetch(t.Context())
+	if err := r.CheckIssuer(t.Context()); err != nil {
+		t.Errorf("after the outage: got %v, want nil", err)
+	}
+	if got := i.fetches.Load(); got != 2 {
+		t.Errorf("got %d fetches, want 2", got)
 	}
 }

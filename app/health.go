@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/query"
 	"github.com/freshet/freshet/status"
@@ -47,6 +48,21 @@ func newHealth(checks map[string]healthCheck, log *slog.Logger) *health {
 	h := &health{checks: checks}
 	h.found.Read, h.found.Timeout, h.found.Clock, h.found.Log = h.runAll, pingTimeout, time.Now, log
 	return h
+}
+
+// newQueryHealth returns the health checks of the query service. The function `reads` reports whether
+// reads can be answered. The check of the issuer uses the result of the last fetch of its keys.
+func newQueryHealth(p parts, guard *access.Guard, reads func(context.Context) error) *health {
+	checks := map[string]healthCheck{
+		readsCheckName: {required: true, run: reads},
+		"database":     {run: p.store.Ping},
+		"redis":        {run: func(ctx context.Context) error { return p.rdb.Ping(ctx).Err() }},
+		"kafka":        {run: p.client.Ping},
+	}
+	if p.config.Access.JWKSURL != "" {
+		checks["issuer"] = healthCheck{run: guard.CheckIssuer}
+	}
+	return newHealth(checks, p.log)
 }
 
 const (
