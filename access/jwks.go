@@ -48,7 +48,7 @@ type keySet struct {
 	inFlight       chan struct{} // channel that is closed when the current fetch ends; nil: no fetch is running
 	unknownFetched time.Time     // time of the last fetch that an unknown kid caused
 	fetched        time.Time     // start of the last successful fetch; zero: no fetch has succeeded
-	failed         bool          // true if the last fetch failed
+	fetchErr       error         // the error of the last fetch; nil: it succeeded
 }
 
 var (
@@ -61,6 +61,13 @@ func (s *keySet) ready() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.fetched.IsZero() && s.now().Sub(s.fetched) <= s.maxAge
+}
+
+// lastError returns the error of the last fetch, or nil.
+func (s *keySet) lastError() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fetchErr
 }
 
 // readOnlyKey returns the only key of the set. If there is not exactly one key, it returns an
@@ -86,7 +93,7 @@ func (s *keySet) KeyRead(ctx context.Context, kid string) (jwkset.JWK, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.failed || ctx.Err() != nil {
+	if s.fetchErr != nil || ctx.Err() != nil {
 		return key, errKeysUnavailable
 	}
 	return key, err
@@ -145,7 +152,7 @@ func (s *keySet) startFetch(ctx context.Context) chan struct{} {
 		s.conditions.Record(s.log, observe.Condition{
 			Event: "signing_keys_unread", Failing: "signing keys can't be fetched; cached keys stay valid until access.maxAge.signingKeys", Recovered: "fetching the signing keys works again", Attr: "url", Value: s.url,
 		}, err)
-		s.failed, s.inFlight = err != nil, nil
+		s.fetchErr, s.inFlight = err, nil
 		if err == nil {
 			s.fetched = began
 			s.readAt.Set(float64(began.Unix()))

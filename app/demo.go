@@ -3,15 +3,13 @@
 package app
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"time"
 
+	"github.com/freshet/freshet/client"
 	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/simulator"
@@ -68,14 +66,15 @@ func shortenIntervals(config Config) {
 
 // demo generates the load of a few users through the HTTP API.
 type demo struct {
-	base, name, facet string
-	upstream          *simulatedUpstream
-	client            *http.Client
+	name, facet string
+	upstream    *simulatedUpstream
+	client      *client.Client
 }
 
-func newDemo(base string, config Config, w *simulatedUpstream) *demo {
+func newDemo(base string, config Config, w *simulatedUpstream) (*demo, error) {
 	name, facet := firstFacet(config)
-	return &demo{base, name, facet, w, &http.Client{Timeout: 5 * time.Second}}
+	c, err := client.New(base, client.Options{Timeout: 5 * time.Second, MaxRetries: -1, Transport: http.DefaultTransport})
+	return &demo{name, facet, w, c}, err
 }
 
 // run sends a read every demoInterval until ctx ends. It reads some entities often and others
@@ -114,25 +113,12 @@ func (d *demo) register(ctx context.Context) {
 	for i := range all {
 		all[i].Key = fmt.Sprintf("demo-%d", i)
 	}
-	text, err := json.Marshal(map[string]any{"source": d.name, "facet": d.facet, "entities": all})
-	if err == nil {
-		d.send(ctx, http.MethodPost, "/admin/v1/entities", text)
-	}
+	d.send(ctx, http.MethodPost, "/admin/v1/entities", map[string]any{"source": d.name, "facet": d.facet, "entities": all})
 }
 
 // send sends a request and returns the HTTP status, or 0 without a response. It ignores the
 // response body: the demo shows its effects in the console and in metrics.
-func (d *demo) send(ctx context.Context, method, path string, body []byte) int {
-	req, err := http.NewRequestWithContext(ctx, method, d.base+path, bytes.NewReader(body))
-	if err != nil {
-		return 0
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := d.client.Do(req)
-	if err != nil {
-		return 0
-	}
-	_, _ = io.Copy(io.Discard, resp.Body)
-	_ = resp.Body.Close()
-	return resp.StatusCode
+func (d *demo) send(ctx context.Context, method, path string, body any) (status int) {
+	resp, _ := d.client.Send(ctx, method, path, body)
+	return resp.Code
 }

@@ -96,7 +96,11 @@ func (p *Process) RunDev(ctx context.Context, o DevOptions, started time.Time) (
 	})
 	base := "http://" + l.Addr().String()
 	if !o.NoDemo {
-		foreground.run(func(ctx context.Context) error { return newDemo(base, config, in.upstream).run(ctx) })
+		d, err := newDemo(base, config, in.upstream)
+		if err != nil {
+			return errors.Join(err, foreground.stop())
+		}
+		foreground.run(d.run)
 	}
 	if err := waitForOK(foreground.ctx, base+"/readyz"); err != nil {
 		return errors.Join(err, foreground.stop())

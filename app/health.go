@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/query"
 	"github.com/freshet/freshet/status"
@@ -47,6 +48,21 @@ func newHealth(checks map[string]healthCheck, log *slog.Logger) *health {
 	h := &health{checks: checks}
 	h.found.Read, h.found.Timeout, h.found.Clock, h.found.Log = h.runAll, pingTimeout, time.Now, log
 	return h
+}
+
+// newQueryHealth returns the health checks of the query service. The function `reads` reports whether
+// reads can be answered. The check of the issuer uses the result of the last fetch of its keys.
+func newQueryHealth(p parts, guard *access.Guard, reads func(context.Context) error) *health {
+	checks := map[string]healthCheck{
+		readsCheckName: {required: true, run: reads},
+		"database":     {run: p.store.Ping},
+		"redis":        {run: func(ctx context.Context) error { return p.rdb.Ping(ctx).Err() }},
+		"kafka":        {run: p.client.Ping},
+	}
+	if p.config.Access.JWKSURL != "" {
+		checks["issuer"] = healthCheck{run: guard.CheckIssuer}
+	}
+	return newHealth(checks, p.log)
 }
 
 const (
@@ -127,48 +143,76 @@ type sourceHealth struct {
 	Until *time.Time `json:"until,omitempty"`
 }
 
-// handleHealth responds with the health of the process, and with ?verbose with its version, the
-// state and the error of each dependency, and the state of each source. These values help
-// attackers, so the query service serves ?verbose to administrators only. The sources can only
-// cause a warning, never 503.
-func (h *health) handleHealth(w http.ResponseWriter, r *http.Request) {
-	found := h.checkAll(r.Context())
-	ready := len(h.missing(found)) == 0
-	type details struct {
-		Version      string                      `json:"version"`
-		Ready        bool                        `json:"ready"`
-		Dependencies map[string]dependencyHealth `json:"dependencies"`
-		Sources      map[string]sourceHealth     `json:"sources,omitempty"`
-	}
-	more := details{Version(), ready, map[string]dependencyHealth{}, nil}
-	answer := struct {
-		Status    string    `json:"status"`
-		Timestamp time.Time `json:"timestamp"`
-		*details
-	}{Status: "pass", Timestamp: time.Now().UTC().Truncate(time.Millisecond)}
+// healthReport is the response of /healthz. healthDetails is nil without ?verbose.
+type healthReport struct {
+	Status    healthStatus `json:"status"`
+	Timestamp time.Time    `json:"timestamp"`
+	*healthDetails
+}
+
+// healthDetails are the values that help attackers, so the query service serves ?verbose to
+// administrators only.
+type healthDetails struct {
+	Version      string                      `json:"version"`
+	Ready        bool                        `json:"ready"`
+	Dependencies map[string]dependencyHealth `json:"dependencies"`
+	Sources      map[string]sourceHealth     `json:"sources,omitempty"`
+}
+
+// healthStatus is the health of the whole process.
+type healthStatus string
+
+const (
+	healthPass healthStatus = "pass"
+	healthWarn healthStatus = "warn"
+	healthFail healthStatus = "fail"
+)
+
+// report returns the health of the process with all details. The sources can only cause a warning,
+// never a failure.
+func (h *health) report(ctx context.Context) healthReport {
+	found := h.checkAll(ctx)
+	details := &healthDetails{Version(), len(h.missing(found)) == 0, map[string]dependencyHealth{}, nil}
+	report := healthReport{healthPass, time.Now().UTC().Truncate(time.Millisecond), details}
 	for name, result := range found {
-		if more.Dependencies[name] = result.health(); result.err != nil {
-			answer.Status = "warn"
+		if details.Dependencies[name] = result.health(); result.err != nil {
+			report.Status = healthWarn
 		}
 	}
 	if h.sources != nil {
-		more.Sources = h.sources()
+		details.Sources = h.sources()
 	}
-	for _, s := range more.Sources {
+	for _, s := range details.Sources {
 		if s.State != string(limiter.StateFlowing) && s.State != sourceUnknown {
-			answer.Status = "warn"
+			report.Status = healthWarn
 		}
 	}
-	if r.URL.Query().Has("verbose") {
-		answer.details = &more
+	if !details.Ready {
+		report.Status = healthFail
+	}
+	return report
+}
+
+// handleHealth responds with the health of the process, as JSON or as a page. With ?verbose the
+// response has the details.
+func (h *health) handleHealth(w http.ResponseWriter, r *http.Request) {
+	report := h.report(r.Context())
+	if !r.URL.Query().Has("verbose") {
+		report.healthDetails = nil
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Vary", "Accept")
+	status := http.StatusOK
+	if report.Status == healthFail {
+		status = http.StatusServiceUnavailable
+	}
+	if prefersHTML(r) {
+		report.writePage(w, status)
+		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
-	if !ready {
-		answer.Status = "fail"
-		w.WriteHeader(http.StatusServiceUnavailable)
-	}
-	_ = json.NewEncoder(w).Encode(answer) // Encode returns an error only if the client has disconnected
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(report) // Encode returns an error only if the client has disconnected
 }
 
 // sourceUnknown is the state of a source whose limiter this process has not read recently.

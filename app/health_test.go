@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -84,5 +86,32 @@ func TestHealth_ShowsSourcesFromMemory(t *testing.T) {
 				t.Errorf("%s: got %s, want %s in it", name, got.Body, want)
 			}
 		}
+	}
+}
+
+// The issuer is unavailable. Its state is that of the last fetch of its keys: the health calls no issuer.
+func TestHealth_ShowsTheIssuerFromMemory(t *testing.T) {
+	var calls atomic.Int64
+	issuer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		calls.Add(1)
+		w.WriteHeader(http.StatusBadGateway)
+	}))
+	defer issuer.Close()
+	f := newConsoleFixture(t, func(p *parts) {
+		p.config.Access.JWKSURL, p.config.Access.Issuer, p.config.Access.Audience = issuer.URL, "https://issuer.example", "freshet"
+	})
+	h := f.deps.Overview.(*overview).health
+	delete(h.checks, readsCheckName) // it fails in this fixture
+	w := getHealth(t, h, "/healthz?verbose", "")
+	if w.Code != http.StatusOK {
+		t.Errorf("got %d, want 200", w.Code)
+	}
+	for _, want := range []string{`"status":"warn"`, `"issuer":{"state":"error",`} {
+		if !strings.Contains(w.Body.String(), want) {
+			t.Errorf("got %s, want %s in it", w.Body, want)
+		}
+	}
+	if got := calls.Load(); got != 1 {
+		t.Errorf("got %d calls of the issuer, want 1: at the start", got)
 	}
 }

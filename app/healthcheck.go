@@ -4,8 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -28,19 +26,18 @@ func (p *Process) CheckHealth(ctx context.Context, address string) (string, erro
 	// Like the kubelet, do not verify the certificate: it may be issued for other host
 	// names than this address, and the request holds no secret.
 	insecure := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true} //nolint:gosec // see above
-	caller := &http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{TLSClientConfig: insecure, DisableKeepAlives: true}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/readyz", http.NoBody)
+	caller, err := client.New(base, client.Options{
+		Timeout: 3 * time.Second, MaxRetries: -1, Transport: &http.Transport{TLSClientConfig: insecure, DisableKeepAlives: true},
+	})
 	if err != nil {
 		return "", err
 	}
-	resp, err := caller.Do(req)
+	resp, err := caller.Send(ctx, http.MethodGet, "/readyz", nil)
 	if err != nil {
-		return "", fmt.Errorf("no response: %w", err)
+		return "", err
 	}
-	defer func() { _ = resp.Body.Close() }()
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, 1000))
-	if resp.StatusCode != http.StatusOK {
-		return "", errors.New(strings.TrimSpace(string(text)))
+	if resp.Code != http.StatusOK {
+		return "", errors.New(strings.TrimSpace(string(resp.Text[:min(len(resp.Text), 1000)])))
 	}
-	return string(text), nil
+	return string(resp.Text), nil
 }

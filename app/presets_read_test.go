@@ -4,7 +4,6 @@ package app
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"maps"
 	"net/http"
@@ -16,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/freshet/freshet/client"
 	"github.com/freshet/freshet/presets"
 	"github.com/freshet/freshet/simulator/contract"
 )
@@ -46,13 +46,16 @@ func TestPresets_ReadEveryFacetAsShipped(t *testing.T) {
 	if err := os.WriteFile(config, []byte(file.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	api := startDev(t, config, server.URL)
+	reader, err := client.New(startDev(t, config, server.URL), client.Options{MaxRetries: -1, Transport: http.DefaultTransport})
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Run("presets", func(t *testing.T) {
 		for _, name := range presets.Names() {
 			for _, facet := range slices.Sorted(maps.Keys(preset(t, name).Facets)) {
 				t.Run(name+"/"+facet, func(t *testing.T) {
 					t.Parallel()
-					readFresh(t, api+fmt.Sprintf("/v1/%s/%s/%s", name, facet, exampleKeys[name][facet]))
+					readFresh(t, reader, client.Entity{Source: name, Facet: facet, Key: exampleKeys[name][facet]})
 				})
 			}
 		}
@@ -88,24 +91,16 @@ func startDev(t *testing.T, config, upstream string) (api string) {
 	return api
 }
 
-// readFresh reads the URL of a snapshot until the snapshot is FRESH.
-func readFresh(t *testing.T, url string) {
+// readFresh reads an entity until its snapshot is FRESH.
+func readFresh(t *testing.T, c *client.Client, e client.Entity) {
 	deadline := time.Now().Add(eventTimeout)
 	for {
-		resp, err := http.Get(url + "?wait=30s")
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := io.ReadAll(resp.Body)
-		_ = resp.Body.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if resp.StatusCode == http.StatusOK && strings.Contains(string(text), `"freshness":"FRESH"`) {
+		got, err := c.Get(t.Context(), e, client.Wait(30*time.Second))
+		if err == nil && got.Freshness == client.Fresh {
 			return
 		}
-		if resp.StatusCode >= http.StatusBadRequest || time.Now().After(deadline) {
-			t.Fatalf("%s: got %d %s, want a FRESH snapshot", url, resp.StatusCode, text)
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("%v: got %s, %v, want a FRESH snapshot", e, got.Freshness, err)
 		}
 	}
 }

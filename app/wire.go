@@ -186,12 +186,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	}
 	deadLetters := p.deadLetters(sources)
 	var server *query.Server
-	h := newHealth(map[string]healthCheck{
-		readsCheckName: {required: true, run: func(ctx context.Context) error { return server.Ready(ctx, p.store.Ping) }},
-		"database":     {run: p.store.Ping},
-		"redis":        {run: func(ctx context.Context) error { return p.rdb.Ping(ctx).Err() }},
-		"kafka":        {run: p.client.Ping},
-	}, p.log)
+	h := newQueryHealth(p, guard, func(ctx context.Context) error { return server.Ready(ctx, p.store.Ping) })
 	ops := p.newOpsHandler(h)
 	ask := func(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []query.EnqueueResult {
 		return server.Refresh(ctx, client, all, f)

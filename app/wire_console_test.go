@@ -97,12 +97,7 @@ func (f *consoleFixture) wire() {
 	if err != nil {
 		f.Fatal(err)
 	}
-	h := newHealth(map[string]healthCheck{
-		readsCheckName: {required: true, run: func(context.Context) error { return errors.New("nothing is remembered") }},
-		"database":     {run: f.store.Ping},
-		"redis":        {run: func(ctx context.Context) error { return f.rdb.Ping(ctx).Err() }},
-		"kafka":        {run: f.client.Ping},
-	}, f.log)
+	h := newQueryHealth(f.parts, guard, func(context.Context) error { return errors.New("nothing is remembered") })
 	dead := f.deadLetters(sources)
 	ask := func(ctx context.Context, client string, all []schemas.Entity, facet source.Facet) []query.EnqueueResult {
 		return f.server.Refresh(ctx, client, all, facet)

@@ -6,6 +6,8 @@
 //	wait for the end of a rate limit → add the token → send → renew an expired token, once
 //	→ repeat a failed read after Retry-After or a random delay → result or *Problem
 //
+// With Sensitive, a request whose token had to be renewed ends with ErrConfirm and is not repeated.
+//
 // States of the token, if Options.Renew is set:
 //
 //	state       event                                          next state

@@ -130,6 +130,9 @@ func (c *Client) attempts(ctx context.Context, r *request, send func(token strin
 			if err := c.tokens.renewAfter(ctx, generation); err != nil {
 				return err
 			}
+			if ctx.Value(sensitiveKey{}) != nil {
+				return ErrConfirm
+			}
 			renewed = true
 			continue
 		}

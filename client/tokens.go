@@ -27,6 +27,20 @@ const (
 // has refused the renewal. Any other error of Renew is temporary: it does not sign the client out.
 var ErrSignedOut = errors.New("signed out; sign in again and call SetToken")
 
+// ErrConfirm reports that the token of a sensitive request has expired and was renewed, and that the
+// service has not handled the request. Show it to the user, and repeat the call after the user has
+// confirmed it: the call then uses the new token.
+var ErrConfirm = errors.New("the session was renewed and the request was not repeated; repeat it after the user has confirmed it")
+
+// sensitiveKey is the context key of Sensitive.
+type sensitiveKey struct{}
+
+// Sensitive returns a context whose requests are not repeated after a renewal of the token. They
+// return ErrConfirm instead. Use it for actions that a user must confirm again in a new session.
+func Sensitive(ctx context.Context) context.Context {
+	return context.WithValue(ctx, sensitiveKey{}, true)
+}
+
 // errRenewal reports that a renewal failed, and that it may be repeated.
 var errRenewal = errors.New("the token could not be renewed; repeat the request later")
 

@@ -307,29 +307,6 @@ func TestTokens_RenewEarly(t *testing.T) {
 	}
 }
 
-// The issuer's clock is 10 minutes late, so each token seems to have expired when it arrives.
-func TestTokens_ClocksMayDiffer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		i := &issuer{}
-		o := i.options(aToken)
-		o.Renew = func(ctx context.Context) (Token, error) {
-			token, err := i.renew(ctx)
-			token.Expires = time.Now().Add(-5 * time.Minute)
-			return token, err
-		}
-		c := newTestClient(t, accepting("token-1"), o)
-		for range 100 {
-			if _, err := c.Get(t.Context(), anEntity); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(time.Second)
-		}
-		if got := i.renewals.Load(); got != 1 {
-			t.Errorf("got %d renewals, want 1", got)
-		}
-	})
-}
-
 func TestTokens_AppearInNoText(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logged strings.Builder

@@ -4,12 +4,12 @@ import (
 	"bufio"
 	"fmt"
 	"net"
-	"net/http"
 	"net/url"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/freshet/freshet/client"
 	"github.com/freshet/freshet/e2e/harness"
 )
 
@@ -43,9 +43,9 @@ func TestUnreadResponses_UseBoundedMemory(t *testing.T) {
 			t.Errorf("response %d: got %q, want status 200", i, strings.TrimSpace(status))
 		}
 	}
-	got, err := f.waitFor(http.MethodGet, fmt.Sprintf("%s/v1/%s/character/large-%d", p.URL(), f.Source, connections*keys))
-	if err != nil || got.status != http.StatusOK {
-		t.Errorf("the ninth client: got %d, %v, want 200", got.status, err)
+	got, err := f.newClient(p.URL()).Get(t.Context(), client.Entity{Source: f.Source, Facet: "character", Key: fmt.Sprint("large-", connections*keys)})
+	if err != nil || got.Snapshot == nil {
+		t.Errorf("the ninth client: got %d bytes, %v, want a snapshot", len(got.Snapshot), err)
 	}
 	after, err := harness.PeakMemory(p.Process.Pid)
 	f.check(err)

@@ -1,38 +1,20 @@
 package e2e
 
 import (
-	"encoding/json"
-	"fmt"
-	"io"
-	"net/http"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/freshet/freshet/client"
 )
 
-// waited contains fields of the response to a read or refresh that waits for the snapshot.
-type waited struct {
-	status    int
-	Freshness string
-	Checked   time.Time `json:"lastCheckedAt"`
-}
-
-func (f *fleet) waitFor(method, url string) (w waited, err error) {
-	req, err := http.NewRequestWithContext(f.Context(), method, url, http.NoBody)
-	if err != nil {
-		return w, err
-	}
-	resp, err := f.client.Do(req)
-	if err != nil {
-		return w, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	text, err := io.ReadAll(resp.Body)
-	if err == nil {
-		err = json.Unmarshal(text, &w)
-	}
-	w.status = resp.StatusCode
-	return w, err
+// newClient returns a client for a query service. It sends each read once, and without conditions, so
+// that the result has the exact times of the stored snapshot.
+func (f *fleet) newClient(api string) *client.Client {
+	f.Helper()
+	c, err := client.New(api, client.Options{MaxRetries: -1, MaxCacheBytes: -1, Transport: f.client.Transport})
+	f.check(err)
+	return c
 }
 
 // On a Redis Cluster the two query services may be subscribed at different nodes. Both query services
@@ -40,15 +22,15 @@ func (f *fleet) waitFor(method, url string) (w waited, err error) {
 func TestWait_ReturnsAfterStoreByAnotherProcess(t *testing.T) {
 	t.Parallel()
 	f := newClusterFleet(t, "--limit", "500/1s", "--latency", "300ms-400ms")
-	apis := []string{f.query(), f.query()}
+	clients := []*client.Client{f.newClient(f.query()), f.newClient(f.query())}
 	f.worker()
-	entity := func(api string) string { return fmt.Sprintf("%s/v1/%s/character/somebody", api, f.Source) }
+	entity := client.Entity{Source: f.Source, Facet: "character", Key: "somebody"}
 	var wg sync.WaitGroup
 	for i := range 40 {
 		wg.Go(func() {
-			got, err := f.waitFor(http.MethodGet, entity(apis[i%2])+"?wait=25s")
-			if err != nil || got.status != http.StatusOK || got.Freshness != "FRESH" {
-				t.Errorf("reader %d: got %d %s, %v, want 200 FRESH", i, got.status, got.Freshness, err)
+			got, err := clients[i%2].Get(f.Context(), entity, client.Wait(25*time.Second))
+			if err != nil || got.Freshness != client.Fresh {
+				t.Errorf("reader %d: got %s, %v, want FRESH", i, got.Freshness, err)
 			}
 		})
 	}
@@ -57,15 +39,15 @@ func TestWait_ReturnsAfterStoreByAnotherProcess(t *testing.T) {
 
 	// A refresh through one query service must invalidate the entity in the cache of the other
 	// query service.
-	before, err := f.waitFor(http.MethodGet, entity(apis[0]))
+	before, err := clients[0].Get(f.Context(), entity)
 	f.check(err)
-	_, err = f.waitFor(http.MethodGet, entity(apis[1]))
+	_, err = clients[1].Get(f.Context(), entity)
 	f.check(err)
-	refreshed, err := f.waitFor(http.MethodPost, entity(apis[1])+"/refresh?wait=25s")
+	refreshed, err := clients[1].Refresh(f.Context(), entity, client.Wait(25*time.Second))
 	f.check(err)
-	equal(t, "status of the refresh", refreshed.status, http.StatusOK)
+	equal(t, "freshness after the refresh", refreshed.Freshness, client.Fresh)
 	f.until(timeout, "a later snapshot from the other process", func() bool {
-		after, err := f.waitFor(http.MethodGet, entity(apis[0]))
-		return err == nil && after.Checked.After(before.Checked)
+		after, err := clients[0].Get(f.Context(), entity)
+		return err == nil && after.LastCheckedAt.After(before.LastCheckedAt)
 	})
 }

@@ -17,7 +17,7 @@ import (
 var routes = map[access.Scope][]string{
 	access.Read:    {"GET /v1", "GET /v1/nexon", "GET /v1/nexon/character/a", "GET /v1/nexon/character?key=a", "GET /v1/nexon/character/a?wait=1ms", "HEAD /v1/nexon/character/a/events"},
 	access.Refresh: {"POST /v1/nexon/character/a/refresh"},
-	access.Admin:   {"GET /admin/v1/x", "POST /admin/v1/x", "GET /metrics", "GET /healthz?verbose"},
+	access.Admin:   {"GET /admin/v1/x", "POST /admin/v1/x", "GET /metrics", "GET /healthz?verbose", "HEAD /healthz?verbose"},
 	"":             {"GET /livez", "GET /readyz", "GET /healthz", "GET /", "GET /openapi.yaml", "GET /openapi.json", "GET /docs", "GET /nothing"},
 }
 
@@ -37,6 +37,16 @@ func TestRoutes_RequireTheirScope(t *testing.T) {
 					t.Errorf("%s: got %s %v, want insufficient-scope with WWW-Authenticate", path, a.text, a.Header)
 				}
 			}
+		}
+	}
+}
+
+func TestHealth_DetailsRequireAdminForEveryMediaType(t *testing.T) {
+	r := newRig(t)
+	r.client = access.Client{Name: "key:1", Scopes: []access.Scope{access.Read}}
+	for _, accept := range []string{"application/json", "text/html"} {
+		if a := r.do(http.MethodGet, "/healthz?verbose", "Accept", accept); a.StatusCode != 403 || a.body.Code != "insufficient-scope" {
+			t.Errorf("Accept %s: got %d %s, want 403 insufficient-scope", accept, a.StatusCode, a.text)
 		}
 	}
 }

@@ -27,11 +27,12 @@ var OpenAPIJSON []byte
 //go:embed openapi.html
 var OpenAPIPage []byte
 
-// OpenAPIPageCSP is the Content-Security-Policy of OpenAPIPage. It allows only the page's own
-// style sheet, by its hash.
-var OpenAPIPageCSP = styleOnly(OpenAPIPage)
+// OpenAPIPageCSP is the Content-Security-Policy of OpenAPIPage.
+var OpenAPIPageCSP = StyleOnlyCSP(OpenAPIPage)
 
-func styleOnly(page []byte) string {
+// StyleOnlyCSP returns the Content-Security-Policy for a page that loads nothing. It allows only the
+// page's own style sheet, the element style, by its hash.
+func StyleOnlyCSP(page []byte) string {
 	_, rest, _ := bytes.Cut(page, []byte("<style>"))
 	style, _, _ := bytes.Cut(rest, []byte("</style>"))
 	sum := sha256.Sum256(style)

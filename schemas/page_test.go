@@ -128,7 +128,7 @@ func TestPage_HasNoExternalResources(t *testing.T) {
 	sound(t, page)
 	sum := sha256.Sum256([]byte(pageStyle))
 	want := "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "';"
-	if got := styleOnly(page); !strings.HasPrefix(got, want) {
+	if got := StyleOnlyCSP(page); !strings.HasPrefix(got, want) {
 		t.Errorf("the policy is %s, want %s", got, want)
 	}
 }

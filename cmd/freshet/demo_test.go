@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/freshet/freshet/client"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/servicetest"
 )
@@ -68,6 +69,10 @@ func TestDemo_ProducesActivity(t *testing.T) {
 // enqueues an update request.
 func (d *dev) readNewKeys() {
 	d.Helper()
+	c, err := client.New(d.api, client.Options{MaxRetries: -1, Transport: d.client.Transport})
+	if err != nil {
+		d.Fatal(err)
+	}
 	ctx, stop := context.WithCancel(d.Context())
 	var load sync.WaitGroup
 	load.Go(func() {
@@ -77,14 +82,7 @@ func (d *dev) readNewKeys() {
 			select {
 			case <-ctx.Done():
 			case <-tick.C:
-				req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.api+"/v1/nexon/character/new-"+strconv.Itoa(n), http.NoBody)
-				if err != nil {
-					d.Error(err)
-					return
-				}
-				if resp, err := d.client.Do(req); err == nil {
-					_ = resp.Body.Close()
-				}
+				_, _ = c.Get(ctx, client.Entity{Source: "nexon", Facet: "character", Key: "new-" + strconv.Itoa(n)}) // fails in some fault scenarios
 			}
 		}
 	})

@@ -27,6 +27,7 @@ var router = sync.OnceValues(func() (routers.Router, error) {
 	if err := doc.Validate(context.Background()); err != nil {
 		return nil, err
 	}
+	openapi3filter.RegisterBodyDecoder("text/html", openapi3filter.PlainBodyDecoder)
 	doc.Servers = nil // requests of tests may go to any host
 	return gorillamux.NewRouter(doc)
 })
