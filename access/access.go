@@ -43,8 +43,8 @@ func (s Scope) known() bool {
 // Client is the identified sender of a request.
 type Client struct {
 	// Name identifies the client in audit entries and limits: "key:<id> <name>", "jwt:<sub>",
-	// "admin-token", or "unauthenticated@<address>" if authentication is off. " for <hash>" is
-	// appended if the request is sent on behalf of another client. The name is printable and has a
+	// "admin-token", or "unauthenticated@<address>" if authentication is off. If the
+	// request is sent on behalf of another client, " for " and a hash of that client's name follow. The name is printable and has a
 	// bounded length.
 	Name   string
 	Scopes []Scope

@@ -164,7 +164,7 @@ func (c *Console) identifyFailed(w http.ResponseWriter, r *http.Request, err err
 			w.Header().Set("Retry-After", strconv.Itoa(problem.Seconds(p.After)))
 		}
 	} else {
-		c.Log.Error("console authentication failed", "err", err)
+		c.Log.Error("credential of a console request could not be checked", "err", err)
 	}
 	page := r.Method == http.MethodGet && !strings.HasPrefix(r.URL.Path, root+"/live")
 	switch {

@@ -211,7 +211,7 @@ func (c *Console) dlqOverview(w http.ResponseWriter, r *http.Request, client acc
 		c.unavailable(w, r, "The dead letters can't be read.", errors.Join(errs...))
 		return
 	} else if len(errs) > 0 {
-		c.Log.Warn("console dead letters partly unavailable", "err", errors.Join(errs...))
+		c.Log.Warn("dead letters page shown incompletely", "err", errors.Join(errs...))
 	}
 	if p.Counted {
 		p.Checks = c.replayChecks(ctx, client, p.storeFilter(client), schemas.Low, p.Open)

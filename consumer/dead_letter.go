@@ -16,7 +16,7 @@ import (
 )
 
 // maxDeadLetterBatch is the maximum number of bytes of unacknowledged dead letters, and thus of one
-// batch. The topic accepts such a batch, because each topic accepts batches of at least 1 MiB. A
+// batch. The topic accepts such a batch, because the size limit of each topic is at least 1 MiB. A
 // dead letter above this limit is sent in a batch of its own, and may be as large as its topic
 // allows.
 const maxDeadLetterBatch = 512 << 10

@@ -169,7 +169,7 @@ func (w *Worker) decode(t *task) {
 	}
 	t.facet, _ = w.source.Facet(t.request.Facet)
 	t.params = t.request.Params
-	if len(w.missingParams(t, t.params)) > 0 { // addParams reads the missing params later, and then plans the calls
+	if len(w.missingParams(t, t.params)) > 0 { // addParams will read these params from the registered entity, and then plan the calls
 		err = w.source.CheckKey(t.request.Facet, t.request.Key)
 	} else {
 		t.plan, err = w.planFor(t)

@@ -134,7 +134,7 @@ func (w *Worker) hintUnchanged(ctx context.Context, t *task) {
 	ctx, cancel := context.WithTimeout(ctx, hintTimeout)
 	defer cancel()
 	if err := w.hints.store.DeleteHint(ctx, t.request.Facet); err != nil {
-		w.log.Debug("hint about the only changing member could not be deleted", "facet", t.request.Facet, "err", err)
+		w.log.Debug("name of the only changing JSON member could not be deleted", "facet", t.request.Facet, "err", err)
 	}
 }
 
@@ -166,6 +166,6 @@ func (w *Worker) hintChanged(ctx context.Context, t *task, content []byte) {
 		return
 	}
 	if err := w.hints.store.SaveHint(ctx, facet, member); err != nil {
-		w.log.Debug("hint about the only changing member could not be saved", "facet", facet, "err", err)
+		w.log.Debug("name of the only changing JSON member could not be saved", "facet", facet, "err", err)
 	}
 }

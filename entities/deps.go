@@ -78,7 +78,7 @@ type Schedule interface {
 	ReadsMakeDue(r store.RegisteredEntity, before, after float64) bool
 }
 
-// Notifier notifies other processes of changes.
+// Notifier notifies schedulers of due entities and query services of deleted snapshots.
 type Notifier interface {
 	// WakeAt notifies the schedulers of the source that an entity is due at this time.
 	WakeAt(ctx context.Context, source string, at time.Time)

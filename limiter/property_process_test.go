@@ -371,7 +371,7 @@ func (p *process) wait(high bool, r *rand.Rand) {
 		case <-time.After(span(r, 0, think)):
 		}
 		ctx, cancel := p.ctx, context.CancelFunc(func() {})
-		bad := 1000 // after the end of the faults all permits are used correctly
+		bad := 1000 // random number that chooses a misuse of the permit, such as never spending it; 1000: no misuse, as after the end of the faults
 		if !w.quiet() {
 			bad = r.IntN(1000)
 			if r.IntN(1000) < w.manners {

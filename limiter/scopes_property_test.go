@@ -43,8 +43,8 @@ type scopesJudge struct {
 
 const refusedTold = "reported: refused"
 
-// toldSlack is the longest response time. A response can report the end of a window too late by at
-// most this time.
+// toldSlack is the longest duration of a call. The end of a window that a response reports can be
+// later than the true end by at most this time.
 const toldSlack = 5500 * ms
 
 var scopesDrawn = []string{"", "{credential}", "{endpoint}", "{method}", "{credential}/{endpoint}", "{key}"}

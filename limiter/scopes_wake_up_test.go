@@ -36,7 +36,7 @@ func newWakeUpRecorder(t *testing.T, m *miniredis.Miniredis) *wakeUpRecorder {
 // take returns the processes named since the last call.
 func (w *wakeUpRecorder) take() []string {
 	w.redis.Publish(syncChannel, "")
-	<-w.received // w.received gets a value after all earlier messages have been received
+	<-w.received // wait until the recorder has received the message "", and so all messages before it
 	names := w.names
 	w.names = nil
 	return names

@@ -143,8 +143,8 @@ func (s *state) moments() [8]*moment {
 	return [...]*moment{&s.seen, &s.owed, &a[0].asked, &a[1].asked, &a[2].asked, &w[0].began, &w[1].began, &w[2].began}
 }
 
-// highest returns the highest number in the state. Redis' clock is above it, even if the hash is
-// lost.
+// highest returns the highest request number in the state. The next number comes from Redis' clock,
+// which is above this number, even if Redis has lost the hash of the entity.
 func (s *state) highest() (most number) {
 	for _, n := range s.numbers() {
 		most = max(most, *n)

@@ -39,7 +39,7 @@ type Poller struct {
 }
 
 // New returns a poller that listens on a Redis channel. It logs the condition "failing" while calls
-// of its function fail.
+// of the function that is passed to Run fail.
 func New(channel string, rdb redis.UniversalClient, log *slog.Logger, failing observe.Condition) *Poller {
 	return &Poller{channel: channel, rdb: rdb, log: log, failing: failing, local: make(chan time.Time, 1)}
 }

@@ -28,7 +28,8 @@ type Active struct {
 	Params []string `yaml:"params,omitempty"`
 }
 
-// Status selects entities by a value in their content. An entity without that value is prefetched.
+// Status selects the entities to prefetch by a value in their content. Entities whose content has no
+// value at Path are prefetched.
 type Status struct {
 	// Path is the path of the value, as document.member.
 	Path string `yaml:"path,omitempty"`

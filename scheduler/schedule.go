@@ -157,7 +157,7 @@ func (s *Schedule) contentNotReady(now time.Time) (some, all bool) {
 }
 
 // perDay returns how many calls the scheduler may enqueue in the next 24 hours, if LOW may make
-// lowRate calls a second. Hours in which no facet's content is ready count as 0.
+// lowRate calls a second. Hours before NotBefore of all facets count as 0.
 func (s *Schedule) perDay(lowRate float64, now time.Time) (sum float64) {
 	for hour := range 24 {
 		at := now.Add(time.Duration(hour) * time.Hour)

@@ -334,8 +334,8 @@ func BenchmarkItemEquipment(b *testing.B) {
 	}
 }
 
-// BenchmarkNew measures the start of a simulator and the first request for each of the 64 item
-// sets.
+// BenchmarkNew measures the start of a simulator and the first request for each of the 64
+// generated bodies of the document item-equipment.
 func BenchmarkNew(b *testing.B) {
 	b.Run("new", func(b *testing.B) {
 		for b.Loop() {

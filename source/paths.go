@@ -90,7 +90,7 @@ func parsePath(text string) (path, error) {
 	}
 	p = append(p, name.String())
 	if len(p) > maxPathNames {
-		return nil, fmt.Errorf("%.40q… has %d names; at most %d are allowed", text, len(p), maxPathNames)
+		return nil, fmt.Errorf("%.40q… has %d members; at most %d are allowed in a path", text, len(p), maxPathNames)
 	}
 	if slices.Contains(p, "") {
 		return nil, fmt.Errorf("%q has an empty name; write names joined by single dots", text)

@@ -98,7 +98,7 @@ var ErrPanic = errors.New("internal error: panic; see the log")
 func CatchPanic(log *slog.Logger, f func()) {
 	defer func() {
 		if p := recover(); p != nil {
-			log.Error("read of the status panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			log.Error("panic while a value for the console or the health check was read", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 		}
 	}()
 	f()

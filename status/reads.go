@@ -184,7 +184,7 @@ func countOf(r *ReadStats, f store.Freshness) *int64 {
 // ageHistogram is a histogram of the ages that snapshots had when they were read.
 type ageHistogram struct {
 	total   int64
-	buckets map[ageBucket]int64 // number of ages by bucket, without ages of zero, which only the field total counts
+	buckets map[ageBucket]int64 // number of served snapshots by their age, without ages of zero, which only the field total counts
 }
 
 // ageBucket holds ages in the interval (above, upTo], in seconds.

@@ -66,7 +66,7 @@ func (s *Site) UntilStored(ctx context.Context, limit time.Duration, prefix stri
 		return n >= want, err
 	})
 	if err != nil {
-		err = fmt.Errorf("%w; got %d", err, n)
+		err = fmt.Errorf("%w; %d snapshots are stored", err, n)
 	}
 	return err
 }

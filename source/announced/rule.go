@@ -152,9 +152,9 @@ func (r Rule) check() error {
 	case r.Used != "" && r.Limit == "":
 		return errors.New("used: needs limit, because remaining is limit minus used; if the limit is not reported, remove used")
 	case r.Field == "" && r.PolicyField != "":
-		return errors.New("policyField: needs field, the header with the remaining quota")
+		return errors.New("policyField: set `field` too, to the name of the header with the remaining quota")
 	case r.Field == "" && r.Item != "":
-		return errors.New("item: needs field, the header that contains the item")
+		return errors.New("item: set `field` too, to the name of the header that contains the item")
 	case r.List == "" && r.Counts != "":
 		return errors.New("counts: set list too, the name of the header with the limits")
 	case r.List == "" && r.Window != 0:

@@ -76,7 +76,7 @@ func (b *budget) Acquire(_ context.Context, c source.Call) (source.Permit, error
 		}
 	}
 	if b.used.Add(1) > b.max {
-		return nil, fmt.Errorf("%w, because a trial of this facet sends at most %d calls and the upstream closed a connection or redirected each of them", errBudget, b.max)
+		return nil, fmt.Errorf("%w, because a trial of this facet sends at most %d calls, and the upstream answered all of them with a redirect or closed the connection", errBudget, b.max)
 	}
 	return permit{credential}, nil
 }

@@ -126,7 +126,7 @@ func candidates(ctx context.Context, tx pgx.Tx, query string, content func(facet
 	return found, addPayloads(ctx, tx, found, content)
 }
 
-// addPayloads reads the payload of each candidate if the function "wanted" returns true for the
+// addPayloads reads the payload of each candidate for prefetching if the function "wanted" returns true for the
 // candidate's facet.
 func addPayloads(ctx context.Context, tx pgx.Tx, candidates []store.Candidate, wanted func(facet string) bool) error {
 	var keys []schemas.Entity

@@ -77,7 +77,7 @@ func (s *Store) Used(ctx context.Context, source, policy string) (store.Usage, e
 	var u store.Usage
 	err := u.ScanUsage(s.db.QueryRowContext(ctx, store.SelectUsage, source, policy).Scan)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return store.Usage{}, fmt.Errorf("read the usage of %s, %s: %w", source, policy, err)
+		return store.Usage{}, fmt.Errorf("read the counted calls of source %s, policy %s: %w", source, policy, err)
 	}
 	return u, nil
 }
@@ -86,7 +86,7 @@ func (s *Store) Used(ctx context.Context, source, policy string) (store.Usage, e
 // lower count of the same day.
 func (s *Store) SetUsed(ctx context.Context, source, policy string, u store.Usage) error {
 	if _, err := s.db.ExecContext(ctx, store.UpsertUsage, source, policy, u.DayEnd.UnixMicro(), u.Calls, u.At.UnixMicro()); err != nil {
-		return fmt.Errorf("write the usage of %s, %s: %w", source, policy, err)
+		return fmt.Errorf("write the counted calls of source %s, policy %s: %w", source, policy, err)
 	}
 	return nil
 }

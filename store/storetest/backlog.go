@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Backlogs counts the due rows of a source.
+// Backlogs counts the due entities, retries and outbox rows of a source.
 type Backlogs interface {
 	// TierBacklogs counts at most `limit` due entities, earliest first, by facet and tier.
 	TierBacklogs(ctx context.Context, source string, now time.Time, limit int) ([]store.TierBacklog, error)
