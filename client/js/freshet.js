@@ -22,16 +22,13 @@ export class Problem extends Error {
     Object.assign(this, { name: 'Problem', code, title, detail, status, retryAfter })
   }
 }
-export class ConnectionError extends Error { name = 'ConnectionError' }
-export class RenewalFailed extends Error { name = 'RenewalFailed' }
-export class SignedOut extends Error {
-  name = 'SignedOut'
-  constructor(options) { super('signed out; sign in again and call setToken', options) }
+const errorClass = (name, text) => class extends Error {
+  constructor(message = text, options) { super(message, options); this.name = name }
 }
-export class ConfirmRequired extends Error {
-  name = 'ConfirmRequired'
-  constructor() { super('the token was renewed, and the sensitive request was not repeated; let the user confirm it, and call again') }
-}
+export const ConnectionError = errorClass('ConnectionError')
+export const RenewalFailed = errorClass('RenewalFailed')
+export const SignedOut = errorClass('SignedOut', 'signed out; sign in again and call setToken')
+export const ConfirmRequired = errorClass('ConfirmRequired', 'the token was renewed, and the sensitive request was not repeated; let the user confirm it, and call again')
 
 const until = (promise, signal) => !signal ? promise : new Promise((resolve, reject) => {
   const stop = () => reject(signal.reason)
@@ -58,12 +55,12 @@ const resultOf = answer => {
 }
 // revalidated returns a snapshot from memory after a response 304.
 const revalidated = ({ etag, text }, headers) => {
-  const result = { ...resultOf({ status: 200, headers: new Headers({ etag }), text }), refresh: undefined }
-  result.freshness = /max-age=[1-9]/.test(headers.get('Cache-Control')) ? 'FRESH' : 'STALE'
-  if (headers.has('Age')) result.lastCheckedAt = new Date(Date.now() - headers.get('Age') * 1000).toISOString()
-  const updated = Date.parse(headers.get('Last-Modified'))
-  if (updated && Math.floor(Date.parse(result.lastUpdatedAt) / 1000) * 1000 !== updated) result.lastUpdatedAt = new Date(updated).toISOString()
-  return result
+  const known = resultOf({ status: 200, headers: new Headers({ etag }), text }), updated = Date.parse(headers.get('Last-Modified'))
+  return {
+    ...known, refresh: undefined, freshness: /max-age=[1-9]/.test(headers.get('Cache-Control')) ? 'FRESH' : 'STALE',
+    lastUpdatedAt: !updated || Math.floor(Date.parse(known.lastUpdatedAt) / 1000) * 1000 === updated ? known.lastUpdatedAt : new Date(updated).toISOString(),
+    lastCheckedAt: headers.has('Age') ? new Date(Date.now() - headers.get('Age') * 1000).toISOString() : known.lastCheckedAt,
+  }
 }
 const pathOf = (...parts) => {
   if (parts.some(part => /^\.{0,2}$/.test(part ?? ''))) throw new TypeError('the source, the facet or the key is missing, . or ..')
@@ -121,7 +118,7 @@ class Tokens {
   // reject returns the error for the rejection of a token that a request has got after a renewal.
   reject(token, problem) {
     if (this.current === token) this.publish({})
-    return this.signedOut ? new SignedOut({ cause: problem }) : problem
+    return this.signedOut ? new SignedOut(undefined, { cause: problem }) : problem
   }
 
   publish(outcome) {
@@ -147,7 +144,10 @@ class Tokens {
     const work = async () => {
       if (this.channel) await this.catchUp()
       const outcome = this.last.at === began && await this.call()
-      if (outcome && this.last.at === began) await this.announce(outcome) // otherwise setToken was called during the renewal
+      if (outcome && this.last.at === began) { // otherwise setToken was called during the renewal
+        this.publish(outcome)
+        if (this.channel) await new Promise(held => navigator.locks.request(`${this.name} ${outcome.at}`, () => { held(); return sleep(announceTime) }).catch(held))
+      }
       if (this.last.failed) throw new RenewalFailed(this.last.failed)
     }
     this.running = (this.channel ? navigator.locks.request(this.name, work) : work()).finally(() => { this.running = undefined })
@@ -165,27 +165,17 @@ class Tokens {
     await Promise.race([arrived, sleep(messageTimeout)])
   }
 
-  // announce publishes the outcome of a renewal. It returns when the second lock is held.
-  async announce(outcome) {
-    this.publish(outcome)
-    if (!this.channel) return
-    await new Promise(held => {
-      navigator.locks.request(`${this.name} ${outcome.at}`, () => { held(); return sleep(announceTime) }).catch(held)
-    })
-  }
-
   // call returns the outcome of a renewal. Every error except SignedOut is temporary.
-  async call() {
-    for (let again = true; ; again = false) {
-      const signal = AbortSignal.timeout(renewTimeout * 1000)
-      try {
-        return { token: checkToken(await until((async () => this.renew(signal))(), signal)) }
-      } catch (error) {
-        if (error instanceof SignedOut) return {}
-        if (!again) return { failed: `the token could not be renewed; repeat the request later: ${error}`.replaceAll(this.current?.value ?? '\n', '[redacted]') }
-      }
-      await sleep(renewRetryDelay)
+  async call(again = true) {
+    const signal = AbortSignal.timeout(renewTimeout * 1000)
+    try {
+      return { token: checkToken(await until((async () => this.renew(signal))(), signal)) }
+    } catch (error) {
+      if (error instanceof SignedOut) return {}
+      if (!again) return { failed: `the token could not be renewed; repeat the request later: ${error}`.replaceAll(this.current?.value ?? '\n', '[redacted]') }
     }
+    await sleep(renewRetryDelay)
+    return this.call(false)
   }
 }
 
@@ -232,67 +222,56 @@ export class Client {
   }
 
   async *stream(path, { signal, lastEventId, onReconnect } = {}) {
-    const state = { lastEventId, delay: reconnectDelay, failures: 0 }
-    for (;;) {
-      let error
+    for (let delay = reconnectDelay, failures = 0; ;) {
+      let reader, error
       try {
-        yield* this.#events(path, state, signal)
+        const answer = await this.#send({ path, signal, lastEventId, stream: true })
+        reader = answer.reader
+        if (!reader) throw errorOf(answer)
+        for (let rest = ''; ;) {
+          const idle = setTimeout(() => reader.cancel(), streamIdleTimeout * 1000)
+          const { value, done } = await reader.read().catch(() => ({ done: true })).finally(() => clearTimeout(idle))
+          signal?.throwIfAborted()
+          if (done) break
+          failures = 0
+          const blocks = (rest + value).split(/\r?\n\r?\n/)
+          rest = blocks.pop()
+          for (const block of blocks) { // the service writes an event as one block, with one line of data
+            const { id = '', event = 'message', data, retry } = Object.fromEntries(block.split(/\r?\n/).map(line => /^([^:]*):? ?([^]*)$/.exec(line).slice(1)))
+            if (retry) delay = retry / 1000
+            lastEventId = id || lastEventId
+            if (data !== undefined) yield { id, event, data }
+          }
+        }
       } catch (failure) {
         if (!isTemporary(failure)) throw failure
         error = failure
+      } finally {
+        reader?.cancel().catch(() => {})
       }
-      const delay = Math.max(Math.min(Math.max(state.delay, baseRetryDelay) * 2 ** Math.min(state.failures++, 5), maxReconnectDelay), error?.retryAfter ?? 0)
       onReconnect?.(error)
-      await sleep(delay * (1 + Math.random() / 4), signal)
-    }
-  }
-
-  // #events yields the events of one connection. `state` is that of the whole stream.
-  async *#events(path, state, signal) {
-    const answer = await this.#send({ path, signal, stream: true, lastEventId: state.lastEventId })
-    if (!answer.reader) throw errorOf(answer)
-    try {
-      for (let rest = '', event = {}; ;) {
-        const idle = setTimeout(() => answer.reader.cancel(), streamIdleTimeout * 1000)
-        const { value, done } = await answer.reader.read().catch(() => ({ done: true })).finally(() => clearTimeout(idle))
-        signal?.throwIfAborted()
-        if (done) return
-        state.failures = 0
-        const lines = (rest + value).split(/\r?\n/)
-        rest = lines.pop()
-        for (const line of lines) {
-          const [, field, text] = /^([^:]*):? ?(.*)$/.exec(line)
-          if (field === 'data') event.data = event.data === undefined ? text : `${event.data}\n${text}`
-          else if (field === 'retry' && /^\d+$/.test(text)) state.delay = text / 1000
-          else if (line) event[field] = text
-          else {
-            const { id = '', event: name = 'message', data } = event
-            event = {}
-            state.lastEventId = id || state.lastEventId
-            if (data !== undefined) yield { id, event: name, data }
-          }
-        }
-      }
-    } finally {
-      answer.reader.cancel().catch(() => {})
+      const backoff = Math.min(Math.max(delay, baseRetryDelay) * 2 ** Math.min(failures++, 5), maxReconnectDelay)
+      await sleep(Math.max(backoff, error?.retryAfter ?? 0) * (1 + Math.random() / 4), signal)
     }
   }
 
   #remember(path, etag, text) {
-    const size = ({ text }) => 2 * (text.length + path.length) + cacheOverhead
     const forget = key => { this.#cacheBytes -= this.#cache.get(key)?.size ?? 0; this.#cache.delete(key) }
+    const size = 2 * (text.length + path.length) + cacheOverhead, { maxCacheBytes } = this.#options
     forget(path)
-    if (!etag || size({ text }) > this.#options.maxCacheBytes) return
-    this.#cache.set(path, { etag, text, size: size({ text }) })
-    this.#cacheBytes += size({ text })
-    for (const oldest of this.#cache.keys()) if (this.#cacheBytes > this.#options.maxCacheBytes) forget(oldest)
+    if (!etag || size > maxCacheBytes) return
+    this.#cache.set(path, { etag, text, size })
+    this.#cacheBytes += size
+    for (const leastUsed of this.#cache.keys()) if (this.#cacheBytes > maxCacheBytes) forget(leastUsed)
   }
 
   // #send sends a request, and repeats it according to the rules.
   async #send(request) {
     this.#budget = Math.min(maxRetryBudget, this.#budget + retryRatio)
     for (let retries = 0, renewed = false; ;) {
-      await this.#waitForLimit(request.signal)
+      const left = (this.#pause.until - Date.now()) / 1000
+      if (left > maxRetryDelay) throw Object.assign(errorOf(this.#pause.answer), { retryAfter: left })
+      if (left > 0) await sleep(left, request.signal)
       const token = await this.#tokens.get(request.signal)
       const answer = await this.#fetch(request, token?.value)
       if (answer.code === 'token-expired' && this.#tokens.renew) {
@@ -312,12 +291,6 @@ export class Client {
       this.#budget--
       await sleep(after + Math.random() * baseRetryDelay * 2 ** retries++, request.signal)
     }
-  }
-
-  async #waitForLimit(signal) {
-    const left = (this.#pause.until - Date.now()) / 1000
-    if (left > maxRetryDelay) throw Object.assign(errorOf(this.#pause.answer), { retryAfter: left })
-    if (left > 0) await sleep(left, signal)
   }
 
   // #fetch sends a request once. Its result has `failure` if there is no complete response.

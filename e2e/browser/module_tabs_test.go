@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -51,19 +53,29 @@ func readInAll(tabs []*tab) (outcomes []string) {
 }
 
 func TestModule_RenewsOnceForAllTabs(t *testing.T) {
-	tabs, s := newTabs(t, 5), startService(t, expiredTogether(5))
-	for _, b := range tabs {
-		b.openModule(s)
-	}
-	if got := readInAll(tabs); !slices.Equal(got, slices.Repeat([]string{"FRESH"}, 5)) {
-		t.Errorf("outcomes: got %v, want FRESH in each tab", got)
-	}
-	renewals, requests := s.counts()
-	if renewals != 1 {
-		t.Errorf("got %d renewals, want 1", renewals)
-	}
-	if requests != 10 {
-		t.Errorf("got %d requests, want 10", requests)
+	tabs := newTabs(t, 5)
+	for name, prepare := range map[string]string{
+		"messages arrive at once": `true`,
+		"messages arrive late": `(window.BroadcastChannel = class extends BroadcastChannel {
+			set onmessage(receive) { super.onmessage = message => setTimeout(() => receive(message), 100) }
+		}, true)`,
+	} {
+		s := startService(t, expiredTogether(5))
+		for _, b := range tabs {
+			b.openModule(s)
+			evaluate[bool](b, prepare)
+		}
+		if got := readInAll(tabs); !slices.Equal(got, slices.Repeat([]string{"FRESH"}, 5)) {
+			t.Errorf("%s: got the outcomes %v, want FRESH in each tab", name, got)
+		}
+		late := openTab(t, tabs[0].ctx) // it has the old token, and uses the renewed one
+		late.openModule(s)
+		if got := readInAll([]*tab{late}); !slices.Equal(got, []string{"FRESH"}) {
+			t.Errorf("%s: got the outcomes %v in a new tab, want FRESH", name, got)
+		}
+		if renewals, requests := s.counts(); renewals != 1 || requests != 12 {
+			t.Errorf("%s: got %d renewals and %d requests, want 1 and 12", name, renewals, requests)
+		}
 	}
 }
 
@@ -227,5 +239,23 @@ func TestModule_UsesAQueryService(t *testing.T) {
 	}
 	if got := d.metric("http_request_duration_seconds_count", `status="304"`); got != 1 {
 		t.Errorf("got %v responses 304, want 1", got)
+	}
+}
+
+func TestModule_HasTheDeclaredTypes(t *testing.T) {
+	b, s := newTab(t), startService(t, nil)
+	b.openModule(s)
+	text, err := os.ReadFile("../../client/js/freshet.d.ts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := []string{"constructor"}
+	for _, m := range regexp.MustCompile(`(?m)^export class (\w+)|^  (\w+)(?:<.*>)?\(.*\): `).FindAllStringSubmatch(string(text), -1) {
+		declared = append(declared, m[1]+m[2])
+	}
+	slices.Sort(declared)
+	got := evaluate[[]string](b, `[...Object.keys(freshet), ...Object.getOwnPropertyNames(freshet.Client.prototype)].sort()`)
+	if !slices.Equal(got, declared) {
+		t.Errorf("got the names %q, want the names in freshet.d.ts: %q", got, declared)
 	}
 }
