@@ -55,11 +55,12 @@ const resultOf = answer => {
 }
 // revalidated returns a snapshot from memory after a response 304.
 const revalidated = ({ etag, text }, headers) => {
-  const known = resultOf({ status: 200, headers: new Headers({ etag }), text }), updated = Date.parse(headers.get('Last-Modified'))
+  const known = resultOf({ status: 200, headers: new Headers({ etag }), text })
+  const updated = Date.parse(headers.get('Last-Modified')), age = headers.get('Age')
   return {
     ...known, refresh: undefined, freshness: /max-age=[1-9]/.test(headers.get('Cache-Control')) ? 'FRESH' : 'STALE',
     lastUpdatedAt: !updated || Math.floor(Date.parse(known.lastUpdatedAt) / 1000) * 1000 === updated ? known.lastUpdatedAt : new Date(updated).toISOString(),
-    lastCheckedAt: headers.has('Age') ? new Date(Date.now() - headers.get('Age') * 1000).toISOString() : known.lastCheckedAt,
+    lastCheckedAt: /^\d+$/.test(age) ? new Date(Date.now() - age * 1000).toISOString() : known.lastCheckedAt,
   }
 }
 const pathOf = (...parts) => {
@@ -172,7 +173,8 @@ class Tokens {
       return { token: checkToken(await until((async () => this.renew(signal))(), signal)) }
     } catch (error) {
       if (error instanceof SignedOut) return {}
-      if (!again) return { failed: `the token could not be renewed; repeat the request later: ${error}`.replaceAll(this.current?.value ?? '\n', '[redacted]') }
+      const text = `the token could not be renewed; repeat the request later: ${error}`
+      if (!again) return { failed: this.current ? text.replaceAll(this.current.value, '[redacted]') : text }
     }
     await sleep(renewRetryDelay)
     return this.call(false)
@@ -224,12 +226,13 @@ export class Client {
   async *stream(path, { signal, lastEventId, onReconnect } = {}) {
     for (let delay = reconnectDelay, failures = 0; ;) {
       let reader, error
+      const close = () => reader?.cancel().catch(() => {})
       try {
         const answer = await this.#send({ path, signal, lastEventId, stream: true })
         reader = answer.reader
         if (!reader) throw errorOf(answer)
         for (let rest = ''; ;) {
-          const idle = setTimeout(() => reader.cancel(), streamIdleTimeout * 1000)
+          const idle = setTimeout(close, streamIdleTimeout * 1000)
           const { value, done } = await reader.read().catch(() => ({ done: true })).finally(() => clearTimeout(idle))
           signal?.throwIfAborted()
           if (done) break
@@ -238,7 +241,7 @@ export class Client {
           rest = blocks.pop()
           for (const block of blocks) { // the service writes an event as one block, with one line of data
             const { id = '', event = 'message', data, retry } = Object.fromEntries(block.split(/\r?\n/).map(line => /^([^:]*):? ?([^]*)$/.exec(line).slice(1)))
-            if (retry) delay = retry / 1000
+            if (/^\d+$/.test(retry)) delay = retry / 1000
             lastEventId = id || lastEventId
             if (data !== undefined) yield { id, event, data }
           }
@@ -247,7 +250,7 @@ export class Client {
         if (!isTemporary(failure)) throw failure
         error = failure
       } finally {
-        reader?.cancel().catch(() => {})
+        close()
       }
       onReconnect?.(error)
       const backoff = Math.min(Math.max(delay, baseRetryDelay) * 2 ** Math.min(failures++, 5), maxReconnectDelay)

@@ -79,18 +79,24 @@ func TestModule_RenewsOnceForAllTabs(t *testing.T) {
 	}
 }
 
-// Without locks, each tab has its own token.
-func TestModule_RenewsInEachTabWithoutLocks(t *testing.T) {
-	tabs, s := newTabs(t, 2), startService(t, expiredTogether(2))
-	for _, b := range tabs {
-		b.openModule(s)
-		evaluate[bool](b, `(Object.defineProperty(navigator, 'locks', {value: undefined}), true)`)
-	}
-	if got := readInAll(tabs); !slices.Equal(got, []string{"FRESH", "FRESH"}) {
-		t.Errorf("outcomes: got %v, want FRESH in each tab", got)
-	}
-	if renewals, _ := s.counts(); renewals != 2 {
-		t.Errorf("got %d renewals, want 2", renewals)
+func TestModule_RenewsInEachTabAlone(t *testing.T) {
+	tabs := newTabs(t, 2)
+	for name, prepare := range map[string]string{
+		"without locks":    `(Object.defineProperty(navigator, 'locks', {value: undefined}), true)`,
+		"without channels": `(window.BroadcastChannel = undefined, true)`,
+		"other sessions":   `(window.c = newClient({session: Math.random().toString()}), true)`,
+	} {
+		s := startService(t, expiredTogether(2))
+		for _, b := range tabs {
+			b.openModule(s)
+			evaluate[bool](b, prepare)
+		}
+		if got := readInAll(tabs); !slices.Equal(got, []string{"FRESH", "FRESH"}) {
+			t.Errorf("%s: got the outcomes %v, want FRESH in each tab", name, got)
+		}
+		if renewals, _ := s.counts(); renewals != 2 {
+			t.Errorf("%s: got %d renewals, want 2", name, renewals)
+		}
 	}
 }
 
@@ -191,8 +197,7 @@ func TestModule_ShowsNoToken(t *testing.T) {
 		text := evaluate[string](b, `(async () => {
 			const token = '`+oldToken+`', texts = [], delay = setTimeout
 			window.setTimeout = (f, ms) => delay(f, ms / 100)
-			const failures = [new freshet.SignedOut({cause: token}), new Error('the issuer rejects ' + token)]
-			for (const failure of failures) {
+			for (const failure of [new Error('the issuer rejects ' + token), new freshet.SignedOut('the issuer rejects ' + token)]) {
 				const c = newClient({timeout: 1000, renew: () => { throw failure }})
 				const stop = new AbortController(), follow = () => c.watch(e, {signal: stop.signal, onReconnect: error => stop.abort(error)}).next()
 				for (const call of [() => c.get(e), () => c.getMany('nexon', 'character', ['a']), () => c.refresh(e), follow]) {

@@ -207,22 +207,33 @@ func TestModule_Rules(t *testing.T) {
 		{
 			"a token is renewed early and in the background", accepts(oldToken), nil,
 			`await (async () => {
+				window.BroadcastChannel = undefined // so the renewal starts before the read continues
 				let renewals = 0
 				const now = Date.now, token = {value: '` + oldToken + `', expires: now() + 3600_000}
 				const c = newClient({token, renew: async () => { renewals++; return {value: 'token-1'} }}), read = [await outcome(c.get(e))]
 				Date.now = () => now() + 3290_000
 				read.push(await outcome(c.get(e)), renewals)
 				Date.now = () => now() + 3310_000
-				read.push(await outcome(c.get(e)))
-				while (!renewals) await new Promise(resolve => setTimeout(resolve))
-				return read.join()
-			})()`, "FRESH,FRESH,0,FRESH", 0, 3,
+				return [...read, await outcome(c.get(e)), renewals].join()
+			})()`, "FRESH,FRESH,0,FRESH,1", 0, 3,
 		},
 		{"a read is repeated after Retry-After", failing(1, 503, "store-unavailable", "Retry-After", "9"), nil, get, "FRESH", 0, 2},
 		{"a long Retry-After goes to the caller", failing(9, 503, "store-unavailable", "Retry-After", "11"), nil, get, "store-unavailable", 0, 1},
 		{"a read is repeated twice", failing(9, 500, "internal"), nil, get, "internal", 0, 3},
 		{"retries have a budget", failing(99, 500, "internal"), nil, `await (async () => { for (let i = 0; i < 9; i++) await outcome(c.get(e)) })()`, "", 0, 19},
 		{"a lost connection is repeated", func(_ int, _ *http.Request, w http.ResponseWriter) { abort(w) }, nil, get, "ConnectionError", 0, 3},
+		{"a request has a timeout", func(_ int, r *http.Request, _ http.ResponseWriter) { <-r.Context().Done() }, nil, `await outcome(newClient({timeout: 5}).get(e))`, "ConnectionError", 0, 3},
+		{"a silent stream is opened again", func(_ int, r *http.Request, w http.ResponseWriter) {
+			respond(w, http.StatusOK, "data: {\"freshness\":\"STALE\"}\n\n", "Content-Type", "text/event-stream")
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}, nil, `await (async () => {
+			const seen = []
+			for await (const event of c.watch(e)) if (seen.push(event.freshness) === 2) return seen.join()
+		})()`, "STALE,STALE", 0, 2},
+		{"an unexpected event ends the sequence", func(_ int, _ *http.Request, w http.ResponseWriter) {
+			respond(w, http.StatusOK, "data: <html>\n\n", "Content-Type", "text/event-stream")
+		}, nil, `await outcome(c.watch(e).next())`, "Error", 0, 1},
 		{"a redirect is not followed", func(_ int, r *http.Request, w http.ResponseWriter) {
 			http.Redirect(w, r, "/v1/elsewhere", http.StatusTemporaryRedirect)
 		}, nil, get, "Error", 0, 1},
