@@ -224,6 +224,7 @@ export class Client {
   }
 
   async *stream(path, { signal, lastEventId, onReconnect } = {}) {
+    if (!path.startsWith('/')) throw new TypeError('the path must begin with a slash') // otherwise another host could get the token
     for (let delay = reconnectDelay, failures = 0; ;) {
       let reader, error
       const close = () => reader?.cancel().catch(() => {})

@@ -186,6 +186,7 @@ func TestModule_Rules(t *testing.T) {
 		{"a missing token is renewed", accepts("token-1"), nil, `await outcome(newClient({token: undefined}).get(e))`, "FRESH", 1, 1},
 		{"an invalid token is not renewed", failing(9, 401, "token-invalid"), nil, get, "token-invalid", 0, 1},
 		{"a token that is refused for ever ends the session", accepts("none"), nil, again + ` + signOuts`, "SignedOut,SignedOut1", 1, 2},
+		{"a refused token ends the session of all requests", accepts("none"), nil, `(await Promise.all([1, 2, 3].map(() => outcome(c.get(e))))).join() + signOuts`, "SignedOut,SignedOut,SignedOut1", 1, 6},
 		{"a refused renewal ends the session", accepts("none"), issuing(403), again + ` + signOuts`, "SignedOut,SignedOut1", 1, 1},
 		{"a network failure of the renewal is repeated", accepts("token-2"), issuing(0), get + ` + signOuts`, "FRESH0", 2, 2},
 		{"two network failures end no session", accepts("token-3"), issuing(0, 0), again + ` + signOuts`, "RenewalFailed,FRESH0", 3, 3},
@@ -246,6 +247,7 @@ func TestModule_Rules(t *testing.T) {
 			await read('a'), await read('b'), await read('b'), await read('a')
 		})()`, "", 0, 4},
 		{"a list has at most 100 keys", nil, nil, `await outcome(c.getMany('nexon', 'character', Array(101).fill('a')))`, "RangeError", 0, 0},
+		{"a path cannot change the host", nil, nil, `await outcome(c.stream('.example/v1').next())`, "TypeError", 0, 0},
 		{"a key cannot leave its path", nil, nil, `await outcome(c.get({...e, key: '..'}))`, "TypeError", 0, 0},
 	} {
 		s := startService(t, row.answer)
