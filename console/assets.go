@@ -8,13 +8,16 @@ import (
 	"mime"
 	"net/http"
 	"path"
+
+	"github.com/freshet/freshet/client/js"
 )
 
 //go:embed assets templates
 var files embed.FS
 
-// assets are the static files by file name. The URL of a file contains a part of the file's hash.
-// If the file changes, its URL changes, so browsers may cache the file forever.
+// assets are the static files by file name, and the browser module freshet.js. The URL of a file
+// contains a part of the file's hash. If the file changes, its URL changes, so browsers may cache the
+// file forever.
 var assets = readAssets()
 
 type asset struct {
@@ -24,7 +27,7 @@ type asset struct {
 }
 
 func readAssets() map[string]asset {
-	all := map[string]asset{}
+	all := map[string]asset{"freshet.js": newAsset("freshet.js", js.Module)}
 	err := fs.WalkDir(files, "assets", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -33,18 +36,22 @@ func readAssets() map[string]asset {
 		if err != nil {
 			return err
 		}
-		kind := map[string]string{".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}[path.Ext(name)]
-		if kind == "" {
-			kind = mime.TypeByExtension(".txt")
-		}
-		sum := sha256.Sum256(body)
-		all[name[len("assets/"):]] = asset{body, hex.EncodeToString(sum[:8]), kind}
+		all[name[len("assets/"):]] = newAsset(name, body)
 		return nil
 	})
 	if err != nil {
 		panic(err) // embedded files are always readable
 	}
 	return all
+}
+
+func newAsset(name string, body []byte) asset {
+	kind := map[string]string{".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}[path.Ext(name)]
+	if kind == "" {
+		kind = mime.TypeByExtension(".txt")
+	}
+	sum := sha256.Sum256(body)
+	return asset{body, hex.EncodeToString(sum[:8]), kind}
 }
 
 // assetURL returns the URL of the asset with this file name.

@@ -3,6 +3,7 @@
 ;(() => {
   const SVG = 'http://www.w3.org/2000/svg'
   const root = document.documentElement
+  const { module } = document.currentScript.dataset
 
   // The theme selector.
   const theme = document.getElementById('theme')
@@ -106,43 +107,55 @@
 
   // Live updates while the page is visible.
   const path = document.body.dataset.live
-  if (!path || !window.EventSource) return
+  if (!path) return
   const state = document.getElementById('live-state')
   const job = document.querySelector('[data-item="job.state"]')?.textContent
-  let stream, again, silence
+  let stop, again, silence
   const say = (text, stale) => {
     if (state.textContent !== text) state.textContent = text
     document.body.toggleAttribute('data-stale', stale)
   }
   const end = () => {
-    stream.close()
+    stop.abort()
     clearTimeout(again)
     clearTimeout(silence)
   }
-  const begin = () => {
-    clearTimeout(again)
-    stream = new EventSource(path + (document.querySelector('[data-chart]') ? '?charts=1' : ''))
-    stream.onmessage = event => {
-      const update = JSON.parse(event.data)
-      patch(update)
-      if (job !== undefined && update.items['job.state'].text !== job) { // the buttons depend on the state
-        end()
-        location.reload()
-        return
-      }
-      say('Live,', false)
-      clearTimeout(silence)
-      silence = setTimeout(() => say('No updates. Last update at', true), 15000)
+  const show = update => {
+    patch(update)
+    if (job !== undefined && update.items['job.state'].text !== job) { // the buttons depend on the state
+      end()
+      location.reload()
+      return
     }
-    stream.onerror = () => {
-      clearTimeout(silence)
-      const closed = stream.readyState === EventSource.CLOSED
-      say(closed ? 'Not live: reload the page if this persists. Last update at' : 'Not live: reconnecting. Last update at', true)
-      if (!closed) return // the browser reconnects
-      again = setTimeout(begin, 5000 + 5000 * Math.random())
-    }
+    say('Live,', false)
+    clearTimeout(silence)
+    silence = setTimeout(() => say('No updates. Last update at', true), 15000)
   }
-  const come = () => { if (!document.hidden && stream.readyState === EventSource.CLOSED) begin() }
+  const follow = async function* (signal) {
+    const { Client } = await import(module)
+    yield* new Client('/').stream(path + (document.querySelector('[data-chart]') ? '?charts=1' : ''), {
+      signal,
+      onReconnect: () => {
+        clearTimeout(silence)
+        say('Not live: reconnecting. Last update at', true)
+      },
+    })
+  }
+  const begin = async () => {
+    clearTimeout(again)
+    stop = new AbortController()
+    const { signal } = stop, events = follow(signal)
+    for (;;) {
+      const next = await events.next().catch(() => ({ done: true }))
+      if (signal.aborted) return
+      if (next.done) break
+      show(JSON.parse(next.value.data))
+    }
+    end()
+    say('Not live: reload the page if this persists. Last update at', true)
+    again = setTimeout(begin, 5000 + 5000 * Math.random())
+  }
+  const come = () => { if (!document.hidden && stop.signal.aborted) begin() }
   addEventListener('pagehide', end)
   addEventListener('pageshow', come)
   document.addEventListener('visibilitychange', () => {

@@ -39,7 +39,13 @@ func newTab(t *testing.T) *tab {
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewExecAllocator(ctx, options...)
 	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewContext(ctx)
+	return openTab(t, ctx)
+}
+
+// openTab opens a tab in the Chromium of the context, or starts this Chromium.
+func openTab(t *testing.T, chromium context.Context) *tab {
+	t.Helper()
+	ctx, cancel := chromedp.NewContext(chromium)
 	t.Cleanup(cancel)
 	b := &tab{t: t, ctx: ctx}
 	b.must(chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
