@@ -207,10 +207,13 @@ func (t *tokens) call() (token Token, err error) {
 func (t *tokens) reject(generation int, instead error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.generation != generation {
+	switch {
+	case t.signedOut: // another request has got the same rejection first
+	case t.generation != generation:
 		return instead
+	default:
+		t.signOut()
 	}
-	t.signOut()
 	return fmt.Errorf("%w: the service rejected the renewed token: %w", ErrSignedOut, instead)
 }
 

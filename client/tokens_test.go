@@ -166,6 +166,31 @@ func TestTokens_RefusedForEverEndsAfterTwoRequests(t *testing.T) {
 	})
 }
 
+func TestTokens_RefusedForEverSignsOutEveryWaitingRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, i := accepting("no token"), &issuer{delay: time.Second}
+		answer := s.answer
+		s.answer = func(n int, r *http.Request, w http.ResponseWriter) {
+			time.Sleep(time.Second) // so that all requests with the renewed token are in flight together
+			answer(n, r, w)
+		}
+		c := newTestClient(t, s, i.options(aToken))
+		var group sync.WaitGroup
+		for range 10 {
+			group.Go(func() {
+				if _, err := c.Get(t.Context(), anEntity); !errors.Is(err, ErrSignedOut) {
+					t.Errorf("got %v, want ErrSignedOut", err)
+				}
+			})
+		}
+		group.Wait()
+		synctest.Wait()
+		if got := i.signedOut.Load(); got != 1 {
+			t.Errorf("got %d calls of OnSignedOut, want 1", got)
+		}
+	})
+}
+
 // One row for each sequence of renewals: 10 requests start at the same time with an expired token.
 func TestTokens_Renewals(t *testing.T) {
 	refused := fmt.Errorf("the refresh token is revoked: %w", ErrSignedOut)
