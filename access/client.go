@@ -54,7 +54,7 @@ var headerName = regexp.MustCompile("^[0-9A-Za-z-]{1,64}$")
 // meaning or proxies set them.
 var reservedHeaders = []string{
 	"Authorization", "Cookie", "Host", "Origin", "Forwarded", "X-Forwarded-For", "X-Correlation-Id", "Traceparent",
-	"Prefer", "If-None-Match", "Accept", "Accept-Encoding", "Connection", "Content-Length", "Content-Type", "Transfer-Encoding",
+	"Prefer", "Idempotency-Key", "If-None-Match", "Accept", "Accept-Encoding", "Connection", "Content-Length", "Content-Type", "Transfer-Encoding",
 }
 
 func checkClientHeader(name string) error {

@@ -3,6 +3,7 @@ package client
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -151,14 +152,14 @@ func (c *Client) get(ctx context.Context, e Entity, options []CallOption) (Resul
 }
 
 // Refresh requests a refresh of an entity, with a fetch that begins after the call. Without Wait the
-// result has only the state of the refresh. The API has no idempotency keys, so a refresh is
-// repeated only if the service has certainly not handled it.
+// result has only the state of the refresh. All requests of one call have the same idempotency key, so
+// that a repeated request does not refresh the entity twice.
 func (c *Client) Refresh(ctx context.Context, e Entity, options ...CallOption) (Result[json.RawMessage], error) {
 	path, err := e.path()
 	if err != nil {
 		return Result[json.RawMessage]{}, err
 	}
-	r := request{method: http.MethodPost, path: path + "/refresh"}
+	r := request{method: http.MethodPost, path: path + "/refresh", idempotency: rand.Text(), safe: true}
 	for _, change := range options {
 		change(&r)
 	}

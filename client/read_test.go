@@ -288,6 +288,25 @@ func TestRefresh_ReturnsTheStateOfTheRefresh(t *testing.T) {
 	}
 }
 
+func TestRefresh_RepeatedRequestsHaveTheSameIdempotencyKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := failing(1, http.StatusBadGateway, "")
+		c := newTestClient(t, s, Options{})
+		for range 2 {
+			if _, err := c.Refresh(t.Context(), anEntity); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var keys []string
+		for _, r := range s.requests {
+			keys = append(keys, r.Header.Get("Idempotency-Key"))
+		}
+		if len(keys) != 3 || keys[0] == "" || keys[0] != keys[1] || keys[1] == keys[2] {
+			t.Errorf("got keys %q, want two equal ones, then another", keys)
+		}
+	})
+}
+
 func TestRefresh_EndsWithoutAScopeToRead(t *testing.T) {
 	got, err := newTestClient(t, always(204, ""), Options{}).Refresh(t.Context(), anEntity, Wait(time.Second))
 	if err != nil || got.Freshness != "" || got.Refresh != nil {

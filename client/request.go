@@ -67,9 +67,10 @@ type request struct {
 	body         []byte
 	etag         string        // for If-None-Match
 	lastEventID  string        // for Last-Event-ID
+	idempotency  string        // for Idempotency-Key
 	stream       bool          // a stream of events, without a timeout for the body
 	wait         time.Duration // the time that the service may wait
-	safe         bool          // the request changes nothing, so it may be sent again after any failure
+	safe         bool          // the request may be sent again after any failure: it changes nothing, or has an idempotency key
 }
 
 // Send sends any request to the API and returns the response, which may have any status. The path
@@ -179,6 +180,9 @@ func (c *Client) send(ctx context.Context, r *request, token string) (*http.Resp
 	}
 	if r.lastEventID != "" {
 		h["Last-Event-Id"] = []string{r.lastEventID}
+	}
+	if r.idempotency != "" {
+		h["Idempotency-Key"] = []string{r.idempotency}
 	}
 	if c.options.Traceparent != nil {
 		if parent := c.options.Traceparent(ctx); parent != "" {

@@ -51,7 +51,8 @@ func (b *retryBudget) withdraw() bool {
 
 // retryDelay returns the delay before the request is repeated. The result `again` is false if it
 // must not be repeated. A request that is not safe is repeated only if the service has rejected it
-// before it was handled.
+// before it was handled. A refresh during a cool-down is not repeated, because the entity was
+// refreshed recently.
 func (r *request) retryDelay(answer Response, err error, retries int) (delay time.Duration, again bool) {
 	random := rand.N(baseRetryDelay << min(retries, 5)) //nolint:gosec // spreads retries; not a secret
 	if err != nil {
@@ -60,12 +61,8 @@ func (r *request) retryDelay(answer Response, err error, retries int) (delay tim
 	}
 	switch answer.Code {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		if !r.safe {
-			code := answer.code()
-			again = code == problem.TooManyRequests || code == problem.KeysUnavailable
-			break
-		}
-		again = true
+		code := answer.code()
+		again = r.safe && code != problem.Cooldown || code == problem.TooManyRequests || code == problem.KeysUnavailable
 	case http.StatusInternalServerError, http.StatusBadGateway, http.StatusGatewayTimeout:
 		again = r.safe
 	}

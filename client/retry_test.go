@@ -50,34 +50,37 @@ func TestRetry_EndsAfterMaxRetries(t *testing.T) {
 	}
 }
 
-// One row for each kind of response: how often a read and a refresh are sent.
+// One row for each kind of response: how often a read, a refresh and another POST are sent.
 func TestRetry_RepeatsWhatIsSafe(t *testing.T) {
 	for _, c := range []struct {
-		status        int
-		code, after   string
-		read, refresh int
+		status              int
+		code, after         string
+		read, refresh, post int
 	}{
-		{503, "store-unavailable", "", 2, 1},
-		{503, "not-queued", "1", 2, 1},
-		{503, "keys-unavailable", "1", 2, 2},
-		{500, "internal", "", 2, 1},
-		{502, "", "", 2, 1},
-		{429, "too-many-requests", "1", 2, 2},
-		{429, "too-many-outstanding", "1", 2, 1},
-		{429, "too-many-outstanding", "11", 1, 1}, // longer than maxRetryDelay
-		{429, "cooldown", "1", 2, 1},
-		{400, "bad-key", "", 1, 1},
-		{401, "token-expired", "", 1, 1}, // without Renew
-		{404, "no-such-source", "", 1, 1},
+		{503, "store-unavailable", "", 2, 2, 1},
+		{503, "not-queued", "1", 2, 2, 1},
+		{503, "keys-unavailable", "1", 2, 2, 2},
+		{500, "internal", "", 2, 2, 1},
+		{502, "", "", 2, 2, 1},
+		{429, "too-many-requests", "1", 2, 2, 2},
+		{429, "too-many-outstanding", "1", 2, 2, 1},
+		{429, "too-many-outstanding", "11", 1, 1, 1}, // longer than maxRetryDelay
+		{429, "cooldown", "1", 1, 1, 1},
+		{400, "bad-key", "", 1, 1, 1},
+		{401, "token-expired", "", 1, 1, 1}, // without Renew
+		{404, "no-such-source", "", 1, 1, 1},
 	} {
-		for name, want := range map[string]int{"read": c.read, "refresh": c.refresh} {
+		for name, want := range map[string]int{"read": c.read, "refresh": c.refresh, "POST": c.post} {
 			synctest.Test(t, func(t *testing.T) {
 				s := failing(1, c.status, c.code, "Retry-After", c.after)
 				client := newTestClient(t, s, Options{Token: Token{Value: aToken}})
-				if name == "read" {
+				switch name {
+				case "read":
 					_, _ = client.Get(t.Context(), anEntity)
-				} else {
+				case "refresh":
 					_, _ = client.Refresh(t.Context(), anEntity)
+				default:
+					_, _ = client.Send(t.Context(), http.MethodPost, "/admin/v1/anything", nil)
 				}
 				if s.count() != want {
 					t.Errorf("%s after %d %s: got %d requests, want %d", name, c.status, c.code, s.count(), want)
@@ -94,7 +97,7 @@ func (b *brokenTransport) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, errors.New("connection refused")
 }
 
-func TestRetry_RepeatsReadsWithoutAResponse(t *testing.T) {
+func TestRetry_RepeatsSafeRequestsWithoutAResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := &brokenTransport{}
 		c := newTestClient(t, broken, Options{})
@@ -107,8 +110,13 @@ func TestRetry_RepeatsReadsWithoutAResponse(t *testing.T) {
 		}
 		broken.calls = 0
 		_, _ = c.Refresh(t.Context(), anEntity)
+		if broken.calls != 1+DefaultMaxRetries {
+			t.Errorf("refresh: got %d calls, want %d", broken.calls, 1+DefaultMaxRetries)
+		}
+		broken.calls = 0
+		_, _ = c.Send(t.Context(), http.MethodPost, "/admin/v1/anything", nil)
 		if broken.calls != 1 {
-			t.Errorf("refresh: got %d calls, want 1", broken.calls)
+			t.Errorf("POST: got %d calls, want 1", broken.calls)
 		}
 	})
 }

@@ -21,6 +21,7 @@ type Deps struct {
 	Store            Store
 	Sources          map[string]Source // sources by name
 	Enqueuer         Enqueuer
+	IdempotencyKeys  IdempotencyKeys
 	SettleSubscriber SettleSubscriber
 	WaitEstimator    WaitEstimator
 	Authenticator    Authenticator
@@ -108,8 +109,9 @@ type EnqueueResult struct {
 	// Refused is set if the request exceeds a limit of its client. Reason says which limit.
 	Refused *access.Refusal
 
-	refused error         // the problem to respond with, if a limit of the client is exceeded or params are missing
-	waited  time.Duration // how long the read has waited for the result, if Reason is reasonSlow
+	isRepeated bool          // the request was found by its idempotency key, and was not enqueued again
+	refused    error         // the problem to respond with, if a limit of the client is exceeded or params are missing
+	waited     time.Duration // how long the read has waited for the result, if Reason is reasonSlow
 }
 
 // RefreshReason is the reason why a refresh is not queued, or is queued but not done. The reasons of
@@ -156,6 +158,15 @@ type Enqueuer interface {
 	// when each request was acknowledged by Kafka or refused. If ctx ends first, the remaining
 	// results are Pending.
 	EnqueueAndWait(ctx context.Context, requests []UpdateRequest) []EnqueueResult
+}
+
+// IdempotencyKeys keeps the numbers of refreshes that clients have requested with the header
+// Idempotency-Key, for a few minutes and for all query services. client is a schemas.ClientID.
+type IdempotencyKeys interface {
+	// Find returns the number of the request that the client has enqueued for the entity with the
+	// key; 0: none.
+	Find(ctx context.Context, client string, e schemas.Entity, key string) (number int64, err error)
+	Save(ctx context.Context, client string, e schemas.Entity, key string, number int64) error
 }
 
 // SettleSubscriber receives a message for each request that any process settles.

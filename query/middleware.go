@@ -69,7 +69,7 @@ func corsConfig(origins []string) middleware.CORSConfig {
 		},
 		AllowOriginFunc: func(origin string) (bool, error) { return slices.Contains(origins, origin), nil },
 		AllowMethods:    []string{http.MethodGet, http.MethodHead, http.MethodPost},
-		AllowHeaders:    []string{"Authorization", "Content-Type", "If-None-Match", "Prefer", "Last-Event-ID", correlationHeader, "traceparent"},
+		AllowHeaders:    []string{"Authorization", "Content-Type", "If-None-Match", "Prefer", "Last-Event-ID", idempotencyHeader, correlationHeader, "traceparent"},
 		ExposeHeaders: []string{
 			"ETag", "Age", "Cache-Status", "Retry-After", "RateLimit", "RateLimit-Policy", "Preference-Applied", "WWW-Authenticate", correlationHeader,
 		},

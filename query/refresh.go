@@ -41,7 +41,10 @@ func (s *Server) refresh(c echo.Context, client access.Client) error {
 		if !enqueued {
 			enqueued = true
 			result, err = s.enqueueAndWait(c, client, e, f)
-			return view{}, err == nil, err
+			if err != nil || !result.isRepeated {
+				return view{}, err == nil, err
+			}
+			// The repeated request may have been settled before this request began to wait.
 		}
 		v, err := s.readVisible(c, client, e, f)
 		if err != nil || v.version() >= result.Number || (!v.fallback && req.settled.Load() >= result.Number) {
@@ -94,10 +97,13 @@ const ackTimeout = 5 * time.Second
 
 // enqueueAndWait enqueues a refresh of one entity and waits until Kafka has acknowledged it. Without
 // the wait, a failed publish or the end of this process could lose the refresh. The error is the
-// problem to respond with if the refresh is not queued.
+// problem to respond with if the refresh is not queued. A refresh that is repeated with its
+// idempotency key is not enqueued again.
 func (s *Server) enqueueAndWait(c echo.Context, client access.Client, e schemas.Entity, f source.Facet) (EnqueueResult, error) {
-	results, errs := s.enqueueAllAndWait(c, client, []refreshRequest{s.newRefreshRequest(c.Request().Context(), client.Name, e, f)})
-	return results[0], errs[0]
+	return s.refreshes.once(c, client, e, func() (EnqueueResult, error) {
+		results, errs := s.enqueueAllAndWait(c, client, []refreshRequest{s.newRefreshRequest(c.Request().Context(), client.Name, e, f)})
+		return results[0], errs[0]
+	})
 }
 
 // enqueueAllAndWait enqueues refreshes of several entities and waits until Kafka has acknowledged
@@ -182,8 +188,8 @@ func (s *Server) refreshRequestOf(e schemas.Entity, f source.Facet, stored *entr
 // requests of reads do not count, so a slow Kafka does not block them.
 func (s *Server) waitForAck(ctx context.Context, requests []UpdateRequest) []EnqueueResult {
 	select {
-	case s.enqueueSlots <- struct{}{}:
-		defer func() { <-s.enqueueSlots }()
+	case s.refreshes.slots <- struct{}{}:
+		defer func() { <-s.refreshes.slots }()
 	default:
 		return repeatResult(requests, ReasonBusy)
 	}

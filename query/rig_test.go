@@ -58,10 +58,12 @@ type rig struct {
 	blocked        RefreshReason
 	blockedUntil   time.Time
 	client         access.Client
-	refused        error           // error that Authenticate returns
-	limiterCalls   []string        // calls of the ClientLimiter so far
-	exceeded       map[string]bool // names of the limits that the client has exceeded
-	missCount      int             // number of keys not found in the store
+	refused        error            // error that Authenticate returns
+	limiterCalls   []string         // calls of the ClientLimiter so far
+	exceeded       map[string]bool  // names of the limits that the client has exceeded
+	missCount      int              // number of keys not found in the store
+	refreshNumbers map[string]int64 // numbers of refreshes by client, entity and idempotency key
+	refreshKeysErr error            // error of Find and Save
 }
 
 var measured = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -121,6 +123,22 @@ func (r *rig) EnqueueAndWait(ctx context.Context, requests []UpdateRequest) []En
 		answers[i] = enqueueAndWait(ctx, w)
 	}
 	return answers
+}
+
+func (r *rig) Find(_ context.Context, client string, e schemas.Entity, key string) (int64, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.refreshNumbers[client+" "+e.String()+" "+key], r.refreshKeysErr
+}
+
+func (r *rig) Save(_ context.Context, client string, e schemas.Entity, key string, number int64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.refreshNumbers == nil {
+		r.refreshNumbers = map[string]int64{}
+	}
+	r.refreshNumbers[client+" "+e.String()+" "+key] = number
+	return r.refreshKeysErr
 }
 
 func (r *rig) enqueued() []UpdateRequest {
@@ -247,7 +265,7 @@ func newRig(t testing.TB, change ...func(*rig)) *rig {
 		r.store = r
 	}
 	r.server, err = New(r.config, Deps{
-		Store: r.store, Sources: map[string]Source{"nexon": limitedSource{src, r.limits}}, Enqueuer: r, SettleSubscriber: r, WaitEstimator: r, Authenticator: r, ClientLimiter: fakeLimiter{r}, ReadRecorder: r.reads,
+		Store: r.store, Sources: map[string]Source{"nexon": limitedSource{src, r.limits}}, Enqueuer: r, IdempotencyKeys: r, SettleSubscriber: r, WaitEstimator: r, Authenticator: r, ClientLimiter: fakeLimiter{r}, ReadRecorder: r.reads,
 		Ops: ops, Admin: http.HandlerFunc(echoRequest), Console: r.console, Log: slog.New(slog.DiscardHandler), Metrics: r.reg,
 	})
 	if err != nil {

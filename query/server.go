@@ -54,7 +54,7 @@ type Server struct {
 	echo             *echo.Echo
 	enqueues         singleflight.Group
 	batcher          *batcher
-	enqueueSlots     chan struct{}                  // one element per refresh call that waits for Kafka
+	refreshes        refreshes
 	readSamplers     map[string]*observe.LogSampler // samplers of the log lines of reads, by source
 	waiterCount      atomic.Int64
 	lastStoreWarning atomic.Int64  // time of the last warning about store failures, in Unix nanoseconds
@@ -72,7 +72,7 @@ func New(config Config, deps Deps) (*Server, error) {
 		responses: newResponseBudget(config.ResponseMemory, deps.Metrics), readCounter: counter, waiterSet: newWaiterSet(),
 		sources: deps.Sources, enqueuer: deps.Enqueuer, subscriber: deps.SettleSubscriber, estimator: deps.WaitEstimator,
 		authenticator: deps.Authenticator, limiter: deps.ClientLimiter, log: deps.Log, metrics: m, tracer: deps.Trace, traces: newTraceBudget(),
-		echo: echo.New(), enqueueSlots: make(chan struct{}, maxAckWaits), readSamplers: newReadSamplers(deps.Sources), stopping: make(chan struct{}),
+		echo: echo.New(), refreshes: refreshes{slots: make(chan struct{}, maxAckWaits), keys: deps.IdempotencyKeys, log: deps.Log}, readSamplers: newReadSamplers(deps.Sources), stopping: make(chan struct{}),
 	}
 	s.batcher = &batcher{enqueuer: deps.Enqueuer, log: deps.Log}
 	s.cache = newSnapshotCache(deps.Store, func(e schemas.Entity) bool { return s.sources[e.Source].Visibility(e.Key) != "" }, config.Memory, m, deps.ClientLimiter, counter, deps.Log)

@@ -211,7 +211,8 @@ export class Client {
   }
 
   async refresh(entity, options) {
-    const answer = await this.#send({ ...options, path: `${entityPath(entity)}/refresh`, method: 'POST' })
+    const idempotencyKey = Array.from(crypto.getRandomValues(new Uint8Array(16)), byte => byte.toString(16).padStart(2, '0')).join('')
+    const answer = await this.#send({ ...options, path: `${entityPath(entity)}/refresh`, method: 'POST', safe: true, idempotencyKey })
     return answer.status === 204 ? {} : resultOf(answer)
   }
 
@@ -287,7 +288,7 @@ export class Client {
       }
       const { status, code, after = 0, failure } = answer
       if (status === 429 && answer.headers.get('RateLimit')?.startsWith('"requests";r=0;')) this.#pause = { until: Date.now() + after * 1000, answer }
-      const again = request.safe ? failure || [429, 500, 502, 503, 504].includes(status) : ['too-many-requests', 'keys-unavailable'].includes(code)
+      const again = request.safe && code !== 'cooldown' && (failure || [429, 500, 502, 503, 504].includes(status))
       if (!again || after > maxRetryDelay || retries >= this.#options.maxRetries || this.#budget < 1) {
         if (failure) throw failure
         return answer
@@ -298,10 +299,10 @@ export class Client {
   }
 
   // #fetch sends a request once. Its result has `failure` if there is no complete response.
-  async #fetch({ method = 'GET', path, etag, wait = 0, stream, lastEventId, signal }, token) {
+  async #fetch({ method = 'GET', path, etag, wait = 0, stream, lastEventId, idempotencyKey, signal }, token) {
     const headers = new Headers(Object.entries({
       Authorization: token && `Bearer ${token}`, 'If-None-Match': etag, Prefer: wait > 0 && `wait=${Math.ceil(wait)}`,
-      Accept: stream && 'text/event-stream', 'Last-Event-ID': lastEventId, 'Content-Type': method === 'POST' && 'application/json',
+      Accept: stream && 'text/event-stream', 'Last-Event-ID': lastEventId, 'Idempotency-Key': idempotencyKey, 'Content-Type': method === 'POST' && 'application/json',
     }).filter(([, value]) => value))
     const stop = new AbortController(), limit = this.#options.timeout + wait
     const timer = setTimeout(() => stop.abort(new Error(`the timeout of ${limit} s has expired`)), limit * 1000)

@@ -174,6 +174,7 @@ func issuing(statuses ...int) func(int, http.ResponseWriter) {
 // Delays pass 100 times as fast.
 func TestModule_Rules(t *testing.T) {
 	b := newTab(t)
+	var firstKey string // idempotency key of the first refresh
 	const get, again = `await outcome(c.get(e))`, `[await outcome(c.get(e)), await outcome(c.get(e))].join()`
 	for _, row := range []struct {
 		name               string
@@ -239,8 +240,19 @@ func TestModule_Rules(t *testing.T) {
 		{"a redirect is not followed", func(_ int, r *http.Request, w http.ResponseWriter) {
 			http.Redirect(w, r, "/v1/elsewhere", http.StatusTemporaryRedirect)
 		}, nil, get, "Error", 0, 1},
-		{"a refresh is not repeated", failing(1, 503, "store-unavailable"), nil, `await outcome(c.refresh(e))`, "store-unavailable", 0, 1},
-		{"a refresh that was not handled is repeated", failing(1, 429, "too-many-requests"), nil, `await outcome(c.refresh(e))`, "FRESH", 0, 2},
+		{"a refresh is repeated with its key", func(i int, r *http.Request, w http.ResponseWriter) {
+			key := r.Header.Get("Idempotency-Key")
+			if i == 1 {
+				reject(w, http.StatusServiceUnavailable, "store-unavailable")
+				firstKey = key
+				return
+			}
+			if key == "" || key != firstKey {
+				t.Errorf("idempotency keys: got %q and %q, want two equal ones", firstKey, key)
+			}
+			respond(w, http.StatusOK, freshBody)
+		}, nil, `await outcome(c.refresh(e))`, "FRESH", 0, 2},
+		{"a refresh is not repeated during a cool-down", failing(1, 429, "cooldown", "Retry-After", "1"), nil, `await outcome(c.refresh(e))`, "cooldown", 0, 1},
 		{"all requests wait for the rate limit", failing(1, 429, "too-many-requests", "Retry-After", "60", "RateLimit", `"requests";r=0;t=60`), nil, again, "too-many-requests,too-many-requests", 0, 1},
 		{"304 returns the snapshot", conditional, nil, again + ` + (await c.get(e)).snapshot.basic.level`, "FRESH,FRESH7", 0, 3},
 		{"the cache is bounded", conditional, nil, `await (async () => {

@@ -1,0 +1,90 @@
+package query
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/observe"
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/schemas"
+)
+
+const (
+	idempotencyHeader     = "Idempotency-Key"
+	maxIdempotencyKeySize = 255 // bytes
+)
+
+// idempotencyFails is the condition while idempotency keys can't be read or saved. A repeated refresh
+// can then make a second call, or get the problem cooldown.
+var idempotencyFails = observe.Condition{
+	Event: "idempotency_keys_unavailable", Failing: "idempotency keys can't be read or saved; a repeated refresh may call the upstream again",
+	Recovered: "idempotency keys are read and saved again",
+}
+
+// parseIdempotencyKey returns the header Idempotency-Key; empty: the request has none.
+func parseIdempotencyKey(r *http.Request) (string, error) {
+	values := r.Header[idempotencyHeader]
+	if len(values) == 0 {
+		return "", nil
+	}
+	isPrintable := !strings.ContainsFunc(values[0], func(c rune) bool { return c < '!' || c > '~' })
+	if len(values) > 1 || values[0] == "" || len(values[0]) > maxIdempotencyKeySize || !isPrintable {
+		return "", problem.New(http.StatusBadRequest, problem.BadRequest,
+			"Send the header Idempotency-Key once, with 1 to 255 printable ASCII characters without spaces, such as a new UUID for each refresh.")
+	}
+	return values[0], nil
+}
+
+// refreshes bounds the refreshes that wait for Kafka, and finds repeated ones by idempotency key.
+type refreshes struct {
+	slots      chan struct{} // one for each call that may wait for Kafka at the same time
+	keys       IdempotencyKeys
+	log        *slog.Logger
+	conditions observe.Conditions // logged while the keys can't be read or saved
+}
+
+// find returns the result of an earlier refresh with the idempotency key.
+func (r *refreshes) find(ctx context.Context, client access.Client, e schemas.Entity, key string) (result EnqueueResult, found bool) {
+	number, err := r.keys.Find(ctx, client.ID(), e, key)
+	if ctx.Err() == nil {
+		r.conditions.Record(r.log, idempotencyFails, err)
+	}
+	return EnqueueResult{Queued: true, Number: number, isRepeated: true}, err == nil && number > 0
+}
+
+// save keeps the number of a refresh. It ignores that the client disconnects: a client that gets no
+// response repeats the request.
+func (r *refreshes) save(ctx context.Context, client access.Client, e schemas.Entity, key string, number int64) {
+	r.conditions.Record(r.log, idempotencyFails, r.keys.Save(context.WithoutCancel(ctx), client.ID(), e, key, number))
+}
+
+// once calls enqueue, unless the client has refreshed the entity with the same idempotency key in the
+// last minutes. Then it returns the number of that refresh.
+func (r *refreshes) once(c echo.Context, client access.Client, e schemas.Entity, enqueue func() (EnqueueResult, error)) (EnqueueResult, error) {
+	key, err := parseIdempotencyKey(c.Request())
+	switch {
+	case err != nil:
+		return EnqueueResult{}, err
+	case key == "":
+		return enqueue()
+	}
+	ctx := c.Request().Context()
+	if earlier, found := r.find(ctx, client, e, key); found {
+		return earlier, nil
+	}
+	result, err := enqueue()
+	switch {
+	case err == nil:
+		r.save(ctx, client, e, key, result.Number)
+	case result.Reason == ReasonCooldown: // the first refresh may have been saved after find
+		if earlier, found := r.find(ctx, client, e, key); found {
+			return earlier, nil
+		}
+	}
+	return result, err
+}
