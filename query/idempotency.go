@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -17,6 +18,8 @@ import (
 const (
 	idempotencyHeader     = "Idempotency-Key"
 	maxIdempotencyKeySize = 255 // bytes
+	// idempotencyTimeout bounds a call to Redis, so that a refresh is answered soon while Redis is down.
+	idempotencyTimeout = time.Second
 )
 
 // idempotencyFails is the condition while idempotency keys can't be read or saved. A repeated refresh
@@ -50,7 +53,9 @@ type refreshes struct {
 
 // find returns the result of an earlier refresh with the idempotency key.
 func (r *refreshes) find(ctx context.Context, client access.Client, e schemas.Entity, key string) (result EnqueueResult, found bool) {
-	number, err := r.keys.Find(ctx, client.ID(), e, key)
+	limited, cancel := context.WithTimeout(ctx, idempotencyTimeout)
+	defer cancel()
+	number, err := r.keys.Find(limited, client.ID(), e, key)
 	if ctx.Err() == nil {
 		r.conditions.Record(r.log, idempotencyFails, err)
 	}
@@ -60,7 +65,9 @@ func (r *refreshes) find(ctx context.Context, client access.Client, e schemas.En
 // save keeps the number of a refresh. It ignores that the client disconnects: a client that gets no
 // response repeats the request.
 func (r *refreshes) save(ctx context.Context, client access.Client, e schemas.Entity, key string, number int64) {
-	r.conditions.Record(r.log, idempotencyFails, r.keys.Save(context.WithoutCancel(ctx), client.ID(), e, key, number))
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), idempotencyTimeout)
+	defer cancel()
+	r.conditions.Record(r.log, idempotencyFails, r.keys.Save(limited, client.ID(), e, key, number))
 }
 
 // once calls enqueue, unless the client has refreshed the entity with the same idempotency key in the

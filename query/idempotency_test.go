@@ -3,13 +3,16 @@ package query
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 )
 
@@ -96,6 +99,34 @@ func TestIdempotencyKey_FailingRedisOnlyEnqueuesAgain(t *testing.T) {
 			t.Errorf("refresh %d: got %d %s and %d enqueued requests, want 202 and %d", n+1, a.StatusCode, a.text, len(r.enqueued()), n+1)
 		}
 	}
+}
+
+func TestIdempotencyKey_HangingRedisDelaysARefreshBriefly(t *testing.T) {
+	for _, call := range []func(context.Context, *refreshes){
+		func(ctx context.Context, r *refreshes) { r.find(ctx, everything, entity("a"), "k1") },
+		func(ctx context.Context, r *refreshes) { r.save(ctx, everything, entity("a"), "k1", 100) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			call(t.Context(), &refreshes{keys: hangingKeys{}, log: slog.New(slog.DiscardHandler)})
+			if took := time.Since(began); took != idempotencyTimeout {
+				t.Errorf("got %v, want %v", took, idempotencyTimeout)
+			}
+		})
+	}
+}
+
+// hangingKeys are IdempotencyKeys that never answer.
+type hangingKeys struct{}
+
+func (hangingKeys) Find(ctx context.Context, _ string, _ schemas.Entity, _ string) (int64, error) {
+	<-ctx.Done()
+	return 0, ctx.Err()
+}
+
+func (hangingKeys) Save(ctx context.Context, _ string, _ schemas.Entity, _ string, _ int64) error {
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 func TestIdempotencyKey_InvalidOnesAreRefused(t *testing.T) {
