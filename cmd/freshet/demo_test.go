@@ -137,6 +137,6 @@ func TestFaultScenario_VisibleAndRecovers(t *testing.T) {
 
 	d.set("maintenance")
 	servicetest.WaitFor(t, eventTimeout, "a stop with probes", state(limiter.StateBreakerOpen))
-	servicetest.WaitFor(t, eventTimeout, "the reason", func() bool { return d.sum("update_process_error_total", `"maintenance"`) > 0 })
+	servicetest.WaitFor(t, eventTimeout, "a call of the class maintenance", func() bool { return d.sum("upstream_duration_seconds_count", `"maintenance"`) > 0 })
 	flows()
 }
