@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -78,9 +79,11 @@ func withoutLogs(n Deps) Deps {
 // goroutines of one bubble that receive from expired timers at the same time can crash the race
 // detector of Go 1.26, because these timers share one race context.
 func sleep(d time.Duration) {
-	if d > 0 {
-		<-time.After(d)
+	if d <= 0 {
+		runtime.Gosched() // lets the other goroutines run, as a timer would
+		return
 	}
+	<-time.After(d)
 }
 
 // elapse sleeps and waits until all goroutines of the bubble are blocked.

@@ -76,9 +76,9 @@ func TestReported_IsUsedUpWithoutARefusal(t *testing.T) {
 			}
 			f.passed(2 * time.Minute)
 			calls, refused := f.since(start)
-			// A few calls can be refused, because units that the other client used since the last
-			// response are unknown.
-			if most := 2 * 100 * 6; refused > others/6 || len(calls)+others < most*95/100 {
+			// The calls in flight can be refused when the other client takes the last units of a window:
+			// at most 3 in each of the 6 windows of both credentials.
+			if most := 2 * 100 * 6; refused > 3*6*2 || seed%2 == 0 && refused > 0 || len(calls)+others < most*95/100 {
 				t.Errorf("%d calls of ours and %d of others, of %d, %d refused", len(calls), others, most, refused)
 			}
 		})
