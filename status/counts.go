@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/store"
 )
 
@@ -111,7 +112,7 @@ type CountsWriter struct {
 // counted. If a write fails, the next write contains its counts.
 func (w CountsWriter) Run(ctx context.Context) error {
 	started := time.Now()
-	for wait(ctx, untilNext(time.Now(), 0)) {
+	for poll.Pause(ctx, untilNext(time.Now(), 0)) {
 		w.write(ctx, time.Since(started))
 	}
 	w.write(context.WithoutCancel(ctx), time.Since(started))
@@ -163,16 +164,4 @@ func (w CountsWriter) counts() map[string]ProcessCounts {
 // the delay.
 func untilNext(now time.Time, delay time.Duration) time.Duration {
 	return now.Add(-delay).Truncate(historyInterval).Add(historyInterval + delay).Sub(now)
-}
-
-// wait waits for the duration d. It returns false if ctx ends first.
-func wait(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/source"
 )
 
@@ -110,7 +111,7 @@ func NewHistoryRecorder(deps HistoryDeps) *HistoryRecorder {
 
 // Run takes a sample of each source every 5 s until ctx ends.
 func (h *HistoryRecorder) Run(ctx context.Context) error {
-	for wait(ctx, untilNext(time.Now(), historyDelay)) {
+	for poll.Pause(ctx, untilNext(time.Now(), historyDelay)) {
 		at := time.Now().Add(-historyDelay).Truncate(historyInterval).Unix()
 		var reads sync.WaitGroup
 		for name, of := range h.bySource {
