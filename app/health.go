@@ -15,7 +15,6 @@ import (
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/limiter"
-	"github.com/freshet/freshet/query"
 	"github.com/freshet/freshet/status"
 )
 
@@ -223,20 +222,10 @@ const sourceUnknown = "unknown"
 func (w *waits) sourcesHealth() map[string]sourceHealth {
 	all := map[string]sourceHealth{}
 	for name := range w.sources {
-		w.mu.Lock()
-		age := time.Since(w.estimates[name].readAt)
-		w.mu.Unlock()
-		reason, until := w.Blocked(name)
-		s := sourceHealth{State: string(limiter.StateFlowing)}
-		switch {
-		case age > estimateTTL:
+		state, until, known := w.state(name)
+		s := sourceHealth{State: string(state)}
+		if !known {
 			s.State = sourceUnknown
-		case reason == query.ReasonStopped:
-			s.State = string(limiter.StateStopped)
-		case reason == query.ReasonUpstreamDown:
-			s.State = string(limiter.StateBreakerOpen)
-		case reason == query.ReasonBackingOff:
-			s.State = string(limiter.StateBackingOff)
 		}
 		if !until.IsZero() {
 			s.Until = &until

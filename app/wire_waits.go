@@ -142,30 +142,41 @@ func (w *waits) published(source string, n int) {
 	b.publish(now, n, rate.Wait(records*rate.calls, 0, 0))
 }
 
-// Blocked returns the reason why a source sends no calls now, and the time at which it will send
-// calls again. The zero time means that this time is unknown. The reason is empty if the source sends
-// calls, or if the source's limiter was last read more than estimateTTL ago.
-func (w *waits) Blocked(source string) (query.RefreshReason, time.Time) {
+// state returns the state of a source's limiter: StateFlowing, or the state in which the source sends
+// no calls, and the time at which it will send calls again. The zero time means that this time is
+// unknown. known is false if the limiter was last read more than estimateTTL ago.
+func (w *waits) state(source string) (state limiter.State, until time.Time, known bool) {
 	w.mu.Lock()
 	estimate := w.estimates[source]
 	w.mu.Unlock()
 	age := time.Since(estimate.readAt)
 	if age > estimateTTL {
-		return "", time.Time{}
+		return "", time.Time{}, false
 	}
-	var until time.Time
 	if estimate.BlockedFor > age {
 		until = estimate.readAt.Add(estimate.BlockedFor)
 	}
 	switch {
 	case estimate.Blocked == limiter.StateStopped:
-		return query.ReasonStopped, time.Time{}
-	case estimate.Blocked == limiter.StateBreakerOpen:
-		return query.ReasonUpstreamDown, until
-	case estimate.Blocked == limiter.StateBackingOff && !until.IsZero(): // until is zero if the backoff has ended since the limiter was read
-		return query.ReasonBackingOff, until
+		return limiter.StateStopped, time.Time{}, true
+	case estimate.Blocked == limiter.StateBreakerOpen,
+		estimate.Blocked == limiter.StateBackingOff && !until.IsZero(): // until is zero if the backoff has ended since the limiter was read
+		return estimate.Blocked, until, true
 	}
-	return "", time.Time{}
+	return limiter.StateFlowing, time.Time{}, true
+}
+
+// blockedReasons are the reasons in responses for the states in which a source sends no calls.
+var blockedReasons = map[limiter.State]query.RefreshReason{
+	limiter.StateStopped: query.ReasonStopped, limiter.StateBreakerOpen: query.ReasonUpstreamDown, limiter.StateBackingOff: query.ReasonBackingOff,
+}
+
+// Blocked returns the reason why a source sends no calls now, and the time at which it will send
+// calls again. The zero time means that this time is unknown. The reason is empty if the source sends
+// calls, or if the source's limiter was last read more than estimateTTL ago.
+func (w *waits) Blocked(source string) (query.RefreshReason, time.Time) {
+	state, until, _ := w.state(source)
+	return blockedReasons[state], until
 }
 
 // Run reads the limiters every estimateInterval until ctx ends. If a read fails, the
