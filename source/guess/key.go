@@ -98,11 +98,12 @@ func nameIDs(ids []id, plain []string, query []parameter) {
 		if name == "" || name == "key" { // a group must not have the name key
 			name = "id"
 		}
-		name = strings.ReplaceAll(name, "-", "_") // a group's name has no hyphen
 		ids[i].name = unique(name, func(name string) bool {
-			return slices.ContainsFunc(ids[:i], func(d id) bool { return d.name == strings.ReplaceAll(name, "-", "_") })
+			return slices.ContainsFunc(ids[:i], func(d id) bool { return d.name == name })
 		})
-		ids[i].name = strings.ReplaceAll(ids[i].name, "-", "_")
+	}
+	for i := range ids {
+		ids[i].name = strings.ReplaceAll(ids[i].name, "-", "_") // a group's name has no hyphen
 	}
 }
 
