@@ -3,16 +3,12 @@ package producer
 import (
 	"testing"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
-
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
 )
 
 func TestIdempotencyKeys_FindWhatTheSameClientSaved(t *testing.T) {
-	server := miniredis.RunT(t)
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	t.Cleanup(func() { _ = rdb.Close() })
+	rdb, server := servicetest.MiniRedis(t)
 	keys, e := NewIdempotencyKeys(rdb), schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}
 	if err := keys.Save(t.Context(), "client", e, "k1", 100); err != nil {
 		t.Fatal(err)
