@@ -85,17 +85,9 @@ func readState(s Deps, r *http.Request) (admin.Answer, error) {
 }
 
 func snapshotStateOf(of store.State) *SnapshotState {
-	return &SnapshotState{Version: of.Version, CheckedAt: of.CheckedAt.UTC(), UpdatedAt: optionalTime(of.UpdatedAt), NotFound: of.Absent, Bytes: of.Size}
+	return &SnapshotState{Version: of.Version, CheckedAt: of.CheckedAt.UTC(), UpdatedAt: schemas.OptionalTime(of.UpdatedAt.UTC()), NotFound: of.Absent, Bytes: of.Size}
 }
 
 func failureOf(of store.Status) *Failure {
-	return &Failure{State: of.State, Reason: of.Reason, Error: of.Error, Failures: of.Rounds, Since: of.Since.UTC(), LastAt: of.UpdatedAt.UTC(), Until: optionalTime(of.Until)}
-}
-
-func optionalTime(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	t = t.UTC()
-	return &t
+	return &Failure{State: of.State, Reason: of.Reason, Error: of.Error, Failures: of.Rounds, Since: of.Since.UTC(), LastAt: of.UpdatedAt.UTC(), Until: schemas.OptionalTime(of.Until.UTC())}
 }

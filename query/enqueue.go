@@ -39,26 +39,19 @@ type refreshState struct {
 // store does not have this state: store.FreshnessOf returns store.Updating for such an entity.
 const freshnessMissing store.Freshness = "MISSING"
 
-func optionalTime(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
-}
-
 // queuedState returns the state of a queued refresh of the source: why the source sends no calls, or
 // how long the HIGH request with this number will probably wait. The number 0 stands for a request that
 // is published now.
 func (s *Server) queuedState(source string, number int64) *refreshState {
 	if reason, until := s.estimator.Blocked(source); reason != "" {
-		return &refreshState{Queued: true, Reason: reason, Until: optionalTime(until.UTC().Truncate(time.Millisecond))}
+		return &refreshState{Queued: true, Reason: reason, Until: schemas.OptionalTime(until.UTC().Truncate(time.Millisecond))}
 	}
 	wait, measured, known := s.estimator.EstimateWait(source, number)
 	if !known {
 		return &refreshState{Queued: true}
 	}
 	ms := wait.Milliseconds()
-	return &refreshState{Queued: true, EstimatedWaitMs: &ms, MeasuredAt: optionalTime(measured.UTC().Truncate(time.Millisecond))}
+	return &refreshState{Queued: true, EstimatedWaitMs: &ms, MeasuredAt: schemas.OptionalTime(measured.UTC().Truncate(time.Millisecond))}
 }
 
 // refreshStateOf returns the state of a refresh, derived from the result of its update request.
@@ -69,7 +62,7 @@ func (s *Server) refreshStateOf(source string, result EnqueueResult) *refreshSta
 	case result.Pending:
 		result.Reason = reasonPending
 	}
-	return &refreshState{Reason: result.Reason, Until: optionalTime(result.Until.UTC().Truncate(time.Millisecond))}
+	return &refreshState{Reason: result.Reason, Until: schemas.OptionalTime(result.Until.UTC().Truncate(time.Millisecond))}
 }
 
 // refreshExpected reports whether a refresh has been or may have been queued.

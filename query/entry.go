@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/store"
 )
@@ -57,7 +58,7 @@ func newEntry(s store.Snapshot, f source.Facet, readAt int64, of *readCount, gro
 	if s.HasContent() {
 		e.etag = []string{fmt.Sprintf(`W/"%x-%x"`, s.Hash[:12], uint32(s.ExtractVersion))} //nolint:gosec // the low 32 bits suffice
 		e.lastModified = []string{s.UpdatedAt.UTC().Format(http.TimeFormat)}
-		e.freshTail = marshalTail(readBody{Freshness: store.Fresh, LastUpdatedAt: optionalTime(s.UpdatedAt), LastCheckedAt: optionalTime(s.CheckedAt)})
+		e.freshTail = marshalTail(readBody{Freshness: store.Fresh, LastUpdatedAt: schemas.OptionalTime(s.UpdatedAt), LastCheckedAt: schemas.OptionalTime(s.CheckedAt)})
 		for as := range e.bodies {
 			e.bodies[as].as, e.bodies[as].tail = encoding(as), e.freshTail
 		}

@@ -107,7 +107,7 @@ func (s *Server) newRefreshItem(c echo.Context, key string, queued *refreshState
 		return refreshItem{Key: key, Status: http.StatusAccepted, Refresh: queued}
 	}
 	p := s.problemOf(err, c)
-	reason, until := a.Reason, optionalTime(a.Until)
+	reason, until := a.Reason, schemas.OptionalTime(a.Until)
 	switch {
 	case reason != "":
 	case errors.Is(err, errNotVisible):

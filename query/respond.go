@@ -252,7 +252,7 @@ func (s *Server) bodyOf(v view, source string) readBody {
 	_, freshness := v.status()
 	b := readBody{Freshness: freshness}
 	if v.entry != nil {
-		b.LastUpdatedAt, b.LastCheckedAt = optionalTime(v.UpdatedAt), optionalTime(v.CheckedAt)
+		b.LastUpdatedAt, b.LastCheckedAt = schemas.OptionalTime(v.UpdatedAt), schemas.OptionalTime(v.CheckedAt)
 	}
 	if v.reason != "" {
 		b.Refresh = s.refreshStateOf(source, v.result)

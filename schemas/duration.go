@@ -15,3 +15,11 @@ func FormatDuration(d time.Duration) string {
 	}
 	return text
 }
+
+// OptionalTime returns a pointer to the time, or nil for the zero time: JSON then has no time.
+func OptionalTime(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}

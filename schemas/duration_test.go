@@ -17,3 +17,13 @@ func TestFormatDuration_OmitsZeroUnits(t *testing.T) {
 		}
 	}
 }
+
+func TestOptionalTime_IsNilForTheZeroTime(t *testing.T) {
+	if got := schemas.OptionalTime(time.Time{}); got != nil {
+		t.Errorf("zero time: got %v, want nil", got)
+	}
+	at := time.Unix(1, 0)
+	if got := schemas.OptionalTime(at); got == nil || !got.Equal(at) {
+		t.Errorf("%v: got %v, want the same time", at, got)
+	}
+}
