@@ -26,14 +26,14 @@ build: ## build bin/freshet
 RESULTS ?= $(TOOLS)/results
 # A run of tests is $(call tests,STAGE/RUN) ARGUMENTS. It prints one line for each package, and the failures.
 tests = mkdir -p $(RESULTS)/$(dir $(1)) && $(GOTESTSUM) --format pkgname --format-hide-empty-pkg --hide-summary skipped --jsonfile $(RESULTS)/$(1).json --
-# Packages whose tests start no goroutines: a model checker and a simulated day. The race detector
-# cannot find anything there and would take ten times as long.
-SEQUENTIAL := ./lua ./scheduler/simday
-# Packages without concurrency whose tests the stage check runs.
-DOCUMENTS := ./docs ./schemas ./deploy ./scripts/...
-# Packages whose tests run whole installations. They run one after the other, because their time
-# limits are too short for a machine with more load.
-INSTALLATIONS := ./cmd/freshet ./app ./consumer
+# Packages whose tests have no concurrency, such as a model checker and a simulated day. The race
+# detector cannot find anything there and would take ten times as long. The stage check runs them.
+SEQUENTIAL := ./lua ./scheduler/simday ./docs ./schemas ./deploy ./scripts/...
+# Packages whose tests run whole installations. Two of them run at a time, without other packages,
+# because their time limits are too short for a machine with more load.
+INSTALLATIONS := ./cmd/freshet ./consumer ./app
+# The packages that take longest begin first, so that no processor is idle at the end.
+LONGEST := ./limiter ./scheduler ./dlq ./query ./store/sqlite
 # The race detector covers freshet and the libraries that it shares memory with. The embedded
 # database and the Lua interpreter are excluded, because they would run ten times as long. Do not
 # exclude packages with sync.Map or other generic code, such as miniredis: the linker keeps one copy of each
@@ -42,33 +42,34 @@ RACE := -race -ldflags='-s -w' $(foreach p,modernc.org/sqlite modernc.org/libc m
 # The same, with the addresses of services unset. GOGC=400 collects garbage less often, which saves a
 # sixth of the processor time. A test binary with the race detector sleeps at its end for a second by
 # default, to wait for races in goroutines that still run; 100 ms are enough, since tests stop theirs.
-embedded = export GOGC=400 GORACE=atexit_sleep_ms=100; unset FRESHET_TEST_REQUIRE FRESHET_TEST_POSTGRES FRESHET_TEST_REDIS FRESHET_TEST_REDIS_CLUSTER FRESHET_TEST_KAFKA; $(call tests,$(1))
+# The stage check runs vet.
+embedded = export GOGC=400 GORACE=atexit_sleep_ms=100; unset FRESHET_TEST_REQUIRE FRESHET_TEST_POSTGRES FRESHET_TEST_REDIS FRESHET_TEST_REDIS_CLUSTER FRESHET_TEST_KAFKA; $(call tests,$(1)) -vet=off
 
-check: $(LINT) $(GOTESTSUM) ## first stage: build, linters, import rules, module files, scripts, documents, golden files
+check: $(LINT) $(GOTESTSUM) ## first stage: build, linters, import rules, module files, scripts, documents, golden files, tests without concurrency
 	$(GO) build ./...
 	$(GO) vet ./...
 	GOOS=windows $(GO) vet ./cmd/... ./app/...
 	$(GO) mod tidy -diff
 	cd e2e && $(GO) vet ./... && $(GO) mod tidy -diff
 	shellcheck -x .ci/run scripts/services scripts/clients scripts/schemathesis scripts/commit-subjects scripts/services.d/*.sh
-	$(call tests,check/documents) $(DOCUMENTS)
+	$(call tests,check/sequential) $(SEQUENTIAL)
 	$(call tests,check/commands) -run '^TestDocs_' ./cmd/freshet
 	$(MAKE) lint kubernetes release-check
 
-test: $(GOTESTSUM) ## second stage: all tests of the main module on embedded services, with the race detector
-	$(call embedded,test/race) $(RACE) -p 2 -parallel 2 -shuffle=on -timeout 25m $$($(GO) list ./... | grep -vxF "$$($(GO) list $(SEQUENTIAL) $(DOCUMENTS) $(INSTALLATIONS))")
-	$(call embedded,test/race-installations) $(RACE) -p 1 -parallel 4 -shuffle=on -timeout 25m $(INSTALLATIONS)
-	$(call embedded,test/sequential) -shuffle=on $(SEQUENTIAL)
+test: $(GOTESTSUM) ## second stage: all other tests of the main module on embedded services, with the race detector
+	$(call embedded,test/race) $(RACE) -p 3 -parallel 2 -shuffle=on -timeout 25m $(LONGEST) $$($(GO) list ./... | grep -vxF "$$($(GO) list $(LONGEST) $(SEQUENTIAL) $(INSTALLATIONS))")
+	$(call embedded,test/race-installations) $(RACE) -p 2 -parallel 6 -shuffle=on -timeout 25m $(INSTALLATIONS)
 	$(call embedded,test/allocations) -run AllocatesAtMost ./query
 
 test-services: $(GOTESTSUM) ## third stage: the tests that need a real service, with the race detector (see make services)
 	@$(SERVICES); export FRESHET_TEST_REQUIRE=1; pattern=$$($(GO) run ./scripts/servicetests -run ./...) && \
-	$(call tests,test-services/services) $(RACE) -p 1 -count=1 -timeout 25m -run "$$pattern" $$($(GO) run ./scripts/servicetests -packages ./...)
+	$(call tests,test-services/services) $(RACE) -vet=off -p 2 -count=1 -timeout 25m -run "$$pattern" $$($(GO) run ./scripts/servicetests -packages ./...)
 
-# The two packages that take longest begin first, side by side.
+# The two packages that take longest begin first, side by side. The presets need the processors for
+# themselves; the stage test-services has run the tests of leases and credentials already.
 e2e: $(GOTESTSUM) ## fourth stage: short forms of the end-to-end tests (processes, browser, Prometheus, scenarios, presets) on real services
 	@$(SERVICES); export FRESHET_TEST_REQUIRE=1; (cd e2e && $(call tests,e2e/e2e) -count=1 -timeout 20m ./scenarios . ./...) && \
-	$(call tests,e2e/presets) -count=1 -timeout 10m -parallel 20 -run '$(PRESETS)' ./app -saturate=30s -used=0.9
+	$(call tests,e2e/presets) -count=1 -timeout 10m -parallel 40 -run '$(SATURATED)' ./app -saturate=30s -used=0.9
 
 e2e-long: ## long forms of the end-to-end tests on real services, hours; docs/testing.md lists them
 	@$(SERVICES); export FRESHET_TEST_REQUIRE=1; (cd e2e && $(GO) test -count=1 -v -timeout 2h . -long) && \
@@ -95,7 +96,8 @@ observe: ## judge each panel, rule and alert on a real Prometheus (SECONDS_EACH=
 torture: ## judge random faults under load by Kafka, the database and the upstream's log (SEED= to repeat a run, FAULTS=12, RESULTS_FILE=path below e2e)
 	@$(SERVICES); cd e2e && $(GO) run ./scenarios --seed $${SEED:-0} --faults $${FAULTS:-12} $${RESULTS_FILE:+--results $$RESULTS_FILE} torture
 
-PRESETS := BudgetWithoutRefusals|LearnDespite|CrashedLeases|UseMostRemaining
+SATURATED := BudgetWithoutRefusals|LearnDespite
+PRESETS := $(SATURATED)|CrashedLeases|UseMostRemaining
 presets: ## saturate each preset for a minute against an upstream that enforces its quota, on a real Redis
 	@$(SERVICES); FRESHET_TEST_REQUIRE=1 $(GO) test -count=1 -v -timeout 20m -parallel 20 -run '$(PRESETS)' ./app -saturate=$${SATURATE:-60s} | grep -v '^=== '
 

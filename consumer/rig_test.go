@@ -329,16 +329,7 @@ func (r *rig) produce(lane schemas.Lane, record kgo.Record) kgo.Record {
 // single event covers the producer, Kafka, the worker and the store.
 func (r *rig) until(what string, holds func() bool) {
 	r.Helper()
-	deadline := time.After(waitTimeout)
-	look := time.NewTicker(50 * time.Millisecond)
-	defer look.Stop()
-	for !holds() {
-		select {
-		case <-look.C:
-		case <-deadline:
-			r.Fatalf("%s: got a timeout after %v, want it to happen", what, waitTimeout)
-		}
-	}
+	servicetest.WaitFor(r, waitTimeout, what, holds)
 }
 
 func (r *rig) snapshot(key string) (store.Snapshot, bool) {

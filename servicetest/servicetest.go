@@ -145,17 +145,21 @@ func connect(t testing.TB, addresses []string) redis.UniversalClient {
 	return rdb
 }
 
-// WaitFor waits until a condition holds. The test fails if it does not hold within the limit.
+// WaitFor waits until a condition holds. The test fails if it does not hold within the limit. The
+// pause between two evaluations is at least nine times as long as an evaluation, so that an
+// expensive condition, such as one that reads all metrics, leaves the processor to the tested code.
 func WaitFor(t testing.TB, limit time.Duration, what string, holds func() bool) {
 	t.Helper()
 	began := time.Now()
-	look := time.NewTicker(10 * time.Millisecond)
-	defer look.Stop()
-	for !holds() {
+	for {
+		evaluated := time.Now()
+		if holds() {
+			break
+		}
 		if time.Since(began) > limit {
 			t.Fatalf("%s: got nothing within %v, want it", what, limit)
 		}
-		<-look.C
+		<-time.After(max(20*time.Millisecond, 9*time.Since(evaluated)))
 	}
 	t.Logf("%s took %v", what, time.Since(began).Round(time.Millisecond))
 }
