@@ -51,7 +51,7 @@ check: $(LINT) $(GOTESTSUM) ## first stage: build, linters, import rules, module
 	GOOS=windows $(GO) vet ./cmd/... ./app/...
 	$(GO) mod tidy -diff
 	cd e2e && $(GO) vet ./... && $(GO) mod tidy -diff
-	shellcheck -x .ci/run scripts/services scripts/clients scripts/schemathesis scripts/commit-subjects scripts/services.d/*.sh
+	shellcheck -x .ci/run scripts/services scripts/clients scripts/schemathesis scripts/commit-subjects scripts/planted-faults scripts/services.d/*.sh
 	$(call tests,check/sequential) $(SEQUENTIAL)
 	$(call tests,check/commands) -run '^TestDocs_' ./cmd/freshet
 	$(MAKE) lint kubernetes release-check
@@ -107,6 +107,9 @@ screenshots: ## write screenshots of the console's pages, wide and narrow, light
 
 simulate-day: ## simulate days of prefetch in accelerated time with the shipped code (ENTITIES=18000000 DAYS=10 PLOT=schedule.svg)
 	$(GO) run ./scheduler/simday -entities $${ENTITIES:-18000000} -days $${DAYS:-10} -plot "$${PLOT:-}"
+
+planted-faults: ## plant an import, a race and a failing service test, and check which stage finds each (about 15 minutes)
+	@$(SERVICES); scripts/planted-faults
 
 fuzz: ## run each fuzz test (FUZZTIME=30s)
 	@for target in $$(grep -rhoE 'func Fuzz[A-Za-z]+' --include=*_test.go . | awk '{print $$2}'); do \
@@ -192,4 +195,4 @@ $(OAPI_CODEGEN):
 k6: $(K6) # prints the path, for scenarios that are started without make
 	@echo $(K6)
 
-.PHONY: help dev build check test test-services e2e e2e-long presets e2e-quiet e2e-outage scenarios scenario-reads observe torture screenshots k6 simulate-day fuzz clients schemathesis bench bench-limiter bench-reads bench-schedule kubernetes sbom release-check release lint vuln fmt services services-down
+.PHONY: help dev build check test test-services e2e e2e-long presets e2e-quiet e2e-outage scenarios scenario-reads observe torture screenshots k6 simulate-day planted-faults fuzz clients schemathesis bench bench-limiter bench-reads bench-schedule kubernetes sbom release-check release lint vuln fmt services services-down
