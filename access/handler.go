@@ -137,7 +137,7 @@ func (a *keysAPI) create(r *http.Request) (admin.Answer, error) {
 	// Read all keys from the database, instead of adding the new key to the cache: another process
 	// may have revoked the new key already.
 	if err := a.guard.readLiveKeys(r.Context()); err != nil {
-		a.guard.log.Warn("api key created but not read back; it is valid from the next read on", "key", key.ID, "err", err)
+		a.guard.log.Warn("api key created, but the keys could not be reread; the new key is valid after the next read", "key", key.ID, "err", err)
 	}
 	return admin.Answer{Status: http.StatusCreated, Body: CreatedKey{newKeyView(key), secret, a.guard.AuthRequired()}}, nil
 }

@@ -261,7 +261,7 @@ var namespacePattern = regexp.MustCompile(`^([a-zA-Z_][a-zA-Z0-9_]*)?$`)
 func (c *Config) check() error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	failEach := func(of string, err error) { // adds each line of err to errs as a separate error, which begins with the setting's path "of"
+	failEach := func(of string, err error) { // failEach adds each line of err to errs as a separate error, which begins with the setting's path "of"
 		if err == nil {
 			return
 		}

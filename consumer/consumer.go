@@ -276,7 +276,7 @@ func (w *Worker) checkRetention(now time.Time) {
 	}
 	w.metrics.oldest.Set(age.Seconds())
 	if retention := schemas.Retention(w.lane); age > retention/2 {
-		w.conditions.Error(w.log, conditionRetention, fmt.Errorf("age %v, retention %v", age.Round(time.Second), retention))
+		w.conditions.Error(w.log, conditionRetention, fmt.Errorf("the oldest uncommitted record is %v old, the retention is %v", age.Round(time.Second), retention))
 	} else {
 		w.conditions.Resolved(w.log, conditionRetention)
 	}

@@ -46,7 +46,7 @@ func (s *Entities) Handler() http.Handler {
 	}.Handler()
 }
 
-var tiers = []string{"hot", "warm", "cold"} // the index is the store.Tier
+var tiers = []string{"hot", "warm", "cold"} // names of the tiers; the index is the store.Tier
 
 // tierOf parses the name of a tier.
 func tierOf(word string) (store.Tier, error) {

@@ -49,8 +49,8 @@ func (l *loadRun) saturated(t *testing.T, low, high int) {
 	waitHigh()
 }
 
-// bursts does two things twice: it waits until all partitions of the window can grant their full
-// bursts, and then it starts all callers at once.
+// bursts starts two bursts. Before each burst it waits until all partitions of the window can grant
+// their full bursts. Then it starts all callers at once.
 func (l *loadRun) bursts(t *testing.T) {
 	for range 2 {
 		passUntil(t.Context(), time.Now().Add(1200*time.Millisecond))

@@ -171,7 +171,7 @@ func TestBreaker_RepeatsUnconfirmedEvents(t *testing.T) {
 	})
 }
 
-// sharing is a set of limiters that share a source, with a real script in a synctest bubble.
+// sharing is a set of limiters of one source. They run the real script, in a synctest bubble.
 type sharing struct {
 	*testing.T
 	limiters []*Limiter

@@ -119,7 +119,7 @@ func TestNumbers_RiseAfterTheHashIsLost(t *testing.T) {
 			switch i % 3 {
 			case 0:
 				e.forget()
-			case 1: // the caller has read a snapshot with a number above Redis' clock
+			case 1: // the caller has read a snapshot whose version is above Redis' clock
 				last += 1000
 			}
 			n := e.mustAcquire(acquireArgs{lane: "HIGH", floor: last, strict: true}, "PUBLISHED")

@@ -21,7 +21,7 @@ const (
 	horizon = 150_000
 	quiet   = 1_200_000
 	second  = 1_000_000
-	epoch   = 2_500_000 // us; if no caller has sent a quota for this time, the script ignores that quota
+	epoch   = 2_500_000 // in us; the script ignores a quota that no caller has sent for this time
 )
 
 // Reasons why the script rejects slots. If a section of the quota is the reason, the script returns

@@ -225,7 +225,7 @@ func (s *state) reduce(exact bool) {
 		s.owed = 0
 	}
 	if !s.lock.below(s.stored) && !s.replica.lock.below(s.stored) {
-		s.ended = true // no lock has a number below the stored version, so the value of `ended` has no effect
+		s.ended = true // no step reads `ended` without a lock whose number is below the stored version, so states that differ only in `ended` become equal
 	}
 	waits := false
 	for i := range s.work {
@@ -250,7 +250,7 @@ func (s *state) reduce(exact bool) {
 	begun, began := s.ver > s.lock.n, r.ver > r.lock.n
 	s.ver, r.ver = 0, 0
 	if !waits && s.done <= s.stored {
-		s.done = 0 // the field done no longer has an effect: the next request_peek uses the stored version instead
+		s.done = 0 // the stored version is at least as high as `done`, and the next request_peek uses the higher of the two, so `done` has no effect
 	}
 	if !waits && r.done <= s.stored {
 		r.done = 0

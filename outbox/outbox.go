@@ -144,7 +144,7 @@ func (r *Relay) publish(ctx context.Context, all []store.OutboxEvent, left map[i
 		}
 		record, err := recordOf(e)
 		if err != nil { // a change that can't be encoded is dropped, because a retry would fail too
-			r.log.Error("change can't be encoded and is dropped", "entity", e.Entity.String(), "version", e.Version, "err", err)
+			r.log.Error("change event can't be encoded and is dropped", "entity", e.Entity.String(), "version", e.Version, "err", err)
 			continue
 		}
 		records, ids = append(records, record), append(ids, e.ID)

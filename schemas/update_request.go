@@ -59,7 +59,7 @@ func (r UpdateRequest) RecordKey() []byte { return []byte(r.Facet + "/" + r.Key)
 
 // ErrUnknownMajor is wrapped by DecodeUpdateRequest's error if this release does not know the
 // record's schema major version.
-var ErrUnknownMajor = errors.New("unknown schema major")
+var ErrUnknownMajor = errors.New("unknown major version of the schema")
 
 // DecodeUpdateRequest decodes a record's value. Unknown fields are ignored. A v1.1 record of
 // adr-013 is converted to source nexon, facet character. An error means that this release can

@@ -92,7 +92,7 @@ const (
 
 // arrivalLog contains the arrivals since the last reset. recorder.mu guards it.
 type arrivalLog struct {
-	chunks [][]arrival // each has chunkLength arrivals, so that the log grows without copying
+	chunks [][]arrival // each chunk has chunkLength arrivals, so that the log grows without copying
 	n      int
 	limits []Limit
 	// windows[0] is one second long and has no limit. windows[i+1] counts for limits[i].
@@ -170,7 +170,7 @@ func (l *arrivalLog) pathID(c call) uint8 {
 		l.byPath = append(l.byPath, 0)
 	}
 	l.byPath[id-1]++
-	return uint8(id) // fits into 8 bits: there are at most maxKept unknown paths and a few known endpoints
+	return uint8(id) // the ID fits into 8 bits: there are at most maxKept unknown paths and a few known endpoints
 }
 
 func appendKept(list []string, s string) []string {

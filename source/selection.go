@@ -95,8 +95,8 @@ func (d compiledDocument) checkSelected(body, kept []byte) error {
 	return firstMiss
 }
 
-// hasScalar reports whether canonical JSON, after the name of the document, contains a string, a
-// number, a boolean or null.
+// hasScalar reports whether canonical JSON contains a string, a number, a boolean or null as a
+// value. The names of members do not count.
 func hasScalar(text []byte) bool {
 	for i := 0; i < len(text); i++ {
 		switch text[i] {

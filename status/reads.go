@@ -98,7 +98,7 @@ func (r *Reads) takeSample(now time.Time) readsSample {
 func gather(metrics prometheus.Gatherer, log *slog.Logger) []*dto.MetricFamily {
 	found, err := metrics.Gather() // even with an error, found holds the metrics that could be gathered
 	if err != nil {
-		log.Debug("metrics gathered in part", "err", err)
+		log.Debug("some metrics could not be gathered", "err", err)
 	}
 	return found
 }
