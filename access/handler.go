@@ -36,8 +36,8 @@ type Key struct {
 	Scopes    []Scope    `json:"scopes"`
 	CreatedAt time.Time  `json:"createdAt"`
 	CreatedBy string     `json:"createdBy"`
-	ExpiresAt *time.Time `json:"expiresAt"` // nil: the key does not expire
-	RevokedAt *time.Time `json:"revokedAt"` // nil: the key is not revoked
+	ExpiresAt *time.Time `json:"expiresAt"` // when the key expires; nil: never
+	RevokedAt *time.Time `json:"revokedAt"` // when the key was revoked; nil: it is not revoked
 	RevokedBy *string    `json:"revokedBy"`
 }
 

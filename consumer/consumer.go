@@ -97,7 +97,7 @@ type Worker struct {
 	recordLimit *semaphore.Weighted // limits the sum of records in flight and records that wait for a slot
 	slots       *slotQueue
 	memory      *memoryBudget
-	parseSlots  chan struct{} // limits parsing to one goroutine for each CPU
+	parseSlots  chan struct{} // bounds concurrent parsing to one goroutine for each CPU
 	bodySizes   *sizeEstimates
 
 	callSampler     observe.LogSampler

@@ -45,7 +45,7 @@ type Hints struct {
 // facetHint is the state of the search for the JSON member of one facet that alone changes at every
 // check.
 type facetHint struct {
-	next     time.Time     // no comparison before this time
+	next     time.Time     // time before which no comparison is made
 	interval time.Duration // minimum time between two comparisons
 	member   string        // the member that each of the last comparisons found as the only change
 	run      int           // number of consecutive comparisons that found `member`

@@ -24,8 +24,8 @@ type loadRun struct {
 	name  string
 	fleet *fleet
 
-	perPermit float64 // calls to Redis per permit
-	low, all  float64 // permits per second
+	perPermit float64 // number of calls to Redis per permit
+	low, all  float64 // measured rate of LOW, and of both lanes together, in permits per second
 	came      []time.Duration
 	waited    []time.Duration
 }

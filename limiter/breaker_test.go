@@ -176,7 +176,7 @@ type sharing struct {
 	*testing.T
 	limiters []*Limiter
 	mu       sync.Mutex
-	spent    [][]time.Time // times of the calls of each limiter
+	spent    [][]time.Time // times of the calls that each limiter has permitted
 }
 
 // shared runs the test with n limiters, each with `waiters` waiters. A waiter that gets a permit
@@ -251,7 +251,7 @@ func (s *sharing) since(from time.Time) (all []time.Time) {
 }
 
 func TestBreaker_FleetSendsOneProbePerPause(t *testing.T) {
-	var unhealthy sync.Map // limiters whose upstream is unhealthy
+	var unhealthy sync.Map // the limiters whose upstream is unhealthy
 	shared(t, 3, 64, func(s *sharing, l *Limiter) {
 		at := time.Now()
 		sleep(20 * ms) // the upstream's response takes 20 ms

@@ -67,7 +67,7 @@ type flight struct {
 	n      number
 	asked  moment
 	strict bool
-	retry  bool // the request is a scheduled retry
+	retry  bool // true: the request is a scheduled retry
 	landed bool // the record is in its topic; the acknowledgement is in flight
 	// The producer has rolled the request back, but the record can still arrive in its topic.
 	disowned bool
@@ -94,9 +94,9 @@ const (
 type worker struct {
 	at    phase
 	lane  laneID
-	n     number // number of the record
+	n     number // number of the request in the worker's record
 	read  number // version of the snapshot when the worker ran request_peek
-	own   number // number of the fetch
+	own   number // number of the fetch that the worker has begun
 	began moment
 }
 
@@ -117,8 +117,8 @@ type state struct {
 	work   [3]worker
 
 	stored number // version of the stored snapshot
-	seen   moment // when the fetch of the stored snapshot began
-	ended  bool   // the fetch of the stored snapshot was settled
+	seen   moment // time at which the fetch of the stored snapshot began
+	ended  bool   // true: the fetch of the stored snapshot was settled
 	row    number // number of the last failed fetch, for which a retry is scheduled; 0: no retry is scheduled
 
 	// owed is the time after which a fetch must begin to satisfy all accepted requests. It is the

@@ -22,7 +22,7 @@ const MaxVersion = 1 << 52
 // update_request.v2.schema.json. Within major version 2, fields are only added.
 type UpdateRequest struct {
 	SchemaVersion string `json:"schemaVersion"`
-	EventID       string `json:"eventId"` // UUIDv7
+	EventID       string `json:"eventId"` // a UUIDv7 that identifies the event
 	Entity
 	Params        map[string]string `json:"params,omitempty"` // each param replaces the param of the same name in the facet's configuration
 	Lane          Lane              `json:"priority"`

@@ -75,7 +75,7 @@ func (r *recorder) setLimits(limits []Limit) {
 
 // arrival is the log entry of one arrival. It takes 16 bytes, so 20 million arrivals take 320 MB.
 type arrival struct {
-	at     int64 // microseconds since recorder.start
+	at     int64 // time of the arrival, in microseconds since recorder.start
 	key    uint32
 	path   uint8
 	fault  uint8 // kind of the fault that affects the arrival, as 1 + its index in allKinds; 0: no fault

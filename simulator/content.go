@@ -32,7 +32,7 @@ func newContent(seed uint64, pretty bool) *content {
 // the call and the entity's revision.
 type entity struct {
 	key      string
-	date     string // empty if the call has no date
+	date     string // date parameter of the call; empty if the call has none
 	revision uint32
 }
 

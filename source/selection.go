@@ -45,8 +45,8 @@ func escapePathName(name string) string {
 
 // selection is a path of the setting select, below one document.
 type selection struct {
-	text  string // as in the configuration
-	names path   // without the document's name
+	text  string // the path as it is written in the configuration
+	names path   // the names of the path, without the document's name
 }
 
 // selectionsOf returns the paths that select parts of a document, or nil if the facet selects the

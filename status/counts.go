@@ -101,7 +101,7 @@ func ReadCounts(ctx context.Context, rdb redis.UniversalClient, source string) (
 // from them.
 type CountsWriter struct {
 	Sources []string
-	Metrics prometheus.Gatherer // the metrics of this process
+	Metrics prometheus.Gatherer // source of the metrics of this process
 	Prefix  string              // prefix of the names of freshet's metrics
 	// Write writes the counts by source.
 	Write func(ctx context.Context, all map[string]ProcessCounts) error

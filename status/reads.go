@@ -37,7 +37,7 @@ type ReadStats struct {
 // Reads computes statistics of the reads that this process has served, from its metrics.
 type Reads struct {
 	metrics prometheus.Gatherer
-	prefix  string // prefix of the names of the metrics
+	prefix  string // prefix of the names of freshet's metrics
 	sources []string
 	log     *slog.Logger
 
