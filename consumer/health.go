@@ -150,9 +150,9 @@ type evidence int
 
 const (
 	goodAnswer     evidence = iota
-	sourceEvidence          // failure of the source
-	entityEvidence          // failure of the entity, or of the source if the entity is known-good
-	scopeEvidence           // refusal of a credential or quota, or maintenance
+	sourceEvidence          // the outcome is evidence that the source fails
+	entityEvidence          // the outcome is evidence that the entity fails, or that the source fails if the entity is known-good
+	scopeEvidence           // the outcome is evidence about a scope: a refused credential, a refused quota, or maintenance
 )
 
 // record adds the end of a call and returns the diagnosis. known is true if the entity is

@@ -21,7 +21,7 @@ type Permit struct {
 	spent       time.Time
 	written     atomic.Pointer[time.Time]
 
-	before, after *Permit // the neighbours in the wait list; guarded by limiter.mu
+	before, after *Permit // the waiters before and after this one in the wait list; guarded by limiter.mu
 }
 
 // slot is a point in time that Redis reserved for one call. The call can be sent from notBefore to

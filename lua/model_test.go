@@ -85,7 +85,8 @@ func brokenRule(t *testing.T, r rules, want string, steps int) {
 	brokenModel(t, m, want, steps)
 }
 
-// brokenByFailover makes the checks of brokenRule in a model with failovers.
+// brokenByFailover does the same as brokenRule, in a model with failovers: it checks that an
+// invariant is violated, and the length of the shortest sequence.
 func brokenByFailover(t *testing.T, r rules, want string, steps int) {
 	t.Helper()
 	r.noRows = true
