@@ -202,11 +202,11 @@ func defaultConfig() Config {
 type Sources int
 
 const (
-	// OptionalSources returns the configuration without a source.
+	// OptionalSources: Load returns the configuration without a source.
 	OptionalSources Sources = iota
-	// RequiredSources returns an error.
+	// RequiredSources: Load returns an error.
 	RequiredSources
-	// builtInSources returns the configuration with the built-in source.
+	// builtInSources: Load returns the configuration with the built-in source.
 	builtInSources
 )
 

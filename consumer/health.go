@@ -344,7 +344,8 @@ func (h *Health) awaitConfirm(ctx context.Context, facet string) {
 	}
 }
 
-// evidenceOf returns the subject that an outcome is evidence about.
+// evidenceOf classifies an outcome: as evidence that the source works, or that the source, the
+// entity or a scope fails.
 func evidenceOf(o source.Outcome) evidence {
 	switch o.Class {
 	case source.OK, source.NotModified, source.NotFound, source.NotReady:

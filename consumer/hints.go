@@ -42,8 +42,8 @@ type Hints struct {
 	facets map[string]*facetHint
 }
 
-// facetHint is the state of the search for the JSON member of one facet that alone changes at every
-// check.
+// facetHint is the state of the search in one facet for a JSON member that is the only change at
+// every check.
 type facetHint struct {
 	next     time.Time     // time before which no comparison is made
 	interval time.Duration // minimum time between two comparisons
