@@ -96,7 +96,7 @@ func TestPresets_LearnDespiteClockSkew(t *testing.T) {
 	for _, name := range presets.Names() {
 		if len(preset(t, name).Announced) > 0 {
 			how := saturations[name]
-			how.crowd = 5 // more callers, because calls take five times as long
+			how.crowd = 5 // use five times as many callers, because calls take five times as long
 			if strings.HasPrefix(name, "github") {
 				how.speed = 80 // at a higher speed, more than the allowed 100 calls would be in flight
 			}

@@ -233,7 +233,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 // readable adapts a source to query.Source.
 type readable struct {
 	*source.Source
-	limits bool // whether any credential limits the visibility of its data
+	limits bool // true: at least one credential of the source limits the visibility of its data
 }
 
 // Visibility returns the visibility that data of this key would have if it were fetched now. If no

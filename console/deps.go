@@ -100,7 +100,7 @@ type LaneLag struct {
 // Dependency is a service that this process needs, for example Redis.
 type Dependency struct {
 	Name  string
-	Error string // empty: the service is healthy
+	Error string // why the service is unhealthy; empty: it is healthy
 }
 
 // Entities reads the states of entities and enqueues their refreshes.
@@ -122,7 +122,7 @@ type Entities interface {
 // RefreshResult is the result of the refresh of one entity.
 type RefreshResult struct {
 	Queued  bool
-	Message string // a sentence for the operator
+	Message string // sentence that describes the result to the operator
 }
 
 // Store is the database.

@@ -29,7 +29,7 @@ type lookupPage struct {
 	Facet   string
 	Key     string
 	Problem string // error message for the submitted form
-	Notice  string // message after a refresh
+	Notice  string // message that is shown after a refresh
 	// MaxKeys is the maximum number of keys in the form that refreshes several entities. Keys is
 	// the submitted text of that form. Results contains the result for each key.
 	MaxKeys  int

@@ -191,7 +191,7 @@ func (a *attempt) recordSuccess() {
 	}
 }
 
-// call is the permit of one call. It implements source.Permit.
+// call is one upstream call of an attempt, with its permit. It implements source.Permit.
 type call struct {
 	a      *attempt
 	target source.Call

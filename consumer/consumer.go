@@ -97,7 +97,7 @@ type Worker struct {
 	recordLimit *semaphore.Weighted // limits the sum of records in flight and records that wait for a slot
 	slots       *slotQueue
 	memory      *memoryBudget
-	parseSlots  chan struct{} // limits parsing to one goroutine for each CPU
+	parseSlots  chan struct{} // bounds concurrent parsing to one goroutine for each CPU
 	bodySizes   *sizeEstimates
 
 	callSampler     observe.LogSampler
@@ -276,7 +276,7 @@ func (w *Worker) checkRetention(now time.Time) {
 	}
 	w.metrics.oldest.Set(age.Seconds())
 	if retention := schemas.Retention(w.lane); age > retention/2 {
-		w.conditions.Error(w.log, conditionRetention, fmt.Errorf("age %v, retention %v", age.Round(time.Second), retention))
+		w.conditions.Error(w.log, conditionRetention, fmt.Errorf("the oldest uncommitted record is %v old, the retention is %v", age.Round(time.Second), retention))
 	} else {
 		w.conditions.Resolved(w.log, conditionRetention)
 	}

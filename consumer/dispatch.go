@@ -26,7 +26,7 @@ type task struct {
 	plan     *source.Plan
 	stored   store.State
 	facet    source.Facet
-	calls    int // number of sent calls
+	calls    int // number of calls that were sent for the record
 	// failures counts the consecutive failed attempts after which the record was tried again at
 	// once. firstCall is when the first of the consecutive attempts began. unconfirmed is true if
 	// the last failure was the entity's own and permanent, and one more call must confirm it.

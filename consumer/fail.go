@@ -156,9 +156,9 @@ func (w *Worker) settle(ctx context.Context, ends []schemas.End) error {
 
 // endFromStatus reports whether the entity's stored failure settles the request, because the failed
 // fetch began after the request. This happens if the worker that stored the failure crashed before
-// it settled the request. A request that was made after the failed fetch is not settled, even if a
-// hold should have rejected it. The reason: while Redis had lost the hold, another request, which
-// bypasses holds, may have been coalesced with the request.
+// it settled the request. A request that was made after the failed fetch is not settled. The
+// failure's hold normally rejects such a request. If Redis lost the hold, it is accepted, and a
+// request that bypasses holds may since have been coalesced with it.
 func endFromStatus(r schemas.UpdateRequest, s store.Status, now time.Time) (end schemas.End, failed bool) {
 	if s.State == "" || r.Version == 0 || r.Version > s.Version {
 		return schemas.End{}, false

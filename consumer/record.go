@@ -80,7 +80,7 @@ func (w *Worker) storeResult(hard context.Context, a *attempt, f fetched) store.
 	result := w.writer.submit(hard, item)
 	endStoreSpan(item.span, result)
 	if result != 0 && result != store.BaseMissing && result != store.Superseded {
-		t.stored.Version, t.stored.CheckedAt = a.number, a.began // entityQueues.leave passes t.stored on to the entity's next record
+		t.stored.Version, t.stored.CheckedAt = a.number, a.began // the entity's next record gets t.stored from entityQueues.leave, so it must describe the new snapshot
 	}
 	if item.rejected != nil && t.record.Topic != "" { // a confirming call or a probe belongs to no record (the topic is empty), so it causes no dead letter
 		w.deadLetter(hard, t, failure{reason: schemas.Unstorable, err: item.rejected, number: a.number, outcome: f.outcome})

@@ -17,7 +17,7 @@ type slotQueue struct {
 	free    int            // number of free slots
 	held    map[string]int // number of occupied slots by client
 	waiting map[string][]slotWaiter
-	lastSeq int64 // sequence number of the record that was added last
+	lastSeq int64 // sequence number of the record that was added most recently
 	// preempting counts records that preempt has chosen and that still occupy their slot.
 	preempting int
 }

@@ -215,7 +215,7 @@ func (w *Worker) attribute(ctx, hard context.Context, a *attempt, o source.Outco
 	if evidenceOf(o) == scopeEvidence {
 		c, sent := o.Permit.(*call)
 		if diag.open() || (sent && c.permit.IsProbe()) {
-			return sharedFault // a breaker is open already
+			return sharedFault // a breaker is open already, so no single entity is at fault
 		}
 		if sent && c.permit.IsSourceProbe() && o.Class == source.Quota && o.Block == source.BlockSource {
 			return sharedFault // the source still refuses calls
@@ -268,8 +268,8 @@ func (w *Worker) announceOpen(d diagnosis, facet string, err error) {
 type fetched struct {
 	outcome source.Outcome
 	calls   int
-	content content      // empty unless the outcome has content
-	memory  *reservation // memory of the response bodies; the caller must resize it to 0
+	content content      // content of the entity; empty if the attempt returned none
+	memory  *reservation // memory that is reserved for the response bodies; the caller must release it with resize(0)
 }
 
 // fetch makes one attempt: it reserves memory, gets permits, calls the upstream and parses the

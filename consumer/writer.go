@@ -15,9 +15,9 @@ import (
 type item struct {
 	task     *task
 	write    store.Write
-	rejected error             // the database's error, if it rejects the content
+	rejected error             // error of the database if it rejects the content
 	written  chan store.Result // buffered channel for one result
-	span     trace.Span        // covers the time from submit to the result
+	span     trace.Span        // trace span from the submission of the item to its result
 }
 
 // writer writes results in batches, one batch at a time. Results that arrive during a write form

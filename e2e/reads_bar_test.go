@@ -36,7 +36,7 @@ type readsOf struct {
 // (read at most once).
 type rival struct {
 	who, how string // name of the server, such as freshet; kind of keys: hot or cold
-	encoding string // requested encoding
+	encoding string // content encoding that the reads request
 	beside   *rival // the measurements of nginx with the same encoding, with which this server is compared
 	judged   bool
 	answer   answered

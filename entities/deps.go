@@ -14,7 +14,7 @@ import (
 type Deps struct {
 	Store    Store
 	States   StateReader
-	Sources  map[string]Source // by source name
+	Sources  map[string]Source // the configured sources, by name
 	Notifier Notifier
 	// Actor returns the name of the client that sent the request. It is stored in the audit.
 	Actor func(*http.Request) string
@@ -56,7 +56,7 @@ type Store interface {
 
 // Source is the part of a source's configuration that Entities needs.
 type Source struct {
-	Facets   map[string][]string // by facet name: the names of the params that the facet accepts
+	Facets   map[string][]string // the names of the params that each facet accepts, by the name of the facet
 	Keys     Keys
 	Schedule Schedule
 }

@@ -20,7 +20,7 @@ type PinRequest struct {
 	Source string   `json:"source"`
 	Facet  string   `json:"facet"`
 	Keys   []string `json:"keys"`
-	Tier   string   `json:"tier,omitempty"` // required to pin; must be empty to unpin
+	Tier   string   `json:"tier,omitempty"` // tier to pin the entities to; empty in a request to unpin
 }
 
 // PinResult is the response to a PinRequest. Changed does not count entities that are not

@@ -173,7 +173,7 @@ func (c *Coalescer) Peek(ctx context.Context, requests []schemas.UpdateRequest, 
 	for i, cmd := range runScript(ctx, c.rdb, lua.RequestPeek, calls) {
 		text, err := cmd.Text()
 		if err != nil {
-			return nil, fmt.Errorf("peek at %s: %w", requests[i].Entity, err)
+			return nil, fmt.Errorf("check whether the request for %s still needs a fetch: %w", requests[i].Entity, err)
 		}
 		verdicts[i] = schemas.Verdict(text)
 	}

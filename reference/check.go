@@ -15,7 +15,7 @@ import (
 type Mistake struct {
 	Path    string // path of the setting in the file, such as sources.shop.url
 	Message string
-	Token   *token.Token // the unknown key, or the wrong value
+	Token   *token.Token // token of the unknown key, or of the wrong value
 }
 
 // Check returns all unknown settings and all values of a wrong type below a node of a file. In maps,

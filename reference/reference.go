@@ -30,10 +30,10 @@ type Setting struct {
 	Default reflect.Value
 	Fields  []*Setting
 	Element *Setting
-	IsList  bool // Element is the element of a list, not of a map
+	IsList  bool // true: Element describes the elements of a list; false: the elements of a map
 
-	inList bool         // the setting belongs to an element of a list, which has no defaults
-	kind   reflect.Type // type of a value, without pointers
+	inList bool         // true: the setting is a part of an element of a list; such a setting has no default
+	kind   reflect.Type // Go type of a single value, without pointers
 	form   Form
 }
 
@@ -45,7 +45,7 @@ type Form struct {
 	Hint string
 	// Pattern is a regular expression for the text of a value, in the syntax of ECMA-262.
 	Pattern string
-	Enum    []string // all values; empty: not enumerated
+	Enum    []string // all valid values, if the type lists them; otherwise empty
 	Integer bool     // a value can also be a whole number
 }
 

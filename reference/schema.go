@@ -23,7 +23,7 @@ type schema struct {
 	Pattern     string     `json:"pattern,omitempty"`
 	Items       *schema    `json:"items,omitempty"`
 	Properties  properties `json:"properties,omitempty"`
-	Additional  any        `json:"additionalProperties,omitempty"` // false or a schema
+	Additional  any        `json:"additionalProperties,omitempty"` // false, or the schema of the members that are not in Properties
 }
 
 // properties are the schemas of a section's settings, in the order of the settings.

@@ -32,7 +32,7 @@ func newContent(seed uint64, pretty bool) *content {
 // the call and the entity's revision.
 type entity struct {
 	key      string
-	date     string // empty if the call has no date
+	date     string // date parameter of the call; empty if the call has none
 	revision uint32
 }
 
@@ -103,7 +103,7 @@ func (c *content) itemEquipment(e entity) []part {
 	title.begin('{')
 	name := pick(rng, c.words.titles)
 	title.text("title_name", name)
-	title.text("title_icon", icon(rng)) // this random URL is so long that no two entities or revisions have the same document
+	title.text("title_icon", icon(rng)) // a random URL that is so long that two entities, or two revisions, never have the same document
 	title.text("title_description", pick(rng, c.words.description))
 	title.text("date_expire", "")
 	title.text("date_option_expire", "")

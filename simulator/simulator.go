@@ -33,7 +33,7 @@ type Config struct {
 // window includes both of its ends.
 type Limit struct {
 	Limit  int
-	Window time.Duration // rounded down to microseconds
+	Window time.Duration // length of the window, rounded down to microseconds
 }
 
 // Range bounds a random latency. Most values are near three times Min, few near Max.

@@ -116,13 +116,13 @@ func (f *Facet) UnmarshalYAML(unmarshal func(any) error) error {
 type compiledFacet struct {
 	Facet
 	key       keyPattern
-	documents []compiledDocument // sorted by name
+	documents []compiledDocument // the documents of the facet, sorted by name
 	params    map[string]template
 	paths     *pathNode
 	version   int64
 
-	names          []string // all placeholders except {key}, sorted
-	openParams     []string // params with an empty default, sorted
+	names          []string // names of all placeholders except {key}, sorted
+	openParams     []string // names of the params with an empty default, sorted
 	requiredGroups []string // named groups of KeyPattern that documents use and that have no default
 	// checksTargets is true if a key that matches KeyPattern could make a path segment empty, "." or
 	// "..". literalBytes and placeholders are the maximum number of literal bytes, and of

@@ -99,7 +99,7 @@ func (s *Source) CheckKey(facet, key string) error {
 		if v := f.value(name, k, nil); v != "" {
 			return v
 		}
-		return "x" // in place of a param's value that is registered with each entity
+		return "x" // a placeholder for the param's value, which is registered with each entity and is unknown here
 	}
 	for _, d := range f.documents {
 		if _, err := d.target.fill(value); err != nil {

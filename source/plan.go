@@ -11,7 +11,7 @@ import (
 type Request struct {
 	Facet  string
 	Key    string
-	Params map[string]string // override the facet's Params
+	Params map[string]string // values of params that replace the facet's Params
 	// Validator is the validator stored with the entity's snapshot. Only facets with Conditional
 	// send it.
 	Validator Validator

@@ -35,7 +35,7 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 		}
 	}()
 
-	var spent atomic.Pointer[Permit] // shared with the transport's goroutines
+	var spent atomic.Pointer[Permit] // the spent permit; it is shared with the goroutines of the transport
 	var req *http.Request
 	var abortErr error
 	abort := func(conn net.Conn, err error) {
@@ -238,7 +238,7 @@ func newTransport(inFlight int) *http.Transport {
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           dialer.DialContext,
 		TLSHandshakeTimeout:   5 * time.Second,
-		MaxIdleConns:          0, // 0: no limit over all hosts
+		MaxIdleConns:          0, // with 0 the number of idle connections of all hosts together is unlimited
 		MaxIdleConnsPerHost:   inFlight,
 		IdleConnTimeout:       90 * time.Second,
 		ExpectContinueTimeout: time.Second,

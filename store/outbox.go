@@ -21,7 +21,7 @@ type OutboxEvents struct {
 
 // Trigger is the rule that a change of one facet refreshes another facet of the same key.
 type Trigger struct {
-	Facet string // the facet to refresh
+	Facet string // name of the facet that is refreshed
 	// Backoff is the minimum time between the facet's last check and a triggered refresh. It is
 	// stored in microseconds.
 	Backoff time.Duration
@@ -91,7 +91,7 @@ const (
 // storedTrigger is the JSON form of a Trigger in the column triggers.
 type storedTrigger struct {
 	Facet    string            `json:"facet"`
-	Backoff  int64             `json:"backoff"` // microseconds, as are Quiet and MaxDelay
+	Backoff  int64             `json:"backoff"` // minimum time in microseconds, as are Quiet and MaxDelay
 	Quiet    int64             `json:"quiet,omitempty"`
 	MaxDelay int64             `json:"maxDelay,omitempty"`
 	Params   map[string]string `json:"params,omitempty"`
@@ -101,7 +101,7 @@ type storedTrigger struct {
 type OutboxRow struct {
 	Before, After []byte
 	PublishChange bool
-	Triggers      string // a list of storedTrigger as JSON
+	Triggers      string // the triggers as JSON: a list of storedTrigger
 	// Due is when the event can be delivered, in microseconds. QuietFacet is the facet that a
 	// trigger with a quiet time refreshes; empty for other rows. Further changes in the quiet
 	// time move Due to a later time, but never after Latest, which is also in microseconds.

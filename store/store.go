@@ -93,7 +93,7 @@ type Write struct {
 type Payload struct {
 	Encoding string
 	Bytes    []byte
-	Size     int // bytes of the content before it is encoded
+	Size     int // size of the content in bytes before it is encoded
 }
 
 // Result is the result of a Write.
