@@ -73,7 +73,7 @@ func (s *services) freshet(b *testing.B, _ string) time.Duration {
 	config := source.DefaultConfig()
 	config.BaseURL = s.upstream
 	f := source.DefaultFacet()
-	f.Documents = map[string]source.Document{"d": {Path: "/?id={key}"}}
+	f.Documents = map[string]source.Document{"d": {Path: "/{key}"}}
 	config.Facets = map[string]source.Facet{"f": f}
 	low := consumer.DefaultConfig(schemas.Low)
 	src, err := source.New(name, config, nil, low.MaxInFlight)

@@ -69,7 +69,7 @@ ON CONFLICT (key) DO UPDATE SET hash = excluded.hash, encoding = excluded.encodi
 
 func (j *job) run(ctx context.Context, key string) error {
 	began := time.Now()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, j.upstream+"/?id="+key, nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, j.upstream+"/"+key, nil)
 	if err != nil {
 		return err
 	}

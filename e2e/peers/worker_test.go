@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"flag"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -23,11 +24,11 @@ import (
 
 var events = flag.Int("events", 50_000, "events in each measurement of BenchmarkWorker")
 
-// document returns 17 KB of content, different for each key. It is equal to the document of
-// BenchmarkWorker in package consumer.
-func document(key string) string {
-	return fmt.Sprintf(`{"name":%q,"items":[%s1]}`, key, strings.Repeat(fmt.Sprintf(`{"id":%q,"value":"%08x"},`, key, sha256.Sum256([]byte(key))), 160))
-}
+// items is the part of the documents that does not depend on the key.
+var items = strings.Repeat(fmt.Sprintf(`{"id":"abcdefgh1234567890","value":"%x"},`, sha256.Sum256([]byte("value"))), 160)
+
+// document returns 17 KB of content, different for each key.
+func document(key string) string { return `{"items":[` + items + `1],"name":"` + key + `"}` }
 
 // services holds the real services, and an upstream that answers at once.
 type services struct {
@@ -51,7 +52,7 @@ func newServices(b *testing.B) *services {
 	check(b, err)
 	b.Cleanup(s.pool.Close)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = w.Write([]byte(document(r.URL.Query().Get("id"))))
+		_, _ = io.WriteString(w, document(strings.TrimPrefix(r.URL.Path, "/")))
 	}))
 	b.Cleanup(server.Close)
 	s.upstream = server.URL
