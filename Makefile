@@ -143,6 +143,11 @@ bench-schedule: ## measure a tick of the scheduler with few and many entities, a
 	$(GO) test -run '^$$' -bench '^BenchmarkTick$$' -benchtime 400x -v -timeout 60m ./store/postgres -entities=$${ENTITIES:-1000000} && \
 	$(GO) test -run '^$$' -bench '^BenchmarkImport$$/^unnest$$' -benchtime $${ROUNDS:-20}x -timeout 60m ./store/postgres
 
+bench-all: ## run all benchmarks, print every figure with commit, date, cores and load, and mark those 10 % worse than in the previous run on this machine (BASELINE=bin/bench.json); needs nginx and wrk, about an hour
+	@mkdir -p $(TOOLS) && out=$$(mktemp) && trap "rm -f $$out" EXIT && \
+	for target in bench bench-worker bench-limiter bench-reads bench-schedule; do $(MAKE) -s $$target || true; done 2>&1 | tee $$out; \
+	$(GO) run ./scripts/benchall $${BASELINE:-$(TOOLS)/bench.json} < $$out
+
 lint: $(LINT) ## run the linters, with the import rules
 	$(LINT) run ./...
 	cd deploy/kubernetes && $(LINT) run ./...
@@ -200,4 +205,4 @@ $(OAPI_CODEGEN):
 k6: $(K6) # prints the path, for scenarios that are started without make
 	@echo $(K6)
 
-.PHONY: help dev build check test test-services e2e e2e-long presets e2e-quiet e2e-outage scenarios scenario-reads observe torture screenshots k6 simulate-day planted-faults fuzz clients schemathesis bench bench-worker bench-limiter bench-reads bench-schedule kubernetes sbom release-check release lint vuln fmt services services-down
+.PHONY: help dev build check test test-services e2e e2e-long presets e2e-quiet e2e-outage scenarios scenario-reads observe torture screenshots k6 simulate-day planted-faults fuzz clients schemathesis bench bench-worker bench-limiter bench-reads bench-schedule bench-all kubernetes sbom release-check release lint vuln fmt services services-down
