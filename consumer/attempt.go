@@ -31,6 +31,7 @@ type attempt struct {
 	mu        sync.Mutex
 	started   bool // the ledger counts the record as having a call in flight
 	sent      int
+	expected  bool // the writer expects a result of this attempt
 	number    int64
 	began     time.Time
 	durations []time.Duration // durations of the finished calls
@@ -268,9 +269,24 @@ func (c *call) spend(ctx context.Context) (bool, error) {
 		}
 		return false, nil
 	}
+	if a.sent == 0 {
+		a.expected = true
+		a.w.writer.expected.Add(1)
+	}
 	a.sent++
 	a.calls = append(a.calls, c)
 	return true, nil
+}
+
+// expectNoResult ends the writer's expectation of a result: the attempt submits its result now, or it
+// has none.
+func (a *attempt) expectNoResult() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.expected {
+		a.expected = false
+		a.w.writer.expected.Add(-1)
+	}
 }
 
 // begin makes the ledger count the record as having a call in flight, and gets the fetch's number

@@ -366,6 +366,7 @@ func (w *Worker) fetchKnownGood(ctx, hard context.Context, k *knownGood, credent
 	}
 	defer w.finishTask(t)
 	a := &attempt{w: w, t: t, probe: probe, goesFirst: true, credential: credential}
+	defer a.expectNoResult()
 	f, err := w.fetch(ctx, a)
 	if err != nil {
 		return source.Outcome{}, false

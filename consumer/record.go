@@ -77,6 +77,7 @@ func (w *Worker) storeResult(hard context.Context, a *attempt, f fetched) store.
 		item.write.ETag, item.write.LastModified = t.stored.ETag, t.stored.LastModified
 	}
 	_, item.span = w.tracer.Start(hard, "store")
+	a.expectNoResult() // before submit, so that the writer never waits for this result after it has the item
 	result := w.writer.submit(hard, item)
 	endStoreSpan(item.span, result)
 	if result != 0 && result != store.BaseMissing && result != store.Superseded {

@@ -89,6 +89,7 @@ func (w *Worker) sleepBetween(ctx context.Context, a *attempt, d decision) bool 
 // attempt.
 func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 	t := a.t
+	defer a.expectNoResult()
 	end := func() decision { a.ended = true; return decision{} }
 	admitted, known := w.health.admit(t.request.Facet)
 	if known != nil {

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"text/tabwriter"
 	"time"
@@ -205,6 +206,14 @@ func printReads(to io.Writer, where string, all []*readsOf) (missed []string) {
 		}
 	}
 	_ = table.Flush()
+	for _, r := range all { // for scripts/benchall
+		size, _, _ := strings.Cut(r.size, ":")
+		for _, v := range r.rivals {
+			if v.beside != nil {
+				_, _ = fmt.Fprintf(to, "BenchmarkReads/%s/%s/%s/%s 1 %.2f ×nginx\n", size, v.encoding, v.how, strings.Join(strings.Fields(v.who), "_"), r.ratio(v))
+			}
+		}
+	}
 	_, _ = fmt.Fprintf(to, `
 CPU per request and memory (peak of the resident memory) are those of the serving processes; for nginx, of all workers.
 PostgreSQL and the cache of nginx, which is the kernel's page cache, are not included. wrk shares the cores with the servers.
