@@ -97,7 +97,7 @@ func newRig(t *testing.T, kafka ...kfake.Opt) *rig {
 	}
 	f := source.DefaultFacet()
 	f.Documents = map[string]source.Document{"basic": {Path: "/character/basic?ocid={ocid}"}}
-	f.Params = map[string]string{"ocid": "{key}"}
+	f.Params = source.TextParams(map[string]string{"ocid": "{key}"})
 	f.Ignore = []string{"*.date"}
 	r.config.Facets = map[string]source.Facet{"character": f}
 	r.source = r.newSource(r.config)

@@ -121,6 +121,9 @@ func New(name string, config Config, secrets map[string]string, inFlight int) (*
 		}
 		s.facets[name] = f
 	}
+	if len(errs) == 0 {
+		errs = s.checkAliases()
+	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
