@@ -347,7 +347,7 @@ func (h *Health) awaitConfirm(ctx context.Context, facet string) {
 // evidenceOf returns the subject that an outcome is evidence about.
 func evidenceOf(o source.Outcome) evidence {
 	switch o.Class {
-	case source.OK, source.NotModified, source.NotFound, source.NotReady:
+	case source.OK, source.NotModified, source.NotFound, source.Handle, source.NotReady:
 		return goodAnswer
 	case source.Transient:
 		return sourceEvidence

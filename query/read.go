@@ -215,7 +215,7 @@ func newView(found *entry, fallback bool, f source.Facet) view {
 
 // LifetimesOf returns the lifetimes of a facet.
 func LifetimesOf(f source.Facet) store.Lifetimes {
-	return store.Lifetimes{FreshFor: f.FreshFor, NotFoundFor: f.NotFoundFor, KeepFor: f.KeepFor}
+	return store.Lifetimes{FreshFor: f.FreshFor, NotFoundFor: f.NotFoundFor, KeepFor: f.KeepFor, AliasNotFoundFor: f.AliasNotFoundFor()}
 }
 
 func (v view) version() int64 {

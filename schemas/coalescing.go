@@ -33,6 +33,10 @@ type End struct {
 
 // The reasons of a hold.
 const (
+	// HoldAlias: the entity is fetched as soon as the facet that it takes a param from was fetched. It is
+	// also the reason of the entity's status.
+	HoldAlias = "ALIAS"
+
 	HoldAbsent    = "ABSENT"    // the upstream answered that the entity does not exist
 	HoldRetrying  = "RETRYING"  // the entity's last fetch failed, and a retry is scheduled
 	HoldFailed    = "FAILED"    // the entity's last request became a dead letter

@@ -112,6 +112,10 @@ func (s *Source) checkAliases() (errs []error) {
 			}
 		}
 	}
+	uses := slices.ContainsFunc(names, func(name string) bool { return len(s.facets[name].aliases) > 0 })
+	if i := slices.IndexFunc(s.config.Rules, func(r Rule) bool { return r.Class == Handle }); i >= 0 && !uses {
+		errs = append(errs, fmt.Errorf("rules[%d].class: handle needs a facet that takes a param from another facet; write not-found", i))
+	}
 	for _, name := range names {
 		if circle := s.aliasCircle(name, nil); circle != nil && name == slices.Min(circle) { // each circle is reported once
 			errs = append(errs, fmt.Errorf("facets.%s.params: these facets take params from each other, so none could be fetched first: %s; give one of these params a text",
@@ -131,6 +135,8 @@ func (s *Source) checkAlias(name string, f *compiledFacet, a Alias) error {
 		return fmt.Errorf("from: there is no facet %q; there are %s", a.From, strings.Join(s.FacetNames(), ", "))
 	case from.KeyFold != f.KeyFold:
 		return fmt.Errorf("from: keyFold of %s is %q and of %s %q; both facets must have the same keyFold, because they have the same keys", a.From, from.KeyFold, name, f.KeyFold)
+	case slices.Contains(f.key.groups, a.Param):
+		return fmt.Errorf("from: a group of keyPattern has the name %s too; give one of them another name", a.Param)
 	case member == "":
 		return fmt.Errorf("path: %q must be document.member, as in id.ocid", a.Path)
 	}
