@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/freshet/freshet/schemas"
 )
 
 const (
