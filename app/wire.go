@@ -316,7 +316,7 @@ func toEnqueueResult(r producer.Result) query.EnqueueResult {
 	case r.Err != nil:
 		a.Reason = query.ReasonDown
 	case r.Outcome == producer.Held && r.HoldReason == schemas.HoldAlias: // the entity's stored retry is due as soon as its alias is fetched
-		a.Queued, a.Until = true, time.Time{}
+		a.Queued = true
 	case r.Outcome == producer.Held:
 		a.Reason = query.HeldReason(r.HoldReason)
 	case r.Outcome == producer.Cooling:

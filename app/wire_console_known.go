@@ -43,7 +43,15 @@ func (k entityReader) CheckKey(e schemas.Entity) error {
 	if err := schemas.CheckKey(e.Key); err != nil {
 		return err
 	}
-	return src.CheckKey(e.Facet, e.Key)
+	return src.CheckKey(e.Facet, k.fold(e).Key)
+}
+
+// fold returns the entity with the canonical spelling of its key.
+func (k entityReader) fold(e schemas.Entity) schemas.Entity {
+	if src, there := k.sources[e.Source]; there {
+		e.Key = foldKeys(src)(e.Facet, e.Key)
+	}
+	return e
 }
 
 // Entity reads the state of an entity concurrently from the database and Redis. If Redis is
@@ -51,6 +59,7 @@ func (k entityReader) CheckKey(e schemas.Entity) error {
 // a client that may not see the entity, Entity returns the state of an unknown entity. It reads
 // everything even then, so that the response time does not reveal that the entity exists.
 func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Client) (console.Entity, error) {
+	e = k.fold(e)
 	if err := k.CheckKey(e); err != nil {
 		return console.Entity{}, err
 	}
@@ -162,7 +171,9 @@ func (k entityReader) requestState(ctx context.Context, e schemas.Entity) consol
 // with POST …/refresh, the refreshes count against the client's limits, unless the client has the scope
 // admin.
 func (k entityReader) Refresh(ctx context.Context, all []schemas.Entity, c access.Client) ([]console.RefreshResult, error) {
-	for _, e := range all {
+	for i, e := range all {
+		e = k.fold(e)
+		all[i] = e
 		if err := k.CheckKey(e); err != nil {
 			return nil, err
 		}

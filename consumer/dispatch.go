@@ -168,6 +168,9 @@ func (w *Worker) decode(t *task) {
 		return
 	}
 	t.facet, _ = w.source.Facet(t.request.Facet)
+	if key := t.facet.FoldKey(t.request.Key); key != t.request.Key { // another program wrote the record; its version belongs to the other spelling
+		t.request.Key, t.request.Version = key, 0
+	}
 	t.params = t.request.Params
 	w.aliases.need(t)
 	if t.pending || len(w.missingParams(t, t.params)) > 0 { // the calls are planned later, with the params of the registered entity and of other facets
