@@ -23,7 +23,6 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/simulator"
-	"github.com/freshet/freshet/source/nexon"
 	"github.com/freshet/freshet/store"
 	"github.com/freshet/freshet/store/postgres"
 )
