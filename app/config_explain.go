@@ -30,6 +30,7 @@ func (c Config) Explain(to io.Writer, env []string) error {
 		for _, facet := range slices.Sorted(maps.Keys(s.Facets)) {
 			f := s.Facets[facet]
 			fmt.Fprintf(to, "  facet   %s: %s; fresh for %s\n", facet, describeDocuments(f), schemas.FormatDuration(f.FreshFor))
+			s.explainAliases(to, facet)
 		}
 		s.explainCredentials(to)
 		s.explainPrefetch(to, name)
@@ -41,6 +42,35 @@ func (c Config) Explain(to io.Writer, env []string) error {
 		}
 	}
 	return nil
+}
+
+// explainAliases prints the facets that a facet takes params from, and the minimum number of calls of a
+// first read.
+func (s SourceConfig) explainAliases(to io.Writer, facet string) {
+	var from []string
+	for _, name := range slices.Sorted(maps.Keys(s.Facets[facet].Params)) {
+		if p := s.Facets[facet].Params[name]; p.From != "" {
+			from = append(from, fmt.Sprintf("{%s} comes from %s", name, p.From))
+		}
+	}
+	if from != nil {
+		fmt.Fprintf(to, "          %s; the first read of a key takes %d calls\n", strings.Join(from, ", "), s.firstReadCalls(facet, map[string]bool{}))
+	}
+}
+
+// firstReadCalls returns the number of documents of a facet and of all facets that it takes params from.
+func (s SourceConfig) firstReadCalls(facet string, counted map[string]bool) int {
+	if counted[facet] {
+		return 0
+	}
+	counted[facet] = true
+	calls := len(s.Facets[facet].Documents)
+	for _, p := range s.Facets[facet].Params {
+		if p.From != "" {
+			calls += s.firstReadCalls(p.From, counted)
+		}
+	}
+	return calls
 }
 
 // explainCredentials prints the visibility of each credential, and the entity keys for which it is

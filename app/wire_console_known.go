@@ -85,6 +85,10 @@ func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Cli
 			found.DeadLetters, err = k.parts.store.DeadLetters(ctx, store.DeadLetterFilter{Source: e.Source, Facet: e.Facet, Key: e.Key}, store.DeadLetter{}, maxDeadLettersShown)
 			return err
 		},
+		func() (err error) {
+			found.Aliases, err = k.aliases(ctx, e)
+			return err
+		},
 		func() error {
 			found.Request = k.requestState(ctx, e)
 			return nil
@@ -115,6 +119,26 @@ func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Cli
 		w.Lane, w.Number, w.Confirmed, w.Until = "", 0, false, time.Time{}
 	}
 	return found, nil
+}
+
+// aliases reads the aliases of an entity.
+func (k entityReader) aliases(ctx context.Context, e schemas.Entity) (all []console.Alias, err error) {
+	src := k.sources[e.Source]
+	facet, _ := src.Facet(e.Facet)
+	for _, a := range facet.Aliases() {
+		from, _ := src.Facet(a.From)
+		alias := console.Alias{Param: a.Param, From: a.From, Lifetimes: query.LifetimesOf(from)}
+		read := console.Entity{Entity: schemas.Entity{Source: e.Source, Facet: a.From, Key: e.Key}}
+		if err := k.content(ctx, &read); err != nil {
+			return nil, err
+		}
+		alias.Stored, alias.State = read.Stored, read.State
+		if read.Payload != nil {
+			alias.Value, _ = a.Value(read.Payload)
+		}
+		all = append(all, alias)
+	}
+	return all, nil
 }
 
 // content reads the snapshot of the entity in found, and adds its state and content to found.

@@ -29,12 +29,17 @@ type namesUpstream struct {
 	gone   map[string]bool   // ocids that the upstream no longer knows
 	calls  map[string]int    // by path and value, such as "id a"
 	idDown bool
+	// idBlocked delays the answers about names until it is closed; nil: no delay.
+	idBlocked chan struct{}
 	// onCharacter is called before a character is returned.
 	onCharacter func(ocid string)
 }
 
 func (u *namesUpstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	name, ocid := r.URL.Query().Get("character_name"), r.URL.Query().Get("ocid")
+	if u.idBlocked != nil && name != "" {
+		<-u.idBlocked
+	}
 	u.mu.Lock()
 	what := "id " + name
 	if name == "" {
@@ -171,21 +176,25 @@ func TestAlias_FirstReadMakesTwoCalls(t *testing.T) {
 func TestAlias_WaitIsDurableAndHeld(t *testing.T) {
 	r := newAliasRig(t, nil)
 	r.names.ocids["a"] = "o1"
-	r.names.idDown = true
+	r.names.idBlocked = make(chan struct{})
+	unblock := sync.OnceFunc(func() { close(r.names.idBlocked) })
+	t.Cleanup(unblock) // the server waits for its answers
 	r.work(schemas.High)
 	r.enqueue("a", schemas.High, schemas.CacheMiss)
+	r.until("the hold", func() bool {
+		got := r.producer.Enqueue(t.Context(), requestFor("a"))
+		return got.Outcome == producer.Held && got.HoldReason == schemas.HoldAlias
+	})
 	r.until("the status ALIAS", func() bool { return r.status("a").Reason == schemas.HoldAlias })
-	r.untilCommitted(schemas.High)
 	s := r.status("a")
 	if s.State != store.Retrying || s.Lane != schemas.High || s.CorrelationID != "corr-a" || !strings.Contains(s.Error, "waits for facet id") {
 		t.Errorf("status: got %+v", s)
 	}
-	if got := r.producer.Enqueue(t.Context(), requestFor("a")); got.Outcome != producer.Held || got.HoldReason != schemas.HoldAlias {
-		t.Errorf("another reader: got %+v, want it held by %s", got, schemas.HoldAlias)
-	}
 	if n := r.names.count("basic o1"); n != 0 {
 		t.Errorf("calls of the character without its alias: got %d, want 0", n)
 	}
+	unblock()
+	r.untilContent("a", "o1")
 }
 
 func TestAlias_NotFoundLastsAsLongAsAlias(t *testing.T) {

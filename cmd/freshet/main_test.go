@@ -199,15 +199,15 @@ func TestRead_NewKeyIs202ThenFresh(t *testing.T) {
 		UnknownPaths      []string `json:"unknownPaths"`
 		UnknownParameters []string `json:"unknownParameters"`
 	}
-	if _, text := d.do(http.MethodGet, d.upstream+"/_stats"); json.Unmarshal(text, &stats) != nil || stats.Arrivals != 3 || len(stats.UnknownPaths)+len(stats.UnknownParameters) != 0 {
-		t.Errorf("upstream: got %+v from %s, want 3 arrivals, no unknown path or parameter", stats, text)
+	if _, text := d.do(http.MethodGet, d.upstream+"/_stats"); json.Unmarshal(text, &stats) != nil || stats.Arrivals != 4 || len(stats.UnknownPaths)+len(stats.UnknownParameters) != 0 {
+		t.Errorf("upstream: got %+v from %s, want 4 arrivals, no unknown path or parameter", stats, text)
 	}
 	_, text := d.do(http.MethodGet, d.api+"/metrics")
 	for _, want := range []string{
-		`freshet_rate_limiter_acquired_total{priority="HIGH",source="nexon"} 3`,
-		`freshet_settled_total{end="changed",priority="HIGH",source="nexon"} 1`,
+		`freshet_rate_limiter_acquired_total{priority="HIGH",source="nexon"} 4`,
+		`freshet_settled_total{end="changed",priority="HIGH",source="nexon"} 2`,
 		`freshet_settled_total{end="touched",priority="HIGH",source="nexon"} 1`,
-		`freshet_settled_total{end="not_found",priority="HIGH",source="nexon"} 1`,
+		`freshet_settled_total{end="not_found",priority="HIGH",source="nexon"} 2`,
 		`freshet_build_info{`,
 	} {
 		if !strings.Contains(string(text), want) {
