@@ -13,6 +13,7 @@ import (
 	"github.com/freshet/freshet/consumer"
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/store"
 )
@@ -198,12 +199,14 @@ func TestAlias_RandomRenamesStoreNothingWrong(t *testing.T) {
 		if roll(10) == 0 {
 			r.request(keys[roll(n+1)], schemas.Low, schemas.Trigger)
 		}
-		if n%50 == 49 {
+		if every := max(50, len(keys)/40); n%every == every-1 {
 			kills[lane]()
 			kills[lane] = start(lane)
 		}
 	}
 	r.names.change(func(u *namesUpstream) { u.onCharacter = nil })
+	next, _ := r.db.NextRetryTime(t.Context(), "nexon")
+	t.Logf("after the last request: backlog %d HIGH, %d LOW; next retry in %v", r.lag(schemas.High), r.lag(schemas.Low), time.Until(next).Round(time.Second))
 	// After the last rename, a check of each alias and a refresh of each character bring all names up to
 	// date. Their requests are strict.
 	r.untilIdle()
@@ -242,10 +245,11 @@ func (r *aliasRig) request(key string, lane schemas.Lane, reason schemas.Reason)
 	}
 }
 
-// untilIdle waits until all records are committed and no retry waits for an alias.
+// untilIdle waits until all records are committed and no retry waits for an alias. A retry that no
+// alias makes due would be due only after ten minutes.
 func (r *aliasRig) untilIdle() {
 	r.Helper()
-	r.until("all requests to end", func() bool {
+	servicetest.WaitFor(r, 5*time.Minute, "all requests to end", func() bool {
 		next, err := r.db.NextRetryTime(r.Context(), "nexon")
 		return err == nil && next.IsZero() && r.lag(schemas.High) == 0 && r.lag(schemas.Low) == 0
 	})

@@ -33,12 +33,13 @@ type End struct {
 
 // The reasons of a hold.
 const (
-	// HoldAlias: the entity is fetched as soon as the facet that it takes a param from was fetched. It is
-	// also the reason of the entity's status.
-	HoldAlias = "ALIAS"
-
 	HoldAbsent    = "ABSENT"    // the upstream answered that the entity does not exist
 	HoldRetrying  = "RETRYING"  // the entity's last fetch failed, and a retry is scheduled
 	HoldFailed    = "FAILED"    // the entity's last request became a dead letter
 	HoldSuspended = "SUSPENDED" // several of the entity's requests in a row became dead letters; see "suspended" in docs/concepts.md
 )
+
+// HoldAlias is the reason of a hold that the HTTP API does not show: the entity is fetched as soon as the
+// facet that it takes a param from was fetched. A request that is refused because of it counts as queued,
+// because a durable retry covers it. It is also the reason of the entity's status.
+const HoldAlias = "ALIAS"

@@ -92,18 +92,21 @@ func compileAliases(params map[string]Param) (aliases []Alias) {
 	return aliases
 }
 
-// checkAliases connects the facets of the source with the facets that they take params from. It
-// returns one error for each invalid alias.
-func (s *Source) checkAliases() (errs []error) {
-	names := slices.Sorted(maps.Keys(s.facets))
+// aliasGraph has the facets of a source by name. Its edges are aliases.
+type aliasGraph map[string]*compiledFacet
+
+// check connects each facet with the facets that it takes params from. It returns one error for each
+// invalid alias, and for a rule of class handle in a source without aliases.
+func (g aliasGraph) check(rules []Rule) (errs []error) {
+	names := slices.Sorted(maps.Keys(g))
 	for _, name := range names {
-		f := s.facets[name]
+		f := g[name]
 		for _, a := range f.aliases {
-			if err := s.checkAlias(name, f, a); err != nil {
+			if err := g.checkAlias(name, f, a); err != nil {
 				errs = append(errs, fmt.Errorf("facets.%s.params.%s.%w", name, a.Param, err))
 				continue
 			}
-			from := s.facets[a.From]
+			from := g[a.From]
 			if !slices.Contains(from.aliasUsers, name) {
 				from.aliasUsers = append(from.aliasUsers, name)
 			}
@@ -112,12 +115,12 @@ func (s *Source) checkAliases() (errs []error) {
 			}
 		}
 	}
-	uses := slices.ContainsFunc(names, func(name string) bool { return len(s.facets[name].aliases) > 0 })
-	if i := slices.IndexFunc(s.config.Rules, func(r Rule) bool { return r.Class == Handle }); i >= 0 && !uses {
+	uses := slices.ContainsFunc(names, func(name string) bool { return len(g[name].aliases) > 0 })
+	if i := slices.IndexFunc(rules, func(r Rule) bool { return r.Class == Handle }); i >= 0 && !uses {
 		errs = append(errs, fmt.Errorf("rules[%d].class: handle needs a facet that takes a param from another facet; write not-found", i))
 	}
 	for _, name := range names {
-		if circle := s.aliasCircle(name, nil); circle != nil && name == slices.Min(circle) { // each circle is reported once
+		if circle := g.circle(name, nil); circle != nil && name == slices.Min(circle) { // each circle is reported once
 			errs = append(errs, fmt.Errorf("facets.%s.params: these facets take params from each other, so none could be fetched first: %s; give one of these params a text",
 				name, strings.Join(append(circle, name), " from ")))
 		}
@@ -125,14 +128,14 @@ func (s *Source) checkAliases() (errs []error) {
 	return errs
 }
 
-func (s *Source) checkAlias(name string, f *compiledFacet, a Alias) error {
-	from, known := s.facets[a.From]
+func (g aliasGraph) checkAlias(name string, f *compiledFacet, a Alias) error {
+	from, known := g[a.From]
 	document, member, _ := strings.Cut(a.Path, ".")
 	switch {
 	case a.From == "" || a.Path == "":
 		return errors.New("from: an alias needs from, the name of another facet, and path, as in {from: id, path: id.ocid}")
 	case !known:
-		return fmt.Errorf("from: there is no facet %q; there are %s", a.From, strings.Join(s.FacetNames(), ", "))
+		return fmt.Errorf("from: there is no facet %q; there are %s", a.From, strings.Join(slices.Sorted(maps.Keys(g)), ", "))
 	case from.KeyFold != f.KeyFold:
 		return fmt.Errorf("from: keyFold of %s is %q and of %s %q; both facets must have the same keyFold, because they have the same keys", a.From, from.KeyFold, name, f.KeyFold)
 	case slices.Contains(f.key.groups, a.Param):
@@ -168,15 +171,15 @@ func (f *compiledFacet) checkStored(text string) error {
 	return nil
 }
 
-// aliasCircle returns the facets from `name` through aliases back to `name`, or nil. `path` has the
+// circle returns the facets from `name` through aliases back to `name`, or nil. `path` has the
 // facets on the way to `name`.
-func (s *Source) aliasCircle(name string, path []string) []string {
+func (g aliasGraph) circle(name string, path []string) []string {
 	if len(path) > 0 && path[0] == name {
 		return path
 	}
-	if f, known := s.facets[name]; known && !slices.Contains(path, name) {
+	if f, known := g[name]; known && !slices.Contains(path, name) {
 		for _, a := range f.aliases {
-			if circle := s.aliasCircle(a.From, append(slices.Clone(path), name)); circle != nil {
+			if circle := g.circle(a.From, append(slices.Clone(path), name)); circle != nil {
 				return circle
 			}
 		}

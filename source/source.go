@@ -122,7 +122,7 @@ func New(name string, config Config, secrets map[string]string, inFlight int) (*
 		s.facets[name] = f
 	}
 	if len(errs) == 0 {
-		errs = s.checkAliases()
+		errs = aliasGraph(s.facets).check(config.Rules)
 	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)

@@ -148,8 +148,8 @@ func TestLimiter_PrintsTableAndJSON(t *testing.T) {
 		}
 	}
 	var all []limiter.View
-	if err := json.Unmarshal([]byte(d.mustRun(0, nil, "limiter", "-o", "json")), &all); err != nil || len(all) != 1 || *all[0].Policies[1].Used != 1 {
-		t.Errorf("limiters: got %+v, %v, want one with 1 used of its second policy", all, err)
+	if err := json.Unmarshal([]byte(d.mustRun(0, nil, "limiter", "-o", "json")), &all); err != nil || len(all) != 1 || *all[0].Policies[1].Used != 2 {
+		t.Errorf("limiters: got %+v, %v, want one with 2 used of its second policy", all, err)
 	}
 	d.mustRun(3, []string{`unknown source "github"; the configuration has nexon`}, "limiter", "--source", "github")
 	_, text := d.do(http.MethodGet, d.api+"/metrics")

@@ -21,6 +21,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/source/nexon"
 )
 
@@ -202,7 +203,6 @@ func TestRead_NewKeyIs202ThenFresh(t *testing.T) {
 	if _, text := d.do(http.MethodGet, d.upstream+"/_stats"); json.Unmarshal(text, &stats) != nil || stats.Arrivals != 4 || len(stats.UnknownPaths)+len(stats.UnknownParameters) != 0 {
 		t.Errorf("upstream: got %+v from %s, want 4 arrivals, no unknown path or parameter", stats, text)
 	}
-	_, text := d.do(http.MethodGet, d.api+"/metrics")
 	for _, want := range []string{
 		`freshet_rate_limiter_acquired_total{priority="HIGH",source="nexon"} 4`,
 		`freshet_settled_total{end="changed",priority="HIGH",source="nexon"} 2`,
@@ -210,9 +210,10 @@ func TestRead_NewKeyIs202ThenFresh(t *testing.T) {
 		`freshet_settled_total{end="not_found",priority="HIGH",source="nexon"} 2`,
 		`freshet_build_info{`,
 	} {
-		if !strings.Contains(string(text), want) {
-			t.Errorf("metrics: got none that contains %s, want one", want)
-		}
+		servicetest.WaitFor(t, eventTimeout, "the metric "+want, func() bool { // a request is counted shortly after its result can be read
+			_, text := d.do(http.MethodGet, d.api+"/metrics")
+			return strings.Contains(string(text), want)
+		})
 	}
 	if _, text := d.do(http.MethodGet, d.api+"/healthz?verbose"); !strings.Contains(string(text), `"ready":true`) || strings.Contains(string(text), `"state":"error"`) {
 		t.Errorf("health: got %s, want a text that contains %s, not %s", text, `"ready":true`, `"ok":false`)
