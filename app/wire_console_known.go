@@ -111,6 +111,9 @@ func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Cli
 		return console.Entity{}, err
 	}
 	if !k.Sees(c, e, found.State.Visibility) {
+		for _, a := range found.Aliases { // as for an unknown entity
+			empty.Aliases = append(empty.Aliases, console.Alias{Param: a.Param, From: a.From, Lifetimes: a.Lifetimes})
+		}
 		empty.Status, empty.Request.Unknown = store.Status{Entity: e}, found.Request.Unknown
 		return empty, nil
 	}

@@ -96,8 +96,8 @@ func compileAliases(params map[string]Param) (aliases []Alias) {
 type aliasGraph map[string]*compiledFacet
 
 // check connects each facet with the facets that it takes params from. It returns one error for each
-// invalid alias, and for a rule of class handle in a source without aliases.
-func (g aliasGraph) check(rules []Rule) (errs []error) {
+// invalid alias.
+func (g aliasGraph) check() (errs []error) {
 	names := slices.Sorted(maps.Keys(g))
 	for _, name := range names {
 		f := g[name]
@@ -114,10 +114,6 @@ func (g aliasGraph) check(rules []Rule) (errs []error) {
 				f.aliasNotFoundFor = from.NotFoundFor
 			}
 		}
-	}
-	uses := slices.ContainsFunc(names, func(name string) bool { return len(g[name].aliases) > 0 })
-	if i := slices.IndexFunc(rules, func(r Rule) bool { return r.Class == Handle }); i >= 0 && !uses {
-		errs = append(errs, fmt.Errorf("rules[%d].class: handle needs a facet that takes a param from another facet; write not-found", i))
 	}
 	for _, name := range names {
 		if circle := g.circle(name, nil); circle != nil && name == slices.Min(circle) { // each circle is reported once

@@ -122,7 +122,7 @@ func New(name string, config Config, secrets map[string]string, inFlight int) (*
 		s.facets[name] = f
 	}
 	if len(errs) == 0 {
-		errs = aliasGraph(s.facets).check(config.Rules)
+		errs = aliasGraph(s.facets).check()
 	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)

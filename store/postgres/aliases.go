@@ -17,10 +17,11 @@ FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, fa
 CROSS JOIN LATERAL (SELECT * FROM snapshot_state s WHERE s.source = i.source AND s.facet = i.facet AND s.key = i.key LIMIT 1 FOR SHARE) s`
 
 	// wakeAliases makes retries due that wait for their alias. It runs last, so that it sees retries
-	// that were committed while the other statements waited for locks (store.Status.Aliases).
+	// that were committed while the other statements waited for locks (store.Status.Aliases). A condition
+	// for the state would let the planner read the index of all due retries.
 	wakeAliases = `UPDATE update_status u SET next_retry_at = i.at
 FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS i (source, facet, key, at)
-WHERE u.source = i.source AND u.facet = i.facet AND u.key = i.key AND u.state = 'RETRYING' AND u.reason = '` + schemas.HoldAlias + `' AND u.next_retry_at > i.at`
+WHERE u.source = i.source AND u.facet = i.facet AND u.key = i.key AND u.reason = '` + schemas.HoldAlias + `' AND u.next_retry_at > i.at`
 )
 
 // checkAliases locks the aliases of the batch, and sets the result BaseMissing for each write whose

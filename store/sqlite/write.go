@@ -47,7 +47,7 @@ RETURNING encoding = ''`
 
 	// wakeAliasUser makes the retry of an entity due that waits for its alias.
 	wakeAliasUser = `UPDATE update_status SET next_retry_at = $4
-WHERE source = $1 AND facet = $2 AND key = $3 AND state = 'RETRYING' AND reason = '` + schemas.HoldAlias + `' AND next_retry_at > $4`
+WHERE source = $1 AND facet = $2 AND key = $3 AND reason = '` + schemas.HoldAlias + `' AND next_retry_at > $4`
 
 	deleteStatus = `DELETE FROM update_status WHERE source = $1 AND facet = $2 AND key = $3 AND version <= $4`
 )
