@@ -315,6 +315,8 @@ func toEnqueueResult(r producer.Result) query.EnqueueResult {
 		a.Reason = query.ReasonBusy
 	case r.Err != nil:
 		a.Reason = query.ReasonDown
+	case r.Outcome == producer.Held && r.HoldReason == schemas.HoldAlias: // the entity's stored retry is due as soon as its alias is fetched
+		a.Queued = true
 	case r.Outcome == producer.Held:
 		a.Reason = query.HeldReason(r.HoldReason)
 	case r.Outcome == producer.Cooling:

@@ -146,6 +146,8 @@ type Entity struct {
 	// Status describes the failures of the entity. Status.State is empty if there are none.
 	Status  store.Status
 	Request RequestState
+	// Aliases are the values that the entity takes from other facets, by the name of the param.
+	Aliases []Alias
 	// ChangingMember is the name of the only JSON member that changes at every check of the entity's
 	// facet, for example a timestamp; empty: no such member is known.
 	ChangingMember string
@@ -153,6 +155,15 @@ type Entity struct {
 	Registered *store.RegisteredEntity
 	// DeadLetters are the newest dead letters of the entity.
 	DeadLetters []store.DeadLetter
+}
+
+// Alias is a value that an entity takes from the snapshot of another facet of the same key.
+type Alias struct {
+	Param, From string // name of the param, and the other facet
+	Value       string // empty: the other facet has no value
+	Stored      bool   // a snapshot or an absence of the other facet is stored; State describes it
+	State       store.State
+	store.Lifetimes
 }
 
 // RequestState is the state in Redis of the requests of an entity. In the zero value no request is

@@ -158,7 +158,11 @@ func timelineOf(e Entity, now time.Time) []timelineEntry {
 		add(s.UpdatedAt, "Content changed", "", "")
 		switch {
 		case s.Absent:
-			add(s.CheckedAt.Add(e.NotFoundFor), "Not-found result expires", "", "")
+			valid := e.NotFoundFor
+			if s.AliasAbsent {
+				valid = e.AliasNotFoundFor
+			}
+			add(s.CheckedAt.Add(valid), "Not-found result expires", "", "")
 		case s.HasContent():
 			add(s.CheckedAt.Add(e.FreshFor), "Becomes stale", "", "")
 			if e.KeepFor > 0 {

@@ -70,6 +70,14 @@ func (a *attempt) markStarted() bool {
 	return a.started
 }
 
+// start makes the ledger count the record as having a call in flight, because its durable end follows.
+// It reports false if the record's partition was revoked or lost.
+func (a *attempt) start() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.markStarted()
+}
+
 // Acquire waits for a permit for the call in the worker's lane. It implements source.Permits.
 func (a *attempt) Acquire(ctx context.Context, target source.Call) (source.Permit, error) {
 	// gates.wait waits while the database can't store results. In the LOW lane it also waits while

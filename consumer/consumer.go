@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sony/gobreaker/v2"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"golang.org/x/sync/semaphore"
@@ -107,13 +106,13 @@ type Worker struct {
 	// life ends when Run's context ends. hard ends when the drain has timed out. Tasks and
 	// confirming calls use these contexts, because the context of the caller that starts them may
 	// end earlier.
-	life, hard       context.Context //nolint:containedctx // both end with Run
-	releases         *releaseQueue
-	tasks            sync.WaitGroup
-	conditions       observe.Conditions
-	gates            *gates
-	dbBreaker        *gobreaker.CircuitBreaker[struct{}]
-	dbBreakerChanged chan struct{} // receives a signal after each change of dbBreaker's state
+	life, hard context.Context //nolint:containedctx // both end with Run
+	releases   *releaseQueue
+	tasks      sync.WaitGroup
+	conditions observe.Conditions
+	gates      *gates
+	dbHealth
+	aliases *aliases
 }
 
 // New returns a worker with two Kafka clients of its own: one consumes requests, the other
@@ -124,24 +123,25 @@ func New(config Config, src *source.Source, lane schemas.Lane, deps Deps) (*Work
 	w := &Worker{
 		config: config, source: src, lane: lane, store: deps.Store, requests: deps.Requests, permits: deps.Permits,
 		retries: deps.Retries, outbox: deps.Outbox, lag: deps.Lag, health: deps.Health, hints: deps.Hints, log: log,
-		metrics:          newMetrics(src.Name(), lane, deps.Metrics),
-		tracer:           deps.Tracer,
-		assignment:       newAssignment(log),
-		recordLimit:      semaphore.NewWeighted(int64(config.MaxInFlight + maxWaitingRecords(lane))),
-		dlqUnacked:       semaphore.NewWeighted(maxDeadLetterBatch),
-		slots:            newSlotQueue(config.MaxInFlight),
-		releases:         newReleaseQueue(),
-		memory:           newMemoryBudget(config.MaxBodyBytes),
-		parseSlots:       make(chan struct{}, runtime.GOMAXPROCS(0)),
-		bodySizes:        newSizeEstimates(),
-		entityQueues:     entityQueues{byEntity: map[schemas.Entity]*entityQueue{}},
-		gates:            newGates(),
-		breakerQueue:     newBreakerQueue(),
-		dbBreakerChanged: make(chan struct{}, 1),
-		leaveTimeout:     leaveTimeout,
+		metrics:      newMetrics(src.Name(), lane, deps.Metrics),
+		tracer:       deps.Tracer,
+		assignment:   newAssignment(log),
+		recordLimit:  semaphore.NewWeighted(int64(config.MaxInFlight + maxWaitingRecords(lane))),
+		dlqUnacked:   semaphore.NewWeighted(maxDeadLetterBatch),
+		slots:        newSlotQueue(config.MaxInFlight),
+		releases:     newReleaseQueue(),
+		memory:       newMemoryBudget(config.MaxBodyBytes),
+		parseSlots:   make(chan struct{}, runtime.GOMAXPROCS(0)),
+		bodySizes:    newSizeEstimates(),
+		entityQueues: entityQueues{byEntity: map[schemas.Entity]*entityQueue{}},
+		gates:        newGates(),
+		breakerQueue: newBreakerQueue(),
+		dbHealth:     dbHealth{dbBreakerChanged: make(chan struct{}, 1)},
+		leaveTimeout: leaveTimeout,
 	}
 	registerBodyBytes(src.Name(), lane, deps.Metrics, w.memory)
 	w.dbBreaker = newDBBreaker(w)
+	w.aliases = &aliases{w, deps.Aliases}
 	w.writer = newWriter(w)
 	var err error
 	var kafkaCtx context.Context

@@ -113,7 +113,7 @@ func needsVerdict(o source.Outcome, t attemptHistory, d diagnosis) bool {
 		return o.Block != source.BlockCall && o.RetryAfter == 0
 	case source.Transient, source.Permanent, source.BadContent:
 		return !d.open() && !t.allowsRetryNow(o)
-	case source.OK, source.NotModified, source.NotFound, source.NotReady, source.Maintenance:
+	case source.OK, source.NotModified, source.NotFound, source.Handle, source.NotReady, source.Maintenance:
 	}
 	return false
 }
@@ -124,7 +124,7 @@ func decide(o source.Outcome, t attemptHistory, d diagnosis, v verdict) decision
 	outage := decision{next: stepScheduleRetry, wait: outageDelay, reason: schemas.Outage}
 	counted := decision{next: stepScheduleRetry, countsFailure: true, limitRounds: true, reason: schemas.Upstream4xx}
 	switch o.Class {
-	case source.OK, source.NotModified, source.NotFound:
+	case source.OK, source.NotModified, source.NotFound, source.Handle:
 		return decision{next: stepStore}
 	case source.NotReady:
 		wait := notReadyDelay

@@ -348,7 +348,7 @@ func (h *Health) awaitConfirm(ctx context.Context, facet string) {
 // entity or a scope fails.
 func evidenceOf(o source.Outcome) evidence {
 	switch o.Class {
-	case source.OK, source.NotModified, source.NotFound, source.NotReady:
+	case source.OK, source.NotModified, source.NotFound, source.Handle, source.NotReady:
 		return goodAnswer
 	case source.Transient:
 		return sourceEvidence

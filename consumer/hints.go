@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/freshet/freshet/schemas"
 )
 
 const (
@@ -149,8 +151,12 @@ func (w *Worker) hintChanged(ctx context.Context, t *task, content []byte) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, hintTimeout)
 	defer cancel()
-	stored, err := w.store.Get(ctx, t.request.Entity)
-	if err != nil || stored.Version != t.stored.Version || !stored.HasContent() {
+	found, err := w.store.GetAll(ctx, []schemas.Entity{t.request.Entity})
+	if err != nil {
+		return
+	}
+	stored := found[0]
+	if stored.Version != t.stored.Version || !stored.HasContent() {
 		return
 	}
 	before, err := stored.Decode(nil)

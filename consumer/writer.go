@@ -130,17 +130,21 @@ func (wr *writer) settle(hard context.Context, batch []*item, results []store.Re
 	w := wr.w
 	var ends []schemas.End
 	if err == nil {
-		follows := false
+		follows, woken := false, false
 		for n, i := range batch {
 			if results[n] != store.BaseMissing {
 				ends = append(ends, endOf(i, results[n]))
 			}
+			woken = woken || (results[n].Stored() && len(i.write.AliasUsers) > 0)
 			follows = follows || (results[n] == store.Changed && !i.write.Outbox.Empty())
 		}
 		if follows {
 			w.outbox.Notify()
 		}
 		err = w.settle(hard, ends)
+		if woken {
+			w.retries.WakeAt(hard, time.Now())
+		}
 	}
 	for n, i := range batch {
 		switch {
@@ -176,6 +180,9 @@ func endOf(i *item, r store.Result) schemas.End {
 	e := schemas.End{Entity: i.write.Entity, Number: i.write.Version, Satisfied: true}
 	if r == store.AbsenceStored {
 		e.Hold, e.HoldFor = schemas.HoldAbsent, i.task.facet.NotFoundFor
+		if i.write.AliasAbsent {
+			e.HoldFor = max(time.Until(i.write.CheckedAt.Add(i.task.facet.AliasNotFoundFor())), time.Millisecond)
+		}
 	}
 	return e
 }

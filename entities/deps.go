@@ -58,7 +58,25 @@ type Store interface {
 type Source struct {
 	Facets   map[string][]string // the names of the params that each facet accepts, by the name of the facet
 	Keys     Keys
+	// Fold returns the canonical spelling of a key of a facet.
+	Fold     func(facet, key string) string
 	Schedule Schedule
+}
+
+// fold returns the entity with the canonical spelling of its key. A key of an unknown source or facet
+// is returned as it is.
+func fold(sources map[string]Source, e schemas.Entity) schemas.Entity {
+	if src, known := sources[e.Source]; known {
+		e.Key = src.Fold(e.Facet, e.Key)
+	}
+	return e
+}
+
+// foldAll replaces the keys by their canonical spelling.
+func foldAll(sources map[string]Source, source, facet string, keys []string) {
+	for i, key := range keys {
+		keys[i] = fold(sources, schemas.Entity{Source: source, Facet: facet, Key: key}).Key
+	}
 }
 
 // Keys checks whether a facet accepts a key.

@@ -48,6 +48,7 @@ func (s *Entities) pinHandler(pin bool) admin.Handle {
 		if err := admin.DecodeBody(r.Body, &p, form); err != nil {
 			return admin.Answer{}, err
 		}
+		foldAll(s.Sources, p.Source, p.Facet, p.Keys)
 		src, err := s.checkPin(p, pin)
 		if err != nil {
 			return admin.Answer{}, err

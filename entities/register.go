@@ -166,6 +166,7 @@ func (s *Entities) registered(b RegisterRequest, src Source) ([]store.Registered
 	for i, text := range b.Entities {
 		o, err := ParseEntitySpec(text)
 		if err == nil {
+			o.Key = src.Fold(b.Facet, o.Key)
 			err = src.Keys.CheckKey(b.Facet, o.Key)
 		}
 		if err == nil {

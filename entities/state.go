@@ -56,6 +56,7 @@ func readState(s Deps, r *http.Request) (admin.Answer, error) {
 	}
 	var out State
 	// Among all keys that begin with the entity's key, that key itself sorts first.
+	e = fold(s.Sources, e)
 	registered, err := s.Store.Entities(r.Context(), store.EntityFilter{Source: e.Source, Facet: e.Facet, KeyPrefix: e.Key}, schemas.Entity{}, 1)
 	if err != nil {
 		return admin.Answer{}, err

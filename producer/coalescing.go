@@ -40,6 +40,15 @@ func NewCoalescer(rdb redis.UniversalClient) *Coalescer {
 	return &Coalescer{rdb, newRefusalCache(), &begins{rdb: rdb}}
 }
 
+// announcedNumber returns the number in the message about an end. A request that waits for its alias has
+// not ended for its clients, so the message counts as one about an earlier request.
+func announcedNumber(e schemas.End) int64 {
+	if e.Hold == schemas.HoldAlias && e.Number > 1 {
+		return e.Number - 1
+	}
+	return e.Number
+}
+
 // key returns the Redis key of an entity's hash. The braces make the entity the hash tag, by which
 // Redis Cluster selects the node of a key.
 func key(e schemas.Entity) string { return "upd:{" + e.String() + "}" }
@@ -195,7 +204,7 @@ func (c *Coalescer) Settle(ctx context.Context, ends []schemas.End) error {
 	for i, e := range ends {
 		calls[i] = eval.Call{Key: key(e.Entity), Args: []any{
 			e.Number, boolToInt(e.Satisfied), e.Hold, e.HoldFor.Milliseconds(), hashTTL.Milliseconds(),
-			schemas.SettledChannel(e.Entity.Source), schemas.Settled{Entity: e.Entity, Number: e.Number}.Encode(),
+			schemas.SettledChannel(e.Entity.Source), schemas.Settled{Entity: e.Entity, Number: announcedNumber(e)}.Encode(),
 		}}
 	}
 	for i, cmd := range runScript(ctx, c.rdb, lua.RequestSettle, calls) {

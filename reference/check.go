@@ -88,6 +88,9 @@ func (c *checker) check(s *Setting, node ast.Node, path string) {
 		}
 	case s.Element != nil || s.Fields != nil:
 		entries, ok := value.(ast.MapNode)
+		if _, scalar := value.(ast.ScalarNode); scalar && s.form.Section {
+			return
+		}
 		if !ok {
 			c.fail(path, at, "must be a section, as in {%s: …}, not %s", s.firstName(), nounOf(value))
 			return
@@ -124,7 +127,7 @@ func (c *checker) checkEntry(s *Setting, entry *ast.MappingValueNode, path strin
 	key := entry.Key.GetToken()
 	at := strings.TrimPrefix(path+"."+key.Value, ".")
 	if s.Element != nil {
-		if _, null := c.resolve(entry.Value).(*ast.NullNode); null && s.Element.Fields != nil {
+		if _, null := c.resolve(entry.Value).(*ast.NullNode); null && s.Element.Fields != nil && !s.Element.form.Section {
 			entry.Value = ast.Mapping(entry.Value.GetToken(), true)
 			return
 		}

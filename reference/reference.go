@@ -47,6 +47,7 @@ type Form struct {
 	Pattern string
 	Enum    []string // all valid values, if the type lists them; otherwise empty
 	Integer bool     // a value can also be a whole number
+	Section bool     // a value is a text or a section with the fields of the type
 }
 
 var durationForm = Form{
@@ -69,6 +70,9 @@ func newSetting(s *Setting, value reflect.Value, forms map[reflect.Type]Form) *S
 	s.kind = value.Type()
 	if form, known := forms[s.kind]; known {
 		s.form = form
+		if form.Section {
+			s.addFields(value, forms)
+		}
 		return s
 	}
 	switch s.kind.Kind() { //nolint:exhaustive // no setting has another kind

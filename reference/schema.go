@@ -70,6 +70,9 @@ func (s *Setting) schema() *schema {
 	switch {
 	case s.Fields != nil:
 		made.Type, made.Additional = []string{"object", "null"}, false
+		if s.form.Section {
+			made.Type = []string{"object", "string", "number", "boolean", "null"}
+		}
 		for _, f := range s.Fields {
 			made.Properties = append(made.Properties, property{f.Name, f.schema()})
 		}

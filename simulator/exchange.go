@@ -21,11 +21,14 @@ type endpoint struct {
 
 const base = "/maplestory/v1/"
 
+// nameParam is the parameter of the endpoint that returns the ocid of a character name.
+const nameParam = "character_name"
+
 var endpoints = map[string]*endpoint{
 	base + "character/item-equipment": {key: "ocid", optional: []string{"date"}, document: (*content).itemEquipment},
 	base + "character/basic":          {key: "ocid", optional: []string{"date"}, document: (*content).basic},
 	base + "character/stat":           {key: "ocid", optional: []string{"date"}, document: (*content).stat},
-	base + "id":                       {key: "character_name", document: (*content).id},
+	base + "id":                       {key: nameParam, document: (*content).id},
 }
 
 // call is a parsed request.

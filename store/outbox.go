@@ -28,13 +28,20 @@ type Trigger struct {
 	// Quiet delays the refresh until no change has occurred for this long, but at most until
 	// MaxDelay after the first change. 0: no delay.
 	Quiet, MaxDelay time.Duration
+	// OnReplace is set for the trigger of an alias: it refreshes a facet that takes a param from the
+	// changed facet. It fires only if the change replaced content, and if the other facet is stored.
+	OnReplace bool
 	// Params are the parameters of the refresh's request.
 	Params map[string]string
 }
 
 // Fires reports whether the trigger refreshes its facet now. The parameter state is the state of
-// that facet. The trigger fires if the facet was never checked, or not within Backoff.
+// that facet. The trigger fires if the facet was never checked, or not within Backoff. A trigger with
+// OnReplace does not fire if the facet was never checked.
 func (t Trigger) Fires(state State, now time.Time) bool {
+	if t.OnReplace && state.CheckedAt.IsZero() {
+		return false
+	}
 	return state.CheckedAt.IsZero() || now.Sub(state.CheckedAt) >= t.Backoff
 }
 
@@ -95,6 +102,8 @@ type storedTrigger struct {
 	Quiet    int64             `json:"quiet,omitempty"`
 	MaxDelay int64             `json:"maxDelay,omitempty"`
 	Params   map[string]string `json:"params,omitempty"`
+	// OnReplace is Trigger.OnReplace.
+	OnReplace bool `json:"onReplace,omitempty"`
 }
 
 // OutboxRow contains the values that the SQL statement InsertOutboxEvent inserts for one stored change.
@@ -121,7 +130,7 @@ func (w Write) OutboxRows(before Hash) (rows []OutboxRow, err error) {
 	add := func(row OutboxRow, triggers []Trigger) {
 		stored := make([]storedTrigger, len(triggers))
 		for i, t := range triggers {
-			stored[i] = storedTrigger{t.Facet, t.Backoff.Microseconds(), t.Quiet.Microseconds(), t.MaxDelay.Microseconds(), t.Params}
+			stored[i] = storedTrigger{t.Facet, t.Backoff.Microseconds(), t.Quiet.Microseconds(), t.MaxDelay.Microseconds(), t.Params, t.OnReplace}
 		}
 		text, marshalErr := json.Marshal(stored)
 		row.Triggers, err = string(text), errors.Join(err, marshalErr)
@@ -129,7 +138,7 @@ func (w Write) OutboxRows(before Hash) (rows []OutboxRow, err error) {
 	}
 	var immediate []Trigger
 	for _, t := range w.Outbox.Triggers {
-		if t.Quiet <= 0 {
+		if t.Quiet <= 0 && (!t.OnReplace || before != (Hash{})) {
 			immediate = append(immediate, t)
 		}
 	}
@@ -165,7 +174,7 @@ func (e *OutboxEvent) ScanOutboxEvent(scan func(...any) error) error {
 	copy(e.After[:], after)
 	for _, t := range triggers {
 		e.Triggers = append(e.Triggers, Trigger{
-			Facet: t.Facet, Backoff: time.Duration(t.Backoff) * time.Microsecond, Params: t.Params,
+			Facet: t.Facet, Backoff: time.Duration(t.Backoff) * time.Microsecond, Params: t.Params, OnReplace: t.OnReplace,
 			Quiet: time.Duration(t.Quiet) * time.Microsecond, MaxDelay: time.Duration(t.MaxDelay) * time.Microsecond,
 		})
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -70,9 +72,20 @@ func (s *Store) WriteFailure(ctx context.Context, status store.Status, deadLette
 		if err != nil {
 			return fmt.Errorf("write the status of %s: %w", e, err)
 		}
-		b.Queue(lockState, e.Source, e.Facet, e.Key)
+		// The states are locked in the order in which Write locks them.
+		locked := append(slices.Clone(status.Aliases), e) // entities of one source and one key
+		slices.SortFunc(locked, func(a, b schemas.Entity) int { return strings.Compare(a.Facet, b.Facet) })
+		for _, l := range locked {
+			b.Queue(lockState, l.Source, l.Facet, l.Key)
+		}
 		b.Queue(store.UpsertStatus, args...)
-		b.Queue(unlockState, e.Source, e.Facet, e.Key)
+		for _, l := range locked {
+			b.Queue(unlockState, l.Source, l.Facet, l.Key)
+		}
+		var users aliasUsers
+		if users.add(e, status.AliasUsers, status.UpdatedAt.UnixMicro()); len(users.due) > 0 {
+			b.Queue(wakeAliases, users.sources, users.facets, users.keys, users.due)
+		}
 	}
 	if deadLetter != nil {
 		b.Queue(store.InsertDeadLetter, deadLetter.InsertArgs()...)
