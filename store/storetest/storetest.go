@@ -56,6 +56,9 @@ type Store interface {
 	SetUsed(ctx context.Context, source, policy string, u store.Usage) error
 	// Statuses returns the statuses in the given order; State is empty without a status.
 	Statuses(ctx context.Context, entities []schemas.Entity) ([]store.Status, error)
+	// StatesInRange and StatusesInRange return at most `limit` rows in the order of their keys.
+	StatesInRange(ctx context.Context, r store.KeyRange, limit int) ([]store.State, error)
+	StatusesInRange(ctx context.Context, r store.KeyRange, limit int) ([]store.Status, error)
 	// WriteFailure writes the status and the dead letter in one transaction. It omits a dead letter
 	// that is nil. It omits a status that has no State, or that belongs to an earlier fetch than the
 	// stored success or failure.
@@ -127,6 +130,8 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"registering again keeps history", testRegister},
 		{"thousands of entities", testRegisterMany},
 		{"entity filters and pages", testEntityFilter},
+		{"key ranges", testKeyRanges},
+		{"Registrations", testRegistrations},
 		{"EnableEntities", testEnable},
 		{"PinEntities and UnpinEntities", testPin},
 		{"ObserveReads", testReads},
