@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 )
 
@@ -64,6 +65,11 @@ func (p *Process) requireSecret(at secretRef) (string, error) {
 	return secret, err
 }
 
+// newLastError returns a lastError that redacts the secrets of the configuration.
+func (p *Process) newLastError() *lastError {
+	return &lastError{mask: func(text string) string { return p.mask.text(text, true) }}
+}
+
 // AddSecret redacts a secret in stderr, and in the output of all writers that MaskWriter returns.
 func (p *Process) AddSecret(secret string) { p.mask.add(secretPart{secret, true}) }
 
@@ -77,7 +83,8 @@ func (p *Process) MaskWriter(to io.Writer) io.Writer { return p.mask.writer(to) 
 // role is built, and a function that closes the connections.
 func (p *Process) connect(ctx context.Context, config Config, role string) (_ parts, _ func(), err error) {
 	parts := parts{config: config, secret: p.requireSecret}
-	parts.log = p.logger(ctx, config.Log, role)
+	parts.role, parts.lastError = role, p.newLastError()
+	parts.log = slog.New(parts.lastError.handler(p.logger(ctx, config.Log, role).Handler()))
 	parts.startAttrs = p.startAttrs(config, role)
 	parts.registry, parts.reg = newRegistry(config.Metrics.Namespace)
 	if parts.kafka, err = config.Kafka.Options(); err != nil {

@@ -32,7 +32,7 @@ func (p parts) console(sources map[string]*source.Source, guard *access.Guard, c
 	if p.config.Query.Console == consoleOff {
 		return nil, func(context.Context) error { return nil }
 	}
-	reads := status.NewReads(p.registry, metricPrefix(p.config.Metrics.Namespace), slices.Sorted(maps.Keys(p.config.Sources)), p.log)
+	reads := status.NewReads(p.registry, metricPrefix(p.config.Metrics.Namespace), p.sourceNames(), p.log)
 	history := newHistory(p)
 	seen := &overview{p, h, reads, history}
 	return console.New(p.consoleDeps(sources, guard, clientLimiter, seen, deadLetters, ask)), func(ctx context.Context) error {
@@ -52,7 +52,7 @@ func (p parts) consoleDeps(sources map[string]*source.Source, guard *access.Guar
 		facets[name] = slices.Sorted(maps.Keys(s.Facets))
 	}
 	return console.Deps{
-		Sources: slices.Sorted(maps.Keys(p.config.Sources)), Facets: facets,
+		Sources: p.sourceNames(), Facets: facets,
 		Overview: seen, Entities: entityReader{p, sources, ask}, Limits: limits{p.settings(), p}, Schedule: p.scheduleReader(), DLQ: deadLetters, Store: p.store, Guard: guard, Meters: clientLimiter,
 		Process: workerName(), ReadOnly: p.config.Query.Console == consoleReadOnly, Version: Version(), Clock: time.Now, Log: p.log, FaultScenarios: p.faultScenarios,
 	}
