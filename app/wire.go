@@ -50,6 +50,7 @@ type parts struct {
 		entities.Store
 		dlq.Store
 		status.Backlogs
+		status.ItemStore
 		Ping(ctx context.Context) error
 	}
 	rdb   redis.UniversalClient

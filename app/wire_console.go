@@ -17,6 +17,7 @@ import (
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/status"
+	"github.com/freshet/freshet/store"
 )
 
 // Values of query.console.
@@ -53,7 +54,7 @@ func (p parts) consoleDeps(sources map[string]*source.Source, guard *access.Guar
 	}
 	return console.Deps{
 		Sources: p.sourceNames(), Facets: facets,
-		Overview: seen, Entities: entityReader{p, sources, ask}, Limits: limits{p.settings(), p}, Schedule: p.scheduleReader(), DLQ: deadLetters, Store: p.store, Guard: guard, Meters: clientLimiter,
+		Overview: seen, Entities: entityReader{p, sources, ask}, Items: p.items(sources), Limits: limits{p.settings(), p}, Schedule: p.scheduleReader(), DLQ: deadLetters, Store: p.store, Guard: guard, Meters: clientLimiter,
 		Process: workerName(), ReadOnly: p.config.Query.Console == consoleReadOnly, Version: Version(), Clock: time.Now, Log: p.log, FaultScenarios: p.faultScenarios,
 	}
 }
@@ -76,6 +77,20 @@ func (o *overview) Reads() []status.ReadStats { return o.reads.Recent() }
 // History returns the samples of a source after a time in Unix seconds.
 func (o *overview) History(source string, after int64) status.History {
 	return o.history.Since(source, after)
+}
+
+// Processes returns the running processes of all roles.
+func (o *overview) Processes(ctx context.Context) (status.Processes, error) { return o.processes(ctx) }
+
+// Calls returns the last upstream calls of all processes.
+func (o *overview) Calls(ctx context.Context) (status.Calls, error) { return o.calls(ctx) }
+
+// items returns the reader of the console's list of items.
+func (p parts) items(sources map[string]*source.Source) status.ItemReader {
+	return status.ItemReader{Store: p.store, Now: time.Now, Lifetimes: func(source, facet string) store.Lifetimes {
+		f, _ := sources[source].Facet(facet)
+		return query.LifetimesOf(f)
+	}}
 }
 
 // Lanes returns the lanes of a source, HIGH first.

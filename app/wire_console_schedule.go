@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"maps"
-	"slices"
 
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/status"

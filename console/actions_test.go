@@ -274,8 +274,8 @@ func TestOverview_ListsWorstProblemFirst(t *testing.T) {
 	r.lanes["nexon"] = []LaneLag{{Lane: schemas.Low}}
 	r = withNewConsole(r)
 	d := r.get(root)
-	if got := d.textByID("problems"); got != "7 problems need attention." {
-		t.Errorf("got %q, want %q", got, "7 problems need attention.")
+	if got := d.textByID("problems"); got != "8 problems need attention." {
+		t.Errorf("got %q, want %q", got, "8 problems need attention.")
 	}
 	text, last := d.text(), -1
 	for _, want := range []string{

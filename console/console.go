@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/status"
 )
 
@@ -36,6 +37,8 @@ type Console struct {
 	// publicDeadLetters contains only dead letters without a visibility label, which all clients
 	// may see.
 	publicDeadLetters status.Cached[deadLetterGroups]
+	lastCalls         status.Cached[status.Calls]
+	lastChanges       status.Cached[[]settings.Entry] // newest audit entries
 }
 
 // New returns the console. It starts no goroutine until a page with live content is opened.
@@ -45,10 +48,16 @@ func New(deps Deps) *Console {
 		groups.Read = func(ctx context.Context) (deadLetterGroups, error) { return c.readRecentDeadLetters(ctx, visibilities) }
 		groups.Timeout, groups.Clock, groups.Log = countInterval, deps.Clock, deps.Log
 	}
+	c.lastCalls.Read, c.lastCalls.Timeout, c.lastCalls.Clock, c.lastCalls.Log = deps.Overview.Calls, sampleTimeout, deps.Clock, deps.Log
+	c.lastChanges.Read = func(ctx context.Context) ([]settings.Entry, error) { return deps.Limits.Audit(ctx, maxMarks) }
+	c.lastChanges.Timeout, c.lastChanges.Clock, c.lastChanges.Log = sampleTimeout, deps.Clock, deps.Log
 	mux := http.NewServeMux()
 	for pattern, h := range map[string]pageHandler{
 		"GET " + root:                                        c.overview,
 		"GET " + root + "/lookup":                            c.lookup,
+		"GET " + root + "/items":                             c.items,
+		"GET " + root + "/calls":                             c.calls,
+		"GET " + root + "/processes":                         c.processes,
 		"GET " + root + "/queues":                            c.queues,
 		"GET " + root + "/limiter":                           c.limiter,
 		"GET " + root + "/schedule":                          c.schedule,

@@ -23,6 +23,7 @@ type Deps struct {
 	Facets   map[string][]string
 	Overview Overview
 	Entities Entities
+	Items    Items
 	Limits   Limits
 	// Schedule is called only while a page with live content is open.
 	Schedule Schedule
@@ -68,6 +69,10 @@ type Overview interface {
 	// History returns the samples of a source after a time in Unix seconds; 0: all samples, which
 	// cover at most one hour.
 	History(source string, after int64) status.History
+	// Processes returns the running processes of all roles.
+	Processes(ctx context.Context) (status.Processes, error)
+	// Calls returns the last upstream calls of all processes.
+	Calls(ctx context.Context) (status.Calls, error)
 	// Dependencies returns the health of the services that this process needs. It checks each
 	// service at most once a second.
 	Dependencies(ctx context.Context) []Dependency
@@ -117,6 +122,13 @@ type Entities interface {
 	// Refresh enqueues manual refreshes in the HIGH lane. All entities are of one facet. It returns
 	// one result for each entity, and rejects entities that the client may not see.
 	Refresh(ctx context.Context, all []schemas.Entity, c access.Client) ([]RefreshResult, error)
+}
+
+// Items finds entities.
+type Items interface {
+	// Find returns a page of the items of a facet. It leaves out entities for which the function
+	// visible returns false; its parameters are the entity and the visibility label of its content.
+	Find(ctx context.Context, q status.ItemQuery, visible func(e schemas.Entity, visibility string) bool) (status.ItemPage, error)
 }
 
 // RefreshResult is the result of the refresh of one entity.

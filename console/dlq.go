@@ -305,3 +305,17 @@ func (c *Console) canSeeDeadLetter(ctx context.Context, client access.Client, id
 func (c *Console) canSeeJob(client access.Client, j store.DLQJob) bool {
 	return j.Filter.Key == "" || c.Entities.Sees(client, schemas.Entity{Source: j.Source, Facet: j.Filter.Facet, Key: j.Filter.Key}, "")
 }
+
+// jsonBody returns what the page shows: the record, the response and the whole request are only for
+// administrators.
+func (p deadLetterPage) jsonBody() any {
+	body := map[string]any{
+		"source": p.Source, "partition": p.ID.Partition, "offset": p.ID.Offset, "topic": p.ID.Topic, "reason": p.Reason, "error": p.Error, "status": p.Status,
+		"attempts": p.Attempts, "replays": p.Replays, "at": p.Time, "originalTopic": p.Topic, "originalPartition": p.Partition, "originalOffset": p.Offset,
+		"worker": p.Worker, "group": p.Group, "headers": p.HeaderRows, "value": p.Value, "sample": p.Sample, "hidden": p.Hidden,
+	}
+	if p.Request != nil {
+		body["entity"], body["requestReason"], body["lane"], body["correlationId"] = p.Request.Entity.String(), p.Request.Reason, p.Request.Lane, p.Request.CorrelationID
+	}
+	return body
+}

@@ -22,6 +22,7 @@ type (
 	fakeOverview      rig
 	fakeEntities      rig
 	fakeStore         rig
+	fakeItems         rig
 	fakeLimits        rig
 	fakeDLQ           rig
 	fakeGuard         rig
@@ -34,6 +35,26 @@ func (f *fakeOverview) Reads() []status.ReadStats     { return f.reads }
 func (f *fakeOverview) History(name string, after int64) status.History {
 	return testHistory(name, f.Clock(), after)
 }
+func (f *fakeOverview) Processes(context.Context) (status.Processes, error) {
+	return status.Processes{At: f.Clock(), All: f.running}, f.readErr
+}
+
+func (f *fakeOverview) Calls(context.Context) (status.Calls, error) {
+	return f.upstreamCalls, f.readErr
+}
+
+// Find returns the items of the rig that the client may see, and records the query.
+func (f *fakeItems) Find(_ context.Context, q status.ItemQuery, visible func(schemas.Entity, string) bool) (status.ItemPage, error) {
+	f.queries = append(f.queries, q)
+	page := status.ItemPage{Items: []status.Item{}, Next: f.found.Next}
+	for _, item := range f.found.Items {
+		if visible(schemas.Entity{Source: q.Source, Facet: q.Facet, Key: item.Key}, "") {
+			page.Items = append(page.Items, item)
+		}
+	}
+	return page, errors.Join(f.readErr, f.findErr)
+}
+
 func (f *fakeOverview) Dependencies(context.Context) []Dependency { return f.dependencies }
 func (f *fakeGuard) AuthRequired() bool                           { return f.loginRequired }
 func (f *fakeScenarios) Current() string                          { return f.scenario }

@@ -57,6 +57,7 @@ func fillRig(r *rig) {
 	r.reads = append(r.reads, status.ReadStats{Source: "github", Fresh: 51_204, Stale: 9_112, Updating: 220, NotFound: 18, AgeP50: 24 * time.Minute, AgeP95: 3 * time.Hour})
 	r.dependencies = []Dependency{{"PostgreSQL", ""}, {"Redis", ""}, {"Kafka", "dial tcp 10.0.0.7:9092: connect: connection refused"}}
 	e := schemas.Entity{Source: "nexon", Facet: "character", Key: "3fa8b1c2d4"}
+	fillFind(r)
 	const broken = "GET /character/item-equipment: the upstream answered 503 three times in a row: {\"error\":{\"name\":\"OPENAPI00009\",\"message\":\"Service temporarily unavailable\"}}"
 	for i := range 60 {
 		r.list = append(r.list, store.DeadLetter{

@@ -1,0 +1,177 @@
+package console
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/html"
+
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/status"
+	"github.com/freshet/freshet/store"
+)
+
+// fillFind sets the items, processes and calls of a rig.
+func fillFind(r *rig) {
+	ago := func(d time.Duration) time.Time { return testNow.Add(-d) }
+	r.found = status.ItemPage{Next: "c9", Items: []status.Item{
+		{Key: "a1", Freshness: store.Fresh, CheckedAt: ago(time.Minute), ChangedAt: ago(time.Hour), ReadAt: ago(time.Second), Prefetched: true, DueAt: testNow.Add(time.Hour)},
+		{Key: "b2", Freshness: store.Stale, CheckedAt: ago(5 * time.Hour), Failure: &status.ItemFailure{State: store.Failed, Reason: "UPSTREAM_4XX", Held: true, Until: testNow.Add(time.Hour)}},
+		{Key: "c9"},
+		{Key: "hr.secret", Freshness: store.Fresh},
+	}}
+	r.running = []status.Process{
+		{Name: "host/1", Role: "query", Version: "v1.2.3", Started: ago(3 * time.Hour), At: testNow},
+		{Name: "host/2", Role: "worker", Version: "v1.3.0", Commit: "0123456789abcdef", Started: ago(9 * time.Minute), At: ago(20 * time.Second), InFlight: 12,
+			Partitions: map[string][]int32{"nexon.update-priority-high": {0, 7}}, LastError: &status.ProcessError{At: ago(time.Minute), Level: "ERROR", Text: "redis connection lost"}},
+	}
+	call := func(key, outcome string, code int, ms float64) status.SharedCall {
+		return status.SharedCall{Source: "nexon", Process: "host/2", Call: status.Call{
+			At: testNow, Facet: "character", Key: key, Lane: schemas.High, Status: code, Outcome: outcome, MS: ms, WaitedMS: 3.5, Bytes: 1200, Attempt: 1,
+		}}
+	}
+	r.upstreamCalls = status.Calls{
+		Last:   []status.SharedCall{call("a1", "2xx", 200, 42), call("slow", "2xx", 200, 4200), call("b2", "5xx", 503, 12), call("hr.secret", "2xx", 200, 1)},
+		Failed: []status.SharedCall{call("b2", "5xx", 503, 12)},
+	}
+	r.upstreamCalls.Last[0].Skipped = 70
+}
+
+func TestItems_ShowTheMatches(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	d := r.get(root + "/items?facet=nexon/character&prefix=a&show=failing&after=a0")
+	if got, want := r.queries[0], (status.ItemQuery{Source: "nexon", Facet: "character", Prefix: "a", After: "a0", Filter: status.FailingItems}); got != want {
+		t.Errorf("query: got %+v, want %+v", got, want)
+	}
+	for _, want := range []string{"a1", "failed: UPSTREAM_4XX, held until 13:00", "never fetched", "1 min ago"} {
+		if got := d.textByID("items"); !strings.Contains(got, want) {
+			t.Errorf("items: got %q, want it to contain %q", got, want)
+		}
+	}
+	if n := d.linksTo(root + "/items?after=c9&facet=nexon%2Fcharacter&prefix=a&show=failing"); n != 1 {
+		t.Errorf("links to the next page: got %d, want 1", n)
+	}
+	for path, want := range map[string]int{"?facet=nexon/character&show=odd": 400, "?facet=nexon/odd": 400, "?facet=odd/character": 400, "?facet=nexon/character&prefix=%00": 400, "": 200} {
+		r.findErr = nil
+		if strings.Contains(path, "show=odd") {
+			r.findErr = status.ErrUnknownFilter
+		}
+		if got := r.get(root + "/items" + path).status; got != want {
+			t.Errorf("%s: got the status %d, want %d", path, got, want)
+		}
+	}
+	r.readErr, r.findErr = errBroken, nil
+	if got := r.get(root + "/items").status; got != http.StatusServiceUnavailable {
+		t.Errorf("without a database: got the status %d, want 503", got)
+	}
+}
+
+func TestFind_HidesEntitiesOfOtherVisibilities(t *testing.T) {
+	r := newRig(t)
+	r.loginRequired = true
+	fillRig(r)
+	for _, page := range []string{"/items", "/calls"} {
+		if text := r.get(root+page, "Authorization", "Bearer inspect").text(); strings.Contains(text, "secret") || !strings.Contains(text, "a1") {
+			t.Errorf("%s: got %q, want a1 and nothing of hr.secret", page, text)
+		}
+		if text := r.get(root+page, "Authorization", "Bearer inspect,see:hr").text(); !strings.Contains(text, "secret") {
+			t.Errorf("%s: a client with the scope see:hr does not see hr.secret", page)
+		}
+	}
+}
+
+func TestProcesses_ShowVersionsAndPartitions(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	text := r.get(root + "/processes").text()
+	for _, want := range []string{
+		"The processes run different versions: v1.2.3, v1.3.0 (01234567).", "nexon.update-priority-high 0, 7", "no report for 20 s", "1 min ago: redis connection lost", "3 h",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("got %q, want it to contain %q", text, want)
+		}
+	}
+	if d := r.get(root); !strings.Contains(d.text(), "Processes run different versions: v1.2.3, v1.3.0 (01234567).") {
+		t.Error("the overview does not show that versions differ")
+	}
+}
+
+func TestCalls_AreFilteredAndSorted(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	rows := func(query, table string) []string {
+		t.Helper()
+		var all []string
+		d := r.get(root + "/calls" + query)
+		d.each(func(n *html.Node) {
+			if n.Data == "tbody" && attr(n, "data-rows") == table {
+				for c := n.FirstChild; c != nil; c = c.NextSibling {
+					if text := textOf(c); c.Type == html.ElementNode && strings.Contains(text, "nexon/") {
+						_, text, _ = strings.Cut(text, "nexon/character/")
+						key, _, _ := strings.Cut(text, " ")
+						all = append(all, key)
+					}
+				}
+			}
+		})
+		return all
+	}
+	for _, test := range []struct{ query, table, want string }{
+		{"", "calls", "a1 slow b2 hr.secret"}, {"", "slowest", "slow a1 b2 hr.secret"}, {"", "failed", "b2"},
+		{"?show=failed", "calls", "b2"}, {"?show=2xx", "calls", "a1 slow hr.secret"}, {"?key=s", "calls", "slow"}, {"?lane=LOW", "calls", ""}, {"?source=github", "calls", ""},
+	} {
+		if got := strings.Join(rows(test.query, test.table), " "); got != test.want {
+			t.Errorf("%s of %q: got %q, want %q", test.table, test.query, got, test.want)
+		}
+	}
+	if text := r.get(root + "/calls").text(); !strings.Contains(text, "70 more were made") {
+		t.Error("the page does not say that calls were skipped")
+	}
+}
+
+func TestPages_HaveTheirJSON(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	paths := []string{root + "/lookup?facet=nexon/character&key=a", root + "/dlq/nexon/3/7", root + "/dlq/plan?kind=PURGE", root + "/dlq/jobs/" + r.jobs[0].ID}
+	for _, l := range navigation {
+		paths = append(paths, l.Path)
+	}
+	for _, path := range paths {
+		d := r.do("GET", path, nil, "Accept", "application/json")
+		var object map[string]any
+		if err := json.Unmarshal([]byte(d.body), &object); err != nil || d.status != http.StatusOK || len(object) == 0 {
+			t.Errorf("%s: got the status %d and %.200q, %v, want an object", path, d.status, d.body, err)
+		}
+		for name := range object {
+			if name[0] >= 'A' && name[0] <= 'Z' {
+				t.Errorf("%s: the member %q begins with a capital", path, name)
+			}
+		}
+	}
+	r.loginRequired = true
+	if d := r.do("GET", root+"/dlq/nexon/3/7", nil, "Accept", "application/json", "Authorization", "Bearer inspect"); d.status == http.StatusOK && strings.Contains(d.body, "schemaVersion") {
+		t.Errorf("the JSON of a dead letter contains its record for a client without the scope admin: %.300s", d.body)
+	}
+}
+
+func TestProblems_LinkToPageRunbookAndAct(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	r.view = func(source string) limiter.View {
+		if source == "github" {
+			return backingOffView(0)
+		}
+		return testView(source, 0)
+	}
+	d := r.get(root)
+	for _, href := range []string{root + "/dlq?source=nexon", root + "/dlq?source=nexon#h-safe", runbookSection("FreshetTooManyDeadLetters"), root + "/limiter#s-github", root + "/settings#s-github", root + "/processes"} {
+		if d.linksTo(href) == 0 {
+			t.Errorf("the overview has no link to %s", href)
+		}
+	}
+}
