@@ -145,6 +145,9 @@ type Store interface {
 	// States returns the states of the entities in the given order. Version is 0 for an entity
 	// without a stored state.
 	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
+	// Statuses returns the failures of the entities in the given order. State is empty for an entity
+	// without failures.
+	Statuses(ctx context.Context, entities []schemas.Entity) ([]store.Status, error)
 }
 
 // Entity is the state of one entity, for the page of the entity.
@@ -199,6 +202,9 @@ type Limits interface {
 type DLQ interface {
 	List(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetter, limit int) ([]store.DeadLetter, error)
 	Groups(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterGroup, error)
+	// Hours counts dead letters by hour and reason. OfJob returns dead letters that a job has handled.
+	Hours(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterHour, error)
+	OfJob(ctx context.Context, j store.DLQJob, limit int) ([]store.DeadLetter, error)
 	Show(ctx context.Context, id store.DeadLetterID) (schemas.DeadLetter, error)
 	Plan(ctx context.Context, o dlq.JobSpec) (dlq.Plan, error)
 	StartJob(ctx context.Context, o dlq.JobSpec, actor string) (store.DLQJob, error)

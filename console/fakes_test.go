@@ -127,6 +127,9 @@ func (f *fakeStore) States(_ context.Context, entities []schemas.Entity) ([]stor
 	states := make([]store.State, len(entities))
 	for i, e := range entities {
 		states[i] = store.State{Entity: e, CheckedAt: f.checkedAt[e.Key]}
+		if !states[i].CheckedAt.IsZero() {
+			states[i].Version = 1
+		}
 	}
 	return states, f.readErr
 }
@@ -202,6 +205,22 @@ func (f *fakeDLQ) waitForParallel(ctx context.Context) {
 	case <-f.barrier:
 	case <-ctx.Done():
 	}
+}
+
+func (f *fakeDLQ) Hours(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterHour, error) {
+	return f.hours, f.readErr
+}
+
+func (f *fakeDLQ) OfJob(context.Context, store.DLQJob, int) ([]store.DeadLetter, error) {
+	return f.list[:min(3, len(f.list))], f.readErr
+}
+
+func (f *fakeStore) Statuses(_ context.Context, entities []schemas.Entity) ([]store.Status, error) {
+	all := make([]store.Status, len(entities))
+	for i, e := range entities {
+		all[i] = f.failures[e.Key]
+	}
+	return all, f.readErr
 }
 
 func (f *fakeDLQ) Show(context.Context, store.DeadLetterID) (schemas.DeadLetter, error) {

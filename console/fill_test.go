@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -72,6 +73,11 @@ func fillRig(r *rig) {
 		{Reason: schemas.ParseError, Fingerprint: "0718a1b2c3d4e5f6", Facet: "character", Status: 200, Error: "item-equipment: item_equipment is not a list", Count: 341, First: testNow.Add(-5 * time.Hour), Last: testNow.Add(-2 * time.Hour)},
 		{Reason: schemas.Upstream4xx, Fingerprint: "e5f60718a1b2c3d4", Facet: "character", Status: 400, Error: "OPENAPI00004: Please input valid parameter", Count: 7, First: testNow.Add(-21 * time.Hour), Last: testNow.Add(-3 * time.Hour)},
 	}
+	for i := range 20 {
+		at := testNow.Truncate(time.Hour).Add(-time.Duration(i) * time.Hour)
+		r.hours = append(r.hours, store.DeadLetterHour{At: at, Reason: schemas.ParseError, Count: int64(20 - i)}, store.DeadLetterHour{At: at, Reason: schemas.Upstream5xx, Count: int64(600 + 300*(i%5))})
+	}
+	slices.SortStableFunc(r.hours, func(a, b store.DeadLetterHour) int { return a.At.Compare(b.At) })
 	r.entity = Entity{
 		Stored: true, Lifetimes: store.Lifetimes{FreshFor: time.Hour},
 		State:   store.State{Entity: e, Version: 1_769_511_628_000, Encoding: "zstd", Size: 311_820, CheckedAt: testNow.Add(-3 * time.Hour), FetchedAt: testNow.Add(-3 * time.Hour), UpdatedAt: testNow.Add(-26 * time.Hour)},

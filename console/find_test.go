@@ -175,3 +175,58 @@ func TestProblems_LinkToPageRunbookAndAct(t *testing.T) {
 		}
 	}
 }
+
+func TestJob_ShowsWhatBecameOfEachReplay(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	began := r.jobs[0].CreatedAt
+	r.checkedAt[r.list[0].Entity.Key] = began.Add(time.Second)
+	r.failures = map[string]store.Status{r.list[1].Entity.Key: {State: store.Failed, Error: "it failed again", Version: 1, UpdatedAt: began.Add(time.Second)}}
+	d := r.get(root + "/dlq/jobs/" + r.jobs[0].ID)
+	if got, want := d.textByID("outcomes"), "The first 3 of 4,112 are examined. Of 3 replayed dead letters, 1 succeeded, 1 failed again, and 1 is pending. Read again"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if !strings.Contains(d.text(), "it failed again") {
+		t.Error("the page does not show the error of the last failure")
+	}
+}
+
+func TestDeadLetter_IsReplayedAlone(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	r.list = r.list[:1]
+	d := r.get(root + "/dlq/nexon/3/120")
+	fields := map[string]string{}
+	d.each(func(n *html.Node) {
+		if n.Data == "input" && attr(n, "type") == "hidden" {
+			fields[attr(n, "name")] = attr(n, "value")
+		}
+	})
+	if fields["offset"] != "3:120" || fields["source"] != "nexon" {
+		t.Errorf("fields of the form: got %v, want the position 3:120 of nexon", fields)
+	}
+	r.get(root + "/dlq/plan?source=nexon&offset=3:120&lane=HIGH&kind=REPLAY")
+	f := r.filters[len(r.filters)-1]
+	if f.Partition == nil || *f.Partition != 3 || f.Offset == nil || *f.Offset != 120 {
+		t.Errorf("filter of the dry run: got %+v, want the position 3:120", f)
+	}
+	r.list[0].Handled = store.Replayed
+	if d := r.get(root + "/dlq/nexon/3/120"); !strings.Contains(d.text(), "This dead letter is handled: replayed.") || strings.Contains(d.text(), "Replay this one") {
+		t.Error("a handled dead letter can be replayed")
+	}
+}
+
+func TestDeadLetters_BarsLinkToTheirHour(t *testing.T) {
+	r := newRig(t)
+	r.hours = []store.DeadLetterHour{
+		{At: testNow.Add(-30 * time.Hour).Truncate(time.Hour), Reason: schemas.ParseError, Count: 9},
+		{At: testNow.Add(-2 * time.Hour).Truncate(time.Hour), Reason: schemas.ParseError, Count: 1},
+		{At: testNow.Add(-2 * time.Hour).Truncate(time.Hour), Reason: schemas.Upstream4xx, Count: 3},
+	}
+	d := r.get(root + "/dlq?source=nexon")
+	for _, reason := range []string{"PARSE_ERROR", "UPSTREAM_4XX"} {
+		if n := d.linksTo(root + "/dlq?handled=open&reason=" + reason + "&since=2026-01-27T10%3A00%3A00Z&source=nexon&until=2026-01-27T11%3A00%3A00Z"); n != 1 {
+			t.Errorf("bars of %s: got %d, want 1", reason, n)
+		}
+	}
+}

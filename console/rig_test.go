@@ -42,6 +42,8 @@ type rig struct {
 	audit         []settings.Entry
 	list          []store.DeadLetter
 	groups        []store.DeadLetterGroup
+	hours         []store.DeadLetterHour
+	failures      map[string]store.Status // failures of entities, by key
 	shown         schemas.DeadLetter
 	planned       dlq.Plan
 	jobs          []store.DLQJob

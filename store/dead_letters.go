@@ -184,6 +184,33 @@ type DeadLetterGroup struct {
 // replayed less often and whose record could not be decoded.
 type DeadLetterCount struct{ All, AtReplayLimit, Undecoded int64 }
 
+// SelectDeadLettersOfJob returns the columns of ScanDeadLetter. Arguments: job, limit.
+const SelectDeadLettersOfJob = `SELECT ` + deadLetterColumns + ` FROM dead_letters WHERE job = $1 AND job <> ''
+ORDER BY topic, kafka_partition, kafka_offset LIMIT $2`
+
+// DeadLetterHour is the number of dead letters with one reason in the hour that begins at At.
+type DeadLetterHour struct {
+	At     time.Time                `json:"at"`
+	Reason schemas.DeadLetterReason `json:"reason"`
+	Count  int64                    `json:"count"`
+}
+
+// SelectHours returns the statement, and its arguments, that counts matching dead letters by hour
+// (UTC) and reason. The rows have the columns of ScanHour, the earliest hour first.
+func (f DeadLetterFilter) SelectHours() (string, []any) {
+	where, args := f.where([]any{time.Hour.Microseconds()})
+	return `SELECT at / CAST($1 AS bigint), reason, count(*) FROM dead_letters WHERE ` + where + `
+GROUP BY 1, 2 ORDER BY 1, 2`, args
+}
+
+// ScanHour reads the hour from a row.
+func (h *DeadLetterHour) ScanHour(scan func(...any) error) error {
+	var hour int64
+	err := scan(&hour, &h.Reason, &h.Count)
+	h.At = time.Unix(hour*3600, 0).UTC()
+	return err
+}
+
 // SelectGroups returns the statement, and its arguments, that counts matching dead letters by
 // reason, fingerprint and facet. The rows have the columns of ScanGroup, largest group first.
 func (f DeadLetterFilter) SelectGroups(limit int) (string, []any) {

@@ -122,6 +122,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"dead letters by visibility", testDeadLetterVisibility},
 		{"dead letter filters and pages", testDeadLetterFilter},
 		{"dead letter groups", testDeadLetterGroups},
+		{"dead letters by hour and job", testDeadLetterHours},
 		{"handled prefixes", testHandledPrefixes},
 		{"job lease and progress", testJobs},
 		{"replay stopped with a chunk in flight", testReplayStoppedInChunk},
