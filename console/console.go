@@ -38,7 +38,8 @@ type Console struct {
 	// may see.
 	publicDeadLetters status.Cached[deadLetterGroups]
 	lastCalls         status.Cached[status.Calls]
-	lastChanges       status.Cached[[]settings.Entry] // newest audit entries
+	lastChanges       status.Cached[[]settings.Entry]        // newest audit entries
+	ages              map[string]*status.Cached[status.Ages] // by source
 }
 
 // New returns the console. It starts no goroutine until a page with live content is opened.
@@ -51,6 +52,10 @@ func New(deps Deps) *Console {
 	c.lastCalls.Read, c.lastCalls.Timeout, c.lastCalls.Clock, c.lastCalls.Log = deps.Overview.Calls, sampleTimeout, deps.Clock, deps.Log
 	c.lastChanges.Read = func(ctx context.Context) ([]settings.Entry, error) { return deps.Limits.Audit(ctx, maxMarks) }
 	c.lastChanges.Timeout, c.lastChanges.Clock, c.lastChanges.Log = sampleTimeout, deps.Clock, deps.Log
+	c.ages = map[string]*status.Cached[status.Ages]{}
+	for _, source := range deps.Sources {
+		c.ages[source] = &status.Cached[status.Ages]{Timeout: sampleTimeout, Clock: deps.Clock, Log: deps.Log, Read: func(ctx context.Context) (status.Ages, error) { return deps.Items.Ages(ctx, source) }}
+	}
 	mux := http.NewServeMux()
 	for pattern, h := range map[string]pageHandler{
 		"GET " + root:                                        c.overview,

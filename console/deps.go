@@ -129,6 +129,8 @@ type Items interface {
 	// Find returns a page of the items of a facet. It leaves out entities for which the function
 	// visible returns false; its parameters are the entity and the visibility label of its content.
 	Find(ctx context.Context, q status.ItemQuery, visible func(e schemas.Entity, visibility string) bool) (status.ItemPage, error)
+	// Ages counts the ages of a sample of the prefetched entities of a source.
+	Ages(ctx context.Context, source string) (status.Ages, error)
 }
 
 // RefreshResult is the result of the refresh of one entity.

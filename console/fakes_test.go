@@ -43,6 +43,10 @@ func (f *fakeOverview) Calls(context.Context) (status.Calls, error) {
 	return f.upstreamCalls, f.readErr
 }
 
+func (f *fakeItems) Ages(_ context.Context, source string) (status.Ages, error) {
+	return f.entityAges[source], f.readErr
+}
+
 // Find returns the items of the rig that the client may see, and records the query.
 func (f *fakeItems) Find(_ context.Context, q status.ItemQuery, visible func(schemas.Entity, string) bool) (status.ItemPage, error) {
 	f.queries = append(f.queries, q)

@@ -39,6 +39,7 @@ func fillFind(r *rig) {
 		Failed: []status.SharedCall{call("b2", "5xx", 503, 12)},
 	}
 	r.upstreamCalls.Last[0].Skipped = 70
+	r.entityAges = map[string]status.Ages{"nexon": {Sampled: 1100, Counts: [7][3]int64{{40, 120, 90}, {30, 100, 80}, {35, 140, 100}, {20, 90, 60}, {0, 20, 40}, {0, 0, 35}, {0, 0, 100}}}}
 }
 
 func TestItems_ShowTheMatches(t *testing.T) {
@@ -228,5 +229,39 @@ func TestDeadLetters_BarsLinkToTheirHour(t *testing.T) {
 		if n := d.linksTo(root + "/dlq?handled=open&reason=" + reason + "&since=2026-01-27T10%3A00%3A00Z&source=nexon&until=2026-01-27T11%3A00%3A00Z"); n != 1 {
 			t.Errorf("bars of %s: got %d, want 1", reason, n)
 		}
+	}
+}
+
+func TestLimiter_ForecastsTheDay(t *testing.T) {
+	policy := limiter.PolicyView{Name: "day", Window: "day", Limit: 1000, Used: new(int64(500)), ResetsAt: new(testNow.Add(18 * time.Hour))}
+	for name, test := range map[string]struct {
+		rate float64
+		want string
+	}{
+		"even pace is faster": {0.005, "500 of 1,000 calls are used, and 18 h remain. An even pace would have used 250. At the rate of the last hour, 176 are left at the end."},
+		"used up":             {0.1, "500 of 1,000 calls are used, and 18 h remain. An even pace would have used 250. At the rate of the last hour, they are used up at 13:23."},
+		"unknown rate":        {-1, "500 of 1,000 calls are used, and 18 h remain. An even pace would have used 250. At the rate of the last hour, they are used up at 18:00."},
+	} {
+		got := burnDowns(&limiter.View{Policies: []limiter.PolicyView{policy, {Name: "second", Window: "1s", Limit: 5}}}, test.rate, testNow)
+		if len(got) != 1 || got[0].Message != test.want || got[0].Now != "25.0" || got[0].Left != "M0 0 L25.0 50.0" {
+			t.Errorf("%s: got %+v, want %q", name, got, test.want)
+		}
+	}
+}
+
+func TestEntityLine_EndsWithKeepFor(t *testing.T) {
+	e := Entity{Stored: true, Lifetimes: store.Lifetimes{FreshFor: time.Hour, KeepFor: 10 * time.Hour, NotFoundFor: time.Hour}}
+	e.State = store.State{Version: 1, Encoding: "zstd", FetchedAt: testNow.Add(-4 * time.Hour), CheckedAt: testNow.Add(-2 * time.Hour)}
+	line := newEntityLine(e, testNow)
+	const want = "unchanged since the fetch from 08:00 to 10:00, fresh from 10:00 to 11:00, stale from 11:00 to 18:00, no longer served from 18:00; now it is 12:00:30"
+	if line.Text != want || len(line.Parts) != 4 {
+		t.Errorf("got %q, want %q", line.Text, want)
+	}
+	e.State = store.State{Version: 1, Absent: true, CheckedAt: testNow.Add(-30 * time.Minute)}
+	if got := newEntityLine(e, testNow); len(got.Parts) != 2 || got.Legend[0][1] != "not found" {
+		t.Errorf("absence: got %+v, want the part not found first", got)
+	}
+	if got := newEntityLine(Entity{}, testNow); got != nil {
+		t.Errorf("nothing stored: got %+v, want none", got)
 	}
 }

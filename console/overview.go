@@ -14,6 +14,8 @@ type livePage struct {
 	Scenarios []FaultScenario // fault scenarios of a simulated upstream; nil: the upstream is real
 	Scenario  string
 	Stopped   map[string]bool // sources that an operator has stopped
+	Ages      map[string]*histogram
+	BurnDowns map[string][]burnDown
 }
 
 // Table returns the table with this id, whose rows are updated every second. If source is not
@@ -45,6 +47,18 @@ func (c *Console) showLive(w http.ResponseWriter, r *http.Request, name, title s
 	if name == "overview" {
 		p.addHistory(c.Overview, c.Sources, map[string]int64{})
 		p.addMarks(c.marksOf(ctx, n, c.Sources), c.Sources, n.At)
+	}
+	switch name {
+	case "schedule":
+		p.Ages = map[string]*histogram{}
+		for _, source := range c.Sources {
+			p.Ages[source] = c.ageHistogram(ctx, source)
+		}
+	case "limiter":
+		p.BurnDowns = map[string][]burnDown{}
+		for _, source := range c.Sources {
+			p.BurnDowns[source] = burnDowns(n.Sources[source].Limits, hourRate(c.Overview.History(source, 0)), n.At)
+		}
 	}
 	if c.FaultScenarios != nil {
 		p.Scenarios, p.Scenario = c.FaultScenarios.List(), n.FaultScenario

@@ -32,6 +32,7 @@ type rig struct {
 	running       []status.Process // processes that have reported
 	upstreamCalls status.Calls
 	found         status.ItemPage
+	entityAges    map[string]status.Ages
 	findErr       error
 	queries       []status.ItemQuery // queries of items
 	keyError      error

@@ -94,6 +94,7 @@ type ItemStore interface {
 	Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error)
 	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
 	Statuses(ctx context.Context, entities []schemas.Entity) ([]store.Status, error)
+	SampleEntities(ctx context.Context, source string, limit int) ([]store.RegisteredEntity, error)
 	Registrations(ctx context.Context, entities []schemas.Entity) ([]*store.RegisteredEntity, error)
 }
 

@@ -51,6 +51,8 @@ type Entities interface {
 	EntityParams(ctx context.Context, entities []schemas.Entity) ([]map[string]string, error)
 	// Registrations returns the registrations in the given order; nil for an entity without one.
 	Registrations(ctx context.Context, entities []schemas.Entity) ([]*store.RegisteredEntity, error)
+	// SampleEntities returns at most `limit` enabled entities of a source.
+	SampleEntities(ctx context.Context, source string, limit int) ([]store.RegisteredEntity, error)
 	// Price returns the stored price of the source; zero if none is stored.
 	Price(ctx context.Context, source string) (price float64, at time.Time, err error)
 	// SetPrice writes the price, unless the stored price was set less than the duration "every"

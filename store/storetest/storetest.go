@@ -133,6 +133,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"entity filters and pages", testEntityFilter},
 		{"key ranges", testKeyRanges},
 		{"Registrations", testRegistrations},
+		{"SampleEntities", testSampleEntities},
 		{"EnableEntities", testEnable},
 		{"PinEntities and UnpinEntities", testPin},
 		{"ObserveReads", testReads},

@@ -82,3 +82,17 @@ func testRegistrations(b suite) {
 		b.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
 }
+
+func testSampleEntities(b suite) {
+	x, y, z := registered(key("x"), 10), registered(key("y"), 20), registered(key("z"), 30)
+	z.Enabled = false
+	b.register(4, x, y, z, registered(schemas.Entity{Source: "nexo", Facet: entity.Facet, Key: "other"}, 5))
+	got, err := b.store.SampleEntities(b.Context(), entity.Source, 10)
+	slices.SortFunc(got, func(a, b store.RegisteredEntity) int { return strings.Compare(a.Entity.Key, b.Entity.Key) })
+	if want := []store.RegisteredEntity{x, y}; err != nil || !reflect.DeepEqual(got, want) {
+		b.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+	if got, err := b.store.SampleEntities(b.Context(), entity.Source, 1); err != nil || len(got) != 1 {
+		b.Errorf("limit 1: got %+v, %v, want one entity", got, err)
+	}
+}
