@@ -2,7 +2,11 @@ package console
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -263,5 +267,35 @@ func TestEntityLine_EndsWithKeepFor(t *testing.T) {
 	}
 	if got := newEntityLine(Entity{}, testNow); got != nil {
 		t.Errorf("nothing stored: got %+v, want none", got)
+	}
+}
+
+func TestFieldProblems_FindTheirFields(t *testing.T) {
+	err := errors.Join(
+		fieldError{"limit.day", errors.New("Limit: \"x\" must be a whole number")},
+		errors.New("policies[0] \"second\": highReserve and lowReserve: 100 and 0 leave nothing of 3 to share"),
+		fmt.Errorf("a facet: %w", errors.New("no field")), errors.New("facets.character.hot: 1s is too short"),
+	)
+	got, want := fieldProblems(err), map[string]string{
+		"limit.day":              "Limit: \"x\" must be a whole number.",
+		"high.second":            "HighReserve and lowReserve: 100 and 0 leave nothing of 3 to share.",
+		"low.second":             "HighReserve and lowReserve: 100 and 0 leave nothing of 3 to share.",
+		"prefetch.character.hot": "Facets.character.hot: 1s is too short.",
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestSettings_ShowErrorsAtTheirFields(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	form := url.Values{"revision": {"7"}, "limit.second": {"many"}}
+	d := r.open("POST", root+"/settings/nexon", form)
+	if got := d.textByID("nexon-limit.second-problem"); d.status != http.StatusBadRequest || got != `Limit: "many" must be a whole number.` {
+		t.Errorf("got the status %d and %q at the field, want 400 and the error", d.status, got)
+	}
+	if n := d.byID("nexon-limit.second"); attr(n, "aria-invalid") != "true" || !strings.Contains(attr(n, "aria-describedby"), "nexon-limit.second-problem") {
+		t.Error("the field is not marked as invalid")
 	}
 }

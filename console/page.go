@@ -86,7 +86,7 @@ func parsePages() map[string]*template.Template {
 			}
 			return fmt.Sprint(n)
 		},
-		"span": formatDuration, "ago": formatAgo, "clock": formatTime, "explain": explainReason, "tier": tierName,
+		"span": formatDuration, "ago": formatAgo, "clock": formatTime, "exact": formatExact, "explain": explainReason, "tier": tierName,
 		"iso":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"field": func(t time.Time) string { return fieldTime(t) },
 		"at":    func(t, now time.Time) stamp { return stamp{t, now} },
