@@ -135,8 +135,15 @@ func callRow(c status.SharedCall, now time.Time) []statusItem {
 	}
 	entity := statusItem{Text: c.Source + "/" + c.Facet + "/" + displayText(c.Key, maxReasonShown), Href: entityPath(schemas.Entity{Source: c.Source, Facet: c.Facet, Key: c.Key})}
 	return []statusItem{
-		{Text: formatTime(c.At, now)}, entity, outcome, {Text: formatRate(c.MS)}, {Text: formatRate(c.WaitedMS)}, {Text: status.FormatInt(c.Bytes)},
-		{Text: map[bool]string{true: "yes"}[c.Changed]}, {Text: string(c.Lane)}, {Text: strconv.Itoa(c.Attempt)}, {Text: displayText(c.Process, 60)},
+		{Text: formatTime(c.At, now)},
+		entity, outcome,
+		{Text: formatRate(c.MS)},
+		{Text: formatRate(c.WaitedMS)},
+		{Text: status.FormatInt(c.Bytes)},
+		{Text: map[bool]string{true: "yes"}[c.Changed]},
+		{Text: string(c.Lane)},
+		{Text: strconv.Itoa(c.Attempt)},
+		{Text: displayText(c.Process, 60)},
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -72,7 +73,7 @@ func newHoursPicture(all []store.DeadLetterHour, f dlqFilter, now time.Time) *ho
 		top := below[h.At] + h.Count
 		p.Parts = append(p.Parts, hourPart{
 			Class: class[string(h.Reason)], Link: link, Title: fmt.Sprintf("%s: %d %s", h.At.Format("15:04"), h.Count, h.Reason),
-			X: fmt.Sprint(10*hour + 1), Y: percentOf(highest-top, highest), Height: percentOf(h.Count, highest),
+			X: strconv.Itoa(10*hour + 1), Y: percentOf(highest-top, highest), Height: percentOf(h.Count, highest),
 		})
 		below[h.At] = top
 		if n := len(p.Rows); n == 0 || !p.Rows[n-1].At.Equal(h.At) {

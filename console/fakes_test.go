@@ -35,6 +35,7 @@ func (f *fakeOverview) Reads() []status.ReadStats     { return f.reads }
 func (f *fakeOverview) History(name string, after int64) status.History {
 	return testHistory(name, f.Clock(), after)
 }
+
 func (f *fakeOverview) Processes(context.Context) (status.Processes, error) {
 	return status.Processes{At: f.Clock(), All: f.running}, f.readErr
 }

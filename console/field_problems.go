@@ -2,6 +2,7 @@ package console
 
 import (
 	"errors"
+	"maps"
 	"regexp"
 	"strings"
 )
@@ -31,9 +32,7 @@ func fieldProblems(err error) map[string]string {
 	}
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, one := range joined.Unwrap() {
-			for field, text := range fieldProblems(one) {
-				all[field] = text
-			}
+			maps.Copy(all, fieldProblems(one))
 		}
 		return all
 	}

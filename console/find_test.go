@@ -30,8 +30,10 @@ func fillFind(r *rig) {
 	}}
 	r.running = []status.Process{
 		{Name: "host/1", Role: "query", Version: "v1.2.3", Started: ago(3 * time.Hour), At: testNow},
-		{Name: "host/2", Role: "worker", Version: "v1.3.0", Commit: "0123456789abcdef", Started: ago(9 * time.Minute), At: ago(20 * time.Second), InFlight: 12,
-			Partitions: map[string][]int32{"nexon.update-priority-high": {0, 7}}, LastError: &status.ProcessError{At: ago(time.Minute), Level: "ERROR", Text: "redis connection lost"}},
+		{
+			Name: "host/2", Role: "worker", Version: "v1.3.0", Commit: "0123456789abcdef", Started: ago(9 * time.Minute), At: ago(20 * time.Second), InFlight: 12,
+			Partitions: map[string][]int32{"nexon.update-priority-high": {0, 7}}, LastError: &status.ProcessError{At: ago(time.Minute), Level: "ERROR", Text: "redis connection lost"},
+		},
 	}
 	call := func(key, outcome string, code int, ms float64) status.SharedCall {
 		return status.SharedCall{Source: "nexon", Process: "host/2", Call: status.Call{
@@ -127,8 +129,14 @@ func TestCalls_AreFilteredAndSorted(t *testing.T) {
 		return all
 	}
 	for _, test := range []struct{ query, table, want string }{
-		{"", "calls", "a1 slow b2 hr.secret"}, {"", "slowest", "slow a1 b2 hr.secret"}, {"", "failed", "b2"},
-		{"?show=failed", "calls", "b2"}, {"?show=2xx", "calls", "a1 slow hr.secret"}, {"?key=s", "calls", "slow"}, {"?lane=LOW", "calls", ""}, {"?source=github", "calls", ""},
+		{"", "calls", "a1 slow b2 hr.secret"},
+		{"", "slowest", "slow a1 b2 hr.secret"},
+		{"", "failed", "b2"},
+		{"?show=failed", "calls", "b2"},
+		{"?show=2xx", "calls", "a1 slow hr.secret"},
+		{"?key=s", "calls", "slow"},
+		{"?lane=LOW", "calls", ""},
+		{"?source=github", "calls", ""},
 	} {
 		if got := strings.Join(rows(test.query, test.table), " "); got != test.want {
 			t.Errorf("%s of %q: got %q, want %q", test.table, test.query, got, test.want)

@@ -30,10 +30,10 @@ func plain(v reflect.Value) any {
 	}
 	// A page can have the JSON form of a type that it embeds. That form contains nothing else of the
 	// page, and may contain more than the client may see.
-	if _, own := v.Interface().(json.Marshaler); own && v.Type().PkgPath() != reflect.TypeFor[page]().PkgPath() {
+	if _, own := reflect.TypeAssert[json.Marshaler](v); own && v.Type().PkgPath() != reflect.TypeFor[page]().PkgPath() {
 		return v.Interface()
 	}
-	switch v.Kind() {
+	switch v.Kind() { //nolint:exhaustive // the other kinds are encoded as they are
 	case reflect.Pointer, reflect.Interface:
 		if v.IsNil() {
 			return nil

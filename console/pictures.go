@@ -26,7 +26,7 @@ func (c *Console) ageHistogram(ctx context.Context, source string) *histogram {
 	for i := range counts {
 		counts[i] = ages.Counts[i][:]
 	}
-	h := newHistogram("Age of entities against their interval", fmt.Sprintf("Time since the last due time, as a part of the interval, of %s", plural(ages.Sampled, "sampled entity", "sampled entities")),
+	h := newHistogram("Age of entities against their interval", "Time since the last due time, as a part of the interval, of "+plural(ages.Sampled, "sampled entity", "sampled entities"),
 		"Age", status.AgeLabels[:], [][2]string{{"c-" + tierName(store.Hot), "hot"}, {"c-" + tierName(store.Warm), "warm"}, {"c-" + tierName(store.Cold), "cold"}}, counts)
 	return &h
 }

@@ -62,12 +62,18 @@ func (f *liveStatus) addProcessList(p status.Processes) {
 			last = statusItem{Text: formatAgo(e.At, p.At) + ": " + displayText(e.Text, maxErrorShown), Tone: map[string]string{"ERROR": toneBad}[e.Level]}
 		}
 		rows = append(rows, []statusItem{
-			{Text: displayText(one.Name, 60)}, {Text: one.Role}, version, {Text: formatDuration(p.At.Sub(one.Started))}, report,
-			{Text: partitionsText(one.Partitions)}, {Text: status.FormatInt(one.InFlight)}, last,
+			{Text: displayText(one.Name, 60)},
+			{Text: one.Role},
+			version,
+			{Text: formatDuration(p.At.Sub(one.Started))},
+			report,
+			{Text: partitionsText(one.Partitions)},
+			{Text: status.FormatInt(one.InFlight)},
+			last,
 		})
 	}
 	f.addTable("processes", "Processes that have reported in the last minute", "None.", []column{
-		textColumn("Process"), textColumn("Role").explained("role"), textColumn("Version"), numberColumn("Uptime"), textColumn("State"), textColumn("Kafka partitions"), numberColumn("In flight"), textColumn("Last warning or error"),
+		textColumn("Process"), textColumn("Role").explained("role"), textColumn("Version"), numberColumn("Uptime"), textColumn("State"), textColumn("Partitions"), numberColumn("In flight"), textColumn("Last error"),
 	}, rows)
 }
 

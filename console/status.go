@@ -107,7 +107,7 @@ func (c *Console) statusOf(n *sample, sources []string) liveStatus {
 }
 
 var (
-	policyColumns  = []column{textColumn("Policy").explained("quota policy"), textColumn("Used"), textColumn("Share"), numberColumn("Left"), numberColumn("Left for LOW"), textColumn("Notes")}
+	policyColumns  = []column{textColumn("Policy").explained("quota policy"), textColumn("Used"), textColumn("Share"), numberColumn("Left now"), numberColumn("Left now for LOW"), textColumn("Notes")}
 	processColumns = []column{textColumn("Process"), textColumn("Lane"), numberColumn("Waiting"), numberColumn("Longest"), numberColumn("Granted").explained("permit"), textColumn("Why")}
 	scopeColumns   = []column{textColumn("Policy"), textColumn("Scope").explained("scope"), numberColumn("Left"), numberColumn("In flight"), textColumn("State")}
 )
@@ -127,6 +127,9 @@ func limiterState(v *limiter.View) statusItem {
 	}
 	switch v.State {
 	case limiter.StateFlowing, limiter.StateUnused:
+		if v.State == limiter.StateFlowing && len(v.Processes) == 0 {
+			return statusItem{Text: "no worker runs", Tone: toneBad}
+		}
 		return statusItem{Text: string(v.State), Tone: toneOK}
 	case limiter.StateStopped, limiter.StateBreakerOpen, limiter.StateStopping:
 		return statusItem{Text: string(v.State), Tone: toneBad}

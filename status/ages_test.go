@@ -14,7 +14,8 @@ func TestAges_AreCountedByTierAndPartOfTheInterval(t *testing.T) {
 	}
 	got := agesOf([]store.RegisteredEntity{
 		entity(store.Hot, 0, time.Hour), entity(store.Hot, 15*time.Minute, time.Hour), entity(store.Warm, 59*time.Minute, time.Hour),
-		entity(store.Cold, time.Hour, time.Hour), entity(store.Cold, 90*time.Minute, time.Hour), entity(store.Cold, -time.Minute, time.Hour), {Tier: store.Warm, Due: now},
+		entity(store.Cold, time.Hour, time.Hour), entity(store.Cold, 90*time.Minute, time.Hour), entity(store.Cold, -time.Minute, time.Hour),
+		{Tier: store.Warm, Due: now},
 	}, now)
 	want := Ages{Sampled: 7}
 	want.Counts[0][store.Hot], want.Counts[1][store.Hot], want.Counts[3][store.Warm] = 1, 1, 1

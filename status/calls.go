@@ -17,9 +17,10 @@ import (
 )
 
 const (
-	// MaxCalls is the number of the last calls of a source that are kept, and MaxFailedCalls the
-	// number of its last failed calls.
-	MaxCalls, MaxFailedCalls = 500, 100
+	// MaxCalls is the number of the last calls of a source that are kept.
+	MaxCalls = 500
+	// MaxFailedCalls is the number of the last failed calls of a source that are kept.
+	MaxFailedCalls = 100
 	// maxCallsPerSecond is the maximum number of calls that one process keeps in each second. It
 	// counts the others. maxFailedPerSecond more are kept if they failed.
 	maxCallsPerSecond, maxFailedPerSecond = 50, 20

@@ -38,7 +38,7 @@ const (
 	MaxItems = 50
 	// maxItemRows is the maximum number of rows that are examined for one page. It bounds the
 	// duration of the read if few rows match.
-	maxItemRows = 2000
+	maxItemRows = 1000
 )
 
 // ItemQuery selects a page of the items of one facet: those whose keys begin with Prefix, follow the
@@ -81,7 +81,7 @@ type ItemFailure struct {
 
 // ItemPage is one page of items in the order of their keys. Next is the key after which the next
 // page begins; empty: this is the last page. A page can be short, or empty, although Next is set,
-// because one page examines at most 2,000 rows.
+// because one page examines at most 1,000 rows.
 type ItemPage struct {
 	Items []Item `json:"items"`
 	Next  string `json:"next,omitempty"`
@@ -101,7 +101,7 @@ type ItemStore interface {
 // ItemReader finds the items of a facet. Each page costs a bounded number of reads by primary key,
 // whatever the size of the tables:
 //
-//	walk       the table that the filter concerns, from the key After on: at most 2,000 rows
+//	walk       the table that the filter concerns, from the key After on: at most 1,000 rows
 //	look up    state, failure and registration of the at most 50 matching keys
 type ItemReader struct {
 	Store     ItemStore
