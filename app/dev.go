@@ -143,7 +143,7 @@ func (p *Process) startEmbedded(ctx context.Context, o DevOptions, config Config
 	if o.callsBaseURL() {
 		made.secret = p.requireSecret
 	}
-	made.role, made.lastError = "dev", p.newLastError()
+	made.role, made.lastError = "dev", newLastError(p.mask)
 	made.log = slog.New(conditionsOnly{made.lastError.handler(p.logger(ctx, config.Log, "dev").Handler())}) // drops INFO lines, so that they do not hide the table of addresses that dev prints
 	made.registry, made.reg = newRegistry(config.Metrics.Namespace)
 	fail := func(err error) (embedded, func(), error) { return made, closeAll, err }

@@ -16,6 +16,11 @@ type lastError struct {
 	last *status.ProcessError
 }
 
+// newLastError returns a lastError that redacts the secrets of the masker.
+func newLastError(m *masker) *lastError {
+	return &lastError{mask: func(text string) string { return m.text(text, true) }}
+}
+
 // get returns the last line, or nil.
 func (e *lastError) get() *status.ProcessError {
 	if e == nil {

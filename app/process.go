@@ -65,11 +65,6 @@ func (p *Process) requireSecret(at secretRef) (string, error) {
 	return secret, err
 }
 
-// newLastError returns a lastError that redacts the secrets of the configuration.
-func (p *Process) newLastError() *lastError {
-	return &lastError{mask: func(text string) string { return p.mask.text(text, true) }}
-}
-
 // AddSecret redacts a secret in stderr, and in the output of all writers that MaskWriter returns.
 func (p *Process) AddSecret(secret string) { p.mask.add(secretPart{secret, true}) }
 
@@ -83,7 +78,7 @@ func (p *Process) MaskWriter(to io.Writer) io.Writer { return p.mask.writer(to) 
 // role is built, and a function that closes the connections.
 func (p *Process) connect(ctx context.Context, config Config, role string) (_ parts, _ func(), err error) {
 	parts := parts{config: config, secret: p.requireSecret}
-	parts.role, parts.lastError = role, p.newLastError()
+	parts.role, parts.lastError = role, newLastError(p.mask)
 	parts.log = slog.New(parts.lastError.handler(p.logger(ctx, config.Log, role).Handler()))
 	parts.startAttrs = p.startAttrs(config, role)
 	parts.registry, parts.reg = newRegistry(config.Metrics.Namespace)

@@ -32,6 +32,7 @@ import (
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/status"
+	"github.com/freshet/freshet/status/find"
 	"github.com/freshet/freshet/topics"
 )
 
@@ -50,7 +51,9 @@ type parts struct {
 		entities.Store
 		dlq.Store
 		status.Backlogs
-		status.ItemStore
+		find.Walker
+		find.Lookup
+		console.DLQIndex
 		Ping(ctx context.Context) error
 	}
 	rdb   redis.UniversalClient
@@ -95,7 +98,7 @@ func (p parts) run(ctx context.Context, roles ...role) error {
 	}
 	defer p.client.Close()
 	p.producer = producer.New(p.rdb, p.client, producer.DefaultMaxBuffered, p.log, p.reg, p.trace)
-	p.lag = topics.NewSampler(kadm.NewClient(p.client), p.sourceNames(), p.log, p.reg)
+	p.lag = topics.NewSampler(kadm.NewClient(p.client), p.config.sourceNames(), p.log, p.reg)
 	background := newGroup(context.WithoutCancel(ctx))
 	background.run(p.producer.Run)
 	background.run(p.lag.Run)
@@ -114,13 +117,13 @@ func (p parts) run(ctx context.Context, roles ...role) error {
 
 func (p parts) noSource(name string) error {
 	return UsageErrorf("unknown source %q; the configuration has %s", name,
-		strings.Join(p.sourceNames(), ", "))
+		strings.Join(p.config.sourceNames(), ", "))
 }
 
 // sources builds the named sources, or all sources if no name is given.
 func (p parts) sources(names ...string) (map[string]*source.Source, error) {
 	if len(names) == 0 {
-		names = p.sourceNames()
+		names = p.config.sourceNames()
 	}
 	built := map[string]*source.Source{}
 	var errs []error

@@ -16,7 +16,7 @@ import (
 // shareCounts writes the counts of calls and reads and the report of this process to Redis until
 // ctx ends. Then it deletes the report.
 func shareCounts(ctx context.Context, p parts) error {
-	sources, started := p.sourceNames(), time.Now()
+	sources, started := p.config.sourceNames(), time.Now()
 	// The name has a random part, because a restarted process can have the same host name and pid.
 	self := workerName() + "/" + rand.Text()[:8]
 	for _, name := range sources {
@@ -33,13 +33,13 @@ func shareCounts(ctx context.Context, p parts) error {
 	return status.CountsWriter{
 		Sources: sources, Metrics: p.registry, Prefix: metricPrefix(p.config.Metrics.Namespace), Log: p.log,
 		Write: func(ctx context.Context, all map[string]status.ProcessCounts) error {
-			return errors.Join(status.WriteCounts(ctx, p.rdb, self, all), status.WriteProcess(ctx, p.rdb, self, p.reportOf(started)))
+			return errors.Join(status.WriteCounts(ctx, p.rdb, self, all), status.WriteProcess(ctx, p.rdb, self, reportOf(p, started)))
 		},
 	}.Run(ctx)
 }
 
 // sourceNames returns the names of the configured sources, sorted.
-func (p parts) sourceNames() []string { return slices.Sorted(maps.Keys(p.config.Sources)) }
+func (c Config) sourceNames() []string { return slices.Sorted(maps.Keys(c.Sources)) }
 
 // newHistory returns the recorder of the history that the console shows.
 func newHistory(p parts) *status.HistoryRecorder {
@@ -52,7 +52,7 @@ func newHistory(p parts) *status.HistoryRecorder {
 	quiet := p
 	quiet.log = slog.New(slog.DiscardHandler) // an outage of the database must not be logged every 5 s; watchConnections logs it
 	return status.NewHistoryRecorder(status.HistoryDeps{
-		Sources: p.sourceNames(), Log: p.log,
+		Sources: p.config.sourceNames(), Log: p.log,
 		Counts: func(ctx context.Context, source string) (map[string]status.ProcessCounts, error) {
 			return status.ReadCounts(ctx, p.rdb, source)
 		},

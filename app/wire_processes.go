@@ -35,15 +35,15 @@ func (o *ownWorkers) partitions() map[string][]int32 {
 }
 
 // reportOf returns the report of this process, which started at the given time.
-func (p parts) reportOf(started time.Time) status.Process {
+func reportOf(p parts, started time.Time) status.Process {
 	return status.Process{
 		Name: workerName(), Role: p.role, Version: Version(), Commit: ReadBuild().Commit, Started: started.UTC(),
-		Partitions: p.workers.partitions(), InFlight: p.recordsInFlight(), LastError: p.lastError.get(),
+		Partitions: p.workers.partitions(), InFlight: recordsInFlight(p), LastError: p.lastError.get(),
 	}
 }
 
 // recordsInFlight returns the number of records that the workers of this process work on.
-func (p parts) recordsInFlight() int {
+func recordsInFlight(p parts) int {
 	families, err := p.registry.Gather()
 	if err != nil {
 		return 0 // the page then shows 0; /metrics shows the error
@@ -60,16 +60,20 @@ func (p parts) recordsInFlight() int {
 	return int(sum)
 }
 
-// callWriter returns the writer that shares the calls of a source with the query services.
-func (p parts) callWriter(source string) *status.CallWriter {
+// newCallWriter returns the writer that shares the calls of a source with the query services.
+func newCallWriter(p parts, source string) *status.CallWriter {
 	return &status.CallWriter{Redis: p.rdb, Source: source, Process: workerName(), Log: p.log}
 }
 
-// processes and calls read what all processes share, for the console.
-func (p parts) processes(ctx context.Context) (status.Processes, error) {
-	return status.ReadProcesses(ctx, p.rdb)
+// cluster provides the state that all processes share to the console.
+type cluster struct{ parts }
+
+// Processes returns the running processes of all roles.
+func (c cluster) Processes(ctx context.Context) (status.Processes, error) {
+	return status.ReadProcesses(ctx, c.rdb)
 }
 
-func (p parts) calls(ctx context.Context) (status.Calls, error) {
-	return status.ReadCalls(ctx, p.rdb, p.sourceNames())
+// Calls returns the last upstream calls of all processes.
+func (c cluster) Calls(ctx context.Context) (status.Calls, error) {
+	return status.ReadCalls(ctx, c.rdb, c.config.sourceNames())
 }

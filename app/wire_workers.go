@@ -84,7 +84,7 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 		foreground.run(retrier.Run)
 		relay := p.relay(name)
 		foreground.run(relay.Run)
-		calls := p.callWriter(name)
+		calls := newCallWriter(p, name)
 		background.run(calls.Run)
 		deps := consumer.Deps{
 			Store: p.store, Requests: p.producer.Coalescer, Permits: permits{l}, Retries: retrier, Outbox: relay, Lag: p.lag, Health: consumer.NewHealth(), Hints: consumer.NewHints(status.Hints{Redis: p.rdb, Source: name}),

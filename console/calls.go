@@ -66,16 +66,16 @@ func (callsPage) Shows() [][2]string {
 }
 
 // visibleCalls returns the calls that match the filter and whose entities the client may see.
-func (c *Console) visibleCalls(all status.Calls, f callFilter, client access.Client) status.Calls {
+func visibleCalls(entities Entities, all status.Calls, f callFilter, client access.Client) status.Calls {
 	keep := func(calls []status.SharedCall) []status.SharedCall {
 		return slices.DeleteFunc(slices.Clone(calls), func(call status.SharedCall) bool {
-			return !f.matches(call) || !c.Entities.Sees(client, schemas.Entity{Source: call.Source, Facet: call.Facet, Key: call.Key}, "")
+			return !f.matches(call) || !entities.Sees(client, schemas.Entity{Source: call.Source, Facet: call.Facet, Key: call.Key}, "")
 		})
 	}
 	return status.Calls{Last: keep(all.Last), Failed: keep(all.Failed)}
 }
 
-func (c *Console) calls(w http.ResponseWriter, r *http.Request, client access.Client) {
+func showCalls(c *Console, w http.ResponseWriter, r *http.Request, client access.Client) {
 	ctx, cancel := requestContext(r)
 	defer cancel()
 	all, _, err := c.lastCalls.Get(ctx, sampleInterval)
@@ -84,7 +84,7 @@ func (c *Console) calls(w http.ResponseWriter, r *http.Request, client access.Cl
 		return
 	}
 	p := callsPage{Filter: callFilterOf(r)}
-	p.Sources, p.calls = c.Sources, c.visibleCalls(all, p.Filter, client)
+	p.Sources, p.calls = c.Sources, visibleCalls(c.Entities, all, p.Filter, client)
 	p.liveStatus = newLiveStatus(c.Clock())
 	p.addCalls(p.calls, c.Clock())
 	p.Histogram = latencyHistograms(p.calls.Last)

@@ -11,6 +11,7 @@ import (
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/status"
+	"github.com/freshet/freshet/status/find"
 )
 
 const (
@@ -38,8 +39,8 @@ type Console struct {
 	// may see.
 	publicDeadLetters status.Cached[deadLetterGroups]
 	lastCalls         status.Cached[status.Calls]
-	lastChanges       status.Cached[[]settings.Entry]        // newest audit entries
-	ages              map[string]*status.Cached[status.Ages] // by source
+	lastChanges       status.Cached[[]settings.Entry]      // newest audit entries
+	ages              map[string]*status.Cached[find.Ages] // by source
 }
 
 // New returns the console. It starts no goroutine until a page with live content is opened.
@@ -49,20 +50,17 @@ func New(deps Deps) *Console {
 		groups.Read = func(ctx context.Context) (deadLetterGroups, error) { return c.readRecentDeadLetters(ctx, visibilities) }
 		groups.Timeout, groups.Clock, groups.Log = countInterval, deps.Clock, deps.Log
 	}
-	c.lastCalls.Read, c.lastCalls.Timeout, c.lastCalls.Clock, c.lastCalls.Log = deps.Overview.Calls, sampleTimeout, deps.Clock, deps.Log
+	c.lastCalls.Read, c.lastCalls.Timeout, c.lastCalls.Clock, c.lastCalls.Log = deps.Cluster.Calls, sampleTimeout, deps.Clock, deps.Log
 	c.lastChanges.Read = func(ctx context.Context) ([]settings.Entry, error) { return deps.Limits.Audit(ctx, maxMarks) }
 	c.lastChanges.Timeout, c.lastChanges.Clock, c.lastChanges.Log = sampleTimeout, deps.Clock, deps.Log
-	c.ages = map[string]*status.Cached[status.Ages]{}
+	c.ages = map[string]*status.Cached[find.Ages]{}
 	for _, source := range deps.Sources {
-		c.ages[source] = &status.Cached[status.Ages]{Timeout: sampleTimeout, Clock: deps.Clock, Log: deps.Log, Read: func(ctx context.Context) (status.Ages, error) { return deps.Items.Ages(ctx, source) }}
+		c.ages[source] = &status.Cached[find.Ages]{Timeout: sampleTimeout, Clock: deps.Clock, Log: deps.Log, Read: func(ctx context.Context) (find.Ages, error) { return deps.Items.Ages(ctx, source) }}
 	}
 	mux := http.NewServeMux()
 	for pattern, h := range map[string]pageHandler{
 		"GET " + root:                                        c.overview,
 		"GET " + root + "/lookup":                            c.lookup,
-		"GET " + root + "/items":                             c.items,
-		"GET " + root + "/calls":                             c.calls,
-		"GET " + root + "/processes":                         c.processes,
 		"GET " + root + "/queues":                            c.queues,
 		"GET " + root + "/limiter":                           c.limiter,
 		"GET " + root + "/schedule":                          c.schedule,
@@ -76,6 +74,9 @@ func New(deps Deps) *Console {
 		"GET " + root + "/live/jobs/{id}":                    c.liveJob,
 	} {
 		mux.Handle(pattern, c.authorize(canView, h))
+	}
+	for name, h := range map[string]func(*Console, http.ResponseWriter, *http.Request, access.Client){"items": showItems, "calls": showCalls, "processes": showProcesses} {
+		mux.Handle("GET "+root+"/"+name, c.authorize(canView, func(w http.ResponseWriter, r *http.Request, client access.Client) { h(c, w, r, client) }))
 	}
 	for pattern, h := range map[string]pageHandler{
 		"POST " + root + "/dlq/start":                c.start,

@@ -94,7 +94,7 @@ func (c *Console) canSeeDeadLetter(ctx context.Context, client access.Client, id
 	return nil
 }
 
-// jsonBody returns what the page shows: the record, the response and the whole request are only for
+// jsonBody returns the content of the page: the record, the response and the whole request are only for
 // administrators.
 func (p deadLetterPage) jsonBody() any {
 	body := map[string]any{

@@ -12,6 +12,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/status"
+	"github.com/freshet/freshet/status/find"
 	"github.com/freshet/freshet/store"
 )
 
@@ -22,12 +23,14 @@ type Deps struct {
 	Sources  []string
 	Facets   map[string][]string
 	Overview Overview
+	Cluster  Cluster
 	Entities Entities
 	Items    Items
 	Limits   Limits
 	// Schedule is called only while a page with live content is open.
 	Schedule Schedule
 	DLQ      DLQ
+	DLQIndex DLQIndex
 	Store    Store
 	Guard    Guard
 	// Meters limits the request rate of each client.
@@ -69,13 +72,17 @@ type Overview interface {
 	// History returns the samples of a source after a time in Unix seconds; 0: all samples, which
 	// cover at most one hour.
 	History(source string, after int64) status.History
+	// Dependencies returns the health of the services that this process needs. It checks each
+	// service at most once a second.
+	Dependencies(ctx context.Context) []Dependency
+}
+
+// Cluster reads the state that all processes share.
+type Cluster interface {
 	// Processes returns the running processes of all roles.
 	Processes(ctx context.Context) (status.Processes, error)
 	// Calls returns the last upstream calls of all processes.
 	Calls(ctx context.Context) (status.Calls, error)
-	// Dependencies returns the health of the services that this process needs. It checks each
-	// service at most once a second.
-	Dependencies(ctx context.Context) []Dependency
 }
 
 // Schedule reads the state of prefetching, retries and the outbox.
@@ -128,9 +135,9 @@ type Entities interface {
 type Items interface {
 	// Find returns a page of the items of a facet. It leaves out entities for which the function
 	// visible returns false; its parameters are the entity and the visibility label of its content.
-	Find(ctx context.Context, q status.ItemQuery, visible func(e schemas.Entity, visibility string) bool) (status.ItemPage, error)
+	Find(ctx context.Context, q find.ItemQuery, visible func(e schemas.Entity, visibility string) bool) (find.ItemPage, error)
 	// Ages counts the ages of a sample of the prefetched entities of a source.
-	Ages(ctx context.Context, source string) (status.Ages, error)
+	Ages(ctx context.Context, source string) (find.Ages, error)
 }
 
 // RefreshResult is the result of the refresh of one entity.
@@ -204,9 +211,6 @@ type Limits interface {
 type DLQ interface {
 	List(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetter, limit int) ([]store.DeadLetter, error)
 	Groups(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterGroup, error)
-	// Hours counts dead letters by hour and reason. OfJob returns dead letters that a job has handled.
-	Hours(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterHour, error)
-	OfJob(ctx context.Context, j store.DLQJob, limit int) ([]store.DeadLetter, error)
 	Show(ctx context.Context, id store.DeadLetterID) (schemas.DeadLetter, error)
 	Plan(ctx context.Context, o dlq.JobSpec) (dlq.Plan, error)
 	StartJob(ctx context.Context, o dlq.JobSpec, actor string) (store.DLQJob, error)
@@ -214,6 +218,15 @@ type DLQ interface {
 	Jobs(ctx context.Context) ([]store.DLQJob, error)
 	// Job returns a job by its id, or store.ErrJobNotFound.
 	Job(ctx context.Context, id string) (store.DLQJob, error)
+}
+
+// DLQIndex reads the index of dead letters.
+type DLQIndex interface {
+	// DeadLetterHours counts dead letters by hour and reason, the earliest hour first. First of each
+	// group is the start of its hour.
+	DeadLetterHours(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterGroup, error)
+	// DeadLettersOfJob returns at most `limit` dead letters that a job has handled.
+	DeadLettersOfJob(ctx context.Context, source, job string, limit int) ([]store.DeadLetter, error)
 }
 
 // FaultScenarios controls the faults that the simulated upstream of a demonstration returns.

@@ -39,14 +39,14 @@ type hourRow struct {
 
 // newHoursPicture returns the picture of the hours up to now. The links keep the filter's source,
 // facet and disposition.
-func newHoursPicture(all []store.DeadLetterHour, f dlqFilter, now time.Time) *hoursPicture {
+func newHoursPicture(all []store.DeadLetterGroup, f dlqFilter, now time.Time) *hoursPicture {
 	p := &hoursPicture{To: now.UTC().Truncate(time.Hour).Add(time.Hour)}
 	p.From = p.To.Add(-hoursShown * time.Hour)
 	totals, byHour, highest := map[string]int64{}, map[time.Time]int64{}, int64(1)
 	for _, h := range all {
 		totals[string(h.Reason)] += h.Count
-		byHour[h.At] += h.Count
-		highest = max(highest, byHour[h.At])
+		byHour[h.First] += h.Count
+		highest = max(highest, byHour[h.First])
 	}
 	var reasons []string
 	for reason := range totals {
@@ -65,19 +65,19 @@ func newHoursPicture(all []store.DeadLetterHour, f dlqFilter, now time.Time) *ho
 	}
 	below := map[time.Time]int64{}
 	for _, h := range all {
-		hour := int(h.At.Sub(p.From) / time.Hour)
+		hour := int(h.First.Sub(p.From) / time.Hour)
 		if hour < 0 || hour >= hoursShown {
 			continue
 		}
-		link := hourLink(f, h.At, string(h.Reason))
-		top := below[h.At] + h.Count
+		link := hourLink(f, h.First, string(h.Reason))
+		top := below[h.First] + h.Count
 		p.Parts = append(p.Parts, hourPart{
-			Class: class[string(h.Reason)], Link: link, Title: fmt.Sprintf("%s: %d %s", h.At.Format("15:04"), h.Count, h.Reason),
+			Class: class[string(h.Reason)], Link: link, Title: fmt.Sprintf("%s: %d %s", h.First.Format("15:04"), h.Count, h.Reason),
 			X: strconv.Itoa(10*hour + 1), Y: percentOf(highest-top, highest), Height: percentOf(h.Count, highest),
 		})
-		below[h.At] = top
-		if n := len(p.Rows); n == 0 || !p.Rows[n-1].At.Equal(h.At) {
-			p.Rows = append(p.Rows, hourRow{At: h.At, Link: hourLink(f, h.At, "")})
+		below[h.First] = top
+		if n := len(p.Rows); n == 0 || !p.Rows[n-1].At.Equal(h.First) {
+			p.Rows = append(p.Rows, hourRow{At: h.First, Link: hourLink(f, h.First, "")})
 		}
 		row := &p.Rows[len(p.Rows)-1]
 		row.Text, row.Number = strings.TrimPrefix(fmt.Sprintf("%s, %d %s", row.Text, h.Count, h.Reason), ", "), row.Number+h.Count
@@ -102,7 +102,7 @@ func hourLink(f dlqFilter, at time.Time, reason string) string {
 func (p *dlqPage) readHours(ctx context.Context, c *Console) error {
 	f := p.storeFilter(p.client)
 	now := c.Clock()
-	hours, err := c.DLQ.Hours(ctx, store.DeadLetterFilter{
+	hours, err := c.DLQIndex.DeadLetterHours(ctx, store.DeadLetterFilter{
 		Source: f.Source, Facet: f.Facet, Handled: f.Handled, Visibilities: f.Visibilities, Since: now.UTC().Truncate(time.Hour).Add(-(hoursShown - 1) * time.Hour),
 	})
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/status"
+	"github.com/freshet/freshet/status/find"
 	"github.com/freshet/freshet/store"
 )
 
@@ -44,14 +45,14 @@ func (f *fakeOverview) Calls(context.Context) (status.Calls, error) {
 	return f.upstreamCalls, f.readErr
 }
 
-func (f *fakeItems) Ages(_ context.Context, source string) (status.Ages, error) {
+func (f *fakeItems) Ages(_ context.Context, source string) (find.Ages, error) {
 	return f.entityAges[source], f.readErr
 }
 
 // Find returns the items of the rig that the client may see, and records the query.
-func (f *fakeItems) Find(_ context.Context, q status.ItemQuery, visible func(schemas.Entity, string) bool) (status.ItemPage, error) {
+func (f *fakeItems) Find(_ context.Context, q find.ItemQuery, visible func(schemas.Entity, string) bool) (find.ItemPage, error) {
 	f.queries = append(f.queries, q)
-	page := status.ItemPage{Items: []status.Item{}, Next: f.found.Next}
+	page := find.ItemPage{Items: []find.Item{}, Next: f.found.Next}
 	for _, item := range f.found.Items {
 		if visible(schemas.Entity{Source: q.Source, Facet: q.Facet, Key: item.Key}, "") {
 			page.Items = append(page.Items, item)
@@ -212,11 +213,11 @@ func (f *fakeDLQ) waitForParallel(ctx context.Context) {
 	}
 }
 
-func (f *fakeDLQ) Hours(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterHour, error) {
+func (f *fakeDLQ) DeadLetterHours(context.Context, store.DeadLetterFilter) ([]store.DeadLetterGroup, error) {
 	return f.hours, f.readErr
 }
 
-func (f *fakeDLQ) OfJob(context.Context, store.DLQJob, int) ([]store.DeadLetter, error) {
+func (f *fakeDLQ) DeadLettersOfJob(context.Context, string, string, int) ([]store.DeadLetter, error) {
 	return f.list[:min(3, len(f.list))], f.readErr
 }
 

@@ -75,9 +75,9 @@ func fillRig(r *rig) {
 	}
 	for i := range 20 {
 		at := testNow.Truncate(time.Hour).Add(-time.Duration(i) * time.Hour)
-		r.hours = append(r.hours, store.DeadLetterHour{At: at, Reason: schemas.ParseError, Count: int64(20 - i)}, store.DeadLetterHour{At: at, Reason: schemas.Upstream5xx, Count: int64(600 + 300*(i%5))})
+		r.hours = append(r.hours, store.DeadLetterGroup{First: at, Reason: schemas.ParseError, Count: int64(20 - i)}, store.DeadLetterGroup{First: at, Reason: schemas.Upstream5xx, Count: int64(600 + 300*(i%5))})
 	}
-	slices.SortStableFunc(r.hours, func(a, b store.DeadLetterHour) int { return a.At.Compare(b.At) })
+	slices.SortStableFunc(r.hours, func(a, b store.DeadLetterGroup) int { return a.First.Compare(b.First) })
 	r.entity = Entity{
 		Stored: true, Lifetimes: store.Lifetimes{FreshFor: time.Hour},
 		State:   store.State{Entity: e, Version: 1_769_511_628_000, Encoding: "zstd", Size: 311_820, CheckedAt: testNow.Add(-3 * time.Hour), FetchedAt: testNow.Add(-3 * time.Hour), UpdatedAt: testNow.Add(-26 * time.Hour)},

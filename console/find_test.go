@@ -16,15 +16,16 @@ import (
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/status"
+	"github.com/freshet/freshet/status/find"
 	"github.com/freshet/freshet/store"
 )
 
 // fillFind sets the items, processes and calls of a rig.
 func fillFind(r *rig) {
 	ago := func(d time.Duration) time.Time { return testNow.Add(-d) }
-	r.found = status.ItemPage{Next: "c9", Items: []status.Item{
+	r.found = find.ItemPage{Next: "c9", Items: []find.Item{
 		{Key: "a1", Freshness: store.Fresh, CheckedAt: ago(time.Minute), ChangedAt: ago(time.Hour), ReadAt: ago(time.Second), Prefetched: true, DueAt: testNow.Add(time.Hour)},
-		{Key: "b2", Freshness: store.Stale, CheckedAt: ago(5 * time.Hour), Failure: &status.ItemFailure{State: store.Failed, Reason: "UPSTREAM_4XX", Held: true, Until: testNow.Add(time.Hour)}},
+		{Key: "b2", Freshness: store.Stale, CheckedAt: ago(5 * time.Hour), Failure: &find.ItemFailure{State: store.Failed, Reason: "UPSTREAM_4XX", Held: true, Until: testNow.Add(time.Hour)}},
 		{Key: "c9"},
 		{Key: "hr.secret", Freshness: store.Fresh},
 	}}
@@ -45,14 +46,14 @@ func fillFind(r *rig) {
 		Failed: []status.SharedCall{call("b2", "5xx", 503, 12)},
 	}
 	r.upstreamCalls.Last[0].Skipped = 70
-	r.entityAges = map[string]status.Ages{"nexon": {Sampled: 1100, Counts: [7][3]int64{{40, 120, 90}, {30, 100, 80}, {35, 140, 100}, {20, 90, 60}, {0, 20, 40}, {0, 0, 35}, {0, 0, 100}}}}
+	r.entityAges = map[string]find.Ages{"nexon": {Sampled: 1100, Counts: [7][3]int64{{40, 120, 90}, {30, 100, 80}, {35, 140, 100}, {20, 90, 60}, {0, 20, 40}, {0, 0, 35}, {0, 0, 100}}}}
 }
 
 func TestItems_ShowTheMatches(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	d := r.get(root + "/items?facet=nexon/character&prefix=a&show=failing&after=a0")
-	if got, want := r.queries[0], (status.ItemQuery{Source: "nexon", Facet: "character", Prefix: "a", After: "a0", Filter: status.FailingItems}); got != want {
+	if got, want := r.queries[0], (find.ItemQuery{Source: "nexon", Facet: "character", Prefix: "a", After: "a0", Filter: find.FailingItems}); got != want {
 		t.Errorf("query: got %+v, want %+v", got, want)
 	}
 	for _, want := range []string{"a1", "failed: UPSTREAM_4XX, held until 13:00", "never fetched", "1 min ago"} {
@@ -66,7 +67,7 @@ func TestItems_ShowTheMatches(t *testing.T) {
 	for path, want := range map[string]int{"?facet=nexon/character&show=odd": 400, "?facet=nexon/odd": 400, "?facet=odd/character": 400, "?facet=nexon/character&prefix=%00": 400, "": 200} {
 		r.findErr = nil
 		if strings.Contains(path, "show=odd") {
-			r.findErr = status.ErrUnknownFilter
+			r.findErr = find.ErrUnknownFilter
 		}
 		if got := r.get(root + "/items" + path).status; got != want {
 			t.Errorf("%s: got the status %d, want %d", path, got, want)
@@ -231,10 +232,10 @@ func TestDeadLetter_IsReplayedAlone(t *testing.T) {
 
 func TestDeadLetters_BarsLinkToTheirHour(t *testing.T) {
 	r := newRig(t)
-	r.hours = []store.DeadLetterHour{
-		{At: testNow.Add(-30 * time.Hour).Truncate(time.Hour), Reason: schemas.ParseError, Count: 9},
-		{At: testNow.Add(-2 * time.Hour).Truncate(time.Hour), Reason: schemas.ParseError, Count: 1},
-		{At: testNow.Add(-2 * time.Hour).Truncate(time.Hour), Reason: schemas.Upstream4xx, Count: 3},
+	r.hours = []store.DeadLetterGroup{
+		{First: testNow.Add(-30 * time.Hour).Truncate(time.Hour), Reason: schemas.ParseError, Count: 9},
+		{First: testNow.Add(-2 * time.Hour).Truncate(time.Hour), Reason: schemas.ParseError, Count: 1},
+		{First: testNow.Add(-2 * time.Hour).Truncate(time.Hour), Reason: schemas.Upstream4xx, Count: 3},
 	}
 	d := r.get(root + "/dlq?source=nexon")
 	for _, reason := range []string{"PARSE_ERROR", "UPSTREAM_4XX"} {

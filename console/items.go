@@ -10,7 +10,7 @@ import (
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/status"
+	"github.com/freshet/freshet/status/find"
 	"github.com/freshet/freshet/store"
 )
 
@@ -18,24 +18,24 @@ import (
 type itemsPage struct {
 	Sources []string
 	Facets  map[string][]string
-	status.ItemQuery
+	find.ItemQuery
 	Problem string
-	Items   []status.Item
+	Items   []find.Item
 	Next    string // URL of the next page; empty: this is the last page
 	// Short is true if the page examined the maximum number of rows before it was full.
 	Short bool
 }
 
-// itemFilterLabels are the labels of status.ItemFilters.
-var itemFilterLabels = map[status.ItemFilter]string{
-	status.AllItems: "all", status.FreshItems: "fresh", status.StaleItems: "stale", status.FailingItems: "failing", status.HeldItems: "held",
-	status.NotFound: "not found", status.NeverFetched: "registered, never fetched", status.ChangedHour: "changed in the last hour",
-	status.ChangedDay: "changed in the last 24 h", status.ReadHour: "read in the last hour", status.ReadDay: "read in the last 24 h",
+// itemFilterLabels are the labels of find.ItemFilters.
+var itemFilterLabels = map[find.ItemFilter]string{
+	find.AllItems: "all", find.FreshItems: "fresh", find.StaleItems: "stale", find.FailingItems: "failing", find.HeldItems: "held",
+	find.NotFound: "not found", find.NeverFetched: "registered, never fetched", find.ChangedHour: "changed in the last hour",
+	find.ChangedDay: "changed in the last 24 h", find.ReadHour: "read in the last hour", find.ReadDay: "read in the last 24 h",
 }
 
 // Filters returns the options of the form field "show": each is a value and its label.
 func (itemsPage) Filters() (all [][2]string) {
-	for _, f := range status.ItemFilters {
+	for _, f := range find.ItemFilters {
 		all = append(all, [2]string{string(f), itemFilterLabels[f]})
 	}
 	return all
@@ -59,7 +59,7 @@ func (p itemsPage) query(after string) string {
 func (p itemsPage) First() string { return p.query("") }
 
 // State returns the freshness or the failure of an item with its tone.
-func (itemsPage) State(i status.Item) statusItem {
+func (itemsPage) State(i find.Item) statusItem {
 	switch i.Freshness {
 	case store.Fresh:
 		return statusItem{Text: "fresh", Tone: toneOK}
@@ -74,7 +74,7 @@ func (itemsPage) State(i status.Item) statusItem {
 }
 
 // FailureOf describes the failure of an item.
-func (itemsPage) FailureOf(f status.ItemFailure, now time.Time) statusItem {
+func (itemsPage) FailureOf(f find.ItemFailure, now time.Time) statusItem {
 	text := strings.ToLower(string(f.State)) + ": " + displayText(f.Reason, maxReasonShown)
 	switch {
 	case f.State == store.Retrying:
@@ -85,17 +85,17 @@ func (itemsPage) FailureOf(f status.ItemFailure, now time.Time) statusItem {
 	return statusItem{Text: text, Tone: toneBad}
 }
 
-// items shows a page of the items of a facet.
-func (c *Console) items(w http.ResponseWriter, r *http.Request, client access.Client) {
+// showItems shows a page of the items of a facet.
+func showItems(c *Console, w http.ResponseWriter, r *http.Request, client access.Client) {
 	e := entityOf(r)
 	if e.Facet == "" && len(c.Sources) > 0 {
 		e.Source = c.Sources[0]
 		e.Facet = c.Facets[e.Source][0]
 	}
-	p := itemsPage{Sources: c.Sources, Facets: c.Facets, Items: []status.Item{}, ItemQuery: status.ItemQuery{
-		Source: e.Source, Facet: e.Facet, Prefix: strings.TrimSpace(r.FormValue("prefix")), After: r.FormValue("after"), Filter: status.ItemFilter(r.FormValue("show")),
+	p := itemsPage{Sources: c.Sources, Facets: c.Facets, Items: []find.Item{}, ItemQuery: find.ItemQuery{
+		Source: e.Source, Facet: e.Facet, Prefix: strings.TrimSpace(r.FormValue("prefix")), After: r.FormValue("after"), Filter: find.ItemFilter(r.FormValue("show")),
 	}}
-	if p.Problem = c.checkItemQuery(p.ItemQuery); p.Problem != "" {
+	if p.Problem = p.check(); p.Problem != "" {
 		c.render(w, r, http.StatusBadRequest, "items", "Items", p)
 		return
 	}
@@ -103,7 +103,7 @@ func (c *Console) items(w http.ResponseWriter, r *http.Request, client access.Cl
 	defer cancel()
 	found, err := c.Items.Find(ctx, p.ItemQuery, func(e schemas.Entity, visibility string) bool { return c.Entities.Sees(client, e, visibility) })
 	switch {
-	case errors.Is(err, status.ErrUnknownFilter):
+	case errors.Is(err, find.ErrUnknownFilter):
 		p.Problem = "There is no such filter."
 		c.render(w, r, http.StatusBadRequest, "items", "Items", p)
 		return
@@ -112,17 +112,18 @@ func (c *Console) items(w http.ResponseWriter, r *http.Request, client access.Cl
 		return
 	}
 	if p.Items = found.Items; found.Next != "" {
-		p.Next, p.Short = p.query(found.Next), len(found.Items) < status.MaxItems
+		p.Next, p.Short = p.query(found.Next), len(found.Items) < find.MaxItems
 	}
 	c.render(w, r, http.StatusOK, "items", "Items", p)
 }
 
-// checkItemQuery returns an error message if the query can't have a result.
-func (c *Console) checkItemQuery(q status.ItemQuery) string {
+// check returns an error message if the query can't have a result.
+func (p itemsPage) check() string {
+	q := p.ItemQuery
 	switch {
-	case !c.hasSource(q.Source):
+	case !slices.Contains(p.Sources, q.Source):
 		return "There is no such source."
-	case !slices.Contains(c.Facets[q.Source], q.Facet):
+	case !slices.Contains(p.Facets[q.Source], q.Facet):
 		return q.Source + " has no such facet."
 	}
 	for _, text := range []string{q.Prefix, q.After} {

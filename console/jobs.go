@@ -23,7 +23,7 @@ type jobPage struct {
 	liveStatus
 	Chosen dlqFilter
 	// Outcomes tell what became of replayed dead letters, and OutcomeMessage how many.
-	Outcomes       []replayedLetter
+	Outcomes       []replayed
 	OutcomeMessage string
 }
 
@@ -145,7 +145,7 @@ func (c *Console) job(w http.ResponseWriter, r *http.Request, client access.Clie
 		ctx, cancel := requestContext(r)
 		defer cancel()
 		p := newJobPage(j, c.Clock())
-		if p.Outcomes, p.OutcomeMessage, err = c.replayOutcomes(ctx, client, j); err != nil {
+		if p.Outcomes, p.OutcomeMessage, err = replayOutcomes(ctx, c.Deps, client, j); err != nil {
 			c.Log.Warn("job page shown without outcomes", "err", err)
 			p.OutcomeMessage = "What became of the dead letters can't be read; see the log of this process."
 		}

@@ -116,7 +116,7 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, client access.Cli
 		case "calls":
 			all, _, _ := c.lastCalls.Get(r.Context(), sampleInterval) // if Redis does not answer, the previous calls are shown
 			f = newLiveStatus(n.At)
-			f.addCalls(c.visibleCalls(all, callFilterOf(r), client), n.At)
+			f.addCalls(visibleCalls(c.Entities, all, callFilterOf(r), client), n.At)
 		case "processes":
 			f = newLiveStatus(n.At)
 			f.addProcessList(n.Processes)
@@ -125,7 +125,7 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, client access.Cli
 		}
 		if charts {
 			f.addHistory(c.Overview, sources, after)
-			f.addMarks(c.marksOf(r.Context(), n, sources), sources, n.At)
+			f.addMarks(marksOf(r.Context(), &c.lastChanges, n, sources), sources, n.At)
 		}
 		if send(f) != nil {
 			return

@@ -32,8 +32,8 @@ type chartMark struct {
 var markLabels = map[string]string{"set": "settings", "stop": "stop", "resume": "resume", "fault-scenario": "scenario"}
 
 // marksOf returns the marks of the last hour of each source, the oldest first.
-func (c *Console) marksOf(ctx context.Context, n *sample, sources []string) map[string][]chartMark {
-	entries, _, _ := c.lastChanges.Get(ctx, marksTTL) // if the audit can't be read, the charts show the other marks
+func marksOf(ctx context.Context, changes *status.Cached[[]settings.Entry], n *sample, sources []string) map[string][]chartMark {
+	entries, _, _ := changes.Get(ctx, marksTTL) // if the audit can't be read, the charts show the other marks
 	all := map[string][]chartMark{}
 	for _, source := range sources {
 		marks := append(changeMarks(entries, source, n.At.Add(-time.Hour)), startMarks(n.Processes.All, n.At.Add(-time.Hour))...)

@@ -13,8 +13,8 @@ import (
 // maxOutcomes is the number of replayed dead letters whose outcome a job's page shows.
 const maxOutcomes = 200
 
-// replayedLetter is a replayed dead letter with its outcome.
-type replayedLetter struct {
+// replayed is a replayed dead letter with its outcome.
+type replayed struct {
 	Entity  schemas.Entity
 	Link    string // URL of the dead letter
 	Outcome status.ReplayOutcome
@@ -22,20 +22,20 @@ type replayedLetter struct {
 }
 
 // EntityLink returns the URL of the page of the entity.
-func (l replayedLetter) EntityLink() string { return entityPath(l.Entity) }
+func (l replayed) EntityLink() string { return entityPath(l.Entity) }
 
 // Cell returns the outcome with its tone.
-func (l replayedLetter) Cell() statusItem {
+func (l replayed) Cell() statusItem {
 	return statusItem{Text: string(l.Outcome), Tone: map[status.ReplayOutcome]string{status.ReplaySucceeded: toneOK, status.ReplayFailedAgain: toneBad}[l.Outcome]}
 }
 
 // replayOutcomes returns the outcomes of the first dead letters that a replay has enqueued, and a
 // message with their numbers.
-func (c *Console) replayOutcomes(ctx context.Context, client access.Client, j store.DLQJob) (all []replayedLetter, message string, err error) {
+func replayOutcomes(ctx context.Context, d Deps, client access.Client, j store.DLQJob) (all []replayed, message string, err error) {
 	if j.Kind != store.ReplayJob || j.Done == 0 {
 		return nil, "", nil
 	}
-	letters, err := c.DLQ.OfJob(ctx, j, maxOutcomes)
+	letters, err := d.DLQIndex.DeadLettersOfJob(ctx, j.Source, j.ID, maxOutcomes)
 	if err != nil {
 		return nil, "", err
 	}
@@ -43,22 +43,22 @@ func (c *Console) replayOutcomes(ctx context.Context, client access.Client, j st
 	for i, l := range letters {
 		entities[i] = l.Entity
 	}
-	states, err := c.Store.States(ctx, entities)
+	states, err := d.Store.States(ctx, entities)
 	if err != nil {
 		return nil, "", err
 	}
-	failures, err := c.Store.Statuses(ctx, entities)
+	failures, err := d.Store.Statuses(ctx, entities)
 	if err != nil {
 		return nil, "", err
 	}
 	counts := map[status.ReplayOutcome]int{}
 	for i, l := range letters {
-		of := replayedLetter{Entity: l.Entity, Link: deadLetterPath(l.DeadLetterID, j.Source), Outcome: status.OutcomeOfReplay(j.CreatedAt, states[i], failures[i])}
+		of := replayed{Entity: l.Entity, Link: deadLetterPath(l.DeadLetterID, j.Source), Outcome: status.OutcomeOfReplay(j.CreatedAt, states[i], failures[i])}
 		counts[of.Outcome]++
 		if of.Outcome != status.ReplaySucceeded && failures[i].UpdatedAt.After(j.CreatedAt) {
 			of.Error = displayText(failures[i].Error, maxErrorShown)
 		}
-		if c.Entities.Sees(client, l.Entity, l.Visibility) && c.Entities.Sees(client, l.Entity, states[i].Visibility) {
+		if d.Entities.Sees(client, l.Entity, l.Visibility) && d.Entities.Sees(client, l.Entity, states[i].Visibility) {
 			all = append(all, of)
 		}
 	}

@@ -46,13 +46,13 @@ func (c *Console) showLive(w http.ResponseWriter, r *http.Request, name, title s
 	}
 	if name == "overview" {
 		p.addHistory(c.Overview, c.Sources, map[string]int64{})
-		p.addMarks(c.marksOf(ctx, n, c.Sources), c.Sources, n.At)
+		p.addMarks(marksOf(ctx, &c.lastChanges, n, c.Sources), c.Sources, n.At)
 	}
 	switch name {
 	case "schedule":
 		p.Ages = map[string]*histogram{}
 		for _, source := range c.Sources {
-			p.Ages[source] = c.ageHistogram(ctx, source)
+			p.Ages[source] = ageHistogram(ctx, c.ages[source])
 		}
 	case "limiter":
 		p.BurnDowns = map[string][]burnDown{}

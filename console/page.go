@@ -116,7 +116,7 @@ func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, nam
 	p.CanAct, _ = canAct(c, client)
 	p.CanRefresh, _ = canRefresh(c, client)
 	if looks, _ := canView(c, client); looks {
-		p.Facets, p.Sources = strings.Join(c.allFacets(), " "), strings.Join(c.Sources, " ")
+		p.Facets, p.Sources = strings.Join(allFacets(c.Deps), " "), strings.Join(c.Sources, " ")
 		p.Version = c.Version // anonymous visitors of the login page must not see the version
 		for _, l := range navigation {
 			l.Here = r.URL.Path == l.Path || l.Path != root && strings.HasPrefix(r.URL.Path, l.Path+"/")
@@ -151,9 +151,9 @@ func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, nam
 }
 
 // allFacets returns all facets as source/facet.
-func (c *Console) allFacets() (all []string) {
-	for _, source := range c.Sources {
-		for _, facet := range c.Facets[source] {
+func allFacets(d Deps) (all []string) {
+	for _, source := range d.Sources {
+		for _, facet := range d.Facets[source] {
 			all = append(all, source+"/"+facet)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/status"
+	"github.com/freshet/freshet/status/find"
 	"github.com/freshet/freshet/store"
 )
 
@@ -17,17 +18,17 @@ const agesTTL = time.Minute
 
 // ageHistogram returns the histogram of the ages of a source's entities; nil: there are none, or they
 // could not be read.
-func (c *Console) ageHistogram(ctx context.Context, source string) *histogram {
-	ages, _, err := c.ages[source].Get(ctx, agesTTL)
+func ageHistogram(ctx context.Context, of *status.Cached[find.Ages]) *histogram {
+	ages, _, err := of.Get(ctx, agesTTL)
 	if err != nil || ages.Sampled == 0 {
 		return nil
 	}
-	counts := make([][]int64, len(status.AgeLabels))
+	counts := make([][]int64, len(find.AgeLabels))
 	for i := range counts {
 		counts[i] = ages.Counts[i][:]
 	}
 	h := newHistogram("Age of entities against their interval", "Time since the last due time, as a part of the interval, of "+plural(ages.Sampled, "sampled entity", "sampled entities"),
-		"Age", status.AgeLabels[:], [][2]string{{"c-" + tierName(store.Hot), "hot"}, {"c-" + tierName(store.Warm), "warm"}, {"c-" + tierName(store.Cold), "cold"}}, counts)
+		"Age", find.AgeLabels[:], [][2]string{{"c-" + tierName(store.Hot), "hot"}, {"c-" + tierName(store.Warm), "warm"}, {"c-" + tierName(store.Cold), "cold"}}, counts)
 	return &h
 }
 

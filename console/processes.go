@@ -23,10 +23,10 @@ func (processesPage) livePath() string { return root + "/live?page=processes" }
 // jsonBody returns the processes as they were read.
 func (p processesPage) jsonBody() any { return p.processes }
 
-func (c *Console) processes(w http.ResponseWriter, r *http.Request, _ access.Client) {
+func showProcesses(c *Console, w http.ResponseWriter, r *http.Request, _ access.Client) {
 	ctx, cancel := requestContext(r)
 	defer cancel()
-	found, err := c.Overview.Processes(ctx)
+	found, err := c.Cluster.Processes(ctx)
 	if err != nil {
 		c.unavailable(w, r, "The processes can't be read: Redis does not answer.", err)
 		return

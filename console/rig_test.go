@@ -12,6 +12,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/status"
+	"github.com/freshet/freshet/status/find"
 	"github.com/freshet/freshet/store"
 )
 
@@ -31,10 +32,10 @@ type rig struct {
 	entity        Entity
 	running       []status.Process // processes that have reported
 	upstreamCalls status.Calls
-	found         status.ItemPage
-	entityAges    map[string]status.Ages
+	found         find.ItemPage
+	entityAges    map[string]find.Ages
 	findErr       error
-	queries       []status.ItemQuery // queries of items
+	queries       []find.ItemQuery // queries of items
 	keyError      error
 	keyErrors     map[string]error // errors that CheckKey returns, by key
 	message       string
@@ -43,7 +44,7 @@ type rig struct {
 	audit         []settings.Entry
 	list          []store.DeadLetter
 	groups        []store.DeadLetterGroup
-	hours         []store.DeadLetterHour
+	hours         []store.DeadLetterGroup
 	failures      map[string]store.Status // failures of entities, by key
 	shown         schemas.DeadLetter
 	planned       dlq.Plan
@@ -88,7 +89,7 @@ func newRig(t *testing.T, changes ...func(*Deps)) *rig {
 	r.reads = []status.ReadStats{{Source: "nexon", Fresh: 9_120_551, Stale: 80_211, Updating: 3_012, NotFound: 41, AgeP50: 11 * time.Minute, AgeP95: 52 * time.Minute}}
 	deps := Deps{
 		Sources: []string{"github", "nexon"}, Facets: map[string][]string{"github": {"repository", "user"}, "nexon": {"character"}},
-		Overview: (*fakeOverview)(r), Entities: (*fakeEntities)(r), Items: (*fakeItems)(r), Limits: (*fakeLimits)(r), Schedule: (*fakeSchedule)(r), DLQ: (*fakeDLQ)(r), Store: (*fakeStore)(r), Guard: (*fakeGuard)(r), Meters: (*fakeClientLimiter)(r),
+		Overview: (*fakeOverview)(r), Cluster: (*fakeOverview)(r), Entities: (*fakeEntities)(r), Items: (*fakeItems)(r), Limits: (*fakeLimits)(r), Schedule: (*fakeSchedule)(r), DLQ: (*fakeDLQ)(r), DLQIndex: (*fakeDLQ)(r), Store: (*fakeStore)(r), Guard: (*fakeGuard)(r), Meters: (*fakeClientLimiter)(r),
 		Process: "query-1", Version: "v1.2.3", Clock: func() time.Time { return testNow }, Log: slog.New(slog.DiscardHandler),
 	}
 	for _, change := range changes {

@@ -111,7 +111,7 @@ func (s *sampler) takeSample(ctx context.Context) (*sample, error) {
 	var open map[string]int64
 	var reads sync.WaitGroup
 	read := func(f func()) { reads.Go(func() { status.CatchPanic(s.deps.Log, f) }) }
-	read(func() { n.Processes, _ = s.deps.Overview.Processes(ctx) }) // without Redis, the problems say so
+	read(func() { n.Processes, _ = s.deps.Cluster.Processes(ctx) }) // without Redis, the problems say so
 	read(func() { n.Dependencies = s.deps.Overview.Dependencies(ctx) })
 	read(func() {
 		ctx, cancel := context.WithTimeout(ctx, countTimeout)

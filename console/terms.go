@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// terms are the definitions that the pages show behind a question mark. The texts are those of
-// docs/concepts.md, without backquotes and asterisks.
+// terms are the definitions that the pages show behind a question mark. Their texts equal the texts
+// of docs/concepts.md, without backquotes and asterisks.
 var terms = map[string]string{
 	"backoff":         "A pause of one scope because the upstream asked for it (429, Retry-After, maintenance). It ends with one call, the probe.",
 	"circuit breaker": "open: no calls to a source, endpoint or credential that is unhealthy; half-open: single probes; closed: normal. Redis and the database have breakers too.",

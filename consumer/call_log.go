@@ -39,7 +39,7 @@ type callLog struct {
 // reportCalls gives each call of an attempt to callLog.record, and logs it at level DEBUG if the
 // sampler passes it. class is the class of the attempt, or "" if the attempt ended before its
 // responses were read. before is the number of calls that earlier attempts of the record made.
-func (w *Worker) reportCalls(ctx context.Context, a *attempt, class source.Class, changed bool, before int) {
+func reportCalls(ctx context.Context, w *Worker, a *attempt, class source.Class, changed bool, before int) {
 	debug := w.log.Enabled(ctx, slog.LevelDebug)
 	if !debug && w.calls.record == nil {
 		return
@@ -58,12 +58,12 @@ func (w *Worker) reportCalls(ctx context.Context, a *attempt, class source.Class
 			w.calls.record(r)
 		}
 		if debug {
-			w.logCall(ctx, r, c)
+			logCall(ctx, w, r, c)
 		}
 	}
 }
 
-func (w *Worker) logCall(ctx context.Context, r CallRecord, c *call) {
+func logCall(ctx context.Context, w *Worker, r CallRecord, c *call) {
 	skipped, pass := w.calls.sampler.Pass(r.At)
 	if !pass {
 		return

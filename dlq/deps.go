@@ -40,10 +40,6 @@ type Store interface {
 	// DeadLetterGroups counts matching dead letters by reason, fingerprint and facet, largest group
 	// first.
 	DeadLetterGroups(ctx context.Context, filter store.DeadLetterFilter, limit int) ([]store.DeadLetterGroup, error)
-	// DeadLetterHours counts matching dead letters by hour and reason, the earliest hour first.
-	DeadLetterHours(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterHour, error)
-	// DeadLettersOfJob returns at most `limit` dead letters that a job has handled.
-	DeadLettersOfJob(ctx context.Context, source, job string, limit int) ([]store.DeadLetter, error)
 	// HandledPrefixes returns, for each partition of a topic, the range of offsets at the
 	// partition's start in which all dead letters are handled. The range ends before a dead letter
 	// from the time "recent" or later, even if it is handled. It also ends before an offset without

@@ -249,16 +249,6 @@ func (q *Queue) Groups(ctx context.Context, filter store.DeadLetterFilter) ([]st
 	return groups, err
 }
 
-// Hours counts the dead letters that match the filter by hour and reason, the earliest hour first.
-func (q *Queue) Hours(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterHour, error) {
-	return q.Store.DeadLetterHours(ctx, filter)
-}
-
-// OfJob returns at most `limit` dead letters that a job has handled.
-func (q *Queue) OfJob(ctx context.Context, j store.DLQJob, limit int) ([]store.DeadLetter, error) {
-	return q.Store.DeadLettersOfJob(ctx, j.Source, j.ID, limit)
-}
-
 // Jobs returns the latest jobs, newest first.
 func (q *Queue) Jobs(ctx context.Context) ([]store.DLQJob, error) {
 	return q.Store.Jobs(ctx, maxJobs)

@@ -184,15 +184,11 @@ type DeadLetterGroup struct {
 // replayed less often and whose record could not be decoded.
 type DeadLetterCount struct{ All, AtReplayLimit, Undecoded int64 }
 
-// SelectDeadLettersOfJob returns the columns of ScanDeadLetter. Arguments: job, limit.
-const SelectDeadLettersOfJob = `SELECT ` + deadLetterColumns + ` FROM dead_letters WHERE job = $1 AND job <> ''
-ORDER BY topic, kafka_partition, kafka_offset LIMIT $2`
-
-// DeadLetterHour is the number of dead letters with one reason in the hour that begins at At.
-type DeadLetterHour struct {
-	At     time.Time                `json:"at"`
-	Reason schemas.DeadLetterReason `json:"reason"`
-	Count  int64                    `json:"count"`
+// SelectOfJob returns the statement, and its arguments, that lists dead letters that a job has handled.
+// The rows have the columns of ScanDeadLetter.
+func (DeadLetterFilter) SelectOfJob(job string, limit int) (string, []any) {
+	return `SELECT ` + deadLetterColumns + ` FROM dead_letters WHERE job = $1 AND job <> ''
+ORDER BY topic, kafka_partition, kafka_offset LIMIT $2`, []any{job, limit}
 }
 
 // SelectHours returns the statement, and its arguments, that counts matching dead letters by hour
@@ -203,11 +199,11 @@ func (f DeadLetterFilter) SelectHours() (string, []any) {
 GROUP BY 1, 2 ORDER BY 1, 2`, args
 }
 
-// ScanHour reads the hour from a row.
-func (h *DeadLetterHour) ScanHour(scan func(...any) error) error {
+// ScanHour reads a group from a row of SelectHours. First is the start of its hour.
+func (g *DeadLetterGroup) ScanHour(scan func(...any) error) error {
 	var hour int64
-	err := scan(&hour, &h.Reason, &h.Count)
-	h.At = time.Unix(hour*3600, 0).UTC()
+	err := scan(&hour, &g.Reason, &g.Count)
+	g.First = time.Unix(hour*3600, 0).UTC()
 	return err
 }
 

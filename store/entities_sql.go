@@ -52,10 +52,6 @@ ORDER BY e.due_at LIMIT $3`
 WHERE e.source = $1 AND e.enabled AND e.due_at > $2
 ORDER BY e.due_at LIMIT $3`
 
-	// EntitiesOfSample is the end of a statement that reads some enabled entities. Arguments: source,
-	// limit.
-	EntitiesOfSample = ` WHERE e.source = $1 AND e.enabled LIMIT $2`
-
 	// SelectNextDueEntity returns the earliest due time in microseconds, or no row. Argument:
 	// source.
 	SelectNextDueEntity = `SELECT due_at FROM entities

@@ -47,10 +47,10 @@ func (s *Store) DeadLetterGroups(ctx context.Context, filter store.DeadLetterFil
 }
 
 // DeadLetterHours counts the dead letters that match the filter by hour and reason, the earliest
-// hour first.
-func (s *Store) DeadLetterHours(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterHour, error) {
+// hour first. First of each group is the start of its hour.
+func (s *Store) DeadLetterHours(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterGroup, error) {
 	query, args := filter.SelectHours()
-	hours, err := collect(ctx, s.pool, (*store.DeadLetterHour).ScanHour, query, args...)
+	hours, err := collect(ctx, s.pool, (*store.DeadLetterGroup).ScanHour, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("count the dead letters of %s by hour: %w", filter.Source, err)
 	}
@@ -59,7 +59,9 @@ func (s *Store) DeadLetterHours(ctx context.Context, filter store.DeadLetterFilt
 
 // DeadLettersOfJob returns at most `limit` dead letters that a job has handled.
 func (s *Store) DeadLettersOfJob(ctx context.Context, source, job string, limit int) ([]store.DeadLetter, error) {
-	all, err := s.collectDeadLetters(ctx, store.DeadLetterFilter{Source: source}, store.SelectDeadLettersOfJob, []any{job, limit})
+	filter := store.DeadLetterFilter{Source: source}
+	query, args := filter.SelectOfJob(job, limit)
+	all, err := s.collectDeadLetters(ctx, filter, query, args)
 	if err != nil {
 		return nil, fmt.Errorf("list the dead letters of the job %s: %w", job, err)
 	}

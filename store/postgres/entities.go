@@ -281,7 +281,7 @@ func (s *Store) SampleEntities(ctx context.Context, source string, limit int) ([
 	}
 	percent := min(100, 200*float64(limit)/max(1, rows))
 	all, err := collect(ctx, s.pool, (*store.RegisteredEntity).ScanEntity,
-		fmt.Sprintf("SELECT "+store.EntityColumns+" FROM entities e TABLESAMPLE SYSTEM (%f)"+store.EntitiesOfSample, percent), source, limit)
+		fmt.Sprintf("SELECT "+store.EntityColumns+" FROM entities e TABLESAMPLE SYSTEM (%f)"+" WHERE e.source = $1 AND e.enabled LIMIT $2", percent), source, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read a sample of the entities of %s: %w", source, err)
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/status"
+	"github.com/freshet/freshet/status/find"
 	"github.com/freshet/freshet/store"
 )
 
@@ -17,14 +17,14 @@ func BenchmarkItems(b *testing.B) {
 	for _, n := range entityCounts() {
 		s := open(b)
 		fillEntities(b, s, n)
-		r := status.ItemReader{Store: s, Now: time.Now, Lifetimes: func(string, string) store.Lifetimes { return store.Lifetimes{FreshFor: time.Hour} }}
-		for _, filter := range status.ItemFilters {
+		r := find.ItemReader{Walker: s, Lookup: s, Now: time.Now, Lifetimes: func(string, string) store.Lifetimes { return store.Lifetimes{FreshFor: time.Hour} }}
+		for _, filter := range find.ItemFilters {
 			b.Run(fmt.Sprintf("%d/%s", n, filter), func(b *testing.B) {
 				var took []time.Duration
 				for i := 0; b.Loop(); i++ {
 					after := fmt.Sprintf("key-%09d", (n/2+i*7919)%n)
 					began := time.Now()
-					if _, err := r.Find(b.Context(), status.ItemQuery{Source: "s", Facet: "f", Prefix: "key-", After: after, Filter: filter}, func(schemas.Entity, string) bool { return true }); err != nil {
+					if _, err := r.Find(b.Context(), find.ItemQuery{Source: "s", Facet: "f", Prefix: "key-", After: after, Filter: filter}, func(schemas.Entity, string) bool { return true }); err != nil {
 						b.Fatal(err)
 					}
 					took = append(took, time.Since(began))

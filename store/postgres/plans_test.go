@@ -114,9 +114,10 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 	tier, enabled := store.Hot, true
 	list, listArgs := store.EntityFilter{Source: "s", Facet: "f", Tier: &tier, Enabled: &enabled, KeyPrefix: "key-0000"}.
 		SelectEntities(schemas.Entity{Source: "s", Facet: "f", Key: "key-000000500"}, 500)
-	keys := store.KeyRange{Source: "s", Facet: "f", Prefix: "key-0000", After: "key-000000500"}
-	states, statesArgs := keys.SelectStates(2000)
-	statuses, statusesArgs := keys.SelectStatuses(2000)
+	keys := store.EntityFilter{Source: "s", Facet: "f", KeyPrefix: "key-0000"}
+	states, statesArgs := keys.SelectStates("key-000000500", 2000)
+	statuses, statusesArgs := keys.SelectStatuses("key-000000500", 2000)
+	ofJob, ofJobArgs := store.DeadLetterFilter{}.SelectOfJob("j7", 100)
 	statements := []struct {
 		name, options, sql, index string
 		args                      []any
@@ -158,7 +159,7 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 		{"states in a key range", "COSTS", states, "snapshot_state_", statesArgs},
 		{"statuses in a key range", "COSTS", statuses, "update_status_pkey", statusesArgs},
 		{"registrations", "indexOnly", selectRegistrations, "entities_pkey", []any{cols.sources, cols.facets, cols.keys}},
-		{"dead letters of a job", "COSTS", store.SelectDeadLettersOfJob, "dead_letters_job", []any{"j7", 100}},
+		{"dead letters of a job", "COSTS", ofJob, "dead_letters_job", ofJobArgs},
 		{"due tiers", "COSTS", store.SelectTierBacklogs, "entities_due", []any{"s", 1 << 50, 2000}},
 		{"due retries", "COSTS", store.SelectRetryBacklog, "update_status_due", []any{"s", 1 << 50, 2000}},
 		{"outbox backlog", "COSTS", store.SelectOutboxBacklog, "outbox_due", []any{"s", 1 << 50, 2000}},

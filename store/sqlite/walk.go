@@ -13,21 +13,21 @@ import (
 const selectRegistration = `SELECT ` + store.EntityColumns + ` FROM entities e WHERE e.source = $1 AND e.facet = $2 AND e.key = $3`
 
 // StatesInRange returns at most `limit` states of a facet in the order of their keys.
-func (s *Store) StatesInRange(ctx context.Context, r store.KeyRange, limit int) ([]store.State, error) {
-	query, args := r.SelectStates(limit)
-	all, err := collect(ctx, s.db, r.ScanStateInRange, query, args...)
+func (s *Store) StatesInRange(ctx context.Context, f store.EntityFilter, after string, limit int) ([]store.State, error) {
+	query, args := f.SelectStates(after, limit)
+	all, err := collect(ctx, s.db, f.ScanStateInRange, query, args...)
 	if err != nil {
-		return nil, fmt.Errorf("read the states of %s/%s: %w", r.Source, r.Facet, err)
+		return nil, fmt.Errorf("read the states of %s/%s: %w", f.Source, f.Facet, err)
 	}
 	return all, nil
 }
 
 // StatusesInRange returns at most `limit` statuses of a facet in the order of their keys.
-func (s *Store) StatusesInRange(ctx context.Context, r store.KeyRange, limit int) ([]store.Status, error) {
-	query, args := r.SelectStatuses(limit)
+func (s *Store) StatusesInRange(ctx context.Context, f store.EntityFilter, after string, limit int) ([]store.Status, error) {
+	query, args := f.SelectStatuses(after, limit)
 	all, err := collect(ctx, s.db, (*store.Status).ScanStatus, query, args...)
 	if err != nil {
-		return nil, fmt.Errorf("read the statuses of %s/%s: %w", r.Source, r.Facet, err)
+		return nil, fmt.Errorf("read the statuses of %s/%s: %w", f.Source, f.Facet, err)
 	}
 	return all, nil
 }

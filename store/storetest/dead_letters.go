@@ -17,7 +17,7 @@ type DeadLetters interface {
 	// partition and offset. Both lists start after the position "behind".
 	DeadLetters(ctx context.Context, filter store.DeadLetterFilter, behind store.DeadLetter, limit int) ([]store.DeadLetter, error)
 	DeadLettersByOffset(ctx context.Context, filter store.DeadLetterFilter, behind store.DeadLetterID, limit int) ([]store.DeadLetter, error)
-	DeadLetterHours(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterHour, error)
+	DeadLetterHours(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterGroup, error)
 	DeadLettersOfJob(ctx context.Context, source, job string, limit int) ([]store.DeadLetter, error)
 	DeadLetterGroups(ctx context.Context, filter store.DeadLetterFilter, limit int) ([]store.DeadLetterGroup, error)
 	HandledPrefixes(ctx context.Context, topic string, young, missing time.Time) ([]store.HandledPrefix, error)
@@ -314,10 +314,10 @@ func testDeadLetterHours(b suite) {
 		b.deadLetter(l)
 	}
 	b.handle(store.Disposition{Outcome: store.Replayed, At: hour, Job: "job-1"}, newDeadLetter(entity, 2).DeadLetterID)
-	count := func(hours int, reason schemas.DeadLetterReason) store.DeadLetterHour {
-		return store.DeadLetterHour{At: hour.Add(time.Duration(hours) * time.Hour), Reason: reason, Count: 1}
+	count := func(hours int, reason schemas.DeadLetterReason) store.DeadLetterGroup {
+		return store.DeadLetterGroup{First: hour.Add(time.Duration(hours) * time.Hour), Reason: reason, Count: 1}
 	}
-	want := []store.DeadLetterHour{count(0, schemas.ParseError), count(0, schemas.Upstream4xx), count(1, schemas.Upstream4xx), count(3, schemas.Upstream4xx)}
+	want := []store.DeadLetterGroup{count(0, schemas.ParseError), count(0, schemas.Upstream4xx), count(1, schemas.Upstream4xx), count(3, schemas.Upstream4xx)}
 	got, err := b.store.DeadLetterHours(b.Context(), store.DeadLetterFilter{Source: "nexon"})
 	if err != nil || !reflect.DeepEqual(got, want) {
 		b.Errorf("hours: got %+v, %v, want %+v", got, err, want)

@@ -57,8 +57,8 @@ type Store interface {
 	// Statuses returns the statuses in the given order; State is empty without a status.
 	Statuses(ctx context.Context, entities []schemas.Entity) ([]store.Status, error)
 	// StatesInRange and StatusesInRange return at most `limit` rows in the order of their keys.
-	StatesInRange(ctx context.Context, r store.KeyRange, limit int) ([]store.State, error)
-	StatusesInRange(ctx context.Context, r store.KeyRange, limit int) ([]store.Status, error)
+	StatesInRange(ctx context.Context, f store.EntityFilter, after string, limit int) ([]store.State, error)
+	StatusesInRange(ctx context.Context, f store.EntityFilter, after string, limit int) ([]store.Status, error)
 	// WriteFailure writes the status and the dead letter in one transaction. It omits a dead letter
 	// that is nil. It omits a status that has no State, or that belongs to an earlier fetch than the
 	// stored success or failure.

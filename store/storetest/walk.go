@@ -41,20 +41,20 @@ func testKeyRanges(b suite) {
 		b.Fatal(err)
 	}
 	for range 200 {
-		r, limit := store.KeyRange{Source: "nexon", Facet: "f", Prefix: text(2), After: text(3)}, 1+rng.IntN(30)
+		f, after, limit := store.EntityFilter{Source: "nexon", Facet: "f", KeyPrefix: text(2)}, text(3), 1+rng.IntN(30)
 		var want []string
 		for key := range stored {
-			if key > r.After && strings.HasPrefix(key, r.Prefix) {
+			if key > after && strings.HasPrefix(key, f.KeyPrefix) {
 				want = append(want, key)
 			}
 		}
 		slices.Sort(want)
 		want = want[:min(limit, len(want))]
-		states, err := b.store.StatesInRange(b.Context(), r, limit)
+		states, err := b.store.StatesInRange(b.Context(), f, after, limit)
 		if err != nil {
 			b.Fatal(err)
 		}
-		statuses, err := b.store.StatusesInRange(b.Context(), r, limit)
+		statuses, err := b.store.StatusesInRange(b.Context(), f, after, limit)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -62,14 +62,14 @@ func testKeyRanges(b suite) {
 		for _, s := range states {
 			of = append(of, s.Entity.Key)
 			if s.Entity.Facet != "f" || s.Entity.Source != "nexon" || s.Version != 1 {
-				b.Fatalf("seed %d: %+v: got the state %+v", seed, r, s)
+				b.Fatalf("seed %d: %+v: got the state %+v", seed, f, s)
 			}
 		}
 		for _, s := range statuses {
 			failed = append(failed, s.Entity.Key)
 		}
 		if fmt.Sprintf("%q", of) != fmt.Sprintf("%q", want) || fmt.Sprintf("%q", failed) != fmt.Sprintf("%q", want) {
-			b.Fatalf("seed %d: %+v, limit %d: got the states %q and statuses %q, want %q", seed, r, limit, of, failed, want)
+			b.Fatalf("seed %d: %+v after %q, limit %d: got the states %q and statuses %q, want %q", seed, f, after, limit, of, failed, want)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package status
+package find
 
 import (
 	"context"
@@ -22,7 +22,7 @@ const maxAgesSampled = 2000
 
 // Ages counts the ages of a sample of the enabled entities of a source.
 func (r ItemReader) Ages(ctx context.Context, source string) (Ages, error) {
-	all, err := r.Store.SampleEntities(ctx, source, maxAgesSampled)
+	all, err := r.SampleEntities(ctx, source, maxAgesSampled)
 	if err != nil {
 		return Ages{}, err
 	}

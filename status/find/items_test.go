@@ -1,4 +1,4 @@
-package status
+package find
 
 import (
 	"fmt"
@@ -16,7 +16,7 @@ import (
 // testLifetimes are the lifetimes of all facets in the tests of items.
 var testLifetimes = store.Lifetimes{FreshFor: time.Hour, NotFoundFor: time.Hour, KeepFor: 48 * time.Hour}
 
-// expectedItem is what a test has stored of one entity.
+// expectedItem has the rows that a test has stored of one entity.
 type expectedItem struct {
 	state      *store.State
 	failure    *store.Status
@@ -104,7 +104,7 @@ func TestItems_PagesContainExactlyTheMatches(t *testing.T) {
 	if _, err := db.RegisterEntities(t.Context(), registrations); err != nil {
 		t.Fatal(err)
 	}
-	r := ItemReader{Store: db, Lifetimes: func(string, string) store.Lifetimes { return testLifetimes }, Now: func() time.Time { return now }}
+	r := ItemReader{Walker: db, Lookup: db, Lifetimes: func(string, string) store.Lifetimes { return testLifetimes }, Now: func() time.Time { return now }}
 	for _, filter := range ItemFilters {
 		for _, prefix := range []string{"", "a", "b1", "z"} {
 			var want, got []string
@@ -146,7 +146,7 @@ func TestItems_LeaveOutInvisibleEntities(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r := ItemReader{Store: db, Lifetimes: func(string, string) store.Lifetimes { return testLifetimes }, Now: time.Now}
+	r := ItemReader{Walker: db, Lookup: db, Lifetimes: func(string, string) store.Lifetimes { return testLifetimes }, Now: time.Now}
 	page, err := r.Find(t.Context(), ItemQuery{Source: "nexon", Facet: "character"}, func(_ schemas.Entity, visibility string) bool { return visibility == "" })
 	if err != nil || len(page.Items) != 1 || page.Items[0].Key != "public" {
 		t.Errorf("got %+v, %v, want only the item public", page.Items, err)

@@ -1,4 +1,5 @@
-package status
+// Package find lists the entities of a facet by prefix and state, for the console.
+package find
 
 import (
 	"context"
@@ -41,8 +42,8 @@ const (
 	maxItemRows = 1000
 )
 
-// ItemQuery selects a page of the items of one facet: those whose keys begin with Prefix, follow the
-// key After, and match the filter.
+// ItemQuery selects a page of the items of one facet. Their keys begin with Prefix and follow the
+// key After, and the items match the filter.
 type ItemQuery struct {
 	Source, Facet, Prefix, After string
 	Filter                       ItemFilter
@@ -87,24 +88,30 @@ type ItemPage struct {
 	Next  string `json:"next,omitempty"`
 }
 
-// ItemStore reads the rows of one facet in the order of their keys.
-type ItemStore interface {
-	StatesInRange(ctx context.Context, r store.KeyRange, limit int) ([]store.State, error)
-	StatusesInRange(ctx context.Context, r store.KeyRange, limit int) ([]store.Status, error)
+// Walker reads rows of one facet in the order of their keys.
+type Walker interface {
+	StatesInRange(ctx context.Context, f store.EntityFilter, after string, limit int) ([]store.State, error)
+	StatusesInRange(ctx context.Context, f store.EntityFilter, after string, limit int) ([]store.Status, error)
 	Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error)
+	// SampleEntities returns some enabled entities of a source.
+	SampleEntities(ctx context.Context, source string, limit int) ([]store.RegisteredEntity, error)
+}
+
+// Lookup reads the rows of given entities, in their order.
+type Lookup interface {
 	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
 	Statuses(ctx context.Context, entities []schemas.Entity) ([]store.Status, error)
-	SampleEntities(ctx context.Context, source string, limit int) ([]store.RegisteredEntity, error)
 	Registrations(ctx context.Context, entities []schemas.Entity) ([]*store.RegisteredEntity, error)
 }
 
 // ItemReader finds the items of a facet. Each page costs a bounded number of reads by primary key,
-// whatever the size of the tables:
+// independent of the size of the tables:
 //
 //	walk       the table that the filter concerns, from the key After on: at most 1,000 rows
 //	look up    state, failure and registration of the at most 50 matching keys
 type ItemReader struct {
-	Store     ItemStore
+	Walker
+	Lookup    Lookup
 	Lifetimes func(source, facet string) store.Lifetimes
 	Now       func() time.Time
 }
@@ -138,28 +145,28 @@ func (r ItemReader) Find(ctx context.Context, q ItemQuery, visible func(e schema
 
 // walk returns the keys of the items of a page, and the key after which the next page begins.
 func (r ItemReader) walk(ctx context.Context, q ItemQuery) (keys []string, next string, err error) {
-	in, now := store.KeyRange{Source: q.Source, Facet: q.Facet, Prefix: q.Prefix, After: q.After}, r.Now()
+	in, now := store.EntityFilter{Source: q.Source, Facet: q.Facet, KeyPrefix: q.Prefix}, r.Now()
 	since := func(age time.Duration, at time.Time) bool { return now.Sub(at) < age }
 	switch q.Filter {
 	case AllItems:
-		return r.walkAll(ctx, in)
+		return r.walkAll(ctx, in, q.After)
 	case FreshItems, StaleItems, NotFound:
 		life := r.Lifetimes(q.Source, q.Facet)
 		want := map[ItemFilter]store.Freshness{FreshItems: store.Fresh, StaleItems: store.Stale, NotFound: store.NotFound}[q.Filter]
-		return r.walkStates(ctx, in, func(s store.State) bool {
+		return r.walkStates(ctx, in, q.After, func(s store.State) bool {
 			found, _ := store.FreshnessOf(&s, life, now)
 			return found == want
 		})
 	case ChangedHour:
-		return r.walkStates(ctx, in, func(s store.State) bool { return since(time.Hour, s.UpdatedAt) })
+		return r.walkStates(ctx, in, q.After, func(s store.State) bool { return since(time.Hour, s.UpdatedAt) })
 	case ChangedDay:
-		return r.walkStates(ctx, in, func(s store.State) bool { return since(24*time.Hour, s.UpdatedAt) })
+		return r.walkStates(ctx, in, q.After, func(s store.State) bool { return since(24*time.Hour, s.UpdatedAt) })
 	case FailingItems, HeldItems:
-		rows, err := r.Store.StatusesInRange(ctx, in, maxItemRows)
+		rows, err := r.Walker.StatusesInRange(ctx, in, q.After, maxItemRows)
 		keys, next = choose(rows, err, func(s store.Status) (string, bool) { return s.Entity.Key, q.Filter == FailingItems || heldAt(s, now) })
 		return keys, next, err
 	case NeverFetched:
-		rows, err := r.registrations(ctx, in, maxItemRows)
+		rows, err := r.registrations(ctx, in, q.After, maxItemRows)
 		if err != nil {
 			return nil, "", err
 		}
@@ -167,35 +174,35 @@ func (r ItemReader) walk(ctx context.Context, q ItemQuery) (keys []string, next 
 		for i, e := range rows {
 			of[i] = e.Entity
 		}
-		states, err := r.Store.States(ctx, of)
+		states, err := r.Lookup.States(ctx, of)
 		keys, next = choose(states, err, func(s store.State) (string, bool) { return s.Entity.Key, s.Version == 0 })
 		return keys, next, err
 	case ReadHour, ReadDay:
 		age := map[ItemFilter]time.Duration{ReadHour: time.Hour, ReadDay: 24 * time.Hour}[q.Filter]
-		rows, err := r.registrations(ctx, in, maxItemRows)
+		rows, err := r.registrations(ctx, in, q.After, maxItemRows)
 		keys, next = choose(rows, err, func(e store.RegisteredEntity) (string, bool) { return e.Entity.Key, since(age, e.History.ReadAt) })
 		return keys, next, err
 	}
 	return nil, "", ErrUnknownFilter
 }
 
-func (r ItemReader) walkStates(ctx context.Context, in store.KeyRange, matches func(store.State) bool) (keys []string, next string, err error) {
-	rows, err := r.Store.StatesInRange(ctx, in, maxItemRows)
+func (r ItemReader) walkStates(ctx context.Context, in store.EntityFilter, after string, matches func(store.State) bool) (keys []string, next string, err error) {
+	rows, err := r.Walker.StatesInRange(ctx, in, after, maxItemRows)
 	keys, next = choose(rows, err, func(s store.State) (string, bool) { return s.Entity.Key, matches(s) })
 	return keys, next, err
 }
 
 // walkAll merges the keys of the stored, the failing and the registered entities.
-func (r ItemReader) walkAll(ctx context.Context, in store.KeyRange) (keys []string, next string, err error) {
-	states, err := r.Store.StatesInRange(ctx, in, MaxItems+1)
+func (r ItemReader) walkAll(ctx context.Context, in store.EntityFilter, after string) (keys []string, next string, err error) {
+	states, err := r.Walker.StatesInRange(ctx, in, after, MaxItems+1)
 	if err != nil {
 		return nil, "", err
 	}
-	failed, err := r.Store.StatusesInRange(ctx, in, MaxItems+1)
+	failed, err := r.Walker.StatusesInRange(ctx, in, after, MaxItems+1)
 	if err != nil {
 		return nil, "", err
 	}
-	registered, err := r.registrations(ctx, in, MaxItems+1)
+	registered, err := r.registrations(ctx, in, after, MaxItems+1)
 	if err != nil {
 		return nil, "", err
 	}
@@ -216,9 +223,8 @@ func (r ItemReader) walkAll(ctx context.Context, in store.KeyRange) (keys []stri
 	return keys, next, nil
 }
 
-func (r ItemReader) registrations(ctx context.Context, in store.KeyRange, limit int) ([]store.RegisteredEntity, error) {
-	return r.Store.Entities(ctx, store.EntityFilter{Source: in.Source, Facet: in.Facet, KeyPrefix: in.Prefix},
-		schemas.Entity{Source: in.Source, Facet: in.Facet, Key: in.After}, limit)
+func (r ItemReader) registrations(ctx context.Context, in store.EntityFilter, after string, limit int) ([]store.RegisteredEntity, error) {
+	return r.Walker.Entities(ctx, in, schemas.Entity{Source: in.Source, Facet: in.Facet, Key: after}, limit)
 }
 
 // choose returns the keys of the first matching rows, at most MaxItems, and the key after which the
@@ -241,15 +247,15 @@ func choose[T any](rows []T, err error, matches func(T) (key string, ok bool)) (
 
 // describe reads the items of the entities.
 func (r ItemReader) describe(ctx context.Context, of []schemas.Entity) ([]Item, error) {
-	states, err := r.Store.States(ctx, of)
+	states, err := r.Lookup.States(ctx, of)
 	if err != nil {
 		return nil, err
 	}
-	statuses, err := r.Store.Statuses(ctx, of)
+	statuses, err := r.Lookup.Statuses(ctx, of)
 	if err != nil {
 		return nil, err
 	}
-	registered, err := r.Store.Registrations(ctx, of)
+	registered, err := r.Lookup.Registrations(ctx, of)
 	if err != nil {
 		return nil, err
 	}
