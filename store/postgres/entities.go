@@ -271,19 +271,3 @@ func (s *Store) DeleteEntity(ctx context.Context, e schemas.Entity) (existed boo
 	}
 	return tag.RowsAffected() == 1, nil
 }
-
-// SampleEntities returns at most `limit` enabled entities of a source. It reads random pages of the
-// table, about as many as hold twice the limit.
-func (s *Store) SampleEntities(ctx context.Context, source string, limit int) ([]store.RegisteredEntity, error) {
-	var rows float64
-	if err := s.pool.QueryRow(ctx, `SELECT reltuples FROM pg_class WHERE oid = 'entities'::regclass`).Scan(&rows); err != nil {
-		return nil, fmt.Errorf("read the size of the table entities: %w", err)
-	}
-	percent := min(100, 200*float64(limit)/max(1, rows))
-	all, err := collect(ctx, s.pool, (*store.RegisteredEntity).ScanEntity,
-		fmt.Sprintf("SELECT "+store.EntityColumns+" FROM entities e TABLESAMPLE SYSTEM (%f)"+" WHERE e.source = $1 AND e.enabled LIMIT $2", percent), source, limit)
-	if err != nil {
-		return nil, fmt.Errorf("read a sample of the entities of %s: %w", source, err)
-	}
-	return all, nil
-}

@@ -18,6 +18,7 @@ import (
 // Store is a store in one PostgreSQL database. Its methods may be called concurrently.
 type Store struct {
 	pool *pgxpool.Pool
+	lists
 }
 
 // Open connects to the database at url. The database must have been migrated.
@@ -38,7 +39,7 @@ func Open(ctx context.Context, url string) (*Store, error) {
 		pool.Close()
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
-	return &Store{pool}, nil
+	return &Store{pool, lists{pool}}, nil
 }
 
 // Close closes all connections.

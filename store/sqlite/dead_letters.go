@@ -44,28 +44,6 @@ func (s *Store) DeadLetterGroups(ctx context.Context, filter store.DeadLetterFil
 	return groups, nil
 }
 
-// DeadLetterHours counts the dead letters that match the filter by hour and reason, the earliest
-// hour first. First of each group is the start of its hour.
-func (s *Store) DeadLetterHours(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterGroup, error) {
-	query, args := filter.SelectHours()
-	hours, err := collect(ctx, s.db, (*store.DeadLetterGroup).ScanHour, query, args...)
-	if err != nil {
-		return nil, fmt.Errorf("count the dead letters of %s by hour: %w", filter.Source, err)
-	}
-	return hours, nil
-}
-
-// DeadLettersOfJob returns at most `limit` dead letters that a job has handled.
-func (s *Store) DeadLettersOfJob(ctx context.Context, source, job string, limit int) ([]store.DeadLetter, error) {
-	filter := store.DeadLetterFilter{Source: source}
-	query, args := filter.SelectOfJob(job, limit)
-	all, err := s.collectDeadLetters(ctx, filter, query, args)
-	if err != nil {
-		return nil, fmt.Errorf("list the dead letters of the job %s: %w", job, err)
-	}
-	return all, nil
-}
-
 // HandledPrefixes returns, for each partition of a topic, the range of offsets at the partition's
 // start in which all dead letters are handled. The range ends before a dead letter from the time
 // "recent" or later, even if it is handled. It also ends before an offset without an index entry if

@@ -292,12 +292,3 @@ func selectExpiredKeys(ctx context.Context, tx *sql.Tx, query string, args ...an
 	}
 	return examined, last, keys, rows.Err()
 }
-
-// SampleEntities returns at most `limit` enabled entities of a source.
-func (s *Store) SampleEntities(ctx context.Context, source string, limit int) ([]store.RegisteredEntity, error) {
-	all, err := selectEntities(ctx, s.db, "SELECT "+store.EntityColumns+" FROM entities e"+" WHERE e.source = $1 AND e.enabled LIMIT $2", source, limit)
-	if err != nil {
-		return nil, fmt.Errorf("read a sample of the entities of %s: %w", source, err)
-	}
-	return all, nil
-}
