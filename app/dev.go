@@ -143,7 +143,9 @@ func (p *Process) startEmbedded(ctx context.Context, o DevOptions, config Config
 	if o.callsBaseURL() {
 		made.secret = p.requireSecret
 	}
-	made.log = slog.New(conditionsOnly{p.logger(ctx, config.Log, "dev").Handler()}) // this handler drops INFO lines, so that they do not hide the table of addresses that dev prints
+	made.role, made.lastError = "dev", newLastError(p.mask)
+	// This handler drops INFO lines, so that they do not hide the table of addresses that dev prints.
+	made.log = slog.New(conditionsOnly{made.lastError.handler(p.logger(ctx, config.Log, "dev").Handler())})
 	made.registry, made.reg = newRegistry(config.Metrics.Namespace)
 	fail := func(err error) (embedded, func(), error) { return made, closeAll, err }
 

@@ -87,7 +87,7 @@ func (p *Process) startAttrs(c Config, role string) []any {
 // startedWith returns the attributes of the first log line of a role. The role works for the given
 // source, or for all sources if source is empty.
 func (p parts) startedWith(source string, attrs ...any) []any {
-	names := cmp.Or(source, strings.Join(slices.Sorted(maps.Keys(p.config.Sources)), ","))
+	names := cmp.Or(source, strings.Join(p.config.sourceNames(), ","))
 	return slices.Concat(p.startAttrs, []any{"sources", names}, attrs)
 }
 

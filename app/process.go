@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 )
 
@@ -77,7 +78,8 @@ func (p *Process) MaskWriter(to io.Writer) io.Writer { return p.mask.writer(to) 
 // role is built, and a function that closes the connections.
 func (p *Process) connect(ctx context.Context, config Config, role string) (_ parts, _ func(), err error) {
 	parts := parts{config: config, secret: p.requireSecret}
-	parts.log = p.logger(ctx, config.Log, role)
+	parts.role, parts.lastError = role, newLastError(p.mask)
+	parts.log = slog.New(parts.lastError.handler(p.logger(ctx, config.Log, role).Handler()))
 	parts.startAttrs = p.startAttrs(config, role)
 	parts.registry, parts.reg = newRegistry(config.Metrics.Namespace)
 	if parts.kafka, err = config.Kafka.Options(); err != nil {

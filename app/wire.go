@@ -32,6 +32,7 @@ import (
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/status"
+	"github.com/freshet/freshet/status/find"
 	"github.com/freshet/freshet/topics"
 )
 
@@ -50,6 +51,9 @@ type parts struct {
 		entities.Store
 		dlq.Store
 		status.Backlogs
+		find.Walker
+		find.Lookup
+		console.DLQIndex
 		Ping(ctx context.Context) error
 	}
 	rdb   redis.UniversalClient
@@ -72,6 +76,10 @@ type parts struct {
 
 	faultScenarios console.FaultScenarios // fault scenarios of dev's simulated upstream; nil: no upstream is simulated
 
+	role      string      // role in the log, such as worker
+	lastError *lastError  // nil: no line is kept
+	workers   *ownWorkers // run creates it
+
 	opsListener net.Listener // the query service's listener of health and metrics; may be nil
 }
 
@@ -83,13 +91,14 @@ type role func(ctx context.Context, p parts) error
 // sampler, which they use.
 func (p parts) run(ctx context.Context, roles ...role) error {
 	var err error
+	p.workers = &ownWorkers{}
 	p.client, err = kgo.NewClient(append(append(producer.ClientOptions(producer.DefaultMaxBuffered), p.kafkaClient("producer")...), p.trace.Kafka()...)...)
 	if err != nil {
 		return fmt.Errorf("create the producer's Kafka client: %w", err)
 	}
 	defer p.client.Close()
 	p.producer = producer.New(p.rdb, p.client, producer.DefaultMaxBuffered, p.log, p.reg, p.trace)
-	p.lag = topics.NewSampler(kadm.NewClient(p.client), slices.Sorted(maps.Keys(p.config.Sources)), p.log, p.reg)
+	p.lag = topics.NewSampler(kadm.NewClient(p.client), p.config.sourceNames(), p.log, p.reg)
 	background := newGroup(context.WithoutCancel(ctx))
 	background.run(p.producer.Run)
 	background.run(p.lag.Run)
@@ -108,13 +117,13 @@ func (p parts) run(ctx context.Context, roles ...role) error {
 
 func (p parts) noSource(name string) error {
 	return UsageErrorf("unknown source %q; the configuration has %s", name,
-		strings.Join(slices.Sorted(maps.Keys(p.config.Sources)), ", "))
+		strings.Join(p.config.sourceNames(), ", "))
 }
 
 // sources builds the named sources, or all sources if no name is given.
 func (p parts) sources(names ...string) (map[string]*source.Source, error) {
 	if len(names) == 0 {
-		names = slices.Sorted(maps.Keys(p.config.Sources))
+		names = p.config.sourceNames()
 	}
 	built := map[string]*source.Source{}
 	var errs []error

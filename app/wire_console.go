@@ -17,6 +17,8 @@ import (
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/status"
+	"github.com/freshet/freshet/status/find"
+	"github.com/freshet/freshet/store"
 )
 
 // Values of query.console.
@@ -32,7 +34,7 @@ func (p parts) console(sources map[string]*source.Source, guard *access.Guard, c
 	if p.config.Query.Console == consoleOff {
 		return nil, func(context.Context) error { return nil }
 	}
-	reads := status.NewReads(p.registry, metricPrefix(p.config.Metrics.Namespace), slices.Sorted(maps.Keys(p.config.Sources)), p.log)
+	reads := status.NewReads(p.registry, metricPrefix(p.config.Metrics.Namespace), p.config.sourceNames(), p.log)
 	history := newHistory(p)
 	seen := &overview{p, h, reads, history}
 	return console.New(p.consoleDeps(sources, guard, clientLimiter, seen, deadLetters, ask)), func(ctx context.Context) error {
@@ -52,8 +54,8 @@ func (p parts) consoleDeps(sources map[string]*source.Source, guard *access.Guar
 		facets[name] = slices.Sorted(maps.Keys(s.Facets))
 	}
 	return console.Deps{
-		Sources: slices.Sorted(maps.Keys(p.config.Sources)), Facets: facets,
-		Overview: seen, Entities: entityReader{p, sources, ask}, Limits: limits{p.settings(), p}, Schedule: p.scheduleReader(), DLQ: deadLetters, Store: p.store, Guard: guard, Meters: clientLimiter,
+		Sources: p.config.sourceNames(), Facets: facets,
+		Overview: seen, Entities: entityReader{p, sources, ask}, Items: newItems(p, sources), Cluster: cluster{p}, DLQIndex: p.store, Limits: limits{p.settings(), p}, Schedule: p.scheduleReader(), DLQ: deadLetters, Store: p.store, Guard: guard, Meters: clientLimiter,
 		Process: workerName(), ReadOnly: p.config.Query.Console == consoleReadOnly, Version: Version(), Clock: time.Now, Log: p.log, FaultScenarios: p.faultScenarios,
 	}
 }
@@ -76,6 +78,14 @@ func (o *overview) Reads() []status.ReadStats { return o.reads.Recent() }
 // History returns the samples of a source after a time in Unix seconds.
 func (o *overview) History(source string, after int64) status.History {
 	return o.history.Since(source, after)
+}
+
+// newItems returns the reader of the console's list of items.
+func newItems(p parts, sources map[string]*source.Source) find.ItemReader {
+	return find.ItemReader{Walker: p.store, Lookup: p.store, Now: time.Now, Lifetimes: func(source, facet string) store.Lifetimes {
+		f, _ := sources[source].Facet(facet)
+		return query.LifetimesOf(f)
+	}}
 }
 
 // Lanes returns the lanes of a source, HIGH first.

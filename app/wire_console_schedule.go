@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"maps"
-	"slices"
 
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/status"
@@ -18,7 +17,7 @@ func (p parts) scheduleReader() *status.ScheduleReader {
 		}
 	}
 	return status.NewScheduleReader(status.ScheduleDeps{
-		Sources: slices.Sorted(maps.Keys(p.config.Sources)), Store: p.store,
+		Sources: p.config.sourceNames(), Store: p.store,
 		Prefetch: func(ctx context.Context, source string) (status.Prefetch, error) {
 			c, disabled := p.config.Sources[source], false
 			if l, valid := live[source]; valid { // show the settings in force; if reading them panics, show the configured settings

@@ -3,17 +3,20 @@ package app
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"log/slog"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/status"
 )
 
-// shareCounts writes the counts of calls and reads of this process to Redis until ctx ends.
+// shareCounts writes the counts of calls and reads and the report of this process to Redis until
+// ctx ends. Then it deletes the report.
 func shareCounts(ctx context.Context, p parts) error {
-	sources := slices.Sorted(maps.Keys(p.config.Sources))
+	sources, started := p.config.sourceNames(), time.Now()
 	// The name has a random part, because a restarted process can have the same host name and pid.
 	self := workerName() + "/" + rand.Text()[:8]
 	for _, name := range sources {
@@ -22,13 +25,21 @@ func shareCounts(ctx context.Context, p parts) error {
 		// starts tries again.
 		_, _ = status.ReadCounts(ctx, p.rdb, name)
 	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), redisTimeout)
+		defer cancel()
+		_ = status.DeleteProcess(ctx, p.rdb, self) // if Redis does not answer, the report expires
+	}()
 	return status.CountsWriter{
 		Sources: sources, Metrics: p.registry, Prefix: metricPrefix(p.config.Metrics.Namespace), Log: p.log,
 		Write: func(ctx context.Context, all map[string]status.ProcessCounts) error {
-			return status.WriteCounts(ctx, p.rdb, self, all)
+			return errors.Join(status.WriteCounts(ctx, p.rdb, self, all), status.WriteProcess(ctx, p.rdb, self, reportOf(p, started)))
 		},
 	}.Run(ctx)
 }
+
+// sourceNames returns the names of the configured sources, sorted.
+func (c Config) sourceNames() []string { return slices.Sorted(maps.Keys(c.Sources)) }
 
 // newHistory returns the recorder of the history that the console shows.
 func newHistory(p parts) *status.HistoryRecorder {
@@ -41,7 +52,7 @@ func newHistory(p parts) *status.HistoryRecorder {
 	quiet := p
 	quiet.log = slog.New(slog.DiscardHandler) // an outage of the database must not be logged every 5 s; watchConnections logs it
 	return status.NewHistoryRecorder(status.HistoryDeps{
-		Sources: slices.Sorted(maps.Keys(p.config.Sources)), Log: p.log,
+		Sources: p.config.sourceNames(), Log: p.log,
 		Counts: func(ctx context.Context, source string) (map[string]status.ProcessCounts, error) {
 			return status.ReadCounts(ctx, p.rdb, source)
 		},

@@ -32,7 +32,7 @@ func (p parts) schedule(ctx context.Context, up func(), names []string) error {
 		return err
 	}
 	if len(names) == 0 {
-		names = slices.Sorted(maps.Keys(p.config.Sources))
+		names = p.config.sourceNames()
 	}
 	var runs []func(context.Context) error
 	for _, name := range names {

@@ -84,9 +84,12 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 		foreground.run(retrier.Run)
 		relay := p.relay(name)
 		foreground.run(relay.Run)
+		calls := newCallWriter(p, name)
+		background.run(calls.Run)
 		deps := consumer.Deps{
 			Store: p.store, Requests: p.producer.Coalescer, Permits: permits{l}, Retries: retrier, Outbox: relay, Aliases: aliasEnqueuer{p.producer}, Lag: p.lag, Health: consumer.NewHealth(), Hints: consumer.NewHints(status.Hints{Redis: p.rdb, Source: name}),
-			Kafka: p.kafkaClient, Log: p.log, Metrics: p.reg, Tracer: p.trace,
+			RecordCall: func(c consumer.CallRecord) { calls.RecordCall(status.Call(c)) },
+			Kafka:      p.kafkaClient, Log: p.log, Metrics: p.reg, Tracer: p.trace,
 		}
 		for _, lane := range lanes {
 			bounds := consumer.DefaultConfig(lane)
@@ -101,6 +104,7 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 			if err != nil {
 				return stop(err)
 			}
+			p.workers.add(w)
 			foreground.run(w.Run)
 		}
 	}

@@ -274,8 +274,8 @@ func TestOverview_ListsWorstProblemFirst(t *testing.T) {
 	r.lanes["nexon"] = []LaneLag{{Lane: schemas.Low}}
 	r = withNewConsole(r)
 	d := r.get(root)
-	if got := d.textByID("problems"); got != "7 problems need attention." {
-		t.Errorf("got %q, want %q", got, "7 problems need attention.")
+	if got := d.textByID("problems"); got != "8 problems need attention." {
+		t.Errorf("got %q, want %q", got, "8 problems need attention.")
 	}
 	text, last := d.text(), -1
 	for _, want := range []string{
@@ -291,7 +291,7 @@ func TestOverview_ListsWorstProblemFirst(t *testing.T) {
 	for state, tone := range map[limiter.State]string{
 		limiter.StateFlowing: "ok", limiter.StateUnused: "ok", limiter.StateStopped: "bad", limiter.StateBreakerOpen: "bad", limiter.StateBackingOff: "warn", limiter.StateRamping: "warn",
 	} {
-		if got := limiterState(&limiter.View{State: state}); got.Tone != tone {
+		if got := limiterState(&limiter.View{State: state, Processes: make([]limiter.ProcessView, 1)}); got.Tone != tone {
 			t.Errorf("tone of %s: got %s, want %s", state, got.Tone, tone)
 		}
 	}

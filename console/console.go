@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/status"
+	"github.com/freshet/freshet/status/find"
 )
 
 const (
@@ -36,6 +38,9 @@ type Console struct {
 	// publicDeadLetters contains only dead letters without a visibility label, which all clients
 	// may see.
 	publicDeadLetters status.Cached[deadLetterGroups]
+	lastCalls         status.Cached[status.Calls]
+	lastChanges       status.Cached[[]settings.Entry]      // newest audit entries
+	ages              map[string]*status.Cached[find.Ages] // by source
 }
 
 // New returns the console. It starts no goroutine until a page with live content is opened.
@@ -44,6 +49,13 @@ func New(deps Deps) *Console {
 	for groups, visibilities := range map[*status.Cached[deadLetterGroups]][]string{&c.recentDeadLetters: nil, &c.publicDeadLetters: {}} {
 		groups.Read = func(ctx context.Context) (deadLetterGroups, error) { return c.readRecentDeadLetters(ctx, visibilities) }
 		groups.Timeout, groups.Clock, groups.Log = countInterval, deps.Clock, deps.Log
+	}
+	c.lastCalls.Read, c.lastCalls.Timeout, c.lastCalls.Clock, c.lastCalls.Log = deps.Cluster.Calls, sampleTimeout, deps.Clock, deps.Log
+	c.lastChanges.Read = func(ctx context.Context) ([]settings.Entry, error) { return deps.Limits.Audit(ctx, maxMarks) }
+	c.lastChanges.Timeout, c.lastChanges.Clock, c.lastChanges.Log = sampleTimeout, deps.Clock, deps.Log
+	c.ages = map[string]*status.Cached[find.Ages]{}
+	for _, source := range deps.Sources {
+		c.ages[source] = &status.Cached[find.Ages]{Timeout: sampleTimeout, Clock: deps.Clock, Log: deps.Log, Read: func(ctx context.Context) (find.Ages, error) { return deps.Items.Ages(ctx, source) }}
 	}
 	mux := http.NewServeMux()
 	for pattern, h := range map[string]pageHandler{
@@ -62,6 +74,9 @@ func New(deps Deps) *Console {
 		"GET " + root + "/live/jobs/{id}":                    c.liveJob,
 	} {
 		mux.Handle(pattern, c.authorize(canView, h))
+	}
+	for name, h := range map[string]func(*Console, http.ResponseWriter, *http.Request, access.Client){"items": showItems, "calls": showCalls, "processes": showProcesses} {
+		mux.Handle("GET "+root+"/"+name, c.authorize(canView, func(w http.ResponseWriter, r *http.Request, client access.Client) { h(c, w, r, client) }))
 	}
 	for pattern, h := range map[string]pageHandler{
 		"POST " + root + "/dlq/start":                c.start,

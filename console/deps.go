@@ -12,6 +12,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/status"
+	"github.com/freshet/freshet/status/find"
 	"github.com/freshet/freshet/store"
 )
 
@@ -22,11 +23,14 @@ type Deps struct {
 	Sources  []string
 	Facets   map[string][]string
 	Overview Overview
+	Cluster  Cluster
 	Entities Entities
+	Items    Items
 	Limits   Limits
 	// Schedule is called only while a page with live content is open.
 	Schedule Schedule
 	DLQ      DLQ
+	DLQIndex DLQIndex
 	Store    Store
 	Guard    Guard
 	// Meters limits the request rate of each client.
@@ -71,6 +75,14 @@ type Overview interface {
 	// Dependencies returns the health of the services that this process needs. It checks each
 	// service at most once a second.
 	Dependencies(ctx context.Context) []Dependency
+}
+
+// Cluster reads the state that all processes share.
+type Cluster interface {
+	// Processes returns the running processes of all roles.
+	Processes(ctx context.Context) (status.Processes, error)
+	// Calls returns the last upstream calls of all processes.
+	Calls(ctx context.Context) (status.Calls, error)
 }
 
 // Schedule reads the state of prefetching, retries and the outbox.
@@ -119,6 +131,15 @@ type Entities interface {
 	Refresh(ctx context.Context, all []schemas.Entity, c access.Client) ([]RefreshResult, error)
 }
 
+// Items finds entities.
+type Items interface {
+	// Find returns a page of the items of a facet. It leaves out entities for which the function
+	// visible returns false; its parameters are the entity and the visibility label of its content.
+	Find(ctx context.Context, q find.ItemQuery, visible func(e schemas.Entity, visibility string) bool) (find.ItemPage, error)
+	// Ages counts the ages of a sample of the prefetched entities of a source.
+	Ages(ctx context.Context, source string) (find.Ages, error)
+}
+
 // RefreshResult is the result of the refresh of one entity.
 type RefreshResult struct {
 	Queued  bool
@@ -133,6 +154,9 @@ type Store interface {
 	// States returns the states of the entities in the given order. Version is 0 for an entity
 	// without a stored state.
 	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
+	// Statuses returns the failures of the entities in the given order. State is empty for an entity
+	// without failures.
+	Statuses(ctx context.Context, entities []schemas.Entity) ([]store.Status, error)
 }
 
 // Entity is the state of one entity, for the page of the entity.
@@ -205,6 +229,15 @@ type DLQ interface {
 	Jobs(ctx context.Context) ([]store.DLQJob, error)
 	// Job returns a job by its id, or store.ErrJobNotFound.
 	Job(ctx context.Context, id string) (store.DLQJob, error)
+}
+
+// DLQIndex reads the index of dead letters.
+type DLQIndex interface {
+	// DeadLetterHours counts dead letters by hour and reason, the earliest hour first. First of each
+	// group is the start of its hour.
+	DeadLetterHours(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterGroup, error)
+	// DeadLettersOfJob returns at most `limit` dead letters that a job has handled.
+	DeadLettersOfJob(ctx context.Context, source, job string, limit int) ([]store.DeadLetter, error)
 }
 
 // FaultScenarios controls the faults that the simulated upstream of a demonstration returns.

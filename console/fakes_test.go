@@ -15,6 +15,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/status"
+	"github.com/freshet/freshet/status/find"
 	"github.com/freshet/freshet/store"
 )
 
@@ -22,6 +23,7 @@ type (
 	fakeOverview      rig
 	fakeEntities      rig
 	fakeStore         rig
+	fakeItems         rig
 	fakeLimits        rig
 	fakeDLQ           rig
 	fakeGuard         rig
@@ -34,6 +36,31 @@ func (f *fakeOverview) Reads() []status.ReadStats     { return f.reads }
 func (f *fakeOverview) History(name string, after int64) status.History {
 	return testHistory(name, f.Clock(), after)
 }
+
+func (f *fakeOverview) Processes(context.Context) (status.Processes, error) {
+	return status.Processes{At: f.Clock(), All: f.running}, f.readErr
+}
+
+func (f *fakeOverview) Calls(context.Context) (status.Calls, error) {
+	return f.upstreamCalls, f.readErr
+}
+
+func (f *fakeItems) Ages(_ context.Context, source string) (find.Ages, error) {
+	return f.entityAges[source], f.readErr
+}
+
+// Find returns the items of the rig that the client may see, and records the query.
+func (f *fakeItems) Find(_ context.Context, q find.ItemQuery, visible func(schemas.Entity, string) bool) (find.ItemPage, error) {
+	f.queries = append(f.queries, q)
+	page := find.ItemPage{Items: []find.Item{}, Next: f.found.Next}
+	for _, item := range f.found.Items {
+		if visible(schemas.Entity{Source: q.Source, Facet: q.Facet, Key: item.Key}, "") {
+			page.Items = append(page.Items, item)
+		}
+	}
+	return page, errors.Join(f.readErr, f.findErr)
+}
+
 func (f *fakeOverview) Dependencies(context.Context) []Dependency { return f.dependencies }
 func (f *fakeGuard) AuthRequired() bool                           { return f.loginRequired }
 func (f *fakeScenarios) Current() string                          { return f.scenario }
@@ -106,6 +133,9 @@ func (f *fakeStore) States(_ context.Context, entities []schemas.Entity) ([]stor
 	states := make([]store.State, len(entities))
 	for i, e := range entities {
 		states[i] = store.State{Entity: e, CheckedAt: f.checkedAt[e.Key]}
+		if !states[i].CheckedAt.IsZero() {
+			states[i].Version = 1
+		}
 	}
 	return states, f.readErr
 }
@@ -181,6 +211,22 @@ func (f *fakeDLQ) waitForParallel(ctx context.Context) {
 	case <-f.barrier:
 	case <-ctx.Done():
 	}
+}
+
+func (f *fakeDLQ) DeadLetterHours(context.Context, store.DeadLetterFilter) ([]store.DeadLetterGroup, error) {
+	return f.hours, f.readErr
+}
+
+func (f *fakeDLQ) DeadLettersOfJob(context.Context, string, string, int) ([]store.DeadLetter, error) {
+	return f.list[:min(3, len(f.list))], f.readErr
+}
+
+func (f *fakeStore) Statuses(_ context.Context, entities []schemas.Entity) ([]store.Status, error) {
+	all := make([]store.Status, len(entities))
+	for i, e := range entities {
+		all[i] = f.failures[e.Key]
+	}
+	return all, f.readErr
 }
 
 func (f *fakeDLQ) Show(context.Context, store.DeadLetterID) (schemas.DeadLetter, error) {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -57,6 +58,7 @@ func fillRig(r *rig) {
 	r.reads = append(r.reads, status.ReadStats{Source: "github", Fresh: 51_204, Stale: 9_112, Updating: 220, NotFound: 18, AgeP50: 24 * time.Minute, AgeP95: 3 * time.Hour})
 	r.dependencies = []Dependency{{"PostgreSQL", ""}, {"Redis", ""}, {"Kafka", "dial tcp 10.0.0.7:9092: connect: connection refused"}}
 	e := schemas.Entity{Source: "nexon", Facet: "character", Key: "3fa8b1c2d4"}
+	fillFind(r)
 	const broken = "GET /character/item-equipment: the upstream answered 503 three times in a row: {\"error\":{\"name\":\"OPENAPI00009\",\"message\":\"Service temporarily unavailable\"}}"
 	for i := range 60 {
 		r.list = append(r.list, store.DeadLetter{
@@ -71,6 +73,11 @@ func fillRig(r *rig) {
 		{Reason: schemas.ParseError, Fingerprint: "0718a1b2c3d4e5f6", Facet: "character", Status: 200, Error: "item-equipment: item_equipment is not a list", Count: 341, First: testNow.Add(-5 * time.Hour), Last: testNow.Add(-2 * time.Hour)},
 		{Reason: schemas.Upstream4xx, Fingerprint: "e5f60718a1b2c3d4", Facet: "character", Status: 400, Error: "OPENAPI00004: Please input valid parameter", Count: 7, First: testNow.Add(-21 * time.Hour), Last: testNow.Add(-3 * time.Hour)},
 	}
+	for i := range 20 {
+		at := testNow.Truncate(time.Hour).Add(-time.Duration(i) * time.Hour)
+		r.hours = append(r.hours, store.DeadLetterGroup{First: at, Reason: schemas.ParseError, Count: int64(20 - i)}, store.DeadLetterGroup{First: at, Reason: schemas.Upstream5xx, Count: int64(600 + 300*(i%5))})
+	}
+	slices.SortStableFunc(r.hours, func(a, b store.DeadLetterGroup) int { return a.First.Compare(b.First) })
 	r.entity = Entity{
 		Stored: true, Lifetimes: store.Lifetimes{FreshFor: time.Hour},
 		State:   store.State{Entity: e, Version: 1_769_511_628_000, Encoding: "zstd", Size: 311_820, CheckedAt: testNow.Add(-3 * time.Hour), FetchedAt: testNow.Add(-3 * time.Hour), UpdatedAt: testNow.Add(-26 * time.Hour)},

@@ -93,6 +93,15 @@ func formatTime(t, now time.Time) string {
 	}
 }
 
+// formatExact is like formatTime, and always contains seconds.
+func formatExact(t, now time.Time) string {
+	t, now = t.UTC(), now.UTC()
+	if t.YearDay() == now.YearDay() && t.Year() == now.Year() {
+		return t.Format("15:04:05")
+	}
+	return t.Format("2 Jan 15:04:05")
+}
+
 // formatCount formats a number with thousands separators. Numbers from a million on are shortened,
 // for example to "1.2 M".
 func formatCount[N int | int64](n N) string {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +22,18 @@ type jobPage struct {
 	store.DLQJob
 	liveStatus
 	Chosen dlqFilter
+	// Outcomes tell what became of replayed dead letters, and OutcomeMessage how many.
+	Outcomes       []replayed
+	OutcomeMessage string
+}
+
+// jsonBody returns the job, its texts and the outcomes.
+func (j jobPage) jsonBody() any {
+	outcomes := []map[string]string{}
+	for _, o := range j.Outcomes {
+		outcomes = append(outcomes, map[string]string{"entity": o.Entity.String(), "outcome": string(o.Outcome), "error": o.Error})
+	}
+	return map[string]any{"job": plain(reflect.ValueOf(j.DLQJob)), "items": j.Items, "rows": j.Rows, "outcomes": outcomes, "outcomeMessage": j.OutcomeMessage}
 }
 
 func (j jobPage) livePath() string {
@@ -129,6 +142,13 @@ func (c *Console) job(w http.ResponseWriter, r *http.Request, client access.Clie
 		c.reject(w, r, http.StatusNotFound, "Job not found.")
 	default:
 		title := map[store.JobKind]string{store.ReplayJob: "Replay", store.PurgeJob: "Purge"}[j.Kind] + " of " + j.Source
-		c.render(w, r, http.StatusOK, "job", strings.TrimSpace(title), newJobPage(j, c.Clock()))
+		ctx, cancel := requestContext(r)
+		defer cancel()
+		p := newJobPage(j, c.Clock())
+		if p.Outcomes, p.OutcomeMessage, err = replayOutcomes(ctx, c.Deps, client, j); err != nil {
+			c.Log.Warn("job page shown without outcomes", "err", err)
+			p.OutcomeMessage = "What became of the dead letters can't be read; see the log of this process."
+		}
+		c.render(w, r, http.StatusOK, "job", strings.TrimSpace(title), p)
 	}
 }

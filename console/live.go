@@ -82,8 +82,8 @@ func (c *Console) startStream(w http.ResponseWriter) (send func(event any) error
 
 // live streams the changing texts of the pages as server-sent events, one event a second.
 func (c *Console) live(w http.ResponseWriter, r *http.Request, client access.Client) {
-	sources, charts := c.Sources, r.FormValue("charts") != ""
-	if one := r.FormValue("source"); one != "" {
+	sources, charts, page := c.Sources, r.FormValue("charts") != "", r.FormValue("page")
+	if one := r.FormValue("source"); one != "" && page == "" {
 		if !c.hasSource(one) {
 			c.reject(w, r, http.StatusNotFound, "There is no such source.")
 			return
@@ -111,9 +111,21 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, client access.Cli
 		if client, err := c.identify(r); err != nil || !isAllowed(canView, c, client) {
 			return
 		}
-		f := c.statusOf(n, sources)
+		var f liveStatus
+		switch page {
+		case "calls":
+			all, _, _ := c.lastCalls.Get(r.Context(), sampleInterval) // if Redis does not answer, the previous calls are shown
+			f = newLiveStatus(n.At)
+			f.addCalls(visibleCalls(c.Entities, all, callFilterOf(r), client), n.At)
+		case "processes":
+			f = newLiveStatus(n.At)
+			f.addProcessList(n.Processes)
+		default:
+			f = c.statusOf(n, sources)
+		}
 		if charts {
 			f.addHistory(c.Overview, sources, after)
+			f.addMarks(marksOf(r.Context(), &c.lastChanges, n, sources), sources, n.At)
 		}
 		if send(f) != nil {
 			return

@@ -39,6 +39,7 @@ type lookupPage struct {
 	Why      string
 	Content  string
 	Timeline []timelineEntry
+	Line     *entityLine
 }
 
 // timelineEntry is a past or planned event of an entity.
@@ -106,6 +107,7 @@ func (c *Console) showEntity(w http.ResponseWriter, r *http.Request, client acce
 	}
 	p.Content = formatContent(known.Payload)
 	p.Entity, p.Why, p.Timeline = &known, whyStale(known, a, now), timelineOf(known, now)
+	p.Line = newEntityLine(known, now)
 	c.render(w, r, status, "lookup", "Look up", p)
 }
 

@@ -1,7 +1,6 @@
 package console
 
 import (
-	"encoding/json"
 	"net/http"
 	"strings"
 
@@ -14,6 +13,9 @@ type livePage struct {
 	Sources   []string
 	Scenarios []FaultScenario // fault scenarios of a simulated upstream; nil: the upstream is real
 	Scenario  string
+	Stopped   map[string]bool // sources that an operator has stopped
+	Ages      map[string]*histogram
+	BurnDowns map[string][]burnDown
 }
 
 // Table returns the table with this id, whose rows are updated every second. If source is not
@@ -38,14 +40,25 @@ func (c *Console) showLive(w http.ResponseWriter, r *http.Request, name, title s
 	ctx, cancel := requestContext(r)
 	defer cancel()
 	n := c.sampler.latest(ctx)
-	p := livePage{liveStatus: c.statusOf(n, c.Sources), Sources: c.Sources}
+	p := livePage{liveStatus: c.statusOf(n, c.Sources), Sources: c.Sources, Stopped: map[string]bool{}}
+	for name, of := range n.Sources {
+		p.Stopped[name] = of.Settings != nil && of.Settings.Stopped
+	}
 	if name == "overview" {
 		p.addHistory(c.Overview, c.Sources, map[string]int64{})
+		p.addMarks(marksOf(ctx, &c.lastChanges, n, c.Sources), c.Sources, n.At)
 	}
-	if prefersJSON(r) {
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(p.liveStatus) // an error means that the client has disconnected
-		return
+	switch name {
+	case "schedule":
+		p.Ages = map[string]*histogram{}
+		for _, source := range c.Sources {
+			p.Ages[source] = ageHistogram(ctx, c.ages[source])
+		}
+	case "limiter":
+		p.BurnDowns = map[string][]burnDown{}
+		for _, source := range c.Sources {
+			p.BurnDowns[source] = burnDowns(n.Sources[source].Limits, hourRate(c.Overview.History(source, 0)), n.At)
+		}
 	}
 	if c.FaultScenarios != nil {
 		p.Scenarios, p.Scenario = c.FaultScenarios.List(), n.FaultScenario
@@ -53,8 +66,8 @@ func (c *Console) showLive(w http.ResponseWriter, r *http.Request, name, title s
 	c.render(w, r, http.StatusOK, name, title, p)
 }
 
-// prefersJSON reports whether the client accepts JSON and no HTML. The live pages then return the
-// content that their stream sends.
+// prefersJSON reports whether the client accepts JSON and no HTML. Every page then returns its data as
+// JSON.
 func prefersJSON(r *http.Request) bool {
 	accept := strings.Join(r.Header.Values("Accept"), ",")
 	return strings.Contains(accept, "application/json") && !strings.Contains(accept, "text/html")

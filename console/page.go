@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"html/template"
@@ -20,6 +21,8 @@ type page struct {
 	Title      string
 	Name       string // name of the template
 	Nav        []link
+	Facets     string // the facets as source/facet, and the sources, separated by spaces
+	Sources    string
 	Who        string
 	LoggedIn   bool
 	CanAct     bool // the client may use actions other than refreshes
@@ -41,11 +44,14 @@ type link struct {
 
 var navigation = []link{
 	{root, "Overview", false},
+	{root + "/items", "Items", false},
 	{root + "/lookup", "Look up", false},
 	{root + "/queues", "Queues", false},
 	{root + "/limiter", "Limiter", false},
 	{root + "/schedule", "Schedule", false},
+	{root + "/calls", "Calls", false},
 	{root + "/dlq", "Dead letters", false},
+	{root + "/processes", "Processes", false},
 	{root + "/settings", "Settings", false},
 	{root + "/activity", "Activity", false},
 }
@@ -66,7 +72,7 @@ var notices = map[string]string{
 
 func parsePages() map[string]*template.Template {
 	funcs := template.FuncMap{
-		"asset": assetURL,
+		"asset": assetURL, "what": explainTerm, "termID": termID, "definitions": func() map[string]string { return terms },
 		"key":   func(s string) string { return displayText(s, maxKeyShown) },
 		"text":  func(s string) string { return displayText(s, maxErrorShown) },
 		"brief": func(s string) string { return displayText(s, maxBriefShown) },
@@ -80,7 +86,7 @@ func parsePages() map[string]*template.Template {
 			}
 			return fmt.Sprint(n)
 		},
-		"span": formatDuration, "ago": formatAgo, "clock": formatTime, "explain": explainReason, "tier": tierName,
+		"span": formatDuration, "ago": formatAgo, "clock": formatTime, "exact": formatExact, "explain": explainReason, "tier": tierName,
 		"iso":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"field": func(t time.Time) string { return fieldTime(t) },
 		"at":    func(t, now time.Time) stamp { return stamp{t, now} },
@@ -89,7 +95,7 @@ func parsePages() map[string]*template.Template {
 	}
 	layout := template.Must(template.New("layout.html").Funcs(funcs).ParseFS(files, "templates/layout.html", "templates/parts.html"))
 	all := map[string]*template.Template{}
-	for _, name := range []string{"overview", "lookup", "queues", "limiter", "schedule", "dlq", "dead-letter", "plan", "job", "settings", "activity", "login", "rejected"} {
+	for _, name := range []string{"overview", "items", "calls", "processes", "lookup", "queues", "limiter", "schedule", "dlq", "dead-letter", "plan", "job", "settings", "activity", "login", "rejected"} {
 		all[name] = template.Must(template.Must(layout.Clone()).ParseFS(files, "templates/"+name+".html"))
 	}
 	return all
@@ -110,6 +116,7 @@ func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, nam
 	p.CanAct, _ = canAct(c, client)
 	p.CanRefresh, _ = canRefresh(c, client)
 	if looks, _ := canView(c, client); looks {
+		p.Facets, p.Sources = strings.Join(allFacets(c.Deps), " "), strings.Join(c.Sources, " ")
 		p.Version = c.Version // anonymous visitors of the login page must not see the version
 		for _, l := range navigation {
 			l.Here = r.URL.Path == l.Path || l.Path != root && strings.HasPrefix(r.URL.Path, l.Path+"/")
@@ -126,6 +133,12 @@ func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, nam
 	if timed, ok := body.(interface{ asOf() string }); ok {
 		p.At = timed.asOf()
 	}
+	if prefersJSON(r) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		_ = json.NewEncoder(w).Encode(jsonValue(body)) // an error means that the client has disconnected
+		return
+	}
 	var text bytes.Buffer
 	if err := c.pages[name].Execute(&text, p); err != nil {
 		c.Log.Error("console page render failed", "page", name, "err", err)
@@ -135,6 +148,16 @@ func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, nam
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = text.WriteTo(w) // an error means that the client has disconnected
+}
+
+// allFacets returns all facets as source/facet.
+func allFacets(d Deps) (all []string) {
+	for _, source := range d.Sources {
+		for _, facet := range d.Facets[source] {
+			all = append(all, source+"/"+facet)
+		}
+	}
+	return all
 }
 
 // asOf returns the time at which the data was read, as text.

@@ -123,6 +123,7 @@ func TestReplayCheck_NoRunningJob(t *testing.T) {
 
 func TestReplayChecks_RecoverPanic(t *testing.T) {
 	r := newRig(t)
+	r.groups = []store.DeadLetterGroup{{Reason: schemas.Upstream4xx, Count: 1}}
 	r.view = func(string) limiter.View { panic("a bug") }
 	if got, want := r.get(root+"/dlq?source=nexon").textByID("safe-to-replay"), "unknown The limiter of nexon could not be read."; !strings.Contains(got, want) {
 		t.Errorf("got %q, want %q in it", got, want)

@@ -12,6 +12,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/status"
+	"github.com/freshet/freshet/status/find"
 	"github.com/freshet/freshet/store"
 )
 
@@ -24,25 +25,33 @@ type rig struct {
 	*Console
 	mu sync.Mutex
 
-	lanes        map[string][]LaneLag
-	sched        map[string]status.Schedule
-	reads        []status.ReadStats
-	dependencies []Dependency
-	entity       Entity
-	keyError     error
-	keyErrors    map[string]error // errors that CheckKey returns, by key
-	message      string
-	views        map[string]limiter.View
-	states       map[string]settings.State
-	audit        []settings.Entry
-	list         []store.DeadLetter
-	groups       []store.DeadLetterGroup
-	shown        schemas.DeadLetter
-	planned      dlq.Plan
-	jobs         []store.DLQJob
-	checkedAt    map[string]time.Time // times of the last fetches of entities, by key
-	readErr      error                // error of all reads; nil: the reads succeed
-	actionErr    error                // error of all actions; nil: the actions succeed
+	lanes         map[string][]LaneLag
+	sched         map[string]status.Schedule
+	reads         []status.ReadStats
+	dependencies  []Dependency
+	entity        Entity
+	running       []status.Process // processes that have reported
+	upstreamCalls status.Calls
+	found         find.ItemPage
+	entityAges    map[string]find.Ages
+	findErr       error
+	queries       []find.ItemQuery // queries of items
+	keyError      error
+	keyErrors     map[string]error // errors that CheckKey returns, by key
+	message       string
+	views         map[string]limiter.View
+	states        map[string]settings.State
+	audit         []settings.Entry
+	list          []store.DeadLetter
+	groups        []store.DeadLetterGroup
+	hours         []store.DeadLetterGroup
+	failures      map[string]store.Status // failures of entities, by key
+	shown         schemas.DeadLetter
+	planned       dlq.Plan
+	jobs          []store.DLQJob
+	checkedAt     map[string]time.Time // times of the last fetches of entities, by key
+	readErr       error                // error of all reads; nil: the reads succeed
+	actionErr     error                // error of all actions; nil: the actions succeed
 	// countErr is the error of each count of dead letters. If `barrier` is not nil, each read
 	// of dead letters waits until four reads have begun; then `barrier` is closed.
 	countErr      error
@@ -80,7 +89,7 @@ func newRig(t *testing.T, changes ...func(*Deps)) *rig {
 	r.reads = []status.ReadStats{{Source: "nexon", Fresh: 9_120_551, Stale: 80_211, Updating: 3_012, NotFound: 41, AgeP50: 11 * time.Minute, AgeP95: 52 * time.Minute}}
 	deps := Deps{
 		Sources: []string{"github", "nexon"}, Facets: map[string][]string{"github": {"repository", "user"}, "nexon": {"character"}},
-		Overview: (*fakeOverview)(r), Entities: (*fakeEntities)(r), Limits: (*fakeLimits)(r), Schedule: (*fakeSchedule)(r), DLQ: (*fakeDLQ)(r), Store: (*fakeStore)(r), Guard: (*fakeGuard)(r), Meters: (*fakeClientLimiter)(r),
+		Overview: (*fakeOverview)(r), Cluster: (*fakeOverview)(r), Entities: (*fakeEntities)(r), Items: (*fakeItems)(r), Limits: (*fakeLimits)(r), Schedule: (*fakeSchedule)(r), DLQ: (*fakeDLQ)(r), DLQIndex: (*fakeDLQ)(r), Store: (*fakeStore)(r), Guard: (*fakeGuard)(r), Meters: (*fakeClientLimiter)(r),
 		Process: "query-1", Version: "v1.2.3", Clock: func() time.Time { return testNow }, Log: slog.New(slog.DiscardHandler),
 	}
 	for _, change := range changes {

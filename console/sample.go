@@ -36,6 +36,7 @@ type sample struct {
 	At            time.Time
 	Sources       map[string]*sourceSample
 	Reads         []status.ReadStats
+	Processes     status.Processes // empty if they could not be read
 	Dependencies  []Dependency
 	FaultScenario string
 }
@@ -110,6 +111,7 @@ func (s *sampler) takeSample(ctx context.Context) (*sample, error) {
 	var open map[string]int64
 	var reads sync.WaitGroup
 	read := func(f func()) { reads.Go(func() { status.CatchPanic(s.deps.Log, f) }) }
+	read(func() { n.Processes, _ = s.deps.Cluster.Processes(ctx) }) // without Redis, the problems say so
 	read(func() { n.Dependencies = s.deps.Overview.Dependencies(ctx) })
 	read(func() {
 		ctx, cancel := context.WithTimeout(ctx, countTimeout)

@@ -31,9 +31,9 @@ func (f *liveStatus) addSchedule(source string, of *sourceSample, now time.Time)
 	f.Items["schedule."+source] = statusItem{Text: scheduleMessage(source, of, now)}
 	f.Items["prefetch."+source] = prefetchState(s)
 	f.addTable("tiers."+source, "Prefetch tiers of "+source, "Not available: the read failed.",
-		[]column{textColumn("Facet"), textColumn("Tier"), numberColumn("Entities"), textColumn("Interval"), numberColumn("Due now"), numberColumn("Lag")}, tierRows(s, now))
+		[]column{textColumn("Facet"), textColumn("Tier").explained("tier"), numberColumn("Entities"), textColumn("Interval"), numberColumn("Due now").explained("due time"), numberColumn("Lag")}, tierRows(s, now))
 	f.addTable("bounds."+source, "LOW budget of "+source+", in calls a second", "Redis does not answer.",
-		[]column{textColumn("Bound"), numberColumn("LOW"), numberColumn("Reserved for HIGH")}, boundRows(of))
+		[]column{textColumn("Bound"), numberColumn("LOW"), numberColumn("Reserved for HIGH").explained("reserve")}, boundRows(of))
 	f.addTable("backlogs."+source, "Retries and outbox", "Nothing.",
 		[]column{textColumn("Kind"), numberColumn("Due now"), textColumn("Oldest due"), numberColumn("Total"), textColumn("Next at")}, backlogRows(s.Due, now))
 	empty := "No scheduler is running: nothing is prefetched."
@@ -48,7 +48,7 @@ func (f *liveStatus) addSchedule(source string, of *sourceSample, now time.Time)
 	f.addTable("schedulers."+source, "Schedulers of "+source, empty,
 		[]column{textColumn("Process"), textColumn("Last tick"), numberColumn("Share")}, schedulerRows(s))
 	f.addTable("triggers."+source, "Triggers", "No facet triggers another one.",
-		[]column{textColumn("A change of"), textColumn("Refreshes"), textColumn("After"), textColumn("Unless refreshed within")}, triggerRows(s.Facets))
+		[]column{textColumn("A change of").explained("trigger"), textColumn("Refreshes"), textColumn("After"), textColumn("Unless refreshed within")}, triggerRows(s.Facets))
 }
 
 // prefetchState describes in a few words whether prefetching works.

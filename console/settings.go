@@ -35,16 +35,17 @@ type policyForm struct {
 
 type policyField struct {
 	Name, Label, Value, Configured string
-	Whole                          bool // the value is an integer
+	Whole                          bool   // the value is an integer
+	Problem                        string // error message for the submitted value
 }
 
 func (c *Console) settings(w http.ResponseWriter, r *http.Request, _ access.Client) {
-	c.showSettings(w, r, http.StatusOK, "", "")
+	c.showSettings(w, r, http.StatusOK, "", nil)
 }
 
-// showSettings shows the settings of all sources. `problem` is an error message for the submitted
-// form of the given source.
-func (c *Console) showSettings(w http.ResponseWriter, r *http.Request, status int, source, problem string) {
+// showSettings shows the settings of all sources. `problem` is the error of the submitted form of the
+// given source; nil: there is none.
+func (c *Console) showSettings(w http.ResponseWriter, r *http.Request, status int, source string, problem error) {
 	ctx, cancel := requestContext(r)
 	defer cancel()
 	n := c.sampler.latest(ctx)
@@ -63,9 +64,10 @@ func (c *Console) showSettings(w http.ResponseWriter, r *http.Request, status in
 			of.Settings = &state
 			p.addSettings(name, &of, n.At)
 		}
-		if name == source && problem != "" {
-			s.Problem = problem
+		if name == source && problem != nil {
+			s.Problem = errorSentence(problem)
 			s.keepInput(r)
+			s.markFields(problem)
 		}
 		p.All = append(p.All, s)
 	}
@@ -89,13 +91,21 @@ func (s *settingsForm) fill() {
 		}
 		was := s.Configured.Policies[i]
 		s.Policies = append(s.Policies, policyForm{p.Name, p.Window, []policyField{
-			{"limit." + p.Name, "Limit", strconv.Itoa(p.Limit), strconv.Itoa(was.Limit), true},
-			{"target." + p.Name, "Target", strconv.Itoa(p.Target), strconv.Itoa(was.Target), true},
-			{"high." + p.Name, "Reserved for HIGH", p.HighReserve.String(), was.HighReserve.String(), false},
-			{"low." + p.Name, "Reserved for LOW", strconv.Itoa(p.LowReserve), strconv.Itoa(was.LowReserve), true},
+			{"limit." + p.Name, "Limit", strconv.Itoa(p.Limit), strconv.Itoa(was.Limit), true, ""},
+			{"target." + p.Name, "Target", targetValue(p.Target), targetValue(was.Target), true, ""},
+			{"high." + p.Name, "Reserved for HIGH", p.HighReserve.String(), was.HighReserve.String(), false, ""},
+			{"low." + p.Name, "Reserved for LOW", strconv.Itoa(p.LowReserve), strconv.Itoa(was.LowReserve), true, ""},
 		}})
 	}
 	s.Prefetch = newPrefetchForm(now.Prefetch, s.Configured.Prefetch)
+}
+
+// targetValue returns the value of the field of a target. It is empty if the target is not set.
+func targetValue(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
 }
 
 // keepInput replaces the current values in the form by the values that the client submitted.
@@ -131,11 +141,16 @@ func readPatch(r *http.Request, s settings.State) (patch settings.Patch, changed
 		touched := false
 		for j, f := range p.Fields {
 			text := strings.TrimSpace(r.PostFormValue(f.Name))
+			if strings.HasPrefix(f.Name, "target.") && text == "0" {
+				text = "" // 0 and an empty field both mean that no target is set
+			}
 			if _, there := r.PostForm[f.Name]; !there || text == f.Value {
 				continue
 			}
 			touched = true
-			errs = append(errs, setPolicyField(&of, j, text, f))
+			if err := setPolicyField(&of, j, text, f); err != nil {
+				errs = append(errs, fieldError{f.Name, err})
+			}
 		}
 		if touched {
 			policies[p.Name] = settings.Set(of)

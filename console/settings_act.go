@@ -80,7 +80,7 @@ func (c *Console) changeSettings(w http.ResponseWriter, r *http.Request, client 
 		err = errors.New("the revision is missing; reload the page")
 	}
 	if err != nil {
-		c.showSettings(w, r, http.StatusBadRequest, o.Source, errorSentence(err))
+		c.showSettings(w, r, http.StatusBadRequest, o.Source, err)
 		return
 	}
 	ctx, cancel := requestContext(r)
@@ -96,7 +96,7 @@ func (c *Console) changeSettings(w http.ResponseWriter, r *http.Request, client 
 	patch, changed, err := readPatch(r, state)
 	switch {
 	case err != nil:
-		c.showSettings(w, r, http.StatusBadRequest, o.Source, errorSentence(err))
+		c.showSettings(w, r, http.StatusBadRequest, o.Source, err)
 	case !changed:
 		redirectWithNotice(w, r, root+"/settings", "unchanged")
 	default:
@@ -124,7 +124,7 @@ func (c *Console) settingsFailed(w http.ResponseWriter, r *http.Request, source 
 		c.unavailable(w, r, "The settings can't be changed.", err)
 		return
 	}
-	c.showSettings(w, r, status, source, errorSentence(err))
+	c.showSettings(w, r, status, source, err)
 }
 
 func isError[E error](err error) bool {

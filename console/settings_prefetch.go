@@ -55,7 +55,7 @@ func newPrefetchForm(now, was settings.Prefetch) prefetchForm {
 			{"maxInterval", "Adaptive, longest", n.MaxInterval.String(), w.MaxInterval.String()},
 			{activeField, "Active entities, as JSON", n.Active.String(), w.Active.String()},
 		} {
-			f.Fields = append(f.Fields, policyField{prefetchField + "." + name + "." + of.name, of.label, of.now, of.was, false})
+			f.Fields = append(f.Fields, policyField{prefetchField + "." + name + "." + of.name, of.label, of.now, of.was, false, ""})
 		}
 		form.Facets = append(form.Facets, f)
 	}
@@ -104,7 +104,7 @@ func (f *prefetchForm) readPatch(r *http.Request) (m settings.Member[settings.Pr
 			}
 			touched = true
 			if err := setFacetField(&of, field, text); err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", field.Label, err))
+				errs = append(errs, fieldError{field.Name, fmt.Errorf("%s: %w", field.Label, err)})
 			}
 		}
 		if touched {

@@ -1,9 +1,6 @@
 package console
 
 import (
-	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/freshet/freshet/limiter"
@@ -17,6 +14,12 @@ type statusItem struct {
 	Tone string `json:"tone,omitempty"`
 	// Percent is the length of a bar, 0 to 100; nil: no bar.
 	Percent *int `json:"percent,omitempty"`
+	// Href is the page about the text. Runbook is the section of the runbook. Act is the page where
+	// an operator can act, and Action the label of that link. Empty: no link.
+	Href    string `json:"href,omitempty"`
+	Runbook string `json:"runbook,omitempty"`
+	Act     string `json:"act,omitempty"`
+	Action  string `json:"action,omitempty"`
 }
 
 // liveStatus contains all changing content of the live pages, by the id of the HTML element. It is
@@ -28,7 +31,9 @@ type liveStatus struct {
 	// History is the history of each source on the overview page. An event of the stream contains
 	// only the samples that are newer than the samples of the previous event.
 	History map[string]status.History `json:"history,omitempty"`
-	Tables  map[string]statusTable    `json:"-"`
+	// Marks are the events of the last hour that the charts of each source show.
+	Marks  map[string][]chartMark `json:"marks,omitempty"`
+	Tables map[string]statusTable `json:"-"`
 }
 
 // statusTable is a table whose rows change.
@@ -43,6 +48,12 @@ type statusTable struct {
 type column struct {
 	Header string
 	Number bool
+	Term   string // term whose definition the header offers; empty: none
+}
+
+func (c column) explained(term string) column {
+	c.Term = term
+	return c
 }
 
 func textColumn(header string) column   { return column{Header: header} }
@@ -62,15 +73,20 @@ const (
 	stalledAfter = 20 * time.Second
 )
 
+// newLiveStatus returns a liveStatus without content.
+func newLiveStatus(at time.Time) liveStatus {
+	return liveStatus{At: at.UTC().Format("15:04:05") + " UTC", Items: map[string]statusItem{}, Rows: map[string][][]statusItem{}, Tables: map[string]statusTable{}}
+}
+
 // statusOf returns the changing content of all live pages for a sample.
 func (c *Console) statusOf(n *sample, sources []string) liveStatus {
-	f := liveStatus{At: n.At.UTC().Format("15:04:05") + " UTC", Items: map[string]statusItem{}, Rows: map[string][][]statusItem{}, Tables: map[string]statusTable{}}
+	f := newLiveStatus(n.At)
 	f.addProblems(n, sources)
 	for _, source := range sources {
 		of := n.Sources[source]
 		f.Items["budget."+source] = statusItem{Text: budgetMessage(source, of.Limits, of.Rates, n.At)}
 		f.Items["state."+source] = limiterState(of.Limits)
-		f.addTable("lanes."+source, "Lanes of "+source, "", []column{textColumn("Lane"), numberColumn("Calls / s"), numberColumn("Limit"), numberColumn("Records"), textColumn("Lag")}, laneRows(of))
+		f.addTable("lanes."+source, "Lanes of "+source, "", []column{textColumn("Lane").explained("lane"), numberColumn("Calls / s"), numberColumn("Limit"), numberColumn("Records"), textColumn("Lag")}, laneRows(of))
 		f.addSchedule(source, of, n.At)
 		f.addSettings(source, of, n.At)
 		if of.Limits == nil {
@@ -91,9 +107,9 @@ func (c *Console) statusOf(n *sample, sources []string) liveStatus {
 }
 
 var (
-	policyColumns  = []column{textColumn("Policy"), textColumn("Used"), textColumn("Share"), numberColumn("Left"), numberColumn("Left for LOW"), textColumn("Notes")}
-	processColumns = []column{textColumn("Process"), textColumn("Lane"), numberColumn("Waiting"), numberColumn("Longest"), numberColumn("Granted"), textColumn("Why")}
-	scopeColumns   = []column{textColumn("Policy"), textColumn("Scope"), numberColumn("Left"), numberColumn("In flight"), textColumn("State")}
+	policyColumns  = []column{textColumn("Policy").explained("quota policy"), textColumn("Used"), textColumn("Share"), numberColumn("Left now"), numberColumn("Left now for LOW"), textColumn("Notes")}
+	processColumns = []column{textColumn("Process"), textColumn("Lane"), numberColumn("Waiting"), numberColumn("Longest"), numberColumn("Granted").explained("permit"), textColumn("Why")}
+	scopeColumns   = []column{textColumn("Policy"), textColumn("Scope").explained("scope"), numberColumn("Left"), numberColumn("In flight"), textColumn("State")}
 )
 
 func (f *liveStatus) addTable(id, caption, empty string, columns []column, rows [][]statusItem) {
@@ -104,53 +120,6 @@ func (f *liveStatus) addTable(id, caption, empty string, columns []column, rows 
 	f.Tables[id] = statusTable{ID: id, Caption: caption, Columns: columns, Rows: rows, Empty: empty}
 }
 
-// addProblems adds the table of the current problems, the worst first.
-func (f *liveStatus) addProblems(n *sample, sources []string) {
-	rows := [][]statusItem{}
-	add := func(tone, format string, args ...any) {
-		rows = append(rows, []statusItem{{Text: fmt.Sprintf(format, args...), Tone: tone}})
-	}
-	for _, d := range n.Dependencies {
-		if d.Error != "" {
-			add(toneBad, "%s does not answer: %s", displayText(d.Name, maxKeyShown), displayText(d.Error, maxErrorShown))
-		}
-	}
-	for _, source := range sources {
-		of := n.Sources[source]
-		if of.Limits == nil {
-			add(toneBad, "%s: the limiter could not be read; without Redis no calls are made.", source)
-		}
-		for _, h := range allBlockers(of.Limits, n.At) {
-			if h.Scope != scopeFirst { // the long wait of a lane's oldest request is no problem by itself; it only explains a stalled lane
-				add(h.Tone, "%s: %s.", source, h.Message)
-			}
-		}
-		for _, l := range of.Lanes {
-			switch {
-			case !l.RecordsKnown:
-				add(toneWarn, "%s: the lag of its %s lane is unknown.", source, l.Lane)
-			case stalled(l):
-				why, tone := stallReason(of.Limits, of.Lanes, l, n.At)
-				add(tone, "%s: %s in its %s lane, and no worker has worked on any for %s%s.", source, plural(l.Records, "record waits", "records wait"), l.Lane, formatDuration(l.StalledFor), why)
-			case l.Records > 0 && l.WaitKnown && lag(l) >= lagWarn:
-				add(laneTone(l), "%s: its %s lane is %s behind, with %s.", source, l.Lane, formatDuration(lag(l)), plural(l.Records, "record", "records"))
-			}
-		}
-		if of.Schedule.Unscheduled() {
-			add(toneBad, "%s: no scheduler is running, so nothing is prefetched.", source)
-		}
-		if of.OpenDeadLetters > 0 {
-			add(toneWarn, "%s: %s of the last 24 h are open.", source, plural(of.OpenDeadLetters, "dead letter", "dead letters"))
-		}
-	}
-	slices.SortStableFunc(rows, func(a, b []statusItem) int { return strings.Compare(a[0].Tone, b[0].Tone) }) // the tone "bad" comes before "warn" in the alphabet, so the worst problems come first
-	f.Rows["problems"] = rows
-	f.Items["problems"] = statusItem{Text: "Nothing is wrong.", Tone: toneOK}
-	if len(rows) > 0 {
-		f.Items["problems"] = statusItem{Text: plural(len(rows), "problem needs", "problems need") + " attention.", Tone: rows[0][0].Tone}
-	}
-}
-
 // limiterState returns the state of a source's limiter with its tone.
 func limiterState(v *limiter.View) statusItem {
 	if v == nil {
@@ -158,6 +127,9 @@ func limiterState(v *limiter.View) statusItem {
 	}
 	switch v.State {
 	case limiter.StateFlowing, limiter.StateUnused:
+		if v.State == limiter.StateFlowing && len(v.Processes) == 0 {
+			return statusItem{Text: "no worker runs", Tone: toneBad}
+		}
 		return statusItem{Text: string(v.State), Tone: toneOK}
 	case limiter.StateStopped, limiter.StateBreakerOpen, limiter.StateStopping:
 		return statusItem{Text: string(v.State), Tone: toneBad}

@@ -32,6 +32,8 @@ func laneRows(of *sourceSample) [][]statusItem {
 			}
 		case !l.WaitKnown:
 			wait.Text = "not known yet"
+		case of.Limits != nil && !of.Limits.State.AllowsCalls() && wait.Tone == toneOK:
+			wait.Tone = toneWarn // nothing is called now, so the lag grows
 		}
 		rows = append(rows, []statusItem{{Text: string(l.Lane)}, rate, laneLimit(of.Limits, l.Lane), records, wait})
 	}

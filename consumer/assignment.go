@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -77,6 +78,19 @@ func (a *assignment) assigned(added map[string][]int32) {
 			a.ledgers[topic][p] = newLedger()
 		}
 	}
+}
+
+// owned returns the owned partitions by topic, in ascending order.
+func (a *assignment) owned() map[string][]int32 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := map[string][]int32{}
+	for topic, ledgers := range a.ledgers {
+		if partitions := slices.Sorted(maps.Keys(ledgers)); len(partitions) > 0 {
+			all[topic] = partitions
+		}
+	}
+	return all
 }
 
 // ledgerOf returns the ledger of a partition, or nil if this member does not own it.

@@ -6,14 +6,42 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/observe"
+	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 )
 
-// logCalls logs each call of an attempt at level DEBUG, if the sampler passes it. class is the
-// class of the attempt, or "" if the attempt ended before its responses were read. before is the
-// number of calls that earlier attempts of the record made.
-func (w *Worker) logCalls(ctx context.Context, a *attempt, class source.Class, changed bool, before int) {
-	if !w.log.Enabled(ctx, slog.LevelDebug) {
+// CallRecord describes one finished upstream call.
+type CallRecord struct {
+	At      time.Time // end of the call
+	Facet   string
+	Key     string
+	Lane    schemas.Lane
+	Status  int    // 0 if no response arrived
+	Outcome string // one of source.CallOutcomes
+	Class   string // class of the whole attempt; empty if the attempt ended before its responses were read
+	MS      float64
+	// WaitedMS is the time until the permit was granted, in milliseconds.
+	WaitedMS float64
+	Bytes    int
+	Changed  bool // the attempt returned changed content
+	// Attempt is the position of the call among all calls for the record; the first is 1.
+	Attempt       int
+	CorrelationID string
+}
+
+// callLog receives the finished calls of a worker. "record" gets every call; nil: no function. The
+// sampler chooses the calls that are logged.
+type callLog struct {
+	record  func(CallRecord)
+	sampler observe.LogSampler
+}
+
+// reportCalls gives each call of an attempt to callLog.record, and logs it at level DEBUG if the
+// sampler passes it. class is the class of the attempt, or "" if the attempt ended before its
+// responses were read. before is the number of calls that earlier attempts of the record made.
+func reportCalls(ctx context.Context, w *Worker, a *attempt, class source.Class, changed bool, before int) {
+	debug := w.log.Enabled(ctx, slog.LevelDebug)
+	if !debug && w.calls.record == nil {
 		return
 	}
 	t := a.t
@@ -21,22 +49,36 @@ func (w *Worker) logCalls(ctx context.Context, a *attempt, class source.Class, c
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i, c := range a.calls {
-		skipped, pass := w.callSampler.Pass(time.Now())
-		if !pass {
-			continue
+		r := CallRecord{
+			At: time.Now(), Facet: c.target.Facet, Key: c.target.Key, Lane: w.lane, Status: c.result.Status, Outcome: c.result.Outcome(), Class: string(class),
+			MS: observe.Milliseconds(c.took), WaitedMS: observe.Milliseconds(c.waited), Bytes: c.result.Bytes, Changed: changed,
+			Attempt: before + i + 1, CorrelationID: t.request.CorrelationID,
 		}
-		attrs := []slog.Attr{
-			slog.String("facet", c.target.Facet), slog.String("key", c.target.Key), slog.String("url", w.source.RedactURL(c.result.URL)),
-			slog.Int("status", c.result.Status), slog.String("class", string(class)), slog.Float64("ms", observe.Milliseconds(c.took)),
-			slog.Int("bytes", c.result.Bytes), slog.Bool("changed", changed), slog.Float64("waited_ms", observe.Milliseconds(c.waited)),
-			slog.Int("attempt", before+i+1), slog.String("correlation_id", t.request.CorrelationID),
+		if w.calls.record != nil {
+			w.calls.record(r)
 		}
-		if c.result.Err != nil {
-			attrs = append(attrs, slog.Any("err", c.result.Err))
+		if debug {
+			logCall(ctx, w, r, c)
 		}
-		if skipped > 0 {
-			attrs = append(attrs, slog.Int("skipped", skipped))
-		}
-		w.log.LogAttrs(ctx, slog.LevelDebug, "upstream called", attrs...)
 	}
+}
+
+func logCall(ctx context.Context, w *Worker, r CallRecord, c *call) {
+	skipped, pass := w.calls.sampler.Pass(r.At)
+	if !pass {
+		return
+	}
+	attrs := []slog.Attr{
+		slog.String("facet", r.Facet), slog.String("key", r.Key), slog.String("url", w.source.RedactURL(c.result.URL)),
+		slog.Int("status", r.Status), slog.String("class", r.Class), slog.Float64("ms", r.MS),
+		slog.Int("bytes", r.Bytes), slog.Bool("changed", r.Changed), slog.Float64("waited_ms", r.WaitedMS),
+		slog.Int("attempt", r.Attempt), slog.String("correlation_id", r.CorrelationID),
+	}
+	if c.result.Err != nil {
+		attrs = append(attrs, slog.Any("err", c.result.Err))
+	}
+	if skipped > 0 {
+		attrs = append(attrs, slog.Int("skipped", skipped))
+	}
+	w.log.LogAttrs(ctx, slog.LevelDebug, "upstream called", attrs...)
 }

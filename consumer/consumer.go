@@ -99,7 +99,7 @@ type Worker struct {
 	parseSlots  chan struct{} // bounds concurrent parsing to one goroutine for each CPU
 	bodySizes   *sizeEstimates
 
-	callSampler     observe.LogSampler
+	calls           callLog
 	redactionLogged atomic.Bool // true after the first warning that content contained a credential
 	entityQueues    entityQueues
 	breakerQueue    *breakerQueue
@@ -125,6 +125,7 @@ func New(config Config, src *source.Source, lane schemas.Lane, deps Deps) (*Work
 		retries: deps.Retries, outbox: deps.Outbox, lag: deps.Lag, health: deps.Health, hints: deps.Hints, log: log,
 		metrics:      newMetrics(src.Name(), lane, deps.Metrics),
 		tracer:       deps.Tracer,
+		calls:        callLog{record: deps.RecordCall},
 		assignment:   newAssignment(log),
 		recordLimit:  semaphore.NewWeighted(int64(config.MaxInFlight + maxWaitingRecords(lane))),
 		dlqUnacked:   semaphore.NewWeighted(maxDeadLetterBatch),
@@ -174,6 +175,9 @@ func New(config Config, src *source.Source, lane schemas.Lane, deps Deps) (*Work
 	}
 	return w, nil
 }
+
+// Partitions returns the partitions that this worker owns now, by topic, in ascending order.
+func (w *Worker) Partitions() map[string][]int32 { return w.assignment.owned() }
 
 // Run processes records until ctx ends. It then stops in this order:
 //

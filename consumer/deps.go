@@ -162,8 +162,11 @@ type Deps struct {
 	Hints    *Hints  // hints of the source, which the workers of both lanes share; nil: none
 	// Kafka returns the connection settings of the Kafka client with this name. The worker calls it
 	// once for each of its clients.
-	Kafka   func(client string) []kgo.Opt
-	Log     *slog.Logger
-	Metrics prometheus.Registerer
-	Tracer  observe.Tracer
+	Kafka func(client string) []kgo.Opt
+	// RecordCall receives each finished upstream call, at most a few milliseconds after its end. It
+	// must return at once and may be called concurrently. nil: calls are not recorded.
+	RecordCall func(CallRecord)
+	Log        *slog.Logger
+	Metrics    prometheus.Registerer
+	Tracer     observe.Tracer
 }

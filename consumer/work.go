@@ -288,7 +288,7 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	answers, err := w.source.Fetch(ctx, t.plan, a)
 	if err != nil {
 		f.memory.resize(0)
-		w.logCalls(ctx, a, "", false, t.calls)
+		reportCalls(ctx, w, a, "", false, t.calls)
 		return fetched{}, err
 	}
 	f.calls = answers.Calls
@@ -307,7 +307,7 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 		f.outcome = shrunk(f.outcome, t.stored.Size)
 	}
 	ok := f.outcome.Class == source.OK
-	w.logCalls(ctx, a, f.outcome.Class, ok && !t.hasStored(f.outcome.Content), t.calls-f.calls)
+	reportCalls(ctx, w, a, f.outcome.Class, ok && !t.hasStored(f.outcome.Content), t.calls-f.calls)
 	if !ok {
 		if f.outcome.Class == source.NotModified {
 			w.hintUnchanged(ctx, t)

@@ -184,6 +184,29 @@ type DeadLetterGroup struct {
 // replayed less often and whose record could not be decoded.
 type DeadLetterCount struct{ All, AtReplayLimit, Undecoded int64 }
 
+// SelectOfJob returns the statement, and its arguments, that lists dead letters that a job has handled.
+// The rows have the columns of ScanDeadLetter.
+func (DeadLetterFilter) SelectOfJob(job string, limit int) (string, []any) {
+	return `SELECT ` + deadLetterColumns + ` FROM dead_letters WHERE job = $1 AND job <> ''
+ORDER BY topic, kafka_partition, kafka_offset LIMIT $2`, []any{job, limit}
+}
+
+// SelectHours returns the statement, and its arguments, that counts matching dead letters by hour
+// (UTC) and reason. The rows have the columns of ScanHour, the earliest hour first.
+func (f DeadLetterFilter) SelectHours() (string, []any) {
+	where, args := f.where([]any{time.Hour.Microseconds()})
+	return `SELECT at / CAST($1 AS bigint), reason, count(*) FROM dead_letters WHERE ` + where + `
+GROUP BY 1, 2 ORDER BY 1, 2`, args
+}
+
+// ScanHour reads a group from a row of SelectHours. First is the start of its hour.
+func (g *DeadLetterGroup) ScanHour(scan func(...any) error) error {
+	var hour int64
+	err := scan(&hour, &g.Reason, &g.Count)
+	g.First = time.Unix(hour*3600, 0).UTC()
+	return err
+}
+
 // SelectGroups returns the statement, and its arguments, that counts matching dead letters by
 // reason, fingerprint and facet. The rows have the columns of ScanGroup, largest group first.
 func (f DeadLetterFilter) SelectGroups(limit int) (string, []any) {

@@ -263,6 +263,13 @@ func afterPrefix(prefix string) string {
 func (f EntityFilter) SelectEntities(after schemas.Entity, limit int) (string, []any) {
 	where, args := f.where()
 	n := len(args)
+	if f.Source != "" && f.Facet != "" && after.Source == f.Source && after.Facet == f.Facet {
+		// With a comparison of rows, PostgreSQL would begin at the first key of the prefix and
+		// filter the rows up to the key after which the list starts.
+		return fmt.Sprintf(`SELECT `+EntityColumns+` FROM entities e
+WHERE e.key > $%d AND `+where+`
+ORDER BY e.key LIMIT $%d`, n+1, n+2), append(args, after.Key, limit)
+	}
 	return fmt.Sprintf(`SELECT `+EntityColumns+` FROM entities e
 WHERE (e.source, e.facet, e.key) > ($%d, $%d, $%d) AND `+where+`
 ORDER BY e.source, e.facet, e.key LIMIT $%d`, n+1, n+2, n+3, n+4),

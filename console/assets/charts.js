@@ -28,6 +28,7 @@
   const clock = at => new Date(at * 1000).toISOString().slice(11, 19)
 
   const data = new Map() // by source: the lists of its history
+  let events = {} // by source: the changes and starts of the last hour
   const plots = []
 
   const lists = (of, visit, other) => {
@@ -106,6 +107,35 @@
         ctx.fillText(mark.text, left, bbox.top - 3 * ratio)
         free = left + width + 6 * ratio
       }
+    }
+    ctx.restore()
+  }
+
+  // drawEvents draws a line for each change and start of the last hour, with its label at the bottom.
+  const drawEvents = (source, plot) => {
+    const { ctx, bbox } = plot, ratio = devicePixelRatio, [first, last] = range()
+    ctx.save()
+    ctx.strokeStyle = ctx.fillStyle = color('ink')
+    ctx.font = `${11 * ratio}px system-ui, sans-serif`
+    ctx.lineWidth = ratio
+    ctx.setLineDash([2 * ratio, 3 * ratio])
+    let free = 0
+    for (const { at, label } of events[source] || []) {
+      if (at < first || at > last) continue
+      const x = plot.valToPos(at, 'x', true), width = ctx.measureText(label).width
+      ctx.beginPath()
+      ctx.moveTo(x, bbox.top)
+      ctx.lineTo(x, bbox.top + bbox.height)
+      ctx.stroke()
+      const left = Math.min(x + 3 * ratio, bbox.left + bbox.width - width)
+      if (left < free) continue
+      ctx.globalAlpha = 0.75
+      ctx.fillStyle = color('surface')
+      ctx.fillRect(left - ratio, bbox.top + 2 * ratio, width + 2 * ratio, 13 * ratio)
+      ctx.globalAlpha = 1
+      ctx.fillStyle = color('ink')
+      ctx.fillText(label, left, bbox.top + 12 * ratio)
+      free = left + width + 6 * ratio
     }
     ctx.restore()
   }
@@ -197,7 +227,7 @@
       axes: [axis({ size: 26, space: 60, incrs: [60, 300, 600, 900, 1800, 3600], values: '{HH}:{mm}' }), axis({ size: 46, space: 34 })],
       series,
       hooks: {
-        draw: kind === 'calls' ? [u => drawMarks(source, u)] : [],
+        draw: kind === 'calls' ? [u => { drawMarks(source, u); drawEvents(source, u) }] : [],
         setCursor: [u => { if (plot.move && !plot.byKey) plot.move(u.cursor.left < 0 ? undefined : u.cursor.idx ?? undefined) }],
       },
     }, plot.lists(), place)
@@ -241,8 +271,12 @@
   const redraw = () => plots.forEach(plot => plot.u.redraw())
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', redraw)
 
-  const add = update => {
+  const add = (update, marks) => {
     let changed = false
+    if (marks && JSON.stringify(marks) !== JSON.stringify(events)) {
+      events = marks
+      changed = true
+    }
     for (const [source, more] of Object.entries(update)) {
       if (more.times.length) {
         append(source, more)

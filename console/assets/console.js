@@ -38,10 +38,24 @@
     return svg
   }
 
+  const link = (href, text) => {
+    const a = document.createElement('a')
+    if (href.startsWith('/console') || href.startsWith('https://github.com/')) a.href = href
+    a.textContent = text
+    return a
+  }
+
   const cell = (element, item) => {
     const text = document.createElement('span')
     set(text, item)
+    if (item.href) text.replaceChildren(link(item.href, item.text))
     element.append(...(item.percent === undefined ? [] : [bar(item.percent)]), text)
+    for (const [href, label] of [[item.act, item.action], [item.runbook, 'Runbook']]) {
+      if (!href) continue
+      const more = link(href, label)
+      more.className = 'more'
+      element.append(' ', more)
+    }
     return element
   }
 
@@ -51,7 +65,7 @@
       const tr = document.createElement('tr')
       row.forEach((item, i) => {
         const td = cell(document.createElement(i === 0 ? 'th' : 'td'), item)
-        td.dataset.label = heads[i].textContent
+        td.dataset.label = heads[i].dataset.label
         if (i === 0) td.scope = 'row'
         else if (heads[i].className) td.className = heads[i].className
         tr.append(td)
@@ -93,7 +107,10 @@
       })
       while (list.children.length > rows.length) list.lastElementChild.remove()
     }
-    if (update.history) window.freshetCharts?.add(update.history)
+    if (update.history) window.freshetCharts?.add(update.history, update.marks)
+    for (const button of document.querySelectorAll('[data-scenario]')) {
+      if (update.items.scenario) button.setAttribute('aria-pressed', button.dataset.scenario === update.items.scenario.text)
+    }
     const at = document.getElementById('live-at')
     at.textContent = update.at
   }

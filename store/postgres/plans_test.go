@@ -85,6 +85,8 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 		`INSERT INTO schedule_state SELECT n::text, 1, 1 FROM generate_series(1, 5000) n`,
 		`INSERT INTO outbox (source, facet, key, version, at, before, after, publish_change, triggers, due_at)
 			SELECT 's', 'f', n::text, 1, n, '', '', true, '[]', n FROM generate_series(1, 20000) n`,
+		`INSERT INTO dead_letters (topic, kafka_partition, kafka_offset, source, facet, key, reason, attempts, at, correlation_id, job)
+			SELECT 't', 0, n, 's', 'f', n::text, 'x', 1, n, '', CASE WHEN n % 10 = 0 THEN 'j' || n / 1000 ELSE '' END FROM generate_series(1, 20000) n`,
 		`INSERT INTO retention_walks SELECT n::text, 'f', '' FROM generate_series(1, 5000) n`,
 		`ANALYSE`,
 	} {
@@ -112,6 +114,10 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 	tier, enabled := store.Hot, true
 	list, listArgs := store.EntityFilter{Source: "s", Facet: "f", Tier: &tier, Enabled: &enabled, KeyPrefix: "key-0000"}.
 		SelectEntities(schemas.Entity{Source: "s", Facet: "f", Key: "key-000000500"}, 500)
+	keys := store.EntityFilter{Source: "s", Facet: "f", KeyPrefix: "key-0000"}
+	states, statesArgs := keys.SelectStates("key-000000500", 2000)
+	statuses, statusesArgs := keys.SelectStatuses("key-000000500", 2000)
+	ofJob, ofJobArgs := store.DeadLetterFilter{}.SelectOfJob("j7", 100)
 	statements := []struct {
 		name, options, sql, index string
 		args                      []any
@@ -152,6 +158,10 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 		{"delete state", "COSTS", store.DeleteState, "snapshot_state_", []any{"s", "f", "key-000000007"}},
 		{"delete status", "COSTS", store.DeleteStatus, "update_status_pkey", []any{"s", "f", "key-000000007"}},
 		{"list", "COSTS", list, "entities_pkey", listArgs},
+		{"states in a key range", "COSTS", states, "snapshot_state_", statesArgs},
+		{"statuses in a key range", "COSTS", statuses, "update_status_pkey", statusesArgs},
+		{"registrations", "indexOnly", selectRegistrations, "entities_pkey", []any{cols.sources, cols.facets, cols.keys}},
+		{"dead letters of a job", "COSTS", ofJob, "dead_letters_job", ofJobArgs},
 		{"due tiers", "COSTS", store.SelectTierBacklogs, "entities_due", []any{"s", 1 << 50, 2000}},
 		{"due retries", "COSTS", store.SelectRetryBacklog, "update_status_due", []any{"s", 1 << 50, 2000}},
 		{"outbox backlog", "COSTS", store.SelectOutboxBacklog, "outbox_due", []any{"s", 1 << 50, 2000}},

@@ -20,6 +20,7 @@ import (
 type Store struct {
 	pool  *pgxpool.Pool
 	reads reader
+	lists
 }
 
 // Open connects to the database at url. The database must have been migrated.
@@ -40,7 +41,7 @@ func Open(ctx context.Context, url string) (*Store, error) {
 		pool.Close()
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
-	s := &Store{pool, reader{pool, pgx.QueryExecModeCacheDescribe}}
+	s := &Store{pool, reader{pool, pgx.QueryExecModeCacheDescribe}, lists{pool}}
 	if isDirect(ctx, pool) {
 		s.reads.mode = pgx.QueryExecModeCacheStatement
 	}

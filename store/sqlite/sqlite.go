@@ -26,6 +26,7 @@ type Store struct {
 	// get is the prepared statement SelectSnapshot. Parsing the statement takes four times as long
 	// as running it. Concurrent reads wait for the only connection, so each read must be short.
 	get *sql.Stmt
+	lists
 }
 
 // Open opens the database file at path and applies missing migrations. If path is empty, the
@@ -44,7 +45,7 @@ func Open(ctx context.Context, path string) (*Store, error) {
 		return nil, fmt.Errorf("open SQLite at %q: %w", path, err)
 	}
 	db.SetMaxOpenConns(1) // SQLite allows only one writer at a time
-	s := &Store{db: db}
+	s := &Store{db: db, lists: lists{db}}
 	if path == "" {
 		if s.keeper, err = sql.Open("sqlite", dsn); err == nil {
 			err = s.keeper.PingContext(ctx)

@@ -17,6 +17,8 @@ type DeadLetters interface {
 	// partition and offset. Both lists start after the position "behind".
 	DeadLetters(ctx context.Context, filter store.DeadLetterFilter, behind store.DeadLetter, limit int) ([]store.DeadLetter, error)
 	DeadLettersByOffset(ctx context.Context, filter store.DeadLetterFilter, behind store.DeadLetterID, limit int) ([]store.DeadLetter, error)
+	DeadLetterHours(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterGroup, error)
+	DeadLettersOfJob(ctx context.Context, source, job string, limit int) ([]store.DeadLetter, error)
 	DeadLetterGroups(ctx context.Context, filter store.DeadLetterFilter, limit int) ([]store.DeadLetterGroup, error)
 	HandledPrefixes(ctx context.Context, topic string, young, missing time.Time) ([]store.HandledPrefix, error)
 	DeleteDeadLettersBefore(ctx context.Context, before store.DeadLetterID, limit int) (int, error)
@@ -299,5 +301,34 @@ func testHandledPrefixes(b suite) {
 	forget(0, 4, 9, 3)
 	if got := b.deadLetters("nexon", false, 9); len(got) != 3 || got[0].Offset != 6 || got[2].Offset != 4 {
 		b.Errorf("dead letters left: got %+v", got)
+	}
+}
+
+func testDeadLetterHours(b suite) {
+	hour := time.Date(2026, 1, 27, 12, 0, 0, 0, time.UTC)
+	for n, after := range []time.Duration{0, time.Hour - time.Microsecond, time.Hour, 3*time.Hour + time.Minute} {
+		l := newDeadLetter(entity, int64(n+1))
+		if l.At = hour.Add(after); n == 1 {
+			l.Reason = schemas.ParseError
+		}
+		b.deadLetter(l)
+	}
+	b.handle(store.Disposition{Outcome: store.Replayed, At: hour, Job: "job-1"}, newDeadLetter(entity, 2).DeadLetterID)
+	count := func(hours int, reason schemas.DeadLetterReason) store.DeadLetterGroup {
+		return store.DeadLetterGroup{First: hour.Add(time.Duration(hours) * time.Hour), Reason: reason, Count: 1}
+	}
+	want := []store.DeadLetterGroup{count(0, schemas.ParseError), count(0, schemas.Upstream4xx), count(1, schemas.Upstream4xx), count(3, schemas.Upstream4xx)}
+	got, err := b.store.DeadLetterHours(b.Context(), store.DeadLetterFilter{Source: "nexon"})
+	if err != nil || !reflect.DeepEqual(got, want) {
+		b.Errorf("hours: got %+v, %v, want %+v", got, err, want)
+	}
+	got, err = b.store.DeadLetterHours(b.Context(), store.DeadLetterFilter{Source: "nexon", Handled: store.OpenDeadLetters, Since: hour.Add(time.Hour)})
+	if err != nil || !reflect.DeepEqual(got, want[2:]) {
+		b.Errorf("hours of open ones since 13:00: got %+v, %v, want %+v", got, err, want[2:])
+	}
+	for job, want := range map[string]int{"job-1": 1, "job-2": 0, "": 0} {
+		if of, err := b.store.DeadLettersOfJob(b.Context(), "nexon", job, 9); err != nil || len(of) != want || want == 1 && of[0].Job != job {
+			b.Errorf("dead letters of %q: got %+v, %v, want %d", job, of, err, want)
+		}
 	}
 }

@@ -50,6 +50,10 @@ type Entities interface {
 	BringForward(ctx context.Context, all []store.DueTime) error
 	// EntityParams returns the registered params of the entities, in the given order.
 	EntityParams(ctx context.Context, entities []schemas.Entity) ([]map[string]string, error)
+	// Registrations returns the registrations in the given order; nil for an entity without one.
+	Registrations(ctx context.Context, entities []schemas.Entity) ([]*store.RegisteredEntity, error)
+	// SampleEntities returns at most `limit` enabled entities of a source.
+	SampleEntities(ctx context.Context, source string, limit int) ([]store.RegisteredEntity, error)
 	// Price returns the stored price of the source; zero if none is stored.
 	Price(ctx context.Context, source string) (price float64, at time.Time, err error)
 	// SetPrice writes the price, unless the stored price was set less than the duration "every"

@@ -56,6 +56,9 @@ type Store interface {
 	SetUsed(ctx context.Context, source, policy string, u store.Usage) error
 	// Statuses returns the statuses in the given order; State is empty without a status.
 	Statuses(ctx context.Context, entities []schemas.Entity) ([]store.Status, error)
+	// StatesInRange and StatusesInRange return at most `limit` rows in the order of their keys.
+	StatesInRange(ctx context.Context, f store.EntityFilter, after string, limit int) ([]store.State, error)
+	StatusesInRange(ctx context.Context, f store.EntityFilter, after string, limit int) ([]store.Status, error)
 	// WriteFailure writes the status and the dead letter in one transaction. It omits a dead letter
 	// that is nil. It omits a status that has no State, or that belongs to an earlier fetch than the
 	// stored success or failure.
@@ -125,6 +128,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"dead letters by visibility", testDeadLetterVisibility},
 		{"dead letter filters and pages", testDeadLetterFilter},
 		{"dead letter groups", testDeadLetterGroups},
+		{"dead letters by hour and job", testDeadLetterHours},
 		{"handled prefixes", testHandledPrefixes},
 		{"job lease and progress", testJobs},
 		{"replay stopped with a chunk in flight", testReplayStoppedInChunk},
@@ -133,6 +137,9 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"registering again keeps history", testRegister},
 		{"thousands of entities", testRegisterMany},
 		{"entity filters and pages", testEntityFilter},
+		{"key ranges", testKeyRanges},
+		{"Registrations", testRegistrations},
+		{"SampleEntities", testSampleEntities},
 		{"EnableEntities", testEnable},
 		{"PinEntities and UnpinEntities", testPin},
 		{"ObserveReads", testReads},

@@ -151,6 +151,8 @@ CREATE INDEX dead_letters_all ON dead_letters (source, at, topic, kafka_partitio
 CREATE INDEX dead_letters_entity ON dead_letters (source, key, facet, at) WHERE key <> '';
 -- Open dead letters with one fingerprint, in the order in which jobs read them.
 CREATE INDEX dead_letters_fingerprint ON dead_letters (topic, fingerprint, kafka_partition, kafka_offset) WHERE handled = '';
+-- Dead letters that a job handled.
+CREATE INDEX dead_letters_job ON dead_letters (job, topic, kafka_partition, kafka_offset) WHERE job <> '';
 
 -- Replay and purge jobs. One process at a time holds a job's lease. It records its position and
 -- the handled dead letters in one transaction, so that another process can continue after a crash.

@@ -110,6 +110,8 @@ CREATE INDEX dead_letters_open ON dead_letters (source, at, topic, kafka_partiti
 CREATE INDEX dead_letters_all ON dead_letters (source, at, topic, kafka_partition, kafka_offset);
 CREATE INDEX dead_letters_entity ON dead_letters (source, key, facet, at) WHERE key <> '';
 CREATE INDEX dead_letters_fingerprint ON dead_letters (topic, fingerprint, kafka_partition, kafka_offset) WHERE handled = '';
+-- Dead letters that a job handled.
+CREATE INDEX dead_letters_job ON dead_letters (job, topic, kafka_partition, kafka_offset) WHERE job <> '';
 
 CREATE TABLE dlq_jobs (
     id               TEXT    PRIMARY KEY,

@@ -1,0 +1,79 @@
+package app
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/freshet/freshet/consumer"
+	"github.com/freshet/freshet/status"
+)
+
+// ownWorkers are the running workers of this process.
+type ownWorkers struct {
+	mu  sync.Mutex
+	all []*consumer.Worker
+}
+
+func (o *ownWorkers) add(w *consumer.Worker) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.all = append(o.all, w)
+}
+
+// partitions returns the Kafka partitions that the workers own, by topic.
+func (o *ownWorkers) partitions() map[string][]int32 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	all := map[string][]int32{}
+	for _, w := range o.all {
+		for topic, partitions := range w.Partitions() {
+			all[topic] = append(all[topic], partitions...)
+		}
+	}
+	return all
+}
+
+// reportOf returns the report of this process, which started at the given time.
+func reportOf(p parts, started time.Time) status.Process {
+	return status.Process{
+		Name: workerName(), Role: p.role, Version: Version(), Commit: ReadBuild().Commit, Started: started.UTC(),
+		Partitions: p.workers.partitions(), InFlight: recordsInFlight(p), LastError: p.lastError.get(),
+	}
+}
+
+// recordsInFlight returns the number of records that the workers of this process work on.
+func recordsInFlight(p parts) int {
+	families, err := p.registry.Gather()
+	if err != nil {
+		return 0 // the page then shows 0; /metrics shows the error
+	}
+	sum := 0.0
+	for _, family := range families {
+		if family.GetName() != metricPrefix(p.config.Metrics.Namespace)+"records_in_flight" {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			sum += m.GetGauge().GetValue()
+		}
+	}
+	return int(sum)
+}
+
+// newCallWriter returns the writer that shares the calls of a source with the query services.
+func newCallWriter(p parts, source string) *status.CallWriter {
+	return &status.CallWriter{Redis: p.rdb, Source: source, Process: workerName(), Log: p.log}
+}
+
+// cluster provides the state that all processes share to the console.
+type cluster struct{ parts }
+
+// Processes returns the running processes of all roles.
+func (c cluster) Processes(ctx context.Context) (status.Processes, error) {
+	return status.ReadProcesses(ctx, c.rdb)
+}
+
+// Calls returns the last upstream calls of all processes.
+func (c cluster) Calls(ctx context.Context) (status.Calls, error) {
+	return status.ReadCalls(ctx, c.rdb, c.config.sourceNames())
+}

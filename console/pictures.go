@@ -1,0 +1,171 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/status"
+	"github.com/freshet/freshet/status/find"
+	"github.com/freshet/freshet/store"
+)
+
+// agesTTL is how long the counted ages of entities are shown again.
+const agesTTL = time.Minute
+
+// ageHistogram returns the histogram of the ages of a source's entities; nil: there are none, or they
+// could not be read.
+func ageHistogram(ctx context.Context, of *status.Cached[find.Ages]) *histogram {
+	ages, _, err := of.Get(ctx, agesTTL)
+	if err != nil || ages.Sampled == 0 {
+		return nil
+	}
+	counts := make([][]int64, len(find.AgeLabels))
+	for i := range counts {
+		counts[i] = ages.Counts[i][:]
+	}
+	h := newHistogram("Age of entities against their interval", "Time since the last due time, as a part of the interval, of "+plural(ages.Sampled, "sampled entity", "sampled entities"),
+		"Age", find.AgeLabels[:], [][2]string{{"c-" + tierName(store.Hot), "hot"}, {"c-" + tierName(store.Warm), "warm"}, {"c-" + tierName(store.Cold), "cold"}}, counts)
+	return &h
+}
+
+// burnDown shows how much of a day's quota is left, against an even pace. Positions are in percent.
+type burnDown struct {
+	Title, Message string
+	Tone           string
+	Now            string // position of the present time
+	Left           string // path from the start of the day to now
+	Forecast       string // path from now to the end of the day, at the rate of the last hour
+	Start, End     time.Time
+}
+
+// burnDowns returns a picture for each quota of a day whose use is known. perSecond is the rate of
+// the last hour; negative: unknown.
+func burnDowns(v *limiter.View, perSecond float64, now time.Time) (all []burnDown) {
+	if v == nil {
+		return nil
+	}
+	for _, p := range v.Policies {
+		if p.Window != limiter.Day.String() || p.Used == nil || p.ResetsAt == nil || p.Limit <= 0 {
+			continue
+		}
+		all = append(all, newBurnDown(p, perSecond, now))
+	}
+	return all
+}
+
+func newBurnDown(p limiter.PolicyView, perSecond float64, now time.Time) burnDown {
+	b := burnDown{Title: "Calls left of the policy " + displayText(p.Name, maxReasonShown), End: *p.ResetsAt, Start: p.ResetsAt.Add(-day)}
+	elapsed := math.Min(1, math.Max(0, float64(now.Sub(b.Start))/float64(day)))
+	used, rest := float64(*p.Used), b.End.Sub(now)
+	limit := float64(p.Limit)
+	if perSecond < 0 {
+		perSecond = used / math.Max(1, elapsed*day.Seconds())
+	}
+	y := func(calls float64) float64 { return 100 * math.Min(1, math.Max(0, calls/limit)) }
+	x := 100 * elapsed
+	b.Now = fmt.Sprintf("%.1f", x)
+	b.Left = fmt.Sprintf("M0 0 L%.1f %.1f", x, y(used))
+	end := used + perSecond*rest.Seconds()
+	to := 100.0
+	b.Message = fmt.Sprintf("%s of %s calls are used, and %s remain. An even pace would have used %s. ", formatCount(int64(used)), formatCount(p.Limit), formatDuration(rest), formatCount(int64(limit*elapsed)))
+	if end > limit && perSecond > 0 {
+		out := now.Add(time.Duration((limit - used) / perSecond * float64(time.Second)))
+		to = x + (100-x)*float64(out.Sub(now))/float64(rest)
+		b.Tone = toneWarn
+		b.Message += "At the rate of the last hour, they are used up at " + formatTime(out, now) + "."
+	} else {
+		b.Message += fmt.Sprintf("At the rate of the last hour, %s are left at the end.", formatCount(int64(limit-end)))
+	}
+	b.Forecast = fmt.Sprintf("M%.1f %.1f L%.1f %.1f", x, y(used), math.Min(100, to), y(end))
+	return b
+}
+
+// hourRate returns the mean rate of calls in the known part of a history, in calls a second;
+// negative: unknown.
+func hourRate(h status.History) float64 {
+	calls, seconds := 0.0, 0.0
+	for i, length := range h.Seconds {
+		if math.IsNaN(float64(length)) {
+			continue
+		}
+		seconds += float64(length)
+		for _, rates := range h.Calls {
+			calls += float64(rates[i]) * float64(length)
+		}
+	}
+	if seconds == 0 {
+		return -1
+	}
+	return calls / seconds
+}
+
+// entityLine shows the life of an entity's content: since its fetch, fresh, stale, and no longer
+// served. Positions are in percent.
+type entityLine struct {
+	From, To time.Time
+	Parts    []barPart
+	Now      string
+	Text     string // the same for screen readers
+	Legend   [][2]string
+}
+
+// newEntityLine returns the line of an entity; nil: nothing is stored.
+func newEntityLine(e Entity, now time.Time) *entityLine {
+	if !e.Stored {
+		return nil
+	}
+	s := e.State
+	type span struct {
+		class, label string
+		until        time.Time
+	}
+	line := &entityLine{From: s.FetchedAt}
+	var spans []span
+	switch {
+	case s.Absent:
+		line.From = s.CheckedAt
+		spans = []span{{"c-absent", "not found", s.CheckedAt.Add(e.NotFoundFor)}, {"c-kept", "checked again when read", time.Time{}}}
+	case s.HasContent():
+		spans = []span{{"c-304", "unchanged since the fetch", s.CheckedAt}, {"c-fresh", "fresh", s.CheckedAt.Add(e.FreshFor)}, {"c-kept", "stale", time.Time{}}}
+		if e.KeepFor > 0 {
+			spans[2].until = s.FetchedAt.Add(e.KeepFor)
+			spans = append(spans, span{"c-gone", "no longer served", time.Time{}})
+		}
+	default:
+		return nil
+	}
+	line.To = now
+	for _, p := range spans {
+		if p.until.After(line.To) {
+			line.To = p.until
+		}
+	}
+	line.To = line.To.Add(line.To.Sub(line.From)/10 + time.Second)
+	position := func(t time.Time) float64 {
+		return 100 * math.Min(1, math.Max(0, float64(t.Sub(line.From))/float64(line.To.Sub(line.From))))
+	}
+	line.Now = fmt.Sprintf("%.2f", position(now))
+	at, texts := line.From, []string{}
+	for _, p := range spans {
+		until := p.until
+		if until.IsZero() {
+			until = line.To
+		}
+		if !until.After(at) {
+			continue
+		}
+		line.Parts = append(line.Parts, barPart{p.class, fmt.Sprintf("%.2f", position(at)), fmt.Sprintf("%.2f", position(until)-position(at))})
+		line.Legend = append(line.Legend, [2]string{p.class, p.label})
+		text := p.label + " from " + formatTime(at, now)
+		if !p.until.IsZero() {
+			text += " to " + formatTime(until, now)
+		}
+		texts, at = append(texts, text), until
+	}
+	line.Text = strings.Join(texts, ", ") + "; now it is " + formatTime(now, now)
+	return line
+}
