@@ -35,26 +35,31 @@ import (
 	"github.com/freshet/freshet/topics"
 )
 
+// Store is the part of a database that the roles use.
+type Store interface {
+	query.Store
+	consumer.Store
+	settings.Store
+	retries.Store
+	outbox.Store
+	scheduler.Store
+	retention.Store
+	access.KeyStore
+	entities.Store
+	dlq.Store
+	status.Backlogs
+	Ping(ctx context.Context) error
+}
+
 // parts holds the components from which the roles are wired, on real or embedded services.
 type parts struct {
 	config Config
-	store  interface {
-		query.Store
-		consumer.Store
-		settings.Store
-		retries.Store
-		outbox.Store
-		scheduler.Store
-		retention.Store
-		access.KeyStore
-		entities.Store
-		dlq.Store
-		status.Backlogs
-		Ping(ctx context.Context) error
-	}
-	rdb   redis.UniversalClient
-	kafka []kgo.Opt
-	log   *slog.Logger
+	store  Store
+	rdb    redis.UniversalClient
+	kafka  []kgo.Opt
+	dial   Dialer // opens the connections to the upstreams; nil: over TCP
+	log    *slog.Logger
+	name   string // name of the process in dead letters, the limiter's reports, audit and console
 	// startAttrs are attributes of the log line that a role writes when it has started.
 	startAttrs []any
 	trace      observe.Tracer
@@ -129,6 +134,8 @@ func (p parts) sources(names ...string) (map[string]*source.Source, error) {
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("sources.%s.%w", name, err))
+		} else if p.dial != nil {
+			built[name].UseDialer(p.dial)
 		}
 	}
 	return built, errors.Join(errs...)

@@ -233,6 +233,12 @@ func readBody(httpResp *http.Response, limit int64, lastBody *atomic.Int64, grow
 	}
 }
 
+// UseDialer replaces the function that opens the connections to the upstream. It must be called before
+// the first fetch.
+func (s *Source) UseDialer(dial func(ctx context.Context, network, address string) (net.Conn, error)) {
+	s.transport.DialContext = dial
+}
+
 func newTransport(inFlight int) *http.Transport {
 	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}
 	protocols := new(http.Protocols)

@@ -1,0 +1,57 @@
+//go:build !production
+
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+// Host runs roles on the network and the database of a test. RunQuery, RunWorker and RunScheduler of
+// Process use TCP and PostgreSQL instead. A host runs one role, once.
+type Host struct {
+	Name   string // name of the process
+	Config Config
+	Store  Store
+	Dial   Dialer // opens the connections to Kafka, Redis and the upstreams
+	Log    *slog.Logger
+}
+
+// RunQuery runs the query service on a listener until ctx ends.
+func (h Host) RunQuery(ctx context.Context, l net.Listener) error {
+	return h.run(ctx, serving(l))
+}
+
+// RunWorker runs a worker for both lanes of all sources until ctx ends.
+func (h Host) RunWorker(ctx context.Context) error {
+	return h.run(ctx, working([]schemas.Lane{schemas.High, schemas.Low}, func() {}))
+}
+
+// RunScheduler runs a scheduler for all sources until ctx ends.
+func (h Host) RunScheduler(ctx context.Context) error {
+	return h.run(ctx, scheduling(func() {}))
+}
+
+func (h Host) run(ctx context.Context, r role) (err error) {
+	p := parts{config: h.Config, store: h.Store, dial: h.Dial, log: h.Log, name: h.Name, secret: optionalSecret}
+	p.registry, p.reg = newRegistry(h.Config.Metrics.Namespace)
+	if p.kafka, err = h.Config.Kafka.Options(); err != nil {
+		return err
+	}
+	p.kafka = append(p.kafka, kgo.Dialer(h.Dial))
+	if p.rdb, err = h.Config.Redis.newClient(redisTimeout, h.Dial); err != nil {
+		return err
+	}
+	defer func() { _ = p.rdb.Close() }()
+	registerRedisMetrics(p.rdb, p.reg)
+	if err := p.run(ctx, r); err != nil {
+		return fmt.Errorf("%s: %w", h.Name, err)
+	}
+	return nil
+}
