@@ -3,11 +3,13 @@
 package app
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"net"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/freshet/freshet/schemas"
@@ -40,11 +42,13 @@ func (h Host) RunScheduler(ctx context.Context) error {
 
 func (h Host) run(ctx context.Context, r role) (err error) {
 	p := parts{config: h.Config, store: h.Store, dial: h.Dial, log: h.Log, name: h.Name, secret: optionalSecret}
-	p.registry, p.reg = newRegistry(h.Config.Metrics.Namespace)
+	p.registry = prometheus.NewRegistry() // without the metrics of the Go runtime, which all hosts of a test share
+	p.reg = p.registry
 	if p.kafka, err = h.Config.Kafka.Options(); err != nil {
 		return err
 	}
-	p.kafka = append(p.kafka, kgo.Dialer(h.Dial))
+	// A zstd decoder is closed by a finalizer, which cannot close the channels of a synctest bubble.
+	p.kafka = append(p.kafka, kgo.Dialer(h.Dial), kgo.WithCompressor(uncompressed{}))
 	if p.rdb, err = h.Config.Redis.newClient(redisTimeout, h.Dial); err != nil {
 		return err
 	}
@@ -54,4 +58,12 @@ func (h Host) run(ctx context.Context, r role) (err error) {
 		return fmt.Errorf("%s: %w", h.Name, err)
 	}
 	return nil
+}
+
+// uncompressed is a compressor that changes nothing.
+type uncompressed struct{}
+
+// Compress returns src.
+func (uncompressed) Compress(_ *bytes.Buffer, src []byte, _ ...kgo.CompressFlag) ([]byte, kgo.CompressionCodecType) {
+	return src, kgo.CodecNone
 }

@@ -49,7 +49,9 @@ func OpenDriver(ctx context.Context, path string, wrap func(driver.Driver) drive
 		return nil, fmt.Errorf("open SQLite at %q: %w", path, err)
 	}
 	if wrap != nil {
-		db = sql.OpenDB(connector{wrap(db.Driver()), dsn})
+		plain := db
+		db = sql.OpenDB(connector{wrap(plain.Driver()), dsn})
+		_ = plain.Close() // it has no connection yet
 	}
 	db.SetMaxOpenConns(1) // SQLite allows only one writer at a time
 	s := &Store{db: db}

@@ -1,0 +1,136 @@
+package virtual
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var (
+	seedFlag     = flag.Uint64("seed", 0, "seed of the first run; 0: a random seed")
+	seedsFlag    = flag.Uint64("seeds", 1, "number of runs, with consecutive seeds")
+	lengthFlag   = flag.Duration("length", 24*time.Hour, "virtual time of a run")
+	entitiesFlag = flag.Int("entities", 1000, "number of prefetched entities")
+	logFlag      = flag.String("log", "", "file for the log of all processes")
+	shrinkFlag   = flag.Bool("shrink", true, "drop faults from the plan of a failing seed while it still fails")
+)
+
+// runOptions are the parameters of one run.
+type runOptions struct {
+	seed     uint64
+	entities int
+	length   time.Duration
+	plan     []fault
+	dir      string
+	log      *slog.Logger
+}
+
+// result is the outcome of a run.
+type result struct {
+	timeline []string
+	findings []finding
+	err      error
+}
+
+// run runs a plan in a bubble. It ends at the first hour with a finding.
+func run(t *testing.T, o runOptions) (r result) {
+	o.dir = t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		r = o.play(t)
+	})
+	return r
+}
+
+func (o runOptions) play(t *testing.T) (r result) {
+	// A bubble begins in 2000. Each seed begins at another time of the day.
+	zone := rand.New(rand.NewPCG(o.seed, 3))
+	time.Sleep(time.Until(time.Date(2027, 3, 1, 0, 0, 0, 0, time.UTC).Add(between(zone, 0, 24*time.Hour).Truncate(time.Second))))
+	w := newWorld(t, o)
+	if r.err = w.startReaders(); r.err != nil {
+		return r
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	w.running.Go(func() { w.inject(ctx, o.plan) })
+	for at := time.Hour; at <= o.length && len(r.findings) == 0 && r.err == nil; at += time.Hour {
+		time.Sleep(time.Until(w.start.Add(at)))
+		var line string
+		if r.findings, line, r.err = w.oracle.judge(); r.err == nil {
+			w.say("%s", line)
+		}
+	}
+	cancel()
+	w.close()
+	r.timeline = w.timeline
+	return r
+}
+
+func TestDay_KeepsItsPromises(t *testing.T) {
+	seed := *seedFlag
+	if seed == 0 {
+		seed = 1 + rand.Uint64N(1_000_000)
+	}
+	out := io.Discard
+	if *logFlag != "" {
+		f, err := os.Create(*logFlag)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = f.Close() }()
+		out = f
+	}
+	for range *seedsFlag {
+		o := runOptions{
+			seed: seed, entities: *entitiesFlag, length: *lengthFlag, plan: draw(seed, *lengthFlag),
+			log: slog.New(slog.NewTextHandler(out, nil)),
+		}
+		if out == io.Discard {
+			o.log = slog.New(slog.DiscardHandler)
+		}
+		began, used := time.Now(), cpu()
+		r := run(t, o)
+		t.Logf("seed %d: %v of %d entities in %v, %v of processor time\nplan:\n%s\ntimeline:\n%s", seed, o.length, o.entities,
+			time.Since(began).Round(time.Second), (cpu() - used).Round(time.Second), planText(o.plan), strings.Join(r.timeline, "\n"))
+		report(t, o, r)
+		seed++
+	}
+}
+
+func planText(plan []fault) string {
+	var text strings.Builder
+	for _, f := range plan {
+		fmt.Fprintln(&text, f)
+	}
+	return text.String()
+}
+
+func report(t *testing.T, o runOptions, r result) {
+	if r.err != nil {
+		t.Fatalf("seed %d: %v", o.seed, r.err)
+	}
+	if len(r.findings) == 0 {
+		return
+	}
+	for i, f := range r.findings {
+		if i == 10 {
+			t.Errorf("and %d more findings", len(r.findings)-i)
+			break
+		}
+		t.Errorf("seed %d: %v", o.seed, f)
+	}
+}
+
+// cpu returns the processor time that this process has used.
+func cpu() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
