@@ -13,14 +13,15 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store/sqlite"
 )
 
-// Host runs roles on the network and the database of a test. RunQuery, RunWorker and RunScheduler of
-// Process use TCP and PostgreSQL instead. A host runs one role, once.
+// Host runs one role, once, on the network of a test and on SQLite. RunQuery, RunWorker and
+// RunScheduler of Process use TCP and PostgreSQL instead.
 type Host struct {
 	Name   string // name of the process
 	Config Config
-	Store  Store
+	Store  *sqlite.Store
 	Dial   Dialer // opens the connections to Kafka, Redis and the upstreams
 	Log    *slog.Logger
 }

@@ -35,31 +35,28 @@ import (
 	"github.com/freshet/freshet/topics"
 )
 
-// Store is the part of a database that the roles use.
-type Store interface {
-	query.Store
-	consumer.Store
-	settings.Store
-	retries.Store
-	outbox.Store
-	scheduler.Store
-	retention.Store
-	access.KeyStore
-	entities.Store
-	dlq.Store
-	status.Backlogs
-	Ping(ctx context.Context) error
-}
-
 // parts holds the components from which the roles are wired, on real or embedded services.
 type parts struct {
 	config Config
-	store  Store
-	rdb    redis.UniversalClient
-	kafka  []kgo.Opt
-	dial   Dialer // opens the connections to the upstreams; nil: over TCP
-	log    *slog.Logger
-	name   string // name of the process in dead letters, the limiter's reports, audit and console
+	store  interface {
+		query.Store
+		consumer.Store
+		settings.Store
+		retries.Store
+		outbox.Store
+		scheduler.Store
+		retention.Store
+		access.KeyStore
+		entities.Store
+		dlq.Store
+		status.Backlogs
+		Ping(ctx context.Context) error
+	}
+	rdb   redis.UniversalClient
+	kafka []kgo.Opt
+	dial  Dialer // opens the connections to the upstreams; nil: over TCP
+	log   *slog.Logger
+	name  string // name of the process in dead letters, the limiter's reports, audit and console; empty: workerName
 	// startAttrs are attributes of the log line that a role writes when it has started.
 	startAttrs []any
 	trace      observe.Tracer
@@ -130,12 +127,11 @@ func (p parts) sources(names ...string) (map[string]*source.Source, error) {
 		}
 		secrets, err := p.secrets(c.Config)
 		if err == nil {
+			c.Dial = p.dial
 			built[name], err = source.New(name, c.Config, secrets, c.maxConnections())
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("sources.%s.%w", name, err))
-		} else if p.dial != nil {
-			built[name].UseDialer(p.dial)
 		}
 	}
 	return built, errors.Join(errs...)

@@ -82,7 +82,7 @@ type contractCheck struct {
 
 func (c *contractCheck) judge(s *state) (violations []string) {
 	if c.days == nil {
-		c.days = map[string]int{}
+		c.days = map[string]int{day(s.w.start): s.usedBefore}
 	}
 	for _, call := range s.calls {
 		c.calls = append(c.calls, call.at)
@@ -94,10 +94,9 @@ func (c *contractCheck) judge(s *state) (violations []string) {
 				violations = append(violations, fmt.Sprintf("%d calls within %v until %v", w.limit+1, call.at.Sub(c.calls[n-1-w.limit]), s.w.since(call.at)))
 			}
 		}
-		if d := day(call.at); true {
-			if c.days[d]++; c.days[d] == dayLimit+1 {
-				violations = append(violations, fmt.Sprintf("more than %d calls on %s, from %v on", dayLimit, d, s.w.since(call.at)))
-			}
+		d := day(call.at)
+		if c.days[d]++; c.days[d] == dayLimit+1 {
+			violations = append(violations, fmt.Sprintf("more than %d calls on %s, from %v on", dayLimit, d, s.w.since(call.at)))
 		}
 		if call.inFlight > inFlightLimit {
 			violations = append(violations, fmt.Sprintf("%d calls in flight at %v", call.inFlight, s.w.since(call.at)))

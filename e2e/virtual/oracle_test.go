@@ -46,10 +46,11 @@ type oracle struct {
 	kafka  *kafkaReader
 	checks []check
 	calls  int // calls of the hours that were judged before
+	used   int // calls of the first day before the run
 
 	mu       sync.Mutex
 	findings []finding
-	// refreshes are the refreshes that a query service accepted and whose end was not seen yet.
+	// refreshes are the refreshes that a query service accepted and that have not ended yet.
 	refreshes []refresh
 }
 
@@ -83,6 +84,15 @@ func (w *world) startOracle() error {
 	}
 	w.oracle.db.SetMaxOpenConns(1)
 	_, err = w.oracle.db.ExecContext(ctx, regressions)
+	return err
+}
+
+// useDay stores that the day until midnight has used almost all its calls, as if the source had run
+// before. So each run shows what happens at a midnight after the budget of the day was used up.
+func (o *oracle) useDay(midnight time.Time, calls int) error {
+	o.used = calls
+	_, err := o.db.ExecContext(context.Background(), "INSERT INTO quota_usage VALUES (?, 'day', ?, ?, ?)",
+		sourceName, midnight.UnixMicro(), calls, time.Now().UnixMicro())
 	return err
 }
 
@@ -120,6 +130,7 @@ type state struct {
 	ends        map[partition]int64
 	records     []*record // records that were published since the last hour
 	calls       []call    // calls that arrived since the last hour
+	usedBefore  int       // calls of the first day before the run
 	callsToday  int       // calls of the calendar day of `now` in the zone of the quota
 	deadLetters map[recordID]bool
 	snapshots   map[string]snapshot
@@ -178,6 +189,10 @@ func (o *oracle) read(ctx context.Context) (*state, error) {
 	s.locks = o.w.locks()
 	s.calls = o.w.upstream.since(o.calls)
 	o.calls += len(s.calls)
+	s.usedBefore = o.used
+	if day(s.now) == day(o.w.start) {
+		s.callsToday = o.used
+	}
 	for _, c := range o.w.upstream.since(0) {
 		if day(c.at) == day(s.now) {
 			s.callsToday++

@@ -10,7 +10,7 @@ import (
 
 // quietEnd is the last part of a run. It has no faults, so that the oracle can judge that all faults
 // are overcome.
-const quietEnd = 2 * time.Hour
+const quietEnd = 75 * time.Minute
 
 // fault is one fault of a plan. A fault without a victim concerns all processes.
 type fault struct {
@@ -99,8 +99,8 @@ var kinds = []kind{
 	{quotaStorm, 3, 5 * time.Minute, 90 * time.Minute, true},
 }
 
-// faultsPerDay is the number of faults in a day.
-const faultsPerDay = 30
+// faultsPerDay is the number of faults in a day, and minFaults the number in a short run.
+const faultsPerDay, minFaults = 40, 8
 
 // draw returns the faults of a run. It depends only on the seed and the length.
 func draw(seed uint64, length time.Duration) []fault {
@@ -111,7 +111,7 @@ func draw(seed uint64, length time.Duration) []fault {
 			deck = append(deck, k)
 		}
 	}
-	n := int(faultsPerDay * length.Hours() / 24)
+	n := max(minFaults, int(faultsPerDay*length.Hours()/24))
 	all := make([]fault, 0, n)
 	for range n {
 		k := deck[r.IntN(len(deck))]

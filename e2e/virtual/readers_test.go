@@ -95,7 +95,7 @@ func (r *readers) rate(now time.Time) float64 {
 	hour := now.In(seoul).Sub(time.Date(now.In(seoul).Year(), now.In(seoul).Month(), now.In(seoul).Day(), 0, 0, 0, 0, seoul)).Hours()
 	rate := 0.15 - 0.12*math.Cos((hour-5)/24*2*math.Pi) // least at 5:00, most at 17:00
 	if r.storm.Load() {
-		rate += 3
+		rate += 1.5
 	}
 	return rate
 }

@@ -12,7 +12,7 @@ import (
 const (
 	secondLimit, secondText     = 4, "4"
 	minuteLimit, minuteText     = 90, "90"
-	dayLimit, dayText           = 5000, "5000"
+	dayLimit, dayText           = 4000, "4000"
 	inFlightLimit, inFlightText = 3, "3"
 	quotaZone                   = "Asia/Seoul"
 )

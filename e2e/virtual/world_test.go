@@ -50,7 +50,7 @@ type world struct {
 	active      map[*fault]bool
 	lastFault   time.Time // the end of the last fault
 	kafkaFaults []*kfake.FaultHandle
-	timeline    []string
+	out         io.Writer // for the timeline
 }
 
 // configuration of all processes. The call timeout of 10 s makes leases of 15 s.
@@ -85,10 +85,10 @@ sources:
         retry: [1m, 4m, 15m]
 `
 
-// newWorld starts the services, and then all processes. The oracle's tables are created first.
+// newWorld starts the services and the oracle, but no process.
 func newWorld(t *testing.T, o runOptions) *world {
 	w := &world{
-		seed: o.seed, entities: o.entities, dir: o.dir, log: o.log, net: newNetwork(), start: time.Now(),
+		seed: o.seed, entities: o.entities, dir: o.dir, log: o.log, out: o.out, net: newNetwork(), start: time.Now(),
 		processes: map[string]*process{}, active: map[*fault]bool{},
 	}
 	file := filepath.Join(w.dir, "freshet.yaml")
@@ -102,9 +102,6 @@ func newWorld(t *testing.T, o runOptions) *world {
 	must(t, w.startRedis())
 	must(t, w.startUpstream())
 	must(t, w.startOracle())
-	for _, name := range processNames {
-		w.launch(name)
-	}
 	return w
 }
 
@@ -187,7 +184,7 @@ func (w *world) say(format string, args ...any) {
 	line := fmt.Sprintf("%9s  ", time.Since(w.start).Truncate(time.Second)) + fmt.Sprintf(format, args...)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.timeline = append(w.timeline, line)
+	fmt.Fprintln(w.out, line)
 }
 
 // since returns a time relative to the start.
