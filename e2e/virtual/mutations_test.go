@@ -91,7 +91,7 @@ func TestMutations_AreFoundWithinTenSeeds(t *testing.T) {
 				t.Fatal(err)
 			}
 			for seed := 1; seed <= 10; seed++ {
-				out, err := exec.CommandContext(t.Context(), binary, "-test.run", "^TestDay_", "-test.timeout", "2h", "-shrink=false",
+				out, err := exec.CommandContext(t.Context(), binary, "-test.run", "^TestDay_", "-test.timeout", "2h",
 					"-length", m.length, "-seed", fmt.Sprint(seed)).CombinedOutput()
 				for line := range strings.Lines(string(out)) {
 					if found := fmt.Sprintf("seed %d: %s: ", seed, m.check); err != nil && strings.Contains(line, found) {
