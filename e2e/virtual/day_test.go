@@ -109,10 +109,10 @@ func TestDay_KeepsItsPromises(t *testing.T) {
 	}
 	for range *seedsFlag {
 		o := runOptions{seed: seed, entities: *entitiesFlag, length: *lengthFlag, plan: draw(seed, *lengthFlag), log: log, out: t.Output()}
-		fmt.Fprintf(o.out, "seed %d: %v of %d entities; plan:\n%s", seed, o.length, o.entities, planText(o.plan))
+		_, _ = fmt.Fprintf(o.out, "seed %d: %v of %d entities; plan:\n%s", seed, o.length, o.entities, planText(o.plan))
 		began, used := time.Now(), cpu()
 		r := run(t, o)
-		fmt.Fprintf(o.out, "seed %d: took %v, %v of processor time\n", seed, time.Since(began).Round(time.Second), (cpu() - used).Round(time.Second))
+		_, _ = fmt.Fprintf(o.out, "seed %d: took %v, %v of processor time\n", seed, time.Since(began).Round(time.Second), (cpu() - used).Round(time.Second))
 		report(t, o, r)
 		seed++
 	}

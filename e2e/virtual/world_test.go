@@ -184,7 +184,7 @@ func (w *world) say(format string, args ...any) {
 	line := fmt.Sprintf("%9s  ", time.Since(w.start).Truncate(time.Second)) + fmt.Sprintf(format, args...)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	fmt.Fprintln(w.out, line)
+	_, _ = fmt.Fprintln(w.out, line)
 }
 
 // since returns a time relative to the start.
