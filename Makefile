@@ -97,6 +97,16 @@ observe: ## judge each panel, rule and alert on a real Prometheus (SECONDS_EACH=
 torture: ## judge random faults under load by Kafka, the database and the upstream's log (SEED= to repeat a run, FAULTS=12, RESULTS_FILE=path below e2e)
 	@$(SERVICES); cd e2e && $(GO) run ./scenarios --seed $${SEED:-0} --faults $${FAULTS:-12} $${RESULTS_FILE:+--results $$RESULTS_FILE} torture
 
+VIRTUAL := cd e2e && $(GO) test -count=1 -v -timeout
+virtual-day: ## judge a day of two services of each role in virtual time, more than five minutes of processor time (SEED=7 LENGTH=24h ENTITIES=1000 SEEDS=1)
+	@$(VIRTUAL) 12h -run '^TestDay_' ./virtual -shrink -seed=$${SEED:-0} -seeds=$${SEEDS:-1} -length=$${LENGTH:-24h} -entities=$${ENTITIES:-1000}
+
+virtual-month: ## judge 30 days in virtual time, hours (SEED=7)
+	@$(MAKE) virtual-day LENGTH=720h
+
+virtual-mutations: ## plant three faults in the code, and find each within ten seeds in virtual time, hours
+	@$(VIRTUAL) 24h -run '^TestMutations_' ./virtual -mutations
+
 SATURATED := BudgetWithoutRefusals|LearnDespite
 PRESETS := $(SATURATED)|CrashedLeases|UseMostRemaining
 presets: ## saturate each preset for a minute against an upstream that enforces its quota, on a real Redis
@@ -205,4 +215,4 @@ $(OAPI_CODEGEN):
 k6: $(K6) # prints the path, for scenarios that are started without make
 	@echo $(K6)
 
-.PHONY: help dev build check test test-services e2e e2e-long presets e2e-quiet e2e-outage scenarios scenario-reads observe torture screenshots k6 simulate-day planted-faults fuzz clients schemathesis bench bench-worker bench-limiter bench-reads bench-schedule bench-all kubernetes sbom release-check release lint vuln fmt services services-down
+.PHONY: help dev build check test test-services e2e e2e-long presets e2e-quiet e2e-outage scenarios scenario-reads observe torture screenshots k6 simulate-day virtual-day virtual-month virtual-mutations planted-faults fuzz clients schemathesis bench bench-worker bench-limiter bench-reads bench-schedule bench-all kubernetes sbom release-check release lint vuln fmt services services-down

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"time"
@@ -84,6 +85,9 @@ func (c KafkaConfig) Options() ([]kgo.Opt, error) {
 	return opts, nil
 }
 
+// Dialer opens a connection to an address.
+type Dialer func(ctx context.Context, network, address string) (net.Conn, error)
+
 const (
 	// redisTimeout bounds one read from, or write to, a Redis connection.
 	redisTimeout = time.Second
@@ -94,8 +98,8 @@ const (
 
 // newClient returns a Redis client. Each Redis command ends at the deadline of its context, so the
 // caller decides how long it waits for an unreachable Redis. The client does not retry commands.
-// timeout bounds one read from, or one write to, a connection.
-func (c RedisConfig) newClient(timeout time.Duration) (redis.UniversalClient, error) {
+// timeout bounds one read from, or one write to, a connection. dial opens the connections; nil: over TCP.
+func (c RedisConfig) newClient(timeout time.Duration, dial Dialer) (redis.UniversalClient, error) {
 	secured, err := c.TLS.newTLSConfig()
 	if err != nil {
 		return nil, fmt.Errorf("redis.%w", err)
@@ -107,7 +111,7 @@ func (c RedisConfig) newClient(timeout time.Duration) (redis.UniversalClient, er
 	return redis.NewUniversalClient(&redis.UniversalOptions{
 		Addrs: c.Addresses, MasterName: c.MasterName, IsClusterMode: c.Mode == "cluster",
 		Username: c.Username, Password: password, TLSConfig: secured,
-		MaxRetries: -1, ContextTimeoutEnabled: true, DialerRetries: 1,
+		MaxRetries: -1, ContextTimeoutEnabled: true, DialerRetries: 1, Dialer: dial,
 		DialTimeout: time.Second, ReadTimeout: timeout, WriteTimeout: timeout,
 	}), nil
 }

@@ -191,7 +191,7 @@ func (p *Process) startEmbedded(ctx context.Context, o DevOptions, config Config
 	closers = append(closers, rds.Close)
 	background.run(func(ctx context.Context) error { return expireKeys(ctx, rds) })
 	config.Redis = RedisConfig{Mode: "single", Addresses: []string{rds.Addr()}}
-	if made.rdb, err = config.Redis.newClient(embeddedTimeout); err != nil {
+	if made.rdb, err = config.Redis.newClient(embeddedTimeout, nil); err != nil {
 		return fail(err)
 	}
 	closers = append(closers, func() { _ = made.rdb.Close() })

@@ -37,7 +37,7 @@ func newLoggedParts(t *testing.T, level slog.Level, stderr io.Writer) parts {
 	made := parts{log: p.logger(t.Context(), LogConfig{Level: level, Format: "json"}, "worker")}
 	made.registry, made.reg = newRegistry("")
 	var err error
-	if made.rdb, err = (RedisConfig{Mode: "single", Addresses: []string{closedAddress(t)}}).newClient(redisTimeout); err != nil {
+	if made.rdb, err = (RedisConfig{Mode: "single", Addresses: []string{closedAddress(t)}}).newClient(redisTimeout, nil); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = made.rdb.Close() })

@@ -85,7 +85,7 @@ func (p *Process) connect(ctx context.Context, config Config, role string) (_ pa
 	if parts.kafka, err = config.Kafka.Options(); err != nil {
 		return parts, nil, err
 	}
-	if parts.rdb, err = config.Redis.newClient(redisTimeout); err != nil {
+	if parts.rdb, err = config.Redis.newClient(redisTimeout, nil); err != nil {
 		return parts, nil, err
 	}
 	db, err := openPostgres(ctx, config.Database)

@@ -58,7 +58,9 @@ type parts struct {
 	}
 	rdb   redis.UniversalClient
 	kafka []kgo.Opt
+	dial  Dialer // opens the connections to the upstreams; nil: over TCP
 	log   *slog.Logger
+	name  string // name of the process in dead letters, the limiter's reports, audit and console; empty: workerName
 	// startAttrs are attributes of the log line that a role writes when it has started.
 	startAttrs []any
 	trace      observe.Tracer
@@ -134,6 +136,7 @@ func (p parts) sources(names ...string) (map[string]*source.Source, error) {
 		}
 		secrets, err := p.secrets(c.Config)
 		if err == nil {
+			c.Dial = p.dial
 			built[name], err = source.New(name, c.Config, secrets, c.maxConnections())
 		}
 		if err != nil {

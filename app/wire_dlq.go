@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -29,7 +30,7 @@ func (p parts) deadLetters(sources map[string]*source.Source) *dlq.Queue {
 		Notifier: poll.New(dlqChannel, p.rdb, p.log, observe.Condition{
 			Event: "dlq_jobs_paused", Failing: "dead letter jobs paused, database not reachable", Recovered: "dead letter jobs continued, database reachable",
 		}),
-		Sources: known, Process: workerName(), Actor: actor, Log: p.log, Metrics: p.reg,
+		Sources: known, Process: cmp.Or(p.name, workerName()), Actor: actor, Log: p.log, Metrics: p.reg,
 	})
 }
 

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,7 +66,7 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 		defer s.Close()
 		c := p.config.Sources[name]
 		l, err := limiter.New(name, c.quota(), limiter.Deps{
-			Redis: p.rdb, Settings: overrides, Usage: overrides, Unused: p.unused, Process: workerName(), Log: p.log, Metrics: p.reg,
+			Redis: p.rdb, Settings: overrides, Usage: overrides, Unused: p.unused, Process: cmp.Or(p.name, workerName()), Log: p.log, Metrics: p.reg,
 		})
 		if err != nil {
 			return stop(fmt.Errorf("sources.%s.quota.%w", name, err))
@@ -93,7 +94,7 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 		}
 		for _, lane := range lanes {
 			bounds := consumer.DefaultConfig(lane)
-			bounds.WorkerName, bounds.MaxBodyBytes, bounds.MaxInFlight = workerName(), int64(c.Workers.MaxBodyMemory), c.Workers.High.MaxInFlight
+			bounds.WorkerName, bounds.MaxBodyBytes, bounds.MaxInFlight = cmp.Or(p.name, workerName()), int64(c.Workers.MaxBodyMemory), c.Workers.High.MaxInFlight
 			bounds.Triggers = c.triggers()
 			bounds.DrainTimeout = max(bounds.DrainTimeout, c.Timeout+drainMargin)
 			bounds.ServerSideAssignment = p.config.Kafka.GroupProtocol == "consumer"

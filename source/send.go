@@ -233,15 +233,19 @@ func readBody(httpResp *http.Response, limit int64, lastBody *atomic.Int64, grow
 	}
 }
 
-func newTransport(inFlight int) *http.Transport {
-	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}
+// newTransport returns a transport that keeps up to inFlight idle connections. If dial is nil, it opens
+// connections over TCP.
+func newTransport(inFlight int, dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Transport {
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext
+	}
 	protocols := new(http.Protocols)
 	// Use HTTP/1 only. Its connections carry one call at a time, and the transport writes the
 	// request directly after it calls GotConn.
 	protocols.SetHTTP1(true)
 	return &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           dialer.DialContext,
+		DialContext:           dial,
 		TLSHandshakeTimeout:   5 * time.Second,
 		MaxIdleConns:          0, // with 0 the number of idle connections of all hosts together is unlimited
 		MaxIdleConnsPerHost:   inFlight,

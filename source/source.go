@@ -1,9 +1,11 @@
 package source
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -43,6 +45,8 @@ type Config struct {
 	Announced []announced.Rule `yaml:"announced,omitempty"`
 	// Facets are the kinds of data of the source, by name. Each facet is read and refreshed separately.
 	Facets map[string]Facet `yaml:"facets"`
+	// Dial opens the connections to the upstream; nil: over TCP.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error) `yaml:"-"`
 }
 
 // DefaultConfig returns the defaults for settings that the configuration file leaves out.
@@ -127,7 +131,7 @@ func New(name string, config Config, secrets map[string]string, inFlight int) (*
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	s.transport = newTransport(inFlight)
+	s.transport = newTransport(inFlight, config.Dial)
 	return s, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -31,7 +32,11 @@ type Store struct {
 
 // Open opens the database file at path and applies missing migrations. If path is empty, the
 // database is in memory and is lost on Close.
-func Open(ctx context.Context, path string) (*Store, error) {
+func Open(ctx context.Context, path string) (*Store, error) { return OpenDriver(ctx, path, nil) }
+
+// OpenDriver is Open on the driver that wrap returns for the driver of SQLite. If wrap is nil, it uses
+// the driver itself. A test can thus delay and fail the statements of one process.
+func OpenDriver(ctx context.Context, path string, wrap func(driver.Driver) driver.Driver) (*Store, error) {
 	// A database in memory exists only while a connection to it is open. database/sql may close its
 	// connection when a call is cancelled, so a second connection (keeper) stays open.
 	dsn := "file:" + rand.Text() + "?mode=memory&cache=shared&_txlock=immediate"
@@ -43,6 +48,11 @@ func Open(ctx context.Context, path string) (*Store, error) {
 	db, err := sql.Open("sqlite", dsn)
 	if err != nil {
 		return nil, fmt.Errorf("open SQLite at %q: %w", path, err)
+	}
+	if wrap != nil {
+		plain := db
+		db = sql.OpenDB(connector{wrap(plain.Driver()), dsn})
+		_ = plain.Close() // it has no connection yet
 	}
 	db.SetMaxOpenConns(1) // SQLite allows only one writer at a time
 	s := &Store{db: db, lists: lists{db}}
@@ -66,6 +76,18 @@ func Open(ctx context.Context, path string) (*Store, error) {
 	}
 	return s, nil
 }
+
+// connector opens connections of a wrapped driver to one database.
+type connector struct {
+	driver driver.Driver
+	dsn    string
+}
+
+// Connect opens a connection.
+func (c connector) Connect(context.Context) (driver.Conn, error) { return c.driver.Open(c.dsn) }
+
+// Driver returns the wrapped driver.
+func (c connector) Driver() driver.Driver { return c.driver }
 
 func migrations() (fs.FS, error) { return fs.Sub(schemas.Migrations, "migrations/sqlite") }
 

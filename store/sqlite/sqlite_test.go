@@ -186,3 +186,15 @@ func TestMemoryDatabase_OutlivesItsConnection(t *testing.T) {
 		t.Errorf("the database in memory was lost: %v", err)
 	}
 }
+
+// failingDriver opens no connection.
+type failingDriver struct{ driver.Driver }
+
+func (failingDriver) Open(string) (driver.Conn, error) { return nil, errors.New("refused") }
+
+func TestOpenDriver_UsesTheWrappedDriver(t *testing.T) {
+	_, err := OpenDriver(t.Context(), filepath.Join(t.TempDir(), "a.db"), func(d driver.Driver) driver.Driver { return failingDriver{d} })
+	if err == nil || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("got %v, want the error of the wrapped driver", err)
+	}
+}

@@ -1,0 +1,164 @@
+package virtual
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+// Limits in calm hours.
+const (
+	maxRetryDelay  = 10 * time.Minute // how late a retry may be published
+	maxClaimDelay  = 10 * time.Minute // how late an expired claim may be taken over, and an event delivered
+	maxDueDelay    = 6 * time.Hour    // how late an entity may be claimed: the budget of LOW is small
+	maxHighWait    = time.Hour        // age of the oldest record that is not committed
+	maxRefreshWait = 3 * time.Hour
+)
+
+// lostCheck judges that each record whose offset is committed has ended in the database or in the
+// dead-letter topic. The end is durable before the commit, so this holds at each moment.
+type lostCheck struct {
+	open    []*record        // records whose end was not seen yet
+	highest map[string]int64 // highest version of the HIGH records of each key
+}
+
+func newLostCheck() *lostCheck { return &lostCheck{highest: map[string]int64{}} }
+
+func (l *lostCheck) judge(s *state) (violations []string) {
+	for _, r := range s.records {
+		if r.Lane == schemas.High {
+			l.highest[r.Key] = max(l.highest[r.Key], r.Version)
+		}
+	}
+	open := append(l.open, s.records...)
+	l.open = nil
+	for _, r := range open {
+		switch {
+		case s.committed[r.partition] <= r.offset:
+			l.open = append(l.open, r)
+			if age := s.now.Sub(r.RequestedAt); s.calm && r.Lane == schemas.High && age > maxHighWait && !s.exhausted() {
+				violations = append(violations, fmt.Sprintf("%s %s of %s, version %d, waits since %v", r.Lane, r.Reason, r.Key, r.Version, s.w.since(r.RequestedAt)))
+			}
+		case !l.ended(s, r):
+			violations = append(violations, fmt.Sprintf("%s %s of %s, version %d, requested at %v, is committed without an end: snapshot %d, status %s %d",
+				r.Lane, r.Reason, r.Key, r.Version, s.w.since(r.RequestedAt), s.snapshots[r.Key].version, s.statuses[r.Key].state, s.statuses[r.Key].version))
+		}
+	}
+	for _, r := range s.refreshes {
+		if s.calm && s.now.Sub(r.at) > maxRefreshWait && !s.refreshed(r) && !s.exhausted() {
+			violations = append(violations, fmt.Sprintf("the refresh of %s that was accepted at %v has no end", r.key, s.w.since(r.at)))
+		}
+	}
+	return violations
+}
+
+// ended reports whether a committed record has ended: a fetch that is not older than the request is
+// stored or has failed, or a HIGH record with a higher version replaces it.
+func (l *lostCheck) ended(s *state, r *record) bool {
+	f := s.statuses[r.Key]
+	return s.snapshots[r.Key].version >= r.Version || f.version >= r.Version || s.deadLetters[r.recordID] ||
+		r.Lane == schemas.Low && l.highest[r.Key] > r.Version ||
+		(f.state == "FAILED" || f.state == "SUSPENDED") && f.until.After(r.RequestedAt)
+}
+
+// refreshed reports whether a refresh has ended.
+func (s *state) refreshed(r refresh) bool {
+	f := s.statuses[r.key]
+	return !s.snapshots[r.key].checked.Before(r.at.Truncate(time.Microsecond)) || f.state != "RETRYING" && f.updated.After(r.at)
+}
+
+// exhausted reports whether the budget of the day is used, so that requests wait for midnight. Freshet
+// keeps a part of the budget unused: calls that were lost with Redis' data count too.
+func (s *state) exhausted() bool { return s.callsToday > dayLimit/2 }
+
+func judgeOrder(s *state) []string { return s.regressions }
+
+// contractCheck judges each sliding window, each calendar day and the calls in flight.
+type contractCheck struct {
+	calls []time.Time
+	days  map[string]int
+}
+
+func (c *contractCheck) judge(s *state) (violations []string) {
+	if c.days == nil {
+		c.days = map[string]int{day(s.w.start): s.usedBefore}
+	}
+	for _, call := range s.calls {
+		c.calls = append(c.calls, call.at)
+		for _, w := range []struct {
+			limit  int
+			length time.Duration
+		}{{secondLimit, time.Second}, {minuteLimit, time.Minute}} {
+			if n := len(c.calls); n > w.limit && call.at.Sub(c.calls[n-1-w.limit]) <= w.length {
+				violations = append(violations, fmt.Sprintf("%d calls within %v until %v", w.limit+1, call.at.Sub(c.calls[n-1-w.limit]), s.w.since(call.at)))
+			}
+		}
+		d := day(call.at)
+		if c.days[d]++; c.days[d] == dayLimit+1 {
+			violations = append(violations, fmt.Sprintf("more than %d calls on %s, from %v on", dayLimit, d, s.w.since(call.at)))
+		}
+		if call.inFlight > inFlightLimit {
+			violations = append(violations, fmt.Sprintf("%d calls in flight at %v", call.inFlight, s.w.since(call.at)))
+		}
+	}
+	return violations
+}
+
+// judgeLocks judges that no confirmed lock exists whose record is committed. A worker releases the lock
+// before it commits the offset.
+func judgeLocks(s *state) (violations []string) {
+	committed := map[string]map[int64]bool{}
+	for _, r := range s.records {
+		if s.committed[r.partition] > r.offset {
+			if committed[r.Key] == nil {
+				committed[r.Key] = map[int64]bool{}
+			}
+			committed[r.Key][r.Version] = true
+		}
+	}
+	for _, l := range s.locks {
+		if l.state == "CONFIRMED" && committed[l.key][l.version] {
+			violations = append(violations, fmt.Sprintf("the lock of %s with version %d is left of a committed record", l.key, l.version))
+		}
+	}
+	return violations
+}
+
+// ledgerCheck judges that committed offsets rise and do not exceed the end of the partition.
+type ledgerCheck struct{ committed map[partition]int64 }
+
+func (l *ledgerCheck) judge(s *state) (violations []string) {
+	for p, offset := range s.committed {
+		if offset < l.committed[p] {
+			violations = append(violations, fmt.Sprintf("the committed offset of %v fell from %d to %d", p, l.committed[p], offset))
+		}
+		if offset > s.ends[p] {
+			violations = append(violations, fmt.Sprintf("the committed offset of %v is %d, and its end offset is %d", p, offset, s.ends[p]))
+		}
+		l.committed[p] = offset
+	}
+	return violations
+}
+
+// judgeCursors judges, in calm hours, that no due work is left.
+func judgeCursors(s *state) (violations []string) {
+	if !s.calm || s.exhausted() {
+		return nil
+	}
+	for _, of := range []struct {
+		n    int
+		what string
+		late time.Duration
+	}{
+		{s.overdue.retries, "retries", maxRetryDelay},
+		{s.overdue.claims, "claims of schedulers", maxClaimDelay},
+		{s.overdue.events, "outbox events", maxClaimDelay},
+		{s.overdue.entities, "entities", maxDueDelay},
+	} {
+		if of.n > 0 {
+			violations = append(violations, fmt.Sprintf("%d %s are overdue by more than %v", of.n, of.what, of.late))
+		}
+	}
+	return violations
+}

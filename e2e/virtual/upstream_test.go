@@ -1,0 +1,106 @@
+package virtual
+
+import (
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/freshet/freshet/simulator"
+)
+
+// The contract of the upstream. The configuration states the same limits.
+const (
+	secondLimit, secondText     = 4, "4"
+	minuteLimit, minuteText     = 90, "90"
+	dayLimit, dayText           = 4000, "4000"
+	inFlightLimit, inFlightText = 3, "3"
+	quotaZone                   = "Asia/Seoul"
+)
+
+// call is a call that arrived at the upstream.
+type call struct {
+	at, end  time.Time // end is zero while the call is in flight
+	key      string
+	status   int // 0: no response
+	inFlight int // calls in flight at the arrival, with this call
+}
+
+// upstream records the calls that arrive at the simulator.
+type upstream struct {
+	simulator *simulator.Simulator
+
+	mu       sync.Mutex
+	calls    []*call
+	inFlight int
+}
+
+// ServeHTTP records the call and answers it.
+func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c := &call{at: time.Now(), key: r.URL.Query().Get("ocid")}
+	u.mu.Lock()
+	u.inFlight++
+	c.inFlight = u.inFlight
+	u.calls = append(u.calls, c)
+	u.mu.Unlock()
+	s := &statusWriter{ResponseWriter: w}
+	defer func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.inFlight--
+		c.status, c.end = s.status, time.Now()
+	}()
+	u.simulator.ServeHTTP(s, r)
+}
+
+// since returns the calls from an index on. Calls in flight may still change.
+func (u *upstream) since(i int) []call {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	all := make([]call, 0, len(u.calls)-i)
+	for _, c := range u.calls[i:] {
+		all = append(all, *c)
+	}
+	return all
+}
+
+type statusWriter struct {
+	http.ResponseWriter
+	status int
+}
+
+// WriteHeader remembers the status.
+func (w *statusWriter) WriteHeader(status int) {
+	w.status = status
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap lets http.ResponseController find the connection.
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// setFaults applies the active faults of the upstream. It needs w.mu.
+func (w *world) setUpstream() error {
+	latency := normalLatency
+	faults := []simulator.Fault{}
+	for f := range w.active {
+		fault := simulator.Fault{Percent: &f.percent}
+		switch f.kind {
+		case upstreamSlow:
+			latency = simulator.Range{Min: 2 * time.Second, Max: 9500 * time.Millisecond}
+			continue
+		case upstreamErrors:
+			fault.Kind = simulator.InternalError
+		case upstreamHangs:
+			fault.Kind = simulator.Hang
+		case upstreamResets:
+			fault.Kind = simulator.Reset
+		case upstreamRefuses:
+			fault.Kind, fault.RetryAfter = simulator.TooManyRequests, "7"
+		case upstreamHTML:
+			fault.Kind = simulator.HTML200
+		default:
+			continue
+		}
+		faults = append(faults, fault)
+	}
+	return w.upstream.simulator.Control(simulator.Control{Latency: &latency, Faults: faults})
+}
