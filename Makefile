@@ -51,6 +51,7 @@ check: $(LINT) $(GOTESTSUM) ## first stage: build, linters, import rules, module
 	GOOS=windows $(GO) vet ./cmd/... ./app/...
 	$(GO) mod tidy -diff
 	cd e2e && $(GO) vet ./... && $(GO) mod tidy -diff
+	cd e2e/peers && $(GO) vet ./... && $(GO) mod tidy -diff
 	shellcheck -x .ci/run scripts/services scripts/clients scripts/schemathesis scripts/commit-subjects scripts/planted-faults scripts/services.d/*.sh
 	$(call tests,check/sequential) $(SEQUENTIAL)
 	$(call tests,check/commands) -run '^TestDocs_' ./cmd/freshet
@@ -128,6 +129,9 @@ bench: ## measure the figures of the README, as ratios within one run
 	(cd e2e && $(GO) test -run '^$$' -bench Worker -benchtime $${BENCHTIME:-3x} .); \
 	$(GO) test -run '^$$' -bench . ./source ./store/postgres ./simulator
 
+bench-worker: ## compare the worker with bare upserts and with the same job on asynq and river, in turns (EVENTS=50000 BENCHTIME=3x)
+	@$(SERVICES); cd e2e/peers && FRESHET_TEST_REQUIRE=1 $(GO) test -run '^$$' -bench Worker -benchtime $${BENCHTIME:-3x} -v -timeout 60m . -events=$${EVENTS:-50000}
+
 bench-limiter: ## compare the limiter with other limiters on a real Redis; fails if a limit is missed
 	@$(SERVICES); FRESHET_TEST_REQUIRE=1 $(GO) test -count=1 -v -run '^TestLimiter_BenchmarkTable$$' ./limiter -bar
 
@@ -139,11 +143,17 @@ bench-schedule: ## measure a tick of the scheduler with few and many entities, a
 	$(GO) test -run '^$$' -bench '^BenchmarkTick$$' -benchtime 400x -v -timeout 60m ./store/postgres -entities=$${ENTITIES:-1000000} && \
 	$(GO) test -run '^$$' -bench '^BenchmarkImport$$/^unnest$$' -benchtime $${ROUNDS:-20}x -timeout 60m ./store/postgres
 
+bench-all: ## run all benchmarks, print every figure with commit, date, cores and load, and mark those 10 % worse than in the previous run on this machine (BASELINE=bin/bench.json); needs nginx and wrk, about an hour
+	@mkdir -p $(TOOLS) && out=$$(mktemp) && trap "rm -f $$out" EXIT && \
+	for target in bench bench-worker bench-limiter bench-reads bench-schedule; do $(MAKE) -s $$target || true; done 2>&1 | tee $$out; \
+	$(GO) run ./scripts/benchall $${BASELINE:-$(TOOLS)/bench.json} < $$out
+
 lint: $(LINT) ## run the linters, with the import rules
 	$(LINT) run ./...
 	cd deploy/kubernetes && $(LINT) run ./...
 	cd deploy/release && $(LINT) run ./...
 	cd e2e && $(LINT) run ./...
+	cd e2e/peers && $(LINT) run ./...
 
 kubernetes: $(GOTESTSUM) ## check the manifests and the Helm chart against the API types, each other and this checkout's freshet
 	cd deploy/kubernetes && $(GO) vet ./... && $(call tests,check/kubernetes) -count=1 ./... && $(GO) mod tidy -diff
@@ -195,4 +205,4 @@ $(OAPI_CODEGEN):
 k6: $(K6) # prints the path, for scenarios that are started without make
 	@echo $(K6)
 
-.PHONY: help dev build check test test-services e2e e2e-long presets e2e-quiet e2e-outage scenarios scenario-reads observe torture screenshots k6 simulate-day planted-faults fuzz clients schemathesis bench bench-limiter bench-reads bench-schedule kubernetes sbom release-check release lint vuln fmt services services-down
+.PHONY: help dev build check test test-services e2e e2e-long presets e2e-quiet e2e-outage scenarios scenario-reads observe torture screenshots k6 simulate-day planted-faults fuzz clients schemathesis bench bench-worker bench-limiter bench-reads bench-schedule bench-all kubernetes sbom release-check release lint vuln fmt services services-down

@@ -29,8 +29,8 @@ type ClientLimiter struct {
 	now        func() time.Time
 
 	mu      sync.Mutex
-	clients map[string]*list.Element // elements of the list `recent`, by client
-	recent  *list.List               // list of *clientBuckets, most recently used first
+	clients map[string]*list.Element // the element of each client in the list `recent`
+	recent  *list.List               // list of *clientBuckets; the client that was used last is first
 	waits   map[string]int           // number of waiting requests by client
 }
 

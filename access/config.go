@@ -270,7 +270,7 @@ var (
 	hostName = regexp.MustCompile(`^[a-z0-9._-]+$`)
 )
 
-// anyHost in Config.Hosts accepts every name.
+// anyHost is the value in Config.Hosts that accepts every host name.
 const anyHost = "*"
 
 func isHost(text string) bool {

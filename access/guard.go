@@ -42,7 +42,7 @@ type Guard struct {
 	log      *slog.Logger
 	metrics  *metrics
 	now      func() time.Time
-	verifier *verifier // nil: the guard rejects all JWTs
+	verifier *verifier // verifies JWTs; nil: the guard rejects all JWTs
 
 	required    atomic.Bool
 	admin       atomic.Pointer[[sha256.Size]byte] // hash of the admin token; nil: there is no admin token

@@ -36,8 +36,8 @@ type Key struct {
 	Scopes    []Scope    `json:"scopes"`
 	CreatedAt time.Time  `json:"createdAt"`
 	CreatedBy string     `json:"createdBy"`
-	ExpiresAt *time.Time `json:"expiresAt"` // nil: the key does not expire
-	RevokedAt *time.Time `json:"revokedAt"` // nil: the key is not revoked
+	ExpiresAt *time.Time `json:"expiresAt"` // when the key expires; nil: never
+	RevokedAt *time.Time `json:"revokedAt"` // when the key was revoked; nil: it is not revoked
 	RevokedBy *string    `json:"revokedBy"`
 }
 
@@ -137,7 +137,7 @@ func (a *keysAPI) create(r *http.Request) (admin.Answer, error) {
 	// Read all keys from the database, instead of adding the new key to the cache: another process
 	// may have revoked the new key already.
 	if err := a.guard.readLiveKeys(r.Context()); err != nil {
-		a.guard.log.Warn("api key created but not read back; it is valid from the next read on", "key", key.ID, "err", err)
+		a.guard.log.Warn("api key created, but the keys could not be reread; the new key is valid after the next read", "key", key.ID, "err", err)
 	}
 	return admin.Answer{Status: http.StatusCreated, Body: CreatedKey{newKeyView(key), secret, a.guard.AuthRequired()}}, nil
 }

@@ -40,7 +40,7 @@ type keySet struct {
 	log    *slog.Logger
 	now    func() time.Time
 	maxAge time.Duration    // how long the keys stay valid while they can't be fetched
-	readAt prometheus.Gauge // Unix seconds of the last fetch
+	readAt prometheus.Gauge // gauge with the time of the last fetch, in Unix seconds
 
 	conditions observe.Conditions
 
@@ -48,7 +48,7 @@ type keySet struct {
 	inFlight       chan struct{} // channel that is closed when the current fetch ends; nil: no fetch is running
 	unknownFetched time.Time     // time of the last fetch that an unknown kid caused
 	fetched        time.Time     // start of the last successful fetch; zero: no fetch has succeeded
-	fetchErr       error         // the error of the last fetch; nil: it succeeded
+	fetchErr       error         // error of the last fetch; nil: the last fetch succeeded
 }
 
 var (

@@ -58,7 +58,7 @@ func (m *ClientLimiter) RecordMisses(client string, n int) {
 // takeAlways takes n tokens even if the bucket has fewer. It returns the time until the bucket has
 // at least one token.
 func (b *bucket) takeAlways(r callRate, n int, now time.Time) (wait time.Duration) {
-	b.take(r, 0, now) // with n = 0, take only refills the bucket
+	b.take(r, 0, now) // take with n = 0 takes no token: it only adds the tokens for the time since the last call
 	b.left -= float64(n)
 	if b.left >= 1 {
 		return 0

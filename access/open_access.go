@@ -35,7 +35,7 @@ func (c Config) checkOpenRequest(r *http.Request) error {
 	listed := false
 	for _, origin := range r.Header.Values("Origin") {
 		if slices.Contains(c.AllowedOrigins, origin) {
-			listed = true // the configuration allows the site that sent the request
+			listed = true // the setting allowedOrigins lists the site that sent the request
 		} else if !isOwnOrigin(origin, r.Host) {
 			return crossSite()
 		}

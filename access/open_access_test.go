@@ -152,7 +152,7 @@ func TestRequiresAuth_ExpiredKeysDoNotOpenTheService(t *testing.T) {
 		r := newRig(t, func(c *Config) { c.Require = Auto })
 		id, key := r.createKey("on call", now.Add(time.Hour), "admin")
 		end(r, id)
-		if err := r.Load(t.Context()); err != nil { // reads the keys again, as after a restart
+		if err := r.Load(t.Context()); err != nil { // Load reads the keys again, as after a restart
 			t.Fatal(err)
 		}
 		if err := r.SetListenAddress("127.0.0.1:8080"); err != nil || !r.AuthRequired() {

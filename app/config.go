@@ -202,11 +202,11 @@ func defaultConfig() Config {
 type Sources int
 
 const (
-	// OptionalSources returns the configuration without a source.
+	// OptionalSources: Load returns the configuration without a source.
 	OptionalSources Sources = iota
-	// RequiredSources returns an error.
+	// RequiredSources: Load returns an error.
 	RequiredSources
-	// builtInSources returns the configuration with the built-in source.
+	// builtInSources: Load returns the configuration with the built-in source.
 	builtInSources
 )
 
@@ -261,7 +261,7 @@ var namespacePattern = regexp.MustCompile(`^([a-zA-Z_][a-zA-Z0-9_]*)?$`)
 func (c *Config) check() error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	failEach := func(of string, err error) { // adds each line of err to errs as a separate error, which begins with the setting's path "of"
+	failEach := func(of string, err error) { // failEach adds each line of err to errs as a separate error, which begins with the setting's path "of"
 		if err == nil {
 			return
 		}

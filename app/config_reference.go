@@ -49,6 +49,7 @@ var forms = map[reflect.Type]reference.Form{
 	reflect.TypeFor[slog.Level]():      {Name: "a log level", Hint: "write debug, info, warn or error", Enum: []string{"debug", "info", "warn", "error", "DEBUG", "INFO", "WARN", "ERROR"}},
 	reflect.TypeFor[Preset]():          {Name: "the name of a preset", Enum: presets.Names()},
 	reflect.TypeFor[source.Bytes]():    {Name: "a size", Pattern: `^[0-9]+ *(B|KB|MB|GB|KiB|MiB|GiB)?$`, Integer: true},
+	reflect.TypeFor[source.Param]():    {Name: "text or a section", Section: true},
 	reflect.TypeFor[source.Class]():    {Name: "text", Enum: ruleClasses()},
 }
 

@@ -185,7 +185,7 @@ func (s SourceConfig) unfillableParams(facet string) []string {
 	f := s.Facets[facet]
 	var open []string
 	for name, value := range f.Params {
-		if value == "" && !slices.Contains(f.ProvidedParams(), name) {
+		if value == (source.Param{}) && !slices.Contains(f.ProvidedParams(), name) {
 			open = append(open, name)
 		}
 	}

@@ -115,7 +115,7 @@ func (h *health) handleReady(w http.ResponseWriter, r *http.Request) {
 
 // dependencyHealth is the state of one dependency in the response of /healthz?verbose.
 type dependencyHealth struct {
-	State   string  `json:"state"` // connected, error or timeout
+	State   string  `json:"state"` // state of the dependency: connected, error or timeout
 	Seconds float64 `json:"seconds"`
 	Reason  string  `json:"reason,omitempty"`
 }
@@ -138,7 +138,7 @@ func (r checkResult) health() dependencyHealth {
 
 // sourceHealth is the state of one source in the response of /healthz?verbose.
 type sourceHealth struct {
-	State string     `json:"state"` // a state of the limiter, or unknown
+	State string     `json:"state"` // state of the source: a state of the limiter, or unknown
 	Until *time.Time `json:"until,omitempty"`
 }
 

@@ -28,7 +28,7 @@ func (r healthReport) writePage(w http.ResponseWriter, status int) {
 	w.WriteHeader(status)
 	page := struct {
 		healthReport
-		Details *healthDetails // a template can't read the embedded field
+		Details *healthDetails // a named field, because a template can't read the embedded pointer
 	}{r, r.healthDetails}
 	_ = healthPage.Execute(w, page) // Execute returns an error only if the client has disconnected
 }

@@ -101,7 +101,7 @@ func TestHealth_ShowsTheIssuerFromMemory(t *testing.T) {
 		p.config.Access.JWKSURL, p.config.Access.Issuer, p.config.Access.Audience = issuer.URL, "https://issuer.example", "freshet"
 	})
 	h := f.deps.Overview.(*overview).health
-	delete(h.checks, readsCheckName) // it fails in this fixture
+	delete(h.checks, readsCheckName) // remove this check, because it fails in this fixture
 	w := getHealth(t, h, "/healthz?verbose", "")
 	if w.Code != http.StatusOK {
 		t.Errorf("got %d, want 200", w.Code)

@@ -48,7 +48,7 @@ func registerRedisMetrics(rdb redis.UniversalClient, reg prometheus.Registerer) 
 // redisTimingHook is a redis.Hook that measures the duration of commands.
 type redisTimingHook struct {
 	duration *prometheus.HistogramVec
-	scripts  map[string]string // script names, by the SHA-1 of the script
+	scripts  map[string]string // names of the scripts, by the SHA-1 of the script's text
 }
 
 // DialHook implements redis.Hook.

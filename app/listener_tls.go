@@ -165,7 +165,7 @@ func (c *certificateReloader) configForClient(*tls.ClientHelloInfo) (*tls.Config
 // boundListener is a bound address with its TLS settings.
 type boundListener struct {
 	net.Listener
-	certificates *certificateReloader // nil: plain HTTP
+	certificates *certificateReloader // TLS settings of the listener; nil: plain HTTP
 }
 
 // bind reads the TLS files and binds an address. setting is the path of the listener's settings,

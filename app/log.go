@@ -95,14 +95,14 @@ func (p parts) startedWith(source string, attrs ...any) []any {
 // shutdown, how long the shutdown took, and the work that was finished meanwhile.
 func (p parts) logStopping(reason error) (logStopped func()) {
 	began, before := time.Now(), p.workDone()
-	p.log.Info("stopping", "reason", reason.Error())
+	p.log.Info("process stopping", "reason", reason.Error())
 	return func() {
 		attrs := []any{"duration", time.Since(began).Round(time.Millisecond)}
 		after := p.workDone()
 		for _, name := range slices.Sorted(maps.Keys(after)) {
 			attrs = append(attrs, name, after[name]-before[name])
 		}
-		p.log.Info("stopped", attrs...)
+		p.log.Info("process stopped", attrs...)
 	}
 }
 

@@ -173,11 +173,11 @@ func TestRun_LogsReasonAndWorkOfStop(t *testing.T) {
 	p := newLoggedParts(t, slog.LevelInfo, &text)
 	settled := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "settled_total"}, []string{"end"})
 	p.reg.MustRegister(settled)
-	settled.WithLabelValues("changed").Add(5) // these 5 requests end before the stop, so the line "stopped" must not count them
+	settled.WithLabelValues("changed").Add(5) // these 5 requests end before the stop, so the line "process stopped" must not count them
 	ctx, cancel := context.WithCancelCause(t.Context())
 	err := p.run(ctx, func(context.Context, parts) error {
 		cancel(errors.New("terminated signal received"))
-		servicetest.WaitFor(t, eventTimeout, "the line stopping", func() bool { return strings.Contains(text.String(), "stopping") })
+		servicetest.WaitFor(t, eventTimeout, "the line process stopping", func() bool { return strings.Contains(text.String(), "process stopping") })
 		settled.WithLabelValues("touched").Add(2)
 		return nil
 	})
@@ -188,13 +188,13 @@ func TestRun_LogsReasonAndWorkOfStop(t *testing.T) {
 	for _, line := range parseLines(t, text.String()) {
 		lines[line["msg"]] = line
 	}
-	if got, want := lines["stopping"]["reason"], "terminated signal received"; got != want {
+	if got, want := lines["process stopping"]["reason"], "terminated signal received"; got != want {
 		t.Errorf("reason: got %v, want %v", got, want)
 	}
-	if got, want := lines["stopped"]["requests_settled"], 2.0; got != want {
+	if got, want := lines["process stopped"]["requests_settled"], 2.0; got != want {
 		t.Errorf("settled during the stop: got %v, want %v", got, want)
 	}
-	if lines["stopped"]["duration"] == nil {
-		t.Errorf("stopped: got %v, want a duration", lines["stopped"])
+	if lines["process stopped"]["duration"] == nil {
+		t.Errorf("stopped: got %v, want a duration", lines["process stopped"])
 	}
 }

@@ -15,8 +15,8 @@ import (
 
 // exampleKeys are valid keys of the presets' upstreams, by preset and facet.
 var exampleKeys = map[string]map[string]string{
-	"nexon":             {"character": "93f1c1c2d1a5e3b8a7f6e5d4c3b2a190efe8d04e6d233bd35cf2fabdeb93fb0d"},
-	"nexon-development": {"character": "93f1c1c2d1a5e3b8a7f6e5d4c3b2a190efe8d04e6d233bd35cf2fabdeb93fb0d"},
+	"nexon":             {"character": "가나&b", "id": "가나&b", "character-by-ocid": "93f1c1c2d1a5e3b8a7f6e5d4c3b2a190efe8d04e6d233bd35cf2fabdeb93fb0d"},
+	"nexon-development": {"character": "가나&b", "id": "가나&b", "character-by-ocid": "93f1c1c2d1a5e3b8a7f6e5d4c3b2a190efe8d04e6d233bd35cf2fabdeb93fb0d"},
 	"github-rest":       {"user": "octocat", "issues": "golang/go"},
 	"github-graphql":    {"contributions": "octocat"},
 	"riot":              {"summoner": strings.Repeat("aZ0-_b", 13), "league": strings.Repeat("aZ0-_b", 13)},

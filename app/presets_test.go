@@ -36,8 +36,8 @@ type saturationTest struct {
 var saturations = map[string]saturationTest{
 	// The preset's target is 450 of the 500 calls per second (docs/quotas.md), so part is relative
 	// to 450.
-	"nexon":             {secret: "app-1", keys: 500, high: map[string]int{"character": 100}, low: map[string]int{"character": 100}, policy: "second", part: 0.95 * 450 / 500},
-	"nexon-development": {secret: "app-1", keys: 50, high: map[string]int{"character": 10}, policy: "second"},
+	"nexon":             {secret: "app-1", keys: 500, high: map[string]int{"character-by-ocid": 100}, low: map[string]int{"character-by-ocid": 100}, policy: "second", part: 0.95 * 450 / 500},
+	"nexon-development": {secret: "app-1", keys: 50, high: map[string]int{"character-by-ocid": 10}, policy: "second"},
 	"github-rest":       {speed: 120, secret: "alice-1", keys: 500, low: map[string]int{"user": 20}, high: map[string]int{"user": 4}, policy: "core"},
 	"github-graphql":    {speed: 120, secret: "alice-1", keys: 500, low: map[string]int{"contributions": 20}, high: map[string]int{"contributions": 4}, policy: "graphql"},
 	"riot":              {speed: 12, secret: "key-1", keys: 500, low: map[string]int{"summoner": 10, "league": 10}, high: map[string]int{"summoner": 4}, policy: "application-120s"},
@@ -96,7 +96,7 @@ func TestPresets_LearnDespiteClockSkew(t *testing.T) {
 	for _, name := range presets.Names() {
 		if len(preset(t, name).Announced) > 0 {
 			how := saturations[name]
-			how.crowd = 5 // more callers, because calls take five times as long
+			how.crowd = 5 // use five times as many callers, because calls take five times as long
 			if strings.HasPrefix(name, "github") {
 				how.speed = 80 // at a higher speed, more than the allowed 100 calls would be in flight
 			}

@@ -37,7 +37,7 @@ func redactSource(c source.Config) source.Config {
 	c.Headers = redactMap(c.Headers, "headers")
 	c.Facets = maps.Clone(c.Facets)
 	for name, f := range c.Facets {
-		f.Params = redactMap(f.Params, "params")
+		f.Params = redactParams(f.Params)
 		f.Documents = maps.Clone(f.Documents)
 		for name, d := range f.Documents {
 			d.Path, d.Body = redactValue(d.Path, "path"), redactValue(d.Body, "body")
@@ -53,6 +53,15 @@ func redactSource(c source.Config) source.Config {
 		c.Facets[name] = f
 	}
 	return c
+}
+
+func redactParams(all map[string]source.Param) map[string]source.Param {
+	out := maps.Clone(all)
+	for name, p := range all {
+		p.Text = redactMap(map[string]string{name: p.Text}, "params")[name]
+		out[name] = p
+	}
+	return out
 }
 
 func redactList(all []string) []string {

@@ -69,7 +69,7 @@ type traced struct {
 	api          string
 	upstream     *simulator.Simulator
 	reads, works *tracetest.InMemoryExporter
-	notes        logBuffer // log of the worker
+	notes        logBuffer // log output of the worker
 }
 
 func newTraced(t *testing.T, sample float64) *traced {
@@ -84,7 +84,7 @@ func newTraced(t *testing.T, sample float64) *traced {
 		t.Fatal(err)
 	}
 	facets := config.Sources["nexon"].Facets
-	character := facets["character"]
+	character := facets["character-by-ocid"] // a fetch of it is one call
 	character.Retry = []time.Duration{50 * time.Millisecond}
 	facets["character"] = character
 	background := newGroup(context.WithoutCancel(t.Context()))
@@ -194,7 +194,7 @@ func TestTracing_OneTraceAcrossProcesses(t *testing.T) {
 			t.Errorf("span %q: got only %v, want one", name, slices.Sorted(maps.Keys(spans)))
 			continue
 		}
-		want := "b7ad6b7169203331" // span ID of the client
+		want := "b7ad6b7169203331" // span ID of the client's span
 		if parent != "" {
 			want = spans[parent].SpanContext.SpanID().String()
 		}

@@ -39,7 +39,14 @@ func (p *Process) Try(ctx context.Context, e schemas.Entity, params map[string]s
 	if err := src.CheckKey(e.Facet, e.Key); err != nil {
 		return trial.Report{}, UsageErrorf("%w", err)
 	}
-	if missing := src.MissingParams(e.Facet, e.Key, params); len(missing) > 0 {
+	missing := src.MissingParams(e.Facet, e.Key, params)
+	compiled, _ := src.Facet(e.Facet)
+	for _, a := range compiled.Aliases() {
+		if params[a.Param] == "" { // a trial makes the calls of one facet only
+			return trial.Report{}, UsageErrorf("{%s} comes from facet %s: try that facet first, then set its value with --param %s=VALUE", a.Param, a.From, a.Param)
+		}
+	}
+	if len(missing) > 0 {
 		return trial.Report{}, UsageErrorf("nothing provides %s; set each with --param NAME=VALUE", strings.Join(missing, " and "))
 	}
 	o.Choose, o.Limits, o.Mask = choose, s.trialLimits(), s.maskURL(facet)
@@ -54,7 +61,7 @@ func (s SourceConfig) maskURL(f source.Facet) func(string) string {
 		secrets = append(secrets, findSecrets([]string{"path"}, d.Path)...)
 	}
 	for name, value := range f.Params {
-		secrets = append(secrets, findSecrets([]string{"params", name}, value)...)
+		secrets = append(secrets, findSecrets([]string{"params", name}, value.Text)...)
 	}
 	return func(url string) string { return replaceSecrets(url, secrets, func(secretPart) bool { return true }) }
 }

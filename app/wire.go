@@ -242,7 +242,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 // readable adapts a source to query.Source.
 type readable struct {
 	*source.Source
-	limits bool // whether any credential limits the visibility of its data
+	limits bool // true: at least one credential of the source limits the visibility of its data
 }
 
 // Visibility returns the visibility that data of this key would have if it were fetched now. If no
@@ -324,6 +324,8 @@ func toEnqueueResult(r producer.Result) query.EnqueueResult {
 		a.Reason = query.ReasonBusy
 	case r.Err != nil:
 		a.Reason = query.ReasonDown
+	case r.Outcome == producer.Held && r.HoldReason == schemas.HoldAlias: // the entity's stored retry is due as soon as its alias is fetched
+		a.Queued = true
 	case r.Outcome == producer.Held:
 		a.Reason = query.HeldReason(r.HoldReason)
 	case r.Outcome == producer.Cooling:

@@ -43,7 +43,15 @@ func (k entityReader) CheckKey(e schemas.Entity) error {
 	if err := schemas.CheckKey(e.Key); err != nil {
 		return err
 	}
-	return src.CheckKey(e.Facet, e.Key)
+	return src.CheckKey(e.Facet, k.fold(e).Key)
+}
+
+// fold returns the entity with the canonical spelling of its key.
+func (k entityReader) fold(e schemas.Entity) schemas.Entity {
+	if src, there := k.sources[e.Source]; there {
+		e.Key = foldKeys(src)(e.Facet, e.Key)
+	}
+	return e
 }
 
 // Entity reads the state of an entity concurrently from the database and Redis. If Redis is
@@ -51,6 +59,7 @@ func (k entityReader) CheckKey(e schemas.Entity) error {
 // a client that may not see the entity, Entity returns the state of an unknown entity. It reads
 // everything even then, so that the response time does not reveal that the entity exists.
 func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Client) (console.Entity, error) {
+	e = k.fold(e)
 	if err := k.CheckKey(e); err != nil {
 		return console.Entity{}, err
 	}
@@ -76,6 +85,10 @@ func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Cli
 			found.DeadLetters, err = k.parts.store.DeadLetters(ctx, store.DeadLetterFilter{Source: e.Source, Facet: e.Facet, Key: e.Key}, store.DeadLetter{}, maxDeadLettersShown)
 			return err
 		},
+		func() (err error) {
+			found.Aliases, err = k.aliases(ctx, e)
+			return err
+		},
 		func() error {
 			found.Request = k.requestState(ctx, e)
 			return nil
@@ -98,6 +111,9 @@ func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Cli
 		return console.Entity{}, err
 	}
 	if !k.Sees(c, e, found.State.Visibility) {
+		for _, a := range found.Aliases { // as for an unknown entity
+			empty.Aliases = append(empty.Aliases, console.Alias{Param: a.Param, From: a.From, Lifetimes: a.Lifetimes})
+		}
 		empty.Status, empty.Request.Unknown = store.Status{Entity: e}, found.Request.Unknown
 		return empty, nil
 	}
@@ -106,6 +122,26 @@ func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Cli
 		w.Lane, w.Number, w.Confirmed, w.Until = "", 0, false, time.Time{}
 	}
 	return found, nil
+}
+
+// aliases reads the aliases of an entity.
+func (k entityReader) aliases(ctx context.Context, e schemas.Entity) (all []console.Alias, err error) {
+	src := k.sources[e.Source]
+	facet, _ := src.Facet(e.Facet)
+	for _, a := range facet.Aliases() {
+		from, _ := src.Facet(a.From)
+		alias := console.Alias{Param: a.Param, From: a.From, Lifetimes: query.LifetimesOf(from)}
+		read := console.Entity{Entity: schemas.Entity{Source: e.Source, Facet: a.From, Key: e.Key}}
+		if err := k.content(ctx, &read); err != nil {
+			return nil, err
+		}
+		alias.Stored, alias.State = read.Stored, read.State
+		if read.Payload != nil {
+			alias.Value, _ = a.Value(read.Payload)
+		}
+		all = append(all, alias)
+	}
+	return all, nil
 }
 
 // content reads the snapshot of the entity in found, and adds its state and content to found.
@@ -162,7 +198,9 @@ func (k entityReader) requestState(ctx context.Context, e schemas.Entity) consol
 // with POST …/refresh, the refreshes count against the client's limits, unless the client has the scope
 // admin.
 func (k entityReader) Refresh(ctx context.Context, all []schemas.Entity, c access.Client) ([]console.RefreshResult, error) {
-	for _, e := range all {
+	for i, e := range all {
+		e = k.fold(e)
+		all[i] = e
 		if err := k.CheckKey(e); err != nil {
 			return nil, err
 		}

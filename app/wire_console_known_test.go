@@ -81,7 +81,9 @@ func eachDatabaseWith(t *testing.T, change func(*parts), test func(f *consoleFix
 func TestEntityReader_CollectsAllState(t *testing.T) {
 	eachDatabase(t, func(f *consoleFixture) {
 		facet := f.config.Sources[builtInSource].Facets["character"]
-		nothing := console.Entity{Entity: testEntity("a"), Lifetimes: store.Lifetimes{FreshFor: facet.FreshFor, NotFoundFor: facet.NotFoundFor, KeepFor: facet.KeepFor}, Status: store.Status{Entity: testEntity("a")}}
+		id := f.config.Sources[builtInSource].Facets["id"]
+		nothing := console.Entity{Entity: testEntity("a"), Lifetimes: store.Lifetimes{FreshFor: facet.FreshFor, NotFoundFor: facet.NotFoundFor, KeepFor: facet.KeepFor, AliasNotFoundFor: id.NotFoundFor}, Status: store.Status{Entity: testEntity("a")}}
+		nothing.Aliases = []console.Alias{{Param: "ocid", From: "id", Lifetimes: store.Lifetimes{FreshFor: id.FreshFor, NotFoundFor: id.NotFoundFor, KeepFor: id.KeepFor}}}
 		got := f.look("a", anybody)
 		if len(got.DeadLetters) == 0 {
 			got.DeadLetters = nil

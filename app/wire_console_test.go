@@ -269,7 +269,7 @@ func TestConsole_FollowsConfiguredMode(t *testing.T) {
 		if f.deps.ReadOnly != (word == consoleReadOnly) {
 			t.Errorf("%s: read-only: got %v, want %v", word, f.deps.ReadOnly, word == consoleReadOnly)
 		}
-		if !slices.Equal(f.deps.Sources, []string{builtInSource}) || !reflect.DeepEqual(f.deps.Facets, map[string][]string{builtInSource: {"character"}}) || f.deps.Guard.AuthRequired() {
+		if !slices.Equal(f.deps.Sources, []string{builtInSource}) || !reflect.DeepEqual(f.deps.Facets, map[string][]string{builtInSource: {"character", "character-by-ocid", "id"}}) || f.deps.Guard.AuthRequired() {
 			t.Errorf("got %+v, want source %s with facet character, no authentication", f.deps, builtInSource)
 		}
 	}

@@ -27,9 +27,17 @@ func (p parts) entities(sources map[string]*source.Source) (*entities.Entities, 
 		for facet, f := range c.Facets {
 			params[facet] = slices.Sorted(maps.Keys(f.Params))
 		}
-		known[name] = entities.Source{Facets: params, Keys: s, Schedule: live}
+		known[name] = entities.Source{Facets: params, Keys: s, Fold: foldKeys(s), Schedule: live}
 	}
 	return entities.New(entities.Deps{Store: p.store, States: p.store, Sources: known, Notifier: others{p}, Actor: actor, Now: time.Now, Log: p.log}), nil
+}
+
+// foldKeys returns the function that returns the canonical spelling of a key.
+func foldKeys(s *source.Source) func(facet, key string) string {
+	return func(facet, key string) string {
+		f, _ := s.Facet(facet)
+		return f.FoldKey(key)
+	}
 }
 
 // notifyTimeout bounds the notification of other processes through Redis.

@@ -158,7 +158,7 @@ func TestWithPrefetch_RefusesWhatTheConfigurationWould(t *testing.T) {
 		"path without words": {
 			"character",
 			settings.FacetOverride{Active: &settings.Active{Status: settings.Status{Path: "basic.x"}}},
-			"it takes a path, and words",
+			"needs a path, and at least one value",
 		},
 	} {
 		_, err := c.prefetch(settings.PrefetchOverride{Facets: map[string]settings.FacetOverride{test.facet: test.change}})

@@ -27,16 +27,16 @@ type replay struct {
 
 	mu        sync.Mutex          // guards calls and down, which the reader of the limiter's state reads too
 	queue     []int64             // numbers of the records that wait
-	fetchedAt map[int64]time.Time // by number of the record
+	fetchedAt map[int64]time.Time // when each waiting record was fetched, by the number of the record
 	calls     []time.Time
 	produced  int64
 	committed int64
-	down      bool      // the breaker is open: the worker sends no call
+	down      bool      // true: the breaker is open, so the worker sends no call
 	next      time.Time // when the next sample is taken
 	number    int64
 }
 
-const replayRate = 10 // calls a second
+const replayRate = 10 // quota of the source, in calls a second
 
 func newReplay(t *testing.T) *replay {
 	t.Helper()
@@ -214,7 +214,7 @@ func TestWaits_ReplayFloodsWithTrueEstimates(t *testing.T) {
 			}
 			r.run(40 * time.Second)
 			r.setDown(false)
-			r.run(5 * time.Second) // until the limiter has been read again
+			r.run(5 * time.Second) // run until the limiter has been read again
 			r.judge([]answer{r.read("during the outage", waiting[59])})
 			r.flood()
 		})

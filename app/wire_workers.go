@@ -87,7 +87,7 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 		calls := newCallWriter(p, name)
 		background.run(calls.Run)
 		deps := consumer.Deps{
-			Store: p.store, Requests: p.producer.Coalescer, Permits: permits{l}, Retries: retrier, Outbox: relay, Lag: p.lag, Health: consumer.NewHealth(), Hints: consumer.NewHints(status.Hints{Redis: p.rdb, Source: name}),
+			Store: p.store, Requests: p.producer.Coalescer, Permits: permits{l}, Retries: retrier, Outbox: relay, Aliases: aliasEnqueuer{p.producer}, Lag: p.lag, Health: consumer.NewHealth(), Hints: consumer.NewHints(status.Hints{Redis: p.rdb, Source: name}),
 			RecordCall: func(c consumer.CallRecord) { calls.RecordCall(status.Call(c)) },
 			Kafka:      p.kafkaClient, Log: p.log, Metrics: p.reg, Tracer: p.trace,
 		}
@@ -163,6 +163,25 @@ type limiterPermit struct{ *limiter.Permit }
 // ReportEnd reports the result of the call to the limiter.
 func (a limiterPermit) ReportEnd(e source.CallResult) {
 	a.Permit.ReportEnd(e.Status, e.Notices, e.Refused)
+}
+
+// aliasEnqueuer adapts the producer to consumer.Aliases.
+type aliasEnqueuer struct{ *producer.Producer }
+
+// RequestAlias enqueues the request and waits for Kafka's acknowledgement.
+func (d aliasEnqueuer) RequestAlias(ctx context.Context, r schemas.UpdateRequest, stored int64) (hold string, until time.Time, err error) {
+	result := d.EnqueueAndWait(ctx, producer.Request{
+		Entity: r.Entity, Lane: r.Lane, Reason: r.Reason, CorrelationID: r.CorrelationID, Floor: stored,
+	})
+	switch {
+	case result.Err != nil:
+		return "", time.Time{}, result.Err
+	case result.Queued():
+		return "", time.Time{}, nil
+	case result.Outcome == producer.Held:
+		return result.HoldReason, result.Until, nil
+	}
+	return "", time.Time{}, fmt.Errorf("request of %s: %s", r.Entity, result.Outcome)
 }
 
 // retryEnqueuer adapts the producer to retries.Enqueuer.

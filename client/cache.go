@@ -6,7 +6,8 @@ import (
 	"sync"
 )
 
-// cacheOverhead is the assumed memory of a cached snapshot in addition to its content and its names.
+// cacheOverhead is the assumed memory of a cached snapshot in bytes, in addition to its content and
+// its names.
 const cacheOverhead = 400
 
 // cache holds the snapshots that were read last, for conditional reads. It removes the least
@@ -16,7 +17,7 @@ type cache struct {
 
 	mu     sync.Mutex
 	used   int64
-	byUse  *list.List // of *cached, the most recently used first
+	byUse  *list.List // list of *cached elements; the most recently used element is first
 	lookup map[Entity]*list.Element
 }
 
@@ -44,7 +45,7 @@ func (c *cache) get(e Entity) Result[json.RawMessage] {
 
 // put stores a snapshot. A snapshot above the limit is not stored.
 func (c *cache) put(e Entity, result Result[json.RawMessage]) {
-	result.Refresh = nil // a response 304 does not contain it
+	result.Refresh = nil // the cached result answers later reads with status 304, and such a response has no refresh state
 	size := int64(cap(result.Snapshot)+len(result.ETag)+len(e.Source)+len(e.Facet)+len(e.Key)) + cacheOverhead
 	c.mu.Lock()
 	defer c.mu.Unlock()

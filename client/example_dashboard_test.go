@@ -8,22 +8,24 @@ import (
 	"github.com/freshet/freshet/client"
 )
 
-// clearScreen is "\x1b[H\x1b[2J" in a terminal, so that each frame replaces the last one.
+// In a real terminal, clearScreen is "\x1b[H\x1b[2J": it clears the screen, so that each frame
+// replaces the last one. It is empty here, because the output of the example is compared as text.
 const clearScreen = ""
 
 // document is the part of a snapshot that the dashboard shows.
 type document struct{ Basic struct{ Level int } }
 
-// cell is the text for one character.
+// cell is the text that the dashboard shows for one character of the game.
 type cell struct{ name, text string }
 
-// follow sends the cell of a character at the start and after each of its events, until ctx ends.
+// follow sends the cell of a character when it starts and after each event of the character, until
+// ctx ends.
 func follow(ctx context.Context, c *client.Client, name string, cells chan<- cell) {
 	entity := client.Entity{Source: "nexon", Facet: "character", Key: name}
-	for event, err := range c.Watch(ctx, entity) { // reconnects itself
+	for event, err := range c.Watch(ctx, entity) { // if the connection is lost, Watch connects again by itself
 		var result client.Result[document]
 		if err == nil {
-			result, err = client.GetAs[document](ctx, c, entity) // costs little if the content is the same
+			result, err = client.GetAs[document](ctx, c, entity) // if the content is unchanged, this conditional read transfers no content
 		}
 		text := fmt.Sprintf("level %d %s", result.Snapshot.Basic.Level, event.Freshness)
 		if err != nil {
@@ -52,7 +54,7 @@ func Example_dashboard() {
 	for n := range 20 {
 		names = append(names, fmt.Sprintf("hero-%02d", n+1))
 	}
-	service := startImitation(names...) // a program uses the URL of its query service
+	service := startImitation(names...) // a real program uses the URL of its query service here
 	defer service.Close()
 
 	c, err := client.New(service.URL, client.Options{Token: client.Token{Value: "an API key"}})
@@ -65,11 +67,11 @@ func Example_dashboard() {
 	for _, name := range names {
 		go follow(ctx, c, name, cells)
 	}
-	for frames := 0; frames < 2; { // a program draws until it is stopped
+	for frames := 0; frames < 2; { // two frames are enough for the example; a real program draws until it is stopped
 		latest := <-cells
 		texts[latest.name] = latest.text
 		if len(texts) < len(names) {
-			continue // the first frame has all characters
+			continue // skip: the first frame is drawn only when the text of every character has arrived
 		}
 		draw(names, texts)
 		if frames++; frames == 1 {

@@ -51,7 +51,7 @@ func ExampleGetAs() {
 	defer service.Close()
 
 	type character struct {
-		Basic struct{ Level int } // the document "basic" of the facet
+		Basic struct{ Level int } // field for the document "basic" of the facet
 	}
 	result, err := client.GetAs[character](context.Background(), newClient(service.URL), somebody, client.Wait(5*time.Second))
 	if err != nil {
@@ -62,7 +62,7 @@ func ExampleGetAs() {
 		fmt.Println(result.Freshness, result.Snapshot.Basic.Level)
 	case client.Updating:
 		fmt.Println("read again after", result.RetryAfter)
-	default: // client.NotFound
+	default: // the remaining value is client.NotFound: the upstream has no such entity
 		fmt.Println("no such character")
 	}
 	// Output: FRESH 7
@@ -111,7 +111,7 @@ func ExampleClient_Watch() {
 			}
 			fmt.Println(event.Type, string(result.Snapshot))
 		}
-		break // a program usually follows until its context ends
+		break // the example ends after one event; a real program usually follows the entity until its context ends
 	}
 	// Output: changed {"basic":{"level":7}}
 }

@@ -15,8 +15,8 @@ import (
 type imitation struct {
 	*httptest.Server
 	mu      sync.Mutex
-	levels  map[string]int // by the key of the character
-	changed chan struct{}  // closed at the next change
+	levels  map[string]int // level of each character, by the key of the character
+	changed chan struct{}  // channel that is closed at the next change of any character
 }
 
 // startImitation starts an imitation with characters of level 1.
@@ -64,7 +64,8 @@ func (s *imitation) read(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, `{"snapshot":{"basic":{"level":%d}},"freshness":"FRESH","lastUpdatedAt":%q,"lastCheckedAt":%[2]q}`, level, checkedAt)
 }
 
-// events sends an event with the stored state, and one after each change of the character.
+// events sends an event with the stored state, and then an event after each change of the
+// character.
 func (s *imitation) events(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	for sent := 0; ; {
@@ -72,7 +73,7 @@ func (s *imitation) events(w http.ResponseWriter, r *http.Request) {
 		if level != sent {
 			data, _ := json.Marshal(map[string]string{"freshness": "FRESH", "lastUpdatedAt": checkedAt, "lastCheckedAt": checkedAt, "etag": etagOf(level)})
 			_, _ = fmt.Fprintf(w, "id: %d.x\nevent: changed\ndata: %s\n\n", level, data)
-			_ = http.NewResponseController(w).Flush() // an error means that the client has disconnected
+			_ = http.NewResponseController(w).Flush() // an error of Flush means that the client has disconnected
 			sent = level
 		}
 		select {

@@ -76,10 +76,10 @@ type Result[T any] struct {
 // RefreshState is the state of a refresh that is due or was requested.
 type RefreshState struct {
 	Queued          bool      `json:"queued"`
-	EstimatedWaitMs *int64    `json:"estimatedWaitMs"` // nil if unknown
+	EstimatedWaitMs *int64    `json:"estimatedWaitMs"` // estimated time until the refresh is processed, in milliseconds; nil: unknown
 	MeasuredAt      time.Time `json:"measuredAt"`
-	Reason          string    `json:"reason"` // a RefreshReason of the contract, or empty
-	Until           time.Time `json:"until"`  // zero if unknown
+	Reason          string    `json:"reason"` // why the refresh waits or was not queued: a RefreshReason of schemas/openapi.yaml, or empty
+	Until           time.Time `json:"until"`  // when a refused refresh may be requested again; zero: unknown
 }
 
 // Item is the answer for one key of GetMany. A read of the key alone would have
@@ -102,7 +102,7 @@ func Wait(d time.Duration) CallOption { return func(r *request) { r.wait = d } }
 // service is a *Problem. If the client has the snapshot in memory, the read is conditional.
 func (c *Client) Get(ctx context.Context, e Entity, options ...CallOption) (Result[json.RawMessage], error) {
 	result, err := c.get(ctx, e, options)
-	result.Snapshot = bytes.Clone(result.Snapshot) // the caller may change it
+	result.Snapshot = bytes.Clone(result.Snapshot) // return a copy, because the caller may change the snapshot and the cache keeps the original
 	return result, err
 }
 
@@ -222,7 +222,8 @@ func unexpected(answer Response) error {
 	return answer.Problem()
 }
 
-// renewed returns a snapshot that the client has, after the service has answered that it is current.
+// renewed returns the snapshot that the client has in its cache, with new times, after the service
+// has answered 304: the snapshot is current.
 func renewed(known Result[json.RawMessage], h http.Header) Result[json.RawMessage] {
 	known.Freshness = Stale
 	if maxAge(h) > 0 {
@@ -237,11 +238,12 @@ func renewed(known Result[json.RawMessage], h http.Header) Result[json.RawMessag
 	return known
 }
 
-// maxAge returns max-age of Cache-Control. It is 0 for a snapshot that is stale.
+// maxAge returns the value max-age of the header Cache-Control, in seconds. It is 0 for a stale
+// snapshot.
 func maxAge(h http.Header) int {
 	for directive := range strings.SplitSeq(h.Get("Cache-Control"), ",") {
 		if value, ok := strings.CutPrefix(strings.TrimSpace(directive), "max-age="); ok {
-			seconds, _ := strconv.Atoi(value) // an invalid value is 0
+			seconds, _ := strconv.Atoi(value) // an invalid number counts as 0
 			return seconds
 		}
 	}

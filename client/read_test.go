@@ -124,7 +124,7 @@ func TestGet_IsConditionalAfterTheFirstRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		clear(first.Snapshot) // the caller may change its copy
+		clear(first.Snapshot) // the caller changes its copy; the cached snapshot must stay unchanged
 		second, err := c.Get(t.Context(), anEntity)
 		if err != nil || string(second.Snapshot) != `{"basic":{"level":7}}` {
 			t.Fatalf("got %s, %v, want the first snapshot", second.Snapshot, err)
@@ -213,7 +213,7 @@ func TestGet_DecompressesWithTheDecoder(t *testing.T) {
 	_, _ = io.WriteString(z, freshBody)
 	_ = z.Close()
 	opened := 0
-	decoder := func(r io.Reader) (io.ReadCloser, error) { opened++; return gzip.NewReader(r) } // stands for zstd
+	decoder := func(r io.Reader) (io.ReadCloser, error) { opened++; return gzip.NewReader(r) } // a gzip decoder in place of a zstd decoder, which the standard library does not have
 	for _, encoding := range []string{"gzip", "zstd"} {
 		s := always(200, packed.String(), "Content-Encoding", encoding)
 		got, err := newTestClient(t, s, Options{Zstd: decoder}).Get(t.Context(), anEntity)

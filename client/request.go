@@ -65,11 +65,11 @@ func retryAfter(h http.Header) time.Duration {
 type request struct {
 	method, path string
 	body         []byte
-	etag         string        // for If-None-Match
-	lastEventID  string        // for Last-Event-ID
-	idempotency  string        // for Idempotency-Key
-	stream       bool          // a stream of events, without a timeout for the body
-	wait         time.Duration // the time that the service may wait
+	etag         string        // value of the header If-None-Match; empty: no such header
+	lastEventID  string        // value of the header Last-Event-ID; empty: no such header
+	idempotency  string        // value of the header Idempotency-Key; empty: no such header
+	stream       bool          // true: the response is a stream of events, so its body has no timeout
+	wait         time.Duration // how long the service may delay its response, as the caller of Wait requested
 	safe         bool          // the request may be sent again after any failure: it changes nothing, or has an idempotency key
 }
 
@@ -78,7 +78,7 @@ type request struct {
 // other reads.
 func (c *Client) Send(ctx context.Context, method, path string, body any) (Response, error) {
 	if !strings.HasPrefix(path, "/") {
-		return Response{}, errors.New("the path of a request must begin with a slash") // otherwise it could change the host, which gets the token
+		return Response{}, errors.New("the path of a request must begin with a slash") // without the slash, the path could change the host of the URL, and the token would be sent to that host
 	}
 	r := request{method: method, path: path, safe: method == http.MethodGet || method == http.MethodHead}
 	if body != nil {
@@ -203,8 +203,9 @@ var (
 	zstdOrGzip      = []string{"zstd, gzip"}
 )
 
-// causeOf returns the cause of a failed request without the URL and the operation. The URL has the
-// key, and the error text of the caller names the address.
+// causeOf returns the cause of a failed request without the URL and the operation. The URL is
+// removed because it contains the key of the entity. The caller of causeOf adds the address to the
+// error.
 func causeOf(err error) error {
 	if failed, ok := errors.AsType[*url.Error](err); ok {
 		err = failed.Err
@@ -244,8 +245,8 @@ func sizeText(bytes int64) string {
 	return strconv.FormatInt(bytes>>20, 10) + " MiB"
 }
 
-// decompressed returns the decompressed body. If the client sent no Accept-Encoding of its own, the
-// transport has already decompressed the body, and has removed Content-Encoding.
+// decompressed returns the decompressed body of a response. If the client sent no Accept-Encoding
+// of its own, net/http has already decompressed the body and removed the header Content-Encoding.
 func (c *Client) decompressed(resp *http.Response) (io.ReadCloser, error) {
 	switch encoding := resp.Header.Get("Content-Encoding"); encoding {
 	case "", "identity":

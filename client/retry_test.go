@@ -64,10 +64,10 @@ func TestRetry_RepeatsWhatIsSafe(t *testing.T) {
 		{502, "", "", 2, 2, 1},
 		{429, "too-many-requests", "1", 2, 2, 2},
 		{429, "too-many-outstanding", "1", 2, 2, 1},
-		{429, "too-many-outstanding", "11", 1, 1, 1}, // longer than maxRetryDelay
+		{429, "too-many-outstanding", "11", 1, 1, 1}, // the requested delay of 11 s is longer than maxRetryDelay
 		{429, "cooldown", "1", 1, 1, 1},
 		{400, "bad-key", "", 1, 1, 1},
-		{401, "token-expired", "", 1, 1, 1}, // without Renew
+		{401, "token-expired", "", 1, 1, 1}, // the client has no function Renew, so it can't renew the token
 		{404, "no-such-source", "", 1, 1, 1},
 	} {
 		for name, want := range map[string]int{"read": c.read, "refresh": c.refresh, "POST": c.post} {
@@ -195,7 +195,7 @@ func TestRateLimit_OfAnotherPolicyDelaysNothing(t *testing.T) {
 	})
 }
 
-// hangingTransport answers nothing until the request is cancelled.
+// hangingTransport sends no response until the request is cancelled.
 type hangingTransport struct{}
 
 func (hangingTransport) RoundTrip(r *http.Request) (*http.Response, error) {

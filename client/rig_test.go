@@ -18,7 +18,7 @@ var anEntity = Entity{"nexon", "character", "somebody"}
 type service struct {
 	mu       sync.Mutex
 	requests []*http.Request
-	answer   func(n int, r *http.Request, w http.ResponseWriter) // n counts from 1
+	answer   func(n int, r *http.Request, w http.ResponseWriter) // answer writes the response to request n; n counts from 1
 }
 
 func (s *service) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -56,7 +56,7 @@ func newTestClient(t *testing.T, s http.RoundTripper, o Options) *Client {
 	return c
 }
 
-// always returns a service that gives the same answer to each request.
+// always returns a service that sends the same response to each request.
 func always(status int, body string, header ...string) *service {
 	return &service{answer: func(_ int, _ *http.Request, w http.ResponseWriter) { write(w, status, body, header...) }}
 }

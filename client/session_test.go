@@ -46,7 +46,7 @@ func TestSession_TC2FailedRenewalSignsOut(t *testing.T) {
 		if s.count() != 1 {
 			t.Errorf("got %d requests, want 1", s.count())
 		}
-		c.SetToken(Token{Value: "token of the next session"}) // the user has signed in again
+		c.SetToken(Token{Value: "token of the next session"}) // SetToken is called as if the user had signed in again
 		if _, err := c.Get(t.Context(), anEntity); err != nil {
 			t.Errorf("after SetToken: got %v, want no error", err)
 		}
@@ -106,7 +106,8 @@ func TestSensitive_IsNotRepeatedAfterARenewal(t *testing.T) {
 	}
 }
 
-// The other requests of the client are repeated as usual.
+// Only the requests with the context of Sensitive return ErrConfirm. The other requests of the
+// client are repeated after the renewal.
 func TestSensitive_ConcernsOnlyItsOwnCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := &issuer{delay: time.Second}
@@ -142,17 +143,17 @@ func TestSensitive_FailedRenewalIsNoConfirmation(t *testing.T) {
 	}
 }
 
-// The service and the issuer share a clock. The client reads an entity each 10 s for two hours by
-// another clock.
+// The service and the issuer use the same clock, and the client uses a clock that differs by up to
+// 10 minutes. The client reads an entity every 10 s for two hours. No read may fail.
 func TestSession_ClocksMayDifferBy10Minutes(t *testing.T) {
 	for name, c := range map[string]struct {
 		lifetime, clientAhead time.Duration
 		renewals              int64
 	}{
-		"same clock":              {30 * time.Minute, 0, 5},                 // each renewal 5 min before the end
-		"client late":             {30 * time.Minute, -10 * time.Minute, 4}, // each renewal after a rejection
-		"client ahead":            {30 * time.Minute, 10 * time.Minute, 8},  // each renewal 15 min before the end
-		"ended when they arrive":  {5 * time.Minute, 10 * time.Minute, 24},  // each renewal after a rejection
+		"same clock":              {30 * time.Minute, 0, 5},                 // the client renews each token 5 min before it expires
+		"client late":             {30 * time.Minute, -10 * time.Minute, 4}, // the client learns from a rejection that a token has expired
+		"client ahead":            {30 * time.Minute, 10 * time.Minute, 8},  // the clock of the client is ahead, so it renews each token 15 min before it expires
+		"ended when they arrive":  {5 * time.Minute, 10 * time.Minute, 24},  // the client's clock shows that each token has already expired when it arrives, so only a rejection causes a renewal
 		"client late, short life": {5 * time.Minute, -10 * time.Minute, 24},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -168,7 +169,7 @@ func TestSession_ClocksMayDifferBy10Minutes(t *testing.T) {
 			o.Renew = func(ctx context.Context) (Token, error) {
 				_, err := i.renew(ctx)
 				end := time.Now().Add(c.lifetime)
-				return Token{Value: end.Format(time.RFC3339), Expires: end.Add(-c.clientAhead)}, err // Expires: by the client's clock
+				return Token{Value: end.Format(time.RFC3339), Expires: end.Add(-c.clientAhead)}, err // the expiry time is shifted by the difference of the two clocks, as if the client's clock were ahead
 			}
 			client := newTestClient(t, s, o)
 			for range 2 * 360 {

@@ -69,16 +69,16 @@ type tokens struct {
 
 	mu         sync.Mutex
 	current    Token
-	generation int       // number of tokens so far
-	renewAt    time.Time // when the token is renewed in the background; zero means never
+	generation int       // number of the current token; each new token increases it by 1
+	renewAt    time.Time // when a background renewal of the token starts; zero: never
 	signedOut  bool
-	running    *renewal // the renewal of the current generation
+	running    *renewal // the renewal of the current token that is in progress; nil: none
 }
 
 // renewal is one renewal that several requests can wait for.
 type renewal struct {
 	done chan struct{}
-	err  error // set before `done` is closed
+	err  error // error of the renewal; set before `done` is closed
 }
 
 func newTokens(o Options) *tokens {
@@ -159,19 +159,20 @@ func (t *tokens) start() *renewal {
 	return r
 }
 
-// run renews the token of the generation. Its context is not that of a request.
+// run renews the token of the generation. It does not use the context of a request, because several
+// requests wait for the renewal.
 func (t *tokens) run(r *renewal, generation int) {
 	token, err := t.call()
 	if err != nil && !errors.Is(err, ErrSignedOut) {
 		t.log.Warn("token renewal failed; it is repeated once", "err", err)
-		_ = sleep(context.Background(), renewRetryDelay) // this context does not end
+		_ = sleep(context.Background(), renewRetryDelay) // a background context, so the delay is never cut short
 		token, err = t.call()
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	defer close(r.done)
 	switch replaced := t.generation != generation; {
-	case replaced: // SetToken was called during the renewal
+	case replaced: // SetToken was called during the renewal, so the result of the renewal is dropped
 	case errors.Is(err, ErrSignedOut):
 		r.err = err
 		t.signOut()
@@ -184,9 +185,9 @@ func (t *tokens) run(r *renewal, generation int) {
 	}
 }
 
-// call calls Renew once. A panic becomes an error, because it would end the process in a goroutine
-// that the caller can't protect. The value of the panic can contain the token, so the error and the
-// log have only its type.
+// call calls Renew once. It returns a panic of Renew as an error: otherwise the panic would end the
+// process, because no caller of the client can recover a panic of this goroutine. The value of the
+// panic can contain the token, so the error and the log have only the value's type.
 func (t *tokens) call() (token Token, err error) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -202,13 +203,14 @@ func (t *tokens) call() (token Token, err error) {
 	return token, err
 }
 
-// reject handles the rejection of a token that a request has got after a renewal. The error
-// `instead` is returned if another request has replaced the token in the meantime.
+// reject handles the rejection of a token that was renewed just before. It signs the client out,
+// unless another request has replaced the token in the meantime; then it returns the error
+// `instead`.
 func (t *tokens) reject(generation int, instead error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case t.signedOut: // another request has got the same rejection first
+	case t.signedOut: // another request got the same rejection earlier and has signed the client out
 	case t.generation != generation:
 		return instead
 	default:

@@ -131,7 +131,7 @@ func TestTokens_HangingRenewalEndsNoOtherContext(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if _, err := c.Get(t.Context(), anEntity); err != nil { // joins the renewal that the ended callers started
+		if _, err := c.Get(t.Context(), anEntity); err != nil { // this request waits for the renewal that the earlier callers started, although their contexts have ended
 			t.Errorf("after the renewal: got %v, want no error", err)
 		}
 		if took := time.Since(began); took != 20*time.Second {
@@ -171,7 +171,7 @@ func TestTokens_RefusedForEverSignsOutEveryWaitingRequest(t *testing.T) {
 		s, i := accepting("no token"), &issuer{delay: time.Second}
 		answer := s.answer
 		s.answer = func(n int, r *http.Request, w http.ResponseWriter) {
-			time.Sleep(time.Second) // so that all requests with the renewed token are in flight together
+			time.Sleep(time.Second) // the delay makes all requests with the renewed token be in flight at the same time
 			answer(n, r, w)
 		}
 		c := newTestClient(t, s, i.options(aToken))
@@ -293,12 +293,13 @@ func TestTokens_SetTokenReplacesARunningRenewal(t *testing.T) {
 	})
 }
 
-// One row for each lifetime of a token of the first renewal: when the second renewal starts. The
-// service accepts each token, so only the clock of the client starts a renewal.
+// In each case the first token has another lifetime by the client's clock. The value of the map is
+// the time at which the client must start the renewal. The service accepts each token, so only the
+// clock of the client starts a renewal.
 func TestTokens_RenewEarly(t *testing.T) {
 	for lifetime, want := range map[time.Duration]time.Duration{
 		time.Hour: 55 * time.Minute, 20 * time.Minute: 15 * time.Minute, 6 * time.Minute: 3 * time.Minute, time.Minute: 30 * time.Second,
-		-10 * time.Minute: 0, 0: 0, // the issuer's clock is late, or no end is known: no early renewal
+		-10 * time.Minute: 0, 0: 0, // no early renewal: the token seems to have expired already because the issuer's clock is behind, or it has no expiry time
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			i := &issuer{delay: 3 * time.Second, errs: []error{errNetwork, errNetwork}}
@@ -323,7 +324,7 @@ func TestTokens_RenewEarly(t *testing.T) {
 			if want == 0 && i.renewals.Load() != 0 {
 				t.Errorf("lifetime %v: got %d renewals, want none", lifetime, i.renewals.Load())
 			}
-			time.Sleep(time.Minute) // the failures of the early renewal fail no request
+			time.Sleep(time.Minute) // the early renewals fail in this time; no request may fail because of them
 			if _, err := c.Get(t.Context(), anEntity); err != nil {
 				t.Errorf("lifetime %v: got %v, want no error", lifetime, err)
 			}

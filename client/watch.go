@@ -19,7 +19,8 @@ const (
 	// streamIdleTimeout is the maximum time without data on a stream. The service sends a comment
 	// every 15 s, so the connection is lost after three missing comments.
 	streamIdleTimeout = 45 * time.Second
-	// reconnectDelay is the delay before a reconnect until the service sends another one.
+	// reconnectDelay is the delay before a reconnect. If the service sends another delay on the
+	// stream, that delay applies instead.
 	reconnectDelay = time.Second
 	// maxReconnectDelay is the maximum delay before a reconnect after failures in a row, except that
 	// a longer Retry-After is obeyed.
@@ -40,12 +41,12 @@ const (
 // Event is a change of an entity. It has no content: Get returns the content, with a conditional
 // read.
 type Event struct {
-	ID            string        `json:"-"` // for LastEventID; empty if nothing is stored
+	ID            string        `json:"-"` // value for LastEventID; empty if nothing is stored
 	Type          EventType     `json:"-"`
 	Freshness     Freshness     `json:"freshness"`
-	LastUpdatedAt time.Time     `json:"lastUpdatedAt"` // zero if nothing is stored
-	LastCheckedAt time.Time     `json:"lastCheckedAt"` // zero if nothing is stored
-	Refresh       *RefreshState `json:"refresh"`       // nil if no refresh is due
+	LastUpdatedAt time.Time     `json:"lastUpdatedAt"` // time of the last change of the content; zero if nothing is stored
+	LastCheckedAt time.Time     `json:"lastCheckedAt"` // time of the last successful check; zero if nothing is stored
+	Refresh       *RefreshState `json:"refresh"`       // state of the refresh; nil if no refresh is due
 	ETag          string        `json:"etag"`          // identifies the content; empty if there is none
 }
 
@@ -92,9 +93,9 @@ func (c *Client) Watch(ctx context.Context, e Entity, options ...CallOption) ite
 // watch is one call of Watch. It uses several streams, one after the other.
 type watch struct {
 	c        *Client
-	request  request       // lastEventID is that of the last event
-	delay    time.Duration // before a reconnect, as the service has requested it
-	failures int           // streams in a row without any data
+	request  request       // the request that opens each stream; its lastEventID is the ID of the last received event
+	delay    time.Duration // delay before the next reconnect, as the service has requested it
+	failures int           // number of consecutive streams that ended without any data
 	event    rawEvent      // the event that is being read
 }
 
@@ -107,8 +108,8 @@ func temporary(err error) bool {
 	return (lost || errors.Is(err, errRenewal)) && !errors.Is(err, ErrSignedOut)
 }
 
-// reconnectAfter returns the delay before the next stream. The result `again` is false if the
-// error is not temporary. A nil error is the end of a stream.
+// reconnectAfter returns the delay before the next stream is opened. The result `again` is false if
+// the error is permanent. A nil error means that the service has ended the stream.
 func (w *watch) reconnectAfter(err error) (delay time.Duration, again bool) {
 	if err != nil && !temporary(err) {
 		return 0, false
@@ -142,7 +143,7 @@ func (w *watch) stream(ctx context.Context, yield func(Event, error) bool) (more
 	w.event = rawEvent{}
 	for lines.Scan() {
 		w.failures = 0
-		idle.Stop() // the caller may take any time for an event
+		idle.Stop() // the idle timeout must not run while the caller handles an event
 		if line := lines.Text(); line != "" {
 			w.add(line)
 		} else {
@@ -162,7 +163,7 @@ func (w *watch) stream(ctx context.Context, yield func(Event, error) bool) (more
 	if err := lines.Err(); errors.Is(err, bufio.ErrTooLong) {
 		return true, fmt.Errorf("an event of %s is larger than %s; raise MaxResponseBytes", w.c.name, sizeText(w.c.options.MaxResponseBytes))
 	}
-	return true, nil // an interrupted stream is like one that has ended
+	return true, nil // an interrupted stream is handled like a stream that the service has ended
 }
 
 // open sends the request, and returns the body of the stream. The timer `idle` ends the context of

@@ -112,7 +112,7 @@ type LaneLag struct {
 // Dependency is a service that this process needs, for example Redis.
 type Dependency struct {
 	Name  string
-	Error string // empty: the service is healthy
+	Error string // why the service is unhealthy; empty: it is healthy
 }
 
 // Entities reads the states of entities and enqueues their refreshes.
@@ -143,7 +143,7 @@ type Items interface {
 // RefreshResult is the result of the refresh of one entity.
 type RefreshResult struct {
 	Queued  bool
-	Message string // a sentence for the operator
+	Message string // sentence that describes the result to the operator
 }
 
 // Store is the database.
@@ -170,6 +170,8 @@ type Entity struct {
 	// Status describes the failures of the entity. Status.State is empty if there are none.
 	Status  store.Status
 	Request RequestState
+	// Aliases are the values that the entity takes from other facets, by the name of the param.
+	Aliases []Alias
 	// ChangingMember is the name of the only JSON member that changes at every check of the entity's
 	// facet, for example a timestamp; empty: no such member is known.
 	ChangingMember string
@@ -177,6 +179,15 @@ type Entity struct {
 	Registered *store.RegisteredEntity
 	// DeadLetters are the newest dead letters of the entity.
 	DeadLetters []store.DeadLetter
+}
+
+// Alias is a value that an entity takes from the snapshot of another facet of the same key.
+type Alias struct {
+	Param, From string // name of the param, and the other facet
+	Value       string // empty: the other facet has no value
+	Stored      bool   // a snapshot or an absence of the other facet is stored; State describes it
+	State       store.State
+	store.Lifetimes
 }
 
 // RequestState is the state in Redis of the requests of an entity. In the zero value no request is

@@ -41,7 +41,7 @@ type dlqPage struct {
 	Open          int64 // number of open dead letters that match the filter and may be replayed
 	DeadLetters   []store.DeadLetter
 	Listed        bool   // true if DeadLetters could be read
-	Next          string // URL of the next page
+	Next          string // URL of the next page of the list; empty: this is the last page
 	Jobs          []jobPage
 	JobsRead      bool
 	Hours         *hoursPicture // nil: it could not be read

@@ -27,6 +27,9 @@ func whyStale(e Entity, a surroundings, now time.Time) string {
 			sentences = append(sentences, text)
 		}
 	}
+	for _, a := range e.Aliases {
+		add(aliasMessage(e, a, now))
+	}
 	add(holdMessage(e, now))
 	inFlight := requestMessage(e, a, now)
 	add(inFlight)
@@ -69,6 +72,8 @@ func fresh(e Entity, now time.Time) bool {
 func ageMessage(e Entity, now time.Time) string {
 	checked := formatAgo(e.State.CheckedAt, now)
 	switch freshness, reason := store.FreshnessOf(&e.State, e.Lifetimes, now); {
+	case freshness == store.NotFound && e.State.AliasAbsent:
+		return fmt.Sprintf("It does not exist, because the facet that it takes a param from was not found %s; this holds for %s.", checked, formatDuration(e.AliasNotFoundFor))
 	case freshness == store.NotFound && reason == "":
 		return fmt.Sprintf("The upstream reported %s that the entity does not exist; this holds for %s, until %s.",
 			checked, formatDuration(e.NotFoundFor), formatTime(e.State.CheckedAt.Add(e.NotFoundFor), now))
@@ -83,6 +88,21 @@ func ageMessage(e Entity, now time.Time) string {
 		return fmt.Sprintf("Checked %s, and fresh for %s.", checked, formatDuration(e.FreshFor))
 	}
 	return "Nothing is stored."
+}
+
+// aliasMessage describes an alias: its value, when it was checked, when it changed, and when it is
+// checked again.
+func aliasMessage(e Entity, a Alias, now time.Time) string {
+	chain := fmt.Sprintf("%s → {%s}", displayText(e.Entity.Key, maxReasonShown), a.Param)
+	switch {
+	case !a.Stored:
+		return fmt.Sprintf("%s: facet %s, which has the value, was never fetched.", chain, a.From)
+	case a.State.Absent:
+		return fmt.Sprintf("%s: facet %s was checked %s and not found; it is checked again from %s.",
+			chain, a.From, formatAgo(a.State.CheckedAt, now), formatTime(a.State.CheckedAt.Add(a.NotFoundFor), now))
+	}
+	return fmt.Sprintf("%s = %s, from facet %s, checked %s, changed %s; it is checked again from %s.", chain, displayText(a.Value, maxReasonShown),
+		a.From, formatAgo(a.State.CheckedAt, now), formatAgo(a.State.UpdatedAt, now), formatTime(a.State.CheckedAt.Add(a.FreshFor), now))
 }
 
 // held reports whether the entity is held, for example after failures. While it is held, a read of
@@ -105,6 +125,9 @@ func holdMessage(e Entity, now time.Time) string {
 	}
 	switch s.State {
 	case store.Retrying:
+		if s.Reason == schemas.HoldAlias {
+			return fmt.Sprintf("It %s, since %s; it is fetched afterwards, and at %s at the latest.", displayText(s.Error, maxErrorShown), formatTime(s.UpdatedAt, now), formatTime(s.Until, now))
+		}
 		failed := "It is held: its last request failed " + formatAgo(s.UpdatedAt, now) + reason
 		if !s.Until.After(now) {
 			return fmt.Sprintf("%s, and a retry has been due since %s.", failed, formatTime(s.Until, now))

@@ -38,7 +38,7 @@ func (f *liveStatus) addHistory(overview Overview, sources []string, after map[s
 func (f *liveStatus) addHistoryTables(name string, periods []status.HistoryPeriod) {
 	var calls, reads, lanes [][]statusItem
 	for i := range periods {
-		p := periods[len(periods)-1-i] // the newest first
+		p := periods[len(periods)-1-i] // the table begins with the newest period
 		period := statusItem{Text: p.From.Format("15:04") + "–" + p.To.Format("15:04")}
 		calls = append(calls, append(append([]statusItem{period}, countItems(source.CallOutcomes[:], p.Calls)...), allowedItem(p.AllowedRate), statesItem(p.States)))
 		reads = append(reads, append([]statusItem{period}, countItems(status.ReadKinds[:], p.Reads)...))

@@ -29,7 +29,7 @@ type lookupPage struct {
 	Facet   string
 	Key     string
 	Problem string // error message for the submitted form
-	Notice  string // message after a refresh
+	Notice  string // message that is shown after a refresh
 	// MaxKeys is the maximum number of keys in the form that refreshes several entities. Keys is
 	// the submitted text of that form. Results contains the result for each key.
 	MaxKeys  int
@@ -160,7 +160,11 @@ func timelineOf(e Entity, now time.Time) []timelineEntry {
 		add(s.UpdatedAt, "Content changed", "", "")
 		switch {
 		case s.Absent:
-			add(s.CheckedAt.Add(e.NotFoundFor), "Not-found result expires", "", "")
+			valid := e.NotFoundFor
+			if s.AliasAbsent {
+				valid = e.AliasNotFoundFor
+			}
+			add(s.CheckedAt.Add(valid), "Not-found result expires", "", "")
 		case s.HasContent():
 			add(s.CheckedAt.Add(e.FreshFor), "Becomes stale", "", "")
 			if e.KeepFor > 0 {

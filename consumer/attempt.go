@@ -31,6 +31,7 @@ type attempt struct {
 	mu        sync.Mutex
 	started   bool // the ledger counts the record as having a call in flight
 	sent      int
+	expected  bool // the writer expects a result of this attempt
 	number    int64
 	began     time.Time
 	durations []time.Duration // durations of the finished calls
@@ -67,6 +68,14 @@ func (a *attempt) callStarted() bool {
 func (a *attempt) markStarted() bool {
 	a.started = a.started || a.t.ledger.startCall()
 	return a.started
+}
+
+// start makes the ledger count the record as having a call in flight, because its durable end follows.
+// It reports false if the record's partition was revoked or lost.
+func (a *attempt) start() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.markStarted()
 }
 
 // Acquire waits for a permit for the call in the worker's lane. It implements source.Permits.
@@ -191,7 +200,7 @@ func (a *attempt) recordSuccess() {
 	}
 }
 
-// call is the permit of one call. It implements source.Permit.
+// call is one upstream call of an attempt, with its permit. It implements source.Permit.
 type call struct {
 	a      *attempt
 	target source.Call
@@ -268,9 +277,24 @@ func (c *call) spend(ctx context.Context) (bool, error) {
 		}
 		return false, nil
 	}
+	if a.sent == 0 {
+		a.expected = true
+		a.w.writer.expected.Add(1)
+	}
 	a.sent++
 	a.calls = append(a.calls, c)
 	return true, nil
+}
+
+// expectNoResult ends the writer's expectation of a result: the attempt submits its result now, or it
+// has none.
+func (a *attempt) expectNoResult() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.expected {
+		a.expected = false
+		a.w.writer.expected.Add(-1)
+	}
 }
 
 // begin makes the ledger count the record as having a call in flight, and gets the fetch's number

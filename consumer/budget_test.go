@@ -139,7 +139,7 @@ func TestReservation_OneAtATimeExceedsTheLimit(t *testing.T) {
 					mu.Unlock()
 				}
 				r.resize(each)
-				time.Sleep(time.Second) // one second of synctest's fake time
+				time.Sleep(time.Second) // one second of the fake time of the synctest bubble
 				r.resize(0)
 			})
 		}

@@ -110,10 +110,10 @@ type churn struct {
 	rng           *rand.Rand
 	lane          schemas.Lane
 	broker        bool          // if true, the broker assigns the partitions, otherwise a group member
-	revokeTimeout time.Duration // how long a revocation waits for calls in flight
+	revokeTimeout time.Duration // how long the revocation of a partition waits for calls in flight
 	inFlight      int
 	cuts          bool          // if true, the test also cuts members' connections to Kafka
-	missed        time.Duration // session timeout of the group
+	missed        time.Duration // session timeout of the consumer group
 	members       []member
 	numbers       map[string]int64 // version of the last request of each key
 	revokedCalls  atomic.Int64     // number of calls that were in flight when their partition was revoked

@@ -3,7 +3,6 @@ package consumer
 import (
 	"context"
 	"errors"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -33,7 +32,7 @@ const (
 // returned content for it, or it has a stored snapshot.
 type knownGood struct {
 	entity schemas.Entity
-	params map[string]string
+	taskParams
 	stored store.State
 	failed bool // a call of this entity has failed since the entity's last successful call
 }
@@ -88,7 +87,7 @@ func (h *Health) recordKnownGood(t *task, answered bool) {
 		}
 		return
 	}
-	k := &knownGood{entity: e, params: maps.Clone(t.params), stored: t.stored}
+	k := &knownGood{entity: e, taskParams: t.taskParams, stored: t.stored}
 	switch {
 	case answered:
 		f.known = append([]*knownGood{k}, f.known...)
@@ -354,7 +353,7 @@ func (w *Worker) askKnownGood(ctx, hard context.Context, k *knownGood, q faultQu
 func (w *Worker) fetchKnownGood(ctx, hard context.Context, k *knownGood, credential string, probe bool) (source.Outcome, bool) {
 	now := time.Now()
 	t := &task{
-		record: &kgo.Record{}, ledger: newLedger(), params: k.params, stored: k.stored,
+		record: &kgo.Record{}, ledger: newLedger(), taskParams: k.taskParams, stored: k.stored,
 		request: schemas.UpdateRequest{Entity: k.entity, Lane: w.lane, Reason: schemas.Prefetch, RequestedAt: now},
 	}
 	t.stored.ETag, t.stored.LastModified = "", "" // fetch unconditionally, because the remembered ETag and Last-Modified may be outdated
@@ -366,6 +365,7 @@ func (w *Worker) fetchKnownGood(ctx, hard context.Context, k *knownGood, credent
 	}
 	defer w.finishTask(t)
 	a := &attempt{w: w, t: t, probe: probe, goesFirst: true, credential: credential}
+	defer a.expectNoResult()
 	f, err := w.fetch(ctx, a)
 	if err != nil {
 		return source.Outcome{}, false

@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sony/gobreaker/v2"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"golang.org/x/sync/semaphore"
@@ -97,7 +96,7 @@ type Worker struct {
 	recordLimit *semaphore.Weighted // limits the sum of records in flight and records that wait for a slot
 	slots       *slotQueue
 	memory      *memoryBudget
-	parseSlots  chan struct{} // limits parsing to one goroutine for each CPU
+	parseSlots  chan struct{} // bounds concurrent parsing to one goroutine for each CPU
 	bodySizes   *sizeEstimates
 
 	calls           callLog
@@ -107,13 +106,13 @@ type Worker struct {
 	// life ends when Run's context ends. hard ends when the drain has timed out. Tasks and
 	// confirming calls use these contexts, because the context of the caller that starts them may
 	// end earlier.
-	life, hard       context.Context //nolint:containedctx // both end with Run
-	releases         *releaseQueue
-	tasks            sync.WaitGroup
-	conditions       observe.Conditions
-	gates            *gates
-	dbBreaker        *gobreaker.CircuitBreaker[struct{}]
-	dbBreakerChanged chan struct{} // receives a signal after each change of dbBreaker's state
+	life, hard context.Context //nolint:containedctx // both end with Run
+	releases   *releaseQueue
+	tasks      sync.WaitGroup
+	conditions observe.Conditions
+	gates      *gates
+	dbHealth
+	aliases *aliases
 }
 
 // New returns a worker with two Kafka clients of its own: one consumes requests, the other
@@ -124,25 +123,26 @@ func New(config Config, src *source.Source, lane schemas.Lane, deps Deps) (*Work
 	w := &Worker{
 		config: config, source: src, lane: lane, store: deps.Store, requests: deps.Requests, permits: deps.Permits,
 		retries: deps.Retries, outbox: deps.Outbox, lag: deps.Lag, health: deps.Health, hints: deps.Hints, log: log,
-		metrics:          newMetrics(src.Name(), lane, deps.Metrics),
-		tracer:           deps.Tracer,
-		calls:            callLog{record: deps.RecordCall},
-		assignment:       newAssignment(log),
-		recordLimit:      semaphore.NewWeighted(int64(config.MaxInFlight + maxWaitingRecords(lane))),
-		dlqUnacked:       semaphore.NewWeighted(maxDeadLetterBatch),
-		slots:            newSlotQueue(config.MaxInFlight),
-		releases:         newReleaseQueue(),
-		memory:           newMemoryBudget(config.MaxBodyBytes),
-		parseSlots:       make(chan struct{}, runtime.GOMAXPROCS(0)),
-		bodySizes:        newSizeEstimates(),
-		entityQueues:     entityQueues{byEntity: map[schemas.Entity]*entityQueue{}},
-		gates:            newGates(),
-		breakerQueue:     newBreakerQueue(),
-		dbBreakerChanged: make(chan struct{}, 1),
-		leaveTimeout:     leaveTimeout,
+		metrics:      newMetrics(src.Name(), lane, deps.Metrics),
+		calls:        callLog{record: deps.RecordCall},
+		tracer:       deps.Tracer,
+		assignment:   newAssignment(log),
+		recordLimit:  semaphore.NewWeighted(int64(config.MaxInFlight + maxWaitingRecords(lane))),
+		dlqUnacked:   semaphore.NewWeighted(maxDeadLetterBatch),
+		slots:        newSlotQueue(config.MaxInFlight),
+		releases:     newReleaseQueue(),
+		memory:       newMemoryBudget(config.MaxBodyBytes),
+		parseSlots:   make(chan struct{}, runtime.GOMAXPROCS(0)),
+		bodySizes:    newSizeEstimates(),
+		entityQueues: entityQueues{byEntity: map[schemas.Entity]*entityQueue{}},
+		gates:        newGates(),
+		breakerQueue: newBreakerQueue(),
+		dbHealth:     dbHealth{dbBreakerChanged: make(chan struct{}, 1)},
+		leaveTimeout: leaveTimeout,
 	}
 	registerBodyBytes(src.Name(), lane, deps.Metrics, w.memory)
 	w.dbBreaker = newDBBreaker(w)
+	w.aliases = &aliases{w, deps.Aliases}
 	w.writer = newWriter(w)
 	var err error
 	var kafkaCtx context.Context
@@ -280,7 +280,7 @@ func (w *Worker) checkRetention(now time.Time) {
 	}
 	w.metrics.oldest.Set(age.Seconds())
 	if retention := schemas.Retention(w.lane); age > retention/2 {
-		w.conditions.Error(w.log, conditionRetention, fmt.Errorf("age %v, retention %v", age.Round(time.Second), retention))
+		w.conditions.Error(w.log, conditionRetention, fmt.Errorf("the oldest uncommitted record is %v old, the retention is %v", age.Round(time.Second), retention))
 	} else {
 		w.conditions.Resolved(w.log, conditionRetention)
 	}

@@ -27,6 +27,12 @@ var (
 	errSlowCounted = errors.New("the database was slow; the breaker has counted it")
 )
 
+// dbHealth is the circuit breaker of the database.
+type dbHealth struct {
+	dbBreaker        *gobreaker.CircuitBreaker[struct{}]
+	dbBreakerChanged chan struct{} // receives a signal after each change of dbBreaker's state
+}
+
 // newDBBreaker returns the database's circuit breaker. It opens after five failed or slow calls in
 // a row. It also opens if half of at least ten calls within ten seconds failed or were slow. While
 // the breaker is not closed, the worker fetches nothing, because no result could be stored.

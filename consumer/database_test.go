@@ -18,7 +18,7 @@ import (
 func withBreaker() *Worker {
 	w := &Worker{
 		gates: newGates(), metrics: newMetrics("nexon", schemas.High, prometheus.NewRegistry()),
-		dbBreakerChanged: make(chan struct{}, 1), log: slog.New(slog.DiscardHandler),
+		dbHealth: dbHealth{dbBreakerChanged: make(chan struct{}, 1)}, log: slog.New(slog.DiscardHandler),
 	}
 	w.dbBreaker = newDBBreaker(w)
 	return w

@@ -12,7 +12,7 @@ import (
 type step int
 
 const (
-	stepRetryNow      step = iota // keep the record and try again
+	stepRetryNow      step = iota // keep the record uncommitted and try it again
 	stepStore                     // store the result, then commit the offset
 	stepScheduleRetry             // store a scheduled retry, then commit the offset
 	stepDeadLetter                // write a dead letter, then commit the offset
@@ -91,8 +91,8 @@ const (
 
 // attemptHistory is the state of a record at the time of a decision.
 type attemptHistory struct {
-	calls            int           // calls that were sent in this attempt
-	failures         int           // consecutive counted failures before this attempt
+	calls            int           // number of calls that were sent in this attempt
+	failures         int           // number of consecutive failures before this attempt that counted
 	sinceFirstCall   time.Duration // time since the first of the consecutive tries began
 	listedCredential bool          // the last call used a credential that the configuration lists by name
 	unconfirmed      bool          // the previous call failed in the same way, and this call was made to confirm the failure
@@ -113,7 +113,7 @@ func needsVerdict(o source.Outcome, t attemptHistory, d diagnosis) bool {
 		return o.Block != source.BlockCall && o.RetryAfter == 0
 	case source.Transient, source.Permanent, source.BadContent:
 		return !d.open() && !t.allowsRetryNow(o)
-	case source.OK, source.NotModified, source.NotFound, source.NotReady, source.Maintenance:
+	case source.OK, source.NotModified, source.NotFound, source.Handle, source.NotReady, source.Maintenance:
 	}
 	return false
 }
@@ -124,7 +124,7 @@ func decide(o source.Outcome, t attemptHistory, d diagnosis, v verdict) decision
 	outage := decision{next: stepScheduleRetry, wait: outageDelay, reason: schemas.Outage}
 	counted := decision{next: stepScheduleRetry, countsFailure: true, limitRounds: true, reason: schemas.Upstream4xx}
 	switch o.Class {
-	case source.OK, source.NotModified, source.NotFound:
+	case source.OK, source.NotModified, source.NotFound, source.Handle:
 		return decision{next: stepStore}
 	case source.NotReady:
 		wait := notReadyDelay

@@ -107,8 +107,9 @@ type Store interface {
 	// EntityParams returns the params that the entities are registered with, in the order of the
 	// entities. The element of an entity without registered params is nil.
 	EntityParams(ctx context.Context, entities []schemas.Entity) ([]map[string]string, error)
-	// Get returns an entity's snapshot, or store.ErrNotFound.
-	Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error)
+	// GetAll returns the entities' snapshots, in the order of the entities. Version is 0 if nothing is
+	// stored.
+	GetAll(ctx context.Context, entities []schemas.Entity) ([]store.Snapshot, error)
 	// Write writes all results or, with an error, none. It is idempotent.
 	Write(ctx context.Context, writes []store.Write) ([]store.Result, error)
 	// Statuses returns the failure statuses in the order of the entities. State is empty for an
@@ -118,6 +119,14 @@ type Store interface {
 	// deadLetter is nil, it writes only the status. It skips the status if its State is empty, or
 	// if the result of a later fetch is stored. It is idempotent.
 	WriteFailure(ctx context.Context, s store.Status, deadLetter *store.DeadLetter) error
+}
+
+// Aliases enqueues requests for the facets that other facets take params from.
+type Aliases interface {
+	// RequestAlias enqueues the request. It returns when Kafka has acknowledged a record that covers
+	// it. If a hold refuses the request, it returns the hold's reason and end. stored is the version of
+	// the entity's snapshot, 0 for none.
+	RequestAlias(ctx context.Context, r schemas.UpdateRequest, stored int64) (hold string, until time.Time, err error)
 }
 
 // Retries enqueues scheduled retries when they are due.
@@ -147,6 +156,7 @@ type Deps struct {
 	Permits  Permits
 	Retries  Retries
 	Outbox   Outbox
+	Aliases  Aliases
 	Lag      Lag
 	Health   *Health // health of the source; the workers of both lanes share it
 	Hints    *Hints  // hints of the source, which the workers of both lanes share; nil: none

@@ -22,11 +22,11 @@ type task struct {
 	client   string        // schemas.ClientID of the request's client; empty if the request names no client
 	releases *releaseQueue // the task's request is added here when it ends; nil if the request is not counted as outstanding
 	request  schemas.UpdateRequest
-	params   map[string]string // params of the request, completed by the entity's registered params
-	plan     *source.Plan
-	stored   store.State
-	facet    source.Facet
-	calls    int // number of sent calls
+	taskParams
+	plan   *source.Plan
+	stored store.State
+	facet  source.Facet
+	calls  int // number of calls that were sent for the record
 	// failures counts the consecutive failed attempts after which the record was tried again at
 	// once. firstCall is when the first of the consecutive attempts began. unconfirmed is true if
 	// the last failure was the entity's own and permanent, and one more call must confirm it.
@@ -111,7 +111,7 @@ func (w *Worker) dispatch(ctx context.Context, tasks []*task) {
 	for _, t := range tasks {
 		w.decode(t)
 	}
-	if w.addParams(ctx, tasks) != nil {
+	if w.addParams(ctx, tasks) != nil || w.aliases.load(ctx, tasks) != nil {
 		return // ctx ended; the records stay uncommitted, and a worker reads them again
 	}
 	var requests []*task
@@ -168,8 +168,12 @@ func (w *Worker) decode(t *task) {
 		return
 	}
 	t.facet, _ = w.source.Facet(t.request.Facet)
+	if key := t.facet.FoldKey(t.request.Key); key != t.request.Key { // another program wrote the record; its version belongs to the other spelling
+		t.request.Key, t.request.Version = key, 0
+	}
 	t.params = t.request.Params
-	if len(w.missingParams(t, t.params)) > 0 { // addParams will read these params from the registered entity, and then plan the calls
+	w.aliases.need(t)
+	if t.pending || len(w.missingParams(t, t.params)) > 0 { // the calls are planned later, with the params of the registered entity and of other facets
 		err = w.source.CheckKey(t.request.Facet, t.request.Key)
 	} else {
 		t.plan, err = w.planFor(t)
@@ -213,7 +217,10 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 	}
 	for i, t := range tasks {
 		t.stored, versions[i] = states[i], states[i].Version
-		if t.stored.HasContent() && !t.stored.Absent {
+		if statuses[i].Reason == schemas.HoldAlias {
+			t.waited = statuses[i]
+		}
+		if t.stored.HasContent() && !t.stored.Absent && !t.pending {
 			w.health.recordKnownGood(t, false)
 		}
 	}
@@ -236,7 +243,7 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 				ends = append(ends, end)
 			}
 		}
-		if verdicts[i] == schemas.Proceed && t.facet.Conditional {
+		if verdicts[i] == schemas.Proceed && t.facet.Conditional && !t.pending {
 			if t.plan, err = w.planFor(t); err != nil {
 				return nil, err // no error can happen here: the same calls were planned before, only without the stored ETag and Last-Modified
 			}

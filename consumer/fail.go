@@ -71,6 +71,9 @@ func (w *Worker) scheduleRetry(ctx context.Context, t *task, d decision, f failu
 	t.failedNumber = f.number
 	t.finish()
 	w.retries.WakeAt(ctx, row.Until)
+	if len(row.AliasUsers) > 0 {
+		w.retries.WakeAt(ctx, row.UpdatedAt)
+	}
 	w.metrics.settled.WithLabelValues(endRetrying).Inc()
 	t.traceEnd(endRetrying)
 	level := slog.LevelInfo
@@ -112,6 +115,9 @@ func (w *Worker) fail(ctx context.Context, t *task, f failure, before store.Stat
 		w.log.ErrorContext(t.traced(ctx), "entity suspended until a refresh or a replay of it succeeds",
 			"entity", row.Entity.String(), "failures", row.Failures, "since", row.Since, "reason", row.Reason)
 	}
+	if len(row.AliasUsers) > 0 {
+		w.retries.WakeAt(ctx, row.UpdatedAt)
+	}
 	t.failedNumber = f.number
 	return err
 }
@@ -133,7 +139,7 @@ func (w *Worker) statusRow(t *task, f failure, before store.Status) store.Status
 	if row.Since.IsZero() {
 		row.Since = now
 	}
-	row.TraceParent, row.Replay = t.traceParent(), t.replay()
+	row.TraceParent, row.Replay, row.AliasUsers = t.traceParent(), t.replay(), t.facet.AliasUsers()
 	return row
 }
 
@@ -156,9 +162,9 @@ func (w *Worker) settle(ctx context.Context, ends []schemas.End) error {
 
 // endFromStatus reports whether the entity's stored failure settles the request, because the failed
 // fetch began after the request. This happens if the worker that stored the failure crashed before
-// it settled the request. A request that was made after the failed fetch is not settled, even if a
-// hold should have rejected it. The reason: while Redis had lost the hold, another request, which
-// bypasses holds, may have been coalesced with the request.
+// it settled the request. A request that was made after the failed fetch is not settled. The
+// failure's hold normally rejects such a request. If Redis lost the hold, it is accepted, and a
+// request that bypasses holds may since have been coalesced with it.
 func endFromStatus(r schemas.UpdateRequest, s store.Status, now time.Time) (end schemas.End, failed bool) {
 	if s.State == "" || r.Version == 0 || r.Version > s.Version {
 		return schemas.End{}, false
@@ -170,6 +176,9 @@ func endFromStatus(r schemas.UpdateRequest, s store.Status, now time.Time) (end 
 // entity's hold again, for the time that remains until s.Until.
 func endWithHold(e schemas.Entity, number int64, s store.Status, now time.Time) schemas.End {
 	end := schemas.End{Entity: e, Number: number, Hold: string(s.State), HoldFor: s.Until.Sub(now)}
+	if s.Reason == schemas.HoldAlias {
+		end.Hold = schemas.HoldAlias
+	}
 	if s.State == store.Suspended {
 		end.HoldFor = suspendedHold
 	}

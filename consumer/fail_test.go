@@ -71,7 +71,7 @@ func TestRetry_LastRoundFailsThenSuspendsEntity(t *testing.T) {
 	r := newRig(t)
 	r.facet(func(f *source.Facet) {
 		f.Retry = []time.Duration{time.Minute, time.Minute}
-		f.FailedFor = time.Millisecond // so that the hold after a dead letter ends at once
+		f.FailedFor = time.Millisecond // a short FailedFor, so that the hold after a dead letter ends at once
 	})
 	r.fault(simulator.InternalError, "^a$")
 	r.work(schemas.High)

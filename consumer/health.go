@@ -150,9 +150,9 @@ type evidence int
 
 const (
 	goodAnswer     evidence = iota
-	sourceEvidence          // failure of the source
-	entityEvidence          // failure of the entity, or of the source if the entity is known-good
-	scopeEvidence           // refusal of a credential or quota, or maintenance
+	sourceEvidence          // the outcome is evidence that the source fails
+	entityEvidence          // the outcome is evidence that the entity fails, or that the source fails if the entity is known-good
+	scopeEvidence           // the outcome is evidence about a scope: a refused credential, a refused quota, or maintenance
 )
 
 // record adds the end of a call and returns the diagnosis. known is true if the entity is
@@ -344,10 +344,11 @@ func (h *Health) awaitConfirm(ctx context.Context, facet string) {
 	}
 }
 
-// evidenceOf returns the subject that an outcome is evidence about.
+// evidenceOf classifies an outcome: as evidence that the source works, or that the source, the
+// entity or a scope fails.
 func evidenceOf(o source.Outcome) evidence {
 	switch o.Class {
-	case source.OK, source.NotModified, source.NotFound, source.NotReady:
+	case source.OK, source.NotModified, source.NotFound, source.Handle, source.NotReady:
 		return goodAnswer
 	case source.Transient:
 		return sourceEvidence

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/freshet/freshet/schemas"
 )
 
 const (
@@ -42,10 +44,10 @@ type Hints struct {
 	facets map[string]*facetHint
 }
 
-// facetHint is the state of the search for the JSON member of one facet that alone changes at every
-// check.
+// facetHint is the state of the search in one facet for a JSON member that is the only change at
+// every check.
 type facetHint struct {
-	next     time.Time     // no comparison before this time
+	next     time.Time     // time before which no comparison is made
 	interval time.Duration // minimum time between two comparisons
 	member   string        // the member that each of the last comparisons found as the only change
 	run      int           // number of consecutive comparisons that found `member`
@@ -134,7 +136,7 @@ func (w *Worker) hintUnchanged(ctx context.Context, t *task) {
 	ctx, cancel := context.WithTimeout(ctx, hintTimeout)
 	defer cancel()
 	if err := w.hints.store.DeleteHint(ctx, t.request.Facet); err != nil {
-		w.log.Debug("name of the only changing JSON member could not be deleted", "facet", t.request.Facet, "err", err)
+		w.log.Debug("hint of the facet not deleted; the console still names its JSON member", "facet", t.request.Facet, "err", err)
 	}
 }
 
@@ -149,8 +151,12 @@ func (w *Worker) hintChanged(ctx context.Context, t *task, content []byte) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, hintTimeout)
 	defer cancel()
-	stored, err := w.store.Get(ctx, t.request.Entity)
-	if err != nil || stored.Version != t.stored.Version || !stored.HasContent() {
+	found, err := w.store.GetAll(ctx, []schemas.Entity{t.request.Entity})
+	if err != nil {
+		return
+	}
+	stored := found[0]
+	if stored.Version != t.stored.Version || !stored.HasContent() {
 		return
 	}
 	before, err := stored.Decode(nil)
@@ -160,12 +166,12 @@ func (w *Worker) hintChanged(ctx context.Context, t *task, content []byte) {
 	member, _ := w.source.OnlyChangedMember(facet, before, content)
 	save, log := w.hints.compared(facet, member, time.Now())
 	if log {
-		w.log.Warn("one member alone changes at every check; add it to the facet's ignore if it is not content", "facet", facet, "member", member)
+		w.log.Warn("only one JSON member of the facet changes at every check; add it to the facet's setting ignore if it is not content", "facet", facet, "member", member)
 	}
 	if !save {
 		return
 	}
 	if err := w.hints.store.SaveHint(ctx, facet, member); err != nil {
-		w.log.Debug("name of the only changing JSON member could not be saved", "facet", facet, "err", err)
+		w.log.Debug("hint of the facet not saved; the console does not name the JSON member", "facet", facet, "err", err)
 	}
 }

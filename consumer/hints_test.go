@@ -69,7 +69,7 @@ func TestHints_NameTheOnlyChangingMember(t *testing.T) {
 		}
 	}
 	_, log := hints.state()
-	if got := strings.Count(log, "one member alone changes at every check"); got != 1 {
+	if got := strings.Count(log, "only one JSON member of the facet changes at every check"); got != 1 {
 		t.Errorf("log: got the hint %d times, want once: %s", got, log)
 	}
 	if want := "member=basic.meta.requestId"; !strings.Contains(log, want) {

@@ -106,7 +106,7 @@ func TestWriter_IsolatesRejectedRow(t *testing.T) {
 	keys := append([]string{"bad"}, keysOf("k", 20)...)
 	r.enqueueAll(keys, schemas.High, schemas.CacheMiss)
 	c := consumer.DefaultConfig(schemas.High)
-	c.Linger = 200 * time.Millisecond // so long that all results are written in one batch
+	c.Linger = 200 * time.Millisecond // a linger so long that all results are written in one batch
 	r.run(r.worker(c, rejectingStore{r.db, "bad"}, permits{r.limiter}).Run)
 	r.untilStored(keys[1:]...)
 	r.untilCommitted(schemas.High)

@@ -19,6 +19,7 @@ type metrics struct {
 	calls              map[string]prometheus.Counter // number of calls by outcome (source.CallResult.Outcome)
 	errors             *prometheus.CounterVec
 	obsolete           *prometheus.CounterVec
+	aliases            *prometheus.CounterVec
 	settled            *prometheus.CounterVec
 	dependencyFailures *prometheus.CounterVec
 	inFlight           prometheus.Gauge
@@ -63,6 +64,7 @@ func newMetrics(name string, lane schemas.Lane, reg prometheus.Registerer) *metr
 		errors:             counters("update_process_error_total", "Failed attempts by class, and dead letters by reason.", "reason"),
 		obsolete:           counters("obsolete_event_skipped_total", "Requests that no longer needed a fetch.", "verdict"),
 		settled:            counters("settled_total", "Settled requests by end.", "end"),
+		aliases:            counters("alias_lookups_total", "Params that were filled from another facet, or could not be, by result.", "result"),
 		dependencyFailures: counters("dependency_failures_total", "Failed calls of the database, Redis or Kafka; their records wait while the calls are retried.", "operation"),
 		inFlight:           gauge("records_in_flight", "Records that occupy a slot."),
 		upsert: histogram(observe.Histogram("db_upsert_duration_seconds", "One batch of results, with its retries.",
@@ -121,10 +123,13 @@ func (m *metrics) initLabels(calls *prometheus.HistogramVec) {
 	for _, end := range []string{endRetrying, endDeadLetter, endSkipped} {
 		m.settled.WithLabelValues(end)
 	}
+	for _, result := range []string{aliasHit, aliasNotFound, aliasUnchanged, aliasExpired, aliasMissing, aliasDeadCheck} {
+		m.aliases.WithLabelValues(result)
+	}
 	for result := store.Touched; result < store.BaseMissing; result++ {
 		m.settled.WithLabelValues(result.String())
 	}
-	for _, doing := range []string{opReachDB, opStates, opStatus, opPeek, opWrite, opFail, opDeadLetters, opSettle} {
+	for _, doing := range []string{opReachDB, opAliases, opRequestAlias, opStates, opStatus, opPeek, opWrite, opFail, opDeadLetters, opSettle} {
 		m.dependencyFailures.WithLabelValues(doing)
 	}
 }

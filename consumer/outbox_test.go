@@ -71,7 +71,7 @@ func (r *rig) newUpstream(path string, params map[string]string, changes ...func
 	r.config.Rules = []source.Rule{{Status: 404, Class: source.NotFound}}
 	r.facet(func(f *source.Facet) {
 		f.Documents = map[string]source.Document{"basic": {Path: path}}
-		f.Params = params
+		f.Params = source.TextParams(params)
 		f.Ignore = nil
 		for _, change := range changes {
 			change(f)
@@ -193,7 +193,7 @@ func TestTrigger_CarriesParamsOfTheChange(t *testing.T) {
 	p := r.newUpstream("/x?n={encCsNo}&p={page}", map[string]string{"encCsNo": "", "page": "1"})
 	for facet, params := range map[string]map[string]string{"general": {"encCsNo": "", "page": "1"}, "hearings": {"page": "1"}} {
 		f := r.config.Facets["character"]
-		f.Params, f.Documents = params, map[string]source.Document{"basic": {Path: "/x"}}
+		f.Params, f.Documents = source.TextParams(params), map[string]source.Document{"basic": {Path: "/x"}}
 		r.config.Facets[facet] = f
 	}
 	r.source = r.newSource(r.config)

@@ -46,6 +46,10 @@ func (w *Worker) addParams(ctx context.Context, tasks []*task) error {
 				}
 			}
 		}
+		w.aliases.need(t)
+		if missing := w.missingParams(t, t.params); t.pending && len(missing) == 0 {
+			continue
+		}
 		if t.plan, err = w.planFor(t); err != nil {
 			t.reason, t.invalid = schemas.InvalidRequest, fmt.Errorf("%w; %s", err, w.paramAdvice(t))
 		}

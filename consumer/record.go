@@ -54,7 +54,9 @@ func (w *Worker) newContent(ctx context.Context, t *task, answers *source.Respon
 // storeResult submits a result to the writer and waits until the result is written, its request is
 // settled and its record is marked as done. It returns 0 if the context `hard` ended before that.
 func (w *Worker) storeResult(hard context.Context, a *attempt, f fetched) store.Result {
-	defer f.memory.resize(0)
+	if f.memory != nil { // nil: nothing was fetched
+		defer f.memory.resize(0)
+	}
 	t := a.t
 	item := &item{
 		task: t,
@@ -65,11 +67,12 @@ func (w *Worker) storeResult(hard context.Context, a *attempt, f fetched) store.
 			Visibility: w.source.Visibility(t.request.Entity.Key),
 			Manual:     t.request.Reason.Manual(),
 			Outbox:     w.outboxEventsOf(t),
+			Aliases:    t.aliasStates(), AliasUsers: t.facet.AliasUsers(), AliasAbsent: f.aliasAbsent,
 		},
 		written: make(chan store.Result, 1),
 	}
 	switch f.outcome.Class { //nolint:exhaustive // decide stores no result of another class; OK needs no change of the item
-	case source.NotFound:
+	case source.NotFound, source.Handle:
 		item.write.Kind = store.Absence
 	case source.NotModified:
 		item.write.Kind = store.NotModified
@@ -77,10 +80,11 @@ func (w *Worker) storeResult(hard context.Context, a *attempt, f fetched) store.
 		item.write.ETag, item.write.LastModified = t.stored.ETag, t.stored.LastModified
 	}
 	_, item.span = w.tracer.Start(hard, "store")
+	a.expectNoResult() // before submit, so that the writer never waits for this result after it has the item
 	result := w.writer.submit(hard, item)
 	endStoreSpan(item.span, result)
 	if result != 0 && result != store.BaseMissing && result != store.Superseded {
-		t.stored.Version, t.stored.CheckedAt = a.number, a.began // entityQueues.leave passes t.stored on to the entity's next record
+		t.stored.Version, t.stored.CheckedAt = a.number, a.began // the entity's next record gets t.stored from entityQueues.leave, so it must describe the new snapshot
 	}
 	if item.rejected != nil && t.record.Topic != "" { // a confirming call or a probe belongs to no record (the topic is empty), so it causes no dead letter
 		w.deadLetter(hard, t, failure{reason: schemas.Unstorable, err: item.rejected, number: a.number, outcome: f.outcome})
@@ -89,13 +93,18 @@ func (w *Worker) storeResult(hard context.Context, a *attempt, f fetched) store.
 }
 
 // outboxEventsOf returns the events to store if the entity's content has changed. A trigger carries
-// the request's params for which its target facet has no value in the configuration.
+// the request's params for which its target facet has no value in the configuration. A changed alias
+// triggers the facets that use it.
 func (w *Worker) outboxEventsOf(t *task) store.OutboxEvents {
 	e := store.OutboxEvents{PublishChange: t.facet.PublishChanges}
 	for _, trigger := range w.config.Triggers[t.request.Facet] {
 		other, _ := w.source.Facet(trigger.Facet)
 		trigger.Params = other.EntityParams(t.params)
 		e.Triggers = append(e.Triggers, trigger)
+	}
+	for _, user := range t.facet.AliasUsers() {
+		other, _ := w.source.Facet(user)
+		e.Triggers = append(e.Triggers, store.Trigger{Facet: user, OnReplace: true, Params: other.EntityParams(t.params)})
 	}
 	return e
 }

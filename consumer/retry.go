@@ -26,17 +26,19 @@ const (
 
 // The names, in logs and metrics, of the operations that are retried until they succeed.
 const (
-	opReachDB     = "reach the database"
-	opStates      = "look up snapshots"
-	opStatus      = "look up failures"
-	opParams      = "look up registered parameters"
-	opPeek        = "peek at requests"
-	opBegin       = "begin fetches"
-	opWrite       = "write snapshots"
-	opFail        = "write failures"
-	opDeadLetters = "write dead letters"
-	opSettle      = "settle requests"
-	opPoll        = "read from Kafka"
+	opReachDB      = "reach the database"
+	opStates       = "look up snapshots"
+	opStatus       = "look up failures"
+	opParams       = "look up registered parameters"
+	opAliases      = "look up aliases"
+	opPeek         = "peek at requests"
+	opBegin        = "begin fetches"
+	opWrite        = "write snapshots"
+	opFail         = "write failures"
+	opDeadLetters  = "write dead letters"
+	opSettle       = "settle requests"
+	opRequestAlias = "request aliases"
+	opPoll         = "read from Kafka"
 )
 
 // failedOperation returns the log condition of an operation that fails and is retried.

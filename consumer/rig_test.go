@@ -23,6 +23,7 @@ import (
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/producer"
+	"github.com/freshet/freshet/retries"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/simulator"
@@ -39,21 +40,22 @@ const waitTimeout = 2 * time.Minute
 // test. Tests inject faults between the parts.
 type rig struct {
 	*testing.T
-	kafka    *kfake.Cluster
-	admin    *kadm.Client
-	rdb      redis.UniversalClient
-	db       *faultyStore
-	requests *faultyRequests
-	upstream *simulator.Simulator
-	config   source.Config
-	source   *source.Source
-	producer *producer.Producer
-	limiter  *limiter.Limiter
-	retries  countingRetries
-	changes  countingOutbox
-	behind   fixedLag
-	health   *consumer.Health
-	metrics  *prometheus.Registry // metrics of the worker that was created last
+	kafka       *kfake.Cluster
+	admin       *kadm.Client
+	rdb         redis.UniversalClient
+	db          *faultyStore
+	requests    *faultyRequests
+	upstream    *simulator.Simulator
+	config      source.Config
+	source      *source.Source
+	producer    *producer.Producer
+	limiter     *limiter.Limiter
+	retries     countingRetries
+	realRetries *retries.Retries // set by a test whose retries are enqueued; nil: retries are only counted
+	changes     countingOutbox
+	behind      fixedLag
+	health      *consumer.Health
+	metrics     *prometheus.Registry // metrics of the worker that was created last
 }
 
 func newRig(t *testing.T, kafka ...kfake.Opt) *rig {
@@ -97,7 +99,7 @@ func newRig(t *testing.T, kafka ...kfake.Opt) *rig {
 	}
 	f := source.DefaultFacet()
 	f.Documents = map[string]source.Document{"basic": {Path: "/character/basic?ocid={ocid}"}}
-	f.Params = map[string]string{"ocid": "{key}"}
+	f.Params = source.TextParams(map[string]string{"ocid": "{key}"})
 	f.Ignore = []string{"*.date"}
 	r.config.Facets = map[string]source.Facet{"character": f}
 	r.source = r.newSource(r.config)
@@ -226,9 +228,30 @@ func (r *rig) status(key string) store.Status {
 func (r *rig) deps() consumer.Deps {
 	r.metrics = prometheus.NewRegistry()
 	return consumer.Deps{
-		Store: r.db, Requests: r.requests, Permits: permits{r.limiter}, Retries: &r.retries, Outbox: &r.changes, Lag: &r.behind, Health: r.health,
+		Store: r.db, Requests: r.requests, Permits: permits{r.limiter}, Retries: r.retrier(), Outbox: &r.changes, Aliases: aliasEnqueuer{r.producer}, Lag: &r.behind, Health: r.health,
 		Kafka: func(string) []kgo.Opt { return r.brokers() }, Log: r.log(), Metrics: r.metrics,
 	}
+}
+
+func (r *rig) retrier() consumer.Retries {
+	if r.realRetries != nil {
+		return r.realRetries
+	}
+	return &r.retries
+}
+
+// aliasEnqueuer enqueues requests of aliases as package app does.
+type aliasEnqueuer struct{ *producer.Producer }
+
+func (d aliasEnqueuer) RequestAlias(ctx context.Context, r schemas.UpdateRequest, stored int64) (string, time.Time, error) {
+	result := d.EnqueueAndWait(ctx, producer.Request{Entity: r.Entity, Lane: r.Lane, Reason: r.Reason, CorrelationID: r.CorrelationID, Floor: stored})
+	if result.Outcome == producer.Held {
+		return result.HoldReason, result.Until, nil
+	}
+	if result.Err == nil && !result.Queued() {
+		return "", time.Time{}, errInjected
+	}
+	return "", time.Time{}, result.Err
 }
 
 // countingRetries counts the calls of WakeAt.

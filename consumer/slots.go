@@ -17,9 +17,12 @@ type slotQueue struct {
 	free    int            // number of free slots
 	held    map[string]int // number of occupied slots by client
 	waiting map[string][]slotWaiter
-	lastSeq int64 // sequence number of the record that was added last
+	lastSeq int64 // sequence number of the record that was added most recently
 	// preempting counts records that preempt has chosen and that still occupy their slot.
 	preempting int
+
+	idle        chan *task // passes tasks to the goroutines that wait in serve
+	idleServers int        // number of these goroutines
 }
 
 // slotWaiter is a record that waits for a slot.
@@ -32,7 +35,7 @@ type slotWaiter struct {
 }
 
 func newSlotQueue(slots int) *slotQueue {
-	return &slotQueue{free: slots, held: map[string]int{}, waiting: map[string][]slotWaiter{}}
+	return &slotQueue{free: slots, held: map[string]int{}, waiting: map[string][]slotWaiter{}, idle: make(chan *task)}
 }
 
 // add queues a record for a slot. If the record gave its slot up, `granted` is closed when the
@@ -76,6 +79,50 @@ func (q *slotQueue) release(client string) {
 	q.free++
 	if q.held[client]--; q.held[client] == 0 {
 		delete(q.held, client)
+	}
+}
+
+// maxIdle is the maximum number of goroutines that wait for the next task.
+const maxIdle = 64
+
+// serve processes a task, and then the tasks that it gets from handOver, until stop is closed. At most
+// maxIdle goroutines wait for a task. A goroutine is reused because its stack has the size that the
+// processing needs; a new stack grows in several steps, and each copies it.
+func (q *slotQueue) serve(t *task, stop <-chan struct{}, process func(*task)) {
+	for {
+		process(t)
+		if !q.countIdle(1) {
+			return
+		}
+		select {
+		case t = <-q.idle:
+			q.countIdle(-1)
+		case <-stop:
+			q.countIdle(-1)
+			return
+		}
+	}
+}
+
+// countIdle adds n to the number of waiting goroutines. It reports false, and adds nothing, if the
+// number would exceed maxIdle.
+func (q *slotQueue) countIdle(n int) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.idleServers+n > maxIdle {
+		return false
+	}
+	q.idleServers += n
+	return true
+}
+
+// handOver passes a task to a goroutine that waits in serve. It reports false if none waits.
+func (q *slotQueue) handOver(t *task) bool {
+	select {
+	case q.idle <- t:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -157,12 +204,16 @@ func (w *Worker) grantSlots() {
 			close(waiter.granted)
 			continue
 		}
-		w.tasks.Go(func() {
-			w.work(w.life, w.hard, t)
-			w.recordLimit.Release(1)
-			w.finishTask(t)
-			w.releaseSlot(t)
-		})
+		if !w.slots.handOver(t) {
+			w.tasks.Go(func() {
+				w.slots.serve(t, w.life.Done(), func(t *task) {
+					w.work(w.life, w.hard, t)
+					w.recordLimit.Release(1)
+					w.finishTask(t)
+					w.releaseSlot(t)
+				})
+			})
+		}
 	}
 }
 

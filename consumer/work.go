@@ -89,19 +89,20 @@ func (w *Worker) sleepBetween(ctx context.Context, a *attempt, d decision) bool 
 // attempt.
 func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 	t := a.t
+	defer a.expectNoResult()
 	end := func() decision { a.ended = true; return decision{} }
 	admitted, known := w.health.admit(t.request.Facet)
 	if known != nil {
 		w.tasks.Go(func() { w.fetchKnownGood(w.life, hard, known, "", false) })
 	}
 	if !admitted {
-		a.mu.Lock()
-		started := a.markStarted()
-		a.mu.Unlock()
-		if started {
+		if a.start() {
 			d := decision{next: stepScheduleRetry, wait: endpointDelay, reason: schemas.Outage}
 			w.scheduleRetry(ctx, t, d, failure{reason: d.reason, err: errEndpointOpen, number: t.numberWithoutFetch()})
 		}
+		return end()
+	}
+	if len(t.aliases) > 0 && !w.aliases.prepare(ctx, hard, a) {
 		return end()
 	}
 	f, err := w.fetch(ctx, a)
@@ -123,21 +124,21 @@ func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 	d := w.evaluate(ctx, hard, a, f)
 	why := failure{reason: d.reason, err: f.outcome.Err, number: a.number, outcome: f.outcome}
 	if a.number == 0 && d.next == stepScheduleRetry { // the fetch has no number, because no call could be sent
-		a.mu.Lock()
-		started := a.markStarted()
-		a.mu.Unlock()
-		if !started {
+		if !a.start() {
 			return end()
 		}
 		why.number = t.numberWithoutFetch()
 	}
 	switch d.next {
 	case stepStore:
-		if w.storeResult(hard, a, f) != store.BaseMissing {
+		if w.aliases.notFound(ctx, hard, a, f.outcome) || w.storeResult(hard, a, f) != store.BaseMissing {
 			return end()
 		}
-		// The snapshot that "not modified" referred to was deleted: fetch the content without a
-		// validator (ETag or Last-Modified).
+		// The snapshot that "not modified" referred to was deleted, or an alias has changed: fetch the
+		// content with the present alias, and without a validator (ETag or Last-Modified).
+		if w.aliases.load(hard, []*task{t}) != nil {
+			return end()
+		}
 		t.stored = store.State{Entity: t.request.Entity}
 		if t.plan, err = w.planFor(t); err != nil {
 			return end()
@@ -215,7 +216,7 @@ func (w *Worker) attribute(ctx, hard context.Context, a *attempt, o source.Outco
 	if evidenceOf(o) == scopeEvidence {
 		c, sent := o.Permit.(*call)
 		if diag.open() || (sent && c.permit.IsProbe()) {
-			return sharedFault // a breaker is open already
+			return sharedFault // a breaker is open already, so no single entity is at fault
 		}
 		if sent && c.permit.IsSourceProbe() && o.Class == source.Quota && o.Block == source.BlockSource {
 			return sharedFault // the source still refuses calls
@@ -268,8 +269,10 @@ func (w *Worker) announceOpen(d diagnosis, facet string, err error) {
 type fetched struct {
 	outcome source.Outcome
 	calls   int
-	content content      // empty unless the outcome has content
-	memory  *reservation // memory of the response bodies; the caller must resize it to 0
+	content content      // content of the entity; empty if the attempt returned none
+	memory  *reservation // memory that is reserved for the response bodies; the caller must release it with resize(0)
+	// aliasAbsent is true if the entity is absent because its alias is.
+	aliasAbsent bool
 }
 
 // fetch makes one attempt: it reserves memory, gets permits, calls the upstream and parses the

@@ -3,6 +3,8 @@ package consumer
 import (
 	"context"
 	"errors"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -15,20 +17,27 @@ import (
 type item struct {
 	task     *task
 	write    store.Write
-	rejected error             // the database's error, if it rejects the content
+	rejected error             // error of the database if it rejects the content
 	written  chan store.Result // buffered channel for one result
-	span     trace.Span        // covers the time from submit to the result
+	span     trace.Span        // trace span from the submission of the item to its result
 }
 
+// maxSettling is how many written batches may be settled while the next batch is written.
+const maxSettling = 2
+
 // writer writes results in batches, one batch at a time. Results that arrive during a write form
-// the next batch.
+// the next batch. While a batch is written, the batches before it are settled.
 type writer struct {
 	w     *Worker
 	items chan *item
+	// expected counts the attempts whose call was sent and whose result was not submitted yet.
+	expected atomic.Int64
+	settling chan struct{} // has an element for each batch that is being settled
+	settlers sync.WaitGroup
 }
 
 func newWriter(w *Worker) *writer {
-	return &writer{w: w, items: make(chan *item, w.config.MaxBatch)}
+	return &writer{w: w, items: make(chan *item, w.config.MaxBatch), settling: make(chan struct{}, maxSettling)}
 }
 
 // submit submits an item and waits for its result. It returns 0 if the context `hard` ended before
@@ -48,16 +57,27 @@ func (wr *writer) stop() { close(wr.items) }
 
 func (wr *writer) run(hard context.Context) {
 	for first := range wr.items {
-		wr.flush(hard, wr.collect(first))
+		batch := wr.collect(first)
+		settle := wr.write(hard, batch)
+		wr.settling <- struct{}{}
+		wr.settlers.Go(func() {
+			settle()
+			<-wr.settling
+		})
 	}
+	wr.settlers.Wait()
 }
 
-// collect returns a batch: the item `first`, and further items that arrive within Config.Linger.
+// collect returns a batch: the item `first`, and further items that arrive within Config.Linger. If no
+// sent call is without a result, no item can follow soon, and collect returns at once.
 func (wr *writer) collect(first *item) []*item {
 	batch := []*item{first}
 	linger := time.NewTimer(wr.w.config.Linger)
 	defer linger.Stop()
 	for len(batch) < wr.w.config.MaxBatch {
+		if wr.expected.Load() == 0 && len(wr.items) == 0 {
+			return batch
+		}
 		select {
 		case i, ok := <-wr.items:
 			if !ok {
@@ -71,11 +91,12 @@ func (wr *writer) collect(first *item) []*item {
 	return batch
 }
 
-// flush writes a batch, then settles its requests, then marks their records as done. A crash
-// between write and settle only repeats a fetch. In the reverse order a settled request could be
-// skipped without its result being stored. Records are marked as done last for the same reason: the
-// offset of a done record may be committed.
-func (wr *writer) flush(hard context.Context, batch []*item) {
+// write writes a batch. It returns a function that settles the batch's requests and then marks their
+// records as done. A crash between write and settle only repeats a fetch. In the reverse order a
+// settled request could be skipped without its result being stored. Records are marked as done last
+// for the same reason: the offset of a done record may be committed. Two batches never have the same
+// entity, because a record ends before the next record of its entity begins.
+func (wr *writer) write(hard context.Context, batch []*item) (settle func()) {
 	w := wr.w
 	writes := make([]store.Write, len(batch))
 	for n, i := range batch {
@@ -84,7 +105,6 @@ func (wr *writer) flush(hard context.Context, batch []*item) {
 	var results []store.Result
 	started := time.Now()
 	hard, span := w.startBatchSpan(hard, batch)
-	defer span.End()
 	var rejected error
 	err := w.retryDB(hard, opWrite, func(ctx context.Context) (err error) {
 		results, err = w.store.Write(ctx, writes)
@@ -94,23 +114,37 @@ func (wr *writer) flush(hard context.Context, batch []*item) {
 		return err
 	})
 	if err == nil && rejected != nil {
+		span.End()
 		wr.isolate(hard, batch, rejected)
-		return
+		return func() {}
 	}
 	w.metrics.batchWritten(len(batch), time.Since(started), results)
+	return func() {
+		defer span.End()
+		wr.settle(hard, batch, results, err)
+	}
+}
+
+// settle settles the requests of a batch that was written with these results, or with an error.
+func (wr *writer) settle(hard context.Context, batch []*item, results []store.Result, err error) {
+	w := wr.w
 	var ends []schemas.End
 	if err == nil {
-		follows := false
+		follows, woken := false, false
 		for n, i := range batch {
 			if results[n] != store.BaseMissing {
 				ends = append(ends, endOf(i, results[n]))
 			}
+			woken = woken || (results[n].Stored() && len(i.write.AliasUsers) > 0)
 			follows = follows || (results[n] == store.Changed && !i.write.Outbox.Empty())
 		}
 		if follows {
 			w.outbox.Notify()
 		}
 		err = w.settle(hard, ends)
+		if woken {
+			w.retries.WakeAt(hard, time.Now())
+		}
 	}
 	for n, i := range batch {
 		switch {
@@ -136,7 +170,7 @@ func (wr *writer) isolate(hard context.Context, batch []*item, rejected error) {
 		return
 	}
 	for _, i := range batch {
-		wr.flush(hard, []*item{i})
+		wr.write(hard, []*item{i})()
 	}
 }
 
@@ -146,6 +180,9 @@ func endOf(i *item, r store.Result) schemas.End {
 	e := schemas.End{Entity: i.write.Entity, Number: i.write.Version, Satisfied: true}
 	if r == store.AbsenceStored {
 		e.Hold, e.HoldFor = schemas.HoldAbsent, i.task.facet.NotFoundFor
+		if i.write.AliasAbsent {
+			e.HoldFor = max(time.Until(i.write.CheckedAt.Add(i.task.facet.AliasNotFoundFor())), time.Millisecond)
+		}
 	}
 	return e
 }

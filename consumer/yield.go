@@ -53,13 +53,13 @@ func (w *Worker) yieldLoop(ctx context.Context) {
 			}
 			w.gates.set(gateYield, false)
 			w.metrics.yielding.Set(1)
-			w.log.Warn("LOW yields: HIGH is behind", "records", lag, "wait", wait, "until", yieldBelow)
+			w.log.Warn("LOW lane yields, because HIGH records wait too long", "records", lag, "wait", wait, "until", yieldBelow)
 		case known && yielding && wait <= yieldBelow:
 			yielding, reserve = false, 0
 			w.kafka.ResumeFetchTopics(topic)
 			w.gates.set(gateYield, true)
 			w.metrics.yielding.Set(0)
-			w.log.Info("LOW resumes: HIGH has caught up", "records", lag)
+			w.log.Info("LOW lane resumes, because HIGH has caught up", "records", lag)
 		}
 		for ticked := false; !ticked; {
 			select {

@@ -25,13 +25,13 @@ type panel struct {
 	title, description string
 	unit               string
 	width              int    // width in columns; a row of the dashboard has 24 columns
-	kind               string // type of the Grafana panel; empty: timeseries
+	kind               string // type of the panel in Grafana; empty: timeseries
 	queries            []query
 	lines              []line
 	stacked            bool
 	share              bool     // the values are shares from 0 to 1, so the axis ends at 1
-	states             []status // texts shown in place of values
-	colours            []colour // colours of time series
+	states             []status // texts that the panel shows in place of values
+	colours            []colour // colours of the panel's time series
 }
 
 type query struct{ expr, legend string }

@@ -42,8 +42,8 @@ const (
 	metric   kind = iota
 	label         // a label in a matcher such as {a="b"}, or in a list of labels such as by (a)
 	modifier      // a word such as by or on, which precedes a list of labels
-	function      // a function or an aggregation operator
-	sign          // a parenthesis or brace
+	function      // the name of a function or of an aggregation operator
+	sign          // a parenthesis or a brace
 )
 
 type token struct {

@@ -19,7 +19,7 @@ import (
 type Queue struct {
 	Deps
 	metrics *metrics
-	slots   chan struct{} // one element per job that this process is running
+	slots   chan struct{} // semaphore with one element for each job that this process is running
 	// stopping is closed when the context of Run ends.
 	stopping <-chan struct{}
 }
@@ -47,7 +47,7 @@ type JobSpec struct {
 	Filter store.DeadLetterFilter
 	Lane   schemas.Lane // lane in which a replay enqueues
 	Rate   float64      // dead letters per second; 0: unlimited
-	Max    int64        // dead letters to handle at most; 0: all
+	Max    int64        // maximum number of dead letters to handle; 0: all
 	Note   string       // why the operator starts the job, for the audit log
 }
 

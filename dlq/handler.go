@@ -19,7 +19,7 @@ import (
 
 const (
 	defaultListLimit, maxListLimit = 100, 1000
-	maxRate, minRate               = 10_000, 1.0 / 60 // dead letters per second
+	maxRate, minRate               = 10_000, 1.0 / 60 // maximum and minimum rate of a job, in dead letters per second
 )
 
 // Entry is a dead letter in a response.

@@ -153,7 +153,7 @@ func TestReadDeadLetters_FindsEachByOffset(t *testing.T) {
 	})
 }
 
-func TestReadDeadLetters_BoundsMemory(t *testing.T) { // not parallel, because it measures the heap
+func TestReadDeadLetters_BoundsMemory(t *testing.T) { // this test does not run in parallel with others, because it measures the size of the heap
 	var alone sync.Mutex
 	eachKafka(t, func(b *broker) {
 		alone.Lock()

@@ -61,7 +61,7 @@ func TestReplay_EnqueuesOrRefusesEach(t *testing.T) {
 				t.Errorf("request: got %+v", r)
 			}
 		}
-		if j.Total != 11 { // Total also counts the dead letter with MaxReplays replays
+		if j.Total != 11 { // j.Total also counts the dead letter that was already replayed MaxReplays times
 			t.Errorf("total: got %d, want 11", j.Total)
 		}
 		again := g.waitUntilDone(p.start(JobSpec{}).ID)
@@ -167,9 +167,9 @@ func TestReplay_SkipsNothingAfterAFailedChunk(t *testing.T) {
 			errs := make([]error, len(all))
 			for i, a := range all {
 				if calls%2 == 1 && i%4 == 2 {
-					errs[i] = errUnavailable // the error of a request that is not published
+					errs[i] = errUnavailable // the request is not published, and Enqueue returns an error for it
 				} else if g.put(a, time.Now()); calls%2 == 1 && i%4 == 3 {
-					errs[i] = errUnavailable // the error of a request that is published nevertheless
+					errs[i] = errUnavailable // the request is published, although Enqueue returns an error for it
 				}
 			}
 			return errs

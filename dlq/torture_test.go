@@ -106,7 +106,7 @@ func (o *torture) keepTwoProcesses(id string) {
 				p.kill()
 			}
 		}
-		if o.chance(5) { // stop and resume the job
+		if o.chance(5) { // stop the job and resume it
 			for _, to := range []store.JobState{store.JobStopped, store.JobRunning} {
 				if _, err := running[0].rig.switchJob(id, to); err != nil {
 					return // the job is done

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"text/tabwriter"
 	"time"
@@ -36,7 +37,7 @@ type readsOf struct {
 // (read at most once).
 type rival struct {
 	who, how string // name of the server, such as freshet; kind of keys: hot or cold
-	encoding string // requested encoding
+	encoding string // content encoding that the reads request
 	beside   *rival // the measurements of nginx with the same encoding, with which this server is compared
 	judged   bool
 	answer   answered
@@ -205,6 +206,14 @@ func printReads(to io.Writer, where string, all []*readsOf) (missed []string) {
 		}
 	}
 	_ = table.Flush()
+	for _, r := range all { // for scripts/benchall
+		size, _, _ := strings.Cut(r.size, ":")
+		for _, v := range r.rivals {
+			if v.beside != nil {
+				_, _ = fmt.Fprintf(to, "BenchmarkReads/%s/%s/%s/%s 1 %.2f ×nginx\n", size, v.encoding, v.how, strings.Join(strings.Fields(v.who), "_"), r.ratio(v))
+			}
+		}
+	}
 	_, _ = fmt.Fprintf(to, `
 CPU per request and memory (peak of the resident memory) are those of the serving processes; for nginx, of all workers.
 PostgreSQL and the cache of nginx, which is the kernel's page cache, are not included. wrk shares the cores with the servers.

@@ -23,7 +23,6 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/simulator"
-	"github.com/freshet/freshet/source/nexon"
 	"github.com/freshet/freshet/store"
 	"github.com/freshet/freshet/store/postgres"
 )
@@ -69,7 +68,7 @@ func newSources(t *testing.T, partitions int32, workers int, edits map[string]fu
 		config := strings.NewReplacer(
 			"https://open.api.nexon.com", server.URL+"/"+name,
 			"/character/item-equipment?", "/character/basic?", // fetch the small document "basic" instead
-		).Replace(string(nexon.Config))
+		).Replace(harness.Preset("https://open.api.nexon.com", map[string]string{"character": "item-equipment"}))
 		if edit != nil {
 			config = edit(config)
 		}

@@ -14,7 +14,7 @@ import (
 type Deps struct {
 	Store    Store
 	States   StateReader
-	Sources  map[string]Source // by source name
+	Sources  map[string]Source // the configured sources, by name
 	Notifier Notifier
 	// Actor returns the name of the client that sent the request. It is stored in the audit.
 	Actor func(*http.Request) string
@@ -56,9 +56,27 @@ type Store interface {
 
 // Source is the part of a source's configuration that Entities needs.
 type Source struct {
-	Facets   map[string][]string // by facet name: the names of the params that the facet accepts
+	Facets   map[string][]string // the names of the params that each facet accepts, by the name of the facet
 	Keys     Keys
+	// Fold returns the canonical spelling of a key of a facet.
+	Fold     func(facet, key string) string
 	Schedule Schedule
+}
+
+// fold returns the entity with the canonical spelling of its key. A key of an unknown source or facet
+// is returned as it is.
+func fold(sources map[string]Source, e schemas.Entity) schemas.Entity {
+	if src, known := sources[e.Source]; known {
+		e.Key = src.Fold(e.Facet, e.Key)
+	}
+	return e
+}
+
+// foldAll replaces the keys by their canonical spelling.
+func foldAll(sources map[string]Source, source, facet string, keys []string) {
+	for i, key := range keys {
+		keys[i] = fold(sources, schemas.Entity{Source: source, Facet: facet, Key: key}).Key
+	}
 }
 
 // Keys checks whether a facet accepts a key.

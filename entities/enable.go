@@ -74,6 +74,7 @@ func (s *Entities) enableHandler(enabled bool) admin.Handle {
 		if err := admin.DecodeBody(r.Body, &o, `; the body is {"source":"nexon","facet":"character","prefix":"a"}, or "keys":["somebody"] in place of the prefix`); err != nil {
 			return admin.Answer{}, err
 		}
+		foldAll(s.Sources, o.Source, o.Facet, o.Keys)
 		filter, err := s.checkEnable(o)
 		if err != nil {
 			return admin.Answer{}, err

@@ -46,7 +46,7 @@ func (s *Entities) Handler() http.Handler {
 	}.Handler()
 }
 
-var tiers = []string{"hot", "warm", "cold"} // the index is the store.Tier
+var tiers = []string{"hot", "warm", "cold"} // names of the tiers; the index is the store.Tier
 
 // tierOf parses the name of a tier.
 func tierOf(word string) (store.Tier, error) {
@@ -64,14 +64,14 @@ type Entity struct {
 	Key     string            `json:"key"`
 	Params  map[string]string `json:"params"`
 	Tier    string            `json:"tier"`
-	Pinned  bool              `json:"pinned"` // true: reads don't change the tier
+	Pinned  bool              `json:"pinned"` // true: reads do not change the tier of the entity
 	Enabled bool              `json:"enabled"`
 	DueAt   time.Time         `json:"dueAt"`
 	// Reads and Changes are weighted counts: an old read or change counts less than a recent one.
 	// WatchedSeconds is the sum of the times between consecutive checks of the entity. Old times
 	// count less in this sum, too.
 	Reads          float64    `json:"reads"`
-	LastReadAt     *time.Time `json:"lastReadAt"` // nil: the entity was never read
+	LastReadAt     *time.Time `json:"lastReadAt"` // time of the last read; nil: the entity was never read
 	Changes        float64    `json:"changes"`
 	WatchedSeconds float64    `json:"watchedSeconds"`
 }

@@ -20,7 +20,7 @@ type PinRequest struct {
 	Source string   `json:"source"`
 	Facet  string   `json:"facet"`
 	Keys   []string `json:"keys"`
-	Tier   string   `json:"tier,omitempty"` // required to pin; must be empty to unpin
+	Tier   string   `json:"tier,omitempty"` // tier to pin the entities to; empty in a request to unpin
 }
 
 // PinResult is the response to a PinRequest. Changed does not count entities that are not
@@ -48,6 +48,7 @@ func (s *Entities) pinHandler(pin bool) admin.Handle {
 		if err := admin.DecodeBody(r.Body, &p, form); err != nil {
 			return admin.Answer{}, err
 		}
+		foldAll(s.Sources, p.Source, p.Facet, p.Keys)
 		src, err := s.checkPin(p, pin)
 		if err != nil {
 			return admin.Answer{}, err

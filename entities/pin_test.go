@@ -112,3 +112,18 @@ func TestPin_RejectsInvalidRequests(t *testing.T) {
 		t.Errorf("audit of refused requests: got %q", got)
 	}
 }
+
+func TestFold_SpellingsAreOneEntity(t *testing.T) {
+	r := newRig(t)
+	r.put("b", `{"key":"Ab"}`, `{"key":"aB"}`)
+	registered, err := r.db.Entities(t.Context(), store.EntityFilter{Source: "nexon", Facet: "b"}, schemas.Entity{}, 10)
+	if err != nil || len(registered) != 1 || registered[0].Entity.Key != "ab" {
+		t.Fatalf("registered: got %+v (%v), want ab once", registered, err)
+	}
+	r.ok(http.MethodPost, "/entities/disable", `{"source":"nexon","facet":"b","keys":["AB"]}`)
+	r.ok(http.MethodPost, "/entities/pin", `{"source":"nexon","facet":"b","keys":["AB"],"tier":"hot"}`)
+	registered, err = r.db.Entities(t.Context(), store.EntityFilter{Source: "nexon", Facet: "b"}, schemas.Entity{}, 10)
+	if err != nil || len(registered) != 1 || registered[0].Enabled || !registered[0].Pinned {
+		t.Errorf("after disable and pin of another spelling: got %+v (%v), want it disabled and pinned", registered, err)
+	}
+}

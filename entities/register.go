@@ -34,13 +34,13 @@ const (
 type RegisterRequest struct {
 	Source   string            `json:"source"`
 	Facet    string            `json:"facet"`
-	Entities []json.RawMessage `json:"entities"` // each is an EntitySpec as JSON
+	Entities []json.RawMessage `json:"entities"` // each element is an EntitySpec as JSON
 }
 
 // EntitySpec is one entity to register.
 type EntitySpec struct {
 	Key    string            `json:"key"`
-	Params map[string]string `json:"params,omitempty"` // only the values that differ from the facet's own params
+	Params map[string]string `json:"params,omitempty"` // params of the entity that differ from the facet's own params
 	// Tier pins the entity to a tier. If it is empty, the reads of the entity choose the tier: a
 	// new entity starts in the tier cold, and a registered entity keeps its tier.
 	Tier    string `json:"tier,omitempty"`
@@ -166,6 +166,7 @@ func (s *Entities) registered(b RegisterRequest, src Source) ([]store.Registered
 	for i, text := range b.Entities {
 		o, err := ParseEntitySpec(text)
 		if err == nil {
+			o.Key = src.Fold(b.Facet, o.Key)
 			err = src.Keys.CheckKey(b.Facet, o.Key)
 		}
 		if err == nil {

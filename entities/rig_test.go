@@ -104,8 +104,8 @@ func newRig(t *testing.T) *rig {
 		Store: failingStore{db, r}, States: db, Notifier: r, Actor: func(*http.Request) string { return "somebody" }, Now: func() time.Time { return start },
 		Log: slog.New(slog.NewTextHandler(&r.log, nil)),
 		Sources: map[string]Source{
-			"nexon": {Facets: map[string][]string{"a": {"ocid", "p"}, "b": nil, "c": nil}, Keys: keyRules{}, Schedule: fakeSchedule{"a", "b"}},
-			"other": {Facets: map[string][]string{"a": nil}, Keys: keyRules{}, Schedule: fakeSchedule{"a"}},
+			"nexon": {Facets: map[string][]string{"a": {"ocid", "p"}, "b": nil, "c": nil}, Keys: keyRules{}, Fold: foldKey, Schedule: fakeSchedule{"a", "b"}},
+			"other": {Facets: map[string][]string{"a": nil}, Keys: keyRules{}, Fold: foldKey, Schedule: fakeSchedule{"a"}},
 		},
 	})
 	r.handler = r.Handler()
@@ -217,4 +217,12 @@ func (r *rig) serve(req *http.Request) int {
 	rec := httptest.NewRecorder()
 	r.handler.ServeHTTP(rec, req)
 	return rec.Code
+}
+
+// foldKey folds the keys of facet b to lower case.
+func foldKey(facet, key string) string {
+	if facet == "b" {
+		return strings.ToLower(key)
+	}
+	return key
 }

@@ -16,6 +16,7 @@ func (s *Entities) deleteSnapshot(r *http.Request) (admin.Answer, error) {
 	if err := e.Check(); err != nil {
 		return admin.Answer{}, problem.New(http.StatusBadRequest, problem.BadKey, err.Error()+".")
 	}
+	e = fold(s.Sources, e)
 	was, err := s.Store.DeleteSnapshot(r.Context(), e, s.entry(r, "snapshot-delete", e.Source, map[string]string{"facet": e.Facet, "key": e.Key}))
 	if err != nil {
 		return admin.Answer{}, err

@@ -23,9 +23,9 @@ type StateReader interface {
 
 // State is the stored data about one entity, in a response of the admin API.
 type State struct {
-	Registration *Entity        `json:"registration"` // nil: not registered
-	Snapshot     *SnapshotState `json:"snapshot"`     // nil: no fetch has succeeded
-	Failure      *Failure       `json:"failure"`      // nil: the last fetch has succeeded
+	Registration *Entity        `json:"registration"` // registration of the entity for prefetching; nil: not registered
+	Snapshot     *SnapshotState `json:"snapshot"`     // the stored snapshot or absence; nil: no fetch has succeeded
+	Failure      *Failure       `json:"failure"`      // the failures since the last success; nil: the last fetch has succeeded
 }
 
 // SnapshotState describes the last successful fetch of an entity.
@@ -34,7 +34,7 @@ type SnapshotState struct {
 	CheckedAt time.Time  `json:"checkedAt"` // start of the last fetch that succeeded
 	UpdatedAt *time.Time `json:"updatedAt"` // start of the last fetch that returned changed content; nil: no content
 	NotFound  bool       `json:"notFound"`  // true: the upstream has no such entity
-	Bytes     int        `json:"bytes"`     // length of the content
+	Bytes     int        `json:"bytes"`     // length of the content in bytes, before compression
 }
 
 // Failure describes the failures of an entity since its last success.
@@ -56,6 +56,7 @@ func readState(s Deps, r *http.Request) (admin.Answer, error) {
 	}
 	var out State
 	// Among all keys that begin with the entity's key, that key itself sorts first.
+	e = fold(s.Sources, e)
 	registered, err := s.Store.Entities(r.Context(), store.EntityFilter{Source: e.Source, Facet: e.Facet, KeyPrefix: e.Key}, schemas.Entity{}, 1)
 	if err != nil {
 		return admin.Answer{}, err

@@ -23,7 +23,7 @@ type allocator struct {
 	buckets bucketTable
 	pending pendingEvents
 	day     dayCount
-	clock   clock // last reading of Redis' clock
+	clock   clock // the last reading of Redis' clock
 	// backingOff means that Redis grants only probes, because of a backoff.
 	backingOff bool
 	log        *slog.Logger
@@ -67,7 +67,7 @@ func (al *allocator) applySettings(quota Quota, revision int64, stopped bool) {
 			}
 			q.slots = nil
 		}
-		if q.back.After(now) { // the new quota can allow slots that Redis rejected
+		if q.back.After(now) { // the new quota may allow slots that Redis has rejected under the old one
 			q.back = now
 		}
 	}

@@ -32,7 +32,7 @@ func measure(source string, q Quota, rdb redis.UniversalClient) measured {
 	reg := prometheus.NewRegistry()
 	l, err := New(source, q.config, Deps{Redis: rdb, Process: servicetest.Name("process"), Log: slog.New(slog.DiscardHandler), Metrics: reg})
 	if err != nil {
-		panic(err) // does not happen, because q is valid
+		panic(err) // impossible, because q is a valid quota
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -68,7 +68,7 @@ type fleet struct {
 type spent struct {
 	at               time.Time
 	lane             schemas.Lane
-	earliest, latest time.Time // the permit's slot is between these times
+	earliest, latest time.Time // the time of the permit's slot lies between these two times
 }
 
 // startFleet starts limiters and waits until their quiet period is over.

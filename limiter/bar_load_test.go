@@ -24,8 +24,8 @@ type loadRun struct {
 	name  string
 	fleet *fleet
 
-	perPermit float64 // calls to Redis per permit
-	low, all  float64 // permits per second
+	perPermit float64 // number of calls to Redis per permit
+	low, all  float64 // measured rate of LOW, and of both lanes together, in permits per second
 	came      []time.Duration
 	waited    []time.Duration
 }
@@ -49,8 +49,8 @@ func (l *loadRun) saturated(t *testing.T, low, high int) {
 	waitHigh()
 }
 
-// bursts does two things twice: it waits until all partitions of the window can grant their full
-// bursts, and then it starts all callers at once.
+// bursts starts two bursts. Before each burst it waits until all partitions of the window can grant
+// their full bursts. Then it starts all callers at once.
 func (l *loadRun) bursts(t *testing.T) {
 	for range 2 {
 		passUntil(t.Context(), time.Now().Add(1200*time.Millisecond))

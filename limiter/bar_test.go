@@ -105,7 +105,12 @@ const (
 // bar is the printed table of measured values and their limits.
 type bar struct{ lines []barLine }
 
-type barLine struct{ what, figure, limit, verdict string }
+// barLine is one line of the table. ofLimit is how well a limit is met: 1 is exact, and more is
+// better. It is 0 for a line without a ratio.
+type barLine struct {
+	what, figure, limit, verdict string
+	ofLimit                      float64
+}
 
 // most adds a value that must be at most `limit`.
 func (b *bar) most(what, unit string, figure, limit float64) {
@@ -127,7 +132,13 @@ func (b *bar) judge(what, unit string, figure, limit float64, relation string, o
 	if ok {
 		verdict = held
 	}
-	b.lines = append(b.lines, barLine{what, figureText(figure) + unit, relation + " " + figureText(limit) + unit, verdict})
+	l := barLine{what: what, figure: figureText(figure) + unit, limit: relation + " " + figureText(limit) + unit, verdict: verdict}
+	if figure > 0 && limit > 0 {
+		if l.ofLimit = figure / limit; relation == "<=" {
+			l.ofLimit = limit / figure
+		}
+	}
+	b.lines = append(b.lines, l)
 }
 
 func (b *bar) print(to io.Writer, where string) {
@@ -137,6 +148,11 @@ func (b *bar) print(to io.Writer, where string) {
 		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", l.what, l.figure, l.limit, l.verdict)
 	}
 	_ = table.Flush()
+	for _, l := range b.lines { // for scripts/benchall
+		if l.ofLimit > 0 {
+			_, _ = fmt.Fprintf(to, "BenchmarkLimiter/%s 1 %.3f ×limit\n", strings.Join(strings.Fields(l.what), "_"), l.ofLimit)
+		}
+	}
 }
 
 // printed rounds a value to the digits that the table shows. The rounded value is compared with its

@@ -171,12 +171,12 @@ func TestBreaker_RepeatsUnconfirmedEvents(t *testing.T) {
 	})
 }
 
-// sharing is a set of limiters that share a source, with a real script in a synctest bubble.
+// sharing is a set of limiters of one source. They run the real script, in a synctest bubble.
 type sharing struct {
 	*testing.T
 	limiters []*Limiter
 	mu       sync.Mutex
-	spent    [][]time.Time // times of the calls of each limiter
+	spent    [][]time.Time // times of the calls that each limiter has permitted
 }
 
 // shared runs the test with n limiters, each with `waiters` waiters. A waiter that gets a permit
@@ -251,7 +251,7 @@ func (s *sharing) since(from time.Time) (all []time.Time) {
 }
 
 func TestBreaker_FleetSendsOneProbePerPause(t *testing.T) {
-	var unhealthy sync.Map // limiters whose upstream is unhealthy
+	var unhealthy sync.Map // the limiters whose upstream is unhealthy
 	shared(t, 3, 64, func(s *sharing, l *Limiter) {
 		at := time.Now()
 		sleep(20 * ms) // the upstream's response takes 20 ms

@@ -8,11 +8,11 @@ import (
 // bucketTable holds the buckets of a source, as this process knows them.
 type bucketTable struct {
 	source       string
-	scoped       []scopedPolicy            // Quota.scoped of the active quota
+	scoped       []scopedPolicy            // the scoped policies and breakers of the active quota (Quota.scoped)
 	resources    map[string]string         // maps an endpoint to the upstream's name for its budget
 	newResources []string                  // new endpoint-resource pairs, not yet shared with the other processes
 	openBreakers map[string]bool           // scope breakers that are open, as far as this process knows, by bucket key
-	states       map[string]bucketSnapshot // last state of each bucket, by name
+	states       map[string]bucketSnapshot // last known state of each bucket, by the name of the bucket
 }
 
 func newBucketTable(source string) bucketTable {
@@ -21,10 +21,10 @@ func newBucketTable(source string) bucketTable {
 
 // bucket is the state of one policy, or of one scope breaker, for one value of its scope.
 type bucket struct {
-	policyIndex int    // index in Quota.scoped
-	name        string // policy and value of the scope
-	value       string // value of the scope
-	key         string // Redis key
+	policyIndex int    // index of the bucket's policy in Quota.scoped
+	name        string // name of the policy, and the value of its scope
+	value       string // the value of the scope alone
+	key         string // Redis key of the bucket's state
 }
 
 // bucketKey returns the Redis key of a bucket. Concurrency buckets have a key prefix of their own,

@@ -26,7 +26,7 @@ const (
 // step was detected.
 func (c *clock) read(before, then time.Time, redis int64) time.Duration {
 	next := clock{before, then, redis}
-	if c.redis == 0 || redis < c.redis { // the first reading, or Redis' clock was set back, which the script itself detects
+	if c.redis == 0 || redis < c.redis { // no step forward: this is the first reading, or Redis' clock was set back, which the script itself detects
 		*c = next
 		return 0
 	}

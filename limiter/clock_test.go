@@ -14,7 +14,7 @@ import (
 
 // readings takes n readings of a clock that drifts by `ppm` (parts per million), over a network
 // with latencies up to `most`. Before reading i the clock is set forward by step(i). After each
-// reading it calls `seen`, where `ahead` is the step that the method clock.read detected.
+// reading it calls `seen`. The argument `ahead` is the step that the method clock.read detected.
 func readings(rng *rand.Rand, ppm float64, most time.Duration, n int, step func(i int) time.Duration, seen func(i int, ahead, roundtrips, since time.Duration)) {
 	var c clock
 	local := time.Now()

@@ -23,7 +23,7 @@ type Usage interface {
 
 // Count is the number of calls that were granted in a calendar day.
 type Count struct {
-	DayEnd time.Time // the midnight at which the day ends
+	DayEnd time.Time // the midnight that ends the day
 	Calls  int64
 	At     time.Time // when the count was read, by Redis' clock
 }

@@ -102,7 +102,7 @@ const (
 type bucketEvent struct {
 	bucket  *bucket
 	kind    bucketEventKind
-	ticket  string // empty: an event without a ticket
+	ticket  string // ticket of the call that the event is about; empty: none
 	numbers []int64
 	// once means that the event is sent only once, even if it is unknown whether Redis received it.
 	// A refund is sent only once, because a second refund would allow one call too many. An extra
@@ -148,10 +148,10 @@ const (
 // callReport is the end of a call that was charged to a bucket with a reported limit.
 type callReport struct {
 	outcome   callOutcome
-	units     int64 // units that the call cost
+	units     int64 // number of units that the call cost
 	slot      int64
-	remaining int64 // -1: not reported
-	until     int64 // end of the window; 0: not reported
+	remaining int64 // number of units that remain, as the response reported it; -1: not reported
+	until     int64 // when the window ends; 0: not reported
 	slack     time.Duration
 }
 
@@ -201,7 +201,7 @@ const maxEvents = 200
 // pendingEvents are the events for the next call to Redis.
 type pendingEvents struct {
 	ofSource  []event
-	refunds   []slot // unused slots
+	refunds   []slot // unused slots that are given back
 	ofBuckets []bucketEvent
 	pause     bool // a backoff or an open breaker is not yet reported to Redis
 }

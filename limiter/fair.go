@@ -10,7 +10,7 @@ import "maps"
 // Example: client A enqueues three calls (turns 1, 2, 3), then client B one call (turn 1). The calls
 // are served in the order A, B, A, A.
 type fair struct {
-	served int64            // the turn served last
+	served int64            // the turn of the call that was served last
 	last   map[string]int64 // the last turn given to each client; cleared when no call waits
 }
 

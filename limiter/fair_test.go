@@ -58,7 +58,7 @@ func TestQueue_KeepsTheOrderOfOneClient(t *testing.T) {
 				}
 				lastServed[kind] = order[p]
 				waiting = remove(waiting, p)
-			default: // one waiter gives up
+			default: // one waiter gives up its wait
 				if len(waiting) > 0 {
 					p := waiting[rng.IntN(len(waiting))]
 					q.remove(p)

@@ -9,7 +9,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// unchanged are settings that were never changed.
+// unchanged implements Settings with settings that were never changed.
 type unchanged struct{}
 
 func (unchanged) Quota(context.Context, string) (Override, int64, error) { return Override{}, 0, nil }

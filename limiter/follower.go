@@ -190,7 +190,7 @@ func (f *follower) checkJitter() {
 	}
 	var err error
 	if measured > configured {
-		err = fmt.Errorf("measured %v, configured %v", measured, configured)
+		err = fmt.Errorf("the measured jitter is %v, the configured jitter is %v", measured, configured)
 	}
 	f.conditions.Record(l.log, conditionJitter, err)
 }

@@ -21,7 +21,7 @@ type settingsDouble struct {
 	override Override
 	revision int64
 	err      error
-	takes    time.Duration // duration of a read
+	takes    time.Duration // how long each read of the settings takes
 }
 
 func (s *settingsDouble) Quota(context.Context, string) (Override, int64, error) {

@@ -13,7 +13,7 @@ import (
 type jitter struct {
 	mu      sync.Mutex
 	writes  []time.Duration // delays from a permit until its request was written, since the last measurement
-	bucket  time.Time       // start of the current 100 ms (a bucket)
+	bucket  time.Time       // start of the current period of 100 ms (a bucket)
 	fastest time.Duration
 	n       int
 	floors  []time.Duration
@@ -23,7 +23,7 @@ const (
 	jitterBucket     = 100 * time.Millisecond
 	minBucketAnswers = 8     // a bucket (100 ms) with fewer responses is not used
 	minFloors        = 50    // number of buckets (100 ms each) that a measurement of the jitter needs
-	maxJitterWrites  = 20000 // maximum number of delays that are kept
+	maxJitterWrites  = 20000 // maximum number of delays that are kept for a measurement
 	maxJitterFloors  = 600
 	jitterQuantile   = 0.95
 )

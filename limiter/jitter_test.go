@@ -59,7 +59,7 @@ func TestJitter_AboveConfiguredWarnsOnce(t *testing.T) {
 				if n := warnings(); n != 1 {
 					t.Errorf("after two minutes of jitter: got %d warnings, want 1: %s", n, log.String())
 				}
-				want := regexp.MustCompile(`msg="measured jitter exceeds quota.jitter; raise quota.jitter, or find .*" source=nexon event=jitter_exceeded err="measured [5-9]\d[.\d]*ms, configured 10ms"`)
+				want := regexp.MustCompile(`msg="measured jitter exceeds quota.jitter; raise quota.jitter, or find .*" source=nexon event=jitter_exceeded err="the measured jitter is [5-9]\d[.\d]*ms, the configured jitter is 10ms"`)
 				if !want.MatchString(log.String()) {
 					t.Errorf("got the log %s, want a match of %s", log.String(), want)
 				}

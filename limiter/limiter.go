@@ -25,8 +25,8 @@ type Limiter struct {
 	log          *slog.Logger
 	metrics      *metrics
 	jitter       *jitter
-	readies      sync.Pool     // reusable ready channels of waiters, with capacity 1
-	kick         chan struct{} // wakes Run
+	readies      sync.Pool     // pool of the channels Permit.ready, each with capacity 1
+	kick         chan struct{} // channel whose messages wake Run
 
 	mu      sync.Mutex
 	alloc   allocator

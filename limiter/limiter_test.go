@@ -25,11 +25,11 @@ const ms = time.Millisecond
 type redisDouble struct {
 	mu      sync.Mutex
 	demands []demand
-	texts   []string        // encoded quotas that the limiter sent
-	at      []time.Duration // time of each call to Redis since the start
+	texts   []string        // the encoded quotas that the limiter has sent
+	at      []time.Duration // time of each call to Redis, since the start of the test
 	start   time.Time
 	answer  func(n int, d demand) (grant, error)
-	roundup time.Duration // duration of a call to Redis
+	roundup time.Duration // how long a call to Redis takes
 	active  int
 	most    int
 }
@@ -80,7 +80,7 @@ func withoutLogs(n Deps) Deps {
 // detector of Go 1.26, because these timers share one race context.
 func sleep(d time.Duration) {
 	if d <= 0 {
-		runtime.Gosched() // lets the other goroutines run, as a timer would
+		runtime.Gosched() // let the other goroutines run, as a timer would
 		return
 	}
 	<-time.After(d)

@@ -145,7 +145,7 @@ func (m *metrics) spent(lane schemas.Lane, now time.Time) {
 // processes, so the counts of all processes for one second can be added.
 type perSecond struct {
 	mu           sync.Mutex
-	at           int64 // Unix time of the second that is being counted
+	at           int64 // the second that is being counted, as Unix time
 	calls, whole int64 // calls in the second `at`, and in the whole second before it
 }
 

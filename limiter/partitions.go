@@ -26,7 +26,7 @@ type partitionedWindow struct {
 	policy     Policy
 	window     time.Duration
 	reach      time.Duration // window + a permit's lifetime + jitter (W + V + J in the package comment)
-	partitions [3]gcra       // for HIGH only, shared, for LOW only
+	partitions [3]gcra       // the partition for HIGH only, the shared partition and the partition for LOW only
 }
 
 // newPartitionedWindow returns the partitions of a window. It returns an error if the upstream

@@ -11,17 +11,17 @@ type Permit struct {
 	queue       *queue
 	since       time.Time // the time when Acquire was called
 	retry       bool      // the caller's last upstream call failed (AcquireRetry)
-	client      string    // the client of the call
+	client      string    // the client that the call is made for
 	turn        int64     // turn in the fair queue (see fair); guarded by limiter.mu
 	slot        slot
-	given       bool          // the permit has a slot; guarded by limiter.mu
-	endReported bool          // ReportEnd was called; guarded by limiter.mu
+	given       bool          // true: the permit has a slot; guarded by limiter.mu
+	endReported bool          // true: ReportEnd was called; guarded by limiter.mu
 	ready       chan struct{} // wakes the caller in Acquire; capacity 1; nil until Acquire sleeps
-	ended       atomic.Bool   // the permit was spent or released, or has expired
+	ended       atomic.Bool   // true: the permit was spent or released, or has expired
 	spent       time.Time
 	written     atomic.Pointer[time.Time]
 
-	before, after *Permit // links of the wait list; guarded by limiter.mu
+	before, after *Permit // the waiters before and after this one in the wait list; guarded by limiter.mu
 }
 
 // slot is a point in time that Redis reserved for one call. The call can be sent from notBefore to
@@ -32,7 +32,7 @@ type slot struct {
 
 	candidate *candidate // the credential and costs charged; nil for sources without buckets
 	ticket    string     // identifies the call in buckets that count calls in flight
-	probe     bool       // the call probes an open scope breaker
+	probe     bool       // true: the call probes an open scope breaker
 	// sourceProbe means that the call probes the source. After a backoff, and while the source's
 	// breaker is open, Redis grants only single probes.
 	sourceProbe bool

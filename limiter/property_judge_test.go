@@ -22,7 +22,7 @@ type record struct {
 	backedOffBy refusals
 	scripted
 	forgot bool     // Redis has lost counts of calls
-	said   []string // log of the run
+	said   []string // log of the events of the run
 	wrongs []string
 }
 

@@ -75,11 +75,11 @@ type world struct {
 	redis   *miniredis.Miniredis
 	script  acquireFunc
 	outside *outside
-	usage   bool // if set, the day's count is stored durably
+	usage   bool // true: the day's count is stored durably
 	fails   int  // how many of 1,000 calls to Redis fail, and how many of 100 calls to Usage
 	manners int  // permits per 1,000 that callers release, spend late, or spend after a suspension
 	demand  struct {
-		high, low int           // waiters per process
+		high, low int           // number of waiters of each lane in each process
 		think     time.Duration // average time between two permits of a HIGH caller
 	}
 	wg sync.WaitGroup
@@ -151,7 +151,7 @@ type process struct {
 	answered  bool      // the process has received a reply from Redis
 	stopped   time.Time // when the process read the emergency stop; zero: not stopped
 	learns    []time.Duration
-	learned   int         // index of the setting that the process uses
+	learned   int         // index of the newest setting that the process has read
 	asking    atomic.Bool // a call of the process to Redis is in flight
 }
 
@@ -219,7 +219,7 @@ func (w *world) run(p *process, d demand) (g grant, at time.Time, err error) {
 	defer w.mu.Unlock()
 	at = time.Now()
 	redisNow, text := w.redisNow(), ""
-	w.outside.do(func() { // outside of the bubble, where sockets work
+	w.outside.do(func() { // sockets do not work inside of the synctest bubble
 		w.redis.SetTime(redisNow)
 		if g, err = w.script(context.Background(), d); err == nil {
 			text, err = w.redis.Get(stateKey(w.source))

@@ -24,8 +24,8 @@ type scripted struct {
 func (w *world) answered(d demand, g grant, at, redisNow time.Time) {
 	if revision, _ := strconv.Atoi(strings.TrimSpace(d.terms.text[:16])); revision > w.newest {
 		if w.raises(w.newest, revision) {
-			// The lost state counted no more calls than the old limit. Calls above that limit need no
-			// quiet period.
+			// The lost state counted at most as many calls as the old limit allowed. The calls by
+			// which the new limit is higher can be granted at once, without a quiet period.
 			w.silence = time.Time{}
 		}
 		w.newest = revision

@@ -67,7 +67,7 @@ type trial struct {
 	// last part of the calm time, with the length "judged", saturating callers must use up the
 	// budget.
 	busy, calm, judged time.Duration
-	low                int  // LOW waiters per process, enough to saturate LOW
+	low                int  // number of LOW waiters in each process, enough to saturate LOW
 	loose              bool // LOW's rate does not follow from the quota alone, so the judge does not check it
 }
 
@@ -136,7 +136,7 @@ func chance(r *rand.Rand, n int) bool { return r.IntN(n) == 0 }
 
 // incident is one fault or change in a run.
 type incident struct {
-	at   time.Duration // time since the start of the run
+	at   time.Duration // when the fault or change happens, since the start of the run
 	name string
 	act  func()
 }

@@ -16,17 +16,17 @@ const retryShare = 4
 // them but are not due yet. Sources without buckets have one queue per lane.
 type queue struct {
 	lane     schemas.Lane
-	key      *queueKey // nil for sources without buckets
-	keyText  string    // key, as text
+	key      *queueKey // identifies the queue; nil for sources without buckets
+	keyText  string    // the queue key as text
 	lastCall int       // number of the last call to Redis that included this queue
 	fresh    waitList
-	retries  waitList // callers of AcquireRetry
+	retries  waitList // the waiters that called AcquireRetry
 	passed   int      // number of waiters of the list `fresh` (no retries) served since the last retry; 0 if no retry waits
 	length   int
 	slots    []slot    // granted slots that are not due yet, earliest first
 	back     time.Time // before this time Redis would reject a call for this queue
-	refusal  refusal   // why Redis last rejected this queue
-	used     int64     // number of slots granted so far
+	refusal  refusal   // the reason why Redis last rejected slots for this queue
+	used     int64     // number of slots that were granted to this queue so far
 	rejected int64
 }
 

@@ -94,8 +94,8 @@ type queueGrant struct {
 
 type queueSlot struct {
 	wait      int64 // time in us from the time in the reply (Redis' clock) until the slot
-	candidate int   // index in queueKey.candidates
-	probes    int64 // probesScope, probesSource, both or 0
+	candidate int   // index of the chosen candidate in queueKey.candidates
+	probes    int64 // the bits probesScope and probesSource; 0: the call is no probe
 	number    int   // last part of the call's ticket
 }
 

@@ -14,9 +14,9 @@ type reporter struct {
 	at      time.Time // when the last report was scheduled; used only by the goroutine of the follower
 
 	// Limiter.mu guards the following fields.
-	wanted      bool     // publish a report after the next call to Redis
-	due         bool     // Run must publish a report now
-	withWaiters bool     // the last report contained waiters
+	wanted      bool     // true: publish a report after the next call to Redis
+	due         bool     // true: Run must publish a report now
+	withWaiters bool     // true: the last report contained waiters
 	last        [2]int64 // numbers of slots granted to this process, at the times of its last two reports
 }
 
@@ -68,7 +68,7 @@ func (r *reporter) remove() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), redisTimeout)
 	defer cancel()
-	_ = l.deps.Redis.HDel(ctx, reportsKey(l.source), l.deps.Process).Err() // if this fails, the report expires
+	_ = l.deps.Redis.HDel(ctx, reportsKey(l.source), l.deps.Process).Err() // an error is ignored, because the report expires by itself
 }
 
 // laneView describes one lane, all its queues together. The caller holds Limiter.mu.

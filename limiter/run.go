@@ -21,11 +21,11 @@ const (
 
 // redisCalls is the state of the calls to Redis for slots. Limiter.mu guards it.
 type redisCalls struct {
-	calls    int       // number of calls so far; part of each ticket
+	calls    int       // number of calls so far; it is a part of each ticket
 	calling  bool      // a call is in flight; later callers share the next call
 	handover bool      // Run must make the next call to Redis, in place of a caller of Acquire
 	pause    time.Time // no call is made before this time, because the last call failed
-	failed   int       // consecutive failed calls
+	failed   int       // number of consecutive failed calls
 
 	conditions observe.Conditions
 }

@@ -46,7 +46,7 @@ func (m Match) fits(c Call) bool {
 
 // Call describes an upstream call that needs a permit.
 type Call struct {
-	Endpoint string // facet/document
+	Endpoint string // document that the call fetches, as facet/document
 	Method   string
 	Key      string
 	Resource string // the upstream's name for the budget that is charged; empty means unknown

@@ -51,7 +51,7 @@ type answered struct {
 	notices []announced.Notice
 	takes   time.Duration
 	refused bool
-	then    func() // this function is called at the time of the response
+	then    func() // function that is called at the time of the response; nil: none
 }
 
 type sentCall struct {

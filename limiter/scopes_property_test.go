@@ -36,7 +36,7 @@ type scopesJudge struct {
 	fixed     map[string]*fixedWindow
 	flying    map[string]int
 	stopped   time.Time // because of an emergency stop, no call may arrive after this time; zero: no stop
-	losses    int       // losses of Redis' state
+	losses    int       // how often Redis has lost its state
 	unhealthy string    // the credential that the upstream refuses
 	dear      int       // maximum estimated cost of a document
 }

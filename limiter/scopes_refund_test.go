@@ -21,7 +21,7 @@ type backRig struct {
 	limiter *Limiter
 	line    *queue
 	reach   time.Duration                // the limit must hold in each period of this length: window + a permit's lifetime + jitter
-	back    func(slot int64) bucketEvent // refunds one unit of a slot
+	back    func(slot int64) bucketEvent // function that returns the event which refunds one unit of a slot
 	calls   int
 }
 

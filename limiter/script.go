@@ -25,7 +25,7 @@ type demand struct {
 	terms     terms
 
 	queues       []queueDemand // the slots wanted for each queue, in sources with buckets
-	bucketEvents []bucketEvent // events of single buckets
+	bucketEvents []bucketEvent // the events of single buckets that this call sends
 	tickets      string        // prefix of the tickets of the calls for which this demand gets slots
 	process      string
 }
@@ -39,7 +39,7 @@ func (d demand) wantsSlots() bool { return d.high > 0 || d.low > 0 || len(d.queu
 // terms is the quota, encoded for the script.
 type terms struct {
 	text, name string
-	midnights  string // sent only if the script requests them
+	midnights  string // the midnights, encoded; they are sent only if the script requests them
 }
 
 // grant is the script's reply. For each slot it has the time from `now` (the time of Redis' clock)
@@ -50,10 +50,10 @@ type grant struct {
 	high, low               []time.Duration
 	backHigh, backLow       time.Duration
 	refusalHigh, refusalLow refusal
-	now                     int64 // Redis' clock, in us
-	used                    int64 // calls granted in the current day
+	now                     int64 // time of Redis' clock, in us
+	used                    int64 // number of calls that were granted in the current day
 
-	queues []queueGrant // in the order of demand.queues
+	queues []queueGrant // the grants of the queues, in the order of demand.queues
 	states map[*bucket]bucketState
 }
 

@@ -22,7 +22,7 @@ func TestShare_LowUsesTheNarrowestPolicy(t *testing.T) {
 		}
 		return q
 	}
-	noon := time.Date(2026, 11, 20, 3, 0, 0, 0, time.UTC) // 12:00 in Seoul
+	noon := time.Date(2026, 11, 20, 3, 0, 0, 0, time.UTC) // 12:00 in Seoul is 03:00 UTC
 	midnight := noon.Add(12 * time.Hour)
 	view := func(state State, rate float64, left int64) View {
 		return View{State: state, At: noon, RampRatio: rate, Policies: []PolicyView{{Name: "second"}, {Name: "day", RemainingForLow: left, ResetsAt: &midnight}}}

@@ -7,12 +7,12 @@ type State string
 // The states of a source. A state is chosen in this order: unused, stopped, breaker-open,
 // backing-off, restoring-count, quiet-period, ramping, flowing.
 const (
-	StateUnused         State = "unused"          // no call yet
-	StateStopped        State = "stopped"         // emergency stop
-	StateBreakerOpen    State = "breaker-open"    // only single probes are sent
-	StateBackingOff     State = "backing-off"     // the upstream refused calls
-	StateRestoringCount State = "restoring-count" // until the day's count is restored
-	StateQuietPeriod    State = "quiet-period"    // after the state in Redis was lost
+	StateUnused         State = "unused"          // no call was made yet
+	StateStopped        State = "stopped"         // an operator has stopped the source (emergency stop)
+	StateBreakerOpen    State = "breaker-open"    // the circuit breaker is open: only single probes are sent
+	StateBackingOff     State = "backing-off"     // the upstream refused calls, and the pause after that has not ended
+	StateRestoringCount State = "restoring-count" // no permit is granted until the day's count is restored
+	StateQuietPeriod    State = "quiet-period"    // no permit is granted for some time after the state in Redis was lost
 	StateRamping        State = "ramping"         // the rate rises after a backoff or an open breaker
 	StateFlowing        State = "flowing"
 )

@@ -55,7 +55,7 @@ type PolicyView struct {
 	RemainingForLow int64      `json:"remainingForLow"`
 	ResetsAt        *time.Time `json:"resetsAt,omitempty"`
 
-	length time.Duration // length of the window
+	length time.Duration // length of the policy's window
 }
 
 // ProcessView is the report of one process about its waiters.

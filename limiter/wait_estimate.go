@@ -24,7 +24,7 @@ type WaitEstimate struct {
 
 // waitLimit is the throughput that one policy allows HIGH.
 type waitLimit struct {
-	remaining float64 // calls that can be sent at once
+	remaining float64 // number of calls that can be sent at once
 	perSecond float64 // calls that can be sent in each later second; used only if `resets` is 0
 	// If `resets` is above 0, the policy allows perPeriod more calls after the time `resets`, and
 	// again after each further `period`.

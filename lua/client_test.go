@@ -162,7 +162,7 @@ func TestClientAdmit_BoundsNewKeysByGCRA(t *testing.T) {
 	if got := c.admit("b", requests("N", 20, 25)...); got.count(0) != 5 {
 		t.Errorf("another client got %+v, want its own 5", got)
 	}
-	m.SetTime(now.Add(-time.Hour)) // as if an operator had set the clock back
+	m.SetTime(now.Add(-time.Hour)) // set the clock back, as an operator could
 	if got := c.admit("a", requests("N", 30, 31)...); got.wait > 200 {
 		t.Errorf("after the clock was set back got %+v, want a wait of one interval at most", got)
 	}

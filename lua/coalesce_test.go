@@ -84,7 +84,7 @@ func TestLock_CoversStrictUntilAFetchBegins(t *testing.T) {
 		e.mustAcquire(strict, "ALREADY_PROCESSING")
 		running := e.mustBegin(n, "HIGH")
 
-		e.mustAcquire(high, "ALREADY_PROCESSING") // a relaxed request is covered by the running fetch
+		e.mustAcquire(high, "ALREADY_PROCESSING") // a relaxed request: the fetch in flight covers it
 		follow := e.mustAcquire(strict, "PUBLISHED")
 		if follow <= running {
 			e.t.Errorf("the later request %d is not above the running fetch %d", follow, running)
@@ -119,7 +119,7 @@ func TestNumbers_RiseAfterTheHashIsLost(t *testing.T) {
 			switch i % 3 {
 			case 0:
 				e.forget()
-			case 1: // the caller has read a snapshot with a number above Redis' clock
+			case 1: // the caller has read a snapshot whose version is above Redis' clock
 				last += 1000
 			}
 			n := e.mustAcquire(acquireArgs{lane: "HIGH", floor: last, strict: true}, "PUBLISHED")
@@ -294,7 +294,7 @@ func TestCoalesce_LosesNothingInRandomSequences(t *testing.T) {
 }
 
 type accepted struct {
-	at     int // step at which the request was accepted
+	at     int // number of the step at which the request was accepted
 	strict bool
 }
 
@@ -303,7 +303,7 @@ func randomSequence(e entity, seed uint64) {
 	type record struct {
 		number int64
 		lane   string
-		asked  int // step at which coalesce_acquire issued the record's number
+		asked  int // number of the step at which coalesce_acquire issued the record's number
 	}
 	type fetch struct {
 		number int64
@@ -316,7 +316,7 @@ func randomSequence(e entity, seed uint64) {
 		waiting   []accepted
 		stored    int64 // version of the snapshot in the database
 		storedAge int   // step at which the fetch of the snapshot in the database began
-		highest   int64 // highest number issued so far
+		highest   int64 // highest number that was issued so far
 	)
 	fail := func(step int, why string) { e.t.Fatalf("seed %d, step %d: %s", seed, step, why) }
 	satisfy := func(begun int, running bool) {
@@ -324,7 +324,7 @@ func randomSequence(e entity, seed uint64) {
 	}
 	for step := range 120 {
 		switch rng.IntN(7) {
-		case 0, 1: // a new request
+		case 0, 1: // a reader or a scheduler makes a new request
 			w := acquireArgs{lane: []string{"HIGH", "LOW"}[rng.IntN(2)], strict: rng.IntN(2) == 0}
 			if rng.IntN(2) == 0 {
 				w.floor = stored
@@ -337,7 +337,7 @@ func randomSequence(e entity, seed uint64) {
 			case "ALREADY_PROCESSING":
 				waiting = append(waiting, accepted{step, w.strict})
 			}
-		case 2: // the end of a publish
+		case 2: // a publish in flight ends
 			if len(inAir) == 0 {
 				continue
 			}

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	unknown = 0           // no Retry-After
+	unknown = 0           // value of Retry-After if the refusal has none
 	ramp    = 10 * second // time in which the rate rises from half to full
 )
 

@@ -21,7 +21,7 @@ const (
 	horizon = 150_000
 	quiet   = 1_200_000
 	second  = 1_000_000
-	epoch   = 2_500_000 // us; if no caller has sent a quota for this time, the script ignores that quota
+	epoch   = 2_500_000 // in us; the script ignores a quota that no caller has sent for this time
 )
 
 // Reasons why the script rejects slots. If a section of the quota is the reason, the script returns
@@ -52,7 +52,7 @@ type bucket struct {
 	rdb      redis.UniversalClient
 	key      string
 	lanes    []int64
-	more     string           // further sections of the quota
+	more     string           // further sections of the encoded quota
 	zone     *time.Location   // time zone of the day policy; nil: no day policy
 	clock    func() time.Time // the clock of the caller, not of Redis
 	revision int64
@@ -60,11 +60,11 @@ type bucket struct {
 }
 
 type grant struct {
-	now                     int64   // Redis' clock in us
+	now                     int64   // time of Redis' clock, in us
 	high, low               []int64 // granted slots, in us by Redis' clock
 	backHigh, backLow       int64   // us until the caller can call again for the rejected slots of the lane; 0: no slot was rejected
 	refusalHigh, refusalLow int64
-	used                    int64 // calls counted in the current day
+	used                    int64 // number of calls that count in the current day
 }
 
 // all returns the slots of both lanes, in the order of the grants.
@@ -302,7 +302,7 @@ func (b bucket) awake() {
 // process is a caller with waiters. It calls the script again at the time that the last reply
 // named.
 type process struct {
-	high, low int   // numbers of waiters
+	high, low int   // number of waiters in each lane
 	at        int64 // time at which the process next calls the script, by Redis' clock in us
 }
 

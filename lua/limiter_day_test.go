@@ -78,7 +78,7 @@ func TestDay_PacesLow(t *testing.T) {
 		before := 0.0
 		for _, step := range []struct {
 			when   string
-			at     int // hour of the day
+			at     int // hour of the day at which LOW's pace is measured
 			high   int64
 			faster bool
 		}{

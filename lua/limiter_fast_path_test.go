@@ -52,7 +52,7 @@ func (b bucket) bothPaths(nHigh, nLow int) {
 func (b *bucket) anyQuota(rng *rand.Rand, c *clock) {
 	b.lanes = slices.Clone(nexonLanes)
 	if rng.IntN(4) == 0 {
-		b.lanes = []int64{0, 0, 2_223, 25, 0, 0} // no reserve for HIGH
+		b.lanes = []int64{0, 0, 2_223, 25, 0, 0} // partitions without a reserve for HIGH
 	}
 	if rng.IntN(4) == 0 {
 		return

@@ -18,7 +18,7 @@ func (b bucket) with(revision int64, lanes []int64, more string) bucket {
 	return b
 }
 
-var halfLanes = []int64{20_000, 5, 5_716, 7, 0, 0} // half the rate of nexonLanes
+var halfLanes = []int64{20_000, 5, 5_716, 7, 0, 0} // partitions with half the rate of nexonLanes
 
 func TestRevision_NewestIsInForce(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -65,7 +65,7 @@ func TestRevision_ChangedLimitAllowsNoSecondBurst(t *testing.T) {
 		nexonLanes, halfLanes,
 		{90_910, 1, 25_642, 24, 0, 0},  // a much slower rate than nexonLanes, and a burst of 24 in one partition
 		{10_000, 30, 2_858, 60, 0, 0},  // the rate of nexonLanes with a greater burst
-		{0, 0, 2_223, 15, 0, 0},        // no reserve for HIGH
+		{0, 0, 2_223, 15, 0, 0},        // partitions without a reserve for HIGH
 		{20_000, 10, 10_000, 15, 0, 0}, // a slower rate than nexonLanes with the same burst
 	}
 	for seed := range uint64(20) {

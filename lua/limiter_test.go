@@ -64,7 +64,7 @@ func TestAcquire_NoWindowExceedsItsBound(t *testing.T) {
 			for range 400 {
 				switch rng.IntN(10) {
 				case 0:
-					c.advance(rng.Int64N(3 * second)) // an idle time, then a burst
+					c.advance(rng.Int64N(3 * second)) // advance the clock, so that a burst is possible after the idle time
 				case 1: // the clock stands still, so these calls come at the same instant as the previous calls
 				default:
 					c.advance(rng.Int64N(30_000))
@@ -198,7 +198,7 @@ func TestState_LaterFormatIsReadAndKept(t *testing.T) {
 func TestState_LowerOfTwoLimitsApplies(t *testing.T) {
 	simulated(t, func(b bucket, clock *clock) {
 		slow := b
-		slow.lanes = []int64{20_000, 5, 5_716, 7, 0, 0} // half the rate of caller b
+		slow.lanes = []int64{20_000, 5, 5_716, 7, 0, 0} // partitions with half the rate of caller b
 		slow.awake()
 		slow.acquire(0, 0)
 		rate := func() int {

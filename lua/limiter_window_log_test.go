@@ -50,7 +50,7 @@ func TestWindowLog_NeverExceedsItsSlots(t *testing.T) {
 			for range 120 {
 				switch rng.IntN(8) {
 				case 0:
-					c.advance(rng.Int64N(2 * reach)) // an idle time, then a burst
+					c.advance(rng.Int64N(2 * reach)) // advance the clock, so that a burst is possible after the idle time
 				case 1: // the clock stands still, so these calls come at the same instant as the previous calls
 				default:
 					c.advance(rng.Int64N(2 * reach / n))

@@ -19,9 +19,9 @@ import (
 
 // Script is one script and its name in Redis.
 type Script struct {
-	Name   string // has the form owner_verb, for example coalesce_acquire
+	Name   string // name of the form owner_verb, for example coalesce_acquire
 	Source string
-	SHA1   string // for EVALSHA
+	SHA1   string // SHA-1 of the script's text, for the command EVALSHA
 }
 
 func script(name, source string) Script {

@@ -75,8 +75,8 @@ func (m *model) apply(s *state, st step) (r reply, ok bool) {
 	case st.kind == loseHash:
 		*f = replica{}
 	case st.kind == outlive:
-		// The replica's version of the lock expires too, also if the replica missed an extension
-		// of the lock's TTL.
+		// When a lock expires, it expires on the replica too, even if the replica has missed a
+		// write that extended the TTL of the lock.
 		if f.lock.n == lock.n {
 			f.lock = f.lock.pastItsLife()
 		}

@@ -70,7 +70,7 @@ type step struct {
 	kind   kind
 	lane   laneID
 	strict bool
-	floor  bool // the caller has read the snapshot
+	floor  bool // true: the caller has read the stored snapshot
 	i      int  // index of the publish (flight) or of the worker
 	// The replica of Redis receives neither the write of this step nor later writes.
 	unheard bool

@@ -67,7 +67,7 @@ type flight struct {
 	n      number
 	asked  moment
 	strict bool
-	retry  bool // the request is a scheduled retry
+	retry  bool // true: the request is a scheduled retry
 	landed bool // the record is in its topic; the acknowledgement is in flight
 	// The producer has rolled the request back, but the record can still arrive in its topic.
 	disowned bool
@@ -94,9 +94,9 @@ const (
 type worker struct {
 	at    phase
 	lane  laneID
-	n     number // number of the record
+	n     number // number of the request in the worker's record
 	read  number // version of the snapshot when the worker ran request_peek
-	own   number // number of the fetch
+	own   number // number of the fetch that the worker has begun
 	began moment
 }
 
@@ -117,8 +117,8 @@ type state struct {
 	work   [3]worker
 
 	stored number // version of the stored snapshot
-	seen   moment // when the fetch of the stored snapshot began
-	ended  bool   // the fetch of the stored snapshot was settled
+	seen   moment // time at which the fetch of the stored snapshot began
+	ended  bool   // true: the fetch of the stored snapshot was settled
 	row    number // number of the last failed fetch, for which a retry is scheduled; 0: no retry is scheduled
 
 	// owed is the time after which a fetch must begin to satisfy all accepted requests. It is the
@@ -225,7 +225,7 @@ func (s *state) reduce(exact bool) {
 		s.owed = 0
 	}
 	if !s.lock.below(s.stored) && !s.replica.lock.below(s.stored) {
-		s.ended = true // no lock has a number below the stored version, so the value of `ended` has no effect
+		s.ended = true // no step reads `ended` without a lock whose number is below the stored version, so states that differ only in `ended` become equal
 	}
 	waits := false
 	for i := range s.work {
@@ -250,7 +250,7 @@ func (s *state) reduce(exact bool) {
 	begun, began := s.ver > s.lock.n, r.ver > r.lock.n
 	s.ver, r.ver = 0, 0
 	if !waits && s.done <= s.stored {
-		s.done = 0 // the field done no longer has an effect: the next request_peek uses the stored version instead
+		s.done = 0 // the stored version is at least as high as `done`, and the next request_peek uses the higher of the two, so `done` has no effect
 	}
 	if !waits && r.done <= s.stored {
 		r.done = 0

@@ -85,7 +85,8 @@ func brokenRule(t *testing.T, r rules, want string, steps int) {
 	brokenModel(t, m, want, steps)
 }
 
-// brokenByFailover makes the checks of brokenRule in a model with failovers.
+// brokenByFailover does the same as brokenRule, in a model with failovers: it checks that an
+// invariant is violated, and the length of the shortest sequence.
 func brokenByFailover(t *testing.T, r rules, want string, steps int) {
 	t.Helper()
 	r.noRows = true
@@ -212,9 +213,10 @@ func TestBrokenRule_ForeignLockCoversLoses(t *testing.T) {
 	brokenByFailover(t, rules{noServer: true}, lost, 10)
 }
 
-// Here every caller has read the snapshot, so a lock with at most the snapshot's number does not cover
-// the caller's request. But a failover can keep the lock and lose the begin of the lock's fetch. The
-// lock then covers a strict request, which gets only that earlier fetch.
+// Here every caller has read the snapshot, and a lock covers only requests of callers whose
+// snapshot is older than the lock's number. A failover can still lose the begin of the lock's fetch
+// and keep the lock. This lock then covers a strict request, which therefore gets no fetch that
+// begins after it.
 func TestBrokenRule_ForeignLockCoversStrictLoses(t *testing.T) {
 	brokenModel(t, model{rules: rules{noRows: true, noServer: true}, most: 1, forgets: 2, keeps: true, reads: true}, lost, 10)
 }

@@ -18,7 +18,7 @@ const (
 // be called concurrently.
 type LogSampler struct {
 	mu      sync.Mutex
-	second  int64 // the current second in Unix time
+	second  int64 // the second that is being counted, as Unix time
 	lines   int   // number of lines in the current second, including the skipped lines
 	skipped int   // number of skipped lines since the last line that was passed
 }

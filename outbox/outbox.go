@@ -88,7 +88,7 @@ func (r *Relay) deliver(ctx context.Context, all []store.OutboxEvent, now time.T
 	}
 	limit, cancel := context.WithTimeout(ctx, kafkaTimeout)
 	defer cancel()
-	left := map[int64]bool{} // events that are not completely delivered
+	left := map[int64]bool{} // IDs of the events that are not completely delivered
 	// Events without a change to publish come first, so that a failing change topic does not
 	// delay their triggers. The triggers of a change wait until it is published: otherwise each
 	// retry of the change would repeat the triggers' refreshes.
@@ -137,14 +137,14 @@ func (r *Relay) recordDelivery(ctx context.Context, delivered, published []int64
 // change Kafka has not acknowledged, and returns the first error.
 func (r *Relay) publish(ctx context.Context, all []store.OutboxEvent, left map[int64]bool) (first error) {
 	var records []*kgo.Record
-	var ids []int64 // event IDs, in the order of `records`
+	var ids []int64 // IDs of the events, in the order of `records`
 	for _, e := range all {
 		if !e.PublishChange {
 			continue
 		}
 		record, err := recordOf(e)
 		if err != nil { // a change that can't be encoded is dropped, because a retry would fail too
-			r.log.Error("change can't be encoded and is dropped", "entity", e.Entity.String(), "version", e.Version, "err", err)
+			r.log.Error("change event can't be encoded and is dropped", "entity", e.Entity.String(), "version", e.Version, "err", err)
 			continue
 		}
 		records, ids = append(records, record), append(ids, e.ID)
@@ -183,7 +183,7 @@ func recordOf(e store.OutboxEvent) (*kgo.Record, error) {
 
 // target is an entity that the triggers of one or more events refresh.
 type target struct {
-	request    store.ClaimedRequest // its params come from the latest change
+	request    store.ClaimedRequest // the request for the target; its params come from the latest change
 	lastChange time.Time
 	triggers   []store.Trigger
 	eventIDs   []int64

@@ -73,7 +73,7 @@ func TestPoller_WorksAtDueTimesAndWakeUps(t *testing.T) {
 	awaitSubscribed(t, calls)
 	soon := time.Now().Add(200 * time.Millisecond)
 	next <- soon
-	WakeAt(t.Context(), rdb, "due:test", time.Now(), slog.New(slog.DiscardHandler)) // wakes the poller over Redis, as another process would
+	WakeAt(t.Context(), rdb, "due:test", time.Now(), slog.New(slog.DiscardHandler)) // wake the poller over Redis, as another process would
 	nextCall(t, calls)
 	if at := nextCall(t, calls); at.Before(soon.Truncate(time.Millisecond)) {
 		t.Errorf("work was called %v too early", soon.Sub(at))

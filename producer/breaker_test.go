@@ -21,7 +21,7 @@ import (
 // instead.
 type failingRedis struct {
 	down  bool
-	stall time.Duration // how long a failed call takes
+	stall time.Duration // how long each failed call takes
 	calls int
 }
 

@@ -60,7 +60,7 @@ func (req Request) countedClient() string {
 
 // Refusal describes why a client may not publish more requests now.
 type Refusal struct {
-	Outcome Outcome       // TooManyOutstanding or TooManyNewKeys
+	Outcome Outcome       // the exceeded limit: TooManyOutstanding or TooManyNewKeys
 	Max     int           // the client's share of Bound.Outstanding, or Bound.NewKeys
 	Window  time.Duration // time in which the client may request Max further new keys; 0 if Outcome is TooManyOutstanding
 	After   time.Duration

@@ -237,7 +237,7 @@ func TestEnqueue_OfARefusedClientWritesNothing(t *testing.T) {
 	at := time.Now()
 	r.refusals.now = func() time.Time { return at }
 	r.EnqueueAll(t.Context(), r.clientRequests("a", 21))
-	r.waitUntilConfirmed() // waits, so that no confirmation of an earlier record is counted as a round trip below
+	r.waitUntilConfirmed() // wait here, so that no confirmation of an earlier record is counted as a round trip below
 	trips := countRoundTrips(rdb)
 	req := r.clientRequest("a", "z")
 	r.mustEnqueue(TooManyOutstanding, req)
@@ -283,7 +283,7 @@ func TestRefusalCache_RemovesExpiredWhenFull(t *testing.T) {
 func TestEnqueue_PublishCostsOneMoreRoundTrip(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 1000)
-	r.mustEnqueue(Published, r.clientRequest("a", "warm")) // loads the Lua scripts into Redis
+	r.mustEnqueue(Published, r.clientRequest("a", "warm")) // this request loads the Lua scripts into Redis, so that their loading is not counted below
 	r.waitUntilConfirmed()
 	for name, test := range map[string]struct {
 		req  Request

@@ -32,10 +32,22 @@ const (
 type Coalescer struct {
 	rdb      redis.UniversalClient
 	refusals *refusalCache
+	begins   *begins
 }
 
 // NewCoalescer returns a Coalescer that keeps its state in rdb.
-func NewCoalescer(rdb redis.UniversalClient) *Coalescer { return &Coalescer{rdb, newRefusalCache()} }
+func NewCoalescer(rdb redis.UniversalClient) *Coalescer {
+	return &Coalescer{rdb, newRefusalCache(), &begins{rdb: rdb}}
+}
+
+// announcedNumber returns the number in the message about an end. A request that waits for its alias has
+// not ended for its clients, so the message counts as one about an earlier request.
+func announcedNumber(e schemas.End) int64 {
+	if e.Hold == schemas.HoldAlias && e.Number > 1 {
+		return e.Number - 1
+	}
+	return e.Number
+}
 
 // key returns the Redis key of an entity's hash. The braces make the entity the hash tag, by which
 // Redis Cluster selects the node of a key.
@@ -173,29 +185,11 @@ func (c *Coalescer) Peek(ctx context.Context, requests []schemas.UpdateRequest, 
 	for i, cmd := range runScript(ctx, c.rdb, lua.RequestPeek, calls) {
 		text, err := cmd.Text()
 		if err != nil {
-			return nil, fmt.Errorf("peek at %s: %w", requests[i].Entity, err)
+			return nil, fmt.Errorf("check whether the request for %s still needs a fetch: %w", requests[i].Entity, err)
 		}
 		verdicts[i] = schemas.Verdict(text)
 	}
 	return verdicts, nil
-}
-
-// Begin decides again whether the fetch for a request is needed, directly before the fetch is
-// sent. If it is, Begin returns the fetch's own number, which becomes the version of the
-// snapshot. If Begin is called again for the same fetch, the number is higher.
-func (c *Coalescer) Begin(ctx context.Context, r schemas.UpdateRequest, stored int64) (schemas.Verdict, int64, error) {
-	reply, err := eval.Once(ctx, c.rdb, lua.RequestBegin, eval.Call{
-		Key: key(r.Entity), Args: []any{r.Version, string(r.Lane), stored, hashTTL.Milliseconds()},
-	}).Slice()
-	if err != nil {
-		return "", 0, fmt.Errorf("begin the fetch of %s: %w", r.Entity, err)
-	}
-	if len(reply) != 2 {
-		return "", 0, fmt.Errorf("request_begin returned %d values, not 2", len(reply))
-	}
-	verdict, _ := reply[0].(string)
-	number, _ := reply[1].(int64)
-	return schemas.Verdict(verdict), number, nil
 }
 
 // Settle releases the locks of requests that have ended and whose outcome is stored durably. It
@@ -210,7 +204,7 @@ func (c *Coalescer) Settle(ctx context.Context, ends []schemas.End) error {
 	for i, e := range ends {
 		calls[i] = eval.Call{Key: key(e.Entity), Args: []any{
 			e.Number, boolToInt(e.Satisfied), e.Hold, e.HoldFor.Milliseconds(), hashTTL.Milliseconds(),
-			schemas.SettledChannel(e.Entity.Source), schemas.Settled{Entity: e.Entity, Number: e.Number}.Encode(),
+			schemas.SettledChannel(e.Entity.Source), schemas.Settled{Entity: e.Entity, Number: announcedNumber(e)}.Encode(),
 		}}
 	}
 	for i, cmd := range runScript(ctx, c.rdb, lua.RequestSettle, calls) {

@@ -34,7 +34,7 @@ type Request struct {
 	// Cooldown is how long after a USER_REQUEST the entity's next USER_REQUEST is refused; 0: never.
 	Cooldown      time.Duration
 	CorrelationID string
-	TraceParent   string // W3C trace context; empty: none
+	TraceParent   string // trace context of the request (W3C traceparent); empty: none
 	Replay        schemas.ReplayMark
 	// Client is the schemas.ClientID of the client; empty: the request is internal, and Bound
 	// does not apply. New is true if the entity has no snapshot.
@@ -75,7 +75,7 @@ type Result struct {
 	Number     int64     // number of the record that covers the request; 0 if it is refused
 	HoldReason string    // reason of the hold or cool-down that refuses the request; empty: none
 	Until      time.Time // when the refusal ends; zero: unknown or not refused
-	Refusal    *Refusal  // set if the request exceeds its client's Bound
+	Refusal    *Refusal  // describes the exceeded limit if the request exceeds its client's Bound; otherwise nil
 	// Err is ErrBufferFull, ErrStopped, ErrNotSent or a Redis error. Then Outcome is empty, and
 	// Kafka has acknowledged no record for the request.
 	Err error

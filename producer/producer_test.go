@@ -28,7 +28,7 @@ type rig struct {
 	*Producer
 	kafka *kfake.Cluster
 	rdb   redis.UniversalClient
-	stop  func() error // function that stops Run
+	stop  func() error // function that stops the producer's Run
 	name  string       // name of the source, different in each test
 }
 

@@ -37,7 +37,7 @@ func SubscribeSettled(ctx context.Context, rdb redis.UniversalClient, sources []
 		channels[i] = schemas.SettledChannel(source)
 	}
 	slices.Sort(channels)
-	channels = slices.Compact(channels) // removes duplicates, because Redis confirms each channel only once
+	channels = slices.Compact(channels) // remove duplicates, because Redis confirms each channel only once
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		if subscribeOnce(ctx, rdb, channels, onSettled, onConnected) {
 			backoff = minBackoff
@@ -58,7 +58,7 @@ func SubscribeSettled(ctx context.Context, rdb redis.UniversalClient, sources []
 func subscribeOnce(ctx context.Context, rdb redis.UniversalClient, channels []string, onSettled func(schemas.Settled), onConnected func(connected bool)) (connected bool) {
 	sub := rdb.Subscribe(ctx)
 	defer func() { _ = sub.Close() }()
-	defer context.AfterFunc(ctx, func() { _ = sub.Close() })() // closes the connection when ctx ends, because Receive ignores the end of ctx
+	defer context.AfterFunc(ctx, func() { _ = sub.Close() })() // close the connection when ctx ends, because Receive ignores the end of ctx
 	connectCtx, cancel := context.WithTimeout(ctx, 2*pingInterval)
 	defer cancel()
 	if sub.Subscribe(connectCtx, channels...) != nil {

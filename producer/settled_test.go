@@ -19,7 +19,7 @@ import (
 // schemas.Settled for onSettled.
 type subscriber struct {
 	*testing.T
-	rdb    redis.UniversalClient // publishes the settle messages
+	rdb    redis.UniversalClient // Redis client that publishes the settle messages
 	source string
 	calls  chan any
 	stop   func()
@@ -141,7 +141,7 @@ func TestSubscribeSettled_ConnectsWhenRedisReturns(t *testing.T) {
 	}
 	m.Close()
 	f.expect(false)
-	f.stop() // stops the subscriber while Redis is unavailable
+	f.stop() // stop the subscriber while Redis is unavailable
 	if err := goleak.Find(kept); err != nil {
 		t.Error(err)
 	}
@@ -182,7 +182,7 @@ func TestSubscribeSettled_DetectsAHangingRedis(t *testing.T) {
 	f.expect(true)
 	f.expectOpen()
 	server.Freeze()
-	f.stop() // stops the subscriber before its connection is established
+	f.stop() // stop the subscriber before its connection is established
 	f.expect(false)
 	server.Continue()
 }

@@ -33,7 +33,7 @@ func (r *rig) mustReadState(e schemas.Entity) CoalesceState {
 // isWithin reports whether a time is in the future, by at most `limit`.
 func isWithin(at time.Time, limit time.Duration) bool {
 	left := time.Until(at)
-	return left > 0 && left <= limit+time.Second // allows for the difference between the clocks of two hosts
+	return left > 0 && left <= limit+time.Second // one second more than the limit, because the clocks of two hosts may differ
 }
 
 func TestReadState_FollowsARequest(t *testing.T) {

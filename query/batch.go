@@ -41,7 +41,7 @@ func (s *Server) readMany(c echo.Context, client access.Client) error {
 	all, views := make([]schemas.Entity, len(keys)), make([]view, len(keys))
 	valid, indexes := make([]schemas.Entity, 0, len(keys)), make([]int, 0, len(keys))
 	for i, key := range keys {
-		e.Key = key
+		e.Key = f.FoldKey(key)
 		all[i] = e
 		if err := checkKey(e, src); err != nil {
 			views[i] = badKey(err)

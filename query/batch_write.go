@@ -100,7 +100,7 @@ func (s *Server) writeBatch(c echo.Context, client access.Client, all []schemas.
 			s.readCounter.read(it.view.count)
 			held.release(it.view.responseSize(&it.view.bodies[zstandard]))
 		}
-		it.view = view{} // allows the garbage collector to free an evicted snapshot
+		it.view = view{} // drop the view, so that the garbage collector can free an evicted snapshot
 	})
 	return nil
 }
@@ -141,7 +141,7 @@ func writeItems(as encoding, out io.Writer, items []item, written func(*item)) e
 type batch struct {
 	as   encoding
 	out  io.Writer
-	text []byte // text that is not written yet
+	text []byte // text of the response that is not written yet
 	buf  []byte // buffer that is reused for the document of each item
 }
 

@@ -260,8 +260,9 @@ func (m *snapshotCache) setConnected(connected bool) {
 		m.connectedSince.Store(0)
 		return
 	}
-	// connections must change before connectedSince. Then a reader that finds the subscription
-	// connected again does not share a load that began before the reconnect.
+	// The key of a shared load contains `connections`. It must change before connectedSince, so
+	// that a reader that finds the subscription connected again does not share a load that began
+	// before the reconnect.
 	m.connections.Add(1)
 	m.connectedSince.Store(m.now())
 }

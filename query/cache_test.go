@@ -98,7 +98,7 @@ func TestCache_ServesFallbackWithAgeWithoutDatabase(t *testing.T) {
 	r.mu.Lock()
 	r.storeErr = errors.New("down")
 	r.mu.Unlock()
-	r.settle("a", 8) // outdates the cached entry; the store can't be read, so the entry is served as a fallback
+	r.settle("a", 8) // this settle message makes the cached entry outdated; the store can't be read, so the entry is served as a fallback
 	for range 20 {
 		a := r.get("a")
 		if a.StatusCode != 200 || string(a.body.Snapshot) != content {
@@ -174,7 +174,7 @@ func TestCache_IsBounded(t *testing.T) {
 	for i := range 500 {
 		key := fmt.Sprint(i)
 		r.putSnapshot(key, time.Minute)
-		r.get(key, "Accept-Encoding", "gzip") // also caches the gzip body
+		r.get(key, "Accept-Encoding", "gzip") // this read also caches the gzip body
 	}
 	r.server.cache.entries.CleanUp()
 	if n := r.server.cache.entries.WeightedSize(); n > 64<<10 || n == 0 {

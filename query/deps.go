@@ -19,7 +19,7 @@ import (
 // Deps are the dependencies of the query service.
 type Deps struct {
 	Store            Store
-	Sources          map[string]Source // sources by name
+	Sources          map[string]Source // the configured sources, by name
 	Enqueuer         Enqueuer
 	IdempotencyKeys  IdempotencyKeys
 	SettleSubscriber SettleSubscriber
@@ -27,8 +27,8 @@ type Deps struct {
 	Authenticator    Authenticator
 	ClientLimiter    ClientLimiter
 	ReadRecorder     ReadRecorder // nil: reads are not recorded
-	Ops              http.Handler // serves health and metrics
-	Admin            http.Handler // serves all paths below /admin/v1
+	Ops              http.Handler // handler of health and metrics
+	Admin            http.Handler // handler of all paths below /admin/v1
 	Console          http.Handler // serves /console and all paths below it, with its own authentication; nil: no console
 	Log              *slog.Logger
 	Metrics          prometheus.Registerer

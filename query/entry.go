@@ -34,7 +34,7 @@ type entry struct {
 	bodies             [encodings]body
 	staleGzip          atomic.Pointer[body]           // the last STALE response body in gzip; nil: there was none
 	headerCache        [2]atomic.Pointer[timeHeaders] // cached headers for FRESH and for STALE
-	onGrow             func(*entry)                   // called after a body was encoded
+	onGrow             func(*entry)                   // function that is called after a body was encoded
 	count              *readCount                     // counts the reads; nil: reads are not counted
 }
 
@@ -43,7 +43,7 @@ type body struct {
 	as          encoding
 	tail        string // the JSON after the snapshot
 	once        sync.Once
-	made        atomic.Bool // set when the fields below are valid
+	made        atomic.Bool // true: the fields below are valid
 	bytes       []byte
 	err         error
 	snapshotEnd int // offset in bytes at which the part after the snapshot begins; 0 for gzip, which is compressed as a whole

@@ -17,7 +17,7 @@ import (
 
 const (
 	idempotencyHeader     = "Idempotency-Key"
-	maxIdempotencyKeySize = 255 // bytes
+	maxIdempotencyKeySize = 255 // maximum length of an idempotency key, in bytes
 	// idempotencyTimeout bounds a call to Redis, so that a refresh is answered soon while Redis is down.
 	idempotencyTimeout = time.Second
 )
@@ -45,7 +45,7 @@ func parseIdempotencyKey(r *http.Request) (string, error) {
 
 // refreshes bounds the refreshes that wait for Kafka, and finds repeated ones by idempotency key.
 type refreshes struct {
-	slots      chan struct{} // one for each call that may wait for Kafka at the same time
+	slots      chan struct{} // one slot for each call that may wait for Kafka at the same time
 	keys       IdempotencyKeys
 	log        *slog.Logger
 	conditions observe.Conditions // logged while the keys can't be read or saved
@@ -88,7 +88,7 @@ func (r *refreshes) once(c echo.Context, client access.Client, e schemas.Entity,
 	switch {
 	case err == nil:
 		r.save(ctx, client, e, key, result.Number)
-	case result.Reason == ReasonCooldown: // the first refresh may have been saved after find
+	case result.Reason == ReasonCooldown: // a concurrent request with the same key may have saved its refresh after the first call of find
 		if earlier, found := r.find(ctx, client, e, key); found {
 			return earlier, nil
 		}

@@ -26,7 +26,7 @@ func (r *rig) EntityParams(_ context.Context, of []schemas.Entity) ([]map[string
 // "token". The key "known" is registered with a value.
 func openParams(r *rig) {
 	r.settings = func(f *source.Facet) {
-		f.Params = map[string]string{"token": "", "lang": "en"}
+		f.Params = source.TextParams(map[string]string{"token": "", "lang": "en"})
 		f.Documents = map[string]source.Document{"d": {Path: "/{key}?token={token}&lang={lang}"}}
 	}
 	r.params = map[schemas.Entity]map[string]string{entity("known"): {"token": "t"}, entity("other"): {"lang": "ko"}}

@@ -15,7 +15,7 @@ import (
 func slashKeys(r *rig) {
 	r.settings = func(f *source.Facet) {
 		f.KeyPattern = `(?P<owner>[^/]+)(?:/(?P<repo>.+))?`
-		f.Params = map[string]string{"repo": "none"}
+		f.Params = source.TextParams(map[string]string{"repo": "none"})
 		f.Documents = map[string]source.Document{"issues": {Path: "/repos/{owner}/{repo}/issues?in={repo}"}}
 	}
 }

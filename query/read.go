@@ -113,6 +113,10 @@ func (s *Server) entityOf(c echo.Context, client access.Client) (schemas.Entity,
 	if e.Key, err = pathParam(c, "key"); err != nil {
 		return e, f, err
 	}
+	if key := f.FoldKey(e.Key); key != e.Key { // another spelling of the key: the client learns the canonical URL
+		e.Key = key
+		c.Response().Header().Set("Content-Location", "/v1/"+e.Source+"/"+e.Facet+"/"+url.PathEscape(key))
+	}
 	if err := checkKey(e, src); err != nil {
 		return e, f, err
 	}
@@ -215,7 +219,7 @@ func newView(found *entry, fallback bool, f source.Facet) view {
 
 // LifetimesOf returns the lifetimes of a facet.
 func LifetimesOf(f source.Facet) store.Lifetimes {
-	return store.Lifetimes{FreshFor: f.FreshFor, NotFoundFor: f.NotFoundFor, KeepFor: f.KeepFor}
+	return store.Lifetimes{FreshFor: f.FreshFor, NotFoundFor: f.NotFoundFor, KeepFor: f.KeepFor, AliasNotFoundFor: f.AliasNotFoundFor()}
 }
 
 func (v view) version() int64 {

@@ -53,7 +53,8 @@ func (s *Server) refreshMany(c echo.Context, client access.Client) error {
 	var visible []schemas.Entity
 	var indexes []int // for each element of `visible`, the index of its key in `keys`
 	for i, key := range keys {
-		e.Key = key
+		key = f.FoldKey(key)
+		e.Key, keys[i] = key, key
 		if errs[i] = checkKey(e, src); errs[i] != nil {
 			results[i].Reason = reasonBadKey
 		} else if !client.Sees(src.Visibility(key)) {

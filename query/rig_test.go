@@ -46,7 +46,7 @@ type rig struct {
 
 	mu             sync.Mutex // guards the fields below
 	snapshots      map[schemas.Entity]store.Snapshot
-	params         map[schemas.Entity]map[string]string // registered params
+	params         map[schemas.Entity]map[string]string // params that the entities are registered with
 	paramsErr      error
 	storeErr       error
 	storeReadCount int           // number of reads of the store
@@ -58,7 +58,7 @@ type rig struct {
 	blocked        RefreshReason
 	blockedUntil   time.Time
 	client         access.Client
-	refused        error            // error that Authenticate returns
+	refused        error            // error that Authenticate returns; nil: it succeeds
 	limiterCalls   []string         // calls of the ClientLimiter so far
 	exceeded       map[string]bool  // names of the limits that the client has exceeded
 	missCount      int              // number of keys not found in the store

@@ -155,7 +155,7 @@ func (s *Server) Run(ctx context.Context) error {
 	var background sync.WaitGroup
 	background.Go(func() { s.readCounter.run(ctx) })
 	defer background.Wait()
-	defer stop() // ends the read counter also if Subscribe fails; runs before the deferred background.Wait
+	defer stop() // ends the read counter, also if Subscribe fails; it runs before background.Wait, because deferred calls run in reverse order
 	return s.subscriber.Subscribe(ctx, s.onSettled, func(connected bool) {
 		if ctx.Err() == nil { // at shutdown the disconnect is expected, and is not logged
 			s.onConnection(connected)

@@ -15,7 +15,7 @@ import (
 type Mistake struct {
 	Path    string // path of the setting in the file, such as sources.shop.url
 	Message string
-	Token   *token.Token // the unknown key, or the wrong value
+	Token   *token.Token // token of the unknown key, or of the wrong value
 }
 
 // Check returns all unknown settings and all values of a wrong type below a node of a file. In maps,
@@ -88,6 +88,9 @@ func (c *checker) check(s *Setting, node ast.Node, path string) {
 		}
 	case s.Element != nil || s.Fields != nil:
 		entries, ok := value.(ast.MapNode)
+		if _, scalar := value.(ast.ScalarNode); scalar && s.form.Section {
+			return
+		}
 		if !ok {
 			c.fail(path, at, "must be a section, as in {%s: …}, not %s", s.firstName(), nounOf(value))
 			return
@@ -124,7 +127,7 @@ func (c *checker) checkEntry(s *Setting, entry *ast.MappingValueNode, path strin
 	key := entry.Key.GetToken()
 	at := strings.TrimPrefix(path+"."+key.Value, ".")
 	if s.Element != nil {
-		if _, null := c.resolve(entry.Value).(*ast.NullNode); null && s.Element.Fields != nil {
+		if _, null := c.resolve(entry.Value).(*ast.NullNode); null && s.Element.Fields != nil && !s.Element.form.Section {
 			entry.Value = ast.Mapping(entry.Value.GetToken(), true)
 			return
 		}

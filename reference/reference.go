@@ -30,10 +30,10 @@ type Setting struct {
 	Default reflect.Value
 	Fields  []*Setting
 	Element *Setting
-	IsList  bool // Element is the element of a list, not of a map
+	IsList  bool // true: Element describes the elements of a list; false: the elements of a map
 
-	inList bool         // the setting belongs to an element of a list, which has no defaults
-	kind   reflect.Type // type of a value, without pointers
+	inList bool         // true: the setting is a part of an element of a list; such a setting has no default
+	kind   reflect.Type // Go type of a single value, without pointers
 	form   Form
 }
 
@@ -45,8 +45,9 @@ type Form struct {
 	Hint string
 	// Pattern is a regular expression for the text of a value, in the syntax of ECMA-262.
 	Pattern string
-	Enum    []string // all values; empty: not enumerated
+	Enum    []string // all valid values, if the type lists them; otherwise empty
 	Integer bool     // a value can also be a whole number
+	Section bool     // a value is a text or a section with the fields of the type
 }
 
 var durationForm = Form{
@@ -69,6 +70,9 @@ func newSetting(s *Setting, value reflect.Value, forms map[reflect.Type]Form) *S
 	s.kind = value.Type()
 	if form, known := forms[s.kind]; known {
 		s.form = form
+		if form.Section {
+			s.addFields(value, forms)
+		}
 		return s
 	}
 	switch s.kind.Kind() { //nolint:exhaustive // no setting has another kind

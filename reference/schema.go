@@ -23,7 +23,7 @@ type schema struct {
 	Pattern     string     `json:"pattern,omitempty"`
 	Items       *schema    `json:"items,omitempty"`
 	Properties  properties `json:"properties,omitempty"`
-	Additional  any        `json:"additionalProperties,omitempty"` // false or a schema
+	Additional  any        `json:"additionalProperties,omitempty"` // false, or the schema of the members that are not in Properties
 }
 
 // properties are the schemas of a section's settings, in the order of the settings.
@@ -70,6 +70,9 @@ func (s *Setting) schema() *schema {
 	switch {
 	case s.Fields != nil:
 		made.Type, made.Additional = []string{"object", "null"}, false
+		if s.form.Section {
+			made.Type = []string{"object", "string", "number", "boolean", "null"}
+		}
 		for _, f := range s.Fields {
 			made.Properties = append(made.Properties, property{f.Name, f.schema()})
 		}

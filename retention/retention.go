@@ -47,7 +47,7 @@ type Store interface {
 const MinPeriodWithoutContent = 7 * 24 * time.Hour
 
 const (
-	stepRows      = 1000 // rows examined per transaction
+	stepRows      = 1000 // number of rows that are examined per transaction
 	stepInterval  = time.Second
 	walkInterval  = time.Hour // pause between the end of a walk and the start of the next walk
 	retryInterval = 30 * time.Second
@@ -84,7 +84,7 @@ func New(source, facet string, periods Periods, st Store, log *slog.Logger, reg 
 	snapshots := &Walk{
 		log: log, rows: "snapshots and absences",
 		step: func(ctx context.Context, now time.Time) (int, bool, error) {
-			var content time.Time // zero if content never expires
+			var content time.Time // time before which content is deleted; zero: content never expires
 			if periods.Content > 0 {
 				content = now.Add(-periods.Content)
 			}

@@ -87,7 +87,7 @@ func TestInterval_IsOptimal(t *testing.T) {
 // which counts one change for each check that found a change.
 func TestChangeRate_ConvergesAtAnyInterval(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 4))
-	for _, rate := range []float64{0.1, 0.5, 1, 2, 3} { // true rates, in changes a day
+	for _, rate := range []float64{0.1, 0.5, 1, 2, 3} { // the true rate, in changes a day
 		ours, counted, n := 0.0, 0.0, 300
 		for range n {
 			now := time.Unix(1.8e9, 0)
@@ -158,7 +158,7 @@ func TestPrice_ConvergesAndUsesTheBudget(t *testing.T) {
 			}
 			return sum / n
 		}
-		const step = 1.0 / 144 // in days: one step is ten minutes
+		const step = 1.0 / 144 // length of a step in days: ten minutes
 		begin := time.Unix(1.8e9, 0)
 		credit := 0.0
 		for tick := range 144 * 20 {

@@ -27,8 +27,8 @@ const (
 
 // activity contains the estimated change rate and read rate of an entity.
 type activity struct {
-	changes float64 // changes a day
-	reads   float64 // reads a day
+	changes float64 // estimated number of changes a day
+	reads   float64 // estimated number of reads a day
 	// maxInterval is the interval of a pinned tier, in days; 0: not pinned.
 	maxInterval float64
 }
@@ -37,7 +37,7 @@ const dayNanos = float64(wholeDay)
 
 func changeRate(h store.History) float64 {
 	n, days := h.Changes, float64(h.Watched)/dayNanos
-	if !(n >= 0 && n < 1e9) || !(days >= 0) { // also true if n or days is NaN
+	if !(n >= 0 && n < 1e9) || !(days >= 0) { // this form of the condition is also true if n or days is NaN
 		n, days = 0, 0
 	}
 	return (n + priorChanges) / (days + priorWatched)

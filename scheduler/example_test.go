@@ -18,14 +18,14 @@ func ExampleBudget() {
 	}
 	now := time.Date(2026, 3, 2, 10, 0, 0, 0, time.UTC)
 	capacity := scheduler.Capacity{PerSecond: 100, Cost: 1, Share: 1}
-	budget.Allowance(capacity, now) // the credit starts to grow at the first call
+	budget.Allowance(capacity, now) // the first call starts the credit, which grows from then on
 	for range 2 {
 		now = now.Add(time.Second)
 		n, _ := budget.Allowance(capacity, now)
 		budget.Spend(float64(n))
 		fmt.Println(n, "entities")
 	}
-	capacity.Queued = 6000 // the topic is full: one minute of work waits
+	capacity.Queued = 6000 // the topic is full: it contains the work of one minute
 	n, _ := budget.Allowance(capacity, now.Add(time.Second))
 	fmt.Println(n, "entities")
 	// Output:

@@ -14,7 +14,7 @@ type metrics struct {
 	skipped                              *prometheus.CounterVec
 	delay                                prometheus.Histogram
 	rate, price                          prometheus.Gauge
-	firstDue                             atomic.Int64 // earliest due time in Unix nanoseconds; 0: none
+	firstDue                             atomic.Int64 // earliest due time of all entities, in Unix nanoseconds; 0: none
 }
 
 func newMetrics(source string, reg prometheus.Registerer) *metrics {

@@ -127,9 +127,10 @@ func (p *Price) observeEarly(c entityHash, s observation) {
 	p.add(c, s)
 }
 
-// MarkComplete is called when observeEarly has been called for every entity that is not due. Before
-// that call, demand counts some entities in the sample several times, in place of entities that were
-// not observed yet. After it, demand counts each entity in the sample once.
+// MarkComplete records that observeEarly was called for every entity that is not due. Before this
+// call, demand lets an observed entity with a long interval stand for entities that were not
+// observed yet, so it counts that entity several times. Afterwards demand counts each entity of the
+// sample once.
 func (p *Price) MarkComplete() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -240,7 +240,7 @@ func (s *Scheduler) enqueueAll(ctx context.Context, c store.Claim, renewed time.
 		if !stillHeld() {
 			return some
 		}
-		ctx, cancel := context.WithTimeout(ctx, lease/3) // the call ends before the lease expires
+		ctx, cancel := context.WithTimeout(ctx, lease/3) // with this timeout the call ends before the lease expires
 		defer cancel()
 		left := s.enqueuer.Prefetch(ctx, some)
 		s.metrics.requested.Add(float64(len(some) - len(left)))

@@ -27,7 +27,7 @@ type world struct {
 	published map[schemas.Entity][]time.Time // times at which requests of an entity were published
 	refreshAt map[schemas.Entity]time.Time   // for each entity in flight: the time at which it is refreshed
 	number    int64
-	killed    func() bool // called before each publication; true: the scheduler is killed
+	killed    func() bool // function that is called before each publication; true: the scheduler is killed now
 }
 
 func newWorld(t *testing.T, entities int) *world {
@@ -67,7 +67,7 @@ func (k killableEnqueuer) Prefetch(ctx context.Context, asks []store.ClaimedRequ
 			k.kill()
 			return asks[i:]
 		}
-		if all := k.published[a.Entity]; len(all) == 0 || k.now.Sub(all[len(all)-1]) >= time.Minute { // coalesce requests within a minute
+		if all := k.published[a.Entity]; len(all) == 0 || k.now.Sub(all[len(all)-1]) >= time.Minute { // requests of an entity within a minute are coalesced
 			k.published[a.Entity] = append(all, k.now)
 			k.refreshAt[a.Entity] = k.now.Add(20 * time.Second)
 		}
@@ -275,7 +275,7 @@ func TestScheduler_StopsAfterLosingClaim(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for range 2 { // the credit starts to grow at the first tick
+			for range 2 { // the credit starts to grow at the first tick, so a second tick is needed
 				if _, err := s.tick(t.Context(), time.Now()); err != nil {
 					t.Fatal(err)
 				}

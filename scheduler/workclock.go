@@ -18,8 +18,8 @@ const wholeDay = 24 * time.Hour
 // of 17 × 250 + 5 × 150 = 5,000 parts. The hour after 10:00 has 250 of these parts, which is 1 h 12
 // min of work. The hour after 20:00 has 150 parts, or 43 min of work.
 type workClock struct {
-	zone      *time.Location // time zone of notBefore
-	notBefore int            // minutes after midnight
+	zone      *time.Location // time zone of the not-before time
+	notBefore int            // the not-before time, in minutes after midnight
 	spending  BudgetConfig
 	hours     *time.Location            // time zone of the rate caps
 	days      []atomic.Pointer[workday] // a cache of computed days, indexed by the number of the day modulo the length of the cache
@@ -28,7 +28,7 @@ type workClock struct {
 // workday is one calendar day of a workClock. start, ready and end are in Unix seconds; work passes
 // from ready on.
 type workday struct {
-	number            int64 // days since 1970-01-01 by the calendar of workClock.zone
+	number            int64 // number of the day: days since 1970-01-01 by the calendar of workClock.zone
 	start, ready, end int64
 	empty             bool      // true: the rate caps allow no calls on this day
 	cumulative        []float64 // for each minute of the day, the part (0 to 1) of the day's work that has passed

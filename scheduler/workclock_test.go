@@ -50,8 +50,8 @@ func TestWorkClock_IsMonotonicAndInvertible(t *testing.T) {
 func TestWorkClock_SkippedNotBeforeTime(t *testing.T) {
 	for _, day := range []struct{ zone, at, ready string }{
 		{"Asia/Seoul", "2026-03-29T00:30:00+09:00", "2026-03-29T02:30:00+09:00"},
-		{"Europe/Berlin", "2026-03-29T00:30:00+01:00", "2026-03-29T03:00:00+02:00"}, // the day has no 02:30: ready at 03:00
-		{"Europe/Berlin", "2026-10-25T00:30:00+02:00", "2026-10-25T02:30:00+02:00"}, // 02:30 occurs twice: ready at the first
+		{"Europe/Berlin", "2026-03-29T00:30:00+01:00", "2026-03-29T03:00:00+02:00"}, // this day has no 02:30, so the content is ready at 03:00
+		{"Europe/Berlin", "2026-10-25T00:30:00+02:00", "2026-10-25T02:30:00+02:00"}, // 02:30 occurs twice on this day, and the content is ready at the first
 	} {
 		c := newTestCourse(t, day.zone, 150, cappedBudget())
 		at, _ := time.Parse(time.RFC3339, day.at)

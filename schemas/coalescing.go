@@ -38,3 +38,8 @@ const (
 	HoldFailed    = "FAILED"    // the entity's last request became a dead letter
 	HoldSuspended = "SUSPENDED" // several of the entity's requests in a row became dead letters; see "suspended" in docs/concepts.md
 )
+
+// HoldAlias is the reason of a hold that the HTTP API does not show: the entity is fetched as soon as the
+// facet that it takes a param from was fetched. A request that is refused because of it counts as queued,
+// because a durable retry covers it. It is also the reason of the entity's status.
+const HoldAlias = "ALIAS"

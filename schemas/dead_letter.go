@@ -80,7 +80,7 @@ const (
 type DeadLetter struct {
 	Key     []byte           `json:"key"`
 	Value   []byte           `json:"value"`
-	Headers []Header         `json:"headers"` // original headers
+	Headers []Header         `json:"headers"` // headers of the original record
 	Reason  DeadLetterReason `json:"reason"`
 	Error   string           `json:"error"`
 	// Attempts is the number of upstream calls made for the request.

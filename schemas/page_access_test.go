@@ -87,7 +87,7 @@ func credential(s securityScheme) (header, options []string) {
 func (p *pager) curl(v operationView, parameters []parameter, body requestBody, stream bool) string {
 	words := []string{"curl -i"}
 	if stream {
-		words[0] = "curl -iN" // -N: unbuffered output
+		words[0] = "curl -iN" // -N: curl prints the output unbuffered
 	}
 	switch v.Method {
 	case "GET":
@@ -110,7 +110,7 @@ func (p *pager) curl(v operationView, parameters []parameter, body requestBody, 
 		case of.In == "query":
 			values := []string{value}
 			if list := []string(nil); json.Unmarshal([]byte(value), &list) == nil {
-				values = list // the parameter is repeated for each value
+				values = list // the parameter occurs once for each value
 			}
 			for _, value := range values {
 				query = append(query, url.QueryEscape(of.Name)+"="+url.QueryEscape(value))

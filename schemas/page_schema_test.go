@@ -75,9 +75,9 @@ func (p *pager) typeOf(s *schema) []part {
 	return words(strings.Join(kinds, " or "))
 }
 
-// joined returns the types of several schemas, separated by `by`. If `by` is " or ", the schemas are
-// alternatives. For an alternative without members, for example a string, the table of the page has
-// no rows. Its rules, such as a maximum, then follow directly after its type.
+// joined returns the types of several schemas, with the text `by` between two types. If `by` is "
+// or ", the schemas are alternatives. An alternative without members, such as a string, has no rows
+// in the table of the page. So its rules, such as a maximum, follow directly after its type.
 func (p *pager) joined(of []schema, by string) []part {
 	var parts []part
 	for i := range of {

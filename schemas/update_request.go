@@ -22,7 +22,7 @@ const MaxVersion = 1 << 52
 // update_request.v2.schema.json. Within major version 2, fields are only added.
 type UpdateRequest struct {
 	SchemaVersion string `json:"schemaVersion"`
-	EventID       string `json:"eventId"` // UUIDv7
+	EventID       string `json:"eventId"` // a UUIDv7 that identifies the event
 	Entity
 	Params        map[string]string `json:"params,omitempty"` // each param replaces the param of the same name in the facet's configuration
 	Lane          Lane              `json:"priority"`
@@ -59,7 +59,7 @@ func (r UpdateRequest) RecordKey() []byte { return []byte(r.Facet + "/" + r.Key)
 
 // ErrUnknownMajor is wrapped by DecodeUpdateRequest's error if this release does not know the
 // record's schema major version.
-var ErrUnknownMajor = errors.New("unknown schema major")
+var ErrUnknownMajor = errors.New("unknown major version of the schema")
 
 // DecodeUpdateRequest decodes a record's value. Unknown fields are ignored. A v1.1 record of
 // adr-013 is converted to source nexon, facet character. An error means that this release can

@@ -173,7 +173,7 @@ func (s *RedisServer) DeleteData() {
 // buffer.
 func (s *RedisServer) StopReplication() {
 	s.t.Helper()
-	s.replicaOf("127.0.0.1", "1") // no server listens on this port
+	s.replicaOf("127.0.0.1", "1") // the replica gets a primary that does not exist: no server listens on this port
 }
 
 // Promote makes a replica a primary. The new primary keeps the data that it has replicated so far.

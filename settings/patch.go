@@ -32,7 +32,7 @@ type PolicyPatch struct {
 // Member is one member of a patch. The zero value leaves the setting unchanged.
 type Member[T any] struct {
 	given bool
-	value *T // nil: reset to the configured value
+	value *T // the new value; nil: reset to the configured value
 }
 
 // Set returns a Member that sets a value.

@@ -20,7 +20,7 @@ type Prefetch struct {
 // the bounds of the adaptive interval (mode adaptive), and the rule that selects the entities to
 // prefetch.
 type PrefetchFacet struct {
-	Mode        string   `json:"mode"` // tiers or adaptive
+	Mode        string   `json:"mode"` // prefetch mode of the facet: tiers or adaptive
 	Hot         Duration `json:"hot"`
 	Warm        Duration `json:"warm"`
 	Cold        Duration `json:"cold"`

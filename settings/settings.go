@@ -52,7 +52,7 @@ func New(st Store, sources map[string]Source) *Settings {
 type ChangeRequest struct {
 	Source string
 	Actor  string
-	Note   string // the reason, for the audit log
+	Note   string // the reason of the change, for the audit log
 	// Revision is the revision that the change expects (If-Match). If the current revision differs
 	// from it, the change fails with a ConflictError. Nil accepts any revision.
 	Revision *int64
@@ -71,7 +71,7 @@ func (e *UnknownSourceError) Error() string {
 // InvalidError reports that the settings would be invalid after a change: for example a
 // quota that could exceed its limit, an unknown policy, or an invalid prefetch interval.
 type InvalidError struct {
-	Code   problem.Code // problem.QuotaRefused or problem.PrefetchRefused
+	Code   problem.Code // the problem code: problem.QuotaRefused or problem.PrefetchRefused
 	Reason error
 }
 

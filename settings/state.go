@@ -16,8 +16,8 @@ import (
 type State struct {
 	Source     string     `json:"source"`
 	Stopped    bool       `json:"stopped"`
-	Revision   int64      `json:"revision"`  // increases with each change; 0: never changed
-	ChangedAt  *time.Time `json:"changedAt"` // nil at revision 0, like ChangedBy
+	Revision   int64      `json:"revision"`  // increases with each change; 0: the settings were never changed
+	ChangedAt  *time.Time `json:"changedAt"` // time of the last change; nil at revision 0, like ChangedBy
 	ChangedBy  *string    `json:"changedBy"`
 	Configured Values     `json:"configured"`
 	Override   Override   `json:"override"`
@@ -30,7 +30,7 @@ type State struct {
 // Override holds the changed settings of one source: of its quota and of its prefetching.
 type Override struct {
 	limiter.Override
-	Prefetch *PrefetchOverride `json:"prefetch,omitempty"` // nil: the configured values apply
+	Prefetch *PrefetchOverride `json:"prefetch,omitempty"` // changed prefetch settings; nil: the configured values apply
 }
 
 // prefetchOverride returns o.Prefetch, or an empty override if it is nil.
@@ -51,7 +51,7 @@ type Values struct {
 // Policy is one quota policy: a limit in calls per window.
 type Policy struct {
 	Name        string          `json:"name"`
-	Window      string          `json:"window"` // a duration such as 1s, or the word day
+	Window      string          `json:"window"` // length of the window: a duration such as 1s, or the word day
 	TimeZone    string          `json:"timeZone,omitempty"`
 	Limit       int             `json:"limit"`
 	Target      int             `json:"target"` // maximum number of calls that freshet makes per window; 0: as many as Limit safely allows
@@ -157,7 +157,7 @@ type Entry struct {
 	At     time.Time       `json:"at"`
 	Actor  string          `json:"actor"`
 	Action string          `json:"action"` // set, stop, resume; key-create, key-revoke; refresh; fault-scenario; entities-register, entities-enable, entities-disable, entities-pin, entities-unpin, snapshot-delete; replay- and purge-started, -stopped, -resumed, -ended
-	Source string          `json:"source"` // empty for actions on API keys
+	Source string          `json:"source"` // source of the action; empty for actions on API keys
 	Before json.RawMessage `json:"before"` // value before the change: an Override, an access.Key, or the filter that selected entities or dead letters
 	After  json.RawMessage `json:"after"`
 	Note   string          `json:"note"`

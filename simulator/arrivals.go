@@ -75,7 +75,7 @@ func (r *recorder) setLimits(limits []Limit) {
 
 // arrival is the log entry of one arrival. It takes 16 bytes, so 20 million arrivals take 320 MB.
 type arrival struct {
-	at     int64 // microseconds since recorder.start
+	at     int64 // time of the arrival, in microseconds since recorder.start
 	key    uint32
 	path   uint8
 	fault  uint8 // kind of the fault that affects the arrival, as 1 + its index in allKinds; 0: no fault
@@ -92,7 +92,7 @@ const (
 
 // arrivalLog contains the arrivals since the last reset. recorder.mu guards it.
 type arrivalLog struct {
-	chunks [][]arrival // each has chunkLength arrivals, so that the log grows without copying
+	chunks [][]arrival // each chunk has chunkLength arrivals, so that the log grows without copying
 	n      int
 	limits []Limit
 	// windows[0] is one second long and has no limit. windows[i+1] counts for limits[i].
@@ -170,7 +170,7 @@ func (l *arrivalLog) pathID(c call) uint8 {
 		l.byPath = append(l.byPath, 0)
 	}
 	l.byPath[id-1]++
-	return uint8(id) // fits into 8 bits: there are at most maxKept unknown paths and a few known endpoints
+	return uint8(id) // the ID fits into 8 bits: there are at most maxKept unknown paths and a few known endpoints
 }
 
 func appendKept(list []string, s string) []string {

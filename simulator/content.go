@@ -1,8 +1,10 @@
 package simulator
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"sync"
 )
 
@@ -32,8 +34,9 @@ func newContent(seed uint64, pretty bool) *content {
 // the call and the entity's revision.
 type entity struct {
 	key      string
-	date     string // empty if the call has no date
+	date     string // date parameter of the call; empty if the call has none
 	revision uint32
+	ocid     string // ocid that a rename has given to a character name; empty: none
 }
 
 // Each constant is a purpose for which a key is hashed, for example to choose the item set of the
@@ -103,7 +106,7 @@ func (c *content) itemEquipment(e entity) []part {
 	title.begin('{')
 	name := pick(rng, c.words.titles)
 	title.text("title_name", name)
-	title.text("title_icon", icon(rng)) // this random URL is so long that no two entities or revisions have the same document
+	title.text("title_icon", icon(rng)) // a random URL that is so long that two entities, or two revisions, never have the same document
 	title.text("title_description", pick(rng, c.words.description))
 	title.text("date_expire", "")
 	title.text("date_option_expire", "")
@@ -217,8 +220,10 @@ func (c *content) stat(e entity) []part {
 	return []part{deflate(j.buf)}
 }
 
-// id returns the entity's identifier, which does not depend on the revision.
+// id returns the ocid of the character whose name is the entity's key. It depends neither on the
+// revision nor on the case of the name.
 func (c *content) id(e entity) []part {
+	e.key = strings.ToLower(e.key)
 	rng := rand.New(rand.NewPCG(c.hash(forID, e.key), 0))
 	const digits = "0123456789abcdef"
 	ocid := make([]byte, 32)
@@ -227,7 +232,7 @@ func (c *content) id(e entity) []part {
 	}
 	j := jsonText{pretty: c.pretty, empty: true}
 	j.begin('{')
-	j.text("ocid", string(ocid))
+	j.text("ocid", cmp.Or(e.ocid, string(ocid)))
 	j.end('}')
 	return []part{{plain: j.buf}}
 }

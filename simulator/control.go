@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -27,13 +28,16 @@ type Control struct {
 	// APIKey is the only accepted x-nxopen-api-key; "" accepts every request.
 	APIKey   *string `json:"apiKey,omitempty"`
 	Identity *bool   `json:"identity,omitempty"`
+	// Renames sets the ocid that a character name has from now on, by name. An empty ocid means that no
+	// character has the name. Names are compared without case.
+	Renames map[string]string `json:"renames,omitempty"`
 	// Faults replaces all fault rules; empty but not nil removes them.
 	Faults []Fault `json:"faults,omitzero"`
 }
 
 // controlHelp is appended to the error message for an invalid control request.
 const controlHelp = `allowed are {"changePercent": 50, "latency": {"min": "30ms", "max": "1.7s"}, ` +
-	`"limits": [{"limit": 500, "window": "1s"}], "apiKey": "…", "identity": true, ` +
+	`"limits": [{"limit": 500, "window": "1s"}], "apiKey": "…", "identity": true, "renames": {"name": "ocid"}, ` +
 	`"faults": [{"path": "regexp", "key": "regexp", "percent": 100, "count": 3, "kind": "…", ` +
 	`"retryAfter": "2", "headers": {"X-RateLimit-Reset": "30"}, "bytes": 1000000, "depth": 1000, "location": "…"}]}; kinds are `
 
@@ -42,6 +46,7 @@ type settings struct {
 	latency   Range
 	apiKey    string
 	identity  bool
+	renames   map[string]string // ocids by character name in lower case
 	rules     []*rule
 	revisions [buckets]uint32
 }
@@ -80,6 +85,12 @@ func (s *Simulator) Control(c Control) error {
 	}
 	if c.Identity != nil {
 		s.settings.identity = *c.Identity
+	}
+	for name, ocid := range c.Renames {
+		if s.settings.renames == nil {
+			s.settings.renames = map[string]string{}
+		}
+		s.settings.renames[strings.ToLower(name)] = ocid
 	}
 	if c.Faults != nil {
 		s.settings.rules = rules

@@ -5,7 +5,8 @@
 // The recorder shares no code with the limiter. It stores the time of every arrival and counts
 // windows over that log, so an error in the limiter is not repeated here.
 //
-// The query parameter ocid is the key of an entity (a character of the game).
+// The query parameter ocid is the key of an entity (a character of the game). The endpoint id returns
+// the ocid of a character name; Control.Renames moves a name to another character.
 //
 // All text in the documents is generated from a seed. Only field names, types, counts,
 // repetition and sizes follow the real responses.
@@ -17,7 +18,7 @@
 //	refused  | the arrival exceeds a limit          | 429 OPENAPI00007, not delayed
 //	faulty   | a fault rule matches                 | after the latency, as Kind says
 //	invalid  | wrong key, path, method or parameter | after the latency, an error of the API
-//	missing  | the ocid begins with "absent"        | after the latency, 400 OPENAPI00003
+//	missing  | ocid or name begins with "absent"    | after the latency, 400 OPENAPI00003
 //	served   | otherwise                            | after the latency, 200 and the document
 //
 // # Operator endpoints

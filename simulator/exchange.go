@@ -14,29 +14,32 @@ import (
 
 // endpoint is one path of the API.
 type endpoint struct {
-	key      string   // name of the parameter that identifies the entity
-	optional []string // names of other parameters
+	key      string   // name of the parameter that contains the entity's key
+	optional []string // names of the other parameters that the endpoint accepts
 	document func(*content, entity) []part
 }
 
 const base = "/maplestory/v1/"
 
+// nameParam is the parameter of the endpoint that returns the ocid of a character name.
+const nameParam = "character_name"
+
 var endpoints = map[string]*endpoint{
 	base + "character/item-equipment": {key: "ocid", optional: []string{"date"}, document: (*content).itemEquipment},
 	base + "character/basic":          {key: "ocid", optional: []string{"date"}, document: (*content).basic},
 	base + "character/stat":           {key: "ocid", optional: []string{"date"}, document: (*content).stat},
-	base + "id":                       {key: "character_name", document: (*content).id},
+	base + "id":                       {key: nameParam, document: (*content).id},
 }
 
 // call is a parsed request.
 type call struct {
-	target       string // escaped path and query as received
+	target       string // path and query as received, still escaped
 	path         string // as received, still escaped: the API treats two spellings of a path as two paths
 	endpoint     *endpoint
 	key          string
 	date         string
-	invalid      bool // a parameter is missing, malformed or repeated
-	unknownParam bool // a parameter is unknown to the endpoint or repeated
+	invalid      bool // true: a required parameter is missing, malformed or repeated
+	unknownParam bool // true: a parameter is unknown to the endpoint or repeated
 }
 
 var dateFormat = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}$`)

@@ -136,7 +136,7 @@ func TestFault_OversizeStopsWithClient(t *testing.T) {
 			t.Error(err)
 		}
 		_ = resp.Body.Close()
-		server.Close() // returns only after the handler has returned
+		server.Close() // Close returns only after the handler has returned
 	}
 }
 

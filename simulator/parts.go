@@ -87,7 +87,7 @@ func appendBlocks(dst []byte, p part) []byte {
 // checksum computes the trailer of a gzip stream.
 type checksum struct {
 	crc  uint32
-	size uint32 // modulo 2^32, as the format requires
+	size uint32 // length of the uncompressed data, modulo 2^32 as the format requires
 }
 
 func (c *checksum) add(plain []byte) {

@@ -33,7 +33,7 @@ type Config struct {
 // window includes both of its ends.
 type Limit struct {
 	Limit  int
-	Window time.Duration // rounded down to microseconds
+	Window time.Duration // length of the window, rounded down to microseconds
 }
 
 // Range bounds a random latency. Most values are near three times Min, few near Max.
@@ -129,7 +129,7 @@ func (s *Simulator) respond(ctx context.Context, x *exchange, r *http.Request, c
 		x.sendError(errMethod)
 	case c.invalid:
 		x.sendError(errParameter)
-	case strings.HasPrefix(c.key, "absent"):
+	case strings.HasPrefix(c.key, "absent"), s.isUnnamed(c):
 		x.sendError(errIdentifier)
 	default:
 		x.send(s.document(c))
@@ -145,11 +145,26 @@ func (s *Simulator) document(c call) []part {
 	bucket := s.content.bucket(c.key)
 	s.mu.Lock()
 	revision := s.settings.revisions[bucket]
+	ocid := ""
+	if c.endpoint != nil && c.endpoint.key == nameParam {
+		ocid = s.settings.renames[strings.ToLower(c.key)]
+	}
 	s.mu.Unlock()
 	if c.endpoint == nil {
 		return []part{{plain: fmt.Appendf(nil, `{"path":%q,"revision":%d}`, c.target, revision)}}
 	}
-	return c.endpoint.document(s.content, entity{key: c.key, date: c.date, revision: revision})
+	return c.endpoint.document(s.content, entity{key: c.key, date: c.date, revision: revision, ocid: ocid})
+}
+
+// isUnnamed reports whether a rename has taken the character name of the call away.
+func (s *Simulator) isUnnamed(c call) bool {
+	if c.endpoint == nil || c.endpoint.key != nameParam {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ocid, renamed := s.settings.renames[strings.ToLower(c.key)]
+	return renamed && ocid == ""
 }
 
 // plan holds the settings in effect when a call arrived.

@@ -268,7 +268,7 @@ func TestClose_DropsWaitingRequests(t *testing.T) {
 	s.Close()
 	s.Close()
 	clients.Wait()
-	server.Close() // returns only after all handlers have returned
+	server.Close() // Close returns only after all handlers have returned
 	if st := s.Stats(); st.InFlight != 0 || st.ByStatus[0] != 3 {
 		t.Errorf("got stats %+v", st)
 	}

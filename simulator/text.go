@@ -12,7 +12,7 @@ type jsonText struct {
 	buf    []byte
 	depth  int
 	pretty bool
-	empty  bool // the open object or array has no member yet
+	empty  bool // true: the open object or array has no member yet
 }
 
 func (j *jsonText) next() {
@@ -91,7 +91,7 @@ type words struct {
 	classes     []string
 	grades      []string
 	slots       []slot
-	companions  []string // items of the companion (a dragon or a mechanic)
+	companions  []string // names of the items of the companion (a dragon or a mechanic)
 	enchants    []string
 	stats       []string
 	unused      string

@@ -174,7 +174,7 @@ func TestAuthQuery_ReplacesParameter(t *testing.T) {
 }
 
 func TestAuthQuery_CredentialIsNeverLogged(t *testing.T) {
-	const secret = "hunter2-Zürich/=" // in a query this secret is percent-encoded
+	const secret = "hunter2-Zürich/=" // this secret is percent-encoded in a query
 	handlers := map[string]http.HandlerFunc{
 		"refused": func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusUnauthorized)

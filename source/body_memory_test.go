@@ -67,3 +67,23 @@ func TestFetch_IgnoresFalseContentLength(t *testing.T) {
 		t.Errorf("got %d bytes asked for, want at most %d", g.requested, maxFirstReadBuffer)
 	}
 }
+
+// A body without a Content-Length is read into a buffer of the last body's size, so that the buffer
+// grows once and not in several steps.
+func TestFetch_ExpectsTheLastBodyLength(t *testing.T) {
+	body := append(append([]byte(`"`), bytes.Repeat([]byte("x"), 17_000)...), '"')
+	s := testSource(t, serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write(body)
+		w.(http.Flusher).Flush() // without a Content-Length
+	}), nil)
+	for i, most := range []int64{32 << 10, 18_500} {
+		g := &memoryLimit{left: 1 << 30}
+		a, err := fetch(t, t.Context(), s, g)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g.requested > most || a.Bytes() != len(body) {
+			t.Errorf("fetch %d: got %d bytes asked for and a body of %d, want at most %d, and %d", i, g.requested, a.Bytes(), most, len(body))
+		}
+	}
+}

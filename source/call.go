@@ -32,9 +32,9 @@ type CallResult struct {
 	// URL is the URL of the call without its credential. It can contain other secrets, so log only
 	// the result of Source.RedactURL.
 	URL     *url.URL
-	Status  int   // 0 if no response arrived
+	Status  int   // HTTP status of the response; 0: no response arrived
 	Bytes   int   // length of the body as it was sent, possibly compressed
-	Err     error // set if the response is missing or incomplete
+	Err     error // error of the call; set if the response is missing or incomplete
 	Notices []announced.Notice
 
 	classify func() classification // nil if no response arrived

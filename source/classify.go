@@ -29,17 +29,18 @@ const (
 	BadContent  Class = "bad-content"  // the body is not the expected content
 	Permanent   Class = "permanent"    // permanent failure; a retry does not help
 	NotReady    Class = "not-ready"    // the upstream does not have the content yet
+	Handle      Class = "handle"       // the upstream does not know the alias that the call used
 	NotFound    Class = "not-found"    // the upstream has no such entity
 	NotModified Class = "not-modified" // the content is the one that the stored validator identifies
 	OK          Class = "ok"
 )
 
 // Classes lists all classes, most severe first.
-var Classes = []Class{AuthRefused, Maintenance, Quota, Transient, BadContent, Permanent, NotReady, NotFound, NotModified, OK}
+var Classes = []Class{AuthRefused, Maintenance, Quota, Transient, BadContent, Permanent, NotReady, Handle, NotFound, NotModified, OK}
 
-// Failed reports whether the class is a failure. OK, NotModified and NotFound are successes: the
+// Failed reports whether the class is a failure. OK, NotModified, NotFound and Handle are successes: the
 // response has new content, confirms the stored content, or reports an absence.
-func (c Class) Failed() bool { return c != OK && c != NotModified && c != NotFound }
+func (c Class) Failed() bool { return c != OK && c != NotModified && c != NotFound && c != Handle }
 
 // Rule assigns a class to responses that match all of its conditions.
 type Rule struct {
@@ -83,7 +84,7 @@ func defaultBlock(c Class) string {
 		return BlockSource
 	case AuthRefused:
 		return BlockCredential
-	case Maintenance, Transient, BadContent, Permanent, NotReady, NotFound, NotModified, OK:
+	case Maintenance, Transient, BadContent, Permanent, NotReady, Handle, NotFound, NotModified, OK:
 	}
 	return ""
 }

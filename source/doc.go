@@ -35,6 +35,7 @@
 //	bad-content  | other 2xx, invalid or too large bodies | no       | dead letter
 //	permanent    | other statuses, rules                  | no       | dead letter
 //	not-ready    | rules                                  | no       | retry later
+//	handle       | rules                                  | none     | alias checked again (Param.From)
 //	not-found    | 404, 410, rules                        | none     | recorded as not found
 //	not-modified | 304                                    | stored   | check time updated
 //	ok           | 200                                    | new      | hash compared, then stored

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/freshet/freshet/source/announced"
 )
@@ -111,7 +112,10 @@ type compiledDocument struct {
 	headers     map[string]template
 	body        body
 	contentType string
-	selections  []selection // nil: the whole document is kept, or none of it
+	// lastBody is the length of the last complete body without a Content-Length, in bytes. All copies
+	// of the document share it.
+	lastBody   *atomic.Int64
+	selections []selection // nil: the whole document is kept, or none of it
 }
 
 // maxResource bounds the length of a resource name in bytes, as in package announced.
@@ -120,7 +124,7 @@ const maxResource = 128
 // compileDocument returns the document, or an error that begins with the name of the invalid
 // setting. known reports whether a placeholder is defined.
 func compileDocument(name string, config Document, auth Auth, known func(name string) bool) (compiledDocument, error) {
-	d := compiledDocument{Document: config, name: name, method: config.Method, headers: map[string]template{}, contentType: config.ContentType}
+	d := compiledDocument{Document: config, name: name, method: config.Method, headers: map[string]template{}, contentType: config.ContentType, lastBody: new(atomic.Int64)}
 	used := func(setting string, names []string) error {
 		for _, name := range names {
 			if !known(name) {

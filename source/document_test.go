@@ -18,7 +18,7 @@ func documentOf(d Document) func(*Config) {
 	return func(c *Config) {
 		f := c.Facets["character"]
 		f.Documents = map[string]Document{"doc": d}
-		f.Params = map[string]string{"ocid": "{key}", "page": "1"}
+		f.Params = TextParams(map[string]string{"ocid": "{key}", "page": "1"})
 		c.Facets["character"] = f
 	}
 }

@@ -19,14 +19,18 @@ type Facet struct {
 	// KeyPattern is a regular expression that must match a whole key. Each named group provides
 	// the value of a placeholder: (?P<owner>[^/]+)/(?P<repo>[^/]+) provides {owner} and {repo}.
 	KeyPattern string `yaml:"keyPattern"`
+	// KeyFold makes several spellings of a key one key, before KeyPattern is applied: lower (case),
+	// nfc (composed Unicode characters), or both. All readers get the same entity.
+	KeyFold KeyFold `yaml:"keyFold,omitempty" enum:"none,lower,nfc,nfc-lower"`
 	// Documents are the parts of an entity, by name. They are fetched concurrently, and are stored as one
 	// JSON object with a member for each document.
 	Documents map[string]Document `yaml:"documents"`
 	// Params are values for the documents' {placeholders}, by name. A value may contain {key}, the
 	// entity's key, and the named groups of KeyPattern. The params of a request override these values,
 	// and the named groups override both. If a value is empty, each entity must be registered with its
-	// own value for that param.
-	Params map[string]string `yaml:"params"`
+	// own value for that param. A section with from and path takes the value from the snapshot of another
+	// facet of the same key (an alias).
+	Params map[string]Param `yaml:"params"`
 	// Select lists the paths to keep, as document.member; empty keeps everything. A path begins with the
 	// name of a document, or with * for every document. A document in which no selected path finds a value
 	// is bad content.
@@ -68,6 +72,10 @@ type Facet struct {
 	// to 1. It detects upstreams that answer 200 with a truncated list instead of an error. 0
 	// disables the check.
 	ShrinkGuard float64 `yaml:"shrinkGuard"`
+
+	aliases          []Alias
+	aliasUsers       []string
+	aliasNotFoundFor time.Duration
 }
 
 // Shrunk reports whether ShrinkGuard forbids replacing the stored content by new content. The
@@ -81,7 +89,7 @@ func (f Facet) Shrunk(size, stored int) bool {
 func (f Facet) EntityParams(params map[string]string) map[string]string {
 	var open map[string]string
 	for name, value := range params {
-		if own, known := f.Params[name]; known && own == "" && value != "" {
+		if own, known := f.Params[name]; known && own == (Param{}) && value != "" {
 			if open == nil {
 				open = map[string]string{}
 			}
@@ -116,13 +124,13 @@ func (f *Facet) UnmarshalYAML(unmarshal func(any) error) error {
 type compiledFacet struct {
 	Facet
 	key       keyPattern
-	documents []compiledDocument // sorted by name
+	documents []compiledDocument // the documents of the facet, sorted by name
 	params    map[string]template
 	paths     *pathNode
 	version   int64
 
-	names          []string // all placeholders except {key}, sorted
-	openParams     []string // params with an empty default, sorted
+	names          []string // names of all placeholders except {key}, sorted
+	openParams     []string // names of the params with an empty default, sorted
 	requiredGroups []string // named groups of KeyPattern that documents use and that have no default
 	// checksTargets is true if a key that matches KeyPattern could make a path segment empty, "." or
 	// "..". literalBytes and placeholders are the maximum number of literal bytes, and of
@@ -137,8 +145,13 @@ func compileFacet(config Facet, auth Auth) (*compiledFacet, error) {
 	if f.key, err = compileKeyPattern(config.KeyPattern); err != nil {
 		return nil, fmt.Errorf("keyPattern: %w", err)
 	}
+	f.aliases, f.aliasUsers, f.aliasNotFoundFor = compileAliases(config.Params), nil, 0
+	if err := config.KeyFold.check(); err != nil {
+		return nil, err
+	}
+	f.KeyFold = cmp.Or(config.KeyFold, FoldNone)
 	for name, value := range config.Params {
-		t, err := parseTemplate(value)
+		t, err := parseTemplate(value.Text)
 		if err != nil {
 			return nil, fmt.Errorf("params.%s: %w", name, err)
 		}

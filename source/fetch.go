@@ -109,23 +109,27 @@ func (s *Source) Fetch(ctx context.Context, p *Plan, permits Permits) (*Response
 		mu     sync.Mutex
 		unsent error
 	)
-	for i := range p.requests {
-		wg.Go(func() {
-			resp, calls, err := s.fetchDocument(ctx, p, p.requests[i], permits)
-			mu.Lock()
-			defer mu.Unlock()
-			a.Calls += calls
-			a.responses[i] = resp
-			switch {
-			case errors.Is(err, errUseless):
-				a.responses[i].err = err
-			case err != nil:
-				unsent = errors.Join(unsent, err)
-				stop(err)
-			case resp.failed():
-				stop(errUseless)
-			}
-		})
+	fetch := func(i int) {
+		resp, calls, err := s.fetchDocument(ctx, p, p.requests[i], permits)
+		mu.Lock()
+		defer mu.Unlock()
+		a.Calls += calls
+		a.responses[i] = resp
+		switch {
+		case errors.Is(err, errUseless):
+			a.responses[i].err = err
+		case err != nil:
+			unsent = errors.Join(unsent, err)
+			stop(err)
+		case resp.failed():
+			stop(errUseless)
+		}
+	}
+	for i := 1; i < len(p.requests); i++ {
+		wg.Go(func() { fetch(i) })
+	}
+	if len(p.requests) > 0 {
+		fetch(0) // in this goroutine, because most plans have one document, and a new goroutine begins with a small stack
 	}
 	wg.Wait()
 	if unsent != nil {

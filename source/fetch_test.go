@@ -230,7 +230,7 @@ func TestFetch_NoPermitSendsNothing(t *testing.T) {
 func TestFetch_SentCallOutlivesContext(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		stop() // as if the worker shut down during the call
+		stop() // end the context during the call, as if the worker shut down
 		_, _ = w.Write([]byte("{}"))
 	})
 	s := testSource(t, url, nil)

@@ -16,10 +16,10 @@ type Inspection struct {
 	// Planned is the URL in the plan. URL is the URL that responded; the two differ after a
 	// redirect. Next is the URL of the next page, or empty.
 	Planned, URL, Next string
-	Status             int // 0 if no response arrived
+	Status             int // HTTP status; 0: no response arrived
 	Header             http.Header
-	Body               []byte // the first page, decompressed
-	WireBytes          int    // length of the body as it was received
+	Body               []byte // decompressed body of the first page
+	WireBytes          int    // length in bytes of the body as it was received
 	Class              Class
 	Rule               int // index of the rule in Config.Rules that decided the class; -1: the status or the content decided
 	Notices            []announced.Notice

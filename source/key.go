@@ -89,9 +89,17 @@ func (f *compiledFacet) value(name string, k keyValues, params map[string]string
 
 // CheckKey returns an error if the facet does not exist, or if no valid calls can be planned for the
 // key: the key does not match the facet's KeyPattern, leaves a required group empty, or would change
-// the structure of a path. The rules for keys of all sources are in schemas.CheckKey.
+// the structure of a path. The key must also be valid for each facet that the facet takes a param
+// from. The rules for keys of all sources are in schemas.CheckKey.
 func (s *Source) CheckKey(facet, key string) error {
 	f, k, err := s.match(facet, key)
+	if err == nil {
+		for _, a := range f.aliases {
+			if err := s.CheckKey(a.From, key); err != nil {
+				return err
+			}
+		}
+	}
 	if err != nil || (!f.checksTargets && f.literalBytes+3*len(key)*f.placeholders <= maxTargetBytes) {
 		return err
 	}
@@ -99,7 +107,7 @@ func (s *Source) CheckKey(facet, key string) error {
 		if v := f.value(name, k, nil); v != "" {
 			return v
 		}
-		return "x" // in place of a param's value that is registered with each entity
+		return "x" // a placeholder for the param's value, which is registered with each entity and is unknown here
 	}
 	for _, d := range f.documents {
 		if _, err := d.target.fill(value); err != nil {
@@ -172,7 +180,7 @@ func (f *compiledFacet) compileKeyUse() {
 		for _, group := range t.placeholders() {
 			used[group] = true
 		}
-		if f.Params[name] == "" {
+		if f.Params[name] == (Param{}) {
 			f.openParams = append(f.openParams, name)
 		}
 	}
@@ -187,7 +195,7 @@ func (f *compiledFacet) compileKeyUse() {
 
 // isKey reports whether the value of a placeholder is the whole key, unless a request overrides it.
 func (f *compiledFacet) isKey(name string) bool {
-	return name == keyParam || (f.Params[name] == "{"+keyParam+"}" && !slices.Contains(f.key.groups, name))
+	return name == keyParam || (f.Params[name].Text == "{"+keyParam+"}" && !slices.Contains(f.key.groups, name))
 }
 
 // placeholders returns the names of all placeholders of the document.

@@ -16,7 +16,7 @@ func keySource(t testing.TB, keyPattern, path string, params map[string]string) 
 	t.Helper()
 	return testSource(t, "http://upstream.example/base", func(c *Config) {
 		f := DefaultFacet()
-		f.KeyPattern, f.Params = keyPattern, params
+		f.KeyPattern, f.Params = keyPattern, TextParams(params)
 		f.Documents = map[string]Document{"issues": {Path: path}}
 		c.Facets = map[string]Facet{"issues": f}
 	})
@@ -94,7 +94,7 @@ func TestCompileFacet_RejectsWrongGroups(t *testing.T) {
 		"\"\" matches no key; rem": {pattern: "", path: "/a/{key}"},
 	} {
 		f := DefaultFacet()
-		f.KeyPattern, f.Params, f.Documents = c.pattern, c.params, map[string]Document{"d": {Path: c.path}}
+		f.KeyPattern, f.Params, f.Documents = c.pattern, TextParams(c.params), map[string]Document{"d": {Path: c.path}}
 		if _, err := compileFacet(f, Auth{}); err == nil || !strings.Contains(err.Error(), mention) {
 			t.Errorf("pattern %q: got error %v, want one with %q", c.pattern, err, mention)
 		}

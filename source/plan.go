@@ -5,13 +5,14 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"sync/atomic"
 )
 
 // Request identifies one entity to fetch.
 type Request struct {
 	Facet  string
 	Key    string
-	Params map[string]string // override the facet's Params
+	Params map[string]string // values of params that replace the facet's Params
 	// Validator is the validator stored with the entity's snapshot. Only facets with Conditional
 	// send it.
 	Validator Validator
@@ -40,6 +41,8 @@ type documentRequest struct {
 
 	body        []byte
 	contentType string
+
+	lastBody *atomic.Int64 // see compiledDocument
 
 	paging *Paging                    // nil: the document has one page
 	bodyAt func(cursor string) []byte // request body of the page after a cursor; nil: all pages have the same body
@@ -92,7 +95,7 @@ var errNoCredential = errors.New("credentials: no credential's keys match this k
 
 // buildRequest fills the placeholders of one document.
 func (s *Source) buildRequest(d compiledDocument, c Call, value func(name string) string) (documentRequest, error) {
-	r := documentRequest{call: c, paging: d.Paging, contentType: d.contentType, body: d.body.fill(value, noCursor)}
+	r := documentRequest{call: c, paging: d.Paging, contentType: d.contentType, lastBody: d.lastBody, body: d.body.fill(value, noCursor)}
 	path, err := d.target.fill(value)
 	if err != nil {
 		return documentRequest{}, err

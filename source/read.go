@@ -30,7 +30,7 @@ type Outcome struct {
 	Validator Validator
 	// The fields below are set if Class is not OK. They describe the response with that class.
 	Err        error
-	Status     int           // 0 if the response is missing or incomplete
+	Status     int           // HTTP status; 0 if the response is missing or incomplete
 	RetryAfter time.Duration // delay requested by the upstream, at most 24 h; 0 if none
 	// Block is the scope that a response of class quota or auth blocks, one of the Block
 	// constants. Wait is the minimum duration of that block (Rule.Wait), or 0.

@@ -45,8 +45,8 @@ func escapePathName(name string) string {
 
 // selection is a path of the setting select, below one document.
 type selection struct {
-	text  string // as in the configuration
-	names path   // without the document's name
+	text  string // the path as it is written in the configuration
+	names path   // the names of the path, without the document's name
 }
 
 // selectionsOf returns the paths that select parts of a document, or nil if the facet selects the
@@ -95,8 +95,8 @@ func (d compiledDocument) checkSelected(body, kept []byte) error {
 	return firstMiss
 }
 
-// hasScalar reports whether canonical JSON, after the name of the document, contains a string, a
-// number, a boolean or null.
+// hasScalar reports whether canonical JSON contains a string, a number, a boolean or null as a
+// value. The names of members do not count.
 func hasScalar(text []byte) bool {
 	for i := 0; i < len(text); i++ {
 		switch text[i] {

@@ -35,7 +35,7 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 		}
 	}()
 
-	var spent atomic.Pointer[Permit] // shared with the transport's goroutines
+	var spent atomic.Pointer[Permit] // the spent permit; it is shared with the goroutines of the transport
 	var req *http.Request
 	var abortErr error
 	abort := func(conn net.Conn, err error) {
@@ -129,7 +129,7 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 	if memory, bounded := permits.(MemoryLimiter); bounded {
 		grow = func(n int64) error { return memory.Grow(callCtx, n) }
 	}
-	resp.body, resp.err = readBody(httpResp, room, grow)
+	resp.body, resp.err = readBody(httpResp, room, r.lastBody, grow)
 	if resp.err != nil {
 		resp.err = s.redactError(cancelCause(callCtx, resp.err))
 	}
@@ -197,9 +197,11 @@ func (s *Source) setHeaders(req *http.Request, r documentRequest, v Validator) {
 const minReadBuffer, maxFirstReadBuffer = 4 << 10, 64 << 10
 
 // readBody reads at most `limit` bytes of a body as they were sent, possibly compressed. Before it
-// allocates n more bytes it calls grow(n).
-func readBody(httpResp *http.Response, limit int64, grow func(n int64) error) ([]byte, error) {
-	size := int64(minReadBuffer)
+// allocates n more bytes it calls grow(n). Without a Content-Length it expects a body that is a little
+// longer than the document's last body, and then updates lastBody.
+func readBody(httpResp *http.Response, limit int64, lastBody *atomic.Int64, grow func(n int64) error) ([]byte, error) {
+	last := lastBody.Load()
+	size := min(max(minReadBuffer, last+last/16+1), limit+1, maxFirstReadBuffer)
 	if n := httpResp.ContentLength; n >= 0 && n <= limit {
 		size = min(n+1, maxFirstReadBuffer) // one byte more than the body, so that the read reaches EOF
 	}
@@ -221,6 +223,9 @@ func readBody(httpResp *http.Response, limit int64, grow func(n int64) error) ([
 		case int64(len(body)) > limit:
 			return body[:limit], ErrOversized
 		case errors.Is(err, io.EOF):
+			if httpResp.ContentLength < 0 {
+				lastBody.Store(int64(len(body)))
+			}
 			return body, nil
 		case err != nil:
 			return body, err
@@ -238,7 +243,7 @@ func newTransport(inFlight int) *http.Transport {
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           dialer.DialContext,
 		TLSHandshakeTimeout:   5 * time.Second,
-		MaxIdleConns:          0, // 0: no limit over all hosts
+		MaxIdleConns:          0, // with 0 the number of idle connections of all hosts together is unlimited
 		MaxIdleConnsPerHost:   inFlight,
 		IdleConnTimeout:       90 * time.Second,
 		ExpectContinueTimeout: time.Second,

@@ -121,6 +121,9 @@ func New(name string, config Config, secrets map[string]string, inFlight int) (*
 		}
 		s.facets[name] = f
 	}
+	if len(errs) == 0 {
+		errs = aliasGraph(s.facets).check()
+	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}

@@ -122,7 +122,7 @@ func (t target) size() (literals, placeholders int) {
 		for _, text := range part.literals {
 			literals += len(text)
 		}
-		literals++ // the delimiter before the segment or the value
+		literals++ // count the delimiter before the segment or the value
 		placeholders += len(part.names)
 	}
 	for _, name := range t.names {

@@ -19,7 +19,7 @@ func testSource(t testing.TB, baseURL string, change func(*Config)) *Source {
 	f := DefaultFacet()
 	f.KeyPattern = "(?s).*"
 	f.Documents = map[string]Document{"doc": {Path: "/v1/{key}/item?ocid={ocid}&date="}}
-	f.Params = map[string]string{"ocid": "{key}"}
+	f.Params = TextParams(map[string]string{"ocid": "{key}"})
 	config.Facets = map[string]Facet{"character": f}
 	config.Auth.Header = "x-api-key"
 	if change != nil {
@@ -141,8 +141,8 @@ func TestNew_NamesWrongSetting(t *testing.T) {
 		"missing closing":                     func(c *Config) { c.Rules = []Rule{{Class: NotFound, Header: &Match{Name: "a", Matches: "("}}} },
 		"facets.character.keyPattern":         facet(func(f *Facet) { f.KeyPattern = "(" }),
 		"keyPattern: \"\"":                    facet(func(f *Facet) { f.KeyPattern = "" }),
-		"params.ocid: only {key}":             facet(func(f *Facet) { f.Params = map[string]string{"ocid": "{other}"} }),
-		"choose another name":                 facet(func(f *Facet) { f.Params = map[string]string{"ocid": "", "key": ""} }),
+		"params.ocid: only {key}":             facet(func(f *Facet) { f.Params = TextParams(map[string]string{"ocid": "{other}"}) }),
+		"choose another name":                 facet(func(f *Facet) { f.Params = TextParams(map[string]string{"ocid": "", "key": ""}) }),
 		"facets.character.documents: a facet": facet(func(f *Facet) { f.Documents = nil }),
 		"must begin with /":                   path("v1"),
 		"no fragment":                         path("/v1#x"),
@@ -168,7 +168,7 @@ func TestNew_NamesWrongSetting(t *testing.T) {
 		config.Auth.Header = "x-api-key"
 		f := DefaultFacet()
 		f.Documents = map[string]Document{"doc": {Path: "/v1?ocid={ocid}"}}
-		f.Params = map[string]string{"ocid": "{key}"}
+		f.Params = TextParams(map[string]string{"ocid": "{key}"})
 		config.Facets = map[string]Facet{"character": f}
 		if _, err := New("test", config, map[string]string{"": "secret"}, 1); err != nil {
 			t.Fatal(err)

@@ -20,13 +20,13 @@ type Cached[T any] struct {
 	// runs or after it has failed. 0: callers wait for the next read.
 	MaxStale time.Duration
 	Clock    func() time.Time
-	Log      *slog.Logger // logs panics of Read
+	Log      *slog.Logger // log for panics of the function Read
 
 	mu          sync.Mutex
 	latest      T
 	at          time.Time     // end of the last successful read; zero: no read has succeeded
-	attemptedAt time.Time     // end of the last read, successful or not
-	err         error         // error of the last read; nil: it succeeded
+	attemptedAt time.Time     // end of the last read, whether or not it succeeded
+	err         error         // error of the last read; nil: the last read succeeded
 	running     chan struct{} // closed when the current read ends; nil: no read is running
 }
 

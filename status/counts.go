@@ -48,7 +48,7 @@ func countsKey(source string) string { return "counts:{" + source + "}" }
 // WriteCounts writes the counts of a process by source. `process` must be unique for each start of a
 // process, so that the counts of one name never fall.
 func WriteCounts(ctx context.Context, rdb redis.UniversalClient, process string, all map[string]ProcessCounts) error {
-	now, err := rdb.Time(ctx).Result() // the clock of Redis, because the clocks of hosts may differ
+	now, err := rdb.Time(ctx).Result() // the time of Redis, because the clocks of hosts may differ
 	if err != nil {
 		return fmt.Errorf("read the time from Redis: %w", err)
 	}
@@ -101,7 +101,7 @@ func ReadCounts(ctx context.Context, rdb redis.UniversalClient, source string) (
 // from them.
 type CountsWriter struct {
 	Sources []string
-	Metrics prometheus.Gatherer // the metrics of this process
+	Metrics prometheus.Gatherer // source of the metrics of this process
 	Prefix  string              // prefix of the names of freshet's metrics
 	// Write writes the counts by source.
 	Write func(ctx context.Context, all map[string]ProcessCounts) error

@@ -30,7 +30,7 @@ func heartbeatsKey(source string) string { return "schedulers:{" + source + "}" 
 // schedulers use less than the rate until HeartbeatTTL has passed.
 func WriteHeartbeat(ctx context.Context, rdb redis.UniversalClient, source, process string) (share float64, err error) {
 	key := heartbeatsKey(source)
-	now, err := rdb.Time(ctx).Result() // the clock of Redis, because the clocks of hosts may differ
+	now, err := rdb.Time(ctx).Result() // the time of Redis, because the clocks of hosts may differ
 	if err != nil {
 		return 0, fmt.Errorf("read the time from Redis: %w", err)
 	}

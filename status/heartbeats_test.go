@@ -12,7 +12,7 @@ func TestHeartbeats_ShareTheRate(t *testing.T) {
 	now := time.Now()
 	shareIs := func(process string, after time.Duration, want float64) {
 		t.Helper()
-		server.SetTime(now.Add(after)) // heartbeats use the clock of Redis
+		server.SetTime(now.Add(after)) // heartbeats use the time of Redis
 		if got, err := WriteHeartbeat(t.Context(), rdb, "nexon", process); err != nil || got != want {
 			t.Errorf("share of %s after %v: got %v, %v, want %v", process, after, got, err, want)
 		}

@@ -77,14 +77,14 @@ type seenProcess struct {
 
 // historySample is one sample. Unknown values are NaN, which takes less memory than pointers.
 type historySample struct {
-	at      int64   // Unix seconds
+	at      int64   // time of the sample, in Unix seconds
 	seconds float32 // length of the period in which the calls and reads were counted
 	calls   [len(source.CallOutcomes)]float32
 	reads   [len(ReadKinds)]float32
 	allowed float32
 	records [2]float32 // number of waiting records by lane, HIGH first
 	delays  [2]float32
-	state   limiter.State // empty: unknown
+	state   limiter.State // state of the limiter; empty: unknown
 }
 
 // unknownSample returns a sample without known values.
@@ -205,11 +205,11 @@ func (h *sourceHistory) add(n historySample) {
 
 // History is the history of a source. Each list has one value for each sample, the oldest first.
 type History struct {
-	Times []int64 `json:"times"` // Unix seconds, 5 s apart
+	Times []int64 `json:"times"` // times of the samples in Unix seconds, 5 s apart
 	// Seconds are the lengths of the periods that the rates cover.
 	Seconds     Values            `json:"seconds"`
 	Calls       map[string]Values `json:"calls"`       // calls a second by outcome
-	AllowedRate Values            `json:"allowedRate"` // calls a second
+	AllowedRate Values            `json:"allowedRate"` // rate that the limiter allowed, in calls a second
 	States      []limiter.State   `json:"states"`      // states of the limiter; empty: unknown
 	Reads       map[string]Values `json:"reads"`       // reads a second by kind
 	High        LaneHistory       `json:"high"`

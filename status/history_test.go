@@ -28,7 +28,7 @@ type historyRig struct {
 	counts  map[string]ProcessCounts
 	err     error
 	backlog LaneBacklog
-	panics  bool // reads of the lanes panic
+	panics  bool // true: reads of the lanes panic
 	view    limiter.View
 }
 

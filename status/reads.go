@@ -37,7 +37,7 @@ type ReadStats struct {
 // Reads computes statistics of the reads that this process has served, from its metrics.
 type Reads struct {
 	metrics prometheus.Gatherer
-	prefix  string // prefix of the names of the metrics
+	prefix  string // prefix of the names of freshet's metrics
 	sources []string
 	log     *slog.Logger
 
@@ -98,7 +98,7 @@ func (r *Reads) takeSample(now time.Time) readsSample {
 func gather(metrics prometheus.Gatherer, log *slog.Logger) []*dto.MetricFamily {
 	found, err := metrics.Gather() // even with an error, found holds the metrics that could be gathered
 	if err != nil {
-		log.Debug("metrics gathered in part", "err", err)
+		log.Debug("some metrics could not be gathered", "err", err)
 	}
 	return found
 }

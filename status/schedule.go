@@ -36,13 +36,13 @@ type Reading[T any] struct {
 // FacetSchedule is the prefetch configuration of a facet, with the settings applied.
 type FacetSchedule struct {
 	Facet string
-	Mode  string // "off", "tiers" or "adaptive"
+	Mode  string // prefetch mode: "off", "tiers" or "adaptive"
 	// MinInterval and MaxInterval bound the intervals in the adaptive mode.
 	MinInterval, MaxInterval time.Duration
 	// ReadyAt is the time at which the upstream will publish the content of the day. Until then no
 	// entity of the facet is prefetched. zero: the content is already published.
 	ReadyAt  time.Time
-	Tiers    [3]TierSchedule // indexed by store.Tier
+	Tiers    [3]TierSchedule // the tiers of the facet, indexed by store.Tier
 	Triggers []TriggerSchedule
 }
 

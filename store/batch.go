@@ -59,6 +59,37 @@ func (b *Batch) InOrder() ([]Result, error) {
 	return results, nil
 }
 
+// Aliases returns the entities in Write.Aliases of all writes, sorted and without duplicates.
+func (b *Batch) Aliases() (all []schemas.Entity) {
+	for _, w := range b.Writes {
+		for _, a := range w.Aliases {
+			all = append(all, a.Entity)
+		}
+	}
+	slices.SortFunc(all, compareEntities)
+	return slices.Compact(all)
+}
+
+// CheckAliases sets the result BaseMissing for each write whose alias differs from the state that
+// is stored now, or from the state that the same batch stores. The argument has the stored states
+// of the entities that Aliases returned.
+func (b *Batch) CheckAliases(stored []State) {
+	now := make(map[schemas.Entity]State, len(stored))
+	for _, s := range stored {
+		if i, found := b.Find(s.Entity); found && b.Writes[i].Version >= s.Version && b.Writes[i].Kind != NotModified {
+			s.Version, s.Hash, s.Absent = b.Writes[i].Version, b.Writes[i].Hash, b.Writes[i].Kind == Absence
+		}
+		now[s.Entity] = s
+	}
+	for i, w := range b.Writes {
+		for _, a := range w.Aliases {
+			if s := now[a.Entity]; s.Version == 0 || s.Absent != a.Absent || (!s.Absent && s.Hash != a.Hash) {
+				b.Results[i] = BaseMissing
+			}
+		}
+	}
+}
+
 // Find returns the index in Writes of the entity's write.
 func (b *Batch) Find(e schemas.Entity) (int, bool) {
 	return slices.BinarySearchFunc(b.Writes, e, func(w Write, e schemas.Entity) int { return compareEntities(w.Entity, e) })

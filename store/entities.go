@@ -64,7 +64,7 @@ type Decision struct {
 	Due     time.Time // next due time; if it is not after now, the entity may be claimed again at once
 	Tier    Tier
 	History History
-	Enqueue bool // enqueue a refresh now
+	Enqueue bool // true: enqueue a refresh now
 }
 
 // Claim is a batch of entities that one scheduler has claimed and will enqueue. It is stored until

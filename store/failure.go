@@ -45,6 +45,17 @@ type Status struct {
 	Params                     map[string]string
 	CorrelationID, TraceParent string
 	Replay                     schemas.ReplayMark
+	// DeadAlias is set while the entity waits for a check of an alias with which the upstream did not
+	// find the entity: the hash of that alias.
+	DeadAlias string
+	// Aliases are the entities that the entity takes params from. WriteFailure locks their states, so
+	// that a concurrent Write of one of them is either visible after WriteFailure, or sees this status.
+	// They are not stored.
+	Aliases []schemas.Entity
+	// AliasUsers are the facets that take a param from this facet. Retries of these facets that wait
+	// for their alias become due when this status is written, because the alias will not come soon.
+	// They are not stored.
+	AliasUsers []string
 	// Since is the time of the first failure after the last success, UpdatedAt the time of the last
 	// failure.
 	Since, UpdatedAt time.Time
@@ -57,20 +68,20 @@ const MaxTextBytes = 4 << 10
 const (
 	// StatusColumns are the columns that ScanStatus reads.
 	StatusColumns = `u.source, u.facet, u.key, u.state, u.reason, u.error, u.rounds, u.failures, u.version,
-	u.next_retry_at, u.lane, u.params, u.correlation_id, u.trace_parent, u.replay, u.replays, u.since, u.updated_at`
+	u.next_retry_at, u.lane, u.params, u.correlation_id, u.trace_parent, u.replay, u.replays, u.since, u.updated_at, u.dead_alias`
 
 	// UpsertStatus writes the status, unless a success or failure of a later fetch is stored. So the
 	// order in which results arrive does not matter. A status with the same version as the stored
 	// one replaces it, because both describe the same fetch. Arguments: StatusArgs.
 	UpsertStatus = `INSERT INTO update_status AS u (source, facet, key, state, reason, error, rounds, failures, version,
-	next_retry_at, lane, params, correlation_id, trace_parent, replay, replays, since, updated_at)
-SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18
+	next_retry_at, lane, params, correlation_id, trace_parent, replay, replays, since, updated_at, dead_alias)
+SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19
 WHERE NOT EXISTS (SELECT 1 FROM snapshot_state s WHERE s.source = $1 AND s.facet = $2 AND s.key = $3 AND s.version >= $9)
 ON CONFLICT (source, facet, key) DO UPDATE
 SET state = excluded.state, reason = excluded.reason, error = excluded.error, rounds = excluded.rounds,
 	failures = excluded.failures, version = excluded.version, next_retry_at = excluded.next_retry_at, lane = excluded.lane,
 	params = excluded.params, correlation_id = excluded.correlation_id, trace_parent = excluded.trace_parent,
-	replay = excluded.replay, replays = excluded.replays, updated_at = excluded.updated_at
+	replay = excluded.replay, replays = excluded.replays, updated_at = excluded.updated_at, dead_alias = excluded.dead_alias
 WHERE excluded.version >= u.version`
 
 	// DeleteStatus deletes the status of an entity. Arguments: source, facet, key.
@@ -100,7 +111,7 @@ func (s Status) StatusArgs() ([]any, error) {
 	return []any{
 		s.Entity.Source, s.Entity.Facet, s.Entity.Key, string(s.State), toValidText(s.Reason), toValidText(s.Error), s.Rounds, s.Failures, s.Version,
 		toMicros(s.Until), string(s.Lane), string(params), toValidText(s.CorrelationID), toValidText(s.TraceParent),
-		toValidText(s.Replay.ID), s.Replay.Count, toMicros(s.Since), toMicros(s.UpdatedAt),
+		toValidText(s.Replay.ID), s.Replay.Count, toMicros(s.Since), toMicros(s.UpdatedAt), s.DeadAlias,
 	}, nil
 }
 
@@ -110,7 +121,7 @@ func (s *Status) ScanStatus(scan func(...any) error) error {
 	var until, since, updated int64
 	err := scan(
 		&s.Entity.Source, &s.Entity.Facet, &s.Entity.Key, &s.State, &s.Reason, &s.Error, &s.Rounds, &s.Failures, &s.Version,
-		&until, &s.Lane, &params, &s.CorrelationID, &s.TraceParent, &s.Replay.ID, &s.Replay.Count, &since, &updated)
+		&until, &s.Lane, &params, &s.CorrelationID, &s.TraceParent, &s.Replay.ID, &s.Replay.Count, &since, &updated, &s.DeadAlias)
 	if err != nil {
 		return err
 	}

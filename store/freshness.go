@@ -25,15 +25,20 @@ type Lifetimes struct {
 	// absence is valid after a check. KeepFor is how long content is served after its fetch; 0: no
 	// limit.
 	FreshFor, NotFoundFor, KeepFor time.Duration
+	// AliasNotFoundFor is how long an absence is valid that follows from the absence of an alias.
+	AliasNotFoundFor time.Duration
 }
 
 // FreshnessOf returns the freshness of a state. It also returns the reason of the update request
 // that a read of this state makes; empty: the read makes no request. The zero State means that
 // nothing is stored.
 func FreshnessOf(s *State, l Lifetimes, now time.Time) (Freshness, schemas.Reason) {
-	age := now.Sub(s.CheckedAt)
+	age, notFoundFor := now.Sub(s.CheckedAt), l.NotFoundFor
+	if s.AliasAbsent {
+		notFoundFor = l.AliasNotFoundFor
+	}
 	switch {
-	case s.Absent && age < l.NotFoundFor:
+	case s.Absent && age < notFoundFor:
 		return NotFound, ""
 	case s.Absent:
 		return NotFound, schemas.Stale

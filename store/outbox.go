@@ -21,20 +21,27 @@ type OutboxEvents struct {
 
 // Trigger is the rule that a change of one facet refreshes another facet of the same key.
 type Trigger struct {
-	Facet string // the facet to refresh
+	Facet string // name of the facet that is refreshed
 	// Backoff is the minimum time between the facet's last check and a triggered refresh. It is
 	// stored in microseconds.
 	Backoff time.Duration
 	// Quiet delays the refresh until no change has occurred for this long, but at most until
 	// MaxDelay after the first change. 0: no delay.
 	Quiet, MaxDelay time.Duration
+	// OnReplace is set for the trigger of an alias: it refreshes a facet that takes a param from the
+	// changed facet. It fires only if the change replaced content, and if the other facet is stored.
+	OnReplace bool
 	// Params are the parameters of the refresh's request.
 	Params map[string]string
 }
 
 // Fires reports whether the trigger refreshes its facet now. The parameter state is the state of
-// that facet. The trigger fires if the facet was never checked, or not within Backoff.
+// that facet. The trigger fires if the facet was never checked, or not within Backoff. A trigger with
+// OnReplace does not fire if the facet was never checked.
 func (t Trigger) Fires(state State, now time.Time) bool {
+	if t.OnReplace && state.CheckedAt.IsZero() {
+		return false
+	}
 	return state.CheckedAt.IsZero() || now.Sub(state.CheckedAt) >= t.Backoff
 }
 
@@ -91,17 +98,19 @@ const (
 // storedTrigger is the JSON form of a Trigger in the column triggers.
 type storedTrigger struct {
 	Facet    string            `json:"facet"`
-	Backoff  int64             `json:"backoff"` // microseconds, as are Quiet and MaxDelay
+	Backoff  int64             `json:"backoff"` // minimum time in microseconds, as are Quiet and MaxDelay
 	Quiet    int64             `json:"quiet,omitempty"`
 	MaxDelay int64             `json:"maxDelay,omitempty"`
 	Params   map[string]string `json:"params,omitempty"`
+	// OnReplace is Trigger.OnReplace.
+	OnReplace bool `json:"onReplace,omitempty"`
 }
 
 // OutboxRow contains the values that the SQL statement InsertOutboxEvent inserts for one stored change.
 type OutboxRow struct {
 	Before, After []byte
 	PublishChange bool
-	Triggers      string // a list of storedTrigger as JSON
+	Triggers      string // the triggers as JSON: a list of storedTrigger
 	// Due is when the event can be delivered, in microseconds. QuietFacet is the facet that a
 	// trigger with a quiet time refreshes; empty for other rows. Further changes in the quiet
 	// time move Due to a later time, but never after Latest, which is also in microseconds.
@@ -121,7 +130,7 @@ func (w Write) OutboxRows(before Hash) (rows []OutboxRow, err error) {
 	add := func(row OutboxRow, triggers []Trigger) {
 		stored := make([]storedTrigger, len(triggers))
 		for i, t := range triggers {
-			stored[i] = storedTrigger{t.Facet, t.Backoff.Microseconds(), t.Quiet.Microseconds(), t.MaxDelay.Microseconds(), t.Params}
+			stored[i] = storedTrigger{t.Facet, t.Backoff.Microseconds(), t.Quiet.Microseconds(), t.MaxDelay.Microseconds(), t.Params, t.OnReplace}
 		}
 		text, marshalErr := json.Marshal(stored)
 		row.Triggers, err = string(text), errors.Join(err, marshalErr)
@@ -129,7 +138,7 @@ func (w Write) OutboxRows(before Hash) (rows []OutboxRow, err error) {
 	}
 	var immediate []Trigger
 	for _, t := range w.Outbox.Triggers {
-		if t.Quiet <= 0 {
+		if t.Quiet <= 0 && (!t.OnReplace || before != (Hash{})) {
 			immediate = append(immediate, t)
 		}
 	}
@@ -165,7 +174,7 @@ func (e *OutboxEvent) ScanOutboxEvent(scan func(...any) error) error {
 	copy(e.After[:], after)
 	for _, t := range triggers {
 		e.Triggers = append(e.Triggers, Trigger{
-			Facet: t.Facet, Backoff: time.Duration(t.Backoff) * time.Microsecond, Params: t.Params,
+			Facet: t.Facet, Backoff: time.Duration(t.Backoff) * time.Microsecond, Params: t.Params, OnReplace: t.OnReplace,
 			Quiet: time.Duration(t.Quiet) * time.Microsecond, MaxDelay: time.Duration(t.MaxDelay) * time.Microsecond,
 		})
 	}

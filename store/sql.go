@@ -7,12 +7,12 @@ import "time"
 const (
 	// StateColumns are the columns that ScanState reads: a State without its entity.
 	StateColumns = `s.version, s.hash, s.extract_version, s.encoding, s.size,
-	s.last_fetched_at, s.last_checked_at, s.last_updated_at, s.absent, s.etag, s.last_modified, s.visibility, s.manual`
+	s.last_fetched_at, s.last_checked_at, s.last_updated_at, s.absent, s.etag, s.last_modified, s.visibility, s.manual, s.alias_absent`
 
 	// SelectSnapshot returns the state's columns and the payload, or null without a payload. It
 	// looks up each table by the key instead of joining the tables. Planning a join of two
-	// partitioned tables takes a quarter of the statement's time. Every call plans the statement
-	// again, because PgBouncer keeps no prepared statements. Arguments: source, facet, key.
+	// partitioned tables takes a quarter of the statement's time, and every call plans the statement
+	// again. Arguments: source, facet, key.
 	SelectSnapshot = `SELECT ` + StateColumns + `,
 	(SELECT p.payload FROM snapshot_payload p WHERE p.source = $1 AND p.facet = $2 AND p.key = $3)
 FROM snapshot_state s
@@ -50,9 +50,10 @@ func (s *State) ScanState(scan func(...any) error, more ...any) error {
 	var fetched, checked, updated int64
 	err := scan(append([]any{
 		&s.Version, &hash, &s.ExtractVersion, &s.Encoding, &s.Size,
-		&fetched, &checked, &updated, &s.Absent, &s.ETag, &s.LastModified, &s.Visibility, &s.Manual,
+		&fetched, &checked, &updated, &s.Absent, &s.ETag, &s.LastModified, &s.Visibility, &s.Manual, &s.AliasAbsent,
 	}, more...)...)
 	copy(s.Hash[:], hash)
+	s.AliasAbsent = s.AliasAbsent && s.Absent // the column keeps its value when content is stored
 	s.FetchedAt, s.CheckedAt, s.UpdatedAt = fromMicros(fetched), fromMicros(checked), fromMicros(updated)
 	return err
 }

@@ -29,6 +29,9 @@ type State struct {
 	// Absent is set if the last fetch found that the entity does not exist. Older content of the
 	// same visibility is kept.
 	Absent bool
+	// AliasAbsent is set if the entity is absent because a facet that it takes a param from is
+	// absent. Then CheckedAt is the check time of that facet.
+	AliasAbsent bool
 	// ETag and LastModified are validators of the upstream's response (RFC 9110 §8.8).
 	ETag, LastModified string
 	// Visibility is the group of clients that may read the content or the absence: the visibility
@@ -81,6 +84,15 @@ type Write struct {
 	Visibility string
 	// Manual is set if the fetch was made for a reader or an operator (State.Manual).
 	Manual bool
+	// AliasAbsent is set for an Absence that follows from the absence of an alias.
+	AliasAbsent bool
+	// Aliases are the states of the facets that the params of the fetch come from. If one of them has
+	// another content now, or is absent or deleted, the write results in BaseMissing: the result
+	// may belong to another key.
+	Aliases []State
+	// AliasUsers are the facets that take a param from this facet. If the write is stored, retries of
+	// these facets that wait for their alias (HoldAlias) become due at once.
+	AliasUsers []string
 	// Payload encodes the content. It is called only if the content differs from the stored
 	// content.
 	Payload func() (Payload, error)
@@ -93,21 +105,22 @@ type Write struct {
 type Payload struct {
 	Encoding string
 	Bytes    []byte
-	Size     int // bytes of the content before it is encoded
+	Size     int // size of the content in bytes before it is encoded
 }
 
 // Result is the result of a Write.
 type Result int
 
 // Results of a Write. After each of them except BaseMissing, the request of the fetch can be
-// settled. After BaseMissing, the entity must be fetched again without validators.
+// settled. After BaseMissing, the entity must be fetched again, with its present alias and without
+// validators.
 const (
 	Touched       Result = iota + 1 // content unchanged; only times, version and validators were written
 	Changed                         // content was stored; before, the entity had no content, or content with another hash
 	Rewritten                       // content was stored; it replaced content that was extracted with other settings of the facet
 	AbsenceStored                   // the absence was stored
 	Superseded                      // nothing was written; the result of a later fetch is stored
-	BaseMissing                     // nothing was written; the content to which a NotModified refers is gone or not visible
+	BaseMissing                     // nothing was written; the content to which a NotModified refers is gone or not visible, or an alias has changed
 )
 
 var resultNames = [...]string{"", "touched", "changed", "rewritten", "not_found", "superseded", "base_missing"}

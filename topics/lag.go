@@ -106,7 +106,7 @@ const (
 // Sampler measures the lag of sources in the background, so that reads never query Kafka.
 type Sampler struct {
 	measure     func(ctx context.Context, source string) ([]Lag, error)
-	count       func(ctx context.Context, source string) (int64, error) // counts dead letters
+	count       func(ctx context.Context, source string) (int64, error) // function that counts the dead letters of a source
 	sources     []string
 	log         *slog.Logger
 	lag         *prometheus.GaugeVec

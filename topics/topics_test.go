@@ -217,7 +217,7 @@ func TestSampler_EstimatesWaitFromSamples(t *testing.T) {
 			t.Errorf("got %v without a backlog, want unknown", w)
 		}
 		next(100, 600)
-		if w, known := wait(); !known || w != 10*time.Second { // the idle time does not count
+		if w, known := wait(); !known || w != 10*time.Second { // the estimate ignores the time in which no record waited
 			t.Errorf("wait: got %v, known %v, want 10s", w, known)
 		}
 		set(nil, errors.New("Kafka is away"))

@@ -136,20 +136,20 @@ func TestLimiter_PrintsTableAndJSON(t *testing.T) {
 	d.until("a fresh answer", "first", isFresh)
 	servicetest.WaitFor(t, eventTimeout, "a report of an idle worker", func() bool {
 		v := d.view()
-		return len(v.Processes) == 1 && v.Processes[0].High.Waiting == 0 && v.Processes[0].High.Granted == 1
+		return len(v.Processes) == 1 && v.Processes[0].High.Waiting == 0 && v.Processes[0].High.Granted == 2
 	})
 	table := strings.Join(strings.Fields(d.mustRun(0, nil, "limiter", "--source", "nexon")), " ")
 	for _, part := range []string{
 		"nexon: flowing; nothing blocks calls; settings at revision 0", "POLICY LIMIT TARGET USED REMAINING FOR LOW RESETS",
-		"second 500 in 1s 450 - ", "day 20,000,000 a day - 1 19,999,999 ", "PROCESS LANE WAITING OLDEST GRANTED REJECTED REASON REPORTED", " HIGH 0 - ", " ago LOW 0 - 0 0 -",
+		"second 500 in 1s 450 - ", "day 20,000,000 a day - 2 19,999,998 ", "PROCESS LANE WAITING OLDEST GRANTED REJECTED REASON REPORTED", " HIGH 0 - ", " ago LOW 0 - 0 0 -",
 	} {
 		if !strings.Contains(table, part) {
 			t.Errorf("got %[2]s, want %[1]q in it", part, table)
 		}
 	}
 	var all []limiter.View
-	if err := json.Unmarshal([]byte(d.mustRun(0, nil, "limiter", "-o", "json")), &all); err != nil || len(all) != 1 || *all[0].Policies[1].Used != 1 {
-		t.Errorf("limiters: got %+v, %v, want one with 1 used of its second policy", all, err)
+	if err := json.Unmarshal([]byte(d.mustRun(0, nil, "limiter", "-o", "json")), &all); err != nil || len(all) != 1 || *all[0].Policies[1].Used != 2 {
+		t.Errorf("limiters: got %+v, %v, want one with 2 used of its second policy", all, err)
 	}
 	d.mustRun(3, []string{`unknown source "github"; the configuration has nexon`}, "limiter", "--source", "github")
 	_, text := d.do(http.MethodGet, d.api+"/metrics")

@@ -58,7 +58,7 @@ type court struct {
 	mu     sync.Mutex
 	status string
 	entry  int            // the last progress entry of every case has this number
-	calls  map[string]int // number of calls, by facet/key
+	calls  map[string]int // number of calls of each entity, by facet/key
 	odd    []string       // URIs of calls whose parameter encCsNo differs from the value registered for the case
 }
 

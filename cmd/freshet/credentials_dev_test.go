@@ -19,7 +19,7 @@ import (
 // secret, both credentials are used again.
 func TestCredentials_SkipExpiredUntilFileChanges(t *testing.T) {
 	var mu sync.Mutex
-	calls := map[string]int{} // number of calls, by Authorization header
+	calls := map[string]int{} // number of calls with each credential, by the value of the Authorization header
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		secret := r.Header.Get("Authorization")
 		mu.Lock()

@@ -82,7 +82,7 @@ func (d *dev) readNewKeys() {
 			select {
 			case <-ctx.Done():
 			case <-tick.C:
-				_, _ = c.Get(ctx, client.Entity{Source: "nexon", Facet: "character", Key: "new-" + strconv.Itoa(n)}) // fails in some fault scenarios
+				_, _ = c.Get(ctx, client.Entity{Source: "nexon", Facet: "character", Key: "new-" + strconv.Itoa(n)}) // an error is ignored, because reads fail in some fault scenarios
 			}
 		}
 	})

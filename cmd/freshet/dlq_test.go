@@ -64,7 +64,7 @@ func (d *dev) waitForDeadLetters(prefix string, n int) {
 
 func TestDLQ_ListShowReplayPurge(t *testing.T) {
 	t.Parallel()
-	d := startDev(t, "--no-demo")
+	d := startDev(t, "--no-demo", "--simulate", "--config", smallDocument(t))
 	d.mustRun(0, []string{"no dead letters\n"}, "dlq", "list")
 	d.mustRun(0, []string{"no dead letters\n"}, "dlq", "list", "--group", "--since", "24h")
 	for _, list := range [][]string{{"list"}, {"list", "--group"}, {"jobs"}} {
@@ -162,7 +162,7 @@ func (d *dev) dlq(ctx context.Context, args ...string) (code int, stdout, stderr
 // stops the job, and the flag --resume continues it.
 func TestDLQ_InterruptLeavesJobRunning(t *testing.T) {
 	t.Parallel()
-	d := startDev(t, "--no-demo")
+	d := startDev(t, "--no-demo", "--simulate", "--config", smallDocument(t))
 	d.waitForDeadLetters("a", 4)
 	ctx, interrupt := context.WithCancel(context.Background())
 	var following sync.WaitGroup

@@ -116,7 +116,7 @@ func TestSnapshot_GetRefreshDelete(t *testing.T) {
 	d.mustRun(2, []string{"the key is empty"}, "snapshot", "get", "nexon/character/")
 	d.mustRun(3, []string{"There is no such source"}, "snapshot", "get", "github/character/somebody")
 	d.mustRun(3, []string{"no such facet"}, "snapshot", "get", "nexon/guild/somebody")
-	d.mustRun(1, []string{"does not match the keyPattern"}, "snapshot", "get", "nexon/character/some body/x")
+	d.mustRun(1, []string{"does not match the keyPattern"}, "snapshot", "get", "nexon/character-by-ocid/some body/x")
 	d.mustRun(4, []string{"no snapshot of " + name + " is stored yet (UPDATING", "--wait 10s"}, "snapshot", "get", name)
 	d.until("a fresh answer", "somebody", isFresh)
 	code, out, errs := command(t, []string{"FRESHET_ADDR=" + d.api}, "snapshot", "get", name)

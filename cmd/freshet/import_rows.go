@@ -109,7 +109,7 @@ func (r *rowReader) read() ([]byte, error) {
 type csvParser struct {
 	line   bytes.Reader
 	reader *csv.Reader
-	names  []string // column names
+	names  []string // names of the columns, from the header line
 }
 
 func newCSVParser() *csvParser {

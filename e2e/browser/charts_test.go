@@ -49,15 +49,15 @@ func TestChart_TextNamesTheValues(t *testing.T) {
 func TestChart_GapIsUnknown(t *testing.T) {
 	b := openChart(t)
 	evaluate[bool](b, `(`+callsOfNexon+`.focus(), true)`)
-	for range 4 { // 20 min before the newest sample
+	for range 4 { // four times 5 min: the cursor is 20 min before the newest sample
 		b.must(chromedp.KeyEvent(kb.PageDown))
 	}
 	if got, want := evaluate[string](b, callsOfNexon+`.getAttribute('aria-valuetext')`), "11:40:30: 2xx"; !strings.HasPrefix(got, want) {
 		t.Errorf("after the gap: got %q, want %q first", got, want)
 	}
-	b.must(chromedp.KeyEvent(kb.PageDown)) // 11:35:30
+	b.must(chromedp.KeyEvent(kb.PageDown)) // the cursor is at 11:35:30
 	for range 12 {
-		b.must(chromedp.KeyEvent(kb.ArrowRight)) // 11:36:30
+		b.must(chromedp.KeyEvent(kb.ArrowRight)) // after the last press the cursor is at 11:36:30
 	}
 	if got, want := evaluate[string](b, callsOfNexon+`.getAttribute('aria-valuetext')`), "11:36:30: unknown; allowed unknown"; got != want {
 		t.Errorf("in the gap: got %q, want %q", got, want)

@@ -17,20 +17,21 @@ import (
 var prefetchedFacets = regexp.MustCompile(`(?m)^  facets:\n    character: .*\n`)
 
 // Preset returns the configuration of the reference source for the upstream at a URL. facets
-// maps each facet to the upstream document that it reads. Only the facet "character" is
-// prefetched.
+// maps each facet to the upstream document that it reads. The key of each facet is the ocid, so a
+// fetch is one call. Only the facet "character" is prefetched.
 func Preset(upstream string, facets map[string]string) string {
-	const name = "  character:\n"
-	text, facet, _ := strings.Cut(strings.Replace(string(nexon.Config), "https://open.api.nexon.com", upstream, 1), name)
+	text, all, _ := strings.Cut(strings.Replace(string(nexon.Config), "https://open.api.nexon.com", upstream, 1), "\nfacets:\n")
+	text += "\nfacets:\n"
+	_, facet, _ := strings.Cut(all, "  character-by-ocid: # for programs that know the ocid\n")
 	if _, there := facets["character"]; !there {
 		text = prefetchedFacets.ReplaceAllString(text, "")
 	}
-	var all strings.Builder
-	all.WriteString(text)
+	var made strings.Builder
+	made.WriteString(text)
 	for name, document := range facets {
-		fmt.Fprintf(&all, "  %s:\n%s", name, strings.ReplaceAll(facet, "item-equipment", document))
+		fmt.Fprintf(&made, "  %s:\n%s", name, strings.ReplaceAll(facet, "item-equipment", document))
 	}
-	return all.String()
+	return made.String()
 }
 
 // Configure writes the configuration file of a process and returns the process's environment

@@ -23,7 +23,7 @@ type Process struct {
 	Name    string
 	Match   string        // text that matched the last group of the pattern passed to Start
 	Address string        // address of a Redis server; empty for other processes
-	Done    chan struct{} // closed when the process has ended
+	Done    chan struct{} // channel that is closed when the process has ended
 
 	mu       sync.Mutex
 	warnings []string

@@ -15,7 +15,7 @@ import (
 // processes that connect through it. Other test runs can therefore use the same services.
 type Proxy struct {
 	listener     net.Listener
-	readPiece    func(io.Reader) ([]byte, error) // reads the next piece of bytes from a connection
+	readPiece    func(io.Reader) ([]byte, error) // function that reads the next piece of bytes from a connection
 	onReply      func([]byte)                    // may change a piece that the service sends; nil: no piece is changed
 	delay        atomic.Int64                    // delay of all bytes in each direction, in nanoseconds
 	corruptEvery atomic.Int64                    // one bit of every n-th piece is flipped; 0: none

@@ -23,7 +23,7 @@ import (
 // processes that were started. A process gets the values that the exported fields have when it is
 // started.
 type Site struct {
-	Out    io.Writer // receives messages about the installation
+	Out    io.Writer // writer for messages about the installation
 	Dir    string    // directory of the configurations and logs
 	Binary string    // path of freshet, as returned by Build
 	Root   string    // directory of the main module
@@ -45,7 +45,7 @@ type Site struct {
 	Kafka                     *KafkaProxy
 	Redis                     *Process
 	RedisCluster              []string // addresses of a Redis Cluster; if set, the processes use it instead of Redis
-	RedisProxy, DatabaseProxy *Proxy   // set by UseProxies; nil: the processes connect directly
+	RedisProxy, DatabaseProxy *Proxy   // proxies that UseProxies sets; nil: the processes connect directly
 
 	port      int        // the next port that FreePort tries
 	mu        sync.Mutex // guards the fields below

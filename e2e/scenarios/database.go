@@ -202,7 +202,7 @@ func (l *lanes) measureHigh(ctx context.Context, prefix string, rate int, length
 // slowDatabaseWatch records the reads while the snapshot tables are locked, and the time at which
 // the worker's circuit breaker of the database opened.
 type slowDatabaseWatch struct {
-	worker        string    // address of the worker's metrics
+	worker        string    // address at which the worker serves its metrics
 	opened        time.Time // time at which the metrics first showed that the circuit breaker was open
 	mu            sync.Mutex
 	reads, failed int

@@ -39,7 +39,7 @@ type summary struct {
 		Values     map[string]float64
 		Thresholds map[string]struct{ OK bool }
 	}
-	cpu time.Duration // processor time of k6 after all users were started
+	cpu time.Duration // processor time that k6 used after all users were started
 }
 
 // users runs a k6 script with these environment variables until all of its virtual users have
@@ -71,7 +71,7 @@ func (s *site) users(ctx context.Context, k6, script string, variables map[strin
 	if err := cmd.Start(); err != nil {
 		return sum, err
 	}
-	var setup atomic.Int64 // processor time of k6 until all users were started
+	var setup atomic.Int64 // processor time that k6 used until all users were started
 	server.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		setup.Store(int64(harness.CPUTime(cmd.Process.Pid)))
 		begin()

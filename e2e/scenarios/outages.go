@@ -46,7 +46,7 @@ func (s *site) outages(stopped target) []outage {
 			alerts: []string{"FreshetCredentialRefused", "FreshetUpstreamOutage"},
 		},
 		{
-			name:  "the upstream is closed for maintenance", // must come after the outage "refuses the credential", which must cause FreshetUpstreamOutage: this alert cannot fire during maintenance and some minutes after it
+			name:  "the upstream is closed for maintenance", // must come after the outage of the credential: that outage must fire FreshetUpstreamOutage, which can't fire during maintenance or for some minutes afterwards
 			begin: faulty(simulator.Fault{Kind: simulator.Maintenance}), end: faulty(),
 			alerts:   []string{"FreshetUpstreamMaintenance"},
 			possible: []string{"FreshetUpstreamOutage", "FreshetCredentialRefused"}, // these alerts of the previous outage may still be active

@@ -30,9 +30,9 @@ type phase struct {
 	scenario string // name of the scenario that runs only this phase
 	name     string
 	without  string                    // name of the service that the phase kills, for the k6 script; empty if it kills none
-	begin    func(ctx context.Context) // begins the fault; called when all users are started
+	begin    func(ctx context.Context) // function that begins the fault; it is called when all users are started
 	end      func()
-	after    func(ctx context.Context, t *table) error // adds further lines to the table; may be nil
+	after    func(ctx context.Context, t *table) error // function that adds further lines to the table; may be nil
 	flooded  bool                                      // the phase must judge that the load of refreshes (flood) uses the upstream's whole quota
 }
 

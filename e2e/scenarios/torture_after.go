@@ -132,7 +132,7 @@ func (r *tortureResult) judgeWaiters(ctx context.Context, s *site, l *tortureLoa
 	if _, err := subscription.Receive(ctx); err != nil {
 		return err
 	}
-	var settled sync.Map // time of the settle, by key
+	var settled sync.Map // time at which each request was settled, by the entity's key
 	go func() {
 		for m := range subscription.Channel() {
 			if of, err := schemas.DecodeSettled(m.Channel, m.Payload); err == nil {

@@ -185,7 +185,7 @@ func (s *site) startLoad(ctx context.Context, seed uint64, cast []*instance) (*t
 			r.Key = once("low")
 		}
 		if rng.IntN(10) > 0 { // nine of ten records get a version; the others have none, like records written by freshet v1.1
-			r.Version = r.RequestedAt.UnixMilli() // the version that Redis would assign now
+			r.Version = r.RequestedAt.UnixMilli() // Redis would assign this version now: its time in milliseconds
 		}
 		value, err := r.Encode()
 		record := &kgo.Record{Topic: schemas.RequestTopic(s.Source, schemas.Low), Key: r.RecordKey(), Value: value}

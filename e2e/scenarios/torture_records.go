@@ -75,7 +75,7 @@ func (s *site) readRecords(ctx context.Context) (requests []requestRecord, deadL
 type failure struct {
 	state                  string
 	number, updated, until int64 // number is a version; updated and until are times in microseconds since 1970
-	times                  int   // number of consecutive final failures
+	times                  int   // number of consecutive failures after which no retry was scheduled
 }
 
 // holdsAt reports whether the failure held the entity at the time "at". A request that fails

@@ -203,7 +203,7 @@ func TestTortureJudge_SeesAcceptedReadsWithoutARefresh(t *testing.T) {
 		unconfirmed bool
 		long        bool
 		of          int
-		want        bool // the judge must report a missed limit
+		want        bool // true: the judge must report a missed limit
 	}{
 		"fetched since":                 {"k", checked.Add(-time.Minute).UnixMicro(), false, false, 1, false},
 		"nothing since":                 {"k", checked.UnixMicro(), false, false, 1, true},

@@ -41,7 +41,9 @@ func versions(ctx context.Context, s *site, o options) error {
 		return err
 	}
 	var accepted atomic.Int64
-	refresh := func(n int) { // request n goes to query service n % 5; the key number is n plus 7 for every 5 earlier requests, so that several query services get requests for each key
+	// Request n goes to query service n % 5. The number of its key is n, plus 7 after each round of all
+	// query services, so that several query services get requests for each key.
+	refresh := func(n int) {
 		status, err := readers[n%processes].Refresh(ctx, fmt.Sprint("key-", (n+n/processes*7)%different))
 		if err == nil && status == http.StatusAccepted {
 			accepted.Add(1)

@@ -19,8 +19,8 @@ var policyNames = []string{"tiers", "change age / 2", "adaptive"}
 const (
 	dailyCalls  = 20e6
 	highReserve = 25.0  // calls a second that are reserved for the HIGH lane
-	maxLowRate  = 350.0 // calls a second
-	freshFor    = 3600  // seconds
+	maxLowRate  = 350.0 // maximum rate of the LOW lane, in calls a second
+	freshFor    = 3600  // how long content is fresh after a check, in seconds
 )
 
 // simulation runs one of the policies in a world of simulated entities, second by second.
@@ -40,8 +40,8 @@ type simulation struct {
 	// requested yet.
 	queueHead, queueTail, queueLen int32
 	topic                          []request
-	usedCalls                      float64 // calls of all lanes since midnight
-	credit                         float64 // calls that the LOW worker may make now
+	usedCalls                      float64 // number of calls of all lanes since midnight
+	credit                         float64 // number of calls that the LOW worker may make now
 	halfAge                        bool    // true: simulate the policy "change age / 2", which checks an entity after half of the time since its last change
 	stretch, aim                   float64 // used only if halfAge is true; see adjustStretch
 	idle                           scheduler.IdleBudget

@@ -17,11 +17,11 @@ type simEntity struct {
 	// updated is the time of the last change of the stored content. knownChange is a copy of
 	// `updated` from the time of the last claim.
 	updated, knownChange int32
-	outdated             int32 // time from which on the stored content is outdated
+	outdated             int32 // time from which the stored content is outdated
 	next                 int32 // index of the next entity in a due list or the queue; the constant none: there is no next entity
 	changes, watched     float32
 	reads                float32
-	changeRate, readRate float32 // true rates, in changes and reads a day
+	changeRate, readRate float32 // the true rates of the entity, in changes and reads a day
 	tier                 int8
 }
 
@@ -41,12 +41,12 @@ type world struct {
 	all    []simEntity
 	alias  []int32
 	accept []float32
-	reads  float64 // sum of all read rates, in reads a day
+	reads  float64 // sum of the read rates of all entities, in reads a day
 	rng    *rand.Rand
 }
 
 const (
-	changeMedian          = 0.05 // changes a day
+	changeMedian          = 0.05 // median change rate of an entity, in changes a day
 	changeSigma           = 2.0
 	readSigma             = 2.2
 	readChangeCorrelation = 0.7

@@ -301,7 +301,7 @@ func TestStripe_NamesExceededLimit(t *testing.T) {
 }
 
 func TestOpenAI_RefundsUnusedTokens(t *testing.T) {
-	body := `{"model":"m","max_tokens":10000,"pad":"x"}` // 42 bytes, which cost 11 tokens
+	body := `{"model":"m","max_tokens":10000,"pad":"x"}` // the body has 42 bytes, which cost 11 tokens
 	call := get("POST /v1/chat/completions", bearer, body)
 	run(t, "openai", Options{}, func(t *testing.T, r rig) {
 		a := r.do(call())

@@ -5,7 +5,7 @@ import "time"
 // logEntry is one charge or refund of an account.
 type logEntry struct {
 	at      time.Time
-	units   float64 // negative for a refund
+	units   float64 // charged units; negative for a refund
 	refused bool
 }
 

@@ -43,6 +43,9 @@ func nexon(m *policyMaker, second, day float64) contract {
 				return nexonError(http.StatusBadRequest, "OPENAPI00009", "The data is being prepared.")
 			}
 			body := m.content(c)
+			if c.URL.Query().Has("character_name") {
+				return document(http.StatusOK, object{"ocid": body["value"]})
+			}
 			body["date"] = nil
 			return document(http.StatusOK, body)
 		},

@@ -32,7 +32,7 @@ type policy struct {
 	limit      float64
 	window     time.Duration // length of a window; for a bucket the time in which it is filled
 	offset     time.Duration // for the kind aligned: how much later than in UTC the windows begin
-	strict     bool          // the policy charges refused calls too
+	strict     bool          // true: the policy charges refused calls too
 }
 
 // short is the length below which windows keep their real length. Options.Speed shortens longer

@@ -30,8 +30,8 @@ type reply struct {
 	body   []byte
 	// charges are applied when the response is written; negative ones are refunds.
 	charges   []charge
-	noHeaders bool // omit the rate-limit headers
-	noPenalty bool // do not apply the charges of contract.chargeForReply
+	noHeaders bool // true: omit the rate-limit headers
+	noPenalty bool // true: do not apply the charges of contract.chargeForReply
 }
 
 const (

@@ -12,8 +12,8 @@ import (
 
 // Stats describe the calls since the start or the last reset.
 type Stats struct {
-	Arrivals int `json:"arrivals"` // includes refused calls
-	Refused  int `json:"refused"`  // calls refused by a policy, not by a switch
+	Arrivals int `json:"arrivals"` // number of calls, including refused calls
+	Refused  int `json:"refused"`  // number of calls refused by a policy, not by a switch
 	// Refusals counts refused calls by the first exceeded policy.
 	Refusals map[string]int `json:"refusals"`
 	// Policies has an entry for every policy and scope that was charged.

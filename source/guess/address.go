@@ -24,18 +24,18 @@ func inputError(format string, args ...any) error {
 // address is one parsed URL. The fields literal and template contain no credential.
 type address struct {
 	base     string // scheme and host
-	host     string // without the port
+	host     string // host without the port
 	loopback bool
 	literal  string   // path and query as in the URL; the calls use them
 	template string   // path and query with placeholders for the ids; they are written into the configuration
 	key      string   // example key; empty: the URL has no id
-	pattern  string   // keyPattern; empty: the URL has no id
+	pattern  string   // setting keyPattern; empty: the URL has no id
 	groups   []string // named groups of the pattern; none: the key is the only id
 	facet    string
 	auth     source.Auth
 	secret   string // the value of the credential that is sent
 	password string // the password in the URL, or empty
-	dropped  bool   // the URL had a fragment
+	dropped  bool   // the URL had a fragment, which is not used
 }
 
 // parameter is one parameter of a query.

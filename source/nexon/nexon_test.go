@@ -63,7 +63,7 @@ func TestNexon_PassesSuite(t *testing.T) {
 	sourcetest.Run(t, sourcetest.Suite{
 		Config:     config(t),
 		Credential: "a-key",
-		Facet:      "character",
+		Facet:      "character-by-ocid",
 		Keys:       []string{"90f1a2b3", "A-_z9", strings.Repeat("f", 65)},
 		Good:       map[string]string{name: good},
 		Same:       map[string]string{name: body(t, false, "&date=2026-01-27")},

@@ -27,7 +27,7 @@ type Answer struct {
 	Hash            string
 	Validator       source.Validator
 	RetryAfter      time.Duration
-	Err             error // why there is no content
+	Err             error // the reason why there is no content; nil: there is content
 	Took            time.Duration
 }
 

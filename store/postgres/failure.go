@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -47,7 +49,7 @@ func (s *Store) Statuses(ctx context.Context, keys []schemas.Entity) ([]store.St
 	for i, e := range keys {
 		statuses[i].Entity = e
 	}
-	err := forEachEntity(ctx, s.pool, selectStatuses, keys, func(found *store.Status, scan func(...any) error) error {
+	err := forEachEntity(ctx, s.reads, selectStatuses, keys, func(found *store.Status, scan func(...any) error) error {
 		return found.ScanStatus(scan)
 	}, func(i int, found store.Status) { statuses[i] = found })
 	if err != nil {
@@ -70,9 +72,20 @@ func (s *Store) WriteFailure(ctx context.Context, status store.Status, deadLette
 		if err != nil {
 			return fmt.Errorf("write the status of %s: %w", e, err)
 		}
-		b.Queue(lockState, e.Source, e.Facet, e.Key)
+		// The states are locked in the order in which Write locks them.
+		locked := append(slices.Clone(status.Aliases), e) // entities of one source and one key
+		slices.SortFunc(locked, func(a, b schemas.Entity) int { return strings.Compare(a.Facet, b.Facet) })
+		for _, l := range locked {
+			b.Queue(lockState, l.Source, l.Facet, l.Key)
+		}
 		b.Queue(store.UpsertStatus, args...)
-		b.Queue(unlockState, e.Source, e.Facet, e.Key)
+		for _, l := range locked {
+			b.Queue(unlockState, l.Source, l.Facet, l.Key)
+		}
+		var users aliasUsers
+		if users.add(e, status.AliasUsers, status.UpdatedAt.UnixMicro()); len(users.due) > 0 {
+			b.Queue(wakeAliases, users.sources, users.facets, users.keys, users.due)
+		}
 	}
 	if deadLetter != nil {
 		b.Queue(store.InsertDeadLetter, deadLetter.InsertArgs()...)

@@ -17,7 +17,7 @@ import (
 // "batch", followed by the statements of the batch.
 type sent struct {
 	statements []string
-	before     func(statement string) // called before each statement, unless nil
+	before     func(statement string) // function that is called before each statement; nil: none
 }
 
 func (s *sent) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
@@ -50,7 +50,7 @@ func traced(t *testing.T, s *Store) (*Store, *sent) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	return &Store{pool, lists{pool}}, log
+	return &Store{pool: pool}, log
 }
 
 func TestWrite_SendsNoOutboxStatementsIfEmpty(t *testing.T) {

@@ -133,7 +133,9 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 		{"touch", "indexOnly", touch, "snapshot_state_", []any{
 			cols.sources, cols.facets, cols.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified, c.visibilities, c.manuals,
 		}},
-		{"absent", "indexOnly", absent, "snapshot_payload_", []any{cols.sources, cols.facets, cols.keys, c.versions, c.checked, c.visibilities, c.manuals}},
+		{"absent", "indexOnly", absent, "snapshot_payload_", []any{cols.sources, cols.facets, cols.keys, c.versions, c.checked, c.visibilities, c.manuals, c.manuals}},
+		{"check aliases", "indexOnly", selectAliases, "snapshot_state_", []any{cols.sources, cols.facets, cols.keys}},
+		{"wake aliases", "indexOnly", wakeAliases, "update_status_pkey", []any{cols.sources, cols.facets, cols.keys, c.checked}},
 		{"end failures", "indexOnly", deleteStatuses, "update_status_pkey", []any{cols.sources, cols.facets, cols.keys, c.versions}},
 		{"lock states", "indexOnly", lockStates, "snapshot_state_", []any{cols.sources, cols.facets, cols.keys}},
 		{"hashes", "indexOnly", selectHashes, "snapshot_state_", []any{cols.sources, cols.facets, cols.keys}},

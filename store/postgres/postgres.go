@@ -1,12 +1,13 @@
 // Package postgres implements the store in PostgreSQL. It works behind PgBouncer in transaction
 // mode: it uses no session state, no advisory locks and no LISTEN. Only Migrate needs a direct
-// connection.
+// connection. Reads by key use prepared statements if the connections are direct (isDirect).
 package postgres
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -17,7 +18,8 @@ import (
 
 // Store is a store in one PostgreSQL database. Its methods may be called concurrently.
 type Store struct {
-	pool *pgxpool.Pool
+	pool  *pgxpool.Pool
+	reads reader
 	lists
 }
 
@@ -39,7 +41,59 @@ func Open(ctx context.Context, url string) (*Store, error) {
 		pool.Close()
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
-	return &Store{pool, lists{pool}}, nil
+	s := &Store{pool, reader{pool, pgx.QueryExecModeCacheDescribe}, lists{pool}}
+	if isDirect(ctx, pool) {
+		s.reads.mode = pgx.QueryExecModeCacheStatement
+	}
+	return s, nil
+}
+
+// reader runs the queries that read a few entities by their keys. PostgreSQL needs more time to parse
+// and plan such a query than to execute it, so the queries are prepared statements where a connection
+// has its own session of PostgreSQL.
+type reader struct {
+	pool *pgxpool.Pool
+	mode pgx.QueryExecMode
+}
+
+// Query runs a query that returns rows.
+func (r reader) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	return r.pool.Query(ctx, sql, append([]any{r.mode}, args...)...)
+}
+
+// QueryRow runs a query that returns at most one row.
+func (r reader) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return r.pool.QueryRow(ctx, sql, append([]any{r.mode}, args...)...)
+}
+
+// directProbes is how many connections isDirect examines. One is not enough, because a PgBouncer's own
+// connection can have the same port by chance.
+const directProbes = 2
+
+// isDirect reports whether the connections of the pool lead to PostgreSQL without a proxy: PostgreSQL
+// then sees the address and the port that the connection has in this process. With a proxy, with
+// address translation, through a Unix socket, or after an error isDirect reports false. A pool without
+// prepared statements works in each of these cases.
+func isDirect(ctx context.Context, pool *pgxpool.Pool) bool {
+	for range min(directProbes, pool.Config().MaxConns) {
+		c, err := pool.Acquire(ctx)
+		if err != nil {
+			return false
+		}
+		defer c.Release() // at the end, so that each round gets another connection
+		local, ok := c.Conn().PgConn().Conn().LocalAddr().(*net.TCPAddr)
+		if !ok {
+			return false
+		}
+		var seen string
+		if err := c.QueryRow(ctx, "SELECT coalesce(host(inet_client_addr()) || ' ' || inet_client_port(), '')").Scan(&seen); err != nil {
+			return false
+		}
+		if seen != fmt.Sprint(local.IP, " ", local.Port) {
+			return false
+		}
+	}
+	return true
 }
 
 // Close closes all connections.
@@ -54,7 +108,7 @@ func (s *Store) Ping(ctx context.Context) error { return s.pool.Ping(ctx) }
 // Get returns the snapshot of an entity, or store.ErrNotFound.
 func (s *Store) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error) {
 	snapshot := store.Snapshot{State: store.State{Entity: e}}
-	row := s.pool.QueryRow(ctx, store.SelectSnapshot, e.Source, e.Facet, e.Key)
+	row := s.reads.QueryRow(ctx, store.SelectSnapshot, e.Source, e.Facet, e.Key)
 	err := snapshot.ScanState(row.Scan, &snapshot.Payload)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return store.Snapshot{}, store.ErrNotFound
@@ -84,7 +138,7 @@ func (s *Store) GetAll(ctx context.Context, keys []schemas.Entity) ([]store.Snap
 	for i, e := range keys {
 		snapshots[i].Entity = e
 	}
-	err := forEachEntity(ctx, s.pool, selectSnapshots, keys, func(found *store.Snapshot, scan func(...any) error) error {
+	err := forEachEntity(ctx, s.reads, selectSnapshots, keys, func(found *store.Snapshot, scan func(...any) error) error {
 		return found.ScanState(scan, &found.Payload)
 	}, func(i int, found store.Snapshot) {
 		found.Entity = keys[i]
@@ -103,7 +157,7 @@ func (s *Store) States(ctx context.Context, keys []schemas.Entity) ([]store.Stat
 	for i, e := range keys {
 		states[i].Entity = e
 	}
-	err := forEachEntity(ctx, s.pool, selectStates, keys, func(found *store.State, scan func(...any) error) error {
+	err := forEachEntity(ctx, s.reads, selectStates, keys, func(found *store.State, scan func(...any) error) error {
 		return found.ScanState(scan)
 	}, func(i int, found store.State) {
 		found.Entity = keys[i]
@@ -122,7 +176,7 @@ func (s *Store) States(ctx context.Context, keys []schemas.Entity) ([]store.Stat
 var indexOnly = pgx.TxOptions{BeginQuery: `BEGIN; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;
 SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off`}
 
-// querier is a pool or a transaction.
+// querier is a reader or a transaction.
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }

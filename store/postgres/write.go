@@ -13,8 +13,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Write runs four constant statements for a batch of any size, and three more for writes with
-// outbox events (outbox.go). The first, touch, is a plain UPDATE of the table without payloads. A
+// Write runs four constant statements for a batch of any size, three more for writes with outbox
+// events (outbox.go), one for writes with aliases and one for aliases of other facets (aliases.go). The first, touch, is a plain UPDATE of the table without payloads. A
 // single INSERT … ON CONFLICT for everything would also rewrite the payloads of unchanged
 // entities.
 const (
@@ -59,11 +59,13 @@ SELECT source, facet, key, changed FROM state`
 	// entity's next content or its deletion.
 	absent = `WITH state AS (
 	INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
-		last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified, visibility, manual)
-	SELECT source, facet, key, version, '', 0, '', 0, 0, checked_at, 0, true, '', '', visibility, manual
-	FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::text[], $7::bool[]) AS i (source, facet, key, version, checked_at, visibility, manual)
+		last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified, visibility, manual, alias_absent)
+	SELECT source, facet, key, version, '', 0, '', 0, 0, checked_at, 0, true, '', '', visibility, manual, alias_absent
+	FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::text[], $7::bool[], $8::bool[])
+		AS i (source, facet, key, version, checked_at, visibility, manual, alias_absent)
 	ON CONFLICT (source, facet, key) DO UPDATE
-	SET version = excluded.version, last_checked_at = excluded.last_checked_at, absent = true, manual = excluded.manual` + store.ResetOtherVisibility + `
+	SET version = excluded.version, last_checked_at = excluded.last_checked_at, absent = true, manual = excluded.manual,
+		alias_absent = excluded.alias_absent` + store.ResetOtherVisibility + `
 	WHERE excluded.version >= s.version
 	RETURNING s.source, s.facet, s.key, s.encoding
 ), payload AS (
@@ -86,6 +88,9 @@ func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result
 	b := store.NewBatch(writes)
 	err := pgx.BeginTxFunc(ctx, s.pool, indexOnly, func(tx pgx.Tx) error {
 		clear(b.Results)
+		if err := checkAliases(ctx, tx, b); err != nil {
+			return err
+		}
 		if err := touchUnchanged(ctx, tx, b); err != nil {
 			return err
 		}
@@ -102,7 +107,10 @@ func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result
 		if err := recordAbsences(ctx, tx, b); err != nil {
 			return err
 		}
-		return deleteEndedStatuses(ctx, tx, b)
+		if err := deleteEndedStatuses(ctx, tx, b); err != nil {
+			return err
+		}
+		return wakeAliasUsers(ctx, tx, b)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("write %d snapshots: %w", len(writes), classifyError(err))
@@ -172,8 +180,8 @@ func execReturning(ctx context.Context, tx pgx.Tx, b *store.Batch, result func(f
 
 func touchUnchanged(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 	var c columns
-	for _, w := range b.Writes {
-		if w.Kind != store.Absence {
+	for i, w := range b.Writes {
+		if w.Kind != store.Absence && b.Results[i] == 0 {
 			c.add(w)
 		}
 	}
@@ -220,9 +228,11 @@ func upsertChanged(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 
 func recordAbsences(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 	var c columns
+	var alias []bool
 	for i, w := range b.Writes {
-		if w.Kind == store.Absence {
+		if w.Kind == store.Absence && b.Results[i] == 0 {
 			c.add(w)
+			alias = append(alias, w.AliasAbsent)
 			b.Results[i] = store.Superseded // this result remains if the statement below does not write the entity
 		}
 	}
@@ -230,7 +240,7 @@ func recordAbsences(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 		return nil
 	}
 	return execReturning(ctx, tx, b, func(bool) store.Result { return store.AbsenceStored }, false, absent,
-		c.sources, c.facets, c.keys, c.versions, c.checked, c.visibilities, c.manuals)
+		c.sources, c.facets, c.keys, c.versions, c.checked, c.visibilities, c.manuals, alias)
 }
 
 // deleteEndedStatuses deletes the statuses of all entities whose writes were stored.

@@ -44,6 +44,9 @@ func (s *Store) WriteFailure(ctx context.Context, status store.Status, deadLette
 			if _, err := tx.ExecContext(ctx, store.UpsertStatus, args...); err != nil {
 				return err
 			}
+			if err := wakeAliasUsers(ctx, tx, status.Entity, status.AliasUsers, status.UpdatedAt); err != nil {
+				return err
+			}
 		}
 		if deadLetter == nil {
 			return nil

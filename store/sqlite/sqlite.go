@@ -138,10 +138,19 @@ const selectState = `SELECT ` + store.StateColumns + ` FROM snapshot_state s WHE
 // States returns the states of the entities in the given order. Version is 0 for an entity without
 // a stored state.
 func (s *Store) States(ctx context.Context, entities []schemas.Entity) ([]store.State, error) {
+	return readStates(ctx, s.db, entities)
+}
+
+// querier is a database or a transaction.
+type querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+func readStates(ctx context.Context, db querier, entities []schemas.Entity) ([]store.State, error) {
 	states := make([]store.State, len(entities))
 	for i, e := range entities {
 		states[i].Entity = e
-		err := states[i].ScanState(s.db.QueryRowContext(ctx, selectState, e.Source, e.Facet, e.Key).Scan)
+		err := states[i].ScanState(db.QueryRowContext(ctx, selectState, e.Source, e.Facet, e.Key).Scan)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return nil, fmt.Errorf("read %s: %w", e, err)
 		}

@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"time"
 
+	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 )
 
@@ -35,12 +37,17 @@ RETURNING last_updated_at = last_checked_at`
 ON CONFLICT (source, facet, key) DO UPDATE SET payload = excluded.payload`
 
 	absent = `INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
-	last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified, visibility, manual)
-VALUES ($1, $2, $3, $4, x'', 0, '', 0, 0, $5, 0, true, '', '', $6, $7)
+	last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified, visibility, manual, alias_absent)
+VALUES ($1, $2, $3, $4, x'', 0, '', 0, 0, $5, 0, true, '', '', $6, $7, $8)
 ON CONFLICT (source, facet, key) DO UPDATE
-SET version = excluded.version, last_checked_at = excluded.last_checked_at, absent = true, manual = excluded.manual` + store.ResetOtherVisibility + `
+SET version = excluded.version, last_checked_at = excluded.last_checked_at, absent = true, manual = excluded.manual,
+	alias_absent = excluded.alias_absent` + store.ResetOtherVisibility + `
 WHERE excluded.version >= s.version
 RETURNING encoding = ''`
+
+	// wakeAliasUser makes the retry of an entity due that waits for its alias.
+	wakeAliasUser = `UPDATE update_status SET next_retry_at = $4
+WHERE source = $1 AND facet = $2 AND key = $3 AND reason = '` + schemas.HoldAlias + `' AND next_retry_at > $4`
 
 	deleteStatus = `DELETE FROM update_status WHERE source = $1 AND facet = $2 AND key = $3 AND version <= $4`
 )
@@ -50,7 +57,18 @@ RETURNING encoding = ''`
 func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result, error) {
 	b := store.NewBatch(writes)
 	err := s.inTx(ctx, func(tx *sql.Tx) error {
+		clear(b.Results)
+		if aliases := b.Aliases(); len(aliases) > 0 {
+			states, err := readStates(ctx, tx, aliases)
+			if err != nil {
+				return err
+			}
+			b.CheckAliases(states)
+		}
 		for i, w := range b.Writes {
+			if b.Results[i] == store.BaseMissing {
+				continue
+			}
 			result, err := write(ctx, tx, w)
 			if err != nil {
 				return fmt.Errorf("write %s: %w", w.Entity, err)
@@ -62,6 +80,9 @@ func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result
 			if _, err := tx.ExecContext(ctx, deleteStatus, w.Entity.Source, w.Entity.Facet, w.Entity.Key, w.Version); err != nil {
 				return fmt.Errorf("write %s: %w", w.Entity, err)
 			}
+			if err := wakeAliasUsers(ctx, tx, w.Entity, w.AliasUsers, w.CheckedAt); err != nil {
+				return err
+			}
 		}
 		return nil
 	})
@@ -71,10 +92,20 @@ func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result
 	return b.InOrder()
 }
 
+// wakeAliasUsers makes the retries of the facets due at once that wait for this entity.
+func wakeAliasUsers(ctx context.Context, tx *sql.Tx, e schemas.Entity, facets []string, now time.Time) error {
+	for _, facet := range facets {
+		if _, err := tx.ExecContext(ctx, wakeAliasUser, e.Source, facet, e.Key, now.UnixMicro()); err != nil {
+			return fmt.Errorf("wake the facet %s of %s: %w", facet, e, err)
+		}
+	}
+	return nil
+}
+
 func write(ctx context.Context, tx *sql.Tx, w store.Write) (store.Result, error) {
 	e := []any{w.Entity.Source, w.Entity.Facet, w.Entity.Key, w.Version, w.CheckedAt.UnixMicro()}
 	if w.Kind == store.Absence {
-		recorded, empty, err := queryReturning(ctx, tx, absent, append(e, w.Visibility, w.Manual)...)
+		recorded, empty, err := queryReturning(ctx, tx, absent, append(e, w.Visibility, w.Manual, w.AliasAbsent)...)
 		if err != nil || !recorded {
 			return store.Superseded, err
 		}

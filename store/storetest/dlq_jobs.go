@@ -103,7 +103,7 @@ func testJobs(b suite) {
 	if taken.LeaseUntil, taken.Holder = at(25), "a"; !ok || !reflect.DeepEqual(taken, first) {
 		b.Errorf("%v %+v; want %+v", ok, taken, first)
 	}
-	advance(first, "", newDeadLetter(entity, 2).DeadLetterID) // the holder lost the lease: nothing is saved
+	advance(first, "", newDeadLetter(entity, 2).DeadLetterID) // the former holder has lost the lease, so none of its results is saved
 	if open := b.deadLetters("nexon", true, 9); len(open) != 1 {
 		b.Error("a former lease holder marked a dead letter")
 	}
@@ -118,7 +118,7 @@ func testJobs(b suite) {
 	stop(store.JobRunning, store.JobStopped, nil)
 	taken.Holder, taken.LeaseUntil, taken.Done = "c", at(50), 2
 	taken.ChunkStartedAt = time.Time{}
-	advance(taken, store.JobStopped, newDeadLetter(entity, 2).DeadLetterID) // the results of a stopped job are saved
+	advance(taken, store.JobStopped, newDeadLetter(entity, 2).DeadLetterID) // the job is stopped, but the results of its last chunk are still saved
 	if open := b.deadLetters("nexon", true, 9); len(open) != 0 {
 		b.Error("the outcome of a stopped job was not saved")
 	}

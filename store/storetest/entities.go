@@ -26,7 +26,8 @@ type Entities interface {
 	// PinEntities and UnpinEntities return how many entities they changed.
 	PinEntities(ctx context.Context, of []schemas.Entity, tier store.Tier) (int, error)
 	UnpinEntities(ctx context.Context, of []schemas.Entity) (int, error)
-	// Entities returns at most `limit` entities after the given one, by source, facet and key.
+	// Entities returns at most `limit` entities that match the filter, in the order of source,
+	// facet and key. The list starts after the entity `after`.
 	Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error)
 	// CountEntities may return an estimate; exact is then false.
 	CountEntities(ctx context.Context, filter store.EntityFilter) (n int64, exact bool, err error)

@@ -127,7 +127,7 @@ func (m model) check(b suite, what string) {
 		micros := func(s store.State) [3]int64 {
 			var out [3]int64
 			for i, t := range []int64{s.FetchedAt.UnixMicro(), s.CheckedAt.UnixMicro(), s.UpdatedAt.UnixMicro()} {
-				out[i] = max(t, 0) // the zero time is before 1970 and becomes 0, as in the model
+				out[i] = max(t, 0) // a zero time lies before 1970; the model has 0 for it
 			}
 			return out
 		}
@@ -172,7 +172,7 @@ func testModel(b suite) {
 					continue
 				}
 				if m[e] != nil && m[e].version == n {
-					n++ // two fetches never have the same version
+					n++ // the entity has this version already, and two fetches never have the same version
 				}
 				w, text := randomWrite(rng, e, n)
 				w.Visibility, w.Manual = []string{"", "", "partner", "staff"}[rng.IntN(4)], rng.IntN(2) == 0

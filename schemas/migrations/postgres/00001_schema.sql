@@ -24,6 +24,7 @@ CREATE TABLE snapshot_state (
     last_modified   text    NOT NULL,
     visibility      text    NOT NULL DEFAULT '', -- visibility of the last fetch; empty: every reader
     manual          boolean NOT NULL DEFAULT false, -- the last check was for a reader or an operator, not for the schedule
+    alias_absent    boolean NOT NULL DEFAULT false, -- absent, because a facet that it takes a param from is absent
     PRIMARY KEY (source, facet, key)
 ) PARTITION BY HASH (source, facet, key);
 
@@ -110,6 +111,7 @@ CREATE TABLE update_status (
     updated_at     bigint  NOT NULL, -- last failure
     replay         text    NOT NULL DEFAULT '', -- id of the replay that enqueued the request; empty: none
     replays        integer NOT NULL DEFAULT 0,  -- how often the request has been replayed
+    dead_alias     text    NOT NULL DEFAULT '', -- hash of the alias that is checked again, because the upstream did not find the entity with it
     PRIMARY KEY (source, facet, key)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
 

@@ -18,6 +18,7 @@ CREATE TABLE snapshot_state (
     last_modified   TEXT    NOT NULL,
     visibility      TEXT    NOT NULL DEFAULT '',
     manual          BOOLEAN NOT NULL DEFAULT false,
+    alias_absent    BOOLEAN NOT NULL DEFAULT false,
     PRIMARY KEY (source, facet, key)
 ) WITHOUT ROWID;
 
@@ -76,6 +77,7 @@ CREATE TABLE update_status (
     updated_at     INTEGER NOT NULL,
     replay         TEXT    NOT NULL DEFAULT '',
     replays        INTEGER NOT NULL DEFAULT 0,
+    dead_alias     TEXT    NOT NULL DEFAULT '',
     PRIMARY KEY (source, facet, key)
 ) WITHOUT ROWID;
 

@@ -1,0 +1,265 @@
+package consumer
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
+)
+
+// taskParams are the params of a task.
+type taskParams struct {
+	// params are the params of the request, completed by the entity's registered params and by the
+	// values of its aliases.
+	params map[string]string
+	// aliases are the facets that params of the task come from, with their stored states. pending is
+	// true while one of these params has no value.
+	aliases []aliasState
+	pending bool
+	// waited is the stored status of the entity if it has waited for its aliases; else it is zero.
+	waited store.Status
+}
+
+// aliasState is the stored state of the entity that a param comes from.
+type aliasState struct {
+	source.Alias
+	facet source.Facet
+	state store.State
+	value string // empty if the content has no value, or if there is no content
+}
+
+// aliases fills params from the snapshots of other facets. doc.go has the states of an alias.
+type aliases struct {
+	w        *Worker
+	enqueuer Aliases
+}
+
+// aliasVerdict is the next step of a task that needs aliases.
+type aliasVerdict int
+
+const (
+	aliasReady  aliasVerdict = iota // all values are known
+	aliasAbsent                     // an alias is absent, so the entity is absent too
+	aliasDead                       // the alias was checked again and is unchanged, so the entity does not exist
+	aliasNeeded                     // an alias must be fetched or checked first
+)
+
+// need sets the aliases that the task needs. Params of the request take precedence over aliases.
+func (a *aliases) need(t *task) {
+	t.aliases, t.pending = nil, false
+	for _, alias := range t.facet.Aliases() {
+		if t.params[alias.Param] == "" {
+			facet, _ := a.w.source.Facet(alias.From)
+			t.aliases = append(t.aliases, aliasState{Alias: alias, facet: facet})
+			t.pending = true
+		}
+	}
+}
+
+// load reads the aliases of the tasks in one query, and plans the calls of the tasks whose aliases
+// are ready. It fails only if ctx ends.
+func (a *aliases) load(ctx context.Context, tasks []*task) error {
+	var entities []schemas.Entity
+	for _, t := range tasks {
+		if t.invalid == nil {
+			entities = append(entities, t.aliasEntities()...)
+		}
+	}
+	if len(entities) == 0 {
+		return nil
+	}
+	var found []store.Snapshot
+	err := a.w.retryDB(ctx, opAliases, func(ctx context.Context) (err error) {
+		found, err = a.w.store.GetAll(ctx, entities)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, t := range tasks {
+		if t.invalid != nil {
+			continue
+		}
+		for i := range t.aliases {
+			if err := t.aliases[i].set(found[0]); err != nil {
+				return err
+			}
+			found = found[1:]
+		}
+		if t.aliases != nil && a.verdict(t, time.Now()) == aliasReady {
+			a.apply(t)
+		}
+	}
+	return nil
+}
+
+// set sets the state and the value from the alias's snapshot.
+func (s *aliasState) set(snapshot store.Snapshot) error {
+	s.state, s.value = snapshot.State, ""
+	if s.state.Absent || !s.state.HasContent() {
+		return nil
+	}
+	content, err := snapshot.Decode(nil)
+	if err == nil {
+		s.value, _ = s.Value(content) // apply reports a missing value
+	}
+	return err
+}
+
+// aliasEntities returns the entities that the task's params come from.
+func (t *task) aliasEntities() []schemas.Entity {
+	entities := make([]schemas.Entity, len(t.aliases))
+	for i, s := range t.aliases {
+		entities[i] = schemas.Entity{Source: t.request.Source, Facet: s.From, Key: t.request.Key}
+	}
+	return entities
+}
+
+// aliasStates returns the states of the aliases that the task's params come from.
+func (t *task) aliasStates() (states []store.State) {
+	for _, s := range t.aliases {
+		states = append(states, s.state)
+	}
+	return states
+}
+
+// aliasesChecked reports whether all aliases were checked after the task's entity began to wait.
+func (t *task) aliasesChecked() bool {
+	for _, s := range t.aliases {
+		if t.waited.State == "" || s.state.Version <= t.waited.Version {
+			return false
+		}
+	}
+	return true
+}
+
+// aliasHash returns the hash of the task's aliases together.
+func (t *task) aliasHash() string {
+	var all []byte
+	for _, s := range t.aliases {
+		all = append(all, s.state.Hash[:8]...)
+	}
+	return hex.EncodeToString(all)
+}
+
+// verdict returns the next step of a task, from the states of its aliases.
+func (a *aliases) verdict(t *task, now time.Time) aliasVerdict {
+	worst := aliasReady
+	for _, s := range t.aliases {
+		worst = max(worst, s.verdict(t, now))
+	}
+	if worst == aliasReady && t.waited.DeadAlias != "" {
+		switch {
+		case !t.aliasesChecked():
+			return aliasNeeded
+		case t.aliasHash() == t.waited.DeadAlias:
+			return aliasDead
+		}
+	}
+	return worst
+}
+
+func (s aliasState) verdict(t *task, now time.Time) aliasVerdict {
+	checked := t.waited.State != "" && s.state.Version > t.waited.Version
+	lifetimes := store.Lifetimes{FreshFor: s.facet.FreshFor, NotFoundFor: s.facet.NotFoundFor, KeepFor: s.facet.KeepFor, AliasNotFoundFor: s.facet.AliasNotFoundFor()}
+	freshness, due := store.FreshnessOf(&s.state, lifetimes, now)
+	explicit := t.request.Reason == schemas.UserRequest && s.state.Version < t.request.Version
+	switch {
+	case freshness == store.NotFound && (checked || (due == "" && !explicit)):
+		return aliasAbsent
+	case freshness == store.Fresh, freshness == store.Stale && checked:
+		return aliasReady
+	}
+	return aliasNeeded
+}
+
+// apply sets the params from the aliases and plans the calls. It sets t.invalid if an alias has no
+// value, or a value that makes no valid call.
+func (a *aliases) apply(t *task) {
+	params := make(map[string]string, len(t.params)+len(t.aliases))
+	maps.Copy(params, t.params)
+	for _, s := range t.aliases {
+		if s.value == "" {
+			t.reason, t.invalid = schemas.InvalidRequest, fmt.Errorf("the stored %s has no text at %s; correct params.%s.path", s.From, s.Path, s.Param)
+			return
+		}
+		params[s.Param] = s.value
+	}
+	t.params, t.pending = params, false
+	var err error
+	if t.plan, err = a.w.planFor(t); err != nil {
+		t.reason, t.invalid = schemas.InvalidRequest, fmt.Errorf("%w; the value comes from facet %s", err, t.aliases[0].From)
+	}
+}
+
+// prepare makes the task ready for its fetch. It reports false if no fetch follows: the entity waits
+// for its alias, is absent, or its record stays uncommitted.
+func (a *aliases) prepare(ctx, hard context.Context, at *attempt) (ready bool) {
+	t := at.t
+	for {
+		v := a.verdict(t, time.Now())
+		a.w.metrics.aliases.WithLabelValues(a.result(t, v)).Inc()
+		switch v {
+		case aliasReady:
+			a.apply(t)
+			if t.invalid == nil {
+				return true
+			}
+			if at.start() {
+				a.w.deadLetter(hard, t, failure{reason: t.reason, err: t.invalid, number: t.numberWithoutFetch()})
+			}
+			return false
+		case aliasNeeded:
+			if a.wait(ctx, hard, at, t.waited.DeadAlias, t.numberWithoutFetch()) {
+				a.apply(t)
+				return t.invalid == nil
+			}
+			return false
+		case aliasAbsent, aliasDead:
+			if !at.start() || a.storeAbsence(hard, at, v) != store.BaseMissing || a.load(ctx, []*task{t}) != nil {
+				return false
+			}
+		}
+	}
+}
+
+// storeAbsence stores that the entity is absent, without a call.
+func (a *aliases) storeAbsence(hard context.Context, at *attempt, v aliasVerdict) store.Result {
+	at.number, at.began = at.t.numberWithoutFetch(), at.t.aliases[0].state.CheckedAt
+	for _, s := range at.t.aliases {
+		if s.state.Absent {
+			at.began = s.state.CheckedAt
+		}
+	}
+	return a.w.storeResult(hard, at, fetched{outcome: source.Outcome{Class: source.NotFound}, aliasAbsent: v == aliasAbsent})
+}
+
+// result returns the label of a verdict in the metric alias_lookups_total.
+func (a *aliases) result(t *task, v aliasVerdict) string {
+	switch {
+	case v == aliasReady:
+		return aliasHit
+	case v == aliasAbsent:
+		return aliasNotFound
+	case v == aliasDead:
+		return aliasUnchanged
+	case t.aliasesUsable():
+		return aliasExpired
+	}
+	return aliasMissing
+}
+
+// Results of alias lookups, in the metric alias_lookups_total.
+const (
+	aliasHit       = "hit"
+	aliasNotFound  = "not_found"
+	aliasUnchanged = "unchanged"
+	aliasExpired   = "expired"
+	aliasMissing   = "missing"
+	aliasDeadCheck = "dead"
+)

@@ -1,0 +1,194 @@
+package consumer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
+)
+
+// aliasWait is how long an entity waits for its alias at most. Usually the write of the alias, or of
+// its failure, ends the wait. The limit applies only if the request of the alias was lost.
+const aliasWait = 10 * time.Minute
+
+// maxAliasHold bounds the wait for an alias that is suspended, which has no end.
+const maxAliasHold = 24 * time.Hour
+
+// wait requests the aliases of the task, and ends its record with a durable retry, which the write of
+// the alias makes due. It reports true if the stored alias can be used although it is no longer fresh,
+// because it cannot be checked now. dead is the hash of an alias with which the upstream did not find
+// the entity; number is the number of the retry.
+//
+// The order is: request, settle, store the retry, look at the alias again. The retry is stored after
+// the request, so that a stored retry always has a requested alias. It is stored after the settle, so
+// that the lock of this record does not cover the retry's request. The last look finds an alias, or a
+// failure of it, that was stored before the retry.
+func (a *aliases) wait(ctx, hard context.Context, at *attempt, dead string, number int64) (usable bool) {
+	w, t := a.w, at.t
+	failed, err := a.lastFailure(ctx, t)
+	if err != nil {
+		return false
+	}
+	held, err := a.request(ctx, t, dead)
+	if err != nil {
+		return false
+	}
+	if held.reason != "" && dead == "" && t.aliasesUsable() {
+		return true
+	}
+	if !at.start() {
+		return false
+	}
+	before, err := w.readStatus(hard, t.request.Entity)
+	if err != nil {
+		return false
+	}
+	row := w.statusRow(t, failure{reason: schemas.HoldAlias, err: errors.New(t.aliasReason(dead, held)), number: number}, before)
+	row.State, row.DeadAlias, row.Aliases, row.AliasUsers = store.Retrying, dead, t.aliasEntities(), nil
+	hold := min(max(time.Until(held.until), 0), maxAliasHold) + aliasWait
+	row.Until = time.UnixMicro(row.UpdatedAt.Add(hold).UnixMicro()).UTC()
+	if w.settle(hard, []schemas.End{{Entity: row.Entity, Number: number, Hold: cmp.Or(held.reason, schemas.HoldAlias), HoldFor: hold}}) != nil {
+		return false
+	}
+	store := func(ctx context.Context) error { return w.store.WriteFailure(ctx, row, nil) }
+	if w.retryDB(hard, opFail, store) != nil {
+		return false
+	}
+	news, err := a.hasNews(hard, t, failed)
+	if err != nil {
+		return false
+	}
+	if news {
+		stored, err := w.readStatus(hard, row.Entity)
+		if err != nil {
+			return false
+		}
+		if stored.Version == row.Version && stored.Until.Equal(row.Until) { // the alias was written before the retry, so its write did not make the retry due
+			row.Until = row.UpdatedAt
+			if w.retryDB(hard, opFail, store) != nil {
+				return false
+			}
+		}
+	}
+	t.failedNumber = number
+	t.finish()
+	w.retries.WakeAt(hard, row.Until)
+	w.metrics.settled.WithLabelValues(endRetrying).Inc()
+	t.traceEnd(endRetrying)
+	w.log.DebugContext(t.traced(hard), "entity waits for its alias", "entity", row.Entity.String(), "reason", row.Error, "correlation_id", row.CorrelationID)
+	return false
+}
+
+// hasNews reads the aliases again. It reports whether one of them was stored since the last read, or has
+// failed since the failure with the version `failed`, so that the stored values must be used.
+func (a *aliases) hasNews(ctx context.Context, t *task, failed int64) (bool, error) {
+	before := t.aliasStates()
+	if err := a.load(ctx, []*task{t}); err != nil {
+		return false, err
+	}
+	for i, s := range t.aliasStates() {
+		if s.Version > before[i].Version {
+			return true, nil
+		}
+	}
+	now, err := a.lastFailure(ctx, t)
+	return now > failed, err
+}
+
+// lastFailure returns the version of the last failure of an alias whose stored value may be used, or 0.
+func (a *aliases) lastFailure(ctx context.Context, t *task) (version int64, err error) {
+	if !t.aliasesUsable() {
+		return 0, nil
+	}
+	var found []store.Status
+	err = a.w.retryDB(ctx, opStatus, func(ctx context.Context) (err error) {
+		found, err = a.w.store.Statuses(ctx, t.aliasEntities())
+		return err
+	})
+	for _, s := range found {
+		version = max(version, s.Version)
+	}
+	return version, err
+}
+
+// aliasHold is the hold because of which an alias is not fetched now.
+type aliasHold struct {
+	reason string
+	until  time.Time
+}
+
+// request enqueues a request for each alias that is not fresh, and for each alias of a dead entity. It
+// returns the longest hold of these aliases, or the zero value. It repeats the requests until Kafka has
+// acknowledged them or they are held; it fails only if ctx ends.
+func (a *aliases) request(ctx context.Context, t *task, dead string) (held aliasHold, err error) {
+	for i, s := range t.aliases {
+		if dead == "" && s.verdict(t, time.Now()) != aliasNeeded {
+			continue
+		}
+		r := schemas.UpdateRequest{
+			Entity: t.aliasEntities()[i], Lane: a.w.lane, Reason: aliasReason(t.request.Reason, dead != ""),
+			CorrelationID: t.request.CorrelationID,
+		}
+		var hold aliasHold
+		err := a.w.retry(ctx, opRequestAlias, func(ctx context.Context) (err error) {
+			hold.reason, hold.until, err = a.enqueuer.RequestAlias(ctx, r, s.state.Version)
+			return err
+		})
+		if err != nil {
+			return aliasHold{}, err
+		}
+		if hold.reason != "" && (held.reason == "" || hold.until.After(held.until)) {
+			held = hold
+		}
+	}
+	return held, nil
+}
+
+// aliasReason returns the reason of an alias's request. A dead alias needs a fetch that begins after
+// the request; a missing or expired alias can come from a fetch in flight.
+func aliasReason(r schemas.Reason, dead bool) schemas.Reason {
+	if r == schemas.UserRequest || (r.Relaxed() && !dead) {
+		return r
+	}
+	return schemas.Trigger
+}
+
+// aliasesUsable reports whether all aliases have content that may still be used.
+func (t *task) aliasesUsable() bool {
+	for _, s := range t.aliases {
+		kept := s.facet.KeepFor == 0 || time.Since(s.state.FetchedAt) < s.facet.KeepFor
+		if s.state.Absent || !s.state.HasContent() || !kept {
+			return false
+		}
+	}
+	return true
+}
+
+// aliasReason returns the text of the entity's status.
+func (t *task) aliasReason(dead string, held aliasHold) string {
+	text := "waits for facet " + t.aliases[0].From + ", which has the value of {" + t.aliases[0].Param + "}"
+	if dead != "" {
+		text += "; the upstream did not find the entity with the stored value"
+	}
+	if held.reason != "" {
+		text += "; that facet is not fetched now: " + held.reason
+	}
+	return text
+}
+
+// notFound handles a fetch that did not find the entity with its alias. It reports true if the entity
+// now waits for a check of the alias. It reports false if the alias was just checked, or if the entity
+// has none: then the entity is absent.
+func (a *aliases) notFound(ctx, hard context.Context, at *attempt, o source.Outcome) bool {
+	t := at.t
+	if (o.Class != source.NotFound && o.Class != source.Handle) || len(t.aliases) == 0 || t.aliasesChecked() {
+		return false
+	}
+	a.w.metrics.aliases.WithLabelValues(aliasDeadCheck).Inc()
+	a.wait(ctx, hard, at, t.aliasHash(), at.number)
+	return true
+}

@@ -1,0 +1,183 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/text/unicode/norm"
+
+	"github.com/freshet/freshet/e2e/harness"
+	"github.com/freshet/freshet/simulator"
+	"github.com/freshet/freshet/source/nexon"
+)
+
+// newNames returns an installation whose characters are asked for by name: facet character takes the
+// ocid from facet id. edits are replacements in the configuration of the source, in pairs.
+func newNames(t testing.TB, latency string, edits ...string) *fleet {
+	t.Helper()
+	f := newFleet(t, "--latency", latency)
+	f.Sources = map[string]string{f.Source: strings.NewReplacer(append(edits,
+		"https://open.api.nexon.com", f.Upstream, "/character/item-equipment?", "/character/basic?")...).Replace(string(nexon.Config))}
+	return f
+}
+
+// storedOf returns the number of snapshots and absences of a facet.
+func (f *fleet) storedOf(facet string) int64 {
+	f.Helper()
+	return f.one("SELECT count(*) FROM snapshot_state WHERE facet = $1", facet)
+}
+
+func TestNames_FetchAliasAndDocumentOnce(t *testing.T) {
+	f := newNames(t, "30ms-1.7s")
+	f.worker()
+	api, names := f.query(), harness.Keys("n", refreshedKeys)
+	f.read(api, names, 100)
+	f.untilStored(3*time.Minute, 2*refreshedKeys)
+	f.untilCommitted()
+	equal(t, "answers that are FRESH afterwards", f.read(api, names, 100)["FRESH"], refreshedKeys)
+	stats := f.stats()
+	f.judgeContract(stats, 2*refreshedKeys)
+	equal(t, "calls for one name or one ocid", stats.MaxPerKeyAndPath, 1)
+	equal(t, "names and ocids", stats.DistinctKeys, 2*refreshedKeys)
+	equal(t, "statuses of entities that wait", f.one("SELECT count(*) FROM update_status"), 0)
+	equal(t, "dead letters", f.deadLetters(), 0)
+}
+
+func TestNames_ManyReadersOfANewNameMakeTwoCalls(t *testing.T) {
+	f := newNames(t, "200ms-400ms")
+	f.worker()
+	f.worker()
+	readers, err := f.Readers(t.Context(), 3, "character", "")
+	f.check(err)
+	const n = 1000
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	answers := map[string]int{}
+	for i := range n {
+		all.Go(func() {
+			a, err := readers[i%len(readers)].Read(t.Context(), url.PathEscape("새 이름"), "?wait=30s")
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				t.Error(err)
+			}
+			answers[a.Freshness]++
+		})
+	}
+	all.Wait()
+	stats := f.stats()
+	t.Logf("%d readers of one new name: %v, %d calls: %v", n, answers, stats.Arrivals, stats.ByPath)
+	equal(t, "answers that are FRESH", answers["FRESH"], n)
+	equal(t, "calls", stats.Arrivals, 2)
+}
+
+func TestNames_HostileNamesAreOneEntityOrRejected(t *testing.T) {
+	f := newNames(t, "5ms-10ms")
+	f.worker()
+	readers, err := f.Readers(t.Context(), 1, "character", "")
+	f.check(err)
+	names := []string{
+		"a&b", "a=b&ocid=c", "100%", "a%2Fb", "a/b", "a b", " a", "a ", "a+b", "😀👩‍👩‍👧", "가나다", "é", "שלום", "\u202Eabc", "a?b#c", "a;b", `a"b\c`, "'--", "{ocid}", "..a",
+	}
+	entities := map[string]bool{}
+	read := func(name string) int {
+		t.Helper()
+		a, err := readers[0].Read(t.Context(), url.PathEscape(name), "?wait=20s")
+		f.check(err)
+		return a.Status
+	}
+	for _, name := range names {
+		entities[name] = true
+		for _, spelling := range []string{name, norm.NFD.String(name)} {
+			equal(t, fmt.Sprintf("status of %+q", spelling), read(spelling), http.StatusOK)
+		}
+	}
+	for _, name := range []string{strings.Repeat("x", 200), strings.Repeat("가", 200), "a\nb", "a\x00b", "..", "a/../b", "\xff"} {
+		equal(t, fmt.Sprintf("status of %+.20q", name), read(name), http.StatusBadRequest)
+	}
+	equal(t, "stored characters", f.storedOf("character"), int64(len(entities)))
+	equal(t, "stored ids", f.storedOf("id"), int64(len(entities)))
+	for name := range entities {
+		equal(t, fmt.Sprintf("rows of %+q", name), f.one("SELECT count(*) FROM snapshot_state WHERE facet = 'character' AND key = $1", name), 1)
+	}
+	stats := f.stats()
+	equal(t, "calls with parameters that are not configured", stats.UnknownParameterCalls, 0)
+	equal(t, "calls of paths that are not configured", stats.UnknownPathCalls, 0)
+	equal(t, "calls", stats.Arrivals, 2*len(entities))
+}
+
+// The endpoint of the aliases is down for -outage. Known characters are refreshed meanwhile. New names
+// wait, and come after the outage.
+func TestNames_AliasEndpointDown(t *testing.T) {
+	f := newNames(t, "5ms-20ms", "freshFor: 1h", "freshFor: 1s", "freshFor: 168h", "freshFor: 2s", "retry: [1m, 2m, 4m]", "retry: [5s, 10s, 20s, 30s, 60s, 60s, 60s, 60s, 60s, 60s]")
+	f.worker()
+	readers, err := f.Readers(t.Context(), 1, "character", "")
+	f.check(err)
+	known, added := harness.Keys("known", 20), harness.Keys("new", 20)
+	freshness := func(name, query string) string {
+		t.Helper()
+		a, err := readers[0].Read(t.Context(), name, query)
+		f.check(err)
+		return a.Freshness
+	}
+	for _, name := range known {
+		equal(t, "first read of "+name, freshness(name, "?wait=30s"), "FRESH")
+	}
+	f.control(simulator.Control{Faults: []simulator.Fault{{Path: "/id$", Kind: simulator.InternalError}}})
+	began := time.Now()
+	for _, name := range added {
+		freshness(name, "")
+	}
+	rounds := 0
+	for ; time.Since(began) < *outageLength; rounds++ {
+		since := time.Now()
+		for _, name := range known {
+			freshness(name, "")
+		}
+		f.until(timeout, "a refresh of each known character", func() bool {
+			for _, name := range known {
+				freshness(name, "") // a stale snapshot is refreshed by its reads
+			}
+			return f.one("SELECT count(*) FROM snapshot_state WHERE facet = 'character' AND NOT absent AND last_checked_at >= $1", since.UnixMicro()) >= int64(len(known))
+		})
+	}
+	equal(t, "characters of new names during the outage", f.one("SELECT count(*) FROM snapshot_state WHERE facet = 'character' AND starts_with(key, 'new')"), 0)
+	equal(t, "entities that wait for their alias", f.one("SELECT count(*) FROM update_status WHERE facet = 'character' AND starts_with(key, 'new') AND reason = 'ALIAS'"), int64(len(added)))
+	f.control(simulator.Control{Faults: []simulator.Fault{}})
+	took := time.Now()
+	f.until(5*time.Minute, "a character of each new name", func() bool {
+		return f.one("SELECT count(*) FROM snapshot_state WHERE facet = 'character' AND starts_with(key, 'new') AND NOT absent") == int64(len(added))
+	})
+	t.Logf("outage of %v: known characters were refreshed %d times, the new ones came %v after it", *outageLength, rounds, time.Since(took).Round(time.Second))
+	equal(t, "dead letters", f.deadLetters(), 0)
+}
+
+// A name moves to another character while nobody reads it. The change of the alias refreshes the
+// character.
+func TestNames_RenameRefreshesTheCharacter(t *testing.T) {
+	f := newNames(t, "5ms-20ms")
+	f.worker()
+	_, err := f.Scheduler(t.Context(), "scheduler")
+	f.check(err)
+	readers, err := f.Readers(t.Context(), 1, "character", "")
+	f.check(err)
+	before, err := readers[0].Read(t.Context(), "somebody", "?wait=30s")
+	f.check(err)
+	f.control(simulator.Control{Renames: map[string]string{"somebody": "another"}})
+	ids := readers[0]
+	ids.Facet = "id"
+	status, err := ids.Refresh(t.Context(), "somebody")
+	f.check(err)
+	equal(t, "status of the refresh of the id", status, http.StatusAccepted)
+	f.until(timeout, "the other character", func() bool {
+		after, err := readers[0].Read(t.Context(), "somebody", "")
+		f.check(err)
+		return after.Status == http.StatusOK && string(after.Snapshot) != string(before.Snapshot)
+	})
+	equal(t, "calls", f.stats().Arrivals, 4)
+}

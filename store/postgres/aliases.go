@@ -1,0 +1,72 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+const (
+	// selectAliases reads the states of aliases, and locks them until the transaction ends. So an alias
+	// cannot change between this check and the commit.
+	selectAliases = `SELECT i.n, ` + store.StateColumns + `
+FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, facet, key, n)
+CROSS JOIN LATERAL (SELECT * FROM snapshot_state s WHERE s.source = i.source AND s.facet = i.facet AND s.key = i.key LIMIT 1 FOR SHARE) s`
+
+	// wakeAliases makes retries due that wait for their alias. It runs last, so that it sees retries
+	// that were committed while the other statements waited for locks (store.Status.Aliases). A condition
+	// for the state would let the planner read the index of all due retries.
+	wakeAliases = `UPDATE update_status u SET next_retry_at = i.at
+FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS i (source, facet, key, at)
+WHERE u.source = i.source AND u.facet = i.facet AND u.key = i.key AND u.reason = '` + schemas.HoldAlias + `' AND u.next_retry_at > i.at`
+)
+
+// checkAliases locks the aliases of the batch, and sets the result BaseMissing for each write whose
+// alias has changed.
+func checkAliases(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
+	aliases := b.Aliases()
+	if len(aliases) == 0 {
+		return nil
+	}
+	states := make([]store.State, len(aliases))
+	err := forEachEntity(ctx, tx, selectAliases, aliases, func(found *store.State, scan func(...any) error) error {
+		return found.ScanState(scan)
+	}, func(i int, found store.State) {
+		found.Entity = aliases[i]
+		states[i] = found
+	})
+	b.CheckAliases(states)
+	return err
+}
+
+// aliasUsers holds the entities to wake and the time at which they become due, as arguments of
+// wakeAliases.
+type aliasUsers struct {
+	entities
+	due []int64
+}
+
+func (c *aliasUsers) add(e schemas.Entity, facets []string, due int64) {
+	for _, facet := range facets {
+		c.entities.add(schemas.Entity{Source: e.Source, Facet: facet, Key: e.Key})
+		c.due = append(c.due, due)
+	}
+}
+
+// wakeAliasUsers makes the retries due that wait for an entity of the batch.
+func wakeAliasUsers(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
+	var c aliasUsers
+	for i, w := range b.Writes {
+		if b.Results[i].Stored() {
+			c.add(w.Entity, w.AliasUsers, w.CheckedAt.UnixMicro())
+		}
+	}
+	if len(c.due) == 0 {
+		return nil
+	}
+	_, err := tx.Exec(ctx, wakeAliases, c.sources, c.facets, c.keys, c.due)
+	return err
+}

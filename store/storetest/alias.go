@@ -1,0 +1,188 @@
+package storetest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// alias is the entity that `entity` takes a param from.
+var alias = schemas.Entity{Source: entity.Source, Facet: "id", Key: entity.Key}
+
+// aliasState returns the stored state of the alias.
+func (b suite) aliasState() store.State {
+	b.Helper()
+	states, err := b.store.States(b.Context(), []schemas.Entity{alias})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return states[0]
+}
+
+// withAlias returns the write of a fetch that used this state of the alias.
+func withAlias(w store.Write, s store.State) store.Write {
+	w.Aliases = []store.State{s}
+	return w
+}
+
+func testAliasGuard(b suite) {
+	b.write(one(store.BaseMissing), b.withoutPayload(withAlias(content(entity, 1, "a"), store.State{Entity: alias}))) // no alias is stored
+	b.write(one(store.Changed), content(alias, 1, "A"))
+	a := b.aliasState()
+	b.write(one(store.Changed), withAlias(content(entity, 2, "a"), a))
+	b.write(one(store.Touched), content(alias, 3, "A")) // a check that finds the same alias
+	b.write(one(store.Touched), withAlias(content(entity, 4, "a"), a))
+
+	b.write(one(store.Changed), content(alias, 5, "B"))
+	for _, w := range []store.Write{
+		b.withoutPayload(withAlias(content(entity, 6, "other"), a)),
+		withAlias(content(entity, 6, "a"), a),
+		withAlias(absence(entity, 6), a),
+	} {
+		b.write(one(store.BaseMissing), w)
+	}
+	b.wantSnapshot(entity, "a", 4, 4, 4, 2)
+	b.fail(failing(entity, 5))
+	b.write(one(store.BaseMissing), withAlias(content(entity, 6, "a"), a))
+	b.hasStatus(failing(entity, 5)) // a write that is not stored deletes no status
+
+	b.write(one(store.AbsenceStored), absence(alias, 7))
+	b.write(one(store.BaseMissing), withAlias(content(entity, 8, "a"), a))
+	b.write(one(store.AbsenceStored), withAlias(absence(entity, 8), b.aliasState()))
+	if err := b.store.Delete(b.Context(), alias); err != nil {
+		b.Fatal(err)
+	}
+	b.write(one(store.BaseMissing), withAlias(content(entity, 9, "a"), a))
+}
+
+func testAliasInBatch(b suite) {
+	b.write(one(store.Changed), content(alias, 1, "A"))
+	a := b.aliasState()
+	b.write([]store.Result{store.BaseMissing, store.Changed}, withAlias(content(entity, 2, "a"), a), content(alias, 3, "B"))
+	a = b.aliasState()
+	b.write([]store.Result{store.Changed, store.Touched}, withAlias(content(entity, 4, "b"), a), content(alias, 5, "B"))
+	b.write([]store.Result{store.BaseMissing, store.AbsenceStored}, withAlias(content(entity, 6, "c"), a), absence(alias, 7))
+	b.wantSnapshot(entity, "b", 4, 4, 4, 4)
+}
+
+func testAliasAbsence(b suite) {
+	w := absence(entity, 2)
+	w.AliasAbsent = true
+	b.write(one(store.AbsenceStored), w)
+	if s := b.get(entity); !s.Absent || !s.AliasAbsent {
+		b.Errorf("state after an absence of the alias: got %+v, want AliasAbsent", s.State)
+	}
+	b.write(one(store.Changed), content(entity, 3, "a"))
+	if s := b.get(entity); s.AliasAbsent {
+		b.Error("state after content: got AliasAbsent, want not")
+	}
+	b.write(one(store.AbsenceStored), absence(entity, 4))
+	if s := b.get(entity); !s.Absent || s.AliasAbsent {
+		b.Errorf("state after an absence of the entity: got %+v, want Absent and not AliasAbsent", s.State)
+	}
+}
+
+// waitingFor returns the status of an entity that waits for its alias.
+func waitingFor(e schemas.Entity, n int64) store.Status {
+	s := failing(e, n)
+	s.Reason, s.Until, s.DeadAlias = schemas.HoldAlias, at(1000), fmt.Sprint("hash ", n)
+	return s
+}
+
+func testAliasWakes(b suite) {
+	other := schemas.Entity{Source: entity.Source, Facet: entity.Facet, Key: "other"}
+	failed := failing(schemas.Entity{Source: entity.Source, Facet: "failed", Key: entity.Key}, 1)
+	waiting := waitingFor(entity, 1)
+	waiting.Aliases = []schemas.Entity{alias}
+	b.fail(waiting, waitingFor(other, 1), failed)
+	users := []string{entity.Facet, "failed", "none"}
+	wake := content(alias, 10, "A")
+	wake.AliasUsers = users
+	b.write(one(store.Changed), wake)
+	woken := waitingFor(entity, 1)
+	woken.Until = at(10)
+	b.hasStatus(woken, waitingFor(other, 1), failed)
+
+	later := waitingFor(entity, 11)
+	later.Since = woken.Since
+	b.fail(later)
+	outdated := wake
+	outdated.Version = 9
+	b.write(one(store.Superseded), outdated) // a write that is not stored wakes nothing
+	b.hasStatus(later)
+	gone := absence(alias, 12)
+	gone.AliasUsers = users
+	b.write(one(store.AbsenceStored), gone)
+	later.Until = at(12)
+	b.hasStatus(later)
+
+	again := waitingFor(entity, 13)
+	again.Since = woken.Since
+	b.fail(again)
+	aliasFails := failing(alias, 14)
+	aliasFails.AliasUsers = users
+	b.fail(aliasFails)
+	again.Until = at(14)
+	b.hasStatus(again)
+}
+
+// testAliasRace stores an alias while the entity that needs it begins to wait. Either the entity
+// finds the alias after it has written its status, or the alias makes its retry due.
+func testAliasRace(b suite) {
+	seed := rand.Uint64()
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for n := range 100 {
+		e := schemas.Entity{Source: entity.Source, Facet: entity.Facet, Key: fmt.Sprint("race-", n)}
+		a := schemas.Entity{Source: entity.Source, Facet: "id", Key: e.Key}
+		wake := content(a, 2, "A")
+		wake.AliasUsers = []string{e.Facet}
+		waiting := waitingFor(e, 1)
+		waiting.Aliases = []schemas.Entity{a}
+		first, yields := rng.IntN(2), rng.IntN(2000)
+		var wg sync.WaitGroup
+		var found []store.State
+		for i := range 2 {
+			wg.Go(func() {
+				for i == first && yields > 0 { // varies the interleaving
+					runtime.Gosched()
+					yields--
+				}
+				var err error
+				if i == 0 {
+					_, err = b.store.Write(b.Context(), []store.Write{wake})
+				} else if err = b.store.WriteFailure(b.Context(), waiting, nil); err == nil {
+					found, err = b.store.States(b.Context(), []schemas.Entity{a})
+				}
+				if err != nil {
+					b.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if b.Failed() {
+			return
+		}
+		if woken := b.status(e).Until.Equal(at(2)); !woken && found[0].Version == 0 {
+			b.Fatalf("seed %d, race %d: the entity waits, although its alias was stored before it looked", seed, n)
+		}
+	}
+}
+
+func testAliasTrigger(b suite) {
+	b.finish()
+	write := func(n int64, text string) store.Write {
+		w := content(alias, n, text)
+		w.Outbox = store.OutboxEvents{Triggers: []store.Trigger{{Facet: entity.Facet, OnReplace: true}}}
+		return w
+	}
+	b.write(one(store.Changed), write(1, "A"))
+	b.finish() // the first content replaces nothing
+	b.write(one(store.Changed), write(2, "B"))
+	e := store.OutboxEvent{Entity: alias, Version: 2, At: at(2), Before: write(1, "A").Hash, After: write(2, "B").Hash}
+	e.Triggers = []store.Trigger{{Facet: entity.Facet, OnReplace: true}}
+	b.finish(e)
+}
