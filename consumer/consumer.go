@@ -124,6 +124,7 @@ func New(config Config, src *source.Source, lane schemas.Lane, deps Deps) (*Work
 		config: config, source: src, lane: lane, store: deps.Store, requests: deps.Requests, permits: deps.Permits,
 		retries: deps.Retries, outbox: deps.Outbox, lag: deps.Lag, health: deps.Health, hints: deps.Hints, log: log,
 		metrics:      newMetrics(src.Name(), lane, deps.Metrics),
+		calls:        callLog{record: deps.RecordCall},
 		tracer:       deps.Tracer,
 		calls:        callLog{record: deps.RecordCall},
 		assignment:   newAssignment(log),
