@@ -1,0 +1,78 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/freshet/freshet/store"
+)
+
+// tokenClock is PostgreSQL's clock in microseconds, so that the clocks of the processes do not
+// matter.
+const tokenClock = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+
+// Tokens returns the tokens of a source, or of all sources if source is empty, and the database's
+// time.
+func (s *Store) Tokens(ctx context.Context, source string) (all []store.Token, now time.Time, err error) {
+	rows, err := s.pool.Query(ctx, store.TokenStatement(store.SelectTokens, tokenClock), source)
+	if err != nil {
+		return nil, now, fmt.Errorf("read the tokens: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var t store.Token
+		if now, err = t.ScanToken(rows.Scan); err != nil {
+			return nil, now, fmt.Errorf("read the tokens: %w", err)
+		}
+		all = append(all, t)
+	}
+	return all, now, rows.Err()
+}
+
+// AddToken inserts the row of a credential without a token, unless it exists.
+func (s *Store) AddToken(ctx context.Context, source, credential string) error {
+	_, err := s.execToken(ctx, source, credential, store.InsertToken, source, credential)
+	return err
+}
+
+// ClaimToken claims the due renewal of a generation for the lease. It reports false if another
+// process has the claim, or the renewal is not due.
+func (s *Store) ClaimToken(ctx context.Context, source, credential string, generation int64, holder string, lease time.Duration) (bool, error) {
+	return s.execToken(ctx, source, credential, store.ClaimToken, source, credential, generation, holder, lease.Microseconds())
+}
+
+// SaveToken stores the next generation, which expires after lifetime and is due after renewIn. It
+// reports false if that generation is stored already.
+func (s *Store) SaveToken(ctx context.Context, t store.Token, lifetime, renewIn time.Duration) (bool, error) {
+	return s.execToken(ctx, t.Source, t.Credential, store.SaveToken, t.TokenArgs(lifetime, renewIn)...)
+}
+
+// FailToken stores a failed renewal and ends the holder's claim. It reports false if the claim
+// ended before.
+func (s *Store) FailToken(ctx context.Context, f store.TokenFailure) (bool, error) {
+	return s.execToken(ctx, f.Source, f.Credential, store.FailToken, f.FailureArgs()...)
+}
+
+// RefuseToken makes the renewal of a generation due, unless its token is younger than minAge.
+func (s *Store) RefuseToken(ctx context.Context, source, credential string, generation int64, minAge time.Duration) (bool, error) {
+	return s.execToken(ctx, source, credential, store.RefuseToken, source, credential, generation, minAge.Microseconds())
+}
+
+// RestartToken makes a renewal due at once, also of a stopped credential.
+func (s *Store) RestartToken(ctx context.Context, source, credential string) (bool, error) {
+	return s.execToken(ctx, source, credential, store.RestartToken, source, credential)
+}
+
+// ResealToken replaces the encrypted form of a generation that was encrypted with the key oldKey.
+func (s *Store) ResealToken(ctx context.Context, t store.Token, oldKey string) (bool, error) {
+	return s.execToken(ctx, t.Source, t.Credential, store.ResealToken, t.Source, t.Credential, t.Generation, oldKey, t.Sealed, t.KeyID)
+}
+
+func (s *Store) execToken(ctx context.Context, source, credential, statement string, args ...any) (bool, error) {
+	tag, err := s.pool.Exec(ctx, store.TokenStatement(statement, tokenClock), args...)
+	if err != nil {
+		return false, fmt.Errorf("write the token of source %s, credential %s: %w", source, credential, classifyError(err))
+	}
+	return tag.RowsAffected() > 0, nil
+}
