@@ -135,7 +135,7 @@ func New(config Config, src *source.Source, lane schemas.Lane, deps Deps) (*Work
 		parseSlots:       make(chan struct{}, runtime.GOMAXPROCS(0)),
 		bodySizes:        newSizeEstimates(),
 		entityQueues:     entityQueues{byEntity: map[schemas.Entity]*entityQueue{}},
-		gates:            newGates(),
+		gates:            newGates(deps.Tokens),
 		breakerQueue:     newBreakerQueue(),
 		dbBreakerChanged: make(chan struct{}, 1),
 		leaveTimeout:     leaveTimeout,

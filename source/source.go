@@ -94,7 +94,7 @@ func New(name string, config Config, secrets map[string]string, inFlight int) (*
 	if config.MaxBody <= 0 {
 		fail("maxBody: %d must be positive", config.MaxBody)
 	}
-	if s.credentials, err = newCredentials(config.Credentials, config.Auth); err != nil {
+	if s.credentials, err = newCredentials(config.Credentials, config.Auth, config.Insecure); err != nil {
 		errs = append(errs, err)
 	} else if err := s.setCredentials(secrets); err != nil {
 		errs = append(errs, err)
