@@ -52,6 +52,7 @@ type parts struct {
 		dlq.Store
 		status.Backlogs
 		renewal.Store
+		renewal.Editor
 		Ping(ctx context.Context) error
 	}
 	rdb   redis.UniversalClient

@@ -101,7 +101,7 @@ type Permit interface {
 
 // Tokens provides the tokens of credentials that renew themselves.
 type Tokens interface {
-	// Await returns those of the credentials that have a valid token. If none has, it waits for a
+	// Await returns the credentials that have a valid token. If none has one, it waits for a
 	// renewal. It returns an error if the renewals fail, or ctx ends.
 	Await(ctx context.Context, credentials []string) ([]string, error)
 	// Refused requests the renewal of a generation that the upstream refused, and waits for it. It

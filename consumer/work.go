@@ -95,7 +95,7 @@ func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 		w.tasks.Go(func() { w.fetchKnownGood(w.life, hard, known, "", false) })
 	}
 	if !admitted {
-		w.retryUnsent(ctx, a, endpointDelay, errEndpointOpen)
+		a.retryUnsent(ctx, endpointDelay, errEndpointOpen)
 		return end()
 	}
 	f, err := w.fetch(ctx, a)
@@ -108,7 +108,7 @@ func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 	case errors.Is(err, errPreempted):
 		return decision{requeue: true}
 	case errors.Is(err, errNoToken):
-		w.retryUnsent(hard, a, outageDelay, err)
+		a.retryUnsent(hard, outageDelay, err)
 		return end()
 	case errors.Is(err, errBeginFailed):
 		w.conditions.Warn(w.log, failedOperation(opBegin), err)
@@ -157,7 +157,7 @@ func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 
 // retryUnsent schedules a retry of a record whose call was not sent. Its partition may have been
 // revoked meanwhile; then the next owner reads the record again.
-func (w *Worker) retryUnsent(ctx context.Context, a *attempt, wait time.Duration, why error) {
+func (a *attempt) retryUnsent(ctx context.Context, wait time.Duration, why error) {
 	a.mu.Lock()
 	started, number := a.markStarted(), a.number
 	a.mu.Unlock()
@@ -168,7 +168,7 @@ func (w *Worker) retryUnsent(ctx context.Context, a *attempt, wait time.Duration
 		number = a.t.numberWithoutFetch()
 	}
 	d := decision{next: stepScheduleRetry, wait: wait, reason: schemas.Outage}
-	w.scheduleRetry(ctx, a.t, d, failure{reason: d.reason, err: why, number: number})
+	a.w.scheduleRetry(ctx, a.t, d, failure{reason: d.reason, err: why, number: number})
 }
 
 var errEndpointOpen = errors.New("call not sent: the circuit breaker of the endpoint is open, while other endpoints of the source are healthy")
@@ -178,7 +178,7 @@ var errEndpointOpen = errors.New("call not sent: the circuit breaker of the endp
 // conditions.
 func (w *Worker) evaluate(ctx, hard context.Context, a *attempt, f fetched) decision {
 	t, o := a.t, f.outcome
-	if w.renewed(ctx, o) {
+	if w.gates.renewed(ctx, o) {
 		return decision{} // try again at once, with the newer token
 	}
 	if a.began.IsZero() {
@@ -226,8 +226,8 @@ func (w *Worker) evaluate(ctx, hard context.Context, a *attempt, f fetched) deci
 
 // renewed reports whether the call failed because of its token, and can be repeated with a newer one.
 // It waits for the renewal of a token that the upstream refused.
-func (w *Worker) renewed(ctx context.Context, o source.Outcome) bool {
-	if w.gates.tokens == nil {
+func (g *gates) renewed(ctx context.Context, o source.Outcome) bool {
+	if g.tokens == nil {
 		return false
 	}
 	if errors.Is(o.Err, source.ErrTokenEnded) {
@@ -235,7 +235,7 @@ func (w *Worker) renewed(ctx context.Context, o source.Outcome) bool {
 	}
 	c, sent := o.Permit.(*call)
 	return sent && o.Class == source.AuthRefused && o.Block == source.BlockCredential && c.result.Generation > 0 &&
-		w.gates.tokens.Refused(ctx, c.Credential(), c.result.Generation)
+		g.tokens.Refused(ctx, c.Credential(), c.result.Generation)
 }
 
 // attribute returns the verdict for a failure: entityFault if only the entity is at fault,

@@ -9,13 +9,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/freshet/freshet/source/token"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/tokens"
 )
 
 // Reader reads tokens.
 type Reader interface {
 	// Tokens returns the tokens of a source and the database's time.
-	Tokens(ctx context.Context, source string) (all []store.Token, now time.Time, err error)
+	Tokens(ctx context.Context, source string) (all []tokens.Token, now time.Time, err error)
 	// AddToken inserts the row of a credential without a token, unless it exists.
 	AddToken(ctx context.Context, source, credential string) error
 	// RefuseToken makes the renewal of a generation due, unless its token is younger than minAge.
@@ -28,15 +28,23 @@ type Writer interface {
 	// claim, or the renewal is not due.
 	ClaimToken(ctx context.Context, source, credential string, generation int64, holder string, lease time.Duration) (bool, error)
 	// SaveToken stores the next generation. It reports false if that generation is stored already.
-	SaveToken(ctx context.Context, t store.Token, lifetime, renewIn time.Duration) (bool, error)
+	SaveToken(ctx context.Context, t tokens.Token, lifetime, renewIn time.Duration) (bool, error)
 	// FailToken stores a failed renewal and ends the holder's claim.
-	FailToken(ctx context.Context, f store.TokenFailure) (bool, error)
+	FailToken(ctx context.Context, f tokens.Failure) (bool, error)
 }
 
 // Store keeps the tokens of all processes.
 type Store interface {
 	Reader
 	Writer
+}
+
+// Editor changes tokens for an operator.
+type Editor interface {
+	// RestartToken makes a renewal due at once, also of a stopped credential.
+	RestartToken(ctx context.Context, source, credential string) (bool, error)
+	// ResealToken replaces the encrypted form of a generation that was encrypted with the key oldKey.
+	ResealToken(ctx context.Context, t tokens.Token, oldKey string) (bool, error)
 }
 
 // Notifier wakes the renewers of all processes (poll.Poller).

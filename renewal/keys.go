@@ -12,7 +12,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/tokens"
 )
 
 // Keyring encrypts tokens with the first key of a file. Each line of the file is an id and a key:
@@ -100,12 +100,12 @@ type Secrets struct {
 
 // boundTo returns the additional data of the encryption, so that a row's text is not accepted in
 // another row or generation.
-func boundTo(t store.Token) []byte {
+func boundTo(t tokens.Token) []byte {
 	return fmt.Appendf(nil, "%q %q %d", t.Source, t.Credential, t.Generation)
 }
 
 // Seal encrypts the secrets for the token's generation, and sets Sealed and KeyID.
-func (k *Keyring) Seal(t *store.Token, s Secrets) error {
+func (k *Keyring) Seal(t *tokens.Token, s Secrets) error {
 	first := k.current()[0]
 	text, err := json.Marshal(s)
 	if err != nil {
@@ -120,7 +120,7 @@ func (k *Keyring) Seal(t *store.Token, s Secrets) error {
 }
 
 // Open decrypts the secrets of a token. The error names the missing key.
-func (k *Keyring) Open(t store.Token) (s Secrets, err error) {
+func (k *Keyring) Open(t tokens.Token) (s Secrets, err error) {
 	if len(t.Sealed) == 0 {
 		return s, nil
 	}

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/tokens"
 )
 
 // testKey is a key of the tests only.
@@ -31,7 +31,7 @@ func TestKeyring_RotatesAndNamesMissingKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	row := store.Token{Source: "api", Credential: "app", Generation: 3}
+	row := tokens.Token{Source: "api", Credential: "app", Generation: 3}
 	want := Secrets{"value-of-token", "value-of-refresh"}
 	if err := k.Seal(&row, want); err != nil || row.KeyID != "old" || bytes.Contains(row.Sealed, []byte("value")) {
 		t.Fatalf("Seal: got %+v, %v", row, err)

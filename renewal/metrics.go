@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/tokens"
 )
 
 // The results of a renewal.
@@ -49,7 +49,7 @@ func (m *metrics) renewed(credential, result string) {
 
 func (m *metrics) refused(credential string) { m.refusals.WithLabelValues(credential).Inc() }
 
-func (m *metrics) set(credential string, until time.Time, row store.Token) {
+func (m *metrics) set(credential string, until time.Time, row tokens.Token) {
 	end := 0.0
 	if !until.IsZero() {
 		end = float64(until.Unix())
@@ -57,7 +57,7 @@ func (m *metrics) set(credential string, until time.Time, row store.Token) {
 	m.end.WithLabelValues(credential).Set(end)
 	m.failures.WithLabelValues(credential).Set(float64(row.Failures))
 	stopped := 0.0
-	if row.State == store.TokenStopped {
+	if row.State == tokens.Stopped {
 		stopped = 1
 	}
 	m.stopped.WithLabelValues(credential).Set(stopped)

@@ -9,11 +9,11 @@ import (
 
 	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/source/token"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/tokens"
 )
 
 // begin starts a renewal of the row's generation, unless this process renews it already.
-func (r *Renewer) begin(ctx context.Context, row store.Token) {
+func (r *Renewer) begin(ctx context.Context, row tokens.Token) {
 	s := r.states[row.Credential]
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -32,7 +32,7 @@ func (r *Renewer) begin(ctx context.Context, row store.Token) {
 
 // renew claims the generation, calls the token endpoint and stores the next generation or the
 // failure. The claim ends with the stored result.
-func (r *Renewer) renew(ctx context.Context, row store.Token) {
+func (r *Renewer) renew(ctx context.Context, row tokens.Token) {
 	claimed, err := r.deps.Store.ClaimToken(ctx, r.source, row.Credential, row.Generation, r.deps.Process, claimLease)
 	if err != nil || !claimed {
 		// The next call of work sees the other process's claim. Without the pause, work would be called
@@ -53,7 +53,7 @@ func (r *Renewer) renew(ctx context.Context, row store.Token) {
 
 // request calls the token endpoint and returns the next generation, encrypted. lifetime is counted
 // from now on.
-func (r *Renewer) request(ctx context.Context, row store.Token) (next store.Token, lifetime time.Duration, err error) {
+func (r *Renewer) request(ctx context.Context, row tokens.Token) (next tokens.Token, lifetime time.Duration, err error) {
 	config := r.credentials[row.Credential].Token
 	old, err := r.deps.Keys.Open(row)
 	if err != nil {
@@ -74,7 +74,7 @@ func (r *Renewer) request(ctx context.Context, row store.Token) (next store.Toke
 	if answer.Refresh == "" {
 		answer.Refresh = old.Refresh
 	}
-	next = store.Token{Source: r.source, Credential: row.Credential, Generation: row.Generation + 1}
+	next = tokens.Token{Source: r.source, Credential: row.Credential, Generation: row.Generation + 1}
 	if err := r.deps.Keys.Seal(&next, Secrets{answer.Value, answer.Refresh}); err != nil {
 		return next, 0, err
 	}
@@ -167,7 +167,7 @@ func (s statusReader) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // commit stores the next generation. It tries again while the database is unreachable, because the
 // answer may hold the only valid refresh token.
-func (r *Renewer) commit(ctx context.Context, next store.Token, lifetime time.Duration) {
+func (r *Renewer) commit(ctx context.Context, next tokens.Token, lifetime time.Duration) {
 	answered := time.Now()
 	config := r.credentials[next.Credential].Token
 	for {
@@ -191,8 +191,8 @@ func (r *Renewer) commit(ctx context.Context, next store.Token, lifetime time.Du
 }
 
 // storeFailure stores a failed renewal and the delay of the next attempt.
-func (r *Renewer) storeFailure(ctx context.Context, row store.Token, why error) {
-	f := store.TokenFailure{
+func (r *Renewer) storeFailure(ctx context.Context, row tokens.Token, why error) {
+	f := tokens.Failure{
 		Source: r.source, Credential: row.Credential, Generation: row.Generation, Holder: r.deps.Process,
 		Error: why.Error(), RetryIn: min(minRetryDelay<<min(row.Failures, 10), maxRetryDelay),
 	}
@@ -201,7 +201,7 @@ func (r *Renewer) storeFailure(ctx context.Context, row store.Token, why error) 
 		f.RetryIn = max(f.RetryIn, answer.RetryAfter)
 	}
 	if (answer != nil && answer.NeedsOperator) || errors.Is(why, token.ErrNoRefreshToken) {
-		f.State = store.TokenStopped
+		f.State = tokens.Stopped
 	}
 	r.metrics.renewed(row.Credential, "failed")
 	for {

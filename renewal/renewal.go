@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/observe"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/tokens"
 )
 
 const (
@@ -53,9 +53,9 @@ type Renewer struct {
 	changed chan struct{} // closed when a state changes
 }
 
-// state is what this process knows of one credential.
+// state is the state of one credential, as known to this process.
 type state struct {
-	row        store.Token
+	row        tokens.Token
 	loaded     bool // the row was read
 	until      time.Time
 	since      time.Time // when this process received the generation
@@ -120,14 +120,14 @@ func earlier(a, b time.Time) time.Time {
 }
 
 // load reads the rows of the source, and inserts the rows of new credentials.
-func (r *Renewer) load(ctx context.Context) ([]store.Token, time.Time, error) {
+func (r *Renewer) load(ctx context.Context) ([]tokens.Token, time.Time, error) {
 	rows, now, err := r.deps.Store.Tokens(ctx, r.source)
 	if err != nil {
 		return nil, now, err
 	}
 	missing := false
 	for _, name := range r.names {
-		if !slices.ContainsFunc(rows, func(t store.Token) bool { return t.Credential == name }) {
+		if !slices.ContainsFunc(rows, func(t tokens.Token) bool { return t.Credential == name }) {
 			missing = true
 			if err := r.deps.Store.AddToken(ctx, r.source, name); err != nil {
 				return nil, now, err
@@ -141,7 +141,7 @@ func (r *Renewer) load(ctx context.Context) ([]store.Token, time.Time, error) {
 }
 
 // apply records a row that was requested at the time asked, and gives a new generation to the source.
-func (r *Renewer) apply(row store.Token, asked, now time.Time) error {
+func (r *Renewer) apply(row tokens.Token, asked, now time.Time) error {
 	s := r.states[row.Credential]
 	r.mu.Lock()
 	stale := s.loaded && row.Generation < s.row.Generation
@@ -180,10 +180,10 @@ func (r *Renewer) apply(row store.Token, asked, now time.Time) error {
 }
 
 // reportState logs when a credential stops or fails, and when it works again.
-func (r *Renewer) reportState(row store.Token) {
+func (r *Renewer) reportState(row tokens.Token) {
 	stopped, failing := r.conditionStopped(row.Credential), r.conditionFailing(row.Credential)
 	switch {
-	case row.State == store.TokenStopped:
+	case row.State == tokens.Stopped:
 		r.conditions.Error(r.deps.Log, stopped, errors.New(row.Error))
 	case row.Failures > 0:
 		r.conditions.Warn(r.deps.Log, failing, errors.New(row.Error))
@@ -222,10 +222,10 @@ func (r *Renewer) usable(name string) bool {
 
 // failed reports whether a renewal of the credential failed, or cannot be tried. The caller holds r.mu.
 func (s *state) failed() bool {
-	return s != nil && s.loaded && (s.row.State == store.TokenStopped || s.row.Failures > 0)
+	return s != nil && s.loaded && (s.row.State == tokens.Stopped || s.row.Failures > 0)
 }
 
-// Await returns those of the credentials that have a valid token. If none has, it waits for a
+// Await returns the credentials that have a valid token. If none has one, it waits for a
 // renewal, and returns ErrNoToken if the renewals fail.
 func (r *Renewer) Await(ctx context.Context, names []string) ([]string, error) {
 	var timeout <-chan time.Time
@@ -306,7 +306,7 @@ func (r *Renewer) Refused(ctx context.Context, name string, generation int64) bo
 	for {
 		r.mu.Lock()
 		newer := s.row.Generation > generation && r.usable(name)
-		failed := s.row.Generation == generation && (s.row.State == store.TokenStopped || s.row.Failures > failures)
+		failed := s.row.Generation == generation && (s.row.State == tokens.Stopped || s.row.Failures > failures)
 		changed := r.changed
 		r.mu.Unlock()
 		if newer || failed {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/freshet/freshet/simulator/oauth"
 	"github.com/freshet/freshet/source/token"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/tokens"
 )
 
 func TestRenewer_FiveProcessesRenewOnce(t *testing.T) {
@@ -127,7 +127,7 @@ type crashing struct {
 	stop  func()
 }
 
-func (c crashing) SaveToken(ctx context.Context, t store.Token, lifetime, renewIn time.Duration) (bool, error) {
+func (c crashing) SaveToken(ctx context.Context, t tokens.Token, lifetime, renewIn time.Duration) (bool, error) {
 	if c.crash.Swap(false) {
 		return true, nil // nothing is stored
 	}
@@ -152,10 +152,10 @@ func TestRenewer_CrashBetweenAnswerAndCommit(t *testing.T) {
 				crash.Store(true)
 				time.Sleep(58 * time.Minute)
 				row := f.row()
-				if test.recover && (row.Generation != 2 || row.State != store.TokenActive) {
+				if test.recover && (row.Generation != 2 || row.State != tokens.Active) {
 					t.Errorf("got %+v, want generation 2", row)
 				}
-				if !test.recover && (row.State != store.TokenStopped || !strings.Contains(row.Error, "invalid_grant")) {
+				if !test.recover && (row.State != tokens.Stopped || !strings.Contains(row.Error, "invalid_grant")) {
 					t.Errorf("got %+v, want a stopped credential", row)
 				}
 				requests := f.server.Stats().Requests
@@ -247,7 +247,7 @@ func TestRenewer_WrongClientSecretIsNotLogged(t *testing.T) {
 		p := f.start("a")
 		time.Sleep(time.Minute)
 		p.stop()
-		if row := f.row(); row.Failures < 2 || row.State != store.TokenActive || !strings.Contains(row.Error, "invalid_client (secret REDACTED is wrong)") {
+		if row := f.row(); row.Failures < 2 || row.State != tokens.Active || !strings.Contains(row.Error, "invalid_client (secret REDACTED is wrong)") {
 			t.Errorf("got %+v", row)
 		}
 		f.wantNoSecret("the log", f.logs.text())
@@ -263,7 +263,7 @@ func TestRenewer_RestartContinuesStopped(t *testing.T) {
 		if err := p.call(t.Context()); !errors.Is(err, ErrNoToken) {
 			t.Fatalf("revoked refresh token: got %v, want ErrNoToken", err)
 		}
-		next := store.Token{Source: "api", Credential: "app", Generation: 1}
+		next := tokens.Token{Source: "api", Credential: "app", Generation: 1}
 		f.server = oauth.New(oauth.Config{Lifetime: time.Hour, Rotate: true, ClientID: "app", ClientSecret: clientSecret}, "consented")
 		p.deps.Client.Transport = direct{handler: f.server}
 		if err := p.deps.Keys.Seal(&next, Secrets{Refresh: "consented"}); err != nil {

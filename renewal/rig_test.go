@@ -20,8 +20,8 @@ import (
 
 	"github.com/freshet/freshet/simulator/oauth"
 	"github.com/freshet/freshet/source/token"
-	"github.com/freshet/freshet/store"
 	"github.com/freshet/freshet/store/sqlite"
+	"github.com/freshet/freshet/store/tokens"
 )
 
 // direct calls a handler without a network, so that virtual time does not wait for one.
@@ -234,7 +234,7 @@ func (p *process) call(ctx context.Context) error {
 }
 
 // row returns the stored token.
-func (f *fleet) row() store.Token {
+func (f *fleet) row() tokens.Token {
 	f.Helper()
 	rows, _, err := f.db.Tokens(f.Context(), "api")
 	if err != nil || len(rows) != 1 {

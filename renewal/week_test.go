@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/simulator/oauth"
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/tokens"
 )
 
 var seeds = flag.Int("seeds", 3, "number of seeds of the random week")
@@ -71,7 +71,7 @@ func TestRenewer_WeekInVirtualTime(t *testing.T) {
 			}
 			s, row := f.server.Stats(), f.row()
 			t.Logf("seed %d: %d calls, %d failed, %+v", seed, calls, failed, s)
-			if s.Expired != 0 || s.MaxInFlight > 1 || s.Reuses != 0 || row.State != store.TokenActive || int64(s.Renewals) != row.Generation || s.Renewals < 160 {
+			if s.Expired != 0 || s.MaxInFlight > 1 || s.Reuses != 0 || row.State != tokens.Active || int64(s.Renewals) != row.Generation || s.Renewals < 160 {
 				t.Errorf("seed %d: got %+v, generation %d %s", seed, s, row.Generation, row.State)
 			}
 			f.wantNoSecret("the log", f.logs.text())

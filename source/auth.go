@@ -63,7 +63,7 @@ func (s *secret) current() secretValue {
 	return secretValue{}
 }
 
-func (s *Source) setCredentials(secrets map[string]string) error {
+func setCredentials(s *Source, secrets map[string]string) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(secrets)) {
 		errs = append(errs, s.SetCredential(name, secrets[name]))
@@ -75,24 +75,24 @@ func (s *Source) setCredentials(secrets map[string]string) error {
 // flight keep the old value. A value that New would reject returns an error and changes
 // nothing. The error never contains the value.
 func (s *Source) SetCredential(name, value string) error {
-	return s.setCredential(name, secretValue{text: value})
+	return s.credentials.set(s.config.Auth, name, secretValue{text: value})
 }
 
 // SetToken replaces the token of a credential that renews itself, as SetCredential does. No call is
 // sent with the token after the time until.
 func (s *Source) SetToken(name, value string, generation int64, until time.Time) error {
-	return s.setCredential(name, secretValue{text: value, generation: generation, until: until})
+	return s.credentials.set(s.config.Auth, name, secretValue{text: value, generation: generation, until: until})
 }
 
 // ErrTokenEnded is returned for a call that was not sent, because its credential has no valid token.
 var ErrTokenEnded = errors.New("the token of the call's credential has ended")
 
-func (s *Source) setCredential(name string, value secretValue) error {
-	entry := s.credentials.secrets[name]
+func (c credentials) set(auth Auth, name string, value secretValue) error {
+	entry := c.secrets[name]
 	switch {
 	case entry == nil:
 		return fmt.Errorf("credentials: there is no credential %q", name)
-	case value.text != "" && s.config.Auth.Header == "" && s.config.Auth.Query == "":
+	case value.text != "" && auth.Header == "" && auth.Query == "":
 		return errors.New("auth.header: is missing; name the header that the credential is sent in")
 	case strings.ContainsFunc(value.text, isControl):
 		return errors.New("auth: the credential contains a control character, such as a line break, which a header must not contain")

@@ -96,7 +96,7 @@ func New(name string, config Config, secrets map[string]string, inFlight int) (*
 	}
 	if s.credentials, err = newCredentials(config.Credentials, config.Auth, config.Insecure); err != nil {
 		errs = append(errs, err)
-	} else if err := s.setCredentials(secrets); err != nil {
+	} else if err := setCredentials(s, secrets); err != nil {
 		errs = append(errs, err)
 	}
 	if err := config.Auth.check(); err != nil {

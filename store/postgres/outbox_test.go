@@ -50,7 +50,7 @@ func traced(t *testing.T, s *Store) (*Store, *sent) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	return &Store{pool: pool, tokens: tokens{pool}}, log
+	return &Store{pool: pool, tokenStore: tokenStore{pool}}, log
 }
 
 func TestWrite_SendsNoOutboxStatementsIfEmpty(t *testing.T) {

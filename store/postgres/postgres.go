@@ -17,7 +17,7 @@ import (
 
 // Store is a store in one PostgreSQL database. Its methods may be called concurrently.
 type Store struct {
-	tokens
+	tokenStore
 	pool *pgxpool.Pool
 }
 
@@ -39,7 +39,7 @@ func Open(ctx context.Context, url string) (*Store, error) {
 		pool.Close()
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
-	return &Store{pool: pool, tokens: tokens{pool}}, nil
+	return &Store{pool: pool, tokenStore: tokenStore{pool}}, nil
 }
 
 // Close closes all connections.

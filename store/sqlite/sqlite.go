@@ -21,7 +21,7 @@ import (
 
 // Store is a store in one SQLite database. Its methods may be called concurrently.
 type Store struct {
-	tokens
+	tokenStore
 	db     *sql.DB
 	keeper *sql.DB // keeps a database in memory open by one idle connection; nil for a file
 	// get is the prepared statement SelectSnapshot. Parsing the statement takes four times as long
@@ -45,7 +45,7 @@ func Open(ctx context.Context, path string) (*Store, error) {
 		return nil, fmt.Errorf("open SQLite at %q: %w", path, err)
 	}
 	db.SetMaxOpenConns(1) // SQLite allows only one writer at a time
-	s := &Store{db: db, tokens: tokens{db}}
+	s := &Store{db: db, tokenStore: tokenStore{db}}
 	if path == "" {
 		if s.keeper, err = sql.Open("sqlite", dsn); err == nil {
 			err = s.keeper.PingContext(ctx)

@@ -8,14 +8,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/tokens"
 )
 
 // Tokens are the methods for tokens of credentials that renew themselves.
 type Tokens interface {
 	// Tokens returns the tokens of a source, or of all sources if source is empty, and the database's
 	// time.
-	Tokens(ctx context.Context, source string) (all []store.Token, now time.Time, err error)
+	Tokens(ctx context.Context, source string) (all []tokens.Token, now time.Time, err error)
 	// AddToken inserts the row of a credential without a token, unless it exists.
 	AddToken(ctx context.Context, source, credential string) error
 	// ClaimToken claims the due renewal of a generation for the lease. It reports false if another
@@ -23,20 +23,20 @@ type Tokens interface {
 	ClaimToken(ctx context.Context, source, credential string, generation int64, holder string, lease time.Duration) (bool, error)
 	// SaveToken stores the next generation, which expires after lifetime and is due after renewIn. It
 	// reports false if that generation is stored already.
-	SaveToken(ctx context.Context, t store.Token, lifetime, renewIn time.Duration) (bool, error)
+	SaveToken(ctx context.Context, t tokens.Token, lifetime, renewIn time.Duration) (bool, error)
 	// FailToken stores a failed renewal and ends the holder's claim. It reports false if the claim
 	// ended before.
-	FailToken(ctx context.Context, f store.TokenFailure) (bool, error)
+	FailToken(ctx context.Context, f tokens.Failure) (bool, error)
 	// RefuseToken makes the renewal of a generation due, unless its token is younger than minAge.
 	RefuseToken(ctx context.Context, source, credential string, generation int64, minAge time.Duration) (bool, error)
 	// RestartToken makes a renewal due at once, also of a stopped credential.
 	RestartToken(ctx context.Context, source, credential string) (bool, error)
 	// ResealToken replaces the encrypted form of a generation that was encrypted with the key oldKey.
-	ResealToken(ctx context.Context, t store.Token, oldKey string) (bool, error)
+	ResealToken(ctx context.Context, t tokens.Token, oldKey string) (bool, error)
 }
 
 // token returns the only token of the source "nexon", and the database's time.
-func (b suite) token() (store.Token, time.Time) {
+func (b suite) token() (tokens.Token, time.Time) {
 	b.Helper()
 	all, now, err := b.store.Tokens(b.Context(), "nexon")
 	if err != nil || len(all) != 1 {
@@ -54,7 +54,7 @@ func (b suite) done(what string, want, got bool, err error) {
 }
 
 func (b suite) saveToken(generation int64, lifetime, renewIn time.Duration) (bool, error) {
-	return b.store.SaveToken(b.Context(), store.Token{Source: "nexon", Credential: "a", Generation: generation, Sealed: fmt.Appendf(nil, "s%d", generation), KeyID: "k1"}, lifetime, renewIn)
+	return b.store.SaveToken(b.Context(), tokens.Token{Source: "nexon", Credential: "a", Generation: generation, Sealed: fmt.Appendf(nil, "s%d", generation), KeyID: "k1"}, lifetime, renewIn)
 }
 
 func (b suite) claimToken(generation int64, holder string) (bool, error) {
@@ -107,12 +107,12 @@ func testTokenClaims(b suite) {
 	b.done("claim", true, ok, err)
 	ok, err = b.claimToken(0, "two")
 	b.done("second claim", false, ok, err)
-	fail := func(holder string, state store.TokenState, in time.Duration) (bool, error) {
-		return b.store.FailToken(b.Context(), store.TokenFailure{Source: "nexon", Credential: "a", Holder: holder, State: state, Error: "why", RetryIn: in})
+	fail := func(holder string, state tokens.State, in time.Duration) (bool, error) {
+		return b.store.FailToken(b.Context(), tokens.Failure{Source: "nexon", Credential: "a", Holder: holder, State: state, Error: "why", RetryIn: in})
 	}
-	ok, err = fail("two", store.TokenActive, 0)
+	ok, err = fail("two", tokens.Active, 0)
 	b.done("failure of another holder", false, ok, err)
-	ok, err = fail("one", store.TokenActive, 0)
+	ok, err = fail("one", tokens.Active, 0)
 	b.done("failure", true, ok, err)
 	if t, _ := b.token(); t.Failures != 1 || t.Error != "why" || t.Since.IsZero() || t.Holder != "" {
 		b.Errorf("failed: got %+v", t)
@@ -120,7 +120,7 @@ func testTokenClaims(b suite) {
 	ok, err = b.claimToken(0, "two")
 	b.done("claim after a failure", true, ok, err)
 	first, _ := b.token()
-	ok, err = fail("two", store.TokenActive, time.Hour)
+	ok, err = fail("two", tokens.Active, time.Hour)
 	b.done("failure with a delay", true, ok, err)
 	if t, _ := b.token(); !t.Since.Equal(first.Since) || t.Failures != 2 {
 		b.Errorf("second failure: got %+v, want since %v", t, first.Since)
@@ -135,13 +135,13 @@ func testTokenClaims(b suite) {
 	b.done("restart during a claim", true, ok, err)
 	ok, err = b.claimToken(0, "four")
 	b.done("claim of a claimed renewal after a restart", false, ok, err)
-	ok, err = fail("three", store.TokenStopped, 0)
+	ok, err = fail("three", tokens.Stopped, 0)
 	b.done("stop", true, ok, err)
 	ok, err = b.claimToken(0, "four")
 	b.done("claim of a stopped credential", false, ok, err)
 	ok, err = b.saveToken(1, time.Hour, time.Minute)
 	b.done("save a stopped credential", true, ok, err)
-	if t, _ := b.token(); t.State != store.TokenActive || t.Failures != 0 || t.Error != "" || !t.Since.IsZero() {
+	if t, _ := b.token(); t.State != tokens.Active || t.Failures != 0 || t.Error != "" || !t.Since.IsZero() {
 		b.Errorf("saved after a stop: got %+v", t)
 	}
 	ok, err = b.claimToken(1, "four")
@@ -209,15 +209,15 @@ func testTokenHostile(b suite) {
 	b.addToken("nexon", "a")
 	ok, err := b.claimToken(0, "é'")
 	b.done("claim", true, ok, err)
-	ok, err = b.store.FailToken(b.Context(), store.TokenFailure{Source: "nexon", Credential: "a", Holder: "é'", Error: "'); DROP TABLE tokens; {now} é"})
+	ok, err = b.store.FailToken(b.Context(), tokens.Failure{Source: "nexon", Credential: "a", Holder: "é'", Error: "'); DROP TABLE tokens; {now} é"})
 	b.done("failure", true, ok, err)
 	if t, _ := b.token(); t.Error != "'); DROP TABLE tokens; {now} é" {
 		b.Errorf("error: got %q", t.Error)
 	}
-	if ok, err := b.store.SaveToken(b.Context(), store.Token{Source: "nexon", Credential: "a", Generation: 1, State: store.TokenStopped, Error: "revoked"}, 0, 0); err != nil || !ok {
+	if ok, err := b.store.SaveToken(b.Context(), tokens.Token{Source: "nexon", Credential: "a", Generation: 1, State: tokens.Stopped, Error: "revoked"}, 0, 0); err != nil || !ok {
 		b.Errorf("SaveToken without a token: got %v, %v", ok, err)
 	}
-	if t, _ := b.token(); t.State != store.TokenStopped || t.Since.IsZero() || len(t.Sealed) != 0 {
+	if t, _ := b.token(); t.State != tokens.Stopped || t.Since.IsZero() || len(t.Sealed) != 0 {
 		b.Errorf("revoked: got %+v", t)
 	}
 }
