@@ -12,6 +12,7 @@ import (
 
 	"github.com/freshet/freshet/renewal"
 	"github.com/freshet/freshet/source/token"
+	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
 	"github.com/freshet/freshet/store/tokens"
 )
@@ -22,21 +23,6 @@ type Credentials struct {
 	process *Process
 	parts   parts
 	keys    *renewal.Keyring
-}
-
-// CredentialState is the state of a credential that renews itself.
-type CredentialState struct {
-	Source     string     `json:"source"`
-	Credential string     `json:"credential"`
-	Grant      string     `json:"grant"`
-	State      string     `json:"state"` // NEW, ACTIVE, FAILING, ENDED or STOPPED
-	Generation int64      `json:"generation"`
-	EndsAt     *time.Time `json:"endsAt"`
-	RenewAt    *time.Time `json:"renewAt"`
-	KeyID      string     `json:"keyId"`
-	Failures   int        `json:"failures"`
-	Since      *time.Time `json:"since"`
-	Error      string     `json:"error"`
 }
 
 // OpenCredentials connects to the database and Redis. The caller calls the returned function when it
@@ -81,16 +67,16 @@ func (c *Credentials) config(source, credential string) (string, renewal.Credent
 }
 
 // List returns the states of all credentials that renew themselves.
-func (c *Credentials) List(ctx context.Context) ([]CredentialState, error) {
+func (c *Credentials) List(ctx context.Context) ([]status.Credential, error) {
 	return credentialStates(ctx, c.parts.store, c.parts.config)
 }
 
-func credentialStates(ctx context.Context, reader renewal.Reader, config Config) ([]CredentialState, error) {
+func credentialStates(ctx context.Context, reader renewal.Reader, config Config) ([]status.Credential, error) {
 	rows, now, err := reader.Tokens(ctx, "")
 	if err != nil {
 		return nil, err
 	}
-	var all []CredentialState
+	var all []status.Credential
 	for _, name := range slices.Sorted(maps.Keys(config.Sources)) {
 		for _, one := range renewing(config.Sources[name]) {
 			row := tokens.Token{Source: name, Credential: one.Name}
@@ -99,7 +85,7 @@ func credentialStates(ctx context.Context, reader renewal.Reader, config Config)
 					row = r
 				}
 			}
-			all = append(all, CredentialState{
+			all = append(all, status.Credential{
 				Source: name, Credential: one.Name, Grant: one.Token.Grant, State: stateOf(row, now), Generation: row.Generation,
 				EndsAt: optionalTime(row.ExpiresAt), RenewAt: optionalTime(row.RenewAt), KeyID: row.KeyID,
 				Failures: row.Failures, Since: optionalTime(row.Since), Error: row.Error,
@@ -107,6 +93,19 @@ func credentialStates(ctx context.Context, reader renewal.Reader, config Config)
 		}
 	}
 	return all, nil
+}
+
+// credentialReader returns the function with which the console reads the credentials that renew
+// themselves, or nil if there are none.
+func credentialReader(p parts) func(ctx context.Context) ([]status.Credential, error) {
+	for _, s := range p.config.Sources {
+		if len(renewing(s)) > 0 && !p.simulated {
+			return func(ctx context.Context) ([]status.Credential, error) {
+				return credentialStates(ctx, p.store, p.config)
+			}
+		}
+	}
+	return nil
 }
 
 func optionalTime(t time.Time) *time.Time {
@@ -119,15 +118,15 @@ func optionalTime(t time.Time) *time.Time {
 func stateOf(row tokens.Token, now time.Time) string {
 	switch {
 	case row.State == tokens.Stopped:
-		return string(tokens.Stopped)
+		return status.CredentialStopped
 	case row.Failures > 0:
-		return "FAILING"
+		return status.CredentialFailing
 	case row.Generation == 0:
-		return "NEW"
+		return status.CredentialNew
 	case !row.ExpiresAt.After(now):
-		return "ENDED"
+		return status.CredentialEnded
 	}
-	return "ACTIVE"
+	return status.CredentialActive
 }
 
 // Renew makes the renewal of a credential due at once, also of a stopped one.

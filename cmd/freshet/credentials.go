@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/freshet/freshet/app"
+	"github.com/freshet/freshet/status"
 )
 
 // credentials returns the command for credentials that renew themselves.
@@ -56,7 +57,7 @@ func credentialsList(p *program) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return printAll(p.Stdout, output, states, []string{"CREDENTIAL", "GRANT", "STATE", "GENERATION", "ENDS", "KEY", "ERROR"}, func(s app.CredentialState) [][]string {
+		return printAll(p.Stdout, output, states, []string{"CREDENTIAL", "GRANT", "STATE", "GENERATION", "ENDS", "KEY", "ERROR"}, func(s status.Credential) [][]string {
 			ends := "-"
 			if s.EndsAt != nil {
 				ends = s.EndsAt.Format(time.RFC3339)
