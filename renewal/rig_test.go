@@ -105,7 +105,7 @@ func (c *busClient) Run(ctx context.Context, interval time.Duration, work func(c
 
 // fleet is several processes with one database and one token endpoint.
 type fleet struct {
-	*testing.T
+	testing.TB
 	db       *sqlite.Store
 	server   *oauth.Server
 	handler  http.Handler // of the token endpoint; replaces the server
@@ -140,7 +140,7 @@ func keyLine(id string, fill byte) string {
 	return id + " " + base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{fill}, 32)) + "\n"
 }
 
-func newFleet(t *testing.T, c oauth.Config) *fleet {
+func newFleet(t testing.TB, c oauth.Config) *fleet {
 	t.Helper()
 	db, err := sqlite.Open(t.Context(), "")
 	if err != nil {
@@ -149,7 +149,7 @@ func newFleet(t *testing.T, c oauth.Config) *fleet {
 	t.Cleanup(func() { _ = db.Close() })
 	c.ClientID, c.ClientSecret = "app", clientSecret
 	f := &fleet{
-		T: t, db: db, server: oauth.New(c, firstRefresh), bus: &bus{}, logs: &safeBuffer{},
+		TB: t, db: db, server: oauth.New(c, firstRefresh), bus: &bus{}, logs: &safeBuffer{},
 		config:  token.Config{Grant: token.RefreshToken, TokenURL: "https://auth.example/token", ClientID: "app", ClientSecretEnv: "secret", RefreshTokenEnv: "refresh"},
 		keyFile: filepath.Join(t.TempDir(), "keys"),
 	}

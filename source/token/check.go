@@ -18,6 +18,9 @@ import (
 // Check returns the first mistake in the configuration. insecure allows plain http to other
 // machines.
 func (c Config) Check(insecure bool) error {
+	if _, known := presets[c.Preset]; !known && c.Preset != "" {
+		return fmt.Errorf("preset: %q must be reddit, hubspot, jira, github-app or google", c.Preset)
+	}
 	switch c.Grant {
 	case ClientCredentials, RefreshToken, JWTBearer:
 		if err := checkURL(c.TokenURL, insecure); err != nil {

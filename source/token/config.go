@@ -22,8 +22,10 @@ const (
 
 // Config describes how the token of a credential is requested.
 type Config struct {
+	// Preset fills the settings of a well-known token endpoint. Other settings override it.
+	Preset string `yaml:"preset,omitempty" enum:"reddit,hubspot,jira,github-app,google"`
 	// Grant is the kind of the request: an OAuth2 grant, or login for any other request.
-	Grant string `yaml:"grant" enum:"client-credentials,refresh-token,jwt-bearer,login"`
+	Grant string `yaml:"grant,omitempty" enum:"client-credentials,refresh-token,jwt-bearer,login"`
 	// TokenURL is the URL of the token endpoint. Redirects are not followed.
 	TokenURL string `yaml:"tokenURL,omitempty"`
 	// ClientID identifies the client at the token endpoint.
