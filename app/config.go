@@ -24,6 +24,7 @@ type Config struct {
 	Kafka    KafkaConfig    `yaml:"kafka"`
 	Redis    RedisConfig    `yaml:"redis"`
 	Database DatabaseConfig `yaml:"database"`
+	Secrets  SecretsConfig  `yaml:"secrets"`
 	Query    QueryConfig    `yaml:"query"`
 	Ops      OpsConfig      `yaml:"ops"`
 	// Access configures authentication, and the limits of each client.
@@ -102,6 +103,14 @@ type DatabaseConfig struct {
 	URL string `yaml:"url"`
 	// DirectURL is the address that migrations use, to bypass a PgBouncer; empty: the same as url.
 	DirectURL string `yaml:"directURL"`
+}
+
+// SecretsConfig configures the encryption of secrets in the database.
+type SecretsConfig struct {
+	// KeyFile is the path of a file with the keys that encrypt the tokens of credentials. Each line is an
+	// id and 32 bytes in base64. The first key encrypts, the others only decrypt. A changed file is used
+	// at once. It is required if a credential has a token.
+	KeyFile string `yaml:"keyFile"`
 }
 
 // QueryConfig configures the query service, which serves the HTTP API and the console.
@@ -319,6 +328,9 @@ func (c *Config) check() error {
 			fail("sources.%s: %w", name, err)
 		}
 		failEach("sources."+name, c.Sources[name].check(name))
+		if c.Secrets.KeyFile == "" && len(renewing(c.Sources[name])) > 0 {
+			fail("secrets.keyFile: is missing, and source %s has a credential with a token; write a key with `echo \"2026-11 $(openssl rand -base64 32)\" > FILE`", name)
+		}
 		for i, credential := range c.Sources[name].Credentials {
 			if credential.Visibility != "" && c.Access.Require == access.Never {
 				fail("sources.%s.credentials[%d].visibility: %q limits which clients may read the data, but access.require: never does not identify clients; set access.require to always or auto, or remove the visibility", name, i, credential.Visibility)

@@ -23,7 +23,7 @@ func (s SourceConfig) checkInsecure() error {
 // sendsCredential reports whether the source's calls have a credential: a configured one, or an
 // Authorization, Proxy-Authorization or Cookie header.
 func (s SourceConfig) sendsCredential() bool {
-	if slices.ContainsFunc(secretRefs(s.Config), func(p secretRef) bool { return p.env != "" || p.file != "" }) {
+	if len(renewing(s)) > 0 || slices.ContainsFunc(secretRefs(s.Config), func(p secretRef) bool { return p.env != "" || p.file != "" }) {
 		return true
 	}
 	names := slices.Collect(maps.Keys(s.Headers))

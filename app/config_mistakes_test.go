@@ -63,7 +63,7 @@ var plantedMistakes = []plantedMistake{
 	{"a setting one level too high", "jitter: 10ms", "limit: 10", "sources.shop.quota.limit", "limit: 10", "did you mean sources.NAME.quota.policies[].limit?", false},
 	{"a setting of another section", "console: on", "timeout: 5s", "query.timeout", "timeout: 5s", "did you mean sources.NAME.timeout?", false},
 	{"a path without a document", "freshFor: 10m", "path: /products", "sources.shop.facets.product.path", "path: /products", "did you mean sources.NAME.facets.NAME.documents.NAME.path?", false},
-	{"an unknown section", "log:\n", "elastic:\n", "elastic", "elastic:", "the settings here are kafka, redis, database, query,", false},
+	{"an unknown section", "log:\n", "elastic:\n", "elastic", "elastic:", "the settings here are kafka, redis, database, secrets, query,", false},
 	{"a number as duration", "timeout: 10s", "timeout: 10", "sources.shop.timeout", "10", "write a duration as in 500ms, 30s or 1h", false},
 	{"a word as size", "64MiB", "lots", "sources.shop.workers.maxBodyMemory", "lots", "as in 128MiB", false},
 	{"an unknown level", "level: info", "level: loud", "log.level", "loud", "write debug, info, warn or error", false},

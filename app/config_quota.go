@@ -90,6 +90,9 @@ func (s SourceConfig) endpoints() []string {
 func (s SourceConfig) checkQuota() (errs []error) {
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	endpoints, placeholders := s.endpoints(), map[string]bool{}
+	for _, c := range renewing(s) {
+		endpoints = append(endpoints, tokenEndpoint, tokenEndpoint+"/"+c.Name)
+	}
 	for _, name := range []string{"credential", "endpoint", "facet", "method", "key", "resource"} {
 		placeholders[name] = true
 	}

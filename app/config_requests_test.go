@@ -19,7 +19,7 @@ func TestConfig_ErrorShowsRequestSetting(t *testing.T) {
 		{"header: Authorization,", "header: Authorization, secretEnv: X,", "sources.forge.auth.secretEnv and auth.secretFile: not allowed with credentials"},
 		{"name: two", "name: one", `sources.forge.credentials[1].name: "one" is used twice`},
 		{"keys: \"public_.*\"", "keys: '('", "sources.forge.credentials[0].keys: "},
-		{"secretFile: /run/secrets/two", "keys: a", "sources.forge.credentials[1]: write either secretEnv or secretFile"},
+		{"secretFile: /run/secrets/two", "keys: a", "sources.forge.credentials[1]: write either secretEnv, secretFile or token"},
 		{"block: endpoint", "block: all", `sources.forge.rules[0].block: "all" is not one of [call endpoint resource credential source]`},
 		{"class: quota", "class: transient", "sources.forge.rules[0].block: not allowed for class transient"},
 		{"wait: 60s", "wait: 60", `"60" is not a duration`},

@@ -140,6 +140,7 @@ func (p *Process) startEmbedded(ctx context.Context, o DevOptions, config Config
 	}
 	config.Log.Level = max(config.Log.Level, slog.LevelInfo)
 	made := embedded{parts: parts{config: config, secret: optionalSecret}}
+	made.simulated = !o.callsBaseURL()
 	if o.callsBaseURL() {
 		made.secret = p.requireSecret
 	}

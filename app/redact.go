@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/source/token"
 )
 
 // Redacted returns a copy of the configuration with all secrets redacted.
@@ -32,6 +33,7 @@ func redactSource(c source.Config) source.Config {
 	c.Credentials = slices.Clone(c.Credentials)
 	for i := range c.Credentials {
 		one := &c.Credentials[i]
+		one.Token = redactToken(one.Token)
 		one.SecretEnv, one.SecretFile = redactValue(one.SecretEnv, "secretEnv"), redactValue(one.SecretFile, "secretFile")
 	}
 	c.Headers = redactMap(c.Headers, "headers")
@@ -62,6 +64,36 @@ func redactParams(all map[string]source.Param) map[string]source.Param {
 		out[name] = p
 	}
 	return out
+}
+
+// redactToken redacts the texts that can hold a secret by mistake.
+func redactToken(t *token.Config) *token.Config {
+	if t == nil {
+		return nil
+	}
+	c := *t
+	c.TokenURL, c.ClientID = redactValue(c.TokenURL, "baseURL"), redactValue(c.ClientID, "clientId")
+	c.ClientIDEnv, c.ClientSecretEnv, c.RefreshTokenEnv = redactValue(c.ClientIDEnv, "secretEnv"), redactValue(c.ClientSecretEnv, "secretEnv"), redactValue(c.RefreshTokenEnv, "secretEnv")
+	c.ClientSecretFile, c.RefreshTokenFile = redactValue(c.ClientSecretFile, "secretFile"), redactValue(c.RefreshTokenFile, "secretFile")
+	c.Params = redactMap(c.Params, "params")
+	c.Consent.AuthorizeURL, c.Consent.RevokeURL = redactValue(c.Consent.AuthorizeURL, "baseURL"), redactValue(c.Consent.RevokeURL, "baseURL")
+	c.Consent.Params = redactMap(c.Consent.Params, "params")
+	if c.JWT != nil {
+		j := *c.JWT
+		j.KeyFile, j.KeyEnv = redactValue(j.KeyFile, "secretFile"), redactValue(j.KeyEnv, "secretEnv")
+		c.JWT = &j
+	}
+	if c.Request != nil {
+		r := *c.Request
+		r.URL, r.Body = redactValue(r.URL, "baseURL"), redactValue(r.Body, "body")
+		r.Headers = redactMap(r.Headers, "headers")
+		r.Secrets = maps.Clone(r.Secrets)
+		for name, s := range r.Secrets {
+			r.Secrets[name] = token.Secret{Env: redactValue(s.Env, "secretEnv"), File: redactValue(s.File, "secretFile")}
+		}
+		c.Request = &r
+	}
+	return &c
 }
 
 func redactList(all []string) []string {

@@ -22,14 +22,16 @@ type secretRef struct {
 	env, file string // environment variable or file with the secret; both empty: the source needs no secret
 }
 
-// secretRefs returns the references to all credentials of a source.
+// secretRefs returns the references to all credentials of a source that do not renew themselves.
 func secretRefs(c source.Config) []secretRef {
 	if len(c.Credentials) == 0 {
 		return []secretRef{{"", "auth", c.Auth.SecretEnv, c.Auth.SecretFile}}
 	}
-	all := make([]secretRef, len(c.Credentials))
+	var all []secretRef
 	for i, one := range c.Credentials {
-		all[i] = secretRef{one.Name, fmt.Sprintf("credentials[%d]", i), one.SecretEnv, one.SecretFile}
+		if one.Token == nil { // a token is read from the database
+			all = append(all, secretRef{one.Name, fmt.Sprintf("credentials[%d]", i), one.SecretEnv, one.SecretFile})
+		}
 	}
 	return all
 }

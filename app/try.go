@@ -2,14 +2,19 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/renewal"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/source/token"
 	"github.com/freshet/freshet/source/trial"
 )
 
@@ -31,7 +36,7 @@ func (p *Process) Try(ctx context.Context, e schemas.Entity, params map[string]s
 	if err := checkParams(facet, params); err != nil {
 		return trial.Report{}, UsageErrorf("%w", err)
 	}
-	src, choose, err := p.trialSource(e.Source, s)
+	src, choose, err := p.trialSource(ctx, e.Source, s)
 	if err != nil {
 		return trial.Report{}, err
 	}
@@ -78,8 +83,14 @@ func checkParams(f source.Facet, params map[string]string) error {
 
 // trialSource returns the source with all credentials that exist in this environment. The returned
 // function choose gets the names of candidate credentials and returns the first one that exists.
-func (p *Process) trialSource(name string, s SourceConfig) (_ *source.Source, choose func([]string) (string, error), err error) {
+func (p *Process) trialSource(ctx context.Context, name string, s SourceConfig) (_ *source.Source, choose func([]string) (string, error), err error) {
 	secrets, missing := map[string]string{}, map[string]error{}
+	for _, one := range renewing(s) {
+		if secrets[one.Name], err = trialToken(ctx, p, one); err != nil {
+			delete(secrets, one.Name)
+			missing[one.Name] = fmt.Errorf("sources.%s.credentials: %s: %w", name, one.Name, err)
+		}
+	}
 	for _, at := range secretRefs(s.Config) {
 		if secrets[at.name], err = p.requireSecret(at); err != nil {
 			delete(secrets, at.name)
@@ -90,6 +101,13 @@ func (p *Process) trialSource(name string, s SourceConfig) (_ *source.Source, ch
 	if err != nil {
 		return nil, nil, p.MaskError(err)
 	}
+	for _, one := range renewing(s) {
+		if secrets[one.Name] != "" {
+			if err := src.SetToken(one.Name, secrets[one.Name], 1, time.Now().Add(time.Hour)); err != nil {
+				return nil, nil, p.MaskError(err)
+			}
+		}
+	}
 	return src, func(candidates []string) (string, error) {
 		for _, candidate := range candidates {
 			if missing[candidate] == nil {
@@ -98,6 +116,27 @@ func (p *Process) trialSource(name string, s SourceConfig) (_ *source.Source, ch
 		}
 		return "", missing[candidates[0]]
 	}, nil
+}
+
+// trialToken requests a token that is not stored. A refresh token is not used, because its use could
+// replace the stored one.
+func trialToken(ctx context.Context, p *Process, c renewal.Credential) (string, error) {
+	if c.Token.Grant == token.RefreshToken {
+		return "", errors.New("a trial does not use a refresh token, because its use can replace the one that the workers need; set secretEnv instead of token for the trial")
+	}
+	secrets, err := renewal.ReadSecrets(c.Token, readTokenSecret(p.requireSecret))
+	if err != nil {
+		return "", err
+	}
+	req, err := c.Token.NewRequest(ctx, secrets, "", time.Now())
+	if err != nil {
+		return "", err
+	}
+	answer, err := c.Token.Do(token.NewClient(renewal.CallTimeout), req, slices.Collect(maps.Values(secrets)))
+	if err == nil {
+		p.AddSecret(answer.Value)
+	}
+	return answer.Value, p.MaskError(err)
 }
 
 // trialLimits returns the policies of the quota that count calls in a window.

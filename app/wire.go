@@ -25,6 +25,7 @@ import (
 	"github.com/freshet/freshet/outbox"
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/query"
+	"github.com/freshet/freshet/renewal"
 	"github.com/freshet/freshet/retention"
 	"github.com/freshet/freshet/retries"
 	"github.com/freshet/freshet/scheduler"
@@ -54,6 +55,8 @@ type parts struct {
 		find.Walker
 		find.Lookup
 		console.DLQIndex
+		renewal.Store
+		renewal.Editor
 		Ping(ctx context.Context) error
 	}
 	rdb   redis.UniversalClient
@@ -68,7 +71,10 @@ type parts struct {
 	reg        prometheus.Registerer // registers metrics in `registry`, and adds the namespace as a prefix to their names
 	// secret reads a credential.
 	secret func(secretRef) (string, error)
-	unused bool // no source was ever called, because Redis and the database are new
+	// simulated is true if the calls go to another address than the configured upstreams. Tokens are
+	// then not requested.
+	simulated bool
+	unused    bool // no source was ever called, because Redis and the database are new
 
 	// All roles share the Kafka client, the producer and the lag sampler. run creates and runs
 	// them.

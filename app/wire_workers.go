@@ -81,6 +81,10 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 		for _, at := range secretRefs(c.Config) {
 			background.run(func(ctx context.Context) error { return reloadSecret(ctx, at, s, closeBreakers, p.log) })
 		}
+		tokens, err := startRenewal(p, background, s, l, closeBreakers)
+		if err != nil {
+			return stop(err)
+		}
 		retrier := retries.New(name, p.store, retryEnqueuer{p.producer}, p.rdb, p.log, p.reg)
 		foreground.run(retrier.Run)
 		relay := p.relay(name)
@@ -90,7 +94,7 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 		deps := consumer.Deps{
 			Store: p.store, Requests: p.producer.Coalescer, Permits: permits{l}, Retries: retrier, Outbox: relay, Aliases: aliasEnqueuer{p.producer}, Lag: p.lag, Health: consumer.NewHealth(), Hints: consumer.NewHints(status.Hints{Redis: p.rdb, Source: name}),
 			RecordCall: func(c consumer.CallRecord) { calls.RecordCall(status.Call(c)) },
-			Kafka:      p.kafkaClient, Log: p.log, Metrics: p.reg, Tracer: p.trace,
+			Tokens:     tokens, Kafka: p.kafkaClient, Log: p.log, Metrics: p.reg, Tracer: p.trace,
 		}
 		for _, lane := range lanes {
 			bounds := consumer.DefaultConfig(lane)

@@ -33,6 +33,8 @@ type Deps struct {
 	DLQIndex DLQIndex
 	Store    Store
 	Guard    Guard
+	// Credentials reads the states of the credentials that renew themselves; nil: there are none.
+	Credentials func(ctx context.Context) ([]status.Credential, error)
 	// Meters limits the request rate of each client.
 	Meters ClientLimiter
 	// FaultScenarios controls the simulated upstream of a demonstration; nil: the upstream is real.

@@ -42,6 +42,7 @@ func (f *liveStatus) addProblems(n *sample, sources []string) {
 			p.add(toneBad, statusItem{Href: root + "#h-depends", Runbook: runbookSection("FreshetDependencyFailures")}, "%s does not answer: %s", displayText(d.Name, maxKeyShown), displayText(d.Error, maxErrorShown))
 		}
 	}
+	p.addCredentials(n.Credentials, n.At)
 	for _, source := range sources {
 		p.addSource(n, source)
 	}

@@ -29,6 +29,8 @@ const (
 	// timeout of one count. A sample waits for a count for at most countTimeout. If the count takes
 	// longer, a later sample gets the result.
 	countInterval, countTimeout = 30 * time.Second, 300 * time.Millisecond
+	// credentialsInterval is the time between two reads of the credentials that renew themselves.
+	credentialsInterval = 5 * time.Second
 )
 
 // sample is the state of all sources at one moment.
@@ -38,6 +40,7 @@ type sample struct {
 	Reads         []status.ReadStats
 	Processes     status.Processes // empty if they could not be read
 	Dependencies  []Dependency
+	Credentials   []status.Credential // the states that were read last
 	FaultScenario string
 }
 
@@ -68,6 +71,7 @@ type sampler struct {
 	// openDeadLetters contains the number of open dead letters of the last 24 h by source. A source
 	// whose count failed is missing.
 	openDeadLetters status.Cached[map[string]int64]
+	credentials     status.Cached[[]status.Credential]
 	// reports has the reports by source and process. It needs no lock: only takeSample uses it, and
 	// only one takeSample runs at a time.
 	reports map[string]map[string][]report
@@ -81,6 +85,7 @@ func newSampler(deps Deps) *sampler {
 	s := &sampler{deps: deps, reports: map[string]map[string][]report{}, viewers: map[chan *sample]bool{}}
 	s.samples.Read, s.samples.Timeout, s.samples.Clock, s.samples.Log = s.takeSample, sampleTimeout, deps.Clock, deps.Log
 	s.openDeadLetters.Read, s.openDeadLetters.Timeout, s.openDeadLetters.Clock, s.openDeadLetters.Log = s.countOpen, countInterval, deps.Clock, deps.Log
+	s.credentials.Read, s.credentials.Timeout, s.credentials.Clock, s.credentials.Log = deps.Credentials, sampleTimeout, deps.Clock, deps.Log
 	return s
 }
 
@@ -118,6 +123,9 @@ func (s *sampler) takeSample(ctx context.Context) (*sample, error) {
 		defer cancel()
 		open, _, _ = s.openDeadLetters.Get(ctx, countInterval) // if the count takes too long, a later sample gets its result
 	})
+	if s.deps.Credentials != nil {
+		read(func() { n.Credentials, _, _ = s.credentials.Get(ctx, credentialsInterval) })
+	}
 	for _, source := range s.deps.Sources {
 		of := &sourceSample{OpenDeadLetters: -1}
 		n.Sources[source] = of

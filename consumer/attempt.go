@@ -46,6 +46,7 @@ var (
 	errSkipped     = errors.New("the request no longer needs a fetch")
 	errBeginFailed = errors.New("the fetch could not be started")
 	errRevoked     = errors.New("the partition was revoked")
+	errNoToken     = errors.New("call not sent")
 	errBreakerOpen = errors.New("the circuit breaker of the source is open")
 )
 
@@ -87,6 +88,16 @@ func (a *attempt) Acquire(ctx context.Context, target source.Call) (source.Permi
 	}
 	target.Client = a.t.client
 	target.Credentials = a.credentialsFor(target.Credentials)
+	if tokens := a.w.gates.tokens; tokens != nil {
+		usable, err := tokens.Await(ctx, target.Credentials)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			return nil, fmt.Errorf("%w: %w", errNoToken, err)
+		case err != nil:
+			return nil, err
+		}
+		target.Credentials = usable
+	}
 	if !a.probe && !a.goesFirst {
 		a.w.health.awaitConfirm(ctx, target.Facet)
 	}

@@ -17,7 +17,7 @@ import (
 
 func withBreaker() *Worker {
 	w := &Worker{
-		gates: newGates(), metrics: newMetrics("nexon", schemas.High, prometheus.NewRegistry()),
+		gates: newGates(nil), metrics: newMetrics("nexon", schemas.High, prometheus.NewRegistry()),
 		dbHealth: dbHealth{dbBreakerChanged: make(chan struct{}, 1)}, log: slog.New(slog.DiscardHandler),
 	}
 	w.dbBreaker = newDBBreaker(w)

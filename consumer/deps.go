@@ -99,6 +99,16 @@ type Permit interface {
 	ReportSuccess()
 }
 
+// Tokens provides the tokens of credentials that renew themselves.
+type Tokens interface {
+	// Await returns the credentials that have a valid token. If none has one, it waits for a
+	// renewal. It returns an error if the renewals fail, or ctx ends.
+	Await(ctx context.Context, credentials []string) ([]string, error)
+	// Refused requests the renewal of a generation that the upstream refused, and waits for it. It
+	// reports whether the call can be repeated with a newer token.
+	Refused(ctx context.Context, credential string, generation int64) bool
+}
+
 // Store keeps snapshots and the failure status of entities.
 type Store interface {
 	// States returns the stored state of each entity, in the order of the entities. Version is 0 if
@@ -159,6 +169,7 @@ type Deps struct {
 	Aliases  Aliases
 	Lag      Lag
 	Health   *Health // health of the source; the workers of both lanes share it
+	Tokens   Tokens  // nil: no credential of the source renews itself
 	Hints    *Hints  // hints of the source, which the workers of both lanes share; nil: none
 	// Kafka returns the connection settings of the Kafka client with this name. The worker calls it
 	// once for each of its clients.

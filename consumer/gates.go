@@ -13,6 +13,8 @@ type gates struct {
 	changed chan struct{} // closed when a gate opens, and then replaced by a new channel
 	// low passes one signal for each LOW call that may continue while only gateYield is closed.
 	low chan struct{}
+	// tokens blocks calls until their credential has a valid token; nil: no credential renews itself.
+	tokens Tokens
 }
 
 type gate string
@@ -22,8 +24,8 @@ const (
 	gateYield    gate = "yield"    // this gate blocks calls of a LOW worker while LOW yields to HIGH
 )
 
-func newGates() *gates {
-	return &gates{closed: map[gate]struct{}{}, changed: make(chan struct{}), low: make(chan struct{})}
+func newGates(tokens Tokens) *gates {
+	return &gates{tokens: tokens, closed: map[gate]struct{}{}, changed: make(chan struct{}), low: make(chan struct{})}
 }
 
 // passLow lets one waiting LOW call continue, if no gate except gateYield is closed.

@@ -96,10 +96,7 @@ func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 		w.tasks.Go(func() { w.fetchKnownGood(w.life, hard, known, "", false) })
 	}
 	if !admitted {
-		if a.start() {
-			d := decision{next: stepScheduleRetry, wait: endpointDelay, reason: schemas.Outage}
-			w.scheduleRetry(ctx, t, d, failure{reason: d.reason, err: errEndpointOpen, number: t.numberWithoutFetch()})
-		}
+		a.retryUnsent(ctx, endpointDelay, errEndpointOpen)
 		return end()
 	}
 	if len(t.aliases) > 0 && !w.aliases.prepare(ctx, hard, a) {
@@ -114,6 +111,9 @@ func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 		return decision{awaitBreaker: true}
 	case errors.Is(err, errPreempted):
 		return decision{requeue: true}
+	case errors.Is(err, errNoToken):
+		a.retryUnsent(hard, outageDelay, err)
+		return end()
 	case errors.Is(err, errBeginFailed):
 		w.conditions.Warn(w.log, failedOperation(opBegin), err)
 		return decision{wait: beginRetryDelay}
@@ -159,6 +159,22 @@ func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 	return d
 }
 
+// retryUnsent schedules a retry of a record whose call was not sent. Its partition may have been
+// revoked meanwhile; then the next owner reads the record again.
+func (a *attempt) retryUnsent(ctx context.Context, wait time.Duration, why error) {
+	a.mu.Lock()
+	started, number := a.markStarted(), a.number
+	a.mu.Unlock()
+	if !started {
+		return
+	}
+	if number == 0 {
+		number = a.t.numberWithoutFetch()
+	}
+	d := decision{next: stepScheduleRetry, wait: wait, reason: schemas.Outage}
+	a.w.scheduleRetry(ctx, a.t, d, failure{reason: d.reason, err: why, number: number})
+}
+
 var errEndpointOpen = errors.New("call not sent: the circuit breaker of the endpoint is open, while other endpoints of the source are healthy")
 
 // evaluate decides the next step after an attempt. For a failure it first finds out whether the
@@ -166,6 +182,9 @@ var errEndpointOpen = errors.New("call not sent: the circuit breaker of the endp
 // conditions.
 func (w *Worker) evaluate(ctx, hard context.Context, a *attempt, f fetched) decision {
 	t, o := a.t, f.outcome
+	if w.gates.renewed(ctx, o) {
+		return decision{} // try again at once, with the newer token
+	}
 	if a.began.IsZero() {
 		a.began = time.Now() // no call could be sent, so the attempt counts as begun now
 	}
@@ -207,6 +226,20 @@ func (w *Worker) evaluate(ctx, hard context.Context, a *attempt, f fetched) deci
 	}
 	w.logConditions(a, f, d, diag)
 	return d
+}
+
+// renewed reports whether the call failed because of its token, and can be repeated with a newer one.
+// It waits for the renewal of a token that the upstream refused.
+func (g *gates) renewed(ctx context.Context, o source.Outcome) bool {
+	if g.tokens == nil {
+		return false
+	}
+	if errors.Is(o.Err, source.ErrTokenEnded) {
+		return true // the token ended while the call waited for its connection; Await waits for the next one
+	}
+	c, sent := o.Permit.(*call)
+	return sent && o.Class == source.AuthRefused && o.Block == source.BlockCredential && c.result.Generation > 0 &&
+		g.tokens.Refused(ctx, c.Credential(), c.result.Generation)
 }
 
 // attribute returns the verdict for a failure: entityFault if only the entity is at fault,

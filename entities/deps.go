@@ -56,8 +56,8 @@ type Store interface {
 
 // Source is the part of a source's configuration that Entities needs.
 type Source struct {
-	Facets   map[string][]string // the names of the params that each facet accepts, by the name of the facet
-	Keys     Keys
+	Facets map[string][]string // the names of the params that each facet accepts, by the name of the facet
+	Keys   Keys
 	// Fold returns the canonical spelling of a key of a facet.
 	Fold     func(facet, key string) string
 	Schedule Schedule

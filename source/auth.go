@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 )
 
 // Auth configures how the credential is sent, and from where its value is read.
@@ -46,25 +47,23 @@ func isControl(r rune) bool { return r < ' ' || r == 0x7f }
 type secret struct{ atomic.Pointer[secretValue] }
 
 type secretValue struct {
-	text string
+	text       string
+	generation int64     // the generation of a token; 0: the credential does not renew itself
+	until      time.Time // the end of a token; zero: none
 	// forms are the spellings (raw, percent-encoded, base64 and so on) of this value and of the
 	// previous value. Responses are searched for all of them. Calls in flight still use the previous
 	// value, so their responses may contain it.
 	forms []secretForm
 }
 
-func (s *secret) current() string {
+func (s *secret) current() secretValue {
 	if value := s.Load(); value != nil {
-		return value.text
+		return *value
 	}
-	return ""
+	return secretValue{}
 }
 
-func (s *secret) set(text string) {
-	s.Store(&secretValue{text, formsOf(text, s.current())})
-}
-
-func (s *Source) setCredentials(secrets map[string]string) error {
+func setCredentials(s *Source, secrets map[string]string) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(secrets)) {
 		errs = append(errs, s.SetCredential(name, secrets[name]))
@@ -76,27 +75,46 @@ func (s *Source) setCredentials(secrets map[string]string) error {
 // flight keep the old value. A value that New would reject returns an error and changes
 // nothing. The error never contains the value.
 func (s *Source) SetCredential(name, value string) error {
-	entry := s.credentials.secrets[name]
+	return s.credentials.set(s.config.Auth, name, secretValue{text: value})
+}
+
+// SetToken replaces the token of a credential that renews itself, as SetCredential does. No call is
+// sent with the token after the time until.
+func (s *Source) SetToken(name, value string, generation int64, until time.Time) error {
+	return s.credentials.set(s.config.Auth, name, secretValue{text: value, generation: generation, until: until})
+}
+
+// ErrTokenEnded is returned for a call that was not sent, because its credential has no valid token.
+var ErrTokenEnded = errors.New("the token of the call's credential has ended")
+
+func (c credentials) set(auth Auth, name string, value secretValue) error {
+	entry := c.secrets[name]
 	switch {
 	case entry == nil:
 		return fmt.Errorf("credentials: there is no credential %q", name)
-	case value != "" && s.config.Auth.Header == "" && s.config.Auth.Query == "":
+	case value.text != "" && auth.Header == "" && auth.Query == "":
 		return errors.New("auth.header: is missing; name the header that the credential is sent in")
-	case strings.ContainsFunc(value, isControl):
+	case strings.ContainsFunc(value.text, isControl):
 		return errors.New("auth: the credential contains a control character, such as a line break, which a header must not contain")
 	}
-	entry.set(value)
+	value.forms = formsOf(value.text, entry.current().text)
+	entry.Store(&value)
 	return nil
 }
 
-// authorize adds the current value of the named credential to the request. It returns an error
-// if the source has no credential with that name.
-func (s *Source) authorize(req *http.Request, name string) error {
+// authorize adds the current value of the named credential to the request, and returns the generation
+// of a token. It returns an error if the source has no credential with that name, or its token has
+// ended.
+func (s *Source) authorize(req *http.Request, name string) (generation int64, err error) {
 	entry := s.credentials.secrets[name]
 	if entry == nil {
-		return fmt.Errorf("the permit is for credential %q, which the source does not have", name)
+		return 0, fmt.Errorf("the permit is for credential %q, which the source does not have", name)
 	}
-	auth, value := s.config.Auth, entry.current()
+	auth, current := s.config.Auth, entry.current()
+	if s.credentials.renewing[name] && !time.Now().Before(current.until) {
+		return 0, fmt.Errorf("credential %s: %w", name, ErrTokenEnded)
+	}
+	value := current.text
 	switch {
 	case auth.Query != "":
 		// The transport calls the hook GotConn, which calls authorize, before it writes the URL to the
@@ -107,7 +125,7 @@ func (s *Source) authorize(req *http.Request, name string) error {
 	case auth.Header != "":
 		req.Header.Del(auth.Header)
 	}
-	return nil
+	return current.generation, nil
 }
 
 // replaceParameter returns the query with all parameters of that name removed and, if value is

@@ -83,7 +83,7 @@ func TestFetch_SendsCredentialNamedByPermit(t *testing.T) {
 			if fmt.Sprint(c.Credentials) != want || c.Key != key || c.Facet != "character" || c.Document != "doc" || c.Method != http.MethodGet || c.Params["ocid"] != key {
 				t.Errorf("%s: got call %+v for Acquire, want this key's call", key, c)
 			}
-			if secret := "Bearer " + s.credentials.secrets[permits.choose(c)].current(); got != secret {
+			if secret := "Bearer " + s.credentials.secrets[permits.choose(c)].current().text; got != secret {
 				t.Errorf("%s: got credential %q, want %q", key, got, secret)
 			}
 		}

@@ -36,6 +36,9 @@ type CallResult struct {
 	Bytes   int   // length of the body as it was sent, possibly compressed
 	Err     error // error of the call; set if the response is missing or incomplete
 	Notices []announced.Notice
+	// Generation is the generation of the token that the call was sent with; 0: the credential does not
+	// renew itself.
+	Generation int64
 
 	classify func() classification // nil if no response arrived
 }

@@ -21,7 +21,7 @@ func TestNew_RejectsCredentialWithoutHeader(t *testing.T) {
 		if err := s.SetCredential("", bad); err == nil || !strings.Contains(err.Error(), "line break") || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("SetCredential: got error %v", err)
 		}
-		if got := s.credentials.secrets[""].current(); got != "secret" {
+		if got := s.credentials.secrets[""].current().text; got != "secret" {
 			t.Errorf("got credential %q after a rejected value, want the previous one", got)
 		}
 		config.Auth.Header = ""
@@ -134,7 +134,7 @@ func TestCredentialKeys_AreCaseSensitive(t *testing.T) {
 		c, err := newCredentials([]Credential{
 			{Name: "acme", SecretEnv: "A", Keys: keys, Visibility: "staff"},
 			{Name: "all", SecretEnv: "B"},
-		}, Auth{Header: "X-Api-Key"})
+		}, Auth{Header: "X-Api-Key"}, false)
 		if err != nil {
 			t.Fatal(err)
 		}

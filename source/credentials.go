@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+
+	"github.com/freshet/freshet/source/token"
 )
 
 // Credential is one of several credentials of a source.
@@ -16,6 +18,9 @@ type Credential struct {
 	SecretEnv string `yaml:"secretEnv,omitempty"`
 	// SecretFile is the path of a file with the credential. A changed file is read within two seconds.
 	SecretFile string `yaml:"secretFile,omitempty"`
+	// Token makes the credential renew itself. It replaces secretEnv and secretFile, and needs
+	// secrets.keyFile.
+	Token *token.Config `yaml:"token,omitempty"`
 	// Keys is a regular expression that must match an entity's whole key; empty matches all
 	// keys. If several credentials match, the first one decides the visibility, and all
 	// matching credentials with that visibility are candidates.
@@ -30,13 +35,15 @@ type Credential struct {
 
 // credentials are the compiled Config.Credentials.
 type credentials struct {
-	all     []Credential
-	keys    []*regexp.Regexp
-	secrets map[string]*secret // by credential name; if the source lists none, the only name is ""
+	all  []Credential
+	keys []*regexp.Regexp
+	// renewing has the names of the credentials with a token.
+	renewing map[string]bool
+	secrets  map[string]*secret // by credential name; if the source lists none, the only name is ""
 }
 
-func newCredentials(all []Credential, auth Auth) (credentials, error) {
-	c := credentials{all: all, keys: make([]*regexp.Regexp, len(all)), secrets: map[string]*secret{}}
+func newCredentials(all []Credential, auth Auth, insecure bool) (credentials, error) {
+	c := credentials{all: all, keys: make([]*regexp.Regexp, len(all)), secrets: map[string]*secret{}, renewing: map[string]bool{}}
 	if len(all) == 0 {
 		c.secrets[""] = &secret{}
 	}
@@ -54,8 +61,16 @@ func newCredentials(all []Credential, auth Auth) (credentials, error) {
 			return c, fmt.Errorf("credentials[%d].name: %q is used twice", i, cred.Name)
 		case cred.Visibility != "" && !credentialName.MatchString(cred.Visibility):
 			return c, fmt.Errorf("credentials[%d].visibility: %q must be 1 to 40 letters, digits, - and _", i, cred.Visibility)
-		case (cred.SecretEnv == "") == (cred.SecretFile == ""):
-			return c, fmt.Errorf("credentials[%d]: write either secretEnv or secretFile", i)
+		case cred.Token != nil && (cred.SecretEnv != "" || cred.SecretFile != ""):
+			return c, fmt.Errorf("credentials[%d].token: replaces secretEnv and secretFile; remove them", i)
+		case cred.Token == nil && (cred.SecretEnv == "") == (cred.SecretFile == ""):
+			return c, fmt.Errorf("credentials[%d]: write either secretEnv, secretFile or token", i)
+		}
+		if cred.Token != nil {
+			c.renewing[cred.Name] = true
+			if err := cred.Token.Check(insecure); err != nil {
+				return c, fmt.Errorf("credentials[%d].token.%w", i, err)
+			}
 		}
 		c.secrets[cred.Name] = &secret{}
 		pattern := cred.Keys

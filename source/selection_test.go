@@ -66,7 +66,7 @@ func TestRead_SelectionThatFindsNothingIsBadContent(t *testing.T) {
 // An error must not contain a credential that the upstream uses as a member name.
 func TestRead_SelectionErrorHasNoCredential(t *testing.T) {
 	s := selecting(t, "doc.data")
-	if err := s.setCredentials(map[string]string{"": "the-secret-1234"}); err != nil {
+	if err := setCredentials(s, map[string]string{"": "the-secret-1234"}); err != nil {
 		t.Fatal(err)
 	}
 	if o := read(t, s, response{status: 200, body: []byte(`{"the-secret-1234":1}`)}); o.Err == nil || strings.Contains(o.Err.Error(), "the-secret") {

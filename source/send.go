@@ -35,6 +35,7 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 		}
 	}()
 
+	var generation atomic.Int64
 	var spent atomic.Pointer[Permit] // the spent permit; it is shared with the goroutines of the transport
 	var req *http.Request
 	var abortErr error
@@ -72,10 +73,12 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 		spent.Store(&used)
 		calls++
 		// The credential may have changed while the call waited for its permit.
-		if err := s.authorize(req, permit.Credential()); err != nil {
+		sentGeneration, err := s.authorize(req, permit.Credential())
+		if err != nil {
 			abort(got.Conn, err)
 			return
 		}
+		generation.Store(sentGeneration)
 		if timer == nil {
 			timer = time.AfterFunc(s.config.Timeout, func() { cancel(errTimeout) })
 		}
@@ -101,7 +104,7 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 	s.setHeaders(req, r, p.validator)
 	defer func() {
 		if p := spent.Load(); p != nil {
-			result := CallResult{URL: r.url, Status: resp.status, Bytes: len(resp.body), Err: resp.err, Notices: s.readNotices(resp)}
+			result := CallResult{URL: r.url, Status: resp.status, Bytes: len(resp.body), Err: resp.err, Notices: s.readNotices(resp), Generation: generation.Load()}
 			if resp.header != nil {
 				result.classify = func() classification { return s.classificationOf(resp) }
 			}

@@ -98,9 +98,9 @@ func New(name string, config Config, secrets map[string]string, inFlight int) (*
 	if config.MaxBody <= 0 {
 		fail("maxBody: %d must be positive", config.MaxBody)
 	}
-	if s.credentials, err = newCredentials(config.Credentials, config.Auth); err != nil {
+	if s.credentials, err = newCredentials(config.Credentials, config.Auth, config.Insecure); err != nil {
 		errs = append(errs, err)
-	} else if err := s.setCredentials(secrets); err != nil {
+	} else if err := setCredentials(s, secrets); err != nil {
 		errs = append(errs, err)
 	}
 	if err := config.Auth.check(); err != nil {

@@ -18,6 +18,7 @@
 //	audit            | action of an operator           | AuditEntry
 //	quota_usage      | daily quota policy              | Usage
 //	api_keys         | API key                         | APIKey
+//	tokens           | credential that renews itself   | Token
 //
 // # Results of a write
 //

@@ -36,6 +36,7 @@ func grants(t testing.TB) string {
 // embedded Store has the role of the query service.
 type byRole struct {
 	*Store
+	tokenStore        // with the role of the worker
 	worker, scheduler *Store
 }
 
@@ -78,7 +79,8 @@ func openByRole(t testing.TB) byRole {
 		t.Cleanup(s.Close)
 		return s
 	}
-	return byRole{Store: as("query", "one"), worker: as("worker", "another"), scheduler: as("scheduler", "a third")}
+	worker := as("worker", "another")
+	return byRole{Store: as("query", "one"), tokenStore: worker.tokenStore, worker: worker, scheduler: as("scheduler", "a third")}
 }
 
 func (r byRole) Write(ctx context.Context, writes []store.Write) ([]store.Result, error) {

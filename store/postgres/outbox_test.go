@@ -50,7 +50,7 @@ func traced(t *testing.T, s *Store) (*Store, *sent) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	return &Store{pool: pool, lists: lists{pool}}, log
+	return &Store{pool: pool, lists: lists{pool}, tokenStore: tokenStore{pool}}, log
 }
 
 func TestWrite_SendsNoOutboxStatementsIfEmpty(t *testing.T) {

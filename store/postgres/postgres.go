@@ -21,6 +21,7 @@ type Store struct {
 	pool  *pgxpool.Pool
 	reads reader
 	lists
+	tokenStore
 }
 
 // Open connects to the database at url. The database must have been migrated.
@@ -41,7 +42,7 @@ func Open(ctx context.Context, url string) (*Store, error) {
 		pool.Close()
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
-	s := &Store{pool, reader{pool, pgx.QueryExecModeCacheDescribe}, lists{pool}}
+	s := &Store{pool, reader{pool, pgx.QueryExecModeCacheDescribe}, lists{pool}, tokenStore{pool}}
 	if isDirect(ctx, pool) {
 		s.reads.mode = pgx.QueryExecModeCacheStatement
 	}

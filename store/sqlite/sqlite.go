@@ -22,6 +22,7 @@ import (
 
 // Store is a store in one SQLite database. Its methods may be called concurrently.
 type Store struct {
+	tokenStore
 	db     *sql.DB
 	keeper *sql.DB // keeps a database in memory open by one idle connection; nil for a file
 	// get is the prepared statement SelectSnapshot. Parsing the statement takes four times as long
@@ -55,7 +56,7 @@ func OpenDriver(ctx context.Context, path string, wrap func(driver.Driver) drive
 		_ = plain.Close() // it has no connection yet
 	}
 	db.SetMaxOpenConns(1) // SQLite allows only one writer at a time
-	s := &Store{db: db, lists: lists{db}}
+	s := &Store{db: db, lists: lists{db}, tokenStore: tokenStore{db}}
 	if path == "" {
 		if s.keeper, err = sql.Open("sqlite", dsn); err == nil {
 			err = s.keeper.PingContext(ctx)

@@ -71,6 +71,7 @@ type Store interface {
 	DeadLetters
 	Entities
 	Outbox
+	Tokens
 }
 
 // Run runs the suite. open returns an empty store for each test.
@@ -114,6 +115,11 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"setting: concurrent changes", testSettingRace},
 		{"API keys", testKeysOfClients},
 		{"API key: concurrent revocations", testKeyRevokedOnce},
+		{"tokens", testTokens},
+		{"token: claims and failures", testTokenClaims},
+		{"token: concurrent renewals", testTokenRace},
+		{"token: refusal", testTokenRefusal},
+		{"token: hostile text", testTokenHostile},
 		{"quota usage never decreases", testUsage},
 		{"quota usage: concurrent writes", testUsageRace},
 		{"status of the latest failure", testStatus},

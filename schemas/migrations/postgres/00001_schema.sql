@@ -201,6 +201,27 @@ CREATE TABLE api_keys (
     revoked_by text   NOT NULL DEFAULT ''
 );
 
+-- Tokens of credentials that renew themselves. Every change of the token increases generation, and
+-- a writer names the generation it has read, so that one process at a time renews a credential.
+-- Times are those of the database's clock.
+CREATE TABLE tokens (
+    source        text COLLATE "C" NOT NULL,
+    credential    text COLLATE "C" NOT NULL,
+    generation    bigint  NOT NULL DEFAULT 0,  -- 0: there was never a token
+    sealed        bytea   NOT NULL DEFAULT '', -- token and refresh token, encrypted with AES-256-GCM; empty: none
+    key_id        text    NOT NULL DEFAULT '', -- key in secrets.keyFile that encrypted them
+    expires_at    bigint  NOT NULL DEFAULT 0,  -- end of the token
+    renew_at      bigint  NOT NULL DEFAULT 0,  -- when the renewal is due
+    renewed_at    bigint  NOT NULL DEFAULT 0,  -- 0: never
+    holder        text    NOT NULL DEFAULT '', -- process that renews the credential now; empty: none
+    claimed_until bigint  NOT NULL DEFAULT 0,  -- end of the claim, or the time of the next attempt after a failure
+    failures      integer NOT NULL DEFAULT 0,  -- failed renewals since the last token
+    state         text    NOT NULL DEFAULT '', -- STOPPED: an operator has to act; empty: renewed when due
+    error         text    NOT NULL DEFAULT '', -- of the last failed renewal, without secrets
+    since         bigint  NOT NULL DEFAULT 0,  -- first failed renewal since the last token
+    PRIMARY KEY (source, credential)
+) WITH (fillfactor = 70);
+
 -- Prefetched entities and when each is due. due_at is indexed; an update that does not change it
 -- (reads, tier, history) is a HOT update, for which each page keeps a fifth free. Each claim leaves
 -- dead entries at the front of the index, where the next claim begins: vacuum therefore runs after
@@ -286,6 +307,7 @@ DROP TABLE retention_walks;
 DROP TABLE schedule_state;
 DROP TABLE schedule_claims;
 DROP TABLE entities;
+DROP TABLE tokens;
 DROP TABLE api_keys;
 DROP TABLE dlq_jobs;
 DROP TABLE dead_letters;

@@ -154,6 +154,24 @@ CREATE TABLE api_keys (
     revoked_by TEXT    NOT NULL DEFAULT ''
 ) WITHOUT ROWID;
 
+CREATE TABLE tokens (
+    source        TEXT    NOT NULL,
+    credential    TEXT    NOT NULL,
+    generation    INTEGER NOT NULL DEFAULT 0,
+    sealed        BLOB    NOT NULL DEFAULT x'',
+    key_id        TEXT    NOT NULL DEFAULT '',
+    expires_at    INTEGER NOT NULL DEFAULT 0,
+    renew_at      INTEGER NOT NULL DEFAULT 0,
+    renewed_at    INTEGER NOT NULL DEFAULT 0,
+    holder        TEXT    NOT NULL DEFAULT '',
+    claimed_until INTEGER NOT NULL DEFAULT 0,
+    failures      INTEGER NOT NULL DEFAULT 0,
+    state         TEXT    NOT NULL DEFAULT '',
+    error         TEXT    NOT NULL DEFAULT '',
+    since         INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (source, credential)
+) WITHOUT ROWID;
+
 CREATE TABLE entities (
     source     TEXT    NOT NULL,
     facet      TEXT    NOT NULL,
@@ -222,6 +240,7 @@ DROP TABLE retention_walks;
 DROP TABLE schedule_state;
 DROP TABLE schedule_claims;
 DROP TABLE entities;
+DROP TABLE tokens;
 DROP TABLE api_keys;
 DROP TABLE dlq_jobs;
 DROP TABLE dead_letters;

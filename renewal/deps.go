@@ -1,0 +1,91 @@
+package renewal
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/freshet/freshet/source/token"
+	"github.com/freshet/freshet/store/tokens"
+)
+
+// Reader reads tokens.
+type Reader interface {
+	// Tokens returns the tokens of a source and the database's time.
+	Tokens(ctx context.Context, source string) (all []tokens.Token, now time.Time, err error)
+	// AddToken inserts the row of a credential without a token, unless it exists.
+	AddToken(ctx context.Context, source, credential string) error
+	// RefuseToken makes the renewal of a generation due, unless its token is younger than minAge.
+	RefuseToken(ctx context.Context, source, credential string, generation int64, minAge time.Duration) (bool, error)
+}
+
+// Writer writes the results of renewals.
+type Writer interface {
+	// ClaimToken claims the due renewal of a generation. It reports false if another process has the
+	// claim, or the renewal is not due.
+	ClaimToken(ctx context.Context, source, credential string, generation int64, holder string, lease time.Duration) (bool, error)
+	// SaveToken stores the next generation. It reports false if that generation is stored already.
+	SaveToken(ctx context.Context, t tokens.Token, lifetime, renewIn time.Duration) (bool, error)
+	// FailToken stores a failed renewal and ends the holder's claim.
+	FailToken(ctx context.Context, f tokens.Failure) (bool, error)
+}
+
+// Store keeps the tokens of all processes.
+type Store interface {
+	Reader
+	Writer
+}
+
+// Editor changes tokens for an operator.
+type Editor interface {
+	// RestartToken makes a renewal due at once, also of a stopped credential.
+	RestartToken(ctx context.Context, source, credential string) (bool, error)
+	// ResealToken replaces the encrypted form of a generation that was encrypted with the key oldKey.
+	ResealToken(ctx context.Context, t tokens.Token, oldKey string) (bool, error)
+}
+
+// Notifier wakes the renewers of all processes (poll.Poller).
+type Notifier interface {
+	// Run calls work at once, at the time that it returned, after a wake-up, and at least once per
+	// interval, until ctx ends.
+	Run(ctx context.Context, interval time.Duration, work func(ctx context.Context, now time.Time) (next time.Time, err error)) error
+	// WakeAt wakes all processes, and WakeLocal only this one.
+	WakeAt(ctx context.Context, at time.Time)
+	WakeLocal(at time.Time)
+}
+
+// Spend waits until the quota of the source allows a call of the token endpoint, and charges it. The
+// caller calls the returned function with the status of the answer; 0: none.
+type Spend func(ctx context.Context, credential string) (finished func(status int), err error)
+
+// Token is one version of a credential's token.
+type Token struct {
+	Value      string
+	Generation int64
+	Until      time.Time // the end of the token on the monotonic clock of this process
+}
+
+// Credential is a credential that renews itself.
+type Credential struct {
+	Name  string
+	Token token.Config
+}
+
+// Deps are the dependencies of a Renewer.
+type Deps struct {
+	Store    Store
+	Keys     *Keyring
+	Notifier Notifier
+	Spend    Spend
+	// Secret reads a secret of the configuration. It returns "" for a missing one.
+	Secret func(token.Secret) (string, error)
+	// Use gives the source a new token.
+	Use     func(credential string, t Token) error
+	Client  *http.Client
+	Process string // name of the process, which holds claims
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
+}

@@ -1,0 +1,323 @@
+package renewal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/freshet/freshet/observe"
+	"github.com/freshet/freshet/store/tokens"
+)
+
+const (
+	// recheckInterval is the longest time until a process knows a token of another process whose
+	// notification was lost.
+	recheckInterval = 30 * time.Second
+	// claimLease is longer than spendTimeout, two calls of CallTimeout and a commit.
+	claimLease   = time.Minute
+	spendTimeout = 15 * time.Second
+	// CallTimeout bounds one call of a token endpoint.
+	CallTimeout = 15 * time.Second
+	// commitTimeout is how long a process tries to store an answer while the database is unreachable.
+	commitTimeout = 2 * time.Minute
+	// minRefusedAge is the minimum age of a token that is renewed because of a 401. An upstream that
+	// refuses each new token therefore costs at most one renewal in this time.
+	minRefusedAge = 10 * time.Second
+	// waitTimeout bounds how long a call waits for a renewal.
+	waitTimeout = 30 * time.Second
+	// endMargin is how long before its end a token is no longer given to new calls, because a call
+	// waits for its permit and its connection.
+	endMargin = 2 * time.Second
+	// minRetryDelay and maxRetryDelay limit the delay after a failed renewal, which doubles.
+	minRetryDelay, maxRetryDelay = 5 * time.Second, 5 * time.Minute
+)
+
+// ErrNoToken is returned if none of the call's credentials has a token that has not ended.
+var ErrNoToken = errors.New("no credential of the call has a valid token; see `freshet credentials list`")
+
+// Renewer renews the tokens of one source. Its methods may be called concurrently.
+type Renewer struct {
+	source      string
+	credentials map[string]Credential
+	names       []string
+	deps        Deps
+	metrics     *metrics
+	conditions  observe.Conditions
+	tasks       sync.WaitGroup
+
+	mu      sync.Mutex
+	states  map[string]*state
+	changed chan struct{} // closed when a state changes
+}
+
+// state is the state of one credential, as known to this process.
+type state struct {
+	row        tokens.Token
+	loaded     bool // the row was read
+	until      time.Time
+	since      time.Time // when this process received the generation
+	renewing   bool      // this process renews it now
+	refused    int64     // the last generation whose renewal this process has requested
+	clockDelta time.Duration
+}
+
+// New returns a Renewer for the credentials of a source.
+func New(source string, all []Credential, d Deps) *Renewer {
+	r := &Renewer{source: source, credentials: map[string]Credential{}, deps: d, states: map[string]*state{}, changed: make(chan struct{})}
+	for _, c := range all {
+		r.credentials[c.Name] = c
+		r.names = append(r.names, c.Name)
+		r.states[c.Name] = &state{}
+	}
+	r.metrics = newMetrics(source, r.names, d.Metrics)
+	return r
+}
+
+// Run renews tokens until ctx ends. It finishes a renewal whose answer has arrived.
+func (r *Renewer) Run(ctx context.Context) error {
+	defer r.tasks.Wait()
+	return r.deps.Notifier.Run(ctx, recheckInterval, r.work)
+}
+
+// work reads the tokens, gives new ones to the source and begins due renewals. It returns when the
+// next renewal is due.
+func (r *Renewer) work(ctx context.Context, _ time.Time) (next time.Time, err error) {
+	asked := time.Now()
+	rows, now, err := r.load(ctx)
+	if err != nil {
+		return time.Time{}, err
+	}
+	next = time.Now().Add(recheckInterval)
+	for _, row := range rows {
+		if _, known := r.credentials[row.Credential]; !known {
+			continue
+		}
+		if err := r.apply(row, asked, now); err != nil {
+			r.conditions.Error(r.deps.Log, r.conditionUnreadable(row.Credential), err)
+			continue
+		}
+		r.conditions.Resolved(r.deps.Log, r.conditionUnreadable(row.Credential))
+		due, active := row.Due()
+		switch wait := due.Sub(now); {
+		case !active:
+		case wait > 0:
+			next = earlier(next, asked.Add(wait))
+		default:
+			r.begin(ctx, row)
+		}
+	}
+	return next, nil
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// load reads the rows of the source, and inserts the rows of new credentials.
+func (r *Renewer) load(ctx context.Context) ([]tokens.Token, time.Time, error) {
+	rows, now, err := r.deps.Store.Tokens(ctx, r.source)
+	if err != nil {
+		return nil, now, err
+	}
+	missing := false
+	for _, name := range r.names {
+		if !slices.ContainsFunc(rows, func(t tokens.Token) bool { return t.Credential == name }) {
+			missing = true
+			if err := r.deps.Store.AddToken(ctx, r.source, name); err != nil {
+				return nil, now, err
+			}
+		}
+	}
+	if missing {
+		return r.deps.Store.Tokens(ctx, r.source)
+	}
+	return rows, now, nil
+}
+
+// apply records a row that was requested at the time asked, and gives a new generation to the source.
+func (r *Renewer) apply(row tokens.Token, asked, now time.Time) error {
+	s := r.states[row.Credential]
+	r.mu.Lock()
+	stale := s.loaded && row.Generation < s.row.Generation
+	newer := !s.loaded || row.Generation > s.row.Generation
+	r.mu.Unlock()
+	if stale { // an answer of this process was stored after the row was read
+		return nil
+	}
+	until := time.Time{}
+	if newer {
+		secrets, err := r.deps.Keys.Open(row)
+		if err != nil {
+			return err
+		}
+		if until = asked.Add(row.ExpiresAt.Sub(now)); secrets.Value == "" {
+			until = time.Time{}
+		}
+		if err := r.deps.Use(row.Credential, Token{secrets.Value, row.Generation, until}); err != nil {
+			return err
+		}
+		if row.Generation > 0 {
+			r.deps.Log.Info("credential token in use", "source", r.source, "credential", row.Credential, "generation", row.Generation, "ends_in", time.Until(until).Round(time.Second).String())
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if newer {
+		s.until, s.since = until, asked.Add(row.RenewedAt.Sub(now))
+	}
+	s.row, s.loaded = row, true
+	r.metrics.set(row.Credential, s.until, row)
+	r.reportState(row)
+	close(r.changed)
+	r.changed = make(chan struct{})
+	return nil
+}
+
+// reportState logs when a credential stops or fails, and when it works again.
+func (r *Renewer) reportState(row tokens.Token) {
+	stopped, failing := r.conditionStopped(row.Credential), r.conditionFailing(row.Credential)
+	switch {
+	case row.State == tokens.Stopped:
+		r.conditions.Error(r.deps.Log, stopped, errors.New(row.Error))
+	case row.Failures > 0:
+		r.conditions.Warn(r.deps.Log, failing, errors.New(row.Error))
+	default:
+		r.conditions.Resolved(r.deps.Log, stopped)
+		r.conditions.Resolved(r.deps.Log, failing)
+	}
+}
+
+func (r *Renewer) conditionStopped(credential string) observe.Condition {
+	return observe.Condition{
+		Event: "credential_stopped", Failing: "credential stopped, an operator has to renew or authorize it", Recovered: "credential renewed again",
+		Attr: "credential", Value: r.source + "/" + credential,
+	}
+}
+
+func (r *Renewer) conditionFailing(credential string) observe.Condition {
+	return observe.Condition{
+		Event: "credential_renewal_failing", Failing: "credential renewal failed; will retry", Recovered: "credential renewal succeeded",
+		Attr: "credential", Value: r.source + "/" + credential,
+	}
+}
+
+func (r *Renewer) conditionUnreadable(credential string) observe.Condition {
+	return observe.Condition{
+		Event: "credential_unreadable", Failing: "stored token of a credential not readable", Recovered: "stored token of a credential readable",
+		Attr: "credential", Value: r.source + "/" + credential,
+	}
+}
+
+// usable reports whether calls can use the credential now. The caller holds r.mu.
+func (r *Renewer) usable(name string) bool {
+	s := r.states[name]
+	return s == nil || (!s.until.IsZero() && time.Now().Add(endMargin).Before(s.until))
+}
+
+// failed reports whether a renewal of the credential failed, or cannot be tried. The caller holds r.mu.
+func (s *state) failed() bool {
+	return s != nil && s.loaded && (s.row.State == tokens.Stopped || s.row.Failures > 0)
+}
+
+// Await returns the credentials that have a valid token. If none has one, it waits for a
+// renewal, and returns ErrNoToken if the renewals fail.
+func (r *Renewer) Await(ctx context.Context, names []string) ([]string, error) {
+	var timeout <-chan time.Time
+	for {
+		r.mu.Lock()
+		usable, failed := names, true
+		if slices.ContainsFunc(names, func(name string) bool { return !r.usable(name) }) {
+			usable = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !r.usable(name) })
+			failed = !slices.ContainsFunc(names, func(name string) bool { return !r.states[name].failed() })
+		}
+		changed := r.changed
+		r.mu.Unlock()
+		switch {
+		case len(usable) > 0:
+			return usable, nil
+		case failed:
+			return nil, fmt.Errorf("%w (%s)", ErrNoToken, r.describe(names))
+		}
+		if timeout == nil {
+			timer := time.NewTimer(waitTimeout)
+			defer timer.Stop()
+			timeout = timer.C
+		}
+		select {
+		case <-changed:
+		case <-timeout:
+			return nil, fmt.Errorf("%w (no renewal within %v)", ErrNoToken, waitTimeout)
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+func (r *Renewer) describe(names []string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, name := range names {
+		if s := r.states[name]; s != nil && s.row.Error != "" {
+			return name + ": " + s.row.Error
+		}
+	}
+	return "the token has ended"
+}
+
+// Refused records that the upstream refused a call with this generation (401), makes its renewal due,
+// and waits for the next one. It reports whether the call can be repeated with a newer token.
+func (r *Renewer) Refused(ctx context.Context, name string, generation int64) bool {
+	s := r.states[name]
+	if s == nil {
+		return false
+	}
+	r.mu.Lock()
+	failures, first := s.row.Failures, s.refused < generation
+	young := s.row.Generation == generation && time.Since(s.since) < minRefusedAge+time.Second // the database's check comes earlier
+	if first && !young {
+		s.refused = generation
+	}
+	r.mu.Unlock()
+	if young || (!first && failures > 0) {
+		return false
+	}
+	if first {
+		r.metrics.refused(name)
+		due, err := r.deps.Store.RefuseToken(ctx, r.source, name, generation, minRefusedAge)
+		if err != nil {
+			r.mu.Lock()
+			s.refused = generation - 1 // the next 401 requests the renewal again
+			r.mu.Unlock()
+			return false
+		}
+		if due {
+			r.deps.Log.Info("credential refused by the upstream; renewal is due", "source", r.source, "credential", name, "generation", generation)
+		}
+		r.deps.Notifier.WakeLocal(time.Now())
+	}
+	timer := time.NewTimer(waitTimeout)
+	defer timer.Stop()
+	for {
+		r.mu.Lock()
+		newer := s.row.Generation > generation && r.usable(name)
+		failed := s.row.Generation == generation && (s.row.State == tokens.Stopped || s.row.Failures > failures)
+		changed := r.changed
+		r.mu.Unlock()
+		if newer || failed {
+			return newer
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
