@@ -19,6 +19,7 @@ import (
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/console"
 	"github.com/freshet/freshet/consumer"
+	"github.com/freshet/freshet/credits"
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/entities"
 	"github.com/freshet/freshet/observe"
@@ -49,6 +50,7 @@ type parts struct {
 		scheduler.Store
 		retention.Store
 		access.KeyStore
+		credits.Store
 		entities.Store
 		dlq.Store
 		status.Backlogs
@@ -206,7 +208,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	var server *query.Server
 	h := newQueryHealth(p, guard, func(ctx context.Context) error { return server.Ready(ctx, p.store.Ping) })
 	ops := p.newOpsHandler(h)
-	ask := func(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []query.EnqueueResult {
+	ask := func(ctx context.Context, client access.Client, all []schemas.Entity, f source.Facet) []query.EnqueueResult {
 		return server.Refresh(ctx, client, all, f)
 	}
 	var bounds *liveBounds
@@ -215,15 +217,16 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 			return err
 		}
 	}
+	paid := p.newCredits()
 	pages, runConsole := p.console(sources, guard, clientLimiter, h, deadLetters, ask)
 	waitEstimator := newWaits(p.lag, callsPerRecord(p.config.Sources), p.waitEstimate, p.log)
 	h.sources = waitEstimator.sourcesHealth
 	server, err = query.New(query.Config{
 		Memory: int64(p.config.Query.CacheMemory), ResponseMemory: p.config.Query.maxResponseMemory(), Origins: p.config.Access.AllowedOrigins, Proxies: p.config.Access.TrustedProxies,
-	}, query.Deps{
-		Store: p.store, Sources: known, Enqueuer: highEnqueuer{p.producer, bounds, waitEstimator}, IdempotencyKeys: producer.NewIdempotencyKeys(p.rdb), SettleSubscriber: settles{p}, WaitEstimator: waitEstimator, Authenticator: guard, ClientLimiter: clientLimiter, ReadRecorder: readers{entityRegistry},
-		Ops: ops, Admin: p.admin(guard, entityRegistry, deadLetters), Console: pages, Log: p.log, Metrics: p.reg, Trace: p.trace,
-	})
+	}, withCredits(query.Deps{
+		Store: p.store, Sources: known, Enqueuer: highEnqueuer{p.producer, bounds, waitEstimator}, IdempotencyKeys: producer.NewIdempotencyKeys(p.rdb), SettleSubscriber: settles{p, paid}, WaitEstimator: waitEstimator, Authenticator: guard, ClientLimiter: clientLimiter, ReadRecorder: readers{entityRegistry},
+		Ops: ops, Admin: p.admin(guard, entityRegistry, deadLetters, paid), Console: pages, Log: p.log, Metrics: p.reg, Trace: p.trace,
+	}, guard, paid))
 	if err != nil {
 		return err
 	}
@@ -233,6 +236,9 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	background.run(server.Run)
 	background.run(waitEstimator.Run)
 	background.run(runConsole)
+	if paid != nil {
+		background.run(paid.Run)
+	}
 	if bounds != nil {
 		background.run(bounds.Run)
 	}
@@ -270,12 +276,27 @@ func (p parts) opsAddress() string {
 	return p.opsListener.Addr().String()
 }
 
-// settles adapts the producer's subscription of settled requests to query.SettleSubscriber.
-type settles struct{ parts }
+// settles adapts the producer's subscription of settled requests to query.SettleSubscriber. The
+// service of credits receives the same messages, if there is one.
+type settles struct {
+	parts
+	credits *credits.Service
+}
 
 // Subscribe calls onSettled for each settled request until ctx ends. It calls onConnection whenever
 // the subscription connects or disconnects.
 func (s settles) Subscribe(ctx context.Context, onSettled func(schemas.Settled), onConnection func(connected bool)) error {
+	if s.credits != nil {
+		settled, connection := onSettled, onConnection
+		onSettled = func(m schemas.Settled) {
+			settled(m)
+			s.credits.Settled(m)
+		}
+		onConnection = func(connected bool) {
+			connection(connected)
+			s.credits.Connected(connected)
+		}
+	}
 	return producer.SubscribeSettled(ctx, s.rdb, slices.Collect(maps.Keys(s.config.Sources)), onSettled, onConnection)
 }
 
