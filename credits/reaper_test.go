@@ -227,7 +227,7 @@ func testFaults(t *testing.T, seed uint64) {
 	clients := []access.Client{user("0"), user("1"), {Name: "key:2", Scopes: []access.Scope{access.Refresh, access.Plan("partner")}}}
 	brought := map[string]int64{} // queued refreshes that brought a version, by client
 	number := int64(1000)
-	for range 60 {
+	for range 30 {
 		c := clients[random.IntN(len(clients))]
 		number += 10
 		key := fmt.Sprint("k", number)

@@ -36,8 +36,10 @@ func (t *tracker) add(h Hold) {
 	defer t.mu.Unlock()
 	of := t.open[h.Entity]
 	if known := of[h.ID]; known != nil {
-		known.Number = max(known.Number, h.Number)
-		t.check(known)
+		if h.Number > known.Number {
+			known.Number = h.Number
+			t.check(known)
+		}
 		return
 	}
 	if t.count >= maxTracked {
