@@ -217,7 +217,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 			return err
 		}
 	}
-	paid := p.newCredits()
+	paid := newCredits(p)
 	pages, runConsole := p.console(sources, guard, clientLimiter, h, deadLetters, ask)
 	waitEstimator := newWaits(p.lag, callsPerRecord(p.config.Sources), p.waitEstimate, p.log)
 	h.sources = waitEstimator.sourcesHealth

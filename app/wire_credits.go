@@ -10,7 +10,7 @@ import (
 
 // newCredits returns the service of credits. It is nil if the configuration has no plans: refreshes
 // cost nothing then.
-func (p parts) newCredits() *credits.Service {
+func newCredits(p parts) *credits.Service {
 	if !p.config.Credits.Enabled() {
 		return nil
 	}

@@ -19,8 +19,8 @@ type Config struct {
 	// Hold is how long credits are set aside for a refresh. If the refresh has brought nothing by then,
 	// the client gets them back.
 	Hold time.Duration `yaml:"hold"`
-	// WhenAway says what happens to a refresh while the database is unavailable: it is refused (503),
-	// or it is allowed and costs nothing.
+	// WhenAway is the effect of an unavailable database on refreshes: they are refused (503), or they
+	// are allowed and cost nothing.
 	WhenAway WhenAway `yaml:"whenAway" enum:"refuse,allow"`
 }
 
@@ -38,7 +38,7 @@ type Plan struct {
 	Every time.Duration `yaml:"every"`
 }
 
-// WhenAway says what happens to a refresh while the database is unavailable.
+// WhenAway is the effect of an unavailable database on refreshes.
 type WhenAway string
 
 // The values of WhenAway.

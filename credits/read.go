@@ -189,7 +189,7 @@ type Mismatch struct {
 }
 
 // Verify compares each account with the sums of its entries, its grants and its open holds. It returns
-// the number of accounts and those that differ.
+// the number of accounts and the mismatches.
 func (l *Ledger) Verify(ctx context.Context) (accounts int, wrong []Mismatch, err error) {
 	const page = 100
 	wrong = []Mismatch{}

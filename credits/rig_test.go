@@ -32,7 +32,7 @@ type rig struct {
 	locked string       // client whose account can't be locked
 }
 
-// fault is what happens to a transaction.
+// fault is a failure of a transaction.
 type fault int
 
 const (

@@ -2,8 +2,8 @@ package store
 
 import "context"
 
-// Tx is a transaction of either database. It is for rules that need several statements, such as those
-// of package credits: they are written once, and run in both databases.
+// Tx is a transaction of either database. It is for rules that need several statements, such as the
+// rules of package credits: they are written once, and run in both databases.
 type Tx interface {
 	// Query calls the function row for each row of the result.
 	Query(ctx context.Context, row func(scan func(...any) error) error, query string, args ...any) error

@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/credits"
 )
 
-func (p *program) credits() *cobra.Command {
+func creditsCommand(p *program) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "credits",
 		Short: "Show, grant, void and verify credits of clients",

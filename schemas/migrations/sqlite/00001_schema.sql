@@ -235,37 +235,37 @@ CREATE INDEX outbox_due ON outbox (source, due_at, id);
 CREATE UNIQUE INDEX outbox_quiet ON outbox (source, facet, key, quiet_facet) WHERE quiet_facet <> '';
 
 CREATE TABLE credit_accounts (
-    client  TEXT NOT NULL PRIMARY KEY,
-    plan    TEXT   NOT NULL,
-    balance INTEGER NOT NULL CHECK (balance >= 0),
-    held    INTEGER NOT NULL CHECK (held >= 0),
-    renews_at INTEGER NOT NULL
+    client      TEXT    NOT NULL PRIMARY KEY,
+    plan        TEXT    NOT NULL,
+    balance     INTEGER NOT NULL CHECK (balance >= 0),
+    held        INTEGER NOT NULL CHECK (held >= 0),
+    renews_at   INTEGER NOT NULL
 ) WITHOUT ROWID;
 
 CREATE TABLE credit_grants (
-    id         TEXT NOT NULL PRIMARY KEY,
-    client     TEXT NOT NULL,
-    amount     INTEGER NOT NULL CHECK (amount > 0),
-    remaining  INTEGER NOT NULL CHECK (remaining >= 0 AND remaining <= amount),
-    created_at INTEGER NOT NULL,
-    created_by TEXT   NOT NULL,
-    expires_at INTEGER NOT NULL,
-    voided     BOOLEAN NOT NULL DEFAULT false,
-    note       TEXT   NOT NULL
+    id          TEXT    NOT NULL PRIMARY KEY,
+    client      TEXT    NOT NULL,
+    amount      INTEGER NOT NULL CHECK (amount > 0),
+    remaining   INTEGER NOT NULL CHECK (remaining >= 0 AND remaining <= amount),
+    created_at  INTEGER NOT NULL,
+    created_by  TEXT    NOT NULL,
+    expires_at  INTEGER NOT NULL,
+    voided      BOOLEAN NOT NULL DEFAULT false,
+    note        TEXT    NOT NULL
 ) WITHOUT ROWID;
 
 CREATE INDEX credit_grants_open ON credit_grants (client, expires_at) WHERE remaining > 0;
 
 CREATE TABLE credit_holds (
-    id          TEXT NOT NULL PRIMARY KEY,
-    client      TEXT NOT NULL,
-    idempotency TEXT NOT NULL,
-    source      TEXT NOT NULL,
-    facet       TEXT NOT NULL,
-    key         TEXT NOT NULL,
+    id          TEXT    NOT NULL PRIMARY KEY,
+    client      TEXT    NOT NULL,
+    idempotency TEXT    NOT NULL,
+    source      TEXT    NOT NULL,
+    facet       TEXT    NOT NULL,
+    key         TEXT    NOT NULL,
     number      INTEGER NOT NULL,
     amount      INTEGER NOT NULL CHECK (amount > 0),
-    state       TEXT   NOT NULL,
+    state       TEXT    NOT NULL,
     created_at  INTEGER NOT NULL,
     expires_at  INTEGER NOT NULL,
     ended_at    INTEGER NOT NULL DEFAULT 0
@@ -276,15 +276,15 @@ CREATE INDEX credit_holds_client ON credit_holds (client, created_at) WHERE stat
 CREATE INDEX credit_holds_idempotency ON credit_holds (idempotency, created_at) WHERE idempotency <> '';
 
 CREATE TABLE credit_entries (
-    id       INTEGER PRIMARY KEY AUTOINCREMENT,
-    at       INTEGER NOT NULL,
-    client   TEXT NOT NULL,
-    kind     TEXT   NOT NULL,
-    grant_id TEXT NOT NULL,
-    hold_id  TEXT NOT NULL,
-    amount   INTEGER NOT NULL,
-    held     INTEGER NOT NULL,
-    balance  INTEGER NOT NULL
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    at          INTEGER NOT NULL,
+    client      TEXT    NOT NULL,
+    kind        TEXT    NOT NULL,
+    grant_id    TEXT    NOT NULL,
+    hold_id     TEXT    NOT NULL,
+    amount      INTEGER NOT NULL,
+    held        INTEGER NOT NULL,
+    balance     INTEGER NOT NULL
 );
 
 CREATE INDEX credit_entries_client ON credit_entries (client, at);
