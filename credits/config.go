@@ -12,6 +12,7 @@ import (
 
 // Config has the settings of credits. Without plans, refreshes cost nothing.
 type Config struct {
+	// Costs are the numbers of credits that actions cost.
 	Costs Costs `yaml:"costs"`
 	// Plans are the plans by name. A client with the scope plan:NAME has that plan. Every other client
 	// has the plan default, which is required if there is any plan.

@@ -8,12 +8,32 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"testing"
 	"time"
 
 	"github.com/freshet/freshet/credits"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 )
+
+// runCredits runs the tests of transactions and of credits.
+func runCredits(t *testing.T, open func(t *testing.T) Store) {
+	for _, test := range []struct {
+		name string
+		run  func(b suite)
+	}{
+		{"InTx commits or rolls back", testInTx},
+		{"credits are held and given back", testCredits},
+		{"credits expire and are voided", testCreditsExpire},
+		{"repeated refresh holds once", testCreditsRepeated},
+		{"credits: random changes match the model", testCreditsModel},
+		{"credits: concurrent holds", testCreditsHoldRace},
+		{"credits: concurrent ends", testCreditsEndRace},
+		{"Verify finds a wrong balance", testCreditsVerify},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(suite{t, open(t)}) })
+	}
+}
 
 func testInTx(b suite) {
 	setting := func(source string) store.Statement {

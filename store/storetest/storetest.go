@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/freshet/freshet/credits"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 )
@@ -68,8 +69,7 @@ type Store interface {
 	ClaimRetries(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error)
 	// NextRetryTime returns when the next retry is due; zero if the source has none.
 	NextRetryTime(ctx context.Context, source string) (time.Time, error)
-	// InTx calls the function do in a transaction. It commits if do returns nil, and rolls back otherwise.
-	InTx(ctx context.Context, do func(store.Tx) error) error
+	credits.Store
 	DeadLetters
 	Entities
 	Outbox
@@ -179,17 +179,10 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"DeleteExpired", testExpired},
 		{"expiry of absences and statuses", testExpiredWithoutContent},
 		{"DeleteExpired: concurrent writes", testExpiredRace},
-		{"InTx commits or rolls back", testInTx},
-		{"credits are held and given back", testCredits},
-		{"credits expire and are voided", testCreditsExpire},
-		{"repeated refresh holds once", testCreditsRepeated},
-		{"credits: random changes match the model", testCreditsModel},
-		{"credits: concurrent holds", testCreditsHoldRace},
-		{"credits: concurrent ends", testCreditsEndRace},
-		{"Verify finds a wrong balance", testCreditsVerify},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(suite{t, open(t)}) })
 	}
+	runCredits(t, open)
 }
 
 // suite is one test with its store.
