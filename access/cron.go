@@ -110,7 +110,7 @@ func (g *Guard) Cron(next http.Handler) http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Cache-Control", "no-store")
 		w.WriteHeader(http.StatusUnauthorized)
-		if _, err := w.Write([]byte(`{"error":"UNAUTHORIZED","message":"Invalid cron secret"}` + "\n")); err != nil {
+		if _, err := w.Write([]byte(`{"error":"UNAUTHORIZED","message":"Invalid cron secret"}` + "\n")); err != nil { //nolint:misspell // callers know this code
 			g.log.Debug("client disconnected before the response", "err", err)
 		}
 	})

@@ -26,7 +26,7 @@ func cron(t *testing.T, g *Guard, headers ...string) (status int, body string) {
 	return w.Code, w.Body.String()
 }
 
-const unauthorized = `{"error":"UNAUTHORIZED","message":"Invalid cron secret"}` + "\n"
+const wrongSecret = `{"error":"UNAUTHORIZED","message":"Invalid cron secret"}` + "\n" //nolint:misspell // callers know this code
 
 func TestCron_NeedsTheSecret(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -37,8 +37,8 @@ func TestCron_NeedsTheSecret(t *testing.T) {
 			"wrong": {cronHeader, two}, "empty": {cronHeader, ""}, "1 MB": {cronHeader, strings.Repeat("a", 1<<20)},
 			"twice": {cronHeader, one, cronHeader, one}, "longer": {cronHeader, one + "a"}, "shorter": {cronHeader, one[1:]},
 		} {
-			if status, body := cron(t, g, headers...); status != 401 || body != unauthorized {
-				t.Errorf("%s: got %d %s, want 401 %s", name, status, body, unauthorized)
+			if status, body := cron(t, g, headers...); status != 401 || body != wrongSecret {
+				t.Errorf("%s: got %d %s, want 401 %s", name, status, body, wrongSecret)
 			}
 		}
 		if status, body := cron(t, g, cronHeader, one); status != 200 || body != cronClient {
@@ -66,7 +66,7 @@ func TestCron_WithoutASecretNeedsTheScopeAdmin(t *testing.T) {
 		token := strings.Repeat("a1", 16)
 		g, _ := fakeGuard(t, func(c *Config) { c.AdminTokenFile = write(t, token) })
 		for name, secret := range map[string]string{"any": token, "empty": "", "zero bytes": strings.Repeat("\x00", 32)} {
-			if status, body := cron(t, g, cronHeader, secret); status != 401 || body != unauthorized {
+			if status, body := cron(t, g, cronHeader, secret); status != 401 || body != wrongSecret {
 				t.Errorf("%s: got %d %s, want 401", name, status, body)
 			}
 		}

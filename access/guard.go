@@ -51,8 +51,10 @@ type Guard struct {
 // New returns a guard without API keys; Load reads them. It fails if the admin token can't be
 // read.
 func New(config Config, keys KeyStore, log *slog.Logger, reg prometheus.Registerer) (*Guard, error) {
-	g := &Guard{config: config, store: keys, log: log, metrics: newMetrics(reg), now: time.Now, invalidKeys: map[string]bool{},
-		admin: &secretFile{path: config.AdminTokenFile, name: "admin token"}, cron: &secretFile{path: config.CronSecretFile, name: "cron secret"}}
+	g := &Guard{
+		config: config, store: keys, log: log, metrics: newMetrics(reg), now: time.Now, invalidKeys: map[string]bool{},
+		admin: &secretFile{path: config.AdminTokenFile, name: "admin token"}, cron: &secretFile{path: config.CronSecretFile, name: "cron secret"},
+	}
 	g.required.Store(config.Require != Never)
 	g.keys.Store(&cachedKeys{})
 	if err := g.admin.load(); err != nil {

@@ -2,7 +2,6 @@ package credits
 
 import (
 	"context"
-
 	"time"
 
 	"github.com/freshet/freshet/store"

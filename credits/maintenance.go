@@ -32,13 +32,13 @@ func (s *Service) MaintenanceHandler() http.Handler {
 	reap := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), maintenanceTimeout)
 		defer cancel()
-		status, body := http.StatusOK, any(nil)
+		status := http.StatusOK
+		var body any
 		result, err := s.Reap(ctx)
-		switch {
-		case err != nil:
+		if err != nil {
 			s.log.Error("expired holds not ended", "actor", s.actor(r), "err", err)
 			status, body = http.StatusInternalServerError, reapFailure{"CLEANUP_FAILED", "Failed to end expired holds", "The holds can't be read or ended now; the log of the query service has the reason."}
-		default:
+		} else {
 			body = reapResponse{"Cleanup completed", result.Holds, append([]string{}, result.Clients...)}
 			s.log.Info("expired holds ended", "actor", s.actor(r), "holds", result.Holds, "clients", len(result.Clients), "skipped", len(result.Skipped))
 		}

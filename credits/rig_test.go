@@ -179,5 +179,5 @@ func (r *rig) used(c access.Client) (n int64) {
 
 func random(t testing.TB, seed uint64) *rand.Rand {
 	t.Helper()
-	return rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a test needs a seed
+	return rand.New(rand.NewPCG(seed, 0))
 }

@@ -258,7 +258,7 @@ func testCreditsRepeated(b suite) {
 func testCreditsModel(b suite) {
 	seed := rand.Uint64()
 	b.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a test needs a seed
+	r := rand.New(rand.NewPCG(seed, 0))
 	c := b.credits()
 	open, captured, grants := map[string]credits.Hold{}, map[string]int64{}, []string{}
 	for step := range 300 {
