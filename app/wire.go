@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -274,30 +273,6 @@ func (p parts) opsAddress() string {
 		return ""
 	}
 	return p.opsListener.Addr().String()
-}
-
-// settles adapts the producer's subscription of settled requests to query.SettleSubscriber. The
-// service of credits receives the same messages, if there is one.
-type settles struct {
-	parts
-	credits *credits.Service
-}
-
-// Subscribe calls onSettled for each settled request until ctx ends. It calls onConnection whenever
-// the subscription connects or disconnects.
-func (s settles) Subscribe(ctx context.Context, onSettled func(schemas.Settled), onConnection func(connected bool)) error {
-	if s.credits != nil {
-		settled, connection := onSettled, onConnection
-		onSettled = func(m schemas.Settled) {
-			settled(m)
-			s.credits.Settled(m)
-		}
-		onConnection = func(connected bool) {
-			connection(connected)
-			s.credits.Connected(connected)
-		}
-	}
-	return producer.SubscribeSettled(ctx, s.rdb, slices.Collect(maps.Keys(s.config.Sources)), onSettled, onConnection)
 }
 
 // highEnqueuer adapts the producer to query.Enqueuer, for the HIGH lane. If the field bounds is nil, the
