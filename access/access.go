@@ -14,7 +14,7 @@ import (
 // Scope is a permission of a client.
 type Scope string
 
-// Scopes of a client; Delegate is another scope, and See returns further ones. Read lets a client
+// Scopes of a client; Delegate is another scope, and See and Plan return further ones. Read lets a client
 // read snapshots. Refresh lets it enqueue refreshes. Inspect lets it read everything that operators
 // can see. Admin includes all other scopes.
 const (
@@ -31,13 +31,35 @@ const seePrefix = "see:"
 // together with Read, Refresh or Inspect.
 func See(visibility string) Scope { return Scope(seePrefix + visibility) }
 
-// visibilityName matches the valid names of visibilities. Package source uses the same rule.
+// planPrefix is the prefix of the scopes that Plan returns.
+const planPrefix = "plan:"
+
+// Plan returns the scope of the clients that have a plan of credits. It allows no action.
+func Plan(name string) Scope { return Scope(planPrefix + name) }
+
+// Plan returns the name of the client's plan of credits: the first of its scopes plan:NAME. It is empty
+// if the client has no such scope.
+func (c Client) Plan() string {
+	for _, s := range c.Scopes {
+		if name, is := strings.CutPrefix(string(s), planPrefix); is {
+			return name
+		}
+	}
+	return ""
+}
+
+// visibilityName matches the valid names of visibilities and plans. Packages source and credits use
+// the same rule.
 var visibilityName = regexp.MustCompile("^[0-9A-Za-z_-]{1,40}$")
 
 // known reports whether the scope is valid.
 func (s Scope) known() bool {
-	visibility, see := strings.CutPrefix(string(s), seePrefix)
-	return (see && visibilityName.MatchString(visibility)) || slices.Contains([]Scope{Read, Refresh, Inspect, Delegate, Admin}, s)
+	for _, prefix := range []string{seePrefix, planPrefix} {
+		if name, has := strings.CutPrefix(string(s), prefix); has {
+			return visibilityName.MatchString(name)
+		}
+	}
+	return slices.Contains([]Scope{Read, Refresh, Inspect, Delegate, Admin}, s)
 }
 
 // Client is the identified sender of a request.

@@ -69,11 +69,13 @@ func checkClientHeader(name string) error {
 }
 
 // checkDelegate returns an error if the scopes allow no action, because each scope is "delegate" or
-// begins with "see:".
+// begins with "see:" or "plan:".
 func checkDelegate(scopes []Scope) error {
-	does := func(s Scope) bool { return s != Delegate && !strings.HasPrefix(string(s), seePrefix) }
+	does := func(s Scope) bool {
+		return s != Delegate && !strings.HasPrefix(string(s), seePrefix) && !strings.HasPrefix(string(s), planPrefix)
+	}
 	if !slices.ContainsFunc(scopes, does) {
-		return errors.New("the scopes allow no action: \"delegate\" and \"see:NAME\" need one of the scopes read, refresh or inspect")
+		return errors.New("the scopes allow no action: \"delegate\", \"see:NAME\" and \"plan:NAME\" need one of the scopes read, refresh or inspect")
 	}
 	return nil
 }

@@ -24,6 +24,10 @@ type Config struct {
 	// API key and for emergencies. The token must have at least 32 characters. The file is read again
 	// when it changes; removing it revokes the token.
 	AdminTokenFile string `yaml:"adminTokenFile"`
+	// CronSecretFile is the path of a file with the secret that the header X-Cron-Secret of a
+	// maintenance request must have, for schedulers such as pg_cron. It has the same form as the admin
+	// token and is read again when it changes. Empty: maintenance requests need the scope admin.
+	CronSecretFile string `yaml:"cronSecretFile"`
 	// JWKSURL is the URL of the public keys (a JWK set) that verify JWTs; empty: no JWTs are accepted.
 	JWKSURL string `yaml:"jwksURL"`
 	// Issuer is the claim iss that a JWT must have. It is required with jwksURL.

@@ -2,14 +2,10 @@ package access
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,9 +24,9 @@ const (
 	// the timeout of one read.
 	keyReadInterval = 5 * time.Second
 	keyReadTimeout  = 3 * time.Second
-	// minAdminTokenSize is the minimum length of the admin token in characters. 32 hexadecimal
-	// digits have 128 bits.
-	minAdminTokenSize = 32
+	// minSecretSize is the minimum length of the admin token and the cron secret in characters. 32
+	// hexadecimal digits have 128 bits.
+	minSecretSize = 32
 	// maxTokenSize is the maximum length of a token in bytes.
 	maxTokenSize = 8 << 10
 )
@@ -45,8 +41,8 @@ type Guard struct {
 	verifier *verifier // verifies JWTs; nil: the guard rejects all JWTs
 
 	required    atomic.Bool
-	admin       atomic.Pointer[[sha256.Size]byte] // hash of the admin token; nil: there is no admin token
-	readMu      sync.Mutex                        // held during each update of the field `keys`
+	admin, cron *secretFile
+	readMu      sync.Mutex // held during each update of the field `keys`
 	keys        atomic.Pointer[cachedKeys]
 	keyCreated  bool            // true: Load found an API key, which may be revoked or expired
 	invalidKeys map[string]bool // ids of keys that were already logged as invalid; guarded by readMu
@@ -55,32 +51,22 @@ type Guard struct {
 // New returns a guard without API keys; Load reads them. It fails if the admin token can't be
 // read.
 func New(config Config, keys KeyStore, log *slog.Logger, reg prometheus.Registerer) (*Guard, error) {
-	g := &Guard{config: config, store: keys, log: log, metrics: newMetrics(reg), now: time.Now, invalidKeys: map[string]bool{}}
+	g := &Guard{
+		config: config, store: keys, log: log, metrics: newMetrics(reg), now: time.Now, invalidKeys: map[string]bool{},
+		admin: &secretFile{path: config.AdminTokenFile, name: "admin token"}, cron: &secretFile{path: config.CronSecretFile, name: "cron secret"},
+	}
 	g.required.Store(config.Require != Never)
 	g.keys.Store(&cachedKeys{})
-	if config.AdminTokenFile != "" {
-		sum, err := readAdminToken(config.AdminTokenFile)
-		if err != nil {
-			return nil, fmt.Errorf("access.adminTokenFile: %w", err)
-		}
-		g.admin.Store(&sum)
+	if err := g.admin.load(); err != nil {
+		return nil, fmt.Errorf("access.adminTokenFile: %w", err)
+	}
+	if err := g.cron.load(); err != nil {
+		return nil, fmt.Errorf("access.cronSecretFile: %w", err)
 	}
 	if config.JWKSURL != "" {
 		g.verifier = newVerifier(config, log, g.metrics.signingKeysReadAt)
 	}
 	return g, nil
-}
-
-func readAdminToken(file string) (sum [sha256.Size]byte, err error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return sum, err
-	}
-	token := strings.TrimSpace(string(text))
-	if len(token) < minAdminTokenSize || strings.ContainsAny(token, " \t\r\n") {
-		return sum, fmt.Errorf("%s must contain one word of at least %d characters; create one with `openssl rand -hex 32`", file, minAdminTokenSize)
-	}
-	return sha256.Sum256([]byte(token)), nil
 }
 
 // Load reads the API keys and fetches the signing keys for the first time. It does not fail if
@@ -182,16 +168,15 @@ func (g *Guard) Run(ctx context.Context) error {
 	if g.verifier != nil {
 		wg.Go(func() { g.verifier.run(ctx) })
 	}
-	var keyFailures, removedFailures, fileFailures failures
+	var keyFailures failures
 	var tooOld bool
 	poll.Every(ctx, keyReadInterval, func(ctx context.Context) {
 		if err := g.readLiveKeys(ctx); keyFailures.isSecond(err) {
 			g.log.Warn("api keys can't be read; cached keys stay valid until access.maxAge", "err", err)
 		}
 		tooOld = g.reportAge(tooOld)
-		if g.config.AdminTokenFile != "" {
-			g.rereadAdminToken(&removedFailures, &fileFailures)
-		}
+		g.admin.reread(g.log)
+		g.cron.reread(g.log)
 	})
 	return nil
 }
@@ -209,29 +194,6 @@ func (g *Guard) reportAge(before bool) bool {
 		g.log.Info("reading the api keys from the database works again", "age", age.Round(time.Second))
 	}
 	return tooOld
-}
-
-// rereadAdminToken reads the admin token file. If the file is missing at two successive calls, the
-// token is revoked. If the file can't be read, the previous token stays valid, because another
-// program may be writing the file.
-func (g *Guard) rereadAdminToken(removedFailures, fileFailures *failures) {
-	sum, err := readAdminToken(g.config.AdminTokenFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		if removedFailures.isSecond(err) && g.admin.Swap(nil) != nil {
-			g.log.Warn("admin token file removed; admin token revoked", "err", err)
-		}
-		return
-	}
-	*removedFailures = 0
-	if fileFailures.isSecond(err) {
-		g.log.Warn("admin token file invalid; keeping the previous token", "err", err)
-	}
-	if err != nil {
-		return
-	}
-	if before := g.admin.Swap(&sum); before == nil || sum != *before {
-		g.log.Info("admin token changed")
-	}
 }
 
 // failures counts consecutive failures.
@@ -279,11 +241,8 @@ func (g *Guard) clientOfToken(ctx context.Context, headers []string) (Client, er
 	if len(headers) > 1 || len(token) > maxTokenSize {
 		return Client{}, invalidToken() // two Authorization headers are rejected: a proxy may have checked only one of the tokens
 	}
-	if admin := g.admin.Load(); admin != nil {
-		sum := sha256.Sum256([]byte(token))
-		if subtle.ConstantTimeCompare(sum[:], admin[:]) == 1 {
-			return Client{Name: "admin-token", Scopes: []Scope{Admin}}, nil
-		}
+	if g.admin.matches(token) {
+		return Client{Name: "admin-token", Scopes: []Scope{Admin}}, nil
 	}
 	if strings.HasPrefix(token, keyPrefix) || g.verifier == nil {
 		return g.clientOfKey(token)

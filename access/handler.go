@@ -206,11 +206,11 @@ func (o *NewKey) check(ttl *time.Duration) (err error) {
 		return fmt.Errorf("the name must be 1 to %d printable bytes; it identifies the key in lists and audit entries", maxKeyNameSize)
 	}
 	if len(o.Scopes) == 0 {
-		return errors.New("scopes are required: read, refresh, inspect, delegate (calls on behalf of its own clients), see:NAME (entities of that visibility), or admin (includes all others)")
+		return errors.New("scopes are required: read, refresh, inspect, delegate (calls on behalf of its own clients), see:NAME (entities of that visibility), plan:NAME (plan of credits), or admin (includes all others)")
 	}
 	for i, s := range o.Scopes {
 		if !s.known() {
-			return fmt.Errorf("the scope %.50q must be read, refresh, inspect, delegate or admin, or see:NAME, where NAME has 1 to 40 letters, digits, - and _", string(s))
+			return fmt.Errorf("the scope %.50q must be read, refresh, inspect, delegate or admin, or see:NAME or plan:NAME, where NAME has 1 to 40 letters, digits, - and _", string(s))
 		}
 		if slices.Contains(o.Scopes[:i], s) {
 			return fmt.Errorf("the scope %s is listed twice", s)

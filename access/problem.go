@@ -72,6 +72,13 @@ func Forbid(s Scope) *problem.HTTPError {
 		fmt.Sprintf(`, error="insufficient_scope", scope="%s"`, s))
 }
 
+// CreditsExhausted returns the problem (429) for a client that has too few credits. The plan of the
+// client grants quota credits per window, and the next time after the duration `after`.
+func CreditsExhausted(quota int64, window, after time.Duration) *problem.HTTPError {
+	return limitExceeded(problem.CreditsExhausted, "credits", fmt.Sprintf("You have no credits left for this refresh. The plan grants %d credits again in %v. GET /v1/credits shows the balance.", quota, after.Round(time.Second)),
+		int(quota), window, after)
+}
+
 // limitExceeded returns a problem with status 429 and the headers of
 // draft-ietf-httpapi-ratelimit-headers. A window of 0 means a limit of concurrent requests.
 func limitExceeded(code problem.Code, policy, detail string, quota int, window, after time.Duration) *problem.HTTPError {

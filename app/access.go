@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/credits"
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/entities"
 )
@@ -42,7 +43,7 @@ func (p parts) warnPlainHTTP(tokens bool, listen string) {
 
 // admin returns the handler of the admin API. The query service authenticates the client and
 // checks the scope admin before it calls the handler.
-func (p parts) admin(guard *access.Guard, entityRegistry *entities.Entities, deadLetters *dlq.Queue) http.Handler {
+func (p parts) admin(guard *access.Guard, entityRegistry *entities.Entities, deadLetters *dlq.Queue, paid *credits.Service) http.Handler {
 	keys, entityRoutes, dlqRoutes := guard.Handler(actor), entityRegistry.Handler(), deadLetters.Handler()
 	mux := http.NewServeMux()
 	mux.Handle("/admin/v1/keys", keys)
@@ -52,6 +53,10 @@ func (p parts) admin(guard *access.Guard, entityRegistry *entities.Entities, dea
 	mux.Handle("/admin/v1/snapshots/", entityRoutes)
 	for _, path := range []string{"/admin/v1/dlq/", "/admin/v1/dlq-jobs", "/admin/v1/dlq-jobs/"} {
 		mux.Handle(path, dlqRoutes)
+	}
+	if paid != nil {
+		mux.Handle("/admin/v1/credits", paid.Handler())
+		mux.Handle("/admin/v1/credits/", paid.Handler())
 	}
 	mux.Handle("/", p.settings().Handler(p.limiterView, actor, p.log))
 	return mux

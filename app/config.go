@@ -14,6 +14,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/credits"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 )
@@ -28,10 +29,12 @@ type Config struct {
 	Query    QueryConfig    `yaml:"query"`
 	Ops      OpsConfig      `yaml:"ops"`
 	// Access configures authentication, and the limits of each client.
-	Access  access.Config `yaml:"access"`
-	Metrics MetricsConfig `yaml:"metrics"`
-	Tracing TracingConfig `yaml:"tracing"`
-	Log     LogConfig     `yaml:"log"`
+	Access access.Config `yaml:"access"`
+	// Credits configures the credits that clients spend for refreshes.
+	Credits credits.Config `yaml:"credits"`
+	Metrics MetricsConfig  `yaml:"metrics"`
+	Tracing TracingConfig  `yaml:"tracing"`
+	Log     LogConfig      `yaml:"log"`
 	// Sources are the upstream APIs by name. A name has lower-case letters, digits and inner hyphens.
 	Sources map[string]SourceConfig `yaml:"sources"`
 
@@ -201,6 +204,7 @@ func defaultConfig() Config {
 		Query:    QueryConfig{Listen: "127.0.0.1:8080", CacheMemory: 256 << 20, Console: consoleOn},
 		Ops:      OpsConfig{Listen: "127.0.0.1:9464"},
 		Access:   access.DefaultConfig(),
+		Credits:  credits.DefaultConfig(),
 		Metrics:  MetricsConfig{Namespace: "freshet"},
 		Tracing:  TracingConfig{SampleRatio: 0.01},
 		Log:      LogConfig{Format: "text"},
@@ -316,6 +320,10 @@ func (c *Config) check() error {
 		fail("query.console: %q must be on, read-only or off", w)
 	}
 	failEach("access", c.Access.Check())
+	failEach("credits", c.Credits.Check())
+	if c.Credits.Enabled() && c.Access.Require == access.Never {
+		fail("credits.plans: credits belong to clients, but access.require: never does not identify clients; set access.require to always or auto, or remove the plans")
+	}
 	if !namespacePattern.MatchString(c.Metrics.Namespace) {
 		fail("metrics.namespace: %q must be empty, or letters, digits and underscores", c.Metrics.Namespace)
 	}
@@ -326,6 +334,9 @@ func (c *Config) check() error {
 	for _, name := range slices.Sorted(maps.Keys(c.Sources)) {
 		if err := schemas.CheckName("source", name); err != nil {
 			fail("sources.%s: %w", name, err)
+		}
+		if name == "credits" {
+			fail("sources.credits: the name is reserved, because GET /v1/credits shows the balance of a client; choose another name")
 		}
 		failEach("sources."+name, c.Sources[name].check(name))
 		if c.Secrets.KeyFile == "" && len(renewing(c.Sources[name])) > 0 {

@@ -14,6 +14,7 @@ func (c Config) Redacted() Config {
 	c.Database.DirectURL = redactValue(c.Database.DirectURL, "database", "directURL")
 	c.Access.JWKSURL = redactValue(c.Access.JWKSURL, "jwksURL")
 	c.Access.AdminTokenFile = redactValue(c.Access.AdminTokenFile, "adminTokenFile")
+	c.Access.CronSecretFile = redactValue(c.Access.CronSecretFile, "cronSecretFile")
 	c.Tracing.Endpoint = redactValue(c.Tracing.Endpoint, "endpoint")
 	c.Kafka.SASL.PasswordFile = redactValue(c.Kafka.SASL.PasswordFile, "passwordFile")
 	c.Redis.PasswordFile = redactValue(c.Redis.PasswordFile, "passwordFile")

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/console"
 	"github.com/freshet/freshet/consumer"
+	"github.com/freshet/freshet/credits"
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/entities"
 	"github.com/freshet/freshet/observe"
@@ -49,6 +49,7 @@ type parts struct {
 		scheduler.Store
 		retention.Store
 		access.KeyStore
+		credits.Store
 		entities.Store
 		dlq.Store
 		status.Backlogs
@@ -206,7 +207,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	var server *query.Server
 	h := newQueryHealth(p, guard, func(ctx context.Context) error { return server.Ready(ctx, p.store.Ping) })
 	ops := p.newOpsHandler(h)
-	ask := func(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []query.EnqueueResult {
+	ask := func(ctx context.Context, client access.Client, all []schemas.Entity, f source.Facet) []query.EnqueueResult {
 		return server.Refresh(ctx, client, all, f)
 	}
 	var bounds *liveBounds
@@ -215,15 +216,16 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 			return err
 		}
 	}
+	paid := newCredits(p)
 	pages, runConsole := p.console(sources, guard, clientLimiter, h, deadLetters, ask)
 	waitEstimator := newWaits(p.lag, callsPerRecord(p.config.Sources), p.waitEstimate, p.log)
 	h.sources = waitEstimator.sourcesHealth
 	server, err = query.New(query.Config{
 		Memory: int64(p.config.Query.CacheMemory), ResponseMemory: p.config.Query.maxResponseMemory(), Origins: p.config.Access.AllowedOrigins, Proxies: p.config.Access.TrustedProxies,
-	}, query.Deps{
-		Store: p.store, Sources: known, Enqueuer: highEnqueuer{p.producer, bounds, waitEstimator}, IdempotencyKeys: producer.NewIdempotencyKeys(p.rdb), SettleSubscriber: settles{p}, WaitEstimator: waitEstimator, Authenticator: guard, ClientLimiter: clientLimiter, ReadRecorder: readers{entityRegistry},
-		Ops: ops, Admin: p.admin(guard, entityRegistry, deadLetters), Console: pages, Log: p.log, Metrics: p.reg, Trace: p.trace,
-	})
+	}, withCredits(query.Deps{
+		Store: p.store, Sources: known, Enqueuer: highEnqueuer{p.producer, bounds, waitEstimator}, IdempotencyKeys: producer.NewIdempotencyKeys(p.rdb), SettleSubscriber: settles{p, paid}, WaitEstimator: waitEstimator, Authenticator: guard, ClientLimiter: clientLimiter, ReadRecorder: readers{entityRegistry},
+		Ops: ops, Admin: p.admin(guard, entityRegistry, deadLetters, paid), Console: pages, Log: p.log, Metrics: p.reg, Trace: p.trace,
+	}, guard, paid))
 	if err != nil {
 		return err
 	}
@@ -233,6 +235,9 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	background.run(server.Run)
 	background.run(waitEstimator.Run)
 	background.run(runConsole)
+	if paid != nil {
+		background.run(paid.Run)
+	}
 	if bounds != nil {
 		background.run(bounds.Run)
 	}
@@ -268,15 +273,6 @@ func (p parts) opsAddress() string {
 		return ""
 	}
 	return p.opsListener.Addr().String()
-}
-
-// settles adapts the producer's subscription of settled requests to query.SettleSubscriber.
-type settles struct{ parts }
-
-// Subscribe calls onSettled for each settled request until ctx ends. It calls onConnection whenever
-// the subscription connects or disconnects.
-func (s settles) Subscribe(ctx context.Context, onSettled func(schemas.Settled), onConnection func(connected bool)) error {
-	return producer.SubscribeSettled(ctx, s.rdb, slices.Collect(maps.Keys(s.config.Sources)), onSettled, onConnection)
 }
 
 // highEnqueuer adapts the producer to query.Enqueuer, for the HIGH lane. If the field bounds is nil, the

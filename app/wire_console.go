@@ -61,9 +61,9 @@ func (p parts) consoleDeps(sources map[string]*source.Source, guard *access.Guar
 	}
 }
 
-// refreshing is a function that enqueues refreshes of entities of one facet. The parameter
-// client is the ID of the client against whose limits the refreshes count; empty: no client.
-type refreshing func(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []query.EnqueueResult
+// refreshing is a function that enqueues refreshes of entities of one facet. The refreshes count
+// toward the limits of the client and cost its credits, unless it has the scope admin.
+type refreshing func(ctx context.Context, client access.Client, all []schemas.Entity, f source.Facet) []query.EnqueueResult
 
 // overview provides lanes, dependencies and read statistics to the console.
 type overview struct {

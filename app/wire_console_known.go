@@ -209,10 +209,7 @@ func (k entityReader) Refresh(ctx context.Context, all []schemas.Entity, c acces
 	if err != nil {
 		return nil, err
 	}
-	results, client := make([]console.RefreshResult, len(all)), ""
-	if !c.May(access.Admin) {
-		client = c.ID()
-	}
+	results := make([]console.RefreshResult, len(all))
 	var visible []schemas.Entity
 	var indexes []int // index in "all" of each visible entity
 	for i, e := range all {
@@ -226,7 +223,7 @@ func (k entityReader) Refresh(ctx context.Context, all []schemas.Entity, c acces
 		return results, nil
 	}
 	facet, _ := k.sources[visible[0].Source].Facet(visible[0].Facet)
-	for j, a := range k.ask(ctx, client, visible, facet) {
+	for j, a := range k.ask(ctx, c, visible, facet) {
 		i := indexes[j]
 		results[i] = console.RefreshResult{Queued: a.Queued, Message: describeRefresh(a)}
 	}
@@ -242,6 +239,8 @@ func describeRefresh(a query.EnqueueResult) string {
 		return "A refresh is being queued, but Kafka has not acknowledged it yet. Try again in a few seconds to be certain."
 	case a.Refused != nil:
 		return "No refresh is queued. " + a.Refused.Detail()
+	case a.Reason == query.ReasonNoCredits:
+		return fmt.Sprintf("No refresh is queued: you have no credits left. The next ones are granted at %s.", a.Until.UTC().Format("2006-01-02 15:04 UTC"))
 	case a.Reason == query.ReasonCooldown:
 		return fmt.Sprintf("No refresh is queued: the entity was refreshed on request recently. The next request is possible at %s.", a.Until.UTC().Format("15:04:05 UTC"))
 	case a.Reason == query.ReasonBusy:

@@ -340,8 +340,8 @@ func TestConsoleRefresh_ChargesNonAdminClient(t *testing.T) {
 	}
 	f.write("stored", 7, time.Hour, "")
 	answer := query.EnqueueResult{Queued: true}
-	var clients []string
-	k := entityReader{f.parts, sources, func(_ context.Context, client string, all []schemas.Entity, _ source.Facet) []query.EnqueueResult {
+	var clients []access.Client
+	k := entityReader{f.parts, sources, func(_ context.Context, client access.Client, all []schemas.Entity, _ source.Facet) []query.EnqueueResult {
 		clients = append(clients, client)
 		return slices.Repeat([]query.EnqueueResult{answer}, len(all))
 	}}
@@ -359,9 +359,8 @@ func TestConsoleRefresh_ChargesNonAdminClient(t *testing.T) {
 	answer = query.EnqueueResult{Reason: query.ReasonDown}
 	ask(person, "stored", "No refresh is queued: Redis or Kafka")
 	answer = query.EnqueueResult{Queued: true}
-	ask(access.Client{Name: "key:4", Scopes: []access.Scope{access.Admin}}, "other", "A refresh is queued.")
 	ask(access.Client{Name: "key:4", Scopes: []access.Scope{access.Admin}}, "another", "A refresh is queued.")
-	if first, last := clients[0], clients[len(clients)-1]; first != person.ID() || last != "" {
-		t.Errorf("clients of the requests: got first %q, last %q, want %q and none", first, last, person.ID())
+	if first, last := clients[0].Name, clients[len(clients)-1].Name; first != person.Name || last != "key:4" {
+		t.Errorf("clients of the requests: got first %q, last %q, want %q and key:4", first, last, person.Name)
 	}
 }

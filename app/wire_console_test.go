@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/console"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/problem"
@@ -99,12 +100,12 @@ func (f *consoleFixture) wire() {
 	}
 	h := newQueryHealth(f.parts, guard, func(context.Context) error { return errors.New("nothing is remembered") })
 	dead := f.deadLetters(sources)
-	ask := func(ctx context.Context, client string, all []schemas.Entity, facet source.Facet) []query.EnqueueResult {
+	ask := func(ctx context.Context, client access.Client, all []schemas.Entity, facet source.Facet) []query.EnqueueResult {
 		return f.server.Refresh(ctx, client, all, facet)
 	}
 	pages, _ := f.console(sources, guard, meters, h, dead, ask)
 	f.server, err = query.New(query.Config{Memory: 1 << 20}, query.Deps{
-		Store: f.store, Sources: map[string]query.Source{builtInSource: sources[builtInSource]}, Enqueuer: highEnqueuer{Producer: f.producer, waits: newWaits(f.lag, nil, nil, f.log)}, SettleSubscriber: settles{f.parts},
+		Store: f.store, Sources: map[string]query.Source{builtInSource: sources[builtInSource]}, Enqueuer: highEnqueuer{Producer: f.producer, waits: newWaits(f.lag, nil, nil, f.log)}, SettleSubscriber: settles{f.parts, nil},
 		WaitEstimator: newWaits(f.lag, nil, f.waitEstimate, f.log), Authenticator: guard, ClientLimiter: meters, Ops: http.NotFoundHandler(), Admin: http.NotFoundHandler(),
 		Console: pages, Log: f.log, Metrics: f.reg,
 	})

@@ -23,6 +23,7 @@ const (
 	TooManyNewKeys     Code = "too-many-new-keys"
 	TooManyOutstanding Code = "too-many-outstanding"
 	Cooldown           Code = "cooldown"
+	CreditsExhausted   Code = "credits-exhausted"
 
 	// Unknown paths and objects.
 	NoSuchPath       Code = "no-such-path"
@@ -34,6 +35,7 @@ const (
 	NoSuchKey        Code = "no-such-key"
 	NoSuchDeadLetter Code = "no-such-dead-letter"
 	NoSuchJob        Code = "no-such-job"
+	NoSuchCredits    Code = "no-such-credits"
 
 	// Invalid requests.
 	BadKey               Code = "bad-key"

@@ -8,6 +8,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 )
@@ -50,14 +51,16 @@ type correlationIDKey struct{}
 
 // Refresh enqueues strict update requests for entities of one facet, as POST …/refresh does, and
 // waits at most 5 s for Kafka. The caller must have checked that the client may refresh them. The
-// argument `client` is the schemas.ClientID of the client whose limits the requests count toward;
-// empty: no limits. A result that is unknown after 5 s is Pending.
-func (s *Server) Refresh(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []EnqueueResult {
+// refreshes count toward the limits of the client and cost its credits, unless it has the scope admin.
+// A result that is unknown after 5 s is Pending.
+func (s *Server) Refresh(ctx context.Context, client access.Client, all []schemas.Entity, f source.Facet) []EnqueueResult {
 	requests := make([]UpdateRequest, len(all))
 	for i, w := range s.newRefreshRequests(ctx, consoleClient, all, f) { // w.request has Floor 0 (unknown version) if the store can't be read
 		requests[i] = w.request
-		requests[i].Client = client
+		if !client.May(access.Admin) {
+			requests[i].Client = client.ID()
+		}
 		requests[i].CorrelationID, _ = ctx.Value(correlationIDKey{}).(string)
 	}
-	return s.waitForAck(ctx, requests)
+	return s.refreshes.pay(ctx, client, "", requests, s.waitForAck)
 }

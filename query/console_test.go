@@ -111,14 +111,15 @@ func TestRefresh_OfTheConsoleHasFloorAndCooldown(t *testing.T) {
 	var server *Server
 	var got EnqueueResult
 	f := source.Facet{Cooldown: 17 * time.Second}
+	someone, operator := access.Client{Name: "key:1 someone"}, access.Client{Scopes: []access.Scope{access.Admin}}
 	r := newRig(t, withConsole(func(_ http.ResponseWriter, req *http.Request) {
-		got = server.Refresh(req.Context(), "someone", []schemas.Entity{entity("a")}, f)[0]
+		got = server.Refresh(req.Context(), someone, []schemas.Entity{entity("a")}, f)[0]
 	}))
 	server = r.server
 	r.client = access.Client{}
 	r.putSnapshot("a", 0)
 	r.do(http.MethodPost, "/console/refresh", "X-Correlation-Id", "abc")
-	want := UpdateRequest{Entity: entity("a"), Reason: schemas.UserRequest, Floor: 7, Cooldown: 17 * time.Second, CorrelationID: "abc", Client: "someone"}
+	want := UpdateRequest{Entity: entity("a"), Reason: schemas.UserRequest, Floor: 7, Cooldown: 17 * time.Second, CorrelationID: "abc", Client: someone.ID()}
 	if all := r.enqueued(); len(all) != 1 || all[0] != want || !got.Queued {
 		t.Errorf("update requests: got %+v with the result %+v, want %+v, queued", all, got, want)
 	}
@@ -129,13 +130,13 @@ func TestRefresh_OfTheConsoleHasFloorAndCooldown(t *testing.T) {
 	}
 
 	r.set(func() { r.storeErr = fmt.Errorf("the database is unavailable") })
-	if a := server.Refresh(t.Context(), "", []schemas.Entity{entity("b")}, f)[0]; !a.Queued || r.enqueued()[1].Floor != 0 {
+	if a := server.Refresh(t.Context(), operator, []schemas.Entity{entity("b")}, f)[0]; !a.Queued || r.enqueued()[1].Floor != 0 {
 		t.Errorf("refresh without the database: got %+v, want it queued with the floor 0", a)
 	}
 	r.set(func() {
 		r.enqueueAndWait = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Pending: true} }
 	})
-	if a := server.Refresh(t.Context(), "", []schemas.Entity{entity("b")}, f)[0]; !a.Pending || a.Queued {
+	if a := server.Refresh(t.Context(), operator, []schemas.Entity{entity("b")}, f)[0]; !a.Pending || a.Queued {
 		t.Errorf("uncertain refresh: got %+v, want it pending and not queued", a)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/credits"
 	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
@@ -22,6 +23,7 @@ type Deps struct {
 	Sources          map[string]Source // the configured sources, by name
 	Enqueuer         Enqueuer
 	IdempotencyKeys  IdempotencyKeys
+	Credits          Credits // nil: refreshes cost nothing
 	SettleSubscriber SettleSubscriber
 	WaitEstimator    WaitEstimator
 	Authenticator    Authenticator
@@ -29,6 +31,7 @@ type Deps struct {
 	ReadRecorder     ReadRecorder // nil: reads are not recorded
 	Ops              http.Handler // handler of health and metrics
 	Admin            http.Handler // handler of all paths below /admin/v1
+	Maintenance      http.Handler // handler of /admin/v1/maintenance/reap, with its own authentication; nil: no such path
 	Console          http.Handler // serves /console and all paths below it, with its own authentication; nil: no console
 	Log              *slog.Logger
 	Metrics          prometheus.Registerer
@@ -130,8 +133,10 @@ const (
 	ReasonMissingParams RefreshReason = "MISSING_PARAMS"
 	// ReasonOutstanding: the client has used its share of outstanding requests.
 	ReasonOutstanding RefreshReason = "TOO_MANY_OUTSTANDING"
-	reasonBadKey      RefreshReason = "BAD_KEY"
-	reasonNotFound    RefreshReason = "NOT_FOUND" // there is no such entity, or the client may not see it
+	// ReasonNoCredits: the client has too few credits.
+	ReasonNoCredits RefreshReason = "NO_CREDITS"
+	reasonBadKey    RefreshReason = "BAD_KEY"
+	reasonNotFound  RefreshReason = "NOT_FOUND" // there is no such entity, or the client may not see it
 )
 
 // Reasons why a queued refresh waits: the source sends no calls now.
@@ -167,6 +172,17 @@ type IdempotencyKeys interface {
 	// key; 0: none.
 	Find(ctx context.Context, client string, e schemas.Entity, key string) (number int64, err error)
 	Save(ctx context.Context, client string, e schemas.Entity, key string, number int64) error
+}
+
+// Credits sets credits aside for refreshes. Its methods return within a few seconds.
+type Credits interface {
+	// Reserve sets credits aside for a refresh of each entity. The caller must call Confirm with all
+	// reservations.
+	Reserve(ctx context.Context, client access.Client, of []schemas.Entity, idempotencyKey string) []credits.Reservation
+	// Confirm records the results of the enqueues.
+	Confirm(ctx context.Context, results []credits.Enqueued)
+	// Balance returns the account of a client. known is false for a client that pays nothing.
+	Balance(ctx context.Context, client access.Client) (a credits.Account, known bool, err error)
 }
 
 // SettleSubscriber receives a message for each request that any process settles.

@@ -47,6 +47,7 @@ func parseIdempotencyKey(r *http.Request) (string, error) {
 type refreshes struct {
 	slots      chan struct{} // one slot for each call that may wait for Kafka at the same time
 	keys       IdempotencyKeys
+	credits    Credits // nil: refreshes cost nothing
 	log        *slog.Logger
 	conditions observe.Conditions // logged while the keys can't be read or saved
 }
@@ -71,20 +72,21 @@ func (r *refreshes) save(ctx context.Context, client access.Client, e schemas.En
 }
 
 // once calls enqueue, unless the client has refreshed the entity with the same idempotency key in the
-// last minutes. Then it returns the number of that refresh.
-func (r *refreshes) once(c echo.Context, client access.Client, e schemas.Entity, enqueue func() (EnqueueResult, error)) (EnqueueResult, error) {
+// last minutes. Then it returns the number of that refresh. The argument of enqueue is the idempotency
+// key; empty: the request has none.
+func (r *refreshes) once(c echo.Context, client access.Client, e schemas.Entity, enqueue func(key string) (EnqueueResult, error)) (EnqueueResult, error) {
 	key, err := parseIdempotencyKey(c.Request())
 	switch {
 	case err != nil:
 		return EnqueueResult{}, err
 	case key == "":
-		return enqueue()
+		return enqueue(key)
 	}
 	ctx := c.Request().Context()
 	if earlier, found := r.find(ctx, client, e, key); found {
 		return earlier, nil
 	}
-	result, err := enqueue()
+	result, err := enqueue(key)
 	switch {
 	case err == nil:
 		r.save(ctx, client, e, key, result.Number)

@@ -100,16 +100,16 @@ const ackTimeout = 5 * time.Second
 // problem to respond with if the refresh is not queued. A refresh that is repeated with its
 // idempotency key is not enqueued again.
 func (s *Server) enqueueAndWait(c echo.Context, client access.Client, e schemas.Entity, f source.Facet) (EnqueueResult, error) {
-	return s.refreshes.once(c, client, e, func() (EnqueueResult, error) {
-		results, errs := s.enqueueAllAndWait(c, client, []refreshRequest{s.newRefreshRequest(c.Request().Context(), client.Name, e, f)})
+	return s.refreshes.once(c, client, e, func(key string) (EnqueueResult, error) {
+		results, errs := s.enqueueAllAndWait(c, client, []refreshRequest{s.newRefreshRequest(c.Request().Context(), client.Name, e, f)}, key)
 		return results[0], errs[0]
 	})
 }
 
 // enqueueAllAndWait enqueues refreshes of several entities and waits until Kafka has acknowledged
 // them. It returns a result and an error for each entity. The error is the problem to respond with
-// if the refresh is not queued.
-func (s *Server) enqueueAllAndWait(c echo.Context, client access.Client, all []refreshRequest) ([]EnqueueResult, []error) {
+// if the refresh is not queued. The idempotency key may be empty.
+func (s *Server) enqueueAllAndWait(c echo.Context, client access.Client, all []refreshRequest, idempotencyKey string) ([]EnqueueResult, []error) {
 	results, errs := make([]EnqueueResult, len(all)), make([]error, len(all))
 	var requests []UpdateRequest
 	var indexes []int // for each element of `requests`, its index in `all`
@@ -126,7 +126,8 @@ func (s *Server) enqueueAllAndWait(c echo.Context, client access.Client, all []r
 	if len(requests) == 0 {
 		return results, errs
 	}
-	for j, a := range s.waitForAck(c.Request().Context(), requests) {
+	enqueued := s.refreshes.pay(c.Request().Context(), client, idempotencyKey, requests, s.waitForAck)
+	for j, a := range enqueued {
 		i := indexes[j]
 		results[i], errs[i] = a, a.notQueued()
 	}

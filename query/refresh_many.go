@@ -63,7 +63,7 @@ func (s *Server) refreshMany(c echo.Context, client access.Client) error {
 			visible, indexes = append(visible, e), append(indexes, i)
 		}
 	}
-	enqueued, enqueueErrs := s.enqueueAllAndWait(c, client, s.newRefreshRequests(c.Request().Context(), client.Name, visible, f))
+	enqueued, enqueueErrs := s.enqueueAllAndWait(c, client, s.newRefreshRequests(c.Request().Context(), client.Name, visible, f), "")
 	for j, i := range indexes {
 		results[i], errs[i] = enqueued[j], enqueueErrs[j]
 	}

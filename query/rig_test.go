@@ -39,6 +39,7 @@ type rig struct {
 	limits   func(key string) string // visibility that a fetch of the key would have now; nil: visible to all
 	store    Store                   // nil: the rig is the store
 	console  http.Handler            // nil: no console
+	credits  Credits                 // nil: refreshes cost nothing
 	settings func(*source.Facet)     // changes the facet "character"; nil: no change
 	src      *source.Source
 	server   *Server
@@ -265,7 +266,7 @@ func newRig(t testing.TB, change ...func(*rig)) *rig {
 		r.store = r
 	}
 	r.server, err = New(r.config, Deps{
-		Store: r.store, Sources: map[string]Source{"nexon": limitedSource{src, r.limits}}, Enqueuer: r, IdempotencyKeys: r, SettleSubscriber: r, WaitEstimator: r, Authenticator: r, ClientLimiter: fakeLimiter{r}, ReadRecorder: r.reads,
+		Store: r.store, Sources: map[string]Source{"nexon": limitedSource{src, r.limits}}, Enqueuer: r, IdempotencyKeys: r, Credits: r.credits, SettleSubscriber: r, WaitEstimator: r, Authenticator: r, ClientLimiter: fakeLimiter{r}, ReadRecorder: r.reads,
 		Ops: ops, Admin: http.HandlerFunc(echoRequest), Console: r.console, Log: slog.New(slog.DiscardHandler), Metrics: r.reg,
 	})
 	if err != nil {

@@ -72,7 +72,7 @@ func New(config Config, deps Deps) (*Server, error) {
 		responses: newResponseBudget(config.ResponseMemory, deps.Metrics), readCounter: counter, waiterSet: newWaiterSet(),
 		sources: deps.Sources, enqueuer: deps.Enqueuer, subscriber: deps.SettleSubscriber, estimator: deps.WaitEstimator,
 		authenticator: deps.Authenticator, limiter: deps.ClientLimiter, log: deps.Log, metrics: m, tracer: deps.Trace, traces: newTraceBudget(),
-		echo: echo.New(), refreshes: refreshes{slots: make(chan struct{}, maxAckWaits), keys: deps.IdempotencyKeys, log: deps.Log}, readSamplers: newReadSamplers(deps.Sources), stopping: make(chan struct{}),
+		echo: echo.New(), refreshes: refreshes{slots: make(chan struct{}, maxAckWaits), keys: deps.IdempotencyKeys, credits: deps.Credits, log: deps.Log}, readSamplers: newReadSamplers(deps.Sources), stopping: make(chan struct{}),
 	}
 	s.batcher = &batcher{enqueuer: deps.Enqueuer, log: deps.Log}
 	s.cache = newSnapshotCache(deps.Store, func(e schemas.Entity) bool { return s.sources[e.Source].Visibility(e.Key) != "" }, config.Memory, m, deps.ClientLimiter, counter, deps.Log)
@@ -94,6 +94,9 @@ func New(config Config, deps Deps) (*Server, error) {
 	read := []string{http.MethodGet, http.MethodHead}
 	const entity = "/v1/:source/:facet/:key"
 	e.Match(read, "/v1", s.authorized(access.Read, s.listSources))
+	if deps.Credits != nil {
+		e.Match(read, "/v1/credits", s.authorized(access.Refresh, s.refreshes.balance))
+	}
 	e.Match(read, "/v1/:source", s.authorized(access.Read, s.listFacets))
 	e.Match(read, "/v1/:source/:facet", s.authorized(access.Read, s.readMany))
 	e.Match(read, entity, s.authorized(access.Read, s.read))
@@ -114,6 +117,9 @@ func New(config Config, deps Deps) (*Server, error) {
 		return adminOnly(c)
 	})
 	e.Match(read, "/metrics", adminOnly)
+	if deps.Maintenance != nil {
+		e.POST("/admin/v1/maintenance/reap", echo.WrapHandler(deps.Maintenance))
+	}
 	e.Any("/admin/v1/*", s.authorized(access.Admin, func(c echo.Context, client access.Client) error {
 		correlationOf(c)
 		r := c.Request()

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/freshet/freshet/credits"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 )
@@ -68,6 +69,7 @@ type Store interface {
 	ClaimRetries(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error)
 	// NextRetryTime returns when the next retry is due; zero if the source has none.
 	NextRetryTime(ctx context.Context, source string) (time.Time, error)
+	credits.Store
 	DeadLetters
 	Entities
 	Outbox
@@ -180,6 +182,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(suite{t, open(t)}) })
 	}
+	runCredits(t, open)
 }
 
 // suite is one test with its store.

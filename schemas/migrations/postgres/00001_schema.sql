@@ -301,7 +301,71 @@ CREATE INDEX outbox_due ON outbox (source, due_at, id);
 -- One waiting quiet trigger per entity and facet.
 CREATE UNIQUE INDEX outbox_quiet ON outbox (source, facet, key, quiet_facet) WHERE quiet_facet <> '';
 
+-- Accounts of clients that use credits. Each change of a client's credits locks the account's row
+-- first. So the changes of one client happen one after another.
+CREATE TABLE credit_accounts (
+    client    text COLLATE "C" NOT NULL PRIMARY KEY, -- name of the client, such as key:<id> <name>
+    plan      text   NOT NULL, -- plan of the last hold; empty before the first one
+    balance   bigint NOT NULL CHECK (balance >= 0), -- credits that can be held; equals the sum of credit_entries.amount
+    held      bigint NOT NULL CHECK (held >= 0),    -- credits of the open holds; equals the sum of credit_entries.held
+    renews_at bigint NOT NULL -- end of the plan's grant; the first hold after it gets the next grant
+) WITH (fillfactor = 70);
+
+-- Credits that a client got from its plan or from an operator.
+CREATE TABLE credit_grants (
+    id         text COLLATE "C" NOT NULL PRIMARY KEY,
+    client     text COLLATE "C" NOT NULL,
+    amount     bigint NOT NULL CHECK (amount > 0),
+    remaining  bigint NOT NULL CHECK (remaining >= 0 AND remaining <= amount), -- not held, captured, expired or voided
+    created_at bigint NOT NULL,
+    created_by text   NOT NULL, -- the actor, or plan:<name>
+    expires_at bigint NOT NULL, -- 0: never
+    voided     boolean NOT NULL DEFAULT false, -- an operator voided it; expires_at is the time
+    note       text   NOT NULL
+) WITH (fillfactor = 70);
+-- Grants with remaining credits, in the order in which they are used.
+CREATE INDEX credit_grants_open ON credit_grants (client, expires_at) WHERE remaining > 0;
+
+-- Credits that are set aside for refreshes. Ended holds are the history of the refreshes.
+CREATE TABLE credit_holds (
+    id          text COLLATE "C" NOT NULL PRIMARY KEY,
+    client      text COLLATE "C" NOT NULL,
+    idempotency text COLLATE "C" NOT NULL, -- hash of the client, the entity and the Idempotency-Key; empty without one
+    source      text COLLATE "C" NOT NULL,
+    facet       text COLLATE "C" NOT NULL,
+    key         text COLLATE "C" NOT NULL,
+    number      bigint NOT NULL, -- of the update request; 0 until Kafka has acknowledged it
+    amount      bigint NOT NULL CHECK (amount > 0),
+    state       text   NOT NULL, -- HELD, CAPTURED, RELEASED, EXPIRED
+    created_at  bigint NOT NULL,
+    expires_at  bigint NOT NULL,
+    ended_at    bigint NOT NULL DEFAULT 0
+) WITH (fillfactor = 80);
+-- The reaper reads open holds in this order. Ended holds are not in the index.
+CREATE INDEX credit_holds_open ON credit_holds (expires_at, id) WHERE state = 'HELD';
+CREATE INDEX credit_holds_client ON credit_holds (client, created_at) WHERE state = 'HELD';
+CREATE INDEX credit_holds_idempotency ON credit_holds (idempotency, created_at) WHERE idempotency <> '';
+
+-- Ledger: one row for each change of a balance. Rows are never changed and never deleted.
+CREATE TABLE credit_entries (
+    id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at       bigint NOT NULL,
+    client   text COLLATE "C" NOT NULL,
+    kind     text   NOT NULL, -- grant, hold, capture, release, expire, void
+    grant_id text COLLATE "C" NOT NULL, -- empty for a capture
+    hold_id  text COLLATE "C" NOT NULL, -- empty for grant, expire and void
+    amount   bigint NOT NULL, -- change of the balance
+    held     bigint NOT NULL, -- change of the held credits
+    balance  bigint NOT NULL  -- balance after the change
+);
+CREATE INDEX credit_entries_client ON credit_entries (client, at);
+CREATE INDEX credit_entries_hold ON credit_entries (hold_id) WHERE kind = 'hold';
+
 -- +goose Down
+DROP TABLE credit_entries;
+DROP TABLE credit_holds;
+DROP TABLE credit_grants;
+DROP TABLE credit_accounts;
 DROP TABLE outbox;
 DROP TABLE retention_walks;
 DROP TABLE schedule_state;

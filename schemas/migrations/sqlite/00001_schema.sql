@@ -234,7 +234,67 @@ CREATE TABLE outbox (
 CREATE INDEX outbox_due ON outbox (source, due_at, id);
 CREATE UNIQUE INDEX outbox_quiet ON outbox (source, facet, key, quiet_facet) WHERE quiet_facet <> '';
 
+CREATE TABLE credit_accounts (
+    client      TEXT    NOT NULL PRIMARY KEY,
+    plan        TEXT    NOT NULL,
+    balance     INTEGER NOT NULL CHECK (balance >= 0),
+    held        INTEGER NOT NULL CHECK (held >= 0),
+    renews_at   INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE credit_grants (
+    id          TEXT    NOT NULL PRIMARY KEY,
+    client      TEXT    NOT NULL,
+    amount      INTEGER NOT NULL CHECK (amount > 0),
+    remaining   INTEGER NOT NULL CHECK (remaining >= 0 AND remaining <= amount),
+    created_at  INTEGER NOT NULL,
+    created_by  TEXT    NOT NULL,
+    expires_at  INTEGER NOT NULL,
+    voided      BOOLEAN NOT NULL DEFAULT false,
+    note        TEXT    NOT NULL
+) WITHOUT ROWID;
+
+CREATE INDEX credit_grants_open ON credit_grants (client, expires_at) WHERE remaining > 0;
+
+CREATE TABLE credit_holds (
+    id          TEXT    NOT NULL PRIMARY KEY,
+    client      TEXT    NOT NULL,
+    idempotency TEXT    NOT NULL,
+    source      TEXT    NOT NULL,
+    facet       TEXT    NOT NULL,
+    key         TEXT    NOT NULL,
+    number      INTEGER NOT NULL,
+    amount      INTEGER NOT NULL CHECK (amount > 0),
+    state       TEXT    NOT NULL,
+    created_at  INTEGER NOT NULL,
+    expires_at  INTEGER NOT NULL,
+    ended_at    INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+
+CREATE INDEX credit_holds_open ON credit_holds (expires_at, id) WHERE state = 'HELD';
+CREATE INDEX credit_holds_client ON credit_holds (client, created_at) WHERE state = 'HELD';
+CREATE INDEX credit_holds_idempotency ON credit_holds (idempotency, created_at) WHERE idempotency <> '';
+
+CREATE TABLE credit_entries (
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,
+    at          INTEGER NOT NULL,
+    client      TEXT    NOT NULL,
+    kind        TEXT    NOT NULL,
+    grant_id    TEXT    NOT NULL,
+    hold_id     TEXT    NOT NULL,
+    amount      INTEGER NOT NULL,
+    held        INTEGER NOT NULL,
+    balance     INTEGER NOT NULL
+);
+
+CREATE INDEX credit_entries_client ON credit_entries (client, at);
+CREATE INDEX credit_entries_hold ON credit_entries (hold_id) WHERE kind = 'hold';
+
 -- +goose Down
+DROP TABLE credit_entries;
+DROP TABLE credit_holds;
+DROP TABLE credit_grants;
+DROP TABLE credit_accounts;
 DROP TABLE outbox;
 DROP TABLE retention_walks;
 DROP TABLE schedule_state;

@@ -1,0 +1,55 @@
+package app
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/credits"
+	"github.com/freshet/freshet/producer"
+	"github.com/freshet/freshet/query"
+	"github.com/freshet/freshet/schemas"
+)
+
+// newCredits returns the service of credits. It is nil if the configuration has no plans: refreshes
+// cost nothing then.
+func newCredits(p parts) *credits.Service {
+	if !p.config.Credits.Enabled() {
+		return nil
+	}
+	return credits.New(p.config.Credits, credits.Deps{Store: p.store, Snapshots: p.store, Actor: actor, Now: time.Now, Log: p.log, Metrics: p.reg})
+}
+
+// withCredits adds the service of credits to the dependencies of the query service. It may be nil.
+func withCredits(d query.Deps, guard *access.Guard, paid *credits.Service) query.Deps {
+	if paid != nil {
+		d.Credits, d.Maintenance = paid, guard.Cron(paid.MaintenanceHandler())
+	}
+	return d
+}
+
+// settles adapts the producer's subscription of settled requests to query.SettleSubscriber. The
+// service of credits receives the same messages, if there is one.
+type settles struct {
+	parts
+	credits *credits.Service
+}
+
+// Subscribe calls onSettled for each settled request until ctx ends. It calls onConnection whenever
+// the subscription connects or disconnects.
+func (s settles) Subscribe(ctx context.Context, onSettled func(schemas.Settled), onConnection func(connected bool)) error {
+	if s.credits != nil {
+		settled, connection := onSettled, onConnection
+		onSettled = func(m schemas.Settled) {
+			settled(m)
+			s.credits.Settled(m)
+		}
+		onConnection = func(connected bool) {
+			connection(connected)
+			s.credits.Connected(connected)
+		}
+	}
+	return producer.SubscribeSettled(ctx, s.rdb, slices.Collect(maps.Keys(s.config.Sources)), onSettled, onConnection)
+}

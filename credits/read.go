@@ -1,0 +1,217 @@
+package credits
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/freshet/freshet/store"
+)
+
+// sortByExpiry sorts grants in the order in which they are used: the grant that expires first is first.
+func sortByExpiry(grants []Grant) {
+	slices.SortStableFunc(grants, func(a, b Grant) int {
+		return cmp.Or(cmp.Compare(never(a), never(b)), cmp.Compare(optionalMicros(a.ExpiresAt), optionalMicros(b.ExpiresAt)), cmp.Compare(a.ID, b.ID))
+	})
+}
+
+// never returns 1 for a grant that never expires, else 0.
+func never(g Grant) int {
+	if g.ExpiresAt == nil {
+		return 1
+	}
+	return 0
+}
+
+// Use is the number of captured credits within an hour.
+type Use struct {
+	Hour    time.Time `json:"hour"` // its begin
+	Credits int64     `json:"credits"`
+}
+
+// Details are an account with its grants, its newest open holds and its use by hour.
+type Details struct {
+	Account
+	Grants []Grant `json:"grants"`
+	Holds  []Hold  `json:"holds"`
+	Use    []Use   `json:"use"`
+}
+
+// maxHoldsShown is the maximum number of open holds in Details.
+const maxHoldsShown = 100
+
+// usePeriod is the period of Details.Use.
+const usePeriod = 7 * 24 * time.Hour
+
+// Details returns the account of a client, or ErrNoAccount.
+func (l *Ledger) Details(ctx context.Context, client string) (Details, error) {
+	d := Details{}
+	err := l.store.InTx(ctx, func(tx store.Tx) error {
+		d = Details{Grants: []Grant{}, Holds: []Hold{}, Use: []Use{}}
+		if err := l.read(ctx, tx, client, &d.Account, &d.Grants); err != nil {
+			return err
+		}
+		err := tx.Query(ctx, func(scan func(...any) error) error {
+			var h Hold
+			err := h.scan(scan)
+			d.Holds = append(d.Holds, h)
+			return err
+		}, selectHoldsOf, client, maxHoldsShown)
+		if err != nil {
+			return err
+		}
+		return tx.Query(ctx, func(scan func(...any) error) error {
+			var hour int64
+			var u Use
+			err := scan(&hour, &u.Credits)
+			u.Hour = time.Unix(hour*3600, 0).UTC()
+			d.Use = append(d.Use, u)
+			return err
+		}, selectUse, client, l.now().Add(-usePeriod).UnixMicro())
+	})
+	if err != nil {
+		return Details{}, fmt.Errorf("read the credits of %s: %w", client, err)
+	}
+	return d, nil
+}
+
+// read reads an account and its usable grants. It leaves out grants that have expired, also if their
+// expiry is not in the ledger yet.
+func (l *Ledger) read(ctx context.Context, tx store.Tx, client string, a *Account, grants *[]Grant) error {
+	if err := tx.Query(ctx, a.scan, selectAccount, client); err != nil {
+		return err
+	}
+	if a.Client == "" {
+		return ErrNoAccount
+	}
+	now := l.now()
+	if a.RenewsAt != nil && !a.RenewsAt.After(now) {
+		a.RenewsAt = nil
+	}
+	return tx.Query(ctx, func(scan func(...any) error) error {
+		var g Grant
+		if err := g.scan(scan); err != nil {
+			return err
+		}
+		if g.expired(now) {
+			a.Balance -= g.Remaining
+		} else {
+			*grants = append(*grants, g)
+		}
+		return nil
+	}, selectGrants, client)
+}
+
+// Available returns the account of a client as its next refresh will find it: it includes the credits
+// that the plan would grant then. It changes nothing.
+func (l *Ledger) Available(ctx context.Context, client, planName string) (Account, error) {
+	var a Account
+	err := l.store.InTx(ctx, func(tx store.Tx) error {
+		a = Account{}
+		var grants []Grant
+		return l.read(ctx, tx, client, &a, &grants)
+	})
+	if err != nil && !errors.Is(err, ErrNoAccount) {
+		return Account{}, fmt.Errorf("read the credits of %s: %w", client, err)
+	}
+	a.Client = client
+	name, p := l.config.plan(planName)
+	if a.Plan = name; a.RenewsAt == nil {
+		a.Balance += p.Amount
+	}
+	return a, nil
+}
+
+// Accounts returns at most limit accounts in the order of their clients, after the client `after`.
+func (l *Ledger) Accounts(ctx context.Context, after string, limit int) (all []Account, err error) {
+	err = l.store.InTx(ctx, func(tx store.Tx) error {
+		var clients []string
+		err := tx.Query(ctx, func(scan func(...any) error) error {
+			var a Account
+			err := a.scan(scan)
+			clients = append(clients, a.Client)
+			return err
+		}, selectAccounts, after, limit)
+		if err != nil {
+			return err
+		}
+		all = make([]Account, len(clients))
+		for i, client := range clients {
+			var grants []Grant
+			if err := l.read(ctx, tx, client, &all[i], &grants); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the accounts: %w", err)
+	}
+	return all, nil
+}
+
+// OpenHolds returns at most limit open holds that expire until the given time, in the order of their
+// expiry, after the hold `after`.
+func (l *Ledger) OpenHolds(ctx context.Context, until time.Time, after Hold, limit int) (all []Hold, err error) {
+	err = l.store.InTx(ctx, func(tx store.Tx) error {
+		all = nil
+		return tx.Query(ctx, func(scan func(...any) error) error {
+			var h Hold
+			err := h.scan(scan)
+			all = append(all, h)
+			return err
+		}, selectOpenHolds, until.UnixMicro(), micros(after.ExpiresAt), after.ID, limit)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read open holds: %w", err)
+	}
+	return all, nil
+}
+
+// HeldCredits returns the credits of all open holds.
+func (l *Ledger) HeldCredits(ctx context.Context) (held int64, err error) {
+	err = l.store.InTx(ctx, func(tx store.Tx) error {
+		return tx.Query(ctx, func(scan func(...any) error) error { return scan(&held) }, selectHeld)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("read the held credits: %w", err)
+	}
+	return held, nil
+}
+
+// Mismatch is an account whose balance or held credits differ from the sums of the ledger.
+type Mismatch struct {
+	Client string `json:"client"`
+	Detail string `json:"detail"`
+}
+
+// Verify compares each account with the sums of its entries, its grants and its open holds. It returns
+// the number of accounts and the mismatches.
+func (l *Ledger) Verify(ctx context.Context) (accounts int, wrong []Mismatch, err error) {
+	const page = 100
+	wrong = []Mismatch{}
+	for after, n := "", page; n == page; accounts += n {
+		n = 0
+		err := l.store.InTx(ctx, func(tx store.Tx) error {
+			return tx.Query(ctx, func(scan func(...any) error) error {
+				var balance, held, entries, entriesHeld, remaining, holds int64
+				if err := scan(&after, &balance, &held, &entries, &entriesHeld, &remaining, &holds); err != nil {
+					return err
+				}
+				n++
+				if balance != entries || balance != remaining || held != entriesHeld || held != holds {
+					wrong = append(wrong, Mismatch{after, fmt.Sprintf("balance %d, by entries %d, by grants %d; held %d, by entries %d, by open holds %d",
+						balance, entries, remaining, held, entriesHeld, holds)})
+				}
+				return nil
+			}, selectSums, after, page)
+		})
+		if err != nil {
+			return 0, nil, fmt.Errorf("verify the ledger: %w", err)
+		}
+	}
+	return accounts, wrong, nil
+}
