@@ -77,11 +77,7 @@ type parts struct {
 	simulated bool
 	unused    bool // no source was ever called, because Redis and the database are new
 
-	// All roles share the Kafka client, the producer and the lag sampler. run creates and runs
-	// them.
-	client   *kgo.Client
-	producer *producer.Producer
-	lag      *topics.Sampler
+	kafkaParts
 
 	faultScenarios console.FaultScenarios // fault scenarios of dev's simulated upstream; nil: no upstream is simulated
 
@@ -90,6 +86,13 @@ type parts struct {
 	workers   *ownWorkers // run creates it
 
 	opsListener net.Listener // the query service's listener of health and metrics; may be nil
+}
+
+// kafkaParts are the parts of a process that all its roles share for Kafka. run creates and runs them.
+type kafkaParts struct {
+	client   *kgo.Client
+	producer *producer.Producer
+	lag      *topics.Sampler
 }
 
 // role is a function that runs one role of a process, such as the query service, with the parts
