@@ -215,11 +215,11 @@ func defaultConfig() Config {
 type Sources int
 
 const (
-	// OptionalSources: Load returns the configuration without a source.
+	// OptionalSources makes Load return the configuration without a source.
 	OptionalSources Sources = iota
-	// RequiredSources: Load returns an error.
+	// RequiredSources makes Load return an error.
 	RequiredSources
-	// builtInSources: Load returns the configuration with the built-in source.
+	// builtInSources makes Load return the configuration with the built-in source.
 	builtInSources
 )
 

@@ -87,7 +87,7 @@ func checkTokenKeys(tokens renewal.Reader, keys *renewal.Keyring, source string)
 	defer cancel()
 	rows, _, err := tokens.Tokens(ctx, source)
 	if err != nil {
-		return nil //nolint:nilerr // the renewer reads the tokens again
+		return nil // the renewer reads the tokens again
 	}
 	for _, row := range rows {
 		if _, err := keys.Open(row); err != nil {

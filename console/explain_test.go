@@ -88,13 +88,17 @@ func TestWhyStale(t *testing.T) {
 		{with(func(e *Entity) { e.KeepFor, e.State.CheckedAt = 3*time.Hour, testNow.Add(-time.Minute) }), "Its content was fetched 3 h ago and kept for 3 h, which is over: it is no longer served, and readers wait for a new fetch. Checked 1 min ago. No request of the last hour is open."},
 		{with(func(e *Entity) { e.KeepFor = 4 * time.Hour }), old + "No request of the last hour is open."},
 		{with(func(e *Entity) {
-			e.Aliases = []Alias{{Param: "ocid", From: "id", Value: "o1", Stored: true, Lifetimes: store.Lifetimes{FreshFor: 5 * time.Hour},
-				State: store.State{Encoding: "zstd", CheckedAt: testNow.Add(-time.Hour), UpdatedAt: testNow.Add(-2 * time.Hour)}}}
+			e.Aliases = []Alias{{
+				Param: "ocid", From: "id", Value: "o1", Stored: true, Lifetimes: store.Lifetimes{FreshFor: 5 * time.Hour},
+				State: store.State{Encoding: "zstd", CheckedAt: testNow.Add(-time.Hour), UpdatedAt: testNow.Add(-2 * time.Hour)},
+			}}
 		}), old + "a → {ocid} = o1, from facet id, checked 1 h ago, changed 2 h ago; it is checked again from 16:00."},
 		{with(func(e *Entity) { e.Aliases = []Alias{{Param: "ocid", From: "id"}} }), old + "a → {ocid}: facet id, which has the value, was never fetched."},
 		{with(func(e *Entity) {
-			e.Aliases = []Alias{{Param: "ocid", From: "id", Stored: true, Lifetimes: store.Lifetimes{NotFoundFor: 2 * time.Hour},
-				State: store.State{Absent: true, CheckedAt: testNow.Add(-time.Hour)}}}
+			e.Aliases = []Alias{{
+				Param: "ocid", From: "id", Stored: true, Lifetimes: store.Lifetimes{NotFoundFor: 2 * time.Hour},
+				State: store.State{Absent: true, CheckedAt: testNow.Add(-time.Hour)},
+			}}
 		}), old + "a → {ocid}: facet id was checked 1 h ago and not found; it is checked again from 13:00."},
 		{with(func(e *Entity) {
 			e.Status = failed

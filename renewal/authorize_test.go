@@ -20,7 +20,7 @@ func TestAuthorize_ObtainsRefreshToken(t *testing.T) {
 	defer upstream.Close()
 	c := token.Config{Grant: token.RefreshToken, TokenURL: upstream.URL + "/token", ClientID: "app", Consent: token.Consent{AuthorizeURL: upstream.URL + "/authorize"}}
 	get := func(page string) string {
-		resp, err := http.Get(page) //nolint:noctx // the test ends with its server
+		resp, err := http.Get(page)
 		if err != nil {
 			t.Error(err)
 			return ""

@@ -115,7 +115,7 @@ func (r *Renewer) call(ctx context.Context, name string, config token.Config, se
 	r.mu.Unlock()
 	for again := false; ; again = true {
 		answer, err := r.callOnce(ctx, name, config, secrets, refresh, offset)
-		var f *token.Failure
+		var f *token.FailureError
 		if err == nil || again || config.Grant != token.JWTBearer || !errors.As(err, &f) || (f.ClockOffset-offset).Abs() < maxClockOffset {
 			return answer, err
 		}
@@ -196,7 +196,7 @@ func (r *Renewer) storeFailure(ctx context.Context, row tokens.Token, why error)
 		Source: r.source, Credential: row.Credential, Generation: row.Generation, Holder: r.deps.Process,
 		Error: why.Error(), RetryIn: min(minRetryDelay<<min(row.Failures, 10), maxRetryDelay),
 	}
-	var answer *token.Failure
+	var answer *token.FailureError
 	if errors.As(why, &answer) {
 		f.RetryIn = max(f.RetryIn, answer.RetryAfter)
 	}

@@ -124,7 +124,6 @@ func TestRenewer_OutageInsideMarginHarmsNoCall(t *testing.T) {
 type crashing struct {
 	Store
 	crash *atomic.Bool
-	stop  func()
 }
 
 func (c crashing) SaveToken(ctx context.Context, t tokens.Token, lifetime, renewIn time.Duration) (bool, error) {

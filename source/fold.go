@@ -12,7 +12,7 @@ import (
 type KeyFold string
 
 // The rules of KeyFold. Lower replaces upper-case letters by lower-case letters. NFC composes
-// characters (Unicode normalization form C), so that both spellings of 가 and of é are one.
+// characters (Unicode form NFC), so that both spellings of 가 and of é are one.
 const (
 	FoldNone     KeyFold = "none"
 	FoldLower    KeyFold = "lower"

@@ -10,6 +10,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -55,7 +56,7 @@ type figure struct {
 // here returns a run without figures, on this machine and of the checked-out commit.
 func here() run {
 	r := run{Commit: "unknown", Date: time.Now().UTC().Truncate(time.Second), Cores: runtime.NumCPU(), Figures: map[string]figure{}}
-	if out, err := exec.Command("git", "describe", "--always", "--dirty", "--abbrev=8").Output(); err == nil {
+	if out, err := exec.CommandContext(context.Background(), "git", "describe", "--always", "--dirty", "--abbrev=8").Output(); err == nil {
 		r.Commit = strings.TrimSpace(string(out))
 	}
 	if text, err := os.ReadFile("/proc/loadavg"); err == nil {

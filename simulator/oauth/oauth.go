@@ -122,12 +122,12 @@ func (s *Server) revoke(refresh bool) {
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Date", time.Now().Add(s.config.ClockOffset).UTC().Format(http.TimeFormat))
-	switch {
-	case r.URL.Path == "/token":
+	switch r.URL.Path {
+	case "/token":
 		s.serveToken(w, r)
-	case r.URL.Path == "/revoke":
+	case "/revoke":
 		s.RevokeTokens(true)
-	case r.URL.Path == "/authorize":
+	case "/authorize":
 		s.authorize(w, r)
 	default:
 		s.serveAPI(w, r)
@@ -147,7 +147,10 @@ func (s *Server) serveToken(w http.ResponseWriter, r *http.Request) {
 	}()
 	status, answer := s.exchange(r)
 	if s.config.Delay > 0 {
-		time.Sleep(s.config.Delay)
+		select {
+		case <-time.After(s.config.Delay):
+		case <-r.Context().Done():
+		}
 	}
 	s.mu.Lock()
 	replacement := s.answer
@@ -277,7 +280,7 @@ func (s *Server) authorize(w http.ResponseWriter, r *http.Request) {
 	s.codes[code] = query.Get("code_challenge")
 	s.mu.Unlock()
 	to.RawQuery = url.Values{"code": {code}, "state": {query.Get("state")}}.Encode()
-	http.Redirect(w, r, to.String(), http.StatusFound)
+	http.Redirect(w, r, to.String(), http.StatusFound) //nolint:gosec // only tests use this server
 }
 
 func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request) {

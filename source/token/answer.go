@@ -30,8 +30,8 @@ type Answer struct {
 	Assumed string
 }
 
-// Failure is an answer without a token.
-type Failure struct {
+// FailureError is an answer without a token.
+type FailureError struct {
 	text string
 	// NeedsOperator is true if repeating the request cannot succeed, such as a revoked refresh token.
 	NeedsOperator bool
@@ -41,30 +41,28 @@ type Failure struct {
 	ClockOffset time.Duration
 }
 
-func (f *Failure) Error() string { return f.text }
+func (f *FailureError) Error() string { return f.text }
 
 // maxAnswer is the maximum size of an answer in bytes, maxToken that of a token.
 const maxAnswer, maxToken = 1 << 20, 16 << 10
 
 // Do sends the request and reads the answer. secrets are removed from the error's text.
 func (c Config) Do(client *http.Client, req *http.Request, secrets []string) (Answer, error) {
-	resp, err := client.Do(req)
+	resp, err := client.Do(req) //nolint:gosec // the URL comes from the configuration
 	if err != nil {
-		var u *url.Error
-		if errors.As(err, &u) {
+		if u, ok := errors.AsType[*url.Error](err); ok {
 			err = u.Err // without the URL
 		}
-		return Answer{}, &Failure{text: "the token endpoint did not answer: " + redact(err.Error(), secrets)}
+		return Answer{}, &FailureError{text: "the token endpoint did not answer: " + redact(err.Error(), secrets)}
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	received := time.Now()
 	if err != nil || len(body) > maxAnswer {
-		return Answer{}, &Failure{text: fmt.Sprintf("the token endpoint answered %d with an incomplete body, or one above 1 MiB", resp.StatusCode)}
+		return Answer{}, &FailureError{text: fmt.Sprintf("the token endpoint answered %d with an incomplete body, or one above 1 MiB", resp.StatusCode)}
 	}
 	answer, err := c.read(resp, body, received, secrets)
-	var f *Failure
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*FailureError](err); ok {
 		f.RetryAfter = announced.RetryAfter(true, resp.Header, received)
 		if at, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
 			f.ClockOffset = at.Sub(received)
@@ -89,10 +87,10 @@ func (c Config) read(resp *http.Response, body []byte, now time.Time, secrets []
 		if code := gjson.GetBytes(body, "error"); gjson.ValidBytes(body) && code.Type == gjson.String {
 			return Answer{}, c.failure(resp.StatusCode, body, secrets)
 		}
-		return Answer{}, &Failure{text: fmt.Sprintf("the token endpoint answered %d (content type %.60q) without a token at %s", resp.StatusCode, redact(resp.Header.Get("Content-Type"), secrets), orElse(c.Value, "body:access_token"))}
+		return Answer{}, &FailureError{text: fmt.Sprintf("the token endpoint answered %d (content type %.60q) without a token at %s", resp.StatusCode, redact(resp.Header.Get("Content-Type"), secrets), orElse(c.Value, "body:access_token"))}
 	}
 	if len(value) > maxToken || strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return Answer{}, &Failure{text: "the token endpoint answered a token that a header must not contain, or one above 16 KiB"}
+		return Answer{}, &FailureError{text: "the token endpoint answered a token that a header must not contain, or one above 16 KiB"}
 	}
 	a := Answer{Value: value, Refresh: at(c.Refresh, "body:refresh_token")}
 	a.Lifetime, a.Assumed = c.lifetime(resp, body, now, append(slices.Clone(secrets), a.Value, a.Refresh))
@@ -108,7 +106,8 @@ func (c Config) lifetime(resp *http.Response, body []byte, now time.Time, secret
 	}
 	setting := orElse(c.Expires, "body:expires_in")
 	p, _ := parsePlace(setting, "") // Check has parsed it
-	seconds, ok := 0.0, false
+	var seconds float64
+	var ok bool
 	text := strings.TrimSpace(p.read(resp, body))
 	if p.kind == "cookie" {
 		if seconds, ok = cookieLifetime(resp, p.name, now); !ok {
@@ -193,12 +192,12 @@ func (p place) read(resp *http.Response, body []byte) string {
 }
 
 // failure describes an error answer (RFC 6749 §5.2).
-func (c Config) failure(status int, body []byte, secrets []string) *Failure {
+func (c Config) failure(status int, body []byte, secrets []string) *FailureError {
 	code, description := "", ""
 	if json.Valid(body) {
 		code, description = gjson.GetBytes(body, "error").String(), gjson.GetBytes(body, "error_description").String()
 	}
-	f := &Failure{text: fmt.Sprintf("the token endpoint answered %d %s", status, http.StatusText(status))}
+	f := &FailureError{text: fmt.Sprintf("the token endpoint answered %d %s", status, http.StatusText(status))}
 	if code != "" {
 		f.text += fmt.Sprintf(": %.80s", printable(redact(code, secrets)))
 	}

@@ -2,14 +2,14 @@ package token
 
 // presets are the settings of well-known token endpoints, by name.
 var presets = map[string]Config{
-	"reddit": {
+	"reddit": { //nolint:gosec // URLs, not secrets
 		Grant: ClientCredentials, TokenURL: "https://www.reddit.com/api/v1/access_token", ClientAuth: "basic",
 	},
-	"hubspot": {
+	"hubspot": { //nolint:gosec // URLs, not secrets
 		Grant: RefreshToken, TokenURL: "https://api.hubapi.com/oauth/v1/token",
 		Consent: Consent{AuthorizeURL: "https://app.hubspot.com/oauth/authorize", RedirectURL: "http://localhost:8765/callback"},
 	},
-	"jira": {
+	"jira": { //nolint:gosec // URLs, not secrets
 		Grant: RefreshToken, TokenURL: "https://auth.atlassian.com/oauth/token", Scopes: []string{"read:jira-work", "offline_access"},
 		Consent: Consent{
 			AuthorizeURL: "https://auth.atlassian.com/authorize", RedirectURL: "http://localhost:8765/callback",
@@ -17,7 +17,7 @@ var presets = map[string]Config{
 		},
 	},
 	"github-app": {Grant: JWTBearer, Value: "body:token", Expires: "body:expires_at"},
-	"google":     {Grant: JWTBearer, TokenURL: "https://oauth2.googleapis.com/token"},
+	"google":     {Grant: JWTBearer, TokenURL: "https://oauth2.googleapis.com/token"}, //nolint:gosec // a URL, not a secret
 }
 
 // UnmarshalYAML fills settings that the file leaves out from the preset.

@@ -43,19 +43,23 @@ func TestNewRequest_WritesEachGrant(t *testing.T) {
 		body, authorize string
 	}{
 		"client credentials in the body": {
-			Config{Grant: ClientCredentials, TokenURL: "https://a.example/t", ClientID: "id", ClientSecretEnv: "S", Scopes: []string{"x", "y"}, Params: map[string]string{"audience": "z"}}, "",
+			Config{Grant: ClientCredentials, TokenURL: "https://a.example/t", ClientID: "id", ClientSecretEnv: "S", Scopes: []string{"x", "y"}, Params: map[string]string{"audience": "z"}},
+			"",
 			"audience=z&client_id=id&client_secret=a%26b&grant_type=client_credentials&scope=x+y", "",
 		},
 		"client credentials in the header": {
-			Config{Grant: ClientCredentials, TokenURL: "https://a.example/t", ClientID: "id", ClientSecretEnv: "S", ClientAuth: "basic"}, "",
+			Config{Grant: ClientCredentials, TokenURL: "https://a.example/t", ClientID: "id", ClientSecretEnv: "S", ClientAuth: "basic"},
+			"",
 			"grant_type=client_credentials", "Basic aWQ6YSUyNmI=",
 		},
 		"first refresh token": {
-			Config{Grant: RefreshToken, TokenURL: "https://a.example/t", ClientID: "id", RefreshTokenEnv: "R", ClientAuth: "basic", ClientSecretEnv: "S"}, "",
+			Config{Grant: RefreshToken, TokenURL: "https://a.example/t", ClientID: "id", RefreshTokenEnv: "R", ClientAuth: "basic", ClientSecretEnv: "S"},
+			"",
 			"grant_type=refresh_token&refresh_token=first", "Basic aWQ6YSUyNmI=",
 		},
 		"stored refresh token": {
-			Config{Grant: RefreshToken, TokenURL: "https://a.example/t", ClientID: "id"}, "stored",
+			Config{Grant: RefreshToken, TokenURL: "https://a.example/t", ClientID: "id"},
+			"stored",
 			"client_id=id&client_secret=a%26b&grant_type=refresh_token&refresh_token=stored", "",
 		},
 	} {

@@ -12,7 +12,7 @@ import (
 
 // tokenClock is PostgreSQL's clock in microseconds, so that the clocks of the processes do not
 // matter.
-const tokenClock = "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint"
+const tokenClock = "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint" //nolint:gosec // an expression, not a secret
 
 // tokenStore has the methods of a Store for tokens of credentials.
 type tokenStore struct{ connections *pgxpool.Pool }
