@@ -16,7 +16,7 @@ var terms = map[string]string{
 	"entity":          "Source, facet and key together: the unit that is fetched, stored, refreshed and prefetched.",
 	"facet":           "One part of an entity that is fetched and refreshed separately, for example progress of a court case.",
 	"freshness":       "The state a reader gets: FRESH (checked within freshFor), STALE (older; a refresh is queued), UPDATING (nothing stored yet; a fetch is queued), MISSING (nothing stored, and no fetch is queued), NOT_FOUND (an absence is stored).",
-	"hold":            "An entity is not requested again until a time, because it failed, is suspended or is absent.",
+	"hold":            "An entity is not requested again until a time, because it failed, is suspended, is absent or waits for its alias.",
 	"lane":            "HIGH (a person waits) or LOW (background). Each lane has a topic, a consumer group, and a share of the quota.",
 	"outbox":          "Change events and triggers are stored in the same transaction as the snapshot. A relay delivers them afterwards, at least once.",
 	"permit":          "The right to send one upstream call at its time slot. It expires 40 ms later.",
