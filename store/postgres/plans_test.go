@@ -159,7 +159,7 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 		{"delete status", "COSTS", store.DeleteStatus, "update_status_pkey", []any{"s", "f", "key-000000007"}},
 		{"list", "COSTS", list, "entities_pkey", listArgs},
 		{"states in a key range", "COSTS", states, "snapshot_state_", statesArgs},
-		{"statuses in a key range", "COSTS", statuses, "update_status_pkey", statusesArgs},
+		{"statuses in a key range", "indexOnly", statuses, "update_status_pkey", statusesArgs},
 		{"registrations", "indexOnly", selectRegistrations, "entities_pkey", []any{cols.sources, cols.facets, cols.keys}},
 		{"dead letters of a job", "COSTS", ofJob, "dead_letters_job", ofJobArgs},
 		{"due tiers", "COSTS", store.SelectTierBacklogs, "entities_due", []any{"s", 1 << 50, 2000}},
