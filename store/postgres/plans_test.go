@@ -116,7 +116,7 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 		SelectEntities(schemas.Entity{Source: "s", Facet: "f", Key: "key-000000500"}, 500)
 	keys := store.EntityFilter{Source: "s", Facet: "f", KeyPrefix: "key-0000"}
 	states, statesArgs := keys.SelectStates("key-000000500", 2000)
-	statuses, statusesArgs := keys.SelectStatuses("key-000000500", 2000)
+	statuses, statusesArgs := keys.SelectStatuses("key-000000500", 50)
 	ofJob, ofJobArgs := store.DeadLetterFilter{}.SelectOfJob("j7", 100)
 	statements := []struct {
 		name, options, sql, index string
@@ -136,6 +136,7 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 		{"absent", "indexOnly", absent, "snapshot_payload_", []any{cols.sources, cols.facets, cols.keys, c.versions, c.checked, c.visibilities, c.manuals, c.manuals}},
 		{"check aliases", "indexOnly", selectAliases, "snapshot_state_", []any{cols.sources, cols.facets, cols.keys}},
 		{"wake aliases", "indexOnly", wakeAliases, "update_status_pkey", []any{cols.sources, cols.facets, cols.keys, c.checked}},
+		{"recheck alias", "COSTS", store.RecheckAlias, "update_status_pkey", store.Status{Entity: schemas.Entity{Source: "s", Facet: "f", Key: "key-000000007"}}.RecheckArgs(store.AliasVersions{Entity: schemas.Entity{Facet: "g"}})},
 		{"end failures", "indexOnly", deleteStatuses, "update_status_pkey", []any{cols.sources, cols.facets, cols.keys, c.versions}},
 		{"lock states", "indexOnly", lockStates, "snapshot_state_", []any{cols.sources, cols.facets, cols.keys}},
 		{"hashes", "indexOnly", selectHashes, "snapshot_state_", []any{cols.sources, cols.facets, cols.keys}},

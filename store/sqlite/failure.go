@@ -44,6 +44,11 @@ func (s *Store) WriteFailure(ctx context.Context, status store.Status, deadLette
 			if _, err := tx.ExecContext(ctx, store.UpsertStatus, args...); err != nil {
 				return err
 			}
+			for _, a := range status.Aliases {
+				if _, err := tx.ExecContext(ctx, store.RecheckAlias, status.RecheckArgs(a)...); err != nil {
+					return err
+				}
+			}
 			if err := wakeAliasUsers(ctx, tx, status.Entity, status.AliasUsers, status.UpdatedAt); err != nil {
 				return err
 			}
