@@ -29,7 +29,7 @@ const maxAliasHold = 24 * time.Hour
 // if a later alias, or a later failure of it, is stored than this record has read.
 func (a *aliases) wait(ctx, hard context.Context, at *attempt, dead string, number int64) (usable bool) {
 	w, t := a.w, at.t
-	read, err := a.versions(ctx, t)
+	failures, err := a.failures(ctx, t)
 	if err != nil {
 		return false
 	}
@@ -48,7 +48,7 @@ func (a *aliases) wait(ctx, hard context.Context, at *attempt, dead string, numb
 		return false
 	}
 	row := w.statusRow(t, failure{reason: schemas.HoldAlias, err: errors.New(t.aliasReason(dead, held)), number: number}, before)
-	row.State, row.DeadAlias, row.Aliases, row.AliasUsers = store.Retrying, dead, read, nil
+	row.State, row.DeadAlias, row.Aliases, row.AliasFailures, row.AliasUsers = store.Retrying, dead, t.aliasStates(), failures, nil
 	hold := min(max(time.Until(held.until), 0), maxAliasHold) + aliasWait
 	row.Until = time.UnixMicro(row.UpdatedAt.Add(hold).UnixMicro()).UTC()
 	if w.settle(hard, []schemas.End{{Entity: row.Entity, Number: number, Hold: cmp.Or(held.reason, schemas.HoldAlias), HoldFor: hold}}) != nil {
@@ -72,18 +72,17 @@ func (a *aliases) wait(ctx, hard context.Context, at *attempt, dead string, numb
 	return false
 }
 
-// versions returns the versions of the task's aliases: those of the snapshots that the task has read,
-// and those of the failures that are stored now.
-func (a *aliases) versions(ctx context.Context, t *task) (read []store.AliasVersions, err error) {
-	var failures []store.Status
+// failures returns the version of each alias's stored failure, 0: none.
+func (a *aliases) failures(ctx context.Context, t *task) (versions []int64, err error) {
+	var found []store.Status
 	err = a.w.retryDB(ctx, opStatus, func(ctx context.Context) (err error) {
-		failures, err = a.w.store.Statuses(ctx, t.aliasEntities())
+		found, err = a.w.store.Statuses(ctx, t.aliasEntities())
 		return err
 	})
-	for i, f := range failures {
-		read = append(read, store.AliasVersions{Entity: f.Entity, Snapshot: t.aliases[i].state.Version, Failure: f.Version})
+	for _, s := range found {
+		versions = append(versions, s.Version)
 	}
-	return read, err
+	return versions, err
 }
 
 // aliasHold is the hold because of which an alias is not fetched now.

@@ -255,14 +255,14 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 			return nil, err
 		}
 	}
-	w.wakeRetries(ctx, tasks, verdicts, statuses)
+	wakeRetries(ctx, w.retries, tasks, verdicts, statuses)
 	return verdicts, nil
 }
 
 // wakeRetries announces the retries that belong to records without a fetch. The worker that stored
 // these retries, or that made retries due when it stored an alias, may have crashed before it
 // announced them.
-func (w *Worker) wakeRetries(ctx context.Context, tasks []*task, verdicts []schemas.Verdict, statuses []store.Status) {
+func wakeRetries(ctx context.Context, retries Retries, tasks []*task, verdicts []schemas.Verdict, statuses []store.Status) {
 	var first time.Time
 	for i, t := range tasks {
 		switch {
@@ -274,7 +274,7 @@ func (w *Worker) wakeRetries(ctx context.Context, tasks []*task, verdicts []sche
 		}
 	}
 	if !first.IsZero() {
-		w.retries.WakeAt(ctx, first)
+		retries.WakeAt(ctx, first)
 	}
 }
 

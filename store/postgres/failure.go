@@ -85,8 +85,9 @@ func (s *Store) WriteFailure(ctx context.Context, status store.Status, deadLette
 		for _, l := range locked {
 			b.Queue(unlockState, l.Source, l.Facet, l.Key)
 		}
-		for _, a := range status.Aliases {
-			b.Queue(store.RecheckAlias, status.RecheckArgs(a)...)
+		for i := range status.Aliases {
+			statement, args := status.RecheckAlias(i)
+			b.Queue(statement, args...)
 		}
 		var users aliasUsers
 		if users.add(e, status.AliasUsers, status.UpdatedAt.UnixMicro()); len(users.due) > 0 {

@@ -44,8 +44,9 @@ func (s *Store) WriteFailure(ctx context.Context, status store.Status, deadLette
 			if _, err := tx.ExecContext(ctx, store.UpsertStatus, args...); err != nil {
 				return err
 			}
-			for _, a := range status.Aliases {
-				if _, err := tx.ExecContext(ctx, store.RecheckAlias, status.RecheckArgs(a)...); err != nil {
+			for i := range status.Aliases {
+				statement, args := status.RecheckAlias(i)
+				if _, err := tx.ExecContext(ctx, statement, args...); err != nil {
 					return err
 				}
 			}

@@ -97,7 +97,7 @@ func testAliasWakes(b suite) {
 	other := schemas.Entity{Source: entity.Source, Facet: entity.Facet, Key: "other"}
 	failed := failing(schemas.Entity{Source: entity.Source, Facet: "failed", Key: entity.Key}, 1)
 	waiting := waitingFor(entity, 1)
-	waiting.Aliases = []store.AliasVersions{{Entity: alias}}
+	waiting.Aliases, waiting.AliasFailures = []store.State{{Entity: alias}}, []int64{0}
 	b.fail(waiting, waitingFor(other, 1), failed)
 	users := []string{entity.Facet, "failed", "none"}
 	wake := content(alias, 10, "A")
@@ -136,20 +136,15 @@ func testAliasRecheck(b suite) {
 	b.fail(failing(alias, 7))
 	n := int64(10)
 	for _, c := range []struct {
-		read store.AliasVersions
-		due  bool
-	}{
-		{store.AliasVersions{Entity: alias, Snapshot: 5, Failure: 7}, false},
-		{store.AliasVersions{Entity: alias, Snapshot: 4, Failure: 7}, true},
-		{store.AliasVersions{Entity: alias, Snapshot: 5, Failure: 6}, true},
-		{store.AliasVersions{Entity: alias}, true},
-	} {
+		snapshot, failure int64 // the versions that the worker has read
+		due               bool
+	}{{5, 7, false}, {4, 7, true}, {5, 6, true}, {0, 0, true}} {
 		waiting := waitingFor(entity, n)
-		waiting.Aliases = []store.AliasVersions{c.read}
+		waiting.Aliases, waiting.AliasFailures = []store.State{{Entity: alias, Version: c.snapshot}}, []int64{c.failure}
 		for range 2 { // a repeated write must not end the wake-up
 			b.fail(waiting)
 			if due := b.status(entity).Until.Equal(waiting.UpdatedAt); due != c.due {
-				b.Errorf("wait that has read %+v: got due %v, want %v", c.read, due, c.due)
+				b.Errorf("wait that has read versions %d and %d: got due %v, want %v", c.snapshot, c.failure, due, c.due)
 			}
 		}
 		n++
@@ -167,7 +162,7 @@ func testAliasRace(b suite) {
 		wake := content(a, 2, "A")
 		wake.AliasUsers = []string{e.Facet}
 		waiting := waitingFor(e, 1)
-		waiting.Aliases = []store.AliasVersions{{Entity: a}}
+		waiting.Aliases, waiting.AliasFailures = []store.State{{Entity: a}}, []int64{0}
 		first, yields := rng.IntN(2), rng.IntN(2000)
 		var wg sync.WaitGroup
 		for i := range 2 {
