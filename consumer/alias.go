@@ -31,6 +31,7 @@ type aliasState struct {
 	facet source.Facet
 	state store.State
 	value string // empty if the content has no value, or if there is no content
+	err   error  // why the stored content can't be read, or nil
 }
 
 // aliases fills params from the snapshots of other facets. doc.go has the states of an alias.
@@ -86,9 +87,7 @@ func (a *aliases) load(ctx context.Context, tasks []*task) error {
 			continue
 		}
 		for i := range t.aliases {
-			if err := t.aliases[i].set(found[0]); err != nil {
-				return err
-			}
+			t.aliases[i].set(found[0])
 			found = found[1:]
 		}
 		if t.aliases != nil && a.verdict(t, time.Now()) == aliasReady {
@@ -99,16 +98,15 @@ func (a *aliases) load(ctx context.Context, tasks []*task) error {
 }
 
 // set sets the state and the value from the alias's snapshot.
-func (s *aliasState) set(snapshot store.Snapshot) error {
-	s.state, s.value = snapshot.State, ""
+func (s *aliasState) set(snapshot store.Snapshot) {
+	s.state, s.value, s.err = snapshot.State, "", nil
 	if s.state.Absent || !s.state.HasContent() {
-		return nil
+		return
 	}
-	content, err := snapshot.Decode(nil)
-	if err == nil {
+	var content []byte
+	if content, s.err = snapshot.Decode(nil); s.err == nil {
 		s.value, _ = s.Value(content) // apply reports a missing value
 	}
-	return err
 }
 
 // aliasEntities returns the entities that the task's params come from.
@@ -184,6 +182,10 @@ func (a *aliases) apply(t *task) {
 	params := make(map[string]string, len(t.params)+len(t.aliases))
 	maps.Copy(params, t.params)
 	for _, s := range t.aliases {
+		if s.err != nil {
+			t.reason, t.invalid = schemas.InvalidRequest, fmt.Errorf("the stored %s can't be read: %w; delete it", s.From, s.err)
+			return
+		}
 		if s.value == "" {
 			t.reason, t.invalid = schemas.InvalidRequest, fmt.Errorf("the stored %s has no text at %s; correct params.%s.path", s.From, s.Path, s.Param)
 			return
@@ -205,6 +207,11 @@ func (a *aliases) prepare(ctx, hard context.Context, at *attempt) (ready bool) {
 		v := a.verdict(t, time.Now())
 		a.w.metrics.aliases.WithLabelValues(a.result(t, v)).Inc()
 		switch v {
+		case aliasNeeded:
+			if !a.wait(ctx, hard, at, t.waited.DeadAlias, t.numberWithoutFetch()) {
+				return false
+			}
+			fallthrough // the stored values are used, because they cannot be checked now
 		case aliasReady:
 			a.apply(t)
 			if t.invalid == nil {
@@ -212,12 +219,6 @@ func (a *aliases) prepare(ctx, hard context.Context, at *attempt) (ready bool) {
 			}
 			if at.start() {
 				a.w.deadLetter(hard, t, failure{reason: t.reason, err: t.invalid, number: t.numberWithoutFetch()})
-			}
-			return false
-		case aliasNeeded:
-			if a.wait(ctx, hard, at, t.waited.DeadAlias, t.numberWithoutFetch()) {
-				a.apply(t)
-				return t.invalid == nil
 			}
 			return false
 		case aliasAbsent, aliasDead:

@@ -23,13 +23,13 @@ const maxAliasHold = 24 * time.Hour
 // because it cannot be checked now. dead is the hash of an alias with which the upstream did not find
 // the entity; number is the number of the retry.
 //
-// The order is: request, settle, store the retry, look at the alias again. The retry is stored after
-// the request, so that a stored retry always has a requested alias. It is stored after the settle, so
-// that the lock of this record does not cover the retry's request. The last look finds an alias, or a
-// failure of it, that was stored before the retry.
+// The order is: request, settle, store the retry. The retry is stored after the request, so that a
+// stored retry always has a requested alias. It is stored after the settle, so that the lock of this
+// record does not cover the retry's request. The transaction that stores the retry makes it due at once
+// if a later alias, or a later failure of it, is stored than this record has read.
 func (a *aliases) wait(ctx, hard context.Context, at *attempt, dead string, number int64) (usable bool) {
 	w, t := a.w, at.t
-	failed, err := a.lastFailure(ctx, t)
+	failures, err := a.failures(ctx, t)
 	if err != nil {
 		return false
 	}
@@ -48,71 +48,41 @@ func (a *aliases) wait(ctx, hard context.Context, at *attempt, dead string, numb
 		return false
 	}
 	row := w.statusRow(t, failure{reason: schemas.HoldAlias, err: errors.New(t.aliasReason(dead, held)), number: number}, before)
-	row.State, row.DeadAlias, row.Aliases, row.AliasUsers = store.Retrying, dead, t.aliasEntities(), nil
+	row.State, row.DeadAlias, row.Aliases, row.AliasFailures, row.AliasUsers = store.Retrying, dead, t.aliasStates(), failures, nil
 	hold := min(max(time.Until(held.until), 0), maxAliasHold) + aliasWait
 	row.Until = time.UnixMicro(row.UpdatedAt.Add(hold).UnixMicro()).UTC()
 	if w.settle(hard, []schemas.End{{Entity: row.Entity, Number: number, Hold: cmp.Or(held.reason, schemas.HoldAlias), HoldFor: hold}}) != nil {
 		return false
 	}
-	store := func(ctx context.Context) error { return w.store.WriteFailure(ctx, row, nil) }
-	if w.retryDB(hard, opFail, store) != nil {
+	if w.retryDB(hard, opFail, func(ctx context.Context) error { return w.store.WriteFailure(ctx, row, nil) }) != nil {
 		return false
 	}
-	news, err := a.hasNews(hard, t, failed)
+	stored, err := w.readStatus(hard, row.Entity)
 	if err != nil {
 		return false
 	}
-	if news {
-		stored, err := w.readStatus(hard, row.Entity)
-		if err != nil {
-			return false
-		}
-		if stored.Version == row.Version && stored.Until.Equal(row.Until) { // the alias was written before the retry, so its write did not make the retry due
-			row.Until = row.UpdatedAt
-			if w.retryDB(hard, opFail, store) != nil {
-				return false
-			}
-		}
+	if stored.State == store.Retrying {
+		w.retries.WakeAt(hard, stored.Until)
 	}
 	t.failedNumber = number
 	t.finish()
-	w.retries.WakeAt(hard, row.Until)
 	w.metrics.settled.WithLabelValues(endRetrying).Inc()
 	t.traceEnd(endRetrying)
 	w.log.DebugContext(t.traced(hard), "entity waits for its alias", "entity", row.Entity.String(), "reason", row.Error, "correlation_id", row.CorrelationID)
 	return false
 }
 
-// hasNews reads the aliases again. It reports whether one of them was stored since the last read, or has
-// failed since the failure with the version `failed`, so that the stored values must be used.
-func (a *aliases) hasNews(ctx context.Context, t *task, failed int64) (bool, error) {
-	before := t.aliasStates()
-	if err := a.load(ctx, []*task{t}); err != nil {
-		return false, err
-	}
-	for i, s := range t.aliasStates() {
-		if s.Version > before[i].Version {
-			return true, nil
-		}
-	}
-	now, err := a.lastFailure(ctx, t)
-	return now > failed, err
-}
-
-// lastFailure returns the version of the last failure of an alias whose stored value may be used, or 0.
-func (a *aliases) lastFailure(ctx context.Context, t *task) (version int64, err error) {
-	if !t.aliasesUsable() {
-		return 0, nil
-	}
+// failures returns the version of each alias's stored failure, 0: none.
+func (a *aliases) failures(ctx context.Context, t *task) (versions []int64, err error) {
 	var found []store.Status
 	err = a.w.retryDB(ctx, opStatus, func(ctx context.Context) (err error) {
 		found, err = a.w.store.Statuses(ctx, t.aliasEntities())
 		return err
 	})
 	for _, s := range found {
-		version = max(version, s.Version)
+		versions = append(versions, s.Version)
 	}
-	return version, err
+	return versions, err
 }
 
 // aliasHold is the hold because of which an alias is not fetched now.

@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/store"
@@ -254,7 +255,27 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 			return nil, err
 		}
 	}
+	wakeRetries(ctx, w.retries, tasks, verdicts, statuses)
 	return verdicts, nil
+}
+
+// wakeRetries announces the retries that belong to records without a fetch. The worker that stored
+// these retries, or that made retries due when it stored an alias, may have crashed before it
+// announced them.
+func wakeRetries(ctx context.Context, retries Retries, tasks []*task, verdicts []schemas.Verdict, statuses []store.Status) {
+	var first time.Time
+	for i, t := range tasks {
+		switch {
+		case verdicts[i] == schemas.Proceed:
+		case len(t.facet.AliasUsers()) > 0:
+			first = poll.Earlier(first, time.Now())
+		case statuses[i].State == store.Retrying:
+			first = poll.Earlier(first, statuses[i].Until)
+		}
+	}
+	if !first.IsZero() {
+		retries.WakeAt(ctx, first)
+	}
 }
 
 // satisfiedByTime reports whether a request without a version is satisfied: the stored snapshot must

@@ -8,3 +8,10 @@ func (w *Worker) SetRevokeTimeout(d time.Duration) { w.assignment.revokeTimeout 
 
 // SetLeaveTimeout sets the time limit of the last commit and of leaving the group.
 func (w *Worker) SetLeaveTimeout(d time.Duration) { w.leaveTimeout = d }
+
+// OpenEndpoint opens the breaker of a facet. Its next probe is due at once.
+func (h *Health) OpenEndpoint(facet string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.endpoints[facet] = &endpointBreaker{pause: endpointPause}
+}

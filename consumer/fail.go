@@ -68,12 +68,12 @@ func (w *Worker) scheduleRetry(ctx context.Context, t *task, d decision, f failu
 	if w.settle(ctx, []schemas.End{end}) != nil {
 		return
 	}
-	t.failedNumber = f.number
-	t.finish()
 	w.retries.WakeAt(ctx, row.Until)
 	if len(row.AliasUsers) > 0 {
 		w.retries.WakeAt(ctx, row.UpdatedAt)
 	}
+	t.failedNumber = f.number
+	t.finish()
 	w.metrics.settled.WithLabelValues(endRetrying).Inc()
 	t.traceEnd(endRetrying)
 	level := slog.LevelInfo

@@ -421,3 +421,19 @@ func TestRetry_OfRemovedFacetEnds(t *testing.T) {
 		t.Errorf("next retry: got %v, %v, want none", next, err)
 	}
 }
+
+// The endpoint has recovered, but its breaker is still open. The first record starts a probe, and is
+// fetched when the probe has closed the breaker.
+func TestEndpoint_FirstRecordFollowsItsProbe(t *testing.T) {
+	r := newRig(t)
+	r.work(schemas.High)
+	r.enqueue("good", schemas.High, schemas.CacheMiss)
+	r.untilStored("good")
+	r.untilCommitted(schemas.High)
+	r.health.OpenEndpoint("character")
+	r.enqueue("a", schemas.High, schemas.CacheMiss)
+	r.until("the end of the record", func() bool { _, stored := r.snapshot("a"); return stored || r.status("a").State != "" })
+	if s := r.status("a"); s.State != "" {
+		t.Errorf("status of the record that started the probe: got %s at %v (%s), want its content", s.State, s.Until, s.Error)
+	}
+}

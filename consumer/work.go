@@ -92,8 +92,9 @@ func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 	defer a.expectNoResult()
 	end := func() decision { a.ended = true; return decision{} }
 	admitted, known := w.health.admit(t.request.Facet)
-	if known != nil {
-		w.tasks.Go(func() { w.fetchKnownGood(w.life, hard, known, "", false) })
+	if known != nil { // the record waits for the probe: after an outage its retry would otherwise be delayed once more
+		w.fetchKnownGood(ctx, hard, known, "", false)
+		admitted, _ = w.health.admit(t.request.Facet)
 	}
 	if !admitted {
 		a.retryUnsent(ctx, endpointDelay, errEndpointOpen)

@@ -48,10 +48,12 @@ type Status struct {
 	// DeadAlias is set while the entity waits for a check of an alias with which the upstream did not
 	// find the entity: the hash of that alias.
 	DeadAlias string
-	// Aliases are the entities that the entity takes params from. WriteFailure locks their states, so
-	// that a concurrent Write of one of them is either visible after WriteFailure, or sees this status.
-	// They are not stored.
-	Aliases []schemas.Entity
+	// Aliases are the states of the entities that the entity takes params from, as its worker has read
+	// them. AliasFailures has the version of each one's stored status, 0: none. If a later snapshot or a later failure of one of them is stored, WriteFailure
+	// makes the retry due at once. It locks their states, so a concurrent write of one of them is either
+	// found by WriteFailure, or makes the retry due itself (AliasUsers). They are not stored.
+	Aliases       []State
+	AliasFailures []int64
 	// AliasUsers are the facets that take a param from this facet. Retries of these facets that wait
 	// for their alias become due when this status is written, because the alias will not come soon.
 	// They are not stored.
@@ -59,6 +61,13 @@ type Status struct {
 	// Since is the time of the first failure after the last success, UpdatedAt the time of the last
 	// failure.
 	Since, UpdatedAt time.Time
+}
+
+// RecheckAlias returns the statement that makes the retry due if a later snapshot or a later failure of
+// the status's i-th alias is stored than its worker has read, and the statement's arguments.
+func (s Status) RecheckAlias(i int) (statement string, args []any) {
+	alias := s.Aliases[i]
+	return recheckAlias, []any{s.Entity.Source, s.Entity.Facet, s.Entity.Key, s.Version, alias.Entity.Facet, alias.Version, s.AliasFailures[i]}
 }
 
 // MaxTextBytes is the maximum length of a stored text.
@@ -83,6 +92,12 @@ SET state = excluded.state, reason = excluded.reason, error = excluded.error, ro
 	params = excluded.params, correlation_id = excluded.correlation_id, trace_parent = excluded.trace_parent,
 	replay = excluded.replay, replays = excluded.replays, updated_at = excluded.updated_at, dead_alias = excluded.dead_alias
 WHERE excluded.version >= u.version`
+
+	// recheckAlias is the statement of Status.RecheckAlias.
+	recheckAlias = `UPDATE update_status SET next_retry_at = updated_at
+WHERE source = $1 AND facet = $2 AND key = $3 AND version = $4 AND reason = '` + schemas.HoldAlias + `'
+	AND (EXISTS (SELECT 1 FROM snapshot_state s WHERE s.source = $1 AND s.facet = $5 AND s.key = $3 AND s.version > $6)
+	OR EXISTS (SELECT 1 FROM update_status a WHERE a.source = $1 AND a.facet = $5 AND a.key = $3 AND a.version > $7))`
 
 	// DeleteStatus deletes the status of an entity. Arguments: source, facet, key.
 	DeleteStatus = `DELETE FROM update_status WHERE source = $1 AND facet = $2 AND key = $3`

@@ -73,7 +73,10 @@ func (s *Store) WriteFailure(ctx context.Context, status store.Status, deadLette
 			return fmt.Errorf("write the status of %s: %w", e, err)
 		}
 		// The states are locked in the order in which Write locks them.
-		locked := append(slices.Clone(status.Aliases), e) // entities of one source and one key
+		locked := []schemas.Entity{e} // entities of one source and one key
+		for _, a := range status.Aliases {
+			locked = append(locked, a.Entity)
+		}
 		slices.SortFunc(locked, func(a, b schemas.Entity) int { return strings.Compare(a.Facet, b.Facet) })
 		for _, l := range locked {
 			b.Queue(lockState, l.Source, l.Facet, l.Key)
@@ -81,6 +84,10 @@ func (s *Store) WriteFailure(ctx context.Context, status store.Status, deadLette
 		b.Queue(store.UpsertStatus, args...)
 		for _, l := range locked {
 			b.Queue(unlockState, l.Source, l.Facet, l.Key)
+		}
+		for i := range status.Aliases {
+			statement, args := status.RecheckAlias(i)
+			b.Queue(statement, args...)
 		}
 		var users aliasUsers
 		if users.add(e, status.AliasUsers, status.UpdatedAt.UnixMicro()); len(users.due) > 0 {

@@ -116,8 +116,10 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 		SelectEntities(schemas.Entity{Source: "s", Facet: "f", Key: "key-000000500"}, 500)
 	keys := store.EntityFilter{Source: "s", Facet: "f", KeyPrefix: "key-0000"}
 	states, statesArgs := keys.SelectStates("key-000000500", 2000)
-	statuses, statusesArgs := keys.SelectStatuses("key-000000500", 2000)
+	statuses, statusesArgs := keys.SelectStatuses("key-000000500", 50)
 	ofJob, ofJobArgs := store.DeadLetterFilter{}.SelectOfJob("j7", 100)
+	waiting := store.Status{Entity: all[7].Entity, Aliases: []store.State{{Entity: all[7].Entity}}, AliasFailures: []int64{0}}
+	recheck, recheckArgs := waiting.RecheckAlias(0)
 	statements := []struct {
 		name, options, sql, index string
 		args                      []any
@@ -136,6 +138,7 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 		{"absent", "indexOnly", absent, "snapshot_payload_", []any{cols.sources, cols.facets, cols.keys, c.versions, c.checked, c.visibilities, c.manuals, c.manuals}},
 		{"check aliases", "indexOnly", selectAliases, "snapshot_state_", []any{cols.sources, cols.facets, cols.keys}},
 		{"wake aliases", "indexOnly", wakeAliases, "update_status_pkey", []any{cols.sources, cols.facets, cols.keys, c.checked}},
+		{"recheck alias", "COSTS", recheck, "update_status_pkey", recheckArgs},
 		{"end failures", "indexOnly", deleteStatuses, "update_status_pkey", []any{cols.sources, cols.facets, cols.keys, c.versions}},
 		{"lock states", "indexOnly", lockStates, "snapshot_state_", []any{cols.sources, cols.facets, cols.keys}},
 		{"hashes", "indexOnly", selectHashes, "snapshot_state_", []any{cols.sources, cols.facets, cols.keys}},

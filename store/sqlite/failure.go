@@ -44,6 +44,12 @@ func (s *Store) WriteFailure(ctx context.Context, status store.Status, deadLette
 			if _, err := tx.ExecContext(ctx, store.UpsertStatus, args...); err != nil {
 				return err
 			}
+			for i := range status.Aliases {
+				statement, args := status.RecheckAlias(i)
+				if _, err := tx.ExecContext(ctx, statement, args...); err != nil {
+					return err
+				}
+			}
 			if err := wakeAliasUsers(ctx, tx, status.Entity, status.AliasUsers, status.UpdatedAt); err != nil {
 				return err
 			}

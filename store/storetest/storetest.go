@@ -98,6 +98,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"alias and entity in one batch", testAliasInBatch},
 		{"absence of an alias", testAliasAbsence},
 		{"alias wakes waiting entities", testAliasWakes},
+		{"alias stored before the wait", testAliasRecheck},
 		{"alias: concurrent wait", testAliasRace},
 		{"alias triggers when replaced", testAliasTrigger},
 		{"batch is atomic", testAtomic},
