@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -23,6 +24,7 @@ import (
 // unaudited maps each route that writes no audit entry to the reason why it needs none.
 var unaudited = map[string]string{
 	"POST /admin/v1/dlq/{source}/plan": "a dry run",
+	"POST /admin/v1/maintenance/reap":  "ends the holds that have expired, as every query service does each minute; the ledger has an entry for each",
 	"POST /console/login":              "sets the cookie of one browser",
 	"POST /console/logout":             "deletes the cookie of one browser",
 }
@@ -120,9 +122,13 @@ func hasWords(e settings.Entry, words []string) bool {
 // changed object. The test calls each of these routes once.
 func TestAudit_RecordsEveryAction(t *testing.T) {
 	t.Parallel()
-	d := startDev(t, "--no-demo")
+	config := filepath.Join(t.TempDir(), "freshet.yaml")
+	if err := os.WriteFile(config, []byte("credits: {plans: {default: {amount: 100, every: 24h}}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := startDev(t, "--no-demo", "--config", config)
 	d.waitForDeadLetters("audited", 3)
-	var job, key string
+	var job, key, grant string
 	const slow = `{"kind":"REPLAY","lane":"LOW","rate":0.02}`
 	entities := func(members string) string { return `{"source":"nexon","facet":"character",` + members + `}` }
 	inTheFuture := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
@@ -140,6 +146,10 @@ func TestAudit_RecordsEveryAction(t *testing.T) {
 		{"POST /admin/v1/keys", func() {
 			key = d.idOf(d.send("POST", "/admin/v1/keys", `{"name":"audited","scopes":["read"]}`), "key")
 		}, []string{"key-create", `"audited"`}},
+		{"POST /admin/v1/credits/grants", func() {
+			grant = d.idOf(d.send("POST", "/admin/v1/credits/grants", `{"client":"key:audited","amount":7,"note":"why"}`), "")
+		}, []string{"credits-grant", `"amount":7`}},
+		{"DELETE /admin/v1/credits/grants/{id}", func() { d.send("DELETE", "/admin/v1/credits/grants/"+grant, nil) }, []string{"credits-void"}},
 		{"DELETE /admin/v1/keys/{id}", func() { d.send("DELETE", "/admin/v1/keys/"+key, nil) }, []string{"key-revoke", `"audited"`}},
 		{
 			"POST /admin/v1/entities", func() { d.send("POST", "/admin/v1/entities", entities(`"entities":[{"key":"one"},{"key":"two"}]`)) },
