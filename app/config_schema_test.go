@@ -80,13 +80,17 @@ func TestSchema_AcceptsExamplesOfDocuments(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, block := range yamlBlock.FindAllStringSubmatch(string(text), -1) {
-			found++
-			example := block[1]
-			if regexp.MustCompile(`(?m)^(announced|credentials|rules|facets|prefetch):`).MatchString(example) { // the block is only a part of a source's configuration
-				example = string(presets.File("example", []byte(example)))
-			}
-			if err := validate(t, schema, example); err != nil {
-				t.Errorf("%s: %v\n%s", file, err, example)
+			for example := range strings.SplitSeq(block[1], "\n---\n") {
+				found++
+				if regexp.MustCompile(`(?m)^token:`).MatchString(example) { // the block is only a part of a credential
+					example = "credentials:\n  - name: example\n    " + strings.ReplaceAll(example, "\n", "\n    ")
+				}
+				if regexp.MustCompile(`(?m)^(announced|credentials|rules|facets|prefetch):`).MatchString(example) { // the block is only a part of a source's configuration
+					example = string(presets.File("example", []byte(example)))
+				}
+				if err := validate(t, schema, example); err != nil {
+					t.Errorf("%s: %v\n%s", file, err, example)
+				}
 			}
 		}
 	}

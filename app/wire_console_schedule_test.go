@@ -78,7 +78,7 @@ func TestConsoleSchedule_ShowsState(t *testing.T) {
 	f.stopRedis()
 	servicetest.WaitFor(t, eventTimeout, "that Redis is down", func() bool {
 		got := look()
-		return got.FeedRate.Error == "Redis does not answer" && got.Schedulers.Error == "Redis does not answer" && got.Due.Error == "" && len(got.Facets) == 1
+		return got.FeedRate.Error == "Redis does not answer" && got.Schedulers.Error == "Redis does not answer" && got.Due.Error == "" && len(got.Facets) == 3
 	})
 	if got := f.deps.Schedule.Schedule(ctx, "nowhere"); got.Due.Error == "" {
 		t.Errorf("unknown source: got %+v, want an error of the due entities", got)
