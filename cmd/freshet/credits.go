@@ -92,7 +92,7 @@ func creditsGrant(p *program) *cobra.Command {
 	var g credits.NewGrant
 	c := &cobra.Command{
 		Use:     "grant CLIENT AMOUNT",
-		Short:   "Grant credits to a client, beside those of its plan",
+		Short:   "Grant credits to a client, in addition to those of its plan",
 		Args:    cobra.ExactArgs(2),
 		Example: "  freshet credits grant \"key:0199c8a06f3e a-partner\" 100 --expires 30d --note \"outage of Monday\"",
 	}
