@@ -23,7 +23,11 @@ func TestTestingPage_ListsEveryLongTest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files = append(files, ofMainModule...)
+	ofFolders, err := filepath.Glob("*/*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files = append(append(files, ofMainModule...), ofFolders...)
 	var tests strings.Builder
 	for _, file := range files {
 		text, err := os.ReadFile(file)
