@@ -11,6 +11,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/tokens"
 )
 
 // sent records the statements that are sent to the database. A batch is recorded as the text
@@ -50,7 +51,7 @@ func traced(t *testing.T, s *Store) (*Store, *sent) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	return &Store{pool: pool, lists: lists{pool}, tokenStore: tokenStore{pool}}, log
+	return &Store{pool: pool, lists: lists{pool}, tokenStore: tokens.NewStore(tokenDB{pool})}, log
 }
 
 func TestWrite_SendsNoOutboxStatementsIfEmpty(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/tokens"
 )
 
 // Store is a store in one PostgreSQL database. Its methods may be called concurrently.
@@ -42,7 +43,7 @@ func Open(ctx context.Context, url string) (*Store, error) {
 		pool.Close()
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
-	s := &Store{pool, reader{pool, pgx.QueryExecModeCacheDescribe}, lists{pool}, tokenStore{pool}}
+	s := &Store{pool, reader{pool, pgx.QueryExecModeCacheDescribe}, lists{pool}, tokens.NewStore(tokenDB{pool})}
 	if isDirect(ctx, pool) {
 		s.reads.mode = pgx.QueryExecModeCacheStatement
 	}

@@ -20,7 +20,15 @@ type transaction struct{ pgx.Tx }
 
 // Query calls the function row for each row of the result.
 func (t transaction) Query(ctx context.Context, row func(scan func(...any) error) error, query string, args ...any) error {
-	rows, err := t.Tx.Query(ctx, query, args...)
+	return eachRow(ctx, t.Tx, row, query, args...)
+}
+
+// eachRow runs a query and calls the function row for each row of the result.
+func eachRow(ctx context.Context, db interface {
+	Query(ctx context.Context, query string, args ...any) (pgx.Rows, error)
+}, row func(scan func(...any) error) error, query string, args ...any,
+) error {
+	rows, err := db.Query(ctx, query, args...)
 	if err != nil {
 		return err
 	}

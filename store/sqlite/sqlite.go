@@ -18,6 +18,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/tokens"
 )
 
 // Store is a store in one SQLite database. Its methods may be called concurrently.
@@ -56,7 +57,7 @@ func OpenDriver(ctx context.Context, path string, wrap func(driver.Driver) drive
 		_ = plain.Close() // it has no connection yet
 	}
 	db.SetMaxOpenConns(1) // SQLite allows only one writer at a time
-	s := &Store{db: db, lists: lists{db}, tokenStore: tokenStore{db}}
+	s := &Store{db: db, lists: lists{db}, tokenStore: tokens.NewStore(tokenDB{db})}
 	if path == "" {
 		if s.keeper, err = sql.Open("sqlite", dsn); err == nil {
 			err = s.keeper.PingContext(ctx)

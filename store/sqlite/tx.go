@@ -17,8 +17,16 @@ func (s *Store) InTx(ctx context.Context, do func(store.Tx) error) error {
 type transaction struct{ *sql.Tx }
 
 // Query calls the function row for each row of the result.
-func (t transaction) Query(ctx context.Context, row func(scan func(...any) error) error, query string, args ...any) (err error) {
-	rows, err := t.QueryContext(ctx, query, args...)
+func (t transaction) Query(ctx context.Context, row func(scan func(...any) error) error, query string, args ...any) error {
+	return eachRow(ctx, t.Tx, row, query, args...)
+}
+
+// eachRow runs a query and calls the function row for each row of the result.
+func eachRow(ctx context.Context, db interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}, row func(scan func(...any) error) error, query string, args ...any,
+) (err error) {
+	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return err
 	}
