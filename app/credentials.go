@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/renewal"
+	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source/token"
 	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
@@ -87,8 +88,8 @@ func credentialStates(ctx context.Context, reader renewal.Reader, config Config)
 			}
 			all = append(all, status.Credential{
 				Source: name, Credential: one.Name, Grant: one.Token.Grant, State: stateOf(row, now), Generation: row.Generation,
-				EndsAt: optionalTime(row.ExpiresAt), RenewAt: optionalTime(row.RenewAt), KeyID: row.KeyID,
-				Failures: row.Failures, Since: optionalTime(row.Since), Error: row.Error,
+				EndsAt: schemas.OptionalTime(row.ExpiresAt), RenewAt: schemas.OptionalTime(row.RenewAt), KeyID: row.KeyID,
+				Failures: row.Failures, Since: schemas.OptionalTime(row.Since), Error: row.Error,
 			})
 		}
 	}
@@ -106,13 +107,6 @@ func credentialReader(p parts) func(ctx context.Context) ([]status.Credential, e
 		}
 	}
 	return nil
-}
-
-func optionalTime(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
 }
 
 func stateOf(row tokens.Token, now time.Time) string {

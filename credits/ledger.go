@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -89,12 +90,7 @@ func (l *Ledger) Hold(ctx context.Context, client, plan string, entities []schem
 // SetNumbers writes the numbers of the update requests of holds. A number that is set already stays.
 func (l *Ledger) SetNumbers(ctx context.Context, numbers map[string]int64) error {
 	var statements []store.Statement
-	ids := make([]string, 0, len(numbers))
-	for id := range numbers {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids) // rows are locked in one order, which prevents deadlocks
-	for _, id := range ids {
+	for _, id := range slices.Sorted(maps.Keys(numbers)) { // rows are locked in one order, which prevents deadlocks
 		statements = append(statements, statement(setNumber, id, numbers[id]))
 	}
 	err := l.store.InTx(ctx, func(tx store.Tx) error {
@@ -110,11 +106,7 @@ func (l *Ledger) SetNumbers(ctx context.Context, numbers map[string]int64) error
 // End ends holds of one client with a state: it spends their credits (Captured), or gives them back. It
 // returns the holds that it ended. A hold that has ended before is left out.
 func (l *Ledger) End(ctx context.Context, client string, ends map[string]State) (ended []Hold, err error) {
-	ids := make([]string, 0, len(ends))
-	for id := range ends {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
+	ids := slices.Sorted(maps.Keys(ends))
 	err = l.change(ctx, client, func(b *book) error {
 		ended = nil
 		for _, id := range ids {

@@ -59,7 +59,7 @@ func (r *Renewer) request(ctx context.Context, row tokens.Token) (next tokens.To
 	if err != nil {
 		return next, 0, err
 	}
-	secrets, err := r.readSecrets(config)
+	secrets, err := ReadSecrets(config, r.deps.Secret) // read again for each renewal, so that a changed file is used
 	if err != nil {
 		return next, 0, err
 	}
@@ -79,11 +79,6 @@ func (r *Renewer) request(ctx context.Context, row tokens.Token) (next tokens.To
 		return next, 0, err
 	}
 	return next, answer.Lifetime - time.Since(sent), nil
-}
-
-// readSecrets reads the secrets of the configuration, so that a changed file is used.
-func (r *Renewer) readSecrets(c token.Config) (map[string]string, error) {
-	return ReadSecrets(c, r.deps.Secret)
 }
 
 // ReadSecrets reads the secrets of a token configuration by name.

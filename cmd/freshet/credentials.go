@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -58,11 +57,7 @@ func credentialsList(p *program) *cobra.Command {
 			return err
 		}
 		return printAll(p.Stdout, output, states, []string{"CREDENTIAL", "GRANT", "STATE", "GENERATION", "ENDS", "KEY", "ERROR"}, func(s status.Credential) [][]string {
-			ends := "-"
-			if s.EndsAt != nil {
-				ends = s.EndsAt.Format(time.RFC3339)
-			}
-			return [][]string{{s.Source + "/" + s.Credential, s.Grant, s.State, strconv.FormatInt(s.Generation, 10), ends, s.KeyID, s.Error}}
+			return [][]string{{s.Source + "/" + s.Credential, s.Grant, s.State, strconv.FormatInt(s.Generation, 10), timeOr(s.EndsAt, "-"), s.KeyID, s.Error}}
 		})
 	})
 }
