@@ -32,7 +32,7 @@ func run(ctx context.Context, server string) error {
 	if _, found := (*read.JSON200.Snapshot)["item-equipment"].(map[string]any); !found {
 		return fmt.Errorf("got the snapshot %.200v, want the document item-equipment", *read.JSON200.Snapshot)
 	}
-	invalid, err := client.ReadSnapshotWithResponse(ctx, "nexon", "character", "a b", nil)
+	invalid, err := client.ReadSnapshotWithResponse(ctx, "nexon", "character-by-ocid", "a b", nil)
 	if err != nil {
 		return err
 	}

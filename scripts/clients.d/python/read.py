@@ -13,7 +13,7 @@ with AuthenticatedClient(base_url=sys.argv[1], token="none", timeout=None) as cl
         sys.exit(f"python: got {read}, want a fresh snapshot")
     if not isinstance(read.snapshot["item-equipment"], dict):
         sys.exit("python: got a snapshot without the document item-equipment")
-    invalid = read_snapshot.sync(ReadSnapshotSource.NEXON, ReadSnapshotFacet.CHARACTER, "a b", client=client)
+    invalid = read_snapshot.sync(ReadSnapshotSource.NEXON, ReadSnapshotFacet.CHARACTER_BY_OCID, "a b", client=client)
     if not isinstance(invalid, Problem) or invalid.code != ProblemCode.BAD_KEY:
         sys.exit(f"python: got {invalid}, want the problem {ProblemCode.BAD_KEY}")
     print(f"python: read a snapshot that is {read.freshness}")

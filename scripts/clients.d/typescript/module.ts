@@ -23,7 +23,7 @@ for await (event of client.watch(entity, { signal: AbortSignal.timeout(20_000) }
 if (event?.type !== "changed") {
   throw new Error(`module: got the event ${event?.type}, want changed`);
 }
-const invalid: unknown = await client.refresh({ ...entity, key: "a b" }, { sensitive: true }).catch((error: unknown) => error);
+const invalid: unknown = await client.refresh({ ...entity, facet: "character-by-ocid", key: "a b" }, { sensitive: true }).catch((error: unknown) => error);
 if (!(invalid instanceof Problem) || invalid.code !== "bad-key") {
   throw new Error(`module: got ${invalid}, want bad-key`);
 }

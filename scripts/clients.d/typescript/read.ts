@@ -12,7 +12,7 @@ if (freshness !== "FRESH" || typeof equipment !== "object") {
   throw new Error(`typescript: got ${read.response.status} ${freshness}, want a fresh snapshot`);
 }
 const invalid = await client.GET("/v1/{source}/{facet}/{key}", {
-  params: { path: { source: "nexon", facet: "character", key: "a b" } },
+  params: { path: { source: "nexon", facet: "character-by-ocid", key: "a b" } },
 });
 const code: components["schemas"]["ProblemCode"] | undefined = invalid.error?.code;
 if (code !== "bad-key") {
