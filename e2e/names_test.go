@@ -33,6 +33,7 @@ func (f *fleet) storedOf(facet string) int64 {
 }
 
 func TestNames_FetchAliasAndDocumentOnce(t *testing.T) {
+	t.Parallel()
 	f := newNames(t, "30ms-1.7s")
 	f.worker()
 	api, names := f.query(), harness.Keys("n", refreshedKeys)
@@ -49,6 +50,7 @@ func TestNames_FetchAliasAndDocumentOnce(t *testing.T) {
 }
 
 func TestNames_ManyReadersOfANewNameMakeTwoCalls(t *testing.T) {
+	t.Parallel()
 	f := newNames(t, "200ms-400ms")
 	f.worker()
 	f.worker()
@@ -77,6 +79,7 @@ func TestNames_ManyReadersOfANewNameMakeTwoCalls(t *testing.T) {
 }
 
 func TestNames_HostileNamesAreOneEntityOrRejected(t *testing.T) {
+	t.Parallel()
 	f := newNames(t, "5ms-10ms")
 	f.worker()
 	readers, err := f.Readers(t.Context(), 1, "character", "")
@@ -114,6 +117,7 @@ func TestNames_HostileNamesAreOneEntityOrRejected(t *testing.T) {
 // The endpoint of the aliases is down for -outage. Known characters are refreshed meanwhile. New names
 // wait, and come after the outage.
 func TestNames_AliasEndpointDown(t *testing.T) {
+	t.Parallel()
 	f := newNames(t, "5ms-20ms", "freshFor: 1h", "freshFor: 1s", "freshFor: 168h", "freshFor: 2s", "retry: [1m, 2m, 4m]", "retry: [5s, 10s, 20s, 30s, 60s, 60s, 60s, 60s, 60s, 60s]")
 	f.worker()
 	readers, err := f.Readers(t.Context(), 1, "character", "")
@@ -160,6 +164,7 @@ func TestNames_AliasEndpointDown(t *testing.T) {
 // A name moves to another character while nobody reads it. The change of the alias refreshes the
 // character.
 func TestNames_RenameRefreshesTheCharacter(t *testing.T) {
+	t.Parallel()
 	f := newNames(t, "5ms-20ms")
 	f.worker()
 	_, err := f.Scheduler(t.Context(), "scheduler")
