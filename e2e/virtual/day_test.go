@@ -62,10 +62,10 @@ func run(t *testing.T, o runOptions) (r result) {
 }
 
 func (o runOptions) play(t *testing.T) (r result) {
-	// A bubble begins in 2000. A run begins at most two hours before midnight in the zone of the quota,
-	// so that a day contains a midnight and then almost a calendar day.
+	// A bubble begins in 2000. A run begins shortly before midnight in the zone of the quota, so that a
+	// run of three hours contains a midnight and then has calls during its faults.
 	rng := rand.New(rand.NewPCG(o.seed, 3))
-	before := between(rng, 20*time.Minute, 2*time.Hour).Truncate(time.Second)
+	before := between(rng, 10*time.Minute, 40*time.Minute).Truncate(time.Second)
 	midnight := time.Date(2027, 3, 1, 0, 0, 0, 0, seoul)
 	time.Sleep(time.Until(midnight.Add(-before)))
 	w := newWorld(t, o)

@@ -58,6 +58,7 @@ const (
 	databaseUnknown = "unknown commits of the database"
 	upstreamCut     = "cut of the upstream"
 	upstreamErrors  = "errors 500 of the upstream"
+	upstreamKeys    = "errors 500 of the upstream for a fifth of the keys"
 	upstreamHangs   = "hanging upstream"
 	upstreamSlow    = "slow upstream"
 	upstreamResets  = "resets of the upstream"
@@ -91,6 +92,7 @@ var kinds = []kind{
 	{databaseUnknown, 2, 10 * time.Second, 5 * time.Minute, false},
 	{upstreamCut, 1, 10 * time.Second, 30 * time.Minute, true},
 	{upstreamErrors, 2, time.Minute, time.Hour, true},
+	{upstreamKeys, 3, 10 * time.Minute, 2 * time.Hour, true},
 	{upstreamHangs, 2, time.Minute, 30 * time.Minute, true},
 	{upstreamSlow, 3, 10 * time.Minute, 2 * time.Hour, true},
 	{upstreamResets, 1, time.Minute, 30 * time.Minute, true},

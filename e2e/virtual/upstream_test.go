@@ -89,6 +89,8 @@ func (w *world) setUpstream() error {
 			continue
 		case upstreamErrors:
 			fault.Kind = simulator.InternalError
+		case upstreamKeys:
+			fault.Kind, fault.Key, fault.Percent = simulator.InternalError, "[05]$", nil
 		case upstreamHangs:
 			fault.Kind = simulator.Hang
 		case upstreamResets:
