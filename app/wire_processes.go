@@ -34,30 +34,22 @@ func (o *ownWorkers) partitions() map[string][]int32 {
 	return all
 }
 
+// recordsInFlight returns the number of records that the workers work on.
+func (o *ownWorkers) recordsInFlight() (n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, w := range o.all {
+		n += w.RecordsInFlight()
+	}
+	return n
+}
+
 // reportOf returns the report of this process, which started at the given time.
 func reportOf(p parts, started time.Time) status.Process {
 	return status.Process{
 		Name: workerName(), Role: p.role, Version: Version(), Commit: ReadBuild().Commit, Started: started.UTC(),
-		Partitions: p.workers.partitions(), InFlight: recordsInFlight(p), LastError: p.lastError.get(),
+		Partitions: p.workers.partitions(), InFlight: p.workers.recordsInFlight(), LastError: p.lastError.get(),
 	}
-}
-
-// recordsInFlight returns the number of records that the workers of this process work on.
-func recordsInFlight(p parts) int {
-	families, err := p.registry.Gather()
-	if err != nil {
-		return 0 // the page then shows 0; /metrics shows the error
-	}
-	sum := 0.0
-	for _, family := range families {
-		if family.GetName() != metricPrefix(p.config.Metrics.Namespace)+"records_in_flight" {
-			continue
-		}
-		for _, m := range family.GetMetric() {
-			sum += m.GetGauge().GetValue()
-		}
-	}
-	return int(sum)
 }
 
 // newCallWriter returns the writer that shares the calls of a source with the query services.

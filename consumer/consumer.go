@@ -179,6 +179,9 @@ func New(config Config, src *source.Source, lane schemas.Lane, deps Deps) (*Work
 // Partitions returns the partitions that this worker owns now, by topic, in ascending order.
 func (w *Worker) Partitions() map[string][]int32 { return w.assignment.owned() }
 
+// RecordsInFlight returns the number of records that occupy a slot now.
+func (w *Worker) RecordsInFlight() int { return w.slots.used() }
+
 // Run processes records until ctx ends. It then stops in this order:
 //
 //  1. It stops polling.

@@ -82,6 +82,16 @@ func (q *slotQueue) release(client string) {
 	}
 }
 
+// used returns the number of slots that records occupy.
+func (q *slotQueue) used() (n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, held := range q.held {
+		n += held
+	}
+	return n
+}
+
 // maxIdle is the maximum number of goroutines that wait for the next task.
 const maxIdle = 64
 
