@@ -109,13 +109,13 @@ func (a *attempt) Acquire(ctx context.Context, target source.Call) (source.Permi
 	case a.t.lastFailed:
 		acquire = a.w.permits.AcquireRetry
 	}
-	asked := time.Now()
+	began := time.Now()
 	p, err := a.acquire(ctx, target, acquire)
 	span.End()
 	if err != nil {
 		return nil, err
 	}
-	return &call{a: a, target: target, permit: p, waited: time.Since(asked)}, nil
+	return &call{a: a, target: target, permit: p, waited: time.Since(began)}, nil
 }
 
 // Grow waits for memory for n more bytes of a body that is larger than expected. It implements
@@ -259,12 +259,12 @@ func (c *call) Spend(ctx context.Context) error {
 		if spent || err != nil {
 			return err
 		}
-		asked := time.Now()
+		began := time.Now()
 		p, err := c.a.acquire(ctx, c.target, c.a.w.permits.Reacquire)
 		if err != nil {
 			return err
 		}
-		c.permit, c.waited = p, c.waited+time.Since(asked)
+		c.permit, c.waited = p, c.waited+time.Since(began)
 	}
 	return fmt.Errorf("%w: %d permits expired unspent; Redis or this machine is too slow", errBeginFailed, maxLapsedPermits)
 }

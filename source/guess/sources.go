@@ -130,7 +130,7 @@ func (r *run) noteFailure(f facetGuess, p probe) {
 	if p.auth.Header+p.auth.Query == "" && (p.answer.Class == source.AuthRefused || p.in.Status == http.StatusForbidden) {
 		text = "the API needs a credential: freshet init URL --auth-header NAME --auth-env VARIABLE --force"
 		if kind := p.in.Header.Get("Www-Authenticate"); kind != "" {
-			text += "; it asks for " + kind
+			text += "; it requires " + kind
 		}
 	}
 	if errors.Is(p.answer.Err, source.ErrOversized) {
