@@ -71,8 +71,9 @@ func (a *attempt) markStarted() bool {
 	return a.started
 }
 
-// start makes the ledger count the record as having a call in flight, because its durable end follows.
-// It reports false if the record's partition was revoked or lost.
+// start counts the record in the ledger as a record with a call in flight, although it may send none: a
+// revocation then waits until the end of the record is stored. It reports false if the partition of the
+// record was revoked or lost.
 func (a *attempt) start() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
