@@ -76,7 +76,7 @@ func (f *secretFile) reread(log *slog.Logger) {
 		return
 	}
 	if before := f.hash.Swap(&sum); before == nil || sum != *before {
-		log.Info("secret changed", "secret", f.name)
+		log.Info("secret file changed; new secret in use", "secret", f.name)
 	}
 }
 

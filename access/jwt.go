@@ -69,7 +69,7 @@ func (i *verifier) key(ctx context.Context) jwt.Keyfunc {
 			return nil, err
 		}
 		if alg := key.Marshal().ALG.String(); alg != "" && alg != token.Method.Alg() {
-			return nil, fmt.Errorf("the signing key is for the algorithm %s", alg)
+			return nil, fmt.Errorf("the signing key is for the algorithm %s, not for the algorithm of the token", alg)
 		}
 		return key.Key(), nil
 	}

@@ -72,8 +72,8 @@ func Forbid(s Scope) *problem.HTTPError {
 		fmt.Sprintf(`, error="insufficient_scope", scope="%s"`, s))
 }
 
-// CreditsExhausted returns the problem (429) for a client that has too few credits. The plan of the
-// client grants quota credits per window, and the next time after the duration `after`.
+// CreditsExhausted returns the problem (429) for a client that has too few credits. In each window, the
+// plan of the client grants `quota` credits. The next grant follows after the duration `after`.
 func CreditsExhausted(quota int64, window, after time.Duration) *problem.HTTPError {
 	return limitExceeded(problem.CreditsExhausted, "credits", fmt.Sprintf("You have no credits left for this refresh. The plan grants %d credits again in %v. GET /v1/credits shows the balance.", quota, after.Round(time.Second)),
 		int(quota), window, after)

@@ -288,7 +288,7 @@ func (c *Credentials) RotateKeys(ctx context.Context) (changed int, keyID string
 			if err != nil {
 				return changed, keyID, err
 			}
-			if again = again || !written; written { // a worker stored another generation meanwhile: look again
+			if again = again || !written; written { // a worker stored another generation meanwhile: read the tokens again
 				changed++
 			}
 		}

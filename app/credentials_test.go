@@ -45,15 +45,15 @@ func TestCredentials_UseMostRemainingQuota(t *testing.T) {
 func TestCredentials_SingleOneHasOwnBreaker(t *testing.T) {
 	for name, c := range map[string]struct {
 		config SourceConfig
-		halts  bool
+		breaks bool
 	}{
 		"none is listed":        {SourceConfig{}, false},
 		"one is listed":         {SourceConfig{Config: source.Config{Credentials: []source.Credential{{Name: "one"}}}}, true},
 		"its quota is used up":  {SourceConfig{Config: source.Config{Rules: []source.Rule{{Class: source.Quota, Block: source.BlockCredential}}}}, true},
 		"it is refused by rule": {SourceConfig{Config: source.Config{Rules: []source.Rule{{Class: source.AuthRefused, Block: source.BlockCredential}}}}, false},
 	} {
-		if _, halts := c.config.quota().Breakers[source.BlockCredential]; halts != c.halts {
-			t.Errorf("%s: breaker of the credential: got %v, want %v", name, halts, c.halts)
+		if _, breaks := c.config.quota().Breakers[source.BlockCredential]; breaks != c.breaks {
+			t.Errorf("%s: breaker of the credential: got %v, want %v", name, breaks, c.breaks)
 		}
 	}
 }

@@ -108,7 +108,7 @@ func TestHealthPage_PolicyAllowsOnlyItsStyle(t *testing.T) {
 	}
 }
 
-func TestHealthPage_UpstreamTroubleIs200(t *testing.T) {
+func TestHealthPage_UpstreamOutageIs200(t *testing.T) {
 	for _, state := range []limiter.State{limiter.StateStopped, limiter.StateBreakerOpen, limiter.StateBackingOff} {
 		until := time.Date(2026, 11, 20, 20, 38, 0, 0, time.UTC)
 		h := newHealth(nil, slog.New(slog.DiscardHandler))

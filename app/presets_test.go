@@ -229,7 +229,7 @@ func windowOf(t *testing.T, p contract.PolicyStats) time.Duration {
 // slots, but never more than the limit.
 func TestPresetCourt_CrashedLeasesExpire(t *testing.T) {
 	c := accelerated(preset(t, "court"), 1)
-	c.Quota.Policies = []limiter.Policy{{Name: "places", Limit: 3, Window: limiter.InFlight}}
+	c.Quota.Policies = []limiter.Policy{{Name: "slots", Limit: 3, Window: limiter.InFlight}}
 	c.Timeout = time.Second
 	lease := c.quota().Lease
 	a := startPresetRun(t, "stripe", c, contract.Options{}, map[string]string{"": ""}, 2) // the test sends no calls, so any upstream will do

@@ -186,7 +186,7 @@ func TestTracing_OneTraceAcrossProcesses(t *testing.T) {
 		"call the upstream":           "refresh",
 		"store":                       "refresh",
 	}
-	servicetest.WaitFor(t, eventTimeout, "all spans of the way", func() bool { all, _ := spansOfTrace(id, tr.reads, tr.works); return len(all) >= len(below) })
+	servicetest.WaitFor(t, eventTimeout, "all spans of the request", func() bool { all, _ := spansOfTrace(id, tr.reads, tr.works); return len(all) >= len(below) })
 	spans, n := spansOfTrace(id, tr.reads, tr.works)
 	for name, parent := range below {
 		s, found := spans[name]
@@ -278,7 +278,7 @@ func TestTracing_RetryLinksToFirstTrace(t *testing.T) {
 	if retry.Parent.IsValid() || len(retry.Links) != 1 || retry.Links[0].SpanContext.SpanID() != failed.SpanContext.SpanID() {
 		t.Errorf("link of the retry: got %v, want %v", retry.Links, failed.SpanContext)
 	}
-	servicetest.WaitFor(t, eventTimeout, "the way of the retry", func() bool {
+	servicetest.WaitFor(t, eventTimeout, "the spans of the retry", func() bool {
 		after, _ := spansOfTrace(retry.SpanContext.TraceID().String(), tr.works)
 		return attributeOf(after["refresh"], "freshet.end") == "changed"
 	})

@@ -83,7 +83,7 @@ type parts struct {
 
 	role      string      // role in the log, such as worker
 	lastError *lastError  // nil: no line is kept
-	workers   *ownWorkers // run creates it
+	workers   *ownWorkers // the workers of this process; run creates the list
 
 	opsListener net.Listener // the query service's listener of health and metrics; may be nil
 }
@@ -210,7 +210,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	var server *query.Server
 	h := newQueryHealth(p, guard, func(ctx context.Context) error { return server.Ready(ctx, p.store.Ping) })
 	ops := p.newOpsHandler(h)
-	ask := func(ctx context.Context, client access.Client, all []schemas.Entity, f source.Facet) []query.EnqueueResult {
+	refresh := func(ctx context.Context, client access.Client, all []schemas.Entity, f source.Facet) []query.EnqueueResult {
 		return server.Refresh(ctx, client, all, f)
 	}
 	var bounds *liveBounds
@@ -220,7 +220,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 		}
 	}
 	paid := newCredits(p)
-	pages, runConsole := p.console(sources, guard, clientLimiter, h, deadLetters, ask)
+	pages, runConsole := p.console(sources, guard, clientLimiter, h, deadLetters, refresh)
 	waitEstimator := newWaits(p.lag, callsPerRecord(p.config.Sources), p.waitEstimate, p.log)
 	h.sources = waitEstimator.sourcesHealth
 	server, err = query.New(query.Config{

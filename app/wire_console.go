@@ -31,14 +31,14 @@ const (
 
 // console returns the console's handler, or nil if the console is off. It also returns a function
 // that must run while the handler is in use.
-func (p parts) console(sources map[string]*source.Source, guard *access.Guard, clientLimiter *access.ClientLimiter, h *health, deadLetters *dlq.Queue, ask refreshing) (pages http.Handler, run func(context.Context) error) {
+func (p parts) console(sources map[string]*source.Source, guard *access.Guard, clientLimiter *access.ClientLimiter, h *health, deadLetters *dlq.Queue, refresh refreshing) (pages http.Handler, run func(context.Context) error) {
 	if p.config.Query.Console == consoleOff {
 		return nil, func(context.Context) error { return nil }
 	}
 	reads := status.NewReads(p.registry, metricPrefix(p.config.Metrics.Namespace), p.config.sourceNames(), p.log)
 	history := newHistory(p)
 	seen := &overview{p, h, reads, history}
-	return console.New(p.consoleDeps(sources, guard, clientLimiter, seen, deadLetters, ask)), func(ctx context.Context) error {
+	return console.New(p.consoleDeps(sources, guard, clientLimiter, seen, deadLetters, refresh)), func(ctx context.Context) error {
 		g := newGroup(ctx)
 		g.run(reads.Run)
 		g.run(history.Run)
@@ -47,16 +47,16 @@ func (p parts) console(sources map[string]*source.Source, guard *access.Guard, c
 	}
 }
 
-// consoleDeps returns the dependencies of the console. ask enqueues refreshes through the query
+// consoleDeps returns the dependencies of the console. refresh enqueues refreshes through the query
 // service.
-func (p parts) consoleDeps(sources map[string]*source.Source, guard *access.Guard, clientLimiter *access.ClientLimiter, seen *overview, deadLetters *dlq.Queue, ask refreshing) console.Deps {
+func (p parts) consoleDeps(sources map[string]*source.Source, guard *access.Guard, clientLimiter *access.ClientLimiter, seen *overview, deadLetters *dlq.Queue, refresh refreshing) console.Deps {
 	facets := map[string][]string{}
 	for name, s := range p.config.Sources {
 		facets[name] = slices.Sorted(maps.Keys(s.Facets))
 	}
 	return console.Deps{
 		Sources: p.config.sourceNames(), Facets: facets,
-		Overview: seen, Entities: entityReader{p, sources, ask}, Items: newItems(p, sources), Cluster: cluster{p}, DLQIndex: p.store, Limits: limits{p.settings(), p}, Schedule: p.scheduleReader(), Credentials: credentialReader(p), DLQ: deadLetters, Store: p.store, Guard: guard, Meters: clientLimiter,
+		Overview: seen, Entities: entityReader{p, sources, refresh}, Items: newItems(p, sources), Cluster: cluster{p}, DLQIndex: p.store, Limits: limits{p.settings(), p}, Schedule: p.scheduleReader(), Credentials: credentialReader(p), DLQ: deadLetters, Store: p.store, Guard: guard, Meters: clientLimiter,
 		Process: cmp.Or(p.name, workerName()), ReadOnly: p.config.Query.Console == consoleReadOnly, Version: Version(), Clock: time.Now, Log: p.log, FaultScenarios: p.faultScenarios,
 	}
 }

@@ -30,7 +30,7 @@ const maxDeadLettersShown = 10
 type entityReader struct {
 	parts   parts
 	sources map[string]*source.Source
-	ask     refreshing
+	refresh refreshing
 }
 
 // CheckKey returns an error for an entity that can't exist: an unknown source or facet, or an
@@ -223,7 +223,7 @@ func (k entityReader) Refresh(ctx context.Context, all []schemas.Entity, c acces
 		return results, nil
 	}
 	facet, _ := k.sources[visible[0].Source].Facet(visible[0].Facet)
-	for j, a := range k.ask(ctx, c, visible, facet) {
+	for j, a := range k.refresh(ctx, c, visible, facet) {
 		i := indexes[j]
 		results[i] = console.RefreshResult{Queued: a.Queued, Message: describeRefresh(a)}
 	}

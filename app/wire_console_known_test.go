@@ -273,9 +273,9 @@ func TestEntityReader_RejectsInvalidKey(t *testing.T) {
 			t.Errorf("%.40s: got %v, want an error that contains %q", e, err, mention)
 		}
 		_, unseen := f.deps.Entities.Entity(t.Context(), e, anybody)
-		told, unasked := f.deps.Entities.Refresh(t.Context(), []schemas.Entity{e}, anybody)
-		if unseen == nil || unasked == nil || told != nil {
-			t.Errorf("%.40s: got %v, %v, %v; want an error of each call, no answer", e, unseen, unasked, told)
+		message, refused := f.deps.Entities.Refresh(t.Context(), []schemas.Entity{e}, anybody)
+		if unseen == nil || refused == nil || message != nil {
+			t.Errorf("%.40s: got %v, %v, %v; want an error of each call, no answer", e, unseen, refused, message)
 		}
 	}
 	if err := f.deps.Entities.CheckKey(testEntity("a")); err != nil {
@@ -295,34 +295,34 @@ func refreshOne(t *testing.T, k console.Entities, e schemas.Entity, c access.Cli
 
 func TestConsoleRefresh_DescribesResult(t *testing.T) {
 	f := newConsoleFixture(t, nil)
-	ask := func(want string) {
+	refresh := func(want string) {
 		t.Helper()
-		told, err := refreshOne(t, f.deps.Entities, testEntity("a"), anybody)
-		if err != nil || !strings.HasPrefix(told, want) {
-			t.Errorf("refresh: got %q, %v, want %q", told, err, want)
+		message, err := refreshOne(t, f.deps.Entities, testEntity("a"), anybody)
+		if err != nil || !strings.HasPrefix(message, want) {
+			t.Errorf("refresh: got %q, %v, want %q", message, err, want)
 		}
 	}
-	ask("A refresh is queued.")
+	refresh("A refresh is queued.")
 	f.write("limited", 1, time.Minute, "partner")
-	if told, err := refreshOne(t, f.deps.Entities, testEntity("limited"), access.Client{Scopes: []access.Scope{access.Inspect, access.Refresh}}); err != nil || !strings.Contains(told, "may not see this entity") {
-		t.Errorf("refresh without the visibility: got %q, %v, want a text that contains %q", told, err, "may not see this entity")
+	if message, err := refreshOne(t, f.deps.Entities, testEntity("limited"), access.Client{Scopes: []access.Scope{access.Inspect, access.Refresh}}); err != nil || !strings.Contains(message, "may not see this entity") {
+		t.Errorf("refresh without the visibility: got %q, %v, want a text that contains %q", message, err, "may not see this entity")
 	}
-	way := f.look("a", anybody).Request
-	if way.Lane != schemas.High || way.Number == 0 || way.CooldownUntil.IsZero() {
-		t.Errorf("request: got %+v, want lane %v, a number, the end of the cooldown", way, schemas.High)
+	request := f.look("a", anybody).Request
+	if request.Lane != schemas.High || request.Number == 0 || request.CooldownUntil.IsZero() {
+		t.Errorf("request: got %+v, want lane %v, a number, the end of the cooldown", request, schemas.High)
 	}
-	ask("A refresh is queued.") // this refresh causes no second update request: the first request, still in flight, covers it
+	refresh("A refresh is queued.") // this refresh causes no second update request: the first request, still in flight, covers it
 	coalescing := producer.NewCoalescer(f.rdb)
 	servicetest.WaitFor(t, eventTimeout, "the whole cool-down", func() bool { return time.Until(f.look("a", anybody).Request.CooldownUntil) > 20*time.Second })
-	if err := coalescing.Settle(t.Context(), []schemas.End{{Entity: testEntity("a"), Number: way.Number, Satisfied: true}}); err != nil {
+	if err := coalescing.Settle(t.Context(), []schemas.End{{Entity: testEntity("a"), Number: request.Number, Satisfied: true}}); err != nil {
 		t.Fatal(err)
 	}
-	ask("No refresh is queued: the entity was refreshed on request recently. The next request is possible at " + f.look("a", anybody).Request.CooldownUntil.Format("15:04:05") + " UTC.")
-	if w := f.ask(http.MethodPost, "/v1/nexon/character/a/refresh"); w.Code != http.StatusTooManyRequests {
+	refresh("No refresh is queued: the entity was refreshed on request recently. The next request is possible at " + f.look("a", anybody).Request.CooldownUntil.Format("15:04:05") + " UTC.")
+	if w := f.send(http.MethodPost, "/v1/nexon/character/a/refresh"); w.Code != http.StatusTooManyRequests {
 		t.Errorf("refresh by the API: got %d %s, want 429", w.Code, w.Body)
 	}
 	f.stopRedis()
-	ask("No refresh is queued: Redis or Kafka does not answer.")
+	refresh("No refresh is queued: Redis or Kafka does not answer.")
 	for want, a := range map[string]query.EnqueueResult{
 		"A refresh is being queued": {Pending: true}, "No refresh is queued: Kafka is slower": {Reason: query.ReasonBusy}, "No refresh is queued: HELD_X.": {Reason: "HELD_X"},
 	} {
@@ -346,20 +346,20 @@ func TestConsoleRefresh_ChargesNonAdminClient(t *testing.T) {
 		return slices.Repeat([]query.EnqueueResult{answer}, len(all))
 	}}
 	person := access.Client{Name: "key:3", Scopes: []access.Scope{access.Inspect, access.Refresh}}
-	ask := func(c access.Client, key, want string) {
+	refresh := func(c access.Client, key, want string) {
 		t.Helper()
-		told, err := refreshOne(t, k, testEntity(key), c)
-		if err != nil || !strings.HasPrefix(told, want) {
-			t.Errorf("%s: got %q, %v, want a text that begins with %q", key, told, err, want)
+		message, err := refreshOne(t, k, testEntity(key), c)
+		if err != nil || !strings.HasPrefix(message, want) {
+			t.Errorf("%s: got %q, %v, want a text that begins with %q", key, message, err, want)
 		}
 	}
-	ask(person, "new", "A refresh is queued.")
+	refresh(person, "new", "A refresh is queued.")
 	answer = query.EnqueueResult{Reason: query.ReasonOutstanding, Refused: &access.Refusal{Max: 7}}
-	ask(person, "other", "No refresh is queued. Your outstanding requests have reached your current share, 7.")
+	refresh(person, "other", "No refresh is queued. Your outstanding requests have reached your current share, 7.")
 	answer = query.EnqueueResult{Reason: query.ReasonDown}
-	ask(person, "stored", "No refresh is queued: Redis or Kafka")
+	refresh(person, "stored", "No refresh is queued: Redis or Kafka")
 	answer = query.EnqueueResult{Queued: true}
-	ask(access.Client{Name: "key:4", Scopes: []access.Scope{access.Admin}}, "another", "A refresh is queued.")
+	refresh(access.Client{Name: "key:4", Scopes: []access.Scope{access.Admin}}, "another", "A refresh is queued.")
 	if first, last := clients[0].Name, clients[len(clients)-1].Name; first != person.Name || last != "key:4" {
 		t.Errorf("clients of the requests: got first %q, last %q, want %q and key:4", first, last, person.Name)
 	}

@@ -74,7 +74,7 @@ func TestConsoleSchedule_ShowsState(t *testing.T) {
 	asked := prometheus.NewCounter(prometheus.CounterOpts{Name: "prefetch_requested_total", ConstLabels: prometheus.Labels{"source": builtInSource}})
 	f.reg.MustRegister(asked)
 	asked.Add(7)
-	servicetest.WaitFor(t, eventTimeout, "what was asked for", func() bool { n := look().Requested; return n != nil && *n == 7 })
+	servicetest.WaitFor(t, eventTimeout, "the number of requests", func() bool { n := look().Requested; return n != nil && *n == 7 })
 	f.stopRedis()
 	servicetest.WaitFor(t, eventTimeout, "that Redis is down", func() bool {
 		got := look()

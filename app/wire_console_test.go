@@ -100,10 +100,10 @@ func (f *consoleFixture) wire() {
 	}
 	h := newQueryHealth(f.parts, guard, func(context.Context) error { return errors.New("nothing is remembered") })
 	dead := f.deadLetters(sources)
-	ask := func(ctx context.Context, client access.Client, all []schemas.Entity, facet source.Facet) []query.EnqueueResult {
+	refresh := func(ctx context.Context, client access.Client, all []schemas.Entity, facet source.Facet) []query.EnqueueResult {
 		return f.server.Refresh(ctx, client, all, facet)
 	}
-	pages, _ := f.console(sources, guard, meters, h, dead, ask)
+	pages, _ := f.console(sources, guard, meters, h, dead, refresh)
 	f.server, err = query.New(query.Config{Memory: 1 << 20}, query.Deps{
 		Store: f.store, Sources: map[string]query.Source{builtInSource: sources[builtInSource]}, Enqueuer: highEnqueuer{Producer: f.producer, waits: newWaits(f.lag, nil, nil, f.log)}, SettleSubscriber: settles{f.parts, nil},
 		WaitEstimator: newWaits(f.lag, nil, f.waitEstimate, f.log), Authenticator: guard, ClientLimiter: meters, Ops: http.NotFoundHandler(), Admin: http.NotFoundHandler(),
@@ -112,7 +112,7 @@ func (f *consoleFixture) wire() {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.deps = f.consoleDeps(sources, guard, meters, &overview{f.parts, h, status.NewReads(f.registry, metricPrefix(f.config.Metrics.Namespace), []string{builtInSource}, f.log), newHistory(f.parts)}, dead, ask)
+	f.deps = f.consoleDeps(sources, guard, meters, &overview{f.parts, h, status.NewReads(f.registry, metricPrefix(f.config.Metrics.Namespace), []string{builtInSource}, f.log), newHistory(f.parts)}, dead, refresh)
 }
 
 func testEntity(key string) schemas.Entity {
@@ -132,8 +132,8 @@ func (f *consoleFixture) write(key string, version int64, age time.Duration, vis
 	}
 }
 
-// ask sends a request from a loopback address.
-func (f *consoleFixture) ask(method, path string) *httptest.ResponseRecorder {
+// send sends a request from a loopback address.
+func (f *consoleFixture) send(method, path string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	f.server.ServeHTTP(w, httptest.NewRequestWithContext(f.Context(), method, "http://127.0.0.1"+path, http.NoBody))
 	return w
@@ -148,11 +148,11 @@ func TestConsoleReads_CountsByFreshness(t *testing.T) {
 		f.write("fresh", 1, 10*time.Minute, "")
 		f.write("stale", 2, 5*time.Hour, "")
 		for range 18 {
-			f.ask(http.MethodGet, "/v1/nexon/character/fresh")
+			f.send(http.MethodGet, "/v1/nexon/character/fresh")
 		}
-		f.ask(http.MethodGet, "/v1/nexon/character/stale")
-		f.ask(http.MethodGet, "/v1/nexon/character/stale")
-		f.ask(http.MethodGet, "/v1/nexon/character/new")
+		f.send(http.MethodGet, "/v1/nexon/character/stale")
+		f.send(http.MethodGet, "/v1/nexon/character/stale")
+		f.send(http.MethodGet, "/v1/nexon/character/new")
 		servicetest.WaitFor(t, eventTimeout, "the count", func() bool { return f.deps.Overview.Reads()[0].Updating == 1 })
 		got := f.deps.Overview.Reads()[0]
 		about := func(got, want time.Duration) bool { return got > want*9/10 && got < want*11/10 }
@@ -259,7 +259,7 @@ func TestConsole_FollowsConfiguredMode(t *testing.T) {
 	for _, word := range []string{consoleOn, consoleReadOnly, consoleOff} {
 		f := newConsoleFixture(t, func(p *parts) { p.config.Query.Console = word })
 		for _, path := range []string{"/console", "/console/lookup?source=nexon&facet=character&key=a", "/console/dlq", "/console/settings"} {
-			w := f.ask(http.MethodGet, path)
+			w := f.send(http.MethodGet, path)
 			switch {
 			case word == consoleOff && (w.Code != http.StatusNotFound || w.Header().Get("Content-Type") != problem.ContentType):
 				t.Errorf("%s, %s: got %d %q %s, want 404 %q", word, path, w.Code, w.Header().Get("Content-Type"), w.Body, problem.ContentType)

@@ -17,7 +17,7 @@ import (
 func TestHistory_SharesReadsOfThisProcess(t *testing.T) {
 	f := newConsoleFixture(t, nil)
 	f.write("a", 1, 10*time.Minute, "")
-	f.ask(http.MethodGet, "/v1/nexon/character/a")
+	f.send(http.MethodGet, "/v1/nexon/character/a")
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
 	if err := shareCounts(stopped, f.parts); err != nil { // the context has ended, so shareCounts writes the counts once and returns

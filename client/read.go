@@ -36,7 +36,7 @@ func facetPath(source, facet string) (string, error) {
 	return "/v1/" + url.PathEscape(source) + "/" + url.PathEscape(facet), nil
 }
 
-// Freshness tells how current a snapshot is.
+// Freshness is the state of an entity by the age of its snapshot.
 type Freshness string
 
 // The values of Freshness.

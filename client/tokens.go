@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// earlyRenewal is how long before its end a token is renewed in the background. A token with a
+	// earlyRenewal is how long before it expires a token is renewed in the background. A token with a
 	// shorter lifetime is renewed after half of it.
 	earlyRenewal = 5 * time.Minute
 	// renewTimeout limits one call of Renew.
@@ -47,7 +47,7 @@ var errRenewal = errors.New("the token could not be renewed; repeat the request 
 // Token is an API key or access token. Its value does not appear in formatted text, JSON or logs.
 type Token struct {
 	Value string `json:"-"`
-	// Expires is the end of the token. The client uses it only to renew the token early, and never
+	// Expires is when the token expires. The client uses it only to renew the token early, and never
 	// rejects a token itself, so the clocks of the client and the issuer may differ. The zero time
 	// disables early renewal.
 	Expires time.Time

@@ -279,7 +279,7 @@ func TestOverview_ListsWorstProblemFirst(t *testing.T) {
 	}
 	text, last := d.text(), -1
 	for _, want := range []string{
-		"Kafka does not answer: dial tcp", "github: its LOW lane is 26 min behind, with 41,207 records.", "github: backing off until 12:01:12, because the upstream rejected calls.",
+		"Kafka does not answer: dial tcp", "github: the lag of its LOW lane is 26 min, with 41,207 records.", "github: backing off until 12:01:12, because the upstream rejected calls.",
 		"github: 1 scope has an open circuit breaker: credential of token-c until 12:02:00.", "github: 1 scope is exhausted: core of token-b until 12:12.", "nexon: the lag of its LOW lane is unknown.", "nexon: 12,268 dead letters of the last 24 h are open.",
 	} {
 		if at := strings.Index(text, want); at <= last {

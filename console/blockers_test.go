@@ -16,7 +16,7 @@ func TestBlockers_AreNamed(t *testing.T) {
 			Name: "day", Window: "day", Limit: 20_000_000, Used: new(20_000_000 - left), Remaining: left, RemainingForLow: low, ResetsAt: new(testNow.Add(9 * time.Hour)),
 		}}}
 	}
-	ring := func(window string, left, low int64) *limiter.View {
+	windowLog := func(window string, left, low int64) *limiter.View {
 		return &limiter.View{State: limiter.StateFlowing, Policies: []limiter.PolicyView{{Name: "few", Window: window, Limit: 40, Used: new(40 - left), Remaining: left, RemainingForLow: low}}}
 	}
 	waiting := func(state limiter.State, why limiter.WaitReason, waits time.Duration) *limiter.View {
@@ -27,7 +27,7 @@ func TestBlockers_AreNamed(t *testing.T) {
 		return &limiter.View{State: limiter.StateFlowing, Scopes: all}
 	}
 	soon, later := new(testNow.Add(5*time.Second)), new(testNow.Add(40*time.Minute))
-	halt := limiter.ScopeView{Policy: "endpoint", Scope: "read", BreakerOpen: true, Until: later}
+	breakerOpen := limiter.ScopeView{Policy: "endpoint", Scope: "read", BreakerOpen: true, Until: later}
 	scoped := func(scope string, left int64, until *time.Time) limiter.ScopeView {
 		return limiter.ScopeView{Policy: "core", Scope: scope, Remaining: &left, Until: until}
 	}
@@ -42,14 +42,14 @@ func TestBlockers_AreNamed(t *testing.T) {
 		{day(0, 0), "all 20 M calls of the day are used up; it resets at 21:00", "same"},
 		{day(810_000, 0), "", "LOW has used up its share of the day, and the 810,000 remaining calls are reserved for HIGH; it resets at 21:00"},
 		{&limiter.View{State: limiter.StateRestoringCount, Policies: []limiter.PolicyView{{Window: "day"}}}, "calls wait until the daily count is restored", "same"},
-		{ring("1h0m0s", 0, 0), "all 40 calls of the hour are used up", "same"},
-		{ring("1h0m0s", 6, 0), "", "LOW has used up its share of the hour, and the 6 remaining calls are reserved for HIGH"},
-		{ring("1m0s", 0, 0), "", ""}, // no message, because a window of 1 min is too short to be reported
+		{windowLog("1h0m0s", 0, 0), "all 40 calls of the hour are used up", "same"},
+		{windowLog("1h0m0s", 6, 0), "", "LOW has used up its share of the hour, and the 6 remaining calls are reserved for HIGH"},
+		{windowLog("1m0s", 0, 0), "", ""}, // no message, because a window of 1 min is too short to be reported
 		{waiting(limiter.StateFlowing, "second", time.Minute), "", "the oldest request of the LOW lane has waited 1 min for second"},
 		{waiting(limiter.StateFlowing, "second", 2*time.Second), "", ""},
 		{waiting(limiter.StateStopped, "stopped", time.Minute), "stopped by an operator, until it is resumed", "same"},
-		{parts(halt), "1 scope has an open circuit breaker: endpoint of read until 12:40", "same"},
-		{parts(halt, halt, halt, halt), "4 scopes have an open circuit breaker: endpoint of read until 12:40, endpoint of read until 12:40, endpoint of read until 12:40, and more on the limiter page", "same"},
+		{parts(breakerOpen), "1 scope has an open circuit breaker: endpoint of read until 12:40", "same"},
+		{parts(breakerOpen, breakerOpen, breakerOpen, breakerOpen), "4 scopes have an open circuit breaker: endpoint of read until 12:40, endpoint of read until 12:40, endpoint of read until 12:40, and more on the limiter page", "same"},
 		{parts(scoped("a", 0, later), scoped("b", 1, later), scoped("c", 0, soon)), "1 scope is exhausted: core of a until 12:40", "same"},
 	} {
 		for lane, want := range map[schemas.Lane]string{schemas.High: c.high, schemas.Low: c.low} {

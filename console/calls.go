@@ -99,7 +99,7 @@ func (f *liveStatus) addCalls(all status.Calls, now time.Time) {
 	}
 	text := plural(len(all.Last), "call", "calls") + " of the last 500 of all processes match."
 	if skipped > 0 {
-		text += fmt.Sprintf(" Above 50 calls a second, a process lists a part: %s more were made.", status.FormatInt(skipped))
+		text += fmt.Sprintf(" A process lists at most 50 calls a second: %s more calls are not listed.", status.FormatInt(skipped))
 	}
 	f.Items["calls"] = statusItem{Text: text}
 	columns := []column{

@@ -73,12 +73,12 @@ func ageMessage(e Entity, now time.Time) string {
 	checked := formatAgo(e.State.CheckedAt, now)
 	switch freshness, reason := store.FreshnessOf(&e.State, e.Lifetimes, now); {
 	case freshness == store.NotFound && e.State.AliasAbsent:
-		return fmt.Sprintf("It does not exist, because the facet that it takes a param from was not found %s; this holds for %s.", checked, formatDuration(e.AliasNotFoundFor))
+		return fmt.Sprintf("It does not exist, because the facet that it takes a param from was not found %s; this result is valid for %s.", checked, formatDuration(e.AliasNotFoundFor))
 	case freshness == store.NotFound && reason == "":
-		return fmt.Sprintf("The upstream reported %s that the entity does not exist; this holds for %s, until %s.",
+		return fmt.Sprintf("The upstream reported %s that the entity does not exist; this result is valid for %s, until %s.",
 			checked, formatDuration(e.NotFoundFor), formatTime(e.State.CheckedAt.Add(e.NotFoundFor), now))
 	case freshness == store.NotFound:
-		return fmt.Sprintf("The upstream reported %s that the entity does not exist, which held for %s.", checked, formatDuration(e.NotFoundFor))
+		return fmt.Sprintf("The upstream reported %s that the entity does not exist; that result was valid for %s.", checked, formatDuration(e.NotFoundFor))
 	case freshness == store.Updating && e.State.HasContent():
 		return fmt.Sprintf("Its content was fetched %s and kept for %s, which is over: it is no longer served, and readers wait for a new fetch. Checked %s.",
 			formatAgo(e.State.FetchedAt, now), formatDuration(e.KeepFor), checked)

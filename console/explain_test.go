@@ -68,7 +68,7 @@ func TestWhyStale(t *testing.T) {
 	as := func(s store.StatusState, until time.Duration) Entity {
 		return with(func(e *Entity) { e.Status = failed; e.Status.State, e.Status.Until = s, testNow.Add(until) })
 	}
-	way := func(w RequestState) Entity { return with(func(e *Entity) { e.Request = w }) }
+	request := func(w RequestState) Entity { return with(func(e *Entity) { e.Request = w }) }
 	registered := func(enabled bool, due time.Duration, tier store.Tier) Entity {
 		return with(func(e *Entity) {
 			e.Registered = &store.RegisteredEntity{Enabled: enabled, Due: testNow.Add(due), Tier: tier}
@@ -82,8 +82,8 @@ func TestWhyStale(t *testing.T) {
 		{Entity{Entity: e}, "Nothing is stored. No request of the last hour is open. It is not prefetched; the next read requests it."},
 		{stored(10 * time.Minute), "It is not stale. Checked 10 min ago, and fresh for 1 h, until 12:50. It is not prefetched: the first read after that requests it."},
 		{stored(3 * time.Hour), old + "No request of the last hour is open. It is not prefetched; the next read requests it."},
-		{with(func(e *Entity) { e.State.Absent, e.State.Encoding = true, "" }), "The upstream reported 3 h ago that the entity does not exist; this holds for 5 h, until 14:00. It is not prefetched: the first"},
-		{with(func(e *Entity) { e.State.Absent, e.NotFoundFor = true, 2*time.Hour }), "The upstream reported 3 h ago that the entity does not exist, which held for 2 h. No request of the last hour is open."},
+		{with(func(e *Entity) { e.State.Absent, e.State.Encoding = true, "" }), "The upstream reported 3 h ago that the entity does not exist; this result is valid for 5 h, until 14:00. It is not prefetched: the first"},
+		{with(func(e *Entity) { e.State.Absent, e.NotFoundFor = true, 2*time.Hour }), "The upstream reported 3 h ago that the entity does not exist; that result was valid for 2 h. No request of the last hour is open."},
 		{with(func(e *Entity) { e.State.Encoding = "" }), "Nothing is stored. No request of the last hour is open."},
 		{with(func(e *Entity) { e.KeepFor, e.State.CheckedAt = 3*time.Hour, testNow.Add(-time.Minute) }), "Its content was fetched 3 h ago and kept for 3 h, which is over: it is no longer served, and readers wait for a new fetch. Checked 1 min ago. No request of the last hour is open."},
 		{with(func(e *Entity) { e.KeepFor = 4 * time.Hour }), old + "No request of the last hour is open."},
@@ -109,22 +109,22 @@ func TestWhyStale(t *testing.T) {
 		{as(store.Failed, 6*time.Hour), old + "Its request failed permanently 2 min ago (UPSTREAM_5XX) and is a dead letter. Until 18:00 only a manual refresh requests it."},
 		{as(store.Failed, -time.Minute), old + "Its request failed permanently 2 min ago (UPSTREAM_5XX) and is a dead letter; the hold has ended, so the next read requests it again. No request"},
 		{as(store.Suspended, 0), old + "It is suspended: its requests failed permanently 3 times in a row, last 2 min ago (UPSTREAM_5XX). Only a manual refresh or a replay requests it again."},
-		{way(RequestState{Unknown: true}), old + "Whether a request is in flight is unknown: Redis does not answer."},
-		{way(RequestState{Lane: schemas.High, Number: 4, Issued: 5, Confirmed: true}), old + "A fetch that was requested in the HIGH lane is running."},
-		{way(RequestState{Lane: schemas.Low, Number: 5, Issued: 5}), old + "A request in the LOW lane is being published to Kafka."},
-		{way(RequestState{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}), old + "A request waits in the LOW lane, behind 900 others at most, which takes about 7 min."},
-		{way(RequestState{Lane: schemas.High, Number: 5, Confirmed: true, Until: later}), old + "A request waits in the HIGH lane; if it is lost, it can be requested again after 12:10."},
-		{way(RequestState{Issued: testNow.Add(-52 * time.Minute).UnixMilli()}), old + "It was requested at about 11:08, and the request has not ended: it waits in the topic of its lane, or was lost. It can be requested again; the next read of stale content does that."},
+		{request(RequestState{Unknown: true}), old + "Whether a request is in flight is unknown: Redis does not answer."},
+		{request(RequestState{Lane: schemas.High, Number: 4, Issued: 5, Confirmed: true}), old + "A fetch that was requested in the HIGH lane is running."},
+		{request(RequestState{Lane: schemas.Low, Number: 5, Issued: 5}), old + "A request in the LOW lane is being published to Kafka."},
+		{request(RequestState{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}), old + "A request waits in the LOW lane, behind 900 others at most, which takes about 7 min."},
+		{request(RequestState{Lane: schemas.High, Number: 5, Confirmed: true, Until: later}), old + "A request waits in the HIGH lane; if it is lost, it can be requested again after 12:10."},
+		{request(RequestState{Issued: testNow.Add(-52 * time.Minute).UnixMilli()}), old + "It was requested at about 11:08, and the request has not ended: it waits in the topic of its lane, or was lost. It can be requested again; the next read of stale content does that."},
 		{with(func(e *Entity) { e.Request, e.Status = RequestState{Issued: 10}, failed; e.Status.Version = 9 }), old + "It is held: its last request failed 2 min ago (UPSTREAM_5XX), and the next retry is at 12:04. It was requested, and the request has not ended: it waits in the topic of its lane, or was lost."},
-		{way(RequestState{Issued: 5}), old + "It was requested, and the request has not ended"},
-		{way(RequestState{Issued: 5, Done: 5}), old + "No request of the last hour is open."}, // request 5 was satisfied, so the text must not report it as lost, although no snapshot has version 5
+		{request(RequestState{Issued: 5}), old + "It was requested, and the request has not ended"},
+		{request(RequestState{Issued: 5, Done: 5}), old + "No request of the last hour is open."}, // request 5 was satisfied, so the text must not report it as lost, although no snapshot has version 5
 		{with(func(e *Entity) { e.Request.Issued, e.State.Version = 5, 5 }), old + "No request of the last hour is open."},
 		{with(func(e *Entity) { e.Request.Issued, e.Status.Version = 5, 5 }), old + "No request of the last hour is open."},
-		{way(RequestState{Hold: schemas.HoldAbsent, HoldUntil: later}), old + "It is held until 12:10, because the upstream reported that it does not exist."},
-		{way(RequestState{Hold: schemas.HoldRetrying, HoldUntil: later}), old + "It is held until 12:10, because its last request failed and a retry is scheduled."},
-		{way(RequestState{Hold: schemas.HoldFailed, HoldUntil: later}), old + "It is held until 12:10 (FAILED)."},
-		{way(RequestState{Hold: schemas.HoldFailed, HoldUntil: testNow}), old + "No request of the last hour is open."},
-		{way(RequestState{CooldownUntil: testNow.Add(9 * time.Second)}), old + "It was refreshed manually a moment ago; the next manual refresh is possible at 12:00:39. No request"},
+		{request(RequestState{Hold: schemas.HoldAbsent, HoldUntil: later}), old + "It is held until 12:10, because the upstream reported that it does not exist."},
+		{request(RequestState{Hold: schemas.HoldRetrying, HoldUntil: later}), old + "It is held until 12:10, because its last request failed and a retry is scheduled."},
+		{request(RequestState{Hold: schemas.HoldFailed, HoldUntil: later}), old + "It is held until 12:10 (FAILED)."},
+		{request(RequestState{Hold: schemas.HoldFailed, HoldUntil: testNow}), old + "No request of the last hour is open."},
+		{request(RequestState{CooldownUntil: testNow.Add(9 * time.Second)}), old + "It was refreshed manually a moment ago; the next manual refresh is possible at 12:00:39. No request"},
 		{registered(false, 0, store.Hot), old + "It is registered but disabled: the next read of stale content requests it."},
 		{registered(true, 10*time.Minute, store.Warm), old + "It is prefetched (warm) and due at 12:10; a read of stale content requests it sooner."},
 		{registered(true, -10*time.Minute, store.Cold), old + "It is prefetched (cold) and has been due since 11:50: the scheduler waits for budget, or is behind."},

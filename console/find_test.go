@@ -143,7 +143,7 @@ func TestCalls_AreFilteredAndSorted(t *testing.T) {
 			t.Errorf("%s of %q: got %q, want %q", test.table, test.query, got, test.want)
 		}
 	}
-	if text := r.get(root + "/calls").text(); !strings.Contains(text, "70 more were made") {
+	if text := r.get(root + "/calls").text(); !strings.Contains(text, "70 more calls are not listed") {
 		t.Error("the page does not say that calls were skipped")
 	}
 }
@@ -190,7 +190,7 @@ func TestProblems_LinkToPageRunbookAndAct(t *testing.T) {
 	}
 }
 
-func TestJob_ShowsWhatBecameOfEachReplay(t *testing.T) {
+func TestJob_ShowsTheOutcomeOfEachReplay(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	began := r.jobs[0].CreatedAt
@@ -251,7 +251,7 @@ func TestLimiter_ForecastsTheDay(t *testing.T) {
 		rate float64
 		want string
 	}{
-		"even pace is faster": {0.005, "500 of 1,000 calls are used, and 18 h remain. An even pace would have used 250. At the rate of the last hour, 176 are left at the end."},
+		"even pace is faster": {0.005, "500 of 1,000 calls are used, and 18 h remain. An even pace would have used 250. At the rate of the last hour, 176 remain at the end of the day."},
 		"used up":             {0.1, "500 of 1,000 calls are used, and 18 h remain. An even pace would have used 250. At the rate of the last hour, they are used up at 13:23."},
 		"unknown rate":        {-1, "500 of 1,000 calls are used, and 18 h remain. An even pace would have used 250. At the rate of the last hour, they are used up at 18:00."},
 	} {

@@ -22,7 +22,7 @@ type jobPage struct {
 	store.DLQJob
 	liveStatus
 	Chosen dlqFilter
-	// Outcomes tell what became of replayed dead letters, and OutcomeMessage how many.
+	// Outcomes are the outcomes of replayed dead letters. OutcomeMessage has the number of each.
 	Outcomes       []replayed
 	OutcomeMessage string
 }
@@ -147,7 +147,7 @@ func (c *Console) job(w http.ResponseWriter, r *http.Request, client access.Clie
 		p := newJobPage(j, c.Clock())
 		if p.Outcomes, p.OutcomeMessage, err = replayOutcomes(ctx, c.Deps, client, j); err != nil {
 			c.Log.Warn("job page shown without outcomes", "err", err)
-			p.OutcomeMessage = "What became of the dead letters can't be read; see the log of this process."
+			p.OutcomeMessage = "The outcomes of the dead letters can't be read; see the log of this process."
 		}
 		c.render(w, r, http.StatusOK, "job", strings.TrimSpace(title), p)
 	}

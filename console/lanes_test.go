@@ -18,7 +18,7 @@ func TestLanes_ShowsStalledLane(t *testing.T) {
 	}{
 		{testLane(schemas.Low, 0, 0), "nothing", toneOK, "", nil},
 		{testLane(schemas.Low, 9, 30*time.Second), "30 s", toneOK, "", nil},
-		{testLane(schemas.Low, 9, 5*time.Minute), "5 min", toneWarn, "nexon: its LOW lane is 5 min behind, with 9 records.", nil},
+		{testLane(schemas.Low, 9, 5*time.Minute), "5 min", toneWarn, "nexon: the lag of its LOW lane is 5 min, with 9 records.", nil},
 		{LaneLag{schemas.Low, 9, time.Second, true, true, 50 * time.Second}, "50 s", toneOK, "", nil}, // the workers stopped 50 s ago: Wait is still too low, so StalledFor must be shown as the lag
 		{stalledLane(schemas.Low, 9, 5*time.Second), "not known yet", "", "", nil},
 		{stalledLane(schemas.Low, 12_480, 55*time.Second), "not known: no worker has worked for 55 s", toneBad, "nexon: 12,480 records wait in its LOW lane, and no worker has worked on any for 55 s: no worker is running.", nil},

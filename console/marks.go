@@ -13,7 +13,7 @@ import (
 const (
 	// maxMarks is the number of the newest audit entries that are examined for marks.
 	maxMarks = 100
-	// marksTTL is how long the audit entries are used again.
+	// marksTTL is how long the audit entries are reused.
 	marksTTL = 5 * time.Second
 	// maxStartGap is the maximum time between two starts of processes of one version and role that
 	// one mark shows.
@@ -83,6 +83,6 @@ func (f *liveStatus) addMarks(all map[string][]chartMark, sources []string, now 
 		for _, m := range slices.Backward(all[source]) {
 			rows = append(rows, []statusItem{{Text: formatTime(time.Unix(m.At, 0), now)}, {Text: m.Label}, {Text: m.Text}})
 		}
-		f.addTable("marks."+source, "Changes and starts of the last hour, newest first", "None.", []column{textColumn("When"), textColumn("Mark"), textColumn("Event")}, rows)
+		f.addTable("marks."+source, "Changes by operators and process starts of the last hour, newest first", "None.", []column{textColumn("When"), textColumn("Mark"), textColumn("Event")}, rows)
 	}
 }

@@ -137,7 +137,7 @@ func TestPages_AnswerInNamedElements(t *testing.T) {
 	for _, want := range []string{
 		"Source healthy yes The limiter of nexon is flowing, at 100 % of its rate.",
 		"Budget left yes LOW has 2.3 M of 20 M calls of the day left until 21:00; the replay needs 12,268 calls at least.",
-		"Cause fixed since yes The entities of 1 of the 20 newest dead letters were fetched since they failed, the last one 4 min ago.",
+		"Cause fixed after the failures yes The entities of 1 of the 20 newest dead letters were fetched since they failed, the last one 4 min ago.",
 		"No running job no A replay of nexon is running, with 4,112 of 12,254 done.",
 	} {
 		if got := d.textByID("safe-to-replay"); !strings.Contains(got, want) {

@@ -13,7 +13,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// agesTTL is how long the counted ages of entities are shown again.
+// agesTTL is how long the counted ages of entities are reused.
 const agesTTL = time.Minute
 
 // ageHistogram returns the histogram of the ages of a source's entities; nil: there are none, or they
@@ -27,7 +27,7 @@ func ageHistogram(ctx context.Context, of *status.Cached[find.Ages]) *histogram 
 	for i := range counts {
 		counts[i] = ages.Counts[i][:]
 	}
-	h := newHistogram("Age of entities against their interval", "Time since the last due time, as a part of the interval, of "+plural(ages.Sampled, "sampled entity", "sampled entities"),
+	h := newHistogram("Age of entities, relative to their interval", "Time since the last due time, as a part of the interval, of "+plural(ages.Sampled, "sampled entity", "sampled entities"),
 		"Age", find.AgeLabels[:], [][2]string{{"c-" + tierName(store.Hot), "hot"}, {"c-" + tierName(store.Warm), "warm"}, {"c-" + tierName(store.Cold), "cold"}}, counts)
 	return &h
 }
@@ -58,7 +58,7 @@ func burnDowns(v *limiter.View, perSecond float64, now time.Time) (all []burnDow
 }
 
 func newBurnDown(p limiter.PolicyView, perSecond float64, now time.Time) burnDown {
-	b := burnDown{Title: "Calls left of the policy " + displayText(p.Name, maxReasonShown), End: *p.ResetsAt, Start: p.ResetsAt.Add(-day)}
+	b := burnDown{Title: "Remaining calls of the policy " + displayText(p.Name, maxReasonShown), End: *p.ResetsAt, Start: p.ResetsAt.Add(-day)}
 	elapsed := math.Min(1, math.Max(0, float64(now.Sub(b.Start))/float64(day)))
 	used, rest := float64(*p.Used), b.End.Sub(now)
 	limit := float64(p.Limit)
@@ -78,7 +78,7 @@ func newBurnDown(p limiter.PolicyView, perSecond float64, now time.Time) burnDow
 		b.Tone = toneWarn
 		b.Message += "At the rate of the last hour, they are used up at " + formatTime(out, now) + "."
 	} else {
-		b.Message += fmt.Sprintf("At the rate of the last hour, %s are left at the end.", formatCount(int64(limit-end)))
+		b.Message += fmt.Sprintf("At the rate of the last hour, %s remain at the end of the day.", formatCount(int64(limit-end)))
 	}
 	b.Forecast = fmt.Sprintf("M%.1f %.1f L%.1f %.1f", x, y(used), math.Min(100, to), y(end))
 	return b

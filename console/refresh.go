@@ -93,7 +93,7 @@ func (c *Console) refreshMany(w http.ResponseWriter, r *http.Request, client acc
 		fail("Choose a source and facet of the list.")
 		return
 	case len(keys) == 0 || len(keys) > maxRefreshKeys:
-		fail(fmt.Sprintf("Name 1 to %d keys, one a line; there are %d.", maxRefreshKeys, len(keys)))
+		fail(fmt.Sprintf("Enter 1 to %d keys, one per line; there are %d.", maxRefreshKeys, len(keys)))
 		return
 	}
 	if !client.May(access.Admin) {

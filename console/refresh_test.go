@@ -16,7 +16,7 @@ func manyKeys(keys string) url.Values {
 
 func TestRefreshMany_ShowsTheResultOfEachKey(t *testing.T) {
 	r := newRig(t)
-	r.message = "What became of it."
+	r.message = "The result."
 	d := r.open("POST", root+"/refresh", manyKeys("a\r\n b/c \n\ncooling\na\n"))
 	var got []string
 	for _, e := range r.refreshed {

@@ -33,12 +33,12 @@ func (r checkResult) tone() string {
 	return map[checkResult]string{checkYes: toneOK, checkNo: toneBad, checkUnknown: toneWarn}[r]
 }
 
-// replayCheck is one row of the table of checks that an operator reads before a replay. Fact is one
+// replayCheck is one row of the table of checks that an operator reads before a replay. Message is one
 // sentence.
 type replayCheck struct {
-	Name   string
-	Result checkResult
-	Fact   string
+	Name    string
+	Result  checkResult
+	Message string
 }
 
 // Cell returns the result as a cell of a table.
@@ -119,7 +119,7 @@ func checkBudget(source string, v *limiter.View, lane schemas.Lane, count int64,
 		return replayCheck{name, checkNo, b.Message + "."}
 	}
 	needs := fmt.Sprintf("the replay needs %s at least", plural(count, "call", "calls"))
-	least, fact := int64(math.MaxInt64), ""
+	least, message := int64(math.MaxInt64), ""
 	for _, p := range v.Policies {
 		window, long := longWindow(p)
 		if !long {
@@ -136,16 +136,16 @@ func checkBudget(source string, v *limiter.View, lane schemas.Lane, count int64,
 			until = " until " + formatTime(*p.ResetsAt, now)
 		}
 		if left < least {
-			least, fact = left, fmt.Sprintf("%s has %s of %s calls of %s left%s; %s.", lane, formatCount(left), formatCount(p.Limit), window, until, needs)
+			least, message = left, fmt.Sprintf("%s has %s of %s calls of %s left%s; %s.", lane, formatCount(left), formatCount(p.Limit), window, until, needs)
 		}
 	}
 	switch {
-	case fact == "":
+	case message == "":
 		return replayCheck{name, checkYes, fmt.Sprintf("%s has no limit for an hour or longer; %s.", source, needs)}
 	case least < max(1, count):
-		return replayCheck{name, checkNo, fact}
+		return replayCheck{name, checkNo, message}
 	}
-	return replayCheck{name, checkYes, fact}
+	return replayCheck{name, checkYes, message}
 }
 
 // checkCause checks whether the upstream has answered a fetch of at least one failed entity after
@@ -153,7 +153,7 @@ func checkBudget(source string, v *limiter.View, lane schemas.Lane, count int64,
 // entity proves nothing: requests usually become dead letters while requests for other entities
 // succeed.
 func checkCause(newest []store.DeadLetter, states []store.State, err error, now time.Time) replayCheck {
-	const name = "Cause fixed since"
+	const name = "Cause fixed after the failures"
 	if err != nil {
 		return replayCheck{name, checkUnknown, "The failed entities could not be read."}
 	}

@@ -11,19 +11,19 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// wantCheck compares a check with the wanted result and fact.
-func wantCheck(t *testing.T, got replayCheck, result checkResult, fact string) {
+// wantCheck compares a check with the wanted result and message.
+func wantCheck(t *testing.T, got replayCheck, result checkResult, message string) {
 	t.Helper()
-	if got.Result != result || got.Fact != fact {
-		t.Errorf("%s: got %s, %q, want %s, %q", got.Name, got.Result, got.Fact, result, fact)
+	if got.Result != result || got.Message != message {
+		t.Errorf("%s: got %s, %q, want %s, %q", got.Name, got.Result, got.Message, result, message)
 	}
 }
 
 func TestReplayCheck_SourceHealthy(t *testing.T) {
 	for name, c := range map[string]struct {
-		limits *limiter.View
-		result checkResult
-		fact   string
+		limits  *limiter.View
+		result  checkResult
+		message string
 	}{
 		"unread":    {nil, checkUnknown, "The limiter of nexon could not be read."},
 		"flowing":   {&limiter.View{State: limiter.StateFlowing, RampRatio: 1}, checkYes, "The limiter of nexon is flowing, at 100 % of its rate."},
@@ -35,7 +35,7 @@ func TestReplayCheck_SourceHealthy(t *testing.T) {
 		"scope":     {&limiter.View{State: limiter.StateFlowing, Scopes: []limiter.ScopeView{{Policy: "endpoint", Scope: "read", BreakerOpen: true}}}, checkNo, "1 scope has an open circuit breaker: endpoint of read."},
 	} {
 		t.Run(name, func(t *testing.T) {
-			wantCheck(t, checkHealth("nexon", c.limits, testNow), c.result, c.fact)
+			wantCheck(t, checkHealth("nexon", c.limits, testNow), c.result, c.message)
 		})
 	}
 }
@@ -50,11 +50,11 @@ func TestReplayCheck_BudgetLeft(t *testing.T) {
 	}
 	noneLeft := &limiter.View{State: limiter.StateFlowing, Scopes: []limiter.ScopeView{{Policy: "core", Scope: "token-b", Remaining: new(int64(0)), Until: new(testNow.Add(12 * time.Minute))}}}
 	for name, c := range map[string]struct {
-		limits *limiter.View
-		lane   schemas.Lane
-		count  int64
-		result checkResult
-		fact   string
+		limits  *limiter.View
+		lane    schemas.Lane
+		count   int64
+		result  checkResult
+		message string
 	}{
 		"unread":     {nil, schemas.Low, 1, checkUnknown, "The limiter of nexon could not be read."},
 		"enough":     {view(second, day), schemas.Low, 300, checkYes, "LOW has 300 of 20,000 calls of the day left until 21:00; the replay needs 300 calls at least."},
@@ -67,7 +67,7 @@ func TestReplayCheck_BudgetLeft(t *testing.T) {
 		"scope":      {noneLeft, schemas.Low, 1, checkNo, "1 scope is exhausted: core of token-b until 12:12."},
 	} {
 		t.Run(name, func(t *testing.T) {
-			wantCheck(t, checkBudget("nexon", c.limits, c.lane, c.count, testNow), c.result, c.fact)
+			wantCheck(t, checkBudget("nexon", c.limits, c.lane, c.count, testNow), c.result, c.message)
 		})
 	}
 }
@@ -81,11 +81,11 @@ func TestReplayCheck_CauseFixedSince(t *testing.T) {
 		return all
 	}
 	for name, c := range map[string]struct {
-		newest []store.DeadLetter
-		states []store.State
-		err    error
-		result checkResult
-		fact   string
+		newest  []store.DeadLetter
+		states  []store.State
+		err     error
+		result  checkResult
+		message string
 	}{
 		"unread":  {nil, nil, errBroken, checkUnknown, "The failed entities could not be read."},
 		"none":    {nil, nil, nil, checkUnknown, "No open dead letter of a known entity matches the filter."},
@@ -94,7 +94,7 @@ func TestReplayCheck_CauseFixedSince(t *testing.T) {
 		"never":   {failed[:1], make([]store.State, 1), nil, checkNo, "No entity of the 1 newest dead letter was fetched since it failed, the last one 6 min ago; refresh one of them to test the fix."},
 	} {
 		t.Run(name, func(t *testing.T) {
-			wantCheck(t, checkCause(c.newest, c.states, c.err, testNow), c.result, c.fact)
+			wantCheck(t, checkCause(c.newest, c.states, c.err, testNow), c.result, c.message)
 		})
 	}
 }
@@ -105,10 +105,10 @@ func TestReplayCheck_NoRunningJob(t *testing.T) {
 	purge.Kind, ended.State, other.Source, stopped.State = store.PurgeJob, store.JobDone, "github", store.JobStopped
 	unfinished.State, unfinished.ChunkStartedAt = store.JobStopped, testNow
 	for name, c := range map[string]struct {
-		jobs   []store.DLQJob
-		err    error
-		result checkResult
-		fact   string
+		jobs    []store.DLQJob
+		err     error
+		result  checkResult
+		message string
 	}{
 		"unread":     {nil, errBroken, checkUnknown, "The jobs could not be read."},
 		"running":    {[]store.DLQJob{running}, nil, checkNo, "A replay of nexon is running, with 400 of 1,000 done."},
@@ -116,7 +116,7 @@ func TestReplayCheck_NoRunningJob(t *testing.T) {
 		"others":     {[]store.DLQJob{purge, ended, other, stopped}, nil, checkYes, "No replay of nexon is running."},
 	} {
 		t.Run(name, func(t *testing.T) {
-			wantCheck(t, checkJobs("nexon", c.jobs, c.err), c.result, c.fact)
+			wantCheck(t, checkJobs("nexon", c.jobs, c.err), c.result, c.message)
 		})
 	}
 }

@@ -149,7 +149,7 @@ func noFeedReason(of *sourceSample) string {
 	case !low.RecordsKnown:
 		return "the backlog of the LOW lane is unknown"
 	case low.Wait >= lagBad:
-		return "the LOW lane is " + formatDuration(low.Wait) + " behind"
+		return "the lag of the LOW lane is " + formatDuration(low.Wait)
 	}
 	return "no worker has processed the LOW lane recently"
 }

@@ -219,7 +219,7 @@ func TestSchedule_ExplainsZeroFeedRate(t *testing.T) {
 		"LOW may make no call now; see the bounds below": {Limits: flowing(0)},
 		"its own rate cap is 0 at this hour":             {Limits: flowing(9), Schedule: status.Schedule{RateCap: new(0.0)}},
 		"the backlog of the LOW lane is unknown":         {Limits: flowing(9), Lanes: lane(LaneLag{})},
-		"the LOW lane is 20 min behind":                  {Limits: flowing(9), Lanes: lane(LaneLag{RecordsKnown: true, Records: 5, Wait: 20 * time.Minute})},
+		"the lag of the LOW lane is 20 min":              {Limits: flowing(9), Lanes: lane(LaneLag{RecordsKnown: true, Records: 5, Wait: 20 * time.Minute})},
 		"no worker has processed the LOW lane recently":  {Limits: flowing(9), Lanes: lane(LaneLag{RecordsKnown: true, Records: 5})},
 	} {
 		if got := noFeedReason(&of); got != want {

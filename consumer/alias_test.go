@@ -215,7 +215,7 @@ func TestAlias_NotFoundLastsAsLongAsAlias(t *testing.T) {
 		t.Error("11 minutes after the check of the alias: got no update request, want one")
 	}
 	r.names.change(func(u *namesUpstream) { u.ocids["a"] = "o1" })
-	r.enqueue("a", schemas.High, schemas.UserRequest) // an explicit refresh asks for the alias again
+	r.enqueue("a", schemas.High, schemas.UserRequest) // an explicit refresh requests the alias again
 	r.untilContent("a", "o1")
 }
 

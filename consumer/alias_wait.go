@@ -15,7 +15,7 @@ import (
 // its failure, ends the wait. The limit applies only if the request of the alias was lost.
 const aliasWait = 10 * time.Minute
 
-// maxAliasHold bounds the wait for an alias that is suspended, which has no end.
+// maxAliasHold bounds the wait for a suspended alias. A suspension has no end time.
 const maxAliasHold = 24 * time.Hour
 
 // wait requests the aliases of the task, and ends its record with a durable retry, which the write of

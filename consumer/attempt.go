@@ -71,8 +71,9 @@ func (a *attempt) markStarted() bool {
 	return a.started
 }
 
-// start makes the ledger count the record as having a call in flight, because its durable end follows.
-// It reports false if the record's partition was revoked or lost.
+// start counts the record in the ledger as a record with a call in flight, although it may send none: a
+// revocation then waits until the end of the record is stored. It reports false if the partition of the
+// record was revoked or lost.
 func (a *attempt) start() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -109,13 +110,13 @@ func (a *attempt) Acquire(ctx context.Context, target source.Call) (source.Permi
 	case a.t.lastFailed:
 		acquire = a.w.permits.AcquireRetry
 	}
-	asked := time.Now()
+	began := time.Now()
 	p, err := a.acquire(ctx, target, acquire)
 	span.End()
 	if err != nil {
 		return nil, err
 	}
-	return &call{a: a, target: target, permit: p, waited: time.Since(asked)}, nil
+	return &call{a: a, target: target, permit: p, waited: time.Since(began)}, nil
 }
 
 // Grow waits for memory for n more bytes of a body that is larger than expected. It implements
@@ -259,12 +260,12 @@ func (c *call) Spend(ctx context.Context) error {
 		if spent || err != nil {
 			return err
 		}
-		asked := time.Now()
+		began := time.Now()
 		p, err := c.a.acquire(ctx, c.target, c.a.w.permits.Reacquire)
 		if err != nil {
 			return err
 		}
-		c.permit, c.waited = p, c.waited+time.Since(asked)
+		c.permit, c.waited = p, c.waited+time.Since(began)
 	}
 	return fmt.Errorf("%w: %d permits expired unspent; Redis or this machine is too slow", errBeginFailed, maxLapsedPermits)
 }

@@ -29,7 +29,7 @@ type CallRecord struct {
 	CorrelationID string
 }
 
-// callLog receives the finished calls of a worker. "record" gets every call; nil: no function. The
+// callLog receives the finished calls of a worker. The function record gets every call; nil: no function. The
 // sampler chooses the calls that are logged.
 type callLog struct {
 	record  func(CallRecord)

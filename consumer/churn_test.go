@@ -238,7 +238,7 @@ func (s *churn) joinAndLeave(steps int) {
 	// A member notices late that it lost its session. Until then it processes the records that it
 	// has read, and the next owner processes them again. The test allows these repeated calls.
 	most := s.revokedCalls.Load() + s.losses.Load()*int64(s.inFlight+256)
-	s.Logf("%d calls for %d requests for %d entities; %d under way at a revocation, %d times cut off, %d sessions lost",
+	s.Logf("%d calls for %d requests for %d entities; %d in flight at a revocation, %d times cut off, %d sessions lost",
 		calls, requests, len(s.numbers), s.revokedCalls.Load(), s.cutOff, s.losses.Load())
 	if calls > requests+most {
 		s.Errorf("calls: got %d, want at most %d", calls, requests+most)

@@ -308,7 +308,7 @@ func (w *Worker) confirm(ctx, hard context.Context, q faultQuery) {
 			break
 		}
 		tried[k.entity] = true
-		if v = w.askKnownGood(ctx, hard, k, q); v != sharedFault {
+		if v = w.callKnownGood(ctx, hard, k, q); v != sharedFault {
 			break
 		}
 	}
@@ -320,8 +320,8 @@ func (w *Worker) confirm(ctx, hard context.Context, q faultQuery) {
 
 var errConfirmed = errors.New("known-good entities failed too")
 
-// askKnownGood fetches one known-good entity, and returns the verdict that follows for the query.
-func (w *Worker) askKnownGood(ctx, hard context.Context, k *knownGood, q faultQuery) verdict {
+// callKnownGood fetches one known-good entity, and returns the verdict about the failure of the query.
+func (w *Worker) callKnownGood(ctx, hard context.Context, k *knownGood, q faultQuery) verdict {
 	credential := ""
 	if q.scope != "" {
 		credential = q.credential

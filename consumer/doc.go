@@ -19,6 +19,37 @@
 // A record that is in flight or waits when its partition is revoked is read again by the next
 // owner, unless its call was sent and its request is settled within 10 s.
 //
+// # States of an alias
+//
+// A param can take its value from the snapshot of another facet of the same key, its alias. Before a
+// fetch, the worker reads the stored aliases of the entity:
+//
+//	the stored alias is                          | the worker
+//	fresh, or was checked during the wait        | fetches the entity with the value
+//	missing or older than its freshFor           | requests the alias; the entity waits
+//	older than its freshFor, and held            | fetches the entity with the value, until keepFor
+//	missing, and held                            | lets the entity wait until the hold has ended
+//	not found                                    | stores that the entity is absent, without a call
+//	fresh, but the entity was not found with it  | requests the alias, once; the entity waits
+//	    and the check did not change the alias   | stores that the entity is absent
+//	    and the check changed the alias          | fetches the entity with the new value
+//	another one when the result is committed     | stores nothing; fetches the entity again
+//
+// States of an entity that waits. Its record ends; a retry in the database replaces it:
+//
+//	from       to         when
+//	record   → settled    Kafka has acknowledged the request of the alias
+//	settled  → waiting    the retry is stored, with status RETRYING and reason ALIAS
+//	waiting  → due        the transaction that stores the alias, or its failure, commits
+//	waiting  → due        10 min after the end of the alias's hold: the request of the alias was lost
+//	due      → record     the retry is enqueued, strict, in the same lane
+//
+// Example: a client reads the unknown name "a" at 12:00:00.000. The worker reads the record of
+// character/a, requests id/a and stores a retry for 12:10:00. At 12:00:00.200 a worker stores id/a with
+// the ocid o1, and the same transaction makes the retry due. At 12:00:00.210 the retry is enqueued, and
+// a worker fetches character/a with o1: two calls. If the alias is stored before the retry, the
+// transaction that stores the retry finds the later alias and makes the retry due itself.
+//
 // # Attribution of failures
 //
 // Clients decide which keys are fetched, so the answer to one key must not stop a source (semantics

@@ -45,8 +45,8 @@ func TestRetry_IsScheduledAfterThreeTries(t *testing.T) {
 	if s.Lane != schemas.High || s.CorrelationID != "corr-a" || s.TraceParent != "trace-a" || s.Reason != string(schemas.Upstream5xx) || s.Error == "" {
 		t.Errorf("status: got %+v, want that of the request", s)
 	}
-	if calls, deadLetters, told := r.upstream.Stats().ByFault[simulator.InternalError], len(r.deadLetters()), r.retries.n.Load(); calls != 3 || deadLetters != 0 || told != 1 {
-		t.Errorf("calls, dead letters and announced retries: got %d, %d and %d, want 3, 0 and 1", calls, deadLetters, told)
+	if calls, deadLetters, announced := r.upstream.Stats().ByFault[simulator.InternalError], len(r.deadLetters()), r.retries.n.Load(); calls != 3 || deadLetters != 0 || announced != 1 {
+		t.Errorf("calls, dead letters and announced retries: got %d, %d and %d, want 3, 0 and 1", calls, deadLetters, announced)
 	}
 	if r.lock("a") != "" {
 		t.Errorf("lock: got %q, want none", r.lock("a"))

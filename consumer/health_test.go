@@ -226,14 +226,14 @@ func TestHealth_IgnoresScopeRefusals(t *testing.T) {
 func TestHealth_ProbesUnhealthyEndpointAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
-		endCalls(h, "well", 5, times(5, source.OK)...)
+		endCalls(h, "healthy", 5, times(5, source.OK)...)
 		if got := endCalls(h, "unhealthy", 11, times(11, source.Transient)...); got != endpointOpen {
 			t.Fatalf("a failing endpoint beside a healthy one: got %v, want %v", got, endpointOpen)
 		}
-		if ok, _ := h.admit("well"); !ok {
+		if ok, _ := h.admit("healthy"); !ok {
 			t.Error("healthy endpoint: got it rejected, want admitted")
 		}
-		if got := endCalls(h, "well", 5, times(5, source.OK)...); got != noDiagnosis {
+		if got := endCalls(h, "healthy", 5, times(5, source.OK)...); got != noDiagnosis {
 			t.Errorf("successes of the healthy endpoint: got %v, want %v", got, noDiagnosis)
 		}
 		var probes []time.Duration

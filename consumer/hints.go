@@ -136,7 +136,7 @@ func (w *Worker) hintUnchanged(ctx context.Context, t *task) {
 	ctx, cancel := context.WithTimeout(ctx, hintTimeout)
 	defer cancel()
 	if err := w.hints.store.DeleteHint(ctx, t.request.Facet); err != nil {
-		w.log.Debug("hint of the facet not deleted; the console still names its JSON member", "facet", t.request.Facet, "err", err)
+		w.log.Debug("hint about a changing JSON member not deleted; the console still shows it", "facet", t.request.Facet, "err", err)
 	}
 }
 
@@ -172,6 +172,6 @@ func (w *Worker) hintChanged(ctx context.Context, t *task, content []byte) {
 		return
 	}
 	if err := w.hints.store.SaveHint(ctx, facet, member); err != nil {
-		w.log.Debug("hint of the facet not saved; the console does not name the JSON member", "facet", facet, "err", err)
+		w.log.Debug("hint about a changing JSON member not saved; the console does not show it", "facet", facet, "err", err)
 	}
 }

@@ -64,7 +64,7 @@ func newMetrics(name string, lane schemas.Lane, reg prometheus.Registerer) *metr
 		errors:             counters("update_process_error_total", "Failed attempts by class, and dead letters by reason.", "reason"),
 		obsolete:           counters("obsolete_event_skipped_total", "Requests that no longer needed a fetch.", "verdict"),
 		settled:            counters("settled_total", "Settled requests by end.", "end"),
-		aliases:            counters("alias_lookups_total", "Params that were filled from another facet, or could not be, by result.", "result"),
+		aliases:            counters("alias_lookups_total", "Look-ups of params whose value comes from another facet, by result.", "result"),
 		dependencyFailures: counters("dependency_failures_total", "Failed calls of the database, Redis or Kafka; their records wait while the calls are retried.", "operation"),
 		inFlight:           gauge("records_in_flight", "Records that occupy a slot."),
 		upsert: histogram(observe.Histogram("db_upsert_duration_seconds", "One batch of results, with its retries.",

@@ -22,19 +22,19 @@ type scopedPermits struct {
 	credentials []string // names of the credentials; each is used until its breaker opens
 	probing     bool     // each call is a probe of the source
 	mu          sync.Mutex
-	told        []string
+	reports     []string
 }
 
 func (p *scopedPermits) note(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.told = append(p.told, fmt.Sprintf(format, args...))
+	p.reports = append(p.reports, fmt.Sprintf(format, args...))
 }
 
 func (p *scopedPermits) all() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.Clone(p.told)
+	return slices.Clone(p.reports)
 }
 
 func (p *scopedPermits) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
@@ -75,10 +75,10 @@ func (q scopedPermit) IsSourceProbe() bool {
 	return q.p.probing
 }
 
-func (q scopedPermit) ReportSuccess() { q.p.note("%s %s well", q.name, q.credential) }
+func (q scopedPermit) ReportSuccess() { q.p.note("%s %s succeeds", q.name, q.credential) }
 
 func (q scopedPermit) OpenScopeBreaker(what string, first, most time.Duration) {
-	q.p.note("%s %s halts its %s for %v to %v", q.name, q.credential, what, first, most)
+	q.p.note("%s %s opens the breaker of its %s for %v to %v", q.name, q.credential, what, first, most)
 	q.p.mu.Lock()
 	defer q.p.mu.Unlock()
 	if what == source.BlockCredential {
@@ -95,27 +95,27 @@ func TestRefusal_OpensScopeBreakerOnceConfirmed(t *testing.T) {
 		probing  bool
 	}{
 		"a credential": {3, func(w http.ResponseWriter) { w.WriteHeader(http.StatusUnauthorized) }, []string{
-			"basic one 401", "basic one 401", "basic one 401", "basic one halts its credential for 5s to 5m0s", "basic two 200", "basic two well",
+			"basic one 401", "basic one 401", "basic one 401", "basic one opens the breaker of its credential for 5s to 5m0s", "basic two 200", "basic two succeeds",
 		}, false},
 		"an endpoint, as its answer says": {1, func(w http.ResponseWriter) {
 			w.Header().Set("X-Endpoint", "1")
 			w.Header().Set("Retry-After", "1")
 			w.WriteHeader(http.StatusTooManyRequests)
-		}, []string{"basic one 429", "basic one halts its endpoint for 2s to 2m0s", "basic one 200", "basic one well"}, false},
+		}, []string{"basic one 429", "basic one opens the breaker of its endpoint for 2s to 2m0s", "basic one 200", "basic one succeeds"}, false},
 		"the source": {3, func(w http.ResponseWriter) { w.WriteHeader(http.StatusTooManyRequests) }, []string{
-			"basic one 429", "basic one 429", "basic one 429", "backoff", "basic one 200", "basic one well",
+			"basic one 429", "basic one 429", "basic one 429", "backoff", "basic one 200", "basic one succeeds",
 		}, false},
 		"a call": {1, func(w http.ResponseWriter) { w.WriteHeader(http.StatusConflict) }, []string{
-			"basic one 409", "basic one 200", "basic one well",
+			"basic one 409", "basic one 200", "basic one succeeds",
 		}, false},
 		"an entity": {1, func(w http.ResponseWriter) { w.WriteHeader(http.StatusUnauthorized) }, []string{
-			"basic one 401", "basic one 200", "basic one well", "basic one 200", "basic one well",
+			"basic one 401", "basic one 200", "basic one succeeds", "basic one 200", "basic one succeeds",
 		}, false},
 		"the source, by a probe": {1, func(w http.ResponseWriter) { w.WriteHeader(http.StatusTooManyRequests) }, []string{
-			"basic one 429", "backoff", "basic one 200", "basic one well",
+			"basic one 429", "backoff", "basic one 200", "basic one succeeds",
 		}, true},
 		"a credential, by a probe of the source": {3, func(w http.ResponseWriter) { w.WriteHeader(http.StatusUnauthorized) }, []string{
-			"basic one 401", "basic one 401", "basic one 401", "basic one halts its credential for 5s to 5m0s", "basic two 200", "basic two well",
+			"basic one 401", "basic one 401", "basic one 401", "basic one opens the breaker of its credential for 5s to 5m0s", "basic two 200", "basic two succeeds",
 		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -153,7 +153,7 @@ func TestRefusal_OpensScopeBreakerOnceConfirmed(t *testing.T) {
 			r.untilStored("a")
 			r.untilCommitted(schemas.High)
 			if got := p.all()[before:]; !slices.Equal(got, c.want) {
-				t.Errorf("told: got %q, want %q", got, c.want)
+				t.Errorf("reports: got %q, want %q", got, c.want)
 			}
 		})
 	}

@@ -22,7 +22,7 @@ type slotQueue struct {
 	preempting int
 
 	idle        chan *task // passes tasks to the goroutines that wait in serve
-	idleServers int        // number of these goroutines
+	idleServers int        // number of goroutines that wait in serve
 }
 
 // slotWaiter is a record that waits for a slot.

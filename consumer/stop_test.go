@@ -158,9 +158,9 @@ func TestRevocation_GivesUpWaitingRecords(t *testing.T) {
 	r.untilJoined(1, 4)
 	keys := keysOf("k", room)
 	r.enqueueAll(keys, schemas.High, schemas.CacheMiss)
-	r.until("all places to be taken", func() bool { return p.n.Load() == room })
+	r.until("all slots to be taken", func() bool { return p.n.Load() == room })
 	line.set(true)
-	r.until("all places to be given back", func() bool { return p.n.Load() == 0 })
+	r.until("all slots to be given back", func() bool { return p.n.Load() == 0 })
 	line.set(false)
 	r.until("them to be read again", func() bool { return p.n.Load() == room })
 }

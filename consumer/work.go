@@ -236,7 +236,7 @@ func (g *gates) renewed(ctx context.Context, o source.Outcome) bool {
 		return false
 	}
 	if errors.Is(o.Err, source.ErrTokenEnded) {
-		return true // the token ended while the call waited for its connection; Await waits for the next one
+		return true // the token expired while the call waited for its connection; Await waits for the next one
 	}
 	c, sent := o.Permit.(*call)
 	return sent && o.Class == source.AuthRefused && o.Block == source.BlockCredential && c.result.Generation > 0 &&

@@ -17,7 +17,7 @@ type Config struct {
 	// Plans are the plans by name. A client with the scope plan:NAME has that plan. Every other client
 	// has the plan default, which is required if there is any plan.
 	Plans map[string]Plan `yaml:"plans"`
-	// Hold is how long credits are set aside for a refresh. If the refresh has brought nothing by then,
+	// Hold is how long credits are set aside for a refresh. If the refresh has no result by then,
 	// the client gets them back.
 	Hold time.Duration `yaml:"hold"`
 	// WhenAway is the effect of an unavailable database on refreshes: they are refused (503), or they

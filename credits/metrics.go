@@ -14,7 +14,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		held: prometheus.NewGauge(prometheus.GaugeOpts{Name: "credits_held", Help: "Credits that the open holds of all clients have set aside, at the last run of the reaper."}),
 		ends: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "credits_ends_total", Help: "Holds that this process has ended, by how: captured, released or expired.",
+			Name: "credits_ends_total", Help: "Holds that this process has ended, by outcome: captured, released or expired.",
 		}, []string{"how"}),
 		refused: prometheus.NewCounter(prometheus.CounterOpts{Name: "credits_refused_total", Help: "Refreshes refused because their client had too few credits."}),
 		runs: prometheus.NewCounterVec(prometheus.CounterOpts{

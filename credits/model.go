@@ -15,7 +15,7 @@ const (
 	Held     State = "HELD"     // the refresh has not ended
 	Captured State = "CAPTURED" // the refresh brought a version; its credits are spent
 	Released State = "RELEASED" // the refresh was not queued, or it failed; the client got its credits back
-	Expired  State = "EXPIRED"  // the refresh brought nothing in time; the client got its credits back
+	Expired  State = "EXPIRED"  // the refresh had no result in time; the client got its credits back
 )
 
 // Kind is the kind of an entry of the ledger.

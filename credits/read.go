@@ -28,7 +28,7 @@ func never(g Grant) int {
 
 // Use is the number of captured credits within an hour.
 type Use struct {
-	Hour    time.Time `json:"hour"` // its begin
+	Hour    time.Time `json:"hour"` // start of the hour
 	Credits int64     `json:"credits"`
 }
 

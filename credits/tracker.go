@@ -74,7 +74,7 @@ func (t *tracker) check(h *trackedHold) {
 	}
 }
 
-// takeDue returns the holds whose outcome may be known, and forgets that.
+// takeDue returns the holds whose outcome may be known, and empties their list.
 func (t *tracker) takeDue() []Hold {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -131,14 +131,14 @@ func quantiles(of, legend, labels string, qs ...int) []query {
 	if labels != "" {
 		labels = ", " + labels
 	}
-	var asks []query
+	var all []query
 	for _, q := range qs {
-		asks = append(asks, query{
+		all = append(all, query{
 			expr:   fmt.Sprintf("histogram_quantile(0.%02d, %s)", q, rate("le"+labels, metric+"_bucket"+matchers)),
 			legend: strings.TrimSpace(fmt.Sprintf("%s p%d", legend, q)),
 		})
 	}
-	return asks
+	return all
 }
 
 // mean returns a query for the mean of a histogram's values.
@@ -158,9 +158,9 @@ func metricName(of string) string {
 // oneQuery returns a list with one query.
 func oneQuery(expr, legend string) []query { return []query{{expr, legend}} }
 
-func joinQueries(asks ...[]query) []query {
+func joinQueries(all ...[]query) []query {
 	var joined []query
-	for _, a := range asks {
+	for _, a := range all {
 		joined = append(joined, a...)
 	}
 	return joined

@@ -96,9 +96,9 @@ var readers = board{
 // answers returns queries for the rate of HTTP responses: one query for each class of status codes,
 // such as 2xx.
 func answers() []query {
-	var asks []query
+	var all []query
 	for _, class := range []string{"2", "3", "4", "5"} {
-		asks = append(asks, query{expr: rate("", `http_request_duration_seconds_count{status=~"`+class+`.."}`), legend: class + "xx"})
+		all = append(all, query{expr: rate("", `http_request_duration_seconds_count{status=~"`+class+`.."}`), legend: class + "xx"})
 	}
-	return asks
+	return all
 }

@@ -69,7 +69,7 @@ type Plan struct {
 	Until time.Time `json:"until"`
 }
 
-// Route tells what a replay or purge job will do with the dead letters of one reason and one facet.
+// Route describes the effect of a replay or purge job on the dead letters of one reason and one facet.
 type Route struct {
 	Reason schemas.DeadLetterReason `json:"reason"`
 	Facet  string                   `json:"facet"`

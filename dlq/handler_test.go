@@ -159,8 +159,8 @@ func TestHandler_CreatesStopsAndResumesJobs(t *testing.T) {
 		t.Errorf("purge plan: got %+v", plan)
 	}
 	var j store.DLQJob
-	c.do(http.MethodPost, dlqPath+"/jobs", `{"kind":"REPLAY","filter":{"reason":"UPSTREAM_5XX","offset":"0:1","attempts":"4"},"lane":"HIGH","rate":0.5,"max":7,"note":"well again"}`, 201, &j)
-	if j.Lane != schemas.High || j.Rate != 0.5 || j.Max != 7 || j.Note != "well again" || j.CreatedBy != "me" || j.Filter.Handled != store.OpenDeadLetters || j.Filter.Until.IsZero() {
+	c.do(http.MethodPost, dlqPath+"/jobs", `{"kind":"REPLAY","filter":{"reason":"UPSTREAM_5XX","offset":"0:1","attempts":"4"},"lane":"HIGH","rate":0.5,"max":7,"note":"healthy again"}`, 201, &j)
+	if j.Lane != schemas.High || j.Rate != 0.5 || j.Max != 7 || j.Note != "healthy again" || j.CreatedBy != "me" || j.Filter.Handled != store.OpenDeadLetters || j.Filter.Until.IsZero() {
 		t.Errorf("created job: got %+v", j)
 	}
 	path := "/admin/v1/dlq-jobs/" + j.ID

@@ -18,6 +18,7 @@ import (
 var (
 	proseSample = flag.Int("prose-sample", 0, "print so many random comments, log messages, errors, page texts and alerts for a reader to judge")
 	proseSeed   = flag.Uint64("prose-seed", 1, "seed of -prose-sample")
+	proseMax    = flag.Int("prose-findings", 30, "maximum number of findings that TestProse_FollowsTheRules prints")
 )
 
 var (
@@ -26,6 +27,9 @@ var (
 	// testSuite matches the packages that test several implementations. These packages log nothing.
 	testSuite = regexp.MustCompile(`/(storetest|sourcetest|openapitest|servicetest)/`)
 )
+
+// logMethods are the methods of slog.Logger that take a message.
+var logMethods = []string{"Debug", "Info", "Warn", "Error", "DebugContext", "InfoContext", "WarnContext", "ErrorContext"}
 
 // TestProse_PrintsARandomSample prints a random sample of each kind of text that people read, such
 // as comments and log messages:
@@ -70,23 +74,26 @@ func TestProse_PrintsARandomSample(t *testing.T) {
 				return
 			}
 			ast.Inspect(f, func(n ast.Node) bool {
-				call, ok := n.(*ast.CallExpr)
-				if !ok {
-					return true
-				}
-				fn, ok := call.Fun.(*ast.SelectorExpr)
-				for _, arg := range call.Args {
-					s, isText := arg.(*ast.BasicLit)
+				switch n := n.(type) {
+				case *ast.CallExpr:
+					fn, ok := n.Fun.(*ast.SelectorExpr)
+					s := firstText(n.Args)
 					switch {
-					case !ok || !isText || s.Kind != token.STRING:
+					case !ok || s == nil:
 					case slices.Contains(logMethods, fn.Sel.Name):
 						add("log message", path, fset.Position(s.Pos()).Line, s.Value)
 					case fn.Sel.Name == "Errorf" || fn.Sel.Name == "New" && strings.Contains(s.Value, " "):
 						add("error", path, fset.Position(s.Pos()).Line, s.Value)
-					default:
-						continue
 					}
-					break
+				case *ast.KeyValueExpr: // the two messages of an observe.Condition
+					key, ok := n.Key.(*ast.Ident)
+					if s := firstText([]ast.Expr{n.Value}); ok && s != nil && (key.Name == "Failing" || key.Name == "Recovered") {
+						add("log message", path, fset.Position(s.Pos()).Line, s.Value)
+					}
+				case *ast.BasicLit:
+					if strings.Contains(path, "/console/") && strings.Count(n.Value, " ") > 1 {
+						add("page text", path, fset.Position(n.Pos()).Line, n.Value)
+					}
 				}
 				return true
 			})
@@ -103,6 +110,16 @@ func TestProse_PrintsARandomSample(t *testing.T) {
 			t.Log(text)
 		}
 	}
+}
+
+// firstText returns the first string literal of the arguments, or nil.
+func firstText(args []ast.Expr) *ast.BasicLit {
+	for _, arg := range args {
+		if s, ok := arg.(*ast.BasicLit); ok && s.Kind == token.STRING {
+			return s
+		}
+	}
+	return nil
 }
 
 // declaration returns the name of the declaration that contains a comment, or an empty string if no

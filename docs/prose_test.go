@@ -1,7 +1,6 @@
 package docs
 
 import (
-	"flag"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -13,9 +12,7 @@ import (
 	"testing"
 )
 
-var proseMax = flag.Int("prose-findings", 30, "maximum number of findings that TestProse_FollowsTheRules prints")
-
-// proseRules are patterns that must not match in comments, log messages, documents and SQL.
+// proseRules are patterns that must not match in comments, log messages and documents.
 // docs/concepts.md lists the words to use instead.
 var proseRules = []struct {
 	name    string
@@ -32,17 +29,13 @@ var proseRules = []struct {
 	{"write publish, dead-letter", regexp.MustCompile(`(?i)\b(?:bur(?:y|ies|ied)|stood back|stands? back)\b`)},
 }
 
-// proseNames maps a word that must not occur in identifiers to the standard term. It applies to
-// exported Go names, SQL names, metrics, YAML keys and HTTP paths.
+// proseNames maps a word that must not occur in exported Go names, SQL names, metrics, YAML keys and HTTP paths to its term.
 var proseNames = map[string]string{
 	"wish": "request", "wishes": "requests", "door": "enqueuer", "bell": "notifier", "brake": "backoff", "brakes": "backoffs",
 	"braked": "backing off", "weather": "fault scenario", "doubt": "unconfirmed", "hindrance": "blocker",
 	"foregone": "not found", "patience": "timeout", "letter": "dead letter", "letters": "dead letters", "untold": "unrecorded",
 	"ceiling": "rate cap", "ceilings": "rate caps", "sick": "unhealthy",
 }
-
-// logMethods are the methods of slog.Logger that take a message.
-var logMethods = []string{"Debug", "Info", "Warn", "Error", "DebugContext", "InfoContext", "WarnContext", "ErrorContext"}
 
 var (
 	proseSpan  = regexp.MustCompile("`[^`]*`|https?://\\S+")
@@ -82,15 +75,20 @@ func findProse(path, text string) (found []string) {
 		for _, c := range f.Comments {
 			sentence(fset.Position(c.Pos()).Line, strings.ReplaceAll(c.Text(), "\n", " "))
 		}
+		text := func(args ...ast.Expr) {
+			if s := firstText(args); s != nil {
+				sentence(fset.Position(s.Pos()).Line, strings.Trim(s.Value, `"`))
+			}
+		}
 		ast.Inspect(f, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.CallExpr: // if the call writes a log message, check the message
 				if fn, ok := n.Fun.(*ast.SelectorExpr); ok && slices.Contains(logMethods, fn.Sel.Name) {
-					for _, arg := range n.Args {
-						if s, ok := arg.(*ast.BasicLit); ok {
-							sentence(fset.Position(s.Pos()).Line, strings.Trim(s.Value, `"`))
-						}
-					}
+					text(n.Args...)
+				}
+			case *ast.KeyValueExpr: // check the messages of an observe.Condition
+				if key, ok := n.Key.(*ast.Ident); ok && (key.Name == "Failing" || key.Name == "Recovered") {
+					text(n.Value)
 				}
 			case *ast.FuncDecl:
 				name(fset.Position(n.Pos()).Line, n.Name.Name)
@@ -99,7 +97,7 @@ func findProse(path, text string) (found []string) {
 			}
 			return true
 		})
-	case ".md", ".sql", ".yaml", ".yml":
+	case ".md", ".sql", ".yaml", ".yml", ".lua":
 		for _, m := range proseIdent.FindAllStringSubmatchIndex(text, -1) {
 			for g := 2; g < len(m); g += 2 {
 				if m[g] >= 0 {
@@ -107,12 +105,11 @@ func findProse(path, text string) (found []string) {
 				}
 			}
 		}
-		if filepath.Ext(path) != ".md" {
-			break
-		}
-		fenced := false
+		fenced, marker := false, map[string]string{".sql": "-- ", ".lua": "-- ", ".yaml": "# ", ".yml": "# "}[filepath.Ext(path)]
 		for i, line := range strings.Split(text, "\n") {
-			if fence := strings.HasPrefix(strings.TrimSpace(line), "```"); fence || fenced {
+			if marker != "" {
+				_, line, _ = strings.Cut(line, marker)
+			} else if fence := strings.HasPrefix(strings.TrimSpace(line), "```"); fence || fenced {
 				fenced = fenced != fence
 				continue
 			}
@@ -141,6 +138,9 @@ func TestProse_FindsPlantedFaults(t *testing.T) {
 		"c.go":  "package c\n\ntype Wish struct{}\n",
 		"d.md":  "# D\n\nA retry comes round after a minute.\n",
 		"e.sql": "CREATE TABLE letters (id bigint);\n",
+		"g.sql": "-- The row is deleted by whoever has the lease.\n",
+		"h.lua": "-- The brake has ended.\n",
+		"i.go":  "package i\n\nvar c = Condition{Failing: \"the retry comes round\"}\n",
 		"f.yml": "ceilings: []\n",
 	} {
 		if found := findProse(path, text); len(found) != 1 {

@@ -127,7 +127,7 @@ func (r *renewing) age() int64 {
 func (r *renewing) wantRenewals(what string, want int) {
 	r.Helper()
 	if got := r.server.Stats(); got.Renewals != want || got.MaxInFlight > 1 || got.Expired != 0 {
-		r.Errorf("%s: got %+v, want %d renewals, at most 1 in flight, no call with an ended token", what, got, want)
+		r.Errorf("%s: got %+v, want %d renewals, at most 1 in flight, no call with an expired token", what, got, want)
 	}
 }
 
@@ -165,9 +165,9 @@ func (r *renewing) dump() string {
 	return all.String()
 }
 
-// The test starts five workers without a token, at an ended token, and with a revoked token and a
-// hundred calls: each time one worker renews the credential. Then it changes the key while they run, and
-// searches all outputs for secrets.
+// Five workers run without a token, then with an expired one, then with a revoked one and a hundred
+// calls. Each time exactly one worker renews the credential. Then the test changes the encryption key
+// while the workers run, and searches all outputs for secrets.
 func TestCredentials_FiveWorkersRenewOnce(t *testing.T) {
 	t.Parallel()
 	r := newRenewing(t, oauth.Config{Lifetime: time.Hour, Delay: 2 * time.Second})
@@ -184,9 +184,9 @@ func TestCredentials_FiveWorkersRenewOnce(t *testing.T) {
 	r.check(err)
 	r.workers(5, "second")
 	if failed := r.reads("ended-", 20); failed != 0 {
-		t.Errorf("reads at an ended token: got %d without data", failed)
+		t.Errorf("reads with an expired token: got %d without data", failed)
 	}
-	r.wantRenewals("five workers at an ended token", 2)
+	r.wantRenewals("five workers with an expired token", 2)
 
 	for generation := 3; generation < 6; generation++ {
 		r.until(timeout, "a token that may be renewed", func() bool { return r.age() > 13 })
@@ -258,7 +258,7 @@ func TestCredentials_KillBetweenAnswerAndCommit(t *testing.T) {
 			r.onToken.Store(&cut)
 			victim := r.workers(1, "victim")[0]
 			r.until(timeout, "an answer that can't be stored", func() bool {
-				return strings.Contains(strings.Join(victim.Warnings(), "\n"), "token not stored")
+				return strings.Contains(strings.Join(victim.Warnings(), "\n"), "renewed token not stored")
 			})
 			victim.Kill()
 			r.onToken.Store(nil)
@@ -287,7 +287,7 @@ func TestCredentials_KillBetweenAnswerAndCommit(t *testing.T) {
 	}
 }
 
-// The token endpoint is down from before the renewal until the token is nearly at its end. No read
+// The token endpoint is down from before the renewal until the token has nearly expired. No read
 // fails.
 func TestCredentials_EndpointDownInsideMargin(t *testing.T) {
 	t.Parallel()
@@ -311,6 +311,6 @@ func TestCredentials_EndpointDownInsideMargin(t *testing.T) {
 	r.until(2*time.Minute, "a renewal", func() bool { return r.generation() == 2 })
 	t.Logf("%d reads, %d failed, %d failed renewals, %+v", total, failed, failures, r.server.Stats())
 	if got := r.server.Stats(); got.Expired != 0 {
-		t.Errorf("calls with an ended token: got %d, want 0", got.Expired)
+		t.Errorf("calls with an expired token: got %d, want 0", got.Expired)
 	}
 }

@@ -43,7 +43,7 @@ func TestDeadLetter_HeadersAreReadByKcat(t *testing.T) {
 	f.control(simulator.Control{Faults: []simulator.Fault{{Key: "^dead", Kind: simulator.BadParameter}}})
 	f.worker()
 	api := f.query()
-	f.read(api, append(harness.Keys("well", 30), "dead1", "dead2"), 8)
+	f.read(api, append(harness.Keys("healthy", 30), "dead1", "dead2"), 8)
 	f.until(2*timeout, "two dead letters", func() bool { return f.deadLetters() == 2 })
 	f.until(timeout, "their entries in the index", func() bool { return f.one("SELECT count(*) FROM dead_letters") == 2 })
 	f.replay(api, 0)

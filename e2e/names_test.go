@@ -16,7 +16,7 @@ import (
 	"github.com/freshet/freshet/source/nexon"
 )
 
-// newNames returns an installation whose characters are asked for by name: facet character takes the
+// newNames returns an installation whose characters are requested by name: facet character takes the
 // ocid from facet id. edits are replacements in the configuration of the source, in pairs.
 func newNames(t testing.TB, latency string, edits ...string) *fleet {
 	t.Helper()
@@ -114,8 +114,8 @@ func TestNames_HostileNamesAreOneEntityOrRejected(t *testing.T) {
 	equal(t, "calls", stats.Arrivals, 2*len(entities))
 }
 
-// The endpoint of the aliases is down for -outage. Known characters are refreshed meanwhile. New names
-// wait, and come after the outage.
+// The endpoint of the aliases is down for the time of the flag -outage. Known characters are refreshed
+// meanwhile. Characters with a new name wait, and are fetched after the outage.
 func TestNames_AliasEndpointDown(t *testing.T) {
 	t.Parallel()
 	f := newNames(t, "5ms-20ms", "freshFor: 1h", "freshFor: 1s", "freshFor: 168h", "freshFor: 2s", "retry: [1m, 2m, 4m]", "retry: [5s, 10s, 20s, 30s, 60s, 60s, 60s, 60s, 60s, 60s]")
@@ -157,7 +157,7 @@ func TestNames_AliasEndpointDown(t *testing.T) {
 	f.until(5*time.Minute, "a character of each new name", func() bool {
 		return f.one("SELECT count(*) FROM snapshot_state WHERE facet = 'character' AND starts_with(key, 'new') AND NOT absent") == int64(len(added))
 	})
-	t.Logf("outage of %v: known characters were refreshed %d times, the new ones came %v after it", *outageLength, rounds, time.Since(took).Round(time.Second))
+	t.Logf("outage of %v: known characters were refreshed %d times, the new ones were stored %v after it", *outageLength, rounds, time.Since(took).Round(time.Second))
 	equal(t, "dead letters", f.deadLetters(), 0)
 }
 

@@ -191,7 +191,7 @@ func TestScheduler_RefreshMovesDueTime(t *testing.T) {
 	const ahead = 20 * time.Second
 	tt.keys = tt.keys[:0]
 	before := time.Now()
-	tt.register("well", 1, before.Add(ahead), 0)
+	tt.register("healthy", 1, before.Add(ahead), 0)
 	tt.register("failing", 1, before.Add(ahead), 0)
 	tt.control(simulator.Control{Faults: []simulator.Fault{{Key: "^failing0$", Kind: simulator.InternalError}}})
 	for _, key := range []string{"well0", "failing0"} {

@@ -27,7 +27,7 @@ const (
 type peer struct {
 	name    string
 	command string // the Redis command that the peer's calls run, as named in Redis' statistics
-	ask     func(client int) error
+	acquire func(client int) error
 }
 
 // strangers returns the implementations other than freshet's limiter, with limits that reject
@@ -85,11 +85,11 @@ func adrAdmits(t *testing.T, rdb *redis.Client, limit int) admits {
 
 // worstSecond requests calls from an idle rate limiter, each directly after the answer to the previous
 // request. It returns the maximum number of admitted calls in a sliding second.
-func worstSecond(t *testing.T, ask admits) int {
+func worstSecond(t *testing.T, acquire admits) int {
 	t.Helper()
 	var at []time.Time
 	for end := time.Now().Add(1200 * time.Millisecond); time.Now().Before(end); {
-		ok, err := ask(t.Context())
+		ok, err := acquire(t.Context())
 		if err != nil {
 			t.Error(err)
 			break
@@ -113,7 +113,7 @@ func compare(t *testing.T, rdb *redis.Client, peers []peer, clients int) compari
 	t.Helper()
 	c := comparison{peers, map[string][]float64{}, map[string][]float64{}}
 	for _, p := range peers { // connect and load the scripts before the measurement
-		keepAsking(t, clients, sliceTime/10, p.ask)
+		keepAsking(t, clients, sliceTime/10, p.acquire)
 	}
 	for range rounds {
 		for _, p := range peers {
@@ -131,7 +131,7 @@ func (c comparison) measure(t *testing.T, rdb *redis.Client, p peer, clients int
 	t.Helper()
 	for range 4 {
 		callsBefore, usecBefore := commandStats(t, rdb, p.command)
-		n, took := keepAsking(t, clients, sliceTime, p.ask)
+		n, took := keepAsking(t, clients, sliceTime, p.acquire)
 		calls, total := commandStats(t, rdb, p.command)
 		calls, total = calls-callsBefore, total-usecBefore
 		perSecond, usec = float64(n)/took.Seconds(), total/calls
@@ -161,7 +161,7 @@ func (c comparison) rates(b *bar) {
 
 // keepAsking runs `clients` concurrent clients for the duration d. It returns the number of
 // requests and the time taken.
-func keepAsking(t *testing.T, clients int, d time.Duration, ask func(client int) error) (n int, took time.Duration) {
+func keepAsking(t *testing.T, clients int, d time.Duration, acquire func(client int) error) (n int, took time.Duration) {
 	t.Helper()
 	counts := make([]int, clients)
 	var wg sync.WaitGroup
@@ -173,7 +173,7 @@ func keepAsking(t *testing.T, clients int, d time.Duration, ask func(client int)
 					counts[client] = count
 					return
 				}
-				if err := ask(client); err != nil {
+				if err := acquire(client); err != nil {
 					t.Error(err)
 					return
 				}

@@ -37,8 +37,8 @@ func TestBreaker_ReleasesSlotsAndTellsRedis(t *testing.T) {
 		if at := time.Since(r.start); at < 5*time.Second || at > 5500*ms || !p.Spend() {
 			t.Errorf("got a permit at %v while the breaker was open", at)
 		}
-		if told, want := r.sentEvents(), fmt.Sprintf("open 5000000 60000000 %d;", sent); !strings.Contains(told, want) {
-			t.Errorf("got events %q, want %q", told, want)
+		if events, want := r.sentEvents(), fmt.Sprintf("open 5000000 60000000 %d;", sent); !strings.Contains(events, want) {
+			t.Errorf("got events %q, want %q", events, want)
 		}
 		if n := testutil.ToFloat64(l.metrics.breakerOpen); n != 1 {
 			t.Errorf("gauge: got %v", n)
@@ -85,8 +85,8 @@ func TestBreaker_ReportsSuccessOnlyWhileOpen(t *testing.T) {
 		if <-waiter; time.Since(at) > ms {
 			t.Errorf("a rejected caller got its permit %v after the breaker closed", time.Since(at))
 		}
-		if told, want := r.sentEvents(), fmt.Sprintf(";close %d;", sent); !strings.Contains(told, want) {
-			t.Errorf("got events %q, want %q", told, want)
+		if events, want := r.sentEvents(), fmt.Sprintf(";close %d;", sent); !strings.Contains(events, want) {
+			t.Errorf("got events %q, want %q", events, want)
 		}
 		if !l.BreakerOpenSince(at) || !l.BreakerOpenSince(at.Add(-time.Hour)) || l.BreakerOpenSince(time.Now().Add(ms)) {
 			t.Error("BreakerOpenSince is wrong after the breaker closed")
@@ -165,8 +165,8 @@ func TestBreaker_RepeatsUnconfirmedEvents(t *testing.T) {
 		elapse(5 * time.Second)
 		l.CloseBreaker(time.Now())
 		elapse(5 * time.Second)
-		if told := r.sentEvents(); strings.Count(told, "open ") != 2 || strings.Count(told, "close ") != 2 {
-			t.Errorf("got events %q", told)
+		if events := r.sentEvents(); strings.Count(events, "open ") != 2 || strings.Count(events, "close ") != 2 {
+			t.Errorf("got events %q", events)
 		}
 	})
 }
@@ -271,15 +271,15 @@ func TestBreaker_FleetSendsOneProbePerPause(t *testing.T) {
 				t.Errorf("limiter %d: breaker is not open", i)
 			}
 		}
-		told := time.Now()
+		reported := time.Now()
 		elapse(horizon + permitLife)
 		quiet := time.Now()
-		elapse(10*time.Minute - quiet.Sub(told))
+		elapse(10*time.Minute - quiet.Sub(reported))
 		probes := s.since(quiet)
 		if len(probes) != 12 {
 			t.Fatalf("got %d calls in ten minutes, want 12", len(probes))
 		}
-		last := told
+		last := reported
 		for i, at := range probes {
 			pause := min(time.Minute, 5*time.Second<<i)
 			if got := at.Sub(last); got < pause-150*ms || got > pause+50*ms {
@@ -291,17 +291,17 @@ func TestBreaker_FleetSendsOneProbePerPause(t *testing.T) {
 		for len(s.since(last.Add(1))) == 0 {
 			elapse(10 * ms)
 		}
-		well := s.since(last.Add(1))[0].Add(20 * ms)
-		elapse(time.Until(well.Add(time.Second)))
+		recovered := s.since(last.Add(1))[0].Add(20 * ms)
+		elapse(time.Until(recovered.Add(time.Second)))
 		for i, l := range s.limiters {
 			s.mu.Lock()
-			first := slices.IndexFunc(s.spent[i], func(at time.Time) bool { return at.After(well) })
+			first := slices.IndexFunc(s.spent[i], func(at time.Time) bool { return at.After(recovered) })
 			s.mu.Unlock()
 			if first < 0 || l.alloc.breaker.open.Load() {
 				t.Errorf("limiter %d sends nothing a second after a success", i)
 			}
 		}
-		if n := len(s.since(well)); n < 100 || n > 260 {
+		if n := len(s.since(recovered)); n < 100 || n > 260 {
 			t.Errorf("got %d calls in the first second, want about half of 450", n)
 		}
 		elapse(11 * time.Second)
@@ -318,20 +318,20 @@ func TestBreaker_UnusedProbeKeepsTheSchedule(t *testing.T) {
 		p := mustAcquire(s.T, a, schemas.Low)
 		p.Spend()
 		a.OpenBreaker(2*time.Second, 4*time.Second, time.Now())
-		told := time.Now()
+		reported := time.Now()
 		elapse(10 * ms)
 		ctx, cancel := context.WithTimeout(s.Context(), 3*time.Second)
 		if _, err := a.Acquire(ctx, schemas.High, Call{}); err != nil { // limiter a gets the permit and never uses it, as if its process had crashed
 			s.Error(err)
 		}
 		cancel()
-		if at := time.Since(told); at < 2*time.Second || at > 2100*ms {
+		if at := time.Since(reported); at < 2*time.Second || at > 2100*ms {
 			s.Errorf("got the first probe after %v", at)
 		}
 		if p := mustAcquire(s.T, b, schemas.Low); !p.Spend() || !b.alloc.breaker.open.Load() {
 			s.Error("the second permit is not a probe")
 		}
-		if at := time.Since(told); at < 6*time.Second || at > 6600*ms {
+		if at := time.Since(reported); at < 6*time.Second || at > 6600*ms {
 			s.Errorf("got the second probe after %v, want 6 s", at)
 		}
 	})

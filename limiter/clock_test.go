@@ -127,12 +127,12 @@ func TestClock_StepDropsTheGrant(t *testing.T) {
 		// The limiter sends an event that Redis' clock was set forward. The event contains the time at
 		// which the limiter detected the step, so that the script can ignore the event if the script's
 		// state was created later.
-		told := r.sentEvents()
-		_, step, _ := strings.Cut(told, "step ")
+		events := r.sentEvents()
+		_, step, _ := strings.Cut(events, "step ")
 		var shown int64
 		_, err := fmt.Sscanf(step, "%d;", &shown)
-		if without := shown - seen - 1_300_000; err != nil || strings.Count(told, "step") != 1 || without < 0 || without > 10_000 {
-			t.Errorf("got events %q; Redis' clock was %d a second before", told, seen)
+		if without := shown - seen - 1_300_000; err != nil || strings.Count(events, "step") != 1 || without < 0 || without > 10_000 {
+			t.Errorf("got events %q; Redis' clock was %d a second before", events, seen)
 		}
 	})
 }
@@ -223,10 +223,10 @@ func TestBackOff_SendsRedisTime(t *testing.T) {
 		synctest.Wait()
 		l.BackOff(0, sent)
 		elapse(time.Second)
-		told := r.sentEvents()
+		events := r.sentEvents()
 		for _, event := range []string{fmt.Sprintf("backoff 1500000 7000000 %d;", want), fmt.Sprintf("backoff 0 7000000 %d;", want)} {
-			if strings.Count(told, event) != 1 {
-				t.Errorf("got events %q, want %q", told, event)
+			if strings.Count(events, event) != 1 {
+				t.Errorf("got events %q, want %q", events, event)
 			}
 		}
 	})

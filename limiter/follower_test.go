@@ -51,8 +51,8 @@ func withDay() Config {
 	return c
 }
 
-// ask acquires a permit in the background, and returns the channel that receives it.
-func ask(t *testing.T, l *Limiter, lane schemas.Lane) chan *Permit {
+// acquireLater acquires a permit in the background, and returns the channel that receives it.
+func acquireLater(t *testing.T, l *Limiter, lane schemas.Lane) chan *Permit {
 	t.Helper()
 	got := make(chan *Permit, 1)
 	go func() {
@@ -67,7 +67,7 @@ func TestSettings_NoPermitUntilRead(t *testing.T) {
 	r := &redisDouble{answer: grantAll}
 	s := &settingsDouble{err: errors.New("the database is away")}
 	simulatedWith(t, r, withDay(), Deps{Settings: s}, func(t *testing.T, l *Limiter) {
-		high, low := ask(t, l, schemas.High), ask(t, l, schemas.Low)
+		high, low := acquireLater(t, l, schemas.High), acquireLater(t, l, schemas.Low)
 		l.BackOff(time.Second, time.Now())
 		elapse(10 * time.Second)
 		if len(r.demands) > 0 || len(high)+len(low) > 0 {
@@ -146,7 +146,7 @@ func TestSettings_InvalidKeepQuotaButStop(t *testing.T) {
 		stop.Stopped = true
 		s.set(stop)
 		elapse(2 * time.Second)
-		got := ask(t, l, schemas.High)
+		got := acquireLater(t, l, schemas.High)
 		elapse(time.Minute)
 		if len(got) > 0 {
 			t.Error("got a permit while the source is stopped")
@@ -177,7 +177,7 @@ func TestStop_ReleasesSlotsUntilResumed(t *testing.T) {
 		elapse(950 * ms)
 		var got []chan *Permit
 		for range 10 {
-			got = append(got, ask(t, l, schemas.Low))
+			got = append(got, acquireLater(t, l, schemas.Low))
 		}
 		given := func() (n int) {
 			for _, c := range got {
@@ -190,8 +190,8 @@ func TestStop_ReleasesSlotsUntilResumed(t *testing.T) {
 		reserved := len(l.alloc.queues.low.slots)
 		l.mu.Unlock()
 		elapse(time.Minute)
-		if told := strings.Count(r.sentEvents(), "refund "); reserved != 10 || told != reserved || given() > 0 {
-			t.Errorf("%d reserved, %d refunded, %d handed out", reserved, told, given())
+		if refunded := strings.Count(r.sentEvents(), "refund "); reserved != 10 || refunded != reserved || given() > 0 {
+			t.Errorf("%d reserved, %d refunded, %d handed out", reserved, refunded, given())
 		}
 		asked := len(r.demands)
 		elapse(time.Minute)
@@ -215,10 +215,10 @@ func TestStop_ReleasesSlotsOfACallInFlight(t *testing.T) {
 	simulatedWith(t, r, withDay(), Deps{Settings: s}, func(t *testing.T, l *Limiter) {
 		s.set(Override{Stopped: true}) // the limiter reads this setting 1 s after its start
 		elapse(990 * ms)
-		got := ask(t, l, schemas.Low) // Redis replies to this call at 1.01 s, just after the limiter has read the stop
+		got := acquireLater(t, l, schemas.Low) // Redis replies to this call at 1.01 s, just after the limiter has read the stop
 		elapse(time.Minute)
-		if told := strings.Count(r.sentEvents(), "refund "); len(got) > 0 || told != 1 {
-			t.Errorf("while stopped: got %d permits and %d refunds, want 0 and 1", len(got), told)
+		if refunded := strings.Count(r.sentEvents(), "refund "); len(got) > 0 || refunded != 1 {
+			t.Errorf("while stopped: got %d permits and %d refunds, want 0 and 1", len(got), refunded)
 		}
 	})
 }

@@ -76,7 +76,7 @@ func TestAcquire_CanceledCallerLosesNothing(t *testing.T) {
 		synctest.Wait()
 		var followers []chan *Permit
 		for range 2 {
-			followers = append(followers, ask(t, l, schemas.Low))
+			followers = append(followers, acquireLater(t, l, schemas.Low))
 			synctest.Wait() // each caller is queued before the next one arrives
 		}
 		elapse(10 * ms)

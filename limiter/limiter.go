@@ -63,14 +63,14 @@ func New(source string, config Config, deps Deps) (*Limiter, error) {
 	return newLimiter(source, config, script(source, deps.Redis), deps)
 }
 
-func newLimiter(source string, config Config, ask acquireFunc, deps Deps) (*Limiter, error) {
+func newLimiter(source string, config Config, acquire acquireFunc, deps Deps) (*Limiter, error) {
 	quota, err := NewQuota(config)
 	if err != nil {
 		return nil, err
 	}
 	log, metrics := deps.Log.With("source", source), newMetrics(source, deps.Metrics)
 	l := &Limiter{
-		source: source, name: incarnationName(deps.Process), acquireSlots: ask, deps: dependencies{deps, config},
+		source: source, name: incarnationName(deps.Process), acquireSlots: acquire, deps: dependencies{deps, config},
 		log: log, metrics: metrics, jitter: &jitter{}, kick: make(chan struct{}, 1),
 		alloc: allocator{
 			queues: newQueueSet(), buckets: newBucketTable(source), day: dayCount{needed: make(chan struct{}, 1)}, log: log, metrics: metrics,
@@ -147,9 +147,9 @@ func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, c Call, p *Per
 		return p, nil
 	}
 	p.ready = l.readies.Get().(chan struct{})
-	asking := l.redis.calling
+	calling := l.redis.calling
 	l.mu.Unlock()
-	if !asking { // if asking is true, a call to Redis is in flight; another call follows it and serves this waiter
+	if !calling { // if calling is true, a call to Redis is in flight; another call follows it and serves this waiter
 		l.wake()
 	}
 	select {

@@ -336,7 +336,7 @@ func TestRedisOutage_IsOneCondition(t *testing.T) {
 	simulatedWith(t, r, second(500, 450, 100, 0), Deps{Log: slog.New(slog.NewTextHandler(&log, nil))}, func(t *testing.T, l *Limiter) {
 		for outage := 1; outage <= 2; outage++ {
 			down.Store(true)
-			got := ask(t, l, schemas.High)
+			got := acquireLater(t, l, schemas.High)
 			elapse(10 * time.Second)
 			down.Store(false)
 			synctest.Wait()

@@ -122,16 +122,16 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 
 // scopes counts the open breakers and the exhausted buckets of a report.
 func (m *metrics) scopes(all []ScopeView) {
-	halted, empty := 0.0, 0.0
+	open, empty := 0.0, 0.0
 	for _, s := range all {
 		switch {
 		case s.BreakerOpen:
-			halted++
+			open++
 		case s.Remaining != nil && *s.Remaining <= 0:
 			empty++
 		}
 	}
-	m.scopeBreakersOpen.Set(halted)
+	m.scopeBreakersOpen.Set(open)
 	m.scopesExhausted.Set(empty)
 }
 

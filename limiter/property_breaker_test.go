@@ -54,7 +54,7 @@ func (w *world) applyOpen(at time.Time, redisNow int64, first, most time.Duratio
 	case sent >= s.ended:
 		*s = probes{in: true, blind: s.blind, began: redisNow, next: at.Add(first), pause: first, most: max(first, most)}
 		if !s.blind {
-			w.backoffs = append(w.backoffs, backoffRecord{told: at, until: s.next, probing: true})
+			w.backoffs = append(w.backoffs, backoffRecord{reported: at, until: s.next, probing: true})
 		}
 	}
 }

@@ -49,8 +49,8 @@ type grants struct {
 
 // backoffRecord is one backoff that Redis received.
 type backoffRecord struct {
-	told, until time.Time
-	probing     bool // if set, this is the pause before a breaker's first probe, not a backoff
+	reported, until time.Time
+	probing         bool // if set, this is the pause before a breaker's first probe, not a backoff
 }
 
 const (
@@ -136,7 +136,7 @@ func (w *world) spent(p *process, permit *Permit, high bool, delay time.Duration
 func (w *world) forget(since time.Time, newest int) {
 	w.forgot, w.lost, w.backedOffAt, w.stop.blind, w.newest = true, true, 0, true, newest
 	for i := range w.backoffs {
-		if b := &w.backoffs[i]; b.told.After(since) && b.until.After(time.Now()) {
+		if b := &w.backoffs[i]; b.reported.After(since) && b.until.After(time.Now()) {
 			b.until = time.Now()
 		}
 	}
@@ -266,7 +266,7 @@ func (w *world) pauses() {
 		w.none(s.at.Add(learnt), until, "while stopped")
 	}
 	for _, b := range w.backoffs {
-		w.none(b.told.Add(horizon+permitLife+ms), b.until, "while backing off")
+		w.none(b.reported.Add(horizon+permitLife+ms), b.until, "while backing off")
 	}
 }
 

@@ -152,18 +152,18 @@ type process struct {
 	stopped   time.Time // when the process read the emergency stop; zero: not stopped
 	learns    []time.Duration
 	learned   int         // index of the newest setting that the process has read
-	asking    atomic.Bool // a call of the process to Redis is in flight
+	calling   atomic.Bool // a call of the process to Redis is in flight
 }
 
 var errLost = errors.New("the connection was lost")
 
-// ask runs the script for the process, with random network latency and faults.
-func (p *process) ask(_ context.Context, d demand) (grant, error) {
+// callRedis runs the script for the process, with random network latency and faults.
+func (p *process) callRedis(_ context.Context, d demand) (grant, error) {
 	w, r := p.world, p.rng
-	p.asking.Store(true)
-	defer p.asking.Store(false)
+	p.calling.Store(true)
+	defer p.calling.Store(false)
 	there, back := latency(r), latency(r)
-	fate := 999
+	roll := 999
 	if !w.quiet() {
 		switch r.IntN(40) {
 		case 0:
@@ -175,17 +175,17 @@ func (p *process) ask(_ context.Context, d demand) (grant, error) {
 				back += span(r, 0, 2*time.Second)
 			}
 		}
-		fate = r.IntN(1000)
+		roll = r.IntN(1000)
 	}
 	sleep(there)
 	w.mu.Lock()
 	down := time.Now().Before(w.unreachable)
 	w.mu.Unlock()
 	switch {
-	case down || fate < w.fails/3:
+	case down || roll < w.fails/3:
 		sleep(back)
 		return grant{}, errLost
-	case fate < w.fails/2: // the reply arrives after the timeout
+	case roll < w.fails/2: // the reply arrives after the timeout
 		late := span(r, 0, 2*time.Second)
 		w.wg.Go(func() {
 			sleep(late)
@@ -200,7 +200,7 @@ func (p *process) ask(_ context.Context, d demand) (grant, error) {
 		return grant{}, err
 	}
 	sleep(back)
-	if fate < w.fails {
+	if roll < w.fails {
 		return grant{}, errLost
 	}
 	w.granted(p, g, at)
@@ -245,7 +245,7 @@ func (w *world) run(p *process, d demand) (g grant, at time.Time, err error) {
 				pause = base
 			}
 			w.backedOffAt = max(w.backedOffAt, redisNow.UnixMicro())
-			w.backoffs = append(w.backoffs, backoffRecord{told: at, until: at.Add(micros(pause))})
+			w.backoffs = append(w.backoffs, backoffRecord{reported: at, until: at.Add(micros(pause))})
 		case eventOpen:
 			w.applyOpen(at, redisNow.UnixMicro(), micros(n[0]), micros(n[1]), n[2])
 		case eventClose:
@@ -276,13 +276,13 @@ func (p *process) Quota(context.Context, string) (Override, int64, error) {
 	n := p.learn()
 	if n != p.learned {
 		for range 300 { // apply the new setting while a call to Redis is in flight: the limiter must also give up the slots that this call returns
-			if p.asking.Load() {
+			if p.calling.Load() {
 				break
 			}
 			sleep(ms / 5)
 		}
 		p.learned = n
-		p.wg.Go(p.tells)
+		p.wg.Go(p.sendSettings)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -314,9 +314,9 @@ func (p *process) learn() (n int) {
 	return n
 }
 
-// tells makes the limiter call Redis with its new settings. In production the next report makes this
+// sendSettings makes the limiter call Redis with its new settings. In production the next report makes this
 // call.
-func (p *process) tells() {
+func (p *process) sendSettings() {
 	sleep(ms)
 	p.limiter.mu.Lock()
 	p.limiter.alloc.forceCall = true
@@ -339,11 +339,11 @@ func (p *process) Used(context.Context, string, string) (Count, error) {
 func (p *process) SetUsed(_ context.Context, _, _ string, c Count) error {
 	w := p.world
 	sleep(span(p.book, 0, 5*ms))
-	fate := 100
+	roll := 100
 	if !w.quiet() {
-		fate = p.book.IntN(100)
+		roll = p.book.IntN(100)
 	}
-	if fate < w.fails/2 {
+	if roll < w.fails/2 {
 		return errLost
 	}
 	w.mu.Lock()
@@ -351,7 +351,7 @@ func (p *process) SetUsed(_ context.Context, _, _ string, c Count) error {
 	if c.DayEnd.After(w.count.DayEnd) || (c.DayEnd.Equal(w.count.DayEnd) && c.Calls >= w.count.Calls) {
 		w.count = c
 	}
-	if fate < w.fails {
+	if roll < w.fails {
 		return errLost
 	}
 	return nil

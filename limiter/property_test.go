@@ -369,7 +369,7 @@ func (w *world) begin() {
 	if w.usage {
 		deps.Usage = p
 	}
-	l, err := newLimiter(w.source, w.trial.config, p.ask, deps)
+	l, err := newLimiter(w.source, w.trial.config, p.callRedis, deps)
 	if err != nil {
 		w.wrong("%v", err)
 		return

@@ -120,12 +120,12 @@ func TestEvents_BackoffIsRepeatedRefundIsNot(t *testing.T) {
 			t.Error("an expired permit was spent")
 		}
 		mustAcquire(t, l, schemas.Low)
-		told := ""
+		sent := ""
 		for _, d := range r.demands[1:] {
-			told += encodeEvents(d.events) + ";"
+			sent += encodeEvents(d.events) + ";"
 		}
-		if strings.Count(told, "backoff 5 6 7") != 2 || strings.Count(told, "refund") != 1 {
-			t.Errorf("got events %q", told)
+		if strings.Count(sent, "backoff 5 6 7") != 2 || strings.Count(sent, "refund") != 1 {
+			t.Errorf("got events %q", sent)
 		}
 	})
 }

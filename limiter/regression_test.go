@@ -37,7 +37,7 @@ func TestRun_DoesNotSpinWithoutRedisAndCount(t *testing.T) {
 		mustAcquire(t, l, schemas.Low)
 		u.fail(errors.New("the database is away"))
 		r.answers(func(int, demand) (grant, error) { return grant{}, errors.New("connection refused") })
-		ask(t, l, schemas.Low)
+		acquireLater(t, l, schemas.Low)
 		elapse(3 * time.Minute)
 		if spun.Load() {
 			t.Error("Run loops without waiting")

@@ -124,7 +124,7 @@ func (al *allocator) reportToBucket(s slot, c bucketCost, policy Policy, status 
 		al.pending.addOfBucket(callEndedEvent(c.bucket, c.ticket(s)))
 	case reportedKind:
 		report := callReport{outcome: callOutcomeUnknown, units: used, slot: s.at, remaining: -1, slack: n.Slack}
-		told := c.bucket
+		reported := c.bucket
 		switch {
 		case n.Remaining != announced.Unknown:
 			report.outcome, report.remaining = callReported, n.Remaining
@@ -134,7 +134,7 @@ func (al *allocator) reportToBucket(s slot, c bucketCost, policy Policy, status 
 			// The response can report a budget other than the one that was charged. Then the
 			// charged bucket gets its units back.
 			if of := al.buckets.of(c.policyIndex, s.candidate.call, s.candidate.credential); of.key != c.key {
-				told = of
+				reported = of
 				al.pending.addOfBucket(notSentEvent(c.bucket, c.ticket(s), s.at))
 			}
 		case used == 0:
@@ -142,7 +142,7 @@ func (al *allocator) reportToBucket(s slot, c bucketCost, policy Policy, status 
 		case status >= 200 && status < 400 || status == 404:
 			report.outcome = callAnsweredWithout
 		}
-		al.pending.addOfBucket(reportEvent(told, c.ticket(s), report))
+		al.pending.addOfBucket(reportEvent(reported, c.ticket(s), report))
 	case leakyBucketKind:
 		if back := int64(c.units) - used; back != 0 {
 			at := s.at
@@ -215,19 +215,19 @@ func (p *Permit) ReportSuccess() {
 	}
 	l := p.limiter
 	l.mu.Lock()
-	told := false
+	reported := false
 	for _, c := range p.slot.candidate.costs {
 		if l.alloc.active.quota.scoped[c.policyIndex].kind == breakerKind && (p.slot.probe || l.alloc.buckets.openBreakers[c.key]) {
 			l.alloc.pending.addOfBucket(closeBreakerEvent(c.bucket, max(0, l.alloc.clock.at(p.spent))))
 			delete(l.alloc.buckets.openBreakers, c.key)
-			told = true
+			reported = true
 		}
 	}
-	if told {
+	if reported {
 		l.alloc.queues.retryAll()
 	}
 	l.mu.Unlock()
-	if told {
+	if reported {
 		l.wake()
 	}
 }

@@ -23,7 +23,7 @@ type callers struct {
 	redis   *miniredis.Miniredis
 	out     *outside
 	run     acquireFunc
-	told    *wakeUpRecorder
+	wakeUps *wakeUpRecorder
 	config  Config
 	members []*member
 
@@ -72,10 +72,10 @@ type member struct {
 func inCallers(t *testing.T, seed uint64, n int, config Config, answers upstream, test func(f *callers)) {
 	t.Helper()
 	_, m := servicetest.MiniRedis(t)
-	run, out, told := script("s", slowClient(t, m.Addr())), newOutside(t), newWakeUpRecorder(t, m)
+	run, out, wakeUps := script("s", slowClient(t, m.Addr())), newOutside(t), newWakeUpRecorder(t, m)
 	synctest.Test(t, func(t *testing.T) {
 		f := &callers{
-			T: t, chance: rand.New(rand.NewPCG(seed, 2)), redis: m, out: out, run: run, told: told, config: config,
+			T: t, chance: rand.New(rand.NewPCG(seed, 2)), redis: m, out: out, run: run, wakeUps: wakeUps, config: config,
 			answers: answers, far: 30 * ms, fails: func() (before, after bool) { return false, false },
 		}
 		for range n {
@@ -108,11 +108,11 @@ func (f *callers) begin() *member {
 			return g, errors.New("Redis can't be reached")
 		}
 		now := time.Now().Add(f.ahead)
-		var told []string
+		var woken []string
 		f.out.do(func() {
 			f.redis.SetTime(now)
 			g, err = f.run(context.Background(), d)
-			told = f.told.take()
+			woken = f.wakeUps.take()
 		})
 		members := f.members
 		f.mu.Unlock()
@@ -120,7 +120,7 @@ func (f *callers) begin() *member {
 			f.Errorf("script error: %v", err)
 		}
 		sleep(f.span(200*time.Microsecond, time.Millisecond))
-		for _, name := range told {
+		for _, name := range woken {
 			for _, m := range members {
 				m.limiter.onWakeUp(name)
 			}
@@ -241,8 +241,8 @@ func (f *callers) since(from time.Time) (all []sentCall, refused int) {
 	return all, refused
 }
 
-// told returns a response's notice that a policy has `left` units left.
-func told(policy string, left int64, reset, slack time.Duration) announced.Notice {
+// reportOf returns a response's notice that a policy has `left` units left.
+func reportOf(policy string, left int64, reset, slack time.Duration) announced.Notice {
 	return announced.Notice{Policy: policy, Limit: announced.Unknown, Remaining: left, Cost: announced.Unknown, Reset: reset, Slack: slack}
 }
 

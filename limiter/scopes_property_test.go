@@ -41,11 +41,11 @@ type scopesJudge struct {
 	dear      int       // maximum estimated cost of a document
 }
 
-const refusedTold = "reported: refused"
+const refusedReported = "reported: refused"
 
-// toldSlack is the longest duration of a call. The end of a window that a response reports can be
+// reportSlack is the longest duration of a call. The end of a window that a response reports can be
 // later than the true end by at most this time.
-const toldSlack = 5500 * ms
+const reportSlack = 5500 * ms
 
 var scopesDrawn = []string{"", "{credential}", "{endpoint}", "{method}", "{credential}/{endpoint}", "{key}"}
 
@@ -60,10 +60,10 @@ func drawScopes(seed uint64) *scopesJudge {
 		{Name: "window", Limit: 100 + r.IntN(100), Window: Window(span(r, 2*time.Second, 5*time.Second).Truncate(ms)), Unit: "units"},
 		{Name: "bucket", Limit: 40 + r.IntN(60), Restore: Rate(5 + r.IntN(20)), Unit: "units"},
 		{Name: "gap", MinInterval: &MinInterval{Min: span(r, 50*ms, 600*ms).Truncate(ms), Max: time.Second}},
-		// The window is longer than twice the longest response time (toldSlack). If it were
+		// The window is longer than twice the longest response time (reportSlack). If it were
 		// shorter, the limiter could not know to which window a late response belongs.
-		{Name: "reported", Limit: 20 + r.IntN(60), Window: Window(span(r, 2*toldSlack+time.Second, 20*time.Second).Truncate(ms)), Reported: true, Pace: chance(r, 3)},
-		{Name: "places", Limit: 2 + r.IntN(5), Window: InFlight},
+		{Name: "reported", Limit: 20 + r.IntN(60), Window: Window(span(r, 2*reportSlack+time.Second, 20*time.Second).Truncate(ms)), Reported: true, Pace: chance(r, 3)},
+		{Name: "slots", Limit: 2 + r.IntN(5), Window: InFlight},
 	}
 	r.Shuffle(len(all), func(a, b int) { all[a], all[b] = all[b], all[a] })
 	all = all[:2+r.IntN(3)]
@@ -161,13 +161,13 @@ func (j *scopesJudge) answer(c atUpstream) answered {
 				j.fixed[id] = w
 			}
 			if !w.take(c.at, 1) {
-				j.note(refusedTold)
+				j.note(refusedReported)
 				j.story = append(j.story, fmt.Sprintf("refused %v %s left %d till %v", c.at.UnixMicro(), id, w.limit-w.used, w.ends.UnixMicro()))
 			}
-			a.notices = append(a.notices, told("reported", int64(w.limit-w.used), w.ends.Sub(c.at), toldSlack))
-		case "places":
+			a.notices = append(a.notices, reportOf("reported", int64(w.limit-w.used), w.ends.Sub(c.at), reportSlack))
+		case "slots":
 			if j.flying[id]++; j.flying[id] > p.Limit {
-				j.note("places: %d of %d", j.flying[id], p.Limit)
+				j.note("slots: %d of %d", j.flying[id], p.Limit)
 			}
 			back = append(back, func() { j.flying[id]-- })
 		}
@@ -236,7 +236,7 @@ func (j *scopesJudge) play(f *callers) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for wrong, n := range j.wrong {
-		if wrong == refusedTold && n <= 4*j.losses {
+		if wrong == refusedReported && n <= 4*j.losses {
 			continue // up to 4 refusals per loss of state are allowed, because the remaining units are then unknown
 		}
 		f.Errorf("%d times: %s", n, wrong)
@@ -316,8 +316,8 @@ func (j *scopesJudge) happens(f *callers, start time.Time, begin func(m *member)
 		until := time.Now().Add(long)
 		f.mu.Lock()
 		f.fails = func() (before, after bool) {
-			ill := time.Now().Before(until) && chance(r, 2)
-			return ill && other, ill && !other
+			refuses := time.Now().Before(until) && chance(r, 2)
+			return refuses && other, refuses && !other
 		}
 		f.mu.Unlock()
 	case 3:

@@ -23,9 +23,9 @@ import (
 // bucket.
 func TestScopes_HoldOnRealRedis(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
-		const places, budget = 3, 100
+		const slots, budget = 3, 100
 		config := scopedConfig(
-			Policy{Name: "places", Limit: places, Window: InFlight},
+			Policy{Name: "slots", Limit: slots, Window: InFlight},
 			Policy{Name: "core", Limit: budget, Window: Window(time.Hour), Scope: "{credential}", Reported: true},
 			Policy{Name: "points", Limit: 4000, Restore: 200, Scope: "{endpoint}"},
 		)
@@ -65,7 +65,7 @@ func TestScopes_HoldOnRealRedis(t *testing.T) {
 						} else {
 							left--
 						}
-						notice := told("core", left, time.Hour, time.Second)
+						notice := reportOf("core", left, time.Hour, time.Second)
 						mu.Unlock()
 						sleep(5 * ms)
 						flying.Add(-1)
@@ -84,7 +84,7 @@ func TestScopes_HoldOnRealRedis(t *testing.T) {
 		stop()
 		calling.Wait()
 		running.Wait()
-		if refused > 0 || left != budget-96 || most.Load() > places {
+		if refused > 0 || left != budget-96 || most.Load() > slots {
 			t.Errorf("%d left, %d refused, %d at once", left, refused, most.Load())
 		}
 	})
@@ -96,13 +96,13 @@ var usedPerCall = regexp.MustCompile(`cmdstat_evalsha:.*usec_per_call=([0-9.]+)`
 // of queues with four buckets each, and for several numbers of calls in flight.
 func BenchmarkScopes(b *testing.B) {
 	for _, at := range [][2]int{{1, 0}, {8, 0}, {8, 2000}, {48, 0}} {
-		b.Run(fmt.Sprintf("%d classes, %d under way", at[0], at[1]), func(b *testing.B) {
+		b.Run(fmt.Sprintf("%d classes, %d in flight", at[0], at[1]), func(b *testing.B) {
 			rdb := servicetest.PrivateRedis(b).Client
 			config := scopedConfig(
 				Policy{Name: "log", Limit: 20, Window: Window(time.Second), Scope: "{endpoint}"},
 				Policy{Name: "bucket", Limit: 100000, Restore: 100000, Unit: "points"},
 				Policy{Name: "reported", Limit: 1e6, Window: Window(time.Hour), Scope: "{credential}", Reported: true},
-				Policy{Name: "places", Limit: 100000, Window: InFlight},
+				Policy{Name: "slots", Limit: 100000, Window: InFlight},
 			)
 			config.Lease = time.Minute
 			l, err := New("bench", config, withoutLogs(Deps{Redis: rdb}))
@@ -114,21 +114,21 @@ func BenchmarkScopes(b *testing.B) {
 				q := l.alloc.queueFor(schemas.Low, Call{Endpoint: fmt.Sprintf("f/%d", i), Key: "k", Credentials: []string{"c"}})
 				d.queues = append(d.queues, queueDemand{q, 1})
 			}
-			ask := script("bench", rdb)
-			var places *bucket
+			acquire := script("bench", rdb)
+			var slots *bucket
 			for _, c := range d.queues[0].q.key.candidates[0].costs {
 				if l.alloc.active.quota.scoped[c.policyIndex].kind == concurrencyKind {
-					places = c.bucket
+					slots = c.bucket
 				}
 			}
 			for i := range at[1] {
-				rdb.ZAdd(b.Context(), places.key+":calls", redis.Z{Score: 9e15, Member: fmt.Sprintf("x.%d:1", i)})
+				rdb.ZAdd(b.Context(), slots.key+":calls", redis.Z{Score: 9e15, Member: fmt.Sprintf("x.%d:1", i)})
 			}
 			n := 0
 			call := func() {
 				n++
 				d.tickets = fmt.Sprintf("p.%d.", n)
-				if _, err := ask(b.Context(), d); err != nil {
+				if _, err := acquire(b.Context(), d); err != nil {
 					b.Fatal(err)
 				}
 			}

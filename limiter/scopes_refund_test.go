@@ -47,8 +47,8 @@ func newBackRig(t *testing.T, p Policy) *backRig {
 	return r
 }
 
-// ask refunds the slots `back` and requests n slots in one call to Redis. Slots are times in us.
-func (r *backRig) ask(at time.Time, n int, back ...int64) (slots []int64) {
+// call refunds the slots `back` and requests n slots in one call to Redis. Slots are times in us.
+func (r *backRig) call(at time.Time, n int, back ...int64) (slots []int64) {
 	r.Helper()
 	r.calls++
 	d := demand{terms: r.limiter.alloc.active.terms, tickets: fmt.Sprint(r.calls, "-"), process: "p", queues: []queueDemand{{r.line, n}}}
@@ -72,15 +72,15 @@ func (r *backRig) ask(at time.Time, n int, back ...int64) (slots []int64) {
 func TestRefund_BeforeItsTimeRestoresSlack(t *testing.T) {
 	r := newBackRig(t, logOf(2))
 	at := time.UnixMilli(1_700_000_000_000)
-	r.ask(at, 1)
+	r.call(at, 1)
 	at = at.Add(time.Minute)
-	first := r.ask(at, 2)
+	first := r.call(at, 2)
 	at = at.Add(r.reach - 50*ms)
-	ahead := r.ask(at, 1)
+	ahead := r.call(at, 1)
 	if len(first) != 2 || len(ahead) != 1 || ahead[0] <= at.UnixMicro() {
 		t.Fatalf("slots %v and then %v, at %d", first, ahead, at.UnixMicro())
 	}
-	if again := r.ask(at.Add(ms), 2, first[0], ahead[0]); len(again) != 2 || again[1] < ahead[0] {
+	if again := r.call(at.Add(ms), 2, first[0], ahead[0]); len(again) != 2 || again[1] < ahead[0] {
 		t.Errorf("slots %v where one of %v is charged and the reach is %v", again, first, r.reach)
 	}
 }
@@ -121,7 +121,7 @@ func (r *backRig) draw(seed uint64) (most, n int) {
 				slots = slices.Delete(slots, i, i+1)
 			}
 		}
-		slots = append(slots, r.ask(at, 1+chance.IntN(5), back...)...)
+		slots = append(slots, r.call(at, 1+chance.IntN(5), back...)...)
 		slices.Sort(slots)
 	}
 	times := make([]time.Time, len(slots))
@@ -140,7 +140,7 @@ func TestRefund_MakesRoomInABucket(t *testing.T) {
 			t.Parallel()
 			r := newBackRig(t, policy)
 			at := time.UnixMilli(1_700_000_000_000)
-			r.ask(at, 1)
+			r.call(at, 1)
 			at = at.Add(time.Minute)
 			var out []int64
 			used, n := 0, 0
@@ -154,7 +154,7 @@ func TestRefund_MakesRoomInABucket(t *testing.T) {
 					}
 					out = out[1:]
 				}
-				slots := r.ask(at, 20, ended...)
+				slots := r.call(at, 20, ended...)
 				out, used = append(out, slots...), used+len(slots)
 			}
 			rate := float64(used) / (steps * 0.05)

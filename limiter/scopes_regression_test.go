@@ -29,7 +29,7 @@ func (f *callers) share(key string) float64 {
 // A process that always wants more in-flight slots than exist does not take the other processes'
 // share.
 func TestInFlight_ProcessesTakeTurns(t *testing.T) {
-	config := scopedConfig(Policy{Name: "places", Limit: 3, Window: InFlight})
+	config := scopedConfig(Policy{Name: "slots", Limit: 3, Window: InFlight})
 	inCallers(t, 1, 3, config, healthyAfter(300*ms), func(f *callers) {
 		for i, m := range f.members {
 			f.wait(m, 5, schemas.Low, Call{Endpoint: "f/d", Key: fmt.Sprint(i)})
@@ -65,7 +65,7 @@ func TestQueues_SharingAWindowTakeTurns(t *testing.T) {
 // A call that waits for another policy does not block a free in-flight slot.
 func TestInFlight_BlockedCallsHoldNoSlot(t *testing.T) {
 	config := scopedConfig(
-		Policy{Name: "places", Limit: 3, Window: InFlight},
+		Policy{Name: "slots", Limit: 3, Window: InFlight},
 		Policy{Name: "core", Limit: 5, Window: Window(10 * time.Minute), Scope: "{credential}", Reported: true, Match: Match{Endpoints: []string{"f/core"}}},
 	)
 	inCallers(t, 1, 2, config, healthyAfter(100*ms), func(f *callers) {
@@ -121,7 +121,7 @@ func TestReported_IgnoresResponsesFromBeforeALoss(t *testing.T) {
 			takes = 5 * time.Second
 		}
 		ok := window.take(c.at, 1)
-		return answered{status: 200, refused: !ok, takes: takes, notices: []announced.Notice{told("core", int64(window.limit-window.used), window.ends.Sub(c.at), 6*time.Second)}}
+		return answered{status: 200, refused: !ok, takes: takes, notices: []announced.Notice{reportOf("core", int64(window.limit-window.used), window.ends.Sub(c.at), 6*time.Second)}}
 	}
 	config := scopedConfig(Policy{Name: "core", Limit: 60, Window: Window(time.Minute), Reported: true})
 	inCallers(t, 1, 2, config, answers, func(f *callers) {
@@ -156,7 +156,7 @@ func TestReported_SlowResponseOpensNoWindow(t *testing.T) {
 			if n%3 == 0 {
 				takes += time.Duration(c.at.UnixNano() % int64(12*time.Second))
 			}
-			return answered{status: 200, refused: !ok, takes: takes, notices: []announced.Notice{told("core", int64(60-len(log)), 10*time.Second, 100*ms)}}
+			return answered{status: 200, refused: !ok, takes: takes, notices: []announced.Notice{reportOf("core", int64(60-len(log)), 10*time.Second, 100*ms)}}
 		}
 		config := scopedConfig(Policy{Name: "core", Limit: 60, Window: Window(10 * time.Second), Reported: true})
 		inCallers(t, seed, 2, config, answers, func(f *callers) {
@@ -279,7 +279,7 @@ func TestInFlight_RestartedProcessTakesNoSlot(t *testing.T) {
 		most = max(most, flying)
 		return answered{status: 200, takes: 5 * time.Second, then: func() { flying-- }}
 	}
-	config := scopedConfig(Policy{Name: "places", Limit: 4, Window: InFlight})
+	config := scopedConfig(Policy{Name: "slots", Limit: 4, Window: InFlight})
 	inCallers(t, 1, 1, config, answers, func(f *callers) {
 		f.one(f.members[0], schemas.Low, Call{Endpoint: "f/d"})
 		f.passed(12 * time.Second)
@@ -301,7 +301,7 @@ func TestInFlight_RestartedProcessTakesNoSlot(t *testing.T) {
 // of ReportEnd for a permit has no effect.
 func TestPermit_SecondReportHasNoEffect(t *testing.T) {
 	config := scopedConfig(
-		Policy{Name: "places", Limit: 1, Window: InFlight},
+		Policy{Name: "slots", Limit: 1, Window: InFlight},
 		Policy{Name: "bucket", Limit: 100, Restore: 0.1, Scope: "all", FreeStatuses: []int{304}},
 	)
 	inCallers(t, 1, 1, config, healthyAfter(5*ms), func(f *callers) {

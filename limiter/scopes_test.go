@@ -64,7 +64,7 @@ func TestReported_IsUsedUpWithoutARefusal(t *testing.T) {
 			}
 			takes := 50*ms + time.Duration(c.at.UnixNano()%int64(400*ms))
 			left, reset := int64(w.limit-w.used), w.ends.Sub(c.at)
-			return answered{status: status, refused: !ok, takes: takes, notices: []announced.Notice{told("core", left, reset, time.Second)}}
+			return answered{status: status, refused: !ok, takes: takes, notices: []announced.Notice{reportOf("core", left, reset, time.Second)}}
 		}
 		config := scopedConfig(Policy{Name: "core", Limit: 100, Window: Window(20 * time.Second), Scope: "{credential}", Reported: true})
 		inCallers(t, seed, 3, config, answers, func(f *callers) {
@@ -95,7 +95,7 @@ func TestInFlight_KeepsTheLimitAndFreesSlots(t *testing.T) {
 			most = max(most, flying)
 			return answered{status: 200, refused: flying > 3, takes: 200*ms + time.Duration(c.at.UnixNano()%int64(time.Second)), then: func() { flying-- }}
 		}
-		config := scopedConfig(Policy{Name: "places", Limit: 3, Window: InFlight})
+		config := scopedConfig(Policy{Name: "slots", Limit: 3, Window: InFlight})
 		inCallers(t, seed, 3, config, answers, func(f *callers) {
 			call := Call{Endpoint: "f/d", Key: "k"}
 			for _, m := range f.members {
@@ -334,12 +334,12 @@ func TestScopes_LossOfStateExceedsNothing(t *testing.T) {
 			all = append(all, c.at)
 			ok := window.take(c.at, 1)
 			a := answered{status: 200, refused: !ok, takes: 100*ms + time.Duration(c.at.UnixNano()%int64(time.Second)), then: func() { flying-- }}
-			a.notices = []announced.Notice{told("core", int64(window.limit-window.used), window.ends.Sub(c.at), 50*ms)}
+			a.notices = []announced.Notice{reportOf("core", int64(window.limit-window.used), window.ends.Sub(c.at), 50*ms)}
 			return a
 		}
 		config := scopedConfig(
 			Policy{Name: "core", Limit: 50, Window: Window(10 * time.Second), Reported: true},
-			Policy{Name: "places", Limit: 8, Window: InFlight, Lease: 12 * time.Second},
+			Policy{Name: "slots", Limit: 8, Window: InFlight, Lease: 12 * time.Second},
 			Policy{Name: "log", Limit: 6, Window: Window(time.Second), Scope: "{endpoint}"},
 		)
 		inCallers(t, seed, 3, config, answers, func(f *callers) {
@@ -366,7 +366,7 @@ func TestResource_UsesTheReportedName(t *testing.T) {
 	window := &fixedWindow{limit: 20, length: 5 * time.Second}
 	answers := func(c atUpstream) answered {
 		ok := window.take(c.at, 1)
-		n := told("route", int64(window.limit-window.used), window.ends.Sub(c.at), time.Millisecond)
+		n := reportOf("route", int64(window.limit-window.used), window.ends.Sub(c.at), time.Millisecond)
 		n.Resource = "abc"
 		return answered{status: 200, refused: !ok, takes: 80 * ms, notices: []announced.Notice{n}}
 	}
@@ -399,17 +399,17 @@ func TestErrorBudget_ChargesByStatus(t *testing.T) {
 			f.wait(m, 6, schemas.Low, Call{Endpoint: "f/d", Key: "k"})
 		}
 		f.passed(2 * time.Minute)
-		well := time.Now()
+		recovered := time.Now()
 		f.passed(time.Minute)
-		if calls, _ := f.since(well); len(calls) < 5*60*95/100 {
+		if calls, _ := f.since(recovered); len(calls) < 5*60*95/100 {
 			t.Errorf("got %d calls in a minute with only successes", len(calls))
 		}
 		f.mu.Lock()
 		status = 403
 		f.mu.Unlock()
-		ill := time.Now()
+		sentAt := time.Now()
 		f.passed(time.Minute)
-		if calls, _ := f.since(ill); len(calls) > 100+12 || len(calls) < 50 {
+		if calls, _ := f.since(sentAt); len(calls) > 100+12 || len(calls) < 50 {
 			t.Errorf("got %d calls in a minute with 403", len(calls))
 		}
 	})
@@ -447,8 +447,8 @@ func TestReported_ManyWaitersKeepTheLimit(t *testing.T) {
 				status = 429
 			}
 			return answered{status: status, refused: !ok, takes: 20*ms + time.Duration(c.at.UnixNano()*7919%int64(1300*ms)), notices: []announced.Notice{
-				told("burst", int64(burst.limit-burst.used), seconds(burst.ends.Sub(c.at)), time.Second),
-				told("daily", int64(daily.limit-daily.used), seconds(daily.ends.Sub(c.at)), time.Second),
+				reportOf("burst", int64(burst.limit-burst.used), seconds(burst.ends.Sub(c.at)), time.Second),
+				reportOf("daily", int64(daily.limit-daily.used), seconds(daily.ends.Sub(c.at)), time.Second),
 			}}
 		}
 		config := scopedConfig(

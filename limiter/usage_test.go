@@ -88,7 +88,7 @@ func TestDayCount_IsRestoredAfterALoss(t *testing.T) {
 	at := time.UnixMicro(r0()).Add(-time.Minute)
 	u := &usageDouble{kept: Count{DayEnd: end, Calls: 12_345, At: at}, err: errors.New("the database is away")}
 	simulatedWith(t, r, withDay(), Deps{Usage: u}, func(t *testing.T, l *Limiter) {
-		got := ask(t, l, schemas.Low)
+		got := acquireLater(t, l, schemas.Low)
 		elapse(10 * time.Second)
 		if len(got) > 0 || u.reads == 0 || strings.Contains(r.sentEvents(), "used") {
 			t.Errorf("got a permit or a count without Usage; %d reads, events %q", u.reads, r.sentEvents())
@@ -112,8 +112,8 @@ func TestDayCount_BeginsAtZeroWithoutUsage(t *testing.T) {
 		r.answer = counting(r)
 		simulatedWith(t, r, withDay(), Deps{Usage: usage}, func(t *testing.T, l *Limiter) {
 			mustAcquire(t, l, schemas.High)
-			if told := r.sentEvents(); !strings.Contains(told, "used 0 0 0 0 0;") {
-				t.Errorf("got events %q", told)
+			if sentEvents := r.sentEvents(); !strings.Contains(sentEvents, "used 0 0 0 0 0;") {
+				t.Errorf("got events %q", sentEvents)
 			}
 		})
 	}
@@ -162,7 +162,7 @@ func TestDayCount_UnsavedStopsPermits(t *testing.T) {
 		elapse(10 * time.Second)
 		u.fail(errors.New("the disk is full"))
 		began := time.Now()
-		got := ask(t, l, schemas.Low)
+		got := acquireLater(t, l, schemas.Low)
 		synctest.Wait()
 		for ; time.Since(began) < 5*time.Minute; elapse(time.Second) {
 			select {
@@ -170,7 +170,7 @@ func TestDayCount_UnsavedStopsPermits(t *testing.T) {
 				if since := time.Since(began); since > maxDayCountAge+10*time.Second {
 					t.Fatalf("got a permit %v after the last save", since)
 				}
-				got = ask(t, l, schemas.Low)
+				got = acquireLater(t, l, schemas.Low)
 				synctest.Wait()
 			default:
 				if since := time.Since(began); since < maxDayCountAge {

@@ -27,7 +27,7 @@ type seen struct {
 	stopped  bool
 }
 
-func (s *seen) ask(d demand) grant {
+func (s *seen) call(d demand) grant {
 	s.Helper()
 	d.terms.text, d.terms.name = s.quota.encode(s.revision, s.stopped)
 	d.terms.midnights = s.quota.midnights(time.Now())
@@ -91,12 +91,12 @@ func TestView_ShowsEveryState(t *testing.T) {
 			t.Error("reading created a state")
 		}
 
-		s.ask(demand{high: 1})
+		s.call(demand{high: 1})
 		v := s.until(StateRestoringCount)
 		if day := v.Policies[3]; day.Name != "day" || day.Used != nil || day.ResetsAt != nil || day.Limit != 20_000_000 || day.Window != "day" {
 			t.Errorf("restoring-count: %+v", day)
 		}
-		s.ask(demand{hasEvents: true, events: []event{dayCountEvent(Count{DayEnd: quota.dayEnd(time.Now()), Calls: 1000, At: time.Now()}, 0, 0)}})
+		s.call(demand{hasEvents: true, events: []event{dayCountEvent(Count{DayEnd: quota.dayEnd(time.Now()), Calls: 1000, At: time.Now()}, 0, 0)}})
 		v = s.until(StateQuietPeriod)
 		if !in(v, v.Until, 1, quota.Quiet()) {
 			t.Errorf("quiet-period: %+v", v)
@@ -126,23 +126,23 @@ func TestView_ShowsEveryState(t *testing.T) {
 			t.Errorf("day: %+v", day)
 		}
 
-		s.ask(demand{hasEvents: true, events: []event{backoffEvent(700*ms, time.Second, 0)}})
+		s.call(demand{hasEvents: true, events: []event{backoffEvent(700*ms, time.Second, 0)}})
 		v = s.until(StateBackingOff)
 		if !in(v, v.Until, 1, 700*ms) || v.RampRatio != 0.5 || v.Policies[0].Remaining != 0 {
 			t.Errorf("backing-off: %+v", v)
 		}
 		now := time.Now()
-		s.ask(demand{hasEvents: true, events: []event{openEvent(700*ms, time.Second, now.UnixMicro())}})
+		s.call(demand{hasEvents: true, events: []event{openEvent(700*ms, time.Second, now.UnixMicro())}})
 		if v := s.view(); v.State != StateBreakerOpen || !in(v, v.Until, 1, time.Second) || v.Policies[0].Remaining != 0 {
 			t.Errorf("breaker-open: %+v", v)
 		}
-		s.ask(demand{hasEvents: true, events: []event{closeEvent(now.Add(time.Hour).UnixMicro())}})
+		s.call(demand{hasEvents: true, events: []event{closeEvent(now.Add(time.Hour).UnixMicro())}})
 		v = s.until(StateRamping)
 		if v.RampRatio < 0.5 || v.RampRatio >= 1 || v.Until != nil {
 			t.Errorf("ramping: %+v", v)
 		}
 		s.revision, s.stopped = 3, true
-		s.ask(demand{hasEvents: true})
+		s.call(demand{hasEvents: true})
 		if v := s.view(); v.State != StateStopped || v.Revision != 3 || v.NewestRevision != 3 || v.Until != nil || v.Policies[0].Remaining != 0 {
 			t.Errorf("stopped: %+v", v)
 		}
@@ -151,7 +151,7 @@ func TestView_ShowsEveryState(t *testing.T) {
 		if v := s.view(); v.State != StateStopped || v.Revision != 3 || v.NewestRevision != 4 {
 			t.Errorf("not in force: %+v", v)
 		}
-		s.ask(demand{hasEvents: true})
+		s.call(demand{hasEvents: true})
 		if v := s.view(); v.State != StateRamping || v.Revision != 4 {
 			t.Errorf("resumed: %+v", v)
 		}
@@ -167,14 +167,14 @@ func TestView_RemainingFallsWithEachCall(t *testing.T) {
 	s := &seen{T: t, rdb: rdb, source: "nexon", quota: quota}
 	now := time.Now()
 	m.SetTime(now)
-	s.ask(demand{low: 1})
+	s.call(demand{low: 1})
 	m.SetTime(now.Add(5 * time.Second))
-	s.ask(demand{low: 7})
-	s.ask(demand{high: 5})
+	s.call(demand{low: 7})
+	s.call(demand{high: 5})
 	if p := s.view().Policies[0]; *p.Used != 12 || p.Remaining != 28 || p.RemainingForLow != 18 {
 		t.Errorf("%+v", p)
 	}
-	s.ask(demand{high: 28})
+	s.call(demand{high: 28})
 	if p := s.view().Policies[0]; *p.Used != 40 || p.Remaining != 0 || p.RemainingForLow != 0 {
 		t.Errorf("%+v", p)
 	}
@@ -184,7 +184,7 @@ func TestView_RemainingFallsWithEachCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.quota, s.revision = lower, 1
-	s.ask(demand{low: 1})
+	s.call(demand{low: 1})
 	if p := s.view().Policies[0]; p.Limit != 20 || p.Remaining != 0 || p.RemainingForLow != 0 {
 		t.Errorf("%+v", p)
 	}
@@ -320,7 +320,7 @@ func TestView_ShowsWhyCallsWait(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := func() WaitReason {
+	waitReason := func() WaitReason {
 		t.Helper()
 		v, err := ReadView(t.Context(), rdb, "nexon", quota, 0)
 		if err != nil || len(v.Processes) != 1 || v.Processes[0].Low.Waiting != 2 || v.Processes[0].Low.OldestMS < 1000 {
@@ -336,8 +336,8 @@ func TestView_ShowsWhyCallsWait(t *testing.T) {
 		{func(on bool) { l.alloc.day.unsaved = on }, ReasonDayCountUnsaved},
 	} {
 		c.set(true)
-		if l.reports.schedule(time.Now()); told() != c.want || l.reports.wanted {
-			t.Errorf("%q; want %q", told(), c.want)
+		if l.reports.schedule(time.Now()); waitReason() != c.want || l.reports.wanted {
+			t.Errorf("%q; want %q", waitReason(), c.want)
 		}
 		c.set(false)
 	}
@@ -351,16 +351,16 @@ func TestView_ShowsWhyCallsWait(t *testing.T) {
 		t.Error("no report is due")
 	}
 	l.alloc.active.stopped = true
-	if l.reports.publish(); told() != ReasonStopped {
-		t.Error(told())
+	if l.reports.publish(); waitReason() != ReasonStopped {
+		t.Error(waitReason())
 	}
 	l.alloc.active.stopped = false
 	for reason, want := range map[refusal]WaitReason{
 		2: "day", 3: ReasonUnknownPolicy, refusedByDayCount: ReasonDayCount, refusedByStateLoss: ReasonStateLost, refusedByBreaker: ReasonBreakerOpen,
 	} {
 		l.alloc.queues.low.refusal = reason
-		if l.reports.publish(); told() != want {
-			t.Errorf("%q; want %q", told(), want)
+		if l.reports.publish(); waitReason() != want {
+			t.Errorf("%q; want %q", waitReason(), want)
 		}
 	}
 	if !l.reports.withWaiters { // the last report contained waiters, so one more report must follow

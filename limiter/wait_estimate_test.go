@@ -15,7 +15,7 @@ func TestEstimateWait_ReadsTheView(t *testing.T) {
 	scope := func(credential string, left *int64, until time.Duration) ScopeView {
 		return ScopeView{Policy: "primary", Scope: credential, Remaining: left, Until: in(until)}
 	}
-	halt := func(credential string, until time.Duration) ScopeView {
+	breakerOpen := func(credential string, until time.Duration) ScopeView {
 		return ScopeView{Policy: "credential breaker", Scope: credential, BreakerOpen: true, Until: in(until)}
 	}
 	config := scopedConfig(
@@ -45,7 +45,7 @@ func TestEstimateWait_ReadsTheView(t *testing.T) {
 		"both budgets are used up": {
 			View{State: StateFlowing, Scopes: []ScopeView{scope("a", &none, 9*time.Minute), scope("b", &none, 5*time.Minute)}}, 5 * time.Minute, "",
 		},
-		"both breakers are open": {View{State: StateFlowing, Scopes: []ScopeView{halt("a", time.Minute), halt("b", 5*time.Second)}}, 5 * time.Second, ""},
+		"both breakers are open": {View{State: StateFlowing, Scopes: []ScopeView{breakerOpen("a", time.Minute), breakerOpen("b", 5*time.Second)}}, 5 * time.Second, ""},
 	} {
 		c.view.RampRatio, c.view.At = 1, at
 		got := quota.EstimateWait(c.view)

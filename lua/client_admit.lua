@@ -23,8 +23,8 @@
 --   wait         ms until one new key is admitted; 0: now
 --   verdict      per request: 0 publish it, 1 too many outstanding, 2 too many new keys
 --
--- Atomic. Times are those of Redis. The scores of KEYS[1] are the times until which clients are
--- active, those of KEYS[2] the ends of leases. KEYS[3] is the theoretical arrival time of a
+-- Atomic. Times are read from Redis' clock. The scores of KEYS[1] are the times until which clients
+-- are active; the scores of KEYS[2] are the ends of leases. KEYS[3] is the theoretical arrival time of a
 -- GCRA in us. Each key expires when it has no more effect. A key of another type is replaced.
 --
 -- Example: max 100, min 10, 4 active clients: each can have 25 outstanding requests.

@@ -1,6 +1,6 @@
--- client_release: stops counting requests of one client that have ended, whatever the outcome:
--- a snapshot, an absence, a dead letter, a scheduled retry, a request without fetch, or a
--- failed publish.
+-- client_release: stops counting requests of one client that have ended, with any outcome: a
+-- snapshot, an absence, a dead letter, a scheduled retry, a request without fetch, or a failed
+-- publish.
 --
 -- KEYS[1]  sorted set of the source's active clients, clients:{source}
 -- KEYS[2]  sorted set of the client's outstanding requests, clients:{source}:ID

@@ -39,7 +39,7 @@
 --   none ──acquire──► PENDING ──confirm──► CONFIRMED ──settle or TTL──► none
 --                        └──rollback or TTL──► none
 --
--- Times are those of Redis. A field whose `until` has passed, or that is malformed, counts as
+-- Times are read from Redis' clock. A field whose `until` has passed, or that is malformed, counts as
 -- missing. The hash lives for ARGV[7] after its last use, or longer if a hold or a cool-down
 -- lasts longer.
 --

@@ -170,7 +170,7 @@ func TestBreaker_SurvivesFailoverAndClockStep(t *testing.T) {
 			if b.breaker() == nil {
 				t.Errorf("%s: a success of before ended it", name)
 			}
-			if got := asks(b, c, 30*second, 5, 5); len(got) != 2 || got[0] != now+4*second || got[1] != now+14*second {
+			if got := acquireEvery(b, c, 30*second, 5, 5); len(got) != 2 || got[0] != now+4*second || got[1] != now+14*second {
 				t.Errorf("%s: probes at %v from %d", name, got, now)
 			}
 		})

@@ -39,8 +39,8 @@ func (b bucket) breaker() *openBreaker {
 	return nil
 }
 
-// asks runs the script every quarter of a second, for `duration` us. It returns the granted slots.
-func asks(b bucket, c *clock, duration int64, nHigh, nLow int) (all []int64) {
+// acquireEvery runs the script every quarter of a second, for `duration` us. It returns the granted slots.
+func acquireEvery(b bucket, c *clock, duration int64, nHigh, nLow int) (all []int64) {
 	for end := c.us() + duration; c.us() < end; c.advance(second / 4) {
 		all = append(all, b.acquire(nHigh, nLow).all()...)
 	}
@@ -53,16 +53,16 @@ func TestBreaker_GrantsOneProbePerPause(t *testing.T) {
 		b.zone, b.more = time.UTC, windowLog(second, 50, 40)+day(100_000, 0)
 		b.awake()
 		sent := b.acquire(1, 1).now
-		told := b.acquireAfter(0, 0, openEvent(5*second, 60*second, sent))
-		if told.refusalHigh != refusedByBreaker || told.refusalLow != refusedByBreaker || told.backHigh != 0 {
-			t.Errorf("got reply to the report %+v", told)
+		reply := b.acquireAfter(0, 0, openEvent(5*second, 60*second, sent))
+		if reply.refusalHigh != refusedByBreaker || reply.refusalLow != refusedByBreaker || reply.backHigh != 0 {
+			t.Errorf("got reply to the report %+v", reply)
 		}
 		g := b.acquire(64, 64)
 		if len(g.all()) > 0 || g.refusalHigh != refusedByBreaker || g.refusalLow != refusedByBreaker || g.backHigh < 1 || g.backHigh > second/2 {
 			t.Errorf("before the first probe: %+v", g)
 		}
 		s := b.breaker()
-		if s == nil || s.next != s.began+5*second || s.began < told.now || s.began > g.now || s.most != 60*second {
+		if s == nil || s.next != s.began+5*second || s.began < reply.now || s.began > g.now || s.most != 60*second {
 			t.Fatalf("got state %+v", s)
 		}
 		// The pause of the breaker is over, so a probe is due.
@@ -105,7 +105,7 @@ func TestBreaker_DoublesItsPauses(t *testing.T) {
 		b.acquireAfter(0, 0, openEvent(5*second, 60*second, c.us()))
 		began := c.us()
 		want := []int64{5, 15, 35, 75, 135, 195, 255}
-		got := asks(b, c, 300*second, 30, 30)
+		got := acquireEvery(b, c, 300*second, 30, 30)
 		for i := range got {
 			got[i] -= began
 		}
@@ -126,14 +126,14 @@ func TestBreaker_ReplacesAnUnsentProbeSoon(t *testing.T) {
 		b.awake()
 		b.acquireAfter(0, 0, openEvent(8*second, 60*second, c.us()))
 		began := c.us()
-		probes := asks(b, c, 9*second, 1, 1)
+		probes := acquireEvery(b, c, 9*second, 1, 1)
 		if len(probes) != 1 || probes[0] != began+8*second {
 			t.Fatalf("probes at %v, began %d", probes, began)
 		}
 		b.acquireAfter(0, 0, fmt.Sprintf("refund %d", probes[0]))
 		refunded := c.us()
 		b.acquireAfter(0, 0, fmt.Sprintf("refund %d", probes[0])) // a repeated refund has no effect
-		again := asks(b, c, 40*second, 1, 1)
+		again := acquireEvery(b, c, 40*second, 1, 1)
 		// The next probe is due one second after the refund. The pause after it is as long as the
 		// pause after the refunded probe would have been.
 		if len(again) != 2 || again[0] < refunded+second || again[0] > refunded+2*second || again[1] != again[0]+16*second {
@@ -149,11 +149,11 @@ func TestBreaker_ProbesHighFirst(t *testing.T) {
 		b.acquireAfter(0, 0, openEvent(0, 0, c.us())) // the minimum pause of one second applies
 		c.advance(second)
 		if g := b.acquire(1, 1); len(g.high) != 1 || len(g.low) != 0 || g.backLow < 1 || g.refusalLow != refusedByBreaker || g.refusalHigh != refusedByBreaker {
-			t.Errorf("both asked: %+v", g)
+			t.Errorf("both lanes waited: %+v", g)
 		}
 		c.advance(second)
 		if g := b.acquire(0, 1); len(g.low) != 1 || g.refusalLow != refusedByBreaker || g.backLow != second/2 {
-			t.Errorf("LOW asked alone: %+v", g)
+			t.Errorf("only LOW waited: %+v", g)
 		}
 	})
 }
@@ -179,7 +179,7 @@ func TestBreaker_WaitersNeitherHangNorStampede(t *testing.T) {
 			}
 		}
 		if perSecond := float64(calls) / 260 / 8; perSecond > 2.2 {
-			t.Errorf("a process asked %.1f times a second", perSecond)
+			t.Errorf("a process called the script %.1f times a second", perSecond)
 		}
 	})
 }
@@ -204,10 +204,10 @@ func TestBreaker_RepeatedReportsAddNoProbes(t *testing.T) {
 			b.acquireAfter(0, 0, openEvent(5*second, 60*second, sent+15_000))
 			want("a call sent before it", same)
 			b.acquireAfter(0, 0, openEvent(second, 2*second, c.us()))
-			want("who asks for shorter pauses", same)
+			want("who acquireEvery for shorter pauses", same)
 		}
 		b.acquireAfter(0, 0, openEvent(8*second, 300*second, sent))
-		want("who asks for longer ones", openBreaker{began + 8*second, began, 8 * second, 300 * second})
+		want("who acquireEvery for longer ones", openBreaker{began + 8*second, began, 8 * second, 300 * second})
 		c.set(time.UnixMicro(began + 8*second))
 		g := b.acquire(1, 0)
 		probed := openBreaker{c.us() + 16*second, began, 16 * second, 300 * second}
@@ -286,7 +286,7 @@ func TestBreaker_RampsUpFromHalfTheRate(t *testing.T) {
 		b.awake()
 		saturate(b, c, 2*second)
 		b.acquireAfter(0, 0, openEvent(5*second, 300*second, c.us()))
-		probes := asks(b, c, 100*second, 5, 5)
+		probes := acquireEvery(b, c, 100*second, 5, 5)
 		b.acquireAfter(0, 0, closeEvent(probes[len(probes)-1]))
 		end := c.us()
 		all := slices.Concat(saturate(b, c, 14*second))
@@ -329,7 +329,7 @@ func TestBreaker_BackoffDelaysTheNextProbe(t *testing.T) {
 		b.acquireAfter(0, 0, openEvent(5*second, 60*second, c.us()))
 		began = c.us()
 		b.backOff(c, 7*second, second)
-		if probes := asks(b, c, 25*second, 5, 5); len(probes) != 2 || probes[0] != began+7*second || probes[1] != began+17*second {
+		if probes := acquireEvery(b, c, 25*second, 5, 5); len(probes) != 2 || probes[0] != began+7*second || probes[1] != began+17*second {
 			t.Errorf("probes at %v, the breaker opened at %d", probes, began)
 		}
 	})
@@ -361,7 +361,7 @@ func TestBreaker_EmergencyStopPreventsProbes(t *testing.T) {
 		b.awake()
 		b.acquireAfter(0, 0, openEvent(second, 4*second, c.us()))
 		b.revision, b.stopped = 1, 1
-		if got := asks(b, c, 20*second, 1, 1); len(got) > 0 {
+		if got := acquireEvery(b, c, 20*second, 1, 1); len(got) > 0 {
 			t.Errorf("%d probes while stopped", len(got))
 		}
 		b.revision, b.stopped = 2, 0
@@ -380,7 +380,7 @@ func TestBreaker_ProbesNeedRoomInPolicies(t *testing.T) {
 		b.awake()
 		b.acquireAfter(0, 0, openEvent(second, second, c.us()))
 		began := c.us()
-		got := asks(b, c, 150*second, 3, 0)
+		got := acquireEvery(b, c, 150*second, 3, 0)
 		if len(got) != 10 || mostInWindow(got, 30*second-1) > 4 || got[3] != began+4*second || got[4] != got[0]+30*second {
 			t.Errorf("probes at %v; want 10 of the day, 4 in 30 s", got)
 		}

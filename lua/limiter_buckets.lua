@@ -259,13 +259,13 @@ local function loadBuckets()
       return 2
     end,
     l = function(b, units, slot)
-      -- `own` is the number of units available by the state. `told` is the reported number, plus
-      -- the units restored since the slot. If `told` is clearly less, another client uses the
-      -- upstream's bucket too, and the state gets the value of `told`.
+      -- `own` is the number of units available by the state. `reported` is the reported number, plus
+      -- the units restored since the slot. If `reported` is clearly less, another client uses the
+      -- upstream's bucket too, and the state gets the value of `reported`.
       local most = b.s[3]
-      local own, told = most - (b.tat - now) * 1000 / b.s[2], min(most, units + (now - slot) * 1000 / b.s[2])
-      if own > told + max(2, most / 50) then
-        b.tat, b.spells = now + ceil((most - told) * b.s[2] / 1000), {{b.top + 1, FAR}} -- refunds of slots granted so far get no effect: `told` can include their units
+      local own, reported = most - (b.tat - now) * 1000 / b.s[2], min(most, units + (now - slot) * 1000 / b.s[2])
+      if own > reported + max(2, most / 50) then
+        b.tat, b.spells = now + ceil((most - reported) * b.s[2] / 1000), {{b.top + 1, FAR}} -- refunds of slots granted so far get no effect: `reported` can include their units
       end
       return 2
     end,

@@ -185,9 +185,9 @@ func TestDay_GrantsNothingUntilCountIsRestored(t *testing.T) {
 	now := time.Date(2027, 1, 16, 12, 0, 0, 0, time.UTC)
 	today, yesterday := now.Add(12*time.Hour), now.Add(-12*time.Hour)
 	for name, c := range map[string]struct {
-		inRedis int64 // number of calls that the state in Redis counts for the day after a failover; -1: the whole state is lost
-		told    string
-		want    int64
+		inRedis  int64 // number of calls that the state in Redis counts for the day after a failover; -1: the whole state is lost
+		reported string
+		want     int64
 	}{
 		"nothing was ever written":          {-1, "used 0 0 0 0", 0},
 		"the checkpoint and what came then": {-1, used(today, 70_000, now.Add(-10*time.Second), rate), 70_000 + 10*rate + ahead},
@@ -213,7 +213,7 @@ func TestDay_GrantsNothingUntilCountIsRestored(t *testing.T) {
 						t.Fatalf("before the count is restored: %+v", g)
 					}
 				}
-				if g := b.acquireAfter(0, 0, c.told); g.used != c.want {
+				if g := b.acquireAfter(0, 0, c.reported); g.used != c.want {
 					t.Errorf("the day counts %d calls, want %d", g.used, c.want)
 				}
 				g := b.acquireAfter(1, 1, used(today, 5_000_000, now, rate)) // another process sends a saved count again, which must have no effect
@@ -267,11 +267,11 @@ func TestDay_RefundsOnlyItsOwnCalls(t *testing.T) {
 		b.awake()
 		c.advance(second)
 		refund := func(slots ...int64) int64 {
-			told := ""
+			reported := ""
 			for _, s := range slots {
-				told += fmt.Sprintf("refund %d ", s)
+				reported += fmt.Sprintf("refund %d ", s)
 			}
-			return b.acquireAfter(0, 0, told).used
+			return b.acquireAfter(0, 0, reported).used
 		}
 		g := b.acquire(5, 0)
 		if got := refund(g.high[0]); got != 4 {

@@ -41,17 +41,17 @@ func TestRefund_ReturnsExactlyOneSlot(t *testing.T) {
 				break
 			}
 		}
-		told := b.acquireAfter(0, 0, unspent(g.high[3]))
+		reply := b.acquireAfter(0, 0, unspent(g.high[3]))
 		if now := b.state()[atTATs:atUsed] + b.state()[atTAT3:atTAT3+16]; now != lanes {
 			t.Errorf("a refund moved the partitions from %q to %q", lanes, now)
 		}
-		rings := b.windowLogs()
-		if len(rings[0]) != 9 || len(rings[1]) != 9 || told.used != 9 {
-			t.Errorf("after a refund the logs have %d and %d slots, the day %d; want 9", len(rings[0]), len(rings[1]), told.used)
+		logs := b.windowLogs()
+		if len(logs[0]) != 9 || len(logs[1]) != 9 || reply.used != 9 {
+			t.Errorf("after a refund the logs have %d and %d slots, the day %d; want 9", len(logs[0]), len(logs[1]), reply.used)
 		}
 		b.acquireAfter(0, 0, unspent(g.high[3]-1, g.now-60*second))
-		if again := b.windowLogs(); !slices.EqualFunc(rings, again, slices.Equal) {
-			t.Errorf("refunds of slots that nobody had changed the logs from %v to %v", rings, again)
+		if again := b.windowLogs(); !slices.EqualFunc(logs, again, slices.Equal) {
+			t.Errorf("refunds of slots that nobody had changed the logs from %v to %v", logs, again)
 		}
 		if g := b.acquire(5, 0); len(g.high) != 1 || g.refusalHigh != 2 {
 			t.Errorf("with a slot returned HIGH got %+v", g)
@@ -123,12 +123,12 @@ func TestRefund_OfLostStateHasNoEffect(t *testing.T) {
 		c.advance(1000)
 		b.failOver()
 		lost := b.acquireAfter(0, 0, unspent(old.high...)+" used 0 0 0 0")
-		if rings := b.windowLogs(); len(rings[0]) != 10 || lost.used != 10 {
-			t.Errorf("the log has %d slots, the day %d calls; want 10", len(rings[0]), lost.used)
+		if logs := b.windowLogs(); len(logs[0]) != 10 || lost.used != 10 {
+			t.Errorf("the log has %d slots, the day %d calls; want 10", len(logs[0]), lost.used)
 		}
 		b.acquireAfter(0, 0, unspent(old.high...))
-		if rings := b.windowLogs(); len(rings[0]) != 10 || b.acquire(0, 0).used != 10 {
-			t.Errorf("later the log has %d slots, the day %d calls; want 10", len(rings[0]), b.acquire(0, 0).used)
+		if logs := b.windowLogs(); len(logs[0]) != 10 || b.acquire(0, 0).used != 10 {
+			t.Errorf("later the log has %d slots, the day %d calls; want 10", len(logs[0]), b.acquire(0, 0).used)
 		}
 	})
 }

@@ -89,14 +89,14 @@ local function grantQueues()
   while words[i + 1] do
     local c = {lane = nextWord(), n = nextWord(), candidates = {}, ahead = horizon}
     for w = 1, nextWord() do
-      local way = {}
+      local costs = {}
       for x = 1, nextWord() do
         local b = buckets[nextWord()]
-        way[x] = {b = b, units = nextWord()}
+        costs[x] = {b = b, units = nextWord()}
         if b.s.kind == 'C' then c.ahead = MAX_HOLD end
         if b.s.kind == 'C' and b.class ~= c then b.want[c.lane], b.class = b.want[c.lane] + c.n, c end
       end
-      c.candidates[w] = way
+      c.candidates[w] = costs
     end
     queues[#queues + 1] = c
   end
@@ -138,7 +138,7 @@ local function grantQueues()
       end
       local base, baseWhy = slotOf(first, second)
       base = max(base, birth + quiet)
-      local slot, part, way, halted
+      local slot, part, chosen, probeBits
       local hint = MAX_RETRY
       why = baseWhy
       for w, all in ipairs(c.candidates) do
@@ -161,8 +161,8 @@ local function grantQueues()
         end
         -- A candidate with the earliest slot gets the call. Of several, a candidate whose open
         -- breaker can be probed is preferred, and then the candidate with the larger share left.
-        if not slot or s < slot or (s == slot and (probes > halted or (probes == halted and p > part))) then
-          slot, part, way, why, halted = s, p, w, because, probes
+        if not slot or s < slot or (s == slot and (probes > probeBits or (probes == probeBits and p > part))) then
+          slot, part, chosen, why, probeBits = s, p, w, because, probes
         end
       end
       if slot > now + c.ahead then
@@ -174,13 +174,13 @@ local function grantQueues()
         break
       end
       slot, tickets = ceil(slot), tickets + 1
-      if halfOpen() < 0 then halted = halted + 2 end
+      if halfOpen() < 0 then probeBits = probeBits + 2 end
       take(slot, first)
-      for _, x in ipairs(c.candidates[way]) do charge[x.b.s.kind](x.b, x.b.s, x.units, slot, low) end
+      for _, x in ipairs(c.candidates[chosen]) do charge[x.b.s.kind](x.b, x.b.s, x.units, slot, low) end
       granted, maxHigh = granted + 1, maxHigh - 1
       if low then maxLow = maxLow - 1 end
       local n = #out
-      out[n + 1], out[n + 2], out[n + 3] = slot - now, way, halted
+      out[n + 1], out[n + 2], out[n + 3] = slot - now, chosen, probeBits
     end
     if now < birth + quiet or lost then why = -3 end
     out[at], out[at + 1] = granted, ceil(again)

@@ -145,11 +145,11 @@ func TestRevision_ChangedLogOrDayKeepsItsCount(t *testing.T) {
 		b.zone = time.UTC
 		b.more = windowLog(reach, 40, 30) + day(100, 0)
 		b.awake()
-		want := func(step string, ring, used int) {
+		want := func(step string, high, used int) {
 			t.Helper()
 			g := b.acquire(99, 0)
-			if len(g.high) != ring || g.used != int64(used) {
-				t.Errorf("%s: HIGH got %d slots, want %d; the day counts %d, want %d", step, len(g.high), ring, g.used, used)
+			if len(g.high) != high || g.used != int64(used) {
+				t.Errorf("%s: HIGH got %d slots, want %d; the day counts %d, want %d", step, len(g.high), high, g.used, used)
 			}
 		}
 		change := func(revision int64, more string) { b.revision, b.more = revision, more }
@@ -212,7 +212,7 @@ func TestRevision_StricterQuotaAppliesWhileSent(t *testing.T) {
 			b:    bucket{lanes: []int64{10_000, 10, 5_716, 7, 0, 0}},
 			high: true, both: 350, one: 200 + 350,
 		},
-		"rings":              {a: bucket{more: windowLog(reach, 20, 20)}, b: bucket{more: windowLog(reach, 30, 10)}, high: true, both: 20, one: 30},
+		"logs":               {a: bucket{more: windowLog(reach, 20, 20)}, b: bucket{more: windowLog(reach, 30, 10)}, high: true, both: 20, one: 30},
 		"LOW's of logs":      {a: bucket{more: windowLog(reach, 20, 20)}, b: bucket{more: windowLog(reach, 30, 5)}, low: true, both: 5, one: 5},
 		"LOW's of the laxer": {a: bucket{more: windowLog(reach, 30, 5)}, b: bucket{more: windowLog(reach, 20, 20)}, low: true, both: 5, one: 20},
 		"a log one knows":    {a: bucket{more: windowLog(reach, 5, 5)}, b: bucket{more: windowLog(second, 18, 18)}, high: true, both: 5, one: 36},

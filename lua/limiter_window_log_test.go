@@ -28,8 +28,8 @@ func TestWindowLog_GrantsAlikeOnEveryRedis(t *testing.T) {
 		if len(high.high) != 2 || high.high[0] != high.now || high.refusalHigh != 1 || high.backHigh != 10*second {
 			t.Errorf("HIGH got %+v, want the 2 that LOW left, at once", high)
 		}
-		if rings := b.windowLogs(); len(rings) != 1 || !slices.Equal(rings[0], slices.Concat(low.low, high.high)) {
-			t.Errorf("the log holds %v", rings)
+		if logs := b.windowLogs(); len(logs) != 1 || !slices.Equal(logs[0], slices.Concat(low.low, high.high)) {
+			t.Errorf("the log holds %v", logs)
 		}
 		if ttl, err := rdb.PTTL(t.Context(), b.key).Result(); err != nil || ttl >= 0 {
 			t.Errorf("the state expires in %v (%v): it must never expire", ttl, err)

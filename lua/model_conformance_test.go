@@ -101,7 +101,7 @@ func (w *walk) script(st step, before state, r reply) string {
 	var got string
 	var n int64
 	switch st.kind {
-	case ask, due:
+	case enqueue, due:
 		var floor int64
 		if st.floor {
 			floor = w.real[before.stored]

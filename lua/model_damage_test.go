@@ -47,14 +47,14 @@ func TestModel_ScriptsPublishAfterAFailover(t *testing.T) {
 // served runs steps that lose a request under the broken rule noServer: a lock covers a new request
 // even if another Redis server set the lock. By our rules the last request of these steps must be
 // published.
-func (w *walk) served(way []step) {
+func (w *walk) served(path []step) {
 	var last string
-	for _, st := range way {
+	for _, st := range path {
 		v, ok := w.take(st)
 		if !ok {
 			w.fatal("%v can't happen", st)
 		}
-		if st.kind == ask {
+		if st.kind == enqueue {
 			last = v
 		}
 	}

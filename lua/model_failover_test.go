@@ -34,7 +34,7 @@ func (m *model) steps() []step {
 		}
 		all = append(all, st)
 		switch st.kind {
-		case ask, due, ack, failPublish, failEarly, peek, begin, settle:
+		case enqueue, due, ack, failPublish, failEarly, peek, begin, settle:
 			st.unheard = true
 			all = append(all, st)
 		default: // all other steps write nothing to Redis, so the replica can miss no write

@@ -10,7 +10,7 @@ import (
 func TestModel_CoversEveryFaultAtEveryPoint(t *testing.T) {
 	at := [...]string{"idle", "waiting", "sent", "written", "broken"}
 	seen := map[string]bool{}
-	m := model{most: 1, saw: func(before *state, st step) {
+	m := model{most: 1, onStep: func(before *state, st step) {
 		what := fmt.Sprint(st)
 		switch f := before.air[st.i]; st.kind {
 		case crash, rebalance:
@@ -36,7 +36,7 @@ func TestModel_CoversEveryFaultAtEveryPoint(t *testing.T) {
 	want := []string{
 		"the producer dies, or the record with it, not landed", "the producer dies, or the record with it, landed",
 		"the publish fails, not landed", "the publish fails, landed",
-		"the publish fails, and the record is still on its way", "a record arrives in its topic, rolled back",
+		"the publish fails, and the record is still in flight", "a record arrives in its topic, rolled back",
 		"its acknowledgement arrives, its confirm does not",
 		"the lock's life ends, pending", "the lock's life ends, confirmed", "the hash expires or is lost",
 		"a retry is due",

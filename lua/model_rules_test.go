@@ -43,7 +43,7 @@ var adr = rules{
 type kind uint8
 
 const (
-	ask kind = iota
+	enqueue kind = iota
 	land
 	ack
 	failPublish
@@ -79,11 +79,11 @@ type step struct {
 func (st step) String() string {
 	if st.unheard {
 		st.unheard = false
-		return st.String() + ", and the replica does not hear of it"
+		return st.String() + ", and the replica misses it"
 	}
 	who := [...]string{"the former owner", "LOW's worker", "HIGH's worker"}
 	switch st.kind {
-	case ask:
+	case enqueue:
 		reason := "relaxed"
 		if st.strict {
 			reason = "strict"
@@ -91,7 +91,7 @@ func (st step) String() string {
 		if st.floor {
 			reason += ", having read"
 		}
-		return fmt.Sprintf("ask %v, %s", st.lane, reason)
+		return fmt.Sprintf("enqueue %v, %s", st.lane, reason)
 	case land:
 		return "a record arrives in its topic"
 	case ack:
@@ -101,7 +101,7 @@ func (st step) String() string {
 	case ackUnconfirmed:
 		return "its acknowledgement arrives, its confirm does not"
 	case failEarly:
-		return "the publish fails, and the record is still on its way"
+		return "the publish fails, and the record is still in flight"
 	case failover:
 		return "the replica takes over"
 	case loseProducer:
@@ -146,7 +146,7 @@ type reply struct {
 var every = func() (all []step) {
 	for _, l := range []laneID{lowLane, highLane} {
 		for i := range 4 {
-			all = append(all, step{kind: ask, lane: l, strict: i&1 != 0, floor: i&2 != 0})
+			all = append(all, step{kind: enqueue, lane: l, strict: i&1 != 0, floor: i&2 != 0})
 		}
 		for _, k := range []kind{commit, crash, rebalance} {
 			all = append(all, step{kind: k, lane: l})

@@ -36,11 +36,11 @@ func (m *model) search(most int) (found *loss, states, deepest int) {
 	seen := map[uint64]struct{}{maphash.Comparable(seed, state{}): {}}
 	came := []from{{-1, 0}}
 	path := func(i int32, last uint8) []step {
-		way := []step{steps[last]}
+		path := []step{steps[last]}
 		for ; came[i].parent >= 0; i = came[i].parent {
-			way = append([]step{steps[came[i].by]}, way...)
+			path = append([]step{steps[came[i].by]}, path...)
 		}
-		return way
+		return path
 	}
 	next := []state{{}}
 	for at := int32(0); len(next) > 0; deepest++ {
@@ -53,8 +53,8 @@ func (m *model) search(most int) (found *loss, states, deepest int) {
 				if !ok {
 					continue
 				}
-				if m.saw != nil {
-					m.saw(&present[i], st)
+				if m.onStep != nil {
+					m.onStep(&present[i], st)
 				}
 				s.reduce(m.exact())
 				if r.wrong == "" && s.owed > 0 && s.quiet() {

@@ -8,7 +8,7 @@ type model struct {
 	keeps   bool  // if set, only a failover loses the hash
 	calm    bool  // if set, workers do not crash or lose partitions, and the hash is not lost; only producers, publishes and writes to Redis fail
 	reads   bool  // if set, every caller has read the stored snapshot before its request
-	saw     func(before *state, st step)
+	onStep  func(before *state, st step)
 }
 
 // happen performs a step, or returns false if it is impossible now.
@@ -16,10 +16,10 @@ func (m *model) happen(s *state, st step) (r reply, ok bool) {
 	w := &s.work[min(st.i, 2)]
 	f := &s.air[st.i]
 	switch st.kind {
-	case ask:
-		return m.ask(s, st, false)
+	case enqueue:
+		return m.enqueue(s, st, false)
 	case due: // a scheduled retry is a strict LOW request
-		return m.ask(s, step{kind: ask, lane: lowLane, strict: true}, true)
+		return m.enqueue(s, step{kind: enqueue, lane: lowLane, strict: true}, true)
 	case land:
 		if f.n == 0 || f.landed {
 			return r, false
@@ -145,7 +145,7 @@ func (m *model) issue(s *state, known number) number {
 	return s.highest() + 1
 }
 
-func (m *model) ask(s *state, st step, retry bool) (reply, bool) {
+func (m *model) enqueue(s *state, st step, retry bool) (reply, bool) {
 	if retry && (s.row == 0 || m.noRows) {
 		return reply{}, false
 	}

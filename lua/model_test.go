@@ -110,11 +110,11 @@ func brokenModel(t *testing.T, m model, want string, steps int) {
 // follow runs the steps that lead to a violation under a broken rule, but with our rules, in the
 // model and on the scripts. Steps that are then impossible are left out. In these sequences the
 // scripts are most likely to differ from the model.
-func follow(t *testing.T, m model, way []step) {
+func follow(t *testing.T, m model, path []step) {
 	t.Helper()
 	eachRedis(t, func(e entity) {
 		w := walk{e: e, m: m, real: map[number]int64{}}
-		for _, st := range way {
+		for _, st := range path {
 			w.take(st)
 		}
 	})

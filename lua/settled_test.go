@@ -43,7 +43,7 @@ func (e entity) listens(node *redis.Client, channel string) *redis.PubSub {
 	return ps
 }
 
-func (e entity) hears(ps *redis.PubSub, channel, want string) {
+func (e entity) wantMessage(ps *redis.PubSub, channel, want string) {
 	e.t.Helper()
 	m, err := ps.ReceiveTimeout(e.t.Context(), 10*time.Second)
 	if got, ok := m.(*redis.Message); err != nil || !ok || got.Channel != channel || got.Payload != want {
@@ -62,7 +62,7 @@ func TestSettle_PublishesOnEveryNode(t *testing.T) {
 			message := fmt.Sprintf("%d character/%s", n, key)
 			e.settleTelling(channel, message, int64(n), true, "", 0)
 			for _, ps := range all {
-				e.hears(ps, channel, message)
+				e.wantMessage(ps, channel, message)
 			}
 		}
 	})
@@ -89,13 +89,13 @@ func TestSettle_PublishesAfterTheWrite(t *testing.T) {
 		} {
 			message := fmt.Sprintf("%d character/%d", end.number, i)
 			e.settleTelling(channel, message, end.number, end.satisfied, end.hold, minute)
-			e.hears(ps, channel, message)
+			e.wantMessage(ps, channel, message)
 			if got := e.field(end.field); got != end.is {
 				e.t.Errorf("end %d: %s is %q, want %q", i, end.field, got, end.is)
 			}
 		}
 		e.settleTelling(channel, "held", own+3, false, "FAILED", minute)
-		e.hears(ps, channel, "held")
+		e.wantMessage(ps, channel, "held")
 		if v := e.acquire(high); v.outcome != "HELD" {
 			e.t.Errorf("after the message of a hold: got %+v", v)
 		}

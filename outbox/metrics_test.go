@@ -31,7 +31,7 @@ func TestLagTracker_KnowsFailedEvents(t *testing.T) {
 	is("nothing", after(0), 0)
 
 	w.claimed([]store.OutboxEvent{young, old}, after(31))
-	is("under way", after(35), 35)
+	is("in flight", after(35), 35)
 	deliver(0, []store.OutboxEvent{old}, 1)
 	w.setNext(after(60)) // the event can be claimed again after 60 s, but its age counts from its due time
 	is("left", after(20), 20)

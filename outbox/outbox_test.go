@@ -23,7 +23,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-var tell = store.OutboxEvents{PublishChange: true}
+var publishChange = store.OutboxEvents{PublishChange: true}
 
 func TestRelay_PublishesChangeAndRequestsTrigger(t *testing.T) {
 	r := newRig(t)
@@ -32,7 +32,7 @@ func TestRelay_PublishesChangeAndRequestsTrigger(t *testing.T) {
 	both.PublishChange = true
 	r.write(general("2024가단1"), start.Add(-time.Hour), "g", store.OutboxEvents{})
 	r.write(progress("2024가단1"), start, "x", both)
-	r.write(progress("2024가단1"), start.Add(time.Second), "y", tell)
+	r.write(progress("2024가단1"), start.Add(time.Second), "y", publishChange)
 	r.write(progress("quiet"), start, "x", store.OutboxEvents{})
 	if next := r.deliverAt(start.Add(time.Second)); !next.IsZero() {
 		t.Errorf("next due: got %v", next)
@@ -67,11 +67,11 @@ func TestRelay_PublishesChangeAndRequestsTrigger(t *testing.T) {
 		}
 	}
 	want := []store.ClaimedRequest{{Entity: general("2024가단1"), Params: params, Version: start.Add(-time.Hour).UnixMicro()}}
-	if !reflect.DeepEqual(r.enqueuer.asks, want) {
-		t.Errorf("requested: got %+v, want %+v", r.enqueuer.asks, want)
+	if !reflect.DeepEqual(r.enqueuer.requests, want) {
+		t.Errorf("requested: got %+v, want %+v", r.enqueuer.requests, want)
 	}
-	if told, asked := testutil.ToFloat64(r.metrics.published), testutil.ToFloat64(r.metrics.requested); told != 2 || asked != 1 {
-		t.Errorf("got %v published and %v requested", told, asked)
+	if published, requested := testutil.ToFloat64(r.metrics.published), testutil.ToFloat64(r.metrics.requested); published != 2 || requested != 1 {
+		t.Errorf("got %v published and %v requested", published, requested)
 	}
 }
 
@@ -90,7 +90,7 @@ func TestRelay_RetriesRejectedChangeAfterLease(t *testing.T) {
 		t.Errorf("log: got %s", log)
 	}
 	accept()
-	r.enqueuer.asked()
+	r.enqueuer.takeRequested()
 	r.deliverAt(start.Add(lease - time.Microsecond))
 	r.published(0)
 	r.wantRequested()
@@ -126,7 +126,7 @@ func TestRelay_HangingBrokerDeletesNothing(t *testing.T) {
 		r.kafka.SleepControl(func() { <-release })
 		return nil, nil, false
 	})
-	r.write(progress("a"), start, "x", tell)
+	r.write(progress("a"), start, "x", publishChange)
 	r.write(progress("b"), start, "x", triggering(0, nil))
 	began := time.Now()
 	if next := r.deliverAt(start); !next.Equal(start.Add(lease)) {
@@ -201,8 +201,8 @@ func TestRelay_UsesShortestBackoffAndLastParams(t *testing.T) {
 	r.write(hearings, start.Add(time.Second), "x", triggering(time.Minute, map[string]string{"encCsNo": "older"}))
 	r.write(hearings, start.Add(2*time.Second), "y", triggering(time.Minute, map[string]string{"encCsNo": "new"}))
 	r.deliverAt(now)
-	if len(r.enqueuer.asks) != 1 || r.enqueuer.asks[0].Params["encCsNo"] != "new" {
-		t.Errorf("requested: got %+v", r.enqueuer.asks)
+	if len(r.enqueuer.requests) != 1 || r.enqueuer.requests[0].Params["encCsNo"] != "new" {
+		t.Errorf("requested: got %+v", r.enqueuer.requests)
 	}
 	r.wantLeft(0)
 }
@@ -230,7 +230,7 @@ func TestRelay_KeepsEventsIfStatesFail(t *testing.T) {
 	both := triggering(0, nil)
 	both.PublishChange = true
 	r.write(progress("a"), start, "x", both)
-	r.write(progress("b"), start, "x", tell)
+	r.write(progress("b"), start, "x", publishChange)
 	if next, err := one.deliverDue(t.Context(), start); err != nil || !next.Equal(start.Add(lease)) {
 		t.Errorf("next due: got %v, %v", next, err)
 	}
@@ -263,11 +263,11 @@ func (f *fallible) DeleteOutboxEvents(ctx context.Context, ids []int64) error {
 
 func TestRelay_CrashPublishesAgain(t *testing.T) {
 	r := newRig(t)
-	died := errors.New("it died")
+	errCrash := errors.New("it errCrash")
 	both := triggering(0, nil)
 	both.PublishChange = true
 	r.write(progress("a"), start, "x", both)
-	if _, err := r.relay(&fallible{Store: r.db, finish: died}, nil).deliverDue(t.Context(), start); !errors.Is(err, died) {
+	if _, err := r.relay(&fallible{Store: r.db, finish: errCrash}, nil).deliverDue(t.Context(), start); !errors.Is(err, errCrash) {
 		t.Fatal(err)
 	}
 	r.published(1)
@@ -319,7 +319,7 @@ func TestRelay_TwoInstancesDeliverOnce(t *testing.T) {
 func TestRelay_ClaimsBacklogInBatches(t *testing.T) {
 	r := newRig(t)
 	for n := range maxClaim + 1 {
-		r.write(progress(fmt.Sprint(n)), start, "x", tell)
+		r.write(progress(fmt.Sprint(n)), start, "x", publishChange)
 	}
 	if next := r.deliverAt(start); !next.Equal(start) {
 		t.Errorf("next due: got %v, want now", next)
@@ -348,7 +348,7 @@ func TestRelay_DeliversStoredEventsSoon(t *testing.T) {
 		looks.await(t)
 	}
 	began := time.Now()
-	r.write(progress("a"), began, "x", tell)
+	r.write(progress("a"), began, "x", publishChange)
 	one.Notify()
 	r.published(1)
 	if took := time.Since(began); took > lease/2 {

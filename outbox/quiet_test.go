@@ -40,7 +40,7 @@ func TestQuiet_WaitsAtMostMaxDelay(t *testing.T) {
 		at := start.Add(time.Duration(second) * time.Second)
 		r.write(progress("a"), at, fmt.Sprint(second), quietly())
 		r.deliverAt(at)
-		if len(r.enqueuer.asked()) > 0 {
+		if len(r.enqueuer.takeRequested()) > 0 {
 			asked = append(asked, at.Sub(start))
 		}
 	}

@@ -78,41 +78,41 @@ func (r *rig) client(opts ...kgo.Opt) *kgo.Client {
 // fakeEnqueuer records requests. It returns the requests for which the function `leaves`
 // returns true, as if they could not be enqueued.
 type fakeEnqueuer struct {
-	mu     sync.Mutex
-	leaves func(store.ClaimedRequest) bool // reports whether Trigger returns the request as not enqueued; nil: Trigger enqueues every request
-	asks   []store.ClaimedRequest
-	calls  int
+	mu       sync.Mutex
+	leaves   func(store.ClaimedRequest) bool // reports whether Trigger returns the request as not enqueued; nil: Trigger enqueues every request
+	requests []store.ClaimedRequest
+	calls    int
 }
 
-func (d *fakeEnqueuer) Trigger(_ context.Context, asks []store.ClaimedRequest) (left []store.ClaimedRequest) {
+func (d *fakeEnqueuer) Trigger(_ context.Context, requests []store.ClaimedRequest) (left []store.ClaimedRequest) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.calls++
-	for _, a := range asks {
+	for _, a := range requests {
 		if d.leaves != nil && d.leaves(a) {
 			left = append(left, a)
 			continue
 		}
-		d.asks = append(d.asks, a)
+		d.requests = append(d.requests, a)
 	}
 	return left
 }
 
-// asked returns facet/key of the entities that were requested since the last call of asked, sorted.
-func (d *fakeEnqueuer) asked() (keys []string) {
+// takeRequested returns facet/key of the entities that were requested since the last call of takeRequested, sorted.
+func (d *fakeEnqueuer) takeRequested() (keys []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, a := range d.asks {
+	for _, a := range d.requests {
 		keys = append(keys, a.Entity.Facet+"/"+a.Entity.Key)
 	}
-	d.asks = nil
+	d.requests = nil
 	slices.Sort(keys)
 	return keys
 }
 
 func (r *rig) wantRequested(want ...string) {
 	r.Helper()
-	if got := r.enqueuer.asked(); !slices.Equal(got, want) {
+	if got := r.enqueuer.takeRequested(); !slices.Equal(got, want) {
 		r.Errorf("requested %q, want %q", got, want)
 	}
 }

@@ -250,11 +250,11 @@ func TestEnqueue_OfARefusedClientWritesNothing(t *testing.T) {
 	var ended []schemas.Outstanding
 	for i := range 20 {
 		e := r.clientRequest("a", fmt.Sprint("a", i)).Entity
-		way, err := r.ReadState(t.Context(), e)
+		state, err := r.ReadState(t.Context(), e)
 		if err != nil {
 			t.Fatal(err)
 		}
-		ended = append(ended, schemas.Outstanding{Client: req.Client, Entity: e, Number: way.Number})
+		ended = append(ended, schemas.Outstanding{Client: req.Client, Entity: e, Number: state.Number})
 	}
 	if err := r.ReleaseOutstanding(t.Context(), ended); err != nil {
 		t.Fatal(err)

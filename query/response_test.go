@@ -138,7 +138,7 @@ func TestBatch_UnreadHoldsOneDocumentEach(t *testing.T) {
 			if as != "zstd" {
 				each += int64(largeStored.Size)
 			}
-			servicetest.WaitFor(t, testTimeout, "eight responses under way", func() bool { return r.server.responses.now() > 7*each })
+			servicetest.WaitFor(t, testTimeout, "eight responses in flight", func() bool { return r.server.responses.now() > 7*each })
 			if got := r.server.responses.now(); got > 8*each {
 				t.Errorf("budget: got %d bytes, want at most %d", got, 8*each)
 			}
@@ -213,7 +213,7 @@ func TestResponseBudget_CountsAnIPv6NetworkAsOneClient(t *testing.T) {
 	r.putSnapshot("a", time.Minute, withPayload(denseStored))
 	r.set(func() { r.client.Name = "unauthenticated@2001:db8::1" })
 	defer func(c net.Conn) { _ = c.Close() }(p.sendRequest(t, "/v1/nexon/character/a", "zstd"))
-	servicetest.WaitFor(t, testTimeout, "a response under way", func() bool { return r.server.responses.now() > 0 })
+	servicetest.WaitFor(t, testTimeout, "a response in flight", func() bool { return r.server.responses.now() > 0 })
 	r.set(func() { r.client.Name = "unauthenticated@2001:db8::2" })
 	for _, path := range []string{"/v1/nexon/character/a", "/v1/nexon/character?key=a"} {
 		if got := r.do(http.MethodGet, path, "Accept-Encoding", "zstd"); got.StatusCode != 503 || !strings.Contains(got.text, "this client") {
@@ -244,7 +244,7 @@ func TestResponseBudget_IsReturnedByBrokenResponses(t *testing.T) {
 	path := r.storeHundred("", largeStored)
 	for _, target := range []string{path, "/v1/nexon/character/0"} {
 		c := p.sendRequest(t, target, "identity")
-		servicetest.WaitFor(t, testTimeout, "a response under way", func() bool { return r.server.responses.now() > 0 })
+		servicetest.WaitFor(t, testTimeout, "a response in flight", func() bool { return r.server.responses.now() > 0 })
 		_ = c.Close()
 		servicetest.WaitFor(t, testTimeout, "the return of its memory", func() bool { return r.server.responses.now() == 0 })
 	}

@@ -142,7 +142,7 @@ func (s *Server) Ready(ctx context.Context, ping func(context.Context) error) er
 	return ping(ctx)
 }
 
-// strictTransport tells browsers to use only HTTPS for a year (RFC 6797).
+// strictTransport makes browsers use only HTTPS for a year (RFC 6797).
 const strictTransport = "max-age=31536000"
 
 // ServeHTTP handles one request.

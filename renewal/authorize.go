@@ -55,7 +55,7 @@ func Authorize(ctx context.Context, c token.Config, secrets map[string]string, c
 	select {
 	case got = <-codes:
 	case <-ctx.Done():
-		return token.Answer{}, errors.New("nobody agreed; nothing was changed")
+		return token.Answer{}, errors.New("nobody gave consent; nothing was changed")
 	}
 	if got.err != nil {
 		return token.Answer{}, got.err
@@ -70,7 +70,7 @@ func Authorize(ctx context.Context, c token.Config, secrets map[string]string, c
 	}
 	answer, err := c.Do(client, req, hidden)
 	if err == nil && answer.Refresh == "" {
-		return answer, errors.New("the token endpoint answered no refresh token; many APIs need a scope or parameter for it, such as offline_access (token.scopes, token.consent.params)")
+		return answer, errors.New("the token endpoint returned no refresh token; many APIs need a scope or parameter for it, such as offline_access (token.scopes, token.consent.params)")
 	}
 	return answer, err
 }
@@ -91,7 +91,7 @@ func callback(path, state string, codes chan<- codeAnswer) http.Handler {
 		}
 		a := codeAnswer{code: query.Get("code")}
 		if a.code == "" {
-			a.err = fmt.Errorf("the upstream did not agree: %.80q", query.Get("error"))
+			a.err = fmt.Errorf("the upstream refused the authorization: %.80q", query.Get("error"))
 		}
 		select {
 		case codes <- a:

@@ -53,7 +53,7 @@ func TestAuthorize_EndsWithoutConsent(t *testing.T) {
 	c := token.Config{Grant: token.RefreshToken, TokenURL: "https://a.example/t", ClientID: "app", Consent: token.Consent{AuthorizeURL: "https://a.example/authorize"}}
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err := Authorize(ctx, c, nil, token.NewClient(time.Minute), func(string) { cancel() })
-	if err == nil || !strings.Contains(err.Error(), "nobody agreed") {
+	if err == nil || !strings.Contains(err.Error(), "nobody gave consent") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -49,8 +49,8 @@ type Editor interface {
 
 // Notifier wakes the renewers of all processes (poll.Poller).
 type Notifier interface {
-	// Run calls work at once, at the time that it returned, after a wake-up, and at least once per
-	// interval, until ctx ends.
+	// Run calls work until ctx ends: at once, at the time `next` that work has returned, after a
+	// wake-up, and at least once per interval.
 	Run(ctx context.Context, interval time.Duration, work func(ctx context.Context, now time.Time) (next time.Time, err error)) error
 	// WakeAt wakes all processes, and WakeLocal only this one.
 	WakeAt(ctx context.Context, at time.Time)
@@ -65,7 +65,7 @@ type Spend func(ctx context.Context, credential string) (finished func(status in
 type Token struct {
 	Value      string
 	Generation int64
-	Until      time.Time // the end of the token on the monotonic clock of this process
+	Until      time.Time // when the token expires, on the monotonic clock of this process
 }
 
 // Credential is a credential that renews itself.

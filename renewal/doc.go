@@ -14,12 +14,12 @@
 // all processes use generation 7 until 13:00:00, and one of them tries again after 5 s, 10 s and so on.
 // If at 12:20:00 a hundred calls with generation 7 get a 401, the first one makes generation 7 due.
 //
-// Invariants: a call is never sent with a token whose end has passed. A generation is replaced at
+// Invariants: a call is never sent with an expired token. A generation is replaced at
 // most once. At most one renewal of a credential is in flight, unless a process does not run for
 // longer than its claim; then the first stored token wins. A process that ends between the answer and
 // the commit loses the answer: a server that rotates refresh tokens without reuse grace then refuses
 // the stored one, and the credential stops.
 //
-// Ends of tokens are kept on the database's clock and used on the monotonic clock of the process, so
-// that wrong clocks do not matter.
+// The time when a token expires is stored by the database's clock, and checked by the monotonic clock
+// of the process. So wrong clocks do not matter.
 package renewal

@@ -29,7 +29,7 @@ func newMetrics(source string, names []string, reg prometheus.Registerer) *metri
 	m := &metrics{
 		renewals: counter("credential_renewals_total", "Renewals of tokens by this process, by result.", "result"),
 		refusals: counter("credential_refusals_total", "Generations of tokens whose renewal this process requested, because the upstream answered 401."),
-		end:      gauge("credential_token_end_timestamp_seconds", "Time at which the token ends; 0 without a token."),
+		end:      gauge("credential_token_end_timestamp_seconds", "Time at which the token expires; 0 without a token."),
 		stopped:  gauge("credential_stopped", "1 if an operator has to renew or authorize the credential, otherwise 0."),
 		failures: gauge("credential_renewal_failures", "Failed renewals since the last token."),
 	}

@@ -176,10 +176,10 @@ func (r *Renewer) commit(ctx context.Context, next tokens.Token, lifetime time.D
 			r.metrics.renewed(next.Credential, "superseded")
 			return
 		}
-		r.deps.Log.Warn("token not stored; will retry", "source", r.source, "credential", next.Credential, "err", err)
+		r.deps.Log.Warn("renewed token not stored; will retry", "source", r.source, "credential", next.Credential, "err", err)
 		if !poll.Pause(ctx, time.Second) {
 			r.metrics.renewed(next.Credential, "lost")
-			r.deps.Log.Error("token not stored and lost", "source", r.source, "credential", next.Credential, "err", err)
+			r.deps.Log.Error("renewed token lost; the database did not store it", "source", r.source, "credential", next.Credential, "err", err)
 			return
 		}
 	}

@@ -28,8 +28,8 @@ const (
 	minRefusedAge = 10 * time.Second
 	// waitTimeout bounds how long a call waits for a renewal.
 	waitTimeout = 30 * time.Second
-	// endMargin is how long before its end a token is no longer given to new calls, because a call
-	// waits for its permit and its connection.
+	// endMargin is the time before a token expires in which new calls do not get it any more. A call
+	// with the token still waits for its permit and its connection.
 	endMargin = 2 * time.Second
 	// minRetryDelay and maxRetryDelay limit the delay after a failed renewal, which doubles.
 	minRetryDelay, maxRetryDelay = 5 * time.Second, 5 * time.Minute
@@ -85,7 +85,7 @@ func (r *Renewer) Run(ctx context.Context) error {
 // work reads the tokens, gives new ones to the source and begins due renewals. It returns when the
 // next renewal is due.
 func (r *Renewer) work(ctx context.Context, _ time.Time) (next time.Time, err error) {
-	asked := time.Now()
+	readAt := time.Now()
 	rows, now, err := r.load(ctx)
 	if err != nil {
 		return time.Time{}, err
@@ -95,7 +95,7 @@ func (r *Renewer) work(ctx context.Context, _ time.Time) (next time.Time, err er
 		if _, known := r.credentials[row.Credential]; !known {
 			continue
 		}
-		if err := r.apply(row, asked, now); err != nil {
+		if err := r.apply(row, readAt, now); err != nil {
 			r.conditions.Error(r.deps.Log, r.conditionUnreadable(row.Credential), err)
 			continue
 		}
@@ -104,7 +104,7 @@ func (r *Renewer) work(ctx context.Context, _ time.Time) (next time.Time, err er
 		switch wait := due.Sub(now); {
 		case !active:
 		case wait > 0:
-			next = earlier(next, asked.Add(wait))
+			next = earlier(next, readAt.Add(wait))
 		default:
 			r.begin(ctx, row)
 		}
@@ -140,8 +140,8 @@ func (r *Renewer) load(ctx context.Context) ([]tokens.Token, time.Time, error) {
 	return rows, now, nil
 }
 
-// apply records a row that was requested at the time asked, and gives a new generation to the source.
-func (r *Renewer) apply(row tokens.Token, asked, now time.Time) error {
+// apply records a row that was requested at the time readAt, and gives a new generation to the source.
+func (r *Renewer) apply(row tokens.Token, readAt, now time.Time) error {
 	s := r.states[row.Credential]
 	r.mu.Lock()
 	stale := s.loaded && row.Generation < s.row.Generation
@@ -156,20 +156,20 @@ func (r *Renewer) apply(row tokens.Token, asked, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		if until = asked.Add(row.ExpiresAt.Sub(now)); secrets.Value == "" {
+		if until = readAt.Add(row.ExpiresAt.Sub(now)); secrets.Value == "" {
 			until = time.Time{}
 		}
 		if err := r.deps.Use(row.Credential, Token{secrets.Value, row.Generation, until}); err != nil {
 			return err
 		}
 		if row.Generation > 0 {
-			r.deps.Log.Info("credential token in use", "source", r.source, "credential", row.Credential, "generation", row.Generation, "ends_in", time.Until(until).Round(time.Second).String())
+			r.deps.Log.Info("credential uses a new token", "source", r.source, "credential", row.Credential, "generation", row.Generation, "ends_in", time.Until(until).Round(time.Second).String())
 		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if newer {
-		s.until, s.since = until, asked.Add(row.RenewedAt.Sub(now))
+		s.until, s.since = until, readAt.Add(row.RenewedAt.Sub(now))
 	}
 	s.row, s.loaded = row, true
 	r.metrics.set(row.Credential, s.until, row)
@@ -209,7 +209,7 @@ func (r *Renewer) conditionFailing(credential string) observe.Condition {
 
 func (r *Renewer) conditionUnreadable(credential string) observe.Condition {
 	return observe.Condition{
-		Event: "credential_unreadable", Failing: "stored token of a credential not readable", Recovered: "stored token of a credential readable",
+		Event: "credential_unreadable", Failing: "stored token of a credential not readable", Recovered: "stored token of a credential readable again",
 		Attr: "credential", Value: r.source + "/" + credential,
 	}
 }
@@ -267,7 +267,7 @@ func (r *Renewer) describe(names []string) string {
 			return name + ": " + s.row.Error
 		}
 	}
-	return "the token has ended"
+	return "the token has expired"
 }
 
 // Refused records that the upstream refused a call with this generation (401), makes its renewal due,
@@ -279,7 +279,7 @@ func (r *Renewer) Refused(ctx context.Context, name string, generation int64) bo
 	}
 	r.mu.Lock()
 	failures, first := s.row.Failures, s.refused < generation
-	young := s.row.Generation == generation && time.Since(s.since) < minRefusedAge+time.Second // the database's check comes earlier
+	young := s.row.Generation == generation && time.Since(s.since) < minRefusedAge+time.Second // a second of tolerance: the database receives the request later than this check runs
 	if first && !young {
 		s.refused = generation
 	}

@@ -108,7 +108,7 @@ func TestRenewer_OutageInsideMarginHarmsNoCall(t *testing.T) {
 		if row := f.row(); failed != 0 || row.Failures < 3 || !strings.Contains(row.Error, "connection refused") {
 			t.Errorf("%d calls inside the margin: got %d failed, %d failed renewals (%s)", calls, failed, row.Failures, row.Error)
 		}
-		time.Sleep(time.Minute) // the token has ended
+		time.Sleep(time.Minute) // the token has expired
 		if err := p.call(t.Context()); !errors.Is(err, ErrNoToken) || !strings.Contains(err.Error(), "connection refused") {
 			t.Errorf("after the end: got %v, want ErrNoToken with its reason", err)
 		}

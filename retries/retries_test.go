@@ -22,10 +22,10 @@ const waitTimeout = time.Minute
 
 // fakeEnqueuer records enqueued retries, after it has rejected the first `refuse` of them.
 type fakeEnqueuer struct {
-	mu     sync.Mutex
-	refuse int
-	asked  []string
-	seen   chan string
+	mu       sync.Mutex
+	refuse   int
+	enqueued []string
+	seen     chan string
 }
 
 func (d *fakeEnqueuer) Enqueue(_ context.Context, due []store.Status) (left []store.Status) {
@@ -37,7 +37,7 @@ func (d *fakeEnqueuer) Enqueue(_ context.Context, due []store.Status) (left []st
 			left = append(left, s)
 			continue
 		}
-		d.asked = append(d.asked, s.Entity.Key)
+		d.enqueued = append(d.enqueued, s.Entity.Key)
 		d.seen <- s.Entity.Key
 	}
 	return left
@@ -82,9 +82,9 @@ func (r *rig) start(instances int) {
 	r.Cleanup(func() { stop(); wg.Wait() })
 }
 
-// schedule stores a retry like a worker does. If `tell` is true, it also announces the retry to all
+// schedule stores a retry like a worker does. If `announce` is true, it also announces the retry to all
 // instances.
-func (r *rig) schedule(key string, at time.Time, tell bool) {
+func (r *rig) schedule(key string, at time.Time, announce bool) {
 	r.Helper()
 	e := schemas.Entity{Source: "nexon", Facet: "character", Key: key}
 	err := r.db.WriteFailure(r.Context(), store.Status{
@@ -93,7 +93,7 @@ func (r *rig) schedule(key string, at time.Time, tell bool) {
 	if err != nil {
 		r.Fatal(err)
 	}
-	if tell {
+	if announce {
 		r.many[0].WakeAt(r.Context(), at)
 	}
 }
@@ -140,11 +140,11 @@ func TestRetries_InstancesShareDueRetries(t *testing.T) {
 	r.enqueuer.mu.Lock()
 	defer r.enqueuer.mu.Unlock()
 	times := map[string]int{}
-	for _, key := range r.enqueuer.asked {
+	for _, key := range r.enqueuer.enqueued {
 		times[key]++
 	}
-	if len(times) != n || len(r.enqueuer.asked) != n {
-		t.Errorf("enqueued %d of %d retries, %d times", len(times), n, len(r.enqueuer.asked))
+	if len(times) != n || len(r.enqueuer.enqueued) != n {
+		t.Errorf("enqueued %d of %d retries, %d times", len(times), n, len(r.enqueuer.enqueued))
 	}
 }
 

@@ -47,7 +47,7 @@ type Store interface {
 type Enqueuer interface {
 	// Prefetch enqueues requests in the LOW lane. It returns the requests that the caller must
 	// enqueue again, because Kafka has not acknowledged them.
-	Prefetch(ctx context.Context, asks []store.ClaimedRequest) (left []store.ClaimedRequest)
+	Prefetch(ctx context.Context, requests []store.ClaimedRequest) (left []store.ClaimedRequest)
 }
 
 // CapacityFunc returns the rate at which the LOW lane may make calls now, and the work that waits

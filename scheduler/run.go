@@ -295,9 +295,9 @@ func (s *Scheduler) updatePrice(ctx context.Context, capacity Capacity, now time
 	return nil
 }
 
-func entitiesOf(asks []store.ClaimedRequest) []schemas.Entity {
-	all := make([]schemas.Entity, len(asks))
-	for i, a := range asks {
+func entitiesOf(requests []store.ClaimedRequest) []schemas.Entity {
+	all := make([]schemas.Entity, len(requests))
+	for i, a := range requests {
 		all[i] = a.Entity
 	}
 	return all

@@ -61,11 +61,11 @@ type killableEnqueuer struct {
 	kill context.CancelFunc
 }
 
-func (k killableEnqueuer) Prefetch(ctx context.Context, asks []store.ClaimedRequest) []store.ClaimedRequest {
-	for i, a := range asks {
+func (k killableEnqueuer) Prefetch(ctx context.Context, requests []store.ClaimedRequest) []store.ClaimedRequest {
+	for i, a := range requests {
 		if ctx.Err() != nil || k.killed() {
 			k.kill()
-			return asks[i:]
+			return requests[i:]
 		}
 		if all := k.published[a.Entity]; len(all) == 0 || k.now.Sub(all[len(all)-1]) >= time.Minute { // requests of an entity within a minute are coalesced
 			k.published[a.Entity] = append(all, k.now)
@@ -255,8 +255,8 @@ func (h *hungStore) EntitiesDueAfter(context.Context, string, time.Time, int, fu
 
 func (h *hungStore) BringForward(context.Context, []store.DueTime) error { return nil }
 
-func (h *hungStore) Prefetch(_ context.Context, asks []store.ClaimedRequest) []store.ClaimedRequest {
-	h.requests += len(asks)
+func (h *hungStore) Prefetch(_ context.Context, requests []store.ClaimedRequest) []store.ClaimedRequest {
+	h.requests += len(requests)
 	return nil
 }
 

@@ -138,8 +138,8 @@ func (s *Schedule) next(c store.Candidate, now time.Time) (store.Decision, strin
 }
 
 // costOf returns how many upstream calls the requests take together.
-func (s *Schedule) costOf(asks []store.ClaimedRequest) (sum float64) {
-	for _, a := range asks {
+func (s *Schedule) costOf(requests []store.ClaimedRequest) (sum float64) {
+	for _, a := range requests {
 		sum += max(1, s.cost[a.Entity.Facet])
 	}
 	return sum

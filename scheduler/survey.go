@@ -33,9 +33,9 @@ const (
 	surveyPriceRatio = 0.9
 )
 
-// Begin starts a pass if no pass is running and a new one is needed. underWay reports whether a
+// Begin starts a pass if no pass is running and a new one is needed. running reports whether a
 // pass is running. The pass continues with the entities that are due after the time "after".
-func (v *Survey) Begin(price float64, now time.Time) (after time.Time, underWay bool) {
+func (v *Survey) Begin(price float64, now time.Time) (after time.Time, running bool) {
 	if v.after.IsZero() && (v.began.IsZero() || price <= surveyPriceRatio*v.price || now.Sub(v.began) >= surveyInterval) {
 		*v = Survey{after: now, began: now, price: price}
 	}
@@ -49,8 +49,8 @@ func (v *Survey) Advance(to time.Time) { v.after = to }
 // continueSurvey reads one batch of a pass and sets earlier due times. more is true if the pass
 // continues in the next tick.
 func (s *Scheduler) continueSurvey(ctx context.Context, now time.Time) (more bool, err error) {
-	after, underWay := s.survey.Begin(s.price.Value(), now)
-	if !underWay || !s.adaptive() {
+	after, running := s.survey.Begin(s.price.Value(), now)
+	if !running || !s.adaptive() {
 		return false, nil
 	}
 	all, err := bounded(ctx, func(ctx context.Context) ([]store.Candidate, error) {

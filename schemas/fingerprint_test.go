@@ -74,6 +74,6 @@ func TestSummary_IncludesShortAnswer(t *testing.T) {
 	}
 	one, other := DeadLetter{Error: "400", Sample: []byte(`{"name":"A"}`)}, DeadLetter{Error: "400", Sample: []byte(`{"name":"B"}`)}
 	if one.Fingerprint(Entity{}) == other.Fingerprint(Entity{}) {
-		t.Error("two errors that only their answers tell apart have one fingerprint")
+		t.Error("two errors that differ only in the response have one fingerprint")
 	}
 }

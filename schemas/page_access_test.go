@@ -19,16 +19,16 @@ func (p *pager) access(o *operation) []accessView {
 	if len(needs) == 0 {
 		needs = []requirement{{}}
 	}
-	var ways []accessView
+	var options []accessView
 	for _, need := range needs {
-		way := make(accessView, len(need))
+		option := make(accessView, len(need))
 		for i, e := range need {
 			find(p, p.Components.SecuritySchemes, "securitySchemes", "#/components/securitySchemes/"+e.Name)
-			way[i].Name, way[i].Href, way[i].Scopes = e.Name, "#auth-"+slug(e.Name), e.Value
+			option[i].Name, option[i].Href, option[i].Scopes = e.Name, "#auth-"+slug(e.Name), e.Value
 		}
-		ways = append(ways, way)
+		options = append(options, option)
 	}
-	return ways
+	return options
 }
 
 // schemeOf returns the description of a security scheme for the page: how a client authenticates

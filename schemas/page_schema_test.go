@@ -215,7 +215,7 @@ func (p *pager) rulesOf(s *schema) []rule {
 		}
 	}
 	if s.Discriminator != nil {
-		rules = append(rules, rule{"told apart by", []string{s.Discriminator.PropertyName}})
+		rules = append(rules, rule{"distinguished by", []string{s.Discriminator.PropertyName}})
 	}
 	if s.Not != nil {
 		var not strings.Builder

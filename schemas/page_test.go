@@ -154,7 +154,7 @@ func TestPage_ShowsAllSupportedFields(t *testing.T) {
 		`curl -iN 'http://h/base/things/it%27s%2Fnot?since=2%26x'`,
 		`-H "X-Key: $FRESHET_TOKEN"`, `-d '{"b": [1, {"z": null, "a": "it'\''s"}], "a": true}'`,
 		`<em>any other name</em>`, `<em>names like ^x-</em>`, `the members of <a href="#schema-Base">Base</a>`, `if it is object`,
-		`list of <a href="#schema-Base">Base</a> or null`, `integer, at least 0 or null`, `told apart by <code>kind</code>`,
+		`list of <a href="#schema-Base">Base</a> or null`, `integer, at least 0 or null`, `distinguished by <code>kind</code>`,
 		`<span class="status sd">other</span> Any other status`, `<span class="status s4">4XX</span>`,
 		`1 to 9 characters`, `several with commas between them`, `<script>alert(1)</script>`,
 		`<dt><code>all:things</code></dt><dd>Everything</dd>`, `Example: small`, `id: 1`,

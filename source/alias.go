@@ -72,15 +72,15 @@ func (a Alias) Value(content []byte) (string, error) {
 }
 
 // Aliases returns the params whose values come from other facets, sorted by name. It returns nil
-// for a facet of a configuration that no Source was made from.
+// until New has made a Source from the configuration of the facet.
 func (f Facet) Aliases() []Alias { return f.aliases }
 
 // AliasUsers returns the names of the facets that take a param from this facet, sorted. It returns
-// nil for a facet of a configuration that no Source was made from.
+// nil until New has made a Source from the configuration of the facet.
 func (f Facet) AliasUsers() []string { return f.aliasUsers }
 
-// AliasNotFoundFor returns how long an entity of this facet is not found because a facet that it
-// takes a param from is not found: the shortest NotFoundFor of these facets, 0 if there are none.
+// AliasNotFoundFor returns how long an absence of this facet is valid if it follows from the absence
+// of an alias: the shortest NotFoundFor of the facets that it takes params from, or 0 without any.
 func (f Facet) AliasNotFoundFor() time.Duration { return f.aliasNotFoundFor }
 
 func compileAliases(params map[string]Param) (aliases []Alias) {

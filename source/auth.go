@@ -49,7 +49,7 @@ type secret struct{ atomic.Pointer[secretValue] }
 type secretValue struct {
 	text       string
 	generation int64     // the generation of a token; 0: the credential does not renew itself
-	until      time.Time // the end of a token; zero: none
+	until      time.Time // when a token expires; zero: never
 	// forms are the spellings (raw, percent-encoded, base64 and so on) of this value and of the
 	// previous value. Responses are searched for all of them. Calls in flight still use the previous
 	// value, so their responses may contain it.
@@ -85,7 +85,7 @@ func (s *Source) SetToken(name, value string, generation int64, until time.Time)
 }
 
 // ErrTokenEnded is returned for a call that was not sent, because its credential has no valid token.
-var ErrTokenEnded = errors.New("the token of the call's credential has ended")
+var ErrTokenEnded = errors.New("the token of the call's credential has expired")
 
 func (c credentials) set(auth Auth, name string, value secretValue) error {
 	entry := c.secrets[name]

@@ -48,7 +48,7 @@ func TestFetch_StopsReadingWithoutMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		if o := s.Read(a, time.Now()); o.Class != OK || enough.requested < int64(len(body)) || known && enough.requested > int64(len(body))+1 {
-			t.Errorf("length known %v: got %s (%v) with %d bytes asked for, want ok with %d", known, o.Class, o.Err, enough.requested, len(body))
+			t.Errorf("length known %v: got %s (%v) with %d bytes allocated, want ok with %d", known, o.Class, o.Err, enough.requested, len(body))
 		}
 	}
 }
@@ -64,7 +64,7 @@ func TestFetch_IgnoresFalseContentLength(t *testing.T) {
 		t.Fatal(err)
 	}
 	if g.requested > maxFirstReadBuffer {
-		t.Errorf("got %d bytes asked for, want at most %d", g.requested, maxFirstReadBuffer)
+		t.Errorf("got %d bytes allocated, want at most %d", g.requested, maxFirstReadBuffer)
 	}
 }
 
@@ -83,7 +83,7 @@ func TestFetch_ExpectsTheLastBodyLength(t *testing.T) {
 			t.Fatal(err)
 		}
 		if g.requested > most || a.Bytes() != len(body) {
-			t.Errorf("fetch %d: got %d bytes asked for and a body of %d, want at most %d, and %d", i, g.requested, a.Bytes(), most, len(body))
+			t.Errorf("fetch %d: got %d bytes allocated and a body of %d, want at most %d, and %d", i, g.requested, a.Bytes(), most, len(body))
 		}
 	}
 }

@@ -21,8 +21,8 @@ const (
 	MaxCalls = 500
 	// MaxFailedCalls is the number of the last failed calls of a source that are kept.
 	MaxFailedCalls = 100
-	// maxCallsPerSecond is the maximum number of calls that one process keeps in each second. It
-	// counts the others. maxFailedPerSecond more are kept if they failed.
+	// maxCallsPerSecond is the maximum number of calls that one process keeps in each second. Of the
+	// further calls, it keeps up to maxFailedPerSecond that failed, and counts the rest.
 	maxCallsPerSecond, maxFailedPerSecond = 50, 20
 	// callsTTL is the time after the last call of a source after which its calls are deleted.
 	callsTTL = time.Hour
@@ -133,7 +133,7 @@ func (w *CallWriter) write(ctx context.Context) {
 	push(callsKey(w.Source), all, MaxCalls)
 	push(failedCallsKey(w.Source), failed, MaxFailedCalls)
 	if _, err := pipe.Exec(ctx); err != nil {
-		w.Log.Debug("calls write failed", "err", err) // an outage of Redis is logged elsewhere
+		w.Log.Debug("last calls not written to redis", "err", err) // an outage of Redis is logged elsewhere
 	}
 }
 

@@ -128,7 +128,7 @@ func (w CountsWriter) write(ctx context.Context, uptime time.Duration) {
 		all[name] = c
 	}
 	if err := w.Write(ctx, all); err != nil {
-		w.Log.Debug("counts write failed", "err", err) // an outage of Redis is logged elsewhere
+		w.Log.Debug("counts of calls and reads not written to redis", "err", err) // an outage of Redis is logged elsewhere
 	}
 }
 

@@ -22,6 +22,6 @@ const (
 	CredentialNew     = "NEW"     // there was never a token
 	CredentialActive  = "ACTIVE"  // the token is valid
 	CredentialFailing = "FAILING" // the last renewal failed and will be tried again
-	CredentialEnded   = "ENDED"   // the token has ended and is not renewed yet
+	CredentialEnded   = "ENDED"   // the token has expired and is not renewed yet
 	CredentialStopped = "STOPPED" // an operator has to act
 )

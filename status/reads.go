@@ -21,7 +21,7 @@ const (
 	// readsWindow is the period that the statistics cover, and readsSampleInterval the interval
 	// between two samples of the read metrics.
 	readsWindow, readsSampleInterval = 5 * time.Minute, 15 * time.Second
-	// readsTTL is how long the newest sample is used again. Gathering all metrics takes about 1 ms,
+	// readsTTL is how long the newest sample is reused. Gathering all metrics takes about 1 ms,
 	// and every open page needs the statistics once a second.
 	readsTTL = time.Second
 )

@@ -6,7 +6,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// ReplayOutcome tells what became of the entity of a replayed dead letter.
+// ReplayOutcome is the outcome of the replay of one dead letter: the result of the last fetch of its
+// entity.
 type ReplayOutcome string
 
 // The values of ReplayOutcome.

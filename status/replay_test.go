@@ -19,17 +19,17 @@ func TestOutcomeOfReplay_ComparesWithTheStart(t *testing.T) {
 		status store.Status
 		want   ReplayOutcome
 	}{
-		"nothing stored":               {want: ReplayPending},
-		"fetched before":               {state: checked(1, before), want: ReplayPending},
-		"fetched after":                {state: checked(2, after), want: ReplaySucceeded},
-		"failed before, not since":     {status: failed(1, before, store.Failed), want: ReplayPending},
-		"failed again":                 {status: failed(2, after, store.Failed), want: ReplayFailedAgain},
-		"suspended again":              {state: checked(1, before), status: failed(2, after, store.Suspended), want: ReplayFailedAgain},
-		"retry scheduled":              {status: failed(2, after, store.Retrying), want: ReplayPending},
-		"fetched, then failed":         {state: checked(2, after), status: failed(3, after, store.Failed), want: ReplayFailedAgain},
-		"failed, then fetched":         {state: checked(3, after), status: failed(2, after, store.Failed), want: ReplaySucceeded},
-		"fetched at the very begin":    {state: checked(2, began), want: ReplaySucceeded},
-		"failed before, fetched after": {state: checked(3, after), status: failed(1, before, store.Failed), want: ReplaySucceeded},
+		"nothing stored":                {want: ReplayPending},
+		"fetched before":                {state: checked(1, before), want: ReplayPending},
+		"fetched after":                 {state: checked(2, after), want: ReplaySucceeded},
+		"failed before, not since":      {status: failed(1, before, store.Failed), want: ReplayPending},
+		"failed again":                  {status: failed(2, after, store.Failed), want: ReplayFailedAgain},
+		"suspended again":               {state: checked(1, before), status: failed(2, after, store.Suspended), want: ReplayFailedAgain},
+		"retry scheduled":               {status: failed(2, after, store.Retrying), want: ReplayPending},
+		"fetched, then failed":          {state: checked(2, after), status: failed(3, after, store.Failed), want: ReplayFailedAgain},
+		"failed, then fetched":          {state: checked(3, after), status: failed(2, after, store.Failed), want: ReplaySucceeded},
+		"fetched when the replay began": {state: checked(2, began), want: ReplaySucceeded},
+		"failed before, fetched after":  {state: checked(3, after), status: failed(1, before, store.Failed), want: ReplaySucceeded},
 	} {
 		if got := OutcomeOfReplay(began, test.state, test.status); got != test.want {
 			t.Errorf("%s: got %q, want %q", name, got, test.want)

@@ -278,11 +278,11 @@ func TestTrigger_RefreshesOtherFacetOncePerDay(t *testing.T) {
 	}
 
 	after := c.state("progress", "lately")
-	told := c.readChanges(2, "lately")
-	if first := told[0]; len(first.Before) != 0 || !bytes.Equal(first.After, before.Hash[:]) {
+	changes := c.readChanges(2, "lately")
+	if first := changes[0]; len(first.Before) != 0 || !bytes.Equal(first.After, before.Hash[:]) {
 		t.Errorf("first change: got %+v, want no hash before, %x after", first, before.Hash)
 	}
-	if second := told[1]; !bytes.Equal(second.Before, before.Hash[:]) || !bytes.Equal(second.After, after.Hash[:]) || second.Version != after.Version {
+	if second := changes[1]; !bytes.Equal(second.Before, before.Hash[:]) || !bytes.Equal(second.After, after.Hash[:]) || second.Version != after.Version {
 		t.Errorf("second change: got %+v, want version %d", second, after.Version)
 	}
 	if len(c.odd) > 0 {

@@ -118,7 +118,7 @@ token.consent.revokeURL is set. renew or authorize continue the credential.`,
 		if err != nil {
 			return err
 		}
-		where := "here; the upstream still accepts them until they end, because token.consent.revokeURL is not set"
+		where := "here; the upstream still accepts them until they expire, because token.consent.revokeURL is not set"
 		if revoked {
 			where = "here and at the upstream"
 		}

@@ -120,7 +120,7 @@ sources:
 			t.Fatalf("read of k%d: got %d %s, want 200", n, status, text)
 		}
 	}
-	servicetest.WaitFor(t, eventTimeout, "the credential is halted", func() bool {
+	servicetest.WaitFor(t, eventTimeout, "the breaker of the credential is open", func() bool {
 		fetch()
 		return refused.Load() > 0 && d.sum("rate_limiter_scope_breakers_open") > 0
 	})

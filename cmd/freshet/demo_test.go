@@ -93,14 +93,14 @@ func TestFaultScenario_VisibleAndRecovers(t *testing.T) {
 	t.Parallel()
 	d := startDev(t, "--simulate", "--config", smallDocument(t, "retry: [1m, 2m, 4m]", "retry: [2s, 2s, 2s]"))
 	d.readNewKeys()
-	well := func() float64 { return d.sum("upstream_duration_seconds_count", `"ok"`) }
+	succeeded := func() float64 { return d.sum("upstream_duration_seconds_count", `"ok"`) }
 	state := func(want limiter.State) func() bool { return func() bool { return d.view().State == want } }
 	flows := func() {
 		t.Helper()
 		d.set("healthy")
 		servicetest.WaitFor(t, 2*eventTimeout, "the end of the pause", func() bool { s := d.view().State; return s == limiter.StateFlowing || s == limiter.StateRamping })
-		before := well()
-		servicetest.WaitFor(t, 2*eventTimeout, "ten calls that are well again", func() bool { return well() >= before+10 })
+		before := succeeded()
+		servicetest.WaitFor(t, 2*eventTimeout, "ten successful calls", func() bool { return succeeded() >= before+10 })
 	}
 	flows()
 
@@ -113,7 +113,7 @@ func TestFaultScenario_VisibleAndRecovers(t *testing.T) {
 	servicetest.WaitFor(t, eventTimeout, "a dead letter", func() bool { return d.sum("settled_total", `"dead_letter"`) > 0 })
 	servicetest.WaitFor(t, eventTimeout, "a dead letter on its topic", func() bool { return d.sum("dlq_message_count") > 0 })
 	servicetest.WaitFor(t, eventTimeout, "a scheduled retry", func() bool { return d.sum("settled_total", `"retrying"`) > 0 })
-	servicetest.WaitFor(t, eventTimeout, "a retry that is asked for", func() bool { return d.sum("retries_requested_total") > 0 })
+	servicetest.WaitFor(t, eventTimeout, "a requested retry", func() bool { return d.sum("retries_requested_total") > 0 })
 	if s := d.view().State; s != limiter.StateFlowing && s != limiter.StateRamping {
 		t.Errorf("source state with poison keys: got %s, want flowing or ramping", s)
 	}

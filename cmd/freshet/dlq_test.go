@@ -21,10 +21,10 @@ import (
 
 // setUpstreamFailing makes the upstream reject all keys with the prefix "bad" permanently if the
 // parameter is true, and accept all keys if it is false.
-func (d *dev) setUpstreamFailing(ill bool) {
+func (d *dev) setUpstreamFailing(failing bool) {
 	d.Helper()
 	c := simulator.Control{Faults: []simulator.Fault{}}
-	if ill {
+	if failing {
 		c.Faults = []simulator.Fault{{Key: "^bad", Kind: simulator.BadParameter}}
 	}
 	text, err := json.Marshal(c)

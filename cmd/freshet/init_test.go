@@ -95,7 +95,7 @@ func TestInit_WrittenFileIsValid(t *testing.T) {
 		}, stderr: "at most 4 policies"},
 		"all members change":     {handler: func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintf(w, `%d`, counter.Add(1)) }, stderr: "1 member of the response differed"},
 		"HTML":                   {handler: reply(200, `<html>`, "Content-Type", "text/html"), stderr: "HTML, not JSON"},
-		"401":                    {handler: reply(401, `{}`, "Www-Authenticate", `Bearer realm="x"`), stderr: `--auth-header NAME --auth-env VARIABLE --force; it asks for Bearer`},
+		"401":                    {handler: reply(401, `{}`, "Www-Authenticate", `Bearer realm="x"`), stderr: `--auth-header NAME --auth-env VARIABLE --force; it requires Bearer`},
 		"403":                    {handler: reply(403, `{}`), stderr: "needs a credential"},
 		"404":                    {handler: reply(404, `{}`), stderr: "no such entity"},
 		"429":                    {handler: reply(429, `{}`, "Retry-After", "7"), stderr: "requests a pause of 7s"},

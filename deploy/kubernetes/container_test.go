@@ -37,7 +37,7 @@ func (in *installation) judgeContainer(name string, c corev1.Container) {
 	}
 	for path, probe := range map[string]*corev1.Probe{"/readyz": c.ReadinessProbe, "/livez": c.LivenessProbe} {
 		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path || !hasPort(c, probe.HTTPGet.Port.StrVal) {
-			in.fault("%s: a probe must ask for %s at a port that the container names", name, path)
+			in.fault("%s: a probe must request %s at a port that the container names", name, path)
 		}
 	}
 	in.judgeListening(name, c)

@@ -101,7 +101,7 @@ func TestLivePage_KeepsUnchangedItems(t *testing.T) {
 		evaluate[bool](b, `(window.was = document.getElementById('live-at').textContent, true)`)
 		b.until(`document.getElementById('live-at').textContent !== window.was`)
 	}
-	const item = `[...document.querySelectorAll('[data-list] li')].find(e => e.textContent.startsWith('github: its LOW lane is 26 min behind'))`
+	const item = `[...document.querySelectorAll('[data-list] li')].find(e => e.textContent.startsWith('github: the lag of its LOW lane is 26 min'))`
 	b.until(`!!` + item)
 	next() // skip the first event, which only replaces the content that the server rendered
 	evaluate[bool](b, `(window.item = `+item+`, true)`)

@@ -103,7 +103,7 @@ func TestConsole_ReplaysDeadLetters(t *testing.T) {
 
 	// The upstream still rejects the calls for these keys. The page must therefore not show that the
 	// cause of the dead letters is fixed.
-	o.untilText("#safe-to-replay", `Cause fixed since\s+no\s+No entity of the \d+ newest dead letters? was fetched`)
+	o.untilText("#safe-to-replay", `Cause fixed after the failures\s+no\s+No entity of the \d+ newest dead letters? was fetched`)
 	o.scenario("healthy")
 	o.page("/limiter")
 	o.untilText("[data-item='state.nexon']", "^flowing$")
@@ -132,7 +132,7 @@ func TestConsole_ReplaysDeadLetters(t *testing.T) {
 func TestConsole_StopsAndResumesSource(t *testing.T) {
 	o := newOperator(t)
 	o.page("/settings")
-	o.choose("#halt-nexon", "to be tried")
+	o.choose("#stop-note-nexon", "to be tried")
 	o.submit(`form[action="/console/settings/nexon/stop"] button`)
 	o.page("")
 	o.untilText("#problems", "needs? attention")

@@ -116,7 +116,7 @@ func (c *clients) stop() {
 // jobs returns the requests of the n-th tick: a read, and in each second one request of every
 // other kind.
 func (c *clients) jobs(ctx context.Context, n int) []func() {
-	healthy := func(n int) string { return fmt.Sprint("/v1/", c.s.Source, "/", facet, "/well-", n%healthyKeys) }
+	healthy := func(n int) string { return fmt.Sprint("/v1/", c.s.Source, "/", facet, "/healthy-", n%healthyKeys) }
 	get := func(path string) func() { return func() { c.do(ctx, http.MethodGet, path, nil) } }
 	all := []func(){get(healthy(n))}
 	if n%4 == 0 { // a conditional read, with If-None-Match
@@ -135,7 +135,7 @@ func (c *clients) jobs(ctx context.Context, n int) []func() {
 	case 10:
 		all = append(all, get(of("later", failingKeys)), get(of("soon", failingKeys)))
 	case 13:
-		all = append(all, get(fmt.Sprint("/v1/", c.s.Source, "/", facet, "?key=well-1&key=well-2&key=gone-1&key=batch-", second)))
+		all = append(all, get(fmt.Sprint("/v1/", c.s.Source, "/", facet, "?key=healthy-1&key=healthy-2&key=gone-1&key=batch-", second)))
 	case 16:
 		all = append(all, get(of("awaited", 1000)+"?wait=5s"))
 	case 19:
@@ -187,7 +187,7 @@ func (c *clients) streamEvents(ctx context.Context) {
 	reconnect := time.NewTicker(time.Second)
 	defer reconnect.Stop()
 	for ctx.Err() == nil {
-		_, _ = c.send(ctx, http.MethodGet, fmt.Sprint("/v1/", c.s.Source, "/", facet, "/well-1/events"), http.Header{"Accept": {"text/event-stream"}})
+		_, _ = c.send(ctx, http.MethodGet, fmt.Sprint("/v1/", c.s.Source, "/", facet, "/healthy-1/events"), http.Header{"Accept": {"text/event-stream"}})
 		select {
 		case <-reconnect.C:
 		case <-ctx.Done():
@@ -204,7 +204,7 @@ func (c *clients) prefetch(ctx context.Context, second int) {
 	}
 	defer client.Close()
 	r := schemas.UpdateRequest{
-		EventID: rand.Text(), Entity: schemas.Entity{Source: c.s.Source, Facet: facet, Key: fmt.Sprint("well-", second%healthyKeys)},
+		EventID: rand.Text(), Entity: schemas.Entity{Source: c.s.Source, Facet: facet, Key: fmt.Sprint("healthy-", second%healthyKeys)},
 		Lane: schemas.Low, Reason: schemas.Prefetch, RequestedAt: time.Now(), CorrelationID: strings.ToLower(rand.Text()),
 	}
 	value, err := r.Encode()

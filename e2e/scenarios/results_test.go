@@ -13,7 +13,7 @@ import (
 
 func resultsOf(name string, day, figure string, held bool) runResults {
 	t := &table{}
-	t.report("told", "%s", "only")
+	t.report("reported", "%s", "only")
 	t.judge("it | took\nthis", figure, "<3", held)
 	t.markTarget(highP95)
 	return runResults{stamp{day, "2 cores", "v1", 30}, []result{{name: name, table: t, latency: "1s"}, {name: "a part of observe", table: t}}}

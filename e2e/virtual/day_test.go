@@ -93,7 +93,7 @@ func (o runOptions) play(t *testing.T) (r result) {
 	return r
 }
 
-func TestDay_KeepsItsPromises(t *testing.T) {
+func TestDay_ViolatesNoInvariant(t *testing.T) {
 	seed := *seedFlag
 	if seed == 0 {
 		seed = 1 + rand.Uint64N(1_000_000)

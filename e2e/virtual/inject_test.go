@@ -71,7 +71,7 @@ func (w *world) set(f *fault, on bool) {
 	links := w.links()
 	w.setKafka()
 	if w.readers != nil {
-		w.readers.storm.Store(w.isActive(quotaStorm))
+		w.readers.storm.Store(w.isActive(readBurst))
 	}
 	w.mu.Unlock()
 	if err != nil {

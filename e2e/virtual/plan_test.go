@@ -64,15 +64,15 @@ const (
 	upstreamResets  = "resets of the upstream"
 	upstreamRefuses = "refusals 429 of the upstream"
 	upstreamHTML    = "HTML pages of the upstream"
-	quotaStorm      = "quota storm of readers"
+	readBurst       = "burst of reads"
 )
 
 // kind describes how faults of a kind are drawn.
 type kind struct {
 	name       string
 	weight     int // relative frequency
-	least      time.Duration
-	most       time.Duration
+	minLength  time.Duration
+	maxLength  time.Duration
 	everywhere bool // has no victim
 }
 
@@ -98,7 +98,7 @@ var kinds = []kind{
 	{upstreamResets, 1, time.Minute, 30 * time.Minute, true},
 	{upstreamRefuses, 2, time.Minute, 30 * time.Minute, true},
 	{upstreamHTML, 1, time.Minute, 20 * time.Minute, true},
-	{quotaStorm, 3, 5 * time.Minute, 90 * time.Minute, true},
+	{readBurst, 3, 5 * time.Minute, 90 * time.Minute, true},
 }
 
 // faultsPerDay is the number of faults in a day, and minFaults the number in a short run.
@@ -117,7 +117,7 @@ func draw(seed uint64, length time.Duration) []fault {
 	all := make([]fault, 0, n)
 	for range n {
 		k := deck[r.IntN(len(deck))]
-		f := fault{kind: k.name, at: between(r, 5*time.Minute, length-quietEnd), lasts: between(r, k.least, k.most).Truncate(time.Second)}
+		f := fault{kind: k.name, at: between(r, 5*time.Minute, length-quietEnd), lasts: between(r, k.minLength, k.maxLength).Truncate(time.Second)}
 		if !k.everywhere && (r.IntN(3) > 0 || k.name == killed || k.name == stopped) {
 			f.victim = processNames[r.IntN(len(processNames))]
 		}
@@ -138,6 +138,6 @@ func draw(seed uint64, length time.Duration) []fault {
 }
 
 // between returns a random duration.
-func between(r *rand.Rand, least, most time.Duration) time.Duration {
-	return least + time.Duration(r.Int64N(int64(max(0, most-least))+1))
+func between(r *rand.Rand, shortest, longest time.Duration) time.Duration {
+	return shortest + time.Duration(r.Int64N(int64(max(0, longest-shortest))+1))
 }

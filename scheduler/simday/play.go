@@ -225,8 +225,8 @@ func (g *simulation) feed(second int32, now time.Time, pace float64) {
 
 // surveyStep continues the survey, as the scheduler does in a tick that leaves budget unused.
 func (g *simulation) surveyStep(second int32, now time.Time) {
-	after, underWay := g.survey.Begin(g.price.Value(), now)
-	if !underWay {
+	after, running := g.survey.Begin(g.price.Value(), now)
+	if !running {
 		return
 	}
 	at := max(seconds(after), second) + 1

@@ -60,8 +60,8 @@ pids_shown() {
   echo "${pids[*]}"
 }
 
-# halt NAME: ends the processes of a service with TERM, and after ten seconds with KILL.
-halt() {
+# terminate NAME: ends the processes of a service with TERM, and after ten seconds with KILL.
+terminate() {
   local process signal=TERM failed=0
   # On TERM PostgreSQL waits for its clients, on INT it does not.
   [[ $1 == postgres ]] && signal=INT
@@ -91,7 +91,7 @@ ended() {
 }
 
 discard() {
-  halt "$1" && rm -rf -- "${STATE:?}/$1"
+  terminate "$1" && rm -rf -- "${STATE:?}/$1"
 }
 
 # someone_in FOLDER: succeeds if a process has the folder as its working directory.

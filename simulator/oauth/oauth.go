@@ -54,7 +54,7 @@ type Stats struct {
 	Reuses      int // uses of a replaced refresh token after its grace
 	Calls       int // calls of the API
 	Refused     int // calls of the API that were answered 401
-	Expired     int // calls of the API with a token after its end
+	Expired     int // calls of the API with an expired token
 }
 
 // Server is the simulated upstream. Its methods may be called concurrently.
@@ -64,7 +64,7 @@ type Server struct {
 	mu       sync.Mutex
 	stats    Stats
 	inFlight int
-	tokens   map[string]time.Time // valid access tokens and their ends
+	tokens   map[string]time.Time // valid access tokens and when they expire
 	ended    map[string]bool      // revoked access tokens
 	current  string               // the valid refresh token; empty: none
 	replaced map[string]time.Time // replaced refresh tokens and the ends of their grace

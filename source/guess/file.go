@@ -115,7 +115,7 @@ func (s sourceGuess) write(w *writer, compact bool) {
 		f.write(w, compact)
 	}
 	if !compact {
-		w.line(2, "refreshes before readers ask", "# prefetch: {facets: {%s: {mode: adaptive}}}", s.facets[0].name)
+		w.line(2, "refreshes before readers request the entity", "# prefetch: {facets: {%s: {mode: adaptive}}}", s.facets[0].name)
 	}
 }
 

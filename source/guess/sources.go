@@ -84,7 +84,7 @@ func limitsOf(base string, probes []probe) (found []announced.Detected, free304 
 
 // facet returns the facet for one URL, and adds a note for each guess.
 func (r *run) facet(p probe, s *sourceGuess) facetGuess {
-	f := facetGuess{path: p.template, freshFor: defaultFreshFor, freshFrom: "CHECK how old data may be that readers get"}
+	f := facetGuess{path: p.template, freshFor: defaultFreshFor, freshFrom: "CHECK maximum age of the data that readers get"}
 	f.name = unique(p.facet, func(name string) bool {
 		return slices.ContainsFunc(s.facets, func(f facetGuess) bool { return f.name == name })
 	})
@@ -130,7 +130,7 @@ func (r *run) noteFailure(f facetGuess, p probe) {
 	if p.auth.Header+p.auth.Query == "" && (p.answer.Class == source.AuthRefused || p.in.Status == http.StatusForbidden) {
 		text = "the API needs a credential: freshet init URL --auth-header NAME --auth-env VARIABLE --force"
 		if kind := p.in.Header.Get("Www-Authenticate"); kind != "" {
-			text += "; it asks for " + kind
+			text += "; it requires " + kind
 		}
 	}
 	if errors.Is(p.answer.Err, source.ErrOversized) {
@@ -256,7 +256,7 @@ func template(o Options, auth source.Auth) Result {
 		policies: policiesOf(limits, nil, false, func(string, string, ...any) {}),
 		facets: []facetGuess{{
 			name: "product", path: "/products/{key}", keyPattern: "[0-9A-Za-z_.-]{1,80}", keyFrom: "a regular expression that a whole key matches",
-			freshFor: defaultFreshFor, freshFrom: "how old data may be that readers get",
+			freshFor: defaultFreshFor, freshFrom: "maximum age of the data that readers get",
 		}},
 	}
 	for i := range s.policies {

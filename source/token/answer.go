@@ -26,7 +26,7 @@ type Answer struct {
 	// Refresh is the next refresh token; empty: the last one stays valid.
 	Refresh  string
 	Lifetime time.Duration
-	// Assumed says why Lifetime is not the answer's; empty: it is.
+	// Assumed is the reason why Lifetime is not the lifetime in the response; empty: it is.
 	Assumed string
 }
 
@@ -90,7 +90,7 @@ func (c Config) read(resp *http.Response, body []byte, now time.Time, secrets []
 		return Answer{}, &FailureError{text: fmt.Sprintf("the token endpoint answered %d (content type %.60q) without a token at %s", resp.StatusCode, redact(resp.Header.Get("Content-Type"), secrets), orElse(c.Value, "body:access_token"))}
 	}
 	if len(value) > maxToken || strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return Answer{}, &FailureError{text: "the token endpoint answered a token that a header must not contain, or one above 16 KiB"}
+		return Answer{}, &FailureError{text: "the token endpoint returned a token that a header must not contain, or one above 16 KiB"}
 	}
 	a := Answer{Value: value, Refresh: at(c.Refresh, "body:refresh_token")}
 	a.Lifetime, a.Assumed = c.lifetime(resp, body, now, append(slices.Clone(secrets), a.Value, a.Refresh))

@@ -27,7 +27,7 @@ func (c Config) Check(insecure bool) error {
 			return fmt.Errorf("tokenURL: %w", err)
 		}
 		if c.Request != nil {
-			return fmt.Errorf("request: belongs to the grant login; the grant %s uses tokenURL", c.Grant)
+			return fmt.Errorf("request: is only for the grant login; the grant %s uses tokenURL", c.Grant)
 		}
 	case Login:
 		if c.Request == nil {
@@ -81,9 +81,9 @@ func (c Config) checkGrant() error {
 	case c.Grant == JWTBearer && c.JWT == nil:
 		return errors.New("jwt: is missing; the grant jwt-bearer needs jwt.keyFile")
 	case c.Grant != JWTBearer && c.JWT != nil:
-		return fmt.Errorf("jwt: belongs to the grant jwt-bearer, and the grant is %s", c.Grant)
+		return fmt.Errorf("jwt: is only for the grant jwt-bearer, not for %s; remove jwt or set grant: jwt-bearer", c.Grant)
 	case c.Grant != RefreshToken && (c.RefreshTokenEnv != "" || c.RefreshTokenFile != ""):
-		return fmt.Errorf("refreshTokenFile: belongs to the grant refresh-token, and the grant is %s", c.Grant)
+		return fmt.Errorf("refreshTokenFile: is only for the grant refresh-token, not for %s; remove it", c.Grant)
 	case c.JWT != nil && (c.JWT.KeyEnv == "") == (c.JWT.KeyFile == ""):
 		return errors.New("jwt: write either keyFile or keyEnv, the place of the private key")
 	case c.JWT != nil && (c.JWT.Lifetime < 0 || c.JWT.Lifetime > time.Hour):

@@ -54,19 +54,19 @@ type Config struct {
 	JWT *JWT `yaml:"jwt,omitempty"`
 	// Request is the request of the grant login.
 	Request *Request `yaml:"request,omitempty"`
-	// Value is where the answer has the token: body:PATH, header:NAME or cookie:NAME. Empty:
+	// Value is the place of the token in the response: body:PATH, header:NAME or cookie:NAME. Empty:
 	// body:access_token.
 	Value string `yaml:"value,omitempty"`
-	// Expires is where the answer has the end of the token, as seconds or as a time. cookie:NAME reads
-	// the end of the cookie. Empty: body:expires_in.
+	// Expires is the place in the response that says when the token expires, as seconds or as a time.
+	// cookie:NAME reads when the cookie expires. Empty: body:expires_in.
 	Expires string `yaml:"expires,omitempty"`
-	// Refresh is where the answer has the next refresh token. An answer without one keeps the last one.
-	// Empty: body:refresh_token.
+	// Refresh is the place of the next refresh token in the response. A response without one keeps the
+	// last one. Empty: body:refresh_token.
 	Refresh string `yaml:"refresh,omitempty"`
-	// RenewBefore is how long before its end a token is renewed; 0s: 5m. It is at most half of the
+	// RenewBefore is how long before it expires a token is renewed; 0s: 5m. It is at most half of the
 	// token's lifetime.
 	RenewBefore time.Duration `yaml:"renewBefore,omitempty"`
-	// Lifetime is the lifetime of a token whose answer has no readable one; 0s: 1h.
+	// Lifetime is the lifetime of a token if the response has no readable lifetime; 0s: 1h.
 	Lifetime time.Duration `yaml:"lifetime,omitempty"`
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// body returns the headers and the body of the request for a token.
+// request returns the header Authorization and the body of the request for a token.
 func request(t *testing.T, c Config, secrets map[string]string, refresh string) (*http.Request, string) {
 	t.Helper()
 	if err := c.Check(false); err != nil {

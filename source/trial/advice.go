@@ -91,7 +91,7 @@ func Mend(in source.Inspection, auth source.Auth, several bool) string {
 func mendAuth(in source.Inspection, auth source.Auth, several bool) string {
 	challenge := ""
 	if kind := in.Header.Get("Www-Authenticate"); kind != "" {
-		challenge = "; it asks for " + kind
+		challenge = "; it requires " + kind
 	}
 	place := "the header " + auth.Header
 	if auth.Query != "" {

@@ -73,7 +73,7 @@ func TestRun_AdvisesOnEachFault(t *testing.T) {
 	}{
 		"wrong key": {respond(401, `{}`, "Www-Authenticate", "Bearer realm=x"), func(r *rig) {
 			r.config.Auth, r.secret = source.Auth{Header: "X-Api-Key", SecretEnv: "SHOP_KEY"}, "wrong-key"
-		}, source.AuthRefused, "check the value of SHOP_KEY, which is sent in the header X-Api-Key; it asks for Bearer"},
+		}, source.AuthRefused, "check the value of SHOP_KEY, which is sent in the header X-Api-Key; it requires Bearer"},
 		"wrong key, 403":       {respond(403, `{}`), nil, source.Permanent, "no credential is configured"},
 		"limit":                {respond(429, `{}`, "Retry-After", "7"), nil, source.Quota, "lower the limit in quota.policies"},
 		"HTML":                 {respond(200, `<html>`, "Content-Type", "text/html"), nil, source.BadContent, "HTML, not JSON: check baseURL"},

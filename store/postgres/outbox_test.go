@@ -56,7 +56,7 @@ func traced(t *testing.T, s *Store) (*Store, *sent) {
 
 func TestWrite_SendsNoOutboxStatementsIfEmpty(t *testing.T) {
 	s, log := traced(t, open(t))
-	told := func(writes []store.Write) []store.Write {
+	withEvents := func(writes []store.Write) []store.Write {
 		for i := range writes {
 			writes[i].Outbox.PublishChange = true
 		}
@@ -70,9 +70,9 @@ func TestWrite_SendsNoOutboxStatementsIfEmpty(t *testing.T) {
 	}{
 		{"the first", benchWrites(3, 1, 1), plain},
 		{"a change", benchWrites(3, 2, 2), plain},
-		{"unchanged, with events", told(benchWrites(3, 3, 2)), []string{indexOnly.BeginQuery, touch, deleteStatuses, "commit"}},
-		{"refused, with events", told(benchWrites(3, 1, 3)), []string{indexOnly.BeginQuery, touch, "batch", lockStates, selectHashes, upsert, "commit"}},
-		{"a change, with events", told(benchWrites(3, 4, 3)), []string{
+		{"unchanged, with events", withEvents(benchWrites(3, 3, 2)), []string{indexOnly.BeginQuery, touch, deleteStatuses, "commit"}},
+		{"refused, with events", withEvents(benchWrites(3, 1, 3)), []string{indexOnly.BeginQuery, touch, "batch", lockStates, selectHashes, upsert, "commit"}},
+		{"a change, with events", withEvents(benchWrites(3, 4, 3)), []string{
 			indexOnly.BeginQuery, touch, "batch", lockStates, selectHashes, upsert, insertOutboxEvents, deleteStatuses, "commit",
 		}},
 	} {

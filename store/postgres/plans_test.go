@@ -107,7 +107,7 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 	for _, r := range all {
 		c.add(store.Write{Entity: r.Entity, Version: 5, CheckedAt: r.Due})
 	}
-	tells, triggers, quiets, ids := make([]bool, len(all)), make([]string, len(all)), make([]string, len(all)), make([]int64, len(all))
+	publishes, triggers, quiets, ids := make([]bool, len(all)), make([]string, len(all)), make([]string, len(all)), make([]int64, len(all))
 	for i := range all {
 		triggers[i], ids[i], quiets[i] = "[]", int64(7*i), []string{"", "g"}[i%2]
 	}
@@ -143,7 +143,7 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 		{"lock states", "indexOnly", lockStates, "snapshot_state_", []any{cols.sources, cols.facets, cols.keys}},
 		{"hashes", "indexOnly", selectHashes, "snapshot_state_", []any{cols.sources, cols.facets, cols.keys}},
 		{"insert outbox events", "indexOnly", insertOutboxEvents, "Insert on outbox", []any{
-			cols.sources, cols.facets, cols.keys, c.versions, c.checked, c.hashes, c.hashes, tells, triggers, c.checked, quiets, c.checked,
+			cols.sources, cols.facets, cols.keys, c.versions, c.checked, c.hashes, c.hashes, publishes, triggers, c.checked, quiets, c.checked,
 		}},
 		{"claim outbox events", "indexOnly", claimOutboxEvents, "outbox_due", []any{"s", 20_000, 1000, 30_000}},
 		{"claim without outbox events", "indexOnly", claimOutboxEvents, "outbox_due", []any{"s", -1, 1000, 30_000}},

@@ -14,7 +14,7 @@ const selectRegistrations = `SELECT i.n, ` + store.EntityColumns + `
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, facet, key, n)
 CROSS JOIN LATERAL (SELECT * FROM entities e WHERE e.source = i.source AND e.facet = i.facet AND e.key = i.key LIMIT 1) e`
 
-// lists has the reads of the console's lists and pictures. Store embeds it.
+// lists implements the queries of the console's lists and charts. Store embeds it.
 type lists struct{ pool *pgxpool.Pool }
 
 // StatesInRange returns at most `limit` states of a facet in the order of their keys.

@@ -12,7 +12,7 @@ import (
 
 const selectRegistration = `SELECT ` + store.EntityColumns + ` FROM entities e WHERE e.source = $1 AND e.facet = $2 AND e.key = $3`
 
-// lists has the reads of the console's lists and pictures. Store embeds it.
+// lists implements the queries of the console's lists and charts. Store embeds it.
 type lists struct{ db *sql.DB }
 
 // StatesInRange returns at most `limit` states of a facet in the order of their keys.

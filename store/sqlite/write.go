@@ -96,7 +96,7 @@ func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result
 func wakeAliasUsers(ctx context.Context, tx *sql.Tx, e schemas.Entity, facets []string, now time.Time) error {
 	for _, facet := range facets {
 		if _, err := tx.ExecContext(ctx, wakeAliasUser, e.Source, facet, e.Key, now.UnixMicro()); err != nil {
-			return fmt.Errorf("wake the facet %s of %s: %w", facet, e, err)
+			return fmt.Errorf("make the retry of facet %s of %s due: %w", facet, e, err)
 		}
 	}
 	return nil

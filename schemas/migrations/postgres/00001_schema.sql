@@ -118,7 +118,7 @@ CREATE TABLE update_status (
 -- Retries are claimed through this index, earliest first, in time independent of the table's size.
 CREATE INDEX update_status_due ON update_status (source, next_retry_at) WHERE state = 'RETRYING';
 
--- Index of the records on dead-letter topics, and what was done with each. Kafka can only delete
+-- Index of the records on dead-letter topics, with the disposition of each. Kafka can only delete
 -- a prefix of a partition. The primary key is the record's position, so that a dead letter can be
 -- read and replayed without a scan.
 CREATE TABLE dead_letters (
@@ -203,14 +203,14 @@ CREATE TABLE api_keys (
 
 -- Tokens of credentials that renew themselves. Every change of the token increases generation, and
 -- a writer names the generation it has read, so that one process at a time renews a credential.
--- Times are those of the database's clock.
+-- Times are read from the database's clock.
 CREATE TABLE tokens (
     source        text COLLATE "C" NOT NULL,
     credential    text COLLATE "C" NOT NULL,
     generation    bigint  NOT NULL DEFAULT 0,  -- 0: there was never a token
     sealed        bytea   NOT NULL DEFAULT '', -- token and refresh token, encrypted with AES-256-GCM; empty: none
     key_id        text    NOT NULL DEFAULT '', -- key in secrets.keyFile that encrypted them
-    expires_at    bigint  NOT NULL DEFAULT 0,  -- end of the token
+    expires_at    bigint  NOT NULL DEFAULT 0,  -- when the token expires
     renew_at      bigint  NOT NULL DEFAULT 0,  -- when the renewal is due
     renewed_at    bigint  NOT NULL DEFAULT 0,  -- 0: never
     holder        text    NOT NULL DEFAULT '', -- process that renews the credential now; empty: none
@@ -231,7 +231,7 @@ CREATE TABLE entities (
     source     text COLLATE "C" NOT NULL,
     facet      text COLLATE "C" NOT NULL,
     key        text COLLATE "C" NOT NULL,
-    params     json     NOT NULL, -- those that differ from the facet's
+    params     json     NOT NULL, -- params that differ from the facet's params
     tier       smallint NOT NULL, -- 0 hot, 1 warm, 2 cold
     enabled    boolean  NOT NULL, -- false: an operator disabled it
     due_at     bigint   NOT NULL,
