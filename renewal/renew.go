@@ -160,27 +160,33 @@ func (s statusReader) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// commit stores the next generation. It tries again while the database is unreachable, because the
-// answer may hold the only valid refresh token.
+// commit stores the next generation.
 func (r *Renewer) commit(ctx context.Context, next tokens.Token, lifetime time.Duration) {
 	answered := time.Now()
 	config := r.credentials[next.Credential].Token
+	saved, err := r.untilStored(ctx, next.Credential, func() (bool, error) {
+		passed := time.Since(answered)
+		return r.deps.Store.SaveToken(ctx, next, lifetime-passed, config.RenewIn(lifetime)-passed)
+	})
+	result := "superseded" // another process has stored this generation
+	switch {
+	case err != nil:
+		result = "lost"
+		r.deps.Log.Error("renewed token lost; the database did not store it", "source", r.source, "credential", next.Credential, "err", err)
+	case saved:
+		result = "ok"
+	}
+	r.metrics.renewed(next.Credential, result)
+}
+
+// untilStored calls write until the database is reachable or ctx ends, because the answer of the
+// token endpoint may hold the only valid refresh token.
+func (r *Renewer) untilStored(ctx context.Context, credential string, write func() (bool, error)) (bool, error) {
 	for {
-		left := lifetime - time.Since(answered)
-		saved, err := r.deps.Store.SaveToken(ctx, next, left, config.RenewIn(lifetime)-time.Since(answered))
-		switch {
-		case err == nil && saved:
-			r.metrics.renewed(next.Credential, "ok")
-			return
-		case err == nil: // another process has stored this generation
-			r.metrics.renewed(next.Credential, "superseded")
-			return
-		}
-		r.deps.Log.Warn("renewed token not stored; will retry", "source", r.source, "credential", next.Credential, "err", err)
-		if !poll.Pause(ctx, time.Second) {
-			r.metrics.renewed(next.Credential, "lost")
-			r.deps.Log.Error("renewed token lost; the database did not store it", "source", r.source, "credential", next.Credential, "err", err)
-			return
+		stored, err := write()
+		r.conditions.Record(r.deps.Log, r.of(credential, conditionNotStored), err)
+		if err == nil || !poll.Pause(ctx, time.Second) {
+			return stored, err
 		}
 	}
 }
@@ -199,9 +205,5 @@ func (r *Renewer) storeFailure(ctx context.Context, row tokens.Token, why error)
 		f.State = tokens.Stopped
 	}
 	r.metrics.renewed(row.Credential, "failed")
-	for {
-		if _, err := r.deps.Store.FailToken(ctx, f); err == nil || !poll.Pause(ctx, time.Second) {
-			return
-		}
-	}
+	_, _ = r.untilStored(ctx, row.Credential, func() (bool, error) { return r.deps.Store.FailToken(ctx, f) }) // without it, the claim ends by itself
 }

@@ -3,7 +3,6 @@ package renewal
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -16,6 +15,8 @@ const (
 	// recheckInterval is the longest time until a process knows a token of another process whose
 	// notification was lost.
 	recheckInterval = 30 * time.Second
+	// claimRecheckInterval replaces recheckInterval while another process renews, because calls wait.
+	claimRecheckInterval = 2 * time.Second
 	// claimLease is longer than spendTimeout, two calls of CallTimeout and a commit.
 	claimLease   = time.Minute
 	spendTimeout = 15 * time.Second
@@ -35,9 +36,6 @@ const (
 	minRetryDelay, maxRetryDelay = 5 * time.Second, 5 * time.Minute
 )
 
-// ErrNoToken is returned if none of the call's credentials has a token that has not ended.
-var ErrNoToken = errors.New("no credential of the call has a valid token; see `freshet credentials list`")
-
 // Renewer renews the tokens of one source. Its methods may be called concurrently.
 type Renewer struct {
 	source      string
@@ -56,7 +54,7 @@ type Renewer struct {
 // state is the state of one credential, as known to this process.
 type state struct {
 	row        tokens.Token
-	loaded     bool // the row was read
+	reads      int // how often the row was read
 	until      time.Time
 	since      time.Time // when this process received the generation
 	renewing   bool      // this process renews it now
@@ -96,13 +94,15 @@ func (r *Renewer) work(ctx context.Context, _ time.Time) (next time.Time, err er
 			continue
 		}
 		if err := r.apply(row, readAt, now); err != nil {
-			r.conditions.Error(r.deps.Log, r.conditionUnreadable(row.Credential), err)
+			r.conditions.Error(r.deps.Log, r.of(row.Credential, conditionUnreadable), err)
 			continue
 		}
-		r.conditions.Resolved(r.deps.Log, r.conditionUnreadable(row.Credential))
+		r.conditions.Resolved(r.deps.Log, r.of(row.Credential, conditionUnreadable))
 		due, active := row.Due()
 		switch wait := due.Sub(now); {
 		case !active:
+		case wait > 0 && row.Holder != "":
+			next = earlier(next, readAt.Add(min(wait, claimRecheckInterval)))
 		case wait > 0:
 			next = earlier(next, readAt.Add(wait))
 		default:
@@ -144,8 +144,8 @@ func (r *Renewer) load(ctx context.Context) ([]tokens.Token, time.Time, error) {
 func (r *Renewer) apply(row tokens.Token, readAt, now time.Time) error {
 	s := r.states[row.Credential]
 	r.mu.Lock()
-	stale := s.loaded && row.Generation < s.row.Generation
-	newer := !s.loaded || row.Generation > s.row.Generation
+	stale := s.reads > 0 && row.Generation < s.row.Generation
+	newer := s.reads == 0 || row.Generation > s.row.Generation
 	r.mu.Unlock()
 	if stale { // an answer of this process was stored after the row was read
 		return nil
@@ -171,7 +171,8 @@ func (r *Renewer) apply(row tokens.Token, readAt, now time.Time) error {
 	if newer {
 		s.until, s.since = until, readAt.Add(row.RenewedAt.Sub(now))
 	}
-	s.row, s.loaded = row, true
+	s.row = row
+	s.reads++
 	r.metrics.set(row.Credential, s.until, row)
 	r.reportState(row)
 	close(r.changed)
@@ -181,7 +182,7 @@ func (r *Renewer) apply(row tokens.Token, readAt, now time.Time) error {
 
 // reportState logs when a credential stops or fails, and when it works again.
 func (r *Renewer) reportState(row tokens.Token) {
-	stopped, failing := r.conditionStopped(row.Credential), r.conditionFailing(row.Credential)
+	stopped, failing := r.of(row.Credential, conditionStopped), r.of(row.Credential, conditionFailing)
 	switch {
 	case row.State == tokens.Stopped:
 		r.conditions.Error(r.deps.Log, stopped, errors.New(row.Error))
@@ -193,131 +194,24 @@ func (r *Renewer) reportState(row tokens.Token) {
 	}
 }
 
-func (r *Renewer) conditionStopped(credential string) observe.Condition {
-	return observe.Condition{
+// The conditions of a credential.
+var (
+	conditionStopped = observe.Condition{
 		Event: "credential_stopped", Failing: "credential stopped, an operator has to renew or authorize it", Recovered: "credential renewed again",
-		Attr: "credential", Value: r.source + "/" + credential,
 	}
-}
-
-func (r *Renewer) conditionFailing(credential string) observe.Condition {
-	return observe.Condition{
+	conditionFailing = observe.Condition{
 		Event: "credential_renewal_failing", Failing: "credential renewal failed; will retry", Recovered: "credential renewal succeeded",
-		Attr: "credential", Value: r.source + "/" + credential,
 	}
-}
-
-func (r *Renewer) conditionUnreadable(credential string) observe.Condition {
-	return observe.Condition{
+	conditionUnreadable = observe.Condition{
 		Event: "credential_unreadable", Failing: "stored token of a credential not readable", Recovered: "stored token of a credential readable again",
-		Attr: "credential", Value: r.source + "/" + credential,
 	}
-}
+	conditionNotStored = observe.Condition{
+		Event: "credential_not_stored", Failing: "renewed token not stored; will retry", Recovered: "renewed token stored",
+	}
+)
 
-// usable reports whether calls can use the credential now. The caller holds r.mu.
-func (r *Renewer) usable(name string) bool {
-	s := r.states[name]
-	return s == nil || (!s.until.IsZero() && time.Now().Add(endMargin).Before(s.until))
-}
-
-// failed reports whether a renewal of the credential failed, or cannot be tried. The caller holds r.mu.
-func (s *state) failed() bool {
-	return s != nil && s.loaded && (s.row.State == tokens.Stopped || s.row.Failures > 0)
-}
-
-// Await returns the credentials that have a valid token. If none has one, it waits for a
-// renewal, and returns ErrNoToken if the renewals fail.
-func (r *Renewer) Await(ctx context.Context, names []string) ([]string, error) {
-	var timeout <-chan time.Time
-	for {
-		r.mu.Lock()
-		usable, failed := names, true
-		if slices.ContainsFunc(names, func(name string) bool { return !r.usable(name) }) {
-			usable = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !r.usable(name) })
-			failed = !slices.ContainsFunc(names, func(name string) bool { return !r.states[name].failed() })
-		}
-		changed := r.changed
-		r.mu.Unlock()
-		switch {
-		case len(usable) > 0:
-			return usable, nil
-		case failed:
-			return nil, fmt.Errorf("%w (%s)", ErrNoToken, r.describe(names))
-		}
-		if timeout == nil {
-			timer := time.NewTimer(waitTimeout)
-			defer timer.Stop()
-			timeout = timer.C
-		}
-		select {
-		case <-changed:
-		case <-timeout:
-			return nil, fmt.Errorf("%w (no renewal within %v)", ErrNoToken, waitTimeout)
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-	}
-}
-
-func (r *Renewer) describe(names []string) string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, name := range names {
-		if s := r.states[name]; s != nil && s.row.Error != "" {
-			return name + ": " + s.row.Error
-		}
-	}
-	return "the token has expired"
-}
-
-// Refused records that the upstream refused a call with this generation (401), makes its renewal due,
-// and waits for the next one. It reports whether the call can be repeated with a newer token.
-func (r *Renewer) Refused(ctx context.Context, name string, generation int64) bool {
-	s := r.states[name]
-	if s == nil {
-		return false
-	}
-	r.mu.Lock()
-	failures, first := s.row.Failures, s.refused < generation
-	young := s.row.Generation == generation && time.Since(s.since) < minRefusedAge+time.Second // a second of tolerance: the database receives the request later than this check runs
-	if first && !young {
-		s.refused = generation
-	}
-	r.mu.Unlock()
-	if young || (!first && failures > 0) {
-		return false
-	}
-	if first {
-		r.metrics.refused(name)
-		due, err := r.deps.Store.RefuseToken(ctx, r.source, name, generation, minRefusedAge)
-		if err != nil {
-			r.mu.Lock()
-			s.refused = generation - 1 // the next 401 requests the renewal again
-			r.mu.Unlock()
-			return false
-		}
-		if due {
-			r.deps.Log.Info("credential refused by the upstream; renewal is due", "source", r.source, "credential", name, "generation", generation)
-		}
-		r.deps.Notifier.WakeLocal(time.Now())
-	}
-	timer := time.NewTimer(waitTimeout)
-	defer timer.Stop()
-	for {
-		r.mu.Lock()
-		newer := s.row.Generation > generation && r.usable(name)
-		failed := s.row.Generation == generation && (s.row.State == tokens.Stopped || s.row.Failures > failures)
-		changed := r.changed
-		r.mu.Unlock()
-		if newer || failed {
-			return newer
-		}
-		select {
-		case <-changed:
-		case <-timer.C:
-			return false
-		case <-ctx.Done():
-			return false
-		}
-	}
+// of returns a condition of one credential.
+func (r *Renewer) of(credential string, c observe.Condition) observe.Condition {
+	c.Attr, c.Value = "credential", r.source+"/"+credential
+	return c
 }

@@ -239,6 +239,36 @@ func TestRenewer_SignsAgainWithWrongClock(t *testing.T) {
 	}
 }
 
+// The clocks of the database, of three processes and of the token endpoint differ by 10 minutes, which
+// is longer than a token lives.
+func TestRenewer_WrongClocksDoNotMatter(t *testing.T) {
+	for _, endpoint := range []time.Duration{10 * time.Minute, -10 * time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFleet(t, oauth.Config{Lifetime: 4 * time.Minute, Rotate: true, ClockOffset: endpoint})
+			var all []*process
+			for _, by := range []time.Duration{0, 10 * time.Minute, -10 * time.Minute} {
+				f.saveFunc = func(s Store) Store { return shifted{s, by} }
+				all = append(all, f.start(by.String()))
+			}
+			for range 720 { // an hour
+				for _, p := range all {
+					if err := p.call(t.Context()); err != nil {
+						t.Errorf("call: %v", err)
+					}
+				}
+				time.Sleep(5 * time.Second)
+			}
+			for _, p := range all {
+				p.stop()
+			}
+			// A token is renewed after half of its lifetime, so every 2 minutes.
+			if got := f.server.Stats(); got.Expired+got.Refused+got.Reuses != 0 || got.MaxInFlight != 1 || got.Renewals < 30 || got.Renewals > 31 {
+				t.Errorf("endpoint off by %v: got %+v, want 30 or 31 renewals and no refused call", endpoint, got)
+			}
+		})
+	}
+}
+
 func TestRenewer_WrongClientSecretIsNotLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, oauth.Config{Lifetime: time.Hour})

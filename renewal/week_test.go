@@ -13,7 +13,7 @@ import (
 	"github.com/freshet/freshet/store/tokens"
 )
 
-var seeds = flag.Int("seeds", 3, "number of seeds of the random week")
+var seeds = flag.Int("seeds", 1, "number of seeds of the random week")
 
 // TestRenewer_WeekInVirtualTime runs three processes for a week, with random outages of the token
 // endpoint, revocations, lost notifications and restarts. No call is sent with a token that has ended,
@@ -56,7 +56,9 @@ func TestRenewer_WeekInVirtualTime(t *testing.T) {
 				}
 				failed++
 				row := f.row()
-				young := time.Since(row.RenewedAt) < minRefusedAge+waitTimeout // a new token that was revoked is renewed later
+				// A token that the upstream revokes in its first seconds is not renewed, because an API that
+				// refuses each token would cause a storm of renewals. The worker probes until it is old enough.
+				young := time.Since(row.RenewedAt) < minRefusedAge+time.Second
 				if !down.Load() && !errors.Is(err, ErrNoToken) && row.Failures == 0 && !young {
 					t.Errorf("seed %d: call failed without an outage: %v", seed, err)
 				}

@@ -1,13 +1,16 @@
 // Package oauth simulates a token endpoint and an API that accepts its tokens, and judges their use.
 //
-//	POST /token    a token, by any grant; counts renewals
-//	POST /revoke   revokes a token (RFC 7009)
-//	GET  /authorize redirects to redirect_uri with a code, as if a person agreed
-//	GET  /api/…    200 with a JSON object, or 401 for a token that is not valid
+//	POST /token      a token, by any grant; counts renewals
+//	POST /app/installations/ID/access_tokens  a token of a GitHub App, for a JWT as the bearer token
+//	POST /revoke     revokes a token; a refresh token revokes all tokens (RFC 7009)
+//	GET  /authorize  redirects to redirect_uri with a code, as if a person agreed
+//	GET  /api/…      200 with a JSON object, or 401 for a token that is not valid
 package oauth
 
 import (
+	"crypto"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
@@ -29,6 +32,12 @@ type Config struct {
 	ReuseGrace time.Duration
 	// ClientID and ClientSecret are the client's; empty: any client is accepted.
 	ClientID, ClientSecret string
+	// ClientAuth is where the client has to send them: basic or body; empty: either.
+	ClientAuth string
+	// JWTKey verifies JWTs; nil: their signature is not checked.
+	JWTKey *rsa.PublicKey
+	// Deny is true if the person does not agree.
+	Deny bool
 	// Delay is the time until each answer of the token endpoint.
 	Delay time.Duration
 	// ClockOffset is the clock of the endpoint minus the real one.
@@ -65,7 +74,6 @@ type Server struct {
 	stats    Stats
 	inFlight int
 	tokens   map[string]time.Time // valid access tokens and when they expire
-	ended    map[string]bool      // revoked access tokens
 	current  string               // the valid refresh token; empty: none
 	replaced map[string]time.Time // replaced refresh tokens and the ends of their grace
 	codes    map[string]string    // authorization codes and their PKCE challenges
@@ -76,7 +84,7 @@ type Server struct {
 // New returns a server whose first refresh token is first.
 func New(c Config, first string) *Server {
 	return &Server{
-		config: c, current: first, tokens: map[string]time.Time{}, ended: map[string]bool{},
+		config: c, current: first, tokens: map[string]time.Time{},
 		replaced: map[string]time.Time{}, codes: map[string]string{}, secrets: []string{first},
 	}
 }
@@ -109,10 +117,16 @@ func (s *Server) RevokeTokens(refresh bool) {
 	s.revoke(refresh)
 }
 
-func (s *Server) revoke(refresh bool) {
+// EndTokens sets the end of all valid access tokens.
+func (s *Server) EndTokens(at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for token := range s.tokens {
-		s.ended[token] = true
+		s.tokens[token] = at
 	}
+}
+
+func (s *Server) revoke(refresh bool) {
 	clear(s.tokens)
 	if refresh {
 		s.current = ""
@@ -122,11 +136,15 @@ func (s *Server) revoke(refresh bool) {
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Date", time.Now().Add(s.config.ClockOffset).UTC().Format(http.TimeFormat))
+	if strings.HasPrefix(r.URL.Path, "/app/installations/") {
+		s.serveToken(w, r)
+		return
+	}
 	switch r.URL.Path {
 	case "/token":
 		s.serveToken(w, r)
 	case "/revoke":
-		s.RevokeTokens(true)
+		s.serveRevoke(w, r)
 	case "/authorize":
 		s.authorize(w, r)
 	default:
@@ -187,14 +205,10 @@ func (s *Server) exchange(r *http.Request) (int, map[string]any) {
 	if s.answer != nil && s.answer.Expires == nil && !s.answer.Hang {
 		return 0, nil // the endpoint is broken: nothing is issued
 	}
-	id, secret, basic := r.BasicAuth()
-	if basic { // RFC 6749 §2.3.1
-		id, _ = url.QueryUnescape(id)
-		secret, _ = url.QueryUnescape(secret)
-	} else {
-		id, secret = r.Form.Get("client_id"), r.Form.Get("client_secret")
+	if app := strings.HasPrefix(r.URL.Path, "/app/installations/"); app {
+		return s.issueInstallation(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
 	}
-	if s.config.ClientID != "" && (id != s.config.ClientID || secret != s.config.ClientSecret) {
+	if secret, known := s.knowsClient(r); !known {
 		return http.StatusUnauthorized, map[string]any{"error": "invalid_client", "error_description": "secret " + secret + " is wrong"}
 	}
 	switch r.Form.Get("grant_type") {
@@ -214,14 +228,41 @@ func (s *Server) exchange(r *http.Request) (int, map[string]any) {
 			return refusal("invalid_grant", err)
 		}
 	}
-	s.stats.Renewals++
-	token := s.issue()
-	s.tokens[token] = time.Now().Add(s.config.Lifetime)
-	answer := map[string]any{"access_token": token, "token_type": "bearer", "expires_in": s.config.Lifetime.Seconds()}
+	answer := map[string]any{"access_token": s.issueToken(), "token_type": "bearer", "expires_in": s.config.Lifetime.Seconds()}
 	if s.current != "" && (s.config.Rotate || r.Form.Get("grant_type") == "authorization_code") {
 		answer["refresh_token"] = s.current
 	}
 	return http.StatusOK, answer
+}
+
+// knowsClient returns the client's secret, and whether the client and its way to authenticate are right.
+func (s *Server) knowsClient(r *http.Request) (secret string, known bool) {
+	id, secret, basic := r.BasicAuth()
+	if basic { // RFC 6749 §2.3.1
+		id, _ = url.QueryUnescape(id)
+		secret, _ = url.QueryUnescape(secret)
+	} else {
+		id, secret = r.Form.Get("client_id"), r.Form.Get("client_secret")
+	}
+	wrongPlace := s.config.ClientAuth != "" && basic != (s.config.ClientAuth == "basic")
+	return secret, s.config.ClientID == "" || (id == s.config.ClientID && secret == s.config.ClientSecret && !wrongPlace)
+}
+
+// issueInstallation returns the answer to a GitHub App, which sends a JWT.
+func (s *Server) issueInstallation(jwt string) (int, map[string]any) {
+	if err := s.checkJWT(jwt); err != "" {
+		return http.StatusUnauthorized, map[string]any{"message": err}
+	}
+	end := time.Now().Add(s.config.Lifetime + s.config.ClockOffset)
+	return http.StatusCreated, map[string]any{"token": s.issueToken(), "expires_at": end.UTC().Format(time.RFC3339)}
+}
+
+// issueToken returns a new access token.
+func (s *Server) issueToken() string {
+	s.stats.Renewals++
+	token := s.issue()
+	s.tokens[token] = time.Now().Add(s.config.Lifetime)
+	return token
 }
 
 // issue returns a new secret.
@@ -251,12 +292,20 @@ func (s *Server) use(refresh string) string {
 	return ""
 }
 
-// checkJWT checks the times of a JWT by the clock of the server.
+// checkJWT checks the signature of a JWT, and its times by the clock of the server. It returns why the
+// JWT is refused.
 func (s *Server) checkJWT(text string) string {
 	parts := strings.Split(text, ".")
 	var claims struct{ Iat, Exp int64 }
 	if len(parts) != 3 {
 		return "the assertion is not a JWT"
+	}
+	if s.config.JWTKey != nil {
+		signature, err := base64.RawURLEncoding.DecodeString(parts[2])
+		sum := sha256.Sum256([]byte(parts[0] + "." + parts[1]))
+		if err != nil || rsa.VerifyPKCS1v15(s.config.JWTKey, crypto.SHA256, sum[:], signature) != nil {
+			return "the signature of the assertion is wrong"
+		}
 	}
 	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
 	if err != nil || json.Unmarshal(payload, &claims) != nil {
@@ -268,18 +317,41 @@ func (s *Server) checkJWT(text string) string {
 	return ""
 }
 
+// serveRevoke revokes a token. The answer to an unknown token is 200 too.
+func (s *Server) serveRevoke(w http.ResponseWriter, r *http.Request) {
+	_ = r.ParseForm()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	token := r.Form.Get("token")
+	if _, known := s.knowsClient(r); !known {
+		http.Error(w, "the client is unknown", http.StatusUnauthorized)
+		return
+	}
+	if token != "" && token == s.current {
+		s.revoke(true)
+		return
+	}
+	delete(s.tokens, token)
+}
+
 func (s *Server) authorize(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	to, err := url.Parse(query.Get("redirect_uri"))
-	if err != nil || query.Get("code_challenge_method") != "S256" {
-		http.Error(w, "redirect_uri or code_challenge_method is wrong", http.StatusBadRequest)
+	if err != nil || query.Get("code_challenge_method") != "S256" || (s.config.ClientID != "" && query.Get("client_id") != s.config.ClientID) {
+		http.Error(w, "redirect_uri, client_id or code_challenge_method is wrong", http.StatusBadRequest)
 		return
 	}
-	s.mu.Lock()
-	code := s.issue()
-	s.codes[code] = query.Get("code_challenge")
-	s.mu.Unlock()
-	to.RawQuery = url.Values{"code": {code}, "state": {query.Get("state")}}.Encode()
+	result := url.Values{"state": {query.Get("state")}}
+	if s.config.Deny { // RFC 6749 §4.1.2.1
+		result.Set("error", "access_denied")
+	} else {
+		s.mu.Lock()
+		code := s.issue()
+		s.codes[code] = query.Get("code_challenge")
+		s.mu.Unlock()
+		result.Set("code", code)
+	}
+	to.RawQuery = result.Encode()
 	http.Redirect(w, r, to.String(), http.StatusFound) //nolint:gosec // only tests use this server
 }
 
@@ -302,5 +374,5 @@ func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprintf(w, `{"error":"invalid_token","message":"the token %s is not valid"}`, token)
 		return
 	}
-	_, _ = fmt.Fprintf(w, `{"path":%q,"calls":%d}`, r.URL.Path, 1)
+	_, _ = fmt.Fprintf(w, `{"path":%q}`, r.URL.Path)
 }

@@ -2,6 +2,7 @@ package token
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -75,24 +76,22 @@ func (c Config) read(resp *http.Response, body []byte, now time.Time, secrets []
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		return Answer{}, c.failure(resp.StatusCode, body, secrets)
 	}
-	at := func(text, fallback string) string {
-		p, err := parsePlace(text, fallback)
-		if err != nil {
-			return ""
-		}
+	read := func(setting string) string {
+		p, _ := parsePlace(setting) // Check has parsed it
 		return p.read(resp, body)
 	}
-	value := at(c.Value, "body:access_token")
+	valuePlace := cmp.Or(c.Value, "body:access_token")
+	value := read(valuePlace)
 	if value == "" {
 		if code := gjson.GetBytes(body, "error"); gjson.ValidBytes(body) && code.Type == gjson.String {
 			return Answer{}, c.failure(resp.StatusCode, body, secrets)
 		}
-		return Answer{}, &FailureError{text: fmt.Sprintf("the token endpoint answered %d (content type %.60q) without a token at %s", resp.StatusCode, redact(resp.Header.Get("Content-Type"), secrets), orElse(c.Value, "body:access_token"))}
+		return Answer{}, &FailureError{text: fmt.Sprintf("the token endpoint answered %d (content type %.60q) without a token at %s", resp.StatusCode, redact(resp.Header.Get("Content-Type"), secrets), valuePlace)}
 	}
 	if len(value) > maxToken || strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return Answer{}, &FailureError{text: "the token endpoint returned a token that a header must not contain, or one above 16 KiB"}
 	}
-	a := Answer{Value: value, Refresh: at(c.Refresh, "body:refresh_token")}
+	a := Answer{Value: value, Refresh: read(cmp.Or(c.Refresh, "body:refresh_token"))}
 	a.Lifetime, a.Assumed = c.lifetime(resp, body, now, append(slices.Clone(secrets), a.Value, a.Refresh))
 	return a, nil
 }
@@ -100,12 +99,9 @@ func (c Config) read(resp *http.Response, body []byte, now time.Time, secrets []
 // lifetime returns the lifetime of the token, within its limits. An unreadable one is no error,
 // because the answer may have rotated the refresh token.
 func (c Config) lifetime(resp *http.Response, body []byte, now time.Time, secrets []string) (time.Duration, string) {
-	fallback := c.Lifetime
-	if fallback == 0 {
-		fallback = defaultLifetime
-	}
-	setting := orElse(c.Expires, "body:expires_in")
-	p, _ := parsePlace(setting, "") // Check has parsed it
+	fallback := cmp.Or(c.Lifetime, defaultLifetime)
+	setting := cmp.Or(c.Expires, "body:expires_in")
+	p, _ := parsePlace(setting) // Check has parsed it
 	var seconds float64
 	var ok bool
 	text := strings.TrimSpace(p.read(resp, body))

@@ -19,7 +19,7 @@ import (
 // machines.
 func (c Config) Check(insecure bool) error {
 	if _, known := presets[c.Preset]; !known && c.Preset != "" {
-		return fmt.Errorf("preset: %q must be reddit, hubspot, jira, github-app or google", c.Preset)
+		return fmt.Errorf("preset: %q is unknown; the presets of token endpoints are %s", c.Preset, strings.Join(slices.Sorted(maps.Keys(presets)), ", "))
 	}
 	switch c.Grant {
 	case ClientCredentials, RefreshToken, JWTBearer:
@@ -50,10 +50,8 @@ func (c Config) Check(insecure bool) error {
 	if err := c.Consent.check(insecure); err != nil {
 		return fmt.Errorf("consent.%w", err)
 	}
-	for _, p := range []struct{ name, value, fallback string }{
-		{"value", c.Value, ""}, {"expires", c.Expires, ""}, {"refresh", c.Refresh, ""},
-	} {
-		if _, err := parsePlace(p.value, p.fallback); err != nil {
+	for _, p := range []struct{ name, value string }{{"value", c.Value}, {"expires", c.Expires}, {"refresh", c.Refresh}} {
+		if _, err := parsePlace(p.value); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
@@ -164,10 +162,8 @@ func isLoopback(host string) bool {
 // place is the place of a value in an answer.
 type place struct{ kind, name string }
 
-func parsePlace(text, fallback string) (place, error) {
-	if text == "" {
-		text = fallback
-	}
+// parsePlace reads a place; empty: none.
+func parsePlace(text string) (place, error) {
 	if text == "" {
 		return place{}, nil
 	}

@@ -9,6 +9,7 @@
 package token
 
 import (
+	"cmp"
 	"time"
 )
 
@@ -175,9 +176,5 @@ const (
 
 // RenewIn returns when a token with this lifetime is renewed, counted from its beginning.
 func (c Config) RenewIn(lifetime time.Duration) time.Duration {
-	before := c.RenewBefore
-	if before == 0 {
-		before = defaultRenewBefore
-	}
-	return lifetime - min(before, lifetime/2)
+	return lifetime - min(cmp.Or(c.RenewBefore, defaultRenewBefore), lifetime/2)
 }

@@ -1,6 +1,7 @@
 package token
 
 import (
+	"cmp"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -32,13 +33,10 @@ func (c Config) signJWT(key, clientID string, now time.Time) (string, error) {
 	if c.JWT.KeyID != "" {
 		header["kid"] = c.JWT.KeyID
 	}
-	lifetime := c.JWT.Lifetime
-	if lifetime == 0 {
-		lifetime = defaultJWTLifetime
-	}
+	lifetime := cmp.Or(c.JWT.Lifetime, defaultJWTLifetime)
 	claims := map[string]any{"iat": now.Add(-iatMargin).Unix(), "exp": now.Add(lifetime - iatMargin).Unix()}
 	for name, value := range map[string]string{
-		"iss": orElse(c.JWT.Issuer, clientID), "sub": c.JWT.Subject, "aud": orElse(c.JWT.Audience, c.TokenURL), "scope": strings.Join(c.Scopes, " "),
+		"iss": cmp.Or(c.JWT.Issuer, clientID), "sub": c.JWT.Subject, "aud": cmp.Or(c.JWT.Audience, c.TokenURL), "scope": strings.Join(c.Scopes, " "),
 	} {
 		if value != "" {
 			claims[name] = value
@@ -60,13 +58,6 @@ func (c Config) signJWT(key, clientID string, now time.Time) (string, error) {
 		return "", errors.New("the private key cannot sign")
 	}
 	return text + "." + base64.RawURLEncoding.EncodeToString(signature), nil
-}
-
-func orElse(value, fallback string) string {
-	if value == "" {
-		return fallback
-	}
-	return value
 }
 
 func encodePart(part any) string {

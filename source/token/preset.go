@@ -1,5 +1,7 @@
 package token
 
+import "cmp"
+
 // presets are the settings of well-known token endpoints, by name.
 var presets = map[string]Config{
 	"reddit": { //nolint:gosec // URLs, not secrets
@@ -16,28 +18,30 @@ var presets = map[string]Config{
 			Params: map[string]string{"audience": "api.atlassian.com", "prompt": "consent"},
 		},
 	},
-	"github-app": {Grant: JWTBearer, Value: "body:token", Expires: "body:expires_at"},
+	"github-app": {Grant: JWTBearer, Value: "body:token", Expires: "body:expires_at", JWT: &JWT{SendIn: "header"}},
 	"google":     {Grant: JWTBearer, TokenURL: "https://oauth2.googleapis.com/token"}, //nolint:gosec // a URL, not a secret
 }
 
 // UnmarshalYAML fills settings that the file leaves out from the preset.
 func (c *Config) UnmarshalYAML(unmarshal func(any) error) error {
 	type plain Config
-	var p plain
-	if err := unmarshal(&p); err != nil {
+	var own plain
+	if err := unmarshal(&own); err != nil {
 		return err
 	}
-	if preset, known := presets[p.Preset]; known {
-		name, jwt := p.Preset, p.JWT
-		p = plain(preset)
-		if err := unmarshal(&p); err != nil {
-			return err
-		}
-		p.Preset, p.JWT = name, jwt
-		if name == "github-app" && jwt != nil && jwt.SendIn == "" {
-			p.JWT.SendIn = "header"
-		}
+	preset, known := presets[own.Preset]
+	if !known {
+		*c = Config(own)
+		return nil
 	}
-	*c = Config(p)
+	all := plain(preset)
+	all.JWT = nil // the section of the preset is not changed
+	if err := unmarshal(&all); err != nil {
+		return err
+	}
+	if all.JWT != nil && preset.JWT != nil {
+		all.JWT.SendIn = cmp.Or(all.JWT.SendIn, preset.JWT.SendIn)
+	}
+	*c = Config(all)
 	return nil
 }

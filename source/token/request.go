@@ -1,6 +1,7 @@
 package token
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -92,10 +93,7 @@ func (c Config) AuthorizeURL(secrets map[string]string, state, challenge, redire
 }
 
 func (c Config) clientID(secrets map[string]string) string {
-	if c.ClientID != "" {
-		return c.ClientID
-	}
-	return secrets[secretClientID]
+	return cmp.Or(c.ClientID, secrets[secretClientID])
 }
 
 // post returns a POST of the form. A JWT that is the bearer token replaces the client's credentials.
@@ -144,19 +142,12 @@ func (r Request) build(ctx context.Context, secrets map[string]string, refresh s
 			return escape(value)
 		})
 	}
-	kind := r.ContentType
-	if kind == "" {
-		kind = "application/json"
-	}
+	kind := cmp.Or(r.ContentType, "application/json")
 	escape := escapeJSON
 	if strings.HasPrefix(kind, "application/x-www-form-urlencoded") {
 		escape = url.QueryEscape
 	}
-	method := r.Method
-	if method == "" {
-		method = http.MethodPost
-	}
-	req, err := http.NewRequestWithContext(ctx, method, fill(r.URL, url.QueryEscape), strings.NewReader(fill(r.Body, escape)))
+	req, err := http.NewRequestWithContext(ctx, cmp.Or(r.Method, http.MethodPost), fill(r.URL, url.QueryEscape), strings.NewReader(fill(r.Body, escape)))
 	if err != nil {
 		return nil, errors.New("request.url: is not a URL after its placeholders are filled") // the cause would show the secrets
 	}
