@@ -62,6 +62,20 @@ func TestQueues_SharingAWindowTakeTurns(t *testing.T) {
 	})
 }
 
+// A call that no scoped policy counts needs no bucket, and is granted by the policies of the source.
+func TestQueues_CallWithoutBucketsIsGranted(t *testing.T) {
+	config := scopedConfig(Policy{Name: "core", Limit: 5, Window: Window(10 * time.Second), Match: Match{Endpoints: []string{"f/core"}}})
+	config.Breakers = nil
+	inCallers(t, 1, 1, config, healthyAfter(20*ms), func(f *callers) {
+		begun := time.Now()
+		f.wait(f.members[0], 1, schemas.High, Call{Endpoint: "f/other", Key: "other"})
+		f.passed(15 * time.Second)
+		if all, _ := f.since(begun); len(all) < 5 {
+			t.Errorf("calls in 15 s: got %d, want at least 5", len(all))
+		}
+	})
+}
+
 // A call that waits for another policy does not block a free in-flight slot.
 func TestInFlight_BlockedCallsHoldNoSlot(t *testing.T) {
 	config := scopedConfig(

@@ -157,17 +157,21 @@ func script(source string, rdb redis.UniversalClient) acquireFunc {
 		if err != nil {
 			return grant{}, err
 		}
-		if of.bucketList != nil {
+		if d.usesScopes() {
 			return decodeScopes(reply, d, of)
 		}
 		return decodeGrant(reply)
 	}
 }
 
+// usesScopes reports whether the demand has queues or bucket events. A queue has no bucket if no scoped
+// policy counts its calls.
+func (d demand) usesScopes() bool { return len(d.queues)+len(d.bucketEvents) > 0 }
+
 // call returns the arguments of limiter_acquire for a demand.
 func (d demand) call(key, source string) (eval.Call, scopeArgs) {
 	args := append(make([]any, 0, 12), d.high, d.low, d.terms.text, d.terms.name, "")
-	if len(d.queues)+len(d.bucketEvents) > 0 {
+	if d.usesScopes() {
 		of := d.encodeScopes()
 		args = append(args, encodeEvents(d.events), of.buckets, of.events, of.queues, d.tickets, d.process, wakeUpChannel(source))
 		return eval.Call{Key: key, More: of.keys, Args: args}, of

@@ -1,7 +1,7 @@
 -- limiter_save: the last file of limiter_acquire, after limiter_grant. It grants the slots,
 -- writes the state and returns the reply.
 
-local scopes = (ARGV[7] or '') ~= '' and grantQueues()
+local scopes = ARGV[7] and grantQueues()
 local nHigh, returnHigh, whyHigh, nLow, returnLow, whyLow
 nHigh, returnHigh, whyHigh, backHigh = grant(ARGV[1] + 0, maxHigh, 1, 2, backHigh, interval(1, 2))
 maxLow = min(maxLow, maxHigh - nHigh)
