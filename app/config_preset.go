@@ -29,15 +29,33 @@ func (p *Preset) UnmarshalYAML(unmarshal func(any) error) error {
 // withPreset returns the YAML text of a source: the settings of a preset, overridden by the settings
 // that unmarshal decodes. Sections and settings by name are merged; a list replaces the whole list.
 func withPreset(name Preset, unmarshal func(any) error) ([]byte, error) {
-	var all, own map[string]any
-	if err := yaml.Unmarshal(presets.All()[string(name)], &all); err != nil {
-		return nil, fmt.Errorf("preset %s: %w", name, err)
-	}
+	var own map[string]any
 	if err := unmarshal(&own); err != nil {
+		return nil, err
+	}
+	all, err := presetSettings(name)
+	if err != nil {
 		return nil, err
 	}
 	mergeSettings(all, own)
 	return yaml.Marshal(all)
+}
+
+// presetSettings returns the settings of a preset, which override those of the preset that it names.
+func presetSettings(name Preset) (map[string]any, error) {
+	var own map[string]any
+	if err := yaml.Unmarshal(presets.All()[string(name)], &own); err != nil {
+		return nil, fmt.Errorf("preset %s: %w", name, err)
+	}
+	base, changes := own["preset"].(string)
+	if !changes {
+		return own, nil
+	}
+	all, err := presetSettings(Preset(base))
+	if err == nil {
+		mergeSettings(all, own)
+	}
+	return all, err
 }
 
 // mergeSettings copies the settings of the map `from` into the map `all`. It merges sections, and skips

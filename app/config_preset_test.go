@@ -17,7 +17,7 @@ func TestPreset_SourceHasAllSettingsOfIt(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		got, err := loadConfig(write(t, "sources: {mine: {preset: "+name+"}}"), nil, OptionalSources)
+		got, err := loadConfig(write(t, "secrets: {keyFile: /etc/freshet/keys}\nsources: {mine: {preset: "+name+"}}"), nil, OptionalSources)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue

@@ -24,13 +24,14 @@ import (
 // one address and different URL paths.
 func TestPresets_ReadEveryFacetAsShipped(t *testing.T) {
 	var file strings.Builder
-	file.WriteString("sources:\n")
+	file.WriteString("secrets: {keyFile: /etc/freshet/keys}\nsources:\n")
 	upstreams := http.NewServeMux()
-	for _, name := range presets.Names() {
+	names := slices.DeleteFunc(presets.Names(), func(name string) bool { return name != baseOf(name) }) // TestPresets_RenewTheirTokens reads the others
+	for _, name := range names {
 		c, shipped := preset(t, name), string(presets.File(name, presets.All()[name]))
 		host := strings.Join(strings.SplitAfter(c.BaseURL, "/")[:3], "")
 		host = strings.TrimSuffix(host, "/")
-		file.WriteString(strings.Replace(strings.TrimPrefix(shipped, "sources:\n"), "baseURL: "+host, "baseURL: "+host+"/"+name, 1))
+		file.WriteString(strings.Replace(shipped[strings.Index(shipped, "  "+name+":"):], "baseURL: "+host, "baseURL: "+host+"/"+name, 1))
 		upstream, err := contract.New(name, contract.Options{})
 		if err != nil {
 			t.Fatal(err)
@@ -51,7 +52,7 @@ func TestPresets_ReadEveryFacetAsShipped(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Run("presets", func(t *testing.T) {
-		for _, name := range presets.Names() {
+		for _, name := range names {
 			for _, facet := range slices.Sorted(maps.Keys(preset(t, name).Facets)) {
 				t.Run(name+"/"+facet, func(t *testing.T) {
 					t.Parallel()

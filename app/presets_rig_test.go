@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -34,6 +35,15 @@ func preset(t *testing.T, name string) SourceConfig {
 		t.Fatalf("%s: %v", name, err)
 	}
 	return c
+}
+
+// baseOf returns the preset that a preset changes, or the preset itself. Both have the same upstream.
+func baseOf(name string) string {
+	if _, base, changes := strings.Cut(string(presets.All()[name]), "\npreset: "); changes {
+		base, _, _ = strings.Cut(base, "\n")
+		return base
+	}
+	return name
 }
 
 // accelerated returns a source for an upstream whose time runs faster by the factor speed. Windows
@@ -88,7 +98,7 @@ type presetRun struct {
 func startPresetRun(t *testing.T, name string, c SourceConfig, o contract.Options, secrets map[string]string, processes int) *presetRun {
 	t.Helper()
 	id, address := servicetest.Name(name), servicetest.RedisAddress(t) // this call comes first, because it skips the test if there is no Redis
-	upstream, err := contract.New(name, o)
+	upstream, err := contract.New(baseOf(name), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,9 +120,18 @@ func startPresetRun(t *testing.T, name string, c SourceConfig, o contract.Option
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := source.New(id, c.Config, secrets, 256)
+		fixed := secrets
+		if len(renewing(c)) > 0 {
+			fixed = nil
+		}
+		s, err := source.New(id, c.Config, fixed, 256)
 		if err != nil {
 			t.Fatal(err)
+		}
+		for _, one := range renewing(c) {
+			if err := s.SetToken(one.Name, secrets[""], 1, time.Now().Add(time.Hour)); err != nil {
+				t.Fatal(err)
+			}
 		}
 		a.closing = append(a.closing, s.Close)
 		a.limiters, a.sources = append(a.limiters, l), append(a.sources, s)

@@ -19,6 +19,9 @@ import (
 // token/CREDENTIAL.
 const tokenEndpoint = "token"
 
+// simulatedToken is the token that a simulated upstream gets.
+const simulatedToken = "freshet-simulated-token"
+
 // tokensChannel returns the Redis channel that notifies workers of new tokens.
 func tokensChannel(source string) string { return "tokens:{" + source + "}" }
 
@@ -49,11 +52,11 @@ func startRenewal(p parts, background *group, s *source.Source, l *limiter.Limit
 	}
 	if p.simulated {
 		for _, c := range all {
-			if err := s.SetToken(c.Name, "", 0, time.Now().AddDate(100, 0, 0)); err != nil {
+			if err := s.SetToken(c.Name, simulatedToken, 0, time.Now().AddDate(100, 0, 0)); err != nil {
 				return nil, err
 			}
 		}
-		return nil, nil //nolint:nilnil // the simulated upstream needs no token
+		return nil, nil //nolint:nilnil // the token of a simulated upstream does not end
 	}
 	keys, err := renewal.NewKeyring(p.config.Secrets.KeyFile)
 	if err != nil {
@@ -120,7 +123,8 @@ func spendOn(l *limiter.Limiter) renewal.Spend {
 				permit.Written()
 				return func(status int) {
 					permit.Answered()
-					permit.ReportEnd(status, nil, func() bool { return status == http.StatusTooManyRequests })
+					// An answer of the token endpoint does not show that the source accepts calls again.
+					permit.ReportEnd(status, nil, func() bool { return true })
 				}, nil
 			}
 			acquire = l.Reacquire // the permit expired unspent

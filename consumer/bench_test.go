@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -90,7 +91,7 @@ func BenchmarkWorker(b *testing.B) {
 	through, pg := throughReal(b)
 	var inWorker, bare time.Duration
 	for n := 0; b.Loop(); n++ {
-		inWorker += through(observe.Tracer{})
+		inWorker += through(benchRun{})
 		bare += bareUpserts(b, pg, n)
 	}
 	perSecond := func(d time.Duration) float64 { return float64(benchEvents*b.N) / d.Seconds() }
@@ -117,7 +118,7 @@ func BenchmarkWorkerTraced(b *testing.B) {
 	for b.Loop() {
 		for i := range ways {
 			before := cpuTime(b)
-			through(ways[i].tracer)
+			through(benchRun{tracer: ways[i].tracer})
 			ways[i].cpu += cpuTime(b) - before
 		}
 	}
@@ -126,6 +127,34 @@ func BenchmarkWorkerTraced(b *testing.B) {
 		b.ReportMetric(w.cpu.Seconds()/ways[0].cpu.Seconds(), "×off-"+w.name)
 	}
 	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkWorkerRenewing compares a worker whose credential renews itself, once in each round, with a
+// worker whose credential is fixed. The rounds alternate. Each metric is the median of all rounds.
+func BenchmarkWorkerRenewing(b *testing.B) {
+	through, _ := throughReal(b)
+	took, cpu := map[string][]time.Duration{}, map[string][]time.Duration{}
+	ways := []string{"fixed", "renewing"}
+	for b.Loop() {
+		for _, way := range ways {
+			before := cpuTime(b)
+			took[way] = append(took[way], through(benchRun{credential: way}))
+			cpu[way] = append(cpu[way], cpuTime(b)-before)
+		}
+		slices.Reverse(ways)
+	}
+	ratio := func(all map[string][]time.Duration) float64 {
+		return medianOf(all["fixed"]).Seconds() / medianOf(all["renewing"]).Seconds()
+	}
+	b.ReportMetric(benchEvents/medianOf(took["renewing"]).Seconds(), "events/s")
+	b.ReportMetric(ratio(took), "×fixed")
+	b.ReportMetric(ratio(cpu), "×fixed-cpu")
+	b.ReportMetric(0, "ns/op")
+}
+
+func medianOf(all []time.Duration) time.Duration {
+	slices.Sort(all)
+	return all[len(all)/2]
 }
 
 // cpuTime returns the CPU time that this process has used.
@@ -141,7 +170,7 @@ func cpuTime(b *testing.B) time.Duration {
 // throughReal returns the function `through` and the store. Each call of `through` sends
 // benchEvents events through a worker that uses real Redis and PostgreSQL, and returns how long
 // that took.
-func throughReal(b *testing.B) (through func(observe.Tracer) time.Duration, pg *postgres.Store) {
+func throughReal(b *testing.B) (through func(benchRun) time.Duration, pg *postgres.Store) {
 	b.Helper()
 	kafka, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.AllowAutoTopicCreation(), kfake.DefaultNumPartitions(24))
 	if err != nil {
@@ -163,13 +192,20 @@ func throughReal(b *testing.B) (through func(observe.Tracer) time.Duration, pg *
 		_, _ = w.Write([]byte(document(r.URL.Query().Get("id"))))
 	}))
 	b.Cleanup(upstream.Close)
-	return func(t observe.Tracer) time.Duration { return throughWorker(b, kafka, rdb, pg, upstream.URL, t) }, pg
+	return func(r benchRun) time.Duration { return r.throughWorker(b, kafka, rdb, pg, upstream.URL) }, pg
+}
+
+// benchRun is one round of a worker.
+type benchRun struct {
+	tracer     observe.Tracer
+	credential string // fixed, renewing, or empty: none
 }
 
 // throughWorker enqueues benchEvents requests and starts a worker. It returns the time from the
 // first result that the worker writes to the database until the last one.
-func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient, pg *postgres.Store, url string, tracer observe.Tracer) time.Duration {
+func (r benchRun) throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient, pg *postgres.Store, url string) time.Duration {
 	b.Helper()
+	tracer := r.tracer
 	name := servicetest.Name("bench")
 	client, err := kgo.NewClient(append(append(producer.ClientOptions(benchEvents), tracer.Kafka()...), kgo.SeedBrokers(kafka.ListenAddrs()...), kgo.DisableClientMetrics(), kgo.AllowAutoTopicCreation())...)
 	if err != nil {
@@ -199,14 +235,30 @@ func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient
 	f := source.DefaultFacet()
 	f.Documents = map[string]source.Document{"d": {Path: "/?id={key}"}}
 	config.Facets = map[string]source.Facet{"f": f}
-	src, err := source.New(name, config, nil, 1024)
+	permits := consumer.Permits(freePermits{})
+	var secrets map[string]string
+	if r.credential != "" {
+		permits = appPermits{}
+		config.Auth = source.Auth{Header: "Authorization", Prefix: "Bearer "}
+		config.Credentials = []source.Credential{{Name: "app", SecretEnv: "FIXED"}}
+		secrets = map[string]string{"app": "a-fixed-credential"}
+	}
+	if r.credential == "renewing" {
+		config.Credentials, secrets = []source.Credential{benchCredential(b)}, nil
+	}
+	src, err := source.New(name, config, secrets, 1024)
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer src.Close()
+	var tokens consumer.Tokens
+	renew := func() {}
+	if r.credential == "renewing" {
+		tokens, renew = startBenchRenewal(b, ctx, src, config.Credentials[0], rdb, pg)
+	}
 	st := &countingStore{Store: pg}
 	w, err := consumer.New(consumer.DefaultConfig(schemas.Low), src, schemas.Low, consumer.Deps{
-		Store: st, Requests: producer.NewCoalescer(rdb), Permits: freePermits{}, Retries: &countingRetries{}, Lag: &fixedLag{}, Health: consumer.NewHealth(),
+		Store: st, Requests: producer.NewCoalescer(rdb), Permits: permits, Retries: &countingRetries{}, Lag: &fixedLag{}, Health: consumer.NewHealth(), Tokens: tokens,
 		Kafka: func(string) []kgo.Opt {
 			return []kgo.Opt{kgo.SeedBrokers(kafka.ListenAddrs()...), kgo.DisableClientMetrics()}
 		},
@@ -226,6 +278,7 @@ func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient
 		<-look.C
 		if first.IsZero() && st.rows.Load() > 0 {
 			first = time.Now()
+			renew()
 		}
 	}
 	took := time.Since(first)

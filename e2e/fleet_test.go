@@ -138,6 +138,17 @@ func (f *fleet) worker() *harness.Process {
 	return p
 }
 
+// startTarget starts a process with this role and name. It returns the process and the URL of its
+// metrics.
+func (f *fleet) startTarget(role, name string) (*harness.Process, string) {
+	f.Helper()
+	port, err := f.FreePort(f.Context())
+	f.check(err)
+	process, err := f.StartTarget(f.Context(), name, role, "127.0.0.1:"+port)
+	f.check(err)
+	return process, "http://127.0.0.1:" + port + "/metrics"
+}
+
 // terminate sends SIGTERM to a process and waits for its end. If `repeat` is true, it sends SIGTERM
 // every 200 ms until then.
 func (f *fleet) terminate(p *harness.Process, repeat bool) (took time.Duration, code int) {

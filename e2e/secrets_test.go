@@ -117,16 +117,6 @@ func newPlanted(t *testing.T) *planted {
 	return p
 }
 
-// startTarget starts a process with this role. It returns the process and the URL of its metrics.
-func (p *planted) startTarget(role string) (*harness.Process, string) {
-	p.Helper()
-	port, err := p.FreePort(p.Context())
-	p.check(err)
-	process, err := p.StartTarget(p.Context(), role, role, "127.0.0.1:"+port)
-	p.check(err)
-	return process, "http://127.0.0.1:" + port + "/metrics"
-}
-
 // get requests a URL and returns the status, headers and body of the response as one text.
 func (p *planted) get(client *http.Client, target string, headers ...string) string {
 	p.Helper()
@@ -181,18 +171,17 @@ func (p *planted) searchContract() {
 
 var link = regexp.MustCompile(`(?:href|src)="(/console[^"#]*)"`)
 
-// searchConsole searches every page that is linked in the console for secrets, and returns the
-// number of pages.
-func (p *planted) searchConsole() (pages int) {
-	p.Helper()
-	seen, next := map[string]bool{}, []string{"/console", "/console/lookup?source=" + p.Source + "&facet=item&key=bad-0"}
-	for len(next) > 0 {
+// crawlConsole reads the first pages and all pages of the console that they link. It returns the number
+// of pages.
+func crawlConsole(read func(path string) string, first ...string) (pages int) {
+	seen := map[string]bool{}
+	for next := first; len(next) > 0; {
 		path := strings.ReplaceAll(next[0], "&amp;", "&")
 		if next = next[1:]; seen[path] {
 			continue
 		}
 		seen[path] = true
-		for _, found := range link.FindAllStringSubmatch(p.search(p.api+path), -1) {
+		for _, found := range link.FindAllStringSubmatch(read(path), -1) {
 			next = append(next, found[1])
 		}
 	}
@@ -205,10 +194,10 @@ func (p *planted) searchConsole() (pages int) {
 func TestSecrets_AppearNowhere(t *testing.T) {
 	t.Parallel()
 	p := newPlanted(t)
-	query, queryMetrics := p.startTarget("query")
+	query, queryMetrics := p.startTarget("query", "query")
 	p.api = query.URL()
-	_, workerMetrics := p.startTarget("worker")
-	_, schedulerMetrics := p.startTarget("scheduler")
+	_, workerMetrics := p.startTarget("worker", "worker")
+	_, schedulerMetrics := p.startTarget("scheduler", "scheduler")
 	token, err := p.CreateKey(t.Context(), p.api, "reader", "read", "refresh", "delegate")
 	p.check(err)
 	p.secrets["API key"] = token
@@ -239,7 +228,8 @@ func TestSecrets_AppearNowhere(t *testing.T) {
 		p.showsNone("freshet "+command, p.must(args...))
 	}
 	p.searchContract()
-	atLeast(t, "pages of the console", p.searchConsole(), 10)
+	pages := crawlConsole(func(path string) string { return p.search(p.api + path) }, "/console", "/console/lookup?source="+p.Source+"&facet=item&key=bad-0")
+	atLeast(t, "pages of the console", pages, 10)
 	for _, target := range []string{queryMetrics, workerMetrics, schedulerMetrics, p.api + "/metrics"} {
 		if text := p.search(target); !strings.Contains(text, "freshet_") {
 			t.Errorf("%s: got %.200s, want metrics", target, text)

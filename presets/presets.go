@@ -1,9 +1,10 @@
 // Package presets contains configurations for well-known upstreams. Each file is the content of
-// sources.<name> in the configuration file. Tests run each preset against a simulated upstream that
+// sources.<name> in the configuration file, and may change another preset (`preset: NAME`). Tests run each preset against a simulated upstream that
 // enforces the documented quotas of the real one (package simulator/contract).
 package presets
 
 import (
+	"bytes"
 	"embed"
 	"fmt"
 	"io/fs"
@@ -41,6 +42,9 @@ func Names() []string { return slices.Sorted(maps.Keys(All())) }
 // source.
 func File(name string, preset []byte) []byte {
 	var out strings.Builder
+	if bytes.Contains(preset, []byte("token:")) {
+		out.WriteString("secrets: {keyFile: /etc/freshet/keys} # encrypts tokens; write it with: echo \"2026-11 $(openssl rand -base64 32)\"\n")
+	}
 	fmt.Fprintf(&out, "sources:\n  %s:\n", name)
 	for line := range strings.Lines(string(preset)) {
 		if strings.TrimSpace(line) != "" {

@@ -56,8 +56,8 @@ func credentialsList(p *program) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return printAll(p.Stdout, output, states, []string{"CREDENTIAL", "GRANT", "STATE", "GENERATION", "ENDS", "KEY", "ERROR"}, func(s status.Credential) [][]string {
-			return [][]string{{s.Source + "/" + s.Credential, s.Grant, s.State, strconv.FormatInt(s.Generation, 10), timeOr(s.EndsAt, "-"), s.KeyID, s.Error}}
+		return printAll(p.Stdout, output, states, []string{"CREDENTIAL", "GRANT", "STATE", "GENERATION", "ENDS", "KEY", "SINCE", "ERROR"}, func(s status.Credential) [][]string {
+			return [][]string{{s.Source + "/" + s.Credential, s.Grant, s.State, strconv.FormatInt(s.Generation, 10), timeOr(s.EndsAt, "-"), s.KeyID, timeOr(s.Since, "-"), s.Error}}
 		})
 	})
 }
