@@ -41,7 +41,8 @@ func withPreset(name Preset, unmarshal func(any) error) ([]byte, error) {
 	return yaml.Marshal(all)
 }
 
-// presetSettings returns the settings of a preset, which override those of the preset that it names.
+// presetSettings returns the settings of a preset. If it names another preset, it overrides the settings
+// of that preset.
 func presetSettings(name Preset) (map[string]any, error) {
 	var own map[string]any
 	if err := yaml.Unmarshal(presets.All()[string(name)], &own); err != nil {

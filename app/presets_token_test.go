@@ -114,15 +114,15 @@ func (p renewingPreset) run(t *testing.T, name string, c SourceConfig) {
 		Store: db, Keys: keys, Notifier: tokenNotifier(parts{rdb: rdb, log: slog.New(slog.DiscardHandler)}, name),
 		Spend:  func(context.Context, string) (func(int), error) { return func(int) {}, nil },
 		Secret: readTokenSecret(requireSecret),
-		Use: func(credential string, new renewal.Token) error {
-			return src.SetToken(credential, new.Value, new.Generation, new.Until)
+		Use: func(credential string, next renewal.Token) error {
+			return src.SetToken(credential, next.Value, next.Generation, next.Until)
 		},
 		Client: token.NewClient(renewal.CallTimeout), Process: "p", Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: prometheus.NewRegistry(),
 	})
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
-	defer func() { stop(); <-ended }()
+	defer func() { stop(); _ = <-ended }()
 	if _, err := r.Await(t.Context(), []string{"app"}); err != nil {
 		t.Fatal(err)
 	}
@@ -167,10 +167,10 @@ func (p renewingPreset) serve(t *testing.T, name string, server *oauth.Server, t
 		t.Fatal(err)
 	}
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch {
-		case r.URL.Path == "/authorize":
+		switch r.URL.Path {
+		case "/authorize":
 			server.ServeHTTP(w, r)
-		case r.URL.Path == at.Path:
+		case at.Path:
 			if !strings.HasPrefix(r.URL.Path, "/app/installations/") {
 				r.URL.Path = "/token"
 			}
@@ -212,7 +212,7 @@ func (p renewingPreset) agree(t *testing.T, name, upstream string, c token.Confi
 	}
 	answer, err := renewal.Authorize(t.Context(), c, secrets, token.NewClient(renewal.CallTimeout), func(page string) {
 		go func() {
-			resp, err := http.Get(page) //nolint:gosec,noctx // a page of the test
+			resp, err := http.Get(page) //nolint:noctx // a page of the test
 			if err != nil {
 				t.Error(err)
 				return

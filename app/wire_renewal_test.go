@@ -47,7 +47,7 @@ func TestSpendOn_ChargesMatchingPolicies(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() { ended <- l.Run(ctx) }()
-			defer func() { stop(); <-ended }()
+			defer func() { stop(); _ = <-ended }()
 			renew := func() time.Time {
 				finished, err := spendOn(l)(ctx, "app")
 				if err != nil {

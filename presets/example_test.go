@@ -15,5 +15,5 @@ func ExampleAll() {
 
 func ExampleNames() {
 	fmt.Println(presets.Names()[:4])
-	// Output: [court data-go-kr discord github-graphql]
+	// Output: [court data-go-kr discord github-app]
 }

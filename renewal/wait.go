@@ -54,11 +54,12 @@ func (s *state) failed() bool {
 // renewal, and returns ErrNoToken if the renewals fail.
 func (r *Renewer) Await(ctx context.Context, names []string) (usable []string, err error) {
 	var failure error
+	unusable := func(name string) bool { return !r.usable(name) }
 	err = r.wait(ctx, func() bool {
-		if usable = names; !slices.ContainsFunc(names, r.unusable) {
+		if usable = names; !slices.ContainsFunc(names, unusable) {
 			return true
 		}
-		if usable = slices.DeleteFunc(slices.Clone(names), r.unusable); len(usable) > 0 {
+		if usable = slices.DeleteFunc(slices.Clone(names), unusable); len(usable) > 0 {
 			return true
 		}
 		failure = r.failure(names)
@@ -66,8 +67,6 @@ func (r *Renewer) Await(ctx context.Context, names []string) (usable []string, e
 	})
 	return usable, errors.Join(failure, err)
 }
-
-func (r *Renewer) unusable(name string) bool { return !r.usable(name) }
 
 // failure returns why none of the unusable credentials has a token, or nil if one can still get one.
 // The caller holds r.mu.
