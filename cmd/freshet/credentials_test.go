@@ -201,8 +201,8 @@ func TestCredentials_AuthorizeFails(t *testing.T) {
 		agree  func(s *consent, page *url.URL, end func())
 		want   string
 	}{
-		"denied": {oauth.Config{Deny: true}, func(s *consent, page *url.URL, _ func()) { s.open(page.String()) }, `the upstream did not agree: "access_denied"`},
-		"nobody": {oauth.Config{}, func(_ *consent, _ *url.URL, end func()) { end() }, "nobody agreed; nothing was changed"},
+		"denied": {oauth.Config{Deny: true}, func(s *consent, page *url.URL, _ func()) { s.open(page.String()) }, `the upstream refused the authorization: "access_denied"`},
+		"nobody": {oauth.Config{}, func(_ *consent, _ *url.URL, end func()) { end() }, "nobody gave consent; nothing was changed"},
 		"wrong challenge": {oauth.Config{}, func(s *consent, page *url.URL, _ func()) {
 			query := page.Query()
 			query.Set("code_challenge", "of-another-request")
