@@ -89,7 +89,7 @@ func (p renewingPreset) run(t *testing.T, name string, c SourceConfig) {
 	one.TokenURL = atHost(t, upstream, one.TokenURL)
 	c.Credentials = []source.Credential{{Name: "app", Token: &one}}
 	if missing := missingSecrets(one, p.secrets); len(missing) > 0 {
-		t.Fatalf("environment variables: got %v besides those of the test, want none", missing)
+		t.Fatalf("environment variables without a value: got %v, want none", missing)
 	}
 	src, err := source.New(name, c.Config, nil, 8)
 	if err != nil {

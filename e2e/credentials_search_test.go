@@ -120,7 +120,7 @@ func (r *renewing) searchAll(metrics []string, processes []*harness.Process) {
 	}
 	r.showsNone("the spans", r.traces.all())
 	if !strings.Contains(r.traces.all(), "wait for a permit") {
-		r.Errorf("spans: got %d bytes without those of the workers", len(r.traces.all()))
+		r.Errorf("spans: got %d bytes without a span of a worker", len(r.traces.all()))
 	}
 	r.showsNoneInLogs()
 	r.Logf("%d texts, %d pages and %d bytes of spans searched for %d secrets; %+v", r.searched, pages, len(r.traces.all()), len(r.server.Secrets())+1, r.server.Stats())
