@@ -21,34 +21,28 @@ func (o *ownWorkers) add(w *consumer.Worker) {
 	o.all = append(o.all, w)
 }
 
-// partitions returns the Kafka partitions that the workers own, by topic.
-func (o *ownWorkers) partitions() map[string][]int32 {
+// load returns the Kafka partitions that the workers own, by topic, and the number of records that they
+// work on.
+func (o *ownWorkers) load() consumer.Load {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	all := map[string][]int32{}
+	sum := consumer.Load{Partitions: map[string][]int32{}}
 	for _, w := range o.all {
-		for topic, partitions := range w.Partitions() {
-			all[topic] = append(all[topic], partitions...)
+		l := w.Load()
+		sum.InFlight += l.InFlight
+		for topic, partitions := range l.Partitions {
+			sum.Partitions[topic] = append(sum.Partitions[topic], partitions...)
 		}
 	}
-	return all
-}
-
-// recordsInFlight returns the number of records that the workers work on.
-func (o *ownWorkers) recordsInFlight() (n int) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, w := range o.all {
-		n += w.RecordsInFlight()
-	}
-	return n
+	return sum
 }
 
 // reportOf returns the report of this process, which started at the given time.
 func reportOf(p parts, started time.Time) status.Process {
+	load := p.workers.load()
 	return status.Process{
 		Name: workerName(), Role: p.role, Version: Version(), Commit: ReadBuild().Commit, Started: started.UTC(),
-		Partitions: p.workers.partitions(), InFlight: p.workers.recordsInFlight(), LastError: p.lastError.get(),
+		Partitions: load.Partitions, InFlight: load.InFlight, LastError: p.lastError.get(),
 	}
 }
 

@@ -176,11 +176,14 @@ func New(config Config, src *source.Source, lane schemas.Lane, deps Deps) (*Work
 	return w, nil
 }
 
-// Partitions returns the partitions that this worker owns now, by topic, in ascending order.
-func (w *Worker) Partitions() map[string][]int32 { return w.assignment.owned() }
+// Load is the work of a worker at one moment.
+type Load struct {
+	Partitions map[string][]int32 // owned partitions by topic, in ascending order
+	InFlight   int                // records that occupy a slot
+}
 
-// RecordsInFlight returns the number of records that occupy a slot now.
-func (w *Worker) RecordsInFlight() int { return w.slots.used() }
+// Load returns the work that this worker has now.
+func (w *Worker) Load() Load { return Load{w.assignment.owned(), w.slots.used()} }
 
 // Run processes records until ctx ends. It then stops in this order:
 //
