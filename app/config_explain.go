@@ -13,7 +13,6 @@ import (
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/source"
 )
 
 // Explain prints the effects of the configuration: for each source its quota, the limits of clients,
@@ -31,7 +30,7 @@ func (c Config) Explain(to io.Writer, env []string) error {
 		for _, facet := range slices.Sorted(maps.Keys(s.Facets)) {
 			f := s.Facets[facet]
 			fmt.Fprintf(to, "  facet   %s: %s; fresh for %s\n", facet, describeDocuments(f), schemas.FormatDuration(f.FreshFor))
-			explainAliases(to, s.Facets, facet)
+			s.explainAliases(to, facet)
 		}
 		s.explainCredentials(to)
 		s.explainPrefetch(to, name)
@@ -47,31 +46,16 @@ func (c Config) Explain(to io.Writer, env []string) error {
 
 // explainAliases prints the facets that a facet takes params from, and the minimum number of calls of a
 // first read.
-func explainAliases(to io.Writer, facets map[string]source.Facet, facet string) {
+func (s SourceConfig) explainAliases(to io.Writer, facet string) {
 	var from []string
-	for _, name := range slices.Sorted(maps.Keys(facets[facet].Params)) {
-		if p := facets[facet].Params[name]; p.From != "" {
+	for _, name := range slices.Sorted(maps.Keys(s.Facets[facet].Params)) {
+		if p := s.Facets[facet].Params[name]; p.From != "" {
 			from = append(from, fmt.Sprintf("{%s} comes from %s", name, p.From))
 		}
 	}
 	if from != nil {
-		fmt.Fprintf(to, "          %s; the first read of a key takes %d calls\n", strings.Join(from, ", "), firstReadCalls(facets, facet, map[string]bool{}))
+		fmt.Fprintf(to, "          %s; the first read of a key takes %d calls\n", strings.Join(from, ", "), s.firstReadCalls(facet))
 	}
-}
-
-// firstReadCalls returns the number of documents of a facet and of all facets that it takes params from.
-func firstReadCalls(facets map[string]source.Facet, facet string, counted map[string]bool) int {
-	if counted[facet] {
-		return 0
-	}
-	counted[facet] = true
-	calls := len(facets[facet].Documents)
-	for _, p := range facets[facet].Params {
-		if p.From != "" {
-			calls += firstReadCalls(facets, p.From, counted)
-		}
-	}
-	return calls
 }
 
 // explainCredentials prints the visibility of each credential, and the entity keys for which it is
