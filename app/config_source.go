@@ -221,7 +221,7 @@ func (s SourceConfig) unfillableParams(facet string) []string {
 }
 
 // describeDocuments lists the documents of a facet. If a document needs anything other than a
-// single GET, it adds the kind of request, such as a POST or several pages.
+// single GET from the source's host, it adds the kind of request, such as a POST or several pages.
 func describeDocuments(f source.Facet) string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(f.Documents)) {
@@ -232,6 +232,9 @@ func describeDocuments(f source.Facet) string {
 			how = append(how, "a GraphQL query")
 		case d.Method == http.MethodPost:
 			how = append(how, "a POST")
+		}
+		if d.BaseURL != "" {
+			how = append(how, "from "+hostOf(d.BaseURL))
 		}
 		if d.Paging != nil {
 			how = append(how, fmt.Sprintf("1 to %d pages, one call each", d.Paging.PageLimit()))

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -20,6 +21,9 @@ import (
 	"github.com/freshet/freshet/simulator/contract"
 )
 
+// hostSetting matches the setting of a base URL up to its host.
+var hostSetting = regexp.MustCompile(`baseURL: "?https?://[^/\s",}]+`)
+
 // All presets run in one process. Each preset calls a simulator of its contract. The simulators have
 // one address and different URL paths.
 func TestPresets_ReadEveryFacetAsShipped(t *testing.T) {
@@ -28,9 +32,7 @@ func TestPresets_ReadEveryFacetAsShipped(t *testing.T) {
 	upstreams := http.NewServeMux()
 	for _, name := range presets.Names() {
 		c, shipped := preset(t, name), string(presets.File(name, presets.All()[name]))
-		host := strings.Join(strings.SplitAfter(c.BaseURL, "/")[:3], "")
-		host = strings.TrimSuffix(host, "/")
-		file.WriteString(strings.Replace(strings.TrimPrefix(shipped, "sources:\n"), "baseURL: "+host, "baseURL: "+host+"/"+name, 1))
+		file.WriteString(hostSetting.ReplaceAllString(strings.TrimPrefix(shipped, "sources:\n"), "${0}/"+name))
 		upstream, err := contract.New(name, contract.Options{})
 		if err != nil {
 			t.Fatal(err)
