@@ -90,7 +90,7 @@ func BenchmarkWorker(b *testing.B) {
 	through, pg := throughReal(b)
 	var inWorker, bare time.Duration
 	for n := 0; b.Loop(); n++ {
-		inWorker += through(observe.Tracer{})
+		inWorker += through(plainRun(observe.Tracer{}))
 		bare += bareUpserts(b, pg, n)
 	}
 	perSecond := func(d time.Duration) float64 { return float64(benchEvents*b.N) / d.Seconds() }
@@ -117,7 +117,7 @@ func BenchmarkWorkerTraced(b *testing.B) {
 	for b.Loop() {
 		for i := range ways {
 			before := cpuTime(b)
-			through(ways[i].tracer)
+			through(plainRun(ways[i].tracer))
 			ways[i].cpu += cpuTime(b) - before
 		}
 	}
@@ -138,10 +138,26 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
+// benchRun is a source whose facet f has benchEvents entities.
+type benchRun struct {
+	source string
+	facets map[string]source.Facet
+	tracer observe.Tracer
+}
+
+// plainRun returns a run of new entities, whose documents are asked by key.
+func plainRun(tracer observe.Tracer) benchRun {
+	f := source.DefaultFacet()
+	f.Documents = map[string]source.Document{"d": {Path: "/?id={key}"}}
+	return benchRun{source: servicetest.Name("bench"), facets: map[string]source.Facet{"f": f}, tracer: tracer}
+}
+
+func (r benchRun) key(i int) string { return fmt.Sprint(r.source, i) }
+
 // throughReal returns the function `through` and the store. Each call of `through` sends
 // benchEvents events through a worker that uses real Redis and PostgreSQL, and returns how long
 // that took.
-func throughReal(b *testing.B) (through func(observe.Tracer) time.Duration, pg *postgres.Store) {
+func throughReal(b *testing.B) (through func(benchRun) time.Duration, pg *postgres.Store) {
 	b.Helper()
 	kafka, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.AllowAutoTopicCreation(), kfake.DefaultNumPartitions(24))
 	if err != nil {
@@ -163,14 +179,14 @@ func throughReal(b *testing.B) (through func(observe.Tracer) time.Duration, pg *
 		_, _ = w.Write([]byte(document(r.URL.Query().Get("id"))))
 	}))
 	b.Cleanup(upstream.Close)
-	return func(t observe.Tracer) time.Duration { return throughWorker(b, kafka, rdb, pg, upstream.URL, t) }, pg
+	return func(r benchRun) time.Duration { return throughWorker(b, kafka, rdb, pg, upstream.URL, r) }, pg
 }
 
 // throughWorker enqueues benchEvents requests and starts a worker. It returns the time from the
 // first result that the worker writes to the database until the last one.
-func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient, pg *postgres.Store, url string, tracer observe.Tracer) time.Duration {
+func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient, pg *postgres.Store, url string, run benchRun) time.Duration {
 	b.Helper()
-	name := servicetest.Name("bench")
+	name, tracer := run.source, run.tracer
 	client, err := kgo.NewClient(append(append(producer.ClientOptions(benchEvents), tracer.Kafka()...), kgo.SeedBrokers(kafka.ListenAddrs()...), kgo.DisableClientMetrics(), kgo.AllowAutoTopicCreation())...)
 	if err != nil {
 		b.Fatal(err)
@@ -183,7 +199,7 @@ func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient
 	go func() { produced <- prod.Run(ctx) }()
 	requests := make([]producer.Request, benchEvents)
 	for i := range requests {
-		requests[i] = producer.Request{Entity: schemas.Entity{Source: name, Facet: "f", Key: fmt.Sprint(name, i)}, Lane: schemas.Low, Reason: schemas.Prefetch}
+		requests[i] = producer.Request{Entity: schemas.Entity{Source: name, Facet: "f", Key: run.key(i)}, Lane: schemas.Low, Reason: schemas.Prefetch}
 	}
 	for _, r := range prod.EnqueueAll(ctx, requests) {
 		if !r.Queued() {
@@ -196,9 +212,7 @@ func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient
 
 	config := source.DefaultConfig()
 	config.BaseURL = url
-	f := source.DefaultFacet()
-	f.Documents = map[string]source.Document{"d": {Path: "/?id={key}"}}
-	config.Facets = map[string]source.Facet{"f": f}
+	config.Facets = run.facets
 	src, err := source.New(name, config, nil, 1024)
 	if err != nil {
 		b.Fatal(err)

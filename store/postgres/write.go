@@ -14,9 +14,9 @@ import (
 )
 
 // Write runs four constant statements for a batch of any size, three more for writes with outbox
-// events (outbox.go), one for writes with aliases and one for aliases of other facets (aliases.go). The first, touch, is a plain UPDATE of the table without payloads. A
-// single INSERT … ON CONFLICT for everything would also rewrite the payloads of unchanged
-// entities.
+// events (outbox.go), one for writes with aliases and one for aliases of other facets (aliases.go). The
+// first, touch, is a plain UPDATE of the table without payloads. A single INSERT … ON CONFLICT for
+// everything would also rewrite the payloads of unchanged entities.
 const (
 	touch = `UPDATE snapshot_state s
 SET version = i.version, last_checked_at = i.checked_at, absent = false, etag = i.etag, last_modified = i.last_modified,
