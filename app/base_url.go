@@ -6,6 +6,8 @@ import (
 	"maps"
 	"net/url"
 	"slices"
+
+	"github.com/freshet/freshet/source"
 )
 
 // baseURL is a base URL of a source or of one of its documents.
@@ -14,8 +16,8 @@ type baseURL struct {
 	url     string
 }
 
-// baseURLs returns the base URLs of the source and of its documents, the source's first.
-func (s SourceConfig) baseURLs() []baseURL {
+// baseURLsOf returns the base URLs of the source and of its documents, the source's first.
+func baseURLsOf(s source.Config) []baseURL {
 	all := []baseURL{{"baseURL", s.BaseURL}}
 	for _, facet := range slices.Sorted(maps.Keys(s.Facets)) {
 		documents := s.Facets[facet].Documents
@@ -29,7 +31,7 @@ func (s SourceConfig) baseURLs() []baseURL {
 }
 
 // replaceBaseURLs calls change for the base URLs of the source and of its documents.
-func (s *SourceConfig) replaceBaseURLs(change func(base *url.URL)) error {
+func replaceBaseURLs(s *source.Config, change func(base *url.URL)) error {
 	replaced := func(setting, address string) (string, error) {
 		base, err := url.Parse(address)
 		if err != nil {
@@ -56,9 +58,9 @@ func (s *SourceConfig) replaceBaseURLs(change func(base *url.URL)) error {
 	return errors.Join(errs...)
 }
 
-// hosts returns the hosts that the source calls, with its token endpoints.
-func (s SourceConfig) hosts() (all []string) {
-	for _, base := range s.baseURLs() {
+// hostsOf returns the hosts that the source calls, with its token endpoints.
+func hostsOf(s SourceConfig) (all []string) {
+	for _, base := range baseURLsOf(s.Config) {
 		all = append(all, hostOf(base.url))
 	}
 	for _, c := range renewing(s) {

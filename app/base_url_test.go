@@ -55,7 +55,7 @@ func TestBaseURL_OfADocument(t *testing.T) {
 	if err := redirectSources(c.Sources, "http://127.0.0.1:7"); err != nil {
 		t.Fatal(err)
 	}
-	for _, base := range c.Sources["game"].baseURLs() {
+	for _, base := range baseURLsOf(c.Sources["game"].Config) {
 		if u, _ := url.Parse(base.url); u.Host != "127.0.0.1:7" || (u.Path == "/riot") != (base.setting != "baseURL") {
 			t.Errorf("%s with --upstream: got %s", base.setting, base.url)
 		}

@@ -31,7 +31,7 @@ const (
 // one entity costs one call for each document of the facet. The first fetch of a new key also costs the
 // calls of the facets that the facet takes params from.
 func (s SourceConfig) clientBound(quota limiter.Quota, facet string, limits access.Limits) producer.Bound {
-	perRefresh, perNewKey := max(1, float64(len(s.Facets[facet].Documents))), max(1, float64(s.firstReadCalls(facet)))
+	perRefresh, perNewKey := max(1, float64(len(s.Facets[facet].Documents))), max(1, float64(firstReadCalls(s.Facets, facet)))
 	may := func(within time.Duration) float64 { return quota.MaxCalls(schemas.High, within) }
 	b := producer.Bound{Window: limits.Outstanding, Lease: minLease}
 	if perMinute := may(time.Minute) / perRefresh; limits.Outstanding > 0 {

@@ -13,6 +13,7 @@ import (
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
 )
 
 // Explain prints the effects of the configuration: for each source its quota, the limits of clients,
@@ -30,7 +31,7 @@ func (c Config) Explain(to io.Writer, env []string) error {
 		for _, facet := range slices.Sorted(maps.Keys(s.Facets)) {
 			f := s.Facets[facet]
 			fmt.Fprintf(to, "  facet   %s: %s; fresh for %s\n", facet, describeDocuments(f), schemas.FormatDuration(f.FreshFor))
-			s.explainAliases(to, facet)
+			explainAliases(to, s.Facets, facet)
 		}
 		s.explainCredentials(to)
 		s.explainPrefetch(to, name)
@@ -46,15 +47,15 @@ func (c Config) Explain(to io.Writer, env []string) error {
 
 // explainAliases prints the facets that a facet takes params from, and the minimum number of calls of a
 // first read.
-func (s SourceConfig) explainAliases(to io.Writer, facet string) {
+func explainAliases(to io.Writer, facets map[string]source.Facet, facet string) {
 	var from []string
-	for _, name := range slices.Sorted(maps.Keys(s.Facets[facet].Params)) {
-		if p := s.Facets[facet].Params[name]; p.From != "" {
+	for _, name := range slices.Sorted(maps.Keys(facets[facet].Params)) {
+		if p := facets[facet].Params[name]; p.From != "" {
 			from = append(from, fmt.Sprintf("{%s} comes from %s", name, p.From))
 		}
 	}
 	if from != nil {
-		fmt.Fprintf(to, "          %s; the first read of a key takes %d calls\n", strings.Join(from, ", "), s.firstReadCalls(facet))
+		fmt.Fprintf(to, "          %s; the first read of a key takes %d calls\n", strings.Join(from, ", "), firstReadCalls(facets, facet))
 	}
 }
 

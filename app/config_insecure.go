@@ -13,7 +13,7 @@ import (
 // checkInsecure returns an error if the source would send a credential to another machine
 // unencrypted, and the source's setting "insecure" does not allow this.
 func (s SourceConfig) checkInsecure() error {
-	for _, base := range s.baseURLs() {
+	for _, base := range baseURLsOf(s.Config) {
 		u, err := url.Parse(base.url)
 		if err != nil || u.Scheme != "http" || access.Loopback(u.Host) || s.Insecure || !s.sendsCredential() {
 			continue // source.New reports an invalid URL

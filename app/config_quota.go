@@ -24,7 +24,7 @@ func (s SourceConfig) quota() limiter.Config {
 	q := s.Quota
 	q.Lease = s.Timeout + leaseMargin
 	q.Credentials = max(1, len(s.Credentials))
-	q.Endpoints, q.Hosts = len(s.endpoints()), len(s.hosts())
+	q.Endpoints, q.Hosts = len(s.endpoints()), len(hostsOf(s))
 	q.Costs = s.costRanges()
 	for _, r := range s.Announced {
 		if r.Cost != "" {

@@ -120,7 +120,7 @@ func (s SourceConfig) newSchedule() (*scheduler.Schedule, error) {
 	var errs []error
 	facets := map[string]scheduler.Facet{}
 	for name, f := range s.Facets {
-		facets[name] = scheduler.Facet{Config: scheduler.DefaultConfig(), Cost: len(f.Documents), FirstCost: s.firstReadCalls(name)}
+		facets[name] = scheduler.Facet{Config: scheduler.DefaultConfig(), Cost: len(f.Documents), FirstCost: firstReadCalls(s.Facets, name)}
 	}
 	available := "the source has no facets"
 	if len(facets) > 0 {
@@ -149,7 +149,7 @@ func (s SourceConfig) newSchedule() (*scheduler.Schedule, error) {
 
 // firstReadCalls returns the number of calls of an entity's first fetch: the documents of the facet and
 // of all facets that it takes params from.
-func (s SourceConfig) firstReadCalls(facet string) (calls int) {
+func firstReadCalls(facets map[string]source.Facet, facet string) (calls int) {
 	counted := map[string]bool{}
 	var count func(facet string)
 	count = func(facet string) {
@@ -157,8 +157,8 @@ func (s SourceConfig) firstReadCalls(facet string) (calls int) {
 			return
 		}
 		counted[facet] = true
-		calls += len(s.Facets[facet].Documents)
-		for _, p := range s.Facets[facet].Params {
+		calls += len(facets[facet].Documents)
+		for _, p := range facets[facet].Params {
 			if p.From != "" {
 				count(p.From)
 			}

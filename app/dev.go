@@ -243,7 +243,7 @@ func (e *embedded) startUpstream(ctx context.Context, o DevOptions, background *
 		return []address{{"Upstream", to, note}}, nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(e.config.Sources)) {
-		for _, base := range e.config.Sources[name].baseURLs() {
+		for _, base := range baseURLsOf(e.config.Sources[name].Config) {
 			all = append(all, address{"Upstream", redactValue(base.url, "baseURL"), base.setting + " of " + name + ", called within its quota (--simulate: a simulator)"})
 		}
 	}
@@ -312,7 +312,7 @@ func redirectSources(sources map[string]SourceConfig, to string) error {
 		return UsageErrorf("--upstream is %q; it must be scheme://host:port", to)
 	}
 	for name, s := range sources {
-		if err := s.replaceBaseURLs(func(base *url.URL) { base.Scheme, base.Host = target.Scheme, target.Host }); err != nil {
+		if err := replaceBaseURLs(&s.Config, func(base *url.URL) { base.Scheme, base.Host = target.Scheme, target.Host }); err != nil {
 			return fmt.Errorf("sources.%s.%w", name, err)
 		}
 		if err := s.checkInsecure(); err != nil {

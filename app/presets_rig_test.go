@@ -95,7 +95,7 @@ func startPresetRun(t *testing.T, name string, c SourceConfig, o contract.Option
 	}
 	server := httptest.NewServer(upstream)
 	host := hostOf(c.BaseURL)
-	if err := c.replaceBaseURLs(func(base *url.URL) {
+	if err := replaceBaseURLs(&c.Config, func(base *url.URL) {
 		if base.Scheme = "http"; base.Host == host {
 			base.Host = server.Listener.Addr().String()
 		} else { // another host with limits of its own
