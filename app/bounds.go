@@ -28,18 +28,19 @@ const (
 )
 
 // clientBound returns the limits that apply to each client for requests of a facet. A refresh of
-// one entity costs one call for each document of the facet.
+// one entity costs one call for each document of the facet. The first fetch of a new key also costs the
+// calls of the facets that the facet takes params from.
 func (s SourceConfig) clientBound(quota limiter.Quota, facet string, limits access.Limits) producer.Bound {
-	documents := max(1, float64(len(s.Facets[facet].Documents)))
-	may := func(within time.Duration) float64 { return quota.MaxCalls(schemas.High, within) / documents }
+	perRefresh, perNewKey := max(1, float64(len(s.Facets[facet].Documents))), max(1, float64(firstReadCalls(s.Facets, facet)))
+	may := func(within time.Duration) float64 { return quota.MaxCalls(schemas.High, within) }
 	b := producer.Bound{Window: limits.Outstanding, Lease: minLease}
-	if perMinute := may(time.Minute); limits.Outstanding > 0 {
+	if perMinute := may(time.Minute) / perRefresh; limits.Outstanding > 0 {
 		at := perMinute / time.Minute.Seconds() * limits.Outstanding.Seconds()
 		if math.IsInf(at, 1) { // if no policy limits the rate, the in-flight limit of the workers applies instead
 			at = float64(s.Workers.High.MaxInFlight)
 		}
 		b.Outstanding = max(producer.MinOutstanding, int(at))
-		slowest := may(24*time.Hour) / (24 * time.Hour).Seconds()
+		slowest := may(24*time.Hour) / perNewKey / (24 * time.Hour).Seconds()
 		b.Lease = leaseDuration(2 * float64(b.Outstanding) / slowest)
 	}
 	if limits.NewKeys != access.AutoRate {
@@ -50,10 +51,10 @@ func (s SourceConfig) clientBound(quota limiter.Quota, facet string, limits acce
 	}
 	slowest := math.Inf(1) // lowest rate over a minute, an hour and a day, in new keys per second
 	for _, window := range []time.Duration{time.Minute, time.Hour, 24 * time.Hour} {
-		slowest = min(slowest, may(window)/window.Seconds()/newKeysDivisor)
+		slowest = min(slowest, may(window)/perNewKey/window.Seconds()/newKeysDivisor)
 	}
 	if !math.IsInf(slowest, 1) {
-		b.NewKeys = max(1, int(may(time.Minute)/newKeysDivisor))
+		b.NewKeys = max(1, int(may(time.Minute)/perNewKey/newKeysDivisor))
 		b.NewKeyInterval = max(time.Microsecond, time.Duration(float64(time.Second)/slowest))
 	}
 	return b

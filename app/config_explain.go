@@ -55,23 +55,8 @@ func explainAliases(to io.Writer, facets map[string]source.Facet, facet string) 
 		}
 	}
 	if from != nil {
-		fmt.Fprintf(to, "          %s; the first read of a key takes %d calls\n", strings.Join(from, ", "), firstReadCalls(facets, facet, map[string]bool{}))
+		fmt.Fprintf(to, "          %s; the first read of a key takes %d calls\n", strings.Join(from, ", "), firstReadCalls(facets, facet))
 	}
-}
-
-// firstReadCalls returns the number of documents of a facet and of all facets that it takes params from.
-func firstReadCalls(facets map[string]source.Facet, facet string, counted map[string]bool) int {
-	if counted[facet] {
-		return 0
-	}
-	counted[facet] = true
-	calls := len(facets[facet].Documents)
-	for _, p := range facets[facet].Params {
-		if p.From != "" {
-			calls += firstReadCalls(facets, p.From, counted)
-		}
-	}
-	return calls
 }
 
 // explainCredentials prints the visibility of each credential, and the entity keys for which it is

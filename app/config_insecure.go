@@ -1,7 +1,7 @@
 package app
 
 import (
-	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
@@ -13,11 +13,14 @@ import (
 // checkInsecure returns an error if the source would send a credential to another machine
 // unencrypted, and the source's setting "insecure" does not allow this.
 func (s SourceConfig) checkInsecure() error {
-	u, err := url.Parse(s.BaseURL)
-	if err != nil || u.Scheme != "http" || access.Loopback(u.Host) || s.Insecure || !s.sendsCredential() {
-		return nil //nolint:nilerr // source.New reports an invalid URL
+	for _, base := range baseURLsOf(s.Config) {
+		u, err := url.Parse(base.url)
+		if err != nil || u.Scheme != "http" || access.Loopback(u.Host) || s.Insecure || !s.sendsCredential() {
+			continue // source.New reports an invalid URL
+		}
+		return fmt.Errorf("%s: the source would send its credential unencrypted over http; use https, or set insecure: true if the network to the upstream is trusted", base.setting)
 	}
-	return errors.New("baseURL: the source would send its credential unencrypted over http; use https, or set insecure: true if the network to the upstream is trusted")
+	return nil
 }
 
 // sendsCredential reports whether the source's calls have a credential: a configured one, or an

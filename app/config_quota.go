@@ -24,7 +24,7 @@ func (s SourceConfig) quota() limiter.Config {
 	q := s.Quota
 	q.Lease = s.Timeout + leaseMargin
 	q.Credentials = max(1, len(s.Credentials))
-	q.Endpoints = len(s.endpoints())
+	q.Endpoints, q.Hosts = len(s.endpoints()), len(hostsOf(s))
 	q.Costs = s.costRanges()
 	for _, r := range s.Announced {
 		if r.Cost != "" {
@@ -93,7 +93,7 @@ func (s SourceConfig) checkQuota() (errs []error) {
 	for _, c := range renewing(s) {
 		endpoints = append(endpoints, tokenEndpoint, tokenEndpoint+"/"+c.Name)
 	}
-	for _, name := range []string{"credential", "endpoint", "facet", "method", "key", "resource"} {
+	for _, name := range []string{"credential", "endpoint", "facet", "host", "method", "key", "resource"} {
 		placeholders[name] = true
 	}
 	for name, f := range s.Facets {

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -119,7 +120,7 @@ func (s SourceConfig) newSchedule() (*scheduler.Schedule, error) {
 	var errs []error
 	facets := map[string]scheduler.Facet{}
 	for name, f := range s.Facets {
-		facets[name] = scheduler.Facet{Config: scheduler.DefaultConfig(), Cost: len(f.Documents)}
+		facets[name] = scheduler.Facet{Config: scheduler.DefaultConfig(), Cost: len(f.Documents), FirstCost: firstReadCalls(s.Facets, name)}
 	}
 	available := "the source has no facets"
 	if len(facets) > 0 {
@@ -136,9 +137,35 @@ func (s SourceConfig) newSchedule() (*scheduler.Schedule, error) {
 		for _, err := range checkPrefetchFacet(f.Config, s.Facets[name]) {
 			errs = append(errs, fmt.Errorf("facets.%s.%w", name, err))
 		}
+		for _, other := range slices.Sorted(maps.Keys(f.Config.Triggers)) {
+			if triggered, known := s.Facets[other]; known && cmp.Or(triggered.KeyFold, source.FoldNone) != cmp.Or(s.Facets[name].KeyFold, source.FoldNone) {
+				errs = append(errs, fmt.Errorf("facets.%s.triggers.%s: the two facets must have the same keyFold, because the trigger refreshes the facet with the same key", name, other))
+			}
+		}
 	}
 	schedule, err := scheduler.NewSchedule(s.spending(), facets)
 	return schedule, errors.Join(append(errs, err)...)
+}
+
+// firstReadCalls returns the number of calls of an entity's first fetch: the documents of the facet and
+// of all facets that it takes params from.
+func firstReadCalls(facets map[string]source.Facet, facet string) (calls int) {
+	counted := map[string]bool{}
+	var count func(facet string)
+	count = func(facet string) {
+		if counted[facet] {
+			return
+		}
+		counted[facet] = true
+		calls += len(facets[facet].Documents)
+		for _, p := range facets[facet].Params {
+			if p.From != "" {
+				count(p.From)
+			}
+		}
+	}
+	count(facet)
+	return calls
 }
 
 // checkPrefetchFacet returns an error for each setting in a facet's prefetch configuration that
@@ -194,7 +221,7 @@ func (s SourceConfig) unfillableParams(facet string) []string {
 }
 
 // describeDocuments lists the documents of a facet. If a document needs anything other than a
-// single GET, it adds the kind of request, such as a POST or several pages.
+// single GET from the source's host, it adds the kind of request, such as a POST or several pages.
 func describeDocuments(f source.Facet) string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(f.Documents)) {
@@ -205,6 +232,9 @@ func describeDocuments(f source.Facet) string {
 			how = append(how, "a GraphQL query")
 		case d.Method == http.MethodPost:
 			how = append(how, "a POST")
+		}
+		if d.BaseURL != "" {
+			how = append(how, "from "+hostOf(d.BaseURL))
 		}
 		if d.Paging != nil {
 			how = append(how, fmt.Sprintf("1 to %d pages, one call each", d.Paging.PageLimit()))

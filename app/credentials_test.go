@@ -25,7 +25,7 @@ func TestCredentials_UseMostRemainingQuota(t *testing.T) {
 	c.Quota.Policies[0].Limit, c.Quota.Policies[0].HighReserve.Calls = 5000, 0
 	a := startPresetRun(t, "github-rest", c, contract.Options{Speed: 400, Latency: simulator.Range{Min: 20 * time.Millisecond, Max: 60 * time.Millisecond}}, secrets, 2)
 	defer a.end()
-	a.call(40, schemas.Low, "user", keys(500), nil)
+	a.call(40, schemas.Low, "user", keys("user", 500), nil)
 	a.await(func(s contract.Stats) bool { return s.Arrivals > 3000 })
 	s := a.upstream.Stats()
 	used := map[string]float64{}

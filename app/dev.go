@@ -243,7 +243,9 @@ func (e *embedded) startUpstream(ctx context.Context, o DevOptions, background *
 		return []address{{"Upstream", to, note}}, nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(e.config.Sources)) {
-		all = append(all, address{"Upstream", redactValue(e.config.Sources[name].BaseURL, "baseURL"), "baseURL of " + name + ", called within its quota (--simulate: a simulator)"})
+		for _, base := range baseURLsOf(e.config.Sources[name].Config) {
+			all = append(all, address{"Upstream", redactValue(base.url, "baseURL"), base.setting + " of " + name + ", called within its quota (--simulate: a simulator)"})
+		}
 	}
 	return all, nil
 }
@@ -303,19 +305,16 @@ func startSimulator(ctx context.Context, builtIn bool, background *group) (*simu
 	return &simulatedUpstream{upstream, "http://" + l.Addr().String()}, nil
 }
 
-// redirectSources replaces scheme and host in the base URL of every source, and keeps the path.
+// redirectSources replaces scheme and host in every base URL of every source, and keeps the path.
 func redirectSources(sources map[string]SourceConfig, to string) error {
 	target, err := url.Parse(to)
 	if err != nil || target.Host == "" || (target.Scheme != "http" && target.Scheme != "https") {
 		return UsageErrorf("--upstream is %q; it must be scheme://host:port", to)
 	}
 	for name, s := range sources {
-		base, err := url.Parse(s.BaseURL)
-		if err != nil {
-			return fmt.Errorf("sources.%s.baseURL: %w", name, err)
+		if err := replaceBaseURLs(&s.Config, func(base *url.URL) { base.Scheme, base.Host = target.Scheme, target.Host }); err != nil {
+			return fmt.Errorf("sources.%s.%w", name, err)
 		}
-		base.Scheme, base.Host = target.Scheme, target.Host
-		s.BaseURL = base.String()
 		if err := s.checkInsecure(); err != nil {
 			return UsageErrorf("--upstream: sources.%s.%w", name, err)
 		}

@@ -19,7 +19,7 @@ var exampleKeys = map[string]map[string]string{
 	"nexon-development": {"character": "가나&b", "id": "가나&b", "character-by-ocid": "93f1c1c2d1a5e3b8a7f6e5d4c3b2a190efe8d04e6d233bd35cf2fabdeb93fb0d"},
 	"github-rest":       {"user": "octocat", "issues": "golang/go"},
 	"github-graphql":    {"contributions": "octocat"},
-	"riot":              {"summoner": strings.Repeat("aZ0-_b", 13), "league": strings.Repeat("aZ0-_b", 13)},
+	"riot":              {"account": "가 나/다#KR1", "summoner": "가 나/다#KR1", "league": "가 나/다#KR1", "summoner-by-puuid": strings.Repeat("aZ0-_b", 13), "league-by-puuid": strings.Repeat("aZ0-_b", 13)},
 	"discord":           {"channel": "1234567890123456789", "messages": "1234567890123456789"},
 	"reddit":            {"subreddit": "golang"},
 	"shopify-rest":      {"product": "632910392"},
@@ -45,7 +45,12 @@ func TestPresets_AdmitAnExampleKey(t *testing.T) {
 			if err := schemas.CheckKey(key); err != nil {
 				t.Errorf("%s/%s: got %v for the example key %q, want none", name, facet, err, key)
 			}
-			if _, err := s.Plan(source.Request{Facet: facet, Key: key}); err != nil {
+			compiled, _ := s.Facet(facet)
+			params := map[string]string{}
+			for _, a := range compiled.Aliases() {
+				params[a.Param] = "x" // a worker fills it
+			}
+			if _, err := s.Plan(source.Request{Facet: facet, Key: key, Params: params}); err != nil {
 				t.Errorf("%s/%s: got %v for the example key %q, want none", name, facet, err, key)
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -20,6 +21,9 @@ import (
 	"github.com/freshet/freshet/simulator/contract"
 )
 
+// hostSetting matches the setting of a base URL up to its host.
+var hostSetting = regexp.MustCompile(`baseURL: "?https?://[^/\s",}]+`)
+
 // All presets run in one process. Each preset calls a simulator of its contract. The simulators have
 // one address and different URL paths.
 func TestPresets_ReadEveryFacetAsShipped(t *testing.T) {
@@ -29,9 +33,7 @@ func TestPresets_ReadEveryFacetAsShipped(t *testing.T) {
 	names := slices.DeleteFunc(presets.Names(), func(name string) bool { return name != baseOf(name) }) // TestPresets_RenewTheirTokens reads the others
 	for _, name := range names {
 		c, shipped := preset(t, name), string(presets.File(name, presets.All()[name]))
-		host := strings.Join(strings.SplitAfter(c.BaseURL, "/")[:3], "")
-		host = strings.TrimSuffix(host, "/")
-		file.WriteString(strings.Replace(shipped[strings.Index(shipped, "  "+name+":"):], "baseURL: "+host, "baseURL: "+host+"/"+name, 1))
+		file.WriteString(hostSetting.ReplaceAllString(shipped[strings.Index(shipped, "  "+name+":"):], "${0}/"+name))
 		upstream, err := contract.New(name, contract.Options{})
 		if err != nil {
 			t.Fatal(err)

@@ -103,11 +103,16 @@ func startPresetRun(t *testing.T, name string, c SourceConfig, o contract.Option
 		t.Fatal(err)
 	}
 	server := httptest.NewServer(upstream)
-	base, err := url.Parse(c.BaseURL)
-	if err != nil {
+	host := hostOf(c.BaseURL)
+	if err := replaceBaseURLs(&c.Config, func(base *url.URL) {
+		if base.Scheme = "http"; base.Host == host {
+			base.Host = server.Listener.Addr().String()
+		} else { // another host with limits of its own
+			base.Host = strings.Replace(server.Listener.Addr().String(), "127.0.0.1", "localhost", 1)
+		}
+	}); err != nil {
 		t.Fatal(err)
 	}
-	c.BaseURL = server.URL + base.Path
 	ctx, stop := context.WithCancel(t.Context())
 	a := &presetRun{T: t, config: c, upstream: upstream, ctx: ctx, stop: stop, closing: []func(){server.Close}, bad: map[string]int{}}
 	a.wg.Go(a.watch)
@@ -239,9 +244,13 @@ func (p *presetPermit) Spend(ctx context.Context) error {
 
 func (p *presetPermit) Finished(e source.CallResult) { p.ReportEnd(e) }
 
-// keys returns a function that returns one of n random numeric keys.
-func keys(n int) func() string {
-	return func() string { return fmt.Sprint(100 + rand.IntN(n)) }
+// keys returns a function that returns one of n random numeric keys of the facet.
+func keys(facet string, n int) func() string {
+	suffix := ""
+	if facet == "account" {
+		suffix = "#KR1" // a Riot ID
+	}
+	return func() string { return fmt.Sprint(100+rand.IntN(n), suffix) }
 }
 
 var (

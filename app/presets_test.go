@@ -40,7 +40,7 @@ var saturations = map[string]saturationTest{
 	"nexon-development": {secret: "app-1", keys: 50, high: map[string]int{"character-by-ocid": 10}, policy: "second"},
 	"github-rest":       {speed: 120, secret: "alice-1", keys: 500, low: map[string]int{"user": 20}, high: map[string]int{"user": 4}, policy: "core"},
 	"github-graphql":    {speed: 120, secret: "alice-1", keys: 500, low: map[string]int{"contributions": 20}, high: map[string]int{"contributions": 4}, policy: "graphql"},
-	"riot":              {speed: 12, secret: "key-1", keys: 500, low: map[string]int{"summoner": 10, "league": 10}, high: map[string]int{"summoner": 4}, policy: "application-120s"},
+	"riot":              {speed: 12, secret: "key-1", keys: 500, low: map[string]int{"summoner-by-puuid": 10, "league-by-puuid": 10, "account": 10}, high: map[string]int{"summoner-by-puuid": 4, "account": 4}, policy: "application-120s"},
 	"discord":           {speed: 1, secret: "bot-1", keys: 120, low: map[string]int{"channel": 30, "messages": 30}, high: map[string]int{"channel": 20, "messages": 20}, policy: "global"},
 	"reddit":            {speed: 20, secret: "client-1", keys: 500, low: map[string]int{"subreddit": 10}, high: map[string]int{"subreddit": 2}, policy: "period"},
 	"shopify-rest":      {secret: "shop-1", keys: 500, low: map[string]int{"product": 6}, high: map[string]int{"product": 2}, policy: "calls"},
@@ -137,7 +137,7 @@ func (how saturationTest) once(t *testing.T, name string, o contract.Options) bo
 	}
 	for lane, callers := range map[schemas.Lane]map[string]int{schemas.High: how.high, schemas.Low: how.low} {
 		for facet, n := range callers {
-			a.call(n*max(1, how.crowd), lane, facet, keys(how.keys), nil)
+			a.call(n*max(1, how.crowd), lane, facet, keys(facet, how.keys), nil)
 		}
 	}
 	return a.measure(how, saturated(t, how.warm))

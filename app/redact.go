@@ -43,6 +43,7 @@ func redactSource(c source.Config) source.Config {
 		f.Params = redactParams(f.Params)
 		f.Documents = maps.Clone(f.Documents)
 		for name, d := range f.Documents {
+			d.BaseURL = redactValue(d.BaseURL, "baseURL")
 			d.Path, d.Body = redactValue(d.Path, "path"), redactValue(d.Body, "body")
 			d.Headers = redactMap(d.Headers, "headers")
 			if d.GraphQL != nil {

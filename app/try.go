@@ -63,6 +63,7 @@ func (p *Process) Try(ctx context.Context, e schemas.Entity, params map[string]s
 func (s SourceConfig) maskURL(f source.Facet) func(string) string {
 	secrets := findSecrets([]string{"baseURL"}, s.BaseURL)
 	for _, d := range f.Documents {
+		secrets = append(secrets, findSecrets([]string{"baseURL"}, d.BaseURL)...)
 		secrets = append(secrets, findSecrets([]string{"path"}, d.Path)...)
 	}
 	for name, value := range f.Params {

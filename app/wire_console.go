@@ -81,12 +81,24 @@ func (o *overview) History(source string, after int64) status.History {
 	return o.history.Since(source, after)
 }
 
+// itemReader finds the items whose keys begin with the canonical spelling of a prefix.
+type itemReader struct {
+	find.ItemReader
+	sources map[string]*source.Source
+}
+
 // newItems returns the reader of the console's list of items.
-func newItems(p parts, sources map[string]*source.Source) find.ItemReader {
-	return find.ItemReader{Walker: p.store, Lookup: p.store, Now: time.Now, Lifetimes: func(source, facet string) store.Lifetimes {
+func newItems(p parts, sources map[string]*source.Source) itemReader {
+	return itemReader{find.ItemReader{Walker: p.store, Lookup: p.store, Now: time.Now, Lifetimes: func(source, facet string) store.Lifetimes {
 		f, _ := sources[source].Facet(facet)
 		return query.LifetimesOf(f)
-	}}
+	}}, sources}
+}
+
+// Find implements console.Items.
+func (r itemReader) Find(ctx context.Context, q find.ItemQuery, visible func(e schemas.Entity, visibility string) bool) (find.ItemPage, error) {
+	q.Prefix = foldKeys(r.sources[q.Source])(q.Facet, q.Prefix)
+	return r.ItemReader.Find(ctx, q, visible)
 }
 
 // Lanes returns the lanes of a source, HIGH first.

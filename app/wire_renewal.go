@@ -66,7 +66,7 @@ func startRenewal(p parts, background *group, s *source.Source, l *limiter.Limit
 		return nil, err
 	}
 	r := renewal.New(s.Name(), all, renewal.Deps{
-		Store: p.store, Keys: keys, Notifier: tokenNotifier(p, s.Name()), Spend: spendOn(l),
+		Store: p.store, Keys: keys, Notifier: tokenNotifier(p, s.Name()), Spend: spendOn(l, all),
 		Secret: readTokenSecret(p.secret),
 		Use: func(credential string, t renewal.Token) error {
 			if err := s.SetToken(credential, t.Value, t.Generation, t.Until); err != nil {
@@ -108,11 +108,23 @@ func readTokenSecret(read func(secretRef) (string, error)) func(token.Secret) (s
 	}
 }
 
+// tokenURL returns the URL of the token endpoint. Its host has no placeholders.
+func tokenURL(c token.Config) string {
+	if c.Request != nil {
+		return c.Request.URL
+	}
+	return c.TokenURL
+}
+
 // spendOn returns a function that charges calls of token endpoints to the source's quota, in the lane
 // HIGH.
-func spendOn(l *limiter.Limiter) renewal.Spend {
+func spendOn(l *limiter.Limiter, credentials []renewal.Credential) renewal.Spend {
+	hosts := map[string]string{}
+	for _, c := range credentials {
+		hosts[c.Name] = hostOf(tokenURL(c.Token))
+	}
 	return func(ctx context.Context, credential string) (func(status int), error) {
-		call := limiter.Call{Endpoint: tokenEndpoint + "/" + credential, Method: http.MethodPost, Credentials: []string{""}}
+		call := limiter.Call{Endpoint: tokenEndpoint + "/" + credential, Host: hosts[credential], Method: http.MethodPost, Credentials: []string{""}}
 		acquire := l.Acquire
 		for {
 			permit, err := acquire(ctx, schemas.High, call)

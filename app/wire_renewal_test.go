@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/renewal"
 	"github.com/freshet/freshet/servicetest"
 )
 
@@ -49,7 +50,7 @@ func TestSpendOn_ChargesMatchingPolicies(t *testing.T) {
 			go func() { ended <- l.Run(ctx) }()
 			defer func() { stop(); _ = <-ended }()
 			renew := func() time.Time {
-				finished, err := spendOn(l)(ctx, "app")
+				finished, err := spendOn(l, []renewal.Credential{{Name: "app"}})(ctx, "app")
 				if err != nil {
 					t.Fatal(err)
 				}

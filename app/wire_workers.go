@@ -157,7 +157,7 @@ func toPermit(p *limiter.Permit, err error) (consumer.Permit, error) {
 // toLimiterCall converts a source's call to the limiter's form.
 func toLimiterCall(c source.Call) limiter.Call {
 	return limiter.Call{
-		Endpoint: c.Facet + "/" + c.Document, Method: c.Method, Key: c.Key, Resource: c.Resource,
+		Endpoint: c.Facet + "/" + c.Document, Host: c.Host, Method: c.Method, Key: c.Key, Resource: c.Resource,
 		Values: c.Params, Costs: c.Costs, Credentials: c.Credentials, Client: c.Client,
 	}
 }

@@ -55,9 +55,9 @@ func (c *Console) lookup(w http.ResponseWriter, r *http.Request, client access.C
 }
 
 // entityOf returns the entity that a form names. The field facet may also contain the source, as
-// "source/facet".
+// "source/facet". Spaces at the ends of a key belong to it.
 func entityOf(r *http.Request) schemas.Entity {
-	e := schemas.Entity{Source: r.FormValue("source"), Facet: r.FormValue("facet"), Key: strings.TrimSpace(r.FormValue("key"))}
+	e := schemas.Entity{Source: r.FormValue("source"), Facet: r.FormValue("facet"), Key: r.FormValue("key")}
 	if source, facet, both := strings.Cut(e.Facet, "/"); both {
 		e.Source, e.Facet = source, facet
 	}

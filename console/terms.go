@@ -26,7 +26,7 @@ var terms = map[string]string{
 	"reserve":         "The share of a policy that only the HIGH lane can use.",
 	"retry":           "A failed request is written to the database with its next time, and requested again at that time.",
 	"role":            "What a process runs: query, worker, scheduler, or all of them as dev.",
-	"scope":           "The object whose calls a policy counts: the source, each credential, endpoint, resource or parameter.",
+	"scope":           "The object whose calls a policy counts: the source, each credential, endpoint, host, resource or parameter.",
 	"snapshot":        "The last extracted content of an entity, with its hash, version, and the times it was fetched, checked and updated.",
 	"source":          "One upstream API with its own quota, credentials, Kafka topics and workers.",
 	"tier":            "How often an entity is prefetched: hot, warm or cold. Reads move an entity between tiers, unless its tier is pinned.",

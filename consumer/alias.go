@@ -18,7 +18,7 @@ type taskParams struct {
 	// values of its aliases.
 	params map[string]string
 	// aliases are the facets that params of the task come from, with their stored states. pending is
-	// true while one of these params has no value.
+	// true while the values of these states are not in params and plan.
 	aliases []aliasState
 	pending bool
 	// waited is the stored status of the entity if it has waited for its aliases; else it is zero.
@@ -31,10 +31,10 @@ type aliasState struct {
 	facet source.Facet
 	state store.State
 	value string // empty if the content has no value, or if there is no content
-	err   error  // why the stored content can't be read, or nil
+	err   error  // why the stored content has no value, or nil
 }
 
-// aliases fills params from the snapshots of other facets. doc.go has the states of an alias.
+// aliases fills params from the snapshots of other facets. doc.go has the steps.
 type aliases struct {
 	w        *Worker
 	enqueuer Aliases
@@ -86,6 +86,7 @@ func (a *aliases) load(ctx context.Context, tasks []*task) error {
 		if t.invalid != nil {
 			continue
 		}
+		t.pending = len(t.aliases) > 0
 		for i := range t.aliases {
 			t.aliases[i].set(found[0])
 			found = found[1:]
@@ -103,10 +104,12 @@ func (s *aliasState) set(snapshot store.Snapshot) {
 	if s.state.Absent || !s.state.HasContent() {
 		return
 	}
-	var content []byte
-	if content, s.err = snapshot.Decode(nil); s.err == nil {
-		s.value, _ = s.Value(content) // apply reports a missing value
+	content, err := snapshot.Decode(nil)
+	if err != nil {
+		s.err = fmt.Errorf("the stored %s can't be read: %w; delete it", s.From, err)
+		return
 	}
+	s.value, s.err = s.Value(content)
 }
 
 // aliasEntities returns the entities that the task's params come from.
@@ -183,11 +186,7 @@ func (a *aliases) apply(t *task) {
 	maps.Copy(params, t.params)
 	for _, s := range t.aliases {
 		if s.err != nil {
-			t.reason, t.invalid = schemas.InvalidRequest, fmt.Errorf("the stored %s can't be read: %w; delete it", s.From, s.err)
-			return
-		}
-		if s.value == "" {
-			t.reason, t.invalid = schemas.InvalidRequest, fmt.Errorf("the stored %s has no text at %s; correct params.%s.path", s.From, s.Path, s.Param)
+			t.reason, t.invalid = schemas.InvalidRequest, s.err
 			return
 		}
 		params[s.Param] = s.value
@@ -213,7 +212,9 @@ func (a *aliases) prepare(ctx, hard context.Context, at *attempt) (ready bool) {
 			}
 			fallthrough // the stored values are used, because they cannot be checked now
 		case aliasReady:
-			a.apply(t)
+			if t.pending {
+				a.apply(t)
+			}
 			if t.invalid == nil {
 				return true
 			}

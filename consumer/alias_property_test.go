@@ -2,6 +2,7 @@ package consumer_test
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -9,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/freshet/freshet/consumer"
 	"github.com/freshet/freshet/producer"
@@ -22,6 +25,9 @@ var (
 	aliasNames = flag.Int("names", 100, "number of names in the random test of renames")
 	aliasSeed  = flag.Uint64("alias-seed", 0, "seed of the random test of renames; 0: a new one")
 )
+
+// longNames is the number of names from which the random test of renames is a long run.
+const longNames = 1000
 
 // judgedStore checks each stored character: it must belong to the ocid that is stored for its name at
 // the commit.
@@ -117,7 +123,14 @@ func TestAlias_RandomRenamesStoreNothingWrong(t *testing.T) {
 		seed = rand.Uint64()
 	}
 	t.Logf("seed %d, %d names", seed, *aliasNames)
-	r := newAliasRig(t, func(id, _ *source.Facet) { id.FreshFor = 50 * time.Millisecond })
+	t.Parallel()
+	var rdb redis.UniversalClient
+	if *aliasNames < longNames {
+		rdb, _ = servicetest.MiniRedis(t)
+	} else {
+		rdb = servicetest.PrivateRedis(t).Client // the scripts of a long run would take most of its processor time in the embedded Redis
+	}
+	r := newAliasRigOn(newRigOn(t, rdb), func(id, _ *source.Facet) { id.FreshFor = 50 * time.Millisecond })
 	keys := keysOf("name-", *aliasNames)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	var rngMu sync.Mutex
@@ -168,6 +181,7 @@ func TestAlias_RandomRenamesStoreNothingWrong(t *testing.T) {
 	start := func(lane schemas.Lane) (kill func()) {
 		var killed atomic.Bool
 		deps := r.deps()
+		deps.Permits = freePermits{} // the quota has no part in the property
 		deps.Store = judgedStore{r.db, &mu, &judged, &rejected, wrong, &killed}
 		deps.Requests = mortalRequests{deps.Requests, &killed}
 		config := consumer.DefaultConfig(lane)
@@ -210,30 +224,65 @@ func TestAlias_RandomRenamesStoreNothingWrong(t *testing.T) {
 	// After the last rename, a check of each alias and a refresh of each character bring all names up to
 	// date. Their requests are strict.
 	r.untilIdle()
-	for _, key := range keys {
-		refreshAlias(key)
+	checks, refreshes := make([]producer.Request, len(keys)), make([]producer.Request, len(keys))
+	for i, key := range keys {
+		checks[i], refreshes[i] = aliasRequest(key), producer.Request{Entity: entity(key), Lane: schemas.High, Reason: schemas.UserRequest}
 	}
+	r.requestAll(checks)
 	r.untilIdle()
-	for _, key := range keys {
-		r.request(key, schemas.High, schemas.UserRequest)
-	}
-	for _, key := range keys {
-		want := "absent"
-		r.names.change(func(u *namesUpstream) {
-			if u.ocids[key] != "" && !u.gone[u.ocids[key]] {
-				want = u.ocids[key]
-			}
-		})
-		r.untilContent(key, want)
-	}
+	r.requestAll(refreshes)
+	r.untilUpToDate(keys)
 	t.Logf("%d stored characters were judged, %d fetches were discarded", judged.Load(), rejected.Load())
-	if rejected.Load() == 0 && *aliasNames >= 1000 { // a short run may have no rename at that moment; TestAlias tests of single renames have
+	if rejected.Load() == 0 && *aliasNames >= longNames { // a short run may have no rename at that moment; TestAlias tests of single renames have
 		t.Error("discarded fetches: got 0, so the test has shown nothing")
 	}
 }
 
 func aliasRequest(key string) producer.Request {
 	return producer.Request{Entity: schemas.Entity{Source: "nexon", Facet: "id", Key: key}, Lane: schemas.High, Reason: schemas.UserRequest}
+}
+
+// requestAll requests all refreshes, until Kafka has acknowledged them or holds refuse them.
+func (r *aliasRig) requestAll(all []producer.Request) {
+	r.Helper()
+	for len(all) > 0 {
+		var refused []producer.Request
+		for i, result := range r.producer.EnqueueAllAndWait(r.Context(), all) {
+			switch {
+			case errors.Is(result.Err, producer.ErrBufferFull):
+				refused = append(refused, all[i])
+			case result.Err != nil:
+				r.Fatalf("request for %s: %v", all[i].Entity, result.Err)
+			}
+		}
+		all = refused
+	}
+}
+
+// untilUpToDate waits until each stored character is the one that the upstream has for its name now.
+func (r *aliasRig) untilUpToDate(keys []string) {
+	r.Helper()
+	want := map[string]string{}
+	r.names.change(func(u *namesUpstream) {
+		for _, key := range keys {
+			if want[key] = "absent"; u.ocids[key] != "" && !u.gone[u.ocids[key]] {
+				want[key] = u.ocids[key]
+			}
+		}
+	})
+	defer func() {
+		for key, content := range want {
+			r.Errorf("%s: got %s, want %s", key, r.content(key), content)
+		}
+	}()
+	servicetest.WaitFor(r, 5*time.Minute, "all characters to be up to date", func() bool {
+		for key, content := range want {
+			if r.content(key) == content {
+				delete(want, key)
+			}
+		}
+		return len(want) == 0
+	})
 }
 
 // request requests a refresh of a character, until Kafka has acknowledged it or a hold refuses it.

@@ -86,7 +86,13 @@ type aliasRig struct {
 
 func newAliasRig(t *testing.T, change func(id, character *source.Facet)) *aliasRig {
 	t.Helper()
-	r := &aliasRig{rig: newRig(t), names: &namesUpstream{ocids: map[string]string{}, gone: map[string]bool{}, calls: map[string]int{}}}
+	return newAliasRigOn(newRig(t), change)
+}
+
+func newAliasRigOn(on *rig, change func(id, character *source.Facet)) *aliasRig {
+	on.Helper()
+	t := on.T
+	r := &aliasRig{rig: on, names: &namesUpstream{ocids: map[string]string{}, gone: map[string]bool{}, calls: map[string]int{}}}
 	server := httptest.NewServer(r.names)
 	t.Cleanup(server.Close)
 	id, character := source.DefaultFacet(), source.DefaultFacet()

@@ -47,7 +47,7 @@ func (a *aliases) wait(ctx, hard context.Context, at *attempt, dead string, numb
 	if err != nil {
 		return false
 	}
-	row := w.statusRow(t, failure{reason: schemas.HoldAlias, err: errors.New(t.aliasReason(dead, held)), number: number}, before)
+	row := w.statusRow(t, failure{reason: schemas.HoldAlias, err: errors.New(t.waitText(dead, held)), number: number}, before)
 	row.State, row.DeadAlias, row.Aliases, row.AliasFailures, row.AliasUsers = store.Retrying, dead, t.aliasStates(), failures, nil
 	hold := min(max(time.Until(held.until), 0), maxAliasHold) + aliasWait
 	row.Until = time.UnixMicro(row.UpdatedAt.Add(hold).UnixMicro()).UTC()
@@ -138,8 +138,8 @@ func (t *task) aliasesUsable() bool {
 	return true
 }
 
-// aliasReason returns the text of the entity's status.
-func (t *task) aliasReason(dead string, held aliasHold) string {
+// waitText returns the error text of the status of an entity that waits for its alias.
+func (t *task) waitText(dead string, held aliasHold) string {
 	text := "waits for facet " + t.aliases[0].From + ", which has the value of {" + t.aliases[0].Param + "}"
 	if dead != "" {
 		text += "; the upstream did not find the entity with the stored value"

@@ -91,7 +91,7 @@ func BenchmarkWorker(b *testing.B) {
 	through, pg := throughReal(b)
 	var inWorker, bare time.Duration
 	for n := 0; b.Loop(); n++ {
-		inWorker += through(benchRun{})
+		inWorker += through(plainRun(observe.Tracer{}))
 		bare += bareUpserts(b, pg, n)
 	}
 	perSecond := func(d time.Duration) float64 { return float64(benchEvents*b.N) / d.Seconds() }
@@ -118,7 +118,7 @@ func BenchmarkWorkerTraced(b *testing.B) {
 	for b.Loop() {
 		for i := range ways {
 			before := cpuTime(b)
-			through(benchRun{tracer: ways[i].tracer})
+			through(plainRun(ways[i].tracer))
 			ways[i].cpu += cpuTime(b) - before
 		}
 	}
@@ -138,7 +138,9 @@ func BenchmarkWorkerRenewing(b *testing.B) {
 	for b.Loop() {
 		for _, way := range ways {
 			before := cpuTime(b)
-			took[way] = append(took[way], through(benchRun{credential: way}))
+			run := plainRun(observe.Tracer{})
+			run.credential = way
+			took[way] = append(took[way], through(run))
 			cpu[way] = append(cpu[way], cpuTime(b)-before)
 		}
 		slices.Reverse(ways)
@@ -166,6 +168,23 @@ func cpuTime(b *testing.B) time.Duration {
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
+
+// benchRun is a source whose facet f has benchEvents entities.
+type benchRun struct {
+	source     string
+	facets     map[string]source.Facet
+	tracer     observe.Tracer
+	credential string // fixed, renewing, or empty: none
+}
+
+// plainRun returns a run of new entities, whose documents are asked by key.
+func plainRun(tracer observe.Tracer) benchRun {
+	f := source.DefaultFacet()
+	f.Documents = map[string]source.Document{"d": {Path: "/?id={key}"}}
+	return benchRun{source: servicetest.Name("bench"), facets: map[string]source.Facet{"f": f}, tracer: tracer}
+}
+
+func (r benchRun) key(i int) string { return fmt.Sprint(r.source, i) }
 
 // throughReal returns the function `through` and the store. Each call of `through` sends
 // benchEvents events through a worker that uses real Redis and PostgreSQL, and returns how long
@@ -195,18 +214,11 @@ func throughReal(b *testing.B) (through func(benchRun) time.Duration, pg *postgr
 	return func(r benchRun) time.Duration { return r.throughWorker(b, kafka, rdb, pg, upstream.URL) }, pg
 }
 
-// benchRun is one round of a worker.
-type benchRun struct {
-	tracer     observe.Tracer
-	credential string // fixed, renewing, or empty: none
-}
-
 // throughWorker enqueues benchEvents requests and starts a worker. It returns the time from the
 // first result that the worker writes to the database until the last one.
 func (r benchRun) throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient, pg *postgres.Store, url string) time.Duration {
 	b.Helper()
-	tracer := r.tracer
-	name := servicetest.Name("bench")
+	name, tracer := r.source, r.tracer
 	client, err := kgo.NewClient(append(append(producer.ClientOptions(benchEvents), tracer.Kafka()...), kgo.SeedBrokers(kafka.ListenAddrs()...), kgo.DisableClientMetrics(), kgo.AllowAutoTopicCreation())...)
 	if err != nil {
 		b.Fatal(err)
@@ -219,7 +231,7 @@ func (r benchRun) throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.Un
 	go func() { produced <- prod.Run(ctx) }()
 	requests := make([]producer.Request, benchEvents)
 	for i := range requests {
-		requests[i] = producer.Request{Entity: schemas.Entity{Source: name, Facet: "f", Key: fmt.Sprint(name, i)}, Lane: schemas.Low, Reason: schemas.Prefetch}
+		requests[i] = producer.Request{Entity: schemas.Entity{Source: name, Facet: "f", Key: r.key(i)}, Lane: schemas.Low, Reason: schemas.Prefetch}
 	}
 	for _, r := range prod.EnqueueAll(ctx, requests) {
 		if !r.Queued() {
@@ -232,9 +244,7 @@ func (r benchRun) throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.Un
 
 	config := source.DefaultConfig()
 	config.BaseURL = url
-	f := source.DefaultFacet()
-	f.Documents = map[string]source.Document{"d": {Path: "/?id={key}"}}
-	config.Facets = map[string]source.Facet{"f": f}
+	config.Facets = r.facets
 	permits := consumer.Permits(freePermits{})
 	var secrets map[string]string
 	if r.credential != "" {

@@ -107,6 +107,27 @@
 // had failed for all entities, the two confirming calls would have failed too, and the breaker
 // would have opened after 3 calls.
 //
+// # Aliases: params from another facet
+//
+// A param can come from the stored snapshot of another facet of the same key, the alias
+// (source.Param). The next step of a record depends on the alias:
+//
+//	alias                                          | step          | effect
+//	fresh; or stale and checked during the wait    | aliasReady    | the entity is fetched with its value
+//	missing, stale, or its absence has expired     | aliasNeeded   | the alias is requested; the record ends with a retry
+//	stale, and not fetched now because it failed   | aliasNeeded   | the entity is fetched with the stored value, until keepFor
+//	not found                                      | aliasAbsent   | the entity is not found for the notFoundFor of the alias
+//	the entity is not found with its value         | aliasNeeded   | the alias is checked once (Status.DeadAlias)
+//	that check did not change it                   | aliasDead     | the entity is not found
+//	changed between the fetch and the commit       |               | nothing is stored; the entity is fetched again
+//
+// The retry waits for the alias without polling: the transaction that stores the alias, or its failure,
+// makes the retry due.
+//
+// Example: nobody has read the character "a" yet. Its record requests the id of "a" in the same lane and
+// ends with the status ALIAS. The record of the id fetches and stores the id, which makes the retry due.
+// The retry's record fetches the character. That is two calls, one after the other.
+//
 // # Slots: no client blocks the others
 //
 // A free slot goes to the client with the fewest slots (slotQueue). A record may wait for a permit

@@ -51,7 +51,7 @@ func (w *Worker) addParams(ctx context.Context, tasks []*task) error {
 			continue
 		}
 		if t.plan, err = w.planFor(t); err != nil {
-			t.reason, t.invalid = schemas.InvalidRequest, fmt.Errorf("%w; %s", err, w.paramAdvice(t))
+			t.reason, t.invalid = schemas.InvalidRequest, fmt.Errorf("%w; %s", err, paramAdvice(w.missingParams(t, t.params)))
 		}
 	}
 	return nil
@@ -72,9 +72,9 @@ func (t *task) ownParams() map[string]string {
 	return t.request.Params
 }
 
-// paramAdvice returns advice for an operator if the params do not make a valid call.
-func (w *Worker) paramAdvice(t *task) string {
-	missing := w.missingParams(t, t.params)
+// paramAdvice returns advice for an operator if the params do not make a valid call. missing are the names
+// of the params without a value.
+func paramAdvice(missing []string) string {
 	if len(missing) == 0 {
 		return "register the entity with other params"
 	}

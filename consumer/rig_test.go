@@ -61,7 +61,14 @@ type rig struct {
 func newRig(t *testing.T, kafka ...kfake.Opt) *rig {
 	t.Helper()
 	t.Parallel()
-	r := &rig{T: t, health: consumer.NewHealth()}
+	rdb, _ := servicetest.MiniRedis(t)
+	return newRigOn(t, rdb, kafka...)
+}
+
+// newRigOn returns a rig that uses this Redis.
+func newRigOn(t *testing.T, rdb redis.UniversalClient, kafka ...kfake.Opt) *rig {
+	t.Helper()
+	r := &rig{T: t, rdb: rdb, health: consumer.NewHealth()}
 	var err error
 	r.kafka, err = kfake.NewCluster(append(kafka, kfake.NumBrokers(1), kfake.DefaultNumPartitions(4))...)
 	if err != nil {
@@ -76,8 +83,6 @@ func newRig(t *testing.T, kafka ...kfake.Opt) *rig {
 		}
 	}
 
-	rdb, _ := servicetest.MiniRedis(t)
-	r.rdb = rdb
 	db, err := sqlite.Open(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)

@@ -45,7 +45,7 @@ var (
 		"methods of cmd/freshet.program":           66,
 		"methods of console.Console":               61,
 		"methods of consumer.Health":               24,
-		"methods of consumer.Worker":               65,
+		"methods of consumer.Worker":               64,
 		"methods of dlq.Queue":                     35,
 		"methods of entities.Entities":             21,
 		"methods of query.Server":                  66,

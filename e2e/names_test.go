@@ -1,9 +1,13 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -78,19 +82,20 @@ func TestNames_ManyReadersOfANewNameMakeTwoCalls(t *testing.T) {
 	equal(t, "calls", stats.Arrivals, 2)
 }
 
+// Each spelling of a hostile name is the same entity at every entrance, or a clear error.
 func TestNames_HostileNamesAreOneEntityOrRejected(t *testing.T) {
 	t.Parallel()
 	f := newNames(t, "5ms-10ms")
 	f.worker()
-	readers, err := f.Readers(t.Context(), 1, "character", "")
-	f.check(err)
+	api := f.query()
+	reader := f.reader(api)
 	names := []string{
 		"a&b", "a=b&ocid=c", "100%", "a%2Fb", "a/b", "a b", " a", "a ", "a+b", "😀👩‍👩‍👧", "가나다", "é", "שלום", "\u202Eabc", "a?b#c", "a;b", `a"b\c`, "'--", "{ocid}", "..a",
 	}
 	entities := map[string]bool{}
 	read := func(name string) int {
 		t.Helper()
-		a, err := readers[0].Read(t.Context(), url.PathEscape(name), "?wait=20s")
+		a, err := reader.Read(t.Context(), url.PathEscape(name), "?wait=20s")
 		f.check(err)
 		return a.Status
 	}
@@ -100,9 +105,11 @@ func TestNames_HostileNamesAreOneEntityOrRejected(t *testing.T) {
 			equal(t, fmt.Sprintf("status of %+q", spelling), read(spelling), http.StatusOK)
 		}
 	}
-	for _, name := range []string{strings.Repeat("x", 200), strings.Repeat("가", 200), "a\nb", "a\x00b", "..", "a/../b", "\xff"} {
+	invalid := []string{strings.Repeat("x", 200), strings.Repeat("가", 200), "a\nb", "a\x00b", "..", "a/../b", "\xff"}
+	for _, name := range invalid {
 		equal(t, fmt.Sprintf("status of %+.20q", name), read(name), http.StatusBadRequest)
 	}
+	f.useOtherEntrances(api, names, invalid)
 	equal(t, "stored characters", f.storedOf("character"), int64(len(entities)))
 	equal(t, "stored ids", f.storedOf("id"), int64(len(entities)))
 	for name := range entities {
@@ -111,7 +118,62 @@ func TestNames_HostileNamesAreOneEntityOrRejected(t *testing.T) {
 	stats := f.stats()
 	equal(t, "calls with parameters that are not configured", stats.UnknownParameterCalls, 0)
 	equal(t, "calls of paths that are not configured", stats.UnknownPathCalls, 0)
-	equal(t, "calls", stats.Arrivals, 2*len(entities))
+	equal(t, "calls", stats.Arrivals, 3*len(entities)) // the id, the character and its refresh
+	equal(t, "registered characters", f.one("SELECT count(*) FROM entities WHERE facet = 'character'"), int64(len(entities)))
+}
+
+// useOtherEntrances uses names in Unicode form NFD in batches, commands, an import and the console. Each
+// name has a snapshot, and gets one refresh. The invalid names are rejected.
+func (f *fleet) useOtherEntrances(api string, names, invalid []string) {
+	f.Helper()
+	get := func(path string, query url.Values) (text string, status int) {
+		f.Helper()
+		body, status, err := f.reader(api).Do(f.Context(), http.MethodGet, api+path+"?"+query.Encode(), "")
+		f.check(err)
+		return string(body), status
+	}
+	var spelled, arguments, rows []string
+	for _, name := range names {
+		nfd := norm.NFD.String(name)
+		spelled, arguments = append(spelled, nfd), append(arguments, f.Source+"/character/"+nfd)
+		row, err := json.Marshal(map[string]string{"key": nfd})
+		f.check(err)
+		rows = append(rows, string(row))
+	}
+	batch, status := get("/v1/"+f.Source+"/character", url.Values{"key": spelled})
+	equal(f.TB, "status of a batch", status, http.StatusOK)
+	equal(f.TB, "FRESH items of a batch", strings.Count(batch, `"freshness":"FRESH"`), len(names))
+	batch, _ = get("/v1/"+f.Source+"/character", url.Values{"key": invalid})
+	equal(f.TB, "items of a batch with the reason BAD_KEY", strings.Count(batch, "BAD_KEY"), len(invalid))
+
+	f.must(append([]string{"snapshot", "refresh", "--addr", api}, arguments...)...)
+	f.untilCommitted()
+	target := []string{"--source", f.Source, "--facet", "character", "--addr", api}
+	file := filepath.Join(f.TempDir(), "names.jsonl")
+	f.check(os.WriteFile(file, []byte(strings.Join(rows, "\n")+"\n"), 0o600))
+	f.must(append([]string{"entities", "import", file}, target...)...)
+	f.must(slices.Concat([]string{"entities", "pin", "--tier", "hot"}, target, []string{"--"}, spelled)...)
+	equal(f.TB, "pinned characters", f.one("SELECT count(*) FROM entities WHERE facet = 'character' AND pinned"), int64(len(names)))
+	for i, name := range spelled {
+		page, status := get("/console/lookup", url.Values{"source": {f.Source}, "facet": {"character"}, "key": {name}})
+		if status != http.StatusOK || !strings.Contains(page, "{ocid} = ") {
+			f.Errorf("console page of %+q: got status %d, want 200 and the value of {ocid}", name, status)
+		}
+		if i%7 == 0 { // each command is a process
+			f.must("snapshot", "get", "--addr", api, "--", arguments[i])
+		}
+	}
+	for _, name := range invalid {
+		if _, status := get("/console/lookup", url.Values{"source": {f.Source}, "facet": {"character"}, "key": {name}}); status != http.StatusBadRequest {
+			f.Errorf("console page of %+.20q: got status %d, want 400", name, status)
+		}
+	}
+	f.check(os.WriteFile(file, []byte(`{"key":"a/../b"}`+"\n"), 0o600))
+	for _, args := range [][]string{append([]string{"entities", "import", file}, target...), {"snapshot", "get", "--addr", api, f.Source + "/character/a/../b"}} {
+		if text, err := f.Command(f.Context(), args...); err == nil || !strings.Contains(text, `the key may not have the part ".."`) {
+			f.Errorf("%v: got %v, %s, want an error about the part ..", args, err, text)
+		}
+	}
 }
 
 // The endpoint of the aliases is down for the time of the flag -outage. Known characters are refreshed

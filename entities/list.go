@@ -59,6 +59,9 @@ func (s *Entities) filter(c selection) (f store.EntityFilter, err error) {
 	if err != nil {
 		return f, err
 	}
+	if c.Facet != "" {
+		f.KeyPrefix = src.Fold(c.Facet, c.Prefix)
+	}
 	return f, src.checkFacet(c.Source, c.Facet)
 }
 

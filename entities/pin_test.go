@@ -122,6 +122,9 @@ func TestFold_SpellingsAreOneEntity(t *testing.T) {
 	}
 	r.ok(http.MethodPost, "/entities/disable", `{"source":"nexon","facet":"b","keys":["AB"]}`)
 	r.ok(http.MethodPost, "/entities/pin", `{"source":"nexon","facet":"b","keys":["AB"],"tier":"hot"}`)
+	if got := r.ok(http.MethodGet, "/entities?source=nexon&facet=b&prefix=A", ""); !strings.Contains(got.text, `"ab"`) {
+		t.Errorf("list of the prefix A: got %s, want ab", got.text)
+	}
 	registered, err = r.db.Entities(t.Context(), store.EntityFilter{Source: "nexon", Facet: "b"}, schemas.Entity{}, 10)
 	if err != nil || len(registered) != 1 || registered[0].Enabled || !registered[0].Pinned {
 		t.Errorf("after disable and pin of another spelling: got %+v (%v), want it disabled and pinned", registered, err)

@@ -125,7 +125,7 @@ func (t *bucketTable) forget(now time.Time) {
 // hasFewBuckets reports whether the scope has a bounded number of values.
 func (s scopedPolicy) hasFewBuckets() bool {
 	return !slices.ContainsFunc(s.scope.names, func(name string) bool {
-		return !slices.Contains([]string{"credential", "endpoint", "facet", "method", "resource"}, name)
+		return !slices.Contains([]string{"credential", "endpoint", "facet", "host", "method", "resource"}, name)
 	})
 }
 

@@ -33,9 +33,9 @@ type Config struct {
 	Breakers map[string]string `yaml:"-"`
 	// Lease is the longest time that a call can be in flight, counted from its permit.
 	Lease time.Duration `yaml:"-"`
-	// Credentials and Endpoints are the numbers of credentials and endpoints of the source. The
+	// Credentials, Endpoints and Hosts are the numbers of credentials, endpoints and hosts of the source. The
 	// estimates of LOW's rate multiply the rate of a scoped policy by them.
-	Credentials, Endpoints int `yaml:"-"`
+	Credentials, Endpoints, Hosts int `yaml:"-"`
 	// Costs holds the estimated cost range of the documents, by unit.
 	Costs map[string]CostRange `yaml:"-"`
 	// CostReported lists the policies for which responses report the actual cost of a call.
@@ -70,8 +70,8 @@ type Policy struct {
 	LowReserve int `yaml:"lowReserve,omitempty"`
 
 	// Scope is a template such as {credential}/{endpoint}; each of its values has its own
-	// bucket. Empty means one bucket for the source. The placeholders are credential, endpoint,
-	// facet, method, key, resource and the facet's own parameters.
+	// bucket. Empty means one bucket for the source. The placeholders are credential, endpoint, facet, host,
+	// method, key, resource and the facet's own parameters.
 	Scope string `yaml:"scope,omitempty"`
 	// Match selects the calls that the policy counts; empty: all calls.
 	Match Match `yaml:"match,omitempty"`

@@ -251,6 +251,18 @@ func TestQuota_RefusesCallsThatCanNeverGo(t *testing.T) {
 	}
 }
 
+func TestQuota_MultipliesByHosts(t *testing.T) {
+	config := points(500, 10*time.Second, CostRange{1, 1})
+	config.Policies[0].Scope, config.Hosts = "{host}", 2
+	quota, err := NewQuota(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := quota.MaxCalls(schemas.Low, time.Minute); got != 2*2966 {
+		t.Errorf("calls a minute on two hosts: got %.0f, want %d", got, 2*2966)
+	}
+}
+
 // `config check` prints the smallest and the largest number of calls in a window as whole numbers.
 func TestQuota_BoundsCountWholeCalls(t *testing.T) {
 	for _, c := range []struct {

@@ -93,6 +93,8 @@ func (q Quota) values(s scopedPolicy) float64 {
 			n *= max(1, float64(q.config.Credentials))
 		case "endpoint", "facet", "method":
 			n *= max(1, float64(q.config.Endpoints))
+		case "host":
+			n *= max(1, float64(q.config.Hosts))
 		case "resource":
 		default:
 			n = math.Inf(1)

@@ -47,6 +47,7 @@ func (m Match) fits(c Call) bool {
 // Call describes an upstream call that needs a permit.
 type Call struct {
 	Endpoint string // document that the call fetches, as facet/document
+	Host     string // host of the upstream
 	Method   string
 	Key      string
 	Resource string // the upstream's name for the budget that is charged; empty means unknown
@@ -75,6 +76,8 @@ func (c Call) value(name, credential string) string {
 		return c.Endpoint
 	case "facet":
 		return c.facet()
+	case "host":
+		return c.Host
 	case "method":
 		return c.Method
 	case "key":

@@ -159,14 +159,17 @@ func TestLeakyBucket_ChargesActualCosts(t *testing.T) {
 	})
 }
 
-// Each endpoint has its own window, and calls keep their minimum interval.
+// Each endpoint and each host has its own window, and calls keep their minimum interval.
 func TestScopes_EndpointWindowsAndMinInterval(t *testing.T) {
 	arrivals := map[string][]time.Time{}
 	answers := func(c atUpstream) answered {
-		arrivals[c.call.Endpoint] = append(arrivals[c.call.Endpoint], c.at)
+		for _, of := range []string{c.call.Endpoint, c.call.Host} {
+			arrivals[of] = append(arrivals[of], c.at)
+		}
 		return answered{status: 200, takes: 20 * ms}
 	}
 	config := scopedConfig(
+		Policy{Name: "host", Limit: 25, Window: Window(time.Second), Scope: "{host}", Match: Match{Endpoints: []string{"f/d", "f/e", "f/g"}}},
 		Policy{Name: "endpoint", Limit: 25, Window: Window(time.Second), Scope: "{endpoint}", Match: Match{Endpoints: []string{"f/a", "f/b"}}},
 		Policy{Name: "slow", MinInterval: &MinInterval{Min: 600 * ms, Max: 1800 * ms}, Match: Match{Endpoints: []string{"f/c"}}},
 	)
@@ -175,11 +178,14 @@ func TestScopes_EndpointWindowsAndMinInterval(t *testing.T) {
 			for _, endpoint := range []string{"f/a", "f/b", "f/c"} {
 				f.wait(m, 6, schemas.Low, Call{Endpoint: endpoint, Key: "k"})
 			}
+			for endpoint, host := range map[string]string{"f/d": "one", "f/e": "one", "f/g": "two"} {
+				f.wait(m, 6, schemas.Low, Call{Endpoint: endpoint, Host: host, Key: "k"})
+			}
 		}
 		f.passed(3 * time.Second)
 		clear(arrivals)
 		f.passed(30 * time.Second)
-		for _, endpoint := range []string{"f/a", "f/b"} {
+		for _, endpoint := range []string{"f/a", "f/b", "one", "two"} {
 			all := arrivals[endpoint]
 			if most := mostWithin(all, time.Second); most > 25 || len(all) < 25*30*95/100 {
 				t.Errorf("%s: %d calls in 30 s, %d within a second", endpoint, len(all), most)

@@ -163,7 +163,7 @@ func TestSchedule_ShowsRateCapAndReadyTime(t *testing.T) {
 	ready := DefaultConfig()
 	ready.Mode = Tiers
 	spending := BudgetConfig{RateCaps: []RateCap{{From: 19, To: 24, Rate: 150}, {From: 0, To: 3, Rate: 0}}}
-	s, err := NewSchedule(spending, map[string]Facet{"waiting": {waiting, 1}, "ready": {ready, 1}, "off": {DefaultConfig(), 1}})
+	s, err := NewSchedule(spending, map[string]Facet{"waiting": {Config: waiting, Cost: 1}, "ready": {Config: ready, Cost: 1}, "off": {Config: DefaultConfig(), Cost: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -320,6 +320,25 @@ func TestScheduler_SleepsWhenNothingIsDue(t *testing.T) {
 	}
 }
 
+// The first refresh of an entity also takes the calls of the facets that it takes params from.
+func TestSchedule_CountsTheCallsOfAFirstRefresh(t *testing.T) {
+	config := DefaultConfig()
+	config.Mode = Tiers
+	s, err := NewSchedule(cappedBudget(), map[string]Facet{"plain": {Config: config, Cost: 2}, "named": {Config: config, Cost: 2, FirstCost: 3}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for facet, want := range map[string][2]float64{"plain": {2, 2}, "named": {2, 3}, "unknown": {1, 1}} {
+		e := schemas.Entity{Source: "nexon", Facet: facet, Key: "a"}
+		if got := s.costOf([]store.ClaimedRequest{{Entity: e, Version: 7}}); got != want[0] {
+			t.Errorf("calls of a refresh of %s: got %v, want %v", facet, got, want[0])
+		}
+		if got := s.costOf([]store.ClaimedRequest{{Entity: e}}); got != want[1] {
+			t.Errorf("calls of the first refresh of %s: got %v, want %v", facet, got, want[1])
+		}
+	}
+}
+
 // A facet with an expensive refresh exists, but none of its entities is due. The cheap facet must
 // use the whole budget.
 func TestScheduler_ExpensiveFacetStarvesNone(t *testing.T) {
@@ -337,7 +356,7 @@ func TestScheduler_ExpensiveFacetStarvesNone(t *testing.T) {
 	}
 	w.now = w.now.Add(time.Minute)
 	s := w.scheduler()
-	s.Schedule.cost["dear"], s.Schedule.maxCost, s.mean = 43, 43, 43
+	s.Schedule.cost["dear"], s.Schedule.maxCost, s.mean = facetCost{43, 43}, 43, 43
 	w.ticks(s, 60*time.Second)
 	fed := len(w.published)
 	// The scheduler may use half of 250 calls a second, because two schedulers run. In 60 s it must

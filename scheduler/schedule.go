@@ -11,11 +11,12 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Facet is the prefetch configuration of a facet, and the number of calls that one refresh takes
-// (Cost).
+// Facet is the prefetch configuration of a facet, and the number of calls that its refreshes take.
 type Facet struct {
 	Config Config
-	Cost   int
+	// Cost is the number of calls of a refresh. FirstCost is the number of calls of an entity's first
+	// refresh, with the calls of the facets that it takes params from. 0 means Cost.
+	Cost, FirstCost int
 }
 
 // Schedule holds the policies of one source's facets. Its methods may be called concurrently.
@@ -23,14 +24,17 @@ type Schedule struct {
 	spending BudgetConfig
 	price    *Price
 	policies map[string]*Policy // the policy of each facet, by its name; a facet with the mode off has no policy
-	cost     map[string]float64
+	cost     map[string]facetCost
 	maxCost  float64 // the highest cost of any facet
 	zone     *time.Location
 }
 
+// facetCost is the number of calls of a refresh, and of the first refresh of an entity.
+type facetCost struct{ refresh, first float64 }
+
 // NewSchedule returns the schedule of a source. The error joins all mistakes in the configuration.
 func NewSchedule(spending BudgetConfig, facets map[string]Facet) (*Schedule, error) {
-	s := &Schedule{spending: spending, price: NewPrice(), policies: map[string]*Policy{}, cost: map[string]float64{}, maxCost: 1}
+	s := &Schedule{spending: spending, price: NewPrice(), policies: map[string]*Policy{}, cost: map[string]facetCost{}, maxCost: 1}
 	errs := []error{spending.Check()}
 	// No error is added for an unknown time zone, because spending.Check has reported it.
 	if zone, err := time.LoadLocation(spending.TimeZone); err == nil {
@@ -52,8 +56,9 @@ func NewSchedule(spending BudgetConfig, facets map[string]Facet) (*Schedule, err
 			errs = append(errs, within("facets."+name, err))
 			continue
 		}
-		s.policies[name], s.cost[name] = p, p.cost
-		s.maxCost = max(s.maxCost, p.cost)
+		cost := facetCost{p.cost, max(p.cost, float64(f.FirstCost))}
+		s.policies[name], s.cost[name] = p, cost
+		s.maxCost = max(s.maxCost, cost.first)
 	}
 	errs = append(errs, CheckTriggers(triggers))
 	return s, errors.Join(errs...)
@@ -137,10 +142,16 @@ func (s *Schedule) next(c store.Candidate, now time.Time) (store.Decision, strin
 	return p.judge(c, now)
 }
 
-// costOf returns how many upstream calls the requests take together.
+// costOf returns how many upstream calls the requests take together. The call for an alias that has
+// expired since the last refresh is not included.
 func (s *Schedule) costOf(requests []store.ClaimedRequest) (sum float64) {
 	for _, a := range requests {
-		sum += max(1, s.cost[a.Entity.Facet])
+		cost := s.cost[a.Entity.Facet]
+		if a.Version == 0 {
+			sum += max(1, cost.first)
+			continue
+		}
+		sum += max(1, cost.refresh)
 	}
 	return sum
 }

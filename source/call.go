@@ -13,6 +13,8 @@ import (
 // and its cost, and the candidate credentials.
 type Call struct {
 	Facet, Document, Method, Key string
+	// Host is the host of the upstream, with its port if the base URL has one.
+	Host string
 	// Params are the values of the facet's placeholders.
 	Params map[string]string
 	// Resource is the name of the upstream's budget that the call is charged to, for example "core"

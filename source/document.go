@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -14,6 +15,9 @@ import (
 
 // Document is a part of an entity that one call fetches, or several calls if it is paged.
 type Document struct {
+	// BaseURL is the beginning of the document's URL, in place of the source's baseURL, for an API with
+	// several hosts. The source's credential is sent there too.
+	BaseURL string `yaml:"baseURL,omitempty"`
 	// Path is the path and query below the base URL. Path segments and query values may contain
 	// {placeholders}: {key} and the facet's params.
 	Path string `yaml:"path"`
@@ -108,6 +112,7 @@ type compiledDocument struct {
 	Document
 	name        string
 	method      string
+	base        *url.URL // nil: the source's
 	target      target
 	headers     map[string]template
 	body        body
@@ -134,6 +139,11 @@ func compileDocument(name string, config Document, auth Auth, known func(name st
 		return nil
 	}
 	var err error
+	if config.BaseURL != "" {
+		if d.base, err = parseBaseURL(config.BaseURL); err != nil {
+			return d, err
+		}
+	}
 	if d.target, err = parseTarget(config.Path); err != nil {
 		return d, fmt.Errorf("path: %w", err)
 	}

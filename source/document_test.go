@@ -151,7 +151,7 @@ func TestPlan_SetsResourceAndCost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = "{Facet:character Document:doc Method:POST Key:a Params:map[ocid:b page:1] Resource:search Costs:map[call:0 point:5] Client: Credentials:[]}"
+	const want = "{Facet:character Document:doc Method:POST Key:a Host:upstream.example Params:map[ocid:b page:1] Resource:search Costs:map[call:0 point:5] Client: Credentials:[]}"
 	if got := fmt.Sprintf("%+v", p.requests[0].call); got != want {
 		t.Errorf("got call %s, want %s", got, want)
 	}

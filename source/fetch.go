@@ -155,7 +155,7 @@ func (s *Source) callFollowingRedirect(ctx context.Context, p *Plan, r documentR
 			return resp, r, calls, err
 		}
 		var to *url.URL
-		if to, resp.linkErr = s.resolveLink(r.url, resp.header.Get("Location")); to == nil {
+		if to, resp.linkErr = s.resolveLink(r, resp.header.Get("Location")); to == nil {
 			break
 		}
 		r.url = to
@@ -163,21 +163,21 @@ func (s *Source) callFollowingRedirect(ctx context.Context, p *Plan, r documentR
 	return resp, r, calls, nil
 }
 
-// resolveLink returns the target of a redirect or link, or nil if location is empty. A target on
+// resolveLink returns the target of a redirect or link of a request, or nil if location is empty. A target on
 // another host is an error, because the credential must not be sent to another server. A target
 // outside baseURL's path is an error too, because it may belong to another tenant of the same host.
-func (s *Source) resolveLink(from *url.URL, location string) (*url.URL, error) {
+func (s *Source) resolveLink(r documentRequest, location string) (*url.URL, error) {
 	if location == "" {
 		return nil, nil //nolint:nilnil // no target
 	}
-	to, err := from.Parse(location)
+	to, err := r.url.Parse(location)
 	switch {
 	case err != nil:
 		return nil, errors.New("points to an invalid URL")
-	case to.Scheme != from.Scheme || to.Host != from.Host || to.User != nil:
+	case to.Scheme != r.url.Scheme || to.Host != r.url.Host || to.User != nil:
 		return nil, errors.New("points to another host, where the credential must not be sent")
-	case !isBelow(to, s.base):
-		return nil, fmt.Errorf("points outside the path %s of baseURL, and the credential is sent only below that path; to allow it, shorten baseURL and extend the documents' paths", s.base.EscapedPath())
+	case !isBelow(to, r.base):
+		return nil, fmt.Errorf("points outside the path %s of baseURL, and the credential is sent only below that path; to allow it, shorten baseURL and extend the documents' paths", r.base.EscapedPath())
 	}
 	if s.config.Auth.Query != "" { // remove a credential that the upstream repeats in the link
 		to.RawQuery = replaceParameter(to.RawQuery, s.config.Auth.Query, "")

@@ -93,7 +93,7 @@ func (s *Source) nextByLink(r *documentRequest, page response) (string, error) {
 	if err != nil || link == "" {
 		return "", err
 	}
-	to, err := s.resolveLink(r.url, link)
+	to, err := s.resolveLink(*r, link)
 	if err != nil {
 		return "", fmt.Errorf("the link to the next page %w", err)
 	}

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -36,6 +37,7 @@ type Plan struct {
 // documentRequest is the HTTP request for one document.
 type documentRequest struct {
 	call   Call
+	base   *url.URL // redirects and links to a next page must stay below it
 	url    *url.URL
 	header map[string]string // headers that are sent in addition to Config.Headers
 
@@ -82,7 +84,7 @@ func (s *Source) Plan(r Request) (*Plan, error) {
 	for i, d := range f.documents {
 		c := Call{
 			Facet: r.Facet, Document: d.name, Method: d.method, Key: r.Key, Params: params,
-			Resource: d.Resource, Costs: d.Cost, Credentials: credentials,
+			Host: cmp.Or(d.base, s.base).Host, Resource: d.Resource, Costs: d.Cost, Credentials: credentials,
 		}
 		if p.requests[i], err = s.buildRequest(d, c, value); err != nil {
 			return nil, fmt.Errorf("document %s: %w", d.name, err)
@@ -95,14 +97,14 @@ var errNoCredential = errors.New("credentials: no credential's keys match this k
 
 // buildRequest fills the placeholders of one document.
 func (s *Source) buildRequest(d compiledDocument, c Call, value func(name string) string) (documentRequest, error) {
-	r := documentRequest{call: c, paging: d.Paging, contentType: d.contentType, lastBody: d.lastBody, body: d.body.fill(value, noCursor)}
+	r := documentRequest{call: c, base: cmp.Or(d.base, s.base), paging: d.Paging, contentType: d.contentType, lastBody: d.lastBody, body: d.body.fill(value, noCursor)}
 	path, err := d.target.fill(value)
 	if err != nil {
 		return documentRequest{}, err
 	}
-	base := *s.base
-	base.Path, base.RawPath = "", ""
-	if r.url, err = url.Parse(base.String() + trimSlash(s.base.EscapedPath()) + path); err != nil {
+	host := *r.base
+	host.Path, host.RawPath = "", ""
+	if r.url, err = url.Parse(host.String() + trimSlash(r.base.EscapedPath()) + path); err != nil {
 		return documentRequest{}, err
 	}
 	for name, text := range d.headers {

@@ -17,9 +17,9 @@ import (
 
 // Config describes one upstream. The yaml tags are the names in the configuration file.
 type Config struct {
-	// BaseURL is the beginning of every document's URL, such as https://api.example.com/v3. Redirects and
-	// links to a next page are followed only if they stay below it, so that the credential is never sent
-	// elsewhere.
+	// BaseURL is the beginning of the URL of each document that has none of its own, such as
+	// https://api.example.com/v3. Redirects and links to a next page are followed only if they stay below
+	// it, so that the credential is never sent elsewhere.
 	BaseURL string `yaml:"baseURL"`
 	// Insecure allows sending a credential over plain http to another machine.
 	Insecure bool `yaml:"insecure,omitempty"`
@@ -82,16 +82,10 @@ func New(name string, config Config, secrets map[string]string, inFlight int) (*
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 
-	base, err := url.Parse(config.BaseURL)
-	switch {
-	case err != nil:
-		fail("baseURL: is not a URL, such as https://api.example.com")
-	case (base.Scheme != "http" && base.Scheme != "https") || base.Host == "":
-		fail("baseURL: needs a scheme (http or https) and a host, as in https://api.example.com") // the value is not printed: it may contain a password
-	case base.RawQuery != "" || base.Fragment != "" || base.User != nil:
-		fail("baseURL: must have no user, query or fragment; configure the credential in auth")
+	var err error
+	if s.base, err = parseBaseURL(config.BaseURL); err != nil {
+		errs = append(errs, err)
 	}
-	s.base = base
 	if config.Timeout <= 0 {
 		fail("timeout: %v must be positive", config.Timeout)
 	}
@@ -133,6 +127,20 @@ func New(name string, config Config, secrets map[string]string, inFlight int) (*
 	}
 	s.transport = newTransport(inFlight, config.Dial)
 	return s, nil
+}
+
+// parseBaseURL returns a base URL. Its errors do not contain the URL, which may contain a password.
+func parseBaseURL(text string) (*url.URL, error) {
+	base, err := url.Parse(text)
+	switch {
+	case err != nil:
+		return nil, errors.New("baseURL: is not a URL, such as https://api.example.com")
+	case (base.Scheme != "http" && base.Scheme != "https") || base.Host == "":
+		return nil, errors.New("baseURL: needs a scheme (http or https) and a host, as in https://api.example.com")
+	case base.RawQuery != "" || base.Fragment != "" || base.User != nil:
+		return nil, errors.New("baseURL: must have no user, query or fragment; configure the credential in auth")
+	}
+	return base, nil
 }
 
 // Name returns the name of the source.

@@ -144,6 +144,7 @@ func TestNew_NamesWrongSetting(t *testing.T) {
 		"params.ocid: only {key}":             facet(func(f *Facet) { f.Params = TextParams(map[string]string{"ocid": "{other}"}) }),
 		"choose another name":                 facet(func(f *Facet) { f.Params = TextParams(map[string]string{"ocid": "", "key": ""}) }),
 		"facets.character.documents: a facet": facet(func(f *Facet) { f.Documents = nil }),
+		"documents.d.baseURL: needs a scheme": facet(func(f *Facet) { f.Documents = map[string]Document{"d": {BaseURL: "asia.api.example", Path: "/v1"}} }),
 		"must begin with /":                   path("v1"),
 		"no fragment":                         path("/v1#x"),
 		"uses {nobody}":                       path("/v1/{nobody}"),

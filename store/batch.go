@@ -59,9 +59,13 @@ func (b *Batch) InOrder() ([]Result, error) {
 	return results, nil
 }
 
-// Aliases returns the entities in Write.Aliases of all writes, sorted and without duplicates.
+// Aliases returns the entities in Write.Aliases of all writes without a result, sorted and without
+// duplicates.
 func (b *Batch) Aliases() (all []schemas.Entity) {
-	for _, w := range b.Writes {
+	for i, w := range b.Writes {
+		if b.Results[i] != 0 {
+			continue
+		}
 		for _, a := range w.Aliases {
 			all = append(all, a.Entity)
 		}
@@ -70,9 +74,9 @@ func (b *Batch) Aliases() (all []schemas.Entity) {
 	return slices.Compact(all)
 }
 
-// CheckAliases sets the result BaseMissing for each write whose alias differs from the state that
-// is stored now, or from the state that the same batch stores. The argument has the stored states
-// of the entities that Aliases returned.
+// CheckAliases sets the result BaseMissing for each write without a result whose alias differs from the
+// state that is stored now, or from the state that the same batch stores. The argument has the stored
+// states of the entities that Aliases returned.
 func (b *Batch) CheckAliases(stored []State) {
 	now := make(map[schemas.Entity]State, len(stored))
 	for _, s := range stored {
@@ -82,6 +86,9 @@ func (b *Batch) CheckAliases(stored []State) {
 		now[s.Entity] = s
 	}
 	for i, w := range b.Writes {
+		if b.Results[i] != 0 {
+			continue
+		}
 		for _, a := range w.Aliases {
 			if s := now[a.Entity]; s.Version == 0 || s.Absent != a.Absent || (!s.Absent && s.Hash != a.Hash) {
 				b.Results[i] = BaseMissing

@@ -154,6 +154,8 @@ func TestRiot_MethodsHaveOwnLimits(t *testing.T) {
 		euw := call()
 		euw.Host = "euw.api.example"
 		r.do(euw).check(t, 200)
+		id := r.do(newRequest("GET /riot/account/v1/accounts/by-riot-id/some%20body/KR1", "X-Riot-Token: k"))
+		id.check(t, 200, "puuid", `"gameName":"some body"`, `"tagLine":"KR1"`)
 	})
 	run(t, "riot", Options{Misbehave: map[Switch]float64{SharedRefusal: 100}}, func(t *testing.T, r rig) {
 		a := r.do(call())

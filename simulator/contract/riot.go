@@ -8,12 +8,15 @@ import (
 	"time"
 )
 
+// riotIDs is the path of the method that returns the puuid of a Riot ID, before its name and tag.
+const riotIDs = "/riot/account/v1/accounts/by-riot-id/"
+
 // riot is Riot's API with a development key. Its limits, in fixed windows, are:
 //
 //	per key and region (first label of the host)      20 calls in 1 s, 100 in 120 s
 //	per key, region and method                        30 calls in 10 s
 //
-// A method is the path without its last segment. Speed shortens the windows of 120 s and 10 s.
+// A method is the path without its last segment, or without name and tag. Speed shortens the windows of 120 s and 10 s.
 // With the switch SharedRefusal, an internal service of the API refuses calls without Retry-After.
 func riot(m *policyMaker) contract {
 	app := []*policy{
@@ -35,6 +38,9 @@ func riot(m *policyMaker) contract {
 			region, _, _ := strings.Cut(c.Host, ".")
 			scope := owner(key) + " " + region
 			path := c.URL.Path[:strings.LastIndexByte(c.URL.Path, '/')]
+			if strings.HasPrefix(c.URL.Path, riotIDs) {
+				path = riotIDs
+			}
 			return []charge{
 				{policy: app[0], scope: scope, cost: 1},
 				{policy: app[1], scope: scope, cost: 1},
@@ -69,6 +75,10 @@ func riot(m *policyMaker) contract {
 				return rep
 			case m.hits(SharedRefusal):
 				return refuse("service")
+			}
+			if id, found := strings.CutPrefix(c.URL.Path, riotIDs); found {
+				name, tag, _ := strings.Cut(id, "/")
+				return document(http.StatusOK, object{"puuid": m.content(c)["value"], "gameName": name, "tagLine": tag})
 			}
 			return document(http.StatusOK, m.content(c))
 		},

@@ -5,6 +5,7 @@ package sourcetest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -24,7 +25,7 @@ import (
 
 // Suite describes one source to the tests.
 type Suite struct {
-	// Config configures the source. The suite replaces the host of its base URL.
+	// Config configures the source. The suite replaces the hosts of its base URLs.
 	Config     source.Config
 	Credential string
 	Facet      string
@@ -89,18 +90,28 @@ func (s Suite) start(t *testing.T, bodies map[string]string) (*source.Source, *u
 	}
 	server := httptest.NewServer(u)
 	t.Cleanup(server.Close)
-	base, err := url.Parse(s.Config.BaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
 	here, err := url.Parse(server.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	base.Scheme, base.Host = here.Scheme, here.Host
-	config := s.Config
-	config.BaseURL = base.String()
-	for name, d := range config.Facets[s.Facet].Documents {
+	redirected := func(address string) *url.URL {
+		base, err := url.Parse(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		base.Scheme, base.Host = here.Scheme, here.Host
+		return base
+	}
+	config, facet := s.Config, s.Config.Facets[s.Facet]
+	config.BaseURL = redirected(config.BaseURL).String()
+	facet.Documents, config.Facets = maps.Clone(facet.Documents), maps.Clone(config.Facets)
+	config.Facets[s.Facet] = facet
+	for name, d := range facet.Documents {
+		base := redirected(cmp.Or(d.BaseURL, config.BaseURL))
+		if d.BaseURL != "" {
+			d.BaseURL = base.String()
+			facet.Documents[name] = d
+		}
 		path, _, _ := strings.Cut(d.Path, "?")
 		u.documents[base.Path+path] = name
 	}

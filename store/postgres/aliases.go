@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// selectAliases reads the states of aliases, and locks them until the transaction ends. So an alias
+	// lockAliases reads the states of aliases, and locks them until the transaction ends. So an alias
 	// cannot change between this check and the commit.
-	selectAliases = `SELECT i.n, ` + store.StateColumns + `
+	lockAliases = `SELECT i.n, ` + store.StateColumns + `
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, facet, key, n)
 CROSS JOIN LATERAL (SELECT * FROM snapshot_state s WHERE s.source = i.source AND s.facet = i.facet AND s.key = i.key LIMIT 1 FOR SHARE) s`
 
@@ -24,15 +24,18 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS i (source, face
 WHERE u.source = i.source AND u.facet = i.facet AND u.key = i.key AND u.reason = '` + schemas.HoldAlias + `' AND u.next_retry_at > i.at`
 )
 
-// checkAliases locks the aliases of the batch, and sets the result BaseMissing for each write whose
-// alias has changed.
-func checkAliases(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
+// checkAliases reads the aliases of the writes without a result, with selectStates or lockAliases. It sets
+// the result BaseMissing for each write whose alias has changed.
+//
+// A write of unchanged content needs no lock: it stores only the time of the check. If its alias changes
+// before the commit, the rows are the same as if it had changed after the commit.
+func checkAliases(ctx context.Context, db querier, query string, b *store.Batch) error {
 	aliases := b.Aliases()
 	if len(aliases) == 0 {
 		return nil
 	}
 	states := make([]store.State, len(aliases))
-	err := forEachEntity(ctx, tx, selectAliases, aliases, func(found *store.State, scan func(...any) error) error {
+	err := forEachEntity(ctx, db, query, aliases, func(found *store.State, scan func(...any) error) error {
 		return found.ScanState(scan)
 	}, func(i int, found store.State) {
 		found.Entity = aliases[i]

@@ -54,18 +54,21 @@ func Open(ctx context.Context, url string) (*Store, error) {
 // and plan such a query than to execute it, so the queries are prepared statements where a connection
 // has its own session of PostgreSQL.
 type reader struct {
-	pool *pgxpool.Pool
+	db interface {
+		querier
+		QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+	}
 	mode pgx.QueryExecMode
 }
 
 // Query runs a query that returns rows.
 func (r reader) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	return r.pool.Query(ctx, sql, append([]any{r.mode}, args...)...)
+	return r.db.Query(ctx, sql, append([]any{r.mode}, args...)...)
 }
 
 // QueryRow runs a query that returns at most one row.
 func (r reader) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	return r.pool.QueryRow(ctx, sql, append([]any{r.mode}, args...)...)
+	return r.db.QueryRow(ctx, sql, append([]any{r.mode}, args...)...)
 }
 
 // directProbes is how many connections isDirect examines. One is not enough, because a PgBouncer's own

@@ -14,9 +14,9 @@ import (
 )
 
 // Write runs four constant statements for a batch of any size, three more for writes with outbox
-// events (outbox.go), one for writes with aliases and one for aliases of other facets (aliases.go). The first, touch, is a plain UPDATE of the table without payloads. A
-// single INSERT … ON CONFLICT for everything would also rewrite the payloads of unchanged
-// entities.
+// events (outbox.go), two for writes with aliases and one for aliases of other facets (aliases.go). The
+// first, touch, is a plain UPDATE of the table without payloads. A single INSERT … ON CONFLICT for
+// everything would also rewrite the payloads of unchanged entities.
 const (
 	touch = `UPDATE snapshot_state s
 SET version = i.version, last_checked_at = i.checked_at, absent = false, etag = i.etag, last_modified = i.last_modified,
@@ -88,10 +88,13 @@ func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result
 	b := store.NewBatch(writes)
 	err := pgx.BeginTxFunc(ctx, s.pool, indexOnly, func(tx pgx.Tx) error {
 		clear(b.Results)
-		if err := checkAliases(ctx, tx, b); err != nil {
+		if err := checkAliases(ctx, reader{tx, s.reads.mode}, selectStates, b); err != nil {
 			return err
 		}
 		if err := touchUnchanged(ctx, tx, b); err != nil {
+			return err
+		}
+		if err := checkAliases(ctx, tx, lockAliases, b); err != nil {
 			return err
 		}
 		before, err := lockReplaced(ctx, tx, b)

@@ -67,6 +67,16 @@ func testAliasInBatch(b suite) {
 	b.write([]store.Result{store.Changed, store.Touched}, withAlias(content(entity, 4, "b"), a), content(alias, 5, "B"))
 	b.write([]store.Result{store.BaseMissing, store.AbsenceStored}, withAlias(content(entity, 6, "c"), a), absence(alias, 7))
 	b.wantSnapshot(entity, "b", 4, 4, 4, 4)
+
+	// Unchanged content with the stored alias is touched, although another write of the batch has an
+	// outdated alias.
+	b.write(one(store.Changed), content(alias, 8, "C"))
+	a = b.aliasState()
+	other := schemas.Entity{Source: entity.Source, Facet: "other", Key: entity.Key}
+	outdated := a
+	outdated.Hash = store.Hash{9}
+	b.write([]store.Result{store.Touched, store.BaseMissing}, withAlias(content(entity, 9, "b"), a), withAlias(content(other, 9, "d"), outdated))
+	b.write([]store.Result{store.Touched, store.Changed}, withAlias(content(entity, 10, "b"), a), withAlias(content(other, 10, "d"), a))
 }
 
 func testAliasAbsence(b suite) {
