@@ -122,7 +122,7 @@ func (p renewingPreset) run(t *testing.T, name string, c SourceConfig) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
-	defer func() { stop(); _ = <-ended }()
+	defer func() { stop(); <-ended }()
 	if _, err := r.Await(t.Context(), []string{"app"}); err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +212,7 @@ func (p renewingPreset) agree(t *testing.T, name, upstream string, c token.Confi
 	}
 	answer, err := renewal.Authorize(t.Context(), c, secrets, token.NewClient(renewal.CallTimeout), func(page string) {
 		go func() {
-			resp, err := http.Get(page) //nolint:noctx // a page of the test
+			resp, err := http.Get(page)
 			if err != nil {
 				t.Error(err)
 				return

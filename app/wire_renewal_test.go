@@ -48,7 +48,7 @@ func TestSpendOn_ChargesMatchingPolicies(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() { ended <- l.Run(ctx) }()
-			defer func() { stop(); _ = <-ended }()
+			defer func() { stop(); <-ended }()
 			renew := func() time.Time {
 				finished, err := spendOn(l, []renewal.Credential{{Name: "app"}})(ctx, "app")
 				if err != nil {

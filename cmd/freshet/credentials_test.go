@@ -121,7 +121,7 @@ func (s *consent) authorize(agree func(page *url.URL, end func())) (code int, te
 // open opens a page, as the browser of a person does, and returns the text of the last answer.
 func (s *consent) open(page string) string {
 	s.Helper()
-	resp, err := http.Get(page) //nolint:noctx // a page of the test
+	resp, err := http.Get(page)
 	if err != nil {
 		s.Error(err)
 		return ""
