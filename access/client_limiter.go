@@ -19,13 +19,15 @@ const (
 	maxClients = 100_000
 )
 
-// ClientLimiter limits the requests of each client of this process. A nil *ClientLimiter has no
-// limits. Its methods may be called concurrently.
+// ClientLimiter limits the requests of each client of this process, or of all processes after Share.
+// A nil *ClientLimiter has no limits. Its methods may be called concurrently.
 type ClientLimiter struct {
 	requests   callRate
 	lookupRate callRate // limit of lookups of entities that are not stored; see lookupLimit
 	waiting    int
 	refused    *prometheus.CounterVec
+	notShared  prometheus.Counter
+	shared     *sharedRate // limit of requests of all processes; nil: the limit applies to this process
 	now        func() time.Time
 
 	mu      sync.Mutex
@@ -54,13 +56,16 @@ func NewClientLimiter(l Limits, reg prometheus.Registerer) *ClientLimiter {
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "access_limited_total", Help: "Requests refused because their client exceeded a limit, by limit.",
 		}, []string{"limit"}),
+		notShared: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "access_not_shared_total", Help: "Requests that only the limit of this process counted, because Redis did not answer (access.limits.shared).",
+		}),
 	}
 	m.requests.calls, m.requests.window, _ = l.Requests.parse()
 	m.lookupRate = lookupLimit(l.NewKeys)
 	for _, limit := range []string{"requests", "misses", "new-keys", "outstanding", "waiting"} {
 		m.refused.WithLabelValues(limit)
 	}
-	reg.MustRegister(m.refused)
+	reg.MustRegister(m.refused, m.notShared)
 	return m
 }
 
@@ -70,13 +75,54 @@ func (m *ClientLimiter) AllowRequests(client string, n int) error {
 	if m == nil || m.requests.calls == 0 {
 		return nil
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if wait := m.bucketsOf(client).requests.take(m.requests, n, m.now()); wait > 0 {
+	if wait := m.take(client, n); wait > 0 {
 		m.refused.WithLabelValues("requests").Inc()
 		return limitExceeded(problem.TooManyRequests, "requests", fmt.Sprintf("You exceeded the limit of requests, %s. Send fewer requests.", m.requests), m.requests.calls, m.requests.window, wait)
 	}
 	return nil
+}
+
+// take takes n tokens of the client's requests and returns 0, or takes none and returns the time until
+// there are enough.
+func (m *ClientLimiter) take(client string, n int) (wait time.Duration) {
+	if m.shared == nil {
+		return m.takeOwn(client, n)
+	}
+	// The bucket of this process has at least as many tokens as the shared one. So a client that
+	// exceeds the limit costs no call of Redis.
+	if wait := m.ownWait(client, n); wait > 0 || n == 0 {
+		return wait
+	}
+	wait, err := m.shared.take(m.requests, client, n)
+	if err != nil {
+		m.notShared.Inc()
+		return m.takeOwn(client, n)
+	}
+	if wait == 0 {
+		m.spendOwn(client, n)
+	}
+	return wait
+}
+
+func (m *ClientLimiter) takeOwn(client string, n int) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.bucketsOf(client).requests.take(m.requests, n, m.now())
+}
+
+// ownWait returns the time until the bucket of this process has n tokens, and takes none.
+func (m *ClientLimiter) ownWait(client string, n int) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	of := m.bucketsOf(client).requests
+	return of.take(m.requests, n, m.now())
+}
+
+// spendOwn takes n tokens from the bucket of this process, also if it has fewer.
+func (m *ClientLimiter) spendOwn(client string, n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.bucketsOf(client).requests.takeAlways(m.requests, n, m.now())
 }
 
 func (r callRate) String() string {

@@ -102,12 +102,15 @@ const (
 )
 
 // Limits are the limits of one client. The limits Outstanding and NewKeys apply per source, to all
-// processes together. The other limits apply in each process separately.
+// processes together. The other limits apply in each process separately, unless Shared is set.
 type Limits struct {
 	// Requests is the maximum rate of requests, as in 100/s, 2000/m or 50000/h; 0: no limit. A read
 	// counts as 1, and so does each further key of a batch. In addition, each 64 KiB of a document that
 	// must be decompressed counts as 1, and each 16 KiB of a document that must be compressed.
 	Requests Rate `yaml:"requests"`
+	// Shared makes the limit of requests apply to all processes together. Each counted request then
+	// waits for a call of Redis. While Redis does not answer, each process limits requests alone.
+	Shared bool `yaml:"shared"`
 	// Waiting is the maximum number of requests that wait or stream at the same time; 0: no limit.
 	Waiting int `yaml:"waiting"`
 	// Outstanding limits the HIGH update requests of one client that have not ended. The maximum is
@@ -238,6 +241,9 @@ func (c Config) Check() error {
 	}
 	if _, _, err := c.Limits.Requests.parse(); err != nil {
 		fail("limits.requests: %w", err)
+	}
+	if calls, _, err := c.Limits.Requests.parse(); err == nil && calls == 0 && c.Limits.Shared {
+		fail("limits.shared: there is no limit of requests to share; set limits.requests, as in 100/s, or remove shared")
 	}
 	if _, _, err := c.Limits.NewKeys.parse(); err != nil && c.Limits.NewKeys != AutoRate {
 		fail("limits.newKeys: %w, or auto for a quarter of the source's narrowest window", err)

@@ -28,7 +28,11 @@ func (p parts) newGuard(ctx context.Context, listen string) (*access.Guard, *acc
 	if !guard.AuthRequired() && access.Loopback(listen) {
 		return guard, nil, nil
 	}
-	return guard, access.NewClientLimiter(p.config.Access.Limits, p.reg), nil
+	limiter := access.NewClientLimiter(p.config.Access.Limits, p.reg)
+	if p.config.Access.Limits.Shared {
+		limiter.Share(p.rdb, p.log)
+	}
+	return guard, limiter, nil
 }
 
 // warnPlainHTTP logs a warning if clients on other machines may send tokens unencrypted. This is so

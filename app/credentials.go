@@ -96,19 +96,6 @@ func credentialStates(ctx context.Context, reader renewal.Reader, config Config)
 	return all, nil
 }
 
-// credentialReader returns the function with which the console reads the credentials that renew
-// themselves, or nil if there are none.
-func credentialReader(p parts) func(ctx context.Context) ([]status.Credential, error) {
-	for _, s := range p.config.Sources {
-		if len(renewing(s)) > 0 && !p.simulated {
-			return func(ctx context.Context) ([]status.Credential, error) {
-				return credentialStates(ctx, p.store, p.config)
-			}
-		}
-	}
-	return nil
-}
-
 func stateOf(row tokens.Token, now time.Time) string {
 	switch {
 	case row.State == tokens.Stopped:

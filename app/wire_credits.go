@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/console"
 	"github.com/freshet/freshet/credits"
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/query"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/status/clients"
 )
 
 // newCredits returns the service of credits. It is nil if the configuration has no plans: refreshes
@@ -20,6 +22,15 @@ func newCredits(p parts) *credits.Service {
 		return nil
 	}
 	return credits.New(p.config.Credits, credits.Deps{Store: p.store, Snapshots: p.store, Actor: actor, Now: time.Now, Log: p.log, Metrics: p.reg})
+}
+
+// newClients returns the reader of the console's page of clients. It is nil if the configuration has no
+// plans.
+func newClients(p parts) console.Clients {
+	if !p.config.Credits.Enabled() {
+		return nil
+	}
+	return clients.Reader{Ledger: credits.NewLedger(p.config.Credits, p.store, time.Now), Now: time.Now}
 }
 
 // withCredits adds the service of credits to the dependencies of the query service. It may be nil.

@@ -63,3 +63,13 @@ func (c cluster) Processes(ctx context.Context) (status.Processes, error) {
 func (c cluster) Calls(ctx context.Context) (status.Calls, error) {
 	return status.ReadCalls(ctx, c.rdb, c.config.sourceNames())
 }
+
+// Credentials returns the states of the credentials that renew themselves.
+func (c cluster) Credentials(ctx context.Context) ([]status.Credential, error) {
+	for _, s := range c.config.Sources {
+		if len(renewing(s)) > 0 && !c.simulated {
+			return credentialStates(ctx, c.store, c.config)
+		}
+	}
+	return nil, nil
+}

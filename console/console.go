@@ -11,6 +11,7 @@ import (
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/status"
+	"github.com/freshet/freshet/status/clients"
 	"github.com/freshet/freshet/status/find"
 )
 
@@ -39,7 +40,8 @@ type Console struct {
 	// may see.
 	publicDeadLetters status.Cached[deadLetterGroups]
 	lastCalls         status.Cached[status.Calls]
-	lastChanges       status.Cached[[]settings.Entry]      // newest audit entries
+	lastChanges       status.Cached[[]settings.Entry] // newest audit entries
+	shares            status.Cached[clients.Shares]
 	ages              map[string]*status.Cached[find.Ages] // by source
 }
 
@@ -53,6 +55,9 @@ func New(deps Deps) *Console {
 	c.lastCalls.Read, c.lastCalls.Timeout, c.lastCalls.Clock, c.lastCalls.Log = deps.Cluster.Calls, sampleTimeout, deps.Clock, deps.Log
 	c.lastChanges.Read = func(ctx context.Context) ([]settings.Entry, error) { return deps.Limits.Audit(ctx, maxMarks) }
 	c.lastChanges.Timeout, c.lastChanges.Clock, c.lastChanges.Log = sampleTimeout, deps.Clock, deps.Log
+	if deps.Clients != nil {
+		c.shares.Read, c.shares.Timeout, c.shares.Clock, c.shares.Log = deps.Clients.Shares, sampleTimeout, deps.Clock, deps.Log
+	}
 	c.ages = map[string]*status.Cached[find.Ages]{}
 	for _, source := range deps.Sources {
 		c.ages[source] = &status.Cached[find.Ages]{Timeout: sampleTimeout, Clock: deps.Clock, Log: deps.Log, Read: func(ctx context.Context) (find.Ages, error) { return deps.Items.Ages(ctx, source) }}
@@ -75,7 +80,9 @@ func New(deps Deps) *Console {
 	} {
 		mux.Handle(pattern, c.authorize(canView, h))
 	}
-	for name, h := range map[string]func(*Console, http.ResponseWriter, *http.Request, access.Client){"items": showItems, "calls": showCalls, "processes": showProcesses} {
+	for name, h := range map[string]func(*Console, http.ResponseWriter, *http.Request, access.Client){
+		"items": showItems, "calls": showCalls, "processes": showProcesses, "clients": showClients, "clients/account": showClient,
+	} {
 		mux.Handle("GET "+root+"/"+name, c.authorize(canView, func(w http.ResponseWriter, r *http.Request, client access.Client) { h(c, w, r, client) }))
 	}
 	for pattern, h := range map[string]pageHandler{

@@ -33,8 +33,8 @@ type Deps struct {
 	DLQIndex DLQIndex
 	Store    Store
 	Guard    Guard
-	// Credentials reads the states of the credentials that renew themselves; nil: there are none.
-	Credentials func(ctx context.Context) ([]status.Credential, error)
+	// Clients reads the credits of clients; nil: refreshes cost no credits.
+	Clients Clients
 	// Meters limits the request rate of each client.
 	Meters ClientLimiter
 	// FaultScenarios controls the simulated upstream of a demonstration; nil: the upstream is real.
@@ -85,6 +85,8 @@ type Cluster interface {
 	Processes(ctx context.Context) (status.Processes, error)
 	// Calls returns the last upstream calls of all processes.
 	Calls(ctx context.Context) (status.Calls, error)
+	// Credentials returns the states of the credentials that renew themselves.
+	Credentials(ctx context.Context) ([]status.Credential, error)
 }
 
 // Schedule reads the state of prefetching, retries and the outbox.

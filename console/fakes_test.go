@@ -15,6 +15,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/status"
+	"github.com/freshet/freshet/status/clients"
 	"github.com/freshet/freshet/status/find"
 	"github.com/freshet/freshet/store"
 )
@@ -24,6 +25,7 @@ type (
 	fakeEntities      rig
 	fakeStore         rig
 	fakeItems         rig
+	fakeClients       rig
 	fakeLimits        rig
 	fakeDLQ           rig
 	fakeGuard         rig
@@ -43,6 +45,24 @@ func (f *fakeOverview) Processes(context.Context) (status.Processes, error) {
 
 func (f *fakeOverview) Calls(context.Context) (status.Calls, error) {
 	return f.upstreamCalls, f.readErr
+}
+
+func (f *fakeOverview) Credentials(context.Context) ([]status.Credential, error) {
+	return nil, f.readErr
+}
+
+func (f *fakeClients) List(_ context.Context, after string) (clients.List, error) {
+	f.clientQueries = append(f.clientQueries, after)
+	return f.accounts, f.readErr
+}
+
+func (f *fakeClients) Shares(context.Context) (clients.Shares, error) {
+	return f.shareList, f.readErr
+}
+
+func (f *fakeClients) Client(_ context.Context, name string) (clients.Client, bool, error) {
+	f.clientQueries = append(f.clientQueries, name)
+	return f.account, f.account.Client == name, f.readErr
 }
 
 func (f *fakeItems) Ages(_ context.Context, source string) (find.Ages, error) {

@@ -18,6 +18,7 @@ type histogram struct {
 // histogramBar is one bar. Its parts follow each other from left to right.
 type histogramBar struct {
 	Label string
+	Href  string // page of the bar; empty: none
 	Total int64
 	Parts []barPart
 }

@@ -51,6 +51,7 @@ var navigation = []link{
 	{root + "/schedule", "Schedule", false},
 	{root + "/calls", "Calls", false},
 	{root + "/dlq", "Dead letters", false},
+	{root + "/clients", "Clients", false},
 	{root + "/processes", "Processes", false},
 	{root + "/settings", "Settings", false},
 	{root + "/activity", "Activity", false},
@@ -95,7 +96,7 @@ func parsePages() map[string]*template.Template {
 	}
 	layout := template.Must(template.New("layout.html").Funcs(funcs).ParseFS(files, "templates/layout.html", "templates/parts.html"))
 	all := map[string]*template.Template{}
-	for _, name := range []string{"overview", "items", "calls", "processes", "lookup", "queues", "limiter", "schedule", "dlq", "dead-letter", "plan", "job", "settings", "activity", "login", "rejected"} {
+	for _, name := range []string{"overview", "items", "calls", "clients", "client", "processes", "lookup", "queues", "limiter", "schedule", "dlq", "dead-letter", "plan", "job", "settings", "activity", "login", "rejected"} {
 		all[name] = template.Must(template.Must(layout.Clone()).ParseFS(files, "templates/"+name+".html"))
 	}
 	return all

@@ -12,6 +12,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/status"
+	"github.com/freshet/freshet/status/clients"
 	"github.com/freshet/freshet/status/find"
 	"github.com/freshet/freshet/store"
 )
@@ -34,6 +35,10 @@ type rig struct {
 	upstreamCalls status.Calls
 	found         find.ItemPage
 	entityAges    map[string]find.Ages
+	accounts      clients.List
+	shareList     clients.Shares
+	account       clients.Client
+	clientQueries []string // names of clients whose credits were read
 	findErr       error
 	queries       []find.ItemQuery // queries of items
 	keyError      error
@@ -89,7 +94,7 @@ func newRig(t *testing.T, changes ...func(*Deps)) *rig {
 	r.reads = []status.ReadStats{{Source: "nexon", Fresh: 9_120_551, Stale: 80_211, Updating: 3_012, NotFound: 41, AgeP50: 11 * time.Minute, AgeP95: 52 * time.Minute}}
 	deps := Deps{
 		Sources: []string{"github", "nexon"}, Facets: map[string][]string{"github": {"repository", "user"}, "nexon": {"character"}},
-		Overview: (*fakeOverview)(r), Cluster: (*fakeOverview)(r), Entities: (*fakeEntities)(r), Items: (*fakeItems)(r), Limits: (*fakeLimits)(r), Schedule: (*fakeSchedule)(r), DLQ: (*fakeDLQ)(r), DLQIndex: (*fakeDLQ)(r), Store: (*fakeStore)(r), Guard: (*fakeGuard)(r), Meters: (*fakeClientLimiter)(r),
+		Overview: (*fakeOverview)(r), Cluster: (*fakeOverview)(r), Clients: (*fakeClients)(r), Entities: (*fakeEntities)(r), Items: (*fakeItems)(r), Limits: (*fakeLimits)(r), Schedule: (*fakeSchedule)(r), DLQ: (*fakeDLQ)(r), DLQIndex: (*fakeDLQ)(r), Store: (*fakeStore)(r), Guard: (*fakeGuard)(r), Meters: (*fakeClientLimiter)(r),
 		Process: "query-1", Version: "v1.2.3", Clock: func() time.Time { return testNow }, Log: slog.New(slog.DiscardHandler),
 	}
 	for _, change := range changes {

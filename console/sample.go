@@ -85,7 +85,7 @@ func newSampler(deps Deps) *sampler {
 	s := &sampler{deps: deps, reports: map[string]map[string][]report{}, viewers: map[chan *sample]bool{}}
 	s.samples.Read, s.samples.Timeout, s.samples.Clock, s.samples.Log = s.takeSample, sampleTimeout, deps.Clock, deps.Log
 	s.openDeadLetters.Read, s.openDeadLetters.Timeout, s.openDeadLetters.Clock, s.openDeadLetters.Log = s.countOpen, countInterval, deps.Clock, deps.Log
-	s.credentials.Read, s.credentials.Timeout, s.credentials.Clock, s.credentials.Log = deps.Credentials, sampleTimeout, deps.Clock, deps.Log
+	s.credentials.Read, s.credentials.Timeout, s.credentials.Clock, s.credentials.Log = deps.Cluster.Credentials, sampleTimeout, deps.Clock, deps.Log
 	return s
 }
 
@@ -123,9 +123,7 @@ func (s *sampler) takeSample(ctx context.Context) (*sample, error) {
 		defer cancel()
 		open, _, _ = s.openDeadLetters.Get(ctx, countInterval) // if the count takes too long, a later sample gets its result
 	})
-	if s.deps.Credentials != nil {
-		read(func() { n.Credentials, _, _ = s.credentials.Get(ctx, credentialsInterval) })
-	}
+	read(func() { n.Credentials, _, _ = s.credentials.Get(ctx, credentialsInterval) })
 	for _, source := range s.deps.Sources {
 		of := &sourceSample{OpenDeadLetters: -1}
 		n.Sources[source] = of

@@ -14,6 +14,7 @@ type book struct {
 	now        time.Time
 	account    Account
 	grants     []Grant // usable grants with remaining credits, in the order of their use; set by renew
+	used       int64   // captured credits
 	statements []store.Statement
 }
 
@@ -116,6 +117,7 @@ func (b *book) end(ctx context.Context, id string, state State) (*Hold, error) {
 		return nil, err
 	}
 	if state == Captured {
+		b.used += h.Amount
 		b.enter(kindCapture, "", h.ID, 0, -h.Amount)
 		return &h, nil
 	}

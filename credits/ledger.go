@@ -24,6 +24,9 @@ type Store interface {
 	// InTx calls the function do in a transaction. It commits if do returns nil, and rolls back
 	// otherwise. After an error of the commit, the transaction may be committed or not.
 	InTx(ctx context.Context, do func(store.Tx) error) error
+	// InUnflushedTx is like InTx, but may return before the commit is on disk. A crash of the database
+	// loses the last of these transactions, each as a whole.
+	InUnflushedTx(ctx context.Context, do func(store.Tx) error) error
 }
 
 // Ledger changes accounts. Each method is one transaction, which writes the entries of its changes. Its
@@ -57,7 +60,7 @@ type HoldResult struct {
 // credits of that hold were given back.
 func (l *Ledger) Hold(ctx context.Context, client, plan string, entities []schemas.Entity, idempotencyKey string) ([]HoldResult, error) {
 	results := make([]HoldResult, len(entities))
-	err := l.change(ctx, client, func(b *book) error {
+	err := l.change(ctx, l.store.InUnflushedTx, client, func(b *book) error {
 		if err := b.renew(ctx, l.config, plan); err != nil {
 			return err
 		}
@@ -93,10 +96,7 @@ func (l *Ledger) SetNumbers(ctx context.Context, numbers map[string]int64) error
 	for _, id := range slices.Sorted(maps.Keys(numbers)) { // rows are locked in one order, which prevents deadlocks
 		statements = append(statements, statement(setNumber, id, numbers[id]))
 	}
-	err := l.store.InTx(ctx, func(tx store.Tx) error {
-		_, err := tx.Exec(ctx, statements...)
-		return err
-	})
+	err := l.store.InUnflushedTx(ctx, func(tx store.Tx) error { return tx.Commit(ctx, statements...) })
 	if err != nil {
 		return fmt.Errorf("write the numbers of %d holds: %w", len(numbers), err)
 	}
@@ -107,7 +107,7 @@ func (l *Ledger) SetNumbers(ctx context.Context, numbers map[string]int64) error
 // returns the holds that it ended. A hold that has ended before is left out.
 func (l *Ledger) End(ctx context.Context, client string, ends map[string]State) (ended []Hold, err error) {
 	ids := slices.Sorted(maps.Keys(ends))
-	err = l.change(ctx, client, func(b *book) error {
+	err = l.change(ctx, l.store.InUnflushedTx, client, func(b *book) error {
 		ended = nil
 		for _, id := range ids {
 			h, err := b.end(ctx, id, ends[id])
@@ -130,7 +130,7 @@ func (l *Ledger) End(ctx context.Context, client string, ends map[string]State) 
 // the times of the grant are set by Grant, except ExpiresAt.
 func (l *Ledger) Grant(ctx context.Context, g Grant, entry func(Grant) store.AuditEntry) (Grant, error) {
 	g.ID, g.CreatedAt, g.Remaining = newID(), l.now(), g.Amount
-	err := l.change(ctx, g.Client, func(b *book) error {
+	err := l.change(ctx, l.store.InTx, g.Client, func(b *book) error {
 		b.grant(g)
 		b.statements = append(b.statements, statement(store.InsertAudit, entry(g).AuditArgs()...))
 		return nil
@@ -158,7 +158,7 @@ func (l *Ledger) Void(ctx context.Context, id string, entry func(Grant) store.Au
 	}
 	err := l.store.InTx(ctx, find) // finds the client, whose account must be locked first
 	if err == nil {
-		err = l.change(ctx, g.Client, func(b *book) error {
+		err = l.change(ctx, l.store.InTx, g.Client, func(b *book) error {
 			if err := find(b.tx); err != nil {
 				return err
 			}
@@ -174,11 +174,13 @@ func (l *Ledger) Void(ctx context.Context, id string, entry func(Grant) store.Au
 }
 
 // change locks the account of a client, creates it if there is none, calls the function do, and writes
-// the changes that do has made to the book.
-func (l *Ledger) change(ctx context.Context, client string, do func(*book) error) error {
-	return l.store.InTx(ctx, func(tx store.Tx) error {
+// the changes that do has made to the book. The parameter inTx is a method of Store. A refresh does not
+// wait for the disk, which would double its duration: a lost hold makes the refresh free, and a lost end
+// is repeated, because the outcome is read again.
+func (l *Ledger) change(ctx context.Context, inTx func(context.Context, func(store.Tx) error) error, client string, do func(*book) error) error {
+	return inTx(ctx, func(tx store.Tx) error {
 		b := &book{tx: tx}
-		if err := tx.Query(ctx, b.account.scan, openAccount, client); err != nil {
+		if err := tx.Query(ctx, func(scan func(...any) error) error { return b.account.scan(scan) }, openAccount, client); err != nil {
 			return err
 		}
 		b.now = l.now() // after the wait for the lock, so that times of entries rise
@@ -190,11 +192,13 @@ func (l *Ledger) change(ctx context.Context, client string, do func(*book) error
 			a := b.account
 			b.statements = append(b.statements, statement(updateAccount, a.Client, a.Plan, a.Balance, a.Held, optionalMicros(a.RenewsAt)))
 		}
+		if b.used > 0 {
+			b.statements = append(b.statements, statement(addUse, client, hourOf(b.now), b.used))
+		}
 		if len(b.statements) == 0 {
 			return nil
 		}
-		_, err := tx.Exec(ctx, b.statements...)
-		return err
+		return tx.Commit(ctx, b.statements...)
 	})
 }
 

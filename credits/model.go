@@ -41,6 +41,9 @@ type Account struct {
 	Held    int64 `json:"held"`
 	// RenewsAt is when the client gets the next credits of its plan; nil: with its next refresh.
 	RenewsAt *time.Time `json:"renewsAt"`
+	// UsedToday is the number of credits that refreshes have spent since midnight UTC. Only accounts
+	// that are read to be shown have it.
+	UsedToday int64 `json:"usedToday"`
 }
 
 // Grant is a number of credits that a client got.

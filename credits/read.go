@@ -51,10 +51,22 @@ func (l *Ledger) Details(ctx context.Context, client string) (Details, error) {
 	d := Details{}
 	err := l.store.InTx(ctx, func(tx store.Tx) error {
 		d = Details{Grants: []Grant{}, Holds: []Hold{}, Use: []Use{}}
-		if err := l.read(ctx, tx, client, &d.Account, &d.Grants); err != nil {
+		now := l.now()
+		if err := l.readAccount(ctx, tx, client, now, &d.Account); err != nil {
 			return err
 		}
 		err := tx.Query(ctx, func(scan func(...any) error) error {
+			var g Grant
+			if err := g.scan(scan); err != nil || g.expired(now) {
+				return err
+			}
+			d.Grants = append(d.Grants, g)
+			return nil
+		}, selectGrants, client)
+		if err != nil {
+			return err
+		}
+		err = tx.Query(ctx, func(scan func(...any) error) error {
 			var h Hold
 			err := h.scan(scan)
 			d.Holds = append(d.Holds, h)
@@ -70,7 +82,7 @@ func (l *Ledger) Details(ctx context.Context, client string) (Details, error) {
 			u.Hour = time.Unix(hour*3600, 0).UTC()
 			d.Use = append(d.Use, u)
 			return err
-		}, selectUse, client, l.now().Add(-usePeriod).UnixMicro())
+		}, selectUse, client, hourOf(now.Add(-usePeriod)))
 	})
 	if err != nil {
 		return Details{}, fmt.Errorf("read the credits of %s: %w", client, err)
@@ -78,31 +90,28 @@ func (l *Ledger) Details(ctx context.Context, client string) (Details, error) {
 	return d, nil
 }
 
-// read reads an account and its usable grants. It leaves out grants that have expired, also if their
-// expiry is not in the ledger yet.
-func (l *Ledger) read(ctx context.Context, tx store.Tx, client string, a *Account, grants *[]Grant) error {
-	if err := tx.Query(ctx, a.scan, selectAccount, client); err != nil {
-		return err
-	}
-	if a.Client == "" {
+// hourOf returns the hours from 1970 to t.
+func hourOf(t time.Time) int64 { return t.Unix() / 3600 }
+
+// startOfDay returns the last midnight UTC.
+func startOfDay(now time.Time) time.Time { return now.UTC().Truncate(24 * time.Hour) }
+
+// readAccount reads the account of a client. It returns ErrNoAccount if there is none.
+func (l *Ledger) readAccount(ctx context.Context, tx store.Tx, client string, now time.Time, a *Account) error {
+	err := tx.Query(ctx, func(scan func(...any) error) error { return a.scanView(scan, now) }, selectAccount, now.UnixMicro(), hourOf(startOfDay(now)), client)
+	if err == nil && a.Client == "" {
 		return ErrNoAccount
 	}
-	now := l.now()
+	return err
+}
+
+// scanView reads the columns viewColumns.
+func (a *Account) scanView(scan func(...any) error, now time.Time) error {
+	err := a.scan(scan, &a.UsedToday)
 	if a.RenewsAt != nil && !a.RenewsAt.After(now) {
 		a.RenewsAt = nil
 	}
-	return tx.Query(ctx, func(scan func(...any) error) error {
-		var g Grant
-		if err := g.scan(scan); err != nil {
-			return err
-		}
-		if g.expired(now) {
-			a.Balance -= g.Remaining
-		} else {
-			*grants = append(*grants, g)
-		}
-		return nil
-	}, selectGrants, client)
+	return err
 }
 
 // Available returns the account of a client as its next refresh will find it: it includes the credits
@@ -111,8 +120,7 @@ func (l *Ledger) Available(ctx context.Context, client, planName string) (Accoun
 	var a Account
 	err := l.store.InTx(ctx, func(tx store.Tx) error {
 		a = Account{}
-		var grants []Grant
-		return l.read(ctx, tx, client, &a, &grants)
+		return l.readAccount(ctx, tx, client, l.now(), &a)
 	})
 	if err != nil && !errors.Is(err, ErrNoAccount) {
 		return Account{}, fmt.Errorf("read the credits of %s: %w", client, err)
@@ -128,29 +136,50 @@ func (l *Ledger) Available(ctx context.Context, client, planName string) (Accoun
 // Accounts returns at most limit accounts in the order of their clients, after the client `after`.
 func (l *Ledger) Accounts(ctx context.Context, after string, limit int) (all []Account, err error) {
 	err = l.store.InTx(ctx, func(tx store.Tx) error {
-		var clients []string
-		err := tx.Query(ctx, func(scan func(...any) error) error {
+		all = []Account{}
+		now := l.now()
+		return tx.Query(ctx, func(scan func(...any) error) error {
 			var a Account
-			err := a.scan(scan)
-			clients = append(clients, a.Client)
+			err := a.scanView(scan, now)
+			all = append(all, a)
 			return err
-		}, selectAccounts, after, limit)
-		if err != nil {
-			return err
-		}
-		all = make([]Account, len(clients))
-		for i, client := range clients {
-			var grants []Grant
-			if err := l.read(ctx, tx, client, &all[i], &grants); err != nil {
-				return err
-			}
-		}
-		return nil
+		}, selectAccounts, now.UnixMicro(), hourOf(startOfDay(now)), after, limit)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list the accounts: %w", err)
 	}
 	return all, nil
+}
+
+// Total is the use of credits by all clients since a time.
+type Total struct {
+	Since   time.Time   `json:"since"`
+	Clients int64       `json:"clients"` // number of clients that used credits
+	Credits int64       `json:"credits"` // number of credits that they used
+	Top     []ClientUse `json:"top"`     // the clients that used the most credits, in that order
+}
+
+// ClientUse is the number of captured credits of one client.
+type ClientUse struct {
+	Client  string `json:"client"`
+	Credits int64  `json:"credits"`
+}
+
+// Total returns the use of credits since the begin of an hour, with at most limit clients.
+func (l *Ledger) Total(ctx context.Context, since time.Time, limit int) (t Total, err error) {
+	err = l.store.InTx(ctx, func(tx store.Tx) error {
+		t = Total{Since: since, Top: []ClientUse{}}
+		return tx.Query(ctx, func(scan func(...any) error) error {
+			var u ClientUse
+			err := scan(&u.Client, &u.Credits, &t.Credits, &t.Clients)
+			t.Top = append(t.Top, u)
+			return err
+		}, selectTop, hourOf(since), limit)
+	})
+	if err != nil {
+		return Total{}, fmt.Errorf("read the use of credits: %w", err)
+	}
+	return t, nil
 }
 
 // OpenHolds returns at most limit open holds that expire until the given time, in the order of their

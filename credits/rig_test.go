@@ -23,13 +23,21 @@ import (
 // rig has services on one database, each like one process. Times are seconds of the rig's clock.
 type rig struct {
 	testing.TB
-	db     *sqlite.Store
+	db     database
 	clock  atomic.Int64
 	config Config
 
 	mu     sync.Mutex
 	faults func() fault // decides the fault of the next transaction; nil: none
 	locked string       // client whose account can't be locked
+}
+
+// database has the tables of the tests.
+type database interface {
+	Store
+	Snapshots
+	Write(ctx context.Context, writes []store.Write) ([]store.Result, error)
+	WriteFailure(ctx context.Context, status store.Status, deadLetter *store.DeadLetter) error
 }
 
 // fault is a failure of a transaction.
@@ -42,6 +50,11 @@ const (
 )
 
 var errLost = errors.New("connection lost")
+
+// InUnflushedTx implements Store.
+func (r *rig) InUnflushedTx(ctx context.Context, do func(store.Tx) error) error {
+	return r.InTx(ctx, do)
+}
 
 // InTx implements Store with the faults of the rig.
 func (r *rig) InTx(ctx context.Context, do func(store.Tx) error) error {
@@ -86,6 +99,10 @@ func newRig(t testing.TB) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
+	return newRigOn(t, db)
+}
+
+func newRigOn(t testing.TB, db database) *rig {
 	r := &rig{TB: t, db: db, config: DefaultConfig()}
 	r.config.Plans = map[string]Plan{"default": {Amount: 10, Every: 24 * time.Hour}, "partner": {Amount: 100, Every: 24 * time.Hour}}
 	r.clock.Store(1_800_000_000)
@@ -98,9 +115,11 @@ func (r *rig) now() time.Time { return time.Unix(r.clock.Load(), 0).UTC() }
 func (r *rig) pass(d time.Duration) { r.clock.Add(int64(d / time.Second)) }
 
 // process returns a new service, as after the start of a process.
-func (r *rig) process() *Service {
+func (r *rig) process() *Service { return r.processOn(r, r.db) }
+
+func (r *rig) processOn(s Store, snapshots Snapshots) *Service {
 	return New(r.config, Deps{
-		Store: r, Snapshots: r.db, Actor: func(*http.Request) string { return "operator" }, Now: r.now,
+		Store: s, Snapshots: snapshots, Actor: func(*http.Request) string { return "operator" }, Now: r.now,
 		Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 	})
 }

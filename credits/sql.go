@@ -14,9 +14,16 @@ const (
 ON CONFLICT (client) DO UPDATE SET client = excluded.client RETURNING ` + accountColumns
 
 	accountColumns = `client, plan, balance, held, renews_at`
-	selectAccount  = `SELECT ` + accountColumns + ` FROM credit_accounts WHERE client = $1`
-	// selectAccounts returns accounts in the order of their clients. Arguments: client to begin after, limit.
-	selectAccounts = `SELECT ` + accountColumns + ` FROM credit_accounts WHERE client > $1 ORDER BY client LIMIT $2`
+	// viewColumns are the columns of an account as it is shown. Credits of expired grants are not in
+	// the balance, also if their expiry is not in the ledger yet. Arguments: now, first hour of the day.
+	viewColumns = `a.client, a.plan, a.balance - (SELECT CAST(COALESCE(SUM(g.remaining), 0) AS bigint) FROM credit_grants g
+	WHERE g.client = a.client AND g.remaining > 0 AND g.expires_at > 0 AND g.expires_at <= $1),
+	a.held, a.renews_at, (SELECT CAST(COALESCE(SUM(u.used), 0) AS bigint) FROM credit_use u WHERE u.client = a.client AND u.hour >= $2)`
+	// selectAccount returns an account. Arguments: now, first hour of the day, client.
+	selectAccount = `SELECT ` + viewColumns + ` FROM credit_accounts a WHERE a.client = $3`
+	// selectAccounts returns accounts in the order of their clients. Arguments: now, first
+	// hour of the day, client to begin after, limit.
+	selectAccounts = `SELECT ` + viewColumns + ` FROM credit_accounts a WHERE a.client > $3 ORDER BY a.client LIMIT $4`
 	updateAccount  = `UPDATE credit_accounts SET plan = $2, balance = $3, held = $4, renews_at = $5 WHERE client = $1`
 
 	grantColumns = `id, client, amount, remaining, created_at, created_by, expires_at, voided, note`
@@ -49,9 +56,14 @@ WHERE state = 'HELD' AND expires_at <= $1 AND (expires_at, id) > ($2, $3) ORDER 
 	insertEntry = `INSERT INTO credit_entries (at, client, kind, grant_id, hold_id, amount, held, balance) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`
 	// selectParts returns the grants from which a hold was taken. Argument: id of the hold.
 	selectParts = `SELECT grant_id, -amount FROM credit_entries WHERE hold_id = $1 AND kind = 'hold' ORDER BY id`
-	// selectUse returns the captured credits by hour. Arguments: client, earliest time.
-	selectUse = `SELECT at / 3600000000, CAST(-SUM(held) AS bigint) FROM credit_entries
-WHERE client = $1 AND at >= $2 AND kind = 'capture' GROUP BY at / 3600000000 ORDER BY at / 3600000000`
+	addUse      = `INSERT INTO credit_use (client, hour, used) VALUES ($1, $2, $3)
+ON CONFLICT (client, hour) DO UPDATE SET used = credit_use.used + excluded.used`
+	// selectUse returns the captured credits by hour. Arguments: client, first hour.
+	selectUse = `SELECT hour, used FROM credit_use WHERE client = $1 AND hour >= $2 ORDER BY hour`
+	// selectTop returns the clients that used the most credits, and the sums of all clients. Arguments:
+	// first hour, limit.
+	selectTop = `SELECT client, CAST(SUM(used) AS bigint) AS s, CAST(SUM(SUM(used)) OVER () AS bigint), COUNT(*) OVER ()
+FROM credit_use WHERE hour >= $1 GROUP BY client ORDER BY s DESC, client LIMIT $2`
 	selectHeld = `SELECT CAST(COALESCE(SUM(held), 0) AS bigint) FROM credit_accounts`
 
 	// selectSums returns, for each account, the stored balance and held credits with the sums that they
@@ -88,9 +100,10 @@ func optionalTime(us int64) *time.Time {
 	return &t
 }
 
-func (a *Account) scan(scan func(...any) error) error {
+// scan reads the columns accountColumns and, if `more` has their destinations, further columns.
+func (a *Account) scan(scan func(...any) error, more ...any) error {
 	var renews int64
-	err := scan(&a.Client, &a.Plan, &a.Balance, &a.Held, &renews)
+	err := scan(append([]any{&a.Client, &a.Plan, &a.Balance, &a.Held, &renews}, more...)...)
 	a.RenewsAt = optionalTime(renews)
 	return err
 }

@@ -51,8 +51,8 @@ var (
 		"methods of query.Server":                  66,
 		"methods of scheduler.Policy":              25,
 		"methods of source.Source":                 46,
-		"methods of store/postgres.Store":          69,
-		"methods of store/sqlite.Store":            68,
+		"methods of store/postgres.Store":          68,
+		"methods of store/sqlite.Store":            66,
 	}
 )
 

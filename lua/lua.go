@@ -5,7 +5,7 @@
 // The scripts run on clusters and managed services: they use no struct, cmsgpack or bit libraries
 // and no Redis functions. Each script declares all its keys, and these share one hash slot.
 //
-//	client_admit, client_release     a client's limits
+//	client_admit, _release, _take    a client's limits
 //	coalesce_acquire ... _rollback   the lock of an entity's update request
 //	request_peek, _begin, _settle    the states of a request in a worker
 //	limiter_*                        permits; the files are concatenated to one script
@@ -47,6 +47,9 @@ var clientAdmit string
 //go:embed client_release.lua
 var clientRelease string
 
+//go:embed client_take.lua
+var clientTake string
+
 //go:embed request_peek.lua
 var requestPeek string
 
@@ -82,6 +85,7 @@ var (
 	CoalesceInspect  = script("coalesce_inspect", coalesceInspect)
 	ClientAdmit      = script("client_admit", clientAdmit)
 	ClientRelease    = script("client_release", clientRelease)
+	ClientTake       = script("client_take", clientTake)
 	RequestPeek      = script("request_peek", requestPeek)
 	RequestBegin     = script("request_begin", requestBegin)
 	RequestSettle    = script("request_settle", requestSettle)
@@ -89,4 +93,4 @@ var (
 )
 
 // All contains every script.
-var All = []Script{CoalesceAcquire, CoalesceConfirm, CoalesceRollback, CoalesceInspect, ClientAdmit, ClientRelease, RequestPeek, RequestBegin, RequestSettle, LimiterAcquire}
+var All = []Script{CoalesceAcquire, CoalesceConfirm, CoalesceRollback, CoalesceInspect, ClientAdmit, ClientRelease, ClientTake, RequestPeek, RequestBegin, RequestSettle, LimiterAcquire}

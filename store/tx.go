@@ -10,6 +10,9 @@ type Tx interface {
 	// Exec runs statements in their order, in PostgreSQL in one round trip. It returns the number of
 	// rows that each statement has written.
 	Exec(ctx context.Context, statements ...Statement) (written []int64, err error)
+	// Commit runs statements in their order and commits, in PostgreSQL in one round trip. No method may
+	// be called after it.
+	Commit(ctx context.Context, statements ...Statement) error
 }
 
 // Statement is the text of a statement with its arguments.

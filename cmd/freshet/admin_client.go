@@ -106,7 +106,7 @@ func (c *adminClient) ProblemError(r client.Response, scope access.Scope) error 
 		return c.UnexpectedResponse(r)
 	}
 	switch p.Code {
-	case problem.NoSuchSource, problem.NoSuchFacet, problem.NoSuchKey, problem.NoSuchSnapshot, problem.NoSuchDeadLetter, problem.NoSuchJob:
+	case problem.NoSuchSource, problem.NoSuchFacet, problem.NoSuchKey, problem.NoSuchSnapshot, problem.NoSuchDeadLetter, problem.NoSuchJob, problem.NoSuchCredits:
 		return app.NotFoundError{Err: errors.New(p.Detail)}
 	case problem.TokenMissing, problem.TokenInvalid, problem.TokenExpired, problem.InsufficientScope:
 		return fmt.Errorf("%s rejected the credentials: %s Set FRESHET_TOKEN to an API key or token with the scope %s", c.base, p.Detail, scope)

@@ -45,7 +45,7 @@ func creditsShow(p *program) *cobra.Command {
 		if output != "table" {
 			return printAll(p.Stdout, output, []credits.Details{d}, nil, nil)
 		}
-		fmt.Fprintf(p.Stdout, "%s: balance %d, held %d, plan %s, next credits %s\n", d.Client, d.Balance, d.Held, d.Plan, renewal(d.Account))
+		fmt.Fprintf(p.Stdout, "%s: balance %d, held %d, used today %d, plan %s, next credits %s\n", d.Client, d.Balance, d.Held, d.UsedToday, d.Plan, renewal(d.Account))
 		rows := [][]string{{"GRANT", "REMAINING", "OF", "EXPIRES", "BY", "NOTE"}}
 		for _, g := range d.Grants {
 			rows = append(rows, []string{g.ID, strconv.FormatInt(g.Remaining, 10), strconv.FormatInt(g.Amount, 10), timeOr(g.ExpiresAt, "never"), g.CreatedBy, g.Note})
@@ -73,8 +73,8 @@ func listCredits(p *program, cmd *cobra.Command, api *adminClient, output format
 			path = "/credits?limit=1000&after=" + url.QueryEscape(*page.Next)
 		}
 	}
-	return printAll(p.Stdout, output, all, []string{"CLIENT", "PLAN", "BALANCE", "HELD", "NEXT CREDITS"}, func(a credits.Account) [][]string {
-		return [][]string{{a.Client, a.Plan, strconv.FormatInt(a.Balance, 10), strconv.FormatInt(a.Held, 10), renewal(a)}}
+	return printAll(p.Stdout, output, all, []string{"CLIENT", "PLAN", "BALANCE", "HELD", "USED TODAY", "NEXT CREDITS"}, func(a credits.Account) [][]string {
+		return [][]string{{a.Client, a.Plan, strconv.FormatInt(a.Balance, 10), strconv.FormatInt(a.Held, 10), strconv.FormatInt(a.UsedToday, 10), renewal(a)}}
 	})
 }
 

@@ -7,7 +7,7 @@
   const opener = document.getElementById('palette-open')
   const words = name => dialog.dataset[name].split(' ').filter(Boolean)
   const pages = [...document.querySelectorAll('.top nav a')].map(a => ({ text: a.textContent, href: a.pathname }))
-  let processes = [], chosen = 0
+  let processes = [], clients = [], chosen = 0
 
   const query = values => new URLSearchParams(values).toString()
   const results = text => {
@@ -18,6 +18,7 @@
       for (const source of words('sources')) all.push({ text: `Dead letter ${text} of ${source}`, href: `/console/dlq/${encodeURIComponent(source)}/${text.replace(':', '/')}` })
     }
     for (const process of processes) if (process.toLowerCase().includes(small)) all.push({ text: `Process ${process}`, href: '/console/processes' })
+    for (const client of new Set(/^(key|jwt):./.test(text) ? [text, ...clients] : clients)) if (client.toLowerCase().includes(small)) all.push({ text: `Client ${client}`, href: '/console/clients/account?' + query({ client }) })
     for (const facet of words('facets')) {
       // "source/facet/key" names the facet too.
       if (text.startsWith(facet + '/') && text.length > facet.length + 1) all.unshift({ text: `Look up ${text}`, href: '/console/lookup?' + query({ facet, key: text.slice(facet.length + 1) }) })
@@ -51,13 +52,15 @@
     show()
     dialog.showModal()
     input.focus()
-    fetch('/console/processes', { headers: { Accept: 'application/json' } })
+    const load = (page, keep) => fetch(`/console/${page}`, { headers: { Accept: 'application/json' } })
       .then(answer => answer.json())
       .then(found => {
-        processes = found.processes.map(process => process.name)
+        keep(found)
         show()
       })
-      .catch(() => {}) // without the processes, the palette finds everything else
+      .catch(() => {}) // without this page, the palette finds everything else
+    load('processes', found => { processes = found.processes.map(process => process.name) })
+    load('clients', found => { clients = found.clients.map(one => one.client) })
   }
   opener.hidden = false
   opener.addEventListener('click', open)

@@ -31,6 +31,8 @@ var pages = []struct {
 	{"look-empty", "/lookup", false},
 	{"items", "/items?facet=nexon%2Fcharacter", false},
 	{"calls", "/calls", true},
+	{"clients", "/clients", false},
+	{"client", "/clients/account?client=key%3A0199c8a06f3e+a-partner", false},
 	{"processes", "/processes", true},
 	{"queues", "/queues", true},
 	{"limiter", "/limiter", true},

@@ -43,6 +43,7 @@ func (s *Site) Configure(name, broker, freshFor string) (env []string, err error
 		return nil, err
 	}
 	var text strings.Builder
+	text.WriteString(s.Settings)
 	if s.Token != "" {
 		file := filepath.Join(s.Dir, "token")
 		if err := os.WriteFile(file, []byte(s.Token), 0o600); err != nil {

@@ -32,7 +32,9 @@ type Site struct {
 	Facets  map[string]string // facets of the reference source, and the upstream document that each facet reads
 	Edits   []string          // old text, new text, old text, ...: replacements in the reference source's configuration
 	Sources map[string]string // configuration of each source, by name; if set, it replaces the reference source
-	Env     []string          // additional environment variables of the processes
+	// Settings has further sections of the configuration, as YAML that ends with a line break.
+	Settings string
+	Env      []string // additional environment variables of the processes
 	// MaxPartitions bounds the partitions of each topic, for sites with many sources. 0 means no bound.
 	MaxPartitions int32
 	Token         string // admin token; if it is empty, requests need no token

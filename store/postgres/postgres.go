@@ -22,6 +22,7 @@ type Store struct {
 	pool  *pgxpool.Pool
 	reads reader
 	lists
+	transactions
 	tokenStore
 }
 
@@ -43,7 +44,7 @@ func Open(ctx context.Context, url string) (*Store, error) {
 		pool.Close()
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
-	s := &Store{pool, reader{pool, pgx.QueryExecModeCacheDescribe}, lists{pool}, tokens.NewStore(tokenDB{pool})}
+	s := &Store{pool, reader{pool, pgx.QueryExecModeCacheDescribe}, lists{pool}, transactions{pool}, tokens.NewStore(tokenDB{pool})}
 	if isDirect(ctx, pool) {
 		s.reads.mode = pgx.QueryExecModeCacheStatement
 	}
@@ -178,8 +179,11 @@ func (s *Store) States(ctx context.Context, keys []schemas.Entity) ([]store.Stat
 // statistics about due times are always outdated, and the planner adds the cost of every partition
 // to each lookup. Without indexOnly, PostgreSQL would read a table of a million rows to find a few
 // hundred of them. It would also lock and sort more rows than needed.
-var indexOnly = pgx.TxOptions{BeginQuery: `BEGIN; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;
-SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off`}
+var indexOnly = pgx.TxOptions{BeginQuery: beginIndexOnly[0] + "; " + beginIndexOnly[1]}
+
+// beginIndexOnly are the statements that begin a transaction with indexOnly.
+var beginIndexOnly = []string{"BEGIN", `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)`}
 
 // querier is a reader or a transaction.
 type querier interface {

@@ -30,6 +30,7 @@ type Store struct {
 	// as running it. Concurrent reads wait for the only connection, so each read must be short.
 	get *sql.Stmt
 	lists
+	transactions
 }
 
 // Open opens the database file at path and applies missing migrations. If path is empty, the
@@ -57,7 +58,7 @@ func OpenDriver(ctx context.Context, path string, wrap func(driver.Driver) drive
 		_ = plain.Close() // it has no connection yet
 	}
 	db.SetMaxOpenConns(1) // SQLite allows only one writer at a time
-	s := &Store{db: db, lists: lists{db}, tokenStore: tokens.NewStore(tokenDB{db})}
+	s := &Store{db: db, lists: lists{db}, transactions: transactions{db}, tokenStore: tokens.NewStore(tokenDB{db})}
 	if path == "" {
 		if s.keeper, err = sql.Open("sqlite", dsn); err == nil {
 			err = s.keeper.PingContext(ctx)
@@ -232,25 +233,6 @@ func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry stor
 		return false, fmt.Errorf("delete everything of %s: %w", e, err)
 	}
 	return existed, nil
-}
-
-func (s *Store) inTx(ctx context.Context, do func(*sql.Tx) error) error {
-	tx, err := s.db.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("begin a transaction: %w", err)
-	}
-	ended := false
-	defer func() {
-		if !ended { // the function do panicked: the only connection must not stay in the transaction
-			_ = tx.Rollback()
-		}
-	}()
-	err = do(tx)
-	ended = true
-	if err != nil {
-		return errors.Join(err, tx.Rollback())
-	}
-	return tx.Commit()
 }
 
 // collect returns all rows of a query.

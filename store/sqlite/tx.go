@@ -4,13 +4,41 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 
 	"github.com/freshet/freshet/store"
 )
 
+// transactions runs transactions.
+type transactions struct{ db *sql.DB }
+
 // InTx calls the function do in a transaction. It commits if do returns nil, and rolls back otherwise.
-func (s *Store) InTx(ctx context.Context, do func(store.Tx) error) error {
+func (s transactions) InTx(ctx context.Context, do func(store.Tx) error) error {
 	return s.inTx(ctx, func(tx *sql.Tx) error { return do(transaction{tx}) })
+}
+
+// InUnflushedTx is InTx: a transaction of SQLite costs little more if it is flushed.
+func (s transactions) InUnflushedTx(ctx context.Context, do func(store.Tx) error) error {
+	return s.InTx(ctx, do)
+}
+
+func (s transactions) inTx(ctx context.Context, do func(*sql.Tx) error) error {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("begin a transaction: %w", err)
+	}
+	ended := false
+	defer func() {
+		if !ended { // the function do panicked: the only connection must not stay in the transaction
+			_ = tx.Rollback()
+		}
+	}()
+	err = do(tx)
+	ended = true
+	if err != nil {
+		return errors.Join(err, tx.Rollback())
+	}
+	return tx.Commit()
 }
 
 // transaction implements store.Tx.
@@ -52,4 +80,10 @@ func (t transaction) Exec(ctx context.Context, statements ...store.Statement) (w
 		}
 	}
 	return written, nil
+}
+
+// Commit runs statements one after another. InTx commits.
+func (t transaction) Commit(ctx context.Context, statements ...store.Statement) error {
+	_, err := t.Exec(ctx, statements...)
+	return err
 }

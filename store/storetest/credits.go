@@ -149,8 +149,11 @@ func testCredits(b suite) {
 		}
 	}
 	c.want(client, 8, 0)
-	if d, _ := c.Details(c.Context(), client); len(d.Use) != 1 || d.Use[0].Credits != 2 || len(d.Holds) != 0 {
+	if d, _ := c.Details(c.Context(), client); len(d.Use) != 1 || d.Use[0].Credits != 2 || len(d.Holds) != 0 || d.UsedToday != 2 {
 		b.Errorf("use: got %+v, want 2 credits in one hour", d)
+	}
+	if all, err := c.Accounts(c.Context(), "", 2); err != nil || len(all) != 1 || all[0].Balance != 8 || all[0].UsedToday != 2 {
+		b.Errorf("accounts: got %+v, %v, want one with balance 8 and 2 used today", all, err)
 	}
 	all = c.hold(client, "a", "b", "c", "d", "e")
 	if last := all[4]; !last.Exhausted || last.After != time.Hour || last.Plan.Amount != 10 || all[3].Exhausted {
@@ -301,6 +304,14 @@ func testCreditsModel(b suite) {
 		if _, wrong, err := c.Verify(c.Context()); err != nil || len(wrong) > 0 {
 			b.Fatalf("seed %d, step %d: got %+v, %v, want no mismatch", seed, step, wrong, err)
 		}
+	}
+	sum, most := int64(0), int64(0)
+	for _, n := range captured {
+		sum, most = sum+n, max(most, n)
+	}
+	total, err := c.Total(c.Context(), at(0), 1)
+	if err != nil || total.Credits != sum || total.Clients != int64(len(captured)) || len(total.Top) != min(1, len(captured)) || len(captured) > 0 && total.Top[0].Credits != most {
+		b.Errorf("seed %d: total use: got %+v, %v, want %d credits of %d clients, at most %d of one", seed, total, err, sum, len(captured), most)
 	}
 	for of := range captured {
 		used := int64(0)

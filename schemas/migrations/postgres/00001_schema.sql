@@ -361,7 +361,18 @@ CREATE TABLE credit_entries (
 CREATE INDEX credit_entries_client ON credit_entries (client, at);
 CREATE INDEX credit_entries_hold ON credit_entries (hold_id) WHERE kind = 'hold';
 
+-- Captured credits by hour: the sums of the capture entries, so that the use of all clients can be read
+-- without the ledger.
+CREATE TABLE credit_use (
+    client text COLLATE "C" NOT NULL,
+    hour   bigint NOT NULL, -- hours since 1970 UTC
+    used   bigint NOT NULL CHECK (used > 0),
+    PRIMARY KEY (client, hour)
+) WITH (fillfactor = 70);
+CREATE INDEX credit_use_hour ON credit_use (hour, client);
+
 -- +goose Down
+DROP TABLE credit_use;
 DROP TABLE credit_entries;
 DROP TABLE credit_holds;
 DROP TABLE credit_grants;

@@ -290,7 +290,17 @@ CREATE TABLE credit_entries (
 CREATE INDEX credit_entries_client ON credit_entries (client, at);
 CREATE INDEX credit_entries_hold ON credit_entries (hold_id) WHERE kind = 'hold';
 
+CREATE TABLE credit_use (
+    client      TEXT    NOT NULL,
+    hour        INTEGER NOT NULL,
+    used        INTEGER NOT NULL CHECK (used > 0),
+    PRIMARY KEY (client, hour)
+) WITHOUT ROWID;
+
+CREATE INDEX credit_use_hour ON credit_use (hour, client);
+
 -- +goose Down
+DROP TABLE credit_use;
 DROP TABLE credit_entries;
 DROP TABLE credit_holds;
 DROP TABLE credit_grants;
