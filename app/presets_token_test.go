@@ -122,7 +122,12 @@ func (p renewingPreset) run(t *testing.T, name string, c SourceConfig) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
-	defer func() { stop(); <-ended }()
+	defer func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
 	if _, err := r.Await(t.Context(), []string{"app"}); err != nil {
 		t.Fatal(err)
 	}

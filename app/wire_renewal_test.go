@@ -48,7 +48,12 @@ func TestSpendOn_ChargesMatchingPolicies(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() { ended <- l.Run(ctx) }()
-			defer func() { stop(); <-ended }()
+			defer func() {
+				stop()
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			}()
 			renew := func() time.Time {
 				finished, err := spendOn(l, []renewal.Credential{{Name: "app"}})(ctx, "app")
 				if err != nil {
