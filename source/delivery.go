@@ -27,10 +27,10 @@ type Static struct {
 	// Dir is the directory. A query service reads it when it starts, and again when a file changes. Files
 	// and directories whose names begin with a dot are skipped.
 	Dir string `yaml:"dir"`
-	// Order is the place of the files among the other origins of content. first: before the database and
+	// Order is the place of the files among the other origins of content; empty: first. first: before the database and
 	// the upstream. last: only if nothing else can be served.
 	Order string `yaml:"order,omitempty" enum:"first,last"`
-	// MaxSize is the maximum size of all files of the directory together, before compression.
+	// MaxSize is the maximum size of all files of the directory together, before compression; 0: 64MiB.
 	MaxSize Bytes `yaml:"maxSize,omitempty"`
 }
 

@@ -49,7 +49,13 @@ func (s *Site) PrepareCourt(ctx context.Context, latency, layout string) (*Proce
 		return nil, err
 	}
 	s.Upstream, s.Latency = p.Match, latency
-	s.Sources = map[string]string{s.Source: fmt.Sprintf("preset: court\nbaseURL: %s\nfacets: {layout: {%s}}\n", s.Upstream, layout)}
+	// Without the window of a minute the quiet period after the start is short: a lease.
+	s.Sources = map[string]string{s.Source: fmt.Sprintf(`preset: court
+baseURL: %s
+timeout: 2s
+quota: {policies: [{name: concurrent, limit: 3, window: in-flight, lease: 7s}, {name: interval, minInterval: {min: 600ms, max: 900ms}}]}
+facets: {layout: {%s}}
+`, s.Upstream, layout)}
 	return p, s.CreateTables(ctx)
 }
 
