@@ -3,12 +3,14 @@ package query
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"sync/atomic"
 	"time"
 
+	"github.com/freshet/freshet/problem"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/store"
@@ -129,13 +131,16 @@ func (f *staticFile) orFile(read func() (*entry, bool, error)) (found *entry, fa
 	return found, fallback, nil
 }
 
-// viewOfStatic returns the view of a file. err is the error of the store if the store can't be read.
+// viewOfStatic returns the view of a file. err is the error of the store if the store can't be read, or
+// the problem of a client that reads too many missing keys.
 func viewOfStatic(file *staticFile, err error, f source.Facet) view {
 	v := view{entry: file.entry, static: true, freshness: store.Stale, at: time.Now()}
 	if f.Immutable {
 		v.freshness = store.Fresh
 	}
-	if err != nil {
+	if _, refused := errors.AsType[*problem.HTTPError](err); refused {
+		v.degraded = ReasonTooMany
+	} else if err != nil {
 		v.degraded = reasonStore
 	}
 	return v
