@@ -13,10 +13,10 @@ import (
 var DocumentKeys = documentKeys()
 
 func documentKeys() (all []string) {
-	for _, n := range strings.Fields("F10 F11 F20 F30 F32 F40 F50 F60 F61 F62 F63 F64 F65 F66 F67 F68 F69 F6A F6B F6C F70 F71 F80 F90 FA0 FF0 FG0 FH0") {
+	for n := range strings.FieldsSeq("F10 F11 F20 F30 F32 F40 F50 F60 F61 F62 F63 F64 F65 F66 F67 F68 F69 F6A F6B F6C F70 F71 F80 F90 FA0 FF0 FG0 FH0") {
 		all = append(all, "ssgo003/SSGO003"+n+".xml")
 	}
-	for _, folder := range strings.Fields("101 102 105 106 107 108 10a 10c 10g 10i 10j") {
+	for folder := range strings.FieldsSeq("101 102 105 106 107 108 10a 10c 10g 10i 10j") {
 		all = append(all, "ssgo"+folder+"/SSGO"+strings.ToUpper(folder)+"F01.xml")
 	}
 	return all
