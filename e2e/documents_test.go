@@ -79,6 +79,7 @@ func (l layouts) readAll(keys []string, times, readers int) (statuses map[int]in
 // 3,000 readers of one document that nobody has read before cause one call. Readers of several
 // documents never cause more than three calls at once. The upstream judges both.
 func TestDocuments_ManyReadersMakeOneCall(t *testing.T) {
+	t.Parallel()
 	f := newSite(t)
 	_, err := f.PrepareCourt(t.Context(), "800ms-1s", "wait: 25s")
 	f.check(err)
@@ -132,6 +133,7 @@ func TestDocuments_ManyReadersMakeOneCall(t *testing.T) {
 // statement in the database. A file is replaced while it is read. Without the upstream, an unknown
 // document is 503 with Retry-After.
 func TestDocuments_SurviveOutages(t *testing.T) {
+	t.Parallel()
 	f := newSite(t)
 	dir := t.TempDir()
 	static, missing := harness.DocumentKeys[:36], harness.DocumentKeys[36:]
