@@ -30,7 +30,7 @@ func (c Config) Explain(to io.Writer, env []string) error {
 		s.explainClients(to, quota, c.Access.Limits)
 		for _, facet := range slices.Sorted(maps.Keys(s.Facets)) {
 			f := s.Facets[facet]
-			fmt.Fprintf(to, "  facet   %s: %s; fresh for %s\n", facet, describeDocuments(f), schemas.FormatDuration(f.FreshFor))
+			fmt.Fprintf(to, "  facet   %s: %s; %s\n", facet, describeDocuments(f), describeDelivery(f))
 			explainAliases(to, s.Facets, facet)
 		}
 		s.explainCredentials(to)

@@ -171,6 +171,12 @@ func firstReadCalls(facets map[string]source.Facet, facet string) (calls int) {
 // checkPrefetchFacet returns an error for each setting in a facet's prefetch configuration that
 // contradicts the facet's own configuration.
 func checkPrefetchFacet(c scheduler.Config, f source.Facet) (errs []error) {
+	if c.Mode != scheduler.Off && f.Immutable {
+		errs = append(errs, errors.New("mode: the facet is immutable, so there is nothing to prefetch; remove the section, or write mode: off"))
+	}
+	if f.Raw != nil && (c.Active.Status.Path != "" || len(c.Active.Unless) > 0) {
+		errs = append(errs, errors.New("active: the content of the facet is raw and has no members; remove the paths"))
+	}
 	for i, name := range c.Active.Params {
 		if _, known := f.Params[name]; !known && name != "" { // an empty param name is skipped here, because NewSchedule returns an error for it
 			errs = append(errs, fmt.Errorf("active.params[%d]: the facet has no param %q; it has %s", i, name, joinNames(f.Params)))
@@ -245,6 +251,25 @@ func describeDocuments(f source.Facet) string {
 		all = append(all, name)
 	}
 	return strings.Join(all, ", ")
+}
+
+// describeDelivery returns how long snapshots of a facet are fresh, and the form and the files of raw
+// content.
+func describeDelivery(f source.Facet) string {
+	text := "fresh for " + schemas.FormatDuration(f.FreshFor)
+	if f.Immutable {
+		text = "immutable"
+	}
+	if f.Raw != nil {
+		text += "; served unchanged as " + f.Raw.MediaType
+	}
+	if f.Static != nil {
+		text += "; files of " + f.Static.Dir
+	}
+	if f.Wait > 0 {
+		text += "; reads wait " + schemas.FormatDuration(f.Wait) + " for the first snapshot"
+	}
+	return text
 }
 
 // joinNames returns the sorted keys of a map as a comma-separated list, or "none".

@@ -30,7 +30,7 @@ var exampleKeys = map[string]map[string]string{
 	"hubspot":           {"contact": "51"},
 	"data-go-kr":        {"item": "55"},
 	"ietf":              {"resource": "a-resource"},
-	"court":             {"progress": "2026-1234567", "general": "2026-1234567"},
+	"court":             {"progress": "2026-1234567", "general": "2026-1234567", "layout": "ssgo003/SSGO003F10.xml"},
 }
 
 func TestPresets_AdmitAnExampleKey(t *testing.T) {

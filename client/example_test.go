@@ -30,6 +30,7 @@ func startService() *httptest.Server {
 		case r.URL.Query().Has("key"):
 			_, _ = io.WriteString(w, `{"items":[{"key":"somebody","status":200,`+stored+`},{"key":"new","status":202,"freshness":"UPDATING"}]}`)
 		default:
+			w.Header().Set("Content-Type", "application/json")
 			w.Header().Set("ETag", `W/"a"`)
 			_, _ = io.WriteString(w, "{"+stored+"}")
 		}

@@ -59,8 +59,10 @@ type Result[T any] struct {
 	// Freshness is empty if the response does not contain it: after a refresh without Wait, or
 	// without the scope read.
 	Freshness Freshness `json:"freshness"`
-	// Snapshot has the documents of the facet by name. It is set if Freshness is Fresh or Stale.
-	Snapshot T `json:"snapshot"`
+	// Snapshot has the documents of the facet by name. It is set if Freshness is Fresh or Stale. For
+	// a raw facet it has the bytes of the document, and MediaType its media type.
+	Snapshot  T      `json:"snapshot"`
+	MediaType string `json:"-"`
 	// LastUpdatedAt and LastCheckedAt are the times of the last change and of the last fetch, or
 	// zero. After a response 304 LastCheckedAt has a precision of about one second.
 	LastUpdatedAt time.Time `json:"lastUpdatedAt"`
@@ -69,6 +71,9 @@ type Result[T any] struct {
 	Refresh *RefreshState `json:"refresh"`
 	// ETag identifies the content. It is empty if the response has none.
 	ETag string `json:"-"`
+	// Degraded is the reason why the content may be outdated, such as UPSTREAM_DOWN (the header
+	// Freshet-Degraded). It is empty for current content.
+	Degraded string `json:"-"`
 	// RetryAfter is the time after which an entity that is Updating should be read again.
 	RetryAfter time.Duration `json:"-"`
 }
@@ -107,15 +112,18 @@ func (c *Client) Get(ctx context.Context, e Entity, options ...CallOption) (Resu
 }
 
 // GetAs reads an entity and decodes its snapshot. T is usually a struct with a field for each
-// document of the facet.
+// document of the facet. The content of a raw facet can't be decoded; use Get.
 func GetAs[T any](ctx context.Context, c *Client, e Entity, options ...CallOption) (Result[T], error) {
 	raw, err := c.get(ctx, e, options)
 	typed := Result[T]{
 		Freshness: raw.Freshness, LastUpdatedAt: raw.LastUpdatedAt, LastCheckedAt: raw.LastCheckedAt,
-		Refresh: raw.Refresh, ETag: raw.ETag, RetryAfter: raw.RetryAfter,
+		Refresh: raw.Refresh, ETag: raw.ETag, RetryAfter: raw.RetryAfter, MediaType: raw.MediaType, Degraded: raw.Degraded,
 	}
 	if err != nil || raw.Snapshot == nil {
 		return typed, err
+	}
+	if raw.MediaType != "" {
+		return typed, fmt.Errorf("the content of %s/%s is %s, which can't be decoded as %T; read it with Get", e.Source, e.Facet, raw.MediaType, typed.Snapshot)
 	}
 	if err := json.Unmarshal(raw.Snapshot, &typed.Snapshot); err != nil {
 		return typed, fmt.Errorf("decode the snapshot of %s/%s as %T: %w", e.Source, e.Facet, typed.Snapshot, err)
@@ -201,12 +209,17 @@ func (c *Client) GetMany(ctx context.Context, source, facet string, keys []strin
 
 // result decodes the response to a read or a refresh.
 func (c *Client) result(answer Response) (Result[json.RawMessage], error) {
+	if mediaType, raw := answer.Raw(); raw {
+		result := rawResult(answer, mediaType)
+		result.Degraded = answer.Header.Get(degradedHeader)
+		return result, nil
+	}
 	var result Result[json.RawMessage]
 	readable := json.Unmarshal(answer.Text, &result) == nil
 	switch {
 	case answer.Code == http.StatusNotFound && readable && result.Freshness == NotFound:
 	case answer.Code == http.StatusOK && readable && result.Freshness != "" && result.Snapshot != nil:
-		result.ETag = answer.Header.Get("ETag")
+		result.ETag, result.Degraded = answer.Header.Get("ETag"), answer.Header.Get(degradedHeader)
 	case answer.Code == http.StatusAccepted && readable:
 		result.RetryAfter = retryAfter(answer.Header)
 	case answer.Code < http.StatusBadRequest:
@@ -217,6 +230,9 @@ func (c *Client) result(answer Response) (Result[json.RawMessage], error) {
 	return result, nil
 }
 
+// degradedHeader has the reason of a degraded response.
+const degradedHeader = "Freshet-Degraded"
+
 func unexpected(answer Response) error {
 	answer.Text = nil
 	return answer.Problem()
@@ -225,12 +241,9 @@ func unexpected(answer Response) error {
 // renewed returns the snapshot that the client has in its cache, with new times, after the service
 // has answered 304: the snapshot is current.
 func renewed(known Result[json.RawMessage], h http.Header) Result[json.RawMessage] {
-	known.Freshness = Stale
-	if maxAge(h) > 0 {
-		known.Freshness = Fresh
-	}
-	if age, err := strconv.ParseInt(h.Get("Age"), 10, 32); err == nil {
-		known.LastCheckedAt = time.Now().Add(-time.Duration(age) * time.Second).UTC()
+	known.Freshness, known.Degraded = freshnessOf(h), h.Get(degradedHeader)
+	if at := checkedAt(h); !at.IsZero() {
+		known.LastCheckedAt = at
 	}
 	if at, err := http.ParseTime(h.Get("Last-Modified")); err == nil && !known.LastUpdatedAt.Truncate(time.Second).Equal(at) {
 		known.LastUpdatedAt = at

@@ -57,7 +57,7 @@ func (c *Console) deadLetter(w http.ResponseWriter, r *http.Request, client acce
 		c.unavailable(w, r, fmt.Sprintf("The dead letter %s/%d:%d can't be read.", source, partition, offset), err)
 		return
 	}
-	p := deadLetterPage{DeadLetter: l, ID: id, Source: source, Value: formatContent(l.Value), Sample: formatContent(l.Sample), Replays: l.Replay().Count}
+	p := deadLetterPage{DeadLetter: l, ID: id, Source: source, Value: formatContent(l.Value, ""), Sample: formatContent(l.Sample, ""), Replays: l.Replay().Count}
 	if undecodable == nil {
 		p.Request = &request
 	}

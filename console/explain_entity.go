@@ -8,6 +8,7 @@ import (
 
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/store"
 )
 
@@ -83,6 +84,9 @@ func ageMessage(e Entity, now time.Time) string {
 		return fmt.Sprintf("Its content was fetched %s and kept for %s, which is over: it is no longer served, and readers wait for a new fetch. Checked %s.",
 			formatAgo(e.State.FetchedAt, now), formatDuration(e.KeepFor), checked)
 	case freshness == store.Fresh:
+		if e.FreshFor >= source.ImmutableFor {
+			return fmt.Sprintf("It is not stale. Checked %s; the facet is immutable, so it stays fresh.", checked)
+		}
 		return fmt.Sprintf("It is not stale. Checked %s, and fresh for %s, until %s.", checked, formatDuration(e.FreshFor), formatTime(e.State.CheckedAt.Add(e.FreshFor), now))
 	case freshness == store.Stale:
 		return fmt.Sprintf("Checked %s, and fresh for %s.", checked, formatDuration(e.FreshFor))

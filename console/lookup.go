@@ -3,13 +3,16 @@ package console
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/store"
 )
 
@@ -105,15 +108,19 @@ func (c *Console) showEntity(w http.ResponseWriter, r *http.Request, client acce
 	if v, err := c.Limits.View(ctx, e.Source); err == nil {
 		a.limits = &v
 	}
-	p.Content = formatContent(known.Payload)
+	p.Content = formatContent(known.Payload, known.State.MediaType)
 	p.Entity, p.Why, p.Timeline = &known, whyStale(known, a, now), timelineOf(known, now)
 	p.Line = newEntityLine(known, now)
 	c.render(w, r, status, "lookup", "Look up", p)
 }
 
 // formatContent returns content for display, cut to maxContentShown bytes. JSON is indented unless
-// it is large or deeply nested, because indentation could make such JSON many times larger.
-func formatContent(payload []byte) string {
+// it is large or deeply nested, because indentation could make such JSON many times larger. Content
+// that is not text, such as an image, is not displayed. The media type is empty for JSON.
+func formatContent(payload []byte, mediaType string) string {
+	if mediaType != "" && !utf8.Valid(payload) {
+		return fmt.Sprintf("%d bytes of %s that are not UTF-8 text", len(payload), displayText(mediaType, maxErrorShown))
+	}
 	var out bytes.Buffer
 	if len(payload) <= maxIndentBytes && depthOf(payload) <= maxIndentDepth && json.Indent(&out, payload, "", "  ") == nil {
 		payload = out.Bytes()
@@ -166,7 +173,9 @@ func timelineOf(e Entity, now time.Time) []timelineEntry {
 			}
 			add(s.CheckedAt.Add(valid), "Not-found result expires", "", "")
 		case s.HasContent():
-			add(s.CheckedAt.Add(e.FreshFor), "Becomes stale", "", "")
+			if e.FreshFor < source.ImmutableFor {
+				add(s.CheckedAt.Add(e.FreshFor), "Becomes stale", "", "")
+			}
 			if e.KeepFor > 0 {
 				add(s.FetchedAt.Add(e.KeepFor), "No longer served", "", "")
 			}

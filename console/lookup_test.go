@@ -19,9 +19,18 @@ func TestFormatContent_IndentsOnlySmallJSON(t *testing.T) {
 		{`["` + strings.Repeat("[", 99) + `"]`, "[\n  \"" + strings.Repeat("[", 99) + "\"\n]"}, // the brackets in the string do not count as nesting, so the content is indented
 		{large, large[:maxContentShown] + " …"},
 	} {
-		if got := formatContent([]byte(c.content)); got != c.want {
+		if got := formatContent([]byte(c.content), ""); got != c.want {
 			t.Errorf("content: got %.80q, want %.80q", got, c.want)
 		}
+	}
+}
+
+func TestFormatContent_ShowsRawText(t *testing.T) {
+	if got := formatContent([]byte("<a>\x07</a>"), "application/xml"); !strings.HasPrefix(got, "<a>") {
+		t.Errorf("XML: got %q", got)
+	}
+	if got, want := formatContent([]byte("\x89PNG\xff"), "image/png"), "5 bytes of image/png that are not UTF-8 text"; got != want {
+		t.Errorf("image: got %q, want %q", got, want)
 	}
 }
 

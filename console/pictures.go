@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/status/find"
 	"github.com/freshet/freshet/store"
@@ -131,8 +132,11 @@ func newEntityLine(e Entity, now time.Time) *entityLine {
 		spans = []span{{"c-absent", "not found", s.CheckedAt.Add(e.NotFoundFor)}, {"c-kept", "checked again when read", time.Time{}}}
 	case s.HasContent():
 		spans = []span{{"c-304", "unchanged since the fetch", s.CheckedAt}, {"c-fresh", "fresh", s.CheckedAt.Add(e.FreshFor)}, {"c-kept", "stale", time.Time{}}}
+		if e.FreshFor >= source.ImmutableFor {
+			spans = []span{spans[0], {"c-fresh", "fresh, because the facet is immutable", time.Time{}}}
+		}
 		if e.KeepFor > 0 {
-			spans[2].until = s.FetchedAt.Add(e.KeepFor)
+			spans[len(spans)-1].until = s.FetchedAt.Add(e.KeepFor)
 			spans = append(spans, span{"c-gone", "no longer served", time.Time{}})
 		}
 	default:

@@ -185,10 +185,11 @@ func (w *Worker) decode(t *task) {
 }
 
 func (w *Worker) planFor(t *task) (*source.Plan, error) {
-	return w.source.Plan(source.Request{
-		Facet: t.request.Facet, Key: t.request.Key, Params: t.params,
-		Validator: source.Validator{ETag: t.stored.ETag, LastModified: t.stored.LastModified},
-	})
+	r := source.Request{Facet: t.request.Facet, Key: t.request.Key, Params: t.params}
+	if t.stored.MediaType == t.facet.MediaType() { // readers do not get content of another media type, so it must be fetched again
+		r.Validator = source.Validator{ETag: t.stored.ETag, LastModified: t.stored.LastModified}
+	}
+	return w.source.Plan(r)
 }
 
 // peek looks up the entities' snapshots and failures, and returns which requests still need a

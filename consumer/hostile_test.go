@@ -173,6 +173,44 @@ func TestNotModified_WithoutSnapshotIsFetchedInFull(t *testing.T) {
 	}
 }
 
+// A facet that becomes raw must fetch its content again: readers do not get the stored JSON, and a
+// response "not modified" would keep it.
+func TestNotModified_OtherMediaTypeIsFetchedInFull(t *testing.T) {
+	r := newRig(t)
+	var conditional atomic.Int64
+	r.upstreamOf(func(w http.ResponseWriter, req *http.Request) {
+		w.Header().Set("ETag", `"v1"`)
+		if req.Header.Get("If-None-Match") == `"v1"` {
+			conditional.Add(1)
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+		_, _ = w.Write([]byte("<a/>"))
+	}, func(c *source.Config) {
+		f := c.Facets["character"]
+		f.Conditional, f.Raw, f.Select, f.Ignore = true, &source.Raw{MediaType: "application/xml", WellFormed: "xml"}, nil, nil
+		c.Facets = map[string]source.Facet{"character": f}
+	})
+	_, err := r.db.Write(t.Context(), []store.Write{{
+		Entity: entity("a"), Version: 1, CheckedAt: time.Now().Add(-time.Hour), Hash: store.Hash{1}, ETag: `"v1"`,
+		Payload: func() (store.Payload, error) { return store.Encode([]byte(`{"doc":{}}`)), nil },
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.work(schemas.High)
+	for want := range 2 {
+		before, _ := r.snapshot("a")
+		r.enqueue("a", schemas.High, schemas.UserRequest)
+		r.until("a later check", func() bool { s, ok := r.snapshot("a"); return ok && s.Version > before.Version })
+		r.untilCommitted(schemas.High)
+		s, _ := r.snapshot("a")
+		if text, err := s.Decode(nil); err != nil || string(text) != "<a/>" || s.MediaType != "application/xml" || conditional.Load() != int64(want) {
+			t.Errorf("got %q as %q, %v, %d conditional calls, want <a/> as XML and %d", text, s.MediaType, err, conditional.Load(), want)
+		}
+	}
+}
+
 // wideCompressor compresses with a window of several MiB, like Kafka clients other than franz-go.
 type wideCompressor struct{}
 

@@ -38,17 +38,24 @@ func (w *Worker) newContent(ctx context.Context, t *task, answers *source.Respon
 				return store.Payload{}, fmt.Errorf("content could not be parsed a second time: %w", o.Err)
 			}
 			defer o.Content.Release()
-			return store.Encode(o.Content.JSON), nil
+			return payloadOf(o.Content), nil
 		}
 		return made
 	}
-	if t.stored.HasContent() && t.stored.ExtractVersion == c.ExtractVersion && !t.stored.Absent {
-		w.hintChanged(ctx, t, c.JSON)
+	if c.MediaType == "" && t.stored.HasContent() && t.stored.ExtractVersion == c.ExtractVersion && !t.stored.Absent {
+		w.hintChanged(ctx, t, c.Bytes)
 	}
-	p := store.Encode(c.JSON)
+	p := payloadOf(c)
 	made.bytes = len(p.Bytes)
 	made.payload = func() (store.Payload, error) { return p, nil }
 	return made
+}
+
+// payloadOf encodes content.
+func payloadOf(c *source.Content) store.Payload {
+	p := store.Encode(c.Bytes)
+	p.MediaType = c.MediaType
+	return p
 }
 
 // storeResult submits a result to the writer and waits until the result is written, its request is

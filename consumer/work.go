@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -337,7 +338,7 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	f.outcome = w.source.Read(answers, time.Now())
 	w.metrics.callsEnded(f.outcome.Class, a.durations)
 	w.reportRedacted(ctx, f.outcome.Redacted, t)
-	if f.outcome.Class == source.OK && t.facet.Shrunk(len(f.outcome.Content.JSON), t.stored.Size) {
+	if f.outcome.Class == source.OK && t.facet.Shrunk(len(f.outcome.Content.Bytes), t.stored.Size) {
 		f.outcome = shrunk(f.outcome, t.stored.Size)
 	}
 	ok := f.outcome.Class == source.OK
@@ -377,11 +378,11 @@ var errShrunk = errors.New("the content has shrunk")
 // in bytes.
 func shrunk(o source.Outcome, stored int) source.Outcome {
 	defer o.Content.Release()
-	text := o.Content.JSON
+	text := o.Content.Bytes
 	return source.Outcome{
 		Class: source.BadContent, Status: o.Status,
 		Err: fmt.Errorf("%w from %d to %d bytes, below the facet's shrinkGuard; if the new content is right, delete the snapshot", errShrunk, stored, len(text)),
 		// The sample is copied, because Release reuses the content's memory.
-		Sample: append([]byte(nil), text[:min(len(text), schemas.MaxSampleBytes)]...), SampleType: "application/json",
+		Sample: append([]byte(nil), text[:min(len(text), schemas.MaxSampleBytes)]...), SampleType: cmp.Or(o.Content.MediaType, "application/json"),
 	}
 }

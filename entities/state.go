@@ -35,6 +35,7 @@ type SnapshotState struct {
 	UpdatedAt *time.Time `json:"updatedAt"` // start of the last fetch that returned changed content; nil: no content
 	NotFound  bool       `json:"notFound"`  // true: the upstream has no such entity
 	Bytes     int        `json:"bytes"`     // length of the content in bytes, before compression
+	MediaType string     `json:"mediaType"` // media type of raw content; empty: JSON, or no content
 }
 
 // Failure describes the failures of an entity since its last success.
@@ -86,7 +87,7 @@ func readState(s Deps, r *http.Request) (admin.Answer, error) {
 }
 
 func snapshotStateOf(of store.State) *SnapshotState {
-	return &SnapshotState{Version: of.Version, CheckedAt: of.CheckedAt.UTC(), UpdatedAt: schemas.OptionalTime(of.UpdatedAt.UTC()), NotFound: of.Absent, Bytes: of.Size}
+	return &SnapshotState{Version: of.Version, CheckedAt: of.CheckedAt.UTC(), UpdatedAt: schemas.OptionalTime(of.UpdatedAt.UTC()), NotFound: of.Absent, Bytes: of.Size, MediaType: of.MediaType}
 }
 
 func failureOf(of store.Status) *Failure {

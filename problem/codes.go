@@ -41,6 +41,7 @@ const (
 	BadKey               Code = "bad-key"
 	BadKeys              Code = "bad-keys"
 	MissingParams        Code = "missing-params"
+	RawFacet             Code = "raw-facet"
 	BadWait              Code = "bad-wait"
 	BadBody              Code = "bad-body"
 	BodyTooLarge         Code = "body-too-large"
@@ -63,6 +64,7 @@ const (
 
 	// Requests that can't be handled now.
 	NotQueued          Code = "not-queued"
+	WaitExpired        Code = "wait-expired"
 	StoreUnavailable   Code = "store-unavailable"
 	ResponseMemory     Code = "response-memory"
 	TooManyWaiters     Code = "too-many-waiters"

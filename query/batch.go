@@ -27,6 +27,9 @@ func (s *Server) readMany(c echo.Context, client access.Client) error {
 	if err != nil {
 		return err
 	}
+	if f.Raw != nil {
+		return problem.New(http.StatusBadRequest, problem.RawFacet, fmt.Sprintf("The content of %s/%s is %s, which can't be a part of a JSON response. Read each key by itself.", e.Source, e.Facet, f.Raw.MediaType))
+	}
 	query, err := url.ParseQuery(c.Request().URL.RawQuery)
 	if err != nil {
 		return problem.New(http.StatusBadRequest, problem.BadKeys, "The query string has an invalid percent-encoding.")

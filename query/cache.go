@@ -22,7 +22,7 @@ import (
 
 const (
 	// cacheTTL is how long an entry is valid while the settle subscription is connected, and
-	// disconnectedTTL while it is not. cacheTTL limits how old an entry can become if a settle
+	// disconnectedTTL while it is not. An entry of an immutable facet is valid without these limits. cacheTTL limits how old an entry can become if a settle
 	// message is lost without an error, or if a worker of an older release publishes no settle
 	// messages.
 	cacheTTL        = 30 * time.Second
@@ -51,6 +51,7 @@ type snapshotCache struct {
 	loads      singleflight.Group
 	metrics    *metrics
 	readCounts *readCounter
+	static     *staticFiles              // nil: no facet has static files
 	isLimited  func(schemas.Entity) bool // reports whether only some clients may see the content that a fetch would return now
 
 	started        time.Time    // creation of the cache; now() returns the monotonic time since then, so clock steps have no effect
@@ -89,7 +90,23 @@ func (m *snapshotCache) now() int64 { return int64(time.Since(m.started)) + 1 }
 // that the store failed or did not respond in time, and that the entry may be outdated. err is the
 // error of the store if nothing is cached, or the problem of a client that reads too many missing
 // keys.
+//
+// A static file that is served first is returned in place of the entry, unless the stored snapshot is
+// newer. If the store can't be read, the file is returned with the error.
 func (m *snapshotCache) get(ctx context.Context, client string, e schemas.Entity, f source.Facet) (found *entry, fallback bool, err error) {
+	file := m.static.get(e, f)
+	if file == nil || !f.Static.First() {
+		return m.getStored(ctx, client, e, f)
+	}
+	found, fallback, err = file.orFile(func() (*entry, bool, error) { return m.getStored(ctx, client, e, f) })
+	if found == file.entry {
+		m.metrics.fromStatic.Inc()
+	}
+	return found, fallback, err
+}
+
+// getStored is get without static files.
+func (m *snapshotCache) getStored(ctx context.Context, client string, e schemas.Entity, f source.Facet) (found *entry, fallback bool, err error) {
 	cached, _ := m.entries.GetIfPresent(e)
 	now := m.now()
 	if cached != nil && m.isValid(cached, now) {
@@ -146,6 +163,9 @@ func (m *snapshotCache) isValid(e *entry, now int64) bool {
 	readAt, connectedSince := e.readAt.Load(), m.connectedSince.Load()
 	if readAt == 0 {
 		return false
+	}
+	if e.facet.Immutable { // current until a settle message; after a lost subscription, until it is connected again
+		return connectedSince == 0 || readAt >= connectedSince
 	}
 	if connectedSince == 0 {
 		return now-readAt < int64(disconnectedTTL)
@@ -247,6 +267,7 @@ func (m *snapshotCache) invalidate(e schemas.Entity) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.settles++
+	m.static.settle(e)
 	m.missing.readAt.Invalidate(e)
 	m.loads.Forget(m.flightKey(e))
 	if cached, ok := m.entries.GetEntryQuietly(e); ok {
@@ -264,6 +285,9 @@ func (m *snapshotCache) setConnected(connected bool) {
 	// that a reader that finds the subscription connected again does not share a load that began
 	// before the reconnect.
 	m.connections.Add(1)
+	if m.static != nil {
+		m.static.unchecked.Store(true)
+	}
 	m.connectedSince.Store(m.now())
 }
 

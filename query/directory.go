@@ -24,6 +24,8 @@ type facetItem struct {
 	Path       string `json:"path"`       // path of a read, with the placeholder {key}
 	KeyPattern string `json:"keyPattern"` // regular expression that a whole key must match
 	FreshFor   string `json:"freshFor"`
+	MediaType  string `json:"mediaType,omitempty"` // media type of a raw facet's content
+	Immutable  bool   `json:"immutable,omitempty"`
 }
 
 // visibleSources returns the names of the sources of which the client may see at least one entity,
@@ -62,7 +64,7 @@ func (s *Server) listFacets(c echo.Context, client access.Client) error {
 	}{name, []facetItem{}}
 	for _, facet := range s.sources[name].FacetNames() {
 		f, _ := s.sources[name].Facet(facet)
-		list.Facets = append(list.Facets, facetItem{facet, "/v1/" + name + "/" + facet + "/{key}", f.KeyPattern, schemas.FormatDuration(f.FreshFor)})
+		list.Facets = append(list.Facets, facetItem{facet, "/v1/" + name + "/" + facet + "/{key}", f.KeyPattern, schemas.FormatDuration(f.FreshFor), f.MediaType(), f.Immutable})
 	}
 	c.Response().Header().Set("Cache-Control", "no-store")
 	return c.JSON(http.StatusOK, list)

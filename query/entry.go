@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,7 +17,7 @@ import (
 )
 
 // A response is {"snapshot": …, …}: bodyPrefix, the stored bytes of the snapshot, and a tail
-// with all other fields.
+// with all other fields. The response of a raw snapshot is the stored bytes only.
 const bodyPrefix = `{"snapshot":`
 
 // entry is a cached snapshot with everything that several responses can share: the FRESH body in
@@ -29,13 +30,14 @@ type entry struct {
 	// created (snapshotCache.now). 0 means that a settle message has made the entry outdated.
 	readAt atomic.Int64
 
-	etag, lastModified []string
-	freshTail          string
-	bodies             [encodings]body
-	staleGzip          atomic.Pointer[body]           // the last STALE response body in gzip; nil: there was none
-	headerCache        [2]atomic.Pointer[timeHeaders] // cached headers for FRESH and for STALE
-	onGrow             func(*entry)                   // function that is called after a body was encoded
-	count              *readCount                     // counts the reads; nil: reads are not counted
+	etags                     [encodings][]string // raw content: a strong tag for each encoding, because its bytes differ
+	lastModified, contentType []string
+	prefix, freshTail         string
+	bodies                    [encodings]body
+	staleGzip                 atomic.Pointer[body]           // the last STALE response body in gzip; nil: there was none
+	headerCache               [2]atomic.Pointer[timeHeaders] // cached headers for FRESH and for STALE
+	onGrow                    func(*entry)                   // function that is called after a body was encoded
+	count                     *readCount                     // counts the reads; nil: reads are not counted
 }
 
 // body is a complete response body in one encoding. It is encoded at first use.
@@ -56,9 +58,8 @@ func newEntry(s store.Snapshot, f source.Facet, readAt int64, of *readCount, gro
 	e := &entry{State: s.State, payload: s.Payload, facet: f, count: of, onGrow: grown}
 	e.readAt.Store(readAt)
 	if s.HasContent() {
-		e.etag = []string{fmt.Sprintf(`W/"%x-%x"`, s.Hash[:12], uint32(s.ExtractVersion))} //nolint:gosec // the low 32 bits suffice
 		e.lastModified = []string{s.UpdatedAt.UTC().Format(http.TimeFormat)}
-		e.freshTail = marshalTail(readBody{Freshness: store.Fresh, LastUpdatedAt: schemas.OptionalTime(s.UpdatedAt), LastCheckedAt: schemas.OptionalTime(s.CheckedAt)})
+		e.setForm()
 		for as := range e.bodies {
 			e.bodies[as].as, e.bodies[as].tail = encoding(as), e.freshTail
 		}
@@ -68,10 +69,43 @@ func newEntry(s store.Snapshot, f source.Facet, readAt int64, of *readCount, gro
 	return e
 }
 
+// setForm sets the parts of the response that depend on the form of the content: JSON or raw.
+func (e *entry) setForm() {
+	tag := fmt.Sprintf(`"%x-%x"`, e.Hash[:12], uint32(e.ExtractVersion)) //nolint:gosec // the low 32 bits suffice
+	if e.isRaw() {
+		e.contentType = []string{e.MediaType}
+		for as, name := range contentEncoding {
+			e.etags[as] = []string{tag}
+			if name != nil {
+				e.etags[as] = []string{strings.TrimSuffix(tag, `"`) + "-" + name[0] + `"`}
+			}
+		}
+		return
+	}
+	e.contentType, e.prefix = jsonType, bodyPrefix
+	e.freshTail = marshalTail(readBody{Freshness: store.Fresh, LastUpdatedAt: schemas.OptionalTime(e.UpdatedAt), LastCheckedAt: schemas.OptionalTime(e.CheckedAt)})
+	weak := []string{"W/" + tag}
+	for as := range e.etags {
+		e.etags[as] = weak
+	}
+}
+
+// isRaw reports whether the content is served unchanged.
+func (e *entry) isRaw() bool { return e.MediaType != "" }
+
+// tag returns the entity tag without its quotes, for all encodings of JSON and for the identity
+// encoding of raw content.
+func (e *entry) tag() string { return strings.Trim(e.etags[identity][0], `W/"`) }
+
 // spliceFrames builds the zstd body: the stored frame, unchanged, between two frames of text.
 func (e *entry) spliceFrames(b *body) {
 	if e.Encoding != store.Zstd {
 		b.err = fmt.Errorf("payload of %s has encoding %q; this release serves %q", e.Entity, e.Encoding, store.Zstd)
+		return
+	}
+	if e.isRaw() {
+		b.bytes, b.snapshotEnd = e.payload, len(e.payload)
+		b.length = []string{strconv.Itoa(len(b.bytes))}
 		return
 	}
 	b.bytes = appendFrame(make([]byte, 0, len(bodyPrefix)+len(e.payload)+len(e.freshTail)+32), bodyPrefix)
@@ -156,17 +190,17 @@ func (e *entry) encode(b *body) error {
 		return err
 	}
 	if b.as == gzipped {
-		b.bytes, err = appendGzip(make([]byte, 0, len(text)/6+512), []byte(bodyPrefix), text, []byte(b.tail))
+		b.bytes, err = appendGzip(make([]byte, 0, len(text)/6+512), []byte(e.prefix), text, []byte(b.tail))
 		return err
 	}
-	b.bytes = append(make([]byte, 0, len(bodyPrefix)+len(text)+len(b.tail)), bodyPrefix...)
+	b.bytes = append(make([]byte, 0, len(e.prefix)+len(text)+len(b.tail)), e.prefix...)
 	b.bytes = append(b.bytes, text...)
 	b.snapshotEnd = len(b.bytes)
 	b.bytes = append(b.bytes, b.tail...)
 	return nil
 }
 
-// appendText appends the unpacked snapshot as JSON.
+// appendText appends the unpacked content of the snapshot.
 func (e *entry) appendText(dst []byte) ([]byte, error) {
 	return store.Snapshot{State: e.State, Payload: e.payload}.Decode(dst)
 }
@@ -251,6 +285,16 @@ func (e *entry) timeHeaders(f store.Freshness, now time.Time) *timeHeaders {
 		cacheControl: []string{fmt.Sprintf("%s, max-age=%d, stale-while-revalidate=%d", scope, maxAge, int(e.facet.FreshFor/time.Second))},
 		cacheStatus:  []string{fmt.Sprintf("freshet; hit; ttl=%d", remaining)},
 	}
+	if e.facet.Immutable {
+		// Without Age, a cache counts the year from its own request. Content that was checked longer ago
+		// would otherwise be stale in the cache at once.
+		s.age, s.cacheControl = nil, []string{fmt.Sprintf("%s, max-age=%d, immutable", scope, immutableMaxAge)}
+		s.cacheStatus = []string{fmt.Sprintf("freshet; hit; ttl=%d", immutableMaxAge)}
+	}
 	slot.Store(s)
 	return s
 }
+
+// immutableMaxAge is the max-age of immutable content, in seconds: a year, the most that caches use
+// (RFC 8246).
+const immutableMaxAge = 365 * 24 * 60 * 60

@@ -37,7 +37,7 @@ const (
 // streamState is the state that the last event of a stream reported.
 type streamState struct {
 	version   int64
-	etag      string
+	tag       string // entity tag without its quotes
 	absent    bool
 	freshness store.Freshness
 	reason    RefreshReason
@@ -173,19 +173,20 @@ func (st *stream) send(v view) bool {
 	if body.Refresh != nil {
 		now.reason = body.Refresh.Reason
 	}
+	etag := ""
 	if v.entry != nil {
 		now.absent = v.Absent
 		if v.HasContent() && v.freshness != store.Updating { // a snapshot older than KeepFor is not served
-			now.etag = v.etag[0]
+			now.tag, etag = v.tag(), v.etags[identity][0]
 		}
 	}
 	var name string
 	switch was := st.last; {
 	case now.absent && !was.absent:
 		name = eventAbsent
-	case now.etag != was.etag && now.etag != "" || (was.absent && !now.absent):
+	case now.tag != was.tag && now.tag != "" || (was.absent && !now.absent):
 		name = eventChanged
-	case now.version != was.version && now.etag != "":
+	case now.version != was.version && now.tag != "":
 		name = eventChecked
 	case now.version != was.version || now.freshness != was.freshness || now.reason != was.reason:
 		name = eventState
@@ -196,7 +197,7 @@ func (st *stream) send(v view) bool {
 	data, err := json.Marshal(struct {
 		readBody
 		ETag string `json:"etag,omitempty"`
-	}{body, now.etag})
+	}{body, etag})
 	if err != nil {
 		panic(err) // encoding a struct of plain fields can't fail
 	}
@@ -222,7 +223,7 @@ func (t streamState) id() string {
 	if t.absent {
 		absent = ".absent"
 	}
-	return strconv.FormatInt(t.version, 10) + "." + strings.Trim(t.etag, `W/"`) + absent
+	return strconv.FormatInt(t.version, 10) + "." + t.tag + absent
 }
 
 // parseEventID returns the state of an event id; the zero value if it is invalid.
@@ -233,12 +234,9 @@ func parseEventID(id string) streamState {
 		return streamState{}
 	}
 	t := streamState{version: n, freshness: store.Fresh}
-	rest, t.absent = strings.CutSuffix(rest, ".absent")
+	t.tag, t.absent = strings.CutSuffix(rest, ".absent")
 	if t.absent {
 		t.freshness = store.NotFound
-	}
-	if rest != "" {
-		t.etag = `W/"` + rest + `"`
 	}
 	return t
 }

@@ -30,8 +30,8 @@ type metrics struct {
 	byRoute memo[routeLabels, prometheus.Observer]
 	byRead  memo[readLabels, readMetrics]
 
-	fromStore, fromMemory, fromFallback prometheus.Counter
-	unrecordedFull, unrecordedFailed    prometheus.Counter
+	fromStore, fromMemory, fromFallback, fromStatic prometheus.Counter
+	unrecordedFull, unrecordedFailed                prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -44,7 +44,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		age: prometheus.NewHistogramVec(observe.Histogram("snapshot_age_at_read_seconds", "Time since the snapshot in a response was checked against the upstream.",
 			1, 60, 600, 1800, 3600, 7200, 21600, 86400, 604800), []string{"source", "facet"}),
 		snapshots: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "snapshots_read_total", Help: "Snapshots read, by origin: store, memory (valid cache entry), or fallback (outdated cache entry, because the store failed or did not respond).",
+			Name: "snapshots_read_total", Help: "Snapshots read, by origin: store, memory (valid cache entry), static (file), or fallback (outdated cache entry, because the store failed or did not respond).",
 		}, []string{"from"}),
 		breaker: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "reads_circuit_breaker_state", Help: "Circuit breaker for database reads: 0 closed, 1 half-open, 2 open.",
@@ -67,6 +67,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	})
 	m.unrecordedFull, m.unrecordedFailed = m.unrecorded.WithLabelValues("full"), m.unrecorded.WithLabelValues("failed")
 	m.fromStore, m.fromMemory, m.fromFallback = m.snapshots.WithLabelValues("store"), m.snapshots.WithLabelValues("memory"), m.snapshots.WithLabelValues("fallback")
+	m.fromStatic = m.snapshots.WithLabelValues("static")
 	reg.MustRegister(m.requests, m.reads, m.age, m.snapshots, m.breaker, m.connected, m.heldReads, m.recorded, m.unrecorded, m.timedOut)
 	return m
 }

@@ -24,10 +24,14 @@ import (
 type view struct {
 	*entry          // nil: nothing is stored
 	fallback   bool // the store failed or did not respond in time; the entry may be outdated
+	static     bool // the entry is a static file
+	waited     bool // the wait of the read has expired
+	patient    bool // the read has waited because of the facet's setting wait
 	notVisible bool // the client may not see the entity
 	freshness  store.Freshness
 	reason     schemas.Reason // reason of the update request that is needed; empty: none is needed
 	result     EnqueueResult
+	degraded   RefreshReason // why a static file is served in place of a stored snapshot; empty: another reason, or none
 	at         time.Time
 }
 
@@ -36,25 +40,34 @@ func (s *Server) read(c echo.Context, client access.Client) error {
 	if err != nil {
 		return err
 	}
-	if wait == 0 {
-		v, err := s.readAndEnqueue(c, client, e, f, acceptDeadline(0))
+	v := view{}
+	patient := wait == unsaidWait && f.Wait > 0
+	if wait <= 0 {
+		if v, err = s.readVisible(c, client, e, f); err != nil {
+			return err
+		}
+		if patient && v.freshness == store.Updating {
+			wait = f.Wait
+		} else {
+			v, wait = enqueueDue(s, c, client, e, v, acceptDeadline(0)), 0
+		}
+	}
+	if wait > 0 {
+		var timedOut bool
+		deadline := acceptDeadline(wait)
+		v, timedOut, err = s.waitUntil(c, client, wait, e, func(*waiter) (view, bool, error) {
+			v, err := s.readAndEnqueue(c, client, e, f, deadline)
+			return v, v.reason != "" && (v.fallback || v.result.refreshExpected()), err
+		})
 		if err != nil {
 			return err
 		}
-		return s.respond(c, client, e, v)
+		if timedOut {
+			v = s.readAgain(c, client, e, f, v)
+		}
+		v.waited, v.patient = timedOut, patient
 	}
-	deadline := acceptDeadline(wait)
-	v, timedOut, err := s.waitUntil(c, client, wait, e, func(*waiter) (view, bool, error) {
-		v, err := s.readAndEnqueue(c, client, e, f, deadline)
-		return v, v.reason != "" && (v.fallback || v.result.refreshExpected()), err
-	})
-	if err != nil {
-		return err
-	}
-	if timedOut {
-		v = s.readAgain(c, client, e, f, v)
-	}
-	return s.respond(c, client, e, v)
+	return s.respond(c, client, e, orStatic(s, v, e, f))
 }
 
 // entityAndWait returns the entity, its facet, and how long the client wants to wait.
@@ -68,7 +81,8 @@ func (s *Server) entityAndWait(c echo.Context, client access.Client) (e schemas.
 }
 
 // parseWait returns how long the client wants to wait for a refresh, from ?wait=5s or the header
-// Prefer: wait=5 (RFC 7240); 0: not at all. For the header it sets Preference-Applied.
+// Prefer: wait=5 (RFC 7240); 0: not at all; unsaidWait: the client does not say. For the header it sets
+// Preference-Applied.
 func (s *Server) parseWait(c echo.Context) (time.Duration, error) {
 	r := c.Request()
 	if r.URL.RawQuery != "" {
@@ -93,15 +107,18 @@ func (s *Server) parseWait(c echo.Context) (time.Duration, error) {
 			value, _, _ = strings.Cut(value, ";")
 			seconds, err := strconv.Atoi(strings.Trim(strings.TrimSpace(value), `"`))
 			if err != nil || seconds < 0 {
-				return 0, nil // an invalid preference is ignored
+				return unsaidWait, nil // an invalid preference is ignored
 			}
 			wait := time.Duration(min(seconds, int(maxWait/time.Second))) * time.Second
 			c.Response().Header().Set("Preference-Applied", "wait="+strconv.Itoa(int(wait/time.Second)))
 			return wait, nil
 		}
 	}
-	return 0, nil
+	return unsaidWait, nil
 }
+
+// unsaidWait is the wait of a client that sends none. A read then has the wait of its facet.
+const unsaidWait time.Duration = -1
 
 // entityOf returns the entity in the request path, and its facet. It returns errNotVisible if
 // the client may not see the content that a fetch would return now.
@@ -180,14 +197,22 @@ func toSentence(err error) string {
 // update request.
 func (s *Server) readAndEnqueue(c echo.Context, client access.Client, e schemas.Entity, f source.Facet, deadline time.Time) (view, error) {
 	v, err := s.readVisible(c, client, e, f)
+	if err != nil {
+		return v, err
+	}
+	return enqueueDue(s, c, client, e, v, deadline), nil
+}
+
+// enqueueDue returns the view with the result of its update request, if one is due.
+func enqueueDue(s *Server, c echo.Context, client access.Client, e schemas.Entity, v view, deadline time.Time) view {
 	switch {
-	case err != nil || v.reason == "":
+	case v.reason == "":
 	case v.fallback:
 		v.result = EnqueueResult{Reason: ReasonDown}
 	default:
 		v.result = s.enqueueRead(c, client, UpdateRequest{Entity: e, Reason: v.reason, Floor: v.version()}, deadline)
 	}
-	return v, err
+	return v
 }
 
 // readVisible reads an entity from the cache or the store. It returns errNotVisible if the client
@@ -195,6 +220,9 @@ func (s *Server) readAndEnqueue(c echo.Context, client access.Client, e schemas.
 // that a fetch would have now.
 func (s *Server) readVisible(c echo.Context, client access.Client, e schemas.Entity, f source.Facet) (view, error) {
 	found, fallback, err := s.cache.get(c.Request().Context(), client.Name, e, f)
+	if file := s.cache.static.get(e, f); file != nil && (err != nil || found == file.entry) {
+		return viewOfStatic(file, err, f), nil
+	}
 	if _, refused := errors.AsType[*problem.HTTPError](err); refused {
 		return view{}, withBody(err, &readBody{Freshness: freshnessMissing})
 	}
@@ -208,6 +236,9 @@ func (s *Server) readVisible(c echo.Context, client access.Client, e schemas.Ent
 }
 
 func newView(found *entry, fallback bool, f source.Facet) view {
+	if found != nil && found.HasContent() && found.MediaType != f.MediaType() {
+		found, fallback = nil, false // the facet had another media type when the content was stored; it must be fetched again
+	}
 	v := view{entry: found, fallback: fallback, at: time.Now()}
 	stored := &store.State{} // nothing is stored
 	if found != nil {

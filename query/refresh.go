@@ -24,7 +24,7 @@ func (s *Server) refresh(c echo.Context, client access.Client) error {
 	if err != nil {
 		return err
 	}
-	if wait == 0 {
+	if wait <= 0 {
 		result, err := s.enqueueAndWait(c, client, e, f)
 		if err != nil {
 			return err

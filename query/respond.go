@@ -39,6 +39,11 @@ func (s *Server) respond(c echo.Context, client access.Client, e schemas.Entity,
 var (
 	jsonType       = []string{"application/json"}
 	varyByEncoding = []string{"Accept-Encoding"}
+	noRanges       = []string{"none"}
+	noSniffing     = []string{"nosniff"}
+	// sandboxed keeps a browser from running scripts of raw content, such as XHTML or SVG, with the
+	// origin of the service.
+	sandboxed = []string{"default-src 'none'; style-src 'unsafe-inline'; sandbox"}
 )
 
 // respondSnapshot responds with the snapshot, or with 304 if the client already has it. Most
@@ -46,13 +51,17 @@ var (
 func (s *Server) respondSnapshot(c echo.Context, client access.Client, e schemas.Entity, v view) error {
 	r, h := c.Request(), c.Response().Header()
 	as := bestEncoding(r.Header["Accept-Encoding"])
-	unchanged := notModified(r, v.entry)
+	unchanged := notModified(r, v.entry, as)
+	var state readBody // only filled if it is needed, because most responses are FRESH
+	if v.freshness == store.Stale {
+		state = s.bodyOf(v, e.Source)
+	}
 	var first, second []byte
 	var length []string
 	if !unchanged {
 		tail := v.freshTail
-		if v.freshness == store.Stale {
-			tail = marshalTail(s.bodyOf(v, e.Source))
+		if v.freshness == store.Stale && !v.isRaw() {
+			tail = marshalTail(state)
 		}
 		b := v.bodyFor(as, tail)
 		if n := v.extraRequests(b); n > 0 {
@@ -73,18 +82,25 @@ func (s *Server) respondSnapshot(c echo.Context, client access.Client, e schemas
 		}
 	}
 	headers := v.timeHeaders(v.freshness, v.at)
-	h["Etag"], h["Last-Modified"] = v.etag, v.lastModified
-	h["Age"], h["Cache-Control"], h["Cache-Status"] = headers.age, headers.cacheControl, headers.cacheStatus
+	h["Etag"], h["Last-Modified"] = v.etags[as], v.lastModified
+	h["Cache-Control"], h["Cache-Status"] = headers.cacheControl, headers.cacheStatus
+	if headers.age != nil {
+		h["Age"] = headers.age
+	}
+	v.setDegraded(h, state.Refresh)
 	if vary := h["Vary"]; len(vary) > 0 { // the CORS middleware has set Vary: Origin, which must be kept
 		h["Vary"] = append(vary, varyByEncoding...)
 	} else {
 		h["Vary"] = varyByEncoding
 	}
+	if v.isRaw() {
+		h["Accept-Ranges"], h["X-Content-Type-Options"], h["Content-Security-Policy"] = noRanges, noSniffing, sandboxed
+	}
 	if unchanged {
 		c.Response().WriteHeader(http.StatusNotModified)
 		return nil
 	}
-	h["Content-Type"], h["Content-Length"] = jsonType, length
+	h["Content-Type"], h["Content-Length"] = v.contentType, length
 	if as != identity {
 		h["Content-Encoding"] = contentEncoding[as]
 	}
@@ -108,11 +124,11 @@ func (s *Server) respondSnapshot(c echo.Context, client access.Client, e schemas
 	return nil
 }
 
-// notModified reports whether the client already has the entry's content, by If-None-Match or,
-// if that is absent, by If-Modified-Since (RFC 9110 §13.2.2).
-func notModified(r *http.Request, e *entry) bool {
+// notModified reports whether the client already has the entry's content in this encoding, by
+// If-None-Match or, if that is absent, by If-Modified-Since (RFC 9110 §13.2.2).
+func notModified(r *http.Request, e *entry, as encoding) bool {
 	if none := r.Header["If-None-Match"]; len(none) > 0 {
-		return matchesETag(none, e.etag[0])
+		return matchesETag(none, e.etags[as][0])
 	}
 	since := r.Header["If-Modified-Since"]
 	if len(since) != 1 {
@@ -266,6 +282,8 @@ func (s *Server) bodyOf(v view, source string) readBody {
 func (s *Server) respondUpdating(c echo.Context, e schemas.Entity, v view) error {
 	body, a := s.bodyOf(v, e.Source), v.result
 	switch {
+	case v.patient && a.refreshExpected():
+		return nothingKnown(a, body)
 	case a.refreshExpected() && a.Reason != reasonSlow:
 		h := c.Response().Header()
 		h.Set("Retry-After", strconv.Itoa(problem.Seconds(body.Refresh.retryAfter(v.at))))
@@ -284,6 +302,9 @@ func (s *Server) respondUpdating(c echo.Context, e schemas.Entity, v view) error
 	}
 	p := problem.New(http.StatusServiceUnavailable, problem.NotQueued, "Nothing is stored, and no refresh can be queued now ("+string(a.Reason)+"): "+a.failureDetail()+".")
 	p.After = max(time.Second, a.Until.Sub(v.at))
+	if v.patient {
+		p.After = unknownRetryAfter
+	}
 	return &readError{p, &body}
 }
 

@@ -76,6 +76,10 @@ func New(config Config, deps Deps) (*Server, error) {
 	}
 	s.batcher = &batcher{enqueuer: deps.Enqueuer, log: deps.Log}
 	s.cache = newSnapshotCache(deps.Store, func(e schemas.Entity) bool { return s.sources[e.Source].Visibility(e.Key) != "" }, config.Memory, m, deps.ClientLimiter, counter, deps.Log)
+	var err error
+	if s.cache.static, err = newStaticFiles(deps.Sources, deps.Log, deps.Metrics); err != nil {
+		return nil, err
+	}
 	deps.Metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "waiting_clients", Help: "Clients that wait for a refresh or stream an entity.",
 	}, func() float64 { return float64(s.waiterCount.Load()) }))
@@ -160,6 +164,11 @@ func (s *Server) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	var background sync.WaitGroup
 	background.Go(func() { s.readCounter.run(ctx) })
+	if s.cache.static != nil {
+		background.Go(func() {
+			s.cache.static.run(ctx, s.cache.store, func(e schemas.Entity) { s.waiterSet.notify(schemas.Settled{Entity: e}) })
+		})
+	}
 	defer background.Wait()
 	defer stop() // ends the read counter, also if Subscribe fails; it runs before background.Wait, because deferred calls run in reverse order
 	return s.subscriber.Subscribe(ctx, s.onSettled, func(connected bool) {

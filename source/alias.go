@@ -136,6 +136,8 @@ func (g aliasGraph) checkAlias(name string, f *compiledFacet, a Alias) error {
 		return fmt.Errorf("from: keyFold of %s is %q and of %s %q; both facets must have the same keyFold, because they have the same keys", a.From, from.KeyFold, name, f.KeyFold)
 	case slices.Contains(f.key.groups, a.Param):
 		return fmt.Errorf("from: a group of keyPattern has the name %s too; give one of them another name", a.Param)
+	case from.Raw != nil:
+		return fmt.Errorf("from: the content of %s is raw and has no members; take the value from a facet of JSON documents", a.From)
 	case member == "":
 		return fmt.Errorf("path: %q must be document.member, as in id.ocid", a.Path)
 	}

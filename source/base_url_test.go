@@ -74,8 +74,8 @@ func TestDocument_HasItsOwnBaseURL(t *testing.T) {
 			}
 		}
 		if o.Class == OK {
-			if want := `{"here":{"host":"` + hosts["here"] + `"},"there":{"host":"` + hosts["there"] + `"}}`; string(o.Content.JSON) != want {
-				t.Errorf("content: got %s, want %s", o.Content.JSON, want)
+			if want := `{"here":{"host":"` + hosts["here"] + `"},"there":{"host":"` + hosts["there"] + `"}}`; string(o.Content.Bytes) != want {
+				t.Errorf("content: got %s, want %s", o.Content.Bytes, want)
 			}
 			o.Content.Release()
 		}

@@ -51,7 +51,7 @@ func TestRule_MatchesMissing(t *testing.T) {
 	if o := read(t, s, response{status: 200, header: versioned, body: []byte(`{"page":{}}`)}); o.Class != NotFound {
 		t.Errorf("JSON check disturbed the extraction: got %s, error %v", o.Class, o.Err)
 	}
-	if o := read(t, s, response{status: 200, header: versioned, body: []byte(`{"page":{"items":[1]}}`)}); o.Class != OK || string(o.Content.JSON) != `{"doc":{"page":{"items":[1]}}}` {
+	if o := read(t, s, response{status: 200, header: versioned, body: []byte(`{"page":{"items":[1]}}`)}); o.Class != OK || string(o.Content.Bytes) != `{"doc":{"page":{"items":[1]}}}` {
 		t.Errorf("got %+v", o)
 	}
 }

@@ -19,7 +19,8 @@ type Document struct {
 	// several hosts. The source's credential is sent there too.
 	BaseURL string `yaml:"baseURL,omitempty"`
 	// Path is the path and query below the base URL. Path segments and query values may contain
-	// {placeholders}: {key} and the facet's params.
+	// {placeholders}: {key} and the facet's params. In a path, {+key} keeps the slashes of the key, so
+	// that a key such as forms/F01.xml has several segments.
 	Path string `yaml:"path"`
 	// Method is the HTTP method; empty: GET.
 	Method string `yaml:"method,omitempty" enum:"GET,POST"`

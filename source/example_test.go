@@ -42,7 +42,7 @@ func fetch(s *source.Source, key string) {
 		return
 	}
 	defer outcome.Content.Release()
-	fmt.Println(outcome.Class, string(outcome.Content.JSON))
+	fmt.Println(outcome.Class, string(outcome.Content.Bytes))
 }
 
 func ExampleSource_Fetch() {

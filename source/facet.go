@@ -25,6 +25,7 @@ type Facet struct {
 	// Documents are the parts of an entity, by name. They are fetched concurrently, and are stored as one
 	// JSON object with a member for each document.
 	Documents map[string]Document `yaml:"documents"`
+	Delivery  `yaml:",inline"`
 	// Params are values for the documents' {placeholders}, by name. A value may contain {key}, the
 	// entity's key, and the named groups of KeyPattern. The params of a request override these values,
 	// and the named groups override both. If a value is empty, each entity must be registered with its
@@ -140,6 +141,9 @@ type compiledFacet struct {
 }
 
 func compileFacet(config Facet, auth Auth) (*compiledFacet, error) {
+	if err := config.checkDelivery(); err != nil {
+		return nil, err
+	}
 	f := &compiledFacet{Facet: config, params: map[string]template{}}
 	var err error
 	if f.key, err = compileKeyPattern(config.KeyPattern); err != nil {
@@ -173,6 +177,11 @@ func compileFacet(config Facet, auth Auth) (*compiledFacet, error) {
 		})
 		if err != nil {
 			return nil, fmt.Errorf("documents.%s.%w", name, err)
+		}
+		if slices.ContainsFunc(d.target.segments, template.hasKeyPath) {
+			if err := f.key.checkSegments(); err != nil {
+				return nil, fmt.Errorf("keyPattern: %w", err)
+			}
 		}
 		d.selections = config.selectionsOf(name)
 		f.documents = append(f.documents, d)
@@ -234,6 +243,9 @@ func extractVersion(f Facet) int64 {
 	// as in earlier releases. Snapshots that an earlier release stored then do not count as changed.
 	for _, name := range names {
 		text = append(text, f.Documents[name].contentSettings(name)...)
+	}
+	if f.Raw != nil {
+		text = fmt.Appendf(text, "\nraw %q", f.Raw.MediaType)
 	}
 	sum := sha256.Sum256(text)
 	return int64(binary.BigEndian.Uint64(sum[:8]) >> 1)

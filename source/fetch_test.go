@@ -318,7 +318,7 @@ func TestFetch_DocumentsRunConcurrently(t *testing.T) {
 		t.Fatalf("got %+v, error %v, %d permits", a, err, b.spent.Load())
 	}
 	o := s.Read(a, time.Now())
-	if o.Class != OK || string(o.Content.JSON) != `{"a":{"path":"/a"},"b":{"path":"/b"},"c":{"path":"/c"}}` {
+	if o.Class != OK || string(o.Content.Bytes) != `{"a":{"path":"/a"},"b":{"path":"/b"},"c":{"path":"/c"}}` {
 		t.Errorf("got outcome %+v", o)
 	}
 }

@@ -171,7 +171,7 @@ func (f *compiledFacet) compileKeyUse() {
 			// ".", ".." and "". A segment with a literal character other than a dot needs none either.
 			literal := strings.Join(segment.literals, "")
 			isKey := len(segment.names) == 1 && literal == "" && f.isKey(segment.names[0])
-			if len(segment.names) > 0 && strings.Trim(literal, ".") == "" && !isKey {
+			if segment.hasKeyPath() || (len(segment.names) > 0 && strings.Trim(literal, ".") == "" && !isKey) {
 				f.checksTargets = true
 			}
 		}

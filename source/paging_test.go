@@ -97,7 +97,7 @@ func TestPaging_JoinsItemsInOrder(t *testing.T) {
 				want = append(want, fmt.Sprintf(`{"a":[%d],"b":%d}`, i, i))
 			}
 			o := s.Read(a, time.Now())
-			if o.Class != OK || string(o.Content.JSON) != `{"doc":[`+strings.Join(want, ",")+`]}` {
+			if o.Class != OK || string(o.Content.Bytes) != `{"doc":[`+strings.Join(want, ",")+`]}` {
 				t.Fatalf("%s with %d items: got outcome %+v", name, items, o)
 			}
 			pages := int64(max(1, (items+1)/2))

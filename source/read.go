@@ -44,22 +44,25 @@ type Outcome struct {
 
 // Content is the extracted content of an entity.
 type Content struct {
-	// JSON contains the facet's documents as one object by name, in canonical form: the
-	// selected values, including the ignored ones. It is valid until Release.
-	JSON []byte
-	// Hash is the SHA-256 of JSON without the ignored values.
+	// Bytes contains the facet's documents as one JSON object by name, in canonical form: the
+	// selected values, including the ignored ones. For a raw facet it contains the bytes of its
+	// document. It is valid until Release.
+	Bytes []byte
+	// MediaType is the media type of the content of a raw facet. It is empty for JSON.
+	MediaType string
+	// Hash is the SHA-256 of Bytes without the ignored values.
 	Hash [sha256.Size]byte
-	// ExtractVersion identifies the facet's settings that JSON was extracted with.
+	// ExtractVersion identifies the facet's settings that Bytes was extracted with.
 	ExtractVersion int64
 
 	workspace *workspace
 }
 
-// Release returns the memory of JSON to a pool. JSON must not be used afterwards.
+// Release returns the memory of Bytes to a pool. Bytes must not be used afterwards.
 func (c *Content) Release() {
 	if c.workspace != nil {
 		c.workspace.free()
-		c.JSON, c.workspace = nil, nil
+		c.Bytes, c.workspace = nil, nil
 	}
 }
 
@@ -114,8 +117,10 @@ func (s *Source) Read(a *Responses, now time.Time) Outcome {
 		w.free()
 		return result
 	}
-	c.out = append(c.out, '}')
-	content := &Content{JSON: c.out, ExtractVersion: a.plan.facet.version, workspace: w}
+	if a.plan.facet.Raw == nil {
+		c.out = append(c.out, '}')
+	}
+	content := &Content{Bytes: c.out, MediaType: a.plan.facet.MediaType(), ExtractVersion: a.plan.facet.version, workspace: w}
 	w.hash.Reset()
 	c.forEachHashedPart(func(part []byte) { w.hash.Write(part) })
 	w.hash.Sum(content.Hash[:0])
@@ -145,6 +150,9 @@ func (s *Source) readDocument(w *workspace, p *Plan, i int, resp response, now t
 		return s.readPages(w, p, d, resp, now)
 	}
 	r := responseReader{s: s, w: w, name: d.name, response: resp, now: now}
+	if p.facet.Raw != nil {
+		return r.readRaw(p)
+	}
 	o := r.classify(p.validator != Validator{})
 	if o.Class != OK {
 		return o

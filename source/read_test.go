@@ -54,7 +54,7 @@ func TestRead_IgnoresTransferEncoding(t *testing.T) {
 	plain := read(t, s, response{status: 200, body: []byte(text)})
 	packed := read(t, s, response{status: 200, header: compressed, body: gzipped(t, text)})
 	const want = `{"doc":{"a":1,"b":2}}`
-	if plain.Class != OK || packed.Class != OK || string(plain.Content.JSON) != want || string(packed.Content.JSON) != want {
+	if plain.Class != OK || packed.Class != OK || string(plain.Content.Bytes) != want || string(packed.Content.Bytes) != want {
 		t.Fatalf("got plain %+v and compressed %+v", plain, packed)
 	}
 	if plain.Content.Hash != packed.Content.Hash {
@@ -65,8 +65,8 @@ func TestRead_IgnoresTransferEncoding(t *testing.T) {
 	if other := read(t, s, response{status: 200, body: []byte(`{"a":1,"b":3}`)}); other.Content.Hash == plain.Content.Hash {
 		t.Error("different content has equal hashes")
 	}
-	if string(plain.Content.JSON) != want {
-		t.Errorf("content changed before its release: %s", plain.Content.JSON)
+	if string(plain.Content.Bytes) != want {
+		t.Errorf("content changed before its release: %s", plain.Content.Bytes)
 	}
 }
 
@@ -82,8 +82,8 @@ func TestRead_IgnoredPathsKeepHash(t *testing.T) {
 	if one.Content.Hash != two.Content.Hash || one.Content.Hash != none.Content.Hash {
 		t.Error("an ignored path changed the hash")
 	}
-	if string(one.Content.JSON) != `{"doc":{"date":"2026-01-27","v":1}}` {
-		t.Errorf("got content %s", one.Content.JSON)
+	if string(one.Content.Bytes) != `{"doc":{"date":"2026-01-27","v":1}}` {
+		t.Errorf("got content %s", one.Content.Bytes)
 	}
 	plain := testSource(t, "http://upstream.example", nil)
 	if v := read(t, plain, response{status: 200, body: []byte(`{}`)}).Content.ExtractVersion; v == one.Content.ExtractVersion || v < 0 {

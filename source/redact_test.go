@@ -81,11 +81,11 @@ func TestRedact_RemovesCredentialFromContent(t *testing.T) {
 					if where == "twice" {
 						want = 2
 					}
-					if got := strings.Count(string(o.Content.JSON), "REDACTED"); got != want || o.Redacted != want {
-						t.Errorf("%s: got %d times REDACTED and %d counted in %s, want %d", what, got, o.Redacted, o.Content.JSON, want)
+					if got := strings.Count(string(o.Content.Bytes), "REDACTED"); got != want || o.Redacted != want {
+						t.Errorf("%s: got %d times REDACTED and %d counted in %s, want %d", what, got, o.Redacted, o.Content.Bytes, want)
 					}
-					if !json.Valid(o.Content.JSON) || strings.Contains(string(o.Content.JSON), "42") || strings.Contains(string(o.Content.JSON), text) {
-						t.Errorf("%s: got %s", what, o.Content.JSON)
+					if !json.Valid(o.Content.Bytes) || strings.Contains(string(o.Content.Bytes), "42") || strings.Contains(string(o.Content.Bytes), text) {
+						t.Errorf("%s: got %s", what, o.Content.Bytes)
 					}
 					o.Content.Release()
 				}
@@ -105,14 +105,14 @@ func TestRedact_KeepsContentWithoutCredential(t *testing.T) {
 		`{"a":"\\","b":"x123456"}`: `{"doc":{"a":"\\","b":"xREDACTED"}}`,
 	} {
 		o := read(body)
-		if o.Class != OK || string(o.Content.JSON) != want {
-			t.Errorf("%s: got %s (%v) %s, want %s", body, o.Class, o.Err, o.Content.JSON, want)
+		if o.Class != OK || string(o.Content.Bytes) != want {
+			t.Errorf("%s: got %s (%v) %s, want %s", body, o.Class, o.Err, o.Content.Bytes, want)
 		}
 		o.Content.Release()
 	}
 	_, read = redactionSource(t, Auth{Query: "api_key"}, "short")
-	if o := read(`"short"`); string(o.Content.JSON) != `{"doc":"short"}` {
-		t.Errorf("credential of 5 bytes: got %s, want it unchanged", o.Content.JSON)
+	if o := read(`"short"`); string(o.Content.Bytes) != `{"doc":"short"}` {
+		t.Errorf("credential of 5 bytes: got %s, want it unchanged", o.Content.Bytes)
 	}
 }
 
@@ -124,11 +124,11 @@ func TestRedact_HashesReplacement(t *testing.T) {
 		return `{"z":1,"dropped":` + string(quoted) + `,"links":[` + string(quoted) + `],"at":"` + at + `"}`
 	}
 	first, plain, later := read(body(topSecret, "now")), read(body("REDACTED", "now")), read(body(topSecret, "much later"))
-	if first.Content.Hash != plain.Content.Hash || string(first.Content.JSON) != string(plain.Content.JSON) {
-		t.Errorf("got %s, want the bytes and hash of %s", first.Content.JSON, plain.Content.JSON)
+	if first.Content.Hash != plain.Content.Hash || string(first.Content.Bytes) != string(plain.Content.Bytes) {
+		t.Errorf("got %s, want the bytes and hash of %s", first.Content.Bytes, plain.Content.Bytes)
 	}
 	if later.Content.Hash != first.Content.Hash {
-		t.Errorf("an ignored member changed the hash: %s", later.Content.JSON)
+		t.Errorf("an ignored member changed the hash: %s", later.Content.Bytes)
 	}
 	if first.Redacted != 1 {
 		t.Errorf("got %d replacements, want 1, only in selected values", first.Redacted)
@@ -140,8 +140,8 @@ func TestRedact_RemovesPreviousCredential(t *testing.T) {
 	if err := s.SetCredential("", "the-new-credential"); err != nil {
 		t.Fatal(err)
 	}
-	if o := read(`["the-old-credential","the-new-credential"]`); string(o.Content.JSON) != `{"doc":["REDACTED","REDACTED"]}` {
-		t.Errorf("got %s, want both replaced", o.Content.JSON)
+	if o := read(`["the-old-credential","the-new-credential"]`); string(o.Content.Bytes) != `{"doc":["REDACTED","REDACTED"]}` {
+		t.Errorf("got %s, want both replaced", o.Content.Bytes)
 	}
 }
 
@@ -162,8 +162,8 @@ func TestRedact_RemovesCredentialFromPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := s.Read(a, time.Now())
-	if o.Class != OK || o.Redacted != 2 || strings.Contains(string(o.Content.JSON), "hunter2") {
-		t.Errorf("got %s (%v), %d replaced in %s, want 2", o.Class, o.Err, o.Redacted, o.Content.JSON)
+	if o.Class != OK || o.Redacted != 2 || strings.Contains(string(o.Content.Bytes), "hunter2") {
+		t.Errorf("got %s (%v), %d replaced in %s, want 2", o.Class, o.Err, o.Redacted, o.Content.Bytes)
 	}
 }
 

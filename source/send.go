@@ -2,6 +2,7 @@ package source
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -101,7 +102,7 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 	if err != nil {
 		return response{}, 0, err
 	}
-	s.setHeaders(req, r, p.validator)
+	s.setHeaders(req, p, r)
 	defer func() {
 		if p := spent.Load(); p != nil {
 			result := CallResult{URL: r.url, Status: resp.status, Bytes: len(resp.body), Err: resp.err, Notices: s.readNotices(resp), Generation: generation.Load()}
@@ -169,9 +170,9 @@ func cancelCause(ctx context.Context, err error) error {
 	return err
 }
 
-func (s *Source) setHeaders(req *http.Request, r documentRequest, v Validator) {
+func (s *Source) setHeaders(req *http.Request, p *Plan, r documentRequest) {
 	req.Header.Set("User-Agent", "freshet")
-	req.Header.Set("Accept", "application/json")
+	req.Header.Set("Accept", cmp.Or(p.facet.MediaType(), "application/json"))
 	if len(r.body) > 0 {
 		req.Header.Set("Content-Type", r.contentType)
 	}
@@ -187,7 +188,7 @@ func (s *Source) setHeaders(req *http.Request, r documentRequest, v Validator) {
 	} else {
 		req.Header.Set("Accept-Encoding", "identity")
 	}
-	if v.ETag != "" {
+	if v := p.validator; v.ETag != "" {
 		req.Header.Set("If-None-Match", v.ETag)
 	} else if v.LastModified != "" {
 		req.Header.Set("If-Modified-Since", v.LastModified)

@@ -18,7 +18,19 @@ type template struct {
 	names    []string
 }
 
+// parseTemplate parses a text in which {+key} is not allowed.
 func parseTemplate(text string) (template, error) {
+	t, err := parsePathTemplate(text)
+	for _, name := range t.names {
+		if strings.HasPrefix(name, "+") {
+			return template{}, fmt.Errorf("%q uses {%s}; only {+key} has this form, and only in the path of a document; write {%s}", text, name, name[1:])
+		}
+	}
+	return t, err
+}
+
+// parsePathTemplate parses a text that may contain {+key}.
+func parsePathTemplate(text string) (template, error) {
 	var t template
 	rest := text
 	for {
@@ -39,7 +51,22 @@ func parseTemplate(text string) (template, error) {
 	}
 }
 
-func (t template) placeholders() []string { return t.names }
+// placeholders returns the names of the placeholders. {+key} has the name key.
+func (t template) placeholders() []string {
+	if !t.hasKeyPath() {
+		return t.names
+	}
+	names := slices.Clone(t.names)
+	for i, name := range names {
+		if name == keyPathParam {
+			names[i] = keyParam
+		}
+	}
+	return names
+}
+
+// hasKeyPath reports whether the text contains {+key}.
+func (t template) hasKeyPath() bool { return slices.Contains(t.names, keyPathParam) }
 
 // fill returns the text with each placeholder replaced by value(name).
 func (t template) fill(value func(name string) string) string {
@@ -71,9 +98,14 @@ func parseTarget(text string) (target, error) {
 	}
 	path, query, hasQuery := strings.Cut(text[1:], "?")
 	for segment := range strings.SplitSeq(path, "/") {
-		parsed, err := parseTemplate(segment)
+		parsed, err := parsePathTemplate(segment)
 		if err != nil {
 			return target{}, err
+		}
+		for _, name := range parsed.names {
+			if strings.HasPrefix(name, "+") && name != keyPathParam {
+				return target{}, fmt.Errorf("%q uses {%s}; only the key can have several segments: write {+key}", text, name)
+			}
 		}
 		if segment == "." || segment == ".." {
 			return target{}, fmt.Errorf("%q must have no segment %q", text, segment)
@@ -136,15 +168,26 @@ const maxTargetBytes = 8 << 10
 
 // fill returns path and query with percent-encoded values.
 func (t target) fill(value func(name string) string) (string, error) {
-	encoded := func(name string) string { return percentEncode(value(name)) }
+	encoded := func(name string) string {
+		if name == keyPathParam {
+			return encodeSegments(value(keyParam))
+		}
+		return percentEncode(value(name))
+	}
 	var b strings.Builder
 	for _, segment := range t.segments {
 		text := segment.fill(encoded)
 		// Servers remove the segments "." and "..", so the request would reach another path. A value
 		// can produce such a segment, because percentEncode keeps dots. An empty segment would
-		// change the position of the segments after it.
-		if text == "." || text == ".." || (text == "" && len(segment.names) > 0) {
-			return "", fmt.Errorf("a value makes the path segment %q, which would change the path", text)
+		// change the position of the segments after it. The key of {+key} fills several segments.
+		for part := range strings.SplitSeq(text, "/") {
+			name := part
+			if segment.hasKeyPath() { // some servers cut a segment at an encoded semicolon
+				name, _, _ = strings.Cut(part, "%3B")
+			}
+			if name == "." || name == ".." || (part == "" && len(segment.names) > 0) {
+				return "", fmt.Errorf("a value makes the path segment %q, which would change the path", part)
+			}
 		}
 		b.WriteByte('/')
 		b.WriteString(text)

@@ -40,12 +40,12 @@ func newDecoder() *zstd.Decoder {
 	return d
 }
 
-// Encode compresses JSON into a payload.
-func Encode(json []byte) Payload {
-	return Payload{Encoding: Zstd, Bytes: encoder.EncodeAll(json, make([]byte, 0, len(json)/8+128)), Size: len(json)}
+// Encode compresses content into a payload.
+func Encode(content []byte) Payload {
+	return Payload{Encoding: Zstd, Bytes: encoder.EncodeAll(content, make([]byte, 0, len(content)/8+128)), Size: len(content)}
 }
 
-// Decode appends the JSON of a snapshot's payload to dst.
+// Decode appends the content of a snapshot's payload to dst.
 func (s Snapshot) Decode(dst []byte) ([]byte, error) {
 	if s.Encoding != Zstd {
 		return dst, fmt.Errorf("payload of %s has encoding %q; this release supports %q only", s.Entity, s.Encoding, Zstd)

@@ -6,7 +6,7 @@ import "time"
 // UTC; 0 means no time.
 const (
 	// StateColumns are the columns that ScanState reads: a State without its entity.
-	StateColumns = `s.version, s.hash, s.extract_version, s.encoding, s.size,
+	StateColumns = `s.version, s.hash, s.extract_version, s.encoding, s.size, s.media_type,
 	s.last_fetched_at, s.last_checked_at, s.last_updated_at, s.absent, s.etag, s.last_modified, s.visibility, s.manual, s.alias_absent`
 
 	// SelectSnapshot returns the state's columns and the payload, or null without a payload. It
@@ -26,6 +26,7 @@ WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
 	extract_version = CASE WHEN s.visibility = excluded.visibility THEN s.extract_version ELSE 0 END,
 	encoding = CASE WHEN s.visibility = excluded.visibility THEN s.encoding ELSE '' END,
 	size = CASE WHEN s.visibility = excluded.visibility THEN s.size ELSE 0 END,
+	media_type = CASE WHEN s.visibility = excluded.visibility THEN s.media_type ELSE '' END,
 	last_fetched_at = CASE WHEN s.visibility = excluded.visibility THEN s.last_fetched_at ELSE 0 END,
 	last_updated_at = CASE WHEN s.visibility = excluded.visibility THEN s.last_updated_at ELSE 0 END,
 	etag = CASE WHEN s.visibility = excluded.visibility THEN s.etag ELSE '' END,
@@ -49,7 +50,7 @@ func (s *State) ScanState(scan func(...any) error, more ...any) error {
 	var hash []byte
 	var fetched, checked, updated int64
 	err := scan(append([]any{
-		&s.Version, &hash, &s.ExtractVersion, &s.Encoding, &s.Size,
+		&s.Version, &hash, &s.ExtractVersion, &s.Encoding, &s.Size, &s.MediaType,
 		&fetched, &checked, &updated, &s.Absent, &s.ETag, &s.LastModified, &s.Visibility, &s.Manual, &s.AliasAbsent,
 	}, more...)...)
 	copy(s.Hash[:], hash)

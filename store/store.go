@@ -21,7 +21,9 @@ type State struct {
 	Hash           Hash
 	ExtractVersion int64
 	Encoding       string
-	Size           int // length of the content's JSON in bytes, before compression
+	Size           int // length of the content in bytes, before compression
+	// MediaType is the media type of raw content. It is empty for JSON, and without content.
+	MediaType string
 	// FetchedAt is the start of the last fetch that returned content. CheckedAt is the start of the
 	// last fetch with any result. UpdatedAt is the start of the last fetch that returned changed
 	// content. FetchedAt and UpdatedAt are zero without content.
@@ -106,6 +108,8 @@ type Payload struct {
 	Encoding string
 	Bytes    []byte
 	Size     int // size of the content in bytes before it is encoded
+	// MediaType is the media type of raw content; empty: JSON.
+	MediaType string
 }
 
 // Result is the result of a Write.

@@ -31,9 +31,14 @@ export interface State {
 
 /** The answer for one entity. */
 export interface Result<T = Record<string, unknown>> extends State {
-  /** The documents of the facet by name. It is set if the freshness is FRESH or STALE. */
+  /** The documents of the facet by name. It is set if the freshness is FRESH or STALE, and the facet is not raw. */
   snapshot?: T
+  /** The bytes of the document of a raw facet, and their media type. */
+  content?: Uint8Array
+  mediaType?: string
   etag?: string
+  /** Why the content may be outdated, such as UPSTREAM_DOWN; undefined for current content. */
+  degraded?: string
   /** The time after which an entity that is UPDATING should be read again. */
   retryAfter?: number
 }

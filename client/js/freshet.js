@@ -47,20 +47,32 @@ const errorOf = ({ status, headers, text }) => {
   const body = parse(text)
   return body.code && body.detail ? new Problem(body, status, retryAfter(headers)) : unexpected(`response ${status}`)
 }
+// isRaw reports whether the body is the content of a raw facet: it is not JSON, or its ETag is strong.
+const isRaw = headers => headers.has('ETag') && (!headers.get('Content-Type')?.startsWith('application/json') || !headers.get('ETag').startsWith('W/'))
+const iso = time => time ? new Date(time).toISOString() : undefined
+const checkedAt = headers => /^\d+$/.test(headers.get('Age')) ? iso(Date.now() - headers.get('Age') * 1000) : undefined
+const freshnessOf = headers => /max-age=[1-9]/.test(headers.get('Cache-Control')) ? 'FRESH' : 'STALE'
+const degradedOf = headers => headers.get('Freshet-Degraded') ?? undefined
 const resultOf = answer => {
+  if (answer.content) {
+    const { headers, content } = answer
+    return {
+      freshness: freshnessOf(headers), content: content.slice(), mediaType: headers.get('Content-Type'), lastUpdatedAt: iso(Date.parse(headers.get('Last-Modified'))),
+      lastCheckedAt: checkedAt(headers), etag: headers.get('ETag'), degraded: degradedOf(headers),
+    }
+  }
   const { status, headers, text } = answer, { freshness, snapshot, lastUpdatedAt, lastCheckedAt, refresh } = parse(text)
   if (!(status === 200 && freshness && snapshot || status === 202 && (freshness || refresh) || status === 404 && freshness === 'NOT_FOUND')) throw errorOf(answer)
   const etag = status === 200 && headers.get('ETag') || undefined
-  return { freshness, snapshot, lastUpdatedAt, lastCheckedAt, refresh, etag, retryAfter: status === 202 ? retryAfter(headers) : undefined }
+  return { freshness, snapshot, lastUpdatedAt, lastCheckedAt, refresh, etag, degraded: degradedOf(headers), retryAfter: status === 202 ? retryAfter(headers) : undefined }
 }
 // revalidated returns a snapshot from memory after a response 304.
-const revalidated = ({ etag, text }, headers) => {
-  const known = resultOf({ status: 200, headers: new Headers({ etag }), text })
-  const updated = Date.parse(headers.get('Last-Modified')), age = headers.get('Age')
+const revalidated = ({ answer }, headers) => {
+  const known = resultOf(answer), updated = Date.parse(headers.get('Last-Modified'))
   return {
-    ...known, refresh: undefined, freshness: /max-age=[1-9]/.test(headers.get('Cache-Control')) ? 'FRESH' : 'STALE',
+    ...known, refresh: undefined, freshness: freshnessOf(headers), degraded: degradedOf(headers),
     lastUpdatedAt: !updated || Math.floor(Date.parse(known.lastUpdatedAt) / 1000) * 1000 === updated ? known.lastUpdatedAt : new Date(updated).toISOString(),
-    lastCheckedAt: /^\d+$/.test(age) ? new Date(Date.now() - age * 1000).toISOString() : known.lastCheckedAt,
+    lastCheckedAt: checkedAt(headers) ?? known.lastCheckedAt,
   }
 }
 const pathOf = (...parts) => {
@@ -198,7 +210,7 @@ export class Client {
     const path = entityPath(entity), known = this.#cache.get(path)
     const answer = await this.#send({ ...options, path, safe: true, etag: known?.etag })
     const unchanged = answer.status === 304 && known, result = unchanged ? revalidated(known, answer.headers) : resultOf(answer)
-    this.#remember(path, result.etag, unchanged ? known.text : answer.text)
+    this.#remember(path, result.etag, unchanged ? known.answer : answer)
     return result
   }
 
@@ -260,12 +272,12 @@ export class Client {
     }
   }
 
-  #remember(path, etag, text) {
+  #remember(path, etag, answer) {
     const forget = key => { this.#cacheBytes -= this.#cache.get(key)?.size ?? 0; this.#cache.delete(key) }
-    const size = 2 * (text.length + path.length) + cacheOverhead, { maxCacheBytes } = this.#options
+    const size = 2 * (answer.text.length + path.length) + (answer.content?.length ?? 0) + cacheOverhead, { maxCacheBytes } = this.#options
     forget(path)
     if (!etag || size > maxCacheBytes) return
-    this.#cache.set(path, { etag, text, size })
+    this.#cache.set(path, { etag, answer, size })
     this.#cacheBytes += size
     for (const leastUsed of this.#cache.keys()) if (this.#cacheBytes > maxCacheBytes) forget(leastUsed)
   }
@@ -315,8 +327,9 @@ export class Client {
       if (stream && status === 200 && response.headers.get('Content-Type')?.startsWith('text/event-stream')) {
         return { status, reader: response.body.pipeThrough(new TextDecoderStream()).getReader() }
       }
-      const text = await response.text()
-      return { status, headers: response.headers, text, code: status >= 400 ? parse(text).code : undefined, after: retryAfter(response.headers) }
+      const raw = status === 200 && isRaw(response.headers)
+      const content = raw ? new Uint8Array(await response.arrayBuffer()) : undefined, text = raw ? '' : await response.text()
+      return { status, headers: response.headers, text, content, code: status >= 400 ? parse(text).code : undefined, after: retryAfter(response.headers) }
     } catch (error) {
       signal?.throwIfAborted()
       return { failure: new ConnectionError(`no response from ${this.#base}: ${error.message}; check its address, and whether it runs`) }

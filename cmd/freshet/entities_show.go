@@ -63,6 +63,9 @@ func stateRows(s entities.State) (rows [][]string) {
 	state, fetched, changed := "no fetch has ended", "never", "never"
 	if c := s.Snapshot; c != nil {
 		result := fmt.Sprintf("content of %d bytes", c.Bytes)
+		if c.MediaType != "" {
+			result += " (" + c.MediaType + ")"
+		}
 		if c.NotFound {
 			result = "not found"
 		}

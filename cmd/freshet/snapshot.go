@@ -20,11 +20,12 @@ import (
 func (p *program) snapshot() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "snapshot",
-		Short: "Print, refresh or delete snapshots",
+		Short: "Print, refresh, delete, export or import snapshots",
 		Long: `Print, refresh or delete the snapshots of entities, through a query service. An entity is written
-as source/facet/key. The key may contain slashes.`,
+as source/facet/key. The key may contain slashes. export and import copy documents between the
+database and a directory.`,
 	}
-	c.AddCommand(p.snapshotGet(), p.snapshotRefresh(), p.snapshotDelete())
+	c.AddCommand(p.snapshotGet(), p.snapshotRefresh(), p.snapshotDelete(), snapshotExport(p), snapshotImport(p))
 	return c
 }
 
@@ -52,6 +53,8 @@ type readResult struct {
 	UpdatedAt *time.Time      `json:"lastUpdatedAt"`
 	CheckedAt *time.Time      `json:"lastCheckedAt"`
 	Refresh   refreshState    `json:"refresh"`
+	MediaType string          `json:"-"` // media type of raw content; empty: JSON. Raw content comes without the members below Snapshot
+	Degraded  string          `json:"-"` // why raw content may be outdated
 }
 
 // refreshState is the state of a refresh in a response.
@@ -64,6 +67,13 @@ type refreshState struct {
 
 // state describes, in one line, the freshness of the snapshot and whether a refresh is queued.
 func (s readResult) state() string {
+	if s.MediaType != "" {
+		text := fmt.Sprintf("%d bytes of %s", len(s.Snapshot), s.MediaType)
+		if s.Degraded != "" {
+			text += ", may be outdated: " + s.Degraded
+		}
+		return text
+	}
 	text := s.Freshness
 	if s.CheckedAt != nil {
 		text += ", checked " + s.CheckedAt.Format(time.RFC3339)
@@ -101,7 +111,10 @@ func (p *program) read(cmd *cobra.Command, api *adminClient, method, path string
 		return s, false, err
 	}
 	readable := json.Unmarshal(r.Text, &s) == nil
+	mediaType, raw := r.Raw()
 	switch {
+	case raw:
+		return readResult{Snapshot: r.Text, MediaType: mediaType, Degraded: r.Header.Get("Freshet-Degraded")}, true, nil
 	case r.Code == http.StatusNoContent:
 		return s, false, errRefreshDone
 	case r.Code == http.StatusNotFound && s.Freshness != "":
@@ -117,8 +130,9 @@ func (p *program) read(cmd *cobra.Command, api *adminClient, method, path string
 func (p *program) snapshotGet() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "get SOURCE/FACET/KEY",
-		Short: "Print an entity's snapshot as JSON",
-		Long: `Print an entity's snapshot as JSON, and its freshness on stderr. Like any read, this enqueues a
+		Short: "Print an entity's snapshot",
+		Long: `Print an entity's snapshot as JSON, and its freshness on stderr. The content of a raw facet, such as
+XML, is written unchanged. Like any read, this enqueues a
 refresh of a stale or missing snapshot. Exit code 3: the upstream has no such entity; 4: no
 snapshot is stored yet.`,
 		Example: `  freshet snapshot get nexon/character/somebody`,
@@ -138,6 +152,10 @@ snapshot is stored yet.`,
 			return partialError{fmt.Errorf("no snapshot of %s is stored yet (%s); try again, or wait for it with `freshet snapshot refresh %s --wait 10s`", e, s.state(), e)}
 		}
 		fmt.Fprintln(p.Stderr, s.state())
+		if s.MediaType != "" { // raw content is written unchanged
+			_, err = p.Stdout.Write(s.Snapshot)
+			return err
+		}
 		_, err = p.Stdout.Write(append(bytes.TrimSpace(s.Snapshot), '\n'))
 		return err
 	})

@@ -87,7 +87,7 @@ func Contents(ctx context.Context, facet, document string) (all []store.Write, e
 		if err != nil {
 			return nil, err
 		}
-		payload := store.Encode(c.JSON)
+		payload := store.Encode(c.Bytes)
 		all = append(all, store.Write{
 			Version: 1, Hash: c.Hash, ExtractVersion: c.ExtractVersion,
 			Payload: func() (store.Payload, error) { return payload, nil },

@@ -34,7 +34,7 @@ func (x *expected) document(ctx context.Context, facet, key string) ([]byte, err
 		return nil, fmt.Errorf("fetch the expected document of %s: %w", key, err)
 	}
 	defer c.Release()
-	return bytes.Clone(c.JSON), nil
+	return bytes.Clone(c.Bytes), nil
 }
 
 var errWrongDocument = errors.New("response with the document of another key")

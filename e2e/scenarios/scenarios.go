@@ -42,6 +42,7 @@ var scenarios = []scenario{
 	{name: "low-alone", adr: 11, summary: "only LOW has requests, more than its cap", run: lowAlone},
 	{name: "isolation", adr: 16, summary: "HIGH has a lag of 10,000 records while LOW has a backlog of 20,000", run: isolation},
 	{name: "hostile", adr: 17, summary: "one client reads 2,000 keys for which the upstream returns 400; another reads 200 for which it returns 401, 429, HTML, truncated JSON or 16 MB; 20 other clients read new keys", run: hostile},
+	{name: "documents", summary: "up to 3,000 users (k6) read 39 XML layouts; 33 are static files, and 6 come from an upstream that allows three calls at once", run: documents, notInAll: true},
 	{name: "torture", summary: "random faults of all components under load, reproducible by a seed; afterwards the state is judged", run: torture, notInAll: true},
 	{name: "observe", summary: "dashboards, rules and alerts show six outages", run: observe, notInAll: true},
 }

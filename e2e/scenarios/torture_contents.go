@@ -149,7 +149,7 @@ func fetchContent(ctx context.Context, src *source.Source, key string) (hash, te
 		return "", "", fmt.Errorf("%s: %w", outcome.Class, outcome.Err)
 	}
 	defer outcome.Content.Release()
-	return hex.EncodeToString(outcome.Content.Hash[:]), string(outcome.Content.JSON), nil
+	return hex.EncodeToString(outcome.Content.Hash[:]), string(outcome.Content.Bytes), nil
 }
 
 // payloads returns the decoded payload of each stored entity.

@@ -12,7 +12,7 @@ postgres_bin() {
 
 postgres_start() {
   local data=$STATE/postgres/data bin
-  local -a as_user=()
+  local -a as_user=() options=()
   bin=$(postgres_bin) || return
   # PostgreSQL does not run as root.
   ((UID != 0)) || as_user=(setpriv --reuid=postgres --regid=postgres --init-groups --reset-env)
@@ -24,8 +24,10 @@ postgres_start() {
   fi
   pid_of postgres >/dev/null && return
   forget_dead_postgres "$data" || return
+  # pg_stat_statements counts statements; a test of e2e reads it.
+  [[ ! -e $bin/../lib/pg_stat_statements.so ]] || options+=(-c shared_preload_libraries=pg_stat_statements)
   launch postgres "${as_user[@]}" "$bin/postgres" -D "$data" -p "$(port postgres)" \
-    -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c max_connections=200
+    -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c max_connections=200 "${options[@]}"
 }
 
 postgres_answers() {

@@ -3,6 +3,8 @@ package contract
 import (
 	"fmt"
 	"net/http"
+	"net/url"
+	"strings"
 	"time"
 )
 
@@ -14,6 +16,8 @@ import (
 // SessionExpiry, sessions expire. A call of an expired session gets the same HTML page as a refused
 // call, and a new JSESSIONID. Speed shortens the minute; with a Speed above 2.5 the
 // minimum interval is the stricter limit.
+//
+// A path below /ui/ is an XML document, which never changes.
 func court(m *policyMaker) contract {
 	inFlight := m.concurrency("in-flight", 3)
 	interval := m.minInterval("interval", 600*time.Millisecond)
@@ -32,6 +36,9 @@ func court(m *policyMaker) contract {
 		refuse: func(*call, *decision) reply { return page() },
 		respond: func(c *call, v *decision) reply {
 			rep := document(http.StatusOK, m.content(c))
+			if strings.HasPrefix(c.URL.Path, "/ui/") {
+				rep = text(http.StatusOK, xmlType, layout(m.content(c)))
+			}
 			session, err := c.Cookie("JSESSIONID")
 			known := false
 			if err == nil {
@@ -53,4 +60,14 @@ func court(m *policyMaker) contract {
 			return rep
 		},
 	}
+}
+
+const xmlType = "application/xml"
+
+// layout returns the XML document of a user interface. Its path is escaped, because it may have any
+// characters.
+func layout(content object) string {
+	return fmt.Sprintf(`<?xml version="1.0" encoding="UTF-8"?>
+<w2:layout xmlns:w2="http://www.inswave.com/websquare" path=%q value=%q>%s</w2:layout>
+`, url.QueryEscape(content["path"].(string)), content["value"], strings.Repeat("<w2:row><w2:column width=\"120\"/></w2:row>", 100))
 }

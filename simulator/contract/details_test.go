@@ -372,6 +372,20 @@ func TestCourt_SessionsExpire(t *testing.T) {
 	})
 }
 
+func TestCourt_ServesLayouts(t *testing.T) {
+	run(t, "court", Options{}, func(t *testing.T, r rig) {
+		first := r.do(newRequest("GET /ui/ssgo003/SSGO003F10.xml"))
+		first.check(t, 200, "<w2:layout")
+		if got := first.header.Get("Content-Type"); got != xmlType {
+			t.Errorf("got the content type %s, want %s", got, xmlType)
+		}
+		sleep(2 * time.Second)
+		if again := r.do(newRequest("GET /ui/ssgo003/SSGO003F10.xml")); again.body != first.body {
+			t.Errorf("the document changed from %q to %q", first.body, again.body)
+		}
+	})
+}
+
 func TestCourt_LimitsRateAndInterval(t *testing.T) {
 	call := get("GET /case/7")
 	run(t, "court", Options{}, func(t *testing.T, r rig) {

@@ -292,7 +292,7 @@ func (s Suite) testContent(t *testing.T) {
 		}
 		hashes[name] = o.Content.Hash
 		for document := range s.Good {
-			if !bytes.Contains(o.Content.JSON, []byte(`"`+document+`":`)) {
+			if !bytes.Contains(o.Content.Bytes, []byte(`"`+document+`":`)) {
 				t.Errorf("document %s is not in the content", document)
 			}
 		}

@@ -22,6 +22,10 @@ func advise(a Answer, name string, config source.Config, facet source.Facet, rep
 	}
 	at := "sources." + name
 	for _, in := range a.Documents {
+		if facet.Raw != nil && in.Class == source.BadContent {
+			add("the body does not satisfy the setting raw of the facet: check the path, and wellFormed, must and mustNot")
+			continue
+		}
 		if text := Mend(in, config.Auth, len(config.Credentials) > 0); text != "" && in.Class != source.OK {
 			add("%s", text)
 		}
@@ -48,7 +52,7 @@ func advise(a Answer, name string, config source.Config, facet source.Facet, rep
 			}
 		}
 	}
-	if report.Changed != nil && len(report.Changed.Hashed) > 0 {
+	if report.Changed != nil && len(report.Changed.Hashed) > 0 && facet.Raw == nil {
 		ignore := slices.Concat(facet.Ignore, report.Changed.Hashed)
 		add("if these members change without a change of the entity: ignore: [%s]", strings.Join(ignore, ", "))
 	}

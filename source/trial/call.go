@@ -51,7 +51,7 @@ func Call(ctx context.Context, s *source.Source, r source.Request, choose func(c
 	o := s.Read(responses, now)
 	a.Class, a.Validator, a.RetryAfter, a.Err = o.Class, o.Validator, o.RetryAfter, o.Err
 	if o.Content != nil {
-		a.Content, a.Hashed, a.Hash = bytes.Clone(o.Content.JSON), o.Content.Hashed(), hex.EncodeToString(o.Content.Hash[:])
+		a.Content, a.Hashed, a.Hash = bytes.Clone(o.Content.Bytes), o.Content.Hashed(), hex.EncodeToString(o.Content.Hash[:])
 		o.Content.Release()
 	}
 	return a, nil

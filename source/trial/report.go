@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"time"
+	"unicode/utf8"
 
 	"github.com/freshet/freshet/source"
 )
@@ -37,9 +38,11 @@ type Report struct {
 	Documents  []Document `json:"documents"`
 	Select     []Path     `json:"select,omitempty"`
 	Ignore     []Path     `json:"ignore,omitempty"`
-	// Bytes is the length of Content. Hash is the hash of Content without the ignored values.
-	Bytes   int             `json:"bytes"`
-	Hash    string          `json:"hash,omitempty"`
+	// Bytes is the length of the content. Hash is the hash of the content without the ignored values.
+	Bytes int    `json:"bytes"`
+	Hash  string `json:"hash,omitempty"`
+	// Content is the stored JSON. The content of a raw facet is a string; it is missing if it is not
+	// UTF-8.
 	Content json.RawMessage `json:"content,omitempty"`
 	Changed *Change         `json:"changed,omitempty"`
 	// Advice lists what to change in the configuration.
@@ -108,6 +111,9 @@ func Run(ctx context.Context, s *source.Source, config source.Config, r source.R
 		mask = func(url string) string { return url }
 	}
 	report := Report{Entity: s.Name() + "/" + r.Facet + "/" + r.Key, Class: string(a.Class), Bytes: len(a.Content), Hash: a.Hash, Content: a.Content}
+	if config.Facets[r.Facet].Raw != nil {
+		report.Content = quoted(a.Content)
+	}
 	if a.Err != nil {
 		report.Error = mask(a.Err.Error())
 	}
@@ -139,7 +145,11 @@ func Run(ctx context.Context, s *source.Source, config source.Config, r source.R
 			return report, err
 		}
 		report.Changed = &Change{Members: []string{}, Hashed: []string{}}
-		if again.Class == source.OK {
+		if again.Class == source.OK && facet.Raw != nil {
+			if a.Hash != again.Hash {
+				report.Changed.Members, report.Changed.Hashed = []string{a.Documents[0].Document}, []string{a.Documents[0].Document}
+			}
+		} else if again.Class == source.OK {
 			report.Changed.Members, report.Changed.Hashed = source.ChangedPaths(a.Content, again.Content), source.ChangedPaths(a.Hashed, again.Hashed)
 		} else {
 			report.Changed.Second = string(again.Class)
@@ -147,6 +157,18 @@ func Run(ctx context.Context, s *source.Source, config source.Config, r source.R
 	}
 	report.Advice = advise(a, s.Name(), config, facet, report, o.Limits)
 	return report, nil
+}
+
+// quoted returns raw content as a JSON string, or nil if it is not UTF-8.
+func quoted(content []byte) json.RawMessage {
+	if len(content) == 0 || !utf8.Valid(content) {
+		return nil
+	}
+	text, err := json.Marshal(string(content))
+	if err != nil {
+		return nil // cannot happen: every string can be encoded
+	}
+	return text
 }
 
 // decidedBy names the part of a response that decided its class.

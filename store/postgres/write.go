@@ -29,17 +29,17 @@ WHERE s.source = i.source AND s.facet = i.facet AND s.key = i.key
 RETURNING s.source, s.facet, s.key`
 
 	upsert = `WITH input AS (
-	SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::text[], $9::text[], $10::text[], $11::bool[], $12::text[], $13::int[], $14::bytea[])
-		AS i (source, facet, key, version, checked_at, hash, extract_version, etag, last_modified, visibility, manual, encoding, size, payload)
+	SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::text[], $9::text[], $10::text[], $11::bool[], $12::text[], $13::int[], $14::text[], $15::bytea[])
+		AS i (source, facet, key, version, checked_at, hash, extract_version, etag, last_modified, visibility, manual, encoding, size, media_type, payload)
 ), state AS (
-	INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
+	INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size, media_type,
 		last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified, visibility, manual)
-	SELECT source, facet, key, version, hash, extract_version, encoding, size,
+	SELECT source, facet, key, version, hash, extract_version, encoding, size, media_type,
 		checked_at, checked_at, checked_at, false, etag, last_modified, visibility, manual
 	FROM input
 	ON CONFLICT (source, facet, key) DO UPDATE
 	SET version = excluded.version, hash = excluded.hash, extract_version = excluded.extract_version,
-		encoding = excluded.encoding, size = excluded.size, last_fetched_at = excluded.last_fetched_at,
+		encoding = excluded.encoding, size = excluded.size, media_type = excluded.media_type, last_fetched_at = excluded.last_fetched_at,
 		last_checked_at = excluded.last_checked_at, absent = false, etag = excluded.etag, last_modified = excluded.last_modified,
 		visibility = excluded.visibility, manual = excluded.manual, last_updated_at = CASE
 			WHEN s.encoding <> '' AND (s.hash = excluded.hash OR s.extract_version <> excluded.extract_version) THEN s.last_updated_at
@@ -199,7 +199,7 @@ func touchUnchanged(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 // encoded and written only here.
 func upsertChanged(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 	var c columns
-	var encodings []string
+	var encodings, mediaTypes []string
 	var sizes []int
 	var payloads [][]byte
 	for i, w := range b.Writes {
@@ -215,7 +215,8 @@ func upsertChanged(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 			return fmt.Errorf("encode %s: %w", w.Entity, err)
 		}
 		c.add(w)
-		encodings, sizes, payloads = append(encodings, p.Encoding), append(sizes, p.Size), append(payloads, p.Bytes)
+		encodings, sizes = append(encodings, p.Encoding), append(sizes, p.Size)
+		mediaTypes, payloads = append(mediaTypes, p.MediaType), append(payloads, p.Bytes)
 		b.Results[i] = store.Superseded // this result remains if the statement below does not write the entity
 	}
 	if len(c.versions) == 0 {
@@ -226,7 +227,7 @@ func upsertChanged(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 			return store.Changed
 		}
 		return store.Rewritten
-	}, true, upsert, c.sources, c.facets, c.keys, c.versions, c.checked, c.hashes, c.extracts, c.etags, c.modified, c.visibilities, c.manuals, encodings, sizes, payloads)
+	}, true, upsert, c.sources, c.facets, c.keys, c.versions, c.checked, c.hashes, c.extracts, c.etags, c.modified, c.visibilities, c.manuals, encodings, sizes, mediaTypes, payloads)
 }
 
 func recordAbsences(ctx context.Context, tx pgx.Tx, b *store.Batch) error {

@@ -91,6 +91,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"not modified needs its base", testNotModified},
 		{"absence keeps content", testAbsence},
 		{"other extract version is no change", testRewrite},
+		{"media type of raw content", testMediaType},
 		{"visibility of the last fetch", testVisibility},
 		{"absence deletes other visibility", testVisibilityOfAbsence},
 		{"visibility: concurrent writes", testVisibilityRace},

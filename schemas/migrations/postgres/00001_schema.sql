@@ -25,6 +25,7 @@ CREATE TABLE snapshot_state (
     visibility      text    NOT NULL DEFAULT '', -- visibility of the last fetch; empty: every reader
     manual          boolean NOT NULL DEFAULT false, -- the last check was for a reader or an operator, not for the schedule
     alias_absent    boolean NOT NULL DEFAULT false, -- absent, because a facet that it takes a param from is absent
+    media_type      text    NOT NULL DEFAULT '', -- of raw content; empty for JSON
     PRIMARY KEY (source, facet, key)
 ) PARTITION BY HASH (source, facet, key);
 

@@ -19,6 +19,7 @@ CREATE TABLE snapshot_state (
     visibility      TEXT    NOT NULL DEFAULT '',
     manual          BOOLEAN NOT NULL DEFAULT false,
     alias_absent    BOOLEAN NOT NULL DEFAULT false,
+    media_type      TEXT    NOT NULL DEFAULT '',
     PRIMARY KEY (source, facet, key)
 ) WITHOUT ROWID;
 

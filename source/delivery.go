@@ -1,0 +1,86 @@
+package source
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Delivery configures the form in which content is stored and served.
+type Delivery struct {
+	// Raw makes the content the unchanged bytes of the facet's one document, such as XML or an image.
+	Raw *Raw `yaml:"raw,omitempty"`
+	// Immutable marks content that does not change under its key: a snapshot is FRESH for ever, and
+	// browsers need not ask again (RFC 8246). A refresh that is requested explicitly still replaces it.
+	Immutable bool `yaml:"immutable,omitempty"`
+	// Static is a directory of files that the query service serves as content of the facet.
+	Static *Static `yaml:"static,omitempty"`
+	// Wait is how long a read waits for the first snapshot of an entity if the client does not say how
+	// long it waits, at most 30s. Afterwards it gets 503. With 0s, such a read gets 202 at once.
+	Wait time.Duration `yaml:"wait,omitempty"`
+}
+
+// Static configures a directory of files. The path of a file below the directory is the key of its
+// entity.
+type Static struct {
+	// Dir is the directory. A query service reads it when it starts, and again when a file changes. Files
+	// and directories whose names begin with a dot are skipped.
+	Dir string `yaml:"dir"`
+	// Order is the place of the files among the other origins of content; empty: first. first: before the database and
+	// the upstream. last: only if nothing else can be served.
+	Order string `yaml:"order,omitempty" enum:"first,last"`
+	// MaxSize is the maximum size of all files of the directory together, before compression; 0: 64MiB.
+	MaxSize Bytes `yaml:"maxSize,omitempty"`
+}
+
+// The values of Static.Order. An empty value is staticFirst.
+const staticFirst, staticLast = "first", "last"
+
+// First reports whether the files are served before the database and the upstream.
+func (s Static) First() bool { return s.Order != staticLast }
+
+// defaultStaticSize is the default of Static.MaxSize.
+const defaultStaticSize Bytes = 64 << 20
+
+// ImmutableFor is the FreshFor of immutable content: longer than any process or database lives, and
+// short enough for arithmetic with times.
+const ImmutableFor = 100 * 365 * 24 * time.Hour
+
+// maxDefaultWait is the maximum of Delivery.Wait: the longest wait that the query service allows.
+const maxDefaultWait = 30 * time.Second
+
+// checkDelivery returns an error for a setting of Delivery that is invalid. It sets the defaults of
+// Static, and FreshFor of immutable content.
+func (f *Facet) checkDelivery() error {
+	if f.Raw != nil {
+		if err := f.Raw.checkSettings(*f); err != nil {
+			return fmt.Errorf("raw: %w", err)
+		}
+	}
+	if f.Immutable {
+		f.FreshFor = ImmutableFor
+	}
+	if f.Wait < 0 || f.Wait > maxDefaultWait {
+		return fmt.Errorf("wait: %v must be from 0s to %v", f.Wait, maxDefaultWait)
+	}
+	if f.Static == nil {
+		return nil
+	}
+	s := *f.Static
+	s.Order, s.MaxSize = cmp.Or(s.Order, staticFirst), cmp.Or(s.MaxSize, defaultStaticSize)
+	f.Static = &s
+	switch {
+	case s.Dir == "":
+		return errors.New("static.dir: is missing; write the path of the directory with the files")
+	case f.Raw == nil:
+		return errors.New("static: needs raw, because a file is served unchanged; write raw: {mediaType: application/xml} or another media type")
+	case s.Order != staticFirst && s.Order != staticLast:
+		return fmt.Errorf("static.order: %q must be %s or %s", s.Order, staticFirst, staticLast)
+	case s.Order == staticFirst && !f.Immutable:
+		return errors.New("static.order: first needs immutable: true, because the upstream is never asked about a file; write order: last to serve the files only if nothing else can be served")
+	case s.MaxSize < 0:
+		return fmt.Errorf("static.maxSize: %d must be positive", s.MaxSize)
+	}
+	return nil
+}
