@@ -194,7 +194,7 @@ func TestScheduler_RefreshMovesDueTime(t *testing.T) {
 	tt.register("healthy", 1, before.Add(ahead), 0)
 	tt.register("failing", 1, before.Add(ahead), 0)
 	tt.control(simulator.Control{Faults: []simulator.Fault{{Key: "^failing0$", Kind: simulator.InternalError}}})
-	for _, key := range []string{"well0", "failing0"} {
+	for _, key := range []string{"healthy0", "failing0"} {
 		status, err := tt.reader(api).Refresh(t.Context(), key)
 		tt.check(err)
 		equal(t, "status of the refresh of "+key, status, http.StatusAccepted)
@@ -203,18 +203,18 @@ func TestScheduler_RefreshMovesDueTime(t *testing.T) {
 		return time.UnixMicro(tt.one("SELECT due_at FROM entities WHERE source = $1 AND key = $2", tt.Source, key))
 	}
 	tt.until(timeout, "both results", func() bool {
-		return tt.one("SELECT count(*) FROM snapshot_state WHERE key = 'well0'") == 1 && tt.one("SELECT count(*) FROM update_status WHERE key = 'failing0'") == 1
+		return tt.one("SELECT count(*) FROM snapshot_state WHERE key = 'healthy0'") == 1 && tt.one("SELECT count(*) FROM update_status WHERE key = 'failing0'") == 1
 	})
-	for _, key := range []string{"well0", "failing0"} { // both due times must be unchanged: only a scheduler changes them, and none runs yet
+	for _, key := range []string{"healthy0", "failing0"} { // both due times must be unchanged: only a scheduler changes them, and none runs yet
 		equal(t, "due time of "+key, due(key).UnixMicro(), before.Add(ahead).UnixMicro())
 	}
 	tt.scheduler()
 	tt.untilDone()
-	atLeast(t, "time until the refreshed entity is due", due("well0").Sub(before), 30*time.Minute)
+	atLeast(t, "time until the refreshed entity is due", due("healthy0").Sub(before), 30*time.Minute)
 	atLeast(t, "time until the failed entity is due", due("failing0").Sub(before), 9*time.Minute)
 	atMost(t, "time until the failed entity is due", due("failing0").Sub(before), 30*time.Minute)
 	records := tt.records()
-	equal(t, "records of the refreshed entity", records["well0"], 0)
+	equal(t, "records of the refreshed entity", records["healthy0"], 0)
 	equal(t, "records of the failed entity, which has a retry", records["failing0"], 0)
 	equal(t, "entities on the topic", len(records), 200)
 }

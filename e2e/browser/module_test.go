@@ -102,6 +102,7 @@ func (b *tab) openModule(s *service) {
 }
 
 func respond(w http.ResponseWriter, status int, body string, header ...string) {
+	w.Header().Set("Content-Type", "application/json")
 	for i := 0; i < len(header); i += 2 {
 		w.Header().Set(header[i], header[i+1])
 	}

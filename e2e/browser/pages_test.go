@@ -130,7 +130,7 @@ func (b *tab) inspectTabKey(at string) {
 	for _, fault := range evaluate[[]string](b, `[
 		...window.usable.filter(e => !window.reached.includes(e) && e.isConnected).map(e => 'is not reached: ' + e.outerHTML.slice(0, 100)),
 		...window.reached.filter(e => e.dataset.unseen).map(e => 'does not show its focus: ' + e.outerHTML.slice(0, 100)),
-		...window.reached.filter((e, i) => i && e.isConnected && !(e.compareDocumentPosition(window.reached[i - 1]) & 2)).map(e => 'is reached out of order: ' + e.outerHTML.slice(0, 100)),
+		...window.reached.filter((e, i) => i && e.isConnected && window.reached[i - 1].isConnected && !(e.compareDocumentPosition(window.reached[i - 1]) & 2)).map(e => 'is reached out of order: ' + e.outerHTML.slice(0, 100)),
 	]`) {
 		b.t.Errorf("%s: the Tab key: %s", at, fault)
 	}

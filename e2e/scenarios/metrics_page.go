@@ -118,10 +118,11 @@ func findMetric(documented map[string]documentedMetric, name string) (string, do
 }
 
 // notConfigured lists the prefixes of metrics of features that the observed processes do not use:
-// credentials that renew themselves, and credits. These metrics have no series without the features.
+// credentials that renew themselves, credits, and static files. These metrics have no series without the
+// features.
 var notConfigured = []string{
 	namespace + "credential_refusals_", namespace + "credential_renewal", namespace + "credential_stopped", namespace + "credential_token_",
-	namespace + "credits_", namespace + "reaper_",
+	namespace + "credits_", namespace + "reaper_", namespace + "static_files",
 }
 
 // readMetricsFile returns the metrics of docs/metrics.md that the observed processes have.
