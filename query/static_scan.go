@@ -91,7 +91,7 @@ func (s *staticFiles) run(ctx context.Context, from Store, changed func(schemas.
 }
 
 var conditionStaticCheck = observe.Condition{
-	Event: "static_check", Failing: "stored states of static files not read; files are served until they are read", Recovered: "stored states of static files read",
+	Event: "static_check", Failing: "stored snapshots not compared with static files; the files are served", Recovered: "stored snapshots compared with static files",
 }
 
 // scan reads new and changed files, and returns the entities whose file has changed. The files of a
