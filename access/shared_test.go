@@ -25,8 +25,7 @@ func newSharedLimiter(rdb redis.UniversalClient, l Limits) *ClientLimiter {
 	return m
 }
 
-// grants counts the requests that are allowed of n concurrent ones. They are sent to the processes in
-// turn.
+// grants returns how many of n concurrent requests are allowed. They are sent to the processes in turn.
 func grants(client string, n int, processes ...*ClientLimiter) int {
 	var allowed atomic.Int64
 	var all sync.WaitGroup
@@ -106,7 +105,7 @@ func TestShared_LimitsEachProcessWithoutRedis(t *testing.T) {
 	})
 }
 
-// A client above its limit must not cost a call of Redis for each refused request.
+// A client above its limit must not cost a Redis call for each refused request.
 func TestShared_RefusesWithoutACall(t *testing.T) {
 	rdb, server := servicetest.MiniRedis(t)
 	m := newSharedLimiter(rdb, Limits{Requests: "10/h", Shared: true})
