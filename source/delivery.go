@@ -43,8 +43,8 @@ func (s Static) First() bool { return s.Order != staticLast }
 // defaultStaticSize is the default of Static.MaxSize.
 const defaultStaticSize Bytes = 64 << 20
 
-// ImmutableFor is the FreshFor of immutable content: longer than any process or database lives, and
-// short enough for arithmetic with times.
+// ImmutableFor is the FreshFor of immutable content: 100 years. It is longer than any installation runs,
+// and short enough for sums of times and durations.
 const ImmutableFor = 100 * 365 * 24 * time.Hour
 
 // maxDefaultWait is the maximum of Delivery.Wait: the longest wait that the query service allows.
@@ -78,7 +78,7 @@ func (f *Facet) checkDelivery() error {
 	case s.Order != staticFirst && s.Order != staticLast:
 		return fmt.Errorf("static.order: %q must be %s or %s", s.Order, staticFirst, staticLast)
 	case s.Order == staticFirst && !f.Immutable:
-		return errors.New("static.order: first needs immutable: true, because the upstream is never asked about a file; write order: last to serve the files only if nothing else can be served")
+		return errors.New("static.order: first needs immutable: true, because an entity with a file is never fetched for a read; write order: last to serve the files only if nothing else can be served")
 	case s.MaxSize < 0:
 		return fmt.Errorf("static.maxSize: %d must be positive", s.MaxSize)
 	}
