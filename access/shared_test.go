@@ -65,11 +65,11 @@ func TestShared_LargeCallLeavesADebt(t *testing.T) {
 		one, two := newSharedLimiter(rdb, l), newSharedLimiter(rdb, l)
 		client := servicetest.Name("key")
 		if err := one.AllowRequests(client, 300); err != nil {
-			t.Errorf("five hours' worth: got %v, want none", err)
+			t.Errorf("300 requests at once: got %v, want none, because the bucket was full", err)
 		}
 		p, _ := errors.AsType[*problem.HTTPError](two.AllowRequests(client, 1))
 		if p == nil || p.After < 4*time.Hour || p.After > 241*time.Minute {
-			t.Errorf("one more: got %v, want a refusal for 241 minutes", p)
+			t.Errorf("one more request: got %v, want a refusal for 241 minutes", p)
 		}
 	})
 }
