@@ -20,8 +20,8 @@ import (
 // concurrently with a scan of the directories (static_scan.go). A nil staticFiles has no files.
 //
 // Invariants:
-//   - A read of a file reads the store only if a settle message of its entity has arrived since the last
-//     read of the store. So no read returns a file after a newer stored snapshot was settled.
+//   - A read of a file reads the store only if a settle message of its entity arrived after the last read
+//     of the store. So no read returns a file after a newer stored snapshot was settled.
 //   - A stored snapshot is served in place of the file if a client or an operator requested its refresh
 //     after the file was modified.
 //   - A file replaces the file of the same key only if its content is valid.
