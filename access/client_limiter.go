@@ -89,7 +89,7 @@ func (m *ClientLimiter) take(client string, n int) (wait time.Duration) {
 		return m.takeOwn(client, n)
 	}
 	// The bucket of this process has at least as many tokens as the shared one. So a client that
-	// exceeds the limit costs no call of Redis.
+	// exceeds the limit costs no Redis call.
 	if wait := m.ownWait(client, n); wait > 0 || n == 0 {
 		return wait
 	}
@@ -118,7 +118,7 @@ func (m *ClientLimiter) ownWait(client string, n int) time.Duration {
 	return of.take(m.requests, n, m.now())
 }
 
-// spendOwn takes n tokens from the bucket of this process, also if it has fewer.
+// spendOwn takes n tokens from the bucket of this process, even if it has fewer.
 func (m *ClientLimiter) spendOwn(client string, n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -109,7 +109,7 @@ type Limits struct {
 	// must be decompressed counts as 1, and each 16 KiB of a document that must be compressed.
 	Requests Rate `yaml:"requests"`
 	// Shared makes the limit of requests apply to all processes together. Each counted request then
-	// waits for a call of Redis. While Redis does not answer, each process limits requests alone.
+	// waits for one Redis call. While Redis does not answer, the limit applies in each process separately.
 	Shared bool `yaml:"shared"`
 	// Waiting is the maximum number of requests that wait or stream at the same time; 0: no limit.
 	Waiting int `yaml:"waiting"`

@@ -17,18 +17,18 @@ import (
 )
 
 const (
-	// sharedTimeout bounds the call of Redis for one request.
+	// sharedTimeout is the timeout of the Redis call for one request.
 	sharedTimeout = 500 * time.Millisecond
 	// sharedFailures is the number of successive failures after which the circuit breaker opens, and
-	// sharedOpenTimeout is how long it stays open. While Redis fails, one request in this time waits for
-	// it.
+	// sharedOpenTimeout is how long it stays open. So while Redis fails, one request waits for it in each
+	// sharedOpenTimeout.
 	sharedFailures    = 3
 	sharedOpenTimeout = 500 * time.Millisecond
 )
 
 // limitsNotShared is the condition while Redis does not answer.
 var limitsNotShared = observe.Condition{
-	Event: "limits_not_shared", Failing: "redis did not answer; each process limits the requests of clients alone", Recovered: "limits of requests apply to all processes together again",
+	Event: "limits_not_shared", Failing: "redis did not answer; the limit of requests applies in each process separately", Recovered: "redis answered; the limit of requests applies to all processes together",
 }
 
 // sharedRate is the limit of requests that all processes share: a token bucket for each client in
@@ -52,7 +52,8 @@ func (m *ClientLimiter) Share(rdb redis.UniversalClient, log *slog.Logger) {
 }
 
 // take takes n tokens from the bucket of a client and returns 0. If there are fewer than n tokens, it
-// takes none and returns the time until there are enough. After an error, the tokens may be taken.
+// takes none and returns the time until there are enough. After an error it is unknown whether the tokens
+// were taken.
 func (s *sharedRate) take(r callRate, client string, n int) (wait time.Duration, err error) {
 	wait, err = s.breaker.Execute(func() (time.Duration, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), s.timeout)

@@ -25,8 +25,7 @@ func newSharedLimiter(rdb redis.UniversalClient, l Limits) *ClientLimiter {
 	return m
 }
 
-// grants counts the requests that are allowed of n concurrent ones. They are sent to the processes in
-// turn.
+// grants returns how many of n concurrent requests are allowed. They are sent to the processes in turn.
 func grants(client string, n int, processes ...*ClientLimiter) int {
 	var allowed atomic.Int64
 	var all sync.WaitGroup
@@ -66,11 +65,11 @@ func TestShared_LargeCallLeavesADebt(t *testing.T) {
 		one, two := newSharedLimiter(rdb, l), newSharedLimiter(rdb, l)
 		client := servicetest.Name("key")
 		if err := one.AllowRequests(client, 300); err != nil {
-			t.Errorf("five hours' worth: got %v, want none", err)
+			t.Errorf("300 requests at once: got %v, want none, because the bucket was full", err)
 		}
 		p, _ := errors.AsType[*problem.HTTPError](two.AllowRequests(client, 1))
 		if p == nil || p.After < 4*time.Hour || p.After > 241*time.Minute {
-			t.Errorf("one more: got %v, want a refusal for 241 minutes", p)
+			t.Errorf("one more request: got %v, want a refusal for 241 minutes", p)
 		}
 	})
 }
@@ -106,7 +105,7 @@ func TestShared_LimitsEachProcessWithoutRedis(t *testing.T) {
 	})
 }
 
-// A client above its limit must not cost a call of Redis for each refused request.
+// A client above its limit must not cost a Redis call for each refused request.
 func TestShared_RefusesWithoutACall(t *testing.T) {
 	rdb, server := servicetest.MiniRedis(t)
 	m := newSharedLimiter(rdb, Limits{Requests: "10/h", Shared: true})

@@ -57,7 +57,7 @@ func TestBaseURL_OfADocument(t *testing.T) {
 	}
 	for _, base := range baseURLsOf(c.Sources["game"].Config) {
 		if u, _ := url.Parse(base.url); u.Host != "127.0.0.1:7" || (u.Path == "/riot") != (base.setting != "baseURL") {
-			t.Errorf("%s with --upstream: got %s", base.setting, base.url)
+			t.Errorf("%s with --upstream: got %s, want the host 127.0.0.1:7 and the same path", base.setting, base.url)
 		}
 	}
 }

@@ -226,8 +226,8 @@ func (s SourceConfig) unfillableParams(facet string) []string {
 	return open
 }
 
-// describeDocuments lists the documents of a facet. If a document needs anything other than a
-// single GET from the source's host, it adds the kind of request, such as a POST or several pages.
+// describeDocuments lists the documents of a facet. If a document needs more than a single GET from
+// the source's host, it adds the kind of request, such as a POST or several pages.
 func describeDocuments(f source.Facet) string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(f.Documents)) {

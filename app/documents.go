@@ -131,7 +131,7 @@ func exportDocuments(ctx context.Context, db documentStore, src *source.Source, 
 }
 
 // exportDocument writes one document with a rename, so that no process reads half of the file. It
-// reports false if the file has the content already.
+// returns false if the file already has the content.
 func exportDocument(src *source.Source, facet string, s store.Snapshot, root *os.Root) (written bool, err error) {
 	key := s.Entity.Key
 	switch {
@@ -140,7 +140,7 @@ func exportDocument(src *source.Source, facet string, s store.Snapshot, root *os
 	case slices.ContainsFunc(strings.Split(key, "/"), func(part string) bool { return strings.HasPrefix(part, ".") }):
 		return false, errors.New("a part of the key begins with a dot, and such files are not served")
 	case !fs.ValidPath(key):
-		return false, errors.New("the key is not a path of a file")
+		return false, errors.New("the key is not a valid path of a file")
 	}
 	if err := src.CheckKey(facet, key); err != nil {
 		return false, err
@@ -199,7 +199,7 @@ func importDocuments(ctx context.Context, db documentStore, src *source.Source, 
 			e := batch[i].Entity
 			switch {
 			case !r.Stored():
-				out.Skipped[e.Key] = errors.New("a later fetch is stored")
+				out.Skipped[e.Key] = errors.New("the result of a later fetch is stored")
 				continue
 			case r == store.Touched:
 				out.Unchanged++
@@ -207,7 +207,7 @@ func importDocuments(ctx context.Context, db documentStore, src *source.Source, 
 				out.Written++
 			}
 			if err := notify(ctx, schemas.Settled{Entity: e, Number: version}); err != nil {
-				return out, fmt.Errorf("notify the query services of %s, which is stored: %w; import again, or restart the query services", e, err)
+				return out, fmt.Errorf("%s is stored, but the query services were not notified: %w; import again, or restart the query services", e, err)
 			}
 		}
 	}

@@ -90,17 +90,17 @@ func TestDocuments_ExportWritesFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out := exportTo(t, db, src, dir); out.Written != 1 || len(out.Skipped) != documentBatch+5+6 {
-		t.Errorf("with a symbolic link that leaves the directory: got %d written, %d skipped: %v", out.Written, len(out.Skipped), out.Skipped)
+		t.Errorf("with a symbolic link that leaves the directory: got %d written, %d skipped (%v), want 1 written and the others skipped", out.Written, len(out.Skipped), out.Skipped)
 	}
 	if entries, err := os.ReadDir(parent); err != nil || len(entries) != 1 {
-		t.Errorf("files outside of the directory: %v, %v", entries, err)
+		t.Errorf("files outside of the directory: got %v, %v, want no new file", entries, err)
 	}
 	if err := os.Remove(filepath.Join(dir, "many")); err != nil {
 		t.Fatal(err)
 	}
 	out := exportTo(t, db, src, dir)
 	if out.Written != documentBatch+5 || out.Unchanged != 1 || len(out.Skipped) != 6 {
-		t.Errorf("got %d written, %d unchanged, skipped %v", out.Written, out.Unchanged, out.Skipped)
+		t.Errorf("got %d written, %d unchanged, skipped %v, want 1 unchanged, 6 skipped and all others written", out.Written, out.Unchanged, out.Skipped)
 	}
 	info, err := os.Stat(filepath.Join(dir, "a", "b.xml"))
 	if err != nil || !info.ModTime().Equal(at) {
@@ -148,12 +148,12 @@ func TestDocuments_ImportStoresFiles(t *testing.T) {
 		}
 	}
 	if out.Written != 3 || len(out.Skipped) != 5 || len(notified) != 3 || notified[0].Number == 0 {
-		t.Errorf("got %d written, skipped %v, notified %v", out.Written, out.Skipped, notified)
+		t.Errorf("got %d written, skipped %v, notified %v, want 3 written, 5 skipped, 3 notified with a version", out.Written, out.Skipped, notified)
 	}
 	s, err := db.Get(t.Context(), schemas.Entity{Source: "court", Facet: "layout", Key: "a/new.xml"})
 	text, decodeErr := s.Decode(nil)
 	if err != nil || decodeErr != nil || string(text) != "<new/>" || s.MediaType != "application/xml" || !s.Manual {
-		t.Errorf("got %q, %+v, %v, %v", text, s.State, err, decodeErr)
+		t.Errorf("got %q, %+v, %v, %v, want <new/> as application/xml, marked as manual", text, s.State, err, decodeErr)
 	}
 	if out := run(); out.Written != 0 || out.Unchanged != 3 {
 		t.Errorf("a second import: got %d written, %d unchanged, want 0 and 3", out.Written, out.Unchanged)

@@ -30,7 +30,7 @@ func TestPresets_ReadEveryFacetAsShipped(t *testing.T) {
 	var file strings.Builder
 	file.WriteString("secrets: {keyFile: /etc/freshet/keys}\nsources:\n")
 	upstreams := http.NewServeMux()
-	names := slices.DeleteFunc(presets.Names(), func(name string) bool { return name != baseOf(name) }) // TestPresets_RenewTheirTokens reads the others
+	names := slices.DeleteFunc(presets.Names(), func(name string) bool { return name != baseOf(name) }) // the other presets are tested by TestPresets_RenewTheirTokens
 	for _, name := range names {
 		c, shipped := preset(t, name), string(presets.File(name, presets.All()[name]))
 		file.WriteString(hostSetting.ReplaceAllString(shipped[strings.Index(shipped, "  "+name+":"):], "${0}/"+name))

@@ -237,7 +237,7 @@ func (p renewingPreset) agree(t *testing.T, name, upstream string, c token.Confi
 		t.Fatal(err)
 	}
 	if saved, err := db.SaveToken(t.Context(), next, 0, 0); err != nil || !saved {
-		t.Fatalf("SaveToken: got %v, %v", saved, err)
+		t.Fatalf("SaveToken: got %v, %v, want true", saved, err)
 	}
 }
 

@@ -29,7 +29,7 @@ func rawResult(answer Response, mediaType string) Result[json.RawMessage] {
 	return result
 }
 
-// freshnessOf returns the freshness of a response that has it only in its headers.
+// freshnessOf returns the freshness from the headers of a response.
 func freshnessOf(h http.Header) Freshness {
 	if maxAge(h) > 0 {
 		return Fresh
@@ -37,7 +37,7 @@ func freshnessOf(h http.Header) Freshness {
 	return Stale
 }
 
-// checkedAt returns the time of the last check by the header Age, or zero.
+// checkedAt returns the time of the last check, from the header Age; zero: there is none.
 func checkedAt(h http.Header) time.Time {
 	age, err := strconv.ParseInt(h.Get("Age"), 10, 32)
 	if err != nil {

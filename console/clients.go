@@ -23,7 +23,7 @@ type Clients interface {
 	Client(ctx context.Context, name string) (c clients.Client, found bool, err error)
 }
 
-// sharesTTL is how long the use of all clients is shown again.
+// sharesTTL is how long the shares of the clients are cached.
 const sharesTTL = time.Minute
 
 // clientsPage is the data of the list of clients.
@@ -49,7 +49,7 @@ func (p clientsPage) Bars() *histogram {
 		labels, counts = append(labels, "all other clients"), append(counts, []int64{p.Shares.Others})
 	}
 	title := plural(p.Shares.Clients, "client used", "clients used") + " " + plural(p.Shares.Credits, "credit", "credits") + " in the last 24 hours"
-	h := newHistogram(title, "Used credits by client, the most first", "Client", labels, [][2]string{{useClass, "used credits"}}, counts)
+	h := newHistogram(title, "Used credits by client, highest first", "Client", labels, [][2]string{{useClass, "used credits"}}, counts)
 	for i, s := range p.Shares.Top {
 		h.Bars[i].Href = clientLink(s.Client)
 	}
@@ -99,7 +99,7 @@ func showClients(c *Console, w http.ResponseWriter, r *http.Request, _ access.Cl
 	c.render(w, r, http.StatusOK, "clients", "Clients", p)
 }
 
-// useClass is the class of the colour of used credits.
+// useClass is the CSS class of used credits.
 const useClass = "c-left"
 
 // clientPage is the data of the page of one client.
@@ -115,7 +115,7 @@ type useBar struct {
 // barWidth and barGap are the widths of a bar and of the gap before it, in units of the picture.
 const barWidth, barGap = 8, 2
 
-// UseClass returns the class of the bars.
+// UseClass returns the CSS class of the bars.
 func (clientPage) UseClass() string { return useClass }
 
 // Width returns the width of the picture of the use.
@@ -146,7 +146,7 @@ func (p clientPage) Newest() (all []clients.Period) {
 	return all
 }
 
-// Period returns the begin and the end of a period as text.
+// Period returns the start and the end of a period as text.
 func (clientPage) Period(u clients.Period) string {
 	return u.From.Format("2006-01-02 15:04") + "–" + u.From.Add(clients.PeriodLength).Format("15:04")
 }
@@ -176,7 +176,7 @@ func showClient(c *Console, w http.ResponseWriter, r *http.Request, _ access.Cli
 	case err != nil:
 		c.unavailable(w, r, "The credits of the client can't be read.", err)
 	case !known:
-		c.reject(w, r, http.StatusNotFound, "This client has no credits yet. An account is created by the first refresh and by the first grant.")
+		c.reject(w, r, http.StatusNotFound, "This client has no credits yet. The first refresh or the first grant creates its account.")
 	default:
 		c.render(w, r, http.StatusOK, "client", "Client "+displayText(found.Account.Client, maxReasonShown), clientPage{found})
 	}

@@ -27,7 +27,7 @@ func TestFormatContent_IndentsOnlySmallJSON(t *testing.T) {
 
 func TestFormatContent_ShowsRawText(t *testing.T) {
 	if got := formatContent([]byte("<a>\x07</a>"), "application/xml"); !strings.HasPrefix(got, "<a>") {
-		t.Errorf("XML: got %q", got)
+		t.Errorf("XML: got %q, want the text", got)
 	}
 	if got, want := formatContent([]byte("\x89PNG\xff"), "image/png"), "5 bytes of image/png that are not UTF-8 text"; got != want {
 		t.Errorf("image: got %q, want %q", got, want)

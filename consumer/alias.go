@@ -18,7 +18,7 @@ type taskParams struct {
 	// values of its aliases.
 	params map[string]string
 	// aliases are the facets that params of the task come from, with their stored states. pending is
-	// true while the values of these states are not in params and plan.
+	// true until their values are in params and plan.
 	aliases []aliasState
 	pending bool
 	// waited is the stored status of the entity if it has waited for its aliases; else it is zero.

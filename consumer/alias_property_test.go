@@ -233,7 +233,7 @@ func TestAlias_RandomRenamesStoreNothingWrong(t *testing.T) {
 	r.requestAll(refreshes)
 	r.untilUpToDate(keys)
 	t.Logf("%d stored characters were judged, %d fetches were discarded", judged.Load(), rejected.Load())
-	if rejected.Load() == 0 && *aliasNames >= longNames { // a short run may have no rename at that moment; TestAlias tests of single renames have
+	if rejected.Load() == 0 && *aliasNames >= longNames { // a short run may rename nothing during a fetch; the tests of single renames do
 		t.Error("discarded fetches: got 0, so the test has shown nothing")
 	}
 }

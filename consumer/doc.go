@@ -113,9 +113,9 @@
 // (source.Param). The next step of a record depends on the alias:
 //
 //	alias                                          | step          | effect
-//	fresh; or stale and checked during the wait    | aliasReady    | the entity is fetched with its value
+//	fresh; or checked after the retry was stored   | aliasReady    | the entity is fetched with its value
 //	missing, stale, or its absence has expired     | aliasNeeded   | the alias is requested; the record ends with a retry
-//	stale, and not fetched now because it failed   | aliasNeeded   | the entity is fetched with the stored value, until keepFor
+//	stale, and on hold after a failure             | aliasNeeded   | the entity is fetched with the stored value, until keepFor
 //	not found                                      | aliasAbsent   | the entity is not found for the notFoundFor of the alias
 //	the entity is not found with its value         | aliasNeeded   | the alias is checked once (Status.DeadAlias)
 //	that check did not change it                   | aliasDead     | the entity is not found

@@ -173,10 +173,11 @@ func (l *Ledger) Void(ctx context.Context, id string, entry func(Grant) store.Au
 	return g, nil
 }
 
-// change locks the account of a client, creates it if there is none, calls the function do, and writes
-// the changes that do has made to the book. The parameter inTx is a method of Store. A refresh does not
-// wait for the disk, which would double its duration: a lost hold makes the refresh free, and a lost end
-// is repeated, because the outcome is read again.
+// change locks the account of a client and calls the function do. It creates the account if there is
+// none, and writes the changes that do has made to the book. The parameter inTx is a method of Store.
+//
+// A refresh does not wait for the disk, which would double its duration. If its hold is lost, the refresh
+// is free. If the end of a hold is lost, it is repeated, because the outcome is read again.
 func (l *Ledger) change(ctx context.Context, inTx func(context.Context, func(store.Tx) error) error, client string, do func(*book) error) error {
 	return inTx(ctx, func(tx store.Tx) error {
 		b := &book{tx: tx}

@@ -41,8 +41,8 @@ type Account struct {
 	Held    int64 `json:"held"`
 	// RenewsAt is when the client gets the next credits of its plan; nil: with its next refresh.
 	RenewsAt *time.Time `json:"renewsAt"`
-	// UsedToday is the number of credits that refreshes have spent since midnight UTC. Only accounts
-	// that are read to be shown have it.
+	// UsedToday is the number of credits that refreshes have spent since midnight UTC. It is
+	// set only in accounts that are read for display.
 	UsedToday int64 `json:"usedToday"`
 }
 

@@ -48,10 +48,10 @@ func openStore(t testing.TB, address string) *postgres.Store {
 type cutter struct {
 	commits atomic.Int64 // commits since the last arm
 	at      atomic.Int64 // commit whose connection is closed, from 1; 0: none
-	after   atomic.Bool  // the connection is closed after PostgreSQL has committed, and before it is told to the client
+	after   atomic.Bool  // the connection is closed after PostgreSQL has committed, and before the client gets the reply
 }
 
-// arm closes the connection of the n-th commit from now on.
+// arm makes the proxy close the connection of the n-th commit after this call.
 func (c *cutter) arm(n int64, after bool) {
 	c.after.Store(after)
 	c.at.Store(n)
@@ -134,9 +134,8 @@ func pump(to, from net.Conn, passes func([]byte) bool) {
 	}
 }
 
-// TestCommits_SurviveACutConnection runs a sequence of refreshes once for each of its commits, and
-// closes the connection of that commit: before PostgreSQL receives it, or after PostgreSQL has
-// committed. No credit may be lost, and none may be charged twice.
+// TestCommits_SurviveACutConnection runs a sequence of refreshes once for each of its commits. It closes
+// the connection of that commit before PostgreSQL receives it, or after PostgreSQL has committed. No credit may be lost, and none may be charged twice.
 func TestCommits_SurviveACutConnection(t *testing.T) {
 	db, address := openPostgres(t)
 	u, err := url.Parse(address)

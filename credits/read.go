@@ -165,7 +165,8 @@ type ClientUse struct {
 	Credits int64  `json:"credits"`
 }
 
-// Total returns the use of credits since the begin of an hour, with at most limit clients.
+// Total returns the use of credits since a time, which must be the start of an hour. Total.Top has at
+// most limit clients.
 func (l *Ledger) Total(ctx context.Context, since time.Time, limit int) (t Total, err error) {
 	err = l.store.InTx(ctx, func(tx store.Tx) error {
 		t = Total{Since: since, Top: []ClientUse{}}

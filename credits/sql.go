@@ -15,7 +15,7 @@ ON CONFLICT (client) DO UPDATE SET client = excluded.client RETURNING ` + accoun
 
 	accountColumns = `client, plan, balance, held, renews_at`
 	// viewColumns are the columns of an account as it is shown. Credits of expired grants are not in
-	// the balance, also if their expiry is not in the ledger yet. Arguments: now, first hour of the day.
+	// the balance, even if their expiry is not in the ledger yet. Arguments: now, first hour of the day.
 	viewColumns = `a.client, a.plan, a.balance - (SELECT CAST(COALESCE(SUM(g.remaining), 0) AS bigint) FROM credit_grants g
 	WHERE g.client = a.client AND g.remaining > 0 AND g.expires_at > 0 AND g.expires_at <= $1),
 	a.held, a.renews_at, (SELECT CAST(COALESCE(SUM(u.used), 0) AS bigint) FROM credit_use u WHERE u.client = a.client AND u.hour >= $2)`

@@ -89,8 +89,8 @@ func (r *renewing) dump() string {
 	return all.String()
 }
 
-// searchAll makes a dead letter, and searches the metrics of all processes, the console, the dead letter,
-// the database, the output of commands, the logs and, after the processes have ended, their spans.
+// searchAll makes a dead letter and searches all outputs for secrets: metrics, console, dead letter,
+// database, commands and logs. After the processes have ended, it searches their spans.
 func (r *renewing) searchAll(metrics []string, processes []*harness.Process) {
 	r.Helper()
 	content := r.search(r.api + "/v1/" + r.Source + "/item/bad-0?wait=3s")
@@ -120,7 +120,7 @@ func (r *renewing) searchAll(metrics []string, processes []*harness.Process) {
 	}
 	r.showsNone("the spans", r.traces.all())
 	if !strings.Contains(r.traces.all(), "wait for a permit") {
-		r.Errorf("spans: got %d bytes without a span of a worker", len(r.traces.all()))
+		r.Errorf("spans: got %d bytes, want a span of a worker", len(r.traces.all()))
 	}
 	r.showsNoneInLogs()
 	r.Logf("%d texts, %d pages and %d bytes of spans searched for %d secrets; %+v", r.searched, pages, len(r.traces.all()), len(r.server.Secrets())+1, r.server.Stats())

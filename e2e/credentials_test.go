@@ -173,9 +173,9 @@ func (r *renewing) endToken(in time.Duration) {
 	r.check(err)
 }
 
-// The test starts five workers without a token, at an ended token, and with a revoked token and a
-// hundred calls in flight: each time one worker renews the credential. Then it changes the key while
-// they run, and searches all outputs for secrets.
+// The test starts five workers without a token, with an expired token, and with a revoked token while a
+// hundred calls are in flight. Each time, one worker renews the credential. Then the test changes the key
+// while they run, and searches all outputs for secrets.
 func TestCredentials_FiveWorkersRenewOnce(t *testing.T) {
 	t.Parallel()
 	r := newRenewing(t, oauth.Config{Lifetime: time.Hour, Delay: 2 * time.Second})
@@ -183,7 +183,7 @@ func TestCredentials_FiveWorkersRenewOnce(t *testing.T) {
 	r.api = query.URL()
 	all, _ := r.workers(5, "first")
 	if failed := r.reads("start-", 20); failed != 0 {
-		t.Errorf("reads at the start: got %d without data", failed)
+		t.Errorf("reads at the start: got %d without data, want none", failed)
 	}
 	r.wantRenewals("five workers without a token", 1)
 	for _, p := range all {
@@ -192,7 +192,7 @@ func TestCredentials_FiveWorkersRenewOnce(t *testing.T) {
 	r.endToken(0)
 	all, metrics := r.workers(5, "second")
 	if failed := r.reads("ended-", 20); failed != 0 {
-		t.Errorf("reads with an expired token: got %d without data", failed)
+		t.Errorf("reads with an expired token: got %d without data, want none", failed)
 	}
 	r.wantRenewals("five workers with an expired token", 2)
 
@@ -203,7 +203,7 @@ func TestCredentials_FiveWorkersRenewOnce(t *testing.T) {
 		r.hold.Store(&barrier{want: storm, open: make(chan struct{})})
 		before := r.server.Stats()
 		if failed := r.reads(fmt.Sprint("storm-", generation, "-"), storm); failed != 0 {
-			t.Errorf("reads with a revoked token: got %d without data", failed)
+			t.Errorf("reads with a revoked token: got %d without data, want none", failed)
 		}
 		r.wantRenewals("100 calls at once with a revoked token", generation)
 		refused := r.server.Stats().Refused - before.Refused
@@ -221,7 +221,7 @@ func TestCredentials_FiveWorkersRenewOnce(t *testing.T) {
 	r.must("credentials", "renew", r.Source+"/app")
 	r.until(timeout, "a renewal with the new key", func() bool { return r.generation() == 6 })
 	if failed := r.reads("rotated-", 20); failed != 0 {
-		t.Errorf("reads after the rotation: got %d without data", failed)
+		t.Errorf("reads after the rotation: got %d without data, want none", failed)
 	}
 	r.wantRenewals("after the rotation of the key", 6)
 	r.searchAll(append(metrics, queryMetrics), append(all, query))
@@ -254,7 +254,7 @@ func TestCredentials_KillBetweenAnswerAndCommit(t *testing.T) {
 				r.until(2*time.Minute, "a renewal by another worker", func() bool { return r.generation() == 1 })
 				r.api = r.query()
 				if failed := r.reads("after-", 10); failed != 0 {
-					t.Errorf("reads after the kill: got %d without data", failed)
+					t.Errorf("reads after the kill: got %d without data, want none", failed)
 				}
 				return
 			}
@@ -285,9 +285,9 @@ func (r *renewing) moveClock(by time.Duration) {
 	}
 }
 
-// The token endpoint is down from the renewal until after the end of the token, and the clocks of the
-// database and of the processes differ by 10 minutes. No read fails until 5 s before the end, and no call
-// is sent after it.
+// The token endpoint is down from the renewal until after the token has expired. The clocks of the
+// database and of the processes differ by 10 minutes. No read fails until 5 s before the expiry, and no
+// call is sent after it.
 func TestCredentials_EndpointDownInsideMargin(t *testing.T) {
 	for name, offset := range map[string]time.Duration{"database ahead": 10 * time.Minute, "database behind": -10 * time.Minute} {
 		t.Run(name, func(t *testing.T) {
@@ -297,7 +297,7 @@ func TestCredentials_EndpointDownInsideMargin(t *testing.T) {
 			r.api = r.query()
 			all, _ := r.workers(2, "first")
 			if failed := r.reads("start-", 5); failed != 0 {
-				t.Fatalf("reads at the start: got %d without data", failed)
+				t.Fatalf("reads at the start: got %d without data, want none", failed)
 			}
 			for _, p := range all {
 				r.terminate(p, false)
@@ -314,7 +314,7 @@ func TestCredentials_EndpointDownInsideMargin(t *testing.T) {
 			}
 			failures := r.one("SELECT failures FROM tokens")
 			if failed != 0 || failures < 1 || total == 0 {
-				t.Errorf("%d reads while the token endpoint is down: got %d without data, %d failed renewals", total, failed, failures)
+				t.Errorf("%d reads while the token endpoint is down: got %d without data, %d failed renewals, want none without data and a failed renewal", total, failed, failures)
 			}
 			late := make(chan int64)
 			go func() { late <- r.reads("late-", 5) }() // they wait beyond the end
@@ -323,7 +323,7 @@ func TestCredentials_EndpointDownInsideMargin(t *testing.T) {
 			r.must("credentials", "renew", r.Source+"/app")
 			r.until(timeout, "a renewal", func() bool { return r.generation() == 2 })
 			if failed := r.reads("after-", 5); failed != 0 {
-				t.Errorf("reads after the renewal: got %d without data", failed)
+				t.Errorf("reads after the renewal: got %d without data, want none", failed)
 			}
 			t.Logf("%d reads, %d failed; %d failed renewals; %d of 5 late reads failed; %+v", total, failed, failures, <-late, r.server.Stats())
 			r.wantRenewals("after the outage", 2)

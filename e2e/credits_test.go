@@ -75,7 +75,7 @@ func (p *paid) refresh(api, token string, keys ...string) {
 	status, text, err := p.send(p.Context(), http.MethodPost, api+"/v1/"+p.Source+"/character/refresh", string(body), "Authorization", "Bearer "+token, "Content-Type", "application/json")
 	p.check(err)
 	if n := strings.Count(string(text), `"status":202`); n != len(keys) {
-		p.Fatalf("refresh of %d keys: got %d queued refreshes, %d %.300s", len(keys), n, status, text)
+		p.Fatalf("refresh of %d keys: got %d queued refreshes, %d %.300s, want all queued", len(keys), n, status, text)
 	}
 }
 
@@ -95,7 +95,7 @@ func (p *paid) reap(api string, header ...string) (r reaped) {
 		err = json.Unmarshal(text, &r)
 	}
 	if err != nil {
-		p.Errorf("reap: %d %.200s: %v", status, text, err)
+		p.Errorf("reap: got %d %.200s: %v, want a JSON response", status, text, err)
 	}
 	r.Status = status
 	return r
@@ -126,8 +126,9 @@ func (p *paid) wantReaped(what string, got reaped, count int, users ...string) {
 	}
 }
 
-// The test cases 1 to 3 of the source document (§6.1), the secret of the maintenance endpoint, three
-// reapers at the same time, and a locked account. No worker runs, so that no refresh ends.
+// The test runs the test cases 1 to 3 of the source document (§6.1). It also tests the secret of the
+// maintenance endpoint, three reapers at the same time, and a locked account. No worker runs, so no
+// refresh ends.
 func TestCredits_ReaperGivesBackByRecord(t *testing.T) {
 	t.Parallel()
 	p := newPaid(t)

@@ -192,7 +192,7 @@ func (f *fleet) replaceWhileRead(l layouts, dir, key string) {
 		readers.Go(func() {
 			for ctx.Err() == nil {
 				if d, err := l.get(key); err != nil || d.status != http.StatusOK || (d.text != versions[0] && d.text != versions[1] && d.text != versions[2]) {
-					f.Errorf("a read during a replacement: got %d, %d bytes, %v", d.status, len(d.text), err)
+					f.Errorf("a read during a replacement: got %d, %d bytes, %v, want 200 with one whole version", d.status, len(d.text), err)
 					return
 				}
 			}

@@ -11,7 +11,8 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// Two query services share a limit of 50 requests an hour, so no token is added during the test. Without Redis each of them limits alone.
+// Two query services share a limit of 50 requests an hour, so no token is added during the test. Without
+// Redis, the limit applies in each of them separately.
 func TestLimits_AreSharedByTwoQueryServices(t *testing.T) {
 	t.Parallel()
 	const limit = 50

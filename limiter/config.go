@@ -33,8 +33,8 @@ type Config struct {
 	Breakers map[string]string `yaml:"-"`
 	// Lease is the longest time that a call can be in flight, counted from its permit.
 	Lease time.Duration `yaml:"-"`
-	// Credentials, Endpoints and Hosts are the numbers of credentials, endpoints and hosts of the source. The
-	// estimates of LOW's rate multiply the rate of a scoped policy by them.
+	// Credentials, Endpoints and Hosts are the numbers of credentials, endpoints and hosts of the
+	// source. The estimates of LOW's rate multiply the rate of a scoped policy by them.
 	Credentials, Endpoints, Hosts int `yaml:"-"`
 	// Costs holds the estimated cost range of the documents, by unit.
 	Costs map[string]CostRange `yaml:"-"`

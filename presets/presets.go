@@ -1,6 +1,7 @@
 // Package presets contains configurations for well-known upstreams. Each file is the content of
-// sources.<name> in the configuration file, and may change another preset (`preset: NAME`). Tests run each preset against a simulated upstream that
-// enforces the documented quotas of the real one (package simulator/contract).
+// sources.<name> in the configuration file. It may override settings of another preset (`preset: NAME`).
+// Tests run each preset against a simulated upstream that enforces the documented quotas of the real one
+// (package simulator/contract).
 package presets
 
 import (

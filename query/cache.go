@@ -22,9 +22,9 @@ import (
 
 const (
 	// cacheTTL is how long an entry is valid while the settle subscription is connected, and
-	// disconnectedTTL while it is not. An entry of an immutable facet is valid without these limits. cacheTTL limits how old an entry can become if a settle
-	// message is lost without an error, or if a worker of an older release publishes no settle
-	// messages.
+	// disconnectedTTL while it is not. They do not apply to an entry of an immutable facet. cacheTTL
+	// limits the age of an entry if a settle message is lost without an error. It also does so if a
+	// worker of an older release publishes no settle messages.
 	cacheTTL        = 30 * time.Second
 	disconnectedTTL = time.Second
 	// fallbackTimeout is how long a read waits for the store if the cache has an outdated entry.
@@ -164,7 +164,7 @@ func (m *snapshotCache) isValid(e *entry, now int64) bool {
 	if readAt == 0 {
 		return false
 	}
-	if e.facet.Immutable { // current until a settle message; after a lost subscription, until it is connected again
+	if e.facet.Immutable { // valid until a settle message, or until a lost subscription is connected again
 		return connectedSince == 0 || readAt >= connectedSince
 	}
 	if connectedSince == 0 {

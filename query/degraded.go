@@ -18,7 +18,7 @@ const (
 	reasonWait RefreshReason = "WAIT_EXPIRED"
 	// reasonUpdating: the first fetch is queued; until it ends, a file is served.
 	reasonUpdating RefreshReason = "UPDATING"
-	// unknownRetryAfter is the Retry-After of a read that has waited for the first snapshot in vain.
+	// unknownRetryAfter is the Retry-After of a read if the first fetch did not end within its wait.
 	unknownRetryAfter = 5 * time.Second
 )
 
@@ -40,7 +40,8 @@ func (v view) degradedReason(refresh *refreshState) RefreshReason {
 	return ""
 }
 
-// setDegraded sets the headers of a degraded response. HTTP caches must ask again before they use it.
+// setDegraded sets the headers of a degraded response. HTTP caches must revalidate it before they
+// use it.
 func (v view) setDegraded(h http.Header, refresh *refreshState) {
 	reason := v.degradedReason(refresh)
 	if reason == "" {
@@ -60,8 +61,8 @@ func (v view) setDegraded(h http.Header, refresh *refreshState) {
 	}
 }
 
-// nothingKnown returns the problem of a read that has waited for the first snapshot of its entity in
-// vain, because the facet's setting wait says so.
+// nothingKnown returns the problem of a read that waited because of the facet's setting wait. The first
+// fetch of its entity did not end in this time.
 func nothingKnown(result EnqueueResult, body readBody) error {
 	detail := "Nothing is stored, and the first fetch did not end in time"
 	if body.Refresh != nil && body.Refresh.Reason != "" {

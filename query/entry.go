@@ -17,7 +17,7 @@ import (
 )
 
 // A response is {"snapshot": …, …}: bodyPrefix, the stored bytes of the snapshot, and a tail
-// with all other fields. The response of a raw snapshot is the stored bytes only.
+// with all other fields. The response of a raw snapshot is only its content.
 const bodyPrefix = `{"snapshot":`
 
 // entry is a cached snapshot with everything that several responses can share: the FRESH body in
@@ -286,8 +286,8 @@ func (e *entry) timeHeaders(f store.Freshness, now time.Time) *timeHeaders {
 		cacheStatus:  []string{fmt.Sprintf("freshet; hit; ttl=%d", remaining)},
 	}
 	if e.facet.Immutable {
-		// Without Age, a cache counts the year from its own request. Content that was checked longer ago
-		// would otherwise be stale in the cache at once.
+		// Without Age, a cache counts the year from its own request. With it, content that was checked
+		// more than a year ago would be stale in the cache at once.
 		s.age, s.cacheControl = nil, []string{fmt.Sprintf("%s, max-age=%d, immutable", scope, immutableMaxAge)}
 		s.cacheStatus = []string{fmt.Sprintf("freshet; hit; ttl=%d", immutableMaxAge)}
 	}
@@ -295,6 +295,6 @@ func (e *entry) timeHeaders(f store.Freshness, now time.Time) *timeHeaders {
 	return s
 }
 
-// immutableMaxAge is the max-age of immutable content, in seconds: a year, the most that caches use
-// (RFC 8246).
+// immutableMaxAge is the max-age of immutable content, in seconds: a year, the maximum that
+// caches use (RFC 8246).
 const immutableMaxAge = 365 * 24 * 60 * 60

@@ -50,7 +50,7 @@ func TestRaw_ServesTheBytes(t *testing.T) {
 		a := r.get("a/b.xml", "Accept-Encoding", accept, "Range", "bytes=0-3")
 		tags[a.Header.Get("ETag")] = true
 		if a.StatusCode != http.StatusOK || a.text != layout || a.Header.Get("Content-Encoding") != accept || a.ContentLength < 0 {
-			t.Errorf("%q: got %d, %d bytes in %q", accept, a.StatusCode, len(a.text), a.Header.Get("Content-Encoding"))
+			t.Errorf("%q: got %d, %d bytes in %q, want 200 with the whole layout in this encoding", accept, a.StatusCode, len(a.text), a.Header.Get("Content-Encoding"))
 		}
 		for name, want := range map[string]string{
 			"Content-Type": "application/xml", "Cache-Control": "public, max-age=31536000, immutable", "Accept-Ranges": "none", "X-Content-Type-Options": "nosniff",
@@ -61,7 +61,7 @@ func TestRaw_ServesTheBytes(t *testing.T) {
 			}
 		}
 		if tag := a.Header.Get("ETag"); !strings.HasPrefix(tag, `"`) || r.get("a/b.xml", "Accept-Encoding", accept, "If-None-Match", tag).StatusCode != http.StatusNotModified {
-			t.Errorf("%q: the tag %s is not strong, or it does not match", accept, tag)
+			t.Errorf("%q: got the tag %s, want a strong one that matches", accept, tag)
 		}
 		if head := r.do(http.MethodHead, "/v1/nexon/character/a%2Fb.xml", "Accept-Encoding", accept); head.text != "" || head.Header.Get("Content-Length") != a.Header.Get("Content-Length") {
 			t.Errorf("%q: HEAD: got %q, Content-Length %s, want that of GET %s", accept, head.text, head.Header.Get("Content-Length"), a.Header.Get("Content-Length"))
@@ -84,20 +84,20 @@ func TestRaw_OtherResponsesAreJSON(t *testing.T) {
 		return EnqueueResult{Queued: true, Number: 100}
 	}
 	if a := r.get("missing"); a.StatusCode != http.StatusAccepted || a.body.Freshness != store.Updating {
-		t.Errorf("missing: got %d %s", a.StatusCode, a.text)
+		t.Errorf("missing: got %d %s, want 202 UPDATING", a.StatusCode, a.text)
 	}
 	if a := r.do(http.MethodGet, "/v1/nexon/character?key=a&key=b"); a.StatusCode != http.StatusBadRequest || a.body.Code != "raw-facet" {
-		t.Errorf("several keys: got %d %s", a.StatusCode, a.text)
+		t.Errorf("several keys: got %d %s, want 400 raw-facet", a.StatusCode, a.text)
 	}
 	r.putSnapshot("gone", 0, func(s *store.Snapshot) {
 		s.State = store.State{Entity: s.Entity, Version: 8, Absent: true, CheckedAt: s.CheckedAt}
 		s.Payload = nil
 	})
 	if a := r.get("gone"); a.StatusCode != http.StatusNotFound || a.Header.Get("Content-Type") != "application/problem+json" {
-		t.Errorf("absent: got %d %s", a.StatusCode, a.text)
+		t.Errorf("absent: got %d %s, want 404 as a problem", a.StatusCode, a.text)
 	}
 	if a := r.do(http.MethodGet, "/v1/nexon"); !strings.Contains(a.text, `"mediaType":"application/xml","immutable":true`) {
-		t.Errorf("list of facets: got %s", a.text)
+		t.Errorf("list of facets: got %s, want its media type and immutable", a.text)
 	}
 }
 
@@ -114,7 +114,7 @@ func TestRaw_OtherMediaTypeIsFetchedAgain(t *testing.T) {
 		}
 	}
 	if a := json.do(http.MethodGet, "/v1/nexon/character?key=raw"); a.StatusCode != http.StatusOK || a.body.Items[0].Status != http.StatusAccepted {
-		t.Errorf("item: got %s", a.text)
+		t.Errorf("item: got %s, want the status 202", a.text)
 	}
 }
 
@@ -207,7 +207,7 @@ func TestDegraded_NamesOriginAndReason(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 2*time.Hour)
 	if a := r.get("a"); a.Header.Get("Freshet-Degraded") != "" {
-		t.Errorf("a queued refresh: got degraded %q", a.Header.Get("Freshet-Degraded"))
+		t.Errorf("a queued refresh: got degraded %q, want none", a.Header.Get("Freshet-Degraded"))
 	}
 	r.blocked = ReasonUpstreamDown
 	check := func(want, origin string) {

@@ -31,7 +31,7 @@ type view struct {
 	freshness  store.Freshness
 	reason     schemas.Reason // reason of the update request that is needed; empty: none is needed
 	result     EnqueueResult
-	degraded   RefreshReason // why a static file is served in place of a stored snapshot; empty: another reason, or none
+	degraded   RefreshReason // why a static file is served; empty: degradedReason finds the reason
 	at         time.Time
 }
 
@@ -81,8 +81,8 @@ func (s *Server) entityAndWait(c echo.Context, client access.Client) (e schemas.
 }
 
 // parseWait returns how long the client wants to wait for a refresh, from ?wait=5s or the header
-// Prefer: wait=5 (RFC 7240); 0: not at all; unsaidWait: the client does not say. For the header it sets
-// Preference-Applied.
+// Prefer: wait=5 (RFC 7240). It returns 0 if the client does not want to wait, and unsaidWait if the
+// request has neither. For the header it sets Preference-Applied.
 func (s *Server) parseWait(c echo.Context) (time.Duration, error) {
 	r := c.Request()
 	if r.URL.RawQuery != "" {
@@ -117,7 +117,7 @@ func (s *Server) parseWait(c echo.Context) (time.Duration, error) {
 	return unsaidWait, nil
 }
 
-// unsaidWait is the wait of a client that sends none. A read then has the wait of its facet.
+// unsaidWait is the wait of a request that sets none. A read then uses the wait of its facet.
 const unsaidWait time.Duration = -1
 
 // entityOf returns the entity in the request path, and its facet. It returns errNotVisible if

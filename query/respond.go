@@ -41,7 +41,7 @@ var (
 	varyByEncoding = []string{"Accept-Encoding"}
 	noRanges       = []string{"none"}
 	noSniffing     = []string{"nosniff"}
-	// sandboxed keeps a browser from running scripts of raw content, such as XHTML or SVG, with the
+	// sandboxed prevents a browser from running scripts of raw content, such as XHTML or SVG, with the
 	// origin of the service.
 	sandboxed = []string{"default-src 'none'; style-src 'unsafe-inline'; sandbox"}
 )

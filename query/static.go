@@ -20,11 +20,10 @@ import (
 // concurrently with a scan of the directories (static_scan.go). A nil staticFiles has no files.
 //
 // Invariants:
-//   - A read of a file asks neither the store nor the upstream, unless a settle message of its entity has
-//     arrived since the store was read last. So no read returns a file after a newer stored snapshot was
-//     settled.
-//   - A stored snapshot is served in place of the file if a reader or an operator had it fetched after the
-//     file was last modified.
+//   - A read of a file reads the store only if a settle message of its entity arrived after the last read
+//     of the store. So no read returns a file after a newer stored snapshot was settled.
+//   - A stored snapshot is served in place of the file if a client or an operator requested its refresh
+//     after the file was modified.
 //   - A file replaces the file of the same key only if its content is valid.
 type staticFiles struct {
 	files atomic.Pointer[map[schemas.Entity]*staticFile]
@@ -38,9 +37,9 @@ type staticFiles struct {
 type staticFile struct {
 	*entry
 	info os.FileInfo
-	// settled is the number of settle messages of the entity, and checked its value before the last read
-	// of the store that found no snapshot to be served in place of the file. The file is served without
-	// a read of the store if both are equal.
+	// settled counts the settle messages of the entity. checked is the value of settled before the last
+	// read of the store that found no newer snapshot. If both are equal, the file is served without a
+	// read of the store.
 	settled, checked atomic.Int64
 }
 
@@ -80,8 +79,8 @@ func (f *staticFile) isServedBefore(stored store.State) bool {
 // maxCheckBatch is the maximum number of files whose stored states one statement reads.
 const maxCheckBatch = 100
 
-// check reads the stored states of all files that are served first, if it may have missed a settle
-// message. A file whose stored snapshot is newer is no longer served without a read of the store.
+// check compares all files that are served first with the stored snapshots, if a settle message may
+// have been lost or a file is new. The next read of a file with a newer snapshot reads the store.
 func (s *staticFiles) check(ctx context.Context, from Store) error {
 	if !s.unchecked.Swap(false) {
 		return nil
@@ -99,7 +98,7 @@ func (s *staticFiles) check(ctx context.Context, from Store) error {
 		cancel()
 		if err != nil {
 			s.unchecked.Store(true)
-			return fmt.Errorf("read the stored states of static files: %w", err)
+			return fmt.Errorf("read the stored snapshots of static files: %w", err)
 		}
 		for _, stored := range snapshots {
 			if file := files[stored.Entity]; !file.isServedBefore(stored.State) {

@@ -77,7 +77,7 @@ func newStaticFiles(sources map[string]Source, log *slog.Logger, reg prometheus.
 	return files, err
 }
 
-// run reads changed files, and tells `changed` their entities, until ctx ends.
+// run reads changed files and calls `changed` for their entities, until ctx ends.
 func (s *staticFiles) run(ctx context.Context, from Store, changed func(schemas.Entity)) {
 	work := func(ctx context.Context) {
 		entities, _ := s.scan() // scan has logged the error
@@ -91,7 +91,7 @@ func (s *staticFiles) run(ctx context.Context, from Store, changed func(schemas.
 }
 
 var conditionStaticCheck = observe.Condition{
-	Event: "static_check", Failing: "stored states of static files not read; files are served until they are read", Recovered: "stored states of static files read",
+	Event: "static_check", Failing: "stored snapshots not compared with static files; the files are served", Recovered: "stored snapshots compared with static files",
 }
 
 // scan reads new and changed files, and returns the entities whose file has changed. The files of a
@@ -188,10 +188,10 @@ func (p *staticPass) visit(path string, entry fs.DirEntry, err error) error {
 	return nil
 }
 
-// errTooLarge is the error of a directory whose files are larger than maxSize. errFileChanging is the
-// error of a file that was written while it was read; the next pass reads it.
+// errTooLarge is the error of a directory whose files together are larger than maxSize. errFileChanging
+// is the error of a file that was written while it was read; the next pass reads it.
 var (
-	errTooLarge     = errors.New("the files are larger than maxSize; increase maxSize, or remove files")
+	errTooLarge     = errors.New("the files together are larger than maxSize; increase maxSize, or remove files")
 	errFileChanging = errors.New("the file changed while it was read")
 )
 
@@ -241,13 +241,13 @@ func (p *staticPass) content(key string, info os.FileInfo) ([]byte, error) {
 		return nil, err
 	}
 	if folded := p.f.FoldKey(key); folded != key {
-		return nil, fmt.Errorf("the setting keyFold makes its key %q; rename the file", folded)
+		return nil, fmt.Errorf("the setting keyFold changes its key to %q; rename the file", folded)
 	}
 	if err := p.src.CheckKey(p.facet, key); err != nil {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, errors.New("it is not a regular file")
+		return nil, errors.New("not a regular file; copy the content into a file")
 	}
 	file, err := p.root.Open(key)
 	if err != nil {

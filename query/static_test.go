@@ -81,7 +81,7 @@ func TestStatic_AsksNeitherStoreNorUpstream(t *testing.T) {
 	}
 	a := r.get("a.xml")
 	if a.Header.Get("Freshet-Degraded") != "" || a.Header.Get("Cache-Control") != "public, max-age=31536000, immutable" {
-		t.Errorf("got headers %v", a.Header)
+		t.Errorf("got headers %v, want an immutable response that is not degraded", a.Header)
 	}
 	if r.storeReads() != 0 || len(r.enqueued()) != 0 || testutil.ToFloat64(r.server.metrics.fromStatic) != 7 {
 		t.Errorf("got %d reads of the store, %d update requests and %v static reads, want 0, 0 and 7", r.storeReads(), len(r.enqueued()), testutil.ToFloat64(r.server.metrics.fromStatic))
@@ -200,7 +200,7 @@ func TestStatic_StoreDownServesFile(t *testing.T) {
 	r.mu.Unlock()
 	a := r.get("a.xml")
 	if a.text != layout || a.Header.Get("Freshet-Degraded") != "STORE_UNAVAILABLE" || !strings.Contains(a.Header.Get("Cache-Status"), `detail="static; STORE_UNAVAILABLE"`) || a.Header.Get("Cache-Control") != "no-cache" {
-		t.Errorf("got %d %.40q, headers %v", a.StatusCode, a.text, a.Header)
+		t.Errorf("got %d %.40q, headers %v, want the file, degraded by STORE_UNAVAILABLE", a.StatusCode, a.text, a.Header)
 	}
 }
 
@@ -271,7 +271,7 @@ func TestStatic_NothingOutsideIsServed(t *testing.T) {
 	for e, file := range files {
 		got[e.Key] = true
 		if text, err := file.appendText(nil); err != nil || strings.Contains(string(text), "secret") || strings.Contains(string(text), "root:") {
-			t.Errorf("%s: got %q, %v", e.Key, text, err)
+			t.Errorf("%s: got %q, %v, want no content from outside of the directory", e.Key, text, err)
 		}
 	}
 	for _, key := range []string{"in.xml", "inner.xml", "mounted.xml"} {
@@ -286,13 +286,13 @@ func TestStatic_NothingOutsideIsServed(t *testing.T) {
 	}
 	for _, key := range []string{"..%2f" + filepath.Base(outside) + "%2fsecret.xml", "..%2Fsecret.xml", "%2e%2e/secret.xml", "/secret.xml", "//host/secret.xml", "%5c..%5csecret.xml", "a%00.xml", "%c0%ae%c0%ae/secret.xml"} {
 		if a := r.get(key); a.StatusCode == http.StatusOK || strings.Contains(a.text, "secret/>") {
-			t.Errorf("%s: got %d %s", key, a.StatusCode, a.text)
+			t.Errorf("%s: got %d %s, want an error without content", key, a.StatusCode, a.text)
 		}
 	}
 	lines := strings.Count(logged.String(), "static file rejected")
 	r.rescan()
 	if again := strings.Count(logged.String(), "static file rejected"); lines < 5 || again != lines {
-		t.Errorf("got %d log lines of rejected files, and %d after a second scan", lines, again)
+		t.Errorf("got %d log lines of rejected files, and %d after a second scan, want at least 5, and no new line", lines, again)
 	}
 }
 
@@ -355,8 +355,8 @@ func compareHits(b *testing.B, name string, first, second func()) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkHits compares the rates of hits: a static file with a raw snapshot in memory, and a raw
-// snapshot with a JSON snapshot of the same size.
+// BenchmarkHits compares the rate of hits of a static file with that of a raw snapshot in memory. It also
+// compares a raw snapshot with a JSON snapshot of the same size.
 func BenchmarkHits(b *testing.B) {
 	b.Run("static", func(b *testing.B) {
 		static, _ := newStaticRig(b, "first")

@@ -59,8 +59,9 @@ func TestRenewer_KeepsTokensForDays(t *testing.T) {
 				}
 				failed++
 				row := f.row()
-				// A token that the upstream revokes in its first seconds is not renewed, because an API that
-				// refuses each token would cause a storm of renewals. The worker probes until it is old enough.
+				// A token that the upstream revokes in its first seconds is not renewed. Otherwise an API that
+				// refuses each token would cause a renewal for each call. The worker probes until the token is
+				// old enough.
 				young := time.Since(row.RenewedAt) < minRefusedAge+time.Second
 				if !down.Load() && !errors.Is(err, ErrNoToken) && row.Failures == 0 && !young {
 					t.Errorf("seed %d: call failed without an outage: %v", seed, err)
@@ -70,14 +71,14 @@ func TestRenewer_KeepsTokensForDays(t *testing.T) {
 			time.Sleep(6 * time.Minute)
 			for _, p := range all {
 				if err := p.call(t.Context()); err != nil {
-					t.Errorf("seed %d: at the end: %v", seed, err)
+					t.Errorf("seed %d: call at the end: got %v, want none", seed, err)
 				}
 				p.stop()
 			}
 			s, row := f.server.Stats(), f.row()
 			t.Logf("seed %d: %d calls, %d failed, %+v", seed, calls, failed, s)
 			if s.Expired != 0 || s.MaxInFlight > 1 || s.Reuses != 0 || row.State != tokens.Active || int64(s.Renewals) != row.Generation || s.Renewals < 22**days {
-				t.Errorf("seed %d: got %+v, generation %d %s", seed, s, row.Generation, row.State)
+				t.Errorf("seed %d: got %+v, generation %d %s, want an ACTIVE token, each generation from one renewal, and no expired token", seed, s, row.Generation, row.State)
 			}
 			f.wantNoSecret("the log", f.logs.text())
 		})

@@ -205,5 +205,5 @@ func (r *Renewer) storeFailure(ctx context.Context, row tokens.Token, why error)
 		f.State = tokens.Stopped
 	}
 	r.metrics.renewed(row.Credential, "failed")
-	_, _ = r.untilStored(ctx, row.Credential, func() (bool, error) { return r.deps.Store.FailToken(ctx, f) }) // without it, the claim ends by itself
+	_, _ = r.untilStored(ctx, row.Credential, func() (bool, error) { return r.deps.Store.FailToken(ctx, f) }) // if the failure is not stored, the claim expires
 }

@@ -253,7 +253,7 @@ func TestRenewer_WrongClocksDoNotMatter(t *testing.T) {
 			for range 720 { // an hour
 				for _, p := range all {
 					if err := p.call(t.Context()); err != nil {
-						t.Errorf("call: %v", err)
+						t.Errorf("call: got %v, want none", err)
 					}
 				}
 				time.Sleep(5 * time.Second)

@@ -10,10 +10,10 @@ import (
 	"github.com/freshet/freshet/store/tokens"
 )
 
-// ErrNoToken is returned if none of the call's credentials has a token that has not ended.
+// ErrNoToken is returned if none of the call's credentials has a valid token.
 var ErrNoToken = errors.New("no credential of the call has a valid token; see `freshet credentials list`")
 
-// wait returns when done reports true, which it calls at once and after each change of a state. It
+// wait calls done at once and after each change of a state, and returns when done returns true. It
 // returns an error after waitTimeout, or when ctx ends. done is called with r.mu held.
 func (r *Renewer) wait(ctx context.Context, done func() bool) error {
 	var timeout <-chan time.Time
@@ -68,7 +68,7 @@ func (r *Renewer) Await(ctx context.Context, names []string) (usable []string, e
 	return usable, errors.Join(failure, err)
 }
 
-// failure returns why none of the unusable credentials has a token, or nil if one can still get one.
+// failure returns why none of the credentials has a valid token, or nil if a renewal can still succeed.
 // The caller holds r.mu.
 func (r *Renewer) failure(names []string) error {
 	why := "the token has expired"
@@ -113,7 +113,8 @@ func (r *Renewer) Refused(ctx context.Context, name string, generation int64) bo
 	return err == nil && newer
 }
 
-// refuse makes the renewal of a generation due in the database, for all processes.
+// refuse makes the renewal of a generation due in the database, for all processes. It returns false if
+// the database fails.
 func (r *Renewer) refuse(ctx context.Context, name string, generation int64) bool {
 	r.metrics.refused(name)
 	due, err := r.deps.Store.RefuseToken(ctx, r.source, name, generation, minRefusedAge)

@@ -64,7 +64,7 @@ func TestDocument_HasItsOwnBaseURL(t *testing.T) {
 		mu.Lock()
 		for _, call := range calls {
 			if path, credential, _ := strings.Cut(call, " "); credential != "secret" || (path != "/v1/game" && path != "/riot/account" && path != "/riot/moved") {
-				t.Errorf("redirect to %q: got the call %q", to, call)
+				t.Errorf("redirect to %q: got the call %q, want a known path and the credential", to, call)
 			}
 		}
 		mu.Unlock()

@@ -12,12 +12,12 @@ type Delivery struct {
 	// Raw makes the content the unchanged bytes of the facet's one document, such as XML or an image.
 	Raw *Raw `yaml:"raw,omitempty"`
 	// Immutable marks content that does not change under its key: a snapshot is FRESH for ever, and
-	// browsers need not ask again (RFC 8246). A refresh that is requested explicitly still replaces it.
+	// browsers do not revalidate it (RFC 8246). A refresh that is requested explicitly still replaces it.
 	Immutable bool `yaml:"immutable,omitempty"`
 	// Static is a directory of files that the query service serves as content of the facet.
 	Static *Static `yaml:"static,omitempty"`
-	// Wait is how long a read waits for the first snapshot of an entity if the client does not say how
-	// long it waits, at most 30s. Afterwards it gets 503. With 0s, such a read gets 202 at once.
+	// Wait is how long a read waits for the first snapshot of an entity if the request does not set
+	// its own wait; at most 30s. Afterwards it gets 503. With 0s, such a read gets 202 at once.
 	Wait time.Duration `yaml:"wait,omitempty"`
 }
 
@@ -27,8 +27,8 @@ type Static struct {
 	// Dir is the directory. A query service reads it when it starts, and again when a file changes. Files
 	// and directories whose names begin with a dot are skipped.
 	Dir string `yaml:"dir"`
-	// Order is the place of the files among the other origins of content; empty: first. first: before the database and
-	// the upstream. last: only if nothing else can be served.
+	// Order is when the files are served; empty: first. first: before the database and the upstream are
+	// read. last: only if nothing else can be served.
 	Order string `yaml:"order,omitempty" enum:"first,last"`
 	// MaxSize is the maximum size of all files of the directory together, before compression; 0: 64MiB.
 	MaxSize Bytes `yaml:"maxSize,omitempty"`
@@ -43,8 +43,8 @@ func (s Static) First() bool { return s.Order != staticLast }
 // defaultStaticSize is the default of Static.MaxSize.
 const defaultStaticSize Bytes = 64 << 20
 
-// ImmutableFor is the FreshFor of immutable content: longer than any process or database lives, and
-// short enough for arithmetic with times.
+// ImmutableFor is the FreshFor of immutable content: 100 years. It is longer than any installation runs,
+// and short enough for sums of times and durations.
 const ImmutableFor = 100 * 365 * 24 * time.Hour
 
 // maxDefaultWait is the maximum of Delivery.Wait: the longest wait that the query service allows.
@@ -78,7 +78,7 @@ func (f *Facet) checkDelivery() error {
 	case s.Order != staticFirst && s.Order != staticLast:
 		return fmt.Errorf("static.order: %q must be %s or %s", s.Order, staticFirst, staticLast)
 	case s.Order == staticFirst && !f.Immutable:
-		return errors.New("static.order: first needs immutable: true, because the upstream is never asked about a file; write order: last to serve the files only if nothing else can be served")
+		return errors.New("static.order: first needs immutable: true, because an entity with a file is never fetched for a read; write order: last to serve the files only if nothing else can be served")
 	case s.MaxSize < 0:
 		return fmt.Errorf("static.maxSize: %d must be positive", s.MaxSize)
 	}

@@ -163,9 +163,9 @@ func (s *Source) callFollowingRedirect(ctx context.Context, p *Plan, r documentR
 	return resp, r, calls, nil
 }
 
-// resolveLink returns the target of a redirect or link of a request, or nil if location is empty. A target on
-// another host is an error, because the credential must not be sent to another server. A target
-// outside baseURL's path is an error too, because it may belong to another tenant of the same host.
+// resolveLink returns the target of a redirect or link of a request, or nil if location is empty. A
+// target on another host is an error, because the credential must not be sent to another server. A
+// target outside baseURL's path is an error too, because it may belong to another tenant of the same host.
 func (s *Source) resolveLink(r documentRequest, location string) (*url.URL, error) {
 	if location == "" {
 		return nil, nil //nolint:nilnil // no target

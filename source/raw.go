@@ -17,7 +17,7 @@ type Raw struct {
 	// WellFormed is the syntax that a response must have. Without it, the syntax is not checked. XML must
 	// be UTF-8 and must have no document type declaration, because that could declare entities.
 	WellFormed string `yaml:"wellFormed,omitempty" enum:"xml,json"`
-	// Must is a text that a response must contain. Another response is bad content.
+	// Must is a text that a response must contain. A response without it is bad content.
 	Must string `yaml:"must,omitempty"`
 	// MustNot is a text that a response must not contain, in upper or lower case.
 	MustNot string `yaml:"mustNot,omitempty"`

@@ -34,12 +34,12 @@ func TestRaw_ContentIsTheBytes(t *testing.T) {
 	} {
 		o := read(t, s, resp)
 		if o.Class != OK || string(o.Content.Bytes) != text || o.Content.Hash != sha256.Sum256([]byte(text)) || o.Content.MediaType != "application/xml" {
-			t.Errorf("%s: got %+v", name, o)
+			t.Errorf("%s: got %+v, want the unchanged bytes, their hash and the media type", name, o)
 		}
 	}
 	json := testSource(t, "http://upstream.example", nil)
 	if o := read(t, json, response{status: 200, body: []byte("{}")}); o.Content.MediaType != "" || o.Content.ExtractVersion == s.facets["character"].version {
-		t.Errorf("JSON: got media type %q and the extract version of raw content", o.Content.MediaType)
+		t.Errorf("JSON: got media type %q, want none, and another extract version than raw content", o.Content.MediaType)
 	}
 	if got, want := s.facets["character"].version, s.facets["character"].ExtractVersion(); got != want {
 		t.Errorf("extract version: got %d, want %d", want, got)
@@ -120,7 +120,7 @@ func TestRaw_AcceptsItsMediaType(t *testing.T) {
 		t.Fatal(err)
 	}
 	if o := s.Read(a, time.Now()); o.Class != OK || got != "image/png" {
-		t.Errorf("got %+v after a request with Accept: %s", o, got)
+		t.Errorf("got %+v after a request with Accept: %s, want ok and image/png", o, got)
 	}
 }
 
@@ -165,10 +165,10 @@ func TestDelivery_ImmutableIsFreshForEver(t *testing.T) {
 	})
 	f, _ := s.Facet("character")
 	if f.FreshFor != ImmutableFor || f.Static.Order != staticFirst || f.Static.MaxSize != defaultStaticSize {
-		t.Errorf("got freshFor %v and %+v", f.FreshFor, f.Static)
+		t.Errorf("got freshFor %v and %+v, want the defaults of immutable content and static files", f.FreshFor, f.Static)
 	}
 	if at := time.Now().Add(f.FreshFor); at.Before(time.Now()) {
-		t.Errorf("freshFor overflows: %v", at)
+		t.Errorf("now plus freshFor: got %v, want a later time", at)
 	}
 }
 
@@ -193,7 +193,7 @@ func TestKeyPath_TraversalStaysBelowItsPath(t *testing.T) {
 	}
 	const key = "ssgo003/SSGO003F10.xml"
 	if p, err := strict.Plan(Request{Facet: "character", Key: key}); err != nil || p.requests[0].url.String() != "http://upstream.example/base/ui/"+key {
-		t.Errorf("got %+v, %v", p, err)
+		t.Errorf("got %+v, %v, want the key as path segments", p, err)
 	}
 }
 
@@ -225,12 +225,12 @@ func checkKeyPath(t *testing.T, s *Source, key string) {
 	}
 	u := p.requests[0].url
 	if u.Host != "upstream.example" || u.Scheme != "http" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		t.Errorf("%q: got URL %v", key, u)
+		t.Errorf("%q: got URL %v, want the host of the source, without user, query and fragment", key, u)
 	}
 	line := u.RequestURI()
 	rest, below := strings.CutPrefix(line, "/base/ui/")
 	if !below || !isBelow(u, s.base) || strings.ContainsFunc(line, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`\?#;`, r) }) {
-		t.Errorf("%q: got request line %q", key, line)
+		t.Errorf("%q: got request line %q, want a path below /base/ui/ without reserved characters", key, line)
 	}
 	parts := strings.Split(key, "/")
 	got := strings.Split(rest, "/")
@@ -239,7 +239,7 @@ func checkKeyPath(t *testing.T, s *Source, key string) {
 	}
 	for i, part := range got {
 		if part == "" || part == "." || part == ".." || part != percentEncode(parts[i]) {
-			t.Errorf("%q: got segment %q", key, part)
+			t.Errorf("%q: got segment %q, want the encoded part of the key", key, part)
 		}
 	}
 }

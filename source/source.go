@@ -17,8 +17,8 @@ import (
 
 // Config describes one upstream. The yaml tags are the names in the configuration file.
 type Config struct {
-	// BaseURL is the beginning of the URL of each document that has none of its own, such as
-	// https://api.example.com/v3. Redirects and links to a next page are followed only if they stay below
+	// BaseURL is the beginning of the URLs of documents, such as https://api.example.com/v3. A document
+	// can have its own baseURL. Redirects and links to a next page are followed only if they stay below
 	// it, so that the credential is never sent elsewhere.
 	BaseURL string `yaml:"baseURL"`
 	// Insecure allows sending a credential over plain http to another machine.

@@ -59,8 +59,8 @@ func (b *Batch) InOrder() ([]Result, error) {
 	return results, nil
 }
 
-// Aliases returns the entities in Write.Aliases of all writes without a result, sorted and without
-// duplicates.
+// Aliases returns the entities in Write.Aliases of all writes that have no result yet, sorted and
+// without duplicates.
 func (b *Batch) Aliases() (all []schemas.Entity) {
 	for i, w := range b.Writes {
 		if b.Results[i] != 0 {
@@ -74,9 +74,9 @@ func (b *Batch) Aliases() (all []schemas.Entity) {
 	return slices.Compact(all)
 }
 
-// CheckAliases sets the result BaseMissing for each write without a result whose alias differs from the
-// state that is stored now, or from the state that the same batch stores. The argument has the stored
-// states of the entities that Aliases returned.
+// CheckAliases checks the aliases of the writes that have no result yet. It sets the result BaseMissing
+// if an alias differs from its stored state, or from the state that the same batch stores. The argument
+// has the stored states of the entities that Aliases returned.
 func (b *Batch) CheckAliases(stored []State) {
 	now := make(map[schemas.Entity]State, len(stored))
 	for _, s := range stored {

@@ -65,8 +65,8 @@ func (s *consent) migrated() {
 	s.must(0, "applied", "migrate", "up")
 }
 
-// must runs a command, and fails the test if its exit code or output is another one, or if it shows
-// a secret. It returns stdout.
+// must runs a command. It fails the test if the exit code or the output is not as expected, or if the
+// output has a secret. It returns stdout.
 func (s *consent) must(code int, want string, args ...string) string {
 	s.Helper()
 	got, stdout, stderr := command(s.T, s.env, append(args, "--config", s.config)...)

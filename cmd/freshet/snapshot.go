@@ -53,7 +53,7 @@ type readResult struct {
 	UpdatedAt *time.Time      `json:"lastUpdatedAt"`
 	CheckedAt *time.Time      `json:"lastCheckedAt"`
 	Refresh   refreshState    `json:"refresh"`
-	MediaType string          `json:"-"` // media type of raw content; empty: JSON. Raw content comes without the members below Snapshot
+	MediaType string          `json:"-"` // media type of raw content, which has no other members than Snapshot; empty: JSON
 	Degraded  string          `json:"-"` // why raw content may be outdated
 }
 

@@ -21,7 +21,7 @@ func TestSnapshotGet_PrintsRawContent(t *testing.T) {
 	defer server.Close()
 	code, out, errs := command(t, []string{"FRESHET_ADDR=" + server.URL}, "snapshot", "get", "court/layout/ssgo003/F10.xml")
 	if code != 0 || out != layout || !strings.Contains(errs, "14 bytes of application/xml, may be outdated: UPSTREAM_DOWN") {
-		t.Errorf("got exit %d, %q, %q", code, out, errs)
+		t.Errorf("got exit %d, %q, %q, want 0, the document, and the reason UPSTREAM_DOWN on stderr", code, out, errs)
 	}
 	if want := "/v1/court/layout/ssgo003%2FF10.xml"; asked != want {
 		t.Errorf("path: got %s, want %s", asked, want)

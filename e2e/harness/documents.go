@@ -41,7 +41,7 @@ func WriteLayout(dir, key, name string) error {
 }
 
 // PrepareCourt starts `freshet simulate --contract court` as the upstream of one source with the preset
-// court, and creates the tables and topics. layout has further settings of the facet layout, as a YAML
+// court. It creates the tables and topics. layout has further settings of the facet layout, as a YAML
 // flow mapping without braces. It returns the process of the upstream.
 func (s *Site) PrepareCourt(ctx context.Context, latency, layout string) (*Process, error) {
 	p, err := s.Start(ctx, "court", upstreamReady, nil, "simulate", "--listen", "127.0.0.1:0", "--contract", "court", "--latency", latency)
@@ -49,7 +49,7 @@ func (s *Site) PrepareCourt(ctx context.Context, latency, layout string) (*Proce
 		return nil, err
 	}
 	s.Upstream, s.Latency = p.Match, latency
-	// Without the window of a minute the quiet period after the start is short: a lease.
+	// No policy has a window of a minute, so the quiet period after the start is only one lease.
 	s.Sources = map[string]string{s.Source: fmt.Sprintf(`preset: court
 baseURL: %s
 timeout: 2s

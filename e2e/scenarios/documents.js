@@ -2,7 +2,7 @@
 // starts all other processes and runs this script.
 //
 // The number of users rises from 0 to 100, 500, 1,000 and 3,000, stays, and falls to 0. SECONDS is the
-// length of all stages together; with 750 they have the length of the plan of the site. A user reads a
+// length of all stages together; with 750, 3,000 users stay for 5 minutes. A user reads a
 // random layout and then waits 1 to 3 seconds. Each response must be 200 with the whole layout.
 import http from 'k6/http';
 import { check, sleep } from 'k6';

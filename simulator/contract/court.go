@@ -64,8 +64,8 @@ func court(m *policyMaker) contract {
 
 const xmlType = "application/xml"
 
-// layout returns the XML document of a user interface. Its path is escaped, because it may have any
-// characters.
+// layout returns the XML document of a user interface. Its path is escaped, because it may contain any
+// character.
 func layout(content object) string {
 	return fmt.Sprintf(`<?xml version="1.0" encoding="UTF-8"?>
 <w2:layout xmlns:w2="http://www.inswave.com/websquare" path=%q value=%q>%s</w2:layout>

@@ -381,7 +381,7 @@ func TestCourt_ServesLayouts(t *testing.T) {
 		}
 		sleep(2 * time.Second)
 		if again := r.do(newRequest("GET /ui/ssgo003/SSGO003F10.xml")); again.body != first.body {
-			t.Errorf("the document changed from %q to %q", first.body, again.body)
+			t.Errorf("second read: got %q, want the same document %q", again.body, first.body)
 		}
 	})
 }

@@ -16,7 +16,8 @@ const riotIDs = "/riot/account/v1/accounts/by-riot-id/"
 //	per key and region (first label of the host)      20 calls in 1 s, 100 in 120 s
 //	per key, region and method                        30 calls in 10 s
 //
-// A method is the path without its last segment, or without name and tag. Speed shortens the windows of 120 s and 10 s.
+// A method is the path without its last segment, or without name and tag. Speed shortens the windows of
+// 120 s and 10 s.
 // With the switch SharedRefusal, an internal service of the API refuses calls without Retry-After.
 func riot(m *policyMaker) contract {
 	app := []*policy{

@@ -235,7 +235,8 @@ func (s *Server) exchange(r *http.Request) (int, map[string]any) {
 	return http.StatusOK, answer
 }
 
-// knowsClient returns the client's secret, and whether the client and its way to authenticate are right.
+// knowsClient returns the client's secret, and whether the client and its authentication method are
+// correct.
 func (s *Server) knowsClient(r *http.Request) (secret string, known bool) {
 	id, secret, basic := r.BasicAuth()
 	if basic { // RFC 6749 §2.3.1

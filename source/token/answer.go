@@ -77,7 +77,7 @@ func (c Config) read(resp *http.Response, body []byte, now time.Time, secrets []
 		return Answer{}, c.failure(resp.StatusCode, body, secrets)
 	}
 	read := func(setting string) string {
-		p, _ := parsePlace(setting) // Check has parsed it
+		p, _ := parsePlace(setting) // Check has returned its error
 		return p.read(resp, body)
 	}
 	valuePlace := cmp.Or(c.Value, "body:access_token")
@@ -101,7 +101,7 @@ func (c Config) read(resp *http.Response, body []byte, now time.Time, secrets []
 func (c Config) lifetime(resp *http.Response, body []byte, now time.Time, secrets []string) (time.Duration, string) {
 	fallback := cmp.Or(c.Lifetime, defaultLifetime)
 	setting := cmp.Or(c.Expires, "body:expires_in")
-	p, _ := parsePlace(setting) // Check has parsed it
+	p, _ := parsePlace(setting) // Check has returned its error
 	var seconds float64
 	var ok bool
 	text := strings.TrimSpace(p.read(resp, body))

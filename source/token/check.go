@@ -162,7 +162,7 @@ func isLoopback(host string) bool {
 // place is the place of a value in an answer.
 type place struct{ kind, name string }
 
-// parsePlace reads a place; empty: none.
+// parsePlace parses a place, such as body:access_token. An empty text is the empty place.
 func parsePlace(text string) (place, error) {
 	if text == "" {
 		return place{}, nil

@@ -35,7 +35,7 @@ func (c *Config) UnmarshalYAML(unmarshal func(any) error) error {
 		return nil
 	}
 	all := plain(preset)
-	all.JWT = nil // the section of the preset is not changed
+	all.JWT = nil // so that unmarshal does not change the section of the preset
 	if err := unmarshal(&all); err != nil {
 		return err
 	}

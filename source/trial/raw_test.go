@@ -26,7 +26,7 @@ func TestRun_ShowsRawContent(t *testing.T) {
 	}
 	text, err := json.Marshal(report)
 	if err != nil || string(report.Content) != `"\u003citem n=\"1\"/\u003e"` || report.Bytes != 13 {
-		t.Errorf("got content %s of %d bytes, %v, report %s", report.Content, report.Bytes, err, text)
+		t.Errorf("got content %s of %d bytes, %v, report %s, want the document of 13 bytes as a string", report.Content, report.Bytes, err, text)
 	}
 	if len(report.Changed.Hashed) != 1 || strings.Contains(strings.Join(report.Advice, "\n"), "ignore") {
 		t.Errorf("got %+v, advice %q, want one changed document and no advice about ignore", report.Changed, report.Advice)
@@ -36,6 +36,6 @@ func TestRun_ShowsRawContent(t *testing.T) {
 func TestRun_AdvisesOnRawContent(t *testing.T) {
 	report, err := newRig(item, rawItem).run(t, trial.Options{}, respond(200, "<item", "Content-Type", "text/xml"))
 	if err != nil || report.Class != string(source.BadContent) || !strings.Contains(strings.Join(report.Advice, "\n"), "setting raw") {
-		t.Errorf("got %s, advice %q, %v", report.Class, report.Advice, err)
+		t.Errorf("got %s, advice %q, %v, want bad-content and advice about the setting raw", report.Class, report.Advice, err)
 	}
 }

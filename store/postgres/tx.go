@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// transactions runs transactions.
+// transactions implements InTx and InUnflushedTx.
 type transactions struct{ pool *pgxpool.Pool }
 
 // InTx calls the function do in a transaction. It commits if do returns nil, and rolls back otherwise.

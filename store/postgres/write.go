@@ -13,8 +13,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Write runs four constant statements for a batch of any size, three more for writes with outbox
-// events (outbox.go), two for writes with aliases and one for aliases of other facets (aliases.go). The
+// Write runs four constant statements for a batch of any size. Writes with outbox events need three more
+// (outbox.go). Writes with aliases need two more, and aliases of other facets one (aliases.go). The
 // first, touch, is a plain UPDATE of the table without payloads. A single INSERT … ON CONFLICT for
 // everything would also rewrite the payloads of unchanged entities.
 const (

@@ -9,7 +9,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// transactions runs transactions.
+// transactions implements InTx and InUnflushedTx.
 type transactions struct{ db *sql.DB }
 
 // InTx calls the function do in a transaction. It commits if do returns nil, and rolls back otherwise.
@@ -17,7 +17,7 @@ func (s transactions) InTx(ctx context.Context, do func(store.Tx) error) error {
 	return s.inTx(ctx, func(tx *sql.Tx) error { return do(transaction{tx}) })
 }
 
-// InUnflushedTx is InTx: a transaction of SQLite costs little more if it is flushed.
+// InUnflushedTx is InTx, because a flush adds little to the duration of a transaction of SQLite.
 func (s transactions) InUnflushedTx(ctx context.Context, do func(store.Tx) error) error {
 	return s.InTx(ctx, do)
 }
