@@ -50,7 +50,6 @@ func (d *dev) inForce(revision int64, limit, target int) {
 }
 
 func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
-	t.Parallel()
 	d := startDev(t, "--no-demo", "--simulate", "--config", smallDocument(t))
 	d.until("a fresh answer", "first", isFresh)
 	d.mustRun(0, nil, "settings", "set", "second.limit=110", "second.target=20", "second.highReserve=5")

@@ -249,7 +249,6 @@ func (c *court) readChanges(n int, key string) (all []schemas.Change) {
 }
 
 func TestTrigger_RefreshesOtherFacetOncePerDay(t *testing.T) {
-	t.Parallel()
 	c := newCourt(t)
 	for key, checked := range map[string]time.Duration{"lately": 23 * time.Hour, "long-ago": 25 * time.Hour} {
 		c.reopen(key)
@@ -292,7 +291,6 @@ func TestTrigger_RefreshesOtherFacetOncePerDay(t *testing.T) {
 }
 
 func TestActive_SkipsClosedCaseUntilReopened(t *testing.T) {
-	t.Parallel()
 	c := newCourt(t)
 	c.reopen("closing")
 	c.setStatus("종결")

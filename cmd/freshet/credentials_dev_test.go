@@ -18,7 +18,6 @@ import (
 // so the other credential fetches every entity. When the rejected credential's file holds a new
 // secret, both credentials are used again.
 func TestCredentials_SkipExpiredUntilFileChanges(t *testing.T) {
-	t.Parallel()
 	var mu sync.Mutex
 	calls := map[string]int{} // number of calls with each credential, by the value of the Authorization header
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -47,7 +47,6 @@ func (d *dev) control(url, text string) {
 }
 
 func TestDev_PrintedCurlsSetAndClearFaults(t *testing.T) {
-	t.Parallel()
 	d := startDev(t, "--no-demo")
 	lines := regexp.MustCompile(`: +curl -d '([^']+)' (http://\S+)\n`).FindAllStringSubmatch(d.text, -1)
 	if len(lines) != 2 {

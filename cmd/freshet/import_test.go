@@ -132,7 +132,6 @@ func (r *fakeEntitiesAPI) complete(n int) {
 }
 
 func TestImport_CSVAndJSONL(t *testing.T) {
-	t.Parallel()
 	for format, text := range tableOf(12_000) {
 		for _, in := range []string{text, "\ufeff" + strings.ReplaceAll(text, "\n", "\r\n")} {
 			r := newFakeEntitiesAPI(t)
@@ -146,7 +145,6 @@ func TestImport_CSVAndJSONL(t *testing.T) {
 }
 
 func TestImport_ResumesWithSkip(t *testing.T) {
-	t.Parallel()
 	const n = 30_000
 	for format, text := range tableOf(n) {
 		r := newFakeEntitiesAPI(t)
@@ -194,7 +192,6 @@ func skipOf(t *testing.T, err error) int {
 }
 
 func TestImport_ServerFailureLeavesNoGap(t *testing.T) {
-	t.Parallel()
 	const n = 36_000
 	text := tableOf(n)["csv"]
 	r := newFakeEntitiesAPI(t)
@@ -395,7 +392,6 @@ func TestImport_CSVVariants(t *testing.T) {
 }
 
 func TestImport_SplitsBatchesByBytes(t *testing.T) {
-	t.Parallel()
 	r := newFakeEntitiesAPI(t)
 	var in strings.Builder
 	in.WriteString("key,p\n")

@@ -262,7 +262,6 @@ func TestDemo_GeneratesLoad(t *testing.T) {
 }
 
 func TestDev_DataDirPersists(t *testing.T) {
-	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
 	d := startDev(t, "--no-demo", "--data-dir", dir)
 	d.until("a fresh answer", "somebody", isFresh)
@@ -278,7 +277,6 @@ func TestDev_DataDirPersists(t *testing.T) {
 }
 
 func TestRead_HostileKeysKeepUpstreamPath(t *testing.T) {
-	t.Parallel()
 	file := filepath.Join(t.TempDir(), "open.yaml") // configuration of a facet that accepts any key and sends it in the path and in the query
 	config := `
 sources:

@@ -58,7 +58,6 @@ func productionBuild(t *testing.T) (program string) {
 }
 
 func TestProductionBuild_LinksNoSimulatorAndNoEmbeddedService(t *testing.T) {
-	t.Parallel()
 	program := productionBuild(t)
 	embedded, linked := embeddedModules(t, program)
 	if len(embedded) > 0 {

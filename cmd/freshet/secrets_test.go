@@ -54,7 +54,6 @@ func TestConfigPrint_ShowsNoSecret(t *testing.T) {
 // contains secrets. It makes each mistake in about an eighth of the lines, chosen at random, in one
 // line at a time. No error of `config check` may show a secret.
 func TestConfigErrors_ShowNoSecret(t *testing.T) {
-	t.Parallel()
 	lines := strings.SplitAfter(fixture(t, "secrets.yaml"), "\n")
 	mistakes := map[string]func(line string) string{
 		"an unknown setting": func(line string) string { return strings.Replace(line, ":", "x:", 1) },

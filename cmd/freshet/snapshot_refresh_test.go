@@ -12,7 +12,6 @@ import (
 // queued. The file has more keys than one request allows. One key is invalid, and another key was
 // refreshed recently.
 func TestSnapshotRefresh_ReportsEachEntityOfAFile(t *testing.T) {
-	t.Parallel()
 	d := startDev(t, "--no-demo", "--simulate", "--config", smallDocument(t))
 	const name = "nexon/character/"
 	d.mustRun(0, []string{name + "cooling: FRESH"}, "snapshot", "refresh", name+"cooling", "--wait", "20s")
