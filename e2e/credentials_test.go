@@ -231,6 +231,7 @@ func TestCredentials_FiveWorkersRenewOnce(t *testing.T) {
 // grace accepts the replaced refresh token, and another worker renews. One without grace refuses it, and
 // the credential stops.
 func TestCredentials_KillBetweenAnswerAndCommit(t *testing.T) {
+	t.Parallel()
 	for name, grace := range map[string]time.Duration{"with reuse grace": 10 * time.Minute, "without reuse grace": 0} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
