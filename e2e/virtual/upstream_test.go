@@ -19,34 +19,29 @@ const (
 
 // call is a call that arrived at the upstream.
 type call struct {
-	at, end  time.Time // end is zero while the call is in flight
-	key      string
-	status   int // 0: no response
-	inFlight int // calls in flight at the arrival, with this call
+	at, end time.Time // end is zero while the call is in flight
+	key     string
+	status  int // 0: no response
 }
 
 // upstream records the calls that arrive at the simulator.
 type upstream struct {
 	simulator *simulator.Simulator
 
-	mu       sync.Mutex
-	calls    []*call
-	inFlight int
+	mu    sync.Mutex
+	calls []*call
 }
 
 // ServeHTTP records the call and answers it.
 func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &call{at: time.Now(), key: r.URL.Query().Get("ocid")}
 	u.mu.Lock()
-	u.inFlight++
-	c.inFlight = u.inFlight
 	u.calls = append(u.calls, c)
 	u.mu.Unlock()
 	s := &statusWriter{ResponseWriter: w}
 	defer func() {
 		u.mu.Lock()
 		defer u.mu.Unlock()
-		u.inFlight--
 		c.status, c.end = s.status, time.Now()
 	}()
 	u.simulator.ServeHTTP(s, r)
