@@ -2,7 +2,7 @@
 import createClient from "openapi-fetch";
 import type { components, paths } from "./freshet.js";
 
-const client = createClient<paths>({ baseUrl: process.argv[2] });
+const client = createClient<paths, "application/json" | "application/problem+json">({ baseUrl: process.argv[2] });
 const read = await client.GET("/v1/{source}/{facet}/{key}", {
   params: { path: { source: "nexon", facet: "character", key: "somebody" }, query: { wait: "20s" } },
 });
