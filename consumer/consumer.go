@@ -140,7 +140,7 @@ func New(config Config, src *source.Source, lane schemas.Lane, deps Deps) (*Work
 		dbHealth:     dbHealth{dbBreakerChanged: make(chan struct{}, 1)},
 		leaveTimeout: leaveTimeout,
 	}
-	registerBodyBytes(src.Name(), lane, deps.Metrics, w.memory)
+	registerUse(src.Name(), lane, deps.Metrics, w.memory, w.slots)
 	w.dbBreaker = newDBBreaker(w)
 	w.aliases = &aliases{w, deps.Aliases}
 	w.writer = newWriter(w)

@@ -22,7 +22,6 @@ type metrics struct {
 	aliases            *prometheus.CounterVec
 	settled            *prometheus.CounterVec
 	dependencyFailures *prometheus.CounterVec
-	inFlight           prometheus.Gauge
 	upsert             prometheus.Observer
 	batch              prometheus.Observer
 	oldest             prometheus.Gauge
@@ -66,7 +65,6 @@ func newMetrics(name string, lane schemas.Lane, reg prometheus.Registerer) *metr
 		settled:            counters("settled_total", "Settled requests by end.", "end"),
 		aliases:            counters("alias_lookups_total", "Look-ups of params whose value comes from another facet, by result.", "result"),
 		dependencyFailures: counters("dependency_failures_total", "Failed calls of the database, Redis or Kafka; their records wait while the calls are retried.", "operation"),
-		inFlight:           gauge("records_in_flight", "Records that occupy a slot."),
 		upsert: histogram(observe.Histogram("db_upsert_duration_seconds", "One batch of results, with its retries.",
 			.002, .005, .01, .025, .05, .1, .25, .5, 1, 5, 30)),
 		batch:    histogram(observe.Histogram("db_batch_size", "Results written together.", 1, 2, 5, 10, 20, 50, 100)),
@@ -97,12 +95,17 @@ func newMetrics(name string, lane schemas.Lane, reg prometheus.Registerer) *metr
 	return m
 }
 
-// registerBodyBytes registers the gauge of the memory reserved for response bodies.
-func registerBodyBytes(name string, lane schemas.Lane, reg prometheus.Registerer, b *memoryBudget) {
-	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "upstream_body_bytes", Help: "Memory reserved for response bodies; one entity at a time may exceed the configured limit.",
-		ConstLabels: prometheus.Labels{"source": name, "priority": string(lane)},
-	}, func() float64 { return float64(b.inUse()) }))
+// registerUse registers the gauges of the worker's memory and slots, which are read when the metrics are.
+func registerUse(name string, lane schemas.Lane, reg prometheus.Registerer, b *memoryBudget, slots *slotQueue) {
+	labels := prometheus.Labels{"source": name, "priority": string(lane)}
+	reg.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "upstream_body_bytes", Help: "Memory reserved for response bodies; one entity at a time may exceed the configured limit.", ConstLabels: labels,
+		}, func() float64 { return float64(b.inUse()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "records_in_flight", Help: "Records that occupy a slot.", ConstLabels: labels,
+		}, func() float64 { return float64(slots.used()) }),
+	)
 }
 
 // initLabels creates a series with value 0 for each label value, because Prometheus does not see

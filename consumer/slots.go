@@ -209,7 +209,6 @@ func (w *Worker) grantSlots() {
 	for waiter, ok := w.slots.next(); ok; waiter, ok = w.slots.next() {
 		t := waiter.task
 		t.hasSlot = true
-		w.metrics.inFlight.Inc()
 		if waiter.granted != nil {
 			close(waiter.granted)
 			continue
@@ -241,7 +240,6 @@ func (w *Worker) releaseSlot(t *task) {
 		return
 	}
 	t.hasSlot = false
-	w.metrics.inFlight.Dec()
 	w.slots.release(t.client)
 	w.grantSlots()
 }
