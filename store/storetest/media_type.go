@@ -3,7 +3,6 @@ package storetest
 import (
 	"crypto/sha256"
 
-	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 )
 
@@ -22,16 +21,8 @@ func rawContent(n int64, mediaType, text string) store.Write {
 // wantMediaType fails the test unless Get, GetAll and States all return the media type.
 func (b suite) wantMediaType(want string) {
 	b.Helper()
-	all, err := b.store.GetAll(b.Context(), []schemas.Entity{entity})
-	if err != nil {
-		b.Fatal(err)
-	}
-	states, err := b.store.States(b.Context(), []schemas.Entity{entity})
-	if err != nil {
-		b.Fatal(err)
-	}
-	if one := b.get(entity).MediaType; one != want || all[0].MediaType != want || states[0].MediaType != want {
-		b.Fatalf("media type: Get %q, GetAll %q, States %q, want %q", one, all[0].MediaType, states[0].MediaType, want)
+	if one, all, states := b.readStates(); one.MediaType != want || all.MediaType != want || states.MediaType != want {
+		b.Fatalf("media type: Get %q, GetAll %q, States %q, want %q", one.MediaType, all.MediaType, states.MediaType, want)
 	}
 }
 

@@ -14,19 +14,25 @@ func within(visibility string, w store.Write) store.Write {
 	return w
 }
 
-// seenBy fails the test unless Get, GetAll and States all return the visibility for the entity.
-func (b suite) seenBy(visibility string) {
+// readStates returns the state of the entity by Get, GetAll and States.
+func (b suite) readStates() (get, getAll, states store.State) {
 	b.Helper()
 	all, err := b.store.GetAll(b.Context(), []schemas.Entity{entity})
 	if err != nil {
 		b.Fatal(err)
 	}
-	states, err := b.store.States(b.Context(), []schemas.Entity{entity})
+	found, err := b.store.States(b.Context(), []schemas.Entity{entity})
 	if err != nil {
 		b.Fatal(err)
 	}
-	if one := b.get(entity).Visibility; one != visibility || all[0].Visibility != visibility || states[0].Visibility != visibility {
-		b.Fatalf("visibility: Get %q, GetAll %q, States %q, want %q", one, all[0].Visibility, states[0].Visibility, visibility)
+	return b.get(entity).State, all[0].State, found[0]
+}
+
+// seenBy fails the test unless Get, GetAll and States all return the visibility for the entity.
+func (b suite) seenBy(visibility string) {
+	b.Helper()
+	if one, all, states := b.readStates(); one.Visibility != visibility || all.Visibility != visibility || states.Visibility != visibility {
+		b.Fatalf("visibility: Get %q, GetAll %q, States %q, want %q", one.Visibility, all.Visibility, states.Visibility, visibility)
 	}
 }
 
