@@ -239,10 +239,9 @@ func (c Config) Check() error {
 	if err := checkClientHeader(c.ClientHeader); err != nil {
 		errs = append(errs, err)
 	}
-	if _, _, err := c.Limits.Requests.parse(); err != nil {
+	if calls, _, err := c.Limits.Requests.parse(); err != nil {
 		fail("limits.requests: %w", err)
-	}
-	if calls, _, err := c.Limits.Requests.parse(); err == nil && calls == 0 && c.Limits.Shared {
+	} else if calls == 0 && c.Limits.Shared {
 		fail("limits.shared: there is no limit of requests to share; set limits.requests, as in 100/s, or remove shared")
 	}
 	if _, _, err := c.Limits.NewKeys.parse(); err != nil && c.Limits.NewKeys != AutoRate {

@@ -123,10 +123,7 @@ func (p clientPage) Width() int { return len(p.Use) * (barWidth + barGap) }
 
 // Bars returns a bar for each period with use.
 func (p clientPage) Bars() (all []useBar) {
-	highest := int64(1)
-	for _, u := range p.Use {
-		highest = max(highest, u.Credits)
-	}
+	highest := max(1, p.highest())
 	for i, u := range p.Use {
 		if u.Credits > 0 {
 			all = append(all, useBar{
@@ -151,13 +148,14 @@ func (clientPage) Period(u clients.Period) string {
 	return u.From.Format("2006-01-02 15:04") + "–" + u.From.Add(clients.PeriodLength).Format("15:04")
 }
 
-// Highest returns the use of the period with the most use.
-func (p clientPage) Highest() string {
-	highest := int64(0)
+// Highest returns the use of the period with the most use, as text.
+func (p clientPage) Highest() string { return status.FormatInt(p.highest()) }
+
+func (p clientPage) highest() (highest int64) {
 	for _, u := range p.Use {
 		highest = max(highest, u.Credits)
 	}
-	return status.FormatInt(highest)
+	return highest
 }
 
 // jsonBody returns the credits as they were read.
