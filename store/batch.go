@@ -74,6 +74,15 @@ func (b *Batch) Aliases() (all []schemas.Entity) {
 	return slices.Compact(all)
 }
 
+// WritesAliasOf reports whether the batch also writes an alias of the write. Such an alias can be compared
+// only after its own write (CheckAliases).
+func (b *Batch) WritesAliasOf(w Write) bool {
+	return slices.ContainsFunc(w.Aliases, func(a State) bool {
+		_, found := b.Find(a.Entity)
+		return found
+	})
+}
+
 // CheckAliases checks the aliases of the writes that have no result yet. It sets the result BaseMissing
 // if an alias differs from its stored state, or from the state that the same batch stores. The argument
 // has the stored states of the entities that Aliases returned.

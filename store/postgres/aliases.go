@@ -3,8 +3,6 @@ package postgres
 import (
 	"context"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 )
@@ -24,18 +22,31 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS i (source, face
 WHERE u.source = i.source AND u.facet = i.facet AND u.key = i.key AND u.reason = '` + schemas.HoldAlias + `' AND u.next_retry_at > i.at`
 )
 
-// checkAliases reads the aliases of the writes without a result, with selectStates or lockAliases. It sets
-// the result BaseMissing for each write whose alias has changed.
-//
-// A write of unchanged content needs no lock: it stores only the time of the check. If its alias changes
-// before the commit, the rows are the same as if it had changed after the commit.
-func checkAliases(ctx context.Context, db querier, query string, b *store.Batch) error {
+// aliases holds the aliases of writes, as arguments of touch. writes has the position of each alias's write
+// among the writes to touch, counted from 1.
+type aliases struct {
+	entities
+	writes []int64
+	hashes [][]byte
+	absent []bool
+}
+
+func (c *aliases) add(write int64, aliases []store.State) {
+	for _, a := range aliases {
+		c.entities.add(a.Entity)
+		c.writes, c.hashes, c.absent = append(c.writes, write), append(c.hashes, a.Hash[:]), append(c.absent, a.Absent)
+	}
+}
+
+// checkAliases reads and locks the aliases of the writes without a result. It sets the result BaseMissing
+// for each write whose alias has changed.
+func checkAliases(ctx context.Context, db prepared, b *store.Batch) error {
 	aliases := b.Aliases()
 	if len(aliases) == 0 {
 		return nil
 	}
 	states := make([]store.State, len(aliases))
-	err := forEachEntity(ctx, db, query, aliases, func(found *store.State, scan func(...any) error) error {
+	err := forEachEntity(ctx, db, lockAliases, aliases, func(found *store.State, scan func(...any) error) error {
 		return found.ScanState(scan)
 	}, func(i int, found store.State) {
 		found.Entity = aliases[i]
@@ -60,7 +71,7 @@ func (c *aliasUsers) add(e schemas.Entity, facets []string, due int64) {
 }
 
 // wakeAliasUsers makes the retries due that wait for an entity of the batch.
-func wakeAliasUsers(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
+func wakeAliasUsers(ctx context.Context, db prepared, b *store.Batch) error {
 	var c aliasUsers
 	for i, w := range b.Writes {
 		if b.Results[i].Stored() {
@@ -70,6 +81,5 @@ func wakeAliasUsers(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 	if len(c.due) == 0 {
 		return nil
 	}
-	_, err := tx.Exec(ctx, wakeAliases, c.sources, c.facets, c.keys, c.due)
-	return err
+	return db.exec(ctx, wakeAliases, c.sources, c.facets, c.keys, c.due)
 }

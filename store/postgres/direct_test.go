@@ -69,8 +69,8 @@ func TestOpen_PreparesOnDirectConnectionsOnly(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}
-		if s.reads.mode != c.want {
-			t.Errorf("%s: got mode %v, want %v", c.name, s.reads.mode, c.want)
+		if s.prepared.mode != c.want {
+			t.Errorf("%s: got mode %v, want %v", c.name, s.prepared.mode, c.want)
 		}
 		if _, err := s.States(t.Context(), []schemas.Entity{{Source: "s", Facet: "f", Key: "k"}}); err != nil {
 			t.Errorf("%s: %v", c.name, err)

@@ -92,7 +92,7 @@ func lockReplaced(ctx context.Context, tx pgx.Tx, b *store.Batch) (map[int]store
 }
 
 // writeOutboxEvents inserts the outbox events of the writes that changed content.
-func writeOutboxEvents(ctx context.Context, tx pgx.Tx, b *store.Batch, before map[int]store.Hash) error {
+func writeOutboxEvents(ctx context.Context, db prepared, b *store.Batch, before map[int]store.Hash) error {
 	var c columns
 	var r outboxColumns
 	for i, w := range b.Writes {
@@ -112,9 +112,8 @@ func writeOutboxEvents(ctx context.Context, tx pgx.Tx, b *store.Batch, before ma
 	if len(r.publish) == 0 {
 		return nil
 	}
-	_, err := tx.Exec(ctx, insertOutboxEvents, c.sources, c.facets, c.keys, c.versions, c.checked,
+	return db.exec(ctx, insertOutboxEvents, c.sources, c.facets, c.keys, c.versions, c.checked,
 		r.befores, r.afters, r.publish, r.triggers, r.dues, r.quiets, r.latests)
-	return err
 }
 
 // outboxColumns holds the fields of outbox rows, one slice per column, as array arguments of

@@ -51,7 +51,7 @@ func traced(t *testing.T, s *Store) (*Store, *sent) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	return &Store{pool: pool, lists: lists{pool}, transactions: transactions{pool}, tokenStore: tokens.NewStore(tokenDB{pool})}, log
+	return &Store{pool: pool, prepared: prepared{pool, s.prepared.mode}, lists: lists{pool}, transactions: transactions{pool}, tokenStore: tokens.NewStore(tokenDB{pool})}, log
 }
 
 func TestWrite_SendsNoOutboxStatementsIfEmpty(t *testing.T) {
@@ -106,7 +106,7 @@ func TestOutbox_BeforeIsTheCommittedHash(t *testing.T) {
 			}
 			defer func() { _ = tx.Rollback(t.Context()) }()
 			b := store.NewBatch([]store.Write{other})
-			if err := upsertChanged(t.Context(), tx, b); err != nil {
+			if err := upsertChanged(t.Context(), prepared{tx, s.prepared.mode}, b); err != nil {
 				t.Fatal(err)
 			}
 			written := make(chan error)

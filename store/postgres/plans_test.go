@@ -134,6 +134,7 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 		{"statuses", "COSTS", selectStatuses, "update_status_pkey", []any{cols.sources, cols.facets, cols.keys}},
 		{"touch", "indexOnly", touch, "snapshot_state_", []any{
 			cols.sources, cols.facets, cols.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified, c.visibilities, c.manuals,
+			c.versions, cols.sources, cols.facets, cols.keys, c.hashes, c.manuals,
 		}},
 		{"absent", "indexOnly", absent, "snapshot_payload_", []any{cols.sources, cols.facets, cols.keys, c.versions, c.checked, c.visibilities, c.manuals, c.manuals}},
 		{"lock aliases", "indexOnly", lockAliases, "snapshot_state_", []any{cols.sources, cols.facets, cols.keys}},
@@ -277,22 +278,33 @@ WHERE relname = 'entities' OR relname = 'update_status' OR relname = 'outbox' OR
 		}
 		return n
 	}
-	all, err := s.Entities(t.Context(), store.EntityFilter{}, schemas.Entity{}, 1000)
+	all, err := s.Entities(t.Context(), store.EntityFilter{}, schemas.Entity{}, 2000)
 	if err != nil {
 		t.Fatal(err)
 	}
+	var others []schemas.Entity
+	for _, r := range all[1000:] {
+		others = append(others, r.Entity)
+	}
+	aliases, err := s.States(t.Context(), others)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all = all[:1000]
 	var keys []schemas.Entity
 	var reads []store.EntityReads
 	var writes []store.Write
-	for _, r := range all {
+	for i, r := range all {
 		keys = append(keys, r.Entity)
 		reads = append(reads, store.EntityReads{Entity: r.Entity, Count: 1, At: r.Due})
 		writes = append(writes, store.Write{
 			Entity: r.Entity, Version: 5, CheckedAt: time.UnixMicro(5),
 			Payload: func() (store.Payload, error) { return store.Encode([]byte("{}")), nil },
 			Outbox:  store.OutboxEvents{PublishChange: true},
+			Aliases: aliases[i : i+1],
 		})
 	}
+	version := byte(5)
 	for name, do := range map[string]func() error{
 		"register": func() error { _, err := s.RegisterEntities(t.Context(), all); return err },
 		"reads":    func() error { return s.ObserveReads(t.Context(), reads, nil) },
@@ -300,7 +312,18 @@ WHERE relname = 'entities' OR relname = 'update_status' OR relname = 'outbox' OR
 			_, err := s.eachEntity(t.Context(), keys, store.SetEntityEnabled, true)
 			return err
 		},
-		"write": func() error { _, err := s.Write(t.Context(), writes); return err },
+		"write": func() error {
+			version++
+			for i := range writes {
+				writes[i].Version, writes[i].Hash = int64(version), store.Hash{version}
+			}
+			_, err := s.Write(t.Context(), writes)
+			return err
+		},
+		"write unchanged": func() error {
+			_, err := s.Write(t.Context(), writes)
+			return err
+		},
 		"effects": func() error {
 			claimed, err := s.ClaimOutboxEvents(t.Context(), "s", time.UnixMicro(1<<50), time.Minute, 500)
 			if err != nil {
@@ -328,8 +351,10 @@ WHERE relname = 'entities' OR relname = 'update_status' OR relname = 'outbox' OR
 		},
 	} {
 		before := wholes()
-		if err := do(); err != nil {
-			t.Fatal(name, err)
+		for range 7 { // from the sixth time on, PostgreSQL may use a plan of a prepared statement that fits all arguments
+			if err := do(); err != nil {
+				t.Fatal(name, err)
+			}
 		}
 		if n := wholes() - before; n != 0 {
 			t.Errorf("%s: got %d sequential scans, want none", name, n)

@@ -10,6 +10,7 @@ import (
 	"net"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/freshet/freshet/schemas"
@@ -19,8 +20,8 @@ import (
 
 // Store is a store in one PostgreSQL database. Its methods may be called concurrently.
 type Store struct {
-	pool  *pgxpool.Pool
-	reads reader
+	pool     *pgxpool.Pool
+	prepared prepared
 	lists
 	transactions
 	tokenStore
@@ -44,32 +45,39 @@ func Open(ctx context.Context, url string) (*Store, error) {
 		pool.Close()
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
-	s := &Store{pool, reader{pool, pgx.QueryExecModeCacheDescribe}, lists{pool}, transactions{pool}, tokens.NewStore(tokenDB{pool})}
+	s := &Store{pool, prepared{pool, pgx.QueryExecModeCacheDescribe}, lists{pool}, transactions{pool}, tokens.NewStore(tokenDB{pool})}
 	if isDirect(ctx, pool) {
-		s.reads.mode = pgx.QueryExecModeCacheStatement
+		s.prepared.mode = pgx.QueryExecModeCacheStatement
 	}
 	return s, nil
 }
 
-// reader runs the queries that read a few entities by their keys. PostgreSQL needs more time to parse
-// and plan such a query than to execute it, so the queries are prepared statements where a connection
-// has its own session of PostgreSQL.
-type reader struct {
+// prepared runs the constant statements that read or write a batch of entities by their keys. PostgreSQL
+// needs more time to parse and plan such a statement than to execute it for a few entities, so these are
+// prepared statements where a connection has its own session of PostgreSQL.
+type prepared struct {
 	db interface {
 		querier
 		QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+		Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	}
 	mode pgx.QueryExecMode
 }
 
-// Query runs a query that returns rows.
-func (r reader) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	return r.db.Query(ctx, sql, append([]any{r.mode}, args...)...)
+// Query runs a statement that returns rows.
+func (p prepared) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	return p.db.Query(ctx, sql, append([]any{p.mode}, args...)...)
 }
 
-// QueryRow runs a query that returns at most one row.
-func (r reader) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	return r.db.QueryRow(ctx, sql, append([]any{r.mode}, args...)...)
+// QueryRow runs a statement that returns at most one row.
+func (p prepared) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return p.db.QueryRow(ctx, sql, append([]any{p.mode}, args...)...)
+}
+
+// exec runs a statement that returns no rows.
+func (p prepared) exec(ctx context.Context, sql string, args ...any) error {
+	_, err := p.db.Exec(ctx, sql, append([]any{p.mode}, args...)...)
+	return err
 }
 
 // directProbes is how many connections isDirect examines. One is not enough, because a PgBouncer's own
@@ -114,7 +122,7 @@ func (s *Store) Ping(ctx context.Context) error { return s.pool.Ping(ctx) }
 // Get returns the snapshot of an entity, or store.ErrNotFound.
 func (s *Store) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error) {
 	snapshot := store.Snapshot{State: store.State{Entity: e}}
-	row := s.reads.QueryRow(ctx, store.SelectSnapshot, e.Source, e.Facet, e.Key)
+	row := s.prepared.QueryRow(ctx, store.SelectSnapshot, e.Source, e.Facet, e.Key)
 	err := snapshot.ScanState(row.Scan, &snapshot.Payload)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return store.Snapshot{}, store.ErrNotFound
@@ -144,7 +152,7 @@ func (s *Store) GetAll(ctx context.Context, keys []schemas.Entity) ([]store.Snap
 	for i, e := range keys {
 		snapshots[i].Entity = e
 	}
-	err := forEachEntity(ctx, s.reads, selectSnapshots, keys, func(found *store.Snapshot, scan func(...any) error) error {
+	err := forEachEntity(ctx, s.prepared, selectSnapshots, keys, func(found *store.Snapshot, scan func(...any) error) error {
 		return found.ScanState(scan, &found.Payload)
 	}, func(i int, found store.Snapshot) {
 		found.Entity = keys[i]
@@ -163,7 +171,7 @@ func (s *Store) States(ctx context.Context, keys []schemas.Entity) ([]store.Stat
 	for i, e := range keys {
 		states[i].Entity = e
 	}
-	err := forEachEntity(ctx, s.reads, selectStates, keys, func(found *store.State, scan func(...any) error) error {
+	err := forEachEntity(ctx, s.prepared, selectStates, keys, func(found *store.State, scan func(...any) error) error {
 		return found.ScanState(scan)
 	}, func(i int, found store.State) {
 		found.Entity = keys[i]
@@ -178,14 +186,15 @@ func (s *Store) States(ctx context.Context, keys []schemas.Entity) ([]store.Stat
 // indexOnly begins a transaction in which the planner may only use index scans. The planner's
 // statistics about due times are always outdated, and the planner adds the cost of every partition
 // to each lookup. Without indexOnly, PostgreSQL would read a table of a million rows to find a few
-// hundred of them. It would also lock and sort more rows than needed.
+// hundred of them. It would also lock and sort more rows than needed. The planner adds a cost of 1e10 to
+// other scans, so a statement without an index would be compiled (jit) for 100 ms to read 50 pages.
 var indexOnly = pgx.TxOptions{BeginQuery: beginIndexOnly[0] + "; " + beginIndexOnly[1]}
 
 // beginIndexOnly are the statements that begin a transaction with indexOnly.
 var beginIndexOnly = []string{"BEGIN", `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
-set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)`}
+set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true)`}
 
-// querier is a reader or a transaction.
+// querier is a pool, a transaction, or prepared.
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }

@@ -14,18 +14,27 @@ import (
 )
 
 // Write runs four constant statements for a batch of any size. Writes with outbox events need three more
-// (outbox.go). Writes with aliases need two more, and aliases of other facets one (aliases.go). The
-// first, touch, is a plain UPDATE of the table without payloads. A single INSERT … ON CONFLICT for
+// (outbox.go). Changed content with aliases needs one more, and aliases of other facets one (aliases.go).
+// The first, touch, is a plain UPDATE of the table without payloads. A single INSERT … ON CONFLICT for
 // everything would also rewrite the payloads of unchanged entities.
 const (
-	touch = `UPDATE snapshot_state s
+	// touch leaves out the writes whose alias has changed. It needs no locks of the aliases: it stores only
+	// the time of the check. If an alias changes before the commit, the rows are the same as if it had
+	// changed after the commit.
+	touch = `WITH changed AS (
+	SELECT a.n FROM unnest($13::bigint[], $14::text[], $15::text[], $16::text[], $17::bytea[], $18::bool[])
+		AS a (n, source, facet, key, hash, absent)
+	WHERE NOT EXISTS (SELECT FROM snapshot_state s WHERE s.source = a.source AND s.facet = a.facet AND s.key = a.key
+		AND s.absent = a.absent AND (s.absent OR s.hash = a.hash))
+)
+UPDATE snapshot_state s
 SET version = i.version, last_checked_at = i.checked_at, absent = false, etag = i.etag, last_modified = i.last_modified,
 	visibility = i.visibility, manual = i.manual, last_fetched_at = CASE WHEN i.fetched THEN i.checked_at ELSE s.last_fetched_at END
 FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::bool[], $9::text[], $10::text[], $11::text[], $12::bool[])
-	AS i (source, facet, key, version, checked_at, hash, extract_version, fetched, etag, last_modified, visibility, manual)
+	WITH ORDINALITY AS i (source, facet, key, version, checked_at, hash, extract_version, fetched, etag, last_modified, visibility, manual, n)
 WHERE s.source = i.source AND s.facet = i.facet AND s.key = i.key
 	AND s.hash = i.hash AND s.extract_version = i.extract_version AND s.version <= i.version
-	AND (i.fetched OR s.visibility IN ('', i.visibility))
+	AND (i.fetched OR s.visibility IN ('', i.visibility)) AND i.n NOT IN (SELECT n FROM changed)
 RETURNING s.source, s.facet, s.key`
 
 	upsert = `WITH input AS (
@@ -87,33 +96,31 @@ WHERE u.source = i.source AND u.facet = i.facet AND u.key = i.key AND u.version 
 func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result, error) {
 	b := store.NewBatch(writes)
 	err := pgx.BeginTxFunc(ctx, s.pool, indexOnly, func(tx pgx.Tx) error {
+		db := prepared{tx, s.prepared.mode}
 		clear(b.Results)
-		if err := checkAliases(ctx, reader{tx, s.reads.mode}, selectStates, b); err != nil {
+		if err := touchUnchanged(ctx, db, b); err != nil {
 			return err
 		}
-		if err := touchUnchanged(ctx, tx, b); err != nil {
-			return err
-		}
-		if err := checkAliases(ctx, tx, lockAliases, b); err != nil {
+		if err := checkAliases(ctx, db, b); err != nil {
 			return err
 		}
 		before, err := lockReplaced(ctx, tx, b)
 		if err != nil {
 			return err
 		}
-		if err := upsertChanged(ctx, tx, b); err != nil {
+		if err := upsertChanged(ctx, db, b); err != nil {
 			return err
 		}
-		if err := writeOutboxEvents(ctx, tx, b, before); err != nil {
+		if err := writeOutboxEvents(ctx, db, b, before); err != nil {
 			return err
 		}
-		if err := recordAbsences(ctx, tx, b); err != nil {
+		if err := recordAbsences(ctx, db, b); err != nil {
 			return err
 		}
-		if err := deleteEndedStatuses(ctx, tx, b); err != nil {
+		if err := deleteEndedStatuses(ctx, db, b); err != nil {
 			return err
 		}
-		return wakeAliasUsers(ctx, tx, b)
+		return wakeAliasUsers(ctx, db, b)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("write %d snapshots: %w", len(writes), classifyError(err))
@@ -161,8 +168,8 @@ func (c *columns) add(w store.Write) {
 // execReturning runs a statement that returns the keys of written entities and, if withFlag is
 // set, a flag per entity. It calls result with the flag and stores the entity's result in the
 // batch.
-func execReturning(ctx context.Context, tx pgx.Tx, b *store.Batch, result func(flag bool) store.Result, withFlag bool, sql string, args ...any) error {
-	rows, err := tx.Query(ctx, sql, args...)
+func execReturning(ctx context.Context, db prepared, b *store.Batch, result func(flag bool) store.Result, withFlag bool, sql string, args ...any) error {
+	rows, err := db.Query(ctx, sql, args...)
 	if err != nil {
 		return err
 	}
@@ -181,23 +188,26 @@ func execReturning(ctx context.Context, tx pgx.Tx, b *store.Batch, result func(f
 	return err
 }
 
-func touchUnchanged(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
+func touchUnchanged(ctx context.Context, db prepared, b *store.Batch) error {
 	var c columns
-	for i, w := range b.Writes {
-		if w.Kind != store.Absence && b.Results[i] == 0 {
+	var a aliases
+	for _, w := range b.Writes {
+		if w.Kind != store.Absence && !b.WritesAliasOf(w) {
 			c.add(w)
+			a.add(int64(len(c.versions)), w.Aliases)
 		}
 	}
 	if len(c.versions) == 0 {
 		return nil
 	}
-	return execReturning(ctx, tx, b, func(bool) store.Result { return store.Touched }, false, touch,
-		c.sources, c.facets, c.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified, c.visibilities, c.manuals)
+	return execReturning(ctx, db, b, func(bool) store.Result { return store.Touched }, false, touch,
+		c.sources, c.facets, c.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified, c.visibilities, c.manuals,
+		a.writes, a.sources, a.facets, a.keys, a.hashes, a.absent)
 }
 
 // upsertChanged stores new and changed content, which touchUnchanged has not written. Payloads are
 // encoded and written only here.
-func upsertChanged(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
+func upsertChanged(ctx context.Context, db prepared, b *store.Batch) error {
 	var c columns
 	var encodings, mediaTypes []string
 	var sizes []int
@@ -222,7 +232,7 @@ func upsertChanged(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 	if len(c.versions) == 0 {
 		return nil
 	}
-	return execReturning(ctx, tx, b, func(changed bool) store.Result {
+	return execReturning(ctx, db, b, func(changed bool) store.Result {
 		if changed {
 			return store.Changed
 		}
@@ -230,7 +240,7 @@ func upsertChanged(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 	}, true, upsert, c.sources, c.facets, c.keys, c.versions, c.checked, c.hashes, c.extracts, c.etags, c.modified, c.visibilities, c.manuals, encodings, sizes, mediaTypes, payloads)
 }
 
-func recordAbsences(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
+func recordAbsences(ctx context.Context, db prepared, b *store.Batch) error {
 	var c columns
 	var alias []bool
 	for i, w := range b.Writes {
@@ -243,12 +253,12 @@ func recordAbsences(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 	if len(c.versions) == 0 {
 		return nil
 	}
-	return execReturning(ctx, tx, b, func(bool) store.Result { return store.AbsenceStored }, false, absent,
+	return execReturning(ctx, db, b, func(bool) store.Result { return store.AbsenceStored }, false, absent,
 		c.sources, c.facets, c.keys, c.versions, c.checked, c.visibilities, c.manuals, alias)
 }
 
 // deleteEndedStatuses deletes the statuses of all entities whose writes were stored.
-func deleteEndedStatuses(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
+func deleteEndedStatuses(ctx context.Context, db prepared, b *store.Batch) error {
 	var c columns
 	for i, w := range b.Writes {
 		if b.Results[i].Stored() {
@@ -258,6 +268,5 @@ func deleteEndedStatuses(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 	if len(c.versions) == 0 {
 		return nil
 	}
-	_, err := tx.Exec(ctx, deleteStatuses, c.sources, c.facets, c.keys, c.versions)
-	return err
+	return db.exec(ctx, deleteStatuses, c.sources, c.facets, c.keys, c.versions)
 }
