@@ -223,6 +223,21 @@ func TestHealth_IgnoresScopeRefusals(t *testing.T) {
 	})
 }
 
+func TestHealth_RetriesOfUnhealthyEndpointWaitForTwoProbes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := NewHealth()
+		endCalls(h, "healthy", 5, times(5, source.OK)...)
+		endCalls(h, "unhealthy", 11, times(11, source.Transient)...)
+		for i, want := range []time.Duration{10, 20, 40, 80, 120, 120} {
+			if got := h.endpointDelay("unhealthy"); got != want*time.Second {
+				t.Errorf("delay after %d probes: got %v, want %v", i, got, want*time.Second)
+			}
+			time.Sleep(endpointMaxPause)
+			h.admit("unhealthy")
+		}
+	})
+}
+
 func TestHealth_ProbesUnhealthyEndpointAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
