@@ -187,6 +187,9 @@ func compileFacet(config Facet, auth Auth) (*compiledFacet, error) {
 		f.documents = append(f.documents, d)
 	}
 	f.compileKeyUse()
+	if err := f.compileLinks(); err != nil {
+		return nil, err
+	}
 	if config.Conditional && len(f.documents) > 1 {
 		return nil, errors.New("conditional: needs a facet of exactly one document")
 	}
