@@ -124,9 +124,8 @@ planted-faults: ## plant an import, a race and a failing service test, and check
 	@$(SERVICES); scripts/planted-faults
 
 fuzz: ## run each fuzz test (FUZZTIME=30s)
-	@for target in $$(grep -rhoE 'func Fuzz[A-Za-z]+' --include=*_test.go . | awk '{print $$2}'); do \
-		dir=$$(grep -rlE "func $$target\(" --include=*_test.go . | head -1 | xargs dirname); \
-		$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $${FUZZTIME:-30s} -fuzzminimizetime 10x $$dir || exit 1; \
+	@grep -rHoE 'func Fuzz\w+' --include=*_test.go . | sed 's/:func / /' | while read -r file target; do \
+		$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $${FUZZTIME:-30s} -fuzzminimizetime 10x $$(dirname $$file) </dev/null || exit 1; \
 	done
 
 clients: $(OAPI_CODEGEN) ## generate clients from the contract, and read a snapshot with each (ONLY="go typescript python")
