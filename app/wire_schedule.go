@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -181,8 +182,8 @@ func (p parts) limiterView(ctx context.Context, source string) (any, error) {
 	return view, err
 }
 
-// lowEnqueuer adapts the producer to the schedulers' and the outbox relay's Enqueuer, for the LOW
-// lane.
+// lowEnqueuer adapts the producer to the schedulers' and the outbox relay's Enqueuer. Its requests are
+// in the LOW lane, except the triggers of webhooks with the lane HIGH.
 type lowEnqueuer struct{ *producer.Producer }
 
 // Prefetch enqueues refreshes of due entities.
@@ -201,7 +202,7 @@ func (d lowEnqueuer) Trigger(ctx context.Context, claimed []store.ClaimedRequest
 func (d lowEnqueuer) enqueue(ctx context.Context, reason schemas.Reason, claimed []store.ClaimedRequest) (left []store.ClaimedRequest) {
 	requests := make([]producer.Request, len(claimed))
 	for i, a := range claimed {
-		requests[i] = producer.Request{Entity: a.Entity, Params: a.Params, Lane: schemas.Low, Reason: reason, Floor: a.Version}
+		requests[i] = producer.Request{Entity: a.Entity, Params: a.Params, Lane: cmp.Or(a.Lane, schemas.Low), Reason: reason, Floor: a.Version}
 	}
 	for i, r := range d.EnqueueAllAndWait(ctx, requests) {
 		if !r.Queued() && r.Outcome != producer.Held {

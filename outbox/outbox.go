@@ -208,6 +208,9 @@ func targetsOf(all []store.OutboxEvent) (targets []*target) {
 			if !e.At.Before(t.lastChange) {
 				t.request.Params, t.lastChange = tr.Params, e.At
 			}
+			if tr.Lane == schemas.High {
+				t.request.Lane = schemas.High
+			}
 			t.triggers, t.eventIDs = append(t.triggers, tr), append(t.eventIDs, e.ID)
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/freshet/freshet/schemas"
@@ -33,16 +35,19 @@ type Trigger struct {
 	OnReplace bool
 	// Params are the parameters of the refresh's request.
 	Params map[string]string
+	// Lane is the lane of the refresh's request; empty: LOW.
+	Lane schemas.Lane
 }
 
 // Fires reports whether the trigger refreshes its facet now. The parameter state is the state of
-// that facet. The trigger fires if the facet was never checked, or not within Backoff. A trigger with
-// OnReplace does not fire if the facet was never checked.
+// that facet. The trigger fires if the facet was never checked, or not within Backoff. Without a
+// Backoff it always fires, also if the clock of the worker that checked the facet is ahead. A trigger
+// with OnReplace does not fire if the facet was never checked.
 func (t Trigger) Fires(state State, now time.Time) bool {
 	if t.OnReplace && state.CheckedAt.IsZero() {
 		return false
 	}
-	return state.CheckedAt.IsZero() || now.Sub(state.CheckedAt) >= t.Backoff
+	return t.Backoff <= 0 || state.CheckedAt.IsZero() || now.Sub(state.CheckedAt) >= t.Backoff
 }
 
 // Empty reports whether there is neither a message nor a trigger.
@@ -61,6 +66,33 @@ type OutboxEvent struct {
 	// the event: it gets the last change's version and a new ID, and keeps the Before of the first
 	// change.
 	OutboxEvents
+}
+
+// DelayedRequest is a request for an entity that is enqueued after a delay. It is stored as an outbox
+// event of the entity's own facet, with a trigger that has a quiet time. Another DelayedRequest of the
+// entity replaces a waiting one: it extends the delay, but at most to MaxDelay after the first.
+type DelayedRequest struct {
+	Entity          schemas.Entity
+	At              time.Time // when the delay begins
+	Delay, MaxDelay time.Duration
+	Lane            schemas.Lane
+}
+
+// Write returns a write whose outbox rows are the event of the request. The write itself is not stored.
+func (r DelayedRequest) Write() Write {
+	return Write{Entity: r.Entity, CheckedAt: r.At, Outbox: OutboxEvents{Triggers: []Trigger{
+		{Facet: r.Entity.Facet, Quiet: r.Delay, MaxDelay: r.MaxDelay, Lane: r.Lane},
+	}}}
+}
+
+// SortDelayedRequests returns the requests in the order in which transactions lock the outbox. Of several
+// requests of an entity it returns the last one.
+func SortDelayedRequests(all []DelayedRequest) []DelayedRequest {
+	byEntity := map[schemas.Entity]DelayedRequest{}
+	for _, r := range all {
+		byEntity[r.Entity] = r
+	}
+	return slices.SortedFunc(maps.Values(byEntity), func(a, b DelayedRequest) int { return compareEntities(a.Entity, b.Entity) })
 }
 
 // ReadyAt returns the earliest time of delivery: the time of the change, or the end of the
@@ -103,7 +135,8 @@ type storedTrigger struct {
 	MaxDelay int64             `json:"maxDelay,omitempty"`
 	Params   map[string]string `json:"params,omitempty"`
 	// OnReplace is Trigger.OnReplace.
-	OnReplace bool `json:"onReplace,omitempty"`
+	OnReplace bool         `json:"onReplace,omitempty"`
+	Lane      schemas.Lane `json:"lane,omitempty"`
 }
 
 // OutboxRow contains the values that the SQL statement InsertOutboxEvent inserts for one stored change.
@@ -130,7 +163,7 @@ func (w Write) OutboxRows(before Hash) (rows []OutboxRow, err error) {
 	add := func(row OutboxRow, triggers []Trigger) {
 		stored := make([]storedTrigger, len(triggers))
 		for i, t := range triggers {
-			stored[i] = storedTrigger{t.Facet, t.Backoff.Microseconds(), t.Quiet.Microseconds(), t.MaxDelay.Microseconds(), t.Params, t.OnReplace}
+			stored[i] = storedTrigger{t.Facet, t.Backoff.Microseconds(), t.Quiet.Microseconds(), t.MaxDelay.Microseconds(), t.Params, t.OnReplace, t.Lane}
 		}
 		text, marshalErr := json.Marshal(stored)
 		row.Triggers, err = string(text), errors.Join(err, marshalErr)
@@ -174,7 +207,7 @@ func (e *OutboxEvent) ScanOutboxEvent(scan func(...any) error) error {
 	copy(e.After[:], after)
 	for _, t := range triggers {
 		e.Triggers = append(e.Triggers, Trigger{
-			Facet: t.Facet, Backoff: time.Duration(t.Backoff) * time.Microsecond, Params: t.Params, OnReplace: t.OnReplace,
+			Facet: t.Facet, Backoff: time.Duration(t.Backoff) * time.Microsecond, Params: t.Params, OnReplace: t.OnReplace, Lane: t.Lane,
 			Quiet: time.Duration(t.Quiet) * time.Microsecond, MaxDelay: time.Duration(t.MaxDelay) * time.Microsecond,
 		})
 	}

@@ -199,6 +199,18 @@ func (s *Store) EntityParams(ctx context.Context, keys []schemas.Entity) ([]map[
 	return all, nil
 }
 
+// Registered reports for each of the entities, in the given order, whether it is registered.
+func (s *Store) Registered(ctx context.Context, of []schemas.Entity) ([]bool, error) {
+	all := make([]bool, len(of))
+	for i, e := range of {
+		err := s.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM entities WHERE source = $1 AND facet = $2 AND key = $3)`, e.Source, e.Facet, e.Key).Scan(&all[i])
+		if err != nil {
+			return nil, fmt.Errorf("read whether %s is registered: %w", e, err)
+		}
+	}
+	return all, nil
+}
+
 // CountEntities returns how many entities match the filter. The number is always exact.
 func (s *Store) CountEntities(ctx context.Context, filter store.EntityFilter) (n int64, exact bool, err error) {
 	from, args := filter.FromWhere()
