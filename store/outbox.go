@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/freshet/freshet/schemas"
@@ -66,33 +64,6 @@ type OutboxEvent struct {
 	// the event: it gets the last change's version and a new ID, and keeps the Before of the first
 	// change.
 	OutboxEvents
-}
-
-// DelayedRequest is a request for an entity that is enqueued after a delay. It is stored as an outbox
-// event of the entity's own facet, with a trigger that has a quiet time. Another DelayedRequest of the
-// entity replaces a waiting one: it extends the delay, but at most to MaxDelay after the first.
-type DelayedRequest struct {
-	Entity          schemas.Entity
-	At              time.Time // when the delay begins
-	Delay, MaxDelay time.Duration
-	Lane            schemas.Lane
-}
-
-// Write returns a write whose outbox rows are the event of the request. The write itself is not stored.
-func (r DelayedRequest) Write() Write {
-	return Write{Entity: r.Entity, CheckedAt: r.At, Outbox: OutboxEvents{Triggers: []Trigger{
-		{Facet: r.Entity.Facet, Quiet: r.Delay, MaxDelay: r.MaxDelay, Lane: r.Lane},
-	}}}
-}
-
-// SortDelayedRequests returns the requests in the order in which transactions lock the outbox. Of several
-// requests of an entity it returns the last one.
-func SortDelayedRequests(all []DelayedRequest) []DelayedRequest {
-	byEntity := map[schemas.Entity]DelayedRequest{}
-	for _, r := range all {
-		byEntity[r.Entity] = r
-	}
-	return slices.SortedFunc(maps.Values(byEntity), func(a, b DelayedRequest) int { return compareEntities(a.Entity, b.Entity) })
 }
 
 // ReadyAt returns the earliest time of delivery: the time of the change, or the end of the

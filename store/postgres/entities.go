@@ -28,11 +28,6 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::smallint[], $6::
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, facet, key, n)
 CROSS JOIN LATERAL (SELECT params FROM entities e WHERE e.source = i.source AND e.facet = i.facet AND e.key = i.key LIMIT 1) e`
 
-	// selectRegistered returns the positions of the registered entities.
-	selectRegistered = `SELECT i.n
-FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, facet, key, n)
-CROSS JOIN LATERAL (SELECT 1 FROM entities e WHERE e.source = i.source AND e.facet = i.facet AND e.key = i.key LIMIT 1) e`
-
 	// entityBatch is the maximum number of rows of one transaction. It bounds how long other
 	// transactions wait for locks on these rows.
 	entityBatch = 5000
@@ -220,7 +215,7 @@ func (s *Store) Entities(ctx context.Context, filter store.EntityFilter, after s
 }
 
 // EntityParams returns the registered params of the entities, in the given order. The params of an
-// entity that is not registered, or has none, are nil.
+// entity that is not registered are nil, those of a registered entity are not.
 func (s *Store) EntityParams(ctx context.Context, keys []schemas.Entity) ([]map[string]string, error) {
 	all := make([]map[string]string, len(keys))
 	err := forEachEntity(ctx, s.reads, selectParams, keys, func(found *map[string]string, scan func(...any) error) error {
@@ -234,17 +229,6 @@ func (s *Store) EntityParams(ctx context.Context, keys []schemas.Entity) ([]map[
 	}, func(i int, found map[string]string) { all[i] = found })
 	if err != nil {
 		return nil, fmt.Errorf("read the params of %d entities: %w", len(keys), err)
-	}
-	return all, nil
-}
-
-// Registered reports for each of the entities, in the given order, whether it is registered.
-func (s *Store) Registered(ctx context.Context, of []schemas.Entity) ([]bool, error) {
-	all := make([]bool, len(of))
-	err := forEachEntity(ctx, s.reads, selectRegistered, of, func(_ *struct{}, scan func(...any) error) error { return scan() },
-		func(i int, _ struct{}) { all[i] = true })
-	if err != nil {
-		return nil, fmt.Errorf("read whether %d entities are registered: %w", len(of), err)
 	}
 	return all, nil
 }

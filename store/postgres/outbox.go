@@ -125,15 +125,15 @@ func insertOutbox(ctx context.Context, tx pgx.Tx, c columns, r outboxColumns) er
 	return err
 }
 
-// Delay stores requests that are enqueued after their delay, in one transaction.
-func (s *Store) Delay(ctx context.Context, all []store.DelayedRequest) error {
+// WriteOutbox stores the outbox events of writes, without the writes themselves. There must be one write for
+// each entity.
+func (s *Store) WriteOutbox(ctx context.Context, writes []store.Write) error {
 	var c columns
 	var r outboxColumns
-	for _, request := range store.SortDelayedRequests(all) {
-		w := request.Write()
+	for _, w := range store.NewBatch(writes).Writes {
 		rows, err := w.OutboxRows(store.Hash{})
 		if err != nil {
-			return fmt.Errorf("encode the delayed request of %s: %w", w.Entity, err)
+			return fmt.Errorf("encode the outbox events of %s: %w", w.Entity, err)
 		}
 		for _, row := range rows {
 			c.add(w)
@@ -142,7 +142,7 @@ func (s *Store) Delay(ctx context.Context, all []store.DelayedRequest) error {
 	}
 	err := pgx.BeginTxFunc(ctx, s.pool, indexOnly, func(tx pgx.Tx) error { return insertOutbox(ctx, tx, c, r) })
 	if err != nil {
-		return fmt.Errorf("store %d delayed requests: %w", len(all), classifyError(err))
+		return fmt.Errorf("store %d outbox events: %w", len(r.publish), classifyError(err))
 	}
 	return nil
 }

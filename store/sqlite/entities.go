@@ -183,7 +183,7 @@ func selectEntities(ctx context.Context, db interface {
 }
 
 // EntityParams returns the registered params of the entities, in the given order. The params of an
-// entity that is not registered, or has none, are nil.
+// entity that is not registered are nil, those of a registered entity are not.
 func (s *Store) EntityParams(ctx context.Context, keys []schemas.Entity) ([]map[string]string, error) {
 	all := make([]map[string]string, len(keys))
 	for i, e := range keys {
@@ -194,18 +194,6 @@ func (s *Store) EntityParams(ctx context.Context, keys []schemas.Entity) ([]map[
 		}
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return nil, fmt.Errorf("read the params of %s: %w", e, err)
-		}
-	}
-	return all, nil
-}
-
-// Registered reports for each of the entities, in the given order, whether it is registered.
-func (s *Store) Registered(ctx context.Context, of []schemas.Entity) ([]bool, error) {
-	all := make([]bool, len(of))
-	for i, e := range of {
-		err := s.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM entities WHERE source = $1 AND facet = $2 AND key = $3)`, e.Source, e.Facet, e.Key).Scan(&all[i])
-		if err != nil {
-			return nil, fmt.Errorf("read whether %s is registered: %w", e, err)
 		}
 	}
 	return all, nil

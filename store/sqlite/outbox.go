@@ -62,18 +62,19 @@ func writeOutboxEvents(ctx context.Context, tx *sql.Tx, w store.Write, before st
 	return nil
 }
 
-// Delay stores requests that are enqueued after their delay, in one transaction.
-func (s *Store) Delay(ctx context.Context, all []store.DelayedRequest) error {
+// WriteOutbox stores the outbox events of writes, without the writes themselves. There must be one write for
+// each entity.
+func (s *Store) WriteOutbox(ctx context.Context, writes []store.Write) error {
 	err := s.inTx(ctx, func(tx *sql.Tx) error {
-		for _, r := range store.SortDelayedRequests(all) {
-			if err := writeOutboxEvents(ctx, tx, r.Write(), store.Hash{}); err != nil {
+		for _, w := range writes {
+			if err := writeOutboxEvents(ctx, tx, w, store.Hash{}); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("store %d delayed requests: %w", len(all), err)
+		return fmt.Errorf("store the outbox events of %d entities: %w", len(writes), err)
 	}
 	return nil
 }

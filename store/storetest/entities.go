@@ -48,10 +48,9 @@ type Entities interface {
 	EntitiesDueAfter(ctx context.Context, source string, after time.Time, limit int, content func(facet string) bool) ([]store.Candidate, error)
 	// BringForward makes entities due earlier, never later.
 	BringForward(ctx context.Context, all []store.DueTime) error
-	// EntityParams returns the registered params of the entities, in the given order.
+	// EntityParams returns the registered params of the entities, in the given order; nil for an entity that
+	// is not registered.
 	EntityParams(ctx context.Context, entities []schemas.Entity) ([]map[string]string, error)
-	// Registered reports for each of the entities, in the given order, whether it is registered.
-	Registered(ctx context.Context, entities []schemas.Entity) ([]bool, error)
 	// Registrations returns the registrations in the given order; nil for an entity without one.
 	Registrations(ctx context.Context, entities []schemas.Entity) ([]*store.RegisteredEntity, error)
 	// SampleEntities returns at most `limit` enabled entities of a source.
@@ -349,19 +348,8 @@ func testEntityParams(b suite) {
 	y.Params = nil
 	b.register(2, x, y)
 	got, err := b.store.EntityParams(b.Context(), []schemas.Entity{key("none"), y.Entity, x.Entity, x.Entity})
-	if want := []map[string]string{nil, nil, x.Params, x.Params}; err != nil || !reflect.DeepEqual(got, want) {
+	if want := []map[string]string{nil, {}, x.Params, x.Params}; err != nil || !reflect.DeepEqual(got, want) {
 		b.Errorf("%v, %v; want %v", got, err, want)
-	}
-}
-
-func testRegistered(b suite) {
-	x, off := registered(key("x"), 10), registered(key("off"), 20)
-	x.Params, off.Enabled = nil, false
-	b.register(2, x, off)
-	b.write(one(store.Changed), content(key("stored"), 5, "x"))
-	got, err := b.store.Registered(b.Context(), []schemas.Entity{key("none"), x.Entity, key("stored"), off.Entity, x.Entity})
-	if want := []bool{false, true, false, true, true}; err != nil || !slices.Equal(got, want) {
-		b.Errorf("registered: got %v, %v, want %v", got, err, want)
 	}
 }
 

@@ -76,28 +76,31 @@ func testQuietWhileClaimedLast(b suite) {
 	b.wantNextOutboxTime(at(151)) // 25 s (MaxDelay) after the first change of the new period
 }
 
-// delayed returns a DelayedRequest with a delay of 10 s and a MaxDelay of 25 s.
-func delayed(e schemas.Entity, n int64, lane schemas.Lane) store.DelayedRequest {
-	return store.DelayedRequest{Entity: e, At: at(n), Delay: 10 * time.Second, MaxDelay: 25 * time.Second, Lane: lane}
+// delayed returns a write whose only outbox event refreshes the entity itself, after a quiet time of 10 s and
+// a MaxDelay of 25 s.
+func delayed(e schemas.Entity, n int64, lane schemas.Lane) store.Write {
+	return store.Write{Entity: e, CheckedAt: at(n), Outbox: store.OutboxEvents{Triggers: []store.Trigger{
+		{Facet: e.Facet, Quiet: 10 * time.Second, MaxDelay: 25 * time.Second, Lane: lane},
+	}}}
 }
 
-// delayedEvent returns the outbox event of a DelayedRequest, without an ID.
-func delayedEvent(r store.DelayedRequest) store.OutboxEvent {
-	return store.OutboxEvent{Entity: r.Entity, At: r.At, OutboxEvents: r.Write().Outbox}
+// delayedEvent returns the outbox event of a write of delayed, without an ID.
+func delayedEvent(w store.Write) store.OutboxEvent {
+	return store.OutboxEvent{Entity: w.Entity, At: w.CheckedAt, OutboxEvents: w.Outbox}
 }
 
-func (b suite) delay(all ...store.DelayedRequest) {
+func (b suite) delay(all ...store.Write) {
 	b.Helper()
-	if err := b.store.Delay(b.Context(), all); err != nil {
+	if err := b.store.WriteOutbox(b.Context(), all); err != nil {
 		b.Fatal(err)
 	}
 }
 
-func testDelay(b suite) {
+func testWriteOutbox(b suite) {
 	b.delay()
 	b.wantNextOutboxTime(time.Time{})
 	low, high := delayed(entity, 100, ""), delayed(key("high"), 101, schemas.High)
-	b.delay(high, low, high)
+	b.delay(high, low)
 	b.wantNextOutboxTime(at(110))
 	b.delay(delayed(entity, 108, ""))
 	b.delay(delayed(entity, 117, ""))
@@ -120,9 +123,9 @@ func testDelay(b suite) {
 	b.finish()
 }
 
-// testDelayRace: concurrent calls for the same entities neither fail nor lose a request.
-func testDelayRace(b suite) {
-	var all []store.DelayedRequest
+// testWriteOutboxRace: concurrent calls for the same entities neither fail nor lose a request.
+func testWriteOutboxRace(b suite) {
+	var all []store.Write
 	for n := range 20 {
 		all = append(all, delayed(key(fmt.Sprint(n)), 100, ""))
 	}
@@ -131,11 +134,11 @@ func testDelayRace(b suite) {
 		rng := rand.New(rand.NewPCG(n, n))
 		calls.Go(func() {
 			for range 10 {
-				some := make([]store.DelayedRequest, 0, len(all))
+				some := make([]store.Write, 0, len(all))
 				for _, i := range rng.Perm(len(all)) {
 					some = append(some, all[i])
 				}
-				if err := b.store.Delay(b.Context(), some); err != nil {
+				if err := b.store.WriteOutbox(b.Context(), some); err != nil {
 					b.Error(err)
 				}
 			}
