@@ -47,7 +47,10 @@ func hookRows(all []webhooks.Deliveries, source string, now time.Time) [][]statu
 			}
 		}
 		rows = append(rows, []statusItem{
-			{Text: h.Name}, {Text: last}, {Text: status.FormatInt(h.Results[hookAccepted])}, {Text: status.FormatInt(rejected)},
+			{Text: h.Name},
+			{Text: last},
+			{Text: status.FormatInt(h.Results[hookAccepted])},
+			{Text: status.FormatInt(rejected)},
 			{Text: strings.Join(reasons, ", "), Tone: tone},
 		})
 	}

@@ -99,7 +99,7 @@ func TestReceive_RefusesOldDeliveries(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Verify.Scheme = Stripe })
 	body := `{"type":"batch"}`
 	m := hmac.New(sha256.New, []byte(secret))
-	fmt.Fprintf(m, "%d.%s", r.now.Unix(), body)
+	m.Write([]byte(fmt.Sprint(r.now.Unix()) + "." + body))
 	q := httptest.NewRequest(http.MethodPost, "/hooks/github/hook", strings.NewReader(body))
 	q.Header.Set("Stripe-Signature", fmt.Sprintf("t=%d,v1=%x", r.now.Unix(), m.Sum(nil)))
 	r.pass(maxAge + time.Second)
