@@ -3,10 +3,12 @@ package app
 import (
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
 
+	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/webhooks"
 )
@@ -30,6 +32,31 @@ func checkWebhooks(s SourceConfig) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// explainWebhooks prints the path of each webhook, the facets that it refreshes, and the secrets that are
+// missing in env.
+func explainWebhooks(to io.Writer, s SourceConfig, source string, env []string) {
+	for _, name := range slices.Sorted(maps.Keys(s.Webhooks)) {
+		c := s.Webhooks[name]
+		var refreshed []string
+		for _, r := range c.Map {
+			text := r.Facet
+			if delay, longest := r.Delays(); delay > 0 {
+				text += fmt.Sprintf(" once deliveries pause for %s, after %s at most", schemas.FormatDuration(delay), schemas.FormatDuration(longest))
+			}
+			if !slices.Contains(refreshed, text) {
+				refreshed = append(refreshed, text)
+			}
+		}
+		fmt.Fprintf(to, "  webhook POST /hooks/%s/%s (%s): refreshes %s\n", source, name, c.Verify.Scheme, strings.Join(refreshed, "; "))
+		if calls, window := c.NewKeys.Parse(); calls > 0 {
+			fmt.Fprintf(to, "          also keys that are neither stored nor registered: %d at once, and each %s, in each query service\n", calls, schemas.FormatDuration(window))
+		}
+		if at := c.Verify.SecretEnv; at != "" && Lookup(env, at) == "" {
+			fmt.Fprintf(to, "  note    %s is not set in this environment; query services do not start without it\n", redactValue(at, "secretEnv"))
+		}
+	}
 }
 
 // openParams returns the sorted names of the params for which neither the configuration nor the key of an

@@ -112,3 +112,21 @@ func TestWebhooks_HaveNoSecretsInThePrintedConfiguration(t *testing.T) {
 		t.Error("configuration in use: got the redacted one, want it unchanged")
 	}
 }
+
+func TestWebhooks_AreExplained(t *testing.T) {
+	c, err := loadHooks(t, hookConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []struct{ env, text string }{
+		{"", "  webhook POST /hooks/shop/changes (hmac): refreshes product once deliveries pause for 5s, after 1m at most; product\n" +
+			"          also keys that are neither stored nor registered: 60 at once, and each 1m, in each query service\n" +
+			"  note    SHOP_HOOK_SECRET is not set in this environment; query services do not start without it\n"},
+		{"SHOP_HOOK_SECRET=x", "in each query service\n"},
+	} {
+		var out strings.Builder
+		if err := c.Explain(&out, []string{want.env}); err != nil || !strings.Contains(out.String(), want.text) || strings.Contains(out.String(), "note    SHOP") != strings.Contains(want.text, "note") {
+			t.Errorf("explanation with %q: got %v\n%s\nwant\n%s", want.env, err, out.String(), want.text)
+		}
+	}
+}
