@@ -54,10 +54,12 @@ func (l *newKeyLimit) take(n int, now time.Time) (taken int, after time.Duration
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	perKey := l.window / time.Duration(l.max)
-	if passed := now.Sub(l.at); !l.at.IsZero() && passed > 0 {
-		l.left = min(l.max, l.left+float64(passed)/float64(perKey))
+	if l.at.IsZero() {
+		l.at = now
 	}
-	l.at = now
+	if passed := now.Sub(l.at); passed > 0 { // concurrent deliveries may arrive here in another order
+		l.left, l.at = min(l.max, l.left+float64(passed)/float64(perKey)), now
+	}
 	taken = min(n, int(l.left))
 	l.left -= float64(taken)
 	return taken, time.Duration((1 - min(1, l.left)) * float64(perKey))

@@ -275,6 +275,9 @@ func (r *Receiver) enqueue(ctx context.Context, d *delivery, targets []target, f
 		switch res.Outcome {
 		case Queued:
 			d.Requested++
+			if res.Number == 0 { // the entity's retry covers the request
+				res.Number = d.received.UnixMilli()
+			}
 			r.watch.confirm(watched[i], res.Number)
 			continue
 		case Held:

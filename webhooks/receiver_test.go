@@ -204,7 +204,9 @@ func TestReceive_LimitsNewKeys(t *testing.T) {
 		t.Errorf("problem: got %s after %v, want %s after 20s", a.code, a.after, problem.TooManyNewKeys)
 	}
 	r.wantRequests("items/a", "items/b", "items/c", "items/known") // the allowed keys are refreshed
-	r.pass(20 * time.Second)
+	r.pass(-time.Hour)                                             // a delivery that arrived earlier, and comes later
+	r.want(r.deliver("", batch("d")), http.StatusTooManyRequests, limited)
+	r.pass(time.Hour + 20*time.Second)
 	r.want(r.deliver("", batch("d")), http.StatusAccepted, accepted)
 	r.want(r.deliver("", batch("e")), http.StatusTooManyRequests, limited)
 	r.pass(time.Hour)

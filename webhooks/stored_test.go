@@ -68,6 +68,16 @@ func TestStored_MeasuresFetchesAfterTheDelivery(t *testing.T) {
 		if n, _ := r.observed(); n != 2 {
 			t.Errorf("times after a fetch that ended early: got %d, want 2", n)
 		}
+		r.outcome = func(Request) Result { return Result{Outcome: Queued} } // covered by a retry, which has no number yet
+		r.deliver("", body)
+		settle(202, 202)
+		if n, _ := r.observed(); n != 2 {
+			t.Errorf("times after a fetch that began before the delivery: got %d, want 2", n)
+		}
+		settle(r.now.UnixMilli()+1, r.now.UnixMilli()+1)
+		if n, _ := r.observed(); n != 3 {
+			t.Errorf("times after the retry: got %d, want 3", n)
+		}
 		r.outcome = func(Request) Result { return Result{} }
 		r.deliver("", body)
 		if got := r.receiver.watch.count; got != 0 {
