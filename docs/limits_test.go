@@ -44,7 +44,7 @@ var (
 		"methods of app.parts":                     33,
 		"methods of cmd/freshet.program":           66,
 		"methods of console.Console":               61,
-		"methods of consumer.Health":               24,
+		"methods of consumer.Health":               23,
 		"methods of consumer.Worker":               64,
 		"methods of dlq.Queue":                     35,
 		"methods of entities.Entities":             21,
