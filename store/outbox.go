@@ -33,12 +33,18 @@ type Trigger struct {
 	OnReplace bool
 	// Params are the parameters of the refresh's request.
 	Params map[string]string
+	// Page is the name of the next page of a collection's walk, which the trigger requests; empty: the
+	// trigger refreshes another facet.
+	Page string
 }
 
 // Fires reports whether the trigger refreshes its facet now. The parameter state is the state of
 // that facet. The trigger fires if the facet was never checked, or not within Backoff. A trigger with
-// OnReplace does not fire if the facet was never checked.
+// OnReplace does not fire if the facet was never checked. A trigger with Page always fires.
 func (t Trigger) Fires(state State, now time.Time) bool {
+	if t.Page != "" {
+		return true
+	}
 	if t.OnReplace && state.CheckedAt.IsZero() {
 		return false
 	}
@@ -57,6 +63,9 @@ type OutboxEvent struct {
 	// Before and After are the hashes of the replaced and of the new content. Before is zero if
 	// there was no content.
 	Before, After Hash
+	// Item is the id of the changed item of a collection; empty: the entity has changed. After is zero
+	// if the item was deleted.
+	Item string
 	// A trigger with a quiet time has its own OutboxEvent. Further changes in that time replace
 	// the event: it gets the last change's version and a new ID, and keeps the Before of the first
 	// change.
@@ -75,7 +84,7 @@ func (e OutboxEvent) ReadyAt() time.Time {
 // Statements for the outbox, shared by both databases.
 const (
 	// OutboxColumns are the columns that ScanOutboxEvent reads.
-	OutboxColumns = `e.id, e.source, e.facet, e.key, e.version, e.at, e.before, e.after, e.publish_change, e.triggers`
+	OutboxColumns = `e.id, e.source, e.facet, e.key, e.version, e.at, e.before, e.after, e.publish_change, e.triggers, e.item`
 
 	// InsertOutboxEvent is the start of a statement. The rows to insert follow it, with the fields
 	// of OutboxRow.
@@ -103,7 +112,8 @@ type storedTrigger struct {
 	MaxDelay int64             `json:"maxDelay,omitempty"`
 	Params   map[string]string `json:"params,omitempty"`
 	// OnReplace is Trigger.OnReplace.
-	OnReplace bool `json:"onReplace,omitempty"`
+	OnReplace bool   `json:"onReplace,omitempty"`
+	Page      string `json:"page,omitempty"`
 }
 
 // OutboxRow contains the values that the SQL statement InsertOutboxEvent inserts for one stored change.
@@ -130,7 +140,7 @@ func (w Write) OutboxRows(before Hash) (rows []OutboxRow, err error) {
 	add := func(row OutboxRow, triggers []Trigger) {
 		stored := make([]storedTrigger, len(triggers))
 		for i, t := range triggers {
-			stored[i] = storedTrigger{t.Facet, t.Backoff.Microseconds(), t.Quiet.Microseconds(), t.MaxDelay.Microseconds(), t.Params, t.OnReplace}
+			stored[i] = storedTrigger{t.Facet, t.Backoff.Microseconds(), t.Quiet.Microseconds(), t.MaxDelay.Microseconds(), t.Params, t.OnReplace, t.Page}
 		}
 		text, marshalErr := json.Marshal(stored)
 		row.Triggers, err = string(text), errors.Join(err, marshalErr)
@@ -161,7 +171,7 @@ func (w Write) OutboxRows(before Hash) (rows []OutboxRow, err error) {
 func (e *OutboxEvent) ScanOutboxEvent(scan func(...any) error) error {
 	var at int64
 	var before, after, text []byte
-	err := scan(&e.ID, &e.Entity.Source, &e.Entity.Facet, &e.Entity.Key, &e.Version, &at, &before, &after, &e.PublishChange, &text)
+	err := scan(&e.ID, &e.Entity.Source, &e.Entity.Facet, &e.Entity.Key, &e.Version, &at, &before, &after, &e.PublishChange, &text, &e.Item)
 	if err != nil {
 		return err
 	}
@@ -174,7 +184,7 @@ func (e *OutboxEvent) ScanOutboxEvent(scan func(...any) error) error {
 	copy(e.After[:], after)
 	for _, t := range triggers {
 		e.Triggers = append(e.Triggers, Trigger{
-			Facet: t.Facet, Backoff: time.Duration(t.Backoff) * time.Microsecond, Params: t.Params, OnReplace: t.OnReplace,
+			Facet: t.Facet, Backoff: time.Duration(t.Backoff) * time.Microsecond, Params: t.Params, OnReplace: t.OnReplace, Page: t.Page,
 			Quiet: time.Duration(t.Quiet) * time.Microsecond, MaxDelay: time.Duration(t.MaxDelay) * time.Microsecond,
 		})
 	}
