@@ -107,8 +107,9 @@ type Fetched struct {
 	ID      string
 	Hash    store.Hash
 	Content []byte // canonical JSON; it is stored compressed
-	Cursor  string // value of the cursor's field in the form of ParseCursor; empty: none
-	Deleted bool   // the item's flag says that it is deleted
+	// Cursor is the value of the cursor's field: a time of RFC 3339 in UTC, or a whole number; empty: none.
+	Cursor  string
+	Deleted bool // the item's flag says that it is deleted
 }
 
 // Page is a fetched page.

@@ -56,6 +56,12 @@ WHERE excluded.version >= i.version`
 	deleteWalkItems = `DELETE FROM walk_items WHERE source = $1 AND facet = $2 AND key = $3`
 	// deleteOldItems deletes deleted items for good. Argument: time.
 	deleteOldItems = deleteItems + ` AND deleted AND changed_at < $4`
+	// deleteExpiredItems deletes items by their last change. Versions follow a clock in milliseconds, so the
+	// condition on the version finds them by an index. Arguments: version, time.
+	deleteExpiredItems = deleteItems + ` AND NOT deleted AND version < $4 AND changed_at < $5`
+	// deleteFirstItems deletes the items that changed first. Argument: number of items.
+	deleteFirstItems = deleteItems + ` AND item IN (SELECT i.item FROM items i
+	WHERE i.source = $1 AND i.facet = $2 AND i.key = $3 AND NOT i.deleted ORDER BY i.version, i.item LIMIT $4)`
 	// deleteOtherWalks deletes the items of all walks but one. Argument: id of that walk.
 	deleteOtherWalks = deleteWalkItems + ` AND walk <> $4`
 	insertWalkItem   = `INSERT INTO walk_items (source, facet, key, walk, item) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING`

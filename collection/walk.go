@@ -3,7 +3,6 @@ package collection
 import (
 	"cmp"
 	"math/big"
-	"strings"
 	"time"
 )
 
@@ -33,6 +32,11 @@ type Rules struct {
 	FullEvery time.Duration
 	// ShrinkGuard is the minimum number of items after a full walk, as a fraction of the number before.
 	ShrinkGuard float64
+	// Keep is how long an item is kept after its last change; 0: without limit. An item whose cursor is an
+	// earlier time is not stored. MaxItems is the maximum number of items after a walk; 0: no limit. The
+	// items that changed first are deleted.
+	Keep     time.Duration
+	MaxItems int64
 	// Conditional sends the validator of the first page.
 	Conditional bool
 	// ExtractVersion and Visibility are the values of a fetch now.
@@ -147,20 +151,6 @@ func (s *State) advance() {
 	}
 }
 
-// ParseCursor returns the canonical form of a cursor value: a time of RFC 3339 in UTC, or a whole number
-// of at most 40 digits. Other texts are invalid.
-func ParseCursor(text string) (cursor string, ok bool) {
-	if at, err := time.Parse(time.RFC3339Nano, text); err == nil {
-		return formatTime(at), true
-	}
-	digits := strings.TrimPrefix(text, "-")
-	if digits == "" || len(digits) > 40 || strings.Trim(digits, "0123456789") != "" {
-		return "", false
-	}
-	n, _ := new(big.Int).SetString(text, 10)
-	return n.String(), true
-}
-
 func formatTime(at time.Time) string { return at.UTC().Format(time.RFC3339Nano) }
 
 func parseTime(cursor string) (time.Time, bool) {
@@ -168,7 +158,7 @@ func parseTime(cursor string) (time.Time, bool) {
 	return at, err == nil
 }
 
-// compareCursors compares two values in the form of ParseCursor. The empty value is the smallest. A
+// compareCursors compares two values in the form of Fetched.Cursor. The empty value is the smallest. A
 // number is smaller than a time: if the upstream begins to send times, they replace the numbers.
 func compareCursors(a, b string) int {
 	if a == "" || b == "" {

@@ -84,6 +84,9 @@ func (w *write) run(ctx context.Context) (Result, error) {
 	if err := w.deleteMissing(ctx, current); err != nil {
 		return 0, err
 	}
+	if err := w.expire(ctx); err != nil {
+		return 0, err
+	}
 	if err := w.writeSnapshot(ctx, snapshot); err != nil {
 		return 0, err
 	}
@@ -147,7 +150,7 @@ func (w *write) writeItems(ctx context.Context) error {
 			}
 			continue
 		}
-		if known && !before.deleted && before.hash == i.Hash {
+		if known && !before.deleted && before.hash == i.Hash || w.expired(i) {
 			continue
 		}
 		p := store.Encode(i.Content)
@@ -247,6 +250,38 @@ func (w *write) deleteMissing(ctx context.Context, current State) error {
 	}
 	for _, id := range sortedKeys(missing) {
 		w.delete(id, missing[id])
+	}
+	return nil
+}
+
+// expired reports whether an item is too old to be stored.
+func (w *write) expired(i Fetched) bool {
+	at, isTime := parseTime(i.Cursor)
+	return w.Rules.Keep > 0 && isTime && at.Before(w.Page.Began.Add(-w.Rules.Keep))
+}
+
+// expire deletes items after a walk: items older than Rules.Keep, and items above Rules.MaxItems. Such a
+// deletion is no change of the upstream's list, so it publishes no event.
+func (w *write) expire(ctx context.Context) error {
+	if w.after.Walk.Open() {
+		return nil
+	}
+	remove := func(text string, more ...any) error {
+		written, err := w.tx.Exec(ctx, append(w.statements, store.Statement{Text: text, Args: key(w.Entity, more...)})...)
+		w.statements = nil
+		if err == nil {
+			w.after.Items -= written[len(written)-1]
+		}
+		return err
+	}
+	if w.Rules.Keep > 0 {
+		cutoff := w.Page.Began.Add(-w.Rules.Keep)
+		if err := remove(deleteExpiredItems, cutoff.UnixMilli(), micros(cutoff)); err != nil {
+			return err
+		}
+	}
+	if n := w.after.Items - w.Rules.MaxItems; w.Rules.MaxItems > 0 && n > 0 {
+		return remove(deleteFirstItems, n)
 	}
 	return nil
 }

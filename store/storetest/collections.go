@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -34,6 +33,7 @@ func runCollections(t *testing.T, open func(t *testing.T) Store) {
 		{"collection: missing items of several pages", testMissingPages},
 		{"collection: shrink guard", testItemsShrunk},
 		{"collection: another visibility", testItemsVisibility},
+		{"collection: keep and maximum", testItemsExpire},
 		{"collection: ranges of items", testItemRange},
 		{"collection: Abandon", testAbandon},
 		{"collection: Delete and DeleteExpired", testCollectionDeleted},
@@ -324,127 +324,6 @@ func testCollectionQuiet(b suite) {
 	}
 }
 
-func testDeletedByFlag(b suite) {
-	w := b.walker()
-	w.rules.Deletes = collection.DeletesFlag
-	w.page("", fetchedAll("x", "a", "b")...)
-	gone := fetched("a", "y")
-	gone.Deleted = true
-	w.page("", gone, collection.Fetched{ID: "unknown", Deleted: true})
-	w.wantItems("b:x@1 a!@2")
-	w.page("", gone)
-	w.wantItems("b:x@1 a!@2")
-	w.page("", fetched("a", "x"))
-	w.wantItems("b:x@1 a:x@4")
-}
-
-func testMissingOnePage(b suite) {
-	w := b.walker()
-	w.rules.Deletes = collection.DeletesFull
-	w.page("", fetchedAll("x", "a", "b")...)
-	w.page("", fetchedAll("x", "b")...)
-	w.wantItems("b:x@1 a!@2")
-	w.page("")
-	w.wantItems("a!@2 b!@3")
-	w.version = int64(collection.KeepDeleted/time.Second) + 2
-	w.page("")
-	w.wantItems("b!@3")
-}
-
-func testMissingPages(b suite) {
-	w := b.walker()
-	w.rules.Deletes = collection.DeletesFull
-	walk := func(first, second string) {
-		w.page("2", fetchedAll("x", strings.Fields(first)...)...)
-		w.page("", fetchedAll("x", strings.Fields(second)...)...)
-	}
-	walk("a b", "c d")
-	walk("a c", "d") // b is hidden: the list lost an item between the pages, or b was deleted
-	w.wantItems("a:x@1 b:x@1 c:x@2 d:x@2")
-	walk("a b", "d") // b is back, c is missing once
-	w.wantItems("a:x@1 b:x@1 c:x@2 d:x@2")
-	walk("a b", "d")
-	w.wantItems("a:x@1 b:x@1 d:x@2 c!@8")
-}
-
-func testItemsShrunk(b suite) {
-	w := b.walker()
-	w.rules.Deletes, w.rules.ShrinkGuard = collection.DeletesFull, 0.5
-	var ids []string
-	for n := range 30 {
-		ids = append(ids, fmt.Sprintf("%02d", n))
-	}
-	w.page("", fetchedAll("x", ids...)...)
-	before := w.state()
-	if _, err := w.tryPage(before, "", fetchedAll("y", ids[:14]...)...); !errors.Is(err, collection.ErrShrunk) {
-		b.Errorf("14 of 30 items are left: got %v, want %v", err, collection.ErrShrunk)
-	}
-	if got := w.state(); got != before {
-		b.Errorf("state after a refused write: got %+v, want %+v", got, before)
-	}
-	w.page("", fetchedAll("x", ids[:15]...)...)
-	if s := w.state(); s.Items != 15 {
-		b.Errorf("items: got %d, want 15", s.Items)
-	}
-	w.page("", fetchedAll("x", ids[:5]...)...) // ten deletions: a short list may become empty
-	if s := w.state(); s.Items != 5 {
-		b.Errorf("items: got %d, want 5", s.Items)
-	}
-}
-
-func testItemsVisibility(b suite) {
-	w := b.walker()
-	w.rules.Visibility = "secret"
-	w.page("2", fetchedAll("x", "a", "b")...)
-	w.rules.Visibility = ""
-	w.page("2", fetchedAll("x", "b")...)
-	w.wantItems("b:x@2")
-	if s := b.get(entity); s.Visibility != "" {
-		b.Errorf("visibility: got %q, want none", s.Visibility)
-	}
-	if s := w.state(); s.Walk.ID != 2 || s.Walk.Page != 2 {
-		b.Errorf("walk after another visibility: got %+v, want page 2 of a new walk", s.Walk)
-	}
-}
-
-func testItemRange(b suite) {
-	w := b.walker()
-	w.page("", fetchedAll("x", "d", "b", "a")...)
-	w.page("", fetchedAll("x", "c", "a")...)
-	w.page("", fetched("b", "y"))
-	read := func(r collection.Range) (ids string) {
-		b.Helper()
-		items, err := w.reads.Items(b.Context(), entity, r)
-		if err != nil {
-			b.Fatal(err)
-		}
-		for _, i := range items {
-			ids += i.ID
-		}
-		return ids
-	}
-	for name, c := range map[string]struct {
-		r    collection.Range
-		want string
-	}{
-		"all":            {collection.Range{Limit: 10}, "adcb"},
-		"first two":      {collection.Range{Limit: 2}, "ad"},
-		"after an item":  {collection.Range{AfterVersion: 1, AfterID: "a", Limit: 2}, "dc"},
-		"changed since":  {collection.Range{ChangedSince: at(2), Limit: 10}, "cb"},
-		"after the last": {collection.Range{AfterVersion: 3, AfterID: "b", Limit: 10}, ""},
-	} {
-		if got := read(c.r); got != c.want {
-			b.Errorf("%s: got %s, want %s", name, got, c.want)
-		}
-	}
-	if i, err := w.reads.Item(b.Context(), entity, "b"); err != nil || i.ID != "b" || i.Version != 3 {
-		b.Errorf("Item: got %+v, %v", i, err)
-	}
-	if _, err := w.reads.Item(b.Context(), entity, "z"); !errors.Is(err, store.ErrNotFound) {
-		b.Errorf("unknown item: got %v, want %v", err, store.ErrNotFound)
-	}
-}
-
 func testAbandon(b suite) {
 	w := b.walker()
 	w.page("2", fetchedAll("x", "a")...)
@@ -480,115 +359,5 @@ func testCollectionDeleted(b suite) {
 			b.Errorf("%s: got state %+v, want none", name, s)
 		}
 		w.wantItems("")
-	}
-}
-
-func testItemIDs(b suite) {
-	w := b.walker()
-	ids := []string{"1", "01", "A", "a", "ä", "a\u0308", "'; DROP TABLE items", "a/b", "%", "_", strings.Repeat("x", collection.MaxIDBytes), "日本"}
-	w.page("", fetchedAll("x", ids...)...)
-	for _, id := range ids {
-		if i, err := w.reads.Item(b.Context(), entity, id); err != nil || i.ID != id {
-			b.Errorf("item %q: got %q, %v", id, i.ID, err)
-		}
-	}
-	twice := append(fetchedAll("y", "A"), fetched("A", "z"))
-	w.page("", twice...)
-	if i, err := w.reads.Item(b.Context(), entity, "A"); err != nil || !strings.Contains(string(i.Content), "z") {
-		b.Errorf("item that a page has twice: got %s, %v, want the later one", i.Content, err)
-	}
-	var many []collection.Fetched
-	for n := range 1200 {
-		many = append(many, fetched(fmt.Sprint("n", n), "x"))
-	}
-	w.page("", many...)
-	if s := w.state(); s.Items != int64(len(ids)+len(many)) {
-		b.Errorf("items: got %d, want %d", s.Items, len(ids)+len(many))
-	}
-}
-
-// testCollectionModel walks a list that grows, shrinks, changes and reorders, also between the pages of a walk,
-// and repeats writes. After two more walks of the list at rest, the stored items equal the list.
-func testCollectionModel(b suite) {
-	seed := uint64(time.Now().UnixNano())
-	random := rand.New(rand.NewPCG(seed, 1))
-	b.Logf("seed %d", seed)
-	w := b.walker()
-	w.rules.Deletes = collection.DeletesFull
-	type element struct{ id, text string }
-	var list []element
-	mutate := func() {
-		for range random.IntN(4) {
-			switch n := len(list); {
-			case n == 0 || random.IntN(3) == 0:
-				list = append(list, element{fmt.Sprint("i", random.IntN(40)), fmt.Sprint(random.IntN(5))})
-			case random.IntN(3) == 0:
-				at := random.IntN(n)
-				list = slices.Delete(list, at, at+1)
-			case random.IntN(2) == 0:
-				list[random.IntN(n)].text = fmt.Sprint(random.IntN(5))
-			default:
-				random.Shuffle(n, func(i, j int) { list[i], list[j] = list[j], list[i] })
-			}
-		}
-		byID := map[string]bool{}
-		list = slices.DeleteFunc(list, func(e element) bool {
-			was := byID[e.id]
-			byID[e.id] = true
-			return was
-		})
-	}
-	const perPage = 7
-	walk := func(rest bool) {
-		for {
-			if !rest {
-				mutate()
-			}
-			before := w.state()
-			from := 0
-			if before.Walk.Open() {
-				_, _ = fmt.Sscan(before.Walk.Position, &from)
-			}
-			var items []collection.Fetched
-			for _, e := range list[min(from, len(list)):min(from+perPage, len(list))] {
-				items = append(items, fetched(e.id, e.text))
-			}
-			next := ""
-			if from+perPage < len(list) {
-				next = fmt.Sprint(from + perPage)
-			}
-			if got, err := w.tryPage(before, next, items...); got != collection.Stored || err != nil {
-				b.Fatalf("seed %d, page at %d: got %d, %v", seed, from, got, err)
-			}
-			if random.IntN(4) == 0 {
-				if got, err := w.tryPage(before, next, fetched("repeated", "x")); got != collection.Moved || err != nil {
-					b.Fatalf("seed %d, repeated page at %d: got %d, %v, want %d", seed, from, got, err, collection.Moved)
-				}
-			}
-			if next == "" {
-				return
-			}
-		}
-	}
-	for range 30 {
-		walk(false)
-	}
-	walk(true)
-	walk(true)
-	items, err := w.reads.Items(b.Context(), entity, collection.Range{Limit: 1000})
-	if err != nil {
-		b.Fatal(err)
-	}
-	got := map[string]store.Hash{}
-	for _, i := range items {
-		got[i.ID] = i.Hash
-	}
-	for _, e := range list {
-		if want := fetched(e.id, e.text).Hash; got[e.id] != want {
-			b.Errorf("seed %d, item %s: got hash %x, want %x", seed, e.id, got[e.id], want)
-		}
-	}
-	if s := w.state(); len(got) != len(list) || s.Items != int64(len(list)) {
-		b.Errorf("seed %d: got %d items and the count %d, want %d", seed, len(got), s.Items, len(list))
 	}
 }
