@@ -201,7 +201,10 @@ func (d lowEnqueuer) Trigger(ctx context.Context, claimed []store.ClaimedRequest
 func (d lowEnqueuer) enqueue(ctx context.Context, reason schemas.Reason, claimed []store.ClaimedRequest) (left []store.ClaimedRequest) {
 	requests := make([]producer.Request, len(claimed))
 	for i, a := range claimed {
-		requests[i] = producer.Request{Entity: a.Entity, Params: a.Params, Lane: schemas.Low, Reason: reason, Floor: a.Version}
+		requests[i] = producer.Request{Entity: a.Entity, Params: a.Params, Lane: schemas.Low, Reason: reason, Floor: a.Version, Page: a.Page}
+		if a.Page != "" {
+			requests[i].Reason = schemas.NextPage
+		}
 	}
 	for i, r := range d.EnqueueAllAndWait(ctx, requests) {
 		if !r.Queued() && r.Outcome != producer.Held {

@@ -38,6 +38,7 @@ const (
 	Retry       Reason = "RETRY"
 	Replay      Reason = "REPLAY"
 	Trigger     Reason = "TRIGGER"
+	NextPage    Reason = "NEXT_PAGE"
 )
 
 // Relaxed reports whether a request for this reason is also satisfied by a fetch that was in flight

@@ -34,7 +34,9 @@ type UpdateRequest struct {
 	// request.
 	Version int64  `json:"version"`
 	RunID   string `json:"runId,omitempty"`
-	Page    string `json:"page,omitempty"`
+	// Page is the page of a collection that the request fetches, as collection.Walk.Name returns it; empty:
+	// the collection's next page.
+	Page string `json:"page,omitempty"`
 }
 
 // Encode returns the record's value in schema major version 2.
