@@ -30,26 +30,10 @@ func (c *Collections) State(ctx context.Context, e schemas.Entity) (s State, err
 	return s, nil
 }
 
-// Item returns an item, or store.ErrNotFound if it does not exist or is deleted.
-func (c *Collections) Item(ctx context.Context, e schemas.Entity, id string) (i Item, err error) {
-	found := false
-	err = c.store.InTx(ctx, func(tx store.Tx) error {
-		return tx.Query(ctx, func(scan func(...any) error) error {
-			found = true
-			return i.scan(e, scan)
-		}, selectItem, key(e, id)...)
-	})
-	if err != nil {
-		return Item{}, fmt.Errorf("read item %q of %s: %w", id, e, err)
-	}
-	if !found {
-		return Item{}, store.ErrNotFound
-	}
-	return i, nil
-}
-
 // Range selects items of a collection in the order of their changes: by version, then by id.
 type Range struct {
+	// ID selects one item that is not deleted; empty: all items.
+	ID string
 	// AfterVersion and AfterID are the version and the id of the item to begin after.
 	AfterVersion int64
 	AfterID      string
@@ -63,13 +47,17 @@ type Range struct {
 
 // Items returns the items of a range.
 func (c *Collections) Items(ctx context.Context, e schemas.Entity, r Range) (items []Item, err error) {
+	query, args := selectItems, key(e, r.AfterVersion, r.AfterID, micros(r.ChangedSince), r.WithDeleted, r.Limit)
+	if r.ID != "" {
+		query, args = selectItem, key(e, r.ID)
+	}
 	err = c.store.InTx(ctx, func(tx store.Tx) error {
 		return tx.Query(ctx, func(scan func(...any) error) error {
 			var i Item
 			err := i.scan(e, scan)
 			items = append(items, i)
 			return err
-		}, selectItems, key(e, r.AfterVersion, r.AfterID, micros(r.ChangedSince), r.WithDeleted, r.Limit)...)
+		}, query, args...)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read items of %s: %w", e, err)
