@@ -13,11 +13,10 @@ const (
 	// later change replaces it. Argument: quiet_facet.
 	deleteQuietEvent = `DELETE FROM outbox WHERE source = $1 AND facet = $2 AND key = $3 AND quiet_facet = $4
 RETURNING before, latest_at`
-	insertEvent = `INSERT INTO outbox (source, facet, key, version, at, before, after, publish_change, triggers, due_at, quiet_facet, latest_at, item)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`
+	insertEvents = `INSERT INTO outbox (source, facet, key, version, at, before, after, publish_change, triggers, due_at, quiet_facet, latest_at, item)`
 )
 
-// addEvent adds the statement that inserts an outbox event. item is the id of the changed item; empty: the
+// addEvent adds an outbox event. item is the id of the changed item; empty: the
 // event is about the collection.
 func (w *write) addEvent(ctx context.Context, r store.OutboxRow, item string) error {
 	if r.QuietFacet != "" {
@@ -31,7 +30,7 @@ func (w *write) addEvent(ctx context.Context, r store.OutboxRow, item string) er
 			return err
 		}
 	}
-	w.add(insertEvent, w.Page.Version, micros(w.Page.Began), r.Before, r.After, r.PublishChange, r.Triggers, r.Due, r.QuietFacet, r.Latest, item)
+	w.events = append(w.events, []any{w.Page.Version, micros(w.Page.Began), r.Before, r.After, r.PublishChange, r.Triggers, r.Due, r.QuietFacet, r.Latest, item})
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package collection
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,7 +20,11 @@ const (
 VALUES ($1, $2, $3, -1, $4, 0, '', 0, 0, 0, 0, false, '', '')
 ON CONFLICT (source, facet, key) DO UPDATE SET version = s.version WHERE false`
 
-	selectSnapshot = `SELECT version, hash, encoding, last_updated_at FROM snapshot_state WHERE source = $1 AND facet = $2 AND key = $3`
+	// selectSnapshot returns the snapshot's state, and the columns of the collection; without a collection
+	// its columns are 0 or empty.
+	selectSnapshot = `SELECT s.version, s.hash, s.encoding, s.last_updated_at, ` + stateColumnsOrNone + ` FROM snapshot_state s
+LEFT JOIN collections c ON c.source = s.source AND c.facet = s.facet AND c.key = s.key
+WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
 	updateSnapshot = `UPDATE snapshot_state SET version = $4, hash = $5, extract_version = $6, encoding = $7, size = $8, media_type = '',
 	last_fetched_at = $9, last_checked_at = $9, last_updated_at = $10, absent = false, etag = '', last_modified = '', visibility = $11, manual = $12
 WHERE source = $1 AND facet = $2 AND key = $3`
@@ -29,6 +34,11 @@ ON CONFLICT (source, facet, key) DO UPDATE SET payload = excluded.payload`
 
 	stateColumns = `version, extract_version, visibility, items, changed, changed_at, cursor_value, etag, complete_at, full_at, full_walk,
 	walk, walk_at, walk_date, page, position, checkpoint, walk_full, greatest, walk_etag, walk_extract_version`
+	stateColumnsOrNone = `COALESCE(c.version, 0), COALESCE(c.extract_version, 0), COALESCE(c.visibility, ''), COALESCE(c.items, 0),
+	COALESCE(c.changed, 0), COALESCE(c.changed_at, 0), COALESCE(c.cursor_value, ''), COALESCE(c.etag, ''), COALESCE(c.complete_at, 0),
+	COALESCE(c.full_at, 0), COALESCE(c.full_walk, 0), COALESCE(c.walk, 0), COALESCE(c.walk_at, 0), COALESCE(c.walk_date, 0),
+	COALESCE(c.page, 0), COALESCE(c.position, ''), COALESCE(c.checkpoint, ''), COALESCE(c.walk_full, false), COALESCE(c.greatest, ''),
+	COALESCE(c.walk_etag, ''), COALESCE(c.walk_extract_version, 0)`
 	selectState = `SELECT ` + stateColumns + ` FROM collections WHERE source = $1 AND facet = $2 AND key = $3`
 	upsertState = `INSERT INTO collections (source, facet, key, ` + stateColumns + `)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)
@@ -44,10 +54,11 @@ SET version = excluded.version, extract_version = excluded.extract_version, visi
 	greatest = '', walk_etag = '', walk_extract_version = 0
 WHERE source = $1 AND facet = $2 AND key = $3 AND walk = $4`
 
-	// upsertItem stores an item, unless an item of a later fetch is stored. Arguments: item, hash,
-	// version, changed_at, deleted, encoding, size, payload.
-	upsertItem = `INSERT INTO items AS i (source, facet, key, item, hash, version, changed_at, deleted, encoding, size, payload)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+	// insertItems and onItemConflict are the two ends of a statement that stores items, unless items of a
+	// later fetch are stored. The columns of a row after the key: item, hash, version, changed_at, deleted,
+	// encoding, size, payload.
+	insertItems    = `INSERT INTO items AS i (source, facet, key, item, hash, version, changed_at, deleted, encoding, size, payload)`
+	onItemConflict = `
 ON CONFLICT (source, facet, key, item) DO UPDATE
 SET hash = excluded.hash, version = excluded.version, changed_at = excluded.changed_at, deleted = excluded.deleted,
 	encoding = excluded.encoding, size = excluded.size, payload = excluded.payload
@@ -64,7 +75,7 @@ WHERE excluded.version >= i.version`
 	WHERE i.source = $1 AND i.facet = $2 AND i.key = $3 AND NOT i.deleted ORDER BY i.version, i.item LIMIT $4)`
 	// deleteOtherWalks deletes the items of all walks but one. Argument: id of that walk.
 	deleteOtherWalks = deleteWalkItems + ` AND walk <> $4`
-	insertWalkItem   = `INSERT INTO walk_items (source, facet, key, walk, item) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING`
+	insertWalkItems  = `INSERT INTO walk_items (source, facet, key, walk, item)`
 
 	// selectPresent returns the ids and hashes of all items that are not deleted.
 	selectPresent = `SELECT i.item, i.hash FROM items i WHERE i.source = $1 AND i.facet = $2 AND i.key = $3 AND NOT i.deleted`
@@ -91,22 +102,43 @@ func key(e schemas.Entity, more ...any) []any {
 	return append([]any{e.Source, e.Facet, e.Key}, more...)
 }
 
-// maxIDs is the maximum number of ids in one query.
-const maxIDs = 500
+// maxRows is the maximum number of ids or rows in one statement.
+const maxRows = 100
 
 // hashesQuery returns the query for the hashes of n items. Its arguments are the key and the ids.
-func hashesQuery(n int) string {
+func hashesQuery(n int) string { return selectHashes + placeholders(4, n) + `)` }
+
+// placeholders returns n placeholders, the first with the given number.
+func placeholders(first, n int) string {
 	var b strings.Builder
-	b.WriteString(selectHashes)
 	for i := range n {
 		if i > 0 {
 			b.WriteByte(',')
 		}
 		b.WriteByte('$')
-		b.WriteString(strconv.Itoa(i + 4))
+		b.WriteString(strconv.Itoa(first + i))
 	}
-	b.WriteByte(')')
 	return b.String()
+}
+
+// insertRows returns statements that insert rows of a collection, several with each statement, because the
+// database plans each statement. before and after are the parts of a statement around its rows.
+func insertRows(e schemas.Entity, before, after string, rows [][]any) (statements []store.Statement) {
+	for some := range slices.Chunk(rows, maxRows) {
+		var b strings.Builder
+		b.WriteString(before + ` VALUES `)
+		args := key(e)
+		for n, row := range some {
+			if n > 0 {
+				b.WriteByte(',')
+			}
+			b.WriteString(`($1,$2,$3,` + placeholders(len(args)+1, len(row)) + `)`)
+			args = append(args, row...)
+		}
+		b.WriteString(after)
+		statements = append(statements, store.Statement{Text: b.String(), Args: args})
+	}
+	return statements
 }
 
 func (s State) args(e schemas.Entity) []any {
@@ -116,12 +148,15 @@ func (s State) args(e schemas.Entity) []any {
 		w.Full, w.Greatest, w.ETag, w.ExtractVersion)
 }
 
-func (s *State) scan(scan func(...any) error) error {
+func (s *State) scan(scan func(...any) error) error { return s.scanAfter(scan) }
+
+// scanAfter reads the state from the columns that follow other columns.
+func (s *State) scanAfter(scan func(...any) error, before ...any) error {
 	w := &s.Walk
 	var changed, complete, full, began, date int64
-	err := scan(&s.Version, &s.ExtractVersion, &s.Visibility, &s.Items, &s.Changed, &changed, &s.Cursor, &s.ETag,
+	err := scan(append(before, &s.Version, &s.ExtractVersion, &s.Visibility, &s.Items, &s.Changed, &changed, &s.Cursor, &s.ETag,
 		&complete, &full, &s.FullWalk, &w.ID, &began, &date, &w.Page, &w.Position, &w.Checkpoint,
-		&w.Full, &w.Greatest, &w.ETag, &w.ExtractVersion)
+		&w.Full, &w.Greatest, &w.ETag, &w.ExtractVersion)...)
 	s.ChangedAt, s.CompleteAt, s.FullAt, w.Began, w.Date = fromMicros(changed), fromMicros(complete), fromMicros(full), fromMicros(began), fromMicros(date)
 	return err
 }

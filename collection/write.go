@@ -33,7 +33,9 @@ type write struct {
 	after      State
 	stored     map[string]storedItem
 	statements []store.Statement
-	seen       map[string]bool // ids of the page
+	// items, walkItems and events are rows to insert, without their key.
+	items, walkItems, events [][]any
+	seen                     map[string]bool // ids of the page
 }
 
 type storedItem struct {
@@ -61,11 +63,7 @@ func (w *write) run(ctx context.Context) (Result, error) {
 	if _, err := w.tx.Exec(ctx, store.Statement{Text: lockState, Args: key(w.Entity, []byte{})}); err != nil {
 		return 0, err
 	}
-	var current State
-	if err := w.tx.Query(ctx, current.scan, selectState, key(w.Entity)...); err != nil {
-		return 0, err
-	}
-	snapshot, err := w.readSnapshot(ctx)
+	snapshot, current, err := w.readState(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -94,8 +92,16 @@ func (w *write) run(ctx context.Context) (Result, error) {
 	if err := w.requestNext(ctx); err != nil {
 		return 0, err
 	}
-	_, err = w.tx.Exec(ctx, w.statements...)
-	return Stored, err
+	return Stored, w.tx.Commit(ctx, w.flush()...)
+}
+
+// flush returns the statements that are not executed yet.
+func (w *write) flush() []store.Statement {
+	all := append(w.statements, insertRows(w.Entity, insertItems, onItemConflict, w.items)...)
+	all = append(all, insertRows(w.Entity, insertWalkItems, ` ON CONFLICT DO NOTHING`, w.walkItems)...)
+	all = append(all, insertRows(w.Entity, insertEvents, ``, w.events)...)
+	w.statements, w.items, w.walkItems, w.events = nil, nil, nil, nil
+	return all
 }
 
 // add adds a statement about the collection.
@@ -103,16 +109,17 @@ func (w *write) add(text string, more ...any) {
 	w.statements = append(w.statements, store.Statement{Text: text, Args: key(w.Entity, more...)})
 }
 
-func (w *write) readSnapshot(ctx context.Context) (s store.State, err error) {
+// readState reads the snapshot's and the collection's state.
+func (w *write) readState(ctx context.Context) (s store.State, current State, err error) {
 	err = w.tx.Query(ctx, func(scan func(...any) error) error {
 		var hash []byte
 		var updated int64
-		err := scan(&s.Version, &hash, &s.Encoding, &updated)
+		err := current.scanAfter(scan, &s.Version, &hash, &s.Encoding, &updated)
 		copy(s.Hash[:], hash)
 		s.UpdatedAt = fromMicros(updated)
 		return err
 	}, selectSnapshot, key(w.Entity)...)
-	return s, err
+	return s, current, err
 }
 
 // undoLock deletes the row that lockState has inserted.
@@ -136,7 +143,7 @@ func (w *write) writeItems(ctx context.Context) error {
 	}
 	slices.Reverse(items)
 	if !w.Before.reset {
-		for some := range slices.Chunk(items, maxIDs) {
+		for some := range slices.Chunk(items, maxRows) {
 			if err := w.readHashes(ctx, some); err != nil {
 				return err
 			}
@@ -154,7 +161,7 @@ func (w *write) writeItems(ctx context.Context) error {
 			continue
 		}
 		p := store.Encode(i.Content)
-		w.add(upsertItem, i.ID, i.Hash[:], w.Page.Version, micros(w.Page.Began), false, p.Encoding, p.Size, p.Bytes)
+		w.items = append(w.items, []any{i.ID, i.Hash[:], w.Page.Version, micros(w.Page.Began), false, p.Encoding, p.Size, p.Bytes})
 		if !known || before.deleted {
 			w.after.Items++
 			before.hash = store.Hash{}
@@ -167,7 +174,7 @@ func (w *write) writeItems(ctx context.Context) error {
 			walk = w.Page.Version
 		}
 		for _, i := range items {
-			w.add(insertWalkItem, walk, i.ID)
+			w.walkItems = append(w.walkItems, []any{walk, i.ID})
 		}
 	}
 	return nil
@@ -191,7 +198,7 @@ func (w *write) readHashes(ctx context.Context, items []Fetched) error {
 }
 
 func (w *write) delete(id string, before store.Hash) {
-	w.add(upsertItem, id, before[:], w.Page.Version, micros(w.Page.Began), true, "", 0, []byte{})
+	w.items = append(w.items, []any{id, before[:], w.Page.Version, micros(w.Page.Began), true, "", 0, []byte{}})
 	w.after.Items--
 	w.changed(id, before, store.Hash{})
 }
@@ -201,7 +208,7 @@ func (w *write) changed(id string, before, after store.Hash) {
 	w.after.Changed, w.after.ChangedAt = w.Page.Version, w.Page.Began
 	if w.Outbox.PublishChange && !w.rewrites() {
 		at := micros(w.Page.Began)
-		w.add(insertEvent, w.Page.Version, at, hashBytes(before), hashBytes(after), true, "[]", at, "", int64(0), id)
+		w.events = append(w.events, []any{w.Page.Version, at, hashBytes(before), hashBytes(after), true, "[]", at, "", int64(0), id})
 	}
 }
 
@@ -267,8 +274,7 @@ func (w *write) expire(ctx context.Context) error {
 		return nil
 	}
 	remove := func(text string, more ...any) error {
-		written, err := w.tx.Exec(ctx, append(w.statements, store.Statement{Text: text, Args: key(w.Entity, more...)})...)
-		w.statements = nil
+		written, err := w.tx.Exec(ctx, append(w.flush(), store.Statement{Text: text, Args: key(w.Entity, more...)})...)
 		if err == nil {
 			w.after.Items -= written[len(written)-1]
 		}
