@@ -28,7 +28,7 @@ type itemRig struct {
 	version     int64
 }
 
-func newItemRig(t *testing.T) *itemRig {
+func newItemRig(t testing.TB) *itemRig {
 	t.Helper()
 	db, err := sqlite.Open(t.Context(), "")
 	if err != nil {
