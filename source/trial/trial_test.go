@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/source"
-	"github.com/freshet/freshet/source/items"
 	"github.com/freshet/freshet/source/announced"
+	"github.com/freshet/freshet/source/items"
 	"github.com/freshet/freshet/source/trial"
 )
 
