@@ -213,12 +213,15 @@ func (d lowEnqueuer) enqueue(ctx context.Context, reason schemas.Reason, claimed
 }
 
 // lowRequest returns the request for a claimed request, in the LOW lane unless the claimed one names another. A request with a depth comes from a
-// link, and has that reason.
+// link, and one with a page from a collection; they have these reasons.
 func lowRequest(reason schemas.Reason, a store.ClaimedRequest) producer.Request {
-	if a.Depth > 0 {
+	switch {
+	case a.Page != "":
+		reason = schemas.NextPage
+	case a.Depth > 0:
 		reason = schemas.Link
 	}
-	return producer.Request{Entity: a.Entity, Params: a.Params, Lane: cmp.Or(a.Lane, schemas.Low), Reason: reason, Floor: a.Version, Depth: a.Depth}
+	return producer.Request{Entity: a.Entity, Params: a.Params, Lane: cmp.Or(a.Lane, schemas.Low), Reason: reason, Floor: a.Version, Depth: a.Depth, Page: a.Page}
 }
 
 // relay returns the outbox relay of a source.

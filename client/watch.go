@@ -48,6 +48,13 @@ type Event struct {
 	LastCheckedAt time.Time     `json:"lastCheckedAt"` // time of the last successful check; zero if nothing is stored
 	Refresh       *RefreshState `json:"refresh"`       // state of the refresh; nil if no refresh is due
 	ETag          string        `json:"etag"`          // identifies the content; empty if there is none
+	// Items are the items of a collection that have changed since the last event, at most 100. MoreItems is
+	// true if there are more; Items of the client returns them.
+	Items []struct {
+		ID      string `json:"id"`
+		Deleted bool   `json:"deleted"`
+	} `json:"items"`
+	MoreItems bool `json:"moreItems"`
 }
 
 // LastEventID lets Watch begin after the event with this ID, for example after a restart of the

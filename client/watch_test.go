@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -107,10 +108,10 @@ func TestWatch_YieldsTheEvents(t *testing.T) {
 			t.Fatalf("got %d events, %v, want 2", len(got), err)
 		}
 		want := Event{ID: "1.a", Type: Changed, Freshness: Fresh, LastCheckedAt: time.Date(2026, 11, 20, 20, 37, 53, 0, time.UTC), ETag: `W/"a"`}
-		if got[0] != want {
+		if !reflect.DeepEqual(got[0], want) {
 			t.Errorf("first event: got %+v, want %+v", got[0], want)
 		}
-		if want := (Event{Type: State, Freshness: Updating}); got[1] != want {
+		if want := (Event{Type: State, Freshness: Updating}); !reflect.DeepEqual(got[1], want) {
 			t.Errorf("second event: got %+v, want %+v", got[1], want)
 		}
 		if s.closed != 1 {

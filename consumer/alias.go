@@ -23,6 +23,8 @@ type taskParams struct {
 	pending bool
 	// waited is the stored status of the entity if it has waited for its aliases; else it is zero.
 	waited store.Status
+	// walk is the walk of a collection; nil for other facets.
+	walk *taskWalk
 }
 
 // aliasState is the stored state of the entity that a param comes from.

@@ -22,6 +22,7 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"github.com/freshet/freshet/collection"
 	"github.com/freshet/freshet/consumer"
 	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/producer"
@@ -208,6 +209,10 @@ func throughReal(b *testing.B) (through func(benchRun) time.Duration, pg *postgr
 	}
 	b.Cleanup(pg.Close)
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/list" {
+			_, _ = w.Write([]byte(listDocument(r.URL.Query().Get("id"))))
+			return
+		}
 		_, _ = w.Write([]byte(document(r.URL.Query().Get("id"))))
 	}))
 	b.Cleanup(upstream.Close)
@@ -269,6 +274,7 @@ func (r benchRun) throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.Un
 	st := &countingStore{Store: pg}
 	w, err := consumer.New(consumer.DefaultConfig(schemas.Low), src, schemas.Low, consumer.Deps{
 		Store: st, Requests: producer.NewCoalescer(rdb), Permits: permits, Retries: &countingRetries{}, Lag: &fixedLag{}, Health: consumer.NewHealth(), Tokens: tokens,
+		Walks: countingPages{collection.New(pg), st},
 		Kafka: func(string) []kgo.Opt {
 			return []kgo.Opt{kgo.SeedBrokers(kafka.ListenAddrs()...), kgo.DisableClientMetrics()}
 		},

@@ -356,6 +356,7 @@ func (w *Worker) fetchKnownGood(ctx, hard context.Context, k *knownGood, credent
 		record: &kgo.Record{}, ledger: newLedger(), taskParams: k.taskParams, stored: k.stored,
 		request: schemas.UpdateRequest{Entity: k.entity, Lane: w.lane, Reason: schemas.Prefetch, RequestedAt: now},
 	}
+	t.walk = nil
 	t.stored.ETag, t.stored.LastModified = "", "" // fetch unconditionally, because the remembered ETag and Last-Modified may be outdated
 	t.ledger.add(0, 0, now)
 	t.facet, _ = w.source.Facet(k.entity.Facet)

@@ -95,9 +95,7 @@ type Worker struct {
 
 	recordLimit *semaphore.Weighted // limits the sum of records in flight and records that wait for a slot
 	slots       *slotQueue
-	memory      *memoryBudget
-	parseSlots  chan struct{} // bounds concurrent parsing to one goroutine for each CPU
-	bodySizes   *sizeEstimates
+	bodies
 
 	calls           callLog
 	redactionLogged atomic.Bool // true after the first warning that content contained a credential
@@ -113,6 +111,14 @@ type Worker struct {
 	gates      *gates
 	dbHealth
 	aliases *aliases
+	walks   *walks
+}
+
+// bodies bounds the memory and the CPU time for response bodies.
+type bodies struct {
+	memory     *memoryBudget
+	parseSlots chan struct{} // bounds concurrent parsing to one goroutine for each CPU
+	bodySizes  *sizeEstimates
 }
 
 // New returns a worker with two Kafka clients of its own: one consumes requests, the other
@@ -131,9 +137,7 @@ func New(config Config, src *source.Source, lane schemas.Lane, deps Deps) (*Work
 		dlqUnacked:   semaphore.NewWeighted(maxDeadLetterBatch),
 		slots:        newSlotQueue(config.MaxInFlight),
 		releases:     newReleaseQueue(),
-		memory:       newMemoryBudget(config.MaxBodyBytes),
-		parseSlots:   make(chan struct{}, runtime.GOMAXPROCS(0)),
-		bodySizes:    newSizeEstimates(),
+		bodies:       bodies{newMemoryBudget(config.MaxBodyBytes), make(chan struct{}, runtime.GOMAXPROCS(0)), newSizeEstimates()},
 		entityQueues: entityQueues{byEntity: map[schemas.Entity]*entityQueue{}},
 		gates:        newGates(deps.Tokens),
 		breakerQueue: newBreakerQueue(),
@@ -142,7 +146,7 @@ func New(config Config, src *source.Source, lane schemas.Lane, deps Deps) (*Work
 	}
 	registerUse(src.Name(), lane, deps.Metrics, w.memory, w.slots)
 	w.dbBreaker = newDBBreaker(w)
-	w.aliases = &aliases{w, deps.Aliases}
+	w.aliases, w.walks = &aliases{w, deps.Aliases}, &walks{w, deps.Walks}
 	w.writer = newWriter(w)
 	var err error
 	var kafkaCtx context.Context

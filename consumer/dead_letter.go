@@ -97,6 +97,9 @@ func recordSize(r *kgo.Record) int {
 // has failed, and settles its request. It retries until Kafka accepts the dead letter. before is
 // the entity's previous status.
 func (w *Worker) writeDeadLetter(ctx context.Context, t *task, f failure, before store.Status) {
+	if w.walks.abandon(ctx, t) != nil {
+		return // ctx ended; the record stays uncommitted, and a worker reads it again
+	}
 	r := t.record
 	d := deadLetter{schemas.DeadLetter{
 		Key: r.Key, Value: r.Value, Reason: f.reason, Error: f.err.Error(), Attempts: t.calls,

@@ -167,6 +167,7 @@ type Deps struct {
 	Retries  Retries
 	Outbox   Outbox
 	Aliases  Aliases
+	Walks    Collections
 	Lag      Lag
 	Health   *Health // health of the source; the workers of both lanes share it
 	Tokens   Tokens  // nil: no credential of the source renews itself

@@ -189,6 +189,9 @@ func (w *Worker) planFor(t *task) (*source.Plan, error) {
 	if t.stored.MediaType == t.facet.MediaType() { // readers do not get content of another media type, so it must be fetched again
 		r.Validator = source.Validator{ETag: t.stored.ETag, LastModified: t.stored.LastModified}
 	}
+	if t.walk != nil {
+		t.walk.request(&r)
+	}
 	return w.source.Plan(r)
 }
 

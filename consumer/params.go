@@ -64,9 +64,10 @@ func (w *Worker) missingParams(t *task, params map[string]string) []string {
 }
 
 // ownParams returns the params of the request that take precedence over the registered params. For
-// a trigger it returns none, because a trigger's params come from another facet.
+// a trigger it returns none, because a trigger's params come from another facet. The params of a next
+// page come from the request of the page before.
 func (t *task) ownParams() map[string]string {
-	if t.request.Reason == schemas.Trigger {
+	if t.request.Reason == schemas.Trigger || t.request.Reason == schemas.NextPage {
 		return nil
 	}
 	return t.request.Params

@@ -65,6 +65,9 @@ func payloadOf(c *source.Content) store.Payload {
 // storeResult submits a result to the writer and waits until the result is written, its request is
 // settled and its record is marked as done. It returns 0 if the context `hard` ended before that.
 func (w *Worker) storeResult(hard context.Context, a *attempt, f fetched) store.Result {
+	if f.outcome.Page != nil {
+		return w.walks.storePage(hard, a, f)
+	}
 	if f.memory != nil { // nil: nothing was fetched
 		defer f.memory.resize(0)
 	}

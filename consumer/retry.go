@@ -38,6 +38,7 @@ const (
 	opDeadLetters  = "write dead letters"
 	opSettle       = "settle requests"
 	opRequestAlias = "request aliases"
+	opWalk         = "read collections"
 	opPoll         = "read from Kafka"
 )
 

@@ -104,6 +104,9 @@ func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 	if len(t.aliases) > 0 && !w.aliases.prepare(ctx, hard, a) {
 		return end()
 	}
+	if t.facet.Collection != nil && !w.walks.prepare(ctx, t) {
+		return end()
+	}
 	f, err := w.fetch(ctx, a)
 	switch {
 	case errors.Is(err, errSkipped):
@@ -316,6 +319,11 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	t := a.t
 	var f fetched
 	var err error
+	if t.facet.Collection != nil && t.walk == nil { // a confirming call or a probe
+		if err := w.walks.load(ctx, t); err != nil {
+			return fetched{}, err
+		}
+	}
 	if f.memory, err = w.memory.reserve(ctx, t.client, min(w.bodySizes.estimate(t.request.Facet), w.config.MaxBodyBytes)); err != nil {
 		return fetched{}, err
 	}
@@ -338,6 +346,9 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	f.outcome = w.source.Read(answers, time.Now())
 	w.metrics.callsEnded(f.outcome.Class, a.durations)
 	w.reportRedacted(ctx, f.outcome.Redacted, t)
+	if f.outcome.Page != nil {
+		return w.walks.fetched(ctx, a, f), nil
+	}
 	if f.outcome.Class == source.OK && t.facet.Shrunk(len(f.outcome.Content.Bytes), t.stored.Size) {
 		f.outcome = shrunk(f.outcome, t.stored.Size)
 	}

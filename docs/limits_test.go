@@ -22,7 +22,7 @@ var (
 		"exported names of problem":                65, // one for each problem code
 		"exported names of status":                 66,
 		"exported names of store":                  165,
-		"fields of consumer.Worker":                38,
+		"fields of consumer.Worker":                37,
 		"fields of limiter.metrics":                24,
 		"fields of query.Server":                   22,
 		"fields of scheduler/simday.simulation":    21,

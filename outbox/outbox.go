@@ -172,7 +172,10 @@ func (r *Relay) publish(ctx context.Context, all []store.OutboxEvent, left map[i
 
 // recordOf returns the Kafka record with the change of an event.
 func recordOf(e store.OutboxEvent) (*kgo.Record, error) {
-	c := schemas.Change{Entity: e.Entity, Version: e.Version, At: e.At, After: e.After[:]}
+	c := schemas.Change{Entity: e.Entity, Item: e.Item, Version: e.Version, At: e.At}
+	if e.After != (store.Hash{}) {
+		c.After = e.After[:]
+	}
 	if e.Before != (store.Hash{}) {
 		c.Before = e.Before[:]
 	}
@@ -214,6 +217,12 @@ func targetsOf(all []store.OutboxEvent) (targets []*target) {
 			}
 			if tr.Lane == schemas.High {
 				t.request.Lane = schemas.High
+			}
+			// A trigger of another facet requests the next page too, whichever it is.
+			if len(t.triggers) == 0 {
+				t.request.Page = tr.Page
+			} else if tr.Page != t.request.Page {
+				t.request.Page = ""
 			}
 			t.triggers, t.eventIDs = append(t.triggers, tr), append(t.eventIDs, e.ID)
 		}

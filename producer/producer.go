@@ -31,6 +31,8 @@ type Request struct {
 	// number is at most Floor does not cover the request, because the result of that lock's fetch
 	// is already stored.
 	Floor int64
+	// Page is schemas.UpdateRequest.Page.
+	Page string
 	// Cooldown is how long after a USER_REQUEST the entity's next USER_REQUEST is refused; 0: never.
 	Cooldown      time.Duration
 	CorrelationID string
@@ -306,7 +308,7 @@ func newRecord(req Request, number int64) (*kgo.Record, error) {
 	}
 	request := schemas.UpdateRequest{
 		EventID: id.String(), Entity: req.Entity, Params: req.Params, Lane: req.Lane, Reason: req.Reason,
-		RequestedAt: time.Now().UTC(), CorrelationID: req.CorrelationID, Version: number, Depth: req.Depth,
+		RequestedAt: time.Now().UTC(), CorrelationID: req.CorrelationID, Version: number, Depth: req.Depth, Page: req.Page,
 	}
 	value, err := request.Encode()
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/collection"
 	"github.com/freshet/freshet/credits"
 	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/schemas"
@@ -62,6 +63,8 @@ type Store interface {
 	// EntityParams returns the params that the entities are registered with, in the order of the
 	// entities. The element of an entity without registered params is nil.
 	EntityParams(ctx context.Context, of []schemas.Entity) ([]map[string]string, error)
+	// Items returns the items of a range of a collection.
+	Items(ctx context.Context, e schemas.Entity, r collection.Range) ([]collection.Item, error)
 }
 
 // Source validates the facets and keys of one upstream, and knows the visibility of each key.

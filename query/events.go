@@ -181,7 +181,8 @@ func (st *stream) send(v view) bool {
 		}
 	}
 	var name string
-	switch was := st.last; {
+	was := st.last
+	switch {
 	case now.absent && !was.absent:
 		name = eventAbsent
 	case now.tag != was.tag && now.tag != "" || (was.absent && !now.absent):
@@ -194,10 +195,15 @@ func (st *stream) send(v view) bool {
 		return true
 	}
 	st.last = now
+	var items changedItems
+	if name == eventChanged && st.facet.Collection != nil {
+		items = itemReader{st.s}.changedSince(st.c.Request().Context(), st.entity, was.version)
+	}
 	data, err := json.Marshal(struct {
 		readBody
 		ETag string `json:"etag,omitempty"`
-	}{body, etag})
+		changedItems
+	}{body, etag, items})
 	if err != nil {
 		panic(err) // encoding a struct of plain fields can't fail
 	}

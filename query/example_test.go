@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/collection"
 	"github.com/freshet/freshet/query"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
@@ -30,6 +31,10 @@ func (emptyStore) GetAll(_ context.Context, of []schemas.Entity) ([]store.Snapsh
 
 func (emptyStore) EntityParams(_ context.Context, of []schemas.Entity) ([]map[string]string, error) {
 	return make([]map[string]string, len(of)), nil
+}
+
+func (emptyStore) Items(context.Context, schemas.Entity, collection.Range) ([]collection.Item, error) {
+	return nil, nil
 }
 
 // characters is a source with the facet character.

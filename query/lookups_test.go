@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/freshet/freshet/collection"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 )
@@ -59,6 +60,10 @@ func (s *slowStore) GetAll(_ context.Context, of []schemas.Entity) ([]store.Snap
 
 func (s *slowStore) EntityParams(_ context.Context, of []schemas.Entity) ([]map[string]string, error) {
 	return make([]map[string]string, len(of)), s.read()
+}
+
+func (s *slowStore) Items(context.Context, schemas.Entity, collection.Range) ([]collection.Item, error) {
+	return nil, s.read()
 }
 
 // readers runs n concurrent reads: read i reads the key that key(i) returns. It returns the error

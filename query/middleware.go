@@ -71,7 +71,7 @@ func corsConfig(origins []string) middleware.CORSConfig {
 		AllowMethods:    []string{http.MethodGet, http.MethodHead, http.MethodPost},
 		AllowHeaders:    []string{"Authorization", "Content-Type", "If-None-Match", "Prefer", "Last-Event-ID", idempotencyHeader, correlationHeader, "traceparent"},
 		ExposeHeaders: []string{
-			"ETag", "Age", "Cache-Status", degradedHeader, "Retry-After", "RateLimit", "RateLimit-Policy", "Preference-Applied", "WWW-Authenticate", correlationHeader,
+			"ETag", "Link", "Age", "Cache-Status", degradedHeader, "Retry-After", "RateLimit", "RateLimit-Policy", "Preference-Applied", "WWW-Authenticate", correlationHeader,
 		},
 		MaxAge: int((10 * time.Minute).Seconds()),
 	}

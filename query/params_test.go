@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/freshet/freshet/collection"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 )
@@ -20,6 +21,11 @@ func (r *rig) EntityParams(_ context.Context, of []schemas.Entity) ([]map[string
 		found[i] = r.params[e]
 	}
 	return found, r.paramsErr
+}
+
+// Items returns no items, because the rig's facets are no collections.
+func (r *rig) Items(context.Context, schemas.Entity, collection.Range) ([]collection.Item, error) {
+	return nil, nil
 }
 
 // openParams changes the rig's facet: each entity must be registered with a value for the param

@@ -85,7 +85,7 @@ func FuzzEscapeKeySlashes_KeepsKeyAndAction(f *testing.F) {
 	f.Fuzz(func(t *testing.T, key string) {
 		for _, action := range []string{"", "/events", "/refresh"} {
 			path := facet + url.PathEscape(key) + action
-			if got := escapeKeySlashes(path); got != path {
+			if got := escapeKeySlashes(path, noCollection); got != path {
 				t.Errorf("key %q as one segment: got path %q, want %q", key, got, path)
 			}
 		}
@@ -94,16 +94,16 @@ func FuzzEscapeKeySlashes_KeepsKeyAndAction(f *testing.F) {
 		if _, err := url.PathUnescape(key); err != nil || strings.ContainsAny(key, "?#") {
 			return
 		}
-		got := escapeKeySlashes(facet + key)
+		got := escapeKeySlashes(facet+key, noCollection)
 		before, _ := url.PathUnescape(facet + key)
 		if after, err := url.PathUnescape(got); err != nil || after != before {
 			t.Errorf("path %q: got %q (%v), want the same path %q", facet+key, after, err, before)
 		}
-		if again := escapeKeySlashes(got); again != got {
+		if again := escapeKeySlashes(got, noCollection); again != got {
 			t.Errorf("path %q: got %q at the second time, want %q", facet+key, again, got)
 		}
 		normal := strings.NewReplacer("%65", "e", "%72", "r").Replace(key)
-		if a, b := escapeKeySlashes(facet+normal), strings.NewReplacer("%65", "e", "%72", "r").Replace(got); a != b {
+		if a, b := escapeKeySlashes(facet+normal, noCollection), strings.NewReplacer("%65", "e", "%72", "r").Replace(got); a != b {
 			t.Errorf("path %q: got %q and %q, want the same", key, a, b)
 		}
 	})
@@ -139,4 +139,27 @@ func FuzzPath_EnqueuesOnlyKeysWithPlans(f *testing.F) {
 			}
 		}
 	})
+}
+
+func noCollection(string, string) bool { return false }
+
+func TestEscapeKeySlashes_ItemsOfCollections(t *testing.T) {
+	isCollection := func(source, facet string) bool { return source == "github" && facet == "issues" }
+	for path, want := range map[string]string{
+		"/v1/github/issues/golang/go/items":        "/v1/github/issues/golang%2Fgo/items",
+		"/v1/github/issues/golang/go/items/7":      "/v1/github/issues/golang%2Fgo/items/7",
+		"/v1/github/issues/golang/go/items/a%2Fb":  "/v1/github/issues/golang%2Fgo/items/a%2Fb",
+		"/v1/github/issues/golang/go":              "/v1/github/issues/golang%2Fgo",
+		"/v1/github/issues/golang%2Fitems":         "/v1/github/issues/golang%2Fitems",
+		"/v1/github/issues/items":                  "/v1/github/issues/items",
+		"/v1/github/issues/items/items":            "/v1/github/issues/items/items",
+		"/v1/github/issues/items/items/items":      "/v1/github/issues/items%2Fitems/items",
+		"/v1/github/issues/golang/go/items/events": "/v1/github/issues/golang%2Fgo%2Fitems/events",
+		"/v1/github/repo/golang/go/items":          "/v1/github/repo/golang%2Fgo%2Fitems",
+		"/v1/other/issues/golang/go/items/7":       "/v1/other/issues/golang%2Fgo%2Fitems%2F7",
+	} {
+		if got := escapeKeySlashes(path, isCollection); got != want {
+			t.Errorf("%s: got %s, want %s", path, got, want)
+		}
+	}
 }

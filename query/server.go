@@ -105,6 +105,9 @@ func New(config Config, deps Deps) (*Server, error) {
 	e.Match(read, "/v1/:source/:facet", s.authorized(access.Read, s.readMany))
 	e.Match(read, entity, s.authorized(access.Read, s.read))
 	e.Match(read, entity+"/events", s.authorized(access.Read, s.events))
+	items := itemReader{s}
+	e.Match(read, entity+"/items", s.authorized(access.Read, items.list))
+	e.Match(read, entity+"/items/:item", s.authorized(access.Read, items.one))
 	e.POST("/v1/:source/:facet/refresh", s.authorized(access.Refresh, s.refreshMany))
 	e.POST(entity+"/refresh", s.authorized(access.Refresh, s.refresh))
 	if deps.Hooks != nil {
@@ -157,7 +160,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.TLS != nil {
 		w.Header().Set("Strict-Transport-Security", strictTransport)
 	}
-	escapePath(r)
+	escapePath(r, s.sources)
 	s.echo.ServeHTTP(w, r)
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/collection"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/store"
@@ -26,6 +27,23 @@ type realStore interface {
 	Write(ctx context.Context, writes []store.Write) ([]store.Result, error)
 }
 
+// storeWithItems is a database as package app passes it to the service.
+type storeWithItems struct {
+	database
+	items *collection.Collections
+}
+
+type database interface {
+	Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error)
+	GetAll(ctx context.Context, of []schemas.Entity) ([]store.Snapshot, error)
+	EntityParams(ctx context.Context, of []schemas.Entity) ([]map[string]string, error)
+	Write(ctx context.Context, writes []store.Write) ([]store.Result, error)
+}
+
+func (s storeWithItems) Items(ctx context.Context, e schemas.Entity, r collection.Range) ([]collection.Item, error) {
+	return s.items.Items(ctx, e, r)
+}
+
 // realStores are all supported databases.
 var realStores = map[string]func(t *testing.T) realStore{
 	"embedded": func(t *testing.T) realStore {
@@ -34,7 +52,7 @@ var realStores = map[string]func(t *testing.T) realStore{
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = s.Close() })
-		return s
+		return storeWithItems{s, collection.New(s)}
 	},
 	"PostgreSQL": func(t *testing.T) realStore {
 		url := servicetest.Postgres(t)
@@ -46,7 +64,7 @@ var realStores = map[string]func(t *testing.T) realStore{
 			t.Fatal(err)
 		}
 		t.Cleanup(s.Close)
-		return s
+		return storeWithItems{s, collection.New(s)}
 	},
 }
 
@@ -68,6 +86,11 @@ func (l countingStore) GetAll(ctx context.Context, of []schemas.Entity) ([]store
 
 func (l countingStore) EntityParams(ctx context.Context, of []schemas.Entity) ([]map[string]string, error) {
 	return l.rig.EntityParams(ctx, of)
+}
+
+func (l countingStore) Items(ctx context.Context, e schemas.Entity, r collection.Range) ([]collection.Item, error) {
+	l.readStore()
+	return l.Store.Items(ctx, e, r)
 }
 
 func (r *rig) readStore() {

@@ -39,6 +39,7 @@ const (
 	Replay      Reason = "REPLAY"
 	Trigger     Reason = "TRIGGER"
 	Link        Reason = "LINK"
+	NextPage    Reason = "NEXT_PAGE"
 )
 
 // Relaxed reports whether a request for this reason is also satisfied by a fetch that was in flight

@@ -40,7 +40,9 @@ type UpdateRequest struct {
 	// another reason; at most MaxLinkDepth. 0: the request does not come from a link.
 	Depth int    `json:"depth,omitempty"`
 	RunID string `json:"runId,omitempty"`
-	Page  string `json:"page,omitempty"`
+	// Page is the page of a collection that the request fetches, as collection.Walk.Name returns it; empty:
+	// the collection's next page.
+	Page string `json:"page,omitempty"`
 }
 
 // Encode returns the record's value in schema major version 2.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/freshet/freshet/source/items"
 	"github.com/freshet/freshet/source/links"
 )
 
@@ -23,6 +24,8 @@ type Delivery struct {
 	// Wait is how long a read waits for the first snapshot of an entity if the request does not set
 	// its own wait; at most 30s. Afterwards it gets 503. With 0s, such a read gets 202 at once.
 	Wait time.Duration `yaml:"wait,omitempty"`
+	// Collection keeps the list of the facet's one document item by item, for lists of any length.
+	Collection *items.Collection `yaml:"collection,omitempty"`
 }
 
 // Static configures a directory of files. The path of a file below the directory is the key of its

@@ -62,8 +62,8 @@ type Paging struct {
 	Param string `yaml:"param,omitempty"`
 	// Variable is the name of the variable of the GraphQL query in which the cursor is sent.
 	Variable string `yaml:"variable,omitempty"`
-	// MaxPages is the maximum number of pages, from 1 to 1000; 0 means 10. A document with more pages is
-	// bad content.
+	// MaxPages is the maximum number of pages, from 1 to 1000; 0 means 10. For a collection it is from 1
+	// to 100000, and 0 means 1000. A list with more pages is bad content.
 	MaxPages int `yaml:"maxPages,omitempty"`
 	// Items is the gjson path of the list in a page's body; empty means that the body is the
 	// list.
@@ -92,8 +92,6 @@ func (p *Paging) check(method string, q *GraphQL) error {
 		return errors.New("paging: write either param or variable, the name under which the cursor is sent")
 	case p.Variable != "" && q == nil:
 		return errors.New("paging.variable: only a graphql query has variables; set paging.param instead")
-	case p.MaxPages < 0 || p.MaxPages > maxPageLimit:
-		return fmt.Errorf("paging.maxPages: %d must be from 1 to %d", p.MaxPages, maxPageLimit)
 	}
 	for name, path := range map[string]string{"cursor": p.Cursor, "items": p.Items} {
 		if err := announced.CheckPath(path); err != nil {

@@ -144,6 +144,9 @@ func compileFacet(config Facet, auth Auth) (*compiledFacet, error) {
 	if err := config.checkDelivery(); err != nil {
 		return nil, err
 	}
+	if err := config.checkCollection(); err != nil {
+		return nil, err
+	}
 	f := &compiledFacet{Facet: config, params: map[string]template{}}
 	var err error
 	if f.key, err = compileKeyPattern(config.KeyPattern); err != nil {
@@ -183,6 +186,9 @@ func compileFacet(config Facet, auth Auth) (*compiledFacet, error) {
 				return nil, fmt.Errorf("keyPattern: %w", err)
 			}
 		}
+		if err := config.checkPages(d.Paging); err != nil {
+			return nil, fmt.Errorf("documents.%s.%w", name, err)
+		}
 		d.selections = config.selectionsOf(name)
 		f.documents = append(f.documents, d)
 	}
@@ -193,7 +199,7 @@ func compileFacet(config Facet, auth Auth) (*compiledFacet, error) {
 	if config.Conditional && len(f.documents) > 1 {
 		return nil, errors.New("conditional: needs a facet of exactly one document")
 	}
-	if d := f.documents[0]; config.Conditional && (d.method != http.MethodGet || d.Paging != nil) {
+	if d := f.documents[0]; config.Conditional && (d.method != http.MethodGet || (d.Paging != nil && config.Collection == nil)) {
 		return nil, errors.New("conditional: needs a GET without paging")
 	}
 	if err := config.checkDocumentNames(); err != nil {
@@ -250,6 +256,7 @@ func (f Facet) ExtractVersion() int64 {
 	if f.Raw != nil {
 		text = fmt.Appendf(text, "\nraw %q", f.Raw.MediaType)
 	}
+	text = append(text, f.Collection.ContentSettings()...)
 	sum := sha256.Sum256(text)
 	return int64(binary.BigEndian.Uint64(sum[:8]) >> 1)
 }

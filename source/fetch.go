@@ -71,10 +71,12 @@ type response struct {
 	err    error // set if the response is missing or incomplete
 	permit Permit
 
-	url     *url.URL   // URL of the request, without the credential
-	more    []response // the responses for the second and later pages
-	next    *url.URL   // with Plan.OnePage: the second page, which is not fetched; nil if there is none
-	linkErr error      // why the redirect or the link to the next page was not followed
+	url  *url.URL   // URL of the request, without the credential
+	more []response // the responses for the second and later pages
+	next *url.URL   // with Plan.OnePage, or of a collection: the next page, which is not fetched; nil if there is none
+	// position is the position of the next page of a collection; empty: there is none.
+	position string
+	linkErr  error // why the redirect or the link to the next page was not followed
 }
 
 func (a response) bytes() int {

@@ -18,7 +18,10 @@ import (
 // that the request for one of the pages was not sent.
 func (s *Source) fetchDocument(ctx context.Context, p *Plan, r documentRequest, permits Permits) (first response, calls int, err error) {
 	first, r, calls, err = s.callFollowingRedirect(ctx, p, r, int64(s.config.MaxBody), permits)
-	if r.paging == nil || err != nil {
+	if p.facet.Collection != nil && err == nil {
+		r.fetchNext(s, &first)
+	}
+	if r.paging == nil || err != nil || p.facet.Collection != nil {
 		return first, calls, err
 	}
 	seen := map[string]bool{}
@@ -127,7 +130,8 @@ func (r *documentRequest) nextByCursor(body []byte) (string, error) {
 		if cursor.Type == gjson.String {
 			text, _ = json.Marshal(cursor.Str) // cannot fail: json.Marshal encodes every string
 		}
-		r.body = r.bodyAt(string(text))
+		r.position = string(text)
+		r.body = r.bodyAt(r.position)
 		return cursor.Str, nil
 	}
 	to := *r.url
@@ -140,21 +144,30 @@ func (r *documentRequest) nextByCursor(body []byte) (string, error) {
 
 // pageItems returns the text between the brackets of a page's list.
 func pageItems(body []byte, path string) ([]byte, error) {
-	if err := checkJSON(body); err != nil {
+	list, err := pageList(body, path)
+	if err != nil {
 		return nil, err
 	}
-	list := gjson.ParseBytes(body)
+	raw := strings.TrimSpace(list.Raw)
+	return bytes.TrimSpace([]byte(raw[1 : len(raw)-1])), nil
+}
+
+// pageList returns a page's list.
+func pageList(body []byte, path string) (list gjson.Result, err error) {
+	if err := checkJSON(body); err != nil {
+		return list, err
+	}
+	list = gjson.ParseBytes(body)
 	if path != "" {
 		list = list.Get(path)
 	}
 	if !list.IsArray() {
 		if path == "" {
-			return nil, errors.New("the page is not a list; write the path of its list in paging.items")
+			return list, errors.New("the page is not a list; write the path of its list in paging.items")
 		}
-		return nil, fmt.Errorf("the page has no list at %s", path)
+		return list, fmt.Errorf("the page has no list at %s", path)
 	}
-	raw := strings.TrimSpace(list.Raw)
-	return bytes.TrimSpace([]byte(raw[1 : len(raw)-1])), nil
+	return list, nil
 }
 
 // nextLink returns the target of the first link with the relation "next" (RFC 8288 §3), or "".

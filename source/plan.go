@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"strings"
 	"sync/atomic"
+
+	"github.com/freshet/freshet/source/items"
 )
 
 // Request identifies one entity to fetch.
@@ -17,6 +19,8 @@ type Request struct {
 	// Validator is the validator stored with the entity's snapshot. Only facets with Conditional
 	// send it.
 	Validator Validator
+	// Page is the page of a collection; other facets ignore it.
+	Page items.PageRequest
 }
 
 // Validator contains the response headers that identify a version of the content (RFC 9110
@@ -46,13 +50,18 @@ type documentRequest struct {
 
 	lastBody *atomic.Int64 // see compiledDocument
 
-	paging *Paging                    // nil: the document has one page
-	bodyAt func(cursor string) []byte // request body of the page after a cursor; nil: all pages have the same body
+	paging   *Paging                    // nil: the document has one page
+	number   int                        // number of the page of a collection
+	position string                     // value of the GraphQL variable with the cursor, as JSON; empty: the first page
+	bodyAt   func(cursor string) []byte // request body of the page after a cursor; nil: all pages have the same body
 }
 
 // Calls returns the minimum number of calls that the plan needs. Resent calls and further pages are
 // not included.
 func (p *Plan) Calls() int { return len(p.requests) }
+
+// ExtractVersion identifies the facet's settings with which the content of the responses is extracted.
+func (p *Plan) ExtractVersion() int64 { return p.facet.version }
 
 // OnePage limits the plan to the first page of each document. The content of its responses is
 // therefore incomplete.
@@ -88,6 +97,11 @@ func (s *Source) Plan(r Request) (*Plan, error) {
 		}
 		if p.requests[i], err = s.buildRequest(d, c, value); err != nil {
 			return nil, fmt.Errorf("document %s: %w", d.name, err)
+		}
+		if f.Collection != nil {
+			if err := p.requests[i].setPage(f, r.Page); err != nil {
+				return nil, fmt.Errorf("document %s: %w", d.name, err)
+			}
 		}
 	}
 	return p, nil

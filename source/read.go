@@ -16,6 +16,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 
 	"github.com/freshet/freshet/source/announced"
+	"github.com/freshet/freshet/source/items"
 )
 
 // Outcome is the result of a fetch.
@@ -23,6 +24,8 @@ type Outcome struct {
 	Class Class
 	// Content is set if Class is OK. The caller must release it.
 	Content *Content
+	// Page is set in place of Content for a collection. It is set without items if Class is NotModified.
+	Page *items.Page
 	// Redacted is the number of places in Content where a credential was replaced.
 	Redacted int
 	// Validator is the validator in the response. It is set only for a facet with a single
@@ -101,6 +104,10 @@ func (s *Source) Read(a *Responses, now time.Time) Outcome {
 	c := &w.canonical
 	c.out, c.ignored, c.members = append(c.out[:0], '{'), c.ignored[:0], c.members[:0]
 	w.redacted = 0
+	if f := a.plan.facet; f.Collection != nil {
+		defer w.free()
+		return responseReader{s: s, w: w, name: f.documents[0].name, response: a.responses[0], now: now}.readItems(a.plan)
+	}
 	result := Outcome{Class: OK}
 	for i, resp := range a.responses {
 		if errors.Is(resp.err, errUseless) {

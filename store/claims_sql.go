@@ -43,9 +43,12 @@ SELECT sum.n, sum.last, coalesce(page.key, '') FROM sum LEFT JOIN page ON page.e
 	// SelectExpired. Arguments: source, facet, key, and the two times of SelectExpired.
 	DeleteExpiredState = `DELETE FROM snapshot_state AS s WHERE s.source = $1 AND s.facet = $2 AND s.key = $3 AND (` + expiredCondition + `)`
 
-	// DeleteOrphan deletes the payload of an entity that has no state. Arguments: source, facet,
-	// key.
-	DeleteOrphan = `DELETE FROM snapshot_payload WHERE source = $1 AND facet = $2 AND key = $3
+	deleteOrphanPayload    = `DELETE FROM snapshot_payload` + withoutState
+	deleteOrphanItems      = `DELETE FROM items` + withoutState
+	deleteOrphanWalkItems  = `DELETE FROM walk_items` + withoutState
+	deleteOrphanCollection = `DELETE FROM collections` + withoutState
+
+	withoutState = ` WHERE source = $1 AND facet = $2 AND key = $3
 AND NOT EXISTS (SELECT 1 FROM snapshot_state s WHERE s.source = $1 AND s.facet = $2 AND s.key = $3)`
 
 	// The retention period of content begins at the fetch that returned it. A later fetch that
@@ -168,3 +171,7 @@ func (m *Decisions) Row(source string, n int) []any {
 func (m *Decisions) Columns(source string) []any {
 	return []any{source, m.Facets, m.Keys, m.Tiers, m.Dues, m.ClaimedAts, m.UpdatedAts, m.Changes, m.Watcheds, m.Reads, m.ReadAts}
 }
+
+// DeleteOrphans is the list of statements that delete the payload and the items of an entity that has no
+// state. Arguments of each: source, facet, key.
+var DeleteOrphans = [...]string{deleteOrphanPayload, deleteOrphanItems, deleteOrphanWalkItems, deleteOrphanCollection}

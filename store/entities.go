@@ -90,6 +90,8 @@ type ClaimedRequest struct {
 	Depth int
 	// Lane is the lane of the request; empty: LOW.
 	Lane schemas.Lane
+	// Page is the page of a collection's walk that is requested; empty: the next page.
+	Page string
 }
 
 // EntityReads is a number of reads of an entity. At is the time of the last read.

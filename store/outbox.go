@@ -42,15 +42,20 @@ type Trigger struct {
 	Params map[string]string
 	// Lane is the lane of the refresh's request; empty: LOW.
 	Lane schemas.Lane
+	// Page is the name of the next page of a collection's walk, which the trigger requests; empty: the
+	// trigger refreshes another facet.
+	Page string
 }
 
 // Fires reports whether the trigger refreshes its target now. The parameter state is the state of
 // that target. The trigger fires if the target was never checked, or not within Backoff. Without a
 // Backoff it always fires, also if the clock of the worker that checked the target is ahead. A trigger
 // with OnReplace does not fire if the target was never checked. A link also fires if the target is absent:
-// its hold rejects the request while the absence is valid.
+// its hold rejects the request while the absence is valid. A trigger with Page always fires.
 func (t Trigger) Fires(state State, now time.Time) bool {
 	switch {
+	case t.Page != "":
+		return true
 	case t.OnReplace && state.CheckedAt.IsZero():
 		return false
 	case t.Depth > 0 && state.Absent:
@@ -71,6 +76,9 @@ type OutboxEvent struct {
 	// Before and After are the hashes of the replaced and of the new content. Before is zero if
 	// there was no content.
 	Before, After Hash
+	// Item is the id of the changed item of a collection; empty: the entity has changed. After is zero
+	// if the item was deleted.
+	Item string
 	// A trigger with a quiet time has its own OutboxEvent. Further changes in that time replace
 	// the event: it gets the last change's version and a new ID, and keeps the Before of the first
 	// change.
@@ -89,7 +97,7 @@ func (e OutboxEvent) ReadyAt() time.Time {
 // Statements for the outbox, shared by both databases.
 const (
 	// OutboxColumns are the columns that ScanOutboxEvent reads.
-	OutboxColumns = `e.id, e.source, e.facet, e.key, e.version, e.at, e.before, e.after, e.publish_change, e.triggers`
+	OutboxColumns = `e.id, e.source, e.facet, e.key, e.version, e.at, e.before, e.after, e.publish_change, e.triggers, e.item`
 
 	// InsertOutboxEvent is the start of a statement. The rows to insert follow it, with the fields
 	// of OutboxRow.
@@ -121,6 +129,7 @@ type storedTrigger struct {
 	Depth     int          `json:"depth,omitempty"`
 	OnReplace bool         `json:"onReplace,omitempty"`
 	Lane      schemas.Lane `json:"lane,omitempty"`
+	Page      string       `json:"page,omitempty"`
 }
 
 // OutboxRow contains the values that the SQL statement InsertOutboxEvent inserts for one stored change.
@@ -149,7 +158,7 @@ func (w Write) OutboxRows(before Hash) (rows []OutboxRow, err error) {
 		for i, t := range triggers {
 			stored[i] = storedTrigger{
 				Facet: t.Facet, Backoff: t.Backoff.Microseconds(), Quiet: t.Quiet.Microseconds(), MaxDelay: t.MaxDelay.Microseconds(),
-				Params: t.Params, Key: t.Key, Depth: t.Depth, OnReplace: t.OnReplace, Lane: t.Lane,
+				Params: t.Params, Key: t.Key, Depth: t.Depth, OnReplace: t.OnReplace, Lane: t.Lane, Page: t.Page,
 			}
 		}
 		text, marshalErr := json.Marshal(stored)
@@ -181,7 +190,7 @@ func (w Write) OutboxRows(before Hash) (rows []OutboxRow, err error) {
 func (e *OutboxEvent) ScanOutboxEvent(scan func(...any) error) error {
 	var at int64
 	var before, after, text []byte
-	err := scan(&e.ID, &e.Entity.Source, &e.Entity.Facet, &e.Entity.Key, &e.Version, &at, &before, &after, &e.PublishChange, &text)
+	err := scan(&e.ID, &e.Entity.Source, &e.Entity.Facet, &e.Entity.Key, &e.Version, &at, &before, &after, &e.PublishChange, &text, &e.Item)
 	if err != nil {
 		return err
 	}
@@ -194,7 +203,7 @@ func (e *OutboxEvent) ScanOutboxEvent(scan func(...any) error) error {
 	copy(e.After[:], after)
 	for _, t := range triggers {
 		e.Triggers = append(e.Triggers, Trigger{
-			Facet: t.Facet, Backoff: time.Duration(t.Backoff) * time.Microsecond, Params: t.Params, Key: t.Key, Depth: t.Depth, OnReplace: t.OnReplace, Lane: t.Lane,
+			Facet: t.Facet, Backoff: time.Duration(t.Backoff) * time.Microsecond, Params: t.Params, Key: t.Key, Depth: t.Depth, OnReplace: t.OnReplace, Lane: t.Lane, Page: t.Page,
 			Quiet: time.Duration(t.Quiet) * time.Microsecond, MaxDelay: time.Duration(t.MaxDelay) * time.Microsecond,
 		})
 	}

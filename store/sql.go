@@ -1,6 +1,9 @@
 package store
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Statements for snapshots, shared by both databases. Times are stored as microseconds since 1970
 // UTC; 0 means no time.
@@ -40,9 +43,9 @@ WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
 // DeleteSnapshot is the list of statements that delete everything stored of an entity: snapshot,
 // status, registration and undelivered events of triggers with a quiet time. Arguments of each:
 // source, facet, key. The state is deleted first, in the same order as in a write, which prevents
-// deadlocks. The payload is deleted only if no state is stored, so a payload that a concurrent
-// write has just stored is kept.
-var DeleteSnapshot = [...]string{DeleteState, DeleteOrphan, DeleteStatus, DeleteEntity, DeleteQuietTriggers}
+// deadlocks. The payload and the items are deleted only if no state is stored, so content that a
+// concurrent write has just stored is kept.
+var DeleteSnapshot = slices.Concat([]string{DeleteState}, DeleteOrphans[:], []string{DeleteStatus, DeleteEntity, DeleteQuietTriggers})
 
 // ScanState reads the state from a row. The parameter "more" has the destinations of further
 // columns.

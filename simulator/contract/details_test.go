@@ -104,7 +104,7 @@ func TestGitHub_PageLinksUseRepositoryID(t *testing.T) {
 				t.Errorf("last page: got links %v", links)
 			}
 		}
-		if numbers != issues || pages != 3 {
+		if numbers != githubItems || pages != 3 {
 			t.Errorf("got %d issues on %d pages", numbers, pages)
 		}
 		r.do(newRequest("GET /repos/o/r/issues?per_page=100", bearer)).checkHeader(t, "Link", "")
@@ -398,6 +398,49 @@ func TestCourt_LimitsRateAndInterval(t *testing.T) {
 		r.do(call()).check(t, 200, "value")
 		if s := r.u.Stats(); s.Refusals["minute"] != 1 || s.Refused != 1 {
 			t.Errorf("got stats %+v", s)
+		}
+	})
+}
+
+// Lists grow, shrink, and are sorted by updates, so that a walk meets all changes of a real list.
+func TestGitHub_ListsChange(t *testing.T) {
+	run(t, "github-rest", Options{Speed: 60}, func(t *testing.T, r rig) {
+		read := func(path string, headers ...string) (numbers []int, a response) {
+			a = r.do(newRequest("GET "+path, append([]string{bearer}, headers...)...))
+			var list []struct{ Number, ID int }
+			if a.body != "" {
+				if err := json.Unmarshal([]byte(a.body), &list); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, i := range list {
+				numbers = append(numbers, max(i.Number, i.ID))
+			}
+			return numbers, a
+		}
+		const path = "/repos/o/r/issues?sort=updated&direction=asc&per_page=100"
+		before, a := read(path)
+		if len(before) != githubItems {
+			t.Fatalf("issues: got %d, want %d", len(before), githubItems)
+		}
+		tag := "If-None-Match: " + a.header.Get("Etag")
+		if _, a := read(path, tag); a.status != http.StatusNotModified {
+			t.Errorf("unchanged list: got status %d, want 304", a.status)
+		}
+		sleep(10 * time.Second) // ten ticks
+		after, a := read(path, tag)
+		rest, _ := read(path + "&page=2")
+		if after = append(after, rest...); a.status != http.StatusOK || len(after) != githubItems+10-1 {
+			t.Errorf("after ten ticks: got status %d and %d issues, want 200 and %d", a.status, len(after), githubItems+9)
+		}
+		if last := after[len(after)-1]; last == before[len(before)-1] {
+			t.Errorf("last issue by updates: got %d before and after the updates", last)
+		}
+		if newer, _ := read(path + "&since=2000-01-01T00:00:01Z"); len(newer) == 0 || len(newer) > 25 {
+			t.Errorf("issues since the first tick: got %d, want only the new and the updated ones", len(newer))
+		}
+		if repos, _ := read("/users/u/repos?sort=updated&per_page=5"); len(repos) != 5 || repos[0] == 1 {
+			t.Errorf("repositories: got %v, want the newest five", repos)
 		}
 	})
 }

@@ -63,8 +63,15 @@ func githubREST(m *policyMaker) contract {
 	core := m.window(fixed, "core", requests, 5_000, time.Hour)
 	search := m.window(fixed, "search", requests, 30, time.Minute)
 	secondary := newGithubSecondary(m, 900)
+	lists := &githubLists{maker: m}
+	etag := func(c *call) string {
+		if lists.kindOf(c.URL) != "" {
+			return lists.etag(c)
+		}
+		return m.etag(c)
+	}
 	notModified := func(c *call) bool {
-		return m.switches[NoETag] == 0 && c.Method == http.MethodGet && c.Header.Get("If-None-Match") == m.etag(c)
+		return m.switches[NoETag] == 0 && c.Method == http.MethodGet && c.Header.Get("If-None-Match") == etag(c)
 	}
 	primary := func(v *decision) (string, *accountState) {
 		if s := v.state(search); s != nil {
@@ -121,11 +128,14 @@ func githubREST(m *policyMaker) contract {
 				}}})
 			}
 			rep := document(http.StatusOK, m.content(c))
-			if strings.HasSuffix(c.URL.Path, "/issues") {
-				rep = githubIssues(c)
+			if lists.kindOf(c.URL) != "" {
+				list, links := lists.page(c)
+				if rep = document(http.StatusOK, list); links != "" {
+					setHeader(rep.header, "link", links)
+				}
 			}
 			if m.switches[NoETag] == 0 {
-				setHeader(rep.header, "ETag", m.etag(c))
+				setHeader(rep.header, "ETag", etag(c))
 			}
 			if notModified(c) {
 				rep.status, rep.body = http.StatusNotModified, nil
@@ -133,41 +143,6 @@ func githubREST(m *policyMaker) contract {
 			return rep
 		},
 	}
-}
-
-// issues is the number of issues of every repository.
-const issues = 95
-
-// githubIssues returns a page of issues. Links to other pages contain the repository's ID
-// instead of its name, as in the real API.
-func githubIssues(c *call) reply {
-	q := c.URL.Query()
-	page, size := parseAtLeast(q.Get("page"), 1, 1), min(100, parseAtLeast(q.Get("per_page"), 1, 30))
-	list := []object{}
-	for n := (page-1)*size + 1; n <= min(page*size, issues); n++ {
-		list = append(list, object{"number": n, "title": fmt.Sprintf("issue %d", n)})
-	}
-	rep := document(http.StatusOK, list)
-	last := (issues + size - 1) / size
-	var links []string
-	link := func(to int, rel string) {
-		q.Set("page", strconv.Itoa(to))
-		links = append(links, fmt.Sprintf(`<%s%s?%s>; rel="%s"`, origin(c), githubByNumber(c.URL), q.Encode(), rel))
-	}
-	if page > 1 {
-		link(page-1, "prev")
-	}
-	if page < last {
-		link(page+1, "next")
-		link(last, "last")
-	}
-	if page > 1 {
-		link(1, "first")
-	}
-	if len(links) > 0 {
-		setHeader(rep.header, "link", strings.Join(links, ", "))
-	}
-	return rep
 }
 
 // githubByNumber returns the URL's path with the repository's ID in place of its owner and name:
@@ -181,7 +156,7 @@ func githubByNumber(u *url.URL) string {
 	for _, letter := range parts[2] + "/" + parts[3] {
 		id = (id*31 + int(letter)) % 9_000_000
 	}
-	return fmt.Sprintf("/repositories/%d/issues", 1_000_000+id)
+	return fmt.Sprintf("/repositories/%d/%s", 1_000_000+id, parts[4])
 }
 
 // origin returns the scheme and host of the request.

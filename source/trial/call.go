@@ -3,6 +3,7 @@ package trial
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -53,6 +54,11 @@ func Call(ctx context.Context, s *source.Source, r source.Request, choose func(c
 	if o.Content != nil {
 		a.Content, a.Hashed, a.Hash = bytes.Clone(o.Content.Bytes), o.Content.Hashed(), hex.EncodeToString(o.Content.Hash[:])
 		o.Content.Release()
+	}
+	if o.Page != nil {
+		a.Content, a.Hashed = o.Page.Content()
+		sum := sha256.Sum256(a.Hashed)
+		a.Hash = hex.EncodeToString(sum[:])
 	}
 	return a, nil
 }

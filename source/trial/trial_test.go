@@ -14,6 +14,7 @@ import (
 
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/source/announced"
+	"github.com/freshet/freshet/source/items"
 	"github.com/freshet/freshet/source/trial"
 )
 
@@ -190,6 +191,21 @@ func TestRun_PagedDocumentCallsOnePage(t *testing.T) {
 	}
 	if got := string(report.Content); got != `{"item":[1,2]}` {
 		t.Errorf("content: got %s, want the items of the first page", got)
+	}
+}
+
+func TestRun_CollectionShowsItems(t *testing.T) {
+	d := source.Document{Path: "/items/{key}", Paging: &source.Paging{Cursor: "next", Param: "after", Items: "data"}}
+	r := newRig(d, func(f *source.Facet) { f.Collection, f.Ignore = &items.Collection{ID: "id"}, []string{"item.*.seen"} })
+	report, err := r.run(t, trial.Options{}, respond(200, `{"data": [{"id": 1, "seen": 5}, {"id": 2}], "next": "abc"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := string(report.Content), `{"item":[{"id":1,"seen":5},{"id":2}]}`; got != want || report.Hash == "" {
+		t.Errorf("content: got %s with hash %q, want %s", got, report.Hash, want)
+	}
+	if next := report.Documents[0].NextPage; !strings.HasSuffix(next, "/items/42?after=abc") {
+		t.Errorf("next page: got %q, want /items/42?after=abc", next)
 	}
 }
 

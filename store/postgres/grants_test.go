@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/freshet/freshet/collection"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/store"
@@ -86,6 +87,10 @@ func openByRole(t testing.TB) byRole {
 func (r byRole) Write(ctx context.Context, writes []store.Write) ([]store.Result, error) {
 	return r.worker.Write(ctx, writes)
 }
+
+// WorkerTx returns the transactions of a worker, which writes collections. The transactions of the query
+// service write credits.
+func (r byRole) WorkerTx() collection.Store { return r.worker }
 
 func (r byRole) WriteFailure(ctx context.Context, status store.Status, deadLetter *store.DeadLetter) error {
 	return r.worker.WriteFailure(ctx, status, deadLetter)

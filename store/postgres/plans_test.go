@@ -175,7 +175,7 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 		{"move walk", "indexOnly", store.UpdateRetentionWalk, "retention_walks_pkey", []any{"7", "f", "x"}},
 		{"expired", "indexOnly", store.SelectExpired, "snapshot_state_", []any{"s", "f", "key-000010000", 5, 5, 1000}},
 		{"delete expired", "indexOnly", store.DeleteExpiredState, "snapshot_state_", []any{"s", "f", "key-000010000", 5, 5}},
-		{"delete payload", "indexOnly", store.DeleteOrphan, "snapshot_", []any{"s", "f", "key-000010000"}},
+		{"delete payload", "indexOnly", store.DeleteOrphans[0], "snapshot_", []any{"s", "f", "key-000010000"}},
 	}
 	for _, statistics := range []string{"with", "without"} {
 		if statistics == "without" {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -229,8 +230,8 @@ func forEachEntity[T any](ctx context.Context, db querier, query string, keys []
 func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		// The state is deleted first, in the same order as in Write, which prevents deadlocks.
-		// DeleteOrphan keeps a payload that a concurrent write has just stored.
-		for _, statement := range []string{store.DeleteState, store.DeleteOrphan, store.DeleteStatus} {
+		// DeleteOrphans keeps content that a concurrent write has just stored.
+		for _, statement := range slices.Concat([]string{store.DeleteState}, store.DeleteOrphans[:], []string{store.DeleteStatus}) {
 			if _, err := tx.Exec(ctx, statement, e.Source, e.Facet, e.Key); err != nil {
 				return err
 			}

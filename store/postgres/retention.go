@@ -31,7 +31,9 @@ func (s *Store) DeleteExpired(ctx context.Context, source, facet string, content
 	}, func(b *pgx.Batch, key string, count func(pgconn.CommandTag) error) {
 		// The state is deleted first, in the same order as in Write, which prevents deadlocks.
 		b.Queue(store.DeleteExpiredState, source, facet, key, content.UnixMicro(), absence.UnixMicro()).Exec(count)
-		b.Queue(store.DeleteOrphan, source, facet, key)
+		for _, statement := range store.DeleteOrphans {
+			b.Queue(statement, source, facet, key)
+		}
 	})
 }
 

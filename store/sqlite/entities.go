@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/freshet/freshet/schemas"
@@ -224,7 +225,7 @@ func (s *Store) DeleteEntity(ctx context.Context, e schemas.Entity) (existed boo
 func (s *Store) DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, limit int) (deleted int, done bool, err error) {
 	return s.walk(ctx, source, facet, facet, limit, func(tx *sql.Tx, after string) (int, string, []string, error) {
 		return selectExpiredKeys(ctx, tx, store.SelectExpired, source, facet, after, content.UnixMicro(), absence.UnixMicro(), limit)
-	}, store.DeleteState, store.DeletePayload)
+	}, slices.Concat([]string{store.DeleteState}, store.DeleteOrphans[:])...)
 }
 
 // DeleteOldStatuses deletes statuses of entities without a snapshot if their last failure was

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/pressly/goose/v3"
@@ -201,7 +202,7 @@ func (s *Store) GetAll(ctx context.Context, keys []schemas.Entity) ([]store.Snap
 // Delete deletes the snapshot and the status of an entity, if they exist.
 func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
 	return s.inTx(ctx, func(tx *sql.Tx) error {
-		for _, statement := range []string{store.DeleteState, store.DeletePayload, store.DeleteStatus} {
+		for _, statement := range slices.Concat([]string{store.DeleteState}, store.DeleteOrphans[:], []string{store.DeleteStatus}) {
 			if _, err := tx.ExecContext(ctx, statement, e.Source, e.Facet, e.Key); err != nil {
 				return fmt.Errorf("delete %s: %w", e, err)
 			}

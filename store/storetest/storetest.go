@@ -189,6 +189,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		t.Run(test.name, func(t *testing.T) { test.run(suite{t, open(t)}) })
 	}
 	runCredits(t, open)
+	runCollections(t, open)
 }
 
 // suite is one test with its store.

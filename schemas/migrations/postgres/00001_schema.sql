@@ -295,7 +295,8 @@ CREATE TABLE outbox (
     triggers       json    NOT NULL, -- facets to refresh
     due_at         bigint  NOT NULL, -- at, the end of a quiet period, or the end of a claim
     quiet_facet    text COLLATE "C" NOT NULL DEFAULT '', -- the facet whose trigger waits for a quiet period; empty: none
-    latest_at      bigint  NOT NULL DEFAULT 0 -- the latest due_at to which further changes may move a quiet trigger
+    latest_at      bigint  NOT NULL DEFAULT 0, -- the latest due_at to which further changes may move a quiet trigger
+    item           text    NOT NULL DEFAULT '' -- id of the changed item of a collection; empty: the entity has changed
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 10000);
 
@@ -373,7 +374,85 @@ CREATE TABLE credit_use (
 ) WITH (fillfactor = 70);
 CREATE INDEX credit_use_hour ON credit_use (hour, client);
 
+-- Collections: entities whose content is a list that is kept item by item. A page of the list is stored in
+-- one transaction, which locks the collection's row of snapshot_state first.
+CREATE TABLE collections (
+    source               text COLLATE "C" NOT NULL,
+    facet                text COLLATE "C" NOT NULL,
+    key                  text COLLATE "C" NOT NULL,
+    version              bigint  NOT NULL, -- of the fetch that wrote the row last
+    extract_version      bigint  NOT NULL, -- of the last complete walk
+    visibility           text    NOT NULL, -- of the last fetch; items of another visibility are deleted
+    items                bigint  NOT NULL CHECK (items >= 0), -- number of items that are not deleted
+    changed              bigint  NOT NULL, -- version of the fetch that changed an item last; 0: none
+    changed_at           bigint  NOT NULL, -- start of that fetch
+    cursor_value         text    NOT NULL, -- up to where the collection is complete; empty: no cursor
+    etag                 text    NOT NULL, -- of the first page of the last complete walk
+    complete_at          bigint  NOT NULL, -- start of the last complete walk; 0: none
+    full_at              bigint  NOT NULL, -- start of the last complete walk of the whole list; 0: none
+    full_walk            bigint  NOT NULL, -- that walk, if its items are in walk_items; 0: none
+    walk                 bigint  NOT NULL, -- the open walk: version of its first fetch; 0: no walk is open
+    walk_at              bigint  NOT NULL, -- start of its first fetch, and so on for the columns below
+    walk_date            bigint  NOT NULL, -- the upstream's time at its start
+    page                 integer NOT NULL, -- number of its next page
+    position             text    NOT NULL, -- request URI or cursor of its next page
+    checkpoint           text    NOT NULL, -- position of an earlier page
+    walk_full            boolean NOT NULL, -- it requests the whole list
+    greatest             text    NOT NULL, -- greatest cursor value of its items
+    walk_etag            text    NOT NULL, -- of its first page
+    walk_extract_version bigint  NOT NULL,
+    PRIMARY KEY (source, facet, key)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
+
+-- Items of collections. An unchanged item is never written.
+CREATE TABLE items (
+    source     text COLLATE "C" NOT NULL,
+    facet      text COLLATE "C" NOT NULL,
+    key        text COLLATE "C" NOT NULL,
+    item       text COLLATE "C" NOT NULL, -- id of the item
+    hash       bytea   NOT NULL, -- SHA-256 of the canonical content; of the last content if the item is deleted
+    version    bigint  NOT NULL, -- of the fetch that changed the item last
+    changed_at bigint  NOT NULL, -- start of that fetch
+    deleted    boolean NOT NULL, -- the upstream no longer has the item; the payload is empty
+    encoding   text    NOT NULL, -- of the payload: zstd; empty if the item is deleted
+    size       integer NOT NULL, -- bytes of the payload before encoding
+    payload    bytea   NOT NULL,
+    PRIMARY KEY (source, facet, key, item)
+) PARTITION BY HASH (source, facet, key);
+
+ALTER TABLE items ALTER COLUMN payload SET STORAGE EXTERNAL;
+-- Items in the order of their changes.
+CREATE INDEX items_changed ON items (source, facet, key, version, item);
+CREATE INDEX items_deleted ON items (source, facet, key, changed_at) WHERE deleted;
+
+-- +goose StatementBegin
+DO $$
+BEGIN
+    FOR n IN 0..15 LOOP
+        EXECUTE format(
+            'CREATE TABLE items_%s PARTITION OF items
+                FOR VALUES WITH (MODULUS 16, REMAINDER %s)
+                WITH (autovacuum_vacuum_scale_factor = 0.05, toast.autovacuum_vacuum_scale_factor = 0.05)', n, n);
+    END LOOP;
+END
+$$;
+-- +goose StatementEnd
+
+-- Items that a walk of the whole list has found, for lists of several pages whose missing items are
+-- deleted. The rows of a walk are deleted at the end of the next one.
+CREATE TABLE walk_items (
+    source text COLLATE "C" NOT NULL,
+    facet  text COLLATE "C" NOT NULL,
+    key    text COLLATE "C" NOT NULL,
+    walk   bigint NOT NULL,
+    item   text COLLATE "C" NOT NULL,
+    PRIMARY KEY (source, facet, key, walk, item)
+);
+
 -- +goose Down
+DROP TABLE walk_items;
+DROP TABLE items;
+DROP TABLE collections;
 DROP TABLE credit_use;
 DROP TABLE credit_entries;
 DROP TABLE credit_holds;

@@ -230,7 +230,8 @@ CREATE TABLE outbox (
     triggers       TEXT    NOT NULL,
     due_at         INTEGER NOT NULL,
     quiet_facet    TEXT    NOT NULL DEFAULT '',
-    latest_at      INTEGER NOT NULL DEFAULT 0
+    latest_at      INTEGER NOT NULL DEFAULT 0,
+    item           TEXT    NOT NULL DEFAULT ''
 );
 
 CREATE INDEX outbox_due ON outbox (source, due_at, id);
@@ -301,7 +302,65 @@ CREATE TABLE credit_use (
 
 CREATE INDEX credit_use_hour ON credit_use (hour, client);
 
+CREATE TABLE collections (
+    source               TEXT    NOT NULL,
+    facet                TEXT    NOT NULL,
+    key                  TEXT    NOT NULL,
+    version              INTEGER NOT NULL,
+    extract_version      INTEGER NOT NULL,
+    visibility           TEXT    NOT NULL,
+    items                INTEGER NOT NULL CHECK (items >= 0),
+    changed              INTEGER NOT NULL,
+    changed_at           INTEGER NOT NULL,
+    cursor_value         TEXT    NOT NULL,
+    etag                 TEXT    NOT NULL,
+    complete_at          INTEGER NOT NULL,
+    full_at              INTEGER NOT NULL,
+    full_walk            INTEGER NOT NULL,
+    walk                 INTEGER NOT NULL,
+    walk_at              INTEGER NOT NULL,
+    walk_date            INTEGER NOT NULL,
+    page                 INTEGER NOT NULL,
+    position             TEXT    NOT NULL,
+    checkpoint           TEXT    NOT NULL,
+    walk_full            BOOLEAN NOT NULL,
+    greatest             TEXT    NOT NULL,
+    walk_etag            TEXT    NOT NULL,
+    walk_extract_version INTEGER NOT NULL,
+    PRIMARY KEY (source, facet, key)
+) WITHOUT ROWID;
+
+CREATE TABLE items (
+    source     TEXT    NOT NULL,
+    facet      TEXT    NOT NULL,
+    key        TEXT    NOT NULL,
+    item       TEXT    NOT NULL,
+    hash       BLOB    NOT NULL,
+    version    INTEGER NOT NULL,
+    changed_at INTEGER NOT NULL,
+    deleted    BOOLEAN NOT NULL,
+    encoding   TEXT    NOT NULL,
+    size       INTEGER NOT NULL,
+    payload    BLOB    NOT NULL,
+    PRIMARY KEY (source, facet, key, item)
+);
+
+CREATE INDEX items_changed ON items (source, facet, key, version, item);
+CREATE INDEX items_deleted ON items (source, facet, key, changed_at) WHERE deleted;
+
+CREATE TABLE walk_items (
+    source TEXT    NOT NULL,
+    facet  TEXT    NOT NULL,
+    key    TEXT    NOT NULL,
+    walk   INTEGER NOT NULL,
+    item   TEXT    NOT NULL,
+    PRIMARY KEY (source, facet, key, walk, item)
+) WITHOUT ROWID;
+
 -- +goose Down
+DROP TABLE walk_items;
+DROP TABLE items;
+DROP TABLE collections;
 DROP TABLE credit_use;
 DROP TABLE credit_entries;
 DROP TABLE credit_holds;

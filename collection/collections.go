@@ -1,0 +1,79 @@
+package collection
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// Store runs transactions in a database.
+type Store interface {
+	// InTx calls the function do in a transaction. It commits if do returns nil, and rolls back otherwise.
+	InTx(ctx context.Context, do func(store.Tx) error) error
+}
+
+// Collections reads and writes collections. Its methods may be called concurrently.
+type Collections struct{ store Store }
+
+// New returns the collections of a database.
+func New(s Store) *Collections { return &Collections{s} }
+
+// State returns the state of a collection; the zero value if nothing is stored.
+func (c *Collections) State(ctx context.Context, e schemas.Entity) (s State, err error) {
+	err = c.store.InTx(ctx, func(tx store.Tx) error { return tx.Query(ctx, s.scan, selectState, key(e)...) })
+	if err != nil {
+		return State{}, fmt.Errorf("read collection %s: %w", e, err)
+	}
+	return s, nil
+}
+
+// Range selects items of a collection in the order of their changes: by version, then by id.
+type Range struct {
+	// ID selects one item that is not deleted; empty: all items.
+	ID string
+	// AfterVersion and AfterID are the version and the id of the item to begin after.
+	AfterVersion int64
+	AfterID      string
+	// ChangedSince is the time since which an item has changed; zero: all items. Then deleted items are
+	// not returned.
+	ChangedSince time.Time
+	// WithDeleted returns deleted items too.
+	WithDeleted bool
+	Limit       int
+}
+
+// Items returns the items of a range.
+func (c *Collections) Items(ctx context.Context, e schemas.Entity, r Range) (items []Item, err error) {
+	query, args := selectItems, key(e, r.AfterVersion, r.AfterID, micros(r.ChangedSince), r.WithDeleted, r.Limit)
+	if r.ID != "" {
+		query, args = selectItem, key(e, r.ID)
+	}
+	err = c.store.InTx(ctx, func(tx store.Tx) error {
+		return tx.Query(ctx, func(scan func(...any) error) error {
+			var i Item
+			err := i.scan(e, scan)
+			items = append(items, i)
+			return err
+		}, query, args...)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read items of %s: %w", e, err)
+	}
+	return items, nil
+}
+
+// Abandon closes the walk with this id, so that the next walk begins with the first page. Stored items
+// and the cursor are kept.
+func (c *Collections) Abandon(ctx context.Context, e schemas.Entity, walk int64) error {
+	err := c.store.InTx(ctx, func(tx store.Tx) error {
+		_, err := tx.Exec(ctx, store.Statement{Text: abandonWalk, Args: key(e, walk)})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("abandon the walk of %s: %w", e, err)
+	}
+	return nil
+}

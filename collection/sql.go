@@ -1,0 +1,193 @@
+package collection
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// The statements run in PostgreSQL and SQLite. Times are microseconds since 1970 UTC; 0: no time. The
+// first three arguments of each are source, facet and key.
+const (
+	// lockState locks the collection's row of snapshot_state, and inserts a row if there is none. The
+	// deletion of a snapshot locks this row first too, which prevents deadlocks.
+	lockState = `INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
+	last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified)
+VALUES ($1, $2, $3, -1, $4, 0, '', 0, 0, 0, 0, false, '', '')
+ON CONFLICT (source, facet, key) DO UPDATE SET version = s.version WHERE false`
+
+	// selectSnapshot returns the snapshot's state, and the columns of the collection; without a collection
+	// its columns are 0 or empty.
+	selectSnapshot = `SELECT s.version, s.hash, s.encoding, s.last_updated_at, ` + stateColumnsOrNone + ` FROM snapshot_state s
+LEFT JOIN collections c ON c.source = s.source AND c.facet = s.facet AND c.key = s.key
+WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
+	updateSnapshot = `UPDATE snapshot_state SET version = $4, hash = $5, extract_version = $6, encoding = $7, size = $8, media_type = '',
+	last_fetched_at = $9, last_checked_at = $9, last_updated_at = $10, absent = false, etag = '', last_modified = '', visibility = $11, manual = $12
+WHERE source = $1 AND facet = $2 AND key = $3`
+	upsertPayload = `INSERT INTO snapshot_payload (source, facet, key, payload) VALUES ($1, $2, $3, $4)
+ON CONFLICT (source, facet, key) DO UPDATE SET payload = excluded.payload`
+	deleteStatus = `DELETE FROM update_status WHERE source = $1 AND facet = $2 AND key = $3 AND version <= $4`
+
+	stateColumns = `version, extract_version, visibility, items, changed, changed_at, cursor_value, etag, complete_at, full_at, full_walk,
+	walk, walk_at, walk_date, page, position, checkpoint, walk_full, greatest, walk_etag, walk_extract_version`
+	stateColumnsOrNone = `COALESCE(c.version, 0), COALESCE(c.extract_version, 0), COALESCE(c.visibility, ''), COALESCE(c.items, 0),
+	COALESCE(c.changed, 0), COALESCE(c.changed_at, 0), COALESCE(c.cursor_value, ''), COALESCE(c.etag, ''), COALESCE(c.complete_at, 0),
+	COALESCE(c.full_at, 0), COALESCE(c.full_walk, 0), COALESCE(c.walk, 0), COALESCE(c.walk_at, 0), COALESCE(c.walk_date, 0),
+	COALESCE(c.page, 0), COALESCE(c.position, ''), COALESCE(c.checkpoint, ''), COALESCE(c.walk_full, false), COALESCE(c.greatest, ''),
+	COALESCE(c.walk_etag, ''), COALESCE(c.walk_extract_version, 0)`
+	selectState = `SELECT ` + stateColumns + ` FROM collections WHERE source = $1 AND facet = $2 AND key = $3`
+	upsertState = `INSERT INTO collections (source, facet, key, ` + stateColumns + `)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)
+ON CONFLICT (source, facet, key) DO UPDATE
+SET version = excluded.version, extract_version = excluded.extract_version, visibility = excluded.visibility, items = excluded.items,
+	changed = excluded.changed, changed_at = excluded.changed_at, cursor_value = excluded.cursor_value, etag = excluded.etag,
+	complete_at = excluded.complete_at, full_at = excluded.full_at, full_walk = excluded.full_walk, walk = excluded.walk,
+	walk_at = excluded.walk_at, walk_date = excluded.walk_date, page = excluded.page, position = excluded.position,
+	checkpoint = excluded.checkpoint, walk_full = excluded.walk_full, greatest = excluded.greatest, walk_etag = excluded.walk_etag,
+	walk_extract_version = excluded.walk_extract_version`
+	// abandonWalk closes an open walk. Argument: id of the walk.
+	abandonWalk = `UPDATE collections SET walk = 0, walk_at = 0, walk_date = 0, page = 0, position = '', checkpoint = '', walk_full = false,
+	greatest = '', walk_etag = '', walk_extract_version = 0
+WHERE source = $1 AND facet = $2 AND key = $3 AND walk = $4`
+
+	// insertItems and onItemConflict are the two ends of a statement that stores items, unless items of a
+	// later fetch are stored. The columns of a row after the key: item, hash, version, changed_at, deleted,
+	// encoding, size, payload.
+	insertItems    = `INSERT INTO items AS i (source, facet, key, item, hash, version, changed_at, deleted, encoding, size, payload)`
+	onItemConflict = `
+ON CONFLICT (source, facet, key, item) DO UPDATE
+SET hash = excluded.hash, version = excluded.version, changed_at = excluded.changed_at, deleted = excluded.deleted,
+	encoding = excluded.encoding, size = excluded.size, payload = excluded.payload
+WHERE excluded.version >= i.version`
+	deleteItems     = `DELETE FROM items WHERE source = $1 AND facet = $2 AND key = $3`
+	deleteWalkItems = `DELETE FROM walk_items WHERE source = $1 AND facet = $2 AND key = $3`
+	// deleteOldItems deletes deleted items for good. Argument: time.
+	deleteOldItems = deleteItems + ` AND deleted AND changed_at < $4`
+	// deleteExpiredItems deletes items by their last change. Versions follow a clock in milliseconds, so the
+	// condition on the version finds them by an index. Arguments: version, time.
+	deleteExpiredItems = deleteItems + ` AND NOT deleted AND version < $4 AND changed_at < $5`
+	// deleteFirstItems deletes the items that changed first. Argument: number of items.
+	deleteFirstItems = deleteItems + ` AND item IN (SELECT i.item FROM items i
+	WHERE i.source = $1 AND i.facet = $2 AND i.key = $3 AND NOT i.deleted ORDER BY i.version, i.item LIMIT $4)`
+	// deleteOtherWalks deletes the items of all walks but one. Argument: id of that walk.
+	deleteOtherWalks = deleteWalkItems + ` AND walk <> $4`
+	insertWalkItems  = `INSERT INTO walk_items (source, facet, key, walk, item)`
+
+	// selectPresent returns the ids and hashes of all items that are not deleted.
+	selectPresent = `SELECT i.item, i.hash FROM items i WHERE i.source = $1 AND i.facet = $2 AND i.key = $3 AND NOT i.deleted`
+	// selectMissing returns the items that neither of two walks has found. Arguments: ids of the walks.
+	selectMissing = selectPresent + ` AND NOT EXISTS (SELECT 1 FROM walk_items w
+	WHERE w.source = i.source AND w.facet = i.facet AND w.key = i.key AND w.walk = $4 AND w.item = i.item)
+AND NOT EXISTS (SELECT 1 FROM walk_items w
+	WHERE w.source = i.source AND w.facet = i.facet AND w.key = i.key AND w.walk = $5 AND w.item = i.item)`
+
+	// selectHashes is the start of a query for the hashes of the items with the given ids.
+	selectHashes = `SELECT item, hash, deleted FROM items WHERE source = $1 AND facet = $2 AND key = $3 AND item IN (`
+
+	itemColumns = `item, hash, version, changed_at, deleted, encoding, payload`
+	selectItem  = `SELECT ` + itemColumns + ` FROM items WHERE source = $1 AND facet = $2 AND key = $3 AND item = $4 AND NOT deleted`
+	// selectItems returns items in the order of their changes. Arguments: version and item to begin
+	// after, time since which an item has changed, true to return deleted items, limit.
+	selectItems = `SELECT ` + itemColumns + ` FROM items
+WHERE source = $1 AND facet = $2 AND key = $3 AND (version, item) > ($4, $5) AND changed_at >= $6 AND ($7 OR NOT deleted)
+ORDER BY version, item LIMIT $8`
+)
+
+// key returns the arguments that begin each statement, followed by more arguments.
+func key(e schemas.Entity, more ...any) []any {
+	return append([]any{e.Source, e.Facet, e.Key}, more...)
+}
+
+// maxRows is the maximum number of ids or rows in one statement.
+const maxRows = 100
+
+// hashesQuery returns the query for the hashes of n items. Its arguments are the key and the ids.
+func hashesQuery(n int) string { return selectHashes + placeholders(4, n) + `)` }
+
+// placeholders returns n placeholders, the first with the given number.
+func placeholders(first, n int) string {
+	var b strings.Builder
+	for i := range n {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteByte('$')
+		b.WriteString(strconv.Itoa(first + i))
+	}
+	return b.String()
+}
+
+// insertRows returns statements that insert rows of a collection, several with each statement, because the
+// database plans each statement. before and after are the parts of a statement around its rows.
+func insertRows(e schemas.Entity, before, after string, rows [][]any) (statements []store.Statement) {
+	for some := range slices.Chunk(rows, maxRows) {
+		var b strings.Builder
+		b.WriteString(before + ` VALUES `)
+		args := key(e)
+		for n, row := range some {
+			if n > 0 {
+				b.WriteByte(',')
+			}
+			b.WriteString(`($1,$2,$3,` + placeholders(len(args)+1, len(row)) + `)`)
+			args = append(args, row...)
+		}
+		b.WriteString(after)
+		statements = append(statements, store.Statement{Text: b.String(), Args: args})
+	}
+	return statements
+}
+
+func (s State) args(e schemas.Entity) []any {
+	w := s.Walk
+	return key(e, s.Version, s.ExtractVersion, s.Visibility, s.Items, s.Changed, micros(s.ChangedAt), s.Cursor, s.ETag,
+		micros(s.CompleteAt), micros(s.FullAt), s.FullWalk, w.ID, micros(w.Began), micros(w.Date), w.Page, w.Position, w.Checkpoint,
+		w.Full, w.Greatest, w.ETag, w.ExtractVersion)
+}
+
+func (s *State) scan(scan func(...any) error) error { return s.scanAfter(scan) }
+
+// scanAfter reads the state from the columns that follow other columns.
+func (s *State) scanAfter(scan func(...any) error, before ...any) error {
+	w := &s.Walk
+	var changed, complete, full, began, date int64
+	err := scan(append(before, &s.Version, &s.ExtractVersion, &s.Visibility, &s.Items, &s.Changed, &changed, &s.Cursor, &s.ETag,
+		&complete, &full, &s.FullWalk, &w.ID, &began, &date, &w.Page, &w.Position, &w.Checkpoint,
+		&w.Full, &w.Greatest, &w.ETag, &w.ExtractVersion)...)
+	s.ChangedAt, s.CompleteAt, s.FullAt, w.Began, w.Date = fromMicros(changed), fromMicros(complete), fromMicros(full), fromMicros(began), fromMicros(date)
+	return err
+}
+
+func (i *Item) scan(e schemas.Entity, scan func(...any) error) error {
+	var hash, payload []byte
+	var encoding string
+	var changed int64
+	if err := scan(&i.ID, &hash, &i.Version, &changed, &i.Deleted, &encoding, &payload); err != nil {
+		return err
+	}
+	copy(i.Hash[:], hash)
+	i.ChangedAt = fromMicros(changed)
+	if i.Deleted {
+		return nil
+	}
+	var err error
+	i.Content, err = store.Snapshot{State: store.State{Entity: e, Encoding: encoding}, Payload: payload}.Decode(nil)
+	return err
+}
+
+func micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+func fromMicros(us int64) time.Time {
+	if us == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(us).UTC()
+}

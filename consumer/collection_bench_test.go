@@ -1,0 +1,66 @@
+package consumer_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/collection"
+	"github.com/freshet/freshet/observe"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/source/items"
+)
+
+// countingPages counts written pages as rows of its store.
+type countingPages struct {
+	*collection.Collections
+	count *countingStore
+}
+
+func (c countingPages) Write(ctx context.Context, w collection.Write, after collection.State) (collection.State, collection.Result, error) {
+	stored, result, err := c.Collections.Write(ctx, w, after)
+	c.count.rows.Add(1)
+	return stored, result, err
+}
+
+// listDocument returns a list of ten items with 17 KB, as document returns one object.
+func listDocument(key string) string {
+	var list []string
+	for n := range 10 {
+		list = append(list, fmt.Sprintf(`{"id":"%s-%d","items":[%s1]}`, key, n, strings.Repeat(fmt.Sprintf(`{"id":%q,"value":"%08x"},`, key, sha256.Sum256([]byte(key))), 16)))
+	}
+	return "[" + strings.Join(list, ",") + "]"
+}
+
+// pageRun returns a run of new collections of one page.
+func pageRun() benchRun {
+	r := plainRun(observe.Tracer{})
+	f := r.facets["f"]
+	f.Documents = map[string]source.Document{"d": {Path: "/list?id={key}"}}
+	f.Collection = &items.Collection{ID: "id"}
+	r.facets["f"] = f
+	return r
+}
+
+// BenchmarkWorkerPages compares the pages a second of new collections, with ten items in each page, with
+// the entities a second of a plain facet. Both have 17 KB. The rounds alternate.
+func BenchmarkWorkerPages(b *testing.B) {
+	through, _ := throughReal(b)
+	var plain, pages, again time.Duration
+	for b.Loop() {
+		plain += through(plainRun(observe.Tracer{}))
+		run := pageRun()
+		pages += through(run)
+		again += through(run) // the items are stored already
+	}
+	perSecond := func(d time.Duration) float64 { return float64(benchEvents*b.N) / d.Seconds() }
+	b.ReportMetric(perSecond(plain), "events/s")
+	b.ReportMetric(perSecond(pages), "pages/s")
+	b.ReportMetric(perSecond(again), "unchanged-pages/s")
+	b.ReportMetric(plain.Seconds()/pages.Seconds(), "×plain")
+	b.ReportMetric(plain.Seconds()/again.Seconds(), "×plain-unchanged")
+	b.ReportMetric(0, "ns/op")
+}

@@ -1,0 +1,235 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/client"
+	"github.com/freshet/freshet/e2e/harness"
+)
+
+// listServer is an upstream with many lists, each in pages with a Link header.
+type listServer struct {
+	mu       sync.Mutex
+	lists    map[string][]listed
+	random   *rand.Rand
+	calls    int
+	inFlight int
+	next     int // the next id
+}
+
+type listed struct {
+	ID   int    `json:"id"`
+	Text string `json:"text"`
+}
+
+const listPage = 10
+
+// newListServer returns lists of 1 to maxPages pages.
+func newListServer(t testing.TB, keys []string, maxPages int, seed uint64) (*listServer, string) {
+	l := &listServer{lists: map[string][]listed{}, random: rand.New(rand.NewPCG(seed, 0))}
+	for _, key := range keys {
+		h := fnv.New32a()
+		_, _ = h.Write([]byte(key))
+		for range int(h.Sum32())%(maxPages*listPage) + 1 {
+			l.lists[key] = append(l.lists[key], l.newItem())
+		}
+	}
+	server := httptest.NewServer(l)
+	t.Cleanup(server.Close)
+	return l, server.URL
+}
+
+func (l *listServer) newItem() listed {
+	l.next++
+	return listed{l.next, strconv.Itoa(l.random.IntN(1000))}
+}
+
+func (l *listServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	key := strings.TrimPrefix(r.URL.Path, "/lists/")
+	page := 1
+	if n, err := strconv.Atoi(r.URL.Query().Get("page")); err == nil {
+		page = n
+	}
+	l.mu.Lock()
+	l.calls++
+	l.inFlight++
+	list := l.lists[key]
+	from, to := min((page-1)*listPage, len(list)), min(page*listPage, len(list))
+	body, _ := json.Marshal(list[from:to])
+	more := to < len(list)
+	l.mu.Unlock()
+	defer func() {
+		l.mu.Lock()
+		l.inFlight--
+		l.mu.Unlock()
+	}()
+	if more {
+		w.Header().Set("Link", fmt.Sprintf(`<?page=%d>; rel="next"`, page+1))
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(body)
+}
+
+// mutate changes the lists until stop is closed: they grow, shrink, change and reorder.
+func (l *listServer) mutate(keys []string, stop <-chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			return
+		case <-time.After(time.Millisecond):
+		}
+		l.mu.Lock()
+		key := keys[l.random.IntN(len(keys))]
+		list := l.lists[key]
+		switch at := l.random.IntN(len(list) + 1); {
+		case l.random.IntN(3) == 0:
+			list = slices.Insert(list, at, l.newItem())
+		case at < len(list) && len(list) > 1 && l.random.IntN(3) == 0:
+			list = slices.Delete(list, at, at+1)
+		case at < len(list) && l.random.IntN(2) == 0:
+			list[at].Text += "x"
+		default:
+			l.random.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+		}
+		l.lists[key] = list
+		l.mu.Unlock()
+	}
+}
+
+// pages returns the number of pages of all lists, and the number of calls since the last call of pages.
+func (l *listServer) pages() (pages, calls int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, list := range l.lists {
+		pages += max(1, (len(list)+listPage-1)/listPage)
+	}
+	calls, l.calls = l.calls, 0
+	return pages, calls
+}
+
+const listSource = `baseURL: %s
+quota: {policies: [{name: burst, limit: 2000, window: 1s}]}
+workers: {high: {maxInFlight: 8}, low: {maxInFlight: 8}}
+facets:
+  list:
+    documents: {list: {path: "/lists/{key}", paging: {link: true}}}
+    collection: {id: id, deletes: full}
+    shrinkGuard: 0.1
+    freshFor: 24h
+    cooldown: 0s
+    publishChanges: true
+`
+
+// TestCollections_EqualTheListsAfterKills walks lists that change while their pages are fetched. Workers are
+// killed meanwhile. COLLECTIONS_LISTS is the number of lists, and COLLECTIONS_KILLS the
+// number of kills in each phase.
+func TestCollections_EqualTheListsAfterKills(t *testing.T) {
+	number := func(name string, fallback int) int {
+		if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
+			return n
+		}
+		return fallback
+	}
+	kills := number("COLLECTIONS_KILLS", 1)
+	keys := harness.Keys("k", number("COLLECTIONS_LISTS", 20))
+	maxPages := 6
+	if len(keys) > 1000 {
+		maxPages = 40
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d, %d lists", seed, len(keys))
+	f := newSite(t)
+	upstream, url := newListServer(t, keys, maxPages, seed)
+	f.Sources = map[string]string{f.Source: fmt.Sprintf(listSource, url)}
+	f.check(f.CreateTables(t.Context()))
+	f.connect()
+	api := f.query()
+	workers := []*harness.Process{f.worker(), f.worker()}
+	c, err := client.New(api, client.Options{})
+	f.check(err)
+	walk := func(what string, kills int) {
+		began := time.Now().UnixMicro()
+		f.refreshAll(c, keys)
+		for n := range kills {
+			f.until(timeout, "progress before a kill", func() bool {
+				return f.one("SELECT count(*) FROM collections WHERE complete_at > $1", began) > int64(n+1)*int64(len(keys))/int64(kills+2)
+			})
+			workers[n%2].Kill()
+			workers[n%2] = f.worker()
+		}
+		f.until(timeout, "the end of the walks of "+what, func() bool {
+			return f.one("SELECT count(*) FROM collections WHERE complete_at > $1 AND walk = 0", began) == int64(len(keys))
+		})
+		f.untilCommitted()
+	}
+	stop := make(chan struct{})
+	var changing sync.WaitGroup
+	changing.Go(func() { upstream.mutate(keys, stop) })
+	started := time.Now()
+	walk("lists that change", kills)
+	close(stop)
+	changing.Wait()
+	pages, calls := upstream.pages()
+	t.Logf("first walk: %d calls of %d lists with %d pages now, %.1f s", calls, len(keys), pages, time.Since(started).Seconds())
+	for n := range 2 { // a missing item is deleted after two walks of the list at rest
+		killed := kills * (1 - n) // only in the first of the two walks
+		walk("lists at rest", killed)
+		_, calls = upstream.pages()
+		bound := pages + killed*16 // at most 16 calls are in flight in a worker
+		t.Logf("walk of the lists at rest: %d calls, %d pages, at most %d calls allowed, %.1f s", calls, pages, bound, time.Since(started).Seconds())
+		if calls < pages || calls > bound {
+			t.Errorf("calls: got %d, want %d to %d", calls, pages, bound)
+		}
+	}
+	f.compareItems(c, upstream)
+	equal(t, "dead letters", f.deadLetters(), 0)
+}
+
+func (f *fleet) refreshAll(c *client.Client, keys []string) {
+	f.Helper()
+	for some := range slices.Chunk(keys, 100) {
+		answer, err := c.Send(f.Context(), http.MethodPost, "/v1/"+f.Source+"/list/refresh", map[string][]string{"keys": some})
+		f.check(err)
+		equal(f.TB, "status of the refreshes", answer.Code, http.StatusAccepted)
+	}
+}
+
+// compareItems compares the items of each collection with the upstream's list.
+func (f *fleet) compareItems(c *client.Client, upstream *listServer) {
+	f.Helper()
+	for key, list := range upstream.lists {
+		want, got := map[string]string{}, map[string]string{}
+		for _, i := range list {
+			want[strconv.Itoa(i.ID)] = i.Text
+		}
+		for i, err := range c.AllItems(f.Context(), client.Entity{Source: f.Source, Facet: "list", Key: key}, client.ItemRange{Limit: 50}) {
+			f.check(err)
+			var content listed
+			if i.Deleted {
+				continue
+			}
+			f.check(json.Unmarshal(i.Content, &content))
+			got[i.ID] = content.Text
+		}
+		if len(got) != len(want) {
+			f.Errorf("%s: got %d items, want %d", key, len(got), len(want))
+		}
+		for id, text := range want {
+			if got[id] != text {
+				f.Errorf("%s, item %s: got %q, want %q", key, id, got[id], text)
+			}
+		}
+	}
+}

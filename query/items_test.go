@@ -1,0 +1,354 @@
+package query
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/collection"
+	"github.com/freshet/freshet/problem"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/source/items"
+	"github.com/freshet/freshet/store/sqlite"
+)
+
+// itemRig is a rig whose facet is a collection in an embedded database.
+type itemRig struct {
+	*rig
+	collections *collection.Collections
+	version     int64
+}
+
+func newItemRig(t testing.TB) *itemRig {
+	t.Helper()
+	db, err := sqlite.Open(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	r := &itemRig{collections: collection.New(db)}
+	r.rig = newRig(t, func(on *rig) {
+		on.store = countingStore{storeWithItems{db, r.collections}, on}
+		on.settings = func(f *source.Facet) { f.Collection, f.KeyPattern = &items.Collection{ID: "id"}, ".+" }
+	})
+	return r
+}
+
+// page stores the only page of a walk of the collection k. Each text is id=content; id! is a deleted item.
+func (r *itemRig) page(texts ...string) {
+	r.Helper()
+	r.version++
+	rules := collection.Rules{Order: collection.OrderNone, Deletes: collection.DeletesFlag}
+	before, err := r.collections.State(r.Context(), entity("k"))
+	if err != nil {
+		r.Fatal(err)
+	}
+	before = before.Begin(rules, time.Now(), false)
+	page := collection.Page{Version: r.version, Began: time.Now().Truncate(time.Microsecond)}
+	for _, text := range texts {
+		id, content, _ := strings.Cut(text, "=")
+		id, deleted := strings.CutSuffix(id, "!")
+		body := []byte(fmt.Sprintf(`{"text":%q}`, content))
+		page.Items = append(page.Items, collection.Fetched{ID: id, Content: body, Hash: sha256.Sum256(body), Deleted: deleted})
+	}
+	after, err := before.After(rules, page)
+	if err != nil {
+		r.Fatal(err)
+	}
+	if _, result, err := r.collections.Write(r.Context(), collection.Write{Entity: entity("k"), Rules: rules, Before: before, Page: page}, after); result != collection.Stored || err != nil {
+		r.Fatal(result, err)
+	}
+	r.settle("k", r.version)
+}
+
+type itemsAnswer struct {
+	Items []itemAnswer
+	Next  string
+	More  bool
+}
+
+type itemAnswer struct {
+	ID      string
+	Version int64
+	Deleted bool
+	Item    struct{ Text string }
+}
+
+func idsOf(all []itemAnswer) string {
+	var ids []string
+	for _, i := range all {
+		text := i.ID + "=" + i.Item.Text
+		if i.Deleted {
+			text = i.ID + "!"
+		}
+		ids = append(ids, text)
+	}
+	return strings.Join(ids, " ")
+}
+
+// list reads items. It checks the status and returns the answer.
+func (r *itemRig) list(query string, headers ...string) (itemsAnswer, answer) {
+	r.Helper()
+	a := r.do(http.MethodGet, "/v1/nexon/character/k/items"+query, headers...)
+	var body itemsAnswer
+	if a.StatusCode == http.StatusOK {
+		if err := json.Unmarshal([]byte(a.text), &body); err != nil {
+			r.Fatalf("%s: %v in %s", query, err, a.text)
+		}
+	}
+	return body, a
+}
+
+func TestItems_PagesInOrderOfChanges(t *testing.T) {
+	r := newItemRig(t)
+	r.page("c=1", "a=1", "b=1")
+	r.page("d=1", "a=2")
+	var got string
+	pages := 0
+	for target := "?limit=2"; target != ""; pages++ {
+		body, a := r.list(target)
+		got += idsOf(body.Items) + " | "
+		link := a.Header.Get("Link")
+		if (link != "") != body.More {
+			t.Fatalf("Link %q with more %t", link, body.More)
+		}
+		target = ""
+		if link != "" {
+			u, err := url.Parse(strings.TrimSuffix(strings.TrimPrefix(link, "<"), `>; rel="next"`))
+			if err != nil || u.Path != "/v1/nexon/character/k/items" {
+				t.Fatalf("Link: got %s, %v", link, err)
+			}
+			target = "?" + u.RawQuery
+		}
+	}
+	if want := "b=1 c=1 | a=2 d=1 | "; got != want || pages != 2 {
+		t.Errorf("items: got %s, want %s", got, want)
+	}
+}
+
+func TestItems_ChangesWithDeletedOnes(t *testing.T) {
+	r := newItemRig(t)
+	r.page("a=1", "b=1")
+	first, _ := r.list("")
+	since := time.Now().UTC()
+	if none, _ := r.list("?after=" + first.Next); len(none.Items) != 0 || none.Next != first.Next || none.More {
+		t.Errorf("after the last item: got %+v, want no item and the same next", none)
+	}
+	if got, want := idsOf(first.Items), "a=1 b=1"; got != want {
+		t.Errorf("items: got %s, want %s", got, want)
+	}
+	r.page("a!", "c=1")
+	for query, want := range map[string]string{
+		"":            "b=1 c=1",
+		"?after=1.Yg": "a! c=1", // after version 1, item b
+		"?changedSince=" + since.Format(time.RFC3339Nano): "a! c=1",
+	} {
+		if body, _ := r.list(query); idsOf(body.Items) != want {
+			t.Errorf("%s: got %s, want %s", query, idsOf(body.Items), want)
+		}
+	}
+}
+
+func TestItems_ETagChangesWithItems(t *testing.T) {
+	r := newItemRig(t)
+	r.page("a=1")
+	_, first := r.list("?limit=5")
+	etag := first.Header.Get("Etag")
+	if _, a := r.list("?limit=5", "If-None-Match", etag); a.StatusCode != http.StatusNotModified || a.text != "" {
+		t.Errorf("the same query: got status %d %s, want 304", a.StatusCode, a.text)
+	}
+	if _, a := r.list("?limit=6", "If-None-Match", etag); a.StatusCode != http.StatusOK {
+		t.Errorf("another query: got status %d, want 200", a.StatusCode)
+	}
+	r.page("a=1")
+	if _, a := r.list("?limit=5", "If-None-Match", etag); a.StatusCode != http.StatusNotModified {
+		t.Errorf("after a check without changes: got status %d, want 304", a.StatusCode)
+	}
+	r.page("a=2")
+	if _, a := r.list("?limit=5", "If-None-Match", etag); a.StatusCode != http.StatusOK {
+		t.Errorf("after a change: got status %d, want 200", a.StatusCode)
+	}
+}
+
+func TestItems_One(t *testing.T) {
+	r := newItemRig(t)
+	r.page("a/b=1", "z=1")
+	a := r.do(http.MethodGet, "/v1/nexon/character/k/items/a%2Fb")
+	if a.StatusCode != http.StatusOK || !strings.Contains(a.text, `"id":"a/b"`) || !strings.Contains(a.text, `"item":{"text":"1"}`) {
+		t.Errorf("item: got %d %s", a.StatusCode, a.text)
+	}
+	if a := r.do(http.MethodGet, "/v1/nexon/character/k/items/a%2Fb", "If-None-Match", a.Header.Get("Etag")); a.StatusCode != http.StatusNotModified {
+		t.Errorf("the same item: got status %d, want 304", a.StatusCode)
+	}
+	if a := r.do(http.MethodGet, "/v1/nexon/character/k/items/unknown"); a.StatusCode != http.StatusNotFound {
+		t.Errorf("unknown item: got status %d, want 404", a.StatusCode)
+	}
+}
+
+func TestItems_StreamHasAllItems(t *testing.T) {
+	r := newItemRig(t)
+	var texts []string
+	for n := range 2*streamedItems + 3 {
+		texts = append(texts, fmt.Sprintf("i%05d=x", n))
+	}
+	r.page(texts...)
+	req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/nexon/character/k/items", nil)
+	req.Header.Set("Accept", "application/x-ndjson")
+	rec := httptest.NewRecorder()
+	r.server.ServeHTTP(rec, req)
+	lines := strings.Split(strings.TrimSuffix(rec.Body.String(), "\n"), "\n")
+	if kind := rec.Header().Get("Content-Type"); kind != ndjson || len(lines) != len(texts) {
+		t.Fatalf("got %s with %d lines, want %d", kind, len(lines), len(texts))
+	}
+	for n, line := range lines {
+		var i itemAnswer
+		if err := json.Unmarshal([]byte(line), &i); err != nil || i.ID+"="+i.Item.Text != texts[n] {
+			t.Fatalf("line %d: got %s, %v, want %s", n, line, err, texts[n])
+		}
+	}
+}
+
+// A client must notice that a stream ended before its last item.
+func TestItems_StreamOfFailingStoreIsCutOff(t *testing.T) {
+	r := newItemRig(t)
+	var texts []string
+	for n := range 2 * streamedItems {
+		texts = append(texts, fmt.Sprintf("i%05d=x", n))
+	}
+	r.page(texts...)
+	working := r.server.cache.store
+	r.server.cache.store = &failingItems{Store: working, after: 1}
+	server := httptest.NewServer(r.server)
+	defer server.Close()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/v1/nexon/character/k/items", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", "application/x-ndjson")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	d := json.NewDecoder(resp.Body)
+	n := 0
+	for ; err == nil; n++ {
+		var i itemAnswer
+		err = d.Decode(&i)
+	}
+	if err.Error() != "unexpected EOF" {
+		t.Errorf("after %d items: got %v, want an unexpected EOF", n-1, err)
+	}
+}
+
+// failingItems fails the reads of items after some.
+type failingItems struct {
+	Store
+	after int
+}
+
+func (f *failingItems) Items(ctx context.Context, e schemas.Entity, r collection.Range) ([]collection.Item, error) {
+	if f.after--; f.after < 0 {
+		return nil, errors.New("injected by the test")
+	}
+	return f.Store.Items(ctx, e, r)
+}
+
+func TestItems_RejectsQueries(t *testing.T) {
+	r := newItemRig(t)
+	r.page("a=1")
+	for query, code := range map[string]problem.Code{
+		"?limit=0": problem.BadLimit, "?limit=1001": problem.BadLimit, "?limit=x": problem.BadLimit,
+		"?after=x": problem.BadCursor, "?after=1.%2B": problem.BadCursor, "?after=99999999999999999999.YQ": problem.BadCursor,
+		"?changedSince=yesterday": problem.BadFilter, "?a=%zz": problem.BadFilter,
+	} {
+		if _, a := r.list(query); a.StatusCode != http.StatusBadRequest || a.body.Code != string(code) {
+			t.Errorf("%s: got status %d and code %s, want 400 and %s", query, a.StatusCode, a.body.Code, code)
+		}
+	}
+	if a := r.do(http.MethodGet, "/v1/nexon/shared/k%2Fitems"); a.StatusCode == http.StatusOK {
+		t.Errorf("another facet: got status %d", a.StatusCode)
+	}
+}
+
+func TestItems_UnknownCollectionIsRequested(t *testing.T) {
+	r := newItemRig(t)
+	r.respond = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Queued: true, Number: 1} }
+	if _, a := r.list(""); a.StatusCode != http.StatusAccepted {
+		t.Errorf("got status %d %s, want 202", a.StatusCode, a.text)
+	}
+	if n := len(r.enqueued()); n != 1 {
+		t.Errorf("update requests: got %d, want 1", n)
+	}
+}
+
+// The keys of other facets may end with /items.
+func TestItems_OnlyOfCollections(t *testing.T) {
+	r := newRig(t)
+	r.do(http.MethodGet, "/v1/nexon/character/a/items/b")
+	if got := r.enqueued(); len(got) != 1 || got[0].Entity.Key != "a/items/b" {
+		t.Errorf("requests: got %+v, want one for the key a/items/b", got)
+	}
+}
+
+func TestItems_NotVisibleToOthers(t *testing.T) {
+	r := newItemRig(t)
+	r.page("a=1")
+	r.limits = func(string) string { return "secret" }
+	r.server.sources["nexon"] = limitedSource{r.src, r.limits}
+	r.client.Scopes = r.client.Scopes[:1]
+	for _, path := range []string{"/items", "/items/a"} {
+		if a := r.do(http.MethodGet, "/v1/nexon/character/k"+path); a.StatusCode != http.StatusNotFound || strings.Contains(a.text, "text") {
+			t.Errorf("%s: got status %d %s, want 404", path, a.StatusCode, a.text)
+		}
+	}
+}
+
+func TestItems_EventNamesChangedItems(t *testing.T) {
+	r := newItemRig(t)
+	r.page("a=1", "b=1")
+	st := &stream{s: r.server, entity: entity("k"), facet: mustFacet(t, r)}
+	send := func() string {
+		rec := httptest.NewRecorder()
+		req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/nexon/character/k/events", nil)
+		st.c = r.server.echo.NewContext(req, rec)
+		v, err := r.server.readAndEnqueue(st.c, everything, st.entity, st.facet, acceptDeadline(0))
+		if err != nil || !st.send(v) {
+			t.Fatalf("event: got %v", err)
+		}
+		return rec.Body.String()
+	}
+	if text := send(); strings.Contains(text, `"items"`) {
+		t.Errorf("first event: got %s, want no items", text)
+	}
+	r.page("a=2", "b!", "c=1")
+	if text, want := send(), `"items":[{"id":"a"},{"id":"b","deleted":true},{"id":"c"}]`; !strings.Contains(text, want) {
+		t.Errorf("event: got %s, want %s", text, want)
+	}
+	var many []string
+	for n := range maxChangedItems + 1 {
+		many = append(many, fmt.Sprintf("m%d=1", n))
+	}
+	r.page(many...)
+	if text := send(); strings.Count(text, `{"id"`) != maxChangedItems || !strings.Contains(text, `"moreItems":true`) {
+		t.Errorf("event of many items: got %d ids in %s", strings.Count(text, `{"id"`), text)
+	}
+}
+
+func mustFacet(t *testing.T, r *itemRig) source.Facet {
+	t.Helper()
+	f, known := r.src.Facet("character")
+	if !known {
+		t.Fatal("the facet is missing")
+	}
+	return f
+}

@@ -1,0 +1,224 @@
+package source
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/freshet/freshet/source/items"
+)
+
+// maxItemPages is the maximum of Paging.MaxPages for a collection, and defaultItemPages its default.
+const defaultItemPages, maxItemPages = 1000, 100_000
+
+// checkCollection returns an error for a setting of the facet that is invalid for a collection.
+func (f Facet) checkCollection() error {
+	c := f.Collection
+	if c == nil {
+		return nil
+	}
+	fromAlias := slices.ContainsFunc(compileAliases(f.Params), func(a Alias) bool { return a.From != "" })
+	switch {
+	case len(f.Documents) != 1:
+		return fmt.Errorf("collection: needs a facet of exactly one document; this one has %d", len(f.Documents))
+	case f.Raw != nil:
+		return errors.New("collection: not allowed with raw, because raw content has no items")
+	case f.Immutable:
+		return errors.New("collection: not allowed with immutable, because lists change")
+	case fromAlias:
+		return errors.New("collection: params with from are not supported; give the params a text")
+	}
+	if err := c.Check(f.ShrinkGuard > 0, f.Conditional); err != nil {
+		return fmt.Errorf("collection.%w", err)
+	}
+	for _, d := range f.Documents {
+		switch {
+		case c.Cursor == nil || c.Cursor.Param == "":
+		case d.GraphQL != nil:
+			return errors.New("collection.cursor.param: not allowed for a graphql query; write order: desc and no param")
+		case d.Paging != nil && d.Paging.Param == c.Cursor.Param:
+			return errors.New("collection.cursor.param: is the same as paging.param; the two values need different query parameters")
+		}
+	}
+	return nil
+}
+
+// checkPages returns an error if Paging.MaxPages is too large.
+func (f Facet) checkPages(p *Paging) error {
+	most := maxPageLimit
+	if f.Collection != nil {
+		most = maxItemPages
+	}
+	if p != nil && (p.MaxPages < 0 || p.MaxPages > most) {
+		return fmt.Errorf("paging.maxPages: %d must be from 1 to %d", p.MaxPages, most)
+	}
+	return nil
+}
+
+// setPage makes the request fetch a page of a collection.
+func (r *documentRequest) setPage(f *compiledFacet, page items.PageRequest) error {
+	r.number = max(page.Number, 1)
+	cursor := f.Collection.Cursor
+	switch {
+	case page.Position == "":
+		if page.Since != "" && cursor != nil && cursor.Param != "" {
+			to := *r.url
+			to.RawQuery = replaceParameter(to.RawQuery, cursor.Param, page.Since)
+			r.url = &to
+		}
+		return nil
+	case r.bodyAt != nil:
+		r.body = r.bodyAt(page.Position)
+		r.position = page.Position
+		return nil
+	}
+	uri, err := url.ParseRequestURI(page.Position)
+	if err != nil || uri.Host != "" {
+		return errors.New("the stored position of the next page is not valid; delete the snapshot to begin again")
+	}
+	to := *r.url
+	to.Path, to.RawPath, to.RawQuery = uri.Path, uri.RawPath, uri.RawQuery
+	if !isBelow(&to, r.base) {
+		return errors.New("the stored position of the next page is outside of baseURL; delete the snapshot to begin again")
+	}
+	r.url = &to
+	return nil
+}
+
+// pageLimit returns the maximum number of pages.
+func (r documentRequest) pageLimit() int {
+	if r.paging.MaxPages > 0 {
+		return r.paging.MaxPages
+	}
+	return defaultItemPages
+}
+
+// fetchNext sets the position of the page that follows a fetched page of a collection.
+func (r documentRequest) fetchNext(s *Source, resp *response) {
+	if r.paging == nil {
+		return
+	}
+	seen := map[string]bool{}
+	if r.paging.Link {
+		seen[r.url.RequestURI()] = true
+	}
+	if r.position != "" {
+		seen[cursorText(r.position)] = true
+	}
+	next, err := s.nextPage(r, *resp, seen)
+	switch {
+	case err != nil:
+		resp.linkErr = err
+	case next == nil:
+	case r.number >= r.pageLimit():
+		resp.linkErr = fmt.Errorf("there are more than %d pages; increase the document's paging.maxPages", r.number)
+	case next.bodyAt != nil:
+		resp.position = next.position
+	default:
+		resp.next, resp.position = next.url, next.url.RequestURI()
+	}
+	if s.containsCredential([]byte(resp.position)) {
+		resp.position, resp.linkErr = "", errors.New("the link or cursor to the next page contains the credential, which must not be stored")
+	}
+	if len(resp.position) > maxTargetBytes {
+		resp.position, resp.linkErr = "", errors.New("the link or cursor to the next page is longer than 8 KiB")
+	}
+}
+
+// cursorText returns the text of a cursor that is written as JSON.
+func cursorText(position string) string {
+	var text string
+	if json.Unmarshal([]byte(position), &text) != nil {
+		return position
+	}
+	return text
+}
+
+// readItems classifies a page of a collection and extracts its items.
+func (r responseReader) readItems(p *Plan) Outcome {
+	o := r.classify(p.validator != Validator{})
+	page := &items.Page{Next: r.response.position, ExtractVersion: p.facet.version, Document: canonicalName(p.facet.documents[0].name)}
+	if date, err := http.ParseTime(r.response.header.Get("Date")); err == nil {
+		page.Date = date
+	}
+	switch {
+	case o.Class == NotModified:
+		o.Page = page
+		return o
+	case o.Class != OK:
+		return o
+	case r.response.linkErr != nil:
+		return r.failure(classification{class: BadContent}, r.response.linkErr)
+	}
+	path := ""
+	if p.requests[0].paging != nil {
+		path = p.requests[0].paging.Items
+	}
+	list, err := pageList(r.w.plain.Bytes(), path)
+	if err != nil {
+		return r.badContent(err)
+	}
+	node := p.facet.paths.member([]byte(canonicalName(p.facet.documents[0].name))).other
+	n := 0
+	list.ForEach(func(_, element gjson.Result) bool {
+		n++
+		var item items.Item
+		if item, err = r.readItem(p, node, element); err != nil {
+			err = fmt.Errorf("item %d of the page: %w", n, err)
+			return false
+		}
+		page.Items = append(page.Items, item)
+		return true
+	})
+	if err != nil {
+		return r.badContent(err)
+	}
+	o.Page, o.Redacted = page, r.w.redacted
+	o.Validator = Validator{ETag: r.s.storableValidator(r.response.header.Get("Etag"))}
+	return o
+}
+
+// readItem extracts one item.
+func (r responseReader) readItem(p *Plan, node *pathNode, element gjson.Result) (item items.Item, err error) {
+	c := p.facet.Collection
+	if !element.IsObject() {
+		return item, errors.New("is not an object")
+	}
+	if item.ID, err = c.IDOf(element); err != nil {
+		return item, err
+	}
+	if item.Cursor, err = c.CursorOf(element); err != nil {
+		return item, err
+	}
+	item.Deleted = c.DeletedFlag != "" && element.Get(c.DeletedFlag).Bool()
+	canon := &r.w.canonical
+	extract := func(text []byte) error {
+		canon.out, canon.ignored, canon.members = canon.out[:0], canon.ignored[:0], canon.members[:0]
+		return canon.appendDocument(text, node)
+	}
+	if err := extract([]byte(element.Raw)); err != nil {
+		return item, err
+	}
+	if r.s.containsCredential(canon.out) {
+		redacted, n := r.s.redactJSON(canon.out)
+		r.w.redacted += n
+		if err := extract(redacted); err != nil {
+			return item, err
+		}
+	}
+	item.Content = slices.Clone(canon.out)
+	r.w.hash.Reset()
+	canon.forEachHashedPart(func(part []byte) {
+		r.w.hash.Write(part)
+		if p.onePage {
+			item.Hashed = append(item.Hashed, part...)
+		}
+	})
+	r.w.hash.Sum(item.Hash[:0])
+	return item, nil
+}

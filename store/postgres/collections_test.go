@@ -1,0 +1,111 @@
+package postgres
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/collection"
+	"github.com/freshet/freshet/schemas"
+)
+
+var list = schemas.Entity{Source: "s", Facet: "f", Key: "list"}
+
+// walkOf writes a walk of n items of about 1.5 KB in pages of 100. The version of its first page is given.
+func walkOf(t testing.TB, s *Store, version int64, n int) {
+	t.Helper()
+	all, rules := collection.New(s), collection.Rules{Order: collection.OrderNone, Deletes: collection.DeletesNone}
+	for from := 0; from < n; from += 100 {
+		state, err := all.State(t.Context(), list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		page := collection.Page{Version: version, Began: time.UnixMilli(version)}
+		for i := from; i < min(from+100, n); i++ {
+			content := fmt.Appendf(nil, `{"body":"%s","id":%d}`, strings.Repeat(fmt.Sprintf("%x ", sha256.Sum256(fmt.Append(nil, i))), 22), i)
+			page.Items = append(page.Items, collection.Fetched{ID: fmt.Sprint(i), Content: content, Hash: sha256.Sum256(content)})
+		}
+		if from+100 < n {
+			page.Next = fmt.Sprint(from + 100)
+		}
+		state = state.Begin(rules, page.Began, false)
+		after, err := state.After(rules, page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, result, err := all.Write(t.Context(), collection.Write{Entity: list, Rules: rules, Before: state, Page: page}, after); err != nil || result != collection.Stored {
+			t.Fatal(result, err)
+		}
+		version++
+	}
+}
+
+// wal returns the position of the server's write-ahead log, in bytes.
+func wal(t testing.TB, s *Store) (bytes int64) {
+	t.Helper()
+	if err := s.pool.QueryRow(t.Context(), "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint").Scan(&bytes); err != nil {
+		t.Fatal(err)
+	}
+	return bytes
+}
+
+func TestCollection_UnchangedWalkWritesNoItem(t *testing.T) {
+	s := alone(t)
+	began := wal(t, s)
+	walkOf(t, s, 1, 2000)
+	first := wal(t, s) - began
+	_, _, inserted := counts(t, s, "items")
+	walkOf(t, s, 100, 2000)
+	second := wal(t, s) - began - first
+	updated, _, inserts := counts(t, s, "items")
+	if updated != 0 || inserts != inserted || inserted != 2000 {
+		t.Errorf("rows of items: got %d inserted by the first walk, %d inserted and %d updated afterwards, want 2000, 0 and 0", inserted, inserts-inserted, updated)
+	}
+	// Other tests write to the same server, so the bytes are not judged.
+	t.Logf("WAL of a walk of 20 pages: %d bytes, of an unchanged one: %d bytes (%.1f %%)", first, second, 100*float64(second)/float64(first))
+}
+
+// BenchmarkCollectionItems compares reads of a page of a collection of 100,000 items with reads of one snapshot.
+func BenchmarkCollectionItems(b *testing.B) {
+	s := open(b)
+	walkOf(b, s, 1, 100_000)
+	all := collection.New(s)
+	var last collection.Item
+	b.Run("snapshot", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := s.Get(b.Context(), list); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("page of 100", func(b *testing.B) {
+		at := int64(0)
+		for b.Loop() {
+			at = (at + 37) % 1000
+			items, err := all.Items(b.Context(), list, collection.Range{AfterVersion: at, Limit: 100})
+			if err != nil || len(items) != 100 {
+				b.Fatal(len(items), err)
+			}
+		}
+	})
+	b.Run("all", func(b *testing.B) {
+		n := 0
+		for b.Loop() {
+			span := collection.Range{Limit: 500}
+			for {
+				items, err := all.Items(b.Context(), list, span)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if len(items) == 0 {
+					break
+				}
+				n, last = n+len(items), items[len(items)-1]
+				span.AfterVersion, span.AfterID = last.Version, last.ID
+			}
+		}
+		b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "items/s")
+	})
+}
