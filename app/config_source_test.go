@@ -53,7 +53,7 @@ func TestConfig_RejectsInvalidPrefetch(t *testing.T) {
 		strings.Replace(cases, "general: {", "general: {keyFold: nfc, ", 1) + `{facets: {progress: {triggers: {general: }}}}`: "facets.progress.triggers.general: the two facets must have the same keyFold",
 		"sources: {nexon: {prefetch: {facets: {character: }}}}":                                                               "facets.character: unknown facet; the source has no facets",
 		"sources: {nexon: {quota: {policies: []}}}":                                                                           "facets: a source needs at least one" + usesPreset,
-		"sources: {nexon: {baseURL: 'http://a', facets: {a: {documents: {}}}}}":                                               "facets.a.documents: a facet needs at least one",
+		"sources: {nexon: {baseURL: 'http://a', facets: {a: {documents: {}}}}}":                                               "facets.a.documents: a facet needs at least one document",
 		"sources: {mine: {baseURL: 'http://a'}}":                                                                              "facets: a source needs at least one",
 	} {
 		_, err := loadConfig(write(t, text), nil, OptionalSources)

@@ -23,7 +23,7 @@ var terms = map[string]string{
 	"permit":          "The right to send one upstream call at its time slot. It expires 40 ms later.",
 	"prefetch":        "The scheduler enqueues refreshes of registered entities in the LOW lane before readers request them.",
 	"quota policy":    "One limit of a source: a window, a calendar day, a token bucket, a maximum number of calls in flight, a minimum interval, an error budget, or a reported limit.",
-	"replay":          "Enqueue a dead letter again; mark it as handled for good. A DLQ job does either for many dead letters.",
+	"replay":          "Replay: enqueue a dead letter again. Purge: mark it as handled without a replay. A DLQ job does either for many dead letters.",
 	"reserve":         "The share of a policy that only the HIGH lane can use.",
 	"retry":           "A failed request is written to the database with its next time, and requested again at that time.",
 	"role":            "What a process runs: query, worker, scheduler, or all of them as dev.",

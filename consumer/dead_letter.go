@@ -59,7 +59,7 @@ func (dlqCompressor) Compress(_ *bytes.Buffer, src []byte, _ ...kgo.CompressFlag
 	return e.EncodeAll(src, nil), kgo.CodecZstd
 }
 
-// deadLetter writes a dead letter for a record that failed for good and settles its request. It
+// deadLetter writes a dead letter for a record that failed permanently and settles its request. It
 // writes none if an earlier dead letter of the entity covers the request (endIfHeld).
 func (w *Worker) deadLetter(ctx context.Context, t *task, f failure) {
 	var before store.Status

@@ -127,7 +127,7 @@ type Store interface {
 	Statuses(ctx context.Context, entities []schemas.Entity) ([]store.Status, error)
 	// WriteFailure writes the status and the index row of the dead letter in one transaction. If
 	// deadLetter is nil, it writes only the status. It skips the status if its State is empty, or
-	// if the result of a later fetch is stored. It is idempotent.
+	// if the database already has the result of a later fetch. It is idempotent.
 	WriteFailure(ctx context.Context, s store.Status, deadLetter *store.DeadLetter) error
 }
 

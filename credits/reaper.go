@@ -28,7 +28,7 @@ const (
 
 // reaperFails is the condition while the reaper can't read or end holds.
 var reaperFails = observe.Condition{
-	Event: "reaper_failed", Failing: "reaper of credits failed; clients get the credits of failed refreshes back later", Recovered: "reaper of credits works again",
+	Event: "reaper_failed", Failing: "credits reaper failed; clients get the credits of failed refreshes back later", Recovered: "credits reaper works again",
 }
 
 // Reaped is the result of a run of the reaper.
@@ -114,7 +114,7 @@ func (s *Service) endDecided(ctx context.Context, holds []Hold, skipped map[stri
 				return ended, ctx.Err()
 			}
 			skipped[client] = true
-			s.log.Error("holds of a client not ended; the next run of the reaper tries again", "client", client, "holds", len(ends[client]), "err", err)
+			s.log.Error("ending expired holds of a client failed; the next run of the credits reaper tries again", "client", client, "holds", len(ends[client]), "err", err)
 			continue
 		}
 		ended = append(ended, of...)
@@ -200,7 +200,7 @@ func (s *Service) Run(ctx context.Context) error {
 			result, err := s.Reap(ctx)
 			s.record(ctx, err)
 			if result.Holds > 0 {
-				s.log.Info("expired holds ended", "holds", result.Holds, "clients", len(result.Clients))
+				s.log.Info("expired holds of credits ended", "holds", result.Holds, "clients", len(result.Clients))
 			}
 		})
 	}()

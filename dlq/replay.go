@@ -24,7 +24,7 @@ const enqueueBatch = 50
 const readTimeout = chunkTimeout / 2
 
 // errChunkTimeout ends a chunk at chunkTimeout. The next chunk enqueues the rest.
-var errChunkTimeout = errors.New("enqueuing the chunk timed out; the next chunk enqueues the rest")
+var errChunkTimeout = errors.New("enqueuing the chunk timed out; the next chunk contains the remaining dead letters")
 
 // replayItem is one dead letter of a chunk and its outcome.
 type replayItem struct {

@@ -221,7 +221,7 @@ func (p *paid) testLockedAccount(api string) {
 }
 
 // TestCredits_AddUpAcrossKills sends refreshes while all processes are killed with SIGKILL. One fifth of
-// the entities fails for good.
+// the entities fails permanently.
 func TestCredits_AddUpAcrossKills(t *testing.T) {
 	t.Parallel()
 	clients, perClient, kills := size(10, 100), size(20, 100), size(1, 10)

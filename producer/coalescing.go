@@ -119,7 +119,7 @@ func decodeAcquire(reply []any) (Result, error) {
 		return r, nil
 	case TooManyOutstanding, TooManyNewKeys: // a reply with one of these two outcomes is an error: only admit may return them, not the script coalesce_acquire
 	}
-	return Result{}, fmt.Errorf("coalesce_acquire returned the outcome %q", outcome)
+	return Result{}, fmt.Errorf("coalesce_acquire returned the unknown outcome %q", outcome)
 }
 
 // ack is the outcome of one publish.

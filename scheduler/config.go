@@ -256,7 +256,7 @@ func (c Config) Check() error {
 		fail("notBefore: %s must be a time of day up to 12:00", clockText(c.NotBefore))
 	}
 	if _, err := time.LoadLocation(c.TimeZone); err != nil {
-		fail("timeZone: %q is not known; write it as in Asia/Seoul", c.TimeZone)
+		fail("timeZone: %q is unknown; use a name such as Asia/Seoul", c.TimeZone)
 	}
 	if c.Jitter < 0 || rise && c.Jitter > hot.Every/8 {
 		fail("jitter: %v must be from 0 to an eighth of tiers.hot.every, %v", c.Jitter, hot.Every/8)

@@ -172,7 +172,7 @@ func (m *Match) compile() (*regexp.Regexp, error) {
 	case m.Name == "":
 		return nil, errors.New("name is missing")
 	case m.Equals != "" && m.Matches != "":
-		return nil, errors.New("equals and matches exclude each other")
+		return nil, errors.New("`equals` and `matches` can't be used together; remove one of them")
 	case m.Missing && (m.Equals != "" || m.Matches != ""):
 		return nil, errors.New("a rule with `missing` can have neither `equals` nor `matches`, because a missing header or member has no value")
 	case m.Equals != "":

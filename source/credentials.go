@@ -64,7 +64,7 @@ func newCredentials(all []Credential, auth Auth, insecure bool) (credentials, er
 		case cred.Token != nil && (cred.SecretEnv != "" || cred.SecretFile != ""):
 			return c, fmt.Errorf("credentials[%d].token: replaces secretEnv and secretFile; remove them", i)
 		case cred.Token == nil && (cred.SecretEnv == "") == (cred.SecretFile == ""):
-			return c, fmt.Errorf("credentials[%d]: write either secretEnv, secretFile or token", i)
+			return c, fmt.Errorf("credentials[%d]: set exactly one of `secretEnv`, `secretFile` and `token`", i)
 		}
 		if cred.Token != nil {
 			c.renewing[cred.Name] = true

@@ -74,11 +74,11 @@ func (f *Facet) checkDelivery() error {
 	case s.Dir == "":
 		return errors.New("static.dir: is missing; write the path of the directory with the files")
 	case f.Raw == nil:
-		return errors.New("static: needs raw, because a file is served unchanged; write raw: {mediaType: application/xml} or another media type")
+		return errors.New("static: needs `raw`, because a file is served unchanged; set `raw: {mediaType: application/xml}` or another media type")
 	case s.Order != staticFirst && s.Order != staticLast:
 		return fmt.Errorf("static.order: %q must be %s or %s", s.Order, staticFirst, staticLast)
 	case s.Order == staticFirst && !f.Immutable:
-		return errors.New("static.order: first needs immutable: true, because an entity with a file is never fetched for a read; write order: last to serve the files only if nothing else can be served")
+		return errors.New("static.order: `first` needs `immutable: true`, because an entity with a file is never fetched for a read; set `order: last` to serve the files only if nothing else can be served")
 	case s.MaxSize < 0:
 		return fmt.Errorf("static.maxSize: %d must be positive", s.MaxSize)
 	}

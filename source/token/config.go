@@ -53,7 +53,8 @@ type Config struct {
 	Consent Consent `yaml:"consent,omitempty"`
 	// JWT is the signed token of the grant jwt-bearer.
 	JWT *JWT `yaml:"jwt,omitempty"`
-	// Request is the request of the grant login.
+	// Request is the HTTP request that logs in and returns a token. It is allowed only with the
+	// grant login.
 	Request *Request `yaml:"request,omitempty"`
 	// Value is the place of the token in the response: body:PATH, header:NAME or cookie:NAME. Empty:
 	// body:access_token.

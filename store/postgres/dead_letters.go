@@ -54,7 +54,7 @@ func (s *Store) HandledPrefixes(ctx context.Context, topic string, recent, missi
 	all, err := collect(ctx, s.pool, func(p *store.HandledPrefix, scan func(...any) error) error { return p.ScanPrefix(scan) },
 		store.SelectHandledPrefixes, topic, recent.UnixMicro(), missing.UnixMicro())
 	if err != nil {
-		return nil, fmt.Errorf("read the handled offsets at the beginning of the partitions of %s: %w", topic, err)
+		return nil, fmt.Errorf("read the offsets of handled dead letters at the start of the partitions of %s: %w", topic, err)
 	}
 	return all, nil
 }
@@ -64,7 +64,7 @@ func (s *Store) HandledPrefixes(ctx context.Context, topic string, recent, missi
 func (s *Store) DeleteDeadLettersBefore(ctx context.Context, before store.DeadLetterID, limit int) (int, error) {
 	tag, err := s.pool.Exec(ctx, store.DeleteDeadLettersBefore, before.Topic, before.Partition, before.Offset, limit)
 	if err != nil {
-		return 0, fmt.Errorf("delete index entries of %s: %w", before.Topic, classifyError(err))
+		return 0, fmt.Errorf("delete rows of dead_letters for the topic %s: %w", before.Topic, classifyError(err))
 	}
 	return int(tag.RowsAffected()), nil
 }
