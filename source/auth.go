@@ -103,8 +103,8 @@ func (c credentials) set(auth Auth, name string, value secretValue) error {
 }
 
 // authorize adds the current value of the named credential to the request, and returns the generation
-// of a token. It returns an error if the source has no credential with that name, or its token has
-// ended.
+// of a token. It returns an error if the source has no credential with that name, or if the token
+// of the credential has expired.
 func (s *Source) authorize(req *http.Request, name string) (generation int64, err error) {
 	entry := s.credentials.secrets[name]
 	if entry == nil {

@@ -31,7 +31,7 @@ const (
 	NotReady    Class = "not-ready"    // the upstream does not have the content yet
 	Handle      Class = "handle"       // the upstream does not know the alias that the call used
 	NotFound    Class = "not-found"    // the upstream has no such entity
-	NotModified Class = "not-modified" // the content is the one that the stored validator identifies
+	NotModified Class = "not-modified" // the content is unchanged since the response with the stored validator (ETag or Last-Modified)
 	OK          Class = "ok"
 )
 

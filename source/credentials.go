@@ -39,7 +39,7 @@ type credentials struct {
 	keys []*regexp.Regexp
 	// renewing has the names of the credentials with a token.
 	renewing map[string]bool
-	secrets  map[string]*secret // by credential name; if the source lists none, the only name is ""
+	secrets  map[string]*secret // credentials by name; the only name is "" if the source lists no credentials
 }
 
 func newCredentials(all []Credential, auth Auth, insecure bool) (credentials, error) {

@@ -11,8 +11,9 @@ import (
 type Delivery struct {
 	// Raw makes the content the unchanged bytes of the facet's one document, such as XML or an image.
 	Raw *Raw `yaml:"raw,omitempty"`
-	// Immutable marks content that does not change under its key: a snapshot is FRESH for ever, and
-	// browsers do not revalidate it (RFC 8246). A refresh that is requested explicitly still replaces it.
+	// Immutable marks content that does not change under its key: a snapshot stays FRESH forever,
+	// and browsers do not revalidate it (RFC 8246). A refresh that is requested explicitly still
+	// replaces it.
 	Immutable bool `yaml:"immutable,omitempty"`
 	// Static is a directory of files that the query service serves as content of the facet.
 	Static *Static `yaml:"static,omitempty"`

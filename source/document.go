@@ -113,7 +113,7 @@ type compiledDocument struct {
 	Document
 	name        string
 	method      string
-	base        *url.URL // nil: the source's
+	base        *url.URL // base URL of the document; nil: the base URL of the source is used
 	target      target
 	headers     map[string]template
 	body        body
