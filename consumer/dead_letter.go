@@ -123,7 +123,7 @@ func (w *Worker) writeDeadLetter(ctx context.Context, t *task, f failure, before
 	if err == nil {
 		indexed, visibility := d.DeadLetter, w.source.Visibility(t.request.Entity.Key)
 		if visibility != "" {
-			indexed.Sample = nil // keep the upstream's response (the sample) out of the index, because clients that must not see this content can list the index
+			indexed.Sample = nil // do not store the upstream's response (the sample) in dead_letters, because clients that must not see this content can list these rows
 		}
 		err = w.fail(ctx, t, f, before, store.DeadLetter{
 			DeadLetterID: id, Reason: f.reason, Error: indexed.Summary(), Fingerprint: indexed.Fingerprint(t.request.Entity), Status: d.Status, Attempts: t.calls,

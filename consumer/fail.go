@@ -84,8 +84,8 @@ func (w *Worker) scheduleRetry(ctx context.Context, t *task, d decision, f failu
 		"at", row.Until, "correlation_id", row.CorrelationID, "err", f.err)
 }
 
-// fail stores that the record's entity has failed, together with the index row of its dead letter,
-// and settles the request. before is the entity's previous status.
+// fail stores that the record's entity has failed, together with the row of its dead letter, and
+// settles the request. before is the entity's previous status.
 func (w *Worker) fail(ctx context.Context, t *task, f failure, before store.Status, deadLetter store.DeadLetter) error {
 	now := time.Now()
 	row := w.statusRow(t, f, before)
