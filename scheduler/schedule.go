@@ -169,7 +169,7 @@ func (s *Schedule) contentNotReady(now time.Time) (some, all bool) {
 }
 
 // perDay returns how many calls the scheduler may enqueue in the next 24 hours, if LOW may make
-// lowRate calls a second. Hours before NotBefore of all facets count as 0.
+// lowRate calls a second. An hour that is before the NotBefore of all facets adds 0 calls.
 func (s *Schedule) perDay(lowRate float64, now time.Time) (sum float64) {
 	for hour := range 24 {
 		at := now.Add(time.Duration(hour) * time.Hour)
