@@ -39,8 +39,9 @@ type Reaped struct {
 }
 
 // Reap ends all open holds that have expired: it spends the credits of refreshes that brought a
-// version, and gives the others back. A client whose holds can't be ended is skipped and logged. The
-// error is of reading the holds. Any number of processes may call Reap at the same time.
+// version, and gives the others back. A client whose holds can't be ended is skipped and logged.
+// Reap returns an error only if the holds can't be read. Any number of processes may call Reap at
+// the same time.
 func (s *Service) Reap(ctx context.Context) (Reaped, error) {
 	began := s.now()
 	ctx, cancel := context.WithTimeout(ctx, reapTimeout)
@@ -87,7 +88,8 @@ func (s *Service) walk(ctx context.Context, until time.Time) (Reaped, error) {
 }
 
 // endDecided ends the holds whose outcome is known, and tracks the others. It leaves out the skipped
-// clients, and adds clients whose holds can't be ended to them. The error is of reading the outcomes.
+// clients, and adds clients whose holds can't be ended to them. endDecided returns an error only if
+// the outcomes can't be read.
 func (s *Service) endDecided(ctx context.Context, holds []Hold, skipped map[string]bool) (ended []Hold, err error) {
 	outcomes, err := s.outcomes(ctx, holds)
 	if err != nil {
