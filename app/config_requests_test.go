@@ -26,7 +26,7 @@ func TestConfig_ErrorShowsRequestSetting(t *testing.T) {
 		{"wait: 60s", "wait: 30h", "sources.forge.rules[0].wait: 30h0m0s must be from 0 to 24h0m0s"},
 		{"User-Agent: \"me/1 (a@example.org)\"", "Host: x", "sources.forge.headers.Host: this header is reserved"},
 		{"Accept: application/json", "Authorization: x", "sources.forge.facets.issues.documents.list.headers.Authorization: this header contains the credential"},
-		{"link: true, maxPages: 50", "maxPages: 50", "sources.forge.facets.issues.documents.list.paging: write either link: true"},
+		{"link: true, maxPages: 50", "maxPages: 50", "sources.forge.facets.issues.documents.list.paging: set either `link: true`"},
 		{"maxPages: 50", "maxPages: 5000", "sources.forge.facets.issues.documents.list.paging.maxPages: 5000 must be"},
 		{"maxPages: 50", "next: 50", "paging.next: unknown setting"},
 		{"owner: \"{key}\",", "owner: \"{kye}\",", "sources.forge.facets.project.documents.items.graphql.variables: uses {kye}"},
@@ -39,7 +39,7 @@ func TestConfig_ErrorShowsRequestSetting(t *testing.T) {
 		{"resource: core", `resource: "co re"`, `sources.forge.facets.issues.documents.list.resource: "co re" must be`},
 		{"      project:", "      nothing: ~\n      project:", "sources.forge.facets.nothing.documents: a facet needs at least one document"},
 		{"method: POST", "method: PUT", `sources.forge.facets.search.documents.found.method: "PUT" must be GET or POST`},
-		{"method: POST,", "", "sources.forge.facets.search.documents.found.body: a GET has no body"},
+		{"method: POST,", "", "sources.forge.facets.search.documents.found.body: a GET request has no body"},
 		{`'{"q": "{key}"}'`, `'{"q": {key}}'`, "sources.forge.facets.search.documents.found.body: not valid JSON"},
 	} {
 		text := strings.Replace(asked, c.from, c.to, 1)
