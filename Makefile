@@ -66,11 +66,11 @@ test-services: $(GOTESTSUM) ## third stage: the tests that need a real service, 
 	@$(SERVICES); export FRESHET_TEST_REQUIRE=1; pattern=$$($(GO) run ./scripts/servicetests -run ./...) && \
 	$(call tests,test-services/services) $(RACE) -vet=off -p 2 -count=1 -timeout 25m -run "$$pattern" $$($(GO) run ./scripts/servicetests -packages ./...)
 
-# The two packages that take longest begin first, side by side, and three tests of each run at a time,
+# The two packages that take longest begin first, side by side, and five tests of each run at a time,
 # because they mostly wait. The presets need the processors for themselves; the stage test-services
 # has run the tests of leases and credentials already.
 e2e: $(GOTESTSUM) ## fourth stage: short forms of the end-to-end tests (processes, browser, Prometheus, scenarios, presets) on real services
-	@$(SERVICES); export FRESHET_TEST_REQUIRE=1; (cd e2e && $(call tests,e2e/e2e) -count=1 -timeout 20m -parallel 3 ./scenarios . ./...) && \
+	@$(SERVICES); export FRESHET_TEST_REQUIRE=1; (cd e2e && $(call tests,e2e/e2e) -count=1 -timeout 20m -parallel 5 ./scenarios . ./...) && \
 	$(call tests,e2e/presets) -count=1 -timeout 10m -parallel 40 -run '$(SATURATED)' ./app -saturate=30s -used=0.9
 
 e2e-long: ## long forms of the end-to-end tests on real services, hours; docs/testing.md lists them
@@ -124,9 +124,8 @@ planted-faults: ## plant an import, a race and a failing service test, and check
 	@$(SERVICES); scripts/planted-faults
 
 fuzz: ## run each fuzz test (FUZZTIME=30s)
-	@for target in $$(grep -rhoE 'func Fuzz[A-Za-z]+' --include=*_test.go . | awk '{print $$2}'); do \
-		dir=$$(grep -rlE "func $$target\(" --include=*_test.go . | head -1 | xargs dirname); \
-		$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $${FUZZTIME:-30s} -fuzzminimizetime 10x $$dir || exit 1; \
+	@grep -rHoE 'func Fuzz\w+' --include=*_test.go . | sed 's/:func / /' | while read -r file target; do \
+		$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $${FUZZTIME:-30s} -fuzzminimizetime 10x $$(dirname $$file) </dev/null || exit 1; \
 	done
 
 clients: $(OAPI_CODEGEN) ## generate clients from the contract, and read a snapshot with each (ONLY="go typescript python")
@@ -159,10 +158,12 @@ bench-all: ## run all benchmarks, print every figure with commit, date, cores an
 	for target in bench bench-worker bench-limiter bench-reads bench-schedule; do $(MAKE) -s $$target || true; done 2>&1 | tee $$out; \
 	$(GO) run ./scripts/benchall $${BASELINE:-$(TOOLS)/bench.json} < $$out
 
+# The modules below deploy get only the linters that need no types. The others would analyse the API types of
+# Kubernetes and goreleaser with all their dependencies, for three minutes of processor time.
 lint: $(LINT) ## run the linters, with the import rules
 	$(LINT) run ./...
-	cd deploy/kubernetes && $(LINT) run ./...
-	cd deploy/release && $(LINT) run ./...
+	cd deploy/kubernetes && $(LINT) run --fast-only ./...
+	cd deploy/release && $(LINT) run --fast-only ./...
 	cd e2e && $(LINT) run ./...
 	cd e2e/peers && $(LINT) run ./...
 

@@ -16,6 +16,11 @@ type baseURL struct {
 	url     string
 }
 
+// documentBaseURL returns the path below the source of a document's setting baseURL.
+func documentBaseURL(facet, document string) string {
+	return "facets." + facet + ".documents." + document + ".baseURL"
+}
+
 // baseURLsOf returns the base URLs of the source and of its documents, the source's first.
 func baseURLsOf(s source.Config) []baseURL {
 	all := []baseURL{{"baseURL", s.BaseURL}}
@@ -23,7 +28,7 @@ func baseURLsOf(s source.Config) []baseURL {
 		documents := s.Facets[facet].Documents
 		for _, name := range slices.Sorted(maps.Keys(documents)) {
 			if base := documents[name].BaseURL; base != "" {
-				all = append(all, baseURL{"facets." + facet + ".documents." + name + ".baseURL", base})
+				all = append(all, baseURL{documentBaseURL(facet, name), base})
 			}
 		}
 	}
@@ -49,7 +54,7 @@ func replaceBaseURLs(s *source.Config, change func(base *url.URL)) error {
 		f.Documents = maps.Clone(f.Documents)
 		for name, d := range f.Documents {
 			if d.BaseURL != "" {
-				d.BaseURL, err = replaced("facets."+facet+".documents."+name+".baseURL", d.BaseURL)
+				d.BaseURL, err = replaced(documentBaseURL(facet, name), d.BaseURL)
 				errs, f.Documents[name] = append(errs, err), d
 			}
 		}

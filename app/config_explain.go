@@ -14,6 +14,7 @@ import (
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/source/links"
 )
 
 // Explain prints the effects of the configuration: for each source its quota, the limits of clients,
@@ -32,6 +33,9 @@ func (c Config) Explain(to io.Writer, env []string) error {
 			f := s.Facets[facet]
 			fmt.Fprintf(to, "  facet   %s: %s; %s\n", facet, describeDocuments(f), describeDelivery(f))
 			explainAliases(to, s.Facets, facet)
+			if f.Links != nil {
+				explainLinks(to, *f.Links)
+			}
 		}
 		s.explainCredentials(to)
 		s.explainPrefetch(to, name)
@@ -56,6 +60,13 @@ func explainAliases(to io.Writer, facets map[string]source.Facet, facet string) 
 	}
 	if from != nil {
 		fmt.Fprintf(to, "          %s; the first read of a key takes %d calls\n", strings.Join(from, ", "), firstReadCalls(facets, facet))
+	}
+}
+
+// explainLinks prints the facet that links request, and their bounds.
+func explainLinks(to io.Writer, c links.Config) {
+	if l, err := c.Compile(); err == nil { // the configuration is checked before, so it is valid
+		fmt.Fprintf(to, "          links in new content request %s: at most %d keys of one content, up to %d links away\n", l.Facet, l.MaxKeys, l.MaxDepth)
 	}
 }
 

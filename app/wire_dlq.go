@@ -34,6 +34,13 @@ func (p parts) deadLetters(sources map[string]*source.Source) *dlq.Queue {
 	})
 }
 
+func replayRequest(a dlq.ReplayRequest) producer.Request {
+	return producer.Request{
+		Entity: a.Request.Entity, Params: a.Request.Params, Lane: a.Lane, Reason: schemas.Replay,
+		CorrelationID: a.Request.CorrelationID, TraceParent: a.TraceParent, Replay: a.Mark, Depth: a.Request.Depth,
+	}
+}
+
 // replayEnqueuer adapts the producer to dlq.Enqueuer.
 type replayEnqueuer struct{ *producer.Producer }
 
@@ -42,10 +49,7 @@ type replayEnqueuer struct{ *producer.Producer }
 func (d replayEnqueuer) Enqueue(ctx context.Context, all []dlq.ReplayRequest) []error {
 	requests := make([]producer.Request, len(all))
 	for i, a := range all {
-		requests[i] = producer.Request{
-			Entity: a.Request.Entity, Params: a.Request.Params, Lane: a.Lane, Reason: schemas.Replay,
-			CorrelationID: a.Request.CorrelationID, TraceParent: a.TraceParent, Replay: a.Mark,
-		}
+		requests[i] = replayRequest(a)
 	}
 	errs := make([]error, len(all))
 	for i, r := range d.EnqueueAllAndWait(ctx, requests) {

@@ -190,7 +190,7 @@ func (d lowEnqueuer) Prefetch(ctx context.Context, claimed []store.ClaimedReques
 	return d.enqueue(ctx, schemas.Prefetch, claimed)
 }
 
-// Trigger enqueues refreshes of facets that a change triggers.
+// Trigger enqueues refreshes that a change triggers. The refresh of a link's target is relaxed.
 func (d lowEnqueuer) Trigger(ctx context.Context, claimed []store.ClaimedRequest) []store.ClaimedRequest {
 	return d.enqueue(ctx, schemas.Trigger, claimed)
 }
@@ -201,7 +201,7 @@ func (d lowEnqueuer) Trigger(ctx context.Context, claimed []store.ClaimedRequest
 func (d lowEnqueuer) enqueue(ctx context.Context, reason schemas.Reason, claimed []store.ClaimedRequest) (left []store.ClaimedRequest) {
 	requests := make([]producer.Request, len(claimed))
 	for i, a := range claimed {
-		requests[i] = producer.Request{Entity: a.Entity, Params: a.Params, Lane: schemas.Low, Reason: reason, Floor: a.Version}
+		requests[i] = lowRequest(reason, a)
 	}
 	for i, r := range d.EnqueueAllAndWait(ctx, requests) {
 		if !r.Queued() && r.Outcome != producer.Held {
@@ -209,6 +209,15 @@ func (d lowEnqueuer) enqueue(ctx context.Context, reason schemas.Reason, claimed
 		}
 	}
 	return left
+}
+
+// lowRequest returns the request of the LOW lane for a claimed request. A request with a depth comes from a
+// link, and has that reason.
+func lowRequest(reason schemas.Reason, a store.ClaimedRequest) producer.Request {
+	if a.Depth > 0 {
+		reason = schemas.Link
+	}
+	return producer.Request{Entity: a.Entity, Params: a.Params, Lane: schemas.Low, Reason: reason, Floor: a.Version, Depth: a.Depth}
 }
 
 // relay returns the outbox relay of a source.

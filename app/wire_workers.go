@@ -197,10 +197,7 @@ type retryEnqueuer struct{ *producer.Producer }
 func (d retryEnqueuer) Enqueue(ctx context.Context, due []store.Status) []store.Status {
 	requests := make([]producer.Request, len(due))
 	for i, s := range due {
-		requests[i] = producer.Request{
-			Entity: s.Entity, Params: s.Params, Lane: s.Lane, Reason: schemas.Retry,
-			CorrelationID: s.CorrelationID, TraceParent: s.TraceParent, Replay: s.Replay,
-		}
+		requests[i] = retryRequest(s)
 	}
 	var left []store.Status
 	for i, r := range d.EnqueueAllAndWait(ctx, requests) {
@@ -209,4 +206,11 @@ func (d retryEnqueuer) Enqueue(ctx context.Context, due []store.Status) []store.
 		}
 	}
 	return left
+}
+
+func retryRequest(s store.Status) producer.Request {
+	return producer.Request{
+		Entity: s.Entity, Params: s.Params, Lane: s.Lane, Reason: schemas.Retry,
+		CorrelationID: s.CorrelationID, TraceParent: s.TraceParent, Replay: s.Replay, Depth: s.Depth,
+	}
 }

@@ -118,7 +118,7 @@ type retryEnqueuer struct{ *producer.Producer }
 func (d retryEnqueuer) Enqueue(ctx context.Context, due []store.Status) (left []store.Status) {
 	requests := make([]producer.Request, len(due))
 	for i, s := range due {
-		requests[i] = producer.Request{Entity: s.Entity, Params: s.Params, Lane: s.Lane, Reason: schemas.Retry, CorrelationID: s.CorrelationID}
+		requests[i] = producer.Request{Entity: s.Entity, Params: s.Params, Lane: s.Lane, Reason: schemas.Retry, CorrelationID: s.CorrelationID, Depth: s.Depth}
 	}
 	for i, result := range d.EnqueueAllAndWait(ctx, requests) {
 		if !result.Queued() {

@@ -65,9 +65,6 @@ const (
 	// outageDelay is the delay of a retry if the failure was not the entity's own, or could not be
 	// attributed. The retry also waits for the source's breaker to close.
 	outageDelay = 30 * time.Second
-	// endpointDelay is the delay of retries for an endpoint whose breaker is open. Its jitter
-	// spreads these retries.
-	endpointDelay = 2 * time.Minute
 	// unreachableDelay is the delay before the next connection attempt if no call could be sent.
 	unreachableDelay = 5 * time.Second
 
@@ -96,6 +93,7 @@ type attemptHistory struct {
 	sinceFirstCall   time.Duration // time since the first of the consecutive tries began
 	listedCredential bool          // the last call used a credential that the configuration lists by name
 	unconfirmed      bool          // the previous call failed in the same way, and this call was made to confirm the failure
+	endpointDelay    time.Duration // delay of a retry if the breaker of the record's endpoint is open
 }
 
 // allowsRetryNow reports whether the record makes another try at once, without a scheduled retry.
@@ -157,7 +155,7 @@ func decide(o source.Outcome, t attemptHistory, d diagnosis, v verdict) decision
 		outage.action, outage.pause, outage.maxPause = actionOpenSource, outagePause, outageMaxPause
 		return outage
 	case d == endpointOpen:
-		outage.wait = endpointDelay
+		outage.wait = t.endpointDelay
 		return outage
 	case d.open():
 		return outage

@@ -13,7 +13,7 @@ import (
 func TestDecide_CoversEachClass(t *testing.T) {
 	oversized := fmt.Errorf("document: %w", source.ErrOversized)
 	withRetryAfter := source.Outcome{Class: source.Quota, RetryAfter: 9 * time.Second}
-	first, third := attemptHistory{calls: 1}, attemptHistory{calls: 1, failures: 2}
+	first, third := attemptHistory{calls: 1}, attemptHistory{calls: 1, failures: 2, endpointDelay: 40 * time.Second}
 	unconfirmed := attemptHistory{calls: 1, unconfirmed: true}
 	outage := decision{next: stepScheduleRetry, wait: outageDelay, reason: schemas.Outage}
 	counted := decision{next: stepScheduleRetry, countsFailure: true, limitRounds: true, reason: schemas.Upstream4xx}
@@ -88,7 +88,7 @@ func TestDecide_CoversEachClass(t *testing.T) {
 		{"500 that opens the breaker", source.Outcome{Class: source.Transient, Status: 500}, third, sourceOpened, faultUnknown, pausing(outage, actionOpenSource, five, minute)},
 		{"500 while the breaker is open", source.Outcome{Class: source.Transient, Status: 500}, first, sourceOpen, faultUnknown, outage},
 		{"HTML while the breaker is open", source.Outcome{Class: source.BadContent}, unconfirmed, sourceOpen, sharedFault, outage},
-		{"500 of an open endpoint", source.Outcome{Class: source.Transient, Status: 500}, third, endpointOpen, faultUnknown, retryAfter(endpointDelay)},
+		{"500 of an open endpoint", source.Outcome{Class: source.Transient, Status: 500}, third, endpointOpen, faultUnknown, retryAfter(third.endpointDelay)},
 	} {
 		if got := decide(c.outcome, c.history, c.diag, c.verdict); got != c.want {
 			t.Errorf("%s: got %+v, want %+v", c.name, got, c.want)

@@ -133,7 +133,7 @@ func (w *Worker) statusRow(t *task, f failure, before store.Status) store.Status
 	now := time.Now()
 	row := store.Status{
 		Entity: t.request.Entity, Reason: string(f.reason), Error: f.err.Error(), Version: f.number,
-		Rounds: before.Rounds, Failures: before.Failures, Lane: w.lane, Params: t.request.Params,
+		Rounds: before.Rounds, Failures: before.Failures, Lane: w.lane, Params: t.request.Params, Depth: t.request.Depth,
 		CorrelationID: t.request.CorrelationID, Since: before.Since, UpdatedAt: now,
 	}
 	if row.Since.IsZero() {

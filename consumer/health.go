@@ -322,6 +322,17 @@ func (h *Health) admit(facet string) (ok bool, probe *knownGood) {
 	return true, nil
 }
 
+// endpointDelay returns the delay of a retry while the breaker of the facet's endpoint is open: twice the pause
+// between probes, 10 s to 2 min. So requests that arrive in a short outage do not wait long after its end.
+func (h *Health) endpointDelay(facet string) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s := h.endpoints[facet]; s != nil {
+		return 2 * s.pause
+	}
+	return 2 * endpointPause
+}
+
 // awaitConfirm waits while a confirming call runs and the last holdAfter calls of the facet have
 // failed, but at most one second.
 func (h *Health) awaitConfirm(ctx context.Context, facet string) {

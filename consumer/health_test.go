@@ -223,6 +223,22 @@ func TestHealth_IgnoresScopeRefusals(t *testing.T) {
 	})
 }
 
+func TestHealth_RetriesOfUnhealthyEndpointWaitForTwoProbes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := NewHealth()
+		endCalls(h, "healthy", 5, times(5, source.OK)...)
+		endCalls(h, "unhealthy", 11, times(11, source.Transient)...)
+		for i, seconds := range []int{10, 20, 40, 80, 120, 120} {
+			want := time.Duration(seconds) * time.Second
+			if got := h.endpointDelay("unhealthy"); got != want {
+				t.Errorf("delay after %d probes: got %v, want %v", i, got, want)
+			}
+			time.Sleep(endpointMaxPause)
+			h.admit("unhealthy")
+		}
+	})
+}
+
 func TestHealth_ProbesUnhealthyEndpointAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()

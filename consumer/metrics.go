@@ -8,6 +8,7 @@ import (
 	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/source/links"
 	"github.com/freshet/freshet/store"
 )
 
@@ -20,6 +21,7 @@ type metrics struct {
 	errors             *prometheus.CounterVec
 	obsolete           *prometheus.CounterVec
 	aliases            *prometheus.CounterVec
+	links              *prometheus.CounterVec
 	settled            *prometheus.CounterVec
 	dependencyFailures *prometheus.CounterVec
 	upsert             prometheus.Observer
@@ -36,6 +38,15 @@ const (
 	endRetrying   = "retrying"
 	endDeadLetter = "dead_letter"
 	endSkipped    = "skipped"
+)
+
+// Values of the label `outcome` of links_found_total: a trigger was stored for the key; the text is no
+// valid key; the content has too many keys; the content is too many links away.
+const (
+	linkFollowed = "followed"
+	linkInvalid  = "invalid"
+	linkExcess   = "excess"
+	linkTooDeep  = "too_deep"
 )
 
 func newMetrics(name string, lane schemas.Lane, reg prometheus.Registerer) *metrics {
@@ -64,6 +75,7 @@ func newMetrics(name string, lane schemas.Lane, reg prometheus.Registerer) *metr
 		obsolete:           counters("obsolete_event_skipped_total", "Requests that no longer needed a fetch.", "verdict"),
 		settled:            counters("settled_total", "Settled requests by end.", "end"),
 		aliases:            counters("alias_lookups_total", "Look-ups of params whose value comes from another facet, by result.", "result"),
+		links:              counters("links_found_total", "Different keys in changed raw content, by outcome.", "outcome"),
 		dependencyFailures: counters("dependency_failures_total", "Failed calls of the database, Redis or Kafka; their records wait while the calls are retried.", "operation"),
 		upsert: histogram(observe.Histogram("db_upsert_duration_seconds", "One batch of results, with its retries.",
 			.002, .005, .01, .025, .05, .1, .25, .5, 1, 5, 30)),
@@ -129,6 +141,9 @@ func (m *metrics) initLabels(calls *prometheus.HistogramVec) {
 	for _, result := range []string{aliasHit, aliasNotFound, aliasUnchanged, aliasExpired, aliasMissing, aliasDeadCheck} {
 		m.aliases.WithLabelValues(result)
 	}
+	for _, outcome := range []string{linkFollowed, linkInvalid, linkExcess, linkTooDeep} {
+		m.links.WithLabelValues(outcome)
+	}
 	for result := store.Touched; result < store.BaseMissing; result++ {
 		m.settled.WithLabelValues(result.String())
 	}
@@ -155,6 +170,17 @@ func (m *metrics) requestStored(r store.Result, requestedAt time.Time) {
 	if !requestedAt.IsZero() { // a record that another program produced may lack the time
 		m.latency.Observe(max(0, time.Since(requestedAt).Seconds()))
 	}
+}
+
+// linksFound counts the links in changed content.
+func (m *metrics) linksFound(found links.Found, followed bool) {
+	outcome := linkFollowed
+	if !followed {
+		outcome = linkTooDeep
+	}
+	m.links.WithLabelValues(outcome).Add(float64(len(found.Keys)))
+	m.links.WithLabelValues(linkInvalid).Add(float64(found.Invalid))
+	m.links.WithLabelValues(linkExcess).Add(float64(found.Excess))
 }
 
 // callsEnded records the durations of an attempt's calls.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/source/links"
 	"github.com/freshet/freshet/store"
 )
 
@@ -16,6 +17,7 @@ type content struct {
 	extractVersion int64
 	payload        func() (store.Payload, error)
 	bytes          int // bytes that this content occupies in memory until it is written
+	links          links.Found
 }
 
 // hasStored reports whether the content was stored before this fetch, as far as the worker knows.
@@ -28,7 +30,9 @@ func (t *task) hasStored(c *source.Content) bool {
 // Other content is encoded at once, so that the answers can be freed.
 func (w *Worker) newContent(ctx context.Context, t *task, answers *source.Responses, c *source.Content) content {
 	defer c.Release()
-	made := content{hash: c.Hash, extractVersion: c.ExtractVersion}
+	// The links are needed even if the content is probably stored already: its snapshot may be deleted
+	// before the write, and then the content counts as new.
+	made := content{hash: c.Hash, extractVersion: c.ExtractVersion, links: linksIn(w.source, t, c.Bytes)}
 	if t.hasStored(c) {
 		w.hintUnchanged(ctx, t)
 		made.bytes = answers.Bytes()
@@ -73,7 +77,7 @@ func (w *Worker) storeResult(hard context.Context, a *attempt, f fetched) store.
 			ETag: f.outcome.Validator.ETag, LastModified: f.outcome.Validator.LastModified,
 			Visibility: w.source.Visibility(t.request.Entity.Key),
 			Manual:     t.request.Reason.Manual(),
-			Outbox:     w.outboxEventsOf(t),
+			Outbox:     w.outboxEventsOf(t, f.content.links.Keys),
 			Aliases:    t.aliasStates(), AliasUsers: t.facet.AliasUsers(), AliasAbsent: f.aliasAbsent,
 		},
 		written: make(chan store.Result, 1),
@@ -93,6 +97,9 @@ func (w *Worker) storeResult(hard context.Context, a *attempt, f fetched) store.
 	if result != 0 && result != store.BaseMissing && result != store.Superseded {
 		t.stored.Version, t.stored.CheckedAt = a.number, a.began // the entity's next record gets t.stored from entityQueues.leave, so it must describe the new snapshot
 	}
+	if result == store.Changed {
+		w.metrics.linksFound(f.content.links, t.followsLinks())
+	}
 	if item.rejected != nil && t.record.Topic != "" { // a confirming call or a probe belongs to no record (the topic is empty), so it causes no dead letter
 		w.deadLetter(hard, t, failure{reason: schemas.Unstorable, err: item.rejected, number: a.number, outcome: f.outcome})
 	}
@@ -101,8 +108,8 @@ func (w *Worker) storeResult(hard context.Context, a *attempt, f fetched) store.
 
 // outboxEventsOf returns the events to store if the entity's content has changed. A trigger carries
 // the request's params for which its target facet has no value in the configuration. A changed alias
-// triggers the facets that use it.
-func (w *Worker) outboxEventsOf(t *task) store.OutboxEvents {
+// triggers the facets that use it. The keys of links trigger their entities.
+func (w *Worker) outboxEventsOf(t *task, keys []string) store.OutboxEvents {
 	e := store.OutboxEvents{PublishChange: t.facet.PublishChanges}
 	for _, trigger := range w.config.Triggers[t.request.Facet] {
 		other, _ := w.source.Facet(trigger.Facet)
@@ -113,5 +120,6 @@ func (w *Worker) outboxEventsOf(t *task) store.OutboxEvents {
 		other, _ := w.source.Facet(user)
 		e.Triggers = append(e.Triggers, store.Trigger{Facet: user, OnReplace: true, Params: other.EntityParams(t.params)})
 	}
+	e.Triggers = append(e.Triggers, linkTriggers(w.source, t, keys)...)
 	return e
 }

@@ -98,7 +98,7 @@ func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 		admitted, _ = w.health.admit(t.request.Facet)
 	}
 	if !admitted {
-		a.retryUnsent(ctx, endpointDelay, errEndpointOpen)
+		a.retryUnsent(ctx, w.health.endpointDelay(t.request.Facet), errEndpointOpen)
 		return end()
 	}
 	if len(t.aliases) > 0 && !w.aliases.prepare(ctx, hard, a) {
@@ -200,7 +200,7 @@ func (w *Worker) evaluate(ctx, hard context.Context, a *attempt, f fetched) deci
 	end := callEnd{entity: t.request.Entity, credential: a.credentialUsed(), first: t.firstCall, began: a.began}
 	diag := w.health.record(end, evidenceOf(o), known, w.permits.BreakerOpenSince)
 	t.lastFailed = o.Class == source.Transient || o.Class == source.Permanent || o.Class == source.BadContent
-	history := attemptHistory{f.calls, t.failures, time.Since(t.firstCall), a.usedListedCredential(o), t.unconfirmed}
+	history := attemptHistory{f.calls, t.failures, time.Since(t.firstCall), a.usedListedCredential(o), t.unconfirmed, w.health.endpointDelay(t.request.Facet)}
 	v := faultUnknown
 	if needsVerdict(o, history, diag) {
 		v = w.attribute(ctx, hard, a, o, diag)

@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/url"
 	"slices"
 	"sync/atomic"
@@ -58,37 +57,17 @@ func (c *cutter) arm(n int64, after bool) {
 	c.commits.Store(0)
 }
 
-// serve forwards connections to the address and returns the address of the proxy.
-func (c *cutter) serve(t testing.TB, to string) string {
-	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			client, err := l.Accept()
-			if err != nil {
-				return
-			}
-			server, err := new(net.Dialer).DialContext(context.Background(), "tcp", to)
-			if err != nil {
-				_ = client.Close()
-				continue
-			}
-			var swallow atomic.Bool // the next reply is lost, and the connection is closed
-			go pump(server, client, func(piece []byte) bool {
-				if !commits(piece) || c.commits.Add(1) != c.at.Load() {
-					return true
-				}
-				swallow.Store(c.after.Load())
-				return c.after.Load()
-			})
-			go pump(client, server, func([]byte) bool { return !swallow.Load() })
+// filters returns the filters of a new connection.
+func (c *cutter) filters() (request, reply servicetest.Filter) {
+	var swallow atomic.Bool // the next reply is lost, and the connection is closed
+	request = func(piece []byte) bool {
+		if !commits(piece) || c.commits.Add(1) != c.at.Load() {
+			return true
 		}
-	}()
-	return l.Addr().String()
+		swallow.Store(c.after.Load())
+		return c.after.Load()
+	}
+	return request, func([]byte) bool { return !swallow.Load() }
 }
 
 // commits reports whether a piece has messages of the PostgreSQL protocol that execute a commit. A
@@ -113,27 +92,6 @@ func commits(piece []byte) bool {
 	return false
 }
 
-// pump forwards pieces until the connection ends or the function passes returns false. Then it closes
-// both sides.
-func pump(to, from net.Conn, passes func([]byte) bool) {
-	defer func() { _, _ = to.Close(), from.Close() }()
-	buffer := make([]byte, 64<<10)
-	for {
-		n, err := from.Read(buffer)
-		if n > 0 && !passes(buffer[:n]) {
-			return
-		}
-		if n > 0 {
-			if _, err := to.Write(buffer[:n]); err != nil {
-				return
-			}
-		}
-		if err != nil {
-			return
-		}
-	}
-}
-
 // TestCommits_SurviveACutConnection runs a sequence of refreshes once for each of its commits. It closes
 // the connection of that commit before PostgreSQL receives it, or after PostgreSQL has committed. No credit may be lost, and none may be charged twice.
 func TestCommits_SurviveACutConnection(t *testing.T) {
@@ -143,7 +101,7 @@ func TestCommits_SurviveACutConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	var c cutter
-	u.Host = c.serve(t, u.Host)
+	u.Host = servicetest.Proxy(t, u.Host, c.filters)
 	proxied := openStore(t, u.String())
 	r := newRigOn(t, db)
 	for seed := range max(*seedCount, 1) {

@@ -68,6 +68,15 @@ func size[N any](short, longForm N) N {
 	return short
 }
 
+// parallelUnlessQuiet runs the test beside others, unless -quiet-machine is set: it then judges figures that
+// need a machine without other load.
+func parallelUnlessQuiet(t *testing.T) {
+	t.Helper()
+	if !*quietMachine {
+		t.Parallel()
+	}
+}
+
 // withBusy returns the limit plus an allowance: 5 s with -quiet-machine, and otherwise a minute for
 // the delay that other load on the machine can cause. This delay is long: if the permit of a probe
 // expires unused, the next probe is sent only after a pause that is twice as long.

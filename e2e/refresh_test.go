@@ -96,6 +96,7 @@ func get(t *testing.T, h http.Handler, target string) string {
 const refreshedKeys = 5000
 
 func TestRefresh_FetchesEachMissingEntityOnce(t *testing.T) {
+	parallelUnlessQuiet(t)
 	f := newFleet(t, "--latency", "30ms-1.7s")
 	f.worker()
 	api, keys := f.query(), harness.Keys("c", refreshedKeys)
@@ -119,6 +120,7 @@ func TestRefresh_FetchesEachMissingEntityOnce(t *testing.T) {
 // All entities are stale, and the upstream has changed the documents of half of them. The worker
 // must write the payloads of the changed documents only.
 func TestRefresh_WritesOnlyChangedPayloads(t *testing.T) {
+	parallelUnlessQuiet(t)
 	f := newFleet(t, "--latency", "30ms-300ms")
 	f.worker()
 	const n = refreshedKeys / 2

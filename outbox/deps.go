@@ -27,7 +27,7 @@ type Store interface {
 // Enqueuer publishes update requests.
 type Enqueuer interface {
 	// Trigger enqueues each request in the LOW lane as a strict request: a fetch must begin after
-	// the request. It returns the requests that must be enqueued again. A request that a hold
+	// the request. A request with a Depth is relaxed: it comes from a link, and any fetch satisfies it. It returns the requests that must be enqueued again. A request that a hold
 	// rejects is not returned.
 	Trigger(ctx context.Context, requests []store.ClaimedRequest) (left []store.ClaimedRequest)
 }

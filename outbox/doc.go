@@ -1,7 +1,8 @@
 // Package outbox delivers the events of the transactional outbox: it publishes stored changes on
-// their source's change topic, and requests refreshes of the facets that the changes trigger. The
-// events are written by the transaction that stores the change (store.OutboxEvents), so that no
-// event exists without its change and none is lost.
+// their source's change topic, and requests refreshes of the entities that the changes trigger:
+// other facets of the same key, and the targets of links in the content. The events are written
+// by the transaction that stores the change (store.OutboxEvents), so that no event exists without
+// its change and none is lost.
 //
 // # States of an event
 //
@@ -22,6 +23,8 @@
 //   - A trigger is skipped if its target entity was checked within the trigger's setting `backoff`.
 //     If the target has a hold, the trigger counts as requested although nothing is enqueued. The
 //     target is refreshed later: by its scheduled retry, or by the next request after the hold.
+//   - A link is skipped if its target is fresh. Its request is relaxed, and has the lowest depth of all
+//     links to the target that are delivered together.
 //
 // Example: facet progress triggers facet general, with a quiet time of 30 s and a maximum delay of
 // 5 min. Progress of case 42 changes at 12:00:00 and again at 12:00:20. Both changes are

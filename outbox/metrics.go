@@ -22,8 +22,8 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 	}
 	m := &metrics{
 		published: counter("changes_published_total", "Changes published on the source's change topic."),
-		requested: counter("triggers_requested_total", "Refreshes requested because another facet has changed."),
-		skipped:   counter("triggers_skipped_total", "Triggers skipped because their facet was checked within the back-off."),
+		requested: counter("triggers_requested_total", "Refreshes requested because another facet of the key has changed, or because new content has a link to the key."),
+		skipped:   counter("triggers_skipped_total", "Triggers skipped because their facet was checked within the back-off, and links to fresh snapshots."),
 	}
 	// The gauge is computed at each scrape, so that it keeps rising while no event can be claimed.
 	rising := prometheus.NewGaugeFunc(prometheus.GaugeOpts{

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -183,7 +184,9 @@ func recordOf(e store.OutboxEvent) (*kgo.Record, error) {
 
 // target is an entity that the triggers of one or more events refresh.
 type target struct {
-	request    store.ClaimedRequest // the request for the target; its params come from the latest change
+	// request is the request for the target. Its params come from the latest change, and its depth from
+	// the trigger with the lowest depth.
+	request    store.ClaimedRequest
 	lastChange time.Time
 	triggers   []store.Trigger
 	eventIDs   []int64
@@ -199,13 +202,14 @@ func targetsOf(all []store.OutboxEvent) (targets []*target) {
 	byEntity := map[schemas.Entity]*target{}
 	for _, e := range all {
 		for _, tr := range e.Triggers {
-			entity := schemas.Entity{Source: e.Entity.Source, Facet: tr.Facet, Key: e.Entity.Key}
+			entity := schemas.Entity{Source: e.Entity.Source, Facet: tr.Facet, Key: cmp.Or(tr.Key, e.Entity.Key)}
 			t := byEntity[entity]
 			if t == nil {
-				t = &target{request: store.ClaimedRequest{Entity: entity}}
+				t = &target{request: store.ClaimedRequest{Entity: entity, Depth: tr.Depth}}
 				byEntity[entity], targets = t, append(targets, t)
 			}
-			if !e.At.Before(t.lastChange) {
+			t.request.Depth = min(t.request.Depth, tr.Depth)
+			if tr.Depth == 0 && !e.At.Before(t.lastChange) { // a link has no params
 				t.request.Params, t.lastChange = tr.Params, e.At
 			}
 			t.triggers, t.eventIDs = append(t.triggers, tr), append(t.eventIDs, e.ID)

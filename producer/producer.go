@@ -36,6 +36,7 @@ type Request struct {
 	CorrelationID string
 	TraceParent   string // trace context of the request (W3C traceparent); empty: none
 	Replay        schemas.ReplayMark
+	Depth         int // schemas.UpdateRequest.Depth
 	// Client is the schemas.ClientID of the client; empty: the request is internal, and Bound
 	// does not apply. New is true if the entity has no snapshot.
 	Client string
@@ -305,7 +306,7 @@ func newRecord(req Request, number int64) (*kgo.Record, error) {
 	}
 	request := schemas.UpdateRequest{
 		EventID: id.String(), Entity: req.Entity, Params: req.Params, Lane: req.Lane, Reason: req.Reason,
-		RequestedAt: time.Now().UTC(), CorrelationID: req.CorrelationID, Version: number,
+		RequestedAt: time.Now().UTC(), CorrelationID: req.CorrelationID, Version: number, Depth: req.Depth,
 	}
 	value, err := request.Encode()
 	if err != nil {

@@ -125,7 +125,7 @@ func TestEnqueue_PublishesAndConfirmsTheLock(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
 			req := r.request("가/a "+string(lane), lane, schemas.Stale)
-			req.Params = map[string]string{"ocid": "1"}
+			req.Params, req.Depth = map[string]string{"ocid": "1"}, 2
 			req.CorrelationID, req.TraceParent = "corr", "00-trace"
 			result := r.mustEnqueue(Published, req)
 			record := r.records(lane, 1)[0]
@@ -134,7 +134,7 @@ func TestEnqueue_PublishesAndConfirmsTheLock(t *testing.T) {
 				r.Fatal(err)
 			}
 			if request.Entity != req.Entity || request.Version != result.Number || request.Lane != lane || request.Reason != schemas.Stale ||
-				request.CorrelationID != "corr" || request.Params["ocid"] != "1" || len(request.EventID) != 36 || request.EventID[14] != '7' {
+				request.CorrelationID != "corr" || request.Params["ocid"] != "1" || request.Depth != 2 || len(request.EventID) != 36 || request.EventID[14] != '7' {
 				r.Errorf("got %+v, want the request as enqueued", request)
 			}
 			if string(record.Key) != "character/"+req.Entity.Key || len(record.Headers) != 1 || string(record.Headers[0].Value) != "00-trace" {

@@ -35,7 +35,7 @@ type entry struct {
 	prefix, freshTail         string
 	bodies                    [encodings]body
 	staleGzip                 atomic.Pointer[body]           // the last STALE response body in gzip; nil: there was none
-	headerCache               [2]atomic.Pointer[timeHeaders] // cached headers for FRESH and for STALE
+	headerCache               [2]atomic.Pointer[timeHeaders] // cached headers for FRESH and for STALE; not used for immutable content
 	onGrow                    func(*entry)                   // function that is called after a body was encoded
 	count                     *readCount                     // counts the reads; nil: reads are not counted
 }
@@ -256,8 +256,12 @@ type timeHeaders struct {
 	age, cacheControl, cacheStatus []string
 }
 
-// timeHeaders returns the headers for a response at the time `now`. It caches them for one second.
+// timeHeaders returns the headers for a response at the time `now`. It caches them for one second. The
+// headers of immutable content do not depend on the time.
 func (e *entry) timeHeaders(f store.Freshness, now time.Time) *timeHeaders {
+	if e.facet.Immutable {
+		return immutableHeaders(e.facet.Public)
+	}
 	slot := &e.headerCache[0]
 	if f == store.Stale {
 		slot = &e.headerCache[1]
@@ -275,21 +279,11 @@ func (e *entry) timeHeaders(f store.Freshness, now time.Time) *timeHeaders {
 	if f == store.Fresh {
 		maxAge = int(e.facet.FreshFor / time.Second)
 	}
-	scope := "private"
-	if e.facet.Public {
-		scope = "public"
-	}
 	s := &timeHeaders{
 		second:       second,
 		age:          []string{strconv.Itoa(int(max(0, second)))},
-		cacheControl: []string{fmt.Sprintf("%s, max-age=%d, stale-while-revalidate=%d", scope, maxAge, int(e.facet.FreshFor/time.Second))},
+		cacheControl: []string{fmt.Sprintf("%s, max-age=%d, stale-while-revalidate=%d", scope(e.facet.Public), maxAge, int(e.facet.FreshFor/time.Second))},
 		cacheStatus:  []string{fmt.Sprintf("freshet; hit; ttl=%d", remaining)},
-	}
-	if e.facet.Immutable {
-		// Without Age, a cache counts the year from its own request. With it, content that was checked
-		// more than a year ago would be stale in the cache at once.
-		s.age, s.cacheControl = nil, []string{fmt.Sprintf("%s, max-age=%d, immutable", scope, immutableMaxAge)}
-		s.cacheStatus = []string{fmt.Sprintf("freshet; hit; ttl=%d", immutableMaxAge)}
 	}
 	slot.Store(s)
 	return s
@@ -298,3 +292,30 @@ func (e *entry) timeHeaders(f store.Freshness, now time.Time) *timeHeaders {
 // immutableMaxAge is the max-age of immutable content, in seconds: a year, the maximum that
 // caches use (RFC 8246).
 const immutableMaxAge = 365 * 24 * 60 * 60
+
+// Headers of immutable content, for all caches and for private ones. They have no Age, so that a cache
+// counts the year from its own request. With Age, content that was checked more than a year ago would be
+// stale in the cache at once.
+var publicImmutable, privateImmutable = newImmutableHeaders(true), newImmutableHeaders(false)
+
+func newImmutableHeaders(public bool) *timeHeaders {
+	return &timeHeaders{
+		cacheControl: []string{fmt.Sprintf("%s, max-age=%d, immutable", scope(public), immutableMaxAge)},
+		cacheStatus:  []string{fmt.Sprintf("freshet; hit; ttl=%d", immutableMaxAge)},
+	}
+}
+
+func immutableHeaders(public bool) *timeHeaders {
+	if public {
+		return publicImmutable
+	}
+	return privateImmutable
+}
+
+// scope returns the directive of Cache-Control for the caches that can store a response.
+func scope(public bool) string {
+	if public {
+		return "public"
+	}
+	return "private"
+}

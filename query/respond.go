@@ -39,7 +39,6 @@ func (s *Server) respond(c echo.Context, client access.Client, e schemas.Entity,
 var (
 	jsonType       = []string{"application/json"}
 	varyByEncoding = []string{"Accept-Encoding"}
-	noRanges       = []string{"none"}
 	noSniffing     = []string{"nosniff"}
 	// sandboxed prevents a browser from running scripts of raw content, such as XHTML or SVG, with the
 	// origin of the service.
@@ -94,7 +93,7 @@ func (s *Server) respondSnapshot(c echo.Context, client access.Client, e schemas
 		h["Vary"] = varyByEncoding
 	}
 	if v.isRaw() {
-		h["Accept-Ranges"], h["X-Content-Type-Options"], h["Content-Security-Policy"] = noRanges, noSniffing, sandboxed
+		h["X-Content-Type-Options"], h["Content-Security-Policy"] = noSniffing, sandboxed
 	}
 	if unchanged {
 		c.Response().WriteHeader(http.StatusNotModified)

@@ -38,12 +38,13 @@ const (
 	Retry       Reason = "RETRY"
 	Replay      Reason = "REPLAY"
 	Trigger     Reason = "TRIGGER"
+	Link        Reason = "LINK"
 )
 
 // Relaxed reports whether a request for this reason is also satisfied by a fetch that was in flight
 // when the request was made. For the other, strict, reasons the fetch must begin after the request.
 func (r Reason) Relaxed() bool {
-	return r == CacheMiss || r == Stale || r == Prefetch
+	return r == CacheMiss || r == Stale || r == Prefetch || r == Link
 }
 
 // PassesHolds reports whether a request for this reason is accepted although the entity has a hold.

@@ -18,6 +18,9 @@ const SchemaVersion = "2.0"
 // If a record's version is more than one day ahead of that clock, the script request_begin lowers it.
 const MaxVersion = 1 << 52
 
+// MaxLinkDepth is the maximum depth of a request.
+const MaxLinkDepth = 10
+
 // UpdateRequest requests one refresh of one entity. Its JSON form is
 // update_request.v2.schema.json. Within major version 2, fields are only added.
 type UpdateRequest struct {
@@ -32,9 +35,12 @@ type UpdateRequest struct {
 	// Version is the number that coalescing assigned to the request; it rises with each request of
 	// an entity. 0 means unknown. Then only a fetch that began after RequestedAt satisfies the
 	// request.
-	Version int64  `json:"version"`
-	RunID   string `json:"runId,omitempty"`
-	Page    string `json:"page,omitempty"`
+	Version int64 `json:"version"`
+	// Depth is the number of links that led to the entity, from an entity that was requested for
+	// another reason; at most MaxLinkDepth. 0: the request does not come from a link.
+	Depth int    `json:"depth,omitempty"`
+	RunID string `json:"runId,omitempty"`
+	Page  string `json:"page,omitempty"`
 }
 
 // Encode returns the record's value in schema major version 2.
@@ -106,6 +112,8 @@ func (r UpdateRequest) check() error {
 		return errors.New("requestedAt is missing")
 	case r.Version < 0 || r.Version > MaxVersion:
 		return fmt.Errorf("version is %d; it must be between 0 and %d", r.Version, int64(MaxVersion))
+	case r.Depth < 0 || r.Depth > MaxLinkDepth:
+		return fmt.Errorf("depth is %d; it must be between 0 and %d", r.Depth, MaxLinkDepth)
 	}
 	return nil
 }

@@ -28,6 +28,12 @@ var goldenRequests = map[string]UpdateRequest{
 		Lane:   Low, Reason: Prefetch,
 		RequestedAt: time.Date(2026, 1, 27, 12, 0, 0, 0, time.UTC), Version: 7,
 	},
+	"v2.0-link.json": {
+		SchemaVersion: "2.0", EventID: "01980c3e-7a10-7c3f-9d55-0d5a1d5f2b14",
+		Entity: Entity{"court", "layout", "ssgo003/SSGO003F11.xml"},
+		Lane:   Low, Reason: Link,
+		RequestedAt: time.Date(2026, 1, 27, 12, 0, 0, 0, time.UTC), Version: 7, Depth: 2,
+	},
 	"v2.9-unknown-fields.json": {
 		SchemaVersion: "2.9", EventID: "01980c3e-7a10-7c3f-9d55-0d5a1d5f2b13",
 		Entity: Entity{"nexon", "character", "a"},
@@ -159,6 +165,8 @@ func TestDecodeUpdateRequest_RejectsInvalid(t *testing.T) {
 		"a version past counting": {set("version", int64(1)<<53), "version", false},
 		"a broken version":        {set("version", 1.5), "version", false},
 		"a huge version":          {set("version", 1e30), "version", false},
+		"a negative depth":        {set("depth", -1), "depth", false},
+		"a depth past the limit":  {set("depth", MaxLinkDepth+1), "depth", false},
 		"v1 without an id":        {`{"schemaVersion":"1.1"}`, "characterId", false},
 		"v1 with a hostile id": {
 			`{"schemaVersion":"1.1","eventId":"e","characterId":-1,"priority":"LOW","reason":"STALE","requestedAt":"2026-01-27T12:00:00Z"}`,

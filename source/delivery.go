@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/freshet/freshet/source/links"
 )
 
-// Delivery configures the form in which content is stored and served.
+// Delivery configures the form in which content is stored and served, and the search for links in it.
 type Delivery struct {
 	// Raw makes the content the unchanged bytes of the facet's one document, such as XML or an image.
 	Raw *Raw `yaml:"raw,omitempty"`
@@ -17,6 +19,8 @@ type Delivery struct {
 	Immutable bool `yaml:"immutable,omitempty"`
 	// Static is a directory of files that the query service serves as content of the facet.
 	Static *Static `yaml:"static,omitempty"`
+	// Links finds keys in new content of a raw facet, and requests them.
+	Links *links.Config `yaml:"links,omitempty"`
 	// Wait is how long a read waits for the first snapshot of an entity if the request does not set
 	// its own wait; at most 30s. Afterwards it gets 503. With 0s, such a read gets 202 at once.
 	Wait time.Duration `yaml:"wait,omitempty"`

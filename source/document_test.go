@@ -285,7 +285,7 @@ func TestNew_RejectsInvalidDocument(t *testing.T) {
 
 func TestExtractVersion_DependsOnSettings(t *testing.T) {
 	version := func(d Document) int64 {
-		return extractVersion(Facet{Documents: map[string]Document{"doc": d}, Ignore: []string{"*.date"}})
+		return Facet{Documents: map[string]Document{"doc": d}, Ignore: []string{"*.date"}}.ExtractVersion()
 	}
 	// stored is the extract version of the snapshots that earlier releases have stored. If the
 	// computed version changed, every stored snapshot would count as changed.

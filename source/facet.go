@@ -187,6 +187,9 @@ func compileFacet(config Facet, auth Auth) (*compiledFacet, error) {
 		f.documents = append(f.documents, d)
 	}
 	f.compileKeyUse()
+	if err := f.compileLinks(); err != nil {
+		return nil, err
+	}
 	if config.Conditional && len(f.documents) > 1 {
 		return nil, errors.New("conditional: allowed only for a facet with exactly one document; remove it")
 	}
@@ -199,7 +202,7 @@ func compileFacet(config Facet, auth Auth) (*compiledFacet, error) {
 	if f.paths, err = newPaths(config.Select, config.Ignore); err != nil {
 		return nil, err
 	}
-	f.version = extractVersion(config)
+	f.version = config.ExtractVersion()
 	for _, d := range []struct {
 		name  string
 		value time.Duration
@@ -233,10 +236,10 @@ func (f Facet) checkRetryAndGuard() error {
 	return nil
 }
 
-// extractVersion returns a hash of the settings that determine the extracted content. Each snapshot
-// is stored with this number. A different number shows that the content may differ because of a
-// changed setting, and not because the entity has changed.
-func extractVersion(f Facet) int64 {
+// ExtractVersion returns a hash of the settings that determine the extracted content. Each snapshot
+// is stored with this number (Content.ExtractVersion). A different number shows that the content may
+// differ because of a changed setting, and not because the entity has changed.
+func (f Facet) ExtractVersion() int64 {
 	names := slices.Sorted(maps.Keys(f.Documents))
 	text := fmt.Appendf(nil, "%q %q %q", names, f.Select, f.Ignore)
 	// contentSettings returns "" for plain GET documents, so that their extract version is the same

@@ -87,9 +87,6 @@ func (r *Raw) Check(body []byte, contentType string) error {
 	return nil
 }
 
-// ExtractVersion returns the number that content of the facet is stored with (Content.ExtractVersion).
-func (f Facet) ExtractVersion() int64 { return extractVersion(f) }
-
 // readRaw classifies the response of a raw facet's document. The content is the decompressed body. A
 // body with a credential of the source is bad content, because a part of it cannot be replaced.
 func (r responseReader) readRaw(p *Plan) Outcome {

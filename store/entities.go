@@ -86,6 +86,8 @@ type ClaimedRequest struct {
 	// Version is the version of the entity's snapshot, or 0 without a snapshot. The new request must
 	// get a higher version.
 	Version int64
+	// Depth is the depth of the new request (schemas.UpdateRequest.Depth).
+	Depth int
 }
 
 // EntityReads is a number of reads of an entity. At is the time of the last read.

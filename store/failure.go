@@ -45,6 +45,7 @@ type Status struct {
 	Params                     map[string]string
 	CorrelationID, TraceParent string
 	Replay                     schemas.ReplayMark
+	Depth                      int // schemas.UpdateRequest.Depth, copied too
 	// DeadAlias is set while the entity waits for a check of an alias with which the upstream did not
 	// find the entity: the hash of that alias.
 	DeadAlias string
@@ -78,20 +79,21 @@ const MaxTextBytes = 4 << 10
 const (
 	// StatusColumns are the columns that ScanStatus reads.
 	StatusColumns = `u.source, u.facet, u.key, u.state, u.reason, u.error, u.rounds, u.failures, u.version,
-	u.next_retry_at, u.lane, u.params, u.correlation_id, u.trace_parent, u.replay, u.replays, u.since, u.updated_at, u.dead_alias`
+	u.next_retry_at, u.lane, u.params, u.correlation_id, u.trace_parent, u.replay, u.replays, u.since, u.updated_at, u.dead_alias, u.depth`
 
 	// UpsertStatus writes the status, unless a success or failure of a later fetch is stored. So the
 	// order in which results arrive does not matter. A status with the same version as the stored
 	// one replaces it, because both describe the same fetch. Arguments: StatusArgs.
 	UpsertStatus = `INSERT INTO update_status AS u (source, facet, key, state, reason, error, rounds, failures, version,
-	next_retry_at, lane, params, correlation_id, trace_parent, replay, replays, since, updated_at, dead_alias)
-SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19
+	next_retry_at, lane, params, correlation_id, trace_parent, replay, replays, since, updated_at, dead_alias, depth)
+SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20
 WHERE NOT EXISTS (SELECT 1 FROM snapshot_state s WHERE s.source = $1 AND s.facet = $2 AND s.key = $3 AND s.version >= $9)
 ON CONFLICT (source, facet, key) DO UPDATE
 SET state = excluded.state, reason = excluded.reason, error = excluded.error, rounds = excluded.rounds,
 	failures = excluded.failures, version = excluded.version, next_retry_at = excluded.next_retry_at, lane = excluded.lane,
 	params = excluded.params, correlation_id = excluded.correlation_id, trace_parent = excluded.trace_parent,
-	replay = excluded.replay, replays = excluded.replays, updated_at = excluded.updated_at, dead_alias = excluded.dead_alias
+	replay = excluded.replay, replays = excluded.replays, updated_at = excluded.updated_at, dead_alias = excluded.dead_alias,
+	depth = excluded.depth
 WHERE excluded.version >= u.version`
 
 	// recheckAlias is the statement of Status.RecheckAlias.
@@ -127,7 +129,7 @@ func (s Status) StatusArgs() ([]any, error) {
 	return []any{
 		s.Entity.Source, s.Entity.Facet, s.Entity.Key, string(s.State), toValidText(s.Reason), toValidText(s.Error), s.Rounds, s.Failures, s.Version,
 		toMicros(s.Until), string(s.Lane), string(params), toValidText(s.CorrelationID), toValidText(s.TraceParent),
-		toValidText(s.Replay.ID), s.Replay.Count, toMicros(s.Since), toMicros(s.UpdatedAt), s.DeadAlias,
+		toValidText(s.Replay.ID), s.Replay.Count, toMicros(s.Since), toMicros(s.UpdatedAt), s.DeadAlias, s.Depth,
 	}, nil
 }
 
@@ -137,7 +139,7 @@ func (s *Status) ScanStatus(scan func(...any) error) error {
 	var until, since, updated int64
 	err := scan(
 		&s.Entity.Source, &s.Entity.Facet, &s.Entity.Key, &s.State, &s.Reason, &s.Error, &s.Rounds, &s.Failures, &s.Version,
-		&until, &s.Lane, &params, &s.CorrelationID, &s.TraceParent, &s.Replay.ID, &s.Replay.Count, &since, &updated, &s.DeadAlias)
+		&until, &s.Lane, &params, &s.CorrelationID, &s.TraceParent, &s.Replay.ID, &s.Replay.Count, &since, &updated, &s.DeadAlias, &s.Depth)
 	if err != nil {
 		return err
 	}

@@ -15,15 +15,22 @@ import (
 type OutboxEvents struct {
 	// PublishChange is set if the change is published to the source's change topic.
 	PublishChange bool
-	// Triggers refresh other facets of the same key.
+	// Triggers refresh other entities of the source.
 	Triggers []Trigger
 }
 
-// Trigger is the rule that a change of one facet refreshes another facet of the same key.
+// Trigger is the rule that a change of one entity refreshes another entity: another facet of the same
+// key, or the target of a link.
 type Trigger struct {
 	Facet string // name of the facet that is refreshed
-	// Backoff is the minimum time between the facet's last check and a triggered refresh. It is
-	// stored in microseconds.
+	// Key is the target's key if the trigger is a link in the content. Empty: the key of the changed
+	// entity.
+	Key string
+	// Depth is the depth of the refresh's request (schemas.UpdateRequest.Depth). It is positive if the
+	// trigger is a link, and otherwise 0.
+	Depth int
+	// Backoff is the minimum time between the target's last check and a triggered refresh. For a link
+	// it is the time for which the target is fresh. It is stored in microseconds.
 	Backoff time.Duration
 	// Quiet delays the refresh until no change has occurred for this long, but at most until
 	// MaxDelay after the first change. 0: no delay.
@@ -35,12 +42,16 @@ type Trigger struct {
 	Params map[string]string
 }
 
-// Fires reports whether the trigger refreshes its facet now. The parameter state is the state of
-// that facet. The trigger fires if the facet was never checked, or not within Backoff. A trigger with
-// OnReplace does not fire if the facet was never checked.
+// Fires reports whether the trigger refreshes its target now. The parameter state is the state of
+// that target. The trigger fires if the target was never checked, or not within Backoff. A trigger with
+// OnReplace does not fire if the target was never checked. A link also fires if the target is absent: its
+// hold rejects the request while the absence is valid.
 func (t Trigger) Fires(state State, now time.Time) bool {
-	if t.OnReplace && state.CheckedAt.IsZero() {
+	switch {
+	case t.OnReplace && state.CheckedAt.IsZero():
 		return false
+	case t.Depth > 0 && state.Absent:
+		return true
 	}
 	return state.CheckedAt.IsZero() || now.Sub(state.CheckedAt) >= t.Backoff
 }
@@ -102,8 +113,10 @@ type storedTrigger struct {
 	Quiet    int64             `json:"quiet,omitempty"`
 	MaxDelay int64             `json:"maxDelay,omitempty"`
 	Params   map[string]string `json:"params,omitempty"`
-	// OnReplace is Trigger.OnReplace.
-	OnReplace bool `json:"onReplace,omitempty"`
+	// Key, Depth and OnReplace are the fields of Trigger. Key and Depth are empty except for a link.
+	Key       string `json:"key,omitempty"`
+	Depth     int    `json:"depth,omitempty"`
+	OnReplace bool   `json:"onReplace,omitempty"`
 }
 
 // OutboxRow contains the values that the SQL statement InsertOutboxEvent inserts for one stored change.
@@ -130,7 +143,10 @@ func (w Write) OutboxRows(before Hash) (rows []OutboxRow, err error) {
 	add := func(row OutboxRow, triggers []Trigger) {
 		stored := make([]storedTrigger, len(triggers))
 		for i, t := range triggers {
-			stored[i] = storedTrigger{t.Facet, t.Backoff.Microseconds(), t.Quiet.Microseconds(), t.MaxDelay.Microseconds(), t.Params, t.OnReplace}
+			stored[i] = storedTrigger{
+				Facet: t.Facet, Backoff: t.Backoff.Microseconds(), Quiet: t.Quiet.Microseconds(), MaxDelay: t.MaxDelay.Microseconds(),
+				Params: t.Params, Key: t.Key, Depth: t.Depth, OnReplace: t.OnReplace,
+			}
 		}
 		text, marshalErr := json.Marshal(stored)
 		row.Triggers, err = string(text), errors.Join(err, marshalErr)
@@ -174,7 +190,7 @@ func (e *OutboxEvent) ScanOutboxEvent(scan func(...any) error) error {
 	copy(e.After[:], after)
 	for _, t := range triggers {
 		e.Triggers = append(e.Triggers, Trigger{
-			Facet: t.Facet, Backoff: time.Duration(t.Backoff) * time.Microsecond, Params: t.Params, OnReplace: t.OnReplace,
+			Facet: t.Facet, Backoff: time.Duration(t.Backoff) * time.Microsecond, Params: t.Params, Key: t.Key, Depth: t.Depth, OnReplace: t.OnReplace,
 			Quiet: time.Duration(t.Quiet) * time.Microsecond, MaxDelay: time.Duration(t.MaxDelay) * time.Microsecond,
 		})
 	}

@@ -17,3 +17,26 @@ func TestTrigger_SkipsRecentlyRefreshed(t *testing.T) {
 		t.Error("a trigger of a facet that was never checked does not fire")
 	}
 }
+
+// A link does not fetch a fresh target again. An absent target is left to the hold of its absence, which
+// ends earlier than the time for which content is fresh.
+func TestTrigger_LinkSkipsFreshTargets(t *testing.T) {
+	now := time.Unix(1.8e9, 0)
+	link := Trigger{Key: "a", Depth: 1, Backoff: time.Hour}
+	for name, c := range map[string]struct {
+		state State
+		want  bool
+	}{
+		"unknown": {State{}, true},
+		"fresh":   {State{CheckedAt: now.Add(-time.Minute), Encoding: "zstd"}, false},
+		"stale":   {State{CheckedAt: now.Add(-time.Hour), Encoding: "zstd"}, true},
+		"absent":  {State{CheckedAt: now.Add(-time.Minute), Absent: true}, true},
+	} {
+		if got := link.Fires(c.state, now); got != c.want {
+			t.Errorf("%s: Fires returned %v, want %v", name, got, c.want)
+		}
+	}
+	if (Trigger{Backoff: time.Hour}).Fires(State{CheckedAt: now.Add(-time.Minute), Absent: true}, now) {
+		t.Error("a trigger of another facet fires for a target that was just found absent")
+	}
+}

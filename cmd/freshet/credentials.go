@@ -99,7 +99,6 @@ Run it where the browser runs, or forward the port of token.consent.redirectURL.
 }
 
 func credentialsRevoke(p *program) *cobra.Command {
-	var yes bool
 	c := &cobra.Command{
 		Use:   "revoke [CREDENTIAL]",
 		Short: "Delete the tokens of a credential and stop it",
@@ -107,12 +106,10 @@ func credentialsRevoke(p *program) *cobra.Command {
 token.consent.revokeURL is set. renew or authorize continue the credential.`,
 		Args: cobra.MaximumNArgs(1),
 	}
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
+	addYesFlag(c)
 	return withCredentials(p, c, func(cmd *cobra.Command, all *app.Credentials, source, name string) error {
-		if !yes {
-			if err := p.confirm(cmd, "Revoke the tokens and stop the credential?"); err != nil {
-				return err
-			}
+		if err := p.confirm(cmd, "Revoke the tokens and stop the credential?"); err != nil {
+			return err
 		}
 		found, revoked, err := all.Revoke(cmd.Context(), source, name)
 		if err != nil {

@@ -116,18 +116,15 @@ func creditsGrant(p *program) *cobra.Command {
 }
 
 func creditsVoid(p *program) *cobra.Command {
-	var yes bool
 	c := &cobra.Command{
 		Use:   "void GRANT",
 		Short: "Take the remaining credits of a grant away",
 		Args:  cobra.ExactArgs(1),
 	}
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
+	addYesFlag(c)
 	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, args []string) error {
-		if !yes {
-			if err := p.confirm(cmd, "Void the grant "+args[0]+"?"); err != nil {
-				return err
-			}
+		if err := p.confirm(cmd, "Void the grant "+args[0]+"?"); err != nil {
+			return err
 		}
 		var g credits.Grant
 		if err := api.Call(cmd.Context(), http.MethodDelete, "/credits/grants/"+url.PathEscape(args[0]), nil, &g); err != nil {

@@ -27,7 +27,7 @@ func (p *program) dlqReplay() *cobra.Command {
 	var d deadLetterFilter
 	var lane, rate, note, resume string
 	var maxCount int64
-	var dry, yes bool
+	var dry bool
 	c := &cobra.Command{
 		Use:   "replay [PARTITION:OFFSET...]",
 		Short: "Enqueue the requests of dead letters again, after their cause is fixed",
@@ -56,12 +56,12 @@ so that they do not use quota that is reserved for users.`,
 				return app.UsageErrorf("--lane is %q; it must be high or low", lane)
 			}
 			if len(ids) == 0 {
-				return p.startJob(cmd, &d, order, dry, yes)
+				return p.startJob(cmd, &d, order, dry)
 			}
 			var errs []error
 			for _, id := range ids {
 				d.offset = id
-				if err := p.startJob(cmd, &d, order, dry, yes); err != nil {
+				if err := p.startJob(cmd, &d, order, dry); err != nil {
 					errs = append(errs, fmt.Errorf("%s: %w", id, err))
 				}
 				if cmd.Context().Err() != nil {
@@ -75,7 +75,7 @@ so that they do not use quota that is reserved for users.`,
 	c.Flags().StringVar(&lane, "lane", "low", "replay in this lane: high or low")
 	c.Flags().StringVar(&rate, "rate", "50/s", "enqueue at most at this rate, as in 50/s or 30/m; 0: unlimited")
 	c.Flags().StringVar(&resume, "resume", "", "continue this stopped job")
-	addJobFlags(c, &maxCount, &note, &dry, &yes)
+	addJobFlags(c, &maxCount, &note, &dry)
 	return c
 }
 
@@ -102,7 +102,7 @@ func (p *program) dlqPurge() *cobra.Command {
 	var d deadLetterFilter
 	var note string
 	var maxCount int64
-	var dry, yes bool
+	var dry bool
 	c := &cobra.Command{
 		Use:   "purge",
 		Short: "Mark dead letters as purged, and delete them from Kafka where possible",
@@ -115,19 +115,19 @@ and one that is not indexed yet counts as open for a day.`,
 		Example: `  freshet dlq purge --reason UPSTREAM_4XX --until 6d       # Kafka's retention deletes these tomorrow
   freshet dlq purge --fingerprint F --since 6h --dry-run   # dead letters of the last six hours`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return p.startJob(cmd, &d, map[string]any{"kind": store.PurgeJob, "max": maxCount, "note": note}, dry, yes)
+			return p.startJob(cmd, &d, map[string]any{"kind": store.PurgeJob, "max": maxCount, "note": note}, dry)
 		},
 	}
 	d.addFlags(c)
-	addJobFlags(c, &maxCount, &note, &dry, &yes)
+	addJobFlags(c, &maxCount, &note, &dry)
 	return c
 }
 
-func addJobFlags(c *cobra.Command, maxCount *int64, note *string, dry, yes *bool) {
+func addJobFlags(c *cobra.Command, maxCount *int64, note *string, dry *bool) {
 	c.Flags().Int64Var(maxCount, "max", 0, "handle at most this number of dead letters; 0: all")
 	c.Flags().StringVar(note, "note", "", "write this reason to the audit")
 	c.Flags().BoolVar(dry, "dry-run", false, "print the plan and do nothing")
-	c.Flags().BoolVar(yes, "yes", false, "do not ask for confirmation")
+	addYesFlag(c)
 }
 
 // parseJobRate parses a rate such as 50/s or 30/m, and returns the number per second.
@@ -142,7 +142,7 @@ func parseJobRate(text string) (float64, error) {
 }
 
 // startJob prints the plan of a job. Unless `dry` is true, it then starts the job and follows it.
-func (p *program) startJob(cmd *cobra.Command, d *deadLetterFilter, order map[string]any, dry, yes bool) error {
+func (p *program) startJob(cmd *cobra.Command, d *deadLetterFilter, order map[string]any, dry bool) error {
 	ctx := cmd.Context()
 	api, path, values, err := p.prepareDLQ(ctx, d)
 	if err != nil {
@@ -164,14 +164,13 @@ func (p *program) startJob(cmd *cobra.Command, d *deadLetterFilter, order map[st
 		return app.NotFoundError{Err: errors.New("no open dead letter matches the filters")}
 	case plan.Total > 0 && plan.Count+plan.IfReadable == 0:
 		return app.NotFoundError{Err: fmt.Errorf("none of %d dead letters can be replayed; the table shows the reasons", plan.Total)}
-	case !yes:
-		question := fmt.Sprintf("%s %d dead letters of %s?", strings.ToUpper(verb[:1])+verb[1:], plan.Count+plan.IfReadable, d.source)
-		if plan.Total == 0 { // without an open dead letter, a purge still deletes the Kafka records of handled dead letters
-			question = fmt.Sprintf("No open dead letter matches the filters. Delete all handled dead letters of %s from Kafka where possible, regardless of the filters?", d.source)
-		}
-		if err := p.confirm(cmd, question); err != nil {
-			return err
-		}
+	}
+	question := fmt.Sprintf("%s %d dead letters of %s?", strings.ToUpper(verb[:1])+verb[1:], plan.Count+plan.IfReadable, d.source)
+	if plan.Total == 0 { // without an open dead letter, a purge still deletes the Kafka records of handled dead letters
+		question = fmt.Sprintf("No open dead letter matches the filters. Delete all handled dead letters of %s from Kafka where possible, regardless of the filters?", d.source)
+	}
+	if err := p.confirm(cmd, question); err != nil {
+		return err
 	}
 	values["until"] = plan.Until.Format(time.RFC3339Nano) // exclude dead letters that the plan did not show
 	var j store.DLQJob

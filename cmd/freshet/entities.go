@@ -238,7 +238,7 @@ const maxKeysPerRequest = 1000
 
 func (p *program) entitiesSwitch(enable bool) *cobra.Command {
 	var c entityFilter
-	var yes, all bool
+	var all bool
 	verb := map[bool]string{true: "enable", false: "disable"}[enable]
 	cmd := &cobra.Command{
 		Use:   verb + " [KEY...]",
@@ -274,10 +274,8 @@ func (p *program) entitiesSwitch(enable bool) *cobra.Command {
 			}
 			slices.Sort(keys)
 			keys = slices.Compact(keys)
-			if !yes {
-				if err := p.confirmSwitch(cmd, api, c, keys, enable); err != nil {
-					return err
-				}
+			if err := p.confirmSwitch(cmd, api, c, keys, enable); err != nil {
+				return err
 			}
 			n, err := switchEntities(cmd.Context(), api, c, keys, verb)
 			if err != nil && n > 0 {
@@ -296,13 +294,16 @@ func (p *program) entitiesSwitch(enable bool) *cobra.Command {
 	c.addFlags(cmd)
 	cmd.Flags().StringVar(&c.source, "source", "", "select entities of this source (required if there are several)")
 	cmd.Flags().BoolVar(&all, "all", false, "select every entity of the source, or of the facet")
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
+	addYesFlag(cmd)
 	return cmd
 }
 
 // confirmSwitch asks the user whether to enable or disable the entities. The question shows their
 // number.
 func (p *program) confirmSwitch(cmd *cobra.Command, api *adminClient, c entityFilter, keys []string, enable bool) error {
+	if isConfirmed(cmd) {
+		return nil // the number of entities is counted for the question only
+	}
 	text := strconv.Itoa(len(keys))
 	if len(keys) == 0 {
 		var err error

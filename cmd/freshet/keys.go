@@ -104,13 +104,12 @@ func formatScopes(k access.Key) string {
 }
 
 func (p *program) keysRevoke() *cobra.Command {
-	var yes bool
 	c := &cobra.Command{
 		Use:   "revoke ID",
 		Short: "Revoke an API key",
 		Args:  cobra.ExactArgs(1),
 	}
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
+	addYesFlag(c)
 	c.PreRunE = func(_ *cobra.Command, args []string) error {
 		if strings.HasPrefix(args[0], "fsk_") { // do not print the argument: it may be the whole key
 			return app.UsageErrorf("pass the key's ID, the part between fsk_ and the next _; `freshet keys list` shows it")
@@ -119,10 +118,8 @@ func (p *program) keysRevoke() *cobra.Command {
 	}
 	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, args []string) error {
 		id := args[0]
-		if !yes {
-			if err := p.confirm(cmd, "Revoke the key "+id+"?"); err != nil {
-				return err
-			}
+		if err := p.confirm(cmd, "Revoke the key "+id+"?"); err != nil {
+			return err
 		}
 		var key access.Key
 		if err := api.Call(cmd.Context(), http.MethodDelete, "/keys/"+url.PathEscape(id), nil, &key); err != nil {

@@ -162,7 +162,6 @@ snapshot is stored yet.`,
 }
 
 func (p *program) snapshotDelete() *cobra.Command {
-	var yes bool
 	c := &cobra.Command{
 		Use:   "delete SOURCE/FACET/KEY",
 		Short: "Delete an entity's snapshot, status and registration",
@@ -171,17 +170,15 @@ A refresh in flight may store the snapshot again, and so may the next read.`,
 		Example: `  freshet snapshot delete nexon/character/somebody`,
 		Args:    cobra.ExactArgs(1),
 	}
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
+	addYesFlag(c)
 	var e schemas.Entity
 	c.PreRunE = func(_ *cobra.Command, args []string) (err error) {
 		e, err = parseEntity(args[0])
 		return err
 	}
 	return p.runWithAPI(c, func(cmd *cobra.Command, api *adminClient, _ []string) error {
-		if !yes {
-			if err := p.confirm(cmd, "Delete the snapshot, status and registration of "+e.String()+"?"); err != nil {
-				return err
-			}
+		if err := p.confirm(cmd, "Delete the snapshot, status and registration of "+e.String()+"?"); err != nil {
+			return err
 		}
 		var answer struct{ Deleted bool }
 		if err := api.Call(cmd.Context(), http.MethodDelete, "/snapshots"+entityPath(e), nil, &answer); err != nil {

@@ -32,7 +32,6 @@ func (t *stopTarget) addFlags(c *cobra.Command) {
 
 func (p *program) stop() *cobra.Command {
 	var t stopTarget
-	var yes bool
 	c := &cobra.Command{
 		Use:   "stop",
 		Short: "Emergency stop: send no calls to a source's upstream until resume",
@@ -41,15 +40,12 @@ worker stops within two seconds. Update requests and replays wait in Kafka meanw
 requests expire after a day, LOW ones after three days.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return p.stopOrResume(cmd.Context(), t, "stop", func(names []string) error {
-				if yes {
-					return nil
-				}
 				return p.confirm(cmd, "Stop all calls for "+strings.Join(names, ", ")+"?")
 			})
 		},
 	}
 	t.addFlags(c)
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
+	addYesFlag(c)
 	return c
 }
 
@@ -108,8 +104,21 @@ func (p *program) stopOrResume(ctx context.Context, t stopTarget, what string, a
 	return errors.Join(errs...)
 }
 
-// confirm asks the user of a command a yes/no question and returns nil for yes.
+// addYesFlag adds the flag --yes, with which a command does not ask for confirmation.
+func addYesFlag(c *cobra.Command) { c.Flags().Bool("yes", false, "do not ask for confirmation") }
+
+// isConfirmed reports whether the flag --yes is set.
+func isConfirmed(cmd *cobra.Command) bool {
+	yes, err := cmd.Flags().GetBool("yes")
+	return err == nil && yes
+}
+
+// confirm asks the user of a command a yes/no question, unless the flag --yes is set. It returns nil for
+// yes.
 func (p *program) confirm(cmd *cobra.Command, question string) error {
+	if isConfirmed(cmd) {
+		return nil
+	}
 	in := cmd.InOrStdin()
 	return confirm(cmd.Context(), in, isTerminal(in), p.Stderr, question)
 }

@@ -1,8 +1,6 @@
 package postgres
 
 import (
-	"io"
-	"net"
 	"net/url"
 	"testing"
 
@@ -11,36 +9,6 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
 )
-
-// forward starts a proxy that forwards connections to the address, and returns the proxy's address.
-func forward(t *testing.T, to string) string {
-	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			client, err := l.Accept()
-			if err != nil {
-				return
-			}
-			server, err := new(net.Dialer).DialContext(t.Context(), "tcp", to)
-			if err != nil {
-				_ = client.Close()
-				return
-			}
-			copyAndClose := func(dst, src net.Conn) {
-				_, _ = io.Copy(dst, src)
-				_ = dst.Close()
-			}
-			go copyAndClose(client, server)
-			go copyAndClose(server, client)
-		}
-	}()
-	return l.Addr().String()
-}
 
 // A pool of a proxy can give the sessions of PostgreSQL to other clients, so prepared statements would
 // be missing there.
@@ -54,7 +22,7 @@ func TestOpen_PreparesOnDirectConnectionsOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxied := *u
-	proxied.Host = forward(t, u.Host)
+	proxied.Host = servicetest.Proxy(t, u.Host, nil)
 	one := *u
 	one.RawQuery += "&pool_max_conns=1"
 	for _, c := range []struct {

@@ -17,7 +17,7 @@ func failing(e schemas.Entity, n int64) store.Status {
 	return store.Status{
 		Entity: e, State: store.Retrying, Reason: "UPSTREAM_5XX", Error: fmt.Sprint("error ", n), Rounds: int(n), Failures: 2,
 		Version: n, Until: at(n), Lane: schemas.Low, Params: map[string]string{"n": fmt.Sprint(n)},
-		CorrelationID: fmt.Sprint("c", n), TraceParent: fmt.Sprint("00-", n), Replay: schemas.ReplayMark{ID: fmt.Sprint("r", n), Count: int(n % 3)}, Since: at(n), UpdatedAt: at(n),
+		CorrelationID: fmt.Sprint("c", n), TraceParent: fmt.Sprint("00-", n), Replay: schemas.ReplayMark{ID: fmt.Sprint("r", n), Count: int(n % 3)}, Depth: int(n % 4), Since: at(n), UpdatedAt: at(n),
 	}
 }
 

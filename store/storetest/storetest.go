@@ -171,6 +171,8 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"ClaimOutboxEvents", testOutboxClaim},
 		{"ClaimOutboxEvents: concurrent calls", testOutboxClaimRace},
 		{"outbox: unbroken hash chain", testOutboxHashChain},
+		{"links of changed content", testLinks},
+		{"links: as many as allowed", testManyLinks},
 		{"quiet trigger", testQuietTrigger},
 		{"message does not wait for quiet", testQuietBesideOthers},
 		{"change during delivery", testQuietWhileClaimed},

@@ -104,7 +104,7 @@ CREATE TABLE update_status (
     failures       integer NOT NULL, -- changes to FAILED since the last success
     version        bigint  NOT NULL, -- of the failed fetch
     next_retry_at  bigint  NOT NULL, -- RETRYING: when the retry is due, or the end of its claim; FAILED: end of the hold; SUSPENDED: 0
-    lane           text    NOT NULL, -- of the failed request, as are the columns up to trace_parent, replay and replays
+    lane           text    NOT NULL, -- of the failed request, as are the columns up to trace_parent, replay, replays and depth
     params         json    NOT NULL,
     correlation_id text    NOT NULL,
     trace_parent   text    NOT NULL,
@@ -112,6 +112,7 @@ CREATE TABLE update_status (
     updated_at     bigint  NOT NULL, -- last failure
     replay         text    NOT NULL DEFAULT '', -- id of the replay that enqueued the request; empty: none
     replays        integer NOT NULL DEFAULT 0,  -- how often the request has been replayed
+    depth          integer NOT NULL DEFAULT 0,  -- number of links that led to the entity
     dead_alias     text    NOT NULL DEFAULT '', -- hash of the alias that is checked again, because the upstream did not find the entity with it
     PRIMARY KEY (source, facet, key)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);

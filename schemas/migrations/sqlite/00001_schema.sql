@@ -78,6 +78,7 @@ CREATE TABLE update_status (
     updated_at     INTEGER NOT NULL,
     replay         TEXT    NOT NULL DEFAULT '',
     replays        INTEGER NOT NULL DEFAULT 0,
+    depth          INTEGER NOT NULL DEFAULT 0,
     dead_alias     TEXT    NOT NULL DEFAULT '',
     PRIMARY KEY (source, facet, key)
 ) WITHOUT ROWID;

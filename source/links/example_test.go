@@ -1,0 +1,27 @@
+package links_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/freshet/freshet/source/links"
+)
+
+// The content of chapter 2 links to other chapters, twice to one of them, and to a file that is no chapter.
+func ExampleConfig_Find() {
+	config, err := links.Config{Match: `href="/book/([^"]*)"`, Facet: "chapter"}.Compile()
+	if err != nil {
+		panic(err)
+	}
+	rules := links.Rules{Own: "chapter-2", Fold: strings.ToLower, Check: func(key string) error {
+		if !strings.HasPrefix(key, "chapter-") {
+			return errors.New("no chapter")
+		}
+		return nil
+	}}
+	content := `<a href="/book/chapter-3"/><a href="/book/Chapter-3"/><a href="/book/chapter-2"/><a href="/book/../cover.png"/><a href="/book/chapter-1"/>`
+	found := config.Find([]byte(content), rules)
+	fmt.Println(found.Keys, found.Invalid)
+	// Output: [chapter-3 chapter-1] 1
+}
