@@ -19,7 +19,7 @@ var terms = map[string]string{
 	"freshness":       "The state a reader gets: FRESH (checked within freshFor), STALE (older; a refresh is queued), UPDATING (nothing stored yet; a fetch is queued), MISSING (nothing stored, and no fetch is queued), NOT_FOUND (an absence is stored).",
 	"hold":            "An entity is not requested again until a time, because it failed, is suspended, is absent or waits for its alias.",
 	"lane":            "HIGH (a person waits) or LOW (background). Each lane has a topic, a consumer group, and a share of the quota.",
-	"outbox":          "Change events and triggers are stored in the same transaction as the snapshot. A relay delivers them afterwards, at least once.",
+	"outbox":          "Change events, triggers and links are stored in the same transaction as the snapshot. A relay delivers them afterwards, at least once.",
 	"permit":          "The right to send one upstream call at its time slot. It expires 40 ms later.",
 	"prefetch":        "The scheduler enqueues refreshes of registered entities in the LOW lane before readers request them.",
 	"quota policy":    "One limit of a source: a window, a calendar day, a token bucket, a maximum number of calls in flight, a minimum interval, an error budget, or a reported limit.",

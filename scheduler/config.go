@@ -291,7 +291,7 @@ func CheckTriggers(facets map[string]Config) error {
 		next := slices.Sorted(maps.Keys(facets[from].Triggers))
 		for _, to := range next {
 			if _, known := facets[to]; !known {
-				errs = append(errs, fmt.Errorf("facets.%s.triggers.%s: there is no facet %q; there are %s", from, to, to, strings.Join(slices.Sorted(maps.Keys(facets)), ", ")))
+				errs = append(errs, fmt.Errorf("facets.%s.triggers.%s: there is no facet %q; the facets are: %s", from, to, to, strings.Join(slices.Sorted(maps.Keys(facets)), ", ")))
 			}
 		}
 		for len(next) > 0 {

@@ -131,7 +131,7 @@ func (g aliasGraph) checkAlias(name string, f *compiledFacet, a Alias) error {
 	case a.From == "" || a.Path == "":
 		return errors.New("from: an alias needs `from` (the name of another facet) and `path`, as in {from: id, path: id.ocid}")
 	case !known:
-		return fmt.Errorf("from: there is no facet %q; there are %s", a.From, strings.Join(slices.Sorted(maps.Keys(g)), ", "))
+		return fmt.Errorf("from: there is no facet %q; the facets are: %s", a.From, strings.Join(slices.Sorted(maps.Keys(g)), ", "))
 	case from.KeyFold != f.KeyFold:
 		return fmt.Errorf("from: keyFold of %s is %q and of %s %q; both facets must have the same keyFold, because they have the same keys", a.From, from.KeyFold, name, f.KeyFold)
 	case slices.Contains(f.key.groups, a.Param):

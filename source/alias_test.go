@@ -63,7 +63,7 @@ func TestAlias_RejectsInvalidSettings(t *testing.T) {
 		"itself": {func(_, character *Facet) {
 			character.Params = map[string]Param{"ocid": {From: "character", Path: "basic.ocid"}}
 		}, "character from character"},
-		"unknown facet":    {func(_, c *Facet) { c.Params = map[string]Param{"ocid": {From: "ids", Path: "id.ocid"}} }, `no facet "ids"; there are character, id`},
+		"unknown facet":    {func(_, c *Facet) { c.Params = map[string]Param{"ocid": {From: "ids", Path: "id.ocid"}} }, `no facet "ids"; the facets are: character, id`},
 		"unknown document": {func(_, c *Facet) { c.Params = map[string]Param{"ocid": {From: "id", Path: "ids.ocid"}} }, "must begin with a document of facet id, which has id"},
 		"no path":          {func(_, c *Facet) { c.Params = map[string]Param{"ocid": {From: "id"}} }, "an alias needs `from`"},
 		"no member":        {func(_, c *Facet) { c.Params = map[string]Param{"ocid": {From: "id", Path: "id"}} }, "must be document.member"},
