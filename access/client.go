@@ -24,6 +24,9 @@ const maxClientHeaderSize = 256
 // Redis and in Kafka records without revealing its name.
 func (c Client) ID() string { return schemas.ClientID(c.BoundName()) }
 
+// AddressName returns the name of a client that is known only by its address.
+func AddressName(address string) string { return unauthenticatedPrefix + address }
+
 // BoundName returns the name under which all limits count the client. Unauthenticated addresses
 // of one IPv6 /64 network share a name.
 func (c Client) BoundName() string { return limitKey(c.Name) }

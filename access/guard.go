@@ -221,7 +221,7 @@ func (g *Guard) Authenticate(r *http.Request, address string) (c Client, err err
 			c, err = c.delegated(g.config.ClientHeader, r)
 		}
 	} else if err = g.config.checkOpenRequest(r); err == nil {
-		c = Client{Name: unauthenticatedPrefix + address, Scopes: adminScopes}
+		c = Client{Name: AddressName(address), Scopes: adminScopes}
 	}
 	if p, refused := errors.AsType[*problem.HTTPError](err); refused {
 		g.metrics.refused.WithLabelValues(string(p.Code)).Inc()

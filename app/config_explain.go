@@ -40,6 +40,7 @@ func (c Config) Explain(to io.Writer, env []string) error {
 		s.explainCredentials(to)
 		s.explainPrefetch(to, name)
 		s.explainUnreadable(to)
+		explainWebhooks(to, s, name, env)
 		for _, at := range secretRefs(s.Config) {
 			if at.env != "" && at.file == "" && Lookup(env, at.env) == "" {
 				fmt.Fprintf(to, "  note    %s is not set in this environment; workers do not start without it\n", redactValue(at.env, "secretEnv"))

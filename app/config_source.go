@@ -16,6 +16,7 @@ import (
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/webhooks"
 )
 
 // SourceConfig configures one source: the upstream, its quota, workers and prefetching.
@@ -27,6 +28,9 @@ type SourceConfig struct {
 	Quota         limiter.Config `yaml:"quota"`
 	Workers       WorkersConfig  `yaml:"workers"`
 	Prefetch      PrefetchConfig `yaml:"prefetch,omitempty"`
+	// Webhooks has an entry for each webhook of the upstream, by a name for its path: the upstream sends it to
+	// POST /hooks/SOURCE/NAME. A delivery refreshes the entities that it is about.
+	Webhooks map[string]webhooks.Config `yaml:"webhooks,omitempty"`
 }
 
 // PrefetchConfig configures prefetching: how much of the quota it may use, and the facets to
@@ -103,6 +107,7 @@ func (s SourceConfig) check(name string) error {
 			errs = append(errs, fmt.Errorf("prefetch.%s", line))
 		}
 	}
+	errs = append(errs, checkWebhooks(s))
 	src, err := source.New(name, s.Config, nil, s.maxConnections())
 	if err != nil {
 		if s.Preset == "" && len(s.Facets) == 0 && slices.Contains(presets.Names(), name) {
@@ -215,15 +220,7 @@ func (s SourceConfig) unfillableParams(facet string) []string {
 			return nil
 		}
 	}
-	f := s.Facets[facet]
-	var open []string
-	for name, value := range f.Params {
-		if value == (source.Param{}) && !slices.Contains(f.ProvidedParams(), name) {
-			open = append(open, name)
-		}
-	}
-	slices.Sort(open)
-	return open
+	return openParams(s.Facets[facet])
 }
 
 // describeDocuments lists the documents of a facet. If a document needs more than a single GET from

@@ -62,10 +62,9 @@ func isSecretName(name string) bool {
 	return secretName.MatchString(name) && !slices.Contains(nonSecretNames, name)
 }
 
-// singularNames lists settings whose names are not misspelt forms of the section names headers, params
-// and variables, although only the last letter is missing. The value lists the sections that have the
-// setting.
-var singularNames = map[string][]string{"header": {"auth", "rules"}, "param": {"paging"}, "variable": {"paging"}}
+// singularNames lists settings whose names are not the section names headers, params, variables and body, or
+// misspelt forms of them. The value lists the sections that have the setting.
+var singularNames = map[string][]string{"header": {"auth", "rules", "webhooks"}, "param": {"paging"}, "variable": {"paging"}, "body": {"webhooks"}}
 
 // isUnder reports whether an element of a setting's path is the given name, or a misspelt form of
 // this name. An element is a misspelt form if it begins with the name without its last character and is

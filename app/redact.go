@@ -21,7 +21,7 @@ func (c Config) Redacted() Config {
 	c.Kafka.Brokers, c.Redis.Addresses = redactList(c.Kafka.Brokers), redactList(c.Redis.Addresses)
 	c.Sources = maps.Clone(c.Sources)
 	for name, s := range c.Sources {
-		s.Config = redactSource(s.Config)
+		s.Config, s.Webhooks = redactSource(s.Config), redactWebhooks(s.Webhooks)
 		c.Sources[name] = s
 	}
 	return c

@@ -35,6 +35,7 @@ import (
 	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/status/find"
 	"github.com/freshet/freshet/topics"
+	"github.com/freshet/freshet/webhooks"
 )
 
 // parts holds the components from which the roles are wired, on real or embedded services.
@@ -58,6 +59,7 @@ type parts struct {
 		console.DLQIndex
 		renewal.Store
 		renewal.Editor
+		webhooks.Store
 		Ping(ctx context.Context) error
 	}
 	rdb   redis.UniversalClient
@@ -220,15 +222,19 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 		}
 	}
 	paid := newCredits(p)
+	received, err := newHooks(p, sources)
+	if err != nil {
+		return err
+	}
 	pages, runConsole := p.console(sources, guard, clientLimiter, h, deadLetters, refresh)
 	waitEstimator := newWaits(p.lag, callsPerRecord(p.config.Sources), p.waitEstimate, p.log)
 	h.sources = waitEstimator.sourcesHealth
 	server, err = query.New(query.Config{
 		Memory: int64(p.config.Query.CacheMemory), ResponseMemory: p.config.Query.maxResponseMemory(), Origins: p.config.Access.AllowedOrigins, Proxies: p.config.Access.TrustedProxies,
-	}, withCredits(query.Deps{
-		Store: p.store, Sources: known, Enqueuer: highEnqueuer{p.producer, bounds, waitEstimator}, IdempotencyKeys: producer.NewIdempotencyKeys(p.rdb), SettleSubscriber: settles{p, paid}, WaitEstimator: waitEstimator, Authenticator: guard, ClientLimiter: clientLimiter, ReadRecorder: readers{entityRegistry},
+	}, withHooks(withCredits(query.Deps{
+		Store: p.store, Sources: known, Enqueuer: highEnqueuer{p.producer, bounds, waitEstimator}, IdempotencyKeys: producer.NewIdempotencyKeys(p.rdb), SettleSubscriber: settles{p, paid, received}, WaitEstimator: waitEstimator, Authenticator: guard, ClientLimiter: clientLimiter, ReadRecorder: readers{entityRegistry},
 		Ops: ops, Admin: p.admin(guard, entityRegistry, deadLetters, paid), Console: pages, Log: p.log, Metrics: p.reg, Trace: p.trace,
-	}, guard, paid))
+	}, guard, paid), received))
 	if err != nil {
 		return err
 	}
@@ -240,6 +246,9 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	background.run(runConsole)
 	if paid != nil {
 		background.run(paid.Run)
+	}
+	if received != nil {
+		background.run(received.run)
 	}
 	if bounds != nil {
 		background.run(bounds.Run)

@@ -105,7 +105,7 @@ func (f *consoleFixture) wire() {
 	}
 	pages, _ := f.console(sources, guard, meters, h, dead, refresh)
 	f.server, err = query.New(query.Config{Memory: 1 << 20}, query.Deps{
-		Store: f.store, Sources: map[string]query.Source{builtInSource: sources[builtInSource]}, Enqueuer: highEnqueuer{Producer: f.producer, waits: newWaits(f.lag, nil, nil, f.log)}, SettleSubscriber: settles{f.parts, nil},
+		Store: f.store, Sources: map[string]query.Source{builtInSource: sources[builtInSource]}, Enqueuer: highEnqueuer{Producer: f.producer, waits: newWaits(f.lag, nil, nil, f.log)}, SettleSubscriber: settles{f.parts, nil, nil},
 		WaitEstimator: newWaits(f.lag, nil, f.waitEstimate, f.log), Authenticator: guard, ClientLimiter: meters, Ops: http.NotFoundHandler(), Admin: http.NotFoundHandler(),
 		Console: pages, Log: f.log, Metrics: f.reg,
 	})

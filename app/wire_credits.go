@@ -42,10 +42,11 @@ func withCredits(d query.Deps, guard *access.Guard, paid *credits.Service) query
 }
 
 // settles adapts the producer's subscription of settled requests to query.SettleSubscriber. The
-// service of credits receives the same messages, if there is one.
+// service of credits and the webhooks receive the same messages, if there are any.
 type settles struct {
 	parts
 	credits *credits.Service
+	hooks   *hooks
 }
 
 // Subscribe calls onSettled for each settled request until ctx ends. It calls onConnection whenever
@@ -60,6 +61,13 @@ func (s settles) Subscribe(ctx context.Context, onSettled func(schemas.Settled),
 		onConnection = func(connected bool) {
 			connection(connected)
 			s.credits.Connected(connected)
+		}
+	}
+	if s.hooks != nil {
+		settled := onSettled
+		onSettled = func(m schemas.Settled) {
+			settled(m)
+			s.hooks.receiver.Settled(m)
 		}
 	}
 	return producer.SubscribeSettled(ctx, s.rdb, slices.Collect(maps.Keys(s.config.Sources)), onSettled, onConnection)

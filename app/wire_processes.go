@@ -2,11 +2,14 @@ package app
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/freshet/freshet/consumer"
 	"github.com/freshet/freshet/status"
+	"github.com/freshet/freshet/webhooks"
 )
 
 // ownWorkers are the running workers of this process.
@@ -72,4 +75,26 @@ func (c cluster) Credentials(ctx context.Context) ([]status.Credential, error) {
 		}
 	}
 	return nil, nil
+}
+
+// Hooks returns the deliveries of the webhooks, which each query service writes to Redis.
+func (c cluster) Hooks(ctx context.Context) (all []webhooks.Deliveries, err error) {
+	for _, source := range c.config.sourceNames() {
+		hooks := c.config.Sources[source].Webhooks
+		if len(hooks) == 0 {
+			continue
+		}
+		counts, err := status.ReadCounts(ctx, c.rdb, source)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range slices.Sorted(maps.Keys(hooks)) {
+			d := webhooks.Deliveries{Source: source, Name: name}
+			for _, process := range counts {
+				d.Add(process.Hooks[name])
+			}
+			all = append(all, d)
+		}
+	}
+	return all, nil
 }

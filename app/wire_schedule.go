@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -181,8 +182,8 @@ func (p parts) limiterView(ctx context.Context, source string) (any, error) {
 	return view, err
 }
 
-// lowEnqueuer adapts the producer to the schedulers' and the outbox relay's Enqueuer, for the LOW
-// lane.
+// lowEnqueuer adapts the producer to the schedulers' and the outbox relay's Enqueuer. Its requests are
+// in the LOW lane, except the triggers of webhooks with the lane HIGH.
 type lowEnqueuer struct{ *producer.Producer }
 
 // Prefetch enqueues refreshes of due entities.
@@ -211,13 +212,13 @@ func (d lowEnqueuer) enqueue(ctx context.Context, reason schemas.Reason, claimed
 	return left
 }
 
-// lowRequest returns the request of the LOW lane for a claimed request. A request with a depth comes from a
+// lowRequest returns the request for a claimed request, in the LOW lane unless the claimed one names another. A request with a depth comes from a
 // link, and has that reason.
 func lowRequest(reason schemas.Reason, a store.ClaimedRequest) producer.Request {
 	if a.Depth > 0 {
 		reason = schemas.Link
 	}
-	return producer.Request{Entity: a.Entity, Params: a.Params, Lane: schemas.Low, Reason: reason, Floor: a.Version, Depth: a.Depth}
+	return producer.Request{Entity: a.Entity, Params: a.Params, Lane: cmp.Or(a.Lane, schemas.Low), Reason: reason, Floor: a.Version, Depth: a.Depth}
 }
 
 // relay returns the outbox relay of a source.

@@ -14,6 +14,7 @@ import (
 	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/status/find"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/webhooks"
 )
 
 // Deps are the dependencies of the console.
@@ -87,6 +88,8 @@ type Cluster interface {
 	Calls(ctx context.Context) (status.Calls, error)
 	// Credentials returns the states of the credentials that renew themselves.
 	Credentials(ctx context.Context) ([]status.Credential, error)
+	// Hooks returns the deliveries of each webhook, in the order of sources and names.
+	Hooks(ctx context.Context) ([]webhooks.Deliveries, error)
 }
 
 // Schedule reads the state of prefetching, retries and the outbox.

@@ -18,6 +18,7 @@ import (
 	"github.com/freshet/freshet/status/clients"
 	"github.com/freshet/freshet/status/find"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/webhooks"
 )
 
 type (
@@ -49,6 +50,14 @@ func (f *fakeOverview) Calls(context.Context) (status.Calls, error) {
 
 func (f *fakeOverview) Credentials(context.Context) ([]status.Credential, error) {
 	return nil, f.readErr
+}
+
+func (f *fakeOverview) Hooks(context.Context) ([]webhooks.Deliveries, error) {
+	return []webhooks.Deliveries{
+		{Source: "nexon", Name: "changes", Last: testNow.Add(-90 * time.Second), Results: map[string]int64{"accepted": 12_345, "bad-signature": 3, "unknown-key": 40, "held": 0}},
+		{Source: "nexon", Name: "silent"},
+		{Source: "other", Name: "unseen"},
+	}, f.readErr
 }
 
 func (f *fakeClients) List(_ context.Context, after string) (clients.List, error) {

@@ -10,6 +10,7 @@ import (
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/webhooks"
 )
 
 const (
@@ -29,8 +30,9 @@ const (
 	// timeout of one count. A sample waits for a count for at most countTimeout. If the count takes
 	// longer, a later sample gets the result.
 	countInterval, countTimeout = 30 * time.Second, 300 * time.Millisecond
-	// credentialsInterval is the time between two reads of the credentials that renew themselves.
-	credentialsInterval = 5 * time.Second
+	// credentialsInterval is the time between two reads of the credentials that renew themselves, and
+	// hooksInterval of the deliveries of webhooks, which each process writes every 5 s.
+	credentialsInterval, hooksInterval = 5 * time.Second, 5 * time.Second
 )
 
 // sample is the state of all sources at one moment.
@@ -40,7 +42,8 @@ type sample struct {
 	Reads         []status.ReadStats
 	Processes     status.Processes // empty if they could not be read
 	Dependencies  []Dependency
-	Credentials   []status.Credential // the states that were read last
+	Credentials   []status.Credential   // the states that were read last
+	Hooks         []webhooks.Deliveries // the deliveries that were read last
 	FaultScenario string
 }
 
@@ -72,6 +75,7 @@ type sampler struct {
 	// whose count failed is missing.
 	openDeadLetters status.Cached[map[string]int64]
 	credentials     status.Cached[[]status.Credential]
+	hooks           status.Cached[[]webhooks.Deliveries]
 	// reports has the reports by source and process. It needs no lock: only takeSample uses it, and
 	// only one takeSample runs at a time.
 	reports map[string]map[string][]report
@@ -86,6 +90,7 @@ func newSampler(deps Deps) *sampler {
 	s.samples.Read, s.samples.Timeout, s.samples.Clock, s.samples.Log = s.takeSample, sampleTimeout, deps.Clock, deps.Log
 	s.openDeadLetters.Read, s.openDeadLetters.Timeout, s.openDeadLetters.Clock, s.openDeadLetters.Log = s.countOpen, countInterval, deps.Clock, deps.Log
 	s.credentials.Read, s.credentials.Timeout, s.credentials.Clock, s.credentials.Log = deps.Cluster.Credentials, sampleTimeout, deps.Clock, deps.Log
+	s.hooks.Read, s.hooks.Timeout, s.hooks.Clock, s.hooks.Log = deps.Cluster.Hooks, sampleTimeout, deps.Clock, deps.Log
 	return s
 }
 
@@ -124,6 +129,7 @@ func (s *sampler) takeSample(ctx context.Context) (*sample, error) {
 		open, _, _ = s.openDeadLetters.Get(ctx, countInterval) // if the count takes too long, a later sample gets its result
 	})
 	read(func() { n.Credentials, _, _ = s.credentials.Get(ctx, credentialsInterval) })
+	read(func() { n.Hooks, _, _ = s.hooks.Get(ctx, hooksInterval) })
 	for _, source := range s.deps.Sources {
 		of := &sourceSample{OpenDeadLetters: -1}
 		n.Sources[source] = of

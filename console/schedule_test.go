@@ -130,6 +130,7 @@ func TestSchedule_ShowsTiersBudgetAndBacklogs(t *testing.T) {
 	d.wantRows(t, "backlogs.nexon", retriesLabel+" | 7 | 11 min | 1,000 or more | due", outboxLabel+" | 2 | 300 ms | |")
 	d.wantRows(t, "schedulers.nexon", "host-a/412/QX7LMR2A | just now | 50 %", "host-b/97/PLK3ZZ9D | 4 s ago | 50 %")
 	d.wantRows(t, "triggers.nexon", "character | guild | a quiet time of 1 min, at most 10 min | 10 min", "character | ranking | at once | always")
+	d.wantRows(t, "hooks.nexon", "changes | 1 min ago | 12,345 | 43 | unknown-key 40, bad-signature 3", "silent | none | 0 | 0 |")
 	if got := d.itemText("schedule.github"); got != "github is fetched on demand: no facet is prefetched. LOW may make 71 calls a second; its rate is measured in a moment." || d.itemText("prefetch.github") != "not prefetched" {
 		t.Errorf("schedule of github: got %q, %q, want fetched on demand, not prefetched", got, d.itemText("prefetch.github"))
 	}

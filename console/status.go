@@ -90,6 +90,7 @@ func (c *Console) statusOf(n *sample, sources []string) liveStatus {
 		f.addSchedule(source, of, n.At)
 		f.addSettings(source, of, n.At)
 		f.addTable("credentials."+source, "Credentials of "+source+" that renew themselves", "No credential renews itself.", credentialColumns, credentialRows(n.Credentials, source, n.At))
+		f.addTable("hooks."+source, "Webhooks of "+source+", since the start of the query services", "No webhook is configured.", hookColumns, hookRows(n.Hooks, source, n.At))
 		if of.Limits == nil {
 			f.addTable("policies."+source, "Policies of "+source, "Not available: the read failed.", policyColumns, nil)
 			f.addTable("processes."+source, "Processes that call "+source, "Not available: the read failed.", processColumns, nil)

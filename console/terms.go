@@ -32,6 +32,7 @@ var terms = map[string]string{
 	"source":          "One upstream API with its own quota, credentials, Kafka topics and workers.",
 	"tier":            "How often an entity is prefetched: hot, warm or cold. Reads move an entity between tiers, unless its tier is pinned.",
 	"trigger":         "A change of one facet enqueues a refresh of another facet of the same key.",
+	"webhook":         "A request of the upstream that says which entities have changed. It carries no content: it enqueues a refresh whose fetch begins after it.",
 	"visibility":      "A label of a credential. Only clients with the scope see:LABEL can read content that was fetched with that credential.",
 }
 

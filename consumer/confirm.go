@@ -220,7 +220,7 @@ func (h *Health) lookupVerdict(q faultQuery) (v verdict, known bool, changed <-c
 		}
 		return v, true, nil
 	}
-	return faultUnknown, false, h.changeSignal()
+	return faultUnknown, false, h.changed.wait()
 }
 
 // beginRun reports whether the caller must make the confirming calls. If so, it registers them as
@@ -253,7 +253,7 @@ func (h *Health) finishRun(q faultQuery, started time.Time, v verdict) (d diagno
 		h.sourceWindow = window{}
 	}
 	h.runs[q.key()] = &confirmRun{started: started, verdict: v}
-	h.notify()
+	h.changed.send()
 	return d
 }
 

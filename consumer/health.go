@@ -45,7 +45,7 @@ type Health struct {
 	endpoints      map[string]*endpointBreaker // facets whose own breaker is open
 	refused        map[string]*refusals        // the entities that the upstream refused in each scope since the scope's last successful call; map key: faultQuery.key
 	runs           map[string]*confirmRun      // the runs of confirming calls; map key: faultQuery.key
-	changed        chan struct{}               // closed when a verdict may have changed; nil while nothing waits
+	changed        signal                      // sent when a verdict may have changed
 }
 
 // NewHealth returns the Health of a source without any recorded failure.
@@ -224,7 +224,7 @@ func (h *Health) recordGood(end callEnd) diagnosis {
 	if end.entity != f.good[0].entity || end.began.After(f.good[0].began) {
 		f.good[0] = end
 	}
-	h.notify()
+	h.changed.send()
 	if before.open() {
 		return recovered
 	}
@@ -251,7 +251,7 @@ func (h *Health) recordBad(end callEnd) diagnosis {
 // openBreaker opens a breaker, because calls of the facet fail. If another facet in use is healthy,
 // it opens the breaker of this facet. Otherwise it opens the breaker of the source.
 func (h *Health) openBreaker(facet string) diagnosis {
-	defer h.notify()
+	defer h.changed.send()
 	if h.otherFacetHealthy(facet, time.Now()) {
 		h.endpoints[facet] = &endpointBreaker{nextProbe: time.Now().Add(endpointPause), pause: endpointPause}
 		h.sourceWindow = window{} // another facet is healthy, so the failures do not count against the whole source
@@ -285,20 +285,23 @@ func (h *Health) otherFacetHealthy(facet string, now time.Time) bool {
 	return false
 }
 
-func (h *Health) notify() {
-	if h.changed != nil {
-		close(h.changed)
-		h.changed = nil
+// signal wakes all goroutines that wait for it. Its owner serializes the calls.
+type signal struct{ next chan struct{} }
+
+// send wakes the waiting goroutines.
+func (s *signal) send() {
+	if s.next != nil {
+		close(s.next)
+		s.next = nil
 	}
 }
 
-// changeSignal returns a channel that is closed when a verdict may have changed. The caller holds
-// h.mu.
-func (h *Health) changeSignal() <-chan struct{} {
-	if h.changed == nil {
-		h.changed = make(chan struct{})
+// wait returns a channel that is closed at the next signal.
+func (s *signal) wait() <-chan struct{} {
+	if s.next == nil {
+		s.next = make(chan struct{})
 	}
-	return h.changed
+	return s.next
 }
 
 // admit reports whether a call to the facet may be made now. While the facet's breaker is open,
@@ -344,7 +347,7 @@ func (h *Health) awaitConfirm(ctx context.Context, facet string) {
 			h.mu.Unlock()
 			return
 		}
-		changed := h.changeSignal()
+		changed := h.changed.wait()
 		h.mu.Unlock()
 		select {
 		case <-changed:

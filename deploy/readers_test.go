@@ -90,6 +90,23 @@ var readers = board{
 				queries:     oneQuery("time() - "+minBy("", `access_api_keys_read_timestamp_seconds`), "longest"),
 			},
 		}},
+		{"Webhooks", []panel{
+			{
+				title: "Deliveries of webhooks", unit: perMin, width: 12, stacked: true,
+				description: "By webhook and result. Normal: accepted, and some unknown-event or unknown-key. bad-signature: a wrong secret or forged deliveries. unavailable: Redis, Kafka or the database did not accept them, and the upstream has to repeat them.",
+				queries:     oneQuery(perMinute("source, name, result", `hooks_total{`+ofSource+`}`), "{{source}} {{name}} {{result}}"),
+			},
+			{
+				title: "Time from a delivery to the snapshot", unit: seconds, width: 6,
+				description: "With the delay of the rule. Normal: the delay and some seconds. More: the LOW lane has a backlog, or the upstream is slow; see lag and limiter of the pipeline.",
+				queries:     quantiles(`hook_to_stored_seconds{`+ofSource+`}`, "{{source}} {{name}}", "source, name", 50, 95),
+			},
+			{
+				title: "Time since the last delivery", unit: seconds, width: 6,
+				description: "With a valid signature. Normal: depends on the upstream. No line: none since the start of the processes. A rise to hours: the upstream has disabled the webhook; see its list of deliveries.",
+				queries:     oneQuery("time() - ("+maxBy("source, name", `hook_last_timestamp_seconds{`+ofSource+`}`)+" > 0)", "{{source}} {{name}}"),
+			},
+		}},
 	},
 }
 

@@ -212,6 +212,9 @@ func targetsOf(all []store.OutboxEvent) (targets []*target) {
 			if tr.Depth == 0 && !e.At.Before(t.lastChange) { // a link has no params
 				t.request.Params, t.lastChange = tr.Params, e.At
 			}
+			if tr.Lane == schemas.High {
+				t.request.Lane = schemas.High
+			}
 			t.triggers, t.eventIDs = append(t.triggers, tr), append(t.eventIDs, e.ID)
 		}
 	}

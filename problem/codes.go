@@ -16,6 +16,7 @@ const (
 	Misdirected       Code = "misdirected"
 	KeysUnavailable   Code = "keys-unavailable"
 	BadClient         Code = "bad-client"
+	BadSignature      Code = "bad-signature"
 
 	// Limits of a client.
 	TooManyRequests    Code = "too-many-requests"

@@ -40,6 +40,7 @@ type rig struct {
 	store    Store                   // nil: the rig is the store
 	console  http.Handler            // nil: no console
 	credits  Credits                 // nil: refreshes cost nothing
+	hooks    Hooks                   // nil: no webhooks
 	settings func(*source.Facet)     // changes the facet "character"; nil: no change
 	src      *source.Source
 	server   *Server
@@ -267,7 +268,7 @@ func newRig(t testing.TB, change ...func(*rig)) *rig {
 	}
 	r.server, err = New(r.config, Deps{
 		Store: r.store, Sources: map[string]Source{"nexon": limitedSource{src, r.limits}}, Enqueuer: r, IdempotencyKeys: r, Credits: r.credits, SettleSubscriber: r, WaitEstimator: r, Authenticator: r, ClientLimiter: fakeLimiter{r}, ReadRecorder: r.reads,
-		Ops: ops, Admin: http.HandlerFunc(echoRequest), Console: r.console, Log: slog.New(slog.DiscardHandler), Metrics: r.reg,
+		Ops: ops, Admin: http.HandlerFunc(echoRequest), Hooks: r.hooks, Console: r.console, Log: slog.New(slog.DiscardHandler), Metrics: r.reg,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -107,6 +107,9 @@ func New(config Config, deps Deps) (*Server, error) {
 	e.Match(read, entity+"/events", s.authorized(access.Read, s.events))
 	e.POST("/v1/:source/:facet/refresh", s.authorized(access.Refresh, s.refreshMany))
 	e.POST(entity+"/refresh", s.authorized(access.Refresh, s.refresh))
+	if deps.Hooks != nil {
+		e.POST("/hooks/:source/:name", receiveHook(deps.Hooks, deps.ClientLimiter))
+	}
 	s.serveContract(read)
 	ops := echo.WrapHandler(deps.Ops)
 	e.Match(read, "/livez", ops)

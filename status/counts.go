@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/webhooks"
 )
 
 const (
@@ -37,6 +39,8 @@ var readKind = map[store.Freshness]string{
 type ProcessCounts struct {
 	Calls map[string]int64 `json:"calls,omitempty"` // number of calls by outcome (source.CallOutcomes)
 	Reads map[string]int64 `json:"reads,omitempty"` // number of reads by kind (ReadKinds)
+	// Hooks has the deliveries of each webhook, by its name.
+	Hooks map[string]webhooks.Counts `json:"hooks,omitempty"`
 	// UptimeMS is the age of the process when it wrote the counts. AtMS is the Unix time of the
 	// write by Redis' clock, which WriteCounts sets.
 	UptimeMS int64 `json:"uptimeMs"`
@@ -140,6 +144,7 @@ func (w CountsWriter) counts() map[string]ProcessCounts {
 	}
 	for _, family := range gather(w.Metrics, w.Log) {
 		name := family.GetName()
+		addHooks(all, strings.TrimPrefix(name, w.Prefix), family)
 		if name != w.Prefix+"upstream_calls_total" && name != w.Prefix+"reads_total" {
 			continue
 		}

@@ -88,6 +88,8 @@ type ClaimedRequest struct {
 	Version int64
 	// Depth is the depth of the new request (schemas.UpdateRequest.Depth).
 	Depth int
+	// Lane is the lane of the request; empty: LOW.
+	Lane schemas.Lane
 }
 
 // EntityReads is a number of reads of an entity. At is the time of the last read.

@@ -81,7 +81,13 @@ WHERE s.updated_at <= $4`
 )
 
 // ScanParams decodes the JSON of the column params.
-func ScanParams(text []byte) (map[string]string, error) { return decodeParams(text) }
+func ScanParams(text []byte) (map[string]string, error) {
+	params, err := decodeParams(text)
+	if params == nil && err == nil {
+		params = map[string]string{}
+	}
+	return params, err
+}
 
 // InsertArgs returns the values of InsertEntity's columns.
 func (r RegisteredEntity) InsertArgs() ([]any, error) {

@@ -40,12 +40,15 @@ type Trigger struct {
 	OnReplace bool
 	// Params are the parameters of the refresh's request.
 	Params map[string]string
+	// Lane is the lane of the refresh's request; empty: LOW.
+	Lane schemas.Lane
 }
 
 // Fires reports whether the trigger refreshes its target now. The parameter state is the state of
-// that target. The trigger fires if the target was never checked, or not within Backoff. A trigger with
-// OnReplace does not fire if the target was never checked. A link also fires if the target is absent: its
-// hold rejects the request while the absence is valid.
+// that target. The trigger fires if the target was never checked, or not within Backoff. Without a
+// Backoff it always fires, also if the clock of the worker that checked the target is ahead. A trigger
+// with OnReplace does not fire if the target was never checked. A link also fires if the target is absent:
+// its hold rejects the request while the absence is valid.
 func (t Trigger) Fires(state State, now time.Time) bool {
 	switch {
 	case t.OnReplace && state.CheckedAt.IsZero():
@@ -53,7 +56,7 @@ func (t Trigger) Fires(state State, now time.Time) bool {
 	case t.Depth > 0 && state.Absent:
 		return true
 	}
-	return state.CheckedAt.IsZero() || now.Sub(state.CheckedAt) >= t.Backoff
+	return t.Backoff <= 0 || state.CheckedAt.IsZero() || now.Sub(state.CheckedAt) >= t.Backoff
 }
 
 // Empty reports whether there is neither a message nor a trigger.
@@ -114,9 +117,10 @@ type storedTrigger struct {
 	MaxDelay int64             `json:"maxDelay,omitempty"`
 	Params   map[string]string `json:"params,omitempty"`
 	// Key, Depth and OnReplace are the fields of Trigger. Key and Depth are empty except for a link.
-	Key       string `json:"key,omitempty"`
-	Depth     int    `json:"depth,omitempty"`
-	OnReplace bool   `json:"onReplace,omitempty"`
+	Key       string       `json:"key,omitempty"`
+	Depth     int          `json:"depth,omitempty"`
+	OnReplace bool         `json:"onReplace,omitempty"`
+	Lane      schemas.Lane `json:"lane,omitempty"`
 }
 
 // OutboxRow contains the values that the SQL statement InsertOutboxEvent inserts for one stored change.
@@ -145,7 +149,7 @@ func (w Write) OutboxRows(before Hash) (rows []OutboxRow, err error) {
 		for i, t := range triggers {
 			stored[i] = storedTrigger{
 				Facet: t.Facet, Backoff: t.Backoff.Microseconds(), Quiet: t.Quiet.Microseconds(), MaxDelay: t.MaxDelay.Microseconds(),
-				Params: t.Params, Key: t.Key, Depth: t.Depth, OnReplace: t.OnReplace,
+				Params: t.Params, Key: t.Key, Depth: t.Depth, OnReplace: t.OnReplace, Lane: t.Lane,
 			}
 		}
 		text, marshalErr := json.Marshal(stored)
@@ -190,7 +194,7 @@ func (e *OutboxEvent) ScanOutboxEvent(scan func(...any) error) error {
 	copy(e.After[:], after)
 	for _, t := range triggers {
 		e.Triggers = append(e.Triggers, Trigger{
-			Facet: t.Facet, Backoff: time.Duration(t.Backoff) * time.Microsecond, Params: t.Params, Key: t.Key, Depth: t.Depth, OnReplace: t.OnReplace,
+			Facet: t.Facet, Backoff: time.Duration(t.Backoff) * time.Microsecond, Params: t.Params, Key: t.Key, Depth: t.Depth, OnReplace: t.OnReplace, Lane: t.Lane,
 			Quiet: time.Duration(t.Quiet) * time.Microsecond, MaxDelay: time.Duration(t.MaxDelay) * time.Microsecond,
 		})
 	}

@@ -215,7 +215,7 @@ func (s *Store) Entities(ctx context.Context, filter store.EntityFilter, after s
 }
 
 // EntityParams returns the registered params of the entities, in the given order. The params of an
-// entity that is not registered, or has none, are nil.
+// entity that is not registered are nil. A registered entity without params has an empty map.
 func (s *Store) EntityParams(ctx context.Context, keys []schemas.Entity) ([]map[string]string, error) {
 	all := make([]map[string]string, len(keys))
 	err := forEachEntity(ctx, s.prepared, selectParams, keys, func(found *map[string]string, scan func(...any) error) error {

@@ -29,14 +29,17 @@ ON CONFLICT (source, facet, key) DO UPDATE SET version = s.version WHERE false`
 
 	// insertOutboxEvents replaces the event of a trigger with a quiet time if an earlier event of
 	// the same entity and facet is not delivered yet. The new event gets a new ID, so that a relay
-	// that claimed the earlier event does not delete the new event.
+	// that claimed the earlier event does not delete the new event. A claimed event is due after its
+	// latest_at; the new event then begins a new period, because the claimed one is being delivered.
+	// Otherwise each change during a delivery would be due at once.
 	insertOutboxEvents = store.InsertOutboxEvent + `
 SELECT i.source, i.facet, i.key, i.version, i.at, i.before, i.after, i.publish_change, i.triggers::json, i.due_at, i.quiet_facet, i.latest_at
 FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bytea[], $8::bool[], $9::text[], $10::bigint[], $11::text[], $12::bigint[])
 	WITH ORDINALITY AS i (source, facet, key, version, at, before, after, publish_change, triggers, due_at, quiet_facet, latest_at, n) ORDER BY i.n
 ON CONFLICT (source, facet, key, quiet_facet) WHERE quiet_facet <> '' DO UPDATE
 SET id = DEFAULT, version = excluded.version, at = excluded.at, after = excluded.after, triggers = excluded.triggers,
-	due_at = LEAST(e.latest_at, excluded.due_at)`
+	due_at = CASE WHEN e.due_at > e.latest_at THEN excluded.due_at ELSE LEAST(e.latest_at, excluded.due_at) END,
+	latest_at = CASE WHEN e.due_at > e.latest_at THEN excluded.latest_at ELSE e.latest_at END`
 
 	// claimOutboxEvents claims due events. It skips rows that another process is claiming.
 	claimOutboxEvents = `WITH due AS (
@@ -109,11 +112,38 @@ func writeOutboxEvents(ctx context.Context, db prepared, b *store.Batch, before 
 			r.add(row)
 		}
 	}
+	return insertOutbox(ctx, db, c, r)
+}
+
+// insertOutbox inserts outbox rows. c and r have an element for each row.
+func insertOutbox(ctx context.Context, db prepared, c columns, r outboxColumns) error {
 	if len(r.publish) == 0 {
 		return nil
 	}
 	return db.exec(ctx, insertOutboxEvents, c.sources, c.facets, c.keys, c.versions, c.checked,
 		r.befores, r.afters, r.publish, r.triggers, r.dues, r.quiets, r.latests)
+}
+
+// WriteOutbox stores the outbox events of writes, without the writes themselves. There must be one write for
+// each entity.
+func (s *Store) WriteOutbox(ctx context.Context, writes []store.Write) error {
+	var c columns
+	var r outboxColumns
+	for _, w := range store.NewBatch(writes).Writes {
+		rows, err := w.OutboxRows(store.Hash{})
+		if err != nil {
+			return fmt.Errorf("encode the outbox events of %s: %w", w.Entity, err)
+		}
+		for _, row := range rows {
+			c.add(w)
+			r.add(row)
+		}
+	}
+	err := pgx.BeginTxFunc(ctx, s.pool, indexOnly, func(tx pgx.Tx) error { return insertOutbox(ctx, prepared{tx, s.prepared.mode}, c, r) })
+	if err != nil {
+		return fmt.Errorf("store %d outbox events: %w", len(r.publish), classifyError(err))
+	}
+	return nil
 }
 
 // outboxColumns holds the fields of outbox rows, one slice per column, as array arguments of

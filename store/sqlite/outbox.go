@@ -16,7 +16,7 @@ const (
 	// deleteQuietTrigger deletes the undelivered event of a trigger with a quiet time, because
 	// the event of a later change replaces it.
 	deleteQuietTrigger = `DELETE FROM outbox WHERE source = $1 AND facet = $2 AND key = $3 AND quiet_facet = $4 AND quiet_facet <> ''
-RETURNING before, latest_at`
+RETURNING before, due_at, latest_at`
 	selectDueOutboxEvents = `SELECT ` + store.OutboxColumns + store.DueOutboxEvents
 	claimOutboxEvent      = `UPDATE outbox SET due_at = $2 WHERE id = $1`
 	deleteOutboxEvent     = `DELETE FROM outbox WHERE id = $1`
@@ -42,10 +42,13 @@ func writeOutboxEvents(ctx context.Context, tx *sql.Tx, w store.Write, before st
 	}
 	e := w.Entity
 	for _, r := range rows {
-		err := tx.QueryRowContext(ctx, deleteQuietTrigger, e.Source, e.Facet, e.Key, r.QuietFacet).Scan(&r.Before, &r.Latest)
+		var due, latest int64
+		err := tx.QueryRowContext(ctx, deleteQuietTrigger, e.Source, e.Facet, e.Key, r.QuietFacet).Scan(&r.Before, &due, &latest)
 		switch {
 		case err == nil:
-			r.Due = min(r.Due, r.Latest)
+			if due <= latest { // else the earlier event is claimed, and the new event begins a new period
+				r.Due, r.Latest = min(r.Due, latest), latest
+			}
 			r.Before = append([]byte{}, r.Before...) // an empty blob is scanned as nil, which would be inserted as NULL
 		case !errors.Is(err, sql.ErrNoRows):
 			return err
@@ -55,6 +58,23 @@ func writeOutboxEvents(ctx context.Context, tx *sql.Tx, w store.Write, before st
 		if err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// WriteOutbox stores the outbox events of writes, without the writes themselves. There must be one write for
+// each entity.
+func (s *Store) WriteOutbox(ctx context.Context, writes []store.Write) error {
+	err := s.inTx(ctx, func(tx *sql.Tx) error {
+		for _, w := range writes {
+			if err := writeOutboxEvents(ctx, tx, w, store.Hash{}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("store the outbox events of %d entities: %w", len(writes), err)
 	}
 	return nil
 }

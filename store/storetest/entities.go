@@ -48,7 +48,8 @@ type Entities interface {
 	EntitiesDueAfter(ctx context.Context, source string, after time.Time, limit int, content func(facet string) bool) ([]store.Candidate, error)
 	// BringForward makes entities due earlier, never later.
 	BringForward(ctx context.Context, all []store.DueTime) error
-	// EntityParams returns the registered params of the entities, in the given order.
+	// EntityParams returns the registered params of the entities, in the given order; nil for an entity that
+	// is not registered.
 	EntityParams(ctx context.Context, entities []schemas.Entity) ([]map[string]string, error)
 	// Registrations returns the registrations in the given order; nil for an entity without one.
 	Registrations(ctx context.Context, entities []schemas.Entity) ([]*store.RegisteredEntity, error)
@@ -347,7 +348,7 @@ func testEntityParams(b suite) {
 	y.Params = nil
 	b.register(2, x, y)
 	got, err := b.store.EntityParams(b.Context(), []schemas.Entity{key("none"), y.Entity, x.Entity, x.Entity})
-	if want := []map[string]string{nil, nil, x.Params, x.Params}; err != nil || !reflect.DeepEqual(got, want) {
+	if want := []map[string]string{nil, {}, x.Params, x.Params}; err != nil || !reflect.DeepEqual(got, want) {
 		b.Errorf("%v, %v; want %v", got, err, want)
 	}
 }

@@ -28,6 +28,9 @@ type Outbox interface {
 	MarkChangesPublished(ctx context.Context, ids []int64) error
 	// DeleteOutboxEvents deletes events; unknown IDs are ignored.
 	DeleteOutboxEvents(ctx context.Context, ids []int64) error
+	// WriteOutbox stores the outbox events of writes, without the writes themselves. There must be one write
+	// for each entity.
+	WriteOutbox(ctx context.Context, writes []store.Write) error
 	Backlogs
 }
 

@@ -61,6 +61,95 @@ func testQuietWhileClaimed(b suite) {
 	b.finish(outboxEvent(entity, 112, "", "y", pausing))
 }
 
+// testQuietWhileClaimedLast: a change that is stored while the event is being delivered because of its
+// MaxDelay begins a new period. Otherwise each further change would be due at once.
+func testQuietWhileClaimedLast(b suite) {
+	for _, n := range []int64{100, 108, 117} {
+		b.write(one(store.Changed), withOutbox(pausing, content(entity, n, fmt.Sprint(n))))
+	}
+	b.wantOutboxEvents(b.claimOutboxEvents(125, 60, 10), outboxEvent(entity, 117, "", "117", pausing))
+	b.write(one(store.Changed), withOutbox(pausing, content(entity, 126, "126")))
+	b.wantNextOutboxTime(at(136))
+	for _, n := range []int64{135, 144} {
+		b.write(one(store.Changed), withOutbox(pausing, content(entity, n, fmt.Sprint(n))))
+	}
+	b.wantNextOutboxTime(at(151)) // 25 s (MaxDelay) after the first change of the new period
+}
+
+// delayed returns a write whose only outbox event refreshes the entity itself, after a quiet time of 10 s and
+// a MaxDelay of 25 s.
+func delayed(e schemas.Entity, n int64, lane schemas.Lane) store.Write {
+	return store.Write{Entity: e, CheckedAt: at(n), Outbox: store.OutboxEvents{Triggers: []store.Trigger{
+		{Facet: e.Facet, Quiet: 10 * time.Second, MaxDelay: 25 * time.Second, Lane: lane},
+	}}}
+}
+
+// delayedEvent returns the outbox event of a write of delayed, without an ID.
+func delayedEvent(w store.Write) store.OutboxEvent {
+	return store.OutboxEvent{Entity: w.Entity, At: w.CheckedAt, OutboxEvents: w.Outbox}
+}
+
+func (b suite) delay(all ...store.Write) {
+	b.Helper()
+	if err := b.store.WriteOutbox(b.Context(), all); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func testWriteOutbox(b suite) {
+	b.delay()
+	b.wantNextOutboxTime(time.Time{})
+	low, high := delayed(entity, 100, ""), delayed(key("high"), 101, schemas.High)
+	b.delay(high, low)
+	b.wantNextOutboxTime(at(110))
+	b.delay(delayed(entity, 108, ""))
+	b.delay(delayed(entity, 117, ""))
+	last := delayed(entity, 124, "")
+	b.delay(last)
+	b.finish(delayedEvent(high), delayedEvent(last)) // the request of entity is due at 125: 25 s after its first one
+	// A change of the entity with a trigger of another facet is another event.
+	b.delay(delayed(entity, 200, ""))
+	b.write(one(store.Changed), withOutbox(pausing, content(entity, 201, "x")))
+	b.finish(delayedEvent(delayed(entity, 200, "")), outboxEvent(entity, 201, "", "x", pausing))
+	// A request that arrives while an earlier one is being delivered is an event of its own.
+	b.delay(delayed(entity, 300, ""))
+	first := b.wantOutboxEvents(b.claimOutboxEvents(310, 60, 10), delayedEvent(delayed(entity, 300, "")))
+	b.delay(delayed(entity, 311, ""))
+	if err := b.store.DeleteOutboxEvents(b.Context(), first); err != nil {
+		b.Fatal(err)
+	}
+	b.wantNextOutboxTime(at(321))
+	b.deleteAll(true, entity, 400)
+	b.finish()
+}
+
+// testWriteOutboxRace: concurrent calls for the same entities neither fail nor lose a request.
+func testWriteOutboxRace(b suite) {
+	var all []store.Write
+	for n := range 20 {
+		all = append(all, delayed(key(fmt.Sprint(n)), 100, ""))
+	}
+	var calls sync.WaitGroup
+	for n := range uint64(8) {
+		rng := rand.New(rand.NewPCG(n, n))
+		calls.Go(func() {
+			for range 10 {
+				some := make([]store.Write, 0, len(all))
+				for _, i := range rng.Perm(len(all)) {
+					some = append(some, all[i])
+				}
+				if err := b.store.WriteOutbox(b.Context(), some); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	calls.Wait()
+	if got := b.claimOutboxEvents(1000, 60, 100); len(got) != len(all) {
+		b.Errorf("delayed requests: got %d, want %d", len(got), len(all))
+	}
+}
+
 // testQuietDeleted: deleting an entity deletes two kinds of undelivered events of triggers with a
 // quiet time: events that changes of the entity caused, and events that would refresh the entity.
 func testQuietDeleted(b suite) {

@@ -1,0 +1,144 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/freshet/freshet/outbox"
+	"github.com/freshet/freshet/poll"
+	"github.com/freshet/freshet/producer"
+	"github.com/freshet/freshet/query"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/webhooks"
+)
+
+// hooks are the webhooks of a query service.
+type hooks struct {
+	receiver *webhooks.Receiver
+	run      func(context.Context) error // reads changed secrets, and measures the times of deliveries
+}
+
+// newHooks returns the webhooks of all sources. It returns nil if the configuration has none, and an error if
+// a secret is missing or invalid.
+func newHooks(p parts, sources map[string]*source.Source) (*hooks, error) {
+	var all []*webhooks.Hook
+	var reloads []func(context.Context)
+	var errs []error
+	for _, source := range p.config.sourceNames() {
+		c := p.config.Sources[source].Webhooks
+		for _, name := range slices.Sorted(maps.Keys(c)) {
+			read := func() (string, error) { return readHookSecrets(source, name, c[name].Verify) }
+			secrets, err := read()
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			h, err := webhooks.NewHook(source, name, c[name], hookKeys{sources[source]}, secrets)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			all = append(all, h)
+			if c[name].Verify.SecretFile != "" {
+				log := p.log.With("source", source, "webhook", name)
+				reloads = append(reloads, func(ctx context.Context) { reloadHookSecrets(ctx, h, secrets, read, log) })
+			}
+		}
+	}
+	if err := errors.Join(errs...); err != nil || len(all) == 0 {
+		return nil, err
+	}
+	receiver := webhooks.New(all, webhooks.Deps{
+		Store: p.store, Enqueuer: hookEnqueuer{p.producer}, Now: time.Now, Log: p.log, Metrics: p.reg,
+		Wake: func(ctx context.Context, source string, at time.Time) {
+			poll.WakeAt(ctx, p.rdb, outbox.Channel(source), at, p.log)
+		},
+	})
+	return &hooks{receiver, func(ctx context.Context) error {
+		g := newGroup(ctx)
+		g.run(receiver.Run)
+		for _, reload := range reloads {
+			g.run(func(ctx context.Context) error { reload(ctx); return nil })
+		}
+		<-g.ctx.Done()
+		return g.stop()
+	}}, nil
+}
+
+// withHooks adds the webhooks to the dependencies of the query service. They may be nil.
+func withHooks(d query.Deps, h *hooks) query.Deps {
+	if h != nil {
+		d.Hooks = h.receiver
+	}
+	return d
+}
+
+// readHookSecrets reads the secrets of a webhook.
+func readHookSecrets(source, name string, v webhooks.Verify) (string, error) {
+	setting := "sources." + source + ".webhooks." + name + ".verify"
+	if v.SecretFile != "" {
+		return readSecret(setting+".secretFile", v.SecretFile)
+	}
+	if secrets := os.Getenv(v.SecretEnv); secrets != "" {
+		return secrets, nil
+	}
+	return "", fmt.Errorf("%s.secretEnv: %s is not set; set it to the secret that the upstream signs its deliveries with", setting, redactValue(v.SecretEnv, "secretEnv"))
+}
+
+// reloadHookSecrets reads the file of a webhook's secrets every secretReloadInterval until ctx ends. While
+// the file is unusable, the last secrets stay in use. The third failure in a row is logged.
+func reloadHookSecrets(ctx context.Context, h *webhooks.Hook, known string, read func() (string, error), log *slog.Logger) {
+	failures := 0
+	poll.Every(ctx, secretReloadInterval, func(context.Context) {
+		now, err := read()
+		if err == nil && now != known {
+			err = h.SetSecrets(now)
+		}
+		switch {
+		case err != nil:
+			if failures++; failures == 3 {
+				log.Warn("webhook secret file unusable, old secrets stay in use", "err", err)
+			}
+			return
+		case now != known:
+			log.Info("webhook secrets changed")
+		}
+		known, failures = now, 0
+	})
+}
+
+// hookKeys adapts a source to webhooks.Keys.
+type hookKeys struct{ *source.Source }
+
+// Fold returns the canonical spelling of a key.
+func (k hookKeys) Fold(facet, key string) string { return foldKeys(k.Source)(facet, key) }
+
+// hookEnqueuer adapts the producer to webhooks.Enqueuer.
+type hookEnqueuer struct{ *producer.Producer }
+
+// EnqueueAndWait enqueues strict requests and waits for Kafka's acknowledgements.
+func (e hookEnqueuer) EnqueueAndWait(ctx context.Context, all []webhooks.Request) []webhooks.Result {
+	requests := make([]producer.Request, len(all))
+	for i, r := range all {
+		requests[i] = producer.Request{Entity: r.Entity, Lane: r.Lane, Reason: schemas.Trigger, Floor: r.Floor, CorrelationID: r.CorrelationID}
+	}
+	results := make([]webhooks.Result, len(all))
+	for i, r := range e.EnqueueAllAndWait(ctx, requests) {
+		results[i].Number = r.Number
+		switch {
+		case r.Err != nil:
+		case r.Queued(), r.Outcome == producer.Held && r.HoldReason == schemas.HoldAlias: // the stored retry of such an entity is due as soon as its alias is fetched
+			results[i].Outcome = webhooks.Queued
+		case r.Outcome == producer.Held:
+			results[i].Outcome = webhooks.Held
+		}
+	}
+	return results
+}

@@ -1,0 +1,35 @@
+package status
+
+import (
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/freshet/freshet/webhooks"
+)
+
+// addHooks adds the deliveries in a family of metrics to the counts of the sources.
+func addHooks(all map[string]ProcessCounts, name string, family *dto.MetricFamily) {
+	if name != "hooks_total" && name != "hook_last_timestamp_seconds" {
+		return
+	}
+	for _, m := range family.GetMetric() {
+		labels := labelsOf(m)
+		c, known := all[labels["source"]]
+		if !known {
+			continue
+		}
+		h := c.Hooks[labels["name"]]
+		if h.Results == nil {
+			h.Results = map[string]int64{}
+		}
+		if result := labels["result"]; result != "" {
+			h.Results[result] += int64(m.GetCounter().GetValue())
+		} else {
+			h.LastMS = int64(m.GetGauge().GetValue() * 1000)
+		}
+		if c.Hooks == nil {
+			c.Hooks = map[string]webhooks.Counts{}
+		}
+		c.Hooks[labels["name"]] = h
+		all[labels["source"]] = c
+	}
+}

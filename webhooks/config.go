@@ -1,0 +1,251 @@
+package webhooks
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/schemas"
+)
+
+// Config configures one webhook, which POST /hooks/{source}/{name} receives.
+type Config struct {
+	// Verify says how a delivery proves that it comes from the upstream.
+	Verify Verify `yaml:"verify"`
+	// Map lists the rules that choose the entities to refresh. Each rule whose condition holds applies.
+	Map []Rule `yaml:"map"`
+	// NewKeys limits the refreshes of keys that are neither stored nor registered, as in 60/m; 0: such
+	// keys are not refreshed. The limit applies in each process.
+	NewKeys access.Rate `yaml:"newKeys,omitempty"`
+}
+
+// Verify configures the verification of deliveries.
+type Verify struct {
+	// Scheme is the kind of the signature. github: header X-Hub-Signature-256. standard-webhooks: headers
+	// webhook-id, webhook-timestamp and webhook-signature. stripe: header Stripe-Signature. hmac: an HMAC of
+	// the body in the header that header names. token: the secret itself in that header.
+	Scheme Scheme `yaml:"scheme" enum:"github,standard-webhooks,stripe,hmac,token"`
+	// SecretFile is the path of a file with the secret. A second line is a second secret, which is valid
+	// at the same time, for a rotation. A changed file is used within seconds.
+	SecretFile string `yaml:"secretFile,omitempty"`
+	// SecretEnv is the name of the environment variable with the secret, if there is no secretFile.
+	SecretEnv string `yaml:"secretEnv,omitempty"`
+	// Header is the name of the header with the signature (hmac) or the secret (token).
+	Header string `yaml:"header,omitempty"`
+	// Prefix is the text before the value in that header, such as "sha256=" or "Bearer ".
+	Prefix string `yaml:"prefix,omitempty"`
+	// Algorithm is the hash function of the scheme hmac. The default is sha256.
+	Algorithm string `yaml:"algorithm,omitempty" enum:",sha256,sha512"`
+	// Encoding is the encoding of the signature of the scheme hmac. The default is hex.
+	Encoding string `yaml:"encoding,omitempty" enum:",hex,base64"`
+}
+
+// Rule chooses the entities that a delivery refreshes.
+type Rule struct {
+	// When is the condition of the rule; without it, the rule applies to each delivery.
+	When Condition `yaml:"when,omitempty"`
+	// Facet is the facet to refresh.
+	Facet string `yaml:"facet"`
+	// Key says where the delivery has the key: body: and a path in the JSON body, or header: and a name. The
+	// path has names and indexes joined by dots; # is each element of an array, as in body:events.#.id. A
+	// delivery can have up to 1000 keys.
+	Key string `yaml:"key"`
+	// Delay delays the refresh until no further delivery for the entity has arrived for this time, from
+	// 1s to 24h; 0s: no delay.
+	Delay time.Duration `yaml:"delay,omitempty"`
+	// MaxDelay bounds the delay, counted from the first delivery. 0s: ten times delay.
+	MaxDelay time.Duration `yaml:"maxDelay,omitempty"`
+	// Lane is the lane of the refresh. The default is LOW. HIGH competes with clients that wait.
+	Lane schemas.Lane `yaml:"lane,omitempty" enum:",HIGH,LOW"`
+}
+
+// Condition compares one value of a delivery. Either header or body names the value.
+type Condition struct {
+	// Header is the name of a header, such as X-GitHub-Event.
+	Header string `yaml:"header,omitempty"`
+	// Body is a path in the JSON body, such as type.
+	Body string `yaml:"body,omitempty"`
+	// Equals lists the values for which the condition holds.
+	Equals []string `yaml:"equals,omitempty"`
+}
+
+// Scheme is the kind of a signature.
+type Scheme string
+
+// The values of Scheme.
+const (
+	GitHub           Scheme = "github"
+	StandardWebhooks Scheme = "standard-webhooks"
+	Stripe           Scheme = "stripe"
+	HMAC             Scheme = "hmac"
+	Token            Scheme = "token"
+)
+
+var schemes = []Scheme{GitHub, StandardWebhooks, Stripe, HMAC, Token}
+
+const (
+	minDelay, maxDelay = time.Second, 24 * time.Hour
+	// delaysUntilMax is the default of MaxDelay, in delays.
+	delaysUntilMax = 10
+)
+
+// Delays returns Delay and MaxDelay. If MaxDelay is 0, it returns the default for it.
+func (r Rule) Delays() (delay, longest time.Duration) {
+	if r.MaxDelay == 0 {
+		return r.Delay, min(delaysUntilMax*r.Delay, maxDelay)
+	}
+	return r.Delay, r.MaxDelay
+}
+
+var (
+	headerName = regexp.MustCompile("^[0-9A-Za-z!#$%&'*+.^_`|~-]{1,128}$") // a token of RFC 9110 §5.6.2
+	// hookName is a name that needs no escaping in a path and a metric label.
+	hookName = regexp.MustCompile("^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")
+)
+
+// CheckName returns an error if a webhook can't have this name.
+func CheckName(name string) error {
+	if !hookName.MatchString(name) {
+		return fmt.Errorf("the webhook's name %.80q may contain only lower-case letters, digits and inner hyphens, at most 63", name)
+	}
+	return nil
+}
+
+// Check returns all errors that can be found without the secret. Each error begins with the path of the
+// wrong setting, relative to the webhook. openParams returns the params of a facet that neither the
+// configuration nor a key has a value for, and whether the facet exists.
+func (c Config) Check(openParams func(facet string) (open []string, known bool)) error {
+	errs := c.Verify.check()
+	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if calls, _ := c.NewKeys.Parse(); calls == 0 && c.NewKeys != "" && c.NewKeys != "0" {
+		fail("newKeys: %q must be a whole number per second, minute or hour, as in 60/m, or 0 for known keys only", string(c.NewKeys))
+	}
+	if len(c.Map) == 0 {
+		fail(`map: at least one rule is required, as in [{facet: issues, key: "body:repository.full_name"}]`)
+	}
+	for i, r := range c.Map {
+		for _, err := range r.check() {
+			fail("map[%d].%w", i, err)
+		}
+		open, known := openParams(r.Facet)
+		calls, _ := c.NewKeys.Parse()
+		switch {
+		case !known:
+			fail("map[%d].facet: there is no facet %q in the source", i, r.Facet)
+		case calls > 0 && len(open) > 0:
+			fail("map[%d].facet: newKeys can't fetch a new key of %s, because %s has no value; register the entities, or remove newKeys", i, r.Facet, strings.Join(open, " and "))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (v Verify) check() (errs []error) {
+	fail := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("verify."+format, args...))
+	}
+	if !slices.Contains(schemes, v.Scheme) {
+		fail("scheme: %q must be github, standard-webhooks, stripe, hmac or token", string(v.Scheme))
+	}
+	switch {
+	case v.SecretFile == "" && v.SecretEnv == "":
+		fail("secretFile: is missing; name a file with the secret that the upstream signs with, or a variable with secretEnv")
+	case v.SecretFile != "" && v.SecretEnv != "":
+		fail("secretEnv: secretFile is set too; remove one of them")
+	}
+	own := v.Scheme == HMAC || v.Scheme == Token
+	switch {
+	case own && !headerName.MatchString(v.Header):
+		fail("header: %.80q must be the name of the header with the %s, as in X-Signature", v.Header, map[Scheme]string{HMAC: "signature", Token: "secret"}[v.Scheme])
+	case !own && (v.Header != "" || v.Prefix != ""):
+		fail("header: the scheme %s defines its headers; remove header and prefix", v.Scheme)
+	}
+	if v.Scheme != HMAC && (v.Algorithm != "" || v.Encoding != "") {
+		fail("algorithm: only the scheme hmac has algorithm and encoding; remove them")
+	}
+	if v.Scheme == HMAC && !slices.Contains([]string{"", "sha256", "sha512"}, v.Algorithm) {
+		fail("algorithm: %q must be sha256 or sha512", v.Algorithm)
+	}
+	if v.Scheme == HMAC && !slices.Contains([]string{"", "hex", "base64"}, v.Encoding) {
+		fail("encoding: %q must be hex or base64", v.Encoding)
+	}
+	return errs
+}
+
+func (r Rule) check() (errs []error) {
+	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if err := checkPlace(r.Key); err != nil {
+		fail("key: %w", err)
+	}
+	w := r.When
+	switch {
+	case w.Header == "" && w.Body == "" && len(w.Equals) == 0: // no condition
+	case (w.Header == "") == (w.Body == ""):
+		fail("when: name either a header or a path in the body, as in {header: X-GitHub-Event, equals: [issues]}")
+	case len(w.Equals) == 0:
+		fail("when.equals: list the values for which the rule applies, as in [issues]")
+	case w.Header != "" && !headerName.MatchString(w.Header):
+		fail("when.header: %.80q must be the name of a header, as in X-GitHub-Event", w.Header)
+	case w.Body != "":
+		if err := checkPath(w.Body); err != nil {
+			fail("when.body: %w", err)
+		}
+	}
+	if r.Delay != 0 && (r.Delay < minDelay || r.Delay > maxDelay) {
+		fail("delay: %v must be from %v to %v, or 0s for no delay", r.Delay, minDelay, maxDelay)
+	}
+	switch {
+	case r.MaxDelay != 0 && r.Delay == 0:
+		fail("maxDelay: there is no delay to bound; set delay, or remove maxDelay")
+	case r.MaxDelay != 0 && (r.MaxDelay < r.Delay || r.MaxDelay > maxDelay):
+		fail("maxDelay: %v must be from delay (%v) to %v", r.MaxDelay, r.Delay, maxDelay)
+	}
+	if !slices.Contains([]schemas.Lane{"", schemas.High, schemas.Low}, r.Lane) {
+		fail("lane: %q must be HIGH or LOW", string(r.Lane))
+	}
+	return errs
+}
+
+const bodyPlace, headerPlace = "body:", "header:"
+
+// checkPlace checks the setting key.
+func checkPlace(place string) error {
+	if name, ok := strings.CutPrefix(place, headerPlace); ok {
+		if !headerName.MatchString(name) {
+			return fmt.Errorf("%.80q must name a header, as in header:X-Shop-Id", place)
+		}
+		return nil
+	}
+	path, ok := strings.CutPrefix(place, bodyPlace)
+	if !ok {
+		return fmt.Errorf("%.80q must begin with body: or header:, as in body:repository.full_name", place)
+	}
+	return checkPath(path)
+}
+
+// maxPathBytes is the maximum length of a path in a body.
+const maxPathBytes = 512
+
+// checkPath checks a path of package gjson. Only names, indexes, # and the wildcards * and ? are allowed:
+// the other forms (modifiers, queries and several paths in one) would run over the whole body again and again.
+func checkPath(path string) error {
+	switch {
+	case path == "" || len(path) > maxPathBytes:
+		return fmt.Errorf("the path has %d bytes; it must have 1 to %d", len(path), maxPathBytes)
+	case strings.ContainsAny(path, "@!|{}[]()") || strings.ContainsFunc(path, func(r rune) bool { return r < ' ' }):
+		return fmt.Errorf("%.80q must have names joined by dots, as in events.#.id", path)
+	case slices.Contains(strings.Split(path, "."), ""):
+		return fmt.Errorf("%.80q has an empty name", path)
+	case strings.HasSuffix(path, "#"): // it would be the length of the array
+		return fmt.Errorf("%.80q ends with #; name a member of the elements, or leave the # out if the elements are the keys", path)
+	case strings.Count(path, "#") > maxArrays:
+		return fmt.Errorf("%.80q may have # at most %d times", path, maxArrays)
+	}
+	return nil
+}
+
+// maxArrays is the maximum number of # in a path.
+const maxArrays = 3

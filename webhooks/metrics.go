@@ -1,0 +1,47 @@
+package webhooks
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/freshet/freshet/observe"
+)
+
+// result is the result of a delivery, as the metric and the console show it.
+type result string
+
+// The results. Only after accepted a refresh follows from the delivery.
+const (
+	accepted     result = "accepted"
+	unknownEvent result = "unknown-event" // no rule applies
+	noKey        result = "no-key"        // a rule applies, but the delivery has no valid key at its place
+	unknownKey   result = "unknown-key"   // no key is stored or registered
+	held         result = "held"          // every entity has a hold
+	badSignature result = "bad-signature"
+	expired      result = "expired" // the delivery was signed too long ago
+	badBody      result = "bad-body"
+	tooLarge     result = "too-large" // the body, or the number of keys
+	limited      result = "limited"   // the limit of new keys
+	unavailable  result = "unavailable"
+)
+
+type metrics struct {
+	deliveries *prometheus.CounterVec
+	last       *prometheus.GaugeVec
+	stored     *prometheus.HistogramVec
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	of := []string{"source", "name"}
+	m := &metrics{
+		deliveries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "hooks_total", Help: "Deliveries of webhooks by result.",
+		}, append(of, "result")),
+		last: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "hook_last_timestamp_seconds", Help: "Time of the last delivery with a valid signature; 0: none since the start of the process.",
+		}, of),
+		stored: prometheus.NewHistogramVec(observe.Histogram("hook_to_stored_seconds", "Time from a delivery to the snapshot of a fetch that began after it.",
+			.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800), of),
+	}
+	reg.MustRegister(m.deliveries, m.last, m.stored)
+	return m
+}
