@@ -118,7 +118,7 @@ func (g *Guard) readKeys(ctx context.Context, live bool) ([]store.APIKey, error)
 			next[k.ID] = newCachedKey(k)
 		case !g.invalidKeys[k.ID]:
 			g.invalidKeys[k.ID] = true
-			g.log.Error("api key ignored: it has no SHA-256 hash; revoke it", "key", k.ID)
+			g.log.Error("api key without a SHA-256 hash ignored; revoke the key", "key", k.ID)
 		}
 	}
 	g.setKeys(cachedKeys{next, began})

@@ -28,7 +28,7 @@ const (
 
 // limitsNotShared is the condition while Redis does not answer.
 var limitsNotShared = observe.Condition{
-	Event: "limits_not_shared", Failing: "redis did not answer; the limit of requests applies in each process separately", Recovered: "redis answered; the limit of requests applies to all processes together",
+	Event: "limits_not_shared", Failing: "redis did not answer; the request limits of clients apply in each process separately", Recovered: "redis answers again; the request limits of clients apply to all processes together",
 }
 
 // sharedRate is the limit of requests that all processes share: a token bucket for each client in

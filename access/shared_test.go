@@ -17,7 +17,8 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// newSharedLimiter returns a limiter like that of one process, which shares its limit.
+// newSharedLimiter returns the limiter of one process, which shares the limit with the limiters of
+// other processes.
 func newSharedLimiter(rdb redis.UniversalClient, l Limits) *ClientLimiter {
 	m, _ := newTestLimiter(l)
 	m.Share(rdb, slog.New(slog.DiscardHandler))
@@ -97,7 +98,7 @@ func TestShared_LimitsEachProcessWithoutRedis(t *testing.T) {
 	n := 0
 	servicetest.WaitFor(t, 5*time.Second, "the shared limit applies again", func() bool {
 		n++
-		_ = one.AllowRequests(fmt.Sprint("key:", n), 1) // its own bucket is full
+		_ = one.AllowRequests(fmt.Sprint("key:", n), 1) // this client is new, so its bucket is full
 		now := testutil.ToFloat64(one.notShared)
 		again := now == counted
 		counted = now

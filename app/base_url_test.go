@@ -25,7 +25,8 @@ const twoHosts = `sources:
         params: {puuid: {from: account, path: account.puuid}}
 `
 
-// A source of two hosts is checked, explained and redirected with both.
+// If a source has two hosts, `config check`, the limits of a client and `--upstream` must take both
+// hosts into account.
 func TestBaseURL_OfADocument(t *testing.T) {
 	c, err := loadConfig(write(t, twoHosts), nil, OptionalSources)
 	if err != nil {

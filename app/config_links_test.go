@@ -30,7 +30,7 @@ func TestConfig_Links(t *testing.T) {
 	for change, want := range map[[2]string]string{
 		{"facet: layout", "facet: layouts"}: `sources.court.facets.layout.links.facet: there is no facet "layouts"`,
 		{"maxDepth: 2", "maxDepth: 99"}:     "sources.court.facets.layout.links.maxDepth: 99 must be from 1 to 10",
-		{"layout:\n", "general:\n"}:         "sources.court.facets.general.links: needs raw",
+		{"layout:\n", "general:\n"}:         "sources.court.facets.general.links: needs `raw`",
 	} {
 		_, err := loadConfig(write(t, strings.Replace(linkedSource, change[0], change[1], 1)), nil, OptionalSources)
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "^") {

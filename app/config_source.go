@@ -177,7 +177,7 @@ func firstReadCalls(facets map[string]source.Facet, facet string) (calls int) {
 // contradicts the facet's own configuration.
 func checkPrefetchFacet(c scheduler.Config, f source.Facet) (errs []error) {
 	if c.Mode != scheduler.Off && f.Immutable {
-		errs = append(errs, errors.New("mode: the facet is immutable, so there is nothing to prefetch; remove the section, or write mode: off"))
+		errs = append(errs, errors.New("mode: the facet is immutable, so it is never prefetched; remove the section, or set `mode: off`"))
 	}
 	if f.Raw != nil && (c.Active.Status.Path != "" || len(c.Active.Unless) > 0) {
 		errs = append(errs, errors.New("active: the content of the facet is raw and has no members; remove the paths"))

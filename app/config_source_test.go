@@ -39,7 +39,7 @@ func TestConfig_RejectsInvalidPrefetch(t *testing.T) {
 		cases + `{facets: {progress: {mode: adaptive, maxInterval: 721h}}}`:                                                   "facets.progress.maxInterval: 721h0m0s is longer than the facet's keepFor, 720h0m0s: ",
 		cases + `{rateCaps: [{from: 19, to: 23}]}`:                                                                            "rateCaps[0] has no rate; write one as in {from: 19, to: 23, rate: 150/s}",
 		cases + `{rateCaps: [{rate: 1/s}, {rate: 2/s}]}`:                                                                      "rateCaps[1] never applies",
-		cases + `{facets: {progress: {triggers: {nothing: }}}}`:                                                               `facets.progress.triggers.nothing: there is no facet "nothing"; there are general, progress`,
+		cases + `{facets: {progress: {triggers: {nothing: }}}}`:                                                               `facets.progress.triggers.nothing: there is no facet "nothing"; the facets are: general, progress`,
 		cases + `{facets: {progres: {}}}`:                                                                                     "facets.progres: unknown facet; the source has general, progress",
 		cases + `{facets: {progress: {mode: adaptive, minInterval: 30m, maxInterval: 10m}}}`:                                  "facets.progress.maxInterval: minInterval and maxInterval are 30m0s and 10m0s; they must rise",
 		cases + `{facets: {progress: {tiers: {hot: {every: 7h}, warm: {every: 6h}}}}}`:                                        "facets.progress.tiers: hot.every, warm.every and cold.every are 7h0m0s, 6h0m0s and 24h0m0s; they must rise",
@@ -53,7 +53,7 @@ func TestConfig_RejectsInvalidPrefetch(t *testing.T) {
 		strings.Replace(cases, "general: {", "general: {keyFold: nfc, ", 1) + `{facets: {progress: {triggers: {general: }}}}`: "facets.progress.triggers.general: the two facets must have the same keyFold",
 		"sources: {nexon: {prefetch: {facets: {character: }}}}":                                                               "facets.character: unknown facet; the source has no facets",
 		"sources: {nexon: {quota: {policies: []}}}":                                                                           "facets: a source needs at least one" + usesPreset,
-		"sources: {nexon: {baseURL: 'http://a', facets: {a: {documents: {}}}}}":                                               "facets.a.documents: a facet needs at least one",
+		"sources: {nexon: {baseURL: 'http://a', facets: {a: {documents: {}}}}}":                                               "facets.a.documents: a facet needs at least one document",
 		"sources: {mine: {baseURL: 'http://a'}}":                                                                              "facets: a source needs at least one",
 	} {
 		_, err := loadConfig(write(t, text), nil, OptionalSources)

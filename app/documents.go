@@ -136,9 +136,9 @@ func exportDocument(src *source.Source, facet string, s store.Snapshot, root *os
 	key := s.Entity.Key
 	switch {
 	case s.Visibility != "":
-		return false, fmt.Errorf("only clients with the scope see:%s may read it, and a file has no visibility", s.Visibility)
+		return false, fmt.Errorf("only clients with the scope see:%s may read this entity, but every client can read a static file", s.Visibility)
 	case slices.ContainsFunc(strings.Split(key, "/"), func(part string) bool { return strings.HasPrefix(part, ".") }):
-		return false, errors.New("a part of the key begins with a dot, and such files are not served")
+		return false, errors.New("a part of the key begins with a dot, and a file with such a name is not served")
 	case !fs.ValidPath(key):
 		return false, errors.New("the key is not a valid path of a file")
 	}
@@ -199,7 +199,7 @@ func importDocuments(ctx context.Context, db documentStore, src *source.Source, 
 			e := batch[i].Entity
 			switch {
 			case !r.Stored():
-				out.Skipped[e.Key] = errors.New("the result of a later fetch is stored")
+				out.Skipped[e.Key] = errors.New("the database already has the result of a later fetch")
 				continue
 			case r == store.Touched:
 				out.Unchanged++

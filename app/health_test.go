@@ -89,7 +89,8 @@ func TestHealth_ShowsSourcesFromMemory(t *testing.T) {
 	}
 }
 
-// The issuer is unavailable. Its state is that of the last fetch of its keys: the health calls no issuer.
+// The issuer is unavailable. The health page shows the result of the newest fetch of the issuer's
+// keys, and sends no request to the issuer.
 func TestHealth_ShowsTheIssuerFromMemory(t *testing.T) {
 	var calls atomic.Int64
 	issuer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

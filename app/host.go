@@ -16,8 +16,8 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// Host runs one role, once, on the network of a test and on SQLite. RunQuery, RunWorker and
-// RunScheduler of Process use TCP and PostgreSQL instead.
+// Host runs one role of freshet in a test, with the connections of Dial and an SQLite database. A
+// Host can run only once. Process has the same methods for production, with TCP and PostgreSQL.
 type Host struct {
 	Name   string // name of the process
 	Config Config

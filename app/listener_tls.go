@@ -153,7 +153,7 @@ func (c *certificateReloader) configForClient(*tls.ClientHelloInfo) (*tls.Config
 		c.at = now
 		changed, err := c.load()
 		c.conditions.Record(c.log, observe.Condition{
-			Event: "certificate_unusable", Failing: "certificate files unusable, old certificate stays in use", Recovered: "loading the certificate files works again", Attr: "setting", Value: c.setting,
+			Event: "certificate_unusable", Failing: "certificate files unusable; the old certificate stays in use", Recovered: "loading the certificate files works again", Attr: "setting", Value: c.setting,
 		}, err)
 		if changed {
 			c.log.Info("certificate files changed", "setting", c.setting)

@@ -126,7 +126,7 @@ func TestListenerTLS_KeepsItsCertificateWhileFilesAreUnusable(t *testing.T) {
 			t.Errorf("got the certificate %d, want %d", got, first)
 		}
 	}
-	if got := len(s.notes.lines(t, "certificate files unusable, old certificate stays in use")); got != 1 {
+	if got := len(s.notes.lines(t, "certificate files unusable; the old certificate stays in use")); got != 1 {
 		t.Errorf("got %d warnings, want 1", got)
 	}
 	_, _, second := ca.issue("server")

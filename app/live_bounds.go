@@ -80,7 +80,7 @@ func (b *liveBounds) follow(ctx context.Context, name string) {
 		return // the context of Run has ended, so this is not a failed read
 	}
 	b.conditions.Record(b.log, observe.Condition{
-		Event: "client_limits_unread", Failing: "settings read failed, client limits unchanged", Recovered: "reading the client limits works again", Attr: "source", Value: name,
+		Event: "client_limits_unread", Failing: "client limits can't be read from the settings; the previous limits stay in force", Recovered: "reading the client limits works again", Attr: "source", Value: name,
 	}, err)
 	if err != nil || revision == b.revisions[name] {
 		return

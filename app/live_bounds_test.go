@@ -111,7 +111,7 @@ func TestLiveBounds_KeepTheLastThatHeld(t *testing.T) {
 			t.Errorf("a limit of -1: got %d outstanding and the log %q, want %d and an error", got, logged, want)
 		}
 		settings.fail(errors.New("the database is away"))
-		if got, logged := next(); got != want || !strings.Contains(logged, "settings read failed") {
+		if got, logged := next(); got != want || !strings.Contains(logged, "client limits can't be read from the settings") {
 			t.Errorf("unreadable: got %d outstanding and the log %q, want %d and a warning", got, logged, want)
 		}
 		if _, logged := next(); logged != "" {

@@ -23,7 +23,7 @@ func handlePprof(mux *http.ServeMux) {
 func requireLoopbackClient(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !access.Loopback(r.RemoteAddr) || access.Forwarded(r.Header) {
-			http.Error(w, "profiles are for clients on loopback; use the command on the machine of the process, or forward a port to it", http.StatusForbidden)
+			http.Error(w, "profiles are served only to clients on the same machine (loopback); run the command there, or forward a local port to this process", http.StatusForbidden)
 			return
 		}
 		requireLoopbackHost(next).ServeHTTP(w, r)

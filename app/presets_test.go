@@ -17,7 +17,8 @@ import (
 	"github.com/freshet/freshet/simulator/contract"
 )
 
-// saturationTest describes how to saturate a preset, and which policy of the contract it uses up.
+// saturationTest describes the load that uses up the quota of a preset, and the policy of the
+// contract that must limit the calls.
 type saturationTest struct {
 	speed  float64
 	secret string

@@ -58,8 +58,9 @@ func renewingPresets(t *testing.T) map[string]renewingPreset {
 	}
 }
 
-// Each preset with a token is used as shipped, apart from the hosts. The simulated token endpoint checks
-// how the client authenticates, and the simulated API its contract and the token.
+// Each preset with a token is used unchanged, except for the hosts. The simulated token endpoint
+// checks how the client authenticates. The simulated API checks the token and the limits of its
+// contract.
 func TestPresets_RenewTheirTokens(t *testing.T) {
 	all := renewingPresets(t)
 	for _, name := range presets.Names() {

@@ -71,7 +71,7 @@ func reloadSecret(ctx context.Context, at secretRef, s *source.Source, changed f
 		now, err := requireSecret(at)
 		if err != nil {
 			if failures++; failures == 3 {
-				log.Warn("credential file unusable, old credential stays in use", "source", s.Name(), "credential", at.name, "err", err)
+				log.Warn("credential file unusable; the old credential stays in use", "source", s.Name(), "credential", at.name, "err", err)
 			}
 			return
 		}
@@ -82,7 +82,7 @@ func reloadSecret(ctx context.Context, at secretRef, s *source.Source, changed f
 		first := known == ""
 		known = now
 		if err := s.SetCredential(at.name, now); err != nil {
-			log.Error("changed credential invalid, old credential stays in use", "source", s.Name(), "credential", at.name, "err", err)
+			log.Error("changed credential invalid; the old credential stays in use", "source", s.Name(), "credential", at.name, "err", err)
 			return
 		}
 		if !first {

@@ -86,7 +86,7 @@ func (a *authority) issue(name string) (certFile, keyFile string, serial int64) 
 	return a.write(name+".pem", "CERTIFICATE", der), a.write(name+".key", "PRIVATE KEY", private), serial
 }
 
-// pair returns a client certificate.
+// pair issues a client certificate, and returns it with its private key.
 func (a *authority) pair(name string) tls.Certificate {
 	a.t.Helper()
 	certFile, keyFile, _ := a.issue(name)

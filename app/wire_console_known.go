@@ -184,7 +184,7 @@ func (k entityReader) requestState(ctx context.Context, e schemas.Entity) consol
 	w, err := producer.NewCoalescer(k.parts.rdb).ReadState(ctx, e)
 	if err != nil {
 		if !errors.Is(err, context.Canceled) {
-			k.parts.log.Warn("coalescing state read failed; entity shown without it", "err", err)
+			k.parts.log.Warn("coalescing state of an entity can't be read; the entity is shown without this state", "err", err)
 		}
 		return console.RequestState{Unknown: true}
 	}

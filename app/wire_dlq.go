@@ -28,7 +28,7 @@ func (p parts) deadLetters(sources map[string]*source.Source) *dlq.Queue {
 	return dlq.New(dlq.Deps{
 		Store: p.store, Topics: dlq.NewKafka(append(slices.Clone(p.kafka), kgo.ClientID("freshet-dlq"))), Enqueuer: replayEnqueuer{p.producer},
 		Notifier: poll.New(dlqChannel, p.rdb, p.log, observe.Condition{
-			Event: "dlq_jobs_paused", Failing: "dead letter jobs paused, database not reachable", Recovered: "dead letter jobs continued, database reachable",
+			Event: "dlq_jobs_paused", Failing: "dlq jobs paused; database not reachable", Recovered: "dlq jobs continued; database reachable",
 		}),
 		Sources: known, Process: cmp.Or(p.name, workerName()), Actor: actor, Log: p.log, Metrics: p.reg,
 	})

@@ -151,7 +151,7 @@ func (l *livePrefetch) inForce(ctx context.Context) (c SourceConfig, disabled bo
 func (l *livePrefetch) apply(o settings.PrefetchOverride, err error) {
 	if !errors.Is(err, context.Canceled) {
 		l.conditions.Record(l.log, observe.Condition{
-			Event: "prefetch_settings_unread", Failing: "prefetch settings read failed; the last ones stay in force", Recovered: "reading the prefetch settings works again",
+			Event: "prefetch_settings_unread", Failing: "prefetch settings can't be read; the previous settings stay in force", Recovered: "reading the prefetch settings works again",
 		}, err)
 	}
 	if err != nil || reflect.DeepEqual(o, l.override) {

@@ -129,7 +129,7 @@ func TestLivePrefetch_KeepsTheLastSettingsWhileTheyCannotBeRead(t *testing.T) {
 }
 
 // An override may change a facet that a newer configuration no longer has. The configured schedule
-// is then in force. If the override also disables prefetching, prefetching stays disabled.
+// then applies. If the override also disables prefetching, prefetching stays disabled.
 func TestLivePrefetch_WithoutAFittingChangeIsAsConfigured(t *testing.T) {
 	fakeRead(t, func(l *livePrefetch, set func(settings.PrefetchOverride, error)) {
 		hour := settings.Duration(time.Hour)
@@ -158,7 +158,7 @@ func TestWithPrefetch_RefusesWhatTheConfigurationWould(t *testing.T) {
 		"path without words": {
 			"character",
 			settings.FacetOverride{Active: &settings.Active{Status: settings.Status{Path: "basic.x"}}},
-			"needs a path, and at least one value",
+			"needs `path`, and at least one value",
 		},
 	} {
 		_, err := c.prefetch(settings.PrefetchOverride{Facets: map[string]settings.FacetOverride{test.facet: test.change}})

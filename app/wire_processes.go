@@ -62,7 +62,7 @@ func (c cluster) Processes(ctx context.Context) (status.Processes, error) {
 	return status.ReadProcesses(ctx, c.rdb)
 }
 
-// Calls returns the last upstream calls of all processes.
+// Calls returns the newest upstream calls of all processes.
 func (c cluster) Calls(ctx context.Context) (status.Calls, error) {
 	return status.ReadCalls(ctx, c.rdb, c.config.sourceNames())
 }

@@ -38,7 +38,7 @@ func renewing(s SourceConfig) (all []renewal.Credential) {
 // tokenNotifier returns the poller that wakes the renewers of a source.
 func tokenNotifier(p parts, source string) *poll.Poller {
 	return poll.New(tokensChannel(source), p.rdb, p.log, observe.Condition{
-		Event: "credential_renewal_paused", Failing: "credential renewal paused, database not reachable", Recovered: "credential renewal continued, database reachable",
+		Event: "credential_renewal_paused", Failing: "credential renewal paused; database not reachable", Recovered: "credential renewal continued; database reachable",
 		Attr: "source", Value: source,
 	})
 }

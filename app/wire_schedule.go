@@ -161,7 +161,7 @@ func (p parts) limiterNow(ctx context.Context, source string) (view limiter.View
 	cancel()
 	if err != nil {
 		if !errors.Is(err, context.Canceled) { // a cancelled read needs no log line: the client has disconnected
-			p.log.Warn("quota override read failed; limiter state shown with the configured quota", "source", source, "err", err)
+			p.log.Warn("quota settings can't be read; limiter state is shown with the configured quota", "source", source, "err", err)
 		}
 	} else if changed, err := config.With(o); err == nil {
 		if effective, err := limiter.NewQuota(changed); err == nil {

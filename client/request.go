@@ -143,7 +143,7 @@ func (c *Client) attempts(ctx context.Context, r *request, send func(token strin
 			return err
 		}
 		retries++
-		c.options.Log.Debug("request repeated", "method", r.method, "status", answer.Code, "retry", retries, "delay", delay, "err", err)
+		c.options.Log.Debug("request failed; repeating it", "method", r.method, "status", answer.Code, "retry", retries, "delay", delay, "err", err)
 		if err := sleep(ctx, delay); err != nil {
 			return err
 		}

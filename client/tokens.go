@@ -198,7 +198,7 @@ func (t *tokens) call() (token Token, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), renewTimeout)
 	defer cancel()
 	if token, err = t.renew(ctx); err == nil && token.Value == "" {
-		err = errors.New("the function Renew returned an empty token")
+		err = errors.New("the function Renew returned an empty token; return the renewed token or an error")
 	}
 	return token, err
 }

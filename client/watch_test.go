@@ -80,7 +80,7 @@ func answering(status int, code, after string) http.RoundTripper {
 	})
 }
 
-// follow returns the first n events, or those before the error.
+// follow returns the first n events, or the events before the first error and this error.
 func follow(ctx context.Context, c *Client, n int, options ...CallOption) (events []Event, err error) {
 	for e, err := range c.Watch(ctx, anEntity, options...) {
 		if err != nil {

@@ -149,7 +149,7 @@ func TestPlan_StartsExactlyWhatWasCounted(t *testing.T) {
 	if got := d.textByID("plan-count"); d.status != 200 || got != "12,254" || len(r.ordered) > 0 {
 		t.Fatalf("got status %d and count %s, want 200 and 12,254", d.status, got)
 	}
-	if !strings.Contains(d.text(), "At that rate the job takes 4 min at least.") || !strings.Contains(d.text(), "Stays open. They have reached the maximum number of replays.") {
+	if !strings.Contains(d.text(), "At that rate the job takes 4 min at least.") || !strings.Contains(d.text(), "Stays open. These dead letters have reached the maximum number of replays.") {
 		t.Errorf("plan: got %s, want the duration and the refusals in it", d.text())
 	}
 	form := d.formOf(root + "/dlq/start")
@@ -280,7 +280,7 @@ func TestOverview_ListsWorstProblemFirst(t *testing.T) {
 	text, last := d.text(), -1
 	for _, want := range []string{
 		"Kafka does not answer: dial tcp", "github: the lag of its LOW lane is 26 min, with 41,207 records.", "github: backing off until 12:01:12, because the upstream rejected calls.",
-		"github: 1 scope has an open circuit breaker: credential of token-c until 12:02:00.", "github: 1 scope is exhausted: core of token-b until 12:12.", "nexon: the lag of its LOW lane is unknown.", "nexon: 12,268 dead letters of the last 24 h are open.",
+		"github: 1 scope has an open circuit breaker: credential of token-c until 12:02:00.", "github: 1 scope has no calls left: core of token-b until 12:12.", "nexon: the lag of its LOW lane is unknown.", "nexon: 12,268 dead letters of the last 24 h are open.",
 	} {
 		if at := strings.Index(text, want); at <= last {
 			t.Errorf("position of %q: got %d, want more than %d", want, at, last)

@@ -127,7 +127,7 @@ func openScopes(scopes []limiter.ScopeView, now time.Time) (b blocker, found boo
 
 // exhaustedScopes returns one blocker for all scopes that have no call left for a minute or longer.
 func exhaustedScopes(scopes []limiter.ScopeView, now time.Time) (b blocker, found bool) {
-	return scopesBlocker(scopes, now, "scope is exhausted", "scopes are exhausted", func(s limiter.ScopeView) bool {
+	return scopesBlocker(scopes, now, "scope has no calls left", "scopes have no calls left", func(s limiter.ScopeView) bool {
 		return !s.BreakerOpen && s.Remaining != nil && *s.Remaining == 0 && s.Until != nil && s.Until.Sub(now) >= time.Minute
 	})
 }

@@ -50,7 +50,7 @@ func TestBlockers_AreNamed(t *testing.T) {
 		{waiting(limiter.StateStopped, "stopped", time.Minute), "stopped by an operator, until it is resumed", "same"},
 		{parts(breakerOpen), "1 scope has an open circuit breaker: endpoint of read until 12:40", "same"},
 		{parts(breakerOpen, breakerOpen, breakerOpen, breakerOpen), "4 scopes have an open circuit breaker: endpoint of read until 12:40, endpoint of read until 12:40, endpoint of read until 12:40, and more on the limiter page", "same"},
-		{parts(scoped("a", 0, later), scoped("b", 1, later), scoped("c", 0, soon)), "1 scope is exhausted: core of a until 12:40", "same"},
+		{parts(scoped("a", 0, later), scoped("b", 1, later), scoped("c", 0, soon)), "1 scope has no calls left: core of a until 12:40", "same"},
 	} {
 		for lane, want := range map[schemas.Lane]string{schemas.High: c.high, schemas.Low: c.low} {
 			if want == "same" {
@@ -82,7 +82,7 @@ func TestBlockers_ExhaustedBudgetsAndOpenBreakers(t *testing.T) {
 	const share = "LOW has used up its share of the day, and the 100 remaining calls are reserved for HIGH; it resets at 21:00"
 	want := []string{
 		"warn nexon: 1 scope has an open circuit breaker: endpoint of read.", "warn nexon: " + share + ".",
-		"warn nexon: 9 records wait in its LOW lane, and no worker has worked on any for 1 min: " + share + ".",
+		"warn nexon: 9 records wait in its LOW lane, and no worker has processed one for 1 min: " + share + ".",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q\nwant\n%q", got, want)
@@ -92,7 +92,7 @@ func TestBlockers_ExhaustedBudgetsAndOpenBreakers(t *testing.T) {
 	for lane, text := range map[schemas.Lane]bool{schemas.Low: true, "": true, schemas.High: false} {
 		e.Request.Lane = lane
 		why := whyStale(e, surroundings{limits: v}, testNow)
-		if strings.Contains(why, "Its lane: "+share+". Its lane: the oldest request of the LOW lane has waited 1 min for day.") != text || !strings.Contains(why, "It may need a scope of nexon that is blocked: 1 scope has an open circuit breaker: endpoint of read.") {
+		if strings.Contains(why, "Its lane: "+share+". Its lane: the oldest request of the LOW lane has waited 1 min for day.") != text || !strings.Contains(why, "Its call may need a blocked scope of nexon: 1 scope has an open circuit breaker: endpoint of read.") {
 			t.Errorf("lane %q: got %s, want the blocked scope in it, and the share of LOW: %v", lane, why, text)
 		}
 	}

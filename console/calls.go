@@ -97,7 +97,7 @@ func (f *liveStatus) addCalls(all status.Calls, now time.Time) {
 	for _, c := range all.Last {
 		skipped += c.Skipped
 	}
-	text := plural(len(all.Last), "call", "calls") + " of the last 500 of all processes match."
+	text := plural(len(all.Last), "call", "calls") + " of the newest 500 calls of all processes match."
 	if skipped > 0 {
 		text += fmt.Sprintf(" A process lists at most 50 calls a second: %s more calls are not listed.", status.FormatInt(skipped))
 	}
@@ -116,7 +116,7 @@ func (f *liveStatus) addCalls(all status.Calls, now time.Time) {
 	slices.SortStableFunc(slowest, func(a, b status.SharedCall) int { return cmp.Compare(b.MS, a.MS) })
 	f.addTable("calls", "The newest calls", "No call matches. Calls of the last hour are kept.", columns, rows(all.Last, maxCallsShown))
 	f.addTable("slowest", "The slowest of these calls", "No call matches.", columns, rows(slowest, maxSlowShown))
-	f.addTable("failed", "The last failed calls", "No failed call matches.", columns, rows(all.Failed, maxFailedShown))
+	f.addTable("failed", "The newest failed calls", "No failed call matches.", columns, rows(all.Failed, maxFailedShown))
 }
 
 func callRow(c status.SharedCall, now time.Time) []statusItem {

@@ -121,7 +121,7 @@ func (clientPage) UseClass() string { return useClass }
 // Width returns the width of the picture of the use.
 func (p clientPage) Width() int { return len(p.Use) * (barWidth + barGap) }
 
-// Bars returns a bar for each period with use.
+// Bars returns one bar for each period in which the client used credits.
 func (p clientPage) Bars() (all []useBar) {
 	highest := max(1, p.highest())
 	for i, u := range p.Use {

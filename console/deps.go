@@ -84,7 +84,7 @@ type Overview interface {
 type Cluster interface {
 	// Processes returns the running processes of all roles.
 	Processes(ctx context.Context) (status.Processes, error)
-	// Calls returns the last upstream calls of all processes.
+	// Calls returns the newest upstream calls of all processes.
 	Calls(ctx context.Context) (status.Calls, error)
 	// Credentials returns the states of the credentials that renew themselves.
 	Credentials(ctx context.Context) ([]status.Credential, error)

@@ -123,7 +123,7 @@ func readTime(text string) (time.Time, error) {
 			return t.UTC(), nil
 		}
 	}
-	return time.Time{}, fmt.Errorf("%q is no time; write it as in 2026-01-27T12:00:00Z", displayText(text, 40))
+	return time.Time{}, fmt.Errorf("%q is not a time; use the form 2026-01-27T12:00:00Z", displayText(text, 40))
 }
 
 // filterOf reads the filter from a request. The texts of its errors are shown to the client.
@@ -133,7 +133,7 @@ func (c *Console) filterOf(r *http.Request) (l dlqFilter, err error) {
 	source, known := c.selectedSource(r)
 	f.Source = source
 	if !known {
-		return l, errors.New("there is no such source")
+		return l, errors.New("unknown source; choose a source of the list")
 	}
 	f.Reason, f.Fingerprint, f.Facet, f.Key = schemas.DeadLetterReason(get("reason")), get("fingerprint"), get("facet"), get("key")
 	f.Facet, f.Key = dlq.SplitFacetKey(f.Facet, f.Key, func(name string) bool { return slices.Contains(c.Facets[source], name) })
@@ -148,7 +148,7 @@ func (c *Console) filterOf(r *http.Request) (l dlqFilter, err error) {
 		}
 	}
 	if f.Reason != "" && explanations[f.Reason] == "" {
-		return l, fmt.Errorf("there is no reason %q", displayText(string(f.Reason), 40))
+		return l, fmt.Errorf("unknown reason of dead letters: %q", displayText(string(f.Reason), 40))
 	}
 	switch f.Handled {
 	case store.OpenDeadLetters, store.HandledDeadLetters, store.Replayed, store.Purged, allDeadLetters:

@@ -19,7 +19,7 @@ func TestDLQ_UnreadablePartHidesNoOther(t *testing.T) {
 	if d.status != 200 || d.linksTo(root+"/dlq/jobs/"+r.jobs[0].ID) == 0 || d.linksTo(root+"/dlq/nexon/0/120") == 0 {
 		t.Errorf("page: got %d %s, want 200 and links to the job and to the dead letter", d.status, d.text())
 	}
-	if n := strings.Count(d.text(), "This could not be read in time"); n != 3 || strings.Contains(d.text(), "No dead letters since") || d.byID("safe-to-replay") != nil {
+	if n := strings.Count(d.text(), "This part of the page could not be read in time"); n != 3 || strings.Contains(d.text(), "No dead letters since") || d.byID("safe-to-replay") != nil {
 		t.Errorf("unreadable parts: got %d, want 3: %s", n, d.text())
 	}
 	r.readErr = errBroken

@@ -44,7 +44,7 @@ func whyStale(e Entity, a surroundings, now time.Time) string {
 		case scopeLane, scopeFirst:
 			add("Its lane: " + h.Message + ".")
 		case scopePart:
-			add("It may need a scope of " + e.Entity.Source + " that is blocked: " + h.Message + ".")
+			add("Its call may need a blocked scope of " + e.Entity.Source + ": " + h.Message + ".")
 		}
 	}
 	if inFlight == "" && !held(e, now) {
@@ -102,10 +102,10 @@ func aliasMessage(e Entity, a Alias, now time.Time) string {
 	case !a.Stored:
 		return fmt.Sprintf("%s: facet %s, which has the value, was never fetched.", chain, a.From)
 	case a.State.Absent:
-		return fmt.Sprintf("%s: facet %s was checked %s and not found; it is checked again from %s.",
+		return fmt.Sprintf("%s: facet %s was checked %s and not found; this facet is checked again from %s.",
 			chain, a.From, formatAgo(a.State.CheckedAt, now), formatTime(a.State.CheckedAt.Add(a.NotFoundFor), now))
 	}
-	return fmt.Sprintf("%s = %s, from facet %s, checked %s, changed %s; it is checked again from %s.", chain, displayText(a.Value, maxReasonShown),
+	return fmt.Sprintf("%s = %s, from facet %s, checked %s, changed %s; the value is checked again from %s.", chain, displayText(a.Value, maxReasonShown),
 		a.From, formatAgo(a.State.CheckedAt, now), formatAgo(a.State.UpdatedAt, now), formatTime(a.State.CheckedAt.Add(a.FreshFor), now))
 }
 
@@ -166,7 +166,7 @@ func requestMessage(e Entity, a surroundings, now time.Time) string {
 	w := e.Request
 	switch {
 	case w.Unknown:
-		return "Whether a request is in flight is unknown: Redis does not answer."
+		return "It is unknown whether a request is in flight, because Redis does not answer."
 	case w.Lane == "":
 		return lostMessage(e, now)
 	case w.Issued > w.Number:
@@ -179,7 +179,7 @@ func requestMessage(e Entity, a surroundings, now time.Time) string {
 		text += aheadMessage(a.lanes[i])
 	}
 	if w.Until.After(now) {
-		text += "; if it is lost, it can be requested again after " + formatTime(w.Until, now)
+		text += "; if the request is lost, the entity can be requested again after " + formatTime(w.Until, now)
 	}
 	return text + "."
 }
@@ -200,29 +200,29 @@ func lostMessage(e Entity, now time.Time) string {
 	if held(e, now) {
 		return text
 	}
-	return text + " It can be requested again; the next read of stale content does that."
+	return text + " The next read of stale content requests the entity again."
 }
 
 // aheadMessage describes how many records wait in the lane before a request, and how long the
 // workers need to process these records.
 func aheadMessage(l LaneLag) string {
-	others := ", behind " + plural(l.Records, "other", "others") + " at most, "
+	others := ", behind at most " + plural(l.Records, "other record", "other records") + ", "
 	switch {
 	case !l.RecordsKnown || l.Records == 0:
 		return ""
 	case stalled(l):
 		return others + "which no worker has processed for " + formatDuration(l.StalledFor)
 	case !l.WaitKnown:
-		return others + "and how long that takes is not known yet"
+		return others + "whose processing time is not known yet"
 	}
-	return others + "which takes about " + formatDuration(lag(l))
+	return others + "which the workers process in about " + formatDuration(lag(l))
 }
 
 // nextMessage describes when an entity without a request in flight is requested next.
 func nextMessage(e Entity, now time.Time) string {
 	switch r := e.Registered; {
 	case fresh(e, now) && r == nil:
-		return "It is not prefetched: the first read after that requests it."
+		return "It is not prefetched: the first read after this time requests it."
 	case r == nil:
 		return "No request of the last hour is open. It is not prefetched; the next read requests it."
 	case !r.Enabled:

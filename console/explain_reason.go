@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
 )
 
@@ -30,7 +29,7 @@ func explainReason(r schemas.DeadLetterReason) string {
 	if text, known := explanations[r]; known {
 		return text
 	}
-	return "A reason that this release does not know."
+	return "This release does not know this reason."
 }
 
 // deadLetterGroup is a group of dead letters with the same cause, with its source and an
@@ -59,10 +58,10 @@ func deadLettersMessage(all []deadLetterGroup, since, now time.Time) string {
 			last = g.Last
 		}
 	}
-	text := fmt.Sprintf("%s %s, with %s, the newest %s.",
+	text := fmt.Sprintf("%s %s, with %s. The newest dead letter was written %s.",
 		plural(total, "dead letter", "dead letters"), from, plural(len(all), "cause", "causes"), formatAgo(last, now))
 	if len(all) > 1 {
-		text += fmt.Sprintf(" Most of them, %s, are %s of %s.", status.FormatInt(largest.Count), displayText(string(largest.Reason), maxReasonShown), largest.Source)
+		text += fmt.Sprintf(" The most frequent cause is %s of %s, with %s.", displayText(string(largest.Reason), maxReasonShown), largest.Source, plural(largest.Count, "dead letter", "dead letters"))
 	}
 	return text
 }

@@ -80,7 +80,7 @@ func TestWhyStale(t *testing.T) {
 		want   string
 	}{
 		{Entity{Entity: e}, "Nothing is stored. No request of the last hour is open. It is not prefetched; the next read requests it."},
-		{stored(10 * time.Minute), "It is not stale. Checked 10 min ago, and fresh for 1 h, until 12:50. It is not prefetched: the first read after that requests it."},
+		{stored(10 * time.Minute), "It is not stale. Checked 10 min ago, and fresh for 1 h, until 12:50. It is not prefetched: the first read after this time requests it."},
 		{stored(3 * time.Hour), old + "No request of the last hour is open. It is not prefetched; the next read requests it."},
 		{with(func(e *Entity) { e.State.Absent, e.State.Encoding = true, "" }), "The upstream reported 3 h ago that the entity does not exist; this result is valid for 5 h, until 14:00. It is not prefetched: the first"},
 		{with(func(e *Entity) { e.State.Absent, e.NotFoundFor = true, 2*time.Hour }), "The upstream reported 3 h ago that the entity does not exist; that result was valid for 2 h. No request of the last hour is open."},
@@ -92,14 +92,14 @@ func TestWhyStale(t *testing.T) {
 				Param: "ocid", From: "id", Value: "o1", Stored: true, Lifetimes: store.Lifetimes{FreshFor: 5 * time.Hour},
 				State: store.State{Encoding: "zstd", CheckedAt: testNow.Add(-time.Hour), UpdatedAt: testNow.Add(-2 * time.Hour)},
 			}}
-		}), old + "a → {ocid} = o1, from facet id, checked 1 h ago, changed 2 h ago; it is checked again from 16:00."},
+		}), old + "a → {ocid} = o1, from facet id, checked 1 h ago, changed 2 h ago; the value is checked again from 16:00."},
 		{with(func(e *Entity) { e.Aliases = []Alias{{Param: "ocid", From: "id"}} }), old + "a → {ocid}: facet id, which has the value, was never fetched."},
 		{with(func(e *Entity) {
 			e.Aliases = []Alias{{
 				Param: "ocid", From: "id", Stored: true, Lifetimes: store.Lifetimes{NotFoundFor: 2 * time.Hour},
 				State: store.State{Absent: true, CheckedAt: testNow.Add(-time.Hour)},
 			}}
-		}), old + "a → {ocid}: facet id was checked 1 h ago and not found; it is checked again from 13:00."},
+		}), old + "a → {ocid}: facet id was checked 1 h ago and not found; this facet is checked again from 13:00."},
 		{with(func(e *Entity) {
 			e.Status = failed
 			e.Status.Reason, e.Status.Error = schemas.HoldAlias, "waits for facet id"
@@ -109,12 +109,12 @@ func TestWhyStale(t *testing.T) {
 		{as(store.Failed, 6*time.Hour), old + "Its request failed permanently 2 min ago (UPSTREAM_5XX) and is a dead letter. Until 18:00 only a manual refresh requests it."},
 		{as(store.Failed, -time.Minute), old + "Its request failed permanently 2 min ago (UPSTREAM_5XX) and is a dead letter; the hold has ended, so the next read requests it again. No request"},
 		{as(store.Suspended, 0), old + "It is suspended: its requests failed permanently 3 times in a row, last 2 min ago (UPSTREAM_5XX). Only a manual refresh or a replay requests it again."},
-		{request(RequestState{Unknown: true}), old + "Whether a request is in flight is unknown: Redis does not answer."},
+		{request(RequestState{Unknown: true}), old + "It is unknown whether a request is in flight, because Redis does not answer."},
 		{request(RequestState{Lane: schemas.High, Number: 4, Issued: 5, Confirmed: true}), old + "A fetch that was requested in the HIGH lane is running."},
 		{request(RequestState{Lane: schemas.Low, Number: 5, Issued: 5}), old + "A request in the LOW lane is being published to Kafka."},
-		{request(RequestState{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}), old + "A request waits in the LOW lane, behind 900 others at most, which takes about 7 min."},
-		{request(RequestState{Lane: schemas.High, Number: 5, Confirmed: true, Until: later}), old + "A request waits in the HIGH lane; if it is lost, it can be requested again after 12:10."},
-		{request(RequestState{Issued: testNow.Add(-52 * time.Minute).UnixMilli()}), old + "It was requested at about 11:08, and the request has not ended: it waits in the topic of its lane, or was lost. It can be requested again; the next read of stale content does that."},
+		{request(RequestState{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}), old + "A request waits in the LOW lane, behind at most 900 other records, which the workers process in about 7 min."},
+		{request(RequestState{Lane: schemas.High, Number: 5, Confirmed: true, Until: later}), old + "A request waits in the HIGH lane; if the request is lost, the entity can be requested again after 12:10."},
+		{request(RequestState{Issued: testNow.Add(-52 * time.Minute).UnixMilli()}), old + "It was requested at about 11:08, and the request has not ended: it waits in the topic of its lane, or was lost. The next read of stale content requests the entity again."},
 		{with(func(e *Entity) { e.Request, e.Status = RequestState{Issued: 10}, failed; e.Status.Version = 9 }), old + "It is held: its last request failed 2 min ago (UPSTREAM_5XX), and the next retry is at 12:04. It was requested, and the request has not ended: it waits in the topic of its lane, or was lost."},
 		{request(RequestState{Issued: 5}), old + "It was requested, and the request has not ended"},
 		{request(RequestState{Issued: 5, Done: 5}), old + "No request of the last hour is open."}, // request 5 was satisfied, so the text must not report it as lost, although no snapshot has version 5
@@ -149,8 +149,8 @@ func TestDeadLettersMessage(t *testing.T) {
 		want string
 	}{
 		{nil, "No dead letters since yesterday 12:00."},
-		{[]deadLetterGroup{one}, "1 dead letter since yesterday 12:00, with 1 cause, the newest 1 h ago."},
-		{[]deadLetterGroup{one, many}, "1,205 dead letters since yesterday 12:00, with 2 causes, the newest 2 min ago. Most of them, 1,204, are PARSE_ERROR of github."},
+		{[]deadLetterGroup{one}, "1 dead letter since yesterday 12:00, with 1 cause. The newest dead letter was written 1 h ago."},
+		{[]deadLetterGroup{one, many}, "1,205 dead letters since yesterday 12:00, with 2 causes. The newest dead letter was written 2 min ago. The most frequent cause is PARSE_ERROR of github, with 1,204 dead letters."},
 	} {
 		if got := deadLettersMessage(c.all, since, testNow); got != c.want {
 			t.Errorf("got %q, want %q", got, c.want)
@@ -171,7 +171,7 @@ func TestExplainReason_CoversEveryReason(t *testing.T) {
 			t.Errorf("explanation of %s: got none, want one", r)
 		}
 	}
-	if explainReason("X") != "A reason that this release does not know." {
+	if explainReason("X") != "This release does not know this reason." {
 		t.Error(explainReason("X"))
 	}
 }

@@ -282,13 +282,13 @@ func TestEntityLine_EndsWithKeepFor(t *testing.T) {
 func TestFieldProblems_FindTheirFields(t *testing.T) {
 	err := errors.Join(
 		fieldError{"limit.day", errors.New("Limit: \"x\" must be a whole number")},
-		errors.New("policies[0] \"second\": highReserve and lowReserve: 100 and 0 leave nothing of 3 to share"),
+		errors.New("policies[0] \"second\": highReserve and lowReserve: 100 and 0 reserve all 3 calls; lower one of them"),
 		fmt.Errorf("a facet: %w", errors.New("no field")), errors.New("facets.character.hot: 1s is too short"),
 	)
 	got, want := fieldProblems(err), map[string]string{
 		"limit.day":              "Limit: \"x\" must be a whole number.",
-		"high.second":            "HighReserve and lowReserve: 100 and 0 leave nothing of 3 to share.",
-		"low.second":             "HighReserve and lowReserve: 100 and 0 leave nothing of 3 to share.",
+		"high.second":            "HighReserve and lowReserve: 100 and 0 reserve all 3 calls; lower one of them.",
+		"low.second":             "HighReserve and lowReserve: 100 and 0 reserve all 3 calls; lower one of them.",
 		"prefetch.character.hot": "Facets.character.hot: 1s is too short.",
 	}
 	if !maps.Equal(got, want) {

@@ -111,11 +111,11 @@ func (j jobPage) Refusals() statusTable { return j.Tables["refused"] }
 func staysOpen(why string) string {
 	switch why {
 	case dlq.RefusedLimit:
-		return "They have reached the maximum number of replays."
+		return "These dead letters have reached the maximum number of replays."
 	case dlq.RefusedUndecodable:
-		return "This release can't read their request."
+		return "This release can't read the requests of these dead letters."
 	case dlq.RefusedGone:
-		return "Kafka has deleted them."
+		return "Kafka has deleted the records of these dead letters."
 	case dlq.RefusedInvalid:
 		return "The configuration has no such facet, or the facet rejects the key."
 	}

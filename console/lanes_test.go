@@ -21,8 +21,8 @@ func TestLanes_ShowsStalledLane(t *testing.T) {
 		{testLane(schemas.Low, 9, 5*time.Minute), "5 min", toneWarn, "nexon: the lag of its LOW lane is 5 min, with 9 records.", nil},
 		{LaneLag{schemas.Low, 9, time.Second, true, true, 50 * time.Second}, "50 s", toneOK, "", nil}, // the workers stopped 50 s ago: Wait is still too low, so StalledFor must be shown as the lag
 		{stalledLane(schemas.Low, 9, 5*time.Second), "not known yet", "", "", nil},
-		{stalledLane(schemas.Low, 12_480, 55*time.Second), "not known: no worker has worked for 55 s", toneBad, "nexon: 12,480 records wait in its LOW lane, and no worker has worked on any for 55 s: no worker is running.", nil},
-		{stalledLane(schemas.Low, 1, 20*time.Second), "not known: no worker has worked for 20 s", toneBad, "nexon: 1 record waits in its LOW lane, and no worker has worked on any for 20 s.", []limiter.ProcessView{{Process: "worker-1"}}},
+		{stalledLane(schemas.Low, 12_480, 55*time.Second), "not known: no worker has processed a record for 55 s", toneBad, "nexon: 12,480 records wait in its LOW lane, and no worker has processed one for 55 s: no worker is running.", nil},
+		{stalledLane(schemas.Low, 1, 20*time.Second), "not known: no worker has processed a record for 20 s", toneBad, "nexon: 1 record waits in its LOW lane, and no worker has processed one for 20 s.", []limiter.ProcessView{{Process: "worker-1"}}},
 		{LaneLag{Lane: schemas.Low}, "not known", toneWarn, "nexon: the lag of its LOW lane is unknown.", nil},
 	} {
 		of := &sourceSample{Lanes: []LaneLag{c.lane}, Limits: &limiter.View{State: limiter.StateFlowing, Processes: c.processes}}
@@ -55,8 +55,8 @@ func TestWhyStale_NamesStalledLane(t *testing.T) {
 		lane LaneLag
 		want string
 	}{
-		{stalledLane(schemas.Low, 900, time.Minute), "A request waits in the LOW lane, behind 900 others at most, which no worker has processed for 1 min."},
-		{stalledLane(schemas.Low, 1, time.Second), "A request waits in the LOW lane, behind 1 other at most, and how long that takes is not known yet."},
+		{stalledLane(schemas.Low, 900, time.Minute), "A request waits in the LOW lane, behind at most 900 other records, which no worker has processed for 1 min."},
+		{stalledLane(schemas.Low, 1, time.Second), "A request waits in the LOW lane, behind at most 1 other record, whose processing time is not known yet."},
 		{LaneLag{Lane: schemas.Low}, "A request waits in the LOW lane."},
 	} {
 		if got := whyStale(e, surroundings{lanes: []LaneLag{c.lane}}, testNow); !strings.Contains(got, c.want) {

@@ -83,6 +83,6 @@ func (f *liveStatus) addMarks(all map[string][]chartMark, sources []string, now 
 		for _, m := range slices.Backward(all[source]) {
 			rows = append(rows, []statusItem{{Text: formatTime(time.Unix(m.At, 0), now)}, {Text: m.Label}, {Text: m.Text}})
 		}
-		f.addTable("marks."+source, "Changes by operators and process starts of the last hour, newest first", "None.", []column{textColumn("When"), textColumn("Mark"), textColumn("Event")}, rows)
+		f.addTable("marks."+source, "Changes by operators, and starts of processes, of the last hour, newest first", "None.", []column{textColumn("When"), textColumn("Mark"), textColumn("Event")}, rows)
 	}
 }

@@ -35,12 +35,12 @@ func replayOutcomes(ctx context.Context, d Deps, client access.Client, j store.D
 	if j.Kind != store.ReplayJob || j.Done == 0 {
 		return nil, "", nil
 	}
-	letters, err := d.DLQIndex.DeadLettersOfJob(ctx, j.Source, j.ID, maxOutcomes)
+	deadLetters, err := d.DLQIndex.DeadLettersOfJob(ctx, j.Source, j.ID, maxOutcomes)
 	if err != nil {
 		return nil, "", err
 	}
-	entities := make([]schemas.Entity, len(letters))
-	for i, l := range letters {
+	entities := make([]schemas.Entity, len(deadLetters))
+	for i, l := range deadLetters {
 		entities[i] = l.Entity
 	}
 	states, err := d.Store.States(ctx, entities)
@@ -52,7 +52,7 @@ func replayOutcomes(ctx context.Context, d Deps, client access.Client, j store.D
 		return nil, "", err
 	}
 	counts := map[status.ReplayOutcome]int{}
-	for i, l := range letters {
+	for i, l := range deadLetters {
 		of := replayed{Entity: l.Entity, Link: deadLetterPath(l.DeadLetterID, j.Source), Outcome: status.OutcomeOfReplay(j.CreatedAt, states[i], failures[i])}
 		counts[of.Outcome]++
 		if of.Outcome != status.ReplaySucceeded && failures[i].UpdatedAt.After(j.CreatedAt) {
@@ -62,10 +62,10 @@ func replayOutcomes(ctx context.Context, d Deps, client access.Client, j store.D
 			all = append(all, of)
 		}
 	}
-	message = fmt.Sprintf("Of %s, %s succeeded, %s failed again, and %s pending.", plural(len(letters), "replayed dead letter", "replayed dead letters"),
+	message = fmt.Sprintf("Of %s, %s succeeded, %s failed again, and %s pending.", plural(len(deadLetters), "replayed dead letter", "replayed dead letters"),
 		status.FormatInt(counts[status.ReplaySucceeded]), status.FormatInt(counts[status.ReplayFailedAgain]), plural(counts[status.ReplayPending], "is", "are"))
-	if j.Done > int64(len(letters)) {
-		message = fmt.Sprintf("The first %s of %s are examined. ", status.FormatInt(len(letters)), status.FormatInt(j.Done)) + message
+	if j.Done > int64(len(deadLetters)) {
+		message = fmt.Sprintf("The first %s of %s are examined. ", status.FormatInt(len(deadLetters)), status.FormatInt(j.Done)) + message
 	}
 	return all, message, nil
 }

@@ -137,7 +137,7 @@ func TestPages_AnswerInNamedElements(t *testing.T) {
 	for _, want := range []string{
 		"Source healthy yes The limiter of nexon is flowing, at 100 % of its rate.",
 		"Budget left yes LOW has 2.3 M of 20 M calls of the day left until 21:00; the replay needs 12,268 calls at least.",
-		"Cause fixed after the failures yes The entities of 1 of the 20 newest dead letters were fetched since they failed, the last one 4 min ago.",
+		"Cause fixed after the failures yes A later fetch has succeeded for 1 of the 20 newest dead letters; the newest fetch was 4 min ago.",
 		"No running job no A replay of nexon is running, with 4,112 of 12,254 done.",
 	} {
 		if got := d.textByID("safe-to-replay"); !strings.Contains(got, want) {
@@ -206,7 +206,7 @@ func TestPages_RejectInvalidInput(t *testing.T) {
 	fillRig(r)
 	for path, want := range map[string]string{
 		"/lookup?facet=nowhere/x&key=a": "There is no such source.", "/lookup?facet=nexon/nothing&key=a": "nexon has no such facet.", "/lookup?facet=nexon/character&key=..": "Invalid entity",
-		"/dlq?source=nowhere": "there is no such source", "/dlq?reason=NONE": `there is no reason "NONE"`, "/dlq?handled=x": "handled is", "/dlq?since=soon": `"soon" is no time`, "/dlq?attempts=x": "whole number",
+		"/dlq?source=nowhere": "unknown source", "/dlq?reason=NONE": `unknown reason of dead letters: "NONE"`, "/dlq?handled=x": "handled is", "/dlq?since=soon": `"soon" is not a time`, "/dlq?attempts=x": "whole number",
 		"/dlq?offset=3": "partition:offset", "/dlq?after=x": "start with the first", "/dlq/plan?kind=REPLAY&lane=MIDDLE": "the lane must be HIGH or LOW", "/dlq/plan?lane=LOW": "choose replay or purge",
 		"/dlq/plan?kind=PURGE&rate=x": "the rate must be", "/dlq/plan?kind=PURGE&rate=NaN": "the rate must be", "/dlq/plan?kind=PURGE&max=-1": "whole number", "/dlq/plan?kind=PURGE&note=a%0Ab": "one line",
 	} {

@@ -75,7 +75,7 @@ func (p *problems) addSource(n *sample, source string) {
 		case stalled(l):
 			why, tone := stallReason(of.Limits, of.Lanes, l, n.At)
 			p.add(tone, sourcePage("queues", source, "FreshetLaneNotConsumed").withAct("Processes", root+"/processes"),
-				"%s: %s in its %s lane, and no worker has worked on any for %s%s.", source, plural(l.Records, "record waits", "records wait"), l.Lane, formatDuration(l.StalledFor), why)
+				"%s: %s in its %s lane, and no worker has processed one for %s%s.", source, plural(l.Records, "record waits", "records wait"), l.Lane, formatDuration(l.StalledFor), why)
 		case l.Records > 0 && l.WaitKnown && lag(l) >= lagWarn:
 			p.add(laneTone(l), sourcePage("queues", source, map[bool]string{true: "FreshetHighLag", false: "FreshetLowLag"}[l.Lane == "HIGH"]),
 				"%s: the lag of its %s lane is %s, with %s.", source, l.Lane, formatDuration(lag(l)), plural(l.Records, "record", "records"))

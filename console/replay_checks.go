@@ -171,9 +171,9 @@ func checkCause(newest []store.DeadLetter, states []store.State, err error, now 
 	}
 	entities := plural(int64(len(newest)), "newest dead letter", "newest dead letters")
 	if fetched == 0 {
-		return replayCheck{name, checkNo, fmt.Sprintf("No entity of the %s was fetched since it failed, the last one %s; refresh one of them to test the fix.", entities, formatAgo(newest[0].At, now))}
+		return replayCheck{name, checkNo, fmt.Sprintf("No fetch has succeeded after the failures of the %s; the newest failure was %s. Refresh one of these entities to test the fix.", entities, formatAgo(newest[0].At, now))}
 	}
-	return replayCheck{name, checkYes, fmt.Sprintf("The entities of %s of the %s were fetched since they failed, the last one %s.", status.FormatInt(fetched), entities, formatAgo(last, now))}
+	return replayCheck{name, checkYes, fmt.Sprintf("A later fetch has succeeded for %s of the %s; the newest fetch was %s.", status.FormatInt(fetched), entities, formatAgo(last, now))}
 }
 
 // checkJobs checks that no replay of the source is running. A stopped replay counts as running

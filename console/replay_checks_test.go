@@ -64,7 +64,7 @@ func TestReplayCheck_BudgetLeft(t *testing.T) {
 		"used up":    {view(limiter.PolicyView{Window: "day", Limit: 9, Used: new(int64(9))}), schemas.Low, 0, checkNo, "LOW has 0 of 9 calls of the day left; the replay needs 0 calls at least."},
 		"uncounted":  {view(uncounted), schemas.Low, 1, checkUnknown, "The used calls of the day are not known yet; the replay needs 1 call at least."},
 		"short only": {view(second), schemas.Low, 1, checkYes, "nexon has no limit for an hour or longer; the replay needs 1 call at least."},
-		"scope":      {noneLeft, schemas.Low, 1, checkNo, "1 scope is exhausted: core of token-b until 12:12."},
+		"scope":      {noneLeft, schemas.Low, 1, checkNo, "1 scope has no calls left: core of token-b until 12:12."},
 	} {
 		t.Run(name, func(t *testing.T) {
 			wantCheck(t, checkBudget("nexon", c.limits, c.lane, c.count, testNow), c.result, c.message)
@@ -89,9 +89,9 @@ func TestReplayCheck_CauseFixedSince(t *testing.T) {
 	}{
 		"unread":  {nil, nil, errBroken, checkUnknown, "The failed entities could not be read."},
 		"none":    {nil, nil, nil, checkUnknown, "No open dead letter of a known entity matches the filter."},
-		"fetched": {failed, checked(time.Hour, 5*time.Minute), nil, checkYes, "The entities of 1 of the 2 newest dead letters were fetched since they failed, the last one 5 min ago."},
-		"before":  {failed, checked(6*time.Minute, 2*time.Hour), nil, checkNo, "No entity of the 2 newest dead letters was fetched since it failed, the last one 6 min ago; refresh one of them to test the fix."},
-		"never":   {failed[:1], make([]store.State, 1), nil, checkNo, "No entity of the 1 newest dead letter was fetched since it failed, the last one 6 min ago; refresh one of them to test the fix."},
+		"fetched": {failed, checked(time.Hour, 5*time.Minute), nil, checkYes, "A later fetch has succeeded for 1 of the 2 newest dead letters; the newest fetch was 5 min ago."},
+		"before":  {failed, checked(6*time.Minute, 2*time.Hour), nil, checkNo, "No fetch has succeeded after the failures of the 2 newest dead letters; the newest failure was 6 min ago. Refresh one of these entities to test the fix."},
+		"never":   {failed[:1], make([]store.State, 1), nil, checkNo, "No fetch has succeeded after the failures of the 1 newest dead letter; the newest failure was 6 min ago. Refresh one of these entities to test the fix."},
 	} {
 		t.Run(name, func(t *testing.T) {
 			wantCheck(t, checkCause(c.newest, c.states, c.err, testNow), c.result, c.message)
@@ -138,7 +138,7 @@ func TestReplayChecks_CountOnlyVisibleEntities(t *testing.T) {
 		{At: testNow}, // a dead letter whose record could not be decoded
 	}
 	checks := r.replayChecks(t.Context(), access.Client{Scopes: []access.Scope{access.Inspect}}, store.DeadLetterFilter{Source: "nexon"}, schemas.Low, 3)
-	wantCheck(t, checks[2], checkNo, "No entity of the 1 newest dead letter was fetched since it failed, the last one 1 h ago; refresh one of them to test the fix.")
+	wantCheck(t, checks[2], checkNo, "No fetch has succeeded after the failures of the 1 newest dead letter; the newest failure was 1 h ago. Refresh one of these entities to test the fix.")
 }
 
 func TestPlan_ChecksItsOwnLaneAndCount(t *testing.T) {

@@ -41,7 +41,7 @@ func (f *liveStatus) addSchedule(source string, of *sourceSample, now time.Time)
 	case s.Unknown():
 		empty = "Not available: the read failed."
 	case !s.Prefetches():
-		empty = "None is running, and none is needed."
+		empty = "No scheduler is running, and none is needed."
 	case s.Schedulers.Error != "":
 		empty = "Not known: " + s.Schedulers.Error + "."
 	}
@@ -129,7 +129,7 @@ func feedMessage(of *sourceSample) string {
 	case s.FeedRate.Error != "":
 		return uses + " The prefetch rate is unknown: " + s.FeedRate.Error + "."
 	case s.FeedRate.Value > 0:
-		return uses + " Prefetching may use " + formatLimit(s.FeedRate.Value) + " of them."
+		return uses + " Prefetching may use " + formatLimit(s.FeedRate.Value) + " of these calls."
 	}
 	return uses + " Prefetching is paused: " + noFeedReason(of) + "."
 }
@@ -145,7 +145,7 @@ func noFeedReason(of *sourceSample) string {
 	case v.Low.PerSecond == 0:
 		return "LOW may make no call now; see the bounds below"
 	case of.Schedule.RateCap != nil && *of.Schedule.RateCap == 0:
-		return "its own rate cap is 0 at this hour"
+		return "the prefetch rate cap of this hour is 0"
 	case !low.RecordsKnown:
 		return "the backlog of the LOW lane is unknown"
 	case low.Wait >= lagBad:

@@ -112,7 +112,7 @@ func TestSchedule_ShowsTiersBudgetAndBacklogs(t *testing.T) {
 	if got, want := d.itemText("prefetch.nexon"), "prefetched"; got != want {
 		t.Errorf("prefetch of nexon: got %q, want %q", got, want)
 	}
-	if got, want := d.itemText("schedule.nexon"), "The last scheduler tick was just now, on host-a/412/QX7LMR2A. LOW makes 300 of the allowed 71 calls a second. Prefetching may use 71 of them. "+
+	if got, want := d.itemText("schedule.nexon"), "The last scheduler tick was just now, on host-a/412/QX7LMR2A. LOW makes 300 of the allowed 71 calls a second. Prefetching may use 71 of these calls. "+
 		"The oldest due entity has waited for 40 min. The scheduler of this process has requested 48,113 entities since it started."; got != want {
 		t.Errorf("schedule of nexon: got %q, want %q", got, want)
 	}
@@ -129,7 +129,7 @@ func TestSchedule_ShowsTiersBudgetAndBacklogs(t *testing.T) {
 		"LOW limit now | 71 |", "prefetch rate cap of this hour | 250 |", "prefetch limit now | 71 |")
 	d.wantRows(t, "backlogs.nexon", retriesLabel+" | 7 | 11 min | 1,000 or more | due", outboxLabel+" | 2 | 300 ms | |")
 	d.wantRows(t, "schedulers.nexon", "host-a/412/QX7LMR2A | just now | 50 %", "host-b/97/PLK3ZZ9D | 4 s ago | 50 %")
-	d.wantRows(t, "triggers.nexon", "character | guild | a pause of 1 min, at most 10 min | 10 min", "character | ranking | at once | always")
+	d.wantRows(t, "triggers.nexon", "character | guild | a quiet time of 1 min, at most 10 min | 10 min", "character | ranking | at once | always")
 	d.wantRows(t, "hooks.nexon", "changes | 1 min ago | 12,345 | 43 | unknown-key 40, bad-signature 3", "silent | none | 0 | 0 |")
 	if got := d.itemText("schedule.github"); got != "github is fetched on demand: no facet is prefetched. LOW may make 71 calls a second; its rate is measured in a moment." || d.itemText("prefetch.github") != "not prefetched" {
 		t.Errorf("schedule of github: got %q, %q, want fetched on demand, not prefetched", got, d.itemText("prefetch.github"))
@@ -218,7 +218,7 @@ func TestSchedule_ExplainsZeroFeedRate(t *testing.T) {
 		"the limiter could not be read":                  {},
 		"stopped by an operator, until it is resumed":    {Limits: &limiter.View{State: limiter.StateStopped}},
 		"LOW may make no call now; see the bounds below": {Limits: flowing(0)},
-		"its own rate cap is 0 at this hour":             {Limits: flowing(9), Schedule: status.Schedule{RateCap: new(0.0)}},
+		"the prefetch rate cap of this hour is 0":        {Limits: flowing(9), Schedule: status.Schedule{RateCap: new(0.0)}},
 		"the backlog of the LOW lane is unknown":         {Limits: flowing(9), Lanes: lane(LaneLag{})},
 		"the lag of the LOW lane is 20 min":              {Limits: flowing(9), Lanes: lane(LaneLag{RecordsKnown: true, Records: 5, Wait: 20 * time.Minute})},
 		"no worker has processed the LOW lane recently":  {Limits: flowing(9), Lanes: lane(LaneLag{RecordsKnown: true, Records: 5})},

@@ -54,7 +54,7 @@ func (c *Console) showSettings(w http.ResponseWriter, r *http.Request, status in
 		state, err := c.Limits.Get(ctx, name)
 		s := settingsForm{State: state}
 		if err != nil {
-			c.Log.Warn("settings of a source can't be read, so the settings page shows a problem", "source", name, "err", err)
+			c.Log.Warn("settings of a source can't be read; the settings page shows an error for this source", "source", name, "err", err)
 			s.Source, s.Unread, s.Problem = name, true, "The settings of "+name+" can't be read; see the log."
 		} else {
 			s.fill()

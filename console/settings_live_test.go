@@ -25,7 +25,7 @@ func TestSettings_ShowSetAndConfigured(t *testing.T) {
 	v.Revision, v.NewestRevision = 6, 7
 	r.views["nexon"] = v
 	d := r.get(root + "/settings")
-	d.wantRows(t, "force.nexon", "second (1s) | 500 | 450 | 60 (configured 100) | 0", "day | 20,000,000 | by the limit | 25/s | 0")
+	d.wantRows(t, "force.nexon", "second (1s) | 500 | 450 | 60 (configured 100) | 0", "day | 20,000,000 | derived from the limit | 25/s | 0")
 	if got, want := d.itemText("force.nexon"), "Revision 7, by key:1 on-call, 11:10; revision 6 is in force; all processes apply the new one within two seconds."; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -33,8 +33,8 @@ func TestSettings_ShowSetAndConfigured(t *testing.T) {
 		t.Errorf("got %q, want %q", got, "not stopped")
 	}
 	for want, change := range map[string]func(){
-		"; but revision 9 is in force in Redis, but not in the database, which was restored.": func() { v.Revision = 9 },
-		"; revision 6 is in force in Redis, and no worker is running to apply the new one.":   func() { v.Revision, v.Processes = 6, nil },
+		"; but Redis has the newer revision 9, and that revision is in force. The database was restored to an older state.": func() { v.Revision = 9 },
+		"; revision 6 is in force in Redis, and no worker is running to apply the new one.":                                 func() { v.Revision, v.Processes = 6, nil },
 	} {
 		change()
 		r.views["nexon"] = v

@@ -99,7 +99,7 @@ func (c *Console) statusOf(n *sample, sources []string) liveStatus {
 		}
 		f.addTable("policies."+source, "Policies of "+source, "The source has not been called yet.", policyColumns, policyRows(of, n.At))
 		f.addTable("processes."+source, "Processes that call "+source, "No process reports: no worker is running.", processColumns, processRows(of.Limits))
-		f.addTable("scopes."+source, "Scopes of "+source+" with their own limit", "No limit has scopes.", scopeColumns, scopeRows(of.Limits, n.At))
+		f.addTable("scopes."+source, "Scopes of "+source+" with their own limit", "No policy has a scope.", scopeColumns, scopeRows(of.Limits, n.At))
 	}
 	f.addTable("reads", "Reads of "+displayText(c.Process, 60)+" in the last 5 min; each process counts its own", "No reads.",
 		[]column{textColumn("Source"), numberColumn("Reads"), numberColumn("Fresh"), numberColumn("Stale"), numberColumn("Updating"), numberColumn("Not found"), numberColumn("p50 age"), numberColumn("p95 age")}, readRows(n.Reads, sources))

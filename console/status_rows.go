@@ -26,7 +26,7 @@ func laneRows(of *sourceSample) [][]statusItem {
 		case l.Records == 0:
 			wait.Text = "nothing"
 		case stalled(l):
-			wait.Text = "not known: no worker has worked for " + formatDuration(l.StalledFor)
+			wait.Text = "not known: no worker has processed a record for " + formatDuration(l.StalledFor)
 			if of.Limits != nil {
 				_, wait.Tone = stallReason(of.Limits, of.Lanes, l, of.Limits.At)
 			}

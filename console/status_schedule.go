@@ -184,7 +184,7 @@ func triggerRows(all []status.FacetSchedule) [][]statusItem {
 			}
 			after := "at once"
 			if t.Quiet > 0 {
-				after = "a pause of " + formatDuration(t.Quiet) + ", at most " + formatDuration(t.MaxDelay)
+				after = "a quiet time of " + formatDuration(t.Quiet) + ", at most " + formatDuration(t.MaxDelay)
 			}
 			rows = append(rows, []statusItem{{Text: f.Facet}, {Text: t.Facet}, {Text: after}, {Text: within}})
 		}

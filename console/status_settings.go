@@ -52,7 +52,7 @@ func revisionMessage(of *sourceSample, now time.Time) string {
 	case v.Revision < s.Revision:
 		text += fmt.Sprintf("; revision %d is in force; all processes apply the new one within two seconds.", v.Revision)
 	case v.Revision > s.Revision:
-		text += fmt.Sprintf("; but revision %d is in force in Redis, but not in the database, which was restored. See \"After the restore of an older database\" in docs/operating.md.", v.Revision)
+		text += fmt.Sprintf("; but Redis has the newer revision %d, and that revision is in force. The database was restored to an older state. See \"After the restore of an older database\" in docs/operating.md.", v.Revision)
 	default:
 		text += "; in force."
 	}
@@ -99,10 +99,10 @@ func policyLabel(p settings.Policy) string {
 
 // targetText formats the target of a policy: the number of calls per window that the limiter
 // allows. If the target is 0 (not set), the limiter derives that number from the policy's limit,
-// and the text is "by the limit".
+// and the text is "derived from the limit".
 func targetText(n int) string {
 	if n == 0 {
-		return "by the limit"
+		return "derived from the limit"
 	}
 	return status.FormatInt(n)
 }

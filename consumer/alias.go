@@ -108,7 +108,7 @@ func (s *aliasState) set(snapshot store.Snapshot) {
 	}
 	content, err := snapshot.Decode(nil)
 	if err != nil {
-		s.err = fmt.Errorf("the stored %s can't be read: %w; delete it", s.From, err)
+		s.err = fmt.Errorf("the stored snapshot of the facet %s can't be read: %w; delete this snapshot", s.From, err)
 		return
 	}
 	s.value, s.err = s.Value(content)

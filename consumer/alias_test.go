@@ -27,7 +27,7 @@ type namesUpstream struct {
 	mu     sync.Mutex
 	ocids  map[string]string // by name
 	gone   map[string]bool   // ocids that the upstream no longer knows
-	calls  map[string]int    // by path and value, such as "id a"
+	calls  map[string]int    // number of calls, by endpoint and param value: "id a" for the ocid of the name a, "basic o1" for the character o1
 	idDown bool
 	// idBlocked delays the answers about names until it is closed; nil: no delay.
 	idBlocked chan struct{}

@@ -107,18 +107,18 @@ func (u lossCounter) WithAttrs(attrs []slog.Attr) slog.Handler {
 type churn struct {
 	*rig
 	slowUpstream
-	rng           *rand.Rand
-	lane          schemas.Lane
-	broker        bool          // if true, the broker assigns the partitions, otherwise a group member
-	revokeTimeout time.Duration // how long the revocation of a partition waits for calls in flight
-	inFlight      int
-	cuts          bool          // if true, the test also cuts members' connections to Kafka
-	missed        time.Duration // session timeout of the consumer group
-	members       []member
-	numbers       map[string]int64 // version of the last request of each key
-	revokedCalls  atomic.Int64     // number of calls that were in flight when their partition was revoked
-	losses        atomic.Int64     // number of group sessions that members lost
-	cutOff        int
+	rng            *rand.Rand
+	lane           schemas.Lane
+	broker         bool          // if true, the broker assigns the partitions, otherwise a group member
+	revokeTimeout  time.Duration // how long the revocation of a partition waits for calls in flight
+	inFlight       int
+	cuts           bool          // if true, the test also cuts members' connections to Kafka
+	sessionTimeout time.Duration // session timeout of the consumer group
+	members        []member
+	numbers        map[string]int64 // version of the last request of each key
+	revokedCalls   atomic.Int64     // number of calls that were in flight when their partition was revoked
+	losses         atomic.Int64     // number of group sessions that members lost
+	cutOff         int
 }
 
 type member struct {
@@ -131,15 +131,15 @@ func newChurn(t *testing.T, lane schemas.Lane, broker, cuts bool) *churn {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	s := &churn{
-		lane: lane, broker: broker, cuts: cuts, rng: rand.New(rand.NewPCG(seed, 0)), inFlight: 16, revokeTimeout: waitTimeout, missed: 15 * time.Second,
+		lane: lane, broker: broker, cuts: cuts, rng: rand.New(rand.NewPCG(seed, 0)), inFlight: 16, revokeTimeout: waitTimeout, sessionTimeout: 15 * time.Second,
 		slowUpstream: slowUpstream{calls: map[string]int{}, min: 20 * time.Millisecond, max: 600 * time.Millisecond}, numbers: map[string]int64{},
 	}
 	if cuts {
-		s.missed = 1500 * time.Millisecond
+		s.sessionTimeout = 1500 * time.Millisecond
 	}
-	s.rig = newRig(t, kfake.GroupMinSessionTimeout(s.missed), kfake.BrokerConfigs(map[string]string{
+	s.rig = newRig(t, kfake.GroupMinSessionTimeout(s.sessionTimeout), kfake.BrokerConfigs(map[string]string{
 		"group.consumer.heartbeat.interval.ms": "200",
-		"group.consumer.session.timeout.ms":    strconv.FormatInt(s.missed.Milliseconds(), 10),
+		"group.consumer.session.timeout.ms":    strconv.FormatInt(s.sessionTimeout.Milliseconds(), 10),
 	}))
 	s.upstreamOf(s.ServeHTTP)
 	return s
@@ -150,7 +150,7 @@ func (s *churn) join() {
 	deps := s.deps()
 	m := member{cable: &cuttableDialer{}}
 	deps.Kafka = func(string) []kgo.Opt {
-		return append(s.brokers(), kgo.SessionTimeout(s.missed), kgo.HeartbeatInterval(200*time.Millisecond),
+		return append(s.brokers(), kgo.SessionTimeout(s.sessionTimeout), kgo.HeartbeatInterval(200*time.Millisecond),
 			kgo.RebalanceTimeout(5*time.Second), kgo.Dialer(m.cable.dial)) // a join that the broker leaves unanswered must time out before the test does
 	}
 	deps.Log = slog.New(lossCounter{deps.Log.Handler(), &s.revokedCalls, &s.losses})

@@ -90,7 +90,7 @@ func (w *Worker) releaseLoop(ctx context.Context) {
 		w.conditions.Record(w.log, conditionReleases, err)
 	}
 	if err := w.releaseBatch(context.WithoutCancel(ctx), w.releases.take()); err != nil {
-		w.log.Warn("worker shutdown: ended requests still count as outstanding for their clients until the lease of each request expires", "err", err)
+		w.log.Warn("worker stopped before it released all outstanding requests of clients; these requests count until their leases expire", "err", err)
 	}
 }
 

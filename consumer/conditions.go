@@ -11,22 +11,22 @@ import (
 // worker logs when each condition begins and when it ends.
 var (
 	conditionPause = observe.Condition{
-		Event: "upstream_paused", Failing: "upstream requests a pause; calls back off", Recovered: "upstream pause over; calls resumed",
+		Event: "upstream_paused", Failing: "upstream requests a pause; no calls until the backoff ends", Recovered: "upstream pause ended; calls resumed",
 	}
 	conditionOutage = observe.Condition{
 		Event: "upstream_failing", Failing: "upstream fails for all entities; circuit breaker open", Recovered: "upstream recovered; circuit breaker closed",
 	}
 	conditionRefused = observe.Condition{
-		Event: "upstream_refuses_source", Failing: "upstream refuses the credential; circuit breaker open", Recovered: "upstream accepts the credential; circuit breaker closed",
+		Event: "upstream_refuses_source", Failing: "upstream refuses the credential of the source; circuit breaker of the source open", Recovered: "upstream accepts the credential of the source; circuit breaker of the source closed",
 	}
 	conditionReleases = observe.Condition{
-		Event: "client_release_failed", Failing: "ended requests not removed from the outstanding count of their clients; retrying until the lease of each request expires",
-		Recovered: "ended requests removed again from the outstanding count of their clients",
+		Event: "client_release_failed", Failing: "outstanding requests of clients not released after their end; retrying until their leases expire",
+		Recovered: "releasing outstanding requests of clients works again",
 	}
 	conditionUnreachable = observe.Condition{Event: "upstream_unreachable", Failing: "upstream unreachable", Recovered: "upstream reachable"}
 	conditionRetention   = observe.Condition{
-		Event: "retention_half_passed", Failing: "oldest uncommitted record is past half of its topic's retention and may be deleted unread",
-		Recovered: "oldest uncommitted record is within half of its topic's retention",
+		Event: "retention_half_passed", Failing: "oldest uncommitted record is older than half of its topic's retention; kafka may delete the record before a worker reads it",
+		Recovered: "oldest uncommitted record is younger than half of its topic's retention",
 	}
 )
 
@@ -44,17 +44,17 @@ func (c *call) condition(block string) observe.Condition {
 	switch block {
 	case source.BlockCredential:
 		return observe.Condition{
-			Event: "upstream_refuses_credential", Failing: "upstream refuses a credential; its calls are paused", Recovered: "upstream accepts a credential; its calls are resumed",
+			Event: "upstream_refuses_credential", Failing: "upstream refuses a credential; calls with this credential are paused", Recovered: "upstream accepts a credential again; calls with this credential resumed",
 			Attr: "credential", Value: c.Credential(),
 		}
 	case source.BlockResource:
 		return observe.Condition{
-			Event: "upstream_refuses_resource", Failing: "upstream refuses a resource; its calls are paused", Recovered: "upstream accepts a resource; its calls are resumed",
+			Event: "upstream_refuses_resource", Failing: "upstream refuses calls of a resource; calls of this resource are paused", Recovered: "upstream accepts calls of a resource again; calls of this resource resumed",
 			Attr: "document", Value: c.target.Facet + "/" + c.target.Document,
 		}
 	}
 	return observe.Condition{
-		Event: "upstream_refuses_endpoint", Failing: "upstream refuses an endpoint; its calls are paused", Recovered: "upstream accepts an endpoint; its calls are resumed",
+		Event: "upstream_refuses_endpoint", Failing: "upstream refuses calls of an endpoint; calls of this endpoint are paused", Recovered: "upstream accepts calls of an endpoint again; calls of this endpoint resumed",
 		Attr: "document", Value: c.target.Facet + "/" + c.target.Document,
 	}
 }

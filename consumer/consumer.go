@@ -274,7 +274,7 @@ func (w *Worker) commitLoop(ctx context.Context, stop <-chan struct{}) {
 		}
 		err := w.assignment.commitAll(ctx, w.kafka)
 		if err != nil && !failing {
-			w.log.Warn("offset commit failed; the next commit covers it", "err", err)
+			w.log.Warn("offset commit failed; the next commit includes these offsets", "err", err)
 		}
 		failing = err != nil
 		w.checkRetention(time.Now())

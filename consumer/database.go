@@ -24,7 +24,7 @@ const (
 
 var (
 	errSlow        = errors.New("the database is slow")
-	errSlowCounted = errors.New("the database was slow; the breaker has counted it")
+	errSlowCounted = errors.New("the database was slow; the circuit breaker has counted this as a failure")
 )
 
 // dbHealth is the circuit breaker of the database.

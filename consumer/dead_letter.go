@@ -59,7 +59,7 @@ func (dlqCompressor) Compress(_ *bytes.Buffer, src []byte, _ ...kgo.CompressFlag
 	return e.EncodeAll(src, nil), kgo.CodecZstd
 }
 
-// deadLetter writes a dead letter for a record that failed for good and settles its request. It
+// deadLetter writes a dead letter for a record that failed permanently and settles its request. It
 // writes none if an earlier dead letter of the entity covers the request (endIfHeld).
 func (w *Worker) deadLetter(ctx context.Context, t *task, f failure) {
 	var before store.Status
@@ -126,7 +126,7 @@ func (w *Worker) writeDeadLetter(ctx context.Context, t *task, f failure, before
 	if err == nil {
 		indexed, visibility := d.DeadLetter, w.source.Visibility(t.request.Entity.Key)
 		if visibility != "" {
-			indexed.Sample = nil // keep the upstream's response (the sample) out of the index, because clients that must not see this content can list the index
+			indexed.Sample = nil // do not store the upstream's response (the sample) in dead_letters, because clients that must not see this content can list these rows
 		}
 		err = w.fail(ctx, t, f, before, store.DeadLetter{
 			DeadLetterID: id, Reason: f.reason, Error: indexed.Summary(), Fingerprint: indexed.Fingerprint(t.request.Entity), Status: d.Status, Attempts: t.calls,

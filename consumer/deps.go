@@ -104,8 +104,9 @@ type Tokens interface {
 	// Await returns the credentials that have a valid token. If none has one, it waits for a
 	// renewal. It returns an error if the renewals fail, or ctx ends.
 	Await(ctx context.Context, credentials []string) ([]string, error)
-	// Refused requests the renewal of a generation that the upstream refused, and waits for it. It
-	// reports whether the call can be repeated with a newer token.
+	// Refused requests the renewal of the token with this generation, because the upstream refused
+	// the token. It waits for the renewal. It reports whether the call can be repeated with a newer
+	// token.
 	Refused(ctx context.Context, credential string, generation int64) bool
 }
 
@@ -125,9 +126,9 @@ type Store interface {
 	// Statuses returns the failure statuses in the order of the entities. State is empty for an
 	// entity that has not failed.
 	Statuses(ctx context.Context, entities []schemas.Entity) ([]store.Status, error)
-	// WriteFailure writes the status and the index row of the dead letter in one transaction. If
+	// WriteFailure writes the status and the row of the dead letter in one transaction. If
 	// deadLetter is nil, it writes only the status. It skips the status if its State is empty, or
-	// if the result of a later fetch is stored. It is idempotent.
+	// if the database already has the result of a later fetch. It is idempotent.
 	WriteFailure(ctx context.Context, s store.Status, deadLetter *store.DeadLetter) error
 }
 

@@ -84,8 +84,8 @@ func (w *Worker) scheduleRetry(ctx context.Context, t *task, d decision, f failu
 		"at", row.Until, "correlation_id", row.CorrelationID, "err", f.err)
 }
 
-// fail stores that the record's entity has failed, together with the index row of its dead letter,
-// and settles the request. before is the entity's previous status.
+// fail stores that the record's entity has failed, together with the row of its dead letter, and
+// settles the request. before is the entity's previous status.
 func (w *Worker) fail(ctx context.Context, t *task, f failure, before store.Status, deadLetter store.DeadLetter) error {
 	now := time.Now()
 	row := w.statusRow(t, f, before)
@@ -112,7 +112,7 @@ func (w *Worker) fail(ctx context.Context, t *task, f failure, before store.Stat
 	err := w.settle(ctx, []schemas.End{endWithHold(t.request.Entity, f.number, row, now)})
 	if err == nil && row.State == store.Suspended && before.State != store.Suspended {
 		w.metrics.suspended.Inc()
-		w.log.ErrorContext(t.traced(ctx), "entity suspended until a refresh or a replay of it succeeds",
+		w.log.ErrorContext(t.traced(ctx), "entity suspended until a refresh or a replay of the entity succeeds",
 			"entity", row.Entity.String(), "failures", row.Failures, "since", row.Since, "reason", row.Reason)
 	}
 	if len(row.AliasUsers) > 0 {
@@ -188,9 +188,9 @@ func endWithHold(e schemas.Entity, number int64, s store.Status, now time.Time) 
 	return end
 }
 
-// endIfHeld settles a record whose entity had failed for good before the request was made, although
-// the entity's hold should have rejected the request. The existing dead letter covers this failure
-// too. It reports true if the record needs no further processing.
+// endIfHeld settles a record whose entity had failed permanently before the request was made,
+// although the entity's hold should have rejected the request. The existing dead letter covers this
+// failure too. It reports true if the record needs no further processing.
 func (w *Worker) endIfHeld(ctx context.Context, t *task, f failure, before store.Status) bool {
 	if (before.State != store.Failed && before.State != store.Suspended) || t.request.Reason.PassesHolds() {
 		return false

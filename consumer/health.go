@@ -285,7 +285,7 @@ func (h *Health) otherFacetHealthy(facet string, now time.Time) bool {
 	return false
 }
 
-// signal wakes all goroutines that wait for it. Its owner serializes the calls.
+// signal wakes all goroutines that wait for it. Its owner serialises the calls.
 type signal struct{ next chan struct{} }
 
 // send wakes the waiting goroutines.

@@ -24,8 +24,8 @@ func linksIn(src *source.Source, t *task, content []byte) links.Found {
 	return t.facet.Links.Find(content, rules)
 }
 
-// followsLinks reports whether links in the task's content are requested. They are not if the task's
-// request has the maximum depth.
+// followsLinks reports whether links in the task's content are requested. If the task's request has
+// the maximum depth, they are not requested.
 func (t *task) followsLinks() bool {
 	return t.facet.Links != nil && t.request.Depth < t.facet.Links.MaxDepth
 }

@@ -45,7 +45,7 @@ const (
 // failedOperation returns the log condition of an operation that fails and is retried.
 func failedOperation(op string) observe.Condition {
 	return observe.Condition{
-		Event: "worker_operation_failed", Failing: "operation failed; retrying while its records are held", Recovered: "operation recovered",
+		Event: "worker_operation_failed", Failing: "worker operation failed; retrying, the affected records stay uncommitted", Recovered: "worker operation works again",
 		Attr: "operation", Value: op,
 	}
 }

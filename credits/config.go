@@ -18,7 +18,7 @@ type Config struct {
 	// has the plan default, which is required if there is any plan.
 	Plans map[string]Plan `yaml:"plans"`
 	// Hold is how long credits are set aside for a refresh. If the refresh has no result by then,
-	// the client gets them back.
+	// the client gets these credits back.
 	Hold time.Duration `yaml:"hold"`
 	// WhenAway is the effect of an unavailable database on refreshes: they are refused (503), or they
 	// are allowed and cost nothing.

@@ -98,7 +98,7 @@ func (l *Ledger) SetNumbers(ctx context.Context, numbers map[string]int64) error
 	}
 	err := l.store.InUnflushedTx(ctx, func(tx store.Tx) error { return tx.Commit(ctx, statements...) })
 	if err != nil {
-		return fmt.Errorf("write the numbers of %d holds: %w", len(numbers), err)
+		return fmt.Errorf("write the request numbers of %d holds: %w", len(numbers), err)
 	}
 	return nil
 }

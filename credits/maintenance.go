@@ -36,11 +36,11 @@ func (s *Service) MaintenanceHandler() http.Handler {
 		var body any
 		result, err := s.Reap(ctx)
 		if err != nil {
-			s.log.Error("expired holds not ended", "actor", s.actor(r), "err", err)
+			s.log.Error("ending expired holds of credits failed", "actor", s.actor(r), "err", err)
 			status, body = http.StatusInternalServerError, reapFailure{"CLEANUP_FAILED", "Failed to end expired holds", "The holds can't be read or ended now; the log of the query service has the reason."}
 		} else {
 			body = reapResponse{"Cleanup completed", result.Holds, append([]string{}, result.Clients...)}
-			s.log.Info("expired holds ended", "actor", s.actor(r), "holds", result.Holds, "clients", len(result.Clients), "skipped", len(result.Skipped))
+			s.log.Info("expired holds of credits ended", "actor", s.actor(r), "holds", result.Holds, "clients", len(result.Clients), "skipped", len(result.Skipped))
 		}
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Cache-Control", "no-store")

@@ -28,7 +28,7 @@ const (
 
 // reaperFails is the condition while the reaper can't read or end holds.
 var reaperFails = observe.Condition{
-	Event: "reaper_failed", Failing: "reaper of credits failed; clients get the credits of failed refreshes back later", Recovered: "reaper of credits works again",
+	Event: "reaper_failed", Failing: "credits reaper failed; clients get the credits of failed refreshes back later", Recovered: "credits reaper works again",
 }
 
 // Reaped is the result of a run of the reaper.
@@ -39,8 +39,9 @@ type Reaped struct {
 }
 
 // Reap ends all open holds that have expired: it spends the credits of refreshes that brought a
-// version, and gives the others back. A client whose holds can't be ended is skipped and logged. The
-// error is of reading the holds. Any number of processes may call Reap at the same time.
+// version, and gives the others back. A client whose holds can't be ended is skipped and logged.
+// Reap returns an error only if the holds can't be read. Any number of processes may call Reap at
+// the same time.
 func (s *Service) Reap(ctx context.Context) (Reaped, error) {
 	began := s.now()
 	ctx, cancel := context.WithTimeout(ctx, reapTimeout)
@@ -87,7 +88,8 @@ func (s *Service) walk(ctx context.Context, until time.Time) (Reaped, error) {
 }
 
 // endDecided ends the holds whose outcome is known, and tracks the others. It leaves out the skipped
-// clients, and adds clients whose holds can't be ended to them. The error is of reading the outcomes.
+// clients, and adds clients whose holds can't be ended to them. endDecided returns an error only if
+// the outcomes can't be read.
 func (s *Service) endDecided(ctx context.Context, holds []Hold, skipped map[string]bool) (ended []Hold, err error) {
 	outcomes, err := s.outcomes(ctx, holds)
 	if err != nil {
@@ -114,7 +116,7 @@ func (s *Service) endDecided(ctx context.Context, holds []Hold, skipped map[stri
 				return ended, ctx.Err()
 			}
 			skipped[client] = true
-			s.log.Error("holds of a client not ended; the next run of the reaper tries again", "client", client, "holds", len(ends[client]), "err", err)
+			s.log.Error("ending expired holds of a client failed; the next run of the credits reaper tries again", "client", client, "holds", len(ends[client]), "err", err)
 			continue
 		}
 		ended = append(ended, of...)
@@ -200,7 +202,7 @@ func (s *Service) Run(ctx context.Context) error {
 			result, err := s.Reap(ctx)
 			s.record(ctx, err)
 			if result.Holds > 0 {
-				s.log.Info("expired holds ended", "holds", result.Holds, "clients", len(result.Clients))
+				s.log.Info("expired holds of credits ended", "holds", result.Holds, "clients", len(result.Clients))
 			}
 		})
 	}()

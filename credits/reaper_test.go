@@ -14,7 +14,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// TC1: three refreshes of one user have been in progress for 31 minutes. Each gives its credit back.
+// Test case 1 of the source document: three refreshes of one user have been in progress for 31
+// minutes. The credits reaper gives back the credit of each refresh.
 func TestReap_GivesBackEachHoldOfOneUser(t *testing.T) {
 	r := newRig(t)
 	s := r.process()
@@ -30,7 +31,8 @@ func TestReap_GivesBackEachHoldOfOneUser(t *testing.T) {
 	r.want(user("1"), 10, 0)
 }
 
-// TC2: a refresh that has been in progress for 15 minutes is left alone.
+// Test case 2 of the source document: the credits reaper does not end a refresh that has been in
+// progress for 15 minutes.
 func TestReap_LeavesRecentHolds(t *testing.T) {
 	r := newRig(t)
 	s := r.process()
@@ -42,7 +44,8 @@ func TestReap_LeavesRecentHolds(t *testing.T) {
 	r.want(user("1"), 9, 1)
 }
 
-// TC3: two reapers and one run by hand give each credit back once.
+// Test case 3 of the source document: two credits reapers run, and an operator starts a third one.
+// Each credit is given back once.
 func TestReap_GivesBackOnceConcurrently(t *testing.T) {
 	r := newRig(t)
 	s := r.process()

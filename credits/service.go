@@ -21,7 +21,7 @@ const ledgerTimeout = 2 * time.Second
 
 // creditsUnavailable is the condition while credits can't be held.
 var creditsUnavailable = observe.Condition{
-	Event: "credits_unavailable", Failing: "holds of credits can't be written; the database does not answer", Recovered: "holds of credits are written again",
+	Event: "credits_unavailable", Failing: "holds of credits can't be written; the database does not answer", Recovered: "writing holds of credits works again",
 }
 
 // Snapshots reads the outcomes of refreshes.

@@ -157,7 +157,7 @@ var deadLetters = row{"Dead letters", []panel{
 	},
 	{
 		title: "Suspended entities in one hour", unit: number, width: 8,
-		description: "Entities that are no longer prefetched, because they failed for good three times in a row. Normal: 0 to a few. Many: the upstream removed or renamed entities.",
+		description: "Entities that are no longer prefetched, because their requests failed permanently three times in a row. Normal: 0 to a few. Many: the upstream removed or renamed entities.",
 		queries:     oneQuery(increase("source", `entities_suspended_total{`+ofSource+`}`, "1h"), "{{source}}"),
 	},
 	{

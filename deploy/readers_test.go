@@ -24,7 +24,7 @@ var readers = board{
 			},
 			{
 				title: "Reads by origin", unit: perSec, width: 12, stacked: true,
-				description: "Normal: memory for entities that are read often, store for the rest. fallback: the database did not respond, and an expired cache entry was served with its age. Only store: the subscription for settles is lost, or the cache is too small.",
+				description: "Normal: memory for entities that are read often, store for the rest. fallback: the database did not respond, and an expired cache entry was served with its age. Only store: the subscription for messages about ended requests is lost, or the cache is too small.",
 				queries:     oneQuery(rate("from", `snapshots_read_total`), "{{from}}"),
 			},
 		}},
@@ -59,7 +59,7 @@ var readers = board{
 		{"Waiting clients", []panel{
 			{
 				title: "Waiting clients", unit: number, width: 8,
-				description: "Clients that wait for a refresh or stream events. Normal: follows the number of visitors. A sudden rise: refreshes take longer. A sudden fall: the subscription for settles is lost, or a process was restarted.",
+				description: "Clients that wait for a refresh or stream events. Normal: follows the number of visitors. A sudden rise: refreshes take longer. A sudden fall: the subscription for messages about ended requests is lost, or a process was restarted.",
 				queries:     oneQuery(sumBy("", `waiting_clients`), "waiting"),
 			},
 			{

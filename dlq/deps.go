@@ -43,11 +43,11 @@ type Store interface {
 	// HandledPrefixes returns, for each partition of a topic, the range of offsets at the
 	// partition's start in which all dead letters are handled. The range ends before a dead letter
 	// from the time "recent" or later, even if it is handled. It also ends before an offset without
-	// an index entry if the next entry is from the time "missing" or later: the missing entry may
-	// still be written.
+	// a row in dead_letters if the next row is from the time "missing" or later: the missing row
+	// may still be written.
 	HandledPrefixes(ctx context.Context, topic string, recent, missing time.Time) ([]store.HandledPrefix, error)
-	// DeleteDeadLettersBefore deletes at most `limit` index entries with an offset below the given
-	// offset, and returns how many it deleted.
+	// DeleteDeadLettersBefore deletes at most `limit` rows of dead letters with an offset below the
+	// given offset, and returns how many it deleted.
 	DeleteDeadLettersBefore(ctx context.Context, before store.DeadLetterID, limit int) (int, error)
 	// CreateJob writes a job and its audit entry in one transaction.
 	CreateJob(ctx context.Context, job store.DLQJob, entry store.AuditEntry) error

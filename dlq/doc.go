@@ -1,5 +1,5 @@
 // Package dlq is the operator's side of the dead letter queue (DLQ). It lists and counts dead
-// letters by their index in the database, and reads single dead letters from Kafka. Its jobs,
+// letters by their rows in the database, and reads single dead letters from Kafka. Its jobs,
 // which run in the query services, replay or purge all dead letters that a filter selects.
 //
 // # States of a job
@@ -38,13 +38,13 @@
 //     carries the job's ID and the position of its dead letter (schemas.ReplayMark). A holder
 //     enqueues nothing after chunkTimeout, so no request can appear after the search.
 //   - A purge may select a dead letter that a replay is enqueuing. Both jobs count it as done; the
-//     index keeps the outcome that was saved first.
+//     row keeps the outcome that was saved first.
 //   - A dead letter that can't be enqueued stays open and is counted by its reason once. The job's
 //     position never passes a dead letter whose outcome is unknown.
 //   - A purge deletes a record from Kafka only if the record and all records before it in the
-//     partition are handled. A record without an index entry blocks the deletion for
-//     missingEntryTimeout, because its entry may still be written. After a topic was recreated,
-//     nothing is deleted until its end offset has passed the offsets of the old index entries.
+//     partition are handled. A record without a row in dead_letters blocks the deletion for
+//     missingEntryTimeout, because its row may still be written. After a topic was recreated,
+//     nothing is deleted until its end offset has passed the offsets of the old rows.
 //
 // # Example
 //

@@ -48,9 +48,9 @@ func TestReplay_EnqueuesOnceAcrossKills(t *testing.T) {
 	}
 }
 
-// TestReconcile_FindsLateEntries adds index entries at offsets between the offsets of a chunk,
-// before the chunk is reconciled. Workers may write an entry late. The job must enqueue the dead
-// letters of these entries too.
+// TestReconcile_FindsLateEntries adds rows to dead_letters at offsets between the offsets of a
+// chunk, before the chunk is reconciled. Workers may write a row late. The job must enqueue the
+// dead letters of these entries too.
 func TestReconcile_FindsLateEntries(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		diedAt := time.Now()

@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	// minDeleteAge is the minimum age of a dead letter that is deleted from Kafka. Workers write the
-	// index entry after the record, so a younger record may not have an entry yet.
+	// minDeleteAge is the minimum age of a dead letter that is deleted from Kafka. Workers write
+	// the row in dead_letters after the record, so a younger record may have no row yet.
 	minDeleteAge = 15 * time.Second
-	// missingEntryTimeout is how long a record without an index entry blocks the deletion of itself
-	// and of all later records of its partition. The worker that wrote the record may still be
-	// waiting for the database, and write the entry later. If that worker crashed, the record was
-	// written again at another offset, and the first record never gets an entry.
+	// missingEntryTimeout is how long a record without a row in dead_letters blocks the deletion of
+	// itself and of all later records of its partition. The worker that wrote the record may still
+	// be waiting for the database, and write the row later. If that worker crashed, the record was
+	// written again at another offset, and the first record never gets a row.
 	missingEntryTimeout = 24 * time.Hour
-	// deleteBatch is how many index entries one statement deletes.
+	// deleteBatch is how many rows of dead_letters one statement deletes.
 	deleteBatch = 1000
 )
 
@@ -49,7 +49,7 @@ func (q *Queue) purge(ctx context.Context, j store.DLQJob) (store.DLQJob, error)
 }
 
 // deleteHandled deletes the handled records at the start of each partition of a topic. It then
-// deletes the index entries of all records that the topic no longer has, for example because of
+// deletes the rows of all records that the topic no longer has, for example because of
 // the topic's retention time.
 func (q *Queue) deleteHandled(ctx context.Context, topic string) error {
 	now := time.Now()
@@ -57,7 +57,7 @@ func (q *Queue) deleteHandled(ctx context.Context, topic string) error {
 	if err != nil || len(prefixes) == 0 {
 		return err
 	}
-	bounds, err := q.Topics.Bounds(ctx, topic) // bounds are read after the index, so End is above the offset of each index entry
+	bounds, err := q.Topics.Bounds(ctx, topic) // bounds are read after the rows of dead_letters, so End is above the offset of each row
 	if err != nil {
 		return err
 	}
@@ -77,14 +77,14 @@ func (q *Queue) deleteHandled(ctx context.Context, topic string) error {
 }
 
 // deletableOffsets returns for each partition the offset before which every record is handled and
-// no index entry is missing.
+// no row in dead_letters is missing.
 func deletableOffsets(prefixes []store.HandledPrefix, bounds map[int32]PartitionBounds) map[int32]int64 {
 	handled := map[int32]int64{}
 	for _, p := range prefixes {
 		b := bounds[p.Partition]
 		switch {
-		case p.Last >= b.End: // the topic was recreated, and the index entries belong to the deleted topic: delete nothing
-		case p.FirstIsRecent && p.First > b.Start: // a record before the first index entry may still get an entry: delete nothing
+		case p.Last >= b.End: // the topic was recreated, and the rows belong to the deleted topic: delete nothing
+		case p.FirstIsRecent && p.First > b.Start: // a record before the first row may still get a row: delete nothing
 		default:
 			handled[p.Partition] = p.HandledBefore
 		}

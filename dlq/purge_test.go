@@ -61,7 +61,7 @@ func (g *rig) purgeSome(r *rand.Rand) {
 	if err != nil {
 		g.Fatal(err)
 	}
-	first := map[int32]int64{} // lowest offset with an index entry, by partition
+	first := map[int32]int64{} // lowest offset with a row in dead_letters, by partition
 	for _, l := range all {
 		if l.Offset < g.starts[l.Partition] {
 			g.Errorf("%+v has an index entry, but its record was deleted", l)
@@ -97,7 +97,7 @@ func (g *rig) purgeSome(r *rand.Rand) {
 	}
 }
 
-// TestPurge_DeletesEntriesOfExpiredRecords: a purge deletes the index entries of records that the
+// TestPurge_DeletesEntriesOfExpiredRecords: a purge deletes the rows of records that the
 // topic no longer has, also if the dead letters are open.
 func TestPurge_DeletesEntriesOfExpiredRecords(t *testing.T) {
 	inBubble(t, func(g *rig) {
@@ -122,9 +122,9 @@ func (g *rig) purgeOf() int64 {
 	return g.starts[0]
 }
 
-// TestPurge_KeepsRecordsWithoutIndexEntry: one record has no index entry, because its worker can't
-// reach the database, while later records have entries. A purge must keep this record and all
-// later ones until missingEntryTimeout has passed.
+// TestPurge_KeepsRecordsWithoutIndexEntry: one record has no row in dead_letters, because its
+// worker can't reach the database, while later records have entries. A purge must keep this record
+// and all later ones until missingEntryTimeout has passed.
 func TestPurge_KeepsRecordsWithoutIndexEntry(t *testing.T) {
 	for _, waits := range []int64{0, 7} {
 		inBubble(t, func(g *rig) {
@@ -139,7 +139,7 @@ func TestPurge_KeepsRecordsWithoutIndexEntry(t *testing.T) {
 				t.Errorf("start offset %d is after the record without an entry at %d", start, waits)
 			}
 			g.deadLetter(idOf(0, 20))
-			<-time.After(2 * time.Minute) // now the record without an index entry is older than missingEntryTimeout
+			<-time.After(2 * time.Minute) // now the record without a row is older than missingEntryTimeout
 			if start := g.purgeOf(); start != 21 {
 				t.Errorf("start offset: got %d, want the end", start)
 			}
@@ -147,7 +147,7 @@ func TestPurge_KeepsRecordsWithoutIndexEntry(t *testing.T) {
 	}
 }
 
-// TestPurge_KeepsRecordsOfRecreatedTopics: old index entries refer to offsets of the deleted
+// TestPurge_KeepsRecordsOfRecreatedTopics: old rows of dead_letters refer to offsets of the deleted
 // topic, and must not cause the deletion of new records.
 func TestPurge_KeepsRecordsOfRecreatedTopics(t *testing.T) {
 	inBubble(t, func(g *rig) {

@@ -24,15 +24,15 @@ const enqueueBatch = 50
 const readTimeout = chunkTimeout / 2
 
 // errChunkTimeout ends a chunk at chunkTimeout. The next chunk enqueues the rest.
-var errChunkTimeout = errors.New("enqueuing the chunk timed out; the next chunk enqueues the rest")
+var errChunkTimeout = errors.New("enqueuing the chunk timed out; the next chunk contains the remaining dead letters")
 
 // replayItem is one dead letter of a chunk and its outcome.
 type replayItem struct {
-	id            store.DeadLetterID
-	diedByThisJob bool   // the dead letter belongs to a request that this job has enqueued, so the job skips it
-	refused       string // why the dead letter stays open; empty if it is enqueued
-	request       ReplayRequest
-	enqueued      bool
+	id          store.DeadLetterID
+	isOfThisJob bool   // the dead letter belongs to a request that this job has enqueued, so the job skips it
+	refused     string // why the dead letter stays open; empty if it is enqueued
+	request     ReplayRequest
+	enqueued    bool
 }
 
 // replay enqueues the requests of the job's next chunk, or reconciles a chunk in flight. The
@@ -100,12 +100,12 @@ func afterChunk(j store.DLQJob, items []*replayItem) (after store.DLQJob, handle
 		if item.enqueued {
 			handled = append(handled, item.id)
 		}
-		known = known && (item.enqueued || item.diedByThisJob || item.refused != "")
+		known = known && (item.enqueued || item.isOfThisJob || item.refused != "")
 		if !known {
 			continue
 		}
 		j.Position = item.id
-		if item.refused != "" && !item.diedByThisJob {
+		if item.refused != "" && !item.isOfThisJob {
 			j.Refused[item.refused]++
 		}
 	}
@@ -134,7 +134,7 @@ func (q *Queue) prepareItems(ctx context.Context, j store.DLQJob, deadLetters []
 		// A request that this job enqueued may be dead-lettered again. The new dead letter is normally
 		// later than the filter's Until, so the filter does not match it. But the filter matches it
 		// if the worker's clock is behind the clock of the process that created the job.
-		items[i].diedByThisJob = r.Err == nil && r.DeadLetter.Replay().ID == j.ID
+		items[i].isOfThisJob = r.Err == nil && r.DeadLetter.Replay().ID == j.ID
 		// Only the request is kept: a dead letter may be 1 MiB large.
 		items[i].request, items[i].refused = q.buildRequest(j, id, r)
 		// The first i+1 items are known now, because ReadDeadLetters reads the items in order. If it
@@ -201,7 +201,7 @@ func formatID(id store.DeadLetterID) string { return fmt.Sprintf("%d:%d", id.Par
 func (q *Queue) enqueue(ctx context.Context, deadline time.Time, items []*replayItem) (failure error) {
 	var pending []*replayItem
 	for _, item := range items {
-		if item.refused == "" && !item.diedByThisJob {
+		if item.refused == "" && !item.isOfThisJob {
 			pending = append(pending, item)
 		}
 	}
@@ -242,8 +242,8 @@ func (q *Queue) reconcile(ctx context.Context, j store.DLQJob) (store.DLQJob, er
 		return j, fmt.Errorf("find the enqueued requests of job %s: %w", j.ID, err)
 	}
 	var handled []store.DeadLetterID
-	// An index entry is written after its record. The range of the chunk may therefore contain more
-	// entries now than when the chunk started.
+	// The row of a dead letter is written after its record. The range of the chunk may therefore
+	// contain more rows now than when the chunk started.
 	for position, more := j.Position, len(enqueued) > 0; more; {
 		deadLetters, err := q.Store.DeadLettersByOffset(ctx, j.Filter, position, maxChunk)
 		if err != nil {

@@ -22,7 +22,6 @@ type traces struct {
 	text bytes.Buffer
 }
 
-// ServeHTTP implements http.Handler.
 func (c *traces) ServeHTTP(_ http.ResponseWriter, req *http.Request) {
 	body := io.Reader(req.Body)
 	if req.Header.Get("Content-Encoding") == "gzip" {
@@ -56,7 +55,7 @@ func (r *renewing) showsNone(what, text string) {
 	}
 }
 
-// search reads a URL and searches the answer.
+// search reads a URL and searches the response for secrets.
 func (r *renewing) search(url string) string {
 	r.Helper()
 	resp, err := r.client.Get(url)
@@ -116,7 +115,7 @@ func (r *renewing) searchAll(metrics []string, processes []*harness.Process) {
 		r.showsNone(args, r.must(strings.Fields(args)...))
 	}
 	for _, p := range processes {
-		r.terminate(p, false) // exports the last spans
+		r.terminate(p, false) // the process exports its last spans
 	}
 	r.showsNone("the spans", r.traces.all())
 	if !strings.Contains(r.traces.all(), "wait for a permit") {

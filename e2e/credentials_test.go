@@ -38,7 +38,7 @@ type renewing struct {
 	server   *oauth.Server
 	onToken  atomic.Pointer[func()]  // called before each answer of the token endpoint
 	down     atomic.Bool             // the token endpoint answers 503
-	hold     atomic.Pointer[barrier] // holds the calls of the API
+	hold     atomic.Pointer[barrier] // if set, calls of the API wait at this barrier
 	traces   traces
 	api      string
 	keyFile  string
@@ -46,7 +46,7 @@ type renewing struct {
 	searched int
 }
 
-// barrier holds calls until a number of them are in flight. Later calls pass.
+// barrier delays calls until a number of them are in flight. Later calls are not delayed.
 type barrier struct {
 	waiting atomic.Int64
 	want    int64
@@ -98,7 +98,7 @@ func (r *renewing) serve(w http.ResponseWriter, req *http.Request) {
 		if f := r.onToken.Load(); f != nil {
 			defer func() { (*f)() }()
 		}
-	case strings.Contains(req.URL.Path, "bad-"): // becomes a dead letter, whose sample repeats the token
+	case strings.Contains(req.URL.Path, "bad-"): // this request becomes a dead letter, whose sample of the response contains the token
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusBadRequest)
 		_, _ = fmt.Fprintf(w, `{"error": "the token %s is not for this", "request": %q}`, strings.TrimPrefix(req.Header.Get("Authorization"), "Bearer "), fmt.Sprint(req.Header))
@@ -109,7 +109,7 @@ func (r *renewing) serve(w http.ResponseWriter, req *http.Request) {
 	r.server.ServeHTTP(w, req)
 }
 
-// writeKeys writes the key file. The first id encrypts.
+// writeKeys writes the key file. The first key encrypts.
 func (r *renewing) writeKeys(ids ...string) {
 	r.Helper()
 	var text strings.Builder
@@ -153,7 +153,7 @@ func (r *renewing) generation() int64 {
 	return r.one("SELECT coalesce(max(generation), 0) FROM tokens")
 }
 
-// age is the age of the token in seconds by the database's clock.
+// age returns the age of the token in seconds, by the database's clock.
 func (r *renewing) age() int64 {
 	return r.one("SELECT ((extract(epoch FROM statement_timestamp()) * 1000000 - max(renewed_at)) / 1000000)::bigint FROM tokens")
 }
@@ -165,7 +165,8 @@ func (r *renewing) wantRenewals(what string, want int) {
 	}
 }
 
-// endToken makes the token end at the upstream and in the database after a time, and its renewal due.
+// endToken makes the token expire after this time, at the upstream and in the database, and makes
+// its renewal due.
 func (r *renewing) endToken(in time.Duration) {
 	r.Helper()
 	r.server.EndTokens(time.Now().Add(in))
@@ -228,8 +229,8 @@ func TestCredentials_FiveWorkersRenewOnce(t *testing.T) {
 }
 
 // The worker that renews is killed (SIGKILL) after the answer and before the commit. A server with reuse
-// grace accepts the replaced refresh token, and another worker renews. One without grace refuses it, and
-// the credential stops.
+// grace accepts the replaced refresh token, and another worker renews. A server without reuse grace
+// refuses it, and the credential stops.
 func TestCredentials_KillBetweenAnswerAndCommit(t *testing.T) {
 	t.Parallel()
 	for name, grace := range map[string]time.Duration{"with reuse grace": 10 * time.Minute, "without reuse grace": 0} {
@@ -271,7 +272,7 @@ func TestCredentials_KillBetweenAnswerAndCommit(t *testing.T) {
 	}
 }
 
-// moveClock moves the clock of the database, as seen by the processes that start later and by the test.
+// moveClock moves the clock of the database, for the processes that start later and for the test.
 func (r *renewing) moveClock(by time.Duration) {
 	r.Helper()
 	const schemas = "skewed, pg_catalog, public" // a function of the first schema hides the built-in one
@@ -318,7 +319,7 @@ func TestCredentials_EndpointDownInsideMargin(t *testing.T) {
 				t.Errorf("%d reads while the token endpoint is down: got %d without data, %d failed renewals, want none without data and a failed renewal", total, failed, failures)
 			}
 			late := make(chan int64)
-			go func() { late <- r.reads("late-", 5) }() // they wait beyond the end
+			go func() { late <- r.reads("late-", 5) }() // these reads wait until the token has expired
 			r.until(timeout, "the end of the token", func() bool { return time.Now().After(end.Add(time.Second)) })
 			r.down.Store(false)
 			r.must("credentials", "renew", r.Source+"/app")

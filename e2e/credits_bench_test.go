@@ -57,7 +57,7 @@ func BenchmarkCredits(b *testing.B) {
 		all.Wait()
 		return float64(n.Load()) / time.Since(began).Seconds()
 	}
-	for _, api := range apis { // warm up
+	for _, api := range apis { // warm the caches, without measuring
 		refresh(api, 20)
 		read(api)
 	}

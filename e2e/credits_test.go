@@ -79,7 +79,7 @@ func (p *paid) refresh(api, token string, keys ...string) {
 	}
 }
 
-// reaped is the response of the maintenance endpoint.
+// reaped is the response of the maintenance endpoint, which runs the credits reaper.
 type reaped struct {
 	Status  int      `json:"-"`
 	Message string   `json:"message"`
@@ -87,7 +87,7 @@ type reaped struct {
 	Users   []string `json:"users_affected"`
 }
 
-// reap runs the reaper of a query service.
+// reap runs the credits reaper of a query service.
 func (p *paid) reap(api string, header ...string) (r reaped) {
 	p.Helper()
 	status, text, err := p.send(p.Context(), http.MethodPost, api+"/admin/v1/maintenance/reap", "", header...)
@@ -169,7 +169,8 @@ func TestCredits_ReaperGivesBackByRecord(t *testing.T) {
 	}
 }
 
-// testConcurrentReapers runs the reapers of two processes and one by hand at the same time.
+// testConcurrentReapers runs the credits reaper three times at once: in two processes with the
+// secret of the maintenance endpoint, and once with the token of an admin.
 func (p *paid) testConcurrentReapers(one, two string) {
 	p.Helper()
 	const clients, refreshes = 20, 15
@@ -221,7 +222,7 @@ func (p *paid) testLockedAccount(api string) {
 }
 
 // TestCredits_AddUpAcrossKills sends refreshes while all processes are killed with SIGKILL. One fifth of
-// the entities fails for good.
+// the entities fails permanently.
 func TestCredits_AddUpAcrossKills(t *testing.T) {
 	t.Parallel()
 	clients, perClient, kills := size(10, 100), size(20, 100), size(1, 10)
@@ -297,7 +298,8 @@ func (p *paid) judgeCredits(api string, total int) {
 	OR a.balance <> (SELECT sum(amount) FROM credit_entries e WHERE e.client = a.client)
 	OR a.balance <> (SELECT sum(amount) FROM credit_grants g WHERE g.client = a.client) - (SELECT coalesce(sum(amount), 0) FROM credit_holds h WHERE h.client = a.client AND h.state = 'CAPTURED')`
 	)
-	// Holds whose outcome is known end at the settle messages, or at the next start. The rest expires.
+	// Holds whose outcome is known end at the settle messages, or at the next start. The other
+	// holds expire.
 	_, err := p.db.Exec(p.Context(), "UPDATE credit_holds SET expires_at = $1 WHERE state = 'HELD'", time.Now().UnixMicro())
 	p.check(err)
 	p.until(timeout, "no open hold", func() bool { p.reapBySecret(api); return p.one(open) == 0 })

@@ -76,8 +76,8 @@ func (l layouts) readAll(keys []string, times, readers int) (statuses map[int]in
 	return statuses, reasons
 }
 
-// 3,000 readers of one document that nobody has read before cause one call. Readers of several
-// documents never cause more than three calls at once. The upstream judges both.
+// If 3,000 readers read one document that nobody has read before, the upstream gets one call.
+// Readers of several documents never cause more than three calls at once. The upstream judges both.
 func TestDocuments_ManyReadersMakeOneCall(t *testing.T) {
 	t.Parallel()
 	f := newSite(t)
@@ -129,9 +129,9 @@ func TestDocuments_ManyReadersMakeOneCall(t *testing.T) {
 	atMost(t, "calls in flight", stats.MaxInFlight, 3)
 }
 
-// Static files and memory serve every read while the database is stopped. A static hit causes no
-// statement in the database. A file is replaced while it is read. Without the upstream, an unknown
-// document is 503 with Retry-After.
+// While the database is stopped, every read is served from static files or from memory. A static
+// hit causes no statement in the database. A file is replaced while it is read. Without the
+// upstream, a read of an unknown document gets 503 with Retry-After.
 func TestDocuments_SurviveOutages(t *testing.T) {
 	t.Parallel()
 	f := newSite(t)

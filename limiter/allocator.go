@@ -73,7 +73,7 @@ func (al *allocator) applySettings(quota Quota, revision int64, stopped bool) {
 	}
 }
 
-// step gives waiting calls the permits whose time has come. It returns the demand for the next
+// step gives each due slot to a waiting call, as a permit. It returns the demand for the next
 // call to Redis, and the time `next` at which step must run again at the latest. A zero time means
 // that step runs again only after a wake-up.
 func (al *allocator) step(now time.Time) (d demand, next time.Time) {

@@ -46,8 +46,8 @@ func slotOf(p *Permit) (earliest, latest time.Time) {
 	return p.slot.notAfter.Add(-permitLife), p.slot.notBefore
 }
 
-// once acquires and spends one permit.
-func (m measured) once(t *testing.T, lane schemas.Lane) error {
+// acquireOne acquires and spends one permit.
+func (m measured) acquireOne(t *testing.T, lane schemas.Lane) error {
 	p, err := m.Acquire(t.Context(), lane, Call{})
 	if err == nil {
 		p.Spend()
@@ -87,7 +87,7 @@ func startFleet(t *testing.T, rdb *redis.Client, q Quota, processes int) *fleet 
 			}
 		})
 	}
-	if err := f.limiters[0].once(t, schemas.High); err != nil {
+	if err := f.limiters[0].acquireOne(t, schemas.High); err != nil {
 		t.Error(err)
 	}
 	return f

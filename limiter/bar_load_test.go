@@ -144,23 +144,23 @@ func (b *bar) judgeLoad(t *testing.T, rdb *redis.Client, quota Quota) {
 		return
 	}
 	for _, l := range loads {
-		b.most("Redis calls a permit: "+l.name, "", l.perPermit, 1)
+		b.addMax("Redis calls a permit: "+l.name, "", l.perPermit, 1)
 	}
-	b.most("Redis calls a permit when LOW saturates", "", low.perPermit, 0.35)
-	b.least("budget used, "+low.name, " %", 100*low.low/350, 99.5)
-	b.least("budget used, "+both.name, " %", 100*both.all/450, 99.5)
-	b.least("HIGH when LOW floods", "/s", both.all-both.low, 100)
+	b.addMax("Redis calls a permit when LOW saturates", "", low.perPermit, 0.35)
+	b.addMin("budget used, "+low.name, " %", 100*low.low/350, 99.5)
+	b.addMin("budget used, "+both.name, " %", 100*both.all/450, 99.5)
+	b.addMin("HIGH when LOW floods", "/s", both.all-both.low, 100)
 	b.judgeWindows(t, rdb, loads)
 
 	high, shared := quota.partitioned[0].partitions[0], quota.partitioned[0].partitions[1]
-	b.most("HIGH's p99 wait at 60/s, Poisson, LOW saturating", " ms", p99(at60.waited), 5)
-	b.most("HIGH's p99 wait at 90/s, evenly, LOW saturating", " ms", p99(at90.waited), 20)
-	b.beside("at 90/s, Poisson", " ms", p99(random90.waited))
-	b.beside("the same in an ideal lane of 100/s", " ms", p99(inOrder(high, random90.came)))
+	b.addMax("HIGH's p99 wait at 60/s, Poisson, LOW saturating", " ms", p99(at60.waited), 5)
+	b.addMax("HIGH's p99 wait at 90/s, evenly, LOW saturating", " ms", p99(at90.waited), 20)
+	b.addUnlimited("at 90/s, Poisson", " ms", p99(random90.waited))
+	b.addUnlimited("the same in an ideal lane of 100/s", " ms", p99(inOrder(high, random90.came)))
 	fair := p99(inOrder(shared, crowds.came))
-	b.most("LOW's p99 wait of first come, first served: 75 at once in one of 4 processes, 300/s", " x", p99(crowds.waited)/fair, 1.6)
-	b.beside("limiter", " ms", p99(crowds.waited))
-	b.beside("first come, first served", " ms", fair)
+	b.addMax("LOW's p99 wait of first come, first served: 75 at once in one of 4 processes, 300/s", " x", p99(crowds.waited)/fair, 1.6)
+	b.addUnlimited("limiter", " ms", p99(crowds.waited))
+	b.addUnlimited("first come, first served", " ms", fair)
 }
 
 // judgeWindows checks the maximum number of permits in any sliding second of each run.
@@ -169,8 +169,8 @@ func (b *bar) judgeWindows(t *testing.T, rdb *redis.Client, loads []*loadRun) {
 	for _, l := range loads {
 		slots, permits = max(slots, l.fleet.mostSlots()), max(permits, l.fleet.mostSpent())
 	}
-	b.most("slots in any second of any run", "", float64(slots), 474)
-	b.most("permits spent in any second of any run (500 may arrive)", "", float64(permits), 497)
-	b.beside("ADR's script of 450/s, idle, then a burst", "", float64(worstSecond(t, adrAdmits(t, rdb, 450))))
-	b.beside("redis_rate of 450/s, idle, then a burst", "", float64(worstSecond(t, rateAdmits(rdb, 450))))
+	b.addMax("slots in any second of any run", "", float64(slots), 474)
+	b.addMax("permits spent in any second of any run (500 may arrive)", "", float64(permits), 497)
+	b.addUnlimited("ADR's script of 450/s, idle, then a burst", "", float64(worstSecond(t, adrAdmits(t, rdb, 450))))
+	b.addUnlimited("redis_rate of 450/s, idle, then a burst", "", float64(worstSecond(t, rateAdmits(rdb, 450))))
 }

@@ -155,7 +155,7 @@ func (c comparison) serverTime(of string) float64 { return median(c.usec[of]) }
 
 func (c comparison) rates(b *bar) {
 	for _, p := range c.peers {
-		b.beside(p.name, "/s", median(c.perSecond[p.name]))
+		b.addUnlimited(p.name, "/s", median(c.perSecond[p.name]))
 	}
 }
 

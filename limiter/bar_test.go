@@ -112,18 +112,18 @@ type barLine struct {
 	ofLimit                      float64
 }
 
-// most adds a value that must be at most `limit`.
-func (b *bar) most(what, unit string, figure, limit float64) {
+// addMax adds a value that must be at most `limit`.
+func (b *bar) addMax(what, unit string, figure, limit float64) {
 	b.judge(what, unit, figure, limit, "<=", printed(figure) <= limit)
 }
 
-// least adds a value that must be at least `limit`.
-func (b *bar) least(what, unit string, figure, limit float64) {
+// addMin adds a value that must be at least `limit`.
+func (b *bar) addMin(what, unit string, figure, limit float64) {
 	b.judge(what, unit, figure, limit, ">=", printed(figure) >= limit)
 }
 
-// beside adds a value without a limit to the table. The value is printed for comparison only.
-func (b *bar) beside(what, unit string, figure float64) {
+// addUnlimited adds a value without a limit to the table. The value is printed for comparison only.
+func (b *bar) addUnlimited(what, unit string, figure float64) {
 	b.lines = append(b.lines, barLine{what: "  " + what, figure: figureText(figure) + unit})
 }
 
@@ -195,31 +195,31 @@ func (b *bar) judgeCost(t *testing.T, rdb *redis.Client, quota Quota) {
 	defer ours.stop()
 	defer coalesced.stop()
 	all := append(strangers(t, rdb),
-		peer{"limiter", "evalsha", func(client int) error { return ours.limiters[client].once(t, schemas.Low) }})
+		peer{"limiter", "evalsha", func(client int) error { return ours.limiters[client].acquireOne(t, schemas.Low) }})
 
 	lone, eight := compare(t, rdb, all, 1), compare(t, rdb, all, 8)
 	// HIGH is measured, because the day policy would lower LOW's rate.
 	crowd := compare(t, rdb, append(slices.Clip(all), peer{"one limiter", "evalsha", func(int) error {
-		return coalesced.limiters[0].once(t, schemas.High)
+		return coalesced.limiters[0].acquireOne(t, schemas.High)
 	}}), 64)
 	// The server time is measured under load, where it limits the throughput. With a single client
 	// every call finds Redis idle with cold caches. The limiter may need at most 9/5 of the server
 	// time of redis_rate: 9 us per call on a machine where redis_rate needs 5 us.
-	b.most("Redis server time a call, second + day policy", " x redis_rate", crowd.serverTime("limiter")/crowd.serverTime("redis_rate"), 9/5.0)
-	b.beside("limiter", " us", crowd.serverTime("limiter"))
+	b.addMax("Redis server time a call, second + day policy", " x redis_rate", crowd.serverTime("limiter")/crowd.serverTime("redis_rate"), 9/5.0)
+	b.addUnlimited("limiter", " us", crowd.serverTime("limiter"))
 	for _, p := range all[:len(all)-1] {
-		b.beside(p.name, " us", crowd.serverTime(p.name))
+		b.addUnlimited(p.name, " us", crowd.serverTime(p.name))
 	}
-	b.beside("limiter, for a lone client", " us", lone.serverTime("limiter"))
-	b.beside("redis_rate, for a lone client", " us", lone.serverTime("redis_rate"))
-	b.least("1 client, uncoalesced", " x redis_rate", lone.ratio("limiter", "redis_rate"), 0.85)
+	b.addUnlimited("limiter, for a lone client", " us", lone.serverTime("limiter"))
+	b.addUnlimited("redis_rate, for a lone client", " us", lone.serverTime("redis_rate"))
+	b.addMin("1 client, uncoalesced", " x redis_rate", lone.ratio("limiter", "redis_rate"), 0.85)
 	lone.rates(b)
-	b.least("8 clients, uncoalesced", " x redis_rate", eight.ratio("limiter", "redis_rate"), 0.85)
+	b.addMin("8 clients, uncoalesced", " x redis_rate", eight.ratio("limiter", "redis_rate"), 0.85)
 	eight.rates(b)
-	b.least("64 clients, uncoalesced", " x redis_rate", crowd.ratio("limiter", "redis_rate"), 0.85)
-	b.least("64 waiters of one limiter", " x PING", crowd.ratio("one limiter", "PING"), 3)
-	b.least("64 waiters of one limiter", " x redis_rate", crowd.ratio("one limiter", "redis_rate"), 4)
+	b.addMin("64 clients, uncoalesced", " x redis_rate", crowd.ratio("limiter", "redis_rate"), 0.85)
+	b.addMin("64 waiters of one limiter", " x PING", crowd.ratio("one limiter", "PING"), 3)
+	b.addMin("64 waiters of one limiter", " x redis_rate", crowd.ratio("one limiter", "redis_rate"), 4)
 	crowd.rates(b)
-	b.most("Redis calls a permit: uncoalesced", "", ours.perPermit(), 1)
-	b.most("Redis calls a permit: 64 waiters of one limiter", "", coalesced.perPermit(), 1)
+	b.addMax("Redis calls a permit: uncoalesced", "", ours.perPermit(), 1)
+	b.addMax("Redis calls a permit: 64 waiters of one limiter", "", coalesced.perPermit(), 1)
 }

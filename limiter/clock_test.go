@@ -206,7 +206,7 @@ func TestMidnights_ContainTheCountedDay(t *testing.T) {
 }
 
 func TestBackOff_SendsRedisTime(t *testing.T) {
-	r := &redisDouble{roundup: 4 * ms}
+	r := &redisDouble{latency: 4 * ms}
 	r.answer = func(_ int, d demand) (grant, error) {
 		// Redis' clock is read in the middle of the 4 ms of the call.
 		return grant{high: make([]time.Duration, d.high), now: r.now() - 2000}, nil

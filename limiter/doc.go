@@ -82,7 +82,7 @@
 //
 // # Proof of the limit
 //
-// In any closed window of length W a partition has at most B + ⌊W/T⌋ slots, and a log
+// In any window of length W (both ends included) a partition has at most B + ⌊W/T⌋ slots, and a log
 // at most its limit. A permit can be spent until V after its slot. The time is
 // measured by the local monotonic clock, from before the call to Redis. The network adds
 // at most J. So the calls that arrive within W have slots within W + V + J:

@@ -69,16 +69,16 @@ type follower struct {
 
 var (
 	conditionSettings = observe.Condition{
-		Event: "quota_settings_unread", Failing: "quota settings not read from the database; the last ones stay in effect", Recovered: "reading the quota settings works again",
+		Event: "quota_settings_unread", Failing: "quota settings not read from the database; the previous settings stay in force", Recovered: "reading the quota settings works again",
 	}
 	conditionDayRead = observe.Condition{
-		Event: "day_count_unread", Failing: "saved day count not read from the database; reading is retried", Recovered: "saved day count read",
+		Event: "day_count_unread", Failing: "saved count of the day's calls not read from the database; reading is retried", Recovered: "reading the saved count of the day's calls works again",
 	}
 	conditionDaySave = observe.Condition{
-		Event: "day_count_unsaved", Failing: "day count not saved in the database; saving is retried", Recovered: "saving the day count works again",
+		Event: "day_count_unsaved", Failing: "count of the day's calls not saved in the database; saving is retried", Recovered: "saving the count of the day's calls works again",
 	}
 	conditionJitter = observe.Condition{
-		Event: "jitter_exceeded", Failing: "measured jitter exceeds quota.jitter; raise quota.jitter, or find what delays the calls of this process",
+		Event: "jitter_exceeded", Failing: "measured jitter exceeds quota.jitter; raise quota.jitter, or find the cause of the delays in this process",
 		Recovered: "measured jitter no longer exceeds quota.jitter",
 	}
 )
@@ -170,7 +170,7 @@ func (f *follower) saveDayCount(ctx context.Context) {
 	if unsaved := now.Sub(f.savedAt) > maxDayCountAge; unsaved != l.alloc.day.unsaved {
 		l.alloc.day.unsaved = unsaved
 		if unsaved {
-			l.log.Error("day's call count can't be saved; no permits are granted", "err", err)
+			l.log.Error("count of the day's calls not saved for too long; no permits are granted", "err", err)
 		}
 		l.wake()
 	}

@@ -207,7 +207,7 @@ func TestStop_ReleasesSlotsUntilResumed(t *testing.T) {
 }
 
 func TestStop_ReleasesSlotsOfACallInFlight(t *testing.T) {
-	r := &redisDouble{roundup: 20 * ms}
+	r := &redisDouble{latency: 20 * ms}
 	r.answer = func(_ int, d demand) (grant, error) {
 		return grant{low: make([]time.Duration, d.low), now: r.now()}, nil
 	}
@@ -240,8 +240,8 @@ func TestFollower_LogsFailureAndRecoveryOnce(t *testing.T) {
 		u.fail(nil)
 		elapse(10 * time.Second)
 		for _, message := range []string{
-			"quota settings not read from the database; the last ones stay in effect", "reading the quota settings works again",
-			"day count not saved in the database; saving is retried", "saving the day count works again",
+			"quota settings not read from the database; the previous settings stay in force", "reading the quota settings works again",
+			"count of the day's calls not saved in the database; saving is retried", "saving the count of the day's calls works again",
 		} {
 			if n := strings.Count(log.String(), `msg="`+message+`" source=nexon`); n != 1 {
 				t.Errorf("message %q: got %d times, want 1:\n%s", message, n, log.String())

@@ -18,7 +18,7 @@ import (
 func TestAcquire_LoneCallerNeedsNoRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		wait := time.Duration(0)
-		r := &redisDouble{roundup: 2 * ms, start: time.Now()}
+		r := &redisDouble{latency: 2 * ms, start: time.Now()}
 		r.answer = func(_ int, d demand) (grant, error) {
 			g := grant{now: r.now()}
 			for range d.low {
@@ -57,7 +57,7 @@ func TestAcquire_LoneCallerNeedsNoRun(t *testing.T) {
 }
 
 func TestAcquire_CanceledCallerLosesNothing(t *testing.T) {
-	r := &redisDouble{roundup: 20 * ms}
+	r := &redisDouble{latency: 20 * ms}
 	r.answer = func(_ int, d demand) (grant, error) {
 		g := grant{now: r.now()}
 		for i := range d.low {
@@ -195,7 +195,7 @@ func (s *stock) count(at int64) {
 
 func TestAcquire_UsesEachSlotOnce(t *testing.T) {
 	s := newStock()
-	s.roundup = 100 * time.Microsecond
+	s.latency = 100 * time.Microsecond
 	l, err := newLimiter("nexon", withDay(), s.acquireSlots, withoutLogs(Deps{}))
 	if err != nil {
 		t.Fatal(err)

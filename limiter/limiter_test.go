@@ -29,7 +29,7 @@ type redisDouble struct {
 	at      []time.Duration // time of each call to Redis, since the start of the test
 	start   time.Time
 	answer  func(n int, d demand) (grant, error)
-	roundup time.Duration // how long a call to Redis takes
+	latency time.Duration // how long a call to Redis takes
 	active  int
 	most    int
 }
@@ -43,8 +43,8 @@ func (r *redisDouble) acquireSlots(_ context.Context, d demand) (grant, error) {
 	r.active++
 	r.most = max(r.most, r.active)
 	r.mu.Unlock()
-	if r.roundup > 0 {
-		<-time.After(r.roundup)
+	if r.latency > 0 {
+		<-time.After(r.latency)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -135,7 +135,7 @@ func mustAcquire(t *testing.T, l *Limiter, lane schemas.Lane) *Permit {
 }
 
 func TestPermit_IsSpentOnceFromItsSlot(t *testing.T) {
-	r := &redisDouble{roundup: 3 * ms, answer: func(int, demand) (grant, error) {
+	r := &redisDouble{latency: 3 * ms, answer: func(int, demand) (grant, error) {
 		return grant{low: []time.Duration{20 * ms}}, nil
 	}}
 	simulated(t, r, func(t *testing.T, l *Limiter) {
@@ -159,7 +159,7 @@ func TestPermit_IsSpentOnceFromItsSlot(t *testing.T) {
 }
 
 func TestPermit_Expires(t *testing.T) {
-	r := &redisDouble{roundup: 3 * ms, answer: func(n int, d demand) (grant, error) { return grantAll(n, d) }}
+	r := &redisDouble{latency: 3 * ms, answer: func(n int, d demand) (grant, error) { return grantAll(n, d) }}
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		p := mustAcquire(t, l, schemas.Low)
 		sleep(permitLife - 3*ms) // a permit's lifetime counts from before the call to Redis
@@ -175,7 +175,7 @@ func TestPermit_Expires(t *testing.T) {
 }
 
 func TestAcquire_WaitersShareTheNextCall(t *testing.T) {
-	r := &redisDouble{roundup: 10 * ms, answer: grantAll}
+	r := &redisDouble{latency: 10 * ms, answer: grantAll}
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		var mu sync.Mutex
 		var order []int

@@ -68,8 +68,9 @@ func (l *ledger) count() int {
 	return len(l.spent)
 }
 
-// most returns the maximum number of permits spent in any closed second.
-func (l *ledger) most() int {
+// maxPerSecond returns the maximum number of permits that were spent in a period of one second. The
+// period includes its first and its last nanosecond.
+func (l *ledger) maxPerSecond() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	most, from := 0, 0
@@ -208,7 +209,7 @@ func TestLimiter_WorksDuringSlotMigration(t *testing.T) {
 	if now := counted(t, reg)[failuresTotal]; now > failures {
 		t.Errorf("%v calls to Redis failed after the slot had moved", now-failures)
 	}
-	if most := spent.most(); most > 497 {
+	if most := spent.maxPerSecond(); most > 497 {
 		t.Errorf("got %d permits in a second, want at most the limit", most)
 	} else {
 		t.Logf("%d permits, at most %d in a second", spent.count(), most)

@@ -12,8 +12,8 @@ type gcra struct {
 	burst    int           // number of slots that can be granted at once (B in the package comment)
 }
 
-// slots returns the largest number of slots that the partition grants in a closed window of the
-// given length.
+// slots returns the largest number of slots that the partition grants in a window of the given
+// length, both ends included.
 func (l gcra) slots(window time.Duration) int {
 	if l.interval == 0 {
 		return 0

@@ -95,7 +95,7 @@ func TestNewQuota_RejectsInvalidConfigurations(t *testing.T) {
 		"up to 550 calls":       second(500, 500, 100, 0),
 		"omit it to use":        second(120, 120, 1, 0),
 		"at least one policy":   {Policies: []Policy{day}},
-		"needs a window":        {},
+		"needs a short window":  {},
 		"jitter":                {Jitter: -1, Policies: second(500, 450, 100, 0).Policies},
 		"name: ":                {Policies: []Policy{{Limit: 5, Window: Window(time.Second)}}},
 		"limit: 0":              second(0, 0, 0, 0),
@@ -103,7 +103,7 @@ func TestNewQuota_RejectsInvalidConfigurations(t *testing.T) {
 		"50,000 calls a second": second(60_000, 0, 0, 0),
 		"must not be negative":  second(500, -1, 0, 0),
 		"above the limit":       second(500, 501, 0, 0),
-		"nothing of 450":        second(500, 450, 400, 50),
+		"reserve all 450 calls": second(500, 450, 400, 50),
 		"has the same name": with(second(5, 0, 1, 0), func(c *Config) {
 			c.Policies = append(c.Policies, Policy{Name: "second", Limit: 5, Window: Window(time.Minute)})
 		}),
@@ -113,8 +113,8 @@ func TestNewQuota_RejectsInvalidConfigurations(t *testing.T) {
 		"timeZone": with(second(5, 0, 1, 0), func(c *Config) {
 			c.Policies = append(c.Policies, Policy{Name: "day", Limit: 1000, Window: Day, TimeZone: "Asia/Nowhere"})
 		}),
-		"only a policy with": with(second(5, 0, 1, 0), func(c *Config) { c.Policies[0].TimeZone = "Asia/Seoul" }),
-		"has neither": with(second(5, 0, 1, 0), func(c *Config) {
+		"allowed only in a policy with": with(second(5, 0, 1, 0), func(c *Config) { c.Policies[0].TimeZone = "Asia/Seoul" }),
+		"not allowed in a policy with": with(second(5, 0, 1, 0), func(c *Config) {
 			c.Policies = append(c.Policies, Policy{Name: "day", Limit: 1000, Window: Day, Target: 5})
 		}),
 	} {

@@ -80,7 +80,7 @@ func (w *world) note(format string, args ...any) {
 // storyText returns the log of the run.
 func (w *world) storyText() string {
 	head := fmt.Sprintf("seed %d: %s %v, %d of 1000 calls to Redis fail, %d of 1000 permits are dealt with badly, demand %+v, %d calls, usage kept %v, busy for %v",
-		w.seed, w.trial.name, w.trial.config.Policies, w.fails, w.manners, w.demand, len(w.calls), w.usage, w.trial.busy)
+		w.seed, w.trial.name, w.trial.config.Policies, w.fails, w.misuses, w.demand, len(w.calls), w.usage, w.trial.busy)
 	return head + "\n" + strings.Join(w.said, "\n")
 }
 
@@ -182,8 +182,8 @@ func (w *world) inForce(from, to time.Time, of func(c Config) int) int {
 	return most
 }
 
-// windows checks that no closed window has more arrivals than the limit, or more of LOW than
-// its share.
+// windows checks that no sliding window has more arrivals than the limit, or more arrivals of LOW
+// than its share. A window includes both its start and its end.
 func (w *world) windows() {
 	for i, p := range w.trial.config.Policies {
 		if p.Window == Day {

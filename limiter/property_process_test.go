@@ -77,7 +77,7 @@ type world struct {
 	outside *outside
 	usage   bool // true: the day's count is stored durably
 	fails   int  // how many of 1,000 calls to Redis fail, and how many of 100 calls to Usage
-	manners int  // permits per 1,000 that callers release, spend late, or spend after a suspension
+	misuses int  // number of permits per 1,000 that callers release, spend late, or spend after a suspension
 	demand  struct {
 		high, low int           // number of waiters of each lane in each process
 		think     time.Duration // average time between two permits of a HIGH caller
@@ -122,7 +122,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w.trial = draw(r)
 	w.usage = !chance(r, 4)
 	w.fails = []int{0, 0, 10, 50, 200}[r.IntN(5)]
-	w.manners = []int{0, 0, 10, 50, 200}[r.IntN(5)]
+	w.misuses = []int{0, 0, 10, 50, 200}[r.IntN(5)]
 	w.skew = span(r, -5*time.Second, 5*time.Second)
 	w.demand.low = []int{w.trial.low, w.trial.low, w.trial.low, 2, 0}[r.IntN(5)]
 	w.demand.high = []int{0, 2, 4, 30, 60}[r.IntN(5)]
@@ -374,7 +374,7 @@ func (p *process) wait(high bool, r *rand.Rand) {
 		bad := 1000 // random number that chooses a misuse of the permit, such as never spending it; 1000: no misuse, as after the end of the faults
 		if !w.quiet() {
 			bad = r.IntN(1000)
-			if r.IntN(1000) < w.manners {
+			if r.IntN(1000) < w.misuses {
 				ctx, cancel = context.WithTimeout(p.ctx, span(r, 0, 300*ms))
 			}
 		}
@@ -385,16 +385,16 @@ func (p *process) wait(high bool, r *rand.Rand) {
 			continue
 		}
 		switch {
-		case bad < w.manners/3: // the caller finds its call unnecessary and releases the permit
+		case bad < w.misuses/3: // the caller finds its call unnecessary and releases the permit
 			sleep(span(r, 0, 60*ms))
 			permit.Release()
 			if permit.Spend() {
 				w.wrong("a released permit was spent")
 			}
 			continue
-		case bad < w.manners/3*2: // connecting to the upstream takes up to 60 ms; a permit expires after 40 ms
+		case bad < w.misuses/3*2: // connecting to the upstream takes up to 60 ms; a permit expires after 40 ms
 			sleep(span(r, 0, 60*ms))
-		case bad < w.manners: // the process is suspended for up to 3 s
+		case bad < w.misuses: // the process is suspended for up to 3 s
 			sleep(span(r, 0, 3*time.Second))
 		}
 		if permit.Spend() {

@@ -82,7 +82,7 @@ func NewQuota(config Config) (Quota, error) {
 	}
 	whole := len(q.partitioned) + len(q.windowLogs)
 	if whole == 0 && (q.day != nil || len(q.scoped) == 0) && len(errs) == 0 {
-		errs = append(errs, errors.New("policies: at least one policy needs a window such as 1s; with a day alone, all its calls could be used at once"))
+		errs = append(errs, errors.New("policies: at least one policy needs a short window such as `window: 1s`; with only `window: day`, all calls of the day could be sent at once"))
 	}
 	for _, name := range slices.Sorted(maps.Keys(config.Breakers)) {
 		scope, err := parseScope(config.Breakers[name])
@@ -103,7 +103,7 @@ func (q *Quota) add(p Policy, before []Policy) error {
 		case other.Name == p.Name:
 			return errors.New("another policy has the same name")
 		case other.Window == p.Window && !other.scoped() && !p.scoped():
-			return fmt.Errorf("window: policy %q has the window %v too; keep the one with the lower limit", other.Name, p.Window)
+			return fmt.Errorf("window: policy %q has the window %v too; keep only the policy with the lower limit", other.Name, p.Window)
 		}
 	}
 	if p.scoped() {
@@ -158,9 +158,9 @@ func (p Policy) check() error {
 	case p.Window != Day && (window < 100*time.Millisecond || window > time.Hour):
 		return fmt.Errorf("window: %v must be day, or between 100ms and 1h", p.Window)
 	case p.Window != Day && p.TimeZone != "":
-		return errors.New("timeZone: only a policy with window: day can have one")
+		return errors.New("timeZone: allowed only in a policy with `window: day`; remove it")
 	case p.Window == Day && (p.Target != 0 || p.LowReserve != 0):
-		return errors.New("target, lowReserve: a policy with window: day has neither; lower its limit")
+		return errors.New("target, lowReserve: not allowed in a policy with `window: day`; remove them, and lower `limit` instead")
 	case p.Limit > int(window/(20*time.Microsecond)):
 		return fmt.Errorf("limit: %d in %v is more than 50,000 calls a second, the highest rate that can be paced", p.Limit, p.Window)
 	case high < 0 || p.LowReserve < 0 || p.Target < 0:
@@ -168,7 +168,7 @@ func (p Policy) check() error {
 	case p.Target > p.Limit:
 		return fmt.Errorf("target: %d is above the limit of %d", p.Target, p.Limit)
 	case high >= budget || p.LowReserve >= budget-high:
-		return fmt.Errorf("highReserve and lowReserve: %v and %d leave nothing of %d to share", p.HighReserve, p.LowReserve, budget)
+		return fmt.Errorf("highReserve and lowReserve: %v and %d reserve all %d calls; lower one of them, so that some calls are left for both lanes", p.HighReserve, p.LowReserve, budget)
 	}
 	return nil
 }

@@ -61,7 +61,7 @@ func TestDayCount_IgnoresEventOnlyReplies(t *testing.T) {
 
 func TestNewQuota_RejectsOverflowingReserves(t *testing.T) {
 	for _, c := range []Config{second(500, 450, math.MaxInt, 10), second(500, 450, 100, math.MaxInt-50)} {
-		if q, err := NewQuota(c); err == nil || !strings.Contains(err.Error(), "leave nothing of 450 to share") {
+		if q, err := NewQuota(c); err == nil || !strings.Contains(err.Error(), "reserve all 450 calls") {
 			t.Errorf("%+v: %+v, %v", c.Policies[0], q.Bounds(), err)
 		}
 	}

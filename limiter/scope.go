@@ -275,15 +275,15 @@ func (p Policy) checkScoped() error {
 	case p.Name == "" || strings.ContainsAny(p.Name, ".=, \n"):
 		return errors.New("name: it must not be empty and must not contain dots, commas, equals signs or spaces")
 	case kinds > 1:
-		return errors.New("a policy has only one of: window, restore, window: in-flight, reported, minInterval, countedStatuses; write the others as separate policies")
+		return errors.New("a policy must have only one of `window`, `restore`, `window: in-flight`, `reported`, `minInterval` and `countedStatuses`; write the others as separate policies")
 	case p.Window == Day:
-		return errors.New("window: a day counts the whole source and can't have a scope, a unit or costs; describe this limit in a source of its own")
+		return errors.New("window: a policy with `window: day` counts all calls of the source, so a scope, a unit or costs are not allowed; configure a separate source for this limit")
 	case p.LowReserve != 0 || p.TimeZone != "":
-		return errors.New("lowReserve, timeZone: a policy with a scope, a unit or costs can't have them")
+		return errors.New("lowReserve, timeZone: not allowed in a policy with a scope, a unit or costs; remove them")
 	case p.MinInterval != nil && (p.MinInterval.Min <= 0 || (p.MinInterval.Max != 0 && p.MinInterval.Max < p.MinInterval.Min) || p.MinInterval.Max > time.Hour):
-		return errors.New("minInterval: write it as {min: 600ms, max: 1800ms}, with at most 1h")
+		return errors.New("minInterval: must have the form {min: 600ms, max: 1800ms}, with a maximum of 1h")
 	case p.MinInterval != nil && (p.Limit != 0 || p.Window != 0 || p.Target != 0):
-		return errors.New("minInterval: a policy with it can't have limit, target or window")
+		return errors.New("minInterval: not allowed together with `limit`, `target` or `window`; remove them")
 	case p.MinInterval == nil && p.Limit < 1:
 		return fmt.Errorf("limit: %d is too small; it must be at least 1", p.Limit)
 	case p.Limit > 1e9:
@@ -295,17 +295,17 @@ func (p Policy) checkScoped() error {
 	case timed && p.budget() > int(window/time.Microsecond):
 		return fmt.Errorf("limit: %d in %v is more than a million units a second, the highest rate that can be paced", p.Limit, p.Window)
 	case p.Restore > 0 && p.Window != 0:
-		return errors.New("window: a policy with restore can't have one")
+		return errors.New("window: not allowed in a policy with `restore`; remove one of the two")
 	case p.Restore > 1e6:
 		return fmt.Errorf("restore: %v is more than a million units a second, the highest rate that can be paced", p.Restore)
 	case p.Lease != 0 && p.Window != InFlight:
-		return errors.New("lease: only a policy with window: in-flight can have one")
+		return errors.New("lease: allowed only in a policy with `window: in-flight`; remove it")
 	case p.Pace && (!p.Reported || p.Restore > 0):
-		return errors.New("pace: only a policy with reported: true can have it")
+		return errors.New("pace: allowed only in a policy with `reported: true`; remove it")
 	case len(p.FreeStatuses) > 0 && len(p.CountedStatuses) > 0:
-		return errors.New("freeStatuses and countedStatuses: a policy can have only one of them")
+		return errors.New("freeStatuses and countedStatuses: a policy can have only one of these settings; remove the other")
 	case p.MinInterval == nil && p.HighReserve.in(max(0, window)) >= p.budget():
-		return fmt.Errorf("highReserve: %v leaves LOW nothing of %d", p.HighReserve, p.budget())
+		return fmt.Errorf("highReserve: %v leaves LOW no call of %d; lower it", p.HighReserve, p.budget())
 	}
 	for _, of := range slices.Sorted(maps.Keys(p.Costs)) {
 		if n := p.Costs[of]; n < 0 || n > p.Limit {

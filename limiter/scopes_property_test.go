@@ -38,7 +38,7 @@ type scopesJudge struct {
 	stopped   time.Time // because of an emergency stop, no call may arrive after this time; zero: no stop
 	losses    int       // how often Redis has lost its state
 	unhealthy string    // the credential that the upstream refuses
-	dear      int       // maximum estimated cost of a document
+	maxCost   int       // maximum estimated cost of a document
 }
 
 const refusedReported = "reported: refused"
@@ -78,16 +78,16 @@ func drawScopes(seed uint64) *scopesJudge {
 		}
 	}
 	j.config = Config{Jitter: 10 * ms, Lease: 6 * time.Second, Policies: all, Breakers: map[string]string{"credential": "{credential}"}}
-	j.dear = 1000
+	j.maxCost = 1000
 	for _, p := range all {
 		if p.Unit != "" {
-			j.dear = min(j.dear, p.Limit/2)
+			j.maxCost = min(j.maxCost, p.Limit/2)
 		}
 	}
 	if chance(r, 2) {
-		j.dear = 4 // in half of the runs no document costs more than 4 units
+		j.maxCost = 4 // in half of the runs no document costs more than 4 units
 	}
-	j.config.Costs = map[string]CostRange{"units": {1, j.dear}}
+	j.config.Costs = map[string]CostRange{"units": {1, j.maxCost}}
 	if chance(r, 2) {
 		j.config.CostReported = []string{"log", "window", "bucket"}
 	}
@@ -202,7 +202,7 @@ func (j *scopesJudge) play(f *callers) {
 		for range 4 + r.IntN(8) {
 			call := Call{
 				Endpoint: []string{"f/a", "f/b"}[r.IntN(2)], Method: []string{"GET", "POST"}[r.IntN(2)], Key: []string{"k", "l"}[r.IntN(2)],
-				Credentials: names(2)[:1+r.IntN(2)], Costs: map[string]int{"units": 1 + r.IntN(j.dear)},
+				Credentials: names(2)[:1+r.IntN(2)], Costs: map[string]int{"units": 1 + r.IntN(j.maxCost)},
 			}
 			lane := []schemas.Lane{schemas.High, schemas.Low, schemas.Low}[r.IntN(3)]
 			m.wg.Go(func() { caller(m, lane, call) })

@@ -180,7 +180,7 @@ func TestDayCount_UnsavedStopsPermits(t *testing.T) {
 		}
 		asked := len(r.demands)
 		elapse(time.Minute)
-		if len(r.demands) != asked || len(got) > 0 || strings.Count(log.String(), "day's call count can't be saved") != 1 {
+		if len(r.demands) != asked || len(got) > 0 || strings.Count(log.String(), "not saved for too long; no permits are granted") != 1 {
 			t.Errorf("%d more calls to Redis; %s", len(r.demands)-asked, log.String())
 		}
 		u.fail(nil)

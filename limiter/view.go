@@ -100,7 +100,7 @@ func ReadView(ctx context.Context, rdb redis.UniversalClient, source string, quo
 	v.High, v.Low = quota.share(schemas.High, v), quota.share(schemas.Low, v)
 	reports, err := rdb.HGetAll(ctx, reportsKey(source)).Result()
 	if err != nil {
-		return View{}, fmt.Errorf("read the limiter's reports: %w", err)
+		return View{}, fmt.Errorf("read the processes' reports about waiting callers of %s: %w", source, err)
 	}
 	v.Processes = []ProcessView{}
 	for name, text := range reports {

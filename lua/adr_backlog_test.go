@@ -11,7 +11,7 @@ import (
 type backlog struct {
 	entities, perSecond int
 	fresh, lock         int     // seconds for which a snapshot is fresh, and seconds until a lock expires
-	often, seldom       float64 // average seconds between two visits of one entity: often for the most visited entity, seldom for the least visited entity
+	minGap, maxGap      float64 // average seconds between two reads of one entity: minGap for the entity with the most reads, maxGap for the entity with the fewest reads
 	skip                func(e *behind, version int) bool
 }
 
@@ -28,7 +28,7 @@ func (b backlog) run(seed uint64) (never, fetches, longest int) {
 	all := make([]behind, b.entities)
 	visits := make([][]int32, hour)
 	visit := func(e, after int) {
-		if at := after + 1 + int(rng.ExpFloat64()*b.often*math.Pow(b.seldom/b.often, float64(e)/float64(b.entities))); at < hour {
+		if at := after + 1 + int(rng.ExpFloat64()*b.minGap*math.Pow(b.maxGap/b.minGap, float64(e)/float64(b.entities))); at < hour {
 			visits[at] = append(visits[at], int32(e))
 		}
 	}
@@ -78,7 +78,7 @@ func (b backlog) run(seed uint64) (never, fetches, longest int) {
 // entities and 250 fetches. A request therefore waits in the queue as long as under the real load.
 func TestADRQueue_StarvesEntitiesUnderABacklog(t *testing.T) {
 	t.Parallel()
-	b := backlog{entities: 20_000, perSecond: 25, fresh: 300, lock: 60, often: 5, seldom: 600}
+	b := backlog{entities: 20_000, perSecond: 25, fresh: 300, lock: 60, minGap: 5, maxGap: 600}
 	b.skip = func(e *behind, version int) bool { return version < e.issued }
 	never, fetches, longest := b.run(1)
 	t.Logf("ADR: %d of %d never refreshed (%.1f %%) by %d fetches; %d queued at most", never, b.entities, 100*float64(never)/float64(b.entities), fetches, longest)

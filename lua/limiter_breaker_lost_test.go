@@ -48,7 +48,7 @@ func TestBreaker_SurvivesAnOlderRelease(t *testing.T) {
 		}
 		b.acquireAfter(0, 0, openEvent(5*second, 60*second, b.look()[0]))
 		before := b.breaker()
-		for _, happened := range []string{"", forceSecondHalf} {
+		for _, happened := range []string{"", forceFullPath} {
 			// The older release obeys the pause of the open breaker, because its script reads the
 			// breaker's pause as a backoff.
 			if reply := b.older(5, 5, happened); reply[0]+reply[1] != 0 || len(reply) != 8 {

@@ -39,7 +39,7 @@ func TestDay_HighGetsTheLastCall(t *testing.T) {
 			t.Fatalf("got grant %+v before it is known what the day had", g)
 		}
 		b.awake()
-		b.acquireAfter(0, 0, forceSecondHalf)
+		b.acquireAfter(0, 0, forceFullPath)
 		var all []int64
 		for range 4 {
 			g := b.acquire(9, 0)

@@ -12,9 +12,9 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// forceSecondHalf is an unknown event. The script decides a call with any event on the full path,
-// not on the fast path.
-const forceSecondHalf = "-"
+// forceFullPath is an event that the script does not know. The script decides a call with any event
+// on the full path.
+const forceFullPath = "-"
 
 // calm reports whether the script decides a call made at the time `now` (us) on the fast path.
 // The fast path is a shorter computation for a state without pauses or other special conditions.
@@ -35,7 +35,7 @@ func (b bucket) bothPaths(nHigh, nLow int) {
 	}
 	state := b.state()
 	b.setState(before)
-	second, err := b.run(nHigh, nLow, forceSecondHalf)
+	second, err := b.run(nHigh, nLow, forceFullPath)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func TestFastPath_AgreesOnEveryRedis(t *testing.T) {
 		before := b.state()
 		first := b.acquire(3, 3)
 		b.setState(before)
-		second := b.acquireAfter(3, 3, forceSecondHalf)
+		second := b.acquireAfter(3, 3, forceFullPath)
 		for _, g := range []grant{first, second} {
 			if len(g.high) != 3 || len(g.low) != 3 || g.backHigh != 0 || g.backLow != 0 || g.used != 6 {
 				t.Errorf("got grant %+v", g)

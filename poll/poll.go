@@ -72,7 +72,7 @@ func WakeAt(ctx context.Context, rdb redis.UniversalClient, channel string, at t
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), publishTimeout)
 	defer cancel()
 	if err := rdb.Publish(ctx, channel, strconv.FormatInt(at.UnixMilli(), 10)).Err(); err != nil {
-		log.Debug("wake-up not published; pollers find the work later", "channel", channel, "err", err)
+		log.Debug("wake-up of other processes not published; they find the work at their next poll", "channel", channel, "err", err)
 	}
 }
 

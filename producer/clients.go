@@ -238,7 +238,7 @@ func (p *Producer) releaseFailed(ctx context.Context, acks []ack) {
 		}
 	}
 	if err := p.ReleaseOutstanding(ctx, failed); err != nil {
-		p.log.Warn("release of failed requests failed; they count as outstanding until their lease expires", "requests", len(failed), "err", err)
+		p.log.Warn("outstanding requests of clients not released after a failed publish; these requests count until their leases expire", "requests", len(failed), "err", err)
 	}
 }
 

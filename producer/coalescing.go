@@ -40,8 +40,8 @@ func NewCoalescer(rdb redis.UniversalClient) *Coalescer {
 	return &Coalescer{rdb, newRefusalCache(), &begins{rdb: rdb}}
 }
 
-// announcedNumber returns the number in the message about an end. A request that waits for its alias has
-// not ended for its clients, so the message counts as one about an earlier request.
+// announcedNumber returns the number that the settle message contains. If the entity waits for its
+// alias, clients must continue to wait, so the number is that of an earlier request.
 func announcedNumber(e schemas.End) int64 {
 	if e.Hold == schemas.HoldAlias && e.Number > 1 {
 		return e.Number - 1
@@ -119,7 +119,7 @@ func decodeAcquire(reply []any) (Result, error) {
 		return r, nil
 	case TooManyOutstanding, TooManyNewKeys: // a reply with one of these two outcomes is an error: only admit may return them, not the script coalesce_acquire
 	}
-	return Result{}, fmt.Errorf("coalesce_acquire returned the outcome %q", outcome)
+	return Result{}, fmt.Errorf("coalesce_acquire returned the unknown outcome %q", outcome)
 }
 
 // ack is the outcome of one publish.

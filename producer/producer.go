@@ -385,6 +385,6 @@ func (p *Producer) confirmBatch(ctx context.Context, first ack) {
 	p.releaseFailed(limit, batch)
 	p.metrics.conflicts.Add(float64(conflicts))
 	if err != nil {
-		p.log.Warn("locks not confirmed; they expire", "locks", len(batch), "ttl", pendingTTL, "err", err)
+		p.log.Warn("locks of published requests not confirmed; the locks expire", "locks", len(batch), "ttl", pendingTTL, "err", err)
 	}
 }

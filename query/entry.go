@@ -293,9 +293,9 @@ func (e *entry) timeHeaders(f store.Freshness, now time.Time) *timeHeaders {
 // caches use (RFC 8246).
 const immutableMaxAge = 365 * 24 * 60 * 60
 
-// Headers of immutable content, for all caches and for private ones. They have no Age, so that a cache
-// counts the year from its own request. With Age, content that was checked more than a year ago would be
-// stale in the cache at once.
+// Headers of immutable content, for all caches and for private caches. They have no Age, so that a
+// cache counts max-age (a year) from its own request. With Age, content that was checked more than
+// a year ago would be stale in the cache at once.
 var publicImmutable, privateImmutable = newImmutableHeaders(true), newImmutableHeaders(false)
 
 func newImmutableHeaders(public bool) *timeHeaders {

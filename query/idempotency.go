@@ -26,7 +26,7 @@ const (
 // can then make a second call, or get the problem cooldown.
 var idempotencyFails = observe.Condition{
 	Event: "idempotency_keys_unavailable", Failing: "idempotency keys can't be read or saved; a repeated refresh may call the upstream again",
-	Recovered: "idempotency keys are read and saved again",
+	Recovered: "reading and saving idempotency keys works again",
 }
 
 // parseIdempotencyKey returns the header Idempotency-Key; empty: the request has none.

@@ -68,7 +68,7 @@ func (s *Server) paramResults(requests []UpdateRequest, indexes []int) []Enqueue
 		}
 	}
 	if err != nil {
-		s.log.Debug("params of entities not read; their update requests are rejected", "entities", len(entities), "err", err)
+		s.log.Debug("params of entities can't be read; update requests of these entities are rejected", "entities", len(entities), "err", err)
 	}
 	return results
 }

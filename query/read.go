@@ -41,7 +41,7 @@ func (s *Server) read(c echo.Context, client access.Client) error {
 		return err
 	}
 	v := view{}
-	patient := wait == unsaidWait && f.Wait > 0
+	patient := wait == unsetWait && f.Wait > 0
 	if wait <= 0 {
 		if v, err = s.readVisible(c, client, e, f); err != nil {
 			return err
@@ -81,7 +81,7 @@ func (s *Server) entityAndWait(c echo.Context, client access.Client) (e schemas.
 }
 
 // parseWait returns how long the client wants to wait for a refresh, from ?wait=5s or the header
-// Prefer: wait=5 (RFC 7240). It returns 0 if the client does not want to wait, and unsaidWait if the
+// Prefer: wait=5 (RFC 7240). It returns 0 if the client does not want to wait, and unsetWait if the
 // request has neither. For the header it sets Preference-Applied.
 func (s *Server) parseWait(c echo.Context) (time.Duration, error) {
 	r := c.Request()
@@ -107,18 +107,18 @@ func (s *Server) parseWait(c echo.Context) (time.Duration, error) {
 			value, _, _ = strings.Cut(value, ";")
 			seconds, err := strconv.Atoi(strings.Trim(strings.TrimSpace(value), `"`))
 			if err != nil || seconds < 0 {
-				return unsaidWait, nil // an invalid preference is ignored
+				return unsetWait, nil // an invalid preference is ignored
 			}
 			wait := time.Duration(min(seconds, int(maxWait/time.Second))) * time.Second
 			c.Response().Header().Set("Preference-Applied", "wait="+strconv.Itoa(int(wait/time.Second)))
 			return wait, nil
 		}
 	}
-	return unsaidWait, nil
+	return unsetWait, nil
 }
 
-// unsaidWait is the wait of a request that sets none. A read then uses the wait of its facet.
-const unsaidWait time.Duration = -1
+// unsetWait is the wait of a request that sets none. A read then uses the wait of its facet.
+const unsetWait time.Duration = -1
 
 // entityOf returns the entity in the request path, and its facet. It returns errNotVisible if
 // the client may not see the content that a fetch would return now.

@@ -139,7 +139,7 @@ func (t *readCounter) run(ctx context.Context) {
 
 // recordingFails is the condition of a readCounter whose last flush failed.
 var recordingFails = observe.Condition{
-	Event: "read_recording_failed", Failing: "recording of reads failed; the scheduler does not see them", Recovered: "recording of reads resumed",
+	Event: "read_recording_failed", Failing: "recording of reads failed; the scheduler does not count these reads", Recovered: "recording of reads resumed",
 }
 
 // flush records the reads since the last flush. Reads of a failed call are lost.

@@ -155,7 +155,8 @@ func (s *Server) Ready(ctx context.Context, ping func(context.Context) error) er
 // strictTransport makes browsers use only HTTPS for a year (RFC 6797).
 const strictTransport = "max-age=31536000"
 
-// ServeHTTP handles one request.
+// ServeHTTP implements http.Handler. Each response over TLS has the header
+// Strict-Transport-Security.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.TLS != nil {
 		w.Header().Set("Strict-Transport-Security", strictTransport)

@@ -86,7 +86,7 @@ func callback(path, state string, codes chan<- codeAnswer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		query := r.URL.Query()
 		if r.URL.Path != path || subtle.ConstantTimeCompare([]byte(query.Get("state")), []byte(state)) != 1 {
-			http.Error(w, "this address only accepts the answer to the current `freshet credentials authorize`", http.StatusBadRequest)
+			http.Error(w, "this page accepts only the redirect of the running command `freshet credentials authorize`; start the command again", http.StatusBadRequest)
 			return
 		}
 		a := codeAnswer{code: query.Get("code")}
@@ -97,7 +97,7 @@ func callback(path, state string, codes chan<- codeAnswer) http.Handler {
 		case codes <- a:
 			_, _ = w.Write([]byte("freshet has received the answer. You can close this page.\n"))
 		default:
-			http.Error(w, "freshet has received an answer already", http.StatusConflict)
+			http.Error(w, "freshet has already received an answer to this authorization; close this page", http.StatusConflict)
 		}
 	})
 }

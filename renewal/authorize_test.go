@@ -36,7 +36,7 @@ func TestAuthorize_ObtainsRefreshToken(t *testing.T) {
 		}
 		go func() {
 			forged := u.Query().Get("redirect_uri") + "?code=stolen&state=forged"
-			if text := get(forged); !strings.Contains(text, "only accepts") {
+			if text := get(forged); !strings.Contains(text, "accepts only") {
 				t.Errorf("answer with a forged state: got %s", text)
 			}
 			if text := get(page); !strings.Contains(text, "freshet has received the answer") {

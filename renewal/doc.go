@@ -1,5 +1,6 @@
-// Package renewal renews the tokens of credentials. All processes of a source share one row for each
-// credential, and one of them renews it:
+// Package renewal renews the tokens of credentials. The generation of a token is a number that each
+// renewal increases by one. All processes of a source share one row for each credential, and one of
+// them renews it:
 //
 //	state       condition                                next
 //	due         renew_at and claimed_until have passed   a process claims generation g

@@ -69,7 +69,7 @@ func (r *Renewer) request(ctx context.Context, row tokens.Token) (next tokens.To
 		return next, 0, err
 	}
 	if answer.Assumed != "" {
-		r.deps.Log.Warn("token lifetime not usable", "source", r.source, "credential", row.Credential, "reason", answer.Assumed)
+		r.deps.Log.Warn("token lifetime missing or out of range; another lifetime is used", "source", r.source, "credential", row.Credential, "reason", answer.Assumed)
 	}
 	if answer.Refresh == "" {
 		answer.Refresh = old.Refresh

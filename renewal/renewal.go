@@ -197,13 +197,13 @@ func (r *Renewer) reportState(row tokens.Token) {
 // The conditions of a credential.
 var (
 	conditionStopped = observe.Condition{
-		Event: "credential_stopped", Failing: "credential stopped, an operator has to renew or authorize it", Recovered: "credential renewed again",
+		Event: "credential_stopped", Failing: "credential stopped; an operator must renew or authorize it", Recovered: "credential renewal works again",
 	}
 	conditionFailing = observe.Condition{
 		Event: "credential_renewal_failing", Failing: "credential renewal failed; will retry", Recovered: "credential renewal succeeded",
 	}
 	conditionUnreadable = observe.Condition{
-		Event: "credential_unreadable", Failing: "stored token of a credential not readable", Recovered: "stored token of a credential readable again",
+		Event: "credential_unreadable", Failing: "stored token of a credential can't be read", Recovered: "reading the stored token of a credential works again",
 	}
 	conditionNotStored = observe.Condition{
 		Event: "credential_not_stored", Failing: "renewed token not stored; will retry", Recovered: "renewed token stored",

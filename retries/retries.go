@@ -115,6 +115,6 @@ func (r *Retries) enqueue(ctx context.Context, all []store.Status) {
 		return left
 	})
 	if len(left) > 0 && ctx.Err() == nil {
-		r.log.Warn("enqueueing retries failed; they are due again after the lease", "retries", len(left), "lease", lease)
+		r.log.Warn("enqueueing retries failed; the retries are due again after the lease", "retries", len(left), "lease", lease)
 	}
 }

@@ -42,7 +42,7 @@ type Status struct {
 func (a Active) check() error {
 	var errs []error
 	if s := a.Status; (s.Path == "") != (len(s.Allow)+len(s.Block) == 0) {
-		errs = append(errs, errors.New("active.status: needs a path, and at least one value in allow or block"))
+		errs = append(errs, errors.New("active.status: needs `path`, and at least one value in `allow` or `block`"))
 	}
 	for _, word := range a.Status.Allow {
 		if slices.Contains(a.Status.Block, word) {

@@ -74,11 +74,11 @@ func TestPolicy_ChecksNotFoundRarely(t *testing.T) {
 
 func TestActive_RejectsEmptyRule(t *testing.T) {
 	for want, rule := range map[string]Active{
-		"needs a path":            {Status: Status{Allow: []string{"x"}}},
-		"value in allow or block": {Status: Status{Path: "a.b"}},
-		"allowed and bloc":        {Status: Status{Path: "a.b", Allow: []string{"x"}, Block: []string{"x"}}},
-		"document.member":         {Unless: []string{"result"}},
-		"empty name":              {Params: []string{""}},
+		"needs `path`":                {Status: Status{Allow: []string{"x"}}},
+		"value in `allow` or `block`": {Status: Status{Path: "a.b"}},
+		"allowed and bloc":            {Status: Status{Path: "a.b", Allow: []string{"x"}, Block: []string{"x"}}},
+		"document.member":             {Unless: []string{"result"}},
+		"empty name":                  {Params: []string{""}},
 	} {
 		c := DefaultConfig()
 		c.Active = rule

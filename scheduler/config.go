@@ -256,7 +256,7 @@ func (c Config) Check() error {
 		fail("notBefore: %s must be a time of day up to 12:00", clockText(c.NotBefore))
 	}
 	if _, err := time.LoadLocation(c.TimeZone); err != nil {
-		fail("timeZone: %q is not known; write it as in Asia/Seoul", c.TimeZone)
+		fail("timeZone: %q is unknown; use a name such as Asia/Seoul", c.TimeZone)
 	}
 	if c.Jitter < 0 || rise && c.Jitter > hot.Every/8 {
 		fail("jitter: %v must be from 0 to an eighth of tiers.hot.every, %v", c.Jitter, hot.Every/8)
@@ -291,7 +291,7 @@ func CheckTriggers(facets map[string]Config) error {
 		next := slices.Sorted(maps.Keys(facets[from].Triggers))
 		for _, to := range next {
 			if _, known := facets[to]; !known {
-				errs = append(errs, fmt.Errorf("facets.%s.triggers.%s: there is no facet %q; there are %s", from, to, to, strings.Join(slices.Sorted(maps.Keys(facets)), ", ")))
+				errs = append(errs, fmt.Errorf("facets.%s.triggers.%s: there is no facet %q; the facets are: %s", from, to, to, strings.Join(slices.Sorted(maps.Keys(facets)), ", ")))
 			}
 		}
 		for len(next) > 0 {

@@ -150,7 +150,7 @@ func TestTriggers_RejectCycles(t *testing.T) {
 			t.Errorf("%v: got no error", bad)
 		}
 	}
-	want := `facets.a.triggers.nobody: there is no facet "nobody"; there are a, b`
+	want := `facets.a.triggers.nobody: there is no facet "nobody"; the facets are: a, b`
 	if err := CheckTriggers(map[string]Config{"a": with("nobody"), "b": with()}); err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}

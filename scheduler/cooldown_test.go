@@ -19,15 +19,15 @@ func cooldowns(t *testing.T, every, automatic, manual time.Duration) *Policy {
 	})
 }
 
-// dueAfter calls Policy.Next for an entity that was claimed at 10:00. The entity was last checked
-// at 10:00 + checked, by a manual refresh or by the scheduler. Next is called at 10:00 + visited.
-// dueAfter returns the decision, and the time from the check to the new due time.
-func dueAfter(p *Policy, checked, visited time.Duration, manual bool) (m store.Decision, due time.Duration) {
+// dueAfter returns the decision of Policy.Next for one entity, and the time from the entity's last
+// check to its new due time. The scheduler claimed the entity at 10:00. A manual or a scheduled
+// refresh checked the entity at 10:00 + checked. dueAfter calls Next at 10:00 + called.
+func dueAfter(p *Policy, checked, called time.Duration, manual bool) (m store.Decision, due time.Duration) {
 	claimed := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
 	c := candidate(1, store.Hot)
 	c.History.ClaimedAt, c.History.Reads = claimed, readsOf(store.Hot)
 	c.State.CheckedAt, c.State.Manual = claimed.Add(checked), manual
-	m = p.Next(c, claimed.Add(visited))
+	m = p.Next(c, claimed.Add(called))
 	return m, m.Due.Sub(c.State.CheckedAt)
 }
 

@@ -35,9 +35,9 @@
 // Invariants:
 //
 //   - A new due time is later than now, by at most one and a half of the longest interval plus the
-//     not-before time.
-//   - No entity is due before the facet's not-before time, also on days of 23 and 25 hours. Due
-//     times in that period are spread over the time after it.
+//     time from midnight to notBefore.
+//   - No entity is due before the facet's notBefore, also on days of 23 and 25 hours. Due times in
+//     that period are spread over the time after it.
 //   - An entity returns to its own slot, however late it was claimed, and two claims are at least
 //     a third of its interval apart. So entities that were registered together, or a backlog, do
 //     not become due together.

@@ -64,7 +64,7 @@ func (w *world) play(s *testScheduler, long time.Duration) {
 		default:
 			w.now = w.now.Add(time.Millisecond)
 		}
-		w.work()
+		w.finishRefreshes()
 	}
 }
 

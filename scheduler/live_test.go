@@ -37,7 +37,7 @@ func (w *world) run(s *testScheduler, length time.Duration) {
 		if _, err := s.tick(s.ctx, w.now); err != nil {
 			w.Fatal(err)
 		}
-		w.work()
+		w.finishRefreshes()
 	}
 }
 

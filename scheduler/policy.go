@@ -32,8 +32,8 @@ func NewPolicy(config Config, spending BudgetConfig, cost int, price *Price) (*P
 	return &Policy{config: config, clock: c, cost: float64(max(1, cost)), price: price}, nil
 }
 
-// ContentNotReady reports whether now is earlier than the not-before time of the day. Until that
-// time no entity of the facet is due.
+// ContentNotReady reports whether now is earlier than notBefore of the same day. Until notBefore no
+// entity of the facet is due.
 func (p *Policy) ContentNotReady(now time.Time) bool {
 	_, _, waits := p.clock.notReady(now)
 	return waits

@@ -44,7 +44,7 @@ type Load struct {
 	// Backlog is the time by which the scheduler is behind: the age of the earliest due time.
 	Backlog time.Duration
 	// Unused is the part (0 to 1) of the budget that was not used since the last adjustment because
-	// no entity was due. It is 0 before the not-before time.
+	// no entity was due. It is 0 before the notBefore of a facet.
 	Unused float64
 	// Share is the part of the source's requests that this scheduler makes: 1 if no other scheduler
 	// runs.

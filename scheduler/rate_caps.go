@@ -111,10 +111,10 @@ func (s BudgetConfig) Check() error {
 		sum += s.at(hour)
 	}
 	if sum == 0 {
-		errs = append(errs, errors.New("rateCaps: they allow no call at any hour; to prefetch nothing, set mode: off"))
+		errs = append(errs, errors.New("rateCaps: they allow no call at any hour; to prefetch nothing, set `mode: off`"))
 	}
 	if _, err := time.LoadLocation(s.TimeZone); err != nil {
-		errs = append(errs, fmt.Errorf("timeZone: %q is not known; write it as in Asia/Seoul", s.TimeZone))
+		errs = append(errs, fmt.Errorf("timeZone: %q is unknown; use a name such as Asia/Seoul", s.TimeZone))
 	}
 	return errors.Join(errs...)
 }

@@ -259,7 +259,7 @@ func (s *Scheduler) record(capacity Capacity, first, now time.Time, fed float64,
 	if !first.IsZero() && first.Before(now) {
 		s.lag = now.Sub(first)
 	}
-	// While every facet waits for its not-before time, the lag metric is 0.
+	// Before the notBefore of every facet, the lag metric is 0.
 	if _, waits := s.contentNotReady(now); waits {
 		first = time.Time{}
 	}
@@ -273,7 +273,7 @@ func (s *Scheduler) record(capacity Capacity, first, now time.Time, fed float64,
 // updatePrice adopts the price that the schedulers of the source share. If no scheduler has adjusted
 // that price within priceInterval, updatePrice then adjusts it and stores the new shared price. The
 // first call after the start only adopts the price. After the first call, updatePrice does nothing
-// while any facet is before its not-before time.
+// before the notBefore of any facet.
 func (s *Scheduler) updatePrice(ctx context.Context, capacity Capacity, now time.Time) error {
 	if someNotReady, _ := s.contentNotReady(now); now.Sub(s.pricedAt) < priceInterval || (someNotReady && !s.pricedAt.IsZero()) {
 		return nil

@@ -75,8 +75,9 @@ func (k killableEnqueuer) Prefetch(ctx context.Context, requests []store.Claimed
 	return nil
 }
 
-// work stores the results of the refreshes whose time has come.
-func (w *world) work() {
+// finishRefreshes stores a new snapshot for each entity whose time in refreshAt is not in the
+// future.
+func (w *world) finishRefreshes() {
 	w.Helper()
 	var writes []store.Write
 	for e, at := range w.refreshAt {
@@ -153,7 +154,7 @@ func TestScheduler_SurvivesKills(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				w.work()
+				w.finishRefreshes()
 			}
 			if deaths < 10 {
 				t.Fatalf("got only %d kills", deaths)

@@ -156,8 +156,9 @@ func (s *Schedule) costOf(requests []store.ClaimedRequest) (sum float64) {
 	return sum
 }
 
-// contentNotReady returns some = true if at least one facet is before its not-before time, and all
-// = true if all prefetched facets are before their not-before times.
+// contentNotReady compares now with the setting notBefore of each prefetched facet. The result some
+// is true if now is too early for at least one facet, and all is true if now is too early for every
+// facet.
 func (s *Schedule) contentNotReady(now time.Time) (some, all bool) {
 	all = len(s.policies) > 0
 	for _, p := range s.policies {
@@ -168,7 +169,7 @@ func (s *Schedule) contentNotReady(now time.Time) (some, all bool) {
 }
 
 // perDay returns how many calls the scheduler may enqueue in the next 24 hours, if LOW may make
-// lowRate calls a second. Hours before NotBefore of all facets count as 0.
+// lowRate calls a second. An hour that is before the NotBefore of all facets adds 0 calls.
 func (s *Schedule) perDay(lowRate float64, now time.Time) (sum float64) {
 	for hour := range 24 {
 		at := now.Add(time.Duration(hour) * time.Hour)

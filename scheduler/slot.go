@@ -40,7 +40,7 @@ func (c entityHash) fraction(n int64) float64 {
 // timeScale converts between times and positions on a scale on which intervals are measured.
 // Usually the scale is work (see workClock), so that the due times follow the rate caps. In plain
 // mode it is normal time. Plain mode is used for tiers with an interval that is shorter than the
-// time from the not-before time to midnight. Measured in work, an interval of one hour would last
+// time from notBefore to midnight. Measured in work, an interval of one hour would last
 // longer than an hour in the evening.
 type timeScale struct {
 	*workClock

@@ -11,15 +11,15 @@ const wholeDay = 24 * time.Hour
 
 // workClock converts between time and work, so that due times follow the rate caps. Work is a
 // measure of time that passes faster in hours with a higher rate cap. Each day has 24 hours of
-// work. No work passes before the facet's not-before time. If due times are spread evenly over
+// work. No work passes before the facet's notBefore. If due times are spread evenly over
 // work, their number per second is proportional to the rate cap of the hour.
 //
 // Example: with notBefore 02:00, 250 calls a second until 19:00 and 150 afterwards, a day consists
 // of 17 × 250 + 5 × 150 = 5,000 parts. The hour after 10:00 has 250 of these parts, which is 1 h 12
 // min of work. The hour after 20:00 has 150 parts, or 43 min of work.
 type workClock struct {
-	zone      *time.Location // time zone of the not-before time
-	notBefore int            // the not-before time, in minutes after midnight
+	zone      *time.Location // time zone of the setting notBefore
+	notBefore int            // the setting notBefore, in minutes after midnight
 	spending  BudgetConfig
 	hours     *time.Location            // time zone of the rate caps
 	days      []atomic.Pointer[workday] // a cache of computed days, indexed by the number of the day modulo the length of the cache
@@ -121,8 +121,7 @@ func (c *workClock) workAt(t time.Time) time.Duration {
 }
 
 // timeAt is the inverse of workAt: it returns the time until which the given work has passed since
-// 1970-01-01. It never returns a time at which no work passes, for example before the not-before
-// time.
+// 1970-01-01. It never returns a time at which no work passes, for example before notBefore.
 func (c *workClock) timeAt(work time.Duration) time.Time {
 	number := int64(work / wholeDay)
 	if work < 0 {

@@ -40,6 +40,7 @@ const (
 )
 
 // HoldAlias is the reason of a hold that the HTTP API does not show: the entity is fetched as soon as the
-// facet that it takes a param from was fetched. A request that is refused because of it counts as queued,
-// because a durable retry covers it. It is also the reason of the entity's status.
+// facet that it takes a param from was fetched. A request that this hold refuses is answered as
+// queued, because the database stores a retry of the entity. HoldAlias is also the reason in the
+// entity's status.
 const HoldAlias = "ALIAS"

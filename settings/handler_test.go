@@ -57,10 +57,10 @@ func TestPatch_RejectsInvalidQuota(t *testing.T) {
 	for patch, words := range map[string]string{
 		`{"policies":{"second":{"target":600}}}`:                         `target: 600 is above the limit of 500`,
 		`{"policies":{"second":{"target":500}}}`:                         `could reach the upstream`,
-		`{"policies":{"second":{"highReserve":450}}}`:                    `leave nothing of 450 to share`,
+		`{"policies":{"second":{"highReserve":450}}}`:                    `0 reserve all 450 calls`,
 		`{"policies":{"minute":{"limit":5}}}`:                            `there is no policy "minute"; the quota has second, day`,
 		`{"policies":{"day":{"limit":0}}}`:                               `limit: 0 is too small`,
-		`{"policies":{"day":{"target":5}}}`:                              `a policy with window: day has neither`,
+		`{"policies":{"day":{"target":5}}}`:                              "not allowed in a policy with `window: day`",
 		`{"policies":{"second":{"limit":300}}}`:                          `target: 450 is above the limit of 300`,
 		`{"policies":{"second":{"lowReserve":-1}}}`:                      `must not be negative`,
 		`{"policies":{"second":{"target":400},"day":{"limit":1000000}}}`: `policies[1] "day"`,

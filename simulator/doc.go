@@ -30,8 +30,8 @@
 //
 // # Example
 //
-// The limit is 2 arrivals in any closed second. Calls arrive at 0.0 s, 0.4 s, 0.9 s and 1.5 s.
-// The third call is refused, because the window from 0.0 s to 0.9 s contains 3 arrivals. The fourth
-// call is accepted: the window from 0.5 s to 1.5 s contains only the third and the fourth call. Refused
-// arrivals count, so a client that retries at once stays over the limit.
+// The limit is 2 arrivals in any second, both ends included. Calls arrive at 0.0 s, 0.4 s, 0.9 s
+// and 1.5 s. The third call is refused, because the window from 0.0 s to 0.9 s contains 3 arrivals.
+// The fourth call is accepted: the window from 0.5 s to 1.5 s contains only the third and the
+// fourth call. Refused arrivals count, so a client that retries at once stays over the limit.
 package simulator

@@ -117,7 +117,7 @@ func (g aliasGraph) check() (errs []error) {
 	}
 	for _, name := range names {
 		if circle := g.circle(name, nil); circle != nil && name == slices.Min(circle) { // each circle is reported once
-			errs = append(errs, fmt.Errorf("facets.%s.params: these facets take params from each other, so none could be fetched first: %s; give one of these params a text",
+			errs = append(errs, fmt.Errorf("facets.%s.params: these facets take params from each other, so none could be fetched first: %s; set one of these params to a text",
 				name, strings.Join(append(circle, name), " from ")))
 		}
 	}
@@ -129,9 +129,9 @@ func (g aliasGraph) checkAlias(name string, f *compiledFacet, a Alias) error {
 	document, member, _ := strings.Cut(a.Path, ".")
 	switch {
 	case a.From == "" || a.Path == "":
-		return errors.New("from: an alias needs from, the name of another facet, and path, as in {from: id, path: id.ocid}")
+		return errors.New("from: an alias needs `from` (the name of another facet) and `path`, as in {from: id, path: id.ocid}")
 	case !known:
-		return fmt.Errorf("from: there is no facet %q; there are %s", a.From, strings.Join(slices.Sorted(maps.Keys(g)), ", "))
+		return fmt.Errorf("from: there is no facet %q; the facets are: %s", a.From, strings.Join(slices.Sorted(maps.Keys(g)), ", "))
 	case from.KeyFold != f.KeyFold:
 		return fmt.Errorf("from: keyFold of %s is %q and of %s %q; both facets must have the same keyFold, because they have the same keys", a.From, from.KeyFold, name, f.KeyFold)
 	case slices.Contains(f.key.groups, a.Param):
@@ -162,11 +162,11 @@ func (f *compiledFacet) checkStored(text string) error {
 			return fmt.Errorf("path: %q must name one value, without wildcards", text)
 		}
 		if at = at.member([]byte(name)); at.ignored {
-			return fmt.Errorf("path: %q is covered by the facet's ignore, so a change would not be noticed", text)
+			return fmt.Errorf("path: %q is covered by the facet's setting `ignore`, so a change would not be noticed", text)
 		}
 	}
 	if !at.kept {
-		return fmt.Errorf("path: %q is not covered by the facet's select, so it is not stored", text)
+		return fmt.Errorf("path: %q is not covered by the facet's setting `select`, so this value is not stored", text)
 	}
 	return nil
 }

@@ -63,12 +63,12 @@ func TestAlias_RejectsInvalidSettings(t *testing.T) {
 		"itself": {func(_, character *Facet) {
 			character.Params = map[string]Param{"ocid": {From: "character", Path: "basic.ocid"}}
 		}, "character from character"},
-		"unknown facet":    {func(_, c *Facet) { c.Params = map[string]Param{"ocid": {From: "ids", Path: "id.ocid"}} }, `no facet "ids"; there are character, id`},
+		"unknown facet":    {func(_, c *Facet) { c.Params = map[string]Param{"ocid": {From: "ids", Path: "id.ocid"}} }, `no facet "ids"; the facets are: character, id`},
 		"unknown document": {func(_, c *Facet) { c.Params = map[string]Param{"ocid": {From: "id", Path: "ids.ocid"}} }, "must begin with a document of facet id, which has id"},
-		"no path":          {func(_, c *Facet) { c.Params = map[string]Param{"ocid": {From: "id"}} }, "an alias needs from"},
+		"no path":          {func(_, c *Facet) { c.Params = map[string]Param{"ocid": {From: "id"}} }, "an alias needs `from`"},
 		"no member":        {func(_, c *Facet) { c.Params = map[string]Param{"ocid": {From: "id", Path: "id"}} }, "must be document.member"},
-		"ignored":          {func(id, _ *Facet) { id.Ignore = []string{"id.ocid"} }, "covered by the facet's ignore"},
-		"not selected":     {func(id, _ *Facet) { id.Select = []string{"id.name"} }, "not covered by the facet's select"},
+		"ignored":          {func(id, _ *Facet) { id.Ignore = []string{"id.ocid"} }, "covered by the facet's setting `ignore`"},
+		"not selected":     {func(id, _ *Facet) { id.Select = []string{"id.name"} }, "not covered by the facet's setting `select`"},
 		"other folding":    {func(id, _ *Facet) { id.KeyFold = FoldLower }, "must have the same keyFold"},
 		"unknown folding":  {func(id, c *Facet) { id.KeyFold, c.KeyFold = "upper", "upper" }, "keyFold: \"upper\" must be none, lower, nfc or nfc-lower"},
 	} {

@@ -32,7 +32,7 @@ func (a Auth) check() error {
 	case !headerName.MatchString(a.Header):
 		return fmt.Errorf("auth.header: %q is not a valid header name", a.Header)
 	case a.Header != "" && a.Query != "":
-		return errors.New("auth.query: the credential is sent in a header or in the query; remove header or query")
+		return errors.New("auth.query: the credential is sent either in a header or in the query; remove `auth.header` or `auth.query`")
 	case a.Prefix != "" && a.Header == "":
 		return errors.New("auth.prefix: needs auth.header, because the prefix is written before the credential in that header")
 	case strings.ContainsFunc(a.Prefix, isControl):
@@ -103,8 +103,8 @@ func (c credentials) set(auth Auth, name string, value secretValue) error {
 }
 
 // authorize adds the current value of the named credential to the request, and returns the generation
-// of a token. It returns an error if the source has no credential with that name, or its token has
-// ended.
+// of a token. It returns an error if the source has no credential with that name, or if the token
+// of the credential has expired.
 func (s *Source) authorize(req *http.Request, name string) (generation int64, err error) {
 	entry := s.credentials.secrets[name]
 	if entry == nil {

@@ -58,16 +58,16 @@ func (d *compiledDocument) compileBody() error {
 	case d.method != http.MethodGet && d.method != http.MethodPost:
 		return fmt.Errorf("method: %q must be GET or POST", d.Method)
 	case d.GraphQL != nil && (d.Method == http.MethodGet || d.Body != "" || d.ContentType != ""):
-		return errors.New("graphql: a query is a POST of JSON; remove method, body and contentType")
+		return errors.New("graphql: a GraphQL query is always a POST request with JSON; remove `method`, `body` and `contentType`")
 	case d.GraphQL != nil:
 		d.method, d.contentType = http.MethodPost, "application/json"
 		return d.compileQuery()
 	case d.Body == "" && d.ContentType != "":
-		return errors.New("contentType: needs body")
+		return errors.New("contentType: needs `body`; set `body`, or remove contentType")
 	case d.Body == "":
 		return nil
 	case d.method == http.MethodGet:
-		return errors.New("body: a GET has no body; write method: POST")
+		return errors.New("body: a GET request has no body; set `method: POST`")
 	}
 	if d.contentType == "" {
 		d.contentType = "application/json"

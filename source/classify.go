@@ -31,7 +31,7 @@ const (
 	NotReady    Class = "not-ready"    // the upstream does not have the content yet
 	Handle      Class = "handle"       // the upstream does not know the alias that the call used
 	NotFound    Class = "not-found"    // the upstream has no such entity
-	NotModified Class = "not-modified" // the content is the one that the stored validator identifies
+	NotModified Class = "not-modified" // the content is unchanged since the response with the stored validator (ETag or Last-Modified)
 	OK          Class = "ok"
 )
 
@@ -172,7 +172,7 @@ func (m *Match) compile() (*regexp.Regexp, error) {
 	case m.Name == "":
 		return nil, errors.New("name is missing")
 	case m.Equals != "" && m.Matches != "":
-		return nil, errors.New("equals and matches exclude each other")
+		return nil, errors.New("`equals` and `matches` can't be used together; remove one of them")
 	case m.Missing && (m.Equals != "" || m.Matches != ""):
 		return nil, errors.New("a rule with `missing` can have neither `equals` nor `matches`, because a missing header or member has no value")
 	case m.Equals != "":

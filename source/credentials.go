@@ -39,7 +39,7 @@ type credentials struct {
 	keys []*regexp.Regexp
 	// renewing has the names of the credentials with a token.
 	renewing map[string]bool
-	secrets  map[string]*secret // by credential name; if the source lists none, the only name is ""
+	secrets  map[string]*secret // credentials by name; the only name is "" if the source lists no credentials
 }
 
 func newCredentials(all []Credential, auth Auth, insecure bool) (credentials, error) {
@@ -64,7 +64,7 @@ func newCredentials(all []Credential, auth Auth, insecure bool) (credentials, er
 		case cred.Token != nil && (cred.SecretEnv != "" || cred.SecretFile != ""):
 			return c, fmt.Errorf("credentials[%d].token: replaces secretEnv and secretFile; remove them", i)
 		case cred.Token == nil && (cred.SecretEnv == "") == (cred.SecretFile == ""):
-			return c, fmt.Errorf("credentials[%d]: write either secretEnv, secretFile or token", i)
+			return c, fmt.Errorf("credentials[%d]: set exactly one of `secretEnv`, `secretFile` and `token`", i)
 		}
 		if cred.Token != nil {
 			c.renewing[cred.Name] = true

@@ -14,8 +14,9 @@ import (
 type Delivery struct {
 	// Raw makes the content the unchanged bytes of the facet's one document, such as XML or an image.
 	Raw *Raw `yaml:"raw,omitempty"`
-	// Immutable marks content that does not change under its key: a snapshot is FRESH for ever, and
-	// browsers do not revalidate it (RFC 8246). A refresh that is requested explicitly still replaces it.
+	// Immutable marks content that does not change under its key: a snapshot stays FRESH forever,
+	// and browsers do not revalidate it (RFC 8246). A refresh that is requested explicitly still
+	// replaces it.
 	Immutable bool `yaml:"immutable,omitempty"`
 	// Static is a directory of files that the query service serves as content of the facet.
 	Static *Static `yaml:"static,omitempty"`
@@ -81,11 +82,11 @@ func (f *Facet) checkDelivery() error {
 	case s.Dir == "":
 		return errors.New("static.dir: is missing; write the path of the directory with the files")
 	case f.Raw == nil:
-		return errors.New("static: needs raw, because a file is served unchanged; write raw: {mediaType: application/xml} or another media type")
+		return errors.New("static: needs `raw`, because a file is served unchanged; set `raw: {mediaType: application/xml}` or another media type")
 	case s.Order != staticFirst && s.Order != staticLast:
 		return fmt.Errorf("static.order: %q must be %s or %s", s.Order, staticFirst, staticLast)
 	case s.Order == staticFirst && !f.Immutable:
-		return errors.New("static.order: first needs immutable: true, because an entity with a file is never fetched for a read; write order: last to serve the files only if nothing else can be served")
+		return errors.New("static.order: `first` needs `immutable: true`, because an entity with a file is never fetched for a read; set `order: last` to serve the files only if nothing else can be served")
 	case s.MaxSize < 0:
 		return fmt.Errorf("static.maxSize: %d must be positive", s.MaxSize)
 	}

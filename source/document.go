@@ -83,13 +83,13 @@ func (p *Paging) PageLimit() int {
 func (p *Paging) check(method string, q *GraphQL) error {
 	switch {
 	case p.Link == (p.Cursor != ""):
-		return errors.New("paging: write either link: true or the path of the cursor, as in cursor: next_cursor")
+		return errors.New("paging: set either `link: true` or the path of the cursor, as in `cursor: next_cursor`")
 	case p.Link && (p.Param != "" || p.Variable != ""):
-		return errors.New("paging: param and variable need a cursor and are not allowed with link")
+		return errors.New("paging: `param` and `variable` need `cursor`, and are not allowed with `link`")
 	case p.Link && method != http.MethodGet:
-		return errors.New("paging.link: not allowed for a POST, because a link is followed with GET")
+		return errors.New("paging.link: not allowed for a POST request, because a link is followed with GET")
 	case p.Cursor != "" && (p.Param == "") == (p.Variable == ""):
-		return errors.New("paging: write either param or variable, the name under which the cursor is sent")
+		return errors.New("paging: set either `param` or `variable` to the name under which the cursor is sent")
 	case p.Variable != "" && q == nil:
 		return errors.New("paging.variable: only a graphql query has variables; set paging.param instead")
 	}
@@ -111,7 +111,7 @@ type compiledDocument struct {
 	Document
 	name        string
 	method      string
-	base        *url.URL // nil: the source's
+	base        *url.URL // base URL of the document; nil: the base URL of the source is used
 	target      target
 	headers     map[string]template
 	body        body

@@ -171,7 +171,7 @@ func compileFacet(config Facet, auth Auth) (*compiledFacet, error) {
 		f.params[name] = t
 	}
 	if len(config.Documents) == 0 {
-		return nil, errors.New("documents: a facet needs at least one")
+		return nil, errors.New("documents: a facet needs at least one document")
 	}
 	for _, name := range slices.Sorted(maps.Keys(config.Documents)) {
 		d, err := compileDocument(name, config.Documents[name], auth, func(name string) bool {
@@ -197,10 +197,10 @@ func compileFacet(config Facet, auth Auth) (*compiledFacet, error) {
 		return nil, err
 	}
 	if config.Conditional && len(f.documents) > 1 {
-		return nil, errors.New("conditional: needs a facet of exactly one document")
+		return nil, errors.New("conditional: allowed only for a facet with exactly one document; remove it")
 	}
 	if d := f.documents[0]; config.Conditional && (d.method != http.MethodGet || (d.Paging != nil && config.Collection == nil)) {
-		return nil, errors.New("conditional: needs a GET without paging")
+		return nil, errors.New("conditional: allowed only for a GET request without paging; remove it")
 	}
 	if err := config.checkDocumentNames(); err != nil {
 		return nil, err

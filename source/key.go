@@ -29,7 +29,7 @@ func compileKeyPattern(text string) (keyPattern, error) {
 		case name == "":
 			continue
 		case name == keyParam:
-			return keyPattern{}, errors.New("a group must not be named key: {key} is always the whole key; choose another name")
+			return keyPattern{}, errors.New("a named group must not have the name `key`, because {key} is always the whole key; choose another name")
 		case slices.Contains(p.groups, name):
 			return keyPattern{}, fmt.Errorf("two groups have the name %s; give each group its own name", name)
 		}

@@ -85,13 +85,13 @@ func TestCompileFacet_RejectsWrongGroups(t *testing.T) {
 		pattern, path string
 		params        map[string]string
 	}{
-		"must not be named key":    {pattern: "(?P<key>.+)", path: "/a/{key}"},
-		"two groups have the name": {pattern: "(?P<a>.)(?P<a>.)", path: "/a/{a}"},
-		"uses {repo}":              {pattern: "(?P<owner>.+)", path: "/repos/{owner}/{repo}"},
-		"named groups":             {pattern: "(?P<owner>.+)", path: "/repos/{owner}", params: map[string]string{"slug": "{name}"}},
-		"must not use {owner}":     {pattern: "(?P<owner>.+)", path: "/repos/{owner}", params: map[string]string{"owner": "x{owner}"}},
-		"is not a regular":         {pattern: "a)|(?:b", path: "/a/{key}"},
-		"\"\" matches no key; rem": {pattern: "", path: "/a/{key}"},
+		"must not have the name `key`": {pattern: "(?P<key>.+)", path: "/a/{key}"},
+		"two groups have the name":     {pattern: "(?P<a>.)(?P<a>.)", path: "/a/{a}"},
+		"uses {repo}":                  {pattern: "(?P<owner>.+)", path: "/repos/{owner}/{repo}"},
+		"named groups":                 {pattern: "(?P<owner>.+)", path: "/repos/{owner}", params: map[string]string{"slug": "{name}"}},
+		"must not use {owner}":         {pattern: "(?P<owner>.+)", path: "/repos/{owner}", params: map[string]string{"owner": "x{owner}"}},
+		"is not a regular":             {pattern: "a)|(?:b", path: "/a/{key}"},
+		"\"\" matches no key; rem":     {pattern: "", path: "/a/{key}"},
 	} {
 		f := DefaultFacet()
 		f.KeyPattern, f.Params, f.Documents = c.pattern, TextParams(c.params), map[string]Document{"d": {Path: c.path}}

@@ -14,7 +14,7 @@ func (f *compiledFacet) compileLinks() error {
 		return nil
 	}
 	if f.Raw == nil {
-		return errors.New("links: needs raw, because links are found in the bytes of one document; write raw: {mediaType: application/xml} or another media type")
+		return errors.New("links: needs `raw`, because links are found in the bytes of one document; set `raw: {mediaType: application/xml}` or another media type")
 	}
 	compiled, err := f.Links.Compile()
 	if err != nil {
@@ -35,7 +35,7 @@ func checkLinks(facets map[string]*compiledFacet) (errs []error) {
 		}
 		target, known := facets[l.Facet]
 		if !known {
-			errs = append(errs, fmt.Errorf("facets.%s.links.facet: there is no facet %q; there are %s", name, l.Facet, strings.Join(names, ", ")))
+			errs = append(errs, fmt.Errorf("facets.%s.links.facet: there is no facet %q; the facets are: %s", name, l.Facet, strings.Join(names, ", ")))
 			continue
 		}
 		for _, param := range target.openParams {

@@ -155,13 +155,13 @@ func TestLinks_RejectsInvalidSettings(t *testing.T) {
 		change  func(*Facet)
 		mention string
 	}{
-		"no raw":                {func(f *Facet) { f.Raw = nil; f.Params = TextParams(map[string]string{"x": "y"}) }, "links: needs raw"},
+		"no raw":                {func(f *Facet) { f.Raw = nil; f.Params = TextParams(map[string]string{"x": "y"}) }, "links: needs `raw`"},
 		"no regular expression": {func(f *Facet) { f.Links.Match = `(` }, "links.match"},
 		"no match":              {func(f *Facet) { f.Links.Match = "" }, "0 groups"},
 		"no group":              {func(f *Facet) { f.Links.Match = `src="[^"]*"` }, "0 groups"},
 		"two groups":            {func(f *Facet) { f.Links.Match = `(src|href)="([^"]*)"` }, "2 groups"},
 		"no facet":              {func(f *Facet) { f.Links.Facet = "" }, `there is no facet ""`},
-		"an unknown facet":      {func(f *Facet) { f.Links.Facet = "layouts" }, `there is no facet "layouts"; there are character`},
+		"an unknown facet":      {func(f *Facet) { f.Links.Facet = "layouts" }, `there is no facet "layouts"; the facets are: character`},
 		"too many keys":         {func(f *Facet) { f.Links.MaxKeys = 1001 }, "links.maxKeys: 1001"},
 		"negative keys":         {func(f *Facet) { f.Links.MaxKeys = -1 }, "links.maxKeys: -1"},
 		"deeper than requests":  {func(f *Facet) { f.Links.MaxDepth = schemas.MaxLinkDepth + 1 }, "links.maxDepth: 11"},

@@ -34,14 +34,14 @@ type Validator struct {
 type Plan struct {
 	facet     *compiledFacet
 	validator Validator
-	requests  []documentRequest // one per document, in the order of the facet's documents
+	requests  []documentRequest // one request for each document, in the order of the facet's documents
 	onePage   bool
 }
 
 // documentRequest is the HTTP request for one document.
 type documentRequest struct {
 	call   Call
-	base   *url.URL // redirects and links to a next page must stay below it
+	base   *url.URL // base URL; redirects and links to a next page must stay below this URL
 	url    *url.URL
 	header map[string]string // headers that are sent in addition to Config.Headers
 

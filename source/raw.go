@@ -45,15 +45,15 @@ func (r *Raw) checkSettings(f Facet) error {
 	case top == "multipart" || top == "message":
 		return fmt.Errorf("mediaType: %q has parts; choose the media type of one document, such as application/xml", r.MediaType)
 	case r.WellFormed != "" && r.WellFormed != wellFormedXML && r.WellFormed != wellFormedJSON:
-		return fmt.Errorf("wellFormed: %q must be %s or %s; remove the setting to check no syntax", r.WellFormed, wellFormedXML, wellFormedJSON)
+		return fmt.Errorf("wellFormed: %q must be %s or %s; to disable the check of the syntax, remove the setting", r.WellFormed, wellFormedXML, wellFormedJSON)
 	case len(f.Documents) > 1:
-		return errors.New("the content is one document; remove the other documents")
+		return errors.New("the content of a raw facet is one document; remove the other documents")
 	case len(f.Select) > 0 || len(f.Ignore) > 0:
-		return errors.New("the content is stored unchanged; remove select and ignore")
+		return errors.New("the content of a raw facet is stored unchanged; remove `select` and `ignore`")
 	}
 	for _, d := range f.Documents {
 		if d.Paging != nil {
-			return errors.New("pages cannot be joined unchanged; remove paging")
+			return errors.New("the pages of a raw facet cannot be joined; remove `paging`")
 		}
 	}
 	return nil

@@ -132,7 +132,7 @@ func TestNew_NamesWrongSetting(t *testing.T) {
 		"announced[1].reset": func(c *Config) {
 			c.Announced = []announced.Rule{{Policy: "a", Limit: "X"}, {Policy: "b", Reset: "a b"}}
 		},
-		"exclude each other": func(c *Config) {
+		"can't be used together": func(c *Config) {
 			c.Rules = []Rule{{Class: NotFound, Header: &Match{Name: "a", Equals: "b", Matches: "c"}}}
 		},
 		"a rule with `missing` can have neither": func(c *Config) {

@@ -17,14 +17,15 @@ import (
 )
 
 const (
-	// MaxCalls is the number of the last calls of a source that are kept.
+	// MaxCalls is the maximum number of calls of a source that are kept, the newest first.
 	MaxCalls = 500
-	// MaxFailedCalls is the number of the last failed calls of a source that are kept.
+	// MaxFailedCalls is the maximum number of failed calls of a source that are kept, the newest
+	// first.
 	MaxFailedCalls = 100
 	// maxCallsPerSecond is the maximum number of calls that one process keeps in each second. Of the
 	// further calls, it keeps up to maxFailedPerSecond that failed, and counts the rest.
 	maxCallsPerSecond, maxFailedPerSecond = 50, 20
-	// callsTTL is the time after the last call of a source after which its calls are deleted.
+	// callsTTL is how long the calls of a source are kept after its newest call.
 	callsTTL = time.Hour
 	// callsInterval is the time between two writes of the calls of a process.
 	callsInterval = time.Second
@@ -60,7 +61,7 @@ type SharedCall struct {
 	Call
 }
 
-// CallWriter shares the last calls of this process with the query services:
+// CallWriter shares the newest calls of this process with the query services:
 //
 //	worker ──RecordCall──▶ memory ──once a second──▶ Redis lists calls:{source}, calls-failed:{source}
 //
@@ -133,20 +134,20 @@ func (w *CallWriter) write(ctx context.Context) {
 	push(callsKey(w.Source), all, MaxCalls)
 	push(failedCallsKey(w.Source), failed, MaxFailedCalls)
 	if _, err := pipe.Exec(ctx); err != nil {
-		w.Log.Debug("last calls not written to redis", "err", err) // an outage of Redis is logged elsewhere
+		w.Log.Debug("newest calls not written to redis", "err", err) // an outage of Redis is logged elsewhere
 	}
 }
 
 func callsKey(source string) string       { return "calls:{" + source + "}" }
 func failedCallsKey(source string) string { return "calls-failed:{" + source + "}" }
 
-// Calls are the last calls of all processes, the newest first.
+// Calls are the newest calls of all processes, the newest first.
 type Calls struct {
 	Last   []SharedCall `json:"last"`
 	Failed []SharedCall `json:"failed"`
 }
 
-// ReadCalls returns the last calls of the sources: at most MaxCalls in total, and at most
+// ReadCalls returns the newest calls of the sources: at most MaxCalls in total, and at most
 // MaxFailedCalls failed ones.
 func ReadCalls(ctx context.Context, rdb redis.UniversalClient, sources []string) (Calls, error) {
 	all := Calls{Last: []SharedCall{}, Failed: []SharedCall{}}
@@ -157,7 +158,7 @@ func ReadCalls(ctx context.Context, rdb redis.UniversalClient, sources []string)
 		reads = append(reads, lists{pipe.LRange(ctx, callsKey(name), 0, MaxCalls-1), pipe.LRange(ctx, failedCallsKey(name), 0, MaxFailedCalls-1)})
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
-		return all, fmt.Errorf("read the last calls: %w", err)
+		return all, fmt.Errorf("read the newest calls: %w", err)
 	}
 	for _, r := range reads {
 		all.Last, all.Failed = appendCalls(all.Last, r.last.Val()), appendCalls(all.Failed, r.failed.Val())

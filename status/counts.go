@@ -61,7 +61,7 @@ func WriteCounts(ctx context.Context, rdb redis.UniversalClient, process string,
 		c.AtMS = now.UnixMilli()
 		text, err := json.Marshal(c)
 		if err != nil {
-			return fmt.Errorf("encode the counts of %s: %w", name, err)
+			return fmt.Errorf("encode the counts of calls and reads of %s: %w", name, err)
 		}
 		pipe.HSet(ctx, countsKey(name), process, text)
 		pipe.Expire(ctx, countsKey(name), processCountsTTL)
@@ -81,7 +81,7 @@ func ReadCounts(ctx context.Context, rdb redis.UniversalClient, source string) (
 	}
 	found, err := rdb.HGetAll(ctx, countsKey(source)).Result()
 	if err != nil {
-		return nil, fmt.Errorf("read the counts of %s: %w", source, err)
+		return nil, fmt.Errorf("read the counts of calls and reads of %s: %w", source, err)
 	}
 	all := map[string]ProcessCounts{}
 	var old []string
@@ -95,7 +95,7 @@ func ReadCounts(ctx context.Context, rdb redis.UniversalClient, source string) (
 	}
 	if len(old) > 0 {
 		if err := rdb.HDel(ctx, countsKey(source), old...).Err(); err != nil {
-			return nil, fmt.Errorf("delete the counts of stopped processes: %w", err)
+			return nil, fmt.Errorf("delete the counts of calls and reads of stopped processes: %w", err)
 		}
 	}
 	return all, nil

@@ -57,8 +57,8 @@ type Status struct {
 	Aliases       []State
 	AliasFailures []int64
 	// AliasUsers are the facets that take a param from this facet. Retries of these facets that wait
-	// for their alias become due when this status is written, because the alias will not come soon.
-	// They are not stored.
+	// for their alias become due when this status is written, because a fetch of the alias will not
+	// succeed soon. They are not stored.
 	AliasUsers []string
 	// Since is the time of the first failure after the last success, UpdatedAt the time of the last
 	// failure.

@@ -123,7 +123,7 @@ const (
 	Changed                         // content was stored; before, the entity had no content, or content with another hash
 	Rewritten                       // content was stored; it replaced content that was extracted with other settings of the facet
 	AbsenceStored                   // the absence was stored
-	Superseded                      // nothing was written; the result of a later fetch is stored
+	Superseded                      // nothing was written; the database already has the result of a later fetch
 	BaseMissing                     // nothing was written; the content to which a NotModified refers is gone or not visible, or an alias has changed
 )
 

@@ -43,8 +43,8 @@ type consent struct {
 
 const appSecret = "client-secret-4c1d"
 
-// newConsent starts an upstream and writes the configuration, in which each even argument is replaced
-// by the next one.
+// newConsent starts an upstream and writes the configuration, in which the first text of each pair
+// in `edits` is replaced by the second one.
 func newConsent(t *testing.T, c oauth.Config, edits ...string) *consent {
 	t.Helper()
 	c.ClientID, c.ClientSecret, c.Lifetime, c.Rotate = "app", appSecret, time.Hour, true
@@ -154,7 +154,7 @@ func TestCredentials_AuthorizeStoresRefreshToken(t *testing.T) {
 	args := []string{"credentials", "authorize"}
 	code, text := s.authorize(func(page *url.URL, _ func()) {
 		forged := page.Query().Get("redirect_uri") + "?code=stolen&state=forged"
-		if got := s.open(forged); !strings.Contains(got, "only accepts the answer to the current") {
+		if got := s.open(forged); !strings.Contains(got, "accepts only the redirect of the running") {
 			t.Errorf("answer with a forged state: got %s, want it refused", got)
 		}
 		if got := s.open(page.String()); !strings.Contains(got, "freshet has received the answer") {
@@ -232,7 +232,8 @@ func TestTry_RequestsAToken(t *testing.T) {
 	s.must(1, "without a token at body:access_token", "try", "api/item/1")
 }
 
-// A trial could replace the refresh token that the workers need.
+// `freshet try` must not use a refresh token: the token endpoint could then replace the refresh
+// token that the workers need.
 func TestTry_UsesNoRefreshToken(t *testing.T) {
 	s := newConsent(t, oauth.Config{}, "      - {name: machine", "      # {name: machine")
 	s.must(1, "a trial does not use a refresh token", "try", "api/item/p-1")

@@ -98,8 +98,8 @@ func startDev(t *testing.T, args ...string) *dev {
 	return nil
 }
 
-// nexonByOcid returns nexon's configuration with one facet, character, whose key is the ocid. A fetch
-// of it is one call.
+// nexonByOcid returns nexon's configuration with one facet, character, whose key is the ocid. A
+// fetch of this facet is one call.
 func nexonByOcid() string {
 	head, facets, _ := strings.Cut(string(nexon.Config), "\nfacets:\n")
 	_, facet, _ := strings.Cut(facets, "  character-by-ocid: # for programs that know the ocid\n")

@@ -94,7 +94,8 @@ func (s *services) freshet(b *testing.B, _ string) time.Duration {
 	return took
 }
 
-// enqueue publishes the events through the producer, so that each has its state in Redis.
+// enqueue publishes the events with the producer, so that Redis has the state of each event's
+// entity.
 func (s *services) enqueue(b *testing.B, name string, brokers kgo.Opt) {
 	b.Helper()
 	client, err := kgo.NewClient(append(producer.ClientOptions(*events), brokers, kgo.DisableClientMetrics())...)

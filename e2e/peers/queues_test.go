@@ -174,8 +174,8 @@ func (s *services) river(b *testing.B, round string) time.Duration {
 	return took
 }
 
-// report passes a job's error to the benchmark. A queue would repeat the job, and the figure would
-// be wrong.
+// report passes a job's error to the benchmark. Without this report a queue would repeat the job,
+// and the measured rate would be wrong.
 func report(failed chan<- error, err error) {
 	if err != nil {
 		select {

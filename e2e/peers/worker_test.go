@@ -33,7 +33,7 @@ func document(key string) string { return `{"items":[` + items + `1],"name":"` +
 // services holds the real services, and an upstream that answers at once.
 type services struct {
 	rdb      *redis.Client
-	url      string // of the database
+	url      string // URL of the database
 	pool     *pgxpool.Pool
 	store    *postgres.Store
 	upstream string
@@ -59,7 +59,8 @@ func newServices(b *testing.B) *services {
 	return s
 }
 
-// clear deletes what a round has stored, so that all rounds find tables and indexes of the same size.
+// clear deletes the rows that a round has stored, so that tables and indexes have the same size at
+// the start of each round.
 func (s *services) clear(b *testing.B) {
 	b.Helper()
 	_, err := s.pool.Exec(b.Context(), "TRUNCATE snapshot_state, snapshot_payload, peer_document, river_job")
@@ -97,11 +98,12 @@ func BenchmarkWorker(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// counter measures the time from the first of the events until the last.
+// counter measures the time from the end of the first event until the end of the last event.
 type counter struct {
 	n    atomic.Int64
 	want int64
-	// first is when the first event ended. ended is closed when the last event has ended.
+	// first is the time at which the first event ended. ended is closed when the last event has
+	// ended.
 	first time.Time
 	last  time.Time
 	ended chan struct{}
@@ -120,7 +122,8 @@ func (c *counter) add(n int) {
 	}
 }
 
-// wait returns the time between the first and the last event.
+// wait waits for the end of the last event, and returns the time from the end of the first event
+// until then.
 func (c *counter) wait(b *testing.B, failed <-chan error) time.Duration {
 	b.Helper()
 	select {
@@ -163,7 +166,7 @@ func check(b *testing.B, err error) {
 	}
 }
 
-// stopped ends a system's goroutine and fails the benchmark if that returns an error.
+// stopped ends a system's goroutine and fails the benchmark if the goroutine returns an error.
 func stopped(b *testing.B, stop context.CancelFunc, ended <-chan error) {
 	b.Helper()
 	stop()

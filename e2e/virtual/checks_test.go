@@ -7,19 +7,20 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Limits in calm hours.
+// Limits that the checks use in hours without faults.
 const (
-	maxRetryDelay  = 10 * time.Minute // how late a retry may be published
-	maxClaimDelay  = 10 * time.Minute // how late an expired claim may be taken over, and an event delivered
-	maxDueDelay    = 6 * time.Hour    // how late an entity may be claimed: the budget of LOW is small
-	maxHighWait    = time.Hour        // age of the oldest record that is not committed
+	maxRetryDelay  = 10 * time.Minute // maximum delay of the publication of a retry
+	maxClaimDelay  = 10 * time.Minute // maximum delay until an expired claim is taken over, and until an event is delivered
+	maxDueDelay    = 6 * time.Hour    // maximum delay until a due entity is claimed; it is long, because LOW has few calls
+	maxHighWait    = time.Hour        // maximum age of a HIGH record that is not committed
 	maxRefreshWait = 3 * time.Hour
 )
 
-// lostCheck judges that each record whose offset is committed has ended in the database or in the
-// dead-letter topic. The end is durable before the commit, so this holds at each moment.
+// lostCheck checks that each record whose offset is committed has its result in the database or in
+// the dead-letter topic. A worker writes the result before it commits the offset, so this is true
+// at any time.
 type lostCheck struct {
-	open    []*record        // records whose end was not seen yet
+	open    []*record        // records whose result was not found yet
 	highest map[string]int64 // highest version of the HIGH records of each key
 }
 
@@ -68,13 +69,15 @@ func (s *state) refreshed(r refresh) bool {
 	return !s.snapshots[r.key].checked.Before(r.at.Truncate(time.Microsecond)) || f.state != "RETRYING" && f.updated.After(r.at)
 }
 
-// exhausted reports whether the budget of the day is used, so that requests wait for midnight. Freshet
-// keeps a part of the budget unused: calls that were lost with Redis' data count too.
+// exhausted reports whether the day's budget may be used up, so that requests wait until midnight.
+// It returns true after half of the budget: after a loss of Redis' data freshet counts calls that
+// were never sent, and leaves a part of the budget unused.
 func (s *state) exhausted() bool { return s.callsToday > dayLimit/2 }
 
 func judgeOrder(s *state) []string { return s.regressions }
 
-// contractCheck judges each sliding window, each calendar day and the calls in flight.
+// contractCheck checks the limits of each sliding window, of each calendar day, and of the calls in
+// flight.
 type contractCheck struct {
 	calls []time.Time
 	days  map[string]int
@@ -105,9 +108,9 @@ func (c *contractCheck) judge(s *state) (violations []string) {
 	return violations
 }
 
-// inFlight returns the number of calls that are in flight when the last one arrives. A call that ends at
-// this instant of the virtual clock is not counted: the process that ended it may have sent the last call
-// because of that.
+// inFlight returns the number of calls that are in flight when the last one arrives. A call that
+// ends at the same instant of the virtual clock is not counted: its end may be the reason why the
+// process could send the last call.
 func inFlight(calls []call) (n int) {
 	at := calls[len(calls)-1].at
 	for _, c := range calls[max(0, len(calls)-100):] {
@@ -118,8 +121,8 @@ func inFlight(calls []call) (n int) {
 	return n
 }
 
-// judgeLocks judges that no confirmed lock exists whose record is committed. A worker releases the lock
-// before it commits the offset.
+// judgeLocks checks that no confirmed lock exists whose record is committed. A worker releases the
+// lock before it commits the offset.
 func judgeLocks(s *state) (violations []string) {
 	committed := map[string]map[int64]bool{}
 	for _, r := range s.records {
@@ -138,7 +141,8 @@ func judgeLocks(s *state) (violations []string) {
 	return violations
 }
 
-// ledgerCheck judges that committed offsets rise and do not exceed the end of the partition.
+// ledgerCheck checks that committed offsets never become lower and do not exceed the end of the
+// partition.
 type ledgerCheck struct{ committed map[partition]int64 }
 
 func (l *ledgerCheck) judge(s *state) (violations []string) {
@@ -154,7 +158,7 @@ func (l *ledgerCheck) judge(s *state) (violations []string) {
 	return violations
 }
 
-// judgeCursors judges, in calm hours, that no due work is left.
+// judgeCursors checks, in hours without faults, that no due work is left.
 func judgeCursors(s *state) (violations []string) {
 	if !s.calm || s.exhausted() {
 		return nil

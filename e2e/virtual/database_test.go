@@ -68,7 +68,7 @@ func (d gatedDriver) Open(name string) (driver.Conn, error) {
 	return &gatedConn{c.(sqliteConn), d.gate, false}, nil
 }
 
-// sqliteConn is the part of the driver's connection that is used.
+// sqliteConn has the methods of the driver's connection that database/sql calls.
 type sqliteConn interface {
 	driver.Conn
 	driver.ConnBeginTx
@@ -81,7 +81,7 @@ type sqliteConn interface {
 type gatedConn struct {
 	sqliteConn
 	gate *gate
-	inTx bool // a delay inside of a transaction would lock the database for all processes
+	inTx bool // in a transaction: statements are not delayed then, because a delay would lock the database for all processes
 }
 
 func (c *gatedConn) pass(ctx context.Context) error {
@@ -91,7 +91,6 @@ func (c *gatedConn) pass(ctx context.Context) error {
 	return c.gate.pass(ctx)
 }
 
-// BeginTx begins a transaction.
 func (c *gatedConn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx, error) {
 	if err := c.gate.pass(ctx); err != nil {
 		return nil, err
@@ -104,7 +103,6 @@ func (c *gatedConn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx,
 	return gatedTx{tx, c}, nil
 }
 
-// ExecContext runs a statement.
 func (c *gatedConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	if err := c.pass(ctx); err != nil {
 		return nil, err
@@ -112,7 +110,6 @@ func (c *gatedConn) ExecContext(ctx context.Context, query string, args []driver
 	return c.sqliteConn.ExecContext(ctx, query, args)
 }
 
-// QueryContext runs a query.
 func (c *gatedConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	if err := c.pass(ctx); err != nil {
 		return nil, err
@@ -132,7 +129,6 @@ func (c *gatedConn) PrepareContext(ctx context.Context, query string) (driver.St
 	return gatedStmt{s.(sqliteStmt), c}, nil
 }
 
-// Ping checks the connection.
 func (c *gatedConn) Ping(ctx context.Context) error {
 	if err := c.pass(ctx); err != nil {
 		return err
@@ -151,7 +147,6 @@ type gatedStmt struct {
 	conn *gatedConn
 }
 
-// ExecContext runs the statement.
 func (s gatedStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
 	if err := s.conn.pass(ctx); err != nil {
 		return nil, err
@@ -159,7 +154,6 @@ func (s gatedStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (d
 	return s.sqliteStmt.ExecContext(ctx, args)
 }
 
-// QueryContext runs the query.
 func (s gatedStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
 	if err := s.conn.pass(ctx); err != nil {
 		return nil, err

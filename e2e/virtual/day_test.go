@@ -42,17 +42,18 @@ type runOptions struct {
 	plan     []fault
 	dir      string
 	log      *slog.Logger // log of all processes
-	out      io.Writer    // for the timeline
+	out      io.Writer    // receives the timeline
 }
 
 // result is the outcome of a run.
 type result struct {
-	took     time.Duration // virtual time until the end
+	took     time.Duration // virtual time from the start until the end of the run
 	findings []finding
 	err      error
 }
 
-// run runs a plan in a bubble. It ends at the first hour with a finding.
+// run runs a plan in a bubble. The run ends at the end of the first hour in which the oracle has
+// found a violation.
 func run(t *testing.T, o runOptions) (r result) {
 	o.dir = t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -126,7 +127,8 @@ func planText(plan []fault) string {
 	return text.String()
 }
 
-// report reports the findings, and shrinks the plan.
+// report fails the test with the findings, and with the flag -shrink searches a shorter plan that
+// has the same finding.
 func report(t *testing.T, o runOptions, r result) {
 	if r.err != nil {
 		t.Fatalf("seed %d: %v", o.seed, r.err)

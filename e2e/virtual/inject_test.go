@@ -25,7 +25,7 @@ func (w *world) inject(ctx context.Context, plan []fault) {
 	}
 }
 
-// begin begins a fault.
+// begin applies a fault. A process that was killed or stopped is started again when the fault ends.
 func (w *world) begin(f *fault) {
 	w.mu.Lock()
 	w.lastFault = time.Now().Add(f.lasts)
@@ -45,7 +45,7 @@ func (w *world) begin(f *fault) {
 	}
 }
 
-// finish ends a fault that has a length.
+// finish ends a fault that lasts for some time.
 func (w *world) finish(f *fault) {
 	w.say("ends: %s", f.kind)
 	w.set(f, false)

@@ -19,7 +19,8 @@ const (
 	upstreamAddress = "127.0.0.1:8000"
 )
 
-// oracleName is the name of the oracle on the network. No fault of all processes concerns it.
+// oracleName is the name of the oracle on the network. A fault that affects all processes does not
+// affect the oracle.
 const oracleName = "oracle"
 
 // link names the connections from a process to a service. A "" matches every process.
@@ -39,7 +40,7 @@ type network struct {
 	conns     map[*conn]link
 	faults    linkFaults
 	dead      map[string]bool // instances of processes that were killed
-	changed   chan struct{}   // closed at each change of faults and dead
+	changed   chan struct{}   // closed when the field faults or dead changes
 }
 
 func newNetwork() *network {
@@ -129,11 +130,11 @@ func (n *network) each(l link, f func(*conn)) {
 
 // linkFaults are the links with faults.
 type linkFaults struct {
-	refused map[link]bool // their connections are cut, and new ones are refused
-	stalled map[link]bool // all data is held back, and new connections too
+	refused map[link]bool // connections of these links are closed, and new connections are refused
+	stalled map[link]bool // data on these links does not arrive for now, and new connections wait
 }
 
-// apply replaces the faults of the network.
+// apply replaces the faults of the network by these faults.
 func (n *network) apply(faults linkFaults) {
 	n.change(func() { n.faults = faults })
 	n.mu.Lock()
@@ -151,7 +152,7 @@ func (n *network) apply(faults linkFaults) {
 	}
 }
 
-// kill cuts all connections of an instance, for ever.
+// kill closes all connections of an instance. It can't connect again.
 func (n *network) kill(instance string) {
 	n.change(func() { n.dead[instance] = true })
 	for _, to := range []string{kafkaAddress, redisAddress, upstreamAddress} {
@@ -198,7 +199,6 @@ func (n *network) Listen(_, address string) (net.Listener, error) {
 	return l, nil
 }
 
-// Accept waits for a connection.
 func (l *listener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.accepted:
@@ -214,7 +214,6 @@ func (l *listener) Close() error {
 	return nil
 }
 
-// Addr returns the bound address.
 func (l *listener) Addr() net.Addr { return tcpAddr(l.address) }
 
 func tcpAddr(address string) net.Addr {

@@ -12,11 +12,11 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// check is an invariant that the oracle judges each hour. A capability adds its invariants with a
-// check of its own.
+// check is an invariant that the oracle judges each hour. A new feature adds a check for its
+// invariants.
 type check struct {
 	name string
-	// judge returns a description of each violation. It may keep state between hours.
+	// judge returns a description of each violation. The function may keep state between its calls.
 	judge func(s *state) []string
 }
 
@@ -45,8 +45,8 @@ type oracle struct {
 	db     *sql.DB
 	kafka  *kafkaReader
 	checks []check
-	calls  int // calls of the hours that were judged before
-	used   int // calls of the first day before the run
+	calls  int // number of calls in the hours that were judged before
+	used   int // number of calls of the first day before the run
 
 	mu       sync.Mutex
 	findings []finding
@@ -119,7 +119,7 @@ func (o *oracle) processEnded(name string, err error) {
 	}
 }
 
-// state is the state of the world at an hour.
+// state is the state of the world at the end of an hour.
 type state struct {
 	w   *world
 	now time.Time
@@ -131,14 +131,14 @@ type state struct {
 	records     []*record // records that were published since the last hour
 	calls       []call    // calls that arrived since the last hour
 	usedBefore  int       // calls of the first day before the run
-	callsToday  int       // calls of the calendar day of `now` in the zone of the quota
+	callsToday  int       // number of calls on the calendar day of `now`, in the time zone of the quota
 	deadLetters map[recordID]bool
 	snapshots   map[string]snapshot
 	statuses    map[string]status
 	locks       []lock
 	regressions []string
 	overdue     overdue
-	refreshes   []refresh // accepted refreshes without a known end
+	refreshes   []refresh // accepted refreshes whose end was not found yet
 }
 
 // judge judges the last hour. It returns the findings so far and a line for the timeline.
@@ -172,7 +172,7 @@ func (o *oracle) judge() ([]finding, string, error) {
 	return o.findings, line, nil
 }
 
-// read reads the state of the world. The order of reads matters, see state.
+// read reads the state of the world. The order of the reads matters, see the fields of state.
 func (o *oracle) read(ctx context.Context) (*state, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()

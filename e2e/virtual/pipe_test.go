@@ -102,7 +102,7 @@ func (c *conn) Read(p []byte) (int, error) { return c.in.read(p) }
 // Write never blocks.
 func (c *conn) Write(p []byte) (int, error) { return c.out.write(p) }
 
-// Close ends both directions. The peer still reads the data that was written before.
+// Close closes both directions. The peer can still read the data that was written before.
 func (c *conn) Close() error {
 	c.out.close(io.EOF)
 	c.in.close(net.ErrClosed)
@@ -124,13 +124,11 @@ func (c *conn) stall(stalled bool) {
 	}
 }
 
-// LocalAddr returns the address of this end.
 func (c *conn) LocalAddr() net.Addr { return c.local }
 
-// RemoteAddr returns the address of the other end.
 func (c *conn) RemoteAddr() net.Addr { return c.remote }
 
-// SetDeadline sets the deadline of reads. Writes need none.
+// SetDeadline sets the deadline of reads. Writes need no deadline, because they never block.
 func (c *conn) SetDeadline(t time.Time) error { return c.SetReadDeadline(t) }
 
 // SetReadDeadline sets the deadline of current and later reads.

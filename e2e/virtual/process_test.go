@@ -14,13 +14,13 @@ import (
 const restartDelay = 5 * time.Second
 
 // process is one instance of a process. An instance that was killed keeps its goroutines until they
-// end by themselves, but has no network and no database any more.
+// end by themselves, but can't use the network and the database any more.
 type process struct {
 	name, instance string
 	gate           *gate
 	stop           context.CancelFunc
 	ended          chan struct{}
-	expected       bool // guarded by world.mu: the process was stopped or killed
+	expected       bool // true: the process was stopped or killed, so its end is no finding; guarded by world.mu
 }
 
 // launch starts a process.
@@ -55,7 +55,7 @@ func (w *world) launch(name string) {
 	}()
 }
 
-// restart starts a process after a delay, unless the world ends first.
+// restart starts a process after a delay, unless the world is closed before.
 func (w *world) restart(name string, after time.Duration) {
 	w.mu.Lock()
 	old := w.processes[name]

@@ -34,10 +34,10 @@ type readers struct {
 	counts  struct{ reads, failed, fresh, refreshes atomic.Int64 }
 
 	mu   sync.Mutex
-	seen map[string]seen // newest check of each key that a read has returned
+	seen map[string]seen // newest check time that a read has returned for each key
 }
 
-// seen is the newest check that a read has returned, and when the read ended.
+// seen is the newest check time that a read has returned, and the time at which the read ended.
 type seen struct{ checked, at time.Time }
 
 func (w *world) startReaders() error {
@@ -90,10 +90,10 @@ func (r *readers) register(ctx context.Context) {
 	}
 }
 
-// rate returns the reads per second: few at night, many in the evening.
+// rate returns the reads per second. There are few reads at night and many reads in the evening.
 func (r *readers) rate(now time.Time) float64 {
 	hour := now.In(seoul).Sub(time.Date(now.In(seoul).Year(), now.In(seoul).Month(), now.In(seoul).Day(), 0, 0, 0, 0, seoul)).Hours()
-	rate := 0.15 - 0.12*math.Cos((hour-5)/24*2*math.Pi) // least at 5:00, most at 17:00
+	rate := 0.15 - 0.12*math.Cos((hour-5)/24*2*math.Pi) // lowest rate at 5:00, highest rate at 17:00
 	if r.storm.Load() {
 		rate += 1.5
 	}

@@ -5,11 +5,12 @@ import (
 	"testing"
 )
 
-// maxShrinkRuns bounds the runs that shrink makes.
+// maxShrinkRuns is the maximum number of runs that shrink makes.
 const maxShrinkRuns = 40
 
-// shrink drops faults from a plan while fails reports that the rest still fails. It tries halves
-// first, then smaller parts. It calls fails at most maxShrinkRuns times.
+// shrink removes faults from a plan as long as the function `fails` returns true for the remaining
+// faults. It removes halves first, and then smaller parts. It calls `fails` at most maxShrinkRuns
+// times.
 func shrink(plan []fault, fails func([]fault) bool) []fault {
 	runs := 0
 	for size := (len(plan) + 1) / 2; size > 0 && len(plan) > 0; {

@@ -27,7 +27,7 @@ type lock struct {
 	state   string
 }
 
-// overdue counts rows that a process should have handled before.
+// overdue contains the numbers of rows that a process should have handled earlier.
 type overdue struct {
 	entities, retries, claims, events int
 	oldest                            time.Duration // how long the oldest entity is overdue

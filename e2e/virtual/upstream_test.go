@@ -21,7 +21,7 @@ const (
 type call struct {
 	at, end time.Time // end is zero while the call is in flight
 	key     string
-	status  int // 0: no response
+	status  int // status of the response; 0: no response
 }
 
 // upstream records the calls that arrive at the simulator.
@@ -47,7 +47,7 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	u.simulator.ServeHTTP(s, r)
 }
 
-// since returns the calls from an index on. Calls in flight may still change.
+// since returns the calls beginning with this index. Their entries change when calls in flight end.
 func (u *upstream) since(i int) []call {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -43,17 +43,17 @@ type world struct {
 	running  sync.WaitGroup // goroutines of the processes and services
 
 	mu          sync.Mutex
-	skew        time.Duration // of Redis' clock
+	skew        time.Duration // difference between Redis' clock and the virtual clock
 	processes   map[string]*process
 	instances   int
 	closed      bool
 	active      map[*fault]bool
-	lastFault   time.Time // the end of the last fault
+	lastFault   time.Time // end of the last fault
 	kafkaFaults []*kfake.FaultHandle
-	out         io.Writer // for the timeline
+	out         io.Writer // receives the timeline
 }
 
-// configuration of all processes. The call timeout of 10 s makes leases of 15 s.
+// This is the configuration of all processes. A call timeout of 10 s results in leases of 15 s.
 const configuration = `
 kafka: {brokers: ["` + kafkaAddress + `"]}
 redis: {mode: single, addresses: ["` + redisAddress + `"]}
@@ -124,7 +124,7 @@ func (w *world) startKafka() (err error) {
 // partitions is the number of partitions of each topic.
 const partitions = 4
 
-// startRedis starts miniredis on the network. Its clock is that of the bubble, plus the skew.
+// startRedis starts miniredis on the network. Its clock shows the time of the bubble plus the skew.
 func (w *world) startRedis() error {
 	w.redis = miniredis.NewMiniRedis()
 	c, err := w.redis.Dial() // starts the server without a listener
@@ -135,8 +135,8 @@ func (w *world) startRedis() error {
 	w.redis.SetTime(time.Now())
 	w.redis.ClockTTL(true)
 	w.redis.Server().SetPreHook(func(*server.Peer, string, ...string) bool {
-		// A command that a script calls runs under the lock of the script, whose own call has set the
-		// time of this instant.
+		// If the lock is held, a script runs this command. The time was already set when the script
+		// was called.
 		if w.redis.TryLock() {
 			w.redis.Unlock()
 			w.redis.SetTime(w.redisNow())
@@ -187,10 +187,10 @@ func (w *world) say(format string, args ...any) {
 	_, _ = fmt.Fprintln(w.out, line)
 }
 
-// since returns a time relative to the start.
+// since returns the virtual time since the start.
 func (w *world) since(t time.Time) time.Duration { return t.Sub(w.start).Truncate(time.Millisecond) }
 
-// close stops everything and waits for all goroutines.
+// close stops all processes and services, and waits for all goroutines.
 func (w *world) close() {
 	w.mu.Lock()
 	w.closed = true

@@ -15,7 +15,7 @@ import (
 // report the same quantity: for example, Remaining and Usage report the remaining calls. Then the
 // first of these fields counts, in the order below. A quantity without a location is unknown.
 type Rule struct {
-	// Policy is the name of the policy of the quota whose state is reported.
+	// Policy is the name of the quota policy that the responses report.
 	Policy string `yaml:"policy"`
 	// Limit is the location of the limit.
 	Limit string `yaml:"limit,omitempty"`
@@ -146,21 +146,21 @@ func Compile(rules []Rule) (Rules, error) {
 func (r Rule) check() error {
 	switch {
 	case r.Policy == "":
-		return errors.New("policy: is missing; write the name of a policy of the quota")
+		return errors.New("policy: is missing; write the name of a quota policy")
 	case r.Limit+r.Remaining+r.Usage+r.Reset+r.Cost+r.Field+r.List == "" && r.Used == "":
 		return errors.New("remaining: the rule reads nothing; write the location of remaining, used, usage, reset, limit, cost, field or list")
 	case r.Used != "" && r.Limit == "":
-		return errors.New("used: needs limit, because remaining is limit minus used; if the limit is not reported, remove used")
+		return errors.New("used: needs `limit`, because the remaining calls are limit minus used; if the upstream reports no limit, remove `used`")
 	case r.Field == "" && r.PolicyField != "":
 		return errors.New("policyField: set `field` too, to the name of the header with the remaining quota")
 	case r.Field == "" && r.Item != "":
 		return errors.New("item: set `field` too, to the name of the header that contains the item")
 	case r.List == "" && r.Counts != "":
-		return errors.New("counts: set list too, the name of the header with the limits")
+		return errors.New("counts: set `list` too, to the name of the header with the limits")
 	case r.List == "" && r.Window != 0:
-		return errors.New("window: set list too, the name of the header with one limit for each window")
+		return errors.New("window: set `list` too, to the name of the header with one limit for each window")
 	case r.List != "" && (r.Window <= 0 || r.Window%time.Second != 0):
-		return fmt.Errorf("window: %v must be a whole number of seconds, as in the list's entry: 120s for 100:120", r.Window)
+		return fmt.Errorf("window: %v must be a whole number of seconds, for example 120s for the list entry 100:120", r.Window)
 	}
 	return nil
 }

@@ -24,10 +24,11 @@ import (
 // Answer is a new token.
 type Answer struct {
 	Value string
-	// Refresh is the next refresh token; empty: the last one stays valid.
+	// Refresh is the next refresh token; empty: the previous refresh token stays valid.
 	Refresh  string
 	Lifetime time.Duration
-	// Assumed is the reason why Lifetime is not the lifetime in the response; empty: it is.
+	// Assumed explains why Lifetime differs from the lifetime in the response; empty: the two are
+	// equal.
 	Assumed string
 }
 
@@ -52,7 +53,7 @@ func (c Config) Do(client *http.Client, req *http.Request, secrets []string) (An
 	resp, err := client.Do(req) //nolint:gosec // the URL comes from the configuration
 	if err != nil {
 		if u, ok := errors.AsType[*url.Error](err); ok {
-			err = u.Err // without the URL
+			err = u.Err // the cause without the URL, which may contain a secret
 		}
 		return Answer{}, &FailureError{text: "the token endpoint did not answer: " + redact(err.Error(), secrets)}
 	}
@@ -77,7 +78,7 @@ func (c Config) read(resp *http.Response, body []byte, now time.Time, secrets []
 		return Answer{}, c.failure(resp.StatusCode, body, secrets)
 	}
 	read := func(setting string) string {
-		p, _ := parsePlace(setting) // Check has returned its error
+		p, _ := parsePlace(setting) // cannot fail: Check has rejected an invalid place
 		return p.read(resp, body)
 	}
 	valuePlace := cmp.Or(c.Value, "body:access_token")
@@ -96,12 +97,12 @@ func (c Config) read(resp *http.Response, body []byte, now time.Time, secrets []
 	return a, nil
 }
 
-// lifetime returns the lifetime of the token, within its limits. An unreadable one is no error,
-// because the answer may have rotated the refresh token.
+// lifetime returns the lifetime of the token, within its limits. An unreadable lifetime is not an
+// error, because the answer may have rotated the refresh token.
 func (c Config) lifetime(resp *http.Response, body []byte, now time.Time, secrets []string) (time.Duration, string) {
 	fallback := cmp.Or(c.Lifetime, defaultLifetime)
 	setting := cmp.Or(c.Expires, "body:expires_in")
-	p, _ := parsePlace(setting) // Check has returned its error
+	p, _ := parsePlace(setting) // cannot fail: Check has rejected an invalid place
 	var seconds float64
 	var ok bool
 	text := strings.TrimSpace(p.read(resp, body))

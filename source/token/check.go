@@ -118,7 +118,7 @@ func (r Request) check(insecure bool) error {
 		return fmt.Errorf("method: %q must be GET or POST", r.Method)
 	}
 	if r.Body != "" && r.Method == http.MethodGet {
-		return errors.New("body: a GET has no body; write method: POST")
+		return errors.New("body: a GET request has no body; set `method: POST`")
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Secrets)) {
 		if s := r.Secrets[name]; (s.Env == "") == (s.File == "") {

@@ -42,18 +42,19 @@ type Config struct {
 	ClientAuth string `yaml:"clientAuth,omitempty" enum:"body,basic"`
 	// Scopes are the requested scopes.
 	Scopes []string `yaml:"scopes,omitempty"`
-	// Params are further values of the form, by name, such as audience.
+	// Params are additional values of the token request's form, by name, such as audience.
 	Params map[string]string `yaml:"params,omitempty"`
 	// RefreshTokenEnv is the name of the environment variable with the first refresh token.
 	RefreshTokenEnv string `yaml:"refreshTokenEnv,omitempty"`
-	// RefreshTokenFile is the path of a file with the first refresh token. Later ones are kept in the
-	// database. `freshet credentials authorize` also obtains one.
+	// RefreshTokenFile is the path of a file with the first refresh token. Later refresh tokens are
+	// kept in the database. `freshet credentials authorize` also obtains a refresh token.
 	RefreshTokenFile string `yaml:"refreshTokenFile,omitempty"`
 	// Consent configures `freshet credentials authorize` and `revoke`.
 	Consent Consent `yaml:"consent,omitempty"`
-	// JWT is the signed token of the grant jwt-bearer.
+	// JWT configures the signed token of the grant jwt-bearer.
 	JWT *JWT `yaml:"jwt,omitempty"`
-	// Request is the request of the grant login.
+	// Request is the HTTP request that logs in and returns a token. It is allowed only with the
+	// grant login.
 	Request *Request `yaml:"request,omitempty"`
 	// Value is the place of the token in the response: body:PATH, header:NAME or cookie:NAME. Empty:
 	// body:access_token.
@@ -61,11 +62,11 @@ type Config struct {
 	// Expires is the place in the response that says when the token expires, as seconds or as a time.
 	// cookie:NAME reads when the cookie expires. Empty: body:expires_in.
 	Expires string `yaml:"expires,omitempty"`
-	// Refresh is the place of the next refresh token in the response. A response without one keeps the
-	// last one. Empty: body:refresh_token.
+	// Refresh is the place of the next refresh token in the response. If a response has no refresh
+	// token, the previous refresh token stays in use. Empty: body:refresh_token.
 	Refresh string `yaml:"refresh,omitempty"`
-	// RenewBefore is how long before it expires a token is renewed; 0s: 5m. It is at most half of the
-	// token's lifetime.
+	// RenewBefore is the time before the expiry of a token at which the token is renewed; 0s: 5m.
+	// The maximum is half of the token's lifetime.
 	RenewBefore time.Duration `yaml:"renewBefore,omitempty"`
 	// Lifetime is the lifetime of a token if the response has no readable lifetime; 0s: 1h.
 	Lifetime time.Duration `yaml:"lifetime,omitempty"`
@@ -174,7 +175,7 @@ const (
 	minLifetime, maxLifetime = time.Minute, 366 * 24 * time.Hour
 )
 
-// RenewIn returns when a token with this lifetime is renewed, counted from its beginning.
+// RenewIn returns the time from the issue of a token with this lifetime to its renewal.
 func (c Config) RenewIn(lifetime time.Duration) time.Duration {
 	return lifetime - min(cmp.Or(c.RenewBefore, defaultRenewBefore), lifetime/2)
 }

@@ -161,7 +161,8 @@ func TestRun_TwiceSuggestsIgnore(t *testing.T) {
 	}
 }
 
-// The suggested setting must make the two hashes equal.
+// Two responses differ only in the members of the suggested setting `ignore`. With this setting
+// both responses must have the same hash.
 func TestRun_SuggestedIgnoreMakesHashesEqual(t *testing.T) {
 	hashes := map[string]bool{}
 	for n := range 2 {

@@ -48,23 +48,24 @@ func (s *Store) DeadLetterGroups(ctx context.Context, filter store.DeadLetterFil
 
 // HandledPrefixes returns, for each partition of a topic, the range of offsets at the partition's
 // start in which all dead letters are handled. The range ends before a dead letter from the time
-// "recent" or later, even if it is handled. It also ends before an offset without an index entry if
-// the next entry is from the time "missing" or later: the missing entry may still be written.
+// "recent" or later, even if it is handled. It also ends before an offset without a row in
+// dead_letters if the next row is from the time "missing" or later: the missing row may still be
+// written.
 func (s *Store) HandledPrefixes(ctx context.Context, topic string, recent, missing time.Time) ([]store.HandledPrefix, error) {
 	all, err := collect(ctx, s.pool, func(p *store.HandledPrefix, scan func(...any) error) error { return p.ScanPrefix(scan) },
 		store.SelectHandledPrefixes, topic, recent.UnixMicro(), missing.UnixMicro())
 	if err != nil {
-		return nil, fmt.Errorf("read the handled offsets at the beginning of the partitions of %s: %w", topic, err)
+		return nil, fmt.Errorf("read the offsets of handled dead letters at the start of the partitions of %s: %w", topic, err)
 	}
 	return all, nil
 }
 
-// DeleteDeadLettersBefore deletes at most `limit` index entries with an offset below the given
-// offset, and returns how many it deleted. The topic no longer has the records of these entries.
+// DeleteDeadLettersBefore deletes at most `limit` rows of dead letters with an offset below the
+// given offset, and returns how many it deleted. The topic no longer has the records of these rows.
 func (s *Store) DeleteDeadLettersBefore(ctx context.Context, before store.DeadLetterID, limit int) (int, error) {
 	tag, err := s.pool.Exec(ctx, store.DeleteDeadLettersBefore, before.Topic, before.Partition, before.Offset, limit)
 	if err != nil {
-		return 0, fmt.Errorf("delete index entries of %s: %w", before.Topic, classifyError(err))
+		return 0, fmt.Errorf("delete rows of dead_letters for the topic %s: %w", before.Topic, classifyError(err))
 	}
 	return int(tag.RowsAffected()), nil
 }

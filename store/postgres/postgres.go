@@ -264,7 +264,7 @@ func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry stor
 		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("delete everything of %s: %w", e, classifyError(err))
+		return false, fmt.Errorf("delete all rows of %s: %w", e, classifyError(err))
 	}
 	return existed, nil
 }

@@ -190,7 +190,7 @@ func TestDeleteSnapshot_RollsBackWithoutAudit(t *testing.T) {
 		t.Fatal(err)
 	}
 	entry := store.AuditEntry{Before: []byte("not JSON"), After: []byte("{}")}
-	if existed, err := s.DeleteSnapshot(t.Context(), w[0].Entity, entry); existed || err == nil || !strings.Contains(err.Error(), "delete everything of s/f/") {
+	if existed, err := s.DeleteSnapshot(t.Context(), w[0].Entity, entry); existed || err == nil || !strings.Contains(err.Error(), "delete all rows of s/f/") {
 		t.Errorf("DeleteSnapshot: got %v, %v", existed, err)
 	}
 	if got, err := s.Get(t.Context(), w[0].Entity); err != nil || len(got.Payload) == 0 {

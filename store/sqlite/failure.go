@@ -30,10 +30,10 @@ func (s *Store) Statuses(ctx context.Context, entities []schemas.Entity) ([]stor
 	return statuses, nil
 }
 
-// WriteFailure writes a status and, if deadLetter is not nil, the index entry of a dead letter, in
-// one transaction. A repeated call with the same arguments has no further effect. The status is
-// ignored if a success or failure of a later fetch is stored. If status.State is empty, only the
-// dead letter is written.
+// WriteFailure writes a status and, if deadLetter is not nil, the row of a dead letter, in one
+// transaction. A repeated call with the same arguments has no further effect. The status is ignored
+// if a success or failure of a later fetch is stored. If status.State is empty, only the dead
+// letter is written.
 func (s *Store) WriteFailure(ctx context.Context, status store.Status, deadLetter *store.DeadLetter) error {
 	err := s.inTx(ctx, func(tx *sql.Tx) error {
 		if status.State != "" {

@@ -87,7 +87,7 @@ type connector struct {
 	dsn    string
 }
 
-// Connect opens a connection.
+// Connect implements driver.Connector. It ignores the context.
 func (c connector) Connect(context.Context) (driver.Conn, error) { return c.driver.Open(c.dsn) }
 
 // Driver returns the wrapped driver.
@@ -231,7 +231,7 @@ func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry stor
 		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("delete everything of %s: %w", e, err)
+		return false, fmt.Errorf("delete all rows of %s: %w", e, err)
 	}
 	return existed, nil
 }

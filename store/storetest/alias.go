@@ -122,7 +122,7 @@ func testAliasWakes(b suite) {
 	b.fail(later)
 	outdated := wake
 	outdated.Version = 9
-	b.write(one(store.Superseded), outdated) // a write that is not stored wakes nothing
+	b.write(one(store.Superseded), outdated) // a write that is not stored makes no retry due
 	b.hasStatus(later)
 	gone := absence(alias, 12)
 	gone.AliasUsers = users
@@ -140,7 +140,8 @@ func testAliasWakes(b suite) {
 	b.hasStatus(again)
 }
 
-// testAliasRecheck begins waits after the alias, or a failure of it, was stored.
+// testAliasRecheck stores the alias, or a failure of the alias, before the entity begins to wait
+// for it.
 func testAliasRecheck(b suite) {
 	b.write(one(store.Changed), content(alias, 5, "A"))
 	b.fail(failing(alias, 7))

@@ -21,7 +21,7 @@ type Backlogs interface {
 
 func testBacklogs(b suite) {
 	b.dueTiers()
-	b.dueRetriesAndEffects()
+	b.dueRetriesAndEvents()
 }
 
 func (b suite) dueTiers() {
@@ -62,7 +62,7 @@ func (b suite) wantBacklog(count func(context.Context, string, time.Time, int) (
 	}
 }
 
-func (b suite) dueRetriesAndEffects() {
+func (b suite) dueRetriesAndEvents() {
 	b.Helper()
 	b.wantBacklog(b.store.RetryBacklog, 1000, 10, store.Backlog{})
 	b.wantBacklog(b.store.OutboxBacklog, 1000, 10, store.Backlog{})
