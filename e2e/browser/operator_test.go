@@ -74,7 +74,7 @@ func TestConsole_RefreshesEntity(t *testing.T) {
 func TestConsole_ShowsScheduler(t *testing.T) {
 	o := newOperator(t)
 	o.page("/schedule")
-	o.untilText("[data-item='schedule.nexon']", `The last scheduler tick was .* LOW makes [\d.]+ of the allowed [\d.]+ calls a second\. Prefetching may use [\d.]+ of them\..* has requested \d+ entit`)
+	o.untilText("[data-item='schedule.nexon']", `The last scheduler tick was .* LOW makes [\d.]+ of the allowed [\d.]+ calls a second\. Prefetching may use [\d.]+ of these calls\..* has requested \d+ entit`)
 	o.untilText("[data-rows='tiers.nexon']", `character\s+hot\s+[\d,]+\s+every 1 min\s+\d+\s+`)
 	o.untilText("[data-rows='backlogs.nexon']", `retries\s+\d+\s`)
 	o.untilText("[data-rows='schedulers.nexon']", `(just now|\d+ s ago)\s+100 %`)

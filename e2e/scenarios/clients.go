@@ -144,6 +144,10 @@ func (c *clients) jobs(ctx context.Context, n int) []func() {
 		all = append(all, func() { c.do(ctx, http.MethodGet, healthy(0), http.Header{"Authorization": {"Bearer nobodys"}}) })
 	case 25:
 		all = append(all, func() { c.prefetch(ctx, second) })
+	case 28:
+		all = append(all, func() {
+			c.do(ctx, http.MethodPost, fmt.Sprint("/hooks/", c.s.Source, "/changed"), http.Header{"X-Key": {fmt.Sprint("healthy-", second%healthyKeys)}})
+		})
 	}
 	return all
 }
@@ -165,7 +169,11 @@ func (c *clients) do(ctx context.Context, method, path string, header http.Heade
 }
 
 func (c *clients) send(ctx context.Context, method, path string, header http.Header) (status int, err error) {
-	req, err := http.NewRequestWithContext(ctx, method, c.api+path, http.NoBody)
+	var body io.Reader = http.NoBody
+	if strings.HasPrefix(path, "/hooks/") {
+		body = strings.NewReader("{}") // the body of a delivery must be JSON
+	}
+	req, err := http.NewRequestWithContext(ctx, method, c.api+path, body)
 	if err != nil {
 		return 0, err
 	}

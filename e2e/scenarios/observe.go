@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -27,6 +29,15 @@ type observation struct {
 	known []string // alerts of earlier outages, which may still be active
 }
 
+// hookConfig is a webhook in the configuration of a source. The key of a delivery is in the header X-Key.
+const hookConfig = `
+webhooks:
+  changed:
+    verify: {scheme: token, header: Authorization, prefix: "Bearer ", secretFile: %q}
+    map: [{facet: %s, key: "header:X-Key"}]
+facets:
+`
+
 // observe judges the monitoring. Every panel and every rule must have data, and docs/metrics.md
 // must document every series. The alerts of each outage must fire during the outage and resolve
 // after it.
@@ -35,12 +46,17 @@ func observe(ctx context.Context, s *site, o options) error {
 	if err != nil {
 		return err
 	}
-	s.Token = rand.Text() + rand.Text() // an admin token switches access control on, so that the metrics of access control have data
+	secret := filepath.Join(s.Dir, "hook-secret")
+	s.Token = rand.Text() + rand.Text()                                  // an admin token switches access control on, so that the metrics of access control have data
+	if err := os.WriteFile(secret, []byte(s.Token), 0o600); err != nil { // the clients send their token as the secret of the webhook
+		return fmt.Errorf("write the secret of the webhook: %w", err)
+	}
 	// The lifetimes and delays in the configuration are shortened, so that every change of state
 	// happens within seconds.
 	s.Edits = []string{
 		"freshFor: 1h", "freshFor: 10s", "notFoundFor: 1h", "notFoundFor: 10s", "failedFor: 6h", "failedFor: 10m",
 		"cooldown: 1m", "cooldown: 1s", "retry: [1m, 2m, 4m]", "retry: [1s, 2s]", "    keepFor:", "    publishChanges: true\n    keepFor:",
+		"\nfacets:\n", fmt.Sprintf(hookConfig, secret, facet),
 		`{mode: adaptive, notBefore: "02:00", timeZone: Asia/Seoul}`, "{triggers: {" + small + ": {backoff: 0s}}}",
 	}
 	if err := s.Prepare(ctx, map[string]string{facet: "basic", small: "basic"}, "--latency", "5ms-50ms"); err != nil {
