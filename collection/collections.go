@@ -34,13 +34,13 @@ func (c *Collections) State(ctx context.Context, e schemas.Entity) (s State, err
 type Range struct {
 	// ID selects one item that is not deleted; empty: all items.
 	ID string
-	// AfterVersion and AfterID are the version and the id of the item to begin after.
+	// AfterVersion and AfterID are the version and the id of the item before the range; zero: the range
+	// begins with the first item.
 	AfterVersion int64
 	AfterID      string
-	// ChangedSince is the time since which an item has changed; zero: all items. Then deleted items are
-	// not returned.
+	// ChangedSince is the time since which an item has changed; zero: all items.
 	ChangedSince time.Time
-	// WithDeleted returns deleted items too.
+	// WithDeleted is true if the range includes deleted items.
 	WithDeleted bool
 	Limit       int
 }

@@ -1,6 +1,7 @@
 // Package collection keeps lists item by item. A collection is an entity whose content is a list of an
 // upstream, such as the issues of a repository. Each element of the list is an item with an id. The
-// rules of a walk are pure functions (walk.go). The statements run in both databases over store.Tx.
+// rules of a walk are pure functions (walk.go). The statements run in PostgreSQL and SQLite,
+// through store.Tx.
 //
 // # Walks and pages
 //
@@ -27,11 +28,13 @@
 //	desc  | at the end of the walk                        | the greatest value seen
 //	none  | at the end of the walk                        | the greatest value seen
 //
-// A time never advances beyond the upstream's time at the start of the walk. The next walk begins
-// Rules.Lookback before the cursor. The cursor never moves backward.
+// A cursor that is a time never advances beyond the upstream's time at the start of the walk. The next
+// walk begins Rules.Lookback before the cursor. The cursor never moves backward.
 //
-// A full walk requests the whole list: the first walk, a walk after a change of the facet's select,
-// ignore or collection settings, and a walk every Rules.FullEvery.
+// A full walk requests the whole list. Full walks are the first walk, the walk after a change of the
+// settings that determine the items (select, ignore, id, cursor.field), and one walk every
+// Rules.FullEvery. Each walk is full with DeletesFull and without a cursor, or while the cursor of the
+// settings has no value.
 //
 // # Deletions
 //

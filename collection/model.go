@@ -29,7 +29,8 @@ type State struct {
 	// CompleteAt is the start of the last complete walk. FullAt is the start of the last complete full
 	// walk. Zero: there was none.
 	CompleteAt, FullAt time.Time
-	// FullWalk is the last complete full walk of several pages, whose items are in the table walk_items.
+	// FullWalk is the id of the last complete full walk of several pages, whose items are in the table
+	// walk_items; 0: there is none.
 	FullWalk int64
 	Walk     Walk
 
@@ -43,7 +44,7 @@ type Walk struct {
 	// Date is the upstream's time at the start of the walk.
 	Date time.Time
 	Page int // number of the next page, from 1; 0: no walk is open
-	// Position is where the next page is: a request URI or a cursor of the upstream; empty: page 1.
+	// Position is the position of the next page: a request URI or a cursor of the upstream; empty: page 1.
 	Position string
 	// Checkpoint is the position of an earlier page. A walk that returns to it repeats itself.
 	Checkpoint string
@@ -64,9 +65,9 @@ func (w Walk) Name() string { return strconv.FormatInt(w.ID, 10) + "-" + strconv
 type Summary struct {
 	// AsOf is the start of the last complete walk; nil: the first walk is not complete.
 	AsOf *time.Time `json:"asOf"`
-	// ChangedAt is when the fetch began that changed an item last; nil: no item was ever stored.
+	// ChangedAt is the start of the fetch that changed an item last; nil: no item was ever stored.
 	ChangedAt *time.Time `json:"changedAt"`
-	// Complete is true if a walk was complete since the collection was created or its visibility changed.
+	// Complete is true if a walk has reached the last page since the collection was created or its visibility changed.
 	Complete bool `json:"complete"`
 	// Count is the number of items.
 	Count int64 `json:"count"`
@@ -124,10 +125,10 @@ type Page struct {
 	Next        string // position of the next page; empty: the last page
 }
 
-// Result is the result of a Write.
+// Result says whether a Write has stored its page.
 type Result int
 
-// Results of a Write.
+// The values of Result.
 const (
 	Stored Result = iota + 1 // the page is stored
 	Moved                    // nothing was written: another page was stored, or the collection was deleted
@@ -137,5 +138,5 @@ const (
 // allows. Nothing was written.
 var ErrShrunk = errors.New("the list has shrunk")
 
-// ErrRepeats is the error of a walk whose next page is an earlier one.
+// ErrRepeats is the error of a walk whose next page is an earlier page of the walk.
 var ErrRepeats = errors.New("the link or cursor to the next page repeats an earlier one")

@@ -54,9 +54,9 @@ SET version = excluded.version, extract_version = excluded.extract_version, visi
 	greatest = '', walk_etag = '', walk_extract_version = 0
 WHERE source = $1 AND facet = $2 AND key = $3 AND walk = $4`
 
-	// insertItems and onItemConflict are the two ends of a statement that stores items, unless items of a
-	// later fetch are stored. The columns of a row after the key: item, hash, version, changed_at, deleted,
-	// encoding, size, payload.
+	// insertItems and onItemConflict are the start and the end of a statement that stores items. The
+	// statement does not replace an item of a later fetch. The columns of a row after the key: item, hash,
+	// version, changed_at, deleted, encoding, size, payload.
 	insertItems    = `INSERT INTO items AS i (source, facet, key, item, hash, version, changed_at, deleted, encoding, size, payload)`
 	onItemConflict = `
 ON CONFLICT (source, facet, key, item) DO UPDATE
@@ -65,15 +65,16 @@ SET hash = excluded.hash, version = excluded.version, changed_at = excluded.chan
 WHERE excluded.version >= i.version`
 	deleteItems     = `DELETE FROM items WHERE source = $1 AND facet = $2 AND key = $3`
 	deleteWalkItems = `DELETE FROM walk_items WHERE source = $1 AND facet = $2 AND key = $3`
-	// deleteOldItems deletes deleted items for good. Argument: time.
+	// deleteOldItems removes the rows of deleted items. Argument: time before which the items were deleted.
 	deleteOldItems = deleteItems + ` AND deleted AND changed_at < $4`
-	// deleteExpiredItems deletes items by their last change. Versions follow a clock in milliseconds, so the
-	// condition on the version finds them by an index. Arguments: version, time.
+	// deleteExpiredItems deletes items whose last change is before a time. Versions follow a clock in
+	// milliseconds, so the condition on the version lets the database use the index items_changed.
+	// Arguments: version, time.
 	deleteExpiredItems = deleteItems + ` AND NOT deleted AND version < $4 AND changed_at < $5`
-	// deleteFirstItems deletes the items that changed first. Argument: number of items.
+	// deleteFirstItems deletes the items that changed first. Argument: number of items to delete.
 	deleteFirstItems = deleteItems + ` AND item IN (SELECT i.item FROM items i
 	WHERE i.source = $1 AND i.facet = $2 AND i.key = $3 AND NOT i.deleted ORDER BY i.version, i.item LIMIT $4)`
-	// deleteOtherWalks deletes the items of all walks but one. Argument: id of that walk.
+	// deleteOtherWalks deletes the rows of walk_items of all walks except one. Argument: id of that walk.
 	deleteOtherWalks = deleteWalkItems + ` AND walk <> $4`
 	insertWalkItems  = `INSERT INTO walk_items (source, facet, key, walk, item)`
 
@@ -121,8 +122,9 @@ func placeholders(first, n int) string {
 	return b.String()
 }
 
-// insertRows returns statements that insert rows of a collection, several with each statement, because the
-// database plans each statement. before and after are the parts of a statement around its rows.
+// insertRows returns statements that insert rows of a collection. Each statement inserts up to maxRows
+// rows, because the database plans each statement anew. before and after are the parts of a statement around its
+// rows.
 func insertRows(e schemas.Entity, before, after string, rows [][]any) (statements []store.Statement) {
 	for some := range slices.Chunk(rows, maxRows) {
 		var b strings.Builder
@@ -150,7 +152,7 @@ func (s State) args(e schemas.Entity) []any {
 
 func (s *State) scan(scan func(...any) error) error { return s.scanAfter(scan) }
 
-// scanAfter reads the state from the columns that follow other columns.
+// scanAfter reads the first columns into before, and the state from the columns after them.
 func (s *State) scanAfter(scan func(...any) error, before ...any) error {
 	w := &s.Walk
 	var changed, complete, full, began, date int64

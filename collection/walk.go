@@ -16,15 +16,15 @@ const (
 // Ways in which items are deleted.
 const (
 	DeletesNone = "none" // never
-	DeletesFlag = "flag" // a member of the item says so
+	DeletesFlag = "flag" // a member of the item says that it is deleted
 	DeletesFull = "full" // full walks no longer find the item
 )
 
 // Rules are the settings of a facet that decide about its walks.
 type Rules struct {
 	Order string // one of the Order constants
-	// HasCursor is set if items have a cursor's field, and Lookback is how far before the cursor a walk
-	// begins. Lookback is 0 for cursors that are no times.
+	// HasCursor is set if the facet has a cursor, and Lookback is how far before the cursor a walk
+	// begins. Lookback has no effect on cursors that are numbers.
 	HasCursor bool
 	Lookback  time.Duration
 	Deletes   string // one of the Deletes constants
@@ -33,13 +33,13 @@ type Rules struct {
 	// ShrinkGuard is the minimum number of items after a full walk, as a fraction of the number before.
 	ShrinkGuard float64
 	// Keep is how long an item is kept after its last change; 0: without limit. An item whose cursor is an
-	// earlier time is not stored. MaxItems is the maximum number of items after a walk; 0: no limit. The
-	// items that changed first are deleted.
+	// earlier time is not stored. MaxItems is the maximum number of items after a walk; 0: no limit. Above
+	// it, the items that changed first are deleted.
 	Keep     time.Duration
 	MaxItems int64
-	// Conditional sends the validator of the first page.
+	// Conditional is set if the request of the first page has its validator (ETag).
 	Conditional bool
-	// ExtractVersion and Visibility are the values of a fetch now.
+	// ExtractVersion and Visibility are the values that a fetch has with the current configuration.
 	ExtractVersion int64
 	Visibility     string
 }
@@ -68,8 +68,9 @@ func (s State) Since(r Rules) string {
 	return lookBack(s.Cursor, r.Lookback)
 }
 
-// Validator returns the validator to send with the next page; empty: none. Only the first page of a list
-// with its newest items first can be unchanged as a whole.
+// Validator returns the validator to send with the next page; empty: none. An unchanged
+// first page means an unchanged list only if the newest items are first. So other pages and other lists have
+// no validator.
 func (s State) Validator(r Rules) string {
 	if !r.Conditional || r.Order != OrderDesc || s.Walk.Full || s.Walk.Page != 1 {
 		return ""
@@ -103,7 +104,7 @@ func (s State) After(r Rules, p Page) (State, error) {
 		if p.Next == w.Checkpoint || p.Next == w.Position {
 			return s, ErrRepeats
 		}
-		// The checkpoint moves at pages 1, 2, 4, 8 and so on: a cycle of any length is found (Brent).
+		// The checkpoint moves at pages 1, 2, 4, 8 and so on: a cycle of any length is found (Brent's algorithm).
 		if w.Page&(w.Page-1) == 0 {
 			w.Checkpoint = p.Next
 		}
@@ -179,7 +180,8 @@ func compareCursors(a, b string) int {
 	return numberA.Cmp(numberB)
 }
 
-// lookBack returns the value that is earlier than the cursor by the lookback, in whole seconds.
+// lookBack returns the time that is earlier than the cursor by the lookback, in whole seconds. It returns
+// a number unchanged.
 func lookBack(cursor string, lookback time.Duration) string {
 	if at, ok := parseTime(cursor); ok {
 		return at.Add(-lookback).Truncate(time.Second).Format(time.RFC3339)

@@ -203,7 +203,7 @@ func (w *write) delete(id string, before store.Hash) {
 	w.changed(id, before, store.Hash{})
 }
 
-// changed records the change of an item.
+// changed records the change of an item, and adds the event of the change.
 func (w *write) changed(id string, before, after store.Hash) {
 	w.after.Changed, w.after.ChangedAt = w.Page.Version, w.Page.Began
 	if w.Outbox.PublishChange && !w.rewrites() {

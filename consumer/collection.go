@@ -65,7 +65,7 @@ func (x *walks) load(ctx context.Context, t *task) error {
 	}
 	rules := x.rulesOf(t)
 	t.walk = &taskWalk{rules: rules, before: s.Begin(rules, time.Now(), t.stored.Absent)}
-	if t.plan, err = x.w.planFor(t); err != nil { // the position of the next page is no longer below baseURL
+	if t.plan, err = x.w.planFor(t); err != nil { // the position of the next page can be outside of a changed baseURL: begin a new walk
 		s.Walk = collection.Walk{}
 		t.walk.before = s.Begin(rules, time.Now(), t.stored.Absent)
 		t.plan, err = x.w.planFor(t)
@@ -73,7 +73,7 @@ func (x *walks) load(ctx context.Context, t *task) error {
 	return err // no error can happen here: the call of the first page was planned before
 }
 
-// request adds the page of the walk to a request.
+// request sets the page of the walk, and its validator, in a source.Request.
 func (k *taskWalk) request(r *source.Request) {
 	w := k.before.Walk
 	r.Page = items.PageRequest{Number: w.Page, Position: w.Position, Since: k.before.Since(k.rules)}
@@ -96,8 +96,8 @@ func (x *walks) prepare(ctx context.Context, t *task) bool {
 	return false
 }
 
-// read sets the page that the outcome has, and releases the memory that it does not need. It returns the
-// outcome, or bad content if the list repeats itself.
+// read sets the page of the walk from the outcome of a fetch. It returns the outcome, or one with the class
+// BadContent if the next page is an earlier page of the walk.
 func (k *taskWalk) read(o source.Outcome, began time.Time) source.Outcome {
 	k.page = collection.Page{
 		Began: began, Date: o.Page.Date, NotModified: o.Class == source.NotModified, ETag: o.Validator.ETag, Next: o.Page.Next,
@@ -120,7 +120,7 @@ func (x *walks) storePage(hard context.Context, a *attempt, f fetched) store.Res
 	t.walk.page.Version, t.walk.page.Began = a.number, a.began.Truncate(time.Microsecond) // the databases store microseconds
 	after, err := t.walk.before.After(t.walk.rules, t.walk.page)
 	if err != nil {
-		return 0 // impossible: read has tried it
+		return 0 // impossible: read has called After with the same page
 	}
 	write := collection.Write{
 		Entity: t.request.Entity, Rules: t.walk.rules, Before: t.walk.before, Page: t.walk.page, Manual: t.request.Reason.Manual(),
@@ -183,7 +183,8 @@ func (x *walks) abandon(ctx context.Context, t *task) error {
 	})
 }
 
-// fetched completes the result of an attempt that has fetched a page. Its memory is the items from now on.
+// fetched completes the result of an attempt that has fetched a page. From then on, its
+// memory reservation has the size of the items.
 func (x *walks) fetched(ctx context.Context, a *attempt, f fetched) fetched {
 	f.outcome = a.t.walk.read(f.outcome, a.began)
 	reportCalls(ctx, x.w, a, f.outcome.Class, f.outcome.Class == source.OK && len(a.t.walk.page.Items) > 0, a.t.calls-f.calls)

@@ -157,12 +157,12 @@ func (r itemReader) list(c echo.Context, client access.Client) error {
 	return r.write(c, body)
 }
 
-// write writes a body that is complete.
+// write responds with status 200 and a complete body.
 func (r itemReader) write(c echo.Context, body []byte) error {
 	c.Response().Header().Set("Content-Length", strconv.Itoa(len(body)))
 	c.Response().WriteHeader(http.StatusOK)
 	if c.Request().Method != http.MethodHead {
-		_ = r.s.write(c, body) // it has logged the error
+		_ = r.s.write(c, body) // Server.write has logged the error
 	}
 	return nil
 }
@@ -175,7 +175,7 @@ func (r itemReader) read(ctx context.Context, e schemas.Entity, span collection.
 }
 
 // stream writes all items of a range as lines of JSON. An item that changes meanwhile follows once more, so a
-// reader keeps the last line of each id. If the store fails, the connection is closed before the end.
+// reader must keep the last line of each id. If the store fails, the connection is closed before the end of the body.
 func (r itemReader) stream(c echo.Context, client access.Client, e schemas.Entity, span collection.Range) error {
 	leave, err := r.s.acquireWaitSlot(client)
 	if err != nil {
@@ -241,10 +241,10 @@ func (r itemReader) one(c echo.Context, client access.Client) error {
 	return r.write(c, appendItem(nil, items[0]))
 }
 
-// changedItems are the items of a collection that have changed since an event of a stream.
+// changedItems are the items of a collection that have changed since the last event of a stream.
 type changedItems struct {
 	Items     []changedItem `json:"items,omitempty"`
-	MoreItems bool          `json:"moreItems,omitempty"` // there are more
+	MoreItems bool          `json:"moreItems,omitempty"` // more items have changed than Items has
 }
 
 type changedItem struct {
@@ -256,7 +256,7 @@ type changedItem struct {
 const maxChangedItems = 100
 
 // changedSince returns the items that have changed after a version of the collection. If the version is 0
-// it returns none: the client knows no item. After an error of the store it only reports that there are more.
+// it returns none: the client knows no item. After an error of the store it sets only MoreItems.
 func (r itemReader) changedSince(ctx context.Context, e schemas.Entity, version int64) (c changedItems) {
 	if version == 0 {
 		return c

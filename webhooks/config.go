@@ -14,9 +14,10 @@ import (
 
 // Config configures one webhook, which POST /hooks/{source}/{name} receives.
 type Config struct {
-	// Verify says how a delivery proves that it comes from the upstream.
+	// Verify configures how a delivery proves that it comes from the upstream.
 	Verify Verify `yaml:"verify"`
-	// Map lists the rules that choose the entities to refresh. Each rule whose condition holds applies.
+	// Map lists the rules that choose the entities to refresh. A rule applies if its condition is true. Several
+	// rules can apply to one delivery.
 	Map []Rule `yaml:"map"`
 	// NewKeys limits the refreshes of keys that are neither stored nor registered, as in 60/m; 0: such
 	// keys are not refreshed. The limit applies in each process.
@@ -50,20 +51,20 @@ type Rule struct {
 	When Condition `yaml:"when,omitempty"`
 	// Facet is the facet to refresh.
 	Facet string `yaml:"facet"`
-	// Key says where the delivery has the key: body: and a path in the JSON body, or header: and a name. The
+	// Key is the place of the key in the delivery: body: and a path in the JSON body, or header: and a name. The
 	// path has names and indexes joined by dots; # is each element of an array, as in body:events.#.id. A
 	// delivery can have up to 1000 keys.
 	Key string `yaml:"key"`
 	// Delay delays the refresh until no further delivery for the entity has arrived for this time, from
 	// 1s to 24h; 0s: no delay.
 	Delay time.Duration `yaml:"delay,omitempty"`
-	// MaxDelay bounds the delay, counted from the first delivery. 0s: ten times delay.
+	// MaxDelay bounds the delay, counted from the first delivery. 0s: ten times delay, at most 24h.
 	MaxDelay time.Duration `yaml:"maxDelay,omitempty"`
-	// Lane is the lane of the refresh. The default is LOW. HIGH competes with clients that wait.
+	// Lane is the lane of the refresh. The default is LOW. HIGH competes with the requests of waiting clients.
 	Lane schemas.Lane `yaml:"lane,omitempty" enum:",HIGH,LOW"`
 }
 
-// Condition compares one value of a delivery. Either header or body names the value.
+// Condition compares one value of a delivery. Set either header or body, which names the value.
 type Condition struct {
 	// Header is the name of a header, such as X-GitHub-Event.
 	Header string `yaml:"header,omitempty"`
@@ -89,7 +90,7 @@ var schemes = []Scheme{GitHub, StandardWebhooks, Stripe, HMAC, Token}
 
 const (
 	minDelay, maxDelay = time.Second, 24 * time.Hour
-	// delaysUntilMax is the default of MaxDelay, in delays.
+	// delaysUntilMax is the default of MaxDelay as a multiple of Delay.
 	delaysUntilMax = 10
 )
 
@@ -137,7 +138,7 @@ func (c Config) Check(openParams func(facet string) (open []string, known bool))
 		case !known:
 			fail("map[%d].facet: there is no facet %q in the source", i, r.Facet)
 		case calls > 0 && len(open) > 0:
-			fail("map[%d].facet: newKeys can't fetch a new key of %s, because %s has no value; register the entities, or remove newKeys", i, r.Facet, strings.Join(open, " and "))
+			fail("map[%d].facet: newKeys can't fetch a new key of %s, because the configuration has no value for %s; register the entities, or remove newKeys", i, r.Facet, strings.Join(open, " and "))
 		}
 	}
 	return errors.Join(errs...)
@@ -230,7 +231,7 @@ func checkPlace(place string) error {
 const maxPathBytes = 512
 
 // checkPath checks a path of package gjson. Only names, indexes, # and the wildcards * and ? are allowed:
-// the other forms (modifiers, queries and several paths in one) would run over the whole body again and again.
+// the other forms (modifiers, queries and several paths in one) would search the whole body many times.
 func checkPath(path string) error {
 	switch {
 	case path == "" || len(path) > maxPathBytes:
@@ -239,8 +240,8 @@ func checkPath(path string) error {
 		return fmt.Errorf("%.80q must have names joined by dots, as in events.#.id", path)
 	case slices.Contains(strings.Split(path, "."), ""):
 		return fmt.Errorf("%.80q has an empty name", path)
-	case strings.HasSuffix(path, "#"): // it would be the length of the array
-		return fmt.Errorf("%.80q ends with #; name a member of the elements, or leave the # out if the elements are the keys", path)
+	case strings.HasSuffix(path, "#"): // the value would be the length of the array
+		return fmt.Errorf("%.80q ends with #; name a member of the elements, or remove the # if the elements are the keys", path)
 	case strings.Count(path, "#") > maxArrays:
 		return fmt.Errorf("%.80q may have # at most %d times", path, maxArrays)
 	}

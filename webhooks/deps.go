@@ -31,7 +31,7 @@ type Store interface {
 	// entity that is not registered.
 	EntityParams(ctx context.Context, of []schemas.Entity) ([]map[string]string, error)
 	// WriteOutbox stores the outbox events of writes, without the writes themselves. A trigger with a quiet
-	// time replaces the waiting one of the same entity.
+	// time replaces the waiting trigger of the same entity.
 	WriteOutbox(ctx context.Context, writes []store.Write) error
 }
 
@@ -50,7 +50,7 @@ type Request struct {
 	CorrelationID string
 }
 
-// Outcome is the outcome of one Request.
+// Outcome says whether a Request was enqueued.
 type Outcome int
 
 // The outcomes. Unavailable: Redis or Kafka did not accept the request. Held: the entity failed, is
@@ -62,7 +62,8 @@ const (
 	Queued
 )
 
-// Result is the result of one Request. Number is the number of the record that covers it.
+// Result is the response of an Enqueuer to one Request. Number is the number of the record that covers the
+// Request. Queued with the number 0: a retry, which has no number yet, covers the Request.
 type Result struct {
 	Outcome Outcome
 	Number  int64

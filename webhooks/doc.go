@@ -2,7 +2,7 @@
 // carries no content: a delivery with a valid signature requests a strict refresh of the entity, which
 // is satisfied only by a fetch that begins after the delivery.
 //
-// Steps of one delivery. Each refusal ends it:
+// Steps of one delivery. If a step refuses the delivery, the next steps are skipped:
 //
 //	header check   scheme token: the token; other schemes: signature present, time within 5 min
 //	body           at most 25 MiB, within the process's memory for bodies
@@ -14,12 +14,12 @@
 //
 // Invariants:
 //   - 202 is sent only after every request of the delivery is durable: acknowledged by Kafka, or, with
-//     a delay, committed to the database. Otherwise the response is an error, and the sender repeats
-//     the delivery. A repeated delivery is harmless: requests of one entity coalesce.
+//     a delay, committed to the database. Otherwise the response is an error, and the sender must
+//     repeat the delivery. A repeated delivery is harmless: requests of one entity coalesce.
 //   - No delivery without a valid signature reads the database, Redis or Kafka.
 //   - A secret is in no log, error, metric or response. The time of a comparison does not depend on
 //     the secret.
-//   - A delivery makes no call for a key that freshet does not know, unless newKeys allows it.
+//   - A delivery causes no call for a key that freshet does not know, unless newKeys allows it.
 //
 // Example: `delay: 5s` and 10,000 deliveries for one repository within a minute. The first delivery
 // stores an outbox event that is due 5 s later. Each further delivery moves the event to 5 s after

@@ -36,7 +36,7 @@ type target struct {
 type event struct {
 	targets []target
 	matched bool // at least one rule applies
-	badKeys int  // values that are no key of their facet
+	badKeys int  // values that are not valid keys of their facet
 }
 
 // read returns the entities that the rules of the webhook choose. Each entity is in the result once, with the
@@ -126,7 +126,8 @@ func appendTexts(all []string, r gjson.Result, levels int) ([]string, error) {
 	return all, err
 }
 
-// textOf returns the text of a string, or the digits of a number: as a float, a long id would lose digits.
+// textOf returns the text of a string, or the digits of a number. It does not convert the number to a float,
+// because a long id would lose digits.
 func textOf(r gjson.Result) (string, bool) {
 	switch r.Type { //nolint:exhaustive // other values have no text
 	case gjson.String:

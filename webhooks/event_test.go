@@ -44,7 +44,7 @@ func TestDepth_CountsOnlyNestedBrackets(t *testing.T) {
 		`"` + strings.Repeat(`\"[`, 1000) + `"`:                           true,
 		`["\\",` + strings.Repeat("[", maxDepth):                          false,
 		`"unterminated ` + strings.Repeat("[", 1000):                      true, // the parser rejects it
-		strings.Repeat("]", maxDepth) + strings.Repeat("[", maxDepth+1):   true, // so it does with this one
+		strings.Repeat("]", maxDepth) + strings.Repeat("[", maxDepth+1):   true, // the parser rejects it too
 	} {
 		if err := checkDepth([]byte(body)); (err == nil) != want {
 			t.Errorf("%.40q: got %v, want an error: %v", body, err, !want)

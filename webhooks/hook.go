@@ -25,7 +25,7 @@ func NewHook(source, name string, c Config, keys Keys, secrets string) (*Hook, e
 	return h, h.SetSecrets(secrets)
 }
 
-// SetSecrets replaces the secrets by those in the text of the file. After an error the old secrets stay in
+// SetSecrets replaces the secrets with the secrets in the text of the file. After an error the old secrets stay in
 // use. The error does not show the text.
 func (h *Hook) SetSecrets(text string) error {
 	secrets, err := parseSecrets(h.config.Verify.Scheme, text)
@@ -36,7 +36,7 @@ func (h *Hook) SetSecrets(text string) error {
 	return nil
 }
 
-// newKeyLimit is a token bucket of the keys that are neither stored nor registered.
+// newKeyLimit is a token bucket that limits the refreshes of keys that are neither stored nor registered.
 type newKeyLimit struct {
 	max    float64 // keys that may be refreshed at once, and in each window
 	window time.Duration

@@ -9,18 +9,19 @@ import (
 // result is the result of a delivery, as the metric and the console show it.
 type result string
 
-// The results. Only after accepted a refresh follows from the delivery.
+// The results. accepted means that at least one refresh was requested. With limited or unavailable, a part of
+// the refreshes can have been requested too.
 const (
 	accepted     result = "accepted"
 	unknownEvent result = "unknown-event" // no rule applies
-	noKey        result = "no-key"        // a rule applies, but the delivery has no valid key at its place
+	noKey        result = "no-key"        // a rule applies, but the delivery has no valid key at the place that the rule names
 	unknownKey   result = "unknown-key"   // no key is stored or registered
-	held         result = "held"          // every entity has a hold
+	held         result = "held"          // each known entity is on hold
 	badSignature result = "bad-signature"
 	expired      result = "expired" // the delivery was signed too long ago
 	badBody      result = "bad-body"
-	tooLarge     result = "too-large" // the body, or the number of keys
-	limited      result = "limited"   // the limit of new keys
+	tooLarge     result = "too-large" // the body is too long, or has too many keys
+	limited      result = "limited"   // the limit newKeys is reached
 	unavailable  result = "unavailable"
 )
 

@@ -54,7 +54,7 @@ func New(hooks []*Hook, deps Deps) *Receiver {
 	return r
 }
 
-// Run measures the time until snapshots are stored, until ctx ends.
+// Run measures the times from deliveries to stored snapshots. It returns when ctx ends.
 func (r *Receiver) Run(ctx context.Context) error { return r.watch.run(ctx) }
 
 // Settled receives the message that a request was settled.
@@ -66,14 +66,14 @@ type response struct {
 	Delayed     int `json:"delayed"`     // entities whose request is stored, and enqueued after the delay
 	Held        int `json:"held"`        // entities with a hold
 	UnknownKeys int `json:"unknownKeys"` // keys that are neither stored nor registered
-	BadKeys     int `json:"badKeys"`     // values that are no key of the facet
+	BadKeys     int `json:"badKeys"`     // values that are not valid keys of the facet
 }
 
 // Receive handles one delivery. An error is a *problem.HTTPError, which the caller responds with.
 func (r *Receiver) Receive(w http.ResponseWriter, req *http.Request, source, name, correlationID string) error {
 	h := r.hooks[source][name]
 	if h == nil {
-		return problem.New(http.StatusNotFound, problem.NoSuchPath, "There is no such webhook. The setting sources.NAME.webhooks of the configuration lists them.")
+		return problem.New(http.StatusNotFound, problem.NoSuchPath, "There is no such webhook. The setting sources.NAME.webhooks of the configuration lists all webhooks.")
 	}
 	done := func(re result, err error) error {
 		r.metrics.deliveries.WithLabelValues(source, name, string(re)).Inc()
@@ -116,7 +116,7 @@ func (r *Receiver) Receive(w http.ResponseWriter, req *http.Request, source, nam
 	return nil
 }
 
-// verify reads and verifies a delivery, and finds the entities that it is about.
+// verify reads and verifies a delivery, and finds the entities to refresh.
 func (r *Receiver) verify(w http.ResponseWriter, req *http.Request, h *Hook) (event, result, error) {
 	secrets := *h.secrets.Load()
 	s, err := h.config.Verify.readHeader(req.Header, secrets, r.deps.Now())
@@ -157,7 +157,7 @@ func resultOf(err error) result {
 	return badSignature
 }
 
-// delivery is a verified delivery, and what followed from it so far.
+// delivery is a verified delivery, with the numbers of its response so far.
 type delivery struct {
 	hook          *Hook
 	received      time.Time
@@ -267,7 +267,7 @@ func (r *Receiver) enqueue(ctx context.Context, d *delivery, targets []target, f
 	for i, req := range now {
 		watched[i] = r.watch.begin(req.Entity, d.hook, d.received)
 	}
-	// The records are published even if the sender disconnects, so the response is awaited, too.
+	// The records are published even if the sender disconnects, so Kafka's acknowledgement is awaited too.
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), ackTimeout)
 	defer cancel()
 	failed := 0
@@ -329,7 +329,7 @@ func (r *Receiver) unavailable(d *delivery, detail string, cause error) error {
 	if cause != nil {
 		level = slog.LevelWarn
 	}
-	r.deps.Log.Log(context.Background(), level, "webhook delivery not accepted; the upstream has to repeat it",
+	r.deps.Log.Log(context.Background(), level, "webhook delivery not accepted; the upstream must repeat it",
 		"source", d.hook.source, "webhook", d.hook.name, "correlation_id", d.correlationID, "err", cause)
 	return unavailableProblem(detail)
 }

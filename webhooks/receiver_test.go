@@ -58,7 +58,7 @@ func TestReceive_IgnoresUnknownEvents(t *testing.T) {
 	}
 }
 
-// A delivery without a valid signature must have no effect but its count, and get no information.
+// A delivery without a valid signature must only be counted, and its response must contain no information.
 func TestReceive_RefusesForgedDeliveries(t *testing.T) {
 	r := newRig(t)
 	r.stored["issues/"+repository] = 42
@@ -107,7 +107,7 @@ func TestReceive_RefusesOldDeliveries(t *testing.T) {
 	r.wantRequests()
 }
 
-// endless is a body without an end.
+// endless is a body that never returns io.EOF.
 type endless struct{ read int }
 
 func (e *endless) Read(p []byte) (int, error) {
@@ -136,7 +136,7 @@ func TestReceive_LimitsBodies(t *testing.T) {
 	if !r.receiver.memory.TryAcquire(maxBodyMemory) {
 		t.Error("memory for bodies after two refused deliveries: got a part, want all of it")
 	}
-	r.want(r.deliver("issues", `{}`), http.StatusServiceUnavailable, unavailable) // other deliveries use all of it
+	r.want(r.deliver("issues", `{}`), http.StatusServiceUnavailable, unavailable) // other deliveries use all memory for bodies
 }
 
 func TestReceive_RefusesUnreadableBodies(t *testing.T) {
@@ -204,14 +204,14 @@ func TestReceive_LimitsNewKeys(t *testing.T) {
 		t.Errorf("problem: got %s after %v, want %s after 20s", a.code, a.after, problem.TooManyNewKeys)
 	}
 	r.wantRequests("items/a", "items/b", "items/c", "items/known") // the allowed keys are refreshed
-	r.pass(-time.Hour)                                             // a delivery that arrived earlier, and comes later
+	r.pass(-time.Hour)                                             // a delivery that arrived earlier, but is handled later
 	r.want(r.deliver("", batch("d")), http.StatusTooManyRequests, limited)
 	r.pass(time.Hour + 20*time.Second)
 	r.want(r.deliver("", batch("d")), http.StatusAccepted, accepted)
 	r.want(r.deliver("", batch("e")), http.StatusTooManyRequests, limited)
 	r.pass(time.Hour)
 	r.want(r.deliver("", batch("f", "g", "h")), http.StatusAccepted, accepted)
-	r.want(r.deliver("", batch("i")), http.StatusTooManyRequests, limited) // the limit is not saved up
+	r.want(r.deliver("", batch("i")), http.StatusTooManyRequests, limited) // unused keys of earlier minutes do not raise the limit
 }
 
 // Without an acknowledgement of every request, the sender must repeat the delivery.

@@ -27,7 +27,7 @@ import (
 
 const secret = "a-secret-of-sixteen"
 
-// rig is a receiver with one webhook, github/hook, and the fake of all its dependencies.
+// rig is a receiver with one webhook, github/hook. It is also the fake of all dependencies of the receiver.
 type rig struct {
 	testing.TB
 	receiver *Receiver
@@ -147,7 +147,7 @@ func (r *rig) EnqueueAndWait(_ context.Context, all []Request) []Result {
 	return results
 }
 
-// answer is the response to one delivery.
+// answer has the parts of the response to one delivery that tests compare.
 type answer struct {
 	status int
 	result string // the header with the result

@@ -36,8 +36,8 @@ type storedWatch struct {
 	ended    map[schemas.Entity]time.Time // entities whose request may have ended, with the time of the message
 }
 
-// watched is one entity of one delivery. number is the number of its request, math.MaxInt64 while it is not
-// known, and last the highest number that was settled since the begin.
+// watched is one entity of one delivery. number is the number of its request; math.MaxInt64: not known yet.
+// last is the highest number that was settled since begin was called. lastAt is the time of the last message.
 type watched struct {
 	entity       schemas.Entity
 	hook         *Hook
@@ -54,7 +54,8 @@ func newStoredWatch(st Store, times *prometheus.HistogramVec, now func() time.Ti
 }
 
 // begin watches an entity of a delivery. It must be called before the request is enqueued, because the
-// request may end before its number is known. It returns nil if too many are watched.
+// request may end before its number is known. It returns nil if the maximum number of
+// deliveries (maxWatched) is watched.
 func (s *storedWatch) begin(e schemas.Entity, h *Hook, received time.Time) *watched {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +91,7 @@ func (s *storedWatch) drop(w *watched) {
 	s.keep(w.entity, func(other *watched) bool { return other != w })
 }
 
-// keep removes the watched deliveries of an entity for which the function returns false.
+// keep removes the watched deliveries of an entity for which the function stays returns false.
 func (s *storedWatch) keep(e schemas.Entity, stays func(*watched) bool) {
 	var left []*watched
 	for _, w := range s.byEntity[e] {
@@ -125,7 +126,7 @@ func (s *storedWatch) end(e schemas.Entity, at time.Time) {
 	}
 }
 
-// run measures the ended requests until ctx ends.
+// run measures the times of ended requests until ctx ends.
 func (s *storedWatch) run(ctx context.Context) error {
 	sweep := time.NewTicker(sweepInterval)
 	defer sweep.Stop()

@@ -18,8 +18,8 @@ import (
 const (
 	// maxSecrets is the maximum number of secrets that are valid at the same time.
 	maxSecrets = 2
-	// minSecretBytes is the minimum length of a secret. A shorter secret could be found from one signed
-	// delivery.
+	// minSecretBytes is the minimum length of a secret. With one signed delivery,
+	// an attacker could find a shorter secret by trying all values.
 	minSecretBytes = 16
 	// maxAge is how far the time of a delivery may be from this process's clock. Stripe and Standard
 	// Webhooks recommend 5 minutes.
@@ -36,7 +36,7 @@ var (
 	errAge       = errors.New("the delivery was signed more than 5 minutes ago, or in the future")
 )
 
-// parseSecrets returns the secrets in the text of a file or an environment variable, one a line, as the
+// parseSecrets returns the secrets in the text of a file or an environment variable, one per line, as the
 // keys of the scheme. Errors do not show the text.
 func parseSecrets(scheme Scheme, text string) (secrets [][]byte, err error) {
 	for line := range strings.Lines(text) {
@@ -47,7 +47,7 @@ func parseSecrets(scheme Scheme, text string) (secrets [][]byte, err error) {
 		secret := []byte(line)
 		if scheme == StandardWebhooks {
 			if secret, err = base64.StdEncoding.DecodeString(strings.TrimPrefix(line, "whsec_")); err != nil {
-				return nil, fmt.Errorf("line %d is no secret of Standard Webhooks: it must be whsec_ and base64", len(secrets)+1)
+				return nil, fmt.Errorf("the secret in line %d is not valid for Standard Webhooks: it must be base64, with or without the prefix whsec_", len(secrets)+1)
 			}
 		}
 		if len(secret) < minSecretBytes {
@@ -59,7 +59,7 @@ func parseSecrets(scheme Scheme, text string) (secrets [][]byte, err error) {
 	case n == 0:
 		return nil, errors.New("there is no secret; write the secret that the upstream signs with")
 	case n > maxSecrets:
-		return nil, fmt.Errorf("there are %d secrets, one a line; at most %d may be valid at the same time", n, maxSecrets)
+		return nil, fmt.Errorf("there are %d secrets, one per line; at most %d may be valid at the same time", n, maxSecrets)
 	}
 	return secrets, nil
 }
@@ -71,8 +71,9 @@ type signature struct {
 	macs   [][]byte // signatures of the body; one of them must be right
 }
 
-// readHeader checks the headers of a delivery, before its body is read. For the scheme token it decides
-// alone, and returns a signature without a hash. Otherwise valid must decide.
+// readHeader checks the headers of a delivery, before its body is read. With the scheme token it verifies
+// the delivery completely, and returns a signature without a hash. With the other schemes, the caller must also
+// call valid.
 func (v Verify) readHeader(h http.Header, secrets [][]byte, now time.Time) (signature, error) {
 	one := func(name string) string {
 		if all := h.Values(name); len(all) == 1 { // two headers are ambiguous: a proxy may check the first and freshet the second
@@ -173,9 +174,9 @@ func checkAge(timestamp string, now time.Time) error {
 }
 
 // valid reports whether one of the signatures of the delivery fits the body and one of the secrets. It
-// compares all of them in constant time.
+// compares all signatures in constant time.
 func (s signature) valid(body []byte, secrets [][]byte) bool {
-	if s.hash == nil { // the header alone has decided
+	if s.hash == nil { // scheme token: readHeader has verified the delivery
 		return true
 	}
 	found := false
@@ -199,8 +200,8 @@ func sum(token []byte) []byte {
 	return h[:]
 }
 
-// equalsAny reports whether a value equals one of the secrets after the function `of`. It compares all of
-// them in constant time.
+// equalsAny reports whether a value equals the result of the function `of` for one of the secrets. It compares
+// the results for all secrets in constant time.
 func equalsAny(value []byte, secrets [][]byte, of func([]byte) []byte) bool {
 	found := false
 	for _, secret := range secrets {

@@ -20,7 +20,7 @@ import (
 type vector struct {
 	name   string
 	verify Verify
-	secret string // as in the file; or hex: and the bytes
+	secret string // the text of the file, or hex: and the bytes of the secret in hex
 	header map[string]string
 	body   string
 	at     time.Time

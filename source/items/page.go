@@ -37,7 +37,7 @@ type Page struct {
 }
 
 // Content returns the items in the form of source.Content.Bytes: one JSON object with the list of the document.
-// Hashed is the same without the ignored values; it is complete only for a plan with OnePage.
+// The result hashed is the content without the ignored values. It is complete only for a plan with OnePage.
 func (p *Page) Content() (content, hashed []byte) {
 	content = append(append(append(content, `{"`...), p.Document...), `":[`...)
 	hashed = slices.Clone(content)
@@ -74,7 +74,7 @@ type Item struct {
 // maxItemID is the length of the longest id of an item, in bytes of UTF-8.
 const maxItemID = 256
 
-// IDOf returns the id of an item.
+// IDOf returns the id of an item. The text of its error has no subject: the caller names the item.
 func (c *Collection) IDOf(element gjson.Result) (string, error) {
 	value, path := element.Get(c.ID), c.ID
 	id := ""
@@ -92,12 +92,13 @@ func (c *Collection) IDOf(element gjson.Result) (string, error) {
 	case len(id) > maxItemID:
 		return "", fmt.Errorf("has an id of %d bytes at %s; at most %d are allowed", len(id), path, maxItemID)
 	case !utf8.ValidString(id) || strings.ContainsFunc(id, unicode.IsControl):
-		return "", fmt.Errorf("has an id at %s that is not text without control characters", path)
+		return "", fmt.Errorf("has an id at %s with control characters or invalid UTF-8", path)
 	}
 	return id, nil
 }
 
-// CursorOf returns the value of the cursor's field in the form of Item.Cursor.
+// CursorOf returns the value of the cursor's field in the form of Item.Cursor. Its error is like the error of
+// IDOf.
 func (c *Collection) CursorOf(element gjson.Result) (string, error) {
 	if c.Cursor == nil {
 		return "", nil

@@ -1,5 +1,5 @@
 // Package items has the settings of a facet whose content is a list that is kept item by item, and the pages
-// of such a list. Package source fetches and reads them.
+// of such a list. Package source fetches the pages and reads their items.
 package items
 
 import (
@@ -12,10 +12,10 @@ import (
 )
 
 // Collection configures a facet whose content is a list that is kept item by item. Each page of the list
-// is one update request. The facet has exactly one document.
+// is one update request. The facet must have exactly one document.
 type Collection struct {
-	// ID is the gjson path of an item's id, such as id or node.id. The id is a string or a number of at
-	// most 256 bytes.
+	// ID is the gjson path of an item's id, such as id or node.id. The id must be a string or a number
+	// of at most 256 bytes.
 	ID string `yaml:"id"`
 	// Cursor lets a walk request only the items that have changed since the last complete walk.
 	Cursor *Cursor `yaml:"cursor,omitempty"`
@@ -26,16 +26,18 @@ type Collection struct {
 	// Deletes is the way in which items are deleted; empty: none. flag: a member of the item says so. full:
 	// walks of the whole list do not find the item any more.
 	Deletes string `yaml:"deletes,omitempty" enum:"none,flag,full"`
-	// DeletedFlag is the gjson path of the member that is true for a deleted item. It is for deletes: flag.
+	// DeletedFlag is the gjson path of the member that is true for a deleted item. deletes: flag needs this
+	// setting, and other values of deletes do not allow it.
 	DeletedFlag string `yaml:"deletedFlag,omitempty"`
 	// FullEvery is the maximum time between two walks of the whole list; 0s: no limit. Such a walk finds
 	// items that were missed because the list changed while its pages were fetched.
 	FullEvery time.Duration `yaml:"fullEvery,omitempty"`
 	// Keep is how long an item is kept after its last change; 0s: without limit. An item whose cursor is an
-	// earlier time is not stored. It needs a cursor.
+	// earlier time is not stored. This setting needs a cursor.
 	Keep time.Duration `yaml:"keep,omitempty"`
 	// MaxItems is the maximum number of items that are kept after a walk; 0: no limit. The items that
-	// changed first are deleted. It needs a cursor, because a walk of the whole list stores them again.
+	// changed first are deleted. This setting needs a cursor, because a walk of the whole list would store
+	// the deleted items again.
 	MaxItems int `yaml:"maxItems,omitempty"`
 }
 
@@ -47,8 +49,8 @@ type Cursor struct {
 	// Param is the name of the query parameter in which the cursor is sent, such as since. Without it, the
 	// order must be desc.
 	Param string `yaml:"param,omitempty"`
-	// Lookback is how far before the cursor a walk begins, for items that the upstream shows late. It needs
-	// values that are times.
+	// Lookback is how far before the cursor a walk begins, for items that the upstream shows late. It has
+	// no effect on cursors that are numbers.
 	Lookback time.Duration `yaml:"lookback,omitempty"`
 }
 

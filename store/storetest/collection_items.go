@@ -125,7 +125,7 @@ func testItemsExpire(b suite) {
 	}
 }
 
-// pageAt writes the only page of a walk of which the fetch began at this time.
+// pageAt writes a walk of one page. The fetch of the page began at this time.
 func (w *walker) pageAt(began time.Time, items ...collection.Fetched) {
 	w.Helper()
 	w.version++
@@ -205,7 +205,7 @@ func testItemIDs(b suite) {
 	twice := append(fetchedAll("y", "A"), fetched("A", "z"))
 	w.page("", twice...)
 	if i, err := w.reads.Items(b.Context(), entity, collection.Range{ID: "A"}); err != nil || len(i) != 1 || !strings.Contains(string(i[0].Content), "z") {
-		b.Errorf("item that a page has twice: got %+v, %v, want the later one", i, err)
+		b.Errorf("item that a page has twice: got %+v, %v, want the later item", i, err)
 	}
 	var many []collection.Fetched
 	for n := range 1200 {

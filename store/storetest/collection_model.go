@@ -11,7 +11,7 @@ import (
 )
 
 // testCollectionModel walks a list that grows, shrinks, changes and reorders, also between the pages of a walk,
-// and repeats writes. After two more walks of the list at rest, the stored items equal the list.
+// and repeats writes. After two more walks without a change of the list, the stored items equal the list.
 func testCollectionModel(b suite) {
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 1))

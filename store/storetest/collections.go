@@ -44,7 +44,7 @@ func runCollections(t *testing.T, open func(t *testing.T) Store) {
 	}
 }
 
-// WorkerStore is implemented by a store whose methods use the database roles of their processes.
+// WorkerStore is implemented by a store that connects with a separate database role for each kind of process.
 type WorkerStore interface {
 	// WorkerTx returns the transactions of a worker.
 	WorkerTx() collection.Store
@@ -68,7 +68,7 @@ func (b suite) walker() *walker {
 	return &walker{suite: b, all: collection.New(writes), reads: collection.New(b.store), rules: collection.Rules{Order: collection.OrderNone, Deletes: collection.DeletesNone, ExtractVersion: 7}}
 }
 
-// fetched returns an item whose content is the text.
+// fetched returns an item whose content has the text.
 func fetched(id, text string) collection.Fetched {
 	content, _ := json.Marshal(map[string]string{"id": id, "text": text})
 	return collection.Fetched{ID: id, Hash: sha256.Sum256(content), Content: content}

@@ -104,7 +104,7 @@ CREATE TABLE update_status (
     failures       integer NOT NULL, -- changes to FAILED since the last success
     version        bigint  NOT NULL, -- of the failed fetch
     next_retry_at  bigint  NOT NULL, -- RETRYING: when the retry is due, or the end of its claim; FAILED: end of the hold; SUSPENDED: 0
-    lane           text    NOT NULL, -- of the failed request, as are the columns up to trace_parent, replay, replays and depth
+    lane           text    NOT NULL, -- copied from the failed request, as are params to trace_parent, replay, replays and depth
     params         json    NOT NULL,
     correlation_id text    NOT NULL,
     trace_parent   text    NOT NULL,
@@ -380,26 +380,26 @@ CREATE TABLE collections (
     source               text COLLATE "C" NOT NULL,
     facet                text COLLATE "C" NOT NULL,
     key                  text COLLATE "C" NOT NULL,
-    version              bigint  NOT NULL, -- of the fetch that wrote the row last
-    extract_version      bigint  NOT NULL, -- of the last complete walk
-    visibility           text    NOT NULL, -- of the last fetch; items of another visibility are deleted
+    version              bigint  NOT NULL, -- version of the fetch that wrote the row last
+    extract_version      bigint  NOT NULL, -- identifies the facet's settings in the last complete walk
+    visibility           text    NOT NULL, -- visibility of the last fetch; items of another visibility are deleted
     items                bigint  NOT NULL CHECK (items >= 0), -- number of items that are not deleted
     changed              bigint  NOT NULL, -- version of the fetch that changed an item last; 0: none
     changed_at           bigint  NOT NULL, -- start of that fetch
-    cursor_value         text    NOT NULL, -- up to where the collection is complete; empty: no cursor
-    etag                 text    NOT NULL, -- of the first page of the last complete walk
+    cursor_value         text    NOT NULL, -- value up to which the collection is complete; empty: no cursor
+    etag                 text    NOT NULL, -- ETag of the first page of the last complete walk
     complete_at          bigint  NOT NULL, -- start of the last complete walk; 0: none
     full_at              bigint  NOT NULL, -- start of the last complete walk of the whole list; 0: none
-    full_walk            bigint  NOT NULL, -- that walk, if its items are in walk_items; 0: none
+    full_walk            bigint  NOT NULL, -- id of the last complete walk of the whole list, if its items are in walk_items; 0: none
     walk                 bigint  NOT NULL, -- the open walk: version of its first fetch; 0: no walk is open
-    walk_at              bigint  NOT NULL, -- start of its first fetch, and so on for the columns below
-    walk_date            bigint  NOT NULL, -- the upstream's time at its start
-    page                 integer NOT NULL, -- number of its next page
-    position             text    NOT NULL, -- request URI or cursor of its next page
-    checkpoint           text    NOT NULL, -- position of an earlier page
-    walk_full            boolean NOT NULL, -- it requests the whole list
-    greatest             text    NOT NULL, -- greatest cursor value of its items
-    walk_etag            text    NOT NULL, -- of its first page
+    walk_at              bigint  NOT NULL, -- start of the open walk's first fetch; the columns below describe the open walk too
+    walk_date            bigint  NOT NULL, -- the upstream's time at the start of the walk
+    page                 integer NOT NULL, -- number of the next page
+    position             text    NOT NULL, -- request URI of the next page, or the upstream's cursor for it
+    checkpoint           text    NOT NULL, -- position of an earlier page, to detect a walk that repeats itself
+    walk_full            boolean NOT NULL, -- the walk requests the whole list
+    greatest             text    NOT NULL, -- greatest cursor value of the walk's items
+    walk_etag            text    NOT NULL, -- ETag of the walk's first page
     walk_extract_version bigint  NOT NULL,
     PRIMARY KEY (source, facet, key)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
@@ -410,11 +410,11 @@ CREATE TABLE items (
     facet      text COLLATE "C" NOT NULL,
     key        text COLLATE "C" NOT NULL,
     item       text COLLATE "C" NOT NULL, -- id of the item
-    hash       bytea   NOT NULL, -- SHA-256 of the canonical content; of the last content if the item is deleted
-    version    bigint  NOT NULL, -- of the fetch that changed the item last
+    hash       bytea   NOT NULL, -- SHA-256 of the canonical content; for a deleted item, of its last content
+    version    bigint  NOT NULL, -- version of the fetch that changed the item last
     changed_at bigint  NOT NULL, -- start of that fetch
     deleted    boolean NOT NULL, -- the upstream no longer has the item; the payload is empty
-    encoding   text    NOT NULL, -- of the payload: zstd; empty if the item is deleted
+    encoding   text    NOT NULL, -- encoding of the payload: zstd; empty if the item is deleted
     size       integer NOT NULL, -- bytes of the payload before encoding
     payload    bytea   NOT NULL,
     PRIMARY KEY (source, facet, key, item)
@@ -438,8 +438,8 @@ END
 $$;
 -- +goose StatementEnd
 
--- Items that a walk of the whole list has found, for lists of several pages whose missing items are
--- deleted. The rows of a walk are deleted at the end of the next one.
+-- Ids of the items that a walk of the whole list has found. They exist only for lists of several pages
+-- whose missing items are deleted (deletes: full). The rows of a walk are deleted at the end of the next one.
 CREATE TABLE walk_items (
     source text COLLATE "C" NOT NULL,
     facet  text COLLATE "C" NOT NULL,
