@@ -50,7 +50,7 @@ func TestWebhooks_AreChecked(t *testing.T) {
 		{"encoding", "scheme: hmac", "scheme: hmac, encoding: base32", "verify.encoding", "base64"},
 		{"new keys", "newKeys: 60/m", "newKeys: yes", "newKeys", "as in 60/m"},
 		{"facet", "facet: product, key: \"header", "facet: products, key: \"header", "map[1].facet", "there is no facet"},
-		{"open param", "facet: product, key: \"header", "facet: price, key: \"header", "map[1].facet", "list has no value"},
+		{"open param", "facet: product, key: \"header", "facet: price, key: \"header", "map[1].facet", "has no value for list"},
 		{"place", "body:products", "products", "map[0].key", "must begin with body: or header:"},
 		{"count of an array", "products.#.id", "products.#", "map[0].key", "ends with #"},
 		{"modifier", "products.#.id", "products|@this", "map[0].key", "joined by dots"},
