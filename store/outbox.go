@@ -20,31 +20,32 @@ type OutboxEvents struct {
 }
 
 // Trigger is the rule that a change of one entity refreshes another entity: another facet of the same
-// key, or the target of a link.
+// key, or the target of a link. It is stored as JSON; durations are in nanoseconds.
 type Trigger struct {
-	Facet string // name of the facet that is refreshed
+	Facet string `json:"facet"` // name of the facet that is refreshed
 	// Key is the target's key if the trigger is a link in the content. Empty: the key of the changed
 	// entity.
-	Key string
+	Key string `json:"key,omitempty"`
 	// Depth is the depth of the refresh's request (schemas.UpdateRequest.Depth). It is positive if the
 	// trigger is a link, and otherwise 0.
-	Depth int
+	Depth int `json:"depth,omitempty"`
 	// Backoff is the minimum time between the target's last check and a triggered refresh. For a link
-	// it is the time for which the target is fresh. It is stored in microseconds.
-	Backoff time.Duration
+	// it is the time for which the target is fresh.
+	Backoff time.Duration `json:"backoff"`
 	// Quiet delays the refresh until no change has occurred for this long, but at most until
 	// MaxDelay after the first change. 0: no delay.
-	Quiet, MaxDelay time.Duration
+	Quiet    time.Duration `json:"quiet,omitempty"`
+	MaxDelay time.Duration `json:"maxDelay,omitempty"`
 	// OnReplace is set for the trigger of an alias: it refreshes a facet that takes a param from the
 	// changed facet. It fires only if the change replaced content, and if the other facet is stored.
-	OnReplace bool
+	OnReplace bool `json:"onReplace,omitempty"`
 	// Params are the parameters of the refresh's request.
-	Params map[string]string
+	Params map[string]string `json:"params,omitempty"`
 	// Lane is the lane of the refresh's request; empty: LOW.
-	Lane schemas.Lane
+	Lane schemas.Lane `json:"lane,omitempty"`
 	// Page is the name of the next page of a collection's walk, which the trigger requests; empty: the
 	// trigger refreshes another facet.
-	Page string
+	Page string `json:"page,omitempty"`
 }
 
 // Fires reports whether the trigger refreshes its target now. The parameter state is the state of
@@ -117,26 +118,11 @@ const (
 	SelectNextOutboxTime = `SELECT due_at FROM outbox WHERE source = $1 ORDER BY due_at, id LIMIT 1`
 )
 
-// storedTrigger is the JSON form of a Trigger in the column triggers.
-type storedTrigger struct {
-	Facet    string            `json:"facet"`
-	Backoff  int64             `json:"backoff"` // minimum time in microseconds, as are Quiet and MaxDelay
-	Quiet    int64             `json:"quiet,omitempty"`
-	MaxDelay int64             `json:"maxDelay,omitempty"`
-	Params   map[string]string `json:"params,omitempty"`
-	// Key, Depth and OnReplace are the fields of Trigger. Key and Depth are empty except for a link.
-	Key       string       `json:"key,omitempty"`
-	Depth     int          `json:"depth,omitempty"`
-	OnReplace bool         `json:"onReplace,omitempty"`
-	Lane      schemas.Lane `json:"lane,omitempty"`
-	Page      string       `json:"page,omitempty"`
-}
-
 // OutboxRow contains the values that the SQL statement InsertOutboxEvent inserts for one stored change.
 type OutboxRow struct {
 	Before, After []byte
 	PublishChange bool
-	Triggers      string // the triggers as JSON: a list of storedTrigger
+	Triggers      string // the triggers as JSON
 	// Due is when the event can be delivered, in microseconds. QuietFacet is the facet that a
 	// trigger with a quiet time refreshes; empty for other rows. Further changes in the quiet
 	// time move Due to a later time, but never after Latest, which is also in microseconds.
@@ -154,14 +140,7 @@ func (w Write) OutboxRows(before Hash) (rows []OutboxRow, err error) {
 		base.Before = before[:]
 	}
 	add := func(row OutboxRow, triggers []Trigger) {
-		stored := make([]storedTrigger, len(triggers))
-		for i, t := range triggers {
-			stored[i] = storedTrigger{
-				Facet: t.Facet, Backoff: t.Backoff.Microseconds(), Quiet: t.Quiet.Microseconds(), MaxDelay: t.MaxDelay.Microseconds(),
-				Params: t.Params, Key: t.Key, Depth: t.Depth, OnReplace: t.OnReplace, Lane: t.Lane, Page: t.Page,
-			}
-		}
-		text, marshalErr := json.Marshal(stored)
+		text, marshalErr := json.Marshal(append([]Trigger{}, triggers...))
 		row.Triggers, err = string(text), errors.Join(err, marshalErr)
 		rows = append(rows, row)
 	}
@@ -194,18 +173,14 @@ func (e *OutboxEvent) ScanOutboxEvent(scan func(...any) error) error {
 	if err != nil {
 		return err
 	}
-	var triggers []storedTrigger
-	if err := json.Unmarshal(text, &triggers); err != nil {
-		return fmt.Errorf("decode the triggers of outbox event %d of %s: %w", e.ID, e.Entity, err)
-	}
 	e.At, e.Before, e.After, e.Triggers = fromMicros(at), Hash{}, Hash{}, nil
 	copy(e.Before[:], before)
 	copy(e.After[:], after)
-	for _, t := range triggers {
-		e.Triggers = append(e.Triggers, Trigger{
-			Facet: t.Facet, Backoff: time.Duration(t.Backoff) * time.Microsecond, Params: t.Params, Key: t.Key, Depth: t.Depth, OnReplace: t.OnReplace, Lane: t.Lane, Page: t.Page,
-			Quiet: time.Duration(t.Quiet) * time.Microsecond, MaxDelay: time.Duration(t.MaxDelay) * time.Microsecond,
-		})
+	if err := json.Unmarshal(text, &e.Triggers); err != nil {
+		return fmt.Errorf("decode the triggers of outbox event %d of %s: %w", e.ID, e.Entity, err)
+	}
+	if len(e.Triggers) == 0 {
+		e.Triggers = nil
 	}
 	return nil
 }
