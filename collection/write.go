@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/freshet/freshet/schemas"
@@ -207,8 +208,7 @@ func (w *write) delete(id string, before store.Hash) {
 func (w *write) changed(id string, before, after store.Hash) {
 	w.after.Changed, w.after.ChangedAt = w.Page.Version, w.Page.Began
 	if w.Outbox.PublishChange && !w.rewrites() {
-		at := micros(w.Page.Began)
-		w.events = append(w.events, []any{w.Page.Version, at, hashBytes(before), hashBytes(after), true, "[]", at, "", int64(0), id})
+		w.insertEvent(store.OutboxRow{Before: hashBytes(before), After: hashBytes(after), PublishChange: true, Triggers: "[]", Due: micros(w.Page.Began)}, id)
 	}
 }
 
@@ -255,7 +255,7 @@ func (w *write) deleteMissing(ctx context.Context, current State) error {
 	if left := float64(current.Items - int64(len(missing))); len(missing) > minGuardedDeletes && left < w.Rules.ShrinkGuard*float64(current.Items) {
 		return fmt.Errorf("%w: a full walk has not found %d of %d items, and the facet's shrinkGuard is %g; if the list is right, delete the snapshot", ErrShrunk, len(missing), current.Items, w.Rules.ShrinkGuard)
 	}
-	for _, id := range sortedKeys(missing) {
+	for _, id := range slices.Sorted(maps.Keys(missing)) {
 		w.delete(id, missing[id])
 	}
 	return nil
@@ -319,10 +319,7 @@ func (w *write) writeSnapshot(ctx context.Context, snapshot store.State) error {
 		before = store.Hash{}
 	}
 	rows, err := store.Write{Entity: w.Entity, Version: w.Page.Version, CheckedAt: w.Page.Began, Hash: hash, Outbox: w.Outbox}.OutboxRows(before)
-	for _, row := range rows {
-		err = errors.Join(err, w.addEvent(ctx, row, ""))
-	}
-	return err
+	return errors.Join(err, w.addEvents(ctx, rows))
 }
 
 // requestNext adds the event that requests the next page.
@@ -333,9 +330,8 @@ func (w *write) requestNext(ctx context.Context) error {
 	next := store.Write{Entity: w.Entity, Version: w.Page.Version, CheckedAt: w.Page.Began}
 	next.Outbox.Triggers = []store.Trigger{{Facet: w.Entity.Facet, Page: w.after.Walk.Name(), Params: w.Params}}
 	rows, err := next.OutboxRows(store.Hash{})
-	for _, row := range rows {
-		row.After = []byte{}
-		err = errors.Join(err, w.addEvent(ctx, row, ""))
+	for i := range rows {
+		rows[i].After = []byte{}
 	}
-	return err
+	return errors.Join(err, w.addEvents(ctx, rows))
 }
