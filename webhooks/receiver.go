@@ -1,6 +1,7 @@
 package webhooks
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -251,11 +252,7 @@ func (r *Receiver) enqueue(ctx context.Context, d *delivery, targets []target, f
 			}}})
 			continue
 		}
-		lane := t.rule.Lane
-		if lane == "" {
-			lane = schemas.Low
-		}
-		now = append(now, Request{Entity: t.entity, Lane: lane, Floor: floors[i], CorrelationID: d.correlationID})
+		now = append(now, Request{Entity: t.entity, Lane: cmp.Or(t.rule.Lane, schemas.Low), Floor: floors[i], CorrelationID: d.correlationID})
 	}
 	if err := r.delay(ctx, d, later); err != nil {
 		return r.unavailable(d, "The database is unavailable.", err)
@@ -305,22 +302,15 @@ func (r *Receiver) delay(ctx context.Context, d *delivery, later []store.Write) 
 		return err
 	}
 	d.Delayed = len(later)
-	next := later[0].CheckedAt.Add(later[0].Outbox.Triggers[0].Quiet)
+	shortest := later[0].Outbox.Triggers[0].Quiet
 	for _, w := range later {
-		next = earlier(next, w.CheckedAt.Add(w.Outbox.Triggers[0].Quiet))
+		shortest = min(shortest, w.Outbox.Triggers[0].Quiet)
 		// The number of the later request is not known yet. A fetch that begins after the delivery has a
 		// number above this time in milliseconds.
 		r.watch.confirm(r.watch.begin(w.Entity, d.hook, d.received), d.received.UnixMilli())
 	}
-	r.deps.Wake(ctx, d.hook.source, next)
+	r.deps.Wake(ctx, d.hook.source, d.received.Add(shortest))
 	return nil
-}
-
-func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
 }
 
 // unavailable returns the problem for a delivery that must be repeated, and logs the cause.

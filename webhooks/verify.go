@@ -100,7 +100,7 @@ func (v Verify) readHeader(h http.Header, secrets [][]byte, now time.Time) (sign
 		return stripeSignature(one("Stripe-Signature"), now)
 	case Token:
 		value, ok := strings.CutPrefix(one(v.Header), v.Prefix)
-		if !ok || !equalsAny(sum([]byte(value)), secrets, sum) {
+		if !ok || !isOneOf([]byte(value), secrets) {
 			return signature{}, errSignature
 		}
 		return signature{}, nil
@@ -194,18 +194,12 @@ func (s signature) valid(body []byte, secrets [][]byte) bool {
 	return found
 }
 
-// sum hashes a token, so that the comparison does not reveal the token's length.
-func sum(token []byte) []byte {
-	h := sha256.Sum256(token)
-	return h[:]
-}
-
-// equalsAny reports whether a value equals the result of the function `of` for one of the secrets. It compares
-// the results for all secrets in constant time.
-func equalsAny(value []byte, secrets [][]byte, of func([]byte) []byte) bool {
-	found := false
+// isOneOf reports whether a token is one of the secrets. It compares hashes of all secrets in constant time,
+// so that the comparison does not reveal the token's length either.
+func isOneOf(token []byte, secrets [][]byte) bool {
+	sum, found := sha256.Sum256(token), false
 	for _, secret := range secrets {
-		if hmac.Equal(value, of(secret)) {
+		if want := sha256.Sum256(secret); hmac.Equal(sum[:], want[:]) {
 			found = true
 		}
 	}
