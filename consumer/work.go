@@ -203,7 +203,10 @@ func (w *Worker) evaluate(ctx, hard context.Context, a *attempt, f fetched) deci
 	end := callEnd{entity: t.request.Entity, credential: a.credentialUsed(), first: t.firstCall, began: a.began}
 	diag := w.health.record(end, evidenceOf(o), known, w.permits.BreakerOpenSince)
 	t.lastFailed = o.Class == source.Transient || o.Class == source.Permanent || o.Class == source.BadContent
-	history := attemptHistory{f.calls, t.failures, time.Since(t.firstCall), a.usedListedCredential(o), t.unconfirmed, w.health.endpointDelay(t.request.Facet)}
+	history := attemptHistory{f.calls, t.failures, time.Since(t.firstCall), a.usedListedCredential(o), t.unconfirmed, 0}
+	if diag == endpointOpen {
+		history.endpointDelay = w.health.endpointDelay(t.request.Facet)
+	}
 	v := faultUnknown
 	if needsVerdict(o, history, diag) {
 		v = w.attribute(ctx, hard, a, o, diag)
