@@ -109,11 +109,8 @@ func (r itemReader) list(c echo.Context, client access.Client) error {
 	tag := fnv.New64a()
 	_, _ = tag.Write([]byte(c.Request().URL.RawQuery))
 	etag := fmt.Sprintf(`W/"%s-%x"`, v.tag(), tag.Sum64())
-	h.Set("Etag", etag)
-	h.Set("Vary", "Accept")
-	headers := v.timeHeaders(v.freshness, v.at)
-	h["Cache-Control"], h["Cache-Status"] = headers.cacheControl, headers.cacheStatus
-	if none := c.Request().Header["If-None-Match"]; len(none) > 0 && matchesETag(none, etag) {
+	h.Add("Vary", "Accept") // the CORS middleware may have set Vary: Origin, which must be kept
+	if setValidator(c, v, etag) {
 		return c.NoContent(http.StatusNotModified)
 	}
 	if strings.Contains(c.Request().Header.Get("Accept"), ndjson) {
@@ -155,6 +152,16 @@ func (r itemReader) list(c echo.Context, client access.Client) error {
 	defer held.releaseAll()
 	h["Content-Type"] = jsonType
 	return r.write(c, body)
+}
+
+// setValidator sets the ETag and the headers for caches. It reports whether the client already has the
+// response.
+func setValidator(c echo.Context, v view, etag string) (unchanged bool) {
+	h, headers := c.Response().Header(), v.timeHeaders(v.freshness, v.at)
+	h.Set("Etag", etag)
+	h["Cache-Control"], h["Cache-Status"] = headers.cacheControl, headers.cacheStatus
+	none := c.Request().Header["If-None-Match"]
+	return len(none) > 0 && matchesETag(none, etag)
 }
 
 // write responds with status 200 and a complete body.
@@ -229,15 +236,10 @@ func (r itemReader) one(c echo.Context, client access.Client) error {
 	if len(items) == 0 {
 		return problem.New(http.StatusNotFound, problem.NotFound, "The collection has no item with this id.")
 	}
-	h := c.Response().Header()
-	etag := fmt.Sprintf(`W/"%x-%d"`, items[0].Hash[:12], items[0].Version)
-	h.Set("Etag", etag)
-	headers := v.timeHeaders(v.freshness, v.at)
-	h["Cache-Control"], h["Cache-Status"] = headers.cacheControl, headers.cacheStatus
-	if none := c.Request().Header["If-None-Match"]; len(none) > 0 && matchesETag(none, etag) {
+	if setValidator(c, v, fmt.Sprintf(`W/"%x-%d"`, items[0].Hash[:12], items[0].Version)) {
 		return c.NoContent(http.StatusNotModified)
 	}
-	h["Content-Type"] = jsonType
+	c.Response().Header()["Content-Type"] = jsonType
 	return r.write(c, appendItem(nil, items[0]))
 }
 
