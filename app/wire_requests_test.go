@@ -17,11 +17,11 @@ func TestRequests_KeepTheDepth(t *testing.T) {
 	replayed := schemas.UpdateRequest{Entity: e, Depth: 2}
 	for name, c := range map[string]struct{ got, want producer.Request }{
 		"link": {
-			lowRequest(schemas.Trigger, store.ClaimedRequest{Entity: e, Version: 7, Depth: 2}),
+			claimedRequest(schemas.Trigger, store.ClaimedRequest{Entity: e, Version: 7, Depth: 2}),
 			producer.Request{Entity: e, Lane: schemas.Low, Reason: schemas.Link, Floor: 7, Depth: 2},
 		},
 		"trigger": {
-			lowRequest(schemas.Trigger, store.ClaimedRequest{Entity: e, Version: 7}),
+			claimedRequest(schemas.Trigger, store.ClaimedRequest{Entity: e, Version: 7}),
 			producer.Request{Entity: e, Lane: schemas.Low, Reason: schemas.Trigger, Floor: 7},
 		},
 		"retry": {

@@ -47,7 +47,7 @@ func (p parts) schedule(ctx context.Context, up func(), names []string) error {
 		}
 		s, err := scheduler.NewScheduler(name, live.base, scheduler.Deps{
 			Live:  live.now,
-			Store: p.store, Enqueuer: lowEnqueuer{p.producer}, Capacity: p.capacityFunc(name, c),
+			Store: p.store, Enqueuer: claimEnqueuer{p.producer}, Capacity: p.capacityFunc(name, c),
 			Poller: poll.New(scheduleChannel(name), p.rdb, p.log.With("source", name), scheduler.TicksFail), Log: p.log, Metrics: p.reg,
 		})
 		if err != nil {
@@ -182,27 +182,27 @@ func (p parts) limiterView(ctx context.Context, source string) (any, error) {
 	return view, err
 }
 
-// lowEnqueuer adapts the producer to the schedulers' and the outbox relay's Enqueuer. Its requests are
+// claimEnqueuer adapts the producer to the schedulers' and the outbox relay's Enqueuer. Its requests are
 // in the LOW lane, except the triggers of webhooks with the lane HIGH.
-type lowEnqueuer struct{ *producer.Producer }
+type claimEnqueuer struct{ *producer.Producer }
 
 // Prefetch enqueues refreshes of due entities.
-func (d lowEnqueuer) Prefetch(ctx context.Context, claimed []store.ClaimedRequest) []store.ClaimedRequest {
+func (d claimEnqueuer) Prefetch(ctx context.Context, claimed []store.ClaimedRequest) []store.ClaimedRequest {
 	return d.enqueue(ctx, schemas.Prefetch, claimed)
 }
 
 // Trigger enqueues refreshes that a change triggers. The refresh of a link's target is relaxed.
-func (d lowEnqueuer) Trigger(ctx context.Context, claimed []store.ClaimedRequest) []store.ClaimedRequest {
+func (d claimEnqueuer) Trigger(ctx context.Context, claimed []store.ClaimedRequest) []store.ClaimedRequest {
 	return d.enqueue(ctx, schemas.Trigger, claimed)
 }
 
 // enqueue enqueues requests and waits for Kafka's acknowledgements. It returns the requests that
 // were not enqueued, except requests of entities with a hold: such an entity is not requested until
 // its hold ends.
-func (d lowEnqueuer) enqueue(ctx context.Context, reason schemas.Reason, claimed []store.ClaimedRequest) (left []store.ClaimedRequest) {
+func (d claimEnqueuer) enqueue(ctx context.Context, reason schemas.Reason, claimed []store.ClaimedRequest) (left []store.ClaimedRequest) {
 	requests := make([]producer.Request, len(claimed))
 	for i, a := range claimed {
-		requests[i] = lowRequest(reason, a)
+		requests[i] = claimedRequest(reason, a)
 	}
 	for i, r := range d.EnqueueAllAndWait(ctx, requests) {
 		if !r.Queued() && r.Outcome != producer.Held {
@@ -212,9 +212,10 @@ func (d lowEnqueuer) enqueue(ctx context.Context, reason schemas.Reason, claimed
 	return left
 }
 
-// lowRequest returns the request for a claimed request, in the LOW lane unless the claimed one names another. A request with a depth comes from a
-// link, and one with a page from a collection; they have these reasons.
-func lowRequest(reason schemas.Reason, a store.ClaimedRequest) producer.Request {
+// claimedRequest returns the request of the producer for a claimed request, in the LOW lane unless the claimed
+// request names another lane. A request with a depth comes from a link, and one with a page from a
+// collection; they have these reasons.
+func claimedRequest(reason schemas.Reason, a store.ClaimedRequest) producer.Request {
 	switch {
 	case a.Page != "":
 		reason = schemas.NextPage
@@ -227,7 +228,7 @@ func lowRequest(reason schemas.Reason, a store.ClaimedRequest) producer.Request 
 // relay returns the outbox relay of a source.
 func (p parts) relay(name string) *outbox.Relay {
 	poller := poll.New(outbox.Channel(name), p.rdb, p.log.With("source", name), outbox.ClaimsFail)
-	return outbox.New(name, p.store, lowEnqueuer{p.producer}, p.client, poller, p.log, p.reg)
+	return outbox.New(name, p.store, claimEnqueuer{p.producer}, p.client, poller, p.log, p.reg)
 }
 
 // triggers returns, for each facet, the triggers that a change of this facet sets off. Each trigger
