@@ -65,30 +65,41 @@ func reloadSecret(ctx context.Context, at secretRef, s *source.Source, changed f
 	if at.file == "" {
 		return nil
 	}
-	var known string // empty at first, so that the first read updates the source: the file may have changed since the source was built
-	failures := 0
-	poll.Every(ctx, secretReloadInterval, func(context.Context) {
-		now, err := requireSecret(at)
-		if err != nil {
-			if failures++; failures == 3 {
-				log.Warn("credential file unusable; the old credential stays in use", "source", s.Name(), "credential", at.name, "err", err)
-			}
-			return
-		}
-		failures = 0
-		if now == known {
-			return
-		}
-		first := known == ""
-		known = now
-		if err := s.SetCredential(at.name, now); err != nil {
+	first := true // the first read updates the source: the file may have changed since the source was built
+	read := func() (string, error) { return requireSecret(at) }
+	followSecret(ctx, "", read, func(now string) error {
+		isFirst := first
+		first = false
+		switch err := s.SetCredential(at.name, now); {
+		case err != nil:
 			log.Error("changed credential invalid; the old credential stays in use", "source", s.Name(), "credential", at.name, "err", err)
-			return
-		}
-		if !first {
+		case !isFirst:
 			log.Info("credential changed", "source", s.Name(), "credential", at.name)
 			changed(at.name)
 		}
+		return nil
+	}, func(err error) {
+		log.Warn("credential file unusable; the old credential stays in use", "source", s.Name(), "credential", at.name, "err", err)
 	})
 	return nil
+}
+
+// followSecret reads a secret every secretReloadInterval until ctx ends, and calls use when it differs from
+// known, the secret in use. It calls unusable with the third error in a row of read or use: another process
+// may be writing the file.
+func followSecret(ctx context.Context, known string, read func() (string, error), use func(now string) error, unusable func(error)) {
+	failures := 0
+	poll.Every(ctx, secretReloadInterval, func(context.Context) {
+		now, err := read()
+		if err == nil && now != known {
+			err = use(now)
+		}
+		if err != nil {
+			if failures++; failures == 3 {
+				unusable(err)
+			}
+			return
+		}
+		known, failures = now, 0
+	})
 }

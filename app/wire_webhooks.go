@@ -95,23 +95,13 @@ func readHookSecrets(source, name string, v webhooks.Verify) (string, error) {
 // reloadHookSecrets reads the file of a webhook's secrets every secretReloadInterval until ctx ends. While
 // the file is unusable, the last secrets stay in use. The third failure in a row is logged.
 func reloadHookSecrets(ctx context.Context, h *webhooks.Hook, known string, read func() (string, error), log *slog.Logger) {
-	failures := 0
-	poll.Every(ctx, secretReloadInterval, func(context.Context) {
-		now, err := read()
-		if err == nil && now != known {
-			err = h.SetSecrets(now)
-		}
-		switch {
-		case err != nil:
-			if failures++; failures == 3 {
-				log.Warn("webhook secret file unusable, old secrets stay in use", "err", err)
-			}
-			return
-		case now != known:
+	followSecret(ctx, known, read, func(now string) error {
+		err := h.SetSecrets(now)
+		if err == nil {
 			log.Info("webhook secrets changed")
 		}
-		known, failures = now, 0
-	})
+		return err
+	}, func(err error) { log.Warn("webhook secret file unusable, old secrets stay in use", "err", err) })
 }
 
 // hookKeys adapts a source to webhooks.Keys.
