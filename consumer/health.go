@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -324,6 +325,8 @@ func (h *Health) admit(facet string) (ok bool, probe *knownGood) {
 	}
 	return true, nil
 }
+
+var errEndpointOpen = errors.New("call not sent: the circuit breaker of the endpoint is open, while other endpoints of the source are healthy")
 
 // endpointDelay returns the delay of a retry while the breaker of the facet's endpoint is open: twice the pause
 // between probes, 10 s to 2 min. So requests that arrive in a short outage do not wait long after its end.

@@ -180,8 +180,6 @@ func (a *attempt) retryUnsent(ctx context.Context, wait time.Duration, why error
 	a.w.scheduleRetry(ctx, a.t, d, failure{reason: d.reason, err: why, number: number})
 }
 
-var errEndpointOpen = errors.New("call not sent: the circuit breaker of the endpoint is open, while other endpoints of the source are healthy")
-
 // evaluate decides the next step after an attempt. For a failure it first finds out whether the
 // entity or the source is at fault. It updates the Health, pauses calls if necessary, and logs
 // conditions.
