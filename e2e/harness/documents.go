@@ -49,11 +49,13 @@ func (s *Site) PrepareCourt(ctx context.Context, latency, layout string) (*Proce
 		return nil, err
 	}
 	s.Upstream, s.Latency = p.Match, latency
-	// No policy has a window of a minute, so the quiet period after the start is only one lease.
+	// No policy has a window of a minute, so the quiet period after the start is only one lease. The
+	// upstream refuses calls less than 600 ms apart. The minimum of 900 ms leaves 300 ms, because on a
+	// busy machine one call may reach the upstream later than the next one expects.
 	s.Sources = map[string]string{s.Source: fmt.Sprintf(`preset: court
 baseURL: %s
 timeout: 2s
-quota: {policies: [{name: concurrent, limit: 3, window: in-flight, lease: 7s}, {name: interval, minInterval: {min: 600ms, max: 900ms}}]}
+quota: {policies: [{name: concurrent, limit: 3, window: in-flight, lease: 7s}, {name: interval, minInterval: {min: 900ms, max: 1200ms}}]}
 facets: {layout: {%s}}
 `, s.Upstream, layout)}
 	return p, s.CreateTables(ctx)
