@@ -85,7 +85,7 @@ func (d *demo) run(ctx context.Context) error {
 	poll.Every(ctx, demoInterval, func(ctx context.Context) {
 		key := fmt.Sprintf("demo-%d", int(demoReadKeys*rand.Float64()*rand.Float64())) //nolint:gosec // not a secret
 		if n%demoMissingEvery == demoMissingEvery/4 {
-			key = fmt.Sprintf("absent-%d", n/demoMissingKeyReads)
+			key = fmt.Sprintf("notfound-%d", n/demoMissingKeyReads)
 		}
 		entity := "/v1/" + d.name + "/" + d.facet + "/" + key
 		status := d.send(ctx, http.MethodGet, entity, nil)

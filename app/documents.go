@@ -108,7 +108,7 @@ func exportDocuments(ctx context.Context, db documentStore, src *source.Source, 
 		after = states[len(states)-1].Entity.Key
 		var stored []schemas.Entity
 		for _, s := range states {
-			if s.HasContent() && !s.Absent && s.MediaType == f.MediaType() {
+			if s.HasContent() && !s.NotFound && s.MediaType == f.MediaType() {
 				stored = append(stored, s.Entity)
 			}
 		}
@@ -226,7 +226,7 @@ func keepNewer(ctx context.Context, db documentStore, batch []store.Write) (map[
 	}
 	kept := map[schemas.Entity]error{}
 	for i, s := range stored {
-		if s.HasContent() && !s.Absent && s.CheckedAt.After(batch[i].CheckedAt) && s.Hash != batch[i].Hash {
+		if s.HasContent() && !s.NotFound && s.CheckedAt.After(batch[i].CheckedAt) && s.Hash != batch[i].Hash {
 			kept[s.Entity] = fmt.Errorf("the stored document was fetched at %s, after the file was modified", s.CheckedAt.Format(time.RFC3339))
 		}
 	}

@@ -32,10 +32,10 @@ type EventType string
 
 // The values of EventType.
 const (
-	Changed EventType = "changed" // the content has changed
-	Checked EventType = "checked" // the entity was fetched, and its content is the same
-	Absent  EventType = "absent"  // the upstream has no such entity
-	State   EventType = "state"   // only the freshness or the state of the refresh has changed
+	Changed       EventType = "changed"  // the content has changed
+	Checked       EventType = "checked"  // the entity was fetched, and its content is the same
+	NotFoundEvent EventType = "notFound" // the upstream has no such entity
+	State         EventType = "state"    // only the freshness or the state of the refresh has changed
 )
 
 // Event is a change of an entity. It has no content: Get returns the content, with a conditional

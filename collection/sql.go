@@ -16,7 +16,7 @@ const (
 	// lockState locks the collection's row of snapshot_state, and inserts a row if there is none. The
 	// deletion of a snapshot locks this row first too, which prevents deadlocks.
 	lockState = `INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
-	last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified)
+	last_fetched_at, last_checked_at, last_updated_at, not_found, etag, last_modified)
 VALUES ($1, $2, $3, -1, $4, 0, '', 0, 0, 0, 0, false, '', '')
 ON CONFLICT (source, facet, key) DO UPDATE SET version = s.version WHERE false`
 
@@ -26,7 +26,7 @@ ON CONFLICT (source, facet, key) DO UPDATE SET version = s.version WHERE false`
 LEFT JOIN collections c ON c.source = s.source AND c.facet = s.facet AND c.key = s.key
 WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
 	updateSnapshot = `UPDATE snapshot_state SET version = $4, hash = $5, extract_version = $6, encoding = $7, size = $8, media_type = '',
-	last_fetched_at = $9, last_checked_at = $9, last_updated_at = $10, absent = false, etag = '', last_modified = '', visibility = $11, manual = $12
+	last_fetched_at = $9, last_checked_at = $9, last_updated_at = $10, not_found = false, etag = '', last_modified = '', visibility = $11, manual = $12
 WHERE source = $1 AND facet = $2 AND key = $3`
 	upsertPayload = `INSERT INTO snapshot_payload (source, facet, key, payload) VALUES ($1, $2, $3, $4)
 ON CONFLICT (source, facet, key) DO UPDATE SET payload = excluded.payload`

@@ -44,14 +44,14 @@ type Rules struct {
 	Visibility     string
 }
 
-// Begin returns the state with its open walk, or with a new walk. The argument absent is true if the
+// Begin returns the state with its open walk, or with a new walk. The argument notFound is true if the
 // upstream has answered meanwhile that the collection does not exist.
-func (s State) Begin(r Rules, now time.Time, absent bool) State {
+func (s State) Begin(r Rules, now time.Time, notFound bool) State {
 	if s.Version != 0 && s.Visibility != r.Visibility {
 		s = State{Version: s.Version, reset: true}
 	}
 	s.Visibility = r.Visibility
-	if s.Walk.Open() && !absent && s.Walk.ExtractVersion == r.ExtractVersion {
+	if s.Walk.Open() && !notFound && s.Walk.ExtractVersion == r.ExtractVersion {
 		return s
 	}
 	s.Walk = Walk{Page: 1, ExtractVersion: r.ExtractVersion}

@@ -87,25 +87,25 @@ func TestBegin_ChoosesFullWalks(t *testing.T) {
 		return other
 	}
 	for name, c := range map[string]struct {
-		state  State
-		rules  Rules
-		absent bool
-		full   bool
-		page   int
+		state    State
+		rules    Rules
+		notFound bool
+		full     bool
+		page     int
 	}{
-		"first walk":                      {State{}, r, false, true, 1},
-		"next walk":                       {complete, r, false, false, 1},
-		"open walk":                       {withWalk, r, false, false, 2},
-		"open walk of an absent list":     {withWalk, r, true, false, 1},
-		"other settings":                  {complete, changed(func(r *Rules) { r.ExtractVersion = 2 }), false, true, 1},
-		"other settings in an open walk":  {withWalk, changed(func(r *Rules) { r.ExtractVersion = 2 }), false, true, 1},
-		"other visibility in a walk":      {withWalk, changed(func(r *Rules) { r.Visibility = "secret" }), false, true, 1},
-		"full walk is due":                {complete, changed(func(r *Rules) { r.FullEvery = 24 * time.Hour }), false, true, 1},
-		"full walk is not due":            {complete, changed(func(r *Rules) { r.FullEvery = 25 * time.Hour }), false, false, 1},
-		"without cursor":                  {complete, changed(func(r *Rules) { r.HasCursor = false }), false, false, 1},
-		"without cursor, deletes missing": {complete, changed(func(r *Rules) { r.HasCursor, r.Deletes = false, DeletesFull }), false, true, 1},
+		"first walk":                             {State{}, r, false, true, 1},
+		"next walk":                              {complete, r, false, false, 1},
+		"open walk":                              {withWalk, r, false, false, 2},
+		"open walk of a list that was not found": {withWalk, r, true, false, 1},
+		"other settings":                         {complete, changed(func(r *Rules) { r.ExtractVersion = 2 }), false, true, 1},
+		"other settings in an open walk":         {withWalk, changed(func(r *Rules) { r.ExtractVersion = 2 }), false, true, 1},
+		"other visibility in a walk":             {withWalk, changed(func(r *Rules) { r.Visibility = "secret" }), false, true, 1},
+		"full walk is due":                       {complete, changed(func(r *Rules) { r.FullEvery = 24 * time.Hour }), false, true, 1},
+		"full walk is not due":                   {complete, changed(func(r *Rules) { r.FullEvery = 25 * time.Hour }), false, false, 1},
+		"without cursor":                         {complete, changed(func(r *Rules) { r.HasCursor = false }), false, false, 1},
+		"without cursor, deletes missing":        {complete, changed(func(r *Rules) { r.HasCursor, r.Deletes = false, DeletesFull }), false, true, 1},
 	} {
-		s := c.state.Begin(c.rules, began, c.absent)
+		s := c.state.Begin(c.rules, began, c.notFound)
 		if s.Walk.Full != c.full || s.Walk.Page != c.page {
 			t.Errorf("%s: got full %t and page %d, want %t and %d", name, s.Walk.Full, s.Walk.Page, c.full, c.page)
 		}

@@ -169,7 +169,7 @@ type Store interface {
 // Entity is the state of one entity, for the page of the entity.
 type Entity struct {
 	Entity schemas.Entity
-	// Stored is true if a snapshot or an absence is stored. Then State and Payload describe it.
+	// Stored is true if a snapshot or a not-found result is stored. Then State and Payload describe it.
 	Stored  bool
 	State   store.State
 	Payload []byte
@@ -192,7 +192,7 @@ type Entity struct {
 type Alias struct {
 	Param, From string // name of the param, and the other facet
 	Value       string // empty: the other facet has no value
-	Stored      bool   // a snapshot or an absence of the other facet is stored; State describes it
+	Stored      bool   // a snapshot or a not-found result of the other facet is stored; State describes it
 	State       store.State
 	store.Lifetimes
 }

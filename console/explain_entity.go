@@ -69,11 +69,11 @@ func fresh(e Entity, now time.Time) bool {
 	return reason == ""
 }
 
-// ageMessage describes the content or absence that a read of the entity returns, and its age.
+// ageMessage describes the content or not-found result that a read of the entity returns, and its age.
 func ageMessage(e Entity, now time.Time) string {
 	checked := formatAgo(e.State.CheckedAt, now)
 	switch freshness, reason := store.FreshnessOf(&e.State, e.Lifetimes, now); {
-	case freshness == store.NotFound && e.State.AliasAbsent:
+	case freshness == store.NotFound && e.State.AliasNotFound:
 		return fmt.Sprintf("It does not exist, because the facet that it takes a param from was not found %s; this result is valid for %s.", checked, formatDuration(e.AliasNotFoundFor))
 	case freshness == store.NotFound && reason == "":
 		return fmt.Sprintf("The upstream reported %s that the entity does not exist; this result is valid for %s, until %s.",
@@ -101,7 +101,7 @@ func aliasMessage(e Entity, a Alias, now time.Time) string {
 	switch {
 	case !a.Stored:
 		return fmt.Sprintf("%s: facet %s, which has the value, was never fetched.", chain, a.From)
-	case a.State.Absent:
+	case a.State.NotFound:
 		return fmt.Sprintf("%s: facet %s was checked %s and not found; this facet is checked again from %s.",
 			chain, a.From, formatAgo(a.State.CheckedAt, now), formatTime(a.State.CheckedAt.Add(a.NotFoundFor), now))
 	}
@@ -152,7 +152,7 @@ func holdMessage(e Entity, now time.Time) string {
 	}
 	until := formatTime(e.Request.HoldUntil, now)
 	switch e.Request.Hold {
-	case schemas.HoldAbsent:
+	case schemas.HoldNotFound:
 		return "It is held until " + until + ", because the upstream reported that it does not exist."
 	case schemas.HoldRetrying:
 		return "It is held until " + until + ", because its last request failed and a retry is scheduled."

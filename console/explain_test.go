@@ -82,8 +82,8 @@ func TestWhyStale(t *testing.T) {
 		{Entity{Entity: e}, "Nothing is stored. No request of the last hour is open. It is not prefetched; the next read requests it."},
 		{stored(10 * time.Minute), "It is not stale. Checked 10 min ago, and fresh for 1 h, until 12:50. It is not prefetched: the first read after this time requests it."},
 		{stored(3 * time.Hour), old + "No request of the last hour is open. It is not prefetched; the next read requests it."},
-		{with(func(e *Entity) { e.State.Absent, e.State.Encoding = true, "" }), "The upstream reported 3 h ago that the entity does not exist; this result is valid for 5 h, until 14:00. It is not prefetched: the first"},
-		{with(func(e *Entity) { e.State.Absent, e.NotFoundFor = true, 2*time.Hour }), "The upstream reported 3 h ago that the entity does not exist; that result was valid for 2 h. No request of the last hour is open."},
+		{with(func(e *Entity) { e.State.NotFound, e.State.Encoding = true, "" }), "The upstream reported 3 h ago that the entity does not exist; this result is valid for 5 h, until 14:00. It is not prefetched: the first"},
+		{with(func(e *Entity) { e.State.NotFound, e.NotFoundFor = true, 2*time.Hour }), "The upstream reported 3 h ago that the entity does not exist; that result was valid for 2 h. No request of the last hour is open."},
 		{with(func(e *Entity) { e.State.Encoding = "" }), "Nothing is stored. No request of the last hour is open."},
 		{with(func(e *Entity) { e.KeepFor, e.State.CheckedAt = 3*time.Hour, testNow.Add(-time.Minute) }), "Its content was fetched 3 h ago and kept for 3 h, which is over: it is no longer served, and readers wait for a new fetch. Checked 1 min ago. No request of the last hour is open."},
 		{with(func(e *Entity) { e.KeepFor = 4 * time.Hour }), old + "No request of the last hour is open."},
@@ -97,7 +97,7 @@ func TestWhyStale(t *testing.T) {
 		{with(func(e *Entity) {
 			e.Aliases = []Alias{{
 				Param: "ocid", From: "id", Stored: true, Lifetimes: store.Lifetimes{NotFoundFor: 2 * time.Hour},
-				State: store.State{Absent: true, CheckedAt: testNow.Add(-time.Hour)},
+				State: store.State{NotFound: true, CheckedAt: testNow.Add(-time.Hour)},
 			}}
 		}), old + "a → {ocid}: facet id was checked 1 h ago and not found; this facet is checked again from 13:00."},
 		{with(func(e *Entity) {
@@ -120,7 +120,7 @@ func TestWhyStale(t *testing.T) {
 		{request(RequestState{Issued: 5, Done: 5}), old + "No request of the last hour is open."}, // request 5 was satisfied, so the text must not report it as lost, although no snapshot has version 5
 		{with(func(e *Entity) { e.Request.Issued, e.State.Version = 5, 5 }), old + "No request of the last hour is open."},
 		{with(func(e *Entity) { e.Request.Issued, e.Status.Version = 5, 5 }), old + "No request of the last hour is open."},
-		{request(RequestState{Hold: schemas.HoldAbsent, HoldUntil: later}), old + "It is held until 12:10, because the upstream reported that it does not exist."},
+		{request(RequestState{Hold: schemas.HoldNotFound, HoldUntil: later}), old + "It is held until 12:10, because the upstream reported that it does not exist."},
 		{request(RequestState{Hold: schemas.HoldRetrying, HoldUntil: later}), old + "It is held until 12:10, because its last request failed and a retry is scheduled."},
 		{request(RequestState{Hold: schemas.HoldFailed, HoldUntil: later}), old + "It is held until 12:10 (FAILED)."},
 		{request(RequestState{Hold: schemas.HoldFailed, HoldUntil: testNow}), old + "No request of the last hour is open."},

@@ -270,9 +270,9 @@ func TestEntityLine_EndsWithKeepFor(t *testing.T) {
 	if line.Text != want || len(line.Parts) != 4 {
 		t.Errorf("got %q, want %q", line.Text, want)
 	}
-	e.State = store.State{Version: 1, Absent: true, CheckedAt: testNow.Add(-30 * time.Minute)}
+	e.State = store.State{Version: 1, NotFound: true, CheckedAt: testNow.Add(-30 * time.Minute)}
 	if got := newEntityLine(e, testNow); len(got.Parts) != 2 || got.Legend[0][1] != "not found" {
-		t.Errorf("absence: got %+v, want the part not found first", got)
+		t.Errorf("not-found result: got %+v, want the part not found first", got)
 	}
 	if got := newEntityLine(Entity{}, testNow); got != nil {
 		t.Errorf("nothing stored: got %+v, want none", got)

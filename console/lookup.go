@@ -159,16 +159,16 @@ func timelineOf(e Entity, now time.Time) []timelineEntry {
 	if e.Stored {
 		s := e.State
 		found := "Checked"
-		if s.Absent {
+		if s.NotFound {
 			found = "Checked: not found"
 		}
 		add(s.CheckedAt, found, "", "")
 		add(s.FetchedAt, "Content fetched", "", "")
 		add(s.UpdatedAt, "Content changed", "", "")
 		switch {
-		case s.Absent:
+		case s.NotFound:
 			valid := e.NotFoundFor
-			if s.AliasAbsent {
+			if s.AliasNotFound {
 				valid = e.AliasNotFoundFor
 			}
 			add(s.CheckedAt.Add(valid), "Not-found result expires", "", "")

@@ -127,9 +127,9 @@ func newEntityLine(e Entity, now time.Time) *entityLine {
 	line := &entityLine{From: s.FetchedAt}
 	var spans []span
 	switch {
-	case s.Absent:
+	case s.NotFound:
 		line.From = s.CheckedAt
-		spans = []span{{"c-absent", "not found", s.CheckedAt.Add(e.NotFoundFor)}, {"c-kept", "checked again when read", time.Time{}}}
+		spans = []span{{"c-not-found", "not found", s.CheckedAt.Add(e.NotFoundFor)}, {"c-kept", "checked again when read", time.Time{}}}
 	case s.HasContent():
 		spans = []span{{"c-304", "unchanged since the fetch", s.CheckedAt}, {"c-fresh", "fresh", s.CheckedAt.Add(e.FreshFor)}, {"c-kept", "stale", time.Time{}}}
 		if e.FreshFor >= source.ImmutableFor {

@@ -46,10 +46,10 @@ type aliases struct {
 type aliasVerdict int
 
 const (
-	aliasReady  aliasVerdict = iota // all values are known
-	aliasAbsent                     // an alias is absent, so the entity is absent too
-	aliasDead                       // the alias was checked again and is unchanged, so the entity does not exist
-	aliasNeeded                     // an alias must be fetched or checked first
+	aliasReady     aliasVerdict = iota // all values are known
+	entityNotFound                     // an alias is not found, so the entity is not found too
+	aliasDead                          // the alias was checked again and is unchanged, so the entity does not exist
+	aliasNeeded                        // an alias must be fetched or checked first
 )
 
 // need sets the aliases that the task needs. Params of the request take precedence over aliases.
@@ -103,7 +103,7 @@ func (a *aliases) load(ctx context.Context, tasks []*task) error {
 // set sets the state and the value from the alias's snapshot.
 func (s *aliasState) set(snapshot store.Snapshot) {
 	s.state, s.value, s.err = snapshot.State, "", nil
-	if s.state.Absent || !s.state.HasContent() {
+	if s.state.NotFound || !s.state.HasContent() {
 		return
 	}
 	content, err := snapshot.Decode(nil)
@@ -174,7 +174,7 @@ func (s aliasState) verdict(t *task, now time.Time) aliasVerdict {
 	explicit := t.request.Reason == schemas.UserRequest && s.state.Version < t.request.Version
 	switch {
 	case freshness == store.NotFound && (checked || (due == "" && !explicit)):
-		return aliasAbsent
+		return entityNotFound
 	case freshness == store.Fresh, freshness == store.Stale && checked:
 		return aliasReady
 	}
@@ -201,7 +201,7 @@ func (a *aliases) apply(t *task) {
 }
 
 // prepare makes the task ready for its fetch. It reports false if no fetch follows: the entity waits
-// for its alias, is absent, or its record stays uncommitted.
+// for its alias, is not found, or its record stays uncommitted.
 func (a *aliases) prepare(ctx, hard context.Context, at *attempt) (ready bool) {
 	t := at.t
 	for {
@@ -224,23 +224,23 @@ func (a *aliases) prepare(ctx, hard context.Context, at *attempt) (ready bool) {
 				a.w.deadLetter(hard, t, failure{reason: t.reason, err: t.invalid, number: t.numberWithoutFetch()})
 			}
 			return false
-		case aliasAbsent, aliasDead:
-			if !at.start() || a.storeAbsence(hard, at, v) != store.BaseMissing || a.load(ctx, []*task{t}) != nil {
+		case entityNotFound, aliasDead:
+			if !at.start() || a.storeNotFound(hard, at, v) != store.BaseMissing || a.load(ctx, []*task{t}) != nil {
 				return false
 			}
 		}
 	}
 }
 
-// storeAbsence stores that the entity is absent, without a call.
-func (a *aliases) storeAbsence(hard context.Context, at *attempt, v aliasVerdict) store.Result {
+// storeNotFound stores that the entity is not found, without a call.
+func (a *aliases) storeNotFound(hard context.Context, at *attempt, v aliasVerdict) store.Result {
 	at.number, at.began = at.t.numberWithoutFetch(), at.t.aliases[0].state.CheckedAt
 	for _, s := range at.t.aliases {
-		if s.state.Absent {
+		if s.state.NotFound {
 			at.began = s.state.CheckedAt
 		}
 	}
-	return a.w.storeResult(hard, at, fetched{outcome: source.Outcome{Class: source.NotFound}, aliasAbsent: v == aliasAbsent})
+	return a.w.storeResult(hard, at, fetched{outcome: source.Outcome{Class: source.NotFound}, aliasNotFound: v == entityNotFound})
 }
 
 // result returns the label of a verdict in the metric alias_lookups_total.
@@ -248,7 +248,7 @@ func (a *aliases) result(t *task, v aliasVerdict) string {
 	switch {
 	case v == aliasReady:
 		return aliasHit
-	case v == aliasAbsent:
+	case v == entityNotFound:
 		return aliasNotFound
 	case v == aliasDead:
 		return aliasUnchanged

@@ -103,7 +103,7 @@ func textOf(db interface {
 }, e schemas.Entity,
 ) string {
 	s, err := db.Get(context.Background(), e)
-	if err != nil || s.Absent || !s.HasContent() {
+	if err != nil || s.NotFound || !s.HasContent() {
 		return ""
 	}
 	text, _ := s.Decode(nil)
@@ -265,7 +265,7 @@ func (r *aliasRig) untilUpToDate(keys []string) {
 	want := map[string]string{}
 	r.names.change(func(u *namesUpstream) {
 		for _, key := range keys {
-			if want[key] = "absent"; u.ocids[key] != "" && !u.gone[u.ocids[key]] {
+			if want[key] = "notfound"; u.ocids[key] != "" && !u.gone[u.ocids[key]] {
 				want[key] = u.ocids[key]
 			}
 		}

@@ -128,15 +128,15 @@ func (d retryEnqueuer) Enqueue(ctx context.Context, due []store.Status) (left []
 	return left
 }
 
-// content returns the stored content of a character, "absent", or "" if nothing is stored.
+// content returns the stored content of a character, "not found", or "" if nothing is stored.
 func (r *aliasRig) content(key string) string {
 	r.Helper()
 	s, stored := r.snapshot(key)
 	if !stored {
 		return ""
 	}
-	if s.Absent {
-		return "absent"
+	if s.NotFound {
+		return "notfound"
 	}
 	text, err := s.Decode(nil)
 	if err != nil {
@@ -207,13 +207,13 @@ func TestAlias_NotFoundLastsAsLongAsAlias(t *testing.T) {
 	r := newAliasRig(t, nil)
 	r.work(schemas.High)
 	r.enqueue("a", schemas.High, schemas.CacheMiss)
-	r.untilContent("a", "absent")
+	r.untilContent("a", "notfound")
 	r.untilCommitted(schemas.High)
 	r.wantCalls(map[string]int{"id a": 1})
 	s, _ := r.snapshot("a")
 	alias, err := r.db.Get(t.Context(), schemas.Entity{Source: "nexon", Facet: "id", Key: "a"})
-	if err != nil || !s.AliasAbsent || !s.CheckedAt.Equal(alias.CheckedAt) {
-		t.Errorf("absence: got %+v (%v), want the check time of the alias, %v", s.State, err, alias.CheckedAt)
+	if err != nil || !s.AliasNotFound || !s.CheckedAt.Equal(alias.CheckedAt) {
+		t.Errorf("not-found result: got %+v (%v), want the check time of the alias, %v", s.State, err, alias.CheckedAt)
 	}
 	character, _ := r.source.Facet("character")
 	lifetimes := store.Lifetimes{NotFoundFor: character.NotFoundFor, AliasNotFoundFor: character.AliasNotFoundFor()}
@@ -231,8 +231,8 @@ func TestAlias_DeadAliasIsCheckedOnce(t *testing.T) {
 		calls      map[string]int
 	}{
 		"changed":   {"o2", "o2", map[string]int{"id a": 2, "basic o1": 2, "basic o2": 1}},
-		"unchanged": {"o1", "absent", map[string]int{"id a": 2, "basic o1": 2}},
-		"deleted":   {"", "absent", map[string]int{"id a": 2, "basic o1": 2}},
+		"unchanged": {"o1", "notfound", map[string]int{"id a": 2, "basic o1": 2}},
+		"deleted":   {"", "notfound", map[string]int{"id a": 2, "basic o1": 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newAliasRig(t, nil)
@@ -257,7 +257,7 @@ func TestAlias_ClassHandleChecksTheAlias(t *testing.T) {
 	r.names.ocids["a"], r.names.gone["o1"] = "o1", true
 	r.work(schemas.High)
 	r.enqueue("a", schemas.High, schemas.CacheMiss)
-	r.untilContent("a", "absent")
+	r.untilContent("a", "notfound")
 	r.untilCommitted(schemas.High)
 	r.wantCalls(map[string]int{"id a": 1, "basic o1": 1}) // the alias was just checked
 }

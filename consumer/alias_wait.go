@@ -131,7 +131,7 @@ func aliasReason(r schemas.Reason, dead bool) schemas.Reason {
 func (t *task) aliasesUsable() bool {
 	for _, s := range t.aliases {
 		kept := s.facet.KeepFor == 0 || time.Since(s.state.FetchedAt) < s.facet.KeepFor
-		if s.state.Absent || !s.state.HasContent() || !kept {
+		if s.state.NotFound || !s.state.HasContent() || !kept {
 			return false
 		}
 	}
@@ -152,7 +152,7 @@ func (t *task) waitText(dead string, held aliasHold) string {
 
 // notFound handles a fetch that did not find the entity with its alias. It reports true if the entity
 // now waits for a check of the alias. It reports false if the alias was just checked, or if the entity
-// has none: then the entity is absent.
+// has none: then the entity is not found.
 func (a *aliases) notFound(ctx, hard context.Context, at *attempt, o source.Outcome) bool {
 	t := at.t
 	if (o.Class != source.NotFound && o.Class != source.Handle) || len(t.aliases) == 0 || t.aliasesChecked() {

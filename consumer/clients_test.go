@@ -171,7 +171,7 @@ func TestWorker_ProcessesAllRequestsOfOneClient(t *testing.T) {
 func TestWorker_ReleasesCountsForEachEnd(t *testing.T) {
 	r := newRig(t)
 	r.facet(func(f *source.Facet) { f.Retry = []time.Duration{time.Hour} })
-	r.enqueueAs("a", "stored", "absent-1", "satisfied")
+	r.enqueueAs("a", "stored", "notfound-1", "satisfied")
 	r.enqueueAs("a", keysOf("k", 5)...)
 	r.store("satisfied", time.Now().Add(time.Hour).UnixMilli())
 	if got := r.outstanding("a"); got != 8 {

@@ -64,10 +64,10 @@ func (x *walks) load(ctx context.Context, t *task) error {
 		return err
 	}
 	rules := x.rulesOf(t)
-	t.walk = &taskWalk{rules: rules, before: s.Begin(rules, time.Now(), t.stored.Absent)}
+	t.walk = &taskWalk{rules: rules, before: s.Begin(rules, time.Now(), t.stored.NotFound)}
 	if t.plan, err = x.w.planFor(t); err != nil { // the position of the next page can be outside of a changed baseURL: begin a new walk
 		s.Walk = collection.Walk{}
-		t.walk.before = s.Begin(rules, time.Now(), t.stored.Absent)
+		t.walk.before = s.Begin(rules, time.Now(), t.stored.NotFound)
 		t.plan, err = x.w.planFor(t)
 	}
 	return err // no error can happen here: the call of the first page was planned before
@@ -164,7 +164,7 @@ func (x *walks) storePage(hard context.Context, a *attempt, f fetched) store.Res
 		return 0
 	}
 	if result == collection.Stored {
-		t.stored.Version, t.stored.CheckedAt, t.stored.Absent = a.number, a.began, false
+		t.stored.Version, t.stored.CheckedAt, t.stored.NotFound = a.number, a.began, false
 	}
 	t.finish()
 	w.metrics.requestStored(r, t.request.RequestedAt)

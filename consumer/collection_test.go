@@ -495,9 +495,9 @@ func TestCollection_NotFoundMidway(t *testing.T) {
 	}
 	r.start()
 	r.refresh()
-	r.until("the absence", func() bool { s, _ := r.snapshot("k"); return s.Absent })
+	r.until("the not-found result", func() bool { s, _ := r.snapshot("k"); return s.NotFound })
 	r.list.set(func(*listUpstream) { gone = false })
 	r.list.take()
-	r.wantCalls("the walk after the absence", r.walk(), "1", "2", "3")
+	r.wantCalls("the walk after the not-found result", r.walk(), "1", "2", "3")
 	r.wantList()
 }

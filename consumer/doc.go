@@ -29,9 +29,9 @@
 //	missing or older than its freshFor           | requests the alias; the entity waits
 //	older than its freshFor, and held            | fetches the entity with the value, until keepFor
 //	missing, and held                            | lets the entity wait until the hold has ended
-//	not found                                    | stores that the entity is absent, without a call
+//	not found                                    | stores that the entity is not found, without a call
 //	fresh, but the entity was not found with it  | requests the alias, once; the entity waits
-//	    and the check did not change the alias   | stores that the entity is absent
+//	    and the check did not change the alias   | stores that the entity is not found
 //	    and the check changed the alias          | fetches the entity with the new value
 //	another one when the result is committed     | stores nothing; fetches the entity again
 //
@@ -114,9 +114,9 @@
 //
 //	alias                                          | step          | effect
 //	fresh; or checked after the retry was stored   | aliasReady    | the entity is fetched with its value
-//	missing, stale, or its absence has expired     | aliasNeeded   | the alias is requested; the record ends with a retry
+//	missing, stale, or not found too long ago      | aliasNeeded   | the alias is requested; the record ends with a retry
 //	stale, and on hold after a failure             | aliasNeeded   | the entity is fetched with the stored value, until keepFor
-//	not found                                      | aliasAbsent   | the entity is not found for the notFoundFor of the alias
+//	not found                                      | entityNotFound | the entity is not found for the notFoundFor of the alias
 //	the entity is not found with its value         | aliasNeeded   | the alias is checked once (Status.DeadAlias)
 //	that check did not change it                   | aliasDead     | the entity is not found
 //	changed between the fetch and the commit       |               | nothing is stored; the entity is fetched again

@@ -175,8 +175,8 @@ func TestLinks_FollowedUpToMaxDepth(t *testing.T) {
 	r.untilStored("a", "b", "c")
 	r.untilIdle()
 	r.wantCalls(map[string]int{"a": 1, "b": 1, "c": 1, "x": 1})
-	if s, found := r.snapshot("x"); !found || !s.Absent {
-		t.Errorf("link to a document that does not exist: got %+v, want its absence", s.State)
+	if s, found := r.snapshot("x"); !found || !s.NotFound {
+		t.Errorf("link to a document that does not exist: got %+v, want its not-found result", s.State)
 	}
 	if n := len(r.deadLetters()); n != 0 {
 		t.Errorf("dead letters: got %d, want 0", n)

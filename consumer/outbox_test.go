@@ -146,16 +146,16 @@ func TestOutboxEvents_OneForEachChange(t *testing.T) {
 		t.Errorf("answers by status: got %v, want one 304", p.answered)
 	}
 	p.respondWith("")
-	if s := r.checked("a", nil); !s.Absent {
-		t.Fatalf("snapshot: got %+v, want it absent", s.State)
+	if s := r.checked("a", nil); !s.NotFound {
+		t.Fatalf("snapshot: got %+v, want it not found", s.State)
 	}
-	only("an absence")
+	only("a not-found result")
 	stop()
 
 	r.facet(func(f *source.Facet) { f.Select = []string{"basic.n"} })
 	p.respondWith(`{"n":1,"m":3333}`)
 	r.work(schemas.High)
-	if s := r.checked("a", nil); s.Hash == changed.Hash || s.Absent {
+	if s := r.checked("a", nil); s.Hash == changed.Hash || s.NotFound {
 		t.Errorf("snapshot: got %+v, want changed content", s.State)
 	}
 	only("what is selected")

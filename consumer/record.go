@@ -46,7 +46,7 @@ func (w *Worker) newContent(ctx context.Context, t *task, answers *source.Respon
 		}
 		return made
 	}
-	if c.MediaType == "" && t.stored.HasContent() && t.stored.ExtractVersion == c.ExtractVersion && !t.stored.Absent {
+	if c.MediaType == "" && t.stored.HasContent() && t.stored.ExtractVersion == c.ExtractVersion && !t.stored.NotFound {
 		w.hintChanged(ctx, t, c.Bytes)
 	}
 	p := payloadOf(c)
@@ -81,13 +81,13 @@ func (w *Worker) storeResult(hard context.Context, a *attempt, f fetched) store.
 			Visibility: w.source.Visibility(t.request.Entity.Key),
 			Manual:     t.request.Reason.Manual(),
 			Outbox:     w.outboxEventsOf(t, f.content.links.Keys),
-			Aliases:    t.aliasStates(), AliasUsers: t.facet.AliasUsers(), AliasAbsent: f.aliasAbsent,
+			Aliases:    t.aliasStates(), AliasUsers: t.facet.AliasUsers(), AliasNotFound: f.aliasNotFound,
 		},
 		written: make(chan store.Result, 1),
 	}
 	switch f.outcome.Class { //nolint:exhaustive // decide stores no result of another class; OK needs no change of the item
 	case source.NotFound, source.Handle:
-		item.write.Kind = store.Absence
+		item.write.Kind = store.KindNotFound
 	case source.NotModified:
 		item.write.Kind = store.NotModified
 		item.write.Hash, item.write.ExtractVersion = t.stored.Hash, t.stored.ExtractVersion

@@ -60,7 +60,7 @@ func TestVisibility_IsStoredWithSnapshot(t *testing.T) {
 		r.untilCommitted(schemas.High)
 		stop()
 		s, _ := r.snapshot("a")
-		if s.Visibility != round.visibility || s.Absent != round.gone || s.HasContent() == round.gone || conditional.Load() != round.conditional || full.Load() != round.full {
+		if s.Visibility != round.visibility || s.NotFound != round.gone || s.HasContent() == round.gone || conditional.Load() != round.conditional || full.Load() != round.full {
 			t.Errorf("%+v: got %d conditional and %d full calls, %+v, want %d and %d, the visibility %q, and content unless gone",
 				round, conditional.Load(), full.Load(), s.State, round.conditional, round.full, round.visibility)
 		}

@@ -310,8 +310,8 @@ type fetched struct {
 	calls   int
 	content content      // content of the entity; empty if the attempt returned none
 	memory  *reservation // memory that is reserved for the response bodies; the caller must release it with resize(0)
-	// aliasAbsent is true if the entity is absent because its alias is.
-	aliasAbsent bool
+	// aliasNotFound is true if the entity is not found because its alias is.
+	aliasNotFound bool
 }
 
 // fetch makes one attempt: it reserves memory, gets permits, calls the upstream and parses the

@@ -31,7 +31,7 @@ func TestWorker_StoresSettlesAndCommits(t *testing.T) {
 	r.untilCommitted(schemas.High)
 	s, _ := r.snapshot("a")
 	text, err := s.Decode(nil)
-	if err != nil || !bytes.Contains(text, []byte(`{"basic":{`)) || s.Absent || s.Version == 0 {
+	if err != nil || !bytes.Contains(text, []byte(`{"basic":{`)) || s.NotFound || s.Version == 0 {
 		t.Errorf("snapshot: got %+v with %s, %v, want content", s.State, text, err)
 	}
 	if lock := r.lock("a"); lock != "" {
@@ -214,16 +214,16 @@ func TestDeadLetter_HasSampleOfBadAnswer(t *testing.T) {
 func TestNotFound_IsStoredAndHeld(t *testing.T) {
 	r := newRig(t)
 	r.work(schemas.High)
-	r.enqueue("absent-1", schemas.High, schemas.CacheMiss)
-	r.untilStored("absent-1")
+	r.enqueue("notfound-1", schemas.High, schemas.CacheMiss)
+	r.untilStored("notfound-1")
 	r.untilCommitted(schemas.High)
-	if s, _ := r.snapshot("absent-1"); !s.Absent || s.HasContent() {
-		t.Errorf("snapshot: got %+v, want it absent", s.State)
+	if s, _ := r.snapshot("notfound-1"); !s.NotFound || s.HasContent() {
+		t.Errorf("snapshot: got %+v, want it not found", s.State)
 	}
 	for range 100 {
-		got := r.producer.Enqueue(t.Context(), producer.Request{Entity: entity("absent-1"), Lane: schemas.High, Reason: schemas.Stale})
-		if got.Outcome != producer.Held || got.HoldReason != schemas.HoldAbsent {
-			t.Fatalf("read: got %+v, want it held as absent", got)
+		got := r.producer.Enqueue(t.Context(), producer.Request{Entity: entity("notfound-1"), Lane: schemas.High, Reason: schemas.Stale})
+		if got.Outcome != producer.Held || got.HoldReason != schemas.HoldNotFound {
+			t.Fatalf("read: got %+v, want it held as not found", got)
 		}
 	}
 	if n, calls := len(r.deadLetters()), r.upstream.Stats().Arrivals; n != 0 || calls != 1 {

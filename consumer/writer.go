@@ -178,9 +178,9 @@ func (wr *writer) isolate(hard context.Context, batch []*item, rejected error) {
 // stored, the result is not written, but the request is satisfied too.
 func endOf(i *item, r store.Result) schemas.End {
 	e := schemas.End{Entity: i.write.Entity, Number: i.write.Version, Satisfied: true}
-	if r == store.AbsenceStored {
-		e.Hold, e.HoldFor = schemas.HoldAbsent, i.task.facet.NotFoundFor
-		if i.write.AliasAbsent {
+	if r == store.NotFoundStored {
+		e.Hold, e.HoldFor = schemas.HoldNotFound, i.task.facet.NotFoundFor
+		if i.write.AliasNotFound {
 			e.HoldFor = max(time.Until(i.write.CheckedAt.Add(i.task.facet.AliasNotFoundFor())), time.Millisecond)
 		}
 	}

@@ -1,6 +1,6 @@
 // Package credits counts the credits that clients spend for refreshes. A client has an account with a
 // balance. Each refresh sets credits aside (a hold). They are spent if the refresh brings a version: a
-// snapshot or an absence is stored for it. Otherwise they are given back.
+// snapshot or a not-found result is stored for it. Otherwise they are given back.
 //
 //	state     | becomes   | when
 //	----------|-----------|------------------------------------------------------------------

@@ -26,6 +26,7 @@ var proseRules = []struct {
 	{"write backoff", regexp.MustCompile(`(?i)\bbrak(?:e|es|ed|ing)\b`)},
 	{"write unhealthy", regexp.MustCompile(`(?i)\b(?:sick|ailing|ails)\b`)},
 	{"write enqueuer, notifier, fault scenario, unconfirmed or blocker", regexp.MustCompile(`(?i)\b(?:doors?|bells?|weather|doubt(?:s|ed|ful)?|hindrances?|foregone|patience|deaf|befalls?|neighbours?)\b`)},
+	{"write not found", regexp.MustCompile(`(?i)\b(?:absent|absences?)\b`)},
 	{"write publish, dead-letter", regexp.MustCompile(`(?i)\b(?:bur(?:y|ies|ied)|stood back|stands? back)\b`)},
 }
 
@@ -35,6 +36,7 @@ var proseNames = map[string]string{
 	"braked": "backing off", "weather": "fault scenario", "doubt": "unconfirmed", "hindrance": "blocker",
 	"foregone": "not found", "patience": "timeout", "letter": "dead letter", "letters": "dead letters", "untold": "unrecorded",
 	"ceiling": "rate cap", "ceilings": "rate caps", "sick": "unhealthy",
+	"absent": "not found", "absence": "not found", "absences": "not found",
 }
 
 var (

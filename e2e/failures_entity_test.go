@@ -17,10 +17,10 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// absentEntitiesAreRead checks that the upstream is called only once for an entity that it does not
+// missingEntitiesAreRead checks that the upstream is called only once for an entity that it does not
 // have, however often the entity is read.
-func absentEntitiesAreRead(c *testSource) {
-	keys := harness.Keys("absent-", 3)
+func missingEntitiesAreRead(c *testSource) {
+	keys := harness.Keys("notfound-", 3)
 	c.request(keys...)
 	c.untilChecked(timeout, time.Now())
 	var readers sync.WaitGroup
@@ -36,7 +36,7 @@ func absentEntitiesAreRead(c *testSource) {
 	}
 	readers.Wait()
 	c.expectEnd(0)
-	equal(c.T, "calls for three absent entities that were read 3,000 times", c.upstream.Stats().Arrivals, 3)
+	equal(c.T, "calls for three missing entities that were read 3,000 times", c.upstream.Stats().Arrivals, 3)
 }
 
 // notReadyIsRetried checks that an entity that is not ready is retried later and never counts as a

@@ -108,7 +108,7 @@ func failures(t *testing.T) map[string]failure {
 			}
 			return strings.Replace(config, "secretEnv: NEXON_API_KEY", "secretFile: "+secret, 1)
 		}, test: func(c *testSource) { credentialIsRenewed(c, secret) }},
-		"absent":      {test: absentEntitiesAreRead},
+		"notfound":    {test: missingEntitiesAreRead},
 		"not-ready":   {test: notReadyIsRetried},
 		"refused-one": {test: oneEntityIsRefused},
 		"broken-one":  {test: oneEntityFails},

@@ -30,7 +30,7 @@ func newNames(t testing.TB, latency string, edits ...string) *fleet {
 	return f
 }
 
-// storedOf returns the number of snapshots and absences of a facet.
+// storedOf returns the number of snapshots and not-found results of a facet.
 func (f *fleet) storedOf(facet string) int64 {
 	f.Helper()
 	return f.one("SELECT count(*) FROM snapshot_state WHERE facet = $1", facet)
@@ -209,7 +209,7 @@ func TestNames_AliasEndpointDown(t *testing.T) {
 			for _, name := range known {
 				freshness(name, "") // a stale snapshot is refreshed by its reads
 			}
-			return f.one("SELECT count(*) FROM snapshot_state WHERE facet = 'character' AND NOT absent AND last_checked_at >= $1", since.UnixMicro()) >= int64(len(known))
+			return f.one("SELECT count(*) FROM snapshot_state WHERE facet = 'character' AND NOT not_found AND last_checked_at >= $1", since.UnixMicro()) >= int64(len(known))
 		})
 	}
 	equal(t, "characters of new names during the outage", f.one("SELECT count(*) FROM snapshot_state WHERE facet = 'character' AND starts_with(key, 'new')"), 0)
@@ -217,7 +217,7 @@ func TestNames_AliasEndpointDown(t *testing.T) {
 	f.control(simulator.Control{Faults: []simulator.Fault{}})
 	took := time.Now()
 	f.until(5*time.Minute, "a character of each new name", func() bool {
-		return f.one("SELECT count(*) FROM snapshot_state WHERE facet = 'character' AND starts_with(key, 'new') AND NOT absent") == int64(len(added))
+		return f.one("SELECT count(*) FROM snapshot_state WHERE facet = 'character' AND starts_with(key, 'new') AND NOT not_found") == int64(len(added))
 	})
 	t.Logf("outage of %v: known characters were refreshed %d times, the new ones were stored %v after it", *outageLength, rounds, time.Since(took).Round(time.Second))
 	equal(t, "dead letters", f.deadLetters(), 0)

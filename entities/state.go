@@ -24,7 +24,7 @@ type StateReader interface {
 // State is the stored data about one entity, in a response of the admin API.
 type State struct {
 	Registration *Entity        `json:"registration"` // registration of the entity for prefetching; nil: not registered
-	Snapshot     *SnapshotState `json:"snapshot"`     // the stored snapshot or absence; nil: no fetch has succeeded
+	Snapshot     *SnapshotState `json:"snapshot"`     // the stored snapshot or not-found result; nil: no fetch has succeeded
 	Failure      *Failure       `json:"failure"`      // the failures since the last success; nil: the last fetch has succeeded
 }
 
@@ -87,7 +87,7 @@ func readState(s Deps, r *http.Request) (admin.Answer, error) {
 }
 
 func snapshotStateOf(of store.State) *SnapshotState {
-	return &SnapshotState{Version: of.Version, CheckedAt: of.CheckedAt.UTC(), UpdatedAt: schemas.OptionalTime(of.UpdatedAt.UTC()), NotFound: of.Absent, Bytes: of.Size, MediaType: of.MediaType}
+	return &SnapshotState{Version: of.Version, CheckedAt: of.CheckedAt.UTC(), UpdatedAt: schemas.OptionalTime(of.UpdatedAt.UTC()), NotFound: of.NotFound, Bytes: of.Size, MediaType: of.MediaType}
 }
 
 func failureOf(of store.Status) *Failure {

@@ -36,7 +36,7 @@ func TestState_HasLastFetchAndRegistration(t *testing.T) {
 	if _, err := r.db.RegisterEntities(t.Context(), []store.RegisteredEntity{{Entity: e, Enabled: true, Due: start.Add(time.Hour)}}); err != nil {
 		t.Fatal(err)
 	}
-	r.write(store.Write{Entity: e, Kind: store.Absence, Version: 5, CheckedAt: start})
+	r.write(store.Write{Entity: e, Kind: store.KindNotFound, Version: 5, CheckedAt: start})
 	got, answer := r.stateOf("nexon/a/x%2Fy")
 	if answer.status != http.StatusOK || got.Snapshot == nil || !got.Snapshot.CheckedAt.Equal(start) || !got.Snapshot.NotFound || got.Snapshot.UpdatedAt != nil {
 		t.Errorf("got %d %s, want a fetch at %v that found nothing", answer.status, answer.text, start)

@@ -1,5 +1,5 @@
 -- client_release: stops counting requests of one client that have ended, with any outcome: a
--- snapshot, an absence, a dead letter, a scheduled retry, a request without fetch, or a failed
+-- snapshot, a not-found result, a dead letter, a scheduled retry, a request without fetch, or a failed
 -- publish.
 --
 -- KEYS[1]  sorted set of the source's active clients, clients:{source}

@@ -169,11 +169,11 @@ func TestHold_IsClearedByLaterEndsOnly(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		early := e.mustBegin(e.published(high), "HIGH")
 		late := e.mustBegin(e.published(acquireArgs{lane: "HIGH", strict: true}), "HIGH")
-		e.settle(late, true, "ABSENT", minute)
+		e.settle(late, true, "NOT_FOUND", minute)
 		e.settle(early, true, "", 0)
 		e.mustAcquire(high, "HELD")
 		e.settle(early, false, "FAILED", dead)
-		if v := e.acquire(high); v.reason != "ABSENT" {
+		if v := e.acquire(high); v.reason != "NOT_FOUND" {
 			e.t.Errorf("an earlier end replaced the hold: %+v", v)
 		}
 		e.settle(late+1, true, "", 0)

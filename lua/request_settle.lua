@@ -1,4 +1,4 @@
--- request_settle: records the durable end of a request: a stored snapshot or absence
+-- request_settle: records the durable end of a request: a stored snapshot or not-found result
 -- (satisfied), or a dead letter (not satisfied). It runs after the database write and before
 -- the Kafka offset is committed. It always publishes a message, also for repeated and outdated
 -- ends, so that waiting clients read the entity again.

@@ -147,7 +147,7 @@ func TestHash_MalformedFieldsCountAsMissing(t *testing.T) {
 			n := e.mustAcquire(high, "PUBLISHED")
 			e.confirm(n, minute)
 			own := e.mustBegin(n, "HIGH")
-			e.settle(own, true, "ABSENT", minute)
+			e.settle(own, true, "NOT_FOUND", minute)
 			e.mustAcquire(high, "HELD")
 			e.settle(own, true, "", 0)
 			e.rollback(n)

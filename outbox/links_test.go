@@ -34,13 +34,13 @@ func TestLink_RequestsOtherKeysWithDepth(t *testing.T) {
 func TestLink_SkipsFreshTargets(t *testing.T) {
 	r := newRig(t)
 	r.write(general("fresh"), start.Add(-time.Minute), "x", store.OutboxEvents{})
-	absent := store.Write{Entity: general("absent"), Kind: store.Absence, Version: 1, CheckedAt: start.Add(-time.Minute)}
-	if _, err := r.db.Write(t.Context(), []store.Write{absent}); err != nil {
+	notFound := store.Write{Entity: general("notfound"), Kind: store.KindNotFound, Version: 1, CheckedAt: start.Add(-time.Minute)}
+	if _, err := r.db.Write(t.Context(), []store.Write{notFound}); err != nil {
 		t.Fatal(err)
 	}
-	r.write(progress("a"), start, "x", linking(1, "fresh", "absent", "unknown"))
+	r.write(progress("a"), start, "x", linking(1, "fresh", "notfound", "unknown"))
 	r.deliverAt(start)
-	r.wantRequested("general/absent", "general/unknown") // the hold of an absence is known to the enqueuer only
+	r.wantRequested("general/notfound", "general/unknown") // the hold of a not-found result is known to the enqueuer only
 	r.wantLeft(0)
 }
 

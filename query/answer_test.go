@@ -112,10 +112,10 @@ func TestBatch_AnswersEachKeyAsIfAlone(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("fresh", time.Minute)
 	r.putSnapshot("stale", 2*time.Hour)
-	r.putSnapshot("absent", time.Minute, func(s *store.Snapshot) { s.Absent = true })
+	r.putSnapshot("notfound", time.Minute, func(s *store.Snapshot) { s.NotFound = true })
 	before := r.storeReads()
 	for _, as := range []string{"", "gzip", "zstd"} {
-		a := r.do(http.MethodGet, "/v1/nexon/character?key=fresh&key=new&key=absent&key=stale&key=fresh&key=%EA%B0%80", "Accept-Encoding", as)
+		a := r.do(http.MethodGet, "/v1/nexon/character?key=fresh&key=new&key=notfound&key=stale&key=fresh&key=%EA%B0%80", "Accept-Encoding", as)
 		want := []struct {
 			status    int
 			freshness store.Freshness

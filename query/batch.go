@@ -146,7 +146,7 @@ func (v view) status() (int, store.Freshness) {
 	switch {
 	case v.freshness == store.Fresh || v.freshness == store.Stale:
 		return http.StatusOK, v.freshness
-	case v.freshness == store.NotFound || v.result.Reason == HeldReason(schemas.HoldAbsent):
+	case v.freshness == store.NotFound || v.result.Reason == HeldReason(schemas.HoldNotFound):
 		return http.StatusNotFound, store.NotFound
 	case v.result.refreshExpected() && v.result.Reason != reasonSlow:
 		return http.StatusAccepted, store.Updating

@@ -12,8 +12,8 @@
 //	checked earlier                             STALE       relaxed          200
 //	nothing, or fetched more than KeepFor ago   UPDATING    cache miss       202 if queued, else 400, 404, 429 or 503;
 //	                                            or MISSING                   MISSING if no refresh is queued
-//	absent, checked less than NotFoundFor ago   NOT_FOUND   none             404
-//	absent, checked earlier                     NOT_FOUND   relaxed          404
+//	not found, less than NotFoundFor ago        NOT_FOUND   none             404
+//	not found, earlier                          NOT_FOUND   relaxed          404
 //
 // Example: a facet has FreshFor 15 min and KeepFor 24 h, and its snapshot was fetched at
 // 12:00. A read at 12:10 is FRESH. A read at 12:20 is STALE: it returns the snapshot at

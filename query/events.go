@@ -28,17 +28,17 @@ const (
 
 // Names of the server-sent events.
 const (
-	eventChanged = "changed" // the content is not the same as at the last event
-	eventChecked = "checked" // the upstream was checked; the content is the same
-	eventAbsent  = "absent"  // the upstream has no such entity
-	eventState   = "state"   // the content is the same; the freshness of the entity or the reason of its refresh has changed
+	eventChanged  = "changed"  // the content is not the same as at the last event
+	eventChecked  = "checked"  // the upstream was checked; the content is the same
+	eventNotFound = "notFound" // the upstream has no such entity
+	eventState    = "state"    // the content is the same; the freshness of the entity or the reason of its refresh has changed
 )
 
 // streamState is the state that the last event of a stream reported.
 type streamState struct {
 	version   int64
 	tag       string // entity tag without its quotes
-	absent    bool
+	notFound  bool
 	freshness store.Freshness
 	reason    RefreshReason
 }
@@ -150,7 +150,7 @@ func (st *stream) stillAuthorized() bool {
 }
 
 // nextReadDelay returns the delay until the next read if no settle message arrives. A read is due
-// when the snapshot or absence becomes stale, or when a refused update request may be retried, and
+// when the snapshot or not-found result becomes stale, or when a refused update request may be retried, and
 // otherwise after heartbeatInterval.
 func (st *stream) nextReadDelay(v view) time.Duration {
 	wait := heartbeatInterval
@@ -175,7 +175,7 @@ func (st *stream) send(v view) bool {
 	}
 	etag := ""
 	if v.entry != nil {
-		now.absent = v.Absent
+		now.notFound = v.NotFound
 		if v.HasContent() && v.freshness != store.Updating { // a snapshot older than KeepFor is not served
 			now.tag, etag = v.tag(), v.etags[identity][0]
 		}
@@ -183,9 +183,9 @@ func (st *stream) send(v view) bool {
 	var name string
 	was := st.last
 	switch {
-	case now.absent && !was.absent:
-		name = eventAbsent
-	case now.tag != was.tag && now.tag != "" || (was.absent && !now.absent):
+	case now.notFound && !was.notFound:
+		name = eventNotFound
+	case now.tag != was.tag && now.tag != "" || (was.notFound && !now.notFound):
 		name = eventChanged
 	case now.version != was.version && now.tag != "":
 		name = eventChecked
@@ -225,11 +225,11 @@ func (st *stream) write(text string) bool {
 
 // id returns the event id of the state. A client that reconnects sends it as Last-Event-ID.
 func (t streamState) id() string {
-	absent := ""
-	if t.absent {
-		absent = ".absent"
+	notFound := ""
+	if t.notFound {
+		notFound = ".notFound"
 	}
-	return strconv.FormatInt(t.version, 10) + "." + t.tag + absent
+	return strconv.FormatInt(t.version, 10) + "." + t.tag + notFound
 }
 
 // parseEventID returns the state of an event id; the zero value if it is invalid.
@@ -240,8 +240,8 @@ func parseEventID(id string) streamState {
 		return streamState{}
 	}
 	t := streamState{version: n, freshness: store.Fresh}
-	t.tag, t.absent = strings.CutSuffix(rest, ".absent")
-	if t.absent {
+	t.tag, t.notFound = strings.CutSuffix(rest, ".notFound")
+	if t.notFound {
 		t.freshness = store.NotFound
 	}
 	return t

@@ -111,8 +111,8 @@ func TestEvents_ReportChangesAndMissedOnes(t *testing.T) {
 	r.settle("a", 8) // settles a request without storing a snapshot, so the stream must send no event
 	r.putSnapshot("a", 0, hash(9, 1))
 	checked := f.expect("checked", store.Fresh)
-	r.putSnapshot("a", 0, func(s *store.Snapshot) { s.Version, s.Hash[0], s.Absent = 10, 1, true })
-	gone := f.expect("absent", store.NotFound)
+	r.putSnapshot("a", 0, func(s *store.Snapshot) { s.Version, s.Hash[0], s.NotFound = 10, 1, true })
+	gone := f.expect("notFound", store.NotFound)
 	r.putSnapshot("a", 0, hash(11, 2))
 	f.expect("changed", store.Fresh)
 	r.putSnapshot("a", 2*time.Hour, hash(12, 2))

@@ -90,11 +90,11 @@ func TestRaw_OtherResponsesAreJSON(t *testing.T) {
 		t.Errorf("several keys: got %d %s, want 400 raw-facet", a.StatusCode, a.text)
 	}
 	r.putSnapshot("gone", 0, func(s *store.Snapshot) {
-		s.State = store.State{Entity: s.Entity, Version: 8, Absent: true, CheckedAt: s.CheckedAt}
+		s.State = store.State{Entity: s.Entity, Version: 8, NotFound: true, CheckedAt: s.CheckedAt}
 		s.Payload = nil
 	})
 	if a := r.get("gone"); a.StatusCode != http.StatusNotFound || a.Header.Get("Content-Type") != "application/problem+json" {
-		t.Errorf("absent: got %d %s, want 404 as a problem", a.StatusCode, a.text)
+		t.Errorf("not found: got %d %s, want 404 as a problem", a.StatusCode, a.text)
 	}
 	if a := r.do(http.MethodGet, "/v1/nexon"); !strings.Contains(a.text, `"mediaType":"application/xml","immutable":true`) {
 		t.Errorf("list of facets: got %s, want its media type and immutable", a.text)

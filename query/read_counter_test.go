@@ -74,7 +74,7 @@ func withRecorder(l *fakeRecorder) func(*rig) { return func(r *rig) { r.reads = 
 
 func TestReadCounter_CountsReadsWithASnapshot(t *testing.T) {
 	fresh := func(r *rig) { r.putSnapshot("a", time.Minute) }
-	absent := func(r *rig) { r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Absent = true }) }
+	notFound := func(r *rig) { r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.NotFound = true }) }
 	answering := func(a EnqueueResult) func(*rig) {
 		return func(r *rig) { r.respond = func(context.Context, UpdateRequest) EnqueueResult { return a } }
 	}
@@ -125,7 +125,7 @@ func TestReadCounter_CountsReadsWithASnapshot(t *testing.T) {
 			fresh, func(r *rig) {
 				r.putSnapshot("broken", time.Minute, func(s *store.Snapshot) { s.Payload = []byte("?") })
 			},
-			func(r *rig) { r.putSnapshot("gone", time.Minute, func(s *store.Snapshot) { s.Absent = true }) },
+			func(r *rig) { r.putSnapshot("gone", time.Minute, func(s *store.Snapshot) { s.NotFound = true }) },
 			get(200, "character?key=a&key=new&key=gone&key=broken&key=a"), with("HEAD", 200, "character?key=a"),
 		}, map[string]int{"a": 3}},
 		"deleted": {[]func(*rig){fresh, get(200, "character/a"), func(r *rig) { r.settle("a", 0) }}, nil},
@@ -134,19 +134,19 @@ func TestReadCounter_CountsReadsWithASnapshot(t *testing.T) {
 		}, map[string]int{"a": 1}},
 		"waited":                 {[]func(*rig){fetched(), get(200, "character/a?wait=20s")}, map[string]int{"a": 1}},
 		"wait timed out":         {[]func(*rig){get(202, "character/a?wait=10ms")}, nil},
-		"waited, absent":         {[]func(*rig){fetched(func(s *store.Snapshot) { s.Absent = true }), get(404, "character/a?wait=20s")}, nil},
+		"waited, not found":      {[]func(*rig){fetched(func(s *store.Snapshot) { s.NotFound = true }), get(404, "character/a?wait=20s")}, nil},
 		"refreshed":              {[]func(*rig){fresh, with("POST", 202, "character/a/refresh")}, nil},
 		"refreshed and waited":   {[]func(*rig){fresh, fetched(), with("POST", 200, "character/a/refresh?wait=20s")}, map[string]int{"a": 1}},
 		"refresh wait timed out": {[]func(*rig){fresh, with("POST", 202, "character/a/refresh?wait=10ms")}, nil},
-		"refreshed, absent": {[]func(*rig){
-			fetched(func(s *store.Snapshot) { s.Absent = true }), with("POST", 404, "character/a/refresh?wait=20s"),
+		"refreshed, not found": {[]func(*rig){
+			fetched(func(s *store.Snapshot) { s.NotFound = true }), with("POST", 404, "character/a/refresh?wait=20s"),
 		}, nil},
 		"refresh not queued": {[]func(*rig){
 			fresh, answering(EnqueueResult{Reason: ReasonCooldown}), with("POST", 429, "character/a/refresh"),
 			answering(EnqueueResult{Reason: ReasonDown}), with("POST", 503, "character/a/refresh?wait=20s"),
 		}, nil},
-		"absent":                          {[]func(*rig){absent, get(404, "character/a"), get(404, "character/a")}, nil},
-		"absent and held":                 {[]func(*rig){answering(EnqueueResult{Reason: "HELD_ABSENT"}), get(404, "character/a"), get(200, "character?key=a")}, nil},
+		"notfound":                        {[]func(*rig){notFound, get(404, "character/a"), get(404, "character/a")}, nil},
+		"not found and held":              {[]func(*rig){answering(EnqueueResult{Reason: "HELD_NOT_FOUND"}), get(404, "character/a"), get(200, "character?key=a")}, nil},
 		"not queued":                      {[]func(*rig){answering(EnqueueResult{Reason: ReasonDown}), get(503, "character/a"), get(200, "character?key=a")}, nil},
 		"not queued, held after failures": {[]func(*rig){answering(EnqueueResult{Reason: "HELD_FAILED"}), get(503, "character/a")}, nil},
 		"store failure":                   {[]func(*rig){func(r *rig) { r.storeErr = errors.New("down") }, get(503, "character/a"), get(503, "character?key=a")}, nil},

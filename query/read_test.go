@@ -81,16 +81,16 @@ func TestRead_PendingIsNotQueued(t *testing.T) {
 	}
 }
 
-func TestRead_AbsentIsNotFoundUntilAbsentFor(t *testing.T) {
+func TestRead_NotFoundIsServedUntilNotFoundFor(t *testing.T) {
 	r := newRig(t)
-	absent := func(s *store.Snapshot) { s.Absent = true }
-	r.putSnapshot("a", 10*time.Minute, absent)
+	notFound := func(s *store.Snapshot) { s.NotFound = true }
+	r.putSnapshot("a", 10*time.Minute, notFound)
 	a := r.get("a")
 	if a.StatusCode != 404 || a.body.Freshness != store.NotFound || a.body.Code != "not-found" || len(r.requests) != 0 ||
 		a.Header.Get("Content-Type") != "application/problem+json" {
 		t.Errorf("got %d %s, %d update requests, want 404 NOT_FOUND not-found", a.StatusCode, a.text, len(r.requests))
 	}
-	r.putSnapshot("a", 2*time.Hour, absent)
+	r.putSnapshot("a", 2*time.Hour, notFound)
 	if a := r.get("a"); a.StatusCode != 404 || !a.body.Refresh.Queued || len(r.requests) != 1 {
 		t.Errorf("got %d %s, %d update requests, want 404", a.StatusCode, a.text, len(r.requests))
 	}
@@ -146,10 +146,10 @@ func TestRead_WorksWithoutRedisOrKafka(t *testing.T) {
 		}
 	}
 	r.respond = func(context.Context, UpdateRequest) EnqueueResult {
-		return EnqueueResult{Reason: "HELD_ABSENT", Until: until}
+		return EnqueueResult{Reason: "HELD_NOT_FOUND", Until: until}
 	}
 	if a := r.get("never-seen"); a.StatusCode != 404 || a.body.Freshness != store.NotFound {
-		t.Errorf("held absent: got %d %s, want 404 NOT_FOUND", a.StatusCode, a.text)
+		t.Errorf("held notFound: got %d %s, want 404 NOT_FOUND", a.StatusCode, a.text)
 	}
 }
 

@@ -56,11 +56,11 @@ func TestRefresh_WithoutReadAnswersNoContent(t *testing.T) {
 		r.showsNothing("a snapshot landed", a)
 		r.putSnapshot("a", time.Minute)
 	}
-	a := r.refreshed(only, func() { r.putSnapshot("a", 0, landed, func(s *store.Snapshot) { s.Absent = true }) })
+	a := r.refreshed(only, func() { r.putSnapshot("a", 0, landed, func(s *store.Snapshot) { s.NotFound = true }) })
 	if a.StatusCode != http.StatusNoContent {
-		t.Errorf("an absence landed: got %d %q, want 204", a.StatusCode, a.text)
+		t.Errorf("a not-found result landed: got %d %q, want 204", a.StatusCode, a.text)
 	}
-	r.showsNothing("an absence landed", a)
+	r.showsNothing("a not-found result landed", a)
 
 	r.putSnapshot("a", time.Minute)
 	a = r.refreshed(only, func() { r.settle("a", 102) })

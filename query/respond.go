@@ -124,7 +124,7 @@ func (s *Server) respondSnapshot(c echo.Context, client access.Client, e schemas
 }
 
 // notModified reports whether the client already has the entry's content in this encoding, by
-// If-None-Match or, if that is absent, by If-Modified-Since (RFC 9110 §13.2.2).
+// If-None-Match or, if that is missing, by If-Modified-Since (RFC 9110 §13.2.2).
 func notModified(r *http.Request, e *entry, as encoding) bool {
 	if none := r.Header["If-None-Match"]; len(none) > 0 {
 		return matchesETag(none, e.etags[as][0])
@@ -289,7 +289,7 @@ func (s *Server) respondUpdating(c echo.Context, e schemas.Entity, v view) error
 		h.Set("Cache-Control", "no-store")
 		h.Set("Cache-Status", "freshet; fwd=miss")
 		return c.JSON(http.StatusAccepted, body)
-	case a.Reason == HeldReason(schemas.HoldAbsent):
+	case a.Reason == HeldReason(schemas.HoldNotFound):
 		return notFoundError(body)
 	case a.Reason == ReasonMissingParams:
 		return a.refused

@@ -152,14 +152,14 @@ func FuzzPath_RequestsOnlyItsEntity(f *testing.F) {
 func FuzzResponse_MatchesOpenAPI(f *testing.F) {
 	f.Add("GET", "/v1/nexon/character/fresh", "W/\"x\"", "gzip, zstd;q=0.5", "wait=0", "7.abc-0")
 	f.Add("GET", "/v1/nexon/character/stale?wait=1ns", "*", "*;q=0", "wait=\"0\";x", "")
-	f.Add("HEAD", "/v1/nexon/character/absent/events", "", "", "respond-async", "-1.")
+	f.Add("HEAD", "/v1/nexon/character/notfound/events", "", "", "respond-async", "-1.")
 	f.Add("GET", "/v1/nexon/character?key=fresh&key=%00&key=", "", "zstd", "", "")
 	f.Add("POST", "/v1/nexon/character/fresh/refresh?wait=1ns", "", "", "", "")
 	f.Add("DELETE", "/v1/nexon/%2e%2e/fresh", "\"", ";;", "wait=", "")
 	r := newRig(f)
 	r.putSnapshot("fresh", time.Minute)
 	r.putSnapshot("stale", 2*time.Hour)
-	r.putSnapshot("absent", time.Minute, func(s *store.Snapshot) { s.Absent = true })
+	r.putSnapshot("notfound", time.Minute, func(s *store.Snapshot) { s.NotFound = true })
 	waits := regexp.MustCompile(`[0-9a-zA-Z.%+]*[1-9]`)
 	f.Fuzz(func(t *testing.T, method, target, none, accept, prefer, last string) {
 		u, err := url.Parse("http://host" + target)

@@ -73,7 +73,7 @@ func (s *staticFiles) settle(e schemas.Entity) {
 
 // isServedBefore reports whether the file is served in place of a stored snapshot with this state.
 func (f *staticFile) isServedBefore(stored store.State) bool {
-	return !stored.Manual || stored.Absent || !stored.HasContent() || stored.MediaType != f.MediaType || !stored.CheckedAt.After(f.info.ModTime())
+	return !stored.Manual || stored.NotFound || !stored.HasContent() || stored.MediaType != f.MediaType || !stored.CheckedAt.After(f.info.ModTime())
 }
 
 // maxCheckBatch is the maximum number of files whose stored states one statement reads.
@@ -148,7 +148,7 @@ func viewOfStatic(file *staticFile, err error, f source.Facet) view {
 // orStatic returns the view of the entity's file if v has no content to be served, else v.
 func orStatic(s *Server, v view, e schemas.Entity, f source.Facet) view {
 	file := s.cache.static.get(e, f)
-	if file == nil || v.freshness != store.Updating || v.result.Reason == HeldReason(schemas.HoldAbsent) {
+	if file == nil || v.freshness != store.Updating || v.result.Reason == HeldReason(schemas.HoldNotFound) {
 		return v
 	}
 	s.metrics.fromStatic.Inc()

@@ -223,7 +223,9 @@ func TestStatic_LastIsTheFallback(t *testing.T) {
 	r.blocked = ""
 	r.respond = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: HeldReason("FAILED")} }
 	degraded("b/c.xml", "HELD_FAILED")
-	r.respond = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: HeldReason("ABSENT")} }
+	r.respond = func(context.Context, UpdateRequest) EnqueueResult {
+		return EnqueueResult{Reason: HeldReason("NOT_FOUND")}
+	}
 	if a := r.get("a.xml"); a.StatusCode != http.StatusNotFound {
 		t.Errorf("the upstream has no such document: got %d, want 404", a.StatusCode)
 	}

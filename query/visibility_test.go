@@ -119,16 +119,16 @@ type recordEveryRead struct{}
 func (recordEveryRead) Counts(string, string) bool                                { return true }
 func (recordEveryRead) RecordReads(context.Context, []ReadCount, time.Time) error { return nil }
 
-// write stores the result of a fetch that was made `age` ago, with a visibility. `absent` means that
+// write stores the result of a fetch that was made `age` ago, with a visibility. `notFound` means that
 // the upstream has no such entity.
-func write(t *testing.T, st realStore, e schemas.Entity, visibility string, version int64, age time.Duration, absent bool) {
+func write(t *testing.T, st realStore, e schemas.Entity, visibility string, version int64, age time.Duration, notFound bool) {
 	t.Helper()
 	w := store.Write{
 		Entity: e, Version: version, CheckedAt: time.Now().Add(-age), Hash: sha256.Sum256([]byte(content)), Visibility: visibility,
 		Payload: func() (store.Payload, error) { return encoded, nil },
 	}
-	if absent {
-		w.Kind = store.Absence
+	if notFound {
+		w.Kind = store.KindNotFound
 	}
 	if results, err := st.Write(t.Context(), []store.Write{w}); err != nil || !results[0].Stored() {
 		t.Fatal(results, err)
@@ -154,7 +154,7 @@ var attempts = []struct {
 	{"GET", "/v1/nexon/shared/%s?wait=20s", nil},
 	{"GET", "/v1/nexon/shared/%s", []string{"Prefer", "wait=20"}},
 	{"GET", "/v1/nexon/shared/%s/events", nil},
-	{"GET", "/v1/nexon/shared/%s/events", []string{"Last-Event-Id", "5.x.absent"}},
+	{"GET", "/v1/nexon/shared/%s/events", []string{"Last-Event-Id", "5.x.notFound"}},
 	{"HEAD", "/v1/nexon/shared/%s/events", nil},
 	{"POST", "/v1/nexon/shared/%s/refresh", nil},
 	{"POST", "/v1/nexon/shared/%s/refresh?wait=20s", nil},
@@ -190,20 +190,20 @@ func TestVisibility_LimitsReads(t *testing.T) {
 	// The prefix of a key is the visibility that a fetch would have now. `within` is the visibility
 	// of the stored snapshot.
 	rows := map[string]struct {
-		within string
-		age    time.Duration
-		absent bool
+		within   string
+		age      time.Duration
+		notFound bool
 	}{
 		"open": {}, "partner.a": {within: "partner"}, "partner.stale": {within: "partner", age: 2 * time.Hour}, "staff.a": {within: "staff"},
-		"partner.gone": {within: "partner", absent: true}, "partner.long-gone": {within: "partner", age: 9000 * time.Hour, absent: true},
+		"partner.gone": {within: "partner", notFound: true}, "partner.long-gone": {within: "partner", age: 9000 * time.Hour, notFound: true},
 		"partner.was-open": {}, "was-partner": {within: "partner"}, "was-partner-stale": {within: "partner", age: 2 * time.Hour},
-		"staff.was-partner": {within: "partner"}, "was-staff-gone": {within: "staff", absent: true},
+		"staff.was-partner": {within: "partner"}, "was-staff-gone": {within: "staff", notFound: true},
 	}
 	for name, open := range realStores {
 		t.Run(name, func(t *testing.T) {
 			st := open(t)
 			for key, row := range rows {
-				write(t, st, shared(key), row.within, 5, row.age, row.absent)
+				write(t, st, shared(key), row.within, 5, row.age, row.notFound)
 			}
 			for who, c := range clients {
 				for key, row := range rows {
@@ -212,9 +212,9 @@ func TestVisibility_LimitsReads(t *testing.T) {
 						r.client = c
 						a := r.do(http.MethodGet, "/v1/nexon/shared/"+key)
 						cache := a.Header.Get("Cache-Control")
-						if served := a.text != "" && string(a.body.Snapshot) == content; served == row.absent || (served && strings.HasPrefix(cache, "public") != (key == "open")) {
+						if served := a.text != "" && string(a.body.Snapshot) == content; served == row.notFound || (served && strings.HasPrefix(cache, "public") != (key == "open")) {
 							t.Errorf("%s and %s: got %d %s %s, want content: %v, and public only for open",
-								who, key, a.StatusCode, cache, a.text, !row.absent)
+								who, key, a.StatusCode, cache, a.text, !row.notFound)
 						}
 						continue
 					}

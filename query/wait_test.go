@@ -74,12 +74,12 @@ func TestWait_MissesNoSettleBeforeTheFirstRead(t *testing.T) {
 func TestWait_EndsIfNothingIsExpected(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("fresh", time.Minute)
-	r.putSnapshot("absent", time.Minute, func(s *store.Snapshot) { s.Absent = true })
+	r.putSnapshot("notfound", time.Minute, func(s *store.Snapshot) { s.NotFound = true })
 	until := time.Now().Add(time.Hour)
 	r.respond = func(context.Context, UpdateRequest) EnqueueResult {
 		return EnqueueResult{Reason: "HELD_FAILED", Until: until}
 	}
-	for key, status := range map[string]int{"fresh": 200, "absent": 404, "held": 503} {
+	for key, status := range map[string]int{"fresh": 200, "notfound": 404, "held": 503} {
 		if a := r.get(key + "?wait=30s"); a.StatusCode != status {
 			t.Errorf("%s: got %d %s, want %d", key, a.StatusCode, a.text, status)
 		}

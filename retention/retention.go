@@ -1,4 +1,4 @@
-// Package retention deletes snapshots, absences and statuses after their retention period. Each
+// Package retention deletes snapshots, not-found results and statuses after their retention period. Each
 // facet has two walks, one along its snapshots and one along its statuses. A walk examines the rows
 // in the order of their keys, in steps, and any number of processes may share it: each step
 // continues where the last step of any process stopped.
@@ -29,19 +29,19 @@ import (
 // Store deletes expired rows.
 type Store interface {
 	// DeleteExpired examines the next `limit` snapshots of a facet. It deletes content that was
-	// fetched before the time "content", and absences that were checked before the time "absence".
+	// fetched before the time "content", and not-found results that were checked before the time "notFound".
 	// done is set when the facet's last snapshot has been examined; the next call starts again at
 	// the first key.
-	DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, limit int) (deleted int, done bool, err error)
+	DeleteExpired(ctx context.Context, source, facet string, content, notFound time.Time, limit int) (deleted int, done bool, err error)
 	// DeleteOldStatuses examines the next `limit` statuses of a facet, in the order of their keys. It
 	// deletes statuses of entities without a snapshot if their last failure was before the given
 	// time. done has the same meaning as in DeleteExpired.
 	DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, limit int) (deleted int, done bool, err error)
 }
 
-// MinPeriodWithoutContent is the minimum retention period of absences, and of statuses of entities
+// MinPeriodWithoutContent is the minimum retention period of not-found results, and of statuses of entities
 // without a snapshot. It applies to facets without keepFor. It equals the retention time of
-// dead-letter topics. These absences and statuses must expire, because readers create them by
+// dead-letter topics. These not-found results and statuses must expire, because readers create them by
 // requesting invented keys. After the period the entity is unknown, and the next read causes an
 // upstream call.
 const MinPeriodWithoutContent = 7 * 24 * time.Hour
@@ -56,7 +56,7 @@ const (
 // Periods are the retention periods of a facet's rows.
 type Periods struct {
 	Content  time.Duration // from the fetch of content to its deletion; 0: content is never deleted
-	Absences time.Duration // from the last check of an absence to its deletion
+	NotFound time.Duration // from the last check of a not-found result to its deletion
 	Statuses time.Duration // from the last failure to the deletion of a status whose entity has no snapshot
 }
 
@@ -82,16 +82,16 @@ func New(source, facet string, periods Periods, st Store, log *slog.Logger, reg 
 	labels := prometheus.Labels{"source": source, "facet": facet}
 	log = log.With("source", source, "facet", facet)
 	snapshots := &Walk{
-		log: log, rows: "snapshots and absences",
+		log: log, rows: "snapshots and not-found results",
 		step: func(ctx context.Context, now time.Time) (int, bool, error) {
 			var content time.Time // time before which content is deleted; zero: content never expires
 			if periods.Content > 0 {
 				content = now.Add(-periods.Content)
 			}
-			return st.DeleteExpired(ctx, source, facet, content, now.Add(-periods.Absences), stepRows)
+			return st.DeleteExpired(ctx, source, facet, content, now.Add(-periods.NotFound), stepRows)
 		},
 		deleted: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "retention_deleted_total", Help: "Snapshots and absences deleted after their retention period.", ConstLabels: labels,
+			Name: "retention_deleted_total", Help: "Snapshots and not-found results deleted after their retention period.", ConstLabels: labels,
 		}),
 	}
 	statuses := &Walk{

@@ -40,9 +40,9 @@ func (s *fakeStore) DeleteOldStatuses(ctx context.Context, source, facet string,
 	return s.DeleteExpired(ctx, source, facet, before, before, limit)
 }
 
-func (s *fakeStore) DeleteExpired(_ context.Context, source, facet string, before, absence time.Time, limit int) (int, bool, error) {
-	if before != absence {
-		s.Errorf("content before %v, absences before %v", before, absence)
+func (s *fakeStore) DeleteExpired(_ context.Context, source, facet string, before, notFound time.Time, limit int) (int, bool, error) {
+	if before != notFound {
+		s.Errorf("content before %v, not-found results before %v", before, notFound)
 	}
 	if source != "court" || facet != "progress" || limit != stepRows {
 		s.Errorf("unexpected call: %s/%s, limit %d", source, facet, limit)
@@ -90,7 +90,7 @@ func TestWalk_KeepsItsIntervals(t *testing.T) {
 	calls, logged, deleted := runWalk(t, walkInterval+5*stepInterval,
 		answer{deleted: 3}, answer{}, answer{deleted: 4, done: true}, answer{}, answer{done: true})
 	at(t, calls, stepInterval, 2*stepInterval, 3*stepInterval, 3*stepInterval+walkInterval, 4*stepInterval+walkInterval)
-	if strings.Count(logged, "\n") != 1 || !strings.Contains(logged, `rows="snapshots and absences" deleted=7`) {
+	if strings.Count(logged, "\n") != 1 || !strings.Contains(logged, `rows="snapshots and not-found results" deleted=7`) {
 		t.Errorf("it logged %s", logged) // only the first walk deleted rows, so only its end is logged
 	}
 	if deleted != 7 {

@@ -58,9 +58,9 @@ func TestPolicy_ChecksNotFoundRarely(t *testing.T) {
 	now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
 	p := newPolicy(t, Tiers, nil)
 	gone := stored(candidate(1, store.Hot), `{}`)
-	gone.State.Absent = true
+	gone.State.NotFound = true
 	never := candidate(1, store.Hot)
-	never.State.Absent = true
+	never.State.NotFound = true
 	for name, c := range map[string]struct {
 		of   store.Candidate
 		want time.Duration

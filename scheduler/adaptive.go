@@ -14,11 +14,11 @@ func (p *Policy) intervalOf(tier store.Tier, s activity, state store.State) time
 		every = p.adaptiveInterval(s, p.price.Value())
 	}
 	switch {
-	case state.Absent && !state.HasContent():
+	case state.NotFound && !state.HasContent():
 		// A read registers any key, also a key that the upstream never had. Such an entity has an
-		// absence but no content, so it gets the longest interval.
+		// not-found result but no content, so it gets the longest interval.
 		every = max(every, p.config.MaxInterval, p.config.Tiers.Cold.Every)
-	case state.Absent:
+	case state.NotFound:
 		every = max(every, p.config.Tiers.Cold.Every)
 	}
 	return every

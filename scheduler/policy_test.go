@@ -235,11 +235,11 @@ func FuzzPolicy_NextIsLater(f *testing.F) {
 	f.Add(int64(1e9), uint8(2), 5.0, int64(1e15), 3.0, int64(-5e9), int64(7e9), int64(-1e18), int64(1e18), uint8(3), true)
 	f.Add(int64(1792e6), uint8(1), math.NaN(), int64(-1), math.Inf(1), int64(1<<62), int64(-1<<62), int64(1), int64(2), uint8(1), true)
 	policies := []*Policy{newPolicy(f, Tiers, nil), newPolicy(f, Adaptive, nil)}
-	f.Fuzz(func(t *testing.T, at int64, tier uint8, changes float64, watched int64, reads float64, claimed, checked, updated, until int64, status uint8, absent bool) {
+	f.Fuzz(func(t *testing.T, at int64, tier uint8, changes float64, watched int64, reads float64, claimed, checked, updated, until int64, status uint8, notFound bool) {
 		now := time.Unix(int64(uint64(at)%4e9), at%1e9)
 		c := candidate(int(at), store.Tier(tier))
 		c.History = store.History{Changes: changes, Watched: time.Duration(watched), Reads: reads, ClaimedAt: now.Add(time.Duration(claimed))}
-		c.State = store.State{CheckedAt: now.Add(time.Duration(checked)), UpdatedAt: now.Add(time.Duration(updated)), Absent: absent}
+		c.State = store.State{CheckedAt: now.Add(time.Duration(checked)), UpdatedAt: now.Add(time.Duration(updated)), NotFound: notFound}
 		states := []store.StatusState{"", store.Retrying, store.Failed, store.Suspended}
 		c.Status = store.Status{State: states[int(status)%4], Until: now.Add(time.Duration(until)), Rounds: int(status), Failures: int(tier)}
 		for _, p := range policies {

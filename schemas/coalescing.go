@@ -22,7 +22,7 @@ type End struct {
 	Entity Entity
 	// Number is the number of the fetch, or the request's version if nothing was fetched.
 	Number int64
-	// Satisfied is true if the requested content, or its absence, is stored. It is false if a retry
+	// Satisfied is true if the requested content or a not-found result is stored. It is false if a retry
 	// is scheduled or the request became a dead letter.
 	Satisfied bool
 	// Hold is the reason of the hold that the end of the request starts; empty: it starts no hold.
@@ -33,7 +33,7 @@ type End struct {
 
 // The reasons of a hold.
 const (
-	HoldAbsent    = "ABSENT"    // the upstream answered that the entity does not exist
+	HoldNotFound  = "NOT_FOUND" // the upstream answered that the entity does not exist
 	HoldRetrying  = "RETRYING"  // the entity's last fetch failed, and a retry is scheduled
 	HoldFailed    = "FAILED"    // the entity's last request became a dead letter
 	HoldSuspended = "SUSPENDED" // several of the entity's requests in a row became dead letters; see "suspended" in docs/concepts.md

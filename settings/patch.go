@@ -7,8 +7,8 @@ import (
 	"github.com/freshet/freshet/limiter"
 )
 
-// Patch is a change of one source's settings. Its JSON form is a merge patch (RFC 7396): an
-// absent member stays unchanged, and null resets a member to its configured value.
+// Patch is a change of one source's settings. Its JSON form is a merge patch (RFC 7396): a
+// missing member stays unchanged, and null resets a member to its configured value.
 type Patch struct {
 	Policies Member[map[string]Member[PolicyPatch]] `json:"policies,omitzero"`
 	Prefetch Member[PrefetchPatch]                  `json:"prefetch,omitzero"`

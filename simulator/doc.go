@@ -18,7 +18,7 @@
 //	refused  | the arrival exceeds a limit          | 429 OPENAPI00007, not delayed
 //	faulty   | a fault rule matches                 | after the latency, as Kind says
 //	invalid  | wrong key, path, method or parameter | after the latency, an error of the API
-//	missing  | ocid or name begins with "absent"    | after the latency, 400 OPENAPI00003
+//	missing  | ocid or name begins with "notfound"  | after the latency, 400 OPENAPI00003
 //	served   | otherwise                            | after the latency, 200 and the document
 //
 // # Operator endpoints

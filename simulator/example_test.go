@@ -18,7 +18,7 @@ func Example() {
 	defer upstream.Close()
 
 	const path = "/maplestory/v1/character/item-equipment?ocid="
-	for _, ocid := range []string{"someone", "absent-1", "one-too-many"} {
+	for _, ocid := range []string{"someone", "notfound-1", "one-too-many"} {
 		request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, server.URL+path+ocid, http.NoBody)
 		if err != nil {
 			panic(err)

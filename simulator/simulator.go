@@ -129,7 +129,7 @@ func (s *Simulator) respond(ctx context.Context, x *exchange, r *http.Request, c
 		x.sendError(errMethod)
 	case c.invalid:
 		x.sendError(errParameter)
-	case strings.HasPrefix(c.key, "absent"), s.isUnnamed(c):
+	case strings.HasPrefix(c.key, "notfound"), s.isUnnamed(c):
 		x.sendError(errIdentifier)
 	default:
 		x.send(s.document(c))

@@ -134,7 +134,7 @@ func TestGzip_GoClientReadsSameBody(t *testing.T) {
 func TestErrors_MatchRealAPI(t *testing.T) {
 	s := New(Config{})
 	for target, want := range map[string]string{
-		equipment + "absent-1":                         "OPENAPI00003",
+		equipment + "notfound-1":                       "OPENAPI00003",
 		equipment:                                      "OPENAPI00004",
 		equipment + "a&date=yesterday":                 "OPENAPI00004",
 		equipment + "a&ocid=b":                         "OPENAPI00004",

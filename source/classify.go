@@ -39,7 +39,7 @@ const (
 var Classes = []Class{AuthRefused, Maintenance, Quota, Transient, BadContent, Permanent, NotReady, Handle, NotFound, NotModified, OK}
 
 // Failed reports whether the class is a failure. OK, NotModified, NotFound and Handle are successes: the
-// response has new content, confirms the stored content, or reports an absence.
+// response has new content, confirms the stored content, or reports that the entity was not found.
 func (c Class) Failed() bool { return c != OK && c != NotModified && c != NotFound && c != Handle }
 
 // Rule assigns a class to responses that match all of its conditions.

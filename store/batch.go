@@ -90,7 +90,7 @@ func (b *Batch) CheckAliases(stored []State) {
 	now := make(map[schemas.Entity]State, len(stored))
 	for _, s := range stored {
 		if i, found := b.Find(s.Entity); found && b.Writes[i].Version >= s.Version && b.Writes[i].Kind != NotModified {
-			s.Version, s.Hash, s.Absent = b.Writes[i].Version, b.Writes[i].Hash, b.Writes[i].Kind == Absence
+			s.Version, s.Hash, s.NotFound = b.Writes[i].Version, b.Writes[i].Hash, b.Writes[i].Kind == KindNotFound
 		}
 		now[s.Entity] = s
 	}
@@ -99,7 +99,7 @@ func (b *Batch) CheckAliases(stored []State) {
 			continue
 		}
 		for _, a := range w.Aliases {
-			if s := now[a.Entity]; s.Version == 0 || s.Absent != a.Absent || (!s.Absent && s.Hash != a.Hash) {
+			if s := now[a.Entity]; s.Version == 0 || s.NotFound != a.NotFound || (!s.NotFound && s.Hash != a.Hash) {
 				b.Results[i] = BaseMissing
 			}
 		}

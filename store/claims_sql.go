@@ -32,7 +32,7 @@ const (
 	// SelectExpired examines the next snapshots of a facet, in key order, after a given key. It
 	// returns one row per expired snapshot, or one row with an empty key if none has expired.
 	// Columns: number of examined snapshots, last examined key, key of the expired snapshot.
-	// Arguments: source, facet, key, the times before which content and absences are expired, limit.
+	// Arguments: source, facet, key, the times before which content and not-found results are expired, limit.
 	SelectExpired = `WITH page AS (
 	SELECT s.key, (` + expiredCondition + `) AS expired FROM snapshot_state s
 	WHERE s.source = $1 AND s.facet = $2 AND s.key > $3 ORDER BY s.key LIMIT $6
@@ -52,8 +52,8 @@ SELECT sum.n, sum.last, coalesce(page.key, '') FROM sum LEFT JOIN page ON page.e
 AND NOT EXISTS (SELECT 1 FROM snapshot_state s WHERE s.source = $1 AND s.facet = $2 AND s.key = $3)`
 
 	// The retention period of content begins at the fetch that returned it. A later fetch that
-	// returned no content (NotModified or Absence) does not extend the period. The period of an
-	// absence begins at its last check.
+	// returned no content (NotModified or KindNotFound) does not extend the period. The period of an
+	// not-found result begins at its last check.
 	expiredCondition = `CASE WHEN s.encoding <> '' THEN s.last_fetched_at < $4 ELSE s.last_checked_at < $5 END`
 
 	// SelectOldStatuses examines the next statuses of a facet like SelectExpired examines snapshots,

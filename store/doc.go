@@ -33,8 +33,8 @@
 //	Content      | no content, or another hash               | Changed
 //	NotModified  | same hash and extract version, visible    | Touched
 //	NotModified  | any other, or a higher version            | BaseMissing
-//	Absence      | a higher version                          | Superseded
-//	Absence      | any other                                 | AbsenceStored
+//	KindNotFound | a higher version                          | Superseded
+//	KindNotFound | any other                                 | NotFoundStored
 //
 // The extract version identifies the facet's settings with which content was extracted. Stored
 // content is visible to a write if its visibility is empty or equal to the write's.

@@ -22,7 +22,7 @@ const (
 )
 
 // Status describes an entity's failures since its last success. A write that stores a snapshot or
-// an absence with at least the status's Version deletes the status in the same transaction.
+// a not-found result with at least the status's Version deletes the status in the same transaction.
 type Status struct {
 	Entity schemas.Entity
 	State  StatusState // empty if the entity has no failures since its last success

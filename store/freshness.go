@@ -22,10 +22,10 @@ const (
 // Lifetimes are the times of a facet that decide the freshness of its entities.
 type Lifetimes struct {
 	// FreshFor is how long a snapshot is fresh after a check. NotFoundFor is how long a stored
-	// absence is valid after a check. KeepFor is how long content is served after its fetch; 0: no
+	// not-found result is valid after a check. KeepFor is how long content is served after its fetch; 0: no
 	// limit.
 	FreshFor, NotFoundFor, KeepFor time.Duration
-	// AliasNotFoundFor is how long an absence is valid that follows from the absence of an alias.
+	// AliasNotFoundFor is how long an entity counts as not found after its alias was not found.
 	AliasNotFoundFor time.Duration
 }
 
@@ -34,13 +34,13 @@ type Lifetimes struct {
 // nothing is stored.
 func FreshnessOf(s *State, l Lifetimes, now time.Time) (Freshness, schemas.Reason) {
 	age, notFoundFor := now.Sub(s.CheckedAt), l.NotFoundFor
-	if s.AliasAbsent {
+	if s.AliasNotFound {
 		notFoundFor = l.AliasNotFoundFor
 	}
 	switch {
-	case s.Absent && age < notFoundFor:
+	case s.NotFound && age < notFoundFor:
 		return NotFound, ""
-	case s.Absent:
+	case s.NotFound:
 		return NotFound, schemas.Stale
 	case !s.HasContent():
 		return Updating, schemas.CacheMiss

@@ -18,7 +18,7 @@ func TestTrigger_SkipsRecentlyRefreshed(t *testing.T) {
 	}
 }
 
-// A link does not fetch a fresh target again. An absent target is left to the hold of its absence, which
+// A link does not fetch a fresh target again. A target that was not found is left to the hold of its not-found result, which
 // ends earlier than the time for which content is fresh.
 func TestTrigger_LinkSkipsFreshTargets(t *testing.T) {
 	now := time.Unix(1.8e9, 0)
@@ -27,16 +27,16 @@ func TestTrigger_LinkSkipsFreshTargets(t *testing.T) {
 		state State
 		want  bool
 	}{
-		"unknown": {State{}, true},
-		"fresh":   {State{CheckedAt: now.Add(-time.Minute), Encoding: "zstd"}, false},
-		"stale":   {State{CheckedAt: now.Add(-time.Hour), Encoding: "zstd"}, true},
-		"absent":  {State{CheckedAt: now.Add(-time.Minute), Absent: true}, true},
+		"unknown":  {State{}, true},
+		"fresh":    {State{CheckedAt: now.Add(-time.Minute), Encoding: "zstd"}, false},
+		"stale":    {State{CheckedAt: now.Add(-time.Hour), Encoding: "zstd"}, true},
+		"notfound": {State{CheckedAt: now.Add(-time.Minute), NotFound: true}, true},
 	} {
 		if got := link.Fires(c.state, now); got != c.want {
 			t.Errorf("%s: Fires returned %v, want %v", name, got, c.want)
 		}
 	}
-	if (Trigger{Backoff: time.Hour}).Fires(State{CheckedAt: now.Add(-time.Minute), Absent: true}, now) {
-		t.Error("a trigger of another facet fires for a target that was just found absent")
+	if (Trigger{Backoff: time.Hour}).Fires(State{CheckedAt: now.Add(-time.Minute), NotFound: true}, now) {
+		t.Error("a trigger of another facet fires for a target that was just not found")
 	}
 }

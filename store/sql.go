@@ -10,7 +10,7 @@ import (
 const (
 	// StateColumns are the columns that ScanState reads: a State without its entity.
 	StateColumns = `s.version, s.hash, s.extract_version, s.encoding, s.size, s.media_type,
-	s.last_fetched_at, s.last_checked_at, s.last_updated_at, s.absent, s.etag, s.last_modified, s.visibility, s.manual, s.alias_absent`
+	s.last_fetched_at, s.last_checked_at, s.last_updated_at, s.not_found, s.etag, s.last_modified, s.visibility, s.manual, s.alias_not_found`
 
 	// SelectSnapshot returns the state's columns and the payload, or null without a payload. It
 	// looks up each table by the key instead of joining the tables. Planning a join of two
@@ -21,8 +21,8 @@ const (
 FROM snapshot_state s
 WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
 
-	// ResetOtherVisibility is a part of the upsert of an absence. It deletes content of another
-	// visibility: a row has one visibility, and the clients that may see the absence may not be
+	// ResetOtherVisibility is a part of the upsert of a not-found result. It deletes content of another
+	// visibility: a row has one visibility, and the clients that may see the not-found result may not be
 	// allowed to see that content.
 	ResetOtherVisibility = `, visibility = excluded.visibility,
 	hash = CASE WHEN s.visibility = excluded.visibility THEN s.hash ELSE excluded.hash END,
@@ -54,10 +54,10 @@ func (s *State) ScanState(scan func(...any) error, more ...any) error {
 	var fetched, checked, updated int64
 	err := scan(append([]any{
 		&s.Version, &hash, &s.ExtractVersion, &s.Encoding, &s.Size, &s.MediaType,
-		&fetched, &checked, &updated, &s.Absent, &s.ETag, &s.LastModified, &s.Visibility, &s.Manual, &s.AliasAbsent,
+		&fetched, &checked, &updated, &s.NotFound, &s.ETag, &s.LastModified, &s.Visibility, &s.Manual, &s.AliasNotFound,
 	}, more...)...)
 	copy(s.Hash[:], hash)
-	s.AliasAbsent = s.AliasAbsent && s.Absent // the column keeps its value when content is stored
+	s.AliasNotFound = s.AliasNotFound && s.NotFound // the column keeps its value when content is stored
 	s.FetchedAt, s.CheckedAt, s.UpdatedAt = fromMicros(fetched), fromMicros(checked), fromMicros(updated)
 	return err
 }

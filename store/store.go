@@ -28,15 +28,15 @@ type State struct {
 	// last fetch with any result. UpdatedAt is the start of the last fetch that returned changed
 	// content. FetchedAt and UpdatedAt are zero without content.
 	FetchedAt, CheckedAt, UpdatedAt time.Time
-	// Absent is set if the last fetch found that the entity does not exist. Older content of the
+	// NotFound is set if the last fetch found that the entity does not exist. Older content of the
 	// same visibility is kept.
-	Absent bool
-	// AliasAbsent is set if the entity is absent because a facet that it takes a param from is
-	// absent. Then CheckedAt is the check time of that facet.
-	AliasAbsent bool
+	NotFound bool
+	// AliasNotFound is set if the entity is not found because a facet that it takes a param from is
+	// not found. Then CheckedAt is the check time of that facet.
+	AliasNotFound bool
 	// ETag and LastModified are validators of the upstream's response (RFC 9110 §8.8).
 	ETag, LastModified string
-	// Visibility is the group of clients that may read the content or the absence: the visibility
+	// Visibility is the group of clients that may read the content or the not-found result: the visibility
 	// of the last fetch. Empty: every reader.
 	Visibility string
 	// Manual is set if the last check was made for a reader or an operator. It is not set for
@@ -62,7 +62,7 @@ type Kind int
 const (
 	Content Kind = iota
 	NotModified
-	Absence
+	KindNotFound
 )
 
 // Write is the result of one fetch of one entity.
@@ -79,17 +79,17 @@ type Write struct {
 	ExtractVersion     int64
 	ETag, LastModified string
 	// Visibility is the group of clients that may read the result; empty: every reader. A row has
-	// only one visibility: the visibility of its last fetch. An absence deletes content of another
+	// only one visibility: the visibility of its last fetch. A not-found result deletes content of another
 	// visibility. A NotModified results in BaseMissing if the stored content has another visibility
 	// that is not empty. The clients that may read this result may not be allowed to read that
 	// content.
 	Visibility string
 	// Manual is set if the fetch was made for a reader or an operator (State.Manual).
 	Manual bool
-	// AliasAbsent is set for an Absence that follows from the absence of an alias.
-	AliasAbsent bool
+	// AliasNotFound is set for a KindNotFound if the alias of the entity was not found.
+	AliasNotFound bool
 	// Aliases are the states of the facets that the params of the fetch come from. If one of them has
-	// another content now, or is absent or deleted, the write results in BaseMissing: the result
+	// another content now, or is not found or deleted, the write results in BaseMissing: the result
 	// may belong to another key.
 	Aliases []State
 	// AliasUsers are the facets that take a param from this facet. If the write is stored, retries of
@@ -119,12 +119,12 @@ type Result int
 // settled. After BaseMissing, the entity must be fetched again, with its present alias and without
 // validators.
 const (
-	Touched       Result = iota + 1 // content unchanged; only times, version and validators were written
-	Changed                         // content was stored; before, the entity had no content, or content with another hash
-	Rewritten                       // content was stored; it replaced content that was extracted with other settings of the facet
-	AbsenceStored                   // the absence was stored
-	Superseded                      // nothing was written; the database already has the result of a later fetch
-	BaseMissing                     // nothing was written; the content to which a NotModified refers is gone or not visible, or an alias has changed
+	Touched        Result = iota + 1 // content unchanged; only times, version and validators were written
+	Changed                          // content was stored; before, the entity had no content, or content with another hash
+	Rewritten                        // content was stored; it replaced content that was extracted with other settings of the facet
+	NotFoundStored                   // the not-found result was stored
+	Superseded                       // nothing was written; the database already has the result of a later fetch
+	BaseMissing                      // nothing was written; the content to which a NotModified refers is gone or not visible, or an alias has changed
 )
 
 var resultNames = [...]string{"", "touched", "changed", "rewritten", "not_found", "superseded", "base_missing"}
@@ -142,5 +142,5 @@ var ErrRejected = errors.New("the database rejects the data of a row")
 // transaction (serialisation failure, deadlock). The database is healthy; retry at once.
 var ErrContention = errors.New("the transaction was rolled back because of a concurrent transaction")
 
-// ErrNotFound is returned if neither content nor an absence is stored for the entity.
+// ErrNotFound is returned if neither content nor a not-found result is stored for the entity.
 var ErrNotFound = errors.New("nothing is stored for this entity")

@@ -54,7 +54,7 @@ type Request struct {
 type Outcome int
 
 // The outcomes. Unavailable: Redis or Kafka did not accept the request. Held: the entity failed, is
-// suspended or absent, and is not requested until its hold ends. Queued: Kafka has acknowledged a record
+// suspended or not found, and is not requested until its hold ends. Queued: Kafka has acknowledged a record
 // that covers the request.
 const (
 	Unavailable Outcome = iota

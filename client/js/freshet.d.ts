@@ -56,7 +56,7 @@ export interface Item<T = Record<string, unknown>> extends Partial<State> {
 export interface Event extends State {
   /** For `lastEventId`; empty if nothing is stored. */
   id: string
-  type: 'changed' | 'checked' | 'absent' | 'state'
+  type: 'changed' | 'checked' | 'notFound' | 'state'
   etag?: string
 }
 

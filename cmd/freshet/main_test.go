@@ -193,7 +193,7 @@ func TestRead_NewKeyIs202ThenFresh(t *testing.T) {
 	}
 	d.until("the refresh", "somebody", func(again read) bool { return isFresh(again) && again.body.CheckedAt.After(r.body.CheckedAt) })
 
-	d.until("an absence", "absent-one", func(r read) bool { return r.status == 404 && r.body.Freshness == "NOT_FOUND" })
+	d.until("a not-found result", "notfound-one", func(r read) bool { return r.status == 404 && r.body.Freshness == "NOT_FOUND" })
 
 	var stats struct {
 		Arrivals          int      `json:"arrivals"`

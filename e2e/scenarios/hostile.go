@@ -197,7 +197,7 @@ func (h *hostileRun) watchBreaker(ctx context.Context) {
 }
 
 // endedRows counts the hostile keys whose request has ended, with a recorded failure or with a
-// stored absence.
+// stored not-found result.
 const endedRows = `SELECT count(*) FROM (SELECT key FROM update_status WHERE starts_with(key, 'bad-')
 	UNION SELECT key FROM snapshot_state WHERE starts_with(key, 'bad-')) AS ended`
 

@@ -23,7 +23,7 @@ import (
 
 // neverFresh reports whether the upstream never returns contents for a key.
 func neverFresh(key string) bool {
-	return strings.HasPrefix(key, "absent") || strings.HasPrefix(key, "refused") || strings.HasPrefix(key, "broken")
+	return strings.HasPrefix(key, "notfound") || strings.HasPrefix(key, "refused") || strings.HasPrefix(key, "broken")
 }
 
 // replayChanges repeats all changes of the contents in a second upstream with the same seed. It
@@ -59,11 +59,11 @@ func (s *site) replayChanges(ctx context.Context, changes []time.Time, visit fun
 // as not found.
 func (t *table) judgeContents(ctx context.Context, s *site, stored map[string]storedState, payloads map[string]string, changes []time.Time) error {
 	left := maps.Clone(stored)
-	maps.DeleteFunc(left, func(key string, now storedState) bool { return now.absent && strings.HasPrefix(key, "absent") })
+	maps.DeleteFunc(left, func(key string, now storedState) bool { return now.notFound && strings.HasPrefix(key, "notfound") })
 	garbled := []string{}
 	err := s.replayChanges(ctx, changes, func(src *source.Source, until int64) error {
 		for key, now := range left {
-			if neverFresh(key) || now.absent || until < now.checked {
+			if neverFresh(key) || now.notFound || until < now.checked {
 				continue // do not compare: the upstream has no valid contents for the key, or replaced this content before the entity was last checked
 			}
 			hash, text, err := fetchContent(ctx, src, key)

@@ -79,11 +79,11 @@ func TestTortureJudge_SeesWrongNotFound(t *testing.T) {
 		now   storedState
 		wrong string
 	}{
-		"k1":       {storedState{version: 5, checked: now, absent: true}, "1 of 1"},
-		"refused1": {storedState{version: 5, checked: now, absent: true}, "1 of 1"},
-		"broken1":  {storedState{version: 5, checked: now, hash: "a"}, "1 of 1"},
-		"absent1":  {storedState{version: 5, checked: now, absent: true}, "0 of 1"},
-		"absent2":  {storedState{version: 5, checked: now, hash: "a"}, "1 of 1"},
+		"k1":        {storedState{version: 5, checked: now, notFound: true}, "1 of 1"},
+		"refused1":  {storedState{version: 5, checked: now, notFound: true}, "1 of 1"},
+		"broken1":   {storedState{version: 5, checked: now, hash: "a"}, "1 of 1"},
+		"notfound1": {storedState{version: 5, checked: now, notFound: true}, "0 of 1"},
+		"notfound2": {storedState{version: 5, checked: now, hash: "a"}, "1 of 1"},
 	} {
 		var judged table
 		if err := judged.judgeContents(t.Context(), s, map[string]storedState{key: c.now}, nil, nil); err != nil {

@@ -32,7 +32,7 @@ const (
 	tortureKeys        = 2000
 	refreshedKeys      = 300 // number of keys that clients refresh
 	hotKeys            = 60
-	neverFreshKeys     = 6 // number of keys with each of the prefixes absent, refused and broken, which never become fresh
+	neverFreshKeys     = 6 // number of keys with each of the prefixes notfound, refused and broken, which never become fresh
 	changeEvery        = 4 * time.Second
 	changePercent      = 40
 	tortureConcurrency = 64
@@ -95,7 +95,7 @@ func keyOf(rng *mathrand.Rand) string {
 	case n < 96:
 		return fmt.Sprint("k", rng.IntN(tortureKeys))
 	case n < 98:
-		return fmt.Sprint("absent", rng.IntN(neverFreshKeys))
+		return fmt.Sprint("notfound", rng.IntN(neverFreshKeys))
 	case n < 99:
 		return fmt.Sprint("refused", rng.IntN(neverFreshKeys))
 	default:
@@ -258,7 +258,7 @@ func (l *tortureLoad) read(ctx context.Context, a *instance, key string) {
 		if _, known := l.served[of]; !known {
 			l.served[of] = p
 		}
-	case r.status == http.StatusNotFound && !strings.HasPrefix(key, "absent"):
+	case r.status == http.StatusNotFound && !strings.HasPrefix(key, "notfound"):
 		l.notFound = append(l.notFound, p)
 	case r.status != http.StatusAccepted && r.status != http.StatusNotFound:
 		l.failedReads = append(l.failedReads, failedRead{p, time.Now(), r.status, r.Refresh.Reason})

@@ -17,7 +17,7 @@ import (
 type storedState struct {
 	version, checked, fetched, updated int64 // version is a version number; checked, fetched and updated are times in microseconds since 1970
 	hash                               string
-	absent                             bool
+	notFound                           bool
 }
 
 // stateWatcher reads all stored entities periodically, on a database connection without a proxy. It
@@ -85,7 +85,7 @@ func (now storedState) regressed(before storedState) (older, crossed bool) {
 func (w *stateWatcher) check(ctx context.Context) error {
 	limit, cancel := context.WithTimeout(ctx, harness.Timeout)
 	defer cancel()
-	rows, err := w.conn.Query(limit, `SELECT key, version, last_checked_at, last_fetched_at, last_updated_at, encode(hash, 'hex'), absent
+	rows, err := w.conn.Query(limit, `SELECT key, version, last_checked_at, last_fetched_at, last_updated_at, encode(hash, 'hex'), not_found
 		FROM snapshot_state WHERE source = $1 AND facet = $2`, w.s.Source, facet)
 	if err != nil {
 		return err
@@ -95,7 +95,7 @@ func (w *stateWatcher) check(ctx context.Context) error {
 	for rows.Next() {
 		var key string
 		var now storedState
-		if err := rows.Scan(&key, &now.version, &now.checked, &now.fetched, &now.updated, &now.hash, &now.absent); err != nil {
+		if err := rows.Scan(&key, &now.version, &now.checked, &now.fetched, &now.updated, &now.hash, &now.notFound); err != nil {
 			return err
 		}
 		before := w.last[key]

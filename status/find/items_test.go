@@ -45,7 +45,7 @@ func (i expectedItem) matches(f ItemFilter, now time.Time) bool {
 	case NeverFetched:
 		return i.registered != nil && i.state == nil
 	case ChangedHour, ChangedDay:
-		return i.state != nil && !i.state.Absent && now.Sub(i.state.UpdatedAt) < map[ItemFilter]time.Duration{ChangedHour: time.Hour, ChangedDay: 24 * time.Hour}[f]
+		return i.state != nil && !i.state.NotFound && now.Sub(i.state.UpdatedAt) < map[ItemFilter]time.Duration{ChangedHour: time.Hour, ChangedDay: 24 * time.Hour}[f]
 	case ReadHour, ReadDay:
 		return i.registered != nil && now.Sub(i.registered.History.ReadAt) < map[ItemFilter]time.Duration{ReadHour: time.Hour, ReadDay: 24 * time.Hour}[f]
 	}
@@ -80,8 +80,8 @@ func TestItems_PagesContainExactlyTheMatches(t *testing.T) {
 			})
 			item.state.FetchedAt = now.Add(-age / 4)
 		case 2:
-			item.state = &store.State{Absent: true, CheckedAt: now.Add(-age / 4)}
-			writes = append(writes, store.Write{Entity: e, Version: 1, CheckedAt: now.Add(-age / 4), Kind: store.Absence})
+			item.state = &store.State{NotFound: true, CheckedAt: now.Add(-age / 4)}
+			writes = append(writes, store.Write{Entity: e, Version: 1, CheckedAt: now.Add(-age / 4), Kind: store.KindNotFound})
 		}
 		if rng.IntN(3) == 0 || item.state == nil {
 			item.registered = &store.RegisteredEntity{Entity: e, Enabled: true, Due: now, History: store.History{ReadAt: now.Add(-age)}}
@@ -141,7 +141,7 @@ func TestItems_LeaveOutInvisibleEntities(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = db.Close() })
 	for key, label := range map[string]string{"public": "", "secret": "hr"} {
-		w := store.Write{Entity: schemas.Entity{Source: "nexon", Facet: "character", Key: key}, Version: 1, CheckedAt: time.Now(), Kind: store.Absence, Visibility: label}
+		w := store.Write{Entity: schemas.Entity{Source: "nexon", Facet: "character", Key: key}, Version: 1, CheckedAt: time.Now(), Kind: store.KindNotFound, Visibility: label}
 		if _, err := db.Write(t.Context(), []store.Write{w}); err != nil {
 			t.Fatal(err)
 		}

@@ -26,15 +26,15 @@ WHERE u.source = i.source AND u.facet = i.facet AND u.key = i.key AND u.reason =
 // among the writes to touch, counted from 1.
 type aliases struct {
 	entities
-	writes []int64
-	hashes [][]byte
-	absent []bool
+	writes   []int64
+	hashes   [][]byte
+	notFound []bool
 }
 
 func (c *aliases) add(write int64, aliases []store.State) {
 	for _, a := range aliases {
 		c.entities.add(a.Entity)
-		c.writes, c.hashes, c.absent = append(c.writes, write), append(c.hashes, a.Hash[:]), append(c.absent, a.Absent)
+		c.writes, c.hashes, c.notFound = append(c.writes, write), append(c.hashes, a.Hash[:]), append(c.notFound, a.NotFound)
 	}
 }
 

@@ -102,7 +102,7 @@ func BenchmarkUpsert(b *testing.B) {
 		}
 		defer func() { _ = tx.Rollback(ctx) }()
 		if _, err := tx.Exec(ctx, `INSERT INTO snapshot_state (source, facet, key, version, hash, extract_version, encoding, size,
-				last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified)
+				last_fetched_at, last_checked_at, last_updated_at, not_found, etag, last_modified)
 			SELECT source, facet, key, $5, hash, 0, 'zstd', 17000, $5, $5, $5, false, '', ''
 			FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[]) AS i (source, facet, key, hash)
 			ON CONFLICT (source, facet, key) DO UPDATE SET version = excluded.version, hash = excluded.hash, last_checked_at = excluded.last_checked_at`,

@@ -20,7 +20,7 @@ const (
 	// If no row exists, there is nothing to lock, so lockState inserts a row. unlockState deletes
 	// that row in the same transaction, so no other transaction sees it.
 	lockState = `INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
-	last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified)
+	last_fetched_at, last_checked_at, last_updated_at, not_found, etag, last_modified)
 VALUES ($1, $2, $3, -1, '', 0, '', 0, 0, 0, 0, false, '', '')
 ON CONFLICT (source, facet, key) DO UPDATE SET version = s.version WHERE false`
 

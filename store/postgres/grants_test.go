@@ -170,8 +170,8 @@ func (r byRole) Price(ctx context.Context, source string) (float64, time.Time, e
 	return r.scheduler.Price(ctx, source)
 }
 
-func (r byRole) DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, limit int) (int, bool, error) {
-	return r.scheduler.DeleteExpired(ctx, source, facet, content, absence, limit)
+func (r byRole) DeleteExpired(ctx context.Context, source, facet string, content, notFound time.Time, limit int) (int, bool, error) {
+	return r.scheduler.DeleteExpired(ctx, source, facet, content, notFound, limit)
 }
 
 func (r byRole) DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, limit int) (int, bool, error) {

@@ -18,7 +18,7 @@ const (
 	// second transaction waits, and then sees the hash that the first transaction stored. Existing
 	// rows are locked, as by FOR UPDATE, but not changed.
 	lockStates = `INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
-	last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified)
+	last_fetched_at, last_checked_at, last_updated_at, not_found, etag, last_modified)
 SELECT source, facet, key, -1, '', 0, '', 0, 0, 0, 0, false, '', ''
 FROM unnest($1::text[], $2::text[], $3::text[]) AS i (source, facet, key)
 ON CONFLICT (source, facet, key) DO UPDATE SET version = s.version WHERE false`

@@ -143,7 +143,7 @@ func TestOutbox_RollsBackWithItsTransaction(t *testing.T) {
 	for i := range writes {
 		writes[i].Outbox.PublishChange = true
 	}
-	gone := store.Write{Entity: schemas.Entity{Source: "s", Facet: "f", Key: "\x00"}, Kind: store.Absence, Version: 1}
+	gone := store.Write{Entity: schemas.Entity{Source: "s", Facet: "f", Key: "\x00"}, Kind: store.KindNotFound, Version: 1}
 	if _, err := s.Write(t.Context(), append(writes, gone)); err == nil {
 		t.Fatal("a key with a NUL was written")
 	}

@@ -136,7 +136,7 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 			cols.sources, cols.facets, cols.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified, c.visibilities, c.manuals,
 			c.versions, cols.sources, cols.facets, cols.keys, c.hashes, c.manuals,
 		}},
-		{"absent", "indexOnly", absent, "snapshot_payload_", []any{cols.sources, cols.facets, cols.keys, c.versions, c.checked, c.visibilities, c.manuals, c.manuals}},
+		{"not found", "indexOnly", notFound, "snapshot_payload_", []any{cols.sources, cols.facets, cols.keys, c.versions, c.checked, c.visibilities, c.manuals, c.manuals}},
 		{"lock aliases", "indexOnly", lockAliases, "snapshot_state_", []any{cols.sources, cols.facets, cols.keys}},
 		{"wake aliases", "indexOnly", wakeAliases, "update_status_pkey", []any{cols.sources, cols.facets, cols.keys, c.checked}},
 		{"recheck alias", "COSTS", recheck, "update_status_pkey", recheckArgs},

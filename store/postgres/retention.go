@@ -15,7 +15,7 @@ import (
 const lockRetentionWalk = store.SelectRetentionWalk + ` FOR UPDATE SKIP LOCKED`
 
 // DeleteExpired deletes snapshots of a facet whose content was fetched before the time "content",
-// and absences that were checked before the time "absence".
+// and not-found results that were checked before the time "notFound".
 //
 // These times have no index, because every check would have to update the index. Each call examines
 // a number of snapshots ("limit") in the order of their keys. It continues after the last key that
@@ -25,12 +25,12 @@ const lockRetentionWalk = store.SelectRetentionWalk + ` FOR UPDATE SKIP LOCKED`
 //
 // Statuses are kept; see DeleteOldStatuses. Dead letters are kept for the retention time of their
 // topic.
-func (s *Store) DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, limit int) (deleted int, done bool, err error) {
+func (s *Store) DeleteExpired(ctx context.Context, source, facet string, content, notFound time.Time, limit int) (deleted int, done bool, err error) {
 	return s.walk(ctx, source, facet, facet, limit, func(tx pgx.Tx, after string) (int, string, []string, error) {
-		return selectExpiredKeys(ctx, tx, store.SelectExpired, source, facet, after, content.UnixMicro(), absence.UnixMicro(), limit)
+		return selectExpiredKeys(ctx, tx, store.SelectExpired, source, facet, after, content.UnixMicro(), notFound.UnixMicro(), limit)
 	}, func(b *pgx.Batch, key string, count func(pgconn.CommandTag) error) {
 		// The state is deleted first, in the same order as in Write, which prevents deadlocks.
-		b.Queue(store.DeleteExpiredState, source, facet, key, content.UnixMicro(), absence.UnixMicro()).Exec(count)
+		b.Queue(store.DeleteExpiredState, source, facet, key, content.UnixMicro(), notFound.UnixMicro()).Exec(count)
 		for _, statement := range store.DeleteOrphans {
 			b.Queue(statement, source, facet, key)
 		}

@@ -23,12 +23,12 @@ const (
 	// changed after the commit.
 	touch = `WITH changed AS (
 	SELECT a.n FROM unnest($13::bigint[], $14::text[], $15::text[], $16::text[], $17::bytea[], $18::bool[])
-		AS a (n, source, facet, key, hash, absent)
+		AS a (n, source, facet, key, hash, not_found)
 	WHERE NOT EXISTS (SELECT FROM snapshot_state s WHERE s.source = a.source AND s.facet = a.facet AND s.key = a.key
-		AND s.absent = a.absent AND (s.absent OR s.hash = a.hash))
+		AND s.not_found = a.not_found AND (s.not_found OR s.hash = a.hash))
 )
 UPDATE snapshot_state s
-SET version = i.version, last_checked_at = i.checked_at, absent = false, etag = i.etag, last_modified = i.last_modified,
+SET version = i.version, last_checked_at = i.checked_at, not_found = false, etag = i.etag, last_modified = i.last_modified,
 	visibility = i.visibility, manual = i.manual, last_fetched_at = CASE WHEN i.fetched THEN i.checked_at ELSE s.last_fetched_at END
 FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::bool[], $9::text[], $10::text[], $11::text[], $12::bool[])
 	WITH ORDINALITY AS i (source, facet, key, version, checked_at, hash, extract_version, fetched, etag, last_modified, visibility, manual, n)
@@ -42,14 +42,14 @@ RETURNING s.source, s.facet, s.key`
 		AS i (source, facet, key, version, checked_at, hash, extract_version, etag, last_modified, visibility, manual, encoding, size, media_type, payload)
 ), state AS (
 	INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size, media_type,
-		last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified, visibility, manual)
+		last_fetched_at, last_checked_at, last_updated_at, not_found, etag, last_modified, visibility, manual)
 	SELECT source, facet, key, version, hash, extract_version, encoding, size, media_type,
 		checked_at, checked_at, checked_at, false, etag, last_modified, visibility, manual
 	FROM input
 	ON CONFLICT (source, facet, key) DO UPDATE
 	SET version = excluded.version, hash = excluded.hash, extract_version = excluded.extract_version,
 		encoding = excluded.encoding, size = excluded.size, media_type = excluded.media_type, last_fetched_at = excluded.last_fetched_at,
-		last_checked_at = excluded.last_checked_at, absent = false, etag = excluded.etag, last_modified = excluded.last_modified,
+		last_checked_at = excluded.last_checked_at, not_found = false, etag = excluded.etag, last_modified = excluded.last_modified,
 		visibility = excluded.visibility, manual = excluded.manual, last_updated_at = CASE
 			WHEN s.encoding <> '' AND (s.hash = excluded.hash OR s.extract_version <> excluded.extract_version) THEN s.last_updated_at
 			ELSE excluded.last_checked_at END
@@ -62,19 +62,19 @@ RETURNING s.source, s.facet, s.key`
 )
 SELECT source, facet, key, changed FROM state`
 
-	// absent stores absences. It also deletes the payload if the absence replaces content of
+	// notFound stores not-found results. It also deletes the payload if the not-found result replaces content of
 	// another visibility (store.ResetOtherVisibility). It can't see a payload that was committed
 	// while it waited for the lock of the state. Such a payload stays, unreferenced, until the
 	// entity's next content or its deletion.
-	absent = `WITH state AS (
+	notFound = `WITH state AS (
 	INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
-		last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified, visibility, manual, alias_absent)
-	SELECT source, facet, key, version, '', 0, '', 0, 0, checked_at, 0, true, '', '', visibility, manual, alias_absent
+		last_fetched_at, last_checked_at, last_updated_at, not_found, etag, last_modified, visibility, manual, alias_not_found)
+	SELECT source, facet, key, version, '', 0, '', 0, 0, checked_at, 0, true, '', '', visibility, manual, alias_not_found
 	FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::text[], $7::bool[], $8::bool[])
-		AS i (source, facet, key, version, checked_at, visibility, manual, alias_absent)
+		AS i (source, facet, key, version, checked_at, visibility, manual, alias_not_found)
 	ON CONFLICT (source, facet, key) DO UPDATE
-	SET version = excluded.version, last_checked_at = excluded.last_checked_at, absent = true, manual = excluded.manual,
-		alias_absent = excluded.alias_absent` + store.ResetOtherVisibility + `
+	SET version = excluded.version, last_checked_at = excluded.last_checked_at, not_found = true, manual = excluded.manual,
+		alias_not_found = excluded.alias_not_found` + store.ResetOtherVisibility + `
 	WHERE excluded.version >= s.version
 	RETURNING s.source, s.facet, s.key, s.encoding
 ), payload AS (
@@ -114,7 +114,7 @@ func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result
 		if err := writeOutboxEvents(ctx, db, b, before); err != nil {
 			return err
 		}
-		if err := recordAbsences(ctx, db, b); err != nil {
+		if err := recordNotFound(ctx, db, b); err != nil {
 			return err
 		}
 		if err := deleteEndedStatuses(ctx, db, b); err != nil {
@@ -192,7 +192,7 @@ func touchUnchanged(ctx context.Context, db prepared, b *store.Batch) error {
 	var c columns
 	var a aliases
 	for _, w := range b.Writes {
-		if w.Kind != store.Absence && !b.WritesAliasOf(w) {
+		if w.Kind != store.KindNotFound && !b.WritesAliasOf(w) {
 			c.add(w)
 			a.add(int64(len(c.versions)), w.Aliases)
 		}
@@ -202,7 +202,7 @@ func touchUnchanged(ctx context.Context, db prepared, b *store.Batch) error {
 	}
 	return execReturning(ctx, db, b, func(bool) store.Result { return store.Touched }, false, touch,
 		c.sources, c.facets, c.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified, c.visibilities, c.manuals,
-		a.writes, a.sources, a.facets, a.keys, a.hashes, a.absent)
+		a.writes, a.sources, a.facets, a.keys, a.hashes, a.notFound)
 }
 
 // upsertChanged stores new and changed content, which touchUnchanged has not written. Payloads are
@@ -213,7 +213,7 @@ func upsertChanged(ctx context.Context, db prepared, b *store.Batch) error {
 	var sizes []int
 	var payloads [][]byte
 	for i, w := range b.Writes {
-		if w.Kind == store.Absence || b.Results[i] != 0 {
+		if w.Kind == store.KindNotFound || b.Results[i] != 0 {
 			continue
 		}
 		if w.Kind == store.NotModified {
@@ -240,20 +240,20 @@ func upsertChanged(ctx context.Context, db prepared, b *store.Batch) error {
 	}, true, upsert, c.sources, c.facets, c.keys, c.versions, c.checked, c.hashes, c.extracts, c.etags, c.modified, c.visibilities, c.manuals, encodings, sizes, mediaTypes, payloads)
 }
 
-func recordAbsences(ctx context.Context, db prepared, b *store.Batch) error {
+func recordNotFound(ctx context.Context, db prepared, b *store.Batch) error {
 	var c columns
 	var alias []bool
 	for i, w := range b.Writes {
-		if w.Kind == store.Absence && b.Results[i] == 0 {
+		if w.Kind == store.KindNotFound && b.Results[i] == 0 {
 			c.add(w)
-			alias = append(alias, w.AliasAbsent)
+			alias = append(alias, w.AliasNotFound)
 			b.Results[i] = store.Superseded // this result remains if the statement below does not write the entity
 		}
 	}
 	if len(c.versions) == 0 {
 		return nil
 	}
-	return execReturning(ctx, db, b, func(bool) store.Result { return store.AbsenceStored }, false, absent,
+	return execReturning(ctx, db, b, func(bool) store.Result { return store.NotFoundStored }, false, notFound,
 		c.sources, c.facets, c.keys, c.versions, c.checked, c.visibilities, c.manuals, alias)
 }
 

@@ -218,13 +218,13 @@ func (s *Store) DeleteEntity(ctx context.Context, e schemas.Entity) (existed boo
 }
 
 // DeleteExpired deletes snapshots of a facet whose content was fetched before the time "content",
-// and absences that were checked before the time "absence". Each call examines the next `limit`
+// and not-found results that were checked before the time "notFound". Each call examines the next `limit`
 // snapshots in the order of their keys. It continues after the last key that the previous call
 // examined. done is set when the facet's last snapshot has been examined; the next call starts
 // again at the first key. Statuses and dead letters are kept.
-func (s *Store) DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, limit int) (deleted int, done bool, err error) {
+func (s *Store) DeleteExpired(ctx context.Context, source, facet string, content, notFound time.Time, limit int) (deleted int, done bool, err error) {
 	return s.walk(ctx, source, facet, facet, limit, func(tx *sql.Tx, after string) (int, string, []string, error) {
-		return selectExpiredKeys(ctx, tx, store.SelectExpired, source, facet, after, content.UnixMicro(), absence.UnixMicro(), limit)
+		return selectExpiredKeys(ctx, tx, store.SelectExpired, source, facet, after, content.UnixMicro(), notFound.UnixMicro(), limit)
 	}, slices.Concat([]string{store.DeleteState}, store.DeleteOrphans[:])...)
 }
 

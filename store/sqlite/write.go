@@ -14,19 +14,19 @@ import (
 // These statements correspond to the statements of store/postgres, but each writes one row.
 const (
 	touch = `UPDATE snapshot_state
-SET version = $4, last_checked_at = $5, absent = false, etag = $8, last_modified = $9, visibility = $10, manual = $11,
+SET version = $4, last_checked_at = $5, not_found = false, etag = $8, last_modified = $9, visibility = $10, manual = $11,
 	last_fetched_at = CASE WHEN $12 THEN $5 ELSE last_fetched_at END
 WHERE source = $1 AND facet = $2 AND key = $3 AND hash = $6 AND extract_version = $7 AND version <= $4
 	AND ($12 OR visibility IN ('', $10))
 RETURNING true`
 
 	upsert = `INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size, media_type,
-	last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified, visibility, manual)
+	last_fetched_at, last_checked_at, last_updated_at, not_found, etag, last_modified, visibility, manual)
 VALUES ($1, $2, $3, $4, $6, $7, $12, $13, $14, $5, $5, $5, false, $8, $9, $10, $11)
 ON CONFLICT (source, facet, key) DO UPDATE
 SET version = excluded.version, hash = excluded.hash, extract_version = excluded.extract_version,
 	encoding = excluded.encoding, size = excluded.size, media_type = excluded.media_type, last_fetched_at = excluded.last_fetched_at,
-	last_checked_at = excluded.last_checked_at, absent = false, etag = excluded.etag, last_modified = excluded.last_modified,
+	last_checked_at = excluded.last_checked_at, not_found = false, etag = excluded.etag, last_modified = excluded.last_modified,
 	visibility = excluded.visibility, manual = excluded.manual, last_updated_at = CASE
 		WHEN s.encoding <> '' AND (s.hash = excluded.hash OR s.extract_version <> excluded.extract_version) THEN s.last_updated_at
 		ELSE excluded.last_checked_at END
@@ -36,12 +36,12 @@ RETURNING last_updated_at = last_checked_at`
 	payload = `INSERT INTO snapshot_payload (source, facet, key, payload) VALUES ($1, $2, $3, $4)
 ON CONFLICT (source, facet, key) DO UPDATE SET payload = excluded.payload`
 
-	absent = `INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
-	last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified, visibility, manual, alias_absent)
+	notFound = `INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
+	last_fetched_at, last_checked_at, last_updated_at, not_found, etag, last_modified, visibility, manual, alias_not_found)
 VALUES ($1, $2, $3, $4, x'', 0, '', 0, 0, $5, 0, true, '', '', $6, $7, $8)
 ON CONFLICT (source, facet, key) DO UPDATE
-SET version = excluded.version, last_checked_at = excluded.last_checked_at, absent = true, manual = excluded.manual,
-	alias_absent = excluded.alias_absent` + store.ResetOtherVisibility + `
+SET version = excluded.version, last_checked_at = excluded.last_checked_at, not_found = true, manual = excluded.manual,
+	alias_not_found = excluded.alias_not_found` + store.ResetOtherVisibility + `
 WHERE excluded.version >= s.version
 RETURNING encoding = ''`
 
@@ -104,15 +104,15 @@ func wakeAliasUsers(ctx context.Context, tx *sql.Tx, e schemas.Entity, facets []
 
 func write(ctx context.Context, tx *sql.Tx, w store.Write) (store.Result, error) {
 	e := []any{w.Entity.Source, w.Entity.Facet, w.Entity.Key, w.Version, w.CheckedAt.UnixMicro()}
-	if w.Kind == store.Absence {
-		recorded, empty, err := queryReturning(ctx, tx, absent, append(e, w.Visibility, w.Manual, w.AliasAbsent)...)
+	if w.Kind == store.KindNotFound {
+		recorded, empty, err := queryReturning(ctx, tx, notFound, append(e, w.Visibility, w.Manual, w.AliasNotFound)...)
 		if err != nil || !recorded {
 			return store.Superseded, err
 		}
 		if empty {
 			_, err = tx.ExecContext(ctx, store.DeletePayload, e[:3]...)
 		}
-		return store.AbsenceStored, err
+		return store.NotFoundStored, err
 	}
 	content := append(e, w.Hash[:], w.ExtractVersion, w.ETag, w.LastModified, w.Visibility, w.Manual)
 	touched, _, err := queryReturning(ctx, tx, touch, append(content, w.Kind == store.Content)...)

@@ -41,7 +41,7 @@ func testAliasGuard(b suite) {
 	for _, w := range []store.Write{
 		b.withoutPayload(withAlias(content(entity, 6, "other"), a)),
 		withAlias(content(entity, 6, "a"), a),
-		withAlias(absence(entity, 6), a),
+		withAlias(notFound(entity, 6), a),
 	} {
 		b.write(one(store.BaseMissing), w)
 	}
@@ -50,9 +50,9 @@ func testAliasGuard(b suite) {
 	b.write(one(store.BaseMissing), withAlias(content(entity, 6, "a"), a))
 	b.hasStatus(failing(entity, 5)) // a write that is not stored deletes no status
 
-	b.write(one(store.AbsenceStored), absence(alias, 7))
+	b.write(one(store.NotFoundStored), notFound(alias, 7))
 	b.write(one(store.BaseMissing), withAlias(content(entity, 8, "a"), a))
-	b.write(one(store.AbsenceStored), withAlias(absence(entity, 8), b.aliasState()))
+	b.write(one(store.NotFoundStored), withAlias(notFound(entity, 8), b.aliasState()))
 	if err := b.store.Delete(b.Context(), alias); err != nil {
 		b.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func testAliasInBatch(b suite) {
 	b.write([]store.Result{store.BaseMissing, store.Changed}, withAlias(content(entity, 2, "a"), a), content(alias, 3, "B"))
 	a = b.aliasState()
 	b.write([]store.Result{store.Changed, store.Touched}, withAlias(content(entity, 4, "b"), a), content(alias, 5, "B"))
-	b.write([]store.Result{store.BaseMissing, store.AbsenceStored}, withAlias(content(entity, 6, "c"), a), absence(alias, 7))
+	b.write([]store.Result{store.BaseMissing, store.NotFoundStored}, withAlias(content(entity, 6, "c"), a), notFound(alias, 7))
 	b.wantSnapshot(entity, "b", 4, 4, 4, 4)
 
 	// Unchanged content with the stored alias is touched, although another write of the batch has an
@@ -79,20 +79,20 @@ func testAliasInBatch(b suite) {
 	b.write([]store.Result{store.Touched, store.Changed}, withAlias(content(entity, 10, "b"), a), withAlias(content(other, 10, "d"), a))
 }
 
-func testAliasAbsence(b suite) {
-	w := absence(entity, 2)
-	w.AliasAbsent = true
-	b.write(one(store.AbsenceStored), w)
-	if s := b.get(entity); !s.Absent || !s.AliasAbsent {
-		b.Errorf("state after an absence of the alias: got %+v, want AliasAbsent", s.State)
+func testAliasNotFound(b suite) {
+	w := notFound(entity, 2)
+	w.AliasNotFound = true
+	b.write(one(store.NotFoundStored), w)
+	if s := b.get(entity); !s.NotFound || !s.AliasNotFound {
+		b.Errorf("state after a not-found result of the alias: got %+v, want AliasNotFound", s.State)
 	}
 	b.write(one(store.Changed), content(entity, 3, "a"))
-	if s := b.get(entity); s.AliasAbsent {
-		b.Error("state after content: got AliasAbsent, want not")
+	if s := b.get(entity); s.AliasNotFound {
+		b.Error("state after content: got AliasNotFound, want not")
 	}
-	b.write(one(store.AbsenceStored), absence(entity, 4))
-	if s := b.get(entity); !s.Absent || s.AliasAbsent {
-		b.Errorf("state after an absence of the entity: got %+v, want Absent and not AliasAbsent", s.State)
+	b.write(one(store.NotFoundStored), notFound(entity, 4))
+	if s := b.get(entity); !s.NotFound || s.AliasNotFound {
+		b.Errorf("state after a not-found result of the entity: got %+v, want NotFound and not AliasNotFound", s.State)
 	}
 }
 
@@ -124,9 +124,9 @@ func testAliasWakes(b suite) {
 	outdated.Version = 9
 	b.write(one(store.Superseded), outdated) // a write that is not stored makes no retry due
 	b.hasStatus(later)
-	gone := absence(alias, 12)
+	gone := notFound(alias, 12)
 	gone.AliasUsers = users
-	b.write(one(store.AbsenceStored), gone)
+	b.write(one(store.NotFoundStored), gone)
 	later.Until = at(12)
 	b.hasStatus(later)
 

@@ -12,11 +12,11 @@ import (
 
 func testAtomic(b suite) {
 	e := func(key string) schemas.Entity { return schemas.Entity{Source: "nexon", Facet: "character", Key: key} }
-	b.write([]store.Result{store.Changed, store.AbsenceStored}, content(e("old"), 1, "x"), absence(e("gone"), 1))
+	b.write([]store.Result{store.Changed, store.NotFoundStored}, content(e("old"), 1, "x"), notFound(e("gone"), 1))
 	failing := content(e("b"), 2, "x")
 	failing.Payload = func() (store.Payload, error) { return store.Payload{}, errors.New("no memory") }
 	_, err := b.store.Write(b.Context(), []store.Write{
-		content(e("a"), 2, "x"), failing, content(e("c"), 2, "x"), content(e("old"), 2, "x"), absence(e("gone"), 2),
+		content(e("a"), 2, "x"), failing, content(e("c"), 2, "x"), content(e("old"), 2, "x"), notFound(e("gone"), 2),
 	})
 	if err == nil || !strings.Contains(err.Error(), "no memory") {
 		b.Fatal(err)
@@ -28,7 +28,7 @@ func testAtomic(b suite) {
 	}
 	b.wantSnapshot(e("old"), "x", 1, 1, 1, 1)
 	if v := b.get(e("gone")).Version; v != 1 {
-		b.Errorf("absence: got version %d, want 1", v)
+		b.Errorf("not-found result: got version %d, want 1", v)
 	}
 }
 

@@ -71,7 +71,7 @@ func testClaim(b suite) {
 func testDecide(b suite) {
 	x, y, z := registered(key("x"), 10), registered(key("y"), 20), registered(key("z"), 30)
 	b.register(3, x, y, z)
-	b.write([]store.Result{store.Changed, store.AbsenceStored}, content(x.Entity, 5, "x"), absence(z.Entity, 6))
+	b.write([]store.Result{store.Changed, store.NotFoundStored}, content(x.Entity, 5, "x"), notFound(z.Entity, 6))
 	failed := failing(x.Entity, 9)
 	b.fail(failed, failing(schemas.Entity{Source: "nexo", Facet: entity.Facet, Key: "y"}, 9))
 	var seen []store.Candidate
@@ -371,7 +371,7 @@ func testPrice(b suite) {
 func testClaimedContent(b suite) {
 	x, y, z := registered(key("x"), 10), registered(key("y"), 20), registered(key("z"), 30)
 	b.register(3, x, y, z)
-	b.write([]store.Result{store.Changed, store.AbsenceStored}, content(x.Entity, 1, "<x>"), absence(y.Entity, 2))
+	b.write([]store.Result{store.Changed, store.NotFoundStored}, content(x.Entity, 1, "<x>"), notFound(y.Entity, 2))
 	for _, wanted := range []bool{true, false} {
 		seen := map[string]string{}
 		_, err := b.store.ClaimEntities(b.Context(), entity.Source, at(1000), 10, time.Minute, func(facet string) bool {

@@ -25,7 +25,7 @@ func runCollections(t *testing.T, open func(t *testing.T) Store) {
 		{"collection: unchanged page writes no item", testUnchangedPage},
 		{"collection: page is stored once", testPageOnce},
 		{"collection: concurrent writes of a page", testPageRace},
-		{"collection: absence stored later", testPageAfterAbsence},
+		{"collection: not-found result stored later", testPageAfterNotFound},
 		{"collection: item events", testItemEvents},
 		{"collection: quiet trigger", testCollectionQuiet},
 		{"collection: deleted by flag", testDeletedByFlag},
@@ -154,7 +154,7 @@ func (w *walker) wantSummary(want string) store.Snapshot {
 
 func testWalk(b suite) {
 	w := b.walker()
-	w.write(one(store.AbsenceStored), absence(entity, 0))
+	w.write(one(store.NotFoundStored), notFound(entity, 0))
 	w.page("/list?page=2", fetchedAll("x", "a", "b")...)
 	w.wantSummary(`{"asOf":null,"changedAt":"2027-01-15T08:00:01.000123Z","complete":false,"count":2}`)
 	if s := w.state(); s.Walk.ID != 1 || s.Walk.Page != 2 || s.Walk.Position != "/list?page=2" || !s.Walk.Full {
@@ -167,7 +167,7 @@ func testWalk(b suite) {
 	w.page("/list?page=3", fetchedAll("x", "c")...)
 	w.page("", fetchedAll("x", "d", "a")...)
 	s := w.wantSummary(`{"asOf":"2027-01-15T08:00:01.000123Z","changedAt":"2027-01-15T08:00:03.000123Z","complete":true,"count":4}`)
-	if s.Version != 3 || !s.CheckedAt.Equal(at(1)) || !s.UpdatedAt.Equal(at(3)) || s.ExtractVersion != 7 || s.Absent {
+	if s.Version != 3 || !s.CheckedAt.Equal(at(1)) || !s.UpdatedAt.Equal(at(3)) || s.ExtractVersion != 7 || s.NotFound {
 		b.Errorf("state of the snapshot: got %+v", s.State)
 	}
 	w.wantItems("a:x@1 b:x@1 c:x@2 d:x@3")
@@ -269,17 +269,17 @@ func testPageRace(b suite) {
 	}
 }
 
-func testPageAfterAbsence(b suite) {
+func testPageAfterNotFound(b suite) {
 	w := b.walker()
 	w.page("2", fetchedAll("x", "a")...)
-	b.write(one(store.AbsenceStored), absence(entity, 9))
+	b.write(one(store.NotFoundStored), notFound(entity, 9))
 	if got, err := w.tryPage(w.state(), "", fetchedAll("y", "a")...); got != collection.Moved || err != nil {
-		b.Errorf("page of a fetch before the absence: got %d, %v, want %d", got, err, collection.Moved)
+		b.Errorf("page of a fetch before the not-found result: got %d, %v, want %d", got, err, collection.Moved)
 	}
 	w.version = 9
 	w.page("", fetchedAll("y", "a")...)
-	if s := b.get(entity); s.Absent {
-		b.Error("the collection is absent after a page")
+	if s := b.get(entity); s.NotFound {
+		b.Error("the collection is not found after a page")
 	}
 }
 

@@ -79,7 +79,7 @@ func testDeleteSnapshot(b suite) {
 	b.write(one(store.Changed), withOutbox(published, content(entity, 4, "x")))
 	b.finish(outboxEvent(entity, 4, "", "x", published)) // a write after the deletion causes an event again
 	b.deleteAll(true, entity, 20)
-	b.write(one(store.AbsenceStored), absence(entity, 4))
+	b.write(one(store.NotFoundStored), notFound(entity, 4))
 	b.deleteAll(true, entity, 21)
 	b.fail(failing(entity, 4))
 	b.deleteAll(true, entity, 22)

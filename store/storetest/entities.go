@@ -61,10 +61,10 @@ type Entities interface {
 	// before the time "at".
 	SetPrice(ctx context.Context, source string, price float64, at time.Time, every time.Duration) (set bool, err error)
 	// DeleteExpired examines the next `limit` snapshots. It deletes content fetched before the time
-	// "content", and absences checked before the time "absence". DeleteOldStatuses examines the
+	// "content", and not-found results checked before the time "notFound". DeleteOldStatuses examines the
 	// next `limit` statuses. It deletes statuses of entities without a snapshot if their last
 	// failure was before the time "before".
-	DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, limit int) (deleted int, done bool, err error)
+	DeleteExpired(ctx context.Context, source, facet string, content, notFound time.Time, limit int) (deleted int, done bool, err error)
 	DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, limit int) (deleted int, done bool, err error)
 }
 

@@ -110,7 +110,7 @@ func testSuccessEndsFailure(b suite) {
 			{store.Changed, content(entity, n, fmt.Sprint(n))},
 			{store.Touched, content(entity, n+2, fmt.Sprint(n))},
 			{store.Touched, notModified(entity, n+4, fmt.Sprint(n))},
-			{store.AbsenceStored, absence(entity, n+6)},
+			{store.NotFoundStored, notFound(entity, n+6)},
 		} {
 			v := step.write.Version
 			bystander := failing(key("other"), v)
@@ -139,9 +139,9 @@ func testFailureSurvivesOtherWrites(b suite) {
 	b.write(one(store.Changed), content(entity, 7, "y"))
 	b.write(one(store.Touched), content(entity, 8, "y"))
 	b.write(one(store.Superseded), content(entity, 6, "z"))
-	b.write(one(store.Superseded), absence(entity, 7))
+	b.write(one(store.Superseded), notFound(entity, 7))
 	b.write(one(store.BaseMissing), notModified(entity, 9, "z"))
-	b.write([]store.Result{store.Superseded, store.AbsenceStored}, content(entity, 1, "x"), absence(entity, 8))
+	b.write([]store.Result{store.Superseded, store.NotFoundStored}, content(entity, 1, "x"), notFound(entity, 8))
 	b.hasStatus(failing(entity, 9))
 	failed := content(entity, 10, "x")
 	failed.Payload = func() (store.Payload, error) { return store.Payload{}, fmt.Errorf("no memory") }

@@ -35,7 +35,7 @@ func testMediaType(b suite) {
 	}
 	b.write(one(store.Superseded), rawContent(4, "text/plain", "a"))
 	b.write(one(store.Touched), b.withoutPayload(rawContent(6, "", "<a/>")))
-	b.write(one(store.AbsenceStored), absence(entity, 7)) // an absence of the same visibility keeps the content
+	b.write(one(store.NotFoundStored), notFound(entity, 7)) // a not-found result of the same visibility keeps the content
 	b.wantMediaType("application/xml")
 	other := rawContent(8, "image/png", "<a/>")
 	other.ExtractVersion++
@@ -44,6 +44,6 @@ func testMediaType(b suite) {
 	b.write(one(store.Rewritten), content(entity, 9, "x"))
 	b.wantMediaType("")
 	b.write(one(store.Changed), within("staff", rawContent(10, "text/plain", "b")))
-	b.write(one(store.AbsenceStored), absence(entity, 11)) // an absence of another visibility deletes the content
+	b.write(one(store.NotFoundStored), notFound(entity, 11)) // a not-found result of another visibility deletes the content
 	b.wantMediaType("")
 }

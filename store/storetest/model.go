@@ -24,7 +24,7 @@ type row struct {
 	version, fetched, checked, updated int64
 	text                               string
 	extract                            int64
-	absent                             bool
+	notFound                           bool
 	visibility                         string
 	manual                             bool
 	failed                             int64 // version of the stored status; 0 if none is stored
@@ -67,14 +67,14 @@ func (m model) writeState(w store.Write, text string) store.Result {
 		return store.BaseMissing
 	case n < r.version:
 		return store.Superseded
-	case w.Kind == store.Absence:
+	case w.Kind == store.KindNotFound:
 		if r.visibility != w.Visibility {
 			*r = row{failed: r.failed}
 		}
-		r.version, r.checked, r.absent, r.visibility, r.manual = n, n, true, w.Visibility, w.Manual
-		return store.AbsenceStored
+		r.version, r.checked, r.notFound, r.visibility, r.manual = n, n, true, w.Visibility, w.Manual
+		return store.NotFoundStored
 	case same:
-		r.version, r.checked, r.absent, r.visibility, r.manual = n, n, false, w.Visibility, w.Manual
+		r.version, r.checked, r.notFound, r.visibility, r.manual = n, n, false, w.Visibility, w.Manual
 		if w.Kind == store.Content {
 			r.fetched = n
 		}
@@ -86,7 +86,7 @@ func (m model) writeState(w store.Write, text string) store.Result {
 	} else {
 		r.updated = n
 	}
-	r.version, r.fetched, r.checked, r.text, r.extract, r.absent, r.visibility, r.manual = n, n, n, text, w.ExtractVersion, false, w.Visibility, w.Manual
+	r.version, r.fetched, r.checked, r.text, r.extract, r.notFound, r.visibility, r.manual = n, n, n, text, w.ExtractVersion, false, w.Visibility, w.Manual
 	return result
 }
 
@@ -131,7 +131,7 @@ func (m model) check(b suite, what string) {
 			}
 			return out
 		}
-		if text != want || s.Version != r.version || s.Absent != r.absent || s.ExtractVersion != r.extract || s.Visibility != r.visibility || s.Manual != r.manual ||
+		if text != want || s.Version != r.version || s.NotFound != r.notFound || s.ExtractVersion != r.extract || s.Visibility != r.visibility || s.Manual != r.manual ||
 			micros(s.State) != [3]int64{seconds(r.fetched), seconds(r.checked), seconds(r.updated)} {
 			b.Fatalf("%s: %s: got %+v with %s, model %+v", what, e, s.State, text, *r)
 		}
@@ -143,11 +143,11 @@ func randomWrite(rng *rand.Rand, e schemas.Entity, n int64) (store.Write, string
 	w := content(e, n, text)
 	switch rng.IntN(6) {
 	case 0:
-		w = absence(e, n)
+		w = notFound(e, n)
 	case 1:
 		w = notModified(e, n, text)
 	}
-	if w.Kind != store.Absence && rng.IntN(8) == 0 {
+	if w.Kind != store.KindNotFound && rng.IntN(8) == 0 {
 		w.ExtractVersion = 8
 	}
 	return w, text

@@ -110,8 +110,8 @@ func testOutbox(b suite) {
 	b.write(one(store.Touched), withOutbox(published, notModified(entity, 7, "x")))
 	b.write(one(store.BaseMissing), withOutbox(published, notModified(entity, 8, "y")))
 	b.write(one(store.Superseded), withOutbox(published, content(entity, 4, "y")))
-	b.write(one(store.AbsenceStored), withOutbox(published, absence(entity, 8)))
-	b.write(one(store.AbsenceStored), withOutbox(published, absence(key("gone"), 8)))
+	b.write(one(store.NotFoundStored), withOutbox(published, notFound(entity, 8)))
+	b.write(one(store.NotFoundStored), withOutbox(published, notFound(key("gone"), 8)))
 	rewritten := content(entity, 9, "y")
 	rewritten.ExtractVersion = 8
 	b.write(one(store.Rewritten), withOutbox(published, rewritten))
@@ -124,10 +124,10 @@ func testOutbox(b suite) {
 		withOutbox(published, content(entity, 9, "w")), withOutbox(published, content(key("gone"), 10, "y")), withOutbox(published, content(key("new"), 9, "x")))
 	b.finish(outboxEvent(key("new"), 9, "", "x", published), outboxEvent(entity, 10, "y", "z", follows), outboxEvent(key("gone"), 11, "", "x", both))
 	b.write(one(store.Changed), content(key("gone"), 12, "y"))
-	b.write(one(store.AbsenceStored), absence(key("gone"), 13))
+	b.write(one(store.NotFoundStored), notFound(key("gone"), 13))
 	b.write(one(store.Changed), withOutbox(published, content(key("gone"), 14, "x")))
 	b.finish(outboxEvent(key("gone"), 14, "y", "x", published))
-	if s := b.get(key("gone")); s.Version != 14 || s.Absent {
+	if s := b.get(key("gone")); s.Version != 14 || s.NotFound {
 		b.Errorf("state: got %+v", s.State)
 	}
 }

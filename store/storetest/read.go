@@ -43,7 +43,7 @@ func testGetAll(b suite) {
 	for n := range stored {
 		writes = append(writes, content(e(n), int64(n+1), fmt.Sprint(n)))
 		if n%3 == 0 {
-			writes[n] = absence(e(n), int64(n+1))
+			writes[n] = notFound(e(n), int64(n+1))
 		}
 	}
 	if _, err := b.store.Write(b.Context(), writes); err != nil {

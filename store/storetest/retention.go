@@ -47,7 +47,7 @@ func testExpired(b suite) {
 	all := []schemas.Entity{confirmed, gone, looked, old, seen, touched, young}
 	b.write(slices.Repeat([]store.Result{store.Changed}, 5),
 		content(old, 10, "x"), content(young, 100, "x"), content(looked, 10, "x"), content(confirmed, 10, "x"), content(touched, 10, "x"))
-	b.write([]store.Result{store.AbsenceStored, store.AbsenceStored, store.AbsenceStored}, absence(gone, 10), absence(seen, 100), absence(looked, 100))
+	b.write([]store.Result{store.NotFoundStored, store.NotFoundStored, store.NotFoundStored}, notFound(gone, 10), notFound(seen, 100), notFound(looked, 100))
 	b.write([]store.Result{store.Touched, store.Touched}, notModified(confirmed, 100, "x"), content(touched, 100, "x"))
 	other := []schemas.Entity{{Source: entity.Source, Facet: "other", Key: "old"}, {Source: "nexo", Facet: entity.Facet, Key: "old"}}
 	b.write([]store.Result{store.Changed, store.Changed}, content(other[0], 10, "x"), content(other[1], 10, "x"))
@@ -77,12 +77,12 @@ func testExpired(b suite) {
 	}
 }
 
-// testExpiredWithoutContent deletes old absences, and old statuses of entities without a snapshot.
+// testExpiredWithoutContent deletes old not-found results, and old statuses of entities without a snapshot.
 // Content, and statuses of entities with content, must be kept.
 func testExpiredWithoutContent(b suite) {
 	content1, gone, seen := key("content"), key("gone"), key("seen")
 	b.write([]store.Result{store.Changed}, content(content1, 10, "x"))
-	b.write([]store.Result{store.AbsenceStored, store.AbsenceStored}, absence(gone, 10), absence(seen, 100))
+	b.write([]store.Result{store.NotFoundStored, store.NotFoundStored}, notFound(gone, 10), notFound(seen, 100))
 	for done := false; !done; {
 		var err error
 		if _, done, err = b.store.DeleteExpired(b.Context(), entity.Source, entity.Facet, time.Time{}, at(50), 2); err != nil {
@@ -90,7 +90,7 @@ func testExpiredWithoutContent(b suite) {
 		}
 	}
 	if got := b.storedKeys(content1, gone, seen); !slices.Equal(got, []string{"content", "seen"}) {
-		b.Errorf("kept: got %q, want the content and the recent absence", got)
+		b.Errorf("kept: got %q, want the content and the recent not-found result", got)
 	}
 
 	state := func(e schemas.Entity, n int64, s store.StatusState) store.Status {

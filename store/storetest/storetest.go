@@ -89,15 +89,15 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"lower version changes nothing", testGuard},
 		{"repeated write", testRepeat},
 		{"not modified needs its base", testNotModified},
-		{"absence keeps content", testAbsence},
+		{"not-found result keeps content", testNotFound},
 		{"other extract version is no change", testRewrite},
 		{"media type of raw content", testMediaType},
 		{"visibility of the last fetch", testVisibility},
-		{"absence deletes other visibility", testVisibilityOfAbsence},
+		{"not-found result deletes other visibility", testVisibilityOfNotFound},
 		{"visibility: concurrent writes", testVisibilityRace},
 		{"changed alias rejects a write", testAliasGuard},
 		{"alias and entity in one batch", testAliasInBatch},
-		{"absence of an alias", testAliasAbsence},
+		{"not-found result of an alias", testAliasNotFound},
 		{"alias wakes waiting entities", testAliasWakes},
 		{"alias stored before the wait", testAliasRecheck},
 		{"alias: concurrent wait", testAliasRace},
@@ -183,7 +183,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"quiet trigger: concurrent changes", testQuietRace},
 		{"backlogs up to a limit", testBacklogs},
 		{"DeleteExpired", testExpired},
-		{"expiry of absences and statuses", testExpiredWithoutContent},
+		{"expiry of not-found results and statuses", testExpiredWithoutContent},
 		{"DeleteExpired: concurrent writes", testExpiredRace},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(suite{t, open(t)}) })
@@ -213,8 +213,8 @@ func content(e schemas.Entity, n int64, text string) store.Write {
 	}
 }
 
-func absence(e schemas.Entity, n int64) store.Write {
-	return store.Write{Entity: e, Kind: store.Absence, Version: n, CheckedAt: at(n)}
+func notFound(e schemas.Entity, n int64) store.Write {
+	return store.Write{Entity: e, Kind: store.KindNotFound, Version: n, CheckedAt: at(n)}
 }
 
 func notModified(e schemas.Entity, n int64, text string) store.Write {
@@ -262,7 +262,7 @@ func (b suite) wantSnapshot(e schemas.Entity, text string, version, fetched, che
 	if err != nil || string(got) != json || s.Hash != sha256.Sum256([]byte(json)) || s.Size != len(json) {
 		b.Fatalf("content: got %s, %v, size %d, want %s", got, err, s.Size, json)
 	}
-	if s.Entity != e || s.Version != version || s.Absent ||
+	if s.Entity != e || s.Version != version || s.NotFound ||
 		!s.FetchedAt.Equal(at(fetched)) || !s.CheckedAt.Equal(at(checked)) || !s.UpdatedAt.Equal(at(updated)) {
 		b.Fatalf("state: got %+v, want version %d, fetched %d, checked %d, updated %d", s.State, version, fetched, checked, updated)
 	}
@@ -305,14 +305,14 @@ func testChange(b suite) {
 
 func testGuard(b suite) {
 	b.write(one(store.Changed), content(entity, 5, "x"))
-	for _, w := range []store.Write{content(entity, 4, "y"), content(entity, 4, "x"), absence(entity, 4)} {
+	for _, w := range []store.Write{content(entity, 4, "y"), content(entity, 4, "x"), notFound(entity, 4)} {
 		b.write(one(store.Superseded), w)
 		b.wantSnapshot(entity, "x", 5, 5, 5, 5)
 	}
-	b.write(one(store.AbsenceStored), absence(entity, 6))
+	b.write(one(store.NotFoundStored), notFound(entity, 6))
 	b.write(one(store.Superseded), content(entity, 5, "x"))
-	if !b.get(entity).Absent {
-		b.Error("a write with a lower version replaced the absence")
+	if !b.get(entity).NotFound {
+		b.Error("a write with a lower version replaced the not-found result")
 	}
 }
 
@@ -324,8 +324,8 @@ func testRepeat(b suite) {
 		}
 		b.wantSnapshot(entity, "x", 5, 5, 5, 5)
 	}
-	b.write(one(store.AbsenceStored), absence(entity, 6))
-	b.write(one(store.AbsenceStored), absence(entity, 6))
+	b.write(one(store.NotFoundStored), notFound(entity, 6))
+	b.write(one(store.NotFoundStored), notFound(entity, 6))
 }
 
 func testNotModified(b suite) {
@@ -337,17 +337,17 @@ func testNotModified(b suite) {
 	b.wantSnapshot(entity, "x", 6, 5, 6, 5)
 }
 
-func testAbsence(b suite) {
-	b.write(one(store.AbsenceStored), absence(entity, 4))
+func testNotFound(b suite) {
+	b.write(one(store.NotFoundStored), notFound(entity, 4))
 	s := b.get(entity)
-	if !s.Absent || s.HasContent() || s.Payload != nil || !s.CheckedAt.Equal(at(4)) || !s.FetchedAt.IsZero() || !s.UpdatedAt.IsZero() {
-		b.Errorf("snapshot after an absence: got %+v", s)
+	if !s.NotFound || s.HasContent() || s.Payload != nil || !s.CheckedAt.Equal(at(4)) || !s.FetchedAt.IsZero() || !s.UpdatedAt.IsZero() {
+		b.Errorf("snapshot after a not-found result: got %+v", s)
 	}
 	b.write(one(store.Changed), content(entity, 5, "x"))
 	b.wantSnapshot(entity, "x", 5, 5, 5, 5)
-	b.write(one(store.AbsenceStored), absence(entity, 6))
-	if s := b.get(entity); !s.Absent || !s.HasContent() || s.Version != 6 || !s.CheckedAt.Equal(at(6)) || !s.FetchedAt.Equal(at(5)) {
-		b.Errorf("snapshot after an absence: got %+v", s)
+	b.write(one(store.NotFoundStored), notFound(entity, 6))
+	if s := b.get(entity); !s.NotFound || !s.HasContent() || s.Version != 6 || !s.CheckedAt.Equal(at(6)) || !s.FetchedAt.Equal(at(5)) {
+		b.Errorf("snapshot after a not-found result: got %+v", s)
 	}
 	b.write(one(store.Touched), b.withoutPayload(content(entity, 7, "x")))
 	b.wantSnapshot(entity, "x", 7, 7, 7, 5)

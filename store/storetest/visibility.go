@@ -43,7 +43,7 @@ func testVisibility(b suite) {
 	b.seenBy("partner")
 	// A superseded write does not change the visibility.
 	b.write(one(store.Superseded), content(entity, 5, "y"))
-	b.write(one(store.Superseded), absence(entity, 5))
+	b.write(one(store.Superseded), notFound(entity, 5))
 	b.write(one(store.BaseMissing), notModified(entity, 7, "z"))
 	b.seenBy("partner")
 	// If unchanged content is fetched with another visibility, it gets the new visibility, even if
@@ -66,21 +66,21 @@ func testVisibility(b suite) {
 	b.seenBy("staff")
 }
 
-func testVisibilityOfAbsence(b suite) {
-	b.write(one(store.AbsenceStored), within("partner", absence(entity, 4)))
+func testVisibilityOfNotFound(b suite) {
+	b.write(one(store.NotFoundStored), within("partner", notFound(entity, 4)))
 	b.seenBy("partner")
-	b.write(one(store.AbsenceStored), absence(entity, 5))
+	b.write(one(store.NotFoundStored), notFound(entity, 5))
 	b.seenBy("")
 	b.write(one(store.Changed), within("partner", content(entity, 6, "x")))
-	b.write(one(store.AbsenceStored), within("partner", absence(entity, 7)))
+	b.write(one(store.NotFoundStored), within("partner", notFound(entity, 7)))
 	if s := b.get(entity); !s.HasContent() || s.Payload == nil {
-		b.Fatalf("an absence of the same visibility deleted the content: %+v", s.State)
+		b.Fatalf("a not-found result of the same visibility deleted the content: %+v", s.State)
 	}
 	for n, visibility := range []string{"", "staff", "", "partner"} {
 		at := int64(10 * (n + 1))
-		b.write(one(store.AbsenceStored), within(visibility, absence(entity, at)))
+		b.write(one(store.NotFoundStored), within(visibility, notFound(entity, at)))
 		b.seenBy(visibility)
-		want := store.State{Entity: entity, Version: at, CheckedAt: b.get(entity).CheckedAt, Absent: true, Visibility: visibility}
+		want := store.State{Entity: entity, Version: at, CheckedAt: b.get(entity).CheckedAt, NotFound: true, Visibility: visibility}
 		if s := b.get(entity); s.State != want || s.Payload != nil {
 			b.Fatalf("content of another visibility was kept: %+v, %d bytes", s.State, len(s.Payload))
 		}
@@ -88,7 +88,7 @@ func testVisibilityOfAbsence(b suite) {
 		b.write(one(store.Changed), within("partner", content(entity, at+2, "x")))
 		b.wantSnapshot(entity, "x", at+2, at+2, at+2, at+2)
 		b.seenBy("partner")
-		// Now the stored content has another visibility than the absence of the next iteration.
+		// Now the stored content has another visibility than the not-found result of the next iteration.
 		b.write(one(store.Touched), within("other", content(entity, at+3, "x")))
 	}
 }
@@ -105,7 +105,7 @@ func testVisibilityRace(b suite) {
 				n := int64(1 + round*writers + writer)
 				w := content(entity, n, "of "+visibility)
 				if round%4 == 3 {
-					w = absence(entity, n)
+					w = notFound(entity, n)
 				}
 				if _, err := b.store.Write(b.Context(), []store.Write{within(visibility, w)}); err != nil {
 					b.Error(err)

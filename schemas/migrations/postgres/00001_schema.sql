@@ -12,19 +12,19 @@ CREATE TABLE snapshot_state (
     facet           text COLLATE "C" NOT NULL,
     key             text COLLATE "C" NOT NULL,
     version         bigint  NOT NULL, -- of the fetch that wrote the row last
-    hash            bytea   NOT NULL, -- SHA-256 of the canonical bytes; empty if only an absence is stored
+    hash            bytea   NOT NULL, -- SHA-256 of the canonical bytes; empty if only a not-found result is stored
     extract_version bigint  NOT NULL, -- version of the select and ignore rules that made hash and payload
     encoding        text    NOT NULL, -- of the payload: zstd; empty without a payload
     size            integer NOT NULL, -- bytes of the payload before encoding
     last_fetched_at bigint  NOT NULL, -- start of the last fetch that returned content
     last_checked_at bigint  NOT NULL, -- start of the last fetch with any result
     last_updated_at bigint  NOT NULL, -- start of the last fetch that returned a change
-    absent          boolean NOT NULL, -- the last fetch found no such entity
+    not_found       boolean NOT NULL, -- the last fetch found no such entity
     etag            text    NOT NULL, -- validators of the upstream's response; empty without one
     last_modified   text    NOT NULL,
     visibility      text    NOT NULL DEFAULT '', -- visibility of the last fetch; empty: every reader
     manual          boolean NOT NULL DEFAULT false, -- the last check was for a reader or an operator, not for the schedule
-    alias_absent    boolean NOT NULL DEFAULT false, -- absent, because a facet that it takes a param from is absent
+    alias_not_found boolean NOT NULL DEFAULT false, -- not found, because a facet that it takes a param from is not found
     media_type      text    NOT NULL DEFAULT '', -- of raw content; empty for JSON
     PRIMARY KEY (source, facet, key)
 ) PARTITION BY HASH (source, facet, key);
@@ -90,7 +90,7 @@ CREATE TABLE quota_usage (
 ) WITH (fillfactor = 70);
 
 -- Entities whose last refresh failed. An entity without failures has no row. A row is deleted
--- only in the transaction that stores a snapshot or an absence of at least its version, never
+-- only in the transaction that stores a snapshot or a not-found result of at least its version, never
 -- because a retry was enqueued. next_retry_at is indexed, so an update can't be a HOT update and
 -- no page reserves space for one.
 CREATE TABLE update_status (

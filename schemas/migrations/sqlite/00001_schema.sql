@@ -13,12 +13,12 @@ CREATE TABLE snapshot_state (
     last_fetched_at INTEGER NOT NULL,
     last_checked_at INTEGER NOT NULL,
     last_updated_at INTEGER NOT NULL,
-    absent          BOOLEAN NOT NULL,
+    not_found       BOOLEAN NOT NULL,
     etag            TEXT    NOT NULL,
     last_modified   TEXT    NOT NULL,
     visibility      TEXT    NOT NULL DEFAULT '',
     manual          BOOLEAN NOT NULL DEFAULT false,
-    alias_absent    BOOLEAN NOT NULL DEFAULT false,
+    alias_not_found BOOLEAN NOT NULL DEFAULT false,
     media_type      TEXT    NOT NULL DEFAULT '',
     PRIMARY KEY (source, facet, key)
 ) WITHOUT ROWID;
