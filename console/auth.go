@@ -39,7 +39,7 @@ const (
 type permission func(c *Console, client access.Client) (allowed bool, why string)
 
 func canView(_ *Console, client access.Client) (bool, string) {
-	return client.May(access.Inspect), "Your token may not view the console: it needs the scope inspect or admin."
+	return client.May(access.Inspect), "Your token is not allowed to view the console: it needs the scope inspect or admin."
 }
 
 func canAct(c *Console, client access.Client) (bool, string) {

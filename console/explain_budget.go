@@ -67,7 +67,7 @@ func laneUsage(p limiter.PolicyView, r rates, window time.Duration) string {
 		target = p.Limit
 	}
 	if !r.Known {
-		return fmt.Sprintf(" may use %s calls %s; its rate is measured in a moment", formatCount(target), perWindow(window))
+		return fmt.Sprintf(" may use %s calls %s; its current rate appears in a few seconds", formatCount(target), perWindow(window))
 	}
 	of := window.Seconds()
 	return fmt.Sprintf(" uses %s of %s calls %s (HIGH %s, LOW %s)", formatRate((r.High+r.Low)*of), formatCount(target), perWindow(window), formatRate(r.High*of), formatRate(r.Low*of))

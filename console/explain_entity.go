@@ -206,7 +206,7 @@ func lostMessage(e Entity, now time.Time) string {
 // aheadMessage describes how many records wait in the lane before a request, and how long the
 // workers need to process these records.
 func aheadMessage(l LaneLag) string {
-	others := ", behind at most " + plural(l.Records, "other record", "other records") + ", "
+	others := ", after at most " + plural(l.Records, "other record", "other records") + ", "
 	switch {
 	case !l.RecordsKnown || l.Records == 0:
 		return ""

@@ -146,7 +146,7 @@ func (c *Console) job(w http.ResponseWriter, r *http.Request, client access.Clie
 		defer cancel()
 		p := newJobPage(j, c.Clock())
 		if p.Outcomes, p.OutcomeMessage, err = replayOutcomes(ctx, c.Deps, client, j); err != nil {
-			c.Log.Warn("job page shown without outcomes", "err", err)
+			c.Log.Warn("job page shown without the outcomes of its dead letters; reading them failed", "err", err)
 			p.OutcomeMessage = "The outcomes of the dead letters can't be read; see the log of this process."
 		}
 		c.render(w, r, http.StatusOK, "job", strings.TrimSpace(title), p)

@@ -55,8 +55,8 @@ func TestWhyStale_NamesStalledLane(t *testing.T) {
 		lane LaneLag
 		want string
 	}{
-		{stalledLane(schemas.Low, 900, time.Minute), "A request waits in the LOW lane, behind at most 900 other records, which no worker has processed for 1 min."},
-		{stalledLane(schemas.Low, 1, time.Second), "A request waits in the LOW lane, behind at most 1 other record, whose processing time is not known yet."},
+		{stalledLane(schemas.Low, 900, time.Minute), "A request waits in the LOW lane, after at most 900 other records, which no worker has processed for 1 min."},
+		{stalledLane(schemas.Low, 1, time.Second), "A request waits in the LOW lane, after at most 1 other record, whose processing time is not known yet."},
 		{LaneLag{Lane: schemas.Low}, "A request waits in the LOW lane."},
 	} {
 		if got := whyStale(e, surroundings{lanes: []LaneLag{c.lane}}, testNow); !strings.Contains(got, c.want) {

@@ -41,7 +41,7 @@ func TestLookup_NamesTheChangingMember(t *testing.T) {
 		t.Errorf("page: got %s, want no hint", got)
 	}
 	r.entity.ChangingMember = "basic.meta<b>.id"
-	if got, want := r.get(path).textByID("changing-member"), "Only the JSON member basic.meta<b>.id changes at each check of this facet. If it is not content, add it to the facet’s setting ignore ."; got != want {
+	if got, want := r.get(path).textByID("changing-member"), "Only the JSON member basic.meta<b>.id changes at each check of this facet. If readers do not need it, add it to the facet’s setting ignore ."; got != want {
 		t.Errorf("hint: got %q, want %q", got, want)
 	}
 }

@@ -129,7 +129,7 @@ func newEntityLine(e Entity, now time.Time) *entityLine {
 	switch {
 	case s.NotFound:
 		line.From = s.CheckedAt
-		spans = []span{{"c-not-found", "not found", s.CheckedAt.Add(e.NotFoundFor)}, {"c-kept", "checked again when read", time.Time{}}}
+		spans = []span{{"c-not-found", "not found", s.CheckedAt.Add(e.NotFoundFor)}, {"c-kept", "the next read requests a refresh", time.Time{}}}
 	case s.HasContent():
 		spans = []span{{"c-304", "unchanged since the fetch", s.CheckedAt}, {"c-fresh", "fresh", s.CheckedAt.Add(e.FreshFor)}, {"c-kept", "stale", time.Time{}}}
 		if e.FreshFor >= source.ImmutableFor {

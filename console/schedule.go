@@ -117,7 +117,7 @@ func lowUsageMessage(of *sourceSample) string {
 	}
 	may := formatLimit(of.Limits.Low.PerSecond)
 	if !of.Rates.Known {
-		return "LOW may make " + may + " calls a second; its rate is measured in a moment."
+		return "LOW may make " + may + " calls a second. Its current rate appears in a few seconds."
 	}
 	return "LOW makes " + formatRate(of.Rates.Low) + " of the allowed " + may + " calls a second."
 }

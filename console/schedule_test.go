@@ -131,7 +131,7 @@ func TestSchedule_ShowsTiersBudgetAndBacklogs(t *testing.T) {
 	d.wantRows(t, "schedulers.nexon", "host-a/412/QX7LMR2A | just now | 50 %", "host-b/97/PLK3ZZ9D | 4 s ago | 50 %")
 	d.wantRows(t, "triggers.nexon", "character | guild | a quiet time of 1 min, at most 10 min | 10 min", "character | ranking | at once | always")
 	d.wantRows(t, "hooks.nexon", "changes | 1 min ago | 12,345 | 43 | unknown-key 40, bad-signature 3", "silent | none | 0 | 0 |")
-	if got := d.itemText("schedule.github"); got != "github is fetched on demand: no facet is prefetched. LOW may make 71 calls a second; its rate is measured in a moment." || d.itemText("prefetch.github") != "not prefetched" {
+	if got := d.itemText("schedule.github"); got != "github is fetched on demand: no facet is prefetched. LOW may make 71 calls a second. Its current rate appears in a few seconds." || d.itemText("prefetch.github") != "not prefetched" {
 		t.Errorf("schedule of github: got %q, %q, want fetched on demand, not prefetched", got, d.itemText("prefetch.github"))
 	}
 }
@@ -162,7 +162,7 @@ func TestSchedule_ShowsUnknownValuesAndWhy(t *testing.T) {
 	s.FeedRate, s.Schedulers, s.Requested = status.Reading[float64]{Error: "Redis does not answer"}, status.Reading[[]status.Heartbeat]{Error: "Redis does not answer"}, nil
 	r.sched["nexon"] = s
 	d := r.get(root + "/schedule")
-	if got := d.itemText("schedule.nexon"); got != "Whether a scheduler is running is unknown: Redis does not answer. LOW may make 71 calls a second; its rate is measured in a moment. The prefetch rate is unknown: Redis does not answer. "+
+	if got := d.itemText("schedule.nexon"); got != "Whether a scheduler is running is unknown: Redis does not answer. LOW may make 71 calls a second. Its current rate appears in a few seconds. The prefetch rate is unknown: Redis does not answer. "+
 		"The due entities are unknown: the database does not answer. The number of requests is a metric of the scheduler processes (prefetch_requested_total)." {
 		t.Errorf("schedule of nexon: got %q, want each unknown part with its reason", got)
 	}

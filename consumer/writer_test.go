@@ -19,11 +19,11 @@ func TestWriter_WritesAloneWithoutLinger(t *testing.T) {
 	r.untilCommitted(schemas.Low)
 }
 
-// heldSettles holds the settle of one key until `release` is closed.
+// heldSettles blocks the settle of one entity's request until `release` is closed.
 type heldSettles struct {
 	consumer.Requests
 	key     string
-	holds   chan struct{} // closed when the settle of the key is held
+	holds   chan struct{} // closed as soon as the settle is blocked
 	release chan struct{}
 }
 

@@ -113,7 +113,7 @@ func (q *Queue) runJob(ctx context.Context, j store.DLQJob) {
 		}
 		lastErr, j = err, next
 		if needsNoWorker(j) {
-			log.Info("dlq job is done or stopped", "state", string(j.State), "done", j.Done, "refused", j.Refused)
+			log.Info("dlq job ended", "state", string(j.State), "done", j.Done, "refused", j.Refused)
 		}
 		if j.State == store.JobDone {
 			return

@@ -97,8 +97,8 @@ const (
 	bucketCloseBreaker bucketEventKind = 'o'
 )
 
-// bucketEvent is an event of one bucket. The functions below set its ticket and its numbers in the
-// order that limiter_buckets expects. Times are in us of Redis' clock.
+// bucketEvent is an event of one bucket. The functions below set its ticket (doc.go) and its
+// numbers in the order in which the Lua file limiter_buckets reads them. Times are in µs of Redis' clock.
 type bucketEvent struct {
 	bucket  *bucket
 	kind    bucketEventKind

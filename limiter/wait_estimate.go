@@ -70,8 +70,8 @@ func (o WaitEstimate) AtMost(perSecond float64) WaitEstimate {
 	return o
 }
 
-// Paced reports whether anything limits the number of calls over time. Otherwise Wait returns only
-// the delay, although a limit of calls in flight may apply.
+// Paced reports whether anything limits the number of calls over time. Otherwise Wait returns
+// only the time until the first call is possible, because it does not know the limits of calls in flight.
 func (o WaitEstimate) Paced() bool { return len(o.limits) > 0 }
 
 // EstimateWait estimates the wait of HIGH. It considers backoff, an open breaker, the remaining

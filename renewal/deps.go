@@ -41,7 +41,7 @@ type Store interface {
 
 // Editor changes tokens for an operator.
 type Editor interface {
-	// RestartToken makes a renewal due at once, also of a stopped credential.
+	// RestartToken makes the renewal of a credential due at once. Renewals that were given up start again.
 	RestartToken(ctx context.Context, source, credential string) (bool, error)
 	// ResealToken replaces the encrypted form of a generation that was encrypted with the key oldKey.
 	ResealToken(ctx context.Context, t tokens.Token, oldKey string) (bool, error)

@@ -16,7 +16,7 @@ type Budget struct {
 	spending BudgetConfig
 	zone     *time.Location
 	credit   float64
-	room     float64 // number of calls that may be added before the topic contains the work of one minute (horizon)
+	room     float64 // number of calls that may be added until the waiting requests of the topic take the workers one minute
 	at       time.Time
 }
 

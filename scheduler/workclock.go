@@ -111,7 +111,7 @@ func (c *workClock) build(number int64) *workday {
 	return d
 }
 
-// workAt returns the work that has passed since 1970-01-01 at a time.
+// workAt returns the work between 1970-01-01 and the time t.
 func (c *workClock) workAt(t time.Time) time.Duration {
 	d := c.day(t)
 	passed := float64(t.UnixNano()-d.start*1e9) / 60e9

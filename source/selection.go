@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// checkDocumentNames returns an error for a path of the settings select and ignore that begins with
-// no document of the facet. Such a path would have no effect.
+// checkDocumentNames returns an error if a path in the setting "select" or "ignore" does not begin
+// with the name of a document of the facet. Such a path would have no effect.
 func (f Facet) checkDocumentNames() error {
 	documents := slices.Sorted(maps.Keys(f.Documents))
 	for _, list := range []struct {
@@ -149,7 +149,7 @@ func (p path) find(v any, at string) error {
 		case len(v) == 0:
 			return nil
 		}
-		return fmt.Errorf("%s is a list of %d elements", at, len(v))
+		return fmt.Errorf("%s has only %d element(s); write * or a smaller index", at, len(v))
 	case nil:
 		return fmt.Errorf("%s is null", at)
 	}

@@ -37,7 +37,7 @@ func TestRead_SelectionThatFindsNothingIsBadContent(t *testing.T) {
 		"a wildcard without a match":    {[]string{"doc.items.*.id"}, `{"items":[{"name":"a"},{}]}`, "doc.items.* has no member"},
 		"an index":                      {[]string{"doc.0.id"}, `[{"id":1}]`, ""},
 		"an index of an empty list":     {[]string{"doc.0.id"}, `[]`, ""},
-		"a missing index":               {[]string{"doc.3.id"}, `[{"id":1}]`, "doc is a list of 1 elements"},
+		"a missing index":               {[]string{"doc.3.id"}, `[{"id":1}]`, "doc has only 1 element(s)"},
 		"a negative index":              {[]string{"doc.-1.id"}, `[{"id":1}]`, "doc is a list; write * or an index"},
 		"a name in a list":              {[]string{"doc.id"}, `[{"id":1}]`, "doc is a list; write * or an index"},
 		"one of two paths":              {[]string{"doc.name", "doc.discount"}, `{"name":"a"}`, ""},

@@ -134,7 +134,7 @@ func (w *CallWriter) write(ctx context.Context) {
 	push(callsKey(w.Source), all, MaxCalls)
 	push(failedCallsKey(w.Source), failed, MaxFailedCalls)
 	if _, err := pipe.Exec(ctx); err != nil {
-		w.Log.Debug("newest calls not written to redis", "err", err) // an outage of Redis is logged elsewhere
+		w.Log.Debug("newest upstream calls not written to redis; the console does not show them", "err", err) // an outage of Redis is logged elsewhere
 	}
 }
 

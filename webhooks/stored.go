@@ -166,7 +166,7 @@ func (s *storedWatch) measure(ctx context.Context) {
 	defer cancel()
 	states, err := s.store.States(ctx, of)
 	if err != nil {
-		s.log.Debug("snapshots of webhook deliveries not read; their times are not measured", "entities", len(of), "err", err)
+		s.log.Debug("the time from webhook deliveries to snapshots is not measured; reading the snapshots failed", "entities", len(of), "err", err)
 		return
 	}
 	s.mu.Lock()

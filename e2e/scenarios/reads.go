@@ -69,7 +69,7 @@ func runReads(ctx context.Context, s *site, o options, only []string) error {
 		harness.Stored{Facet: "character", Prefix: "cold-", Count: coldKeys, Checked: now},
 		harness.Stored{Facet: "flooded", Prefix: "flood-", Count: floodKeys, Checked: now.Add(-2 * time.Hour)})
 	if err != nil {
-		return fmt.Errorf("store snapshots of the facet character: %w", err)
+		return fmt.Errorf("store snapshots of the facet \"character\": %w", err)
 	}
 	if _, err := s.Worker(ctx, "worker"); err != nil {
 		return err

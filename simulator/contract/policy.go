@@ -39,8 +39,8 @@ type policy struct {
 // windows, so that several of them pass during a test of a minute.
 const short = 10 * time.Second
 
-// policyMaker creates the policies of one upstream. It also holds the upstream's random source
-// and switches.
+// policyMaker creates the policies of one upstream. It also holds the upstream's random number
+// generator and its switches, which turn faults of the upstream on.
 type policyMaker struct {
 	speed    float64
 	seed     uint64

@@ -151,7 +151,7 @@ func (a *address) setPattern(ids []id) error {
 	}
 	a.key, a.pattern = strings.Join(values, "/"), strings.Join(patterns, "/")
 	if err := schemas.CheckKey(a.key); err != nil {
-		return fmt.Errorf("its ids together make no valid key: %w; write an example with shorter ids", err)
+		return fmt.Errorf("the ids in the example form no valid key: %w; write an example with shorter ids", err)
 	}
 	expr, err := regexp.Compile("^(?:" + a.pattern + ")$")
 	if err != nil || !slices.Equal(expr.FindStringSubmatch(a.key), append([]string{a.key}, values...)) {

@@ -68,8 +68,8 @@ func testAliasInBatch(b suite) {
 	b.write([]store.Result{store.BaseMissing, store.NotFoundStored}, withAlias(content(entity, 6, "c"), a), notFound(alias, 7))
 	b.wantSnapshot(entity, "b", 4, 4, 4, 4)
 
-	// Unchanged content with the stored alias is touched, although another write of the batch has an
-	// outdated alias.
+	// A write of unchanged content with the stored alias gets the result Touched, even if another write
+	// of the batch has an outdated alias.
 	b.write(one(store.Changed), content(alias, 8, "C"))
 	a = b.aliasState()
 	other := schemas.Entity{Source: entity.Source, Facet: "other", Key: entity.Key}
