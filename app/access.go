@@ -58,6 +58,8 @@ func (p parts) admin(guard *access.Guard, entityRegistry *entities.Entities, dea
 	for _, path := range []string{"/admin/v1/dlq/", "/admin/v1/dlq-jobs", "/admin/v1/dlq-jobs/"} {
 		mux.Handle(path, dlqRoutes)
 	}
+	mux.Handle("/admin/v1/maintenance", newMaintenanceAdmin(p))
+	mux.Handle("/admin/v1/maintenance/", newMaintenanceAdmin(p))
 	if paid != nil {
 		mux.Handle("/admin/v1/credits", paid.Handler())
 		mux.Handle("/admin/v1/credits/", paid.Handler())

@@ -15,6 +15,7 @@ import (
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/credits"
+	"github.com/freshet/freshet/retention"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 )
@@ -32,9 +33,11 @@ type Config struct {
 	Access access.Config `yaml:"access"`
 	// Credits configures the credits that clients spend for refreshes.
 	Credits credits.Config `yaml:"credits"`
-	Metrics MetricsConfig  `yaml:"metrics"`
-	Tracing TracingConfig  `yaml:"tracing"`
-	Log     LogConfig      `yaml:"log"`
+	// Retention configures how long rows are kept that belong to no facet, such as the audit.
+	Retention retention.Config `yaml:"retention"`
+	Metrics   MetricsConfig    `yaml:"metrics"`
+	Tracing   TracingConfig    `yaml:"tracing"`
+	Log       LogConfig        `yaml:"log"`
 	// Sources are the upstream APIs by name. A name has lower-case letters, digits and inner hyphens.
 	Sources map[string]SourceConfig `yaml:"sources"`
 
@@ -198,16 +201,17 @@ const builtInSource = "nexon"
 // on localhost, and no source.
 func defaultConfig() Config {
 	return Config{
-		Kafka:    KafkaConfig{Brokers: []string{"localhost:9092"}, GroupProtocol: "classic"},
-		Redis:    RedisConfig{Mode: "single", Addresses: []string{"localhost:6379"}},
-		Database: DatabaseConfig{URL: "postgres://localhost/freshet"},
-		Query:    QueryConfig{Listen: "127.0.0.1:8080", CacheMemory: 256 << 20, Console: consoleOn},
-		Ops:      OpsConfig{Listen: "127.0.0.1:9464"},
-		Access:   access.DefaultConfig(),
-		Credits:  credits.DefaultConfig(),
-		Metrics:  MetricsConfig{Namespace: "freshet"},
-		Tracing:  TracingConfig{SampleRatio: 0.01},
-		Log:      LogConfig{Format: "text"},
+		Kafka:     KafkaConfig{Brokers: []string{"localhost:9092"}, GroupProtocol: "classic"},
+		Redis:     RedisConfig{Mode: "single", Addresses: []string{"localhost:6379"}},
+		Database:  DatabaseConfig{URL: "postgres://localhost/freshet"},
+		Query:     QueryConfig{Listen: "127.0.0.1:8080", CacheMemory: 256 << 20, Console: consoleOn},
+		Ops:       OpsConfig{Listen: "127.0.0.1:9464"},
+		Access:    access.DefaultConfig(),
+		Credits:   credits.DefaultConfig(),
+		Retention: retention.DefaultConfig(),
+		Metrics:   MetricsConfig{Namespace: "freshet"},
+		Tracing:   TracingConfig{SampleRatio: 0.01},
+		Log:       LogConfig{Format: "text"},
 	}
 }
 
@@ -321,6 +325,7 @@ func (c *Config) check() error {
 	}
 	failEach("access", c.Access.Check())
 	failEach("credits", c.Credits.Check())
+	failEach("retention", c.Retention.Check())
 	if c.Credits.Enabled() && c.Access.Require == access.Never {
 		fail("credits.plans: credits belong to clients, but access.require: never does not identify clients; set access.require to always or auto, or remove the plans")
 	}

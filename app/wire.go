@@ -231,10 +231,10 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	h.sources = waitEstimator.sourcesHealth
 	server, err = query.New(query.Config{
 		Memory: int64(p.config.Query.CacheMemory), ResponseMemory: p.config.Query.maxResponseMemory(), Origins: p.config.Access.AllowedOrigins, Proxies: p.config.Access.TrustedProxies,
-	}, withHooks(withCredits(query.Deps{
+	}, withHooks(withCredits(withMaintenance(query.Deps{
 		Store: newQueryStore(p), Sources: known, Enqueuer: highEnqueuer{p.producer, bounds, waitEstimator}, IdempotencyKeys: producer.NewIdempotencyKeys(p.rdb), SettleSubscriber: settles{p, paid, received}, WaitEstimator: waitEstimator, Authenticator: guard, ClientLimiter: clientLimiter, ReadRecorder: readers{entityRegistry},
 		Ops: ops, Admin: p.admin(guard, entityRegistry, deadLetters, paid), Console: pages, Log: p.log, Metrics: p.reg, Trace: p.trace,
-	}, guard, paid), received))
+	}, p, guard, paid), paid), received))
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/console"
 	"github.com/freshet/freshet/credits"
 	"github.com/freshet/freshet/producer"
@@ -34,9 +33,9 @@ func newClients(p parts) console.Clients {
 }
 
 // withCredits adds the service of credits to the dependencies of the query service. It may be nil.
-func withCredits(d query.Deps, guard *access.Guard, paid *credits.Service) query.Deps {
+func withCredits(d query.Deps, paid *credits.Service) query.Deps {
 	if paid != nil {
-		d.Credits, d.Maintenance = paid, guard.Cron(paid.MaintenanceHandler())
+		d.Credits = paid
 	}
 	return d
 }

@@ -60,6 +60,7 @@ func (p parts) schedule(ctx context.Context, up func(), names []string) error {
 			}
 		}
 	}
+	runs = append(runs, newMaintenance(p).Run)
 	foreground := newGroup(ctx)
 	for _, run := range runs {
 		foreground.run(run)

@@ -100,9 +100,6 @@ type Item struct {
 // KeepDeleted is how long a deleted item can be read as deleted.
 const KeepDeleted = 30 * 24 * time.Hour
 
-// MaxIDBytes is the length of the longest id of an item, in bytes of UTF-8.
-const MaxIDBytes = 256
-
 // Fetched is an item of a fetched page.
 type Fetched struct {
 	ID      string

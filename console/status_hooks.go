@@ -1,9 +1,6 @@
 package console
 
 import (
-	"cmp"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -13,11 +10,8 @@ import (
 
 var hookColumns = []column{textColumn("Webhook").explained("webhook"), textColumn("Last delivery"), numberColumn("Accepted"), numberColumn("Rejected"), textColumn("Reasons")}
 
-// hookAccepted is the result of a delivery from which a refresh follows.
-const hookAccepted = "accepted"
-
-// hookTones has the tones of results that an operator should look into.
-var hookTones = map[string]string{"bad-signature": toneWarn, "expired": toneWarn, "bad-body": toneWarn, "too-large": toneWarn, "limited": toneWarn, "unavailable": toneBad}
+// hookTones has the tones of deliveries that an operator should examine.
+var hookTones = map[webhooks.Severity]string{webhooks.Refused: toneWarn, webhooks.Failed: toneBad}
 
 // hookRows returns a table row for each webhook of the source.
 func hookRows(all []webhooks.Deliveries, source string, now time.Time) [][]statusItem {
@@ -30,28 +24,18 @@ func hookRows(all []webhooks.Deliveries, source string, now time.Time) [][]statu
 		if !h.Last.IsZero() {
 			last = formatDuration(max(0, now.Sub(h.Last))) + " ago"
 		}
-		results := slices.SortedFunc(maps.Keys(h.Results), func(a, b string) int {
-			return cmp.Or(cmp.Compare(h.Results[b], h.Results[a]), cmp.Compare(a, b))
-		})
-		rejected, tone := int64(0), ""
+		rejected, worst := int64(0), webhooks.Ignored
 		var reasons []string
-		for _, result := range results {
-			n := h.Results[result]
-			if result == hookAccepted || n == 0 {
-				continue
-			}
-			rejected += n
-			reasons = append(reasons, result+" "+status.FormatInt(n))
-			if tone != toneBad {
-				tone = cmp.Or(hookTones[result], tone)
-			}
+		for _, r := range h.NotAccepted() {
+			rejected, worst = rejected+r.Count, max(worst, r.Severity)
+			reasons = append(reasons, r.Result+" "+status.FormatInt(r.Count))
 		}
 		rows = append(rows, []statusItem{
 			{Text: h.Name},
 			{Text: last},
-			{Text: status.FormatInt(h.Results[hookAccepted])},
+			{Text: status.FormatInt(h.Accepted())},
 			{Text: status.FormatInt(rejected)},
-			{Text: strings.Join(reasons, ", "), Tone: tone},
+			{Text: strings.Join(reasons, ", "), Tone: hookTones[worst]},
 		})
 	}
 	return rows

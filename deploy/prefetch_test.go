@@ -46,9 +46,10 @@ var prefetch = row{"Prefetch", []panel{
 		queries:     oneQuery(maxBy("source", `outbox_lag_seconds{`+ofSource+`}`), "{{source}}"),
 	},
 	{
-		title: "Recorded reads, and deleted snapshots", unit: perMin, width: 8,
-		description: "Reads of prefetched facets that were recorded for the schedule, reads that were not, and snapshots deleted after keepFor. Normal: recorded reads follow the reads, none is unrecorded, few snapshots are deleted. Unrecorded failed: the database rejects them; full: too many entities are read at once. Many deletions: much of one import was never read again.",
+		title: "Recorded reads, and deleted rows", unit: perMin, width: 8,
+		description: "Reads of prefetched facets that were recorded for the schedule, reads that were not, snapshots deleted after keepFor, and rows of other tables deleted after their period in the section retention. Normal: recorded reads follow the reads, none is unrecorded, few snapshots are deleted. Unrecorded failed: the database rejects them; full: too many entities are read at once. Many deletions: much of one import was never read again.",
 		queries: joinQueries(oneQuery(perMinute("", `reads_recorded_total`), "recorded"), oneQuery(perMinute("reason", `reads_unrecorded_total`), "unrecorded: {{reason}}"),
-			oneQuery(perMinute("source, facet", `retention_deleted_total{`+ofSource+`}`), "{{source}} {{facet}} deleted")),
+			oneQuery(perMinute("source, facet", `retention_deleted_total{`+ofSource+`}`), "{{source}} {{facet}} deleted"),
+			oneQuery(perMinute("table", `maintenance_deleted_total`), "{{table}} deleted")),
 	},
 }}

@@ -32,7 +32,7 @@ type Deps struct {
 	ReadRecorder     ReadRecorder // nil: reads are not recorded
 	Ops              http.Handler // handler of health and metrics
 	Admin            http.Handler // handler of all paths below /admin/v1
-	Maintenance      http.Handler // handler of /admin/v1/maintenance/reap, with its own authentication; nil: no such path
+	Maintenance      http.Handler // handler of POST below /admin/v1/maintenance, with its own authentication; nil: no such path
 	Hooks            Hooks        // nil: no webhook is configured
 	Console          http.Handler // serves /console and all paths below it, with its own authentication; nil: no console
 	Log              *slog.Logger

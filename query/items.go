@@ -110,7 +110,7 @@ func (r itemReader) list(c echo.Context, client access.Client) error {
 	_, _ = tag.Write([]byte(c.Request().URL.RawQuery))
 	etag := fmt.Sprintf(`W/"%s-%x"`, v.tag(), tag.Sum64())
 	h.Add("Vary", "Accept") // the CORS middleware may have set Vary: Origin, which must be kept
-	if setValidator(c, v, etag) {
+	if r.setValidator(c, e, v, etag) {
 		return c.NoContent(http.StatusNotModified)
 	}
 	if strings.Contains(c.Request().Header.Get("Accept"), ndjson) {
@@ -118,9 +118,9 @@ func (r itemReader) list(c echo.Context, client access.Client) error {
 	}
 	limit := span.Limit
 	span.Limit++ // one item more shows that there is a next page
-	items, err := r.read(c.Request().Context(), e, span)
+	items, err := r.readFor(c, client, e, span)
 	if err != nil {
-		return r.s.storeUnavailable(c, e, err)
+		return err
 	}
 	more := len(items) > limit
 	items = items[:min(len(items), limit)]
@@ -154,12 +154,16 @@ func (r itemReader) list(c echo.Context, client access.Client) error {
 	return r.write(c, body)
 }
 
-// setValidator sets the ETag and the headers for caches. It reports whether the client already has the
-// response.
-func setValidator(c echo.Context, v view, etag string) (unchanged bool) {
+// setValidator sets the ETag and the other headers that a response with a snapshot has: for caches, and for a
+// degraded response. It reports whether the client already has the response.
+func (r itemReader) setValidator(c echo.Context, e schemas.Entity, v view, etag string) (unchanged bool) {
 	h, headers := c.Response().Header(), v.timeHeaders(v.freshness, v.at)
 	h.Set("Etag", etag)
 	h["Cache-Control"], h["Cache-Status"] = headers.cacheControl, headers.cacheStatus
+	if headers.age != nil {
+		h["Age"] = headers.age
+	}
+	v.setDegraded(h, r.s.bodyOf(v, e.Source).Refresh)
 	none := c.Request().Header["If-None-Match"]
 	return len(none) > 0 && matchesETag(none, etag)
 }
@@ -181,6 +185,23 @@ func (r itemReader) read(ctx context.Context, e schemas.Entity, span collection.
 	return withBreaker(r.s.cache.breaker, func() ([]collection.Item, error) { return r.s.cache.store.Items(ctx, e, span) })
 }
 
+// readFor reads a range of items for a response. The items count for the client like the content of snapshots
+// that must be unpacked.
+func (r itemReader) readFor(c echo.Context, client access.Client, e schemas.Entity, span collection.Range) ([]collection.Item, error) {
+	items, err := r.read(c.Request().Context(), e, span)
+	if err != nil {
+		return nil, r.s.storeUnavailable(c, e, err)
+	}
+	size := 0
+	for _, i := range items {
+		size += len(i.Content)
+	}
+	if n := size / unpackedPerRequest; n > 0 {
+		return items, r.s.limiter.AllowRequests(client.Name, n)
+	}
+	return items, nil
+}
+
 // stream writes all items of a range as lines of JSON. An item that changes meanwhile follows once more, so a
 // reader must keep the last line of each id. If the store fails, the connection is closed before the end of the body.
 func (r itemReader) stream(c echo.Context, client access.Client, e schemas.Entity, span collection.Range) error {
@@ -190,9 +211,9 @@ func (r itemReader) stream(c echo.Context, client access.Client, e schemas.Entit
 	}
 	defer leave()
 	span.Limit = streamedItems
-	items, err := r.read(c.Request().Context(), e, span)
+	items, err := r.readFor(c, client, e, span)
 	if err != nil {
-		return r.s.storeUnavailable(c, e, err)
+		return err
 	}
 	c.Response().Header().Set("Content-Type", ndjson)
 	c.Response().WriteHeader(http.StatusOK)
@@ -210,7 +231,7 @@ func (r itemReader) stream(c echo.Context, client access.Client, e schemas.Entit
 		}
 		last := items[len(items)-1]
 		span.AfterVersion, span.AfterID = last.Version, last.ID
-		if items, err = r.read(c.Request().Context(), e, span); err != nil {
+		if items, err = r.readFor(c, client, e, span); err != nil {
 			r.s.log.Warn("stream of items ended before its last item", "entity", e.String(), "err", err)
 			_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Unix(1, 0)) // without the last chunk, the client knows that items are missing
 			return nil
@@ -229,14 +250,14 @@ func (r itemReader) one(c echo.Context, client access.Client) error {
 	if done || err != nil {
 		return err
 	}
-	items, err := r.read(c.Request().Context(), e, collection.Range{ID: id, Limit: 1})
+	items, err := r.readFor(c, client, e, collection.Range{ID: id, Limit: 1})
 	if err != nil {
-		return r.s.storeUnavailable(c, e, err)
+		return err
 	}
 	if len(items) == 0 {
 		return problem.New(http.StatusNotFound, problem.NotFound, "The collection has no item with this id.")
 	}
-	if setValidator(c, v, fmt.Sprintf(`W/"%x-%d"`, items[0].Hash[:12], items[0].Version)) {
+	if r.setValidator(c, e, v, fmt.Sprintf(`W/"%x-%d"`, items[0].Hash[:12], items[0].Version)) {
 		return c.NoContent(http.StatusNotModified)
 	}
 	c.Response().Header()["Content-Type"] = jsonType

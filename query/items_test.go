@@ -18,6 +18,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/source/items"
+	"github.com/freshet/freshet/store"
 	"github.com/freshet/freshet/store/sqlite"
 )
 
@@ -351,4 +352,55 @@ func mustFacet(t *testing.T, r *itemRig) source.Facet {
 		t.Fatal("the facet is missing")
 	}
 	return f
+}
+
+// Responses with items must have the headers that snapshots have: a cache subtracts Age from max-age, and
+// Freshet-Degraded says why the items may be outdated.
+func TestItems_HeadersAreThoseOfSnapshots(t *testing.T) {
+	r := newItemRig(t)
+	r.page("a=1")
+	for _, c := range []struct {
+		blocked, want RefreshReason
+		stale         bool
+	}{{"", "", false}, {"", "", true}, {ReasonUpstreamDown, ReasonUpstreamDown, true}} {
+		r.blocked = c.blocked
+		if c.stale {
+			r.server.cache.lookups.store = staleStore{r.server.cache.lookups.store}
+			r.settle("k", r.version)
+		}
+		for _, path := range []string{"k", "k/items", "k/items/a"} {
+			a := r.do(http.MethodGet, "/v1/nexon/character/"+path)
+			if got := a.Header.Get("Freshet-Degraded"); a.StatusCode != http.StatusOK || got != string(c.want) || a.Header.Get("Age") == "" {
+				t.Errorf("%s, stale %v, blocked by %q: got %d, degraded %q, Age %q, want 200, %q and an age", path, c.stale, c.blocked, a.StatusCode, got, a.Header.Get("Age"), c.want)
+			}
+		}
+	}
+}
+
+// staleStore returns snapshots as if their entities were checked a day ago.
+type staleStore struct{ Store }
+
+func (s staleStore) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error) {
+	found, err := s.Store.Get(ctx, e)
+	found.CheckedAt = found.CheckedAt.Add(-24 * time.Hour)
+	return found, err
+}
+
+// The items of a response count like the content of snapshots: one more request for each 64 KiB.
+func TestItems_CountForTheLimitOfRequests(t *testing.T) {
+	r := newItemRig(t)
+	large := strings.Repeat("x", unpackedPerRequest)
+	r.page("a="+large, "b="+large, "c="+large)
+	for path, want := range map[string]string{"k/items": "3", "k/items?limit=1": "2", "k/items/a": "1"} { // the first page reads one item more
+		r.mu.Lock()
+		r.limiterCalls = nil
+		r.mu.Unlock()
+		a := r.do(http.MethodGet, "/v1/nexon/character/"+path)
+		r.mu.Lock()
+		calls := r.limiterCalls
+		r.mu.Unlock()
+		if last := calls[len(calls)-1]; a.StatusCode != http.StatusOK || !strings.HasPrefix(last, "requests ") || !strings.HasSuffix(last, " "+want) {
+			t.Errorf("%s: got status %d and the calls %q, want %s more requests", path, a.StatusCode, calls, want)
+		}
+	}
 }

@@ -128,7 +128,7 @@ func New(config Config, deps Deps) (*Server, error) {
 	})
 	e.Match(read, "/metrics", adminOnly)
 	if deps.Maintenance != nil {
-		e.POST("/admin/v1/maintenance/reap", echo.WrapHandler(deps.Maintenance))
+		e.POST("/admin/v1/maintenance/:task", echo.WrapHandler(deps.Maintenance))
 	}
 	e.Any("/admin/v1/*", s.authorized(access.Admin, func(c echo.Context, client access.Client) error {
 		correlationOf(c)

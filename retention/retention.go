@@ -1,5 +1,7 @@
-// Package retention deletes snapshots, not-found results and statuses after their retention period. Each
-// facet has two walks, one along its snapshots and one along its statuses. A walk examines the rows
+// Package retention deletes rows after their retention period. Walk deletes snapshots, not-found results and
+// statuses, and Maintenance the old rows of Tables, such as the audit.
+//
+// Each facet has two walks, one along its snapshots and one along its statuses. A walk examines the rows
 // in the order of their keys, in steps, and any number of processes may share it: each step
 // continues where the last step of any process stopped.
 //
@@ -12,6 +14,20 @@
 // Example: ten million snapshots are 10,000 steps of 1,000 rows. One process walks along them in
 // 2.8 hours. With walkInterval, a row is deleted at most about four hours after its period has
 // ended.
+//
+// Maintenance needs no walk, because an index has the rows of each table in the order of their times. Once
+// an hour it deletes the rows of each table that are older than its period, 1,000 per transaction:
+//
+//	row of the table maintenance | meaning
+//	-----------------------------|----------------------------------------------------------------
+//	due_at > now                 | the next run
+//	due_at <= now                | a run is due; any process runs the next batch
+//	running                      | a batch was run, and more may follow
+//	requested                    | an operator has requested the run that is due; its end clears it
+//
+// Example: the audit is kept for 400 days. A process that was stopped for a month finds 30,000 older
+// entries and deletes them in 31 transactions, within a few seconds. If it crashes after 10 of them,
+// another process finds the rest at its next check, at most 5 minutes later.
 package retention
 
 import (
@@ -107,12 +123,17 @@ func New(source, facet string, periods Periods, st Store, log *slog.Logger, reg 
 	return []*Walk{snapshots, statuses}
 }
 
+// deletionFails is the condition that rows can't be deleted. The attribute names the kind of rows.
+func deletionFails(attr, value string) observe.Condition {
+	return observe.Condition{
+		Event: "retention_failed", Failing: "deletion of expired rows failed; will retry", Recovered: "deletion of expired rows resumed", Attr: attr, Value: value,
+	}
+}
+
 // Run repeats the walk until ctx ends. If several steps in a row fail, it logs only the first
 // failure, and then the recovery. It logs the end of each walk that deleted rows.
 func (w *Walk) Run(ctx context.Context) error {
-	failing := observe.Condition{
-		Event: "retention_failed", Failing: "deletion of expired rows failed; will retry", Recovered: "deletion of expired rows resumed", Attr: "rows", Value: w.rows,
-	}
+	failing := deletionFails("rows", w.rows)
 	var conditions observe.Conditions
 	total := 0
 	for delay := stepInterval; poll.Pause(ctx, delay); {

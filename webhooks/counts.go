@@ -1,6 +1,10 @@
 package webhooks
 
-import "time"
+import (
+	"cmp"
+	"slices"
+	"time"
+)
 
 // Counts are the deliveries of one webhook since the start of one process.
 type Counts struct {
@@ -14,6 +18,29 @@ type Deliveries struct {
 	Source, Name string
 	Results      map[string]int64
 	Last         time.Time // last delivery with a valid signature; zero: there was none
+}
+
+// Accepted returns the number of deliveries from which a refresh followed.
+func (d Deliveries) Accepted() int64 { return d.Results[string(accepted)] }
+
+// NotAccepted is the number of deliveries with one result that is not "accepted".
+type NotAccepted struct {
+	Result   string
+	Count    int64
+	Severity Severity
+}
+
+// NotAccepted returns the deliveries that were not accepted, the most frequent result first.
+func (d Deliveries) NotAccepted() (all []NotAccepted) {
+	for re, n := range d.Results {
+		if re != string(accepted) && n > 0 {
+			all = append(all, NotAccepted{re, n, result(re).severity()})
+		}
+	}
+	slices.SortFunc(all, func(a, b NotAccepted) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Result, b.Result))
+	})
+	return all
 }
 
 // Add adds the deliveries of one process.

@@ -9,6 +9,28 @@ import (
 // result is the result of a delivery, as the metric and the console show it.
 type result string
 
+// Severity tells operators which deliveries that were not accepted they should examine.
+type Severity int
+
+// The severities.
+const (
+	Ignored Severity = iota // the delivery is valid, and no refresh follows from it
+	Refused                 // the delivery is invalid, or exceeds a limit
+	Failed                  // the refreshes could not be requested; the upstream must repeat the delivery
+)
+
+func (r result) severity() Severity {
+	switch r {
+	case accepted, unknownEvent, noKey, unknownKey, held:
+		return Ignored
+	case badSignature, expired, badBody, tooLarge, limited:
+		return Refused
+	case unavailable:
+		return Failed
+	}
+	return Ignored // a result of another release
+}
+
 // The results. accepted means that at least one refresh was requested. With limited or unavailable, a part of
 // the refreshes can have been requested too.
 const (

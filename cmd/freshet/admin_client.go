@@ -82,7 +82,7 @@ func (c *adminClient) Call(ctx context.Context, method, path string, body, answe
 	if err != nil {
 		return err
 	}
-	if r.Code != http.StatusOK && r.Code != http.StatusCreated {
+	if r.Code != http.StatusOK && r.Code != http.StatusCreated && r.Code != http.StatusAccepted {
 		return c.ProblemError(r, access.Admin)
 	}
 	if err := json.Unmarshal(r.Text, answer); err != nil {

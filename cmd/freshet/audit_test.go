@@ -150,6 +150,7 @@ func TestAudit_RecordsEveryAction(t *testing.T) {
 			grant = d.idOf(d.send("POST", "/admin/v1/credits/grants", `{"client":"key:audited","amount":7,"note":"why"}`), "")
 		}, []string{"credits-grant", `"amount":7`}},
 		{"DELETE /admin/v1/credits/grants/{id}", func() { d.send("DELETE", "/admin/v1/credits/grants/"+grant, nil) }, []string{"credits-void"}},
+		{"POST /admin/v1/maintenance/run", func() { d.send("POST", "/admin/v1/maintenance/run", nil) }, []string{"maintenance-run", `"creditEntries"`}},
 		{"DELETE /admin/v1/keys/{id}", func() { d.send("DELETE", "/admin/v1/keys/"+key, nil) }, []string{"key-revoke", `"audited"`}},
 		{
 			"POST /admin/v1/entities", func() { d.send("POST", "/admin/v1/entities", entities(`"entities":[{"key":"one"},{"key":"two"}]`)) },

@@ -71,8 +71,8 @@ type Item struct {
 	Hashed []byte // Content without the ignored values; only for a plan with OnePage
 }
 
-// maxItemID is the length of the longest id of an item, in bytes of UTF-8.
-const maxItemID = 256
+// MaxIDBytes is the length of the longest id of an item, in bytes of UTF-8.
+const MaxIDBytes = 256
 
 // IDOf returns the id of an item. The text of its error has no subject: the caller names the item.
 func (c *Collection) IDOf(element gjson.Result) (string, error) {
@@ -89,8 +89,8 @@ func (c *Collection) IDOf(element gjson.Result) (string, error) {
 	switch {
 	case id == "":
 		return "", fmt.Errorf("has an empty id at %s", path)
-	case len(id) > maxItemID:
-		return "", fmt.Errorf("has an id of %d bytes at %s; at most %d are allowed", len(id), path, maxItemID)
+	case len(id) > MaxIDBytes:
+		return "", fmt.Errorf("has an id of %d bytes at %s; at most %d are allowed", len(id), path, MaxIDBytes)
 	case !utf8.ValidString(id) || strings.ContainsFunc(id, unicode.IsControl):
 		return "", fmt.Errorf("has an id at %s with control characters or invalid UTF-8", path)
 	}

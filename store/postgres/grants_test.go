@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/freshet/freshet/collection"
+	"github.com/freshet/freshet/retention"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/store"
@@ -91,6 +92,9 @@ func (r byRole) Write(ctx context.Context, writes []store.Write) ([]store.Result
 // WorkerTx returns the transactions of a worker, which writes collections. The transactions of the query
 // service write credits.
 func (r byRole) WorkerTx() collection.Store { return r.worker }
+
+// SchedulerTx returns the transactions of a scheduler, which deletes old rows.
+func (r byRole) SchedulerTx() retention.TxStore { return r.scheduler }
 
 func (r byRole) WriteFailure(ctx context.Context, status store.Status, deadLetter *store.DeadLetter) error {
 	return r.worker.WriteFailure(ctx, status, deadLetter)
@@ -202,9 +206,9 @@ func TestGrants_KeepWorkersFromAPIKeys(t *testing.T) {
 	for role, s := range map[string]*Store{"worker": all.worker, "scheduler": all.scheduler} {
 		_, read := s.Keys(t.Context(), false)
 		_, insert := s.pool.Exec(t.Context(), `INSERT INTO api_keys SELECT * FROM api_keys`)
-		_, trail := s.pool.Exec(t.Context(), `DELETE FROM audit`)
+		_, trail := s.pool.Exec(t.Context(), `UPDATE audit SET actor = ''`)
 		for what, err := range map[string]error{
-			"read the keys": read, "insert a key": insert, "add a key": s.AddKey(t.Context(), key, entry), "delete the audit": trail,
+			"read the keys": read, "insert a key": insert, "add a key": s.AddKey(t.Context(), key, entry), "change the audit": trail,
 			"revoke a key": s.RevokeKey(t.Context(), key.ID, "worker", time.Unix(2, 0), entry), "write the audit": s.WriteAudit(t.Context(), entry),
 		} {
 			if denied, ok := errors.AsType[*pgconn.PgError](err); !ok || denied.Code != "42501" {
@@ -215,8 +219,28 @@ func TestGrants_KeepWorkersFromAPIKeys(t *testing.T) {
 	if err := all.AddKey(t.Context(), key, entry); err != nil {
 		t.Errorf("query: add a key: got %v, want no error", err)
 	}
-	if _, err := all.pool.Exec(t.Context(), `DELETE FROM audit`); err == nil {
-		t.Error("query: delete the audit: got no error, want permission denied")
+}
+
+// Only schedulers may delete entries of the audit, and only old ones.
+func TestGrants_KeepTheAudit(t *testing.T) {
+	all := openByRole(t)
+	for _, age := range []time.Duration{7 * 24 * time.Hour, 9 * 24 * time.Hour} {
+		entry := store.AuditEntry{At: time.Now().Add(-age), Actor: "somebody", Action: "set", Before: []byte("{}"), After: []byte("{}")}
+		if err := all.WriteAudit(t.Context(), entry); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for role, s := range map[string]*Store{"query": all.Store, "worker": all.worker} {
+		if _, err := s.pool.Exec(t.Context(), `DELETE FROM audit`); err == nil {
+			t.Errorf("%s: delete the audit: got no error, want permission denied", role)
+		}
+	}
+	tag, err := all.scheduler.pool.Exec(t.Context(), `DELETE FROM audit`)
+	if err != nil || tag.RowsAffected() != 1 {
+		t.Errorf("scheduler: delete the audit: got %v, %v, want 1 deleted row", tag, err)
+	}
+	if left, err := all.Audit(t.Context(), 10); err != nil || len(left) != 1 || time.Since(left[0].At) > 8*24*time.Hour {
+		t.Errorf("entries: got %+v, %v, want the younger one", left, err)
 	}
 }
 

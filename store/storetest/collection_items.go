@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/collection"
+	"github.com/freshet/freshet/source/items"
 )
 
 func testDeletedByFlag(b suite) {
@@ -195,7 +196,7 @@ func testItemRange(b suite) {
 
 func testItemIDs(b suite) {
 	w := b.walker()
-	ids := []string{"1", "01", "A", "a", "ä", "a\u0308", "'; DROP TABLE items", "a/b", "%", "_", strings.Repeat("x", collection.MaxIDBytes), "日本"}
+	ids := []string{"1", "01", "A", "a", "ä", "a\u0308", "'; DROP TABLE items", "a/b", "%", "_", strings.Repeat("x", items.MaxIDBytes), "日本"}
 	w.page("", fetchedAll("x", ids...)...)
 	for _, id := range ids {
 		if i, err := w.reads.Items(b.Context(), entity, collection.Range{ID: id}); err != nil || len(i) != 1 || i[0].ID != id {

@@ -78,6 +78,8 @@ CREATE TABLE audit (
     after  json   NOT NULL,
     note   text   NOT NULL  -- the actor's reason; empty if none was given
 );
+-- The indexes that end in _kept have the rows of a table in the order in which they are deleted (package retention).
+CREATE INDEX audit_kept ON audit (at);
 
 -- Upstream calls used of each calendar-day quota. Read when Redis has lost its counter.
 CREATE TABLE quota_usage (
@@ -155,6 +157,8 @@ CREATE INDEX dead_letters_entity ON dead_letters (source, key, facet, at) WHERE 
 CREATE INDEX dead_letters_fingerprint ON dead_letters (topic, fingerprint, kafka_partition, kafka_offset) WHERE handled = '';
 -- Dead letters that a job handled.
 CREATE INDEX dead_letters_job ON dead_letters (job, topic, kafka_partition, kafka_offset) WHERE job <> '';
+CREATE INDEX dead_letters_kept ON dead_letters (handled_at) WHERE handled <> '';
+CREATE INDEX dead_letters_open_kept ON dead_letters (at) WHERE handled = '';
 
 -- Replay and purge jobs. One process at a time holds a job's lease. It records its position and
 -- the handled dead letters in one transaction, so that another process can continue after a crash.
@@ -188,9 +192,10 @@ CREATE INDEX dlq_jobs_lease ON dlq_jobs (lease_until) WHERE state = 'RUNNING' OR
 -- One active replay per source: two could choose and enqueue the same dead letters.
 CREATE UNIQUE INDEX dlq_jobs_replay ON dlq_jobs (source) WHERE kind = 'REPLAY' AND (state = 'RUNNING' OR chunk_started_at <> 0);
 CREATE INDEX dlq_jobs_newest ON dlq_jobs (created_at);
+CREATE INDEX dlq_jobs_kept ON dlq_jobs (updated_at) WHERE state <> 'RUNNING' AND chunk_started_at = 0;
 
 -- API keys. Every query service keeps the unrevoked keys in memory and reads them again every few
--- seconds. Rows are never deleted.
+-- seconds.
 CREATE TABLE api_keys (
     id         text COLLATE "C" NOT NULL PRIMARY KEY, -- part of the key itself
     hash       bytea  NOT NULL, -- SHA-256 of the random secret, which is not stored
@@ -202,6 +207,7 @@ CREATE TABLE api_keys (
     revoked_at bigint NOT NULL DEFAULT 0, -- 0: not revoked
     revoked_by text   NOT NULL DEFAULT ''
 );
+CREATE INDEX api_keys_kept ON api_keys ((CASE WHEN revoked_at <> 0 THEN revoked_at ELSE expires_at END)) WHERE revoked_at <> 0 OR expires_at <> 0;
 
 -- Tokens of credentials that renew themselves. Every change of the token increases generation, and
 -- a writer names the generation it has read, so that one process at a time renews a credential.
@@ -277,6 +283,18 @@ CREATE TABLE retention_walks (
     PRIMARY KEY (source, facet)
 ) WITH (fillfactor = 70);
 
+-- Maintenance: the deletion of old rows, by table. A process locks the row of a table while it deletes a
+-- batch of its rows.
+CREATE TABLE maintenance (
+    name       text COLLATE "C" NOT NULL PRIMARY KEY, -- of the table, as in the configuration
+    due_at     bigint  NOT NULL DEFAULT 0,     -- the next run
+    requested  boolean NOT NULL DEFAULT false, -- an operator has requested the run that is due
+    running    boolean NOT NULL DEFAULT false, -- the run that is due has deleted its first batch
+    started_at bigint  NOT NULL DEFAULT 0,     -- start of the last run
+    ended_at   bigint  NOT NULL DEFAULT 0,     -- end of the last run that has ended
+    deleted    bigint  NOT NULL DEFAULT 0      -- rows that the last run has deleted
+) WITH (fillfactor = 70);
+
 -- Transactional outbox: change messages to publish and triggers to enqueue. A row is inserted in
 -- the transaction that stores its change, claimed by moving due_at, and deleted after delivery.
 -- The table is nearly empty and its rows are short-lived: vacuum runs after a number of rows,
@@ -328,6 +346,7 @@ CREATE TABLE credit_grants (
 ) WITH (fillfactor = 70);
 -- Grants with remaining credits, in the order in which they are used.
 CREATE INDEX credit_grants_open ON credit_grants (client, expires_at) WHERE remaining > 0;
+CREATE INDEX credit_grants_kept ON credit_grants (created_at) WHERE remaining = 0;
 
 -- Credits that are set aside for refreshes. Ended holds are the history of the refreshes.
 CREATE TABLE credit_holds (
@@ -348,13 +367,15 @@ CREATE TABLE credit_holds (
 CREATE INDEX credit_holds_open ON credit_holds (expires_at, id) WHERE state = 'HELD';
 CREATE INDEX credit_holds_client ON credit_holds (client, created_at) WHERE state = 'HELD';
 CREATE INDEX credit_holds_idempotency ON credit_holds (idempotency, created_at) WHERE idempotency <> '';
+CREATE INDEX credit_holds_kept ON credit_holds (ended_at) WHERE state <> 'HELD';
 
--- Ledger: one row for each change of a balance. Rows are never changed and never deleted.
+-- Ledger: one row for each change of a balance. Rows are never changed. Old rows of a client are replaced by
+-- one opening row with their sums, so that the sums over all rows of the client stay the same.
 CREATE TABLE credit_entries (
     id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at       bigint NOT NULL,
     client   text COLLATE "C" NOT NULL,
-    kind     text   NOT NULL, -- grant, hold, capture, release, expire, void
+    kind     text   NOT NULL, -- grant, hold, capture, release, expire, void, opening
     grant_id text COLLATE "C" NOT NULL, -- empty for a capture
     hold_id  text COLLATE "C" NOT NULL, -- empty for grant, expire and void
     amount   bigint NOT NULL, -- change of the balance
@@ -363,6 +384,8 @@ CREATE TABLE credit_entries (
 );
 CREATE INDEX credit_entries_client ON credit_entries (client, at);
 CREATE INDEX credit_entries_hold ON credit_entries (hold_id) WHERE kind = 'hold';
+CREATE INDEX credit_entries_kept ON credit_entries (at) WHERE kind <> 'opening';
+CREATE UNIQUE INDEX credit_entries_opening ON credit_entries (client) WHERE kind = 'opening';
 
 -- Captured credits by hour: the sums of the capture entries, so that the use of all clients can be read
 -- without the ledger.
@@ -459,6 +482,7 @@ DROP TABLE credit_holds;
 DROP TABLE credit_grants;
 DROP TABLE credit_accounts;
 DROP TABLE outbox;
+DROP TABLE maintenance;
 DROP TABLE retention_walks;
 DROP TABLE schedule_state;
 DROP TABLE schedule_claims;

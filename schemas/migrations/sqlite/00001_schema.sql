@@ -49,6 +49,7 @@ CREATE TABLE audit (
     after  TEXT    NOT NULL,
     note   TEXT    NOT NULL
 );
+CREATE INDEX audit_kept ON audit (at);
 
 CREATE TABLE quota_usage (
     source     TEXT    NOT NULL,
@@ -114,6 +115,8 @@ CREATE INDEX dead_letters_entity ON dead_letters (source, key, facet, at) WHERE 
 CREATE INDEX dead_letters_fingerprint ON dead_letters (topic, fingerprint, kafka_partition, kafka_offset) WHERE handled = '';
 -- Dead letters that a job handled.
 CREATE INDEX dead_letters_job ON dead_letters (job, topic, kafka_partition, kafka_offset) WHERE job <> '';
+CREATE INDEX dead_letters_kept ON dead_letters (handled_at) WHERE handled <> '';
+CREATE INDEX dead_letters_open_kept ON dead_letters (at) WHERE handled = '';
 
 CREATE TABLE dlq_jobs (
     id               TEXT    PRIMARY KEY,
@@ -143,6 +146,7 @@ CREATE TABLE dlq_jobs (
 CREATE INDEX dlq_jobs_lease ON dlq_jobs (lease_until) WHERE state = 'RUNNING' OR chunk_started_at <> 0;
 CREATE UNIQUE INDEX dlq_jobs_replay ON dlq_jobs (source) WHERE kind = 'REPLAY' AND (state = 'RUNNING' OR chunk_started_at <> 0);
 CREATE INDEX dlq_jobs_newest ON dlq_jobs (created_at);
+CREATE INDEX dlq_jobs_kept ON dlq_jobs (updated_at) WHERE state <> 'RUNNING' AND chunk_started_at = 0;
 
 CREATE TABLE api_keys (
     id         TEXT    NOT NULL PRIMARY KEY,
@@ -155,6 +159,7 @@ CREATE TABLE api_keys (
     revoked_at INTEGER NOT NULL DEFAULT 0,
     revoked_by TEXT    NOT NULL DEFAULT ''
 ) WITHOUT ROWID;
+CREATE INDEX api_keys_kept ON api_keys ((CASE WHEN revoked_at <> 0 THEN revoked_at ELSE expires_at END)) WHERE revoked_at <> 0 OR expires_at <> 0;
 
 CREATE TABLE tokens (
     source        TEXT    NOT NULL,
@@ -217,6 +222,16 @@ CREATE TABLE retention_walks (
     PRIMARY KEY (source, facet)
 ) WITHOUT ROWID;
 
+CREATE TABLE maintenance (
+    name       TEXT NOT NULL PRIMARY KEY,
+    due_at     INTEGER NOT NULL DEFAULT 0,
+    requested  BOOLEAN NOT NULL DEFAULT false,
+    running    BOOLEAN NOT NULL DEFAULT false,
+    started_at INTEGER NOT NULL DEFAULT 0,
+    ended_at   INTEGER NOT NULL DEFAULT 0,
+    deleted    INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+
 CREATE TABLE outbox (
     id             INTEGER PRIMARY KEY AUTOINCREMENT,
     source         TEXT    NOT NULL,
@@ -258,6 +273,7 @@ CREATE TABLE credit_grants (
 ) WITHOUT ROWID;
 
 CREATE INDEX credit_grants_open ON credit_grants (client, expires_at) WHERE remaining > 0;
+CREATE INDEX credit_grants_kept ON credit_grants (created_at) WHERE remaining = 0;
 
 CREATE TABLE credit_holds (
     id          TEXT    NOT NULL PRIMARY KEY,
@@ -277,6 +293,7 @@ CREATE TABLE credit_holds (
 CREATE INDEX credit_holds_open ON credit_holds (expires_at, id) WHERE state = 'HELD';
 CREATE INDEX credit_holds_client ON credit_holds (client, created_at) WHERE state = 'HELD';
 CREATE INDEX credit_holds_idempotency ON credit_holds (idempotency, created_at) WHERE idempotency <> '';
+CREATE INDEX credit_holds_kept ON credit_holds (ended_at) WHERE state <> 'HELD';
 
 CREATE TABLE credit_entries (
     id          INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -292,6 +309,8 @@ CREATE TABLE credit_entries (
 
 CREATE INDEX credit_entries_client ON credit_entries (client, at);
 CREATE INDEX credit_entries_hold ON credit_entries (hold_id) WHERE kind = 'hold';
+CREATE INDEX credit_entries_kept ON credit_entries (at) WHERE kind <> 'opening';
+CREATE UNIQUE INDEX credit_entries_opening ON credit_entries (client) WHERE kind = 'opening';
 
 CREATE TABLE credit_use (
     client      TEXT    NOT NULL,
@@ -367,6 +386,7 @@ DROP TABLE credit_holds;
 DROP TABLE credit_grants;
 DROP TABLE credit_accounts;
 DROP TABLE outbox;
+DROP TABLE maintenance;
 DROP TABLE retention_walks;
 DROP TABLE schedule_state;
 DROP TABLE schedule_claims;
