@@ -146,7 +146,7 @@ func New(config Config, src *source.Source, lane schemas.Lane, deps Deps) (*Work
 	}
 	registerUse(src.Name(), lane, deps.Metrics, w.memory, w.slots)
 	w.dbBreaker = newDBBreaker(w)
-	w.aliases, w.walks = &aliases{w, deps.Aliases}, &walks{w, deps.Walks}
+	w.aliases, w.walks = &aliases{w, deps.Aliases}, &walks{w, deps.Walks, &stateReader{store: deps.Walks}}
 	w.writer = newWriter(w)
 	var err error
 	var kafkaCtx context.Context
