@@ -66,7 +66,7 @@ func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Cli
 	ctx, cancel := context.WithTimeout(ctx, entityReadTimeout)
 	defer cancel()
 	facet, _ := k.sources[e.Source].Facet(e.Facet)
-	found := console.Entity{Entity: e, Lifetimes: query.LifetimesOf(facet)}
+	found := console.Entity{Entity: e, Lifetimes: query.LifetimesOf(facet), Collection: facet.Collection != nil}
 	empty := found
 	reads := []func() error{
 		func() error { return k.content(ctx, &found) },
