@@ -182,8 +182,7 @@ func (r *Receiver) request(ctx context.Context, d *delivery, ev event) (result, 
 	targets, floors := make([]target, 0, len(ev.targets)), make([]int64, 0, len(ev.targets))
 	for i, t := range ev.targets {
 		if !known[i] {
-			taken, wait := d.hook.newKeys.take(1, d.received)
-			if taken == 0 {
+			if ok, wait := d.hook.newKeys.allow(d.received); !ok {
 				d.UnknownKeys++
 				after = wait
 				continue
