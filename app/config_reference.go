@@ -11,6 +11,7 @@ import (
 	"github.com/freshet/freshet/reference"
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/source/derived"
 )
 
 // Reference returns the description of all settings. The caller must not change it.
@@ -41,6 +42,7 @@ var forms = map[reflect.Type]reference.Form{
 	reflect.TypeFor[Auto]():            {Name: "a whole number or auto", Pattern: `^auto$`, Integer: true},
 	reflect.TypeFor[access.Rate]():     {Name: "a rate", Pattern: `^(|0|auto|[0-9]+/[smh])$`, Integer: true},
 	reflect.TypeFor[access.Require]():  {Name: "text", Enum: []string{string(access.Auto), string(access.Always), string(access.Never)}},
+	reflect.TypeFor[derived.Period]():  {Name: "text", Enum: []string{string(derived.Year), string(derived.Month), string(derived.Week), string(derived.Day)}},
 	reflect.TypeFor[limiter.Rate]():    {Name: "a rate", Pattern: `^` + rateText + `$`},
 	reflect.TypeFor[limiter.Reserve](): {Name: "a whole number or a rate", Pattern: `^([0-9]+|` + rateText + `)$`, Integer: true},
 	reflect.TypeFor[limiter.Window]():  {Name: "a duration, day or in-flight", Pattern: `^(day|in-flight|` + durationText + `)$`},

@@ -143,6 +143,9 @@ func (s SourceConfig) newSchedule() (*scheduler.Schedule, error) {
 			errs = append(errs, fmt.Errorf("facets.%s.%w", name, err))
 		}
 		for _, other := range slices.Sorted(maps.Keys(f.Config.Triggers)) {
+			if s.Facets[other].Derived != nil {
+				errs = append(errs, fmt.Errorf("facets.%s.triggers.%s: %s is derived, so changes of its inputs refresh it; remove the trigger", name, other, other))
+			}
 			if triggered, known := s.Facets[other]; known && cmp.Or(triggered.KeyFold, source.FoldNone) != cmp.Or(s.Facets[name].KeyFold, source.FoldNone) {
 				errs = append(errs, fmt.Errorf("facets.%s.triggers.%s: the two facets must have the same keyFold, because the trigger refreshes the facet with the same key", name, other))
 			}
@@ -176,6 +179,9 @@ func firstReadCalls(facets map[string]source.Facet, facet string) (calls int) {
 // checkPrefetchFacet returns an error for each setting in a facet's prefetch configuration that
 // contradicts the facet's own configuration.
 func checkPrefetchFacet(c scheduler.Config, f source.Facet) (errs []error) {
+	if c.Mode != scheduler.Off && f.Derived != nil {
+		errs = append(errs, errors.New("mode: the facet is derived, so changes of its inputs refresh it; remove the section, or set `mode: off`"))
+	}
 	if c.Mode != scheduler.Off && f.Immutable {
 		errs = append(errs, errors.New("mode: the facet is immutable, so it is never prefetched; remove the section, or set `mode: off`"))
 	}
@@ -223,9 +229,12 @@ func (s SourceConfig) unfillableParams(facet string) []string {
 	return openParams(s.Facets[facet])
 }
 
-// describeDocuments lists the documents of a facet. If a document needs more than a single GET from
+// describeDocuments lists the documents of a facet, or the inputs of a derived one. If a document needs more than a single GET from
 // the source's host, it adds the kind of request, such as a POST or several pages.
 func describeDocuments(f source.Facet) string {
+	if f.Derived != nil {
+		return f.Derived.Describe()
+	}
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(f.Documents)) {
 		d := f.Documents[name]

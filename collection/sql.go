@@ -48,10 +48,14 @@ SET version = excluded.version, extract_version = excluded.extract_version, visi
 	complete_at = excluded.complete_at, full_at = excluded.full_at, full_walk = excluded.full_walk, walk = excluded.walk,
 	walk_at = excluded.walk_at, walk_date = excluded.walk_date, page = excluded.page, position = excluded.position,
 	checkpoint = excluded.checkpoint, walk_full = excluded.walk_full, greatest = excluded.greatest, walk_etag = excluded.walk_etag,
-	walk_extract_version = excluded.walk_extract_version`
+	walk_extract_version = excluded.walk_extract_version, walk_again = collections.walk_again AND collections.walk = excluded.walk`
+	// walkAgain lets another walk follow the open one. takeWalkAgain writes a row if another walk follows the open
+	// one, which ends. Argument: id of the open walk.
+	walkAgain     = `UPDATE collections SET walk_again = true WHERE source = $1 AND facet = $2 AND key = $3 AND walk <> 0 AND NOT walk_again`
+	takeWalkAgain = `UPDATE collections SET walk_again = false WHERE source = $1 AND facet = $2 AND key = $3 AND walk = $4 AND walk_again`
 	// abandonWalk closes an open walk. Argument: id of the walk.
 	abandonWalk = `UPDATE collections SET walk = 0, walk_at = 0, walk_date = 0, page = 0, position = '', checkpoint = '', walk_full = false,
-	greatest = '', walk_etag = '', walk_extract_version = 0
+	greatest = '', walk_etag = '', walk_extract_version = 0, walk_again = false
 WHERE source = $1 AND facet = $2 AND key = $3 AND walk = $4`
 
 	// insertItems and onItemConflict are the start and the end of a statement that stores items. The

@@ -322,13 +322,22 @@ func (w *write) writeSnapshot(ctx context.Context, snapshot store.State) error {
 	return errors.Join(err, w.addEvents(ctx, rows))
 }
 
-// requestNext adds the event that requests the next page.
+// requestNext adds the event that requests the next page, or another walk (Collections.WalkAgain).
 func (w *write) requestNext(ctx context.Context) error {
-	if !w.after.Walk.Open() {
+	trigger := store.Trigger{Facet: w.Entity.Facet, Params: w.Params}
+	switch {
+	case w.after.Walk.Open():
+		trigger.Page = w.after.Walk.Name()
+	case w.Before.Walk.Open():
+		written, err := w.tx.Exec(ctx, store.Statement{Text: takeWalkAgain, Args: key(w.Entity, w.Before.Walk.ID)})
+		if err != nil || written[0] == 0 {
+			return err
+		}
+	default:
 		return nil
 	}
 	next := store.Write{Entity: w.Entity, Version: w.Page.Version, CheckedAt: w.Page.Began}
-	next.Outbox.Triggers = []store.Trigger{{Facet: w.Entity.Facet, Page: w.after.Walk.Name(), Params: w.Params}}
+	next.Outbox.Triggers = []store.Trigger{trigger}
 	rows, err := next.OutboxRows(store.Hash{})
 	for i := range rows {
 		rows[i].After = []byte{}

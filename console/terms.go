@@ -31,7 +31,7 @@ var terms = map[string]string{
 	"snapshot":        "The last extracted content of an entity, with its hash, version, and the times it was fetched, checked and updated.",
 	"source":          "One upstream API with its own quota, credentials, Kafka topics and workers.",
 	"tier":            "How often an entity is prefetched: hot, warm or cold. Reads move an entity between tiers, unless its tier is pinned.",
-	"trigger":         "A change of one facet enqueues a refresh of another facet of the same key.",
+	"trigger":         "A change of one facet enqueues a refresh of another facet of the same key, or of an entity that is computed from it.",
 	"webhook":         "A request of the upstream that says which entities have changed. It carries no content: it enqueues a refresh whose fetch begins after it.",
 	"visibility":      "A label of a credential. Only clients with the scope see:LABEL can read content that was fetched with that credential.",
 }

@@ -157,7 +157,7 @@ func (x *walks) storePage(hard context.Context, a *attempt, f fetched) store.Res
 	case stored.Changed == a.number:
 		r = store.Changed
 	}
-	if result == collection.Stored && (stored.Walk.Open() || (r == store.Changed && !write.Outbox.Empty())) {
+	if result == collection.Stored && (stored.Walk.Open() || write.Before.Walk.Open() || (r == store.Changed && !write.Outbox.Empty())) {
 		w.outbox.Notify()
 	}
 	if w.settle(hard, []schemas.End{{Entity: t.request.Entity, Number: a.number, Satisfied: true}}) != nil {

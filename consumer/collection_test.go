@@ -155,7 +155,7 @@ func (r *listRig) start() (stop func()) {
 	var stops []func()
 	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
 		deps := r.deps()
-		deps.Outbox, deps.Walks = r.relay, r.collections
+		deps.Outbox, deps.Walks, deps.Items = r.relay, r.collections, r.collections
 		config := consumer.DefaultConfig(lane)
 		config.DrainTimeout = waitTimeout
 		w, err := consumer.New(config, r.source, lane, deps)

@@ -110,8 +110,14 @@ type Worker struct {
 	conditions observe.Conditions
 	gates      *gates
 	dbHealth
-	aliases *aliases
-	walks   *walks
+	facetParts
+}
+
+// facetParts are the parts of the worker for facets that are not only fetched.
+type facetParts struct {
+	aliases     *aliases
+	walks       *walks
+	derivations *derivations
 }
 
 // bodies bounds the memory and the CPU time for response bodies.
@@ -146,7 +152,7 @@ func New(config Config, src *source.Source, lane schemas.Lane, deps Deps) (*Work
 	}
 	registerUse(src.Name(), lane, deps.Metrics, w.memory, w.slots)
 	w.dbBreaker = newDBBreaker(w)
-	w.aliases, w.walks = &aliases{w, deps.Aliases}, &walks{w, deps.Walks}
+	w.facetParts = facetParts{&aliases{w, deps.Aliases}, &walks{w, deps.Walks}, &derivations{w, deps.Items}}
 	w.writer = newWriter(w)
 	var err error
 	var kafkaCtx context.Context

@@ -225,7 +225,7 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 		if statuses[i].Reason == schemas.HoldAlias {
 			t.waited = statuses[i]
 		}
-		if t.stored.HasContent() && !t.stored.NotFound && !t.pending {
+		if t.stored.HasContent() && !t.stored.NotFound && !t.pending && t.facet.Derived == nil {
 			w.health.recordKnownGood(t, false)
 		}
 	}

@@ -39,6 +39,7 @@ const (
 	opSettle       = "settle requests"
 	opRequestAlias = "request aliases"
 	opWalk         = "read collections"
+	opDerive       = "read items"
 	opPoll         = "read from Kafka"
 )
 

@@ -180,6 +180,9 @@ func endOf(i *item, r store.Result) schemas.End {
 	e := schemas.End{Entity: i.write.Entity, Number: i.write.Version, Satisfied: true}
 	if r == store.NotFoundStored {
 		e.Hold, e.HoldFor = schemas.HoldNotFound, i.task.facet.NotFoundFor
+		if d := i.task.facet.Derived; d != nil {
+			e.HoldFor = min(e.HoldFor, d.NotFoundHold())
+		}
 		if i.write.AliasNotFound {
 			e.HoldFor = max(time.Until(i.write.CheckedAt.Add(i.task.facet.AliasNotFoundFor())), time.Millisecond)
 		}

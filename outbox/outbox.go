@@ -193,6 +193,9 @@ type target struct {
 	lastChange time.Time
 	triggers   []store.Trigger
 	eventIDs   []int64
+	// computed is true if the target's facet is derived, and an event of the target is stored in place of a
+	// request (Trigger.Every).
+	computed bool
 }
 
 // fires reports whether at least one trigger of the target fires, so that the target is refreshed.
@@ -200,16 +203,22 @@ func (t *target) fires(state store.State, now time.Time) bool {
 	return slices.ContainsFunc(t.triggers, func(tr store.Trigger) bool { return tr.Fires(state, now) })
 }
 
-// targetsOf returns the entities that the events' triggers refresh, each entity once.
+// targetsOf returns the entities that the events' triggers refresh, each entity once. An entity whose request is
+// due, and whose inputs have changed again, is returned twice.
 func targetsOf(all []store.OutboxEvent) (targets []*target) {
-	byEntity := map[schemas.Entity]*target{}
+	type targetKey struct {
+		schemas.Entity
+		computed bool
+	}
+	byKey := map[targetKey]*target{}
 	for _, e := range all {
 		for _, tr := range e.Triggers {
 			entity := schemas.Entity{Source: e.Entity.Source, Facet: tr.Facet, Key: cmp.Or(tr.Key, e.Entity.Key)}
-			t := byEntity[entity]
+			key := targetKey{entity, tr.Every > 0}
+			t := byKey[key]
 			if t == nil {
-				t = &target{request: store.ClaimedRequest{Entity: entity, Depth: tr.Depth}}
-				byEntity[entity], targets = t, append(targets, t)
+				t = &target{request: store.ClaimedRequest{Entity: entity, Depth: tr.Depth}, computed: key.computed}
+				byKey[key], targets = t, append(targets, t)
 			}
 			t.request.Depth = min(t.request.Depth, tr.Depth)
 			if tr.Depth == 0 && !e.At.Before(t.lastChange) { // a link has no params
@@ -234,25 +243,32 @@ func targetsOf(all []store.OutboxEvent) (targets []*target) {
 // the target was checked within the triggers' setting backoff. It sets `left` for the events whose
 // requests could not be enqueued.
 func (r *Relay) trigger(ctx context.Context, all []store.OutboxEvent, left map[int64]bool, now time.Time) error {
-	targets := targetsOf(all)
-	if len(targets) == 0 {
-		return nil
-	}
-	entities := make([]schemas.Entity, len(targets))
-	for i, t := range targets {
-		entities[i] = t.request.Entity
-	}
 	keep := func(t *target) {
 		for _, id := range t.eventIDs {
 			left[id] = true
 		}
+	}
+	targets := targetsOf(all)
+	computed, delayErr := r.delayComputed(ctx, targets, now)
+	for _, t := range computed {
+		if delayErr != nil {
+			keep(t)
+		}
+	}
+	targets = slices.DeleteFunc(targets, func(t *target) bool { return t.computed })
+	if len(targets) == 0 {
+		return delayErr
+	}
+	entities := make([]schemas.Entity, len(targets))
+	for i, t := range targets {
+		entities[i] = t.request.Entity
 	}
 	states, err := r.store.States(ctx, entities)
 	if err != nil {
 		for _, t := range targets {
 			keep(t)
 		}
-		return err
+		return errors.Join(delayErr, err)
 	}
 	var requests []store.ClaimedRequest
 	byEntity := map[schemas.Entity]*target{}
@@ -269,5 +285,5 @@ func (r *Relay) trigger(ctx context.Context, all []store.OutboxEvent, left map[i
 	}
 	r.metrics.requested.Add(float64(len(requests) - len(failed)))
 	r.metrics.skipped.Add(float64(len(targets) - len(requests)))
-	return nil
+	return delayErr
 }

@@ -20,11 +20,12 @@ type OutboxEvents struct {
 }
 
 // Trigger is the rule that a change of one entity refreshes another entity: another facet of the same
-// key, or the target of a link. It is stored as JSON; durations are in nanoseconds.
+// key, the target of a link, or an entity of a derived facet. It is stored as JSON; durations are in
+// nanoseconds.
 type Trigger struct {
 	Facet string `json:"facet"` // name of the facet that is refreshed
-	// Key is the target's key if the trigger is a link in the content. Empty: the key of the changed
-	// entity.
+	// Key is the target's key if the trigger is a link in the content, or if the target's facet is derived.
+	// Empty: the key of the changed entity.
 	Key string `json:"key,omitempty"`
 	// Depth is the depth of the refresh's request (schemas.UpdateRequest.Depth). It is positive if the
 	// trigger is a link, and otherwise 0.
@@ -36,6 +37,9 @@ type Trigger struct {
 	// MaxDelay after the first change. 0: no delay.
 	Quiet    time.Duration `json:"quiet,omitempty"`
 	MaxDelay time.Duration `json:"maxDelay,omitempty"`
+	// Every is set if the target's facet is derived: it is requested this long after the first change of all
+	// its inputs. Quiet counts the changes of one entity only.
+	Every time.Duration `json:"every,omitempty"`
 	// OnReplace is set for the trigger of an alias: it refreshes a facet that takes a param from the
 	// changed facet. It fires only if the change replaced content, and if the other facet is stored.
 	OnReplace bool `json:"onReplace,omitempty"`

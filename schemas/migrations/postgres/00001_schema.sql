@@ -424,6 +424,7 @@ CREATE TABLE collections (
     greatest             text    NOT NULL, -- greatest cursor value of the walk's items
     walk_etag            text    NOT NULL, -- ETag of the walk's first page
     walk_extract_version bigint  NOT NULL,
+    walk_again           boolean NOT NULL DEFAULT false, -- another walk follows, because a webhook has announced a change during this one
     PRIMARY KEY (source, facet, key)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 

@@ -346,6 +346,7 @@ CREATE TABLE collections (
     greatest             TEXT    NOT NULL,
     walk_etag            TEXT    NOT NULL,
     walk_extract_version INTEGER NOT NULL,
+    walk_again           INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (source, facet, key)
 ) WITHOUT ROWID;
 
