@@ -169,6 +169,7 @@ type Deps struct {
 	Outbox   Outbox
 	Aliases  Aliases
 	Walks    Collections
+	Runs     Runs
 	Lag      Lag
 	Health   *Health // health of the source; the workers of both lanes share it
 	Tokens   Tokens  // nil: no credential of the source renews itself

@@ -39,6 +39,7 @@ const (
 	opSettle       = "settle requests"
 	opRequestAlias = "request aliases"
 	opWalk         = "read collections"
+	opRuns         = "read steps of runs"
 	opPoll         = "read from Kafka"
 )
 
