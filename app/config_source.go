@@ -13,6 +13,7 @@ import (
 
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/presets"
+	"github.com/freshet/freshet/runs"
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
@@ -31,6 +32,8 @@ type SourceConfig struct {
 	// Webhooks has an entry for each webhook of the upstream, by a name for its path: the upstream sends it to
 	// POST /hooks/SOURCE/NAME. A delivery refreshes the entities that it is about.
 	Webhooks map[string]webhooks.Config `yaml:"webhooks,omitempty"`
+	// Runs has an entry for each kind of run, by a name for its path: POST /v1/runs/SOURCE/NAME starts a run.
+	Runs map[string]runs.Config `yaml:"runs,omitempty"`
 }
 
 // PrefetchConfig configures prefetching: how much of the quota it may use, and the facets to
@@ -107,7 +110,7 @@ func (s SourceConfig) check(name string) error {
 			errs = append(errs, fmt.Errorf("prefetch.%s", line))
 		}
 	}
-	errs = append(errs, checkWebhooks(s))
+	errs = append(errs, checkWebhooks(s), checkRuns(s))
 	src, err := source.New(name, s.Config, nil, s.maxConnections())
 	if err != nil {
 		if s.Preset == "" && len(s.Facets) == 0 && slices.Contains(presets.Names(), name) {

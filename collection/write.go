@@ -22,6 +22,10 @@ type Write struct {
 	Manual bool
 	// Params are the params of the request of the next page.
 	Params map[string]string
+	// Step is executed before the page is stored if the page belongs to a run: it moves the run's step. If it writes no row, the step
+	// has ended and nothing is stored (Moved). The poller of runs requests the next page of such a walk, and not the
+	// outbox.
+	Step *store.Statement
 	// Outbox is written if the collection has changed. With PublishChange, each changed item gets an
 	// event too.
 	Outbox store.OutboxEvents
@@ -70,6 +74,15 @@ func (w *write) run(ctx context.Context) (Result, error) {
 	}
 	if current.Version != w.Before.Version || snapshot.Version > w.Page.Version {
 		return Moved, w.undoLock(ctx, snapshot)
+	}
+	if w.Step != nil {
+		written, err := w.tx.Exec(ctx, *w.Step)
+		if err != nil {
+			return 0, err
+		}
+		if written[0] == 0 {
+			return Moved, w.undoLock(ctx, snapshot)
+		}
 	}
 	if w.Before.reset {
 		w.add(deleteItems)
@@ -326,6 +339,8 @@ func (w *write) writeSnapshot(ctx context.Context, snapshot store.State) error {
 func (w *write) requestNext(ctx context.Context) error {
 	trigger := store.Trigger{Facet: w.Entity.Facet, Params: w.Params}
 	switch {
+	case w.after.Walk.Open() && w.Step != nil:
+		return nil // the poller of runs requests the next page
 	case w.after.Walk.Open():
 		trigger.Page = w.after.Walk.Name()
 	case w.Before.Walk.Open():

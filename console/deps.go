@@ -41,14 +41,17 @@ type Deps struct {
 	Meters ClientLimiter
 	// FaultScenarios controls the simulated upstream of a demonstration; nil: the upstream is real.
 	FaultScenarios FaultScenarios
-	// Process is the name of this process, as the console shows it.
-	Process string
+	// Runs reads and changes runs.
+	Runs Runs
+	About
 	// ReadOnly disables all actions, for every client.
 	ReadOnly bool
-	Version  string
 	Clock    func() time.Time
 	Log      *slog.Logger
 }
+
+// About describes this process, as the console shows it.
+type About struct{ Process, Version string }
 
 // Guard authenticates requests by the Authorization header. For a request with a session cookie,
 // the console sets that header to the token in the cookie.

@@ -12,6 +12,7 @@ var terms = map[string]string{
 	"circuit breaker": "open: no calls to a source, endpoint or credential that is unhealthy; half-open: single probes; closed: normal. Redis and the database have breakers too.",
 	"credit":          "The unit that a client pays for a refresh. A hold sets credits aside; they are spent (captured) or given back (released, expired).",
 	"dead letter":     "An update request that cannot succeed without a human. It is kept on the topic NAME.update-dlq byte for byte, and indexed in the table dead_letters.",
+	"run":             "A run fetches many entities and collections as one unit of work with one end. It has a step for each of them.",
 	"due time":        "The time at which an entity is prefetched next.",
 	"emergency stop":  "An operator stops all upstream calls of a source until it is resumed.",
 	"entity":          "Source, facet and key together: the unit that is fetched, stored, refreshed and prefetched.",

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/collection"
+	"github.com/freshet/freshet/runs"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/source/items"
@@ -29,6 +30,7 @@ type Collections interface {
 type walks struct {
 	w     *Worker
 	store Collections
+	runs  Runs
 }
 
 // taskWalk is the open walk of a task's collection.
@@ -87,11 +89,16 @@ func (x *walks) prepare(ctx context.Context, t *task) bool {
 		return false
 	}
 	w := t.walk.before.Walk
+	end, verdict := schemas.End{Entity: t.request.Entity, Number: t.request.Version, Satisfied: true}, schemas.Satisfied
 	if t.request.Page == "" || (w.Open() && w.Name() == t.request.Page) {
-		return true
+		open, err := x.stepOpen(ctx, t)
+		if open || err != nil {
+			return err == nil
+		}
+		end.Satisfied, verdict = false, schemas.Cancelled
 	}
-	if x.w.settle(ctx, []schemas.End{{Entity: t.request.Entity, Number: t.request.Version, Satisfied: true}}) == nil {
-		x.w.skip(t, schemas.Satisfied)
+	if x.w.settle(ctx, []schemas.End{end}) == nil {
+		x.w.skip(t, verdict)
 	}
 	return false
 }
@@ -126,6 +133,10 @@ func (x *walks) storePage(hard context.Context, a *attempt, f fetched) store.Res
 		Entity: t.request.Entity, Rules: t.walk.rules, Before: t.walk.before, Page: t.walk.page, Manual: t.request.Reason.Manual(),
 		Params: t.facet.EntityParams(t.params), Outbox: w.outboxEventsOf(t, nil),
 	}
+	if step, ok := t.step(); ok {
+		statement := runs.StorePage(step, time.Now())
+		write.Step = &statement
+	}
 	a.expectNoResult()
 	var stored collection.State
 	var result collection.Result
@@ -157,7 +168,7 @@ func (x *walks) storePage(hard context.Context, a *attempt, f fetched) store.Res
 	case stored.Changed == a.number:
 		r = store.Changed
 	}
-	if result == collection.Stored && (stored.Walk.Open() || write.Before.Walk.Open() || (r == store.Changed && !write.Outbox.Empty())) {
+	if result == collection.Stored && (stored.Walk.Open() && write.Step == nil || write.Before.Walk.Open() || (r == store.Changed && !write.Outbox.Empty())) {
 		w.outbox.Notify()
 	}
 	if w.settle(hard, []schemas.End{{Entity: t.request.Entity, Number: a.number, Satisfied: true}}) != nil {
@@ -173,9 +184,10 @@ func (x *walks) storePage(hard context.Context, a *attempt, f fetched) store.Res
 }
 
 // abandon closes the walk of a task whose request becomes a dead letter, so that the next request begins
-// with the first page. It fails only if ctx ends.
+// with the first page. The walk of a run stays open: a retry of the run continues with the failed page. It fails
+// only if ctx ends.
 func (x *walks) abandon(ctx context.Context, t *task) error {
-	if t.walk == nil || !t.walk.before.Walk.Open() {
+	if _, ok := t.step(); ok || t.walk == nil || !t.walk.before.Walk.Open() {
 		return nil
 	}
 	return x.w.retryDB(ctx, opWalk, func(ctx context.Context) error {

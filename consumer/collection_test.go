@@ -103,6 +103,7 @@ type listRig struct {
 	list        *listUpstream
 	collections *collection.Collections
 	relay       *outbox.Relay
+	runs        consumer.Runs // nil: there are no runs
 }
 
 // epoch is the time of the first item, well before every walk.
@@ -155,7 +156,7 @@ func (r *listRig) start() (stop func()) {
 	var stops []func()
 	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
 		deps := r.deps()
-		deps.Outbox, deps.Walks, deps.Items = r.relay, r.collections, r.collections
+		deps.Outbox, deps.Walks, deps.Items, deps.Runs = r.relay, r.collections, r.collections, r.runs
 		config := consumer.DefaultConfig(lane)
 		config.DrainTimeout = waitTimeout
 		w, err := consumer.New(config, r.source, lane, deps)

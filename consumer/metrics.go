@@ -134,7 +134,7 @@ func (m *metrics) initLabels(calls *prometheus.HistogramVec) {
 	for _, reason := range schemas.DeadLetterReasons {
 		m.errors.WithLabelValues(string(reason))
 	}
-	for _, verdict := range []schemas.Verdict{schemas.Satisfied, schemas.Superseded, schemas.Failed} {
+	for _, verdict := range []schemas.Verdict{schemas.Satisfied, schemas.Superseded, schemas.Failed, schemas.Cancelled} {
 		m.obsolete.WithLabelValues(string(verdict))
 	}
 	for _, end := range []string{endRetrying, endDeadLetter, endSkipped} {

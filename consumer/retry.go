@@ -40,6 +40,7 @@ const (
 	opRequestAlias = "request aliases"
 	opWalk         = "read collections"
 	opDerive       = "read items"
+	opRuns         = "read steps of runs"
 	opPoll         = "read from Kafka"
 )
 

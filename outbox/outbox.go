@@ -154,14 +154,16 @@ func (r *Relay) publish(ctx context.Context, all []store.OutboxEvent, left map[i
 	// records.
 	for _, result := range r.kafka.ProduceSync(ctx, records...) {
 		if result.Err == nil {
-			r.metrics.published.Inc()
+			if result.Record.Topic == schemas.ChangeTopic(r.source) {
+				r.metrics.published.Inc()
+			}
 			continue
 		}
 		left[ids[slices.Index(records, result.Record)]] = true
 		if errors.Is(result.Err, kerr.UnknownTopicOrPartition) || errors.Is(result.Err, kerr.UnknownTopicID) {
 			// If the topic was deleted and created again, the client must drop the old topic's ID.
-			r.kafka.PurgeTopicsFromProducing(schemas.ChangeTopic(r.source))
-			result.Err = fmt.Errorf("%w; create %s with `freshet topics ensure`", result.Err, schemas.ChangeTopic(r.source))
+			r.kafka.PurgeTopicsFromProducing(result.Record.Topic)
+			result.Err = fmt.Errorf("%w; create %s with `freshet topics ensure`", result.Err, result.Record.Topic)
 		}
 		if first == nil {
 			first = result.Err
@@ -170,8 +172,11 @@ func (r *Relay) publish(ctx context.Context, all []store.OutboxEvent, left map[i
 	return first
 }
 
-// recordOf returns the Kafka record with the change of an event.
+// recordOf returns the Kafka record with the change of an event, or with the end of a run.
 func recordOf(e store.OutboxEvent) (*kgo.Record, error) {
+	if e.Run != "" {
+		return &kgo.Record{Topic: schemas.RunTopic(e.Entity.Source), Key: []byte(e.Entity.Key), Value: []byte(e.Run)}, nil
+	}
 	c := schemas.Change{Entity: e.Entity, Item: e.Item, Version: e.Version, At: e.At}
 	if e.After != (store.Hash{}) {
 		c.After = e.After[:]

@@ -84,6 +84,9 @@ type OutboxEvent struct {
 	// Item is the id of the changed item of a collection; empty: the entity has changed. After is zero
 	// if the item was deleted.
 	Item string
+	// Run is the value of the record that announces the end of a run, and Entity.Key is the run's id; empty:
+	// the event is a change.
+	Run string
 	// A trigger with a quiet time has its own OutboxEvent. Further changes in that time replace
 	// the event: it gets the last change's version and a new ID, and keeps the Before of the first
 	// change.
@@ -102,7 +105,7 @@ func (e OutboxEvent) ReadyAt() time.Time {
 // Statements for the outbox, shared by both databases.
 const (
 	// OutboxColumns are the columns that ScanOutboxEvent reads.
-	OutboxColumns = `e.id, e.source, e.facet, e.key, e.version, e.at, e.before, e.after, e.publish_change, e.triggers, e.item`
+	OutboxColumns = `e.id, e.source, e.facet, e.key, e.version, e.at, e.before, e.after, e.publish_change, e.triggers, e.item, e.run`
 
 	// InsertOutboxEvent is the start of a statement. The rows to insert follow it, with the fields
 	// of OutboxRow.
@@ -173,7 +176,7 @@ func (w Write) OutboxRows(before Hash) (rows []OutboxRow, err error) {
 func (e *OutboxEvent) ScanOutboxEvent(scan func(...any) error) error {
 	var at int64
 	var before, after, text []byte
-	err := scan(&e.ID, &e.Entity.Source, &e.Entity.Facet, &e.Entity.Key, &e.Version, &at, &before, &after, &e.PublishChange, &text, &e.Item)
+	err := scan(&e.ID, &e.Entity.Source, &e.Entity.Facet, &e.Entity.Key, &e.Version, &at, &before, &after, &e.PublishChange, &text, &e.Item, &e.Run)
 	if err != nil {
 		return err
 	}
