@@ -75,7 +75,7 @@ e2e: $(GOTESTSUM) ## fourth stage: short forms of the end-to-end tests (processe
 
 e2e-long: ## long forms of the end-to-end tests on real services, hours; docs/testing.md lists them
 	@$(SERVICES); export FRESHET_TEST_REQUIRE=1; (cd e2e && $(GO) test -count=1 -v -timeout 2h . -long) && \
-	$(GO) test -count=1 -v -timeout 1h -run Million ./store/postgres -long
+	$(GO) test -count=1 -v -timeout 1h -run Million ./store/postgres ./consumer -long
 	$(GO) test -count=1 -timeout 2h ./limiter -seeds 300
 	$(GO) test -count=1 -timeout 1h ./scheduler ./dlq -seeds 20
 	$(MAKE) presets scenarios torture FAULTS=$${FAULTS:-200}

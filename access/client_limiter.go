@@ -22,8 +22,8 @@ const (
 // ClientLimiter limits the requests of each client of this process, or of all processes after Share.
 // A nil *ClientLimiter has no limits. Its methods may be called concurrently.
 type ClientLimiter struct {
-	requests   callRate
-	lookupRate callRate // limit of lookups of entities that are not stored; see lookupLimit
+	requests   CallRate
+	lookupRate CallRate // limit of lookups of entities that are not stored; see lookupLimit
 	waiting    int
 	refused    *prometheus.CounterVec
 	notShared  prometheus.Counter
@@ -36,17 +36,11 @@ type ClientLimiter struct {
 	waits   map[string]int           // number of waiting requests by client
 }
 
-// callRate is a number of calls per window; 0 calls: no limit.
-type callRate struct {
-	calls  int
-	window time.Duration
-}
-
 // clientBuckets has the token buckets of one client.
 type clientBuckets struct {
 	client   string
-	requests bucket
-	misses   bucket
+	requests Bucket
+	misses   Bucket
 }
 
 // NewClientLimiter returns a limiter. The limits must have passed Config.Check.
@@ -107,7 +101,7 @@ func (m *ClientLimiter) take(client string, n int) (wait time.Duration) {
 func (m *ClientLimiter) takeOwn(client string, n int) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.bucketsOf(client).requests.take(m.requests, n, m.now())
+	return m.bucketsOf(client).requests.Take(m.requests, n, m.now())
 }
 
 // ownWait returns the time until the bucket of this process has n tokens, and takes none.
@@ -115,18 +109,14 @@ func (m *ClientLimiter) ownWait(client string, n int) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	of := m.bucketsOf(client).requests
-	return of.take(m.requests, n, m.now())
+	return of.Take(m.requests, n, m.now())
 }
 
 // spendOwn takes n tokens from the bucket of this process, even if it has fewer.
 func (m *ClientLimiter) spendOwn(client string, n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.bucketsOf(client).requests.takeAlways(m.requests, n, m.now())
-}
-
-func (r callRate) String() string {
-	return fmt.Sprintf("%d per %v", r.calls, r.window)
+	m.bucketsOf(client).requests.Spend(m.requests, n, m.now())
 }
 
 // limitKey returns the name under which a client is limited. Unauthenticated addresses of one
@@ -156,31 +146,6 @@ func (m *ClientLimiter) bucketsOf(client string) *clientBuckets {
 	c := &clientBuckets{client: client}
 	m.clients[client] = m.recent.PushFront(c)
 	return c
-}
-
-// bucket is a token bucket. It starts full. A call that needs more tokens than the bucket's
-// capacity is allowed when the bucket is full. The number of tokens is negative afterwards.
-type bucket struct {
-	left float64
-	at   time.Time
-}
-
-// take takes n tokens and returns 0. If there are fewer than n tokens, it takes none and returns
-// the time until there are enough.
-func (b *bucket) take(r callRate, n int, now time.Time) (wait time.Duration) {
-	capacity := float64(r.calls)
-	if b.at.IsZero() {
-		b.left = capacity
-	} else if elapsed := now.Sub(b.at); elapsed > 0 {
-		b.left = min(capacity, b.left+capacity*float64(elapsed)/float64(r.window))
-	}
-	b.at = now
-	need := min(float64(n), capacity)
-	if b.left < need {
-		return max(1, time.Duration((need-b.left)/capacity*float64(r.window)))
-	}
-	b.left -= float64(n)
-	return 0
 }
 
 // AcquireWaitSlot counts a waiting or streaming request of a client until the returned function

@@ -17,16 +17,16 @@ const missesPerNewKey = 10
 // autoLookupLimit is the limit of lookups if Limits.NewKeys is AutoRate. It protects the database
 // and does not depend on the quota of a source. 333 lookups per second are 6 % of the 5,300 per
 // second that were measured on two cores (docs/operating.md).
-var autoLookupLimit = callRate{20_000, time.Minute}
+var autoLookupLimit = CallRate{20_000, time.Minute}
 
 // lookupLimit returns the limit of one client's lookups of entities without a snapshot. It applies
 // per process, to all sources together.
-func lookupLimit(newKeys Rate) callRate {
+func lookupLimit(newKeys Rate) CallRate {
 	if newKeys == AutoRate {
 		return autoLookupLimit
 	}
 	calls, window := newKeys.Parse()
-	return callRate{missesPerNewKey * calls, window}
+	return CallRate{missesPerNewKey * calls, window}
 }
 
 // AllowLookup decides whether a client may look up an uncached entity in the database. It returns a
@@ -37,7 +37,7 @@ func (m *ClientLimiter) AllowLookup(client string) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	wait := m.bucketsOf(client).misses.takeAlways(m.lookupRate, 0, m.now())
+	wait := m.bucketsOf(client).misses.Spend(m.lookupRate, 0, m.now())
 	if wait == 0 {
 		return nil
 	}
@@ -52,16 +52,5 @@ func (m *ClientLimiter) RecordMisses(client string, n int) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.bucketsOf(client).misses.takeAlways(m.lookupRate, n, m.now())
-}
-
-// takeAlways takes n tokens even if the bucket has fewer. It returns the time until the bucket has
-// at least one token.
-func (b *bucket) takeAlways(r callRate, n int, now time.Time) (wait time.Duration) {
-	b.take(r, 0, now) // take with n = 0 takes no token: it only adds the tokens for the time since the last call
-	b.left -= float64(n)
-	if b.left >= 1 {
-		return 0
-	}
-	return max(1, time.Duration((1-b.left)/float64(r.calls)*float64(r.window)))
+	m.bucketsOf(client).misses.Spend(m.lookupRate, n, m.now())
 }

@@ -54,7 +54,7 @@ func (m *ClientLimiter) Share(rdb redis.UniversalClient, log *slog.Logger) {
 // take takes n tokens from the bucket of a client and returns 0. If there are fewer than n tokens, it
 // takes none and returns the time until there are enough. After an error it is unknown whether the tokens
 // were taken.
-func (s *sharedRate) take(r callRate, client string, n int) (wait time.Duration, err error) {
+func (s *sharedRate) take(r CallRate, client string, n int) (wait time.Duration, err error) {
 	wait, err = s.breaker.Execute(func() (time.Duration, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 		defer cancel()

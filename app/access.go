@@ -8,6 +8,7 @@ import (
 	"github.com/freshet/freshet/credits"
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/entities"
+	"github.com/freshet/freshet/runs/api"
 )
 
 // newGuard returns the access control and the limits of clients for a service with this listen
@@ -47,7 +48,7 @@ func (p parts) warnPlainHTTP(tokens bool, listen string) {
 
 // admin returns the handler of the admin API. The query service authenticates the client and
 // checks the scope admin before it calls the handler.
-func (p parts) admin(guard *access.Guard, entityRegistry *entities.Entities, deadLetters *dlq.Queue, paid *credits.Service) http.Handler {
+func (p parts) admin(guard *access.Guard, entityRegistry *entities.Entities, deadLetters *dlq.Queue, paid *credits.Service, runService *api.Service) http.Handler {
 	keys, entityRoutes, dlqRoutes := guard.Handler(actor), entityRegistry.Handler(), deadLetters.Handler()
 	mux := http.NewServeMux()
 	mux.Handle("/admin/v1/keys", keys)
@@ -64,6 +65,8 @@ func (p parts) admin(guard *access.Guard, entityRegistry *entities.Entities, dea
 		mux.Handle("/admin/v1/credits", paid.Handler())
 		mux.Handle("/admin/v1/credits/", paid.Handler())
 	}
+	mux.Handle("/admin/v1/runs", runService.Handler())
+	mux.Handle("/admin/v1/runs/", runService.Handler())
 	mux.Handle("/", p.settings().Handler(p.limiterView, actor, p.log))
 	return mux
 }

@@ -340,8 +340,11 @@ func (c *Config) check() error {
 		if err := schemas.CheckName("source", name); err != nil {
 			fail("sources.%s: %w", name, err)
 		}
-		if name == "credits" {
+		switch name {
+		case "credits":
 			fail("sources.credits: the name is reserved, because GET /v1/credits shows the balance of a client; choose another name")
+		case "runs":
+			fail("sources.runs: the name is reserved, because GET /v1/runs/ID shows a run; choose another name")
 		}
 		failEach("sources."+name, c.Sources[name].check(name))
 		if c.Secrets.KeyFile == "" && len(renewing(c.Sources[name])) > 0 {

@@ -14,6 +14,7 @@ import (
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/source/derived"
 	"github.com/freshet/freshet/source/links"
 )
 
@@ -35,6 +36,9 @@ func (c Config) Explain(to io.Writer, env []string) error {
 			explainAliases(to, s.Facets, facet)
 			if f.Links != nil {
 				explainLinks(to, *f.Links)
+			}
+			if f.Derived != nil {
+				explainDerived(to, f.Derived)
 			}
 		}
 		s.explainCredentials(to)
@@ -69,6 +73,16 @@ func explainLinks(to io.Writer, c links.Config) {
 	if l, err := c.Compile(); err == nil { // the configuration is checked before, so it is valid
 		fmt.Fprintf(to, "          links in new content request %s: at most %d keys of one content, up to %d links away\n", l.Facet, l.MaxKeys, l.MaxDepth)
 	}
+}
+
+// explainDerived prints when the content of a derived facet is computed.
+func explainDerived(to io.Writer, c *derived.Config) {
+	every, all := c.Delays()
+	fmt.Fprintf(to, "          computed %s after the first change of an input, without a call", schemas.FormatDuration(every))
+	if all > 0 {
+		fmt.Fprintf(to, "; the key %s covers all keys, after %s", derived.AllKey, schemas.FormatDuration(all))
+	}
+	fmt.Fprintln(to)
 }
 
 // explainCredentials prints the visibility of each credential, and the entity keys for which it is

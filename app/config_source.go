@@ -13,6 +13,7 @@ import (
 
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/presets"
+	"github.com/freshet/freshet/runs"
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
@@ -31,6 +32,8 @@ type SourceConfig struct {
 	// Webhooks has an entry for each webhook of the upstream, by a name for its path: the upstream sends it to
 	// POST /hooks/SOURCE/NAME. A delivery refreshes the entities that it is about.
 	Webhooks map[string]webhooks.Config `yaml:"webhooks,omitempty"`
+	// Runs has an entry for each kind of run, by a name for its path: POST /v1/runs/SOURCE/NAME starts a run.
+	Runs map[string]runs.Config `yaml:"runs,omitempty"`
 }
 
 // PrefetchConfig configures prefetching: how much of the quota it may use, and the facets to
@@ -107,7 +110,7 @@ func (s SourceConfig) check(name string) error {
 			errs = append(errs, fmt.Errorf("prefetch.%s", line))
 		}
 	}
-	errs = append(errs, checkWebhooks(s))
+	errs = append(errs, checkWebhooks(s), checkRuns(s))
 	src, err := source.New(name, s.Config, nil, s.maxConnections())
 	if err != nil {
 		if s.Preset == "" && len(s.Facets) == 0 && slices.Contains(presets.Names(), name) {
@@ -143,6 +146,9 @@ func (s SourceConfig) newSchedule() (*scheduler.Schedule, error) {
 			errs = append(errs, fmt.Errorf("facets.%s.%w", name, err))
 		}
 		for _, other := range slices.Sorted(maps.Keys(f.Config.Triggers)) {
+			if s.Facets[other].Derived != nil {
+				errs = append(errs, fmt.Errorf("facets.%s.triggers.%s: %s is derived, so changes of its inputs refresh it; remove the trigger", name, other, other))
+			}
 			if triggered, known := s.Facets[other]; known && cmp.Or(triggered.KeyFold, source.FoldNone) != cmp.Or(s.Facets[name].KeyFold, source.FoldNone) {
 				errs = append(errs, fmt.Errorf("facets.%s.triggers.%s: the two facets must have the same keyFold, because the trigger refreshes the facet with the same key", name, other))
 			}
@@ -176,6 +182,9 @@ func firstReadCalls(facets map[string]source.Facet, facet string) (calls int) {
 // checkPrefetchFacet returns an error for each setting in a facet's prefetch configuration that
 // contradicts the facet's own configuration.
 func checkPrefetchFacet(c scheduler.Config, f source.Facet) (errs []error) {
+	if c.Mode != scheduler.Off && f.Derived != nil {
+		errs = append(errs, errors.New("mode: the facet is derived, so changes of its inputs refresh it; remove the section, or set `mode: off`"))
+	}
 	if c.Mode != scheduler.Off && f.Immutable {
 		errs = append(errs, errors.New("mode: the facet is immutable, so it is never prefetched; remove the section, or set `mode: off`"))
 	}
@@ -223,9 +232,12 @@ func (s SourceConfig) unfillableParams(facet string) []string {
 	return openParams(s.Facets[facet])
 }
 
-// describeDocuments lists the documents of a facet. If a document needs more than a single GET from
+// describeDocuments lists the documents of a facet, or the inputs of a derived one. If a document needs more than a single GET from
 // the source's host, it adds the kind of request, such as a POST or several pages.
 func describeDocuments(f source.Facet) string {
+	if f.Derived != nil {
+		return f.Derived.Describe()
+	}
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(f.Documents)) {
 		d := f.Documents[name]

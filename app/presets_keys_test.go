@@ -17,7 +17,7 @@ import (
 var exampleKeys = map[string]map[string]string{
 	"nexon":             {"character": "가나&b", "id": "가나&b", "character-by-ocid": "93f1c1c2d1a5e3b8a7f6e5d4c3b2a190efe8d04e6d233bd35cf2fabdeb93fb0d"},
 	"nexon-development": {"character": "가나&b", "id": "가나&b", "character-by-ocid": "93f1c1c2d1a5e3b8a7f6e5d4c3b2a190efe8d04e6d233bd35cf2fabdeb93fb0d"},
-	"github-rest":       {"user": "octocat", "repos": "octocat", "issues": "golang/go", "commits": "golang/go", "events": "octocat"},
+	"github-rest":       {"user": "octocat", "repos": "octocat", "issues": "golang/go", "commits": "golang/go", "events": "octocat", "statistics": "octocat"},
 	"github-graphql":    {"contributions": "octocat"},
 	"riot":              {"account": "가 나/다#KR1", "summoner": "가 나/다#KR1", "league": "가 나/다#KR1", "summoner-by-puuid": strings.Repeat("aZ0-_b", 13), "league-by-puuid": strings.Repeat("aZ0-_b", 13)},
 	"discord":           {"channel": "1234567890123456789", "messages": "1234567890123456789"},

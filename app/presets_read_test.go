@@ -4,8 +4,8 @@ package app
 
 import (
 	"context"
+	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -53,16 +53,21 @@ func TestPresets_ReadEveryFacetAsShipped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Run("presets", func(t *testing.T) {
-		for _, name := range names {
-			for _, facet := range slices.Sorted(maps.Keys(preset(t, name).Facets)) {
-				t.Run(name+"/"+facet, func(t *testing.T) {
-					t.Parallel()
-					readFresh(t, reader, client.Entity{Source: name, Facet: facet, Key: exampleKeys[name][facet]})
-				})
+	for _, derived := range []bool{false, true} { // derived facets are computed from the others
+		t.Run(fmt.Sprint("derived ", derived), func(t *testing.T) {
+			for _, name := range names {
+				for facet, f := range preset(t, name).Facets {
+					if (f.Derived != nil) != derived {
+						continue
+					}
+					t.Run(name+"/"+facet, func(t *testing.T) {
+						t.Parallel()
+						readFresh(t, reader, client.Entity{Source: name, Facet: facet, Key: exampleKeys[name][facet]})
+					})
+				}
 			}
-		}
-	})
+		})
+	}
 }
 
 // startDev runs dev with a configuration file and an upstream until the test ends, and returns the URL

@@ -33,6 +33,9 @@ func (p *Process) Try(ctx context.Context, e schemas.Entity, params map[string]s
 	if !known {
 		return trial.Report{}, NotFoundError{Err: fmt.Errorf("source %s has no facet %q; it has %s", e.Source, e.Facet, joinNames(s.Facets))}
 	}
+	if facet.Derived != nil {
+		return trial.Report{}, UsageErrorf("%s/%s is derived: its content is computed from stored items, so there is no call to try; try %s", e.Source, e.Facet, joinNames(facet.Derived.Over))
+	}
 	if err := checkParams(facet, params); err != nil {
 		return trial.Report{}, UsageErrorf("%w", err)
 	}

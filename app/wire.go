@@ -221,7 +221,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 			return err
 		}
 	}
-	paid := newCredits(p)
+	paid, runService := newCredits(p), newRuns(p, sources)
 	received, err := newHooks(p, sources)
 	if err != nil {
 		return err
@@ -231,10 +231,10 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	h.sources = waitEstimator.sourcesHealth
 	server, err = query.New(query.Config{
 		Memory: int64(p.config.Query.CacheMemory), ResponseMemory: p.config.Query.maxResponseMemory(), Origins: p.config.Access.AllowedOrigins, Proxies: p.config.Access.TrustedProxies,
-	}, withHooks(withCredits(withMaintenance(query.Deps{
+	}, withHooks(withCredits(withMaintenance(withRuns(query.Deps{
 		Store: newQueryStore(p), Sources: known, Enqueuer: highEnqueuer{p.producer, bounds, waitEstimator}, IdempotencyKeys: producer.NewIdempotencyKeys(p.rdb), SettleSubscriber: settles{p, paid, received}, WaitEstimator: waitEstimator, Authenticator: guard, ClientLimiter: clientLimiter, ReadRecorder: readers{entityRegistry},
-		Ops: ops, Admin: p.admin(guard, entityRegistry, deadLetters, paid), Console: pages, Log: p.log, Metrics: p.reg, Trace: p.trace,
-	}, p, guard, paid), paid), received))
+		Ops: ops, Admin: p.admin(guard, entityRegistry, deadLetters, paid, runService), Console: pages, Log: p.log, Metrics: p.reg, Trace: p.trace,
+	}, runService), p, guard, paid), paid), received))
 	if err != nil {
 		return err
 	}

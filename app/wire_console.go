@@ -58,7 +58,7 @@ func (p parts) consoleDeps(sources map[string]*source.Source, guard *access.Guar
 	return console.Deps{
 		Sources: p.config.sourceNames(), Facets: facets,
 		Overview: seen, Entities: entityReader{p, sources, refresh}, Items: newItems(p, sources), Cluster: cluster{p}, DLQIndex: p.store, Limits: limits{p.settings(), p}, Schedule: p.scheduleReader(), Clients: newClients(p), DLQ: deadLetters, Store: p.store, Guard: guard, Meters: clientLimiter,
-		Process: cmp.Or(p.name, workerName()), ReadOnly: p.config.Query.Console == consoleReadOnly, Version: Version(), Clock: time.Now, Log: p.log, FaultScenarios: p.faultScenarios,
+		About: console.About{Process: cmp.Or(p.name, workerName()), Version: Version()}, Runs: newRuns(p, sources), ReadOnly: p.config.Query.Console == consoleReadOnly, Clock: time.Now, Log: p.log, FaultScenarios: p.faultScenarios,
 	}
 }
 

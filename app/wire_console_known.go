@@ -16,6 +16,7 @@ import (
 	"github.com/freshet/freshet/query"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/source/derived"
 	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
 )
@@ -67,6 +68,12 @@ func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Cli
 	defer cancel()
 	facet, _ := k.sources[e.Source].Facet(e.Facet)
 	found := console.Entity{Entity: e, Lifetimes: query.LifetimesOf(facet), Collection: facet.Collection != nil}
+	if d := facet.Derived; d != nil {
+		found.Derived = &console.Derived{From: d.Describe(), After: d.Every}
+		if d.IsAll(e.Key) {
+			found.Derived.After = d.All.Every
+		}
+	}
 	empty := found
 	reads := []func() error{
 		func() error { return k.content(ctx, &found) },
@@ -116,6 +123,9 @@ func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Cli
 		}
 		empty.Status, empty.Request.Unknown = store.Status{Entity: e}, found.Request.Unknown
 		return empty, nil
+	}
+	if found.Derived != nil {
+		found.Derived.Read = derived.ReadOf(found.Payload)
 	}
 	found.DeadLetters = slices.DeleteFunc(found.DeadLetters, func(l store.DeadLetter) bool { return !k.Sees(c, e, l.Visibility) })
 	if w := &found.Request; w.Number <= found.State.Version { // the stored snapshot is at least as new as the request, so the request is not shown as in flight

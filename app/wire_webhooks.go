@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/freshet/freshet/collection"
 	"github.com/freshet/freshet/outbox"
 	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/producer"
@@ -56,7 +57,7 @@ func newHooks(p parts, sources map[string]*source.Source) (*hooks, error) {
 		return nil, err
 	}
 	receiver := webhooks.New(all, webhooks.Deps{
-		Store: p.store, Enqueuer: hookEnqueuer{p.producer}, Now: time.Now, Log: p.log, Metrics: p.reg,
+		Store: p.store, Walks: hookWalks{collection.New(p.store), sources}, Enqueuer: hookEnqueuer{p.producer}, Now: time.Now, Log: p.log, Metrics: p.reg,
 		Wake: func(ctx context.Context, source string, at time.Time) {
 			poll.WakeAt(ctx, p.rdb, outbox.Channel(source), at, p.log)
 		},
@@ -102,6 +103,24 @@ func reloadHookSecrets(ctx context.Context, h *webhooks.Hook, known string, read
 		}
 		return err
 	}, func(err error) { log.Warn("webhook secret file unusable, old secrets stay in use", "err", err) })
+}
+
+// hookWalks adapts collections to webhooks.Walks.
+type hookWalks struct {
+	collections *collection.Collections
+	sources     map[string]*source.Source
+}
+
+// WalkAgain lets the open walk of each entity that is a collection be followed by another one.
+func (w hookWalks) WalkAgain(ctx context.Context, of []schemas.Entity) error {
+	lists := slices.DeleteFunc(slices.Clone(of), func(e schemas.Entity) bool {
+		f, known := w.sources[e.Source].Facet(e.Facet)
+		return !known || f.Collection == nil
+	})
+	if len(lists) == 0 {
+		return nil
+	}
+	return w.collections.WalkAgain(ctx, lists)
 }
 
 // hookKeys adapts a source to webhooks.Keys.

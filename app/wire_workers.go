@@ -90,10 +90,12 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 		foreground.run(retrier.Run)
 		relay := p.relay(name)
 		foreground.run(relay.Run)
+		runPoller := newRunPoller(p, s)
+		foreground.run(runPoller.Run)
 		calls := newCallWriter(p, name)
 		background.run(calls.Run)
 		deps := consumer.Deps{
-			Store: p.store, Requests: p.producer.Coalescer, Permits: permits{l}, Retries: retrier, Outbox: relay, Aliases: aliasEnqueuer{p.producer}, Walks: collection.New(p.store), Lag: p.lag, Health: consumer.NewHealth(), Hints: consumer.NewHints(status.Hints{Redis: p.rdb, Source: name}),
+			Store: p.store, Requests: p.producer.Coalescer, Permits: permits{l}, Retries: retrier, Outbox: relay, Aliases: aliasEnqueuer{p.producer}, Walks: collection.New(p.store), Items: collection.New(p.store), Runs: runPoller, Lag: p.lag, Health: consumer.NewHealth(), Hints: consumer.NewHints(status.Hints{Redis: p.rdb, Source: name}),
 			RecordCall: func(c consumer.CallRecord) { calls.RecordCall(status.Call(c)) },
 			Tokens:     tokens, Kafka: p.kafkaClient, Log: p.log, Metrics: p.reg, Tracer: p.trace,
 		}

@@ -24,6 +24,10 @@ type Write struct {
 	Manual bool
 	// Params are the params of the request of the next page.
 	Params map[string]string
+	// Step is executed before the page is stored if the page belongs to a run: it moves the run's step. If it writes
+	// no row, the step has ended and nothing of the page is stored (Moved). The poller of runs requests the next page
+	// of such a walk, and not the outbox.
+	Step *store.Statement
 	// Outbox is written if the collection has changed. With PublishChange, each changed item gets an
 	// event too.
 	Outbox store.OutboxEvents
@@ -92,18 +96,59 @@ func (b *batch) run(ctx context.Context) error {
 	if _, err := b.tx.Exec(ctx, reads...); err != nil {
 		return err
 	}
+	if err := b.each(func(w *write) error { return w.writeItems(ctx) }); err != nil {
+		return err
+	}
+	if err := b.moveSteps(ctx); err != nil {
+		return err
+	}
+	if err := b.each(func(w *write) error { return w.writeState(ctx) }); err != nil {
+		return err
+	}
 	var all changes
 	for _, w := range b.pages {
-		if err := w.run(ctx); errors.Is(err, ErrShrunk) {
-			w.changes = changes{}
-			w.undoLock()
-			*w.result = Written{Refused: err}
-		} else if err != nil {
-			return fmt.Errorf("page %d of %s: %w", w.Before.Walk.Page, w.Entity, err)
-		}
 		all.append(w.changes)
 	}
 	return b.tx.Commit(ctx, all.flush()...)
+}
+
+// each calls f for each page of which something is stored. A page is refused if f returns ErrShrunk.
+func (b *batch) each(f func(*write) error) error {
+	for _, w := range b.pages {
+		if w.ended {
+			continue
+		}
+		if err := f(w); errors.Is(err, ErrShrunk) {
+			w.end(Written{Refused: err})
+		} else if err != nil {
+			return fmt.Errorf("page %d of %s: %w", w.Before.Walk.Page, w.Entity, err)
+		}
+	}
+	return nil
+}
+
+// moveSteps moves the steps of runs to which pages belong. No row of these pages was written before.
+func (b *batch) moveSteps(ctx context.Context) error {
+	var pages []*write
+	var steps []store.Statement
+	for _, w := range b.pages {
+		if !w.ended && w.Step != nil {
+			pages, steps = append(pages, w), append(steps, *w.Step)
+		}
+	}
+	if len(steps) == 0 {
+		return nil
+	}
+	written, err := b.tx.Exec(ctx, steps...)
+	if err != nil {
+		return err
+	}
+	for n, w := range pages {
+		if written[n] == 0 {
+			w.end(Written{Result: Moved})
+		}
+	}
+	return nil
 }
 
 // changes are the statements of one or more pages that were not executed yet.

@@ -3,6 +3,8 @@ package collection
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/freshet/freshet/schemas"
@@ -79,6 +81,21 @@ func (c *Collections) Items(ctx context.Context, e schemas.Entity, r Range) (ite
 		return nil, fmt.Errorf("read items of %s: %w", e, err)
 	}
 	return items, nil
+}
+
+// WalkAgain lets each open walk of the collections be followed by another one, because the upstream has
+// announced a change that the open walk may miss.
+func (c *Collections) WalkAgain(ctx context.Context, of []schemas.Entity) error {
+	of = slices.SortedFunc(slices.Values(of), func(a, b schemas.Entity) int { return strings.Compare(a.String(), b.String()) }) // concurrent calls lock rows in the same order
+	var statements []store.Statement
+	for _, e := range of {
+		statements = append(statements, store.Statement{Text: walkAgain, Args: key(e)})
+	}
+	err := c.store.InTx(ctx, func(tx store.Tx) error { return tx.Commit(ctx, statements...) })
+	if err != nil {
+		return fmt.Errorf("request another walk of %d collections: %w", len(of), err)
+	}
+	return nil
 }
 
 // Abandon closes the walk with this id, if it is open, and deletes the request of a page if no walk is open.

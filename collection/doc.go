@@ -12,6 +12,7 @@
 //	page n           → page n+1          the transaction that stores page n writes the request of page n+1
 //	                                     into the outbox, where it stays until page n+1 is stored
 //	last page        → no walk is open   the walk is complete: CompleteAt and the cursor advance
+//	last page        → another walk      a webhook has announced a change during the walk (Collections.WalkAgain)
 //	any page         → no walk is open   the request became a dead letter (Collections.Abandon)
 //
 // A request without a page number continues an open walk. A request with a page number is skipped if

@@ -45,13 +45,25 @@ func (w *write) insertEvent(r store.OutboxRow, item string) {
 	w.insert(tableEvents, w.Entity, w.Page.Version, micros(w.Page.Began), r.Before, r.After, r.PublishChange, r.Triggers, r.Due, r.QuietFacet, r.Latest, item)
 }
 
-// requestNext adds the event that requests the next page.
-func (w *write) requestNext() error {
-	if !w.after.Walk.Open() {
+// requestNext adds the event that requests the next page, or another walk (Collections.WalkAgain). The poller of runs
+// requests the next page of a page with a Step.
+func (w *write) requestNext(ctx context.Context) error {
+	next, kept := store.Trigger{Facet: w.Entity.Facet, Params: w.Params}, ""
+	switch {
+	case w.after.Walk.Open() && w.Step != nil:
+		return nil
+	case w.after.Walk.Open():
+		next.Page, kept = w.after.Walk.Name(), store.PageRequest
+	case w.Before.Walk.Open():
+		written, err := w.tx.Exec(ctx, store.Statement{Text: takeWalkAgain, Args: key(w.Entity, w.Before.Walk.ID)})
+		if err != nil || written[0] == 0 {
+			return err
+		}
+	default:
 		return nil
 	}
-	triggers, err := json.Marshal([]store.Trigger{{Facet: w.Entity.Facet, Page: w.after.Walk.Name(), Params: w.Params}})
-	w.insertEvent(store.OutboxRow{Before: []byte{}, After: []byte{}, Triggers: string(triggers), Due: micros(w.Page.Began), QuietFacet: store.PageRequest}, "")
+	triggers, err := json.Marshal([]store.Trigger{next})
+	w.insertEvent(store.OutboxRow{Before: []byte{}, After: []byte{}, Triggers: string(triggers), Due: micros(w.Page.Began), QuietFacet: kept}, "")
 	return err
 }
 

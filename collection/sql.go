@@ -33,9 +33,13 @@ WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
 	COALESCE(c.page, 0), COALESCE(c.position, ''), COALESCE(c.checkpoint, ''), COALESCE(c.walk_full, false), COALESCE(c.greatest, ''),
 	COALESCE(c.walk_etag, ''), COALESCE(c.walk_extract_version, 0)`
 	selectState = `SELECT ` + stateColumns + ` FROM collections WHERE source = $1 AND facet = $2 AND key = $3`
+	// walkAgain lets another walk follow the open one. takeWalkAgain writes a row if another walk follows the open
+	// one, which ends. Argument: id of the open walk.
+	walkAgain     = `UPDATE collections SET walk_again = true WHERE source = $1 AND facet = $2 AND key = $3 AND walk <> 0 AND NOT walk_again`
+	takeWalkAgain = `UPDATE collections SET walk_again = false WHERE source = $1 AND facet = $2 AND key = $3 AND walk = $4 AND walk_again`
 	// abandonWalk closes an open walk. Argument: id of the walk.
 	abandonWalk = `UPDATE collections SET walk = 0, walk_at = 0, walk_date = 0, page = 0, position = '', checkpoint = '', walk_full = false,
-	greatest = '', walk_etag = '', walk_extract_version = 0
+	greatest = '', walk_etag = '', walk_extract_version = 0, walk_again = false
 WHERE source = $1 AND facet = $2 AND key = $3 AND walk = $4 AND walk <> 0`
 
 	deleteItems     = `DELETE FROM items WHERE source = $1 AND facet = $2 AND key = $3`
@@ -113,7 +117,7 @@ SET version = excluded.version, extract_version = excluded.extract_version, visi
 	complete_at = excluded.complete_at, full_at = excluded.full_at, full_walk = excluded.full_walk, walk = excluded.walk,
 	walk_at = excluded.walk_at, walk_date = excluded.walk_date, page = excluded.page, position = excluded.position,
 	checkpoint = excluded.checkpoint, walk_full = excluded.walk_full, greatest = excluded.greatest, walk_etag = excluded.walk_etag,
-	walk_extract_version = excluded.walk_extract_version`),
+	walk_extract_version = excluded.walk_extract_version, walk_again = collections.walk_again AND collections.walk = excluded.walk`),
 	tableEvents: insertion(`INSERT INTO outbox (source, facet, key, version, at, before, after, publish_change, triggers, due_at, quiet_facet,
 	latest_at, item)`, 13, ``),
 }

@@ -26,6 +26,7 @@ type write struct {
 	stored   map[string]storedItem
 
 	after State
+	ended bool // nothing of the page is stored
 	changes
 }
 
@@ -87,11 +88,10 @@ func (w *write) readHash(scan func(...any) error) error {
 	return err
 }
 
-// run adds the statements that store the page. It returns errors of the database, and ErrShrunk.
-func (w *write) run(ctx context.Context) error {
+// writeItems adds the statements that store the items of the page. It returns errors of the database, and ErrShrunk.
+func (w *write) writeItems(ctx context.Context) error {
 	if w.current.Version != w.Before.Version || w.snapshot.Version > w.Page.Version {
-		w.result.Result = Moved
-		w.undoLock()
+		w.end(Written{Result: Moved})
 		return nil
 	}
 	if w.current.Walk.Open() || w.after.Walk.Open() { // the deletion of a snapshot can leave a request
@@ -103,10 +103,12 @@ func (w *write) run(ctx context.Context) error {
 		w.current = State{}
 	}
 	w.after.Items, w.after.Changed, w.after.ChangedAt = w.current.Items, w.current.Changed, w.current.ChangedAt
-	w.writeItems()
-	if err := w.deleteMissing(ctx); err != nil {
-		return err
-	}
+	w.writeChanged()
+	return w.deleteMissing(ctx)
+}
+
+// writeState expires items, and adds the statements that store the states and the requests of the page.
+func (w *write) writeState(ctx context.Context) error {
 	if err := w.expire(ctx); err != nil {
 		return err
 	}
@@ -114,7 +116,7 @@ func (w *write) run(ctx context.Context) error {
 		return err
 	}
 	w.insert(tableStates, w.Entity, w.after.values()...)
-	if err := w.requestNext(); err != nil {
+	if err := w.requestNext(ctx); err != nil {
 		return err
 	}
 	w.result.Result, w.result.State = Stored, w.after
@@ -126,15 +128,16 @@ func (w *write) add(text string, more ...any) {
 	w.statements = append(w.statements, store.Statement{Text: text, Args: key(w.Entity, more...)})
 }
 
-// undoLock deletes the row that lockState has inserted.
-func (w *write) undoLock() {
+// end sets the result of a page of which nothing is stored. It deletes the row that lockState has inserted.
+func (w *write) end(result Written) {
+	*w.result, w.ended, w.changes = result, true, changes{}
 	if w.snapshot.Version < 0 {
 		w.add(store.DeleteState)
 	}
 }
 
-// writeItems adds the rows of the changed items of the page.
-func (w *write) writeItems() {
+// writeChanged adds the rows of the changed items of the page.
+func (w *write) writeChanged() {
 	for _, i := range w.items {
 		before, known := w.stored[i.ID]
 		if i.Deleted {

@@ -82,6 +82,7 @@ func New(deps Deps) *Console {
 	}
 	for name, h := range map[string]func(*Console, http.ResponseWriter, *http.Request, access.Client){
 		"items": showItems, "collection": showCollection, "calls": showCalls, "processes": showProcesses, "clients": showClients, "clients/account": showClient,
+		"runs": showRuns, "runs/{id}": showRun,
 	} {
 		mux.Handle("GET "+root+"/"+name, c.authorize(canView, func(w http.ResponseWriter, r *http.Request, client access.Client) { h(c, w, r, client) }))
 	}
@@ -95,6 +96,11 @@ func New(deps Deps) *Console {
 		"POST " + root + "/fault-scenario":           c.setFaultScenario,
 	} {
 		mux.Handle(pattern, c.authorize(canAct, h))
+	}
+	for verb, h := range map[string]func(*Console, http.ResponseWriter, *http.Request, access.Client){
+		"cancel": changeRun(Runs.Cancel, "run-cancelled"), "retry": changeRun(Runs.Retry, "run-retried"),
+	} {
+		mux.Handle("POST "+root+"/runs/{id}/"+verb, c.authorize(canAct, func(w http.ResponseWriter, r *http.Request, client access.Client) { h(c, w, r, client) }))
 	}
 	mux.Handle("POST "+root+"/lookup", c.authorize(canRefresh, c.refresh))
 	mux.Handle("POST "+root+"/refresh", c.authorize(canRefresh, c.refreshMany))

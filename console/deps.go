@@ -12,6 +12,7 @@ import (
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
+	"github.com/freshet/freshet/source/derived"
 	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/status/find"
 	"github.com/freshet/freshet/store"
@@ -41,14 +42,17 @@ type Deps struct {
 	Meters ClientLimiter
 	// FaultScenarios controls the simulated upstream of a demonstration; nil: the upstream is real.
 	FaultScenarios FaultScenarios
-	// Process is the name of this process, as the console shows it.
-	Process string
+	// Runs reads and changes runs.
+	Runs Runs
+	About
 	// ReadOnly disables all actions, for every client.
 	ReadOnly bool
-	Version  string
 	Clock    func() time.Time
 	Log      *slog.Logger
 }
+
+// About describes this process, as the console shows it.
+type About struct{ Process, Version string }
 
 // Guard authenticates requests by the Authorization header. For a request with a session cookie,
 // the console sets that header to the token in the cookie.
@@ -187,6 +191,8 @@ type Entity struct {
 	Request RequestState
 	// Aliases are the values that the entity takes from other facets, by the name of the param.
 	Aliases []Alias
+	// Derived describes the computation of an entity of a derived facet; nil: the entity is fetched.
+	Derived *Derived
 	// ChangingMember is the name of the only JSON member that changes at every check of the entity's
 	// facet, for example a timestamp; empty: no such member is known.
 	ChangingMember string
@@ -194,6 +200,13 @@ type Entity struct {
 	Registered *store.RegisteredEntity
 	// DeadLetters are the newest dead letters of the entity.
 	DeadLetters []store.DeadLetter
+}
+
+// Derived describes the computation of an entity.
+type Derived struct {
+	From  string        // the collections and the periods
+	After time.Duration // time from a change of an input to the computation
+	Read  []derived.Read
 }
 
 // Alias is a value that an entity takes from the snapshot of another facet of the same key.

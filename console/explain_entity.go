@@ -28,6 +28,9 @@ func whyStale(e Entity, a surroundings, now time.Time) string {
 			sentences = append(sentences, text)
 		}
 	}
+	if e.Derived != nil {
+		add(fmt.Sprintf("Its content is %s, %s after the first change of an item. No call is made for it.", displayText(e.Derived.From, maxErrorShown), formatDuration(e.Derived.After)))
+	}
 	for _, a := range e.Aliases {
 		add(aliasMessage(e, a, now))
 	}
@@ -75,6 +78,8 @@ func ageMessage(e Entity, now time.Time) string {
 	switch freshness, reason := store.FreshnessOf(&e.State, e.Lifetimes, now); {
 	case freshness == store.NotFound && e.State.AliasNotFound:
 		return fmt.Sprintf("It does not exist, because the facet that it takes a param from was not found %s; this result is valid for %s.", checked, formatDuration(e.AliasNotFoundFor))
+	case freshness == store.NotFound && e.Derived != nil:
+		return fmt.Sprintf("Nothing can be computed: %s no collection of this key was stored. The first item causes a computation.", checked)
 	case freshness == store.NotFound && reason == "":
 		return fmt.Sprintf("The upstream reported %s that the entity does not exist; this result is valid for %s, until %s.",
 			checked, formatDuration(e.NotFoundFor), formatTime(e.State.CheckedAt.Add(e.NotFoundFor), now))

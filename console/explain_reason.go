@@ -22,6 +22,7 @@ var explanations = map[schemas.DeadLetterReason]string{
 	schemas.ParseError:      "The response has an unexpected format: the upstream may have changed it. Fix the extraction of the response.",
 	schemas.OversizedAnswer: "The response exceeds the source's size limit. Raise the limit of the source, or request less data.",
 	schemas.Unstorable:      "The database rejects the content. Fix the cause that the error names.",
+	schemas.NotComputed:     "The content of this derived facet can't be computed from the stored items. Correct the measure that the error names, or the item.",
 }
 
 // explainReason returns the text that explains a dead letter reason.

@@ -28,6 +28,7 @@ type (
 	fakeStore         rig
 	fakeItems         rig
 	fakeClients       rig
+	fakeRuns          rig
 	fakeLimits        rig
 	fakeDLQ           rig
 	fakeGuard         rig

@@ -61,6 +61,7 @@ func fillRig(r *rig) {
 	fillFind(r)
 	fillCollection(r)
 	fillClients(r)
+	fillRuns(r)
 	const broken = "GET /character/item-equipment: the upstream answered 503 three times in a row: {\"error\":{\"name\":\"OPENAPI00009\",\"message\":\"Service temporarily unavailable\"}}"
 	for i := range 60 {
 		r.list = append(r.list, store.DeadLetter{

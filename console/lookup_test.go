@@ -3,6 +3,9 @@ package console
 import (
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/freshet/freshet/source/derived"
 )
 
 func TestFormatContent_IndentsOnlySmallJSON(t *testing.T) {
@@ -43,5 +46,21 @@ func TestLookup_NamesTheChangingMember(t *testing.T) {
 	r.entity.ChangingMember = "basic.meta<b>.id"
 	if got, want := r.get(path).textByID("changing-member"), "Only the JSON member basic.meta<b>.id changes at each check of this facet. If readers do not need it, add it to the facet’s setting ignore ."; got != want {
 		t.Errorf("hint: got %q, want %q", got, want)
+	}
+}
+
+func TestLookup_ShowsInputsOfDerivedFacet(t *testing.T) {
+	r := newRig(t)
+	const path = root + "/lookup?facet=nexon/character&key=somebody"
+	r.entity.Stored = true
+	r.entity.Derived = &Derived{From: "computed from items of issues by month", After: time.Minute, Read: []derived.Read{{Facet: "issues", Collections: 3, Complete: 2, Items: 4120, Undated: 5}}}
+	page := r.get(path).text()
+	for _, want := range []string{
+		"Its content is computed from items of issues by month, 1 min after the first change of an item. No call is made for it.",
+		"Computed from issues 4,120 items in 3 collections, 2 of them complete; 5 items have no time",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("page: got %s, want it to contain %q", page, want)
+		}
 	}
 }

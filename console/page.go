@@ -50,6 +50,7 @@ var navigation = []link{
 	{root + "/limiter", "Limiter", false},
 	{root + "/schedule", "Schedule", false},
 	{root + "/calls", "Calls", false},
+	{root + "/runs", "Runs", false},
 	{root + "/dlq", "Dead letters", false},
 	{root + "/clients", "Clients", false},
 	{root + "/processes", "Processes", false},
@@ -67,6 +68,8 @@ var notices = map[string]string{
 	"started":        "The job was started.",
 	"job-stopped":    "The job is stopping: it enqueues no more requests after at most 30 s. Requests that it has enqueued are still fetched. You can resume it.",
 	"job-resumed":    "The job was resumed.",
+	"run-cancelled":  "The run is cancelled. No further page of it is requested or stored.",
+	"run-retried":    "The failed steps of the run are requested again.",
 	"admin-token":    "You are logged in with the admin token, which never expires and which several people may share. An API key with the scope admin identifies you in the audit, and can be revoked alone.",
 	"fault-scenario": "The fault scenario of the upstream was changed.",
 }
@@ -96,7 +99,7 @@ func parsePages() map[string]*template.Template {
 	}
 	layout := template.Must(template.New("layout.html").Funcs(funcs).ParseFS(files, "templates/layout.html", "templates/parts.html"))
 	all := map[string]*template.Template{}
-	for _, name := range []string{"overview", "items", "calls", "clients", "client", "processes", "lookup", "collection", "queues", "limiter", "schedule", "dlq", "dead-letter", "plan", "job", "settings", "activity", "login", "rejected"} {
+	for _, name := range []string{"overview", "items", "calls", "clients", "client", "runs", "run", "processes", "lookup", "collection", "queues", "limiter", "schedule", "dlq", "dead-letter", "plan", "job", "settings", "activity", "login", "rejected"} {
 		all[name] = template.Must(template.Must(layout.Clone()).ParseFS(files, "templates/"+name+".html"))
 	}
 	return all

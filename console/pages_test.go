@@ -23,7 +23,8 @@ import (
 var paths = []string{
 	"", "/lookup", "/lookup?facet=nexon/character&key=somebody", "/queues", "/limiter", "/dlq", "/dlq?source=nexon&handled=all&after=1769515230000000:3:120",
 	"/dlq/nexon/3/120", "/dlq/plan?source=nexon&kind=REPLAY&lane=LOW", "/dlq/plan?source=nexon&kind=PURGE", "/dlq/jobs/0198b2c0-0000-7000-8000-000000000001", "/settings", "/activity", "/schedule",
-	"/items", "/items?facet=nexon/character&prefix=a&show=failing", "/calls", "/calls?show=failed", "/processes", "/collection?facet=nexon/character&key=somebody", "/collection?facet=nexon/character&key=somebody&prefix=1&item=7",
+	"/items", "/items?facet=nexon/character&prefix=a&show=failing", "/calls", "/calls?show=failed", "/processes", "/runs", "/runs?source=nexon&state=FAILED",
+	"/collection?facet=nexon/character&key=somebody", "/collection?facet=nexon/character&key=somebody&prefix=1&item=7",
 }
 
 // wellFormed fails the test if the page contains an inline script or style, or a form control

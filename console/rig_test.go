@@ -10,6 +10,7 @@ import (
 	"github.com/freshet/freshet/collection"
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/runs/api"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/status"
@@ -42,6 +43,9 @@ type rig struct {
 	shareList     clients.Shares
 	account       clients.Client
 	clientQueries []string // names of clients whose credits were read
+	runPage       api.Page
+	run           api.Details
+	runChanges    []string // cancels and retries of runs
 	findErr       error
 	queries       []find.ItemQuery // queries of items
 	listings      []collection.Listing
@@ -99,7 +103,7 @@ func newRig(t *testing.T, changes ...func(*Deps)) *rig {
 	deps := Deps{
 		Sources: []string{"github", "nexon"}, Facets: map[string][]string{"github": {"repository", "user"}, "nexon": {"character"}},
 		Overview: (*fakeOverview)(r), Cluster: (*fakeOverview)(r), Clients: (*fakeClients)(r), Entities: (*fakeEntities)(r), Items: (*fakeItems)(r), Limits: (*fakeLimits)(r), Schedule: (*fakeSchedule)(r), DLQ: (*fakeDLQ)(r), DLQIndex: (*fakeDLQ)(r), Store: (*fakeStore)(r), Guard: (*fakeGuard)(r), Meters: (*fakeClientLimiter)(r),
-		Process: "query-1", Version: "v1.2.3", Clock: func() time.Time { return testNow }, Log: slog.New(slog.DiscardHandler),
+		About: About{"query-1", "v1.2.3"}, Runs: (*fakeRuns)(r), Clock: func() time.Time { return testNow }, Log: slog.New(slog.DiscardHandler),
 	}
 	for _, change := range changes {
 		change(&deps)

@@ -13,6 +13,7 @@ var terms = map[string]string{
 	"collection":      "An entity whose content is a list that is kept item by item. Its snapshot has the number of items and the time of the last complete walk.",
 	"credit":          "The unit that a client pays for a refresh. A hold sets credits aside; they are spent (captured) or given back (released, expired).",
 	"dead letter":     "An update request that cannot succeed without a human. It is kept on the topic NAME.update-dlq byte for byte, and indexed in the table dead_letters.",
+	"run":             "A run fetches many entities and collections as one unit of work with one end. It has a step for each of them.",
 	"due time":        "The time at which an entity is prefetched next.",
 	"emergency stop":  "An operator stops all upstream calls of a source until it is resumed.",
 	"entity":          "Source, facet and key together: the unit that is fetched, stored, refreshed and prefetched.",
@@ -32,7 +33,7 @@ var terms = map[string]string{
 	"snapshot":        "The last extracted content of an entity, with its hash, version, and the times it was fetched, checked and updated.",
 	"source":          "One upstream API with its own quota, credentials, Kafka topics and workers.",
 	"tier":            "How often an entity is prefetched: hot, warm or cold. Reads move an entity between tiers, unless its tier is pinned.",
-	"trigger":         "A change of one facet enqueues a refresh of another facet of the same key.",
+	"trigger":         "A change of one facet enqueues a refresh of another facet of the same key, or of an entity that is computed from it.",
 	"webhook":         "A request of the upstream that says which entities have changed. It carries no content: it enqueues a refresh whose fetch begins after it.",
 	"visibility":      "A label of a credential. Only clients with the scope see:LABEL can read content that was fetched with that credential.",
 }

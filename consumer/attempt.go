@@ -80,6 +80,22 @@ func (a *attempt) start() bool {
 	return a.markStarted()
 }
 
+// retryUnsent schedules a retry of a record whose call was not sent. Its partition may have been
+// revoked meanwhile; then the next owner reads the record again.
+func (a *attempt) retryUnsent(ctx context.Context, wait time.Duration, why error) {
+	a.mu.Lock()
+	started, number := a.markStarted(), a.number
+	a.mu.Unlock()
+	if !started {
+		return
+	}
+	if number == 0 {
+		number = a.t.numberWithoutFetch()
+	}
+	d := decision{next: stepScheduleRetry, wait: wait, reason: schemas.Outage}
+	a.w.scheduleRetry(ctx, a.t, d, failure{reason: d.reason, err: why, number: number})
+}
+
 // Acquire waits for a permit for the call in the worker's lane. It implements source.Permits.
 func (a *attempt) Acquire(ctx context.Context, target source.Call) (source.Permit, error) {
 	// gates.wait waits while the database can't store results. In the LOW lane it also waits while

@@ -5,7 +5,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/poll"
+	"github.com/freshet/freshet/runs"
 	"github.com/freshet/freshet/schemas"
 )
 
@@ -14,7 +16,7 @@ const (
 	// one call to Redis subtracts many requests from their clients' outstanding counts. This wait
 	// delays no record.
 	releaseLinger = 10 * time.Millisecond
-	// maxReleases is the maximum length of a releaseQueue, which grows for example while Redis is
+	// maxReleases is the maximum length of an endQueue, which grows for example while Redis is
 	// down. Further ended requests are not added to the queue. They count as outstanding until
 	// their leases expire.
 	maxReleases = 10_000
@@ -23,75 +25,110 @@ const (
 	releaseTimeout = time.Second
 )
 
-// releaseQueue holds requests that have ended and are still counted as outstanding for their
-// clients. If a worker is killed, its requests count as outstanding until their leases expire.
-type releaseQueue struct {
-	mu    sync.Mutex
-	ended []schemas.Outstanding
-	added chan struct{} // buffered for one signal; signals that `ended` is not empty
+// ends holds requests that have ended, until other processes are informed. If a worker is killed, its requests
+// count as outstanding until their leases expire, and the steps of its runs are due again after their leases.
+type ends struct {
+	requests endQueue[schemas.Outstanding] // requests that are counted as outstanding for their clients
+	steps    endQueue[runs.Ref]            // steps of runs
+	added    chan struct{}                 // buffered for one signal; signals that a queue is not empty
 }
 
-func newReleaseQueue() *releaseQueue { return &releaseQueue{added: make(chan struct{}, 1)} }
+func newEnds() *ends { return &ends{added: make(chan struct{}, 1)} }
 
-// add adds the task's request, which has ended, to the queue. A nil queue ignores the request.
-func (d *releaseQueue) add(t *task) {
-	if d == nil || t.client == "" {
+// add adds the task's request, which has ended, to the queues. Without queues it ignores the request.
+func (d *ends) add(t *task) {
+	if d == nil || (t.client == "" && t.request.RunID == "") {
 		return
 	}
-	d.mu.Lock()
-	if len(d.ended) < maxReleases {
-		d.ended = append(d.ended, schemas.Outstanding{Client: t.client, Entity: t.request.Entity, Number: t.request.Version})
+	if t.client != "" {
+		d.requests.add(schemas.Outstanding{Client: t.client, Entity: t.request.Entity, Number: t.request.Version})
 	}
-	d.mu.Unlock()
+	if t.request.RunID != "" {
+		d.steps.add(runs.Ref{Run: t.request.RunID, Entity: t.request.Entity})
+	}
+	d.signal()
+}
+
+func (d *ends) signal() {
 	select {
 	case d.added <- struct{}{}:
 	default:
 	}
 }
 
-func (d *releaseQueue) take() []schemas.Outstanding {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	all := d.ended
-	d.ended = nil
+// endQueue is a list of at most maxReleases elements.
+type endQueue[T any] struct {
+	mu    sync.Mutex
+	ended []T
+}
+
+func (q *endQueue[T]) add(e T) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.ended) < maxReleases {
+		q.ended = append(q.ended, e)
+	}
+}
+
+func (q *endQueue[T]) take() []T {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	all := q.ended
+	q.ended = nil
 	return all
 }
 
-// putBack returns requests to the queue after their release in Redis failed.
-func (d *releaseQueue) putBack(all []schemas.Outstanding) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.ended = append(all, d.ended[:min(len(d.ended), maxReleases-len(all))]...)
-	select {
-	case d.added <- struct{}{}:
-	default:
-	}
+// putBack returns elements to the queue after their end could not be announced.
+func (q *endQueue[T]) putBack(all []T) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.ended = append(all, q.ended[:min(len(q.ended), maxReleases-len(all))]...)
 }
 
-// releaseLoop subtracts ended requests from their clients' outstanding counts until ctx ends. Then
-// it makes one last call to Redis for the rest of the queue. No record waits for this call: a
-// request that is never released counts only until its lease expires.
+// releaseLoop subtracts ended requests from their clients' outstanding counts and makes steps of runs due, until ctx
+// ends. Then it does so once for the rest of the queues. No record waits for it.
 func (w *Worker) releaseLoop(ctx context.Context) {
 	wait := releaseLinger
 	for {
 		select {
-		case <-w.releases.added:
+		case <-w.ends.added:
 		case <-ctx.Done():
 		}
 		if !poll.Pause(ctx, wait) {
 			break
 		}
-		ended := w.releases.take()
-		err := w.releaseBatch(ctx, ended)
-		if wait = releaseLinger; err != nil {
-			wait = releaseTimeout
-			w.releases.putBack(ended)
+		wait = releaseLinger
+		for condition, err := range w.ends.announce(ctx, w) {
+			if err != nil {
+				wait = releaseTimeout
+				w.ends.signal()
+			}
+			w.conditions.Record(w.log, condition, err)
 		}
-		w.conditions.Record(w.log, conditionReleases, err)
 	}
-	if err := w.releaseBatch(context.WithoutCancel(ctx), w.releases.take()); err != nil {
-		w.log.Warn("worker stopped before it released all outstanding requests of clients; these requests count until their leases expire", "err", err)
+	for _, err := range w.ends.announce(context.WithoutCancel(ctx), w) {
+		if err != nil {
+			w.log.Warn("worker stopped before it announced the ends of all requests; outstanding requests of clients count until their leases expire, and steps of runs are due after their leases", "err", err)
+		}
 	}
+}
+
+// announce empties the queues. It returns an error, or nil, for each log condition.
+func (d *ends) announce(ctx context.Context, w *Worker) map[observe.Condition]error {
+	errs := map[observe.Condition]error{}
+	if ended := d.requests.take(); len(ended) > 0 {
+		errs[conditionReleases] = w.releaseBatch(ctx, ended)
+		if errs[conditionReleases] != nil {
+			d.requests.putBack(ended)
+		}
+	}
+	if ended := d.steps.take(); len(ended) > 0 {
+		errs[conditionSteps] = w.walks.answered(ctx, ended)
+		if errs[conditionSteps] != nil {
+			d.steps.putBack(ended)
+		}
+	}
+	return errs
 }
 
 func (w *Worker) releaseBatch(ctx context.Context, ended []schemas.Outstanding) error {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/collection"
+	"github.com/freshet/freshet/runs"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/source/items"
@@ -30,6 +31,7 @@ type walks struct {
 	w      *Worker
 	store  Collections
 	states *stateReader
+	runs   Runs
 }
 
 // taskWalk is the open walk of a task's collection.
@@ -89,16 +91,21 @@ func (x *walks) prepare(ctx context.Context, t *task) bool {
 		return false
 	}
 	w, stored := t.walk.before.Walk, t.walk.stored
+	end, verdict := schemas.End{Entity: t.request.Entity, Number: t.request.Version, Satisfied: true}, schemas.Satisfied
 	if t.request.Page == "" || (w.Open() && w.Name() == t.request.Page) {
-		return true
+		open, err := x.stepOpen(ctx, t)
+		if open || err != nil {
+			return err == nil
+		}
+		end.Satisfied, verdict = false, schemas.Cancelled
 	}
-	// The outbox must not request this page again if the stored walk can't continue (other settings, or HTTP 404
-	// meanwhile), or if no walk is stored.
-	if (!stored.Open() || stored.Name() == t.request.Page) && x.abandonWalk(ctx, t, stored.ID) != nil {
+	// The outbox or a run must not request this page again if the stored walk can't continue (other settings, or HTTP
+	// 404 meanwhile), or if no walk is stored.
+	if end.Satisfied && (!stored.Open() || stored.Name() == t.request.Page) && x.abandonWalk(ctx, t, stored.ID) != nil {
 		return false
 	}
-	if x.w.settle(ctx, []schemas.End{{Entity: t.request.Entity, Number: t.request.Version, Satisfied: true}}) == nil {
-		x.w.skip(t, schemas.Satisfied)
+	if x.w.settle(ctx, []schemas.End{end}) == nil {
+		x.w.skip(t, verdict)
 	}
 	return false
 }
@@ -139,6 +146,10 @@ func (x *walks) storePage(hard context.Context, a *attempt, f fetched) store.Res
 			Params: t.facet.EntityParams(t.params), Outbox: events,
 		},
 		written: make(chan store.Result, 1),
+	}
+	if step, ok := t.step(); ok {
+		statement := runs.StorePage(step, time.Now())
+		item.page.Step = &statement
 	}
 	_, item.span = w.tracer.Start(hard, "store")
 	a.expectNoResult()
@@ -188,9 +199,10 @@ func (x *walks) write(ctx context.Context, batch []*item) ([]store.Result, error
 }
 
 // abandon closes the walk of a task whose request becomes a dead letter, so that the next request begins
-// with the first page. It fails only if ctx ends.
+// with the first page. The walk of a run stays open: a retry of the run continues with the failed page. It fails
+// only if ctx ends.
 func (x *walks) abandon(ctx context.Context, t *task) error {
-	if t.walk == nil || !t.walk.stored.Open() {
+	if _, ok := t.step(); ok || t.walk == nil || !t.walk.stored.Open() {
 		return nil
 	}
 	return x.abandonWalk(ctx, t, t.walk.stored.ID)

@@ -103,7 +103,8 @@ type listRig struct {
 	list        *listUpstream
 	collections *collection.Collections
 	relay       *outbox.Relay
-	lost        atomic.Int32 // number of requests of pages whose records are lost from now on
+	runs        consumer.Runs // nil: there are no runs
+	lost        atomic.Int32  // number of requests of pages whose records are lost from now on
 }
 
 // epoch is the time of the first item, well before every walk.
@@ -163,7 +164,7 @@ func (r *listRig) start() (stop func()) {
 	var stops []func()
 	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
 		deps := r.deps()
-		deps.Outbox, deps.Walks = r.relay, r.collections
+		deps.Outbox, deps.Walks, deps.Items, deps.Runs = r.relay, r.collections, r.collections, r.runs
 		config := consumer.DefaultConfig(lane)
 		config.DrainTimeout = waitTimeout
 		w, err := consumer.New(config, r.source, lane, deps)

@@ -23,6 +23,9 @@ var (
 		Event: "client_release_failed", Failing: "outstanding requests of clients not released after their end; retrying until their leases expire",
 		Recovered: "releasing outstanding requests of clients works again",
 	}
+	conditionSteps = observe.Condition{
+		Event: "run_steps_unannounced", Failing: "steps of runs can't be made due; retrying until their leases end", Recovered: "steps of runs are made due again",
+	}
 	conditionUnreachable = observe.Condition{Event: "upstream_unreachable", Failing: "upstream unreachable", Recovered: "upstream reachable"}
 	conditionRetention   = observe.Condition{
 		Event: "retention_half_passed", Failing: "oldest uncommitted record is older than half of its topic's retention; kafka may delete the record before a worker reads it",

@@ -105,13 +105,19 @@ type Worker struct {
 	// confirming calls use these contexts, because the context of the caller that starts them may
 	// end earlier.
 	life, hard context.Context //nolint:containedctx // both end with Run
-	releases   *releaseQueue
+	ends       *ends
 	tasks      sync.WaitGroup
 	conditions observe.Conditions
 	gates      *gates
 	dbHealth
-	aliases *aliases
-	walks   *walks
+	facetParts
+}
+
+// facetParts are the parts of the worker for facets that are not only fetched.
+type facetParts struct {
+	aliases     *aliases
+	walks       *walks
+	derivations *derivations
 }
 
 // bodies bounds the memory and the CPU time for response bodies.
@@ -136,7 +142,7 @@ func New(config Config, src *source.Source, lane schemas.Lane, deps Deps) (*Work
 		recordLimit:  semaphore.NewWeighted(int64(config.MaxInFlight + maxWaitingRecords(lane))),
 		dlqUnacked:   semaphore.NewWeighted(maxDeadLetterBatch),
 		slots:        newSlotQueue(config.MaxInFlight),
-		releases:     newReleaseQueue(),
+		ends:         newEnds(),
 		bodies:       bodies{newMemoryBudget(config.MaxBodyBytes), make(chan struct{}, runtime.GOMAXPROCS(0)), newSizeEstimates()},
 		entityQueues: entityQueues{byEntity: map[schemas.Entity]*entityQueue{}},
 		gates:        newGates(deps.Tokens),
@@ -146,7 +152,7 @@ func New(config Config, src *source.Source, lane schemas.Lane, deps Deps) (*Work
 	}
 	registerUse(src.Name(), lane, deps.Metrics, w.memory, w.slots)
 	w.dbBreaker = newDBBreaker(w)
-	w.aliases, w.walks = &aliases{w, deps.Aliases}, &walks{w, deps.Walks, &stateReader{store: deps.Walks}}
+	w.facetParts = facetParts{&aliases{w, deps.Aliases}, &walks{w, deps.Walks, &stateReader{store: deps.Walks}, deps.Runs}, &derivations{w, deps.Items}}
 	w.writer = newWriter(w)
 	var err error
 	var kafkaCtx context.Context

@@ -169,6 +169,8 @@ type Deps struct {
 	Outbox   Outbox
 	Aliases  Aliases
 	Walks    Collections
+	Items    Items
+	Runs     Runs
 	Lag      Lag
 	Health   *Health // health of the source; the workers of both lanes share it
 	Tokens   Tokens  // nil: no credential of the source renews itself

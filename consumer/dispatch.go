@@ -18,11 +18,11 @@ import (
 
 // task is one record while it is being processed.
 type task struct {
-	record   *kgo.Record
-	ledger   *ledger
-	client   string        // schemas.ClientID of the request's client; empty if the request names no client
-	releases *releaseQueue // the task's request is added here when it ends; nil if the request is not counted as outstanding
-	request  schemas.UpdateRequest
+	record  *kgo.Record
+	ledger  *ledger
+	client  string // schemas.ClientID of the request's client; empty if the request names no client
+	ends    *ends  // the task's request is added here when it ends; nil if the task belongs to no record
+	request schemas.UpdateRequest
 	taskParams
 	plan   *source.Plan
 	stored store.State
@@ -48,10 +48,10 @@ type task struct {
 }
 
 // finish marks the record as done in its ledger, and queues its request to be subtracted from the
-// client's outstanding count.
+// client's outstanding count, and to make the step of its run due.
 func (t *task) finish() {
 	t.ledger.markDone(t.record.Offset, t.record.LeaderEpoch)
-	t.releases.add(t)
+	t.ends.add(t)
 }
 
 // entityQueues serialises the tasks of each entity. Tasks of different entities run concurrently,
@@ -225,7 +225,7 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 		if statuses[i].Reason == schemas.HoldAlias {
 			t.waited = statuses[i]
 		}
-		if t.stored.HasContent() && !t.stored.NotFound && !t.pending {
+		if t.stored.HasContent() && !t.stored.NotFound && !t.pending && t.facet.Derived == nil {
 			w.health.recordKnownGood(t, false)
 		}
 	}

@@ -51,7 +51,9 @@ func (w *Worker) scheduleRetry(ctx context.Context, t *task, d decision, f failu
 			rounds = min(rounds, maxOwnFailures-1)
 		}
 		if before.Rounds >= rounds {
-			f.err = fmt.Errorf("failed %d times while other entities succeeded: %w", before.Rounds+1, f.err)
+			if t.facet.Derived == nil {
+				f.err = fmt.Errorf("failed %d times while other entities succeeded: %w", before.Rounds+1, f.err)
+			}
 			w.writeDeadLetter(ctx, t, f, before)
 			return
 		}

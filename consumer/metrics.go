@@ -26,6 +26,7 @@ type metrics struct {
 	settled            *prometheus.CounterVec
 	dependencyFailures *prometheus.CounterVec
 	upsert             prometheus.Observer
+	derive             prometheus.Observer
 	batch              prometheus.Observer
 	oldest             prometheus.Gauge
 	database           prometheus.Gauge
@@ -80,6 +81,7 @@ func newMetrics(name string, lane schemas.Lane, reg prometheus.Registerer) *metr
 		dependencyFailures: counters("dependency_failures_total", "Failed calls of the database, Redis or Kafka; their records wait while the calls are retried.", "operation"),
 		upsert: histogram(observe.Histogram("db_upsert_duration_seconds", "One batch of results, with its retries.",
 			.002, .005, .01, .025, .05, .1, .25, .5, 1, 5, 30)),
+		derive:   histogram(observe.Histogram("derive_duration_seconds", "Computation of one content of a derived facet.", seconds...)),
 		batch:    histogram(observe.Histogram("db_batch_size", "Results written together.", 1, 2, 5, 10, 20, 50, 100)),
 		database: gauge("db_circuit_breaker_state", "0 closed, 1 half-open, 2 open; nothing is fetched unless it is closed."),
 		yielding: gauge("low_yielding", "1 while LOW yields because HIGH is behind."),
@@ -134,7 +136,7 @@ func (m *metrics) initLabels(calls *prometheus.HistogramVec) {
 	for _, reason := range schemas.DeadLetterReasons {
 		m.errors.WithLabelValues(string(reason))
 	}
-	for _, verdict := range []schemas.Verdict{schemas.Satisfied, schemas.Superseded, schemas.Failed} {
+	for _, verdict := range []schemas.Verdict{schemas.Satisfied, schemas.Superseded, schemas.Failed, schemas.Cancelled} {
 		m.obsolete.WithLabelValues(string(verdict))
 	}
 	for _, end := range []string{endRetrying, endDeadLetter, endSkipped} {
@@ -149,7 +151,7 @@ func (m *metrics) initLabels(calls *prometheus.HistogramVec) {
 	for result := store.Touched; result < store.BaseMissing; result++ {
 		m.settled.WithLabelValues(result.String())
 	}
-	for _, doing := range []string{opReachDB, opAliases, opRequestAlias, opStates, opStatus, opPeek, opWrite, opFail, opDeadLetters, opSettle} {
+	for _, doing := range []string{opReachDB, opAliases, opRequestAlias, opStates, opStatus, opPeek, opWrite, opFail, opDeadLetters, opSettle, opWalk, opDerive} {
 		m.dependencyFailures.WithLabelValues(doing)
 	}
 }

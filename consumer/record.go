@@ -111,7 +111,8 @@ func (w *Worker) storeResult(hard context.Context, a *attempt, f fetched) store.
 
 // outboxEventsOf returns the events to store if the entity's content has changed. A trigger carries
 // the request's params for which its target facet has no value in the configuration. A changed alias
-// triggers the facets that use it. The keys of links trigger their entities.
+// triggers the facets that use it. An input of a derived facet triggers the entity that is computed from it. The
+// keys of links trigger their entities.
 func (w *Worker) outboxEventsOf(t *task, keys []string) store.OutboxEvents {
 	e := store.OutboxEvents{PublishChange: t.facet.PublishChanges}
 	for _, trigger := range w.config.Triggers[t.request.Facet] {
@@ -122,6 +123,11 @@ func (w *Worker) outboxEventsOf(t *task, keys []string) store.OutboxEvents {
 	for _, user := range t.facet.AliasUsers() {
 		other, _ := w.source.Facet(user)
 		e.Triggers = append(e.Triggers, store.Trigger{Facet: user, OnReplace: true, Params: other.EntityParams(t.params)})
+	}
+	for _, c := range t.facet.Computed(t.request.Key) {
+		if schemas.CheckKey(c.Key) == nil && w.source.CheckKey(c.Facet, c.Key) == nil {
+			e.Triggers = append(e.Triggers, store.Trigger{Facet: c.Facet, Key: c.Key, Every: c.Every})
+		}
 	}
 	e.Triggers = append(e.Triggers, linkTriggers(w.source, t, keys)...)
 	return e

@@ -39,6 +39,8 @@ const (
 	opSettle       = "settle requests"
 	opRequestAlias = "request aliases"
 	opWalk         = "read collections"
+	opDerive       = "read items"
+	opRuns         = "read steps of runs"
 	opPoll         = "read from Kafka"
 )
 

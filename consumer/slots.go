@@ -184,7 +184,7 @@ func maxWaitingRecords(lane schemas.Lane) int {
 
 // newTask returns the task of a record, with its client.
 func (w *Worker) newTask(r *kgo.Record, l *ledger) *task {
-	t := &task{record: r, ledger: l, releases: w.releases}
+	t := &task{record: r, ledger: l, ends: w.ends}
 	t.client = schemas.ClientOf(t.headers())
 	return t
 }

@@ -126,22 +126,22 @@ func TestMemoryBudget_ServesClientsInTurn(t *testing.T) {
 	})
 }
 
-func TestReleaseQueue_IsBounded(t *testing.T) {
-	d := newReleaseQueue()
+func TestEnds_AreBounded(t *testing.T) {
+	d := newEnds()
 	for i := range maxReleases + 5 {
 		d.add(taskOfClient("a", i))
 	}
 	d.add(taskOfClient("", 1))
-	first := d.take()
+	first := d.requests.take()
 	if len(first) != maxReleases {
 		t.Fatalf("kept: got %d, want %d", len(first), maxReleases)
 	}
 	d.add(taskOfClient("a", 1))
-	d.putBack(first)
-	if got := len(d.take()); got != maxReleases {
+	d.requests.putBack(first)
+	if got := len(d.requests.take()); got != maxReleases {
 		t.Errorf("kept after they were given back: got %d, want %d", got, maxReleases)
 	}
-	(*releaseQueue)(nil).add(taskOfClient("a", 1)) // a task without a worker has a nil queue, and add must accept it
+	(*ends)(nil).add(taskOfClient("a", 1)) // a task without a record has no queues, and add must accept it
 }
 
 func TestSlotQueue_PreemptsForClientsWithFewerSlots(t *testing.T) {

@@ -90,6 +90,9 @@ func (w *Worker) sleepBetween(ctx context.Context, a *attempt, d decision) bool 
 // attempt.
 func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 	t := a.t
+	if t.facet.Derived != nil {
+		return w.derivations.try(ctx, hard, a)
+	}
 	defer a.expectNoResult()
 	end := func() decision { a.ended = true; return decision{} }
 	admitted, known := w.health.admit(t.request.Facet)
@@ -162,22 +165,6 @@ func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 	}
 	w.metrics.errors.WithLabelValues(string(f.outcome.Class)).Inc()
 	return d
-}
-
-// retryUnsent schedules a retry of a record whose call was not sent. Its partition may have been
-// revoked meanwhile; then the next owner reads the record again.
-func (a *attempt) retryUnsent(ctx context.Context, wait time.Duration, why error) {
-	a.mu.Lock()
-	started, number := a.markStarted(), a.number
-	a.mu.Unlock()
-	if !started {
-		return
-	}
-	if number == 0 {
-		number = a.t.numberWithoutFetch()
-	}
-	d := decision{next: stepScheduleRetry, wait: wait, reason: schemas.Outage}
-	a.w.scheduleRetry(ctx, a.t, d, failure{reason: d.reason, err: why, number: number})
 }
 
 // evaluate decides the next step after an attempt. For a failure it first finds out whether the

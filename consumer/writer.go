@@ -212,9 +212,10 @@ func (wr *writer) isolate(hard context.Context, batch []*item, rejected error) {
 }
 
 // hasEvents reports whether outbox events were stored with the item: events of a change, or the request of
-// the next page.
+// the next page, or of another walk.
 func (i *item) hasEvents(r store.Result) bool {
-	return (r == store.Changed && !i.write.Outbox.Empty()) || (i.page != nil && i.page.After.Walk.Open())
+	return (r == store.Changed && !i.write.Outbox.Empty()) ||
+		(i.page != nil && r.Stored() && (i.page.After.Walk.Open() && i.page.Step == nil || i.page.Before.Walk.Open()))
 }
 
 // endOf returns the end of a request after the write with result r. If a later fetch is already
@@ -223,6 +224,9 @@ func endOf(i *item, r store.Result) schemas.End {
 	e := schemas.End{Entity: i.write.Entity, Number: i.write.Version, Satisfied: true}
 	if r == store.NotFoundStored {
 		e.Hold, e.HoldFor = schemas.HoldNotFound, i.task.facet.NotFoundFor
+		if d := i.task.facet.Derived; d != nil {
+			e.HoldFor = min(e.HoldFor, d.NotFoundHold())
+		}
 		if i.write.AliasNotFound {
 			e.HoldFor = max(time.Until(i.write.CheckedAt.Add(i.task.facet.AliasNotFoundFor())), time.Millisecond)
 		}

@@ -52,4 +52,20 @@ var prefetch = row{"Prefetch", []panel{
 			oneQuery(perMinute("source, facet", `retention_deleted_total{`+ofSource+`}`), "{{source}} {{facet}} deleted"),
 			oneQuery(perMinute("table", `maintenance_deleted_total`), "{{table}} deleted")),
 	},
+	{
+		title: "Runs", unit: number, width: 8,
+		description: "Active runs, and their open steps. Normal: open steps fall until the runs end. Constant open steps: the LOW lane has no quota, or the upstream fails.",
+		queries: joinQueries(oneQuery(maxBy("source", `runs_active{`+ofSource+`}`), "{{source}} active"),
+			oneQuery(maxBy("source", `run_steps_open{`+ofSource+`}`), "{{source}} open steps")),
+	},
+	{
+		title: "Steps of runs, by end", unit: perMin, width: 8, stacked: true,
+		description: "Ended steps of runs. Normal: mostly DONE. Many FAILED: `freshet runs show` groups the failures of a run.",
+		queries:     oneQuery(perMinute("state", `run_steps_ended_total{`+ofSource+`}`), "{{state}}"),
+	},
+	{
+		title: "Lag of runs", unit: seconds, width: 8, lines: []line{warn(300)},
+		description: "Time for which the next step of a run has been due. Normal: below a second. Above 5 minutes, the line: no worker can claim steps.",
+		queries:     oneQuery("min by (source) ("+metricName(`runs_lag_seconds{`+ofSource+`}`)+")", "{{source}}"),
+	},
 }}

@@ -130,6 +130,10 @@ facets:
     freshFor: 24h
     cooldown: 0s
     publishChanges: true
+  stats:
+    derived: {over: {list: {}}, measures: {items: {count: true}, last: {max: id}}, every: 1s, all: {every: 2s}}
+  texts:
+    derived: {over: {list: {}}, measures: {texts: {distinct: text}}, every: 1s, all: {every: 2s}}
 `
 
 // TestCollections_EqualTheListsAfterKills walks lists that change while their pages are fetched. Workers are
@@ -194,7 +198,37 @@ func TestCollections_EqualTheListsAfterKills(t *testing.T) {
 		}
 	}
 	f.compareItems(c, upstream)
+	f.compareStatistics(c, upstream)
 	equal(t, "dead letters", f.deadLetters(), 0)
+}
+
+// compareStatistics waits until the statistics of each list and of all lists equal a recount of the stored items with
+// SQL, and a recount of the upstream's texts. Changes of items have caused their computation.
+func (f *fleet) compareStatistics(c *client.Client, upstream *listServer) {
+	f.Helper()
+	const byKey = "SELECT count(*) FROM items WHERE source = $1 AND facet = 'list' AND key = $2 AND NOT deleted"
+	const lastOfKey = "SELECT max(item::bigint) FROM items WHERE source = $1 AND facet = 'list' AND key = $2 AND NOT deleted"
+	everyText := map[string]bool{}
+	f.until(timeout, "statistics of each list and of all lists, without a read", func() bool {
+		return f.one("SELECT count(*) FROM snapshot_state WHERE source = $1 AND facet IN ('stats', 'texts') AND encoding <> ''", f.Source) == int64(2*len(upstream.lists)+2)
+	})
+	want := func(facet, key, total string) {
+		f.until(timeout, fmt.Sprintf("%s of %s that end with %s", facet, key, total), func() bool {
+			r, err := c.Get(f.Context(), client.Entity{Source: f.Source, Facet: facet, Key: key})
+			return err == nil && strings.HasSuffix(string(r.Snapshot), `"total":`+total+"}")
+		})
+	}
+	for key, list := range upstream.lists {
+		texts := map[string]bool{}
+		for _, i := range list {
+			texts[i.Text], everyText[i.Text] = true, true
+		}
+		want("stats", key, fmt.Sprintf(`{"items":%d,"last":%d}`, f.one(byKey, f.Source, key), f.one(lastOfKey, f.Source, key)))
+		want("texts", key, fmt.Sprintf(`{"texts":%d}`, len(texts)))
+	}
+	want("stats", "_all", fmt.Sprintf(`{"items":%d,"last":%d}`,
+		f.one("SELECT count(*) FROM items WHERE source = $1 AND NOT deleted", f.Source), f.one("SELECT max(item::bigint) FROM items WHERE source = $1 AND NOT deleted", f.Source)))
+	want("texts", "_all", fmt.Sprintf(`{"texts":%d}`, len(everyText)))
 }
 
 func (f *fleet) refreshAll(c *client.Client, keys []string) {

@@ -8,8 +8,18 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Store is the database with the outbox events.
+// Store is the database.
 type Store interface {
+	Events
+	// WriteOutbox stores the outbox events of writes, without the writes themselves. A trigger with a quiet
+	// time replaces the waiting trigger of the same entity.
+	WriteOutbox(ctx context.Context, writes []store.Write) error
+	// States returns the stored state of each entity, in the order of the entities.
+	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
+}
+
+// Events are the stored outbox events.
+type Events interface {
 	// ClaimOutboxEvents claims due events of the source, the earliest first and no more than
 	// `most`. No other call returns them before the lease ends.
 	ClaimOutboxEvents(ctx context.Context, source string, now time.Time, lease time.Duration, most int) ([]store.OutboxEvent, error)
@@ -21,8 +31,6 @@ type Store interface {
 	// DeleteOutboxEvents deletes delivered events. It postpones the request of a page, which the transaction
 	// that stores the page deletes.
 	DeleteOutboxEvents(ctx context.Context, ids []int64) error
-	// States returns the stored state of each entity, in the order of the entities.
-	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
 }
 
 // Enqueuer publishes update requests.

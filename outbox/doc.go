@@ -1,8 +1,8 @@
 // Package outbox delivers the events of the transactional outbox: it publishes stored changes on
 // their source's change topic, and requests refreshes of the entities that the changes trigger:
-// other facets of the same key, and the targets of links in the content. The events are written
-// by the transaction that stores the change (store.OutboxEvents), so that no event exists without
-// its change and none is lost.
+// other facets of the same key, the targets of links in the content, and entities that are computed from
+// the changed one. The events are written by the transaction that stores the change
+// (store.OutboxEvents), so that no event exists without its change and none is lost.
 //
 // # States of an event
 //
@@ -20,6 +20,8 @@
 //   - A trigger with a quiet time fires when no change of its entity was stored for that time. It
 //     fires at its maximum delay after the first change at the latest. All these changes cause one
 //     refresh.
+//   - The change of an input of a derived facet stores an event of the derived entity, which is due
+//     Trigger.Every after the first change. Changes of all inputs until then cause one computation.
 //   - A trigger is skipped if its target entity was checked within the trigger's setting `backoff`.
 //     If the target has a hold, the trigger counts as requested although nothing is enqueued. The
 //     target is refreshed later: by its scheduled retry, or by the next request after the hold.

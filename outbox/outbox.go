@@ -154,14 +154,16 @@ func (r *Relay) publish(ctx context.Context, all []store.OutboxEvent, left map[i
 	// records.
 	for _, result := range r.kafka.ProduceSync(ctx, records...) {
 		if result.Err == nil {
-			r.metrics.published.Inc()
+			if result.Record.Topic == schemas.ChangeTopic(r.source) {
+				r.metrics.published.Inc()
+			}
 			continue
 		}
 		left[ids[slices.Index(records, result.Record)]] = true
 		if errors.Is(result.Err, kerr.UnknownTopicOrPartition) || errors.Is(result.Err, kerr.UnknownTopicID) {
 			// If the topic was deleted and created again, the client must drop the old topic's ID.
-			r.kafka.PurgeTopicsFromProducing(schemas.ChangeTopic(r.source))
-			result.Err = fmt.Errorf("%w; create %s with `freshet topics ensure`", result.Err, schemas.ChangeTopic(r.source))
+			r.kafka.PurgeTopicsFromProducing(result.Record.Topic)
+			result.Err = fmt.Errorf("%w; create %s with `freshet topics ensure`", result.Err, result.Record.Topic)
 		}
 		if first == nil {
 			first = result.Err
@@ -170,8 +172,11 @@ func (r *Relay) publish(ctx context.Context, all []store.OutboxEvent, left map[i
 	return first
 }
 
-// recordOf returns the Kafka record with the change of an event.
+// recordOf returns the Kafka record with the change of an event, or with the end of a run.
 func recordOf(e store.OutboxEvent) (*kgo.Record, error) {
+	if e.Run != "" {
+		return &kgo.Record{Topic: schemas.RunTopic(e.Entity.Source), Key: []byte(e.Entity.Key), Value: []byte(e.Run)}, nil
+	}
 	c := schemas.Change{Entity: e.Entity, Item: e.Item, Version: e.Version, At: e.At}
 	if e.After != (store.Hash{}) {
 		c.After = e.After[:]
@@ -193,6 +198,9 @@ type target struct {
 	lastChange time.Time
 	triggers   []store.Trigger
 	eventIDs   []int64
+	// computed is true if the target's facet is derived, and an event of the target is stored in place of a
+	// request (Trigger.Every).
+	computed bool
 }
 
 // fires reports whether at least one trigger of the target fires, so that the target is refreshed.
@@ -200,16 +208,22 @@ func (t *target) fires(state store.State, now time.Time) bool {
 	return slices.ContainsFunc(t.triggers, func(tr store.Trigger) bool { return tr.Fires(state, now) })
 }
 
-// targetsOf returns the entities that the events' triggers refresh, each entity once.
+// targetsOf returns the entities that the events' triggers refresh, each entity once. An entity whose request is
+// due, and whose inputs have changed again, is returned twice.
 func targetsOf(all []store.OutboxEvent) (targets []*target) {
-	byEntity := map[schemas.Entity]*target{}
+	type targetKey struct {
+		schemas.Entity
+		computed bool
+	}
+	byKey := map[targetKey]*target{}
 	for _, e := range all {
 		for _, tr := range e.Triggers {
 			entity := schemas.Entity{Source: e.Entity.Source, Facet: tr.Facet, Key: cmp.Or(tr.Key, e.Entity.Key)}
-			t := byEntity[entity]
+			key := targetKey{entity, tr.Every > 0}
+			t := byKey[key]
 			if t == nil {
-				t = &target{request: store.ClaimedRequest{Entity: entity, Depth: tr.Depth}}
-				byEntity[entity], targets = t, append(targets, t)
+				t = &target{request: store.ClaimedRequest{Entity: entity, Depth: tr.Depth}, computed: key.computed}
+				byKey[key], targets = t, append(targets, t)
 			}
 			t.request.Depth = min(t.request.Depth, tr.Depth)
 			if tr.Depth == 0 && !e.At.Before(t.lastChange) { // a link has no params
@@ -234,25 +248,32 @@ func targetsOf(all []store.OutboxEvent) (targets []*target) {
 // the target was checked within the triggers' setting backoff. It sets `left` for the events whose
 // requests could not be enqueued.
 func (r *Relay) trigger(ctx context.Context, all []store.OutboxEvent, left map[int64]bool, now time.Time) error {
-	targets := targetsOf(all)
-	if len(targets) == 0 {
-		return nil
-	}
-	entities := make([]schemas.Entity, len(targets))
-	for i, t := range targets {
-		entities[i] = t.request.Entity
-	}
 	keep := func(t *target) {
 		for _, id := range t.eventIDs {
 			left[id] = true
 		}
+	}
+	targets := targetsOf(all)
+	computed, delayErr := r.delayComputed(ctx, targets, now)
+	for _, t := range computed {
+		if delayErr != nil {
+			keep(t)
+		}
+	}
+	targets = slices.DeleteFunc(targets, func(t *target) bool { return t.computed })
+	if len(targets) == 0 {
+		return delayErr
+	}
+	entities := make([]schemas.Entity, len(targets))
+	for i, t := range targets {
+		entities[i] = t.request.Entity
 	}
 	states, err := r.store.States(ctx, entities)
 	if err != nil {
 		for _, t := range targets {
 			keep(t)
 		}
-		return err
+		return errors.Join(delayErr, err)
 	}
 	var requests []store.ClaimedRequest
 	byEntity := map[schemas.Entity]*target{}
@@ -269,5 +290,5 @@ func (r *Relay) trigger(ctx context.Context, all []store.OutboxEvent, left map[i
 	}
 	r.metrics.requested.Add(float64(len(requests) - len(failed)))
 	r.metrics.skipped.Add(float64(len(targets) - len(requests)))
-	return nil
+	return delayErr
 }

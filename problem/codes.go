@@ -53,6 +53,7 @@ const (
 	BadEntities          Code = "bad-entities"
 	BadIfMatch           Code = "bad-if-match"
 	BadRequest           Code = "bad-request"
+	IdempotencyKeyReused Code = "idempotency-key-reused"
 	NotPrefetched        Code = "not-prefetched"
 	QuotaRefused         Code = "quota-refused"
 	PrefetchRefused      Code = "prefetch-refused"

@@ -31,8 +31,8 @@ type Request struct {
 	// number is at most Floor does not cover the request, because the result of that lock's fetch
 	// is already stored.
 	Floor int64
-	// Page is schemas.UpdateRequest.Page.
-	Page string
+	// Page and Run are schemas.UpdateRequest.Page and RunID.
+	Page, Run string
 	// Cooldown is how long after a USER_REQUEST the entity's next USER_REQUEST is refused; 0: never.
 	Cooldown      time.Duration
 	CorrelationID string
@@ -308,7 +308,7 @@ func newRecord(req Request, number int64) (*kgo.Record, error) {
 	}
 	request := schemas.UpdateRequest{
 		EventID: id.String(), Entity: req.Entity, Params: req.Params, Lane: req.Lane, Reason: req.Reason,
-		RequestedAt: time.Now().UTC(), CorrelationID: req.CorrelationID, Version: number, Depth: req.Depth, Page: req.Page,
+		RequestedAt: time.Now().UTC(), CorrelationID: req.CorrelationID, Version: number, Depth: req.Depth, Page: req.Page, RunID: req.Run,
 	}
 	value, err := request.Encode()
 	if err != nil {

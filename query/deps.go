@@ -34,6 +34,7 @@ type Deps struct {
 	Admin            http.Handler // handler of all paths below /admin/v1
 	Maintenance      http.Handler // handler of POST below /admin/v1/maintenance, with its own authentication; nil: no such path
 	Hooks            Hooks        // nil: no webhook is configured
+	Runs             Runs         // nil: there are no paths of runs
 	Console          http.Handler // serves /console and all paths below it, with its own authentication; nil: no console
 	Log              *slog.Logger
 	Metrics          prometheus.Registerer

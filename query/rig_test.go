@@ -36,12 +36,13 @@ type rig struct {
 	testing.TB
 	config   Config
 	reads    ReadRecorder
-	limits   func(key string) string // visibility that a fetch of the key would have now; nil: visible to all
-	store    Store                   // nil: the rig is the store
-	console  http.Handler            // nil: no console
-	credits  Credits                 // nil: refreshes cost nothing
-	hooks    Hooks                   // nil: no webhooks
-	settings func(*source.Facet)     // changes the facet "character"; nil: no change
+	limits   func(key string) string   // visibility that a fetch of the key would have now; nil: visible to all
+	store    Store                     // nil: the rig is the store
+	console  http.Handler              // nil: no console
+	credits  Credits                   // nil: refreshes cost nothing
+	hooks    Hooks                     // nil: no webhooks
+	runs     func(*source.Source) Runs // nil: no paths of runs
+	settings func(*source.Facet)       // changes the facet "character"; nil: no change
 	src      *source.Source
 	server   *Server
 	reg      *prometheus.Registry
@@ -266,9 +267,13 @@ func newRig(t testing.TB, change ...func(*rig)) *rig {
 	if r.store == nil {
 		r.store = r
 	}
+	var runs Runs
+	if r.runs != nil {
+		runs = r.runs(src)
+	}
 	r.server, err = New(r.config, Deps{
 		Store: r.store, Sources: map[string]Source{"nexon": limitedSource{src, r.limits}}, Enqueuer: r, IdempotencyKeys: r, Credits: r.credits, SettleSubscriber: r, WaitEstimator: r, Authenticator: r, ClientLimiter: fakeLimiter{r}, ReadRecorder: r.reads,
-		Ops: ops, Admin: http.HandlerFunc(echoRequest), Hooks: r.hooks, Console: r.console, Log: slog.New(slog.DiscardHandler), Metrics: r.reg,
+		Ops: ops, Admin: http.HandlerFunc(echoRequest), Hooks: r.hooks, Runs: runs, Console: r.console, Log: slog.New(slog.DiscardHandler), Metrics: r.reg,
 	})
 	if err != nil {
 		t.Fatal(err)

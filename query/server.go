@@ -101,6 +101,9 @@ func New(config Config, deps Deps) (*Server, error) {
 	if deps.Credits != nil {
 		e.Match(read, "/v1/credits", s.authorized(access.Refresh, s.refreshes.balance))
 	}
+	if deps.Runs != nil {
+		runReader{s, deps.Runs}.route(read)
+	}
 	e.Match(read, "/v1/:source", s.authorized(access.Read, s.listFacets))
 	e.Match(read, "/v1/:source/:facet", s.authorized(access.Read, s.readMany))
 	e.Match(read, entity, s.authorized(access.Read, s.read))

@@ -8,12 +8,13 @@ type Verdict string
 // The verdicts. Proceed: the request still needs a fetch. Satisfied: a fetch began after the
 // request, and its result is stored. Superseded: a HIGH request for the same entity was published
 // and replaces this LOW request. Failed: a fetch began after the request and failed, and the
-// failure is stored.
+// failure is stored. Cancelled: the run of the request has ended.
 const (
 	Proceed    Verdict = "PROCEED"
 	Satisfied  Verdict = "SATISFIED"
 	Superseded Verdict = "SUPERSEDED"
 	Failed     Verdict = "FAILED"
+	Cancelled  Verdict = "CANCELLED"
 )
 
 // End is the way in which a request ended. Settling stores it in Redis, where it determines whether

@@ -57,6 +57,7 @@ const (
 	ParseError      DeadLetterReason = "PARSE_ERROR"
 	OversizedAnswer DeadLetterReason = "OVERSIZED_ANSWER"
 	Unstorable      DeadLetterReason = "UNSTORABLE"
+	NotComputed     DeadLetterReason = "NOT_COMPUTED"
 	// Outage is the reason of a retry after a failure that the source caused, and not the entity.
 	// No dead letter has this reason.
 	Outage DeadLetterReason = "UPSTREAM_OUTAGE"
@@ -64,7 +65,7 @@ const (
 
 // DeadLetterReasons lists the reasons that a dead letter can have.
 var DeadLetterReasons = []DeadLetterReason{
-	Undecodable, UnknownMajor, OversizedRecord, InvalidRequest, Upstream4xx, Upstream5xx, Unreachable, NotReady, ParseError, OversizedAnswer, Unstorable,
+	Undecodable, UnknownMajor, OversizedRecord, InvalidRequest, Upstream4xx, Upstream5xx, Unreachable, NotReady, ParseError, OversizedAnswer, Unstorable, NotComputed,
 }
 
 const (

@@ -143,7 +143,7 @@ func TestDeadLetterReasons_AreInSchema(t *testing.T) {
 	}
 	reasons := []DeadLetterReason{
 		Undecodable, UnknownMajor, OversizedRecord, InvalidRequest, Upstream4xx,
-		Upstream5xx, Unreachable, NotReady, ParseError, OversizedAnswer, Unstorable,
+		Upstream5xx, Unreachable, NotReady, ParseError, OversizedAnswer, Unstorable, NotComputed,
 	}
 	for _, r := range reasons {
 		if !strings.Contains(string(text), `"const": "`+string(r)+`", "description"`) {

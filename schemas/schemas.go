@@ -40,6 +40,7 @@ const (
 	Trigger     Reason = "TRIGGER"
 	Link        Reason = "LINK"
 	NextPage    Reason = "NEXT_PAGE"
+	RunStep     Reason = "RUN"
 )
 
 // Relaxed reports whether a request for this reason is also satisfied by a fetch that was in flight
@@ -49,9 +50,9 @@ func (r Reason) Relaxed() bool {
 }
 
 // PassesHolds reports whether a request for this reason is accepted although the entity has a hold.
-// That is the case for explicit refreshes, replays and retries.
+// That is the case for explicit refreshes, replays, retries and runs.
 func (r Reason) PassesHolds() bool {
-	return r == UserRequest || r == Replay || r == Retry
+	return r == UserRequest || r == Replay || r == Retry || r == RunStep
 }
 
 // Manual reports whether a reader or a person made the request, and not the schedule, a trigger, a

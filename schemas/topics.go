@@ -38,6 +38,9 @@ func DeadLetterTopic(source string) string { return source + ".update-dlq" }
 // ChangeTopic returns the name of the source's change topic.
 func ChangeTopic(source string) string { return source + ".changes" }
 
+// RunTopic returns the name of the topic with the ends of the source's runs.
+func RunTopic(source string) string { return source + ".runs" }
+
 // Group returns the name of the lane's consumer group.
 func Group(source string, lane Lane) string {
 	if lane == High {
@@ -62,5 +65,6 @@ func Topics(source string) []Topic {
 		{RequestTopic(source, Low), 24, Retention(Low), MaxRecordBytes},
 		{DeadLetterTopic(source), 12, 7 * 24 * time.Hour, MaxRecordBytes + deadLetterRoom},
 		{ChangeTopic(source), 12, 7 * 24 * time.Hour, MaxRecordBytes},
+		{RunTopic(source), 12, 7 * 24 * time.Hour, MaxRecordBytes},
 	}
 }

@@ -38,7 +38,8 @@ type UpdateRequest struct {
 	Version int64 `json:"version"`
 	// Depth is the number of links that led to the entity, from an entity that was requested for
 	// another reason; at most MaxLinkDepth. 0: the request does not come from a link.
-	Depth int    `json:"depth,omitempty"`
+	Depth int `json:"depth,omitempty"`
+	// RunID is the id of the run whose step the request fetches; empty: the request belongs to no run.
 	RunID string `json:"runId,omitempty"`
 	// Page is the page of a collection that the request fetches, as collection.Walk.Name returns it; empty:
 	// the collection's next page.

@@ -138,6 +138,8 @@ func (g aliasGraph) checkAlias(name string, f *compiledFacet, a Alias) error {
 		return fmt.Errorf("from: a group of keyPattern has the name %s too; give one of them another name", a.Param)
 	case from.Raw != nil:
 		return fmt.Errorf("from: the content of %s is raw and has no members; take the value from a facet of JSON documents", a.From)
+	case from.Derived != nil:
+		return fmt.Errorf("from: the content of %s is computed and not fetched; take the value from another facet", a.From)
 	case from.Collection != nil:
 		return fmt.Errorf("from: %s is a collection, and its items are not content of one entity; take the value from another facet", a.From)
 	case member == "":

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/freshet/freshet/source/derived"
 	"github.com/freshet/freshet/source/items"
 	"github.com/freshet/freshet/source/links"
 )
@@ -27,6 +28,12 @@ type Delivery struct {
 	Wait time.Duration `yaml:"wait,omitempty"`
 	// Collection keeps the list of the facet's one document item by item, for lists of any length.
 	Collection *items.Collection `yaml:"collection,omitempty"`
+	// Derived computes the content of the facet from stored items of collections, without a call. The facet
+	// has no documents.
+	Derived *derived.Config `yaml:"derived,omitempty"`
+
+	derivedUses []derivedUse // the derived facets that read the items of this facet
+	derivedName string       // name of the facet if it is derived
 }
 
 // Static configures a directory of files. The path of a file below the directory is the key of its

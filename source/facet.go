@@ -152,7 +152,7 @@ func compileFacet(config Facet, auth Auth) (*compiledFacet, error) {
 	if f.key, err = compileKeyPattern(config.KeyPattern); err != nil {
 		return nil, fmt.Errorf("keyPattern: %w", err)
 	}
-	f.aliases, f.aliasUsers, f.aliasNotFoundFor = compileAliases(config.Params), nil, 0
+	f.aliases, f.aliasUsers, f.aliasNotFoundFor, f.derivedUses = compileAliases(config.Params), nil, 0, nil
 	if err := config.KeyFold.check(); err != nil {
 		return nil, err
 	}
@@ -170,8 +170,12 @@ func compileFacet(config Facet, auth Auth) (*compiledFacet, error) {
 		}
 		f.params[name] = t
 	}
-	if len(config.Documents) == 0 {
-		return nil, errors.New("documents: a facet needs at least one document")
+	if config.Derived != nil {
+		if err := config.checkDerived(); err != nil {
+			return nil, err
+		}
+	} else if len(config.Documents) == 0 {
+		return nil, errors.New("documents: a facet needs at least one document, or the setting derived")
 	}
 	for _, name := range slices.Sorted(maps.Keys(config.Documents)) {
 		d, err := compileDocument(name, config.Documents[name], auth, func(name string) bool {
@@ -199,7 +203,7 @@ func compileFacet(config Facet, auth Auth) (*compiledFacet, error) {
 	if config.Conditional && len(f.documents) > 1 {
 		return nil, errors.New("conditional: allowed only for a facet with exactly one document; remove it")
 	}
-	if d := f.documents[0]; config.Conditional && (d.method != http.MethodGet || (d.Paging != nil && config.Collection == nil)) {
+	if config.Conditional && (f.documents[0].method != http.MethodGet || (f.documents[0].Paging != nil && config.Collection == nil)) {
 		return nil, errors.New("conditional: allowed only for a GET request without paging; remove it")
 	}
 	if err := config.checkDocumentNames(); err != nil {
@@ -257,6 +261,7 @@ func (f Facet) ExtractVersion() int64 {
 		text = fmt.Appendf(text, "\nraw %q", f.Raw.MediaType)
 	}
 	text = append(text, f.Collection.ContentSettings()...)
+	text = append(text, f.Derived.ContentSettings()...)
 	sum := sha256.Sum256(text)
 	return int64(binary.BigEndian.Uint64(sum[:8]) >> 1)
 }

@@ -124,6 +124,9 @@ func (s *Source) match(facet, key string) (*compiledFacet, keyValues, error) {
 		return nil, keyValues{}, fmt.Errorf("source %s has no facet %q; it has %s", s.name, facet, strings.Join(s.FacetNames(), ", "))
 	}
 	k, ok := f.key.match(key)
+	if f.Derived.IsAll(key) {
+		return f, keyValues{key: key}, nil
+	}
 	if !ok {
 		return nil, keyValues{}, fmt.Errorf("the key does not match the keyPattern of %s/%s: %s", s.name, facet, f.KeyPattern)
 	}

@@ -38,6 +38,9 @@ func checkLinks(facets map[string]*compiledFacet) (errs []error) {
 			errs = append(errs, fmt.Errorf("facets.%s.links.facet: there is no facet %q; the facets are: %s", name, l.Facet, strings.Join(names, ", ")))
 			continue
 		}
+		if target.Derived != nil {
+			errs = append(errs, fmt.Errorf("facets.%s.links.facet: %s is derived, so changes of its inputs refresh it; name a facet with documents", name, l.Facet))
+		}
 		for _, param := range target.openParams {
 			if !slices.Contains(target.key.groups, param) {
 				errs = append(errs, fmt.Errorf("facets.%s.links.facet: keys of %s need a value for {%s}, and a link has none; give the param a default, or name a group of keyPattern %s", name, l.Facet, param, param))

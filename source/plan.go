@@ -56,7 +56,7 @@ type documentRequest struct {
 	bodyAt   func(cursor string) []byte // request body of the page after a cursor; nil: all pages have the same body
 }
 
-// Calls returns the minimum number of calls that the plan needs. Resent calls and further pages are
+// Calls returns the minimum number of calls that the plan needs, 0 for a derived facet. Resent calls and further pages are
 // not included.
 func (p *Plan) Calls() int { return len(p.requests) }
 
@@ -76,7 +76,7 @@ func (s *Source) Plan(r Request) (*Plan, error) {
 	}
 	value := func(name string) string { return f.value(name, k, r.Params) }
 	credentials, _ := s.credentials.forKey(r.Key)
-	if len(credentials) == 0 {
+	if len(credentials) == 0 && f.Derived == nil {
 		return nil, errNoCredential
 	}
 	var params map[string]string

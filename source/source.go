@@ -120,7 +120,7 @@ func New(name string, config Config, secrets map[string]string, inFlight int) (*
 		s.facets[name] = f
 	}
 	if len(errs) == 0 {
-		errs = append(aliasGraph(s.facets).check(), checkLinks(s.facets)...)
+		errs = slices.Concat(aliasGraph(s.facets).check(), checkLinks(s.facets), compileDerived(s.facets))
 	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)

@@ -20,11 +20,12 @@ type OutboxEvents struct {
 }
 
 // Trigger is the rule that a change of one entity refreshes another entity: another facet of the same
-// key, or the target of a link. It is stored as JSON; durations are in nanoseconds.
+// key, the target of a link, or an entity of a derived facet. It is stored as JSON; durations are in
+// nanoseconds.
 type Trigger struct {
 	Facet string `json:"facet"` // name of the facet that is refreshed
-	// Key is the target's key if the trigger is a link in the content. Empty: the key of the changed
-	// entity.
+	// Key is the target's key if the trigger is a link in the content, or if the target's facet is derived.
+	// Empty: the key of the changed entity.
 	Key string `json:"key,omitempty"`
 	// Depth is the depth of the refresh's request (schemas.UpdateRequest.Depth). It is positive if the
 	// trigger is a link, and otherwise 0.
@@ -36,6 +37,9 @@ type Trigger struct {
 	// MaxDelay after the first change. 0: no delay.
 	Quiet    time.Duration `json:"quiet,omitempty"`
 	MaxDelay time.Duration `json:"maxDelay,omitempty"`
+	// Every is set if the target's facet is derived: it is requested this long after the first change of all
+	// its inputs. Quiet counts the changes of one entity only.
+	Every time.Duration `json:"every,omitempty"`
 	// OnReplace is set for the trigger of an alias: it refreshes a facet that takes a param from the
 	// changed facet. It fires only if the change replaced content, and if the other facet is stored.
 	OnReplace bool `json:"onReplace,omitempty"`
@@ -80,6 +84,9 @@ type OutboxEvent struct {
 	// Item is the id of the changed item of a collection; empty: the entity has changed. After is zero
 	// if the item was deleted.
 	Item string
+	// Run is the value of the record that announces the end of a run, and Entity.Key is the run's id; empty:
+	// the event is a change.
+	Run string
 	// A trigger with a quiet time has its own OutboxEvent. Further changes in that time replace
 	// the event: it gets the last change's version and a new ID, and keeps the Before of the first
 	// change.
@@ -98,7 +105,7 @@ func (e OutboxEvent) ReadyAt() time.Time {
 // Statements for the outbox, shared by both databases.
 const (
 	// OutboxColumns are the columns that ScanOutboxEvent reads.
-	OutboxColumns = `e.id, e.source, e.facet, e.key, e.version, e.at, e.before, e.after, e.publish_change, e.triggers, e.item`
+	OutboxColumns = `e.id, e.source, e.facet, e.key, e.version, e.at, e.before, e.after, e.publish_change, e.triggers, e.item, e.run`
 
 	// InsertOutboxEvent is the start of a statement. The rows to insert follow it, with the fields
 	// of OutboxRow.
@@ -176,7 +183,7 @@ func (w Write) OutboxRows(before Hash) (rows []OutboxRow, err error) {
 func (e *OutboxEvent) ScanOutboxEvent(scan func(...any) error) error {
 	var at int64
 	var before, after, text []byte
-	err := scan(&e.ID, &e.Entity.Source, &e.Entity.Facet, &e.Entity.Key, &e.Version, &at, &before, &after, &e.PublishChange, &text, &e.Item)
+	err := scan(&e.ID, &e.Entity.Source, &e.Entity.Facet, &e.Entity.Key, &e.Version, &at, &before, &after, &e.PublishChange, &text, &e.Item, &e.Run)
 	if err != nil {
 		return err
 	}

@@ -7,16 +7,17 @@ import "strings"
 // the key `after`. The columns are the key and then the columns of ScanState. It reads the primary key, so
 // its cost depends on the limit and not on the size of the table.
 func (f EntityFilter) SelectStates(after string, limit int) (string, []any) {
-	return f.inKeyOrder(`SELECT s.key, `+StateColumns+` FROM snapshot_state s`, "s", after, limit)
+	return f.InKeyOrder(`SELECT s.key, `+StateColumns+` FROM snapshot_state s`, "s", after, limit)
 }
 
 // SelectStatuses is like SelectStates, and returns the columns of ScanStatus.
 func (f EntityFilter) SelectStatuses(after string, limit int) (string, []any) {
-	return f.inKeyOrder(`SELECT `+StatusColumns+` FROM update_status u`, "u", after, limit)
+	return f.InKeyOrder(`SELECT `+StatusColumns+` FROM update_status u`, "u", after, limit)
 }
 
-// inKeyOrder adds the condition, the order and the limit to a query. "alias" is the alias of its table.
-func (f EntityFilter) inKeyOrder(query, alias, after string, limit int) (string, []any) {
+// InKeyOrder adds the condition, the order and the limit to a query of a table with the columns source, facet
+// and key. "alias" is the alias of the table. It returns the query and its arguments.
+func (f EntityFilter) InKeyOrder(query, alias, after string, limit int) (string, []any) {
 	args := []any{f.Source, f.Facet, after, f.KeyPrefix, limit}
 	condition := "$t.source = $1 AND $t.facet = $2 AND $t.key > $3 AND $t.key >= $4"
 	if end := afterPrefix(f.KeyPrefix); end != "" {

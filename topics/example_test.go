@@ -40,8 +40,10 @@ func ExampleEnsure() {
 	// nexon.update-priority-low true
 	// nexon.update-dlq true
 	// nexon.changes true
+	// nexon.runs true
 	// nexon.update-priority-high false
 	// nexon.update-priority-low false
 	// nexon.update-dlq false
 	// nexon.changes false
+	// nexon.runs false
 }

@@ -48,7 +48,7 @@ func TestEnsure_CreatesTopicsOnce(t *testing.T) {
 		source := servicetest.Name("nexon")
 		for round := range 2 {
 			got, err := Ensure(t.Context(), admin, source, Replication{})
-			if err != nil || len(got) != 4 {
+			if err != nil || len(got) != 5 {
 				t.Fatalf("round %d: %+v, %v", round, got, err)
 			}
 			for _, topic := range got {

@@ -14,6 +14,7 @@ import (
 // Deps are the dependencies of a Receiver.
 type Deps struct {
 	Store    Store
+	Walks    Walks
 	Enqueuer Enqueuer
 	// Wake wakes the outbox relays of a source at the time `at`, which may be in the future.
 	Wake    func(ctx context.Context, source string, at time.Time)
@@ -33,6 +34,12 @@ type Store interface {
 	// WriteOutbox stores the outbox events of writes, without the writes themselves. A trigger with a quiet
 	// time replaces the waiting trigger of the same entity.
 	WriteOutbox(ctx context.Context, writes []store.Write) error
+}
+
+// Walks are the walks of collections.
+type Walks interface {
+	// WalkAgain lets the open walk of each entity that is a collection be followed by another one.
+	WalkAgain(ctx context.Context, of []schemas.Entity) error
 }
 
 // Enqueuer enqueues strict update requests with the reason TRIGGER.

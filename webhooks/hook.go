@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/freshet/freshet/access"
 )
 
 // Hook is one configured webhook. Its methods may be called concurrently.
@@ -20,8 +22,7 @@ type Hook struct {
 // text of its file or environment variable.
 func NewHook(source, name string, c Config, keys Keys, secrets string) (*Hook, error) {
 	h := &Hook{source: source, name: name, config: c, keys: keys}
-	calls, window := c.NewKeys.Parse()
-	h.newKeys = newKeyLimit{max: float64(calls), window: window, left: float64(calls)}
+	h.newKeys.rate = c.NewKeys.CallRate()
 	return h, h.SetSecrets(secrets)
 }
 
@@ -36,31 +37,21 @@ func (h *Hook) SetSecrets(text string) error {
 	return nil
 }
 
-// newKeyLimit is a token bucket that limits the refreshes of keys that are neither stored nor registered.
+// newKeyLimit limits the refreshes of keys that are neither stored nor registered.
 type newKeyLimit struct {
-	max    float64 // keys that may be refreshed at once, and in each window
-	window time.Duration
+	rate access.CallRate
 
-	mu   sync.Mutex
-	left float64
-	at   time.Time
+	mu     sync.Mutex
+	bucket access.Bucket
 }
 
-// take takes up to n keys and returns how many it took, and after which time the next one is allowed.
-func (l *newKeyLimit) take(n int, now time.Time) (taken int, after time.Duration) {
-	if l.max == 0 {
-		return 0, 0
+// allow reports whether a key may be refreshed. If not, it returns the time until one may; 0: never.
+func (l *newKeyLimit) allow(now time.Time) (ok bool, after time.Duration) {
+	if l.rate.Unlimited() { // newKeys is not set
+		return false, 0
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	perKey := l.window / time.Duration(l.max)
-	if l.at.IsZero() {
-		l.at = now
-	}
-	if passed := now.Sub(l.at); passed > 0 { // concurrent deliveries may arrive here in another order
-		l.left, l.at = min(l.max, l.left+float64(passed)/float64(perKey)), now
-	}
-	taken = min(n, int(l.left))
-	l.left -= float64(taken)
-	return taken, time.Duration((1 - min(1, l.left)) * float64(perKey))
+	after = l.bucket.Take(l.rate, 1, now)
+	return after == 0, after
 }

@@ -182,8 +182,7 @@ func (r *Receiver) request(ctx context.Context, d *delivery, ev event) (result, 
 	targets, floors := make([]target, 0, len(ev.targets)), make([]int64, 0, len(ev.targets))
 	for i, t := range ev.targets {
 		if !known[i] {
-			taken, wait := d.hook.newKeys.take(1, d.received)
-			if taken == 0 {
+			if ok, wait := d.hook.newKeys.allow(d.received); !ok {
 				d.UnknownKeys++
 				after = wait
 				continue
@@ -254,7 +253,7 @@ func (r *Receiver) enqueue(ctx context.Context, d *delivery, targets []target, f
 		}
 		now = append(now, Request{Entity: t.entity, Lane: cmp.Or(t.rule.Lane, schemas.Low), Floor: floors[i], CorrelationID: d.correlationID})
 	}
-	if err := r.delay(ctx, d, later); err != nil {
+	if err := errors.Join(r.walkAgain(ctx, targets), r.delay(ctx, d, later)); err != nil {
 		return r.unavailable(d, "The database is unavailable.", err)
 	}
 	if len(now) == 0 {
@@ -288,6 +287,18 @@ func (r *Receiver) enqueue(ctx context.Context, d *delivery, targets []target, f
 		return r.unavailable(d, "Kafka or Redis is unavailable.", nil)
 	}
 	return nil
+}
+
+// walkAgain lets another walk follow the open walks of the targets that are collections, because these walks may
+// miss the change. A collection without an open walk begins one with the request of the delivery.
+func (r *Receiver) walkAgain(ctx context.Context, targets []target) error {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	entities := make([]schemas.Entity, len(targets))
+	for i, t := range targets {
+		entities[i] = t.entity
+	}
+	return r.deps.Walks.WalkAgain(ctx, entities)
 }
 
 // delay stores delayed requests and wakes the relays when they are due. Each request is an outbox event with a

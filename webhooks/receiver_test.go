@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -277,6 +278,18 @@ func TestReceive_StoresDelayedRequests(t *testing.T) {
 	}
 	r.storeErr = errors.New("down")
 	r.want(r.deliver("", `{"type":"batch","events":[{"id":"a"}]}`), http.StatusServiceUnavailable, unavailable)
+}
+
+// An open walk of a collection can miss a change, so the delivery also lets another walk follow.
+func TestReceive_LetsAnotherWalkFollow(t *testing.T) {
+	for _, delay := range []time.Duration{0, 5 * time.Second} {
+		r := newRig(t, func(c *Config) { c.Map[0].Delay = delay })
+		r.stored["issues/"+repository] = 42
+		r.want(r.send(sign("issues", recorded(t, "issues.edited"))), http.StatusAccepted, accepted)
+		if want := []schemas.Entity{{Source: "github", Facet: "issues", Key: repository}}; !slices.Equal(r.walks, want) {
+			t.Errorf("delay %v: walks to follow: got %v, want %v", delay, r.walks, want)
+		}
+	}
 }
 
 func TestReceive_UnknownHook(t *testing.T) {

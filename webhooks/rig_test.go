@@ -43,6 +43,7 @@ type rig struct {
 	outcome    func(Request) Result // nil: Queued with the number 100
 	requests   []Request
 	delayed    []store.Write
+	walks      []schemas.Entity
 	woken      []time.Time
 }
 
@@ -67,7 +68,7 @@ func newRig(t testing.TB, change ...func(*Config)) *rig {
 		t.Fatal(err)
 	}
 	r.receiver = New([]*Hook{r.hook}, Deps{
-		Store: r, Enqueuer: r, Now: r.clock, Log: slog.New(slog.DiscardHandler), Metrics: r.reg,
+		Store: r, Walks: r, Enqueuer: r, Now: r.clock, Log: slog.New(slog.DiscardHandler), Metrics: r.reg,
 		Wake: func(_ context.Context, _ string, at time.Time) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -130,6 +131,13 @@ func (r *rig) WriteOutbox(_ context.Context, all []store.Write) error {
 	if r.storeErr == nil {
 		r.delayed = append(r.delayed, all...)
 	}
+	return r.storeErr
+}
+
+func (r *rig) WalkAgain(_ context.Context, of []schemas.Entity) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.walks = append(r.walks, of...)
 	return r.storeErr
 }
 

@@ -20,7 +20,7 @@ import (
 )
 
 // configPackages are the folders of the packages that define configuration structs.
-var configPackages = []string{"app", "access", "credits", "limiter", "retention", "scheduler", "source", "source/announced", "source/items", "source/links", "source/token", "webhooks"}
+var configPackages = []string{"app", "access", "credits", "limiter", "retention", "runs", "scheduler", "source", "source/announced", "source/derived", "source/items", "source/links", "source/token", "webhooks"}
 
 // readComments returns the doc comments of the structs with yaml tags, and of the fields of these
 // structs. The keys of the map have the form package.Type or package.Type.Field.

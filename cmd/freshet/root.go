@@ -47,7 +47,7 @@ Deploy on real services, in this order:  freshet migrate up, freshet topics ensu
 		commands []*cobra.Command
 	}{
 		{"Run", []*cobra.Command{p.dev(), p.query(), p.worker(), p.scheduler(), p.simulate(), p.healthcheck()}},
-		{"Operate", []*cobra.Command{p.limiter(), p.settings(), p.stop(), p.resume(), p.dlq(), creditsCommand(p), maintainCommand(p), p.topics(), p.migrate()}},
+		{"Operate", []*cobra.Command{p.limiter(), p.settings(), p.stop(), p.resume(), p.dlq(), runsCommand(p), creditsCommand(p), maintainCommand(p), p.topics(), p.migrate()}},
 		{"Data", []*cobra.Command{p.snapshot(), p.entities()}},
 		{"Configure", []*cobra.Command{p.init(), p.try(), p.config(), p.keys(), credentials(p)}},
 		{"Other", []*cobra.Command{p.version()}},

@@ -191,6 +191,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 	runCredits(t, open)
 	runCollections(t, open)
 	runMaintenance(t, open)
+	runRuns(t, open)
 }
 
 // suite is one test with its store.

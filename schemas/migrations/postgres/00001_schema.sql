@@ -314,7 +314,8 @@ CREATE TABLE outbox (
     due_at         bigint  NOT NULL, -- at, the end of a quiet period, or the end of a claim
     quiet_facet    text COLLATE "C" NOT NULL DEFAULT '', -- the facet whose trigger waits for a quiet period; #page: the request of a collection's next page; empty: none
     latest_at      bigint  NOT NULL DEFAULT 0, -- the latest due_at to which further changes may move a quiet trigger
-    item           text    NOT NULL DEFAULT '' -- id of the changed item of a collection; empty: the entity has changed
+    item           text    NOT NULL DEFAULT '', -- id of the changed item of a collection; empty: the entity has changed
+    run            text    NOT NULL DEFAULT '' -- JSON of the event of a run's end; the key is the run's id; empty: another event
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 10000);
 
@@ -424,6 +425,7 @@ CREATE TABLE collections (
     greatest             text    NOT NULL, -- greatest cursor value of the walk's items
     walk_etag            text    NOT NULL, -- ETag of the walk's first page
     walk_extract_version bigint  NOT NULL,
+    walk_again           boolean NOT NULL DEFAULT false, -- another walk follows, because a webhook has announced a change during this one
     PRIMARY KEY (source, facet, key)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 
@@ -472,7 +474,76 @@ CREATE TABLE walk_items (
     PRIMARY KEY (source, facet, key, walk, item)
 );
 
+-- Runs: entities and collections that are fetched as one unit of work. The transaction that ends or adds steps
+-- locks the run's row first.
+CREATE TABLE runs (
+    id           text COLLATE "C" NOT NULL PRIMARY KEY, -- UUIDv7, so the order of the ids is the order of the runs
+    source       text COLLATE "C" NOT NULL,
+    name         text COLLATE "C" NOT NULL, -- name of the definition
+    scope        text COLLATE "C" NOT NULL, -- identifies the keys
+    keys         integer NOT NULL, -- number of keys
+    triggered_by text    NOT NULL, -- client, or schedule
+    definition   json    NOT NULL, -- the run's definition when it started
+    state        text    NOT NULL, -- RUNNING, COMPLETED, FAILED, CANCELLED
+    waiting      boolean NOT NULL, -- the run waits for the end of the earlier run of its scope
+    attempt      integer NOT NULL, -- 1, and one more with each retry
+    since        bigint  NOT NULL, -- start of the run: data that was fetched since then ends a step
+    attempt_at   bigint  NOT NULL, -- start of the attempt: failures since then end a step
+    total        integer NOT NULL CHECK (total >= 0), -- number of steps, and below of the steps in each state
+    open         integer NOT NULL CHECK (open >= 0),
+    done         integer NOT NULL CHECK (done >= 0),
+    not_found    integer NOT NULL CHECK (not_found >= 0),
+    failed       integer NOT NULL CHECK (failed >= 0),
+    cancelled    integer NOT NULL CHECK (cancelled >= 0),
+    started      integer NOT NULL CHECK (started >= 0), -- number of open steps that are requested
+    last_started integer NOT NULL, -- highest number of a step that was requested
+    deadline_at  bigint  NOT NULL,
+    created_at   bigint  NOT NULL,
+    updated_at   bigint  NOT NULL, -- last change of the run or of its steps
+    ended_at     bigint  NOT NULL, -- 0: the run is active
+    error        text    NOT NULL, -- why the run failed, other than by its steps
+    idempotency  text COLLATE "C" NOT NULL, -- hash of the client and the Idempotency-Key; empty without one
+    body         bytea   NOT NULL -- hash of the request that started the run
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
+-- At most one active run, and one that waits, for each name and scope.
+CREATE UNIQUE INDEX runs_active ON runs (source, name, scope, waiting) WHERE state = 'RUNNING';
+CREATE UNIQUE INDEX runs_idempotency ON runs (idempotency) WHERE idempotency <> '';
+CREATE INDEX runs_newest ON runs (source, id);
+CREATE INDEX runs_deadline ON runs (source, deadline_at) WHERE state = 'RUNNING' AND NOT waiting;
+CREATE INDEX runs_ended ON runs (ended_at) WHERE state <> 'RUNNING';
+
+-- Steps of runs. A requested step has a due_at: the end of its lease, or the time of the answer to its request.
+CREATE TABLE run_steps (
+    run         text COLLATE "C" NOT NULL,
+    no          integer NOT NULL, -- from 1; steps are requested in this order
+    source      text COLLATE "C" NOT NULL,
+    facet       text COLLATE "C" NOT NULL,
+    key         text COLLATE "C" NOT NULL,
+    state       text    NOT NULL, -- OPEN, DONE, NOT_FOUND, FAILED, CANCELLED
+    due_at      bigint  NOT NULL, -- 0: the step waits for other steps, or has ended
+    requests    integer NOT NULL DEFAULT 0, -- requests since the last answer
+    fan_version bigint  NOT NULL DEFAULT 0, -- the item up to which the steps of items are added
+    fan_item    text COLLATE "C" NOT NULL DEFAULT '',
+    error       text    NOT NULL, -- why the step failed
+    ended_at    bigint  NOT NULL,
+    PRIMARY KEY (run, no)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
+CREATE UNIQUE INDEX run_steps_entity ON run_steps (run, facet, key);
+CREATE INDEX run_steps_due ON run_steps (source, due_at) WHERE state = 'OPEN' AND due_at > 0;
+CREATE INDEX run_steps_failed ON run_steps (run, no) WHERE state = 'FAILED';
+
+-- Times of the next scheduled runs.
+CREATE TABLE run_schedules (
+    source text COLLATE "C" NOT NULL,
+    name   text COLLATE "C" NOT NULL,
+    due_at bigint NOT NULL,
+    PRIMARY KEY (source, name)
+);
+
 -- +goose Down
+DROP TABLE run_schedules;
+DROP TABLE run_steps;
+DROP TABLE runs;
 DROP TABLE walk_items;
 DROP TABLE items;
 DROP TABLE collections;

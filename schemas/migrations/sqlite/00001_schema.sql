@@ -246,7 +246,8 @@ CREATE TABLE outbox (
     due_at         INTEGER NOT NULL,
     quiet_facet    TEXT    NOT NULL DEFAULT '',
     latest_at      INTEGER NOT NULL DEFAULT 0,
-    item           TEXT    NOT NULL DEFAULT ''
+    item           TEXT    NOT NULL DEFAULT '',
+    run            TEXT    NOT NULL DEFAULT ''
 );
 
 CREATE INDEX outbox_due ON outbox (source, due_at, id);
@@ -346,6 +347,7 @@ CREATE TABLE collections (
     greatest             TEXT    NOT NULL,
     walk_etag            TEXT    NOT NULL,
     walk_extract_version INTEGER NOT NULL,
+    walk_again           INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (source, facet, key)
 ) WITHOUT ROWID;
 
@@ -376,7 +378,72 @@ CREATE TABLE walk_items (
     PRIMARY KEY (source, facet, key, walk, item)
 ) WITHOUT ROWID;
 
+CREATE TABLE runs (
+    id           TEXT NOT NULL PRIMARY KEY,
+    source       TEXT NOT NULL,
+    name         TEXT NOT NULL,
+    scope        TEXT NOT NULL,
+    keys         INTEGER NOT NULL,
+    triggered_by TEXT    NOT NULL,
+    definition   TEXT    NOT NULL,
+    state        TEXT    NOT NULL,
+    waiting      BOOLEAN NOT NULL,
+    attempt      INTEGER NOT NULL,
+    since        INTEGER NOT NULL,
+    attempt_at   INTEGER NOT NULL,
+    total        INTEGER NOT NULL CHECK (total >= 0),
+    open         INTEGER NOT NULL CHECK (open >= 0),
+    done         INTEGER NOT NULL CHECK (done >= 0),
+    not_found    INTEGER NOT NULL CHECK (not_found >= 0),
+    failed       INTEGER NOT NULL CHECK (failed >= 0),
+    cancelled    INTEGER NOT NULL CHECK (cancelled >= 0),
+    started      INTEGER NOT NULL CHECK (started >= 0),
+    last_started INTEGER NOT NULL,
+    deadline_at  INTEGER NOT NULL,
+    created_at   INTEGER NOT NULL,
+    updated_at   INTEGER NOT NULL,
+    ended_at     INTEGER NOT NULL,
+    error        TEXT    NOT NULL,
+    idempotency  TEXT NOT NULL,
+    body         BLOB    NOT NULL
+) WITHOUT ROWID;
+
+CREATE UNIQUE INDEX runs_active ON runs (source, name, scope, waiting) WHERE state = 'RUNNING';
+CREATE UNIQUE INDEX runs_idempotency ON runs (idempotency) WHERE idempotency <> '';
+CREATE INDEX runs_newest ON runs (source, id);
+CREATE INDEX runs_deadline ON runs (source, deadline_at) WHERE state = 'RUNNING' AND NOT waiting;
+CREATE INDEX runs_ended ON runs (ended_at) WHERE state <> 'RUNNING';
+
+CREATE TABLE run_steps (
+    run         TEXT NOT NULL,
+    no          INTEGER NOT NULL,
+    source      TEXT NOT NULL,
+    facet       TEXT NOT NULL,
+    key         TEXT NOT NULL,
+    state       TEXT    NOT NULL,
+    due_at      INTEGER NOT NULL,
+    requests    INTEGER NOT NULL DEFAULT 0,
+    fan_version INTEGER NOT NULL DEFAULT 0,
+    fan_item    TEXT NOT NULL DEFAULT '',
+    error       TEXT    NOT NULL,
+    ended_at    INTEGER NOT NULL,
+    PRIMARY KEY (run, no)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX run_steps_entity ON run_steps (run, facet, key);
+CREATE INDEX run_steps_due ON run_steps (source, due_at) WHERE state = 'OPEN' AND due_at > 0;
+CREATE INDEX run_steps_failed ON run_steps (run, no) WHERE state = 'FAILED';
+
+CREATE TABLE run_schedules (
+    source TEXT NOT NULL,
+    name   TEXT NOT NULL,
+    due_at INTEGER NOT NULL,
+    PRIMARY KEY (source, name)
+) WITHOUT ROWID;
+
 -- +goose Down
+DROP TABLE run_schedules;
+DROP TABLE run_steps;
+DROP TABLE runs;
 DROP TABLE walk_items;
 DROP TABLE items;
 DROP TABLE collections;

@@ -1,0 +1,61 @@
+package access
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// No time adds tokens twice. With times in any order, a bucket gives at most its capacity and the tokens of the time
+// between the first and the latest call. After the wait that it returns, it has enough tokens.
+func TestBucket_NeverExceedsItsRate(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // not a secret
+	start := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+	for round := range 300 {
+		r := CallRate{1 + random.IntN(20), time.Duration(1+random.IntN(60)) * time.Second}
+		perToken := r.window / time.Duration(r.calls)
+		b, latest, taken := &Bucket{}, start, 0
+		b.Take(r, 0, start)
+		for call := range 500 {
+			if random.IntN(3) > 0 {
+				latest = latest.Add(time.Duration(random.Int64N(int64(2 * perToken))))
+			}
+			now := latest
+			if random.IntN(2) == 0 { // this caller has read the clock earlier
+				now = latest.Add(-time.Duration(random.Int64N(int64(r.window))))
+			}
+			n := 1 + random.IntN(min(3, r.calls))
+			wait := b.Take(r, n, now)
+			most := float64(r.calls) + float64(r.calls)*float64(latest.Sub(start))/float64(r.window)
+			if wait == 0 {
+				taken += n
+			} else if wait > r.window+time.Millisecond {
+				t.Fatalf("seed %d, round %d, call %d: got a wait of %v, want at most the window %v", seed, round, call, wait, r.window)
+			}
+			if float64(taken) > most+1e-6*most {
+				t.Fatalf("seed %d, round %d, call %d: %d tokens in %v, want at most %.3f at %v", seed, round, call, taken, latest.Sub(start), most, r)
+			}
+			if wait > 0 && now.Equal(latest) { // after the wait there are enough tokens
+				latest = latest.Add(wait)
+				if again := b.Take(r, n, latest); again > time.Microsecond {
+					t.Fatalf("seed %d, round %d, call %d: got another wait of %v after %v", seed, round, call, again, wait)
+				} else if again == 0 {
+					taken += n
+				}
+			}
+		}
+	}
+}
+
+func TestBucket_SpendCanGoBelowZero(t *testing.T) {
+	r, now := CallRate{10, 10 * time.Second}, time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+	var b Bucket
+	if wait := b.Spend(r, 15, now); wait != 6*time.Second {
+		t.Errorf("wait after 15 of 10 tokens: got %v, want 6s", wait)
+	}
+	if wait := b.Take(r, 1, now.Add(5*time.Second)); wait != time.Second {
+		t.Errorf("wait 5 s later: got %v, want 1s", wait)
+	}
+}

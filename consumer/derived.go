@@ -1,0 +1,228 @@
+package consumer
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/freshet/freshet/collection"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/source/derived"
+	"github.com/freshet/freshet/store"
+)
+
+// Items reads the stored items of collections.
+type Items interface {
+	// InKeyOrder returns at most limit collections of a source and facet whose keys begin with KeyPrefix and
+	// follow the key after, in the order of their keys.
+	InKeyOrder(ctx context.Context, f store.EntityFilter, after string, limit int) ([]collection.Listed, error)
+	// Scan calls the function each for at most limit items of a collection that follow the position after, in
+	// the order of their changes. The content is valid until each returns.
+	Scan(ctx context.Context, e schemas.Entity, after collection.Position, limit int, each func(at collection.Position, content []byte)) error
+}
+
+// derivations computes the content of derived facets from stored items. Such a request needs neither a call
+// nor a permit. Like every request it has a version, a write by hash, retries and dead letters.
+type derivations struct {
+	w     *Worker
+	items Items
+}
+
+// The maximum numbers of collections, items and results that one query reads.
+const (
+	collectionChunk = 1000
+	itemChunk       = 1000
+	resultChunk     = 100
+)
+
+// try makes one attempt to compute and store the content of a derived entity. Its result is like the result of
+// Worker.tryOnce.
+func (d *derivations) try(ctx, hard context.Context, a *attempt) decision {
+	w, t := d.w, a.t
+	end := func() decision { a.ended = true; return decision{} }
+	if w.gates.wait(ctx) != nil {
+		return end()
+	}
+	memory, err := w.memory.reserve(ctx, t.client, min(derived.MaxMemory, w.config.MaxBodyBytes))
+	if err != nil {
+		return end()
+	}
+	a.mu.Lock()
+	err = a.begin(ctx)
+	a.mu.Unlock()
+	switch {
+	case errors.Is(err, errSkipped):
+		w.skip(t, a.skipped)
+	case errors.Is(err, errBeginFailed):
+		w.conditions.Warn(w.log, failedOperation(opBegin), err)
+		memory.resize(0)
+		return decision{wait: beginRetryDelay}
+	}
+	if err != nil {
+		memory.resize(0)
+		return end()
+	}
+	w.conditions.Resolved(w.log, failedOperation(opBegin))
+	c, err := (&derivation{derivations: d, t: t, config: t.facet.Derived, visibility: w.source.Visibility(t.request.Key)}).compute(ctx)
+	w.metrics.derive.Observe(time.Since(a.began).Seconds())
+	switch {
+	case ctx.Err() != nil: // the record stays uncommitted, and a worker reads it again
+		memory.resize(0)
+	case err != nil:
+		memory.resize(0)
+		w.metrics.errors.WithLabelValues(string(schemas.NotComputed)).Inc()
+		w.scheduleRetry(hard, t, decision{next: stepScheduleRetry, countsFailure: true}, failure{reason: schemas.NotComputed, err: err, number: a.number})
+	case c.Empty():
+		w.storeResult(hard, a, fetched{outcome: source.Outcome{Class: source.NotFound}, memory: memory})
+	default:
+		text := c.Content()
+		p := store.Encode(text)
+		w.storeResult(hard, a, fetched{outcome: source.Outcome{Class: source.OK}, memory: memory, content: content{
+			hash: sha256.Sum256(text), extractVersion: t.plan.ExtractVersion(), bytes: len(p.Bytes),
+			payload: func() (store.Payload, error) { return p, nil },
+		}})
+	}
+	return end()
+}
+
+// derivation is the computation of one content.
+type derivation struct {
+	*derivations
+	t      *task
+	config *derived.Config
+	// visibility is the visibility of the content. Only collections and results with the same visibility are
+	// read, so that the content shows nothing that its readers may not see.
+	visibility string
+}
+
+// compute reads the items and returns their computation. It fails if ctx ends, or if a value can't be measured.
+func (d *derivation) compute(ctx context.Context) (*derived.Computation, error) {
+	c := d.config.New()
+	if !d.config.IsAll(d.t.request.Key) {
+		return c, d.addKey(ctx, c, d.t.request.Key)
+	}
+	if !d.config.Mergeable() {
+		return c, d.eachCollection(ctx, "", func(over string, s collection.Listed, _ string) error { return d.addItems(ctx, c, over, s) })
+	}
+	keys := map[string]struct{}{}
+	err := d.eachCollection(ctx, "", func(_ string, _ collection.Listed, of string) error {
+		keys[of] = struct{}{}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	for some := range slices.Chunk(slices.Sorted(maps.Keys(keys)), resultChunk) {
+		if err := d.addResults(ctx, c, some); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// addResults adds the stored results of keys. For a key without a result of the present configuration, it reads
+// the items.
+func (d *derivation) addResults(ctx context.Context, c *derived.Computation, keys []string) error {
+	entities := make([]schemas.Entity, len(keys))
+	for i, key := range keys {
+		entities[i] = d.t.request.Entity
+		entities[i].Key = key
+	}
+	var results []store.Snapshot
+	err := d.w.retryDB(ctx, opDerive, func(ctx context.Context) (err error) {
+		results, err = d.w.store.GetAll(ctx, entities)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	var text []byte
+	for i, r := range results {
+		if !r.HasContent() || r.NotFound || r.ExtractVersion != d.t.plan.ExtractVersion() || r.Visibility != d.visibility {
+			err = d.addKey(ctx, c, keys[i])
+		} else if text, err = r.Decode(text[:0]); err == nil {
+			err = c.Merge(text)
+		}
+		if err != nil {
+			return fmt.Errorf("key %s: %w", keys[i], err)
+		}
+	}
+	return nil
+}
+
+// addKey adds the items of all collections that belong to a key.
+func (d *derivation) addKey(ctx context.Context, c *derived.Computation, key string) error {
+	return d.eachCollection(ctx, key, func(over string, s collection.Listed, of string) error {
+		if of != key {
+			return nil
+		}
+		return d.addItems(ctx, c, over, s)
+	})
+}
+
+// eachCollection calls the function do for each collection that may belong to a key; empty: to any key. of is
+// the key to which the collection belongs.
+func (d *derivation) eachCollection(ctx context.Context, key string, do func(over string, s collection.Listed, of string) error) error {
+	for _, over := range slices.Sorted(maps.Keys(d.config.Over)) {
+		in, filter, limit := d.config.Over[over], store.EntityFilter{Source: d.t.request.Source, Facet: over, KeyPrefix: key}, collectionChunk
+		if in.Exact() && key != "" {
+			limit = 1 // a key is the first one of the keys that begin with it
+		}
+		for after, more := "", true; more; {
+			var stored []collection.Listed
+			err := d.w.retryDB(ctx, opDerive, func(ctx context.Context) (err error) {
+				stored, err = d.items.InKeyOrder(ctx, filter, after, limit)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			for _, s := range stored {
+				after = s.Key
+				of, ok := in.KeyOf(s.Key)
+				if !ok || s.Visibility != d.visibility {
+					continue
+				}
+				if err := do(over, s, of); err != nil {
+					return err
+				}
+			}
+			more = len(stored) == limit && limit > 1
+		}
+	}
+	return nil
+}
+
+// addItems adds the items of a collection. An item that changes meanwhile can be added twice; its change causes
+// another computation.
+func (d *derivation) addItems(ctx context.Context, c *derived.Computation, over string, s collection.Listed) error {
+	e := schemas.Entity{Source: d.t.request.Source, Facet: over, Key: s.Key}
+	c.AddCollection(over, s.Complete)
+	var invalid error
+	var after collection.Position
+	for more := true; more; {
+		n := 0
+		err := d.w.retryDB(ctx, opDerive, func(ctx context.Context) error {
+			n = 0
+			return d.items.Scan(ctx, e, after, itemChunk, func(at collection.Position, content []byte) {
+				n, after = n+1, at // a repeated scan begins after the last added item
+				if err := c.Add(over, content); err != nil && invalid == nil {
+					invalid = fmt.Errorf("item %s of %s/%s: %w", at.ID, over, s.Key, err)
+				}
+			})
+		})
+		switch {
+		case err != nil:
+			return err
+		case invalid != nil:
+			return invalid
+		}
+		more = n == itemChunk
+	}
+	return nil
+}

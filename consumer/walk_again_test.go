@@ -1,0 +1,37 @@
+package consumer_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/freshet/freshet/collection"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source/items"
+)
+
+// A change that a webhook announces while a walk is open, and which the walk has passed, is found by another walk. No
+// third one follows.
+func TestCollection_ChangeDuringWalkIsFound(t *testing.T) {
+	r := newListRig(t, items.Collection{ID: "id"})
+	r.list.set(func(u *listUpstream) {
+		u.answer = func(_ http.ResponseWriter, _ *http.Request, n int) bool {
+			if n == 2 {
+				u.items[0].Text = "changed"
+				if err := r.collections.WalkAgain(t.Context(), []schemas.Entity{entity("k")}); err != nil {
+					t.Error(err)
+				}
+			}
+			return false
+		}
+	})
+	r.start()
+	r.refresh()
+	r.until("the end of the second walk", func() bool {
+		items, err := r.collections.Items(t.Context(), entity("k"), collection.Range{ID: "i00", Limit: 1})
+		return err == nil && len(items) == 1 && strings.Contains(string(items[0].Content), "changed") && !r.state().Walk.Open()
+	})
+	r.untilCommitted(schemas.Low)
+	r.wantCalls("both walks", r.list.take(), "1", "2", "3", "1", "2", "3")
+	r.wantList()
+}

@@ -1,0 +1,171 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/freshet/freshet/client"
+	"github.com/freshet/freshet/e2e/harness"
+	"github.com/freshet/freshet/schemas"
+)
+
+// childServer is an upstream with lists, and with an entity for each item of the lists. The entity of an item whose id is a
+// multiple of notFoundEvery does not exist.
+type childServer struct {
+	lists *listServer
+	calls atomic.Int64 // for entities
+}
+
+const notFoundEvery = 50
+
+func (s *childServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	id, isChild := strings.CutPrefix(r.URL.Path, "/details/")
+	if !isChild {
+		s.lists.ServeHTTP(w, r)
+		return
+	}
+	s.calls.Add(1)
+	if n, _ := strconv.Atoi(id); n%notFoundEvery == 0 {
+		http.NotFound(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = fmt.Fprintf(w, `{"id":%q}`, id)
+}
+
+const runSource = `  detail:
+    documents: {detail: {path: "/details/{key}"}}
+    freshFor: 24h
+runs:
+  all:
+    steps: {list: {}, detail: {each: list, key: "{id}"}}
+    parallel: 64
+    overlap: cancel-other
+`
+
+// TestRuns_EndOnceAfterKills runs over lists and their items, while workers are killed. RUNS_KEYS is the number of lists, and
+// RUNS_KILLS the number of kills.
+func TestRuns_EndOnceAfterKills(t *testing.T) {
+	number := func(name string, fallback int) int {
+		if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
+			return n
+		}
+		return fallback
+	}
+	keys, kills := harness.Keys("k", number("RUNS_KEYS", 10)), number("RUNS_KILLS", 2)
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d, %d lists", seed, len(keys))
+	f := newSite(t)
+	lists, _ := newListServer(t, keys, 6, seed)
+	upstream := &childServer{lists: lists}
+	server := httptest.NewServer(upstream)
+	t.Cleanup(server.Close)
+	f.Sources = map[string]string{f.Source: fmt.Sprintf(listSource, server.URL) + runSource}
+	f.check(f.CreateTables(t.Context()))
+	f.connect()
+	api := f.query()
+	workers := []*harness.Process{f.worker(), f.worker()}
+	c, err := client.New(api, client.Options{})
+	f.check(err)
+	pages, _ := lists.pages()
+	items, missing := 0, 0
+	for _, list := range lists.lists {
+		items += len(list)
+		for _, i := range list {
+			if i.ID%notFoundEvery == 0 {
+				missing++
+			}
+		}
+	}
+	want := client.RunSteps{Total: len(keys) + items, Done: len(keys) + items - missing, NotFound: missing}
+	started := time.Now()
+	run, isNew, err := c.StartRun(t.Context(), f.Source, "all", client.RunKeys{Keys: keys}, "e2e")
+	f.check(err)
+	equal(t, "a new run", isNew, true)
+	again, isNew, err := c.StartRun(t.Context(), f.Source, "all", client.RunKeys{Keys: keys}, "e2e")
+	f.check(err)
+	equal(t, "the repeated start: a new run", isNew, false)
+	equal(t, "the repeated start: the run", again.ID, run.ID)
+	var killing sync.WaitGroup
+	killing.Go(func() {
+		for n := range kills {
+			f.until(timeout, "progress before a kill", func() bool {
+				return f.one("SELECT done + not_found FROM runs WHERE id = $1", run.ID) > int64(n+1)*int64(want.Total)/int64(kills+2)
+			})
+			workers[n%2].Kill()
+			workers[n%2] = f.worker()
+		}
+	})
+	ended, err := c.WaitRun(t.Context(), run.ID, nil)
+	f.check(err)
+	killing.Wait()
+	took := time.Since(started)
+	equal(t, "state", ended.State, client.RunCompleted)
+	equal(t, "steps", ended.Steps, want)
+	_, pageCalls := lists.pages()
+	calls, fewest := int64(pageCalls)+upstream.calls.Load(), int64(pages+items)
+	bound := fewest + int64(kills)*16 // at most 16 calls are in flight in a worker
+	t.Logf("first run: %d steps, %d calls, at most %d allowed, %d kills, %.1f s", want.Total, calls, bound, kills, took.Seconds())
+	if calls < fewest || calls > bound {
+		t.Errorf("calls: got %d, want %d to %d", calls, fewest, bound)
+	}
+	f.compareItems(c, lists)
+
+	// A cancelled run requests nothing further.
+	second, _, err := c.StartRun(t.Context(), f.Source, "all", client.RunKeys{Keys: keys}, "")
+	f.check(err)
+	third, _, err := c.StartRun(t.Context(), f.Source, "all", client.RunKeys{Keys: keys}, "") // overlap: cancel-other
+	f.check(err)
+	cancelled, err := c.GetRun(t.Context(), second.ID)
+	f.check(err)
+	equal(t, "state of the second run", cancelled.State, client.RunCancelled)
+	ended, err = c.WaitRun(t.Context(), third.ID, nil)
+	f.check(err)
+	equal(t, "state of the third run", ended.State, client.RunCompleted)
+	equal(t, "steps of the third run", ended.Steps, want)
+	t.Log(strings.TrimSpace(f.must("runs", "verify", "--addr", api)))
+
+	ends := f.runEnds(3)
+	for id, want := range map[string]string{run.ID: "COMPLETED", second.ID: "CANCELLED", third.ID: "COMPLETED"} {
+		if got := ends[id]; len(got) != 1 || got[0].State != want || got[0].Attempt != 1 {
+			t.Errorf("events of run %s: got %+v, want one with %s", id, got, want)
+		}
+	}
+	equal(t, "dead letters", f.deadLetters(), 0)
+}
+
+// runEnds reads at least n events of runs. It keeps one of equal events, because each is published at least once.
+func (f *fleet) runEnds(n int) map[string][]schemas.RunEvent {
+	f.Helper()
+	consumer, err := f.ConnectKafka(kgo.ConsumeTopics(schemas.RunTopic(f.Source)), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	f.check(err)
+	defer consumer.Close()
+	ends, seen := map[string][]schemas.RunEvent{}, map[string]bool{}
+	for len(seen) < n {
+		ctx, cancel := context.WithTimeout(f.Context(), timeout)
+		fetches := consumer.PollFetches(ctx)
+		cancel()
+		f.check(fetches.Err())
+		fetches.EachRecord(func(r *kgo.Record) {
+			e, err := schemas.DecodeRunEvent(r.Value)
+			f.check(err)
+			equal(f.TB, "key of an event", string(r.Key), e.ID)
+			if !seen[string(r.Value)] {
+				seen[string(r.Value)] = true
+				ends[e.ID] = append(ends[e.ID], e)
+			}
+		})
+	}
+	return ends
+}

@@ -1,0 +1,30 @@
+package runs
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+// announceTimeout is the time limit of one announcement.
+const announceTimeout = time.Second
+
+// SettledEntity returns the entity of the settle messages that announce changes of a run. Clients that wait for the run
+// receive them like the settle messages of an entity.
+func SettledEntity(source, id string) schemas.Entity {
+	return schemas.Entity{Source: source, Facet: "run", Key: id}
+}
+
+// Announce publishes that a run has changed. If the message is lost, waiting clients read the run again later.
+func Announce(ctx context.Context, rdb redis.UniversalClient, run Run, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), announceTimeout)
+	defer cancel()
+	message := schemas.Settled{Entity: SettledEntity(run.Source, run.ID), Number: int64(run.Attempt)}.Encode()
+	if err := rdb.Publish(ctx, schemas.SettledChannel(run.Source), message).Err(); err != nil {
+		log.Debug("change of a run not announced; waiting clients read it again later", "run", run.ID, "err", err)
+	}
+}

@@ -1,0 +1,251 @@
+package runs
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/freshet/freshet/collection"
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// claimed is a step that is due, with the stored data of its entity.
+type claimed struct {
+	Step
+	run   string
+	since time.Time // start of the run
+	// attemptAt is the start of the run's attempt.
+	attemptAt time.Time
+	state     State // of the run
+
+	version    int64 // of the snapshot; 0: nothing is stored
+	checkedAt  time.Time
+	notFound   bool
+	hasContent bool
+
+	failure    store.Status // its State is empty without a failure
+	completeAt time.Time    // start of the collection's last complete walk
+	walk       collection.Walk
+}
+
+// claim claims at most limit due steps of a source for at least the duration of the lease.
+func (r *Runs) claim(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) (steps []claimed, err error) {
+	byRun := map[string][]any{}
+	var order []string
+	err = r.store.InTx(ctx, func(tx store.Tx) error {
+		clear(byRun)
+		order = nil
+		return tx.Query(ctx, func(scan func(...any) error) error {
+			var run string
+			var number int
+			err := scan(&run, &number)
+			if byRun[run] == nil {
+				order = append(order, run)
+			}
+			byRun[run] = append(byRun[run], number)
+			return err
+		}, dueSteps, source, micros(now), lease.Microseconds(), limit)
+	})
+	if err == nil && len(order) > 0 {
+		err = r.store.InTx(ctx, func(tx store.Tx) error {
+			steps = nil
+			for _, run := range order {
+				err := tx.Query(ctx, func(scan func(...any) error) error {
+					var c claimed
+					err := c.scan(scan)
+					steps = append(steps, c)
+					return err
+				}, selectClaimed+placeholders(2, len(byRun[run]))+`) ORDER BY s.no`, append([]any{run}, byRun[run]...)...)
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("claim steps of runs of %s: %w", source, err)
+	}
+	return steps, nil
+}
+
+func (c *claimed) scan(scan func(...any) error) error {
+	var since, attempt, checked, retry, failed, complete int64
+	var encoding, failureState string
+	err := scan(&c.run, &c.Number, &c.Facet, &c.Key, &c.Requests, &c.fan.version, &c.fan.item, &since, &attempt, &c.state,
+		&c.version, &checked, &c.notFound, &encoding,
+		&failureState, &c.failure.Reason, &c.failure.Error, &retry, &failed,
+		&complete, &c.walk.ID, &c.walk.Page)
+	c.since, c.attemptAt, c.checkedAt, c.completeAt, c.hasContent = fromMicros(since), fromMicros(attempt), fromMicros(checked), fromMicros(complete), encoding != ""
+	c.failure.State, c.failure.Until, c.failure.UpdatedAt = store.StatusState(failureState), fromMicros(retry), fromMicros(failed)
+	return err
+}
+
+// due is the next due time of a step.
+type due struct {
+	run      string
+	number   int
+	at       time.Time
+	requests int
+}
+
+// setDue sets the due times of requested steps.
+func (r *Runs) setDue(ctx context.Context, all []due) error {
+	if len(all) == 0 {
+		return nil
+	}
+	statements := make([]store.Statement, len(all))
+	for i, d := range all {
+		statements[i] = store.Statement{Text: setDue, Args: []any{d.run, d.number, micros(d.at), d.requests}}
+	}
+	return r.exec(ctx, "set the due times of steps", statements)
+}
+
+func (r *Runs) exec(ctx context.Context, what string, statements []store.Statement) error {
+	err := r.store.InTx(ctx, func(tx store.Tx) error {
+		_, err := tx.Exec(ctx, statements...)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// Answered makes steps due, because the records of their requests are finished.
+func (r *Runs) Answered(ctx context.Context, steps []Ref, now time.Time) error {
+	// One order of the rows in all processes prevents deadlocks. collection.Write has the order of the entities.
+	slices.SortFunc(steps, func(a, b Ref) int {
+		return compareTexts(a.Entity.Facet, b.Entity.Facet, a.Entity.Key, b.Entity.Key, a.Run, b.Run)
+	})
+	statements := make([]store.Statement, len(steps))
+	for i, s := range steps {
+		statements[i] = store.Statement{Text: answered, Args: []any{s.Run, s.Entity.Facet, s.Entity.Key, micros(now)}}
+	}
+	return r.exec(ctx, "make steps of runs due", statements)
+}
+
+// compareTexts compares the first pair of texts that differ.
+func compareTexts(pairs ...string) int {
+	for i := 0; i < len(pairs); i += 2 {
+		if pairs[i] != pairs[i+1] {
+			if pairs[i] < pairs[i+1] {
+				return -1
+			}
+			return 1
+		}
+	}
+	return 0
+}
+
+// IsOpen reports whether a step is open. A request of another step must not be sent to the upstream.
+func (r *Runs) IsOpen(ctx context.Context, s Ref) (open bool, err error) {
+	err = r.store.InTx(ctx, func(tx store.Tx) error {
+		open = false
+		return tx.Query(ctx, func(scan func(...any) error) error {
+			open = true
+			var n int
+			return scan(&n)
+		}, isOpen, s.Run, s.Entity.Facet, s.Entity.Key)
+	})
+	if err != nil {
+		return false, fmt.Errorf("read the step of %s in run %s: %w", s.Entity, s.Run, err)
+	}
+	return open, nil
+}
+
+// StorePage returns the statement that belongs to the transaction which stores a page of a run. If the statement
+// writes no row, the step is not open, and the page must not be stored.
+func StorePage(s Ref, now time.Time) store.Statement {
+	return store.Statement{Text: storePage, Args: []any{s.Run, s.Entity.Facet, s.Entity.Key, micros(now)}}
+}
+
+// next returns when the next step, or the deadline of a run, is due; zero: there is none.
+func (r *Runs) next(ctx context.Context, source string) (at time.Time, err error) {
+	err = r.store.InTx(ctx, func(tx store.Tx) error {
+		return tx.Query(ctx, func(scan func(...any) error) error {
+			var step, deadline *int64
+			if err := scan(&step, &deadline); err != nil {
+				return err
+			}
+			at = time.Time{}
+			for _, us := range []*int64{step, deadline} {
+				if us != nil && (at.IsZero() || fromMicros(*us).Before(at)) {
+					at = fromMicros(*us)
+				}
+			}
+			return nil
+		}, nextDue, source)
+	})
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read the next due time of the runs of %s: %w", source, err)
+	}
+	return at, nil
+}
+
+// overdue returns runs whose deadline has passed.
+func (r *Runs) overdue(ctx context.Context, source string, now time.Time) (ids []string, err error) {
+	err = r.store.InTx(ctx, func(tx store.Tx) error {
+		ids = nil
+		return tx.Query(ctx, func(scan func(...any) error) error {
+			var id string
+			err := scan(&id)
+			ids = append(ids, id)
+			return err
+		}, selectOverdue, source, micros(now))
+	})
+	return ids, err
+}
+
+// schedules returns the due times of scheduled runs by name. The time of a name without one, or with one after
+// now + every, becomes first(name).
+func (r *Runs) schedules(ctx context.Context, source string, now time.Time, every map[string]time.Duration, first func(name string) time.Time) (due map[string]time.Time, err error) {
+	err = r.store.InTx(ctx, func(tx store.Tx) error {
+		due = map[string]time.Time{}
+		err := tx.Query(ctx, func(scan func(...any) error) error {
+			var name string
+			var at int64
+			err := scan(&name, &at)
+			due[name] = fromMicros(at)
+			return err
+		}, selectSchedule, source)
+		if err != nil {
+			return err
+		}
+		for name, interval := range every {
+			stored, known := due[name]
+			switch {
+			case !known:
+				_, err = one(ctx, tx, insertSchedule, source, name, micros(first(name)))
+			case stored.After(now.Add(interval)):
+				_, err = one(ctx, tx, moveSchedule, source, name, micros(stored), micros(first(name)))
+			default:
+				continue
+			}
+			due[name] = first(name)
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the schedule of runs of %s: %w", source, err)
+	}
+	return due, nil
+}
+
+// entity returns the entity of a step.
+func (c claimed) entity(source string) schemas.Entity {
+	return schemas.Entity{Source: source, Facet: c.Facet, Key: c.Key}
+}
+
+// skipSchedule moves the time of a scheduled run without a start, unless another process has moved it.
+func (p *Poller) skipSchedule(ctx context.Context, name string, at scheduled) error {
+	return p.runs.store.InTx(ctx, func(tx store.Tx) error {
+		_, err := one(ctx, tx, moveSchedule, p.source.Name(), name, micros(at.due), micros(at.next))
+		return err
+	})
+}

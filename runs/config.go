@@ -1,0 +1,246 @@
+package runs
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+)
+
+// Config defines runs of one name: entities and collections that are fetched as one unit of work, with one
+// event at the end.
+type Config struct {
+	// Steps has an entry for each facet that a run fetches, by the name of the facet.
+	Steps map[string]StepConfig `yaml:"steps"`
+	// Tolerate is the maximum share of failed steps of a COMPLETED run, such as 10%. With more failed steps
+	// the run is FAILED. A step whose entity is not found has not failed.
+	Tolerate Percent `yaml:"tolerate,omitempty"`
+	// Parallel is the maximum number of steps of one run that are requested at the same time.
+	Parallel int `yaml:"parallel"`
+	// Overlap decides what happens to a new run while an earlier run of the same keys is active. skip: the
+	// earlier run continues, and no new run starts. buffer-one: one new run waits for the end of the earlier
+	// one. cancel-other: the earlier run is cancelled.
+	Overlap string `yaml:"overlap,omitempty" enum:"skip,buffer-one,cancel-other"`
+	// Deadline is the maximum duration of a run. At its end the open steps fail.
+	Deadline time.Duration `yaml:"deadline"`
+	// Every is the interval of scheduled runs, each for all registered entities of the facets without each;
+	// 0s: no run is scheduled.
+	Every time.Duration `yaml:"every,omitempty"`
+}
+
+// StepConfig configures the steps of one facet.
+type StepConfig struct {
+	// Each is another step of the run, whose facet is a collection. A step of this facet is added for each
+	// item of the collection. Without it, there is a step for each key of the run.
+	Each string `yaml:"each,omitempty"`
+	// Key is the key of an added step. {PATH} is replaced by the item's value at this gjson path, as in
+	// "{full_name}". It is required with each.
+	Key string `yaml:"key,omitempty"`
+	// Unless are gjson paths. An item adds no step if its value at one of the paths is true.
+	Unless []string `yaml:"unless,omitempty"`
+}
+
+// The values of Config.Overlap. An empty value is OverlapSkip.
+const (
+	OverlapSkip   = "skip"
+	OverlapBuffer = "buffer-one"
+	OverlapCancel = "cancel-other"
+)
+
+// UnmarshalYAML sets the defaults before it reads a definition.
+func (c *Config) UnmarshalYAML(unmarshal func(any) error) error {
+	type plain Config
+	p := plain{Parallel: 8, Deadline: 24 * time.Hour}
+	err := unmarshal(&p)
+	*c = Config(p)
+	return err
+}
+
+// maxParallel is the maximum of Config.Parallel.
+const maxParallel = 1000
+
+// Check returns an error for each invalid setting. facets are the facets of the source.
+func (c Config) Check(facets map[string]source.Facet) error {
+	var errs []error
+	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	roots := 0
+	for _, name := range slices.Sorted(maps.Keys(c.Steps)) {
+		if _, known := facets[name]; !known {
+			fail("steps.%s: unknown facet; the source has %s", name, strings.Join(slices.Sorted(maps.Keys(facets)), ", "))
+		}
+		if c.Steps[name].Each == "" {
+			roots++
+		}
+		if err := c.checkStep(name, facets); err != nil {
+			fail("steps.%s.%w", name, err)
+		}
+	}
+	switch {
+	case len(c.Steps) == 0:
+		fail("steps: is empty; write a facet, as in steps: {user: {}}")
+	case roots == 0:
+		fail("steps: each step has the setting each; remove it from the step that a run begins with")
+	}
+	if c.Parallel < 1 || c.Parallel > maxParallel {
+		fail("parallel: %d must be from 1 to %d", c.Parallel, maxParallel)
+	}
+	if !slices.Contains([]string{"", OverlapSkip, OverlapBuffer, OverlapCancel}, c.Overlap) {
+		fail("overlap: %q must be %s, %s or %s", c.Overlap, OverlapSkip, OverlapBuffer, OverlapCancel)
+	}
+	if c.Deadline < time.Minute {
+		fail("deadline: %v must be at least 1m", c.Deadline)
+	}
+	if c.Every != 0 && c.Every < time.Minute {
+		fail("every: %v must be at least 1m, or 0s for no scheduled run", c.Every)
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) checkStep(name string, facets map[string]source.Facet) error {
+	s := c.Steps[name]
+	if s.Each == "" {
+		if s.Key != "" || len(s.Unless) > 0 {
+			return errors.New("each: is missing; key and unless need the step whose items they read")
+		}
+		return nil
+	}
+	switch parent, known := c.Steps[s.Each]; {
+	case !known:
+		return fmt.Errorf("each: the run has no step %q; it has %s", s.Each, strings.Join(slices.Sorted(maps.Keys(c.Steps)), ", "))
+	case parent.Each != "":
+		return fmt.Errorf("each: the step %s has the setting each itself; a step of a run can add steps, and an added step can't", s.Each)
+	case facets[s.Each].Collection == nil:
+		return fmt.Errorf("each: the facet %s is no collection, so it has no items; give it the setting collection", s.Each)
+	}
+	if _, err := parseTemplate(s.Key); err != nil {
+		return fmt.Errorf("key: %w", err)
+	}
+	if slices.Contains(s.Unless, "") {
+		return errors.New("unless: has an empty path; write the path of a member, such as fork")
+	}
+	return nil
+}
+
+// Definition is the form of a Config that is stored with a run. A change of the configuration does not change
+// the runs that have started.
+type Definition struct {
+	Steps    []StepDefinition `json:"steps"` // in the order of their facets
+	Tolerate float64          `json:"tolerate"`
+	Parallel int              `json:"parallel"`
+	Deadline time.Duration    `json:"deadline"`
+}
+
+// StepDefinition is the stored form of a StepConfig.
+type StepDefinition struct {
+	Facet  string   `json:"facet"`
+	Each   string   `json:"each,omitempty"`
+	Key    string   `json:"key,omitempty"`
+	Unless []string `json:"unless,omitempty"`
+}
+
+// Definition returns the stored form of the configuration.
+func (c Config) Definition() Definition {
+	d := Definition{Tolerate: float64(c.Tolerate), Parallel: c.Parallel, Deadline: c.Deadline}
+	for _, facet := range slices.Sorted(maps.Keys(c.Steps)) {
+		s := c.Steps[facet]
+		d.Steps = append(d.Steps, StepDefinition{Facet: facet, Each: s.Each, Key: s.Key, Unless: s.Unless})
+	}
+	return d
+}
+
+// roots returns the facets that have a step for each key of the run.
+func (d Definition) roots() (facets []string) {
+	for _, s := range d.Steps {
+		if s.Each == "" {
+			facets = append(facets, s.Facet)
+		}
+	}
+	return facets
+}
+
+// childrenOf returns the steps that are added for each item of a facet.
+func (d Definition) childrenOf(facet string) (children []StepDefinition) {
+	for _, s := range d.Steps {
+		if s.Each == facet {
+			children = append(children, s)
+		}
+	}
+	return children
+}
+
+// failed reports whether a run with these numbers of steps has failed. A run of which each step has failed is
+// FAILED with each definition.
+func (d Definition) failed(failed, total int) bool {
+	return failed > 0 && (failed == total || float64(failed) > d.Tolerate*float64(total))
+}
+
+// Percent is a share, written as a percentage such as 10%.
+type Percent float64
+
+// UnmarshalYAML reads a percentage.
+func (p *Percent) UnmarshalYAML(unmarshal func(any) error) error {
+	var text string
+	if err := unmarshal(&text); err != nil {
+		return err
+	}
+	number, found := strings.CutSuffix(text, "%")
+	value, err := strconv.ParseFloat(number, 64)
+	if !found || err != nil || !(value >= 0 && value <= 100) {
+		return fmt.Errorf("%q must be a percentage from 0%% to 100%%, such as 10%%", text)
+	}
+	*p = Percent(value / 100)
+	return nil
+}
+
+// MarshalYAML writes the form that UnmarshalYAML reads.
+func (p Percent) MarshalYAML() (any, error) {
+	return strconv.FormatFloat(float64(p)*100, 'f', -1, 64) + "%", nil
+}
+
+// Keys are the keys of a run. Exactly one field is set; All means each registered key.
+type Keys struct {
+	List   []string
+	Prefix string
+	All    bool
+}
+
+// MaxKeys is the maximum number of keys in a request of a run. MaxRegistered is the maximum number of
+// registered keys that a run with a prefix can have.
+const (
+	MaxKeys       = 10_000
+	MaxRegistered = 100_000
+)
+
+// check returns the keys sorted, and each once. It fails if a key is invalid for a step that a run begins with.
+func (k Keys) check(d Definition, s *source.Source) (Keys, error) {
+	set := 0
+	for _, is := range []bool{len(k.List) > 0, k.Prefix != "", k.All} {
+		if is {
+			set++
+		}
+	}
+	switch {
+	case set != 1:
+		return k, fmt.Errorf("%w: write either keys or prefix", ErrInvalid)
+	case len(k.List) > MaxKeys:
+		return k, fmt.Errorf("%w: %d keys; at most %d are allowed; start several runs, or register the entities and write their prefix", ErrInvalid, len(k.List), MaxKeys)
+	case len(k.Prefix) > schemas.MaxKeyBytes:
+		return k, fmt.Errorf("%w: the prefix has %d bytes; at most %d are allowed", ErrInvalid, len(k.Prefix), schemas.MaxKeyBytes)
+	}
+	for _, key := range k.List {
+		for _, facet := range d.roots() {
+			f, _ := s.Facet(facet)
+			if err := s.CheckKey(facet, f.FoldKey(key)); err != nil {
+				return k, fmt.Errorf("%w: key %q of facet %s: %w", ErrInvalid, key, facet, err)
+			}
+		}
+	}
+	k.List = slices.Compact(slices.Sorted(slices.Values(k.List)))
+	return k, nil
+}

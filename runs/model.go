@@ -1,0 +1,164 @@
+package runs
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
+)
+
+// Store runs transactions in a database.
+type Store interface {
+	// InTx calls the function do in a transaction. It commits if do returns nil, and rolls back otherwise.
+	InTx(ctx context.Context, do func(store.Tx) error) error
+}
+
+// Runs reads and changes runs. Its methods may be called concurrently, also in several processes.
+type Runs struct{ store Store }
+
+// New returns the runs of a database.
+func New(s Store) *Runs { return &Runs{s} }
+
+var (
+	// ErrInvalid is wrapped by the error of a request that can never succeed.
+	ErrInvalid = errors.New("invalid run")
+	// ErrNotFound is returned if no run has the id.
+	ErrNotFound = errors.New("there is no run with this id")
+	// ErrKeyReused is returned if a request has the Idempotency-Key of another request.
+	ErrKeyReused = errors.New("the Idempotency-Key was used for a run with another body")
+	// ErrActive is returned by Retry if another run of the same scope is active.
+	ErrActive = errors.New("another run of the same keys is active; wait for its end, or cancel it")
+	// ErrNoFailedStep is returned by Retry if the run has no failed step, or has not ended.
+	ErrNoFailedStep = errors.New("the run has no failed step to retry")
+	// ErrEnded is returned by Cancel if the run has ended.
+	ErrEnded = errors.New("the run has ended")
+)
+
+// State is the state of a run.
+type State string
+
+// The states of a run.
+const (
+	Running   State = "RUNNING"
+	Completed State = "COMPLETED"
+	Failed    State = "FAILED"
+	Cancelled State = "CANCELLED"
+)
+
+// Run is a stored run.
+type Run struct {
+	ID     string // UUIDv7
+	Source string
+	Name   string // name of its configuration
+	// Scope identifies the keys: a key, a prefix followed by *, or a hash of several keys. At most one run of a
+	// name and scope is active.
+	Scope       string
+	Keys        int // number of keys
+	TriggeredBy string
+	Definition  Definition
+	State       State
+	// Waiting is true if the run waits for the end of the earlier run of its scope.
+	Waiting bool
+	Attempt int // 1, and one more with each retry
+	// Since is the start of the run. Data that was fetched since then ends a step.
+	Since time.Time
+	// AttemptAt is the start of the attempt. Failures since then end a step.
+	AttemptAt time.Time
+	Counts    Counts
+	Deadline  time.Time
+	// UpdatedAt is the time of the last change of the run or of one of its steps. EndedAt is zero while the run is active.
+	CreatedAt, UpdatedAt, EndedAt time.Time
+	Error                         string // why the run failed, other than by its steps; empty: none
+
+	started     int // number of requested OPEN steps
+	lastStarted int // highest number of a requested step
+}
+
+// Counts are the numbers of steps of a run by state.
+type Counts struct {
+	Total     int `json:"total"`
+	Open      int `json:"open"`
+	Done      int `json:"done"`
+	NotFound  int `json:"notFound"`
+	Failed    int `json:"failed"`
+	Cancelled int `json:"cancelled"`
+}
+
+// Ended reports whether the run has ended.
+func (r Run) Ended() bool { return r.State != Running }
+
+// StepState is the state of a step.
+type StepState string
+
+// The states of a step.
+const (
+	StepOpen      StepState = "OPEN"
+	StepDone      StepState = "DONE"
+	StepNotFound  StepState = "NOT_FOUND"
+	StepFailed    StepState = "FAILED"
+	StepCancelled StepState = "CANCELLED"
+)
+
+// Step is a step of a run.
+type Step struct {
+	Number int // from 1, in the order of the requests
+	Facet  string
+	Key    string
+	State  StepState
+	// DueAt is the time at which a poller looks at the step again. Zero: the step has ended, or it waits because
+	// Definition.Parallel steps are requested.
+	DueAt    time.Time
+	Requests int // number of requests since the worker's last answer
+	EndedAt  time.Time
+	Error    string // why the step failed; empty: it has not failed
+	// fan is the item after which further steps are added for the step's items. It is zero before the first one.
+	fan fanPosition
+}
+
+// fanPosition is the position of an item in the order of changes of its collection.
+type fanPosition struct {
+	version int64
+	item    string
+}
+
+// StepEnd is the end of a step.
+type StepEnd struct {
+	Number int
+	State  StepState // not StepOpen
+	Error  string    // why it failed
+}
+
+// Ref identifies a step by its entity.
+type Ref struct {
+	Run    string
+	Entity schemas.Entity
+}
+
+// maxErrorBytes is the maximum length of a stored error.
+const maxErrorBytes = 1000
+
+func cut(text string, bytes int) string {
+	if len(text) <= bytes {
+		return text
+	}
+	for bytes > 0 && text[bytes]&0xC0 == 0x80 {
+		bytes--
+	}
+	return text[:bytes]
+}
+
+func micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+func fromMicros(us int64) time.Time {
+	if us == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(us).UTC()
+}

@@ -1,0 +1,396 @@
+package runs
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/freshet/freshet/servicetest"
+	"github.com/freshet/freshet/store"
+)
+
+var (
+	races     = flag.Int("races", 100, "number of runs whose last two steps end at the same instant")
+	seedCount = flag.Uint64("seeds", 0, "number of seeds of the test that cuts connections of commits, at each commit; 0: one seed and four of its commits")
+)
+
+// In the seed, each of two last jobs can see the other one as pending, so that no run ever completes, or both see none,
+// so that it completes twice (defect b). TestSeed_LastTwoJobsNeverComplete shows the first.
+func TestEnd_LastTwoStepsEndTheRunOnce(t *testing.T) {
+	db, _ := openPostgres(t)
+	r := newRig(t, db)
+	r.config.Steps = map[string]StepConfig{"user": {}}
+	all := New(db)
+	for i := range *races {
+		run, _, err := all.Start(t.Context(), r.order(fmt.Sprintf("a%d", i), fmt.Sprintf("b%d", i)), r.now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		begin := make(chan struct{})
+		for number := 1; number <= 2; number++ {
+			wg.Go(func() {
+				<-begin
+				if _, err := all.End(t.Context(), run.ID, []StepEnd{{Number: number, State: StepDone}}, r.now); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		close(begin)
+		wg.Wait()
+		if got, err := all.Get(t.Context(), run.ID); err != nil || got.State != Completed {
+			t.Fatalf("run %d: got %s, %v; want %s", i, got.State, err, Completed)
+		}
+	}
+	conn := connect(t, db)
+	var events, runs int
+	if err := conn.QueryRow(t.Context(), "SELECT count(*), count(DISTINCT key) FROM outbox WHERE run <> ''").Scan(&events, &runs); err != nil {
+		t.Fatal(err)
+	}
+	if events != *races || runs != *races {
+		t.Errorf("got %d events of %d runs, want %d of each", events, runs, *races)
+	}
+}
+
+var addresses sync.Map // of the databases, by store
+
+func connect(t testing.TB, db database) *pgx.Conn {
+	t.Helper()
+	address, _ := addresses.Load(db)
+	conn, err := pgx.Connect(t.Context(), address.(string))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+// seedEnd is the rule of the seed (5.5): set the job's state, count the pending jobs, and complete the run if there is
+// none. It returns the parts of its transaction after the first one.
+func seedEnd(t testing.TB, conn *pgx.Conn, isolation pgx.TxIsoLevel, run string, number int) (completes func() bool, commit func()) {
+	t.Helper()
+	tx, err := conn.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: isolation})
+	if err == nil {
+		_, err = tx.Exec(t.Context(), "UPDATE run_steps SET state = 'DONE' WHERE run = $1 AND no = $2", run, number)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	completes = func() bool {
+		pending := 0
+		if err := tx.QueryRow(t.Context(), "SELECT count(*) FROM run_steps WHERE run = $1 AND state = 'OPEN'", run).Scan(&pending); err != nil {
+			t.Fatal(err)
+		}
+		return pending == 0
+	}
+	return completes, func() {
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestSeed_LastTwoJobsNeverComplete(t *testing.T) {
+	db, _ := openPostgres(t)
+	r := newRig(t, db)
+	r.config.Steps = map[string]StepConfig{"user": {}}
+	a, b := connect(t, db), connect(t, db)
+	for i, isolation := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead} {
+		run := r.start(fmt.Sprintf("a%d", i), fmt.Sprintf("b%d", i))
+		first, commitFirst := seedEnd(t, a, isolation, run.ID, 1)
+		second, commitSecond := seedEnd(t, b, isolation, run.ID, 2)
+		if first() || second() {
+			t.Errorf("%s: the seed's rule completes the run, want it to miss the completion", isolation)
+		}
+		commitFirst()
+		commitSecond()
+	}
+	// Both transactions see no pending job if a recovered job is evaluated again.
+	run := r.start("a", "b")
+	_, commit := seedEnd(t, a, pgx.ReadCommitted, run.ID, 1)
+	commit()
+	last, commit := seedEnd(t, a, pgx.ReadCommitted, run.ID, 2)
+	completesFirst := last()
+	commit()
+	recovered, commit := seedEnd(t, b, pgx.ReadCommitted, run.ID, 1)
+	if !completesFirst || !recovered() {
+		t.Error("the seed's rule: got one completion, want it twice")
+	}
+	commit()
+}
+
+// In the seed the completion is published after the commit, by a listener in memory (defect e), and the request of a
+// job is published before its row is committed (defect d). Here the run, its steps and its event are one transaction.
+func TestTransactions_AreWhole(t *testing.T) {
+	eachDatabase(t, func(r *rig) {
+		for _, f := range []fault{lostBefore, lostAfter} {
+			failOnce := func() {
+				next := f
+				r.faults = func() fault {
+					now := next
+					next = none
+					return now
+				}
+			}
+			failOnce()
+			o := r.order(fmt.Sprint("octocat", f))
+			run, _, err := New(r).Start(r.Context(), o, r.now)
+			if err == nil {
+				t.Fatal("start: got no error, want the lost connection")
+			}
+			all, err := New(r.db).List(r.Context(), Filter{Source: "github", State: Running, Limit: 10})
+			if want := int(f) - int(lostBefore); err != nil || len(all) != want {
+				t.Fatalf("%d: got %d runs, %v; want %d", f, len(all), err, want)
+			}
+			if f == lostBefore {
+				r.work()
+				r.wantRequests()
+			}
+			run, _, err = New(r).Start(r.Context(), o, r.now) // the client repeats its request
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.wantCounts(run.ID, Running, Counts{Open: 2})
+			ends := []StepEnd{{Number: 1, State: StepDone}, {Number: 2, State: StepDone}}
+			failOnce()
+			if _, err := New(r).End(r.Context(), run.ID, ends, r.now); err == nil {
+				t.Fatal("end: got no error, want the lost connection")
+			}
+			if f == lostBefore {
+				r.wantCounts(run.ID, Running, Counts{Open: 2})
+				r.wantEnds(run)
+			}
+			if _, err := New(r).End(r.Context(), run.ID, ends, r.now); err != nil {
+				t.Fatal(err)
+			}
+			r.wantCounts(run.ID, Completed, Counts{Done: 2})
+			r.wantEnds(run, "COMPLETED 1")
+			r.take()
+		}
+	})
+}
+
+// cutter is a proxy to PostgreSQL that closes the connection of one commit.
+type cutter struct {
+	commits atomic.Int64 // commits since the last arm
+	at      atomic.Int64 // commit whose connection is closed, from 1; 0: none
+	after   atomic.Bool  // the connection is closed after PostgreSQL has committed, and before the client gets the reply
+}
+
+func (c *cutter) arm(n int64, after bool) {
+	c.after.Store(after)
+	c.at.Store(n)
+	c.commits.Store(0)
+}
+
+// filters returns the filters of a new connection.
+func (c *cutter) filters() (request, reply servicetest.Filter) {
+	var swallow atomic.Bool // the next reply is lost, and the connection is closed
+	request = func(piece []byte) bool {
+		if !commits(piece) || c.commits.Add(1) != c.at.Load() {
+			return true
+		}
+		swallow.Store(c.after.Load())
+		return c.after.Load()
+	}
+	return request, func([]byte) bool { return !swallow.Load() }
+}
+
+// commits reports whether a piece has messages of the PostgreSQL protocol that execute a commit.
+func commits(piece []byte) bool {
+	parsed := false
+	for len(piece) >= 5 && piece[0] != 0 { // the first message of a connection has no type
+		size := 1 + int(binary.BigEndian.Uint32(piece[1:]))
+		if size > len(piece) {
+			return false
+		}
+		switch message := piece[5:size]; piece[0] {
+		case 'P': // Parse: the name of the statement, and its text
+			parsed = bytes.Contains(message, []byte("commit\x00"))
+		case 'E': // Execute
+			if parsed {
+				return true
+			}
+		}
+		piece = piece[size:]
+	}
+	return false
+}
+
+// TestCommits_SurviveACutConnection runs a whole run once for each of its commits. It closes the connection of that
+// commit before PostgreSQL receives it, or after PostgreSQL has committed. Each attempt must end once, with one event.
+func TestCommits_SurviveACutConnection(t *testing.T) {
+	direct, address := openPostgres(t)
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c cutter
+	u.Host = servicetest.Proxy(t, u.Host, c.filters)
+	r := newRig(t, direct)
+	proxied := openStore(t, u.String())
+	for seed := range max(*seedCount, 1) {
+		c.arm(0, false)
+		r.wholeRun(proxied, fmt.Sprintf("%d-none", seed), seed)
+		total := c.commits.Load()
+		if total < 8 {
+			t.Fatalf("commits of the run: got %d, want at least 8", total)
+		}
+		at := rand.Perm(int(total))
+		if *seedCount == 0 {
+			at = at[:4]
+		}
+		for _, i := range at {
+			for _, after := range []bool{false, true} {
+				c.arm(int64(i)+1, after)
+				r.wholeRun(proxied, fmt.Sprintf("%d-%d-%t", seed, i+1, after), seed)
+				if t.Failed() {
+					t.Fatalf("seed %d, commit %d, after=%t", seed, i+1, after)
+				}
+			}
+		}
+	}
+}
+
+// wholeRun runs a run to its end on a database whose connections may be closed. The order of the results depends on the
+// seed.
+func (r *rig) wholeRun(proxied database, user string, seed uint64) {
+	r.Helper()
+	random := rand.New(rand.NewPCG(seed, 0))
+	direct := r.db
+	defer func() { r.db = direct }()
+	r.db = proxied
+	again := func(do func() error) {
+		r.Helper()
+		for range 5 {
+			if err := do(); err == nil {
+				return
+			}
+		}
+		r.Fatal("the operation fails five times")
+	}
+	work := func() { again(func() error { _, err := r.process().Work(r.Context(), r.now); return err }) }
+	var run Run
+	again(func() (err error) { run, _, err = New(r).Start(r.Context(), r.order(user), r.now); return err })
+	deadline := 200
+	for ; deadline > 0; deadline-- {
+		work()
+		r.db = direct
+		stored := r.get(run.ID)
+		r.db = proxied
+		if stored.Ended() {
+			break
+		}
+		r.mu.Lock()
+		requests := r.requests
+		r.requests = nil
+		r.mu.Unlock()
+		random.Shuffle(len(requests), func(i, j int) { requests[i], requests[j] = requests[j], requests[i] })
+		for _, q := range requests {
+			switch {
+			case random.IntN(4) == 0: // the record is lost
+			case q.Entity.Facet == "repos" && q.Page == "":
+				r.tryPage(run, q, "2", repo(1, user+"/a"), repo(2, user+"/b"))
+			case q.Entity.Facet == "repos":
+				r.tryPage(run, q, "", repo(3, user+"/c"))
+			case q.Entity.Facet == "issues":
+				r.tryPage(run, q, "", `{"id":1}`)
+			default:
+				again(func() error {
+					r.version++
+					_, err := r.db.Write(r.Context(), []store.Write{{Entity: q.Entity, Version: r.version, CheckedAt: r.now, Kind: store.KindNotFound}})
+					return err
+				})
+				_ = New(r.db).Answered(r.Context(), []Ref{q.Ref}, r.now) // a lost notification is made up for by the lease
+			}
+		}
+		r.pass(11 * lease)
+	}
+	r.db = direct
+	r.wantCounts(run.ID, Completed, Counts{Done: 4, NotFound: 1})
+	r.wantEnds(run, "COMPLETED 1")
+}
+
+// tryPage stores a page; after an error the page is fetched again after the lease.
+func (r *rig) tryPage(run Run, q Request, next string, contents ...string) {
+	defer func() { _ = New(r.db).Answered(r.Context(), []Ref{{run.ID, q.Entity}}, r.now) }()
+	_, _ = r.writePage(run, q.Entity.Facet, q.Entity.Key, next, contents...)
+}
+
+// BenchmarkEnd compares the end of a step in a run of 100 steps with one in a run of 100,000 steps, in alternate rounds.
+func BenchmarkEnd(b *testing.B) {
+	db, _ := openPostgres(b)
+	r := newRig(b, db)
+	r.config.Steps = map[string]StepConfig{"user": {}}
+	all := New(db)
+	sizes := []int{100, 100_000}
+	type measured struct {
+		run  Run
+		next int
+		took []time.Duration
+	}
+	runs := make([]measured, len(sizes))
+	round := 0
+	start := func(i int) {
+		round++
+		run := Run{ID: fmt.Sprintf("%d-%d", i, round), Source: "github", Name: "profile", Scope: fmt.Sprint(i, round), Keys: sizes[i], Definition: r.config.Definition(), State: Running, Attempt: 1, Since: r.now, AttemptAt: r.now, Deadline: r.now.Add(time.Hour), CreatedAt: r.now, UpdatedAt: r.now}
+		run.Counts.Total, run.Counts.Open, run.started, run.lastStarted = sizes[i], sizes[i], 8, 8
+		var steps []Step
+		for n := range sizes[i] {
+			steps = append(steps, Step{Facet: "user", Key: strings.Repeat("k", 10) + fmt.Sprint(n), State: StepOpen})
+		}
+		err := db.InTx(b.Context(), func(tx store.Tx) error {
+			args, err := run.insertArgs("", []byte{})
+			if err == nil {
+				_, err = one(b.Context(), tx, insertRun, args...)
+			}
+			if err == nil {
+				err = insert(b.Context(), tx, run, 0, steps, r.now)
+			}
+			return err
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+		runs[i].run, runs[i].next = run, 1
+	}
+	for i := range sizes {
+		start(i)
+	}
+	if _, err := connect(b, db).Exec(b.Context(), "VACUUM ANALYZE"); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		for i := range sizes {
+			m := &runs[i]
+			if m.next == sizes[i] {
+				start(i)
+			}
+			began := time.Now()
+			if _, err := all.End(b.Context(), m.run.ID, []StepEnd{{Number: m.next, State: StepDone}}, r.now); err != nil {
+				b.Fatal(err)
+			}
+			m.took = append(m.took, time.Since(began))
+			m.next++
+		}
+	}
+	median := make([]time.Duration, len(sizes))
+	for i, m := range runs {
+		slices.Sort(m.took)
+		median[i] = m.took[len(m.took)/2]
+		b.ReportMetric(float64(median[i].Microseconds()), fmt.Sprintf("µs-steps=%d", sizes[i]))
+	}
+	b.ReportMetric(float64(median[1])/float64(median[0]), "ratio")
+}

@@ -1,0 +1,72 @@
+package schemas
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// RunEvent is published on a source's topic of runs when an attempt of a run ends. Its JSON form is
+// run.v1.schema.json. The event of an attempt may be published more than once, always with the same content. ID
+// and Attempt identify it.
+type RunEvent struct {
+	SchemaVersion int    `json:"schemaVersion"`
+	ID            string `json:"id"` // UUIDv7
+	Source        string `json:"source"`
+	Name          string `json:"name"`
+	// Scope identifies the keys of the run: its key, its prefix followed by *, or a hash of several keys.
+	Scope   string `json:"scope"`
+	Attempt int    `json:"attempt"`
+	State   string `json:"state"` // COMPLETED, FAILED or CANCELLED
+	// Error is why the run has failed, other than by its steps; empty: its steps are the reason, or it has not failed.
+	Error string `json:"error,omitempty"`
+	// StartedAt is the start of the attempt.
+	StartedAt time.Time `json:"startedAt"`
+	EndedAt   time.Time `json:"endedAt"`
+	Steps     RunSteps  `json:"steps"`
+	// Failures are the first 100 failed steps.
+	Failures []RunFailure `json:"failures"`
+}
+
+// RunSteps are the numbers of the steps of a run by state.
+type RunSteps struct {
+	Total     int `json:"total"`
+	Done      int `json:"done"`
+	NotFound  int `json:"notFound"`
+	Failed    int `json:"failed"`
+	Cancelled int `json:"cancelled"`
+}
+
+// RunFailure is a failed step of a run.
+type RunFailure struct {
+	Facet string `json:"facet"`
+	Key   string `json:"key"`
+	Error string `json:"error"`
+}
+
+// runMajor is the major version of the schema.
+const runMajor = 1
+
+// Encode returns the Kafka record's key (the id of the run) and its value (JSON).
+func (e RunEvent) Encode() (key, value []byte, err error) {
+	e.SchemaVersion = runMajor
+	e.StartedAt, e.EndedAt = e.StartedAt.UTC(), e.EndedAt.UTC()
+	e.Failures = append([]RunFailure{}, e.Failures...) // JSON: a list, never null
+	value, err = json.Marshal(e)
+	return []byte(e.ID), value, err
+}
+
+// DecodeRunEvent decodes a record value that Encode has returned. Unknown members are ignored.
+func DecodeRunEvent(value []byte) (RunEvent, error) {
+	var e RunEvent
+	if err := json.Unmarshal(value, &e); err != nil {
+		return RunEvent{}, fmt.Errorf("decode the end of a run: %w", err)
+	}
+	switch {
+	case e.SchemaVersion != runMajor:
+		return RunEvent{}, fmt.Errorf("decode the end of a run: its schemaVersion is %d; this release reads %d", e.SchemaVersion, runMajor)
+	case e.ID == "" || e.Attempt < 1 || e.EndedAt.IsZero():
+		return RunEvent{}, fmt.Errorf("decode the end of run %q: id, attempt and endedAt are required, and attempt must be at least 1", e.ID)
+	}
+	return e, nil
+}

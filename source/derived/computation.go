@@ -1,0 +1,368 @@
+package derived
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/tidwall/gjson"
+)
+
+const (
+	// MaxNumbers is the maximum number of numbers in one content: periods × measures.
+	MaxNumbers = 50_000
+	// MaxDistinct is the maximum number of different values that the measures distinct count in one content,
+	// in all periods together.
+	MaxDistinct = 1_000_000
+	// MaxMemory is an upper bound of the memory of one Computation, in bytes.
+	MaxMemory = 40 << 20
+)
+
+var (
+	errNumbers  = fmt.Errorf("there are more than %d numbers (periods × measures); use longer periods in `by`, or fewer measures", MaxNumbers)
+	errDistinct = fmt.Errorf("the measures distinct have more than %d values in all periods together; remove periods of `by`, or a measure", MaxDistinct)
+)
+
+// Computation computes the content of one entity. Add the items in any order, then call Content. A
+// Computation that has returned an error must not be used.
+type Computation struct {
+	config   *Config
+	names    []string // names of the measures, sorted
+	measures []Measure
+	inputs   map[string]*input
+	cells    map[bucket][]cell // an element for each measure
+	distinct map[uint64]struct{}
+	hash     maphash.Hash
+	values   []value
+}
+
+// input has the numbers of collections and items of one facet that were added.
+type input struct{ Collections, Complete, Items, Undated int64 }
+
+// cell is the state of one measure in one period.
+type cell struct {
+	count   int64 // count, distinct
+	sum     decimal
+	extreme value // min, max
+}
+
+// New returns a computation without items. The configuration must come from Compile.
+func (c *Config) New() *Computation {
+	n := &Computation{config: c, names: slices.Sorted(maps.Keys(c.Measures)), inputs: map[string]*input{}, cells: map[bucket][]cell{}, distinct: map[uint64]struct{}{}}
+	for _, name := range n.names {
+		n.measures = append(n.measures, c.Measures[name])
+	}
+	for name := range c.Over {
+		n.inputs[name] = &input{}
+	}
+	n.cells[bucket{kind: total}] = make([]cell, len(n.measures))
+	return n
+}
+
+// Empty reports whether neither a collection nor a result was added.
+func (c *Computation) Empty() bool {
+	for _, in := range c.inputs {
+		if in.Collections > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// AddCollection counts a collection. complete is true if a walk has read all of it.
+func (c *Computation) AddCollection(of string, complete bool) {
+	in := c.inputs[of]
+	in.Collections++
+	if complete {
+		in.Complete++
+	}
+}
+
+// Add adds an item of a collection. The error says which value can't be measured.
+func (c *Computation) Add(of string, item []byte) error {
+	in := c.inputs[of]
+	in.Items++
+	var buckets [5]bucket // total and each period
+	buckets[0] = bucket{kind: total}
+	n := 1
+	if at := c.config.Over[of].At; at != "" {
+		if t, ok := timeOf(gjson.GetBytes(item, at)); ok {
+			t = t.In(c.config.zone)
+			for _, p := range c.config.By {
+				buckets[n] = bucketOf(p, t)
+				n++
+			}
+		} else {
+			in.Undated++
+		}
+	}
+	for i := range c.measures {
+		m := &c.measures[i]
+		if m.Of != of || (m.If != "" && !has(item, m.If)) || (m.Unless != "" && has(item, m.Unless)) {
+			continue
+		}
+		if err := c.read(m, item); err != nil {
+			return err
+		}
+		for _, b := range buckets[:n] {
+			if err := c.measure(i, b); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// has reports whether the item has a value at the path that is neither null nor false.
+func has(item []byte, path string) bool {
+	r := gjson.GetBytes(item, path)
+	return r.Exists() && r.Type != gjson.Null && r.Type != gjson.False
+}
+
+// read reads the values of a measure in an item into c.values.
+func (c *Computation) read(m *Measure, item []byte) (err error) {
+	c.values = c.values[:0]
+	if m.Count {
+		return nil
+	}
+	add := func(r gjson.Result) bool {
+		var v value
+		if v, err = valueOf(r, maxDigits); err != nil {
+			err = fmt.Errorf("the value at %s %w", m.path(), err)
+			return false
+		}
+		if v.kind != none {
+			c.values = append(c.values, v)
+		}
+		return true
+	}
+	r := gjson.GetBytes(item, m.path())
+	if !r.IsArray() {
+		add(r)
+		return err
+	}
+	r.ForEach(func(_, element gjson.Result) bool { return add(element) })
+	return err
+}
+
+// cellsOf returns the cells of a bucket.
+func (c *Computation) cellsOf(b bucket) ([]cell, error) {
+	cells, ok := c.cells[b]
+	if !ok {
+		if (len(c.cells)+1)*len(c.measures) > MaxNumbers {
+			return nil, errNumbers
+		}
+		cells = make([]cell, len(c.measures))
+		c.cells[b] = cells
+	}
+	return cells, nil
+}
+
+// measure adds c.values to a measure in a bucket.
+func (c *Computation) measure(i int, b bucket) error {
+	cells, err := c.cellsOf(b)
+	if err != nil {
+		return err
+	}
+	m, to := &c.measures[i], &cells[i]
+	if m.Count {
+		to.count++
+		return nil
+	}
+	for _, v := range c.values {
+		switch {
+		case m.Distinct != "":
+			if c.isNew(i, b, v) {
+				to.count++
+			}
+			if len(c.distinct) > MaxDistinct {
+				return errDistinct
+			}
+		case m.Sum != "":
+			if v.kind != number {
+				return fmt.Errorf("the value at %s %w: %.40q", m.Sum, errNoNumber, v)
+			}
+			to.sum = to.sum.add(v.number)
+		default:
+			to.keep(*m, v)
+		}
+	}
+	return nil
+}
+
+// keep keeps the smaller or the greater value of a measure min or max.
+func (to *cell) keep(m Measure, v value) {
+	if v.kind == none {
+		return
+	}
+	if order := v.compare(to.extreme); to.extreme.kind == none || (m.Min != "" && order < 0) || (m.Max != "" && order > 0) {
+		to.extreme = v
+	}
+}
+
+// isNew reports whether a value of a measure is new in a bucket. It remembers a hash of 64 bits with a random
+// key: with MaxDistinct values, the probability that two of them count as one is below 10⁻⁷.
+func (c *Computation) isNew(measure int, b bucket, v value) bool {
+	var head [16]byte
+	head[0], head[1] = byte(measure), byte(v.kind)
+	binary.LittleEndian.PutUint32(head[2:], uint32(b.number)) //nolint:gosec // only the bits matter
+	copy(head[6:], b.kind)
+	c.hash.Reset()
+	_, _ = c.hash.Write(head[:])
+	_, _ = c.hash.WriteString(v.String())
+	before := len(c.distinct)
+	c.distinct[c.hash.Sum64()] = struct{}{}
+	return len(c.distinct) > before
+}
+
+// Content returns the content as canonical JSON.
+func (c *Computation) Content() []byte {
+	byKind := map[Period][]bucket{}
+	for b := range c.cells {
+		byKind[b.kind] = append(byKind[b.kind], b)
+	}
+	out := []byte{'{'}
+	for _, name := range slices.Sorted(slices.Values(append([]Period{"inputs", total}, c.config.By...))) {
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		out = append(append(append(out, '"'), name...), '"', ':')
+		switch name {
+		case "inputs":
+			out = c.appendInputs(out)
+		case total:
+			out = c.appendCells(out, c.cells[bucket{kind: total}])
+		default:
+			out = append(out, '{')
+			buckets := byKind[name]
+			slices.SortFunc(buckets, func(a, b bucket) int { return int(a.number) - int(b.number) })
+			for i, b := range buckets {
+				if i > 0 {
+					out = append(out, ',')
+				}
+				out = append(append(append(out, '"'), b.label()...), '"', ':')
+				out = c.appendCells(out, c.cells[b])
+			}
+			out = append(out, '}')
+		}
+	}
+	return append(out, '}')
+}
+
+func (c *Computation) appendInputs(out []byte) []byte {
+	out = append(out, '{')
+	for i, name := range slices.Sorted(maps.Keys(c.inputs)) {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		in := c.inputs[name]
+		quoted, _ := json.Marshal(name) // can't fail: the name is a text
+		out = append(append(out, quoted...), ':')
+		out = fmt.Appendf(out, `{"collections":%d,"complete":%d,"items":%d,"undated":%d}`, in.Collections, in.Complete, in.Items, in.Undated)
+	}
+	return append(out, '}')
+}
+
+func (c *Computation) appendCells(out []byte, cells []cell) []byte {
+	out = append(out, '{')
+	for i, name := range c.names {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(append(append(out, '"'), name...), '"', ':')
+		switch m := c.measures[i]; {
+		case m.Sum != "":
+			out = append(out, cells[i].sum.String()...)
+		case m.Min != "", m.Max != "":
+			out = cells[i].extreme.appendJSON(out)
+		default:
+			out = strconv.AppendInt(out, cells[i].count, 10)
+		}
+	}
+	return append(out, '}')
+}
+
+// Read has the numbers of collections and items of one facet that a content was computed from.
+type Read struct {
+	Facet                                 string
+	Collections, Complete, Items, Undated int64
+}
+
+// ReadOf returns the inputs that a content names, by the name of their facet.
+func ReadOf(content []byte) (all []Read) {
+	gjson.GetBytes(content, "inputs").ForEach(func(name, in gjson.Result) bool {
+		all = append(all, Read{name.Str, in.Get("collections").Int(), in.Get("complete").Int(), in.Get("items").Int(), in.Get("undated").Int()})
+		return true
+	})
+	return all
+}
+
+var errContent = errors.New("the stored result can't be read")
+
+// Merge adds a result of the same configuration. The configuration must be Mergeable.
+func (c *Computation) Merge(content []byte) (err error) {
+	fail := func(cause error) bool {
+		err = fmt.Errorf("%w: %w", errContent, cause)
+		return false
+	}
+	all := gjson.ParseBytes(content)
+	if !all.IsObject() {
+		return errContent
+	}
+	for name, in := range c.inputs {
+		from := all.Get("inputs").Map()[name]
+		in.Collections += from.Get("collections").Int()
+		in.Complete += from.Get("complete").Int()
+		in.Items += from.Get("items").Int()
+		in.Undated += from.Get("undated").Int()
+	}
+	if err := c.mergeCells(bucket{kind: total}, all.Get(string(total))); err != nil {
+		return err
+	}
+	for _, kind := range c.config.By {
+		all.Get(string(kind)).ForEach(func(label, cells gjson.Result) bool {
+			b, parseErr := parseBucket(kind, label.Str)
+			if parseErr != nil {
+				return fail(parseErr)
+			}
+			err = c.mergeCells(b, cells)
+			return err == nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Computation) mergeCells(b bucket, from gjson.Result) error {
+	cells, err := c.cellsOf(b)
+	if err != nil {
+		return err
+	}
+	for i, name := range c.names {
+		r := from.Get(name)
+		switch m := c.measures[i]; {
+		case m.Sum != "":
+			d, err := parseDecimal(r.Raw, maxStoredDigits)
+			if err != nil {
+				return fmt.Errorf("%w: %s: %w", errContent, name, err)
+			}
+			cells[i].sum = cells[i].sum.add(d)
+		case m.Min != "", m.Max != "":
+			v, err := valueOf(r, maxStoredDigits)
+			if err != nil {
+				return fmt.Errorf("%w: %s: %w", errContent, name, err)
+			}
+			cells[i].keep(m, v)
+		default:
+			cells[i].count += r.Int()
+		}
+	}
+	return nil
+}
