@@ -127,7 +127,8 @@ func (k *taskWalk) read(o source.Outcome, began time.Time) source.Outcome {
 }
 
 // storePage submits the page of an attempt to the writer and waits until it is stored, its request is
-// settled and its record is marked as done. It returns 0 if the context `hard` ended before that.
+// settled and its record is marked as done. It returns 0 if the context `hard` ended before that, and
+// store.BaseMissing if the page has moved and the collection must be read again.
 func (x *walks) storePage(hard context.Context, a *attempt, f fetched) store.Result {
 	defer f.memory.resize(0)
 	w, t := x.w, a.t
@@ -165,7 +166,7 @@ func (x *walks) storePage(hard context.Context, a *attempt, f fetched) store.Res
 			w.deadLetter(hard, t, failure{reason: reason, err: item.rejected, number: a.number, outcome: f.outcome})
 		}
 		return store.Superseded
-	case result != 0 && result != store.Superseded:
+	case result != 0 && result != store.BaseMissing:
 		t.stored.Version, t.stored.CheckedAt, t.stored.NotFound = a.number, a.began, false
 	}
 	return result
@@ -186,8 +187,11 @@ func (x *walks) write(ctx context.Context, batch []*item) ([]store.Result, error
 		p := written[n]
 		i.rejected = p.Refused
 		switch {
-		case p.Result != collection.Stored:
+		case p.Refused != nil:
 			results[n] = store.Superseded
+		case p.Result == collection.Moved:
+			// The request can cover a request of the next page that the other fetch has caused, so it must fetch that page.
+			results[n] = store.BaseMissing
 		case p.State.Changed == i.page.Page.Version:
 			results[n] = store.Changed
 		default:

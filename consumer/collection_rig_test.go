@@ -103,8 +103,9 @@ type listRig struct {
 	list        *listUpstream
 	collections *collection.Collections
 	relay       *outbox.Relay
-	runs        consumer.Runs // nil: there are no runs
-	lost        atomic.Int32  // number of requests of pages whose records are lost from now on
+	runs        consumer.Runs        // nil: there are no runs
+	high        consumer.Collections // the collections of the HIGH worker; nil: as of the LOW worker
+	lost        atomic.Int32         // number of requests of pages whose records are lost from now on
 }
 
 // epoch is the time of the first item, well before every walk.
@@ -165,6 +166,9 @@ func (r *listRig) start() (stop func()) {
 	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
 		deps := r.deps()
 		deps.Outbox, deps.Walks, deps.Items, deps.Runs = r.relay, r.collections, r.collections, r.runs
+		if lane == schemas.High && r.high != nil {
+			deps.Walks = r.high
+		}
 		config := consumer.DefaultConfig(lane)
 		config.DrainTimeout = waitTimeout
 		w, err := consumer.New(config, r.source, lane, deps)
