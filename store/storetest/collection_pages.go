@@ -8,8 +8,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// testPagesBatch writes the pages of many collections in one transaction: one is refused, one is moved, and one
-// collection has two pages.
+// testPagesBatch writes the pages of many collections in one transaction: one is refused, one is moved, one
+// collection has two pages, and two pages belong to steps of runs, of which one has ended.
 func testPagesBatch(b suite) {
 	w := b.walker()
 	var ids []string
@@ -37,7 +37,13 @@ func testPagesBatch(b suite) {
 	}
 	moved := pageOf("list-3", 50, "")
 	moved.Entity.Key, moved.Before.Version = "other", 1
-	results, err := w.all.Write(b.Context(), append(pages, moved))
+	pages = append(pages, moved)
+	for n, key := range []string{entity.Key, "unknown"} { // the statement for a step writes a row of the first collection, or none
+		p := pageOf(fmt.Sprint("step-", n), int64(60+n), "2", fetched("a", "x"))
+		p.Step = &store.Statement{Text: `UPDATE collections SET page = page WHERE source = $1 AND facet = $2 AND key = $3`, Args: []any{entity.Source, entity.Facet, key}}
+		pages = append(pages, p)
+	}
+	results, err := w.all.Write(b.Context(), pages)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -58,10 +64,15 @@ func testPagesBatch(b suite) {
 	if s := w.state(); s.Version != 1 || s.Items != 30 {
 		b.Errorf("state of the refused collection: got version %d and %d items, want 1 and 30", s.Version, s.Items)
 	}
-	gone := entity
-	gone.Key = "other"
-	if _, err := b.store.Get(b.Context(), gone); !errors.Is(err, store.ErrNotFound) {
-		b.Errorf("snapshot of the moved page: got %v, want %v", err, store.ErrNotFound)
+	if open, ended := results[24], results[25]; open.Result != collection.Stored || open.State.Walk.Page != 2 || ended.Result != collection.Moved {
+		b.Errorf("pages of an open and of an ended step: got %+v and %+v, want the first one stored", open, ended)
+	}
+	for _, key := range []string{"other", "step-1"} {
+		gone := entity
+		gone.Key = key
+		if _, err := b.store.Get(b.Context(), gone); !errors.Is(err, store.ErrNotFound) {
+			b.Errorf("snapshot of the moved page of %s: got %v, want %v", key, err, store.ErrNotFound)
+		}
 	}
 	if events := w.claim(100); len(events) != 1 || events[0].Entity.Key != "z" || events[0].Triggers[0].Page != "4-2" {
 		b.Errorf("events: got %+v, want the request of page 2 of z", events)
