@@ -93,8 +93,8 @@ func New(deps Deps) *Console {
 		"POST " + root + "/settings/{source}/stop":   c.stop,
 		"POST " + root + "/settings/{source}/resume": c.resume,
 		"POST " + root + "/fault-scenario":           c.setFaultScenario,
-		"POST " + root + "/runs/{id}/cancel":         c.changeRun(Runs.Cancel, "run-cancelled"),
-		"POST " + root + "/runs/{id}/retry":          c.changeRun(Runs.Retry, "run-retried"),
+		"POST " + root + "/runs/{id}/cancel":         changeRun(c, Runs.Cancel, "run-cancelled"),
+		"POST " + root + "/runs/{id}/retry":          changeRun(c, Runs.Retry, "run-retried"),
 	} {
 		mux.Handle(pattern, c.authorize(canAct, h))
 	}

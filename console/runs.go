@@ -185,7 +185,7 @@ func showRun(c *Console, w http.ResponseWriter, r *http.Request, client access.C
 }
 
 // changeRun returns the handler that cancels or retries a run.
-func (c *Console) changeRun(change func(r Runs, ctx context.Context, id, actor string) (api.Run, error), notice string) pageHandler {
+func changeRun(c *Console, change func(r Runs, ctx context.Context, id, actor string) (api.Run, error), notice string) pageHandler {
 	return func(w http.ResponseWriter, r *http.Request, client access.Client) {
 		ctx, cancel := requestContext(r)
 		defer cancel()
