@@ -11,7 +11,7 @@ import (
 func TestBucket_NeverExceedsItsRate(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // not a secret
+	random := rand.New(rand.NewPCG(seed, 1))
 	start := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
 	for round := range 300 {
 		r := CallRate{1 + random.IntN(20), time.Duration(1+random.IntN(60)) * time.Second}

@@ -94,13 +94,10 @@ func New(deps Deps) *Console {
 		"POST " + root + "/settings/{source}/stop":   c.stop,
 		"POST " + root + "/settings/{source}/resume": c.resume,
 		"POST " + root + "/fault-scenario":           c.setFaultScenario,
+		"POST " + root + "/runs/{id}/cancel":         changeRun(c, Runs.Cancel, "run-cancelled"),
+		"POST " + root + "/runs/{id}/retry":          changeRun(c, Runs.Retry, "run-retried"),
 	} {
 		mux.Handle(pattern, c.authorize(canAct, h))
-	}
-	for verb, h := range map[string]func(*Console, http.ResponseWriter, *http.Request, access.Client){
-		"cancel": changeRun(Runs.Cancel, "run-cancelled"), "retry": changeRun(Runs.Retry, "run-retried"),
-	} {
-		mux.Handle("POST "+root+"/runs/{id}/"+verb, c.authorize(canAct, func(w http.ResponseWriter, r *http.Request, client access.Client) { h(c, w, r, client) }))
 	}
 	mux.Handle("POST "+root+"/lookup", c.authorize(canRefresh, c.refresh))
 	mux.Handle("POST "+root+"/refresh", c.authorize(canRefresh, c.refreshMany))

@@ -185,8 +185,8 @@ func showRun(c *Console, w http.ResponseWriter, r *http.Request, client access.C
 }
 
 // changeRun returns the handler that cancels or retries a run.
-func changeRun(change func(r Runs, ctx context.Context, id, actor string) (api.Run, error), notice string) func(*Console, http.ResponseWriter, *http.Request, access.Client) {
-	return func(c *Console, w http.ResponseWriter, r *http.Request, client access.Client) {
+func changeRun(c *Console, change func(r Runs, ctx context.Context, id, actor string) (api.Run, error), notice string) pageHandler {
+	return func(w http.ResponseWriter, r *http.Request, client access.Client) {
 		ctx, cancel := requestContext(r)
 		defer cancel()
 		run, err := change(c.Runs, ctx, r.PathValue("id"), client.Name)

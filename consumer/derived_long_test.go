@@ -158,7 +158,7 @@ func TestDerived_AMillionItems(t *testing.T) {
 			all, err := pg.States(t.Context(), []schemas.Entity{e})
 			return err == nil && all[0].CheckedAt.After(started)
 		})
-		took, more := time.Since(started), int64(peak.Load())-int64(before.HeapInuse) //nolint:gosec // far below the maximum
+		took, more := time.Since(started), int64(peak.Load())-int64(before.HeapInuse)
 		close(done)
 		t.Logf("round %d: %d items in %.1f s, %.1f MB more heap", round, n, took.Seconds(), float64(more)/1e6)
 		if took > 20*time.Second || more > 50_000_000 {

@@ -57,6 +57,7 @@ runs:
 // TestRuns_EndOnceAfterKills runs over lists and their items, while workers are killed. RUNS_KEYS is the number of lists, and
 // RUNS_KILLS the number of kills.
 func TestRuns_EndOnceAfterKills(t *testing.T) {
+	t.Parallel()
 	number := func(name string, fallback int) int {
 		if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
 			return n
@@ -156,7 +157,9 @@ func (f *fleet) runEnds(n int) map[string][]schemas.RunEvent {
 		ctx, cancel := context.WithTimeout(f.Context(), timeout)
 		fetches := consumer.PollFetches(ctx)
 		cancel()
-		f.check(fetches.Err())
+		if fetches.Err() != nil {
+			f.Fatalf("events of the ends of runs: got %d of %d (%v): %+v", len(seen), n, fetches.Err(), ends)
+		}
 		fetches.EachRecord(func(r *kgo.Record) {
 			e, err := schemas.DecodeRunEvent(r.Value)
 			f.check(err)

@@ -7,6 +7,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/freshet/freshet/outbox"
+	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/schemas"
 )
 
@@ -19,12 +21,16 @@ func SettledEntity(source, id string) schemas.Entity {
 	return schemas.Entity{Source: source, Facet: "run", Key: id}
 }
 
-// Announce publishes that a run has changed. If the message is lost, waiting clients read the run again later.
+// Announce publishes that a run has changed, and wakes the outbox relays for the event of its end. If a message is
+// lost, waiting clients read the run again later, and the event is published later.
 func Announce(ctx context.Context, rdb redis.UniversalClient, run Run, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), announceTimeout)
 	defer cancel()
 	message := schemas.Settled{Entity: SettledEntity(run.Source, run.ID), Number: int64(run.Attempt)}.Encode()
 	if err := rdb.Publish(ctx, schemas.SettledChannel(run.Source), message).Err(); err != nil {
 		log.Debug("change of a run not announced; waiting clients read it again later", "run", run.ID, "err", err)
+	}
+	if run.Ended() {
+		poll.WakeAt(ctx, rdb, outbox.Channel(run.Source), run.EndedAt, log)
 	}
 }

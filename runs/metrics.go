@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/store"
 )
 
@@ -27,15 +28,15 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels})
 	}
+	duration := observe.Histogram("run_duration_seconds", "Duration of an attempt of a run.", 1, 10, 60, 300, 900, 3600, 4*3600, 24*3600)
+	duration.ConstLabels = labels
 	m := &metrics{
 		runsEnded: counter("runs_ended_total", "Runs that this process has ended, by state.", "state"),
 		steps:     counter("run_steps_ended_total", "Steps of runs that this process has ended, by state.", "state"),
 		requests:  counter("run_requests_total", "Requests of pages of runs: published, covered by the record of another request, or not enqueued.", "outcome"),
-		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "run_duration_seconds", Help: "Duration of an attempt of a run.", ConstLabels: labels, Buckets: []float64{1, 10, 60, 300, 900, 3600, 4 * 3600, 24 * 3600},
-		}),
-		active: gauge("runs_active", "Active runs of the source."),
-		open:   gauge("run_steps_open", "Open steps of the active runs of the source."),
+		duration:  prometheus.NewHistogram(duration),
+		active:    gauge("runs_active", "Active runs of the source."),
+		open:      gauge("run_steps_open", "Open steps of the active runs of the source."),
 	}
 	for _, s := range []State{Completed, Failed} {
 		m.runsEnded.WithLabelValues(string(s))

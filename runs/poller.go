@@ -271,7 +271,7 @@ func (p *Poller) startScheduled(ctx context.Context, now time.Time) (next time.T
 			next = poll.Earlier(next, at)
 			continue
 		}
-		following := at.Add(interval * (1 + now.Sub(at)/interval)) // missed runs are not made up for
+		following := at.Add(now.Sub(at).Truncate(interval) + interval) // missed runs are not made up for
 		run, started, err := p.runs.Start(ctx, Order{
 			Source: p.source, Name: name, Config: p.configs[name], Keys: Keys{All: true}, TriggeredBy: ScheduledBy, schedule: &scheduled{at, following},
 		}, now)

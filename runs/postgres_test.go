@@ -146,7 +146,7 @@ func TestTransactions_AreWhole(t *testing.T) {
 			}
 			failOnce()
 			o := r.order(fmt.Sprint("octocat", f))
-			run, _, err := New(r).Start(r.Context(), o, r.now)
+			_, _, err := New(r).Start(r.Context(), o, r.now)
 			if err == nil {
 				t.Fatal("start: got no error, want the lost connection")
 			}
@@ -158,7 +158,7 @@ func TestTransactions_AreWhole(t *testing.T) {
 				r.work()
 				r.wantRequests()
 			}
-			run, _, err = New(r).Start(r.Context(), o, r.now) // the client repeats its request
+			run, _, err := New(r).Start(r.Context(), o, r.now) // the client repeats its request
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -37,8 +37,16 @@ func (f Facet) checkDerived() error {
 		name string
 		set  bool
 	}{
-		{"documents", len(f.Documents) > 0}, {"collection", f.Collection != nil}, {"raw", f.Raw != nil}, {"static", f.Static != nil}, {"links", f.Links != nil},
-		{"immutable", f.Immutable}, {"conditional", f.Conditional}, {"params", len(f.Params) > 0}, {"select", len(f.Select) > 0}, {"ignore", len(f.Ignore) > 0},
+		{"documents", len(f.Documents) > 0},
+		{"collection", f.Collection != nil},
+		{"raw", f.Raw != nil},
+		{"static", f.Static != nil},
+		{"links", f.Links != nil},
+		{"immutable", f.Immutable},
+		{"conditional", f.Conditional},
+		{"params", len(f.Params) > 0},
+		{"select", len(f.Select) > 0},
+		{"ignore", len(f.Ignore) > 0},
 		{"shrinkGuard", f.ShrinkGuard > 0},
 	} {
 		if other.set {

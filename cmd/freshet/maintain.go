@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/retention"
 )
 
@@ -83,7 +82,14 @@ func followMaintenance(ctx context.Context, api *adminClient, s *retention.Statu
 	defer api.KeepAlive(1)()
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	for len(requestedTables(*s)) > 0 && poll.Pause(waiting, maintainPollInterval) {
+	tick := time.NewTicker(maintainPollInterval)
+	defer tick.Stop()
+	for len(requestedTables(*s)) > 0 {
+		select {
+		case <-waiting.Done():
+			return nil
+		case <-tick.C:
+		}
 		var now retention.Status
 		if err := api.Call(ctx, http.MethodGet, "/maintenance", nil, &now); err != nil {
 			return errors.Join(errors.New("the run was requested, but its state can't be read"), err)

@@ -85,8 +85,10 @@ func TestAdmin_ShowsProgressAndGroupedFailures(t *testing.T) {
 	r := newRig(t)
 	run := r.start("a", "b", "c", "d")
 	ends := []runs.StepEnd{
-		{Number: 1, State: runs.StepDone}, {Number: 2, State: runs.StepFailed, Error: "UPSTREAM_4XX: 418 teapot"},
-		{Number: 3, State: runs.StepFailed, Error: "PARSE_ERROR: no JSON at byte 12"}, {Number: 4, State: runs.StepFailed, Error: "PARSE_ERROR: no JSON at byte 7"},
+		{Number: 1, State: runs.StepDone},
+		{Number: 2, State: runs.StepFailed, Error: "UPSTREAM_4XX: 418 teapot"},
+		{Number: 3, State: runs.StepFailed, Error: "PARSE_ERROR: no JSON at byte 12"},
+		{Number: 4, State: runs.StepFailed, Error: "PARSE_ERROR: no JSON at byte 7"},
 	}
 	if _, err := r.stored.End(t.Context(), run.ID, ends, r.now); err != nil {
 		t.Fatal(err)

@@ -209,7 +209,7 @@ func (to *cell) keep(m Measure, v value) {
 // key: with MaxDistinct values, the probability that two of them count as one is below 10⁻⁷.
 func (c *Computation) isNew(measure int, b bucket, v value) bool {
 	var head [16]byte
-	head[0], head[1] = byte(measure), byte(v.kind)
+	head[0], head[1] = byte(measure), byte(v.kind)            //nolint:gosec // far fewer than 256 measures
 	binary.LittleEndian.PutUint32(head[2:], uint32(b.number)) //nolint:gosec // only the bits matter
 	copy(head[6:], b.kind)
 	c.hash.Reset()

@@ -218,7 +218,7 @@ func (in Input) compile(name string, pattern func(string) (string, bool), dated 
 		return in, errors.New(".key: the keyPattern of the collection is not valid")
 	}
 	in.group, in.index = expr, expr.SubexpIndex(group)
-	if in.Key != "{"+group+"}" || in.index < 0 || !(strings.HasPrefix(text, "(?P<"+group+">") || strings.HasPrefix(text, "(?<"+group+">")) {
+	if in.Key != "{"+group+"}" || in.index < 0 || (!strings.HasPrefix(text, "(?P<"+group+">") && !strings.HasPrefix(text, "(?<"+group+">")) {
 		return in, fmt.Errorf(".key: %q must be {key}, or the named group at the start of the keyPattern of %s, which is %s", in.Key, name, text)
 	}
 	return in, nil

@@ -93,7 +93,7 @@ func parseBucket(kind Period, label string) (bucket, error) {
 		n = (parts[0]*12+parts[1]-1)*32 + parts[2]
 	case total:
 	}
-	b := bucket{kind, int32(n)} //nolint:gosec // each part has at most 16 bits
+	b := bucket{kind, int32(n)}
 	if b.label() != label {
 		return bucket{}, fmt.Errorf("%.40q %w", label, errLabel)
 	}
