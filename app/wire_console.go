@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/collection"
 	"github.com/freshet/freshet/console"
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/limiter"
@@ -81,10 +82,12 @@ func (o *overview) History(source string, after int64) status.History {
 	return o.history.Since(source, after)
 }
 
-// itemReader finds the items whose keys begin with the canonical spelling of a prefix.
+// itemReader finds the items whose keys begin with the canonical spelling of a prefix, and reads items of
+// collections.
 type itemReader struct {
 	find.ItemReader
-	sources map[string]*source.Source
+	sources     map[string]*source.Source
+	collections *collection.Collections
 }
 
 // newItems returns the reader of the console's list of items.
@@ -92,7 +95,26 @@ func newItems(p parts, sources map[string]*source.Source) itemReader {
 	return itemReader{find.ItemReader{Walker: p.store, Lookup: p.store, Now: time.Now, Lifetimes: func(source, facet string) store.Lifetimes {
 		f, _ := sources[source].Facet(facet)
 		return query.LifetimesOf(f)
-	}}, sources}
+	}}, sources, collection.New(p.store)}
+}
+
+// Collection implements console.Items.
+func (r itemReader) Collection(ctx context.Context, e schemas.Entity, l collection.Listing) (s collection.State, items []collection.Item, err error) {
+	e.Key = foldKeys(r.sources[e.Source])(e.Facet, e.Key)
+	if s, err = r.collections.State(ctx, e); err == nil && s.Version != 0 {
+		items, err = r.collections.List(ctx, e, l)
+	}
+	return s, items, err
+}
+
+// Item implements console.Items.
+func (r itemReader) Item(ctx context.Context, e schemas.Entity, id string) (*collection.Item, error) {
+	e.Key = foldKeys(r.sources[e.Source])(e.Facet, e.Key)
+	items, err := r.collections.Items(ctx, e, collection.Range{ID: id})
+	if err != nil || len(items) == 0 {
+		return nil, err
+	}
+	return &items[0], nil
 }
 
 // Find implements console.Items.

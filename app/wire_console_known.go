@@ -67,7 +67,7 @@ func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Cli
 	ctx, cancel := context.WithTimeout(ctx, entityReadTimeout)
 	defer cancel()
 	facet, _ := k.sources[e.Source].Facet(e.Facet)
-	found := console.Entity{Entity: e, Lifetimes: query.LifetimesOf(facet)}
+	found := console.Entity{Entity: e, Lifetimes: query.LifetimesOf(facet), Collection: facet.Collection != nil}
 	if d := facet.Derived; d != nil {
 		found.Derived = &console.Derived{From: d.Describe(), After: d.Every}
 		if d.IsAll(e.Key) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 
+	"github.com/freshet/freshet/collection"
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/status"
 )
@@ -31,7 +32,8 @@ func (p parts) scheduleReader() *status.ScheduleReader {
 		Heartbeats: func(ctx context.Context, source string) ([]status.Heartbeat, error) {
 			return status.ReadHeartbeats(ctx, p.rdb, source)
 		},
-		Metrics: p.registry, Prefix: metricPrefix(p.config.Metrics.Namespace), Log: p.log,
+		Collections: collection.New(p.store).Totals,
+		Metrics:     p.registry, Prefix: metricPrefix(p.config.Metrics.Namespace), Log: p.log,
 	})
 }
 

@@ -24,12 +24,28 @@ type Collections struct{ store Store }
 func New(s Store) *Collections { return &Collections{s} }
 
 // State returns the state of a collection; the zero value if nothing is stored.
-func (c *Collections) State(ctx context.Context, e schemas.Entity) (s State, err error) {
-	err = c.store.InTx(ctx, func(tx store.Tx) error { return tx.Query(ctx, s.scan, selectState, key(e)...) })
+func (c *Collections) State(ctx context.Context, e schemas.Entity) (State, error) {
+	states, err := c.States(ctx, []schemas.Entity{e})
 	if err != nil {
-		return State{}, fmt.Errorf("read collection %s: %w", e, err)
+		return State{}, err
 	}
-	return s, nil
+	return states[0], nil
+}
+
+// States returns the states of collections in the given order; the zero value if nothing is stored.
+func (c *Collections) States(ctx context.Context, all []schemas.Entity) (states []State, err error) {
+	err = c.store.InTx(ctx, func(tx store.Tx) error {
+		states = make([]State, len(all))
+		reads := make([]store.Statement, len(all))
+		for n, e := range all {
+			reads[n] = store.Statement{Text: selectState, Args: key(e), Row: states[n].scan}
+		}
+		return tx.Commit(ctx, reads...)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read %d collections: %w", len(all), err)
+	}
+	return states, nil
 }
 
 // Range selects items of a collection in the order of their changes: by version, then by id.
@@ -54,12 +70,12 @@ func (c *Collections) Items(ctx context.Context, e schemas.Entity, r Range) (ite
 		query, args = selectItem, key(e, r.ID)
 	}
 	err = c.store.InTx(ctx, func(tx store.Tx) error {
-		return tx.Query(ctx, func(scan func(...any) error) error {
+		return tx.Commit(ctx, store.Statement{Text: query, Args: args, Row: func(scan func(...any) error) error {
 			var i Item
 			err := i.scan(e, scan)
 			items = append(items, i)
 			return err
-		}, query, args...)
+		}})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read items of %s: %w", e, err)
@@ -82,12 +98,11 @@ func (c *Collections) WalkAgain(ctx context.Context, of []schemas.Entity) error 
 	return nil
 }
 
-// Abandon closes the walk with this id, so that the next walk begins with the first page. Stored items
-// and the cursor are kept.
+// Abandon closes the walk with this id, if it is open, and deletes the request of a page if no walk is open.
+// The next walk begins with the first page. Stored items and the cursor are kept.
 func (c *Collections) Abandon(ctx context.Context, e schemas.Entity, walk int64) error {
 	err := c.store.InTx(ctx, func(tx store.Tx) error {
-		_, err := tx.Exec(ctx, store.Statement{Text: abandonWalk, Args: key(e, walk)})
-		return err
+		return tx.Commit(ctx, store.Statement{Text: abandonWalk, Args: key(e, walk)}, store.Statement{Text: deleteLeftRequest, Args: key(e)})
 	})
 	if err != nil {
 		return fmt.Errorf("abandon the walk of %s: %w", e, err)

@@ -5,12 +5,12 @@
 //
 // # Walks and pages
 //
-// A walk reads the list from its first page to its last. One update request fetches one page, and one
-// transaction stores it:
+// A walk reads the list from its first page to its last. One update request fetches one page. One
+// transaction stores the pages of several collections, at most one of each:
 //
 //	no walk is open  → page 1            a request of the collection: a read, a prefetch, a refresh
 //	page n           → page n+1          the transaction that stores page n writes the request of page n+1
-//	                                     into the outbox
+//	                                     into the outbox, where it stays until page n+1 is stored
 //	last page        → no walk is open   the walk is complete: CompleteAt and the cursor advance
 //	last page        → another walk      a webhook has announced a change during the walk (Collections.WalkAgain)
 //	any page         → no walk is open   the request became a dead letter (Collections.Abandon)
@@ -49,7 +49,8 @@
 //   - A page is stored once: Write compares the version of the collection that its worker has read.
 //   - An item is never replaced by an item of an older fetch.
 //   - An unchanged item is not written.
-//   - The request of the next page is written in the transaction that stores a page.
+//   - The request of the next page is written in the transaction that stores a page. An open walk has exactly
+//     one such request in the outbox, also after its delivery.
 //   - State.Items equals the number of stored items that are not deleted.
 //
 // Example: a list has 250 issues in pages of 100. The first walk stores 100, 100 and 50 items in three

@@ -94,7 +94,8 @@ type Item struct {
 	// Deleted is set for an item that the upstream no longer has. Its content is empty, and it is kept
 	// for KeepDeleted.
 	Deleted bool
-	Content []byte // canonical JSON
+	Content []byte // canonical JSON; List does not read it
+	Size    int    // bytes of the content; only List reads it
 }
 
 // KeepDeleted is how long a deleted item can be read as deleted.
@@ -131,8 +132,8 @@ const (
 	Moved                    // nothing was written: another page was stored, or the collection was deleted
 )
 
-// ErrShrunk is wrapped by the error of a Write that would delete more items than Rules.ShrinkGuard
-// allows. Nothing was written.
+// ErrShrunk is wrapped by Written.Refused of a page whose walk would delete more items than
+// Rules.ShrinkGuard allows.
 var ErrShrunk = errors.New("the list has shrunk")
 
 // ErrRepeats is the error of a walk whose next page is an earlier page of the walk.

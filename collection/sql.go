@@ -1,9 +1,6 @@
 package collection
 
 import (
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/freshet/freshet/schemas"
@@ -20,17 +17,13 @@ const (
 VALUES ($1, $2, $3, -1, $4, 0, '', 0, 0, 0, 0, false, '', '')
 ON CONFLICT (source, facet, key) DO UPDATE SET version = s.version WHERE false`
 
-	// selectSnapshot returns the snapshot's state, and the columns of the collection; without a collection
-	// its columns are 0 or empty.
-	selectSnapshot = `SELECT s.version, s.hash, s.encoding, s.last_updated_at, ` + stateColumnsOrNone + ` FROM snapshot_state s
+	// selectSnapshot returns the snapshot's state, the version of its failure or -1, and the columns of the
+	// collection; without a collection these are 0 or empty. A failure is stored under the same lock.
+	selectSnapshot = `SELECT s.version, s.hash, s.encoding, s.last_updated_at,
+	COALESCE((SELECT u.version FROM update_status u WHERE u.source = $1 AND u.facet = $2 AND u.key = $3), -1), ` + stateColumnsOrNone + `
+FROM snapshot_state s
 LEFT JOIN collections c ON c.source = s.source AND c.facet = s.facet AND c.key = s.key
 WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
-	updateSnapshot = `UPDATE snapshot_state SET version = $4, hash = $5, extract_version = $6, encoding = $7, size = $8, media_type = '',
-	last_fetched_at = $9, last_checked_at = $9, last_updated_at = $10, not_found = false, etag = '', last_modified = '', visibility = $11, manual = $12
-WHERE source = $1 AND facet = $2 AND key = $3`
-	upsertPayload = `INSERT INTO snapshot_payload (source, facet, key, payload) VALUES ($1, $2, $3, $4)
-ON CONFLICT (source, facet, key) DO UPDATE SET payload = excluded.payload`
-	deleteStatus = `DELETE FROM update_status WHERE source = $1 AND facet = $2 AND key = $3 AND version <= $4`
 
 	stateColumns = `version, extract_version, visibility, items, changed, changed_at, cursor_value, etag, complete_at, full_at, full_walk,
 	walk, walk_at, walk_date, page, position, checkpoint, walk_full, greatest, walk_etag, walk_extract_version`
@@ -40,15 +33,6 @@ ON CONFLICT (source, facet, key) DO UPDATE SET payload = excluded.payload`
 	COALESCE(c.page, 0), COALESCE(c.position, ''), COALESCE(c.checkpoint, ''), COALESCE(c.walk_full, false), COALESCE(c.greatest, ''),
 	COALESCE(c.walk_etag, ''), COALESCE(c.walk_extract_version, 0)`
 	selectState = `SELECT ` + stateColumns + ` FROM collections WHERE source = $1 AND facet = $2 AND key = $3`
-	upsertState = `INSERT INTO collections (source, facet, key, ` + stateColumns + `)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)
-ON CONFLICT (source, facet, key) DO UPDATE
-SET version = excluded.version, extract_version = excluded.extract_version, visibility = excluded.visibility, items = excluded.items,
-	changed = excluded.changed, changed_at = excluded.changed_at, cursor_value = excluded.cursor_value, etag = excluded.etag,
-	complete_at = excluded.complete_at, full_at = excluded.full_at, full_walk = excluded.full_walk, walk = excluded.walk,
-	walk_at = excluded.walk_at, walk_date = excluded.walk_date, page = excluded.page, position = excluded.position,
-	checkpoint = excluded.checkpoint, walk_full = excluded.walk_full, greatest = excluded.greatest, walk_etag = excluded.walk_etag,
-	walk_extract_version = excluded.walk_extract_version, walk_again = collections.walk_again AND collections.walk = excluded.walk`
 	// walkAgain lets another walk follow the open one. takeWalkAgain writes a row if another walk follows the open
 	// one, which ends. Argument: id of the open walk.
 	walkAgain     = `UPDATE collections SET walk_again = true WHERE source = $1 AND facet = $2 AND key = $3 AND walk <> 0 AND NOT walk_again`
@@ -56,17 +40,8 @@ SET version = excluded.version, extract_version = excluded.extract_version, visi
 	// abandonWalk closes an open walk. Argument: id of the walk.
 	abandonWalk = `UPDATE collections SET walk = 0, walk_at = 0, walk_date = 0, page = 0, position = '', checkpoint = '', walk_full = false,
 	greatest = '', walk_etag = '', walk_extract_version = 0, walk_again = false
-WHERE source = $1 AND facet = $2 AND key = $3 AND walk = $4`
+WHERE source = $1 AND facet = $2 AND key = $3 AND walk = $4 AND walk <> 0`
 
-	// insertItems and onItemConflict are the start and the end of a statement that stores items. The
-	// statement does not replace an item of a later fetch. The columns of a row after the key: item, hash,
-	// version, changed_at, deleted, encoding, size, payload.
-	insertItems    = `INSERT INTO items AS i (source, facet, key, item, hash, version, changed_at, deleted, encoding, size, payload)`
-	onItemConflict = `
-ON CONFLICT (source, facet, key, item) DO UPDATE
-SET hash = excluded.hash, version = excluded.version, changed_at = excluded.changed_at, deleted = excluded.deleted,
-	encoding = excluded.encoding, size = excluded.size, payload = excluded.payload
-WHERE excluded.version >= i.version`
 	deleteItems     = `DELETE FROM items WHERE source = $1 AND facet = $2 AND key = $3`
 	deleteWalkItems = `DELETE FROM walk_items WHERE source = $1 AND facet = $2 AND key = $3`
 	// deleteOldItems removes the rows of deleted items. Argument: time before which the items were deleted.
@@ -80,7 +55,6 @@ WHERE excluded.version >= i.version`
 	WHERE i.source = $1 AND i.facet = $2 AND i.key = $3 AND NOT i.deleted ORDER BY i.version, i.item LIMIT $4)`
 	// deleteOtherWalks deletes the rows of walk_items of all walks except one. Argument: id of that walk.
 	deleteOtherWalks = deleteWalkItems + ` AND walk <> $4`
-	insertWalkItems  = `INSERT INTO walk_items (source, facet, key, walk, item)`
 
 	// selectPresent returns the ids and hashes of all items that are not deleted.
 	selectPresent = `SELECT i.item, i.hash FROM items i WHERE i.source = $1 AND i.facet = $2 AND i.key = $3 AND NOT i.deleted`
@@ -89,9 +63,6 @@ WHERE excluded.version >= i.version`
 	WHERE w.source = i.source AND w.facet = i.facet AND w.key = i.key AND w.walk = $4 AND w.item = i.item)
 AND NOT EXISTS (SELECT 1 FROM walk_items w
 	WHERE w.source = i.source AND w.facet = i.facet AND w.key = i.key AND w.walk = $5 AND w.item = i.item)`
-
-	// selectHashes is the start of a query for the hashes of the items with the given ids.
-	selectHashes = `SELECT item, hash, deleted FROM items WHERE source = $1 AND facet = $2 AND key = $3 AND item IN (`
 
 	itemColumns = `item, hash, version, changed_at, deleted, encoding, payload`
 	selectItem  = `SELECT ` + itemColumns + ` FROM items WHERE source = $1 AND facet = $2 AND key = $3 AND item = $4 AND NOT deleted`
@@ -107,51 +78,58 @@ func key(e schemas.Entity, more ...any) []any {
 	return append([]any{e.Source, e.Facet, e.Key}, more...)
 }
 
-// maxRows is the maximum number of ids or rows in one statement.
-const maxRows = 100
+// selectHashes returns the hashes of the items with the given ids.
+var selectHashes = queryByIDs(`SELECT item, hash, deleted FROM items WHERE source = $1 AND facet = $2 AND key = $3 AND item`)
 
-// hashesQuery returns the query for the hashes of n items. Its arguments are the key and the ids.
-func hashesQuery(n int) string { return selectHashes + placeholders(4, n) + `)` }
+// The tables to which rows are added, in their order in a transaction.
+const (
+	tableItems = iota
+	tableWalkItems
+	tableSnapshots
+	tablePayloads
+	tableStates
+	tableEvents
+	tables
+)
 
-// placeholders returns n placeholders, the first with the given number.
-func placeholders(first, n int) string {
-	var b strings.Builder
-	for i := range n {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteByte('$')
-		b.WriteString(strconv.Itoa(first + i))
-	}
-	return b.String()
+// insertions are the statements that add rows to the tables. A row of items does not replace a row of a
+// later fetch.
+var insertions = [tables]rowsStatement{
+	tableItems: insertion(`INSERT INTO items AS i (source, facet, key, item, hash, version, changed_at, deleted, encoding, size, payload)`, 11, `
+ON CONFLICT (source, facet, key, item) DO UPDATE
+SET hash = excluded.hash, version = excluded.version, changed_at = excluded.changed_at, deleted = excluded.deleted,
+	encoding = excluded.encoding, size = excluded.size, payload = excluded.payload
+WHERE excluded.version >= i.version`),
+	tableWalkItems: insertion(`INSERT INTO walk_items (source, facet, key, walk, item)`, 5, ` ON CONFLICT DO NOTHING`),
+	tableSnapshots: insertion(`INSERT INTO snapshot_state (source, facet, key, version, hash, extract_version, encoding, size, media_type,
+	last_fetched_at, last_checked_at, last_updated_at, not_found, etag, last_modified, visibility, manual)`, 17, `
+ON CONFLICT (source, facet, key) DO UPDATE
+SET version = excluded.version, hash = excluded.hash, extract_version = excluded.extract_version, encoding = excluded.encoding,
+	size = excluded.size, media_type = excluded.media_type, last_fetched_at = excluded.last_fetched_at,
+	last_checked_at = excluded.last_checked_at, last_updated_at = excluded.last_updated_at, not_found = excluded.not_found,
+	etag = excluded.etag, last_modified = excluded.last_modified, visibility = excluded.visibility, manual = excluded.manual`),
+	tablePayloads: insertion(`INSERT INTO snapshot_payload (source, facet, key, payload)`, 4, `
+ON CONFLICT (source, facet, key) DO UPDATE SET payload = excluded.payload`),
+	tableStates: insertion(`INSERT INTO collections (source, facet, key, `+stateColumns+`)`, 24, `
+ON CONFLICT (source, facet, key) DO UPDATE
+SET version = excluded.version, extract_version = excluded.extract_version, visibility = excluded.visibility, items = excluded.items,
+	changed = excluded.changed, changed_at = excluded.changed_at, cursor_value = excluded.cursor_value, etag = excluded.etag,
+	complete_at = excluded.complete_at, full_at = excluded.full_at, full_walk = excluded.full_walk, walk = excluded.walk,
+	walk_at = excluded.walk_at, walk_date = excluded.walk_date, page = excluded.page, position = excluded.position,
+	checkpoint = excluded.checkpoint, walk_full = excluded.walk_full, greatest = excluded.greatest, walk_etag = excluded.walk_etag,
+	walk_extract_version = excluded.walk_extract_version, walk_again = collections.walk_again AND collections.walk = excluded.walk`),
+	tableEvents: insertion(`INSERT INTO outbox (source, facet, key, version, at, before, after, publish_change, triggers, due_at, quiet_facet,
+	latest_at, item)`, 13, ``),
 }
 
-// insertRows returns statements that insert rows of a collection. Each statement inserts up to maxRows
-// rows, because the database plans each statement anew. before and after are the parts of a statement around its
-// rows.
-func insertRows(e schemas.Entity, before, after string, rows [][]any) (statements []store.Statement) {
-	for some := range slices.Chunk(rows, maxRows) {
-		var b strings.Builder
-		b.WriteString(before + ` VALUES `)
-		args := key(e)
-		for n, row := range some {
-			if n > 0 {
-				b.WriteByte(',')
-			}
-			b.WriteString(`($1,$2,$3,` + placeholders(len(args)+1, len(row)) + `)`)
-			args = append(args, row...)
-		}
-		b.WriteString(after)
-		statements = append(statements, store.Statement{Text: b.String(), Args: args})
-	}
-	return statements
-}
-
-func (s State) args(e schemas.Entity) []any {
+// values returns the values of stateColumns.
+func (s State) values() []any {
 	w := s.Walk
-	return key(e, s.Version, s.ExtractVersion, s.Visibility, s.Items, s.Changed, micros(s.ChangedAt), s.Cursor, s.ETag,
+	return []any{
+		s.Version, s.ExtractVersion, s.Visibility, s.Items, s.Changed, micros(s.ChangedAt), s.Cursor, s.ETag,
 		micros(s.CompleteAt), micros(s.FullAt), s.FullWalk, w.ID, micros(w.Began), micros(w.Date), w.Page, w.Position, w.Checkpoint,
-		w.Full, w.Greatest, w.ETag, w.ExtractVersion)
+		w.Full, w.Greatest, w.ETag, w.ExtractVersion,
+	}
 }
 
 func (s *State) scan(scan func(...any) error) error { return s.scanAfter(scan) }

@@ -7,40 +7,27 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 )
 
-// Write is a fetched page with the state that its worker has read.
-type Write struct {
-	Entity schemas.Entity
-	Rules  Rules
-	// Before is the state before the page, as State.Begin has returned it.
-	Before State
-	Page   Page
-	// Manual is set if the fetch was made for a reader or an operator (store.State.Manual).
-	Manual bool
-	// Params are the params of the request of the next page.
-	Params map[string]string
-	// Step is executed before the page is stored if the page belongs to a run: it moves the run's step. If it writes no row, the step
-	// has ended and nothing is stored (Moved). The poller of runs requests the next page of such a walk, and not the
-	// outbox.
-	Step *store.Statement
-	// Outbox is written if the collection has changed. With PublishChange, each changed item gets an
-	// event too.
-	Outbox store.OutboxEvents
-}
-
-// write is the transaction of a Write.
+// write is a page of a batch.
 type write struct {
 	Write
-	tx         store.Tx
-	after      State
-	stored     map[string]storedItem
-	statements []store.Statement
-	// items, walkItems and events are rows to insert, without their key.
-	items, walkItems, events [][]any
-	seen                     map[string]bool // ids of the page
+	tx     store.Tx
+	result *Written
+	items  []Fetched       // the items of the page; of an id that the page has twice, the later item
+	seen   map[string]bool // the ids of the page
+
+	// The stored rows: the states of the snapshot and of the collection, the version of its failure (-1: none), and
+	// the items of the page.
+	snapshot store.State
+	current  State
+	failed   int64
+	stored   map[string]storedItem
+
+	after State
+	ended bool // nothing of the page is stored
+	changes
 }
 
 type storedItem struct {
@@ -48,74 +35,92 @@ type storedItem struct {
 	deleted bool
 }
 
-// Write stores a page in one transaction: changed items, the collection's state and snapshot, the events
-// of the changes, and the request of the next page. The argument after is the state after the page
-// (State.After). It returns the state that was stored.
-func (c *Collections) Write(ctx context.Context, w Write, after State) (stored State, result Result, err error) {
-	err = c.store.InTx(ctx, func(tx store.Tx) error {
-		t := &write{Write: w, tx: tx, after: after, stored: map[string]storedItem{}, seen: map[string]bool{}}
-		result, err = t.run(ctx)
-		stored = t.after
-		return err
-	})
-	if err != nil {
-		return State{}, 0, fmt.Errorf("write page %d of %s: %w", w.Before.Walk.Page, w.Entity, err)
+func newWrite(tx store.Tx, page Write, result *Written) *write {
+	w := &write{Write: page, tx: tx, result: result, after: page.After, seen: map[string]bool{}, stored: map[string]storedItem{}}
+	for _, i := range slices.Backward(page.Page.Items) {
+		if !w.seen[i.ID] {
+			w.seen[i.ID] = true
+			w.items = append(w.items, i)
+		}
 	}
-	return stored, result, nil
+	slices.Reverse(w.items)
+	return w
 }
 
-func (w *write) run(ctx context.Context) (Result, error) {
-	if _, err := w.tx.Exec(ctx, store.Statement{Text: lockState, Args: key(w.Entity, []byte{})}); err != nil {
-		return 0, err
+// reads returns the statements that lock the collection and read its rows.
+func (w *write) reads() []store.Statement {
+	all := []store.Statement{
+		{Text: lockState, Args: key(w.Entity, []byte{})},
+		{Text: selectSnapshot, Args: key(w.Entity), Row: w.readState},
 	}
-	snapshot, current, err := w.readState(ctx)
-	if err != nil {
-		return 0, err
+	if w.Before.reset || w.Before.Version == 0 { // there are no items, or the page has moved
+		return all
 	}
-	if current.Version != w.Before.Version || snapshot.Version > w.Page.Version {
-		return Moved, w.undoLock(ctx, snapshot)
-	}
-	if w.Step != nil {
-		written, err := w.tx.Exec(ctx, *w.Step)
-		if err != nil {
-			return 0, err
+	for some := range slices.Chunk(w.items, maxRows) {
+		ids := make([]string, len(some))
+		for n, i := range some {
+			ids[n] = i.ID
 		}
-		if written[0] == 0 {
-			return Moved, w.undoLock(ctx, snapshot)
-		}
+		s := selectHashes.of(key(w.Entity), ids)
+		s.Row = w.readHash
+		all = append(all, s)
+	}
+	return all
+}
+
+func (w *write) readState(scan func(...any) error) error {
+	var hash []byte
+	var updated int64
+	err := w.current.scanAfter(scan, &w.snapshot.Version, &hash, &w.snapshot.Encoding, &updated, &w.failed)
+	copy(w.snapshot.Hash[:], hash)
+	w.snapshot.UpdatedAt = fromMicros(updated)
+	return err
+}
+
+func (w *write) readHash(scan func(...any) error) error {
+	var id string
+	var hash []byte
+	var deleted bool
+	err := scan(&id, &hash, &deleted)
+	if err == nil {
+		w.stored[id] = storedItem{store.Hash(hash), deleted}
+	}
+	return err
+}
+
+// writeItems adds the statements that store the items of the page. It returns errors of the database, and ErrShrunk.
+func (w *write) writeItems(ctx context.Context) error {
+	if w.current.Version != w.Before.Version || w.snapshot.Version > w.Page.Version {
+		w.end(Written{Result: Moved})
+		return nil
+	}
+	if w.current.Walk.Open() || w.after.Walk.Open() { // the deletion of a snapshot can leave a request
+		w.add(deletePageRequest)
 	}
 	if w.Before.reset {
 		w.add(deleteItems)
 		w.add(deleteWalkItems)
-		current = State{}
+		w.current = State{}
 	}
-	w.after.Items, w.after.Changed, w.after.ChangedAt = current.Items, current.Changed, current.ChangedAt
-	if err := w.writeItems(ctx); err != nil {
-		return 0, err
-	}
-	if err := w.deleteMissing(ctx, current); err != nil {
-		return 0, err
-	}
-	if err := w.expire(ctx); err != nil {
-		return 0, err
-	}
-	if err := w.writeSnapshot(ctx, snapshot); err != nil {
-		return 0, err
-	}
-	w.add(upsertState, w.after.args(w.Entity)[3:]...)
-	if err := w.requestNext(ctx); err != nil {
-		return 0, err
-	}
-	return Stored, w.tx.Commit(ctx, w.flush()...)
+	w.after.Items, w.after.Changed, w.after.ChangedAt = w.current.Items, w.current.Changed, w.current.ChangedAt
+	w.writeChanged()
+	return w.deleteMissing(ctx)
 }
 
-// flush returns the statements that are not executed yet.
-func (w *write) flush() []store.Statement {
-	all := append(w.statements, insertRows(w.Entity, insertItems, onItemConflict, w.items)...)
-	all = append(all, insertRows(w.Entity, insertWalkItems, ` ON CONFLICT DO NOTHING`, w.walkItems)...)
-	all = append(all, insertRows(w.Entity, insertEvents, ``, w.events)...)
-	w.statements, w.items, w.walkItems, w.events = nil, nil, nil, nil
-	return all
+// writeState expires items, and adds the statements that store the states and the requests of the page.
+func (w *write) writeState(ctx context.Context) error {
+	if err := w.expire(ctx); err != nil {
+		return err
+	}
+	if err := w.writeSnapshot(ctx); err != nil {
+		return err
+	}
+	w.insert(tableStates, w.Entity, w.after.values()...)
+	if err := w.requestNext(ctx); err != nil {
+		return err
+	}
+	w.result.Result, w.result.State = Stored, w.after
+	return nil
 }
 
 // add adds a statement about the collection.
@@ -123,47 +128,17 @@ func (w *write) add(text string, more ...any) {
 	w.statements = append(w.statements, store.Statement{Text: text, Args: key(w.Entity, more...)})
 }
 
-// readState reads the snapshot's and the collection's state.
-func (w *write) readState(ctx context.Context) (s store.State, current State, err error) {
-	err = w.tx.Query(ctx, func(scan func(...any) error) error {
-		var hash []byte
-		var updated int64
-		err := current.scanAfter(scan, &s.Version, &hash, &s.Encoding, &updated)
-		copy(s.Hash[:], hash)
-		s.UpdatedAt = fromMicros(updated)
-		return err
-	}, selectSnapshot, key(w.Entity)...)
-	return s, current, err
+// end sets the result of a page of which nothing is stored. It deletes the row that lockState has inserted.
+func (w *write) end(result Written) {
+	*w.result, w.ended, w.changes = result, true, changes{}
+	if w.snapshot.Version < 0 {
+		w.add(store.DeleteState)
+	}
 }
 
-// undoLock deletes the row that lockState has inserted.
-func (w *write) undoLock(ctx context.Context, snapshot store.State) error {
-	if snapshot.Version >= 0 {
-		return nil
-	}
-	_, err := w.tx.Exec(ctx, store.Statement{Text: store.DeleteState, Args: key(w.Entity)})
-	return err
-}
-
-// writeItems adds the statements that store the changed items of the page. If a page has an id twice,
-// the later item is stored.
-func (w *write) writeItems(ctx context.Context) error {
-	items := make([]Fetched, 0, len(w.Page.Items))
-	for _, i := range slices.Backward(w.Page.Items) {
-		if !w.seen[i.ID] {
-			w.seen[i.ID] = true
-			items = append(items, i)
-		}
-	}
-	slices.Reverse(items)
-	if !w.Before.reset {
-		for some := range slices.Chunk(items, maxRows) {
-			if err := w.readHashes(ctx, some); err != nil {
-				return err
-			}
-		}
-	}
-	for _, i := range items {
+// writeChanged adds the rows of the changed items of the page.
+func (w *write) writeChanged() {
+	for _, i := range w.items {
 		before, known := w.stored[i.ID]
 		if i.Deleted {
 			if known && !before.deleted {
@@ -175,11 +150,12 @@ func (w *write) writeItems(ctx context.Context) error {
 			continue
 		}
 		p := store.Encode(i.Content)
-		w.items = append(w.items, []any{i.ID, i.Hash[:], w.Page.Version, micros(w.Page.Began), false, p.Encoding, p.Size, p.Bytes})
+		w.insert(tableItems, w.Entity, i.ID, i.Hash[:], w.Page.Version, micros(w.Page.Began), false, p.Encoding, p.Size, p.Bytes)
 		if !known || before.deleted {
 			w.after.Items++
 			before.hash = store.Hash{}
 		}
+		w.result.Changed++
 		w.changed(i.ID, before.hash, i.Hash)
 	}
 	if w.Rules.Deletes == DeletesFull && w.Before.Walk.Full && (w.after.Walk.Open() || w.Before.Walk.Page > 1) {
@@ -187,33 +163,16 @@ func (w *write) writeItems(ctx context.Context) error {
 		if walk == 0 {
 			walk = w.Page.Version
 		}
-		for _, i := range items {
-			w.walkItems = append(w.walkItems, []any{walk, i.ID})
+		for _, i := range w.items {
+			w.insert(tableWalkItems, w.Entity, walk, i.ID)
 		}
 	}
-	return nil
-}
-
-func (w *write) readHashes(ctx context.Context, items []Fetched) error {
-	ids := make([]any, len(items))
-	for n, i := range items {
-		ids[n] = i.ID
-	}
-	return w.tx.Query(ctx, func(scan func(...any) error) error {
-		var id string
-		var hash []byte
-		var deleted bool
-		err := scan(&id, &hash, &deleted)
-		if err == nil {
-			w.stored[id] = storedItem{store.Hash(hash), deleted}
-		}
-		return err
-	}, hashesQuery(len(ids)), key(w.Entity, ids...)...)
 }
 
 func (w *write) delete(id string, before store.Hash) {
-	w.items = append(w.items, []any{id, before[:], w.Page.Version, micros(w.Page.Began), true, "", 0, []byte{}})
+	w.insert(tableItems, w.Entity, id, before[:], w.Page.Version, micros(w.Page.Began), true, "", 0, []byte{})
 	w.after.Items--
+	w.result.Deleted++
 	w.changed(id, before, store.Hash{})
 }
 
@@ -236,7 +195,7 @@ func (w *write) rewrites() bool {
 const minGuardedDeletes = 10
 
 // deleteMissing deletes the items that a complete full walk has not found.
-func (w *write) deleteMissing(ctx context.Context, current State) error {
+func (w *write) deleteMissing(ctx context.Context) error {
 	if w.after.Walk.Open() {
 		return nil
 	}
@@ -247,10 +206,10 @@ func (w *write) deleteMissing(ctx context.Context, current State) error {
 	defer w.add(deleteOtherWalks, w.after.FullWalk)
 	query, args := selectPresent, key(w.Entity)
 	if w.after.FullWalk != 0 {
-		if current.FullWalk == 0 {
+		if w.current.FullWalk == 0 {
 			return nil
 		}
-		query, args = selectMissing, key(w.Entity, w.after.FullWalk, current.FullWalk)
+		query, args = selectMissing, key(w.Entity, w.after.FullWalk, w.current.FullWalk)
 	}
 	missing := map[string]store.Hash{}
 	err := w.tx.Query(ctx, func(scan func(...any) error) error {
@@ -265,8 +224,9 @@ func (w *write) deleteMissing(ctx context.Context, current State) error {
 	if err != nil {
 		return err
 	}
-	if left := float64(current.Items - int64(len(missing))); len(missing) > minGuardedDeletes && left < w.Rules.ShrinkGuard*float64(current.Items) {
-		return fmt.Errorf("%w: a full walk has not found %d of %d items, and the facet's shrinkGuard is %g; if the list is right, delete the snapshot", ErrShrunk, len(missing), current.Items, w.Rules.ShrinkGuard)
+	items := w.current.Items
+	if left := float64(items - int64(len(missing))); len(missing) > minGuardedDeletes && left < w.Rules.ShrinkGuard*float64(items) {
+		return fmt.Errorf("%w: a full walk has not found %d of %d items, and the facet's shrinkGuard is %g; if the list is right, delete the snapshot", ErrShrunk, len(missing), items, w.Rules.ShrinkGuard)
 	}
 	for _, id := range slices.Sorted(maps.Keys(missing)) {
 		w.delete(id, missing[id])
@@ -289,7 +249,8 @@ func (w *write) expire(ctx context.Context) error {
 	remove := func(text string, more ...any) error {
 		written, err := w.tx.Exec(ctx, append(w.flush(), store.Statement{Text: text, Args: key(w.Entity, more...)})...)
 		if err == nil {
-			w.after.Items -= written[len(written)-1]
+			n := written[len(written)-1]
+			w.after.Items, w.result.Expired = w.after.Items-n, w.result.Expired+n
 		}
 		return err
 	}
@@ -305,8 +266,8 @@ func (w *write) expire(ctx context.Context) error {
 	return nil
 }
 
-// writeSnapshot adds the statements that store the summary of the collection as its snapshot.
-func (w *write) writeSnapshot(ctx context.Context, snapshot store.State) error {
+// writeSnapshot adds the rows that store the summary of the collection as its snapshot.
+func (w *write) writeSnapshot(ctx context.Context) error {
 	content, hash, err := w.after.summary()
 	if err != nil {
 		return err
@@ -315,47 +276,25 @@ func (w *write) writeSnapshot(ctx context.Context, snapshot store.State) error {
 	if w.after.Walk.Open() {
 		checked = w.after.Walk.Began
 	}
-	changed := snapshot.Encoding == "" || snapshot.Hash != hash
-	updated := snapshot.UpdatedAt
+	changed := w.snapshot.Encoding == "" || w.snapshot.Hash != hash
+	updated := w.snapshot.UpdatedAt
 	if changed {
 		updated = w.Page.Began
 	}
 	p := store.Encode(content)
-	w.add(updateSnapshot, w.Page.Version, hash[:], w.Rules.ExtractVersion, p.Encoding, p.Size, micros(checked), micros(updated), w.Rules.Visibility, w.Manual)
-	w.add(upsertPayload, p.Bytes)
-	w.add(deleteStatus, w.Page.Version)
+	w.insert(tableSnapshots, w.Entity, w.Page.Version, hash[:], w.Rules.ExtractVersion, p.Encoding, p.Size, "",
+		micros(checked), micros(checked), micros(updated), false, "", "", w.Rules.Visibility, w.Manual)
+	w.insert(tablePayloads, w.Entity, p.Bytes)
+	if w.failed >= 0 && w.failed <= w.Page.Version {
+		w.add(store.DeleteStatus)
+	}
 	if !changed || w.Outbox.Empty() || w.rewrites() {
 		return nil
 	}
-	before := snapshot.Hash
-	if snapshot.Encoding == "" {
+	before := w.snapshot.Hash
+	if w.snapshot.Encoding == "" {
 		before = store.Hash{}
 	}
 	rows, err := store.Write{Entity: w.Entity, Version: w.Page.Version, CheckedAt: w.Page.Began, Hash: hash, Outbox: w.Outbox}.OutboxRows(before)
-	return errors.Join(err, w.addEvents(ctx, rows))
-}
-
-// requestNext adds the event that requests the next page, or another walk (Collections.WalkAgain).
-func (w *write) requestNext(ctx context.Context) error {
-	trigger := store.Trigger{Facet: w.Entity.Facet, Params: w.Params}
-	switch {
-	case w.after.Walk.Open() && w.Step != nil:
-		return nil // the poller of runs requests the next page
-	case w.after.Walk.Open():
-		trigger.Page = w.after.Walk.Name()
-	case w.Before.Walk.Open():
-		written, err := w.tx.Exec(ctx, store.Statement{Text: takeWalkAgain, Args: key(w.Entity, w.Before.Walk.ID)})
-		if err != nil || written[0] == 0 {
-			return err
-		}
-	default:
-		return nil
-	}
-	next := store.Write{Entity: w.Entity, Version: w.Page.Version, CheckedAt: w.Page.Began}
-	next.Outbox.Triggers = []store.Trigger{trigger}
-	rows, err := next.OutboxRows(store.Hash{})
-	for i := range rows {
-		rows[i].After = []byte{}
-	}
 	return errors.Join(err, w.addEvents(ctx, rows))
 }

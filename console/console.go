@@ -81,7 +81,8 @@ func New(deps Deps) *Console {
 		mux.Handle(pattern, c.authorize(canView, h))
 	}
 	for name, h := range map[string]func(*Console, http.ResponseWriter, *http.Request, access.Client){
-		"items": showItems, "calls": showCalls, "processes": showProcesses, "clients": showClients, "clients/account": showClient, "runs": showRuns, "runs/{id}": showRun,
+		"items": showItems, "collection": showCollection, "calls": showCalls, "processes": showProcesses, "clients": showClients, "clients/account": showClient,
+		"runs": showRuns, "runs/{id}": showRun,
 	} {
 		mux.Handle("GET "+root+"/"+name, c.authorize(canView, func(w http.ResponseWriter, r *http.Request, client access.Client) { h(c, w, r, client) }))
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/collection"
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
@@ -142,13 +143,18 @@ type Entities interface {
 	Refresh(ctx context.Context, all []schemas.Entity, c access.Client) ([]RefreshResult, error)
 }
 
-// Items finds entities.
+// Items finds entities, and items of collections.
 type Items interface {
 	// Find returns a page of the items of a facet. It leaves out entities for which the function
 	// visible returns false; its parameters are the entity and the visibility label of its content.
 	Find(ctx context.Context, q find.ItemQuery, visible func(e schemas.Entity, visibility string) bool) (find.ItemPage, error)
 	// Ages counts the ages of a sample of the prefetched entities of a source.
 	Ages(ctx context.Context, source string) (find.Ages, error)
+	// Collection returns the state of a collection and a page of its items, without their content. The version of
+	// the state is 0 if nothing is stored.
+	Collection(ctx context.Context, e schemas.Entity, l collection.Listing) (collection.State, []collection.Item, error)
+	// Item returns one item of a collection with its content; nil: there is none.
+	Item(ctx context.Context, e schemas.Entity, id string) (*collection.Item, error)
 }
 
 // RefreshResult is the result of the refresh of one entity.
@@ -178,6 +184,8 @@ type Entity struct {
 	State   store.State
 	Payload []byte
 	store.Lifetimes
+	// Collection is true if the facet is a collection. Payload is then its summary.
+	Collection bool
 	// Status describes the failures of the entity. Status.State is empty if there are none.
 	Status  store.Status
 	Request RequestState

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/collection"
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/problem"
@@ -77,6 +78,22 @@ func (f *fakeClients) Client(_ context.Context, name string) (clients.Client, bo
 
 func (f *fakeItems) Ages(_ context.Context, source string) (find.Ages, error) {
 	return f.entityAges[source], f.readErr
+}
+
+// Collection returns the collection of the rig, and records the listing.
+func (f *fakeItems) Collection(_ context.Context, _ schemas.Entity, l collection.Listing) (collection.State, []collection.Item, error) {
+	f.listings = append(f.listings, l)
+	return f.collection, f.items[:min(l.Limit, len(f.items))], f.readErr
+}
+
+func (f *fakeItems) Item(_ context.Context, _ schemas.Entity, id string) (*collection.Item, error) {
+	for _, i := range f.items {
+		if i.ID == id {
+			i.Content = []byte(`{"text":"the content"}`)
+			return &i, f.readErr
+		}
+	}
+	return nil, f.readErr
 }
 
 // Find returns the items of the rig that the client may see, and records the query.

@@ -24,6 +24,7 @@ var paths = []string{
 	"", "/lookup", "/lookup?facet=nexon/character&key=somebody", "/queues", "/limiter", "/dlq", "/dlq?source=nexon&handled=all&after=1769515230000000:3:120",
 	"/dlq/nexon/3/120", "/dlq/plan?source=nexon&kind=REPLAY&lane=LOW", "/dlq/plan?source=nexon&kind=PURGE", "/dlq/jobs/0198b2c0-0000-7000-8000-000000000001", "/settings", "/activity", "/schedule",
 	"/items", "/items?facet=nexon/character&prefix=a&show=failing", "/calls", "/calls?show=failed", "/processes", "/runs", "/runs?source=nexon&state=FAILED",
+	"/collection?facet=nexon/character&key=somebody", "/collection?facet=nexon/character&key=somebody&prefix=1&item=7",
 }
 
 // wellFormed fails the test if the page contains an inline script or style, or a form control
@@ -101,7 +102,7 @@ func TestPages_ReportUnavailableServices(t *testing.T) {
 	r.readErr = errBroken
 	for path, want := range map[string]string{
 		"": "github: the limiter could not be read; without Redis no calls are made.", "/limiter": "The budget of nexon is unknown", "/queues": "Not available: the read failed.",
-		"/lookup?facet=nexon/character&key=a": "The entity can't be read. See the log of this process", "/dlq": "The dead letters can't be read.",
+		"/lookup?facet=nexon/character&key=a": "The entity can't be read. See the log of this process", "/collection?facet=nexon/character&key=a": "The collection can't be read.", "/dlq": "The dead letters can't be read.",
 		"/dlq/nexon/3/120": "The dead letter nexon/3:120 can't be read. See the log of this process", "/dlq/plan?source=nexon&kind=REPLAY&lane=LOW": "The dead letters can't be counted.",
 		"/dlq/jobs/0198b2c0-0000-7000-8000-000000000001": "The jobs can't be read.", "/settings": "The settings of nexon can't be read", "/activity": "The audit can't be read.",
 	} {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/freshet/freshet/collection"
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/runs/api"
@@ -35,6 +36,8 @@ type rig struct {
 	running       []status.Process // processes that have reported
 	upstreamCalls status.Calls
 	found         find.ItemPage
+	collection    collection.State
+	items         []collection.Item
 	entityAges    map[string]find.Ages
 	accounts      clients.List
 	shareList     clients.Shares
@@ -45,6 +48,7 @@ type rig struct {
 	runChanges    []string // cancels and retries of runs
 	findErr       error
 	queries       []find.ItemQuery // queries of items
+	listings      []collection.Listing
 	keyError      error
 	keyErrors     map[string]error // errors that CheckKey returns, by key
 	message       string

@@ -36,6 +36,7 @@ func (f *liveStatus) addSchedule(source string, of *sourceSample, now time.Time)
 		[]column{textColumn("Bound"), numberColumn("LOW"), numberColumn("Reserved for HIGH").explained("reserve")}, boundRows(of))
 	f.addTable("backlogs."+source, "Retries and outbox", "Nothing.",
 		[]column{textColumn("Kind"), numberColumn("Due now"), textColumn("Oldest due"), numberColumn("Total"), textColumn("Next at")}, backlogRows(s.Due, now))
+	f.addTable("collections."+source, "Collections", collectionsEmpty(s), collectionColumns, collectionRows(s, now))
 	empty := "No scheduler is running: nothing is prefetched."
 	switch {
 	case s.Unknown():

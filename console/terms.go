@@ -10,6 +10,7 @@ import (
 var terms = map[string]string{
 	"backoff":         "A pause of one scope because the upstream asked for it (429, Retry-After, maintenance). It ends with one call, the probe.",
 	"circuit breaker": "open: no calls to a source, endpoint or credential that is unhealthy; half-open: single probes; closed: normal. Redis and the database have breakers too.",
+	"collection":      "An entity whose content is a list that is kept item by item. Its snapshot has the number of items and the time of the last complete walk.",
 	"credit":          "The unit that a client pays for a refresh. A hold sets credits aside; they are spent (captured) or given back (released, expired).",
 	"dead letter":     "An update request that cannot succeed without a human. It is kept on the topic NAME.update-dlq byte for byte, and indexed in the table dead_letters.",
 	"run":             "A run fetches many entities and collections as one unit of work with one end. It has a step for each of them.",

@@ -17,25 +17,27 @@ import (
 
 // Collections reads and writes collections.
 type Collections interface {
-	// State returns the state of a collection; the zero value if nothing is stored.
-	State(ctx context.Context, e schemas.Entity) (collection.State, error)
-	// Write stores a page and the request of the next page in one transaction. after is the state after
-	// the page. It returns the state that was stored.
-	Write(ctx context.Context, w collection.Write, after collection.State) (collection.State, collection.Result, error)
+	// States returns the states of collections in the given order; the zero value if nothing is stored.
+	States(ctx context.Context, all []schemas.Entity) ([]collection.State, error)
+	// Write stores pages and the requests of their next pages in one transaction. It returns the result of
+	// each page in the given order.
+	Write(ctx context.Context, pages []collection.Write) ([]collection.Written, error)
 	// Abandon closes an open walk.
 	Abandon(ctx context.Context, e schemas.Entity, walk int64) error
 }
 
 // walks fetches and stores the pages of collections.
 type walks struct {
-	w     *Worker
-	store Collections
-	runs  Runs
+	w      *Worker
+	store  Collections
+	states *stateReader
+	runs   Runs
 }
 
 // taskWalk is the open walk of a task's collection.
 type taskWalk struct {
 	rules  collection.Rules
+	stored collection.Walk  // the walk that is stored as open
 	before collection.State // the state before the page that the task fetches
 	page   collection.Page
 }
@@ -59,14 +61,14 @@ func (x *walks) rulesOf(t *task) collection.Rules {
 func (x *walks) load(ctx context.Context, t *task) error {
 	var s collection.State
 	err := x.w.retryDB(ctx, opWalk, func(ctx context.Context) (err error) {
-		s, err = x.store.State(ctx, t.request.Entity)
+		s, err = x.states.read(ctx, t.request.Entity)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	rules := x.rulesOf(t)
-	t.walk = &taskWalk{rules: rules, before: s.Begin(rules, time.Now(), t.stored.NotFound)}
+	t.walk = &taskWalk{rules: rules, stored: s.Walk, before: s.Begin(rules, time.Now(), t.stored.NotFound)}
 	if t.plan, err = x.w.planFor(t); err != nil { // the position of the next page can be outside of a changed baseURL: begin a new walk
 		s.Walk = collection.Walk{}
 		t.walk.before = s.Begin(rules, time.Now(), t.stored.NotFound)
@@ -88,7 +90,7 @@ func (x *walks) prepare(ctx context.Context, t *task) bool {
 	if x.load(ctx, t) != nil {
 		return false
 	}
-	w := t.walk.before.Walk
+	w, stored := t.walk.before.Walk, t.walk.stored
 	end, verdict := schemas.End{Entity: t.request.Entity, Number: t.request.Version, Satisfied: true}, schemas.Satisfied
 	if t.request.Page == "" || (w.Open() && w.Name() == t.request.Page) {
 		open, err := x.stepOpen(ctx, t)
@@ -96,6 +98,11 @@ func (x *walks) prepare(ctx context.Context, t *task) bool {
 			return err == nil
 		}
 		end.Satisfied, verdict = false, schemas.Cancelled
+	}
+	// The outbox or a run must not request this page again if the stored walk can't continue (other settings, or HTTP
+	// 404 meanwhile), or if no walk is stored.
+	if end.Satisfied && (!stored.Open() || stored.Name() == t.request.Page) && x.abandonWalk(ctx, t, stored.ID) != nil {
+		return false
 	}
 	if x.w.settle(ctx, []schemas.End{end}) == nil {
 		x.w.skip(t, verdict)
@@ -119,80 +126,99 @@ func (k *taskWalk) read(o source.Outcome, began time.Time) source.Outcome {
 	return o
 }
 
-// storePage stores the page of an attempt, settles its request and marks its record as done. It returns
-// 0 if the context `hard` ended before that.
+// storePage submits the page of an attempt to the writer and waits until it is stored, its request is
+// settled and its record is marked as done. It returns 0 if the context `hard` ended before that, and
+// store.BaseMissing if the page has moved and the collection must be read again.
 func (x *walks) storePage(hard context.Context, a *attempt, f fetched) store.Result {
 	defer f.memory.resize(0)
 	w, t := x.w, a.t
-	t.walk.page.Version, t.walk.page.Began = a.number, a.began.Truncate(time.Microsecond) // the databases store microseconds
-	after, err := t.walk.before.After(t.walk.rules, t.walk.page)
+	k := t.walk
+	k.page.Version, k.page.Began = a.number, a.began.Truncate(time.Microsecond) // the databases store microseconds
+	after, err := k.before.After(k.rules, k.page)
 	if err != nil {
 		return 0 // impossible: read has called After with the same page
 	}
-	write := collection.Write{
-		Entity: t.request.Entity, Rules: t.walk.rules, Before: t.walk.before, Page: t.walk.page, Manual: t.request.Reason.Manual(),
-		Params: t.facet.EntityParams(t.params), Outbox: w.outboxEventsOf(t, nil),
+	events := w.outboxEventsOf(t, nil)
+	item := &item{
+		task:  t,
+		write: store.Write{Entity: t.request.Entity, Version: a.number, CheckedAt: a.began, Outbox: events},
+		page: &collection.Write{
+			Entity: t.request.Entity, Rules: k.rules, Before: k.before, After: after, Page: k.page, Manual: t.request.Reason.Manual(),
+			Params: t.facet.EntityParams(t.params), Outbox: events,
+		},
+		written: make(chan store.Result, 1),
 	}
 	if step, ok := t.step(); ok {
 		statement := runs.StorePage(step, time.Now())
-		write.Step = &statement
+		item.page.Step = &statement
 	}
+	_, item.span = w.tracer.Start(hard, "store")
 	a.expectNoResult()
-	var stored collection.State
-	var result collection.Result
-	var refused error
-	err = w.retryDB(hard, opWrite, func(ctx context.Context) (err error) {
-		stored, result, err = x.store.Write(ctx, write, after)
-		if errors.Is(err, collection.ErrShrunk) || errors.Is(err, store.ErrRejected) {
-			refused, err = err, nil // the repeated write would be refused too
-		}
-		return err
-	})
+	result := w.writer.submit(hard, item)
+	endStoreSpan(item.span, result)
 	switch {
-	case err != nil:
-		return 0
-	case refused != nil:
+	case item.rejected != nil:
 		if t.record.Topic != "" { // a confirming call or a probe belongs to no record
 			reason := schemas.Unstorable
-			if errors.Is(refused, collection.ErrShrunk) {
+			if errors.Is(item.rejected, collection.ErrShrunk) {
 				reason = schemas.ParseError
 			}
-			w.deadLetter(hard, t, failure{reason: reason, err: refused, number: a.number, outcome: f.outcome})
+			w.deadLetter(hard, t, failure{reason: reason, err: item.rejected, number: a.number, outcome: f.outcome})
 		}
 		return store.Superseded
-	}
-	r := store.Touched
-	switch {
-	case result == collection.Moved:
-		r = store.Superseded
-	case stored.Changed == a.number:
-		r = store.Changed
-	}
-	if result == collection.Stored && (stored.Walk.Open() && write.Step == nil || write.Before.Walk.Open() || (r == store.Changed && !write.Outbox.Empty())) {
-		w.outbox.Notify()
-	}
-	if w.settle(hard, []schemas.End{{Entity: t.request.Entity, Number: a.number, Satisfied: true}}) != nil {
-		return 0
-	}
-	if result == collection.Stored {
+	case result != 0 && result != store.BaseMissing:
 		t.stored.Version, t.stored.CheckedAt, t.stored.NotFound = a.number, a.began, false
 	}
-	t.finish()
-	w.metrics.requestStored(r, t.request.RequestedAt)
-	t.traceEnd(r.String())
-	return r
+	return result
+}
+
+// write stores the pages of a batch. A page that the rules refuse gets the error item.rejected.
+func (x *walks) write(ctx context.Context, batch []*item) ([]store.Result, error) {
+	pages := make([]collection.Write, len(batch))
+	for n, i := range batch {
+		pages[n] = *i.page
+	}
+	written, err := x.store.Write(ctx, pages)
+	if err != nil {
+		return nil, err
+	}
+	results := make([]store.Result, len(batch))
+	for n, i := range batch {
+		p := written[n]
+		i.rejected = p.Refused
+		switch {
+		case p.Refused != nil:
+			results[n] = store.Superseded
+		case p.Result == collection.Moved:
+			// The request can cover a request of the next page that the other fetch has caused, so it must fetch that page.
+			results[n] = store.BaseMissing
+		case p.State.Changed == i.page.Page.Version:
+			results[n] = store.Changed
+		default:
+			results[n] = store.Touched
+		}
+		x.w.metrics.walks.written(*i.page, p)
+	}
+	return results, nil
 }
 
 // abandon closes the walk of a task whose request becomes a dead letter, so that the next request begins
 // with the first page. The walk of a run stays open: a retry of the run continues with the failed page. It fails
 // only if ctx ends.
 func (x *walks) abandon(ctx context.Context, t *task) error {
-	if _, ok := t.step(); ok || t.walk == nil || !t.walk.before.Walk.Open() {
+	if _, ok := t.step(); ok || t.walk == nil || !t.walk.stored.Open() {
 		return nil
 	}
-	return x.w.retryDB(ctx, opWalk, func(ctx context.Context) error {
-		return x.store.Abandon(ctx, t.request.Entity, t.walk.before.Walk.ID)
-	})
+	return x.abandonWalk(ctx, t, t.walk.stored.ID)
+}
+
+// abandonWalk closes the walk with this id. It fails only if ctx ends.
+func (x *walks) abandonWalk(ctx context.Context, t *task, walk int64) error {
+	err := x.w.retryDB(ctx, opWalk, func(ctx context.Context) error { return x.store.Abandon(ctx, t.request.Entity, walk) })
+	if err == nil && walk != 0 {
+		x.w.metrics.walks.ended.WithLabelValues(walkAbandoned).Inc()
+	}
+	return err
 }
 
 // fetched completes the result of an attempt that has fetched a page. From then on, its

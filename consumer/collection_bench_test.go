@@ -20,10 +20,10 @@ type countingPages struct {
 	count *countingStore
 }
 
-func (c countingPages) Write(ctx context.Context, w collection.Write, after collection.State) (collection.State, collection.Result, error) {
-	stored, result, err := c.Collections.Write(ctx, w, after)
-	c.count.rows.Add(1)
-	return stored, result, err
+func (c countingPages) Write(ctx context.Context, pages []collection.Write) ([]collection.Written, error) {
+	written, err := c.Collections.Write(ctx, pages)
+	c.count.rows.Add(int64(len(written)))
+	return written, err
 }
 
 // listDocument returns a list of ten items with 17 KB, as document returns one object.

@@ -1,252 +1,18 @@
 package consumer_test
 
 import (
-	"cmp"
-	"context"
-	"crypto/sha256"
-	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/freshet/freshet/collection"
-	"github.com/freshet/freshet/consumer"
-	"github.com/freshet/freshet/outbox"
-	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/source/items"
-	"github.com/freshet/freshet/store"
 )
-
-// listUpstream has one list of items, and serves it in pages with a Link header.
-type listUpstream struct {
-	mu      sync.Mutex
-	items   []listItem
-	perPage int
-	etags   bool
-	calls   []string // page and since of each call
-	// answer replaces the response to a call, unless it returns false. n counts the calls from 1.
-	answer func(w http.ResponseWriter, r *http.Request, n int) bool
-}
-
-type listItem struct {
-	ID        string    `json:"id"`
-	UpdatedAt time.Time `json:"updated_at"`
-	Text      string    `json:"text"`
-	Gone      bool      `json:"gone,omitempty"`
-}
-
-func (u *listUpstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	q := r.URL.Query()
-	page := 1
-	if n, err := strconv.Atoi(q.Get("page")); err == nil {
-		page = n
-	}
-	u.calls = append(u.calls, strings.TrimSpace(fmt.Sprint(page, " ", q.Get("since"))))
-	if u.answer != nil && u.answer(w, r, len(u.calls)) {
-		return
-	}
-	var listed []listItem
-	since, _ := time.Parse(time.RFC3339, q.Get("since"))
-	for _, i := range u.items {
-		if !i.UpdatedAt.Before(since) {
-			listed = append(listed, i)
-		}
-	}
-	from, to := min((page-1)*u.perPage, len(listed)), min(page*u.perPage, len(listed))
-	body, _ := json.Marshal(append([]listItem{}, listed[from:to]...))
-	w.Header().Set("Content-Type", "application/json")
-	if tag := fmt.Sprintf(`"%x"`, sha256.Sum256(body)); u.etags && page == 1 {
-		w.Header().Set("Etag", tag)
-		if r.Header.Get("If-None-Match") == tag {
-			w.WriteHeader(http.StatusNotModified)
-			return
-		}
-	}
-	if to < len(listed) {
-		next := *r.URL
-		q.Set("page", strconv.Itoa(page+1))
-		next.RawQuery = q.Encode()
-		w.Header().Set("Link", `<`+next.RequestURI()+`>; rel="next"`)
-	}
-	_, _ = w.Write(body)
-}
-
-func (u *listUpstream) take() (calls []string) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	calls, u.calls = u.calls, nil
-	return calls
-}
-
-func (u *listUpstream) set(change func(*listUpstream)) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	change(u)
-}
-
-// listRig has workers of both lanes and an outbox relay, for a facet that is a collection.
-type listRig struct {
-	*rig
-	list        *listUpstream
-	collections *collection.Collections
-	relay       *outbox.Relay
-	runs        consumer.Runs // nil: there are no runs
-}
-
-// epoch is the time of the first item, well before every walk.
-var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-
-func listOf(n int) (items []listItem) {
-	for i := range n {
-		items = append(items, listItem{ID: fmt.Sprintf("i%02d", i), UpdatedAt: epoch.Add(time.Duration(i) * time.Hour), Text: "x"})
-	}
-	return items
-}
-
-func newListRig(t *testing.T, c items.Collection, changes ...func(*source.Facet)) *listRig {
-	t.Helper()
-	r := &listRig{rig: newRig(t), list: &listUpstream{perPage: 3, items: listOf(8)}}
-	server := httptest.NewServer(r.list)
-	t.Cleanup(server.Close)
-	r.config.BaseURL = server.URL
-	r.config.Rules = nil
-	r.facet(func(f *source.Facet) {
-		f.Documents = map[string]source.Document{"list": {Path: "/lists/{key}?per_page=3", Paging: &source.Paging{Link: true}}}
-		f.Params, f.Ignore, f.Collection = nil, nil, &c
-		f.Retry = []time.Duration{time.Millisecond}
-		for _, change := range changes {
-			change(f)
-		}
-	})
-	r.collections = collection.New(r.db)
-	poller := poll.New(outbox.Channel("nexon"), r.rdb, r.log(), outbox.ClaimsFail)
-	r.relay = outbox.New("nexon", r.db, nextPages{r.producer}, r.client(), poller, r.log(), prometheus.NewRegistry())
-	r.run(r.relay.Run)
-	return r
-}
-
-// nextPages enqueues the requests of the outbox as package app does.
-type nextPages struct{ *producer.Producer }
-
-func (p nextPages) Trigger(ctx context.Context, claimed []store.ClaimedRequest) (left []store.ClaimedRequest) {
-	for _, c := range claimed {
-		r := p.EnqueueAndWait(ctx, producer.Request{Entity: c.Entity, Lane: schemas.Low, Reason: schemas.NextPage, Floor: c.Version, Page: c.Page, Params: c.Params})
-		if !r.Queued() && r.Outcome != producer.Held {
-			left = append(left, c)
-		}
-	}
-	return left
-}
-
-func (r *listRig) start() (stop func()) {
-	r.Helper()
-	var stops []func()
-	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
-		deps := r.deps()
-		deps.Outbox, deps.Walks, deps.Items, deps.Runs = r.relay, r.collections, r.collections, r.runs
-		config := consumer.DefaultConfig(lane)
-		config.DrainTimeout = waitTimeout
-		w, err := consumer.New(config, r.source, lane, deps)
-		if err != nil {
-			r.Fatal(err)
-		}
-		stops = append(stops, r.run(w.Run))
-	}
-	return func() {
-		for _, stop := range stops {
-			stop()
-		}
-	}
-}
-
-func (r *listRig) state() collection.State {
-	r.Helper()
-	s, err := r.collections.State(r.Context(), entity("k"))
-	if err != nil {
-		r.Fatal(err)
-	}
-	return s
-}
-
-// walk requests the collection and waits until its walk is complete. It returns the calls.
-func (r *listRig) walk() []string {
-	r.Helper()
-	before := r.state()
-	r.refresh()
-	r.until("the end of the walk", func() bool {
-		s := r.state()
-		return s.CompleteAt.After(before.CompleteAt) && !s.Walk.Open()
-	})
-	return r.list.take()
-}
-
-func (r *listRig) refresh() {
-	r.Helper()
-	req := requestFor("k")
-	req.Reason = schemas.UserRequest
-	if result := r.producer.Enqueue(r.Context(), req); !result.Queued() {
-		r.Fatalf("request: got %+v, want it queued", result)
-	}
-}
-
-func (r *listRig) wantCalls(what string, got []string, want ...string) {
-	r.Helper()
-	if !slices.Equal(got, want) {
-		r.Errorf("calls of %s: got %q, want %q", what, got, want)
-	}
-}
-
-// wantList checks that the stored items equal the upstream's.
-func (r *listRig) wantList() {
-	r.Helper()
-	items, err := r.collections.Items(r.Context(), entity("k"), collection.Range{Limit: 1000})
-	if err != nil {
-		r.Fatal(err)
-	}
-	var got, want []string
-	for _, i := range items {
-		var l listItem
-		if err := json.Unmarshal(i.Content, &l); err != nil {
-			r.Error(err)
-		}
-		got = append(got, l.ID+"="+l.Text)
-	}
-	r.list.set(func(u *listUpstream) {
-		for _, i := range u.items {
-			if !i.Gone {
-				want = append(want, i.ID+"="+i.Text)
-			}
-		}
-	})
-	slices.Sort(got)
-	slices.Sort(want)
-	if !slices.Equal(got, want) {
-		r.Errorf("stored items: got %q, want %q", got, want)
-	}
-	s := r.state()
-	var summary collection.Summary
-	snapshot, _ := r.snapshot("k")
-	content, err := snapshot.Decode(nil)
-	if err == nil {
-		err = json.Unmarshal(content, &summary)
-	}
-	if err != nil || summary.Count != int64(len(want)) || s.Items != summary.Count {
-		r.Errorf("summary: got %s, %v, want the count %d", content, err, len(want))
-	}
-}
 
 func TestCollection_EachPageIsOneRequest(t *testing.T) {
 	r := newListRig(t, items.Collection{ID: "id"})
@@ -406,89 +172,35 @@ func TestCollection_WalkContinuesAfterRestart(t *testing.T) {
 	r.wantList()
 }
 
-// Hostile lists end as a dead letter that says why, and lose no stored item.
-func TestCollection_HostileLists(t *testing.T) {
-	respond := func(body, link string) func(http.ResponseWriter) {
-		return func(w http.ResponseWriter) {
-			if link != "" {
-				w.Header().Set("Link", "<"+link+`>; rel="next"`)
-			}
-			w.Header().Set("Content-Type", cmp.Or(map[bool]string{true: "text/html"}[strings.HasPrefix(body, "<")], "application/json"))
-			_, _ = w.Write([]byte(body))
-		}
-	}
-	for name, c := range map[string]struct {
-		page   int // number of the call with the hostile answer
-		answer func(http.ResponseWriter)
-		want   string // text of the dead letter
-	}{
-		"link to another host":    {1, respond(`[]`, "https://evil.example/x"), "points to another host"},
-		"link to itself":          {1, respond(`[]`, "/lists/k?per_page=3"), "repeats an earlier one"},
-		"page 2 leads to page 2":  {2, respond(`[]`, "/lists/k?page=2&per_page=3"), "repeats an earlier one"},
-		"link of 9 KiB":           {1, respond(`[]`, "/x?"+strings.Repeat("a", 9<<10)), "longer than 8 KiB"},
-		"item without id":         {1, respond(`[{"id":"a"},{"text":"b"}]`, ""), "item 2 of the page: has no id"},
-		"id that is an object":    {1, respond(`[{"id":{}}]`, ""), "has no id"},
-		"empty id":                {1, respond(`[{"id":""}]`, ""), "empty id"},
-		"id of 10 KB":             {1, respond(`[{"id":"`+strings.Repeat("x", 10_000)+`"}]`, ""), "10000 bytes"},
-		"id with a NUL":           {1, respond(`[{"id":"a\u0000b"}]`, ""), "control characters"},
-		"cursor that is no time":  {1, respond(`[{"id":"a","updated_at":"yesterday"}]`, ""), "neither a time"},
-		"cursor of 10,000 digits": {1, respond(`[{"id":"a","updated_at":`+strings.Repeat("9", 10_000)+`}]`, ""), "10000 digits"},
-		"HTML in place of page 2": {2, respond(`<html>maintenance</html>`, ""), "not valid JSON"},
-		"an object":               {1, respond(`{"message":"no"}`, ""), "not a list"},
-		"a list of texts":         {1, respond(`["a"]`, ""), "not an object"},
-		"an endless list":         {0, nil, "more than 6 pages"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := newListRig(t, items.Collection{ID: "id", Cursor: &items.Cursor{Field: "updated_at", Param: "since"}}, func(f *source.Facet) {
-				d := f.Documents["list"]
-				d.Paging = &source.Paging{Link: true, MaxPages: 6}
-				f.Documents = map[string]source.Document{"list": d}
-			})
-			r.list.answer = func(w http.ResponseWriter, req *http.Request, n int) bool {
-				if c.answer == nil { // each page has a link to one more
-					respond(fmt.Sprintf(`[{"id":"e%d"}]`, n), fmt.Sprintf("/lists/k?page=%d", n+1))(w)
-					return true
-				}
-				page := cmp.Or(req.URL.Query().Get("page"), "1")
-				if page != strconv.Itoa(c.page) {
-					return false
-				}
-				c.answer(w)
-				return true
-			}
-			r.start()
-			r.refresh()
-			r.until("a failure", func() bool { return len(r.deadLetters()) > 0 || r.status("k").State != "" })
-			text := r.status("k").Error
-			if d := r.deadLetters(); len(d) > 0 {
-				text = d[0].Error
-			}
-			if !strings.Contains(text, c.want) {
-				t.Errorf("failure: got %q, want a text with %q", text, c.want)
-			}
-			stored := r.state().Items
-			if want := int64((c.page - 1) * 3); c.page > 0 && stored != want {
-				t.Errorf("stored items: got %d, want the %d of the pages before", stored, want)
-			}
-		})
-	}
-}
-
-func TestCollection_DuplicatesInPages(t *testing.T) {
+// Kafka can lose a record that it has acknowledged. The outbox requests the page again.
+func TestCollection_LostRecordOfPageIsRequestedAgain(t *testing.T) {
 	r := newListRig(t, items.Collection{ID: "id"})
-	r.list.items = append(r.list.items, r.list.items[0], r.list.items[7])
+	r.lost.Store(1)
 	r.start()
-	r.walk()
-	if s := r.state(); s.Items != 8 {
-		t.Errorf("items: got %d, want 8", s.Items)
+	r.refresh()
+	r.until("the request of page 2", func() bool {
+		next, err := r.db.NextOutboxTime(t.Context(), "nexon")
+		return err == nil && next.After(time.Now().Add(5*time.Minute))
+	})
+	r.wantCalls("the walk before the record was lost", r.list.take(), "1")
+	// Ten minutes later: a claim an hour from now that ended an hour before that.
+	if _, err := r.db.ClaimOutboxEvents(t.Context(), "nexon", time.Now().Add(time.Hour), -time.Hour, 10); err != nil {
+		t.Fatal(err)
+	}
+	r.relay.Notify()
+	r.until("the end of the walk", func() bool { return !r.state().CompleteAt.IsZero() })
+	r.wantCalls("the walk afterwards", r.list.take(), "2", "3")
+	r.wantList()
+	if next, err := r.db.NextOutboxTime(t.Context(), "nexon"); err != nil || !next.IsZero() {
+		t.Errorf("next outbox event after the walk: got %v, %v, want none", next, err)
 	}
 }
 
-func TestCollection_NotFoundMidway(t *testing.T) {
+// After HTTP 404 during a walk, the page of that walk is not requested any longer.
+func TestCollection_NotFoundEndsRequestsOfPage(t *testing.T) {
 	r := newListRig(t, items.Collection{ID: "id"}, func(f *source.Facet) { f.NotFoundFor = time.Millisecond })
-	gone := true
 	r.list.answer = func(w http.ResponseWriter, req *http.Request, _ int) bool {
-		if gone && req.URL.Query().Get("page") == "2" {
+		if req.URL.Query().Get("page") == "2" {
 			http.NotFound(w, req)
 			return true
 		}
@@ -496,9 +208,15 @@ func TestCollection_NotFoundMidway(t *testing.T) {
 	}
 	r.start()
 	r.refresh()
-	r.until("the not-found result", func() bool { s, _ := r.snapshot("k"); return s.NotFound })
-	r.list.set(func(*listUpstream) { gone = false })
+	r.until("the result 404", func() bool { s, _ := r.snapshot("k"); return s.NotFound })
 	r.list.take()
-	r.wantCalls("the walk after the not-found result", r.walk(), "1", "2", "3")
-	r.wantList()
+	r.until("the end of the requests", func() bool {
+		if _, err := r.db.ClaimOutboxEvents(t.Context(), "nexon", time.Now().Add(time.Hour), -time.Hour, 10); err != nil {
+			t.Fatal(err)
+		}
+		r.relay.Notify()
+		next, err := r.db.NextOutboxTime(t.Context(), "nexon")
+		return err == nil && next.IsZero()
+	})
+	r.wantCalls("requests of a walk that was abandoned", r.list.take())
 }

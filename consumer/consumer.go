@@ -152,7 +152,7 @@ func New(config Config, src *source.Source, lane schemas.Lane, deps Deps) (*Work
 	}
 	registerUse(src.Name(), lane, deps.Metrics, w.memory, w.slots)
 	w.dbBreaker = newDBBreaker(w)
-	w.facetParts = facetParts{&aliases{w, deps.Aliases}, &walks{w, deps.Walks, deps.Runs}, &derivations{w, deps.Items}}
+	w.facetParts = facetParts{&aliases{w, deps.Aliases}, &walks{w, deps.Walks, &stateReader{store: deps.Walks}, deps.Runs}, &derivations{w, deps.Items}}
 	w.writer = newWriter(w)
 	var err error
 	var kafkaCtx context.Context

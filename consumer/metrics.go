@@ -22,6 +22,7 @@ type metrics struct {
 	obsolete           *prometheus.CounterVec
 	aliases            *prometheus.CounterVec
 	links              *prometheus.CounterVec
+	walks              walkMetrics
 	settled            *prometheus.CounterVec
 	dependencyFailures *prometheus.CounterVec
 	upsert             prometheus.Observer
@@ -105,6 +106,7 @@ func newMetrics(name string, lane schemas.Lane, reg prometheus.Registerer) *metr
 		Name: "credentials_redacted_total", Help: "Credentials of the source that were replaced in content before it was stored.",
 	})
 	reg.MustRegister(calls, m.oldest, m.suspended, m.redacted)
+	m.walks = newWalkMetrics(counters)
 	m.initLabels(calls)
 	return m
 }

@@ -184,8 +184,12 @@ func TestRun_RetryContinuesWithTheFailedPage(t *testing.T) {
 	r := newRunRig(t)
 	r.config.Steps = map[string]runs.StepConfig{"character": {}}
 	var broken atomic.Bool
+	var calls []string // of the list k; the failure causes a call for the good list too
 	r.list.set(func(u *listUpstream) {
 		u.answer = func(w http.ResponseWriter, req *http.Request, _ int) bool {
+			if req.URL.Path == "/lists/k" {
+				calls = append(calls, req.URL.Query().Get("page"))
+			}
 			if !broken.Load() || req.URL.Path != "/lists/k" || req.URL.Query().Get("page") != "2" {
 				return false
 			}
@@ -207,13 +211,13 @@ func TestRun_RetryContinuesWithTheFailedPage(t *testing.T) {
 		t.Errorf("collection: got %d items and next page %d, want the 3 items of page 1, and page 2", s.Items, s.Walk.Page)
 	}
 	broken.Store(false)
-	r.list.take()
+	r.list.set(func(*listUpstream) { calls = nil })
 	if _, err := r.all.Retry(t.Context(), run.ID, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	r.runs.(*runs.Poller).Notify()
 	r.untilEnd(run.ID, runs.Completed, runs.Counts{Total: 1, Done: 1})
-	r.wantCalls("the retry", r.list.take(), "2", "3")
+	r.list.set(func(*listUpstream) { r.wantCalls("the retry", calls, "2", "3") })
 	r.wantList()
 }
 

@@ -142,8 +142,8 @@ func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 		if w.aliases.notFound(ctx, hard, a, f.outcome) || w.storeResult(hard, a, f) != store.BaseMissing {
 			return end()
 		}
-		// The snapshot that "not modified" referred to was deleted, or an alias has changed: fetch the
-		// content with the present alias, and without a validator (ETag or Last-Modified).
+		// The snapshot that "not modified" referred to was deleted, an alias has changed, or another fetch has
+		// stored the page: fetch the next page, or the content with the present alias, and without a validator (ETag or Last-Modified).
 		if w.aliases.load(hard, []*task{t}) != nil {
 			return end()
 		}

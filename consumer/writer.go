@@ -9,6 +9,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/freshet/freshet/collection"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
 )
@@ -17,7 +18,8 @@ import (
 type item struct {
 	task     *task
 	write    store.Write
-	rejected error             // error of the database if it rejects the content
+	page     *collection.Write // page of a collection; nil: the result is a snapshot
+	rejected error             // error of the database if it rejects the content, or reason why a page is refused
 	written  chan store.Result // buffered channel for one result
 	span     trace.Span        // trace span from the submission of the item to its result
 }
@@ -57,13 +59,14 @@ func (wr *writer) stop() { close(wr.items) }
 
 func (wr *writer) run(hard context.Context) {
 	for first := range wr.items {
-		batch := wr.collect(first)
-		settle := wr.write(hard, batch)
-		wr.settling <- struct{}{}
-		wr.settlers.Go(func() {
-			settle()
-			<-wr.settling
-		})
+		for _, batch := range batches(wr.collect(first)) {
+			settle := wr.write(hard, batch)
+			wr.settling <- struct{}{}
+			wr.settlers.Go(func() {
+				settle()
+				<-wr.settling
+			})
+		}
 	}
 	wr.settlers.Wait()
 }
@@ -91,6 +94,44 @@ func (wr *writer) collect(first *item) []*item {
 	return batch
 }
 
+// maxPageItems is the maximum number of items of the pages that are written in one transaction.
+const maxPageItems = 2000
+
+// batches splits results into batches that are each written in one transaction: snapshots, and pages of
+// collections.
+func batches(all []*item) (split [][]*item) {
+	var snapshots, pages []*item
+	n := 0
+	for _, i := range all {
+		if i.page == nil {
+			snapshots = append(snapshots, i)
+			continue
+		}
+		if n += len(i.page.Page.Items); n > maxPageItems && len(pages) > 0 {
+			split, pages, n = append(split, pages), nil, len(i.page.Page.Items)
+		}
+		pages = append(pages, i)
+	}
+	for _, batch := range [][]*item{snapshots, pages} {
+		if len(batch) > 0 {
+			split = append(split, batch)
+		}
+	}
+	return split
+}
+
+// store stores the results of a batch.
+func (wr *writer) store(ctx context.Context, batch []*item) ([]store.Result, error) {
+	if batch[0].page != nil {
+		return wr.w.walks.write(ctx, batch)
+	}
+	writes := make([]store.Write, len(batch))
+	for n, i := range batch {
+		writes[n] = i.write
+	}
+	return wr.w.store.Write(ctx, writes)
+}
+
 // write writes a batch. It returns a function that settles the batch's requests and then marks their
 // records as done. A crash between write and settle only repeats a fetch. In the reverse order a
 // settled request could be skipped without its result being stored. Records are marked as done last
@@ -98,16 +139,12 @@ func (wr *writer) collect(first *item) []*item {
 // entity, because a record ends before the next record of its entity begins.
 func (wr *writer) write(hard context.Context, batch []*item) (settle func()) {
 	w := wr.w
-	writes := make([]store.Write, len(batch))
-	for n, i := range batch {
-		writes[n] = i.write
-	}
 	var results []store.Result
 	started := time.Now()
 	hard, span := w.startBatchSpan(hard, batch)
 	var rejected error
 	err := w.retryDB(hard, opWrite, func(ctx context.Context) (err error) {
-		results, err = w.store.Write(ctx, writes)
+		results, err = wr.store(ctx, batch)
 		if errors.Is(err, store.ErrRejected) {
 			rejected, err = err, nil // retryDB repeats the write after an error, but the database would reject the repeated write too, so return no error
 		}
@@ -132,11 +169,11 @@ func (wr *writer) settle(hard context.Context, batch []*item, results []store.Re
 	if err == nil {
 		follows, woken := false, false
 		for n, i := range batch {
-			if results[n] != store.BaseMissing {
+			if i.rejected == nil && results[n] != store.BaseMissing {
 				ends = append(ends, endOf(i, results[n]))
 			}
 			woken = woken || (results[n].Stored() && len(i.write.AliasUsers) > 0)
-			follows = follows || (results[n] == store.Changed && !i.write.Outbox.Empty())
+			follows = follows || i.hasEvents(results[n])
 		}
 		if follows {
 			w.outbox.Notify()
@@ -148,7 +185,7 @@ func (wr *writer) settle(hard context.Context, batch []*item, results []store.Re
 	}
 	for n, i := range batch {
 		switch {
-		case err != nil:
+		case err != nil || i.rejected != nil:
 			i.written <- 0
 		case results[n] == store.BaseMissing:
 			i.written <- store.BaseMissing
@@ -172,6 +209,13 @@ func (wr *writer) isolate(hard context.Context, batch []*item, rejected error) {
 	for _, i := range batch {
 		wr.write(hard, []*item{i})()
 	}
+}
+
+// hasEvents reports whether outbox events were stored with the item: events of a change, or the request of
+// the next page, or of another walk.
+func (i *item) hasEvents(r store.Result) bool {
+	return (r == store.Changed && !i.write.Outbox.Empty()) ||
+		(i.page != nil && r.Stored() && (i.page.After.Walk.Open() && i.page.Step == nil || i.page.Before.Walk.Open()))
 }
 
 // endOf returns the end of a request after the write with result r. If a later fetch is already

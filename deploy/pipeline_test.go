@@ -4,9 +4,9 @@ const ofSource = `source=~"$source"`
 
 var pipeline = board{
 	uid: "freshet-pipeline", title: "freshet: the pipeline",
-	description: "From an update request to its stored snapshot: quota, Kafka lag, processing, circuit breakers, dead letters and prefetch. Read it from the top.",
+	description: "From an update request to its stored snapshot: quota, Kafka lag, processing, circuit breakers, dead letters, prefetch and collections. Read it from the top.",
 	variables:   []string{"label_values(freshet_rate_limiter_limit, source)"},
-	rows:        []row{rateLimit, lag, sla, circuits, deadLetters, prefetch},
+	rows:        []row{rateLimit, lag, sla, circuits, deadLetters, prefetch, collections},
 }
 
 var rateLimit = row{"Rate limit overview", []panel{

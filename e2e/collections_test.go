@@ -173,7 +173,8 @@ func TestCollections_EqualTheListsAfterKills(t *testing.T) {
 			workers[n%2].Kill()
 			workers[n%2] = f.worker()
 		}
-		f.until(timeout, "the end of the walks of "+what, func() bool {
+		// An outbox event that a killed worker had claimed is delivered when its lease of a minute ends.
+		f.until(timeout+time.Minute, "the end of the walks of "+what, func() bool {
 			return f.one("SELECT count(*) FROM collections WHERE complete_at > $1 AND walk = 0", began) == int64(len(keys))
 		})
 		f.untilCommitted()

@@ -28,7 +28,8 @@ type Events interface {
 	// MarkChangesPublished records that the changes of these events are published, so that only the
 	// events' triggers are left to deliver.
 	MarkChangesPublished(ctx context.Context, ids []int64) error
-	// DeleteOutboxEvents deletes delivered events.
+	// DeleteOutboxEvents deletes delivered events. It postpones the request of a page, which the transaction
+	// that stores the page deletes.
 	DeleteOutboxEvents(ctx context.Context, ids []int64) error
 }
 

@@ -25,6 +25,8 @@
 //   - A trigger is skipped if its target entity was checked within the trigger's setting `backoff`.
 //     If the target has a hold, the trigger counts as requested although nothing is enqueued. The
 //     target is refreshed later: by its scheduled retry, or by the next request after the hold.
+//   - The event that requests the next page of a collection is kept after its delivery, and is due again ten
+//     minutes later. The transaction that stores the page deletes it. So a lost record does not end a walk.
 //   - A link is skipped if its target is fresh. Its request is relaxed, and has the lowest depth of all
 //     links to the target that are delivered together.
 //

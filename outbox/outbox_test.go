@@ -17,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/freshet/freshet/collection"
 	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
@@ -375,4 +376,49 @@ func (l *watchedStore) await(t *testing.T) {
 	case <-time.After(generous):
 		t.Fatal("no lookup of the next due time")
 	}
+}
+
+// The record of a page can be lost after Kafka has acknowledged it. The event is kept until the page is stored.
+func TestRelay_RequestsPageUntilItIsStored(t *testing.T) {
+	r := newRig(t)
+	all, rules := collection.New(r.db), collection.Rules{Order: collection.OrderNone, Deletes: collection.DeletesNone}
+	list := schemas.Entity{Source: "court", Facet: "hearings", Key: "a"}
+	store := func(version int64, next string) {
+		t.Helper()
+		before, err := all.State(t.Context(), list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		page := collection.Page{Version: version, Began: start, Next: next}
+		before = before.Begin(rules, start, false)
+		after, err := before.After(rules, page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := all.Write(t.Context(), []collection.Write{{Entity: list, Rules: rules, Before: before, After: after, Page: page}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pages := func() (names []string) {
+		for _, request := range r.enqueuer.requests {
+			names = append(names, request.Page)
+		}
+		return names
+	}
+	store(1, "2")
+	if next := r.deliverAt(start); !next.Equal(start.Add(10 * time.Minute)) {
+		t.Errorf("next due time: got %v, want ten minutes after the request", next)
+	}
+	r.deliverAt(start.Add(10*time.Minute - time.Microsecond))
+	if got := pages(); !slices.Equal(got, []string{"1-2"}) {
+		t.Errorf("requested pages: got %q, want 1-2 once", got)
+	}
+	r.deliverAt(start.Add(10 * time.Minute))
+	store(2, "3")
+	r.deliverAt(start.Add(20 * time.Minute))
+	if got := pages(); !slices.Equal(got, []string{"1-2", "1-2", "1-3"}) {
+		t.Errorf("requested pages: got %q, want 1-2 twice, and 1-3 after page 2 was stored", got)
+	}
+	store(3, "")
+	r.wantLeft(0)
 }

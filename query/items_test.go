@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,7 +30,7 @@ type itemRig struct {
 	version     int64
 }
 
-func newItemRig(t testing.TB) *itemRig {
+func newItemRig(t testing.TB, changes ...func(*rig)) *itemRig {
 	t.Helper()
 	db, err := sqlite.Open(t.Context(), "")
 	if err != nil {
@@ -40,6 +41,9 @@ func newItemRig(t testing.TB) *itemRig {
 	r.rig = newRig(t, func(on *rig) {
 		on.store = countingStore{storeWithItems{db, r.collections}, on}
 		on.settings = func(f *source.Facet) { f.Collection, f.KeyPattern = &items.Collection{ID: "id"}, ".+" }
+		for _, change := range changes {
+			change(on)
+		}
 	})
 	return r
 }
@@ -65,8 +69,9 @@ func (r *itemRig) page(texts ...string) {
 	if err != nil {
 		r.Fatal(err)
 	}
-	if _, result, err := r.collections.Write(r.Context(), collection.Write{Entity: entity("k"), Rules: rules, Before: before, Page: page}, after); result != collection.Stored || err != nil {
-		r.Fatal(result, err)
+	written, err := r.collections.Write(r.Context(), []collection.Write{{Entity: entity("k"), Rules: rules, Before: before, After: after, Page: page}})
+	if err != nil || written[0].Result != collection.Stored {
+		r.Fatal(written, err)
 	}
 	r.settle("k", r.version)
 }
@@ -133,6 +138,17 @@ func TestItems_PagesInOrderOfChanges(t *testing.T) {
 	}
 	if want := "b=1 c=1 | a=2 d=1 | "; got != want || pages != 2 {
 		t.Errorf("items: got %s, want %s", got, want)
+	}
+}
+
+// A cache must store items by their origin and by their media type.
+func TestItems_VaryByOriginAndAccept(t *testing.T) {
+	r := newItemRig(t, func(on *rig) { on.config.Origins = []string{"https://site.example"} })
+	r.page("a=1")
+	_, a := r.list("?limit=10", "Origin", "https://site.example")
+	vary := strings.Split(strings.Join(a.Header.Values("Vary"), ", "), ", ")
+	if a.Header.Get("Access-Control-Allow-Origin") != "https://site.example" || !slices.Contains(vary, "Origin") || !slices.Contains(vary, "Accept") {
+		t.Errorf("Vary: got %q in %v, want Origin and Accept", vary, a.Header)
 	}
 }
 

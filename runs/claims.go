@@ -116,9 +116,9 @@ func (r *Runs) exec(ctx context.Context, what string, statements []store.Stateme
 
 // Answered makes steps due, because the records of their requests are finished.
 func (r *Runs) Answered(ctx context.Context, steps []Ref, now time.Time) error {
-	// One order of the rows in all processes prevents deadlocks.
+	// One order of the rows in all processes prevents deadlocks. collection.Write has the order of the entities.
 	slices.SortFunc(steps, func(a, b Ref) int {
-		return compareTexts(a.Run, b.Run, a.Entity.Facet, b.Entity.Facet, a.Entity.Key, b.Entity.Key)
+		return compareTexts(a.Entity.Facet, b.Entity.Facet, a.Entity.Key, b.Entity.Key, a.Run, b.Run)
 	})
 	statements := make([]store.Statement, len(steps))
 	for i, s := range steps {

@@ -352,8 +352,8 @@ func (r *rig) writePage(run Run, facet, key, next string, contents ...string) (s
 		return false, err
 	}
 	step := StorePage(Ref{run.ID, r.entity(facet, key)}, r.now)
-	_, result, err := all.Write(r.Context(), collection.Write{Entity: r.entity(facet, key), Rules: rules, Before: before, Page: page, Step: &step}, after)
-	return result == collection.Stored, err
+	written, err := all.Write(r.Context(), []collection.Write{{Entity: r.entity(facet, key), Rules: rules, Before: before, After: after, Page: page, Step: &step}})
+	return err == nil && written[0].Result == collection.Stored, err
 }
 
 // events returns the events in the outbox, and the number of other rows.

@@ -3,6 +3,7 @@ package status
 import (
 	"time"
 
+	"github.com/freshet/freshet/collection"
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/store"
 )
@@ -21,6 +22,10 @@ type Schedule struct {
 	// Schedulers are the running schedulers of the source. The scheduler with the most recent
 	// heartbeat is first.
 	Schedulers Reading[[]Heartbeat]
+	// Collections are the totals of the source's collections by facet. At most MaxCollections collections are
+	// counted.
+	Collections    Reading[[]collection.Totals]
+	MaxCollections int64
 	// Requested is the number of prefetch requests that the scheduler of this process has enqueued
 	// since its start. nil: this process runs no scheduler.
 	Requested *int64

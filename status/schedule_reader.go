@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/freshet/freshet/collection"
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/store"
 )
@@ -20,6 +21,8 @@ const (
 	// dueTimeout and countsTimeout bound one such read.
 	dueTTL, dueTimeout       = 2 * time.Second, 5 * time.Second
 	countsTTL, countsTimeout = time.Minute, 30 * time.Second
+	// collectionsTTL is the age at which the totals of the collections are read again.
+	collectionsTTL = 10 * time.Second
 	// maxStaleness is how long after its TTL a value is still shown while the next read is in
 	// progress or fails.
 	maxStaleness = 30 * time.Second
@@ -27,6 +30,8 @@ const (
 	firstReadWait = 300 * time.Millisecond
 	// maxDueCounted bounds each count of due entities, retries and outbox events.
 	maxDueCounted = 1000
+	// maxCollections bounds the number of collections of a source that are counted.
+	maxCollections = 100_000
 )
 
 // Backlogs counts due entities, retries and outbox events. Each count uses a database index and
@@ -67,6 +72,8 @@ type ScheduleDeps struct {
 	Capacity func(ctx context.Context, source string) (scheduler.Capacity, error)
 	// Heartbeats returns the live schedulers of a source.
 	Heartbeats func(ctx context.Context, source string) ([]Heartbeat, error)
+	// Collections returns the totals of a source's collections, of at most `most` collections.
+	Collections func(ctx context.Context, source string, most int) ([]collection.Totals, error)
 	// Metrics has the metrics of this process. Prefix is the prefix of the names of freshet's
 	// metrics.
 	Metrics prometheus.Gatherer
@@ -83,8 +90,9 @@ type ScheduleReader struct {
 
 // scheduleCache caches database reads for one source's schedule.
 type scheduleCache struct {
-	due    Cached[Due]
-	counts Cached[map[tierKey]enabledEntities]
+	due         Cached[Due]
+	counts      Cached[map[tierKey]enabledEntities]
+	collections Cached[[]collection.Totals]
 }
 
 type tierKey struct {
@@ -110,6 +118,12 @@ func NewScheduleReader(deps ScheduleDeps) *ScheduleReader {
 			counts: Cached[map[tierKey]enabledEntities]{
 				Read: func(ctx context.Context) (map[tierKey]enabledEntities, error) { return s.counts(ctx, source) }, Timeout: countsTimeout, MaxStale: maxStaleness, Clock: time.Now, Log: s.Log,
 			},
+			collections: Cached[[]collection.Totals]{
+				Read: func(ctx context.Context) ([]collection.Totals, error) {
+					return s.Collections(ctx, source, maxCollections)
+				},
+				Timeout: countsTimeout, MaxStale: maxStaleness, Clock: time.Now, Log: s.Log,
+			},
 		}
 	}
 	return s
@@ -122,7 +136,7 @@ func (s *ScheduleReader) Schedule(ctx context.Context, source string) Schedule {
 		return Schedule{Due: Due{Error: "unknown source"}}
 	}
 	now := time.Now()
-	var all Schedule
+	all := Schedule{MaxCollections: maxCollections}
 	all.FeedRate.Error, all.Schedulers.Error = ErrPanic.Error(), ErrPanic.Error() // each read below replaces its error, unless it panics
 	var prefetch Prefetch
 	invalid := ErrPanic
@@ -152,6 +166,10 @@ func (s *ScheduleReader) Schedule(ctx context.Context, source string) Schedule {
 		if invalid == nil {
 			all.Facets = facetSchedules(prefetch, counts, s.describe(err), now)
 		}
+	})
+	start(func() {
+		totals, _, err := read.collections.Get(readCtx, collectionsTTL)
+		all.Collections = Reading[[]collection.Totals]{Value: totals, Error: s.describe(err)}
 	})
 	requested, _, _ := s.requested.Get(readCtx, dueTTL)
 	if n, there := requested[source]; there {

@@ -115,10 +115,17 @@ const (
 	// source, time, limit.
 	DueOutboxEvents = ` FROM outbox e WHERE e.source = $1 AND e.due_at <= $2 ORDER BY e.due_at, e.id LIMIT $3`
 
-	// DeleteQuietTriggers deletes undelivered events of triggers with a quiet time: events that
+	// PageRequest is the quiet_facet of the event that requests the next page of a collection; no facet has
+	// this name. The transaction that stores the page deletes the event. So an event that was delivered is kept,
+	// with PostponePage: if its record is lost, the page is requested again ten minutes after the claim, which
+	// has moved due_at by a minute.
+	PageRequest  = `#page`
+	PostponePage = `due_at = due_at + 540000000, at = due_at + 540000000`
+
+	// deleteQuietTriggers deletes undelivered events of triggers with a quiet time: events that
 	// changes of the entity caused, and events that would refresh the entity. Arguments: source,
 	// facet, key.
-	DeleteQuietTriggers = `DELETE FROM outbox WHERE source = $1 AND key = $3 AND quiet_facet <> '' AND (facet = $2 OR quiet_facet = $2)`
+	deleteQuietTriggers = `DELETE FROM outbox WHERE source = $1 AND key = $3 AND quiet_facet <> '' AND (facet = $2 OR quiet_facet = $2)`
 
 	// SelectNextOutboxTime returns the earliest due time in microseconds, or no row. Argument:
 	// source.
@@ -131,7 +138,7 @@ type OutboxRow struct {
 	PublishChange bool
 	Triggers      string // the triggers as JSON
 	// Due is when the event can be delivered, in microseconds. QuietFacet is the facet that a
-	// trigger with a quiet time refreshes; empty for other rows. Further changes in the quiet
+	// trigger with a quiet time refreshes, or PageRequest; empty for other rows. Further changes in the quiet
 	// time move Due to a later time, but never after Latest, which is also in microseconds.
 	Due, Latest int64
 	QuietFacet  string

@@ -45,12 +45,12 @@ const (
 	// SelectSetting returns the columns of ScanSetting. Argument: source.
 	SelectSetting = `SELECT value, revision, changed_at, changed_by FROM settings WHERE source = $1`
 
-	// InsertSetting inserts revision 1. UpdateSetting replaces the stored setting if the new
+	// InsertSetting inserts revision 1. updateSetting replaces the stored setting if the new
 	// revision is the stored revision plus 1. Each of the two statements writes one row or none.
 	// Arguments: SettingArgs.
 	InsertSetting = `INSERT INTO settings (source, value, revision, changed_at, changed_by) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (source) DO NOTHING`
-	UpdateSetting = `UPDATE settings SET value = $2, revision = $3, changed_at = $4, changed_by = $5
+	updateSetting = `UPDATE settings SET value = $2, revision = $3, changed_at = $4, changed_by = $5
 WHERE source = $1 AND revision + 1 = $3`
 
 	// InsertAudit inserts an audit entry. Arguments: AuditArgs.
@@ -71,15 +71,15 @@ WHERE (excluded.day_end, excluded.calls, excluded.counted_at) > (u.day_end, u.ca
 )
 
 // WriteSetting returns the statement that writes the setting: InsertSetting for revision 1,
-// otherwise UpdateSetting.
+// otherwise updateSetting.
 func (s Setting) WriteSetting() string {
 	if s.Revision == 1 {
 		return InsertSetting
 	}
-	return UpdateSetting
+	return updateSetting
 }
 
-// SettingArgs returns the arguments of InsertSetting and UpdateSetting.
+// SettingArgs returns the arguments of InsertSetting and updateSetting.
 func (s Setting) SettingArgs() []any {
 	return []any{s.Source, string(s.Value), s.Revision, s.ChangedAt.UnixMicro(), s.ChangedBy}
 }

@@ -45,7 +45,7 @@ WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
 // source, facet, key. The state is deleted first, in the same order as in a write, which prevents
 // deadlocks. The payload and the items are deleted only if no state is stored, so content that a
 // concurrent write has just stored is kept.
-var DeleteSnapshot = slices.Concat([]string{DeleteState}, DeleteOrphans[:], []string{DeleteStatus, DeleteEntity, DeleteQuietTriggers})
+var DeleteSnapshot = slices.Concat([]string{DeleteState}, DeleteOrphans[:], []string{DeleteStatus, DeleteEntity, deleteQuietTriggers})
 
 // ScanState reads the state from a row. The parameter "more" has the destinations of further
 // columns.

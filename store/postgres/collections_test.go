@@ -35,8 +35,9 @@ func walkOf(t testing.TB, s *Store, version int64, n int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, result, err := all.Write(t.Context(), collection.Write{Entity: list, Rules: rules, Before: state, Page: page}, after); err != nil || result != collection.Stored {
-			t.Fatal(result, err)
+		written, err := all.Write(t.Context(), []collection.Write{{Entity: list, Rules: rules, Before: state, After: after, Page: page}})
+		if err != nil || written[0].Result != collection.Stored {
+			t.Fatal(written, err)
 		}
 		version++
 	}
@@ -65,6 +66,23 @@ func TestCollection_UnchangedWalkWritesNoItem(t *testing.T) {
 	}
 	// Other tests write to the same server, so the bytes are not judged.
 	t.Logf("WAL of a walk of 20 pages: %d bytes, of an unchanged one: %d bytes (%.1f %%)", first, second, 100*float64(second)/float64(first))
+}
+
+// A page of a walk takes one round trip to read the walk, and two to write the page.
+func TestCollection_PageTakesThreeRoundTrips(t *testing.T) {
+	s, log := traced(t, open(t))
+	walkOf(t, s, 1, 100)
+	log.statements = nil
+	walkOf(t, s, 100, 100)
+	batches := 0
+	for _, statement := range log.statements {
+		if statement == "batch" {
+			batches++
+		}
+	}
+	if batches != 3 {
+		t.Errorf("round trips of a page: got %d, want 3: %q", batches, log.statements)
+	}
 }
 
 // BenchmarkCollectionItems compares reads of a page of a collection of 100,000 items with reads of one snapshot.

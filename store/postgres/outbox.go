@@ -53,9 +53,11 @@ SELECT ` + store.OutboxColumns + ` FROM due e ORDER BY e.due_at, e.id`
 	// deleteOutboxEvents locks rows in the same order as writeOutboxEvents, which prevents
 	// deadlocks: both may write the event of the same trigger.
 	deleteOutboxEvents = `WITH done AS (
-SELECT id FROM outbox WHERE id = ANY($1::bigint[]) ORDER BY source, facet, key, quiet_facet FOR UPDATE
+SELECT id, quiet_facet FROM outbox WHERE id = ANY($1::bigint[]) ORDER BY source, facet, key, quiet_facet FOR UPDATE
+), pages AS (
+	UPDATE outbox e SET ` + store.PostponePage + ` FROM done WHERE e.id = done.id AND done.quiet_facet = '` + store.PageRequest + `'
 )
-DELETE FROM outbox e USING done WHERE e.id = done.id`
+DELETE FROM outbox e USING done WHERE e.id = done.id AND done.quiet_facet <> '` + store.PageRequest + `'`
 	markPublished = `UPDATE outbox SET publish_change = false WHERE id = ANY($1)`
 )
 
@@ -209,7 +211,8 @@ func (s *Store) MarkChangesPublished(ctx context.Context, ids []int64) error {
 	return nil
 }
 
-// DeleteOutboxEvents deletes delivered outbox events. IDs without a row are ignored.
+// DeleteOutboxEvents deletes delivered outbox events, and postpones requests of pages (store.PageRequest).
+// IDs without a row are ignored.
 func (s *Store) DeleteOutboxEvents(ctx context.Context, ids []int64) error {
 	err := pgx.BeginTxFunc(ctx, s.pool, indexOnly, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, deleteOutboxEvents, ids)

@@ -51,7 +51,7 @@ func traced(t *testing.T, s *Store) (*Store, *sent) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	return &Store{pool: pool, prepared: prepared{pool, s.prepared.mode}, lists: lists{pool}, transactions: transactions{pool}, tokenStore: tokens.NewStore(tokenDB{pool})}, log
+	return &Store{pool: pool, prepared: prepared{pool, s.prepared.mode}, lists: lists{pool}, transactions: transactions{pool: pool, prepare: s.prepare}, tokenStore: tokens.NewStore(tokenDB{pool})}, log
 }
 
 func TestWrite_SendsNoOutboxStatementsIfEmpty(t *testing.T) {

@@ -1,6 +1,7 @@
 // Package postgres implements the store in PostgreSQL. It works behind PgBouncer in transaction
 // mode: it uses no session state, no advisory locks and no LISTEN. Only Migrate needs a direct
-// connection. Reads by key use prepared statements if the connections are direct (isDirect).
+// connection. Reads and writes by key and the statements of InTx use prepared statements if the
+// connections are direct (isDirect).
 package postgres
 
 import (
@@ -46,9 +47,9 @@ func Open(ctx context.Context, url string) (*Store, error) {
 		pool.Close()
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
-	s := &Store{pool, prepared{pool, pgx.QueryExecModeCacheDescribe}, lists{pool}, transactions{pool}, tokens.NewStore(tokenDB{pool})}
+	s := &Store{pool, prepared{pool, pgx.QueryExecModeCacheDescribe}, lists{pool}, transactions{pool: pool}, tokens.NewStore(tokenDB{pool})}
 	if isDirect(ctx, pool) {
-		s.prepared.mode = pgx.QueryExecModeCacheStatement
+		s.prepared.mode, s.prepare = pgx.QueryExecModeCacheStatement, true
 	}
 	return s, nil
 }

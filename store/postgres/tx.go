@@ -10,8 +10,12 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// transactions implements InTx and InUnflushedTx.
-type transactions struct{ pool *pgxpool.Pool }
+// transactions implements InTx and InUnflushedTx. With prepare, each connection prepares each of the
+// statements once, because PostgreSQL needs more time to parse and plan them than to execute them.
+type transactions struct {
+	pool    *pgxpool.Pool
+	prepare bool // the connections have their own sessions of PostgreSQL
+}
 
 // InTx calls the function do in a transaction. It commits if do returns nil, and rolls back otherwise.
 // After an error of the commit, the transaction may be committed or not.
@@ -25,6 +29,11 @@ func (s transactions) InUnflushedTx(ctx context.Context, do func(store.Tx) error
 	return classifyError(s.inTx(ctx, beginUnflushed, do))
 }
 
+// genericPlans makes a transaction execute prepared statements with one plan for all arguments. Otherwise PostgreSQL
+// would plan a statement about a partitioned table again at each execution, because it takes the plan for
+// one partition for cheaper, and that planning takes longer than the execution.
+const genericPlans = ", set_config('plan_cache_mode', 'force_generic_plan', true)"
+
 var beginUnflushed = []string{"BEGIN", beginIndexOnly[1] + ", set_config('synchronous_commit', 'off', true)"}
 
 func (s transactions) inTx(ctx context.Context, begin []string, do func(store.Tx) error) error {
@@ -33,7 +42,10 @@ func (s transactions) inTx(ctx context.Context, begin []string, do func(store.Tx
 		return err
 	}
 	defer conn.Release() // closes a connection whose transaction has not ended
-	tx := &transaction{conn: conn.Conn(), begin: begin}
+	tx := &transaction{conn: conn.Conn(), prepare: s.prepare, begin: begin}
+	if s.prepare {
+		tx.begin = []string{begin[0], begin[1] + genericPlans}
+	}
 	if err = do(tx); err == nil && !tx.committed {
 		err = tx.Commit(ctx)
 	}
@@ -47,25 +59,34 @@ func (s transactions) inTx(ctx context.Context, begin []string, do func(store.Tx
 // so that they need no round trip.
 type transaction struct {
 	conn      *pgx.Conn
+	prepare   bool
 	begin     []string // statements that begin the transaction; nil: they were sent
 	committed bool     // the commit was sent and has succeeded
 }
 
-// batch returns a batch with the statements that begin the transaction, if it has not begun.
-func (t *transaction) batch() *pgx.Batch {
+// send sends the statements of a batch in one round trip. If the transaction has not begun, the
+// statements that begin it are sent first.
+func (t *transaction) send(ctx context.Context, statements *pgx.Batch) error {
 	b := &pgx.Batch{}
 	for _, text := range t.begin {
 		b.Queue(text)
 	}
 	t.begin = nil
-	return b
+	b.QueuedQueries = append(b.QueuedQueries, statements.QueuedQueries...)
+	if t.prepare {
+		for _, q := range b.QueuedQueries {
+			if _, err := t.conn.Prepare(ctx, q.SQL, q.SQL); err != nil { // sends nothing if the connection has prepared it before
+				return err
+			}
+		}
+	}
+	return t.conn.SendBatch(ctx, b).Close()
 }
 
 // Query calls the function row for each row of the result.
 func (t *transaction) Query(ctx context.Context, row func(scan func(...any) error) error, query string, args ...any) error {
-	b := t.batch()
-	b.Queue(query, args...).Query(func(rows pgx.Rows) error { return callRow(rows, row) })
-	return t.conn.SendBatch(ctx, b).Close()
+	_, err := t.Exec(ctx, store.Statement{Text: query, Args: args, Row: row})
+	return err
 }
 
 // eachRow runs a query and calls the function row for each row of the result.
@@ -89,15 +110,25 @@ func callRow(rows pgx.Rows, row func(scan func(...any) error) error) error {
 
 // Exec runs statements in one round trip.
 func (t *transaction) Exec(ctx context.Context, statements ...store.Statement) (written []int64, err error) {
-	b := t.batch()
 	written = make([]int64, len(statements))
+	return written, t.send(ctx, batchOf(statements, written))
+}
+
+// batchOf returns a batch of statements. It sets the number of rows that each has written.
+func batchOf(statements []store.Statement, written []int64) *pgx.Batch {
+	b := &pgx.Batch{}
 	for i, s := range statements {
-		b.Queue(s.Text, s.Args...).Exec(func(tag pgconn.CommandTag) error {
+		q := b.Queue(s.Text, s.Args...)
+		if s.Row != nil {
+			q.Query(func(rows pgx.Rows) error { return callRow(rows, s.Row) })
+			continue
+		}
+		q.Exec(func(tag pgconn.CommandTag) error {
 			written[i] = tag.RowsAffected()
 			return nil
 		})
 	}
-	return written, t.conn.SendBatch(ctx, b).Close()
+	return b
 }
 
 // Commit runs statements and commits in one round trip.
@@ -105,10 +136,7 @@ func (t *transaction) Commit(ctx context.Context, statements ...store.Statement)
 	if t.begin != nil && len(statements) == 0 {
 		return nil // nothing was done
 	}
-	b := t.batch()
-	for _, s := range statements {
-		b.Queue(s.Text, s.Args...)
-	}
+	b := batchOf(statements, make([]int64, len(statements)))
 	b.Queue("commit").Exec(func(tag pgconn.CommandTag) error {
 		if tag.String() == "ROLLBACK" {
 			return pgx.ErrTxCommitRollback
@@ -116,5 +144,5 @@ func (t *transaction) Commit(ctx context.Context, statements ...store.Statement)
 		t.committed = true
 		return nil
 	})
-	return t.conn.SendBatch(ctx, b).Close()
+	return t.send(ctx, b)
 }

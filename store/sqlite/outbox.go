@@ -19,7 +19,8 @@ const (
 RETURNING before, due_at, latest_at`
 	selectDueOutboxEvents = `SELECT ` + store.OutboxColumns + store.DueOutboxEvents
 	claimOutboxEvent      = `UPDATE outbox SET due_at = $2 WHERE id = $1`
-	deleteOutboxEvent     = `DELETE FROM outbox WHERE id = $1`
+	postponePage          = `UPDATE outbox SET ` + store.PostponePage + ` WHERE id = $1 AND quiet_facet = '` + store.PageRequest + `'`
+	deleteOutboxEvent     = `DELETE FROM outbox WHERE id = $1 AND quiet_facet <> '` + store.PageRequest + `'`
 	markPublished         = `UPDATE outbox SET publish_change = false WHERE id = $1`
 )
 
@@ -134,25 +135,28 @@ func (s *Store) NextOutboxTime(ctx context.Context, source string) (time.Time, e
 // MarkChangesPublished records that the change messages of outbox events were published and must
 // not be published again.
 func (s *Store) MarkChangesPublished(ctx context.Context, ids []int64) error {
-	if err := s.forEachOutboxEvent(ctx, markPublished, ids); err != nil {
+	if err := s.forEachOutboxEvent(ctx, ids, markPublished); err != nil {
 		return fmt.Errorf("mark %d changes as published: %w", len(ids), err)
 	}
 	return nil
 }
 
-// DeleteOutboxEvents deletes delivered outbox events. IDs without a row are ignored.
+// DeleteOutboxEvents deletes delivered outbox events, and postpones requests of pages (store.PageRequest).
+// IDs without a row are ignored.
 func (s *Store) DeleteOutboxEvents(ctx context.Context, ids []int64) error {
-	if err := s.forEachOutboxEvent(ctx, deleteOutboxEvent, ids); err != nil {
+	if err := s.forEachOutboxEvent(ctx, ids, postponePage, deleteOutboxEvent); err != nil {
 		return fmt.Errorf("delete %d outbox events: %w", len(ids), err)
 	}
 	return nil
 }
 
-func (s *Store) forEachOutboxEvent(ctx context.Context, statement string, ids []int64) error {
+func (s *Store) forEachOutboxEvent(ctx context.Context, ids []int64, statements ...string) error {
 	return s.inTx(ctx, func(tx *sql.Tx) error {
 		for _, id := range ids {
-			if _, err := tx.ExecContext(ctx, statement, id); err != nil {
-				return err
+			for _, statement := range statements {
+				if _, err := tx.ExecContext(ctx, statement, id); err != nil {
+					return err
+				}
 			}
 		}
 		return nil

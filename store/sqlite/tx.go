@@ -71,6 +71,12 @@ func eachRow(ctx context.Context, db interface {
 func (t transaction) Exec(ctx context.Context, statements ...store.Statement) (written []int64, err error) {
 	written = make([]int64, len(statements))
 	for i, s := range statements {
+		if s.Row != nil {
+			if err := eachRow(ctx, t.Tx, s.Row, s.Text, s.Args...); err != nil {
+				return nil, err
+			}
+			continue
+		}
 		result, err := t.ExecContext(ctx, s.Text, s.Args...)
 		if err == nil {
 			written[i], err = result.RowsAffected()

@@ -136,8 +136,9 @@ func (w *walker) pageAt(began time.Time, items ...collection.Fetched) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	if _, got, err := w.all.Write(w.Context(), collection.Write{Entity: entity, Rules: w.rules, Before: before, Page: page, Outbox: w.outbox}, after); got != collection.Stored || err != nil {
-		w.Fatalf("page: got %d, %v, want %d", got, err, collection.Stored)
+	written, err := w.all.Write(w.Context(), []collection.Write{{Entity: entity, Rules: w.rules, Before: before, After: after, Page: page, Outbox: w.outbox}})
+	if err != nil || written[0].Result != collection.Stored {
+		w.Fatalf("page: got %+v, %v, want %d", written, err, collection.Stored)
 	}
 }
 

@@ -36,6 +36,8 @@ func runCollections(t *testing.T, open func(t *testing.T) Store) {
 		{"collection: keep and maximum", testItemsExpire},
 		{"collection: ranges of items", testItemRange},
 		{"collection: Abandon", testAbandon},
+		{"collection: pages of several collections", testPagesBatch},
+		{"collection: List and Totals", testListAndTotals},
 		{"collection: Scan", testScan},
 		{"collection: InKeyOrder", testInKeyOrder},
 		{"collection: WalkAgain", testWalkAgain},
@@ -61,6 +63,7 @@ type walker struct {
 	rules   collection.Rules
 	outbox  store.OutboxEvents
 	version int64
+	written collection.Written // result of the last page
 }
 
 func (b suite) walker() *walker {
@@ -102,10 +105,14 @@ func (w *walker) tryPage(before collection.State, next string, items ...collecti
 	if err != nil {
 		return 0, err
 	}
-	_, result, err := w.all.Write(w.Context(), collection.Write{
-		Entity: entity, Rules: w.rules, Before: before, Page: page, Outbox: w.outbox, Params: map[string]string{"a": "b"},
-	}, after)
-	return result, err
+	written, err := w.all.Write(w.Context(), []collection.Write{{
+		Entity: entity, Rules: w.rules, Before: before, After: after, Page: page, Outbox: w.outbox, Params: map[string]string{"a": "b"},
+	}})
+	if err != nil {
+		return 0, err
+	}
+	w.written = written[0]
+	return written[0].Result, written[0].Refused
 }
 
 // page writes the next page of the collection.
@@ -337,6 +344,9 @@ func testAbandon(b suite) {
 		if got, want := w.state().Walk.Open(), walk != 1; got != want {
 			b.Errorf("walk 1 is open after Abandon of walk %d: got %t, want %t", walk, got, want)
 		}
+	}
+	if events := w.claim(10); len(events) != 0 {
+		b.Errorf("requests of pages after Abandon: got %+v, want none", events)
 	}
 	w.page("", fetchedAll("x", "b")...)
 	w.wantItems("a:x@1 b:x@2")

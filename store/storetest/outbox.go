@@ -26,7 +26,7 @@ type Outbox interface {
 	NextOutboxTime(ctx context.Context, source string) (time.Time, error)
 	// MarkChangesPublished records that the change messages of these events were published.
 	MarkChangesPublished(ctx context.Context, ids []int64) error
-	// DeleteOutboxEvents deletes events; unknown IDs are ignored.
+	// DeleteOutboxEvents deletes events, and postpones requests of pages; unknown IDs are ignored.
 	DeleteOutboxEvents(ctx context.Context, ids []int64) error
 	// WriteOutbox stores the outbox events of writes, without the writes themselves. There must be one write
 	// for each entity.

@@ -312,7 +312,7 @@ CREATE TABLE outbox (
     publish_change boolean NOT NULL, -- publish to the source's change topic
     triggers       json    NOT NULL, -- facets to refresh
     due_at         bigint  NOT NULL, -- at, the end of a quiet period, or the end of a claim
-    quiet_facet    text COLLATE "C" NOT NULL DEFAULT '', -- the facet whose trigger waits for a quiet period; empty: none
+    quiet_facet    text COLLATE "C" NOT NULL DEFAULT '', -- the facet whose trigger waits for a quiet period; #page: the request of a collection's next page; empty: none
     latest_at      bigint  NOT NULL DEFAULT 0, -- the latest due_at to which further changes may move a quiet trigger
     item           text    NOT NULL DEFAULT '', -- id of the changed item of a collection; empty: the entity has changed
     run            text    NOT NULL DEFAULT '' -- JSON of the event of a run's end; the key is the run's id; empty: another event

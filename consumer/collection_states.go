@@ -1,0 +1,74 @@
+package consumer
+
+import (
+	"context"
+	"sync"
+
+	"github.com/freshet/freshet/collection"
+	"github.com/freshet/freshet/schemas"
+)
+
+// maxStates is the maximum number of collections whose states are read together.
+const maxStates = 100
+
+// stateReader reads the states of collections in batches: the reads that are requested while a batch is read form
+// the next batch.
+type stateReader struct {
+	store   Collections
+	mu      sync.Mutex
+	waiting []*stateRead
+	reading bool // a goroutine reads a batch
+}
+
+// stateRead is a requested read.
+type stateRead struct {
+	entity schemas.Entity
+	state  collection.State
+	err    error
+	next   chan bool // receives false if the state was read, and true if its goroutine must read the next batch
+}
+
+// read returns the state of a collection.
+func (r *stateReader) read(ctx context.Context, e schemas.Entity) (collection.State, error) {
+	own := &stateRead{entity: e, next: make(chan bool, 1)}
+	r.mu.Lock()
+	r.waiting = append(r.waiting, own)
+	first := !r.reading
+	r.reading = true
+	r.mu.Unlock()
+	if first || <-own.next {
+		r.readBatch(ctx)
+	}
+	return own.state, own.err
+}
+
+// readBatch reads the states that were requested first. They include the request of the caller. Then it lets the goroutine of the next
+// request read the next batch.
+func (r *stateReader) readBatch(ctx context.Context) {
+	r.mu.Lock()
+	n := min(len(r.waiting), maxStates)
+	batch := r.waiting[:n:n]
+	r.waiting = r.waiting[n:]
+	r.mu.Unlock()
+	entities := make([]schemas.Entity, n)
+	for i, b := range batch {
+		entities[i] = b.entity
+	}
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), dependencyTimeout) // the other reads do not end with the caller's context
+	states, err := r.store.States(limit, entities)
+	cancel()
+	for i, b := range batch {
+		if b.err = err; err == nil {
+			b.state = states[i]
+		}
+	}
+	r.mu.Lock()
+	r.reading = len(r.waiting) > 0
+	if r.reading {
+		r.waiting[0].next <- true
+	}
+	r.mu.Unlock()
+	for _, b := range batch {
+		b.next <- false
+	}
+}
