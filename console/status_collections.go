@@ -33,8 +33,12 @@ func collectionRows(s status.Schedule, now time.Time) [][]statusItem {
 			oldest = formatAgo(t.OldestWalk, now)
 		}
 		rows = append(rows, []statusItem{
-			{Text: t.Facet}, {Text: formatCounted(t.Collections, more)}, {Text: formatCounted(t.Items, more)},
-			{Text: formatCounted(t.Incomplete, more)}, {Text: formatCounted(t.Walks, more)}, {Text: oldest},
+			{Text: t.Facet},
+			{Text: formatCounted(t.Collections, more)},
+			{Text: formatCounted(t.Items, more)},
+			{Text: formatCounted(t.Incomplete, more)},
+			{Text: formatCounted(t.Walks, more)},
+			{Text: oldest},
 		})
 	}
 	return rows

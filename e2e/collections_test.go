@@ -140,6 +140,7 @@ facets:
 // killed meanwhile. COLLECTIONS_LISTS is the number of lists, and COLLECTIONS_KILLS the
 // number of kills in each phase.
 func TestCollections_EqualTheListsAfterKills(t *testing.T) {
+	t.Parallel()
 	number := func(name string, fallback int) int {
 		if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
 			return n
