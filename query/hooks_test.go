@@ -63,10 +63,15 @@ func newHookRig(t *testing.T) (*rig, *hookQueue) {
 	}
 	q := &hookQueue{}
 	receiver := webhooks.New([]*webhooks.Hook{h}, webhooks.Deps{
-		Store: db, Enqueuer: q, Wake: func(context.Context, string, time.Time) {}, Now: time.Now, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Store: db, Enqueuer: q, Walks: noWalks{}, Wake: func(context.Context, string, time.Time) {}, Now: time.Now, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 	})
 	return newRig(t, func(r *rig) { r.hooks = receiver }), q
 }
+
+// noWalks are the walks of a source without collections.
+type noWalks struct{}
+
+func (noWalks) WalkAgain(context.Context, []schemas.Entity) error { return nil }
 
 // deliver sends a signed delivery, and checks the response against the OpenAPI document.
 func (r *rig) deliver(path, body string, change ...func(*http.Request)) answer {
