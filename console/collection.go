@@ -10,10 +10,8 @@ import (
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/collection"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source/items"
 )
-
-// maxItemID is the maximum length of an id of an item, in bytes (docs/collections.md).
-const maxItemID = 256
 
 // maxListed is the maximum number of items on a page.
 const maxListed = 50
@@ -108,7 +106,7 @@ func showCollection(c *Console, w http.ResponseWriter, r *http.Request, client a
 
 // checkItemID returns an error message if no id of an item begins with the text.
 func checkItemID(prefix string) string {
-	if prefix != "" && (len(prefix) > maxItemID || schemas.CheckKey(prefix) != nil) {
+	if prefix != "" && (len(prefix) > items.MaxIDBytes || schemas.CheckKey(prefix) != nil) {
 		return "No id begins with this text. An id is UTF-8 without control characters, of at most 256 bytes."
 	}
 	return ""

@@ -1,14 +1,11 @@
 package main
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -53,7 +50,7 @@ whose key begins with --prefix. Exit code 4: --wait was given, and the run has n
 	return p.runWithAPI(c, func(cmd *cobra.Command, a *adminClient, args []string) error {
 		keys := slices.Clone(args[2:])
 		if file != "" {
-			more, err := readKeys(file, cmd.InOrStdin())
+			more, err := readLines(file, cmd.InOrStdin())
 			if err != nil {
 				return err
 			}
@@ -95,25 +92,6 @@ func waitForRun(p *program, cmd *cobra.Command, a *adminClient, id string) error
 		return partialError{fmt.Errorf("the run is %s; `freshet runs show %s` shows its failures", run.State, run.ID)}
 	}
 	return nil
-}
-
-func readKeys(file string, stdin io.Reader) (keys []string, err error) {
-	in := stdin
-	if file != "-" {
-		opened, err := os.Open(file)
-		if err != nil {
-			return nil, err
-		}
-		defer func() { _ = opened.Close() }()
-		in = opened
-	}
-	lines := bufio.NewScanner(in)
-	for lines.Scan() {
-		if key := strings.TrimSpace(lines.Text()); key != "" {
-			keys = append(keys, key)
-		}
-	}
-	return keys, lines.Err()
 }
 
 var runColumns = []string{"RUN", "SOURCE", "NAME", "SCOPE", "STATE", "STEPS", "DONE", "NOT FOUND", "FAILED", "STARTED", "ENDED"}

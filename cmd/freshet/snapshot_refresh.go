@@ -67,29 +67,40 @@ continues. Exit code 4: some refreshes are not queued, or the refresh is not don
 	return c
 }
 
+// readLines returns the lines of a file without the spaces around them, and without empty lines. The file
+// "-" is stdin.
+func readLines(file string, stdin io.Reader) (all []string, err error) {
+	in := stdin
+	if file != "-" {
+		opened, err := os.Open(file)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = opened.Close() }()
+		in = opened
+	}
+	lines := bufio.NewScanner(in)
+	for lines.Scan() {
+		if line := strings.TrimSpace(lines.Text()); line != "" {
+			all = append(all, line)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("read %s: %w", file, err)
+	}
+	return all, nil
+}
+
 // readEntityNames returns the entities in the arguments and in the lines of a file, without
 // duplicates.
 func readEntityNames(args []string, file string, stdin io.Reader) (all []schemas.Entity, err error) {
 	names := slices.Clone(args)
 	if file != "" {
-		in := stdin
-		if file != "-" {
-			opened, err := os.Open(file)
-			if err != nil {
-				return nil, err
-			}
-			defer func() { _ = opened.Close() }()
-			in = opened
+		more, err := readLines(file, stdin)
+		if err != nil {
+			return nil, err
 		}
-		lines := bufio.NewScanner(in)
-		for lines.Scan() {
-			if name := strings.TrimSpace(lines.Text()); name != "" {
-				names = append(names, name)
-			}
-		}
-		if err := lines.Err(); err != nil {
-			return nil, fmt.Errorf("read %s: %w", file, err)
-		}
+		names = append(names, more...)
 	}
 	if len(names) == 0 {
 		return nil, app.UsageErrorf("pass an entity, as in nexon/character/somebody, or a file of entities with --file")
