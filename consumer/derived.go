@@ -3,7 +3,6 @@ package consumer
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -55,17 +54,9 @@ func (d *derivations) try(ctx, hard context.Context, a *attempt) decision {
 	a.mu.Lock()
 	err = a.begin(ctx)
 	a.mu.Unlock()
-	switch {
-	case errors.Is(err, errSkipped):
-		w.skip(t, a.skipped)
-	case errors.Is(err, errBeginFailed):
-		w.conditions.Warn(w.log, failedOperation(opBegin), err)
-		memory.resize(0)
-		return decision{wait: beginRetryDelay}
-	}
 	if err != nil {
 		memory.resize(0)
-		return end()
+		return a.notBegun(err)
 	}
 	w.conditions.Resolved(w.log, failedOperation(opBegin))
 	c, err := (&derivation{derivations: d, t: t, config: t.facet.Derived, visibility: w.source.Visibility(t.request.Key)}).compute(ctx)

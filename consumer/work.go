@@ -85,6 +85,20 @@ func (w *Worker) sleepBetween(ctx context.Context, a *attempt, d decision) bool 
 	return poll.Pause(ctx, jittered(d.wait))
 }
 
+// notBegun returns the decision after an attempt whose fetch was not begun: the request is satisfied, Redis has
+// failed, or ctx or the assignment ended. In the last case the record stays uncommitted, and a worker reads it again.
+func (a *attempt) notBegun(err error) decision {
+	switch {
+	case errors.Is(err, errSkipped):
+		a.w.skip(a.t, a.skipped)
+	case errors.Is(err, errBeginFailed):
+		a.w.conditions.Warn(a.w.log, failedOperation(opBegin), err)
+		return decision{wait: beginRetryDelay}
+	}
+	a.ended = true
+	return decision{}
+}
+
 // tryOnce makes one attempt and applies the decision about its outcome. Afterwards either a.ended
 // is true, or the returned decision names the event that the record must wait for before its next
 // attempt.
@@ -112,9 +126,6 @@ func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 	}
 	f, err := w.fetch(ctx, a)
 	switch {
-	case errors.Is(err, errSkipped):
-		w.skip(t, a.skipped)
-		return end()
 	case errors.Is(err, errBreakerOpen):
 		return decision{awaitBreaker: true}
 	case errors.Is(err, errPreempted):
@@ -122,11 +133,8 @@ func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 	case errors.Is(err, errNoToken):
 		a.retryUnsent(hard, outageDelay, err)
 		return end()
-	case errors.Is(err, errBeginFailed):
-		w.conditions.Warn(w.log, failedOperation(opBegin), err)
-		return decision{wait: beginRetryDelay}
 	case err != nil:
-		return end() // ctx or the assignment ended; the record stays uncommitted, and a worker reads it again
+		return a.notBegun(err)
 	}
 	w.conditions.Resolved(w.log, failedOperation(opBegin))
 	d := w.evaluate(ctx, hard, a, f)
