@@ -37,12 +37,12 @@ func TestCredits_ShowGrantVoidVerify(t *testing.T) {
 	run(1, "client must be the name of a client", "credits", "grant", "partner", "5")
 	run(1, "expiresIn is", "credits", "grant", client, "5", "--expires", "soon")
 
-	status := d.post(key, "/v1/nexon/character/paid/refresh?wait=20s")
-	if status != http.StatusOK {
-		t.Errorf("refresh: got %d, want 200", status)
+	// On a slow machine the refresh can take longer than the request waits.
+	if status := d.post(key, "/v1/nexon/character/paid/refresh?wait=20s"); status != http.StatusOK && status != http.StatusAccepted {
+		t.Errorf("refresh: got %d, want 200 or 202", status)
 	}
 	var all []credits.Details
-	servicetest.WaitFor(t, 20*time.Second, "the hold is captured", func() bool {
+	servicetest.WaitFor(t, time.Minute, "the hold is captured", func() bool {
 		_, text, _ := d.as(token, "credits", "show", client, "-o", "json")
 		all = nil
 		return json.Unmarshal([]byte(text), &all) == nil && len(all) == 1 && all[0].Held == 0
