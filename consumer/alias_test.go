@@ -346,7 +346,7 @@ func TestAlias_RequestParamsNeedNoAlias(t *testing.T) {
 
 func TestAlias_ManyNamesInBothLanes(t *testing.T) {
 	r := newAliasRig(t, nil)
-	keys := append(keysOf("high-", 150), keysOf("low-", 150)...)
+	keys := append(keysOf("high-", 40), keysOf("low-", 40)...)
 	want := map[string]int{}
 	for _, key := range keys {
 		r.names.ocids[key] = "o-" + key
@@ -354,8 +354,8 @@ func TestAlias_ManyNamesInBothLanes(t *testing.T) {
 	}
 	r.work(schemas.High)
 	r.work(schemas.Low, func(c *consumer.Config) { c.WorkerName = "low" })
-	r.enqueueAll(keys[:150], schemas.High, schemas.CacheMiss)
-	r.enqueueAll(keys[150:], schemas.Low, schemas.Prefetch)
+	r.enqueueAll(keys[:40], schemas.High, schemas.CacheMiss)
+	r.enqueueAll(keys[40:], schemas.Low, schemas.Prefetch)
 	for _, key := range keys {
 		r.untilContent(key, "o-"+key)
 	}

@@ -6,10 +6,8 @@
 package servicetest
 
 import (
-	"context"
 	"crypto/rand"
 	"fmt"
-	"net/url"
 	"os"
 	"os/exec"
 	"strings"
@@ -17,7 +15,6 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -56,33 +53,6 @@ func Program(t testing.TB, name, pack string) string {
 // other.
 func Name(prefix string) string {
 	return prefix + "-" + strings.ToLower(rand.Text()[:10])
-}
-
-// Postgres returns the URL of a new, empty database, dropped when the test ends.
-func Postgres(t testing.TB) string {
-	t.Helper()
-	admin := address(t, "FRESHET_TEST_POSTGRES", "PostgreSQL")
-	name := strings.ReplaceAll(Name("freshet"), "-", "_")
-	execute := func(sql string) {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-		defer cancel()
-		conn, err := pgx.Connect(ctx, admin)
-		if err != nil {
-			t.Fatalf("connect to %s: %v", admin, err)
-		}
-		defer func() { _ = conn.Close(ctx) }()
-		if _, err := conn.Exec(ctx, sql); err != nil {
-			t.Fatalf("%s: %v", sql, err)
-		}
-	}
-	execute("CREATE DATABASE " + name)
-	t.Cleanup(func() { execute("DROP DATABASE " + name + " WITH (FORCE)") })
-	u, err := url.Parse(admin)
-	if err != nil {
-		t.Fatalf("FRESHET_TEST_POSTGRES: %v", err)
-	}
-	u.Path = "/" + name
-	return u.String()
 }
 
 // Kafka returns the addresses of a broker.

@@ -20,10 +20,7 @@ import (
 func TestCollection_DatabaseCutAtEachPoint(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 0))
-	address := servicetest.Postgres(t)
-	if _, err := Migrate(t.Context(), address); err != nil {
-		t.Fatal(err)
-	}
+	address := servicetest.PostgresCopy(t, &template)
 	u, err := url.Parse(address)
 	if err != nil {
 		t.Fatal(err)

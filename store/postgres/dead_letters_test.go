@@ -84,10 +84,7 @@ func TestAMillionDeadLetters(t *testing.T) {
 	if !*long {
 		t.Skip("a million rows take a minute to write: make e2e-long")
 	}
-	url := servicetest.Postgres(t)
-	if _, err := Migrate(t.Context(), url); err != nil {
-		t.Fatal(err)
-	}
+	url := servicetest.PostgresCopy(t, &template)
 	s, err := Open(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)

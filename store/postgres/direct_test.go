@@ -13,10 +13,7 @@ import (
 // A pool of a proxy can give the sessions of PostgreSQL to other clients, so prepared statements would
 // be missing there.
 func TestOpen_PreparesOnDirectConnectionsOnly(t *testing.T) {
-	direct := servicetest.Postgres(t)
-	if _, err := Migrate(t.Context(), direct); err != nil {
-		t.Fatal(err)
-	}
+	direct := servicetest.PostgresCopy(t, &template)
 	u, err := url.Parse(direct)
 	if err != nil {
 		t.Fatal(err)

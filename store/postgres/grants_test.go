@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/url"
 	"os"
 	"regexp"
@@ -20,18 +21,48 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
+// template is a migrated database with the roles of docs/deploying.md. Roles are global to a
+// database server, so their names begin with a unique prefix.
+var (
+	rolePrefix = strings.ReplaceAll(servicetest.Name("role"), "-", "_") + "_"
+	template   = servicetest.PostgresTemplate{Prepare: func(ctx context.Context, url string) error {
+		if _, err := Migrate(ctx, url); err != nil {
+			return err
+		}
+		statements, err := grants()
+		if err != nil {
+			return err
+		}
+		conn, err := pgx.Connect(ctx, url)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close(ctx) }()
+		_, err = conn.PgConn().Exec(ctx, strings.ReplaceAll(statements, "freshet_", rolePrefix)).ReadAll()
+		return err
+	}}
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if err := template.Drop("DROP ROLE " + rolePrefix + "query, " + rolePrefix + "worker, " + rolePrefix + "scheduler"); err != nil {
+		fmt.Println(err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
 // grants returns the statements of docs/deploying.md that create the roles.
-func grants(t testing.TB) string {
-	t.Helper()
+func grants() (string, error) {
 	text, err := os.ReadFile("../../docs/deploying.md")
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	found := regexp.MustCompile("(?s)```sql\n(CREATE ROLE freshet_query .*?)```").FindSubmatch(text)
 	if found == nil {
-		t.Fatal("docs/deploying.md has no statements that make the roles")
+		return "", errors.New("docs/deploying.md has no statements that create the roles")
 	}
-	return string(found[1])
+	return string(found[1]), nil
 }
 
 // byRole is a store that calls each method with the database role of the process that uses it. The
@@ -42,38 +73,16 @@ type byRole struct {
 	worker, scheduler *Store
 }
 
-// openByRole returns a new database with the roles of docs/deploying.md. Roles are global to a
-// database server, so the test gives them unique names.
+// openByRole opens a new database with each of the roles of docs/deploying.md.
 func openByRole(t testing.TB) byRole {
 	t.Helper()
-	admin := servicetest.Postgres(t)
-	if _, err := Migrate(t.Context(), admin); err != nil {
-		t.Fatal(err)
-	}
-	prefix := strings.ReplaceAll(servicetest.Name("role"), "-", "_") + "_"
-	execute := func(statements string) {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-		defer cancel()
-		conn, err := pgx.Connect(ctx, admin)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = conn.Close(ctx) }()
-		if _, err := conn.PgConn().Exec(ctx, strings.ReplaceAll(statements, "freshet_", prefix)).ReadAll(); err != nil {
-			t.Fatalf("%s: %v", statements, err)
-		}
-	}
-	execute(grants(t))
-	t.Cleanup(func() {
-		const all = "freshet_query, freshet_worker, freshet_scheduler"
-		execute("DROP OWNED BY " + all + "; DROP ROLE " + all)
-	})
+	admin := servicetest.PostgresCopy(t, &template)
 	as := func(role, password string) *Store {
 		u, err := url.Parse(admin)
 		if err != nil {
 			t.Fatal(err)
 		}
-		u.User = url.UserPassword(prefix+role, password)
+		u.User = url.UserPassword(rolePrefix+role, password)
 		s, err := Open(t.Context(), u.String())
 		if err != nil {
 			t.Fatal(err)
@@ -247,11 +256,7 @@ func TestGrants_KeepTheAudit(t *testing.T) {
 // Every table must occur in the grants of docs/deploying.md. If a table is missing there,
 // installations with separate roles fail after the next upgrade.
 func TestGrants_NameEveryTable(t *testing.T) {
-	url := servicetest.Postgres(t)
-	if _, err := Migrate(t.Context(), url); err != nil {
-		t.Fatal(err)
-	}
-	conn, err := pgx.Connect(t.Context(), url)
+	conn, err := pgx.Connect(t.Context(), servicetest.PostgresCopy(t, &template))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +272,10 @@ func TestGrants_NameEveryTable(t *testing.T) {
 	if len(tables) < 10 {
 		t.Fatalf("got %d tables, want at least 10", len(tables))
 	}
-	statements := grants(t)
+	statements, err := grants()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, table := range tables {
 		if table != "goose_db_version" && !regexp.MustCompile(`\b`+table+`\b`).MatchString(statements) {
 			t.Errorf("the grants of docs/deploying.md do not name the table %s, want it", table)

@@ -88,10 +88,7 @@ func TestPlans_MaintenanceUsesIndexes(t *testing.T) {
 // TestMaintenance_MakesNoSequentialScans runs the maintenance over tables with rows of years, and checks
 // that PostgreSQL counts no sequential scan.
 func TestMaintenance_MakesNoSequentialScans(t *testing.T) {
-	url := servicetest.Postgres(t)
-	if _, err := Migrate(t.Context(), url); err != nil {
-		t.Fatal(err)
-	}
+	url := servicetest.PostgresCopy(t, &template)
 	s, err := Open(t.Context(), url+"&pool_max_conns=1")
 	if err != nil {
 		t.Fatal(err)

@@ -196,10 +196,7 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 // statements that store the number of reads or the tier of an entity. They are heap-only tuple (HOT)
 // updates, because they write no indexed column.
 func TestEntities_ReadsAndUpdatesAreHOT(t *testing.T) {
-	url := servicetest.Postgres(t)
-	if _, err := Migrate(t.Context(), url); err != nil {
-		t.Fatal(err)
-	}
+	url := servicetest.PostgresCopy(t, &template)
 	s, err := Open(t.Context(), url+"&pool_max_conns=1")
 	if err != nil {
 		t.Fatal(err)
@@ -253,10 +250,7 @@ func TestEntities_ReadsAndUpdatesAreHOT(t *testing.T) {
 // the time of the last check read the whole table to update 500 of 200,000 snapshots, and took 15
 // times as long.
 func TestPlans_BatchesUseIndexes(t *testing.T) {
-	url := servicetest.Postgres(t)
-	if _, err := Migrate(t.Context(), url); err != nil {
-		t.Fatal(err)
-	}
+	url := servicetest.PostgresCopy(t, &template)
 	s, err := Open(t.Context(), url+"&pool_max_conns=1")
 	if err != nil {
 		t.Fatal(err)

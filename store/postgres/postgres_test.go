@@ -19,10 +19,7 @@ import (
 
 func open(t testing.TB) *Store {
 	t.Helper()
-	url := servicetest.Postgres(t)
-	if _, err := Migrate(t.Context(), url); err != nil {
-		t.Fatal(err)
-	}
+	url := servicetest.PostgresCopy(t, &template)
 	s, err := Open(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
@@ -86,10 +83,7 @@ func counts(t *testing.T, s *Store, table string) (updated, hot, payloadRows int
 // statistics.
 func alone(t *testing.T) *Store {
 	t.Helper()
-	url := servicetest.Postgres(t)
-	if _, err := Migrate(t.Context(), url); err != nil {
-		t.Fatal(err)
-	}
+	url := servicetest.PostgresCopy(t, &template)
 	s, err := Open(t.Context(), url+"&pool_max_conns=1")
 	if err != nil {
 		t.Fatal(err)
