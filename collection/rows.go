@@ -16,7 +16,7 @@ const (
 )
 
 // rowsStatement inserts rows into a table. It has one text for each shape. So a database prepares only
-// a few texts, whatever the number of rows is.
+// maxShape texts for it.
 type rowsStatement [maxShape]string
 
 // insertion returns the statement that inserts rows with the given number of columns. The text of the
