@@ -23,7 +23,7 @@ type taskParams struct {
 	pending bool
 	// waited is the stored status of the entity if it has waited for its aliases; else it is zero.
 	waited store.Status
-	// walk is the walk of a collection; nil for other facets.
+	// open walk of the task's collection; nil if the facet is no collection
 	walk *taskWalk
 }
 
@@ -46,10 +46,10 @@ type aliases struct {
 type aliasVerdict int
 
 const (
-	aliasReady     aliasVerdict = iota // all values are known
-	entityNotFound                     // an alias is not found, so the entity is not found too
-	aliasDead                          // the alias was checked again and is unchanged, so the entity does not exist
-	aliasNeeded                        // an alias must be fetched or checked first
+	aliasReady     aliasVerdict = iota // the values of all aliases are known
+	entityNotFound                     // the entity of an alias is not found, so this entity is not found either
+	aliasDead                          // the alias was fetched again and has the same value, so the entity does not exist
+	aliasNeeded                        // the entity of an alias must be fetched or checked first
 )
 
 // need sets the aliases that the task needs. Params of the request take precedence over aliases.
@@ -232,7 +232,7 @@ func (a *aliases) prepare(ctx, hard context.Context, at *attempt) (ready bool) {
 	}
 }
 
-// storeNotFound stores that the entity is not found, without a call.
+// storeNotFound stores a not-found result for the entity, without a call of the upstream.
 func (a *aliases) storeNotFound(hard context.Context, at *attempt, v aliasVerdict) store.Result {
 	at.number, at.began = at.t.numberWithoutFetch(), at.t.aliases[0].state.CheckedAt
 	for _, s := range at.t.aliases {

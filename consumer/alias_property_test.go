@@ -181,7 +181,7 @@ func TestAlias_RandomRenamesStoreNothingWrong(t *testing.T) {
 	start := func(lane schemas.Lane) (kill func()) {
 		var killed atomic.Bool
 		deps := r.deps()
-		deps.Permits = freePermits{} // this test does not check the quota
+		deps.Permits = freePermits{} // permits without a limit, because this test does not check the quota
 		deps.Store = judgedStore{r.db, &mu, &judged, &rejected, wrong, &killed}
 		deps.Requests = mortalRequests{deps.Requests, &killed}
 		config := consumer.DefaultConfig(lane)

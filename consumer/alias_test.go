@@ -24,10 +24,12 @@ import (
 
 // namesUpstream is an upstream that knows characters by ocid, and the ocid of each name.
 type namesUpstream struct {
-	mu     sync.Mutex
-	ocids  map[string]string // by name
-	gone   map[string]bool   // ocids that the upstream no longer knows
-	calls  map[string]int    // number of calls, by endpoint and param value: "id a" for the ocid of the name a, "basic o1" for the character o1
+	mu    sync.Mutex
+	ocids map[string]string // by name
+	gone  map[string]bool   // ocids that the upstream no longer knows
+	// number of calls, by endpoint and param value: "id a" is a call for the id (ocid) of the name a,
+	// and "basic o1" is a call for the character with the id o1
+	calls  map[string]int
 	idDown bool
 	// idBlocked delays the answers about names until it is closed; nil: no delay.
 	idBlocked chan struct{}

@@ -80,8 +80,8 @@ func (a *attempt) start() bool {
 	return a.markStarted()
 }
 
-// retryUnsent schedules a retry of a record whose call was not sent. Its partition may have been
-// revoked meanwhile; then the next owner reads the record again.
+// retryUnsent schedules a retry of a record whose call was not sent. If the record's partition was
+// revoked meanwhile, it does nothing, because the next owner of the partition reads the record again.
 func (a *attempt) retryUnsent(ctx context.Context, wait time.Duration, why error) {
 	a.mu.Lock()
 	started, number := a.markStarted(), a.number

@@ -109,10 +109,10 @@ type churn struct {
 	slowUpstream
 	rng            *rand.Rand
 	lane           schemas.Lane
-	broker         bool          // if true, the broker assigns the partitions, otherwise a group member
+	broker         bool          // true: the broker assigns the partitions; false: a member of the group assigns them
 	revokeTimeout  time.Duration // how long the revocation of a partition waits for calls in flight
 	inFlight       int
-	cuts           bool          // if true, the test also cuts members' connections to Kafka
+	cuts           bool          // true: the test also cuts connections between members and Kafka
 	sessionTimeout time.Duration // session timeout of the consumer group
 	members        []member
 	numbers        map[string]int64 // version of the last request of each key

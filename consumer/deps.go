@@ -104,9 +104,9 @@ type Tokens interface {
 	// Await returns the credentials that have a valid token. If none has one, it waits for a
 	// renewal. It returns an error if the renewals fail, or ctx ends.
 	Await(ctx context.Context, credentials []string) ([]string, error)
-	// Refused requests the renewal of the token with this generation, because the upstream refused
-	// the token. It waits for the renewal. It reports whether the call can be repeated with a newer
-	// token.
+	// Refused requests a renewal of the token with this generation, because the upstream has refused
+	// the token. It returns when the renewal has ended. It reports whether a newer token exists, so
+	// that the call can be repeated.
 	Refused(ctx context.Context, credential string, generation int64) bool
 }
 

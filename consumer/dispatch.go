@@ -20,8 +20,8 @@ import (
 type task struct {
 	record  *kgo.Record
 	ledger  *ledger
-	client  string // schemas.ClientID of the request's client; empty if the request names no client
-	ends    *ends  // the task's request is added here when it ends; nil if the task belongs to no record
+	client  string // the client of the request, as schemas.ClientID; empty if the request names no client
+	ends    *ends  // the queues to which the ended request is added; nil if the task belongs to no record
 	request schemas.UpdateRequest
 	taskParams
 	plan   *source.Plan

@@ -46,7 +46,7 @@ type Health struct {
 	endpoints      map[string]*endpointBreaker // facets whose own breaker is open
 	refused        map[string]*refusals        // the entities that the upstream refused in each scope since the scope's last successful call; map key: faultQuery.key
 	runs           map[string]*confirmRun      // the runs of confirming calls; map key: faultQuery.key
-	changed        signal                      // sent when a verdict may have changed
+	changed        signal                      // signals that the breaker of the source or an endpoint may have changed
 }
 
 // NewHealth returns the Health of a source without any recorded failure.
@@ -286,7 +286,7 @@ func (h *Health) otherFacetHealthy(facet string, now time.Time) bool {
 	return false
 }
 
-// signal wakes all goroutines that wait for it. Its owner serialises the calls.
+// signal wakes all goroutines that wait for it. Its methods must not be called concurrently.
 type signal struct{ next chan struct{} }
 
 // send wakes the waiting goroutines.
@@ -328,8 +328,8 @@ func (h *Health) admit(facet string) (ok bool, probe *knownGood) {
 
 var errEndpointOpen = errors.New("call not sent: the circuit breaker of the endpoint is open, while other endpoints of the source are healthy")
 
-// endpointDelay returns the delay of a retry while the breaker of the facet's endpoint is open: twice the pause
-// between probes, 10 s to 2 min. So requests that arrive in a short outage do not wait long after its end.
+// endpointDelay returns the delay of a retry while the breaker of the facet's endpoint is open. It is
+// twice the pause between two probes: 10 s to 2 min. So after a short outage the retries follow soon.
 func (h *Health) endpointDelay(facet string) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -30,8 +30,8 @@ func (t *task) hasStored(c *source.Content) bool {
 // Other content is encoded at once, so that the answers can be freed.
 func (w *Worker) newContent(ctx context.Context, t *task, answers *source.Responses, c *source.Content) content {
 	defer c.Release()
-	// The links are needed even if the content is probably stored already: its snapshot may be deleted
-	// before the write, and then the content counts as new.
+	// The links are needed even if the content is probably stored already. The snapshot can be deleted
+	// before the write. Then the content counts as new, and its links are stored with it.
 	made := content{hash: c.Hash, extractVersion: c.ExtractVersion, links: linksIn(w.source, t, c.Bytes)}
 	if t.hasStored(c) {
 		w.hintUnchanged(ctx, t)

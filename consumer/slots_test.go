@@ -141,7 +141,7 @@ func TestEnds_AreBounded(t *testing.T) {
 	if got := len(d.requests.take()); got != maxReleases {
 		t.Errorf("kept after they were given back: got %d, want %d", got, maxReleases)
 	}
-	(*ends)(nil).add(taskOfClient("a", 1)) // a task without a record has no queues, and add must accept it
+	(*ends)(nil).add(taskOfClient("a", 1)) // a task without a record has no queues (nil), and add must accept nil
 }
 
 func TestSlotQueue_PreemptsForClientsWithFewerSlots(t *testing.T) {

@@ -85,8 +85,9 @@ func (w *Worker) sleepBetween(ctx context.Context, a *attempt, d decision) bool 
 	return poll.Pause(ctx, jittered(d.wait))
 }
 
-// notBegun returns the decision after an attempt whose fetch was not begun: the request is satisfied, Redis has
-// failed, or ctx or the assignment ended. In the last case the record stays uncommitted, and a worker reads it again.
+// notBegun returns the decision after an attempt whose fetch did not begin, for one of three reasons.
+// The request is satisfied. Redis has failed: then another attempt follows. ctx or the assignment of
+// the partition ended: then the record stays uncommitted, and a worker reads it again.
 func (a *attempt) notBegun(err error) decision {
 	switch {
 	case errors.Is(err, errSkipped):
@@ -150,8 +151,10 @@ func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 		if w.aliases.notFound(ctx, hard, a, f.outcome) || w.storeResult(hard, a, f) != store.BaseMissing {
 			return end()
 		}
-		// The snapshot that "not modified" referred to was deleted, an alias has changed, or another fetch has
-		// stored the page: fetch the next page, or the content with the present alias, and without a validator (ETag or Last-Modified).
+		// The result was not stored for one of three reasons. The snapshot to which "not modified"
+		// referred was deleted: then the content must be fetched without a validator (ETag or
+		// Last-Modified). An alias has changed: then the content must be fetched with the new alias.
+		// Another fetch has stored the page: then the next page must be fetched.
 		if w.aliases.load(hard, []*task{t}) != nil {
 			return end()
 		}
@@ -305,7 +308,8 @@ type fetched struct {
 	calls   int
 	content content      // content of the entity; empty if the attempt returned none
 	memory  *reservation // memory that is reserved for the response bodies; the caller must release it with resize(0)
-	// aliasNotFound is true if the entity is not found because its alias is.
+	// aliasNotFound is true if the entity counts as not found because the entity of its alias is not
+	// found.
 	aliasNotFound bool
 }
 
@@ -315,7 +319,7 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	t := a.t
 	var f fetched
 	var err error
-	if t.facet.Collection != nil && t.walk == nil { // a confirming call or a probe
+	if t.facet.Collection != nil && t.walk == nil { // the call of a confirming run or a probe: prepare was not called
 		if err := w.walks.load(ctx, t); err != nil {
 			return fetched{}, err
 		}

@@ -32,13 +32,15 @@ type Deps struct {
 	ReadRecorder     ReadRecorder // nil: reads are not recorded
 	Ops              http.Handler // handler of health and metrics
 	Admin            http.Handler // handler of all paths below /admin/v1
-	Maintenance      http.Handler // handler of POST below /admin/v1/maintenance, with its own authentication; nil: no such path
-	Hooks            Hooks        // nil: no webhook is configured
-	Runs             Runs         // nil: there are no paths of runs
-	Console          http.Handler // serves /console and all paths below it, with its own authentication; nil: no console
-	Log              *slog.Logger
-	Metrics          prometheus.Registerer
-	Trace            observe.Tracer
+	// handler of POST requests below /admin/v1/maintenance, which authenticates its clients itself;
+	// nil: there is no such path
+	Maintenance http.Handler
+	Hooks       Hooks        // receives the deliveries of webhooks; nil: no webhook is configured
+	Runs        Runs         // starts and reads runs; nil: there are no paths of runs
+	Console     http.Handler // serves /console and all paths below it, with its own authentication; nil: no console
+	Log         *slog.Logger
+	Metrics     prometheus.Registerer
+	Trace       observe.Tracer
 }
 
 // Config has the settings of the query service.

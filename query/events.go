@@ -28,10 +28,10 @@ const (
 
 // Names of the server-sent events.
 const (
-	eventChanged  = "changed"  // the content is not the same as at the last event
-	eventChecked  = "checked"  // the upstream was checked; the content is the same
-	eventNotFound = "notFound" // the upstream has no such entity
-	eventState    = "state"    // the content is the same; the freshness of the entity or the reason of its refresh has changed
+	eventChanged  = "changed"  // the content has changed since the last event
+	eventChecked  = "checked"  // the upstream was checked, and the content has not changed
+	eventNotFound = "notFound" // the upstream answered that the entity does not exist
+	eventState    = "state"    // the content has not changed, but the freshness or the reason of the refresh has
 )
 
 // streamState is the state that the last event of a stream reported.

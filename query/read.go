@@ -117,7 +117,7 @@ func (s *Server) parseWait(c echo.Context) (time.Duration, error) {
 	return unsetWait, nil
 }
 
-// unsetWait is the wait of a request that sets none. A read then uses the wait of its facet.
+// unsetWait means that a request names no wait. Then a read waits as long as its facet's setting says.
 const unsetWait time.Duration = -1
 
 // entityOf returns the entity in the request path, and its facet. It returns errNotVisible if

@@ -36,13 +36,13 @@ type rig struct {
 	testing.TB
 	config   Config
 	reads    ReadRecorder
-	limits   func(key string) string   // visibility that a fetch of the key would have now; nil: visible to all
-	store    Store                     // nil: the rig is the store
-	console  http.Handler              // nil: no console
-	credits  Credits                   // nil: refreshes cost nothing
-	hooks    Hooks                     // nil: no webhooks
-	runs     func(*source.Source) Runs // nil: no paths of runs
-	settings func(*source.Facet)       // changes the facet "character"; nil: no change
+	limits   func(key string) string   // returns the visibility that a fetch of the key would have; nil: no visibility
+	store    Store                     // store of the service; nil: the rig itself
+	console  http.Handler              // handler of the console; nil: there is no console
+	credits  Credits                   // nil: refreshes cost no credits
+	hooks    Hooks                     // receiver of webhooks; nil: there are none
+	runs     func(*source.Source) Runs // returns the service of runs; nil: there are no paths of runs
+	settings func(*source.Facet)       // changes the configuration of the facet "character"; nil: no change
 	src      *source.Source
 	server   *Server
 	reg      *prometheus.Registry

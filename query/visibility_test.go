@@ -27,7 +27,7 @@ type realStore interface {
 	Write(ctx context.Context, writes []store.Write) ([]store.Result, error)
 }
 
-// storeWithItems is a database as package app passes it to the service.
+// storeWithItems is the database in the form in which package app passes it to the query service.
 type storeWithItems struct {
 	database
 	items *collection.Collections
@@ -119,8 +119,8 @@ type recordEveryRead struct{}
 func (recordEveryRead) Counts(string, string) bool                                { return true }
 func (recordEveryRead) RecordReads(context.Context, []ReadCount, time.Time) error { return nil }
 
-// write stores the result of a fetch that was made `age` ago, with a visibility. `notFound` means that
-// the upstream has no such entity.
+// write stores the result of a fetch that was made before the time age, with a visibility. If notFound
+// is true, it stores a not-found result.
 func write(t *testing.T, st realStore, e schemas.Entity, visibility string, version int64, age time.Duration, notFound bool) {
 	t.Helper()
 	w := store.Write{

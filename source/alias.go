@@ -79,8 +79,9 @@ func (f Facet) Aliases() []Alias { return f.aliases }
 // nil until New has made a Source from the configuration of the facet.
 func (f Facet) AliasUsers() []string { return f.aliasUsers }
 
-// AliasNotFoundFor returns how long an entity of this facet counts as not found after its alias was not
-// found: the shortest NotFoundFor of the facets that it takes params from, or 0 without any.
+// AliasNotFoundFor returns how long an entity of this facet counts as not found after the entity of its
+// alias was not found. It is the shortest NotFoundFor of the facets that its params come from, or 0 if
+// no param comes from a facet.
 func (f Facet) AliasNotFoundFor() time.Duration { return f.aliasNotFoundFor }
 
 func compileAliases(params map[string]Param) (aliases []Alias) {

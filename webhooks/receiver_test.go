@@ -282,7 +282,7 @@ func TestReceive_StoresDelayedRequests(t *testing.T) {
 	r.want(r.deliver("", `{"type":"batch","events":[{"id":"a"}]}`), http.StatusServiceUnavailable, unavailable)
 }
 
-// An open walk of a collection can miss a change, so the delivery also lets another walk follow.
+// An open walk of a collection can miss the change that a delivery announces. So another walk must follow.
 func TestReceive_LetsAnotherWalkFollow(t *testing.T) {
 	for _, delay := range []time.Duration{0, 5 * time.Second} {
 		r := newRig(t, func(c *Config) { c.Map[0].Delay = delay })

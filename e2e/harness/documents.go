@@ -49,9 +49,10 @@ func (s *Site) PrepareCourt(ctx context.Context, latency, layout string) (*Proce
 		return nil, err
 	}
 	s.Upstream, s.Latency = p.Match, latency
-	// No policy has a window of a minute, so the quiet period after the start is only one lease. The
-	// upstream refuses calls less than 600 ms apart. The minimum of 900 ms leaves 300 ms, because on a
-	// busy machine one call may reach the upstream later than the next one expects.
+	// No policy has a window of a minute, so the quiet period after the start lasts only one lease. The
+	// upstream refuses a call that arrives less than 600 ms after the previous one. The configured
+	// minimum interval of 900 ms is longer by 300 ms, because a busy machine can delay one call more
+	// than the next one.
 	s.Sources = map[string]string{s.Source: fmt.Sprintf(`preset: court
 baseURL: %s
 timeout: 2s

@@ -68,7 +68,7 @@ func (d gatedDriver) Open(name string) (driver.Conn, error) {
 	return &gatedConn{c.(sqliteConn), d.gate, false}, nil
 }
 
-// sqliteConn has the methods of the driver's connection that database/sql calls.
+// sqliteConn is the set of methods of the SQLite driver's connection that database/sql calls.
 type sqliteConn interface {
 	driver.Conn
 	driver.ConnBeginTx
@@ -81,7 +81,9 @@ type sqliteConn interface {
 type gatedConn struct {
 	sqliteConn
 	gate *gate
-	inTx bool // in a transaction: statements are not delayed then, because a delay would lock the database for all processes
+	// true in a transaction; its statements are not delayed, because a delay would lock the database
+	// for all processes
+	inTx bool
 }
 
 func (c *gatedConn) pass(ctx context.Context) error {
