@@ -58,8 +58,8 @@ func renewingPresets(t *testing.T) map[string]renewingPreset {
 	}
 }
 
-// Each preset with a token is used unchanged, except for the hosts. The simulated token endpoint
-// checks how the client authenticates. The simulated API checks the token and the limits of its
+// Each preset whose credential is a token is used unchanged, except for its hosts. The simulated token
+// endpoint checks how freshet authenticates. The simulated API checks the token and the limits of its
 // contract.
 func TestPresets_RenewTheirTokens(t *testing.T) {
 	all := renewingPresets(t)

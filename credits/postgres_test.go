@@ -57,9 +57,9 @@ func (c *cutter) arm(n int64, after bool) {
 	c.commits.Store(0)
 }
 
-// filters returns the filters of a new connection.
+// filters returns the filters for the requests and replies of a new connection.
 func (c *cutter) filters() (request, reply servicetest.Filter) {
-	var swallow atomic.Bool // the next reply is lost, and the connection is closed
+	var swallow atomic.Bool // true: the next reply is not forwarded, and the connection is closed
 	request = func(piece []byte) bool {
 		if !commits(piece) || c.commits.Add(1) != c.at.Load() {
 			return true

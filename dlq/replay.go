@@ -28,8 +28,9 @@ var errChunkTimeout = errors.New("enqueuing the chunk timed out; the next chunk 
 
 // replayItem is one dead letter of a chunk and its outcome.
 type replayItem struct {
-	id          store.DeadLetterID
-	isOfThisJob bool   // the dead letter belongs to a request that this job has enqueued, so the job skips it
+	id store.DeadLetterID
+	// The dead letter was written for a request that this job has enqueued before. So the job skips it.
+	isOfThisJob bool
 	refused     string // why the dead letter stays open; empty if it is enqueued
 	request     ReplayRequest
 	enqueued    bool

@@ -164,8 +164,8 @@ func (g *rig) waitUntilDone(id string) store.DLQJob {
 	return store.DLQJob{}
 }
 
-// wantCounts fails the test unless the job has these counts. The number of rows of dead_letters
-// with the job's ID must be equal to the parameter "done".
+// wantCounts fails the test unless the job has these counts. It also checks that done rows of
+// dead_letters have the job's ID.
 func (g *rig) wantCounts(j store.DLQJob, done int64, refused map[string]int64) {
 	g.Helper()
 	if j.Done != done || !maps.Equal(j.Refused, refused) {

@@ -112,17 +112,18 @@ type barLine struct {
 	ofLimit                      float64
 }
 
-// addMax adds a value that must be at most `limit`.
+// addMax adds a figure to the table. The test fails if the figure is greater than limit.
 func (b *bar) addMax(what, unit string, figure, limit float64) {
 	b.judge(what, unit, figure, limit, "<=", printed(figure) <= limit)
 }
 
-// addMin adds a value that must be at least `limit`.
+// addMin adds a figure to the table. The test fails if the figure is less than limit.
 func (b *bar) addMin(what, unit string, figure, limit float64) {
 	b.judge(what, unit, figure, limit, ">=", printed(figure) >= limit)
 }
 
-// addUnlimited adds a value without a limit to the table. The value is printed for comparison only.
+// addUnlimited adds a figure to the table that is only printed for comparison, and never fails the
+// test.
 func (b *bar) addUnlimited(what, unit string, figure float64) {
 	b.lines = append(b.lines, barLine{what: "  " + what, figure: figureText(figure) + unit})
 }

@@ -29,7 +29,7 @@ type redisDouble struct {
 	at      []time.Duration // time of each call to Redis, since the start of the test
 	start   time.Time
 	answer  func(n int, d demand) (grant, error)
-	latency time.Duration // how long a call to Redis takes
+	latency time.Duration // time that a call to Redis takes
 	active  int
 	most    int
 }

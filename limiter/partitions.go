@@ -12,8 +12,8 @@ type gcra struct {
 	burst    int           // number of slots that can be granted at once (B in the package comment)
 }
 
-// slots returns the largest number of slots that the partition grants in a window of the given
-// length, both ends included.
+// slots returns the largest number of time slots that the partition can grant in a window of this
+// length, including both ends of the window.
 func (l gcra) slots(window time.Duration) int {
 	if l.interval == 0 {
 		return 0

@@ -182,8 +182,8 @@ func (w *world) inForce(from, to time.Time, of func(c Config) int) int {
 	return most
 }
 
-// windows checks that no sliding window has more arrivals than the limit, or more arrivals of LOW
-// than its share. A window includes both its start and its end.
+// windows checks each sliding window, including its start and its end. A window must not have more
+// arrivals than the limit, and not more arrivals of LOW than LOW's share.
 func (w *world) windows() {
 	for i, p := range w.trial.config.Policies {
 		if p.Window == Day {

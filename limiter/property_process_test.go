@@ -77,7 +77,9 @@ type world struct {
 	outside *outside
 	usage   bool // true: the day's count is stored durably
 	fails   int  // how many of 1,000 calls to Redis fail, and how many of 100 calls to Usage
-	misuses int  // number of permits per 1,000 that callers release, spend late, or spend after a suspension
+	// of 1,000 permits, the number that callers release, spend too late, or spend after their process
+	// was suspended
+	misuses int
 	demand  struct {
 		high, low int           // number of waiters of each lane in each process
 		think     time.Duration // average time between two permits of a HIGH caller
@@ -385,16 +387,18 @@ func (p *process) wait(high bool, r *rand.Rand) {
 			continue
 		}
 		switch {
-		case bad < w.misuses/3: // the caller finds its call unnecessary and releases the permit
+		case bad < w.misuses/3: // the caller no longer needs its call, and releases the permit
 			sleep(span(r, 0, 60*ms))
 			permit.Release()
 			if permit.Spend() {
 				w.wrong("a released permit was spent")
 			}
 			continue
-		case bad < w.misuses/3*2: // connecting to the upstream takes up to 60 ms; a permit expires after 40 ms
+		// the caller spends the permit too late: connecting takes up to 60 ms, and a permit expires
+		// after 40 ms
+		case bad < w.misuses/3*2:
 			sleep(span(r, 0, 60*ms))
-		case bad < w.misuses: // the process is suspended for up to 3 s
+		case bad < w.misuses: // the process is suspended for up to 3 s, and spends the permit afterwards
 			sleep(span(r, 0, 3*time.Second))
 		}
 		if permit.Spend() {

@@ -38,7 +38,7 @@ type scopesJudge struct {
 	stopped   time.Time // because of an emergency stop, no call may arrive after this time; zero: no stop
 	losses    int       // how often Redis has lost its state
 	unhealthy string    // the credential that the upstream refuses
-	maxCost   int       // maximum estimated cost of a document
+	maxCost   int       // highest cost that freshet estimates for a document
 }
 
 const refusedReported = "reported: refused"
@@ -85,7 +85,7 @@ func drawScopes(seed uint64) *scopesJudge {
 		}
 	}
 	if chance(r, 2) {
-		j.maxCost = 4 // in half of the runs no document costs more than 4 units
+		j.maxCost = 4 // in half of the runs, a document costs at most 4 units
 	}
 	j.config.Costs = map[string]CostRange{"units": {1, j.maxCost}}
 	if chance(r, 2) {

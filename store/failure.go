@@ -45,7 +45,7 @@ type Status struct {
 	Params                     map[string]string
 	CorrelationID, TraceParent string
 	Replay                     schemas.ReplayMark
-	Depth                      int // schemas.UpdateRequest.Depth, copied too
+	Depth                      int // copy of schemas.UpdateRequest.Depth
 	// DeadAlias is set while the entity waits for a check of an alias with which the upstream did not
 	// find the entity: the hash of that alias.
 	DeadAlias string

@@ -68,8 +68,8 @@ func testAliasInBatch(b suite) {
 	b.write([]store.Result{store.BaseMissing, store.NotFoundStored}, withAlias(content(entity, 6, "c"), a), notFound(alias, 7))
 	b.wantSnapshot(entity, "b", 4, 4, 4, 4)
 
-	// A write of unchanged content with the stored alias gets the result Touched, even if another write
-	// of the batch has an outdated alias.
+	// The batch has a write of unchanged content with the current alias, and a write with an outdated
+	// alias. The result of the first one must be Touched.
 	b.write(one(store.Changed), content(alias, 8, "C"))
 	a = b.aliasState()
 	other := schemas.Entity{Source: entity.Source, Facet: "other", Key: entity.Key}
@@ -122,7 +122,7 @@ func testAliasWakes(b suite) {
 	b.fail(later)
 	outdated := wake
 	outdated.Version = 9
-	b.write(one(store.Superseded), outdated) // a write that is not stored makes no retry due
+	b.write(one(store.Superseded), outdated) // a write of the alias that is not stored must not make the retry due
 	b.hasStatus(later)
 	gone := notFound(alias, 12)
 	gone.AliasUsers = users
@@ -140,8 +140,8 @@ func testAliasWakes(b suite) {
 	b.hasStatus(again)
 }
 
-// testAliasRecheck stores the alias, or a failure of the alias, before the entity begins to wait
-// for it.
+// testAliasRecheck: the alias, or a failure of the alias, is stored before the entity begins to wait
+// for the alias.
 func testAliasRecheck(b suite) {
 	b.write(one(store.Changed), content(alias, 5, "A"))
 	b.fail(failing(alias, 7))
