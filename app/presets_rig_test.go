@@ -248,7 +248,7 @@ func (p *presetPermit) Finished(e source.CallResult) { p.ReportEnd(e) }
 func keys(facet string, n int) func() string {
 	suffix := ""
 	if facet == "account" {
-		suffix = "#KR1" // a Riot ID
+		suffix = "#KR1" // a Riot ID has a name and a suffix
 	}
 	return func() string { return fmt.Sprint(100+rand.IntN(n), suffix) }
 }

@@ -211,7 +211,7 @@ func atHost(t *testing.T, upstream, address string) string {
 // that a renewal follows.
 func (p renewingPreset) agree(t *testing.T, name, upstream string, c token.Config, db *sqlite.Store, keys *renewal.Keyring) {
 	t.Helper()
-	c.Consent.AuthorizeURL, c.Consent.RedirectURL = upstream+"/authorize", "" // a free port
+	c.Consent.AuthorizeURL, c.Consent.RedirectURL = upstream+"/authorize", "" // with an empty RedirectURL, freshet receives the redirect at a free port
 	secrets, err := renewal.ReadSecrets(c, readTokenSecret(requireSecret))
 	if err != nil {
 		t.Fatal(err)

@@ -32,7 +32,7 @@ type EventType string
 
 // The values of EventType.
 const (
-	Changed       EventType = "changed"  // the content has changed
+	Changed       EventType = "changed"  // the content has changed since the previous event
 	Checked       EventType = "checked"  // the entity was fetched, and its content is the same
 	NotFoundEvent EventType = "notFound" // the upstream has no such entity
 	State         EventType = "state"    // the content has not changed, but the freshness or the state of the refresh has

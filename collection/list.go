@@ -78,7 +78,7 @@ type Totals struct {
 	Collections int64
 	Items       int64
 	Incomplete  int64 // collections whose first walk is not complete
-	Walks       int64 // open walks
+	Walks       int64 // number of open walks
 	// OldestWalk is the start of the oldest open walk; zero: no walk is open.
 	OldestWalk time.Time
 }

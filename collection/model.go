@@ -119,8 +119,8 @@ type Fetched struct {
 
 // Page is a fetched page.
 type Page struct {
-	Version int64     // version of the fetch
-	Began   time.Time // start of the fetch
+	Version int64     // version of the fetch that returned the page
+	Began   time.Time // start of the fetch that returned the page
 	Date    time.Time // time of the response by the upstream's clock; zero: unknown
 	// NotModified is true if the upstream answered 304: the first page is unchanged.
 	NotModified bool

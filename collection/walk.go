@@ -8,7 +8,7 @@ import (
 
 // The orders of a list by the field of its cursor.
 const (
-	OrderNone = "none" // unknown or changing
+	OrderNone = "none" // the order is unknown, or changes
 	OrderAsc  = "asc"  // the item with the smallest value is first
 	OrderDesc = "desc" // the item with the greatest value is first
 )

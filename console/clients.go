@@ -28,7 +28,7 @@ const sharesTTL = time.Minute
 
 // clientsPage is the data of the list of clients.
 type clientsPage struct {
-	Enabled bool // refreshes cost credits
+	Enabled bool // true: refreshes cost credits
 	clients.List
 	Shares *clients.Shares // nil: they could not be read
 	after  string

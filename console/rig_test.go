@@ -47,7 +47,7 @@ type rig struct {
 	run           api.Details
 	runChanges    []string // calls of Cancel and Retry
 	findErr       error
-	queries       []find.ItemQuery // queries of items
+	queries       []find.ItemQuery // recorded queries of items
 	listings      []collection.Listing
 	keyError      error
 	keyErrors     map[string]error // errors that CheckKey returns, by key

@@ -171,7 +171,7 @@ func TestAlias_RandomRenamesStoreNothingWrong(t *testing.T) {
 		rename(key)
 		if roll(2) == 0 {
 			refreshAlias(key)
-			<-time.After(time.Duration(roll(20)) * time.Millisecond) // the latency of the upstream
+			<-time.After(time.Duration(roll(20)) * time.Millisecond) // simulate the latency of the upstream
 		}
 	}
 

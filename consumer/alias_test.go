@@ -25,7 +25,7 @@ import (
 // namesUpstream is an upstream that knows characters by ocid, and the ocid of each name.
 type namesUpstream struct {
 	mu    sync.Mutex
-	ocids map[string]string // by name
+	ocids map[string]string // ocid (id of the character) by name
 	gone  map[string]bool   // ocids that the upstream no longer knows
 	// number of calls, by endpoint and param value: "id a" is a call for the id (ocid) of the name a,
 	// and "basic o1" is a call for the character with the id o1

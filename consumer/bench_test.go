@@ -175,7 +175,7 @@ type benchRun struct {
 	source     string
 	facets     map[string]source.Facet
 	tracer     observe.Tracer
-	credential string // fixed, renewing, or empty: none
+	credential string // kind of the source's credential: fixed or renewing; empty: none
 }
 
 // plainRun returns a run of new entities, whose documents are asked by key.

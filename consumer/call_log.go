@@ -16,7 +16,7 @@ type CallRecord struct {
 	Facet   string
 	Key     string
 	Lane    schemas.Lane
-	Status  int    // 0 if no response arrived
+	Status  int    // HTTP status; 0 if no response arrived
 	Outcome string // one of source.CallOutcomes
 	Class   string // class of the whole attempt; empty if the attempt ended before its responses were read
 	MS      float64

@@ -252,7 +252,7 @@ func TestChurn_MembersJoinAndLeave(t *testing.T) {
 	t.Parallel()
 	for _, broker := range []bool{false, true} {
 		t.Run(map[bool]string{false: "classic", true: "consumer"}[broker], func(t *testing.T) {
-			t.Parallel() // a rebalance mostly waits
+			t.Parallel() // this test mostly waits for rebalances, so it can run beside others
 			t.Run("in order, with LOW yielding now and then", func(t *testing.T) {
 				newChurn(t, schemas.Low, broker, false).joinAndLeave(3)
 			})

@@ -140,7 +140,7 @@ const (
 	recovered                     // this call has closed the breaker of the source or of the facet
 	sourceOpen                    // the source's breaker was open before the call ended
 	sourceOpened                  // this call has opened the source's breaker
-	endpointOpen                  // the facet's breaker is open
+	endpointOpen                  // only the breaker of the facet is open
 )
 
 // open reports whether a breaker is open. If so, a failed call is no evidence against its entity.

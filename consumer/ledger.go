@@ -24,7 +24,7 @@ import (
 type ledger struct {
 	mu        sync.Mutex
 	window    []entry // records, beginning with the oldest record that is not done
-	next      int64   // offset after the newest record
+	next      int64   // offset that follows the newest record
 	epoch     int32   // leader epoch of the newest record
 	read      bool    // at least one record was added
 	committed int64   // last committed offset; -1 if unknown
@@ -45,7 +45,7 @@ func newLedger() *ledger {
 
 type entry struct {
 	offset int64
-	epoch  int32     // leader epoch
+	epoch  int32     // leader epoch of the Kafka record
 	at     time.Time // the Kafka record's timestamp
 	done   bool
 }

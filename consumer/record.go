@@ -68,7 +68,7 @@ func (w *Worker) storeResult(hard context.Context, a *attempt, f fetched) store.
 	if f.outcome.Page != nil {
 		return w.walks.storePage(hard, a, f)
 	}
-	if f.memory != nil { // nil: nothing was fetched
+	if f.memory != nil { // f.memory is nil if nothing was fetched
 		defer f.memory.resize(0)
 	}
 	t := a.t

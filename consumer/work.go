@@ -256,7 +256,7 @@ func (w *Worker) attribute(ctx, hard context.Context, a *attempt, o source.Outco
 			return sharedFault // a breaker is open already, so no single entity is at fault
 		}
 		if sent && c.permit.IsSourceProbe() && o.Class == source.Quota && o.Block == source.BlockSource {
-			return sharedFault // the source still refuses calls
+			return sharedFault // the source still refuses calls, so the entity did not cause the failure
 		}
 		q.credential, q.scope = a.credentialUsed(), scopeKey(o.Block, c)
 		w.health.recordRefusal(q)

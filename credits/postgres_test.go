@@ -45,7 +45,7 @@ func openStore(t testing.TB, address string) *postgres.Store {
 
 // cutter is a proxy to PostgreSQL that closes the connection of one commit.
 type cutter struct {
-	commits atomic.Int64 // commits since the last arm
+	commits atomic.Int64 // number of commits since the last call of arm
 	at      atomic.Int64 // commit whose connection is closed, from 1; 0: none
 	after   atomic.Bool  // the connection is closed after PostgreSQL has committed, and before the client gets the reply
 }
@@ -82,7 +82,7 @@ func commits(piece []byte) bool {
 		switch message := piece[5:size]; piece[0] {
 		case 'P': // Parse: the name of the statement, and its text
 			parsed = bytes.Contains(message, []byte("commit\x00"))
-		case 'E': // Execute
+		case 'E': // the message Execute: it executes a parsed statement
 			if parsed {
 				return true
 			}

@@ -109,7 +109,7 @@ func (o *torture) keepTwoProcesses(id string) {
 		if o.chance(5) { // stop the job and resume it
 			for _, to := range []store.JobState{store.JobStopped, store.JobRunning} {
 				if _, err := running[0].rig.switchJob(id, to); err != nil {
-					return // the job is done
+					return // the job is done, so no process is needed any more
 				}
 				<-time.After(o.within(time.Minute))
 			}

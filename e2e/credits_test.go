@@ -22,7 +22,7 @@ import (
 // paid is an installation whose clients pay for refreshes. Each client has 100,000 credits a day.
 type paid struct {
 	*fleet
-	secret string // value of X-Cron-Secret
+	secret string // value of the header X-Cron-Secret
 }
 
 // newPaid returns an installation with credits.

@@ -6,7 +6,7 @@ import "time"
 type activeSettings struct {
 	quota   Quota
 	terms   terms
-	renewed time.Time // when terms.midnights was computed last
+	renewed time.Time // time of the last computation of terms.midnights
 	stopped bool
 	unread  bool // no settings were read yet, so no permit is granted
 }

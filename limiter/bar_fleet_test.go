@@ -175,7 +175,7 @@ func (f *fleet) arrive(t *testing.T, lane schemas.Lane, arrivals []arrival) (cam
 	return came, waited
 }
 
-// passUntil sleeps in real time.
+// passUntil waits in real time until the given time.
 func passUntil(ctx context.Context, until time.Time) {
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()

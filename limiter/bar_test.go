@@ -149,7 +149,7 @@ func (b *bar) print(to io.Writer, where string) {
 		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", l.what, l.figure, l.limit, l.verdict)
 	}
 	_ = table.Flush()
-	for _, l := range b.lines { // for scripts/benchall
+	for _, l := range b.lines { // scripts/benchall reads these lines
 		if l.ofLimit > 0 {
 			_, _ = fmt.Fprintf(to, "BenchmarkLimiter/%s 1 %.3f ×limit\n", strings.Join(strings.Fields(l.what), "_"), l.ofLimit)
 		}

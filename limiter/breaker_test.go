@@ -265,7 +265,7 @@ func TestBreaker_FleetSendsOneProbePerPause(t *testing.T) {
 		for _, l := range s.limiters {
 			unhealthy.Store(l, true)
 		}
-		elapse(100 * ms) // wait for the first responses
+		elapse(100 * ms) // wait until the first responses have arrived
 		for i, l := range s.limiters {
 			if !l.alloc.breaker.open.Load() {
 				t.Errorf("limiter %d: breaker is not open", i)

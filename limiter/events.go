@@ -209,7 +209,7 @@ type pendingEvents struct {
 // add adds an event of the source.
 func (p *pendingEvents) add(e event) { p.ofSource = append(p.ofSource, e) }
 
-// addOfBucket adds a bucket event.
+// addOfBucket adds an event of a bucket to the pending events.
 func (p *pendingEvents) addOfBucket(e bucketEvent) { p.ofBuckets = append(p.ofBuckets, e) }
 
 func (p *pendingEvents) empty() bool {

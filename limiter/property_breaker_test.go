@@ -103,7 +103,7 @@ func (w *world) probed(g grant, at, redisNow time.Time) (wrong string) {
 type refusals struct {
 	halfOpen  bool
 	at        int64     // when Redis received the last refusal, by its clock in us
-	until     time.Time // earliest end of the pause
+	until     time.Time // earliest time at which the pause may end
 	last      int64     // slot of the newest probe, by Redis' clock in us; 0: none, or not sent
 	lastProbe time.Time // time of the newest probe's slot by the simulated clock
 }

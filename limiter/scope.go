@@ -47,7 +47,7 @@ func (m Match) fits(c Call) bool {
 // Call describes an upstream call that needs a permit.
 type Call struct {
 	Endpoint string // document that the call fetches, as facet/document
-	Host     string // host of the upstream
+	Host     string // host of the upstream to which the call is sent
 	Method   string
 	Key      string
 	Resource string // the upstream's name for the budget that is charged; empty means unknown

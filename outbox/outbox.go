@@ -69,7 +69,7 @@ func (r *Relay) deliverDue(ctx context.Context, now time.Time) (next time.Time, 
 	if err := r.deliver(ctx, all, now); err != nil {
 		return time.Time{}, err
 	}
-	if len(all) == maxClaim { // more events may be due
+	if len(all) == maxClaim { // the claim was full, so more events may be due
 		return now, nil
 	}
 	next, err = r.store.NextOutboxTime(ctx, r.source)

@@ -70,7 +70,7 @@ func BenchmarkBatch(b *testing.B) {
 // unpacked. It counts as one request if the cache has the document in the requested encoding.
 func TestRequests_CountTheCostOfAResponse(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
-	r.putSnapshot("a", time.Minute, withPayload(largeStored)) // a document of 1 MB
+	r.putSnapshot("a", time.Minute, withPayload(largeStored)) // the decompressed content has 1 MB
 	one, batch := "/v1/nexon/character/a", "/v1/nexon/character?key=a&key=a"
 	for i, c := range []struct{ path, as, want string }{
 		{one, "zstd", "1"},

@@ -175,7 +175,7 @@ func quoted(text string) string { return mustJSON(text) }
 func mustJSON(value any) string {
 	text, err := json.Marshal(value)
 	if err != nil {
-		panic(err) // encoding plain fields can't fail
+		panic(err) // no error is possible for plain fields
 	}
 	return string(text)
 }

@@ -148,7 +148,7 @@ const (
 
 // Reasons why a queued refresh waits: the source sends no calls now.
 const (
-	ReasonStopped      RefreshReason = "STOPPED"       // emergency stop
+	ReasonStopped      RefreshReason = "STOPPED"       // an operator has stopped all calls of the source
 	ReasonUpstreamDown RefreshReason = "UPSTREAM_DOWN" // the source's circuit breaker is open
 	ReasonBackingOff   RefreshReason = "BACKING_OFF"   // the upstream refused calls
 )

@@ -16,7 +16,7 @@ const (
 	identity encoding = iota
 	gzipped
 	zstandard
-	encodings // number of encodings
+	encodings // number of the encodings above
 )
 
 // contentEncoding has the Content-Encoding header of each encoding, allocated once.

@@ -45,7 +45,7 @@ type entry struct {
 // body is a complete response body in one encoding. It is encoded at first use.
 type body struct {
 	as          encoding
-	tail        string // the JSON after the snapshot
+	tail        string // the JSON text that follows the snapshot
 	once        sync.Once
 	made        atomic.Bool // true: the fields below are valid
 	bytes       []byte

@@ -37,7 +37,7 @@ const (
 // streamState is the state that the last event of a stream reported.
 type streamState struct {
 	version   int64
-	tag       string // entity tag without its quotes
+	tag       string // entity tag of the last event, without its quotes
 	notFound  bool
 	freshness store.Freshness
 	reason    RefreshReason
@@ -80,7 +80,7 @@ func (s *Server) events(c echo.Context, client access.Client) error {
 	h := c.Response().Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no") // disables response buffering in nginx
+	h.Set("X-Accel-Buffering", "no") // this header makes nginx send each event at once, without buffering
 	c.Response().WriteHeader(http.StatusOK)
 	if c.Request().Method == http.MethodHead {
 		return nil

@@ -26,7 +26,7 @@ func rawFacet(f *source.Facet) {
 	f.Raw, f.Immutable, f.Public, f.KeepFor = &source.Raw{MediaType: "application/xml", WellFormed: "xml"}, true, true, 0
 }
 
-// asLayout makes a snapshot raw.
+// asLayout turns a snapshot into one of a raw facet (an XML layout).
 func asLayout(s *store.Snapshot) {
 	s.Payload, s.Size, s.Hash, s.MediaType = encodedLayout.Bytes, encodedLayout.Size, sha256.Sum256([]byte(layout)), "application/xml"
 }

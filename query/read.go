@@ -107,7 +107,7 @@ func (s *Server) parseWait(c echo.Context) (time.Duration, error) {
 			value, _, _ = strings.Cut(value, ";")
 			seconds, err := strconv.Atoi(strings.Trim(strings.TrimSpace(value), `"`))
 			if err != nil || seconds < 0 {
-				return unsetWait, nil // an invalid preference is ignored
+				return unsetWait, nil // an invalid header Prefer is ignored
 			}
 			wait := time.Duration(min(seconds, int(maxWait/time.Second))) * time.Second
 			c.Response().Header().Set("Preference-Applied", "wait="+strconv.Itoa(int(wait/time.Second)))

@@ -66,7 +66,7 @@ type rig struct {
 	exceeded       map[string]bool  // names of the limits that the client has exceeded
 	missCount      int              // number of keys not found in the store
 	refreshNumbers map[string]int64 // numbers of refreshes by client, entity and idempotency key
-	refreshKeysErr error            // error of Find and Save
+	refreshKeysErr error            // error that Find and Save of idempotency keys return
 }
 
 var measured = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

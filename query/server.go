@@ -192,7 +192,7 @@ func (s *Server) Run(ctx context.Context) error {
 // so that the waiters do not read the outdated entry.
 func (s *Server) onSettled(settled schemas.Settled) {
 	s.cache.invalidate(settled.Entity)
-	if settled.Number == 0 { // the entity was deleted
+	if settled.Number == 0 { // number 0: the entity was deleted
 		s.readCounter.remove(settled.Entity)
 	}
 	s.waiterSet.notify(settled)

@@ -116,7 +116,7 @@ func TestStatic_ReplacedWhileServed(t *testing.T) {
 	}
 	writeFile(t, dir, "a.xml", "<truncated", time.Now())
 	r.rescan()
-	r.wantContent("a.xml", "<new/>") // the last valid version stays
+	r.wantContent("a.xml", "<new/>") // the new file is invalid, so the last valid version is served
 	same := time.Now().Add(-time.Minute)
 	writeFile(t, dir, "a.xml", "<one/>", same)
 	r.rescan()

@@ -133,7 +133,7 @@ func (c Config) checkStep(name string, facets map[string]source.Facet) error {
 // Definition is the copy of a Config that is stored with a run. So a change of the configuration does
 // not affect runs that have started before.
 type Definition struct {
-	Steps    []StepDefinition `json:"steps"` // sorted by their facets
+	Steps    []StepDefinition `json:"steps"` // the steps, sorted by their facets
 	Tolerate float64          `json:"tolerate"`
 	Parallel int              `json:"parallel"`
 	Deadline time.Duration    `json:"deadline"`

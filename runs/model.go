@@ -50,7 +50,7 @@ const (
 
 // Run is a stored run.
 type Run struct {
-	ID     string // UUIDv7
+	ID     string // id of the run (UUIDv7)
 	Source string
 	Name   string // name of its definition in the configuration
 	// Scope identifies the set of keys: the only key, a prefix followed by *, or a hash of several

@@ -54,7 +54,7 @@ const (
 	Covered                     // the record of another update request covers the request
 )
 
-// Enqueuer publishes update requests.
+// Enqueuer publishes the update requests of steps.
 type Enqueuer interface {
 	// RequestSteps enqueues the requests in the LOW lane, as strict requests with the reason RUN. It
 	// returns the outcome of each request, in the order of the requests.

@@ -16,7 +16,7 @@ type Mode string
 // Prefetch modes of a facet.
 const (
 	Off      Mode = "off"      // the facet is not prefetched
-	Tiers    Mode = "tiers"    // one interval for each tier
+	Tiers    Mode = "tiers"    // each tier has one interval for all its entities
 	Adaptive Mode = "adaptive" // each entity has its own interval, from its changes and reads
 )
 
@@ -93,7 +93,7 @@ type Trigger struct {
 	MaxDelay time.Duration `yaml:"maxDelay,omitempty"`
 }
 
-// Bounds of Quiet and MaxDelay.
+// The minimum and maximum of the settings Quiet and MaxDelay.
 const (
 	minQuiet, maxQuiet = time.Second, 24 * time.Hour
 	maxDelay           = 7 * 24 * time.Hour
@@ -237,7 +237,7 @@ func (c Config) Check() error {
 	if !rise { // the checks below are meaningful only if the intervals rise from hot to cold
 		fail("tiers: hot.every, warm.every and cold.every are %v, %v and %v; they must rise, from %v to %v", hot.Every, warm.Every, cold.Every, minInterval, maxInterval)
 	}
-	if !(warm.Reads > 0 && hot.Reads >= warm.Reads && hot.Reads <= 1e9) { // this form also rejects NaN
+	if !(warm.Reads > 0 && hot.Reads >= warm.Reads && hot.Reads <= 1e9) { // written with "not", so that the check also rejects NaN
 		fail("tiers: hot.reads and warm.reads are %v and %v a day; warm's must be above 0, and hot's at least as many", hot.Reads, warm.Reads)
 	}
 	if cold.Reads != 0 {

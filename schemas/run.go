@@ -11,14 +11,14 @@ import (
 // always with the same content. A reader recognises such duplicates by ID and Attempt.
 type RunEvent struct {
 	SchemaVersion int    `json:"schemaVersion"`
-	ID            string `json:"id"` // UUIDv7
+	ID            string `json:"id"` // id of the run (UUIDv7)
 	Source        string `json:"source"`
 	Name          string `json:"name"`
 	// Scope identifies the set of keys of the run: the only key, a prefix followed by *, or a hash of
 	// several keys.
 	Scope   string `json:"scope"`
 	Attempt int    `json:"attempt"`
-	State   string `json:"state"` // COMPLETED, FAILED or CANCELLED
+	State   string `json:"state"` // state of the run at the end of the attempt: COMPLETED, FAILED or CANCELLED
 	// Error is why the run has failed; empty: it has not failed, or its failed steps are the reason.
 	Error string `json:"error,omitempty"`
 	// StartedAt is the start of the attempt.

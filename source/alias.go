@@ -56,8 +56,8 @@ func (p Param) isAlias() bool { return p.From != "" || p.Path != "" }
 
 // Alias is a param whose value comes from the snapshot of another facet of the same key.
 type Alias struct {
-	Param string // name of the param
-	From  string // the other facet
+	Param string // name of the param that gets the value
+	From  string // name of the facet that has the value
 	Path  string // path of the value in the snapshot of the other facet
 }
 
@@ -117,7 +117,7 @@ func (g aliasGraph) check() (errs []error) {
 		}
 	}
 	for _, name := range names {
-		if circle := g.circle(name, nil); circle != nil && name == slices.Min(circle) { // each circle is reported once
+		if circle := g.circle(name, nil); circle != nil && name == slices.Min(circle) { // so that each circle is reported only once
 			errs = append(errs, fmt.Errorf("facets.%s.params: these facets take params from each other, so none could be fetched first: %s; set one of these params to a text",
 				name, strings.Join(append(circle, name), " from ")))
 		}

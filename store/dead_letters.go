@@ -61,7 +61,7 @@ type DeadLetterFilter struct {
 	Facet       string                   `json:"facet,omitempty"`
 	Key         string                   `json:"key,omitempty"`
 	Since       time.Time                `json:"since,omitzero"` // dead letters at this time or later
-	Until       time.Time                `json:"until,omitzero"` // dead letters before this time
+	Until       time.Time                `json:"until,omitzero"` // selects dead letters that were written before this time
 	Attempts    *int                     `json:"attempts,omitempty"`
 	Partition   *int32                   `json:"partition,omitempty"`
 	Offset      *int64                   `json:"offset,omitempty"`

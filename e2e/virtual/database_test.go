@@ -14,7 +14,7 @@ var errDatabase = errors.New("the database failed by a fault")
 // gate delays or fails the statements of one process. Its methods may be called concurrently.
 type gate struct {
 	mu      sync.Mutex
-	dead    bool // the process was killed
+	dead    bool // true: the process was killed
 	failing bool
 	unknown bool // a commit is applied, but reported as failed
 	delay   time.Duration

@@ -70,7 +70,7 @@ const (
 // kind describes how the random faults of one kind are chosen.
 type kind struct {
 	name       string
-	weight     int // relative frequency
+	weight     int // how often the kind is chosen, relative to the other kinds
 	minLength  time.Duration
 	maxLength  time.Duration
 	everywhere bool // the fault affects all processes instead of one victim

@@ -63,7 +63,7 @@ type statusWriter struct {
 	status int
 }
 
-// WriteHeader remembers the status.
+// WriteHeader stores the status of the response.
 func (w *statusWriter) WriteHeader(status int) {
 	w.status = status
 	w.ResponseWriter.WriteHeader(status)

@@ -141,7 +141,7 @@ func secondsOf(text string, resp *http.Response, now time.Time) (float64, bool) 
 		now = at
 	}
 	switch {
-	case err == nil && n > 1e12: // milliseconds
+	case err == nil && n > 1e12: // the number is so large that it is a time in milliseconds
 		return n/1000 - float64(now.Unix()), true
 	case err == nil:
 		return n - float64(now.Unix()), true

@@ -136,7 +136,7 @@ func batchOf(statements []store.Statement, written []int64) *pgx.Batch {
 // Commit runs statements and commits in one round trip.
 func (t *transaction) Commit(ctx context.Context, statements ...store.Statement) error {
 	if t.begin != nil && len(statements) == 0 {
-		return nil // nothing was done
+		return nil // the transaction has not begun, so there is nothing to commit
 	}
 	b := batchOf(statements, make([]int64, len(statements)))
 	b.Queue("commit").Exec(func(tag pgconn.CommandTag) error {

@@ -30,7 +30,7 @@ func withAlias(w store.Write, s store.State) store.Write {
 }
 
 func testAliasGuard(b suite) {
-	b.write(one(store.BaseMissing), b.withoutPayload(withAlias(content(entity, 1, "a"), store.State{Entity: alias}))) // no alias is stored
+	b.write(one(store.BaseMissing), b.withoutPayload(withAlias(content(entity, 1, "a"), store.State{Entity: alias}))) // nothing is stored for the alias, so the write is not stored
 	b.write(one(store.Changed), content(alias, 1, "A"))
 	a := b.aliasState()
 	b.write(one(store.Changed), withAlias(content(entity, 2, "a"), a))
@@ -178,7 +178,7 @@ func testAliasRace(b suite) {
 		var wg sync.WaitGroup
 		for i := range 2 {
 			wg.Go(func() {
-				for i == first && yields > 0 { // varies the interleaving
+				for i == first && yields > 0 { // so that the goroutines interleave in different ways
 					runtime.Gosched()
 					yields--
 				}
@@ -211,7 +211,7 @@ func testAliasTrigger(b suite) {
 		return w
 	}
 	b.write(one(store.Changed), write(1, "A"))
-	b.finish() // the first content replaces nothing
+	b.finish() // the first content is no replacement, so the trigger with OnReplace does not fire
 	b.write(one(store.Changed), write(2, "B"))
 	e := store.OutboxEvent{Entity: alias, Version: 2, At: at(2), Before: write(1, "A").Hash, After: write(2, "B").Hash}
 	e.Triggers = []store.Trigger{{Facet: entity.Facet, OnReplace: true}}
