@@ -81,8 +81,8 @@ func referenceQuota(t *testing.T) Quota {
 	return q
 }
 
-// refusingNobody returns q with limits that reject nothing, to measure only the overhead of a call
-// to Redis.
+// refusingNobody returns q with limits that reject no call. So a test measures only the time of the
+// calls to Redis.
 func refusingNobody(q Quota) Quota {
 	l := q.partitioned[0]
 	l.window, l.reach = time.Millisecond, time.Millisecond // a window of 1 ms shortens the quiet period, in which no permit is granted
@@ -205,7 +205,7 @@ func (b *bar) judgeCost(t *testing.T, rdb *redis.Client, quota Quota) {
 	}}), 64)
 	// The server time is measured under load, where it limits the throughput. With a single client
 	// every call finds Redis idle with cold caches. The limiter may need at most 9/5 of the server
-	// time of redis_rate: 9 us per call on a machine where redis_rate needs 5 us.
+	// time of redis_rate: 9 µs per call on a machine where redis_rate needs 5 µs.
 	b.addMax("Redis server time a call, second + day policy", " x redis_rate", crowd.serverTime("limiter")/crowd.serverTime("redis_rate"), 9/5.0)
 	b.addUnlimited("limiter", " us", crowd.serverTime("limiter"))
 	for _, p := range all[:len(all)-1] {

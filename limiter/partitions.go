@@ -55,7 +55,7 @@ func (l partitionedWindow) fitted() partitionedWindow {
 	return l
 }
 
-// shares returns how many of a window's calls each partition gets.
+// shares returns how many of the calls of a window each of the three partitions gets.
 func (l partitionedWindow) shares(calls int) [3]int {
 	high := l.policy.HighReserve.in(l.window)
 	return [3]int{high, calls - high - l.policy.LowReserve, l.policy.LowReserve}

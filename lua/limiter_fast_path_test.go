@@ -16,7 +16,7 @@ import (
 // event. So this event makes the script take the full path.
 const forceFullPath = "-"
 
-// calm reports whether the script decides a call made at the time `now` (us) on the fast path.
+// calm reports whether the script decides a call made at the time `now` (µs) on the fast path.
 // The fast path is a shorter computation for a state without pauses or other special conditions.
 func (b bucket) calm(now int64) bool {
 	b.t.Helper()
