@@ -14,14 +14,15 @@ import (
 
 // taskParams are the params of a task.
 type taskParams struct {
-	// params are the params of the request, completed by the entity's registered params and by the
-	// values of its aliases.
+	// params are the params of the request, together with the params that the entity is registered with
+	// and the values of its aliases.
 	params map[string]string
 	// aliases are the facets that params of the task come from, with their stored states. pending is
 	// true until their values are in params and plan.
 	aliases []aliasState
 	pending bool
-	// waited is the stored status of the entity if it has waited for its aliases; else it is zero.
+	// waited is the stored status of the entity if the entity has waited for its aliases; otherwise it
+	// is the zero value.
 	waited store.Status
 	// open walk of the task's collection; nil if the facet is no collection
 	walk *taskWalk
@@ -33,7 +34,7 @@ type aliasState struct {
 	facet source.Facet
 	state store.State
 	value string // empty if the content has no value, or if there is no content
-	err   error  // why the stored content has no value, or nil
+	err   error  // reason for which the stored content has no value; nil: it has one
 }
 
 // aliases fills params from the snapshots of other facets. doc.go has the steps.
@@ -100,7 +101,7 @@ func (a *aliases) load(ctx context.Context, tasks []*task) error {
 	return nil
 }
 
-// set sets the state and the value from the alias's snapshot.
+// set stores the alias's snapshot in s: its state, and the value for the param.
 func (s *aliasState) set(snapshot store.Snapshot) {
 	s.state, s.value, s.err = snapshot.State, "", nil
 	if s.state.NotFound || !s.state.HasContent() {
@@ -141,7 +142,7 @@ func (t *task) aliasesChecked() bool {
 	return true
 }
 
-// aliasHash returns the hash of the task's aliases together.
+// aliasHash returns one hash for all aliases of the task together.
 func (t *task) aliasHash() string {
 	var all []byte
 	for _, s := range t.aliases {
@@ -212,7 +213,7 @@ func (a *aliases) prepare(ctx, hard context.Context, at *attempt) (ready bool) {
 			if !a.wait(ctx, hard, at, t.waited.DeadAlias, t.numberWithoutFetch()) {
 				return false
 			}
-			fallthrough // the stored values are used, because they cannot be checked now
+			fallthrough // the aliases cannot be checked now, so their stored values are used
 		case aliasReady:
 			if t.pending {
 				a.apply(t)
@@ -243,7 +244,7 @@ func (a *aliases) storeNotFound(hard context.Context, at *attempt, v aliasVerdic
 	return a.w.storeResult(hard, at, fetched{outcome: source.Outcome{Class: source.NotFound}, aliasNotFound: v == entityNotFound})
 }
 
-// result returns the label of a verdict in the metric alias_lookups_total.
+// result returns the value of the metric label for a verdict.
 func (a *aliases) result(t *task, v aliasVerdict) string {
 	switch {
 	case v == aliasReady:
@@ -258,7 +259,7 @@ func (a *aliases) result(t *task, v aliasVerdict) string {
 	return aliasMissing
 }
 
-// Results of alias lookups, in the metric alias_lookups_total.
+// Values of the label of the metric alias_lookups_total.
 const (
 	aliasHit       = "hit"
 	aliasNotFound  = "not_found"

@@ -80,7 +80,8 @@ func (u *namesUpstream) count(what string) int {
 	return u.calls[what]
 }
 
-// aliasRig is a rig whose facet character takes its ocid from facet id. Its retries are enqueued.
+// aliasRig is a rig whose facet "character" takes its ocid from the facet "id". Its retries are
+// enqueued when they are due.
 type aliasRig struct {
 	*rig
 	names *namesUpstream
@@ -186,7 +187,7 @@ func TestAlias_WaitIsDurableAndHeld(t *testing.T) {
 	r.names.ocids["a"] = "o1"
 	r.names.idBlocked = make(chan struct{})
 	unblock := sync.OnceFunc(func() { close(r.names.idBlocked) })
-	t.Cleanup(unblock) // the server waits for its answers
+	t.Cleanup(unblock) // the server can only be closed when it has answered all calls
 	r.work(schemas.High)
 	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	r.until("the hold", func() bool {
@@ -261,7 +262,7 @@ func TestAlias_ClassHandleChecksTheAlias(t *testing.T) {
 	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	r.untilContent("a", "notfound")
 	r.untilCommitted(schemas.High)
-	r.wantCalls(map[string]int{"id a": 1, "basic o1": 1}) // the alias was just checked
+	r.wantCalls(map[string]int{"id a": 1, "basic o1": 1}) // the alias was checked a moment ago, so it is not checked again
 }
 
 func TestAlias_ExpiredAliasIsCheckedFirst(t *testing.T) {

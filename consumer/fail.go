@@ -94,7 +94,9 @@ func (w *Worker) fail(ctx context.Context, t *task, f failure, before store.Stat
 	row.State, row.Rounds = store.Failed, 0
 	row.Until = now.Add(t.facet.FailedFor)
 	if before.State != store.Failed || !now.Before(before.Until) {
-		row.Failures++ // counts toward suspendAfter; a failure during the hold of the previous failure, for example the failure of a replay, is not counted
+		// this dead letter counts toward suspendAfter; a failure while the previous failure's hold
+		// lasts, such as the failure of a replay, does not
+		row.Failures++
 	}
 	switch {
 	case !w.owns(t):

@@ -91,7 +91,9 @@ func (w *window) add(e callEnd) {
 			return
 		}
 	}
-	if e.first.Equal(e.began) { // only the first try of a record adds its entity to the window; later tries do not add it again after newer entities replaced it
+	// Only the first try of a record adds its entity. Newer entities may have replaced this entity
+	// since, and later tries must not add it again.
+	if e.first.Equal(e.began) {
 		w.entities[w.nextEntity%windowSize] = e
 		w.nextEntity++
 	}
@@ -115,7 +117,9 @@ func (w *window) showsOutage() bool {
 	failing, healthy := 0, 0
 	for _, e := range w.entities {
 		switch {
-		case e.began.Before(since): // the entity counts neither as failing nor as healthy: its last call began before the first failure, or the element is empty
+		// The last call of this entity began before the first failure, or the element is empty. So the
+		// entity counts neither as failing nor as healthy.
+		case e.began.Before(since):
 		case e.failed:
 			failing++
 		default:
@@ -146,7 +150,7 @@ const (
 // open reports whether a breaker is open. If so, a failed call is no evidence against its entity.
 func (d diagnosis) open() bool { return d == sourceOpen || d == sourceOpened || d == endpointOpen }
 
-// evidence names the subject that an outcome is evidence about.
+// evidence is the meaning of an outcome: the source works, or the source, the entity or a scope fails.
 type evidence int
 
 const (

@@ -207,14 +207,14 @@ func (w *Worker) evaluate(ctx, hard context.Context, a *attempt, f fetched) deci
 	if needsVerdict(o, history, diag) {
 		v = w.attribute(ctx, hard, a, o, diag)
 		if v == sharedFault && diag == noDiagnosis && evidenceOf(o) != scopeEvidence {
-			diag = sourceOpen // a confirming call has opened the source's or the endpoint's breaker
+			diag = sourceOpen // the run of confirming calls has opened the breaker of the source or the endpoint
 		}
 	} else if history.allowsRetryNow(o) && diag == noDiagnosis {
 		w.startConfirm(hard, faultQuery{entity: t.request.Entity, after: time.Now()})
 	}
 	d := decide(o, history, diag, v)
 	if o.Class == source.AuthRefused && d.action == actionNone && a.recordRefusal() {
-		d = decision{} // try again at once, because another credential may have access to the entity
+		d = decision{} // another credential may have access to the entity, so try again at once
 	}
 	switch {
 	case d.countsFailure && d.next == stepRetryNow:

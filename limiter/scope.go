@@ -201,8 +201,7 @@ func (p Policy) logNumbers(reach time.Duration, config Config) []int64 {
 	}
 	burst := max(1, budget/100, min(dearest, budget/50))
 	interval := reach.Nanoseconds()/int64(budget-burst+1) + 1
-	// Because the times of slots are rounded, up to budget/maxLogEntries units can have slots at the
-	// same time.
+	// Rounded times can give up to budget/maxLogEntries units slots at the same time.
 	atOnce := min(budget, burst+dearest+budget/maxLogEntries)
 	return append(numbers, interval, int64(burst), min(int64(budget)-low, int64(burst)/2), int64(atOnce))
 }
