@@ -94,9 +94,7 @@ func (h *Health) recordKnownGood(t *task, answered bool) {
 		f.known = f.known[:min(len(f.known), maxKnownGood)]
 	case len(f.known) < maxKnownGood:
 		f.known = append(f.known, k)
-	// f.known is full, and the entity only has a stored snapshot. So it replaces a random entity in the
-	// second half of f.known.
-	default:
+	default: // f.known is full, and the entity only has a stored snapshot: it replaces a random entity in the second half of f.known
 		f.known[maxKnownGood/2+rand.IntN(maxKnownGood/2)] = k //nolint:gosec // the random number is not a secret
 	}
 }
@@ -383,9 +381,7 @@ func (w *Worker) fetchKnownGood(ctx, hard context.Context, k *knownGood, credent
 	}
 	w.announceOpen(w.health.record(callEnd{entity: k.entity, credential: a.credentialUsed(), first: a.began, began: a.began}, subject, true, w.permits.BreakerOpenSince), k.entity.Facet, o.Err)
 	if subject != goodAnswer {
-		// faultUnknown: this call pauses other calls only if its response demands a pause, such as a
-		// 429 with Retry-After
-		v := faultUnknown
+		v := faultUnknown // so this call pauses other calls only if its response demands a pause, such as a 429 with Retry-After
 		if probe {
 			v = sharedFault
 		}

@@ -112,7 +112,7 @@ func TestRun_ProcessLeasesItsOwnJobAgain(t *testing.T) {
 				for _, a := range all {
 					g.put(a, time.Now())
 				}
-				select { // Enqueue takes 700 ms, so that the goroutines of both leases overlap
+				select { // wait 700 ms in Enqueue, so that the goroutines of both leases overlap
 				case <-time.After(700 * time.Millisecond):
 				case <-ctx.Done():
 				}

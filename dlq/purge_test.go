@@ -23,7 +23,7 @@ func TestPurge_DeletesExactlyTheHandledPrefix(t *testing.T) {
 }
 
 func (g *rig) purgeSome(r *rand.Rand) {
-	kept := 2 + r.IntN(40) // each dead letter is kept (not purged) with the probability 1/kept
+	kept := 2 + r.IntN(40) // a dead letter is kept with the probability 1/kept, and purged otherwise
 	add := func(from, to int64) {
 		for offset := from; offset < to; offset++ {
 			for partition := range int32(4) {

@@ -18,7 +18,7 @@ import (
 
 var seedCount = flag.Uint64("seeds", 0, "number of seeds for each random test; 0: as many as fit into make test")
 
-// torture injects random faults into processes until the time in its field "ends".
+// torture makes processes and their dependencies fail at random until the time ends.
 type torture struct {
 	*rig
 	mu      sync.Mutex

@@ -24,12 +24,12 @@ type Deps struct {
 	Sources          map[string]Source // the configured sources, by name
 	Enqueuer         Enqueuer
 	IdempotencyKeys  IdempotencyKeys
-	Credits          Credits // nil: refreshes cost nothing
+	Credits          Credits // credits that refreshes cost; nil: refreshes cost nothing
 	SettleSubscriber SettleSubscriber
 	WaitEstimator    WaitEstimator
 	Authenticator    Authenticator
 	ClientLimiter    ClientLimiter
-	ReadRecorder     ReadRecorder // nil: reads are not recorded
+	ReadRecorder     ReadRecorder // receives the numbers of reads; nil: reads are not recorded
 	Ops              http.Handler // handler of health and metrics
 	Admin            http.Handler // handler of all paths below /admin/v1
 	// handler of POST requests below /admin/v1/maintenance, which authenticates its clients itself;

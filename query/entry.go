@@ -30,7 +30,7 @@ type entry struct {
 	// created (snapshotCache.now). 0 means that a settle message has made the entry outdated.
 	readAt atomic.Int64
 
-	etags                     [encodings][]string // raw content: a strong tag for each encoding, because its bytes differ
+	etags                     [encodings][]string // for raw content: a strong entity tag for each encoding, because the bytes differ
 	lastModified, contentType []string
 	prefix, freshTail         string
 	bodies                    [encodings]body
@@ -47,7 +47,7 @@ type body struct {
 	as          encoding
 	tail        string // the JSON text that follows the snapshot
 	once        sync.Once
-	made        atomic.Bool // true: the fields below are valid
+	made        atomic.Bool // true: the following fields are valid
 	bytes       []byte
 	err         error
 	snapshotEnd int // offset in bytes at which the part after the snapshot begins; 0 for gzip, which is compressed as a whole
@@ -135,7 +135,7 @@ func (e *entry) weight() int64 {
 	return weight
 }
 
-// marshalTail returns the JSON that follows the snapshot.
+// marshalTail returns the JSON text that follows the snapshot in a response.
 func marshalTail(b readBody) string {
 	text, err := json.Marshal(b)
 	if err != nil {

@@ -72,7 +72,7 @@ func (s *Server) events(c echo.Context, client access.Client) error {
 	defer s.waiterSet.remove(w)
 	v, err := s.readAndEnqueue(c, client, e, f, acceptDeadline(0))
 	if err != nil {
-		return err // a normal error response: the stream has not begun
+		return err // the stream has not begun, so an error response is possible
 	}
 	if v.freshness == store.Updating && v.result.Reason == ReasonMissingParams {
 		return v.result.refused
@@ -111,7 +111,7 @@ func (st *stream) run(v view, w *waiter) {
 				return
 			}
 			due.Reset(st.nextReadDelay(v))
-			v = view{} // the stream must not keep an evicted snapshot in memory
+			v = view{} // so that the stream does not keep a snapshot in memory that the cache has evicted
 		}
 		select {
 		case <-w.notified:

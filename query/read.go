@@ -19,19 +19,19 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// view is the state of an entity at one moment, with the result of the update request that a
-// read enqueued.
+// view is the state of an entity at one moment. It also has the result of the update request that the
+// read has enqueued.
 type view struct {
-	*entry          // nil: nothing is stored
-	fallback   bool // the store failed or did not respond in time; the entry may be outdated
-	static     bool // the entry is a static file
-	waited     bool // the wait of the read has expired
-	patient    bool // the read has waited because of the facet's setting wait
-	notVisible bool // the client may not see the entity
+	*entry          // cached snapshot or not-found result; nil: nothing is stored
+	fallback   bool // true: the database failed or was too slow, so the entry may be outdated
+	static     bool // true: the entry is a static file
+	waited     bool // true: the read has waited for its full wait, and no fetch has ended
+	patient    bool // true: the read has waited because of the facet's setting wait
+	notVisible bool // true: the client may not see the entity
 	freshness  store.Freshness
-	reason     schemas.Reason // reason of the update request that is needed; empty: none is needed
+	reason     schemas.Reason // reason for which an update request is needed; empty: none is needed
 	result     EnqueueResult
-	degraded   RefreshReason // why a static file is served; empty: degradedReason finds the reason
+	degraded   RefreshReason // reason for which a static file is served; empty: degradedReason decides
 	at         time.Time
 }
 
@@ -130,7 +130,7 @@ func (s *Server) entityOf(c echo.Context, client access.Client) (schemas.Entity,
 	if e.Key, err = pathParam(c, "key"); err != nil {
 		return e, f, err
 	}
-	if key := f.FoldKey(e.Key); key != e.Key { // another spelling of the key: the client learns the canonical URL
+	if key := f.FoldKey(e.Key); key != e.Key { // the key is not canonical: the header Content-Location has the canonical URL
 		e.Key = key
 		c.Response().Header().Set("Content-Location", "/v1/"+e.Source+"/"+e.Facet+"/"+url.PathEscape(key))
 	}

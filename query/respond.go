@@ -51,7 +51,7 @@ func (s *Server) respondSnapshot(c echo.Context, client access.Client, e schemas
 	r, h := c.Request(), c.Response().Header()
 	as := bestEncoding(r.Header["Accept-Encoding"])
 	unchanged := notModified(r, v.entry, as)
-	var state readBody // only filled if it is needed, because most responses are FRESH
+	var state readBody // set only if it is needed, because most responses are FRESH
 	if v.freshness == store.Stale {
 		state = s.bodyOf(v, e.Source)
 	}

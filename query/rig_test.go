@@ -31,7 +31,7 @@ import (
 // testTimeout is the timeout of every wait for an expected event.
 const testTimeout = 20 * time.Second
 
-// rig is a query service; the rig itself is the fake of all its dependencies.
+// rig is a query service. It also implements all dependencies of the service, as fakes.
 type rig struct {
 	testing.TB
 	config   Config
@@ -53,10 +53,10 @@ type rig struct {
 	paramsErr      error
 	storeErr       error
 	storeReadCount int           // number of reads of the store
-	hold           chan struct{} // if not nil, store reads block until this channel is closed
+	hold           chan struct{} // while this channel is open, reads of the database block; nil: they do not block
 	requests       []UpdateRequest
 	respond        func(ctx context.Context, w UpdateRequest) EnqueueResult
-	enqueueAndWait func(ctx context.Context, w UpdateRequest) EnqueueResult // nil: the same function as respond
+	enqueueAndWait func(ctx context.Context, w UpdateRequest) EnqueueResult // result of EnqueueAndWait; nil: the result of respond
 	wait           time.Duration
 	blocked        RefreshReason
 	blockedUntil   time.Time

@@ -182,7 +182,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer background.Wait()
 	defer stop() // ends the read counter, also if Subscribe fails; it runs before background.Wait, because deferred calls run in reverse order
 	return s.subscriber.Subscribe(ctx, s.onSettled, func(connected bool) {
-		if ctx.Err() == nil { // at shutdown the disconnect is expected, and is not logged
+		if ctx.Err() == nil { // at shutdown the end of the subscription is expected, so it is not logged
 			s.onConnection(connected)
 		}
 	})

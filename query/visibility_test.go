@@ -44,7 +44,7 @@ func (s storeWithItems) Items(ctx context.Context, e schemas.Entity, r collectio
 	return s.items.Items(ctx, e, r)
 }
 
-// realStores are all supported databases.
+// realStores returns a new database of each supported kind.
 var realStores = map[string]func(t *testing.T) realStore{
 	"embedded": func(t *testing.T) realStore {
 		s, err := sqlite.Open(t.Context(), "")
@@ -139,7 +139,7 @@ func clientWithScopes(scopes ...access.Scope) access.Client {
 	return access.Client{Name: "key:1", Scopes: append([]access.Scope{access.Read, access.Refresh}, scopes...)}
 }
 
-// attempts are all requests that could reveal something about an entity.
+// attempts are all kinds of requests that could reveal something about an entity.
 var attempts = []struct {
 	method, path string
 	headers      []string

@@ -62,7 +62,7 @@ func (p *Policy) Next(c store.Candidate, now time.Time) store.Decision {
 	return decision
 }
 
-// judge is the implementation of Next. If the entity is not enqueued, skipped is the reason.
+// judge does the work of Next. If the entity is not enqueued, skipped is the reason.
 func (p *Policy) judge(c store.Candidate, now time.Time) (decision store.Decision, skipped string) {
 	hash := hashEntity(c.Entity)
 	checked := notAfter(c.State.CheckedAt, now)
@@ -159,9 +159,9 @@ func (p *Policy) nextDue(c entityHash, every time.Duration, now time.Time) time.
 	return later(p.nextSlot(c, every, now), now)
 }
 
-// secondDue returns the due time after the first fetch of an entity, after a pseudo-random part of
-// the interval. New entities that are fetched within minutes have equal intervals. Without the
-// random part all of them would be due again at the same time.
+// secondDue returns the due time after the first fetch of an entity: after a pseudo-random part of the
+// interval. If many new entities with equal intervals are fetched at about the same time, their next
+// due times are spread in this way.
 func (p *Policy) secondDue(c entityHash, every time.Duration, now time.Time) time.Time {
 	part := time.Duration(c.fraction(now.UnixNano()) * float64(every))
 	return later(p.jitteredAfter(c, max(part, p.config.MinInterval), now, now), now)
