@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// In whatever order the times of the calls are, a bucket must not give more tokens than its capacity
-// and the tokens for the time between the first and the latest call. After the wait that Take has
+// The times of the calls are in any order. A bucket must not give more tokens than its capacity and the
+// tokens for the time between the earliest and the latest of these times. After the wait that Take has
 // returned, enough tokens must be there.
 func TestBucket_NeverExceedsItsRate(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())

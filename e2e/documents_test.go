@@ -16,14 +16,14 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// document is the response to a read of a layout.
+// document is the response to a read of a layout, an XML document of a court site.
 type document struct {
 	status int
 	header http.Header
 	text   string
 }
 
-// layouts reads layouts of one query service.
+// layouts is a client that reads layouts (XML documents of a court site) from one query service.
 type layouts struct {
 	*fleet
 	api    string

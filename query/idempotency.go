@@ -50,7 +50,7 @@ type refreshes struct {
 	keys       IdempotencyKeys
 	credits    Credits // nil: refreshes cost nothing
 	log        *slog.Logger
-	conditions observe.Conditions // logged while the keys can't be read or saved
+	conditions observe.Conditions // the log condition that lasts while the keys can't be read or saved
 }
 
 // find returns the result of an earlier refresh with the idempotency key.

@@ -275,9 +275,9 @@ func (s *Server) bodyOf(v view, source string) readBody {
 	return b
 }
 
-// respondUpdating responds to a read if no snapshot can be served: 202 if a refresh is queued,
-// 404 if the upstream has no such entity, 429 if a limit of the client is exceeded, 400 if params
-// of the entity are missing, 503 if no refresh can be queued now.
+// respondUpdating responds to a read if no snapshot can be served. The status is 202 if a refresh is
+// queued, and 404 if the upstream has no such entity. It is 429 if a limit of the client is exceeded,
+// 400 if params of the entity are missing, and 503 if no refresh can be queued now.
 func (s *Server) respondUpdating(c echo.Context, e schemas.Entity, v view) error {
 	body, a := s.bodyOf(v, e.Source), v.result
 	switch {

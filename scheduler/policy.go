@@ -142,9 +142,9 @@ func (p *Policy) cooldownEnd(c store.Candidate, checked time.Time) time.Time {
 }
 
 // dueWhenReady returns the new due time of an entity that is due before the day's content is ready:
-// within ten minutes after the ready time. It does not return the entity's regular due time of the
-// day (its slot), which may be at 23:59. If the budget were used up by then, the entity would still
-// be due at midnight, and would be delayed to 23:59 of the next day, and so on every day.
+// within ten minutes after the ready time. It does not return the entity's regular due time of the day
+// (its slot), because this may be at 23:59. If the budget is used up then, the entity is still due at
+// midnight, when the next day's content is not ready. So it would be delayed to 23:59 again, every day.
 func (p *Policy) dueWhenReady(c entityHash, now time.Time) time.Time {
 	_, ready, _ := p.clock.notReady(now)
 	return ready.Add(time.Duration(c.fraction(ready.Unix()) * float64(10*time.Minute)))

@@ -76,8 +76,8 @@ func TestFindLinks(t *testing.T) {
 	}
 }
 
-// A link to another host, or to a path outside of the facet's path, must either be no valid key, or be
-// a key whose call stays below the facet's path.
+// A link can lead to another host, or to a path outside of the facet's path. Then its text must be no
+// valid key, or a key whose call stays below the facet's path.
 func TestFindLinks_TraversalStaysBelowItsPath(t *testing.T) {
 	keys := append(slices.Clone(traversals), "http://evil.example/a.xml", "//evil.example/a.xml", "\\\\evil.example\\a", "@evil.example/a", "a.xml@evil.example", "?u=http://evil.example", "#a")
 	lax := linkedSource(t, nil)

@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// DocumentKeys are the keys of 39 layouts in 12 folders, as a court site has them.
+// DocumentKeys are the keys of 39 layouts in 12 folders. A layout is an XML document that describes a
+// page of a court site.
 var DocumentKeys = documentKeys()
 
 func documentKeys() (all []string) {
@@ -22,7 +23,7 @@ func documentKeys() (all []string) {
 	return all
 }
 
-// Layout returns a layout of the form that the facet layout of the preset court accepts.
+// Layout returns an XML document that the facet "layout" of the preset court accepts.
 func Layout(name string) string {
 	return fmt.Sprintf("<?xml version=\"1.0\"?>\n<w2:layout xmlns:w2=\"u\" name=%q>%s</w2:layout>\n", name, strings.Repeat("<w2:row><w2:column width=\"120\"/></w2:row>", 100))
 }

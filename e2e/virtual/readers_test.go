@@ -20,7 +20,8 @@ import (
 // has lost the message of a settle returns cached content for at most 30 s.
 const maxCacheAge = 35 * time.Second
 
-// agePrecision is the precision of the time of a check in a response 304.
+// agePrecision is the precision of the check time that a reader derives from a response with status
+// 304.
 const agePrecision = 2 * time.Second
 
 // readers read entities through both query services. Their rate follows the time of day.
