@@ -84,8 +84,8 @@ type Input struct {
 }
 
 // Measure is one number of the content. Exactly one of count, sum, min, max and distinct must be set.
-// Except for count, the setting is the gjson path of the measured value in an item. If this value is an
-// array, each element is measured. Items without a value are left out.
+// Except for count, the setting is the gjson path of the measured value in an item. An array
+// has several values: each of its elements is measured. Items without a value are left out.
 type Measure struct {
 	// Of is the facet whose items are measured. It is required if over has several entries.
 	Of string `yaml:"of,omitempty"`
