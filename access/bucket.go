@@ -5,13 +5,14 @@ import (
 	"time"
 )
 
-// CallRate is a number of calls per window; 0 calls: no limit.
+// CallRate is a maximum number of calls per window; 0 calls: there is no limit.
 type CallRate struct {
 	calls  int
 	window time.Duration
 }
 
-// CallRate returns the rate. It has no limit for AutoRate and for an invalid text.
+// CallRate returns the rate as a CallRate. AutoRate and an invalid text give a CallRate without a
+// limit.
 func (r Rate) CallRate() CallRate {
 	calls, window := r.Parse()
 	return CallRate{calls, window}
@@ -29,12 +30,13 @@ func (r CallRate) String() string { return fmt.Sprintf("%d per %v", r.calls, r.w
 // Concurrent callers can read the clock in another order than they call the methods. An earlier time than the
 // latest one adds no tokens.
 type Bucket struct {
-	left float64   // negative after a call that needed more tokens than there were
-	at   time.Time // the latest time of a call
+	left float64   // tokens that are left; negative after Take or Spend has taken more tokens than there were
+	at   time.Time // the latest time that a call was given
 }
 
-// Take takes n tokens and returns 0. If there are fewer than n tokens, it takes none and returns the time until
-// there are enough. If n exceeds the capacity, the tokens are taken when the bucket is full.
+// Take takes n tokens and returns 0. If fewer than n tokens are left, it takes none, and returns the
+// time until n tokens are there. If n is greater than the capacity, it takes the tokens as soon as the
+// bucket is full.
 func (b *Bucket) Take(r CallRate, n int, now time.Time) (wait time.Duration) {
 	capacity := float64(r.calls)
 	if b.at.IsZero() {
@@ -50,9 +52,10 @@ func (b *Bucket) Take(r CallRate, n int, now time.Time) (wait time.Duration) {
 	return 0
 }
 
-// Spend takes n tokens even if there are fewer. It returns the time until there is at least one token.
+// Spend takes n tokens even if fewer are left. It returns the time until at least one token is left
+// again.
 func (b *Bucket) Spend(r CallRate, n int, now time.Time) (wait time.Duration) {
-	b.Take(r, 0, now) // takes no token: it only adds the tokens for the time since the last call
+	b.Take(r, 0, now) // taking 0 tokens adds the tokens for the time since the last call
 	b.left -= float64(n)
 	if b.left >= 1 {
 		return 0

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// No time adds tokens twice. With times in any order, a bucket gives at most its capacity and the tokens of the time
-// between the first and the latest call. After the wait that it returns, it has enough tokens.
+// The times of the calls are in any order. A bucket must not give more tokens than its capacity and the
+// tokens for the time between the earliest and the latest of these times. After the wait that Take has
+// returned, enough tokens must be there.
 func TestBucket_NeverExceedsItsRate(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -23,7 +24,7 @@ func TestBucket_NeverExceedsItsRate(t *testing.T) {
 				latest = latest.Add(time.Duration(random.Int64N(int64(2 * perToken))))
 			}
 			now := latest
-			if random.IntN(2) == 0 { // this caller has read the clock earlier
+			if random.IntN(2) == 0 { // a caller that has read the clock before the previous call
 				now = latest.Add(-time.Duration(random.Int64N(int64(r.window))))
 			}
 			n := 1 + random.IntN(min(3, r.calls))

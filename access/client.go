@@ -24,7 +24,8 @@ const maxClientHeaderSize = 256
 // Redis and in Kafka records without revealing its name.
 func (c Client) ID() string { return schemas.ClientID(c.BoundName()) }
 
-// AddressName returns the name of a client that is known only by its address.
+// AddressName returns the name of a client that is not authenticated and is known only by its IP
+// address.
 func AddressName(address string) string { return unauthenticatedPrefix + address }
 
 // BoundName returns the name under which all limits count the client. Unauthenticated addresses

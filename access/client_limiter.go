@@ -23,7 +23,7 @@ const (
 // A nil *ClientLimiter has no limits. Its methods may be called concurrently.
 type ClientLimiter struct {
 	requests   CallRate
-	lookupRate CallRate // limit of lookups of entities that are not stored; see lookupLimit
+	lookupRate CallRate // limit of lookups, which are requests of entities that are not stored; see lookupLimit
 	waiting    int
 	refused    *prometheus.CounterVec
 	notShared  prometheus.Counter

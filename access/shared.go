@@ -35,7 +35,7 @@ var limitsNotShared = observe.Condition{
 // Redis. Its methods may be called concurrently.
 type sharedRate struct {
 	rdb        redis.UniversalClient
-	timeout    time.Duration // sharedTimeout; longer in tests
+	timeout    time.Duration // timeout of a call to Redis: sharedTimeout, or longer in tests
 	breaker    *gobreaker.CircuitBreaker[time.Duration]
 	log        *slog.Logger
 	conditions observe.Conditions

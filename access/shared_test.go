@@ -17,8 +17,8 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// newSharedLimiter returns the limiter of one process, which shares the limit with the limiters of
-// other processes.
+// newSharedLimiter returns the limiter of one process. It shares its counts over Redis with the
+// limiters of other processes.
 func newSharedLimiter(rdb redis.UniversalClient, l Limits) *ClientLimiter {
 	m, _ := newTestLimiter(l)
 	m.Share(rdb, slog.New(slog.DiscardHandler))

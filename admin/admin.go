@@ -25,7 +25,7 @@ const (
 
 // Answer is a response, written as JSON.
 type Answer struct {
-	Status int    // HTTP status; 0 means 200
+	Status int    // HTTP status of the response; 0 means 200
 	ETag   string // value of the header ETag; empty: no such header
 	Body   any
 }

@@ -16,7 +16,8 @@ type baseURL struct {
 	url     string
 }
 
-// documentBaseURL returns the path below the source of a document's setting baseURL.
+// documentBaseURL returns the path of a document's setting baseURL within the configuration of its
+// source.
 func documentBaseURL(facet, document string) string {
 	return "facets." + facet + ".documents." + document + ".baseURL"
 }

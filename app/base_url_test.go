@@ -25,8 +25,8 @@ const twoHosts = `sources:
         params: {puuid: {from: account, path: account.puuid}}
 `
 
-// If a source has two hosts, `config check`, the limits of a client and `--upstream` must take both
-// hosts into account.
+// A source can have two hosts, because a document can have its own baseURL. `config check`, the limits
+// of a client and the flag --upstream must handle both hosts.
 func TestBaseURL_OfADocument(t *testing.T) {
 	c, err := loadConfig(write(t, twoHosts), nil, OptionalSources)
 	if err != nil {

@@ -33,7 +33,8 @@ type Config struct {
 	Access access.Config `yaml:"access"`
 	// Credits configures the credits that clients spend for refreshes.
 	Credits credits.Config `yaml:"credits"`
-	// Retention configures how long rows are kept that belong to no facet, such as the audit.
+	// Retention configures how long rows are kept that belong to no facet, such as entries of the
+	// audit.
 	Retention retention.Config `yaml:"retention"`
 	Metrics   MetricsConfig    `yaml:"metrics"`
 	Tracing   TracingConfig    `yaml:"tracing"`

@@ -18,7 +18,7 @@ const derivedSource = `sources:
           measures: {opened: {count: true}}
 `
 
-// `config check` explains a derived facet, and an error names the setting and its place.
+// `config check` must describe a derived facet. An error must name the invalid setting and its place.
 func TestConfig_Derived(t *testing.T) {
 	c, err := loadConfig(write(t, derivedSource), nil, OptionalSources)
 	if err != nil {

@@ -74,9 +74,10 @@ func explainCheck(file string, text []byte, err error) error {
 	return errors.New(strings.Join(out, "\n"))
 }
 
-// findSetting returns the place of a setting in a file: the setting's value if it is a single value,
-// and the setting's key otherwise. If the file does not have the setting, findSetting returns the key
-// of the innermost section of the path that the file has, or nil if the file has no such section.
+// findSetting returns the place of a setting in a file. This is the value of the setting if the value
+// is a single value, and otherwise its key. If the file does not have the setting, findSetting returns
+// the key of the innermost section on the setting's path that the file has. If there is none, it
+// returns nil.
 func findSetting(root ast.Node, path string) (at *token.Token) {
 	node := root
 	for _, name := range strings.FieldsFunc(path, func(r rune) bool { return r == '.' || r == '[' || r == ']' }) {

@@ -68,9 +68,9 @@ func explainAliases(to io.Writer, facets map[string]source.Facet, facet string) 
 	}
 }
 
-// explainLinks prints the facet that links request, and their bounds.
+// explainLinks prints which facet the links request, and the limits of the links.
 func explainLinks(to io.Writer, c links.Config) {
-	if l, err := c.Compile(); err == nil { // the configuration is checked before, so it is valid
+	if l, err := c.Compile(); err == nil { // the configuration was checked before, so there is no error
 		fmt.Fprintf(to, "          links in new content request %s: at most %d keys of one content, up to %d links away\n", l.Facet, l.MaxKeys, l.MaxDepth)
 	}
 }

@@ -16,7 +16,7 @@ func (s SourceConfig) checkInsecure() error {
 	for _, base := range baseURLsOf(s.Config) {
 		u, err := url.Parse(base.url)
 		if err != nil || u.Scheme != "http" || access.Loopback(u.Host) || s.Insecure || !s.sendsCredential() {
-			continue // source.New reports an invalid URL
+			continue // an invalid URL is reported by source.New
 		}
 		return fmt.Errorf("%s: the source would send its credential unencrypted over http; use https, or set insecure: true if the network to the upstream is trusted", base.setting)
 	}

@@ -14,7 +14,8 @@ const linkedSource = `sources:
         links: {match: 'src="/ui/([^"]+)"', facet: layout, maxDepth: 2}
 `
 
-// `config check` explains links with their defaults, and an error names the setting and its place.
+// `config check` must describe links with their defaults. An error must name the invalid setting and
+// its place.
 func TestConfig_Links(t *testing.T) {
 	c, err := loadConfig(write(t, linkedSource), nil, OptionalSources)
 	if err != nil {

@@ -85,7 +85,7 @@ func TestSchema_AcceptsExamplesOfDocuments(t *testing.T) {
 				if regexp.MustCompile(`(?m)^token:`).MatchString(example) { // the block is only a part of a credential
 					example = "credentials:\n  - name: example\n    " + strings.ReplaceAll(example, "\n", "\n    ")
 				}
-				if regexp.MustCompile(`(?m)^(announced|credentials|rules|facets|prefetch|webhooks):`).MatchString(example) { // the block is only a part of a source's configuration
+				if regexp.MustCompile(`(?m)^(announced|credentials|rules|facets|prefetch|webhooks):`).MatchString(example) { // the example is a part of the configuration of a source
 					example = string(presets.File("example", []byte(example)))
 				}
 				if err := validate(t, schema, example); err != nil {

@@ -29,10 +29,11 @@ type SourceConfig struct {
 	Quota         limiter.Config `yaml:"quota"`
 	Workers       WorkersConfig  `yaml:"workers"`
 	Prefetch      PrefetchConfig `yaml:"prefetch,omitempty"`
-	// Webhooks has an entry for each webhook of the upstream, by a name for its path: the upstream sends it to
-	// POST /hooks/SOURCE/NAME. A delivery refreshes the entities that it is about.
+	// Webhooks maps the name of each webhook to its configuration. The upstream sends the webhook's
+	// deliveries to POST /hooks/SOURCE/NAME. A delivery refreshes the entities that it names.
 	Webhooks map[string]webhooks.Config `yaml:"webhooks,omitempty"`
-	// Runs has an entry for each kind of run, by a name for its path: POST /v1/runs/SOURCE/NAME starts a run.
+	// Runs maps the name of each kind of run to its definition. POST /v1/runs/SOURCE/NAME starts such a
+	// run.
 	Runs map[string]runs.Config `yaml:"runs,omitempty"`
 }
 
@@ -232,8 +233,9 @@ func (s SourceConfig) unfillableParams(facet string) []string {
 	return openParams(s.Facets[facet])
 }
 
-// describeDocuments lists the documents of a facet, or the inputs of a derived one. If a document needs more than a single GET from
-// the source's host, it adds the kind of request, such as a POST or several pages.
+// describeDocuments lists the documents of a facet, or the inputs of a derived facet. If a document
+// needs more than one GET request to the host of the source, it also names the kind of request, such as
+// a POST request or several pages.
 func describeDocuments(f source.Facet) string {
 	if f.Derived != nil {
 		return f.Derived.Describe()

@@ -34,8 +34,8 @@ func checkWebhooks(s SourceConfig) error {
 	return errors.Join(errs...)
 }
 
-// explainWebhooks prints the path of each webhook, the facets that it refreshes, and the secrets that are
-// missing in env.
+// explainWebhooks prints the path of each webhook, and the facets that the webhook refreshes. It also
+// names the environment variables with secrets that are missing in env.
 func explainWebhooks(to io.Writer, s SourceConfig, source string, env []string) {
 	for _, name := range slices.Sorted(maps.Keys(s.Webhooks)) {
 		c := s.Webhooks[name]
@@ -59,8 +59,8 @@ func explainWebhooks(to io.Writer, s SourceConfig, source string, env []string) 
 	}
 }
 
-// openParams returns the sorted names of the params for which neither the configuration nor the key of an
-// entity has a value.
+// openParams returns the names of the params that get a value neither from the configuration nor from
+// the key of an entity, sorted.
 func openParams(f source.Facet) (open []string) {
 	for name, value := range f.Params {
 		if value == (source.Param{}) && !slices.Contains(f.ProvidedParams(), name) {
@@ -71,7 +71,7 @@ func openParams(f source.Facet) (open []string) {
 	return open
 }
 
-// redactWebhooks redacts the texts that can hold a secret by mistake.
+// redactWebhooks redacts texts of webhooks that can contain a secret by mistake.
 func redactWebhooks(all map[string]webhooks.Config) map[string]webhooks.Config {
 	out := maps.Clone(all)
 	for name, c := range out {

@@ -221,8 +221,8 @@ func (c *Credentials) row(ctx context.Context, source, credential string) (token
 	return tokens.Token{}, errors.Join(err, fmt.Errorf("the token of %s/%s is not stored", source, credential))
 }
 
-// save stores these secrets as the token of the next generation and notifies the workers. It tries
-// again if a worker stores a newer token meanwhile.
+// save stores the secrets as the token of the next generation and notifies the workers. If a worker
+// stores a newer token at the same time, save reads this token and tries again.
 func (c *Credentials) save(ctx context.Context, source string, one renewal.Credential, secrets renewal.Secrets, next tokens.Token, lifetime time.Duration) error {
 	for range 5 {
 		row, err := c.row(ctx, source, one.Name)
@@ -275,7 +275,7 @@ func (c *Credentials) RotateKeys(ctx context.Context) (changed int, keyID string
 			if err != nil {
 				return changed, keyID, err
 			}
-			if again = again || !written; written { // a worker stored a newer token meanwhile: read the tokens again
+			if again = again || !written; written { // true if a worker has stored a newer token meanwhile: then the tokens are read again
 				changed++
 			}
 		}

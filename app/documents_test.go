@@ -73,7 +73,7 @@ func exportTo(t *testing.T, db *sqlite.Store, src *source.Source, dir string) Do
 func TestDocuments_ExportWritesFiles(t *testing.T) {
 	src, db := documentSource(t), documentDatabase(t)
 	at := time.Now().Add(-time.Hour).Truncate(time.Microsecond)
-	for i := range documentBatch + 5 { // more than one page
+	for i := range documentBatch + 5 { // more documents than one batch has
 		putDocument(t, db, "many/"+strings.Repeat("x", i+1)+".xml", "<a/>", "application/xml", "", at)
 	}
 	putDocument(t, db, "a/b.xml", "<b/>", "application/xml", "", at)
@@ -86,7 +86,7 @@ func TestDocuments_ExportWritesFiles(t *testing.T) {
 	if err := os.Mkdir(dir, 0o750); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(parent, filepath.Join(dir, "many")); err != nil { // leads outside of the directory
+	if err := os.Symlink(parent, filepath.Join(dir, "many")); err != nil { // this symbolic link leads outside of the directory
 		t.Fatal(err)
 	}
 	if out := exportTo(t, db, src, dir); out.Written != 1 || len(out.Skipped) != documentBatch+5+6 {

@@ -44,7 +44,7 @@ func prefersHTML(r *http.Request) bool {
 		}
 		quality[mediaType] = 1
 		if q, ok := parameters["q"]; ok {
-			quality[mediaType], _ = strconv.ParseFloat(q, 64) // an invalid number is 0
+			quality[mediaType], _ = strconv.ParseFloat(q, 64) // an invalid number counts as 0
 		}
 	}
 	of := func(ranges ...string) float64 {

@@ -89,8 +89,8 @@ func TestHealth_ShowsSourcesFromMemory(t *testing.T) {
 	}
 }
 
-// The issuer is unavailable. The health page shows the result of the newest fetch of the issuer's
-// keys, and sends no request to the issuer.
+// The token issuer is unavailable. The health page must show the result of the last fetch of the
+// issuer's keys, and must not send a request to the issuer.
 func TestHealth_ShowsTheIssuerFromMemory(t *testing.T) {
 	var calls atomic.Int64
 	issuer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -16,8 +16,9 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// Host runs one role of freshet in a test, with the connections of Dial and an SQLite database. A
-// Host can run only once. Process has the same methods for production, with TCP and PostgreSQL.
+// Host runs the roles of freshet in a test: their connections come from Dial, and the database is
+// SQLite. A Host can be run only once. Process has the same methods for production, where the
+// connections are TCP and the database is PostgreSQL.
 type Host struct {
 	Name   string // name of the process
 	Config Config

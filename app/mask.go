@@ -62,8 +62,8 @@ func isSecretName(name string) bool {
 	return secretName.MatchString(name) && !slices.Contains(nonSecretNames, name)
 }
 
-// singularNames lists settings whose names are not the section names headers, params, variables and body, or
-// misspelt forms of them. The value lists the sections that have the setting.
+// singularNames lists settings that look like misspelt section names (headers, params, variables,
+// body), but are valid settings. The value lists the sections in which the setting exists.
 var singularNames = map[string][]string{"header": {"auth", "rules", "webhooks"}, "param": {"paging"}, "variable": {"paging"}, "body": {"webhooks"}}
 
 // isUnder reports whether an element of a setting's path is the given name, or a misspelt form of

@@ -48,7 +48,7 @@ func TestPresets_AdmitAnExampleKey(t *testing.T) {
 			compiled, _ := s.Facet(facet)
 			params := map[string]string{}
 			for _, a := range compiled.Aliases() {
-				params[a.Param] = "x" // a worker fills it
+				params[a.Param] = "x" // this param has an alias, and a worker gets its value from there
 			}
 			if _, err := s.Plan(source.Request{Facet: facet, Key: key, Params: params}); err != nil {
 				t.Errorf("%s/%s: got %v for the example key %q, want none", name, facet, err, key)

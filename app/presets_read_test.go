@@ -53,7 +53,7 @@ func TestPresets_ReadEveryFacetAsShipped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, derived := range []bool{false, true} { // derived facets are computed from the others
+	for _, derived := range []bool{false, true} { // first the fetched facets, then the derived ones, which are computed from the fetched ones
 		t.Run(fmt.Sprint("derived ", derived), func(t *testing.T) {
 			for _, name := range names {
 				for facet, f := range preset(t, name).Facets {

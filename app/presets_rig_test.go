@@ -107,7 +107,7 @@ func startPresetRun(t *testing.T, name string, c SourceConfig, o contract.Option
 	if err := replaceBaseURLs(&c.Config, func(base *url.URL) {
 		if base.Scheme = "http"; base.Host == host {
 			base.Host = server.Listener.Addr().String()
-		} else { // this host has its own limits, so it needs another name
+		} else { // this host has limits of its own, so the source for it needs another name
 			base.Host = strings.Replace(server.Listener.Addr().String(), "127.0.0.1", "localhost", 1)
 		}
 	}); err != nil {
@@ -248,7 +248,7 @@ func (p *presetPermit) Finished(e source.CallResult) { p.ReportEnd(e) }
 func keys(facet string, n int) func() string {
 	suffix := ""
 	if facet == "account" {
-		suffix = "#KR1" // a Riot ID
+		suffix = "#KR1" // a Riot ID has a name and a suffix
 	}
 	return func() string { return fmt.Sprint(100+rand.IntN(n), suffix) }
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/freshet/freshet/simulator/contract"
 )
 
-// saturationTest describes the load that uses up the quota of a preset, and the policy of the
-// contract that must limit the calls.
+// saturationTest is a test that uses up the quota of a preset. It describes the load, and the policy of
+// the simulator's contract that must limit the calls.
 type saturationTest struct {
 	speed  float64
 	secret string

@@ -58,8 +58,8 @@ func renewingPresets(t *testing.T) map[string]renewingPreset {
 	}
 }
 
-// Each preset with a token is used unchanged, except for the hosts. The simulated token endpoint
-// checks how the client authenticates. The simulated API checks the token and the limits of its
+// Each preset whose credential is a token is used unchanged, except for its hosts. The simulated token
+// endpoint checks how freshet authenticates. The simulated API checks the token and the limits of its
 // contract.
 func TestPresets_RenewTheirTokens(t *testing.T) {
 	all := renewingPresets(t)
@@ -211,7 +211,7 @@ func atHost(t *testing.T, upstream, address string) string {
 // that a renewal follows.
 func (p renewingPreset) agree(t *testing.T, name, upstream string, c token.Config, db *sqlite.Store, keys *renewal.Keyring) {
 	t.Helper()
-	c.Consent.AuthorizeURL, c.Consent.RedirectURL = upstream+"/authorize", "" // a free port
+	c.Consent.AuthorizeURL, c.Consent.RedirectURL = upstream+"/authorize", "" // with an empty RedirectURL, freshet receives the redirect at a free port
 	secrets, err := renewal.ReadSecrets(c, readTokenSecret(requireSecret))
 	if err != nil {
 		t.Fatal(err)

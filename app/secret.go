@@ -65,7 +65,7 @@ func reloadSecret(ctx context.Context, at secretRef, s *source.Source, changed f
 	if at.file == "" {
 		return nil
 	}
-	first := true // the first read updates the source: the file may have changed since the source was built
+	first := true // true until the first read: the file may have changed between the start and this read
 	read := func() (string, error) { return requireSecret(at) }
 	followSecret(ctx, "", read, func(now string) error {
 		isFirst := first
@@ -84,9 +84,9 @@ func reloadSecret(ctx context.Context, at secretRef, s *source.Source, changed f
 	return nil
 }
 
-// followSecret reads a secret every secretReloadInterval until ctx ends, and calls use when it differs from
-// known, the secret in use. It calls unusable with the third error in a row of read or use: another process
-// may be writing the file.
+// followSecret calls read every secretReloadInterval until ctx ends. If the secret differs from the one
+// in use, it calls use with it. known is the secret in use at the start. If read or use fails, another
+// process may be writing the file. So followSecret calls unusable only after three failures in a row.
 func followSecret(ctx context.Context, known string, read func() (string, error), use func(now string) error, unusable func(error)) {
 	failures := 0
 	poll.Every(ctx, secretReloadInterval, func(context.Context) {

@@ -84,7 +84,7 @@ func newTraced(t *testing.T, sample float64) *traced {
 		t.Fatal(err)
 	}
 	facets := config.Sources["nexon"].Facets
-	character := facets["character-by-ocid"] // a fetch of this facet is one call
+	character := facets["character-by-ocid"] // a fetch of the facet "character-by-ocid" makes only one call
 	character.Retry = []time.Duration{50 * time.Millisecond}
 	facets["character"] = character
 	background := newGroup(context.WithoutCancel(t.Context()))

@@ -72,7 +72,7 @@ type parts struct {
 	trace      observe.Tracer
 	registry   *prometheus.Registry
 	reg        prometheus.Registerer // registers metrics in `registry`, and adds the namespace as a prefix to their names
-	// secret reads a credential.
+	// secret reads the secret of a credential.
 	secret func(secretRef) (string, error)
 	// simulated is true if the calls go to another address than the configured upstreams. Tokens are
 	// then not requested.

@@ -8,18 +8,18 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// snapshotStore reads snapshots of the database.
+// snapshotStore is the part of the database with snapshots.
 type snapshotStore interface {
 	Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error)
 	GetAll(ctx context.Context, of []schemas.Entity) ([]store.Snapshot, error)
 	EntityParams(ctx context.Context, of []schemas.Entity) ([]map[string]string, error)
 }
 
-// queryStore is the store of the query service: snapshots, and items of collections.
+// queryStore is the database as the query service uses it: snapshots, and items of collections.
 type queryStore struct {
 	snapshotStore
 	*collection.Collections
 }
 
-// newQueryStore returns the store of the query service.
+// newQueryStore returns the database as the query service uses it.
 func newQueryStore(p parts) queryStore { return queryStore{p.store, collection.New(p.store)} }

@@ -82,7 +82,7 @@ func (o *overview) History(source string, after int64) status.History {
 	return o.history.Since(source, after)
 }
 
-// itemReader finds the items whose keys begin with the canonical spelling of a prefix, and reads items of
+// itemReader implements console.Items. It finds entities by the start of their keys, and reads items of
 // collections.
 type itemReader struct {
 	find.ItemReader

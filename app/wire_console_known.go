@@ -118,7 +118,7 @@ func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Cli
 		return console.Entity{}, err
 	}
 	if !k.Sees(c, e, found.State.Visibility) {
-		for _, a := range found.Aliases { // as for an unknown entity
+		for _, a := range found.Aliases { // show the alias as if nothing was stored
 			empty.Aliases = append(empty.Aliases, console.Alias{Param: a.Param, From: a.From, Lifetimes: a.Lifetimes})
 		}
 		empty.Status, empty.Request.Unknown = store.Status{Entity: e}, found.Request.Unknown

@@ -12,7 +12,8 @@ import (
 	"github.com/freshet/freshet/retention"
 )
 
-// newMaintenance returns the deletion of old rows. Every scheduler runs it, independent of its sources.
+// newMaintenance returns the Maintenance that deletes old rows. Each scheduler runs it, whatever
+// sources it has.
 func newMaintenance(p parts) *retention.Maintenance {
 	return retention.NewMaintenance(p.config.Retention, retention.MaintenanceDeps{
 		Store: p.store, Poller: poll.New(retention.Channel, p.rdb, p.log, retention.PollFails), Now: time.Now, Log: p.log, Metrics: p.reg,
@@ -27,8 +28,8 @@ func newMaintenanceAdmin(p parts) http.Handler {
 	}.Handler()
 }
 
-// withMaintenance adds the maintenance tasks that other schedulers may start with a secret. The service
-// of credits may be nil.
+// withMaintenance adds the handler that lets an external scheduler, such as cron, start maintenance
+// tasks with a secret. paid is nil if refreshes cost no credits.
 func withMaintenance(d query.Deps, p parts, guard *access.Guard, paid *credits.Service) query.Deps {
 	tasks := http.NewServeMux()
 	tasks.Handle("/", newMaintenanceAdmin(p))

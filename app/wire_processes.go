@@ -77,7 +77,8 @@ func (c cluster) Credentials(ctx context.Context) ([]status.Credential, error) {
 	return nil, nil
 }
 
-// Hooks returns the deliveries of the webhooks, which each query service writes to Redis.
+// Hooks returns the counts of webhook deliveries of all query services. Each query service writes its
+// counts to Redis.
 func (c cluster) Hooks(ctx context.Context) (all []webhooks.Deliveries, err error) {
 	for _, source := range c.config.sourceNames() {
 		hooks := c.config.Sources[source].Webhooks

@@ -139,7 +139,7 @@ func spendOn(l *limiter.Limiter, credentials []renewal.Credential) renewal.Spend
 					permit.ReportEnd(status, nil, func() bool { return true })
 				}, nil
 			}
-			acquire = l.Reacquire // the permit expired unspent
+			acquire = l.Reacquire // the permit expired before it was spent
 		}
 	}
 }

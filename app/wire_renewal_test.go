@@ -62,7 +62,7 @@ func TestSpendOn_ChargesMatchingPolicies(t *testing.T) {
 				defer finished(http.StatusOK)
 				return time.Now()
 			}
-			for try := 1; ; try++ { // a busy machine can also delay a renewal, so try again
+			for try := 1; ; try++ { // a busy machine can delay a renewal, so the test tries several times
 				first := renew()
 				between := renew().Sub(first)
 				if counted := between >= window/2; counted == test.counted {

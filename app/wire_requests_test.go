@@ -10,8 +10,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// The depth bounds how far links are followed, so no request may lose it: not the retry of a failed
-// request, and not the replay of its dead letter.
+// The depth of a request limits how far links are followed. So the retry of a failed request, and the
+// replay of its dead letter, must have the same depth.
 func TestRequests_KeepTheDepth(t *testing.T) {
 	e := schemas.Entity{Source: "court", Facet: "layout", Key: "a/B.xml"}
 	replayed := schemas.UpdateRequest{Entity: e, Depth: 2}

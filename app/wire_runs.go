@@ -33,7 +33,7 @@ func checkRuns(s SourceConfig) error {
 	return errors.Join(errs...)
 }
 
-// newRunPoller returns the poller of a source's runs.
+// newRunPoller returns the poller of runs of a source.
 func newRunPoller(p parts, s *source.Source) *runs.Poller {
 	return runs.NewPoller(s, p.config.Sources[s.Name()].Runs, p.store, stepEnqueuer{p.producer}, p.rdb, p.log, p.reg)
 }
@@ -55,13 +55,14 @@ func withRuns(d query.Deps, s *api.Service) query.Deps {
 	return d
 }
 
-// stepEnqueuer adapts the producer to runs.Enqueuer.
+// stepEnqueuer makes a producer usable as runs.Enqueuer.
 type stepEnqueuer struct{ *producer.Producer }
 
-// stepEnqueueTimeout bounds the wait for Kafka's acknowledgements. It is below the lease of a step.
+// stepEnqueueTimeout is how long RequestSteps waits for Kafka's acknowledgements. It is shorter than
+// the lease of a step.
 const stepEnqueueTimeout = 20 * time.Second
 
-// RequestSteps enqueues requests of steps in the LOW lane.
+// RequestSteps enqueues the requests in the LOW lane.
 func (e stepEnqueuer) RequestSteps(ctx context.Context, all []runs.Request) []runs.Enqueued {
 	ctx, cancel := context.WithTimeout(ctx, stepEnqueueTimeout)
 	defer cancel()

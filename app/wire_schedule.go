@@ -183,8 +183,8 @@ func (p parts) limiterView(ctx context.Context, source string) (any, error) {
 	return view, err
 }
 
-// claimEnqueuer adapts the producer to the schedulers' and the outbox relay's Enqueuer. Its requests are
-// in the LOW lane, except the triggers of webhooks with the lane HIGH.
+// claimEnqueuer makes a producer usable as the Enqueuer of schedulers and outbox relays. Its requests
+// are in the LOW lane, except requests of webhooks with the setting lane: HIGH.
 type claimEnqueuer struct{ *producer.Producer }
 
 // Prefetch enqueues refreshes of due entities.
@@ -192,7 +192,8 @@ func (d claimEnqueuer) Prefetch(ctx context.Context, claimed []store.ClaimedRequ
 	return d.enqueue(ctx, schemas.Prefetch, claimed)
 }
 
-// Trigger enqueues refreshes that a change triggers. The refresh of a link's target is relaxed.
+// Trigger enqueues the requests of triggers. The request of a link's target is relaxed, and all others
+// are strict.
 func (d claimEnqueuer) Trigger(ctx context.Context, claimed []store.ClaimedRequest) []store.ClaimedRequest {
 	return d.enqueue(ctx, schemas.Trigger, claimed)
 }
@@ -213,9 +214,8 @@ func (d claimEnqueuer) enqueue(ctx context.Context, reason schemas.Reason, claim
 	return left
 }
 
-// claimedRequest returns the request of the producer for a claimed request, in the LOW lane unless the claimed
-// request names another lane. A request with a depth comes from a link, and one with a page from a
-// collection; they have these reasons.
+// claimedRequest converts a claimed request to a request of the producer. The lane is LOW if a names
+// none. The reason is LINK if a has a depth, NEXT_PAGE if a has a page, and otherwise the given reason.
 func claimedRequest(reason schemas.Reason, a store.ClaimedRequest) producer.Request {
 	switch {
 	case a.Page != "":

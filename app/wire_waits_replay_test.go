@@ -120,7 +120,7 @@ func (r *replay) publish(n int) (numbers []int64) {
 	return numbers
 }
 
-// answer is the estimated wait that the response to one read contained.
+// answer is the estimated wait in the response to one read.
 type answer struct {
 	name     string
 	number   int64

@@ -23,11 +23,11 @@ import (
 // hooks are the webhooks of a query service.
 type hooks struct {
 	receiver *webhooks.Receiver
-	run      func(context.Context) error // reads changed secrets, and measures the times of deliveries
+	run      func(context.Context) error // reloads the secrets, and measures the times from deliveries to snapshots, until its context ends
 }
 
-// newHooks returns the webhooks of all sources. It returns nil if the configuration has none, and an error if
-// a secret is missing or invalid.
+// newHooks returns the webhooks of all sources; nil if the configuration has none. It fails if a secret
+// is missing or invalid.
 func newHooks(p parts, sources map[string]*source.Source) (*hooks, error) {
 	var all []*webhooks.Hook
 	var reloads []func(context.Context)
@@ -73,7 +73,8 @@ func newHooks(p parts, sources map[string]*source.Source) (*hooks, error) {
 	}}, nil
 }
 
-// withHooks adds the webhooks to the dependencies of the query service. They may be nil.
+// withHooks adds the webhooks to the dependencies of the query service. h is nil if there are no
+// webhooks.
 func withHooks(d query.Deps, h *hooks) query.Deps {
 	if h != nil {
 		d.Hooks = h.receiver
@@ -81,7 +82,7 @@ func withHooks(d query.Deps, h *hooks) query.Deps {
 	return d
 }
 
-// readHookSecrets reads the secrets of a webhook.
+// readHookSecrets reads the secrets of a webhook from its file or environment variable.
 func readHookSecrets(source, name string, v webhooks.Verify) (string, error) {
 	setting := "sources." + source + ".webhooks." + name + ".verify"
 	if v.SecretFile != "" {
@@ -93,8 +94,8 @@ func readHookSecrets(source, name string, v webhooks.Verify) (string, error) {
 	return "", fmt.Errorf("%s.secretEnv: %s is not set; set it to the secret that the upstream signs its deliveries with", setting, redactValue(v.SecretEnv, "secretEnv"))
 }
 
-// reloadHookSecrets reads the file of a webhook's secrets every secretReloadInterval until ctx ends. While
-// the file is unusable, the last secrets stay in use. The third failure in a row is logged.
+// reloadHookSecrets reads the secret file of a webhook every secretReloadInterval until ctx ends. While
+// the file can't be used, the previous secrets stay in use. The third failure in a row is logged.
 func reloadHookSecrets(ctx context.Context, h *webhooks.Hook, known string, read func() (string, error), log *slog.Logger) {
 	followSecret(ctx, known, read, func(now string) error {
 		err := h.SetSecrets(now)
@@ -105,13 +106,14 @@ func reloadHookSecrets(ctx context.Context, h *webhooks.Hook, known string, read
 	}, func(err error) { log.Warn("webhook secret file unusable, old secrets stay in use", "err", err) })
 }
 
-// hookWalks adapts collections to webhooks.Walks.
+// hookWalks makes the collections usable as webhooks.Walks.
 type hookWalks struct {
 	collections *collection.Collections
 	sources     map[string]*source.Source
 }
 
-// WalkAgain lets the open walk of each entity that is a collection be followed by another one.
+// WalkAgain makes sure that another walk follows the open walk of each collection. Other entities are
+// ignored.
 func (w hookWalks) WalkAgain(ctx context.Context, of []schemas.Entity) error {
 	lists := slices.DeleteFunc(slices.Clone(of), func(e schemas.Entity) bool {
 		f, known := w.sources[e.Source].Facet(e.Facet)
@@ -123,13 +125,13 @@ func (w hookWalks) WalkAgain(ctx context.Context, of []schemas.Entity) error {
 	return w.collections.WalkAgain(ctx, lists)
 }
 
-// hookKeys adapts a source to webhooks.Keys.
+// hookKeys makes a source usable as webhooks.Keys.
 type hookKeys struct{ *source.Source }
 
 // Fold returns the canonical spelling of a key.
 func (k hookKeys) Fold(facet, key string) string { return foldKeys(k.Source)(facet, key) }
 
-// hookEnqueuer adapts the producer to webhooks.Enqueuer.
+// hookEnqueuer makes a producer usable as webhooks.Enqueuer.
 type hookEnqueuer struct{ *producer.Producer }
 
 // EnqueueAndWait enqueues strict requests and waits for Kafka's acknowledgements.
@@ -143,7 +145,7 @@ func (e hookEnqueuer) EnqueueAndWait(ctx context.Context, all []webhooks.Request
 		results[i].Number = r.Number
 		switch {
 		case r.Err != nil:
-		case r.Queued(), r.Outcome == producer.Held && r.HoldReason == schemas.HoldAlias: // the stored retry of such an entity is due as soon as its alias is fetched
+		case r.Queued(), r.Outcome == producer.Held && r.HoldReason == schemas.HoldAlias: // the entity waits for its alias, and its stored retry is due as soon as the alias is fetched
 			results[i].Outcome = webhooks.Queued
 		case r.Outcome == producer.Held:
 			results[i].Outcome = webhooks.Held

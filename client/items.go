@@ -17,22 +17,23 @@ const MaxItems = 1000
 // CollectionItem is one element of a collection.
 type CollectionItem struct {
 	ID string `json:"id"`
-	// Version is the version of the fetch that changed the item last, and ChangedAt the start of that
+	// Version is the version of the fetch that changed the item last. ChangedAt is the start of that
 	// fetch.
 	Version   int64     `json:"version"`
 	ChangedAt time.Time `json:"changedAt"`
-	Hash      string    `json:"hash"` // SHA-256 of the canonical content without ignored values, in hexadecimal
+	Hash      string    `json:"hash"` // SHA-256 of the content in hexadecimal, without the values that the facet's setting ignore names
 	Deleted   bool      `json:"deleted"`
 	// Content is the content of the item as JSON; nil for a deleted item.
 	Content json.RawMessage `json:"item"`
 }
 
-// ItemRange selects items of a collection in the order of their last change.
+// ItemRange selects items of a collection. The items are ordered by their last changes.
 type ItemRange struct {
-	// After is ItemPage.Next of an earlier page. The items that follow include deleted ones.
+	// After selects the items that follow a page: it is the field Next of this page. These items
+	// include deleted ones.
 	After string
-	// ChangedSince selects the items that have changed at this time or later, with the deleted ones; zero:
-	// all items.
+	// ChangedSince selects the items that have changed at this time or later, including deleted ones;
+	// zero: all items.
 	ChangedSince time.Time
 	// Limit is the maximum number of items, at most MaxItems; 0: the default of the service.
 	Limit int
@@ -41,20 +42,22 @@ type ItemRange struct {
 // ItemPage is a page of items.
 type ItemPage struct {
 	Items []CollectionItem `json:"items"`
-	// Next is the value of ItemRange.After for the items that follow, or that change later. More is true if
-	// there are such items now.
+	// Next is the value for ItemRange.After that selects the items after this page, and the items that
+	// change later. More is true if there are such items already.
 	Next string `json:"next"`
 	More bool   `json:"more"`
-	// Freshness is the freshness of the collection. With Updating and NotFound there are no items.
+	// Freshness is the freshness of the collection. If it is Updating or NotFound, there are no items.
 	Freshness     Freshness     `json:"freshness"`
 	LastUpdatedAt time.Time     `json:"lastUpdatedAt"`
 	LastCheckedAt time.Time     `json:"lastCheckedAt"`
 	Refresh       *RefreshState `json:"refresh"`
-	// RetryAfter is the time after which a collection that is Updating should be read again.
+	// RetryAfter is set if Freshness is Updating: it is the time until the collection should be read
+	// again.
 	RetryAfter time.Duration `json:"-"`
 }
 
-// Items reads a page of items of a collection. Reading items counts as reading the collection.
+// Items reads one page of a collection's items. Like a read of the collection, it enqueues a refresh if
+// the collection is stale.
 func (c *Client) Items(ctx context.Context, e Entity, of ItemRange) (ItemPage, error) {
 	path, err := e.path()
 	if err != nil {
@@ -92,9 +95,10 @@ func (c *Client) Items(ctx context.Context, e Entity, of ItemRange) (ItemPage, e
 	return page, nil
 }
 
-// AllItems reads all items of a range, page by page, so that a failed request is repeated alone. An item that
-// changes meanwhile follows once more. The sequence ends after the last item, or with an error. It is empty for
-// a collection that is Updating or NotFound; Items returns its freshness.
+// AllItems reads all items of a range, one page after the other. If the request of a page fails, only
+// this request is repeated. An item that changes meanwhile is returned again. The sequence ends after
+// the last item, or with an error. It is empty if the collection is Updating or NotFound; the method
+// Items tells the two apart.
 func (c *Client) AllItems(ctx context.Context, e Entity, of ItemRange) iter.Seq2[CollectionItem, error] {
 	return func(yield func(CollectionItem, error) bool) {
 		if of.Limit == 0 {

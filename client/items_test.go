@@ -56,7 +56,7 @@ func TestItems_OtherResponses(t *testing.T) {
 
 func TestAllItems_ReadsPageAfterPage(t *testing.T) {
 	s := &service{answer: func(n int, r *http.Request, w http.ResponseWriter) {
-		if n == 2 { // the second page fails once
+		if n == 2 { // the first request of the second page fails
 			w.WriteHeader(http.StatusServiceUnavailable)
 			_, _ = w.Write([]byte(`{"code":"store-unavailable","detail":"x"}`))
 			return
@@ -82,6 +82,6 @@ func TestAllItems_ReadsPageAfterPage(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		break // a caller may end the sequence
+		break // the caller ends the sequence after the first item
 	}
 }

@@ -29,19 +29,20 @@ type Run struct {
 	ID     string `json:"id"`
 	Source string `json:"source"`
 	Name   string `json:"name"`
-	// Scope identifies the keys: a key, a prefix followed by *, or a hash of several keys.
+	// Scope identifies the set of keys: the only key, a prefix followed by *, or a hash of several
+	// keys.
 	Scope string   `json:"scope"`
 	Keys  int      `json:"keys"`
 	State RunState `json:"state"`
 	// Waiting is true if the run waits for the end of the earlier run of the same keys.
 	Waiting   bool      `json:"waiting"`
-	Attempt   int       `json:"attempt"` // 1, and one more with each retry
+	Attempt   int       `json:"attempt"` // number of the attempt: 1, and one more after each retry
 	Steps     RunSteps  `json:"steps"`
 	CreatedAt time.Time `json:"createdAt"`
-	StartedAt time.Time `json:"startedAt"` // start of the attempt
+	StartedAt time.Time `json:"startedAt"` // start of the current attempt
 	Deadline  time.Time `json:"deadline"`
-	EndedAt   time.Time `json:"endedAt"` // zero: the run is active
-	// Error is why the run has failed, other than by its steps.
+	EndedAt   time.Time `json:"endedAt"` // end of the run; zero: the run is active
+	// Error is why the run has failed; empty: it has not failed, or its failed steps are the reason.
 	Error string `json:"error"`
 }
 
@@ -55,7 +56,8 @@ type RunSteps struct {
 	Cancelled int `json:"cancelled"`
 }
 
-// RunKeys are the keys of a run. If Keys is empty, the run has all registered entities whose key begins with Prefix.
+// RunKeys selects the keys of a run: the keys in Keys, or, if Keys is empty, all registered keys that
+// begin with Prefix.
 type RunKeys struct {
 	Keys   []string
 	Prefix string
@@ -69,9 +71,11 @@ func (k RunKeys) MarshalJSON() ([]byte, error) {
 	return json.Marshal(map[string]string{"prefix": k.Prefix})
 }
 
-// StartRun starts a run. started is false if an earlier run does its work; then the result is that run. An empty
-// idempotencyKey means a random one, so that a repeated request of one call starts one run. A caller that repeats the
-// call after a crash passes its own key.
+// StartRun starts a run. If no new run is needed, because an earlier run fetches the same data, it
+// returns that run and started is false. If the request is repeated after a failure, the service starts
+// only one run, because both requests have the same idempotencyKey. If idempotencyKey is empty, a
+// random key is used for this call. A caller that may repeat the call after a crash must pass its own
+// key.
 func (c *Client) StartRun(ctx context.Context, source, name string, keys RunKeys, idempotencyKey string) (run Run, started bool, err error) {
 	if len(keys.Keys) > MaxRunKeys || (len(keys.Keys) > 0 && keys.Prefix != "") {
 		return Run{}, false, fmt.Errorf("start a run of %d keys and the prefix %q: a run has 1 to %d keys, or a prefix", len(keys.Keys), keys.Prefix, MaxRunKeys)
@@ -104,11 +108,11 @@ func (c *Client) getRun(ctx context.Context, id string, wait time.Duration) (Run
 	return runOf(answer)
 }
 
-// runWait is how long one request of WaitRun waits.
+// runWait is how long the service waits for the end of the run in one request of WaitRun.
 const runWait = 30 * time.Second
 
-// WaitRun waits until a run has ended, and returns it. It returns an error if ctx ends first. The function progress is
-// called with each state that it reads; it may be nil.
+// WaitRun waits until a run has ended, and returns the run. It returns an error if ctx ends first. It
+// calls progress with each state of the run that it reads. progress may be nil.
 func (c *Client) WaitRun(ctx context.Context, id string, progress func(Run)) (Run, error) {
 	for {
 		began := time.Now()
@@ -122,7 +126,7 @@ func (c *Client) WaitRun(ctx context.Context, id string, progress func(Run)) (Ru
 		if run.State != RunRunning {
 			return run, nil
 		}
-		if time.Since(began) < time.Second { // the service stops, and answers before the wait has passed
+		if time.Since(began) < time.Second { // a service that is stopping responds before the wait has passed, so pause before the next request
 			if err := sleep(ctx, time.Second); err != nil {
 				return Run{}, err
 			}

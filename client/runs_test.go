@@ -70,7 +70,7 @@ func TestWaitRun_WaitsForTheEnd(t *testing.T) {
 		if err != nil || run.State != RunFailed || seen != 3 {
 			t.Errorf("got %+v, %v after %d states, want the failed run after 3", run, err, seen)
 		}
-		if took := time.Since(began); took < 2*time.Second { // a service that answers at once is not called in a loop
+		if took := time.Since(began); took < 2*time.Second { // if a service responds at once, the client must pause before its next request
 			t.Errorf("time of 3 requests: got %v, want at least 2s", took)
 		}
 	})

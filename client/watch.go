@@ -32,10 +32,10 @@ type EventType string
 
 // The values of EventType.
 const (
-	Changed       EventType = "changed"  // the content has changed
+	Changed       EventType = "changed"  // the content has changed since the previous event
 	Checked       EventType = "checked"  // the entity was fetched, and its content is the same
 	NotFoundEvent EventType = "notFound" // the upstream has no such entity
-	State         EventType = "state"    // only the freshness or the state of the refresh has changed
+	State         EventType = "state"    // the content has not changed, but the freshness or the state of the refresh has
 )
 
 // Event is a change of an entity. It has no content: Get returns the content, with a conditional
@@ -48,8 +48,8 @@ type Event struct {
 	LastCheckedAt time.Time     `json:"lastCheckedAt"` // time of the last successful check; zero if nothing is stored
 	Refresh       *RefreshState `json:"refresh"`       // state of the refresh; nil if no refresh is due
 	ETag          string        `json:"etag"`          // identifies the content; empty if there is none
-	// Items are the items of a collection that have changed since the last event, at most 100. MoreItems is
-	// true if there are more; Items of the client returns them.
+	// Items are up to 100 items of the collection that have changed since the previous event. If
+	// MoreItems is true, more items have changed: Client.Items returns them.
 	Items []struct {
 		ID      string `json:"id"`
 		Deleted bool   `json:"deleted"`

@@ -80,7 +80,8 @@ func answering(status int, code, after string) http.RoundTripper {
 	})
 }
 
-// follow returns the first n events, or the events before the first error and this error.
+// follow returns the first n events of a stream. If an error occurs earlier, it returns the events
+// before the error, and the error.
 func follow(ctx context.Context, c *Client, n int, options ...CallOption) (events []Event, err error) {
 	for e, err := range c.Watch(ctx, anEntity, options...) {
 		if err != nil {

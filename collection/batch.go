@@ -16,37 +16,39 @@ import (
 type Write struct {
 	Entity schemas.Entity
 	Rules  Rules
-	// Before is the state before the page, as State.Begin has returned it. After is the state after the page, as
-	// State.After has returned it.
+	// Before is the state of the collection before the page, as State.Begin returned it. After is the
+	// state after the page, as State.After returned it.
 	Before, After State
 	Page          Page
-	// Manual is set if the fetch was made for a reader or an operator (store.State.Manual).
+	// Manual is true if a reader or an operator requested the fetch of the page (store.State.Manual).
 	Manual bool
-	// Params are the params of the request of the next page.
+	// Params are the params of the update request that fetches the next page.
 	Params map[string]string
-	// Step is executed before the page is stored if the page belongs to a run: it moves the run's step. If it writes
-	// no row, the step has ended and nothing of the page is stored (Moved). The poller of runs requests the next page
-	// of such a walk, and not the outbox.
+	// Step is set if the page belongs to a run. This statement moves the run's step, and is executed
+	// before the page is stored. If it writes no row, the step has ended: then nothing of the page is
+	// stored, and the result is Moved. The poller of runs, and not the outbox, requests the next page
+	// of such a walk.
 	Step *store.Statement
-	// Outbox is written if the collection has changed. With PublishChange, each changed item gets an
-	// event too.
+	// Outbox has the events to store if the page changes the collection. With PublishChange, an event
+	// is stored for each changed item too.
 	Outbox store.OutboxEvents
 }
 
-// Written is the result of a Write.
+// Written is the result of storing one page.
 type Written struct {
 	Result Result
-	State  State // the state that was stored
+	State  State // the state of the collection that was stored
 	// Changed is the number of new and changed items. Deleted is the number of deleted items, and Expired of items
 	// deleted because of Rules.Keep or Rules.MaxItems.
 	Changed, Deleted, Expired int64
-	// Refused wraps ErrShrunk if the page was refused; nothing of it was written.
+	// Refused is the error that wraps ErrShrunk if the page was refused. Nothing of a refused page is
+	// stored.
 	Refused error
 }
 
-// Write stores pages in one transaction. For each page these are the changed items, the collection's state and
-// snapshot, the events of the changes, and the request of the next page. It returns the result of each page
-// in the given order. On an error nothing was written.
+// Write stores pages in one transaction. For each page it stores the changed items, the collection's
+// state and snapshot, the events of the changes, and the request of the next page. It returns the
+// result of each page, in the order of the pages. If Write returns an error, nothing was stored.
 func (c *Collections) Write(ctx context.Context, pages []Write) (results []Written, err error) {
 	err = c.store.InTx(ctx, func(tx store.Tx) error {
 		results = make([]Written, len(pages))
@@ -65,8 +67,8 @@ type batch struct {
 	pages []*write
 }
 
-// newBatch returns the batch of the pages. Of several pages of a collection it contains the page with the
-// highest version. The result of the others is Moved.
+// newBatch returns the batch of the pages. If several pages belong to one collection, the batch contains
+// only the page with the highest version. The result of the other pages is Moved.
 func newBatch(tx store.Tx, pages []Write, results []Written) *batch {
 	order := make([]int, len(pages))
 	for n := range order {
@@ -112,7 +114,8 @@ func (b *batch) run(ctx context.Context) error {
 	return b.tx.Commit(ctx, all.flush()...)
 }
 
-// each calls f for each page of which something is stored. A page is refused if f returns ErrShrunk.
+// each calls f for each page of the batch, except pages that have ended. If f returns ErrShrunk, the
+// page is refused, and each continues with the next page.
 func (b *batch) each(f func(*write) error) error {
 	for _, w := range b.pages {
 		if w.ended {
@@ -127,7 +130,8 @@ func (b *batch) each(f func(*write) error) error {
 	return nil
 }
 
-// moveSteps moves the steps of runs to which pages belong. No row of these pages was written before.
+// moveSteps executes the statements Write.Step of the pages. It must run before the first write of a
+// row of these pages.
 func (b *batch) moveSteps(ctx context.Context) error {
 	var pages []*write
 	var steps []store.Statement
@@ -151,13 +155,13 @@ func (b *batch) moveSteps(ctx context.Context) error {
 	return nil
 }
 
-// changes are the statements of one or more pages that were not executed yet.
+// changes are statements that wait for their execution.
 type changes struct {
 	statements []store.Statement
-	rows       [tables][][]any // rows to insert, by table
+	rows       [tables][][]any // rows to insert, by the number of the table
 }
 
-// insert adds a row. The values follow the columns source, facet and key.
+// insert adds a row to a table. values are the columns after source, facet and key.
 func (c *changes) insert(table int, e schemas.Entity, values ...any) {
 	c.rows[table] = append(c.rows[table], key(e, values...))
 }
@@ -169,7 +173,7 @@ func (c *changes) append(more changes) {
 	}
 }
 
-// flush returns all statements and removes them from the changes.
+// flush returns all waiting statements. Afterwards no statement waits.
 func (c *changes) flush() []store.Statement {
 	all := c.statements
 	for table, rows := range c.rows {

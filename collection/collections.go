@@ -20,7 +20,7 @@ type Store interface {
 // Collections reads and writes collections. Its methods may be called concurrently.
 type Collections struct{ store Store }
 
-// New returns the collections of a database.
+// New returns the Collections of a database.
 func New(s Store) *Collections { return &Collections{s} }
 
 // State returns the state of a collection; the zero value if nothing is stored.
@@ -52,11 +52,11 @@ func (c *Collections) States(ctx context.Context, all []schemas.Entity) (states 
 type Range struct {
 	// ID selects one item that is not deleted; empty: all items.
 	ID string
-	// AfterVersion and AfterID are the version and the id of the item before the range; zero: the range
-	// begins with the first item.
+	// AfterVersion and AfterID are the version and the id of the last item before the range. Zero
+	// values: the range begins with the first item.
 	AfterVersion int64
 	AfterID      string
-	// ChangedSince is the time since which an item has changed; zero: all items.
+	// ChangedSince selects the items that have changed at this time or later; zero: all items.
 	ChangedSince time.Time
 	// WithDeleted is true if the range includes deleted items.
 	WithDeleted bool
@@ -83,10 +83,11 @@ func (c *Collections) Items(ctx context.Context, e schemas.Entity, r Range) (ite
 	return items, nil
 }
 
-// WalkAgain lets each open walk of the collections be followed by another one, because the upstream has
-// announced a change that the open walk may miss.
+// WalkAgain makes sure that another walk follows the open walk of each of the collections. It is called
+// when the upstream has announced a change, because an open walk may miss this change. It has no effect
+// on a collection without an open walk.
 func (c *Collections) WalkAgain(ctx context.Context, of []schemas.Entity) error {
-	of = slices.SortedFunc(slices.Values(of), func(a, b schemas.Entity) int { return strings.Compare(a.String(), b.String()) }) // concurrent calls lock rows in the same order
+	of = slices.SortedFunc(slices.Values(of), func(a, b schemas.Entity) int { return strings.Compare(a.String(), b.String()) }) // Concurrent calls lock the rows in this order, which prevents deadlocks.
 	var statements []store.Statement
 	for _, e := range of {
 		statements = append(statements, store.Statement{Text: walkAgain, Args: key(e)})
@@ -98,8 +99,9 @@ func (c *Collections) WalkAgain(ctx context.Context, of []schemas.Entity) error 
 	return nil
 }
 
-// Abandon closes the walk with this id, if it is open, and deletes the request of a page if no walk is open.
-// The next walk begins with the first page. Stored items and the cursor are kept.
+// Abandon closes the walk with this id if it is open. If no walk is open then, it also deletes the
+// outbox event that requests a page. Stored items and the cursor are kept. The next walk begins with
+// the first page.
 func (c *Collections) Abandon(ctx context.Context, e schemas.Entity, walk int64) error {
 	err := c.store.InTx(ctx, func(tx store.Tx) error {
 		return tx.Commit(ctx, store.Statement{Text: abandonWalk, Args: key(e, walk)}, store.Statement{Text: deleteLeftRequest, Args: key(e)})

@@ -13,8 +13,8 @@ const (
 	deleteQuietEvent = `DELETE FROM outbox WHERE source = $1 AND facet = $2 AND key = $3 AND quiet_facet = $4
 RETURNING before, latest_at`
 
-	// deletePageRequest deletes the event that requests the next page. deleteLeftRequest deletes it if no walk
-	// is open.
+	// deletePageRequest deletes the outbox event that requests the next page. deleteLeftRequest deletes
+	// this event only if no walk is open.
 	deletePageRequest = `DELETE FROM outbox WHERE source = $1 AND facet = $2 AND key = $3 AND quiet_facet = '` + store.PageRequest + `'`
 	deleteLeftRequest = deletePageRequest + `
 AND NOT EXISTS (SELECT 1 FROM collections c WHERE c.source = $1 AND c.facet = $2 AND c.key = $3 AND c.walk <> 0)`
@@ -45,8 +45,9 @@ func (w *write) insertEvent(r store.OutboxRow, item string) {
 	w.insert(tableEvents, w.Entity, w.Page.Version, micros(w.Page.Began), r.Before, r.After, r.PublishChange, r.Triggers, r.Due, r.QuietFacet, r.Latest, item)
 }
 
-// requestNext adds the event that requests the next page, or another walk (Collections.WalkAgain). The poller of runs
-// requests the next page of a page with a Step.
+// requestNext adds the outbox event that requests the next page, or another walk
+// (Collections.WalkAgain). It adds none for a page with a Step, because the poller of runs requests the
+// next page then.
 func (w *write) requestNext(ctx context.Context) error {
 	next, kept := store.Trigger{Facet: w.Entity.Facet, Params: w.Params}, ""
 	switch {

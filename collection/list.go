@@ -14,18 +14,18 @@ import (
 // and key.
 const (
 	listColumns = `item, hash, version, changed_at, deleted, size`
-	// selectNewest returns items, the item that changed last first. Arguments: version and item to begin after,
-	// limit.
+	// selectNewest returns items in the order of their last changes, the newest change first.
+	// Arguments: version and id of the last item of the page before, limit.
 	selectNewest = `SELECT ` + listColumns + ` FROM items
 WHERE source = $1 AND facet = $2 AND key = $3 AND (version, item) < ($4, $5)
 ORDER BY version DESC, item DESC LIMIT $6`
-	// selectPrefix returns items in the order of their ids. Arguments: id to begin after, first and last possible
-	// id, limit.
+	// selectPrefix returns items in the order of their ids. Arguments: id of the last item of the page
+	// before, first and last possible id, limit.
 	selectPrefix = `SELECT ` + listColumns + ` FROM items
 WHERE source = $1 AND facet = $2 AND key = $3 AND item > $4 AND item >= $5 AND item <= $6
 ORDER BY item LIMIT $7`
-	// selectTotals returns totals of the collections of a source by facet. Arguments: source, maximum number of
-	// collections.
+	// selectTotals returns the totals of a source's collections, one row for each facet. Arguments:
+	// source, maximum number of collections.
 	selectTotals = `SELECT facet, count(*), CAST(sum(items) AS bigint), sum(CASE WHEN complete_at = 0 THEN 1 ELSE 0 END),
 	sum(CASE WHEN walk <> 0 THEN 1 ELSE 0 END), COALESCE(min(CASE WHEN walk <> 0 THEN walk_at END), 0)
 FROM (SELECT facet, items, complete_at, walk, walk_at FROM collections WHERE source = $1 LIMIT $2) c
@@ -34,10 +34,11 @@ GROUP BY facet ORDER BY facet`
 
 // Listing selects the items that List returns.
 type Listing struct {
-	// Prefix is the start of the ids. With a prefix the items are in the order of their ids; without one, the item
-	// that changed last is first.
+	// Prefix selects the ids that begin with this text. With a prefix, the items are sorted by their
+	// ids. Without one, they are sorted by their last changes, the newest change first.
 	Prefix string
-	// AfterVersion and AfterID are the version and the id of the last item of the page before; zero: the first page.
+	// AfterVersion and AfterID are the version and the id of the last item of the previous page. Zero
+	// values select the first page.
 	AfterVersion int64
 	AfterID      string
 	Limit        int
@@ -77,7 +78,7 @@ type Totals struct {
 	Collections int64
 	Items       int64
 	Incomplete  int64 // collections whose first walk is not complete
-	Walks       int64 // open walks
+	Walks       int64 // number of open walks
 	// OldestWalk is the start of the oldest open walk; zero: no walk is open.
 	OldestWalk time.Time
 }

@@ -16,7 +16,8 @@ import (
 type State struct {
 	// Version is the version of the fetch that wrote the state last; 0: nothing is stored.
 	Version int64
-	// ExtractVersion identifies the facet's settings with which the last complete walk extracted its items.
+	// ExtractVersion is the number of the facet's settings (source.Facet.ExtractVersion) with which the
+	// last complete walk extracted its items.
 	ExtractVersion int64
 	// Visibility is the visibility of the last fetch. Items of another visibility are deleted.
 	Visibility string
@@ -24,41 +25,44 @@ type State struct {
 	// Changed is the version of the fetch that changed an item last; ChangedAt is the start of that fetch.
 	Changed   int64
 	ChangedAt time.Time
-	Cursor    string // see package documentation; empty: none
-	ETag      string // validator of the first page of the last complete walk
+	Cursor    string // position up to which the collection is complete, as doc.go explains; empty: there is none
+	ETag      string // ETag of the first page of the last complete walk
 	// CompleteAt is the start of the last complete walk. FullAt is the start of the last complete full
 	// walk. Zero: there was none.
 	CompleteAt, FullAt time.Time
-	// FullWalk is the id of the last complete full walk of several pages, whose items are in the table
-	// walk_items; 0: there is none.
+	// FullWalk is the id of the last complete full walk of several pages; 0: there is none. The ids of
+	// its items are in the table walk_items.
 	FullWalk int64
 	Walk     Walk
 
-	reset bool // the stored items have another visibility and are deleted with the next write
+	reset bool // the stored items have another visibility, so the next write deletes them
 }
 
 // Walk is an open walk. Its zero value means that no walk is open.
 type Walk struct {
 	ID    int64     // version of the walk's first fetch; 0: page 1 was not fetched yet
 	Began time.Time // start of the walk's first fetch
-	// Date is the upstream's time at the start of the walk.
+	// Date is the time of the upstream's clock at the start of the walk.
 	Date time.Time
 	Page int // number of the next page, from 1; 0: no walk is open
-	// Position is the position of the next page: a request URI or a cursor of the upstream; empty: page 1.
+	// Position is the position of the next page: the URI of its request, or a value of a GraphQL
+	// variable. Empty: page 1.
 	Position string
-	// Checkpoint is the position of an earlier page. A walk that returns to it repeats itself.
+	// Checkpoint is the position of an earlier page of the walk. If a later page has the same position,
+	// the walk would never end.
 	Checkpoint string
 	Full       bool   // the walk requests the whole list
 	Greatest   string // greatest cursor value of the walk's items
-	ETag       string // validator of the first page
-	// ExtractVersion identifies the facet's settings of the walk.
+	ETag       string // ETag of the first page
+	// ExtractVersion is the number of the facet's settings (source.Facet.ExtractVersion) with which the
+	// walk extracts its items.
 	ExtractVersion int64
 }
 
-// Open reports whether a walk has stored a page, and its next page is to be fetched.
+// Open reports whether the walk has stored a page and has not yet stored its last page.
 func (w Walk) Open() bool { return w.ID != 0 }
 
-// Name returns the name of the walk's next page, which an update request carries.
+// Name returns the name of the walk's next page. An update request contains this name.
 func (w Walk) Name() string { return strconv.FormatInt(w.ID, 10) + "-" + strconv.Itoa(w.Page) }
 
 // Summary is the content of a collection's snapshot.
@@ -67,14 +71,15 @@ type Summary struct {
 	AsOf *time.Time `json:"asOf"`
 	// ChangedAt is the start of the fetch that changed an item last; nil: no item was ever stored.
 	ChangedAt *time.Time `json:"changedAt"`
-	// Complete is true if a walk has reached the last page since the collection was created or its visibility changed.
+	// Complete is true if a walk has reached the last page. It becomes false again if the visibility
+	// changes.
 	Complete bool `json:"complete"`
 	// Count is the number of items.
 	Count int64 `json:"count"`
 }
 
-// summary returns the content of the collection's snapshot, and its hash. The hash depends on the
-// items and not on AsOf.
+// summary returns the content of the collection's snapshot, and its hash. The hash depends on the items
+// and not on AsOf.
 func (s State) summary() ([]byte, store.Hash, error) {
 	content, err := json.Marshal(Summary{
 		AsOf: schemas.OptionalTime(s.CompleteAt), ChangedAt: schemas.OptionalTime(s.ChangedAt),
@@ -91,14 +96,14 @@ type Item struct {
 	// collection. ChangedAt is the start of that fetch.
 	Version   int64
 	ChangedAt time.Time
-	// Deleted is set for an item that the upstream no longer has. Its content is empty, and it is kept
-	// for KeepDeleted.
+	// Deleted is true for an item that the upstream no longer has. Such an item has no content, and is
+	// kept for KeepDeleted.
 	Deleted bool
-	Content []byte // canonical JSON; List does not read it
-	Size    int    // bytes of the content; only List reads it
+	Content []byte // canonical JSON; empty in the results of List
+	Size    int    // length of the content in bytes; set only in the results of List
 }
 
-// KeepDeleted is how long a deleted item can be read as deleted.
+// KeepDeleted is how long a deleted item is kept, so that readers learn of the deletion.
 const KeepDeleted = 30 * 24 * time.Hour
 
 // Fetched is an item of a fetched page.
@@ -106,34 +111,37 @@ type Fetched struct {
 	ID      string
 	Hash    store.Hash
 	Content []byte // canonical JSON; it is stored compressed
-	// Cursor is the value of the cursor's field: a time of RFC 3339 in UTC, or a whole number; empty: none.
+	// Cursor is the value of the field that the setting cursor.field names: a time of RFC 3339 in UTC,
+	// or a whole number; empty: the item has no value.
 	Cursor  string
-	Deleted bool // the item's flag says that it is deleted
+	Deleted bool // the member that the setting deletedFlag names is true
 }
 
 // Page is a fetched page.
 type Page struct {
-	Version int64     // version of the fetch
-	Began   time.Time // start of the fetch
-	Date    time.Time // the upstream's time of the response; zero: unknown
-	// NotModified is set if the upstream answered that the first page is unchanged.
+	Version int64     // version of the fetch that returned the page
+	Began   time.Time // start of the fetch that returned the page
+	Date    time.Time // time of the response by the upstream's clock; zero: unknown
+	// NotModified is true if the upstream answered 304: the first page is unchanged.
 	NotModified bool
 	ETag        string
 	Items       []Fetched
-	Next        string // position of the next page; empty: the last page
+	Next        string // position of the next page (Walk.Position); empty: this page is the last one
 }
 
-// Result says whether a Write has stored its page.
+// Result says whether Collections.Write has stored a page.
 type Result int
 
 // The values of Result.
 const (
 	Stored Result = iota + 1 // the page is stored
-	Moved                    // nothing was written: another page was stored, or the collection was deleted
+	// nothing was stored, because another page was stored meanwhile, a run's step has ended, or the
+	// collection was deleted
+	Moved
 )
 
-// ErrShrunk is wrapped by Written.Refused of a page whose walk would delete more items than
-// Rules.ShrinkGuard allows.
+// ErrShrunk is wrapped by Written.Refused if a walk would delete more items than Rules.ShrinkGuard
+// allows.
 var ErrShrunk = errors.New("the list has shrunk")
 
 // ErrRepeats is the error of a walk whose next page is an earlier page of the walk.

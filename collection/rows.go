@@ -8,18 +8,19 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// maxShape is the number of shapes of a statement: it has 1, 2, 4 and so on up to maxRows rows or ids.
+// A statement has several forms (shapes), which differ in their number of rows or ids: 1, 2, 4 and so
+// on up to maxRows. maxShape is the number of shapes.
 const (
 	maxShape = 7
 	maxRows  = 1 << (maxShape - 1)
 )
 
-// rowsStatement inserts rows. Its texts differ only in the number of rows, which is a power of two, so
-// that a database prepares few texts.
+// rowsStatement inserts rows into a table. It has one text for each shape. So a database prepares only
+// maxShape texts for it.
 type rowsStatement [maxShape]string
 
-// insertion returns the statement that inserts rows with this number of columns. before and after are the parts
-// of the text around the rows.
+// insertion returns the statement that inserts rows with the given number of columns. The text of the
+// statement is before, the placeholders of the rows, and after.
 func insertion(before string, columns int, after string) (r rowsStatement) {
 	for shape := range r {
 		var b strings.Builder
@@ -49,10 +50,10 @@ func (r *rowsStatement) of(rows [][]any) (statements []store.Statement) {
 	return statements
 }
 
-// idsQuery reads the rows of at most maxRows ids of a collection.
+// idsQuery reads the rows of some ids of a collection, at most maxRows. It has one text for each shape.
 type idsQuery [maxShape]string
 
-// queryByIDs returns the query whose text ends with the ids.
+// queryByIDs returns the query that consists of the text before and a list of ids.
 func queryByIDs(before string) (q idsQuery) {
 	for shape := range q {
 		q[shape] = before + ` IN (` + placeholders(4, 1<<shape) + `)`
@@ -60,7 +61,8 @@ func queryByIDs(before string) (q idsQuery) {
 	return q
 }
 
-// of returns the statement for the ids. The last id is repeated if their number is no power of two.
+// of returns the statement for the given ids. If their number is no power of two, the last id is
+// repeated.
 func (q *idsQuery) of(key []any, ids []string) store.Statement {
 	shape := bits.Len(uint(len(ids) - 1))
 	args := key
@@ -70,7 +72,7 @@ func (q *idsQuery) of(key []any, ids []string) store.Statement {
 	return store.Statement{Text: q[shape], Args: args}
 }
 
-// placeholders returns n placeholders, the first with the given number.
+// placeholders returns the text of n placeholders such as $4,$5,$6. The first one has the number first.
 func placeholders(first, n int) string {
 	var b strings.Builder
 	for i := range n {

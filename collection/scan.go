@@ -12,19 +12,20 @@ import (
 type Listed struct {
 	Key        string
 	Visibility string
-	Complete   bool // a walk has read all of it
+	Complete   bool // a walk has read the whole list
 }
 
 const (
 	selectStored = `SELECT c.key, c.visibility, c.complete_at <> 0 FROM collections c`
-	// selectContents returns items that are not deleted, in the order of their changes, which is about the order
-	// of their rows. Arguments: version and id to begin after, limit.
+	// selectContents returns the contents of items that are not deleted, in the order of their last
+	// changes. This is nearly the physical order of their rows. Arguments: version and id of the item
+	// before the first one, limit.
 	selectContents = `SELECT version, item, encoding, payload FROM items
 WHERE source = $1 AND facet = $2 AND key = $3 AND (version, item) > ($4, $5) AND NOT deleted ORDER BY version, item LIMIT $6`
 )
 
-// InKeyOrder returns at most limit collections of the filter's source and facet, in the order of their keys.
-// The keys begin with KeyPrefix and follow the key after.
+// InKeyOrder returns at most limit collections of the filter's source and facet, sorted by their keys.
+// Only collections are returned whose keys begin with f.KeyPrefix and are greater than the key after.
 func (c *Collections) InKeyOrder(ctx context.Context, f store.EntityFilter, after string, limit int) (all []Listed, err error) {
 	query, args := f.InKeyOrder(selectStored, "c", after, limit)
 	err = c.store.InTx(ctx, func(tx store.Tx) error {
@@ -47,9 +48,10 @@ type Position struct {
 	ID      string
 }
 
-// Scan calls the function each for at most limit items that are not deleted and follow the position after, in the
-// order of their changes. An item that changes between two scans moves to the end, so it can be found twice. The
-// content is valid until each returns; only one item is in memory.
+// Scan reads at most limit items after the position after, in the order of their last changes, and
+// calls the function each for each of them. Deleted items are left out. An item that changes between
+// two scans moves to the end, so a later scan can return it again. The content is valid only until each
+// returns, because only one item is in memory.
 func (c *Collections) Scan(ctx context.Context, e schemas.Entity, after Position, limit int, each func(at Position, content []byte)) error {
 	var content []byte
 	stored := store.Snapshot{State: store.State{Entity: e}}

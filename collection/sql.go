@@ -7,18 +7,19 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// The statements run in PostgreSQL and SQLite. Times are microseconds since 1970 UTC; 0: no time. The
-// first three arguments of each are source, facet and key.
+// The statements are for PostgreSQL and SQLite. Times are microseconds since 1970 UTC; 0 means no time.
+// The first three arguments of each statement are source, facet and key.
 const (
-	// lockState locks the collection's row of snapshot_state, and inserts a row if there is none. The
-	// deletion of a snapshot locks this row first too, which prevents deadlocks.
+	// lockState locks the row of the collection in snapshot_state, or inserts this row. Writes of pages
+	// and deletions of snapshots all lock this row first, which prevents deadlocks.
 	lockState = `INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
 	last_fetched_at, last_checked_at, last_updated_at, not_found, etag, last_modified)
 VALUES ($1, $2, $3, -1, $4, 0, '', 0, 0, 0, 0, false, '', '')
 ON CONFLICT (source, facet, key) DO UPDATE SET version = s.version WHERE false`
 
-	// selectSnapshot returns the snapshot's state, the version of its failure or -1, and the columns of the
-	// collection; without a collection these are 0 or empty. A failure is stored under the same lock.
+	// selectSnapshot returns the state of the collection's snapshot, the version of its stored failure
+	// (-1: none), and its row of the table collections. If this row is missing, its columns are 0 or
+	// empty. The lock of lockState also protects the stored failure.
 	selectSnapshot = `SELECT s.version, s.hash, s.encoding, s.last_updated_at,
 	COALESCE((SELECT u.version FROM update_status u WHERE u.source = $1 AND u.facet = $2 AND u.key = $3), -1), ` + stateColumnsOrNone + `
 FROM snapshot_state s
@@ -33,8 +34,9 @@ WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
 	COALESCE(c.page, 0), COALESCE(c.position, ''), COALESCE(c.checkpoint, ''), COALESCE(c.walk_full, false), COALESCE(c.greatest, ''),
 	COALESCE(c.walk_etag, ''), COALESCE(c.walk_extract_version, 0)`
 	selectState = `SELECT ` + stateColumns + ` FROM collections WHERE source = $1 AND facet = $2 AND key = $3`
-	// walkAgain lets another walk follow the open one. takeWalkAgain writes a row if another walk follows the open
-	// one, which ends. Argument: id of the open walk.
+	// walkAgain requests another walk after the open one. takeWalkAgain is executed when the open walk
+	// ends: it removes this request, and writes a row only if there was one. Argument of takeWalkAgain:
+	// id of the open walk.
 	walkAgain     = `UPDATE collections SET walk_again = true WHERE source = $1 AND facet = $2 AND key = $3 AND walk <> 0 AND NOT walk_again`
 	takeWalkAgain = `UPDATE collections SET walk_again = false WHERE source = $1 AND facet = $2 AND key = $3 AND walk = $4 AND walk_again`
 	// abandonWalk closes an open walk. Argument: id of the walk.
@@ -44,13 +46,15 @@ WHERE source = $1 AND facet = $2 AND key = $3 AND walk = $4 AND walk <> 0`
 
 	deleteItems     = `DELETE FROM items WHERE source = $1 AND facet = $2 AND key = $3`
 	deleteWalkItems = `DELETE FROM walk_items WHERE source = $1 AND facet = $2 AND key = $3`
-	// deleteOldItems removes the rows of deleted items. Argument: time before which the items were deleted.
+	// deleteOldItems deletes the rows of items that were deleted before a time. Argument: this time.
 	deleteOldItems = deleteItems + ` AND deleted AND changed_at < $4`
-	// deleteExpiredItems deletes items whose last change is before a time. Versions follow a clock in
-	// milliseconds, so the condition on the version lets the database use the index items_changed.
-	// Arguments: version, time.
+	// deleteExpiredItems deletes items that have not changed since a time. Arguments: this time in
+	// milliseconds, this time in microseconds. Versions increase like a clock in milliseconds, so the
+	// condition on the version selects nearly the same rows as the condition on the time. It lets the
+	// database use the index items_changed.
 	deleteExpiredItems = deleteItems + ` AND NOT deleted AND version < $4 AND changed_at < $5`
-	// deleteFirstItems deletes the items that changed first. Argument: number of items to delete.
+	// deleteFirstItems deletes the items whose last changes are the oldest. Argument: number of items
+	// to delete.
 	deleteFirstItems = deleteItems + ` AND item IN (SELECT i.item FROM items i
 	WHERE i.source = $1 AND i.facet = $2 AND i.key = $3 AND NOT i.deleted ORDER BY i.version, i.item LIMIT $4)`
 	// deleteOtherWalks deletes the rows of walk_items of all walks except one. Argument: id of that walk.
@@ -58,7 +62,8 @@ WHERE source = $1 AND facet = $2 AND key = $3 AND walk = $4 AND walk <> 0`
 
 	// selectPresent returns the ids and hashes of all items that are not deleted.
 	selectPresent = `SELECT i.item, i.hash FROM items i WHERE i.source = $1 AND i.facet = $2 AND i.key = $3 AND NOT i.deleted`
-	// selectMissing returns the items that neither of two walks has found. Arguments: ids of the walks.
+	// selectMissing returns the items that were found by neither of two walks. Arguments: ids of the
+	// two walks.
 	selectMissing = selectPresent + ` AND NOT EXISTS (SELECT 1 FROM walk_items w
 	WHERE w.source = i.source AND w.facet = i.facet AND w.key = i.key AND w.walk = $4 AND w.item = i.item)
 AND NOT EXISTS (SELECT 1 FROM walk_items w
@@ -66,14 +71,15 @@ AND NOT EXISTS (SELECT 1 FROM walk_items w
 
 	itemColumns = `item, hash, version, changed_at, deleted, encoding, payload`
 	selectItem  = `SELECT ` + itemColumns + ` FROM items WHERE source = $1 AND facet = $2 AND key = $3 AND item = $4 AND NOT deleted`
-	// selectItems returns items in the order of their changes. Arguments: version and item to begin
-	// after, time since which an item has changed, true to return deleted items, limit.
+	// selectItems returns items in the order of their last changes. Arguments: version and id of the
+	// item before the first one, time since which the items have changed, true to include deleted
+	// items, limit.
 	selectItems = `SELECT ` + itemColumns + ` FROM items
 WHERE source = $1 AND facet = $2 AND key = $3 AND (version, item) > ($4, $5) AND changed_at >= $6 AND ($7 OR NOT deleted)
 ORDER BY version, item LIMIT $8`
 )
 
-// key returns the arguments that begin each statement, followed by more arguments.
+// key returns the arguments of a statement: the source, facet and key of the entity, and then more.
 func key(e schemas.Entity, more ...any) []any {
 	return append([]any{e.Source, e.Facet, e.Key}, more...)
 }
@@ -81,7 +87,8 @@ func key(e schemas.Entity, more ...any) []any {
 // selectHashes returns the hashes of the items with the given ids.
 var selectHashes = queryByIDs(`SELECT item, hash, deleted FROM items WHERE source = $1 AND facet = $2 AND key = $3 AND item`)
 
-// The tables to which rows are added, in their order in a transaction.
+// The numbers of the tables into which rows are inserted. A transaction inserts into the tables in this
+// order.
 const (
 	tableItems = iota
 	tableWalkItems
@@ -92,8 +99,8 @@ const (
 	tables
 )
 
-// insertions are the statements that add rows to the tables. A row of items does not replace a row of a
-// later fetch.
+// insertions has the statement that inserts rows, for each table. A row of the table items does not
+// replace a row of a later fetch.
 var insertions = [tables]rowsStatement{
 	tableItems: insertion(`INSERT INTO items AS i (source, facet, key, item, hash, version, changed_at, deleted, encoding, size, payload)`, 11, `
 ON CONFLICT (source, facet, key, item) DO UPDATE
@@ -122,7 +129,7 @@ SET version = excluded.version, extract_version = excluded.extract_version, visi
 	latest_at, item)`, 13, ``),
 }
 
-// values returns the values of stateColumns.
+// values returns the values of the columns in stateColumns.
 func (s State) values() []any {
 	w := s.Walk
 	return []any{
@@ -134,7 +141,8 @@ func (s State) values() []any {
 
 func (s *State) scan(scan func(...any) error) error { return s.scanAfter(scan) }
 
-// scanAfter reads the first columns into before, and the state from the columns after them.
+// scanAfter scans one row of a query. It reads the first columns into before, and the next columns into
+// the state s.
 func (s *State) scanAfter(scan func(...any) error, before ...any) error {
 	w := &s.Walk
 	var changed, complete, full, began, date int64

@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// Orders of a list by the cursor's field.
+// The orders of a list by the field of its cursor.
 const (
-	OrderNone = "none" // unknown or changing
+	OrderNone = "none" // the order is unknown, or changes
 	OrderAsc  = "asc"  // the item with the smallest value is first
 	OrderDesc = "desc" // the item with the greatest value is first
 )
 
-// Ways in which items are deleted.
+// The ways in which a collection notices deleted items.
 const (
-	DeletesNone = "none" // never
-	DeletesFlag = "flag" // a member of the item says that it is deleted
-	DeletesFull = "full" // full walks no longer find the item
+	DeletesNone = "none" // deletions are not noticed
+	DeletesFlag = "flag" // a member of an item says that the item is deleted
+	DeletesFull = "full" // an item is deleted if full walks no longer find it
 )
 
-// Rules are the settings of a facet that decide about its walks.
+// Rules are the settings of a facet that determine its walks.
 type Rules struct {
 	Order string // one of the Order constants
-	// HasCursor is set if the facet has a cursor, and Lookback is how far before the cursor a walk
-	// begins. Lookback has no effect on cursors that are numbers.
+	// HasCursor is true if the facet has a cursor. Lookback is the time by which a walk begins before
+	// the cursor. It has no effect on cursors that are numbers.
 	HasCursor bool
 	Lookback  time.Duration
 	Deletes   string // one of the Deletes constants
@@ -32,20 +32,22 @@ type Rules struct {
 	FullEvery time.Duration
 	// ShrinkGuard is the minimum number of items after a full walk, as a fraction of the number before.
 	ShrinkGuard float64
-	// Keep is how long an item is kept after its last change; 0: without limit. An item whose cursor is an
-	// earlier time is not stored. MaxItems is the maximum number of items after a walk; 0: no limit. Above
-	// it, the items that changed first are deleted.
+	// Keep is how long an item is kept after its last change; 0: without limit. If the cursor value of
+	// an item is a time that is longer ago, the item is not stored. MaxItems is the maximum number of
+	// items after a walk; 0: no limit. If there are more, the items with the oldest changes are
+	// deleted.
 	Keep     time.Duration
 	MaxItems int64
-	// Conditional is set if the request of the first page has its validator (ETag).
+	// Conditional is true if the request of the first page contains the stored ETag.
 	Conditional bool
-	// ExtractVersion and Visibility are the values that a fetch has with the current configuration.
+	// ExtractVersion and Visibility are the values of a fetch with the current configuration.
 	ExtractVersion int64
 	Visibility     string
 }
 
-// Begin returns the state with its open walk, or with a new walk. The argument notFound is true if the
-// upstream has answered meanwhile that the collection does not exist.
+// Begin returns the state with its open walk, or with a new walk if no walk is open or the open walk
+// cannot continue. The parameter notFound is true if the upstream has answered during the walk that the
+// collection does not exist.
 func (s State) Begin(r Rules, now time.Time, notFound bool) State {
 	if s.Version != 0 && s.Visibility != r.Visibility {
 		s = State{Version: s.Version, reset: true}
@@ -60,7 +62,8 @@ func (s State) Begin(r Rules, now time.Time, notFound bool) State {
 	return s
 }
 
-// Since returns the value from which the walk requests items; empty: all items.
+// Since returns the cursor value from which the walk requests items; empty: the walk requests all
+// items.
 func (s State) Since(r Rules) string {
 	if s.Walk.Full || !r.HasCursor {
 		return ""
@@ -68,9 +71,9 @@ func (s State) Since(r Rules) string {
 	return lookBack(s.Cursor, r.Lookback)
 }
 
-// Validator returns the validator to send with the next page; empty: none. An unchanged
-// first page means an unchanged list only if the newest items are first. So other pages and other lists have
-// no validator.
+// Validator returns the ETag to send with the request of the next page; empty: none. Only the first
+// page of a list with its newest items first has one, because only there an unchanged first page means
+// an unchanged list.
 func (s State) Validator(r Rules) string {
 	if !r.Conditional || r.Order != OrderDesc || s.Walk.Full || s.Walk.Page != 1 {
 		return ""
@@ -78,8 +81,8 @@ func (s State) Validator(r Rules) string {
 	return s.ETag
 }
 
-// After returns the state after a page of its walk. Items, Changed and ChangedAt are updated by Write.
-// The only error is ErrRepeats.
+// After returns the state after a page of the walk. It leaves Items, Changed and ChangedAt to
+// Collections.Write. The only error is ErrRepeats.
 func (s State) After(r Rules, p Page) (State, error) {
 	w := &s.Walk
 	s.Version = p.Version
@@ -104,7 +107,8 @@ func (s State) After(r Rules, p Page) (State, error) {
 		if p.Next == w.Checkpoint || p.Next == w.Position {
 			return s, ErrRepeats
 		}
-		// The checkpoint moves at pages 1, 2, 4, 8 and so on: a cycle of any length is found (Brent's algorithm).
+		// The checkpoint is set at pages 1, 2, 4, 8 and so on. So a cycle of pages is found whatever
+		// its length is (Brent's algorithm).
 		if w.Page&(w.Page-1) == 0 {
 			w.Checkpoint = p.Next
 		}
@@ -124,8 +128,8 @@ func (s State) After(r Rules, p Page) (State, error) {
 	return s, nil
 }
 
-// reachedCursor reports whether the page ends a walk before the end of the list: the list has its newest
-// items first, and the page has an item that is older than the cursor.
+// reachedCursor reports whether the walk ends with this page, although the list has further pages. This
+// is so if the list has its newest items first, and the page has an item that is older than the cursor.
 func (s State) reachedCursor(r Rules, p Page) bool {
 	since := s.Since(r)
 	if since == "" || r.Order != OrderDesc {
@@ -139,7 +143,8 @@ func (s State) reachedCursor(r Rules, p Page) bool {
 	return false
 }
 
-// advance moves the cursor to the greatest value of the walk, but not beyond the start of the walk.
+// advance sets the cursor to the greatest value that the walk has found. A cursor that is a time is not
+// set beyond the start of the walk.
 func (s *State) advance() {
 	to := s.Walk.Greatest
 	if _, ok := parseTime(to); ok {
@@ -159,8 +164,9 @@ func parseTime(cursor string) (time.Time, bool) {
 	return at, err == nil
 }
 
-// compareCursors compares two values in the form of Fetched.Cursor. The empty value is the smallest. A
-// number is smaller than a time: if the upstream begins to send times, they replace the numbers.
+// compareCursors compares two values of the field Fetched.Cursor. The empty value is the smallest. A
+// number is smaller than a time: if an upstream that has sent numbers begins to send times, the cursor
+// becomes a time.
 func compareCursors(a, b string) int {
 	if a == "" || b == "" {
 		return cmp.Compare(a, b)
@@ -180,8 +186,8 @@ func compareCursors(a, b string) int {
 	return numberA.Cmp(numberB)
 }
 
-// lookBack returns the time that is earlier than the cursor by the lookback, in whole seconds. It returns
-// a number unchanged.
+// lookBack returns the cursor minus the lookback, in whole seconds. It returns a cursor that is a
+// number unchanged.
 func lookBack(cursor string, lookback time.Duration) string {
 	if at, ok := parseTime(cursor); ok {
 		return at.Add(-lookback).Truncate(time.Second).Format(time.RFC3339)

@@ -19,7 +19,7 @@ func pageOf(version int64, next string, minutes ...int) Page {
 	return p
 }
 
-// after applies pages to a state, each with the rules.
+// after applies the pages to the state, one after the other, and returns the last state.
 func after(t *testing.T, s State, r Rules, pages ...Page) State {
 	t.Helper()
 	for _, p := range pages {
@@ -135,7 +135,8 @@ func TestValidator_FirstPageOfNewestFirst(t *testing.T) {
 	}
 }
 
-// Every cycle of pages ends, after at most four times its length.
+// If the link of a page leads back to an earlier page, the walk must end, after at most four times the
+// length of the cycle.
 func TestAfter_FindsCycles(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 2))
@@ -157,7 +158,7 @@ func TestAfter_FindsCycles(t *testing.T) {
 		}
 	}
 	s := State{}
-	for n := range 10_000 { // a list without a cycle is never refused
+	for n := range 10_000 { // A list without a cycle must not be refused, however long it is.
 		var err error
 		if s, err = s.Begin(Rules{}, began, false).After(Rules{}, pageOf(int64(n+1), fmt.Sprint("p", n))); err != nil {
 			t.Fatalf("page %d of a list without a cycle: %v", n, err)

@@ -10,16 +10,16 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// write is a page of a batch.
+// write is one page of a batch while it is stored.
 type write struct {
 	Write
 	tx     store.Tx
 	result *Written
-	items  []Fetched       // the items of the page; of an id that the page has twice, the later item
+	items  []Fetched       // the items of the page; if the page has an id twice, only the later item
 	seen   map[string]bool // the ids of the page
 
-	// The stored rows: the states of the snapshot and of the collection, the version of its failure (-1: none), and
-	// the items of the page.
+	// The stored data: the states of the snapshot and of the collection, the version of the stored
+	// failure (-1: none), and the stored items with the ids of the page.
 	snapshot store.State
 	current  State
 	failed   int64
@@ -47,13 +47,13 @@ func newWrite(tx store.Tx, page Write, result *Written) *write {
 	return w
 }
 
-// reads returns the statements that lock the collection and read its rows.
+// reads returns the statements that lock the collection, and the statements that read its stored data.
 func (w *write) reads() []store.Statement {
 	all := []store.Statement{
 		{Text: lockState, Args: key(w.Entity, []byte{})},
 		{Text: selectSnapshot, Args: key(w.Entity), Row: w.readState},
 	}
-	if w.Before.reset || w.Before.Version == 0 { // there are no items, or the page has moved
+	if w.Before.reset || w.Before.Version == 0 { // no items are stored, or all of them will be deleted
 		return all
 	}
 	for some := range slices.Chunk(w.items, maxRows) {
@@ -88,13 +88,14 @@ func (w *write) readHash(scan func(...any) error) error {
 	return err
 }
 
-// writeItems adds the statements that store the items of the page. It returns errors of the database, and ErrShrunk.
+// writeItems adds the statements that store the changed items and delete the missing ones. Its errors
+// are errors of the database, and ErrShrunk.
 func (w *write) writeItems(ctx context.Context) error {
 	if w.current.Version != w.Before.Version || w.snapshot.Version > w.Page.Version {
 		w.end(Written{Result: Moved})
 		return nil
 	}
-	if w.current.Walk.Open() || w.after.Walk.Open() { // the deletion of a snapshot can leave a request
+	if w.current.Walk.Open() || w.after.Walk.Open() { // If the snapshot was deleted, the walk is gone, but its request of a page can still be in the outbox.
 		w.add(deletePageRequest)
 	}
 	if w.Before.reset {
@@ -107,7 +108,8 @@ func (w *write) writeItems(ctx context.Context) error {
 	return w.deleteMissing(ctx)
 }
 
-// writeState expires items, and adds the statements that store the states and the requests of the page.
+// writeState deletes expired items, and adds the statements that store the state, the snapshot and the
+// request of the next page.
 func (w *write) writeState(ctx context.Context) error {
 	if err := w.expire(ctx); err != nil {
 		return err
@@ -123,12 +125,13 @@ func (w *write) writeState(ctx context.Context) error {
 	return nil
 }
 
-// add adds a statement about the collection.
+// add adds a statement. Its first arguments are the source, facet and key of the collection.
 func (w *write) add(text string, more ...any) {
 	w.statements = append(w.statements, store.Statement{Text: text, Args: key(w.Entity, more...)})
 }
 
-// end sets the result of a page of which nothing is stored. It deletes the row that lockState has inserted.
+// end sets the result of a page that is not stored, and discards its statements. If lockState has
+// inserted a row, end deletes the row.
 func (w *write) end(result Written) {
 	*w.result, w.ended, w.changes = result, true, changes{}
 	if w.snapshot.Version < 0 {
@@ -136,7 +139,7 @@ func (w *write) end(result Written) {
 	}
 }
 
-// writeChanged adds the rows of the changed items of the page.
+// writeChanged adds the rows of the items that the page changes.
 func (w *write) writeChanged() {
 	for _, i := range w.items {
 		before, known := w.stored[i.ID]
@@ -176,7 +179,7 @@ func (w *write) delete(id string, before store.Hash) {
 	w.changed(id, before, store.Hash{})
 }
 
-// changed records the change of an item, and adds the event of the change.
+// changed records that the page changes an item, and adds the event of this change.
 func (w *write) changed(id string, before, after store.Hash) {
 	w.after.Changed, w.after.ChangedAt = w.Page.Version, w.Page.Began
 	if w.Outbox.PublishChange && !w.rewrites() {
@@ -184,17 +187,17 @@ func (w *write) changed(id string, before, after store.Hash) {
 	}
 }
 
-// rewrites reports whether the walk stores the items again because of a changed setting. Such a change
+// rewrites reports whether the walk stores all items again because a setting has changed. Such a change
 // publishes no event.
 func (w *write) rewrites() bool {
 	return w.Before.ExtractVersion != 0 && w.Before.ExtractVersion != w.Before.Walk.ExtractVersion
 }
 
-// minGuardedDeletes is the number of deletions above which Rules.ShrinkGuard applies. A short list may
-// become empty.
+// minGuardedDeletes is the number of deletions that are always allowed. So a short list may become
+// empty. Rules.ShrinkGuard applies to more deletions.
 const minGuardedDeletes = 10
 
-// deleteMissing deletes the items that a complete full walk has not found.
+// deleteMissing deletes the items that the list no longer has. It does so at the end of a full walk.
 func (w *write) deleteMissing(ctx context.Context) error {
 	if w.after.Walk.Open() {
 		return nil
@@ -234,14 +237,15 @@ func (w *write) deleteMissing(ctx context.Context) error {
 	return nil
 }
 
-// expired reports whether an item is too old to be stored.
+// expired reports whether the cursor value of an item is a time before the period Rules.Keep, so that
+// the item is not stored.
 func (w *write) expired(i Fetched) bool {
 	at, isTime := parseTime(i.Cursor)
 	return w.Rules.Keep > 0 && isTime && at.Before(w.Page.Began.Add(-w.Rules.Keep))
 }
 
-// expire deletes items after a walk: items older than Rules.Keep, and items above Rules.MaxItems. Such a
-// deletion is no change of the upstream's list, so it publishes no event.
+// expire deletes items at the end of a walk: items that have not changed for Rules.Keep, and the oldest
+// items above Rules.MaxItems. The upstream still has these items, so no event is published.
 func (w *write) expire(ctx context.Context) error {
 	if w.after.Walk.Open() {
 		return nil
@@ -266,7 +270,8 @@ func (w *write) expire(ctx context.Context) error {
 	return nil
 }
 
-// writeSnapshot adds the rows that store the summary of the collection as its snapshot.
+// writeSnapshot adds the rows of the collection's snapshot, whose content is the summary of the
+// collection.
 func (w *write) writeSnapshot(ctx context.Context) error {
 	content, hash, err := w.after.summary()
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 type blockerScope int
 
 const (
-	scopeSource blockerScope = iota // all calls of the source
-	scopeLane                       // the calls of one lane
+	scopeSource blockerScope = iota // the blocker blocks all calls of the source
+	scopeLane                       // the blocker blocks the calls of one lane
 	scopeFirst                      // only the call of a lane's oldest request, which has waited for a long time
 	scopePart                       // the calls of one scope of a policy, for example of one credential
 )

@@ -44,7 +44,7 @@ func (f callFilter) matches(c status.SharedCall) bool {
 type callsPage struct {
 	livePage
 	Filter    callFilter
-	Histogram []histogram // durations by outcome
+	Histogram []histogram // histograms of the durations of calls, one for each outcome
 	calls     status.Calls
 }
 

@@ -28,7 +28,7 @@ const sharesTTL = time.Minute
 
 // clientsPage is the data of the list of clients.
 type clientsPage struct {
-	Enabled bool // refreshes cost credits
+	Enabled bool // true: refreshes cost credits
 	clients.List
 	Shares *clients.Shares // nil: they could not be read
 	after  string
@@ -121,7 +121,7 @@ func (clientPage) UseClass() string { return useClass }
 // Width returns the width of the picture of the use.
 func (p clientPage) Width() int { return len(p.Use) * (barWidth + barGap) }
 
-// Bars returns one bar for each period in which the client used credits.
+// Bars returns one bar of the diagram for each period in which the client used credits.
 func (p clientPage) Bars() (all []useBar) {
 	highest := max(1, p.highest())
 	for i, u := range p.Use {
@@ -148,7 +148,7 @@ func (clientPage) Period(u clients.Period) string {
 	return u.From.Format("2006-01-02 15:04") + "–" + u.From.Add(clients.PeriodLength).Format("15:04")
 }
 
-// Highest returns the use of the period with the most use, as text.
+// Highest returns, as text, the used credits of the period with the highest use.
 func (p clientPage) Highest() string { return status.FormatInt(p.highest()) }
 
 func (p clientPage) highest() (highest int64) {

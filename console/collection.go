@@ -13,24 +13,25 @@ import (
 	"github.com/freshet/freshet/source/items"
 )
 
-// maxListed is the maximum number of items on a page.
+// maxListed is the maximum number of items on a page of the console.
 const maxListed = 50
 
-// collectionPage is the data of the page of one collection.
+// collectionPage has the data that the page of one collection shows.
 type collectionPage struct {
 	Entity  schemas.Entity
-	Prefix  string // start of the ids that are listed; empty: all items, the item that changed last first
+	Prefix  string // only items whose ids begin with this text are listed; empty: all items, the newest change first
 	Problem string
 	State   collection.State
 	Items   []collection.Item
-	First   string // URL of the first page; empty: this is the first page
-	Next    string // URL of the next page; empty: this is the last page
-	// Item is the item whose content is shown; nil: none. Content is its content as text.
+	First   string // URL of the first page of the list; empty: this is the first page
+	Next    string // URL of the next page of the list; empty: this is the last page
+	// Item is the item whose content the page shows; nil: it shows no content. Content is this content
+	// as text.
 	Item    *collection.Item
 	Content string
 }
 
-// collectionPath returns the URL of the page of a collection.
+// collectionPath returns the URL of the page of a collection. more are additional query parameters.
 func collectionPath(e schemas.Entity, more url.Values) string {
 	q := url.Values{"facet": {e.Source + "/" + e.Facet}, "key": {e.Key}}
 	for name, values := range more {
@@ -41,7 +42,7 @@ func collectionPath(e schemas.Entity, more url.Values) string {
 	return root + "/collection?" + q.Encode()
 }
 
-// ItemPath returns the URL that shows the content of an item of the page.
+// ItemPath returns the URL of this page with the content of an item.
 func (p collectionPage) ItemPath(id string) string {
 	return collectionPath(p.Entity, url.Values{"prefix": {p.Prefix}, "item": {id}})
 }
@@ -59,7 +60,7 @@ func (p collectionPage) WalkText(now time.Time) string {
 	return "page " + strconv.Itoa(w.Page) + " is next; began " + formatAgo(w.Began, now) + "; requests " + whole
 }
 
-// showCollection shows the state and a page of the items of a collection.
+// showCollection shows the state of a collection and a part of the list of its items.
 func showCollection(c *Console, w http.ResponseWriter, r *http.Request, client access.Client) {
 	p := collectionPage{Entity: entityOf(r), Prefix: strings.TrimSpace(r.FormValue("prefix")), Items: []collection.Item{}}
 	show := func(status int) { c.render(w, r, status, "collection", "Collection", p) }
@@ -74,7 +75,7 @@ func showCollection(c *Console, w http.ResponseWriter, r *http.Request, client a
 	defer cancel()
 	version, id, _ := strings.Cut(r.FormValue("after"), ".")
 	l := collection.Listing{Prefix: p.Prefix, AfterID: id, Limit: maxListed + 1}
-	l.AfterVersion, _ = strconv.ParseInt(version, 10, 64) // an invalid value shows the first page
+	l.AfterVersion, _ = strconv.ParseInt(version, 10, 64) // an invalid number is ignored: then the first page is shown
 	state, items, err := c.Items.Collection(ctx, p.Entity, l)
 	if err != nil {
 		c.unavailable(w, r, "The collection can't be read.", err)
@@ -104,7 +105,8 @@ func showCollection(c *Console, w http.ResponseWriter, r *http.Request, client a
 	show(http.StatusOK)
 }
 
-// checkItemID returns an error message if no id of an item begins with the text.
+// checkItemID returns an error message if the text can't be the start of an item's id. Otherwise it
+// returns an empty text.
 func checkItemID(prefix string) string {
 	if prefix != "" && (len(prefix) > items.MaxIDBytes || schemas.CheckKey(prefix) != nil) {
 		return "No id begins with this text. An id is UTF-8 without control characters, of at most 256 bytes."

@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/status"
 )
 
-// fillCollection sets a collection with an open walk and 51 items, of which the second is deleted.
+// fillCollection gives the rig a collection with an open walk and 51 items. The second item is deleted.
 func fillCollection(r *rig) {
 	r.entity.Collection = true
 	r.collection = collection.State{

@@ -42,7 +42,7 @@ type Console struct {
 	lastCalls         status.Cached[status.Calls]
 	lastChanges       status.Cached[[]settings.Entry] // newest audit entries
 	shares            status.Cached[clients.Shares]
-	ages              map[string]*status.Cached[find.Ages] // by source
+	ages              map[string]*status.Cached[find.Ages] // ages of the snapshots, by source
 }
 
 // New returns the console. It starts no goroutine until a page with live content is opened.

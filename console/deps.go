@@ -51,7 +51,7 @@ type Deps struct {
 	Log      *slog.Logger
 }
 
-// About describes this process, as the console shows it.
+// About is the information about this process that the console shows.
 type About struct{ Process, Version string }
 
 // Guard authenticates requests by the Authorization header. For a request with a session cookie,
@@ -93,7 +93,7 @@ type Cluster interface {
 	Calls(ctx context.Context) (status.Calls, error)
 	// Credentials returns the states of the credentials that renew themselves.
 	Credentials(ctx context.Context) ([]status.Credential, error)
-	// Hooks returns the deliveries of each webhook, in the order of sources and names.
+	// Hooks returns the deliveries of each webhook, sorted by sources and names.
 	Hooks(ctx context.Context) ([]webhooks.Deliveries, error)
 }
 
@@ -150,10 +150,10 @@ type Items interface {
 	Find(ctx context.Context, q find.ItemQuery, visible func(e schemas.Entity, visibility string) bool) (find.ItemPage, error)
 	// Ages counts the ages of a sample of the prefetched entities of a source.
 	Ages(ctx context.Context, source string) (find.Ages, error)
-	// Collection returns the state of a collection and a page of its items, without their content. The version of
-	// the state is 0 if nothing is stored.
+	// Collection returns the state of a collection, and the listed items without their content. The
+	// version of the state is 0 if nothing is stored.
 	Collection(ctx context.Context, e schemas.Entity, l collection.Listing) (collection.State, []collection.Item, error)
-	// Item returns one item of a collection with its content; nil: there is none.
+	// Item returns one item of a collection with its content; nil: there is no such item.
 	Item(ctx context.Context, e schemas.Entity, id string) (*collection.Item, error)
 }
 
@@ -179,19 +179,19 @@ type Store interface {
 // Entity is the state of one entity, for the page of the entity.
 type Entity struct {
 	Entity schemas.Entity
-	// Stored is true if a snapshot or a not-found result is stored. Then State and Payload describe it.
+	// Stored is true if a snapshot or a not-found result is stored, which State and Payload describe.
 	Stored  bool
 	State   store.State
 	Payload []byte
 	store.Lifetimes
-	// Collection is true if the facet is a collection. Payload is then its summary.
+	// Collection is true if the facet is a collection. Then Payload is the content of its snapshot.
 	Collection bool
 	// Status describes the failures of the entity. Status.State is empty if there are none.
 	Status  store.Status
 	Request RequestState
 	// Aliases are the values that the entity takes from other facets, by the name of the param.
 	Aliases []Alias
-	// Derived describes the computation of an entity of a derived facet; nil: the entity is fetched.
+	// Derived says how the content of the entity is computed; nil: the content is fetched.
 	Derived *Derived
 	// ChangingMember is the name of the only JSON member that changes at every check of the entity's
 	// facet, for example a timestamp; empty: no such member is known.
@@ -202,10 +202,10 @@ type Entity struct {
 	DeadLetters []store.DeadLetter
 }
 
-// Derived describes the computation of an entity.
+// Derived says how the content of an entity of a derived facet is computed.
 type Derived struct {
-	From  string        // the collections and the periods
-	After time.Duration // time from a change of an input to the computation
+	From  string        // the collections, periods and measures, as text
+	After time.Duration // time from the first change of an item to the computation
 	Read  []derived.Read
 }
 
@@ -213,7 +213,7 @@ type Derived struct {
 type Alias struct {
 	Param, From string // name of the param, and the other facet
 	Value       string // empty: the other facet has no value
-	Stored      bool   // a snapshot or a not-found result of the other facet is stored; State describes it
+	Stored      bool   // a snapshot or a not-found result of the alias is stored, which State describes
 	State       store.State
 	store.Lifetimes
 }

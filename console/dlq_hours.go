@@ -21,7 +21,7 @@ const hoursShown, maxReasonsShown = 24, 5
 type hoursPicture struct {
 	From, To time.Time
 	Parts    []hourPart
-	Legend   [][2]string // class and reason
+	Legend   [][2]string // CSS class and text of each reason
 	Rows     []hourRow   // the same numbers as a table, the newest hour first
 }
 
@@ -32,7 +32,7 @@ type hourPart struct {
 
 type hourRow struct {
 	At     time.Time
-	Text   string // the number of each reason
+	Text   string // number of dead letters of each reason, as text
 	Link   string
 	Number int64
 }

@@ -80,7 +80,7 @@ func (f *fakeItems) Ages(_ context.Context, source string) (find.Ages, error) {
 	return f.entityAges[source], f.readErr
 }
 
-// Collection returns the collection of the rig, and records the listing.
+// Collection returns the collection of the rig, and records the parameter l.
 func (f *fakeItems) Collection(_ context.Context, _ schemas.Entity, l collection.Listing) (collection.State, []collection.Item, error) {
 	f.listings = append(f.listings, l)
 	return f.collection, f.items[:min(l.Limit, len(f.items))], f.readErr

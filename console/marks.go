@@ -23,7 +23,7 @@ const (
 // chartMark is an event that the charts of a source show: a change by an operator, or a start of
 // processes.
 type chartMark struct {
-	At    int64  `json:"at"` // Unix seconds
+	At    int64  `json:"at"` // time in Unix seconds
 	Label string `json:"label"`
 	Text  string `json:"text"`
 }

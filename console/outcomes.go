@@ -16,7 +16,7 @@ const maxOutcomes = 200
 // replayed is a replayed dead letter with its outcome.
 type replayed struct {
 	Entity  schemas.Entity
-	Link    string // URL of the dead letter
+	Link    string // URL of the page of the dead letter
 	Outcome status.ReplayOutcome
 	Error   string // error of the last failure; empty: it has not failed again
 }

@@ -110,7 +110,7 @@ type entityLine struct {
 	From, To time.Time
 	Parts    []barPart
 	Now      string
-	Text     string // the same for screen readers
+	Text     string // description of the picture for screen readers
 	Legend   [][2]string
 }
 

@@ -45,9 +45,9 @@ type rig struct {
 	clientQueries []string // names of clients whose credits were read
 	runPage       api.Page
 	run           api.Details
-	runChanges    []string // cancels and retries of runs
+	runChanges    []string // calls of Cancel and Retry
 	findErr       error
-	queries       []find.ItemQuery // queries of items
+	queries       []find.ItemQuery // recorded queries of items
 	listings      []collection.Listing
 	keyError      error
 	keyErrors     map[string]error // errors that CheckKey returns, by key

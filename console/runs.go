@@ -21,25 +21,25 @@ type Runs interface {
 	List(ctx context.Context, f runs.Filter) (api.Page, error)
 	// Show returns a run with its progress and failures. The error wraps runs.ErrNotFound if there is none.
 	Show(ctx context.Context, id string) (api.Details, error)
-	// Cancel and Retry change a run for an operator. The error wraps an error of package runs if the state of the
-	// run does not allow the change.
+	// Cancel and Retry change a run for an operator. If the state of the run does not allow the change,
+	// the error wraps an error of package runs.
 	Cancel(ctx context.Context, id, actor string) (api.Run, error)
 	Retry(ctx context.Context, id, actor string) (api.Run, error)
 }
 
-// runsPage is the data of the list of runs.
+// runsPage has the data that the list of runs shows.
 type runsPage struct {
 	api.Page
 	Sources []string
 	Filter  runs.Filter
-	// hidden is set if the client may not see the keys of a run.
+	// hidden has the ids of the runs whose keys the client may not see.
 	hidden map[string]bool
 }
 
-// runsOnPage is the maximum number of runs on a page.
+// runsOnPage is the maximum number of runs on one page of the list.
 const runsOnPage = 50
 
-// States returns the states of the filter.
+// States returns the states that the filter of the list offers.
 func (runsPage) States() []runs.State {
 	return []runs.State{runs.Running, runs.Completed, runs.Failed, runs.Cancelled}
 }
@@ -49,7 +49,8 @@ func (runsPage) Link(r api.Run) string { return runLink(r.ID) }
 
 func runLink(id string) string { return root + "/runs/" + url.PathEscape(id) }
 
-// Scope returns the keys of a run, as the client may see them.
+// Scope returns the text that describes the keys of a run. It does not contain keys that the client may
+// not see.
 func (p runsPage) Scope(r api.Run) string {
 	if p.hidden[r.ID] {
 		return "hidden"
@@ -57,12 +58,12 @@ func (p runsPage) Scope(r api.Run) string {
 	return r.Scope
 }
 
-// Percent returns the share of ended steps.
+// Percent returns the share of the steps of a run that have ended.
 func (runsPage) Percent(r api.Run) string {
 	return percentOf(int64(r.Steps.Total-r.Steps.Open), int64(max(1, r.Steps.Total)))
 }
 
-// Tone returns the tone of a run's state.
+// Tone returns the tone (colour) in which a run's state is shown.
 func (runsPage) Tone(r api.Run) string { return runTone(r.State) }
 
 func runTone(s runs.State) string {
@@ -77,7 +78,7 @@ func (p runsPage) NextPage() string {
 	return root + "/runs?" + url.Values{"source": {p.Filter.Source}, "state": {string(p.Filter.State)}, "before": {*p.Next}}.Encode()
 }
 
-// jsonBody returns the runs as they were read, without the keys that the client may not see.
+// jsonBody returns the list as JSON, without keys that the client may not see.
 func (p runsPage) jsonBody() any {
 	page := p.Page
 	page.Runs = slices.Clone(page.Runs)
@@ -87,7 +88,7 @@ func (p runsPage) jsonBody() any {
 	return page
 }
 
-// showRuns shows a part of the list of runs.
+// showRuns shows one page of the list of runs.
 func showRuns(c *Console, w http.ResponseWriter, r *http.Request, client access.Client) {
 	p := runsPage{Sources: c.Sources, hidden: map[string]bool{}, Filter: runs.Filter{Source: r.FormValue("source"), State: runs.State(r.FormValue("state")), Before: r.FormValue("before"), Limit: runsOnPage}}
 	ctx, cancel := requestContext(r)
@@ -103,8 +104,9 @@ func showRuns(c *Console, w http.ResponseWriter, r *http.Request, client access.
 	c.render(w, r, http.StatusOK, "runs", "Runs", p)
 }
 
-// canSeeRun reports whether the client may see the keys of a run. An administrator sees all. Another client sees the key
-// of a run of one key, if it may see the entities of this key.
+// canSeeRun reports whether the client may see the keys of a run. An administrator may see all keys.
+// Another client may see the key only if the run has a single key and the client may see all entities
+// with this key.
 func canSeeRun(c *Console, client access.Client, r api.Run) bool {
 	if client.May(access.Admin) {
 		return true
@@ -117,16 +119,17 @@ func canSeeRun(c *Console, client access.Client, r api.Run) bool {
 	return true
 }
 
-// runPage is the data of the page of one run.
+// runPage has the data that the page of one run shows.
 type runPage struct {
 	api.Details
 	now time.Time
 }
 
-// Legend and order of the parts of a bar of the picture of the progress.
+// runLegend has the parts of a bar that shows the steps of a facet, in their order: the colour and the
+// text of each part.
 var runLegend = [][2]string{{"c-fresh", "done"}, {"c-notFound", "not found"}, {"c-5xx", "failed"}, {"c-none", "cancelled"}, {"c-stale", "open"}}
 
-// Bars returns the picture of the progress by facet.
+// Bars returns a diagram with one bar for each facet. A bar shows the steps of the facet by state.
 func (p runPage) Bars() histogram {
 	facets := slices.Sorted(maps.Keys(p.Progress))
 	var counts [][]int64
@@ -137,10 +140,10 @@ func (p runPage) Bars() histogram {
 	return newHistogram("Progress by step", "Steps of each facet by state", "Facet", facets, runLegend, counts)
 }
 
-// Tone returns the tone of the run's state.
+// Tone returns the tone (colour) in which the run's state is shown.
 func (p runPage) Tone() string { return runTone(p.State) }
 
-// Reason explains why the run is active; empty: it has ended.
+// Reason says why the run has not ended yet; empty: it has ended.
 func (p runPage) Reason() string {
 	switch {
 	case p.Ended():
@@ -166,10 +169,10 @@ func (p runPage) Entity(f api.Failures) string {
 	return root + "/lookup?" + url.Values{"facet": {p.Source + "/" + f.Facet}, "key": {f.Key}}.Encode()
 }
 
-// jsonBody returns the run as it was read.
+// jsonBody returns the run as JSON.
 func (p runPage) jsonBody() any { return p.Details }
 
-// showRun shows one run.
+// showRun shows the page of one run.
 func showRun(c *Console, w http.ResponseWriter, r *http.Request, client access.Client) {
 	ctx, cancel := requestContext(r)
 	defer cancel()
@@ -184,7 +187,8 @@ func showRun(c *Console, w http.ResponseWriter, r *http.Request, client access.C
 	}
 }
 
-// changeRun returns the handler that cancels or retries a run.
+// changeRun returns the handler of the button that cancels or retries a run. change is the method to
+// call. notice is the text that is shown after success.
 func changeRun(c *Console, change func(r Runs, ctx context.Context, id, actor string) (api.Run, error), notice string) pageHandler {
 	return func(w http.ResponseWriter, r *http.Request, client access.Client) {
 		ctx, cancel := requestContext(r)

@@ -38,7 +38,7 @@ func (f *fakeRuns) Retry(_ context.Context, id, actor string) (api.Run, error) {
 	return f.change("retry", id, actor)
 }
 
-// fillRuns sets the runs of a rig.
+// fillRuns gives the rig an active run and a failed run.
 func fillRuns(r *rig) {
 	ended := testNow.Add(-time.Hour)
 	run := api.Run{
@@ -101,7 +101,7 @@ func TestRuns_CancelAndRetry(t *testing.T) {
 	}
 }
 
-// A client without the scope admin must not see the keys of other clients' runs.
+// A client without the scope admin must not see the keys of runs.
 func TestRuns_HideKeys(t *testing.T) {
 	c := &Console{Deps: Deps{Facets: map[string][]string{"nexon": {"character"}}}}
 	many := api.Run{Source: "nexon", Keys: 2, Scope: "2 keys"}

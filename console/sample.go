@@ -30,8 +30,9 @@ const (
 	// timeout of one count. A sample waits for a count for at most countTimeout. If the count takes
 	// longer, a later sample gets the result.
 	countInterval, countTimeout = 30 * time.Second, 300 * time.Millisecond
-	// credentialsInterval is the time between two reads of the credentials that renew themselves, and
-	// hooksInterval of the deliveries of webhooks, which each process writes every 5 s.
+	// credentialsInterval is the time between two reads of the credentials that renew themselves.
+	// hooksInterval is the time between two reads of the deliveries of webhooks. Each process writes
+	// these deliveries every 5 s.
 	credentialsInterval, hooksInterval = 5 * time.Second, 5 * time.Second
 )
 
@@ -42,8 +43,8 @@ type sample struct {
 	Reads         []status.ReadStats
 	Processes     status.Processes // empty if they could not be read
 	Dependencies  []Dependency
-	Credentials   []status.Credential   // the states that were read last
-	Hooks         []webhooks.Deliveries // the deliveries that were read last
+	Credentials   []status.Credential   // the states of the credentials at the last read
+	Hooks         []webhooks.Deliveries // the deliveries at the last read
 	FaultScenario string
 }
 

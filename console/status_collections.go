@@ -8,7 +8,7 @@ import (
 
 var collectionColumns = []column{textColumn("Facet").explained("collection"), numberColumn("Collections"), numberColumn("Items"), numberColumn("Not complete yet"), numberColumn("Open walks"), textColumn("Oldest began")}
 
-// collectionsEmpty returns the text of the table of collections if it has no row.
+// collectionsEmpty returns the text that is shown if the table of collections has no rows.
 func collectionsEmpty(s status.Schedule) string {
 	if s.Collections.Error != "" {
 		return "Not known: " + s.Collections.Error + "."

@@ -10,7 +10,7 @@ import (
 
 var hookColumns = []column{textColumn("Webhook").explained("webhook"), textColumn("Last delivery"), numberColumn("Accepted"), numberColumn("Rejected"), textColumn("Reasons")}
 
-// hookTones has the tones of deliveries that an operator should examine.
+// hookTones maps a severity to the tone (colour) of deliveries that an operator should examine.
 var hookTones = map[webhooks.Severity]string{webhooks.Refused: toneWarn, webhooks.Failed: toneBad}
 
 // hookRows returns a table row for each webhook of the source.

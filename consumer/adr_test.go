@@ -16,7 +16,7 @@ import (
 // records (the parameter `records`), if all calls have the outcome o.
 func countDeadLettersByADR(o source.Outcome, records int) (deadLetters int) {
 	for range records {
-		if o.Status >= 400 || o.Class == source.BadContent { // true for a 5xx too: by adr-013 it becomes a dead letter after three tries
+		if o.Status >= 400 || o.Class == source.BadContent { // a 5xx counts too: by adr-013 it becomes a dead letter after three tries
 			deadLetters++
 		}
 	}

@@ -14,16 +14,17 @@ import (
 
 // taskParams are the params of a task.
 type taskParams struct {
-	// params are the params of the request, completed by the entity's registered params and by the
-	// values of its aliases.
+	// params are the params of the request, together with the params that the entity is registered with
+	// and the values of its aliases.
 	params map[string]string
 	// aliases are the facets that params of the task come from, with their stored states. pending is
 	// true until their values are in params and plan.
 	aliases []aliasState
 	pending bool
-	// waited is the stored status of the entity if it has waited for its aliases; else it is zero.
+	// waited is the stored status of the entity if the entity has waited for its aliases; otherwise it
+	// is the zero value.
 	waited store.Status
-	// walk is the walk of a collection; nil for other facets.
+	// open walk of the task's collection; nil if the facet is no collection
 	walk *taskWalk
 }
 
@@ -33,7 +34,7 @@ type aliasState struct {
 	facet source.Facet
 	state store.State
 	value string // empty if the content has no value, or if there is no content
-	err   error  // why the stored content has no value, or nil
+	err   error  // reason for which the stored content has no value; nil: it has one
 }
 
 // aliases fills params from the snapshots of other facets. doc.go has the steps.
@@ -46,10 +47,10 @@ type aliases struct {
 type aliasVerdict int
 
 const (
-	aliasReady     aliasVerdict = iota // all values are known
-	entityNotFound                     // an alias is not found, so the entity is not found too
-	aliasDead                          // the alias was checked again and is unchanged, so the entity does not exist
-	aliasNeeded                        // an alias must be fetched or checked first
+	aliasReady     aliasVerdict = iota // the values of all aliases are known
+	entityNotFound                     // the entity of an alias is not found, so this entity is not found either
+	aliasDead                          // the alias was fetched again and has the same value, so the entity does not exist
+	aliasNeeded                        // the entity of an alias must be fetched or checked first
 )
 
 // need sets the aliases that the task needs. Params of the request take precedence over aliases.
@@ -100,7 +101,7 @@ func (a *aliases) load(ctx context.Context, tasks []*task) error {
 	return nil
 }
 
-// set sets the state and the value from the alias's snapshot.
+// set stores the alias's snapshot in s: its state, and the value for the param.
 func (s *aliasState) set(snapshot store.Snapshot) {
 	s.state, s.value, s.err = snapshot.State, "", nil
 	if s.state.NotFound || !s.state.HasContent() {
@@ -141,7 +142,7 @@ func (t *task) aliasesChecked() bool {
 	return true
 }
 
-// aliasHash returns the hash of the task's aliases together.
+// aliasHash returns one hash for all aliases of the task together.
 func (t *task) aliasHash() string {
 	var all []byte
 	for _, s := range t.aliases {
@@ -212,7 +213,7 @@ func (a *aliases) prepare(ctx, hard context.Context, at *attempt) (ready bool) {
 			if !a.wait(ctx, hard, at, t.waited.DeadAlias, t.numberWithoutFetch()) {
 				return false
 			}
-			fallthrough // the stored values are used, because they cannot be checked now
+			fallthrough // the aliases cannot be checked now, so their stored values are used
 		case aliasReady:
 			if t.pending {
 				a.apply(t)
@@ -232,7 +233,7 @@ func (a *aliases) prepare(ctx, hard context.Context, at *attempt) (ready bool) {
 	}
 }
 
-// storeNotFound stores that the entity is not found, without a call.
+// storeNotFound stores a not-found result for the entity, without a call of the upstream.
 func (a *aliases) storeNotFound(hard context.Context, at *attempt, v aliasVerdict) store.Result {
 	at.number, at.began = at.t.numberWithoutFetch(), at.t.aliases[0].state.CheckedAt
 	for _, s := range at.t.aliases {
@@ -243,7 +244,7 @@ func (a *aliases) storeNotFound(hard context.Context, at *attempt, v aliasVerdic
 	return a.w.storeResult(hard, at, fetched{outcome: source.Outcome{Class: source.NotFound}, aliasNotFound: v == entityNotFound})
 }
 
-// result returns the label of a verdict in the metric alias_lookups_total.
+// result returns the value of the metric label for a verdict.
 func (a *aliases) result(t *task, v aliasVerdict) string {
 	switch {
 	case v == aliasReady:
@@ -258,7 +259,7 @@ func (a *aliases) result(t *task, v aliasVerdict) string {
 	return aliasMissing
 }
 
-// Results of alias lookups, in the metric alias_lookups_total.
+// Values of the label of the metric alias_lookups_total.
 const (
 	aliasHit       = "hit"
 	aliasNotFound  = "not_found"

@@ -13,9 +13,9 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// BenchmarkWorkerAlias compares refreshes of unchanged entities whose param comes from a stored, fresh
-// alias with refreshes of entities that need no alias. Both run in alternating order on the same
-// services, and read the same documents.
+// BenchmarkWorkerAlias compares two kinds of refreshes of unchanged entities: with a param whose value
+// comes from a stored, fresh alias, and without an alias. The rounds of the two alternate. Both use the
+// same services and read the same documents.
 func BenchmarkWorkerAlias(b *testing.B) {
 	through, pg := throughReal(b)
 	plain, alias := plainRun(observe.Tracer{}), plainRun(observe.Tracer{})
@@ -44,7 +44,7 @@ func BenchmarkWorkerAlias(b *testing.B) {
 		rounds    []time.Duration
 	}{{benchRun: plain}, {benchRun: alias}}
 	for i := range runs {
-		through(runs[i].benchRun) // stores the entities, so that the measured runs refresh them
+		through(runs[i].benchRun) // this first run stores the entities, so that the measured runs only refresh them
 	}
 	for n := 0; b.Loop(); n++ {
 		for i := range runs {

@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// killingStore stops its worker at a chosen write: the write is stored, and the worker does nothing
+// killingStore kills its worker at a chosen write: the write is stored, and the worker does nothing
 // afterwards.
 type killingStore struct {
 	*faultyStore
@@ -39,7 +39,7 @@ func (k killingStore) Write(ctx context.Context, writes []store.Write) ([]store.
 	return k.faultyStore.Write(ctx, writes)
 }
 
-// mortalRetries announces nothing after its worker was killed.
+// mortalRetries announces retries until its worker was killed, and none afterwards.
 type mortalRetries struct {
 	consumer.Retries
 	killed *atomic.Bool
@@ -72,7 +72,7 @@ func (r *aliasRig) killedWorker(s killingStore) {
 	if err != nil {
 		r.Fatal(err)
 	}
-	_ = w.Run(ctx) // its error reports that records were in flight
+	_ = w.Run(ctx) // Run returns an error, because records were in flight
 	if !killed.Load() {
 		r.Fatal("the worker ended before it was killed")
 	}
@@ -80,8 +80,8 @@ func (r *aliasRig) killedWorker(s killingStore) {
 	r.requests.noSettle.Store(false)
 }
 
-// The alias is stored before the entity's wait is, and the worker is killed directly after it has
-// stored the wait. The retry must be due at once.
+// The alias is stored before the status of the waiting entity. The worker is killed directly after it
+// has stored this status. The retry of the entity must be due at once.
 func TestAlias_KilledAfterStoringTheWait(t *testing.T) {
 	r := newAliasRig(t, nil)
 	r.names.ocids["a"] = "o1"

@@ -26,7 +26,7 @@ var (
 	aliasSeed  = flag.Uint64("alias-seed", 0, "seed of the random test of renames; 0: a new one")
 )
 
-// longNames is the number of names from which the random test of renames is a long run.
+// longNames is the number of names from which the random test of renames counts as a long run.
 const longNames = 1000
 
 // judgedStore checks each stored character: it must belong to the ocid that is stored for its name at
@@ -68,7 +68,7 @@ func (j judgedStore) Write(ctx context.Context, writes []store.Write) ([]store.R
 	return results, err
 }
 
-// The other methods fail after the worker was killed.
+// WriteFailure, and each of the other methods below, returns an error after the worker was killed.
 
 func (j judgedStore) WriteFailure(ctx context.Context, s store.Status, d *store.DeadLetter) error {
 	if j.killed.Load() {
@@ -115,8 +115,8 @@ func ocidOf(content string) string {
 	return value
 }
 
-// Names move between characters while they are fetched, and workers are killed. A character is never
-// stored under a name whose alias had changed before the commit, and no request is lost.
+// Names move from one character to another while they are fetched, and workers are killed. A character
+// must not be stored under a name whose alias has changed before the commit. No request may be lost.
 func TestAlias_RandomRenamesStoreNothingWrong(t *testing.T) {
 	seed := *aliasSeed
 	if seed == 0 {
@@ -128,7 +128,7 @@ func TestAlias_RandomRenamesStoreNothingWrong(t *testing.T) {
 	if *aliasNames < longNames {
 		rdb, _ = servicetest.MiniRedis(t)
 	} else {
-		rdb = servicetest.PrivateRedis(t).Client // the scripts of a long run would take most of its processor time in the embedded Redis
+		rdb = servicetest.PrivateRedis(t).Client // use a real Redis, because the embedded one would need most of the processor time of a long run
 	}
 	r := newAliasRigOn(newRigOn(t, rdb), func(id, _ *source.Facet) { id.FreshFor = 50 * time.Millisecond })
 	keys := keysOf("name-", *aliasNames)
@@ -171,7 +171,7 @@ func TestAlias_RandomRenamesStoreNothingWrong(t *testing.T) {
 		rename(key)
 		if roll(2) == 0 {
 			refreshAlias(key)
-			<-time.After(time.Duration(roll(20)) * time.Millisecond) // the latency of the upstream
+			<-time.After(time.Duration(roll(20)) * time.Millisecond) // simulate the latency of the upstream
 		}
 	}
 
@@ -181,7 +181,7 @@ func TestAlias_RandomRenamesStoreNothingWrong(t *testing.T) {
 	start := func(lane schemas.Lane) (kill func()) {
 		var killed atomic.Bool
 		deps := r.deps()
-		deps.Permits = freePermits{} // this test does not check the quota
+		deps.Permits = freePermits{} // permits without a limit, because this test does not check the quota
 		deps.Store = judgedStore{r.db, &mu, &judged, &rejected, wrong, &killed}
 		deps.Requests = mortalRequests{deps.Requests, &killed}
 		config := consumer.DefaultConfig(lane)
@@ -233,7 +233,7 @@ func TestAlias_RandomRenamesStoreNothingWrong(t *testing.T) {
 	r.requestAll(refreshes)
 	r.untilUpToDate(keys)
 	t.Logf("%d stored characters were judged, %d fetches were discarded", judged.Load(), rejected.Load())
-	if rejected.Load() == 0 && *aliasNames >= longNames { // a short run may rename nothing during a fetch; the tests of single renames do
+	if rejected.Load() == 0 && *aliasNames >= longNames { // in a short run it can happen that no rename falls into a fetch; other tests cover such renames
 		t.Error("discarded fetches: got 0, so the test has shown nothing")
 	}
 }
@@ -242,7 +242,8 @@ func aliasRequest(key string) producer.Request {
 	return producer.Request{Entity: schemas.Entity{Source: "nexon", Facet: "id", Key: key}, Lane: schemas.High, Reason: schemas.UserRequest}
 }
 
-// requestAll requests all refreshes, until Kafka has acknowledged them or holds refuse them.
+// requestAll requests all refreshes. It repeats each request until Kafka has acknowledged it or a hold
+// has refused it.
 func (r *aliasRig) requestAll(all []producer.Request) {
 	r.Helper()
 	for len(all) > 0 {
@@ -259,7 +260,8 @@ func (r *aliasRig) requestAll(all []producer.Request) {
 	}
 }
 
-// untilUpToDate waits until each stored character is the one that the upstream has for its name now.
+// untilUpToDate waits until the content stored for each name is the character that has this name at the
+// upstream now.
 func (r *aliasRig) untilUpToDate(keys []string) {
 	r.Helper()
 	want := map[string]string{}
@@ -285,7 +287,8 @@ func (r *aliasRig) untilUpToDate(keys []string) {
 	})
 }
 
-// request requests a refresh of a character, until Kafka has acknowledged it or a hold refuses it.
+// request requests a refresh of a character. It repeats the request until Kafka has acknowledged it or
+// a hold has refused it.
 func (r *aliasRig) request(key string, lane schemas.Lane, reason schemas.Reason) {
 	r.Helper()
 	result := r.producer.EnqueueAndWait(r.Context(), producer.Request{Entity: entity(key), Lane: lane, Reason: reason})

@@ -24,10 +24,12 @@ import (
 
 // namesUpstream is an upstream that knows characters by ocid, and the ocid of each name.
 type namesUpstream struct {
-	mu     sync.Mutex
-	ocids  map[string]string // by name
-	gone   map[string]bool   // ocids that the upstream no longer knows
-	calls  map[string]int    // number of calls, by endpoint and param value: "id a" for the ocid of the name a, "basic o1" for the character o1
+	mu    sync.Mutex
+	ocids map[string]string // ocid (id of the character) by name
+	gone  map[string]bool   // ocids that the upstream no longer knows
+	// number of calls, by endpoint and param value: "id a" is a call for the id (ocid) of the name a,
+	// and "basic o1" is a call for the character with the id o1
+	calls  map[string]int
 	idDown bool
 	// idBlocked delays the answers about names until it is closed; nil: no delay.
 	idBlocked chan struct{}
@@ -78,7 +80,8 @@ func (u *namesUpstream) count(what string) int {
 	return u.calls[what]
 }
 
-// aliasRig is a rig whose facet character takes its ocid from facet id. Its retries are enqueued.
+// aliasRig is a rig whose facet "character" takes its ocid from the facet "id". Its retries are
+// enqueued when they are due.
 type aliasRig struct {
 	*rig
 	names *namesUpstream
@@ -184,7 +187,7 @@ func TestAlias_WaitIsDurableAndHeld(t *testing.T) {
 	r.names.ocids["a"] = "o1"
 	r.names.idBlocked = make(chan struct{})
 	unblock := sync.OnceFunc(func() { close(r.names.idBlocked) })
-	t.Cleanup(unblock) // the server waits for its answers
+	t.Cleanup(unblock) // the server can only be closed when it has answered all calls
 	r.work(schemas.High)
 	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	r.until("the hold", func() bool {
@@ -259,7 +262,7 @@ func TestAlias_ClassHandleChecksTheAlias(t *testing.T) {
 	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	r.untilContent("a", "notfound")
 	r.untilCommitted(schemas.High)
-	r.wantCalls(map[string]int{"id a": 1, "basic o1": 1}) // the alias was just checked
+	r.wantCalls(map[string]int{"id a": 1, "basic o1": 1}) // the alias was checked a moment ago, so it is not checked again
 }
 
 func TestAlias_ExpiredAliasIsCheckedFirst(t *testing.T) {

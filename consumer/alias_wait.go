@@ -11,8 +11,9 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// aliasWait is how long an entity waits for its alias at most. Usually the write of the alias, or of
-// its failure, ends the wait. The limit applies only if the request of the alias was lost.
+// aliasWait is how long an entity waits for its alias at most. Usually the wait ends earlier, when the
+// alias or a failure of the alias is stored. Only if the request of the alias is lost does the wait
+// last so long.
 const aliasWait = 10 * time.Minute
 
 // maxAliasHold bounds the wait for a suspended alias. A suspension has no end time.
@@ -72,7 +73,7 @@ func (a *aliases) wait(ctx, hard context.Context, at *attempt, dead string, numb
 	return false
 }
 
-// failures returns the version of each alias's stored failure, 0: none.
+// failures returns, for each alias of the task, the version of its stored failure; 0: it has none.
 func (a *aliases) failures(ctx context.Context, t *task) (versions []int64, err error) {
 	var found []store.Status
 	err = a.w.retryDB(ctx, opStatus, func(ctx context.Context) (err error) {
@@ -85,7 +86,7 @@ func (a *aliases) failures(ctx context.Context, t *task) (versions []int64, err 
 	return versions, err
 }
 
-// aliasHold is the hold because of which an alias is not fetched now.
+// aliasHold is the hold that prevents the fetch of an alias.
 type aliasHold struct {
 	reason string
 	until  time.Time

@@ -24,8 +24,8 @@ const (
 	// revokeTimeout is how long the revocation of a partition waits for upstream calls in flight.
 	// It is well below the rebalance timeout of one minute.
 	revokeTimeout = 10 * time.Second
-	// rejoinInterval is the delay between two attempts of commitLast, which may have to wait until
-	// this member has rejoined its group.
+	// rejoinInterval is the delay between two attempts of commitLast. The broker may refuse commits
+	// until this member has rejoined its group.
 	rejoinInterval = 100 * time.Millisecond
 )
 

@@ -34,7 +34,7 @@ type attempt struct {
 	expected  bool // the writer expects a result of this attempt
 	number    int64
 	began     time.Time
-	durations []time.Duration // durations of the finished calls
+	durations []time.Duration // durations of the calls that have ended
 	calls     []*call         // the calls that were sent
 	skipped   schemas.Verdict
 	preempted bool // slotQueue.preempt has chosen this attempt to give its slot up
@@ -80,8 +80,8 @@ func (a *attempt) start() bool {
 	return a.markStarted()
 }
 
-// retryUnsent schedules a retry of a record whose call was not sent. Its partition may have been
-// revoked meanwhile; then the next owner reads the record again.
+// retryUnsent schedules a retry of a record whose call was not sent. If the record's partition was
+// revoked meanwhile, it does nothing, because the next owner of the partition reads the record again.
 func (a *attempt) retryUnsent(ctx context.Context, wait time.Duration, why error) {
 	a.mu.Lock()
 	started, number := a.markStarted(), a.number
@@ -135,8 +135,8 @@ func (a *attempt) Acquire(ctx context.Context, target source.Call) (source.Permi
 	return &call{a: a, target: target, permit: p, waited: time.Since(began)}, nil
 }
 
-// Grow waits for memory for n more bytes of a body that is larger than expected. It implements
-// source.MemoryLimiter.
+// Grow waits until n more bytes of memory are free, because a body is larger than expected. It
+// implements source.MemoryLimiter.
 func (a *attempt) Grow(ctx context.Context, n int64) error { return a.memory.grow(ctx, n) }
 
 // acquire waits for a permit. Unless the attempt is a probe, the wait ends when the source's
@@ -221,7 +221,7 @@ func scopeKey(block string, c *call) string {
 	return scopeSource
 }
 
-// recordSuccess reports to each call's permit that the fetch succeeded.
+// recordSuccess reports the success of the fetch to the permits of all its calls.
 func (a *attempt) recordSuccess() {
 	for _, c := range a.calls {
 		c.permit.ReportSuccess()

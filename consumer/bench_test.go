@@ -66,7 +66,7 @@ func (freePermits) OpenScopeBreaker(string, time.Duration, time.Duration) {}
 func (freePermits) ReportSuccess()                                        {}
 func (freePermits) Release()                                              {}
 
-// countingStore counts written results.
+// countingStore is a store that counts the results that were written.
 type countingStore struct {
 	*postgres.Store
 	rows atomic.Int64
@@ -85,8 +85,8 @@ func document(key string) string {
 	return fmt.Sprintf(`{"name":%q,"items":[%s1]}`, key, strings.Repeat(fmt.Sprintf(`{"id":%q,"value":"%08x"},`, key, sha256.Sum256([]byte(key))), 160))
 }
 
-// BenchmarkWorker measures entities a second on the whole path of a record, from the topic to the
-// committed offset. For comparison, it also writes the same number of rows into the same database
+// BenchmarkWorker measures how many entities a second a worker processes, from the record on the topic
+// to the committed offset. For comparison, it also writes the same number of rows to the same database
 // without a worker. Redis and PostgreSQL are real, and the upstream answers at once.
 func BenchmarkWorker(b *testing.B) {
 	through, pg := throughReal(b)
@@ -130,8 +130,9 @@ func BenchmarkWorkerTraced(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkWorkerRenewing compares a worker whose credential renews itself, once in each round, with a
-// worker whose credential is fixed. The rounds alternate. Each metric is the median of all rounds.
+// BenchmarkWorkerRenewing compares a worker whose credential is renewed once in each round with a
+// worker whose credential is fixed. The rounds of the two alternate. Each metric is the median of all
+// rounds.
 func BenchmarkWorkerRenewing(b *testing.B) {
 	through, _ := throughReal(b)
 	took, cpu := map[string][]time.Duration{}, map[string][]time.Duration{}
@@ -175,10 +176,11 @@ type benchRun struct {
 	source     string
 	facets     map[string]source.Facet
 	tracer     observe.Tracer
-	credential string // fixed, renewing, or empty: none
+	credential string // kind of the source's credential: fixed or renewing; empty: none
 }
 
-// plainRun returns a run of new entities, whose documents are asked by key.
+// plainRun returns a benchmark of new entities that need one document each. The key is a part of the
+// URL.
 func plainRun(tracer observe.Tracer) benchRun {
 	f := source.DefaultFacet()
 	f.Documents = map[string]source.Document{"d": {Path: "/?id={key}"}}
@@ -219,8 +221,8 @@ func throughReal(b *testing.B) (through func(benchRun) time.Duration, pg *postgr
 	return func(r benchRun) time.Duration { return r.throughWorker(b, kafka, rdb, pg, upstream.URL) }, pg
 }
 
-// throughWorker enqueues benchEvents requests and starts a worker. It returns the time from the
-// first result that the worker writes to the database until the last one.
+// throughWorker enqueues benchEvents requests and starts a worker. It returns the time between the
+// first and the last result that the worker writes to the database.
 func (r benchRun) throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient, pg *postgres.Store, url string) time.Duration {
 	b.Helper()
 	name, tracer := r.source, r.tracer

@@ -6,11 +6,11 @@ import (
 	"sync"
 )
 
-// memoryBudget bounds the bytes of response bodies in memory. An estimated number of bytes is
-// reserved for each entity before its permit is requested. If a body turns out to be larger, the
-// worker reads on only after the reservation has grown. One entity at a time may exceed the limit.
-// Without this exception, entities that each hold a part of their bodies could wait for each other
-// forever. So memory is bounded by the limit plus the bodies of one entity.
+// memoryBudget limits the memory for response bodies. The worker reserves an estimated number of bytes
+// for an entity before it requests the permit. If the body is larger, the worker reads the rest only
+// after it has reserved more. The reservation of one entity at a time may exceed the limit: otherwise
+// several entities that hold parts of their bodies could wait for each other forever. So the memory is
+// at most the limit plus the bodies of one entity.
 type memoryBudget struct {
 	mu        sync.Mutex
 	limit     int64
@@ -59,7 +59,7 @@ func (b *memoryBudget) acquire(ctx context.Context, client string, n int64) erro
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	select {
-	case <-r.ready: // the n bytes were granted just before ctx ended, so give them back to the budget
+	case <-r.ready: // the memory was granted at the moment at which ctx ended, so it is given back
 		b.used -= n
 	default:
 		b.waiting.Remove(element)
@@ -100,7 +100,7 @@ func (r *reservation) grow(ctx context.Context, n int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	select {
-	case <-more.ready: // the n bytes were granted just before ctx ended; the caller releases the bytes with resize(0)
+	case <-more.ready: // the memory was granted at the moment at which ctx ended; the caller releases it with resize(0)
 	default:
 		b.growing.Remove(element)
 		b.admit()

@@ -16,14 +16,14 @@ type CallRecord struct {
 	Facet   string
 	Key     string
 	Lane    schemas.Lane
-	Status  int    // 0 if no response arrived
+	Status  int    // HTTP status; 0 if no response arrived
 	Outcome string // one of source.CallOutcomes
 	Class   string // class of the whole attempt; empty if the attempt ended before its responses were read
 	MS      float64
 	// WaitedMS is the time until the permit was granted, in milliseconds.
 	WaitedMS float64
 	Bytes    int
-	Changed  bool // the attempt returned changed content
+	Changed  bool // true: the attempt has returned changed content
 	// Attempt is the position of the call among all calls for the record; the first is 1.
 	Attempt       int
 	CorrelationID string

@@ -109,10 +109,10 @@ type churn struct {
 	slowUpstream
 	rng            *rand.Rand
 	lane           schemas.Lane
-	broker         bool          // if true, the broker assigns the partitions, otherwise a group member
+	broker         bool          // true: the broker assigns the partitions; false: a member of the group assigns them
 	revokeTimeout  time.Duration // how long the revocation of a partition waits for calls in flight
 	inFlight       int
-	cuts           bool          // if true, the test also cuts members' connections to Kafka
+	cuts           bool          // true: the test also cuts connections between members and Kafka
 	sessionTimeout time.Duration // session timeout of the consumer group
 	members        []member
 	numbers        map[string]int64 // version of the last request of each key
@@ -252,7 +252,7 @@ func TestChurn_MembersJoinAndLeave(t *testing.T) {
 	t.Parallel()
 	for _, broker := range []bool{false, true} {
 		t.Run(map[bool]string{false: "classic", true: "consumer"}[broker], func(t *testing.T) {
-			t.Parallel() // a rebalance mostly waits
+			t.Parallel() // this test mostly waits for rebalances, so it can run beside others
 			t.Run("in order, with LOW yielding now and then", func(t *testing.T) {
 				newChurn(t, schemas.Low, broker, false).joinAndLeave(3)
 			})

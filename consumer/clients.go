@@ -16,26 +16,27 @@ const (
 	// one call to Redis subtracts many requests from their clients' outstanding counts. This wait
 	// delays no record.
 	releaseLinger = 10 * time.Millisecond
-	// maxReleases is the maximum length of an endQueue, which grows for example while Redis is
-	// down. Further ended requests are not added to the queue. They count as outstanding until
-	// their leases expire.
+	// maxReleases is the maximum length of an endQueue. Ended requests wait there, for example while
+	// Redis is down. If the queue is full, further ended requests are not added: they count as
+	// outstanding until their leases expire.
 	maxReleases = 10_000
 	// releaseTimeout is the time limit of one call to Redis that subtracts ended requests from
 	// their clients' outstanding counts. It is also the delay after a failed call.
 	releaseTimeout = time.Second
 )
 
-// ends holds requests that have ended, until other processes are informed. If a worker is killed, its requests
-// count as outstanding until their leases expire, and the steps of its runs are due again after their leases.
+// ends holds ended requests until Redis and the database know about their ends. If a worker is killed
+// before that, these requests count as outstanding until their leases expire, and the steps of runs are
+// due again after their leases.
 type ends struct {
-	requests endQueue[schemas.Outstanding] // requests that are counted as outstanding for their clients
+	requests endQueue[schemas.Outstanding] // requests that count as outstanding requests of clients
 	steps    endQueue[runs.Ref]            // steps of runs
-	added    chan struct{}                 // buffered for one signal; signals that a queue is not empty
+	added    chan struct{}                 // a channel with room for one element; an element means that a queue is not empty
 }
 
 func newEnds() *ends { return &ends{added: make(chan struct{}, 1)} }
 
-// add adds the task's request, which has ended, to the queues. Without queues it ignores the request.
+// add adds the ended request of a task to the queues. A nil receiver ignores the request.
 func (d *ends) add(t *task) {
 	if d == nil || (t.client == "" && t.request.RunID == "") {
 		return
@@ -78,15 +79,16 @@ func (q *endQueue[T]) take() []T {
 	return all
 }
 
-// putBack returns elements to the queue after their end could not be announced.
+// putBack puts elements back at the start of the queue, because their ends could not be announced.
 func (q *endQueue[T]) putBack(all []T) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.ended = append(all, q.ended[:min(len(q.ended), maxReleases-len(all))]...)
 }
 
-// releaseLoop subtracts ended requests from their clients' outstanding counts and makes steps of runs due, until ctx
-// ends. Then it does so once for the rest of the queues. No record waits for it.
+// releaseLoop announces ended requests until ctx ends: it subtracts them from the numbers of
+// outstanding requests of their clients, and makes the steps of their runs due. When ctx ends, it
+// announces the remaining requests once. The processing of records does not wait for it.
 func (w *Worker) releaseLoop(ctx context.Context) {
 	wait := releaseLinger
 	for {
@@ -113,7 +115,8 @@ func (w *Worker) releaseLoop(ctx context.Context) {
 	}
 }
 
-// announce empties the queues. It returns an error, or nil, for each log condition.
+// announce announces the requests in both queues, and empties the queues. The result has an entry for
+// each queue that was not empty: the log condition of the queue, and the error or nil.
 func (d *ends) announce(ctx context.Context, w *Worker) map[observe.Condition]error {
 	errs := map[observe.Condition]error{}
 	if ended := d.requests.take(); len(ended) > 0 {

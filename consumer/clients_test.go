@@ -66,7 +66,8 @@ func (r *rig) workRecording(slots int, changes ...func(*consumer.Deps)) *recordi
 	return n
 }
 
-// enqueueAs requests keys on behalf of a client that may have 400 outstanding requests.
+// enqueueAs requests keys for a client whose limit is 400 outstanding requests. It returns the number
+// of accepted requests.
 func (r *rig) enqueueAs(client string, keys ...string) (published int) {
 	r.Helper()
 	requests := make([]producer.Request, len(keys))

@@ -19,10 +19,10 @@ import (
 type Collections interface {
 	// States returns the states of collections in the given order; the zero value if nothing is stored.
 	States(ctx context.Context, all []schemas.Entity) ([]collection.State, error)
-	// Write stores pages and the requests of their next pages in one transaction. It returns the result of
-	// each page in the given order.
+	// Write stores pages, and the requests of their next pages, in one transaction. It returns the
+	// result of each page, in the order of the pages.
 	Write(ctx context.Context, pages []collection.Write) ([]collection.Written, error)
-	// Abandon closes an open walk.
+	// Abandon closes the walk with this id if it is open.
 	Abandon(ctx context.Context, e schemas.Entity, walk int64) error
 }
 
@@ -34,11 +34,11 @@ type walks struct {
 	runs   Runs
 }
 
-// taskWalk is the open walk of a task's collection.
+// taskWalk is the walk of a task's collection, with the page that the task fetches.
 type taskWalk struct {
 	rules  collection.Rules
-	stored collection.Walk  // the walk that is stored as open
-	before collection.State // the state before the page that the task fetches
+	stored collection.Walk  // the walk as it is stored
+	before collection.State // state of the collection before this page
 	page   collection.Page
 }
 
@@ -57,7 +57,8 @@ func (x *walks) rulesOf(t *task) collection.Rules {
 	return r
 }
 
-// load reads the collection of a task, and plans the call of its next page. It fails only if ctx ends.
+// load reads the state of a task's collection, and plans the call of its next page. It fails only if
+// ctx ends.
 func (x *walks) load(ctx context.Context, t *task) error {
 	var s collection.State
 	err := x.w.retryDB(ctx, opWalk, func(ctx context.Context) (err error) {
@@ -69,23 +70,25 @@ func (x *walks) load(ctx context.Context, t *task) error {
 	}
 	rules := x.rulesOf(t)
 	t.walk = &taskWalk{rules: rules, stored: s.Walk, before: s.Begin(rules, time.Now(), t.stored.NotFound)}
-	if t.plan, err = x.w.planFor(t); err != nil { // the position of the next page can be outside of a changed baseURL: begin a new walk
+	// If baseURL has changed, the stored position of the next page can be outside of it. Then a new
+	// walk begins.
+	if t.plan, err = x.w.planFor(t); err != nil {
 		s.Walk = collection.Walk{}
 		t.walk.before = s.Begin(rules, time.Now(), t.stored.NotFound)
 		t.plan, err = x.w.planFor(t)
 	}
-	return err // no error can happen here: the call of the first page was planned before
+	return err // no other error is possible: the call of the first page was planned before
 }
 
-// request sets the page of the walk, and its validator, in a source.Request.
+// request fills in the page to fetch, and the ETag for the header If-None-Match.
 func (k *taskWalk) request(r *source.Request) {
 	w := k.before.Walk
 	r.Page = items.PageRequest{Number: w.Page, Position: w.Position, Since: k.before.Since(k.rules)}
 	r.Validator = source.Validator{ETag: k.before.Validator(k.rules)}
 }
 
-// prepare makes a task of a collection ready for the fetch of its next page. It reports false if no fetch
-// follows: another request has fetched the page, or ctx ended.
+// prepare makes a task of a collection ready for the fetch of its next page. It returns false if no
+// fetch follows: another request has fetched the page, the run's step is not open, or ctx ended.
 func (x *walks) prepare(ctx context.Context, t *task) bool {
 	if x.load(ctx, t) != nil {
 		return false
@@ -99,8 +102,9 @@ func (x *walks) prepare(ctx context.Context, t *task) bool {
 		}
 		end.Satisfied, verdict = false, schemas.Cancelled
 	}
-	// The outbox or a run must not request this page again if the stored walk can't continue (other settings, or HTTP
-	// 404 meanwhile), or if no walk is stored.
+	// If the page can't be fetched any longer, neither the outbox nor a run may request it again. This
+	// is so if no walk is stored, or if the stored walk can't continue because of changed settings or
+	// HTTP 404.
 	if end.Satisfied && (!stored.Open() || stored.Name() == t.request.Page) && x.abandonWalk(ctx, t, stored.ID) != nil {
 		return false
 	}
@@ -110,8 +114,8 @@ func (x *walks) prepare(ctx context.Context, t *task) bool {
 	return false
 }
 
-// read sets the page of the walk from the outcome of a fetch. It returns the outcome, or one with the class
-// BadContent if the next page is an earlier page of the walk.
+// read stores the fetched page in k. It returns the outcome of the fetch, unless the link to the next
+// page leads back to an earlier page: then it returns an outcome of the class BadContent.
 func (k *taskWalk) read(o source.Outcome, began time.Time) source.Outcome {
 	k.page = collection.Page{
 		Began: began, Date: o.Page.Date, NotModified: o.Class == source.NotModified, ETag: o.Validator.ETag, Next: o.Page.Next,
@@ -126,17 +130,18 @@ func (k *taskWalk) read(o source.Outcome, began time.Time) source.Outcome {
 	return o
 }
 
-// storePage submits the page of an attempt to the writer and waits until it is stored, its request is
-// settled and its record is marked as done. It returns 0 if the context `hard` ended before that, and
-// store.BaseMissing if the page has moved and the collection must be read again.
+// storePage gives the page of an attempt to the writer. It waits until the page is stored, its request
+// is settled and its record is marked as done. It returns 0 if the context hard ended before that. It
+// returns store.BaseMissing if another page was stored meanwhile: then the caller must read the
+// collection again.
 func (x *walks) storePage(hard context.Context, a *attempt, f fetched) store.Result {
 	defer f.memory.resize(0)
 	w, t := x.w, a.t
 	k := t.walk
-	k.page.Version, k.page.Began = a.number, a.began.Truncate(time.Microsecond) // the databases store microseconds
+	k.page.Version, k.page.Began = a.number, a.began.Truncate(time.Microsecond) // the databases store times in microseconds
 	after, err := k.before.After(k.rules, k.page)
 	if err != nil {
-		return 0 // impossible: read has called After with the same page
+		return 0 // not possible: read has called After with the same page
 	}
 	events := w.outboxEventsOf(t, nil)
 	item := &item{
@@ -158,7 +163,7 @@ func (x *walks) storePage(hard context.Context, a *attempt, f fetched) store.Res
 	endStoreSpan(item.span, result)
 	switch {
 	case item.rejected != nil:
-		if t.record.Topic != "" { // a confirming call or a probe belongs to no record
+		if t.record.Topic != "" { // the call of a confirming run or a probe has no record, so it gets no dead letter
 			reason := schemas.Unstorable
 			if errors.Is(item.rejected, collection.ErrShrunk) {
 				reason = schemas.ParseError
@@ -172,7 +177,8 @@ func (x *walks) storePage(hard context.Context, a *attempt, f fetched) store.Res
 	return result
 }
 
-// write stores the pages of a batch. A page that the rules refuse gets the error item.rejected.
+// write stores the pages of a batch. If the rules of a collection refuse a page, write sets
+// item.rejected to the reason.
 func (x *walks) write(ctx context.Context, batch []*item) ([]store.Result, error) {
 	pages := make([]collection.Write, len(batch))
 	for n, i := range batch {
@@ -190,7 +196,8 @@ func (x *walks) write(ctx context.Context, batch []*item) ([]store.Result, error
 		case p.Refused != nil:
 			results[n] = store.Superseded
 		case p.Result == collection.Moved:
-			// The request can cover a request of the next page that the other fetch has caused, so it must fetch that page.
+			// This request may also cover the request of the page after the stored one. So it must not
+			// end now: it must fetch that page.
 			results[n] = store.BaseMissing
 		case p.State.Changed == i.page.Page.Version:
 			results[n] = store.Changed
@@ -202,9 +209,9 @@ func (x *walks) write(ctx context.Context, batch []*item) ([]store.Result, error
 	return results, nil
 }
 
-// abandon closes the walk of a task whose request becomes a dead letter, so that the next request begins
-// with the first page. The walk of a run stays open: a retry of the run continues with the failed page. It fails
-// only if ctx ends.
+// abandon closes the walk of a task whose request becomes a dead letter. So the next request begins
+// with the first page. The walk of a run stays open, because a retry of the run continues with the
+// failed page. It fails only if ctx ends.
 func (x *walks) abandon(ctx context.Context, t *task) error {
 	if _, ok := t.step(); ok || t.walk == nil || !t.walk.stored.Open() {
 		return nil
@@ -221,8 +228,8 @@ func (x *walks) abandonWalk(ctx context.Context, t *task, walk int64) error {
 	return err
 }
 
-// fetched completes the result of an attempt that has fetched a page. From then on, its
-// memory reservation has the size of the items.
+// fetched completes the result of an attempt that has fetched a page. It also shrinks the memory that
+// is reserved for the attempt to the size of the items.
 func (x *walks) fetched(ctx context.Context, a *attempt, f fetched) fetched {
 	f.outcome = a.t.walk.read(f.outcome, a.began)
 	reportCalls(ctx, x.w, a, f.outcome.Class, f.outcome.Class == source.OK && len(a.t.walk.page.Items) > 0, a.t.calls-f.calls)

@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/source/items"
 )
 
-// countingPages counts written pages as rows of its store.
+// countingPages is a store of collections that counts the written pages as if they were rows.
 type countingPages struct {
 	*collection.Collections
 	count *countingStore
@@ -26,7 +26,8 @@ func (c countingPages) Write(ctx context.Context, pages []collection.Write) ([]c
 	return written, err
 }
 
-// listDocument returns a list of ten items with 17 KB, as document returns one object.
+// listDocument returns a list of ten items with 17 KB in total. The function document returns one
+// object of the same size.
 func listDocument(key string) string {
 	var list []string
 	for n := range 10 {
@@ -35,7 +36,7 @@ func listDocument(key string) string {
 	return "[" + strings.Join(list, ",") + "]"
 }
 
-// pageRun returns a run of new collections of one page.
+// pageRun returns a benchmark of new collections with one page each.
 func pageRun() benchRun {
 	r := plainRun(observe.Tracer{})
 	f := r.facets["f"]
@@ -45,8 +46,9 @@ func pageRun() benchRun {
 	return r
 }
 
-// BenchmarkWorkerPages compares the pages a second of new collections, with ten items in each page, with
-// the entities a second of a plain facet. Both have 17 KB. The rounds alternate.
+// BenchmarkWorkerPages compares two rates: how many new collections of one page with ten items a worker
+// stores in a second, and how many entities of a facet that is no collection. Both kinds have 17 KB.
+// The rounds of the two alternate.
 func BenchmarkWorkerPages(b *testing.B) {
 	through, _ := throughReal(b)
 	var plain, pages, again time.Duration
@@ -54,7 +56,7 @@ func BenchmarkWorkerPages(b *testing.B) {
 		plain += through(plainRun(observe.Tracer{}))
 		run := pageRun()
 		pages += through(run)
-		again += through(run) // the items are stored already
+		again += through(run) // the second pass: all items are stored already
 	}
 	perSecond := func(d time.Duration) float64 { return float64(benchEvents*b.N) / d.Seconds() }
 	b.ReportMetric(perSecond(plain), "events/s")

@@ -12,7 +12,8 @@ import (
 	"github.com/freshet/freshet/source/items"
 )
 
-// heldStates holds the second read of states between the read and its return.
+// heldStates is a store of collections that delays its second read of states: it returns the states
+// that it has read only when proceed is closed.
 type heldStates struct {
 	*collection.Collections
 	reads         atomic.Int32
@@ -28,8 +29,9 @@ func (h *heldStates) States(ctx context.Context, all []schemas.Entity) ([]collec
 	return states, err
 }
 
-// The LOW worker stores page 2 while a HIGH request has read that page 2 is next, and has not begun its fetch. The
-// HIGH request covers the request of page 3. Its page 2 is not stored again, so it must fetch page 3.
+// A HIGH request has read that page 2 is the next page, and has not begun its fetch. Meanwhile the LOW
+// worker stores page 2. The outbox's request of page 3 is covered by the HIGH request. So the HIGH
+// request, whose own page 2 is not stored again, must also fetch page 3.
 func TestCollection_MovedRequestFetchesTheNextPage(t *testing.T) {
 	r := newListRig(t, items.Collection{ID: "id"})
 	held := &heldStates{Collections: r.collections, read: make(chan struct{}), proceed: make(chan struct{})}
@@ -44,7 +46,7 @@ func TestCollection_MovedRequestFetchesTheNextPage(t *testing.T) {
 	}
 	r.start()
 	r.refresh()
-	<-arrived // LOW fetches page 2
+	<-arrived // the LOW worker has called page 2
 	r.refresh()
 	<-held.read
 	close(answer)

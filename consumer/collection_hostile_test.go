@@ -13,7 +13,8 @@ import (
 	"github.com/freshet/freshet/source/items"
 )
 
-// Hostile lists end as a dead letter that says why, and lose no stored item.
+// A request of a hostile list must become a dead letter whose error names the fault. No stored item may
+// be lost.
 func TestCollection_HostileLists(t *testing.T) {
 	respond := func(body, link string) func(http.ResponseWriter) {
 		return func(w http.ResponseWriter) {
@@ -27,7 +28,7 @@ func TestCollection_HostileLists(t *testing.T) {
 	for name, c := range map[string]struct {
 		page   int // number of the call with the hostile answer
 		answer func(http.ResponseWriter)
-		want   string // text of the dead letter
+		want   string // text that the error of the dead letter must contain
 	}{
 		"link to another host":    {1, respond(`[]`, "https://evil.example/x"), "points to another host"},
 		"link to itself":          {1, respond(`[]`, "/lists/k?per_page=3"), "repeats an earlier one"},
@@ -52,7 +53,7 @@ func TestCollection_HostileLists(t *testing.T) {
 				f.Documents = map[string]source.Document{"list": d}
 			})
 			r.list.answer = func(w http.ResponseWriter, req *http.Request, n int) bool {
-				if c.answer == nil { // each page has a link to one more
+				if c.answer == nil { // without an answer of its own, each page has a link to one more page
 					respond(fmt.Sprintf(`[{"id":"e%d"}]`, n), fmt.Sprintf("/lists/k?page=%d", n+1))(w)
 					return true
 				}
@@ -110,7 +111,8 @@ func TestCollection_NotFoundMidway(t *testing.T) {
 	r.wantList()
 }
 
-// Items without the cursor's field are stored, and do not move the cursor. If no item has it, each walk is full.
+// Items without the field of the cursor are stored, and do not change the cursor. If no item has the
+// field, each walk is full.
 func TestCollection_CursorFieldIsMissing(t *testing.T) {
 	r := newListRig(t, items.Collection{ID: "id", Cursor: &items.Cursor{Field: "created", Param: "since"}})
 	r.start()
@@ -122,7 +124,7 @@ func TestCollection_CursorFieldIsMissing(t *testing.T) {
 	r.wantList()
 }
 
-// A list has at most maxPages pages, also if it is the maximum of the setting.
+// A walk of a list ends at maxPages, even if maxPages has its highest possible value (100,000).
 func TestCollection_HundredThousandPages(t *testing.T) {
 	for name, more := range map[string]bool{"100,000 pages": false, "100,001 pages": true} {
 		t.Run(name, func(t *testing.T) {

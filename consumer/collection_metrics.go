@@ -11,17 +11,18 @@ import (
 // walkMetrics are the metrics of collections.
 type walkMetrics struct{ pages, items, ended *prometheus.CounterVec }
 
-// Values of the labels of the metrics of collections.
+// Values of labels of the metrics of collections. A page with another value than pageChanged and
+// pageUnchanged had no new items to store.
 const (
-	pageChanged     = "changed"      // at least one item has changed
-	pageUnchanged   = "unchanged"    // no item has changed
-	pageNotModified = "not_modified" // the upstream answered 304
-	pageMoved       = "moved"        // nothing was written, because another request has stored a page
-	pageShrunk      = "shrunk"       // nothing was written, because too many items would be deleted
+	pageChanged     = "changed"      // at least one item of the page was changed
+	pageUnchanged   = "unchanged"    // no item of the page was changed
+	pageNotModified = "not_modified" // the upstream answered 304 for the first page
+	pageMoved       = "moved"        // the page was not stored, because another request has stored a page meanwhile
+	pageShrunk      = "shrunk"       // the page was not stored, because too many items would be deleted
 
 	itemChanged = "changed"
 	itemDeleted = "deleted"
-	itemExpired = "expired" // deleted because of keep or maxItems
+	itemExpired = "expired" // the item was deleted because of the setting keep or maxItems
 
 	walkComplete  = "complete"
 	walkAbandoned = "abandoned" // the request of a page became a dead letter, or the settings have changed
@@ -45,7 +46,7 @@ func newWalkMetrics(counters func(name, help, label string) *prometheus.CounterV
 	return m
 }
 
-// written counts a page with its items, and the end of its walk.
+// written counts a stored page, its items, and the end of its walk if it is the last page.
 func (m walkMetrics) written(w collection.Write, p collection.Written) {
 	outcome := pageUnchanged
 	switch {

@@ -28,14 +28,16 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// listUpstream has one list of items, and serves it in pages with a Link header.
+// listUpstream is an upstream with one list. It serves the list in pages, with a Link header to the
+// next page.
 type listUpstream struct {
 	mu      sync.Mutex
 	items   []listItem
 	perPage int
 	etags   bool
-	calls   []string // page and since of each call
-	// answer replaces the response to a call, unless it returns false. n counts the calls from 1.
+	calls   []string // the query parameters page and since of each call
+	// answer writes the response to a call and returns true, or returns false for the usual response. n
+	// is the number of the call, from 1.
 	answer func(w http.ResponseWriter, r *http.Request, n int) bool
 }
 
@@ -97,18 +99,18 @@ func (u *listUpstream) set(change func(*listUpstream)) {
 	change(u)
 }
 
-// listRig has workers of both lanes and an outbox relay, for a facet that is a collection.
+// listRig has a HIGH worker, a LOW worker and an outbox relay for a facet that is a collection.
 type listRig struct {
 	*rig
 	list        *listUpstream
 	collections *collection.Collections
 	relay       *outbox.Relay
-	runs        consumer.Runs        // nil: there are no runs
-	high        consumer.Collections // the collections of the HIGH worker; nil: as of the LOW worker
-	lost        atomic.Int32         // number of requests of pages whose records are lost from now on
+	runs        consumer.Runs        // runs whose steps the workers serve; nil: there are none
+	high        consumer.Collections // the store of collections of the HIGH worker; nil: it has the same as the LOW worker
+	lost        atomic.Int32         // the records of so many further requests of pages are lost
 }
 
-// epoch is the time of the first item, well before every walk.
+// epoch is the time of the first item. All walks are later.
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func listOf(n int) (items []listItem) {
@@ -140,8 +142,8 @@ func newListRig(t *testing.T, c items.Collection, changes ...func(*source.Facet)
 	return r
 }
 
-// nextPages enqueues the requests of the outbox as package app does. The records of the next `lost` requests
-// are lost.
+// nextPages enqueues requests from the outbox as package app does. The records of the next r.lost
+// requests of pages are lost.
 type nextPages struct {
 	*producer.Producer
 	lost *atomic.Int32
@@ -193,7 +195,8 @@ func (r *listRig) state() collection.State {
 	return s
 }
 
-// walk requests the collection and waits until its walk is complete. It returns the calls.
+// walk requests the collection and waits for the end of its walk. It returns the calls that the
+// upstream got.
 func (r *listRig) walk() []string {
 	r.Helper()
 	before := r.state()
@@ -260,7 +263,8 @@ func (r *listRig) wantList() {
 	}
 }
 
-// openWalk stores a walk whose next page has this number and position. The relay requests that page.
+// openWalk stores an open walk whose next page has this number and position, and an outbox event that
+// requests this page.
 func (r *listRig) openWalk(page int, position string) {
 	r.Helper()
 	version := time.Now().UnixMilli() - 1000

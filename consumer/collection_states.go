@@ -11,21 +11,23 @@ import (
 // maxStates is the maximum number of collections whose states are read together.
 const maxStates = 100
 
-// stateReader reads the states of collections in batches: the reads that are requested while a batch is read form
-// the next batch.
+// stateReader reads the states of collections in batches. While one batch is read, further reads wait
+// and form the next batch.
 type stateReader struct {
 	store   Collections
 	mu      sync.Mutex
 	waiting []*stateRead
-	reading bool // a goroutine reads a batch
+	reading bool // true while a goroutine reads a batch
 }
 
-// stateRead is a requested read.
+// stateRead is the read of one collection's state.
 type stateRead struct {
 	entity schemas.Entity
 	state  collection.State
 	err    error
-	next   chan bool // receives false if the state was read, and true if its goroutine must read the next batch
+	// receives false when the state was read; receives true if the waiting goroutine must read the next
+	// batch itself
+	next chan bool
 }
 
 // read returns the state of a collection.
@@ -42,8 +44,8 @@ func (r *stateReader) read(ctx context.Context, e schemas.Entity) (collection.St
 	return own.state, own.err
 }
 
-// readBatch reads the states that were requested first. They include the request of the caller. Then it lets the goroutine of the next
-// request read the next batch.
+// readBatch reads the states of the reads that have waited longest. The caller's own read is one of
+// them. Then it makes the goroutine of the first remaining read call readBatch.
 func (r *stateReader) readBatch(ctx context.Context) {
 	r.mu.Lock()
 	n := min(len(r.waiting), maxStates)
@@ -54,7 +56,7 @@ func (r *stateReader) readBatch(ctx context.Context) {
 	for i, b := range batch {
 		entities[i] = b.entity
 	}
-	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), dependencyTimeout) // the other reads do not end with the caller's context
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), dependencyTimeout) // the end of the caller's context must not abort the other reads
 	states, err := r.store.States(limit, entities)
 	cancel()
 	for i, b := range batch {

@@ -72,7 +72,7 @@ func TestCollection_NewestFirstEndsAtTheCursor(t *testing.T) {
 	r.list.etags = true
 	r.start()
 	r.wantCalls("the first walk", r.walk(), "1", "2", "3")
-	r.wantCalls("the second walk", r.walk(), "1") // 304
+	r.wantCalls("the second walk", r.walk(), "1") // the response to page 1 is 304
 	newest := listItem{ID: "new", UpdatedAt: epoch.Add(10 * time.Hour), Text: "x"}
 	r.list.set(func(u *listUpstream) { u.items = append([]listItem{newest}, u.items...) })
 	r.wantCalls("the third walk", r.walk(), "1")
@@ -126,7 +126,7 @@ func TestCollection_DeletesItems(t *testing.T) {
 	})
 }
 
-// A record that was published twice must not fetch a page twice.
+// A page must be fetched only once, even if the record of its request was published twice.
 func TestCollection_RepeatedRecordOfPageIsSkipped(t *testing.T) {
 	r := newListRig(t, items.Collection{ID: "id"})
 	r.start()
@@ -143,7 +143,8 @@ func TestCollection_RepeatedRecordOfPageIsSkipped(t *testing.T) {
 	r.wantCalls("pages that are not the next one", r.list.take())
 }
 
-// A worker that stops between two pages loses nothing: the outbox requests the next page.
+// A worker stops between two pages. Another worker must continue the walk, because the outbox requests
+// the next page.
 func TestCollection_WalkContinuesAfterRestart(t *testing.T) {
 	r := newListRig(t, items.Collection{ID: "id"})
 	arrived, proceed := make(chan struct{}), make(chan struct{})
@@ -172,7 +173,8 @@ func TestCollection_WalkContinuesAfterRestart(t *testing.T) {
 	r.wantList()
 }
 
-// Kafka can lose a record that it has acknowledged. The outbox requests the page again.
+// The record of a request can be lost after Kafka has acknowledged it. Then the outbox must request the
+// page again.
 func TestCollection_LostRecordOfPageIsRequestedAgain(t *testing.T) {
 	r := newListRig(t, items.Collection{ID: "id"})
 	r.lost.Store(1)
@@ -183,7 +185,8 @@ func TestCollection_LostRecordOfPageIsRequestedAgain(t *testing.T) {
 		return err == nil && next.After(time.Now().Add(5*time.Minute))
 	})
 	r.wantCalls("the walk before the record was lost", r.list.take(), "1")
-	// Ten minutes later: a claim an hour from now that ended an hour before that.
+	// Let ten minutes pass, after which the outbox requests a page again: a claim whose time is in an
+	// hour and whose lease has ended before that makes the event due.
 	if _, err := r.db.ClaimOutboxEvents(t.Context(), "nexon", time.Now().Add(time.Hour), -time.Hour, 10); err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +199,8 @@ func TestCollection_LostRecordOfPageIsRequestedAgain(t *testing.T) {
 	}
 }
 
-// After HTTP 404 during a walk, the page of that walk is not requested any longer.
+// If the upstream answers 404 during a walk, the outbox must no longer request the next page of this
+// walk.
 func TestCollection_NotFoundEndsRequestsOfPage(t *testing.T) {
 	r := newListRig(t, items.Collection{ID: "id"}, func(f *source.Facet) { f.NotFoundFor = time.Millisecond })
 	r.list.answer = func(w http.ResponseWriter, req *http.Request, _ int) bool {

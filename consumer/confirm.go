@@ -94,7 +94,7 @@ func (h *Health) recordKnownGood(t *task, answered bool) {
 		f.known = f.known[:min(len(f.known), maxKnownGood)]
 	case len(f.known) < maxKnownGood:
 		f.known = append(f.known, k)
-	default: // f.known is full, and no call for the entity has just succeeded: the entity replaces a random element in the second half of f.known
+	default: // f.known is full, and the entity only has a stored snapshot: it replaces a random entity in the second half of f.known
 		f.known[maxKnownGood/2+rand.IntN(maxKnownGood/2)] = k //nolint:gosec // the random number is not a secret
 	}
 }
@@ -312,7 +312,7 @@ func (w *Worker) confirm(ctx, hard context.Context, q faultQuery) {
 			break
 		}
 	}
-	if v == sharedFault && q.scope == "" && len(tried) <= confirmEntities { // only one known-good entity was called; its failure alone does not prove a sharedFault
+	if v == sharedFault && q.scope == "" && len(tried) <= confirmEntities { // Only one known-good entity was called. Its failure alone does not prove that the source is at fault.
 		v = noKnownGood
 	}
 	w.announceOpen(w.health.finishRun(q, started, v), q.entity.Facet, errConfirmed)
@@ -357,7 +357,7 @@ func (w *Worker) fetchKnownGood(ctx, hard context.Context, k *knownGood, credent
 		request: schemas.UpdateRequest{Entity: k.entity, Lane: w.lane, Reason: schemas.Prefetch, RequestedAt: now},
 	}
 	t.walk = nil
-	t.stored.ETag, t.stored.LastModified = "", "" // fetch unconditionally, because the remembered ETag and Last-Modified may be outdated
+	t.stored.ETag, t.stored.LastModified = "", "" // send no ETag and no Last-Modified, because the stored ones may be outdated
 	t.ledger.add(0, 0, now)
 	t.facet, _ = w.source.Facet(k.entity.Facet)
 	var err error
@@ -381,7 +381,7 @@ func (w *Worker) fetchKnownGood(ctx, hard context.Context, k *knownGood, credent
 	}
 	w.announceOpen(w.health.record(callEnd{entity: k.entity, credential: a.credentialUsed(), first: a.began, began: a.began}, subject, true, w.permits.BreakerOpenSince), k.entity.Facet, o.Err)
 	if subject != goodAnswer {
-		v := faultUnknown // with this verdict, a confirming call pauses other calls only if its response demands a pause, as a 429 with Retry-After does
+		v := faultUnknown // so this call pauses other calls only if its response demands a pause, such as a 429 with Retry-After
 		if probe {
 			v = sharedFault
 		}

@@ -113,17 +113,18 @@ type Worker struct {
 	facetParts
 }
 
-// facetParts are the parts of the worker for facets that are not only fetched.
+// facetParts are the parts of a worker for facets with aliases, for collections and for derived facets.
 type facetParts struct {
 	aliases     *aliases
 	walks       *walks
 	derivations *derivations
 }
 
-// bodies bounds the memory and the CPU time for response bodies.
+// bodies limits the memory for response bodies, and the number of bodies that are parsed at the same
+// time.
 type bodies struct {
 	memory     *memoryBudget
-	parseSlots chan struct{} // bounds concurrent parsing to one goroutine for each CPU
+	parseSlots chan struct{} // one slot for each CPU; a goroutine holds a slot while it parses a body
 	bodySizes  *sizeEstimates
 }
 

@@ -74,7 +74,7 @@ func (w *Worker) retryDB(ctx context.Context, op string, do func(context.Context
 			}
 			return struct{}{}, err
 		})
-		if errors.Is(err, errSlow) || errors.Is(err, errSlowCounted) { // the call was slow but successful; only the breaker counts it as a failure
+		if errors.Is(err, errSlow) || errors.Is(err, errSlowCounted) { // the call has succeeded, and only the breaker counts it as a failure
 			return nil
 		}
 		return err

@@ -93,7 +93,7 @@ type attemptHistory struct {
 	sinceFirstCall   time.Duration // time since the first of the consecutive tries began
 	listedCredential bool          // the last call used a credential that the configuration lists by name
 	unconfirmed      bool          // the previous call failed in the same way, and this call was made to confirm the failure
-	endpointDelay    time.Duration // delay of a retry if the breaker of the record's endpoint is open
+	endpointDelay    time.Duration // delay of a retry while the breaker of the record's endpoint is open
 }
 
 // allowsRetryNow reports whether the record makes another try at once, without a scheduled retry.

@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Requests is the shared state of requests in flight (in Redis).
+// Requests is the state of requests in flight, which all processes share in Redis.
 type Requests interface {
 	// Peek returns for each request whether it still needs a fetch. stored holds the versions
 	// of the entities' snapshots, 0 for none.
@@ -104,9 +104,9 @@ type Tokens interface {
 	// Await returns the credentials that have a valid token. If none has one, it waits for a
 	// renewal. It returns an error if the renewals fail, or ctx ends.
 	Await(ctx context.Context, credentials []string) ([]string, error)
-	// Refused requests the renewal of the token with this generation, because the upstream refused
-	// the token. It waits for the renewal. It reports whether the call can be repeated with a newer
-	// token.
+	// Refused requests a renewal of the token with this generation, because the upstream has refused
+	// the token. It returns when the renewal has ended. It reports whether a newer token exists, so
+	// that the call can be repeated.
 	Refused(ctx context.Context, credential string, generation int64) bool
 }
 

@@ -17,30 +17,32 @@ import (
 
 // Items reads the stored items of collections.
 type Items interface {
-	// InKeyOrder returns at most limit collections of a source and facet whose keys begin with KeyPrefix and
-	// follow the key after, in the order of their keys.
+	// InKeyOrder returns at most limit collections of the filter's source and facet, sorted by their
+	// keys. Only collections are returned whose keys begin with f.KeyPrefix and are greater than the
+	// key after.
 	InKeyOrder(ctx context.Context, f store.EntityFilter, after string, limit int) ([]collection.Listed, error)
-	// Scan calls the function each for at most limit items of a collection that follow the position after, in
-	// the order of their changes. The content is valid until each returns.
+	// Scan reads at most limit items after the position after, in the order of their last changes, and
+	// calls the function each for each of them. The content is valid only until each returns.
 	Scan(ctx context.Context, e schemas.Entity, after collection.Position, limit int, each func(at collection.Position, content []byte)) error
 }
 
-// derivations computes the content of derived facets from stored items. Such a request needs neither a call
-// nor a permit. Like every request it has a version, a write by hash, retries and dead letters.
+// derivations computes the content of derived facets from stored items, without calls and permits. In
+// all other respects a request of a derived entity is like every request: it has a version, retries and
+// dead letters, and unchanged content is not stored again.
 type derivations struct {
 	w     *Worker
 	items Items
 }
 
-// The maximum numbers of collections, items and results that one query reads.
+// The maximum numbers of collections, items and results that one query of the database returns.
 const (
 	collectionChunk = 1000
 	itemChunk       = 1000
 	resultChunk     = 100
 )
 
-// try makes one attempt to compute and store the content of a derived entity. Its result is like the result of
-// Worker.tryOnce.
+// try makes one attempt to compute and store the content of a derived entity. It is called by
+// Worker.tryOnce, and returns a decision with the same meaning.
 func (d *derivations) try(ctx, hard context.Context, a *attempt) decision {
 	w, t := d.w, a.t
 	end := func() decision { a.ended = true; return decision{} }
@@ -81,17 +83,18 @@ func (d *derivations) try(ctx, hard context.Context, a *attempt) decision {
 	return end()
 }
 
-// derivation is the computation of one content.
+// derivation is one computation of the content of one entity.
 type derivation struct {
 	*derivations
 	t      *task
 	config *derived.Config
-	// visibility is the visibility of the content. Only collections and results with the same visibility are
-	// read, so that the content shows nothing that its readers may not see.
+	// visibility is the visibility of the computed content. Only collections and results with this
+	// visibility are read. So readers of the content see no data that they are not allowed to see.
 	visibility string
 }
 
-// compute reads the items and returns their computation. It fails if ctx ends, or if a value can't be measured.
+// compute reads the stored items and computes the content of the entity. It fails if ctx ends, or if a
+// measure can't be computed from an item's value.
 func (d *derivation) compute(ctx context.Context) (*derived.Computation, error) {
 	c := d.config.New()
 	if !d.config.IsAll(d.t.request.Key) {
@@ -116,8 +119,8 @@ func (d *derivation) compute(ctx context.Context) (*derived.Computation, error) 
 	return c, nil
 }
 
-// addResults adds the stored results of keys. For a key without a result of the present configuration, it reads
-// the items.
+// addResults adds the stored results of several keys to the computation. If a key has no result that
+// was computed with the current configuration, it adds the items of the key instead.
 func (d *derivation) addResults(ctx context.Context, c *derived.Computation, keys []string) error {
 	entities := make([]schemas.Entity, len(keys))
 	for i, key := range keys {
@@ -146,7 +149,7 @@ func (d *derivation) addResults(ctx context.Context, c *derived.Computation, key
 	return nil
 }
 
-// addKey adds the items of all collections that belong to a key.
+// addKey adds the items of all collections that belong to the key.
 func (d *derivation) addKey(ctx context.Context, c *derived.Computation, key string) error {
 	return d.eachCollection(ctx, key, func(over string, s collection.Listed, of string) error {
 		if of != key {
@@ -156,13 +159,14 @@ func (d *derivation) addKey(ctx context.Context, c *derived.Computation, key str
 	})
 }
 
-// eachCollection calls the function do for each collection that may belong to a key; empty: to any key. of is
-// the key to which the collection belongs.
+// eachCollection calls do for each collection that can belong to the key, or for all collections if the
+// key is empty. The arguments of do are the facet of the collection, the collection, and the key to
+// which the collection belongs.
 func (d *derivation) eachCollection(ctx context.Context, key string, do func(over string, s collection.Listed, of string) error) error {
 	for _, over := range slices.Sorted(maps.Keys(d.config.Over)) {
 		in, filter, limit := d.config.Over[over], store.EntityFilter{Source: d.t.request.Source, Facet: over, KeyPrefix: key}, collectionChunk
 		if in.Exact() && key != "" {
-			limit = 1 // a key is the first one of the keys that begin with it
+			limit = 1 // the key itself sorts before all other keys that begin with it
 		}
 		for after, more := "", true; more; {
 			var stored []collection.Listed
@@ -189,8 +193,8 @@ func (d *derivation) eachCollection(ctx context.Context, key string, do func(ove
 	return nil
 }
 
-// addItems adds the items of a collection. An item that changes meanwhile can be added twice; its change causes
-// another computation.
+// addItems adds the items of a collection. An item that changes during the scan can be added twice.
+// This is harmless, because its change causes another computation.
 func (d *derivation) addItems(ctx context.Context, c *derived.Computation, over string, s collection.Listed) error {
 	e := schemas.Entity{Source: d.t.request.Source, Facet: over, Key: s.Key}
 	c.AddCollection(over, s.Complete)
@@ -201,7 +205,7 @@ func (d *derivation) addItems(ctx context.Context, c *derived.Computation, over 
 		err := d.w.retryDB(ctx, opDerive, func(ctx context.Context) error {
 			n = 0
 			return d.items.Scan(ctx, e, after, itemChunk, func(at collection.Position, content []byte) {
-				n, after = n+1, at // a repeated scan begins after the last added item
+				n, after = n+1, at // if the scan is repeated, it begins after this item
 				if err := c.Add(over, content); err != nil && invalid == nil {
 					invalid = fmt.Errorf("item %s of %s/%s: %w", at.ID, over, s.Key, err)
 				}

@@ -31,7 +31,7 @@ import (
 
 var long = flag.Bool("long", false, "run the tests that take minutes")
 
-// fillItems stores n items of about 300 bytes in ten collections of the owner acme.
+// fillItems stores n items of about 300 bytes in ten collections, which belong to the key acme.
 func fillItems(t *testing.T, url, source string, n int) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
@@ -67,8 +67,8 @@ func fillItems(t *testing.T, url, source string, n int) {
 	}
 }
 
-// TestDerived_AMillionItems computes statistics of a million items, from the request to the stored snapshot: at most 20 s,
-// with at most 50 MB more memory.
+// TestDerived_AMillionItems requests statistics that are computed from a million items. The time from
+// the request to the stored snapshot must be at most 20 s, with at most 50 MB of additional memory.
 func TestDerived_AMillionItems(t *testing.T) {
 	if !*long {
 		t.Skip("a million items take a minute to write: make e2e-long")
@@ -132,7 +132,7 @@ func TestDerived_AMillionItems(t *testing.T) {
 	run(w.Run)
 
 	e := schemas.Entity{Source: name, Facet: "stats", Key: "acme"}
-	for round := range 2 { // the first one begins with a cold cache
+	for round := range 2 { // the first round begins with empty caches
 		runtime.GC()
 		var before runtime.MemStats
 		runtime.ReadMemStats(&before)

@@ -22,8 +22,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// newDerivedRig returns a rig with the derived facet stats over the collections OWNER-NUMBER of the facet
-// character. All collections have the same list.
+// newDerivedRig returns a rig with the derived facet stats. Its inputs are the collections of the facet
+// character, whose keys have the form OWNER-NUMBER. All collections have the same list.
 func newDerivedRig(t *testing.T, measures map[string]derived.Measure, changes ...func(*source.Config)) *listRig {
 	t.Helper()
 	r := newListRig(t, items.Collection{ID: "id"}, func(f *source.Facet) { f.KeyPattern = "(?P<owner>[a-z]+)-[0-9]+" })
@@ -43,7 +43,8 @@ func newDerivedRig(t *testing.T, measures map[string]derived.Measure, changes ..
 	return r
 }
 
-// startWithoutPermits starts workers of both lanes. A permit for the facet stats fails the test.
+// startWithoutPermits starts workers of both lanes. The test fails if a worker acquires a permit for
+// the facet stats.
 func (r *listRig) startWithoutPermits() {
 	r.Helper()
 	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
@@ -75,13 +76,13 @@ func statsOf(key string) schemas.Entity {
 	return schemas.Entity{Source: "nexon", Facet: "stats", Key: key}
 }
 
-// request requests an entity.
+// request enqueues an update request for an entity.
 func (r *listRig) request(e schemas.Entity, reason schemas.Reason) producer.Result {
 	r.Helper()
 	return r.producer.Enqueue(r.Context(), producer.Request{Entity: e, Lane: schemas.High, Reason: reason})
 }
 
-// walkKeys fetches the collections and waits until their walks are complete.
+// walkKeys requests the collections with these keys, and waits until their walks are complete.
 func (r *listRig) walkKeys(keys ...string) {
 	r.Helper()
 	for _, key := range keys {
@@ -99,7 +100,7 @@ func (r *listRig) walkKeys(keys ...string) {
 	}
 }
 
-// statistics returns the stored content of a key; empty: none.
+// statistics returns the stored content of the facet stats for a key; empty: nothing is stored.
 func (r *listRig) statistics(key string) string {
 	r.Helper()
 	s, err := r.db.Get(r.Context(), statsOf(key))
@@ -113,7 +114,8 @@ func (r *listRig) statistics(key string) string {
 	return string(content)
 }
 
-// recount counts the stored items of collections by day in Seoul, and their different texts.
+// recount counts the stored items of the collections by day (in Seoul), and their different texts. It
+// does not call package derived.
 func (r *listRig) recount(keys ...string) string {
 	r.Helper()
 	zone := time.FixedZone("Seoul", 9*60*60)
@@ -159,7 +161,7 @@ func (r *listRig) recount(keys ...string) string {
 	return string(text)
 }
 
-// untilCounted waits until the statistics of a key equal a recount of collections.
+// untilCounted waits until the statistics of a key equal the recount of these collections.
 func (r *listRig) untilCounted(key string, collections ...string) {
 	r.Helper()
 	want := r.recount(collections...)
@@ -182,7 +184,8 @@ func TestDerived_EqualsRecountAfterChanges(t *testing.T) {
 	r.untilCounted("_all", "acme-1", "acme-2", "beta-1")
 }
 
-// Without distinct, _all merges the results of the keys. A key whose result was deleted is counted from its items.
+// If no measure is distinct, the content of _all is merged from the results of the keys. If the result
+// of a key was deleted, the items of the key are read instead.
 func TestDerived_AllMergesResults(t *testing.T) {
 	r := newDerivedRig(t, map[string]derived.Measure{"n": {Count: true}})
 	r.startWithoutPermits()
@@ -209,7 +212,8 @@ func TestDerived_AllMergesResults(t *testing.T) {
 	r.until("_all after a change", func() bool { return strings.HasSuffix(r.statistics("_all"), `"total":{"n":17}}`) })
 }
 
-// A computation that fails is retried after each delay of retry. Then it is one dead letter, which can be replayed.
+// A computation that fails is retried after each delay of the setting retry. Then the request becomes
+// one dead letter, which can be replayed.
 func TestDerived_FailuresEndAsOneDeadLetter(t *testing.T) {
 	r := newDerivedRig(t, map[string]derived.Measure{"sum": {Sum: "text"}}, func(c *source.Config) {
 		f := c.Facets["stats"]
@@ -252,8 +256,8 @@ func TestDerived_FailuresEndAsOneDeadLetter(t *testing.T) {
 	}
 }
 
-// Without a collection of its key an entity is not found. The first page of a collection causes its computation, although
-// the entity is on hold until then.
+// An entity without a collection of its key is not found and has a hold. The first page of such a
+// collection must cause the computation in spite of the hold.
 func TestDerived_NotFoundUntilFirstItem(t *testing.T) {
 	r := newDerivedRig(t, map[string]derived.Measure{"n": {Count: true}})
 	r.startWithoutPermits()
@@ -266,7 +270,7 @@ func TestDerived_NotFoundUntilFirstItem(t *testing.T) {
 	r.until("the statistics", func() bool { return strings.HasSuffix(r.statistics("acme"), `"total":{"n":8}}`) })
 }
 
-// A content counts only collections of its own visibility, so it shows nothing of the others.
+// The computed content must contain only items of collections with the same visibility.
 func TestDerived_CountsOnlyItsVisibility(t *testing.T) {
 	r := newDerivedRig(t, map[string]derived.Measure{"n": {Count: true}}, func(c *source.Config) {
 		c.Auth = source.Auth{Header: "Authorization"}

@@ -20,17 +20,17 @@ import (
 type task struct {
 	record  *kgo.Record
 	ledger  *ledger
-	client  string // schemas.ClientID of the request's client; empty if the request names no client
-	ends    *ends  // the task's request is added here when it ends; nil if the task belongs to no record
+	client  string // the client of the request, as schemas.ClientID; empty if the request names no client
+	ends    *ends  // the queues to which the ended request is added; nil if the task belongs to no record
 	request schemas.UpdateRequest
 	taskParams
 	plan   *source.Plan
 	stored store.State
 	facet  source.Facet
 	calls  int // number of calls that were sent for the record
-	// failures counts the consecutive failed attempts after which the record was tried again at
-	// once. firstCall is when the first of the consecutive attempts began. unconfirmed is true if
-	// the last failure was the entity's own and permanent, and one more call must confirm it.
+	// failures is the number of failed attempts in a row after which the record was tried again at
+	// once. firstCall is the start of the first of these attempts. unconfirmed is true if the last
+	// failure was permanent and was attributed to the entity, so that one more call must confirm it.
 	failures    int
 	firstCall   time.Time
 	unconfirmed bool
@@ -47,8 +47,8 @@ type task struct {
 	span    trace.Span // trace span of the record's processing
 }
 
-// finish marks the record as done in its ledger, and queues its request to be subtracted from the
-// client's outstanding count, and to make the step of its run due.
+// finish marks the record as done in its ledger. It also queues the ended request, so that it no longer
+// counts as outstanding, and so that the step of its run becomes due.
 func (t *task) finish() {
 	t.ledger.markDone(t.record.Offset, t.record.LeaderEpoch)
 	t.ends.add(t)
@@ -169,7 +169,9 @@ func (w *Worker) decode(t *task) {
 		return
 	}
 	t.facet, _ = w.source.Facet(t.request.Facet)
-	if key := t.facet.FoldKey(t.request.Key); key != t.request.Key { // another program wrote the record; its version belongs to the other spelling
+	// The record was written by another program, with another spelling of the key. Its version belongs
+	// to that spelling.
+	if key := t.facet.FoldKey(t.request.Key); key != t.request.Key {
 		t.request.Key, t.request.Version = key, 0
 	}
 	t.params = t.request.Params

@@ -87,14 +87,16 @@ func (w *Worker) scheduleRetry(ctx context.Context, t *task, d decision, f failu
 }
 
 // fail stores that the record's entity has failed, together with the row of its dead letter, and
-// settles the request. before is the entity's previous status.
+// settles the request. before is the stored status of the entity before this failure.
 func (w *Worker) fail(ctx context.Context, t *task, f failure, before store.Status, deadLetter store.DeadLetter) error {
 	now := time.Now()
 	row := w.statusRow(t, f, before)
 	row.State, row.Rounds = store.Failed, 0
 	row.Until = now.Add(t.facet.FailedFor)
 	if before.State != store.Failed || !now.Before(before.Until) {
-		row.Failures++ // counts toward suspendAfter; a failure during the hold of the previous failure, for example the failure of a replay, is not counted
+		// this dead letter counts toward suspendAfter; a failure while the previous failure's hold
+		// lasts, such as the failure of a replay, does not
+		row.Failures++
 	}
 	switch {
 	case !w.owns(t):
@@ -190,9 +192,9 @@ func endWithHold(e schemas.Entity, number int64, s store.Status, now time.Time) 
 	return end
 }
 
-// endIfHeld settles a record whose entity had failed permanently before the request was made,
-// although the entity's hold should have rejected the request. The existing dead letter covers this
-// failure too. It reports true if the record needs no further processing.
+// endIfHeld settles the request of a record without a new dead letter, if its entity had already failed
+// permanently before the request was made. The entity's hold should have rejected such a request. The
+// existing dead letter covers this failure too. It returns true if it has settled the request.
 func (w *Worker) endIfHeld(ctx context.Context, t *task, f failure, before store.Status) bool {
 	if (before.State != store.Failed && before.State != store.Suspended) || t.request.Reason.PassesHolds() {
 		return false

@@ -176,7 +176,9 @@ func TestHold_IsRestoredAfterRedisLosesIt(t *testing.T) {
 		hold  string
 		calls int
 	}{
-		{store.Failed, schemas.HoldFailed, 2}, // 2 calls expected: despite the stored failure the request is not skipped, because a person may wait
+		// 2 calls are expected: the request is made by a person, so it is not skipped in spite of the
+		// stored failure
+		{store.Failed, schemas.HoldFailed, 2},
 		{store.Suspended, schemas.HoldSuspended, 2},
 	} {
 		t.Run(c.hold, func(t *testing.T) {

@@ -11,7 +11,7 @@ type gates struct {
 	mu      sync.Mutex
 	closed  map[gate]struct{}
 	changed chan struct{} // closed when a gate opens, and then replaced by a new channel
-	// low passes one signal for each LOW call that may continue while only gateYield is closed.
+	// low holds one signal for each LOW call that may be made although gateYield is closed.
 	low chan struct{}
 	// tokens blocks calls until their credential has a valid token; nil: no credential renews itself.
 	tokens Tokens

@@ -46,7 +46,7 @@ type Health struct {
 	endpoints      map[string]*endpointBreaker // facets whose own breaker is open
 	refused        map[string]*refusals        // the entities that the upstream refused in each scope since the scope's last successful call; map key: faultQuery.key
 	runs           map[string]*confirmRun      // the runs of confirming calls; map key: faultQuery.key
-	changed        signal                      // sent when a verdict may have changed
+	changed        signal                      // signals that the breaker of the source or an endpoint may have changed
 }
 
 // NewHealth returns the Health of a source without any recorded failure.
@@ -91,7 +91,9 @@ func (w *window) add(e callEnd) {
 			return
 		}
 	}
-	if e.first.Equal(e.began) { // only the first try of a record adds its entity to the window; later tries do not add it again after newer entities replaced it
+	// Only the first try of a record adds its entity. Newer entities may have replaced this entity
+	// since, and later tries must not add it again.
+	if e.first.Equal(e.began) {
 		w.entities[w.nextEntity%windowSize] = e
 		w.nextEntity++
 	}
@@ -115,7 +117,9 @@ func (w *window) showsOutage() bool {
 	failing, healthy := 0, 0
 	for _, e := range w.entities {
 		switch {
-		case e.began.Before(since): // the entity counts neither as failing nor as healthy: its last call began before the first failure, or the element is empty
+		// The last call of this entity began before the first failure, or the element is empty. So the
+		// entity counts neither as failing nor as healthy.
+		case e.began.Before(since):
 		case e.failed:
 			failing++
 		default:
@@ -140,13 +144,13 @@ const (
 	recovered                     // this call has closed the breaker of the source or of the facet
 	sourceOpen                    // the source's breaker was open before the call ended
 	sourceOpened                  // this call has opened the source's breaker
-	endpointOpen                  // the facet's breaker is open
+	endpointOpen                  // only the breaker of the facet is open
 )
 
 // open reports whether a breaker is open. If so, a failed call is no evidence against its entity.
 func (d diagnosis) open() bool { return d == sourceOpen || d == sourceOpened || d == endpointOpen }
 
-// evidence names the subject that an outcome is evidence about.
+// evidence is the meaning of an outcome: the source works, or the source, the entity or a scope fails.
 type evidence int
 
 const (
@@ -286,7 +290,7 @@ func (h *Health) otherFacetHealthy(facet string, now time.Time) bool {
 	return false
 }
 
-// signal wakes all goroutines that wait for it. Its owner serialises the calls.
+// signal wakes all goroutines that wait for it. Its methods must not be called concurrently.
 type signal struct{ next chan struct{} }
 
 // send wakes the waiting goroutines.
@@ -328,8 +332,8 @@ func (h *Health) admit(facet string) (ok bool, probe *knownGood) {
 
 var errEndpointOpen = errors.New("call not sent: the circuit breaker of the endpoint is open, while other endpoints of the source are healthy")
 
-// endpointDelay returns the delay of a retry while the breaker of the facet's endpoint is open: twice the pause
-// between probes, 10 s to 2 min. So requests that arrive in a short outage do not wait long after its end.
+// endpointDelay returns the delay of a retry while the breaker of the facet's endpoint is open. It is
+// twice the pause between two probes: 10 s to 2 min. So after a short outage the retries follow soon.
 func (h *Health) endpointDelay(facet string) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -248,9 +248,11 @@ func TestDeadLetter_FitsLargeCompressedRecord(t *testing.T) {
 		}
 		return b
 	}
-	repeated := bytes.Repeat(noise(200<<10), 10)                   // a value that compresses well only with a large window
-	dense := []byte(fmt.Sprintf("%x", noise(1<<19)))               // a value that compresses to half of its size, and then fits the topic
-	for _, value := range [][]byte{repeated, dense, []byte("{")} { // the last value is small: its dead letter shows that the two large values do not block the partition
+	repeated := bytes.Repeat(noise(200<<10), 10)     // a value that compresses well only with a large window
+	dense := []byte(fmt.Sprintf("%x", noise(1<<19))) // a value that compresses to half of its size, and then fits the topic
+	// the last value is small: if its dead letter arrives, the two large values have not blocked the
+	// partition
+	for _, value := range [][]byte{repeated, dense, []byte("{")} {
 		record := &kgo.Record{Topic: schemas.RequestTopic(name, schemas.High), Key: []byte("k"), Value: value}
 		if err := client.ProduceSync(t.Context(), record).FirstErr(); err != nil {
 			t.Fatal(err)
@@ -380,7 +382,7 @@ func (l *expiringPermits) UntilBreakerOpens() context.Context { return context.B
 
 func (l *expiringPermits) BreakerClosed() <-chan struct{} { return always }
 
-// always is a closed channel, from which a receive never blocks.
+// always is a closed channel. A receive from it returns at once.
 var always = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 type expiredPermit struct{}

@@ -24,7 +24,7 @@ import (
 type ledger struct {
 	mu        sync.Mutex
 	window    []entry // records, beginning with the oldest record that is not done
-	next      int64   // offset after the newest record
+	next      int64   // offset that follows the newest record
 	epoch     int32   // leader epoch of the newest record
 	read      bool    // at least one record was added
 	committed int64   // last committed offset; -1 if unknown
@@ -45,7 +45,7 @@ func newLedger() *ledger {
 
 type entry struct {
 	offset int64
-	epoch  int32     // leader epoch
+	epoch  int32     // leader epoch of the Kafka record
 	at     time.Time // the Kafka record's timestamp
 	done   bool
 }
@@ -54,7 +54,7 @@ type ledgerState uint8
 
 const (
 	ledgerOpen    ledgerState = iota
-	ledgerClosing             // sent calls may finish, no further call is sent
+	ledgerClosing             // calls that were sent may end, but no further call may be sent
 	ledgerRevoked
 )
 
@@ -97,8 +97,8 @@ func (l *ledger) find(offset int64) (int, bool) {
 	return slices.BinarySearchFunc(l.window, offset, func(e entry, offset int64) int { return cmp.Compare(e.offset, offset) })
 }
 
-// commitPoint returns the offset after the prefix of done records, and whether it must be
-// committed: a record was read, the offset has changed, and the ledger is not revoked.
+// commitPoint returns the offset after the unbroken prefix of done records. due is true if this offset
+// must be committed: a record was read, the offset has changed, and the ledger is not revoked.
 func (l *ledger) commitPoint() (offset int64, due bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

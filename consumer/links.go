@@ -9,7 +9,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// linksIn returns the links in content of the task's entity.
+// linksIn returns the links that content of the task's entity contains.
 func linksIn(src *source.Source, t *task, content []byte) links.Found {
 	if t.facet.Links == nil {
 		return links.Found{}
@@ -24,13 +24,14 @@ func linksIn(src *source.Source, t *task, content []byte) links.Found {
 	return t.facet.Links.Find(content, rules)
 }
 
-// followsLinks reports whether links in the task's content are requested. If the task's request has
-// the maximum depth, they are not requested.
+// followsLinks reports whether the links in the task's content are requested. They are not requested if
+// the task's request has the maximum depth already.
 func (t *task) followsLinks() bool {
 	return t.facet.Links != nil && t.request.Depth < t.facet.Links.MaxDepth
 }
 
-// linkTriggers returns the triggers that request the keys of links in the task's content.
+// linkTriggers returns one trigger for each key: it requests the entity that the link in the task's
+// content leads to.
 func linkTriggers(src *source.Source, t *task, keys []string) (triggers []store.Trigger) {
 	if !t.followsLinks() {
 		return nil

@@ -28,10 +28,11 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// linkedUpstream serves documents with links to other documents, and counts its calls.
+// linkedUpstream serves documents that contain links to other documents. It counts the calls for each
+// document.
 type linkedUpstream struct {
 	mu    sync.Mutex
-	links map[string][]string // keys of the links in each document; another document does not exist
+	links map[string][]string // keys of the links in each document; a document without an entry does not exist
 	busy  map[string]bool     // documents whose calls fail with 503
 	calls map[string]int
 }
@@ -57,14 +58,14 @@ func (u *linkedUpstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// change changes the upstream while it serves.
+// change calls do, which can change the upstream while the upstream serves calls.
 func (u *linkedUpstream) change(do func(*linkedUpstream)) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	do(u)
 }
 
-// linkRig is a rig whose facet character is raw and has links to itself.
+// linkRig is a rig whose facet "character" is raw and contains links to entities of the same facet.
 type linkRig struct {
 	*rig
 	docs *linkedUpstream
@@ -87,7 +88,7 @@ func newLinkRig(t *testing.T, docs map[string][]string, change func(*source.Face
 	return r
 }
 
-// relay runs an outbox relay, which enqueues requests as package app does.
+// relay returns an outbox relay that enqueues requests as package app does.
 func (r *linkRig) relay() *outbox.Relay {
 	r.Helper()
 	poller := poll.New(outbox.Channel("nexon"), r.rdb, slog.New(slog.DiscardHandler), outbox.ClaimsFail)
@@ -96,7 +97,7 @@ func (r *linkRig) relay() *outbox.Relay {
 	return relay
 }
 
-// follow runs workers of both lanes and a relay.
+// follow starts workers of both lanes and a relay.
 func (r *linkRig) follow() {
 	r.Helper()
 	relay := r.relay()
@@ -130,7 +131,8 @@ func (d linkEnqueuer) Trigger(ctx context.Context, claimed []store.ClaimedReques
 func (r *linkRig) untilIdle() {
 	r.Helper()
 	r.until("the end of all requests and events", func() bool {
-		// An event is deleted after its requests are enqueued, so the order of these checks matters.
+		// A relay deletes an event only after it has enqueued the event's requests. So the outbox is
+		// checked first, and then the requests.
 		for range 2 {
 			next, err := r.db.NextOutboxTime(r.Context(), "nexon")
 			if err != nil {
@@ -153,7 +155,7 @@ func (r *linkRig) wantCalls(want map[string]int) {
 	})
 }
 
-// wantFound fails the test unless the last worker of the lane HIGH has counted these links, by outcome.
+// wantFound fails the test unless the last HIGH worker has counted these numbers of links, by outcome.
 func (r *linkRig) wantFound(followed, invalid, excess, tooDeep int) {
 	r.Helper()
 	want := fmt.Sprintf(`# HELP links_found_total Different keys in changed raw content, by outcome.
@@ -181,14 +183,16 @@ func TestLinks_FollowedUpToMaxDepth(t *testing.T) {
 	if n := len(r.deadLetters()); n != 0 {
 		t.Errorf("dead letters: got %d, want 0", n)
 	}
-	// A reader continues where the links ended: its request begins at depth 0 again.
+	// A read requests the document at which the links have ended. This request does not come from a
+	// link, so its depth is 0 and its links are followed.
 	r.enqueue("d", schemas.High, schemas.CacheMiss)
 	r.untilStored("d", "e")
 	r.untilIdle()
 	r.wantCalls(map[string]int{"a": 1, "b": 1, "c": 1, "d": 1, "e": 1, "x": 1})
 }
 
-// Documents in a circle are fetched once, although the maximum depth would allow three rounds.
+// Documents that link to each other in a circle are fetched only once each, although the maximum depth
+// would allow three rounds.
 func TestLinks_CircleEnds(t *testing.T) {
 	docs := map[string][]string{"a": {"b", "a"}, "b": {"c", "b"}, "c": {"a"}}
 	r := newLinkRig(t, docs, func(f *source.Facet) { f.Links.MaxDepth = 10 })
@@ -197,7 +201,8 @@ func TestLinks_CircleEnds(t *testing.T) {
 	r.untilStored("a", "b", "c")
 	r.untilIdle()
 	r.wantCalls(map[string]int{"a": 1, "b": 1, "c": 1})
-	// A refresh without a change finds no links, and links of a changed document to fresh ones are skipped.
+	// Unchanged content is not searched for links. If a document has changed, its links to documents
+	// with fresh snapshots are skipped.
 	r.docs.change(func(u *linkedUpstream) { u.links["b"] = []string{"a", "c", "d"}; u.links["d"] = nil })
 	for _, key := range []string{"a", "b"} {
 		before, _ := r.snapshot(key)
@@ -238,7 +243,8 @@ func TestLinks_StoredOnlyWithChangedContent(t *testing.T) {
 	check("a changed fetch", stored...)
 	r.wantFound(3, 3, 2, 0)
 
-	// The depth of a request is that of its links minus one; at the maximum depth no link is stored.
+	// The depth of a request is one lower than the depth of its links. At the maximum depth no link is
+	// stored.
 	for _, depth := range []int{2, 3, schemas.MaxLinkDepth} {
 		text := fmt.Sprint("g", depth)
 		r.docs.change(func(u *linkedUpstream) { u.links["a"] = []string{text} })
@@ -258,7 +264,7 @@ func TestLinks_StoredOnlyWithChangedContent(t *testing.T) {
 	r.wantFound(4, 3, 2, 2)
 }
 
-// deletingStore deletes a snapshot directly before its first write.
+// deletingStore deletes the snapshot of an entity directly before the first write of the entity.
 type deletingStore struct {
 	*faultyStore
 	once sync.Once
@@ -273,8 +279,8 @@ func (d *deletingStore) Write(ctx context.Context, writes []store.Write) ([]stor
 	return d.faultyStore.Write(ctx, writes)
 }
 
-// The worker believes that the content is stored already, and the snapshot is deleted before the write.
-// Then the content is new, so its links must be stored.
+// The worker finds that the fetched content is stored already. Then the snapshot is deleted before the
+// worker writes. So the content counts as new, and its links must be stored.
 func TestLinks_SnapshotDeletedDuringTheFetch(t *testing.T) {
 	r := newLinkRig(t, map[string][]string{"a": {"b"}}, nil)
 	stop := r.work(schemas.High)
@@ -288,8 +294,8 @@ func TestLinks_SnapshotDeletedDuringTheFetch(t *testing.T) {
 	}
 }
 
-// A request that came from a link fails, and is fetched with a retry. The retry must have the depth of the
-// request, or each failure would let links be followed further.
+// The fetch of a request that came from a link fails. Its retry must have the same depth as the
+// request. Otherwise each failure would let links be followed further.
 func TestLinks_RetryKeepsTheDepth(t *testing.T) {
 	r := newLinkRig(t, map[string][]string{"a": {"b"}, "b": {"c"}, "c": {"d"}, "d": {}}, func(f *source.Facet) {
 		f.Links.MaxDepth = 2
@@ -314,8 +320,8 @@ func TestLinks_RetryKeepsTheDepth(t *testing.T) {
 	})
 }
 
-// The worker is killed directly after it has stored content with links, before it has announced the event.
-// The links must be followed by another process.
+// The worker is killed directly after it has stored content with links, and before it has notified the
+// relay. Another process must request the links.
 func TestLinks_SurviveAKillAfterTheWrite(t *testing.T) {
 	r := newLinkRig(t, map[string][]string{"a": {"b", "c"}, "b": {}, "c": {}}, nil)
 	r.enqueue("a", schemas.High, schemas.CacheMiss)
@@ -330,7 +336,7 @@ func TestLinks_SurviveAKillAfterTheWrite(t *testing.T) {
 	}}
 	config := consumer.DefaultConfig(schemas.High)
 	config.DrainTimeout = 10 * time.Millisecond
-	_ = r.worker(config, dying, permits{r.limiter}).Run(ctx) // its error reports that records were in flight
+	_ = r.worker(config, dying, permits{r.limiter}).Run(ctx) // Run returns an error, because records were in flight
 	if !killed.Load() {
 		t.Fatal("the worker ended before it was killed")
 	}
@@ -349,7 +355,8 @@ func TestLinks_SurviveAKillAfterTheWrite(t *testing.T) {
 	})
 }
 
-// dyingStore stops its worker after a write: the write is stored, and the worker does nothing afterwards.
+// dyingStore simulates a kill of its worker: it stores one write, and the worker does nothing
+// afterwards.
 type dyingStore struct {
 	*faultyStore
 	kill func()

@@ -42,8 +42,9 @@ const (
 	endSkipped    = "skipped"
 )
 
-// Values of the label `outcome` of links_found_total: a trigger was stored for the key; the text is no
-// valid key; the content has too many keys; the content is too many links away.
+// Values of the label outcome of links_found_total. followed: a trigger was stored for the key.
+// invalid: the text is no valid key. excess: the content has more keys than maxKeys. too_deep: the
+// request has the maximum depth.
 const (
 	linkFollowed = "followed"
 	linkInvalid  = "invalid"
@@ -111,7 +112,8 @@ func newMetrics(name string, lane schemas.Lane, reg prometheus.Registerer) *metr
 	return m
 }
 
-// registerUse registers the gauges of the worker's memory and slots, which are read when the metrics are.
+// registerUse registers the gauges of the memory and the slots that the worker uses. Their values are
+// read at each scrape.
 func registerUse(name string, lane schemas.Lane, reg prometheus.Registerer, b *memoryBudget, slots *slotQueue) {
 	labels := prometheus.Labels{"source": name, "priority": string(lane)}
 	reg.MustRegister(
@@ -176,7 +178,7 @@ func (m *metrics) requestStored(r store.Result, requestedAt time.Time) {
 	}
 }
 
-// linksFound counts the links in changed content.
+// linksFound counts the links in changed content. followed is true if they are requested.
 func (m *metrics) linksFound(found links.Found, followed bool) {
 	outcome := linkFollowed
 	if !followed {

@@ -94,7 +94,8 @@ func (r *rig) outboxEvents() (all []store.OutboxEvent) {
 	return all
 }
 
-// checked requests a refresh with these params, waits until it is stored, and returns the snapshot.
+// checked requests a refresh with these params. It waits until the snapshot is stored, and returns the
+// snapshot.
 func (r *rig) checked(key string, params map[string]string) store.Snapshot {
 	r.Helper()
 	return r.checkedFor(schemas.UserRequest, key, params)

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// preemptInterval is how long a record waits for a permit before it may be preempted, and the
-// interval of further checks. A preempted record passes its slot and its memory to records of
-// other clients. Without preemption the requests of one client under an open credential or
-// endpoint breaker could occupy all slots until the breaker closes.
+// preemptInterval is how long a record waits for a permit before it can be preempted, and the interval
+// of further checks. A preempted record gives its slot and its memory to records of other clients.
+// Otherwise the requests of one client could occupy all slots while the breaker of their credential or
+// endpoint is open.
 const preemptInterval = time.Second
 
 var errPreempted = errors.New("preempted: a record of another client needs the slot or the memory")

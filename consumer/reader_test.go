@@ -25,7 +25,7 @@ import (
 type kindUpstream struct {
 	calls atomic.Int64
 	all   atomic.Value // a string: the kind of response for all keys
-	share atomic.Int64 // percentage of calls to which `all` applies
+	share atomic.Int64 // percentage of the calls that get the kind in all
 }
 
 func (a *kindUpstream) ServeHTTP(w http.ResponseWriter, req *http.Request) {

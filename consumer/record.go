@@ -30,8 +30,8 @@ func (t *task) hasStored(c *source.Content) bool {
 // Other content is encoded at once, so that the answers can be freed.
 func (w *Worker) newContent(ctx context.Context, t *task, answers *source.Responses, c *source.Content) content {
 	defer c.Release()
-	// The links are needed even if the content is probably stored already: its snapshot may be deleted
-	// before the write, and then the content counts as new.
+	// The links are needed even if the content is probably stored already. The snapshot can be deleted
+	// before the write. Then the content counts as new, and its links are stored with it.
 	made := content{hash: c.Hash, extractVersion: c.ExtractVersion, links: linksIn(w.source, t, c.Bytes)}
 	if t.hasStored(c) {
 		w.hintUnchanged(ctx, t)
@@ -68,7 +68,7 @@ func (w *Worker) storeResult(hard context.Context, a *attempt, f fetched) store.
 	if f.outcome.Page != nil {
 		return w.walks.storePage(hard, a, f)
 	}
-	if f.memory != nil { // nil: nothing was fetched
+	if f.memory != nil { // f.memory is nil if nothing was fetched
 		defer f.memory.resize(0)
 	}
 	t := a.t
@@ -94,7 +94,7 @@ func (w *Worker) storeResult(hard context.Context, a *attempt, f fetched) store.
 		item.write.ETag, item.write.LastModified = t.stored.ETag, t.stored.LastModified
 	}
 	_, item.span = w.tracer.Start(hard, "store")
-	a.expectNoResult() // must precede submit; otherwise the writer could wait for a result that it already has
+	a.expectNoResult() // if it was called after submit, the writer could wait for a result that it already has
 	result := w.writer.submit(hard, item)
 	endStoreSpan(item.span, result)
 	if result != 0 && result != store.BaseMissing && result != store.Superseded {

@@ -80,8 +80,8 @@ func (w *Worker) retry(ctx context.Context, op string, do func(context.Context) 
 	}
 }
 
-// jittered returns a random duration between d/2 and 3d/2, so that callers that failed together
-// do not retry together.
+// jittered returns a random duration from d/2 to 3d/2. So callers that have failed at the same time do
+// not retry at the same time.
 func jittered(d time.Duration) time.Duration {
 	if d <= 0 {
 		return 0

@@ -15,13 +15,14 @@ type Runs interface {
 	Answered(ctx context.Context, steps []runs.Ref, now time.Time) error
 }
 
-// step returns the step of a run whose request the task's record is. It reports false if the request belongs to no run.
+// step returns the step of a run whose next page the task's request fetches. ok is false if the request
+// belongs to no run.
 func (t *task) step() (step runs.Ref, ok bool) {
 	return runs.Ref{Run: t.request.RunID, Entity: t.request.Entity}, t.request.RunID != ""
 }
 
-// stepOpen reports whether the page of a task can be fetched: its request belongs to no run, or to an open step. It
-// fails only if ctx ends.
+// stepOpen reports whether the page of a task may be fetched. It may if its request belongs to no run,
+// or to an open step. It fails only if ctx ends.
 func (x *walks) stepOpen(ctx context.Context, t *task) (open bool, err error) {
 	step, ok := t.step()
 	if !ok {
@@ -34,7 +35,8 @@ func (x *walks) stepOpen(ctx context.Context, t *task) (open bool, err error) {
 	return open, err
 }
 
-// answered makes the steps of finished requests due. The database is not retried here, because their leases end.
+// answered makes the steps of finished requests due. It tries only once: if the database fails, a
+// poller of runs examines the steps after their leases.
 func (x *walks) answered(ctx context.Context, steps []runs.Ref) error {
 	ctx, cancel := context.WithTimeout(ctx, dependencyTimeout)
 	defer cancel()

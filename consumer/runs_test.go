@@ -20,13 +20,13 @@ import (
 	"github.com/freshet/freshet/source/items"
 )
 
-// runRig has workers of both lanes, an outbox relay and a poller of runs. A run fetches a list, and the facet detail of
-// each of its items.
+// runRig has workers of both lanes, an outbox relay and a poller of runs. A run fetches a list, and
+// then the facet "detail" for each item of the list.
 type runRig struct {
 	*listRig
 	all     *runs.Runs
 	config  runs.Config
-	details atomic.Int64 // calls for details
+	details atomic.Int64 // number of calls of the facet "detail"
 }
 
 // stepEnqueuer enqueues the requests of steps as package app does.
@@ -99,7 +99,7 @@ func (r *runRig) get(id string) runs.Run {
 	return run
 }
 
-// untilEnd waits for the end of a run, and compares its state and counters.
+// untilEnd waits for the end of a run, and checks its state and its counters.
 func (r *runRig) untilEnd(id string, state runs.State, want runs.Counts) {
 	r.Helper()
 	var run runs.Run
@@ -164,10 +164,11 @@ func TestRun_CancelledPageIsNotStored(t *testing.T) {
 	r.wantCalls("the cancelled run", r.list.take(), "1", "2")
 }
 
-// A request that is read after the cancel makes no call.
+// If a run is cancelled before a worker reads the record of its request, the worker must not call the
+// upstream.
 func TestRun_CancelledRequestMakesNoCall(t *testing.T) {
 	r := newRunRig(t)
-	run := r.startRun() // no worker runs yet
+	run := r.startRun() // no worker has started yet
 	r.until("the request", func() bool { return r.produced(schemas.Low) == 1 })
 	if _, err := r.all.Cancel(t.Context(), run.ID, time.Now()); err != nil {
 		t.Fatal(err)
@@ -184,7 +185,7 @@ func TestRun_RetryContinuesWithTheFailedPage(t *testing.T) {
 	r := newRunRig(t)
 	r.config.Steps = map[string]runs.StepConfig{"character": {}}
 	var broken atomic.Bool
-	var calls []string // of the list k; the failure causes a call for the good list too
+	var calls []string // calls of the list with the key k; the confirming run also calls the list with the key good
 	r.list.set(func(u *listUpstream) {
 		u.answer = func(w http.ResponseWriter, req *http.Request, _ int) bool {
 			if req.URL.Path == "/lists/k" {
@@ -199,7 +200,7 @@ func TestRun_RetryContinuesWithTheFailedPage(t *testing.T) {
 		}
 	})
 	r.start()
-	r.enqueue("good", schemas.High, schemas.UserRequest) // a known-good entity: the failure belongs to k
+	r.enqueue("good", schemas.High, schemas.UserRequest) // the known-good entity, with which the confirming run finds that only k has failed
 	r.until("the walk of the good list", func() bool {
 		s, err := r.collections.State(t.Context(), entity("good"))
 		return err == nil && !s.CompleteAt.IsZero()
@@ -221,7 +222,7 @@ func TestRun_RetryContinuesWithTheFailedPage(t *testing.T) {
 	r.wantList()
 }
 
-// A worker that stops between two pages loses nothing.
+// A worker stops between two pages. After its restart the run must end with all items.
 func TestRun_ContinuesAfterAStop(t *testing.T) {
 	r := newRunRig(t)
 	arrived, proceed := make(chan struct{}), make(chan struct{})

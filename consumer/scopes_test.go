@@ -89,7 +89,9 @@ func (q scopedPermit) OpenScopeBreaker(what string, first, most time.Duration) {
 func TestRefusal_OpensScopeBreakerOnceConfirmed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		refusals int64 // number of calls that the upstream refuses, for example 3: one call of the entity, two calls of known-good entities
+		// number of calls that the upstream refuses; 3 means one call of the entity and two calls of
+		// known-good entities
+		refusals int64
 		refuse   func(w http.ResponseWriter)
 		want     []string
 		probing  bool

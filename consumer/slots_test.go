@@ -48,9 +48,9 @@ func TestSlotQueue_ServesClientWithFewestSlots(t *testing.T) {
 	}
 }
 
-// For any order of records: no slot is lost, no record is lost or granted twice, records of a
-// client keep their order, and a slot never goes to a client while another waiting client has fewer
-// slots.
+// Records come in any order. No slot may be lost, and no record may be lost or granted twice. The
+// records of a client must keep their order. A slot must not go to a client while another waiting
+// client has fewer slots.
 func TestSlotQueue_LosesNothing(t *testing.T) {
 	for seed := range uint64(50) {
 		rng := rand.New(rand.NewPCG(seed, 23))
@@ -141,7 +141,7 @@ func TestEnds_AreBounded(t *testing.T) {
 	if got := len(d.requests.take()); got != maxReleases {
 		t.Errorf("kept after they were given back: got %d, want %d", got, maxReleases)
 	}
-	(*ends)(nil).add(taskOfClient("a", 1)) // a task without a record has no queues, and add must accept it
+	(*ends)(nil).add(taskOfClient("a", 1)) // a task without a record has no queues (nil), and add must accept nil
 }
 
 func TestSlotQueue_PreemptsForClientsWithFewerSlots(t *testing.T) {

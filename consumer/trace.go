@@ -73,7 +73,7 @@ func (t *task) traced(ctx context.Context) context.Context {
 	return observe.WithTraceParent(ctx, t.traceParent())
 }
 
-// traceEnd adds to the record's span how the record ended, for example "retrying".
+// traceEnd records in the record's span how the record has ended, for example "retrying".
 func (t *task) traceEnd(end string) {
 	if t.span != nil && t.span.IsRecording() {
 		t.span.SetAttributes(attribute.String("freshet.end", end))

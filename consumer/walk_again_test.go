@@ -10,8 +10,8 @@ import (
 	"github.com/freshet/freshet/source/items"
 )
 
-// A change that a webhook announces while a walk is open, and which the walk has passed, is found by another walk. No
-// third one follows.
+// During an open walk, an item on a page that was already fetched changes, and a webhook announces
+// this. The change must be found by a second walk. No third walk may follow.
 func TestCollection_ChangeDuringWalkIsFound(t *testing.T) {
 	r := newListRig(t, items.Collection{ID: "id"})
 	r.list.set(func(u *listUpstream) {

@@ -85,8 +85,9 @@ func (w *Worker) sleepBetween(ctx context.Context, a *attempt, d decision) bool 
 	return poll.Pause(ctx, jittered(d.wait))
 }
 
-// notBegun returns the decision after an attempt whose fetch was not begun: the request is satisfied, Redis has
-// failed, or ctx or the assignment ended. In the last case the record stays uncommitted, and a worker reads it again.
+// notBegun returns the decision after an attempt whose fetch did not begin, for one of three reasons.
+// The request is satisfied. Redis has failed: then another attempt follows. ctx or the assignment of
+// the partition ended: then the record stays uncommitted, and a worker reads it again.
 func (a *attempt) notBegun(err error) decision {
 	switch {
 	case errors.Is(err, errSkipped):
@@ -150,8 +151,10 @@ func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 		if w.aliases.notFound(ctx, hard, a, f.outcome) || w.storeResult(hard, a, f) != store.BaseMissing {
 			return end()
 		}
-		// The snapshot that "not modified" referred to was deleted, an alias has changed, or another fetch has
-		// stored the page: fetch the next page, or the content with the present alias, and without a validator (ETag or Last-Modified).
+		// The result was not stored for one of three reasons. The snapshot to which "not modified"
+		// referred was deleted: then the content must be fetched without a validator (ETag or
+		// Last-Modified). An alias has changed: then the content must be fetched with the new alias.
+		// Another fetch has stored the page: then the next page must be fetched.
 		if w.aliases.load(hard, []*task{t}) != nil {
 			return end()
 		}
@@ -204,14 +207,14 @@ func (w *Worker) evaluate(ctx, hard context.Context, a *attempt, f fetched) deci
 	if needsVerdict(o, history, diag) {
 		v = w.attribute(ctx, hard, a, o, diag)
 		if v == sharedFault && diag == noDiagnosis && evidenceOf(o) != scopeEvidence {
-			diag = sourceOpen // a confirming call has opened the source's or the endpoint's breaker
+			diag = sourceOpen // the run of confirming calls has opened the breaker of the source or the endpoint
 		}
 	} else if history.allowsRetryNow(o) && diag == noDiagnosis {
 		w.startConfirm(hard, faultQuery{entity: t.request.Entity, after: time.Now()})
 	}
 	d := decide(o, history, diag, v)
 	if o.Class == source.AuthRefused && d.action == actionNone && a.recordRefusal() {
-		d = decision{} // try again at once, because another credential may have access to the entity
+		d = decision{} // another credential may have access to the entity, so try again at once
 	}
 	switch {
 	case d.countsFailure && d.next == stepRetryNow:
@@ -253,7 +256,7 @@ func (w *Worker) attribute(ctx, hard context.Context, a *attempt, o source.Outco
 			return sharedFault // a breaker is open already, so no single entity is at fault
 		}
 		if sent && c.permit.IsSourceProbe() && o.Class == source.Quota && o.Block == source.BlockSource {
-			return sharedFault // the source still refuses calls
+			return sharedFault // the source still refuses calls, so the entity did not cause the failure
 		}
 		q.credential, q.scope = a.credentialUsed(), scopeKey(o.Block, c)
 		w.health.recordRefusal(q)
@@ -305,7 +308,8 @@ type fetched struct {
 	calls   int
 	content content      // content of the entity; empty if the attempt returned none
 	memory  *reservation // memory that is reserved for the response bodies; the caller must release it with resize(0)
-	// aliasNotFound is true if the entity is not found because its alias is.
+	// aliasNotFound is true if the entity counts as not found because the entity of its alias is not
+	// found.
 	aliasNotFound bool
 }
 
@@ -315,7 +319,7 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	t := a.t
 	var f fetched
 	var err error
-	if t.facet.Collection != nil && t.walk == nil { // a confirming call or a probe
+	if t.facet.Collection != nil && t.walk == nil { // the call of a confirming run or a probe: prepare was not called
 		if err := w.walks.load(ctx, t); err != nil {
 			return fetched{}, err
 		}

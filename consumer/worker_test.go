@@ -78,11 +78,13 @@ func TestWorker_TouchesUnchangedContent(t *testing.T) {
 func TestWorker_SerializesRequestsOfOneEntity(t *testing.T) {
 	r := newRig(t)
 	r.control(simulator.Control{Latency: &simulator.Range{Min: 20 * time.Millisecond, Max: 40 * time.Millisecond}})
-	for i := range 6 { // six records for each entity; the fetch for one record satisfies none of the other records
+	for i := range 6 { // six records for each entity; each of them needs its own fetch
 		for _, key := range []string{"a", "b", "c"} {
 			request := schemas.UpdateRequest{
 				EventID: "e", Entity: entity(key), Lane: schemas.High, Reason: schemas.UserRequest,
-				RequestedAt: time.Now().Add(time.Hour), // no version and a time in the future, so no fetch of another record satisfies the request
+				// without a version and with a time in the future, the request is not satisfied by the
+				// fetch of another record
+				RequestedAt: time.Now().Add(time.Hour),
 			}
 			value, err := request.Encode()
 			if err != nil {

@@ -18,8 +18,8 @@ import (
 type item struct {
 	task     *task
 	write    store.Write
-	page     *collection.Write // page of a collection; nil: the result is a snapshot
-	rejected error             // error of the database if it rejects the content, or reason why a page is refused
+	page     *collection.Write // a page of a collection; nil: the result is stored as a snapshot
+	rejected error             // the database's error if it rejects the content, or the reason for which a page is refused
 	written  chan store.Result // buffered channel for one result
 	span     trace.Span        // trace span from the submission of the item to its result
 }
@@ -94,11 +94,12 @@ func (wr *writer) collect(first *item) []*item {
 	return batch
 }
 
-// maxPageItems is the maximum number of items of the pages that are written in one transaction.
+// maxPageItems is the maximum number of items in the pages that one transaction writes, unless a single
+// page has more.
 const maxPageItems = 2000
 
-// batches splits results into batches that are each written in one transaction: snapshots, and pages of
-// collections.
+// batches splits results into batches. Each batch is written in one transaction, and contains either
+// snapshots or pages of collections.
 func batches(all []*item) (split [][]*item) {
 	var snapshots, pages []*item
 	n := 0
@@ -211,8 +212,8 @@ func (wr *writer) isolate(hard context.Context, batch []*item, rejected error) {
 	}
 }
 
-// hasEvents reports whether outbox events were stored with the item: events of a change, or the request of
-// the next page, or of another walk.
+// hasEvents reports whether outbox events were stored with the item: events of a change, the request of
+// the next page, or possibly the request of another walk.
 func (i *item) hasEvents(r store.Result) bool {
 	return (r == store.Changed && !i.write.Outbox.Empty()) ||
 		(i.page != nil && r.Stored() && (i.page.After.Walk.Open() && i.page.Step == nil || i.page.Before.Walk.Open()))

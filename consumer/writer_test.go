@@ -10,7 +10,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// No result can follow while no call is in flight, so the only result must not wait for others.
+// While no call is in flight, no further result can follow. So a single result must be written without
+// waiting for others.
 func TestWriter_WritesAloneWithoutLinger(t *testing.T) {
 	r := newRig(t)
 	r.work(schemas.Low, func(c *consumer.Config) { c.Linger = time.Hour })

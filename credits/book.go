@@ -14,7 +14,7 @@ type book struct {
 	now        time.Time
 	account    Account
 	grants     []Grant // usable grants with remaining credits, in the order of their use; set by renew
-	used       int64   // captured credits
+	used       int64   // number of captured credits
 	statements []store.Statement
 }
 

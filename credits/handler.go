@@ -20,8 +20,8 @@ const (
 	actionGrant = "credits-grant"
 	actionVoid  = "credits-void"
 
-	defaultPage, maxPage = 100, 1000 // accounts of one page
-	maxClientSize        = 512       // bytes of a client's name
+	defaultPage, maxPage = 100, 1000 // default and maximum number of accounts on one page
+	maxClientSize        = 512       // maximum length of a client's name in bytes
 	maxGrantTTL          = 10 * 366 * 24 * time.Hour
 )
 

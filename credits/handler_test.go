@@ -118,7 +118,7 @@ func TestHandler_WithoutDatabaseIs503(t *testing.T) {
 	}
 }
 
-// Section 1.4 of the source document defines these response bodies.
+// The source document (system-management.md, section 1.4) defines these response bodies.
 func TestMaintenance_AnswersAsTheSourceDocument(t *testing.T) {
 	r := newRig(t)
 	s := r.process()

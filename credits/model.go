@@ -53,8 +53,8 @@ type Grant struct {
 	Amount    int64      `json:"amount"`
 	Remaining int64      `json:"remaining"` // credits that can still be used
 	CreatedAt time.Time  `json:"createdAt"`
-	CreatedBy string     `json:"createdBy"` // an operator, or plan:NAME
-	ExpiresAt *time.Time `json:"expiresAt"` // nil: never
+	CreatedBy string     `json:"createdBy"` // name of the operator who created it, or plan:NAME
+	ExpiresAt *time.Time `json:"expiresAt"` // nil: the grant never expires
 	Voided    bool       `json:"voided"`
 	Note      string     `json:"note"`
 }

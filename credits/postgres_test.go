@@ -45,7 +45,7 @@ func openStore(t testing.TB, address string) *postgres.Store {
 
 // cutter is a proxy to PostgreSQL that closes the connection of one commit.
 type cutter struct {
-	commits atomic.Int64 // commits since the last arm
+	commits atomic.Int64 // number of commits since the last call of arm
 	at      atomic.Int64 // commit whose connection is closed, from 1; 0: none
 	after   atomic.Bool  // the connection is closed after PostgreSQL has committed, and before the client gets the reply
 }
@@ -57,9 +57,9 @@ func (c *cutter) arm(n int64, after bool) {
 	c.commits.Store(0)
 }
 
-// filters returns the filters of a new connection.
+// filters returns the filters for the requests and replies of a new connection.
 func (c *cutter) filters() (request, reply servicetest.Filter) {
-	var swallow atomic.Bool // the next reply is lost, and the connection is closed
+	var swallow atomic.Bool // true: the next reply is not forwarded, and the connection is closed
 	request = func(piece []byte) bool {
 		if !commits(piece) || c.commits.Add(1) != c.at.Load() {
 			return true
@@ -82,7 +82,7 @@ func commits(piece []byte) bool {
 		switch message := piece[5:size]; piece[0] {
 		case 'P': // Parse: the name of the statement, and its text
 			parsed = bytes.Contains(message, []byte("commit\x00"))
-		case 'E': // Execute
+		case 'E': // the message Execute: it executes a parsed statement
 			if parsed {
 				return true
 			}

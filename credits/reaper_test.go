@@ -236,7 +236,7 @@ func testFaults(t *testing.T, seed uint64) {
 		key := fmt.Sprint("k", number)
 		attempts := 1 + random.IntN(3)
 		queued := false
-		for range attempts { // repeats of one request
+		for range attempts { // the client repeats one request
 			all := s.Reserve(t.Context(), c, []schemas.Entity{entity(key)}, key)
 			switch outcome := Outcome(random.IntN(4)); {
 			case all[0].Err != nil || all[0].Number > 0:

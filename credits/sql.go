@@ -66,8 +66,9 @@ ON CONFLICT (client, hour) DO UPDATE SET used = credit_use.used + excluded.used`
 FROM credit_use WHERE hour >= $1 GROUP BY client ORDER BY s DESC, client LIMIT $2`
 	selectHeld = `SELECT CAST(COALESCE(SUM(held), 0) AS bigint) FROM credit_accounts`
 
-	// selectSums returns, for each account, the stored balance and held credits with the sums that they
-	// must be equal to. One statement reads one state of the database. Arguments: client to begin after, limit.
+	// selectSums returns, for each account, the stored balance and the stored held credits, and the two
+	// sums that they must equal. It is one statement, so all values belong to the same moment.
+	// Arguments: client after which the result begins, limit.
 	selectSums = `SELECT a.client, a.balance, a.held,
 	(SELECT CAST(COALESCE(SUM(e.amount), 0) AS bigint) FROM credit_entries e WHERE e.client = a.client),
 	(SELECT CAST(COALESCE(SUM(e.held), 0) AS bigint) FROM credit_entries e WHERE e.client = a.client),

@@ -1,6 +1,6 @@
 package deploy
 
-// collections is the dashboard row about lists that are kept item by item.
+// collections is the row "Collections" of the dashboard.
 var collections = row{"Collections", []panel{
 	{
 		title: "Pages of collections", unit: perSec, width: 8, stacked: true,

@@ -100,7 +100,7 @@ func TestDashboards_PanelsAreCompleteAndDoNotOverlap(t *testing.T) {
 }
 
 func TestPipelineDashboard_HasRowsOfADR013(t *testing.T) {
-	want := []string{"Rate limit overview", "Kafka lag trend", "Processing SLA", "Circuit breaker status", "Dead letters", "Prefetch", "Collections"} // adr-013 lists the first five rows
+	want := []string{"Rate limit overview", "Kafka lag trend", "Processing SLA", "Circuit breaker status", "Dead letters", "Prefetch", "Collections"} // adr-013 requires the first five rows
 	panels, err := Panels("5m")
 	if err != nil {
 		t.Fatal(err)

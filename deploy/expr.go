@@ -43,7 +43,7 @@ const (
 	label         // a label in a matcher such as {a="b"}, or in a list of labels such as by (a)
 	modifier      // a word such as by or on, which precedes a list of labels
 	function      // the name of a function or of an aggregation operator
-	sign          // a parenthesis or a brace
+	sign          // the token is a parenthesis or a brace
 )
 
 type token struct {

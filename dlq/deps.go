@@ -18,8 +18,8 @@ type Deps struct {
 	Topics   Topics
 	Enqueuer Enqueuer
 	Notifier Notifier
-	// Sources are the configured sources, by name. This process runs no job of a source that is
-	// missing here. Processes with that source in their configuration run such a job.
+	// Sources are the sources in the configuration of this process, by name. This process runs no jobs
+	// of other sources. Such jobs wait for a process that has the source in its configuration.
 	Sources map[string]Source
 	// Process is a unique name of this process, for the leases of jobs.
 	Process string
@@ -40,11 +40,11 @@ type Store interface {
 	// DeadLetterGroups counts matching dead letters by reason, fingerprint and facet, largest group
 	// first.
 	DeadLetterGroups(ctx context.Context, filter store.DeadLetterFilter, limit int) ([]store.DeadLetterGroup, error)
-	// HandledPrefixes returns, for each partition of a topic, the range of offsets at the
-	// partition's start in which all dead letters are handled. The range ends before a dead letter
-	// from the time "recent" or later, even if it is handled. It also ends before an offset without
-	// a row in dead_letters if the next row is from the time "missing" or later: the missing row
-	// may still be written.
+	// HandledPrefixes returns, for each partition of a topic, the range of offsets from the partition's
+	// start in which all dead letters are handled. The range ends before a dead letter from the time
+	// recent or later, even if it is handled. The range also ends before an offset without a row in
+	// dead_letters, if the following row is from the time missing or later: then the missing row may
+	// still be written.
 	HandledPrefixes(ctx context.Context, topic string, recent, missing time.Time) ([]store.HandledPrefix, error)
 	// DeleteDeadLettersBefore deletes at most `limit` rows of dead letters with an offset below the
 	// given offset, and returns how many it deleted.

@@ -201,7 +201,7 @@ func (q *Queue) SetJobState(ctx context.Context, id string, to store.JobState, a
 	now := time.Now().UTC()
 	err = q.Store.SetJobState(ctx, id, from, to, now, auditEntry(j, action, actor, now))
 	if j.State == to && errors.Is(err, store.ErrJobNotFound) {
-		err = nil // the job is already in the state "to"
+		err = nil // the job has the requested state already
 	}
 	if errors.Is(err, store.ErrJobNotFound) && to == store.JobRunning && j.State == from {
 		err = store.ErrReplayRunning
@@ -228,7 +228,7 @@ func auditEntry(j store.DLQJob, action, actor string, at time.Time) store.AuditE
 		Refused map[string]int64       `json:"refused,omitempty"`
 	}{j.ID, j.Filter, j.Lane, j.Rate, j.Max, j.Total, j.Done, j.Refused})
 	if err != nil {
-		panic(err) // can't happen: every field can be encoded as JSON
+		panic(err) // no error is possible: every field can be encoded as JSON
 	}
 	return store.AuditEntry{At: at, Actor: actor, Action: kind + action, Source: j.Source, Before: json.RawMessage("{}"), After: after, Note: j.Note}
 }
@@ -279,7 +279,7 @@ func (q *Queue) Show(ctx context.Context, id store.DeadLetterID) (schemas.DeadLe
 	return result.DeadLetter, nil
 }
 
-// Errors of Show.
+// The errors that Show returns.
 var (
 	ErrGone       = errors.New("the topic has no record at this offset; it was deleted or never existed")
 	ErrUnreadable = errors.New("the record is not a valid dead letter")

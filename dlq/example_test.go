@@ -13,7 +13,7 @@ func ExampleSplitFacetKey() {
 	hasFacet := func(name string) bool { return name == "character" }
 	fmt.Println(dlq.SplitFacetKey("", "character/anna", hasFacet))
 	fmt.Println(dlq.SplitFacetKey("", "anna", hasFacet))
-	fmt.Println(dlq.SplitFacetKey("", "guild/anna", hasFacet)) // guild is not a facet, so the key is guild/anna
+	fmt.Println(dlq.SplitFacetKey("", "guild/anna", hasFacet)) // no facet has the name guild, so the whole text is the key
 	// Output:
 	// character anna
 	//  anna

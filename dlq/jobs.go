@@ -58,7 +58,9 @@ func (q *Queue) Run(ctx context.Context) error {
 			select {
 			case q.slots <- struct{}{}:
 			default:
-				return time.Time{}, nil // maxConcurrentJobs jobs are running; the next job that ends calls WakeLocal
+				// The maximum number of jobs is running. The next job that ends calls WakeLocal, and
+				// then this function runs again.
+				return time.Time{}, nil
 			}
 			j, leased, err := q.Store.LeaseJob(ctx, q.newHolder(), sources, now, now.Add(leaseDuration))
 			if err != nil || !leased {

@@ -48,9 +48,9 @@ func TestReplay_EnqueuesOnceAcrossKills(t *testing.T) {
 	}
 }
 
-// TestReconcile_FindsLateEntries adds rows to dead_letters at offsets between the offsets of a
-// chunk, before the chunk is reconciled. Workers may write a row late. The job must enqueue the
-// dead letters of these entries too.
+// TestReconcile_FindsLateEntries: a worker can write the row of a dead letter late. The test adds such
+// rows at offsets between the offsets of a chunk, before the chunk is reconciled. The job must enqueue
+// these dead letters too.
 func TestReconcile_FindsLateEntries(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		diedAt := time.Now()
@@ -112,7 +112,7 @@ func TestRun_ProcessLeasesItsOwnJobAgain(t *testing.T) {
 				for _, a := range all {
 					g.put(a, time.Now())
 				}
-				select { // Enqueue takes 700 ms, so that the goroutines of both leases overlap
+				select { // wait 700 ms in Enqueue, so that the goroutines of both leases overlap
 				case <-time.After(700 * time.Millisecond):
 				case <-ctx.Done():
 				}

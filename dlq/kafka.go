@@ -66,7 +66,7 @@ func spans(ids []store.DeadLetterID, starts, ends kadm.ListedOffsets) []span {
 		start, known := starts.Lookup(id.Topic, id.Partition)
 		end, _ := ends.Lookup(id.Topic, id.Partition)
 		if !known || id.Offset < start.Offset || id.Offset >= end.Offset {
-			continue // the record was deleted or never existed
+			continue // the topic does not have this record: it was deleted, or never existed
 		}
 		if n := len(all) - 1; n >= 0 && all[n].partition == id.Partition && id.Offset-all[n].last <= maxOffsetGap {
 			all[n].last = id.Offset

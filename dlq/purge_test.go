@@ -23,7 +23,7 @@ func TestPurge_DeletesExactlyTheHandledPrefix(t *testing.T) {
 }
 
 func (g *rig) purgeSome(r *rand.Rand) {
-	kept := 2 + r.IntN(40) // each dead letter is kept (not purged) with the probability 1/kept
+	kept := 2 + r.IntN(40) // a dead letter is kept with the probability 1/kept, and purged otherwise
 	add := func(from, to int64) {
 		for offset := from; offset < to; offset++ {
 			for partition := range int32(4) {
@@ -97,8 +97,8 @@ func (g *rig) purgeSome(r *rand.Rand) {
 	}
 }
 
-// TestPurge_DeletesEntriesOfExpiredRecords: a purge deletes the rows of records that the
-// topic no longer has, also if the dead letters are open.
+// TestPurge_DeletesEntriesOfExpiredRecords: a purge must delete the rows of dead letters whose records
+// the topic no longer has, even if these dead letters are open.
 func TestPurge_DeletesEntriesOfExpiredRecords(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		g.deadLetterMany(2500)
@@ -122,9 +122,9 @@ func (g *rig) purgeOf() int64 {
 	return g.starts[0]
 }
 
-// TestPurge_KeepsRecordsWithoutIndexEntry: one record has no row in dead_letters, because its
-// worker can't reach the database, while later records have entries. A purge must keep this record
-// and all later ones until missingEntryTimeout has passed.
+// TestPurge_KeepsRecordsWithoutIndexEntry: the first record has no row in dead_letters, because its
+// worker can't reach the database. Later records have rows. A purge must keep all these records until
+// missingEntryTimeout has passed.
 func TestPurge_KeepsRecordsWithoutIndexEntry(t *testing.T) {
 	for _, waits := range []int64{0, 7} {
 		inBubble(t, func(g *rig) {
@@ -147,8 +147,8 @@ func TestPurge_KeepsRecordsWithoutIndexEntry(t *testing.T) {
 	}
 }
 
-// TestPurge_KeepsRecordsOfRecreatedTopics: old rows of dead_letters refer to offsets of the deleted
-// topic, and must not cause the deletion of new records.
+// TestPurge_KeepsRecordsOfRecreatedTopics: a topic was deleted and created again. Old rows of
+// dead_letters refer to offsets of the deleted topic. They must not cause the deletion of new records.
 func TestPurge_KeepsRecordsOfRecreatedTopics(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		g.deadLetterMany(20)

@@ -23,13 +23,15 @@ const enqueueBatch = 50
 // chunk.
 const readTimeout = chunkTimeout / 2
 
-// errChunkTimeout ends a chunk at chunkTimeout. The next chunk enqueues the rest.
+// errChunkTimeout ends a chunk that has lasted for chunkTimeout. The next chunk enqueues the remaining
+// dead letters.
 var errChunkTimeout = errors.New("enqueuing the chunk timed out; the next chunk contains the remaining dead letters")
 
 // replayItem is one dead letter of a chunk and its outcome.
 type replayItem struct {
-	id          store.DeadLetterID
-	isOfThisJob bool   // the dead letter belongs to a request that this job has enqueued, so the job skips it
+	id store.DeadLetterID
+	// The dead letter was written for a request that this job has enqueued before. So the job skips it.
+	isOfThisJob bool
 	refused     string // why the dead letter stays open; empty if it is enqueued
 	request     ReplayRequest
 	enqueued    bool
@@ -135,7 +137,7 @@ func (q *Queue) prepareItems(ctx context.Context, j store.DLQJob, deadLetters []
 		// later than the filter's Until, so the filter does not match it. But the filter matches it
 		// if the worker's clock is behind the clock of the process that created the job.
 		items[i].isOfThisJob = r.Err == nil && r.DeadLetter.Replay().ID == j.ID
-		// Only the request is kept: a dead letter may be 1 MiB large.
+		// Keep only the request in memory, because a dead letter may have 1 MiB.
 		items[i].request, items[i].refused = q.buildRequest(j, id, r)
 		// The first i+1 items are known now, because ReadDeadLetters reads the items in order. If it
 		// has not passed one of them to this function, that item's record was deleted from the topic.

@@ -91,7 +91,7 @@ func TestReplay_HonoursRate(t *testing.T) {
 	for name, test := range map[string]struct {
 		rate  float64
 		count int64
-		max   int // the job may enqueue at most this many requests within max(1 s, 1/rate) - 1 ms
+		max   int // the highest number of requests that the job may enqueue within max(1 s, 1/rate) - 1 ms
 	}{
 		"fifty a second": {50, 400, 50}, "one in two seconds": {0.5, 20, 1}, "a part of one": {1.5, 20, 2}, "thousands": {700, 1100, 1000},
 	} {

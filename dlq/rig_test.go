@@ -88,8 +88,8 @@ func (g *rig) value(of schemas.Entity, params map[string]string) []byte {
 	return text
 }
 
-// deadLetter adds a dead letter with the current time to the topic and the index. The functions in
-// "change" modify the entry and the record before they are stored.
+// deadLetter adds a dead letter with the current time to the topic, and its row to the database. The
+// functions in change can modify both before they are stored.
 func (g *rig) deadLetter(id store.DeadLetterID, change ...func(*store.DeadLetter, *ReadResult)) {
 	g.Helper()
 	of := schemas.Entity{Source: theSource, Facet: "character", Key: fmt.Sprintf("%d-%d", id.Partition, id.Offset)}
@@ -164,8 +164,8 @@ func (g *rig) waitUntilDone(id string) store.DLQJob {
 	return store.DLQJob{}
 }
 
-// wantCounts fails the test unless the job has these counts. The number of rows of dead_letters
-// with the job's ID must be equal to the parameter "done".
+// wantCounts fails the test unless the job has these counts. It also checks that done rows of
+// dead_letters have the job's ID.
 func (g *rig) wantCounts(j store.DLQJob, done int64, refused map[string]int64) {
 	g.Helper()
 	if j.Done != done || !maps.Equal(j.Refused, refused) {

@@ -18,7 +18,7 @@ import (
 
 var seedCount = flag.Uint64("seeds", 0, "number of seeds for each random test; 0: as many as fit into make test")
 
-// torture injects random faults into processes until the time in its field "ends".
+// torture makes processes and their dependencies fail at random until the time ends.
 type torture struct {
 	*rig
 	mu      sync.Mutex
@@ -109,7 +109,7 @@ func (o *torture) keepTwoProcesses(id string) {
 		if o.chance(5) { // stop the job and resume it
 			for _, to := range []store.JobState{store.JobStopped, store.JobRunning} {
 				if _, err := running[0].rig.switchJob(id, to); err != nil {
-					return // the job is done
+					return // the job is done, so no process is needed any more
 				}
 				<-time.After(o.within(time.Minute))
 			}

@@ -19,7 +19,7 @@ var (
 
 	sizeExceptions = map[string]int{
 		"exported names of limiter":                63,
-		"exported names of problem":                66, // one for each problem code
+		"exported names of problem":                66, // the package exports one name for each problem code
 		"exported names of status":                 66,
 		"exported names of store":                  165,
 		"fields of consumer.Worker":                36,

@@ -45,13 +45,16 @@ func bigListServer(t testing.TB, n int) string {
 	return server.URL
 }
 
-// TestCollections_HundredThousandItems walks one list of 100,000 items twice, and reads its items. It judges the
-// worker's memory and the WAL of the second walk, and logs the speed of reads, which depends on the machine.
+// TestCollections_HundredThousandItems walks one list of 100,000 items twice, and reads its items. It
+// checks the memory of the worker and the bytes that the second walk writes to PostgreSQL's write-ahead
+// log. It also prints the speed of the reads, which it does not check because it depends on the
+// machine.
 func TestCollections_HundredThousandItems(t *testing.T) {
 	longOnly(t)
 	const n = 100_000
 	f := newSite(t)
-	// With deletes: full, each walk would write the ids of the items (table walk_items).
+	// With the setting deletes: full, each walk would write the ids of all items to the table
+	// walk_items.
 	source := strings.Replace(fmt.Sprintf(listSource, bigListServer(t, n)), ", deletes: full", "", 1)
 	f.Sources = map[string]string{f.Source: source}
 	f.check(f.CreateTables(t.Context()))
@@ -86,7 +89,8 @@ func TestCollections_HundredThousandItems(t *testing.T) {
 	f.readBigList(api, n)
 }
 
-// readBigList reads pages and all items of the list of bigListServer, and logs the speed.
+// readBigList reads the pages of the list of bigListServer, and then all its items as one stream. It
+// prints the speed.
 func (f *fleet) readBigList(api string, n int) {
 	f.Helper()
 	url := api + "/v1/" + f.Source + "/list/big/items"

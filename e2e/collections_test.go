@@ -19,14 +19,15 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// listServer is an upstream with many lists, each in pages with a Link header.
+// listServer is an upstream with many lists. It serves each list in pages, with a Link header to the
+// next page.
 type listServer struct {
 	mu       sync.Mutex
 	lists    map[string][]listed
 	random   *rand.Rand
 	calls    int
 	inFlight int
-	next     int // the next id
+	next     int // id of the next new item
 }
 
 type listed struct {
@@ -36,7 +37,7 @@ type listed struct {
 
 const listPage = 10
 
-// newListServer returns lists of 1 to maxPages pages.
+// newListServer starts an upstream with one list for each key. A list has 1 to maxPages pages.
 func newListServer(t testing.TB, keys []string, maxPages int, seed uint64) (*listServer, string) {
 	l := &listServer{lists: map[string][]listed{}, random: rand.New(rand.NewPCG(seed, 0))}
 	for _, key := range keys {
@@ -82,7 +83,8 @@ func (l *listServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(body)
 }
 
-// mutate changes the lists until stop is closed: they grow, shrink, change and reorder.
+// mutate changes the lists until the channel stop is closed: it adds, deletes and changes items, and
+// changes their order.
 func (l *listServer) mutate(keys []string, stop <-chan struct{}) {
 	for {
 		select {
@@ -108,7 +110,8 @@ func (l *listServer) mutate(keys []string, stop <-chan struct{}) {
 	}
 }
 
-// pages returns the number of pages of all lists, and the number of calls since the last call of pages.
+// pages returns the total number of pages of all lists, and the number of calls since the last call of
+// pages.
 func (l *listServer) pages() (pages, calls int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -136,9 +139,10 @@ facets:
     derived: {over: {list: {}}, measures: {texts: {distinct: text}}, every: 1s, all: {every: 2s}}
 `
 
-// TestCollections_EqualTheListsAfterKills walks lists that change while their pages are fetched. Workers are
-// killed meanwhile. COLLECTIONS_LISTS is the number of lists, and COLLECTIONS_KILLS the
-// number of kills in each phase.
+// TestCollections_EqualTheListsAfterKills walks lists that change while their pages are fetched, and
+// kills workers during the walks. Afterwards the stored items must equal the lists. The environment
+// variable COLLECTIONS_LISTS is the number of lists, and COLLECTIONS_KILLS the number of kills in each
+// phase.
 func TestCollections_EqualTheListsAfterKills(t *testing.T) {
 	t.Parallel()
 	number := func(name string, fallback int) int {
@@ -174,7 +178,8 @@ func TestCollections_EqualTheListsAfterKills(t *testing.T) {
 			workers[n%2].Kill()
 			workers[n%2] = f.worker()
 		}
-		// An outbox event that a killed worker had claimed is delivered when its lease of a minute ends.
+		// If a worker is killed while it delivers an outbox event, the event is delivered when the
+		// worker's lease of one minute has ended.
 		f.until(timeout+time.Minute, "the end of the walks of "+what, func() bool {
 			return f.one("SELECT count(*) FROM collections WHERE complete_at > $1 AND walk = 0", began) == int64(len(keys))
 		})
@@ -189,11 +194,11 @@ func TestCollections_EqualTheListsAfterKills(t *testing.T) {
 	changing.Wait()
 	pages, calls := upstream.pages()
 	t.Logf("first walk: %d calls of %d lists with %d pages now, %.1f s", calls, len(keys), pages, time.Since(started).Seconds())
-	for n := range 2 { // a missing item is deleted after two walks of the list at rest
-		killed := kills * (1 - n) // only in the first of the two walks
+	for n := range 2 { // an item is deleted only after two walks, which need a list that does not change
+		killed := kills * (1 - n) // workers are killed only during the first of the two walks
 		walk("lists at rest", killed)
 		_, calls = upstream.pages()
-		bound := pages + killed*16 // at most 16 calls are in flight in a worker
+		bound := pages + killed*16 // a killed worker has at most 16 calls in flight, which are repeated
 		t.Logf("walk of the lists at rest: %d calls, %d pages, at most %d calls allowed, %.1f s", calls, pages, bound, time.Since(started).Seconds())
 		if calls < pages || calls > bound {
 			t.Errorf("calls: got %d, want %d to %d", calls, pages, bound)
@@ -204,8 +209,9 @@ func TestCollections_EqualTheListsAfterKills(t *testing.T) {
 	equal(t, "dead letters", f.deadLetters(), 0)
 }
 
-// compareStatistics waits until the statistics of each list and of all lists equal a recount of the stored items with
-// SQL, and a recount of the upstream's texts. Changes of items have caused their computation.
+// compareStatistics waits until the computed statistics equal two recounts: one of the stored items
+// with SQL, and one of the items of the upstream. It does so for each list, and for all lists together
+// (_all). The computations were requested because items have changed.
 func (f *fleet) compareStatistics(c *client.Client, upstream *listServer) {
 	f.Helper()
 	const byKey = "SELECT count(*) FROM items WHERE source = $1 AND facet = 'list' AND key = $2 AND NOT deleted"
@@ -242,7 +248,7 @@ func (f *fleet) refreshAll(c *client.Client, keys []string) {
 	}
 }
 
-// compareItems compares the items of each collection with the upstream's list.
+// compareItems fails the test unless the items of each collection equal the list of the upstream.
 func (f *fleet) compareItems(c *client.Client, upstream *listServer) {
 	f.Helper()
 	for key, list := range upstream.lists {

@@ -55,7 +55,7 @@ func (r *renewing) showsNone(what, text string) {
 	}
 }
 
-// search reads a URL and searches the response for secrets.
+// search reads a URL and fails the test if the response contains a secret.
 func (r *renewing) search(url string) string {
 	r.Helper()
 	resp, err := r.client.Get(url)
@@ -115,7 +115,7 @@ func (r *renewing) searchAll(metrics []string, processes []*harness.Process) {
 		r.showsNone(args, r.must(strings.Fields(args)...))
 	}
 	for _, p := range processes {
-		r.terminate(p, false) // the process exports its last spans
+		r.terminate(p, false) // a process exports its last spans when it ends
 	}
 	r.showsNone("the spans", r.traces.all())
 	if !strings.Contains(r.traces.all(), "wait for a permit") {

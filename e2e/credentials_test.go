@@ -38,7 +38,7 @@ type renewing struct {
 	server   *oauth.Server
 	onToken  atomic.Pointer[func()]  // called before each answer of the token endpoint
 	down     atomic.Bool             // the token endpoint answers 503
-	hold     atomic.Pointer[barrier] // if set, calls of the API wait at this barrier
+	hold     atomic.Pointer[barrier] // calls of the API wait at this barrier; nil: they do not wait
 	traces   traces
 	api      string
 	keyFile  string
@@ -98,7 +98,7 @@ func (r *renewing) serve(w http.ResponseWriter, req *http.Request) {
 		if f := r.onToken.Load(); f != nil {
 			defer func() { (*f)() }()
 		}
-	case strings.Contains(req.URL.Path, "bad-"): // this request becomes a dead letter, whose sample of the response contains the token
+	case strings.Contains(req.URL.Path, "bad-"): // this request becomes a dead letter; its copy of the response contains the token
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusBadRequest)
 		_, _ = fmt.Fprintf(w, `{"error": "the token %s is not for this", "request": %q}`, strings.TrimPrefix(req.Header.Get("Authorization"), "Bearer "), fmt.Sprint(req.Header))
@@ -109,7 +109,7 @@ func (r *renewing) serve(w http.ResponseWriter, req *http.Request) {
 	r.server.ServeHTTP(w, req)
 }
 
-// writeKeys writes the key file. The first key encrypts.
+// writeKeys writes the file with the encryption keys. The first key encrypts new tokens.
 func (r *renewing) writeKeys(ids ...string) {
 	r.Helper()
 	var text strings.Builder
@@ -165,8 +165,8 @@ func (r *renewing) wantRenewals(what string, want int) {
 	}
 }
 
-// endToken makes the token expire after this time, at the upstream and in the database, and makes
-// its renewal due.
+// endToken makes the token expire after the time in, both at the upstream and in the database, and
+// makes its renewal due.
 func (r *renewing) endToken(in time.Duration) {
 	r.Helper()
 	r.server.EndTokens(time.Now().Add(in))
@@ -272,7 +272,8 @@ func TestCredentials_KillBetweenAnswerAndCommit(t *testing.T) {
 	}
 }
 
-// moveClock moves the clock of the database, for the processes that start later and for the test.
+// moveClock moves the clock of the database forward. The test and the processes that start later use
+// the new time.
 func (r *renewing) moveClock(by time.Duration) {
 	r.Helper()
 	const schemas = "skewed, pg_catalog, public" // a function of the first schema hides the built-in one
@@ -319,7 +320,7 @@ func TestCredentials_EndpointDownInsideMargin(t *testing.T) {
 				t.Errorf("%d reads while the token endpoint is down: got %d without data, %d failed renewals, want none without data and a failed renewal", total, failed, failures)
 			}
 			late := make(chan int64)
-			go func() { late <- r.reads("late-", 5) }() // these reads wait until the token has expired
+			go func() { late <- r.reads("late-", 5) }() // these reads need a call that must wait until the token has expired
 			r.until(timeout, "the end of the token", func() bool { return time.Now().After(end.Add(time.Second)) })
 			r.down.Store(false)
 			r.must("credentials", "renew", r.Source+"/app")

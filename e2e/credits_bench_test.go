@@ -57,7 +57,7 @@ func BenchmarkCredits(b *testing.B) {
 		all.Wait()
 		return float64(n.Load()) / time.Since(began).Seconds()
 	}
-	for _, api := range apis { // warm the caches, without measuring
+	for _, api := range apis { // fill the caches of the services; this round is not measured
 		refresh(api, 20)
 		read(api)
 	}

@@ -22,7 +22,7 @@ import (
 // paid is an installation whose clients pay for refreshes. Each client has 100,000 credits a day.
 type paid struct {
 	*fleet
-	secret string // value of X-Cron-Secret
+	secret string // value of the header X-Cron-Secret
 }
 
 // newPaid returns an installation with credits.
@@ -298,8 +298,8 @@ func (p *paid) judgeCredits(api string, total int) {
 	OR a.balance <> (SELECT sum(amount) FROM credit_entries e WHERE e.client = a.client)
 	OR a.balance <> (SELECT sum(amount) FROM credit_grants g WHERE g.client = a.client) - (SELECT coalesce(sum(amount), 0) FROM credit_holds h WHERE h.client = a.client AND h.state = 'CAPTURED')`
 	)
-	// Holds whose outcome is known end at the settle messages, or at the next start. The other
-	// holds expire.
+	// Refreshes whose outcome is known have ended their holds: at the settle message, or at the next
+	// start of a query service. The other holds are made to expire now.
 	_, err := p.db.Exec(p.Context(), "UPDATE credit_holds SET expires_at = $1 WHERE state = 'HELD'", time.Now().UnixMicro())
 	p.check(err)
 	p.until(timeout, "no open hold", func() bool { p.reapBySecret(api); return p.one(open) == 0 })

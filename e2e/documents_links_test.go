@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// linkedSite is an upstream whose documents have links: document n links to document n+1, to itself and to
-// earlier documents, and to keys that are invalid or on another host.
+// linkedSite is an upstream whose documents contain links. Document n has links to document n+1, to
+// itself, to earlier documents, to invalid keys, and to another host.
 type linkedSite struct {
 	mu    sync.Mutex
 	calls map[string]int
@@ -41,8 +41,9 @@ func (u *linkedSite) called() map[string]int {
 	return maps.Clone(u.calls)
 }
 
-// One read causes one fetch of each linked document up to the maximum depth, also if the worker is killed
-// (SIGKILL) when it has stored a document, and before it has delivered the document's links.
+// One read must cause one fetch of each linked document, up to the maximum depth. This must also be so
+// if the worker is killed (SIGKILL) after it has stored a document and before it has delivered the
+// document's links.
 func TestDocuments_LinksSurviveAKill(t *testing.T) {
 	t.Parallel()
 	f := newSite(t)
@@ -69,7 +70,7 @@ facets:
 		_, err := f.db.Exec(t.Context(), sql)
 		f.check(err)
 	}
-	// The database rejects the claims of the first worker's relay.
+	// A trigger of the database makes the first worker unable to claim outbox events.
 	exec(`CREATE FUNCTION reject() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'rejected by the test'; END $$`)
 	exec(`CREATE TRIGGER reject BEFORE UPDATE ON outbox FOR EACH ROW EXECUTE FUNCTION reject()`)
 	victim := f.worker()

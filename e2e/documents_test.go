@@ -16,14 +16,14 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// document is the response to a read of a layout.
+// document is the response to a read of a layout, an XML document of a court site.
 type document struct {
 	status int
 	header http.Header
 	text   string
 }
 
-// layouts reads layouts of one query service.
+// layouts is a client that reads layouts (XML documents of a court site) from one query service.
 type layouts struct {
 	*fleet
 	api    string
@@ -76,8 +76,9 @@ func (l layouts) readAll(keys []string, times, readers int) (statuses map[int]in
 	return statuses, reasons
 }
 
-// If 3,000 readers read one document that nobody has read before, the upstream gets one call.
-// Readers of several documents never cause more than three calls at once. The upstream judges both.
+// When 3,000 readers read the same unknown document, the upstream gets one call. When readers read
+// several documents, at most three calls are in flight at the same time. The simulated upstream counts
+// both.
 func TestDocuments_ManyReadersMakeOneCall(t *testing.T) {
 	t.Parallel()
 	f := newSite(t)
@@ -129,9 +130,9 @@ func TestDocuments_ManyReadersMakeOneCall(t *testing.T) {
 	atMost(t, "calls in flight", stats.MaxInFlight, 3)
 }
 
-// While the database is stopped, every read is served from static files or from memory. A static
-// hit causes no statement in the database. A file is replaced while it is read. Without the
-// upstream, a read of an unknown document gets 503 with Retry-After.
+// While the database is stopped, every read is served from static files or from memory. A read of a
+// static file needs no statement of the database, even while the file is being replaced. While the
+// upstream is stopped, a read of an unknown document gets 503 with Retry-After.
 func TestDocuments_SurviveOutages(t *testing.T) {
 	t.Parallel()
 	f := newSite(t)

@@ -17,8 +17,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// missingEntitiesAreRead checks that the upstream is called only once for an entity that it does not
-// have, however often the entity is read.
+// missingEntitiesAreRead reads an entity that the upstream does not have several times, and checks that
+// this causes only one call.
 func missingEntitiesAreRead(c *testSource) {
 	keys := harness.Keys("notfound-", 3)
 	c.request(keys...)
@@ -171,7 +171,7 @@ func deadLetterTopicIsMissing(c *testSource) {
 // because a deleted topic disappears from the metadata while its partition still takes records.
 func (c *testSource) hasPartition(topic string) bool {
 	partition := kmsg.NewListOffsetsRequestTopicPartition()
-	partition.Timestamp = -1 // the end of the partition
+	partition.Timestamp = -1 // -1 asks for the offset at the end of the partition
 	asked := kmsg.NewListOffsetsRequestTopic()
 	asked.Topic, asked.Partitions = topic, []kmsg.ListOffsetsRequestTopicPartition{partition}
 	request := kmsg.NewPtrListOffsetsRequest()

@@ -22,10 +22,11 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// hooked is an installation whose source has two webhooks: at-once, and delayed with a delay of 5 s.
+// hooked is an installation whose source has two webhooks: at-once without a delay, and delayed with a
+// delay of 5 s.
 type hooked struct {
 	*fleet
-	secret, file string // the secret of both webhooks, and its file
+	secret, file string // the secret of both webhooks, and the path of the file that contains it
 }
 
 const hooksConfig = `
@@ -73,7 +74,7 @@ func (h *hooked) do(req *http.Request) (int, string, error) {
 	return resp.StatusCode, string(text), err
 }
 
-// page returns the body of a page.
+// page returns the body of the response to a GET request.
 func (h *hooked) page(url string) string {
 	h.Helper()
 	req, err := http.NewRequestWithContext(h.Context(), http.MethodGet, url, http.NoBody)
@@ -85,7 +86,8 @@ func (h *hooked) page(url string) string {
 	return body
 }
 
-// want sends a delivery and fails the test unless the response has the status and contains a text.
+// want sends a delivery. It fails the test unless the response has this status and its body contains
+// the text.
 func (h *hooked) want(status int, text, api, hook string, keys ...string) {
 	h.Helper()
 	if got, body, err := h.deliver(h.Context(), api, hook, keys...); err != nil || got != status || !strings.Contains(body, text) {
@@ -93,14 +95,14 @@ func (h *hooked) want(status int, text, api, hook string, keys ...string) {
 	}
 }
 
-// store stores a snapshot of each of n entities key0, key1, …
+// store stores snapshots of n entities with the keys key0, key1 and so on.
 func (h *hooked) store(n int) {
 	h.Helper()
 	h.check(h.Store(h.Context(), harness.Stored{Facet: "character", Prefix: "key", Count: n, Checked: time.Now().Add(-time.Minute)}))
 }
 
-// versioned is an upstream whose content has a version. A response has the version that was current when its
-// call arrived. It is sent after the channel `release` is closed.
+// versioned is an upstream whose content is a version number. The content of a response is the version
+// at the time when its call arrived. The response is sent when the channel release is closed.
 type versioned struct {
 	current, calls atomic.Int64
 	release        chan struct{}
@@ -114,8 +116,8 @@ func (v *versioned) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, content)
 }
 
-// A change of the upstream while a fetch is in flight must be seen by the fetch that the delivery about this
-// change requests.
+// The upstream changes while a fetch is in flight, and sends a delivery. The fetch in flight can have
+// old content, so the delivery must cause another fetch.
 func TestHooks_FetchAfterTheDelivery(t *testing.T) {
 	t.Parallel()
 	h := newHooked(t)
@@ -130,7 +132,7 @@ func TestHooks_FetchAfterTheDelivery(t *testing.T) {
 	h.want(http.StatusNoContent, "", api, "at-once", "made-up")
 	h.want(http.StatusAccepted, `"requested":1,"delayed":0,"held":0,"unknownKeys":1`, api, "at-once", "due-0", "made-up")
 	h.until(timeout, "a fetch in flight", func() bool { return upstream.calls.Load() == 1 })
-	for range 3 { // repeated deliveries coalesce
+	for range 3 { // these deliveries coalesce to one request
 		upstream.current.Add(1)
 		h.want(http.StatusAccepted, `"requested":1`, api, "at-once", "due-0")
 	}
@@ -148,7 +150,8 @@ func TestHooks_FetchAfterTheDelivery(t *testing.T) {
 func TestHooks_ManyDeliveriesCauseFewCalls(t *testing.T) {
 	t.Parallel()
 	const senders = 16
-	// The short form sends fewer deliveries as fast as it can, the long form 10,000 evenly within a minute.
+	// The short form of the test sends 4,000 deliveries as fast as possible. The long form sends
+	// 10,000, evenly spread over a minute.
 	deliveries, length := size(int64(4_000), 10_000), size(0, time.Minute)
 	h := newHooked(t)
 	h.prepare("--latency", "100ms-300ms")
@@ -179,8 +182,9 @@ func TestHooks_ManyDeliveriesCauseFewCalls(t *testing.T) {
 	equal(t, "rows of the outbox", h.one("SELECT count(*) FROM outbox"), 0)
 }
 
-// While Redis, Kafka or the database is unavailable, a delivery gets 503 and has no effect. A repeated
-// delivery after the outage is accepted, and the entity is fetched.
+// While Redis, Kafka or the database is unavailable, the response to a delivery is 503 and no entity is
+// requested. After the outage the delivery is repeated. It must be accepted, and its entity must be
+// fetched.
 func TestHooks_UnavailableWithoutEffect(t *testing.T) {
 	t.Parallel()
 	h := newHooked(t)
@@ -212,7 +216,7 @@ func TestHooks_UnavailableWithoutEffect(t *testing.T) {
 	}
 }
 
-// Refused deliveries must have no effect, and nobody may find the secret in the output of the processes.
+// A refused delivery must have no effect. The output of the processes must not contain the secret.
 func TestHooks_RefuseHostileDeliveries(t *testing.T) {
 	t.Parallel()
 	h := newHooked(t)
@@ -245,7 +249,7 @@ func TestHooks_RefuseHostileDeliveries(t *testing.T) {
 			req.Header.Set("X-Hub-Signature-256", d.signature)
 		}
 		status, body, err := h.do(req)
-		if len(d.body) > 1<<20 && err != nil { // the service may close the connection while the body is sent
+		if len(d.body) > 1<<20 && err != nil { // the service may close the connection before a long body is sent completely
 			continue
 		}
 		if err != nil || status != d.status || strings.Contains(body, h.secret) {
@@ -253,7 +257,7 @@ func TestHooks_RefuseHostileDeliveries(t *testing.T) {
 		}
 	}
 	equal(t, "records", h.lag(), 0)
-	h.want(http.StatusAccepted, `"requested":1`, api, "at-once", "key0") // the service still works
+	h.want(http.StatusAccepted, `"requested":1`, api, "at-once", "key0") // the service still accepts valid deliveries
 	h.check(os.WriteFile(h.file, []byte(h.secret+"\n"+strings.ToLower(h.secret)+"\n"), 0o600))
 	h.until(timeout, "the second secret", func() bool {
 		other := *h
@@ -261,7 +265,7 @@ func TestHooks_RefuseHostileDeliveries(t *testing.T) {
 		status, _, err := other.deliver(t.Context(), api, "at-once", "key0")
 		return err == nil && status == http.StatusAccepted
 	})
-	h.want(http.StatusAccepted, `"requested":1`, api, "at-once", "key0") // the first one is still valid
+	h.want(http.StatusAccepted, `"requested":1`, api, "at-once", "key0") // the first secret is still valid
 	text, page := h.page(api+"/metrics"), h.page(api+"/console/schedule")
 	if !strings.Contains(text, `hooks_total{name="at-once",result="bad-signature"`) || !strings.Contains(page, "at-once") {
 		t.Error("metrics and console: got no deliveries of the webhook, want them")
@@ -284,9 +288,9 @@ func TestHooks_RefuseHostileDeliveries(t *testing.T) {
 	}
 }
 
-// BenchmarkHooks compares the rates at which a query service accepts deliveries and refreshes, in alternate
-// rounds. Each request is for another stored entity, so each publishes a record. It reports both rates and
-// their ratio.
+// BenchmarkHooks compares two rates of a query service: of accepted deliveries and of accepted
+// refreshes. The rounds of the two alternate. Each request is for a different stored entity, so each
+// publishes a record. It reports both rates and their ratio.
 func BenchmarkHooks(b *testing.B) {
 	const rounds, senders, perRound = 8, 32, 1500
 	h := newHooked(b)
@@ -326,7 +330,7 @@ func BenchmarkHooks(b *testing.B) {
 		return h.do(req)
 	}
 	store(2 * perRound)
-	round(hook) // warm up
+	round(hook) // the first round fills the caches
 	round(refresh)
 	for b.Loop() {
 		store(2 * rounds * perRound)

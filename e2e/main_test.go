@@ -68,8 +68,8 @@ func size[N any](short, longForm N) N {
 	return short
 }
 
-// parallelUnlessQuiet runs the test beside others, unless -quiet-machine is set: it then judges figures that
-// need a machine without other load.
+// parallelUnlessQuiet runs the test at the same time as other tests. With the flag -quiet-machine the
+// test runs alone, because it then checks figures that other load would change.
 func parallelUnlessQuiet(t *testing.T) {
 	t.Helper()
 	if !*quietMachine {

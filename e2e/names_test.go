@@ -159,7 +159,7 @@ func (f *fleet) useOtherEntrances(api string, names, invalid []string) {
 		if status != http.StatusOK || !strings.Contains(page, "{ocid} = ") {
 			f.Errorf("console page of %+q: got status %d, want 200 and the value of {ocid}", name, status)
 		}
-		if i%7 == 0 { // each command is a process
+		if i%7 == 0 { // only every seventh name, because each command starts a process
 			f.must("snapshot", "get", "--addr", api, "--", arguments[i])
 		}
 	}

@@ -161,7 +161,7 @@ func (c *testSource) failedCalls(skip int) (at []time.Duration) {
 	lines := strings.Split(strings.TrimSpace(get(c.T, c.upstream, "/_arrivals")), "\n")
 	for _, line := range lines[skip:] {
 		var a struct {
-			At    int64          `json:"at"` // microseconds since the upstream's start
+			At    int64          `json:"at"` // time of the call in microseconds since the upstream's start
 			Fault simulator.Kind `json:"fault"`
 		}
 		c.must(json.Unmarshal([]byte(line), &a))

@@ -206,7 +206,7 @@ func printReads(to io.Writer, where string, all []*readsOf) (missed []string) {
 		}
 	}
 	_ = table.Flush()
-	for _, r := range all { // for scripts/benchall
+	for _, r := range all { // scripts/benchall reads these lines
 		size, _, _ := strings.Cut(r.size, ":")
 		for _, v := range r.rivals {
 			if v.beside != nil {

@@ -20,11 +20,11 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// childServer is an upstream with lists, and with an entity for each item of the lists. The entity of an item whose id is a
-// multiple of notFoundEvery does not exist.
+// childServer is an upstream with lists. It also has an entity for each item of the lists, except for
+// items whose id is a multiple of notFoundEvery.
 type childServer struct {
 	lists *listServer
-	calls atomic.Int64 // for entities
+	calls atomic.Int64 // number of calls for entities
 }
 
 const notFoundEvery = 50
@@ -54,8 +54,9 @@ runs:
     overlap: cancel-other
 `
 
-// TestRuns_EndOnceAfterKills runs over lists and their items, while workers are killed. RUNS_KEYS is the number of lists, and
-// RUNS_KILLS the number of kills.
+// TestRuns_EndOnceAfterKills starts runs that fetch lists and an entity for each of their items, and
+// kills workers meanwhile. Each run must end once. The environment variable RUNS_KEYS is the number of
+// lists, and RUNS_KILLS the number of kills.
 func TestRuns_EndOnceAfterKills(t *testing.T) {
 	t.Parallel()
 	number := func(name string, fallback int) int {
@@ -116,17 +117,17 @@ func TestRuns_EndOnceAfterKills(t *testing.T) {
 	equal(t, "steps", ended.Steps, want)
 	_, pageCalls := lists.pages()
 	calls, fewest := int64(pageCalls)+upstream.calls.Load(), int64(pages+items)
-	bound := fewest + int64(kills)*16 // at most 16 calls are in flight in a worker
+	bound := fewest + int64(kills)*16 // a killed worker has at most 16 calls in flight, which are repeated
 	t.Logf("first run: %d steps, %d calls, at most %d allowed, %d kills, %.1f s", want.Total, calls, bound, kills, took.Seconds())
 	if calls < fewest || calls > bound {
 		t.Errorf("calls: got %d, want %d to %d", calls, fewest, bound)
 	}
 	f.compareItems(c, lists)
 
-	// A cancelled run requests nothing further.
+	// After its cancellation, a run must request nothing more.
 	second, _, err := c.StartRun(t.Context(), f.Source, "all", client.RunKeys{Keys: keys}, "")
 	f.check(err)
-	third, _, err := c.StartRun(t.Context(), f.Source, "all", client.RunKeys{Keys: keys}, "") // overlap: cancel-other
+	third, _, err := c.StartRun(t.Context(), f.Source, "all", client.RunKeys{Keys: keys}, "") // this start cancels the second run, because the setting overlap is cancel-other
 	f.check(err)
 	cancelled, err := c.GetRun(t.Context(), second.ID)
 	f.check(err)
@@ -146,7 +147,8 @@ func TestRuns_EndOnceAfterKills(t *testing.T) {
 	equal(t, "dead letters", f.deadLetters(), 0)
 }
 
-// runEnds reads at least n events of runs. It keeps one of equal events, because each is published at least once.
+// runEnds reads the topic of runs until it has found n different events of ends of runs. Each event is
+// published at least once, so equal events are counted once.
 func (f *fleet) runEnds(n int) map[string][]schemas.RunEvent {
 	f.Helper()
 	consumer, err := f.ConnectKafka(kgo.ConsumeTopics(schemas.RunTopic(f.Source)), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))

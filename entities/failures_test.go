@@ -100,8 +100,8 @@ func (s *brokenStore) Statuses(ctx context.Context, of []schemas.Entity) ([]stor
 	return s.StateReader.Statuses(ctx, of)
 }
 
-// Each request is answered 503 if a method of the store fails. The answer has no details of the error, no
-// process is notified, and nothing changes without an audit entry.
+// If a method of the store fails, the response to each request must be 503. It must not contain details
+// of the error. No process may be notified, and every change must have an audit entry.
 func TestHandler_StoreFailures(t *testing.T) {
 	const (
 		pin      = `{"source":"nexon","facet":"a","tier":"hot","keys":["ac"]}`

@@ -67,7 +67,7 @@ func (s *Entities) pinHandler(pin bool) admin.Handle {
 			answer.Changed, err = s.Store.UnpinEntities(r.Context(), of)
 			return admin.Answer{Body: answer}, err
 		}
-		tier, _ := tierOf(p.Tier) // checkPin has rejected unknown tiers
+		tier, _ := tierOf(p.Tier) // no error is possible: checkPin has rejected unknown tiers
 		if answer.Changed, err = s.Store.PinEntities(r.Context(), of, tier); err != nil {
 			return admin.Answer{}, err
 		}

@@ -197,7 +197,7 @@ func (s *Entities) registered(b RegisterRequest, src Source) ([]store.Registered
 func (o EntitySpec) registered(e schemas.Entity, src Source, now time.Time) store.RegisteredEntity {
 	r := store.RegisteredEntity{Entity: e, Params: o.Params, Tier: store.Cold, Enabled: o.Enabled == nil || *o.Enabled}
 	if o.Tier != "" {
-		r.Tier, _ = tierOf(o.Tier) // Check has rejected unknown tiers
+		r.Tier, _ = tierOf(o.Tier) // no error is possible: Check has rejected unknown tiers
 		r.Pinned = true
 	}
 	r.Due, _ = src.Schedule.FirstDue(r, now)

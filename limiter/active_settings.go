@@ -6,9 +6,9 @@ import "time"
 type activeSettings struct {
 	quota   Quota
 	terms   terms
-	renewed time.Time // when terms.midnights was computed last
+	renewed time.Time // time of the last computation of terms.midnights
 	stopped bool
-	unread  bool // no settings were read yet, so no permit is granted
+	unread  bool // true: the settings were not read yet, so no permit is granted
 }
 
 // set replaces the quota and the emergency stop.
@@ -22,7 +22,7 @@ func (s *activeSettings) set(q Quota, revision int64, stopped bool) {
 // clockTermsInterval is how often terms.midnights is computed again.
 const clockTermsInterval = 10 * time.Second
 
-// renewClockTerms computes terms.midnights, the midnights around the time `now`.
+// renewClockTerms computes terms.midnights: the midnights before and after the time now.
 func (s *activeSettings) renewClockTerms(now time.Time) {
 	s.renewed = now
 	s.terms.midnights = s.quota.midnights(now)

@@ -13,9 +13,9 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// allocator gives the slots that Redis grants to the waiting calls, and collects the events for the
-// next call to Redis. Limiter.mu guards all its fields except `breaker` and day.needed. The methods of
-// allocator and of its fields are called with this lock held.
+// allocator gives the slots that Redis has granted to the waiting calls. It also collects the events
+// for the next call to Redis. Limiter.mu guards all its fields except breaker and day.needed. The
+// caller of its methods, and of the methods of its fields, holds this lock.
 type allocator struct {
 	breaker sourceBreaker
 	active  activeSettings
@@ -36,7 +36,7 @@ type allocator struct {
 // dayCount is the number of calls in the current calendar day.
 type dayCount struct {
 	counted Count         // the count that Redis reported last
-	unsaved bool          // the count can't be saved, so no permit is granted
+	unsaved bool          // true: the count can't be saved, so no permit is granted
 	needed  chan struct{} // a message makes the limiter's follower goroutine send the saved count to Redis
 }
 
@@ -67,7 +67,7 @@ func (al *allocator) applySettings(quota Quota, revision int64, stopped bool) {
 			}
 			q.slots = nil
 		}
-		if q.back.After(now) { // the new quota may allow slots that Redis has rejected under the old one
+		if q.back.After(now) { // Redis may have rejected slots under the old quota that the new quota allows
 			q.back = now
 		}
 	}
@@ -131,7 +131,7 @@ func (al *allocator) selectQueues(all []queueDemand) []queueDemand {
 		slices.SortStableFunc(all, func(a, b queueDemand) int { return cmp.Compare(a.q.lastCall, b.q.lastCall) })
 		all = all[:maxQueuesPerCall]
 	}
-	if al.backingOff { // the first queue gets the backoff's probe, so it is chosen at random, as for a breaker's probe
+	if al.backingOff { // The first queue gets the probe. During a backoff the order is random, so that each queue can get it.
 		rand.Shuffle(len(all), func(i, k int) { all[i], all[k] = all[k], all[i] }) //nolint:gosec // not a secret
 		first := slices.IndexFunc(all, func(d queueDemand) bool { return d.q.fresh.first != nil })
 		if first > 0 && rand.IntN(retryShare) > 0 { //nolint:gosec // not a secret
@@ -151,9 +151,9 @@ func (al *allocator) selectQueues(all []queueDemand) []queueDemand {
 	return all
 }
 
-// serveDue gives due slots to waiters and refunds expired slots. It returns the time at which the
-// next slot is due. If no waiter is left for that slot, it returns the time at which the slot
-// expires. A zero time means that there is no slot.
+// serveDue gives the slots of the queue that are due to its waiters, and refunds the slots that have
+// expired. It returns the time at which the next slot is due, or, if no waiter is left for this slot,
+// expires. Zero time: the queue has no slot.
 func (al *allocator) serveDue(q *queue, now time.Time) time.Time {
 	for len(q.slots) > 0 {
 		s := q.slots[0]
@@ -188,9 +188,9 @@ func (al *allocator) releaseSlots() {
 	}
 }
 
-// refund returns an unused slot to Redis if another call can use it. If a source has GCRA partitions
-// and no buckets, no other call can use a slot whose time has passed. Such slots are returned only
-// if they are probes of the source.
+// refund returns an unused slot to Redis if another call can use it. A slot of a GCRA partition can't
+// be used after its time. So, if the source has GCRA partitions and no buckets, only probes of the
+// source are returned.
 func (al *allocator) refund(s slot) {
 	if s.candidate != nil {
 		al.refundBuckets(s)
@@ -216,7 +216,7 @@ func (al *allocator) refundBuckets(s slot) {
 			if s.probe {
 				al.pending.addOfBucket(probeNotSentEvent(c.bucket, s.at))
 			}
-		case minIntervalKind: // no refund: a minimum interval in which no call was sent can't be used later
+		case minIntervalKind: // a minimum interval in which no call was sent can't be used later, so nothing is refunded
 		}
 	}
 }

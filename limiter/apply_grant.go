@@ -18,8 +18,9 @@ type answer struct {
 // be used from a.then + wait until a.before + wait + permitLife.
 func (al *allocator) applyGrant(a answer) {
 	if ahead := al.clock.read(a.before, a.then, a.now); ahead > 0 {
-		// Slots granted before and after the clock step could be closer together in real time
-		// than Redis assumes, so the state starts again with a quiet period.
+		// Redis' clock was set forward. Slots that were granted before and after this step can be
+		// closer together in real time than Redis assumes. So the state begins again with a quiet
+		// period.
 		al.log.Warn("redis clock was set forward; no permits are granted during the quiet period", "by", ahead)
 		al.pending.add(stepEvent(a.now))
 		for _, q := range al.queues.all {

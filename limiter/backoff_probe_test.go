@@ -9,7 +9,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// storm is an upstream that refuses every call from the time `from` to the time `until`.
+// storm is an upstream that refuses every call from the time from until the time until.
 type storm struct {
 	from, until time.Time
 	retryAfter  time.Duration // Retry-After of each refusal; 0: the refusals name no time
@@ -22,14 +22,15 @@ func (s *storm) answer(c atUpstream) answered {
 	return answered{status: 200, takes: 50 * ms}
 }
 
-// begin makes the upstream refuse every call from now on, for the duration `length`.
+// begin makes the upstream refuse every call, from now on and for the time length.
 func (s *storm) begin(f *callers, length time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s.from, s.until = time.Now(), time.Now().Add(length)
 }
 
-// call makes one call and reports its end like a worker. A refused call is made again.
+// call makes one call and reports its end, as a worker does. If the upstream refuses the call, it makes
+// the call again.
 func (s *storm) call(f *callers, m *member, lane schemas.Lane) {
 	for {
 		a, _ := f.one(m, lane, Call{Endpoint: "f/d"})
@@ -53,8 +54,8 @@ func (s *storm) arrive(f *callers, d time.Duration) {
 	}
 }
 
-// thirtyYears is added to the time of a synctest bubble, which begins in 2000. Times in
-// sliding-window logs must have 16 digits, and times in us have 16 digits only since 2001.
+// A synctest bubble begins in the year 2000. The sliding-window logs need times in µs with 16 digits,
+// and times have 16 digits only since 2001. So thirtyYears is added to the time of the bubble.
 const thirtyYears = 30 * 365 * 24 * time.Hour
 
 // tenPerSecond returns two quotas of 10 calls per second: one without buckets, one with a bucket.
@@ -90,8 +91,8 @@ func TestBackOff_FewCallsAreRefusedInALongStorm(t *testing.T) {
 	}
 }
 
-// All calls of a burst that is in flight at the first refusal are refused. Afterwards only probes are
-// sent and refused.
+// When the upstream refuses the first call of a burst, the other calls of the burst are in flight and
+// are refused too. Afterwards only probes may be sent.
 func TestBackOff_ASaturatedSourceSendsOnlyProbes(t *testing.T) {
 	for name, config := range tenPerSecond() {
 		t.Run(name, func(t *testing.T) {

@@ -21,7 +21,7 @@ const (
 	acquiredTotal = "rate_limiter_acquired_total"
 )
 
-// measured is a limiter with its metrics registry.
+// measured is a limiter with the registry of its metrics.
 type measured struct {
 	*Limiter
 	metrics *prometheus.Registry
@@ -40,8 +40,7 @@ func measure(source string, q Quota, rdb redis.UniversalClient) measured {
 	return measured{l, reg}
 }
 
-// slotOf returns the earliest and the latest time, by Redis' clock, at which the permit's slot
-// can be.
+// slotOf returns the earliest and the latest possible time of the permit's slot, by Redis' clock.
 func slotOf(p *Permit) (earliest, latest time.Time) {
 	return p.slot.notAfter.Add(-permitLife), p.slot.notBefore
 }
@@ -55,8 +54,8 @@ func (m measured) acquireOne(t *testing.T, lane schemas.Lane) error {
 	return err
 }
 
-// fleet is a number of limiters of one source, one per simulated process, with the calls that
-// their upstream receives.
+// fleet is a set of limiters of one source. Each limiter stands for a process. The fleet records the
+// calls that its upstream receives.
 type fleet struct {
 	limiters []measured
 	stop     func()
@@ -175,15 +174,15 @@ func (f *fleet) arrive(t *testing.T, lane schemas.Lane, arrivals []arrival) (cam
 	return came, waited
 }
 
-// passUntil sleeps in real time.
+// passUntil waits in real time until the given time.
 func passUntil(ctx context.Context, until time.Time) {
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	<-ctx.Done()
 }
 
-// perSecond returns the permits per second of a lane since the time `from`. An empty lane means
-// both lanes.
+// perSecond returns how many permits of a lane were spent per second since the time from. An empty lane
+// selects both lanes.
 func (f *fleet) perSecond(from time.Time, lane schemas.Lane) float64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -228,7 +227,7 @@ func (f *fleet) mostSlots() int {
 	return most
 }
 
-// mostInASecond returns the maximum number of the sorted times in a sliding second.
+// mostInASecond returns how many of the sorted times are at most within one second.
 func mostInASecond(at []time.Time) int {
 	most, from := 0, 0
 	for to := range at {
@@ -240,8 +239,8 @@ func mostInASecond(at []time.Time) int {
 	return most
 }
 
-// inOrder returns the waits of an ideal GCRA that serves the callers in order of arrival
-// without overhead.
+// inOrder returns the waits of callers that an ideal GCRA serves in the order of their arrival. An
+// ideal GCRA needs no time for itself.
 func inOrder(l gcra, came []time.Duration) (waits []time.Duration) {
 	tat := time.Duration(0)
 	for _, at := range slices.SortedFunc(slices.Values(came), cmp.Compare[time.Duration]) {

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	warmUp   = 500 * time.Millisecond // time before the measurement begins: idle partitions first grant their bursts
+	warmUp   = 500 * time.Millisecond // time before the measurement begins, in which idle partitions use up their bursts
 	loadTime = 6 * time.Second
 )
 
@@ -49,8 +49,8 @@ func (l *loadRun) saturated(t *testing.T, low, high int) {
 	waitHigh()
 }
 
-// bursts starts two bursts. Before each burst it waits until all partitions of the window can grant
-// their full bursts. Then it starts all callers at once.
+// bursts starts all callers at the same time, twice. Before each start it waits until all partitions of
+// the window can grant their full bursts.
 func (l *loadRun) bursts(t *testing.T) {
 	for range 2 {
 		passUntil(t.Context(), time.Now().Add(1200*time.Millisecond))
@@ -64,7 +64,8 @@ func (l *loadRun) bursts(t *testing.T) {
 	l.perPermit = l.fleet.perPermit()
 }
 
-// highAmongLow lets HIGH callers arrive while LOW is saturated.
+// highAmongLow measures the waits of HIGH callers that arrive while LOW callers use all slots that LOW
+// can get.
 func (l *loadRun) highAmongLow(t *testing.T, arrivals []arrival) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()

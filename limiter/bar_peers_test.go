@@ -23,15 +23,15 @@ const (
 	rounds    = 15
 )
 
-// peer is one rate limiter implementation in the comparison.
+// peer is one implementation of a rate limiter in the comparison.
 type peer struct {
 	name    string
-	command string // the Redis command that the peer's calls run, as named in Redis' statistics
+	command string // the Redis command that the peer uses, as it is named in Redis' statistics
 	acquire func(client int) error
 }
 
-// strangers returns the implementations other than freshet's limiter, with limits that reject
-// nothing.
+// strangers returns the rate limiters that are not freshet's. Their limits are so high that no request
+// is rejected.
 func strangers(t *testing.T, rdb *redis.Client) []peer {
 	t.Helper()
 	ctx := t.Context()
@@ -83,8 +83,8 @@ func adrAdmits(t *testing.T, rdb *redis.Client, limit int) admits {
 	}
 }
 
-// worstSecond requests calls from an idle rate limiter, each directly after the answer to the previous
-// request. It returns the maximum number of admitted calls in a sliding second.
+// worstSecond requests calls from an idle rate limiter, one directly after the other. It returns how
+// many calls the limiter admits at most within one second.
 func worstSecond(t *testing.T, acquire admits) int {
 	t.Helper()
 	var at []time.Time
@@ -105,10 +105,10 @@ func worstSecond(t *testing.T, acquire admits) int {
 type comparison struct {
 	peers     []peer
 	perSecond map[string][]float64
-	usec      map[string][]float64 // time in us that Redis itself needs per call
+	usec      map[string][]float64 // time in µs that Redis itself needs per call
 }
 
-// compare measures each peer with `clients` concurrent clients, alternating between the peers.
+// compare measures the peers in turn, each with this number of concurrent clients.
 func compare(t *testing.T, rdb *redis.Client, peers []peer, clients int) comparison {
 	t.Helper()
 	c := comparison{peers, map[string][]float64{}, map[string][]float64{}}
@@ -192,7 +192,7 @@ func keepAsking(t *testing.T, clients int, d time.Duration, acquire func(client 
 }
 
 // commandStats returns how often Redis has run a command since its start, and the total time in
-// us.
+// µs.
 func commandStats(t *testing.T, rdb *redis.Client, command string) (calls, usec float64) {
 	t.Helper()
 	text, err := rdb.Info(t.Context(), "commandstats").Result()

@@ -81,8 +81,8 @@ func referenceQuota(t *testing.T) Quota {
 	return q
 }
 
-// refusingNobody returns q with limits that reject nothing, to measure only the overhead of a call
-// to Redis.
+// refusingNobody returns q with limits that reject no call. So a test measures only the time of the
+// calls to Redis.
 func refusingNobody(q Quota) Quota {
 	l := q.partitioned[0]
 	l.window, l.reach = time.Millisecond, time.Millisecond // a window of 1 ms shortens the quiet period, in which no permit is granted
@@ -112,17 +112,18 @@ type barLine struct {
 	ofLimit                      float64
 }
 
-// addMax adds a value that must be at most `limit`.
+// addMax adds a figure to the table. The test fails if the figure is greater than limit.
 func (b *bar) addMax(what, unit string, figure, limit float64) {
 	b.judge(what, unit, figure, limit, "<=", printed(figure) <= limit)
 }
 
-// addMin adds a value that must be at least `limit`.
+// addMin adds a figure to the table. The test fails if the figure is less than limit.
 func (b *bar) addMin(what, unit string, figure, limit float64) {
 	b.judge(what, unit, figure, limit, ">=", printed(figure) >= limit)
 }
 
-// addUnlimited adds a value without a limit to the table. The value is printed for comparison only.
+// addUnlimited adds a figure to the table that is only printed for comparison, and never fails the
+// test.
 func (b *bar) addUnlimited(what, unit string, figure float64) {
 	b.lines = append(b.lines, barLine{what: "  " + what, figure: figureText(figure) + unit})
 }
@@ -148,7 +149,7 @@ func (b *bar) print(to io.Writer, where string) {
 		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", l.what, l.figure, l.limit, l.verdict)
 	}
 	_ = table.Flush()
-	for _, l := range b.lines { // for scripts/benchall
+	for _, l := range b.lines { // scripts/benchall reads these lines
 		if l.ofLimit > 0 {
 			_, _ = fmt.Fprintf(to, "BenchmarkLimiter/%s 1 %.3f ×limit\n", strings.Join(strings.Fields(l.what), "_"), l.ofLimit)
 		}
@@ -204,7 +205,7 @@ func (b *bar) judgeCost(t *testing.T, rdb *redis.Client, quota Quota) {
 	}}), 64)
 	// The server time is measured under load, where it limits the throughput. With a single client
 	// every call finds Redis idle with cold caches. The limiter may need at most 9/5 of the server
-	// time of redis_rate: 9 us per call on a machine where redis_rate needs 5 us.
+	// time of redis_rate: 9 µs per call on a machine where redis_rate needs 5 µs.
 	b.addMax("Redis server time a call, second + day policy", " x redis_rate", crowd.serverTime("limiter")/crowd.serverTime("redis_rate"), 9/5.0)
 	b.addUnlimited("limiter", " us", crowd.serverTime("limiter"))
 	for _, p := range all[:len(all)-1] {

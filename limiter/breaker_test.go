@@ -30,7 +30,7 @@ func TestBreaker_ReleasesSlotsAndTellsRedis(t *testing.T) {
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		got := make(chan *Permit)
 		go func() { got <- mustAcquire(t, l, schemas.Low) }()
-		synctest.Wait() // now the caller waits for its slot, which is in 50 ms
+		synctest.Wait() // now the caller waits until its slot is due, in 50 ms
 		sent := r.now() - 1000
 		l.OpenBreaker(5*time.Second, time.Minute, time.Now().Add(-ms))
 		p := <-got
@@ -171,7 +171,8 @@ func TestBreaker_RepeatsUnconfirmedEvents(t *testing.T) {
 	})
 }
 
-// sharing is a set of limiters of one source. They run the real script, in a synctest bubble.
+// sharing is a set of limiters of one source that share one Redis. They execute the real script in a
+// synctest bubble.
 type sharing struct {
 	*testing.T
 	limiters []*Limiter
@@ -265,7 +266,7 @@ func TestBreaker_FleetSendsOneProbePerPause(t *testing.T) {
 		for _, l := range s.limiters {
 			unhealthy.Store(l, true)
 		}
-		elapse(100 * ms) // wait for the first responses
+		elapse(100 * ms) // wait until the first responses have arrived
 		for i, l := range s.limiters {
 			if !l.alloc.breaker.open.Load() {
 				t.Errorf("limiter %d: breaker is not open", i)
@@ -399,7 +400,7 @@ func TestBreaker_ProbesBothLanes(t *testing.T) {
 		var wg sync.WaitGroup
 		for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
 			wg.Go(func() {
-				for { // this caller's calls always fail, and it calls Acquire again at once
+				for { // this caller makes calls one after the other, and all of them fail
 					p, err := l.Acquire(ctx, lane, Call{})
 					if err != nil {
 						return

@@ -36,7 +36,7 @@ func bucketKey(source string, k kind, name string) string {
 	return "quota:{" + source + "}:b:" + name
 }
 
-// of returns the bucket of a scoped policy for a call that uses the credential.
+// of returns the bucket of a scoped policy that counts a call with this credential.
 func (t *bucketTable) of(n int, c Call, credential string) *bucket {
 	s := t.scoped[n]
 	if resource, known := t.resources[c.Endpoint]; known {
@@ -47,7 +47,7 @@ func (t *bucketTable) of(n int, c Call, credential string) *bucket {
 	return &bucket{policyIndex: n, name: name, value: value, key: bucketKey(t.source, s.kind, name)}
 }
 
-// candidate returns the costs of a call that uses the credential.
+// candidate returns the costs of a call with this credential in all its buckets.
 func (t *bucketTable) candidate(c Call, credential string) *candidate {
 	w := &candidate{call: c, credential: credential}
 	for n, s := range t.scoped {
@@ -89,9 +89,9 @@ const (
 	bucketViewTTL   = 10 * time.Minute
 )
 
-// note records the bucket states of a script's reply, for the report of this process. It leaves out
-// policies whose scope can have any number of values, such as {key}. It also remembers which scope
-// breakers are open.
+// note records the states of buckets that the script has returned, for the report of this process. It
+// records no buckets of scopes that can have any number of values, such as {key}. It also records which
+// scope breakers are open.
 func (t *bucketTable) note(a answer) {
 	for b, state := range a.states {
 		if t.scoped[b.policyIndex].kind == breakerKind {

@@ -9,8 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ErrEvictionEnabled means that Redis can evict the limiter's state under memory pressure. The
-// limit would then no longer hold.
+// ErrEvictionEnabled means that Redis can evict the limiter's state if memory is short. Then the
+// upstream could receive more calls than its limit.
 var ErrEvictionEnabled = errors.New("redis can evict keys, among them the count of calls; set maxmemory-policy to noeviction")
 
 // CheckRedis returns ErrEvictionEnabled if Redis can evict keys, or an error if Redis does not

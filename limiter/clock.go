@@ -11,8 +11,8 @@ const dayMargin = 10 * time.Second
 
 // clock relates the local monotonic clock to that of Redis.
 type clock struct {
-	before, then time.Time // the local times before and after Redis' clock was read
-	redis        int64     // the time that Redis' clock showed, in us
+	before, then time.Time // the local times directly before and after the read of Redis' clock
+	redis        int64     // the time that Redis' clock showed, in µs
 }
 
 const (
@@ -21,9 +21,9 @@ const (
 	clockLife  = 10 * time.Second // a reading older than this is replaced even by a less precise reading
 )
 
-// read records that Redis' clock showed `redis` (us) between the local times `before` and `then`.
-// It returns the duration by which Redis' clock was set forward since the last reading; 0: no such
-// step was detected.
+// read records that Redis' clock showed the time redis (in µs) at some moment between the local times
+// before and then. It returns by how much Redis' clock was set forward since the last call of read; 0:
+// it was not set forward, as far as read can detect.
 func (c *clock) read(before, then time.Time, redis int64) time.Duration {
 	next := clock{before, then, redis}
 	if c.redis == 0 || redis < c.redis { // no step forward: this is the first reading, or Redis' clock was set back, which the script itself detects
@@ -41,7 +41,7 @@ func (c *clock) read(before, then time.Time, redis int64) time.Duration {
 	return max(0, ahead)
 }
 
-// at returns the time of Redis' clock in us at the local time t. The result can be slightly too
+// at returns the time of Redis' clock in µs at the local time t. The result can be slightly too
 // early, never too late.
 func (c *clock) at(t time.Time) int64 { return c.redis + t.Sub(c.then).Microseconds() }
 

@@ -12,9 +12,9 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// readings takes n readings of a clock that drifts by `ppm` (parts per million), over a network
-// with latencies up to `most`. Before reading i the clock is set forward by step(i). After each
-// reading it calls `seen`. The argument `ahead` is the step that the method clock.read detected.
+// readings reads a clock n times over a network with latencies up to most. The clock drifts by ppm
+// (parts per million), and is set forward by step(i) before reading i. After each reading it calls
+// seen. The parameter ahead of seen is the step that clock.read has detected.
 func readings(rng *rand.Rand, ppm float64, most time.Duration, n int, step func(i int) time.Duration, seen func(i int, ahead, roundtrips, since time.Duration)) {
 	var c clock
 	local := time.Now()
@@ -208,7 +208,7 @@ func TestMidnights_ContainTheCountedDay(t *testing.T) {
 func TestBackOff_SendsRedisTime(t *testing.T) {
 	r := &redisDouble{latency: 4 * ms}
 	r.answer = func(_ int, d demand) (grant, error) {
-		// Redis' clock is read in the middle of the 4 ms of the call.
+		// Redis reads its clock in the middle of the call, which takes 4 ms.
 		return grant{high: make([]time.Duration, d.high), now: r.now() - 2000}, nil
 	}
 	config := second(500, 450, 100, 0)

@@ -15,8 +15,8 @@ import (
 
 // Config is the quota of one source, as the configuration file describes it.
 type Config struct {
-	// Jitter is the largest difference in network delay between two calls, at most 1s. A larger value
-	// lowers the rate (package limiter has the proof).
+	// Jitter is the largest expected difference of the network delays of two calls, at most 1s. A
+	// larger value lowers the rate of calls. (The proof in limiter/doc.go explains why.)
 	Jitter time.Duration `yaml:"jitter"`
 	// Policies are the limits of the upstream. A call needs room in every policy that counts it. At
 	// least one policy needs a window that is shorter than a day.

@@ -16,8 +16,8 @@ type spentUnits struct {
 	calls int
 }
 
-// use returns an upstream whose calls cost `units` each. If `announces` is set, the responses
-// report the cost.
+// use returns an upstream whose calls cost this number of units each. If announces is true, each
+// response reports the cost.
 func (s *spentUnits) use(units int, announces bool) upstream {
 	return func(c atUpstream) answered {
 		for range units {
@@ -48,8 +48,8 @@ func callsOf(limit, estimate, actual int, window time.Duration) float64 {
 	return min(n, float64(window)/float64(onItsWay)*float64(limit/estimate))
 }
 
-// A saturated window is used to at least 95 %, at any cost and any refund per call, and never
-// above its limit.
+// Under constant demand a window must be used to at least 95 %, whether calls are cheap or expensive
+// and whether responses refund units or not. Its limit must never be exceeded.
 func TestWindow_UsesBudgetAtAnyCost(t *testing.T) {
 	const limit, window, windows = 500, 10 * time.Second, 4
 	for _, c := range []struct{ estimate, actual int }{
@@ -95,7 +95,7 @@ func costing(units int) Call {
 	return Call{Endpoint: "f/d", Key: "k", Costs: map[string]int{"points": units}}
 }
 
-// At one moment, a paced window grants at most the units of its burst plus the units of one call.
+// A paced window must grant at one moment at most the units of its burst plus the units of one call.
 func TestWindow_PacesUnits(t *testing.T) {
 	const limit, window = 1000, 10 * time.Second
 	for _, dearest := range []int{5, 100} {
@@ -148,7 +148,8 @@ func TestWindow_HoldsAfterLostState(t *testing.T) {
 	})
 }
 
-// Calls that cost up to 2 % of the limit are sent while cheaper calls saturate the window.
+// Cheap calls use all units of a window. Calls that cost up to 2 % of the limit must get their turn
+// nevertheless.
 func TestWindow_ServesExpensiveCallsBesideCheapOnes(t *testing.T) {
 	var spent spentUnits
 	dear := 0
@@ -191,7 +192,7 @@ func TestWindow_KeepsReserveForHigh(t *testing.T) {
 	})
 }
 
-// The log of a window of many calls has a bounded number of entries.
+// The log of a window must not grow with the number of calls, but have at most maxLogEntries entries.
 func TestWindow_BoundsItsLog(t *testing.T) {
 	var spent spentUnits
 	inCallers(t, 1, 1, points(1000, 10*time.Second, CostRange{1, 1}), spent.use(1, false), func(f *callers) {
@@ -209,7 +210,7 @@ func TestWindow_BoundsItsLog(t *testing.T) {
 	})
 }
 
-// The view shows the remaining units even if one call uses most of the window.
+// The view must show the remaining units correctly, even if one call uses most of the window.
 func TestWindow_ShowsWhatIsLeft(t *testing.T) {
 	var spent spentUnits
 	inCallers(t, 1, 1, points(500, 10*time.Second, CostRange{400, 400}), spent.use(400, false), func(f *callers) {

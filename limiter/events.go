@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// eventKind is the name of an event of the whole source in limiter_acquire (ARGV[6]).
+// eventKind is the name of an event that concerns the whole source. It is part of ARGV[6] of the script
+// limiter_acquire.
 type eventKind string
 
 const (
@@ -21,7 +22,7 @@ const (
 )
 
 // event is an event of the whole source. The functions below set its numbers in the order that
-// limiter_acquire expects. Times are in us of Redis' clock.
+// limiter_acquire expects. Times are in µs of Redis' clock.
 type event struct {
 	kind    eventKind
 	numbers []int64
@@ -104,7 +105,7 @@ type bucketEvent struct {
 	kind    bucketEventKind
 	ticket  string // ticket of the call that the event is about; empty: none
 	numbers []int64
-	// once means that the event is sent only once, even if it is unknown whether Redis received it.
+	// once means that the event must not be sent again if it is unknown whether Redis has received it.
 	// A refund is sent only once, because a second refund would allow one call too many. An extra
 	// charge (a negative refund) is sent again, because a lost charge would allow one call too many.
 	once bool
@@ -115,8 +116,7 @@ func callEndedEvent(b *bucket, ticket string) bucketEvent {
 	return bucketEvent{bucket: b, kind: bucketCallEnded, ticket: ticket}
 }
 
-// refundedNow replaces the slot in a refund event if the upstream refunds the units at the time of
-// its response.
+// refundedNow is written instead of the slot if the upstream gives the units back when it responds.
 const refundedNow = 0
 
 // bucketRefundEvent refunds units of a slot to a leaky bucket. Negative units are an extra charge.
@@ -129,8 +129,8 @@ func logRefundEvent(b *bucket, slot, units int64) bucketEvent {
 	return bucketEvent{bucket: b, kind: bucketLogRefund, numbers: []int64{slot, units}, once: units >= 0}
 }
 
-// levelEvent sends the number of units left in a leaky bucket. The response to the call of the slot has
-// reported this number.
+// levelEvent sends how many units a leaky bucket has left, as the response to the call of the slot has
+// reported.
 func levelEvent(b *bucket, units, slot int64) bucketEvent {
 	return bucketEvent{bucket: b, kind: bucketLevel, numbers: []int64{units, slot}}
 }
@@ -209,7 +209,7 @@ type pendingEvents struct {
 // add adds an event of the source.
 func (p *pendingEvents) add(e event) { p.ofSource = append(p.ofSource, e) }
 
-// addOfBucket adds a bucket event.
+// addOfBucket adds an event of a bucket to the pending events.
 func (p *pendingEvents) addOfBucket(e bucketEvent) { p.ofBuckets = append(p.ofBuckets, e) }
 
 func (p *pendingEvents) empty() bool {

@@ -18,8 +18,8 @@ type fair struct {
 // all clients without waiting calls.
 const maxFairClients = 4096
 
-// place gives the waiter p its turn. It returns the waiter that comes directly after p in the list,
-// or nil if p is the last waiter.
+// place gives the waiter p its turn. It returns the waiter before which p must be inserted; nil: p is
+// the last waiter.
 func (l *waitList) place(p *Permit) (after *Permit) {
 	if l.last == nil {
 		clear(l.fair.last)
@@ -38,7 +38,7 @@ func (l *waitList) place(p *Permit) (after *Permit) {
 	return after
 }
 
-// placeFirst gives the waiter p the earliest turn. It returns the waiter that was first until now.
+// placeFirst gives the waiter p the earliest turn. It returns the waiter that was first before.
 func (l *waitList) placeFirst(p *Permit) (after *Permit) {
 	p.turn = l.fair.served
 	return l.first

@@ -83,8 +83,8 @@ var (
 	}
 )
 
-// readSettings reads and applies the newest override. If the override results in an invalid quota,
-// the quota in force does not change, but an emergency stop in the override is obeyed.
+// readSettings reads the newest override and applies it. If the override makes the quota invalid, the
+// previous quota stays in force, but an emergency stop in the override is applied.
 func (f *follower) readSettings(ctx context.Context) {
 	l := f.l
 	if l.deps.Settings == nil {
@@ -133,7 +133,7 @@ func (f *follower) restoreDayCount(ctx context.Context) {
 		c, err = l.deps.Usage.Used(ctx, l.source, quota.day.policy.Name)
 		f.conditions.Record(l.log, conditionDayRead, err)
 		if err != nil {
-			return // when Redis next rejects a call because the count is missing, the follower reads the count again
+			return // when Redis next rejects a call because the count is missing, this function is called again
 		}
 	}
 	event := noDayCountEvent()

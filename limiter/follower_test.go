@@ -94,7 +94,7 @@ func TestSettings_ApplyWithinTwoSeconds(t *testing.T) {
 		s := &settingsDouble{takes: takes}
 		simulatedWith(t, r, second(500, 450, 100, 0), Deps{Settings: s}, func(t *testing.T, l *Limiter) {
 			revision := int64(0)
-			for step := range 15 { // the change is stored at any time between two reads of the settings
+			for step := range 15 { // the test stores the change at different times between two reads of the settings
 				elapse(time.Duration(step) * 130 * ms)
 				revision++
 				s.set(target(400 + step))
@@ -250,7 +250,7 @@ func TestFollower_LogsFailureAndRecoveryOnce(t *testing.T) {
 	})
 }
 
-// r0 returns a fixed time of Redis' clock, in us.
+// r0 returns a fixed time of Redis' clock, in µs.
 func r0() int64 { return 1_800_000_000_000_000 }
 
 func (s *settingsDouble) fail(err error) {

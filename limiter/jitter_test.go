@@ -18,8 +18,8 @@ func traffic(l *Limiter, d time.Duration, perSecond int, late, takes func() time
 		for range perSecond / 10 {
 			p := &Permit{limiter: l, spent: time.Now().Add(-late())}
 			p.Written()
-			// The response is reported at once, not after takes(). If it came after responses of
-			// later calls, the limiter would ignore it.
+			// The response is reported at once and not after takes(). Otherwise a response could be
+			// reported after the response of a later call, and the limiter ignores such a response.
 			l.jitter.answered(*p.written.Load(), takes())
 		}
 		sleep(100 * ms)

@@ -81,7 +81,7 @@ func TestAcquire_CanceledCallerLosesNothing(t *testing.T) {
 		}
 		elapse(10 * ms)
 		cancel(gone)
-		elapse(10*ms + 1) // the call to Redis goes on after its caller has given up
+		elapse(10*ms + 1) // the call to Redis continues after its caller has given up
 		if err := <-leader; !errors.Is(err, gone) {
 			t.Errorf("the first caller got %v", err)
 		}

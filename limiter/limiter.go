@@ -42,9 +42,9 @@ type Deps struct {
 	Settings Settings
 	// Usage can be nil: then the count of a day is kept in Redis only.
 	Usage Usage
-	// Unused means that the source was never called, because Redis and the database were created a
-	// moment ago and belong to this process alone. Then the first call needs no quiet period. If Unused
-	// is false, a Redis without a state counts as a Redis that has lost its state.
+	// Unused says that the source was never called, because Redis and the database were created a
+	// moment ago for this process alone. Then the first call needs no quiet period. If Unused is false
+	// and Redis has no state, the state counts as lost.
 	Unused bool
 	// Process is the name of this process in its report (ProcessView.Process).
 	Process string

@@ -29,7 +29,7 @@ type redisDouble struct {
 	at      []time.Duration // time of each call to Redis, since the start of the test
 	start   time.Time
 	answer  func(n int, d demand) (grant, error)
-	latency time.Duration // how long a call to Redis takes
+	latency time.Duration // time that a call to Redis takes
 	active  int
 	most    int
 }
@@ -62,11 +62,11 @@ func (r *redisDouble) sentEvents() (words string) {
 	return words
 }
 
-// now returns the time of the fake Redis in us.
+// now returns the time of the fake Redis in µs.
 func (r *redisDouble) now() int64 { return 1_800_000_000_000_000 + time.Since(r.start).Microseconds() }
 
-// withoutLogs sets a new metrics registry, a process name and, if there is none, a log that discards
-// everything.
+// withoutLogs returns the dependencies with a new metrics registry and a process name. If they have no
+// log, it adds one that discards everything.
 func withoutLogs(n Deps) Deps {
 	if n.Log == nil {
 		n.Log = slog.New(slog.DiscardHandler)
@@ -141,8 +141,9 @@ func TestPermit_IsSpentOnceFromItsSlot(t *testing.T) {
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		start := time.Now()
 		p := mustAcquire(t, l, schemas.Low)
-		// Redis read its clock at an unknown time within the round trip of 3 ms, and the slot is 20 ms
-		// after that time. Only 20 ms after the end of the round trip the slot has certainly come.
+		// The round trip to Redis takes 3 ms. Redis has read its clock at an unknown time in this
+		// interval, and the slot is 20 ms later. So the slot is certainly due only 20 ms after the end
+		// of the round trip.
 		if waited := time.Since(start); waited != 23*ms {
 			t.Errorf("got the permit after %v", waited)
 		}
@@ -162,7 +163,7 @@ func TestPermit_Expires(t *testing.T) {
 	r := &redisDouble{latency: 3 * ms, answer: func(n int, d demand) (grant, error) { return grantAll(n, d) }}
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		p := mustAcquire(t, l, schemas.Low)
-		sleep(permitLife - 3*ms) // a permit's lifetime counts from before the call to Redis
+		sleep(permitLife - 3*ms) // the lifetime of a permit counts from the start of the call to Redis
 		if !p.Spend() {
 			t.Error("the permit expired too early")
 		}

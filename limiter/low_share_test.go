@@ -12,8 +12,8 @@ func smallLimit() Config {
 	return scopedConfig(Policy{Name: "second", Limit: 20, Window: Window(time.Second), HighReserve: Reserve{Calls: 5}, LowReserve: 4})
 }
 
-// today sets Redis' clock forward, so that its time in us has 16 digits. The script's
-// sliding-window logs require 16 digits.
+// today sets Redis' clock forward to a time after 2001, because the sliding-window logs of the script
+// need times in µs with 16 digits.
 func (f *callers) today() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -152,7 +152,7 @@ type perSecond struct {
 func (s *perSecond) count(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if to := now.Unix(); to == s.at-1 { // the call belongs to the second before s.at, because this goroutine waited for the lock
+	if to := now.Unix(); to == s.at-1 { // the goroutine has waited for the lock, so the call belongs to the previous second
 		s.whole++
 		return
 	}
@@ -170,7 +170,7 @@ func (s *perSecond) last(now time.Time) int64 {
 	return s.whole
 }
 
-// turn begins to count the calls of the second `to` (Unix time). The caller holds s.mu.
+// turn begins to count the calls of the second with the Unix time to. The caller holds s.mu.
 func (s *perSecond) turn(to int64) {
 	switch to {
 	case s.at:

@@ -12,8 +12,8 @@ type gcra struct {
 	burst    int           // number of slots that can be granted at once (B in the package comment)
 }
 
-// slots returns the largest number of slots that the partition grants in a window of the given
-// length, both ends included.
+// slots returns the largest number of time slots that the partition can grant in a window of this
+// length, including both ends of the window.
 func (l gcra) slots(window time.Duration) int {
 	if l.interval == 0 {
 		return 0
@@ -55,7 +55,7 @@ func (l partitionedWindow) fitted() partitionedWindow {
 	return l
 }
 
-// shares returns how many of a window's calls each partition gets.
+// shares returns how many of the calls of a window each of the three partitions gets.
 func (l partitionedWindow) shares(calls int) [3]int {
 	high := l.policy.HighReserve.in(l.window)
 	return [3]int{high, calls - high - l.policy.LowReserve, l.policy.LowReserve}

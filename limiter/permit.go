@@ -25,7 +25,7 @@ type Permit struct {
 }
 
 // slot is a point in time that Redis reserved for one call. The call can be sent from notBefore to
-// notAfter (local monotonic clock). The slot's time by Redis' clock, in us, is in the field `at`.
+// notAfter (local monotonic clock). The slot's time by Redis' clock, in µs, is in the field `at`.
 type slot struct {
 	notBefore, notAfter time.Time
 	at                  int64
@@ -38,8 +38,8 @@ type slot struct {
 	sourceProbe bool
 }
 
-// Spend uses the permit up. It returns false if the permit has expired, is not due yet, or was
-// spent or released before; the call must then not be sent.
+// Spend uses up the permit, and returns true if the call can be sent now. It returns false if the
+// permit is not due yet, has expired, or was spent or released before.
 func (p *Permit) Spend() bool {
 	now := time.Now()
 	if now.Before(p.slot.notBefore) || !p.ended.CompareAndSwap(false, true) {

@@ -90,7 +90,7 @@ func (f *fleet) since(from time.Time) (byLane map[string]int, all []arrival) {
 	return byLane, append([]arrival(nil), f.arrivals[first:]...)
 }
 
-// flow waits until `calls` more calls have arrived, at most for the duration `within`.
+// flow waits until this number of further calls has arrived, but at most for the time within.
 func (f *fleet) flow(within time.Duration, calls int) {
 	f.Helper()
 	from := time.Now()
@@ -100,10 +100,10 @@ func (f *fleet) flow(within time.Duration, calls int) {
 	})
 }
 
-// sleep sleeps in real time, to check that nothing happens meanwhile.
+// sleep waits in real time. During this time the test expects that nothing happens.
 func sleep(d time.Duration) { <-time.After(d) }
 
-// keeps checks that the limit was never exceeded.
+// keeps fails the test if the limit was ever exceeded. what describes the part of the test.
 func (f *fleet) keeps(what string) {
 	f.Helper()
 	s := f.judge.Stats()
@@ -126,9 +126,10 @@ func (f *fleet) counters() (all []counters) {
 	return all
 }
 
-// outage takes Redis away and brings it back. While Redis is down, no upstream call may arrive
-// once the held permits have expired, and each process may call Redis once a second. Afterwards
-// permits are granted again, after a quiet period if state can be lost.
+// outage makes Redis unavailable for the time d (away), and available again (back). While Redis is
+// unavailable, no call may arrive at the upstream after the granted permits have expired, and each
+// process may call Redis at most once a second. Afterwards permits must be granted again. If lost is
+// true, Redis can have lost its state, so a quiet period comes first.
 func (f *fleet) outage(what string, d time.Duration, lost bool, away, back func()) {
 	f.Helper()
 	away()
@@ -205,7 +206,7 @@ func (f *fleet) stopOnce(d time.Duration, workers []*process) (lapsed float64) {
 	return lapsed
 }
 
-// saturate checks how much of the budget is used under constant demand.
+// saturate checks that the processes use almost the whole limit under constant demand.
 func (f *fleet) saturate(d time.Duration) {
 	f.Helper()
 	from := time.Now()
@@ -223,8 +224,8 @@ func (f *fleet) saturate(d time.Duration) {
 	f.keeps("saturated")
 }
 
-// stop suspends the workers for the duration d, in which permits that they hold expire. If no
-// worker held a permit, it tries again, up to five times.
+// stop suspends the workers for the time d, so that the permits which they hold expire. If no worker
+// has held a permit, it tries again, up to five times.
 func (f *fleet) stop(what string, d time.Duration, workers ...*process) {
 	f.Helper()
 	lapsed := 0.0
@@ -247,7 +248,7 @@ func (f *fleet) replace(i int) {
 	f.keeps("a process killed and another started")
 }
 
-// failover promotes a replica that lacks the last half second of writes.
+// failover makes a replica the primary. The replica lacks the writes of the last half second.
 func (f *fleet) failover() {
 	f.Helper()
 	key := "quota:{" + f.job.Source + "}:state"

@@ -2,24 +2,25 @@ package limiter
 
 import "time"
 
-// probes is the judge's model of the circuit breaker. The model is computed from the events that
-// Redis received, not from the script's state. The judge ignores the model after a loss of state or
-// a clock step.
+// probes is the judge's model of the circuit breaker. It is computed only from the events that Redis
+// has received, and not from the script's state. After a loss of state or a step of the clock, the
+// judge does not use it.
 type probes struct {
 	in          bool
 	blind       bool
-	began       int64 // when the breaker opened, by Redis' clock in us
+	began       int64 // when the breaker opened, by Redis' clock in µs
 	ended       int64
 	next        time.Time
 	pause, most time.Duration
-	last        int64     // slot of the newest probe, by Redis' clock in us; 0: none, or not sent
+	last        int64     // slot of the newest probe, by Redis' clock in µs; 0: none, or not sent
 	lastProbe   time.Time // time of the newest probe's slot by the simulated clock
 }
 
 // minProbePause is the minimum pause between probes (MIN_PROBE_PAUSE of the script).
 const minProbePause = time.Second
 
-// refunded records that a probe was not sent: the next one comes soon, and the pause does not grow.
+// refunded records that a probe was not sent. Then the next probe comes soon, and the pause is not
+// doubled.
 func (s *probes) refunded(at time.Time, slot int64) {
 	if !s.in || s.last == 0 || slot != s.last {
 		return
@@ -28,7 +29,7 @@ func (s *probes) refunded(at time.Time, slot int64) {
 	s.next = later(at, s.lastProbe).Add(minProbePause)
 }
 
-// openBreaker lets one random process report an unhealthy upstream.
+// openBreaker makes one random process open the breaker.
 func (w *world) openBreaker(first, most time.Duration) {
 	p := w.processes[w.rng.IntN(len(w.processes))]
 	w.backedOff = true
@@ -72,8 +73,8 @@ func (w *world) applyClose(at time.Time, redisNow, sent int64) {
 	}
 }
 
-// probed checks the slots granted while the breaker is open: at most one probe, when its pause is
-// over. The caller holds w.mu.
+// probed checks the slots that were granted while the breaker is open: at most one probe, after the
+// pause. wrong describes a violation. The caller holds w.mu.
 func (w *world) probed(g grant, at, redisNow time.Time) (wrong string) {
 	s := &w.stop
 	if !s.in || s.blind {
@@ -98,13 +99,14 @@ func (w *world) probed(g grant, at, redisNow time.Time) (wrong string) {
 	return ""
 }
 
-// refusals is the judge's model of a backoff. From a refusal until a probe was answered, at most one
-// probe is granted at a time. The model is computed from the events that Redis received.
+// refusals is the judge's model of a backoff. After a refusal, only one probe at a time may be granted,
+// until a probe was answered and not refused. The model is computed from the events that Redis has
+// received.
 type refusals struct {
 	halfOpen  bool
-	at        int64     // when Redis received the last refusal, by its clock in us
-	until     time.Time // earliest end of the pause
-	last      int64     // slot of the newest probe, by Redis' clock in us; 0: none, or not sent
+	at        int64     // when Redis received the last refusal, by its clock in µs
+	until     time.Time // earliest time at which the pause may end
+	last      int64     // slot of the newest probe, by Redis' clock in µs; 0: none, or not sent
 	lastProbe time.Time // time of the newest probe's slot by the simulated clock
 }
 

@@ -9,14 +9,14 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// record contains what happened in a run. The judge uses only these facts, not the limiter's own
-// state.
+// record contains the facts of a run. The judge uses only these facts, and not the state of the
+// limiters.
 type record struct {
 	calls    []call
 	grants   map[inFlightCall]grants
 	refunds  map[inFlightCall]int
 	backoffs []backoffRecord
-	// backedOffAt is when Redis received the last backoff, by Redis' clock in us.
+	// backedOffAt is when Redis received the last backoff, by Redis' clock in µs.
 	backedOffAt int64
 	stop        probes
 	backedOffBy refusals
@@ -33,7 +33,7 @@ type call struct {
 }
 
 // inFlightCall identifies a time slot by the process that got it and by its time on Redis' clock,
-// in us.
+// in µs.
 type inFlightCall struct {
 	process int
 	at      int64
@@ -54,11 +54,11 @@ type backoffRecord struct {
 }
 
 const (
-	// learnt is the longest time until a change of the settings is in force. A process reads the
-	// change within a second, and calls Redis within another second. The permits reserved by then
-	// can still be used.
+	// learnt is the longest time until changed settings are in force. A process reads the change within
+	// a second, and sends it to Redis within another second. Permits that were reserved before can
+	// still be used after that.
 	learnt = 2*time.Second + redisTimeout + horizon + permitLife
-	// standstill is how far Redis' clock can be set back without a loss of state.
+	// standstill is the step by which Redis' clock can be set back without a loss of the state.
 	standstill = 10 * ms
 )
 
@@ -131,8 +131,8 @@ func (w *world) spent(p *process, permit *Permit, high bool, delay time.Duration
 	}
 }
 
-// forget records that Redis lost all changes since the time `since`: backoffs, and settings later
-// than `newest`.
+// forget records that Redis has lost all changes since the time since: backoffs, and all settings after
+// the one with the index newest.
 func (w *world) forget(since time.Time, newest int) {
 	w.forgot, w.lost, w.backedOffAt, w.stop.blind, w.newest = true, true, 0, true, newest
 	for i := range w.backoffs {
@@ -169,8 +169,8 @@ func (w *world) judge() []string {
 	return w.wrongs
 }
 
-// inForce returns the greatest value of the function `of` over all quotas that were in force at
-// some time from `from` to `to`.
+// inForce calls of for each quota that was in force at some time between from and to, and returns the
+// greatest result.
 func (w *world) inForce(from, to time.Time, of func(c Config) int) int {
 	most := 0
 	for i, s := range w.settings {
@@ -182,8 +182,8 @@ func (w *world) inForce(from, to time.Time, of func(c Config) int) int {
 	return most
 }
 
-// windows checks that no sliding window has more arrivals than the limit, or more arrivals of LOW
-// than its share. A window includes both its start and its end.
+// windows checks each sliding window, including its start and its end. A window must not have more
+// arrivals than the limit, and not more arrivals of LOW than LOW's share.
 func (w *world) windows() {
 	for i, p := range w.trial.config.Policies {
 		if p.Window == Day {
@@ -285,8 +285,8 @@ func (w *world) none(from, to time.Time, when string) {
 	}
 }
 
-// flow checks that the callers get all permits that the quota allows, in the last part of a run. In
-// that part there are more callers than permits, and no faults or backoffs.
+// flow checks the last part of a run, which has no faults and more callers than permits. In this part
+// the callers must get all permits that the quota allows.
 func (w *world) flow() {
 	last := w.settings[len(w.settings)-1]
 	if w.trial.loose || w.backedOff || last.override.Stopped || w.demand.low < w.trial.low {

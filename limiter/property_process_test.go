@@ -44,7 +44,8 @@ func (o *outside) do(f func()) {
 	<-o.done
 }
 
-// slowRedis is a hook that removes the deadlines of commands, so that real time has no influence.
+// slowRedis removes the deadlines of commands to Redis. So the real time that a command takes has no
+// influence on the run.
 type slowRedis struct{}
 
 func (slowRedis) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -69,7 +70,7 @@ func slowClient(t *testing.T, addr string) *redis.Client {
 // world is one run: a Redis, the processes that share it, and their history.
 type world struct {
 	seed    uint64
-	rng     *rand.Rand // used by the driver of the run only; processes and waiters have their own random sources
+	rng     *rand.Rand // random numbers for the driver of the run; processes and waiters have their own
 	trial   trial
 	source  string
 	redis   *miniredis.Miniredis
@@ -77,14 +78,16 @@ type world struct {
 	outside *outside
 	usage   bool // true: the day's count is stored durably
 	fails   int  // how many of 1,000 calls to Redis fail, and how many of 100 calls to Usage
-	misuses int  // number of permits per 1,000 that callers release, spend late, or spend after a suspension
+	// of 1,000 permits, the number that callers release, spend too late, or spend after their process
+	// was suspended
+	misuses int
 	demand  struct {
 		high, low int           // number of waiters of each lane in each process
 		think     time.Duration // average time between two permits of a HIGH caller
 	}
 	wg sync.WaitGroup
 
-	// The next fields are used only by the driver of the run.
+	// Only the driver of the run uses the next fields.
 	start, calm, over, midnight, noBegin time.Time
 	processes                            []*process
 	begun                                int
@@ -136,7 +139,7 @@ func (w *world) stream() *rand.Rand { return rand.New(rand.NewPCG(w.rng.Uint64()
 
 func (w *world) redisNow() time.Time { return time.Now().Add(w.skew) }
 
-// quiet reports whether the faults are over.
+// quiet reports whether the part of the run with faults is over.
 func (w *world) quiet() bool { return !time.Now().Before(w.calm) }
 
 // process is a simulated process with a limiter.
@@ -144,7 +147,7 @@ type process struct {
 	world     *world
 	name      int
 	limiter   *Limiter
-	rng, book *rand.Rand // random sources: rng for calls to Redis, book for calls to Settings and Usage
+	rng, book *rand.Rand // random numbers: rng for calls to Redis, book for calls to Settings and Usage
 	ctx       context.Context
 	stop      context.CancelFunc
 	wg        sync.WaitGroup
@@ -269,7 +272,8 @@ func (w *world) run(p *process, d demand) (g grant, at time.Time, err error) {
 	return g, at, err
 }
 
-// Quota returns the settings with a delay of up to a second.
+// Quota implements Settings. It returns the newest settings that have reached this process, and takes
+// up to a second.
 func (p *process) Quota(context.Context, string) (Override, int64, error) {
 	w := p.world
 	sleep(span(p.book, 0, 5*ms))
@@ -296,8 +300,8 @@ func (p *process) Quota(context.Context, string) (Override, int64, error) {
 	return o, int64(n), nil
 }
 
-// learn returns the index of the newest setting that the process can have read. Each setting
-// reaches a process after a random delay.
+// learn returns the index of the newest setting that this process can read. A setting reaches a process
+// after a random delay.
 func (p *process) learn() (n int) {
 	w := p.world
 	w.mu.Lock()
@@ -371,7 +375,9 @@ func (p *process) wait(high bool, r *rand.Rand) {
 		case <-time.After(span(r, 0, think)):
 		}
 		ctx, cancel := p.ctx, context.CancelFunc(func() {})
-		bad := 1000 // random number that chooses a misuse of the permit, such as never spending it; 1000: no misuse, as after the end of the faults
+		// a random number below 1000 that chooses a misuse of the permit; 1000, after the end of the
+		// faults: no misuse
+		bad := 1000
 		if !w.quiet() {
 			bad = r.IntN(1000)
 			if r.IntN(1000) < w.misuses {
@@ -385,16 +391,18 @@ func (p *process) wait(high bool, r *rand.Rand) {
 			continue
 		}
 		switch {
-		case bad < w.misuses/3: // the caller finds its call unnecessary and releases the permit
+		case bad < w.misuses/3: // the caller no longer needs its call, and releases the permit
 			sleep(span(r, 0, 60*ms))
 			permit.Release()
 			if permit.Spend() {
 				w.wrong("a released permit was spent")
 			}
 			continue
-		case bad < w.misuses/3*2: // connecting to the upstream takes up to 60 ms; a permit expires after 40 ms
+		// the caller spends the permit too late: connecting takes up to 60 ms, and a permit expires
+		// after 40 ms
+		case bad < w.misuses/3*2:
 			sleep(span(r, 0, 60*ms))
-		case bad < w.misuses: // the process is suspended for up to 3 s
+		case bad < w.misuses: // the process is suspended for up to 3 s, and spends the permit afterwards
 			sleep(span(r, 0, 3*time.Second))
 		}
 		if permit.Spend() {

@@ -12,7 +12,7 @@ import (
 type scripted struct {
 	lost bool // Redis has lost its state, and no process has called the script since
 	// birth is the time at which the script found that its state in Redis was lost. last is the time
-	// of its last run. Both are in us by Redis' clock. After birth the script grants no time slot for
+	// of its last run. Both are in µs by Redis' clock. After birth the script grants no time slot for
 	// the length of the quiet period.
 	birth, last int64
 	silence     time.Time
@@ -24,8 +24,8 @@ type scripted struct {
 func (w *world) answered(d demand, g grant, at, redisNow time.Time) {
 	if revision, _ := strconv.Atoi(strings.TrimSpace(d.terms.text[:16])); revision > w.newest {
 		if w.raises(w.newest, revision) {
-			// The lost state counted at most as many calls as the old limit allowed. The calls by
-			// which the new limit is higher can be granted at once, without a quiet period.
+			// The lost state has counted at most the calls that the old limit allows. So the additional
+			// calls that the new, higher limit allows can be granted at once.
 			w.silence = time.Time{}
 		}
 		w.newest = revision
@@ -50,8 +50,8 @@ func (w *world) raises(older, newer int) bool {
 	})
 }
 
-// quietened checks that after a loss of state no slot is granted until the calls that were
-// counted in the lost state have left the window.
+// quietened checks the slots after a loss of state: none may be granted while a call that the lost
+// state has counted can be in the window.
 func (w *world) quietened(d demand, g grant, at, redisNow time.Time) {
 	now, lost := redisNow.UnixMicro(), w.lost || redisNow.Add(standstill).UnixMicro() < w.last
 	for _, e := range d.events {
@@ -59,8 +59,8 @@ func (w *world) quietened(d demand, g grant, at, redisNow time.Time) {
 	}
 	if w.last = max(now, w.last); lost {
 		w.lost, w.last, w.birth, w.silence = false, now, now, at.Add(w.quietStart())
-		// An open breaker counts as opened now at the latest: if the clock was set back, `began` is
-		// in the future.
+		// The judge assumes that an open breaker was opened now or earlier. Otherwise began could be in
+		// the future, if the clock was set back.
 		w.stop.began = min(w.stop.began, now)
 	}
 	for _, wait := range append(slices.Clone(g.high), g.low...) {

@@ -39,10 +39,10 @@ func eachSeed(t *testing.T, short uint64, run func(t *testing.T, seed uint64)) {
 	}
 }
 
-// A seed determines a run: the quota, the demand, the faults and their times. Limiter and
-// script are real; the time is that of a synctest bubble. Only the order of goroutines that
-// wake in the same nanosecond is not determined. Random times have nanosecond resolution, so
-// this is rare, and a seed almost always replays.
+// A seed determines a run: the quota, the demand, and the faults with their times. Limiter and script
+// are real, and the time is that of a synctest bubble. The order of goroutines that wake up in the same
+// nanosecond is not determined. This is rare, because random times have a resolution of a nanosecond.
+// So a seed almost always gives the same run.
 func TestProperty_LimitHoldsUnderRandomFaults(t *testing.T) {
 	eachSeed(t, 8, func(t *testing.T, seed uint64) {
 		w := newWorld(t, seed)
@@ -68,7 +68,7 @@ type trial struct {
 	// budget.
 	busy, calm, judged time.Duration
 	low                int  // number of LOW waiters in each process, enough to saturate LOW
-	loose              bool // LOW's rate does not follow from the quota alone, so the judge does not check it
+	loose              bool // true: LOW's rate does not follow from the quota alone, so the judge does not check it
 }
 
 func (tr trial) with(p ...Policy) trial {
@@ -91,11 +91,15 @@ func draw(r *rand.Rand) trial {
 		tr.busy, tr.calm, tr.judged = span(r, 6*time.Second, 20*time.Second), 15*time.Second, 10*time.Second
 		return tr
 	}
-	late := func(tr trial, name string) trial { // late sets the run's start so that midnight, or the time 10 s before or after it, is in the run
+	// late starts the run shortly before midnight, so that midnight, or the time 10 s before or after
+	// it, is in the run
+	late := func(tr trial, name string) trial {
 		tr.name, tr.before, tr.loose = name, span(r, 0, tr.busy)+time.Duration(r.IntN(3)-1)*dayMargin, true
 		return tr
 	}
-	past := func(tr trial) trial { // the run continues after midnight and its margin of 10 s, so that the new day's count is checked
+	// past lets the run continue until more than 10 s after midnight, so that the count of the new day
+	// is checked
+	past := func(tr trial) trial {
 		tr.calm = max(tr.calm, tr.before+dayMargin+6*time.Second-tr.busy)
 		return tr
 	}
@@ -222,7 +226,7 @@ func (w *world) play(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A synctest bubble begins in 2000, when times in us had 15 digits. The script's logs require 16
+	// A synctest bubble begins in 2000, when times in µs had 15 digits. The script's logs require 16
 	// digits.
 	w.midnight = time.Date(2027, 1, 2, 0, 0, 0, 0, seoul)
 	sleep(time.Until(w.midnight.Add(-w.trial.before)))

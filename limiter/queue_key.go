@@ -41,8 +41,8 @@ type queueDemand struct {
 	n int
 }
 
-// scopeArgs are the arguments of the script about scopes: the queues with the calls that wait, and
-// their buckets.
+// scopeArgs are the arguments of the script that concern scopes: the queues with their numbers of
+// waiting calls, and the buckets of these queues.
 type scopeArgs struct {
 	keys                    []string
 	buckets, events, queues string
@@ -88,12 +88,12 @@ func (d demand) encodeScopes() scopeArgs {
 // queueGrant is the grant of one queue.
 type queueGrant struct {
 	slots   []queueSlot
-	back    int64 // time in us until the next call to Redis for the slots that were not granted
+	back    int64 // time in µs until the next call to Redis for the slots that were not granted
 	refusal refusal
 }
 
 type queueSlot struct {
-	wait      int64 // time in us from the time in the reply (Redis' clock) until the slot
+	wait      int64 // time in µs from the time in the reply until the slot
 	candidate int   // index of the chosen candidate in queueKey.candidates
 	probes    int64 // the bits probesScope and probesSource; 0: the call is no probe
 	number    int   // last part of the call's ticket

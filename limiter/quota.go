@@ -40,7 +40,7 @@ type Quota struct {
 // `high` of the slots, LOW `low`.
 type windowLog struct {
 	policy           Policy
-	reach            time.Duration // slightly more than window + a permit's lifetime + jitter (W + V + J in doc.go)
+	reach            time.Duration // window + lifetime of a permit + jitter (W + V + J in doc.go), slightly rounded up
 	calls, high, low int
 }
 
@@ -48,7 +48,7 @@ type windowLog struct {
 // keeps: its reach (windowLog.reach), the slots for HIGH and the slots for LOW. Without a reserve
 // for LOW one log is enough: LOW stops before HIGH's reserve. With a reserve for LOW there are
 // three logs: one of all slots and one for each lane. The script identifies a log by its reach, so
-// the three reaches differ by 1 us.
+// the three reaches differ by 1 µs.
 func (r windowLog) sections() [][3]int64 {
 	reach, calls, high, low := r.reach.Microseconds(), int64(r.calls), int64(r.high), int64(r.low)
 	if high == calls {

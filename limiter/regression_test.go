@@ -18,8 +18,8 @@ import (
 func TestRun_DoesNotSpinWithoutRedisAndCount(t *testing.T) {
 	var running atomic.Pointer[Limiter]
 	var spun atomic.Bool
-	// The bubble's time passes only while all goroutines are blocked, so it stands still during a busy
-	// loop. This timer runs in real time and detects such a loop.
+	// The time of a synctest bubble passes only while all goroutines are blocked, so it stands still
+	// during a busy loop. The following timer runs in real time, and so it detects such a loop.
 	watch := time.AfterFunc(2*time.Second, func() {
 		spun.Store(true)
 		if l := running.Load(); l != nil {

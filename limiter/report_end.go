@@ -92,7 +92,7 @@ func (c *queueKey) costsAny(keys map[string]bool) bool {
 	})
 }
 
-// learnResource records the names that the response gives to the budgets of the call.
+// learnResource records the names of budgets that the response to a call of the endpoint contains.
 func (al *allocator) learnResource(endpoint string, notices []announced.Notice) {
 	for _, n := range notices {
 		if n.Resource != "" && al.buckets.resources[endpoint] != n.Resource && al.buckets.scopesBy("resource") {
@@ -164,7 +164,7 @@ func (al *allocator) reportToBucket(s slot, c bucketCost, policy Policy, status 
 	}
 }
 
-// ticket returns the identifier under which the bucket counts the call as in flight.
+// ticket returns the text under which the bucket counts the call as in flight.
 func (c bucketCost) ticket(s slot) string { return s.ticket + ":" + strconv.Itoa(c.units) }
 
 // OpenScopeBreaker opens the circuit breaker of one of the call's scopes (a name in

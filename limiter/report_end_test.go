@@ -35,7 +35,7 @@ func TestReport_ShowsSoonThatCallsEnded(t *testing.T) {
 	}
 	ended := time.Now()
 	var before ProcessView
-	again := false // true when two reports in a row have the same number of calls, which means that the calls have ended
+	again := false // true after two reports in a row with the same number of calls, which shows that the calls have ended
 	look := time.NewTicker(20 * ms)
 	defer look.Stop()
 	for limit := time.After(30 * time.Second); !again; {

@@ -29,7 +29,7 @@ func (r *reporter) publish() {
 	quota := l.alloc.active.quota
 	p := ProcessView{l.deps.Process, now, r.laneView(schemas.High, now), r.laneView(schemas.Low, now), l.alloc.buckets.views(now, &l.alloc.clock)}
 	r.last = [2]int64{l.alloc.queues.used(), r.last[0]}
-	r.withWaiters = r.withWaiters || p.High.Waiting+p.Low.Waiting > 0 // makes the process publish one more report when no call waits any more
+	r.withWaiters = r.withWaiters || p.High.Waiting+p.Low.Waiting > 0 // if calls wait now, one more report must be published when no call waits any more
 	// The report's time is the time of Redis' clock, because the processes' clocks differ.
 	if l.alloc.clock.redis > 0 {
 		p.At = time.UnixMicro(l.alloc.clock.at(now)).UTC()
@@ -51,7 +51,9 @@ func (r *reporter) publish() {
 		return // the method callRedis logs an outage of Redis
 	}
 	l.metrics.show(v)
-	if v.State == StateRestoringCount { // send the saved day count to Redis, even if no call was rejected yet because the count is missing
+	// this also sends the saved count to Redis, so that the source does not wait for the first rejected
+	// call
+	if v.State == StateRestoringCount {
 		l.alloc.day.request()
 	}
 	pipe := l.deps.Redis.Pipeline()
@@ -82,7 +84,7 @@ func (r *reporter) laneView(lane schemas.Lane, now time.Time) LaneView {
 		}
 		v.Waiting, v.Granted, v.Rejected = v.Waiting+q.length, v.Granted+q.used, v.Rejected+q.rejected
 		for _, first := range []*Permit{q.fresh.first, q.retries.first} {
-			for p := first; p != nil; p = p.after { // a caller of Reacquire is first but not the oldest
+			for p := first; p != nil; p = p.after { // the first waiter need not be the oldest one, because callers of Reacquire are put first
 				if oldest == nil || p.since.Before(oldest.since) {
 					oldest = p
 				}

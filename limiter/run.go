@@ -25,7 +25,7 @@ type redisCalls struct {
 	calling  bool      // a call is in flight; later callers share the next call
 	handover bool      // Run must make the next call to Redis, in place of a caller of Acquire
 	pause    time.Time // no call is made before this time, because the last call failed
-	failed   int       // number of consecutive failed calls
+	failed   int       // number of failed calls to Redis since the last successful one
 
 	conditions observe.Conditions
 }

@@ -47,7 +47,7 @@ func (m Match) fits(c Call) bool {
 // Call describes an upstream call that needs a permit.
 type Call struct {
 	Endpoint string // document that the call fetches, as facet/document
-	Host     string // host of the upstream
+	Host     string // host of the upstream to which the call is sent
 	Method   string
 	Key      string
 	Resource string // the upstream's name for the budget that is charged; empty means unknown
@@ -84,7 +84,7 @@ func (c Call) value(name, credential string) string {
 		return c.Key
 	case "resource":
 		if c.Resource == "" {
-			return "of " + c.Endpoint // the endpoint has its own budget until a response names a shared budget
+			return "of " + c.Endpoint // until a response names the budget, the endpoint has a budget of its own
 		}
 		return c.Resource
 	}
@@ -168,8 +168,8 @@ func newScopedPolicy(p Policy, config Config) (scopedPolicy, error) {
 		s.kind = leakyBucketKind
 		s.numbers = []int64{int64(math.Ceil(1e9 / float64(p.Restore))), int64(budget - early), kept, boolNumber(p.Reported), 0}
 	case len(p.CountedStatuses) > 0:
-		// An error budget: half of it is the burst, half is restored over the window. The units
-		// of successful calls are soon refunded.
+		// In an error budget, half of the units are the burst, and half are restored during the window.
+		// The units of successful calls are refunded soon after their start.
 		s.kind = leakyBucketKind
 		s.numbers = []int64{reach.Nanoseconds()/int64(budget-budget/2) + 1, int64(budget / 2), kept, 0, reach.Microseconds()}
 	default:
@@ -201,7 +201,7 @@ func (p Policy) logNumbers(reach time.Duration, config Config) []int64 {
 	}
 	burst := max(1, budget/100, min(dearest, budget/50))
 	interval := reach.Nanoseconds()/int64(budget-burst+1) + 1
-	// Rounding by `grain` can give the slots of budget/maxLogEntries units the same time.
+	// Rounded times can give up to budget/maxLogEntries units slots at the same time.
 	atOnce := min(budget, burst+dearest+budget/maxLogEntries)
 	return append(numbers, interval, int64(burst), min(int64(budget)-low, int64(burst)/2), int64(atOnce))
 }
@@ -356,7 +356,7 @@ func (s scopedPolicy) perWindow(units int64) float64 {
 	return most
 }
 
-// template is a text with {placeholders}: literals[i] precedes names[i].
+// template is a text with {placeholders}. literals[i] is the text before the placeholder names[i].
 type template struct {
 	literals, names []string
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// callers is a set of processes that share a Redis and call an upstream, in a synctest bubble.
+// callers is a set of processes in a synctest bubble. They share one Redis and call one upstream.
 type callers struct {
 	*testing.T
 	redis   *miniredis.Miniredis
@@ -51,7 +51,7 @@ type answered struct {
 	notices []announced.Notice
 	takes   time.Duration
 	refused bool
-	then    func() // function that is called at the time of the response; nil: none
+	then    func() // function that the test calls at the time of the response; nil: none
 }
 
 type sentCall struct {
@@ -141,14 +141,14 @@ func (f *callers) begin() *member {
 	return m
 }
 
-// flushed deletes all keys in Redis, which is a loss of state.
+// flushed deletes all keys of Redis, so that the limiters lose their state.
 func (f *callers) flushed() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.out.do(f.redis.FlushAll)
 }
 
-// passed lets simulated time pass, and lets Redis' keys expire accordingly.
+// passed waits in simulated time, and lets keys of Redis expire.
 func (f *callers) passed(d time.Duration) {
 	for step := 250 * ms; d > 0; d -= step {
 		elapse(min(d, step))
@@ -172,7 +172,7 @@ func read[T any](f *callers, v *T) T {
 	return *v
 }
 
-// wait starts n callers in a process, which make calls continuously.
+// wait starts n callers in a process. Each makes calls one after the other.
 func (f *callers) wait(m *member, n int, lane schemas.Lane, call Call) {
 	for range n {
 		m.wg.Go(func() {
@@ -183,7 +183,7 @@ func (f *callers) wait(m *member, n int, lane schemas.Lane, call Call) {
 	}
 }
 
-// one makes one call, unless its process ends first.
+// one makes one call. It returns early if its process ends.
 func (f *callers) one(m *member, lane schemas.Lane, call Call) (a answered, credential string) {
 	p, err := m.limiter.Acquire(m.ctx, lane, call)
 	if err != nil {
@@ -241,7 +241,7 @@ func (f *callers) since(from time.Time) (all []sentCall, refused int) {
 	return all, refused
 }
 
-// reportOf returns a response's notice that a policy has `left` units left.
+// reportOf returns a notice, as a response contains it, that the policy has this number of units left.
 func reportOf(policy string, left int64, reset, slack time.Duration) announced.Notice {
 	return announced.Notice{Policy: policy, Limit: announced.Unknown, Remaining: left, Cost: announced.Unknown, Reset: reset, Slack: slack}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// Faults never cause calls above a limit of the upstream. After the faults end, every caller gets
-// a permit, and no ended call still counts as in flight.
+// While faults happen, the calls must never exceed a limit of the upstream. After the faults, every
+// caller must get a permit, and no call that has ended may count as in flight.
 func TestProperty_ScopedPoliciesHoldUnderFaults(t *testing.T) {
 	eachSeed(t, 2, func(t *testing.T, seed uint64) {
 		j := drawScopes(seed)
@@ -38,7 +38,7 @@ type scopesJudge struct {
 	stopped   time.Time // because of an emergency stop, no call may arrive after this time; zero: no stop
 	losses    int       // how often Redis has lost its state
 	unhealthy string    // the credential that the upstream refuses
-	maxCost   int       // maximum estimated cost of a document
+	maxCost   int       // highest cost that freshet estimates for a document
 }
 
 const refusedReported = "reported: refused"
@@ -85,7 +85,7 @@ func drawScopes(seed uint64) *scopesJudge {
 		}
 	}
 	if chance(r, 2) {
-		j.maxCost = 4 // in half of the runs no document costs more than 4 units
+		j.maxCost = 4 // in half of the runs, a document costs at most 4 units
 	}
 	j.config.Costs = map[string]CostRange{"units": {1, j.maxCost}}
 	if chance(r, 2) {
@@ -108,7 +108,7 @@ func costs(policy string, units int) announced.Notice {
 
 func (j *scopesJudge) note(format string, args ...any) { j.wrong[fmt.Sprintf(format, args...)]++ }
 
-// answer judges the arrival of a call and returns the upstream's response.
+// answer checks a call that arrives, and returns the upstream's response.
 func (j *scopesJudge) answer(c atUpstream) answered {
 	a := answered{status: 200, takes: 20*ms + time.Duration(c.at.UnixNano()%int64(300*ms))}
 	if chance(j.chance, 30) {
@@ -237,7 +237,7 @@ func (j *scopesJudge) play(f *callers) {
 	defer f.mu.Unlock()
 	for wrong, n := range j.wrong {
 		if wrong == refusedReported && n <= 4*j.losses {
-			continue // up to 4 refusals per loss of state are allowed, because the remaining units are then unknown
+			continue // after a loss of state the remaining units are unknown, so up to 4 refusals are allowed for each loss
 		}
 		f.Errorf("%d times: %s", n, wrong)
 	}
@@ -325,7 +325,7 @@ func (j *scopesJudge) happens(f *callers, start time.Time, begin func(m *member)
 		j.losses++
 		f.ahead += map[bool]time.Duration{true: -8 * ms, false: 2 * time.Second}[other]
 		f.mu.Unlock()
-	case 4, 5: // change the quota, within the upstream's limits
+	case 4, 5: // change the quota, but not above the upstream's limits
 		config := j.config
 		config.Policies = slices.Clone(config.Policies)
 		if p := &config.Policies[i]; p.MinInterval == nil {
@@ -337,7 +337,7 @@ func (j *scopesJudge) happens(f *callers, start time.Time, begin func(m *member)
 	case 6:
 		f.put(j.config, revision, true)
 		f.mu.Lock()
-		j.stopped = time.Now().Add(permitLife + 10*ms) // permits granted before the stop can be used until this time
+		j.stopped = time.Now().Add(permitLife + 10*ms) // permits that were granted before the stop can still be used until this time
 		f.mu.Unlock()
 		f.passed(long)
 		f.mu.Lock()

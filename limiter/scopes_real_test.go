@@ -19,8 +19,8 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// On each kind of Redis two processes keep a reported limit, an in-flight limit and a leaky
-// bucket.
+// Two processes share a reported limit, a limit of calls in flight, and a leaky bucket. They must keep
+// these limits on each kind of Redis: an embedded Redis, a real Redis and a real Redis Cluster.
 func TestScopes_HoldOnRealRedis(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		const slots, budget = 3, 100

@@ -13,7 +13,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// backRig requests slots of one policy from the script and refunds some.
+// backRig requests slots of one policy from the script, and refunds some of them.
 type backRig struct {
 	*testing.T
 	redis   *miniredis.Miniredis
@@ -47,7 +47,8 @@ func newBackRig(t *testing.T, p Policy) *backRig {
 	return r
 }
 
-// call refunds the slots `back` and requests n slots in one call to Redis. Slots are times in us.
+// call makes one call to Redis that refunds the slots in back and requests n slots. A slot is its time
+// in µs.
 func (r *backRig) call(at time.Time, n int, back ...int64) (slots []int64) {
 	r.Helper()
 	r.calls++
@@ -131,8 +132,8 @@ func (r *backRig) draw(seed uint64) (most, n int) {
 	return mostWithin(times, r.reach-time.Microsecond), len(slots)
 }
 
-// Refunded units of a leaky bucket can be used by other calls, up to the burst of the bucket.
-// Refunded units above the burst are lost.
+// Units that are refunded to a leaky bucket can be used by other calls, but only up to the burst of the
+// bucket.
 func TestRefund_MakesRoomInABucket(t *testing.T) {
 	policy := Policy{Name: "bursts", Limit: 500, Window: Window(10 * time.Second), Unit: "units"}
 	for name, back := range map[string]int{"nothing": 0, "a fifth": 5} {

@@ -14,7 +14,7 @@ func healthyAfter(takes time.Duration) upstream {
 	return func(atUpstream) answered { return answered{status: 200, takes: takes} }
 }
 
-// share returns which fraction of all calls is for the entity key `key`.
+// share returns the fraction of the calls that were made for the entity with this key.
 func (f *callers) share(key string) float64 {
 	all, _ := f.since(time.Time{})
 	n := 0
@@ -26,7 +26,7 @@ func (f *callers) share(key string) float64 {
 	return float64(n) / float64(max(1, len(all)))
 }
 
-// A process that always wants more in-flight slots than exist does not take the other processes'
+// A process always requests more in-flight slots than exist. The other processes must still get their
 // share.
 func TestInFlight_ProcessesTakeTurns(t *testing.T) {
 	config := scopedConfig(Policy{Name: "slots", Limit: 3, Window: InFlight})
@@ -85,7 +85,7 @@ func TestInFlight_BlockedCallsHoldNoSlot(t *testing.T) {
 	inCallers(t, 1, 2, config, healthyAfter(100*ms), func(f *callers) {
 		core := Call{Endpoint: "f/core", Key: "core"}
 		f.wait(f.members[0], 3, schemas.High, core)
-		f.passed(10 * time.Second) // in this time the budget of the endpoint f/core is used up
+		f.passed(10 * time.Second) // during this time the units of the endpoint f/core are used up
 		begun := time.Now()
 		f.wait(f.members[0], 5, schemas.High, core)
 		f.wait(f.members[1], 8, schemas.Low, Call{Endpoint: "f/other", Key: "other"})
@@ -265,7 +265,7 @@ func TestScopes_ChangedKindAllowsNoSecondBurst(t *testing.T) {
 	})
 }
 
-// put sets the quota of all processes.
+// put gives all processes the same quota.
 func (f *callers) put(config Config, revision int64, stopped bool) {
 	f.Helper()
 	q, err := NewQuota(config)

@@ -76,8 +76,8 @@ func TestReported_IsUsedUpWithoutARefusal(t *testing.T) {
 			}
 			f.passed(2 * time.Minute)
 			calls, refused := f.since(start)
-			// The calls in flight can be refused when the other client takes the last units of a window:
-			// at most 3 in each of the 6 windows of both credentials.
+			// When the other client takes the last units of a window, the upstream can refuse the calls
+			// in flight. These are at most 3 in each of the 6 windows of each of the two credentials.
 			if most := 2 * 100 * 6; refused > 3*6*2 || seed%2 == 0 && refused > 0 || len(calls)+others < most*95/100 {
 				t.Errorf("%d calls of ours and %d of others, of %d, %d refused", len(calls), others, most, refused)
 			}
@@ -85,8 +85,8 @@ func TestReported_IsUsedUpWithoutARefusal(t *testing.T) {
 	})
 }
 
-// Never more than three calls are in flight, all three slots are used, and slots of a crashed
-// process are free after their lease.
+// At most three calls may be in flight, and all three slots must be used. After the lease, the slots of
+// a crashed process must be free again.
 func TestInFlight_KeepsTheLimitAndFreesSlots(t *testing.T) {
 	eachSeed(t, 1, func(t *testing.T, seed uint64) {
 		flying, most := 0, 0
@@ -103,7 +103,9 @@ func TestInFlight_KeepsTheLimitAndFreesSlots(t *testing.T) {
 			}
 			f.passed(30 * time.Second)
 			all, refused := f.since(time.Now().Add(-15 * time.Second))
-			if refused > 0 || len(all) < 3*15*85/70 { // at least 85 % of the calls that 3 slots allow in 15 s at 0.7 s a call; network delays take the rest
+			// In 15 s, 3 slots allow 15/0.7 calls each, because a call takes 0.7 s. At least 85 % of
+			// these calls must be made, because network delays take the rest.
+			if refused > 0 || len(all) < 3*15*85/70 {
 				t.Errorf("%d calls in 15 s, %d refused, %d at once", len(all), refused, read(f, &most))
 			}
 			f.members[0].end() // the process crashes; the ends of its calls are never reported
@@ -119,8 +121,8 @@ func TestInFlight_KeepsTheLimitAndFreesSlots(t *testing.T) {
 	})
 }
 
-// Under constant demand a leaky bucket is used as fast as it drains, and is charged with actual
-// costs.
+// Under constant demand, a leaky bucket must be used as fast as it drains. It must be charged with the
+// actual costs of calls.
 func TestLeakyBucket_ChargesActualCosts(t *testing.T) {
 	eachSeed(t, 1, func(t *testing.T, seed uint64) {
 		level, at, used := 1000.0, time.Time{}, 0.0
@@ -278,8 +280,8 @@ func TestScopeBreaker_StopsOneCredential(t *testing.T) {
 	})
 }
 
-// One of two credentials has an open breaker whose probe is due. If the limiter always chose the
-// credential with more units left, it would never send that probe.
+// One of two credentials has an open breaker, and its probe is due. The limiter must send this probe,
+// although the other credential has more units left.
 func TestScopeBreaker_ProbesWithoutScopedPolicies(t *testing.T) {
 	bad, used := true, map[string]int{}
 	answers := func(c atUpstream) answered {
@@ -421,7 +423,7 @@ func TestErrorBudget_ChargesByStatus(t *testing.T) {
 	})
 }
 
-// HIGH is served before LOW in every bucket, and HIGH's reserve is available at once.
+// In every bucket HIGH must be served before LOW, and HIGH's reserve must be available at once.
 func TestScopes_HighGoesBeforeLow(t *testing.T) {
 	answers := func(atUpstream) answered { return answered{status: 200, takes: 50 * ms} }
 	config := scopedConfig(Policy{Name: "leak", Limit: 40, Restore: 10, Scope: "{credential}", HighReserve: Reserve{Calls: 10}})

@@ -6,7 +6,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 )
 
-// wakeUpRecorder records the processes named on the wake-up channel.
+// wakeUpRecorder records the names of processes in the messages of the wake-up channel.
 type wakeUpRecorder struct {
 	redis    *miniredis.Miniredis
 	names    []string

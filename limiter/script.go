@@ -42,18 +42,18 @@ type terms struct {
 	midnights  string // the midnights, encoded; they are sent only if the script requests them
 }
 
-// grant is the script's reply. For each slot it has the time from `now` (the time of Redis' clock)
-// until the slot. For a lane that did not get all requested slots it also has the time until the
-// next call to Redis (back…), and the reason for the rejection (refusal…). While the circuit
-// breaker is open, that reason is refusedByBreaker, even if no slot was rejected.
+// grant is the reply of the script. For each granted slot it contains the time from now (the time that
+// Redis' clock shows) until the slot. If a lane did not get all requested slots, it also contains the
+// time until the next call to Redis (back…) and the reason of the rejection (refusal…). While the
+// circuit breaker is open, the reason is refusedByBreaker, even if no slot was rejected.
 type grant struct {
 	high, low               []time.Duration
 	backHigh, backLow       time.Duration
 	refusalHigh, refusalLow refusal
-	now                     int64 // time of Redis' clock, in us
+	now                     int64 // time of Redis' clock, in µs
 	used                    int64 // number of calls that were granted in the current day
 
-	queues []queueGrant // the grants of the queues, in the order of demand.queues
+	queues []queueGrant // grants of the queues, in the order of demand.queues
 	states map[*bucket]bucketState
 }
 
@@ -86,8 +86,8 @@ func digits(out *strings.Builder, numbers ...int64) {
 	}
 }
 
-// encode returns the quota as text for the script, and the quota's name, which is a prefix of the
-// text's SHA-1.
+// encode returns the quota as text for the script, and a name for this text: the first characters of
+// its SHA-1.
 func (q Quota) encode(revision int64, stopped bool) (text, name string) {
 	var out strings.Builder
 	digits(&out, revision)

@@ -119,8 +119,8 @@ func (q Quota) share(lane schemas.Lane, v View) Share {
 	return s
 }
 
-// calls returns the factor that converts units of one bucket of the policy to calls of the
-// source: the number of values of the scope, divided by the cost of the cheapest call.
+// calls returns the number of calls of the source that correspond to one unit of a bucket of the
+// policy. This is the number of values of the scope, divided by the cost of the cheapest call.
 func (q Quota) calls(b PolicyBound) float64 {
 	for _, s := range q.scoped {
 		if s.policy.Name == b.Name {

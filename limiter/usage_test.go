@@ -54,8 +54,8 @@ func (u *usageDouble) fail(err error) {
 	u.err = err
 }
 
-// counting returns a function that answers like a Redis that has lost the day's count. It grants no
-// slots until it has received the saved count.
+// counting returns a function that answers calls like a Redis that has lost the count of the day: it
+// grants no slots until it has received the saved count.
 func counting(r *redisDouble) func(int, demand) (grant, error) {
 	used, counted := int64(0), false
 	return func(_ int, d demand) (grant, error) {

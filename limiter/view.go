@@ -37,7 +37,7 @@ type View struct {
 	High Share `json:"-"`
 	Low  Share `json:"-"`
 
-	birth int64 // when the state was created, by Redis' clock in us; 0: no state
+	birth int64 // when the state was created, by Redis' clock in µs; 0: no state
 }
 
 // PolicyView is the state of one policy.
@@ -125,7 +125,7 @@ func ReadView(ctx context.Context, rdb redis.UniversalClient, source string, quo
 // state that limiter_acquire returns.
 const breakerSection = 4
 
-// nextProbeAt returns the time of the next probe by Redis' clock in us; 0 means that the
+// nextProbeAt returns the time of the next probe by Redis' clock in µs; 0 means that the
 // breaker is closed.
 func nextProbeAt(sections []int64) int64 {
 	for ; len(sections) >= 5; sections = sections[5:] {
@@ -160,7 +160,7 @@ func readState(ctx context.Context, rdb redis.UniversalClient, source string, qu
 		v.State = StateStopped
 	case next > 0:
 		v.State = StateBreakerOpen
-		if until = utc(next); next > now { // if the time `next` is over, the probe is due now, and Until stays empty
+		if until = utc(next); next > now { // if next is in the past, the probe is due now, and Until is not set
 			v.Until = &until
 		}
 	case s[4] > now:
@@ -201,13 +201,13 @@ func (v *View) policies(s []int64, quota Quota) error {
 				p.Remaining, p.RemainingForLow = s[2]+s[3]+s[4], s[3]+s[4]
 			}
 		case 2:
-			if s[2] == 0 || s[3] == 0 { // this section is the log of one lane; it follows the section of the whole policy
+			if s[2] == 0 || s[3] == 0 { // this section is the log of only one lane; the section before it is the log of the whole policy
 				v.boundLow(s[3], s[4])
 				continue
 			}
 			p.Window = schemas.FormatDuration(micros(s[1]))
 			longest := time.Duration(0)
-			// s[1] is the policy's window plus a margin, in us. So the policy is the one with the
+			// s[1] is the policy's window plus a margin, in µs. So the policy is the one with the
 			// longest window below s[1].
 			for _, r := range quota.windowLogs {
 				if window := time.Duration(r.policy.Window); window < micros(s[1]) && window > longest {

@@ -17,7 +17,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// seen is a source whose state in Redis is changed with the script alone, without a Limiter.
+// seen is a source without a Limiter. Tests change its state in Redis by calling the script.
 type seen struct {
 	*testing.T
 	rdb      redis.UniversalClient
@@ -68,7 +68,7 @@ func (s *seen) until(state State) View {
 	}
 }
 
-// in reports whether the time `at` is later than the view, by at least `least` and at most `most`.
+// in reports whether the time at is between least and most after the time of the view.
 func in(v View, at *time.Time, least, most time.Duration) bool {
 	return at != nil && at.Sub(v.At) >= least && at.Sub(v.At) <= most
 }

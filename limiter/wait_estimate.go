@@ -24,10 +24,10 @@ type WaitEstimate struct {
 
 // waitLimit is the throughput that one policy allows HIGH.
 type waitLimit struct {
-	remaining float64 // number of calls that can be sent at once
-	perSecond float64 // calls that can be sent in each later second; used only if `resets` is 0
-	// If `resets` is above 0, the policy allows perPeriod more calls after the time `resets`, and
-	// again after each further `period`.
+	remaining float64 // number of calls that can be sent now
+	perSecond float64 // number of calls that can be sent in each later second; used only if resets is 0
+	// If resets is greater than 0, the policy allows perPeriod further calls after the time resets, and
+	// again after each further period.
 	resets, period time.Duration
 	perPeriod      float64
 }

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// The estimated delay ends when a call is possible again: at the end of the backoff, of the
-// breaker's pause or of the day, or when a credential has units again. The view contains these
-// times.
+// The estimated delay must end when a call is possible again. This is the end of the backoff, of the
+// breaker's pause or of the day, or the time at which a credential has units again. All these times are
+// in the view.
 func TestEstimateWait_ReadsTheView(t *testing.T) {
 	at := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	in := func(d time.Duration) *time.Time { then := at.Add(d); return &then }

@@ -54,7 +54,8 @@ func connect(dial dialer, addresses ...string) redis.UniversalClient {
 	})
 }
 
-// counters are the values of a process' counters, summed over their labels.
+// counters are the values of the counters of one process. The values of a counter with labels are
+// added.
 type counters map[string]float64
 
 const (

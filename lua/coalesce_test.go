@@ -337,7 +337,7 @@ func randomSequence(e entity, seed uint64) {
 			case "ALREADY_PROCESSING":
 				waiting = append(waiting, accepted{step, w.strict})
 			}
-		case 2: // a publish in flight ends
+		case 2: // Kafka's answer to a publish in flight arrives
 			if len(inAir) == 0 {
 				continue
 			}
@@ -345,7 +345,7 @@ func randomSequence(e entity, seed uint64) {
 			r := inAir[i]
 			inAir = slices.Delete(inAir, i, i+1)
 			switch rng.IntN(4) {
-			case 0: // the publish failed
+			case 0: // Kafka has not accepted the record
 				e.rollback(r.number)
 			case 1: // Kafka acknowledges the record, and the producer crashes before it confirms the lock
 				topics = append(topics, r)
@@ -355,7 +355,7 @@ func randomSequence(e entity, seed uint64) {
 				e.confirm(r.number, minute)
 				waiting = append(waiting, accepted{r.asked, true})
 			}
-		case 3, 4: // a worker takes a record
+		case 3, 4: // a worker begins to process a record
 			if len(topics) == 0 {
 				continue
 			}

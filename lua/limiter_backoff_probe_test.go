@@ -12,7 +12,7 @@ import (
 )
 
 // resumeEvent returns the event that reports a successful probe: the upstream has answered the
-// probe with the time slot `slot` (us), and has not refused it.
+// probe with the time slot `slot` (µs), and has not refused it.
 func resumeEvent(slot int64) string { return fmt.Sprintf("resume %d", slot) }
 
 // probe sets the clock to the end of the backoff and returns the slot of the probe.
@@ -34,7 +34,7 @@ func (b bucket) endBackoff(c *clock) int64 {
 	return c.us()
 }
 
-// askAll runs three processes for `duration` us. Every quarter of a second each process calls the
+// askAll runs three processes for `duration` µs. Every quarter of a second each process calls the
 // script in turn and requests slots of both lanes. askAll returns the granted slots.
 func askAll(b bucket, c *clock, duration int64) (all []int64) {
 	for end := c.us() + duration; c.us() < end; c.advance(second / 4) {

@@ -18,7 +18,7 @@ const (
 
 // backoffEvent returns the event that reports a refused call. d is its Retry-After, 0 if it had
 // none. base is the first pause without Retry-After. `sent` is the time slot of the call. All are
-// in us.
+// in µs.
 func backoffEvent(d, base, sent int64) string { return fmt.Sprintf("backoff %d %d %d", d, base, sent) }
 
 // backOff reports to the limiter that the upstream has refused a call that was sent just now.

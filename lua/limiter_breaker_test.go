@@ -16,13 +16,13 @@ import (
 const refusedByBreaker = -5
 
 // openEvent returns the event that reports an unhealthy upstream. `sent` is the time slot of the
-// failed call, `first` is the first pause and `most` the longest pause, all in us.
+// failed call, `first` is the first pause and `most` the longest pause, all in µs.
 func openEvent(first, most, sent int64) string {
 	return fmt.Sprintf("open %d %d %d", first, most, sent)
 }
 
 // closeEvent returns the event that reports a successful call. `sent` is the time slot of the call
-// in us.
+// in µs.
 func closeEvent(sent int64) string { return fmt.Sprintf("close %d", sent) }
 
 // openBreaker is the open breaker in the state.
@@ -39,7 +39,7 @@ func (b bucket) breaker() *openBreaker {
 	return nil
 }
 
-// acquireEvery runs the script every quarter of a second, for `duration` us. It returns the granted slots.
+// acquireEvery runs the script every quarter of a second, for `duration` µs. It returns the granted slots.
 func acquireEvery(b bucket, c *clock, duration int64, nHigh, nLow int) (all []int64) {
 	for end := c.us() + duration; c.us() < end; c.advance(second / 4) {
 		all = append(all, b.acquire(nHigh, nLow).all()...)
@@ -87,7 +87,7 @@ func TestBreaker_GrantsOneProbePerPause(t *testing.T) {
 	})
 }
 
-// shiftBreaker adds `by` us to the breaker's times. A negative value makes it look as if the
+// shiftBreaker adds `by` µs to the breaker's times. A negative value makes it look as if the
 // breaker had opened earlier.
 func (b bucket) shiftBreaker(by int64) {
 	b.t.Helper()

@@ -21,7 +21,7 @@ const (
 	horizon = 150_000
 	quiet   = 1_200_000
 	second  = 1_000_000
-	epoch   = 2_500_000 // in us; the script ignores a quota that no caller has sent for this time
+	epoch   = 2_500_000 // in µs; the script ignores a quota that no caller has sent for this time
 )
 
 // Reasons why the script rejects slots. If a section of the quota is the reason, the script returns
@@ -33,7 +33,7 @@ const (
 	refusedByDayCount  = -4
 )
 
-// nexonLanes are the interval T (us) and the burst B of the partitions high, shared and low. They
+// nexonLanes are the interval T (µs) and the burst B of the partitions high, shared and low. They
 // use 450 of 500 calls a second, 100 of them for HIGH. The partitions of wideLanes never reject.
 var (
 	nexonLanes = []int64{10_000, 10, 2_858, 15, 0, 0}
@@ -60,9 +60,9 @@ type bucket struct {
 }
 
 type grant struct {
-	now                     int64   // time of Redis' clock, in us
-	high, low               []int64 // granted slots, in us by Redis' clock
-	backHigh, backLow       int64   // us until the caller can call again for the rejected slots of the lane; 0: no slot was rejected
+	now                     int64   // time of Redis' clock, in µs
+	high, low               []int64 // granted slots, in µs by Redis' clock
+	backHigh, backLow       int64   // µs until the caller can call again for the rejected slots of the lane; 0: no slot was rejected
 	refusalHigh, refusalLow int64
 	used                    int64 // number of calls that count in the current day
 }
@@ -203,7 +203,7 @@ func (b bucket) acquire(nHigh, nLow int) grant {
 }
 
 // mostInWindow returns the maximum number of the sorted slots in any closed window of `window`
-// us.
+// µs.
 func mostInWindow(slots []int64, window int64) int {
 	most, from := 0, 0
 	for to, at := range slots {
@@ -303,10 +303,10 @@ func (b bucket) awake() {
 // named.
 type process struct {
 	high, low int   // number of waiters in each lane
-	at        int64 // time at which the process next calls the script, by Redis' clock in us
+	at        int64 // time at which the process next calls the script, by Redis' clock in µs
 }
 
-// play runs the processes until the clock has moved by duration us. If `refill` is set, a new
+// play runs the processes until the clock has moved by duration µs. If `refill` is set, a new
 // waiter replaces each served one.
 func play(b bucket, c *clock, duration int64, refill bool, processes []process) (highSlots, lowSlots []int64, calls int) {
 	end := c.us() + duration
@@ -343,7 +343,7 @@ func play(b bucket, c *clock, duration int64, refill bool, processes []process) 
 	}
 }
 
-// saturate runs one process that always has waiters in both lanes, for duration us.
+// saturate runs one process that always has waiters in both lanes, for duration µs.
 func saturate(b bucket, c *clock, duration int64) (high, low []int64) {
 	high, low, _ = play(b, c, duration, true, []process{{high: 500, low: 500, at: c.us()}})
 	return high, low

@@ -154,7 +154,7 @@ func TestDay_KeepsHighReserveToTheEnd(t *testing.T) {
 			t.Errorf("LOW got %+v of HIGH's reserve", g)
 		}
 		high, low := 0, 0
-		for range 200 { // HIGH uses its reserve evenly
+		for range 200 { // HIGH uses its reserve evenly during the day
 			c.advance(10 * second)
 			g := b.acquire(1, 5)
 			high, low = high+len(g.high), low+len(g.low)

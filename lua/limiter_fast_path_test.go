@@ -12,11 +12,11 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// forceFullPath is an event that the script does not know. The script decides a call with any event
-// on the full path.
+// forceFullPath is an unknown event. The Lua script has a fast path, which it leaves if a call has any
+// event. So this event makes the script take the full path.
 const forceFullPath = "-"
 
-// calm reports whether the script decides a call made at the time `now` (us) on the fast path.
+// calm reports whether the script decides a call made at the time `now` (µs) on the fast path.
 // The fast path is a shorter computation for a state without pauses or other special conditions.
 func (b bucket) calm(now int64) bool {
 	b.t.Helper()

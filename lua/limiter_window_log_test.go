@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// A log's reach is 1 us longer than its window. So a closed window of reach - 1 us contains at
+// A log's reach is 1 µs longer than its window. So a closed window of reach - 1 µs contains at
 // most as many slots as the log allows.
 
 func TestWindowLog_GrantsAlikeOnEveryRedis(t *testing.T) {

@@ -84,7 +84,7 @@ func (m *model) apply(s *state, st step) (r reply, ok bool) {
 		return r, false
 	case wrote && (st.unheard || f.behind > 0):
 		if f.behind++; f.behind > m.forgets {
-			*f = replica{} // the replica has caught up
+			*f = replica{} // the replica has received all writes
 		}
 	}
 	return r, true

@@ -3,7 +3,7 @@ package lua_test
 // model contains the rules and the bounds of the search.
 type model struct {
 	rules
-	most    int   // maximum number of outstanding requests
+	most    int   // maximum number of outstanding requests of a client
 	forgets uint8 // maximum number of writes that a failover can lose; 0: no failover
 	keeps   bool  // if set, only a failover loses the hash
 	calm    bool  // if set, workers do not crash or lose partitions, and the hash is not lost; only producers, publishes and writes to Redis fail

@@ -7,9 +7,9 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// delayComputed stores an outbox event for each computed target, which requests the target after Trigger.Every. A
-// waiting event of the target keeps its due time. So changes of many inputs cause one computation. It returns the
-// computed targets.
+// delayComputed stores an outbox event for each target of a derived facet. The event requests the
+// target after Trigger.Every. If such an event waits already, its due time stays unchanged. So changes
+// of many inputs cause one computation. It returns the targets of derived facets.
 func (r *Relay) delayComputed(ctx context.Context, targets []*target, now time.Time) (computed []*target, err error) {
 	var events []store.Write
 	for _, t := range targets {

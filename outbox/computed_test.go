@@ -11,7 +11,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// feeding returns events that cause a computation of a key of the derived facet stats.
+// feeding returns events that request the computation of the entity of the derived facet stats with
+// this key.
 func feeding(key string) store.OutboxEvents {
 	return store.OutboxEvents{Triggers: []store.Trigger{{Facet: "stats", Key: key, Every: time.Minute}}}
 }
@@ -20,8 +21,8 @@ func stats(key string) schemas.Entity {
 	return schemas.Entity{Source: "court", Facet: "stats", Key: key}
 }
 
-// Changes of many inputs cause one computation, which is due a fixed time after the first change. A hundred changes
-// within three minutes cause three.
+// Changes of many inputs cause one computation. It is due at a fixed time after the first change. A
+// hundred changes within three minutes cause three computations.
 func TestComputed_ManyInputsCauseOneRequest(t *testing.T) {
 	r := newRig(t)
 	var requested []time.Duration
@@ -51,7 +52,7 @@ func TestComputed_ManyInputsCauseOneRequest(t *testing.T) {
 	r.wantLeft(0)
 }
 
-// A check of the target a moment ago does not skip the request: the target was computed without the change.
+// The target was computed a moment ago, but without the change. So the request must not be skipped.
 func TestComputed_RequestIsNeverSkipped(t *testing.T) {
 	r := newRig(t)
 	r.write(progress("a"), start, "x", feeding("owner"))
@@ -63,7 +64,7 @@ func TestComputed_RequestIsNeverSkipped(t *testing.T) {
 	r.wantLeft(0)
 }
 
-// An event stays until the refresh that it delays is stored.
+// If the relay can't store the event for the later computation, it must keep the event of the change.
 func TestComputed_FailedStoreKeepsTheEvent(t *testing.T) {
 	r := newRig(t)
 	r.Relay.store = unwritable{r.db}
@@ -76,7 +77,7 @@ func TestComputed_FailedStoreKeepsTheEvent(t *testing.T) {
 	r.wantLeft(0)
 }
 
-// unwritable is a store that stores no events.
+// unwritable is a store that fails to store events.
 type unwritable struct{ Store }
 
 func (unwritable) WriteOutbox(context.Context, []store.Write) error { return errors.New("injected") }

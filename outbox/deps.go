@@ -8,17 +8,17 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Store is the database.
+// Store has the methods of the database that a Relay calls, in addition to Events.
 type Store interface {
 	Events
-	// WriteOutbox stores the outbox events of writes, without the writes themselves. A trigger with a quiet
-	// time replaces the waiting trigger of the same entity.
+	// WriteOutbox stores only the outbox events of the writes. If an event is a trigger with a quiet
+	// time, it replaces the waiting trigger of the same entity.
 	WriteOutbox(ctx context.Context, writes []store.Write) error
 	// States returns the stored state of each entity, in the order of the entities.
 	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
 }
 
-// Events are the stored outbox events.
+// Events claims and deletes the stored outbox events.
 type Events interface {
 	// ClaimOutboxEvents claims due events of the source, the earliest first and no more than
 	// `most`. No other call returns them before the lease ends.
@@ -28,8 +28,8 @@ type Events interface {
 	// MarkChangesPublished records that the changes of these events are published, so that only the
 	// events' triggers are left to deliver.
 	MarkChangesPublished(ctx context.Context, ids []int64) error
-	// DeleteOutboxEvents deletes delivered events. It postpones the request of a page, which the transaction
-	// that stores the page deletes.
+	// DeleteOutboxEvents deletes delivered events. It does not delete the request of a page, but moves
+	// its due time: the transaction that stores the page deletes it.
 	DeleteOutboxEvents(ctx context.Context, ids []int64) error
 }
 

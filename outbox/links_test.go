@@ -10,8 +10,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// linking returns events with a link of this depth to each key of the general facet. The target of a link
-// is fresh for an hour.
+// linking returns events with one link to each key of the facet "general". All links have this depth. A
+// target that was checked less than an hour ago is fresh.
 func linking(depth int, keys ...string) (e store.OutboxEvents) {
 	for _, key := range keys {
 		e.Triggers = append(e.Triggers, store.Trigger{Facet: "general", Key: key, Depth: depth, Backoff: time.Hour})
@@ -40,12 +40,12 @@ func TestLink_SkipsFreshTargets(t *testing.T) {
 	}
 	r.write(progress("a"), start, "x", linking(1, "fresh", "notfound", "unknown"))
 	r.deliverAt(start)
-	r.wantRequested("general/notfound", "general/unknown") // the hold of a not-found result is known to the enqueuer only
+	r.wantRequested("general/notfound", "general/unknown") // the key notfound has a hold, but only the enqueuer knows this, so the relay requests it
 	r.wantLeft(0)
 }
 
-// Many documents link to one key. It is requested once, and the request can be followed as far as the
-// shortest way to it allows.
+// If many documents link to one key, the key is requested once. The depth of the request is the lowest
+// depth of these links, so its own links can be followed as far as possible.
 func TestLink_CombinesLinksToOneKey(t *testing.T) {
 	r := newRig(t)
 	for n := range 5 {
@@ -65,8 +65,8 @@ func TestLink_CombinesLinksToOneKey(t *testing.T) {
 	r.wantLeft(0)
 }
 
-// A change of another facet of the key refreshes the target of a link too. The request must be that of the
-// change: strict, so without a depth, and with the change's params.
+// An entity is the target of a link and of a trigger at the same time. The relay must enqueue the
+// trigger's request: it is strict, has no depth, and has the params of the change.
 func TestLink_BesideTriggerIsStrict(t *testing.T) {
 	params := map[string]string{"encCsNo": "n"}
 	for _, linkFirst := range []bool{true, false} {
@@ -84,7 +84,8 @@ func TestLink_BesideTriggerIsStrict(t *testing.T) {
 	}
 }
 
-// The relay crashes before it has requested a link. Another relay requests it after the lease.
+// A relay crashes before it has requested the target of a link. Another relay must request it after the
+// lease.
 func TestLink_SurvivesACrash(t *testing.T) {
 	r := newRig(t)
 	r.write(progress("a"), start, "x", linking(1, "b"))
@@ -100,8 +101,8 @@ func TestLink_SurvivesACrash(t *testing.T) {
 	r.wantLeft(0)
 }
 
-// The links of a batch of changes are more than the producer accepts at once. Every link is requested in
-// the end.
+// A batch of events can have more links than the producer accepts at once. Each target must be
+// requested in the end.
 func TestLink_ManyTargetsAreAllRequested(t *testing.T) {
 	r := newRig(t)
 	accepted := 0
@@ -121,7 +122,7 @@ func TestLink_ManyTargetsAreAllRequested(t *testing.T) {
 		r.deliverAt(start.Add(time.Duration(round) * lease))
 		for _, request := range r.enqueuer.requests {
 			requested[request.Entity] = true
-			// The target is fetched before the next round, so it is fresh then.
+			// the target is fetched before the next round, so it is fresh then
 			r.write(request.Entity, start.Add(time.Duration(round)*lease), fmt.Sprint(round), store.OutboxEvents{})
 		}
 		r.enqueuer.requests = nil

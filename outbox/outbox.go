@@ -69,7 +69,7 @@ func (r *Relay) deliverDue(ctx context.Context, now time.Time) (next time.Time, 
 	if err := r.deliver(ctx, all, now); err != nil {
 		return time.Time{}, err
 	}
-	if len(all) == maxClaim { // more events may be due
+	if len(all) == maxClaim { // the claim was full, so more events may be due
 		return now, nil
 	}
 	next, err = r.store.NextOutboxTime(ctx, r.source)
@@ -172,7 +172,7 @@ func (r *Relay) publish(ctx context.Context, all []store.OutboxEvent, left map[i
 	return first
 }
 
-// recordOf returns the Kafka record with the change of an event, or with the end of a run.
+// recordOf returns the Kafka record of an event: a change, or the end of a run.
 func recordOf(e store.OutboxEvent) (*kgo.Record, error) {
 	if e.Run != "" {
 		return &kgo.Record{Topic: schemas.RunTopic(e.Entity.Source), Key: []byte(e.Entity.Key), Value: []byte(e.Run)}, nil
@@ -192,14 +192,14 @@ func recordOf(e store.OutboxEvent) (*kgo.Record, error) {
 
 // target is an entity that the triggers of one or more events refresh.
 type target struct {
-	// request is the request for the target. Its params come from the latest change, and its depth from
-	// the trigger with the lowest depth.
+	// request is the request that refreshes the target. It has the params of the latest change, and the
+	// lowest depth of the triggers.
 	request    store.ClaimedRequest
 	lastChange time.Time
 	triggers   []store.Trigger
 	eventIDs   []int64
-	// computed is true if the target's facet is derived, and an event of the target is stored in place of a
-	// request (Trigger.Every).
+	// computed is true if the facet of the target is derived and the change is new. Then the relay does
+	// not request the target, but stores an event that requests it after Trigger.Every.
 	computed bool
 }
 
@@ -208,8 +208,9 @@ func (t *target) fires(state store.State, now time.Time) bool {
 	return slices.ContainsFunc(t.triggers, func(tr store.Trigger) bool { return tr.Fires(state, now) })
 }
 
-// targetsOf returns the entities that the events' triggers refresh, each entity once. An entity whose request is
-// due, and whose inputs have changed again, is returned twice.
+// targetsOf returns the entities that the triggers of the events refresh. Each entity is returned once,
+// with one exception: a derived entity is returned twice if its request is due and its inputs have
+// changed again.
 func targetsOf(all []store.OutboxEvent) (targets []*target) {
 	type targetKey struct {
 		schemas.Entity
@@ -226,13 +227,14 @@ func targetsOf(all []store.OutboxEvent) (targets []*target) {
 				byKey[key], targets = t, append(targets, t)
 			}
 			t.request.Depth = min(t.request.Depth, tr.Depth)
-			if tr.Depth == 0 && !e.At.Before(t.lastChange) { // a link has no params
+			if tr.Depth == 0 && !e.At.Before(t.lastChange) { // only triggers that are no links have params
 				t.request.Params, t.lastChange = tr.Params, e.At
 			}
 			if tr.Lane == schemas.High {
 				t.request.Lane = schemas.High
 			}
-			// A trigger of another facet requests the next page too, whichever it is.
+			// If the target has different triggers, the request names no page: then it fetches the next
+			// page, whichever page that is.
 			if len(t.triggers) == 0 {
 				t.request.Page = tr.Page
 			} else if tr.Page != t.request.Page {

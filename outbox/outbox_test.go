@@ -378,7 +378,8 @@ func (l *watchedStore) await(t *testing.T) {
 	}
 }
 
-// The record of a page can be lost after Kafka has acknowledged it. The event is kept until the page is stored.
+// Kafka can lose the record of a page's request after it has acknowledged the record. So the relay must
+// keep the event until the page is stored.
 func TestRelay_RequestsPageUntilItIsStored(t *testing.T) {
 	r := newRig(t)
 	all, rules := collection.New(r.db), collection.Rules{Order: collection.OrderNone, Deletes: collection.DeletesNone}

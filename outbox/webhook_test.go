@@ -8,8 +8,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// hooked returns a write with the event of a webhook's delivery: a trigger of the entity's own facet, with a
-// delay of 5 s.
+// hooked returns a write with the outbox event of a delivery: a trigger that refreshes the entity
+// itself after a delay of 5 s.
 func hooked(key string, at time.Time, lane schemas.Lane) store.Write {
 	e := progress(key)
 	return store.Write{Entity: e, CheckedAt: at, Outbox: store.OutboxEvents{Triggers: []store.Trigger{
@@ -24,8 +24,9 @@ func (r *rig) deliverHook(key string, at time.Time, lane schemas.Lane) {
 	}
 }
 
-// 10,000 deliveries within a minute cause a request after 50 s (MaxDelay) and one 5 s after the last. A
-// delivery that arrives while the relay enqueues a request must not cause a request of its own.
+// 10,000 deliveries for one entity within a minute cause two requests: one after 50 s (MaxDelay), and
+// one 5 s after the last delivery. A delivery that arrives while the relay enqueues a request must not
+// cause a further request.
 func TestWebhook_ManyDeliveriesCauseTwoRequests(t *testing.T) {
 	r := newRig(t)
 	const deliveries = 10_000
@@ -46,7 +47,7 @@ func TestWebhook_ManyDeliveriesCauseTwoRequests(t *testing.T) {
 			r.deliverAt(at)
 		}
 	}
-	for range 3 { // the deliveries during the last requests are requested too
+	for range 3 { // deliveries that arrive while the relay enqueues a request are requested later
 		r.enqueuer.leaves = func(store.ClaimedRequest) bool { requests = append(requests, at.Sub(start)); return false }
 		if next, err := r.db.NextOutboxTime(t.Context(), "court"); err != nil {
 			t.Fatal(err)
@@ -61,7 +62,8 @@ func TestWebhook_ManyDeliveriesCauseTwoRequests(t *testing.T) {
 	r.wantLeft(0)
 }
 
-// A webhook requests its entity although the clock of the worker that checked it is ahead, and in its lane.
+// The request of a webhook must have the lane of the webhook. It must be enqueued even if the entity's
+// last check seems to be in the future, because the clock of that worker is ahead.
 func TestWebhook_RequestsInItsLane(t *testing.T) {
 	r := newRig(t)
 	r.write(progress("a"), start.Add(time.Minute), "x", store.OutboxEvents{})

@@ -27,7 +27,7 @@ type begins struct {
 
 	mu        sync.Mutex
 	waiting   []beginCall
-	pipelines int // number of pipelines that run
+	pipelines int // number of pipelines in flight
 }
 
 type beginCall struct {

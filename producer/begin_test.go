@@ -51,7 +51,7 @@ func TestBegin_SharesPipelines(t *testing.T) {
 	rdb, server := servicetest.MiniRedis(t)
 	c := NewCoalescer(rdb)
 	warm := schemas.UpdateRequest{Entity: schemas.Entity{Source: "s", Facet: "f", Key: "warm"}, Lane: schemas.High}
-	if _, _, err := c.Begin(t.Context(), warm, 0); err != nil { // Redis now knows the script
+	if _, _, err := c.Begin(t.Context(), warm, 0); err != nil { // this first call stores the script in Redis
 		t.Fatal(err)
 	}
 	hook := &heldCommands{release: make(chan struct{})}

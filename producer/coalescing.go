@@ -40,8 +40,8 @@ func NewCoalescer(rdb redis.UniversalClient) *Coalescer {
 	return &Coalescer{rdb, newRefusalCache(), &begins{rdb: rdb}}
 }
 
-// announcedNumber returns the number that the settle message contains. If the entity waits for its
-// alias, clients must continue to wait, so the number is that of an earlier request.
+// announcedNumber returns the number of the request for the settle message. If the entity waits for its
+// alias, it returns a lower number, so that waiting clients continue to wait.
 func announcedNumber(e schemas.End) int64 {
 	if e.Hold == schemas.HoldAlias && e.Number > 1 {
 		return e.Number - 1

@@ -31,14 +31,14 @@ type Request struct {
 	// number is at most Floor does not cover the request, because the result of that lock's fetch
 	// is already stored.
 	Floor int64
-	// Page and Run are schemas.UpdateRequest.Page and RunID.
+	// Page and Run are the fields Page and RunID of schemas.UpdateRequest.
 	Page, Run string
 	// Cooldown is how long after a USER_REQUEST the entity's next USER_REQUEST is refused; 0: never.
 	Cooldown      time.Duration
 	CorrelationID string
 	TraceParent   string // trace context of the request (W3C traceparent); empty: none
 	Replay        schemas.ReplayMark
-	Depth         int // schemas.UpdateRequest.Depth
+	Depth         int // the field Depth of schemas.UpdateRequest
 	// Client is the schemas.ClientID of the client; empty: the request is internal, and Bound
 	// does not apply. New is true if the entity has no snapshot.
 	Client string

@@ -13,7 +13,7 @@ import (
 	"github.com/freshet/freshet/problem"
 )
 
-// routes lists requests by the scope that they require.
+// routes has the requests that the tests send, by the scope that they require.
 var routes = map[access.Scope][]string{
 	access.Read:    {"GET /v1", "GET /v1/nexon", "GET /v1/nexon/character/a", "GET /v1/nexon/character?key=a", "GET /v1/nexon/character/a?wait=1ms", "HEAD /v1/nexon/character/a/events"},
 	access.Refresh: {"POST /v1/nexon/character/a/refresh"},

@@ -62,7 +62,7 @@ func (s *Server) readMany(c echo.Context, client access.Client) error {
 	return s.writeBatch(c, client, all, views)
 }
 
-// badKey returns the view of a read whose key is invalid. err is the cause.
+// badKey returns the view of a read whose key is invalid, with the reason err.
 func badKey(err error) view {
 	return view{freshness: store.Updating, reason: schemas.CacheMiss, result: EnqueueResult{Reason: reasonBadKey, refused: err}}
 }

@@ -35,8 +35,8 @@ func TestBatch_LargeDocumentsAreTheSameInEachEncoding(t *testing.T) {
 	}
 }
 
-// serveBatch returns a function that serves a batch in the encoding `as`, such as gzip. The batch
-// contains one key n times. The document of this key is p.
+// serveBatch returns a function that reads a batch with n times the same key, in the content encoding
+// as (such as gzip). p is the stored content of the key.
 func serveBatch(tb testing.TB, n int, as string, p store.Payload) func() {
 	r := newRig(tb, func(r *rig) { r.config.Memory = 64 << 20 })
 	r.putSnapshot("a", time.Minute, withPayload(p))
@@ -70,7 +70,7 @@ func BenchmarkBatch(b *testing.B) {
 // unpacked. It counts as one request if the cache has the document in the requested encoding.
 func TestRequests_CountTheCostOfAResponse(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
-	r.putSnapshot("a", time.Minute, withPayload(largeStored)) // a document of 1 MB
+	r.putSnapshot("a", time.Minute, withPayload(largeStored)) // the decompressed content has 1 MB
 	one, batch := "/v1/nexon/character/a", "/v1/nexon/character?key=a&key=a"
 	for i, c := range []struct{ path, as, want string }{
 		{one, "zstd", "1"},

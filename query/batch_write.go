@@ -28,7 +28,7 @@ type item struct {
 	Detail string `json:"detail,omitempty"` // why the key is invalid, if the status is 400
 
 	view view
-	rest []byte // the fields above as JSON, written after the snapshot
+	rest []byte // fields of the item after the snapshot, as JSON
 }
 
 // marshal sets `rest` to the JSON of the fields that follow the snapshot.
@@ -87,7 +87,7 @@ func (s *Server) writeBatch(c echo.Context, client access.Client, all []schemas.
 	if as == zstandard { // zstd documents are sent as stored, so the size of the batch can be calculated in advance
 		size := 0
 		count := writerFunc(func(part []byte) error { size += len(part); return nil })
-		_ = writeItems(as, count, items, func(*item) {}) // this writer only counts bytes and does not fail
+		_ = writeItems(as, count, items, func(*item) {}) // a writer that only counts bytes returns no error
 		h.Set("Content-Length", strconv.Itoa(size))
 	}
 	c.Response().WriteHeader(http.StatusOK)
@@ -95,7 +95,7 @@ func (s *Server) writeBatch(c echo.Context, client access.Client, all []schemas.
 	if c.Request().Method == http.MethodHead {
 		as, out = identity, func([]byte) error { return nil }
 	}
-	_ = writeItems(as, out, items, func(it *item) { // an error means that the client disconnected
+	_ = writeItems(as, out, items, func(it *item) { // writing fails only if the client has disconnected
 		if it.Status == http.StatusOK {
 			s.readCounter.read(it.view.count)
 			held.release(it.view.responseSize(&it.view.bodies[zstandard]))

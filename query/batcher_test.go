@@ -18,7 +18,7 @@ type slowRedis struct {
 
 	mu                    sync.Mutex
 	inFlight, maxInFlight int
-	batches, larger       int // `larger` counts the batches that are larger than maxBatchSize
+	batches, larger       int // number of batches, and number of batches that were larger than maxBatchSize
 	order                 []string
 }
 
@@ -59,7 +59,7 @@ func withSlowRedis(t *testing.T, took time.Duration, test func(r *rig, redis *sl
 		r.server.batcher.enqueuer = redis
 		test(r, redis)
 		synctest.Wait()
-		time.Sleep(2 * took) // requests enqueued in the background get this time to end, because they must end within the synctest bubble
+		time.Sleep(2 * took) // wait until the requests in the background have ended, because they must end in the bubble
 	})
 }
 
@@ -161,7 +161,7 @@ func TestBatcher_SendsUrgentRequestsFirst(t *testing.T) {
 			r.Errorf("got %d after %v, want 202 within %v", a.StatusCode, time.Since(began), 2*redis.took)
 		}
 		time.Sleep(30 * redis.took)
-		synctest.Wait() // returns when the last batch has ended
+		synctest.Wait() // wait until the last batch has ended
 		if got, want := len(redis.order), 20*maxBatchSize+1; got != want {
 			r.Errorf("sent requests: got %d, want %d", got, want)
 		}
@@ -182,7 +182,7 @@ func TestBatcher_IsBounded(t *testing.T) {
 		if !fill(2 * maxBatches * maxBatchSize) {
 			r.Fatal("an empty queue is full")
 		}
-		synctest.Wait() // after this, the batcher has sent its first batches, and they are in flight
+		synctest.Wait() // wait until the first batches are in flight
 		enqueued := func() int {
 			q.mu.Lock()
 			defer q.mu.Unlock()

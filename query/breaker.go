@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	slowRead    = time.Second     // a slower read counts as a failure
-	openTimeout = 2 * time.Second // how long the open breaker rejects reads
+	slowRead    = time.Second     // a read that takes longer counts as a failure
+	openTimeout = 2 * time.Second // time for which the open breaker rejects reads
 )
 
 // breaker is the circuit breaker for reads of the database. While it is open, reads are served
@@ -48,7 +48,7 @@ func withBreaker[T any](b *breaker, read func() (T, error)) (result T, err error
 		return result, err
 	}
 	began := time.Now()
-	outcome := errSlowRead // outcome keeps this value if the read panics or is slow, so that the breaker counts a failure
+	outcome := errSlowRead // errSlowRead stays in outcome if the read panics or is slow. Then the breaker counts a failure.
 	defer func() { done(outcome) }()
 	result, err = read()
 	switch {

@@ -51,8 +51,8 @@ type snapshotCache struct {
 	loads      singleflight.Group
 	metrics    *metrics
 	readCounts *readCounter
-	static     *staticFiles              // nil: no facet has static files
-	isLimited  func(schemas.Entity) bool // reports whether only some clients may see the content that a fetch would return now
+	static     *staticFiles              // static files; nil: no facet has any
+	isLimited  func(schemas.Entity) bool // reports whether the content that a fetch would return now is visible to some clients only
 
 	started        time.Time    // creation of the cache; now() returns the monotonic time since then, so clock steps have no effect
 	connectedSince atomic.Int64 // when the subscription was established, in nanoseconds since `started`; 0: disconnected
@@ -62,9 +62,9 @@ type snapshotCache struct {
 	stripes [256]stripe
 }
 
-// stripe is the lock of one group of entities; a hash of the entity selects the group. The lock is
-// held while a settle message of one of these entities is handled, and while a loaded entry is put
-// into the cache. `settles` is the number of settle messages of these entities so far.
+// stripe is the lock of a group of entities, which are grouped by a hash. The lock is held while a
+// settle message about one of them is handled, and while a loaded entry of one of them is put into the
+// cache. settles is the number of settle messages about them.
 type stripe struct {
 	mu      sync.Mutex
 	settles uint64
@@ -158,13 +158,13 @@ func (m *snapshotCache) flightKey(e schemas.Entity) string {
 	return strconv.FormatInt(m.connections.Load(), 36) + " " + e.String()
 }
 
-// isValid reports whether an entry may be served as current.
+// isValid reports whether an entry may be served as current content.
 func (m *snapshotCache) isValid(e *entry, now int64) bool {
 	readAt, connectedSince := e.readAt.Load(), m.connectedSince.Load()
 	if readAt == 0 {
 		return false
 	}
-	if e.facet.Immutable { // valid until a settle message, or until a lost subscription is connected again
+	if e.facet.Immutable { // the entry is valid until a settle message arrives, or until a lost subscription is established again
 		return connectedSince == 0 || readAt >= connectedSince
 	}
 	if connectedSince == 0 {

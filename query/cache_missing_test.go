@@ -100,7 +100,7 @@ func TestMissing_LookupsAreLimitedBeforeTheStore(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("stale", 2*time.Hour)
 	r.get("stale")
-	r.settle("stale", 8) // this settle message outdates the cached entry, so the next read must read the store
+	r.settle("stale", 8) // this settle message makes the cached entry outdated, so the next read must read the database
 	r.get("known-missing")
 	r.set(func() { r.exceeded["lookups"] = true })
 	before := r.storeReads()
@@ -129,7 +129,7 @@ func TestMissing_LookupsAreLimitedBeforeTheStore(t *testing.T) {
 func TestMissing_IsInvalidAfterASettle(t *testing.T) {
 	r := newRig(t)
 	const keys, writes = 3, 400
-	var stored [keys]atomic.Int64 // for each key: the version of the stored snapshot whose settle message was delivered; 0 while the key is deleted
+	var stored [keys]atomic.Int64 // for each key, the version in the last delivered settle message; 0 while the key is deleted
 	var done atomic.Bool
 	var all sync.WaitGroup
 	for i := range keys {
@@ -151,7 +151,7 @@ func TestMissing_IsInvalidAfterASettle(t *testing.T) {
 	}
 	for reader := range uint64(4) {
 		all.Go(func() {
-			dice := rand.New(rand.NewPCG(2, reader)) // a random source with the seed 2 and the reader's number
+			dice := rand.New(rand.NewPCG(2, reader)) // random numbers that depend only on the reader's number
 			for !done.Load() {
 				i := dice.IntN(keys)
 				before := stored[i].Load()

@@ -58,7 +58,7 @@ func TestCache_ConcurrentReadsShareOneLoad(t *testing.T) {
 	servicetest.WaitFor(t, testTimeout, "the read", func() bool { return r.storeReads() == 1 })
 	close(hold)
 	wg.Wait()
-	if n := r.storeReads(); n > 3 { // concurrent reads share one load, but a few reads may have begun after the load ended
+	if n := r.storeReads(); n > 3 { // concurrent reads share one load; but a few may begin after its end, and cause another load
 		t.Errorf("got %d store reads, want at most 3", n)
 	}
 }
@@ -164,7 +164,7 @@ func TestCache_FallsBackFromAHangingDatabase(t *testing.T) {
 	r.hold = hold
 	r.mu.Unlock()
 	r.settle("a", 8)
-	if a := r.get("a"); a.StatusCode != 200 || a.body.Freshness != store.Fresh { // a deadlock would block this read
+	if a := r.get("a"); a.StatusCode != 200 || a.body.Freshness != store.Fresh { // this read would not return after a deadlock
 		t.Errorf("got %d %s, want 200 FRESH", a.StatusCode, a.text)
 	}
 }

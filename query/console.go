@@ -29,7 +29,7 @@ func (s *Server) console(pages http.Handler) echo.HandlerFunc {
 		defer leave()
 		if r.URL.Path == consoleStreamPath || strings.HasPrefix(r.URL.Path, consoleStreamPath+"/") {
 			c.Set(waitsKey, true)
-			go func() { // ends the event stream of a page at shutdown; an open stream would delay the shutdown
+			go func() { // an open event stream of a page would delay the shutdown, so it is ended
 				select {
 				case <-s.stopping:
 					leave()

@@ -16,7 +16,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// serveContract serves the contract as YAML, JSON and an HTML page, and the page of the path /.
+// serveContract registers the paths of the contract (the OpenAPI document) as YAML, as JSON and as an
+// HTML page, and the page of the path /.
 func (s *Server) serveContract(methods []string) {
 	s.echo.Match(methods, "/openapi.yaml", func(c echo.Context) error {
 		return s.contract(c, "application/yaml", schemas.OpenAPI, yamlParameter)
@@ -175,7 +176,7 @@ func quoted(text string) string { return mustJSON(text) }
 func mustJSON(value any) string {
 	text, err := json.Marshal(value)
 	if err != nil {
-		panic(err) // encoding plain fields can't fail
+		panic(err) // no error is possible for plain fields
 	}
 	return string(text)
 }

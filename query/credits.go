@@ -24,7 +24,7 @@ func (r *refreshes) pay(ctx context.Context, client access.Client, idempotencyKe
 	}
 	results := make([]EnqueueResult, len(requests))
 	var paid []UpdateRequest
-	var indexes []int // for each element of `paid`, its index in `requests`
+	var indexes []int // for each element of paid, its index in requests
 	var confirmed []credits.Enqueued
 	for i, reserved := range r.credits.Reserve(ctx, client, entities, idempotencyKey) {
 		switch {

@@ -73,7 +73,7 @@ func TestCredits_ReturnIfNothingIsQueued(t *testing.T) {
 func TestCredits_RepeatedRefreshIsPaidOnce(t *testing.T) {
 	r, _ := paying(t)
 	first := r.refreshWith("a", "k1")
-	r.set(func() { r.refreshNumbers = nil }) // Redis has lost the key
+	r.set(func() { r.refreshNumbers = nil }) // simulate that Redis has lost the idempotency key
 	again := r.refreshWith("a", "k1")
 	if first.StatusCode != 202 || again.StatusCode != 202 || len(r.enqueued()) != 1 {
 		t.Errorf("got %d, then %d and %d enqueued requests, want 202 twice and 1", first.StatusCode, again.StatusCode, len(r.enqueued()))

@@ -24,21 +24,23 @@ type Deps struct {
 	Sources          map[string]Source // the configured sources, by name
 	Enqueuer         Enqueuer
 	IdempotencyKeys  IdempotencyKeys
-	Credits          Credits // nil: refreshes cost nothing
+	Credits          Credits // credits that refreshes cost; nil: refreshes cost nothing
 	SettleSubscriber SettleSubscriber
 	WaitEstimator    WaitEstimator
 	Authenticator    Authenticator
 	ClientLimiter    ClientLimiter
-	ReadRecorder     ReadRecorder // nil: reads are not recorded
+	ReadRecorder     ReadRecorder // receives the numbers of reads; nil: reads are not recorded
 	Ops              http.Handler // handler of health and metrics
 	Admin            http.Handler // handler of all paths below /admin/v1
-	Maintenance      http.Handler // handler of POST below /admin/v1/maintenance, with its own authentication; nil: no such path
-	Hooks            Hooks        // nil: no webhook is configured
-	Runs             Runs         // nil: there are no paths of runs
-	Console          http.Handler // serves /console and all paths below it, with its own authentication; nil: no console
-	Log              *slog.Logger
-	Metrics          prometheus.Registerer
-	Trace            observe.Tracer
+	// handler of POST requests below /admin/v1/maintenance, which authenticates its clients itself;
+	// nil: there is no such path
+	Maintenance http.Handler
+	Hooks       Hooks        // receives the deliveries of webhooks; nil: no webhook is configured
+	Runs        Runs         // starts and reads runs; nil: there are no paths of runs
+	Console     http.Handler // serves /console and all paths below it, with its own authentication; nil: no console
+	Log         *slog.Logger
+	Metrics     prometheus.Registerer
+	Trace       observe.Tracer
 }
 
 // Config has the settings of the query service.
@@ -146,7 +148,7 @@ const (
 
 // Reasons why a queued refresh waits: the source sends no calls now.
 const (
-	ReasonStopped      RefreshReason = "STOPPED"       // emergency stop
+	ReasonStopped      RefreshReason = "STOPPED"       // an operator has stopped all calls of the source
 	ReasonUpstreamDown RefreshReason = "UPSTREAM_DOWN" // the source's circuit breaker is open
 	ReasonBackingOff   RefreshReason = "BACKING_OFF"   // the upstream refused calls
 )

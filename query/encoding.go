@@ -16,7 +16,7 @@ const (
 	identity encoding = iota
 	gzipped
 	zstandard
-	encodings // number of encodings
+	encodings // number of the encodings above
 )
 
 // contentEncoding has the Content-Encoding header of each encoding, allocated once.
@@ -38,7 +38,7 @@ func appendFrame(dst []byte, text string) []byte {
 		text = text[len(block):]
 		head := len(block) << 3 // block header: the size, and the type raw
 		if text == "" {
-			head |= 1 // marks the last block of the frame
+			head |= 1 // mark this block as the last one of the frame
 		}
 		dst = append(dst, byte(head), byte(head>>8), byte(head>>16)) //nolint:gosec // the three bytes of the header
 		dst = append(dst, block...)
@@ -61,7 +61,7 @@ var gzipWriters = sync.Pool{New: func() any {
 func gzipTo(out io.Writer, write func(io.Writer) error) error {
 	w := gzipWriters.Get().(*gzip.Writer)
 	defer gzipWriters.Put(w)
-	defer w.Reset(nil) // the pooled writer must not keep the response in memory
+	defer w.Reset(nil) // afterwards the pooled writer must not refer to the response
 	w.Reset(out)
 	if err := write(w); err != nil {
 		return err

@@ -30,22 +30,24 @@ type entry struct {
 	// created (snapshotCache.now). 0 means that a settle message has made the entry outdated.
 	readAt atomic.Int64
 
-	etags                     [encodings][]string // raw content: a strong tag for each encoding, because its bytes differ
+	etags                     [encodings][]string // for raw content: a strong entity tag for each encoding, because the bytes differ
 	lastModified, contentType []string
 	prefix, freshTail         string
 	bodies                    [encodings]body
-	staleGzip                 atomic.Pointer[body]           // the last STALE response body in gzip; nil: there was none
-	headerCache               [2]atomic.Pointer[timeHeaders] // cached headers for FRESH and for STALE; not used for immutable content
-	onGrow                    func(*entry)                   // function that is called after a body was encoded
-	count                     *readCount                     // counts the reads; nil: reads are not counted
+	staleGzip                 atomic.Pointer[body] // the last STALE response body in gzip; nil: there was none
+	// cached headers of responses with FRESH content, and of responses with STALE content; not used for
+	// immutable content
+	headerCache [2]atomic.Pointer[timeHeaders]
+	onGrow      func(*entry) // function that is called after a body was encoded
+	count       *readCount   // counts the reads; nil: reads are not counted
 }
 
 // body is a complete response body in one encoding. It is encoded at first use.
 type body struct {
 	as          encoding
-	tail        string // the JSON after the snapshot
+	tail        string // the JSON text that follows the snapshot
 	once        sync.Once
-	made        atomic.Bool // true: the fields below are valid
+	made        atomic.Bool // true: the following fields are valid
 	bytes       []byte
 	err         error
 	snapshotEnd int // offset in bytes at which the part after the snapshot begins; 0 for gzip, which is compressed as a whole
@@ -133,7 +135,7 @@ func (e *entry) weight() int64 {
 	return weight
 }
 
-// marshalTail returns the JSON that follows the snapshot.
+// marshalTail returns the JSON text that follows the snapshot in a response.
 func marshalTail(b readBody) string {
 	text, err := json.Marshal(b)
 	if err != nil {
@@ -256,8 +258,8 @@ type timeHeaders struct {
 	age, cacheControl, cacheStatus []string
 }
 
-// timeHeaders returns the headers for a response at the time `now`. It caches them for one second. The
-// headers of immutable content do not depend on the time.
+// timeHeaders returns the headers that depend on the age of the content. It caches them for one second.
+// The headers of immutable content are always the same.
 func (e *entry) timeHeaders(f store.Freshness, now time.Time) *timeHeaders {
 	if e.facet.Immutable {
 		return immutableHeaders(e.facet.Public)
@@ -293,9 +295,10 @@ func (e *entry) timeHeaders(f store.Freshness, now time.Time) *timeHeaders {
 // caches use (RFC 8246).
 const immutableMaxAge = 365 * 24 * 60 * 60
 
-// Headers of immutable content, for all caches and for private caches. They have no Age, so that a
-// cache counts max-age (a year) from its own request. With Age, content that was checked more than
-// a year ago would be stale in the cache at once.
+// The headers of responses with immutable content: for content that all caches may store, and for
+// content that only private caches may store. They contain no Age. So a cache counts max-age (a year)
+// from its own request. With an Age, content that was checked more than a year ago would be stale in
+// the cache at once.
 var publicImmutable, privateImmutable = newImmutableHeaders(true), newImmutableHeaders(false)
 
 func newImmutableHeaders(public bool) *timeHeaders {
@@ -312,7 +315,8 @@ func immutableHeaders(public bool) *timeHeaders {
 	return privateImmutable
 }
 
-// scope returns the directive of Cache-Control for the caches that can store a response.
+// scope returns the directive of Cache-Control that says which caches may store the response: public or
+// private.
 func scope(public bool) string {
 	if public {
 		return "public"

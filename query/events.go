@@ -28,16 +28,16 @@ const (
 
 // Names of the server-sent events.
 const (
-	eventChanged  = "changed"  // the content is not the same as at the last event
-	eventChecked  = "checked"  // the upstream was checked; the content is the same
-	eventNotFound = "notFound" // the upstream has no such entity
-	eventState    = "state"    // the content is the same; the freshness of the entity or the reason of its refresh has changed
+	eventChanged  = "changed"  // the content has changed since the last event
+	eventChecked  = "checked"  // the upstream was checked, and the content has not changed
+	eventNotFound = "notFound" // the upstream answered that the entity does not exist
+	eventState    = "state"    // the content has not changed, but the freshness or the reason of the refresh has
 )
 
 // streamState is the state that the last event of a stream reported.
 type streamState struct {
 	version   int64
-	tag       string // entity tag without its quotes
+	tag       string // entity tag of the last event, without its quotes
 	notFound  bool
 	freshness store.Freshness
 	reason    RefreshReason
@@ -72,7 +72,7 @@ func (s *Server) events(c echo.Context, client access.Client) error {
 	defer s.waiterSet.remove(w)
 	v, err := s.readAndEnqueue(c, client, e, f, acceptDeadline(0))
 	if err != nil {
-		return err // a normal error response: the stream has not begun
+		return err // the stream has not begun, so an error response is possible
 	}
 	if v.freshness == store.Updating && v.result.Reason == ReasonMissingParams {
 		return v.result.refused
@@ -80,7 +80,7 @@ func (s *Server) events(c echo.Context, client access.Client) error {
 	h := c.Response().Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no") // disables response buffering in nginx
+	h.Set("X-Accel-Buffering", "no") // this header makes nginx send each event at once, without buffering
 	c.Response().WriteHeader(http.StatusOK)
 	if c.Request().Method == http.MethodHead {
 		return nil
@@ -111,7 +111,7 @@ func (st *stream) run(v view, w *waiter) {
 				return
 			}
 			due.Reset(st.nextReadDelay(v))
-			v = view{} // the stream must not keep an evicted snapshot in memory
+			v = view{} // so that the stream does not keep a snapshot in memory that the cache has evicted
 		}
 		select {
 		case <-w.notified:

@@ -108,7 +108,7 @@ func TestEvents_ReportChangesAndMissedOnes(t *testing.T) {
 	if a := r.get("a"); *first.data.ETag != a.Header.Get("ETag") {
 		t.Errorf("tag of the event: got %s, want %s of a read", *first.data.ETag, a.Header.Get("ETag"))
 	}
-	r.settle("a", 8) // settles a request without storing a snapshot, so the stream must send no event
+	r.settle("a", 8) // this request is settled without a new snapshot, so the stream must send no event
 	r.putSnapshot("a", 0, hash(9, 1))
 	checked := f.expect("checked", store.Fresh)
 	r.putSnapshot("a", 0, func(s *store.Snapshot) { s.Version, s.Hash[0], s.NotFound = 10, 1, true })

@@ -96,7 +96,7 @@ func TestWait_ReadsOnceMoreAtTheTimeout(t *testing.T) {
 	go func() { answered <- r.get("a?wait=1s") }()
 	servicetest.WaitFor(t, testTimeout, "an enqueued request", func() bool { return len(r.enqueued()) > 0 })
 	r.overwrite("a", func(s *store.Snapshot) { s.Version = 101 }) // a snapshot stored by a worker that crashed before it settled the request
-	r.server.cache.invalidate(entity("a"))                        // as if the TTL of the cached entry had expired
+	r.server.cache.invalidate(entity("a"))                        // make the cached entry outdated, as if its TTL had expired
 	if a := <-answered; a.body.Freshness != store.Fresh {
 		t.Errorf("got %s, want FRESH", a.text)
 	}
@@ -160,7 +160,7 @@ func TestCache_EarlierLoadDoesNotReplaceALaterOne(t *testing.T) {
 	go func() { early <- r.get("a") }()
 	servicetest.WaitFor(t, testTimeout, "the early read", func() bool { return r.storeReads() == 1 })
 	r.set(func() { r.hold = nil })
-	r.overwrite("a", func(s *store.Snapshot) { s.Version = 9 }) // the snapshot is stored, but its request is not settled yet
+	r.overwrite("a", func(s *store.Snapshot) { s.Version = 9 }) // simulate a snapshot that is stored and whose request is not settled yet
 	r.server.cache.getAll(t.Context(), everything.Name, []schemas.Entity{entity("a")}, r.facet())
 	pass()
 	<-early

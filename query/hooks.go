@@ -10,13 +10,14 @@ import (
 
 // Hooks receives the deliveries of webhooks.
 type Hooks interface {
-	// Receive verifies a delivery, requests refreshes, and responds. An error is a *problem.HTTPError, and
-	// means that it has not responded.
+	// Receive verifies a delivery, requests refreshes, and writes the response. If it returns an error,
+	// it has not written a response: the error is a *problem.HTTPError, with which the caller must
+	// respond.
 	Receive(w http.ResponseWriter, r *http.Request, source, name, correlationID string) error
 }
 
-// receiveHook returns the handler of deliveries. A delivery has no credentials of a client: its signature
-// authenticates it. The limit of requests counts its address.
+// receiveHook returns the handler of deliveries. A delivery contains no credential of a client, because
+// its signature authenticates it. It counts toward the limit of requests of the sender's IP address.
 func receiveHook(hooks Hooks, limiter ClientLimiter) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		source, err := pathParam(c, "source")

@@ -24,7 +24,7 @@ import (
 
 const hookSecret = "a-secret-of-sixteen"
 
-// hookQueue records requests of webhooks.
+// hookQueue is an enqueuer that records the requests of webhooks.
 type hookQueue struct{ requests []webhooks.Request }
 
 func (q *hookQueue) EnqueueAndWait(_ context.Context, all []webhooks.Request) []webhooks.Result {
@@ -36,13 +36,14 @@ func (q *hookQueue) EnqueueAndWait(_ context.Context, all []webhooks.Request) []
 	return results
 }
 
-// hookKeys accepts the keys of the facet of a rig.
+// hookKeys accepts keys of the facet of the rig, and no other facets.
 type hookKeys struct{}
 
 func (hookKeys) CheckKey(_, key string) error { return schemas.CheckKey(key) }
 func (hookKeys) Fold(_, key string) string    { return key }
 
-// newHookRig returns a query service with the webhook nexon/changes, and the entities a and b.
+// newHookRig returns a query service with the webhook "changes" of the source "nexon". The entities a
+// and b are stored.
 func newHookRig(t *testing.T) (*rig, *hookQueue) {
 	t.Helper()
 	db, err := sqlite.Open(t.Context(), "")
@@ -68,7 +69,7 @@ func newHookRig(t *testing.T) (*rig, *hookQueue) {
 	return newRig(t, func(r *rig) { r.hooks = receiver }), q
 }
 
-// noWalks are the walks of a source without collections.
+// noWalks implements webhooks.Walks for a source without collections.
 type noWalks struct{}
 
 func (noWalks) WalkAgain(context.Context, []schemas.Entity) error { return nil }
@@ -98,7 +99,7 @@ func (r *rig) deliver(path, body string, change ...func(*http.Request)) answer {
 
 func TestHooks_RespondAsTheContractSays(t *testing.T) {
 	r, q := newHookRig(t)
-	r.refused = http.ErrNoCookie // no client may be authenticated: the signature does that
+	r.refused = http.ErrNoCookie // a client with this rig can't be authenticated, but a delivery needs only its signature
 	const good = `{"type":"changed","keys":["a","b","unknown"]}`
 	a := r.deliver("/hooks/nexon/changes", good, func(req *http.Request) { req.Header.Set("X-Correlation-Id", "mine") })
 	if want := `{"requested":2,"delayed":0,"held":0,"unknownKeys":1,"badKeys":0}`; a.StatusCode != http.StatusAccepted || strings.TrimSpace(a.text) != want || a.Header.Get("X-Correlation-Id") != "mine" {
@@ -139,7 +140,8 @@ func TestHooks_RespondAsTheContractSays(t *testing.T) {
 	}
 }
 
-// The limit of requests protects the service from deliveries with a forged signature.
+// Deliveries with a forged signature count toward the limit of requests of their IP address. So they
+// can't overload the service.
 func TestHooks_CountTowardTheLimitOfTheAddress(t *testing.T) {
 	r, _ := newHookRig(t)
 	r.exceeded["requests"] = true

@@ -43,13 +43,14 @@ func parseIdempotencyKey(r *http.Request) (string, error) {
 	return values[0], nil
 }
 
-// refreshes bounds the refreshes that wait for Kafka, and finds repeated ones by idempotency key.
+// refreshes limits the number of refreshes that wait for Kafka. It also recognises repeated refreshes
+// by their idempotency keys.
 type refreshes struct {
 	slots      chan struct{} // one slot for each call that may wait for Kafka at the same time
 	keys       IdempotencyKeys
 	credits    Credits // nil: refreshes cost nothing
 	log        *slog.Logger
-	conditions observe.Conditions // logged while the keys can't be read or saved
+	conditions observe.Conditions // the log condition that lasts while the keys can't be read or saved
 }
 
 // find returns the result of an earlier refresh with the idempotency key.
@@ -63,8 +64,8 @@ func (r *refreshes) find(ctx context.Context, client access.Client, e schemas.En
 	return EnqueueResult{Queued: true, Number: number, isRepeated: true}, err == nil && number > 0
 }
 
-// save keeps the number of a refresh. It ignores that the client disconnects: a client that gets no
-// response repeats the request.
+// save stores the number of a refresh for its idempotency key. It does so even if the client has
+// disconnected, because such a client repeats the request.
 func (r *refreshes) save(ctx context.Context, client access.Client, e schemas.Entity, key string, number int64) {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), idempotencyTimeout)
 	defer cancel()

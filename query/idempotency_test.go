@@ -65,7 +65,8 @@ func TestIdempotencyKey_RefusedRefreshMayBeRepeated(t *testing.T) {
 	}
 }
 
-// The first request may be saved between the search and the refusal because of its cool-down.
+// The first request with the key may be saved after the second request has searched for it, and before
+// the second one is refused because of the cool-down. So the key must be searched again.
 func TestIdempotencyKey_IsSearchedAgainDuringACooldown(t *testing.T) {
 	r := newRig(t)
 	r.respond = func(ctx context.Context, w UpdateRequest) EnqueueResult {

@@ -26,7 +26,7 @@ import (
 const (
 	// defaultItems and maxItems are the default and the maximum number of items in one response.
 	defaultItems, maxItems = 100, 1000
-	// streamedItems is the number of items that a stream reads from the store at a time.
+	// streamedItems is the number of items that a stream reads from the database with one query.
 	streamedItems = 500
 	ndjson        = "application/x-ndjson"
 )
@@ -44,8 +44,9 @@ func isCollection(sources map[string]Source, sourceName, facet string) bool {
 	return known && f.Collection != nil
 }
 
-// readCollection reads the collection in the request path like a read of its snapshot, which also enqueues
-// an update request if one is due. done is true if a response was written, because no item can be served.
+// readCollection reads the collection that the request path names. Like a read of a snapshot, it
+// enqueues an update request if one is needed. If there are no items to serve, it writes the response,
+// and done is true.
 func (r itemReader) readCollection(c echo.Context, client access.Client) (e schemas.Entity, v view, done bool, err error) {
 	var f source.Facet
 	if e, f, err = r.s.entityOf(c, client); err != nil {
@@ -61,7 +62,7 @@ func (r itemReader) readCollection(c echo.Context, client access.Client) (e sche
 	return e, v, false, nil
 }
 
-// itemRange returns the range of items in the query string.
+// itemRange returns the range of items that the query string describes.
 func itemRange(q url.Values) (r collection.Range, err error) {
 	r.Limit = defaultItems
 	if text := q.Get("limit"); text != "" {
@@ -86,12 +87,12 @@ func itemRange(q url.Values) (r collection.Range, err error) {
 	return r, nil
 }
 
-// afterItem returns the value of the parameter after for the items that follow an item.
+// afterItem returns the value of the query parameter after that selects the items following i.
 func afterItem(i collection.Item) string {
 	return strconv.FormatInt(i.Version, 10) + "." + base64.RawURLEncoding.EncodeToString([]byte(i.ID))
 }
 
-// list responds with one page of items, or with all items as a stream of lines.
+// list responds with one page of items, or with all items as a stream of JSON lines.
 func (r itemReader) list(c echo.Context, client access.Client) error {
 	e, v, done, err := r.readCollection(c, client)
 	if done || err != nil {
@@ -109,7 +110,7 @@ func (r itemReader) list(c echo.Context, client access.Client) error {
 	tag := fnv.New64a()
 	_, _ = tag.Write([]byte(c.Request().URL.RawQuery))
 	etag := fmt.Sprintf(`W/"%s-%x"`, v.tag(), tag.Sum64())
-	h.Add("Vary", "Accept") // the CORS middleware may have set Vary: Origin, which must be kept
+	h.Add("Vary", "Accept") // Add keeps a value Origin of Vary, which the CORS middleware may have set
 	if r.setValidator(c, e, v, etag) {
 		return c.NoContent(http.StatusNotModified)
 	}
@@ -117,7 +118,7 @@ func (r itemReader) list(c echo.Context, client access.Client) error {
 		return r.stream(c, client, e, span)
 	}
 	limit := span.Limit
-	span.Limit++ // one item more shows that there is a next page
+	span.Limit++ // read one more item, to know whether there is a next page
 	items, err := r.readFor(c, client, e, span)
 	if err != nil {
 		return err
@@ -144,7 +145,7 @@ func (r itemReader) list(c echo.Context, client access.Client) error {
 	if err != nil {
 		panic(err) // encoding a struct of plain fields can't fail
 	}
-	body = append(body, state[1:]...) // the members of the state follow in the same object
+	body = append(body, state[1:]...) // append the members of the object state to the object body
 	held, err := r.s.responses.reserve(client.BoundName(), int64(len(body)))
 	if err != nil {
 		return err
@@ -154,8 +155,9 @@ func (r itemReader) list(c echo.Context, client access.Client) error {
 	return r.write(c, body)
 }
 
-// setValidator sets the ETag and the other headers that a response with a snapshot has: for caches, and for a
-// degraded response. It reports whether the client already has the response.
+// setValidator sets the headers ETag, Cache-Control, Cache-Status, Age and Freshet-Degraded, as in a
+// response with a snapshot. It reports whether the client already has the current response
+// (If-None-Match).
 func (r itemReader) setValidator(c echo.Context, e schemas.Entity, v view, etag string) (unchanged bool) {
 	h, headers := c.Response().Header(), v.timeHeaders(v.freshness, v.at)
 	h.Set("Etag", etag)
@@ -173,20 +175,20 @@ func (r itemReader) write(c echo.Context, body []byte) error {
 	c.Response().Header().Set("Content-Length", strconv.Itoa(len(body)))
 	c.Response().WriteHeader(http.StatusOK)
 	if c.Request().Method != http.MethodHead {
-		_ = r.s.write(c, body) // Server.write has logged the error
+		_ = r.s.write(c, body) // the error is ignored, because Server.write has logged it
 	}
 	return nil
 }
 
-// read reads a range of items from the store.
+// read reads a range of items from the database.
 func (r itemReader) read(ctx context.Context, e schemas.Entity, span collection.Range) ([]collection.Item, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	return withBreaker(r.s.cache.breaker, func() ([]collection.Item, error) { return r.s.cache.store.Items(ctx, e, span) })
 }
 
-// readFor reads a range of items for a response. The items count for the client like the content of snapshots
-// that must be unpacked.
+// readFor reads a range of items for a response. The size of the items counts toward the client's limit
+// of requests, like the size of snapshots that must be decompressed.
 func (r itemReader) readFor(c echo.Context, client access.Client, e schemas.Entity, span collection.Range) ([]collection.Item, error) {
 	items, err := r.read(c.Request().Context(), e, span)
 	if err != nil {
@@ -202,8 +204,9 @@ func (r itemReader) readFor(c echo.Context, client access.Client, e schemas.Enti
 	return items, nil
 }
 
-// stream writes all items of a range as lines of JSON. An item that changes meanwhile follows once more, so a
-// reader must keep the last line of each id. If the store fails, the connection is closed before the end of the body.
+// stream writes all items of a range, one JSON object per line. An item that changes during the stream
+// is written again, so a client must keep only the last line of each id. If the database fails, the
+// connection is closed before the end of the body.
 func (r itemReader) stream(c echo.Context, client access.Client, e schemas.Entity, span collection.Range) error {
 	leave, err := r.s.acquireWaitSlot(client)
 	if err != nil {
@@ -233,14 +236,14 @@ func (r itemReader) stream(c echo.Context, client access.Client, e schemas.Entit
 		span.AfterVersion, span.AfterID = last.Version, last.ID
 		if items, err = r.readFor(c, client, e, span); err != nil {
 			r.s.log.Warn("stream of items ended before its last item", "entity", e.String(), "err", err)
-			_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Unix(1, 0)) // without the last chunk, the client knows that items are missing
+			_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Unix(1, 0)) // so the last chunk of the body is not sent, and the client knows that items are missing
 			return nil
 		}
 	}
 	return nil
 }
 
-// one responds with one item.
+// one responds with the item that the request path names.
 func (r itemReader) one(c echo.Context, client access.Client) error {
 	id, err := pathParam(c, "item")
 	if err != nil {
@@ -264,10 +267,11 @@ func (r itemReader) one(c echo.Context, client access.Client) error {
 	return r.write(c, appendItem(nil, items[0]))
 }
 
-// changedItems are the items of a collection that have changed since the last event of a stream.
+// changedItems is the part of an event that says which items of a collection have changed since the
+// previous event of the stream.
 type changedItems struct {
 	Items     []changedItem `json:"items,omitempty"`
-	MoreItems bool          `json:"moreItems,omitempty"` // more items have changed than Items has
+	MoreItems bool          `json:"moreItems,omitempty"` // more items have changed than Items contains
 }
 
 type changedItem struct {
@@ -278,8 +282,9 @@ type changedItem struct {
 // maxChangedItems is the maximum number of items in one event.
 const maxChangedItems = 100
 
-// changedSince returns the items that have changed after a version of the collection. If the version is 0
-// it returns none: the client knows no item. After an error of the store it sets only MoreItems.
+// changedSince returns the items that have changed after a version of the collection. It returns none
+// for version 0, because the client has not read an item yet. If the database fails, it sets only
+// MoreItems.
 func (r itemReader) changedSince(ctx context.Context, e schemas.Entity, version int64) (c changedItems) {
 	if version == 0 {
 		return c
@@ -294,7 +299,8 @@ func (r itemReader) changedSince(ctx context.Context, e schemas.Entity, version 
 	return c
 }
 
-// appendItem appends an item as JSON. The content is appended unchanged: it is canonical JSON.
+// appendItem appends an item as a JSON object. The content is canonical JSON, so it is appended
+// unchanged.
 func appendItem(b []byte, i collection.Item) []byte {
 	id, err := json.Marshal(i.ID)
 	if err != nil {

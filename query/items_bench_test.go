@@ -11,7 +11,8 @@ import (
 	"github.com/freshet/freshet/collection"
 )
 
-// BenchmarkItems_Stream compares a stream of all items over HTTP with the reads of the store alone.
+// BenchmarkItems_Stream compares the time to read all items as a stream over HTTP with the time to read
+// them from the database only.
 func BenchmarkItems_Stream(b *testing.B) {
 	r := newItemRig(b)
 	var texts []string

@@ -23,7 +23,7 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// itemRig is a rig whose facet is a collection in an embedded database.
+// itemRig is a rig with a database in memory, whose facet is a collection.
 type itemRig struct {
 	*rig
 	collections *collection.Collections
@@ -48,7 +48,8 @@ func newItemRig(t testing.TB, changes ...func(*rig)) *itemRig {
 	return r
 }
 
-// page stores the only page of a walk of the collection k. Each text is id=content; id! is a deleted item.
+// page stores a walk of the collection k that has only one page. A text id=content is an item, and a
+// text id! is a deleted item.
 func (r *itemRig) page(texts ...string) {
 	r.Helper()
 	r.version++
@@ -101,7 +102,7 @@ func idsOf(all []itemAnswer) string {
 	return strings.Join(ids, " ")
 }
 
-// list reads items. It checks the status and returns the answer.
+// list requests items with this query string. It decodes the body if the status is 200.
 func (r *itemRig) list(query string, headers ...string) (itemsAnswer, answer) {
 	r.Helper()
 	a := r.do(http.MethodGet, "/v1/nexon/character/k/items"+query, headers...)
@@ -141,7 +142,7 @@ func TestItems_PagesInOrderOfChanges(t *testing.T) {
 	}
 }
 
-// A cache must store items by their origin and by their media type.
+// A cache must store separate responses for each origin and for each media type.
 func TestItems_VaryByOriginAndAccept(t *testing.T) {
 	r := newItemRig(t, func(on *rig) { on.config.Origins = []string{"https://site.example"} })
 	r.page("a=1")
@@ -166,7 +167,7 @@ func TestItems_ChangesWithDeletedOnes(t *testing.T) {
 	r.page("a!", "c=1")
 	for query, want := range map[string]string{
 		"":            "b=1 c=1",
-		"?after=1.Yg": "a! c=1", // after version 1, item b
+		"?after=1.Yg": "a! c=1", // the position after item b of version 1
 		"?changedSince=" + since.Format(time.RFC3339Nano): "a! c=1",
 	} {
 		if body, _ := r.list(query); idsOf(body.Items) != want {
@@ -234,7 +235,7 @@ func TestItems_StreamHasAllItems(t *testing.T) {
 	}
 }
 
-// A client must notice that a stream ended before its last item.
+// If a stream ends before its last item, the client must notice it.
 func TestItems_StreamOfFailingStoreIsCutOff(t *testing.T) {
 	r := newItemRig(t)
 	var texts []string
@@ -267,7 +268,7 @@ func TestItems_StreamOfFailingStoreIsCutOff(t *testing.T) {
 	}
 }
 
-// failingItems fails the reads of items after some.
+// failingItems is a store that returns an error after some reads of items.
 type failingItems struct {
 	Store
 	after int
@@ -308,7 +309,7 @@ func TestItems_UnknownCollectionIsRequested(t *testing.T) {
 	}
 }
 
-// The keys of other facets may end with /items.
+// In a facet that is no collection, a key can end with /items.
 func TestItems_OnlyOfCollections(t *testing.T) {
 	r := newRig(t)
 	r.do(http.MethodGet, "/v1/nexon/character/a/items/b")
@@ -370,8 +371,8 @@ func mustFacet(t *testing.T, r *itemRig) source.Facet {
 	return f
 }
 
-// Responses with items must have the headers that snapshots have: a cache subtracts Age from max-age, and
-// Freshet-Degraded says why the items may be outdated.
+// Responses with items must have the same headers as responses with snapshots: a cache subtracts Age
+// from max-age, and Freshet-Degraded says why the items may be outdated.
 func TestItems_HeadersAreThoseOfSnapshots(t *testing.T) {
 	r := newItemRig(t)
 	r.page("a=1")
@@ -393,7 +394,7 @@ func TestItems_HeadersAreThoseOfSnapshots(t *testing.T) {
 	}
 }
 
-// staleStore returns snapshots as if their entities were checked a day ago.
+// staleStore is a store that returns each snapshot as if it was checked one day earlier.
 type staleStore struct{ Store }
 
 func (s staleStore) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error) {
@@ -402,12 +403,12 @@ func (s staleStore) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, 
 	return found, err
 }
 
-// The items of a response count like the content of snapshots: one more request for each 64 KiB.
+// A response with items counts as one request, and as one more request for each 64 KiB of items.
 func TestItems_CountForTheLimitOfRequests(t *testing.T) {
 	r := newItemRig(t)
 	large := strings.Repeat("x", unpackedPerRequest)
 	r.page("a="+large, "b="+large, "c="+large)
-	for path, want := range map[string]string{"k/items": "3", "k/items?limit=1": "2", "k/items/a": "1"} { // the first page reads one item more
+	for path, want := range map[string]string{"k/items": "3", "k/items?limit=1": "2", "k/items/a": "1"} { // with limit=1 two items are read: the second one shows that there is a next page
 		r.mu.Lock()
 		r.limiterCalls = nil
 		r.mu.Unlock()

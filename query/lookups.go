@@ -85,7 +85,7 @@ func (l *lookups) next() []lookup {
 			l.waiting = append([]lookup(nil), l.waiting[n:]...)
 			return batch
 		}
-		if key.ctx.Err() == nil { // a reader still waits for this key; other keys are dropped
+		if key.ctx.Err() == nil { // the reader of this key still waits; keys without a waiting reader are dropped
 			batch = append(batch, key)
 		}
 	}

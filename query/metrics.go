@@ -123,7 +123,7 @@ func knownMethod(method string) string {
 // would cost one allocation per response.
 type memo[K comparable, V any] struct {
 	mu    sync.Mutex
-	known atomic.Pointer[map[K]V] // replaced by a copy of the map when a key is added
+	known atomic.Pointer[map[K]V] // map of the known metrics; a new key replaces it by a copy
 }
 
 func (m *memo[K, V]) get(k K, find func() V) V {

@@ -109,7 +109,7 @@ func (s *Server) instrument(next echo.HandlerFunc) echo.HandlerFunc {
 			s.endSpan(c)
 		}
 		if begun {
-			panic(http.ErrAbortHandler) // aborts the connection, so that the client detects that the response is incomplete
+			panic(http.ErrAbortHandler) // close the connection, so that the client notices that the response is incomplete
 		}
 		return nil
 	}
@@ -162,7 +162,7 @@ func correlationOf(c echo.Context) string {
 	if id, ok := c.Get(correlationKey).(string); ok {
 		return id
 	}
-	id := uuid.Must(uuid.NewV7()).String() // fails only if the system has no randomness
+	id := uuid.Must(uuid.NewV7()).String() // NewV7 fails only if the system returns no random numbers
 	setCorrelation(c, id)
 	return id
 }

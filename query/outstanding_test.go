@@ -79,7 +79,7 @@ func TestTooManyOutstanding_IsReportedPerItem(t *testing.T) {
 func TestEnqueueRead_SharesNothingBetweenClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		busy := make(chan struct{}) // the first batches are in flight until this channel is closed
+		busy := make(chan struct{}) // the first batches stay in flight until this channel is closed
 		r.respond = func(ctx context.Context, w UpdateRequest) EnqueueResult {
 			<-busy
 			if w.Client == (access.Client{Name: "flood"}).ID() {

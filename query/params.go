@@ -30,7 +30,7 @@ func (s *Server) enqueueComplete(requests []UpdateRequest, enqueue func([]Update
 		results[open[j]] = result
 	}
 	var complete []UpdateRequest
-	var indexes []int // for each element of `complete`, its index in `requests`
+	var indexes []int // for each element of complete, its index in requests
 	for i, req := range requests {
 		if results[i].Reason == "" {
 			complete, indexes = append(complete, req), append(indexes, i)

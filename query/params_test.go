@@ -23,7 +23,7 @@ func (r *rig) EntityParams(_ context.Context, of []schemas.Entity) ([]map[string
 	return found, r.paramsErr
 }
 
-// Items returns no items, because the rig's facets are no collections.
+// Items returns no items, because the facets of the rig are no collections.
 func (r *rig) Items(context.Context, schemas.Entity, collection.Range) ([]collection.Item, error) {
 	return nil, nil
 }

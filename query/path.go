@@ -48,8 +48,8 @@ func escapeKeySlashes(path string, collection func(source, facet string) bool) s
 	return path[:len(path)-len(rest)] + strings.ReplaceAll(key, "/", "%2F") + action
 }
 
-// itemsPart returns where the action begins in the part of a path that follows the facet: /items, or /items
-// and an id. It returns 0 if the path has no such action.
+// itemsPart returns the index in rest at which "/items" or "/items/ID" begins. rest is the part of a
+// path after the facet. It returns 0 if rest does not end in this way.
 func itemsPart(rest string) int {
 	last := strings.LastIndexByte(rest, '/')
 	if rest[last+1:] == "items" {

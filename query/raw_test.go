@@ -14,10 +14,11 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// layout is a raw document.
+// layout is the raw content of an entity: an XML document.
 var layout = `<?xml version="1.0"?><w2:layout xmlns:w2="u">` + strings.Repeat("<w2:row/>", 200) + `</w2:layout>`
 
-// encodedLayout is created outside of any synctest bubble, as `encoded`.
+// encodedLayout is the stored form of layout. It is created outside of synctest bubbles, because the
+// zstd codec keeps channels between its calls.
 var encodedLayout = store.Encode([]byte(layout))
 
 // rawFacet makes the facet of a rig raw and immutable.
@@ -26,7 +27,7 @@ func rawFacet(f *source.Facet) {
 	f.Raw, f.Immutable, f.Public, f.KeepFor = &source.Raw{MediaType: "application/xml", WellFormed: "xml"}, true, true, 0
 }
 
-// asLayout makes a snapshot raw.
+// asLayout turns a snapshot into one of a raw facet (an XML layout).
 func asLayout(s *store.Snapshot) {
 	s.Payload, s.Size, s.Hash, s.MediaType = encodedLayout.Bytes, encodedLayout.Size, sha256.Sum256([]byte(layout)), "application/xml"
 }
@@ -101,7 +102,8 @@ func TestRaw_OtherResponsesAreJSON(t *testing.T) {
 	}
 }
 
-// A facet whose setting raw was added, removed or changed has content of another form in the store.
+// If the setting raw of a facet was changed, the stored content has another form than the facet. Then
+// it must be fetched again.
 func TestRaw_OtherMediaTypeIsFetchedAgain(t *testing.T) {
 	r := newRawRig(t)
 	r.putSnapshot("json", time.Minute)
@@ -157,7 +159,7 @@ func TestImmutable_MemoryIsUsedUntilSettled(t *testing.T) {
 	}
 }
 
-// patientRig has a raw facet whose readers wait.
+// patientRig returns a rig with a raw facet whose reads wait for the first snapshot (setting wait).
 func patientRig(t *testing.T, wait time.Duration) *rig {
 	r := newRawRig(t, func(f *source.Facet) { f.Wait = wait })
 	r.wait = time.Second

@@ -19,19 +19,19 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// view is the state of an entity at one moment, with the result of the update request that a
-// read enqueued.
+// view is the state of an entity at one moment. It also has the result of the update request that the
+// read has enqueued.
 type view struct {
-	*entry          // nil: nothing is stored
-	fallback   bool // the store failed or did not respond in time; the entry may be outdated
-	static     bool // the entry is a static file
-	waited     bool // the wait of the read has expired
-	patient    bool // the read has waited because of the facet's setting wait
-	notVisible bool // the client may not see the entity
+	*entry          // cached snapshot or not-found result; nil: nothing is stored
+	fallback   bool // true: the database failed or was too slow, so the entry may be outdated
+	static     bool // true: the entry is a static file
+	waited     bool // true: the read has waited for its full wait, and no fetch has ended
+	patient    bool // true: the read has waited because of the facet's setting wait
+	notVisible bool // true: the client may not see the entity
 	freshness  store.Freshness
-	reason     schemas.Reason // reason of the update request that is needed; empty: none is needed
+	reason     schemas.Reason // reason for which an update request is needed; empty: none is needed
 	result     EnqueueResult
-	degraded   RefreshReason // why a static file is served; empty: degradedReason finds the reason
+	degraded   RefreshReason // reason for which a static file is served; empty: degradedReason decides
 	at         time.Time
 }
 
@@ -107,7 +107,7 @@ func (s *Server) parseWait(c echo.Context) (time.Duration, error) {
 			value, _, _ = strings.Cut(value, ";")
 			seconds, err := strconv.Atoi(strings.Trim(strings.TrimSpace(value), `"`))
 			if err != nil || seconds < 0 {
-				return unsetWait, nil // an invalid preference is ignored
+				return unsetWait, nil // an invalid header Prefer is ignored
 			}
 			wait := time.Duration(min(seconds, int(maxWait/time.Second))) * time.Second
 			c.Response().Header().Set("Preference-Applied", "wait="+strconv.Itoa(int(wait/time.Second)))
@@ -117,7 +117,7 @@ func (s *Server) parseWait(c echo.Context) (time.Duration, error) {
 	return unsetWait, nil
 }
 
-// unsetWait is the wait of a request that sets none. A read then uses the wait of its facet.
+// unsetWait means that a request names no wait. Then a read waits as long as its facet's setting says.
 const unsetWait time.Duration = -1
 
 // entityOf returns the entity in the request path, and its facet. It returns errNotVisible if
@@ -130,7 +130,7 @@ func (s *Server) entityOf(c echo.Context, client access.Client) (schemas.Entity,
 	if e.Key, err = pathParam(c, "key"); err != nil {
 		return e, f, err
 	}
-	if key := f.FoldKey(e.Key); key != e.Key { // another spelling of the key: the client learns the canonical URL
+	if key := f.FoldKey(e.Key); key != e.Key { // the key is not canonical: the header Content-Location has the canonical URL
 		e.Key = key
 		c.Response().Header().Set("Content-Location", "/v1/"+e.Source+"/"+e.Facet+"/"+url.PathEscape(key))
 	}

@@ -31,7 +31,7 @@ func newReadSamplers(sources map[string]Source) map[string]*observe.LogSampler {
 	return samplers
 }
 
-// noteRead keeps a read for logReads, which logs it when the status and the duration are known.
+// noteRead keeps a read until logReads logs it. At that time its status and its duration are known.
 func (s *Server) noteRead(c echo.Context, e schemas.Entity, v view, status int) {
 	if !s.log.Enabled(c.Request().Context(), slog.LevelDebug) {
 		return

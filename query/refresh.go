@@ -50,7 +50,9 @@ func (s *Server) refresh(c echo.Context, client access.Client) error {
 		if err != nil || v.version() >= result.Number || (!v.fallback && req.settled.Load() >= result.Number) {
 			return v, false, err
 		}
-		return v, true, nil // keeps waiting: the settle message was for an earlier request, or the new snapshot can't be read yet
+		// the settle message was about an earlier request, or the new snapshot can't be read yet:
+		// continue to wait
+		return v, true, nil
 	})
 	if err != nil {
 		return err
@@ -112,7 +114,7 @@ func (s *Server) enqueueAndWait(c echo.Context, client access.Client, e schemas.
 func (s *Server) enqueueAllAndWait(c echo.Context, client access.Client, all []refreshRequest, idempotencyKey string) ([]EnqueueResult, []error) {
 	results, errs := make([]EnqueueResult, len(all)), make([]error, len(all))
 	var requests []UpdateRequest
-	var indexes []int // for each element of `requests`, its index in `all`
+	var indexes []int // for each element of requests, its index in all
 	for i, req := range all {
 		if _, refused := errors.AsType[*problem.HTTPError](req.err); refused {
 			errs[i] = req.err

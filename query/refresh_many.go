@@ -51,7 +51,7 @@ func (s *Server) refreshMany(c echo.Context, client access.Client) error {
 	}
 	items, errs, results := make([]refreshItem, len(keys)), make([]error, len(keys)), make([]EnqueueResult, len(keys))
 	var visible []schemas.Entity
-	var indexes []int // for each element of `visible`, the index of its key in `keys`
+	var indexes []int // for each element of visible, the index of its key in keys
 	for i, key := range keys {
 		key = f.FoldKey(key)
 		e.Key, keys[i] = key, key

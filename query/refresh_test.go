@@ -62,8 +62,8 @@ func TestRefresh_WaitsForKafkaUnlikeARead(t *testing.T) {
 	}
 }
 
-// Refreshes that wait for Kafka have their own slots: while Kafka acknowledges none of them,
-// reads still enqueue.
+// Refreshes that wait for Kafka have slots of their own. So reads must still be able to enqueue while
+// Kafka acknowledges no refresh.
 func TestRefresh_WaitingForKafkaDoesNotBlockReads(t *testing.T) {
 	r := newRig(t)
 	in, out := make(chan struct{}, maxAckWaits), make(chan struct{})

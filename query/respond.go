@@ -51,7 +51,7 @@ func (s *Server) respondSnapshot(c echo.Context, client access.Client, e schemas
 	r, h := c.Request(), c.Response().Header()
 	as := bestEncoding(r.Header["Accept-Encoding"])
 	unchanged := notModified(r, v.entry, as)
-	var state readBody // only filled if it is needed, because most responses are FRESH
+	var state readBody // set only if it is needed, because most responses are FRESH
 	if v.freshness == store.Stale {
 		state = s.bodyOf(v, e.Source)
 	}
@@ -168,7 +168,7 @@ func matchesETag(values []string, etag string) bool {
 // equal, it prefers zstd (the stored form), then gzip, then identity (RFC 9110 §12.5.3). A
 // client that accepts none of the three gets identity.
 func bestEncoding(header []string) encoding {
-	rating := [encodings]float64{identity: -1, gzipped: -1, zstandard: -1} // -1: not listed in Accept-Encoding
+	rating := [encodings]float64{identity: -1, gzipped: -1, zstandard: -1} // -1: Accept-Encoding does not list the encoding
 	star := -1.0
 	for _, list := range header {
 		for list != "" {
@@ -275,9 +275,9 @@ func (s *Server) bodyOf(v view, source string) readBody {
 	return b
 }
 
-// respondUpdating responds to a read if no snapshot can be served: 202 if a refresh is queued,
-// 404 if the upstream has no such entity, 429 if a limit of the client is exceeded, 400 if params
-// of the entity are missing, 503 if no refresh can be queued now.
+// respondUpdating responds to a read if no snapshot can be served. The status is 202 if a refresh is
+// queued, and 404 if the upstream has no such entity. It is 429 if a limit of the client is exceeded,
+// 400 if params of the entity are missing, and 503 if no refresh can be queued now.
 func (s *Server) respondUpdating(c echo.Context, e schemas.Entity, v view) error {
 	body, a := s.bodyOf(v, e.Source), v.result
 	switch {

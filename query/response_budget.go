@@ -15,7 +15,7 @@ const (
 	// maxUncounted is the maximum size in bytes of a response that does not count toward the
 	// budget. The connection itself uses about as much memory.
 	maxUncounted = 16 << 10
-	// clientShare: one client may use 1/clientShare of the budget.
+	// one client may use 1/clientShare of the budget
 	clientShare = 2
 	// DefaultResponseMemory is the default of Config.ResponseMemory, in bytes.
 	DefaultResponseMemory = 256 << 20

@@ -31,18 +31,18 @@ import (
 // testTimeout is the timeout of every wait for an expected event.
 const testTimeout = 20 * time.Second
 
-// rig is a query service; the rig itself is the fake of all its dependencies.
+// rig is a query service. It also implements all dependencies of the service, as fakes.
 type rig struct {
 	testing.TB
 	config   Config
 	reads    ReadRecorder
-	limits   func(key string) string   // visibility that a fetch of the key would have now; nil: visible to all
-	store    Store                     // nil: the rig is the store
-	console  http.Handler              // nil: no console
-	credits  Credits                   // nil: refreshes cost nothing
-	hooks    Hooks                     // nil: no webhooks
-	runs     func(*source.Source) Runs // nil: no paths of runs
-	settings func(*source.Facet)       // changes the facet "character"; nil: no change
+	limits   func(key string) string   // returns the visibility that a fetch of the key would have; nil: no visibility
+	store    Store                     // store of the service; nil: the rig itself
+	console  http.Handler              // handler of the console; nil: there is no console
+	credits  Credits                   // nil: refreshes cost no credits
+	hooks    Hooks                     // receiver of webhooks; nil: there are none
+	runs     func(*source.Source) Runs // returns the service of runs; nil: there are no paths of runs
+	settings func(*source.Facet)       // changes the configuration of the facet "character"; nil: no change
 	src      *source.Source
 	server   *Server
 	reg      *prometheus.Registry
@@ -53,10 +53,10 @@ type rig struct {
 	paramsErr      error
 	storeErr       error
 	storeReadCount int           // number of reads of the store
-	hold           chan struct{} // if not nil, store reads block until this channel is closed
+	hold           chan struct{} // while this channel is open, reads of the database block; nil: they do not block
 	requests       []UpdateRequest
 	respond        func(ctx context.Context, w UpdateRequest) EnqueueResult
-	enqueueAndWait func(ctx context.Context, w UpdateRequest) EnqueueResult // nil: the same function as respond
+	enqueueAndWait func(ctx context.Context, w UpdateRequest) EnqueueResult // result of EnqueueAndWait; nil: the result of respond
 	wait           time.Duration
 	blocked        RefreshReason
 	blockedUntil   time.Time
@@ -66,7 +66,7 @@ type rig struct {
 	exceeded       map[string]bool  // names of the limits that the client has exceeded
 	missCount      int              // number of keys not found in the store
 	refreshNumbers map[string]int64 // numbers of refreshes by client, entity and idempotency key
-	refreshKeysErr error            // error of Find and Save
+	refreshKeysErr error            // error that Find and Save of idempotency keys return
 }
 
 var measured = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

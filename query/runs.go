@@ -18,9 +18,10 @@ import (
 	"github.com/freshet/freshet/runs/api"
 )
 
-// Runs starts and reads runs. Its errors are *problem.HTTPError, or errors of the database.
+// Runs starts and reads runs. Its methods return *problem.HTTPError, or errors of the database.
 type Runs interface {
-	// Start starts a run. started is false if an earlier run does its work.
+	// Start starts a run. If no new run is needed, because an earlier run fetches the same data, it
+	// returns that run and started is false.
 	Start(ctx context.Context, client access.Client, source, name, idempotencyKey string, body []byte) (run api.Run, started bool, err error)
 	// Get returns a run.
 	Get(ctx context.Context, id string) (api.Run, error)
@@ -32,7 +33,7 @@ type runReader struct {
 	runs Runs
 }
 
-// route adds the paths of runs.
+// route registers the handlers of the paths of runs.
 func (r runReader) route(methods []string) {
 	e, s := r.s.echo, r.s
 	e.POST("/v1/runs/:source/:name", s.authorized(access.Refresh, r.start))
@@ -40,7 +41,7 @@ func (r runReader) route(methods []string) {
 	e.Match(methods, "/v1/runs/:id/events", s.authorized(access.Read, r.events))
 }
 
-// unavailable returns the problem of an error of the database.
+// unavailable logs an error of the database, and returns the problem to respond with.
 func (r runReader) unavailable(c echo.Context, err error) error {
 	if p, ok := errors.AsType[*problem.HTTPError](err); ok {
 		return p
@@ -51,7 +52,8 @@ func (r runReader) unavailable(c echo.Context, err error) error {
 	return p
 }
 
-// start starts a run. The response is 202, or 200 with an earlier run that does its work.
+// start starts a run. The status is 202 for a new run. It is 200 if no new run is needed, because an
+// earlier run fetches the same data.
 func (r runReader) start(c echo.Context, client access.Client) error {
 	source, err := pathParam(c, "source")
 	if err != nil {
@@ -69,7 +71,7 @@ func (r runReader) start(c echo.Context, client access.Client) error {
 	if err != nil {
 		return problem.Body(err)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), runTimeout) // a client that disconnects does not stop the start
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), runTimeout) // the run is started even if the client disconnects
 	defer cancel()
 	run, started, err := r.runs.Start(ctx, client, source, name, key, body)
 	if err != nil {
@@ -91,9 +93,10 @@ func respondRun(c echo.Context, status int, run api.Run) error {
 const (
 	// runTimeout bounds the start of a run, which inserts up to 100,000 steps.
 	runTimeout = 30 * time.Second
-	// runRecheck is how often a client that waits for a run reads it, in case that an announcement was lost.
+	// runRecheck is the interval at which a waiting client's run is read again, because a message about
+	// its change can be lost.
 	runRecheck = 5 * time.Second
-	// runMinInterval is the minimum interval of two reads for one client that waits.
+	// runMinInterval is the minimum time between two reads of a run for the same waiting client.
 	runMinInterval = 200 * time.Millisecond
 )
 
@@ -110,7 +113,8 @@ func (r runReader) get(c echo.Context) (run api.Run, err error) {
 	return run, nil
 }
 
-// show responds with a run. With a wait it responds when the run has ended, or the wait has timed out.
+// show responds with a run. If the request sets a wait, it responds when the run has ended or the wait
+// is over.
 func (r runReader) show(c echo.Context, client access.Client) error {
 	wait, err := r.s.parseWait(c)
 	if err != nil {
@@ -137,8 +141,8 @@ func (r runReader) show(c echo.Context, client access.Client) error {
 	return respondRun(c, http.StatusOK, run)
 }
 
-// follow calls the function changed with the run at once and after each change, until it returns false, the channel end
-// receives a value, the client disconnects, or the process stops.
+// follow calls changed with the run, first at once and then after each change. It returns when changed
+// returns false, the channel end receives a value, the client disconnects, or the process stops.
 func (r runReader) follow(c echo.Context, client access.Client, run api.Run, end <-chan time.Time, changed func(api.Run) bool) error {
 	leave, err := r.s.acquireWaitSlot(client)
 	if err != nil {
@@ -150,13 +154,15 @@ func (r runReader) follow(c echo.Context, client access.Client, run api.Run, end
 	recheck := time.NewTicker(runRecheck)
 	defer recheck.Stop()
 	for {
-		if now, err := r.get(c); err == nil { // after an error the run is read again
+		if now, err := r.get(c); err == nil { // if the read fails, the previous state of the run is used
 			run = now
 		}
 		if !changed(run) {
 			return nil
 		}
-		notified := (<-chan struct{})(nil) // the pause bounds the reads of a run with many ends of steps
+		// Notifications are ignored until the pause has passed. So a run whose steps end in quick
+		// succession is not read after each step.
+		notified := (<-chan struct{})(nil)
 		for waiting, pause := true, time.After(runMinInterval); waiting; {
 			select {
 			case <-pause:
@@ -176,8 +182,8 @@ func (r runReader) follow(c echo.Context, client access.Client, run api.Run, end
 	}
 }
 
-// events streams the state of a run as server-sent events: progress after each change, and ended at its end, which ends
-// the stream.
+// events streams the state of a run as server-sent events: an event progress after each change, and an
+// event ended at the end of the run. The event ended is the last one.
 func (r runReader) events(c echo.Context, client access.Client) error {
 	run, err := r.get(c)
 	if err != nil {
@@ -187,7 +193,7 @@ func (r runReader) events(c echo.Context, client access.Client) error {
 	begin := func() {
 		h.Set("Content-Type", "text/event-stream")
 		h.Set("Cache-Control", "no-store")
-		h.Set("X-Accel-Buffering", "no") // disables response buffering in nginx
+		h.Set("X-Accel-Buffering", "no") // this header makes nginx send each event at once, without buffering
 		c.Response().WriteHeader(http.StatusOK)
 	}
 	if c.Request().Method == http.MethodHead {

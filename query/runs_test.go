@@ -20,7 +20,7 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// runsRig is a query service with runs on a database.
+// runsRig is a query service with a database and the paths of runs.
 type runsRig struct {
 	*rig
 	stored *runs.Runs
@@ -51,7 +51,7 @@ func newRunsRig(t *testing.T, paid bool) *runsRig {
 	return r
 }
 
-// post sends a request with a body, and checks the response against the contract.
+// post sends a request with a body, and checks the response against the OpenAPI document.
 func (r *runsRig) post(path, body string, headers ...string) (status int, run api.Run, text string) {
 	r.Helper()
 	req := httptest.NewRequestWithContext(r.Context(), http.MethodPost, path, strings.NewReader(body))

@@ -182,7 +182,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer background.Wait()
 	defer stop() // ends the read counter, also if Subscribe fails; it runs before background.Wait, because deferred calls run in reverse order
 	return s.subscriber.Subscribe(ctx, s.onSettled, func(connected bool) {
-		if ctx.Err() == nil { // at shutdown the disconnect is expected, and is not logged
+		if ctx.Err() == nil { // at shutdown the end of the subscription is expected, so it is not logged
 			s.onConnection(connected)
 		}
 	})
@@ -192,7 +192,7 @@ func (s *Server) Run(ctx context.Context) error {
 // so that the waiters do not read the outdated entry.
 func (s *Server) onSettled(settled schemas.Settled) {
 	s.cache.invalidate(settled.Entity)
-	if settled.Number == 0 { // the entity was deleted
+	if settled.Number == 0 { // number 0: the entity was deleted
 		s.readCounter.remove(settled.Entity)
 	}
 	s.waiterSet.notify(settled)

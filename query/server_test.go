@@ -164,10 +164,10 @@ func FuzzResponse_MatchesOpenAPI(f *testing.F) {
 	f.Fuzz(func(t *testing.T, method, target, none, accept, prefer, last string) {
 		u, err := url.Parse("http://host" + target)
 		if err != nil || !strings.HasPrefix(u.Path, "/") || waits.MatchString(u.Query().Get("wait")) || waits.MatchString(prefer) {
-			return // skips requests with a wait, which other tests cover
+			return // requests with a wait are skipped, because other tests cover them
 		}
 		if strings.HasSuffix(u.Path, "/events") && method != http.MethodHead {
-			return // skips event streams, which other tests cover
+			return // event streams are skipped, because other tests cover them
 		}
 		req, err := http.NewRequestWithContext(t.Context(), method, u.String(), nil)
 		if err != nil {

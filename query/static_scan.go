@@ -195,10 +195,11 @@ var (
 	errFileChanging = errors.New("the file changed while it was read")
 )
 
-// load returns the file of an entity: the previous one if it is unchanged. It records a rejected file.
+// load returns the file of an entity. If the file has not changed, it returns the previous one. It
+// records a file that is rejected.
 func (p *staticPass) load(e schemas.Entity, previous *staticFile) (*staticFile, error) {
 	info, err := p.root.Stat(e.Key)
-	if err != nil { // for example a symbolic link that leaves the directory
+	if err != nil { // this happens, for example, for a symbolic link that leaves the directory
 		if info, _ = p.root.Lstat(e.Key); info == nil {
 			return nil, err
 		}

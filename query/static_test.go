@@ -34,7 +34,7 @@ func writeFile(t testing.TB, dir, name, text string, modified time.Time) {
 	if err := os.Chtimes(temporary, modified, modified); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Rename(temporary, path); err != nil { // as a deployment does: readers see the old or the new file
+	if err := os.Rename(temporary, path); err != nil { // replace the file in one step, so that a reader sees either the old or the new file
 		t.Fatal(err)
 	}
 }
@@ -116,11 +116,11 @@ func TestStatic_ReplacedWhileServed(t *testing.T) {
 	}
 	writeFile(t, dir, "a.xml", "<truncated", time.Now())
 	r.rescan()
-	r.wantContent("a.xml", "<new/>") // the last valid version stays
+	r.wantContent("a.xml", "<new/>") // the new file is invalid, so the last valid version is served
 	same := time.Now().Add(-time.Minute)
 	writeFile(t, dir, "a.xml", "<one/>", same)
 	r.rescan()
-	writeFile(t, dir, "a.xml", "<two/>", same) // same size and time, other file
+	writeFile(t, dir, "a.xml", "<two/>", same) // the new file has the same size and time as the old one, but it is another file
 	r.rescan()
 	r.wantContent("a.xml", "<two/>")
 	writeFile(t, dir, "e/f.xml", "<f/>", same)
@@ -139,7 +139,7 @@ func TestStatic_ReplacedWhileServed(t *testing.T) {
 	if _, err := r.server.cache.static.scan(); err == nil {
 		t.Error("a missing directory: got no error")
 	}
-	r.wantContent("a.xml", "<two/>") // the files of an unreadable directory stay
+	r.wantContent("a.xml", "<two/>") // while the directory can't be read, its files are still served
 }
 
 func TestStatic_LaterRefreshWins(t *testing.T) {
@@ -152,7 +152,7 @@ func TestStatic_LaterRefreshWins(t *testing.T) {
 		}}, change...)...)
 	}
 	put(2*time.Hour, "<older/>")
-	r.wantContent("a.xml", layout) // the file was modified an hour ago
+	r.wantContent("a.xml", layout) // the file was modified an hour ago, after the refresh, so the file is served
 	put(time.Minute, "<scheduled/>", func(s *store.Snapshot) { s.Manual = false })
 	r.wantContent("a.xml", layout)
 	put(time.Minute, "<json/>", func(s *store.Snapshot) { s.MediaType = "" })
@@ -168,7 +168,7 @@ func TestStatic_LaterRefreshWins(t *testing.T) {
 	r.storeErr = errors.New("stopped")
 	r.mu.Unlock()
 	r.settle("a.xml", 9)
-	r.wantContent("a.xml", "<refreshed/>") // the fallback in memory is newer than the file
+	r.wantContent("a.xml", "<refreshed/>") // the snapshot in memory is newer than the file, so it is served while the database is down
 	r.mu.Lock()
 	r.storeErr = nil
 	r.mu.Unlock()
@@ -194,7 +194,7 @@ func TestStatic_ChecksStoreAfterStart(t *testing.T) {
 
 func TestStatic_StoreDownServesFile(t *testing.T) {
 	r, _ := newStaticRig(t, "first")
-	r.settle("a.xml", 5) // the store may have a newer snapshot
+	r.settle("a.xml", 5) // after this settle message, the database may have a newer snapshot than the file
 	r.mu.Lock()
 	r.storeErr = errors.New("stopped")
 	r.mu.Unlock()
@@ -238,7 +238,7 @@ func TestStatic_LastIsTheFallback(t *testing.T) {
 	degraded("b/c.xml", "STORE_UNAVAILABLE")
 }
 
-// No name of a file and no symbolic link reaches a file outside of the directory.
+// No file name and no symbolic link may lead to a file outside of the directory.
 func TestStatic_NothingOutsideIsServed(t *testing.T) {
 	outside := t.TempDir()
 	writeFile(t, outside, "secret.xml", "<secret/>", time.Now())
@@ -336,8 +336,8 @@ func serveHit(b *testing.B, r *rig, key string) func() {
 	}
 }
 
-// compareHits measures two kinds of hits in alternating rounds, and reports the rate of the first
-// relative to that of the second.
+// compareHits measures two kinds of cache hits, in alternating rounds. It reports the rate of the first
+// kind divided by that of the second kind.
 func compareHits(b *testing.B, name string, first, second func()) {
 	const turn = 1000
 	serve, took, turns := []func(){first, second}, [2]time.Duration{}, 0

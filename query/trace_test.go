@@ -35,7 +35,7 @@ func TestMetrics_HaveNoClientValues(t *testing.T) {
 	before := testutil.CollectAndCount(r.server.metrics.requests)
 	long := "/v1/nexon/character/" + strings.Repeat("k", maxPathBytes)
 	for _, method := range []string{"MADEUP1", "MADEUP2", "MADEUP3", "get"} {
-		r.raw(method, "/v1/nexon/character/a") // the response is 405
+		r.raw(method, "/v1/nexon/character/a") // the paths accept only GET, so the response is 405
 		r.raw(method, long)                    // the response is 414, although the router would respond 404
 		r.raw(method, "/nowhere")
 	}

@@ -27,7 +27,7 @@ type realStore interface {
 	Write(ctx context.Context, writes []store.Write) ([]store.Result, error)
 }
 
-// storeWithItems is a database as package app passes it to the service.
+// storeWithItems is the database in the form in which package app passes it to the query service.
 type storeWithItems struct {
 	database
 	items *collection.Collections
@@ -44,7 +44,7 @@ func (s storeWithItems) Items(ctx context.Context, e schemas.Entity, r collectio
 	return s.items.Items(ctx, e, r)
 }
 
-// realStores are all supported databases.
+// realStores returns a new database of each supported kind.
 var realStores = map[string]func(t *testing.T) realStore{
 	"embedded": func(t *testing.T) realStore {
 		s, err := sqlite.Open(t.Context(), "")
@@ -119,8 +119,8 @@ type recordEveryRead struct{}
 func (recordEveryRead) Counts(string, string) bool                                { return true }
 func (recordEveryRead) RecordReads(context.Context, []ReadCount, time.Time) error { return nil }
 
-// write stores the result of a fetch that was made `age` ago, with a visibility. `notFound` means that
-// the upstream has no such entity.
+// write stores the result of a fetch that was made before the time age, with a visibility. If notFound
+// is true, it stores a not-found result.
 func write(t *testing.T, st realStore, e schemas.Entity, visibility string, version int64, age time.Duration, notFound bool) {
 	t.Helper()
 	w := store.Write{
@@ -139,7 +139,7 @@ func clientWithScopes(scopes ...access.Scope) access.Client {
 	return access.Client{Name: "key:1", Scopes: append([]access.Scope{access.Read, access.Refresh}, scopes...)}
 }
 
-// attempts are all requests that could reveal something about an entity.
+// attempts are all kinds of requests that could reveal something about an entity.
 var attempts = []struct {
 	method, path string
 	headers      []string

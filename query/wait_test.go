@@ -60,7 +60,7 @@ func TestWait_MissesNoSettleBeforeTheFirstRead(t *testing.T) {
 	r := newRig(t)
 	first := true
 	r.respond = func(context.Context, UpdateRequest) EnqueueResult {
-		if first { // the first update request stores its snapshot at once, before the client begins to wait
+		if first { // the snapshot of the first update request is stored at once, before the client begins to wait
 			first = false
 			r.putSnapshot("a", 0)
 		}

@@ -98,6 +98,6 @@ func (b *waiterSet) notifyAll() {
 func (w *waiter) notify() {
 	select {
 	case w.notified <- struct{}{}:
-	default: // the channel still has an earlier notification, which wakes the waiter anyway
+	default: // the channel still holds an earlier notification, which wakes the waiter too
 	}
 }

@@ -1,7 +1,7 @@
 package reference
 
 import (
-	_ "embed" // embeds descriptions.json
+	_ "embed" // for the directive go:embed below
 	"encoding/json"
 	"reflect"
 )

@@ -91,7 +91,7 @@ func (m *schema) describeValue(s *Setting) {
 	types := []string{"string"}
 	switch {
 	case s.kind.Kind() == reflect.Interface:
-		return // every value is valid
+		return // this type has no constraint: every value is valid
 	case s.kind.Kind() == reflect.Bool:
 		types = []string{"boolean"}
 	case s.kind.Kind() == reflect.Float64 && s.form.Pattern == "":

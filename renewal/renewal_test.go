@@ -96,7 +96,7 @@ func TestRenewer_OutageInsideMarginHarmsNoCall(t *testing.T) {
 			t.Fatal(err)
 		}
 		down.Store(true)
-		time.Sleep(55 * time.Minute) // the renewal is due now
+		time.Sleep(55 * time.Minute) // now the renewal is due
 		failed, calls := 0, 0
 		for range 270 { // until 30 s before the end
 			time.Sleep(time.Second)
@@ -108,7 +108,7 @@ func TestRenewer_OutageInsideMarginHarmsNoCall(t *testing.T) {
 		if row := f.row(); failed != 0 || row.Failures < 3 || !strings.Contains(row.Error, "connection refused") {
 			t.Errorf("%d calls inside the margin: got %d failed, %d failed renewals (%s)", calls, failed, row.Failures, row.Error)
 		}
-		time.Sleep(time.Minute) // the token has expired
+		time.Sleep(time.Minute) // now the token has expired
 		if err := p.call(t.Context()); !errors.Is(err, ErrNoToken) || !strings.Contains(err.Error(), "connection refused") {
 			t.Errorf("after the end: got %v, want ErrNoToken with its reason", err)
 		}
@@ -173,7 +173,7 @@ func TestRenewer_WrongAnswers(t *testing.T) {
 	expires := func(text string) *oauth.Answer { return &oauth.Answer{Expires: &text} }
 	for name, test := range map[string]struct {
 		answer   *oauth.Answer
-		lifetime time.Duration // 0: no token
+		lifetime time.Duration // expected lifetime; 0: no token is expected
 		says     string
 	}{
 		"HTML with 200":        {&oauth.Answer{Status: 200, ContentType: "text/html", Body: "<html>sign in</html>"}, 0, "without a token"},
@@ -250,7 +250,7 @@ func TestRenewer_WrongClocksDoNotMatter(t *testing.T) {
 				f.saveFunc = func(s Store) Store { return shifted{s, by} }
 				all = append(all, f.start(by.String()))
 			}
-			for range 720 { // an hour
+			for range 720 { // 720 steps of 5 s are one hour
 				for _, p := range all {
 					if err := p.call(t.Context()); err != nil {
 						t.Errorf("call: got %v, want none", err)

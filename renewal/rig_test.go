@@ -235,7 +235,7 @@ func (p *process) call(ctx context.Context) error {
 		p.mu.Lock()
 		t := p.current
 		p.mu.Unlock()
-		if !time.Now().Before(t.Until) { // as source.authorize
+		if !time.Now().Before(t.Until) { // source.authorize makes the same check
 			continue
 		}
 		req := httptest.NewRequest(http.MethodGet, "/api/x", http.NoBody)

@@ -15,45 +15,45 @@ import (
 const (
 	actionRun = "maintenance-run"
 
-	// requestRun makes the run of a table due. Argument: name of the table.
+	// requestRun makes a run of the maintenance of a table due. Argument: name of the table.
 	requestRun = `INSERT INTO maintenance (name, requested) VALUES ($1, true) ON CONFLICT (name) DO UPDATE SET due_at = 0, requested = true`
 	selectRuns = `SELECT name, due_at, requested, running, started_at, ended_at, deleted FROM maintenance`
 )
 
-// Status is the state of the maintenance.
+// Status is the state of the maintenance of all tables.
 type Status struct {
 	Tables []TableStatus `json:"tables"`
 }
 
-// TableStatus is the state of the maintenance of one table. Times are nil if there are none.
+// TableStatus is the state of the maintenance of one table. A time that does not exist is nil.
 type TableStatus struct {
 	Table string `json:"table"`
 	// KeepSeconds is the retention period; 0: the rows are kept without limit.
 	KeepSeconds int64 `json:"keepSeconds"`
 	// Oldest is when the retention period of the oldest row began.
 	Oldest *time.Time `json:"oldest"`
-	// Requested is set from the request of a run to the end of the run.
+	// Requested is true from an operator's request until the end of the requested run.
 	Requested bool       `json:"requested"`
 	Running   bool       `json:"running"`
-	StartedAt *time.Time `json:"startedAt"` // start of the last run
-	EndedAt   *time.Time `json:"endedAt"`   // end of the last run that has ended
-	NextAt    *time.Time `json:"nextAt"`    // the next run
-	Deleted   int64      `json:"deleted"`   // rows that the last run has deleted
+	StartedAt *time.Time `json:"startedAt"` // start of the run that began last
+	EndedAt   *time.Time `json:"endedAt"`   // end of the run that ended last
+	NextAt    *time.Time `json:"nextAt"`    // start of the next run
+	Deleted   int64      `json:"deleted"`   // number of rows that the last run has deleted
 }
 
-// Admin shows the state of the maintenance and requests runs. The processes that run Maintenance delete
-// the rows.
+// Admin is the admin API of the maintenance. It shows the state and makes runs due. Schedulers execute
+// the runs (Maintenance).
 type Admin struct {
 	Config Config
 	Store  TxStore
-	Actor  func(*http.Request) string // returns the name of the client, for the audit
-	Wake   func(context.Context)      // wakes the pollers on Channel
+	Actor  func(*http.Request) string // returns the name of the client that sent a request, for the audit
+	Wake   func(context.Context)      // wakes the processes that run Maintenance
 	Now    func() time.Time
 	Log    *slog.Logger
 }
 
-// Handler returns the admin API of the maintenance, for the path /admin/v1/maintenance and all paths below
-// it. The caller must have authenticated the client.
+// Handler returns the handler of /admin/v1/maintenance and all paths below it. The caller must have
+// authenticated the client.
 func (a Admin) Handler() http.Handler {
 	return admin.API{
 		Paths: map[string]map[string]admin.Handle{
@@ -77,8 +77,8 @@ func (a Admin) run(r *http.Request) (admin.Answer, error) {
 	return admin.Answer{Status: http.StatusAccepted, Body: s}, err
 }
 
-// Request makes the run of each table with a retention period due, and writes the audit entry in the same
-// transaction. Then it wakes the processes that run Maintenance. It returns the state before the runs.
+// Request makes a run due for each table with a retention period. It writes the audit entry in the same
+// transaction, and wakes the processes that run Maintenance. It returns the state before the runs.
 func (a Admin) Request(ctx context.Context, actor string) (Status, error) {
 	names := []string{}
 	var statements []store.Statement
@@ -90,7 +90,7 @@ func (a Admin) Request(ctx context.Context, actor string) (Status, error) {
 	}
 	after, err := json.Marshal(map[string][]string{"tables": names})
 	if err != nil {
-		panic(err) // encoding texts can't fail
+		panic(err) // no error is possible: the value has only texts
 	}
 	entry := store.AuditEntry{At: a.Now(), Actor: actor, Action: actionRun, Before: json.RawMessage("{}"), After: after}
 	if err := a.Store.InTx(ctx, func(tx store.Tx) error {
@@ -136,7 +136,7 @@ func (a Admin) Status(ctx context.Context) (Status, error) {
 	return s, err
 }
 
-// timeOf returns the time of a column; nil: the column has no time.
+// timeOf converts a time of the database, in microseconds. 0 becomes nil.
 func timeOf(micros int64) *time.Time {
 	if micros == 0 {
 		return nil

@@ -8,26 +8,27 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Statements of carryForward, for both databases.
+// The statements of carryForward. Both databases can execute them.
 const (
-	// SelectOldEntries returns the oldest entries of the ledger. The entries of open holds are left out,
-	// because a release reads them. Arguments: time before which entries are old, limit.
+	// SelectOldEntries returns the oldest entries of the ledger. It leaves out the entries of open
+	// holds, because the release of a hold needs them. Arguments: time before which an entry is old,
+	// limit.
 	SelectOldEntries = `SELECT e.id, e.client, e.at, e.amount, e.held FROM credit_entries e WHERE e.kind <> 'opening' AND e.at < $1
 AND NOT EXISTS (SELECT 1 FROM credit_holds h WHERE h.id = e.hold_id AND h.state = 'HELD') ORDER BY e.at LIMIT $2`
 	// DeleteEntry deletes an entry. Argument: id.
 	DeleteEntry = `DELETE FROM credit_entries WHERE id = $1`
-	// AddToOpening adds the sums of deleted entries to the opening entry of a client. Arguments: time of the
-	// latest deleted entry, client, sum of amount, sum of held.
+	// AddToOpening adds amounts to the opening entry of a client. Arguments: time of the newest deleted
+	// entry, client, sum of amount, sum of held.
 	AddToOpening = `INSERT INTO credit_entries (at, client, kind, grant_id, hold_id, amount, held, balance) VALUES ($1, $2, 'opening', '', '', $3, $4, $3)
 ON CONFLICT (client) WHERE kind = 'opening' DO UPDATE SET at = excluded.at, amount = credit_entries.amount + excluded.amount,
 held = credit_entries.held + excluded.held, balance = credit_entries.balance + excluded.amount`
 )
 
-// carried are the sums of the deleted entries of a client.
+// carried has the sums of the deleted entries of one client.
 type carried struct{ at, amount, held int64 }
 
-// carryForward deletes the oldest entries of the ledger of credits, and adds their sums to the opening
-// entry of their client. So the sums over all entries of a client stay the same.
+// carryForward deletes the oldest entries of the ledger of credits. It adds their sums to the opening
+// entries of their clients, so that the sum of all entries of a client stays the same.
 func carryForward(ctx context.Context, tx store.Tx, before int64, limit int) (deleted int, err error) {
 	var statements []store.Statement
 	sums := map[string]carried{}

@@ -14,12 +14,12 @@ import (
 )
 
 const (
-	// Channel is the Redis channel that wakes the maintenance of all processes.
+	// Channel is the Redis channel whose messages wake the maintenance in all processes.
 	Channel = "maintenance"
 
-	runInterval   = time.Hour       // from the end of a run of one table to its next run
-	checkInterval = 5 * time.Minute // maximum time after which a requested run is found if its wake-up was lost
-	batchRows     = 1000            // number of rows that are deleted per transaction
+	runInterval   = time.Hour       // time from the end of a run of a table to the next run of this table
+	checkInterval = 5 * time.Minute // maximum time until a requested run starts if its wake-up message was lost
+	batchRows     = 1000            // maximum number of rows that one transaction deletes
 	batchInterval = 100 * time.Millisecond
 	batchTimeout  = 30 * time.Second
 )
@@ -29,46 +29,50 @@ type TxStore interface {
 	InTx(ctx context.Context, do func(store.Tx) error) error
 }
 
-// Statements of the table maintenance, for both databases. Argument $1 is the name of a table.
+// Statements about the table maintenance, for both databases. Their first argument is the name of a
+// table.
 const (
 	insertRun = `INSERT INTO maintenance (name) VALUES ($1) ON CONFLICT (name) DO NOTHING`
-	// beginBatch locks the row, begins the run unless it has begun, and writes no row if the run is not due.
-	// Further argument: now.
+	// beginBatch locks the row of a table, and begins a run of this table unless a run has begun. It
+	// writes no row if no run is due. Second argument: now.
 	beginBatch = `UPDATE maintenance SET started_at = CASE WHEN running THEN started_at ELSE $2 END, deleted = CASE WHEN running THEN deleted ELSE 0 END,
 	running = true WHERE name = $1 AND due_at <= $2`
-	// addDeleted adds the number of deleted rows.
+	// addDeleted adds to the number of rows that the run has deleted. Second argument: number of rows
+	// of a batch.
 	addDeleted = `UPDATE maintenance SET deleted = deleted + $2 WHERE name = $1`
-	// endRun ends a run and returns the number of deleted rows. Further arguments: now, next run.
+	// endRun ends the run of a table, and returns how many rows the run has deleted. Further arguments:
+	// now, time of the next run.
 	endRun = `UPDATE maintenance SET running = false, requested = false, ended_at = $2, due_at = $3 WHERE name = $1 RETURNING deleted`
-	// selectDue returns the time of the next run.
+	// selectDue returns the time of the next run of a table.
 	selectDue = `SELECT due_at FROM maintenance WHERE name = $1`
 )
 
-// PollFails is the condition of the maintenance's poller. Each table has a condition of its own, so it never
-// occurs.
+// PollFails is the log condition that the poller of the maintenance requires. It never occurs, because
+// Maintenance reports failures itself, with one condition for each table.
 var PollFails = deletionFails("", "")
 
 // MaintenanceDeps are the dependencies of Maintenance.
 type MaintenanceDeps struct {
 	Store   TxStore
-	Poller  *poll.Poller // on Channel
+	Poller  *poll.Poller // wakes up at messages of Channel
 	Now     func() time.Time
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 }
 
-// Maintenance deletes the old rows of Tables, in batches, oldest first. Any number of processes may run it:
-// the row of a table in the table maintenance is locked during a batch, so that one process at a time
-// deletes rows of this table, and any process continues a run whose process has crashed.
+// Maintenance deletes the old rows of Tables, the oldest rows first. Any number of processes may run
+// it. One transaction deletes one batch of rows of a table, and locks the row of this table in the
+// table maintenance. So only one process at a time deletes rows of a table, and any process can
+// continue the run of a process that has crashed.
 type Maintenance struct {
 	config     Config
 	deps       MaintenanceDeps
-	rows       int // number of rows per transaction
+	rows       int // maximum number of rows that one transaction deletes
 	deleted    *prometheus.CounterVec
 	conditions observe.Conditions
 }
 
-// NewMaintenance returns the maintenance with these retention periods.
+// NewMaintenance returns a Maintenance with these retention periods.
 func NewMaintenance(config Config, deps MaintenanceDeps) *Maintenance {
 	m := &Maintenance{config: config, deps: deps, rows: batchRows, deleted: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "maintenance_deleted_total", Help: "Rows that this process deleted after the retention period of their table.",
@@ -80,13 +84,13 @@ func NewMaintenance(config Config, deps MaintenanceDeps) *Maintenance {
 	return m
 }
 
-// Run deletes old rows of each table once an hour, and when a run is requested, until ctx ends.
+// Run deletes old rows until ctx ends: of each table once an hour, and when an operator requests it.
 func (m *Maintenance) Run(ctx context.Context) error {
 	return m.deps.Poller.Run(ctx, checkInterval, func(ctx context.Context, _ time.Time) (time.Time, error) { return m.RunDue(ctx), nil })
 }
 
-// RunDue deletes the old rows of all tables whose run is due. It returns the time of the next run. The
-// failure of one table is logged, and does not stop the others.
+// RunDue deletes the old rows of all tables whose run is due. It returns the time of the next run. If
+// the run of a table fails, RunDue logs the failure and continues with the other tables.
 func (m *Maintenance) RunDue(ctx context.Context) (next time.Time) {
 	for _, t := range Tables {
 		if keep := t.Keep(m.config); keep > 0 {
@@ -96,7 +100,7 @@ func (m *Maintenance) RunDue(ctx context.Context) (next time.Time) {
 	return next
 }
 
-// runTable deletes the old rows of a table, if its run is due, and returns the time of the next run.
+// runTable executes the run of a table if it is due. It returns the time of the next run of this table.
 func (m *Maintenance) runTable(ctx context.Context, t Table, keep time.Duration) (next time.Time) {
 	for {
 		now := m.deps.Now()
@@ -118,12 +122,12 @@ func (m *Maintenance) runTable(ctx context.Context, t Table, keep time.Duration)
 	}
 }
 
-// batch is the result of a batch.
+// batch is the result of the deletion of one batch of rows.
 type batch struct {
 	deleted int
-	ended   bool      // the run has ended with this batch
-	total   int64     // number of rows that the ended run deleted
-	next    time.Time // the next run; zero: the run has not ended
+	ended   bool      // true: this was the last batch of the run
+	total   int64     // number of rows that the whole run has deleted; set if ended
+	next    time.Time // time of the next run of the table; zero: the run has not ended
 }
 
 // runBatch deletes one batch of rows in one transaction. It deletes nothing if no run of the table is due.

@@ -21,14 +21,14 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// maintenanceRig is a process with the maintenance on a database in memory.
+// maintenanceRig is one process that runs the maintenance on a database in memory.
 type maintenanceRig struct {
 	*testing.T
 	db  *sqlite.Store
 	m   *Maintenance
 	now time.Time
 	log bytes.Buffer
-	err map[string]error // errors of the transactions that contain this text in a statement
+	err map[string]error // a transaction fails with this error if one of its statements contains the text (the key of the map)
 }
 
 func newMaintenanceRig(t *testing.T, config Config) *maintenanceRig {
@@ -66,7 +66,7 @@ func (t failingTx) Exec(ctx context.Context, statements ...store.Statement) ([]i
 	return t.Tx.Exec(ctx, statements...)
 }
 
-// audit inserts n entries of this age into the audit.
+// audit inserts n entries into the audit. Each has the given age.
 func (r *maintenanceRig) audit(n int, age time.Duration) {
 	r.Helper()
 	for range n {
@@ -115,8 +115,8 @@ func TestMaintenance_KeepsRowsWithoutLimit(t *testing.T) {
 	}
 }
 
-// A batch that fails is rolled back. The run continues after retryInterval, and the other tables are not
-// affected.
+// If a batch fails, it is rolled back, and the run continues after retryInterval. The maintenance of
+// the other tables continues.
 func TestMaintenance_ContinuesAFailedRun(t *testing.T) {
 	r := newMaintenanceRig(t, Config{Audit: tenDays, DLQJobs: tenDays})
 	r.audit(2, tenDays+time.Second)
@@ -141,8 +141,8 @@ func TestMaintenance_ContinuesAFailedRun(t *testing.T) {
 	}
 }
 
-// A process that crashes in a run leaves a run that has begun. Another process continues it and counts all
-// its rows.
+// If a process crashes in a run, another process must continue the run. The number of deleted rows must
+// include the rows that both have deleted.
 func TestMaintenance_ContinuesTheRunOfACrashedProcess(t *testing.T) {
 	r := newMaintenanceRig(t, Config{Audit: tenDays})
 	r.m.rows = 2
@@ -209,7 +209,7 @@ func TestAdmin_ShowsAndRequestsRuns(t *testing.T) {
 	}
 }
 
-// Run must start a requested run when it is woken over Redis, and not only at the next check.
+// A message on Channel must wake Run, so that a requested run starts before the next check.
 func TestMaintenance_RunsWhenWoken(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	r := newMaintenanceRig(t, Config{Audit: tenDays})

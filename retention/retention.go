@@ -72,7 +72,7 @@ const (
 // Periods are the retention periods of a facet's rows.
 type Periods struct {
 	Content  time.Duration // from the fetch of content to its deletion; 0: content is never deleted
-	NotFound time.Duration // from the last check of a not-found result to its deletion
+	NotFound time.Duration // time from the last check of a not-found result to the deletion of this result
 	Statuses time.Duration // from the last failure to the deletion of a status whose entity has no snapshot
 }
 
@@ -123,7 +123,8 @@ func New(source, facet string, periods Periods, st Store, log *slog.Logger, reg 
 	return []*Walk{snapshots, statuses}
 }
 
-// deletionFails is the condition that rows can't be deleted. The attribute names the kind of rows.
+// deletionFails returns the log condition that rows can't be deleted. The attribute attr with this
+// value says which rows.
 func deletionFails(attr, value string) observe.Condition {
 	return observe.Condition{
 		Event: "retention_failed", Failing: "deletion of expired rows failed; will retry", Recovered: "deletion of expired rows resumed", Attr: attr, Value: value,

@@ -9,24 +9,26 @@ import (
 
 // Table is a table whose rows are deleted after their retention period.
 type Table struct {
-	Name string                     // in the configuration, the metric and the commands
-	Keep func(Config) time.Duration // the retention period; 0: rows are kept without limit
+	Name string                     // name in the configuration, the metric and the commands
+	Keep func(Config) time.Duration // returns the retention period of the table; 0: rows are kept without limit
 	rows
-	unit time.Duration // of the time of the rows; 0: a microsecond
-	// replace deletes rows in the place of the statement of rows; nil: the statement deletes them.
+	unit time.Duration // unit of the column rows.time; 0: microseconds
+	// replace deletes the rows of a batch in another way than DeleteStatement; nil: DeleteStatement
+	// deletes them.
 	replace func(ctx context.Context, tx store.Tx, before int64, limit int) (deleted int, err error)
 }
 
-// rows are the rows of a table that may be deleted. An index on the time, with the condition, must exist.
+// rows describes which rows of a database table are deleted. The table must have an index on time, with
+// the same condition.
 type rows struct {
 	table     string
 	key       string // columns of the primary key
-	time      string // the retention period of a row begins at this time, in microseconds or in Table.unit
-	condition string // of the rows that may be deleted; empty: all
+	time      string // SQL expression for the time from which the retention period of a row counts, in units of Table.unit
+	condition string // SQL condition of the rows that may be deleted; empty: all rows
 }
 
-// Tables are the tables whose old rows are deleted. A new table needs a line here, a setting in Config,
-// an index, its rows in storetest and its grants in docs/deploying.md.
+// Tables lists the tables whose old rows are deleted. A new table needs an entry here, a setting in
+// Config, an index, rows for its test in package storetest, and grants in docs/deploying.md.
 var Tables = []Table{
 	{Name: "audit", Keep: func(c Config) time.Duration { return c.Audit }, rows: rows{"audit", "id", "at", ""}},
 	{Name: "deadLetters", Keep: func(c Config) time.Duration { return c.DeadLetters }, rows: rows{"dead_letters", "topic, kafka_partition, kafka_offset", "handled_at", "handled <> ''"}},
@@ -39,11 +41,11 @@ var Tables = []Table{
 	{Name: "creditUse", Keep: func(c Config) time.Duration { return c.CreditUse }, rows: rows{"credit_use", "client, hour", "hour", ""}, unit: time.Hour},
 }
 
-// withoutOpenHolds is the condition that a client has no open hold. Such a hold may give credits back to
-// the grant.
+// withoutOpenHolds is the condition that the client of a grant has no open hold. The credits of an open
+// hold may still be given back to the grant.
 const withoutOpenHolds = `NOT EXISTS (SELECT 1 FROM credit_holds h WHERE h.client = credit_grants.client AND h.state = 'HELD')`
 
-// where returns a condition, together with the condition of the rows.
+// where joins a condition and the condition of the rows with AND.
 func (r rows) where(condition string) string {
 	if r.condition == "" {
 		return condition
@@ -51,16 +53,17 @@ func (r rows) where(condition string) string {
 	return r.condition + " AND " + condition
 }
 
-// DeleteStatement deletes the oldest rows of the table. Arguments: the time before which rows are deleted,
-// limit. The conditions are in the statement twice: PostgreSQL checks only the outer ones again when
-// another transaction has changed a row.
+// DeleteStatement deletes the oldest rows of the table. Arguments: time before which a row is old,
+// limit. The conditions are in the statement twice. The reason: if another transaction changes a row at
+// the same time, PostgreSQL checks only the outer conditions again.
 func (r rows) DeleteStatement() string {
 	old := r.where(r.time + " < $1")
 	return "DELETE FROM " + r.table + " WHERE (" + r.key + ") IN (SELECT " + r.key + " FROM " + r.table + " WHERE " + old +
 		" ORDER BY " + r.time + " LIMIT $2) AND " + old
 }
 
-// OldestStatement returns the time of the oldest row that may be deleted, or no row.
+// OldestStatement returns the time of the oldest row that may be deleted. It returns no row if there is
+// none.
 func (r rows) OldestStatement() string {
 	where := ""
 	if r.condition != "" {
@@ -69,10 +72,11 @@ func (r rows) OldestStatement() string {
 	return "SELECT " + r.time + " FROM " + r.table + where + " ORDER BY " + r.time + " LIMIT 1"
 }
 
-// micros returns the unit of the time in microseconds.
+// micros returns the unit of the column rows.time in microseconds.
 func (t Table) micros() int64 { return max(1, t.unit.Microseconds()) }
 
-// Delete deletes at most `limit` rows whose retention period began before a time, oldest first.
+// Delete deletes at most limit rows whose retention period began before the time before. It deletes the
+// oldest rows first.
 func (t Table) Delete(ctx context.Context, tx store.Tx, before time.Time, limit int) (deleted int, err error) {
 	if t.replace != nil {
 		return t.replace(ctx, tx, before.UnixMicro(), limit)

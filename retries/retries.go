@@ -42,7 +42,7 @@ type Store interface {
 	NextRetryTime(ctx context.Context, source string) (time.Time, error)
 }
 
-// Enqueuer publishes update requests.
+// Enqueuer publishes update requests for due retries.
 type Enqueuer interface {
 	// Enqueue enqueues a strict request for each retry in its original lane: a fetch must begin
 	// after the request. It returns the retries that could not be enqueued.

@@ -15,14 +15,15 @@ import (
 // announceTimeout is the time limit of one announcement.
 const announceTimeout = time.Second
 
-// SettledEntity returns the entity of the settle messages that announce changes of a run. Clients that wait for the run
-// receive them like the settle messages of an entity.
+// SettledEntity returns the entity of the settle messages about a run. Such a message says that the run
+// has changed. Clients that wait for the run receive it like a settle message about an entity.
 func SettledEntity(source, id string) schemas.Entity {
 	return schemas.Entity{Source: source, Facet: "run", Key: id}
 }
 
-// Announce publishes that a run has changed, and wakes the outbox relays for the event of its end. If a message is
-// lost, waiting clients read the run again later, and the event is published later.
+// Announce publishes that a run has changed, and wakes the outbox relays, because the run's end has
+// stored an event. If a message is lost, waiting clients read the run again later, and a relay
+// publishes the event later.
 func Announce(ctx context.Context, rdb redis.UniversalClient, run Run, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), announceTimeout)
 	defer cancel()

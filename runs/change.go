@@ -29,7 +29,7 @@ func (c *change) lock(ctx context.Context, id string) error {
 	return err
 }
 
-// read returns the run with this id.
+// read returns the run with this id. found is false if there is none.
 func read(ctx context.Context, tx store.Tx, id string) (run Run, found bool, err error) {
 	err = tx.Query(ctx, func(scan func(...any) error) error {
 		found = true
@@ -38,8 +38,8 @@ func read(ctx context.Context, tx store.Tx, id string) (run Run, found bool, err
 	return run, found, err
 }
 
-// change runs a function in a transaction that has locked the run, and returns the run after it. do is not
-// called if the run has ended.
+// change locks the run with this id, and calls do in the same transaction. If the run has ended, it
+// does not call do. It returns the run after the change.
 func (r *Runs) change(ctx context.Context, id string, now time.Time, do func(*change) error) (run Run, err error) {
 	now = now.Truncate(time.Microsecond)
 	err = r.store.InTx(ctx, func(tx store.Tx) error {
@@ -57,8 +57,8 @@ func (r *Runs) change(ctx context.Context, id string, now time.Time, do func(*ch
 	return run, nil
 }
 
-// End ends open steps of a run. Steps that have ended already are ignored. If no open step is left, the run ends
-// in the same transaction. It returns the run after that.
+// End ends open steps of a run. Steps that have ended already are ignored. If no step is open
+// afterwards, the same transaction ends the run. It returns the run after the change.
 func (r *Runs) End(ctx context.Context, id string, ends []StepEnd, now time.Time) (Run, error) {
 	return r.change(ctx, id, now, func(c *change) error {
 		if err := c.end(ctx, ends); err != nil {
@@ -68,7 +68,7 @@ func (r *Runs) End(ctx context.Context, id string, ends []StepEnd, now time.Time
 	})
 }
 
-// end ends steps, and changes the counters in memory.
+// end ends the given steps, and changes the run's counters in memory. It does not write the counters.
 func (c *change) end(ctx context.Context, ends []StepEnd) error {
 	statements := make([]store.Statement, len(ends))
 	for i, e := range ends {
@@ -104,7 +104,8 @@ func (c *Counts) add(s StepState, n int) {
 	}
 }
 
-// finish starts further steps, or ends the run if no step is open. It writes the counters.
+// finish is the last part of a change. It makes further steps due, or ends the run if no step is open,
+// and writes the counters.
 func (c *change) finish(ctx context.Context) error {
 	if c.run.Counts.Open > 0 {
 		if err := c.startSteps(ctx); err != nil {
@@ -121,7 +122,8 @@ func (c *change) finish(ctx context.Context) error {
 	return c.endRun(ctx, state)
 }
 
-// startSteps makes further steps due, until Definition.Parallel steps are requested.
+// startSteps makes further steps due. At most Definition.Parallel steps of the run are requested at the
+// same time.
 func (c *change) startSteps(ctx context.Context) error {
 	free := c.run.Definition.Parallel - c.run.started
 	if free <= 0 || c.run.lastStarted >= c.run.Counts.Total {
@@ -147,7 +149,8 @@ func (c *change) startSteps(ctx context.Context) error {
 	return err
 }
 
-// endRun ends the run, writes its event, and starts the run that waits for its end.
+// endRun ends the run with the given state, stores the event of its end, and starts the run of the same
+// scope that waits for this end.
 func (c *change) endRun(ctx context.Context, state State) error {
 	c.run.State, c.run.Waiting, c.run.started = state, false, 0
 	c.run.UpdatedAt, c.run.EndedAt = c.now, c.now
@@ -161,7 +164,8 @@ func (c *change) endRun(ctx context.Context, state State) error {
 	return c.startWaiting(ctx)
 }
 
-// startWaiting starts the run that has waited for the end of this one.
+// startWaiting starts the run of the same scope that waits for the end of this run. It does nothing if
+// no run waits.
 func (c *change) startWaiting(ctx context.Context) error {
 	var waiting Run
 	err := c.tx.Query(ctx, func(scan func(...any) error) error { return waiting.scan(scan) }, selectScope, c.run.Source, c.run.Name, c.run.Scope)
@@ -176,7 +180,7 @@ func (c *change) startWaiting(ctx context.Context) error {
 	return next.finish(ctx)
 }
 
-// maxFailures is the maximum number of failed steps in an event.
+// maxFailures is the maximum number of failed steps in the event of a run's end.
 const maxFailures = 100
 
 // event returns the statement that writes the event of the run's end into the outbox.
@@ -200,7 +204,7 @@ func (c *change) event(ctx context.Context) (store.Statement, error) {
 	return store.Statement{Text: insertEvent, Args: []any{r.Source, r.ID, r.Attempt, micros(c.now), []byte{}, string(value)}}, err
 }
 
-// Cancel ends the open steps and the run. Data that was stored before stays stored.
+// Cancel cancels a run: it ends the open steps and the run. Data that the run has fetched stays stored.
 func (r *Runs) Cancel(ctx context.Context, id string, now time.Time) (run Run, err error) {
 	now = now.Truncate(time.Microsecond)
 	err = r.store.InTx(ctx, func(tx store.Tx) error {

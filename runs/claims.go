@@ -11,26 +11,27 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// claimed is a step that is due, with the stored data of its entity.
+// claimed is a step that a poller has claimed, with the stored data of its entity.
 type claimed struct {
 	Step
 	run   string
 	since time.Time // start of the run
 	// attemptAt is the start of the run's attempt.
 	attemptAt time.Time
-	state     State // of the run
+	state     State // state of the run
 
-	version    int64 // of the snapshot; 0: nothing is stored
+	version    int64 // version of the snapshot; 0: nothing is stored
 	checkedAt  time.Time
 	notFound   bool
 	hasContent bool
 
-	failure    store.Status // its State is empty without a failure
+	failure    store.Status // stored failure of the entity; its State is empty if there is none
 	completeAt time.Time    // start of the collection's last complete walk
 	walk       collection.Walk
 }
 
-// claim claims at most limit due steps of a source for at least the duration of the lease.
+// claim claims at most limit due steps of a source. The claims last for the duration of the lease or
+// longer.
 func (r *Runs) claim(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) (steps []claimed, err error) {
 	byRun := map[string][]any{}
 	var order []string
@@ -83,7 +84,7 @@ func (c *claimed) scan(scan func(...any) error) error {
 	return err
 }
 
-// due is the next due time of a step.
+// due is a step with its new due time.
 type due struct {
 	run      string
 	number   int
@@ -91,7 +92,7 @@ type due struct {
 	requests int
 }
 
-// setDue sets the due times of requested steps.
+// setDue stores the new due times of steps.
 func (r *Runs) setDue(ctx context.Context, all []due) error {
 	if len(all) == 0 {
 		return nil
@@ -114,9 +115,11 @@ func (r *Runs) exec(ctx context.Context, what string, statements []store.Stateme
 	return nil
 }
 
-// Answered makes steps due, because the records of their requests are finished.
+// Answered makes steps due now, because the records of their requests are finished. A poller then
+// decides whether each step has ended.
 func (r *Runs) Answered(ctx context.Context, steps []Ref, now time.Time) error {
-	// One order of the rows in all processes prevents deadlocks. collection.Write has the order of the entities.
+	// All processes lock the rows of steps in this order, which prevents deadlocks. collection.Write
+	// locks them in the order of their entities, which is the same order.
 	slices.SortFunc(steps, func(a, b Ref) int {
 		return compareTexts(a.Entity.Facet, b.Entity.Facet, a.Entity.Key, b.Entity.Key, a.Run, b.Run)
 	})
@@ -127,7 +130,8 @@ func (r *Runs) Answered(ctx context.Context, steps []Ref, now time.Time) error {
 	return r.exec(ctx, "make steps of runs due", statements)
 }
 
-// compareTexts compares the first pair of texts that differ.
+// compareTexts compares pairs of texts, each with its first element before its second one. It returns
+// the result of the first pair whose texts differ, or 0.
 func compareTexts(pairs ...string) int {
 	for i := 0; i < len(pairs); i += 2 {
 		if pairs[i] != pairs[i+1] {
@@ -140,7 +144,7 @@ func compareTexts(pairs ...string) int {
 	return 0
 }
 
-// IsOpen reports whether a step is open. A request of another step must not be sent to the upstream.
+// IsOpen reports whether a step is open. If it is not, a worker must not fetch the page of its request.
 func (r *Runs) IsOpen(ctx context.Context, s Ref) (open bool, err error) {
 	err = r.store.InTx(ctx, func(tx store.Tx) error {
 		open = false
@@ -156,13 +160,15 @@ func (r *Runs) IsOpen(ctx context.Context, s Ref) (open bool, err error) {
 	return open, nil
 }
 
-// StorePage returns the statement that belongs to the transaction which stores a page of a run. If the statement
-// writes no row, the step is not open, and the page must not be stored.
+// StorePage returns the statement that a worker executes in the transaction that stores a page of a
+// run. If the statement writes no row, the step is not open, and the transaction must not store the
+// page.
 func StorePage(s Ref, now time.Time) store.Statement {
 	return store.Statement{Text: storePage, Args: []any{s.Run, s.Entity.Facet, s.Entity.Key, micros(now)}}
 }
 
-// next returns when the next step, or the deadline of a run, is due; zero: there is none.
+// next returns the time of the next work for the runs of a source: the earliest due time of a step or
+// deadline of a run. Zero: there is none.
 func (r *Runs) next(ctx context.Context, source string) (at time.Time, err error) {
 	err = r.store.InTx(ctx, func(tx store.Tx) error {
 		return tx.Query(ctx, func(scan func(...any) error) error {
@@ -199,8 +205,9 @@ func (r *Runs) overdue(ctx context.Context, source string, now time.Time) (ids [
 	return ids, err
 }
 
-// schedules returns the due times of scheduled runs by name. The time of a name without one, or with one after
-// now + every, becomes first(name).
+// schedules returns the stored due times of the scheduled runs, by name. If no time is stored for a
+// name, or a time later than now plus the interval in every, it stores and returns the time
+// first(name).
 func (r *Runs) schedules(ctx context.Context, source string, now time.Time, every map[string]time.Duration, first func(name string) time.Time) (due map[string]time.Time, err error) {
 	err = r.store.InTx(ctx, func(tx store.Tx) error {
 		due = map[string]time.Time{}
@@ -242,7 +249,8 @@ func (c claimed) entity(source string) schemas.Entity {
 	return schemas.Entity{Source: source, Facet: c.Facet, Key: c.Key}
 }
 
-// skipSchedule moves the time of a scheduled run without a start, unless another process has moved it.
+// skipSchedule stores the next due time of a scheduled run, without starting a run. It changes nothing
+// if another process has changed the time.
 func (p *Poller) skipSchedule(ctx context.Context, name string, at scheduled) error {
 	return p.runs.store.InTx(ctx, func(tx store.Tx) error {
 		_, err := one(ctx, tx, moveSchedule, p.source.Name(), name, micros(at.due), micros(at.next))

@@ -13,36 +13,39 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// Config defines runs of one name: entities and collections that are fetched as one unit of work, with one
-// event at the end.
+// Config defines a kind of run: the entities and collections that a run fetches as one unit of work,
+// with one event at its end.
 type Config struct {
-	// Steps has an entry for each facet that a run fetches, by the name of the facet.
+	// Steps maps the name of each facet that a run fetches to the configuration of its steps.
 	Steps map[string]StepConfig `yaml:"steps"`
 	// Tolerate is the maximum share of failed steps of a COMPLETED run, such as 10%. With more failed steps
 	// the run is FAILED. A step whose entity is not found has not failed.
 	Tolerate Percent `yaml:"tolerate,omitempty"`
 	// Parallel is the maximum number of steps of one run that are requested at the same time.
 	Parallel int `yaml:"parallel"`
-	// Overlap decides what happens to a new run while an earlier run of the same keys is active. skip: the
-	// earlier run continues, and no new run starts. buffer-one: one new run waits for the end of the earlier
-	// one. cancel-other: the earlier run is cancelled.
+	// Overlap decides what happens if a run starts while an earlier run of the same keys is active.
+	// skip: no new run starts, and the earlier run continues. buffer-one: one new run waits for the end
+	// of the earlier run. cancel-other: the earlier run is cancelled.
 	Overlap string `yaml:"overlap,omitempty" enum:"skip,buffer-one,cancel-other"`
-	// Deadline is the maximum duration of a run. At its end the open steps fail.
+	// Deadline is the maximum duration of a run. The steps that are open at the deadline fail.
 	Deadline time.Duration `yaml:"deadline"`
-	// Every is the interval of scheduled runs, each for all registered entities of the facets without each;
-	// 0s: no run is scheduled.
+	// Every is the interval at which runs are started without a request of a client. Such a run fetches
+	// all registered entities of the facets whose steps have no setting each. 0s: runs start only on
+	// request.
 	Every time.Duration `yaml:"every,omitempty"`
 }
 
 // StepConfig configures the steps of one facet.
 type StepConfig struct {
-	// Each is another step of the run, whose facet is a collection. A step of this facet is added for each
-	// item of the collection. Without it, there is a step for each key of the run.
+	// Each is the name of another facet of the run, which must be a collection. The run then has a step
+	// of this facet for each item of these collections. Without Each, the run has a step for each of
+	// its keys.
 	Each string `yaml:"each,omitempty"`
-	// Key is the key of an added step. {PATH} is replaced by the item's value at this gjson path, as in
-	// "{full_name}". It is required with each.
+	// Key is the key of the step for an item. {PATH} is replaced by the item's value at this gjson
+	// path, as in "{full_name}". Key is required with Each.
 	Key string `yaml:"key,omitempty"`
-	// Unless are gjson paths. An item adds no step if its value at one of the paths is true.
+	// Unless is a list of gjson paths. If an item has the value true at one of the paths, no step is
+	// added for the item.
 	Unless []string `yaml:"unless,omitempty"`
 }
 
@@ -53,7 +56,7 @@ const (
 	OverlapCancel = "cancel-other"
 )
 
-// UnmarshalYAML sets the defaults before it reads a definition.
+// UnmarshalYAML reads a definition. Settings that are missing in the YAML get their defaults.
 func (c *Config) UnmarshalYAML(unmarshal func(any) error) error {
 	type plain Config
 	p := plain{Parallel: 8, Deadline: 24 * time.Hour}
@@ -65,7 +68,7 @@ func (c *Config) UnmarshalYAML(unmarshal func(any) error) error {
 // maxParallel is the maximum of Config.Parallel.
 const maxParallel = 1000
 
-// Check returns an error for each invalid setting. facets are the facets of the source.
+// Check returns all errors in the settings. facets are the facets of the source.
 func (c Config) Check(facets map[string]source.Facet) error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -127,16 +130,16 @@ func (c Config) checkStep(name string, facets map[string]source.Facet) error {
 	return nil
 }
 
-// Definition is the form of a Config that is stored with a run. A change of the configuration does not change
-// the runs that have started.
+// Definition is the copy of a Config that is stored with a run. So a change of the configuration does
+// not affect runs that have started before.
 type Definition struct {
-	Steps    []StepDefinition `json:"steps"` // in the order of their facets
+	Steps    []StepDefinition `json:"steps"` // the steps, sorted by their facets
 	Tolerate float64          `json:"tolerate"`
 	Parallel int              `json:"parallel"`
 	Deadline time.Duration    `json:"deadline"`
 }
 
-// StepDefinition is the stored form of a StepConfig.
+// StepDefinition is the copy of a StepConfig that is stored with a run.
 type StepDefinition struct {
 	Facet  string   `json:"facet"`
 	Each   string   `json:"each,omitempty"`
@@ -144,7 +147,7 @@ type StepDefinition struct {
 	Unless []string `json:"unless,omitempty"`
 }
 
-// Definition returns the stored form of the configuration.
+// Definition returns the copy of the configuration that is stored with a run.
 func (c Config) Definition() Definition {
 	d := Definition{Tolerate: float64(c.Tolerate), Parallel: c.Parallel, Deadline: c.Deadline}
 	for _, facet := range slices.Sorted(maps.Keys(c.Steps)) {
@@ -164,7 +167,7 @@ func (d Definition) roots() (facets []string) {
 	return facets
 }
 
-// childrenOf returns the steps that are added for each item of a facet.
+// childrenOf returns the definitions of the steps that are added for each item of the collection facet.
 func (d Definition) childrenOf(facet string) (children []StepDefinition) {
 	for _, s := range d.Steps {
 		if s.Each == facet {
@@ -174,8 +177,8 @@ func (d Definition) childrenOf(facet string) (children []StepDefinition) {
 	return children
 }
 
-// failed reports whether a run with these numbers of steps has failed. A run of which each step has failed is
-// FAILED with each definition.
+// failed reports whether a run with this number of failed steps has failed. If all its steps have
+// failed, the run has failed whatever Tolerate is.
 func (d Definition) failed(failed, total int) bool {
 	return failed > 0 && (failed == total || float64(failed) > d.Tolerate*float64(total))
 }
@@ -203,21 +206,22 @@ func (p Percent) MarshalYAML() (any, error) {
 	return strconv.FormatFloat(float64(p)*100, 'f', -1, 64) + "%", nil
 }
 
-// Keys are the keys of a run. Exactly one field is set; All means each registered key.
+// Keys selects the keys of a run. Exactly one field is set. All selects each registered key.
 type Keys struct {
 	List   []string
 	Prefix string
 	All    bool
 }
 
-// MaxKeys is the maximum number of keys in a request of a run. MaxRegistered is the maximum number of
-// registered keys that a run with a prefix can have.
+// MaxKeys is the maximum number of keys in a request that starts a run. MaxRegistered is the maximum
+// number of registered keys that a run can have if it was started with a prefix.
 const (
 	MaxKeys       = 10_000
 	MaxRegistered = 100_000
 )
 
-// check returns the keys sorted, and each once. It fails if a key is invalid for a step that a run begins with.
+// check returns the keys sorted and without duplicates. It fails if a key is invalid for a facet that
+// has a step for each key of the run.
 func (k Keys) check(d Definition, s *source.Source) (Keys, error) {
 	set := 0
 	for _, is := range []bool{len(k.List) > 0, k.Prefix != "", k.All} {

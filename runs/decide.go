@@ -17,16 +17,17 @@ import (
 // decision is the next action of a poller for a due step. Exactly one field is set.
 type decision struct {
 	end     *StepEnd
-	fan     bool // add the steps of the collection's items
+	fan     bool // add a step for each item of the collection
 	request bool
-	wait    time.Time // look at the step again at this time
+	wait    time.Time // time at which a poller must examine the step again
 }
 
-// retryRecheck is the maximum time between two looks at a step whose retry is scheduled. The request of a retry has no
-// run id, so its end is not announced.
+// retryRecheck is the maximum time until a poller examines a step again whose failed request waits for
+// its retry. The request of the retry contains no run id, so its worker does not make the step due.
 const retryRecheck = 15 * time.Second
 
-// decide derives the end of a step from the stored data of its entity.
+// decide returns the next action for a step. It derives the action from the stored data of the step's
+// entity.
 func decide(c claimed, s *source.Source, now time.Time) decision {
 	end := func(state StepState, format string, args ...any) decision {
 		return decision{end: &StepEnd{Number: c.Number, State: state, Error: fmt.Sprintf(format, args...)}}
@@ -58,8 +59,8 @@ func decide(c claimed, s *source.Source, now time.Time) decision {
 	return decision{request: true}
 }
 
-// children returns the steps that items of a collection add. An item whose key is missing or invalid adds a FAILED
-// step, which names the item.
+// children returns the steps to add for items of a collection. If the key for an item is missing or
+// invalid, the step is FAILED, and its error names the item.
 func children(d Definition, facet string, items []collection.Item, s *source.Source) (steps []Step) {
 	for _, child := range d.childrenOf(facet) {
 		key, err := parseTemplate(child.Key)
@@ -99,7 +100,8 @@ func excluded(item gjson.Result, unless []string) bool {
 	return false
 }
 
-// storable returns an invalid key in a form that a database can store. If nothing is left, it returns the id of the item.
+// storable makes an invalid key storable: it removes control characters and invalid UTF-8, and shortens
+// it. If nothing is left, it returns the id of the item.
 func storable(key, id string) string {
 	key = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

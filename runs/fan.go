@@ -7,19 +7,20 @@ import (
 	"time"
 )
 
-// fan adds the steps of a chunk of items.
+// fan describes steps to add: the steps for up to fanItems items of a collection.
 type fan struct {
 	step     int
 	from, to fanPosition
 	children []Step
-	last     bool // no item follows: the step ends
+	last     bool // these are the last items, so the collection's step ends
 }
 
 // maxSteps is the maximum number of steps of a run.
 const maxSteps = 1_000_000
 
-// addSteps adds the steps of items, and ends the step of the collection after its last item. It changes nothing
-// if another process has added them, or if the step has ended.
+// addSteps adds the steps of a fan to a run. After the last items it ends the step of the collection.
+// It changes nothing if another process has added these steps already, or if the collection's step has
+// ended.
 func (r *Runs) addSteps(ctx context.Context, id string, f fan, now time.Time) (Run, error) {
 	return r.change(ctx, id, now, func(c *change) error {
 		moved, err := one(ctx, c.tx, moveFan, id, f.step, f.from.version, f.from.item, f.to.version, f.to.item)
@@ -56,7 +57,7 @@ func (r *Runs) addSteps(ctx context.Context, id string, f fan, now time.Time) (R
 	})
 }
 
-// unknown returns the steps that the run does not have, each once.
+// unknown returns the steps that the run does not have yet, without duplicates.
 func (c *change) unknown(ctx context.Context, steps []Step) (unknown []Step, err error) {
 	type name struct{ facet, key string }
 	known := map[name]bool{}

@@ -17,7 +17,7 @@ type metrics struct {
 	active, open               prometheus.Gauge
 
 	mu   sync.Mutex
-	next time.Time // due time of the next step or deadline; zero: none
+	next time.Time // due time of the next step, or next deadline of a run; zero: there is none
 }
 
 func newMetrics(source string, reg prometheus.Registerer) *metrics {
@@ -47,7 +47,8 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 	for _, outcome := range outcomes {
 		m.requests.WithLabelValues(outcome)
 	}
-	// The gauge is computed at each scrape, so that it keeps rising while the poller can't claim steps.
+	// The gauge is computed at each scrape, so that it continues to rise if the poller can't claim
+	// steps.
 	lag := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "runs_lag_seconds", Help: "Time for which the next step or deadline of a run has been due; 0 if none is due.", ConstLabels: labels,
 	}, m.lag)
@@ -70,7 +71,7 @@ func (m *metrics) setNext(next time.Time) {
 	m.next = next
 }
 
-// outcomes are the values of the label outcome, by Enqueued.
+// outcomes maps each value of Enqueued to its value of the metric label outcome.
 var outcomes = [...]string{NotEnqueued: "not_enqueued", Published: "published", Covered: "covered"}
 
 func (m *metrics) requested(e Enqueued) { m.requests.WithLabelValues(outcomes[e]).Inc() }
@@ -88,7 +89,7 @@ func (m *metrics) runEnded(run Run) {
 
 const countActive = `SELECT count(*), COALESCE(sum(open), 0) FROM runs WHERE source = $1 AND state = 'RUNNING'`
 
-// measure sets the gauges.
+// measure reads the numbers of active runs and open steps from the database, and sets the gauges.
 func (p *Poller) measure(ctx context.Context) error {
 	return p.runs.store.InTx(ctx, func(tx store.Tx) error {
 		return tx.Query(ctx, func(scan func(...any) error) error {

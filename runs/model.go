@@ -18,11 +18,12 @@ type Store interface {
 // Runs reads and changes runs. Its methods may be called concurrently, also in several processes.
 type Runs struct{ store Store }
 
-// New returns the runs of a database.
+// New returns the Runs of a database.
 func New(s Store) *Runs { return &Runs{s} }
 
 var (
-	// ErrInvalid is wrapped by the error of a request that can never succeed.
+	// ErrInvalid is wrapped by the error of an invalid request. A repetition of such a request fails
+	// too.
 	ErrInvalid = errors.New("invalid run")
 	// ErrNotFound is returned if no run has the id.
 	ErrNotFound = errors.New("there is no run with this id")
@@ -49,11 +50,11 @@ const (
 
 // Run is a stored run.
 type Run struct {
-	ID     string // UUIDv7
+	ID     string // id of the run (UUIDv7)
 	Source string
-	Name   string // name of its configuration
-	// Scope identifies the keys: a key, a prefix followed by *, or a hash of several keys. At most one run of a
-	// name and scope is active.
+	Name   string // name of its definition in the configuration
+	// Scope identifies the set of keys: the only key, a prefix followed by *, or a hash of several
+	// keys. At most one run of a name and scope is active.
 	Scope       string
 	Keys        int // number of keys
 	TriggeredBy string
@@ -61,19 +62,21 @@ type Run struct {
 	State       State
 	// Waiting is true if the run waits for the end of the earlier run of its scope.
 	Waiting bool
-	Attempt int // 1, and one more with each retry
-	// Since is the start of the run. Data that was fetched since then ends a step.
+	Attempt int // number of the attempt: 1, and one more after each Retry
+	// Since is the start of the run's first attempt. If the entity of a step was fetched after Since,
+	// the step is done.
 	Since time.Time
-	// AttemptAt is the start of the attempt. Failures since then end a step.
+	// AttemptAt is the start of the current attempt. If the entity of a step failed after AttemptAt,
+	// the step is failed.
 	AttemptAt time.Time
 	Counts    Counts
 	Deadline  time.Time
 	// UpdatedAt is the time of the last change of the run or of one of its steps. EndedAt is zero while the run is active.
 	CreatedAt, UpdatedAt, EndedAt time.Time
-	Error                         string // why the run failed, other than by its steps; empty: none
+	Error                         string // why the run failed; empty: it has not failed, or its failed steps are the reason
 
-	started     int // number of requested OPEN steps
-	lastStarted int // highest number of a requested step
+	started     int // number of OPEN steps that are requested or due
+	lastStarted int // highest number of a step that was made due
 }
 
 // Counts are the numbers of steps of a run by state.
@@ -103,21 +106,23 @@ const (
 
 // Step is a step of a run.
 type Step struct {
-	Number int // from 1, in the order of the requests
+	Number int // The steps of a run have the numbers 1, 2, 3 and so on. They are requested in this order.
 	Facet  string
 	Key    string
 	State  StepState
-	// DueAt is the time at which a poller looks at the step again. Zero: the step has ended, or it waits because
-	// Definition.Parallel steps are requested.
+	// DueAt is when a poller examines the step again. Zero: the step has ended, or it waits because
+	// Definition.Parallel other steps are requested.
 	DueAt    time.Time
-	Requests int // number of requests since the worker's last answer
+	Requests int // number of update requests since a worker has last finished one
 	EndedAt  time.Time
 	Error    string // why the step failed; empty: it has not failed
-	// fan is the item after which further steps are added for the step's items. It is zero before the first one.
+	// fan is the position of the last item for which steps were added. It is zero before the first
+	// item.
 	fan fanPosition
 }
 
-// fanPosition is the position of an item in the order of changes of its collection.
+// fanPosition is the position of an item among the items of its collection, which are ordered by their
+// last changes.
 type fanPosition struct {
 	version int64
 	item    string
@@ -126,11 +131,11 @@ type fanPosition struct {
 // StepEnd is the end of a step.
 type StepEnd struct {
 	Number int
-	State  StepState // not StepOpen
-	Error  string    // why it failed
+	State  StepState // any state except StepOpen
+	Error  string    // why the step failed; empty: it has not failed
 }
 
-// Ref identifies a step by its entity.
+// Ref identifies a step by its run and its entity.
 type Ref struct {
 	Run    string
 	Entity schemas.Entity

@@ -18,44 +18,46 @@ import (
 )
 
 const (
-	// lease is how long the first request of a step's page may take. After it the page is requested again. The
-	// record of an earlier request then causes no second call.
+	// lease is how long a poller waits for the answer to the first request of a page. Then it requests
+	// the page again. If the record of the first request is read after all, it causes no second call.
 	lease = time.Minute
-	// coveredRecheck is the time until a poller looks at a step again whose page another update request fetches, or whose
-	// request was not enqueued. The end of such a request is not announced.
+	// coveredRecheck is the time until a poller examines a step again if the step's own request was not
+	// published: another update request covers it, or Redis or Kafka failed. The worker of the other
+	// request does not make the step due.
 	coveredRecheck = 5 * time.Second
-	// maxClaim is the maximum number of steps in one claim, and fanItems the number of items in one transaction that adds steps.
+	// maxClaim is the maximum number of steps in one claim. fanItems is the maximum number of items for
+	// which one transaction adds steps.
 	maxClaim = 256
 	fanItems = 500
-	// maxSleep is the maximum time between two claims. A run that starts in another process is found after it, even if
-	// the wake-up is lost.
+	// maxSleep is the maximum time between two claims. If the wake-up for a new run is lost, a poller
+	// finds the run after this time.
 	maxSleep = 10 * time.Second
 )
 
 // Channel returns the Redis channel that wakes the pollers of a source.
 func Channel(source string) string { return "runs:" + source }
 
-// Request is the request of the next page of a step.
+// Request is the request of the next page of a step's entity.
 type Request struct {
 	Ref
 	Page  string // schemas.UpdateRequest.Page; empty: the first page, or the entity is no collection
 	Floor int64  // version of the stored snapshot; 0: none
 }
 
-// Enqueued says what became of a Request.
+// Enqueued is the outcome of a Request.
 type Enqueued int
 
 // The values of Enqueued.
 const (
-	NotEnqueued Enqueued = iota // Redis or Kafka has failed
+	NotEnqueued Enqueued = iota // Redis or Kafka has failed, so nothing was enqueued
 	Published                   // Kafka has acknowledged the record of the request
-	Covered                     // a record of another request covers it
+	Covered                     // the record of another update request covers the request
 )
 
-// Enqueuer publishes update requests.
+// Enqueuer publishes the update requests of steps.
 type Enqueuer interface {
-	// RequestSteps enqueues each request in the LOW lane as a strict request with the reason RUN. It returns what became
-	// of each.
+	// RequestSteps enqueues the requests in the LOW lane, as strict requests with the reason RUN. It
+	// returns the outcome of each request, in the order of the requests.
 	RequestSteps(ctx context.Context, requests []Request) []Enqueued
 }
 
@@ -109,7 +111,8 @@ func (p *Poller) Answered(ctx context.Context, steps []Ref, now time.Time) error
 // Run works until ctx ends.
 func (p *Poller) Run(ctx context.Context) error { return p.poller.Run(ctx, maxSleep, p.Work) }
 
-// Work does everything that is due at the time now. It returns when the next step, deadline or scheduled run is due.
+// Work does all work that is due at the time now. It returns the time of the next work: when a step or
+// scheduled run is due, or a deadline passes.
 func (p *Poller) Work(ctx context.Context, now time.Time) (next time.Time, err error) {
 	scheduled, err := p.startScheduled(ctx, now)
 	if err != nil {
@@ -139,7 +142,8 @@ func (p *Poller) Work(ctx context.Context, now time.Time) (next time.Time, err e
 	return poll.Earlier(next, scheduled), p.measure(ctx)
 }
 
-// pollSteps claims due steps, and ends or requests them. It reports whether more steps can be due.
+// pollSteps claims due steps, and ends them or requests their next pages. more is true if further steps
+// may be due now.
 func (p *Poller) pollSteps(ctx context.Context, now time.Time) (more bool, err error) {
 	steps, err := p.runs.claim(ctx, p.source.Name(), now, lease, maxClaim)
 	if err != nil {
@@ -199,7 +203,7 @@ func (p *Poller) requestOf(c claimed) Request {
 	return r
 }
 
-// fanOut adds the steps of all items of a collection, and ends its step.
+// fanOut adds a step for each item of a collection, and then ends the collection's step.
 func (p *Poller) fanOut(ctx context.Context, c claimed, now time.Time) error {
 	run, err := p.runs.Get(ctx, c.run)
 	if err != nil {
@@ -229,7 +233,8 @@ func (p *Poller) fanOut(ctx context.Context, c claimed, now time.Time) error {
 	return nil
 }
 
-// changed announces that steps of a run have ended. If the run was ended at the time now, it logs and counts the run.
+// changed announces that steps of a run have ended. If this call of Work has ended the run, it also
+// logs the end and counts the run.
 func (p *Poller) changed(ctx context.Context, run Run, now time.Time) {
 	Announce(ctx, p.rdb, run, p.log)
 	if !run.Ended() || !run.EndedAt.Equal(now.Truncate(time.Microsecond)) {
@@ -244,7 +249,7 @@ func (p *Poller) changed(ctx context.Context, run Run, now time.Time) {
 		"steps", run.Counts.Total, "not_found", run.Counts.NotFound, "failed", run.Counts.Failed, "duration", run.EndedAt.Sub(run.AttemptAt), "err", run.Error)
 }
 
-// startScheduled starts the scheduled runs that are due. It returns when the next one is due.
+// startScheduled starts the scheduled runs that are due. It returns the due time of the next one.
 func (p *Poller) startScheduled(ctx context.Context, now time.Time) (next time.Time, err error) {
 	every := map[string]time.Duration{}
 	for name, c := range p.configs {
@@ -255,7 +260,8 @@ func (p *Poller) startScheduled(ctx context.Context, now time.Time) (next time.T
 	if len(every) == 0 {
 		return time.Time{}, nil
 	}
-	// The first runs of the definitions are spread over their intervals.
+	// The first run of each definition starts at a different point of its interval, so that not all
+	// runs start at the same time.
 	first := func(name string) time.Time {
 		hash := fnv.New32a()
 		_, _ = hash.Write([]byte(p.source.Name() + "/" + name))
@@ -271,13 +277,13 @@ func (p *Poller) startScheduled(ctx context.Context, now time.Time) (next time.T
 			next = poll.Earlier(next, at)
 			continue
 		}
-		following := at.Add(now.Sub(at).Truncate(interval) + interval) // missed runs are not made up for
+		following := at.Add(now.Sub(at).Truncate(interval) + interval) // If several times have passed, only one run is started for them.
 		run, started, err := p.runs.Start(ctx, Order{
 			Source: p.source, Name: name, Config: p.configs[name], Keys: Keys{All: true}, TriggeredBy: ScheduledBy, schedule: &scheduled{at, following},
 		}, now)
 		switch {
 		case errors.Is(err, errTaken):
-		case errors.Is(err, ErrInvalid): // no entity is registered
+		case errors.Is(err, ErrInvalid): // no entity is registered, so the run would have no steps
 			p.log.Warn("scheduled run not started", "name", name, "err", err)
 			if err := p.skipSchedule(ctx, name, scheduled{at, following}); err != nil {
 				return time.Time{}, err

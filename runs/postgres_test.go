@@ -26,8 +26,9 @@ var (
 	seedCount = flag.Uint64("seeds", 0, "number of seeds of the test that cuts connections of commits, at each commit; 0: one seed and four of its commits")
 )
 
-// In the seed, each of two last jobs can see the other one as pending, so that no run ever completes, or both see none,
-// so that it completes twice (defect b). TestSeed_LastTwoJobsNeverComplete shows the first.
+// In the original design (github-collection-v3.md, defect b), the transactions of the last two jobs can
+// each see the other job as pending: then the run never completes. Or both see no pending job: then the
+// run completes twice. TestOriginalDesign_LastTwoJobs shows both faults.
 func TestEnd_LastTwoStepsEndTheRunOnce(t *testing.T) {
 	db, _ := openPostgres(t)
 	r := newRig(t, db)
@@ -64,7 +65,7 @@ func TestEnd_LastTwoStepsEndTheRunOnce(t *testing.T) {
 	}
 }
 
-var addresses sync.Map // of the databases, by store
+var addresses sync.Map // URL of each database that openPostgres has created, by its *postgres.Store
 
 func connect(t testing.TB, db database) *pgx.Conn {
 	t.Helper()
@@ -77,9 +78,10 @@ func connect(t testing.TB, db database) *pgx.Conn {
 	return conn
 }
 
-// seedEnd is the rule of the seed (5.5): set the job's state, count the pending jobs, and complete the run if there is
-// none. It returns the parts of its transaction after the first one.
-func seedEnd(t testing.TB, conn *pgx.Conn, isolation pgx.TxIsoLevel, run string, number int) (completes func() bool, commit func()) {
+// endInOriginalDesign ends a job by the rule of the original design (github-collection-v3.md, 5.5): set
+// the state of the job, count the pending jobs, and complete the run if there is none. The first part
+// is executed at once. It returns the two other parts of the transaction as functions.
+func endInOriginalDesign(t testing.TB, conn *pgx.Conn, isolation pgx.TxIsoLevel, run string, number int) (completes func() bool, commit func()) {
 	t.Helper()
 	tx, err := conn.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: isolation})
 	if err == nil {
@@ -102,37 +104,39 @@ func seedEnd(t testing.TB, conn *pgx.Conn, isolation pgx.TxIsoLevel, run string,
 	}
 }
 
-func TestSeed_LastTwoJobsNeverComplete(t *testing.T) {
+func TestOriginalDesign_LastTwoJobs(t *testing.T) {
 	db, _ := openPostgres(t)
 	r := newRig(t, db)
 	r.config.Steps = map[string]StepConfig{"user": {}}
 	a, b := connect(t, db), connect(t, db)
 	for i, isolation := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead} {
 		run := r.start(fmt.Sprintf("a%d", i), fmt.Sprintf("b%d", i))
-		first, commitFirst := seedEnd(t, a, isolation, run.ID, 1)
-		second, commitSecond := seedEnd(t, b, isolation, run.ID, 2)
+		first, commitFirst := endInOriginalDesign(t, a, isolation, run.ID, 1)
+		second, commitSecond := endInOriginalDesign(t, b, isolation, run.ID, 2)
 		if first() || second() {
-			t.Errorf("%s: the seed's rule completes the run, want it to miss the completion", isolation)
+			t.Errorf("%s: the original rule completes the run, want it to miss the completion", isolation)
 		}
 		commitFirst()
 		commitSecond()
 	}
-	// Both transactions see no pending job if a recovered job is evaluated again.
+	// If a process recovers a job and ends it again, both transactions see no pending job.
 	run := r.start("a", "b")
-	_, commit := seedEnd(t, a, pgx.ReadCommitted, run.ID, 1)
+	_, commit := endInOriginalDesign(t, a, pgx.ReadCommitted, run.ID, 1)
 	commit()
-	last, commit := seedEnd(t, a, pgx.ReadCommitted, run.ID, 2)
+	last, commit := endInOriginalDesign(t, a, pgx.ReadCommitted, run.ID, 2)
 	completesFirst := last()
 	commit()
-	recovered, commit := seedEnd(t, b, pgx.ReadCommitted, run.ID, 1)
+	recovered, commit := endInOriginalDesign(t, b, pgx.ReadCommitted, run.ID, 1)
 	if !completesFirst || !recovered() {
-		t.Error("the seed's rule: got one completion, want it twice")
+		t.Error("the original rule: got one completion, want it twice")
 	}
 	commit()
 }
 
-// In the seed the completion is published after the commit, by a listener in memory (defect e), and the request of a
-// job is published before its row is committed (defect d). Here the run, its steps and its event are one transaction.
+// In the original design (github-collection-v3.md), a listener in memory publishes the end of the run
+// after the commit (defect e), and the request of a job is published before its row is committed
+// (defect d). A crash between two of these steps loses one of them. Here one transaction writes the
+// run, its steps and its event.
 func TestTransactions_AreWhole(t *testing.T) {
 	eachDatabase(t, func(r *rig) {
 		for _, f := range []fault{lostBefore, lostAfter} {
@@ -158,7 +162,7 @@ func TestTransactions_AreWhole(t *testing.T) {
 				r.work()
 				r.wantRequests()
 			}
-			run, _, err := New(r).Start(r.Context(), o, r.now) // the client repeats its request
+			run, _, err := New(r).Start(r.Context(), o, r.now) // the client repeats its request after the error
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -182,11 +186,11 @@ func TestTransactions_AreWhole(t *testing.T) {
 	})
 }
 
-// cutter is a proxy to PostgreSQL that closes the connection of one commit.
+// cutter is a proxy in front of PostgreSQL that closes the connection of one commit.
 type cutter struct {
-	commits atomic.Int64 // commits since the last arm
-	at      atomic.Int64 // commit whose connection is closed, from 1; 0: none
-	after   atomic.Bool  // the connection is closed after PostgreSQL has committed, and before the client gets the reply
+	commits atomic.Int64 // number of commits since the last call of arm
+	at      atomic.Int64 // number of the commit whose connection is closed, from 1; 0: none
+	after   atomic.Bool  // true: the connection is closed after PostgreSQL has committed, and before the client gets the reply
 }
 
 func (c *cutter) arm(n int64, after bool) {
@@ -195,9 +199,9 @@ func (c *cutter) arm(n int64, after bool) {
 	c.commits.Store(0)
 }
 
-// filters returns the filters of a new connection.
+// filters returns the filters for the requests and replies of a new connection.
 func (c *cutter) filters() (request, reply servicetest.Filter) {
-	var swallow atomic.Bool // the next reply is lost, and the connection is closed
+	var swallow atomic.Bool // true: the next reply is not forwarded, and the connection is closed
 	request = func(piece []byte) bool {
 		if !commits(piece) || c.commits.Add(1) != c.at.Load() {
 			return true
@@ -208,18 +212,19 @@ func (c *cutter) filters() (request, reply servicetest.Filter) {
 	return request, func([]byte) bool { return !swallow.Load() }
 }
 
-// commits reports whether a piece has messages of the PostgreSQL protocol that execute a commit.
+// commits reports whether a piece of a connection's bytes contains a message of the PostgreSQL protocol
+// that executes a commit.
 func commits(piece []byte) bool {
 	parsed := false
-	for len(piece) >= 5 && piece[0] != 0 { // the first message of a connection has no type
+	for len(piece) >= 5 && piece[0] != 0 { // a message begins with its type, except the first message of a connection
 		size := 1 + int(binary.BigEndian.Uint32(piece[1:]))
 		if size > len(piece) {
 			return false
 		}
 		switch message := piece[5:size]; piece[0] {
-		case 'P': // Parse: the name of the statement, and its text
+		case 'P': // the message Parse: the name of a statement, and its text
 			parsed = bytes.Contains(message, []byte("commit\x00"))
-		case 'E': // Execute
+		case 'E': // the message Execute: it executes a parsed statement
 			if parsed {
 				return true
 			}
@@ -229,8 +234,9 @@ func commits(piece []byte) bool {
 	return false
 }
 
-// TestCommits_SurviveACutConnection runs a whole run once for each of its commits. It closes the connection of that
-// commit before PostgreSQL receives it, or after PostgreSQL has committed. Each attempt must end once, with one event.
+// TestCommits_SurviveACutConnection executes a run once for each of the run's commits. It closes the
+// connection of this commit, either before PostgreSQL receives the commit or after PostgreSQL has
+// committed. Each attempt of the run must end once, with one event.
 func TestCommits_SurviveACutConnection(t *testing.T) {
 	direct, address := openPostgres(t)
 	u, err := url.Parse(address)
@@ -264,8 +270,8 @@ func TestCommits_SurviveACutConnection(t *testing.T) {
 	}
 }
 
-// wholeRun runs a run to its end on a database whose connections may be closed. The order of the results depends on the
-// seed.
+// wholeRun executes a run to its end. proxied is the database behind a proxy that can close
+// connections. The order in which requests are answered depends on the seed.
 func (r *rig) wholeRun(proxied database, user string, seed uint64) {
 	r.Helper()
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -300,7 +306,7 @@ func (r *rig) wholeRun(proxied database, user string, seed uint64) {
 		random.Shuffle(len(requests), func(i, j int) { requests[i], requests[j] = requests[j], requests[i] })
 		for _, q := range requests {
 			switch {
-			case random.IntN(4) == 0: // the record is lost
+			case random.IntN(4) == 0: // nothing is stored: the record of the request is lost
 			case q.Entity.Facet == "repos" && q.Page == "":
 				r.tryPage(run, q, "2", repo(1, user+"/a"), repo(2, user+"/b"))
 			case q.Entity.Facet == "repos":
@@ -313,7 +319,7 @@ func (r *rig) wholeRun(proxied database, user string, seed uint64) {
 					_, err := r.db.Write(r.Context(), []store.Write{{Entity: q.Entity, Version: r.version, CheckedAt: r.now, Kind: store.KindNotFound}})
 					return err
 				})
-				_ = New(r.db).Answered(r.Context(), []Ref{q.Ref}, r.now) // a lost notification is made up for by the lease
+				_ = New(r.db).Answered(r.Context(), []Ref{q.Ref}, r.now) // an error loses the worker's message; then the step is due after its lease
 			}
 		}
 		r.pass(11 * lease)
@@ -323,13 +329,15 @@ func (r *rig) wholeRun(proxied database, user string, seed uint64) {
 	r.wantEnds(run, "COMPLETED 1")
 }
 
-// tryPage stores a page; after an error the page is fetched again after the lease.
+// tryPage stores a page of a step's collection. If this fails, the poller requests the page again after
+// the lease.
 func (r *rig) tryPage(run Run, q Request, next string, contents ...string) {
 	defer func() { _ = New(r.db).Answered(r.Context(), []Ref{{run.ID, q.Entity}}, r.now) }()
 	_, _ = r.writePage(run, q.Entity.Facet, q.Entity.Key, next, contents...)
 }
 
-// BenchmarkEnd compares the end of a step in a run of 100 steps with one in a run of 100,000 steps, in alternate rounds.
+// BenchmarkEnd compares the time to end a step in a run of 100 steps and in a run of 100,000 steps. The
+// rounds of the two runs alternate.
 func BenchmarkEnd(b *testing.B) {
 	db, _ := openPostgres(b)
 	r := newRig(b, db)

@@ -71,13 +71,13 @@ func (r *Runs) Steps(ctx context.Context, id string, state StepState, after, lim
 }
 
 const (
-	// holdRun locks the row of a run without a change.
+	// holdRun locks the row of a run and changes nothing.
 	holdRun    = `UPDATE runs SET updated_at = updated_at WHERE id = $1`
 	countSteps = `SELECT state, count(*), COALESCE(sum(CASE WHEN due_at > 0 THEN 1 ELSE 0 END), 0) FROM run_steps WHERE run = $1 GROUP BY state`
 	countFacet = `SELECT facet, state, count(*) FROM run_steps WHERE run = $1 GROUP BY facet, state ORDER BY facet, state`
 )
 
-// Progress returns the numbers of steps of a run by facet.
+// Progress returns the numbers of steps of a run by facet and state.
 func (r *Runs) Progress(ctx context.Context, id string) (progress map[string]Counts, err error) {
 	err = r.store.InTx(ctx, func(tx store.Tx) error {
 		progress = map[string]Counts{}
@@ -99,11 +99,12 @@ func (r *Runs) Progress(ctx context.Context, id string) (progress map[string]Cou
 	return progress, nil
 }
 
-// Verify compares the counters of a run with its steps. It returns a sentence for each difference.
+// Verify compares the counters of a run with its steps. It returns one sentence for each counter that
+// does not match.
 func (r *Runs) Verify(ctx context.Context, id string) (faults []string, err error) {
 	err = r.store.InTx(ctx, func(tx store.Tx) error {
 		faults = nil
-		found, err := one(ctx, tx, holdRun, id) // no step ends or starts between the two reads
+		found, err := one(ctx, tx, holdRun, id) // lock the run, so that no step ends or starts between the next two reads
 		if err == nil && !found {
 			err = ErrNotFound
 		}

@@ -25,7 +25,7 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// database has the tables of the tests.
+// database is a store with the tables of runs, collections and snapshots.
 type database interface {
 	Store
 	Write(ctx context.Context, writes []store.Write) ([]store.Result, error)
@@ -33,8 +33,8 @@ type database interface {
 	ClaimOutboxEvents(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.OutboxEvent, error)
 }
 
-// rig has runs on one database. It is the enqueuer of its pollers, and tests store the results of its requests. Time
-// passes only if a test says so.
+// rig executes runs on one database. It also implements the enqueuer of its pollers: it records their
+// requests, and the tests store the results of these requests. Time passes only when a test calls pass.
 type rig struct {
 	testing.TB
 	db      database
@@ -46,8 +46,8 @@ type rig struct {
 	mu       sync.Mutex
 	now      time.Time
 	requests []Request
-	outcome  Enqueued     // result of each request
-	faults   func() fault // decides the fault of the next transaction; nil: none
+	outcome  Enqueued     // the Enqueued that RequestSteps returns for each request
+	faults   func() fault // returns the fault of the next transaction; nil: transactions have no faults
 }
 
 // fault is a failure of a transaction.
@@ -55,13 +55,13 @@ type fault int
 
 const (
 	none       fault = iota
-	lostBefore       // the connection is lost before the commit
-	lostAfter        // the connection is lost after the commit: the caller gets an error
+	lostBefore       // the connection is lost before the commit, so nothing is stored
+	lostAfter        // the connection is lost after the commit: the data is stored, but the caller gets an error
 )
 
 var errLost = errors.New("connection lost")
 
-// InTx implements Store with the faults of the rig.
+// InTx implements Store. It injects the faults of the field faults.
 func (r *rig) InTx(ctx context.Context, do func(store.Tx) error) error {
 	r.mu.Lock()
 	f := none
@@ -91,7 +91,7 @@ func openSQLite(t testing.TB) database {
 	return db
 }
 
-// openPostgres returns a new database on the real PostgreSQL, and its URL.
+// openPostgres creates a database in the real PostgreSQL. It returns the database and its URL.
 func openPostgres(t testing.TB) (*postgres.Store, string) {
 	t.Helper()
 	address := servicetest.Postgres(t)
@@ -113,10 +113,12 @@ func openStore(t testing.TB, address string) *postgres.Store {
 	return db
 }
 
-// sharedPostgres is the database of eachDatabase while TestPostgres runs.
+// sharedPostgres is the PostgreSQL database that eachDatabase uses. It is set only while TestPostgres
+// runs.
 var sharedPostgres *postgres.Store
 
-// eachDatabase runs a test on SQLite, and within TestPostgres on PostgreSQL.
+// eachDatabase runs a test on SQLite. If TestPostgres calls the test, it runs the test on PostgreSQL
+// instead.
 func eachDatabase(t *testing.T, test func(r *rig)) {
 	if sharedPostgres == nil {
 		test(newRig(t, openSQLite(t)))
@@ -129,7 +131,8 @@ func eachDatabase(t *testing.T, test func(r *rig)) {
 	test(newRig(t, sharedPostgres))
 }
 
-// TestPostgres runs the tests of both databases on one database of PostgreSQL, because its creation takes seconds.
+// TestPostgres runs the tests that use eachDatabase on one PostgreSQL database. They share it, because
+// the creation of a database takes seconds.
 func TestPostgres(t *testing.T) {
 	sharedPostgres, _ = openPostgres(t)
 	defer func() { sharedPostgres = nil }()
@@ -187,10 +190,10 @@ func newRig(t testing.TB, db database) *rig {
 	}
 }
 
-// pass moves the clock.
+// pass moves the clock of the rig forward.
 func (r *rig) pass(d time.Duration) { r.now = r.now.Add(d) }
 
-// process returns a new poller, as after the start of a process.
+// process returns a new poller, like a process that has just started.
 func (r *rig) process() *Poller {
 	return NewPoller(r.source, map[string]Config{"profile": r.config}, r, r, r.rdb, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 }
@@ -203,7 +206,8 @@ func (r *rig) RequestSteps(_ context.Context, requests []Request) []Enqueued {
 	return slices.Repeat([]Enqueued{r.outcome}, len(requests))
 }
 
-// take returns the entities of the requests since the last call, in their order, with the page.
+// take returns the requests since the last call, sorted, as facet/key. " page" follows if the
+// request names a page.
 func (r *rig) take() (requests []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -230,7 +234,7 @@ func (r *rig) order(keys ...string) Order {
 	return Order{Source: r.source, Name: "profile", Config: r.config, Keys: Keys{List: keys}, TriggeredBy: "key:a"}
 }
 
-// start starts a run and does the first work of a poller.
+// start starts a run. Then a poller works once, so that the first steps are requested.
 func (r *rig) start(keys ...string) Run {
 	r.Helper()
 	run, started, err := New(r).Start(r.Context(), r.order(keys...), r.now)
@@ -241,7 +245,7 @@ func (r *rig) start(keys ...string) Run {
 	return run
 }
 
-// work does all work that is due now.
+// work makes a poller do all work that is due now.
 func (r *rig) work() {
 	r.Helper()
 	if _, err := r.process().Work(r.Context(), r.now); err != nil {
@@ -281,7 +285,7 @@ func (r *rig) answer(run Run, facet, key string) {
 	}
 }
 
-// fetched stores the result of a fetch that began now, as a worker does, and tells the poller.
+// fetched stores the result of a fetch that began now, as a worker does, and makes the step due.
 func (r *rig) fetched(run Run, facet, key string, kind store.Kind) {
 	r.Helper()
 	r.version++
@@ -296,7 +300,7 @@ func (r *rig) fetched(run Run, facet, key string, kind store.Kind) {
 	r.answer(run, facet, key)
 }
 
-// fail stores a failure.
+// fail stores that a fetch has failed, as a worker does, and makes the step due.
 func (r *rig) fail(run Run, facet, key string, state store.StatusState, until time.Duration) {
 	r.Helper()
 	r.version++
@@ -324,7 +328,8 @@ func item(content string) collection.Fetched {
 // repo returns an item of the facet repos.
 func repo(id int, name string) string { return fmt.Sprintf(`{"full_name":%q,"id":%d}`, name, id) }
 
-// page stores a page of a list as the worker of a run does, and tells the poller. It reports whether the page was stored.
+// page stores a page of a list as the worker of a run's request does, and makes the step due. It
+// reports whether the page was stored.
 func (r *rig) page(run Run, facet, key, next string, contents ...string) bool {
 	r.Helper()
 	stored, err := r.writePage(run, facet, key, next, contents...)
@@ -380,7 +385,8 @@ func (r *rig) events() (events []schemas.RunEvent, others int) {
 	return events, others
 }
 
-// wantEnds compares the events of a run with "state attempt".
+// wantEnds fails the test unless the events of a run have these states and attempts. Each text has the
+// form "STATE ATTEMPT".
 func (r *rig) wantEnds(run Run, want ...string) {
 	r.Helper()
 	events, _ := r.events()

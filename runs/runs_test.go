@@ -38,26 +38,29 @@ func TestRun_EndsWithItsLastStep(t *testing.T) {
 	})
 }
 
-// In the seed a job is SUCCEEDED before the job of the next page exists: the end of another job between the
-// two completes the run, and a crash between them loses the rest (defect a).
+// In the original design (github-collection-v3.md, defect a), a job SUCCEEDED before the job of its
+// next page exists. If another job ends between the two, the run completes too early. A crash between
+// the two loses all further pages.
 func TestStep_IsOpenBetweenTwoPages(t *testing.T) {
 	eachDatabase(t, func(r *rig) {
 		run := r.start("octocat")
 		r.page(run, "repos", "octocat", "2", repo(1, "octocat/a"))
-		r.fetched(run, "user", "octocat", store.Content) // the end of another step, before a poller has seen the page
+		r.fetched(run, "user", "octocat", store.Content) // another step ends before a poller has requested the second page
 		r.wantCounts(run.ID, Running, Counts{Open: 2})
 		if _, err := New(r).End(r.Context(), run.ID, []StepEnd{{Number: 2, State: StepDone}}, r.now); err != nil {
 			r.Fatal(err)
 		}
 		r.wantCounts(run.ID, Running, Counts{Open: 1, Done: 1})
 		r.take()
-		r.work() // another process
+		r.work() // work creates a new poller, like another process
 		r.wantRequests("repos/octocat page")
 	})
 }
 
-// In the seed the acknowledgement comes before the dispatch of the next work, records are claimed only when a worker
-// starts, and trimming deletes pending entries (defects c, g and h). Here each lost request comes again after the lease.
+// In the original design (github-collection-v3.md, defects c, g and h), a lost request is never
+// repeated: a record is acknowledged before its next work is dispatched, records are claimed only when
+// a worker starts, and the trimming of the stream deletes pending records. Here each lost request is
+// repeated after the lease.
 func TestStep_LostRequestIsRepeatedAfterTheLease(t *testing.T) {
 	eachDatabase(t, func(r *rig) {
 		run := r.start("octocat")
@@ -68,7 +71,7 @@ func TestStep_LostRequestIsRepeatedAfterTheLease(t *testing.T) {
 		r.pass(2 * time.Second)
 		r.work()
 		r.wantRequests("repos/octocat", "user/octocat")
-		r.pass(lease + time.Second) // the second lease is longer
+		r.pass(lease + time.Second) // each repeated request has a longer lease
 		r.work()
 		r.wantRequests()
 		r.pass(lease)
@@ -78,7 +81,8 @@ func TestStep_LostRequestIsRepeatedAfterTheLease(t *testing.T) {
 	})
 }
 
-// The result of a fetch ends its step also if the worker was killed before it could tell the poller.
+// A worker can be killed after it has stored the result of a fetch and before it makes the step due.
+// The step must end nevertheless.
 func TestStep_EndsWithoutTheWorkersNotification(t *testing.T) {
 	eachDatabase(t, func(r *rig) {
 		run := r.start("octocat")
@@ -118,7 +122,8 @@ func TestStep_OldDataDoesNotEndIt(t *testing.T) {
 	})
 }
 
-// In the seed a run of failures only is COMPLETED, and no run ever is FAILED (defect j).
+// In the original design (github-collection-v3.md, defect j), a run is COMPLETED even if all its jobs
+// have failed, and no run ever becomes FAILED.
 func TestRun_FailsAboveItsTolerance(t *testing.T) {
 	for tolerate, want := range map[Percent]State{0: Failed, 0.1: Failed, 0.5: Completed, 1: Completed} {
 		r := newRig(t, openSQLite(t))
@@ -152,7 +157,7 @@ func TestStep_WaitsForItsScheduledRetry(t *testing.T) {
 		r.work()
 		r.wantRequests()
 		r.pass(time.Minute)
-		r.fetched(Run{ID: "retry"}, "user", "octocat", store.Content) // the request of a retry has no run id
+		r.fetched(Run{ID: "retry"}, "user", "octocat", store.Content) // the request of a retry contains no run id
 		r.pass(retryRecheck)
 		r.work()
 		r.wantRequests()
@@ -180,8 +185,9 @@ func TestRun_RequestsAtMostParallelSteps(t *testing.T) {
 	})
 }
 
-// In the seed the unique index on a null page key never holds for first pages, and the index on the active run
-// allows CREATED beside RUNNING (defect f).
+// In the original design (github-collection-v3.md, defect f), two unique indexes do not hold: one has a
+// page key that is null for first pages, and the other, about active runs, allows a run in the state
+// CREATED beside a RUNNING one.
 func TestStart_OneActiveRunOfAScope(t *testing.T) {
 	eachDatabase(t, func(r *rig) {
 		var wg sync.WaitGroup
@@ -225,7 +231,7 @@ func TestOverlap_BufferOneWaits(t *testing.T) {
 		r.pass(time.Second)
 		r.work()
 		r.wantCounts(first.ID, Completed, Counts{Done: 1})
-		r.wantRequests("user/octocat") // data that was fetched before the start does not end its step
+		r.wantRequests("user/octocat") // a fetch before the start of the run does not end its step
 		r.fetched(second, "user", "octocat", store.Content)
 		r.work()
 		r.wantCounts(second.ID, Completed, Counts{Done: 1})
@@ -314,7 +320,7 @@ func TestRetry_OpensOnlyFailedSteps(t *testing.T) {
 			t.Fatalf("retry: got attempt %d, %v; want 2", again.Attempt, err)
 		}
 		r.work()
-		r.wantRequests("repos/octocat page") // it continues with the page that failed
+		r.wantRequests("repos/octocat page") // the walk continues with the page that failed
 		r.page(run, "repos", "octocat", "", repo(2, "octocat/b"))
 		r.work()
 		r.wantRequests("issues/octocat/a", "issues/octocat/b")
@@ -360,7 +366,8 @@ func TestFan_BadItemsFailTheirSteps(t *testing.T) {
 	})
 }
 
-// A second run visits the items that have not changed too, although the pages of its walk do not have them.
+// The second run must also add steps for the items that have not changed, although the pages of its
+// walk contain only changed items.
 func TestFan_ChildrenAreAllStoredItems(t *testing.T) {
 	eachDatabase(t, func(r *rig) {
 		const n = 2*fanItems + 7
@@ -435,7 +442,7 @@ VALUES ('github', 'user', $1, '{}', 0, true, 0, 0, 0, 0, 0, 0, 0)`, key); err !=
 		r.wantRequests()
 		r.pass(time.Hour)
 		var wg sync.WaitGroup
-		for range 4 { // four processes
+		for range 4 { // a poller in each of four processes
 			wg.Go(func() {
 				if _, err := r.process().Work(ctx, r.now); err != nil && !errors.Is(err, store.ErrContention) {
 					t.Error(err)
@@ -452,7 +459,7 @@ VALUES ('github', 'user', $1, '{}', 0, true, 0, 0, 0, 0, 0, 0, 0)`, key); err !=
 			r.fetched(all[0], "user", key, store.Content)
 		}
 		r.work()
-		r.pass(3 * time.Hour) // missed runs are not made up for
+		r.pass(3 * time.Hour) // three hours have passed, and only one run is started for them
 		r.work()
 		r.work()
 		r.wantRequests("user/a", "user/b")

@@ -16,13 +16,13 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Order is a request to start a run.
+// Order contains the arguments of Start.
 type Order struct {
 	Source *source.Source
 	Name   string
 	Config Config
 	Keys   Keys
-	// TriggeredBy is the client, or ScheduledBy.
+	// TriggeredBy is the name of the client that starts the run, or ScheduledBy.
 	TriggeredBy string
 	// IdempotencyKey is the client's Idempotency-Key; empty: none.
 	IdempotencyKey string
@@ -30,21 +30,22 @@ type Order struct {
 	schedule *scheduled
 }
 
-// ScheduledBy is Run.TriggeredBy of a scheduled run.
+// ScheduledBy is the TriggeredBy of a run that Config.Every has started.
 const ScheduledBy = "schedule"
 
-// scheduled is the due time of a scheduled run, and the time of the next one.
+// scheduled has two due times of a scheduled run: of the run to start now, and of the next one.
 type scheduled struct{ due, next time.Time }
 
-// IdempotencyTTL is how long a request with the same Idempotency-Key returns the first run.
+// IdempotencyTTL is how long a repeated request with the same Idempotency-Key returns the run that the
+// first request has started.
 const IdempotencyTTL = 24 * time.Hour
 
-// errTaken is returned by a transaction whose run was started by another process meanwhile.
+// errTaken aborts the transaction of a scheduled run if another process has started this run.
 var errTaken = errors.New("another process has started the scheduled run")
 
-// Start starts a run: it inserts the run with its first steps in one transaction. If the overlap rule or the
-// Idempotency-Key says so, it returns an earlier run, and started is false. The error wraps ErrInvalid or
-// ErrKeyReused if a repetition would fail too.
+// Start inserts a run with its first steps in one transaction. If the overlap rule or the
+// Idempotency-Key demands it, Start returns an earlier run instead, and started is false. The error
+// wraps ErrInvalid or ErrKeyReused if a repetition of the call would fail too.
 func (r *Runs) Start(ctx context.Context, o Order, now time.Time) (run Run, started bool, err error) {
 	d := o.Config.Definition()
 	if o.Keys, err = o.Keys.check(d, o.Source); err != nil {
@@ -54,7 +55,7 @@ func (r *Runs) Start(ctx context.Context, o Order, now time.Time) (run Run, star
 	if err != nil {
 		return Run{}, false, fmt.Errorf("generate the id of a run: %w", err)
 	}
-	now = now.Truncate(time.Microsecond) // the databases store microseconds
+	now = now.Truncate(time.Microsecond) // the databases store times in microseconds
 	err = r.store.InTx(ctx, func(tx store.Tx) error {
 		s := starter{tx: tx, order: o, now: now}
 		run = Run{
@@ -70,7 +71,7 @@ func (r *Runs) Start(ctx context.Context, o Order, now time.Time) (run Run, star
 	return run, started, nil
 }
 
-// scope returns Run.Scope.
+// scope returns the text for Run.Scope that identifies the keys.
 func (k Keys) scope() string {
 	switch {
 	case k.All:
@@ -110,7 +111,9 @@ func (s *starter) start(ctx context.Context, run Run) (_ Run, started bool, err 
 	}
 	run.Keys = keys
 	run.Counts.Total, run.Counts.Open = len(steps), len(steps)
-	for range 3 { // a concurrent start or end of a run makes the insertion fail once
+	// If another transaction starts or ends a run of the same scope at the same time, the insertion
+	// fails; then the rules are applied again.
+	for range 3 {
 		if earlier, found, err := s.idempotent(ctx); err != nil || found {
 			return earlier, false, err
 		}
@@ -164,7 +167,7 @@ func (s *starter) plan(ctx context.Context, run Run) (steps []Step, keys int, er
 }
 
 func (s *starter) registered(ctx context.Context, source, facet string) (keys []string, err error) {
-	const last = "\U0010FFFF" // greater than each key that begins with the prefix
+	const last = "\U0010FFFF" // last sorts after each text that can follow the prefix in a key
 	err = s.tx.Query(ctx, func(scan func(...any) error) error {
 		var key string
 		err := scan(&key)
@@ -177,7 +180,8 @@ func (s *starter) registered(ctx context.Context, source, facet string) (keys []
 	return keys, err
 }
 
-// body identifies the content of the request.
+// body returns a text that is equal for equal requests. It is stored, so that a reused Idempotency-Key
+// is noticed.
 func (s *starter) body() []byte {
 	text, _ := json.Marshal([]any{s.order.Source.Name(), s.order.Name, s.order.Keys}) // texts and bools can always be encoded
 	hash := sha256.Sum256(text)
@@ -192,7 +196,8 @@ func (s *starter) idempotencyHash() string {
 	return hex.EncodeToString(hash[:])
 }
 
-// idempotent returns the run that an earlier request with the same Idempotency-Key has started.
+// idempotent returns the run that an earlier request with the same Idempotency-Key has started. found
+// is false if there is none.
 func (s *starter) idempotent(ctx context.Context) (run Run, found bool, err error) {
 	key := s.idempotencyHash()
 	if key == "" {
@@ -214,10 +219,10 @@ func (s *starter) idempotent(ctx context.Context) (run Run, found bool, err erro
 	return read(ctx, s.tx, id)
 }
 
-// overlap applies the overlap rule to the active runs of the scope. joins is true if the new run is not started,
-// because an earlier one does its work.
+// overlap applies the overlap rule to the active runs of the scope. If joins is true, no run is
+// started, because the run earlier does its work. Otherwise the new run is started.
 func (s *starter) overlap(ctx context.Context, run *Run) (earlier Run, joins bool, err error) {
-	var active []Run // the running one, then the waiting one
+	var active []Run // at most two runs: the running one, and the one that waits for its end
 	err = s.tx.Query(ctx, func(scan func(...any) error) error {
 		var a Run
 		err := a.scan(scan)
@@ -236,7 +241,7 @@ func (s *starter) overlap(ctx context.Context, run *Run) (earlier Run, joins boo
 		run.Waiting = true
 		return Run{}, false, nil
 	case OverlapCancel:
-		for _, a := range slices.Backward(active) { // the waiting one first, or it would start at the end of the other
+		for _, a := range slices.Backward(active) { // The run that waits is cancelled first. Otherwise it would start when the running one ends.
 			c := change{tx: s.tx, now: s.now}
 			if err := c.cancel(ctx, a.ID); err != nil && !errors.Is(err, ErrEnded) {
 				return Run{}, false, err
@@ -247,7 +252,8 @@ func (s *starter) overlap(ctx context.Context, run *Run) (earlier Run, joins boo
 	return active[0], true, nil
 }
 
-// insert inserts steps of a run with the numbers from first+1 on. Steps up to the run's last started one are due now.
+// insert inserts steps of a run. Their numbers are first+1, first+2 and so on. Steps with numbers up to
+// run.lastStarted are due now.
 func insert(ctx context.Context, tx store.Tx, run Run, first int, steps []Step, now time.Time) error {
 	var statements []store.Statement
 	for some := range slices.Chunk(steps, rowsPerStatement) {

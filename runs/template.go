@@ -8,12 +8,12 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// template is a key with paths of an item in braces, such as "{owner.login}/{name}".
+// template is the key of a step with paths of an item in braces, such as "{owner.login}/{name}".
 type template []templatePart
 
 type templatePart struct {
 	text string // literal text before the path
-	path string // empty: the template ends here
+	path string // gjson path after the text; empty: the template ends here
 }
 
 func parseTemplate(text string) (t template, err error) {
@@ -41,7 +41,8 @@ func parseTemplate(text string) (t template, err error) {
 	return t, nil
 }
 
-// keyOf returns the key for an item. It fails if the item has no text or number at one of the paths.
+// keyOf returns the key of the step for an item. It fails if the item has neither a text nor a number
+// at one of the paths.
 func (t template) keyOf(item gjson.Result) (string, error) {
 	var b strings.Builder
 	for _, part := range t {

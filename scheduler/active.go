@@ -20,8 +20,8 @@ import (
 // is a document. A dot within a name is written as \.
 type Active struct {
 	Status Status `yaml:"status,omitempty"`
-	// Unless is a list of paths to content that only a finished entity has, for example a final
-	// result. An entity with such content is not prefetched.
+	// Unless is a list of paths. An entity whose content has a value at one of them, such as a final
+	// result, is finished. It is not prefetched.
 	Unless []string `yaml:"unless,omitempty"`
 	// Params are the names of params. An entity is prefetched only if it has a value for each of
 	// them.

@@ -15,8 +15,8 @@ func (p *Policy) intervalOf(tier store.Tier, s activity, state store.State) time
 	}
 	switch {
 	case state.NotFound && !state.HasContent():
-		// A read registers any key, also a key that the upstream never had. Such an entity has an
-		// not-found result but no content, so it gets the longest interval.
+		// A read registers any key, even if the upstream has no such entity. Then the entity has a
+		// not-found result and no content, and gets the longest interval.
 		every = max(every, p.config.MaxInterval, p.config.Tiers.Cold.Every)
 	case state.NotFound:
 		every = max(every, p.config.Tiers.Cold.Every)
@@ -60,9 +60,9 @@ func solve(y float64) float64 {
 	case y >= 1:
 		return math.Inf(1)
 	}
-	// Newton's method needs a good start value for x. For small y, sqrt(2y) is nearly the solution. For
-	// y near 1, z + ln(1+z) with z = -ln(1-y) is nearly the solution. The method iterates over ln x and
-	// not over x, so x stays above 0.
+	// Newton's method needs a start value that is near the solution. This is sqrt(2y) for small y, and
+	// z + ln(1+z) with z = -ln(1-y) for y near 1. The method iterates over ln x instead of x, so x
+	// stays above 0.
 	x := math.Sqrt(2 * y)
 	if y > 0.5 {
 		x = -math.Log1p(-y)

@@ -69,7 +69,7 @@ func TestInterval_IsOptimal(t *testing.T) {
 			}
 			return of(a, ta) + of(b, tb)
 		}
-		// Move some calls from one entity of the pair to the other.
+		// Move some calls per day from one of the two entities to the other.
 		calls := (rng.Float64() - 0.5) * 0.2 * math.Min(1/ta, 1/tb)
 		oa, ob := 1/(1/ta+calls), 1/(1/tb-calls)
 		least, most := p.config.MinInterval.Hours()/24, p.config.MaxInterval.Hours()/24

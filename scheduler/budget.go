@@ -40,8 +40,8 @@ const (
 	// for it. It is longer than a few ticks, so that the workers never run out of requests. It is
 	// short enough that a request is not outdated when a worker reads it.
 	horizon = time.Minute
-	// burst bounds the credit: calls that were not made during a pause of up to this length can be
-	// made after the pause.
+	// burst is the length of a pause after which all calls of the pause can still be made. It limits
+	// the credit.
 	burst = 5 * time.Second
 	// The lag is the age of the oldest request that waits in the LOW topic; the objective is at
 	// most 30 minutes. While the lag rises from lagEases to lagStops, the prefetch rate falls
@@ -66,7 +66,7 @@ func NewBudget(s BudgetConfig) (*Budget, error) {
 func (b *Budget) rate(r Capacity, now time.Time) float64 {
 	rate := math.Min(r.PerSecond, b.spending.at(now.In(b.zone).Hour())) * math.Min(r.Share, 1)
 	rate *= math.Min(1, float64(lagStops-r.Lag)/float64(lagStops-lagEases))
-	if !(rate > 0) { // unlike rate <= 0, this is also true if rate is NaN
+	if !(rate > 0) { // written with "not", so that it is also true if rate is NaN
 		return 0
 	}
 	return rate

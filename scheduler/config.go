@@ -16,7 +16,7 @@ type Mode string
 // Prefetch modes of a facet.
 const (
 	Off      Mode = "off"      // the facet is not prefetched
-	Tiers    Mode = "tiers"    // one interval for each tier
+	Tiers    Mode = "tiers"    // each tier has one interval for all its entities
 	Adaptive Mode = "adaptive" // each entity has its own interval, from its changes and reads
 )
 
@@ -42,8 +42,8 @@ type Config struct {
 	Cooldown Cooldown      `yaml:"cooldown"`
 	// Active selects the entities that are prefetched; empty: all.
 	Active Active `yaml:"active,omitempty"`
-	// Triggers has an entry for each other facet that is refreshed after a change of this facet, by
-	// the name of that other facet.
+	// Triggers maps the name of another facet to a trigger: a change of this facet then refreshes that
+	// facet.
 	Triggers map[string]Trigger `yaml:"triggers,omitempty"`
 	// Backoff is added to the due time after the first failure of an entity. It doubles with each
 	// further failure. The default is ten minutes, or tiers.cold.every if that is shorter.
@@ -82,22 +82,23 @@ type Cooldown struct {
 
 // Trigger configures how a change of one facet refreshes another facet of the same key.
 type Trigger struct {
-	// Backoff suppresses the refresh if the other facet was refreshed within this time.
+	// Backoff is the minimum time between two refreshes of the other facet. A change within this time
+	// after a refresh triggers no further refresh.
 	Backoff time.Duration `yaml:"backoff"`
-	// Quiet delays the refresh until the changed facet has not changed again for this time, from 1s
-	// to 24h; 0s: no delay. Changes are found only when the changed facet is checked, so a time
-	// that is shorter than the check interval has no effect.
+	// Quiet is how long a trigger waits after the last change of the facet before the refresh, from 1s
+	// to 24h; 0s: it does not wait. A change is noticed only when the facet is checked. So a time that
+	// is shorter than the interval of the checks has no effect.
 	Quiet time.Duration `yaml:"quiet,omitempty"`
-	// MaxDelay bounds the delay that Quiet causes, counted from the first change. Without a bound, a
-	// facet that changes again and again would delay the refresh forever. 0s: ten times Quiet.
+	// MaxDelay is the maximum time from the first change to the refresh. Without it, a facet that
+	// changes again and again would delay the refresh forever. 0s: ten times quiet.
 	MaxDelay time.Duration `yaml:"maxDelay,omitempty"`
 }
 
-// Bounds of Quiet and MaxDelay.
+// The minimum and maximum of the settings Quiet and MaxDelay.
 const (
 	minQuiet, maxQuiet = time.Second, 24 * time.Hour
 	maxDelay           = 7 * 24 * time.Hour
-	delayQuiets        = 10 // MaxDelay is by default this many times Quiet
+	delayQuiets        = 10 // the default of MaxDelay is Quiet, multiplied by this number
 )
 
 // Delays returns Quiet and MaxDelay. If MaxDelay is 0, it returns the default for it.
@@ -234,10 +235,10 @@ func (c Config) Check() error {
 	}
 	hot, warm, cold := c.Tiers.Hot, c.Tiers.Warm, c.Tiers.Cold
 	rise := minInterval <= hot.Every && hot.Every <= warm.Every && warm.Every <= cold.Every && cold.Every <= maxInterval
-	if !rise { // the checks below are meaningful only if the intervals rise from hot to cold
+	if !rise { // the next checks are only useful if the intervals rise from hot to cold
 		fail("tiers: hot.every, warm.every and cold.every are %v, %v and %v; they must rise, from %v to %v", hot.Every, warm.Every, cold.Every, minInterval, maxInterval)
 	}
-	if !(warm.Reads > 0 && hot.Reads >= warm.Reads && hot.Reads <= 1e9) { // this form also rejects NaN
+	if !(warm.Reads > 0 && hot.Reads >= warm.Reads && hot.Reads <= 1e9) { // written with "not", so that the check also rejects NaN
 		fail("tiers: hot.reads and warm.reads are %v and %v a day; warm's must be above 0, and hot's at least as many", hot.Reads, warm.Reads)
 	}
 	if cold.Reads != 0 {

@@ -31,9 +31,9 @@ func dueAfter(p *Policy, checked, called time.Duration, manual bool) (m store.De
 	return m, m.Due.Sub(c.State.CheckedAt)
 }
 
-// A manual refresh follows 51 s after the scheduler's refresh. At the due time more than half of
-// the interval has passed since the manual refresh, so only the cool-down can prevent the next
-// refresh.
+// The scheduler refreshes an entity, and 51 s later a manual refresh follows. When the entity is due
+// again, more than half of the interval has passed since the manual refresh. So only the cool-down can
+// prevent the next refresh.
 func TestCooldown_HoldsAfterAManualRefresh(t *testing.T) {
 	p := cooldowns(t, 122*time.Second, 0, 2*time.Minute)
 	if m, due := dueAfter(p, 51*time.Second, 122*time.Second, true); m.Enqueue || due < 2*time.Minute {

@@ -32,8 +32,8 @@ type Store interface {
 	// their due times. The candidates contain the stored payload only for facets for which "content"
 	// returns true.
 	EntitiesDueAfter(ctx context.Context, source string, after time.Time, limit int, content func(facet string) bool) ([]store.Candidate, error)
-	// BringForward moves the due times of entities to earlier times. It ignores an entity whose
-	// stored due time is already earlier.
+	// BringForward stores earlier due times for entities. If the stored due time of an entity is even
+	// earlier, it stays unchanged.
 	BringForward(ctx context.Context, all []store.DueTime) error
 	// Price returns the price that the schedulers of the source share, and the time at which it was
 	// set; zero if no price was set yet. SetPrice stores a price, but does nothing if the stored

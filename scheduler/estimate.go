@@ -37,7 +37,7 @@ const dayNanos = float64(wholeDay)
 
 func changeRate(h store.History) float64 {
 	n, days := h.Changes, float64(h.Watched)/dayNanos
-	if !(n >= 0 && n < 1e9) || !(days >= 0) { // this form of the condition is also true if n or days is NaN
+	if !(n >= 0 && n < 1e9) || !(days >= 0) { // written with "not", so that it is also true if n or days is NaN
 		n, days = 0, 0
 	}
 	return (n + priorChanges) / (days + priorWatched)

@@ -18,7 +18,7 @@ func ExampleBudget() {
 	}
 	now := time.Date(2026, 3, 2, 10, 0, 0, 0, time.UTC)
 	capacity := scheduler.Capacity{PerSecond: 100, Cost: 1, Share: 1}
-	budget.Allowance(capacity, now) // the first call starts the credit, which grows from then on
+	budget.Allowance(capacity, now) // the credit is 0 at the first call, and grows from then on
 	for range 2 {
 		now = now.Add(time.Second)
 		n, _ := budget.Allowance(capacity, now)

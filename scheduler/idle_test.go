@@ -48,7 +48,8 @@ func adaptiveWorld(t *testing.T, entities int, perSecond float64, change func(*C
 	return w, &testScheduler{s, ctx}
 }
 
-// play runs the scheduler for the duration "long", and stores the refreshes that it requests.
+// play runs the scheduler for the time long. It also stores the results of the refreshes that the
+// scheduler requests.
 func (w *world) play(s *testScheduler, long time.Duration) {
 	w.Helper()
 	for end := w.now.Add(long); w.now.Before(end); {
@@ -103,9 +104,9 @@ func TestPrice_ReachesItsLevelWithinMinutes(t *testing.T) {
 	}
 }
 
-// Until the survey (a pass over the entities that are not due yet) has read all entities, the
-// demand counts an observed entity with a long interval several times, in place of entities that
-// were not observed yet. Afterwards the demand counts such an entity once.
+// The survey is a pass over the entities that are not due yet. Until it has read all entities, an
+// observed entity with a long interval also stands for entities that were not observed yet, so the
+// demand counts it several times. Afterwards the demand counts each entity once.
 func TestPrice_CountsSurveyedEntitiesOnce(t *testing.T) {
 	p := newPolicy(t, Adaptive, nil)
 	now := time.Unix(1.8e9, 0)

@@ -62,7 +62,7 @@ func (p *Policy) Next(c store.Candidate, now time.Time) store.Decision {
 	return decision
 }
 
-// judge is the implementation of Next. If the entity is not enqueued, skipped is the reason.
+// judge does the work of Next. If the entity is not enqueued, skipped is the reason.
 func (p *Policy) judge(c store.Candidate, now time.Time) (decision store.Decision, skipped string) {
 	hash := hashEntity(c.Entity)
 	checked := notAfter(c.State.CheckedAt, now)
@@ -142,9 +142,9 @@ func (p *Policy) cooldownEnd(c store.Candidate, checked time.Time) time.Time {
 }
 
 // dueWhenReady returns the new due time of an entity that is due before the day's content is ready:
-// within ten minutes after the ready time. It does not return the entity's regular due time of the
-// day (its slot), which may be at 23:59. If the budget were used up by then, the entity would still
-// be due at midnight, and would be delayed to 23:59 of the next day, and so on every day.
+// within ten minutes after the ready time. It does not return the entity's regular due time of the day
+// (its slot), because this may be at 23:59. If the budget is used up then, the entity is still due at
+// midnight, when the next day's content is not ready. So it would be delayed to 23:59 again, every day.
 func (p *Policy) dueWhenReady(c entityHash, now time.Time) time.Time {
 	_, ready, _ := p.clock.notReady(now)
 	return ready.Add(time.Duration(c.fraction(ready.Unix()) * float64(10*time.Minute)))
@@ -159,9 +159,9 @@ func (p *Policy) nextDue(c entityHash, every time.Duration, now time.Time) time.
 	return later(p.nextSlot(c, every, now), now)
 }
 
-// secondDue returns the due time after the first fetch of an entity, after a pseudo-random part of
-// the interval. New entities that are fetched within minutes have equal intervals. Without the
-// random part all of them would be due again at the same time.
+// secondDue returns the due time after the first fetch of an entity: after a pseudo-random part of the
+// interval. If many new entities with equal intervals are fetched at about the same time, their next
+// due times are spread in this way.
 func (p *Policy) secondDue(c entityHash, every time.Duration, now time.Time) time.Time {
 	part := time.Duration(c.fraction(now.UnixNano()) * float64(every))
 	return later(p.jitteredAfter(c, max(part, p.config.MinInterval), now, now), now)

@@ -104,9 +104,8 @@ func TestPolicy_LateClaimKeepsSlot(t *testing.T) {
 					t.Fatalf("tier %d, entity %d: got an interval of %v", tier, i, d)
 				}
 			}
-			// The delayed claims must not have moved the entity's regular due times (slots): its
-			// next due time is at the same place within the interval as the requests of an entity
-			// claimed without delay.
+			// The late claims must not have moved the regular due times (slots) of the entity. So its
+			// next due time must have the same place within the interval as before.
 			c := candidate(i, tier)
 			c.History.Reads = readsOf(tier)
 			m := p.Next(c, asked[len(asked)-1])

@@ -53,7 +53,7 @@ type Load struct {
 
 const (
 	sampleSize = 2048
-	minSample  = 64 // with fewer observations in the sample, the limit maxStep is reduced
+	minSample  = 64 // minimum number of observations in the sample for a step of maxStep; with fewer, the step is smaller
 	minPrice   = 1e-9
 	maxPrice   = 1e9
 	tolerance  = 1e-9 // two demands count as equal if their relative difference is at most this
@@ -181,11 +181,12 @@ func (p *Price) Adjust(l Load, now time.Time) {
 	rise := maxStep * math.Min(1, float64(len(p.sample))/minSample)
 	fall := rise + (maxFall-rise)*idle
 	calls, callsAtE := p.demand(p.price, lookedOn), p.demand(p.price*math.E, lookedOn)
-	// If all intervals are at a bound, the price must not move further: it would have no effect.
+	// If all intervals have their minimum, or all have their maximum, a further change of the price has
+	// no effect. So the price stays.
 	atMax, atMin := calls >= p.demand(minPrice, lookedOn)*(1-tolerance), calls <= p.demand(maxPrice, lookedOn)*(1+tolerance)
 	backlog := math.Min(math.Max(0, (l.Backlog-backlogSlack).Seconds())/fullBacklog.Seconds(), 1)
 	idleShare := math.Min(math.Max(l.Unused/idleThreshold, 0), 1)
-	if atMax { // all intervals are minimal already, so nothing can use the idle budget
+	if atMax { // all intervals have their minimum, so the idle budget can't be used
 		idleShare = 0
 	}
 	p.scale *= math.Exp(scaleRate * passed * (math.Min(backlogGain*backlog, 1) - idleShare))

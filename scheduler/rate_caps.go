@@ -86,7 +86,7 @@ func checkRateCaps(all []RateCap) error {
 	return nil
 }
 
-// unlimitedRate is the rate, in calls a second, that stands for "no rate cap".
+// unlimitedRate is a rate, in calls a second, that means: there is no rate cap.
 const unlimitedRate = 1e6
 
 // at returns the rate cap of an hour of the day (0 to 23), in calls a second. Without a cap it

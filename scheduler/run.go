@@ -98,7 +98,7 @@ func (s *Scheduler) tick(ctx context.Context, now time.Time) (next time.Time, er
 	if err != nil {
 		return time.Time{}, err
 	}
-	capacity.Cost = s.mean.value() // the budget uses the mean cost, because the entities are known only after the claim
+	capacity.Cost = s.mean.value() // the entities are known only after the claim, so the mean cost is used here
 	if err := s.updatePrice(ctx, capacity, now); err != nil {
 		return time.Time{}, err
 	}
@@ -136,7 +136,7 @@ func (s *Scheduler) tick(ctx context.Context, now time.Time) (next time.Time, er
 	case retryAt.Before(soonest):
 		retryAt = soonest
 	}
-	if first.Before(retryAt) { // the next entity is due before the budget allows it
+	if first.Before(retryAt) { // the next entity is due earlier, but the budget does not allow its refresh yet
 		return retryAt, nil
 	}
 	return first, nil
@@ -240,7 +240,7 @@ func (s *Scheduler) enqueueAll(ctx context.Context, c store.Claim, renewed time.
 		if !stillHeld() {
 			return some
 		}
-		ctx, cancel := context.WithTimeout(ctx, lease/3) // with this timeout the call ends before the lease expires
+		ctx, cancel := context.WithTimeout(ctx, lease/3) // a third of the lease, so that the call ends before the lease expires
 		defer cancel()
 		left := s.enqueuer.Prefetch(ctx, some)
 		s.metrics.requested.Add(float64(len(some) - len(left)))

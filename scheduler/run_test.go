@@ -27,7 +27,7 @@ type world struct {
 	published map[schemas.Entity][]time.Time // times at which requests of an entity were published
 	refreshAt map[schemas.Entity]time.Time   // for each entity in flight: the time at which it is refreshed
 	number    int64
-	killed    func() bool // function that is called before each publication; true: the scheduler is killed now
+	killed    func() bool // called before each publication; if it returns true, the scheduler is killed before it
 }
 
 func newWorld(t *testing.T, entities int) *world {
@@ -195,7 +195,7 @@ func TestScheduler_SharesPrice(t *testing.T) {
 	if got := first.price.Value(); got != 7 {
 		t.Errorf("new scheduler: got the price %v, want the shared one", got)
 	}
-	for i := range minSample { // enough observations for the maximum change of the price
+	for i := range minSample { // with so many observations, the price can change by the maximum step
 		first.price.observe(hashEntity(entity(i)), observation{policy: first.policies["character"], seen: activity{changes: 1, reads: 100}, passed: 1, at: w.now})
 	}
 	w.now = w.now.Add(2 * priceInterval)

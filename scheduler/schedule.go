@@ -36,7 +36,7 @@ type facetCost struct{ refresh, first float64 }
 func NewSchedule(spending BudgetConfig, facets map[string]Facet) (*Schedule, error) {
 	s := &Schedule{spending: spending, price: NewPrice(), policies: map[string]*Policy{}, cost: map[string]facetCost{}, maxCost: 1}
 	errs := []error{spending.Check()}
-	// No error is added for an unknown time zone, because spending.Check has reported it.
+	// facetCost has the number of calls of a refresh, and of an entity's first refresh.
 	if zone, err := time.LoadLocation(spending.TimeZone); err == nil {
 		s.zone = zone
 	}
@@ -74,7 +74,7 @@ func (s *Schedule) WithPriceOf(other *Schedule) *Schedule {
 	return s
 }
 
-// within adds a name in front of each line of an error.
+// within puts a name at the start of each line of an error.
 func within(name string, err error) error {
 	var errs []error
 	for line := range strings.SplitSeq(err.Error(), "\n") {

@@ -104,7 +104,7 @@ func (c *workClock) build(number int64) *workday {
 	for i := range d.cumulative {
 		if sum > 0 {
 			d.cumulative[i] /= sum
-		} else { // all rate caps of the day are 0: let work pass evenly
+		} else { // the rate caps allow no calls on this day, so the work passes at a constant rate
 			d.cumulative[i] = float64(i) / float64(minutes)
 		}
 	}

@@ -83,7 +83,7 @@ func DecodeChange(value []byte) (Change, error) {
 	return c, nil
 }
 
-// hexOf returns a hash in hexadecimal; nil if it is empty.
+// hexOf returns a hash in hexadecimal; nil if the hash is empty.
 func hexOf(hash []byte) *string {
 	if len(hash) == 0 {
 		return nil

@@ -23,8 +23,8 @@ type End struct {
 	Entity Entity
 	// Number is the number of the fetch, or the request's version if nothing was fetched.
 	Number int64
-	// Satisfied is true if the requested content or a not-found result is stored. It is false if a retry
-	// is scheduled or the request became a dead letter.
+	// Satisfied is true if content or a not-found result was stored for the request. It is false if a
+	// retry is scheduled, or if the request became a dead letter.
 	Satisfied bool
 	// Hold is the reason of the hold that the end of the request starts; empty: it starts no hold.
 	// HoldFor is the duration of the hold.

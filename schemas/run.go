@@ -6,19 +6,20 @@ import (
 	"time"
 )
 
-// RunEvent is published on a source's topic of runs when an attempt of a run ends. Its JSON form is
-// run.v1.schema.json. The event of an attempt may be published more than once, always with the same content. ID
-// and Attempt identify it.
+// RunEvent is published on the source's topic of runs when an attempt of a run has ended.
+// run.v1.schema.json describes its JSON form. The event of an attempt can be published several times,
+// always with the same content. A reader recognises such duplicates by ID and Attempt.
 type RunEvent struct {
 	SchemaVersion int    `json:"schemaVersion"`
-	ID            string `json:"id"` // UUIDv7
+	ID            string `json:"id"` // id of the run (UUIDv7)
 	Source        string `json:"source"`
 	Name          string `json:"name"`
-	// Scope identifies the keys of the run: its key, its prefix followed by *, or a hash of several keys.
+	// Scope identifies the set of keys of the run: the only key, a prefix followed by *, or a hash of
+	// several keys.
 	Scope   string `json:"scope"`
 	Attempt int    `json:"attempt"`
-	State   string `json:"state"` // COMPLETED, FAILED or CANCELLED
-	// Error is why the run has failed, other than by its steps; empty: its steps are the reason, or it has not failed.
+	State   string `json:"state"` // state of the run at the end of the attempt: COMPLETED, FAILED or CANCELLED
+	// Error is why the run has failed; empty: it has not failed, or its failed steps are the reason.
 	Error string `json:"error,omitempty"`
 	// StartedAt is the start of the attempt.
 	StartedAt time.Time `json:"startedAt"`
@@ -51,12 +52,12 @@ const runMajor = 1
 func (e RunEvent) Encode() (key, value []byte, err error) {
 	e.SchemaVersion = runMajor
 	e.StartedAt, e.EndedAt = e.StartedAt.UTC(), e.EndedAt.UTC()
-	e.Failures = append([]RunFailure{}, e.Failures...) // JSON: a list, never null
+	e.Failures = append([]RunFailure{}, e.Failures...) // so that the JSON has an empty list instead of null
 	value, err = json.Marshal(e)
 	return []byte(e.ID), value, err
 }
 
-// DecodeRunEvent decodes a record value that Encode has returned. Unknown members are ignored.
+// DecodeRunEvent decodes the value of a record that Encode has created. It ignores unknown members.
 func DecodeRunEvent(value []byte) (RunEvent, error) {
 	var e RunEvent
 	if err := json.Unmarshal(value, &e); err != nil {

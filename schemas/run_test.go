@@ -17,7 +17,8 @@ func exampleRun() RunEvent {
 	}
 }
 
-// The golden record has a member that a later release could add; decoding must ignore it.
+// The golden record has a member that this release does not know, as a later release could write it.
+// Decoding must ignore this member.
 func TestRunEvent_GoldenFitsSchemaAndDecodes(t *testing.T) {
 	golden, err := os.ReadFile("golden/run/v1.json")
 	if err != nil {

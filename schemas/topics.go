@@ -38,7 +38,7 @@ func DeadLetterTopic(source string) string { return source + ".update-dlq" }
 // ChangeTopic returns the name of the source's change topic.
 func ChangeTopic(source string) string { return source + ".changes" }
 
-// RunTopic returns the name of the topic with the ends of the source's runs.
+// RunTopic returns the name of the topic on which the ends of the source's runs are published.
 func RunTopic(source string) string { return source + ".runs" }
 
 // Group returns the name of the lane's consumer group.

@@ -18,7 +18,7 @@ const SchemaVersion = "2.0"
 // If a record's version is more than one day ahead of that clock, the script request_begin lowers it.
 const MaxVersion = 1 << 52
 
-// MaxLinkDepth is the maximum depth of a request.
+// MaxLinkDepth is the maximum depth of a request: the number of links that have led to its entity.
 const MaxLinkDepth = 10
 
 // UpdateRequest requests one refresh of one entity. Its JSON form is
@@ -36,13 +36,13 @@ type UpdateRequest struct {
 	// an entity. 0 means unknown. Then only a fetch that began after RequestedAt satisfies the
 	// request.
 	Version int64 `json:"version"`
-	// Depth is the number of links that led to the entity, from an entity that was requested for
-	// another reason; at most MaxLinkDepth. 0: the request does not come from a link.
+	// Depth is the number of links that have led to the entity, from an entity that was not requested
+	// because of a link. It is at most MaxLinkDepth. 0: the request does not come from a link.
 	Depth int `json:"depth,omitempty"`
-	// RunID is the id of the run whose step the request fetches; empty: the request belongs to no run.
+	// RunID is the id of the run for which the entity is fetched; empty: the request belongs to no run.
 	RunID string `json:"runId,omitempty"`
-	// Page is the page of a collection that the request fetches, as collection.Walk.Name returns it; empty:
-	// the collection's next page.
+	// Page is the name of the page of a collection to fetch (collection.Walk.Name); empty: the next
+	// page of the collection.
 	Page string `json:"page,omitempty"`
 }
 

@@ -5,13 +5,13 @@ import (
 	"testing"
 )
 
-// Filter decides about each piece of bytes of one direction of a connection before it is forwarded. If it
-// returns false, the piece is not forwarded, and the connection is closed. nil: every piece passes.
+// Filter decides about each piece of bytes that one side of a connection sends. If it returns false,
+// the piece is not forwarded, and the connection is closed. A nil Filter lets every piece pass.
 type Filter func(piece []byte) (passes bool)
 
-// Proxy starts a TCP proxy to an address and returns the address of the proxy, which ends with the test.
-// filters returns the filters of the requests and of the replies of a new connection. nil: every piece
-// passes.
+// Proxy starts a TCP proxy in front of the address to, and returns the address of the proxy. The proxy
+// stops at the end of the test. For each new connection, the function filters returns two filters: one
+// for requests and one for replies. A nil function lets every piece pass.
 func Proxy(t testing.TB, to string, filters func() (request, reply Filter)) (address string) {
 	t.Helper()
 	ctx := t.Context()
@@ -42,7 +42,8 @@ func Proxy(t testing.TB, to string, filters func() (request, reply Filter)) (add
 	return l.Addr().String()
 }
 
-// pump forwards pieces until the connection ends or a piece does not pass. Then it closes both sides.
+// pump forwards pieces of bytes from one side to the other until the connection ends or the filter
+// rejects a piece. Then it closes both sides.
 func pump(to, from net.Conn, filter Filter) {
 	defer func() { _, _ = to.Close(), from.Close() }()
 	buffer := make([]byte, 64<<10)

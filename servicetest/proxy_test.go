@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// A connection is closed at the first piece that does not pass: before the server gets a request, or
-// before the client gets a reply.
+// The proxy closes a connection at the first piece that its filter rejects: before the server gets a
+// request, or before the client gets a reply.
 func TestProxy_ClosesAtARejectedPiece(t *testing.T) {
 	var served atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -43,7 +43,7 @@ func TestProxy_ClosesAtARejectedPiece(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		reply, _ := io.ReadAll(conn) // a connection that the proxy closes can end with an error
+		reply, _ := io.ReadAll(conn) // the read can end with an error, because the proxy closes the connection
 		_ = conn.Close()
 		if got := bytes.HasSuffix(reply, []byte("reply")); got != c.replied || served.Load() != c.served {
 			t.Errorf("%s: got a reply: %v, and %d requests served; want %v and %d", c.name, got, served.Load(), c.replied, c.served)

@@ -115,8 +115,8 @@ func connect(t testing.TB, addresses []string) redis.UniversalClient {
 	return rdb
 }
 
-// WaitFor waits until a condition holds. The test fails if it does not hold within the limit. The
-// pause between two evaluations is at least nine times as long as an evaluation, so that an
+// WaitFor waits until a condition holds, and fails the test if it does not hold within the limit. The
+// pause after an evaluation of the condition is at least nine times as long as the evaluation. So an
 // expensive condition, such as one that reads all metrics, leaves the processor to the tested code.
 func WaitFor(t testing.TB, limit time.Duration, what string, holds func() bool) {
 	t.Helper()

@@ -188,7 +188,7 @@ func (s *Simulator) sendFault(ctx context.Context, x *exchange, c call, f Fault)
 		x.writeHeader(http.StatusOK, jsonType)
 		_, _ = x.Write(body[:len(body)/2])
 		x.flush()
-		panic(http.ErrAbortHandler) // makes net/http drop the connection
+		panic(http.ErrAbortHandler) // this value makes net/http close the connection without a response
 	case Hang:
 		select {
 		case <-ctx.Done():

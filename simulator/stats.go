@@ -144,7 +144,7 @@ func (l *arrivalLog) sustained() *float64 {
 
 // arrivalLine is one line of GET /_arrivals.
 type arrivalLine struct {
-	At     int64  `json:"at"` // microseconds since the simulator's start
+	At     int64  `json:"at"` // time of the call in microseconds since the simulator's start
 	Path   string `json:"path"`
 	Key    string `json:"key"`
 	Status int    `json:"status"` // status of the response; 0: no response, or none yet

@@ -56,8 +56,8 @@ func (p Param) isAlias() bool { return p.From != "" || p.Path != "" }
 
 // Alias is a param whose value comes from the snapshot of another facet of the same key.
 type Alias struct {
-	Param string // name of the param
-	From  string // the other facet
+	Param string // name of the param that gets the value
+	From  string // name of the facet that has the value
 	Path  string // path of the value in the snapshot of the other facet
 }
 
@@ -79,8 +79,9 @@ func (f Facet) Aliases() []Alias { return f.aliases }
 // nil until New has made a Source from the configuration of the facet.
 func (f Facet) AliasUsers() []string { return f.aliasUsers }
 
-// AliasNotFoundFor returns how long an entity of this facet counts as not found after its alias was not
-// found: the shortest NotFoundFor of the facets that it takes params from, or 0 without any.
+// AliasNotFoundFor returns how long an entity of this facet counts as not found after the entity of its
+// alias was not found. It is the shortest NotFoundFor of the facets that its params come from, or 0 if
+// no param comes from a facet.
 func (f Facet) AliasNotFoundFor() time.Duration { return f.aliasNotFoundFor }
 
 func compileAliases(params map[string]Param) (aliases []Alias) {
@@ -116,7 +117,7 @@ func (g aliasGraph) check() (errs []error) {
 		}
 	}
 	for _, name := range names {
-		if circle := g.circle(name, nil); circle != nil && name == slices.Min(circle) { // each circle is reported once
+		if circle := g.circle(name, nil); circle != nil && name == slices.Min(circle) { // so that each circle is reported only once
 			errs = append(errs, fmt.Errorf("facets.%s.params: these facets take params from each other, so none could be fetched first: %s; set one of these params to a text",
 				name, strings.Join(append(circle, name), " from ")))
 		}

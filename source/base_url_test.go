@@ -14,7 +14,7 @@ import (
 type hostPermits struct {
 	testPermits
 	mu    sync.Mutex
-	hosts map[string]string // by document
+	hosts map[string]string // host of each call, by document
 }
 
 func (h *hostPermits) Acquire(ctx context.Context, c Call) (Permit, error) {

@@ -74,7 +74,7 @@ func TestFetch_ExpectsTheLastBodyLength(t *testing.T) {
 	body := append(append([]byte(`"`), bytes.Repeat([]byte("x"), 17_000)...), '"')
 	s := testSource(t, serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write(body)
-		w.(http.Flusher).Flush() // without a Content-Length
+		w.(http.Flusher).Flush() // the flush makes the server send no Content-Length
 	}), nil)
 	for i, most := range []int64{32 << 10, 18_500} {
 		g := &memoryLimit{left: 1 << 30}

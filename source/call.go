@@ -106,7 +106,7 @@ func (s *Source) readNotices(resp response) []announced.Notice {
 			w = workspaces.Get().(*workspace)
 			w.plain.Reset()
 			if s.decompress(w, resp) != nil {
-				w.plain.Reset() // an incomplete body is ignored
+				w.plain.Reset() // if the body was not read to its end, it is ignored
 			}
 		}
 		return w.plain.Bytes()

@@ -68,11 +68,11 @@ type Rule struct {
 
 // The scopes that a response of class quota or auth can block.
 const (
-	BlockCall       = "call"       // this call only
+	BlockCall       = "call"       // nothing is blocked: only this call has failed
 	BlockEndpoint   = "endpoint"   // this document of the facet, for all keys
 	BlockResource   = "resource"   // all calls charged to the resource of this call
 	BlockCredential = "credential" // all calls with the credential of this call
-	BlockSource     = "source"     // all calls of the source
+	BlockSource     = "source"     // all calls of the source are blocked
 )
 
 var allBlocks = []string{BlockCall, BlockEndpoint, BlockResource, BlockCredential, BlockSource}

@@ -13,10 +13,12 @@ import (
 	"github.com/freshet/freshet/source/items"
 )
 
-// maxItemPages is the maximum of Paging.MaxPages for a collection, and defaultItemPages its default.
+// maxItemPages is the maximum of the setting paging.maxPages for a collection. defaultItemPages is its
+// default.
 const defaultItemPages, maxItemPages = 1000, 100_000
 
-// checkCollection returns an error for a setting of the facet that is invalid for a collection.
+// checkCollection returns an error if a setting of the facet is invalid because the facet is a
+// collection.
 func (f Facet) checkCollection() error {
 	c := f.Collection
 	if c == nil {
@@ -48,7 +50,7 @@ func (f Facet) checkCollection() error {
 	return nil
 }
 
-// checkPages returns an error if Paging.MaxPages is too large.
+// checkPages returns an error if the setting paging.maxPages of a collection is out of range.
 func (f Facet) checkPages(p *Paging) error {
 	most := maxPageLimit
 	if f.Collection != nil {
@@ -60,7 +62,7 @@ func (f Facet) checkPages(p *Paging) error {
 	return nil
 }
 
-// setPage makes the request fetch a page of a collection.
+// setPage changes the request so that it fetches the given page of a collection.
 func (r *documentRequest) setPage(f *compiledFacet, page items.PageRequest) error {
 	r.number = max(page.Number, 1)
 	cursor := f.Collection.Cursor
@@ -90,7 +92,7 @@ func (r *documentRequest) setPage(f *compiledFacet, page items.PageRequest) erro
 	return nil
 }
 
-// pageLimit returns the maximum number of pages.
+// pageLimit returns the maximum number of pages of the document.
 func (r documentRequest) pageLimit() int {
 	if r.paging.MaxPages > 0 {
 		return r.paging.MaxPages
@@ -98,7 +100,8 @@ func (r documentRequest) pageLimit() int {
 	return defaultItemPages
 }
 
-// fetchNext sets the position of the page that follows a fetched page of a collection.
+// fetchNext is called after the fetch of a page of a collection. It stores the position of the next
+// page in the response.
 func (r documentRequest) fetchNext(s *Source, resp *response) {
 	if r.paging == nil {
 		return
@@ -130,7 +133,7 @@ func (r documentRequest) fetchNext(s *Source, resp *response) {
 	}
 }
 
-// cursorText returns the text of a cursor that is written as JSON.
+// cursorText returns the text of a cursor. position is the cursor as JSON.
 func cursorText(position string) string {
 	var text string
 	if json.Unmarshal([]byte(position), &text) != nil {
@@ -139,7 +142,7 @@ func cursorText(position string) string {
 	return text
 }
 
-// readItems classifies a page of a collection and extracts its items.
+// readItems classifies the response with a page of a collection, and extracts the page's items.
 func (r responseReader) readItems(p *Plan) Outcome {
 	o := r.classify(p.validator != Validator{})
 	page := &items.Page{Next: r.response.position, ExtractVersion: p.facet.version, Document: canonicalName(p.facet.documents[0].name)}
@@ -183,7 +186,7 @@ func (r responseReader) readItems(p *Plan) Outcome {
 	return o
 }
 
-// readItem extracts one item.
+// readItem extracts one item from an element of the page's list.
 func (r responseReader) readItem(p *Plan, node *pathNode, element gjson.Result) (item items.Item, err error) {
 	c := p.facet.Collection
 	if !element.IsObject() {

@@ -82,7 +82,8 @@ func TestCollection_RejectsSettings(t *testing.T) {
 	}
 }
 
-// readPage fetches one page of a list and returns the request's URI and the outcome.
+// readPage fetches one page of a list from a server that answers with respond. It returns the URI and
+// the body of the request, and the outcome.
 func readPage(t *testing.T, config source.Config, page items.PageRequest, respond http.HandlerFunc) (uri, body string, o source.Outcome) {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -39,7 +39,9 @@ type credentials struct {
 	keys []*regexp.Regexp
 	// renewing has the names of the credentials with a token.
 	renewing map[string]bool
-	secrets  map[string]*secret // credentials by name; the only name is "" if the source lists no credentials
+	// secrets by the names of the credentials; the only name is "" if the source has one credential
+	// without a name
+	secrets map[string]*secret
 }
 
 func newCredentials(all []Credential, auth Auth, insecure bool) (credentials, error) {

@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/source/links"
 )
 
-// Delivery configures the form in which content is stored and served, and the search for links in it.
+// Delivery configures how content is stored and served, and which links in it are followed.
 type Delivery struct {
 	// Raw makes the content the unchanged bytes of the facet's one document, such as XML or an image.
 	Raw *Raw `yaml:"raw,omitempty"`
@@ -21,18 +21,20 @@ type Delivery struct {
 	Immutable bool `yaml:"immutable,omitempty"`
 	// Static is a directory of files that the query service serves as content of the facet.
 	Static *Static `yaml:"static,omitempty"`
-	// Links finds keys in new content of a raw facet, and requests them.
+	// Links configures the search for keys of other entities in new content of a raw facet. Each of
+	// these entities is requested.
 	Links *links.Config `yaml:"links,omitempty"`
 	// Wait is how long a read waits for the first snapshot of an entity if the request does not set
 	// its own wait; at most 30s. Afterwards it gets 503. With 0s, such a read gets 202 at once.
 	Wait time.Duration `yaml:"wait,omitempty"`
-	// Collection keeps the list of the facet's one document item by item, for lists of any length.
+	// Collection makes the facet a collection: the list in its only document is kept item by item,
+	// even if the list is very long.
 	Collection *items.Collection `yaml:"collection,omitempty"`
 	// Derived computes the content of the facet from stored items of collections, without a call. The facet
 	// has no documents.
 	Derived *derived.Config `yaml:"derived,omitempty"`
 
-	derivedUses []derivedUse // the derived facets that read the items of this facet
+	derivedUses []derivedUse // derived facets that read the items of this facet
 	derivedName string       // name of the facet if it is derived
 }
 

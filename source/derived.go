@@ -15,7 +15,8 @@ type derivedUse struct {
 	input  derived.Input
 }
 
-// Computed returns the entities to compute again if the entity of this facet with the given key changes.
+// Computed returns the derived entities that must be computed again when the entity of this facet with
+// the given key has changed.
 func (f Facet) Computed(key string) (all []derived.Target) {
 	for _, u := range f.derivedUses {
 		if to, ok := u.input.KeyOf(key); ok && !u.config.IsAll(to) {
@@ -31,7 +32,8 @@ func (f Facet) Computed(key string) (all []derived.Target) {
 	return all
 }
 
-// checkDerived returns an error for a setting of the facet that has no effect with the setting derived.
+// checkDerived returns an error if the facet has both the setting derived and a setting that has no
+// effect with it.
 func (f Facet) checkDerived() error {
 	for _, other := range []struct {
 		name string
@@ -56,7 +58,7 @@ func (f Facet) checkDerived() error {
 	return nil
 }
 
-// compileDerived compiles the setting derived of all facets. It returns one error for each invalid setting.
+// compileDerived compiles the setting derived of each facet, and returns all errors.
 func compileDerived(facets map[string]*compiledFacet) (errs []error) {
 	for _, name := range slices.Sorted(maps.Keys(facets)) {
 		f := facets[name]

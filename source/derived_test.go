@@ -11,7 +11,8 @@ import (
 	"github.com/freshet/freshet/source/links"
 )
 
-// derivedConfig is a source with the collection issues and the derived facet stats of its owners.
+// derivedConfig returns a source with the collection facet issues and the derived facet stats, which
+// computes statistics for each owner.
 func derivedConfig() Config {
 	config := DefaultConfig()
 	config.BaseURL = "https://api.example.com"
@@ -41,9 +42,11 @@ func TestDerived_ComputedEntities(t *testing.T) {
 		want       []derived.Target
 	}{
 		{"issues", "acme/app", []derived.Target{{Facet: "people", Key: "acme/app", Every: time.Second}, {Facet: "people", Key: "_all", Every: time.Hour}, {Facet: "stats", Key: "acme", Every: time.Minute}}},
-		{"stats", "acme", []derived.Target{{Facet: "stats", Key: "_all", Every: 10 * time.Minute}}}, // the results of the keys are merged
+		{"stats", "acme", []derived.Target{{Facet: "stats", Key: "_all", Every: 10 * time.Minute}}}, // _all is merged from the results of the keys, so a change of a result causes its computation
 		{"stats", "_all", nil},
-		{"people", "acme/app", nil}, // different values can't be merged, so each item causes _all
+		// distinct values can't be merged, so _all is computed again after a change of an item, and not
+		// of a result
+		{"people", "acme/app", nil},
 	} {
 		f, _ := s.Facet(c.facet)
 		if got := f.Computed(c.key); !slices.Equal(got, c.want) {

@@ -111,7 +111,7 @@ type compiledDocument struct {
 	Document
 	name        string
 	method      string
-	base        *url.URL // base URL of the document; nil: the base URL of the source is used
+	base        *url.URL // base URL of the document; nil: the document has the base URL of the source
 	target      target
 	headers     map[string]template
 	body        body

@@ -73,10 +73,12 @@ type response struct {
 
 	url  *url.URL   // URL of the request, without the credential
 	more []response // the responses for the second and later pages
-	next *url.URL   // with Plan.OnePage, or of a collection: the next page, which is not fetched; nil if there is none
+	// URL of the next page, which is not fetched; set only for a collection or with Plan.OnePage; nil
+	// if there is none
+	next *url.URL
 	// position is the position of the next page of a collection; empty: there is none.
 	position string
-	linkErr  error // why the redirect or the link to the next page was not followed
+	linkErr  error // reason for which a redirect or the link to the next page was not followed
 }
 
 func (a response) bytes() int {

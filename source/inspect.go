@@ -36,7 +36,7 @@ func (s *Source) Inspect(a *Responses, now time.Time) []Inspection {
 		w.canonical.out, w.canonical.ignored, w.canonical.members = append(w.canonical.out[:0], '{'), w.canonical.ignored[:0], w.canonical.members[:0]
 		o := s.readDocument(w, a.plan, i, resp, now)
 		w.plain.Reset()
-		_ = s.decompress(w, resp) // readDocument reports the error
+		_ = s.decompress(w, resp) // the error is ignored, because readDocument reports it
 		all[i] = Inspection{
 			Document: request.call.Document, Method: request.call.Method, Planned: s.redactText(request.url.String()),
 			Status: resp.status, Header: s.redactHeader(resp.header), Body: bytes.Clone(s.redact(w.plain.Bytes())), WireBytes: len(resp.body),

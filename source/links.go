@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// compileLinks checks the setting links by itself, and sets its defaults.
+// compileLinks checks the setting links of one facet and sets its defaults. checkLinks checks it
+// together with the other facets.
 func (f *compiledFacet) compileLinks() error {
 	if f.Links == nil {
 		return nil
@@ -24,8 +25,8 @@ func (f *compiledFacet) compileLinks() error {
 	return nil
 }
 
-// checkLinks returns an error for each facet whose links have no facet, or a facet whose entities cannot
-// be fetched by their key alone.
+// checkLinks returns an error for each setting links.facet that names no facet, or a facet whose
+// entities can't be fetched if only their key is known.
 func checkLinks(facets map[string]*compiledFacet) (errs []error) {
 	names := slices.Sorted(maps.Keys(facets))
 	for _, name := range names {

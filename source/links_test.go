@@ -14,10 +14,11 @@ import (
 	"github.com/freshet/freshet/source/links"
 )
 
-// linkMatch matches the keys of src attributes below /ui/.
+// linkMatch matches links such as src="/ui/KEY".
 const linkMatch = `src="/ui/([^"]*)"`
 
-// linkedSource returns a source whose facet "character" is raw and links to itself.
+// linkedSource returns a source with the raw facet "character", whose content has links to entities of
+// the same facet.
 func linkedSource(t testing.TB, change func(*Facet)) *Source {
 	return rawSource(t, "http://upstream.example/base", Raw{MediaType: "application/xml"}, func(f *Facet) {
 		f.KeyPattern = `[^\x00-\x1f\\%?#\x7f-\x{9f}]*`
@@ -29,7 +30,7 @@ func linkedSource(t testing.TB, change func(*Facet)) *Source {
 	})
 }
 
-// linking returns XML with one link to each key.
+// linking returns an XML document with one link to each key.
 func linking(keys ...string) []byte {
 	var b strings.Builder
 	b.WriteString("<w2:a>")
@@ -40,7 +41,8 @@ func linking(keys ...string) []byte {
 	return []byte(b.String())
 }
 
-// findLinks returns the links in content of a key of the facet "character", as a worker finds them.
+// findLinks returns the links in the content of an entity of the facet "character". own is the key of
+// this entity. It does the same as a worker.
 func findLinks(s *Source, own string, content []byte) links.Found {
 	f, _ := s.Facet("character")
 	return f.Links.Find(content, links.Rules{Own: own, Fold: f.FoldKey, Check: func(key string) error {
@@ -74,13 +76,14 @@ func TestFindLinks(t *testing.T) {
 	}
 }
 
-// A link to another host, or to a path outside of the facet's path, is no key, or it is a key that stays
-// below that path.
+// A link can lead to another host, or to a path outside of the facet's path. Then its text must be no
+// valid key, or a key whose call stays below the facet's path.
 func TestFindLinks_TraversalStaysBelowItsPath(t *testing.T) {
 	keys := append(slices.Clone(traversals), "http://evil.example/a.xml", "//evil.example/a.xml", "\\\\evil.example\\a", "@evil.example/a", "a.xml@evil.example", "?u=http://evil.example", "#a")
 	lax := linkedSource(t, nil)
 	strict := linkedSource(t, func(f *Facet) { f.KeyPattern = `[a-z0-9]{1,20}/[A-Z0-9]{1,40}\.xml` })
-	// The group takes everything between the quotes, also a scheme and a host.
+	// With this expression the group contains the whole text between the quotes, with a scheme and a
+	// host if the link has them.
 	whole := linkedSource(t, func(f *Facet) { f.Links.Match = `src="(?:/ui/)?([^"]*)"` })
 	for _, key := range keys {
 		for _, text := range [][]byte{linking(key), []byte(`<a src="` + key + `"/>`)} {
@@ -96,7 +99,8 @@ func TestFindLinks_TraversalStaysBelowItsPath(t *testing.T) {
 	}
 }
 
-// checkLink fails the test unless the key of a link can be planned, and its call stays below its path.
+// checkLink fails the test unless a call can be planned for the key of a link, and the URL of this call
+// stays below the facet's path.
 func checkLink(t *testing.T, s *Source, link string) {
 	t.Helper()
 	if err := schemas.CheckKey(link); err != nil {
@@ -132,7 +136,8 @@ func TestFindLinks_RandomContentStaysBelow(t *testing.T) {
 	}
 }
 
-// Content with a match at each byte occupies little memory: at most 10,000 matches are examined.
+// Hostile content with a match at each byte must use little memory: at most 10,000 matches are
+// examined.
 func TestFindLinks_BoundsHostileContent(t *testing.T) {
 	s := linkedSource(t, func(f *Facet) { f.Links.Match = `(.)` })
 	text := []byte(strings.Repeat("0123456789abcdef", 1<<16))
@@ -194,8 +199,8 @@ func TestLinks_RejectsInvalidSettings(t *testing.T) {
 	}
 }
 
-// Links do not change the extracted content, so the setting must not change the extract version: all
-// stored content would be rewritten.
+// The setting links does not influence the extracted content. So it must not change the extract
+// version, or all stored content would be written again.
 func TestLinks_KeepExtractVersion(t *testing.T) {
 	with, without := linkedSource(t, nil), linkedSource(t, func(f *Facet) { f.Links = nil })
 	if got, want := with.facets["character"].version, without.facets["character"].version; got != want {

@@ -19,7 +19,8 @@ type Request struct {
 	// Validator is the validator stored with the entity's snapshot. Only facets with Conditional
 	// send it.
 	Validator Validator
-	// Page is the page of a collection; other facets ignore it.
+	// Page is the page of a collection that is fetched. It is ignored for a facet that is no
+	// collection.
 	Page items.PageRequest
 }
 
@@ -41,7 +42,7 @@ type Plan struct {
 // documentRequest is the HTTP request for one document.
 type documentRequest struct {
 	call   Call
-	base   *url.URL // base URL; redirects and links to a next page must stay below this URL
+	base   *url.URL // base URL; redirects and links to the next page are not followed if they lead outside of it
 	url    *url.URL
 	header map[string]string // headers that are sent in addition to Config.Headers
 
@@ -50,17 +51,18 @@ type documentRequest struct {
 
 	lastBody *atomic.Int64 // see compiledDocument
 
-	paging   *Paging                    // nil: the document has one page
+	paging   *Paging                    // settings of the pages; nil: the document has one page
 	number   int                        // number of the page of a collection
-	position string                     // value of the GraphQL variable with the cursor, as JSON; empty: the first page
-	bodyAt   func(cursor string) []byte // request body of the page after a cursor; nil: all pages have the same body
+	position string                     // JSON value of the GraphQL variable that contains the cursor; empty: the first page
+	bodyAt   func(cursor string) []byte // returns the request body of the page after a cursor; nil: all pages have the same body
 }
 
-// Calls returns the minimum number of calls that the plan needs, 0 for a derived facet. Resent calls and further pages are
-// not included.
+// Calls returns the minimum number of calls that the plan needs; 0 for a derived facet. Repeated calls
+// and further pages can be added to it.
 func (p *Plan) Calls() int { return len(p.requests) }
 
-// ExtractVersion identifies the facet's settings with which the content of the responses is extracted.
+// ExtractVersion returns the number of the facet's settings (Facet.ExtractVersion) with which content
+// is extracted from the responses.
 func (p *Plan) ExtractVersion() int64 { return p.facet.version }
 
 // OnePage limits the plan to the first page of each document. The content of its responses is

@@ -209,7 +209,7 @@ func keyPathSource(t testing.TB) *Source {
 // server, and has the key's segments.
 func checkKeyPath(t *testing.T, s *Source, key string) {
 	t.Helper()
-	if key == "" { // schemas.CheckKey refuses it
+	if key == "" { // no request can have this key, because schemas.CheckKey refuses it
 		return
 	}
 	if s.CheckKey("character", key) != nil {

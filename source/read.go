@@ -24,7 +24,8 @@ type Outcome struct {
 	Class Class
 	// Content is set if Class is OK. The caller must release it.
 	Content *Content
-	// Page is set in place of Content for a collection. It is set without items if Class is NotModified.
+	// Page is set instead of Content if the facet is a collection. It has no items if Class is
+	// NotModified.
 	Page *items.Page
 	// Redacted is the number of places in Content where a credential was replaced.
 	Redacted int

@@ -44,7 +44,7 @@ func newForm(text string) secretForm {
 	return f
 }
 
-// in reports whether text contains the form.
+// in reports whether the text contains the credential in this written form.
 func (f secretForm) in(text []byte) bool {
 	head, tail := f.text[:f.rare], f.text[f.rare:]
 	for at := 0; ; at++ {

@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	// MaxCalls is the maximum number of calls of a source that are kept, the newest first.
+	// MaxCalls is the maximum number of calls that are kept for a source. The oldest calls are removed.
 	MaxCalls = 500
-	// MaxFailedCalls is the maximum number of failed calls of a source that are kept, the newest
-	// first.
+	// MaxFailedCalls is the maximum number of failed calls that are kept for a source. The oldest calls
+	// are removed.
 	MaxFailedCalls = 100
 	// maxCallsPerSecond is the maximum number of calls that one process keeps in each second. Of the
 	// further calls, it keeps up to maxFailedPerSecond that failed, and counts the rest.
 	maxCallsPerSecond, maxFailedPerSecond = 50, 20
-	// callsTTL is how long the calls of a source are kept after its newest call.
+	// callsTTL is how long the list of a source's calls is kept after its newest call.
 	callsTTL = time.Hour
 	// callsInterval is the time between two writes of the calls of a process.
 	callsInterval = time.Second
@@ -141,7 +141,7 @@ func (w *CallWriter) write(ctx context.Context) {
 func callsKey(source string) string       { return "calls:{" + source + "}" }
 func failedCallsKey(source string) string { return "calls-failed:{" + source + "}" }
 
-// Calls are the newest calls of all processes, the newest first.
+// Calls are the newest calls of all processes. The newest call is first.
 type Calls struct {
 	Last   []SharedCall `json:"last"`
 	Failed []SharedCall `json:"failed"`

@@ -6,7 +6,8 @@ import (
 	"github.com/freshet/freshet/webhooks"
 )
 
-// addHooks adds the deliveries in a family of metrics to the counts of the sources.
+// addHooks adds the deliveries that a metric family contains to the counts of their sources. name is
+// the name of the metric.
 func addHooks(all map[string]ProcessCounts, name string, family *dto.MetricFamily) {
 	if name != "hooks_total" && name != "hook_last_timestamp_seconds" {
 		return

@@ -15,7 +15,7 @@ import (
 
 // Process describes a running process of freshet.
 type Process struct {
-	Name    string    `json:"name"` // host/pid
+	Name    string    `json:"name"` // name of the process: host/pid
 	Role    string    `json:"role"`
 	Version string    `json:"version"`
 	Commit  string    `json:"commit,omitempty"`

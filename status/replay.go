@@ -13,7 +13,7 @@ type ReplayOutcome string
 // The values of ReplayOutcome.
 const (
 	ReplaySucceeded   ReplayOutcome = "succeeded"    // the entity was fetched after the replay began
-	ReplayFailedAgain ReplayOutcome = "failed again" // the last fetch after the replay began failed permanently
+	ReplayFailedAgain ReplayOutcome = "failed again" // the last fetch since the start of the replay has failed permanently
 	ReplayPending     ReplayOutcome = "pending"      // no fetch has ended since, or a retry is due
 )
 

@@ -22,8 +22,8 @@ type Schedule struct {
 	// Schedulers are the running schedulers of the source. The scheduler with the most recent
 	// heartbeat is first.
 	Schedulers Reading[[]Heartbeat]
-	// Collections are the totals of the source's collections by facet. At most MaxCollections collections are
-	// counted.
+	// Collections has the totals of the source's collections for each facet. At most MaxCollections
+	// collections are counted.
 	Collections    Reading[[]collection.Totals]
 	MaxCollections int64
 	// Requested is the number of prefetch requests that the scheduler of this process has enqueued

@@ -21,7 +21,7 @@ const (
 	// dueTimeout and countsTimeout bound one such read.
 	dueTTL, dueTimeout       = 2 * time.Second, 5 * time.Second
 	countsTTL, countsTimeout = time.Minute, 30 * time.Second
-	// collectionsTTL is the age at which the totals of the collections are read again.
+	// collectionsTTL is how long the totals of the collections are cached.
 	collectionsTTL = 10 * time.Second
 	// maxStaleness is how long after its TTL a value is still shown while the next read is in
 	// progress or fails.
@@ -30,7 +30,7 @@ const (
 	firstReadWait = 300 * time.Millisecond
 	// maxDueCounted bounds each count of due entities, retries and outbox events.
 	maxDueCounted = 1000
-	// maxCollections bounds the number of collections of a source that are counted.
+	// maxCollections is the maximum number of collections of a source that are counted.
 	maxCollections = 100_000
 )
 
@@ -72,7 +72,8 @@ type ScheduleDeps struct {
 	Capacity func(ctx context.Context, source string) (scheduler.Capacity, error)
 	// Heartbeats returns the live schedulers of a source.
 	Heartbeats func(ctx context.Context, source string) ([]Heartbeat, error)
-	// Collections returns the totals of a source's collections, of at most `most` collections.
+	// Collections returns the totals of a source's collections for each facet. It counts at most this
+	// number of collections.
 	Collections func(ctx context.Context, source string, most int) ([]collection.Totals, error)
 	// Metrics has the metrics of this process. Prefix is the prefix of the names of freshet's
 	// metrics.

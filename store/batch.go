@@ -74,8 +74,8 @@ func (b *Batch) Aliases() (all []schemas.Entity) {
 	return slices.Compact(all)
 }
 
-// WritesAliasOf reports whether the batch also writes an alias of the write. Such an alias can be compared
-// only after its own write (CheckAliases).
+// WritesAliasOf reports whether the batch also writes the entity of an alias of w. Such an alias can
+// only be compared after it was written (CheckAliases).
 func (b *Batch) WritesAliasOf(w Write) bool {
 	return slices.ContainsFunc(w.Aliases, func(a State) bool {
 		_, found := b.Find(a.Entity)

@@ -172,6 +172,6 @@ func (m *Decisions) Columns(source string) []any {
 	return []any{source, m.Facets, m.Keys, m.Tiers, m.Dues, m.ClaimedAts, m.UpdatedAts, m.Changes, m.Watcheds, m.Reads, m.ReadAts}
 }
 
-// DeleteOrphans is the list of statements that delete the payload and the items of an entity that has no
-// state. Arguments of each: source, facet, key.
+// DeleteOrphans are the statements that delete the payload and the items of an entity whose row in
+// snapshot_state was deleted. Arguments of each: source, facet, key.
 var DeleteOrphans = [...]string{deleteOrphanPayload, deleteOrphanItems, deleteOrphanWalkItems, deleteOrphanCollection}

@@ -18,7 +18,7 @@ type DeadLetterID struct {
 	Offset    int64
 }
 
-// DeadLetter is the row of the table dead_letters for one record of a dead-letter topic.
+// DeadLetter is a row of the table dead_letters. It describes one record of a dead-letter topic.
 type DeadLetter struct {
 	DeadLetterID
 	// Entity has no facet and no key if the record could not be decoded.
@@ -61,7 +61,7 @@ type DeadLetterFilter struct {
 	Facet       string                   `json:"facet,omitempty"`
 	Key         string                   `json:"key,omitempty"`
 	Since       time.Time                `json:"since,omitzero"` // dead letters at this time or later
-	Until       time.Time                `json:"until,omitzero"` // dead letters before this time
+	Until       time.Time                `json:"until,omitzero"` // selects dead letters that were written before this time
 	Attempts    *int                     `json:"attempts,omitempty"`
 	Partition   *int32                   `json:"partition,omitempty"`
 	Offset      *int64                   `json:"offset,omitempty"`
@@ -227,9 +227,9 @@ func (g *DeadLetterGroup) ScanGroup(scan func(...any) error) error {
 }
 
 const (
-	// InsertDeadLetter writes the row of a dead letter; writing the same row again has no effect.
-	// If the stored row of the same position has another time, the topic was recreated, and the new
-	// row replaces the stored row. Arguments: DeadLetter.InsertArgs.
+	// InsertDeadLetter inserts the row of a dead letter. If the same row is stored already, it changes
+	// nothing. If a row with the same position but another time is stored, the topic was deleted and
+	// created again: then the new row replaces the stored one. Arguments: DeadLetter.InsertArgs.
 	InsertDeadLetter = `INSERT INTO dead_letters (topic, kafka_partition, kafka_offset, source, facet, key, reason, error, fingerprint, status, attempts, replays,
 	at, correlation_id, visibility)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
@@ -255,7 +255,7 @@ FROM (SELECT kafka_partition, kafka_offset, at, handled,
 	FROM dead_letters WHERE topic = $1) AS entries
 GROUP BY kafka_partition ORDER BY kafka_partition`
 
-	// DeleteDeadLettersBefore deletes the rows of dead letters before an offset. Arguments: topic,
+	// DeleteDeadLettersBefore deletes the rows of dead letters with lower offsets. Arguments: topic,
 	// partition, offset, limit.
 	DeleteDeadLettersBefore = `DELETE FROM dead_letters WHERE (topic, kafka_partition, kafka_offset) IN (
 	SELECT topic, kafka_partition, kafka_offset FROM dead_letters

@@ -86,11 +86,11 @@ type ClaimedRequest struct {
 	// Version is the version of the entity's snapshot, or 0 without a snapshot. The new request must
 	// get a higher version.
 	Version int64
-	// Depth is the depth of the new request (schemas.UpdateRequest.Depth).
+	// Depth is the depth of the request (schemas.UpdateRequest.Depth).
 	Depth int
 	// Lane is the lane of the request; empty: LOW.
 	Lane schemas.Lane
-	// Page is the page of a collection's walk that is requested; empty: the next page.
+	// Page is the name of the page of a collection to request; empty: the next page of the collection.
 	Page string
 }
 

@@ -45,7 +45,7 @@ type Status struct {
 	Params                     map[string]string
 	CorrelationID, TraceParent string
 	Replay                     schemas.ReplayMark
-	Depth                      int // schemas.UpdateRequest.Depth, copied too
+	Depth                      int // copy of schemas.UpdateRequest.Depth
 	// DeadAlias is set while the entity waits for a check of an alias with which the upstream did not
 	// find the entity: the hash of that alias.
 	DeadAlias string
@@ -65,8 +65,8 @@ type Status struct {
 	Since, UpdatedAt time.Time
 }
 
-// RecheckAlias returns the statement that makes the retry due if a later snapshot or a later failure of
-// the status's i-th alias is stored than its worker has read, and the statement's arguments.
+// RecheckAlias returns a statement and its arguments. The statement makes the retry due if the i-th
+// alias of the status has a later snapshot, or a later failure, than the worker of the status has read.
 func (s Status) RecheckAlias(i int) (statement string, args []any) {
 	alias := s.Aliases[i]
 	return recheckAlias, []any{s.Entity.Source, s.Entity.Facet, s.Entity.Key, s.Version, alias.Entity.Facet, alias.Version, s.AliasFailures[i]}

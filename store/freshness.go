@@ -25,7 +25,8 @@ type Lifetimes struct {
 	// not-found result is valid after a check. KeepFor is how long content is served after its fetch; 0: no
 	// limit.
 	FreshFor, NotFoundFor, KeepFor time.Duration
-	// AliasNotFoundFor is how long an entity counts as not found after its alias was not found.
+	// AliasNotFoundFor is how long an entity counts as not found after the entity of its alias was not
+	// found.
 	AliasNotFoundFor time.Duration
 }
 

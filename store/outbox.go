@@ -19,36 +19,36 @@ type OutboxEvents struct {
 	Triggers []Trigger
 }
 
-// Trigger is the rule that a change of one entity refreshes another entity: another facet of the same
-// key, the target of a link, or an entity of a derived facet. It is stored as JSON; durations are in
+// Trigger says that a change of one entity refreshes another entity: another facet of the same key, the
+// target of a link, or an entity of a derived facet. It is stored as JSON, with durations in
 // nanoseconds.
 type Trigger struct {
 	Facet string `json:"facet"` // name of the facet that is refreshed
-	// Key is the target's key if the trigger is a link in the content, or if the target's facet is derived.
-	// Empty: the key of the changed entity.
+	// Key is the key of the refreshed entity if the trigger is a link, or if the refreshed facet is
+	// derived. Empty: the key of the changed entity.
 	Key string `json:"key,omitempty"`
-	// Depth is the depth of the refresh's request (schemas.UpdateRequest.Depth). It is positive if the
-	// trigger is a link, and otherwise 0.
+	// Depth is the depth of the request that refreshes the entity (schemas.UpdateRequest.Depth). It is
+	// positive only if the trigger is a link.
 	Depth int `json:"depth,omitempty"`
-	// Backoff is the minimum time between the target's last check and a triggered refresh. For a link
-	// it is the time for which the target is fresh.
+	// Backoff is the minimum time from the last check of the refreshed entity to this refresh. For a
+	// link it is the time for which the target counts as fresh.
 	Backoff time.Duration `json:"backoff"`
 	// Quiet delays the refresh until no change has occurred for this long, but at most until
 	// MaxDelay after the first change. 0: no delay.
 	Quiet    time.Duration `json:"quiet,omitempty"`
 	MaxDelay time.Duration `json:"maxDelay,omitempty"`
-	// Every is set if the target's facet is derived: it is requested this long after the first change of all
-	// its inputs. Quiet counts the changes of one entity only.
+	// Every is set if the refreshed facet is derived: it is the time from the first change of any input
+	// to the request. In contrast, Quiet counts from the last change of one entity.
 	Every time.Duration `json:"every,omitempty"`
 	// OnReplace is set for the trigger of an alias: it refreshes a facet that takes a param from the
 	// changed facet. It fires only if the change replaced content, and if the other facet is stored.
 	OnReplace bool `json:"onReplace,omitempty"`
 	// Params are the parameters of the refresh's request.
 	Params map[string]string `json:"params,omitempty"`
-	// Lane is the lane of the refresh's request; empty: LOW.
+	// Lane is the lane of the request; empty: LOW.
 	Lane schemas.Lane `json:"lane,omitempty"`
-	// Page is the name of the next page of a collection's walk, which the trigger requests; empty: the
-	// trigger refreshes another facet.
+	// Page is set if the trigger requests the next page of a collection: it is the name of this page.
+	// Empty: the trigger refreshes an entity.
 	Page string `json:"page,omitempty"`
 }
 
@@ -81,11 +81,11 @@ type OutboxEvent struct {
 	// Before and After are the hashes of the replaced and of the new content. Before is zero if
 	// there was no content.
 	Before, After Hash
-	// Item is the id of the changed item of a collection; empty: the entity has changed. After is zero
-	// if the item was deleted.
+	// Item is the id of the changed item of a collection; empty: the entity itself has changed. If the
+	// item was deleted, After is zero.
 	Item string
-	// Run is the value of the record that announces the end of a run, and Entity.Key is the run's id; empty:
-	// the event is a change.
+	// Run is set if the event is the end of a run: it is the value of the Kafka record, and Entity.Key
+	// is the id of the run. Empty: the event is a change.
 	Run string
 	// A trigger with a quiet time has its own OutboxEvent. Further changes in that time replace
 	// the event: it gets the last change's version and a new ID, and keeps the Before of the first
@@ -115,16 +115,16 @@ const (
 	// source, time, limit.
 	DueOutboxEvents = ` FROM outbox e WHERE e.source = $1 AND e.due_at <= $2 ORDER BY e.due_at, e.id LIMIT $3`
 
-	// PageRequest is the quiet_facet of the event that requests the next page of a collection; no facet has
-	// this name. The transaction that stores the page deletes the event. So an event that was delivered is kept,
-	// with PostponePage: if its record is lost, the page is requested again ten minutes after the claim, which
-	// has moved due_at by a minute.
+	// PageRequest is the value of quiet_facet of an event that requests the next page of a collection.
+	// No facet has this name. The delivery of such an event does not delete it, because Kafka can lose
+	// the record of the request. Instead PostponePage moves its due time to ten minutes after the claim
+	// (the claim itself has moved it by one minute), and then the page is requested again. The
+	// transaction that stores the page deletes the event.
 	PageRequest  = `#page`
 	PostponePage = `due_at = due_at + 540000000, at = due_at + 540000000`
 
-	// deleteQuietTriggers deletes undelivered events of triggers with a quiet time: events that
-	// changes of the entity caused, and events that would refresh the entity. Arguments: source,
-	// facet, key.
+	// deleteQuietTriggers deletes the undelivered events of triggers with a quiet time that a change of
+	// the entity has caused, or that would refresh the entity. Arguments: source, facet, key.
 	deleteQuietTriggers = `DELETE FROM outbox WHERE source = $1 AND key = $3 AND quiet_facet <> '' AND (facet = $2 OR quiet_facet = $2)`
 
 	// SelectNextOutboxTime returns the earliest due time in microseconds, or no row. Argument:
@@ -136,7 +136,7 @@ const (
 type OutboxRow struct {
 	Before, After []byte
 	PublishChange bool
-	Triggers      string // the triggers as JSON
+	Triggers      string // the triggers of the event as JSON
 	// Due is when the event can be delivered, in microseconds. QuietFacet is the facet that a
 	// trigger with a quiet time refreshes, or PageRequest; empty for other rows. Further changes in the quiet
 	// time move Due to a later time, but never after Latest, which is also in microseconds.

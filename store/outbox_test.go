@@ -18,8 +18,9 @@ func TestTrigger_SkipsRecentlyRefreshed(t *testing.T) {
 	}
 }
 
-// A link does not fetch a fresh target again. A target that was not found is left to the hold of its not-found result, which
-// ends earlier than the time for which content is fresh.
+// A link must not refresh a fresh target. If the target was not found, the link's request must be
+// enqueued: the hold of the not-found result rejects the request, and this hold can end before fresh
+// content would become stale.
 func TestTrigger_LinkSkipsFreshTargets(t *testing.T) {
 	now := time.Unix(1.8e9, 0)
 	link := Trigger{Key: "a", Depth: 1, Backoff: time.Hour}

@@ -45,9 +45,9 @@ const (
 	// SelectSetting returns the columns of ScanSetting. Argument: source.
 	SelectSetting = `SELECT value, revision, changed_at, changed_by FROM settings WHERE source = $1`
 
-	// InsertSetting inserts revision 1. updateSetting replaces the stored setting if the new
-	// revision is the stored revision plus 1. Each of the two statements writes one row or none.
-	// Arguments: SettingArgs.
+	// InsertSetting inserts revision 1 of a setting. updateSetting replaces a stored setting if the new
+	// revision is the stored revision plus 1. Each statement writes one row or none. Arguments:
+	// SettingArgs.
 	InsertSetting = `INSERT INTO settings (source, value, revision, changed_at, changed_by) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (source) DO NOTHING`
 	updateSetting = `UPDATE settings SET value = $2, revision = $3, changed_at = $4, changed_by = $5

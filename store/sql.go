@@ -21,9 +21,9 @@ const (
 FROM snapshot_state s
 WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
 
-	// ResetOtherVisibility is a part of the upsert of a not-found result. It deletes content of another
-	// visibility: a row has one visibility, and the clients that may see the not-found result may not be
-	// allowed to see that content.
+	// ResetOtherVisibility is the part of the statement that stores a not-found result. If the stored
+	// content has another visibility, it removes the content. The reason: a row has only one
+	// visibility, and clients that may see the not-found result may not be allowed to see the content.
 	ResetOtherVisibility = `, visibility = excluded.visibility,
 	hash = CASE WHEN s.visibility = excluded.visibility THEN s.hash ELSE excluded.hash END,
 	extract_version = CASE WHEN s.visibility = excluded.visibility THEN s.extract_version ELSE 0 END,
@@ -57,7 +57,9 @@ func (s *State) ScanState(scan func(...any) error, more ...any) error {
 		&fetched, &checked, &updated, &s.NotFound, &s.ETag, &s.LastModified, &s.Visibility, &s.Manual, &s.AliasNotFound,
 	}, more...)...)
 	copy(s.Hash[:], hash)
-	s.AliasNotFound = s.AliasNotFound && s.NotFound // the column keeps its value when content is stored
+	// the column alias_not_found stays true when content is stored, so it counts only together with
+	// not_found
+	s.AliasNotFound = s.AliasNotFound && s.NotFound
 	s.FetchedAt, s.CheckedAt, s.UpdatedAt = fromMicros(fetched), fromMicros(checked), fromMicros(updated)
 	return err
 }

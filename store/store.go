@@ -28,16 +28,16 @@ type State struct {
 	// last fetch with any result. UpdatedAt is the start of the last fetch that returned changed
 	// content. FetchedAt and UpdatedAt are zero without content.
 	FetchedAt, CheckedAt, UpdatedAt time.Time
-	// NotFound is set if the last fetch found that the entity does not exist. Older content of the
-	// same visibility is kept.
+	// NotFound is true if the upstream answered at the last fetch that the entity does not exist. Older
+	// content of the same visibility is kept.
 	NotFound bool
-	// AliasNotFound is set if the entity is not found because a facet that it takes a param from is
-	// not found. Then CheckedAt is the check time of that facet.
+	// AliasNotFound is true if the entity counts as not found because the entity of its alias is not
+	// found. Then CheckedAt is the check time of the alias.
 	AliasNotFound bool
 	// ETag and LastModified are validators of the upstream's response (RFC 9110 §8.8).
 	ETag, LastModified string
-	// Visibility is the group of clients that may read the content or the not-found result: the visibility
-	// of the last fetch. Empty: every reader.
+	// Visibility is the visibility of the last fetch: the label of its credential. Only clients with
+	// the scope see:LABEL may read the content or the not-found result. Empty: all clients may.
 	Visibility string
 	// Manual is set if the last check was made for a reader or an operator. It is not set for
 	// scheduled checks, triggers, retries and replays.
@@ -86,7 +86,7 @@ type Write struct {
 	Visibility string
 	// Manual is set if the fetch was made for a reader or an operator (State.Manual).
 	Manual bool
-	// AliasNotFound is set for a KindNotFound if the alias of the entity was not found.
+	// AliasNotFound is true for a write of KindNotFound if the entity of the alias was not found.
 	AliasNotFound bool
 	// Aliases are the states of the facets that the params of the fetch come from. If one of them has
 	// another content now, or is not found or deleted, the write results in BaseMissing: the result
@@ -119,12 +119,14 @@ type Result int
 // settled. After BaseMissing, the entity must be fetched again, with its present alias and without
 // validators.
 const (
-	Touched        Result = iota + 1 // content unchanged; only times, version and validators were written
-	Changed                          // content was stored; before, the entity had no content, or content with another hash
-	Rewritten                        // content was stored; it replaced content that was extracted with other settings of the facet
-	NotFoundStored                   // the not-found result was stored
-	Superseded                       // nothing was written; the database already has the result of a later fetch
-	BaseMissing                      // nothing was written; the content to which a NotModified refers is gone or not visible, or an alias has changed
+	Touched        Result = iota + 1 // the content is unchanged; only the times, the version and the validators were written
+	Changed                          // new content was stored; the entity had no content before, or content with another hash
+	Rewritten                        // content was stored; the previous content was extracted with other settings of the facet
+	NotFoundStored                   // a not-found result was stored
+	Superseded                       // nothing was written, because the result of a later fetch is stored
+	// nothing was written, because the content that "not modified" refers to was deleted or has another
+	// visibility, or an alias has changed
+	BaseMissing
 )
 
 var resultNames = [...]string{"", "touched", "changed", "rewritten", "not_found", "superseded", "base_missing"}

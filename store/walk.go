@@ -15,8 +15,9 @@ func (f EntityFilter) SelectStatuses(after string, limit int) (string, []any) {
 	return f.InKeyOrder(`SELECT `+StatusColumns+` FROM update_status u`, "u", after, limit)
 }
 
-// InKeyOrder adds the condition, the order and the limit to a query of a table with the columns source, facet
-// and key. "alias" is the alias of the table. It returns the query and its arguments.
+// InKeyOrder adds the filter's condition, the order by key and the limit to a query. The queried table
+// must have the columns source, facet and key, and the alias alias. It returns the complete query and
+// its arguments.
 func (f EntityFilter) InKeyOrder(query, alias, after string, limit int) (string, []any) {
 	args := []any{f.Source, f.Facet, after, f.KeyPrefix, limit}
 	condition := "$t.source = $1 AND $t.facet = $2 AND $t.key > $3 AND $t.key >= $4"

@@ -20,7 +20,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// fakeKafka returns an embedded cluster whose responses a test can replace, and a client of it.
+// fakeKafka starts an embedded Kafka cluster whose responses a test can replace. It returns the cluster
+// and a client.
 func fakeKafka(t *testing.T, brokers int) (*kfake.Cluster, *kadm.Client) {
 	t.Helper()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(brokers))
@@ -36,7 +37,7 @@ func fakeKafka(t *testing.T, brokers int) (*kfake.Cluster, *kadm.Client) {
 	return cluster, kadm.NewClient(client)
 }
 
-// fail makes the cluster answer the next n requests of a kind with a response.
+// fail makes the cluster answer the next n requests of a kind with the result of response.
 func fail(cluster *kfake.Cluster, kind kmsg.Key, n int64, response func(kmsg.Request) kmsg.Response) {
 	var left atomic.Int64
 	left.Store(n)
@@ -83,7 +84,8 @@ func TestEnsure_NamesTheTopicThatFails(t *testing.T) {
 	}
 }
 
-// unserved answers requests of offsets like a broker that does not know yet that it leads a partition.
+// unserved answers a request for offsets like a broker that does not know yet that it is the leader of
+// a partition.
 func unserved(req kmsg.Request) kmsg.Response {
 	resp := req.ResponseKind().(*kmsg.ListOffsetsResponse)
 	for _, of := range req.(*kmsg.ListOffsetsRequest).Topics {
@@ -159,7 +161,7 @@ func TestMeasure_NamesWhatFails(t *testing.T) {
 	}
 }
 
-// The values of a sampler are known while the last sample is at most sampleTTL old.
+// The values of a sampler are known for the time sampleTTL after its last sample.
 func TestSampler_ValuesExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewSampler(nil, []string{"nexon"}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
@@ -179,7 +181,7 @@ func TestSampler_ValuesExpire(t *testing.T) {
 			s.Record(time.Now(), []Lag{{Source: "nexon", Lane: schemas.Low, Records: 9, Committed: committed}})
 			<-time.After(sampleInterval)
 		}
-		check("after three samples", Lag{Records: 9, Committed: 200}, true, 10, sampleInterval) // the last 50 records are enough
+		check("after three samples", Lag{Records: 9, Committed: 200}, true, 10, sampleInterval) // the rate is that of the last 50 records, which took one interval
 		<-time.After(sampleTTL)
 		check("after an outage", Lag{}, false, 10, sampleInterval)
 	})

@@ -8,19 +8,19 @@ import (
 )
 
 const (
-	// maxBody is the maximum length of a body. It is the maximum of GitHub's deliveries.
+	// maxBody is the maximum length of a delivery's body. GitHub's deliveries have the same maximum.
 	maxBody = 25 << 20
-	// maxBodyMemory is the maximum memory of all bodies that are being read in a process.
+	// maxBodyMemory is the maximum memory of one process for bodies that are being read or used.
 	maxBodyMemory = 4 * maxBody
-	// firstRead is the length of the first part of a body for which memory is reserved.
+	// firstRead is the memory that is reserved when the read of a body begins.
 	firstRead = 16 << 10
 )
 
-// errMemory means that the bodies of other deliveries use the memory.
+// errMemory is returned if other deliveries use all memory for bodies.
 var errMemory = errors.New("too many large deliveries are being received")
 
-// bodyMemory limits the memory of the bodies that are being read. A body reserves memory only for the bytes
-// that have arrived, so a sender that announces a long body and sends nothing blocks no other.
+// bodyMemory limits the memory for bodies. A body gets more memory only as its bytes arrive. So a
+// sender that announces a long body and sends nothing does not block other deliveries.
 type bodyMemory struct{ *semaphore.Weighted }
 
 func newBodyMemory() bodyMemory { return bodyMemory{semaphore.NewWeighted(maxBodyMemory)} }

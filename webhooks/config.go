@@ -12,32 +12,37 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Config configures one webhook, which POST /hooks/{source}/{name} receives.
+// Config configures one webhook. A query service receives its deliveries at POST
+// /hooks/{source}/{name}.
 type Config struct {
-	// Verify configures how a delivery proves that it comes from the upstream.
+	// Verify configures how freshet checks that the upstream has sent a delivery.
 	Verify Verify `yaml:"verify"`
-	// Map lists the rules that choose the entities to refresh. A rule applies if its condition is true. Several
-	// rules can apply to one delivery.
+	// Map lists rules. A rule whose condition is true chooses entities to refresh. Several rules can
+	// apply to one delivery.
 	Map []Rule `yaml:"map"`
-	// NewKeys limits the refreshes of keys that are neither stored nor registered, as in 60/m; 0: such
-	// keys are not refreshed. The limit applies in each process.
+	// NewKeys is the maximum rate of refreshes of keys that are neither stored nor registered, such as
+	// 60/m. 0: such keys are not refreshed. Each process has its own limit.
 	NewKeys access.Rate `yaml:"newKeys,omitempty"`
 }
 
 // Verify configures the verification of deliveries.
 type Verify struct {
-	// Scheme is the kind of the signature. github: header X-Hub-Signature-256. standard-webhooks: headers
-	// webhook-id, webhook-timestamp and webhook-signature. stripe: header Stripe-Signature. hmac: an HMAC of
-	// the body in the header that header names. token: the secret itself in that header.
+	// Scheme names the way in which the upstream signs a delivery. github: the header
+	// X-Hub-Signature-256 has the signature. standard-webhooks: the headers webhook-id,
+	// webhook-timestamp and webhook-signature. stripe: the header Stripe-Signature. hmac: the header
+	// that the setting header names has an HMAC of the body. token: this header has the secret itself.
 	Scheme Scheme `yaml:"scheme" enum:"github,standard-webhooks,stripe,hmac,token"`
-	// SecretFile is the path of a file with the secret. A second line is a second secret, which is valid
-	// at the same time, for a rotation. A changed file is used within seconds.
+	// SecretFile is the path of a file with the secret. A second line of the file is a second valid
+	// secret, so that the secret can be replaced without a gap. Changes of the file are noticed within
+	// seconds.
 	SecretFile string `yaml:"secretFile,omitempty"`
-	// SecretEnv is the name of the environment variable with the secret, if there is no secretFile.
+	// SecretEnv is the name of the environment variable with the secret. It is used if secretFile is
+	// not set.
 	SecretEnv string `yaml:"secretEnv,omitempty"`
-	// Header is the name of the header with the signature (hmac) or the secret (token).
+	// Header is the name of the header with the signature (scheme hmac) or the secret (scheme token).
 	Header string `yaml:"header,omitempty"`
-	// Prefix is the text before the value in that header, such as "sha256=" or "Bearer ".
+	// Prefix is the text in that header before the signature or the secret, such as "sha256=" or
+	// "Bearer ".
 	Prefix string `yaml:"prefix,omitempty"`
 	// Algorithm is the hash function of the scheme hmac. The default is sha256.
 	Algorithm string `yaml:"algorithm,omitempty" enum:",sha256,sha512"`
@@ -51,26 +56,29 @@ type Rule struct {
 	When Condition `yaml:"when,omitempty"`
 	// Facet is the facet to refresh.
 	Facet string `yaml:"facet"`
-	// Key is the place of the key in the delivery: body: and a path in the JSON body, or header: and a name. The
-	// path has names and indexes joined by dots; # is each element of an array, as in body:events.#.id. A
-	// delivery can have up to 1000 keys.
+	// Key says where the delivery has the key: "body:" and a path in the JSON body, or "header:" and a
+	// name. A path has names and indexes joined by dots. # stands for each element of an array, as in
+	// body:events.#.id. A delivery can have up to 1000 keys.
 	Key string `yaml:"key"`
-	// Delay delays the refresh until no further delivery for the entity has arrived for this time, from
-	// 1s to 24h; 0s: no delay.
+	// Delay is the time to wait after a delivery for an entity before the entity is refreshed. Each
+	// further delivery for the entity starts the wait again. From 1s to 24h; 0s: no delay.
 	Delay time.Duration `yaml:"delay,omitempty"`
-	// MaxDelay bounds the delay, counted from the first delivery. 0s: ten times delay, at most 24h.
+	// MaxDelay is the maximum time from the first delivery to the refresh. 0s: ten times delay, at most
+	// 24h.
 	MaxDelay time.Duration `yaml:"maxDelay,omitempty"`
-	// Lane is the lane of the refresh. The default is LOW. HIGH competes with the requests of waiting clients.
+	// Lane is the lane of the refresh. The default is LOW. A refresh in the lane HIGH delays the
+	// requests of waiting clients.
 	Lane schemas.Lane `yaml:"lane,omitempty" enum:",HIGH,LOW"`
 }
 
-// Condition compares one value of a delivery. Set either header or body, which names the value.
+// Condition compares one value of a delivery. The value comes from a header or from the body, so
+// exactly one of these two settings must be set.
 type Condition struct {
 	// Header is the name of a header, such as X-GitHub-Event.
 	Header string `yaml:"header,omitempty"`
 	// Body is a path in the JSON body, such as type.
 	Body string `yaml:"body,omitempty"`
-	// Equals lists the values for which the condition holds.
+	// Equals lists texts. The condition is true if the value is one of them.
 	Equals []string `yaml:"equals,omitempty"`
 }
 
@@ -90,11 +98,11 @@ var schemes = []Scheme{GitHub, StandardWebhooks, Stripe, HMAC, Token}
 
 const (
 	minDelay, maxDelay = time.Second, 24 * time.Hour
-	// delaysUntilMax is the default of MaxDelay as a multiple of Delay.
+	// delaysUntilMax times Delay is the default of MaxDelay.
 	delaysUntilMax = 10
 )
 
-// Delays returns Delay and MaxDelay. If MaxDelay is 0, it returns the default for it.
+// Delays returns Delay and MaxDelay. For a MaxDelay of 0 it returns the default.
 func (r Rule) Delays() (delay, longest time.Duration) {
 	if r.MaxDelay == 0 {
 		return r.Delay, min(delaysUntilMax*r.Delay, maxDelay)
@@ -117,8 +125,8 @@ func CheckName(name string) error {
 }
 
 // Check returns all errors that can be found without the secret. Each error begins with the path of the
-// wrong setting, relative to the webhook. openParams returns the params of a facet that neither the
-// configuration nor a key has a value for, and whether the facet exists.
+// wrong setting within the webhook. For a facet of the source, the function openParams returns the
+// params that get no value from the configuration or the key. For an unknown facet, known is false.
 func (c Config) Check(openParams func(facet string) (open []string, known bool)) error {
 	errs := c.Verify.check()
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -183,7 +191,7 @@ func (r Rule) check() (errs []error) {
 	}
 	w := r.When
 	switch {
-	case w.Header == "" && w.Body == "" && len(w.Equals) == 0: // no condition
+	case w.Header == "" && w.Body == "" && len(w.Equals) == 0: // the rule has no condition
 	case (w.Header == "") == (w.Body == ""):
 		fail("when: name either a header or a path in the body, as in {header: X-GitHub-Event, equals: [issues]}")
 	case len(w.Equals) == 0:
@@ -212,7 +220,7 @@ func (r Rule) check() (errs []error) {
 
 const bodyPlace, headerPlace = "body:", "header:"
 
-// checkPlace checks the setting key.
+// checkPlace checks the setting Rule.Key: the place of the key in a delivery.
 func checkPlace(place string) error {
 	if name, ok := strings.CutPrefix(place, headerPlace); ok {
 		if !headerName.MatchString(name) {
@@ -230,8 +238,9 @@ func checkPlace(place string) error {
 // maxPathBytes is the maximum length of a path in a body.
 const maxPathBytes = 512
 
-// checkPath checks a path of package gjson. Only names, indexes, # and the wildcards * and ? are allowed:
-// the other forms (modifiers, queries and several paths in one) would search the whole body many times.
+// checkPath checks a path of package gjson. Only names, indexes, # and the wildcards * and ? are
+// allowed. The other forms (modifiers, queries and several paths in one) would search the whole body
+// many times.
 func checkPath(path string) error {
 	switch {
 	case path == "" || len(path) > maxPathBytes:
@@ -240,7 +249,7 @@ func checkPath(path string) error {
 		return fmt.Errorf("%.80q must have names joined by dots, as in events.#.id", path)
 	case slices.Contains(strings.Split(path, "."), ""):
 		return fmt.Errorf("%.80q has an empty name", path)
-	case strings.HasSuffix(path, "#"): // the value would be the length of the array
+	case strings.HasSuffix(path, "#"): // such a path returns the length of the array
 		return fmt.Errorf("%.80q ends with #; name a member of the elements, or remove the # if the elements are the keys", path)
 	case strings.Count(path, "#") > maxArrays:
 		return fmt.Errorf("%.80q may have # at most %d times", path, maxArrays)

@@ -6,21 +6,22 @@ import (
 	"time"
 )
 
-// Counts are the deliveries of one webhook since the start of one process.
+// Counts are the numbers of deliveries of one webhook that one process has received since its start.
 type Counts struct {
 	Results map[string]int64 `json:"results,omitempty"` // number of deliveries by result
 	// LastMS is the Unix time in ms of the last delivery with a valid signature; 0: there was none.
 	LastMS int64 `json:"lastMs,omitempty"`
 }
 
-// Deliveries are the deliveries of one webhook since the start of the running processes.
+// Deliveries are the numbers of deliveries of one webhook that all running processes have received
+// since their starts.
 type Deliveries struct {
 	Source, Name string
 	Results      map[string]int64
-	Last         time.Time // last delivery with a valid signature; zero: there was none
+	Last         time.Time // time of the last delivery with a valid signature; zero: there was none
 }
 
-// Accepted returns the number of deliveries from which a refresh followed.
+// Accepted returns the number of deliveries with the result accepted: each has requested a refresh.
 func (d Deliveries) Accepted() int64 { return d.Results[string(accepted)] }
 
 // NotAccepted is the number of deliveries with one result that is not "accepted".
@@ -30,7 +31,8 @@ type NotAccepted struct {
 	Severity Severity
 }
 
-// NotAccepted returns the deliveries that were not accepted, the most frequent result first.
+// NotAccepted returns the number of deliveries for each result except accepted. The most frequent
+// result is first.
 func (d Deliveries) NotAccepted() (all []NotAccepted) {
 	for re, n := range d.Results {
 		if re != string(accepted) && n > 0 {
@@ -43,7 +45,7 @@ func (d Deliveries) NotAccepted() (all []NotAccepted) {
 	return all
 }
 
-// Add adds the deliveries of one process.
+// Add adds the counts of one process.
 func (d *Deliveries) Add(c Counts) {
 	if d.Results == nil {
 		d.Results = map[string]int64{}

@@ -15,8 +15,8 @@ import (
 const (
 	// maxKeys is the maximum number of keys of one delivery.
 	maxKeys = 1000
-	// maxDepth is the maximum nesting of a body. The parser calls itself for each level, so a body of
-	// millions of brackets would end the process.
+	// maxDepth is the maximum nesting of a body. The parser calls itself for each level, so a body with
+	// millions of brackets would exhaust the stack and end the process.
 	maxDepth = 100
 )
 
@@ -26,21 +26,21 @@ var (
 	errManyKeys = fmt.Errorf("the delivery has more than %d keys", maxKeys)
 )
 
-// target is an entity that a delivery refreshes, with the rule that chose it.
+// target is an entity to refresh, with the rule that chose it.
 type target struct {
 	entity schemas.Entity
 	rule   *Rule
 }
 
-// event has the entities that the rules find in a delivery.
+// event has the entities to refresh that the rules have found in a delivery.
 type event struct {
 	targets []target
 	matched bool // at least one rule applies
 	badKeys int  // values that are not valid keys of their facet
 }
 
-// read returns the entities that the rules of the webhook choose. Each entity is in the result once, with the
-// first rule that chose it.
+// read returns the entities to refresh that the rules choose. If several rules choose an entity, the
+// result contains it once, with the first of these rules.
 func (h *Hook) read(header http.Header, body []byte) (event, error) {
 	if err := checkDepth(body); err != nil {
 		return event{}, err
@@ -93,7 +93,7 @@ func (c Condition) holds(header http.Header, body []byte) bool {
 	return true
 }
 
-// values returns the keys at the rule's place.
+// values returns the values that the delivery has at the place Rule.Key.
 func (r *Rule) values(header http.Header, body []byte) ([]string, error) {
 	if name, ok := strings.CutPrefix(r.Key, headerPlace); ok {
 		if value := header.Get(name); value != "" {
@@ -104,8 +104,8 @@ func (r *Rule) values(header http.Header, body []byte) ([]string, error) {
 	return appendTexts(nil, gjson.GetBytes(body, strings.TrimPrefix(r.Key, bodyPlace)), maxArrays)
 }
 
-// appendTexts appends the text of a value, or of the elements of an array. Each # of a path makes a further
-// level of arrays.
+// appendTexts appends the text of a value. If the value is an array, it appends the texts of its
+// elements. levels is the number of nested arrays that are allowed: each # in a path adds one level.
 func appendTexts(all []string, r gjson.Result, levels int) ([]string, error) {
 	if !r.IsArray() {
 		if text, ok := textOf(r); ok {
@@ -126,8 +126,8 @@ func appendTexts(all []string, r gjson.Result, levels int) ([]string, error) {
 	return all, err
 }
 
-// textOf returns the text of a string, or the digits of a number. It does not convert the number to a float,
-// because a long id would lose digits.
+// textOf returns the text of a JSON string, or the digits of a JSON number. It does not convert a
+// number to a float, because this would change the last digits of a long id.
 func textOf(r gjson.Result) (string, bool) {
 	switch r.Type { //nolint:exhaustive // other values have no text
 	case gjson.String:

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// FuzzRead reads bodies of any form. A body that package encoding/json rejects must be rejected, and the
-// result must stay within its bounds.
+// FuzzRead reads bodies of any form. A body that package encoding/json rejects must be rejected, and
+// the numbers in the result must not exceed their maximums.
 func FuzzRead(f *testing.F) {
 	for _, name := range []string{"issues.edited", "push"} {
 		f.Add([]byte(recorded(f, name)))
@@ -43,8 +43,8 @@ func TestDepth_CountsOnlyNestedBrackets(t *testing.T) {
 		strings.Repeat("[]", 1000):                                        true,
 		`"` + strings.Repeat(`\"[`, 1000) + `"`:                           true,
 		`["\\",` + strings.Repeat("[", maxDepth):                          false,
-		`"unterminated ` + strings.Repeat("[", 1000):                      true, // the parser rejects it
-		strings.Repeat("]", maxDepth) + strings.Repeat("[", maxDepth+1):   true, // the parser rejects it too
+		`"unterminated ` + strings.Repeat("[", 1000):                      true, // checkDepth accepts this text, and the parser rejects it later
+		strings.Repeat("]", maxDepth) + strings.Repeat("[", maxDepth+1):   true, // accepted too, and rejected later
 	} {
 		if err := checkDepth([]byte(body)); (err == nil) != want {
 			t.Errorf("%.40q: got %v, want an error: %v", body, err, !want)

@@ -9,7 +9,7 @@ import (
 	"github.com/freshet/freshet/access"
 )
 
-// Hook is one configured webhook. Its methods may be called concurrently.
+// Hook is one webhook with its secrets. Its methods may be called concurrently.
 type Hook struct {
 	source, name string
 	config       Config
@@ -18,16 +18,16 @@ type Hook struct {
 	newKeys      newKeyLimit
 }
 
-// NewHook returns the webhook of a source. The configuration must have passed Config.Check. secrets is the
-// text of its file or environment variable.
+// NewHook returns a webhook of a source. Config.Check must have accepted the configuration. secrets is
+// the text of the secret file or of the environment variable.
 func NewHook(source, name string, c Config, keys Keys, secrets string) (*Hook, error) {
 	h := &Hook{source: source, name: name, config: c, keys: keys}
 	h.newKeys.rate = c.NewKeys.CallRate()
 	return h, h.SetSecrets(secrets)
 }
 
-// SetSecrets replaces the secrets with the secrets in the text of the file. After an error the old secrets stay in
-// use. The error does not show the text.
+// SetSecrets replaces the secrets by the secrets in the text. If the text is invalid, it returns an
+// error and the old secrets stay in use. The error does not contain the text.
 func (h *Hook) SetSecrets(text string) error {
 	secrets, err := parseSecrets(h.config.Verify.Scheme, text)
 	if err != nil {
@@ -45,9 +45,10 @@ type newKeyLimit struct {
 	bucket access.Bucket
 }
 
-// allow reports whether a key may be refreshed. If not, it returns the time until one may; 0: never.
+// allow reports whether one more key may be refreshed now. If not, it returns the time until a key may
+// be refreshed; 0: keys may never be refreshed.
 func (l *newKeyLimit) allow(now time.Time) (ok bool, after time.Duration) {
-	if l.rate.Unlimited() { // newKeys is not set
+	if l.rate.Unlimited() { // the setting newKeys is 0
 		return false, 0
 	}
 	l.mu.Lock()

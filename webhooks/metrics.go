@@ -6,16 +6,17 @@ import (
 	"github.com/freshet/freshet/observe"
 )
 
-// result is the result of a delivery, as the metric and the console show it.
+// result is the result of a delivery. It is a label of the metric hooks_total, and is shown in the
+// console.
 type result string
 
-// Severity tells operators which deliveries that were not accepted they should examine.
+// Severity says how important it is that an operator examines a delivery that was not accepted.
 type Severity int
 
 // The severities.
 const (
-	Ignored Severity = iota // the delivery is valid, and no refresh follows from it
-	Refused                 // the delivery is invalid, or exceeds a limit
+	Ignored Severity = iota // the delivery is valid, but requests no refresh
+	Refused                 // the delivery is invalid, or is above a limit
 	Failed                  // the refreshes could not be requested; the upstream must repeat the delivery
 )
 
@@ -28,17 +29,17 @@ func (r result) severity() Severity {
 	case unavailable:
 		return Failed
 	}
-	return Ignored // a result of another release
+	return Ignored // a process with another release of freshet has counted this result
 }
 
-// The results. accepted means that at least one refresh was requested. With limited or unavailable, a part of
-// the refreshes can have been requested too.
+// The values of result. accepted: at least one refresh was requested. limited or unavailable: some
+// refreshes of the delivery could not be requested; others may have been requested.
 const (
 	accepted     result = "accepted"
 	unknownEvent result = "unknown-event" // no rule applies
-	noKey        result = "no-key"        // a rule applies, but the delivery has no valid key at the place that the rule names
+	noKey        result = "no-key"        // a rule applies, but the place Rule.Key has no valid key
 	unknownKey   result = "unknown-key"   // no key is stored or registered
-	held         result = "held"          // each known entity is on hold
+	held         result = "held"          // each stored or registered entity has a hold
 	badSignature result = "bad-signature"
 	expired      result = "expired" // the delivery was signed too long ago
 	badBody      result = "bad-body"

@@ -18,22 +18,24 @@ import (
 const (
 	// storeTimeout is the timeout of each call of the database.
 	storeTimeout = 2 * time.Second
-	// ackTimeout is how long a delivery waits for Kafka. Senders wait 10 s or longer for a response.
+	// ackTimeout is how long a delivery waits for Kafka's acknowledgements. Upstreams wait 10 s or
+	// longer for the response to a delivery.
 	ackTimeout = 5 * time.Second
 	// maxWaiting is the maximum number of deliveries per process that wait for the database, Redis or Kafka.
 	maxWaiting = 1000
-	// retryAfter is the Retry-After of a delivery that must be repeated.
+	// retryAfter is the value of the header Retry-After in the response to a delivery that the upstream
+	// must repeat.
 	retryAfter = 5 * time.Second
-	// resultHeader is the response header with the result of a delivery.
+	// resultHeader is the name of the response header with the result of a delivery.
 	resultHeader = "Freshet-Hook-Result"
 )
 
 // Receiver receives the deliveries of all webhooks of a process. Its methods may be called concurrently.
 type Receiver struct {
-	hooks   map[string]map[string]*Hook // by source and name
+	hooks   map[string]map[string]*Hook // webhooks by source and name
 	deps    Deps
 	memory  bodyMemory
-	waiting chan struct{} // has an element for each delivery that waits
+	waiting chan struct{} // holds one element for each delivery that waits for the database, Redis or Kafka
 	metrics *metrics
 	watch   *storedWatch
 }
@@ -55,22 +57,23 @@ func New(hooks []*Hook, deps Deps) *Receiver {
 	return r
 }
 
-// Run measures the times from deliveries to stored snapshots. It returns when ctx ends.
+// Run measures the times from deliveries to stored snapshots until ctx ends.
 func (r *Receiver) Run(ctx context.Context) error { return r.watch.run(ctx) }
 
-// Settled receives the message that a request was settled.
+// Settled must be called with each settle message.
 func (r *Receiver) Settled(m schemas.Settled) { r.watch.settled(m) }
 
 // response is the body of a response with status 202.
 type response struct {
-	Requested   int `json:"requested"`   // entities for which Kafka has acknowledged a request
-	Delayed     int `json:"delayed"`     // entities whose request is stored, and enqueued after the delay
-	Held        int `json:"held"`        // entities with a hold
-	UnknownKeys int `json:"unknownKeys"` // keys that are neither stored nor registered
-	BadKeys     int `json:"badKeys"`     // values that are not valid keys of the facet
+	Requested   int `json:"requested"`   // number of entities for which Kafka has acknowledged a request
+	Delayed     int `json:"delayed"`     // number of entities whose refresh is stored in the outbox until its delay has passed
+	Held        int `json:"held"`        // number of entities with a hold
+	UnknownKeys int `json:"unknownKeys"` // number of keys that are neither stored nor registered
+	BadKeys     int `json:"badKeys"`     // number of values that are not valid keys of the facet
 }
 
-// Receive handles one delivery. An error is a *problem.HTTPError, which the caller responds with.
+// Receive handles one delivery and responds to it. If it returns an error, it has not responded: the
+// error is a *problem.HTTPError, and the caller must respond with it.
 func (r *Receiver) Receive(w http.ResponseWriter, req *http.Request, source, name, correlationID string) error {
 	h := r.hooks[source][name]
 	if h == nil {
@@ -113,11 +116,11 @@ func (r *Receiver) Receive(w http.ResponseWriter, req *http.Request, source, nam
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusAccepted)
-	_, _ = w.Write(append(text, '\n')) // an error means that the sender disconnected
+	_, _ = w.Write(append(text, '\n')) // writing fails if the sender has disconnected
 	return nil
 }
 
-// verify reads and verifies a delivery, and finds the entities to refresh.
+// verify reads a delivery, checks its signature, and finds the entities to refresh.
 func (r *Receiver) verify(w http.ResponseWriter, req *http.Request, h *Hook) (event, result, error) {
 	secrets := *h.secrets.Load()
 	s, err := h.config.Verify.readHeader(req.Header, secrets, r.deps.Now())
@@ -158,7 +161,8 @@ func resultOf(err error) result {
 	return badSignature
 }
 
-// delivery is a verified delivery, with the numbers of its response so far.
+// delivery is a delivery with a valid signature. It contains the numbers of the response, which
+// increase while the delivery is handled.
 type delivery struct {
 	hook          *Hook
 	received      time.Time
@@ -166,7 +170,8 @@ type delivery struct {
 	response
 }
 
-// request requests the entities of a delivery. It returns when each request is durable.
+// request requests a refresh of each entity of a delivery. It returns when each request is acknowledged
+// by Kafka or stored in the database.
 func (r *Receiver) request(ctx context.Context, d *delivery, ev event) (result, error) {
 	switch {
 	case !ev.matched:
@@ -206,7 +211,8 @@ func (r *Receiver) request(ctx context.Context, d *delivery, ev event) (result, 
 	return unknownKey, nil
 }
 
-// known reports for each entity whether it is stored or registered, and the version of its snapshot.
+// known returns for each target whether its entity is stored or registered, and the version of the
+// entity's snapshot.
 func (r *Receiver) known(ctx context.Context, of []target) (known []bool, versions []int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
@@ -220,7 +226,7 @@ func (r *Receiver) known(ctx context.Context, of []target) (known []bool, versio
 	}
 	known, versions = make([]bool, len(of)), make([]int64, len(of))
 	var rest []schemas.Entity
-	var indexes []int // for each element of `rest`, its index in `of`
+	var indexes []int // for each element of rest, its index in the slice of
 	for i, s := range states {
 		versions[i] = s.Version
 		if known[i] = s.Version > 0; !known[i] {
@@ -240,7 +246,7 @@ func (r *Receiver) known(ctx context.Context, of []target) (known []bool, versio
 	return known, versions, nil
 }
 
-// enqueue stores the delayed requests and enqueues the others.
+// enqueue stores the requests with a delay in the outbox, and enqueues the other ones.
 func (r *Receiver) enqueue(ctx context.Context, d *delivery, targets []target, floors []int64) error {
 	var later []store.Write
 	var now []Request
@@ -263,7 +269,7 @@ func (r *Receiver) enqueue(ctx context.Context, d *delivery, targets []target, f
 	for i, req := range now {
 		watched[i] = r.watch.begin(req.Entity, d.hook, d.received)
 	}
-	// The records are published even if the sender disconnects, so Kafka's acknowledgement is awaited too.
+	// The records are published even if the sender disconnects, so this context does not end then.
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), ackTimeout)
 	defer cancel()
 	failed := 0
@@ -271,7 +277,7 @@ func (r *Receiver) enqueue(ctx context.Context, d *delivery, targets []target, f
 		switch res.Outcome {
 		case Queued:
 			d.Requested++
-			if res.Number == 0 { // the entity's retry covers the request
+			if res.Number == 0 { // a retry of the entity covers the request
 				res.Number = d.received.UnixMilli()
 			}
 			r.watch.confirm(watched[i], res.Number)
@@ -289,8 +295,9 @@ func (r *Receiver) enqueue(ctx context.Context, d *delivery, targets []target, f
 	return nil
 }
 
-// walkAgain lets another walk follow the open walks of the targets that are collections, because these walks may
-// miss the change. A collection without an open walk begins one with the request of the delivery.
+// walkAgain makes sure that another walk follows the open walk of each target that is a collection,
+// because the open walk may miss the change. If no walk is open, the request of this delivery begins
+// one.
 func (r *Receiver) walkAgain(ctx context.Context, targets []target) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
@@ -301,8 +308,8 @@ func (r *Receiver) walkAgain(ctx context.Context, targets []target) error {
 	return r.deps.Walks.WalkAgain(ctx, entities)
 }
 
-// delay stores delayed requests and wakes the relays when they are due. Each request is an outbox event with a
-// trigger of the entity's own facet.
+// delay stores requests with a delay in the outbox, and wakes the relays when the first of them is due.
+// Each request is an outbox event with a trigger that refreshes the entity itself.
 func (r *Receiver) delay(ctx context.Context, d *delivery, later []store.Write) error {
 	if len(later) == 0 {
 		return nil
@@ -316,17 +323,19 @@ func (r *Receiver) delay(ctx context.Context, d *delivery, later []store.Write) 
 	shortest := later[0].Outbox.Triggers[0].Quiet
 	for _, w := range later {
 		shortest = min(shortest, w.Outbox.Triggers[0].Quiet)
-		// The number of the later request is not known yet. A fetch that begins after the delivery has a
-		// number above this time in milliseconds.
+		// The number of the request that the relay will enqueue is not known yet. Numbers follow the
+		// time in milliseconds, so each fetch that begins after the delivery has a higher number than
+		// this time.
 		r.watch.confirm(r.watch.begin(w.Entity, d.hook, d.received), d.received.UnixMilli())
 	}
 	r.deps.Wake(ctx, d.hook.source, d.received.Add(shortest))
 	return nil
 }
 
-// unavailable returns the problem for a delivery that must be repeated, and logs the cause.
+// unavailable logs why a delivery was not accepted. It returns the problem that asks the sender to
+// repeat the delivery.
 func (r *Receiver) unavailable(d *delivery, detail string, cause error) error {
-	level := slog.LevelDebug // Redis' and Kafka's outages are logged elsewhere
+	level := slog.LevelDebug // without a cause, Redis or Kafka is unavailable, which other log messages report
 	if cause != nil {
 		level = slog.LevelWarn
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-const repository = "Codertocat/Hello-World" // of the recorded payloads
+const repository = "Codertocat/Hello-World" // name of the repository in GitHub's recorded deliveries
 
 func recorded(t testing.TB, name string) string {
 	t.Helper()
@@ -59,7 +59,8 @@ func TestReceive_IgnoresUnknownEvents(t *testing.T) {
 	}
 }
 
-// A delivery without a valid signature must only be counted, and its response must contain no information.
+// A delivery without a valid signature is counted and has no other effect. The response must not say
+// which part is wrong.
 func TestReceive_RefusesForgedDeliveries(t *testing.T) {
 	r := newRig(t)
 	r.stored["issues/"+repository] = 42
@@ -108,7 +109,7 @@ func TestReceive_RefusesOldDeliveries(t *testing.T) {
 	r.wantRequests()
 }
 
-// endless is a body that never returns io.EOF.
+// endless is a body without an end.
 type endless struct{ read int }
 
 func (e *endless) Read(p []byte) (int, error) {
@@ -137,7 +138,7 @@ func TestReceive_LimitsBodies(t *testing.T) {
 	if !r.receiver.memory.TryAcquire(maxBodyMemory) {
 		t.Error("memory for bodies after two refused deliveries: got a part, want all of it")
 	}
-	r.want(r.deliver("issues", `{}`), http.StatusServiceUnavailable, unavailable) // other deliveries use all memory for bodies
+	r.want(r.deliver("issues", `{}`), http.StatusServiceUnavailable, unavailable) // the bodies of other deliveries use all memory
 }
 
 func TestReceive_RefusesUnreadableBodies(t *testing.T) {
@@ -159,7 +160,7 @@ func TestReceive_RefusesUnreadableBodies(t *testing.T) {
 	}
 	r.wantRequests()
 	brackets := `{"repository":{"full_name":"a/b","text":"` + strings.Repeat("[", 1000) + `\""}}`
-	r.want(r.deliver("issues", brackets), http.StatusNoContent, unknownKey) // brackets in a string are not nested
+	r.want(r.deliver("issues", brackets), http.StatusNoContent, unknownKey) // brackets in a string do not count as nesting
 }
 
 func TestReceive_FindsSeveralKeys(t *testing.T) {
@@ -204,18 +205,19 @@ func TestReceive_LimitsNewKeys(t *testing.T) {
 	if a.code != problem.TooManyNewKeys || a.after != 20*time.Second {
 		t.Errorf("problem: got %s after %v, want %s after 20s", a.code, a.after, problem.TooManyNewKeys)
 	}
-	r.wantRequests("items/a", "items/b", "items/c", "items/known") // the allowed keys are refreshed
-	r.pass(-time.Hour)                                             // a delivery that arrived earlier, but is handled later
+	r.wantRequests("items/a", "items/b", "items/c", "items/known") // only the allowed number of new keys is refreshed
+	r.pass(-time.Hour)                                             // the next delivery has an earlier time than the ones before
 	r.want(r.deliver("", batch("d")), http.StatusTooManyRequests, limited)
 	r.pass(time.Hour + 20*time.Second)
 	r.want(r.deliver("", batch("d")), http.StatusAccepted, accepted)
 	r.want(r.deliver("", batch("e")), http.StatusTooManyRequests, limited)
 	r.pass(time.Hour)
 	r.want(r.deliver("", batch("f", "g", "h")), http.StatusAccepted, accepted)
-	r.want(r.deliver("", batch("i")), http.StatusTooManyRequests, limited) // unused keys of earlier minutes do not raise the limit
+	r.want(r.deliver("", batch("i")), http.StatusTooManyRequests, limited) // minutes without new keys do not raise the limit
 }
 
-// Without an acknowledgement of every request, the sender must repeat the delivery.
+// If Kafka has not acknowledged every request, the response must be 503, so that the upstream repeats
+// the delivery.
 func TestReceive_RespondsUnavailableUnlessDurable(t *testing.T) {
 	r := newRig(t)
 	r.stored["items/a"], r.stored["items/b"] = 1, 1
@@ -236,7 +238,7 @@ func TestReceive_RespondsUnavailableUnlessDurable(t *testing.T) {
 	if r.want(a, http.StatusServiceUnavailable, unavailable); strings.Contains(a.detail, "host-of-the-database") {
 		t.Errorf("detail while the database is down: got %q, want it without the error", a.detail)
 	}
-	r.wantRequests() // nothing is requested without the database
+	r.wantRequests() // while the database is unavailable, nothing is requested
 	for range maxWaiting {
 		r.receiver.waiting <- struct{}{}
 	}
@@ -280,7 +282,7 @@ func TestReceive_StoresDelayedRequests(t *testing.T) {
 	r.want(r.deliver("", `{"type":"batch","events":[{"id":"a"}]}`), http.StatusServiceUnavailable, unavailable)
 }
 
-// An open walk of a collection can miss a change, so the delivery also lets another walk follow.
+// An open walk of a collection can miss the change that a delivery announces. So another walk must follow.
 func TestReceive_LetsAnotherWalkFollow(t *testing.T) {
 	for _, delay := range []time.Duration{0, 5 * time.Second} {
 		r := newRig(t, func(c *Config) { c.Map[0].Delay = delay })
@@ -300,7 +302,7 @@ func TestReceive_UnknownHook(t *testing.T) {
 			t.Errorf("%q: got %v, want %s", path, err, problem.NoSuchPath)
 		}
 	}
-	if n := testutil.CollectAndCount(r.receiver.metrics.deliveries); n != 1 { // an unknown name must not make a series
+	if n := testutil.CollectAndCount(r.receiver.metrics.deliveries); n != 1 { // deliveries for unknown webhooks must not create new time series
 		t.Errorf("series of deliveries: got %d, want 1", n)
 	}
 }
@@ -310,7 +312,7 @@ func TestReceive_ReplacesSecrets(t *testing.T) {
 	if err := r.hook.SetSecrets("short"); err == nil || strings.Contains(err.Error(), `"short"`) {
 		t.Errorf("error of a short secret: got %v, want one without the secret", err)
 	}
-	r.want(r.deliver("push", "{}"), http.StatusNoContent, unknownEvent) // the old secret stays in use
+	r.want(r.deliver("push", "{}"), http.StatusNoContent, unknownEvent) // the new text is invalid, so the old secret stays in use
 	if err := r.hook.SetSecrets("the-next-secret-16"); err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,8 @@ import (
 
 const secret = "a-secret-of-sixteen"
 
-// rig is a receiver with one webhook, github/hook. It is also the fake of all dependencies of the receiver.
+// rig is a receiver with the webhook "hook" of the source "github". It also implements all dependencies
+// of the receiver.
 type rig struct {
 	testing.TB
 	receiver *Receiver
@@ -36,11 +37,11 @@ type rig struct {
 
 	mu         sync.Mutex
 	now        time.Time
-	stored     map[string]int64 // version of the snapshot by facet/key
+	stored     map[string]int64 // versions of the stored snapshots, by facet/key
 	registered map[string]bool
 	storeErr   error
 	storeReads int
-	outcome    func(Request) Result // nil: Queued with the number 100
+	outcome    func(Request) Result // returns the result of a request; nil: Queued with the number 100
 	requests   []Request
 	delayed    []store.Write
 	walks      []schemas.Entity
@@ -158,7 +159,7 @@ func (r *rig) EnqueueAndWait(_ context.Context, all []Request) []Result {
 // answer has the parts of the response to one delivery that tests compare.
 type answer struct {
 	status int
-	result string // the header with the result
+	result string // value of the header resultHeader
 	body   response
 	code   problem.Code
 	detail string
@@ -166,7 +167,7 @@ type answer struct {
 	text   string
 }
 
-// sign returns the request of a delivery with a valid signature.
+// sign returns a delivery with a valid signature.
 func sign(event, body string) *http.Request {
 	req := httptest.NewRequest(http.MethodPost, "/hooks/github/hook", strings.NewReader(body))
 	m := hmac.New(sha256.New, []byte(secret))
@@ -176,7 +177,7 @@ func sign(event, body string) *http.Request {
 	return req
 }
 
-// deliver sends a delivery with a valid signature.
+// deliver sends a delivery with a valid signature to the receiver, and returns the answer.
 func (r *rig) deliver(event, body string) answer {
 	r.Helper()
 	return r.send(sign(event, body))
@@ -201,7 +202,7 @@ func (r *rig) send(req *http.Request) answer {
 	return a
 }
 
-// want fails the test unless the delivery got this status and result.
+// want fails the test unless the answer to a delivery has this status and result.
 func (r *rig) want(a answer, status int, re result) {
 	r.Helper()
 	if a.status != status || a.result != string(re) {
@@ -209,7 +210,8 @@ func (r *rig) want(a answer, status int, re result) {
 	}
 }
 
-// wantRequests fails the test unless exactly these entities were requested since the last call, in any order.
+// wantRequests fails the test unless exactly these entities were requested since its last call, in any
+// order. An entity is written as facet/key.
 func (r *rig) wantRequests(want ...string) {
 	r.Helper()
 	r.mu.Lock()

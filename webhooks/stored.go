@@ -13,31 +13,33 @@ import (
 )
 
 const (
-	// maxWatched is the maximum number of deliveries whose time until the snapshot is measured.
+	// maxWatched is the maximum number of deliveries that are watched at the same time (storedWatch).
 	maxWatched = 10_000
-	// watchTTL is how long a delivery is watched, and sweepInterval how often older ones are removed.
+	// A delivery is watched for at most watchTTL. Every sweepInterval, older deliveries are removed.
 	watchTTL, sweepInterval = time.Hour, time.Minute
-	// settledBatch is the maximum number of entities of one read of the database.
+	// settledBatch is the maximum number of entities whose states are read from the database together.
 	settledBatch = 500
 )
 
-// storedWatch measures the time from a delivery to the snapshot of a fetch that began after it. It reads the
-// database only for entities that were settled, because a settled request may have failed.
+// storedWatch measures the time from a delivery until the snapshot of a fetch that began after the
+// delivery is stored. A settle message does not say whether the fetch succeeded. So storedWatch reads
+// the snapshot from the database after each settle message about a watched entity.
 type storedWatch struct {
 	store Store
 	times *prometheus.HistogramVec
 	now   func() time.Time
 	log   *slog.Logger
-	ready chan struct{} // has an element while `ended` is not empty
+	ready chan struct{} // holds one element while the map ended is not empty
 
 	mu       sync.Mutex
 	count    int
 	byEntity map[schemas.Entity][]*watched
-	ended    map[schemas.Entity]time.Time // entities whose request may have ended, with the time of the message
+	ended    map[schemas.Entity]time.Time // entities whose request may have ended, with the time of the settle message
 }
 
-// watched is one entity of one delivery. number is the number of its request; math.MaxInt64: not known yet.
-// last is the highest number that was settled since begin was called. lastAt is the time of the last message.
+// watched is one entity of one delivery. number is the number of its update request; math.MaxInt64: not
+// known yet. last is the highest number in a settle message about the entity since the call of begin.
+// lastAt is the time of the newest such message.
 type watched struct {
 	entity       schemas.Entity
 	hook         *Hook
@@ -53,9 +55,9 @@ func newStoredWatch(st Store, times *prometheus.HistogramVec, now func() time.Ti
 	}
 }
 
-// begin watches an entity of a delivery. It must be called before the request is enqueued, because the
-// request may end before its number is known. It returns nil if the maximum number of
-// deliveries (maxWatched) is watched.
+// begin starts to watch an entity of a delivery. It must be called before the request is enqueued,
+// because the request may end before the caller knows its number. It returns nil if maxWatched
+// deliveries are watched already.
 func (s *storedWatch) begin(e schemas.Entity, h *Hook, received time.Time) *watched {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,7 +70,7 @@ func (s *storedWatch) begin(e schemas.Entity, h *Hook, received time.Time) *watc
 	return w
 }
 
-// confirm sets the number of the request.
+// confirm stores the number of the request of a watched entity.
 func (s *storedWatch) confirm(w *watched, number int64) {
 	if w == nil {
 		return
@@ -81,7 +83,7 @@ func (s *storedWatch) confirm(w *watched, number int64) {
 	}
 }
 
-// drop ends the watch of a request that was not enqueued.
+// drop stops watching an entity, because its request was not enqueued.
 func (s *storedWatch) drop(w *watched) {
 	if w == nil {
 		return
@@ -91,7 +93,8 @@ func (s *storedWatch) drop(w *watched) {
 	s.keep(w.entity, func(other *watched) bool { return other != w })
 }
 
-// keep removes the watched deliveries of an entity for which the function stays returns false.
+// keep calls stays for each watched delivery of an entity, and removes the delivery if stays returns
+// false.
 func (s *storedWatch) keep(e schemas.Entity, stays func(*watched) bool) {
 	var left []*watched
 	for _, w := range s.byEntity[e] {
@@ -105,7 +108,7 @@ func (s *storedWatch) keep(e schemas.Entity, stays func(*watched) bool) {
 	}
 }
 
-// settled receives the message that a request was settled.
+// settled handles a settle message.
 func (s *storedWatch) settled(m schemas.Settled) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +120,7 @@ func (s *storedWatch) settled(m schemas.Settled) {
 	}
 }
 
-// end notes that a request of the entity ended at the time `at`.
+// end records that a request of the entity may have ended at the time at, and wakes run.
 func (s *storedWatch) end(e schemas.Entity, at time.Time) {
 	s.ended[e] = at
 	select {
@@ -126,7 +129,7 @@ func (s *storedWatch) end(e schemas.Entity, at time.Time) {
 	}
 }
 
-// run measures the times of ended requests until ctx ends.
+// run measures the times of watched deliveries until ctx ends.
 func (s *storedWatch) run(ctx context.Context) error {
 	sweep := time.NewTicker(sweepInterval)
 	defer sweep.Stop()
@@ -142,7 +145,8 @@ func (s *storedWatch) run(ctx context.Context) error {
 	}
 }
 
-// measure reads the snapshots of the ended requests and observes the times of the stored ones.
+// measure reads the snapshots of the entities in the map ended. It observes the time of each delivery
+// whose snapshot is stored.
 func (s *storedWatch) measure(ctx context.Context) {
 	s.mu.Lock()
 	var of []schemas.Entity
@@ -182,7 +186,7 @@ func (s *storedWatch) measure(ctx context.Context) {
 	}
 }
 
-// sweep removes the deliveries whose snapshot was not stored within watchTTL.
+// sweep removes the deliveries that have been watched for longer than watchTTL.
 func (s *storedWatch) sweep() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

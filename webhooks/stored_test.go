@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// observed returns the number of measured times, and their sum.
+// observed returns how many times were measured, and the sum of these times.
 func (r *rig) observed() (n uint64, sum float64) {
 	r.Helper()
 	families, err := r.reg.Gather()
@@ -43,11 +43,11 @@ func TestStored_MeasuresFetchesAfterTheDelivery(t *testing.T) {
 		const body = `{"type":"batch","events":[{"id":"a"}]}`
 		r.deliver("", body)
 		r.pass(time.Second)
-		settle(99, 99) // a fetch that began before the delivery
+		settle(99, 99) // the fetch began before the delivery
 		if n, _ := r.observed(); n != 0 {
 			t.Fatalf("times after an earlier fetch: got %d, want 0", n)
 		}
-		settle(101, 99) // the request failed: no snapshot is stored
+		settle(101, 99) // the request failed, so no snapshot is stored
 		if n, _ := r.observed(); n != 0 {
 			t.Fatalf("times after a failure: got %d, want 0", n)
 		}
@@ -56,7 +56,7 @@ func TestStored_MeasuresFetchesAfterTheDelivery(t *testing.T) {
 		if n, sum := r.observed(); n != 1 || sum != 2 {
 			t.Errorf("times: got %d with the sum %v, want one of 2 s", n, sum)
 		}
-		r.outcome = func(q Request) Result { // the fetch ends before the producer returns
+		r.outcome = func(q Request) Result { // the fetch ends before the enqueuer returns the number
 			r.mu.Lock()
 			r.stored["items/a"] = 201
 			r.mu.Unlock()
@@ -68,7 +68,7 @@ func TestStored_MeasuresFetchesAfterTheDelivery(t *testing.T) {
 		if n, _ := r.observed(); n != 2 {
 			t.Errorf("times after a fetch that ended early: got %d, want 2", n)
 		}
-		r.outcome = func(Request) Result { return Result{Outcome: Queued} } // covered by a retry, which has no number yet
+		r.outcome = func(Request) Result { return Result{Outcome: Queued} } // a retry covers the request, and has no number yet
 		r.deliver("", body)
 		settle(202, 202)
 		if n, _ := r.observed(); n != 2 {

@@ -21,23 +21,23 @@ const (
 	// minSecretBytes is the minimum length of a secret. With one signed delivery,
 	// an attacker could find a shorter secret by trying all values.
 	minSecretBytes = 16
-	// maxAge is how far the time of a delivery may be from this process's clock. Stripe and Standard
-	// Webhooks recommend 5 minutes.
+	// maxAge is the maximum difference between the signed time of a delivery and the clock of this
+	// process. Stripe and Standard Webhooks recommend 5 minutes.
 	maxAge = 5 * time.Minute
-	// maxSignatures is the maximum number of signatures in one header. A sender that rotates its secret
-	// sends two.
+	// maxSignatures is the maximum number of signatures in one header. An upstream that replaces its
+	// secret signs with two secrets.
 	maxSignatures = 8
 )
 
-// errSignature and errAge are the reasons to refuse a delivery. They do not say which part of a signature is
-// wrong: that would help only a forger.
+// errSignature and errAge say why a delivery is refused. They do not say which part of the signature is
+// wrong, because this would help an attacker.
 var (
 	errSignature = errors.New("the signature is missing or wrong")
 	errAge       = errors.New("the delivery was signed more than 5 minutes ago, or in the future")
 )
 
-// parseSecrets returns the secrets in the text of a file or an environment variable, one per line, as the
-// keys of the scheme. Errors do not show the text.
+// parseSecrets returns the secrets in a text, one per line, decoded as the scheme requires. Its errors
+// do not contain the secrets.
 func parseSecrets(scheme Scheme, text string) (secrets [][]byte, err error) {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
@@ -64,19 +64,21 @@ func parseSecrets(scheme Scheme, text string) (secrets [][]byte, err error) {
 	return secrets, nil
 }
 
-// signature is the signature of one delivery, as its headers state it.
+// signature contains the signatures of one delivery, as they are in its headers.
 type signature struct {
 	hash   func() hash.Hash
-	prefix []byte   // signed before the body
-	macs   [][]byte // signatures of the body; one of them must be right
+	prefix []byte   // bytes that were signed before the body
+	macs   [][]byte // signatures; one of them must be correct
 }
 
-// readHeader checks the headers of a delivery, before its body is read. With the scheme token it verifies
-// the delivery completely, and returns a signature without a hash. With the other schemes, the caller must also
-// call valid.
+// readHeader checks the headers of a delivery before its body is read. With the scheme token this check
+// is complete, and the field hash of the result is nil. With the other schemes the caller must also
+// call valid with the body.
 func (v Verify) readHeader(h http.Header, secrets [][]byte, now time.Time) (signature, error) {
 	one := func(name string) string {
-		if all := h.Values(name); len(all) == 1 { // two headers are ambiguous: a proxy may check the first and freshet the second
+		// If a header occurs twice, a proxy could check the first value and freshet the second one. So
+		// such a header is refused.
+		if all := h.Values(name); len(all) == 1 {
 			return all[0]
 		}
 		return ""
@@ -108,7 +110,7 @@ func (v Verify) readHeader(h http.Header, secrets [][]byte, now time.Time) (sign
 	return signature{}, errSignature
 }
 
-// single returns the signature of a header with one value.
+// single returns the signature in the value of a header that has only one signature.
 func (Verify) single(value, prefix string, algorithm func() hash.Hash, decode func(string) ([]byte, error)) (signature, error) {
 	encoded, ok := strings.CutPrefix(value, prefix)
 	if !ok {
@@ -121,8 +123,9 @@ func (Verify) single(value, prefix string, algorithm func() hash.Hash, decode fu
 	return signature{hash: algorithm, macs: [][]byte{mac}}, nil
 }
 
-// standardSignature returns the signature of Standard Webhooks 1.0: HMAC-SHA256 of id.timestamp.body, in
-// base64 after "v1,". The header can have several, separated by spaces. Signatures of other versions are ignored.
+// standardSignature returns the signatures of a delivery by Standard Webhooks 1.0: the HMAC-SHA256 of
+// id.timestamp.body, in base64 after "v1,". The header can have several signatures, separated by
+// spaces. Signatures that do not begin with "v1," are ignored.
 func standardSignature(id, timestamp, header string, now time.Time) (signature, error) {
 	s := signature{hash: sha256.New, prefix: []byte(id + "." + timestamp + ".")}
 	for value := range strings.FieldsSeq(header) {
@@ -137,8 +140,9 @@ func standardSignature(id, timestamp, header string, now time.Time) (signature, 
 	return s, checkAge(timestamp, now)
 }
 
-// stripeSignature returns the signature of Stripe's scheme v1: HMAC-SHA256 of timestamp.body, in hex. The
-// header has the form t=TIME,v1=SIGNATURE, with one v1 for each secret of the sender.
+// stripeSignature returns the signatures of a delivery by Stripe's scheme v1: the HMAC-SHA256 of
+// timestamp.body, in hexadecimal. The header has the form t=TIME,v1=SIGNATURE, with one v1 for each
+// secret of the sender.
 func stripeSignature(header string, now time.Time) (signature, error) {
 	s := signature{hash: sha256.New}
 	timestamp, times := "", 0
@@ -161,7 +165,8 @@ func stripeSignature(header string, now time.Time) (signature, error) {
 	return s, checkAge(timestamp, now)
 }
 
-// checkAge checks a time in Unix seconds.
+// checkAge returns an error if the time of a delivery, in Unix seconds, differs too much from the time
+// now.
 func checkAge(timestamp string, now time.Time) error {
 	seconds, err := strconv.ParseInt(timestamp, 10, 64)
 	if err != nil {
@@ -173,10 +178,10 @@ func checkAge(timestamp string, now time.Time) error {
 	return nil
 }
 
-// valid reports whether one of the signatures of the delivery fits the body and one of the secrets. It
+// valid reports whether one of the signatures was made with the body and one of the secrets. It
 // compares all signatures in constant time.
 func (s signature) valid(body []byte, secrets [][]byte) bool {
-	if s.hash == nil { // scheme token: readHeader has verified the delivery
+	if s.hash == nil { // the scheme is token, and readHeader has checked everything
 		return true
 	}
 	found := false
@@ -194,8 +199,8 @@ func (s signature) valid(body []byte, secrets [][]byte) bool {
 	return found
 }
 
-// isOneOf reports whether a token is one of the secrets. It compares hashes of all secrets in constant time,
-// so that the comparison does not reveal the token's length either.
+// isOneOf reports whether a token is one of the secrets. It compares the hashes of the token and of all
+// secrets in constant time, so the time of the comparison does not reveal the length of a secret.
 func isOneOf(token []byte, secrets [][]byte) bool {
 	sum, found := sha256.Sum256(token), false
 	for _, secret := range secrets {

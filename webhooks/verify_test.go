@@ -15,12 +15,12 @@ import (
 	"time"
 )
 
-// vector is a signed delivery. Its signature comes from a public specification or from openssl, and not from
-// the code under test.
+// vector is a signed delivery for tests. Its signature comes from a public specification or from
+// openssl, and not from the code under test.
 type vector struct {
 	name   string
 	verify Verify
-	secret string // the text of the file, or hex: and the bytes of the secret in hex
+	secret string // text of the secret file; or "hex:" and the bytes of the secret in hexadecimal
 	header map[string]string
 	body   string
 	at     time.Time
@@ -36,7 +36,9 @@ var vectors = []vector{
 		header: map[string]string{"webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek", "webhook-timestamp": "1614265330", "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="},
 		at:     time.Unix(1614265330, 0),
 	},
-	{ // Stripe publishes no vector; openssl dgst -sha256 -hmac of "1614265330." and the body
+	// Stripe publishes no test vector; this signature was computed with openssl dgst -sha256 -hmac from
+	// "1614265330." and the body
+	{
 		name: "stripe", verify: Verify{Scheme: Stripe}, secret: "whsec_test_secret_of_stripe", body: `{"id":"evt_1"}`,
 		header: map[string]string{"Stripe-Signature": "t=1614265330,v0=00,v1=fa24a3923b918c79e70d2e3b6088e6e35141c66306a1d5de5d2f6f290eeb949c"},
 		at:     time.Unix(1614265330, 0),
@@ -80,7 +82,7 @@ func headerOf(all map[string]string) http.Header {
 	return h
 }
 
-// verified returns nil if the delivery is valid.
+// verified checks a delivery completely: its headers, and its body if the scheme signs the body.
 func (v Verify) verified(h http.Header, body []byte, secrets [][]byte, now time.Time) error {
 	s, err := v.readHeader(h, secrets, now)
 	if err == nil && !s.valid(body, secrets) {
@@ -123,7 +125,7 @@ func TestVerify_RefusesEachChangedByte(t *testing.T) {
 				h.Set(name, string(changed))
 				err := v.verify.verified(h, []byte(v.body), secrets, v.at)
 				if unsigned := v.verify.Scheme == Stripe && i > strings.Index(value, ",v0") && i < strings.Index(value, ",v1"); unsigned || equivalent(v, value, string(changed)) {
-					continue // the byte belongs to a signature of another version, or encodes the same signature
+					continue // the byte belongs to an ignored signature, or the changed header encodes the same signature
 				}
 				if err == nil {
 					t.Errorf("%s: %s with byte %d changed: got a valid delivery, want an error", v.name, name, i)
@@ -143,8 +145,9 @@ func TestVerify_RefusesEachChangedByte(t *testing.T) {
 	}
 }
 
-// equivalent reports whether two header values encode the same signature: the last digit of base64 has unused
-// bits, and hex digits have two cases.
+// equivalent reports whether two values of a header encode the same signature. This is possible because
+// the last digit of base64 has unused bits, and hexadecimal digits can be written in upper or lower
+// case.
 func equivalent(v vector, a, b string) bool {
 	if strings.EqualFold(a, b) && a != b {
 		return true
@@ -202,7 +205,7 @@ func TestVerify_AcceptsBothSecretsOfARotation(t *testing.T) {
 	}
 }
 
-// A sender that rotates its secret signs with both.
+// An upstream that replaces its secret signs each delivery with both secrets.
 func TestVerify_AcceptsOneOfSeveralSignatures(t *testing.T) {
 	now := time.Unix(1614265330, 0)
 	standard, stripe := vectors[1], vectors[2]
@@ -220,7 +223,7 @@ func TestVerify_AcceptsOneOfSeveralSignatures(t *testing.T) {
 	if err := stripe.verify.verified(h, []byte(stripe.body), stripe.secrets(t), now); err != nil {
 		t.Errorf("stripe: got %v, want a valid delivery", err)
 	}
-	h.Set("Stripe-Signature", "t=1,"+stripe.header["Stripe-Signature"]) // the signed time must not be ambiguous
+	h.Set("Stripe-Signature", "t=1,"+stripe.header["Stripe-Signature"]) // a header with two times is refused
 	if err := stripe.verify.verified(h, []byte(stripe.body), stripe.secrets(t), now); err == nil {
 		t.Error("stripe with two times: got a valid delivery, want an error")
 	}
@@ -244,7 +247,7 @@ func TestVerify_AcceptsRecordedPayloads(t *testing.T) {
 		if err := v.verified(h, body, [][]byte{[]byte(secret)}, time.Time{}); err != nil {
 			t.Errorf("%s: got %v, want a valid delivery", name, err)
 		}
-		for i := 0; i < len(body); i += 7 { // each HMAC reads the whole body, so not every byte is changed
+		for i := 0; i < len(body); i += 7 { // Each check reads the whole body, so the test changes only every seventh byte.
 			body[i] ^= 0x20
 			if err := v.verified(h, body, [][]byte{[]byte(secret)}, time.Time{}); err == nil {
 				t.Fatalf("%s with byte %d changed: got a valid delivery, want an error", name, i)

@@ -21,8 +21,8 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-// unaudited maps each route that TestAudit_RecordsEveryAction does not call to the reason: it needs no audit entry,
-// or another test checks its entry.
+// unaudited lists the routes that TestAudit_RecordsEveryAction does not call, each with the reason: the
+// route needs no audit entry, or another test checks its entry.
 var unaudited = map[string]string{
 	"POST /admin/v1/runs/{id}/retry":   "TestAdmin_CancelAndRetryAreAudited of package runs/api",
 	"POST /console/runs/{id}/retry":    "calls the function of the admin API",

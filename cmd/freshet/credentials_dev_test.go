@@ -80,9 +80,9 @@ sources:
 	})
 }
 
-// A secret that is read from an environment variable can't change while the process runs. If the
-// upstream has rejected the secret, a probe must detect that the upstream accepts this secret again,
-// also if the quota applies to the whole source and not to each credential.
+// A secret that is read from an environment variable can't change while the process runs. The upstream
+// has rejected the secret, and later accepts it again. A probe must notice this, even if the quota
+// applies to the whole source and not to each credential.
 func TestCredentials_ProbeRejectedOldSecret(t *testing.T) {
 	t.Setenv("FIRST_TOKEN", "first")
 	t.Setenv("SECOND_TOKEN", "second")

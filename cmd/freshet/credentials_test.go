@@ -43,8 +43,8 @@ type consent struct {
 
 const appSecret = "client-secret-4c1d"
 
-// newConsent starts an upstream and writes the configuration, in which the first text of each pair
-// in `edits` is replaced by the second one.
+// newConsent starts an upstream and writes the configuration for it. edits are pairs of texts: the
+// first text of a pair is replaced by the second one in the configuration.
 func newConsent(t *testing.T, c oauth.Config, edits ...string) *consent {
 	t.Helper()
 	c.ClientID, c.ClientSecret, c.Lifetime, c.Rotate = "app", appSecret, time.Hour, true
@@ -232,8 +232,8 @@ func TestTry_RequestsAToken(t *testing.T) {
 	s.must(1, "without a token at body:access_token", "try", "api/item/1")
 }
 
-// `freshet try` must not use a refresh token: the token endpoint could then replace the refresh
-// token that the workers need.
+// `freshet try` must not use a refresh token. Otherwise the token endpoint could replace the refresh
+// token, and the workers would need the new one.
 func TestTry_UsesNoRefreshToken(t *testing.T) {
 	s := newConsent(t, oauth.Config{}, "      - {name: machine", "      # {name: machine")
 	s.must(1, "a trial does not use a refresh token", "try", "api/item/p-1")

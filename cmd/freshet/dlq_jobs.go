@@ -166,7 +166,9 @@ func (p *program) startJob(cmd *cobra.Command, d *deadLetterFilter, order map[st
 		return app.NotFoundError{Err: fmt.Errorf("none of %d dead letters can be replayed; the table shows the reasons", plan.Total)}
 	}
 	question := fmt.Sprintf("%s %d dead letters of %s?", strings.ToUpper(verb[:1])+verb[1:], plan.Count+plan.IfReadable, d.source)
-	if plan.Total == 0 { // without an open dead letter, a purge still deletes the Kafka records of handled dead letters
+	// a purge also deletes the Kafka records of handled dead letters, so it is useful even if no dead
+	// letter is open
+	if plan.Total == 0 {
 		question = fmt.Sprintf("No open dead letter matches the filters. Delete all handled dead letters of %s from Kafka where possible, regardless of the filters?", d.source)
 	}
 	if err := p.confirm(cmd, question); err != nil {

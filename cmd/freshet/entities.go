@@ -302,7 +302,7 @@ func (p *program) entitiesSwitch(enable bool) *cobra.Command {
 // number.
 func (p *program) confirmSwitch(cmd *cobra.Command, api *adminClient, c entityFilter, keys []string, enable bool) error {
 	if isConfirmed(cmd) {
-		return nil // the number of entities is counted for the question only
+		return nil // with --yes no question is asked, so the number of entities is not needed
 	}
 	text := strconv.Itoa(len(keys))
 	if len(keys) == 0 {

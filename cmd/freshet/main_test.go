@@ -98,8 +98,8 @@ func startDev(t *testing.T, args ...string) *dev {
 	return nil
 }
 
-// nexonByOcid returns nexon's configuration with one facet, character, whose key is the ocid. A
-// fetch of this facet is one call.
+// nexonByOcid returns a configuration of the source nexon with only one facet, "character". Its key is
+// the ocid, the id of a character. A fetch of this facet makes one call.
 func nexonByOcid() string {
 	head, facets, _ := strings.Cut(string(nexon.Config), "\nfacets:\n")
 	_, facet, _ := strings.Cut(facets, "  character-by-ocid: # for programs that know the ocid\n")

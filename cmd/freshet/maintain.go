@@ -14,7 +14,8 @@ import (
 	"github.com/freshet/freshet/retention"
 )
 
-// maintainPollInterval is the interval at which `freshet maintain run` reads the state of the run.
+// maintainPollInterval is the interval at which `freshet maintain run` reads the state of the requested
+// runs.
 const maintainPollInterval = 500 * time.Millisecond
 
 func maintainCommand(p *program) *cobra.Command {
@@ -76,8 +77,8 @@ deleted them. The request is stored: a scheduler that is started later executes 
 	})
 }
 
-// followMaintenance reads the state of the maintenance until the requested runs have ended, for at most the
-// given time.
+// followMaintenance waits until the requested runs have ended, but at most for the time wait. It
+// updates s with the state that it reads.
 func followMaintenance(ctx context.Context, api *adminClient, s *retention.Status, wait time.Duration) error {
 	defer api.KeepAlive(1)()
 	waiting, cancel := context.WithTimeout(ctx, wait)

@@ -50,7 +50,8 @@ func TestMaintain_ShowsAndRuns(t *testing.T) {
 	run(0, "cron maintenance-run", "settings", "audit")
 }
 
-// Without a scheduler, no run ends: the command ends after --wait, with exit code 4.
+// Without a scheduler no run ends. So the command must end after the time of the flag --wait, with exit
+// code 4.
 func TestMaintain_ReportsARunThatDoesNotEnd(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

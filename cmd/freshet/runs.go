@@ -174,7 +174,7 @@ func numbers(all ...int) (texts []string) {
 	return texts
 }
 
-// runsChange returns the command that cancels or retries a run.
+// runsChange returns the command that cancels or retries a run. verb is the name of the command.
 func runsChange(p *program, verb, short string) *cobra.Command {
 	c := &cobra.Command{Use: verb + " RUN", Short: short, Args: cobra.ExactArgs(1)}
 	addYesFlag(c)

@@ -152,7 +152,7 @@ snapshot is stored yet.`,
 			return partialError{fmt.Errorf("no snapshot of %s is stored yet (%s); try again, or wait for it with `freshet snapshot refresh %s --wait 10s`", e, s.state(), e)}
 		}
 		fmt.Fprintln(p.Stderr, s.state())
-		if s.MediaType != "" { // raw content is written unchanged
+		if s.MediaType != "" { // content of a raw facet is written unchanged
 			_, err = p.Stdout.Write(s.Snapshot)
 			return err
 		}

@@ -67,8 +67,8 @@ continues. Exit code 4: some refreshes are not queued, or the refresh is not don
 	return c
 }
 
-// readLines returns the lines of a file without the spaces around them, and without empty lines. The file
-// "-" is stdin.
+// readLines returns the lines of a file. It removes spaces around a line, and leaves out empty lines.
+// The file name "-" means stdin.
 func readLines(file string, stdin io.Reader) (all []string, err error) {
 	in := stdin
 	if file != "-" {

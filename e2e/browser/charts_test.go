@@ -55,7 +55,7 @@ func TestChart_GapIsUnknown(t *testing.T) {
 	if got, want := evaluate[string](b, callsOfNexon+`.getAttribute('aria-valuetext')`), "11:40:30: 2xx"; !strings.HasPrefix(got, want) {
 		t.Errorf("after the gap: got %q, want %q first", got, want)
 	}
-	b.must(chromedp.KeyEvent(kb.PageDown)) // the cursor is at 11:35:30
+	b.must(chromedp.KeyEvent(kb.PageDown)) // now the keyboard cursor of the chart is at 11:35:30
 	for range 12 {
 		b.must(chromedp.KeyEvent(kb.ArrowRight)) // after the last press the cursor is at 11:36:30
 	}

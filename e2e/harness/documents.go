@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// DocumentKeys are the keys of 39 layouts in 12 folders, as a court site has them.
+// DocumentKeys are the keys of 39 layouts in 12 folders. A layout is an XML document that describes a
+// page of a court site.
 var DocumentKeys = documentKeys()
 
 func documentKeys() (all []string) {
@@ -22,7 +23,7 @@ func documentKeys() (all []string) {
 	return all
 }
 
-// Layout returns a layout of the form that the facet layout of the preset court accepts.
+// Layout returns an XML document that the facet "layout" of the preset court accepts.
 func Layout(name string) string {
 	return fmt.Sprintf("<?xml version=\"1.0\"?>\n<w2:layout xmlns:w2=\"u\" name=%q>%s</w2:layout>\n", name, strings.Repeat("<w2:row><w2:column width=\"120\"/></w2:row>", 100))
 }
@@ -49,9 +50,10 @@ func (s *Site) PrepareCourt(ctx context.Context, latency, layout string) (*Proce
 		return nil, err
 	}
 	s.Upstream, s.Latency = p.Match, latency
-	// No policy has a window of a minute, so the quiet period after the start is only one lease. The
-	// upstream refuses calls less than 600 ms apart. The minimum of 900 ms leaves 300 ms, because on a
-	// busy machine one call may reach the upstream later than the next one expects.
+	// No policy has a window of a minute, so the quiet period after the start lasts only one lease. The
+	// upstream refuses a call that arrives less than 600 ms after the previous one. The configured
+	// minimum interval of 900 ms is longer by 300 ms, because a busy machine can delay one call more
+	// than the next one.
 	s.Sources = map[string]string{s.Source: fmt.Sprintf(`preset: court
 baseURL: %s
 timeout: 2s

@@ -101,7 +101,7 @@ func (s *Site) Arrivals(ctx context.Context) (all []Arrival, err error) {
 	var start time.Time
 	for lines := json.NewDecoder(text); lines.More(); {
 		var l struct {
-			At     int64 // microseconds since the upstream's start
+			At     int64 // time of the call in microseconds since the upstream's start
 			Key    string
 			Status int
 			Fault  simulator.Kind

@@ -59,8 +59,8 @@ func newServices(b *testing.B) *services {
 	return s
 }
 
-// clear deletes the rows that a round has stored, so that tables and indexes have the same size at
-// the start of each round.
+// clear deletes the rows that a round has stored. So tables and indexes have the same size at the start
+// of each round.
 func (s *services) clear(b *testing.B) {
 	b.Helper()
 	_, err := s.pool.Exec(b.Context(), "TRUNCATE snapshot_state, snapshot_payload, peer_document, river_job")
@@ -98,12 +98,11 @@ func BenchmarkWorker(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// counter measures the time from the end of the first event until the end of the last event.
+// counter measures the time from the end of the first event to the end of the last event of a round.
 type counter struct {
 	n    atomic.Int64
 	want int64
-	// first is the time at which the first event ended. ended is closed when the last event has
-	// ended.
+	// first is when the first event ended. The channel ended is closed when the last event has ended.
 	first time.Time
 	last  time.Time
 	ended chan struct{}
@@ -122,8 +121,8 @@ func (c *counter) add(n int) {
 	}
 }
 
-// wait waits for the end of the last event, and returns the time from the end of the first event
-// until then.
+// wait waits until the last event has ended. It returns the time between the end of the first event and
+// the end of the last one.
 func (c *counter) wait(b *testing.B, failed <-chan error) time.Duration {
 	b.Helper()
 	select {
@@ -166,7 +165,8 @@ func check(b *testing.B, err error) {
 	}
 }
 
-// stopped ends a system's goroutine and fails the benchmark if the goroutine returns an error.
+// stopped stops the goroutine of a system under test, and fails the benchmark if the goroutine returns
+// an error.
 func stopped(b *testing.B, stop context.CancelFunc, ended <-chan error) {
 	b.Helper()
 	stop()

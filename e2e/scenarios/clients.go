@@ -171,7 +171,7 @@ func (c *clients) do(ctx context.Context, method, path string, header http.Heade
 func (c *clients) send(ctx context.Context, method, path string, header http.Header) (status int, err error) {
 	var body io.Reader = http.NoBody
 	if strings.HasPrefix(path, "/hooks/") {
-		body = strings.NewReader("{}") // the body of a delivery must be JSON
+		body = strings.NewReader("{}") // a delivery is refused unless its body is JSON
 	}
 	req, err := http.NewRequestWithContext(ctx, method, c.api+path, body)
 	if err != nil {

@@ -20,7 +20,7 @@ type options struct {
 	seconds, users int
 	document       string // upstream document of the characters that users read
 	flood          string // upstream document of the entities that the background load (flood) refreshes
-	k6             string // path of k6
+	k6             string // path of the program k6
 	brief          bool
 	results        string // path of the file that keeps the results
 	list           bool

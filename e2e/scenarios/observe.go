@@ -29,7 +29,7 @@ type observation struct {
 	known []string // alerts of earlier outages, which may still be active
 }
 
-// hookConfig is a webhook in the configuration of a source. The key of a delivery is in the header X-Key.
+// hookConfig is the configuration of a webhook of a source. A delivery has its key in the header X-Key.
 const hookConfig = `
 webhooks:
   changed:
@@ -48,7 +48,7 @@ func observe(ctx context.Context, s *site, o options) error {
 	}
 	secret := filepath.Join(s.Dir, "hook-secret")
 	s.Token = rand.Text() + rand.Text()                                  // an admin token switches access control on, so that the metrics of access control have data
-	if err := os.WriteFile(secret, []byte(s.Token), 0o600); err != nil { // the clients send their token as the secret of the webhook
+	if err := os.WriteFile(secret, []byte(s.Token), 0o600); err != nil { // the load sends deliveries with the admin token as the secret of the webhook
 		return fmt.Errorf("write the secret of the webhook: %w", err)
 	}
 	// The lifetimes and delays in the configuration are shortened, so that every change of state

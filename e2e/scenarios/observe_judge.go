@@ -152,8 +152,8 @@ func (w *observation) judgeMetricsPage(ctx context.Context, documented map[strin
 	return nil
 }
 
-// unusedHistograms are the histograms of features that the scenario does not use: runs and derived facets.
-// TestMetrics_HistogramsHaveBothBucketKinds checks their buckets.
+// unusedHistograms are the histograms of runs and of derived facets, which the scenario does not use.
+// TestMetrics_HistogramsHaveBothBucketKinds checks their buckets instead.
 var unusedHistograms = []string{namespace + "derive_duration_seconds", namespace + "run_duration_seconds"}
 
 // judgeNativeHistograms judges that each histogram is also exposed as a native histogram. It starts

@@ -25,14 +25,16 @@ import (
 // Requests per second, and numbers of keys. The load is about as large as the upstream's quota.
 // The backlog after a fault is therefore processed at the full rate of the quota.
 const (
-	tortureLimit       = 150
-	readRate           = 60
-	refreshRate        = 10
-	tortureLowRate     = 50
-	tortureKeys        = 2000
-	refreshedKeys      = 300 // number of keys that clients refresh
-	hotKeys            = 60
-	neverFreshKeys     = 6 // number of keys with each of the prefixes notfound, refused and broken, which never become fresh
+	tortureLimit   = 150
+	readRate       = 60
+	refreshRate    = 10
+	tortureLowRate = 50
+	tortureKeys    = 2000
+	refreshedKeys  = 300 // number of keys that clients refresh
+	hotKeys        = 60
+	// The load has so many keys with each of the prefixes notfound, refused and broken. The upstream
+	// has no content for these keys, so they never become fresh.
+	neverFreshKeys     = 6
 	changeEvery        = 4 * time.Second
 	changePercent      = 40
 	tortureConcurrency = 64

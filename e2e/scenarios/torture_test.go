@@ -77,8 +77,8 @@ func TestTorturePlan_DependsOnItsSeedOnly(t *testing.T) {
 	}
 }
 
-// The judge of a torture run must report each lost request and each unnecessary call as an error,
-// and must accept requests that have ended and calls that a request needs.
+// The judge of a torture run must report each lost request and each unnecessary call as an error. It
+// must accept requests that have ended, and calls that a request needs.
 func TestTortureJudge_SeesLostRequests(t *testing.T) {
 	began := time.Now()
 	at := func(seconds int) time.Time { return began.Add(time.Duration(seconds) * time.Second) }

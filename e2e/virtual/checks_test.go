@@ -7,20 +7,24 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Limits that the checks use in hours without faults.
+// The limits that apply in an hour without faults.
 const (
-	maxRetryDelay  = 10 * time.Minute // maximum delay of the publication of a retry
-	maxClaimDelay  = 10 * time.Minute // maximum delay until an expired claim is taken over, and until an event is delivered
-	maxDueDelay    = 6 * time.Hour    // maximum delay until a due entity is claimed; it is long, because LOW has few calls
-	maxHighWait    = time.Hour        // maximum age of a HIGH record that is not committed
+	maxRetryDelay = 10 * time.Minute // maximum time from the due time of a retry to the publication of its request
+	// maximum time until another process takes over an expired claim, and until an outbox event is
+	// delivered
+	maxClaimDelay = 10 * time.Minute
+	// maximum time from the due time of an entity to its claim; it is long because the LOW lane has few
+	// calls
+	maxDueDelay    = 6 * time.Hour
+	maxHighWait    = time.Hour // maximum age of a HIGH record that is not committed
 	maxRefreshWait = 3 * time.Hour
 )
 
-// lostCheck checks that each record whose offset is committed has its result in the database or in
-// the dead-letter topic. A worker writes the result before it commits the offset, so this is true
-// at any time.
+// lostCheck checks that the result of each committed record is in the database or in the dead-letter
+// topic. This must be true at any time, because a worker writes the result before it commits the
+// offset.
 type lostCheck struct {
-	open    []*record        // records whose result was not found yet
+	open    []*record        // committed records whose result was not found yet
 	highest map[string]int64 // highest version of the HIGH records of each key
 }
 
@@ -69,15 +73,15 @@ func (s *state) refreshed(r refresh) bool {
 	return !s.snapshots[r.key].checked.Before(r.at.Truncate(time.Microsecond)) || f.state != "RETRYING" && f.updated.After(r.at)
 }
 
-// exhausted reports whether the day's budget may be used up, so that requests wait until midnight.
-// It returns true after half of the budget: after a loss of Redis' data freshet counts calls that
-// were never sent, and leaves a part of the budget unused.
+// exhausted reports whether the calls of the day may be used up, so that requests wait until midnight.
+// It returns true as soon as half of the calls were made. The reason: if Redis loses its data, freshet
+// counts calls that it has never sent, and so uses less than the full number.
 func (s *state) exhausted() bool { return s.callsToday > dayLimit/2 }
 
 func judgeOrder(s *state) []string { return s.regressions }
 
-// contractCheck checks the limits of each sliding window, of each calendar day, and of the calls in
-// flight.
+// contractCheck checks that the upstream's limits are kept: in each sliding window, on each calendar
+// day, and for calls in flight.
 type contractCheck struct {
 	calls []time.Time
 	days  map[string]int
@@ -108,9 +112,9 @@ func (c *contractCheck) judge(s *state) (violations []string) {
 	return violations
 }
 
-// inFlight returns the number of calls that are in flight when the last one arrives. A call that
-// ends at the same instant of the virtual clock is not counted: its end may be the reason why the
-// process could send the last call.
+// inFlight returns the number of calls in flight at the arrival of the last call. It does not count a
+// call that ends at the same instant of the virtual clock, because the process may have sent the last
+// call when it received this response.
 func inFlight(calls []call) (n int) {
 	at := calls[len(calls)-1].at
 	for _, c := range calls[max(0, len(calls)-100):] {
@@ -121,8 +125,8 @@ func inFlight(calls []call) (n int) {
 	return n
 }
 
-// judgeLocks checks that no confirmed lock exists whose record is committed. A worker releases the
-// lock before it commits the offset.
+// judgeLocks checks that no entity has a confirmed lock if the lock's record is committed. A worker
+// releases the lock before it commits the offset.
 func judgeLocks(s *state) (violations []string) {
 	committed := map[string]map[int64]bool{}
 	for _, r := range s.records {
@@ -141,8 +145,8 @@ func judgeLocks(s *state) (violations []string) {
 	return violations
 }
 
-// ledgerCheck checks that committed offsets never become lower and do not exceed the end of the
-// partition.
+// ledgerCheck checks two rules: the committed offset of a partition never decreases, and it is never
+// beyond the end of the partition.
 type ledgerCheck struct{ committed map[partition]int64 }
 
 func (l *ledgerCheck) judge(s *state) (violations []string) {
@@ -158,7 +162,7 @@ func (l *ledgerCheck) judge(s *state) (violations []string) {
 	return violations
 }
 
-// judgeCursors checks, in hours without faults, that no due work is left.
+// judgeCursors checks that no work has been due for too long. It applies only to hours without faults.
 func judgeCursors(s *state) (violations []string) {
 	if !s.calm || s.exhausted() {
 		return nil

@@ -14,7 +14,7 @@ var errDatabase = errors.New("the database failed by a fault")
 // gate delays or fails the statements of one process. Its methods may be called concurrently.
 type gate struct {
 	mu      sync.Mutex
-	dead    bool // the process was killed
+	dead    bool // true: the process was killed
 	failing bool
 	unknown bool // a commit is applied, but reported as failed
 	delay   time.Duration
@@ -68,7 +68,7 @@ func (d gatedDriver) Open(name string) (driver.Conn, error) {
 	return &gatedConn{c.(sqliteConn), d.gate, false}, nil
 }
 
-// sqliteConn has the methods of the driver's connection that database/sql calls.
+// sqliteConn is the set of methods of the SQLite driver's connection that database/sql calls.
 type sqliteConn interface {
 	driver.Conn
 	driver.ConnBeginTx
@@ -81,7 +81,9 @@ type sqliteConn interface {
 type gatedConn struct {
 	sqliteConn
 	gate *gate
-	inTx bool // in a transaction: statements are not delayed then, because a delay would lock the database for all processes
+	// true in a transaction; its statements are not delayed, because a delay would lock the database
+	// for all processes
+	inTx bool
 }
 
 func (c *gatedConn) pass(ctx context.Context) error {

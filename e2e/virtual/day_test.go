@@ -42,18 +42,18 @@ type runOptions struct {
 	plan     []fault
 	dir      string
 	log      *slog.Logger // log of all processes
-	out      io.Writer    // receives the timeline
+	out      io.Writer    // the writer for the timeline: one line for each event of the run
 }
 
 // result is the outcome of a run.
 type result struct {
-	took     time.Duration // virtual time from the start until the end of the run
+	took     time.Duration // virtual time that the run has taken
 	findings []finding
 	err      error
 }
 
-// run runs a plan in a bubble. The run ends at the end of the first hour in which the oracle has
-// found a violation.
+// run executes a plan of faults in a bubble of package synctest, whose clock is virtual. The run ends
+// early after an hour in which the oracle has found a violation.
 func run(t *testing.T, o runOptions) (r result) {
 	o.dir = t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -127,8 +127,8 @@ func planText(plan []fault) string {
 	return text.String()
 }
 
-// report fails the test with the findings, and with the flag -shrink searches a shorter plan that
-// has the same finding.
+// report fails the test and prints the findings. With the flag -shrink it also searches for a shorter
+// plan with the same finding.
 func report(t *testing.T, o runOptions, r result) {
 	if r.err != nil {
 		t.Fatalf("seed %d: %v", o.seed, r.err)

@@ -25,7 +25,8 @@ func (w *world) inject(ctx context.Context, plan []fault) {
 	}
 }
 
-// begin applies a fault. A process that was killed or stopped is started again when the fault ends.
+// begin starts a fault. If the fault kills or stops a process, the process starts again when the fault
+// ends.
 func (w *world) begin(f *fault) {
 	w.mu.Lock()
 	w.lastFault = time.Now().Add(f.lasts)
@@ -45,7 +46,7 @@ func (w *world) begin(f *fault) {
 	}
 }
 
-// finish ends a fault that lasts for some time.
+// finish ends a fault that has a duration.
 func (w *world) finish(f *fault) {
 	w.say("ends: %s", f.kind)
 	w.set(f, false)

@@ -18,8 +18,8 @@ var mutationsFlag = flag.Bool("mutations", false, "find each planted fault withi
 // mutation is a planted fault: a replacement in a file of freshet. The oracle must find it.
 type mutation struct {
 	name, file, old, new string
-	length               string // virtual duration of a run
-	check                string // name of the check that must find the fault
+	length               string // virtual duration of the run
+	check                string // name of the check that must find the mutation
 }
 
 var mutations = []mutation{

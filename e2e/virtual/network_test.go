@@ -19,8 +19,8 @@ const (
 	upstreamAddress = "127.0.0.1:8000"
 )
 
-// oracleName is the name of the oracle on the network. A fault that affects all processes does not
-// affect the oracle.
+// oracleName is the name of the oracle in the network. Faults that affect all processes do not affect
+// the oracle.
 const oracleName = "oracle"
 
 // link names the connections from a process to a service. A "" matches every process.
@@ -40,7 +40,7 @@ type network struct {
 	conns     map[*conn]link
 	faults    linkFaults
 	dead      map[string]bool // instances of processes that were killed
-	changed   chan struct{}   // closed when the field faults or dead changes
+	changed   chan struct{}   // a channel that is closed when the field faults or the field dead changes
 }
 
 func newNetwork() *network {
@@ -130,11 +130,11 @@ func (n *network) each(l link, f func(*conn)) {
 
 // linkFaults are the links with faults.
 type linkFaults struct {
-	refused map[link]bool // connections of these links are closed, and new connections are refused
-	stalled map[link]bool // data on these links does not arrive for now, and new connections wait
+	refused map[link]bool // the connections of these links are closed, and new connections are refused
+	stalled map[link]bool // data on these links does not arrive until the fault ends, and new connections wait until then
 }
 
-// apply replaces the faults of the network by these faults.
+// apply ends the current faults of the network and starts the given ones.
 func (n *network) apply(faults linkFaults) {
 	n.change(func() { n.faults = faults })
 	n.mu.Lock()
@@ -152,7 +152,7 @@ func (n *network) apply(faults linkFaults) {
 	}
 }
 
-// kill closes all connections of an instance. It can't connect again.
+// kill closes all connections of an instance and refuses new ones.
 func (n *network) kill(instance string) {
 	n.change(func() { n.dead[instance] = true })
 	for _, to := range []string{kafkaAddress, redisAddress, upstreamAddress} {

@@ -12,11 +12,10 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// check is an invariant that the oracle judges each hour. A new feature adds a check for its
-// invariants.
+// check is an invariant that the oracle checks after each hour. A new feature needs checks of its own.
 type check struct {
 	name string
-	// judge returns a description of each violation. The function may keep state between its calls.
+	// judge returns one text for each violation. It may keep state between its calls.
 	judge func(s *state) []string
 }
 
@@ -45,8 +44,8 @@ type oracle struct {
 	db     *sql.DB
 	kafka  *kafkaReader
 	checks []check
-	calls  int // number of calls in the hours that were judged before
-	used   int // number of calls of the first day before the run
+	calls  int // number of calls in the hours that the oracle has checked
+	used   int // number of calls on the first day before the run began
 
 	mu       sync.Mutex
 	findings []finding
@@ -119,7 +118,7 @@ func (o *oracle) processEnded(name string, err error) {
 	}
 }
 
-// state is the state of the world at the end of an hour.
+// state is the state of the services and processes at the end of an hour. The checks examine it.
 type state struct {
 	w   *world
 	now time.Time
@@ -138,7 +137,7 @@ type state struct {
 	locks       []lock
 	regressions []string
 	overdue     overdue
-	refreshes   []refresh // accepted refreshes whose end was not found yet
+	refreshes   []refresh // accepted refreshes that have not ended yet
 }
 
 // judge judges the last hour. It returns the findings so far and a line for the timeline.
@@ -172,7 +171,8 @@ func (o *oracle) judge() ([]finding, string, error) {
 	return o.findings, line, nil
 }
 
-// read reads the state of the world. The order of the reads matters, see the fields of state.
+// read reads the state of the services. The order of the reads matters: the comments of the fields of
+// state explain it.
 func (o *oracle) read(ctx context.Context) (*state, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()

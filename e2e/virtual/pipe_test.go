@@ -102,7 +102,8 @@ func (c *conn) Read(p []byte) (int, error) { return c.in.read(p) }
 // Write never blocks.
 func (c *conn) Write(p []byte) (int, error) { return c.out.write(p) }
 
-// Close closes both directions. The peer can still read the data that was written before.
+// Close closes the connection in both directions. The peer can still read the data that was written
+// before.
 func (c *conn) Close() error {
 	c.out.close(io.EOF)
 	c.in.close(net.ErrClosed)

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// quietEnd is the last part of a run. It has no faults, so that the oracle can check that the
-// effects of all faults end.
+// quietEnd is the length of the last part of a run. This part has no faults. So the oracle can check
+// that the effects of all faults end.
 const quietEnd = 75 * time.Minute
 
-// fault is one fault of a plan. A fault without a victim affects all processes.
+// fault is one fault of a plan. If it has no victim, it affects all processes.
 type fault struct {
 	at, lasts time.Duration
 	kind      string
@@ -67,13 +67,13 @@ const (
 	readBurst       = "burst of reads"
 )
 
-// kind describes how faults of one kind are chosen at random.
+// kind describes how the random faults of one kind are chosen.
 type kind struct {
 	name       string
-	weight     int // relative frequency
+	weight     int // how often the kind is chosen, relative to the other kinds
 	minLength  time.Duration
 	maxLength  time.Duration
-	everywhere bool // the fault affects all processes, not one victim
+	everywhere bool // the fault affects all processes instead of one victim
 }
 
 var kinds = []kind{
@@ -104,7 +104,8 @@ var kinds = []kind{
 // faultsPerDay is the number of faults in a day, and minFaults the number in a short run.
 const faultsPerDay, minFaults = 40, 8
 
-// draw returns the random faults of a run. The faults depend only on the seed and the length.
+// draw returns the random faults of a run of this length. The same seed and length always give the same
+// faults.
 func draw(seed uint64, length time.Duration) []fault {
 	r := rand.New(rand.NewPCG(seed, 1))
 	var deck []kind

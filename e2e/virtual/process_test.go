@@ -20,7 +20,8 @@ type process struct {
 	gate           *gate
 	stop           context.CancelFunc
 	ended          chan struct{}
-	expected       bool // true: the process was stopped or killed, so its end is no finding; guarded by world.mu
+	// The test has stopped or killed the process, so its end is no finding. Guarded by world.mu.
+	expected bool
 }
 
 // launch starts a process.
@@ -55,7 +56,7 @@ func (w *world) launch(name string) {
 	}()
 }
 
-// restart starts a process after a delay, unless the world is closed before.
+// restart starts a process after the given time, unless the world is closed before.
 func (w *world) restart(name string, after time.Duration) {
 	w.mu.Lock()
 	old := w.processes[name]

@@ -20,7 +20,8 @@ import (
 // has lost the message of a settle returns cached content for at most 30 s.
 const maxCacheAge = 35 * time.Second
 
-// agePrecision is the precision of the time of a check in a response 304.
+// agePrecision is the precision of the check time that a reader derives from a response with status
+// 304.
 const agePrecision = 2 * time.Second
 
 // readers read entities through both query services. Their rate follows the time of day.
@@ -34,10 +35,11 @@ type readers struct {
 	counts  struct{ reads, failed, fresh, refreshes atomic.Int64 }
 
 	mu   sync.Mutex
-	seen map[string]seen // newest check time that a read has returned for each key
+	seen map[string]seen // for each key, the newest check time that a read has returned
 }
 
-// seen is the newest check time that a read has returned, and the time at which the read ended.
+// seen has the newest check time that a read of a key has returned, and the time at which this read
+// ended.
 type seen struct{ checked, at time.Time }
 
 func (w *world) startReaders() error {
@@ -90,10 +92,10 @@ func (r *readers) register(ctx context.Context) {
 	}
 }
 
-// rate returns the reads per second. There are few reads at night and many reads in the evening.
+// rate returns the number of reads per second at a time of day: few at night, many in the evening.
 func (r *readers) rate(now time.Time) float64 {
 	hour := now.In(seoul).Sub(time.Date(now.In(seoul).Year(), now.In(seoul).Month(), now.In(seoul).Day(), 0, 0, 0, 0, seoul)).Hours()
-	rate := 0.15 - 0.12*math.Cos((hour-5)/24*2*math.Pi) // lowest rate at 5:00, highest rate at 17:00
+	rate := 0.15 - 0.12*math.Cos((hour-5)/24*2*math.Pi) // a cosine over 24 hours: lowest at 5:00, highest at 17:00
 	if r.storm.Load() {
 		rate += 1.5
 	}

@@ -27,7 +27,7 @@ type lock struct {
 	state   string
 }
 
-// overdue contains the numbers of rows that a process should have handled earlier.
+// overdue has the numbers of database rows that have been due for too long, by kind.
 type overdue struct {
 	entities, retries, claims, events int
 	oldest                            time.Duration // how long the oldest entity is overdue

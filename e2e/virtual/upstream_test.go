@@ -47,7 +47,7 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	u.simulator.ServeHTTP(s, r)
 }
 
-// since returns the calls beginning with this index. Their entries change when calls in flight end.
+// since returns the calls from index i on. The entry of a call in flight changes when the call ends.
 func (u *upstream) since(i int) []call {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -63,7 +63,7 @@ type statusWriter struct {
 	status int
 }
 
-// WriteHeader remembers the status.
+// WriteHeader stores the status of the response.
 func (w *statusWriter) WriteHeader(status int) {
 	w.status = status
 	w.ResponseWriter.WriteHeader(status)

@@ -50,10 +50,11 @@ type world struct {
 	active      map[*fault]bool
 	lastFault   time.Time // end of the last fault
 	kafkaFaults []*kfake.FaultHandle
-	out         io.Writer // receives the timeline
+	out         io.Writer // the writer for the timeline: one line for each event of the run
 }
 
-// This is the configuration of all processes. A call timeout of 10 s results in leases of 15 s.
+// The configuration of all processes. The call timeout is 10 s, so the lease of a slot in flight is 15
+// s.
 const configuration = `
 kafka: {brokers: ["` + kafkaAddress + `"]}
 redis: {mode: single, addresses: ["` + redisAddress + `"]}
@@ -124,7 +125,8 @@ func (w *world) startKafka() (err error) {
 // partitions is the number of partitions of each topic.
 const partitions = 4
 
-// startRedis starts miniredis on the network. Its clock shows the time of the bubble plus the skew.
+// startRedis starts miniredis in the virtual network. The clock of Redis shows the virtual time plus
+// w.skew.
 func (w *world) startRedis() error {
 	w.redis = miniredis.NewMiniRedis()
 	c, err := w.redis.Dial() // starts the server without a listener
@@ -135,8 +137,8 @@ func (w *world) startRedis() error {
 	w.redis.SetTime(time.Now())
 	w.redis.ClockTTL(true)
 	w.redis.Server().SetPreHook(func(*server.Peer, string, ...string) bool {
-		// If the lock is held, a script runs this command. The time was already set when the script
-		// was called.
+		// The lock is held if a script executes this command. The script has set the time when it
+		// began.
 		if w.redis.TryLock() {
 			w.redis.Unlock()
 			w.redis.SetTime(w.redisNow())
@@ -187,7 +189,7 @@ func (w *world) say(format string, args ...any) {
 	_, _ = fmt.Fprintln(w.out, line)
 }
 
-// since returns the virtual time since the start.
+// since returns the virtual time from the start of the run to t.
 func (w *world) since(t time.Time) time.Duration { return t.Sub(w.start).Truncate(time.Millisecond) }
 
 // close stops all processes and services, and waits for all goroutines.

@@ -51,7 +51,7 @@ func Once(ctx context.Context, rdb redis.UniversalClient, s lua.Script, c Call) 
 	cmd := evalsha(ctx, s, c)
 	if err := rdb.Process(ctx, cmd); redis.HasErrorPrefix(err, "NOSCRIPT") {
 		cmd = eval(ctx, s, c)
-		_ = rdb.Process(ctx, cmd) // cmd contains the error
+		_ = rdb.Process(ctx, cmd) // the error is ignored here, because cmd contains it too
 	}
 	return cmd.Cmd
 }
@@ -61,7 +61,7 @@ func Ints(ctx context.Context, rdb redis.UniversalClient, s lua.Script, c Call) 
 	cmd := onceInts{redis.NewIntSliceCmd(ctx, c.line("evalsha", s.SHA1)...)}
 	if err := rdb.Process(ctx, cmd); redis.HasErrorPrefix(err, "NOSCRIPT") {
 		cmd = onceInts{redis.NewIntSliceCmd(ctx, c.line("eval", s.Source)...)}
-		_ = rdb.Process(ctx, cmd) // cmd contains the error
+		_ = rdb.Process(ctx, cmd) // the error is ignored here, because cmd contains it too
 	}
 	return cmd.Result()
 }

@@ -23,12 +23,12 @@ const (
 	actionRetry  = "run-retry"
 
 	defaultPage, maxPage = 100, 1000
-	// maxGroupedFailures is the number of failed steps that Details groups.
+	// maxGroupedFailures is the maximum number of failed steps that Details reads to group them.
 	maxGroupedFailures = 10_000
 )
 
-// Handler returns the admin API of runs, for the path /admin/v1/runs and all paths below it. The caller must have
-// checked the scope admin.
+// Handler returns the handler of the admin API of runs: the path /admin/v1/runs and all paths below it.
+// The caller must have checked that the client has the scope admin.
 func (s *Service) Handler() http.Handler {
 	return admin.API{
 		Paths: map[string]map[string]admin.Handle{
@@ -101,10 +101,10 @@ func adminRun(r runs.Run) Run {
 	return run
 }
 
-// Details are a run with its progress and its failures.
+// Details describe one run: its counters, its progress and its failures.
 type Details struct {
 	Run
-	// Progress has the numbers of steps by facet.
+	// Progress is the numbers of steps of each facet, by state.
 	Progress map[string]runs.Counts `json:"progress"`
 	// Failures are groups of failed steps with similar errors, the largest first.
 	Failures []Failures `json:"failures"`
@@ -114,7 +114,7 @@ type Details struct {
 type Failures struct {
 	Fingerprint string `json:"fingerprint"`
 	Steps       int    `json:"steps"`
-	// Facet, Key and Error describe the first step.
+	// Facet, Key and Error are the ones of the first step of the group.
 	Facet string `json:"facet"`
 	Key   string `json:"key"`
 	Error string `json:"error"`
@@ -139,7 +139,7 @@ func (s *Service) Show(ctx context.Context, id string) (Details, error) {
 	if err != nil {
 		return Details{}, err
 	}
-	groups := map[string]int{} // index in d.Failures
+	groups := map[string]int{} // index in d.Failures, by the fingerprint of the error
 	for _, step := range failed {
 		fingerprint := schemas.DeadLetter{Error: step.Error}.Fingerprint(schemas.Entity{Source: run.Source, Facet: step.Facet, Key: step.Key})
 		i, known := groups[fingerprint]
@@ -161,12 +161,13 @@ type Step struct {
 	Key    string         `json:"key"`
 	State  runs.StepState `json:"state"`
 	Error  string         `json:"error,omitempty"`
-	// DueAt is the time at which a poller looks at an open step again; missing: the step waits for other steps of the run.
+	// DueAt is when a poller examines an open step again; missing: the step waits until other steps of
+	// the run have ended.
 	DueAt *time.Time `json:"dueAt,omitempty"`
 }
 
-// Steps is a part of the list of steps. Next is the value of the parameter after for the next page; nil: this page is
-// the last.
+// Steps is a page of the list of steps. Next is the value of the query parameter after for the next
+// page; nil: this page is the last.
 type Steps struct {
 	Steps []Step `json:"steps"`
 	Next  *int   `json:"next"`
@@ -196,7 +197,7 @@ func (s *Service) steps(r *http.Request) (admin.Answer, error) {
 	return admin.Answer{Body: page}, err
 }
 
-// Verification is the result of a comparison of a run's counters with its steps.
+// Verification says whether the counters of a run match its steps.
 type Verification struct {
 	Faults []string `json:"faults"`
 }
@@ -228,7 +229,7 @@ func (s *Service) Retry(ctx context.Context, id, actor string) (Run, error) {
 	return s.changed(ctx, actionRetry, actor, run, err)
 }
 
-// changed records a change by an operator, and wakes the pollers.
+// changed writes the audit entry of a change by an operator, and wakes the pollers of the run's source.
 func (s *Service) changed(ctx context.Context, action, actor string, run runs.Run, err error) (Run, error) {
 	if err != nil {
 		return Run{}, err

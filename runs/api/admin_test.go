@@ -64,7 +64,7 @@ func (r *rig) start(keys ...string) Run {
 	return run
 }
 
-// call sends a request to the admin API, and checks the response against the contract.
+// call sends a request to the admin API, and checks the response against the OpenAPI document.
 func (r *rig) call(method, path string, into any) (status int, text string) {
 	r.Helper()
 	req := httptest.NewRequestWithContext(context.Background(), method, path, nil)

@@ -1,5 +1,6 @@
-// Package api starts, shows, cancels and retries runs for clients and operators. It has the forms of runs in HTTP
-// responses, and the handler of the admin API. The query service has the handlers of clients.
+// Package api starts, shows, cancels and retries runs for clients and operators. It defines the JSON of
+// runs in HTTP responses, and has the handler of the admin API. Package query has the handlers of the
+// paths below /v1/runs.
 package api
 
 import (
@@ -32,7 +33,7 @@ type Run struct {
 	ID     string     `json:"id"`
 	Source string     `json:"source"`
 	Name   string     `json:"name"`
-	Scope  string     `json:"scope"` // identifies the keys
+	Scope  string     `json:"scope"` // identifies the set of keys of the run
 	Keys   int        `json:"keys"`  // number of keys
 	State  runs.State `json:"state"`
 	// Waiting is true if the run waits for the end of the earlier run of its scope.
@@ -40,12 +41,13 @@ type Run struct {
 	Attempt   int         `json:"attempt"`
 	Steps     runs.Counts `json:"steps"`
 	CreatedAt time.Time   `json:"createdAt"`
-	StartedAt time.Time   `json:"startedAt"` // start of the attempt
+	StartedAt time.Time   `json:"startedAt"` // start of the current attempt
 	Deadline  time.Time   `json:"deadline"`
 	EndedAt   *time.Time  `json:"endedAt"` // null: the run is active
-	// Error is why the run has failed, other than by its steps.
+	// Error is why the run has failed; empty: it has not failed, or its failed steps are the reason.
 	Error string `json:"error,omitempty"`
-	// TriggeredBy is the client, or schedule. Only operators see it.
+	// TriggeredBy is the name of the client that started the run, or "schedule". It is set only in
+	// responses to operators.
 	TriggeredBy string `json:"triggeredBy,omitempty"`
 }
 
@@ -75,7 +77,8 @@ type Deps struct {
 	Redis   redis.UniversalClient
 	// Actor returns the name of the operator that sent a request.
 	Actor func(r *http.Request) string
-	// Paid is true if refreshes cost credits. Only operators can start runs then, because runs are not paid for.
+	// Paid is true if refreshes cost credits. Then only operators can start runs, because a run takes
+	// no credits.
 	Paid bool
 	Now  func() time.Time
 	Log  *slog.Logger
@@ -91,7 +94,8 @@ type Service struct {
 // New returns a Service.
 func New(d Deps) *Service { return &Service{d, runs.New(d.Store)} }
 
-// Start starts a run for a client. started is false if an earlier run does its work.
+// Start starts a run for a client. If no new run is needed because an earlier run fetches the same
+// data, it returns that run, and started is false.
 func (s *Service) Start(ctx context.Context, client access.Client, sourceName, name, idempotencyKey string, body []byte) (run Run, started bool, err error) {
 	src, known := s.Sources[sourceName]
 	if !known {
@@ -114,7 +118,7 @@ func (s *Service) Start(ctx context.Context, client access.Client, sourceName, n
 	}
 	var stored runs.Run
 	order := runs.Order{Source: src, Name: name, Config: config, Keys: keys, TriggeredBy: client.Name, IdempotencyKey: idempotencyKey}
-	for range 3 { // concurrent starts of the same scope can be in conflict
+	for range 3 { // A concurrent start of a run of the same scope can make the first transactions fail.
 		if stored, started, err = s.runs.Start(ctx, order, s.Now()); !errors.Is(err, store.ErrContention) {
 			break
 		}
@@ -128,7 +132,7 @@ func (s *Service) Start(ctx context.Context, client access.Client, sourceName, n
 	return runOf(stored), started, nil
 }
 
-// decodeKeys returns the keys of a body: {"keys": [...]} or {"prefix": "..."}.
+// decodeKeys decodes the body of a request that starts a run: {"keys": [...]} or {"prefix": "..."}.
 func decodeKeys(body []byte) (runs.Keys, error) {
 	var keys struct {
 		Keys   []string `json:"keys"`
@@ -161,7 +165,8 @@ func (s *Service) wake(ctx context.Context, run runs.Run) {
 	runs.Announce(ctx, s.Redis, run, s.Log)
 }
 
-// explain returns the problem of an error that the client has caused, and otherwise the error.
+// explain returns the HTTP problem for an error that the client has caused. It returns other errors
+// unchanged.
 func explain(err error) error {
 	detail := func(is error) string {
 		_, text, _ := strings.Cut(err.Error(), is.Error()+": ")

@@ -111,8 +111,8 @@ func (g *simulation) register() {
 	}
 }
 
-// enqueueAt sets the due time of the entity with the index i, in seconds since epoch. An entity
-// that is due after the end of the simulation is dropped.
+// enqueueAt makes the entity with the index i due at a time, in seconds since epoch. An entity that is
+// due after the end of the simulation is dropped.
 func (g *simulation) enqueueAt(i, due int32) {
 	g.all[i].due = due
 	if int(due) < len(g.dueLists) {

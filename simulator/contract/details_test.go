@@ -402,7 +402,8 @@ func TestCourt_LimitsRateAndInterval(t *testing.T) {
 	})
 }
 
-// Lists grow, shrink, and are sorted by updates, so that a walk meets all changes of a real list.
+// The simulated lists grow and shrink, and items move in lists that are sorted by updates. So a walk
+// meets all changes of a real list.
 func TestGitHub_ListsChange(t *testing.T) {
 	run(t, "github-rest", Options{Speed: 60}, func(t *testing.T, r rig) {
 		read := func(path string, headers ...string) (numbers []int, a response) {
@@ -427,7 +428,7 @@ func TestGitHub_ListsChange(t *testing.T) {
 		if _, a := read(path, tag); a.status != http.StatusNotModified {
 			t.Errorf("unchanged list: got status %d, want 304", a.status)
 		}
-		sleep(10 * time.Second) // ten ticks
+		sleep(10 * time.Second) // the lists change ten times
 		after, a := read(path, tag)
 		rest, _ := read(path + "&page=2")
 		if after = append(after, rest...); a.status != http.StatusOK || len(after) != githubItems+10-1 {

@@ -18,13 +18,13 @@ import (
 // change; they only grow.
 type githubLists struct {
 	maker *policyMaker
-	began time.Time // time of the first call
+	began time.Time // time of the first call of any list
 }
 
 // githubItems is the number of items of every list at its first call.
 const githubItems = 95
 
-// kindOf returns the kind of the list at a path, or "".
+// kindOf returns the kind of the list with this URL, such as "issues"; empty: there is no such list.
 func (g *githubLists) kindOf(u *url.URL) string {
 	parts := strings.Split(u.Path, "/")
 	kind := parts[len(parts)-1]
@@ -39,7 +39,7 @@ type githubItem struct {
 	updated time.Time
 }
 
-// items returns the items of a list at a time, in the order of their creation.
+// items returns the items that a list of this kind has at the time now, in the order of their creation.
 func (g *githubLists) items(kind string, now time.Time) (items []githubItem) {
 	if g.began.IsZero() {
 		g.began = now.Truncate(time.Second)
@@ -107,7 +107,7 @@ func (g *githubLists) page(c *call) (list []object, links string) {
 	return list, strings.Join(parts, ", ")
 }
 
-// content returns the item as the list of the kind shows it.
+// content returns the JSON object of the item in a list of this kind.
 func (i githubItem) content(kind string) object {
 	at := i.updated.UTC().Format(time.RFC3339)
 	switch kind {
@@ -125,7 +125,7 @@ func (i githubItem) content(kind string) object {
 // etag returns the ETag of the page at the call's path.
 func (g *githubLists) etag(c *call) string {
 	list, links := g.page(c)
-	text, _ := json.Marshal(list) // cannot fail: the items have only texts and numbers
+	text, _ := json.Marshal(list) // no error is possible: the items have only texts and numbers
 	sum := sha256.Sum256(append(text, links...))
 	return fmt.Sprintf(`"%x"`, sum[:16])
 }

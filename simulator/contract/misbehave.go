@@ -15,7 +15,7 @@ import (
 // any value above 0.
 type Switch string
 
-// The switches.
+// The switches, which turn faults of the simulated upstream on.
 const (
 	Silent         Switch = "silent"          // on: no rate-limit headers and no Retry-After
 	ResetSkew      Switch = "reset-skew"      // number of seconds by which reported resets are late; negative: early

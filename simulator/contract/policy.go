@@ -13,7 +13,7 @@ const (
 	fixed                   // counts the units in windows that begin with the first call after the previous window
 	aligned                 // counts the units in consecutive windows of the clock, such as hours or calendar days
 	bucket                  // takes units from a bucket that is restored continuously
-	concurrency             // limits the calls in flight
+	concurrency             // the policy limits the calls in flight
 	minInterval             // requires a minimum interval between calls
 )
 

@@ -22,7 +22,7 @@ import (
 	"time"
 )
 
-// Config configures the endpoint.
+// Config configures the simulated token endpoint.
 type Config struct {
 	// Lifetime is the lifetime of a token.
 	Lifetime time.Duration
@@ -55,7 +55,7 @@ type Answer struct {
 	Hang bool
 }
 
-// Stats counts the calls.
+// Stats has the numbers of calls that the simulated endpoint and API have received.
 type Stats struct {
 	Requests    int // calls of the token endpoint
 	Renewals    int // tokens issued
@@ -239,7 +239,7 @@ func (s *Server) exchange(r *http.Request) (int, map[string]any) {
 // correct.
 func (s *Server) knowsClient(r *http.Request) (secret string, known bool) {
 	id, secret, basic := r.BasicAuth()
-	if basic { // RFC 6749 §2.3.1
+	if basic { // the Authorization header has these two texts in percent-encoding (RFC 6749 §2.3.1)
 		id, _ = url.QueryUnescape(id)
 		secret, _ = url.QueryUnescape(secret)
 	} else {
@@ -343,7 +343,7 @@ func (s *Server) authorize(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	result := url.Values{"state": {query.Get("state")}}
-	if s.config.Deny { // RFC 6749 §4.1.2.1
+	if s.config.Deny { // the error code is defined in RFC 6749 §4.1.2.1
 		result.Set("error", "access_denied")
 	} else {
 		s.mu.Lock()

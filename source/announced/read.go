@@ -80,8 +80,8 @@ func (n *Notice) fillFromUsage(limit, used int64) {
 // readField reads the rule's structured field (RFC 9651) and sets the fields of n that are still
 // Unknown.
 func (r *compiledRule) readField(a *response, n *Notice) {
-	// parseItems returns no items for a list that is too long or cut off within a string, because
-	// the item with the fewest remaining calls (r) could be missing in the list.
+	// parseItems returns no items for a list that is too long or ends within a string. Such a list
+	// could lack the item with the fewest remaining calls (r).
 	list, _ := parseItems(a.listValue(r.field))
 	name, remaining, found := "", int64(Unknown), false
 	var reset, slack time.Duration

@@ -14,10 +14,11 @@ import (
 )
 
 const (
-	// MaxNumbers is the maximum number of numbers in one content: periods × measures.
+	// MaxNumbers is the maximum number of numbers in one content: the number of periods multiplied by
+	// the number of measures.
 	MaxNumbers = 50_000
-	// MaxDistinct is the maximum number of different values that the measures distinct count in one content,
-	// in all periods together.
+	// MaxDistinct is the maximum number of different values that all measures of the kind distinct
+	// count in one content, summed over all periods.
 	MaxDistinct = 1_000_000
 	// MaxMemory is an upper bound of the memory of one Computation, in bytes.
 	MaxMemory = 40 << 20
@@ -28,30 +29,30 @@ var (
 	errDistinct = fmt.Errorf("the measures distinct have more than %d values in all periods together; remove periods of `by`, or a measure", MaxDistinct)
 )
 
-// Computation computes the content of one entity. Add the items in any order, then call Content. A
-// Computation that has returned an error must not be used.
+// Computation computes the content of one derived entity. The caller adds the items in any order, and
+// then calls Content. After an error it must not be used any longer.
 type Computation struct {
 	config   *Config
 	names    []string // names of the measures, sorted
 	measures []Measure
 	inputs   map[string]*input
-	cells    map[bucket][]cell // an element for each measure
+	cells    map[bucket][]cell // one cell for each measure, in the order of names
 	distinct map[uint64]struct{}
 	hash     maphash.Hash
 	values   []value
 }
 
-// input has the numbers of collections and items of one facet that were added.
+// input counts the collections of one facet that were added, and their items.
 type input struct{ Collections, Complete, Items, Undated int64 }
 
 // cell is the state of one measure in one period.
 type cell struct {
-	count   int64 // count, distinct
+	count   int64 // used by the measures count and distinct
 	sum     decimal
-	extreme value // min, max
+	extreme value // used by the measures min and max
 }
 
-// New returns a computation without items. The configuration must come from Compile.
+// New returns a computation without items. c must be a result of Compile.
 func (c *Config) New() *Computation {
 	n := &Computation{config: c, names: slices.Sorted(maps.Keys(c.Measures)), inputs: map[string]*input{}, cells: map[bucket][]cell{}, distinct: map[uint64]struct{}{}}
 	for _, name := range n.names {
@@ -64,7 +65,7 @@ func (c *Config) New() *Computation {
 	return n
 }
 
-// Empty reports whether neither a collection nor a result was added.
+// Empty reports whether nothing was added: no collection and no result of a key.
 func (c *Computation) Empty() bool {
 	for _, in := range c.inputs {
 		if in.Collections > 0 {
@@ -74,7 +75,8 @@ func (c *Computation) Empty() bool {
 	return true
 }
 
-// AddCollection counts a collection. complete is true if a walk has read all of it.
+// AddCollection counts a collection of the facet of. complete is true if a walk has read the whole
+// list.
 func (c *Computation) AddCollection(of string, complete bool) {
 	in := c.inputs[of]
 	in.Collections++
@@ -83,11 +85,12 @@ func (c *Computation) AddCollection(of string, complete bool) {
 	}
 }
 
-// Add adds an item of a collection. The error says which value can't be measured.
+// Add adds an item of a collection of the facet of. It returns an error if a measure can't be computed
+// from a value of the item.
 func (c *Computation) Add(of string, item []byte) error {
 	in := c.inputs[of]
 	in.Items++
-	var buckets [5]bucket // total and each period
+	var buckets [5]bucket // the bucket total, and one bucket for each configured period
 	buckets[0] = bucket{kind: total}
 	n := 1
 	if at := c.config.Over[of].At; at != "" {
@@ -118,13 +121,13 @@ func (c *Computation) Add(of string, item []byte) error {
 	return nil
 }
 
-// has reports whether the item has a value at the path that is neither null nor false.
+// has reports whether the item has a value at the path. The values null and false count as no value.
 func has(item []byte, path string) bool {
 	r := gjson.GetBytes(item, path)
 	return r.Exists() && r.Type != gjson.Null && r.Type != gjson.False
 }
 
-// read reads the values of a measure in an item into c.values.
+// read stores the values that a measure needs from an item in c.values.
 func (c *Computation) read(m *Measure, item []byte) (err error) {
 	c.values = c.values[:0]
 	if m.Count {
@@ -150,7 +153,7 @@ func (c *Computation) read(m *Measure, item []byte) (err error) {
 	return err
 }
 
-// cellsOf returns the cells of a bucket.
+// cellsOf returns the cells of a bucket. It creates them if the bucket is new.
 func (c *Computation) cellsOf(b bucket) ([]cell, error) {
 	cells, ok := c.cells[b]
 	if !ok {
@@ -163,7 +166,7 @@ func (c *Computation) cellsOf(b bucket) ([]cell, error) {
 	return cells, nil
 }
 
-// measure adds c.values to a measure in a bucket.
+// measure adds c.values to the cell of measure i in the bucket b.
 func (c *Computation) measure(i int, b bucket) error {
 	cells, err := c.cellsOf(b)
 	if err != nil {
@@ -195,7 +198,8 @@ func (c *Computation) measure(i int, b bucket) error {
 	return nil
 }
 
-// keep keeps the smaller or the greater value of a measure min or max.
+// keep stores v in the cell if it is smaller (measure min) or greater (measure max) than the stored
+// value.
 func (to *cell) keep(m Measure, v value) {
 	if v.kind == none {
 		return
@@ -205,8 +209,9 @@ func (to *cell) keep(m Measure, v value) {
 	}
 }
 
-// isNew reports whether a value of a measure is new in a bucket. It remembers a hash of 64 bits with a random
-// key: with MaxDistinct values, the probability that two of them count as one is below 10⁻⁷.
+// isNew reports whether the bucket has not yet counted this value of the measure. It stores only a
+// 64-bit hash of each value, with a random key. Even with MaxDistinct values, the probability that two
+// different values have the same hash is below 10⁻⁷.
 func (c *Computation) isNew(measure int, b bucket, v value) bool {
 	var head [16]byte
 	head[0], head[1] = byte(measure), byte(v.kind)            //nolint:gosec // far fewer than 256 measures
@@ -261,7 +266,7 @@ func (c *Computation) appendInputs(out []byte) []byte {
 			out = append(out, ',')
 		}
 		in := c.inputs[name]
-		quoted, _ := json.Marshal(name) // can't fail: the name is a text
+		quoted, _ := json.Marshal(name) // no error is possible: name is a text
 		out = append(append(out, quoted...), ':')
 		out = fmt.Appendf(out, `{"collections":%d,"complete":%d,"items":%d,"undated":%d}`, in.Collections, in.Complete, in.Items, in.Undated)
 	}
@@ -287,13 +292,14 @@ func (c *Computation) appendCells(out []byte, cells []cell) []byte {
 	return append(out, '}')
 }
 
-// Read has the numbers of collections and items of one facet that a content was computed from.
+// Read is a statement in a content: how many collections and items of one facet the content was
+// computed from.
 type Read struct {
 	Facet                                 string
 	Collections, Complete, Items, Undated int64
 }
 
-// ReadOf returns the inputs that a content names, by the name of their facet.
+// ReadOf returns the statements about inputs in a stored content, sorted by the names of the facets.
 func ReadOf(content []byte) (all []Read) {
 	gjson.GetBytes(content, "inputs").ForEach(func(name, in gjson.Result) bool {
 		all = append(all, Read{name.Str, in.Get("collections").Int(), in.Get("complete").Int(), in.Get("items").Int(), in.Get("undated").Int()})
@@ -304,7 +310,8 @@ func ReadOf(content []byte) (all []Read) {
 
 var errContent = errors.New("the stored result can't be read")
 
-// Merge adds a result of the same configuration. The configuration must be Mergeable.
+// Merge adds the stored content of another entity of the facet. It must have been computed with the
+// same configuration, for which Mergeable must return true.
 func (c *Computation) Merge(content []byte) (err error) {
 	fail := func(cause error) bool {
 		err = fmt.Errorf("%w: %w", errContent, cause)

@@ -40,22 +40,24 @@ import (
 // AllKey is the key of the entity whose content covers all keys, if Config.All is set.
 const AllKey = "_all"
 
-// Config configures a facet whose content is computed from stored items of collections. No call is made
-// for it.
+// Config configures a derived facet: its content is computed from stored items of collections, without
+// calls.
 type Config struct {
-	// Over has an entry for each collection of the source whose items are read, by the name of its facet.
+	// Over maps the name of each collection facet whose items are read to the way in which they are
+	// read.
 	Over map[string]Input `yaml:"over"`
 	// Measures are the numbers to compute, by name.
 	Measures map[string]Measure `yaml:"measures"`
-	// By lists the periods for which the measures are computed, in addition to the total: year, month,
-	// week (ISO 8601), day.
+	// By lists kinds of periods: year, month, week (ISO 8601) or day. The measures are computed for
+	// each such period, and for all items together (total).
 	By []Period `yaml:"by,omitempty"`
 	// TimeZone is the time zone of the periods, such as Asia/Seoul; empty: UTC.
 	TimeZone string `yaml:"timeZone,omitempty"`
-	// Every is the time from the first change of an item to the computation. Further changes within it cause
-	// no other computation. From 1s to 24h; 0s: 1m.
+	// Every is the time from the first change of an item to the computation. Changes during this time
+	// cause no further computation. From 1s to 24h; 0s: 1m.
 	Every time.Duration `yaml:"every,omitempty"`
-	// All enables the key _all, whose content covers all keys.
+	// All enables an entity with the key _all. Its content is computed from the collections of all
+	// keys.
 	All *All `yaml:"all,omitempty"`
 
 	zone *time.Location
@@ -69,41 +71,43 @@ type All struct {
 
 // Input configures how the items of a collection are read.
 type Input struct {
-	// Key is the key of the result to which a collection belongs: {key}, the key of the collection, or the
-	// named group at the start of its keyPattern, as in {owner}. Empty: {key}.
+	// Key says which result the collection belongs to. {key}: the result with the same key as the
+	// collection. A named group at the start of the collection's keyPattern, as in {owner}: the result
+	// whose key is the text of this group. Empty: {key}.
 	Key string `yaml:"key,omitempty"`
-	// At is the gjson path of an item's time, such as created_at: a time (RFC 3339) or a number of seconds
-	// since 1970. The setting by of the facet needs it.
+	// At is the gjson path of the time of an item, such as created_at. The value is a time (RFC 3339)
+	// or a number of seconds since 1970. It is required if the facet has the setting by.
 	At string `yaml:"at,omitempty"`
 
-	group *regexp.Regexp // matches a key and its group; nil: the result has the key of the collection
-	index int            // index of the group
+	group *regexp.Regexp // regular expression that matches a key and has the named group; nil: Key is {key}
+	index int            // number of the named group
 }
 
-// Measure is one number. Exactly one of count, sum, min, max and distinct must be set. The others than count
-// name the gjson path of a value in the item; each element of an array is a value. Items without a value are
-// left out.
+// Measure is one number of the content. Exactly one of count, sum, min, max and distinct must be set.
+// Except for count, the setting is the gjson path of the measured value in an item. An array
+// has several values: each of its elements is measured. Items without a value are left out.
 type Measure struct {
-	// Of is the collection whose items are measured. It can be left out if over has one entry.
+	// Of is the facet whose items are measured. It is required if over has several entries.
 	Of string `yaml:"of,omitempty"`
-	// Count counts the items.
+	// Count counts items.
 	Count bool `yaml:"count,omitempty"`
-	// Sum adds numbers. A text that is a decimal number, such as "19.90", is a number.
+	// Sum adds numbers. A text with a decimal number, such as "19.90", counts as a number.
 	Sum string `yaml:"sum,omitempty"`
-	// Min is the smallest value.
+	// Min finds the smallest value.
 	Min string `yaml:"min,omitempty"`
-	// Max is the greatest value.
+	// Max finds the greatest value.
 	Max string `yaml:"max,omitempty"`
-	// Distinct counts different values.
+	// Distinct counts the different values.
 	Distinct string `yaml:"distinct,omitempty"`
-	// If is the path of a member that an item must have to be measured. false and null count as missing.
+	// If is the path of a member. Items without this member are not measured. The values false and null
+	// count as no member.
 	If string `yaml:"if,omitempty"`
-	// Unless is the path of a member that an item must not have.
+	// Unless is the path of a member. Items with this member are not measured.
 	Unless string `yaml:"unless,omitempty"`
 }
 
-// Target is an entity to compute again after a change of an input, and the time from the change to the
-// computation.
+// Target is a derived entity that must be computed again after a change of an input. Every is the time
+// from the change to the computation.
 type Target struct {
 	Facet, Key string
 	Every      time.Duration
@@ -117,9 +121,9 @@ const (
 
 var measureName = regexp.MustCompile("^[A-Za-z][0-9A-Za-z_]{0,63}$")
 
-// Compile returns the configuration with its defaults, ready for use, or an error that begins with the name
-// of an invalid setting. pattern returns the keyPattern of a collection, and false if the source has no
-// collection of that name.
+// Compile returns the configuration with its defaults, ready for use. Its errors begin with the name of
+// the invalid setting. pattern returns the keyPattern of a facet; known is false if the source has no
+// collection facet of this name.
 func (c Config) Compile(pattern func(collection string) (keyPattern string, known bool)) (*Config, error) {
 	every, all := c.Delays()
 	c.Every = every
@@ -163,8 +167,8 @@ func (c Config) Compile(pattern func(collection string) (keyPattern string, know
 	return &c, nil
 }
 
-// Delays returns the time from a change to the computation, and that of the key _all; 0: the key _all is not
-// enabled. If a setting is 0, it returns the default for it.
+// Delays returns the values of every and all.every. Settings of 0 are replaced by their defaults. If
+// the key _all is not enabled, all is 0.
 func (c *Config) Delays() (every, all time.Duration) {
 	if c.All != nil {
 		all = cmp.Or(c.All.Every, defaultAllEvery)
@@ -191,7 +195,7 @@ func (c *Config) compilePeriods() error {
 	return nil
 }
 
-// keyField is the value of Input.Key for the key of the collection.
+// keyField is the value of Input.Key if a collection belongs to the result with the same key.
 const keyField = "{key}"
 
 func (in Input) compile(name string, pattern func(string) (string, bool), dated bool) (Input, error) {
@@ -224,7 +228,7 @@ func (in Input) compile(name string, pattern func(string) (string, bool), dated 
 	return in, nil
 }
 
-// KeyOf returns the key of the result to which a collection belongs, and false if it belongs to none.
+// KeyOf returns the key of the result to which a collection belongs. ok is false if it belongs to none.
 func (in Input) KeyOf(collection string) (key string, ok bool) {
 	if in.group == nil {
 		return collection, true
@@ -236,8 +240,8 @@ func (in Input) KeyOf(collection string) (key string, ok bool) {
 	return found[in.index], true
 }
 
-// Exact reports whether the result has the key of the collection. Otherwise the keys of its collections begin
-// with the key of the result.
+// Exact reports whether a collection belongs to the result with the same key. If not, the keys of the
+// collections begin with the key of their result.
 func (in Input) Exact() bool { return in.group == nil }
 
 func (m Measure) compile(over map[string]Input) (Measure, error) {
@@ -271,11 +275,11 @@ func (m Measure) compile(over map[string]Input) (Measure, error) {
 	return m, nil
 }
 
-// path returns the path of the measured value; empty for count.
+// path returns the gjson path of the measured value; empty for the measure count.
 func (m Measure) path() string { return m.Sum + m.Min + m.Max + m.Distinct }
 
-// NotFoundHold is how long an entity without inputs is not requested. It is shorter than every, so that the
-// hold does not refuse the request that the first input causes.
+// NotFoundHold is how long an entity without inputs has a hold. This time is shorter than every. So the
+// hold has ended when the first input causes a request.
 func (c *Config) NotFoundHold() time.Duration {
 	every := c.Every
 	if c.All != nil {
@@ -284,10 +288,10 @@ func (c *Config) NotFoundHold() time.Duration {
 	return every / 2
 }
 
-// IsAll reports whether the key is the one whose content covers all keys; false for nil.
+// IsAll reports whether key is _all and the key _all is enabled. It returns false for a nil Config.
 func (c *Config) IsAll(key string) bool { return c != nil && c.All != nil && key == AllKey }
 
-// Mergeable reports whether the result of several keys can be computed from their results.
+// Mergeable reports whether the content of _all can be computed from the contents of the other keys.
 func (c *Config) Mergeable() bool {
 	for _, m := range c.Measures {
 		if m.Distinct != "" {
@@ -297,16 +301,16 @@ func (c *Config) Mergeable() bool {
 	return true
 }
 
-// ContentSettings formats the settings that determine the content; empty for nil.
+// ContentSettings returns the settings that determine the content as text; empty for a nil Config.
 func (c *Config) ContentSettings() string {
 	if c == nil {
 		return ""
 	}
-	text, _ := json.Marshal(Config{Over: c.Over, Measures: c.Measures, By: c.By, TimeZone: c.TimeZone}) // can't fail: the fields are texts
+	text, _ := json.Marshal(Config{Over: c.Over, Measures: c.Measures, By: c.By, TimeZone: c.TimeZone}) // no error is possible: all fields are texts
 	return "\nderived " + string(text)
 }
 
-// Describe lists the collections, the periods and the measures, for operators.
+// Describe returns the collections, the periods and the measures as a text for operators.
 func (c *Config) Describe() string {
 	text := "computed from items of " + strings.Join(slices.Sorted(maps.Keys(c.Over)), ", ")
 	if len(c.By) > 0 {

@@ -23,7 +23,7 @@ func compile(t testing.TB, c Config) *Config {
 	return compiled
 }
 
-// compute adds the items of the collection issues in their order.
+// compute adds these items to the collection facet issues, and returns the content.
 func compute(t testing.TB, c *Config, items ...string) string {
 	t.Helper()
 	n := c.New()
@@ -135,7 +135,7 @@ func TestComputation_BoundsMemory(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if added != MaxNumbers { // the total and the days before the refused one
+		if added != MaxNumbers { // the total, and one period for each item before the refused one
 			t.Errorf("refused after %d days, want %d", added, MaxNumbers)
 		}
 	})
@@ -154,8 +154,8 @@ func TestComputation_BoundsMemory(t *testing.T) {
 	})
 }
 
-// naive recounts items with other means than the computation: floats of texts are never used, times are
-// formatted, and sets are maps of texts.
+// naive computes the same content in another way: it adds exact fractions, formats times, and stores
+// different values in maps of texts.
 type naive struct {
 	counts map[string]int
 	sums   map[string]*big.Rat
@@ -211,7 +211,7 @@ func randomItems(random *rand.Rand, n int) (all []randomItem) {
 	return all
 }
 
-// result is the content of the property test.
+// result is the content that the property test decodes.
 type result struct {
 	Total map[string]json.RawMessage
 	Year  map[string]map[string]json.RawMessage
@@ -230,8 +230,8 @@ func (r result) flat() map[string]map[string]json.RawMessage {
 	return all
 }
 
-// A computation equals a naive recount, with the items in any order. Without distinct, the merged results of any
-// partition equal the result of all items.
+// For random items in any order, the content must equal that of naive. If no measure is distinct, the
+// items are also divided among several results: the merged results must equal the result of all items.
 func TestComputation_EqualsRecount(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

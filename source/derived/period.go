@@ -11,7 +11,7 @@ import (
 // Period is a kind of calendar period.
 type Period string
 
-// The periods, by which an item is counted in the period of its time.
+// The kinds of periods. An item is counted in the period that contains the item's time.
 const (
 	Year  Period = "year"
 	Month Period = "month"
@@ -22,16 +22,18 @@ const (
 // Periods lists the values of Period.
 var Periods = []Period{Year, Month, Week, Day}
 
-// total is the period of all items.
+// total is the kind of the only bucket that contains all items.
 const total Period = "total"
 
-// bucket identifies one period, such as November 2026. number orders the buckets of a kind by time.
+// bucket identifies one period, such as November 2026. number is greater for later periods of the same
+// kind.
 type bucket struct {
 	kind   Period
 	number int32
 }
 
-// bucketOf returns the period of a time. The time has the time zone of the periods.
+// bucketOf returns the period of the given kind that contains a time. The time must be in the time zone
+// of the setting timeZone.
 func bucketOf(kind Period, at time.Time) bucket {
 	switch kind {
 	case Year:
@@ -48,7 +50,7 @@ func bucketOf(kind Period, at time.Time) bucket {
 	return bucket{kind: total}
 }
 
-// label returns the name of the bucket in the content: 2026, 2026-11, 2026-W48 or 2026-11-26.
+// label returns the name of the period in the content: 2026, 2026-11, 2026-W48 or 2026-11-26.
 func (b bucket) label() string {
 	n := int(b.number)
 	switch b.kind {
@@ -67,7 +69,7 @@ func (b bucket) label() string {
 
 var errLabel = errors.New("is not the name of a period")
 
-// parseBucket returns the bucket with this label.
+// parseBucket returns the period with this label.
 func parseBucket(kind Period, label string) (bucket, error) {
 	var parts [3]int
 	texts := strings.Split(strings.Replace(label, "-W", "-", 1), "-")

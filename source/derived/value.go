@@ -13,16 +13,17 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// maxDigits and maxExponent bound a number in an item, and maxTextBytes bounds a text. They bound the memory of
-// a result. maxStoredDigits is the maximum number of digits in a stored result, which has no exponents.
+// maxDigits and maxExponent limit a number in an item, and maxTextBytes limits a text. So they limit
+// the memory for a result. maxStoredDigits is the maximum number of digits of a number in a stored
+// result. Such a number has no exponent.
 const (
 	maxDigits, maxExponent = 40, 40
 	maxStoredDigits        = 4 * maxDigits
 	maxTextBytes           = 256
 )
 
-// decimal is a decimal number: coefficient / 10^scale. The zero value is 0. big replaces small if the
-// coefficient does not fit.
+// decimal is the exact decimal number coefficient / 10^scale. The zero value is 0. The coefficient is
+// in small, or in big if it does not fit into small.
 type decimal struct {
 	small int64
 	big   *big.Int
@@ -34,7 +35,7 @@ var (
 	errLongNumber = fmt.Errorf("has more than %d digits", maxDigits)
 )
 
-// parseDecimal parses a number of JSON with at most the given number of digits.
+// parseDecimal parses a JSON number with at most digitLimit digits.
 func parseDecimal(text string, digitLimit int) (decimal, error) {
 	mantissa, exponent := text, 0
 	if i := strings.IndexAny(text, "eE"); i >= 0 {
@@ -64,7 +65,7 @@ func parseDecimal(text string, digitLimit int) (decimal, error) {
 	return d, nil
 }
 
-// coefficient returns the coefficient for a scale that is not below the scale of the number.
+// coefficient returns the coefficient of the same number with a greater or equal scale.
 func (d decimal) coefficient(scale int) *big.Int {
 	n := d.big
 	if n == nil {
@@ -78,7 +79,7 @@ func (d decimal) coefficient(scale int) *big.Int {
 
 func (d decimal) add(o decimal) decimal {
 	if d.big == nil && o.big == nil && d.scale == o.scale {
-		if sum := d.small + o.small; (sum > d.small) == (o.small > 0) { // no overflow
+		if sum := d.small + o.small; (sum > d.small) == (o.small > 0) { // the sum has not overflowed
 			return decimal{small: sum, scale: d.scale}
 		}
 	}
@@ -94,8 +95,8 @@ func (d decimal) compare(o decimal) int {
 	return d.coefficient(scale).Cmp(o.coefficient(scale))
 }
 
-// String returns the number without exponent and without trailing zeros in its fraction. Equal numbers have
-// equal texts.
+// String returns the number without an exponent and without zeros at the end of its fraction. Equal
+// numbers have equal texts.
 func (d decimal) String() string {
 	text := d.coefficient(d.scale).String()
 	if d.scale == 0 {
@@ -114,7 +115,8 @@ func (d decimal) String() string {
 	return sign + digits[:point] + "." + fraction
 }
 
-// kind is the kind of a value. Values of a lower kind are smaller.
+// kind is the kind of a value. If two values have different kinds, the value of the lower kind is the
+// smaller one.
 type kind uint8
 
 const (
@@ -124,7 +126,7 @@ const (
 	text
 )
 
-// value is a value of an item.
+// value is a measured value of an item.
 type value struct {
 	kind   kind
 	number decimal
@@ -132,8 +134,8 @@ type value struct {
 	text   string
 }
 
-// valueOf returns the value of a scalar. true and false are texts. A number has at most the given number of
-// digits.
+// valueOf returns the value of a JSON text, number, true or false. true and false become texts. A
+// number can have at most digitLimit digits.
 func valueOf(r gjson.Result, digitLimit int) (value, error) {
 	switch r.Type {
 	case gjson.Null:
@@ -175,7 +177,7 @@ func (v value) compare(o value) int {
 	return 0
 }
 
-// String returns a text that is equal for equal values of a kind.
+// String returns the value as text. Two values of the same kind are equal if their texts are equal.
 func (v value) String() string {
 	switch v.kind {
 	case number:
@@ -189,7 +191,7 @@ func (v value) String() string {
 	return ""
 }
 
-// appendJSON appends the value: a number, a text, or null.
+// appendJSON appends the value as JSON: a number, a text, or null.
 func (v value) appendJSON(b []byte) []byte {
 	switch v.kind {
 	case none:
@@ -198,18 +200,18 @@ func (v value) appendJSON(b []byte) []byte {
 		return append(b, v.String()...)
 	case moment, text:
 	}
-	quoted, _ := json.Marshal(v.String()) // can't fail: the value is a text
+	quoted, _ := json.Marshal(v.String()) // no error is possible: the value is a text
 	return append(b, quoted...)
 }
 
-// timeOf returns the time of an item, and false if it has none.
+// timeOf returns the time in a JSON value. ok is false if the value is no time.
 func timeOf(r gjson.Result) (time.Time, bool) {
 	switch r.Type { //nolint:exhaustive // other values are no times
 	case gjson.String:
 		at, err := time.Parse(time.RFC3339Nano, r.Str)
 		return at, err == nil
 	case gjson.Number:
-		const maxSeconds = 253402300799 // the last second of the year 9999
+		const maxSeconds = 253402300799 // the last second of the year 9999, in Unix seconds
 		if s := r.Int(); s >= 0 && s <= maxSeconds {
 			return time.Unix(s, 0), true
 		}

@@ -27,7 +27,7 @@ type sourceGuess struct {
 // facetGuess is one facet of the written configuration. Its only document has the name of the facet.
 type facetGuess struct {
 	name, path, keyPattern string
-	keyFrom                string // comment that explains keyPattern
+	keyFrom                string // YAML comment that explains the keyPattern
 	paging                 *source.Paging
 	conditional            bool
 	freshFor               time.Duration

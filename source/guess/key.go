@@ -49,9 +49,10 @@ func (a *address) findKey(segments []string, query []parameter) error {
 	return a.setPattern(ids)
 }
 
-// chooseParam returns the index of the query parameter that identifies the entity, or -1. It chooses the
-// last parameter with the name of an id. If no parameter has such a name and the path has no id, it
-// chooses the last parameter with a value that is certainly an id, or else that can be an id.
+// chooseParam returns the index of the query parameter that identifies the entity, or -1. It chooses
+// the last parameter whose name is that of an id. If there is none and the path has no id, it chooses
+// the last parameter whose value is certainly an id. If there is none either, it chooses the last
+// parameter whose value can be an id.
 func chooseParam(query []parameter, pathHasID bool) int {
 	canBe := func(p parameter) bool { return isKey(p.value) && !isOption(p.name) }
 	for i, p := range slices.Backward(query) {

@@ -196,7 +196,7 @@ func (r *run) readFreshness(f *facetGuess, p probe) {
 			seconds[name] = n
 		}
 	}
-	for _, name := range slices.Backward(slices.Sorted(maps.Keys(seconds))) { // s-maxage has precedence over max-age
+	for _, name := range slices.Backward(slices.Sorted(maps.Keys(seconds))) { // "s-maxage" is read after "max-age" here and replaces it
 		if n := seconds[name]; (name == "max-age" || name == "s-maxage") && n > 0 {
 			f.freshFor = max(10*time.Second, min(24*time.Hour, time.Duration(min(n, 86400))*time.Second))
 			f.freshFrom = "from Cache-Control: " + name + "=" + strconv.Itoa(n)

@@ -16,28 +16,30 @@ import (
 // PageRequest is the page of a collection that a plan fetches. The zero value is the first page of the
 // whole list.
 type PageRequest struct {
-	Number   int    // number of the page, from 1; 0: 1
-	Position string // Page.Next of the page before; empty: the first page
-	Since    string // value of the cursor's parameter; empty: the whole list. It has no effect after the first page
+	Number   int    // number of the page, from 1; 0 also means 1
+	Position string // Page.Next of the previous page; empty: the first page
+	Since    string // value of the query parameter cursor.param; empty: the whole list; ignored after the first page
 }
 
 // Page is a fetched page of a collection.
 type Page struct {
 	Items []Item
-	// Next is the position of the next page; empty: this is the last one. It is the URI of a request, or
-	// a value of a GraphQL variable as JSON, and has no credential.
+	// Next is the position of the next page; empty: this page is the last one. It is the URI of a
+	// request, or the value of a GraphQL variable as JSON. It does not contain the credential.
 	Next string
-	// Date is the upstream's time of the response; zero: unknown.
+	// Date is the time of the response by the upstream's clock; zero: unknown.
 	Date time.Time
-	// ExtractVersion identifies the facet's settings with which the items were extracted.
+	// ExtractVersion is the number of the facet's settings (Facet.ExtractVersion) with which the items
+	// were extracted.
 	ExtractVersion int64
 
 	// Document is the name of the facet's document.
 	Document string
 }
 
-// Content returns the items in the form of source.Content.Bytes: one JSON object with the list of the document.
-// The result hashed is the content without the ignored values. It is complete only for a plan with OnePage.
+// Content returns the items as content of a facet that is no collection: one JSON object with the list
+// of the document. hashed is the same content without the values that the setting ignore names; it is
+// complete only for a plan with OnePage.
 func (p *Page) Content() (content, hashed []byte) {
 	content = append(append(append(content, `{"`...), p.Document...), `":[`...)
 	hashed = slices.Clone(content)
@@ -50,7 +52,7 @@ func (p *Page) Content() (content, hashed []byte) {
 	return append(content, "]}"...), append(hashed, "]}"...)
 }
 
-// Bytes returns the memory that the contents of the items use, in bytes.
+// Bytes returns how many bytes of memory the contents of the items use.
 func (p *Page) Bytes() (n int) {
 	for _, i := range p.Items {
 		n += len(i.Content)
@@ -62,19 +64,20 @@ func (p *Page) Bytes() (n int) {
 type Item struct {
 	ID      string
 	Content []byte            // the selected values as canonical JSON
-	Hash    [sha256.Size]byte // SHA-256 of Content without the ignored values
-	// Cursor is the value of the cursor's field: a time of RFC 3339 in UTC, or a whole number; empty: the
-	// item has no value.
+	Hash    [sha256.Size]byte // SHA-256 of Content without the values that the setting ignore names
+	// Cursor is the value of the field that cursor.field names: a time of RFC 3339 in UTC, or a whole
+	// number; empty: the item has no value.
 	Cursor  string
-	Deleted bool // the flag of the item says that it is deleted
+	Deleted bool // the member that the setting deletedFlag names is true
 
-	Hashed []byte // Content without the ignored values; only for a plan with OnePage
+	Hashed []byte // Content without the values that the setting ignore names; set only for a plan with OnePage
 }
 
-// MaxIDBytes is the length of the longest id of an item, in bytes of UTF-8.
+// MaxIDBytes is the maximum length of an item's id, in bytes of UTF-8.
 const MaxIDBytes = 256
 
-// IDOf returns the id of an item. The text of its error has no subject: the caller names the item.
+// IDOf returns the id of an element of a list. The text of its error begins with a verb, so the caller
+// must put the name of the item before it.
 func (c *Collection) IDOf(element gjson.Result) (string, error) {
 	value, path := element.Get(c.ID), c.ID
 	id := ""
@@ -97,8 +100,7 @@ func (c *Collection) IDOf(element gjson.Result) (string, error) {
 	return id, nil
 }
 
-// CursorOf returns the value of the cursor's field in the form of Item.Cursor. Its error is like the error of
-// IDOf.
+// CursorOf returns the value for Item.Cursor. The text of its error begins with a verb, as in IDOf.
 func (c *Collection) CursorOf(element gjson.Result) (string, error) {
 	if c.Cursor == nil {
 		return "", nil

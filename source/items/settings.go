@@ -1,5 +1,5 @@
-// Package items has the settings of a facet whose content is a list that is kept item by item, and the pages
-// of such a list. Package source fetches the pages and reads their items.
+// Package items defines the settings of a facet that is a collection, and the pages of such a list.
+// Package source fetches the pages and extracts their items.
 package items
 
 import (
@@ -11,57 +11,59 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// Collection configures a facet whose content is a list that is kept item by item. Each page of the list
-// is one update request. The facet must have exactly one document.
+// Collection makes a facet a collection: its content is a list that is kept item by item. Each page of
+// the list is fetched by one update request. The facet must have exactly one document.
 type Collection struct {
 	// ID is the gjson path of an item's id, such as id or node.id. The id must be a string or a number
 	// of at most 256 bytes.
 	ID string `yaml:"id"`
-	// Cursor lets a walk request only the items that have changed since the last complete walk.
+	// Cursor makes a walk request only the items that have changed since the last complete walk.
 	Cursor *Cursor `yaml:"cursor,omitempty"`
-	// Order is the order of the list by the cursor's field; empty: none. asc: the smallest value is first,
-	// so the cursor advances with each page. desc: the greatest value is first, so a walk ends at the first
-	// item that is older than the cursor.
+	// Order is the order of the list by the field of the cursor. none (the default): unknown. asc: the
+	// item with the smallest value is first; then the cursor advances with each page. desc: the item
+	// with the greatest value is first; then a walk ends at the first item that is older than the
+	// cursor.
 	Order string `yaml:"order,omitempty" enum:"none,asc,desc"`
-	// Deletes is the way in which items are deleted; empty: none. flag: a member of the item says so. full:
-	// walks of the whole list do not find the item any more.
+	// Deletes says how deleted items are noticed. none (the default): they are not noticed. flag: a
+	// member of the item says that it is deleted. full: walks of the whole list do not find the item
+	// any more.
 	Deletes string `yaml:"deletes,omitempty" enum:"none,flag,full"`
-	// DeletedFlag is the gjson path of the member that is true for a deleted item. deletes: flag needs this
-	// setting, and other values of deletes do not allow it.
+	// DeletedFlag is the gjson path of the member that is true for a deleted item. It is required with
+	// deletes: flag, and not allowed without it.
 	DeletedFlag string `yaml:"deletedFlag,omitempty"`
-	// FullEvery is the maximum time between two walks of the whole list; 0s: no limit. Such a walk finds
-	// items that were missed because the list changed while its pages were fetched.
+	// FullEvery is the maximum time between two walks of the whole list; 0s: no limit. Such a walk also
+	// finds items that earlier walks have missed because the list changed between their pages.
 	FullEvery time.Duration `yaml:"fullEvery,omitempty"`
-	// Keep is how long an item is kept after its last change; 0s: without limit. An item whose cursor is an
-	// earlier time is not stored. This setting needs a cursor.
+	// Keep is how long an item is kept after its last change; 0s: without limit. If the cursor value of
+	// an item is a time that is longer ago, the item is not stored. Keep requires a cursor.
 	Keep time.Duration `yaml:"keep,omitempty"`
-	// MaxItems is the maximum number of items that are kept after a walk; 0: no limit. The items that
-	// changed first are deleted. This setting needs a cursor, because a walk of the whole list would store
-	// the deleted items again.
+	// MaxItems is the maximum number of items that are kept after a walk; 0: no limit. If there are
+	// more, the items with the oldest changes are deleted. MaxItems requires a cursor, because without
+	// a cursor the next walk would store the deleted items again.
 	MaxItems int `yaml:"maxItems,omitempty"`
 }
 
-// Cursor configures the position up to which a collection is complete.
+// Cursor configures the cursor of a collection: the value up to which the collection is complete.
 type Cursor struct {
-	// Field is the gjson path of the item's member whose value is the cursor, such as updated_at: a time
-	// (RFC 3339) or a whole number.
+	// Field is the gjson path of the cursor value in an item, such as updated_at. The value must be a
+	// time (RFC 3339) or a whole number.
 	Field string `yaml:"field"`
-	// Param is the name of the query parameter in which the cursor is sent, such as since. Without it, the
+	// Param is the name of the query parameter for the cursor value, such as since. If it is empty, the
 	// order must be desc.
 	Param string `yaml:"param,omitempty"`
-	// Lookback is how far before the cursor a walk begins, for items that the upstream shows late. It has
-	// no effect on cursors that are numbers.
+	// Lookback is the time by which a walk begins before the cursor. It helps if the upstream lists
+	// some items late. It has no effect on cursors that are numbers.
 	Lookback time.Duration `yaml:"lookback,omitempty"`
 }
 
-// The values of Collection.Order and Collection.Deletes. An empty value is "none".
+// The values of Collection.Order and Collection.Deletes. An empty setting means "none".
 const (
 	orderNone, orderAsc, orderDesc        = "none", "asc", "desc"
 	deletesNone, deletesFlag, deletesFull = "none", "flag", "full"
 )
 
-// Check returns an error for an invalid setting. The argument guarded is true if the facet has a
-// shrinkGuard, and conditional if it sends validators.
+// Check returns an error if a setting is invalid. guarded is true if the facet has the setting
+// shrinkGuard. conditional is true if the facet sends validators (ETag).
 func (c *Collection) Check(guarded, conditional bool) error {
 	switch {
 	case c.ID == "":
@@ -113,7 +115,7 @@ func (c Cursor) check(order string) error {
 	return nil
 }
 
-// ContentSettings formats the settings that determine the items; empty without a collection.
+// ContentSettings returns the settings that determine the items as text; empty for a nil Collection.
 func (c *Collection) ContentSettings() string {
 	if c == nil {
 		return ""

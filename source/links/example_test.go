@@ -8,7 +8,8 @@ import (
 	"github.com/freshet/freshet/source/links"
 )
 
-// The content of chapter 2 links to other chapters, twice to one of them, and to a file that is no chapter.
+// The content is chapter 2 of a book. It contains links to other chapters, two links to the same
+// chapter, and a link to a file that is no chapter.
 func ExampleConfig_Find() {
 	config, err := links.Config{Match: `href="/book/([^"]*)"`, Facet: "chapter"}.Compile()
 	if err != nil {

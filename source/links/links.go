@@ -7,37 +7,36 @@ import (
 	"regexp"
 )
 
-// Config configures the search for keys in new content of a raw facet. Each key that is found is
-// requested in the lane LOW, unless its snapshot is fresh.
+// Config configures the search for keys in new content of a raw facet. Each entity whose key is found
+// is requested in the lane LOW, unless its snapshot is fresh.
 type Config struct {
-	// Match is a regular expression with one group. In each match, the text of the group is a key. The
-	// text is used as it is written: character references such as &amp; are not replaced.
+	// Match is a regular expression with one group. The text of the group is a key. Character
+	// references in the text, such as &amp;, are not replaced.
 	Match string `yaml:"match"`
-	// Facet is the facet of the keys.
+	// Facet is the facet of the entities with these keys.
 	Facet string `yaml:"facet"`
-	// MaxKeys is the maximum number of keys of one content, at most 1,000; 0: 100. Further keys are not
-	// requested.
+	// MaxKeys is the maximum number of keys that are requested for one content, at most 1,000; 0: 100.
 	MaxKeys int `yaml:"maxKeys,omitempty"`
-	// MaxDepth is the maximum number of links in a row that are followed from an entity that was
-	// requested for another reason, at most 10; 0: 3.
+	// MaxDepth is the maximum length of a chain of links. A chain begins at an entity that was not
+	// requested because of a link. At most 10; 0: 3.
 	MaxDepth int `yaml:"maxDepth,omitempty"`
 
-	expr *regexp.Regexp // Match, after Compile
+	expr *regexp.Regexp // Match as a compiled expression; set by Compile
 }
 
 const (
 	defaultKeys, maxKeys   = 100, 1000
-	defaultDepth, maxDepth = 3, 10 // maxDepth is schemas.MaxLinkDepth
-	// maxMatches is the maximum number of matches in one content that are examined. It bounds the
-	// memory that hostile content can occupy.
+	defaultDepth, maxDepth = 3, 10 // maxDepth equals schemas.MaxLinkDepth
+	// maxMatches is the maximum number of matches that are examined in one content. It limits the
+	// memory for hostile content.
 	maxMatches = 10_000
-	// maxTextBytes is the maximum length of a text that can be a key. It exceeds the maximum length of a
-	// key, because folding can shorten a text.
+	// maxTextBytes is the maximum length of a text that is examined as a key. It is greater than the
+	// maximum length of a key, because the canonical key can be shorter than the text.
 	maxTextBytes = 1 << 10
 )
 
-// Compile returns the configuration with its defaults, ready for Find, or an error that begins with the
-// name of an invalid setting.
+// Compile returns the configuration with its defaults, ready for Find. Its error begins with the name
+// of the invalid setting.
 func (c Config) Compile() (Config, error) {
 	c.MaxKeys, c.MaxDepth = cmp.Or(c.MaxKeys, defaultKeys), cmp.Or(c.MaxDepth, defaultDepth)
 	var err error
@@ -55,30 +54,30 @@ func (c Config) Compile() (Config, error) {
 	return c, nil
 }
 
-// Found are the links in one content.
+// Found is the result of the search for links in one content.
 type Found struct {
-	// Keys are different valid keys in canonical form, in the order of the content.
+	// Keys are the valid keys in canonical form, without duplicates, in the order of the content.
 	Keys []string
-	// Invalid is the number of texts that are no valid key. Excess is the number of valid keys that
-	// exceed MaxKeys. A text that occurs several times counts once, unless it is too long for a key.
+	// Invalid is the number of texts that are no valid key. Excess is the number of valid keys beyond
+	// MaxKeys. A text that occurs several times counts once, unless it is longer than maxTextBytes.
 	Invalid, Excess int
 }
 
-// Rules are the rules for the keys of the facet Config.Facet.
+// Rules are the rules for the keys of the facet that Config.Facet names.
 type Rules struct {
 	Fold  func(key string) string // returns the canonical form of a key
 	Check func(key string) error  // returns an error for a key that is not valid
-	// Own is the key of the content itself, which is not a link. It is empty if the content belongs to
-	// another facet.
+	// Own is the key of the content's own entity. A link to it does not count. Own is empty if the
+	// content belongs to another facet.
 	Own string
 }
 
-// Find returns the links in content. c must come from Compile. The time is proportional to the length of
-// content, and the memory is bounded.
+// Find returns the links in content. c must be a result of Compile. The time is proportional to the
+// length of the content, and the memory is limited.
 func (c Config) Find(content []byte, rules Rules) (found Found) {
 	seen := map[string]bool{rules.Own: rules.Own != ""}
 	for _, at := range c.expr.FindAllSubmatchIndex(content, maxMatches) {
-		if at[2] < 0 || at[3]-at[2] > maxTextBytes { // -1: the group took no part in the match
+		if at[2] < 0 || at[3]-at[2] > maxTextBytes { // -1: this match has no text for the group
 			found.Invalid++
 			continue
 		}

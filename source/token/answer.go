@@ -24,11 +24,10 @@ import (
 // Answer is a new token.
 type Answer struct {
 	Value string
-	// Refresh is the next refresh token; empty: the previous refresh token stays valid.
+	// Refresh is the new refresh token; empty: the previous refresh token stays valid.
 	Refresh  string
 	Lifetime time.Duration
-	// Assumed explains why Lifetime differs from the lifetime in the response; empty: the two are
-	// equal.
+	// Assumed says why Lifetime is not the lifetime in the response; empty: it is.
 	Assumed string
 }
 
@@ -53,7 +52,7 @@ func (c Config) Do(client *http.Client, req *http.Request, secrets []string) (An
 	resp, err := client.Do(req) //nolint:gosec // the URL comes from the configuration
 	if err != nil {
 		if u, ok := errors.AsType[*url.Error](err); ok {
-			err = u.Err // the cause without the URL, which may contain a secret
+			err = u.Err // use only the cause of the error, because the URL in u can contain a secret
 		}
 		return Answer{}, &FailureError{text: "the token endpoint did not answer: " + redact(err.Error(), secrets)}
 	}
@@ -78,7 +77,7 @@ func (c Config) read(resp *http.Response, body []byte, now time.Time, secrets []
 		return Answer{}, c.failure(resp.StatusCode, body, secrets)
 	}
 	read := func(setting string) string {
-		p, _ := parsePlace(setting) // cannot fail: Check has rejected an invalid place
+		p, _ := parsePlace(setting) // no error is possible: Check has rejected invalid places
 		return p.read(resp, body)
 	}
 	valuePlace := cmp.Or(c.Value, "body:access_token")
@@ -97,12 +96,13 @@ func (c Config) read(resp *http.Response, body []byte, now time.Time, secrets []
 	return a, nil
 }
 
-// lifetime returns the lifetime of the token, within its limits. An unreadable lifetime is not an
-// error, because the answer may have rotated the refresh token.
+// lifetime returns the lifetime of the token, within its limits. If the response has no readable
+// lifetime, it returns an assumed lifetime and no error. The token must be stored nevertheless, because
+// the response may contain a new refresh token.
 func (c Config) lifetime(resp *http.Response, body []byte, now time.Time, secrets []string) (time.Duration, string) {
 	fallback := cmp.Or(c.Lifetime, defaultLifetime)
 	setting := cmp.Or(c.Expires, "body:expires_in")
-	p, _ := parsePlace(setting) // cannot fail: Check has rejected an invalid place
+	p, _ := parsePlace(setting) // no error is possible: Check has rejected invalid places
 	var seconds float64
 	var ok bool
 	text := strings.TrimSpace(p.read(resp, body))
@@ -141,7 +141,7 @@ func secondsOf(text string, resp *http.Response, now time.Time) (float64, bool) 
 		now = at
 	}
 	switch {
-	case err == nil && n > 1e12: // milliseconds
+	case err == nil && n > 1e12: // the number is so large that it is a time in milliseconds
 		return n/1000 - float64(now.Unix()), true
 	case err == nil:
 		return n - float64(now.Unix()), true

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// The grants.
+// The ways to get a token (OAuth grants, or a login).
 const (
 	ClientCredentials = "client-credentials"
 	RefreshToken      = "refresh-token"

@@ -51,7 +51,7 @@ func (c Config) signJWT(key, clientID string, now time.Time) (string, error) {
 	case *ecdsa.PrivateKey:
 		r, s, signErr := ecdsa.Sign(rand.Reader, key, sum[:])
 		if err = signErr; err == nil {
-			signature = append(r.FillBytes(make([]byte, 32)), s.FillBytes(make([]byte, 32))...) // RFC 7518 §3.4
+			signature = append(r.FillBytes(make([]byte, 32)), s.FillBytes(make([]byte, 32))...) // the two numbers of an ECDSA signature, with 32 bytes each (RFC 7518 §3.4)
 		}
 	}
 	if err != nil {

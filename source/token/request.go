@@ -52,7 +52,7 @@ func (c Config) NewRequest(ctx context.Context, secrets map[string]string, refre
 		if bearer = signed; c.JWT.SendIn != "header" {
 			form.Set("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer")
 			form.Set("assertion", signed)
-			form.Del("scope") // the scope is a claim
+			form.Del("scope") // the JWT has the scope as a claim
 			bearer = ""
 		}
 	}
@@ -115,7 +115,7 @@ func (c Config) post(ctx context.Context, to string, form url.Values, secrets ma
 	case bearer != "":
 		req.Header.Set("Authorization", "Bearer "+bearer)
 	case c.ClientAuth == "basic":
-		req.SetBasicAuth(url.QueryEscape(id), url.QueryEscape(secret)) // RFC 6749 §2.3.1
+		req.SetBasicAuth(url.QueryEscape(id), url.QueryEscape(secret)) // the two texts must be percent-encoded (RFC 6749 §2.3.1)
 	}
 	return req, nil
 }

@@ -17,7 +17,7 @@ const (
 	PeriodLength = 6 * time.Hour
 
 	usePeriods = 28 // periods of Client.Use, which is one week
-	maxShares  = 10 // clients of Shares
+	maxShares  = 10 // maximum number of clients in Shares
 )
 
 // Ledger reads accounts. *credits.Ledger implements it.
@@ -87,7 +87,7 @@ type Client struct {
 	Grants []credits.Grant `json:"grants"`
 	Holds  []credits.Hold  `json:"holds"` // the newest open holds
 	Use    []Period        `json:"use"`   // the periods of the last week, the oldest first; the last one has not ended
-	Used   int64           `json:"used"`  // sum of Use
+	Used   int64           `json:"used"`  // sum of the credits in Use
 }
 
 // Period is the number of credits that a client used within PeriodLength.

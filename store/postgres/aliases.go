@@ -22,8 +22,8 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS i (source, face
 WHERE u.source = i.source AND u.facet = i.facet AND u.key = i.key AND u.reason = '` + schemas.HoldAlias + `' AND u.next_retry_at > i.at`
 )
 
-// aliases holds the aliases of writes, as arguments of touch. writes has the position of each alias's write
-// among the writes to touch, counted from 1.
+// aliases has the aliases of writes, as arrays for the arguments of touch. For each alias, writes has
+// the number of its write, counted from 1.
 type aliases struct {
 	entities
 	writes   []int64
@@ -38,8 +38,8 @@ func (c *aliases) add(write int64, aliases []store.State) {
 	}
 }
 
-// checkAliases reads and locks the aliases of the writes without a result. It sets the result BaseMissing
-// for each write whose alias has changed.
+// checkAliases reads and locks the aliases of the writes that have no result yet. If an alias has
+// changed, the result of its write becomes BaseMissing.
 func checkAliases(ctx context.Context, db prepared, b *store.Batch) error {
 	aliases := b.Aliases()
 	if len(aliases) == 0 {

@@ -14,9 +14,10 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// TestCollection_DatabaseCutAtEachPoint cuts the connection to the database at each message of the path of a page:
-// before and after the reads, and before and after the commit. The write is repeated like a worker repeats it. Each
-// page is stored once, and the outbox has its request until the next page is stored.
+// TestCollection_DatabaseCutAtEachPoint stores pages of a collection. It closes the connection to the
+// database at each message: before and after the reads, and before and after the commit. The test
+// repeats the write as a worker does. Each page must be stored once, and the outbox must have the
+// request of the next page until that page is stored.
 func TestCollection_DatabaseCutAtEachPoint(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -25,7 +26,7 @@ func TestCollection_DatabaseCutAtEachPoint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var pieces atomic.Int64 // number of pieces until the connection is cut
+	var pieces atomic.Int64 // number of messages until the connection is closed
 	filter := func([]byte) bool { return pieces.Add(-1) != 0 }
 	u.Host = servicetest.Proxy(t, u.Host, func() (servicetest.Filter, servicetest.Filter) { return filter, filter })
 	u.RawQuery += "&pool_max_conns=1"

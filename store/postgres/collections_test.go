@@ -13,7 +13,8 @@ import (
 
 var list = schemas.Entity{Source: "s", Facet: "f", Key: "list"}
 
-// walkOf writes a walk of n items of about 1.5 KB in pages of 100. The version of its first page is given.
+// walkOf writes a walk of n items of about 1.5 KB, in pages of 100 items. version is the version of the
+// first page.
 func walkOf(t testing.TB, s *Store, version int64, n int) {
 	t.Helper()
 	all, rules := collection.New(s), collection.Rules{Order: collection.OrderNone, Deletes: collection.DeletesNone}
@@ -43,7 +44,7 @@ func walkOf(t testing.TB, s *Store, version int64, n int) {
 	}
 }
 
-// wal returns the position of the server's write-ahead log, in bytes.
+// wal returns the current position in the server's write-ahead log, in bytes.
 func wal(t testing.TB, s *Store) (bytes int64) {
 	t.Helper()
 	if err := s.pool.QueryRow(t.Context(), "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint").Scan(&bytes); err != nil {
@@ -64,11 +65,12 @@ func TestCollection_UnchangedWalkWritesNoItem(t *testing.T) {
 	if updated != 0 || inserts != inserted || inserted != 2000 {
 		t.Errorf("rows of items: got %d inserted by the first walk, %d inserted and %d updated afterwards, want 2000, 0 and 0", inserted, inserts-inserted, updated)
 	}
-	// Other tests write to the same server, so the bytes are not judged.
+	// The numbers of bytes are printed and not checked, because other tests write to the same server.
 	t.Logf("WAL of a walk of 20 pages: %d bytes, of an unchanged one: %d bytes (%.1f %%)", first, second, 100*float64(second)/float64(first))
 }
 
-// A page of a walk takes one round trip to read the walk, and two to write the page.
+// To store a page, a worker makes three round trips to the database: one to read the state of the
+// collection, and two to write the page.
 func TestCollection_PageTakesThreeRoundTrips(t *testing.T) {
 	s, log := traced(t, open(t))
 	walkOf(t, s, 1, 100)
@@ -85,7 +87,8 @@ func TestCollection_PageTakesThreeRoundTrips(t *testing.T) {
 	}
 }
 
-// BenchmarkCollectionItems compares reads of a page of a collection of 100,000 items with reads of one snapshot.
+// BenchmarkCollectionItems compares two reads of a collection with 100,000 items: of a page of its
+// items, and of its snapshot.
 func BenchmarkCollectionItems(b *testing.B) {
 	s := open(b)
 	walkOf(b, s, 1, 100_000)

@@ -60,8 +60,9 @@ func (s *Store) HandledPrefixes(ctx context.Context, topic string, recent, missi
 	return all, nil
 }
 
-// DeleteDeadLettersBefore deletes at most `limit` rows of dead letters with an offset below the
-// given offset, and returns how many it deleted. The topic no longer has the records of these rows.
+// DeleteDeadLettersBefore deletes at most limit rows of dead letters of a partition with lower offsets
+// than before, and returns how many it has deleted. The caller must know that Kafka no longer has their
+// records.
 func (s *Store) DeleteDeadLettersBefore(ctx context.Context, before store.DeadLetterID, limit int) (int, error) {
 	tag, err := s.pool.Exec(ctx, store.DeleteDeadLettersBefore, before.Topic, before.Partition, before.Offset, limit)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// fillDeadLetters writes n rows of dead letters of several sources in 12 partitions each. Every
-// fourth entry is handled.
+// fillDeadLetters inserts n rows of dead letters into the index. They belong to several sources with 12
+// partitions each. Every fourth dead letter is handled.
 func fillDeadLetters(t testing.TB, s *Store, n, sources int) {
 	t.Helper()
 	for _, sql := range []string{

@@ -98,11 +98,11 @@ func (r byRole) Write(ctx context.Context, writes []store.Write) ([]store.Result
 	return r.worker.Write(ctx, writes)
 }
 
-// WorkerTx returns the transactions of a worker, which writes collections. The transactions of the query
-// service write credits.
+// WorkerTx returns transactions with the database role of a worker. Package storetest writes
+// collections with it. Credits are written with the role of the query service.
 func (r byRole) WorkerTx() collection.Store { return r.worker }
 
-// SchedulerTx returns the transactions of a scheduler, which deletes old rows.
+// SchedulerTx returns transactions with the database role of a scheduler, which deletes old rows.
 func (r byRole) SchedulerTx() retention.TxStore { return r.scheduler }
 
 func (r byRole) WriteFailure(ctx context.Context, status store.Status, deadLetter *store.DeadLetter) error {
@@ -230,7 +230,7 @@ func TestGrants_KeepWorkersFromAPIKeys(t *testing.T) {
 	}
 }
 
-// Only schedulers may delete entries of the audit, and only old ones.
+// Only the role of schedulers may delete entries of the audit, and only old entries.
 func TestGrants_KeepTheAudit(t *testing.T) {
 	all := openByRole(t)
 	for _, age := range []time.Duration{7 * 24 * time.Hour, 9 * 24 * time.Hour} {

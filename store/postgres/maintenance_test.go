@@ -12,8 +12,8 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// fillOldRows writes n rows of each table of package retention, one per hour since 1970. They can all be
-// deleted, except one of a hundred.
+// fillOldRows writes n rows to each table of package retention, one for each hour since 1970. Of a
+// hundred rows, 99 can be deleted.
 func fillOldRows(t testing.TB, s *Store, n int) {
 	t.Helper()
 	const at = `3600000000::bigint * n, `
@@ -46,8 +46,8 @@ func fillOldRows(t testing.TB, s *Store, n int) {
 	}
 }
 
-// TestPlans_MaintenanceUsesIndexes checks the statements of each table of package retention: first with the
-// planner's statistics, then without statistics.
+// TestPlans_MaintenanceUsesIndexes checks that the statements of each table of package retention use an
+// index. It checks this with and without the planner's statistics.
 func TestPlans_MaintenanceUsesIndexes(t *testing.T) {
 	s := open(t)
 	fillOldRows(t, s, 20_000)
@@ -85,8 +85,8 @@ func TestPlans_MaintenanceUsesIndexes(t *testing.T) {
 	}
 }
 
-// TestMaintenance_MakesNoSequentialScans runs the maintenance over tables with rows of years, and checks
-// that PostgreSQL counts no sequential scan.
+// TestMaintenance_MakesNoSequentialScans runs the maintenance on tables with rows of several years.
+// PostgreSQL must count no sequential scan.
 func TestMaintenance_MakesNoSequentialScans(t *testing.T) {
 	url := servicetest.PostgresCopy(t, &template)
 	s, err := Open(t.Context(), url+"&pool_max_conns=1")
@@ -114,7 +114,9 @@ WHERE relname IN ('audit', 'dead_letters', 'dlq_jobs', 'api_keys', 'credit_holds
 	}
 	now := time.UnixMicro(3_600_000_000 * 20_100)
 	m := retention.NewMaintenance(config, retention.MaintenanceDeps{Store: s, Now: func() time.Time { return now }, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry()})
-	for range 7 { // from the sixth time on, PostgreSQL may use a plan of a prepared statement that fits all arguments
+	// From its sixth execution on, PostgreSQL may execute a prepared statement with a generic plan,
+	// which must use the index too.
+	for range 7 {
 		m.RunDue(t.Context())
 		now = now.Add(time.Hour)
 	}

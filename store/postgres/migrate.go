@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver that goose uses
+	_ "github.com/jackc/pgx/v5/stdlib" // registers the database/sql driver that goose uses
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
 

@@ -117,7 +117,8 @@ func writeOutboxEvents(ctx context.Context, db prepared, b *store.Batch, before 
 	return insertOutbox(ctx, db, c, r)
 }
 
-// insertOutbox inserts outbox rows. c and r have an element for each row.
+// insertOutbox inserts rows into the outbox. The columns of the rows are in c and r: each of their
+// slices has one element for each row.
 func insertOutbox(ctx context.Context, db prepared, c columns, r outboxColumns) error {
 	if len(r.publish) == 0 {
 		return nil
@@ -126,8 +127,7 @@ func insertOutbox(ctx context.Context, db prepared, c columns, r outboxColumns) 
 		r.befores, r.afters, r.publish, r.triggers, r.dues, r.quiets, r.latests)
 }
 
-// WriteOutbox stores the outbox events of writes, without the writes themselves. There must be one write for
-// each entity.
+// WriteOutbox stores only the outbox events of the writes. The writes must be of different entities.
 func (s *Store) WriteOutbox(ctx context.Context, writes []store.Write) error {
 	var c columns
 	var r outboxColumns
@@ -211,8 +211,8 @@ func (s *Store) MarkChangesPublished(ctx context.Context, ids []int64) error {
 	return nil
 }
 
-// DeleteOutboxEvents deletes delivered outbox events, and postpones requests of pages (store.PageRequest).
-// IDs without a row are ignored.
+// DeleteOutboxEvents deletes delivered outbox events. It postpones events that request a page instead
+// (store.PageRequest). It ignores IDs without a row.
 func (s *Store) DeleteOutboxEvents(ctx context.Context, ids []int64) error {
 	err := pgx.BeginTxFunc(ctx, s.pool, indexOnly, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, deleteOutboxEvents, ids)

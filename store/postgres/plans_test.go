@@ -345,7 +345,9 @@ WHERE relname = 'entities' OR relname = 'update_status' OR relname = 'outbox' OR
 		},
 	} {
 		before := wholes()
-		for range 7 { // from the sixth time on, PostgreSQL may use a plan of a prepared statement that fits all arguments
+		// From its sixth execution on, PostgreSQL may execute a prepared statement with a generic plan,
+		// which must use the index too.
+		for range 7 {
 			if err := do(); err != nil {
 				t.Fatal(name, err)
 			}

@@ -54,9 +54,10 @@ func Open(ctx context.Context, url string) (*Store, error) {
 	return s, nil
 }
 
-// prepared runs the constant statements that read or write a batch of entities by their keys. PostgreSQL
-// needs more time to parse and plan such a statement than to execute it for a few entities, so these are
-// prepared statements where a connection has its own session of PostgreSQL.
+// prepared executes the constant statements that read or write a batch of entities by their keys. For a
+// few entities, PostgreSQL needs more time to parse and plan such a statement than to execute it. So
+// prepared statements are used, if each connection has its own session of PostgreSQL (and not one of a
+// pooler).
 type prepared struct {
 	db interface {
 		querier
@@ -196,7 +197,7 @@ var indexOnly = pgx.TxOptions{BeginQuery: beginIndexOnly[0] + "; " + beginIndexO
 var beginIndexOnly = []string{"BEGIN", `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
 set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true)`}
 
-// querier is a pool, a transaction, or prepared.
+// querier is a pool, a transaction, or a value of the type prepared.
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }

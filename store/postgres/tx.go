@@ -10,11 +10,12 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// transactions implements InTx and InUnflushedTx. With prepare, each connection prepares each of the
-// statements once, because PostgreSQL needs more time to parse and plan them than to execute them.
+// transactions implements InTx and InUnflushedTx. If prepare is set, each connection prepares each
+// statement once, because PostgreSQL needs more time to parse and plan these statements than to execute
+// them.
 type transactions struct {
 	pool    *pgxpool.Pool
-	prepare bool // the connections have their own sessions of PostgreSQL
+	prepare bool // each connection has its own session of PostgreSQL, and not one of a pooler
 }
 
 // InTx calls the function do in a transaction. It commits if do returns nil, and rolls back otherwise.
@@ -29,9 +30,9 @@ func (s transactions) InUnflushedTx(ctx context.Context, do func(store.Tx) error
 	return classifyError(s.inTx(ctx, beginUnflushed, do))
 }
 
-// genericPlans makes a transaction execute prepared statements with one plan for all arguments. Otherwise PostgreSQL
-// would plan a statement about a partitioned table again at each execution, because it takes the plan for
-// one partition for cheaper, and that planning takes longer than the execution.
+// genericPlans makes PostgreSQL execute a prepared statement with one generic plan for all arguments.
+// Otherwise PostgreSQL would plan a statement about a partitioned table at each execution, because it
+// estimates a lower cost for a plan of one partition. This planning takes longer than the execution.
 const genericPlans = ", set_config('plan_cache_mode', 'force_generic_plan', true)"
 
 var beginUnflushed = []string{"BEGIN", beginIndexOnly[1] + ", set_config('synchronous_commit', 'off', true)"}
@@ -64,8 +65,8 @@ type transaction struct {
 	committed bool     // the commit was sent and has succeeded
 }
 
-// send sends the statements of a batch in one round trip. If the transaction has not begun, the
-// statements that begin it are sent first.
+// send sends the statements of a batch in one round trip. In the first call, the statements that begin
+// the transaction are sent with them.
 func (t *transaction) send(ctx context.Context, statements *pgx.Batch) error {
 	b := &pgx.Batch{}
 	for _, text := range t.begin {
@@ -75,7 +76,7 @@ func (t *transaction) send(ctx context.Context, statements *pgx.Batch) error {
 	b.QueuedQueries = append(b.QueuedQueries, statements.QueuedQueries...)
 	if t.prepare {
 		for _, q := range b.QueuedQueries {
-			if _, err := t.conn.Prepare(ctx, q.SQL, q.SQL); err != nil { // sends nothing if the connection has prepared it before
+			if _, err := t.conn.Prepare(ctx, q.SQL, q.SQL); err != nil { // Prepare sends nothing if this connection has prepared the statement before
 				return err
 			}
 		}
@@ -114,7 +115,8 @@ func (t *transaction) Exec(ctx context.Context, statements ...store.Statement) (
 	return written, t.send(ctx, batchOf(statements, written))
 }
 
-// batchOf returns a batch of statements. It sets the number of rows that each has written.
+// batchOf returns a batch of the statements. When the batch is executed, it stores in written how many
+// rows each statement has written.
 func batchOf(statements []store.Statement, written []int64) *pgx.Batch {
 	b := &pgx.Batch{}
 	for i, s := range statements {
@@ -134,7 +136,7 @@ func batchOf(statements []store.Statement, written []int64) *pgx.Batch {
 // Commit runs statements and commits in one round trip.
 func (t *transaction) Commit(ctx context.Context, statements ...store.Statement) error {
 	if t.begin != nil && len(statements) == 0 {
-		return nil // nothing was done
+		return nil // the transaction has not begun, so there is nothing to commit
 	}
 	b := batchOf(statements, make([]int64, len(statements)))
 	b.Queue("commit").Exec(func(tag pgconn.CommandTag) error {

@@ -18,9 +18,9 @@ import (
 // The first, touch, is a plain UPDATE of the table without payloads. A single INSERT … ON CONFLICT for
 // everything would also rewrite the payloads of unchanged entities.
 const (
-	// touch leaves out the writes whose alias has changed. It needs no locks of the aliases: it stores only
-	// the time of the check. If an alias changes before the commit, the rows are the same as if it had
-	// changed after the commit.
+	// touch stores the time of the check of unchanged content. It leaves out writes whose alias has
+	// changed. It does not lock the aliases: if an alias changes before the commit, the result is the
+	// same as if it had changed after the commit.
 	touch = `WITH changed AS (
 	SELECT a.n FROM unnest($13::bigint[], $14::text[], $15::text[], $16::text[], $17::bytea[], $18::bool[])
 		AS a (n, source, facet, key, hash, not_found)
@@ -62,10 +62,10 @@ RETURNING s.source, s.facet, s.key`
 )
 SELECT source, facet, key, changed FROM state`
 
-	// notFound stores not-found results. It also deletes the payload if the not-found result replaces content of
-	// another visibility (store.ResetOtherVisibility). It can't see a payload that was committed
-	// while it waited for the lock of the state. Such a payload stays, unreferenced, until the
-	// entity's next content or its deletion.
+	// notFound stores not-found results. If the stored content has another visibility
+	// (store.ResetOtherVisibility), it also deletes the payload. It can't see a payload that another
+	// transaction has committed while it waited for the lock. Such a payload stays in the table,
+	// without a reference, until the entity gets new content or is deleted.
 	notFound = `WITH state AS (
 	INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
 		last_fetched_at, last_checked_at, last_updated_at, not_found, etag, last_modified, visibility, manual, alias_not_found)

@@ -30,10 +30,9 @@ func (s *Store) Statuses(ctx context.Context, entities []schemas.Entity) ([]stor
 	return statuses, nil
 }
 
-// WriteFailure writes a status and, if deadLetter is not nil, the row of a dead letter, in one
-// transaction. A repeated call with the same arguments has no further effect. The status is ignored
-// if a success or failure of a later fetch is stored. If status.State is empty, only the dead
-// letter is written.
+// WriteFailure writes, in one transaction, a status and the row of a dead letter. If deadLetter is nil,
+// it writes only the status. If s.State is empty, or if the result of a later fetch is stored, it
+// writes only the dead letter. A repeated call with the same arguments changes nothing.
 func (s *Store) WriteFailure(ctx context.Context, status store.Status, deadLetter *store.DeadLetter) error {
 	err := s.inTx(ctx, func(tx *sql.Tx) error {
 		if status.State != "" {

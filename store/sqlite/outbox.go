@@ -47,7 +47,7 @@ func writeOutboxEvents(ctx context.Context, tx *sql.Tx, w store.Write, before st
 		err := tx.QueryRowContext(ctx, deleteQuietTrigger, e.Source, e.Facet, e.Key, r.QuietFacet).Scan(&r.Before, &due, &latest)
 		switch {
 		case err == nil:
-			if due <= latest { // else the earlier event is claimed, and the new event begins a new period
+			if due <= latest { // otherwise the earlier event is being delivered, and the new event begins a new period
 				r.Due, r.Latest = min(r.Due, latest), latest
 			}
 			r.Before = append([]byte{}, r.Before...) // an empty blob is scanned as nil, which would be inserted as NULL
@@ -63,8 +63,7 @@ func writeOutboxEvents(ctx context.Context, tx *sql.Tx, w store.Write, before st
 	return nil
 }
 
-// WriteOutbox stores the outbox events of writes, without the writes themselves. There must be one write for
-// each entity.
+// WriteOutbox stores only the outbox events of the writes. The writes must be of different entities.
 func (s *Store) WriteOutbox(ctx context.Context, writes []store.Write) error {
 	err := s.inTx(ctx, func(tx *sql.Tx) error {
 		for _, w := range writes {
@@ -141,8 +140,8 @@ func (s *Store) MarkChangesPublished(ctx context.Context, ids []int64) error {
 	return nil
 }
 
-// DeleteOutboxEvents deletes delivered outbox events, and postpones requests of pages (store.PageRequest).
-// IDs without a row are ignored.
+// DeleteOutboxEvents deletes delivered outbox events. It postpones events that request a page instead
+// (store.PageRequest). It ignores IDs without a row.
 func (s *Store) DeleteOutboxEvents(ctx context.Context, ids []int64) error {
 	if err := s.forEachOutboxEvent(ctx, ids, postponePage, deleteOutboxEvent); err != nil {
 		return fmt.Errorf("delete %d outbox events: %w", len(ids), err)

@@ -56,7 +56,7 @@ func OpenDriver(ctx context.Context, path string, wrap func(driver.Driver) drive
 	if wrap != nil {
 		plain := db
 		db = sql.OpenDB(connector{wrap(plain.Driver()), dsn})
-		_ = plain.Close() // it has no connection yet
+		_ = plain.Close() // no connection is open yet, so no error is possible
 	}
 	db.SetMaxOpenConns(1) // SQLite allows only one writer at a time
 	s := &Store{db: db, lists: lists{db}, transactions: transactions{db}, tokenStore: tokens.NewStore(tokenDB{db})}

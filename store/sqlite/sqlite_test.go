@@ -187,7 +187,7 @@ func TestMemoryDatabase_OutlivesItsConnection(t *testing.T) {
 	}
 }
 
-// failingDriver opens no connection.
+// failingDriver is a driver that returns an error instead of a connection.
 type failingDriver struct{ driver.Driver }
 
 func (failingDriver) Open(string) (driver.Conn, error) { return nil, errors.New("refused") }

@@ -30,7 +30,7 @@ func withAlias(w store.Write, s store.State) store.Write {
 }
 
 func testAliasGuard(b suite) {
-	b.write(one(store.BaseMissing), b.withoutPayload(withAlias(content(entity, 1, "a"), store.State{Entity: alias}))) // no alias is stored
+	b.write(one(store.BaseMissing), b.withoutPayload(withAlias(content(entity, 1, "a"), store.State{Entity: alias}))) // nothing is stored for the alias, so the write is not stored
 	b.write(one(store.Changed), content(alias, 1, "A"))
 	a := b.aliasState()
 	b.write(one(store.Changed), withAlias(content(entity, 2, "a"), a))
@@ -68,8 +68,8 @@ func testAliasInBatch(b suite) {
 	b.write([]store.Result{store.BaseMissing, store.NotFoundStored}, withAlias(content(entity, 6, "c"), a), notFound(alias, 7))
 	b.wantSnapshot(entity, "b", 4, 4, 4, 4)
 
-	// A write of unchanged content with the stored alias gets the result Touched, even if another write
-	// of the batch has an outdated alias.
+	// The batch has a write of unchanged content with the current alias, and a write with an outdated
+	// alias. The result of the first one must be Touched.
 	b.write(one(store.Changed), content(alias, 8, "C"))
 	a = b.aliasState()
 	other := schemas.Entity{Source: entity.Source, Facet: "other", Key: entity.Key}
@@ -122,7 +122,7 @@ func testAliasWakes(b suite) {
 	b.fail(later)
 	outdated := wake
 	outdated.Version = 9
-	b.write(one(store.Superseded), outdated) // a write that is not stored makes no retry due
+	b.write(one(store.Superseded), outdated) // a write of the alias that is not stored must not make the retry due
 	b.hasStatus(later)
 	gone := notFound(alias, 12)
 	gone.AliasUsers = users
@@ -140,8 +140,8 @@ func testAliasWakes(b suite) {
 	b.hasStatus(again)
 }
 
-// testAliasRecheck stores the alias, or a failure of the alias, before the entity begins to wait
-// for it.
+// testAliasRecheck: the alias, or a failure of the alias, is stored before the entity begins to wait
+// for the alias.
 func testAliasRecheck(b suite) {
 	b.write(one(store.Changed), content(alias, 5, "A"))
 	b.fail(failing(alias, 7))
@@ -178,7 +178,7 @@ func testAliasRace(b suite) {
 		var wg sync.WaitGroup
 		for i := range 2 {
 			wg.Go(func() {
-				for i == first && yields > 0 { // varies the interleaving
+				for i == first && yields > 0 { // so that the goroutines interleave in different ways
 					runtime.Gosched()
 					yields--
 				}
@@ -211,7 +211,7 @@ func testAliasTrigger(b suite) {
 		return w
 	}
 	b.write(one(store.Changed), write(1, "A"))
-	b.finish() // the first content replaces nothing
+	b.finish() // the first content is no replacement, so the trigger with OnReplace does not fire
 	b.write(one(store.Changed), write(2, "B"))
 	e := store.OutboxEvent{Entity: alias, Version: 2, At: at(2), Before: write(1, "A").Hash, After: write(2, "B").Hash}
 	e.Triggers = []store.Trigger{{Facet: entity.Facet, OnReplace: true}}

@@ -173,7 +173,7 @@ func testTakeOverClaim(b suite) {
 	if !renewed(first.ID, 200) {
 		b.Fatal("a claim that is held could not be renewed")
 	}
-	taken, found := takeOver(90) // takeOver takes over the claim; the new lease ends at the time at(190)
+	taken, found := takeOver(90) // takeOver takes over the claim at a given time. The new lease ends at the time at(190).
 	if !found || taken.ID == second.ID || !taken.At.Equal(at(20)) || taken.Source != entity.Source || !reflect.DeepEqual(taken.Requests, second.Requests) {
 		b.Fatalf("TakeOverClaim: got %+v, want %+v", taken, second)
 	}

@@ -45,9 +45,9 @@ func testMissingPages(b suite) {
 		w.page("", fetchedAll("x", strings.Fields(second)...)...)
 	}
 	walk("a b", "c d")
-	walk("a c", "d") // b is hidden: the list lost an item between the pages, or b was deleted
+	walk("a c", "d") // b was not found once: it was deleted, or it moved to another page during the walk
 	w.wantItems("a:x@1 b:x@1 c:x@2 d:x@2")
-	walk("a b", "d") // b is back, c is missing once
+	walk("a b", "d") // b is found again, and c is not found for the first time
 	w.wantItems("a:x@1 b:x@1 c:x@2 d:x@2")
 	walk("a b", "d")
 	w.wantItems("a:x@1 b:x@1 d:x@2 c!@8")
@@ -72,7 +72,7 @@ func testItemsShrunk(b suite) {
 	if s := w.state(); s.Items != 15 {
 		b.Errorf("items: got %d, want 15", s.Items)
 	}
-	w.page("", fetchedAll("x", ids[:5]...)...) // ten deletions: a short list may become empty
+	w.page("", fetchedAll("x", ids[:5]...)...) // ten deletions are always allowed, so that a short list may become empty
 	if s := w.state(); s.Items != 5 {
 		b.Errorf("items: got %d, want 5", s.Items)
 	}
@@ -109,7 +109,7 @@ func testItemsExpire(b suite) {
 		b.Errorf("at most 3 items: got %s, want %s", got, want)
 	}
 	w.claim(100)
-	write(2) // c and d are two hours old
+	write(2) // c and d have not changed for two hours
 	if got, want := ids(), "e"; got != want || w.state().Items != 1 {
 		b.Errorf("items of the last 90 minutes: got %s and the count %d, want %s", got, w.state().Items, want)
 	}
@@ -126,7 +126,7 @@ func testItemsExpire(b suite) {
 	}
 }
 
-// pageAt writes a walk of one page. The fetch of the page began at this time.
+// pageAt writes a walk with one page. The fetch of the page began at the time began.
 func (w *walker) pageAt(began time.Time, items ...collection.Fetched) {
 	w.Helper()
 	w.version++

@@ -10,8 +10,9 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// testCollectionModel walks a list that grows, shrinks, changes and reorders, also between the pages of a walk,
-// and repeats writes. After two more walks without a change of the list, the stored items equal the list.
+// testCollectionModel walks a list that changes at random, also between the pages of a walk, and
+// repeats some writes. Then the list stays unchanged for two walks. After them the stored items must
+// equal the list.
 func testCollectionModel(b suite) {
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 1))

@@ -8,8 +8,9 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// testPagesBatch writes the pages of many collections in one transaction: one is refused, one is moved, one
-// collection has two pages, and two pages belong to steps of runs, of which one has ended.
+// testPagesBatch writes pages of many collections in one transaction. Among them are a page that is
+// refused, a page that was stored already, two pages of the same collection, and two pages of runs. The
+// step of one of the two runs has ended.
 func testPagesBatch(b suite) {
 	w := b.walker()
 	var ids []string
@@ -38,7 +39,7 @@ func testPagesBatch(b suite) {
 	moved := pageOf("list-3", 50, "")
 	moved.Entity.Key, moved.Before.Version = "other", 1
 	pages = append(pages, moved)
-	for n, key := range []string{entity.Key, "unknown"} { // the statement for a step writes a row of the first collection, or none
+	for n, key := range []string{entity.Key, "unknown"} { // the statement of the first step writes a row, and that of the second step writes none
 		p := pageOf(fmt.Sprint("step-", n), int64(60+n), "2", fetched("a", "x"))
 		p.Step = &store.Statement{Text: `UPDATE collections SET page = page WHERE source = $1 AND facet = $2 AND key = $3`, Args: []any{entity.Source, entity.Facet, key}}
 		pages = append(pages, p)

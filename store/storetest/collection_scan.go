@@ -9,7 +9,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// testScan: scans in chunks of any size find each item once, and no deleted item.
+// testScan: scans in chunks of any size must find each item once, and no deleted item.
 func testScan(b suite) {
 	w := b.walker()
 	w.rules.Deletes = collection.DeletesFlag
@@ -73,7 +73,7 @@ func testInKeyOrder(b suite) {
 	}
 }
 
-// testWalkAgain: the last page of a walk requests another walk if one was requested during the walk.
+// testWalkAgain: when a walk ends, another walk is requested if WalkAgain was called during the walk.
 func testWalkAgain(b suite) {
 	w := b.walker()
 	again := func() {
@@ -97,7 +97,7 @@ func testWalkAgain(b suite) {
 			b.Errorf("%s: got requests of the pages %q, want %q", what, got, pages)
 		}
 	}
-	again() // no walk is open
+	again() // no walk is open, so this call has no effect
 	w.page("2", fetchedAll("x", "a")...)
 	want("page 1", "1-2")
 	w.page("", fetchedAll("x", "b")...)

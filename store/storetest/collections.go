@@ -15,7 +15,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// runCollections runs the tests of collections.
+// runCollections runs the tests of package collection.
 func runCollections(t *testing.T, open func(t *testing.T) Store) {
 	for _, test := range []struct {
 		name string
@@ -55,7 +55,7 @@ type WorkerStore interface {
 	WorkerTx() collection.Store
 }
 
-// walker writes pages of one collection like a worker, and reads items like a query service.
+// walker writes pages of one collection as a worker does, and reads items as a query service does.
 type walker struct {
 	suite
 	all     *collection.Collections
@@ -63,7 +63,7 @@ type walker struct {
 	rules   collection.Rules
 	outbox  store.OutboxEvents
 	version int64
-	written collection.Written // result of the last page
+	written collection.Written // result of the page that was written last
 }
 
 func (b suite) walker() *walker {
@@ -74,7 +74,7 @@ func (b suite) walker() *walker {
 	return &walker{suite: b, all: collection.New(writes), reads: collection.New(b.store), rules: collection.Rules{Order: collection.OrderNone, Deletes: collection.DeletesNone, ExtractVersion: 7}}
 }
 
-// fetched returns an item whose content has the text.
+// fetched returns a fetched item with this id. Its content contains the text.
 func fetched(id, text string) collection.Fetched {
 	content, _ := json.Marshal(map[string]string{"id": id, "text": text})
 	return collection.Fetched{ID: id, Hash: sha256.Sum256(content), Content: content}
@@ -96,7 +96,8 @@ func (w *walker) state() collection.State {
 	return s
 }
 
-// tryPage writes a page with the state that was read before.
+// tryPage writes the next page of the collection. before is the state that was read before, and can be
+// outdated.
 func (w *walker) tryPage(before collection.State, next string, items ...collection.Fetched) (collection.Result, error) {
 	w.version++
 	before = before.Begin(w.rules, at(w.version), false)
@@ -115,7 +116,7 @@ func (w *walker) tryPage(before collection.State, next string, items ...collecti
 	return written[0].Result, written[0].Refused
 }
 
-// page writes the next page of the collection.
+// page writes the next page of the collection. It fails the test unless the page is stored.
 func (w *walker) page(next string, items ...collection.Fetched) {
 	w.Helper()
 	if got, err := w.tryPage(w.state(), next, items...); got != collection.Stored || err != nil {
@@ -123,7 +124,8 @@ func (w *walker) page(next string, items ...collection.Fetched) {
 	}
 }
 
-// wantItems checks the stored items, each in the form id:text@version, and a deleted one as id!@version.
+// wantItems checks the stored items. An item is written as id:text@version, and a deleted item as
+// id!@version.
 func (w *walker) wantItems(want string) {
 	w.Helper()
 	var got []string

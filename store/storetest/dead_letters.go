@@ -33,7 +33,7 @@ type DeadLetters interface {
 
 var letterTopic = schemas.DeadLetterTopic("nexon")
 
-// newDeadLetter returns the row of a dead letter with the given offset. Its time is at(offset).
+// newDeadLetter returns a row of dead_letters with this offset. Its time is at(offset).
 func newDeadLetter(e schemas.Entity, offset int64) store.DeadLetter {
 	return store.DeadLetter{
 		DeadLetterID: store.DeadLetterID{Topic: schemas.DeadLetterTopic(e.Source), Partition: 3, Offset: offset}, Entity: e,

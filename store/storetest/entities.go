@@ -181,7 +181,7 @@ func testPin(b suite) {
 
 // testRegisterMany registers and disables more entities than one transaction writes.
 func testRegisterMany(b suite) {
-	const n = 5_500 // more than a batch
+	const n = 5_500 // more entities than one batch has
 	all := make([]store.RegisteredEntity, n)
 	for i := range all {
 		all[i] = store.RegisteredEntity{Entity: key(fmt.Sprintf("%06d", (i*7919)%n)), Enabled: true, Due: at(int64(i))}

@@ -17,8 +17,8 @@ func linking(depth int, keys ...string) (e store.OutboxEvents) {
 	return e
 }
 
-// testLinks: the links of changed content are stored in one event, in their order. Content that is not
-// changed, and a failed write, store none.
+// testLinks: if content has changed, its links are stored in one event, in their order. Unchanged
+// content and a write that is not stored must store no links.
 func testLinks(b suite) {
 	first := linking(1, "b/가.xml", "a.xml", `"<&>'`, strings.Repeat("k", 256))
 	b.write(one(store.Changed), withOutbox(first, content(entity, 5, "x")))
@@ -45,7 +45,7 @@ func testLinks(b suite) {
 	b.finish(outboxEvent(entity, 9, "x", "y", second))
 }
 
-// testManyLinks: one event has as many links as one content can have.
+// testManyLinks: one event can have as many links as one content.
 func testManyLinks(b suite) {
 	keys := make([]string, 1000)
 	for n := range keys {

@@ -46,17 +46,20 @@ func (b suite) schedulerTx() retention.TxStore {
 	return b.store
 }
 
-// oldRows are rows of a table of package retention.
+// oldRows describes rows of one table of package retention for the tests.
 type oldRows struct {
 	table string
-	row   func(n int, at int64) string // inserts row n; its retention period begins at this time, in microseconds
-	kept  []string                     // insert further rows, which are never deleted
-	added int                          // number of rows that the deletion adds
+	// returns the statement that inserts row n, whose retention period begins at the time at, in
+	// microseconds
+	row   func(n int, at int64) string
+	kept  []string // statements that insert rows which must never be deleted
+	added int      // number of rows that Delete inserts while it deletes the old rows
 }
 
 const hour = int64(time.Hour / time.Microsecond)
 
-// rowsOf has the rows of each table of package retention. The n of a kept row is above 100.
+// rowsOf describes rows of each table of package retention. Rows that must never be deleted have
+// numbers above 100.
 var rowsOf = map[string]oldRows{
 	"audit": {table: "audit", row: func(n int, at int64) string {
 		return fmt.Sprintf(`INSERT INTO audit (at, actor, action, source, before, after, note) VALUES (%d, 'a', 'set', '', '{}', '{}', '%d')`, at, n)
@@ -76,7 +79,7 @@ var rowsOf = map[string]oldRows{
 	"apiKeys": {
 		table: "api_keys", row: func(n int, at int64) string {
 			if n%2 == 0 {
-				return keyRow(n, 1, at) // expired first, and revoked later
+				return keyRow(n, 1, at) // the key expired first, and was revoked at the time at
 			}
 			return keyRow(n, at, 0)
 		},
@@ -124,7 +127,8 @@ func entryRow(n int, at int64) string {
 	return fmt.Sprintf(`INSERT INTO credit_entries (at, client, kind, grant_id, hold_id, amount, held, balance) VALUES (%d, 'key:1', 'capture', '', '%d', 1, 0, %d)`, at, n, n)
 }
 
-// insertAll inserts rows. With separate roles, a worker inserts dead letters.
+// insertAll executes statements that insert rows. If each kind of process has its own database role,
+// dead letters are inserted with the role of a worker.
 func (b suite) insertAll(statements ...string) {
 	b.Helper()
 	var tx retention.TxStore = b.store
@@ -140,7 +144,7 @@ func (b suite) insertAll(statements ...string) {
 	}
 }
 
-// number returns the number in the only row of a query; -1: there is no row.
+// number returns the number that a query returns in its only row; -1: the query returns no row.
 func (b suite) number(query string, args ...any) (n int64) {
 	b.Helper()
 	n = -1
@@ -152,7 +156,7 @@ func (b suite) number(query string, args ...any) (n int64) {
 	return n
 }
 
-// deleteOld deletes one batch like a scheduler.
+// deleteOld deletes one batch of old rows, as a scheduler does.
 func (b suite) deleteOld(t retention.Table, before time.Time, limit int) (deleted int) {
 	b.Helper()
 	if err := b.schedulerTx().InTx(b.Context(), func(tx store.Tx) (err error) {
@@ -164,8 +168,8 @@ func (b suite) deleteOld(t retention.Table, before time.Time, limit int) (delete
 	return deleted
 }
 
-// testOldRows deletes the rows of each table in batches of three. Rows that are as old as the time or
-// younger are kept, and so are rows of other kinds.
+// testOldRows deletes the old rows of each table in batches of three. Rows whose period begins at the
+// given time or later must be kept, and rows that must never be deleted too.
 func testOldRows(b suite) {
 	for _, t := range retention.Tables {
 		rows, known := rowsOf[t.Name]
@@ -208,8 +212,8 @@ func tableOf(b suite, name string) retention.Table {
 	return retention.Table{}
 }
 
-// testCarryForward deletes entries of the ledger between changes of credits. The sums of the ledger must
-// match each time, and a hold whose entries are old can still be given back.
+// testCarryForward deletes old entries of the ledger of credits. After each batch the sums of the
+// ledger must match the balances. A hold whose entries are old must still be released.
 func testCarryForward(b suite) {
 	c, entries := b.credits(), tableOf(b, "creditEntries")
 	held := c.hold(client, "a", "b", "c")
@@ -222,7 +226,7 @@ func testCarryForward(b suite) {
 		n = b.deleteOld(entries, at(50), 2)
 		c.verify()
 	}
-	if total != 6 { // two grants, and the hold, capture, hold and release of the two holds that have ended
+	if total != 6 { // two grants; hold and capture of the first ended hold; hold and release of the second one
 		b.Errorf("entries deleted: got %d, want 6", total)
 	}
 	if got := b.number("SELECT count(*) FROM credit_entries WHERE kind = 'opening'"); got != 2 {
@@ -246,10 +250,11 @@ func testCarryForward(b suite) {
 	c.want(client, 8, 0)
 }
 
-// testGrantOfOpenHold: a hold that is given back needs the grant from which its credits were taken.
+// testGrantOfOpenHold: a grant must be kept while a hold has credits of the grant, because the hold may
+// be released.
 func testGrantOfOpenHold(b suite) {
 	c, grants := b.credits(), tableOf(b, "creditGrants")
-	held := c.hold(client, "a", "b", "c", "d", "e") // all 10 credits of the plan
+	held := c.hold(client, "a", "b", "c", "d", "e") // these holds take all 10 credits of the plan
 	if got := b.deleteOld(grants, at(1000), 10); got != 0 {
 		b.Errorf("grants deleted while a hold is open: got %d, want 0", got)
 	}
@@ -261,7 +266,8 @@ func testGrantOfOpenHold(b suite) {
 	c.want(client, 0, 8)
 }
 
-// maintenance returns the maintenance of a process that keeps the audit, and nothing else, for 10 days.
+// maintenance returns the Maintenance of one process. It keeps entries of the audit for 10 days, and
+// rows of all other tables without limit.
 func (b suite) maintenance(now func() time.Time) *retention.Maintenance {
 	return retention.NewMaintenance(retention.Config{Audit: 240 * time.Hour}, retention.MaintenanceDeps{
 		Store: b.schedulerTx(), Now: now, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
@@ -313,8 +319,8 @@ func testMaintenanceRuns(b suite) {
 	}
 }
 
-// testMaintenanceRace runs the maintenance of several processes at the same time. Each row is deleted, and
-// counted, once.
+// testMaintenanceRace runs the maintenance in several processes at the same time. Each row must be
+// deleted once, and counted once.
 func testMaintenanceRace(b suite) {
 	now := time.UnixMicro(10_000 * hour)
 	var rows []string

@@ -26,10 +26,11 @@ type Outbox interface {
 	NextOutboxTime(ctx context.Context, source string) (time.Time, error)
 	// MarkChangesPublished records that the change messages of these events were published.
 	MarkChangesPublished(ctx context.Context, ids []int64) error
-	// DeleteOutboxEvents deletes events, and postpones requests of pages; unknown IDs are ignored.
+	// DeleteOutboxEvents deletes delivered events. It postpones events that request a page instead. It
+	// ignores unknown IDs.
 	DeleteOutboxEvents(ctx context.Context, ids []int64) error
-	// WriteOutbox stores the outbox events of writes, without the writes themselves. There must be one write
-	// for each entity.
+	// WriteOutbox stores only the outbox events of the writes. The writes must be of different
+	// entities.
 	WriteOutbox(ctx context.Context, writes []store.Write) error
 	Backlogs
 }

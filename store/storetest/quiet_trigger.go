@@ -61,8 +61,8 @@ func testQuietWhileClaimed(b suite) {
 	b.finish(outboxEvent(entity, 112, "", "y", pausing))
 }
 
-// testQuietWhileClaimedLast: a change that is stored while the event is being delivered because of its
-// MaxDelay begins a new period. Otherwise each further change would be due at once.
+// testQuietWhileClaimedLast: an event is being delivered because its MaxDelay has passed. A change that
+// is stored meanwhile must begin a new period. Otherwise each further change would be due at once.
 func testQuietWhileClaimedLast(b suite) {
 	for _, n := range []int64{100, 108, 117} {
 		b.write(one(store.Changed), withOutbox(pausing, content(entity, n, fmt.Sprint(n))))
@@ -106,12 +106,12 @@ func testWriteOutbox(b suite) {
 	b.delay(delayed(entity, 117, ""))
 	last := delayed(entity, 124, "")
 	b.delay(last)
-	b.finish(delayedEvent(high), delayedEvent(last)) // the request of entity is due at 125: 25 s after its first one
-	// A change of the entity with a trigger of another facet is another event.
+	b.finish(delayedEvent(high), delayedEvent(last)) // the request of entity is due at 125: MaxDelay (25 s) after its first write
+	// A change of the entity with a trigger for another facet is stored as a separate event.
 	b.delay(delayed(entity, 200, ""))
 	b.write(one(store.Changed), withOutbox(pausing, content(entity, 201, "x")))
 	b.finish(delayedEvent(delayed(entity, 200, "")), outboxEvent(entity, 201, "", "x", pausing))
-	// A request that arrives while an earlier one is being delivered is an event of its own.
+	// A write that is stored while the earlier event is being delivered is stored as a separate event.
 	b.delay(delayed(entity, 300, ""))
 	first := b.wantOutboxEvents(b.claimOutboxEvents(310, 60, 10), delayedEvent(delayed(entity, 300, "")))
 	b.delay(delayed(entity, 311, ""))
@@ -123,7 +123,8 @@ func testWriteOutbox(b suite) {
 	b.finish()
 }
 
-// testWriteOutboxRace: concurrent calls for the same entities neither fail nor lose a request.
+// testWriteOutboxRace: concurrent calls of WriteOutbox for the same entities must not fail, and no
+// event may be lost.
 func testWriteOutboxRace(b suite) {
 	var all []store.Write
 	for n := range 20 {

@@ -77,8 +77,8 @@ func testExpired(b suite) {
 	}
 }
 
-// testExpiredWithoutContent deletes old not-found results, and old statuses of entities without a snapshot.
-// Content, and statuses of entities with content, must be kept.
+// testExpiredWithoutContent deletes old not-found results, and old statuses of entities without a
+// snapshot. It must keep content, and statuses of entities with content.
 func testExpiredWithoutContent(b suite) {
 	content1, gone, seen := key("content"), key("gone"), key("seen")
 	b.write([]store.Result{store.Changed}, content(content1, 10, "x"))

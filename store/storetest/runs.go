@@ -10,8 +10,8 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// runRuns runs the tests of runs that need the database roles of the query service and of a worker. Package runs has
-// the other ones.
+// runRuns runs the tests of runs that need the database roles of the query service and of a worker. All
+// other tests of runs are in package runs.
 func runRuns(t *testing.T, open func(t *testing.T) Store) {
 	t.Run("runs: started by the query service, ended by a worker", func(t *testing.T) { testRun(suite{t, open(t)}) })
 }

@@ -18,8 +18,8 @@ type Tokens interface {
 	Tokens(ctx context.Context, source string) (all []tokens.Token, now time.Time, err error)
 	// AddToken inserts the row of a credential without a token, unless it exists.
 	AddToken(ctx context.Context, source, credential string) error
-	// ClaimToken claims the due renewal of the token with this generation, for the duration of the
-	// lease. It reports false if another process has the claim, or the renewal is not due.
+	// ClaimToken claims the renewal of the token with this generation, for the duration of the lease.
+	// It returns false if the renewal is not due, or if another process has claimed it.
 	ClaimToken(ctx context.Context, source, credential string, generation int64, holder string, lease time.Duration) (bool, error)
 	// SaveToken stores the next generation, which expires after lifetime and is due after renewIn. It
 	// reports false if that generation is stored already.

@@ -14,7 +14,7 @@ func within(visibility string, w store.Write) store.Write {
 	return w
 }
 
-// readStates returns the state of the entity by Get, GetAll and States.
+// readStates returns the state of the entity three times: as read by Get, by GetAll and by States.
 func (b suite) readStates() (get, getAll, states store.State) {
 	b.Helper()
 	all, err := b.store.GetAll(b.Context(), []schemas.Entity{entity})
@@ -88,7 +88,8 @@ func testVisibilityOfNotFound(b suite) {
 		b.write(one(store.Changed), within("partner", content(entity, at+2, "x")))
 		b.wantSnapshot(entity, "x", at+2, at+2, at+2, at+2)
 		b.seenBy("partner")
-		// Now the stored content has another visibility than the not-found result of the next iteration.
+		// Give the stored content another visibility than the not-found result of the next iteration
+		// has.
 		b.write(one(store.Touched), within("other", content(entity, at+3, "x")))
 	}
 }

@@ -44,8 +44,8 @@ func (s Store) AddToken(ctx context.Context, source, credential string) error {
 	return err
 }
 
-// ClaimToken claims the due renewal of the token with this generation, for the duration of the
-// lease. It reports false if another process has the claim, or the renewal is not due.
+// ClaimToken claims the renewal of the token with this generation, for the duration of the lease. It
+// returns false if the renewal is not due, or if another process has claimed it.
 func (s Store) ClaimToken(ctx context.Context, source, credential string, generation int64, holder string, lease time.Duration) (bool, error) {
 	return s.exec(ctx, source, credential, Claim, source, credential, generation, holder, lease.Microseconds())
 }

@@ -14,10 +14,10 @@ type Token struct {
 	// Generation increases by one with each token; 0: there was never a token.
 	Generation int64
 	Sealed     []byte // the encrypted token and refresh token; empty: none
-	KeyID      string // the key that encrypted Sealed
+	KeyID      string // id of the key that encrypted the field Sealed
 	ExpiresAt  time.Time
-	RenewAt    time.Time // when the renewal is due
-	RenewedAt  time.Time // zero: never
+	RenewAt    time.Time // time at which the renewal is due
+	RenewedAt  time.Time // zero: the token was never renewed
 	Holder     string    // the process that renews the credential now; empty: none
 	// ClaimedUntil is the end of the holder's claim. Without a holder it is the time of the next
 	// attempt after a failed renewal.
@@ -51,7 +51,7 @@ func (t Token) Due() (time.Time, bool) {
 type Failure struct {
 	Source, Credential string
 	Generation         int64  // the generation that was to be replaced
-	Holder             string // the process that tried
+	Holder             string // name of the process that tried the renewal
 	State              State
 	Error              string
 	RetryIn            time.Duration
