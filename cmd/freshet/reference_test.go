@@ -143,7 +143,7 @@ func compareGolden(t *testing.T, file string, want []byte) {
 	}
 	got, err := os.ReadFile(file)
 	if err != nil || string(got) != string(want) {
-		t.Errorf("%s: got another text than the source gives (%v); write it with: go test ./cmd/freshet -run IsCurrent -update", file, err)
+		t.Errorf("%s: got another text than the source gives (%v); write it with: go test ./cmd/freshet -run Current -update", file, err)
 	}
 }
 
@@ -164,7 +164,7 @@ func TestDocs_ConfigurationIsCurrent(t *testing.T) {
 		t.Fatalf("docs/configuration.md: got no line %q, want one", generatedPart)
 	}
 	var want strings.Builder
-	want.WriteString(written + generatedPart + " from the doc comments of the configuration structs: go test ./cmd/freshet -run IsCurrent -update -->\n")
+	want.WriteString(written + generatedPart + " from the doc comments of the configuration structs: go test ./cmd/freshet -run Current -update -->\n")
 	app.Reference().WriteTables(&want)
 	compareGolden(t, filepath.Join(root, "docs", "configuration.md"), []byte(want.String()))
 }
