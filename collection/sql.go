@@ -125,8 +125,7 @@ SET version = excluded.version, extract_version = excluded.extract_version, visi
 	walk_at = excluded.walk_at, walk_date = excluded.walk_date, page = excluded.page, position = excluded.position,
 	checkpoint = excluded.checkpoint, walk_full = excluded.walk_full, greatest = excluded.greatest, walk_etag = excluded.walk_etag,
 	walk_extract_version = excluded.walk_extract_version, walk_again = collections.walk_again AND collections.walk = excluded.walk`),
-	tableEvents: insertion(`INSERT INTO outbox (source, facet, key, version, at, before, after, publish_change, triggers, due_at, quiet_facet,
-	latest_at, item)`, 13, ``),
+	tableEvents: insertion(store.InsertOutboxEvent, 13, ``),
 }
 
 // values returns the values of the columns in stateColumns.

@@ -108,10 +108,8 @@ const (
 	OutboxColumns = `e.id, e.source, e.facet, e.key, e.version, e.at, e.before, e.after, e.publish_change, e.triggers, e.item, e.run`
 
 	// InsertOutboxEvent is the start of a statement. The rows to insert follow it, with the fields
-	// of OutboxRow. InsertOutboxItemEvent is the same with the id of an item as the last value.
-	InsertOutboxEvent     = `INSERT INTO outbox AS e (` + outboxRowColumns + `)`
-	InsertOutboxItemEvent = `INSERT INTO outbox AS e (` + outboxRowColumns + `, item)`
-	outboxRowColumns      = `source, facet, key, version, at, before, after, publish_change, triggers, due_at, quiet_facet, latest_at`
+	// of OutboxRow and OutboxEvent.Item.
+	InsertOutboxEvent = `INSERT INTO outbox AS e (source, facet, key, version, at, before, after, publish_change, triggers, due_at, quiet_facet, latest_at, item)`
 
 	// DueOutboxEvents is the end of a query of the table outbox, which has the alias e. Arguments:
 	// source, time, limit.
