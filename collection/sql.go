@@ -45,7 +45,7 @@ WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
 WHERE source = $1 AND facet = $2 AND key = $3 AND walk = $4 AND walk <> 0`
 
 	deleteItems     = `DELETE FROM items WHERE source = $1 AND facet = $2 AND key = $3`
-	deleteWalkItems = `DELETE FROM walk_items WHERE source = $1 AND facet = $2 AND key = $3`
+	deleteWalkPages = `DELETE FROM walk_pages WHERE source = $1 AND facet = $2 AND key = $3`
 	// deleteOldItems deletes the rows of items that were deleted before a time. Argument: this time.
 	deleteOldItems = deleteItems + ` AND deleted AND changed_at < $4`
 	// deleteExpiredItems deletes items that have not changed since a time. Arguments: this time in
@@ -57,17 +57,13 @@ WHERE source = $1 AND facet = $2 AND key = $3 AND walk = $4 AND walk <> 0`
 	// to delete.
 	deleteFirstItems = deleteItems + ` AND item IN (SELECT i.item FROM items i
 	WHERE i.source = $1 AND i.facet = $2 AND i.key = $3 AND NOT i.deleted ORDER BY i.version, i.item LIMIT $4)`
-	// deleteOtherWalks deletes the rows of walk_items of all walks except one. Argument: id of that walk.
-	deleteOtherWalks = deleteWalkItems + ` AND walk <> $4`
+	// deleteOtherWalks deletes the rows of walk_pages of all walks except one. Argument: id of that walk.
+	deleteOtherWalks = deleteWalkPages + ` AND walk <> $4`
 
 	// selectPresent returns the ids and hashes of all items that are not deleted.
 	selectPresent = `SELECT i.item, i.hash FROM items i WHERE i.source = $1 AND i.facet = $2 AND i.key = $3 AND NOT i.deleted`
-	// selectMissing returns the items that were found by neither of two walks. Arguments: ids of the
-	// two walks.
-	selectMissing = selectPresent + ` AND NOT EXISTS (SELECT 1 FROM walk_items w
-	WHERE w.source = i.source AND w.facet = i.facet AND w.key = i.key AND w.walk = $4 AND w.item = i.item)
-AND NOT EXISTS (SELECT 1 FROM walk_items w
-	WHERE w.source = i.source AND w.facet = i.facet AND w.key = i.key AND w.walk = $5 AND w.item = i.item)`
+	// selectWalkPages returns the digests of the items that two walks have found. Arguments: ids of the walks.
+	selectWalkPages = `SELECT items FROM walk_pages WHERE source = $1 AND facet = $2 AND key = $3 AND walk IN ($4, $5)`
 
 	itemColumns = `item, hash, version, changed_at, deleted, encoding, payload`
 	selectItem  = `SELECT ` + itemColumns + ` FROM items WHERE source = $1 AND facet = $2 AND key = $3 AND item = $4 AND NOT deleted`
@@ -91,7 +87,7 @@ var selectHashes = queryByIDs(`SELECT item, hash, deleted FROM items WHERE sourc
 // order.
 const (
 	tableItems = iota
-	tableWalkItems
+	tableWalkPages
 	tableSnapshots
 	tablePayloads
 	tableStates
@@ -107,7 +103,7 @@ ON CONFLICT (source, facet, key, item) DO UPDATE
 SET hash = excluded.hash, version = excluded.version, changed_at = excluded.changed_at, deleted = excluded.deleted,
 	encoding = excluded.encoding, size = excluded.size, payload = excluded.payload
 WHERE excluded.version >= i.version`),
-	tableWalkItems: insertion(`INSERT INTO walk_items (source, facet, key, walk, item)`, 5, ` ON CONFLICT DO NOTHING`),
+	tableWalkPages: insertion(`INSERT INTO walk_pages (source, facet, key, walk, page, items)`, 6, ``),
 	tableSnapshots: insertion(`INSERT INTO snapshot_state (source, facet, key, version, hash, extract_version, encoding, size, media_type,
 	last_fetched_at, last_checked_at, last_updated_at, not_found, etag, last_modified, visibility, manual)`, 17, `
 ON CONFLICT (source, facet, key) DO UPDATE
