@@ -86,7 +86,8 @@ var selectHashes = queryByIDs(`SELECT item, hash, deleted FROM items WHERE sourc
 // The numbers of the tables into which rows are inserted. A transaction inserts into the tables in this
 // order.
 const (
-	tableItems = iota
+	tableNewItems = iota
+	tableItems
 	tableWalkPages
 	tableSnapshots
 	tablePayloads
@@ -95,10 +96,15 @@ const (
 	tables
 )
 
+// insertItems inserts rows of items.
+const insertItems = `INSERT INTO items AS i (source, facet, key, item, hash, version, changed_at, deleted, encoding, size, payload)`
+
 // insertions has the statement that inserts rows, for each table. A row of the table items does not
-// replace a row of a later fetch.
+// replace a row of a later fetch. The row of a new item needs no ON CONFLICT, with which PostgreSQL needs
+// 1.6 times as long.
 var insertions = [tables]rowsStatement{
-	tableItems: insertion(`INSERT INTO items AS i (source, facet, key, item, hash, version, changed_at, deleted, encoding, size, payload)`, 11, `
+	tableNewItems: insertion(insertItems, 11, ``),
+	tableItems: insertion(insertItems, 11, `
 ON CONFLICT (source, facet, key, item) DO UPDATE
 SET hash = excluded.hash, version = excluded.version, changed_at = excluded.changed_at, deleted = excluded.deleted,
 	encoding = excluded.encoding, size = excluded.size, payload = excluded.payload

@@ -54,7 +54,7 @@ func (w *write) reads() []store.Statement {
 		{Text: lockState, Args: key(w.Entity, []byte{})},
 		{Text: selectSnapshot, Args: key(w.Entity), Row: w.readState},
 	}
-	if w.Before.reset || w.Before.Version == 0 { // no items are stored, or all of them will be deleted
+	if w.startsEmpty() { // no items are stored, or all of them will be deleted
 		return all
 	}
 	for some := range slices.Chunk(w.items, maxRows) {
@@ -68,6 +68,9 @@ func (w *write) reads() []store.Statement {
 	}
 	return all
 }
+
+// startsEmpty reports whether all items of the page are new, because the items that are stored are deleted first.
+func (w *write) startsEmpty() bool { return w.Before.reset || w.Before.Version == 0 }
 
 func (w *write) readState(scan func(...any) error) error {
 	var hash []byte
@@ -99,7 +102,7 @@ func (w *write) writeItems(ctx context.Context) error {
 	if w.current.Walk.Open() || w.after.Walk.Open() { // If the snapshot was deleted, the walk is gone, but its request of a page can still be in the outbox.
 		w.add(deletePageRequest)
 	}
-	if w.Before.reset {
+	if w.startsEmpty() {
 		w.add(deleteItems)
 		w.add(deleteWalkPages)
 		w.current = State{}
@@ -153,8 +156,11 @@ func (w *write) writeChanged() {
 		if known && !before.deleted && before.hash == i.Hash || w.expired(i) {
 			continue
 		}
-		p := store.Encode(i.Content)
-		w.insert(tableItems, w.Entity, i.ID, i.Hash[:], w.Page.Version, micros(w.Page.Began), false, p.Encoding, p.Size, p.Bytes)
+		p, table := store.Encode(i.Content), tableItems
+		if !known {
+			table = tableNewItems
+		}
+		w.insert(table, w.Entity, i.ID, i.Hash[:], w.Page.Version, micros(w.Page.Began), false, p.Encoding, p.Size, p.Bytes)
 		if !known || before.deleted {
 			w.after.Items++
 			before.hash = store.Hash{}
