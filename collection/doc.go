@@ -41,8 +41,9 @@
 //
 // With DeletesFull, a full walk deletes the items that the list no longer has. A list that changes
 // while its pages are fetched can hide an item. So an item of a list with several pages is deleted
-// only after two full walks in a row have not found it. If too many items would be deleted
-// (Rules.ShrinkGuard), nothing is stored (ErrShrunk).
+// only after two full walks in a row have not found it. Each page of these walks has a row of the table
+// walk_pages with a digest of each id. If too many items would be deleted (Rules.ShrinkGuard), nothing is
+// stored (ErrShrunk).
 //
 // # Invariants
 //

@@ -2,6 +2,7 @@ package collection
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
@@ -53,7 +54,7 @@ func (w *write) reads() []store.Statement {
 		{Text: lockState, Args: key(w.Entity, []byte{})},
 		{Text: selectSnapshot, Args: key(w.Entity), Row: w.readState},
 	}
-	if w.Before.reset || w.Before.Version == 0 { // no items are stored, or all of them will be deleted
+	if w.startsEmpty() { // no items are stored, or all of them will be deleted
 		return all
 	}
 	for some := range slices.Chunk(w.items, maxRows) {
@@ -67,6 +68,9 @@ func (w *write) reads() []store.Statement {
 	}
 	return all
 }
+
+// startsEmpty reports whether all items of the page are new, because the items that are stored are deleted first.
+func (w *write) startsEmpty() bool { return w.Before.reset || w.Before.Version == 0 }
 
 func (w *write) readState(scan func(...any) error) error {
 	var hash []byte
@@ -98,9 +102,9 @@ func (w *write) writeItems(ctx context.Context) error {
 	if w.current.Walk.Open() || w.after.Walk.Open() { // If the snapshot was deleted, the walk is gone, but its request of a page can still be in the outbox.
 		w.add(deletePageRequest)
 	}
-	if w.Before.reset {
+	if w.startsEmpty() {
 		w.add(deleteItems)
-		w.add(deleteWalkItems)
+		w.add(deleteWalkPages)
 		w.current = State{}
 	}
 	w.after.Items, w.after.Changed, w.after.ChangedAt = w.current.Items, w.current.Changed, w.current.ChangedAt
@@ -152,8 +156,11 @@ func (w *write) writeChanged() {
 		if known && !before.deleted && before.hash == i.Hash || w.expired(i) {
 			continue
 		}
-		p := store.Encode(i.Content)
-		w.insert(tableItems, w.Entity, i.ID, i.Hash[:], w.Page.Version, micros(w.Page.Began), false, p.Encoding, p.Size, p.Bytes)
+		p, table := store.Encode(i.Content), tableItems
+		if !known {
+			table = tableNewItems
+		}
+		w.insert(table, w.Entity, i.ID, i.Hash[:], w.Page.Version, micros(w.Page.Began), false, p.Encoding, p.Size, p.Bytes)
 		if !known || before.deleted {
 			w.after.Items++
 			before.hash = store.Hash{}
@@ -166,9 +173,12 @@ func (w *write) writeChanged() {
 		if walk == 0 {
 			walk = w.Page.Version
 		}
+		items := make([]byte, 0, len(w.items)*len(digest{}))
 		for _, i := range w.items {
-			w.insert(tableWalkItems, w.Entity, walk, i.ID)
+			d := digestOf(i.ID)
+			items = append(items, d[:]...)
 		}
+		w.insert(tableWalkPages, w.Entity, walk, w.Before.Walk.Page, items)
 	}
 }
 
@@ -207,23 +217,10 @@ func (w *write) deleteMissing(ctx context.Context) error {
 		return nil
 	}
 	defer w.add(deleteOtherWalks, w.after.FullWalk)
-	query, args := selectPresent, key(w.Entity)
-	if w.after.FullWalk != 0 {
-		if w.current.FullWalk == 0 {
-			return nil
-		}
-		query, args = selectMissing, key(w.Entity, w.after.FullWalk, w.current.FullWalk)
+	if w.after.FullWalk != 0 && w.current.FullWalk == 0 {
+		return nil
 	}
-	missing := map[string]store.Hash{}
-	err := w.tx.Query(ctx, func(scan func(...any) error) error {
-		var id string
-		var hash []byte
-		err := scan(&id, &hash)
-		if err == nil && !w.seen[id] {
-			missing[id] = store.Hash(hash)
-		}
-		return err
-	}, query, args...)
+	missing, err := w.missing(ctx)
 	if err != nil {
 		return err
 	}
@@ -235,6 +232,46 @@ func (w *write) deleteMissing(ctx context.Context) error {
 		w.delete(id, missing[id])
 	}
 	return nil
+}
+
+// missing returns the ids and hashes of the stored items that the walk, and the one before if the list has several
+// pages, have not found. Two ids have the same digest with a probability of 10^-9 in a list of 100,000 items; the
+// missing one of them is then kept.
+func (w *write) missing(ctx context.Context) (map[string]store.Hash, error) {
+	found, missing := map[digest]bool{}, map[string]store.Hash{}
+	for id := range w.seen {
+		found[digestOf(id)] = true
+	}
+	var reads []store.Statement
+	if w.after.FullWalk != 0 {
+		reads = append(reads, store.Statement{Text: selectWalkPages, Args: key(w.Entity, w.after.FullWalk, w.current.FullWalk), Row: func(scan func(...any) error) error {
+			var items []byte
+			err := scan(&items)
+			for d := range slices.Chunk(items, len(digest{})) {
+				found[digest(d)] = true
+			}
+			return err
+		}})
+	}
+	reads = append(reads, store.Statement{Text: selectPresent, Args: key(w.Entity), Row: func(scan func(...any) error) error {
+		var id string
+		var hash []byte
+		err := scan(&id, &hash)
+		if err == nil && !found[digestOf(id)] {
+			missing[id] = store.Hash(hash)
+		}
+		return err
+	}})
+	_, err := w.tx.Exec(ctx, reads...)
+	return missing, err
+}
+
+// digest identifies an item in a row of walk_pages.
+type digest [8]byte
+
+func digestOf(id string) digest {
+	hash := sha256.Sum256([]byte(id))
+	return digest(hash[:8])
 }
 
 // expired reports whether the cursor value of an item is a time before the period Rules.Keep, so that

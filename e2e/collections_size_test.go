@@ -53,10 +53,7 @@ func TestCollections_HundredThousandItems(t *testing.T) {
 	longOnly(t)
 	const n = 100_000
 	f := newSite(t)
-	// With the setting deletes: full, each walk would write the ids of all items to the table
-	// walk_items.
-	source := strings.Replace(fmt.Sprintf(listSource, bigListServer(t, n)), ", deletes: full", "", 1)
-	f.Sources = map[string]string{f.Source: source}
+	f.Sources = map[string]string{f.Source: fmt.Sprintf(listSource, bigListServer(t, n))}
 	f.check(f.CreateTables(t.Context()))
 	f.connect()
 	api, worker := f.query(), f.worker()

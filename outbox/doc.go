@@ -7,7 +7,7 @@
 // # States of an event
 //
 //	state      next state   when
-//	stored   → claimed      it is due; a relay claims it for one minute (the lease)
+//	stored   → claimed      it is due; a relay claims it for 30 s (the lease)
 //	claimed  → deleted      Kafka has acknowledged its change, and its triggers are requested or skipped
 //	claimed  → published    its change is acknowledged and a trigger is left
 //	claimed  → stored       delivery failed or the relay crashed; due again when the lease ends
@@ -33,5 +33,5 @@
 // Example: facet progress triggers facet general, with a quiet time of 30 s and a maximum delay of
 // 5 min. Progress of case 42 changes at 12:00:00 and again at 12:00:20. Both changes are
 // published at once. Facet general is requested once, at 12:00:50. If Kafka is down at 12:00:50, the
-// event is delivered again when its lease ends, a minute later.
+// event is delivered again when its lease ends, 30 s later.
 package outbox

@@ -17,7 +17,7 @@ func TestLagTracker_KnowsFailedEvents(t *testing.T) {
 			t.Errorf("%s: got age %v, want %d s", what, got, want)
 		}
 	}
-	// deliver claims the events at second `at`, and delivers all of them except the events with the
+	// deliver claims the events at second `at` for 60 s, and delivers all of them except the events with the
 	// IDs in left.
 	deliver := func(at int, all []store.OutboxEvent, left ...int64) {
 		w.claimed(all, after(at))
@@ -25,7 +25,7 @@ func TestLagTracker_KnowsFailedEvents(t *testing.T) {
 		for _, id := range left {
 			undone[id] = true
 		}
-		w.delivered(all, undone, after(at).Add(lease))
+		w.delivered(all, undone, after(at+60))
 	}
 	old, young := store.OutboxEvent{ID: 1, At: start}, store.OutboxEvent{ID: 2, At: after(30)}
 	is("nothing", after(0), 0)

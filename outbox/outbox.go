@@ -20,9 +20,10 @@ import (
 )
 
 const (
-	// lease is how long an event stays claimed. After that any relay may claim it again.
-	lease = time.Minute
-	// kafkaTimeout is the time limit of one delivery attempt. It is well below the lease.
+	// lease is how long an event stays claimed. After that any relay may claim it again. The events of a killed
+	// relay wait for so long.
+	lease = 30 * time.Second
+	// kafkaTimeout is the time limit of one delivery attempt. With finishTimeout it is below the lease.
 	kafkaTimeout = 20 * time.Second
 	// finishTimeout is the time limit of the database update after a delivery.
 	finishTimeout = 5 * time.Second

@@ -103,7 +103,7 @@ func TestRelay_RetriesRejectedChangeAfterLease(t *testing.T) {
 	r.wantLeft(0)
 }
 
-// A change that can't be published is retried every minute. If each attempt also requested the
+// A change that can't be published is retried after each lease. If each attempt also requested the
 // change's triggers, the attempts would waste upstream calls.
 func TestRelay_TriggersOnlyAfterPublishing(t *testing.T) {
 	r := newRig(t)

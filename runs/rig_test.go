@@ -124,7 +124,7 @@ func eachDatabase(t *testing.T, test func(r *rig)) {
 		test(newRig(t, openSQLite(t)))
 		return
 	}
-	_, err := connect(t, sharedPostgres).Exec(t.Context(), "TRUNCATE runs, run_steps, run_schedules, outbox, snapshot_state, snapshot_payload, update_status, collections, items, walk_items, entities")
+	_, err := connect(t, sharedPostgres).Exec(t.Context(), "TRUNCATE runs, run_steps, run_schedules, outbox, snapshot_state, snapshot_payload, update_status, collections, items, walk_pages, entities")
 	if err != nil {
 		t.Fatal(err)
 	}

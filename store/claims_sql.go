@@ -45,7 +45,7 @@ SELECT sum.n, sum.last, coalesce(page.key, '') FROM sum LEFT JOIN page ON page.e
 
 	deleteOrphanPayload    = `DELETE FROM snapshot_payload` + withoutState
 	deleteOrphanItems      = `DELETE FROM items` + withoutState
-	deleteOrphanWalkItems  = `DELETE FROM walk_items` + withoutState
+	deleteOrphanWalkPages  = `DELETE FROM walk_pages` + withoutState
 	deleteOrphanCollection = `DELETE FROM collections` + withoutState
 
 	withoutState = ` WHERE source = $1 AND facet = $2 AND key = $3
@@ -174,4 +174,4 @@ func (m *Decisions) Columns(source string) []any {
 
 // DeleteOrphans are the statements that delete the payload and the items of an entity whose row in
 // snapshot_state was deleted. Arguments of each: source, facet, key.
-var DeleteOrphans = [...]string{deleteOrphanPayload, deleteOrphanItems, deleteOrphanWalkItems, deleteOrphanCollection}
+var DeleteOrphans = [...]string{deleteOrphanPayload, deleteOrphanItems, deleteOrphanWalkPages, deleteOrphanCollection}

@@ -108,8 +108,8 @@ const (
 	OutboxColumns = `e.id, e.source, e.facet, e.key, e.version, e.at, e.before, e.after, e.publish_change, e.triggers, e.item, e.run`
 
 	// InsertOutboxEvent is the start of a statement. The rows to insert follow it, with the fields
-	// of OutboxRow.
-	InsertOutboxEvent = `INSERT INTO outbox AS e (source, facet, key, version, at, before, after, publish_change, triggers, due_at, quiet_facet, latest_at)`
+	// of OutboxRow and OutboxEvent.Item.
+	InsertOutboxEvent = `INSERT INTO outbox AS e (source, facet, key, version, at, before, after, publish_change, triggers, due_at, quiet_facet, latest_at, item)`
 
 	// DueOutboxEvents is the end of a query of the table outbox, which has the alias e. Arguments:
 	// source, time, limit.
@@ -118,10 +118,10 @@ const (
 	// PageRequest is the value of quiet_facet of an event that requests the next page of a collection.
 	// No facet has this name. The delivery of such an event does not delete it, because Kafka can lose
 	// the record of the request. Instead PostponePage moves its due time to ten minutes after the claim
-	// (the claim itself has moved it by one minute), and then the page is requested again. The
+	// (the claim itself has moved it by 30 s), and then the page is requested again. The
 	// transaction that stores the page deletes the event.
 	PageRequest  = `#page`
-	PostponePage = `due_at = due_at + 540000000, at = due_at + 540000000`
+	PostponePage = `due_at = due_at + 570000000, at = due_at + 570000000`
 
 	// deleteQuietTriggers deletes the undelivered events of triggers with a quiet time that a change of
 	// the entity has caused, or that would refresh the entity. Arguments: source, facet, key.

@@ -17,7 +17,13 @@ var list = schemas.Entity{Source: "s", Facet: "f", Key: "list"}
 // first page.
 func walkOf(t testing.TB, s *Store, version int64, n int) {
 	t.Helper()
-	all, rules := collection.New(s), collection.Rules{Order: collection.OrderNone, Deletes: collection.DeletesNone}
+	walkWith(t, s, collection.DeletesNone, version, n)
+}
+
+// walkWith is like walkOf, with the rule of the deletions.
+func walkWith(t testing.TB, s *Store, deletes string, version int64, n int) {
+	t.Helper()
+	all, rules := collection.New(s), collection.Rules{Order: collection.OrderNone, Deletes: deletes}
 	for from := 0; from < n; from += 100 {
 		state, err := all.State(t.Context(), list)
 		if err != nil {
@@ -54,19 +60,27 @@ func wal(t testing.TB, s *Store) (bytes int64) {
 }
 
 func TestCollection_UnchangedWalkWritesNoItem(t *testing.T) {
-	s := alone(t)
-	began := wal(t, s)
-	walkOf(t, s, 1, 2000)
-	first := wal(t, s) - began
-	_, _, inserted := counts(t, s, "items")
-	walkOf(t, s, 100, 2000)
-	second := wal(t, s) - began - first
-	updated, _, inserts := counts(t, s, "items")
-	if updated != 0 || inserts != inserted || inserted != 2000 {
-		t.Errorf("rows of items: got %d inserted by the first walk, %d inserted and %d updated afterwards, want 2000, 0 and 0", inserted, inserts-inserted, updated)
+	for deletes, walkPages := range map[string]int64{collection.DeletesNone: 0, collection.DeletesFull: 20} {
+		t.Run("deletes "+deletes, func(t *testing.T) {
+			s := alone(t)
+			began := wal(t, s)
+			walkWith(t, s, deletes, 1, 2000)
+			first := wal(t, s) - began
+			_, _, inserted := counts(t, s, "items")
+			_, _, pages := counts(t, s, "walk")
+			walkWith(t, s, deletes, 100, 2000)
+			second := wal(t, s) - began - first
+			updated, _, inserts := counts(t, s, "items")
+			if updated != 0 || inserts != inserted || inserted != 2000 {
+				t.Errorf("rows of items: got %d inserted by the first walk, %d inserted and %d updated afterwards, want 2000, 0 and 0", inserted, inserts-inserted, updated)
+			}
+			if _, _, all := counts(t, s, "walk"); all-pages != walkPages {
+				t.Errorf("rows of walk_pages that the second walk inserted: got %d, want %d", all-pages, walkPages)
+			}
+			// Other tests write to the same server, so the bytes are not judged.
+			t.Logf("WAL of a walk of 20 pages: %d bytes, of an unchanged one: %d bytes (%.1f %%)", first, second, 100*float64(second)/float64(first))
+		})
 	}
-	// The numbers of bytes are printed and not checked, because other tests write to the same server.
-	t.Logf("WAL of a walk of 20 pages: %d bytes, of an unchanged one: %d bytes (%.1f %%)", first, second, 100*float64(second)/float64(first))
 }
 
 // To store a page, a worker makes three round trips to the database: one to read the state of the

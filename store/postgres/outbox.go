@@ -33,7 +33,7 @@ ON CONFLICT (source, facet, key) DO UPDATE SET version = s.version WHERE false`
 	// latest_at; the new event then begins a new period, because the claimed one is being delivered.
 	// Otherwise each change during a delivery would be due at once.
 	insertOutboxEvents = store.InsertOutboxEvent + `
-SELECT i.source, i.facet, i.key, i.version, i.at, i.before, i.after, i.publish_change, i.triggers::json, i.due_at, i.quiet_facet, i.latest_at
+SELECT i.source, i.facet, i.key, i.version, i.at, i.before, i.after, i.publish_change, i.triggers::json, i.due_at, i.quiet_facet, i.latest_at, ''
 FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bytea[], $8::bool[], $9::text[], $10::bigint[], $11::text[], $12::bigint[])
 	WITH ORDINALITY AS i (source, facet, key, version, at, before, after, publish_change, triggers, due_at, quiet_facet, latest_at, n) ORDER BY i.n
 ON CONFLICT (source, facet, key, quiet_facet) WHERE quiet_facet <> '' DO UPDATE

@@ -12,7 +12,7 @@ import (
 
 const (
 	selectHash        = `SELECT hash FROM snapshot_state WHERE source = $1 AND facet = $2 AND key = $3`
-	insertOutboxEvent = store.InsertOutboxEvent + ` VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`
+	insertOutboxEvent = store.InsertOutboxEvent + ` VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, '')`
 	// deleteQuietTrigger deletes the undelivered event of a trigger with a quiet time, because
 	// the event of a later change replaces it.
 	deleteQuietTrigger = `DELETE FROM outbox WHERE source = $1 AND facet = $2 AND key = $3 AND quiet_facet = $4 AND quiet_facet <> ''

@@ -51,6 +51,8 @@ func testMissingPages(b suite) {
 	w.wantItems("a:x@1 b:x@1 c:x@2 d:x@2")
 	walk("a b", "d")
 	w.wantItems("a:x@1 b:x@1 d:x@2 c!@8")
+	w.page("", fetchedAll("x", "a")...) // no list of one page hides an item
+	w.wantItems("a:x@1 c!@8 b!@9 d!@9")
 }
 
 func testItemsShrunk(b suite) {

@@ -414,7 +414,7 @@ CREATE TABLE collections (
     etag                 text    NOT NULL, -- ETag of the first page of the last complete walk
     complete_at          bigint  NOT NULL, -- start of the last complete walk; 0: none
     full_at              bigint  NOT NULL, -- start of the last complete walk of the whole list; 0: none
-    full_walk            bigint  NOT NULL, -- id of the last complete walk of the whole list, if its items are in walk_items; 0: none
+    full_walk            bigint  NOT NULL, -- id of the last complete walk of the whole list, if its items are in walk_pages; 0: none
     walk                 bigint  NOT NULL, -- the open walk: version of its first fetch; 0: no walk is open
     walk_at              bigint  NOT NULL, -- start of the open walk's first fetch; the columns below describe the open walk too
     walk_date            bigint  NOT NULL, -- the upstream's time at the start of the walk
@@ -463,15 +463,16 @@ END
 $$;
 -- +goose StatementEnd
 
--- Ids of the items that a walk of the whole list has found. They exist only for lists of several pages
--- whose missing items are deleted (deletes: full). The rows of a walk are deleted at the end of the next one.
-CREATE TABLE walk_items (
+-- Items that the pages of a walk of the whole list have. They exist only for lists of several pages whose
+-- missing items are deleted (deletes: full). The rows of a walk are deleted at the end of the next one.
+CREATE TABLE walk_pages (
     source text COLLATE "C" NOT NULL,
     facet  text COLLATE "C" NOT NULL,
     key    text COLLATE "C" NOT NULL,
-    walk   bigint NOT NULL,
-    item   text COLLATE "C" NOT NULL,
-    PRIMARY KEY (source, facet, key, walk, item)
+    walk   bigint  NOT NULL,
+    page   integer NOT NULL,
+    items  bytea   NOT NULL, -- the first 8 bytes of the SHA-256 of each id
+    PRIMARY KEY (source, facet, key, walk, page)
 );
 
 -- Runs: entities and collections that are fetched as one unit of work. The transaction that ends or adds steps
@@ -544,7 +545,7 @@ CREATE TABLE run_schedules (
 DROP TABLE run_schedules;
 DROP TABLE run_steps;
 DROP TABLE runs;
-DROP TABLE walk_items;
+DROP TABLE walk_pages;
 DROP TABLE items;
 DROP TABLE collections;
 DROP TABLE credit_use;

@@ -369,14 +369,15 @@ CREATE TABLE items (
 CREATE INDEX items_changed ON items (source, facet, key, version, item);
 CREATE INDEX items_deleted ON items (source, facet, key, changed_at) WHERE deleted;
 
-CREATE TABLE walk_items (
+CREATE TABLE walk_pages (
     source TEXT    NOT NULL,
     facet  TEXT    NOT NULL,
     key    TEXT    NOT NULL,
     walk   INTEGER NOT NULL,
-    item   TEXT    NOT NULL,
-    PRIMARY KEY (source, facet, key, walk, item)
-) WITHOUT ROWID;
+    page   INTEGER NOT NULL,
+    items  BLOB    NOT NULL,
+    PRIMARY KEY (source, facet, key, walk, page)
+);
 
 CREATE TABLE runs (
     id           TEXT NOT NULL PRIMARY KEY,
@@ -444,7 +445,7 @@ CREATE TABLE run_schedules (
 DROP TABLE run_schedules;
 DROP TABLE run_steps;
 DROP TABLE runs;
-DROP TABLE walk_items;
+DROP TABLE walk_pages;
 DROP TABLE items;
 DROP TABLE collections;
 DROP TABLE credit_use;
