@@ -265,18 +265,6 @@ func (r *rig) get(id string) Run {
 	return run
 }
 
-// count returns the number in the only row of a query.
-func (r *rig) count(query string) (n int) {
-	r.Helper()
-	err := r.db.InTx(r.Context(), func(tx store.Tx) error {
-		return tx.Query(r.Context(), func(scan func(...any) error) error { return scan(&n) }, query)
-	})
-	if err != nil {
-		r.Fatal(err)
-	}
-	return n
-}
-
 func (r *rig) wantCounts(id string, state State, want Counts) {
 	r.Helper()
 	want.Total = want.Open + want.Done + want.NotFound + want.Failed + want.Cancelled
