@@ -3,8 +3,6 @@ package collection
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/freshet/freshet/schemas"
@@ -85,16 +83,14 @@ func (c *Collections) Items(ctx context.Context, e schemas.Entity, r Range) (ite
 
 // WalkAgain makes sure that another walk follows the open walk of each of the collections. It is called
 // when the upstream has announced a change, because an open walk may miss this change. It has no effect
-// on a collection without an open walk.
+// on a collection without an open walk. Each collection has its own transaction, because the transactions that
+// store pages do not lock the rows of collections in one order.
 func (c *Collections) WalkAgain(ctx context.Context, of []schemas.Entity) error {
-	of = slices.SortedFunc(slices.Values(of), func(a, b schemas.Entity) int { return strings.Compare(a.String(), b.String()) }) // Concurrent calls lock the rows in this order, which prevents deadlocks.
-	var statements []store.Statement
 	for _, e := range of {
-		statements = append(statements, store.Statement{Text: walkAgain, Args: key(e)})
-	}
-	err := c.store.InTx(ctx, func(tx store.Tx) error { return tx.Commit(ctx, statements...) })
-	if err != nil {
-		return fmt.Errorf("request another walk of %d collections: %w", len(of), err)
+		err := c.store.InTx(ctx, func(tx store.Tx) error { return tx.Commit(ctx, store.Statement{Text: walkAgain, Args: key(e)}) })
+		if err != nil {
+			return fmt.Errorf("request another walk of %s: %w", e, err)
+		}
 	}
 	return nil
 }

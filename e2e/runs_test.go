@@ -20,14 +20,20 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// childServer is an upstream with lists. It also has an entity for each item of the lists, except for
-// items whose id is a multiple of notFoundEvery.
+// childServer is an upstream with lists, and with entities whose keys are numbers, such as the ids of the items of the lists.
 type childServer struct {
-	lists *listServer
-	calls atomic.Int64 // number of calls for entities
+	lists  *listServer
+	status func(n int) int // of the response for the entity n
+	calls  atomic.Int64    // number of calls for entities
 }
 
-const notFoundEvery = 50
+// missingFiftieth is the status of an upstream that lacks each fiftieth entity.
+func missingFiftieth(n int) int {
+	if n%50 == 0 {
+		return http.StatusNotFound
+	}
+	return http.StatusOK
+}
 
 func (s *childServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id, isChild := strings.CutPrefix(r.URL.Path, "/details/")
@@ -36,8 +42,9 @@ func (s *childServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.calls.Add(1)
-	if n, _ := strconv.Atoi(id); n%notFoundEvery == 0 {
-		http.NotFound(w, r)
+	n, _ := strconv.Atoi(id)
+	if status := s.status(n); status != http.StatusOK {
+		http.Error(w, http.StatusText(status), status)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -52,6 +59,10 @@ runs:
     steps: {list: {}, detail: {each: list, key: "{id}"}}
     parallel: 64
     overlap: cancel-other
+  details:
+    steps: {detail: {}}
+    parallel: 256
+    tolerate: 0.1%
 `
 
 // TestRuns_EndOnceAfterKills starts runs that fetch lists and an entity for each of their items, and
@@ -70,7 +81,7 @@ func TestRuns_EndOnceAfterKills(t *testing.T) {
 	t.Logf("seed %d, %d lists", seed, len(keys))
 	f := newSite(t)
 	lists, _ := newListServer(t, keys, 6, seed)
-	upstream := &childServer{lists: lists}
+	upstream := &childServer{lists: lists, status: missingFiftieth}
 	server := httptest.NewServer(upstream)
 	t.Cleanup(server.Close)
 	f.Sources = map[string]string{f.Source: fmt.Sprintf(listSource, server.URL) + runSource}
@@ -85,7 +96,7 @@ func TestRuns_EndOnceAfterKills(t *testing.T) {
 	for _, list := range lists.lists {
 		items += len(list)
 		for _, i := range list {
-			if i.ID%notFoundEvery == 0 {
+			if missingFiftieth(i.ID) != http.StatusOK {
 				missing++
 			}
 		}
@@ -145,6 +156,46 @@ func TestRuns_EndOnceAfterKills(t *testing.T) {
 		}
 	}
 	equal(t, "dead letters", f.deadLetters(), 0)
+}
+
+// TestRuns_AlmostAllKeysAreMissing runs over 10,000 keys, of which the upstream has 7 and rejects 3. A missing entity is no
+// failure, so the run tolerates the failures that it has.
+func TestRuns_AlmostAllKeysAreMissing(t *testing.T) {
+	t.Parallel()
+	const keys, found, failed = 10_000, 7, 3
+	f := newSite(t)
+	upstream := &childServer{status: func(n int) int {
+		switch {
+		case n%1000 != 0:
+			return http.StatusNotFound
+		case n/1000 < failed:
+			return http.StatusUnprocessableEntity
+		default:
+			return http.StatusOK
+		}
+	}}
+	server := httptest.NewServer(upstream)
+	t.Cleanup(server.Close)
+	f.Sources = map[string]string{f.Source: fmt.Sprintf(listSource, server.URL) + runSource}
+	f.check(f.CreateTables(t.Context()))
+	f.connect()
+	api := f.query()
+	f.worker()
+	c, err := client.New(api, client.Options{})
+	f.check(err)
+	all := make([]string, keys)
+	for i := range all {
+		all[i] = strconv.Itoa(i)
+	}
+	started := time.Now()
+	run, _, err := c.StartRun(t.Context(), f.Source, "details", client.RunKeys{Keys: all}, "")
+	f.check(err)
+	ended, err := c.WaitRun(t.Context(), run.ID, nil)
+	f.check(err)
+	t.Logf("%d steps, %d calls, %.1f s", keys, upstream.calls.Load(), time.Since(started).Seconds())
+	equal(t, "state", ended.State, client.RunCompleted)
+	equal(t, "steps", ended.Steps, client.RunSteps{Total: keys, Done: found, NotFound: keys - found - failed, Failed: failed})
+	equal(t, "dead letters", f.deadLetters(), failed)
 }
 
 // runEnds reads the topic of runs until it has found n different events of ends of runs. Each event is

@@ -32,6 +32,8 @@ type Config struct {
 	CreditEntries time.Duration `yaml:"creditEntries"`
 	// CreditUse is how long the numbers of used credits per client and hour are kept.
 	CreditUse time.Duration `yaml:"creditUse"`
+	// Runs is how long a run and its steps are kept after its end.
+	Runs time.Duration `yaml:"runs"`
 }
 
 const (
@@ -49,6 +51,7 @@ func DefaultConfig() Config {
 	return Config{
 		Audit: moreThanAYear, DeadLetters: quarter, OpenDeadLetters: moreThanAYear, DLQJobs: quarter, APIKeys: moreThanAYear,
 		CreditHolds: quarter, CreditGrants: moreThanAYear, CreditEntries: moreThanAYear, CreditUse: moreThanAYear,
+		Runs: quarter,
 	}
 }
 

@@ -39,6 +39,7 @@ var Tables = []Table{
 	{Name: "creditGrants", Keep: func(c Config) time.Duration { return c.CreditGrants }, rows: rows{"credit_grants", "id", "created_at", "remaining = 0 AND " + withoutOpenHolds}},
 	{Name: "creditEntries", Keep: func(c Config) time.Duration { return c.CreditEntries }, rows: rows{"credit_entries", "id", "at", "kind <> 'opening'"}, replace: carryForward},
 	{Name: "creditUse", Keep: func(c Config) time.Duration { return c.CreditUse }, rows: rows{"credit_use", "client, hour", "hour", ""}, unit: time.Hour},
+	{Name: "runs", Keep: func(c Config) time.Duration { return c.Runs }, rows: rows{"runs", "id", "ended_at", "state <> 'RUNNING'"}, replace: deleteRuns},
 }
 
 // withoutOpenHolds is the condition that the client of a grant has no open hold. The credits of an open

@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -86,10 +87,15 @@ func (c *claimed) scan(scan func(...any) error) error {
 
 // due is a step with its new due time.
 type due struct {
-	run      string
+	Ref
 	number   int
 	at       time.Time
 	requests int
+}
+
+// dueAgain returns the next due time of a step whose claim was no request.
+func (c claimed) dueAgain(source string, at time.Time) due {
+	return due{Ref{c.run, c.entity(source)}, c.Number, at, c.Requests - 1}
 }
 
 // setDue stores the new due times of steps.
@@ -97,9 +103,10 @@ func (r *Runs) setDue(ctx context.Context, all []due) error {
 	if len(all) == 0 {
 		return nil
 	}
+	slices.SortFunc(all, func(a, b due) int { return a.compare(b.Ref) })
 	statements := make([]store.Statement, len(all))
 	for i, d := range all {
-		statements[i] = store.Statement{Text: setDue, Args: []any{d.run, d.number, micros(d.at), d.requests}}
+		statements[i] = store.Statement{Text: setDue, Args: []any{d.Run, d.number, micros(d.at), d.requests}}
 	}
 	return r.exec(ctx, "set the due times of steps", statements)
 }
@@ -118,11 +125,7 @@ func (r *Runs) exec(ctx context.Context, what string, statements []store.Stateme
 // Answered makes steps due now, because the records of their requests are finished. A poller then
 // decides whether each step has ended.
 func (r *Runs) Answered(ctx context.Context, steps []Ref, now time.Time) error {
-	// All processes lock the rows of steps in this order, which prevents deadlocks. collection.Write
-	// locks them in the order of their entities, which is the same order.
-	slices.SortFunc(steps, func(a, b Ref) int {
-		return compareTexts(a.Entity.Facet, b.Entity.Facet, a.Entity.Key, b.Entity.Key, a.Run, b.Run)
-	})
+	slices.SortFunc(steps, Ref.compare)
 	statements := make([]store.Statement, len(steps))
 	for i, s := range steps {
 		statements[i] = store.Statement{Text: answered, Args: []any{s.Run, s.Entity.Facet, s.Entity.Key, micros(now)}}
@@ -130,18 +133,10 @@ func (r *Runs) Answered(ctx context.Context, steps []Ref, now time.Time) error {
 	return r.exec(ctx, "make steps of runs due", statements)
 }
 
-// compareTexts compares pairs of texts, each with its first element before its second one. It returns
-// the result of the first pair whose texts differ, or 0.
-func compareTexts(pairs ...string) int {
-	for i := 0; i < len(pairs); i += 2 {
-		if pairs[i] != pairs[i+1] {
-			if pairs[i] < pairs[i+1] {
-				return -1
-			}
-			return 1
-		}
-	}
-	return 0
+// compare returns the order in which a transaction without a lock of the run locks the rows of steps. All processes use
+// it, which prevents deadlocks. collection.Write locks steps in the order of their entities, which is the same order.
+func (s Ref) compare(o Ref) int {
+	return cmp.Or(cmp.Compare(s.Entity.Facet, o.Entity.Facet), cmp.Compare(s.Entity.Key, o.Entity.Key), cmp.Compare(s.Run, o.Run))
 }
 
 // IsOpen reports whether a step is open. If it is not, a worker must not fetch the page of its request.

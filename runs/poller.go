@@ -173,7 +173,7 @@ func (p *Poller) pollSteps(ctx context.Context, now time.Time) (more bool, err e
 			requests = append(requests, p.requestOf(c))
 			requested = append(requested, c)
 		default:
-			waits = append(waits, due{c.run, c.Number, d.wait, c.Requests - 1})
+			waits = append(waits, c.dueAgain(p.source.Name(), d.wait))
 		}
 	}
 	for _, id := range order {
@@ -188,7 +188,7 @@ func (p *Poller) pollSteps(ctx context.Context, now time.Time) (more bool, err e
 		for i, outcome := range p.enqueuer.RequestSteps(ctx, requests) {
 			p.metrics.requested(outcome)
 			if outcome != Published {
-				waits = append(waits, due{requested[i].run, requested[i].Number, now.Add(coveredRecheck), requested[i].Requests - 1})
+				waits = append(waits, requested[i].dueAgain(p.source.Name(), now.Add(coveredRecheck)))
 			}
 		}
 	}

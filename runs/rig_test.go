@@ -30,7 +30,6 @@ type database interface {
 	Store
 	Write(ctx context.Context, writes []store.Write) ([]store.Result, error)
 	WriteFailure(ctx context.Context, status store.Status, deadLetter *store.DeadLetter) error
-	ClaimOutboxEvents(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.OutboxEvent, error)
 }
 
 // rig executes runs on one database. It also implements the enqueuer of its pollers: it records their
@@ -361,40 +360,37 @@ func (r *rig) writePage(run Run, facet, key, next string, contents ...string) (s
 	return err == nil && written[0].Result == collection.Stored, err
 }
 
-// events returns the events in the outbox, and the number of other rows.
-func (r *rig) events() (events []schemas.RunEvent, others int) {
+// events returns the events of a run that are in the outbox.
+func (r *rig) events(run Run) (events []schemas.RunEvent) {
 	r.Helper()
-	all, err := r.db.ClaimOutboxEvents(r.Context(), "github", r.now.Add(time.Hour), time.Microsecond, 1000)
+	err := r.db.InTx(r.Context(), func(tx store.Tx) error {
+		return tx.Query(r.Context(), func(scan func(...any) error) error {
+			var value string
+			var publish bool
+			if err := scan(&value, &publish); err != nil {
+				return err
+			}
+			event, err := schemas.DecodeRunEvent([]byte(value))
+			if event.ID != run.ID || !publish {
+				r.Errorf("outbox: got the event of run %s with the key %s, publish %t; want one id, and true", event.ID, run.ID, publish)
+			}
+			events = append(events, event)
+			return err
+		}, "SELECT run, publish_change FROM outbox WHERE key = $1 AND run <> '' ORDER BY id", run.ID)
+	})
 	if err != nil {
 		r.Fatal(err)
 	}
-	for _, e := range all {
-		if e.Run == "" {
-			others++
-			continue
-		}
-		event, err := schemas.DecodeRunEvent([]byte(e.Run))
-		if err != nil {
-			r.Fatal(err)
-		}
-		if event.ID != e.Entity.Key || !e.PublishChange {
-			r.Errorf("outbox: got the event of run %s with the key %s, publish %t; want one key, and true", event.ID, e.Entity.Key, e.PublishChange)
-		}
-		events = append(events, event)
-	}
-	return events, others
+	return events
 }
 
 // wantEnds fails the test unless the events of a run have these states and attempts. Each text has the
 // form "STATE ATTEMPT".
 func (r *rig) wantEnds(run Run, want ...string) {
 	r.Helper()
-	events, _ := r.events()
 	var got []string
-	for _, e := range events {
-		if e.ID == run.ID {
-			got = append(got, fmt.Sprint(e.State, " ", e.Attempt))
-		}
+	for _, e := range r.events(run) {
+		got = append(got, fmt.Sprint(e.State, " ", e.Attempt))
 	}
 	if !slices.Equal(got, want) {
 		r.Errorf("events of the run: got %q, want %q", got, want)

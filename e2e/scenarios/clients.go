@@ -117,17 +117,17 @@ func (c *clients) stop() {
 // other kind.
 func (c *clients) jobs(ctx context.Context, n int) []func() {
 	healthy := func(n int) string { return fmt.Sprint("/v1/", c.s.Source, "/", facet, "/healthy-", n%healthyKeys) }
-	get := func(path string) func() { return func() { c.do(ctx, http.MethodGet, path, nil) } }
+	get := func(path string) func() { return func() { c.do(ctx, http.MethodGet, path, nil, "") } }
 	all := []func(){get(healthy(n))}
 	if n%4 == 0 { // a conditional read, with If-None-Match
-		all = append(all, func() { c.do(ctx, http.MethodGet, healthy(n), http.Header{"If-None-Match": {"*"}}) })
+		all = append(all, func() { c.do(ctx, http.MethodGet, healthy(n), http.Header{"If-None-Match": {"*"}}, "") })
 	}
 	second, of := n/clientRate, func(kind string, different int) string {
 		return fmt.Sprint("/v1/", c.s.Source, "/", facet, "/", kind, "-", n/clientRate%different)
 	}
 	switch n % clientRate {
 	case 1:
-		all = append(all, func() { c.do(ctx, http.MethodPost, healthy(second)+"/refresh", nil) })
+		all = append(all, func() { c.do(ctx, http.MethodPost, healthy(second)+"/refresh", nil, "") })
 	case 4:
 		all = append(all, get(of("gone", 5)))
 	case 7: // requests of the keys "refused" and "page" become dead letters: only a few are read, because a real installation has few dead letters
@@ -141,22 +141,26 @@ func (c *clients) jobs(ctx context.Context, n int) []func() {
 	case 19:
 		all = append(all, get("/nowhere"), get("/v1/"+c.s.Source+"/nothing/of-the-kind"))
 	case 22:
-		all = append(all, func() { c.do(ctx, http.MethodGet, healthy(0), http.Header{"Authorization": {"Bearer nobodys"}}) })
+		all = append(all, func() { c.do(ctx, http.MethodGet, healthy(0), http.Header{"Authorization": {"Bearer nobodys"}}, "") })
 	case 25:
 		all = append(all, func() { c.prefetch(ctx, second) })
 	case 28:
 		all = append(all, func() {
-			c.do(ctx, http.MethodPost, fmt.Sprint("/hooks/", c.s.Source, "/changed"), http.Header{"X-Key": {fmt.Sprint("healthy-", second%healthyKeys)}})
+			c.do(ctx, http.MethodPost, fmt.Sprint("/hooks/", c.s.Source, "/changed"), http.Header{"X-Key": {fmt.Sprint("healthy-", second%healthyKeys)}}, "{}")
+		})
+	case 31: // each run has another key: its items are new, and statistics of them are computed
+		all = append(all, func() {
+			c.do(ctx, http.MethodPost, fmt.Sprint("/v1/runs/", c.s.Source, "/worn"), http.Header{"Content-Type": {"application/json"}}, fmt.Sprintf(`{"keys": ["worn-%d"]}`, second))
 		})
 	}
 	return all
 }
 
 // do sends a request and counts its response after reading it to the end.
-func (c *clients) do(ctx context.Context, method, path string, header http.Header) {
+func (c *clients) do(ctx context.Context, method, path string, header http.Header, body string) {
 	limited, cancel := context.WithTimeout(ctx, harness.Timeout)
 	defer cancel()
-	status, err := c.send(limited, method, path, header)
+	status, err := c.send(limited, method, path, header, body)
 	if ctx.Err() != nil {
 		return // the error is not counted: stop has cancelled the request
 	}
@@ -168,12 +172,8 @@ func (c *clients) do(ctx context.Context, method, path string, header http.Heade
 	}
 }
 
-func (c *clients) send(ctx context.Context, method, path string, header http.Header) (status int, err error) {
-	var body io.Reader = http.NoBody
-	if strings.HasPrefix(path, "/hooks/") {
-		body = strings.NewReader("{}") // a delivery is refused unless its body is JSON
-	}
-	req, err := http.NewRequestWithContext(ctx, method, c.api+path, body)
+func (c *clients) send(ctx context.Context, method, path string, header http.Header, body string) (status int, err error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.api+path, strings.NewReader(body))
 	if err != nil {
 		return 0, err
 	}
@@ -195,7 +195,7 @@ func (c *clients) streamEvents(ctx context.Context) {
 	reconnect := time.NewTicker(time.Second)
 	defer reconnect.Stop()
 	for ctx.Err() == nil {
-		_, _ = c.send(ctx, http.MethodGet, fmt.Sprint("/v1/", c.s.Source, "/", facet, "/healthy-1/events"), http.Header{"Accept": {"text/event-stream"}})
+		_, _ = c.send(ctx, http.MethodGet, fmt.Sprint("/v1/", c.s.Source, "/", facet, "/healthy-1/events"), http.Header{"Accept": {"text/event-stream"}}, "")
 		select {
 		case <-reconnect.C:
 		case <-ctx.Done():

@@ -29,13 +29,21 @@ type observation struct {
 	known []string // alerts of earlier outages, which may still be active
 }
 
-// hookConfig is the configuration of a webhook of a source. A delivery has its key in the header X-Key.
-const hookConfig = `
+// moreConfig is the configuration of a webhook, of a run and of two facets of a source. A delivery has its key in the
+// header X-Key. The run fetches a collection, and the facet statistics is derived from its items.
+const moreConfig = `
 webhooks:
   changed:
     verify: {scheme: token, header: Authorization, prefix: "Bearer ", secretFile: %q}
     map: [{facet: %s, key: "header:X-Key"}]
+runs:
+  worn: {steps: {worn: {}}}
 facets:
+  worn:
+    documents: {worn: {path: "/character/item-equipment?ocid={key}", paging: {link: true, items: item_equipment}}}
+    collection: {id: item_equipment_slot}
+  statistics:
+    derived: {over: {worn: {}}, measures: {items: {count: true}}, every: 1s}
 `
 
 // observe judges the monitoring. Every panel and every rule must have data, and docs/metrics.md
@@ -56,7 +64,7 @@ func observe(ctx context.Context, s *site, o options) error {
 	s.Edits = []string{
 		"freshFor: 1h", "freshFor: 10s", "notFoundFor: 1h", "notFoundFor: 10s", "failedFor: 6h", "failedFor: 10m",
 		"cooldown: 1m", "cooldown: 1s", "retry: [1m, 2m, 4m]", "retry: [1s, 2s]", "    keepFor:", "    publishChanges: true\n    keepFor:",
-		"\nfacets:\n", fmt.Sprintf(hookConfig, secret, facet),
+		"\nfacets:\n", fmt.Sprintf(moreConfig, secret, facet),
 		`{mode: adaptive, notBefore: "02:00", timeZone: Asia/Seoul}`, "{triggers: {" + small + ": {backoff: 0s}}}",
 	}
 	if err := s.Prepare(ctx, map[string]string{facet: "basic", small: "basic"}, "--latency", "5ms-50ms"); err != nil {

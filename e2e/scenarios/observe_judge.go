@@ -152,10 +152,6 @@ func (w *observation) judgeMetricsPage(ctx context.Context, documented map[strin
 	return nil
 }
 
-// unusedHistograms are the histograms of runs and of derived facets, which the scenario does not use.
-// TestMetrics_HistogramsHaveBothBucketKinds checks their buckets instead.
-var unusedHistograms = []string{namespace + "derive_duration_seconds", namespace + "run_duration_seconds"}
-
 // judgeNativeHistograms judges that each histogram is also exposed as a native histogram. It starts
 // a second Prometheus for that, because Prometheus 2 stores only one of the two kinds of buckets.
 func (w *observation) judgeNativeHistograms(ctx context.Context, documented map[string]documentedMetric, targets []target) error {
@@ -168,7 +164,7 @@ func (w *observation) judgeNativeHistograms(ctx context.Context, documented map[
 	var exprs []string
 	results, names := map[string]queryResult{}, map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(documented)) {
-		if documented[name].kind == "histogram" && !slices.Contains(unusedHistograms, name) {
+		if documented[name].kind == "histogram" {
 			e := fmt.Sprintf("histogram_quantile(0.95, %s) and histogram_count(%[1]s) > 0", name)
 			exprs, names[e] = append(exprs, e), name
 		}

@@ -219,26 +219,39 @@ func (s *Service) retry(r *http.Request) (admin.Answer, error) {
 
 // Cancel cancels a run for an operator.
 func (s *Service) Cancel(ctx context.Context, id, actor string) (Run, error) {
-	run, err := s.runs.Cancel(ctx, id, s.Now())
-	return s.changed(ctx, actionCancel, actor, run, err)
+	return s.change(ctx, actionCancel, actor, func(r *runs.Runs) (runs.Run, error) { return r.Cancel(ctx, id, s.Now()) })
 }
 
 // Retry retries the failed steps of a run for an operator.
 func (s *Service) Retry(ctx context.Context, id, actor string) (Run, error) {
-	run, err := s.runs.Retry(ctx, id, s.Now())
-	return s.changed(ctx, actionRetry, actor, run, err)
+	return s.change(ctx, actionRetry, actor, func(r *runs.Runs) (runs.Run, error) { return r.Retry(ctx, id, s.Now()) })
 }
 
-// changed writes the audit entry of a change by an operator, and wakes the pollers of the run's source.
-func (s *Service) changed(ctx context.Context, action, actor string, run runs.Run, err error) (Run, error) {
-	if err != nil {
-		return Run{}, err
-	}
-	changed := adminRun(run)
-	after, err := json.Marshal(changed)
+// change changes a run and writes the audit entry of the change in one transaction. Then it wakes the pollers of the
+// run's source.
+func (s *Service) change(ctx context.Context, action, actor string, do func(*runs.Runs) (runs.Run, error)) (changed Run, err error) {
+	var run runs.Run
+	err = s.Store.InTx(ctx, func(tx store.Tx) error {
+		if run, err = do(runs.New(within{tx})); err != nil {
+			return err
+		}
+		changed = adminRun(run)
+		after, err := json.Marshal(changed)
+		if err != nil {
+			return err
+		}
+		entry := store.AuditEntry{At: s.Now(), Actor: actor, Action: action, Source: run.Source, Before: json.RawMessage("{}"), After: after}
+		_, err = tx.Exec(ctx, store.Statement{Text: store.InsertAudit, Args: entry.AuditArgs()})
+		return err
+	})
 	if err != nil {
 		return Run{}, err
 	}
 	s.wake(ctx, run)
-	return changed, s.Store.WriteAudit(ctx, store.AuditEntry{At: s.Now(), Actor: actor, Action: action, Source: run.Source, Before: json.RawMessage("{}"), After: after})
+	return changed, nil
 }
+
+// within is a store whose transactions are parts of one transaction.
+type within struct{ tx store.Tx }
+
+func (w within) InTx(_ context.Context, do func(store.Tx) error) error { return do(w.tx) }

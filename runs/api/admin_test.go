@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 	"github.com/freshet/freshet/schemas/openapitest"
 	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
 	"github.com/freshet/freshet/store/sqlite"
 )
 
@@ -156,5 +158,46 @@ func TestAdmin_CancelAndRetryAreAudited(t *testing.T) {
 	audit, err := r.db.Audit(t.Context(), 10)
 	if err != nil || len(audit) != 2 || audit[0].Action != "run-cancel" || audit[1].Action != "run-retry" || audit[0].Actor != "key:operator" || audit[0].Source != "github" {
 		t.Errorf("audit: got %+v, %v; want the cancel and the retry", audit, err)
+	}
+}
+
+var errAudit = errors.New("no permission for the audit")
+
+// withoutAudit is a database that rejects entries of the audit.
+type withoutAudit struct{ *sqlite.Store }
+
+func (w withoutAudit) InTx(ctx context.Context, do func(store.Tx) error) error {
+	return w.Store.InTx(ctx, func(tx store.Tx) error { return do(rejecting{tx}) })
+}
+
+type rejecting struct{ store.Tx }
+
+func (r rejecting) Exec(ctx context.Context, statements ...store.Statement) ([]int64, error) {
+	for _, s := range statements {
+		if s.Text == store.InsertAudit {
+			return nil, errAudit
+		}
+	}
+	return r.Tx.Exec(ctx, statements...)
+}
+
+// A change that is not in the audit must not happen.
+func TestAdmin_ChangesNothingWithoutTheAudit(t *testing.T) {
+	r := newRig(t)
+	active, failed := r.start("a"), r.start("b")
+	if _, err := r.stored.End(t.Context(), failed.ID, []runs.StepEnd{{Number: 1, State: runs.StepFailed}}, r.now); err != nil {
+		t.Fatal(err)
+	}
+	r.service.Store = withoutAudit{r.db}
+	if _, err := r.service.Cancel(t.Context(), active.ID, "key:operator"); !errors.Is(err, errAudit) {
+		t.Errorf("cancel: got %v, want %v", err, errAudit)
+	}
+	if _, err := r.service.Retry(t.Context(), failed.ID, "key:operator"); !errors.Is(err, errAudit) {
+		t.Errorf("retry: got %v, want %v", err, errAudit)
+	}
+	for id, want := range map[string]runs.State{active.ID: runs.Running, failed.ID: runs.Failed} {
+		if run, err := r.service.Get(t.Context(), id); err != nil || run.State != want {
+			t.Errorf("run %s: got %s, %v, want %s", id, run.State, err, want)
+		}
 	}
 }

@@ -61,16 +61,9 @@ func runOf(r runs.Run) Run {
 // Ended reports whether the run has ended.
 func (r Run) Ended() bool { return r.EndedAt != nil }
 
-// Store is the database with the runs.
-type Store interface {
-	runs.Store
-	// WriteAudit writes one audit entry.
-	WriteAudit(ctx context.Context, entry store.AuditEntry) error
-}
-
 // Deps are the dependencies of a Service.
 type Deps struct {
-	Store   Store
+	Store   runs.Store
 	Sources map[string]*source.Source
 	// Configs are the definitions of runs by source and name.
 	Configs map[string]map[string]runs.Config

@@ -9,6 +9,7 @@ import (
 
 	"github.com/freshet/freshet/collection"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
 )
 
 var list = schemas.Entity{Source: "s", Facet: "f", Key: "list"}
@@ -143,4 +144,49 @@ func BenchmarkCollectionItems(b *testing.B) {
 		}
 		b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "items/s")
 	})
+}
+
+// A transaction that stores pages first locks the collections whose walk ends, and then all. WalkAgain must never hold the
+// lock of one collection while it waits for another.
+func TestCollection_WalkAgainHoldsOneLock(t *testing.T) {
+	s := open(t)
+	all, rules := collection.New(s), collection.Rules{Order: collection.OrderNone, Deletes: collection.DeletesNone}
+	first, second := schemas.Entity{Source: "s", Facet: "f", Key: "a"}, schemas.Entity{Source: "s", Facet: "f", Key: "b"}
+	for _, e := range []schemas.Entity{first, second} {
+		page := collection.Page{Version: 1, Began: time.UnixMilli(1), Next: "2"}
+		before := collection.State{}.Begin(rules, page.Began, false)
+		after, err := before.After(rules, page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := all.Write(t.Context(), []collection.Write{{Entity: e, Rules: rules, Before: before, After: after, Page: page}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pages, err := s.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = pages.Rollback(t.Context()) }()
+	store := func(e schemas.Entity) {
+		t.Helper()
+		if _, err := pages.Exec(t.Context(), "UPDATE collections SET version = version WHERE key = $1", e.Key); err != nil {
+			t.Fatalf("page of %s: got %v, want no error", e, err)
+		}
+	}
+	store(second)
+	result := make(chan error)
+	go func() { result <- all.WalkAgain(t.Context(), []schemas.Entity{first, second}) }()
+	servicetest.WaitFor(t, time.Minute, "WalkAgain waits for the lock of b", func() bool {
+		n := 0
+		err := s.pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&n)
+		return err == nil && n > 0
+	})
+	store(first)
+	if err := pages.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-result; err != nil {
+		t.Errorf("WalkAgain: got %v, want no error", err)
+	}
 }

@@ -33,6 +33,11 @@ func fillOldRows(t testing.TB, s *Store, n int) {
 		`INSERT INTO credit_entries (at, client, kind, grant_id, hold_id, amount, held, balance)
 			SELECT ` + at + `'key:' || n % 5000, 'capture', '', 'h' || n, 0, -1, 1 FROM generate_series(1, $1) n`,
 		`INSERT INTO credit_use (client, hour, used) SELECT 'key:' || n % 5000, n, 1 FROM generate_series(1, $1) n`,
+		`INSERT INTO runs (id, source, name, scope, keys, triggered_by, definition, state, waiting, attempt, since, attempt_at, total, open, done,
+			not_found, failed, cancelled, started, last_started, deadline_at, created_at, updated_at, ended_at, error, idempotency, body)
+			SELECT n, 's', 'all', n, 1, 'key:a', '{}', CASE WHEN n % 100 = 0 THEN 'RUNNING' ELSE 'COMPLETED' END, false, 1, 1, 1, 1, 0, 1,
+			0, 0, 0, 0, 1, 1, 1, 1, 3600000000::bigint * n, '', '', '' FROM generate_series(1, $1) n`,
+		`INSERT INTO run_steps (run, no, source, facet, key, state, due_at, error, ended_at) SELECT n, 1, 's', 'user', 'k', 'DONE', 0, '', 1 FROM generate_series(1, $1) n`,
 		`INSERT INTO maintenance (name) SELECT 'x' || n FROM generate_series(1, $1) n`,
 		`ANALYSE`,
 	} {
@@ -58,8 +63,11 @@ func TestPlans_MaintenanceUsesIndexes(t *testing.T) {
 	var all []statement
 	for _, table := range retention.Tables {
 		bound, index := int64(10_000*time.Hour/time.Microsecond), "_kept"
-		if table.Name == "creditUse" {
+		switch table.Name {
+		case "creditUse":
 			bound, index = 10_000, "credit_use_hour"
+		case "runs":
+			index = "runs_ended"
 		}
 		all = append(all,
 			statement{table.Name + ": delete", table.DeleteStatement(), index, []any{bound, 1000}},
@@ -69,7 +77,12 @@ func TestPlans_MaintenanceUsesIndexes(t *testing.T) {
 	all = append(all,
 		statement{"old entries", retention.SelectOldEntries, "credit_entries_kept", []any{int64(10_000 * time.Hour / time.Microsecond), 1000}},
 		statement{"delete entry", retention.DeleteEntry, "credit_entries_pkey", []any{7}},
-		statement{"opening entry", retention.AddToOpening, "credit_entries_opening", []any{1, "key:1", 1, 0}})
+		statement{"opening entry", retention.AddToOpening, "credit_entries_opening", []any{1, "key:1", 1, 0}},
+		statement{"old runs", retention.SelectOldRuns, "runs_ended", []any{int64(10_000 * time.Hour / time.Microsecond), 1000}},
+		statement{"lock run", retention.LockOldRun, "runs_pkey", []any{"7", 1}},
+		statement{"delete steps", retention.DeleteSteps, "run_steps_pkey", []any{"7", 1000}},
+		statement{"reduce counters", retention.ReduceCounts, "runs_pkey", []any{"7", 1, 1, 0, 0, 0}},
+		statement{"delete run", retention.DeleteRun, "runs_pkey", []any{"7"}})
 	for _, statistics := range []string{"with", "without"} {
 		if statistics == "without" {
 			if _, err := s.pool.Exec(t.Context(), `DELETE FROM pg_statistic`); err != nil {
@@ -102,7 +115,7 @@ func TestMaintenance_MakesNoSequentialScans(t *testing.T) {
 		}
 		var counts string
 		if err := s.pool.QueryRow(t.Context(), `SELECT string_agg(relname || ' ' || seq_scan, ', ' ORDER BY relname) FROM pg_stat_user_tables
-WHERE relname IN ('audit', 'dead_letters', 'dlq_jobs', 'api_keys', 'credit_holds', 'credit_grants', 'credit_entries', 'credit_use', 'maintenance')`).Scan(&counts); err != nil {
+WHERE relname IN ('audit', 'dead_letters', 'dlq_jobs', 'api_keys', 'credit_holds', 'credit_grants', 'credit_entries', 'credit_use', 'runs', 'run_steps', 'maintenance')`).Scan(&counts); err != nil {
 			t.Fatal(err)
 		}
 		return counts
@@ -110,7 +123,7 @@ WHERE relname IN ('audit', 'dead_letters', 'dlq_jobs', 'api_keys', 'credit_holds
 	before := scans()
 	const keep = 17_600 * time.Hour
 	config := retention.Config{
-		Audit: keep, DeadLetters: keep, OpenDeadLetters: keep, DLQJobs: keep, APIKeys: keep, CreditHolds: keep, CreditGrants: keep, CreditEntries: keep, CreditUse: keep,
+		Audit: keep, DeadLetters: keep, OpenDeadLetters: keep, DLQJobs: keep, APIKeys: keep, CreditHolds: keep, CreditGrants: keep, CreditEntries: keep, CreditUse: keep, Runs: keep,
 	}
 	now := time.UnixMicro(3_600_000_000 * 20_100)
 	m := retention.NewMaintenance(config, retention.MaintenanceDeps{Store: s, Now: func() time.Time { return now }, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry()})

@@ -26,6 +26,7 @@ func runMaintenance(t *testing.T, open func(t *testing.T) Store) {
 		{"old rows are deleted, oldest first", testOldRows},
 		{"ledger: old entries become one", testCarryForward},
 		{"grant with an open hold is kept", testGrantOfOpenHold},
+		{"old runs and their steps", testOldRuns},
 		{"maintenance: requested and due runs", testMaintenanceRuns},
 		{"maintenance: concurrent runs", testMaintenanceRace},
 	} {
@@ -97,6 +98,10 @@ var rowsOf = map[string]oldRows{
 	"creditUse": {table: "credit_use", row: func(n int, at int64) string {
 		return fmt.Sprintf(`INSERT INTO credit_use (client, hour, used) VALUES ('%d', %d, 1)`, n, at/hour)
 	}},
+	"runs": {
+		table: "runs", row: func(n int, at int64) string { return runRow(n, "COMPLETED", at) },
+		kept: []string{runRow(101, "RUNNING", 0)},
+	},
 }
 
 func deadLetterRow(n int, at, handledAt int64, handled string) string {
@@ -125,6 +130,13 @@ func grantRow(n int, remaining, created int64) string {
 
 func entryRow(n int, at int64) string {
 	return fmt.Sprintf(`INSERT INTO credit_entries (at, client, kind, grant_id, hold_id, amount, held, balance) VALUES (%d, 'key:1', 'capture', '', '%d', 1, 0, %d)`, at, n, n)
+}
+
+// runRow inserts a run without steps.
+func runRow(n int, state string, ended int64) string {
+	return fmt.Sprintf(`INSERT INTO runs (id, source, name, scope, keys, triggered_by, definition, state, waiting, attempt, since, attempt_at, total, open, done,
+not_found, failed, cancelled, started, last_started, deadline_at, created_at, updated_at, ended_at, error, idempotency, body)
+VALUES ('%d', 's', 'all', '%d', 1, 'key:a', '{}', '%s', false, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, %d, '', '', '')`, n, n, state, ended)
 }
 
 // insertAll executes statements that insert rows. If each kind of process has its own database role,
