@@ -71,9 +71,9 @@ func identity(role string) []any {
 	return []any{"role", role, "instance", workerName(), "version", Version()}
 }
 
-// startAttrs returns those attributes of a role's first log line that do not depend on the role.
-// With log.format text, they include the attributes of the function identity: the other text lines
-// leave these attributes out to stay short.
+// startAttrs returns the attributes of the first log line of a process, except the attributes that
+// depend on the role. With log.format text, they include the attributes of the function identity: the
+// other text lines leave these attributes out to stay short.
 func (p *Process) startAttrs(c Config, role string) []any {
 	attrs := []any{
 		"config", cmp.Or(p.ConfigFile, "none"), "brokers", strings.Join(c.Kafka.Brokers, ","), "redis", strings.Join(c.Redis.Addresses, ","),

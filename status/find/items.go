@@ -105,7 +105,7 @@ type Lookup interface {
 }
 
 // ItemReader finds the items of a facet. Each page costs a bounded number of reads by primary key,
-// independent of the size of the tables:
+// even if the tables are large:
 //
 //	walk       the table that the filter concerns, from the key After on: at most 1,000 rows
 //	look up    state, failure and registration of the at most 50 matching keys
