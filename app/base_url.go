@@ -36,7 +36,7 @@ func baseURLsOf(s source.Config) []baseURL {
 	return all
 }
 
-// replaceBaseURLs calls change for the base URLs of the source and of its documents.
+// replaceBaseURLs calls the function `change` for the base URLs of the source and of its documents.
 func replaceBaseURLs(s *source.Config, change func(base *url.URL)) error {
 	replaced := func(setting, address string) (string, error) {
 		base, err := url.Parse(address)

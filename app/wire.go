@@ -392,7 +392,7 @@ func (g *group) stop() error {
 	return errors.Join(g.errs...)
 }
 
-// withEither returns a child context of a that also ends when b ends.
+// withEither returns a child of the context a, which also ends when the context b ends.
 func withEither(a, b context.Context) context.Context {
 	ctx, cancel := context.WithCancelCause(a)
 	context.AfterFunc(b, func() { cancel(context.Cause(b)) })

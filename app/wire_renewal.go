@@ -135,7 +135,8 @@ func spendOn(l *limiter.Limiter, credentials []renewal.Credential) renewal.Spend
 				permit.Written()
 				return func(status int) {
 					permit.Answered()
-					// An answer of the token endpoint does not show that the source accepts calls again.
+					// A response of the token endpoint does not show that the source accepts calls
+					// again, so it must not end a backoff of the source.
 					permit.ReportEnd(status, nil, func() bool { return true })
 				}, nil
 			}

@@ -77,10 +77,10 @@ local function read()
   if find(rest, '^B[%d ]+\n') then
     probed, rest = number(rest, 2), sub(rest, find(rest, '\n', 1, true) + 1)
   end
-  -- The breaker's line P exists once the breaker has opened. A release without a breaker keeps
-  -- the line, and obeys its first two numbers as a backoff until the next probe. If that release
-  -- then writes a later end of the backoff, it has received a backoff; if it writes an earlier end,
-  -- it has lost its state.
+  -- The state has a line P for the circuit breaker from the time when the breaker first opens. A
+  -- release without a breaker keeps the line, and obeys its first two numbers as a backoff until the
+  -- next probe. If that release then writes a later end of the backoff, it has received a backoff; if
+  -- it writes an earlier end, it has lost its state.
   if find(rest, '^P[%d ]+\n') then
     local other, next = number(rest, 2), number(rest, 18)
     local a, b, c, d = number(rest, 34), number(rest, 50), number(rest, 66), number(rest, 82)
@@ -305,8 +305,10 @@ while events[i] do
         -- be the other lane's slot of the same time.
         for p = min(slots[n], lowSlots[n]) > 0 and #logs[n] - 15 or 0, 1, -16 do
           if number(logs[n], p) == slot then
-            -- A refunded slot in the future had removed the oldest slot from the log. The oldest
-            -- slot still counts until the refunded slot's time: an entry takes its place until then.
+            -- When a slot in the future was granted, the oldest slot was removed from the log,
+            -- although the oldest slot still counts until the time of the granted slot. So after a
+            -- refund of the granted slot, an entry takes the place of the oldest slot until that
+            -- time.
             local ahead = slot > now and format('%16d', slot - reach[n]) or ''
             logs[n] = ahead .. sub(logs[n], 1, p - 1) .. sub(logs[n], p + 16)
             break

@@ -52,8 +52,8 @@ type Editor interface {
 
 // Notifier wakes the renewers of all processes (poll.Poller).
 type Notifier interface {
-	// Run calls work until ctx ends: at once, at the time `next` that work has returned, after a
-	// wake-up, and at least once per interval.
+	// Run calls the function `work` until ctx ends: at once, at the time `next` that `work` has
+	// returned, after a wake-up, and at least once per interval.
 	Run(ctx context.Context, interval time.Duration, work func(ctx context.Context, now time.Time) (next time.Time, err error)) error
 	// WakeAt wakes all processes, and WakeLocal only this one.
 	WakeAt(ctx context.Context, at time.Time)

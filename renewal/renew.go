@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/store/tokens"
 )
 
-// begin starts a renewal of the row's generation, unless this process renews it already.
+// begin starts a renewal of the token in the row, unless this process is renewing this token already.
 func (r *Renewer) begin(ctx context.Context, row tokens.Token) {
 	s := r.states[row.Credential]
 	r.mu.Lock()
@@ -30,7 +30,7 @@ func (r *Renewer) begin(ctx context.Context, row tokens.Token) {
 	})
 }
 
-// renew claims the generation, calls the token endpoint and stores the next generation or the
+// renew claims the renewal of a token, calls the token endpoint, and stores the next token or the
 // failure. The claim ends with the stored result.
 func (r *Renewer) renew(ctx context.Context, row tokens.Token) {
 	claimed, err := r.deps.Store.ClaimToken(ctx, r.source, row.Credential, row.Generation, r.deps.Process, claimLease)
@@ -180,8 +180,8 @@ func (r *Renewer) commit(ctx context.Context, next tokens.Token, lifetime time.D
 	r.metrics.renewed(next.Credential, result)
 }
 
-// untilStored calls write until the database is reachable or ctx ends, because the response of the
-// token endpoint may contain the only valid refresh token.
+// untilStored calls the function `write` until the database is reachable or ctx ends, because the
+// response of the token endpoint may contain the only valid refresh token.
 func (r *Renewer) untilStored(ctx context.Context, credential string, write func() (bool, error)) (bool, error) {
 	for {
 		stored, err := write()

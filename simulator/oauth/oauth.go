@@ -53,7 +53,8 @@ type Answer struct {
 	Status      int
 	ContentType string
 	Body        string
-	// Expires, if not nil, only replaces the member expires_in of a normal answer; "" omits it.
+	// Expires replaces only the member expires_in of an otherwise normal response; nil: it replaces
+	// nothing. An empty text omits the member.
 	Expires *string
 	// Hang closes the connection after the renewal, without an answer.
 	Hang bool
@@ -298,8 +299,8 @@ func (s *Server) use(refresh string) string {
 	return ""
 }
 
-// checkJWT checks the signature of a JWT, and its times by the clock of the server. It returns the
-// reason why the JWT is refused; empty: it is accepted.
+// checkJWT checks the signature of a JWT, and compares its times with the clock of the server. It
+// returns the reason why the JWT is refused; empty: it is accepted.
 func (s *Server) checkJWT(text string) string {
 	parts := strings.Split(text, ".")
 	var claims struct{ Iat, Exp int64 }

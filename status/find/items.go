@@ -119,7 +119,7 @@ type ItemReader struct {
 // ErrUnknownFilter is the error of a query with a filter that does not exist.
 var ErrUnknownFilter = errors.New("unknown filter of items")
 
-// Find returns a page of items. The function visible reports whether the client may see an entity
+// Find returns a page of items. The function `visible` reports whether the client may see an entity
 // whose stored content has the visibility label; other entities are left out.
 func (r ItemReader) Find(ctx context.Context, q ItemQuery, visible func(e schemas.Entity, visibility string) bool) (ItemPage, error) {
 	keys, next, err := r.walk(ctx, q)
