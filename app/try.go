@@ -86,7 +86,7 @@ func checkParams(f source.Facet, params map[string]string) error {
 }
 
 // trialSource returns the source with all credentials that exist in this environment. The returned
-// function choose gets the names of candidate credentials and returns the first one that exists.
+// function `choose` gets the names of candidate credentials and returns the first one that exists.
 func (p *Process) trialSource(ctx context.Context, name string, s SourceConfig) (_ *source.Source, choose func([]string) (string, error), err error) {
 	secrets, missing := map[string]string{}, map[string]error{}
 	for _, one := range renewing(s) {
