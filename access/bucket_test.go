@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// The times of the calls are in any order. A bucket must not give more tokens than its capacity and the
-// tokens for the time between the earliest and the latest of these times. After the wait that Take has
-// returned, enough tokens must be there.
+// The times of the calls are in any order. A bucket must not give more tokens than the sum of two
+// numbers: its capacity, and the tokens for the time between the earliest and the latest of these
+// times. After the wait that Take has returned, enough tokens must be there.
 func TestBucket_NeverExceedsItsRate(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

@@ -103,7 +103,7 @@ type claims struct {
 	jwt.RegisteredClaims
 	scope string
 	scp   scopesList
-	// notAccessToken: the claims identify an ID, refresh or logout token.
+	// notAccessToken is true if the claims identify an ID, refresh or logout token.
 	notAccessToken bool
 }
 

@@ -36,8 +36,8 @@ func (p parts) newGuard(ctx context.Context, listen string) (*access.Guard, *acc
 	return guard, limiter, nil
 }
 
-// warnPlainHTTP logs a warning if clients on other machines may send tokens unencrypted. This is so
-// if the query service listens beyond loopback and has neither TLS nor a trusted proxy that could
+// warnPlainHTTP logs a warning if clients on other machines may send tokens unencrypted. They may do
+// so if the query service listens beyond loopback and has neither TLS nor a trusted proxy that could
 // terminate TLS.
 func (p parts) warnPlainHTTP(tokens bool, listen string) {
 	if tokens && !access.Loopback(listen) && !p.config.Query.TLS.enabled() && len(p.config.Access.TrustedProxies) == 0 {

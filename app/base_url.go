@@ -22,7 +22,7 @@ func documentBaseURL(facet, document string) string {
 	return "facets." + facet + ".documents." + document + ".baseURL"
 }
 
-// baseURLsOf returns the base URLs of the source and of its documents, the source's first.
+// baseURLsOf returns the base URL of the source, and then the base URLs of its documents.
 func baseURLsOf(s source.Config) []baseURL {
 	all := []baseURL{{"baseURL", s.BaseURL}}
 	for _, facet := range slices.Sorted(maps.Keys(s.Facets)) {
@@ -36,7 +36,7 @@ func baseURLsOf(s source.Config) []baseURL {
 	return all
 }
 
-// replaceBaseURLs calls change for the base URLs of the source and of its documents.
+// replaceBaseURLs calls the function `change` for the base URLs of the source and of its documents.
 func replaceBaseURLs(s *source.Config, change func(base *url.URL)) error {
 	replaced := func(setting, address string) (string, error) {
 		base, err := url.Parse(address)
@@ -64,7 +64,7 @@ func replaceBaseURLs(s *source.Config, change func(base *url.URL)) error {
 	return errors.Join(errs...)
 }
 
-// hostsOf returns the hosts that the source calls, with its token endpoints.
+// hostsOf returns the hosts that the source calls, including the hosts of its token endpoints.
 func hostsOf(s SourceConfig) (all []string) {
 	for _, base := range baseURLsOf(s.Config) {
 		all = append(all, hostOf(base.url))

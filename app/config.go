@@ -114,9 +114,9 @@ type DatabaseConfig struct {
 
 // SecretsConfig configures the encryption of secrets in the database.
 type SecretsConfig struct {
-	// KeyFile is the path of a file with the keys that encrypt the tokens of credentials. Each line is an
-	// id and 32 bytes in base64. The first key encrypts, the others only decrypt. A changed file is used
-	// at once. It is required if a credential has a token.
+	// KeyFile is the path of a file with the keys that encrypt the tokens of credentials. Each line
+	// is an id and 32 bytes in base64. The first key encrypts, the others only decrypt. A changed
+	// file is used at once. The setting is required if a credential has a token.
 	KeyFile string `yaml:"keyFile"`
 }
 

@@ -169,8 +169,8 @@ func (s SourceConfig) explainUnreadable(to io.Writer) {
 	}
 }
 
-// activeCriteria lists the paths and params by which the setting active decides whether an entity is
-// prefetched.
+// activeCriteria lists the paths and params by which the setting `active` decides whether an entity
+// is prefetched.
 func activeCriteria(a scheduler.Active) string {
 	var by []string
 	if a.Status.Path != "" {

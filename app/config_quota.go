@@ -170,7 +170,7 @@ func (s SourceConfig) checkCosts() (errs []error) {
 	return errs
 }
 
-// checkAnnounced checks the rules of the setting announced (how to read a reported limit). It
+// checkAnnounced checks the rules of the setting `announced` (how to read a reported limit). It
 // returns an error for each rule whose policy is not in the quota.
 func checkAnnounced(rules []announced.Rule, policies []limiter.Policy) error {
 	var errs []error

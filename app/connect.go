@@ -98,7 +98,8 @@ const (
 
 // newClient returns a Redis client. Each Redis command ends at the deadline of its context, so the
 // caller decides how long it waits for an unreachable Redis. The client does not retry commands.
-// timeout bounds one read from, or one write to, a connection. dial opens the connections; nil: over TCP.
+// `timeout` bounds one read from, or one write to, a connection. The function `dial` opens the
+// connections; nil: they are TCP connections.
 func (c RedisConfig) newClient(timeout time.Duration, dial Dialer) (redis.UniversalClient, error) {
 	secured, err := c.TLS.newTLSConfig()
 	if err != nil {

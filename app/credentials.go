@@ -47,8 +47,8 @@ func OpenCredentials(ctx context.Context, p *Process) (*Credentials, func(), err
 	return &Credentials{p, parts, keys}, closeAll, nil
 }
 
-// config returns the token configuration of a credential. If source or credential is empty, and there
-// is only one, it is used.
+// config returns the token configuration of a credential. `source` and `credential` may be empty if
+// the configuration has only one credential that renews itself.
 func (c *Credentials) config(source, credential string) (string, renewal.Credential, error) {
 	var found []string
 	var last renewal.Credential
@@ -110,7 +110,7 @@ func stateOf(row tokens.Token, now time.Time) string {
 	return status.CredentialActive
 }
 
-// Renew makes the renewal of a credential due at once, also of a stopped one.
+// Renew makes the renewal of a credential due at once, even if the credential has stopped.
 func (c *Credentials) Renew(ctx context.Context, source, credential string) (string, error) {
 	source, one, err := c.config(source, credential)
 	if err != nil {
@@ -129,8 +129,8 @@ func (c *Credentials) Renew(ctx context.Context, source, credential string) (str
 	return source + "/" + one.Name, nil
 }
 
-// Authorize obtains a new refresh token from a person and stores it. show is called with the page on
-// which the person agrees.
+// Authorize obtains a new refresh token from a person and stores it. It calls the function `show`
+// with the URL of the page on which the person grants the access.
 func (c *Credentials) Authorize(ctx context.Context, source, credential string, show func(page string)) (string, error) {
 	source, one, err := c.config(source, credential)
 	if err != nil {
@@ -283,7 +283,7 @@ func (c *Credentials) RotateKeys(ctx context.Context) (changed int, keyID string
 	return changed, keyID, c.audit(ctx, "credential-rotate-keys", "", "")
 }
 
-// audit writes an entry about a credential.
+// audit writes an audit entry about a credential.
 func (c *Credentials) audit(ctx context.Context, action, source, credential string) error {
 	after, err := json.Marshal(map[string]string{"credential": credential})
 	if err != nil {

@@ -121,8 +121,7 @@ func (p *Process) RunDev(ctx context.Context, o DevOptions, started time.Time) (
 // address is one line of the table of addresses that dev prints.
 type address struct{ name, at, note string }
 
-// embedded holds the parts that dev uses, which are on embedded services, and the addresses that it
-// prints.
+// embedded holds the parts of dev, which use embedded services, and the addresses that dev prints.
 type embedded struct {
 	parts
 	upstream  *simulatedUpstream // nil: no upstream is simulated

@@ -36,16 +36,17 @@ type documentStore interface {
 // documentBatch is the number of documents that are read or written together.
 const documentBatch = 100
 
-// ExportDocuments writes the stored documents of a raw facet as files below dir, which static.dir of the
-// facet can name. The file of a document has the path of its key. Its time is that of the last check, so
-// that the file and the stored document are equally new.
+// ExportDocuments writes the stored documents of a raw facet as files below the directory dir, so
+// that the facet's setting static.dir can name this directory. The path of a file is the key of its
+// document. The modification time of the file is the time of the document's last check. So a query
+// service treats the file and the stored document as equally new.
 func ExportDocuments(ctx context.Context, p *Process, sourceName, facet, dir string) (Documents, error) {
 	parts, src, closeAll, err := connectDocuments(ctx, p, sourceName, facet)
 	if err != nil {
 		return Documents{}, err
 	}
 	defer closeAll()
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // documents are public within the machine, as static files of a web server
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // every user of this machine may read the documents, like static files of a web server
 		return Documents{}, err
 	}
 	root, err := os.OpenRoot(dir)
@@ -187,7 +188,7 @@ func importDocuments(ctx context.Context, db documentStore, src *source.Source, 
 			out.Skipped[e.Key] = why
 		}
 		batch = slices.DeleteFunc(batch, func(w store.Write) bool { return kept[w.Entity] != nil })
-		version := time.Now().UnixMilli() // versions are times of Redis in milliseconds, or higher
+		version := time.Now().UnixMilli() // the version of a fetch is normally Redis' time in milliseconds
 		for i := range batch {
 			batch[i].Version, batch[i].Visibility, batch[i].Manual = version, src.Visibility(batch[i].Entity.Key), true
 		}

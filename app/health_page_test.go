@@ -33,7 +33,7 @@ func getHealth(t *testing.T, h *health, target, accept string) *httptest.Respons
 
 const browserAccept = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
 
-// One row for each header Accept, with the media type of the response.
+// Each case has a value of the header Accept, and the media type that the response must have.
 func TestHealth_NegotiatesTheMediaType(t *testing.T) {
 	h := newHealth(nil, slog.New(slog.DiscardHandler))
 	for accept, want := range map[string]string{

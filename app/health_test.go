@@ -50,7 +50,8 @@ func TestHealth_NamesDependenciesOnlyWhenVerbose(t *testing.T) {
 	}
 }
 
-// One row for each state of a limiter, as this process has read it some time ago.
+// Each case has a state of a limiter that this process has read some time ago. The health page must
+// show this state, without a new read.
 func TestHealth_ShowsSourcesFromMemory(t *testing.T) {
 	blocked := func(s limiter.State, d time.Duration) limiter.WaitEstimate {
 		return limiter.WaitEstimate{Blocked: s, BlockedFor: d}

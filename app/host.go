@@ -23,7 +23,7 @@ type Host struct {
 	Name   string // name of the process
 	Config Config
 	Store  *sqlite.Store
-	Dial   Dialer // opens the connections to Kafka, Redis and the upstreams
+	Dial   Dialer // function that opens the connections to Kafka, Redis and the upstreams
 	Log    *slog.Logger
 }
 
@@ -50,6 +50,7 @@ func (h Host) run(ctx context.Context, r role) (err error) {
 		return err
 	}
 	// A zstd decoder is closed by a finalizer, which cannot close the channels of a synctest bubble.
+	// So no record is compressed.
 	p.kafka = append(p.kafka, kgo.Dialer(h.Dial), kgo.WithCompressor(uncompressed{}))
 	if p.rdb, err = h.Config.Redis.newClient(redisTimeout, h.Dial); err != nil {
 		return err

@@ -31,7 +31,8 @@ func (e *lastError) get() *status.ProcessError {
 	return e.last
 }
 
-// handler returns a handler that keeps the lines and gives them to the next handler.
+// handler returns a log handler that keeps the last line of level WARN or ERROR, and passes all lines
+// to the next handler.
 func (e *lastError) handler(next slog.Handler) slog.Handler { return lastErrorHandler{next, e} }
 
 type lastErrorHandler struct {

@@ -70,7 +70,7 @@ func (b *liveBounds) Run(ctx context.Context) error {
 	return nil
 }
 
-// follow recalculates the limits of clients from the newest quota settings of a source. The limits
+// follow recalculates the limits of clients of a source from its newest quota settings. The limits
 // stay unchanged if these settings are unreadable or invalid.
 func (b *liveBounds) follow(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(ctx, boundsTimeout)

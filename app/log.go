@@ -16,7 +16,7 @@ import (
 )
 
 // logger returns the log of a process with this role. Signals can change the log's level until ctx
-// ends. With log.format json, each line has the attributes that the function identity returns.
+// ends. With log.format json, each line has the attributes that the function `identity` returns.
 // Messages of go-redis and of Go's standard logger become DEBUG lines of the log. Both loggers are
 // global to the process.
 func (p *Process) logger(ctx context.Context, c LogConfig, role string) *slog.Logger {
@@ -71,9 +71,9 @@ func identity(role string) []any {
 	return []any{"role", role, "instance", workerName(), "version", Version()}
 }
 
-// startAttrs returns those attributes of a role's first log line that do not depend on the role.
-// With log.format text, they include the attributes of the function identity: the other text lines
-// leave these attributes out to stay short.
+// startAttrs returns the attributes of the first log line of a process, except the attributes that
+// depend on the role. With log.format text, they include the attributes of the function `identity`:
+// the other text lines leave these attributes out to stay short.
 func (p *Process) startAttrs(c Config, role string) []any {
 	attrs := []any{
 		"config", cmp.Or(p.ConfigFile, "none"), "brokers", strings.Join(c.Kafka.Brokers, ","), "redis", strings.Join(c.Redis.Addresses, ","),

@@ -33,7 +33,7 @@ var (
 	nonSecretParameters = regexp.MustCompile(`^(sslmode|sslrootcert|sslcert|sslkey|application_name|connect_timeout|target_session_attrs|search_path|statement_timeout|default_query_exec_mode|host|port|user|dbname|options|pool_[a-z_]+)$`)
 
 	userinfo    = regexp.MustCompile(`[a-zA-Z][a-zA-Z0-9+.-]*://([^\s/?#"']*):([^\s"']*)@`)
-	password    = regexp.MustCompile(`:([^\s"':]+)@`) // matches the password before an @, also in a malformed URL
+	password    = regexp.MustCompile(`:([^\s"':]+)@`) // matches the password before an @, even in a malformed URL
 	userOnly    = regexp.MustCompile(`https?://([^\s/?#@:"']+)@`)
 	assignment  = regexp.MustCompile(`(?i)([a-z0-9_.-]+)\s*=\s*('[^']*'|[^\s&'"#;]+)`)
 	scheme      = regexp.MustCompile(`(?i)\b(?:bearer|basic|token|digest)\s+([^\s"',;]+)`)

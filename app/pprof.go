@@ -7,8 +7,8 @@ import (
 	"github.com/freshet/freshet/access"
 )
 
-// handlePprof adds Go's profiles at /debug/pprof. A profile shows memory of the process and uses
-// its CPU. So only clients on loopback get a profile, also if the listener accepts other clients.
+// handlePprof adds Go's profiles at /debug/pprof. A profile shows memory of the process and uses its
+// CPU. So only clients on loopback get a profile, even if the listener accepts other clients.
 func handlePprof(mux *http.ServeMux) {
 	for path, handler := range map[string]http.HandlerFunc{
 		"/debug/pprof/": pprof.Index, "/debug/pprof/cmdline": pprof.Cmdline, "/debug/pprof/profile": pprof.Profile,

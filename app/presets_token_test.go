@@ -35,7 +35,7 @@ type renewingPreset struct {
 	oauth oauth.Config
 	// secrets are the values of its environment variables.
 	secrets map[string]string
-	// consent is true if a person has to agree once.
+	// consent is true if a person has to grant the access once.
 	consent bool
 }
 
@@ -207,8 +207,8 @@ func atHost(t *testing.T, upstream, address string) string {
 	return upstream + u.Path
 }
 
-// agree obtains the first refresh token as `freshet credentials authorize` does, and stores only it, so
-// that a renewal follows.
+// agree obtains the first refresh token as `freshet credentials authorize` does, and stores only this
+// token, so that a renewal follows.
 func (p renewingPreset) agree(t *testing.T, name, upstream string, c token.Config, db *sqlite.Store, keys *renewal.Keyring) {
 	t.Helper()
 	c.Consent.AuthorizeURL, c.Consent.RedirectURL = upstream+"/authorize", "" // with an empty RedirectURL, freshet receives the redirect at a free port

@@ -57,10 +57,10 @@ func requireSecret(at secretRef) (string, error) {
 
 func noSecret(secretRef) (string, error) { return "", nil }
 
-// reloadSecret reads the file of a credential every secretReloadInterval until ctx ends, and
-// updates the source when the secret changes. It calls changed after each update. While the file is
-// unreadable or empty, the last secret stays in use, because another process may be writing the
-// file. The third failure in a row is logged.
+// reloadSecret reads the file of a credential every secretReloadInterval until ctx ends, and updates
+// the source when the secret changes. It calls the function `changed` after each update. While the
+// file is unreadable or empty, the last secret stays in use, because another process may be writing
+// the file. The third failure in a row is logged.
 func reloadSecret(ctx context.Context, at secretRef, s *source.Source, changed func(name string), log *slog.Logger) error {
 	if at.file == "" {
 		return nil
@@ -84,9 +84,10 @@ func reloadSecret(ctx context.Context, at secretRef, s *source.Source, changed f
 	return nil
 }
 
-// followSecret calls read every secretReloadInterval until ctx ends. If the secret differs from the one
-// in use, it calls use with it. known is the secret in use at the start. If read or use fails, another
-// process may be writing the file. So followSecret calls unusable only after three failures in a row.
+// followSecret calls the function `read` every secretReloadInterval until ctx ends. If the secret
+// differs from the one in use, it calls the function `use` with the new secret. known is the secret
+// in use at the start. If `read` or `use` fails, another process may be writing the file. So
+// followSecret calls the function `unusable` only after three failures in a row.
 func followSecret(ctx context.Context, known string, read func() (string, error), use func(now string) error, unusable func(error)) {
 	failures := 0
 	poll.Every(ctx, secretReloadInterval, func(context.Context) {

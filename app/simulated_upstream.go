@@ -104,8 +104,8 @@ func (w *simulatedUpstream) Set(_ context.Context, name string) error {
 	return fmt.Errorf("unknown fault scenario %q; the scenarios are %s", name, strings.Join(names, ", "))
 }
 
-// curlCommands returns the commands that make the upstream respond with 429, and that clear all
-// faults.
+// curlCommands returns two curl commands for dev's simulator. The command `set` makes the simulator
+// respond with status 429. The command `reset` clears all faults.
 func (w *simulatedUpstream) curlCommands() (set, reset string) {
 	return `curl -d '{"faults":[{"kind":"429","retryAfter":"3"}]}' ` + w.url + "/_control",
 		`curl -d '{"faults":[]}' ` + w.url + "/_control"

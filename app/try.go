@@ -50,7 +50,7 @@ func (p *Process) Try(ctx context.Context, e schemas.Entity, params map[string]s
 	missing := src.MissingParams(e.Facet, e.Key, params)
 	compiled, _ := src.Facet(e.Facet)
 	for _, a := range compiled.Aliases() {
-		if params[a.Param] == "" { // a trial makes the calls of one facet only
+		if params[a.Param] == "" { // a trial calls only one facet, so it can't read the value from the other facet
 			return trial.Report{}, UsageErrorf("{%s} comes from facet %s: try that facet first, then set its value with --param %s=VALUE", a.Param, a.From, a.Param)
 		}
 	}
@@ -86,7 +86,7 @@ func checkParams(f source.Facet, params map[string]string) error {
 }
 
 // trialSource returns the source with all credentials that exist in this environment. The returned
-// function choose gets the names of candidate credentials and returns the first one that exists.
+// function `choose` gets the names of candidate credentials and returns the first one that exists.
 func (p *Process) trialSource(ctx context.Context, name string, s SourceConfig) (_ *source.Source, choose func([]string) (string, error), err error) {
 	secrets, missing := map[string]string{}, map[string]error{}
 	for _, one := range renewing(s) {

@@ -64,7 +64,7 @@ type parts struct {
 	}
 	rdb   redis.UniversalClient
 	kafka []kgo.Opt
-	dial  Dialer // opens the connections to the upstreams; nil: over TCP
+	dial  Dialer // opens the connections to the upstreams; nil: they are TCP connections
 	log   *slog.Logger
 	name  string // name of the process in dead letters, the limiter's reports, audit and console; empty: workerName
 	// startAttrs are attributes of the log line that a role writes when it has started.
@@ -84,7 +84,7 @@ type parts struct {
 	faultScenarios console.FaultScenarios // fault scenarios of dev's simulated upstream; nil: no upstream is simulated
 
 	role      string      // role in the log, such as worker
-	lastError *lastError  // nil: no line is kept
+	lastError *lastError  // keeps the last log line of level WARN or ERROR; nil: no line is kept
 	workers   *ownWorkers // the workers of this process; run creates the list
 
 	opsListener net.Listener // the query service's listener of health and metrics; may be nil
@@ -392,7 +392,7 @@ func (g *group) stop() error {
 	return errors.Join(g.errs...)
 }
 
-// withEither returns a child context of a that also ends when b ends.
+// withEither returns a child of the context a, which also ends when the context b ends.
 func withEither(a, b context.Context) context.Context {
 	ctx, cancel := context.WithCancelCause(a)
 	context.AfterFunc(b, func() { cancel(context.Cause(b)) })

@@ -63,7 +63,8 @@ func (p parts) consoleDeps(sources map[string]*source.Source, guard *access.Guar
 }
 
 // refreshing is a function that enqueues refreshes of entities of one facet. The refreshes count
-// toward the limits of the client and cost its credits, unless it has the scope admin.
+// toward the limits of the client and cost the credits of the client, unless the client has the scope
+// admin.
 type refreshing func(ctx context.Context, client access.Client, all []schemas.Entity, f source.Facet) []query.EnqueueResult
 
 // overview provides lanes, dependencies and read statistics to the console.

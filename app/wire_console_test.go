@@ -119,7 +119,7 @@ func testEntity(key string) schemas.Entity {
 	return schemas.Entity{Source: builtInSource, Facet: "character", Key: key}
 }
 
-// write stores a snapshot whose last check is as long ago as the parameter age.
+// write stores a snapshot whose last check was the duration `age` ago.
 func (f *consoleFixture) write(key string, version int64, age time.Duration, visibility string) {
 	f.Helper()
 	text := []byte(`{"name":"` + key + `"}`)

@@ -40,8 +40,8 @@ func withCredits(d query.Deps, paid *credits.Service) query.Deps {
 	return d
 }
 
-// settles adapts the producer's subscription of settled requests to query.SettleSubscriber. The
-// service of credits and the webhooks receive the same messages, if there are any.
+// settles adapts the producer's subscription of settled requests to query.SettleSubscriber. If the
+// process has a service of credits or webhooks, they receive the same messages.
 type settles struct {
 	parts
 	credits *credits.Service

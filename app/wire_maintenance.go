@@ -12,8 +12,8 @@ import (
 	"github.com/freshet/freshet/retention"
 )
 
-// newMaintenance returns the Maintenance that deletes old rows. Each scheduler runs it, whatever
-// sources it has.
+// newMaintenance returns the Maintenance that deletes old rows. Every scheduler runs it, even a
+// scheduler that works for only one source.
 func newMaintenance(p parts) *retention.Maintenance {
 	return retention.NewMaintenance(p.config.Retention, retention.MaintenanceDeps{
 		Store: p.store, Poller: poll.New(retention.Channel, p.rdb, p.log, retention.PollFails), Now: time.Now, Log: p.log, Metrics: p.reg,

@@ -15,8 +15,8 @@ import (
 	"github.com/freshet/freshet/source/token"
 )
 
-// tokenEndpoint is the facet's name in quotas for calls of token endpoints. The endpoint is
-// token/CREDENTIAL.
+// tokenEndpoint is the name that replaces the name of a facet in quotas, for calls of token
+// endpoints. The full endpoint name of such a call is token/CREDENTIAL.
 const tokenEndpoint = "token"
 
 // simulatedToken is the token that a simulated upstream gets.
@@ -44,7 +44,7 @@ func tokenNotifier(p parts, source string) *poll.Poller {
 }
 
 // startRenewal renews the credentials of a source until the group stops. It returns nil if the source
-// has no credential that renews itself. closeBreakers is called for each new token.
+// has no credential that renews itself. It calls the function closeBreakers for each new token.
 func startRenewal(p parts, background *group, s *source.Source, l *limiter.Limiter, closeBreakers func(credential string)) (consumer.Tokens, error) {
 	all := renewing(p.config.Sources[s.Name()])
 	if len(all) == 0 {
@@ -56,7 +56,7 @@ func startRenewal(p parts, background *group, s *source.Source, l *limiter.Limit
 				return nil, err
 			}
 		}
-		return nil, nil //nolint:nilnil // the token of a simulated upstream does not end
+		return nil, nil //nolint:nilnil // the token of a simulated upstream does not expire
 	}
 	keys, err := renewal.NewKeyring(p.config.Secrets.KeyFile)
 	if err != nil {
@@ -90,7 +90,7 @@ func checkTokenKeys(tokens renewal.Reader, keys *renewal.Keyring, source string)
 	defer cancel()
 	rows, _, err := tokens.Tokens(ctx, source)
 	if err != nil {
-		return nil // the renewer reads the tokens again
+		return nil // not an error here, because the renewer reads the tokens again later
 	}
 	for _, row := range rows {
 		if _, err := keys.Open(row); err != nil {
@@ -135,7 +135,8 @@ func spendOn(l *limiter.Limiter, credentials []renewal.Credential) renewal.Spend
 				permit.Written()
 				return func(status int) {
 					permit.Answered()
-					// An answer of the token endpoint does not show that the source accepts calls again.
+					// A response of the token endpoint does not show that the source accepts calls
+					// again, so it must not end a backoff of the source.
 					permit.ReportEnd(status, nil, func() bool { return true })
 				}, nil
 			}

@@ -43,8 +43,9 @@ type waits struct {
 	backlogs  map[string]*backlog
 }
 
-// timedEstimate is a limiter's estimate with the time at which this process read it. flowing is since
-// when the source sends calls, as far as this process knows; zero: it sends none.
+// timedEstimate is a limiter's estimate with the time at which this process read it. flowing is the
+// time since which the source has sent calls, as far as this process knows; zero: the source sends no
+// calls.
 type timedEstimate struct {
 	limiter.WaitEstimate
 	readAt, flowing time.Time
@@ -89,8 +90,8 @@ func (w *waits) EstimateWait(source string, number int64) (wait time.Duration, m
 	return rate.Wait(records*rate.calls, age, served), b.sampled, true
 }
 
-// laneRate is the rate at which records of a lane are worked on. calls is the number of calls that the
-// estimate counts for each record.
+// laneRate is the rate at which records of a lane are processed. calls is the number of calls that
+// the estimate counts for each record.
 type laneRate struct {
 	limiter.WaitEstimate
 	calls float64

@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/topics"
 )
 
-// fixedLag is a lag of 380 records. Workers commit at a rate while records wait.
+// fixedLag reports a lag of 380 records, which workers process at a fixed rate.
 type fixedLag struct {
 	perSecond float64
 	busy      time.Duration

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Defaults of Options.
+// The default values of fields of Options.
 const (
 	DefaultTimeout          = 10 * time.Second
 	DefaultMaxRetries       = 2

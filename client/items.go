@@ -98,7 +98,7 @@ func (c *Client) Items(ctx context.Context, e Entity, of ItemRange) (ItemPage, e
 // AllItems reads all items of a range, one page after the other. If the request of a page fails, only
 // this request is repeated. An item that changes meanwhile is returned again. The sequence ends after
 // the last item, or with an error. It is empty if the collection is Updating or NotFound; the method
-// Items tells the two apart.
+// Items returns which of the two it is.
 func (c *Client) AllItems(ctx context.Context, e Entity, of ItemRange) iter.Seq2[CollectionItem, error] {
 	return func(yield func(CollectionItem, error) bool) {
 		if of.Limit == 0 {

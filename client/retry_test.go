@@ -50,7 +50,8 @@ func TestRetry_EndsAfterMaxRetries(t *testing.T) {
 	}
 }
 
-// One row for each kind of response: how often a read, a refresh and another POST are sent.
+// Each case has a kind of response. It also has the number of times that the client must send a read,
+// a refresh and another POST that get this response.
 func TestRetry_RepeatsWhatIsSafe(t *testing.T) {
 	for _, c := range []struct {
 		status              int

@@ -75,7 +75,8 @@ func TestSession_TC3FiveRequestsShareOneRenewal(t *testing.T) {
 	})
 }
 
-// One row for each kind of call: a sensitive call is sent once, and once more after the confirmation.
+// Each case has a kind of call. A sensitive call must be sent once, and once more after the
+// confirmation.
 func TestSensitive_IsNotRepeatedAfterARenewal(t *testing.T) {
 	for name, call := range map[string]func(context.Context, *Client) error{
 		"read": func(ctx context.Context, c *Client) error { _, err := c.Get(ctx, anEntity); return err },

@@ -191,7 +191,8 @@ func TestTokens_RefusedForEverSignsOutEveryWaitingRequest(t *testing.T) {
 	})
 }
 
-// One row for each sequence of renewals: 10 requests start at the same time with an expired token.
+// Each case has a sequence of results of renewals. 10 requests start at the same time with an expired
+// token.
 func TestTokens_Renewals(t *testing.T) {
 	refused := fmt.Errorf("the refresh token is revoked: %w", ErrSignedOut)
 	for name, c := range map[string]struct {

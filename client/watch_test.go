@@ -150,7 +150,8 @@ func TestWatch_BeginsAfterAGivenEvent(t *testing.T) {
 	})
 }
 
-// One row for each failure after which Watch reconnects, with the limits of the delay.
+// Each case has a failure after which Watch must reconnect, and the limits of the delay before the
+// reconnect.
 func TestWatch_ReconnectsAfterTemporaryFailures(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer   http.RoundTripper

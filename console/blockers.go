@@ -16,8 +16,8 @@ type blockerScope int
 const (
 	scopeSource blockerScope = iota // the blocker blocks all calls of the source
 	scopeLane                       // the blocker blocks the calls of one lane
-	scopeFirst                      // only the call of a lane's oldest request, which has waited for a long time
-	scopePart                       // the calls of one scope of a policy, for example of one credential
+	scopeFirst                      // the blocker blocks only the call of the lane's oldest request, which has waited for a long time
+	scopePart                       // the blocker blocks the calls of one scope of a policy, for example of one credential
 )
 
 // blocker is a condition that prevents upstream calls. Message describes the condition as a part of

@@ -24,7 +24,8 @@ const (
 // callFilter selects calls.
 type callFilter struct {
 	Source, Lane, Key string
-	// Show is an outcome, "failed" or empty for all.
+	// Show is the outcome of the calls to show, or "failed" for all failed calls; empty: all calls
+	// are shown.
 	Show string
 }
 
@@ -53,7 +54,7 @@ func (p callsPage) livePath() string {
 	return root + "/live?" + q.Encode()
 }
 
-// jsonBody returns the matching calls.
+// jsonBody returns the JSON form of the page, which contains only the matching calls.
 func (p callsPage) jsonBody() any { return p.calls }
 
 // Shows returns the options of the form field "show": each is a value and its label.
@@ -91,7 +92,7 @@ func showCalls(c *Console, w http.ResponseWriter, r *http.Request, client access
 	c.render(w, r, http.StatusOK, "calls", "Calls", p)
 }
 
-// addCalls adds the tables of the calls.
+// addCalls adds the tables of the newest upstream calls.
 func (f *liveStatus) addCalls(all status.Calls, now time.Time) {
 	skipped := 0
 	for _, c := range all.Last {

@@ -34,7 +34,7 @@ type clientsPage struct {
 	after  string
 }
 
-// Bars returns the picture of the clients that used the most credits; nil: there are none.
+// Bars returns the diagram of the clients that used the most credits; nil: there are none.
 func (p clientsPage) Bars() *histogram {
 	if p.Shares == nil || len(p.Shares.Top) == 0 {
 		return nil
@@ -135,7 +135,7 @@ func (p clientPage) Bars() (all []useBar) {
 	return all
 }
 
-// Newest returns the periods of the use, the newest first.
+// Newest returns the periods of the client's use of credits, the newest first.
 func (p clientPage) Newest() (all []clients.Period) {
 	for i := range p.Use {
 		all = append(all, p.Use[len(p.Use)-1-i])
@@ -158,7 +158,7 @@ func (p clientPage) highest() (highest int64) {
 	return highest
 }
 
-// jsonBody returns the credits as they were read.
+// jsonBody returns the JSON form of the page, which contains only the credits of the client.
 func (p clientPage) jsonBody() any { return p.Client }
 
 // showClient shows the credits of one client.

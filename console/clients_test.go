@@ -15,7 +15,7 @@ import (
 	"github.com/freshet/freshet/status/clients"
 )
 
-// partner is the client with the page of a client.
+// partner is the name of the client whose page the tests read.
 const partner = "key:0199c8a06f3e a-partner"
 
 // fillClients sets the clients of a rig.

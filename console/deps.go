@@ -30,7 +30,8 @@ type Deps struct {
 	Entities Entities
 	Items    Items
 	Limits   Limits
-	// Schedule is called only while a page with live content is open.
+	// Schedule reads the state of prefetching. The console calls it only while a page with live
+	// content is open.
 	Schedule Schedule
 	DLQ      DLQ
 	DLQIndex DLQIndex
@@ -146,7 +147,7 @@ type Entities interface {
 // Items finds entities, and items of collections.
 type Items interface {
 	// Find returns a page of the items of a facet. It leaves out entities for which the function
-	// visible returns false; its parameters are the entity and the visibility label of its content.
+	// `visible` returns false; its parameters are the entity and the visibility label of its content.
 	Find(ctx context.Context, q find.ItemQuery, visible func(e schemas.Entity, visibility string) bool) (find.ItemPage, error)
 	// Ages counts the ages of a sample of the prefetched entities of a source.
 	Ages(ctx context.Context, source string) (find.Ages, error)

@@ -16,8 +16,8 @@ import (
 // number of reasons with a colour of their own. Rarer reasons share the last colour.
 const hoursShown, maxReasonsShown = 24, 5
 
-// hoursPicture shows the dead letters of each of the last 24 hours as a bar. A part of a bar is one
-// reason, and links to the list of its dead letters.
+// hoursPicture shows the dead letters of each of the last 24 hours as a bar. Each part of a bar
+// stands for one reason, and links to the list of its dead letters.
 type hoursPicture struct {
 	From, To time.Time
 	Parts    []hourPart
@@ -97,8 +97,8 @@ func hourLink(f dlqFilter, at time.Time, reason string) string {
 	return root + "/dlq?" + q.Encode()
 }
 
-// readHours reads the picture of the last 24 hours. Of the filter, it uses source, facet, disposition
-// and visibility.
+// readHours reads the dead letters of the last 24 hours for the picture. It uses only the source, the
+// facet, the disposition and the visibility of the page's filter.
 func (p *dlqPage) readHours(ctx context.Context, c *Console) error {
 	f := p.storeFilter(p.client)
 	now := c.Clock()

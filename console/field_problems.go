@@ -16,7 +16,8 @@ type fieldError struct {
 func (e fieldError) Error() string { return e.err.Error() }
 func (e fieldError) Unwrap() error { return e.err }
 
-// The errors of settings name the policy or the facet, and then the members that are wrong.
+// These patterns find the field of an error of the settings. Such an error begins with the policy or
+// the facet, and names the wrong members after it.
 var (
 	policyProblem   = regexp.MustCompile(`^policies\[\d+\] "([^"]+)": (.*)$`)
 	prefetchProblem = regexp.MustCompile(`^(?:prefetch\.)?facets\.([^.]+)\.([A-Za-z]+)[ :,.]`)
@@ -56,7 +57,7 @@ func fieldProblems(err error) map[string]string {
 	return all
 }
 
-// markFields sets the messages of the fields.
+// markFields sets the error message of each field that the error names.
 func (s *settingsForm) markFields(err error) {
 	problems := fieldProblems(err)
 	for i := range s.Policies {

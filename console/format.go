@@ -11,7 +11,8 @@ import (
 	"github.com/freshet/freshet/status"
 )
 
-// Maximum number of bytes that are shown of a text from outside, for example of an upstream error.
+// A text from outside, such as an upstream error, is cut for display. These constants are the maximum
+// numbers of bytes.
 const (
 	maxKeyShown    = 256
 	maxErrorShown  = 300

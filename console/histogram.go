@@ -8,7 +8,7 @@ import (
 	"github.com/freshet/freshet/status"
 )
 
-// histogram is a picture of horizontal bars, which is also a table.
+// histogram is a diagram of horizontal bars. The page also shows its numbers as a table.
 type histogram struct {
 	Title, Caption, Unit string
 	Bars                 []histogramBar
@@ -18,7 +18,7 @@ type histogram struct {
 // histogramBar is one bar. Its parts follow each other from left to right.
 type histogramBar struct {
 	Label string
-	Href  string // page of the bar; empty: none
+	Href  string // URL of the page that the bar links to; empty: there is no link
 	Total int64
 	Parts []barPart
 }
@@ -29,7 +29,8 @@ type barPart struct {
 	From, Width string
 }
 
-// newHistogram returns a histogram. counts has, for each bar, the number of each class of the legend.
+// newHistogram returns a histogram. counts has one list for each bar, with one number for each entry
+// of the legend.
 func newHistogram(title, caption, unit string, labels []string, legend [][2]string, counts [][]int64) histogram {
 	h := histogram{Title: title, Caption: caption, Unit: unit, Legend: legend}
 	longest := int64(1)

@@ -22,7 +22,8 @@ type jobPage struct {
 	store.DLQJob
 	liveStatus
 	Chosen dlqFilter
-	// Outcomes are the outcomes of replayed dead letters. OutcomeMessage has the number of each.
+	// Outcomes are the outcomes of replayed dead letters. OutcomeMessage has the number of each
+	// outcome.
 	Outcomes       []replayed
 	OutcomeMessage string
 }

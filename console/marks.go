@@ -13,7 +13,7 @@ import (
 const (
 	// maxMarks is the number of the newest audit entries that are examined for marks.
 	maxMarks = 100
-	// marksTTL is how long the audit entries are reused.
+	// marksTTL is how long the audit entries are cached.
 	marksTTL = 5 * time.Second
 	// maxStartGap is the maximum time between two starts of processes of one version and role that
 	// one mark shows.
@@ -58,7 +58,7 @@ func changeMarks(entries []settings.Entry, source string, since time.Time) (mark
 func startMarks(all []status.Process, since time.Time) (marks []chartMark) {
 	all = slices.Clone(all)
 	slices.SortFunc(all, func(a, b status.Process) int { return a.Started.Compare(b.Started) })
-	counts, last := map[int]int{}, map[string]int{} // number of starts by mark; index of the last mark by version and role
+	counts, last := map[int]int{}, map[string]int{} // counts: number of starts by the index of the mark; last: index of the last mark by version and role
 	for _, p := range all {
 		if !p.Started.After(since) {
 			continue

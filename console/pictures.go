@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// agesTTL is how long the counted ages of entities are reused.
+// agesTTL is how long the counted ages of entities are cached.
 const agesTTL = time.Minute
 
 // ageHistogram returns the histogram of the ages of a source's entities; nil: there are none, or they
@@ -33,18 +33,19 @@ func ageHistogram(ctx context.Context, of *status.Cached[find.Ages]) *histogram 
 	return &h
 }
 
-// burnDown shows how much of a day's quota is left, against an even pace. Positions are in percent.
+// burnDown is a diagram of one daily quota. It compares the part that is left with an even use over
+// the day. Positions are in percent.
 type burnDown struct {
 	Title, Message string
 	Tone           string
 	Now            string // position of the present time
-	Left           string // path from the start of the day to now
-	Forecast       string // path from now to the end of the day, at the rate of the last hour
+	Left           string // line of the part that was left, from the start of the day to now
+	Forecast       string // line of the part that will be left, from now to the end of the day, at the rate of the last hour
 	Start, End     time.Time
 }
 
-// burnDowns returns a picture for each quota of a day whose use is known. perSecond is the rate of
-// the last hour; negative: unknown.
+// burnDowns returns one diagram for each daily quota whose use is known. perSecond is the rate of the
+// last hour; negative: unknown.
 func burnDowns(v *limiter.View, perSecond float64, now time.Time) (all []burnDown) {
 	if v == nil {
 		return nil

@@ -20,7 +20,7 @@ type processesPage struct {
 
 func (processesPage) livePath() string { return root + "/live?page=processes" }
 
-// jsonBody returns the processes as they were read.
+// jsonBody returns the JSON form of the page, which contains only the processes.
 func (p processesPage) jsonBody() any { return p.processes }
 
 func showProcesses(c *Console, w http.ResponseWriter, r *http.Request, _ access.Client) {

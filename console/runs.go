@@ -169,7 +169,7 @@ func (p runPage) Entity(f api.Failures) string {
 	return root + "/lookup?" + url.Values{"facet": {p.Source + "/" + f.Facet}, "key": {f.Key}}.Encode()
 }
 
-// jsonBody returns the run as JSON.
+// jsonBody returns the JSON form of the page, which contains only the run.
 func (p runPage) jsonBody() any { return p.Details }
 
 // showRun shows the page of one run.

@@ -20,7 +20,7 @@ func laneLimit(v *limiter.View, lane schemas.Lane) statusItem {
 	return statusItem{Text: formatLimit(share.PerSecond)}
 }
 
-// formatLimit formats calls a second; infinity is "unlimited".
+// formatLimit formats a rate in calls a second. The text of an infinite rate is "unlimited".
 func formatLimit(n float64) string {
 	if math.IsInf(n, 1) {
 		return "unlimited"

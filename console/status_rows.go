@@ -33,7 +33,7 @@ func laneRows(of *sourceSample) [][]statusItem {
 		case !l.WaitKnown:
 			wait.Text = "not known yet"
 		case of.Limits != nil && !of.Limits.State.AllowsCalls() && wait.Tone == toneOK:
-			wait.Tone = toneWarn // nothing is called now, so the lag grows
+			wait.Tone = toneWarn // no calls are made now, so the lag grows
 		}
 		rows = append(rows, []statusItem{{Text: string(l.Lane)}, rate, laneLimit(of.Limits, l.Lane), records, wait})
 	}

@@ -21,7 +21,7 @@ const repeatPeriod = 10 * time.Minute
 
 // Store runs transactions in the database.
 type Store interface {
-	// InTx calls the function do in a transaction. It commits if do returns nil, and rolls back
+	// InTx calls the function `do` in a transaction. It commits if `do` returns nil, and rolls back
 	// otherwise. After an error of the commit, the transaction may be committed or not.
 	InTx(ctx context.Context, do func(store.Tx) error) error
 	// InUnflushedTx is like InTx, but may return before the commit is on disk. A crash of the database
@@ -37,7 +37,7 @@ type Ledger struct {
 	now    func() time.Time
 }
 
-// NewLedger returns the ledger in a database. The function now returns the current time.
+// NewLedger returns the ledger in a database. The function `now` returns the current time.
 func NewLedger(config Config, s Store, now func() time.Time) *Ledger {
 	return &Ledger{s, config, func() time.Time { return now().UTC().Truncate(time.Microsecond) }}
 }
@@ -126,8 +126,8 @@ func (l *Ledger) End(ctx context.Context, client string, ends map[string]State) 
 	return ended, nil
 }
 
-// Grant gives a client credits and writes the audit entry that the function entry returns. The ID and
-// the times of the grant are set by Grant, except ExpiresAt.
+// Grant gives a client credits and writes the audit entry that the function `entry` returns. Grant
+// sets the ID and the times of the grant, except ExpiresAt.
 func (l *Ledger) Grant(ctx context.Context, g Grant, entry func(Grant) store.AuditEntry) (Grant, error) {
 	g.ID, g.CreatedAt, g.Remaining = newID(), l.now(), g.Amount
 	err := l.change(ctx, l.store.InTx, g.Client, func(b *book) error {
@@ -141,9 +141,9 @@ func (l *Ledger) Grant(ctx context.Context, g Grant, entry func(Grant) store.Aud
 	return g, nil
 }
 
-// Void takes the remaining credits of a grant away and writes the audit entry that the function entry
-// returns. Credits that open holds have taken from the grant are not affected; if such a hold is
-// released, its credits are taken away too. It returns the grant before the change, or ErrNoGrant.
+// Void takes the remaining credits of a grant away and writes the audit entry that the function
+// `entry` returns. Credits that open holds have taken from the grant are not affected; if such a hold
+// is released, its credits are taken away too. It returns the grant before the change, or ErrNoGrant.
 func (l *Ledger) Void(ctx context.Context, id string, entry func(Grant) store.AuditEntry) (Grant, error) {
 	var g Grant
 	find := func(tx store.Tx) error {
@@ -173,8 +173,9 @@ func (l *Ledger) Void(ctx context.Context, id string, entry func(Grant) store.Au
 	return g, nil
 }
 
-// change locks the account of a client and calls the function do. It creates the account if there is
-// none, and writes the changes that do has made to the book. The parameter inTx is a method of Store.
+// change locks the account of a client and calls the function `do`. It creates the account if there
+// is none, and writes the changes that `do` has made to the book. The parameter inTx is a method of
+// Store.
 //
 // A refresh does not wait for the disk, which would double its duration. If its hold is lost, the refresh
 // is free. If the end of a hold is lost, it is repeated, because the outcome is read again.

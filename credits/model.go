@@ -21,7 +21,7 @@ const (
 // Kind is the kind of an entry of the ledger.
 type Kind string
 
-// The kinds of entries. Config.Hold has the length of a hold.
+// The kinds of entries.
 const (
 	kindGrant   Kind = "grant"
 	kindHold    Kind = "hold"
@@ -74,7 +74,7 @@ type Hold struct {
 	ExpiresAt time.Time `json:"expiresAt"`
 }
 
-// Errors of the ledger.
+// The errors of the ledger, in addition to errors of the database.
 var (
 	// ErrNoGrant is returned for a grant that does not exist or is voided.
 	ErrNoGrant = errors.New("the grant does not exist or is voided")

@@ -90,7 +90,7 @@ func (l *Ledger) Details(ctx context.Context, client string) (Details, error) {
 	return d, nil
 }
 
-// hourOf returns the hours from 1970 to t.
+// hourOf returns the number of full hours between 1970-01-01 UTC and t.
 func hourOf(t time.Time) int64 { return t.Unix() / 3600 }
 
 // startOfDay returns the last midnight UTC.

@@ -64,7 +64,7 @@ func (s *Service) Reap(ctx context.Context) (Reaped, error) {
 }
 
 // walk ends the open holds that expire until the given time, if their outcome is known or they have
-// expired. It tracks the others.
+// expired. It adds all other holds to the tracker, so that a settle message can end them.
 func (s *Service) walk(ctx context.Context, until time.Time) (Reaped, error) {
 	back, skipped := map[string]bool{}, map[string]bool{}
 	n := 0
@@ -87,9 +87,9 @@ func (s *Service) walk(ctx context.Context, until time.Time) (Reaped, error) {
 	}
 }
 
-// endDecided ends the holds whose outcome is known, and tracks the others. It leaves out the skipped
-// clients, and adds clients whose holds can't be ended to them. endDecided returns an error only if
-// the outcomes can't be read.
+// endDecided ends the holds whose outcome is known, and adds all other holds to the tracker. It
+// leaves out the skipped clients, and adds clients whose holds can't be ended to them. endDecided
+// returns an error only if the outcomes can't be read.
 func (s *Service) endDecided(ctx context.Context, holds []Hold, skipped map[string]bool) (ended []Hold, err error) {
 	outcomes, err := s.outcomes(ctx, holds)
 	if err != nil {
@@ -140,7 +140,8 @@ func (s *Service) end(ctx context.Context, client string, ends map[string]State)
 	return ended, err
 }
 
-// outcomes returns the state in which each hold must end; Held: the refresh has not ended.
+// outcomes returns the state in which each hold must end; the state Held means that the refresh has
+// not ended.
 func (s *Service) outcomes(ctx context.Context, holds []Hold) ([]State, error) {
 	entities := make([]schemas.Entity, len(holds))
 	for i, h := range holds {

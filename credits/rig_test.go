@@ -28,11 +28,11 @@ type rig struct {
 	config Config
 
 	mu     sync.Mutex
-	faults func() fault // decides the fault of the next transaction; nil: none
+	faults func() fault // returns the fault of the next transaction; nil: there are no faults
 	locked string       // client whose account can't be locked
 }
 
-// database has the tables of the tests.
+// database is the part of a database that the tests use.
 type database interface {
 	Store
 	Snapshots
@@ -132,8 +132,8 @@ func user(name string) access.Client {
 	return access.Client{Name: "key:" + name, Scopes: []access.Scope{access.Refresh}}
 }
 
-// refresh reserves credits for a refresh of an entity and confirms the number. It fails the test if the
-// refresh is refused.
+// refresh reserves credits for a refresh of an entity and confirms that its update request has this
+// number. It fails the test if the refresh is refused.
 func (r *rig) refresh(s *Service, c access.Client, key string, number int64) {
 	r.Helper()
 	all := s.Reserve(r.Context(), c, []schemas.Entity{entity(key)}, "")

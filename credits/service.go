@@ -132,9 +132,10 @@ type Enqueued struct {
 	Number  int64
 }
 
-// Confirm records the results of the enqueues of one client. It writes the numbers of queued requests,
-// and gives the credits of refused ones back, unless they belong to an earlier refresh. It completes also
-// if the client disconnects. After an error, the holds expire, and the client gets the credits back.
+// Confirm records the results of the enqueues of one client. It writes the numbers of queued
+// requests, and gives the credits of refused requests back, unless the credits belong to an earlier
+// refresh. It completes even if the client disconnects. After an error, the holds expire, and the
+// client gets the credits back.
 func (s *Service) Confirm(ctx context.Context, all []Enqueued) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledgerTimeout)
 	defer cancel()

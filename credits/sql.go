@@ -39,8 +39,8 @@ ORDER BY CASE expires_at WHEN 0 THEN 1 ELSE 0 END, expires_at, id`
 	holdColumns = `id, client, source, facet, key, number, amount, state, created_at, expires_at`
 	insertHold  = `INSERT INTO credit_holds (id, client, idempotency, source, facet, key, number, amount, state, created_at, expires_at)
 VALUES ($1, $2, $3, $4, $5, $6, 0, $7, 'HELD', $8, $9)`
-	// selectRepeated returns the hold of an earlier refresh with the idempotency key that has not been
-	// given back. Arguments: idempotency, earliest creation.
+	// selectRepeated returns the hold of an earlier refresh with the same idempotency key, unless the
+	// credits of that hold were given back. Arguments: idempotency, earliest creation.
 	selectRepeated = `SELECT ` + holdColumns + ` FROM credit_holds
 WHERE idempotency = $1 AND idempotency <> '' AND created_at >= $2 AND state IN ('HELD', 'CAPTURED') ORDER BY created_at DESC LIMIT 1`
 	setNumber = `UPDATE credit_holds SET number = $2 WHERE id = $1 AND number = 0`
@@ -54,7 +54,8 @@ WHERE state = 'HELD' AND expires_at <= $1 AND (expires_at, id) > ($2, $3) ORDER 
 	selectHoldsOf = `SELECT ` + holdColumns + ` FROM credit_holds WHERE client = $1 AND state = 'HELD' ORDER BY created_at DESC LIMIT $2`
 
 	insertEntry = `INSERT INTO credit_entries (at, client, kind, grant_id, hold_id, amount, held, balance) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`
-	// selectParts returns the grants from which a hold was taken. Argument: id of the hold.
+	// selectParts returns the grants from which the credits of a hold were taken. Argument: id of the
+	// hold.
 	selectParts = `SELECT grant_id, -amount FROM credit_entries WHERE hold_id = $1 AND kind = 'hold' ORDER BY id`
 	addUse      = `INSERT INTO credit_use (client, hour, used) VALUES ($1, $2, $3)
 ON CONFLICT (client, hour) DO UPDATE SET used = credit_use.used + excluded.used`

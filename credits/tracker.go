@@ -86,7 +86,7 @@ func (t *tracker) takeDue() []Hold {
 	return all
 }
 
-// remove forgets a hold that has ended.
+// remove deletes a hold that has ended from the memory.
 func (t *tracker) remove(h Hold) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -83,8 +83,8 @@ func (l *listServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(body)
 }
 
-// mutate changes the lists until the channel stop is closed: it adds, deletes and changes items, and
-// changes their order.
+// mutate changes the lists until the channel `stop` is closed: it adds, deletes and changes items,
+// and changes their order.
 func (l *listServer) mutate(keys []string, stop <-chan struct{}) {
 	for {
 		select {

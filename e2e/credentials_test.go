@@ -37,7 +37,7 @@ type renewing struct {
 	*fleet
 	server   *oauth.Server
 	onToken  atomic.Pointer[func()]  // called before each answer of the token endpoint
-	down     atomic.Bool             // the token endpoint answers 503
+	down     atomic.Bool             // true: the token endpoint answers with status 503
 	hold     atomic.Pointer[barrier] // calls of the API wait at this barrier; nil: they do not wait
 	traces   traces
 	api      string
@@ -165,8 +165,8 @@ func (r *renewing) wantRenewals(what string, want int) {
 	}
 }
 
-// endToken makes the token expire after the time in, both at the upstream and in the database, and
-// makes its renewal due.
+// endToken makes the token expire after the duration `in`, both at the upstream and in the database,
+// and makes its renewal due.
 func (r *renewing) endToken(in time.Duration) {
 	r.Helper()
 	r.server.EndTokens(time.Now().Add(in))
@@ -174,9 +174,9 @@ func (r *renewing) endToken(in time.Duration) {
 	r.check(err)
 }
 
-// The test starts five workers without a token, with an expired token, and with a revoked token while a
-// hundred calls are in flight. Each time, one worker renews the credential. Then the test changes the key
-// while they run, and searches all outputs for secrets.
+// The test starts five workers without a token, with an expired token, and with a revoked token while
+// a hundred calls are in flight. Each time, one worker renews the credential. Then the test changes
+// the encryption key while the workers run, and searches all outputs for secrets.
 func TestCredentials_FiveWorkersRenewOnce(t *testing.T) {
 	t.Parallel()
 	r := newRenewing(t, oauth.Config{Lifetime: time.Hour, Delay: 2 * time.Second})
@@ -276,7 +276,7 @@ func TestCredentials_KillBetweenAnswerAndCommit(t *testing.T) {
 // the new time.
 func (r *renewing) moveClock(by time.Duration) {
 	r.Helper()
-	const schemas = "skewed, pg_catalog, public" // a function of the first schema hides the built-in one
+	const schemas = "skewed, pg_catalog, public" // the schema skewed is first in the search path, so its function replaces the built-in one
 	for _, sql := range []string{
 		"CREATE SCHEMA skewed",
 		fmt.Sprintf("CREATE FUNCTION skewed.statement_timestamp() RETURNS timestamptz LANGUAGE sql STABLE AS $$ SELECT pg_catalog.statement_timestamp() + interval '%d seconds' $$", int(by.Seconds())),
@@ -289,8 +289,8 @@ func (r *renewing) moveClock(by time.Duration) {
 }
 
 // The token endpoint is down from the renewal until after the token has expired. The clocks of the
-// database and of the processes differ by 10 minutes. No read fails until 5 s before the expiry, and no
-// call is sent after it.
+// database and of the processes differ by 10 minutes. No read fails until 5 s before the expiry, and
+// no call is sent after the expiry.
 func TestCredentials_EndpointDownInsideMargin(t *testing.T) {
 	for name, offset := range map[string]time.Duration{"database ahead": 10 * time.Minute, "database behind": -10 * time.Minute} {
 		t.Run(name, func(t *testing.T) {

@@ -11,9 +11,10 @@ import (
 	"time"
 )
 
-// BenchmarkCredits compares two query services of one installation, of which one has credits, in
-// alternate rounds. It reports the p50 of a refresh until Kafka has acknowledged it, the rate of reads
-// of one stored entity, and the ratios of both.
+// BenchmarkCredits compares a query service with credits and one without credits, in the same
+// installation and in alternate rounds. It reports the p50 of the time from a refresh until Kafka has
+// acknowledged it, and the rate of reads of one stored entity. It also reports the ratios of both
+// figures.
 func BenchmarkCredits(b *testing.B) {
 	const rounds, refreshes, readers = 20, 50, 8
 	p := newPaid(b)

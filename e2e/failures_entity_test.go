@@ -17,8 +17,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// missingEntitiesAreRead reads an entity that the upstream does not have several times, and checks that
-// this causes only one call.
+// missingEntitiesAreRead reads an entity that does not exist in the upstream. It reads the entity
+// several times, and checks that the upstream gets only one call.
 func missingEntitiesAreRead(c *testSource) {
 	keys := harness.Keys("notfound-", 3)
 	c.request(keys...)

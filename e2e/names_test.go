@@ -118,7 +118,7 @@ func TestNames_HostileNamesAreOneEntityOrRejected(t *testing.T) {
 	stats := f.stats()
 	equal(t, "calls with parameters that are not configured", stats.UnknownParameterCalls, 0)
 	equal(t, "calls of paths that are not configured", stats.UnknownPathCalls, 0)
-	equal(t, "calls", stats.Arrivals, 3*len(entities)) // the id, the character and its refresh
+	equal(t, "calls", stats.Arrivals, 3*len(entities)) // three calls for each entity: of its id, of the character, and of the refresh of the character
 	equal(t, "registered characters", f.one("SELECT count(*) FROM entities WHERE facet = 'character'"), int64(len(entities)))
 }
 

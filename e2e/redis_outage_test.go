@@ -25,8 +25,8 @@ func TestRedisOutage_ReadsEnqueueAgainWithinTwoSeconds(t *testing.T) {
 	cut := func() { f.RedisProxy.Refuse(true); f.RedisProxy.Cut() }
 	connect := func() { f.RedisProxy.Refuse(false) }
 	stall := func() { f.RedisProxy.Stall(true) }
-	// resume cuts the stalled connections, so that their buffered bytes are lost. That is the
-	// effect of a firewall that forgets its connections.
+	// resume cuts the stalled connections, so that their buffered bytes are lost. A firewall that
+	// drops the state of its connections has the same effect.
 	resume := func() { f.RedisProxy.Cut(); f.RedisProxy.Stall(false) }
 	for _, outage := range []struct {
 		name       string

@@ -171,8 +171,8 @@ func (p *planted) searchContract() {
 
 var link = regexp.MustCompile(`(?:href|src)="(/console[^"#]*)"`)
 
-// crawlConsole reads the first pages and all pages of the console that they link. It returns the number
-// of pages.
+// crawlConsole reads the pages `first`, and all pages of the console to which the pages that it reads
+// have links. It returns the number of pages.
 func crawlConsole(read func(path string) string, first ...string) (pages int) {
 	seen := map[string]bool{}
 	for next := first; len(next) > 0; {

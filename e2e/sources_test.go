@@ -361,7 +361,8 @@ lines:
 	return sum
 }
 
-// only fails the test unless the topic has exactly one record. It returns the value of that record.
+// only returns the value of the only record of a topic. It fails the test if the topic has no record
+// or several records.
 func (c *testSource) only(topic string) []byte {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), timeout)

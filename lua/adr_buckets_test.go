@@ -198,8 +198,8 @@ func TestADRBuckets_RejectWithoutARetryTime(t *testing.T) {
 			processes[i] = process{low: 1, at: c.us()}
 		}
 		_, low, calls := play(b, c, 3*second, false, processes)
-		// Each process had one waiter and got its slot at the retry time that the script had
-		// returned.
+		// Each process has one waiter. It needs at most two calls: one that is rejected, and one at
+		// the retry time that the script has returned.
 		if len(low) != 64 || calls > 2*64 {
 			t.Errorf("ours: %d of 64 waiters served in %d calls", len(low), calls)
 		}

@@ -96,8 +96,9 @@ if ago < 0 or ago >= SAME then
   fast = ago >= 0 and sub(state, 3, 42) == replid
 end
 
--- The fast path. Malformed numbers in the state make it fail until the time `fastUntil`. Then the
--- full path runs, and the state counts as lost.
+-- The fast path is a shorter computation for the most frequent calls. If the state has malformed
+-- numbers, the fast path fails with an error until the time `fastUntil`. After that time the full
+-- path runs, and the state counts as lost.
 if fast then
   local nHigh, nLow, day = ARGV[1] + 0, ARGV[2] + 0, #quota > 162
   -- Most calls are for one lane, and all their slots are possible now. Such calls are decided here.

@@ -24,8 +24,8 @@ const (
 	epoch   = 2_500_000 // in µs; the script ignores a quota that no caller has sent for this time
 )
 
-// Reasons why the script rejects slots. If a section of the quota is the reason, the script returns
-// the section's number instead.
+// These constants are the numbers with which the script names the reason for a rejected slot. If a
+// section of the quota is the reason, the script returns the section's number instead.
 const (
 	refusedByBackoff   = -1
 	refusedByStop      = -2
@@ -251,7 +251,7 @@ func (c *clock) set(t time.Time) {
 
 func (c *clock) us() int64 { return c.now.UnixMicro() }
 
-// Byte positions of fields in the encoded state.
+// These constants are the byte positions of fields in the encoded state.
 const (
 	atReplid, atCalm, atName, atProcess, atNow, atTATs, atUsed, atBirth, atTAT3 = 2, 42, 58, 84, 98, 114, 146, 226, 354
 )

@@ -222,10 +222,11 @@ local function loadBuckets()
     buckets[k] = b
   end
 
-  -- Applies the remaining units and the end of the window that a response reports. Reported ends
-  -- are exact or too late, so the earliest reported end applies. The first report of a new window
-  -- must come from a call with a later slot than all calls answered before it. After that, a
-  -- report from a call with an earlier slot than this call is about an earlier window.
+  -- Applies the remaining units and the end of the window that a response reports. Reported ends are
+  -- exact or too late, so the earliest reported end applies. The first report of a new window must
+  -- come from a call whose slot is later than the slots of all calls answered before. Later reports
+  -- count only if the slot of their call is not earlier than the slot of that first call; otherwise
+  -- they are about an earlier window.
   local function applyReport(b, slot, left, till, slack)
     local near = 2 * slack + MAX_DELAY
     -- The response was made between the slot and now, so its window ends at `least` or later.

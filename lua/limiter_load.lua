@@ -12,11 +12,12 @@ local MIN_PROBE_PAUSE = 1000000 -- us; minimum pause between probes; longer than
 local OTHERS = '----------------------------------------' -- replaces the quota's name if the fast path is not allowed
 local find, huge = string.find, math.huge
 local last, backHigh, backLow, paced, used, dayEnd = 0, 0, 0, 0, 0, 0
--- Circuit breaker: next probe (0: closed), opened at, begin of the current pause (or closed
--- at), pause, longest pause.
+-- The state of the circuit breaker: next probe (0: closed), opened at, begin of the current pause (or
+-- closed at), pause, longest pause.
 local nextProbe, began, pauseStart, pause, maxPause = 0, 0, 0, 0, 0
--- 0 without a backoff, and after a probe was answered and not refused. During a backoff: the slot of
--- the newest probe, or the time of the last refusal if no probe was granted since then.
+-- `probed` is 0 without a backoff, and after a probe was answered and not refused. During a backoff
+-- it is the slot of the newest probe, or the time of the last refusal if no probe was granted since
+-- then.
 local probed = 0
 local birth, epoch, backoffEnd, backoffSet, step, nextUsed, dayBorn, uncounted = now, now, 0, 0, 0, 0, now, 1
 local tats, inForce, strictest, logs, rest, loaded = {}, nil, nil, {}, '', nil
@@ -30,7 +31,7 @@ local function leaseEnd() return probed > backoffSet and probed + step or 0 end
 
 local function number(text, i) return sub(text, i, i + 15) + 0 end
 
--- How many numbers a section of a quota has, by the section's kind.
+-- WIDTH is the length of a section of the quota, as a count of numbers, by the kind of the section.
 local WIDTH = {L = 7, R = 3, D = 2, S = 9, G = 6, P = 3, N = 6, C = 4, H = 1}
 -- The sections of scoped policies (limiter_grant). A sign stands for each number after the first
 -- one, which identifies the policy: + if the greater value is stricter, - if the lesser value is.
@@ -72,14 +73,14 @@ local function read()
     assert(r == '-' or (#r % 16 == 0 and not find(r, '%D')))
     logs[#logs + 1] = r ~= '-' and r or ''
   end
-  -- The line B exists from a backoff until a probe was answered and not refused.
+  -- The state has a line B from the start of a backoff until a probe was answered and not refused.
   if find(rest, '^B[%d ]+\n') then
     probed, rest = number(rest, 2), sub(rest, find(rest, '\n', 1, true) + 1)
   end
-  -- The breaker's line P exists once the breaker has opened. A release without a breaker keeps
-  -- the line, and obeys its first two numbers as a backoff until the next probe. If that release
-  -- then writes a later end of the backoff, it has received a backoff; if it writes an earlier end,
-  -- it has lost its state.
+  -- The state has a line P for the circuit breaker from the time when the breaker first opens. A
+  -- release without a breaker keeps the line, and obeys its first two numbers as a backoff until the
+  -- next probe. If that release then writes a later end of the backoff, it has received a backoff; if
+  -- it writes an earlier end, it has lost its state.
   if find(rest, '^P[%d ]+\n') then
     local other, next = number(rest, 2), number(rest, 18)
     local a, b, c, d = number(rest, 34), number(rest, 50), number(rest, 66), number(rest, 82)
@@ -210,7 +211,8 @@ while events[i] do
 end
 if lost and not readOnly then
   backoffEnd = loaded and backoffEnd > last and now + backoffEnd - last or 0
-  -- The breaker stays open, like a backoff. The success of a call sent before now can't close it.
+  -- After a loss of state an open breaker stays open, and a backoff continues. The success of a call
+  -- sent before now can't close it.
   if nextProbe > 0 then nextProbe, began, pauseStart = max(now, now + nextProbe - last), now, now else pauseStart = 0 end
   -- A backoff still ends with a probe, but a probe in flight is forgotten.
   probed = min(probed, 1)
@@ -303,8 +305,10 @@ while events[i] do
         -- be the other lane's slot of the same time.
         for p = min(slots[n], lowSlots[n]) > 0 and #logs[n] - 15 or 0, 1, -16 do
           if number(logs[n], p) == slot then
-            -- A refunded slot in the future had removed the oldest slot from the log. The oldest
-            -- slot still counts until the refunded slot's time: an entry takes its place until then.
+            -- When a slot in the future was granted, the oldest slot was removed from the log,
+            -- although the oldest slot still counts until the time of the granted slot. So after a
+            -- refund of the granted slot, an entry takes the place of the oldest slot until that
+            -- time.
             local ahead = slot > now and format('%16d', slot - reach[n]) or ''
             logs[n] = ahead .. sub(logs[n], 1, p - 1) .. sub(logs[n], p + 16)
             break

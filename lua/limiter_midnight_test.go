@@ -46,7 +46,7 @@ func eachZone(t *testing.T, test func(b bucket, c *clock, midnight func(day int)
 	}
 }
 
-// shownEnd returns the end of the day that the state counts.
+// shownEnd returns the end of the day whose calls the state counts.
 func (b bucket) shownEnd() time.Time {
 	b.t.Helper()
 	shown := b.look()

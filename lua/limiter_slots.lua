@@ -1,7 +1,8 @@
 -- limiter_slots: continues limiter_load, with its locals. It has the functions that grant slots
 -- from the loaded state.
 
--- The day policy's limits now: calls of both lanes, calls of LOW, and LOW's pace in us per call.
+-- The limits of the day policy at the present time: calls of both lanes, calls of LOW, LOW's pace in
+-- us per call, and the number of the section that sets the pace.
 local maxHigh, maxLow, pace, paceWhy = huge, huge, 0, 0
 local inMargin = day and now + horizon >= dayEnd - MARGIN
 if day then

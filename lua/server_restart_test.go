@@ -10,8 +10,8 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// A restart gives a server another ID, even if the server keeps its data. Locks from before the
-// restart then cover no requests.
+// After a restart, a server has another replication ID, even if it keeps its data. Locks from before
+// the restart then cover no requests.
 func TestRestart_RepeatsAtMostOneRequest(t *testing.T) {
 	for name, c := range map[string]struct {
 		options []string

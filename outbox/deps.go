@@ -28,8 +28,9 @@ type Events interface {
 	// MarkChangesPublished records that the changes of these events are published, so that only the
 	// events' triggers are left to deliver.
 	MarkChangesPublished(ctx context.Context, ids []int64) error
-	// DeleteOutboxEvents deletes delivered events. It does not delete the request of a page, but moves
-	// its due time: the transaction that stores the page deletes it.
+	// DeleteOutboxEvents deletes delivered events. It keeps an event that requests the next page of a
+	// collection, and only moves its due time to a later time. The transaction that stores the page
+	// deletes that event.
 	DeleteOutboxEvents(ctx context.Context, ids []int64) error
 }
 

@@ -6,7 +6,7 @@ type Code string
 
 // The codes of all problems.
 const (
-	// Authentication and access.
+	// Codes of problems with authentication and access.
 	TokenMissing      Code = "token-missing"
 	TokenInvalid      Code = "token-invalid"
 	TokenExpired      Code = "token-expired"
@@ -18,7 +18,7 @@ const (
 	BadClient         Code = "bad-client"
 	BadSignature      Code = "bad-signature"
 
-	// Limits of a client.
+	// Codes of exceeded limits of a client.
 	TooManyRequests    Code = "too-many-requests"
 	TooManyWaiting     Code = "too-many-waiting"
 	TooManyNewKeys     Code = "too-many-new-keys"
@@ -26,7 +26,7 @@ const (
 	Cooldown           Code = "cooldown"
 	CreditsExhausted   Code = "credits-exhausted"
 
-	// Unknown paths and objects.
+	// Codes of requests for unknown paths and objects.
 	NoSuchPath       Code = "no-such-path"
 	MethodNotAllowed Code = "method-not-allowed"
 	NoSuchSource     Code = "no-such-source"
@@ -38,7 +38,7 @@ const (
 	NoSuchJob        Code = "no-such-job"
 	NoSuchCredits    Code = "no-such-credits"
 
-	// Invalid requests.
+	// Codes of invalid requests.
 	BadKey               Code = "bad-key"
 	BadKeys              Code = "bad-keys"
 	MissingParams        Code = "missing-params"
@@ -59,12 +59,12 @@ const (
 	PrefetchRefused      Code = "prefetch-refused"
 	UnreadableDeadLetter Code = "unreadable-dead-letter"
 
-	// Conflicts with other requests.
+	// Codes of conflicts with other requests.
 	RevisionConflict Code = "revision-conflict"
 	Busy             Code = "busy"
 	ReplayRunning    Code = "replay-running"
 
-	// Requests that can't be handled now.
+	// Codes of requests that can't be handled now.
 	NotQueued          Code = "not-queued"
 	WaitExpired        Code = "wait-expired"
 	StoreUnavailable   Code = "store-unavailable"

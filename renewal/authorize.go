@@ -17,8 +17,8 @@ import (
 )
 
 // Authorize obtains tokens with the authorization code flow and PKCE (RFC 7636). It listens on
-// loopback, calls show with the page on which a person agrees, and waits for that page to redirect the
-// browser back, until ctx ends.
+// loopback, and calls the function `show` with the URL of the page on which a person grants the
+// access. Then it waits until that page redirects the browser back, or until ctx ends.
 func Authorize(ctx context.Context, c token.Config, secrets map[string]string, client *http.Client, show func(page string)) (token.Answer, error) {
 	redirect := c.Consent.RedirectURL
 	if redirect == "" {
@@ -80,8 +80,8 @@ type codeAnswer struct {
 	err  error
 }
 
-// callback returns the handler to which the browser is redirected. It accepts one answer with the
-// right state.
+// callback returns the handler to which the browser is redirected. It accepts one response, whose
+// parameter state must have the right value.
 func callback(path, state string, codes chan<- codeAnswer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		query := r.URL.Query()

@@ -33,9 +33,9 @@ func (benchPermit) Written()                    {}
 func (benchPermit) Answered()                   {}
 func (benchPermit) Finished(source.CallResult)  {}
 
-// BenchmarkFetch_TokenRatio fetches alternately with a credential that renews itself and with a fixed
-// one. The metric "ratio" is the median time without
-// renewal divided by the median time with it.
+// BenchmarkFetch_TokenRatio fetches alternately with a credential that renews itself and with a
+// credential whose token is fixed. The metric "ratio" is the median time without renewal divided by
+// the median time with it.
 func BenchmarkFetch_TokenRatio(b *testing.B) {
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"a":1}`)) }))
 	defer api.Close()

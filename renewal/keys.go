@@ -81,7 +81,7 @@ func readKeys(file string) ([]key, error) {
 	return keys, nil
 }
 
-// current reads the file again. If that fails, it returns the keys that were read last.
+// current reads the file with the keys again. If that fails, it returns the keys that were read last.
 func (k *Keyring) current() []key {
 	keys, err := readKeys(k.file)
 	k.mu.Lock()
@@ -92,14 +92,15 @@ func (k *Keyring) current() []key {
 	return k.keys
 }
 
-// Secrets are the secrets of one generation of a token.
+// Secrets are the secrets of one token: its value and its refresh token.
 type Secrets struct {
 	Value   string `json:"value,omitempty"`
 	Refresh string `json:"refresh,omitempty"`
 }
 
-// boundTo returns the additional data of the encryption, so that a row's text is not accepted in
-// another row or generation.
+// boundTo returns the additional data (AEAD) for the encryption of a token: its source, credential
+// and generation. So an encrypted text that was copied to another row or generation can't be
+// decrypted.
 func boundTo(t tokens.Token) []byte {
 	return fmt.Appendf(nil, "%q %q %d", t.Source, t.Credential, t.Generation)
 }

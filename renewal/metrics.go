@@ -8,7 +8,7 @@ import (
 	"github.com/freshet/freshet/store/tokens"
 )
 
-// The results of a renewal.
+// results are the values of the label "result" of the metric credential_renewals_total.
 var results = []string{"ok", "failed", "superseded", "lost"}
 
 type metrics struct {

@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/store/tokens"
 )
 
-// begin starts a renewal of the row's generation, unless this process renews it already.
+// begin starts a renewal of the token in the row, unless this process is renewing this token already.
 func (r *Renewer) begin(ctx context.Context, row tokens.Token) {
 	s := r.states[row.Credential]
 	r.mu.Lock()
@@ -30,13 +30,13 @@ func (r *Renewer) begin(ctx context.Context, row tokens.Token) {
 	})
 }
 
-// renew claims the generation, calls the token endpoint and stores the next generation or the
+// renew claims the renewal of a token, calls the token endpoint, and stores the next token or the
 // failure. The claim ends with the stored result.
 func (r *Renewer) renew(ctx context.Context, row tokens.Token) {
 	claimed, err := r.deps.Store.ClaimToken(ctx, r.source, row.Credential, row.Generation, r.deps.Process, claimLease)
 	if err != nil || !claimed {
-		// The next call of work sees the other process's claim. Without the pause, work would be called
-		// in a loop while the database refuses claims.
+		// The next call of work reads the claim of the other process. Without this pause, work would
+		// be called in a loop while the database refuses claims.
 		poll.Pause(ctx, time.Second)
 		return
 	}
@@ -51,8 +51,8 @@ func (r *Renewer) renew(ctx context.Context, row tokens.Token) {
 	r.deps.Notifier.WakeAt(hard, time.Now())
 }
 
-// request calls the token endpoint and returns the next generation, encrypted. lifetime is counted
-// from now on.
+// request calls the token endpoint and returns the next token, encrypted. lifetime is the time from
+// the return of request until that token expires.
 func (r *Renewer) request(ctx context.Context, row tokens.Token) (next tokens.Token, lifetime time.Duration, err error) {
 	config := r.credentials[row.Credential].Token
 	old, err := r.deps.Keys.Open(row)
@@ -97,12 +97,13 @@ func ReadSecrets(c token.Config, read func(token.Secret) (string, error)) (map[s
 	return secrets, nil
 }
 
-// maxClockOffset is the difference between the clock of the endpoint and of this process above which
-// a refused JWT is signed again with the clock of the endpoint.
+// maxClockOffset is a difference between the clocks of the endpoint and of this process. If the
+// difference is larger, and the endpoint has refused a JWT, the JWT is signed again with the
+// endpoint's time.
 const maxClockOffset = 30 * time.Second
 
-// call calls the token endpoint, at most twice: a JWT that is refused because of a wrong clock is
-// signed again.
+// call calls the token endpoint, at most twice: a JWT that is refused because this process has a
+// wrong clock is signed again with the endpoint's time.
 func (r *Renewer) call(ctx context.Context, name string, config token.Config, secrets map[string]string, refresh string) (token.Answer, error) {
 	s := r.states[name]
 	r.mu.Lock()
@@ -125,7 +126,7 @@ func (r *Renewer) call(ctx context.Context, name string, config token.Config, se
 func (r *Renewer) callOnce(ctx context.Context, name string, config token.Config, secrets map[string]string, refresh string, offset time.Duration) (token.Answer, error) {
 	bound, cancel := context.WithTimeout(ctx, spendTimeout)
 	defer cancel()
-	req, err := config.NewRequest(context.WithoutCancel(ctx), secrets, refresh, time.Now().Add(offset)) // a sent request is finished, because its answer may rotate the refresh token
+	req, err := config.NewRequest(context.WithoutCancel(ctx), secrets, refresh, time.Now().Add(offset)) // a request that was sent is always finished, because its response may contain a new refresh token
 	if err != nil {
 		return token.Answer{}, err
 	}
@@ -145,7 +146,7 @@ func (r *Renewer) callOnce(ctx context.Context, name string, config token.Config
 	return answer, err
 }
 
-// statusReader notes the status of the answer.
+// statusReader stores the status of the response.
 type statusReader struct {
 	http.RoundTripper
 	status *int
@@ -160,7 +161,7 @@ func (s statusReader) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// commit stores the next generation.
+// commit stores the next token.
 func (r *Renewer) commit(ctx context.Context, next tokens.Token, lifetime time.Duration) {
 	answered := time.Now()
 	config := r.credentials[next.Credential].Token
@@ -179,8 +180,8 @@ func (r *Renewer) commit(ctx context.Context, next tokens.Token, lifetime time.D
 	r.metrics.renewed(next.Credential, result)
 }
 
-// untilStored calls write until the database is reachable or ctx ends, because the answer of the
-// token endpoint may hold the only valid refresh token.
+// untilStored calls the function `write` until the database is reachable or ctx ends, because the
+// response of the token endpoint may contain the only valid refresh token.
 func (r *Renewer) untilStored(ctx context.Context, credential string, write func() (bool, error)) (bool, error) {
 	for {
 		stored, err := write()

@@ -12,27 +12,30 @@ import (
 )
 
 const (
-	// recheckInterval is the longest time until a process knows a token of another process whose
-	// notification was lost.
+	// recheckInterval is the maximum time between two reads of the tokens. So a process that misses
+	// the notification of a new token knows the token after this time at the latest.
 	recheckInterval = 30 * time.Second
-	// claimRecheckInterval replaces recheckInterval while another process renews, because calls wait.
+	// claimRecheckInterval replaces recheckInterval while another process renews a token, because
+	// calls wait for the new token.
 	claimRecheckInterval = 2 * time.Second
 	// claimLease is longer than spendTimeout, two calls of CallTimeout and a commit.
 	claimLease   = time.Minute
 	spendTimeout = 15 * time.Second
 	// CallTimeout bounds one call of a token endpoint.
 	CallTimeout = 15 * time.Second
-	// commitTimeout is how long a process tries to store an answer while the database is unreachable.
+	// commitTimeout is how long a process tries to store the response of the token endpoint while the
+	// database is unreachable.
 	commitTimeout = 2 * time.Minute
 	// minRefusedAge is the minimum age of a token that is renewed because of a 401. An upstream that
 	// refuses each new token therefore costs at most one renewal in this time.
 	minRefusedAge = 10 * time.Second
 	// waitTimeout bounds how long a call waits for a renewal.
 	waitTimeout = 30 * time.Second
-	// endMargin is the time before a token expires in which new calls do not get it any more. A call
-	// with the token still waits for its permit and its connection.
+	// endMargin is the time before the expiry of a token from which no new call gets the token. A
+	// call that already has the token may still have to wait for its permit and its connection.
 	endMargin = 2 * time.Second
-	// minRetryDelay and maxRetryDelay limit the delay after a failed renewal, which doubles.
+	// minRetryDelay and maxRetryDelay limit the delay after a failed renewal. The delay doubles with
+	// each failure in a row.
 	minRetryDelay, maxRetryDelay = 5 * time.Second, 5 * time.Minute
 )
 
@@ -54,11 +57,11 @@ type Renewer struct {
 // state is the state of one credential, as known to this process.
 type state struct {
 	row        tokens.Token
-	reads      int // how often the row was read
+	reads      int // number of times that the row was read
 	until      time.Time
 	since      time.Time // when this process received the generation
-	renewing   bool      // this process renews it now
-	refused    int64     // the last generation whose renewal this process has requested
+	renewing   bool      // true: this process is renewing the token now
+	refused    int64     // the last generation whose renewal this process has requested, because of a 401
 	clockDelta time.Duration
 }
 
@@ -74,7 +77,7 @@ func New(source string, all []Credential, d Deps) *Renewer {
 	return r
 }
 
-// Run renews tokens until ctx ends. It finishes a renewal whose answer has arrived.
+// Run renews tokens until ctx ends. It finishes a renewal whose request was sent.
 func (r *Renewer) Run(ctx context.Context) error {
 	defer r.tasks.Wait()
 	return r.deps.Notifier.Run(ctx, recheckInterval, r.work)
@@ -140,14 +143,15 @@ func (r *Renewer) load(ctx context.Context) ([]tokens.Token, time.Time, error) {
 	return rows, now, nil
 }
 
-// apply records a row that was requested at the time readAt, and gives a new generation to the source.
+// apply records a row that was requested from the database at the time readAt. If the row has a new
+// token, apply gives this token to the source.
 func (r *Renewer) apply(row tokens.Token, readAt, now time.Time) error {
 	s := r.states[row.Credential]
 	r.mu.Lock()
 	stale := s.reads > 0 && row.Generation < s.row.Generation
 	newer := s.reads == 0 || row.Generation > s.row.Generation
 	r.mu.Unlock()
-	if stale { // an answer of this process was stored after the row was read
+	if stale { // this process has stored a newer token after the row was read
 		return nil
 	}
 	until := time.Time{}
@@ -194,7 +198,7 @@ func (r *Renewer) reportState(row tokens.Token) {
 	}
 }
 
-// The conditions of a credential.
+// The log conditions of a credential.
 var (
 	conditionStopped = observe.Condition{
 		Event: "credential_stopped", Failing: "credential stopped; an operator must renew or authorize it", Recovered: "credential renewal works again",
@@ -210,7 +214,7 @@ var (
 	}
 )
 
-// of returns a condition of one credential.
+// of returns a copy of a log condition for one credential.
 func (r *Renewer) of(credential string, c observe.Condition) observe.Condition {
 	c.Attr, c.Value = "credential", r.source+"/"+credential
 	return c

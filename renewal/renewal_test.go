@@ -96,9 +96,9 @@ func TestRenewer_OutageInsideMarginHarmsNoCall(t *testing.T) {
 			t.Fatal(err)
 		}
 		down.Store(true)
-		time.Sleep(55 * time.Minute) // now the renewal is due
+		time.Sleep(55 * time.Minute) // the renewal is due after this time
 		failed, calls := 0, 0
-		for range 270 { // until 30 s before the end
+		for range 270 { // the loop ends 30 s before the token expires
 			time.Sleep(time.Second)
 			calls++
 			if p.call(t.Context()) != nil {
@@ -108,7 +108,7 @@ func TestRenewer_OutageInsideMarginHarmsNoCall(t *testing.T) {
 		if row := f.row(); failed != 0 || row.Failures < 3 || !strings.Contains(row.Error, "connection refused") {
 			t.Errorf("%d calls inside the margin: got %d failed, %d failed renewals (%s)", calls, failed, row.Failures, row.Error)
 		}
-		time.Sleep(time.Minute) // now the token has expired
+		time.Sleep(time.Minute) // the token has expired after this time
 		if err := p.call(t.Context()); !errors.Is(err, ErrNoToken) || !strings.Contains(err.Error(), "connection refused") {
 			t.Errorf("after the end: got %v, want ErrNoToken with its reason", err)
 		}
@@ -120,7 +120,8 @@ func TestRenewer_OutageInsideMarginHarmsNoCall(t *testing.T) {
 	})
 }
 
-// crashing is a store whose process ends between the answer and the commit.
+// crashing is a store of a process that ends after the response of the token endpoint, and before the
+// commit.
 type crashing struct {
 	Store
 	crash *atomic.Bool
@@ -128,7 +129,7 @@ type crashing struct {
 
 func (c crashing) SaveToken(ctx context.Context, t tokens.Token, lifetime, renewIn time.Duration) (bool, error) {
 	if c.crash.Swap(false) {
-		return true, nil // nothing is stored
+		return true, nil // report success, although nothing is stored
 	}
 	return c.Store.SaveToken(ctx, t, lifetime, renewIn)
 }

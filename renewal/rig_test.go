@@ -48,7 +48,7 @@ func (d direct) RoundTrip(req *http.Request) (resp *http.Response, err error) {
 type bus struct {
 	mu   sync.Mutex
 	all  []chan time.Time
-	lost bool // notifications of other processes are lost
+	lost bool // true: notifications do not reach other processes
 }
 
 type busClient struct {
@@ -108,7 +108,7 @@ type fleet struct {
 	testing.TB
 	db       *sqlite.Store
 	server   *oauth.Server
-	handler  http.Handler // of the token endpoint; replaces the server
+	handler  http.Handler // replaces the handler of the token endpoint
 	bus      *bus
 	config   token.Config
 	keyFile  string
@@ -117,8 +117,9 @@ type fleet struct {
 	saveFunc func(Store) Store // wraps the store of the next process
 }
 
-// shifted is the store of a process whose clock differs from the database's. The process knows the
-// database's clock only from Tokens, so moving those times is the same as moving its own clock.
+// shifted is the store of a process whose clock differs from the clock of the database. The process
+// reads the database's time only with Tokens. So a shift of the times that Tokens returns has the
+// same effect as a shift of the process's clock.
 type shifted struct {
 	Store
 	by time.Duration

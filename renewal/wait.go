@@ -13,8 +13,9 @@ import (
 // ErrNoToken is returned if none of the call's credentials has a valid token.
 var ErrNoToken = errors.New("no credential of the call has a valid token; see `freshet credentials list`")
 
-// wait calls done at once and after each change of a state, and returns when done returns true. It
-// returns an error after waitTimeout, or when ctx ends. done is called with r.mu held.
+// wait calls the function `done` at once, and again after each change of a credential's state, until
+// `done` returns true. It returns an error after waitTimeout, or when ctx ends. `done` is called with
+// r.mu held.
 func (r *Renewer) wait(ctx context.Context, done func() bool) error {
 	var timeout <-chan time.Time
 	for {
@@ -84,8 +85,9 @@ func (r *Renewer) failure(names []string) error {
 	return fmt.Errorf("%w (%s)", ErrNoToken, why)
 }
 
-// Refused records that the upstream refused a call with this generation (401), makes its renewal due,
-// and waits for the next one. It reports whether the call can be repeated with a newer token.
+// Refused records that the upstream refused a call with the token of this generation (401). It makes
+// the renewal of the token due, and waits for the next token. It reports whether the call can be
+// repeated with a newer token.
 func (r *Renewer) Refused(ctx context.Context, name string, generation int64) bool {
 	s := r.states[name]
 	if s == nil {
@@ -103,7 +105,7 @@ func (r *Renewer) Refused(ctx context.Context, name string, generation int64) bo
 		return false
 	}
 	if first || failed {
-		r.deps.Notifier.WakeLocal(time.Now()) // renews, or reads a newer token whose notification was lost
+		r.deps.Notifier.WakeLocal(time.Now()) // wakes this process: it renews the token, or reads a newer token whose notification was lost
 	}
 	newer := false
 	err := r.wait(ctx, func() bool {
@@ -113,8 +115,8 @@ func (r *Renewer) Refused(ctx context.Context, name string, generation int64) bo
 	return err == nil && newer
 }
 
-// refuse makes the renewal of a generation due in the database, for all processes. It returns false if
-// the database fails.
+// refuse makes the renewal of a token due in the database, for all processes. `generation` is the
+// number of the token. It returns false if the database fails.
 func (r *Renewer) refuse(ctx context.Context, name string, generation int64) bool {
 	r.metrics.refused(name)
 	due, err := r.deps.Store.RefuseToken(ctx, r.source, name, generation, minRefusedAge)

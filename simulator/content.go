@@ -13,8 +13,8 @@ const (
 	// its first use (about 4 ms) and then kept in memory. All item sets need 17 MB, or 25 MB with
 	// Config.Pretty.
 	itemSets = 64
-	// buckets is the number of groups of entities that change together. It gives
-	// Control.ChangePercent a resolution of 0.01 percent.
+	// buckets is the number of groups of entities that change together. So Control.ChangePercent has
+	// a resolution of 0.01 percent.
 	buckets = 10_000
 )
 

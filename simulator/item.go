@@ -131,8 +131,9 @@ type outfit struct {
 	dragon, mechanic []item
 }
 
-// Indexes of some of the 24 slots. They decide which fields of an item are null, as in real responses.
-// In items of the slots from bare to bareEnd-1, the fields potential_option_… are null.
+// These constants are the indexes of some of the 24 slots. They decide which fields of an item are
+// null, as in real responses. In items of the slots from bare to bareEnd-1, the fields
+// potential_option_… are null.
 const (
 	ringSlot   = 23
 	weaponSlot = 10 // the only slot whose item has a soul (soulName, soulOption)

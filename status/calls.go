@@ -22,8 +22,9 @@ const (
 	// MaxFailedCalls is the maximum number of failed calls that are kept for a source. The oldest calls
 	// are removed.
 	MaxFailedCalls = 100
-	// maxCallsPerSecond is the maximum number of calls that one process keeps in each second. Of the
-	// further calls, it keeps up to maxFailedPerSecond that failed, and counts the rest.
+	// maxCallsPerSecond is the maximum number of calls that one process keeps in each second. After
+	// that, it keeps only failed calls, up to maxFailedPerSecond. It counts the calls that it does
+	// not keep.
 	maxCallsPerSecond, maxFailedPerSecond = 50, 20
 	// callsTTL is how long the list of a source's calls is kept after its newest call.
 	callsTTL = time.Hour

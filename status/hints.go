@@ -15,15 +15,14 @@ const hintTTL = 7 * 24 * time.Hour
 
 func hintsKey(source string) string { return "hints:{" + source + "}" }
 
-// Hints keeps the hints of one source in Redis. The hint of a facet is the name of the JSON member
-// that alone changes at every check, for example a timestamp.
+// Hints keeps the hints of one source in Redis. The hint of a facet is the name of the only JSON
+// member that changes at every check, for example a timestamp.
 type Hints struct {
 	Redis  redis.UniversalClient
 	Source string
 }
 
-// SaveHint stores the hint of a facet: the name of the JSON member that alone changes at every
-// check.
+// SaveHint stores the hint of a facet: the name of the only JSON member that changes at every check.
 func (h Hints) SaveHint(ctx context.Context, facet, member string) error {
 	pipe := h.Redis.TxPipeline()
 	pipe.HSet(ctx, hintsKey(h.Source), facet, member)
@@ -42,8 +41,8 @@ func (h Hints) DeleteHint(ctx context.Context, facet string) error {
 	return nil
 }
 
-// ReadHint returns the hint of a facet: the name of the JSON member that alone changes at every
-// check, or "" if there is no hint.
+// ReadHint returns the hint of a facet: the name of the only JSON member that changes at every check,
+// or "" if there is no hint.
 func (h Hints) ReadHint(ctx context.Context, facet string) (string, error) {
 	member, err := h.Redis.HGet(ctx, hintsKey(h.Source), facet).Result()
 	if err != nil && !errors.Is(err, redis.Nil) {

@@ -65,7 +65,7 @@ func newHistoryRig(t *testing.T) *historyRig {
 	return r
 }
 
-// write sets what a process has written: its uptime and its number of calls with status 2xx.
+// write sets the counts of a process: its uptime and its number of calls with status 2xx.
 func (r *historyRig) write(process string, uptime time.Duration, calls int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

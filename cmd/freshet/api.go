@@ -18,7 +18,7 @@ func addAddrFlag(c *cobra.Command, addr *string) {
 }
 
 // runWithAPI makes c a command that calls a query service. It adds the flag --addr to the command,
-// and passes a client for that address to the function run.
+// and passes a client for that address to the function `run`.
 func (p *program) runWithAPI(c *cobra.Command, run func(cmd *cobra.Command, api *adminClient, args []string) error) *cobra.Command {
 	var addr string
 	addAddrFlag(c, &addr)

@@ -24,7 +24,9 @@ See docs/credentials.md.`,
 	return c
 }
 
-// withCredentials sets RunE of a command that manages credentials.
+// withCredentials makes c a command that manages credentials. The command calls the function `run`
+// with the credentials of the configuration, and with the source and the name that its argument
+// SOURCE/NAME has. Both are empty if the command has no argument.
 func withCredentials(p *program, c *cobra.Command, run func(cmd *cobra.Command, all *app.Credentials, source, name string) error) *cobra.Command {
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		source, name := "", ""

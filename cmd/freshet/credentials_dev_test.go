@@ -14,9 +14,9 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// Of two credentials, the upstream rejects one. Only the breaker of the rejected credential opens,
-// so the other credential fetches every entity. When the rejected credential's file holds a new
-// secret, both credentials are used again.
+// The source has two credentials, and the upstream rejects one of them. Only the breaker of the
+// rejected credential opens, so the other credential fetches every entity. When the rejected
+// credential's file holds a new secret, both credentials are used again.
 func TestCredentials_SkipExpiredUntilFileChanges(t *testing.T) {
 	var mu sync.Mutex
 	calls := map[string]int{} // number of calls with each credential, by the value of the Authorization header

@@ -86,8 +86,8 @@ func (s *consent) want(args []string, got, code int, text, want string) {
 	}
 }
 
-// authorize runs `credentials authorize`. agree gets the printed page and a function that ends the
-// command. It returns the exit code and the output.
+// authorize runs `credentials authorize`. The function `agree` gets the URL of the printed page, and
+// a function that ends the command. authorize returns the exit code and the output.
 func (s *consent) authorize(agree func(page *url.URL, end func())) (code int, text string) {
 	s.Helper()
 	ctx, end := context.WithCancel(s.Context())

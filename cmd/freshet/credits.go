@@ -80,7 +80,7 @@ func listCredits(p *program, cmd *cobra.Command, api *adminClient, output format
 
 func renewal(a credits.Account) string { return timeOr(a.RenewsAt, "with the next refresh") }
 
-// timeOr formats a time. It returns the text none if there is no time.
+// timeOr formats a time. If t is nil, it returns the text `none`.
 func timeOr(t *time.Time, none string) string {
 	if t == nil {
 		return none

@@ -79,8 +79,8 @@ func listIDs(ctx context.Context, api *adminClient, path string, values map[stri
 }
 
 // showDeadLetters prints dead letters. A dead letter can't be printed if Kafka has deleted it or if
-// it can't be decoded. If chosen is true (a filter selected the IDs), such a dead letter is
-// reported to stderr and skipped. If chosen is false, showDeadLetters returns an error.
+// it can't be decoded. If `chosen` is true (a filter selected the IDs), such a dead letter is
+// reported to stderr and skipped. If `chosen` is false, showDeadLetters returns an error.
 func (p *program) showDeadLetters(ctx context.Context, api *adminClient, path string, ids []string, chosen bool, output format) error {
 	var all []json.RawMessage
 	lost := 0

@@ -58,7 +58,8 @@ func TestDocs_ComposeConfigurationIsValid(t *testing.T) {
 			Environment map[string]string
 		}
 	}
-	// The YAML decoder reports a key that overrides a merged key (<<) as a duplicate.
+	// The YAML decoder would report a key that overrides a merged key (<<) as a duplicate, so this
+	// test allows duplicates.
 	if err := yaml.UnmarshalWithOptions([]byte(readDoc(t, "docker-compose.yml")), &compose, yaml.AllowDuplicateMapKey()); err != nil {
 		t.Fatal(err)
 	}

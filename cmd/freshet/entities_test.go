@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/entities"
 )
 
-// prefetching writes a configuration with one prefetched facet and one other facet.
+// prefetching writes a configuration with two facets, one of which is prefetched.
 func prefetching(t *testing.T) string {
 	return write(t, `sources:
   mirror:

@@ -77,8 +77,8 @@ deleted them. The request is stored: a scheduler that is started later executes 
 	})
 }
 
-// followMaintenance waits until the requested runs have ended, but at most for the time wait. It
-// updates s with the state that it reads.
+// followMaintenance waits until the requested runs have ended, but at most for the duration `wait`.
+// It stores the state that it reads in s.
 func followMaintenance(ctx context.Context, api *adminClient, s *retention.Status, wait time.Duration) error {
 	defer api.KeepAlive(1)()
 	waiting, cancel := context.WithTimeout(ctx, wait)

@@ -49,7 +49,7 @@ func TestChart_TextNamesTheValues(t *testing.T) {
 func TestChart_GapIsUnknown(t *testing.T) {
 	b := openChart(t)
 	evaluate[bool](b, `(`+callsOfNexon+`.focus(), true)`)
-	for range 4 { // four times 5 min: the cursor is 20 min before the newest sample
+	for range 4 { // each press moves the keyboard cursor back by 5 min, so that it ends 20 min before the newest sample
 		b.must(chromedp.KeyEvent(kb.PageDown))
 	}
 	if got, want := evaluate[string](b, callsOfNexon+`.getAttribute('aria-valuetext')`), "11:40:30: 2xx"; !strings.HasPrefix(got, want) {

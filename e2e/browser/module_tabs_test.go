@@ -21,8 +21,8 @@ func newTabs(t *testing.T, n int) []*tab {
 	return tabs
 }
 
-// expiredTogether accepts the tokens of renewals. It rejects the old token in n tabs at the same
-// time.
+// expiredTogether returns a handler that accepts the tokens of renewals. It rejects the old token of
+// n tabs at the same time.
 func expiredTogether(n int) func(int, *http.Request, http.ResponseWriter) {
 	all := make(chan struct{})
 	return func(i int, r *http.Request, w http.ResponseWriter) {
@@ -68,7 +68,8 @@ func TestModule_RenewsOnceForAllTabs(t *testing.T) {
 		if got := readInAll(tabs[:5]); !slices.Equal(got, slices.Repeat([]string{"FRESH"}, 5)) {
 			t.Errorf("%s: got the outcomes %v, want FRESH in each tab", name, got)
 		}
-		// The last tab begins with the old token, after the message of the renewal.
+		// The last tab still has the old token. The message about the renewal was sent before this
+		// tab reads the entity.
 		if got := readInAll(tabs[5:]); !slices.Equal(got, []string{"FRESH"}) {
 			t.Errorf("%s: got the outcomes %v in the last tab, want FRESH", name, got)
 		}
@@ -124,7 +125,7 @@ func TestModule_SignsOutAllTabs(t *testing.T) {
 	})()`)
 }
 
-// One row for each failure of the renewal in two tabs at the same time.
+// Each case has a failure of the renewal. Two tabs request the renewal at the same time.
 func TestModule_SharesAFailureBetweenTabs(t *testing.T) {
 	tabs := newTabs(t, 2)
 	for name, row := range map[string]struct {

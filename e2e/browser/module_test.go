@@ -38,7 +38,7 @@ Object.assign(window, {freshet, e, newClient, outcome, signOuts: 0, ready: true}
 type service struct {
 	*httptest.Server
 	answer func(n int, r *http.Request, w http.ResponseWriter) // n counts the requests from 1
-	issue  func(n int, w http.ResponseWriter)                  // n counts the renewals from 1; nil: the token is token-n
+	issue  func(n int, w http.ResponseWriter)                  // n counts the renewals from 1; nil: renewal n returns the token "token-n"
 
 	mu       sync.Mutex
 	requests []*http.Request
@@ -77,7 +77,7 @@ func startService(t *testing.T, answer func(n int, r *http.Request, w http.Respo
 	return s
 }
 
-// counts returns the number of renewals and of other requests.
+// counts returns two numbers: renewals, and other requests.
 func (s *service) counts() (renewals, requests int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,7 +126,7 @@ func bearer(r *http.Request) string {
 	return strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 }
 
-// accepts rejects every other token as expired.
+// accepts returns a handler that accepts one token, and rejects every other token as expired.
 func accepts(token string) func(int, *http.Request, http.ResponseWriter) {
 	return func(_ int, r *http.Request, w http.ResponseWriter) {
 		if bearer(r) != token {
@@ -137,7 +137,7 @@ func accepts(token string) func(int, *http.Request, http.ResponseWriter) {
 	}
 }
 
-// failing rejects the first n requests.
+// failing returns a handler that rejects the first n requests.
 func failing(n, status int, code string, header ...string) func(int, *http.Request, http.ResponseWriter) {
 	return func(i int, _ *http.Request, w http.ResponseWriter) {
 		if i <= n {
@@ -171,8 +171,8 @@ func issuing(statuses ...int) func(int, http.ResponseWriter) {
 	}
 }
 
-// One row for each rule: a script in one tab, its result, and the number of renewals and requests.
-// Delays pass 100 times as fast.
+// Each case tests one rule of the module. It has a script for one tab, the expected result, and the
+// expected numbers of renewals and requests. Delays pass 100 times as fast.
 func TestModule_Rules(t *testing.T) {
 	b := newTab(t)
 	var firstKey string // idempotency key of the first refresh

@@ -118,7 +118,7 @@ func (d dev) read(key string) (status int) {
 	return status
 }
 
-// metric returns the sum of the samples of a metric whose labels contain the text label.
+// metric returns the sum of the samples of a metric whose labels contain the text `label`.
 func (d dev) metric(name, label string) (sum float64) {
 	d.t.Helper()
 	_, text := request(d.t, http.MethodGet, d.url+"/metrics")

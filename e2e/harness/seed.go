@@ -97,8 +97,8 @@ func Contents(ctx context.Context, facet, document string) (all []store.Write, e
 	return all, nil
 }
 
-// ContentKey returns the key of a document of the simulator. Store writes this document for each
-// entity with the number n in its key.
+// ContentKey returns a key of the simulator. Store writes the simulator's document with this key as
+// the content of every entity whose own key has the number n.
 func ContentKey(n int) string { return fmt.Sprint("content", n%ContentCount) }
 
 // UnlimitedPermits implements source.Permits and grants every permit immediately.

@@ -18,8 +18,8 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// Rates and key counts of the clients' load. The prefix of a key decides how the upstream responds
-// to it; see clientFaults.
+// These constants are the rates and the numbers of keys of the clients' load. The prefix of a key
+// decides how the upstream responds to it (clientFaults).
 const (
 	clientRate        = 40 // reads of healthy keys per second
 	clientConcurrency = 16

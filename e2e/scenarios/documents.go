@@ -15,8 +15,9 @@ import (
 const fetchedDocuments = 6
 
 // documents judges the responses to 3,000 users (k6) that read 39 layouts in 12 folders. 85 % of the
-// layouts are static files. The upstream of the others allows three calls at once. With --results it
-// keeps the summary of k6 beside the results, as documents.json.
+// layouts are static files. The other layouts are fetched from an upstream that allows three calls at
+// once. With the flag --results, the summary of k6 is stored in the directory of the results, as
+// documents.json.
 func documents(ctx context.Context, s *site, o options) error {
 	k6, err := findK6(ctx, s.Root, o.k6)
 	if err != nil {

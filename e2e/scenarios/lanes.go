@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Rates of the preset's quota, in calls per second. LOW may use 350 of 450.
+// These constants are the rates of the preset's quota, in calls per second. LOW may use 350 of 450.
 const (
 	totalRate = 450
 	lowRate   = 350

@@ -22,8 +22,9 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// Requests per second, and numbers of keys. The load is about as large as the upstream's quota.
-// The backlog after a fault is therefore processed at the full rate of the quota.
+// These constants are the numbers of requests per second, and the numbers of keys, of the load. The
+// load is about as large as the upstream's quota. So the backlog after a fault is processed at the
+// full rate of the quota.
 const (
 	tortureLimit   = 150
 	readRate       = 60
@@ -32,8 +33,8 @@ const (
 	tortureKeys    = 2000
 	refreshedKeys  = 300 // number of keys that clients refresh
 	hotKeys        = 60
-	// The load has so many keys with each of the prefixes notfound, refused and broken. The upstream
-	// has no content for these keys, so they never become fresh.
+	// neverFreshKeys is the number of keys with each of the prefixes notfound, refused and broken.
+	// The upstream has no content for these keys, so they never become fresh.
 	neverFreshKeys     = 6
 	changeEvery        = 4 * time.Second
 	changePercent      = 40

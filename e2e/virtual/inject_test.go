@@ -52,7 +52,8 @@ func (w *world) finish(f *fault) {
 	w.set(f, false)
 }
 
-// set adds a fault to the active faults, or removes it, and applies them.
+// set adds a fault to the active faults if `on` is true, and removes it otherwise. Then it applies
+// the active faults.
 func (w *world) set(f *fault, on bool) {
 	w.mu.Lock()
 	if w.closed {
@@ -81,7 +82,7 @@ func (w *world) set(f *fault, on bool) {
 	w.net.apply(links)
 }
 
-// isActive reports whether a fault of a kind is active. It needs w.mu.
+// isActive reports whether a fault of a kind is active. The caller holds w.mu.
 func (w *world) isActive(kind string) bool {
 	for f := range w.active {
 		if f.kind == kind {
@@ -91,7 +92,7 @@ func (w *world) isActive(kind string) bool {
 	return false
 }
 
-// links returns the faults of the network. It needs w.mu.
+// links returns the faults of the network. The caller holds w.mu.
 func (w *world) links() linkFaults {
 	all := linkFaults{refused: map[link]bool{}, stalled: map[link]bool{}}
 	for f := range w.active {
@@ -111,8 +112,8 @@ func (w *world) links() linkFaults {
 	return all
 }
 
-// setKafka installs the active faults of the broker. The broker rejects every fourth request, so
-// that clients sometimes succeed. It needs w.mu.
+// setKafka installs the active faults of the broker. The broker rejects every fourth request, so that
+// clients sometimes succeed. The caller holds w.mu.
 func (w *world) setKafka() {
 	for _, h := range w.kafkaFaults {
 		h.Remove()

@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/app"
 )
 
-// Addresses of the services.
+// The addresses of the services in the network in memory.
 const (
 	kafkaAddress    = "127.0.0.1:9092"
 	redisAddress    = "127.0.0.1:6379"

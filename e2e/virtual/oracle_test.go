@@ -124,7 +124,7 @@ type state struct {
 	now time.Time
 	// calm is set if no fault was active in the last hour, so that the effects of faults must be over.
 	calm bool
-	// committed was read before everything else, and locks after everything else.
+	// committed is read before all other fields, and locks is read after all other fields.
 	committed   map[partition]int64
 	ends        map[partition]int64
 	records     []*record // records that were published since the last hour

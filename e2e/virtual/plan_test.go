@@ -41,7 +41,7 @@ func (f fault) String() string {
 // processNames are the processes of the world.
 var processNames = []string{"query-1", "query-2", "worker-1", "worker-2", "scheduler-1", "scheduler-2"}
 
-// Kinds of faults.
+// The kinds of faults that a plan can have.
 const (
 	killed          = "kill"
 	stopped         = "stop"

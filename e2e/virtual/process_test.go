@@ -20,7 +20,8 @@ type process struct {
 	gate           *gate
 	stop           context.CancelFunc
 	ended          chan struct{}
-	// The test has stopped or killed the process, so its end is no finding. Guarded by world.mu.
+	// expected is true if the test has stopped or killed the process. The end of the process is then
+	// no finding. world.mu guards this field.
 	expected bool
 }
 
@@ -114,7 +115,7 @@ func (w *world) end(name string, kill bool) {
 	}
 }
 
-// setGate applies the faults of the database to a process. It needs w.mu.
+// setGate applies the faults of the database to a process. The caller holds w.mu.
 func (w *world) setGate(p *process) {
 	p.gate.set(func(g *gate) {
 		g.failing, g.unknown, g.delay = false, false, 0

@@ -16,8 +16,8 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// maxCacheAge is how long a read may return content older than an earlier read. A query service that
-// has lost the message of a settle returns cached content for at most 30 s.
+// maxCacheAge is the time after a read for which later reads may still return older content than that
+// read.
 const maxCacheAge = 35 * time.Second
 
 // agePrecision is the precision of the check time that a reader derives from a response with status

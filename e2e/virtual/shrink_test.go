@@ -8,9 +8,9 @@ import (
 // maxShrinkRuns is the maximum number of runs with which shrink tests shorter plans.
 const maxShrinkRuns = 40
 
-// shrink removes faults from a plan. It keeps a shorter plan only if the function fails returns true
-// for it. It first removes halves of the plan, and then smaller parts. It calls fails at most
-// maxShrinkRuns times.
+// shrink removes faults from a plan. It keeps a shorter plan only if the function `fails` returns
+// true for that plan. It first removes halves of the plan, and then smaller parts. It calls `fails`
+// at most maxShrinkRuns times.
 func shrink(plan []fault, fails func([]fault) bool) []fault {
 	runs := 0
 	for size := (len(plan) + 1) / 2; size > 0 && len(plan) > 0; {

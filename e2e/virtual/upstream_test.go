@@ -72,7 +72,7 @@ func (w *statusWriter) WriteHeader(status int) {
 // Unwrap lets http.ResponseController find the connection.
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// setFaults applies the active faults of the upstream. It needs w.mu.
+// setUpstream applies the active faults of the upstream. The caller holds w.mu.
 func (w *world) setUpstream() error {
 	latency := normalLatency
 	faults := []simulator.Fault{}

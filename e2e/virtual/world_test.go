@@ -137,8 +137,8 @@ func (w *world) startRedis() error {
 	w.redis.SetTime(time.Now())
 	w.redis.ClockTTL(true)
 	w.redis.Server().SetPreHook(func(*server.Peer, string, ...string) bool {
-		// The lock is held if a script executes this command. The script has set the time when it
-		// began.
+		// While a script runs, it holds the lock of miniredis, and its commands must not change the
+		// time. The clock was set when the script started.
 		if w.redis.TryLock() {
 			w.redis.Unlock()
 			w.redis.SetTime(w.redisNow())
@@ -220,7 +220,8 @@ func (w *world) close() {
 	w.running.Wait()
 }
 
-// isQuery returns the listen address of a query service.
+// queryAddress returns the listen address of a query service. It reports false for a process of
+// another role.
 func queryAddress(name string) (string, bool) {
 	number, is := strings.CutPrefix(name, "query-")
 	return "127.0.0.1:808" + number, is

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// riotIDs is the path of the method that returns the puuid of a Riot ID, before its name and tag.
+// riotIDs is the path of the method that returns the puuid of a Riot ID. In a call, the name and the
+// tag of the ID follow this path.
 const riotIDs = "/riot/account/v1/accounts/by-riot-id/"
 
 // riot is Riot's API with a development key. Its limits, in fixed windows, are:

@@ -1,4 +1,5 @@
-// Package oauth simulates a token endpoint and an API that accepts its tokens, and judges their use.
+// Package oauth simulates a token endpoint and an API that accepts its tokens. It counts wrong uses
+// of the tokens.
 //
 //	POST /token      a token, by any grant; counts renewals
 //	POST /app/installations/ID/access_tokens  a token of a GitHub App, for a JWT as the bearer token
@@ -26,21 +27,24 @@ import (
 type Config struct {
 	// Lifetime is the lifetime of a token.
 	Lifetime time.Duration
-	// Rotate replaces the refresh token with each renewal. The replaced one is accepted for ReuseGrace;
-	// a later use revokes all tokens (reuse detection).
+	// If Rotate is true, each renewal replaces the refresh token. The replaced refresh token is still
+	// accepted for the time ReuseGrace. A later use of it revokes all tokens (reuse detection).
 	Rotate     bool
 	ReuseGrace time.Duration
-	// ClientID and ClientSecret are the client's; empty: any client is accepted.
+	// ClientID and ClientSecret are the only accepted client id and secret; empty: every client is
+	// accepted.
 	ClientID, ClientSecret string
-	// ClientAuth is where the client has to send them: basic or body; empty: either.
+	// ClientAuth says where the client must send its id and secret: basic (in the Authorization
+	// header) or body; empty: either of the two.
 	ClientAuth string
 	// JWTKey verifies JWTs; nil: their signature is not checked.
 	JWTKey *rsa.PublicKey
-	// Deny is true if the person does not agree.
+	// Deny makes GET /authorize redirect with an error, as if the person had refused.
 	Deny bool
 	// Delay is the time until each answer of the token endpoint.
 	Delay time.Duration
-	// ClockOffset is the clock of the endpoint minus the real one.
+	// ClockOffset is the time by which the clock of the endpoint is ahead of the real clock;
+	// negative: it is behind.
 	ClockOffset time.Duration
 }
 
@@ -49,7 +53,8 @@ type Answer struct {
 	Status      int
 	ContentType string
 	Body        string
-	// Expires, if not nil, only replaces the member expires_in of a normal answer; "" omits it.
+	// Expires replaces only the member expires_in of an otherwise normal response; nil: it replaces
+	// nothing. An empty text omits the member.
 	Expires *string
 	// Hang closes the connection after the renewal, without an answer.
 	Hang bool
@@ -59,7 +64,7 @@ type Answer struct {
 type Stats struct {
 	Requests    int // calls of the token endpoint
 	Renewals    int // tokens issued
-	MaxInFlight int // concurrent calls of the token endpoint
+	MaxInFlight int // maximum number of concurrent calls of the token endpoint
 	Reuses      int // uses of a replaced refresh token after its grace
 	Calls       int // calls of the API
 	Refused     int // calls of the API that were answered 401
@@ -81,7 +86,7 @@ type Server struct {
 	secrets  []string // every secret that was issued or received
 }
 
-// New returns a server whose first refresh token is first.
+// New returns a server whose first refresh token is the argument `first`.
 func New(c Config, first string) *Server {
 	return &Server{
 		config: c, current: first, tokens: map[string]time.Time{},
@@ -110,14 +115,14 @@ func (s *Server) SetAnswer(a *Answer) {
 	s.answer = a
 }
 
-// RevokeTokens ends all access tokens, and the refresh token too if refresh is true.
+// RevokeTokens revokes all access tokens and, if `refresh` is true, the refresh token too.
 func (s *Server) RevokeTokens(refresh bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.revoke(refresh)
 }
 
-// EndTokens sets the end of all valid access tokens.
+// EndTokens sets the expiry time of all valid access tokens.
 func (s *Server) EndTokens(at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -273,7 +278,8 @@ func (s *Server) issue() string {
 	return text
 }
 
-// use checks and rotates a refresh token. It returns why the token is refused.
+// use checks and rotates a refresh token. It returns the reason why the token is refused; empty: it
+// is accepted.
 func (s *Server) use(refresh string) string {
 	grace, wasReplaced := s.replaced[refresh]
 	switch {
@@ -293,8 +299,8 @@ func (s *Server) use(refresh string) string {
 	return ""
 }
 
-// checkJWT checks the signature of a JWT, and its times by the clock of the server. It returns why the
-// JWT is refused.
+// checkJWT checks the signature of a JWT, and compares its times with the clock of the server. It
+// returns the reason why the JWT is refused; empty: it is accepted.
 func (s *Server) checkJWT(text string) string {
 	parts := strings.Split(text, ".")
 	var claims struct{ Iat, Exp int64 }

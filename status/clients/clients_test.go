@@ -11,7 +11,7 @@ import (
 
 var now = time.Date(2026, 11, 26, 13, 30, 0, 0, time.UTC)
 
-// fakeLedger returns its fields.
+// fakeLedger is a Ledger whose methods return its fields.
 type fakeLedger struct {
 	accounts int
 	use      []credits.Use

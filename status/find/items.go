@@ -105,7 +105,7 @@ type Lookup interface {
 }
 
 // ItemReader finds the items of a facet. Each page costs a bounded number of reads by primary key,
-// independent of the size of the tables:
+// even if the tables are large:
 //
 //	walk       the table that the filter concerns, from the key After on: at most 1,000 rows
 //	look up    state, failure and registration of the at most 50 matching keys
@@ -119,7 +119,7 @@ type ItemReader struct {
 // ErrUnknownFilter is the error of a query with a filter that does not exist.
 var ErrUnknownFilter = errors.New("unknown filter of items")
 
-// Find returns a page of items. The function visible reports whether the client may see an entity
+// Find returns a page of items. The function `visible` reports whether the client may see an entity
 // whose stored content has the visibility label; other entities are left out.
 func (r ItemReader) Find(ctx context.Context, q ItemQuery, visible func(e schemas.Entity, visibility string) bool) (ItemPage, error) {
 	keys, next, err := r.walk(ctx, q)
