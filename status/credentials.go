@@ -23,5 +23,5 @@ const (
 	CredentialActive  = "ACTIVE"  // the token is valid
 	CredentialFailing = "FAILING" // the last renewal failed and will be tried again
 	CredentialEnded   = "ENDED"   // the token has expired and is not renewed yet
-	CredentialStopped = "STOPPED" // the credential is no longer renewed, until an operator renews or authorizes it
+	CredentialStopped = "STOPPED" // the credential is no longer renewed, until an operator renews it or allows access again
 )
