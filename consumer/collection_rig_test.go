@@ -105,6 +105,7 @@ type listRig struct {
 	list        *listUpstream
 	collections *collection.Collections
 	relay       *outbox.Relay
+	stopRelay   func()
 	runs        consumer.Runs        // runs whose steps the workers serve; nil: there are none
 	high        consumer.Collections // the store of collections of the HIGH worker; nil: it has the same as the LOW worker
 	lost        atomic.Int32         // the records of so many further requests of pages are lost
@@ -138,7 +139,7 @@ func newListRig(t *testing.T, c items.Collection, changes ...func(*source.Facet)
 	r.collections = collection.New(r.db)
 	poller := poll.New(outbox.Channel("nexon"), r.rdb, r.log(), outbox.ClaimsFail)
 	r.relay = outbox.New("nexon", r.db, nextPages{r.producer, &r.lost}, r.client(), poller, r.log(), prometheus.NewRegistry())
-	r.run(r.relay.Run)
+	r.stopRelay = r.run(r.relay.Run)
 	return r
 }
 

@@ -143,8 +143,8 @@ func TestCollection_RepeatedRecordOfPageIsSkipped(t *testing.T) {
 	r.wantCalls("pages that are not the next one", r.list.take())
 }
 
-// A worker stops between two pages. Another worker must continue the walk, because the outbox requests
-// the next page.
+// A process stops after page 2 of three. Another process must continue the walk, because its outbox relay
+// requests the next page.
 func TestCollection_WalkContinuesAfterRestart(t *testing.T) {
 	r := newListRig(t, items.Collection{ID: "id"})
 	arrived, proceed := make(chan struct{}), make(chan struct{})
@@ -160,13 +160,14 @@ func TestCollection_WalkContinuesAfterRestart(t *testing.T) {
 	stop := r.start()
 	r.refresh()
 	<-arrived
-	done := make(chan struct{})
-	go func() { stop(); close(done) }()
+	r.stopRelay() // before the response to page 2, so that no worker of the first process gets a request of page 3
 	close(proceed)
-	<-done
+	r.until("page 2", func() bool { return r.state().Walk.Page == 3 })
+	stop()
 	if s := r.state(); !s.Walk.Open() || s.Walk.Page != 3 {
 		t.Fatalf("walk after the stop: got %+v, want page 3 to be next", s.Walk)
 	}
+	r.run(r.relay.Run)
 	r.start()
 	r.until("the end of the walk", func() bool { s := r.state(); return !s.CompleteAt.IsZero() })
 	r.wantCalls("the walk", r.list.take(), "1", "2", "3")

@@ -25,7 +25,8 @@ var (
 
 // In the original design (github-collection-v3.md, defect b), the transactions of the last two jobs can
 // each see the other job as pending: then the run never completes. Or both see no pending job: then the
-// run completes twice. TestOriginalDesign_LastTwoJobs shows both faults.
+// run completes twice. TestOriginalDesign_LastTwoJobsMissTheEnd and
+// TestOriginalDesign_LastTwoJobsEndTheRunTwice show these faults.
 func TestEnd_LastTwoStepsEndTheRunOnce(t *testing.T) {
 	db, _ := openPostgres(t)
 	r := newRig(t, db)
@@ -75,59 +76,41 @@ func connect(t testing.TB, db database) *pgx.Conn {
 	return conn
 }
 
-// endInOriginalDesign ends a job by the rule of the original design (github-collection-v3.md, 5.5): set
-// the state of the job, count the pending jobs, and complete the run if there is none. The first part
-// is executed at once. It returns the two other parts of the transaction as functions.
-func endInOriginalDesign(t testing.TB, conn *pgx.Conn, isolation pgx.TxIsoLevel, run string, number int) (completes func() bool, commit func()) {
-	t.Helper()
-	tx, err := conn.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: isolation})
-	if err == nil {
-		_, err = tx.Exec(t.Context(), "UPDATE run_steps SET state = 'DONE' WHERE run = $1 AND no = $2", run, number)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	completes = func() bool {
-		pending := 0
-		if err := tx.QueryRow(t.Context(), "SELECT count(*) FROM run_steps WHERE run = $1 AND state = 'OPEN'", run).Scan(&pending); err != nil {
-			t.Fatal(err)
-		}
-		return pending == 0
-	}
-	return completes, func() {
-		if err := tx.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+// Defect b. TestEnd_LastTwoStepsEndTheRunOnce shows our rule.
+func TestOriginalDesign_LastTwoJobsMissTheEnd(t *testing.T) {
+	d := newOriginalDesign(t)
+	for user, isolation := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead} {
+		run, jobs := d.start(user, "repos", "user")
+		first := d.begin(isolation)
+		second := d.begin(isolation)
+		first.setJob(jobs[0].Values["jobId"], "SUCCEEDED")
+		second.setJob(jobs[1].Values["jobId"], "SUCCEEDED")
+		first.evaluate(run).do()
+		second.evaluate(run).do()
+		first.commit()
+		second.commit()
+		d.wantFault("completions and pending jobs of a run, "+string(isolation), d.completed(run)+d.pending(run), 0)
 	}
 }
 
-func TestOriginalDesign_LastTwoJobs(t *testing.T) {
-	db, _ := openPostgres(t)
-	r := newRig(t, db)
-	r.config.Steps = map[string]StepConfig{"user": {}}
-	a, b := connect(t, db), connect(t, db)
-	for i, isolation := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead} {
-		run := r.start(fmt.Sprintf("a%d", i), fmt.Sprintf("b%d", i))
-		first, commitFirst := endInOriginalDesign(t, a, isolation, run.ID, 1)
-		second, commitSecond := endInOriginalDesign(t, b, isolation, run.ID, 2)
-		if first() || second() {
-			t.Errorf("%s: the original rule completes the run, want it to miss the completion", isolation)
-		}
-		commitFirst()
-		commitSecond()
+// Defect b. TestEnd_LastTwoStepsEndTheRunOnce shows our rule.
+func TestOriginalDesign_LastTwoJobsEndTheRunTwice(t *testing.T) {
+	d := newOriginalDesign(t)
+	run, jobs := d.start(1, "repos", "user")
+	for _, m := range jobs {
+		d.end(run, m, "SUCCEEDED", nil)[:3].do()
 	}
-	// If a process recovers a job and ends it again, both transactions see no pending job.
-	run := r.start("a", "b")
-	_, commit := endInOriginalDesign(t, a, pgx.ReadCommitted, run.ID, 1)
-	commit()
-	last, commit := endInOriginalDesign(t, a, pgx.ReadCommitted, run.ID, 2)
-	completesFirst := last()
-	commit()
-	recovered, commit := endInOriginalDesign(t, b, pgx.ReadCommitted, run.ID, 1)
-	if !completesFirst || !recovered() {
-		t.Error("the original rule: got one completion, want it twice")
+	first := d.begin(pgx.ReadCommitted)
+	second := d.begin(pgx.ReadCommitted)
+	completions := 0
+	if first.ends(run) && second.ends(run) {
+		first.complete(run)
+		first.commit()
+		second.complete(run)
+		second.commit()
+		completions = 2
 	}
-	commit()
+	d.wantFault("completions of a run", completions, 2)
 }
 
 // In the original design (github-collection-v3.md), a listener in memory publishes the end of the run
