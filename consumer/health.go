@@ -12,9 +12,11 @@ import (
 
 const (
 	// These limits apply only without a known-good entity. The source is then unhealthy if two
-	// conditions hold. First, more than half of the last windowSize calls failed, and these calls
-	// belong to at least minEntities entities. Second, the last call failed for most of the
-	// entities that were called after the first of these failures.
+	// conditions hold:
+	// - More than half of the last windowSize calls failed, and the failed calls belong to at least
+	//   minEntities entities.
+	// - Among the entities that were called since the first of the failed calls, more entities have a
+	//   failed last call than a successful last call.
 	windowSize  = 20
 	minEntities = 5
 	// minRefused is how many different entities in a row the upstream must refuse before the fault

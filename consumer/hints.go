@@ -166,7 +166,7 @@ func (w *Worker) hintChanged(ctx context.Context, t *task, content []byte) {
 	member, _ := w.source.OnlyChangedMember(facet, before, content)
 	save, log := w.hints.compared(facet, member, time.Now())
 	if log {
-		w.log.Warn("only one JSON member of the facet changes at every check; add it to the facet's setting ignore if it is not content", "facet", facet, "member", member)
+		w.log.Warn("only one JSON member of the facet changes at every check; add it to facets.NAME.ignore if it is not content", "facet", facet, "member", member)
 	}
 	if !save {
 		return

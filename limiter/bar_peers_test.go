@@ -142,7 +142,8 @@ func (c comparison) measure(t *testing.T, rdb *redis.Client, p peer, clients int
 	return perSecond, usec
 }
 
-// ratio returns the ratio of two peers' rates: the median over all rounds.
+// ratio compares two rate limiters: it divides the calls per second of the limiter `of` by the calls
+// per second of the limiter `to`. It returns the median of the quotients of all measurements.
 func (c comparison) ratio(of, to string) float64 {
 	var ratios []float64
 	for i, n := range c.perSecond[of] {

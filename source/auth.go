@@ -102,9 +102,9 @@ func (c credentials) set(auth Auth, name string, value secretValue) error {
 	return nil
 }
 
-// authorize adds the current value of the named credential to the request, and returns the generation
-// of a token. It returns an error if the source has no credential with that name, or if the token
-// of the credential has expired.
+// authorize adds the current value of the named credential to the request. It returns the number
+// (generation) of the token that it added, or 0 if the credential does not renew itself. It returns an
+// error if the source has no credential with that name, or if the token of the credential has expired.
 func (s *Source) authorize(req *http.Request, name string) (generation int64, err error) {
 	entry := s.credentials.secrets[name]
 	if entry == nil {

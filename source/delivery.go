@@ -13,7 +13,8 @@ import (
 
 // Delivery configures how content is stored and served, and which links in it are followed.
 type Delivery struct {
-	// Raw makes the content the unchanged bytes of the facet's one document, such as XML or an image.
+	// Raw makes the facet a raw facet: it has one document, and its content is the unchanged bytes of
+	// this document, such as XML or an image.
 	Raw *Raw `yaml:"raw,omitempty"`
 	// Immutable marks content that does not change under its key: a snapshot stays FRESH forever,
 	// and browsers do not revalidate it (RFC 8246). A refresh that is requested explicitly still

@@ -119,8 +119,9 @@ func hasScalar(text []byte) bool {
 
 const maxShownNames, maxShownName = 10, 40
 
-// find returns nil if the path finds a value, or ends at a wildcard or an index of an empty list or
-// object. at is the path of v, for the error.
+// find returns nil if the path finds a value in v. It also returns nil if a list or object on the path
+// is empty, so that a wildcard or an index selects nothing. Otherwise it returns an error. `at` is the
+// path of v, which the error contains.
 func (p path) find(v any, at string) error {
 	if len(p) == 0 {
 		return nil

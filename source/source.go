@@ -134,7 +134,7 @@ func parseBaseURL(text string) (*url.URL, error) {
 	base, err := url.Parse(text)
 	switch {
 	case err != nil:
-		return nil, errors.New("baseURL: is not a URL, such as https://api.example.com")
+		return nil, errors.New("baseURL: must be a URL, for example https://api.example.com")
 	case (base.Scheme != "http" && base.Scheme != "https") || base.Host == "":
 		return nil, errors.New("baseURL: needs a scheme (http or https) and a host, as in https://api.example.com")
 	case base.RawQuery != "" || base.Fragment != "" || base.User != nil:

@@ -80,7 +80,7 @@ type Input struct {
 	At string `yaml:"at,omitempty"`
 
 	group *regexp.Regexp // regular expression that matches a key and has the named group; nil: Key is {key}
-	index int            // number of the named group
+	index int            // index of the regular expression's group that Key names; not used if group is nil
 }
 
 // Measure is one number of the content. Exactly one of count, sum, min, max and distinct must be set.

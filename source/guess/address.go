@@ -49,7 +49,7 @@ func parse(n int, raw string) (address, error) {
 	u, err := url.Parse(strings.TrimSpace(raw))
 	switch {
 	case err != nil:
-		return fail("it is not a URL, such as https://api.example.com/products/42")
+		return fail("it must be a URL, for example https://api.example.com/products/42")
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Hostname() == "":
 		return fail("it needs a scheme (http or https) and a host, as in https://api.example.com/products/42")
 	case strings.ContainsAny(u.Path, "{}") || strings.ContainsAny(u.RawQuery, "{}") || strings.Contains(u.Path, "/:"):

@@ -105,7 +105,7 @@ func (c Cursor) check(order string) error {
 	case c.Field == "":
 		return errors.New("cursor.field: is missing; write the path of the member, as in field: updated_at")
 	case c.Param == "" && order != orderDesc:
-		return errors.New("cursor.param: is missing; write the query parameter, as in param: since, or order: desc if the list has its newest items first")
+		return errors.New("cursor.param: is missing; name the query parameter, for example \"param: since\"; if the list has its newest items first, set \"order: desc\" instead")
 	case c.Lookback < 0:
 		return fmt.Errorf("cursor.lookback: %v must not be negative", c.Lookback)
 	}

@@ -15,10 +15,11 @@ type Config struct {
 	Match string `yaml:"match"`
 	// Facet is the facet of the entities with these keys.
 	Facet string `yaml:"facet"`
-	// MaxKeys is the maximum number of keys that are requested for one content, at most 1,000; 0: 100.
+	// MaxKeys is the maximum number of keys that are requested when new content is stored. It is at
+	// most 1,000; 0 means 100.
 	MaxKeys int `yaml:"maxKeys,omitempty"`
 	// MaxDepth is the maximum length of a chain of links. A chain begins at an entity that was not
-	// requested because of a link. At most 10; 0: 3.
+	// requested because of a link. It is at most 10; 0 means 3.
 	MaxDepth int `yaml:"maxDepth,omitempty"`
 
 	expr *regexp.Regexp // Match as a compiled expression; set by Compile

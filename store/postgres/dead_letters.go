@@ -55,7 +55,7 @@ func (s *Store) HandledPrefixes(ctx context.Context, topic string, recent, missi
 	all, err := collect(ctx, s.pool, func(p *store.HandledPrefix, scan func(...any) error) error { return p.ScanPrefix(scan) },
 		store.SelectHandledPrefixes, topic, recent.UnixMicro(), missing.UnixMicro())
 	if err != nil {
-		return nil, fmt.Errorf("read the offsets of handled dead letters at the start of the partitions of %s: %w", topic, err)
+		return nil, fmt.Errorf("find the handled dead letters that may be deleted from the topic %s: %w", topic, err)
 	}
 	return all, nil
 }
