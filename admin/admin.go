@@ -26,7 +26,7 @@ const (
 // Answer is a response, written as JSON.
 type Answer struct {
 	Status int    // HTTP status of the response; 0 means 200
-	ETag   string // value of the header ETag; empty: no such header
+	ETag   string // value of the header ETag; empty means no such header
 	Body   any
 }
 

@@ -34,7 +34,7 @@ type aliasState struct {
 	facet source.Facet
 	state store.State
 	value string // empty if the content has no value, or if there is no content
-	err   error  // reason for which the stored content has no value; nil: it has one
+	err   error  // reason for which the stored content has no value; nil means that it has one
 }
 
 // aliases fills params from the snapshots of other facets. doc.go has the steps.

@@ -31,7 +31,7 @@ type namesUpstream struct {
 	// and "basic o1" is a call for the character with the id o1
 	calls  map[string]int
 	idDown bool
-	// idBlocked delays the answers about names until it is closed; nil: no delay.
+	// idBlocked delays the answers about names until it is closed; nil means no delay.
 	idBlocked chan struct{}
 	// onCharacter is called before a character is returned.
 	onCharacter func(ocid string)

@@ -73,7 +73,8 @@ func (a *aliases) wait(ctx, hard context.Context, at *attempt, dead string, numb
 	return false
 }
 
-// failures returns, for each alias of the task, the version of its stored failure; 0: it has none.
+// failures returns, for each alias of the task, the version of its stored failure; 0 means that it has
+// none.
 func (a *aliases) failures(ctx context.Context, t *task) (versions []int64, err error) {
 	var found []store.Status
 	err = a.w.retryDB(ctx, opStatus, func(ctx context.Context) (err error) {

@@ -176,7 +176,7 @@ type benchRun struct {
 	source     string
 	facets     map[string]source.Facet
 	tracer     observe.Tracer
-	credential string // kind of the source's credential: fixed or renewing; empty: none
+	credential string // kind of the source's credential: fixed or renewing; empty means none
 }
 
 // plainRun returns a benchmark of new entities that need one document each. The key is a part of the

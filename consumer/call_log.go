@@ -29,8 +29,8 @@ type CallRecord struct {
 	CorrelationID string
 }
 
-// callLog receives the finished calls of a worker. The function record gets every call; nil: no function. The
-// sampler chooses the calls that are logged.
+// callLog receives the finished calls of a worker. The function record gets every call; nil means no
+// function. The sampler chooses the calls that are logged.
 type callLog struct {
 	record  func(CallRecord)
 	sampler observe.LogSampler

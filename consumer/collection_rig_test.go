@@ -105,8 +105,8 @@ type listRig struct {
 	list        *listUpstream
 	collections *collection.Collections
 	relay       *outbox.Relay
-	runs        consumer.Runs        // runs whose steps the workers serve; nil: there are none
-	high        consumer.Collections // the store of collections of the HIGH worker; nil: it has the same as the LOW worker
+	runs        consumer.Runs        // runs whose steps the workers serve; nil means that there are none
+	high        consumer.Collections // the store of collections of the HIGH worker; nil means that it has the same as the LOW worker
 	lost        atomic.Int32         // the records of so many further requests of pages are lost
 }
 

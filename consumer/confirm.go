@@ -54,7 +54,7 @@ const (
 // faultQuery is a failure that needs a verdict.
 type faultQuery struct {
 	entity     schemas.Entity
-	scope      string // key (scopeKey) of the scope that may be at fault; empty: the whole source may be at fault
+	scope      string // key (scopeKey) of the scope that may be at fault; empty means that the whole source may be at fault
 	credential string
 	after      time.Time // when the failure was observed
 }

@@ -173,13 +173,13 @@ type Deps struct {
 	Runs     Runs
 	Lag      Lag
 	Health   *Health // health of the source; the workers of both lanes share it
-	Tokens   Tokens  // nil: no credential of the source renews itself
-	Hints    *Hints  // hints of the source, which the workers of both lanes share; nil: none
+	Tokens   Tokens  // nil means that no credential of the source renews itself
+	Hints    *Hints  // hints of the source, which the workers of both lanes share; nil means none
 	// Kafka returns the connection settings of the Kafka client with this name. The worker calls it
 	// once for each of its clients.
 	Kafka func(client string) []kgo.Opt
 	// RecordCall receives each finished upstream call, at most a few milliseconds after its end. It
-	// must return at once and may be called concurrently. nil: calls are not recorded.
+	// must return at once and may be called concurrently. nil means that calls are not recorded.
 	RecordCall func(CallRecord)
 	Log        *slog.Logger
 	Metrics    prometheus.Registerer

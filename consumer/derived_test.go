@@ -100,7 +100,8 @@ func (r *listRig) walkKeys(keys ...string) {
 	}
 }
 
-// statistics returns the stored content of the facet stats for a key; empty: nothing is stored.
+// statistics returns the stored content of the facet stats for a key; empty means that nothing is
+// stored.
 func (r *listRig) statistics(key string) string {
 	r.Helper()
 	s, err := r.db.Get(r.Context(), statsOf(key))

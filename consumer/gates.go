@@ -13,7 +13,8 @@ type gates struct {
 	changed chan struct{} // closed when a gate opens, and then replaced by a new channel
 	// low holds one signal for each LOW call that may be made although gateYield is closed.
 	low chan struct{}
-	// tokens blocks calls until their credential has a valid token; nil: no credential renews itself.
+	// tokens blocks calls until their credential has a valid token; nil means that no credential
+	// renews itself.
 	tokens Tokens
 }
 

@@ -51,7 +51,7 @@ type rig struct {
 	producer    *producer.Producer
 	limiter     *limiter.Limiter
 	retries     countingRetries
-	realRetries *retries.Retries // set by a test whose retries are enqueued; nil: retries are only counted
+	realRetries *retries.Retries // set by a test whose retries are enqueued; nil means that retries are only counted
 	changes     countingOutbox
 	behind      fixedLag
 	health      *consumer.Health

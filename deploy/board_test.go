@@ -25,7 +25,7 @@ type panel struct {
 	title, description string
 	unit               string
 	width              int    // width in columns; a row of the dashboard has 24 columns
-	kind               string // type of the panel in Grafana; empty: timeseries
+	kind               string // type of the panel in Grafana; empty means timeseries
 	queries            []query
 	lines              []line
 	stacked            bool

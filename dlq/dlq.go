@@ -46,8 +46,8 @@ type JobSpec struct {
 	Kind   store.JobKind
 	Filter store.DeadLetterFilter
 	Lane   schemas.Lane // lane in which a replay enqueues
-	Rate   float64      // dead letters per second; 0: unlimited
-	Max    int64        // maximum number of dead letters to handle; 0: all
+	Rate   float64      // dead letters per second; 0 means unlimited
+	Max    int64        // maximum number of dead letters to handle; 0 means all
 	Note   string       // why the operator starts the job, for the audit log
 }
 

@@ -12,7 +12,7 @@ type probes struct {
 	ended       int64
 	next        time.Time
 	pause, most time.Duration
-	last        int64     // slot of the newest probe, by Redis' clock in µs; 0: none, or not sent
+	last        int64     // slot of the newest probe, by Redis' clock in µs; 0 means none, or not sent
 	lastProbe   time.Time // time of the newest probe's slot by the simulated clock
 }
 
@@ -106,7 +106,7 @@ type refusals struct {
 	halfOpen  bool
 	at        int64     // when Redis received the last refusal, by its clock in µs
 	until     time.Time // earliest time at which the pause may end
-	last      int64     // slot of the newest probe, by Redis' clock in µs; 0: none, or not sent
+	last      int64     // slot of the newest probe, by Redis' clock in µs; 0 means none, or not sent
 	lastProbe time.Time // time of the newest probe's slot by the simulated clock
 }
 

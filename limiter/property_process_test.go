@@ -152,7 +152,7 @@ type process struct {
 	stop      context.CancelFunc
 	wg        sync.WaitGroup
 	answered  bool      // the process has received a reply from Redis
-	stopped   time.Time // when the process read the emergency stop; zero: not stopped
+	stopped   time.Time // when the process read the emergency stop; zero means not stopped
 	learns    []time.Duration
 	learned   int         // index of the newest setting that the process has read
 	calling   atomic.Bool // a call of the process to Redis is in flight

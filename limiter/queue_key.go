@@ -95,7 +95,7 @@ type queueGrant struct {
 type queueSlot struct {
 	wait      int64 // time in µs from the time in the reply until the slot
 	candidate int   // index of the chosen candidate in queueKey.candidates
-	probes    int64 // the bits probesScope and probesSource; 0: the call is no probe
+	probes    int64 // the bits probesScope and probesSource; 0 means that the call is no probe
 	number    int   // last part of the call's ticket
 }
 

@@ -37,7 +37,7 @@ type View struct {
 	High Share `json:"-"`
 	Low  Share `json:"-"`
 
-	birth int64 // when the state was created, by Redis' clock in µs; 0: no state
+	birth int64 // when the state was created, by Redis' clock in µs; 0 means no state
 }
 
 // PolicyView is the state of one policy.

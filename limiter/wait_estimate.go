@@ -14,7 +14,7 @@ type WaitEstimate struct {
 	// StateBreakerOpen or StateBackingOff, and the wait is unknown, because it depends on an operator
 	// or on the upstream.
 	Blocked State
-	// BlockedFor is the time until the backoff ends or the next probe is sent; 0: unknown.
+	// BlockedFor is the time until the backoff ends or the next probe is sent; 0 means unknown.
 	BlockedFor time.Duration
 	// Delay is the time until the next call can be sent.
 	Delay time.Duration

@@ -31,15 +31,15 @@ const (
 type Bound struct {
 	// Outstanding is the maximum number of outstanding HIGH requests of the client while no other
 	// client is active. With n active clients each client may have 1/n of this number, but at least
-	// MinOutstanding. 0: no limit.
+	// MinOutstanding. 0 means no limit.
 	Outstanding int
 	// Window is the time that the source needs to process Outstanding requests. The Retry-After of
 	// a client that exceeds its share is calculated from Window.
 	Window time.Duration
 	// Lease is how long a request counts as outstanding if no worker releases it earlier.
 	Lease time.Duration
-	// NewKeys is how many entities without a snapshot the client may request at once. One more
-	// such entity is allowed after each NewKeyInterval. 0: no limit.
+	// NewKeys is how many entities without a snapshot the client may request at once. One more such
+	// entity is allowed after each NewKeyInterval. 0 means no limit.
 	NewKeys        int
 	NewKeyInterval time.Duration
 }

@@ -127,7 +127,7 @@ type ack struct {
 	entity schemas.Entity
 	lane   schemas.Lane
 	number int64
-	client string       // client whose outstanding count includes the request; empty: none
+	client string       // client whose outstanding count includes the request; empty means none
 	acked  chan<- error // receives the error of the publish, or nil, when the publish has ended; no channel: no caller waits
 	err    error
 	// refused is true if the request exceeded a limit of its client and was never published.
@@ -170,9 +170,9 @@ func (c *Coalescer) confirmOrRollBack(ctx context.Context, acks []ack) (conflict
 	return conflicts, err
 }
 
-// Peek decides for each request whether a fetch still seems necessary, before a worker waits for
-// a permit. It takes one round trip per cluster node. `stored` has the version of each entity's
-// snapshot; 0: there is none. An error applies to all requests.
+// Peek decides for each request whether a fetch still seems necessary, before a worker waits for a
+// permit. It takes one round trip per cluster node. `stored` has the version of each entity's
+// snapshot; 0 means that there is none. An error applies to all requests.
 func (c *Coalescer) Peek(ctx context.Context, requests []schemas.UpdateRequest, stored []int64) ([]schemas.Verdict, error) {
 	if len(requests) == 0 {
 		return nil, nil

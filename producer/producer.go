@@ -33,14 +33,15 @@ type Request struct {
 	Floor int64
 	// Page and Run are the fields Page and RunID of schemas.UpdateRequest.
 	Page, Run string
-	// Cooldown is how long after a USER_REQUEST the entity's next USER_REQUEST is refused; 0: never.
+	// Cooldown is how long after a USER_REQUEST the entity's next USER_REQUEST is refused; 0 means
+	// never.
 	Cooldown      time.Duration
 	CorrelationID string
-	TraceParent   string // trace context of the request (W3C traceparent); empty: none
+	TraceParent   string // trace context of the request (W3C traceparent); empty means none
 	Replay        schemas.ReplayMark
 	Depth         int // the field Depth of schemas.UpdateRequest
-	// Client is the schemas.ClientID of the client; empty: the request is internal, and Bound
-	// does not apply. New is true if the entity has no snapshot.
+	// Client is the schemas.ClientID of the client; empty means that the request is internal, and
+	// Bound does not apply. New is true if the entity has no snapshot.
 	Client string
 	Bound  Bound
 	New    bool
@@ -76,8 +77,8 @@ const (
 type Result struct {
 	Outcome    Outcome
 	Number     int64     // number of the record that covers the request; 0 if it is refused
-	HoldReason string    // reason of the hold or cool-down that refuses the request; empty: none
-	Until      time.Time // when the refusal ends; zero: unknown or not refused
+	HoldReason string    // reason of the hold or cool-down that refuses the request; empty means none
+	Until      time.Time // when the refusal ends; zero means unknown or not refused
 	Refusal    *Refusal  // describes the exceeded limit if the request exceeds its client's Bound; otherwise nil
 	// Err is ErrBufferFull, ErrStopped, ErrNotSent or a Redis error. Then Outcome is empty, and
 	// Kafka has acknowledged no record for the request.

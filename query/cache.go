@@ -51,11 +51,11 @@ type snapshotCache struct {
 	loads      singleflight.Group
 	metrics    *metrics
 	readCounts *readCounter
-	static     *staticFiles              // static files; nil: no facet has any
+	static     *staticFiles              // static files; nil means that no facet has any
 	isLimited  func(schemas.Entity) bool // reports whether the content that a fetch would return now is visible to some clients only
 
 	started        time.Time    // creation of the cache; now() returns the monotonic time since then, so clock steps have no effect
-	connectedSince atomic.Int64 // when the subscription was established, in nanoseconds since `started`; 0: disconnected
+	connectedSince atomic.Int64 // when the subscription was established, in nanoseconds since `started`; 0 means disconnected
 	connections    atomic.Int64 // number of times that the subscription was established
 
 	seed    maphash.Seed

@@ -22,8 +22,8 @@ const (
 	unknownRetryAfter = 5 * time.Second
 )
 
-// degradedReason returns why the content of a response may be outdated; empty: the content is current,
-// or a refresh of it is queued as usual.
+// degradedReason returns why the content of a response may be outdated; empty means that the content
+// is current, or a refresh of it is queued as usual.
 func (v view) degradedReason(refresh *refreshState) RefreshReason {
 	switch {
 	case v.degraded != "":

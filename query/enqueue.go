@@ -19,14 +19,14 @@ type readBody struct {
 	Freshness     store.Freshness `json:"freshness"`
 	LastUpdatedAt *time.Time      `json:"lastUpdatedAt,omitempty"`
 	LastCheckedAt *time.Time      `json:"lastCheckedAt,omitempty"`
-	Refresh       *refreshState   `json:"refresh,omitempty"` // nil: no refresh is due
+	Refresh       *refreshState   `json:"refresh,omitempty"` // nil means that no refresh is due
 }
 
 // refreshState is the state of a refresh that is due or was requested.
 type refreshState struct {
 	Queued bool `json:"queued"`
-	// EstimatedWaitMs is how long a queued update request will probably wait, in milliseconds; nil:
-	// unknown. MeasuredAt is the time of this estimate.
+	// EstimatedWaitMs is how long a queued update request will probably wait, in milliseconds; nil
+	// means unknown. MeasuredAt is the time of this estimate.
 	EstimatedWaitMs *int64     `json:"estimatedWaitMs,omitempty"`
 	MeasuredAt      *time.Time `json:"measuredAt,omitempty"`
 	// Reason says why the refresh is not queued, or why the source sends no calls. Until is the time

@@ -34,12 +34,12 @@ type entry struct {
 	lastModified, contentType []string
 	prefix, freshTail         string
 	bodies                    [encodings]body
-	staleGzip                 atomic.Pointer[body] // the last STALE response body in gzip; nil: there was none
+	staleGzip                 atomic.Pointer[body] // the last STALE response body in gzip; nil means that there was none
 	// cached headers of responses with FRESH content, and of responses with STALE content; not used for
 	// immutable content
 	headerCache [2]atomic.Pointer[timeHeaders]
 	onGrow      func(*entry) // function that is called after a body was encoded
-	count       *readCount   // counts the reads; nil: reads are not counted
+	count       *readCount   // counts the reads; nil means that reads are not counted
 }
 
 // body is a complete response body in one encoding. It is encoded at first use.

@@ -24,7 +24,7 @@ func TestPath_AcceptsSlashesInKeys(t *testing.T) {
 	for _, c := range []struct {
 		method, path string
 		status       int
-		key          string // key of the expected update request; empty: no request is expected
+		key          string // key of the expected update request; empty means that no request is expected
 		reason       schemas.Reason
 	}{
 		{http.MethodGet, "/golang/go", 202, "golang/go", schemas.CacheMiss},

@@ -29,7 +29,7 @@ import (
 
 // fakeRecorder is a ReadRecorder for the facet character.
 type fakeRecorder struct {
-	observe func(context.Context, []ReadCount) error // nil: RecordReads succeeds
+	observe func(context.Context, []ReadCount) error // nil means that RecordReads succeeds
 
 	mu          sync.Mutex
 	reads       map[string]int // number of recorded reads by key

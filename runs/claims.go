@@ -21,7 +21,7 @@ type claimed struct {
 	attemptAt time.Time
 	state     State // state of the run
 
-	version    int64 // version of the snapshot; 0: nothing is stored
+	version    int64 // version of the snapshot; 0 means that nothing is stored
 	checkedAt  time.Time
 	notFound   bool
 	hasContent bool
@@ -163,7 +163,7 @@ func StorePage(s Ref, now time.Time) store.Statement {
 }
 
 // next returns the time of the next work for the runs of a source: the earliest due time of a step or
-// deadline of a run. Zero: there is none.
+// deadline of a run. Zero means that there is none.
 func (r *Runs) next(ctx context.Context, source string) (at time.Time, err error) {
 	err = r.store.InTx(ctx, func(tx store.Tx) error {
 		return tx.Query(ctx, func(scan func(...any) error) error {

@@ -73,7 +73,7 @@ type Run struct {
 	Deadline  time.Time
 	// UpdatedAt is the time of the last change of the run or of one of its steps. EndedAt is zero while the run is active.
 	CreatedAt, UpdatedAt, EndedAt time.Time
-	Error                         string // why the run failed; empty: it has not failed, or its failed steps are the reason
+	Error                         string // why the run failed; empty means that it has not failed, or its failed steps are the reason
 
 	started     int // number of OPEN steps that are requested or due
 	lastStarted int // highest number of a step that was made due
@@ -110,12 +110,12 @@ type Step struct {
 	Facet  string
 	Key    string
 	State  StepState
-	// DueAt is when a poller examines the step again. Zero: the step has ended, or it waits because
-	// Definition.Parallel other steps are requested.
+	// DueAt is when a poller examines the step again. Zero means that the step has ended, or it waits
+	// because Definition.Parallel other steps are requested.
 	DueAt    time.Time
 	Requests int // number of update requests since a worker has last finished one
 	EndedAt  time.Time
-	Error    string // why the step failed; empty: it has not failed
+	Error    string // why the step failed; empty means that it has not failed
 	// fan is the position of the last item for which steps were added. It is zero before the first
 	// item.
 	fan fanPosition
@@ -132,7 +132,7 @@ type fanPosition struct {
 type StepEnd struct {
 	Number int
 	State  StepState // any state except StepOpen
-	Error  string    // why the step failed; empty: it has not failed
+	Error  string    // why the step failed; empty means that it has not failed
 }
 
 // Ref identifies a step by its run and its entity.

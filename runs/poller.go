@@ -40,8 +40,8 @@ func Channel(source string) string { return "runs:" + source }
 // Request is the request of the next page of a step's entity.
 type Request struct {
 	Ref
-	Page  string // schemas.UpdateRequest.Page; empty: the first page, or the entity is no collection
-	Floor int64  // version of the stored snapshot; 0: none
+	Page  string // schemas.UpdateRequest.Page; empty means the first page, or that the entity is no collection
+	Floor int64  // version of the stored snapshot; 0 means none
 }
 
 // Enqueued is the outcome of a Request.

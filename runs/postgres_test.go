@@ -186,7 +186,7 @@ func TestTransactions_AreWhole(t *testing.T) {
 // cutter is a proxy in front of PostgreSQL that closes the connection of one commit.
 type cutter struct {
 	commits atomic.Int64 // number of commits since the last call of arm
-	at      atomic.Int64 // number of the commit whose connection is closed, from 1; 0: none
+	at      atomic.Int64 // number of the commit whose connection is closed, from 1; 0 means none
 	after   atomic.Bool  // true: the connection is closed after PostgreSQL has committed, and before the client gets the reply
 }
 

@@ -46,7 +46,7 @@ type rig struct {
 	now      time.Time
 	requests []Request
 	outcome  Enqueued     // the Enqueued that RequestSteps returns for each request
-	faults   func() fault // returns the fault of the next transaction; nil: transactions have no faults
+	faults   func() fault // returns the fault of the next transaction; nil means that transactions have no faults
 }
 
 // fault is a failure of a transaction.

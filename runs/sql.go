@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// The statements run in PostgreSQL and SQLite. Times are microseconds since 1970 UTC; 0: no time.
+// The statements run in PostgreSQL and SQLite. Times are microseconds since 1970 UTC; 0 means no time.
 const (
 	runColumns = `id, source, name, scope, keys, triggered_by, definition, state, waiting, attempt, since, attempt_at,
 	total, open, done, not_found, failed, cancelled, started, last_started, deadline_at, created_at, updated_at, ended_at, error`

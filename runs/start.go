@@ -24,7 +24,7 @@ type Order struct {
 	Keys   Keys
 	// TriggeredBy is the name of the client that starts the run, or ScheduledBy.
 	TriggeredBy string
-	// IdempotencyKey is the client's Idempotency-Key; empty: none.
+	// IdempotencyKey is the client's Idempotency-Key; empty means none.
 	IdempotencyKey string
 
 	schedule *scheduled

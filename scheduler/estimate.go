@@ -29,7 +29,7 @@ const (
 type activity struct {
 	changes float64 // estimated number of changes a day
 	reads   float64 // estimated number of reads a day
-	// maxInterval is the interval of a pinned tier, in days; 0: not pinned.
+	// maxInterval is the interval of a pinned tier, in days; 0 means not pinned.
 	maxInterval float64
 }
 

@@ -18,7 +18,7 @@ import (
 // their tier, and their adaptive interval may be shorter. With batches of 500, a million entities
 // take 2,000 ticks.
 type Survey struct {
-	after time.Time // the pass has read the entities that are due until this time; zero: no pass is running
+	after time.Time // the pass has read the entities that are due until this time; zero means that no pass is running
 	began time.Time
 	price float64 // price at the start of the last pass
 }

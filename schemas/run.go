@@ -19,7 +19,8 @@ type RunEvent struct {
 	Scope   string `json:"scope"`
 	Attempt int    `json:"attempt"`
 	State   string `json:"state"` // state of the run at the end of the attempt: COMPLETED, FAILED or CANCELLED
-	// Error is why the run has failed; empty: it has not failed, or its failed steps are the reason.
+	// Error is why the run has failed; empty means that it has not failed, or its failed steps are the
+	// reason.
 	Error string `json:"error,omitempty"`
 	// StartedAt is the start of the attempt.
 	StartedAt time.Time `json:"startedAt"`

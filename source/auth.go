@@ -48,8 +48,8 @@ type secret struct{ atomic.Pointer[secretValue] }
 
 type secretValue struct {
 	text       string
-	generation int64     // the generation of a token; 0: the credential does not renew itself
-	until      time.Time // when a token expires; zero: never
+	generation int64     // the generation of a token; 0 means that the credential does not renew itself
+	until      time.Time // when a token expires; zero means never
 	// forms are the spellings (raw, percent-encoded, base64 and so on) of this value and of the
 	// previous value. Responses are searched for all of them. Calls in flight still use the previous
 	// value, so their responses may contain it.

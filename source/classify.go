@@ -44,7 +44,7 @@ func (c Class) Failed() bool { return c != OK && c != NotModified && c != NotFou
 
 // Rule assigns a class to responses that match all of its conditions.
 type Rule struct {
-	// Status is the HTTP status that the response must have; 0: any status.
+	// Status is the HTTP status that the response must have; 0 means any status.
 	Status int `yaml:"status"`
 	// Header is a condition on one header.
 	Header *Match `yaml:"header"`

@@ -28,8 +28,8 @@ type Credential struct {
 	// The expression is case-sensitive. If the upstream ignores case, "acme/.*" does not match
 	// ACME/x, and the next credential is used. Write "(?i)acme/.*" to ignore case.
 	Keys string `yaml:"keys,omitempty"`
-	// Visibility is the name of the group of readers that may see the fetched data; empty: every reader.
-	// A reader of the group has the scope see:NAME.
+	// Visibility is the name of the group of readers that may see the fetched data; empty means every
+	// reader. A reader of the group has the scope see:NAME.
 	Visibility string `yaml:"visibility,omitempty"`
 }
 

@@ -19,8 +19,8 @@ import (
 type testPermits struct {
 	acquired, spent, released atomic.Int64
 	unfinished                atomic.Int64                    // spent permits for which Finished was not called
-	limit                     int64                           // maximum number of permits; 0: no limit
-	onSpend                   func(ctx context.Context) error // result of Spend; nil: Spend succeeds
+	limit                     int64                           // maximum number of permits; 0 means no limit
+	onSpend                   func(ctx context.Context) error // result of Spend; nil means that Spend succeeds
 }
 
 var errNoPermits = errors.New("no permit left")

@@ -16,7 +16,7 @@ type Inspection struct {
 	// Planned is the URL in the plan. URL is the URL that responded; the two differ after a
 	// redirect. Next is the URL of the next page, or empty.
 	Planned, URL, Next string
-	Status             int // HTTP status; 0: no response arrived
+	Status             int // HTTP status; 0 means that no response arrived
 	Header             http.Header
 	Body               []byte // decompressed body of the first page
 	WireBytes          int    // length in bytes of the body as it was received

@@ -45,7 +45,7 @@ type Config struct {
 	Announced []announced.Rule `yaml:"announced,omitempty"`
 	// Facets are the kinds of data of the source, by name. Each facet is read and refreshed separately.
 	Facets map[string]Facet `yaml:"facets"`
-	// Dial opens the connections to the upstream; nil: over TCP.
+	// Dial opens the connections to the upstream; nil means TCP.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error) `yaml:"-"`
 }
 

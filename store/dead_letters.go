@@ -31,7 +31,7 @@ type DeadLetter struct {
 	Attempts           int // number of upstream calls that the request caused
 	// Replays is how often the request had been replayed before it was dead-lettered.
 	Replays int
-	// Visibility is the group of clients that may see the dead letter; empty: every reader.
+	// Visibility is the group of clients that may see the dead letter; empty means every reader.
 	Visibility    string
 	At            time.Time
 	CorrelationID string
@@ -68,8 +68,8 @@ type DeadLetterFilter struct {
 	// Handled is "open", "handled", "replayed" or "purged".
 	Handled string `json:"handled,omitempty"`
 	// Visibilities limits the result to dead letters that every reader may see and dead letters of
-	// these visibilities; nil: no limit. The limit depends on the client that lists dead letters, so
-	// jobs do not store it.
+	// these visibilities; nil means no limit. The limit depends on the client that lists dead letters,
+	// so jobs do not store it.
 	Visibilities []string `json:"-"`
 }
 

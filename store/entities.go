@@ -20,7 +20,7 @@ const (
 // have a resolution of one microsecond.
 type RegisteredEntity struct {
 	Entity schemas.Entity
-	// Params are request parameters that differ from the parameters of the facet; nil: none.
+	// Params are request parameters that differ from the parameters of the facet; nil means none.
 	Params map[string]string
 	Tier   Tier
 	// Pinned is set if an operator chose the tier; reads do not change it.
@@ -88,9 +88,10 @@ type ClaimedRequest struct {
 	Version int64
 	// Depth is the depth of the request (schemas.UpdateRequest.Depth).
 	Depth int
-	// Lane is the lane of the request; empty: LOW.
+	// Lane is the lane of the request; empty means LOW.
 	Lane schemas.Lane
-	// Page is the name of the page of a collection to request; empty: the next page of the collection.
+	// Page is the name of the page of a collection to request; empty means the next page of the
+	// collection.
 	Page string
 }
 

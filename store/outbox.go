@@ -25,7 +25,7 @@ type OutboxEvents struct {
 type Trigger struct {
 	Facet string `json:"facet"` // name of the facet that is refreshed
 	// Key is the key of the refreshed entity if the trigger is a link, or if the refreshed facet is
-	// derived. Empty: the key of the changed entity.
+	// derived. Empty means the key of the changed entity.
 	Key string `json:"key,omitempty"`
 	// Depth is the depth of the request that refreshes the entity (schemas.UpdateRequest.Depth). It is
 	// positive only if the trigger is a link.
@@ -33,8 +33,8 @@ type Trigger struct {
 	// Backoff is the minimum time from the last check of the refreshed entity to this refresh. For a
 	// link it is the time for which the target counts as fresh.
 	Backoff time.Duration `json:"backoff"`
-	// Quiet delays the refresh until no change has occurred for this long, but at most until
-	// MaxDelay after the first change. 0: no delay.
+	// Quiet delays the refresh until no change has occurred for this long, but at most until MaxDelay
+	// after the first change. 0 means no delay.
 	Quiet    time.Duration `json:"quiet,omitempty"`
 	MaxDelay time.Duration `json:"maxDelay,omitempty"`
 	// Every is set if the refreshed facet is derived: it is the time from the first change of any input
@@ -45,10 +45,10 @@ type Trigger struct {
 	OnReplace bool `json:"onReplace,omitempty"`
 	// Params are the parameters of the refresh's request.
 	Params map[string]string `json:"params,omitempty"`
-	// Lane is the lane of the request; empty: LOW.
+	// Lane is the lane of the request; empty means LOW.
 	Lane schemas.Lane `json:"lane,omitempty"`
 	// Page is set if the trigger requests the next page of a collection: it is the name of this page.
-	// Empty: the trigger refreshes an entity.
+	// Empty means that the trigger refreshes an entity.
 	Page string `json:"page,omitempty"`
 }
 
@@ -81,11 +81,11 @@ type OutboxEvent struct {
 	// Before and After are the hashes of the replaced and of the new content. Before is zero if
 	// there was no content.
 	Before, After Hash
-	// Item is the id of the changed item of a collection; empty: the entity itself has changed. If the
-	// item was deleted, After is zero.
+	// Item is the id of the changed item of a collection; empty means that the entity itself has
+	// changed. If the item was deleted, After is zero.
 	Item string
 	// Run is set if the event is the end of a run: it is the value of the Kafka record, and Entity.Key
-	// is the id of the run. Empty: the event is a change.
+	// is the id of the run. Empty means that the event is a change.
 	Run string
 	// A trigger with a quiet time has its own OutboxEvent. Further changes in that time replace
 	// the event: it gets the last change's version and a new ID, and keeps the Before of the first

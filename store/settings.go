@@ -11,7 +11,7 @@ type Setting struct {
 	Source string
 	// Value is the override as JSON; {} if it was removed; nil if the source never had one.
 	Value json.RawMessage
-	// Revision increases by one with each change; 0: the source never had an override.
+	// Revision increases by one with each change; 0 means that the source never had an override.
 	Revision  int64
 	ChangedAt time.Time
 	ChangedBy string

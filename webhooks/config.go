@@ -21,7 +21,7 @@ type Config struct {
 	// apply to one delivery.
 	Map []Rule `yaml:"map"`
 	// NewKeys is the maximum rate of refreshes of keys that are neither stored nor registered, such as
-	// 60/m. 0: such keys are not refreshed. Each process has its own limit.
+	// 60/m. 0 means that such keys are not refreshed. Each process has its own limit.
 	NewKeys access.Rate `yaml:"newKeys,omitempty"`
 }
 
@@ -61,10 +61,10 @@ type Rule struct {
 	// body:events.#.id. A delivery can have up to 1000 keys.
 	Key string `yaml:"key"`
 	// Delay is the time to wait after a delivery for an entity before the entity is refreshed. Each
-	// further delivery for the entity starts the wait again. From 1s to 24h; 0s: no delay.
+	// further delivery for the entity starts the wait again. From 1s to 24h; 0s means no delay.
 	Delay time.Duration `yaml:"delay,omitempty"`
-	// MaxDelay is the maximum time from the first delivery to the refresh. 0s: ten times delay, at most
-	// 24h.
+	// MaxDelay is the maximum time from the first delivery to the refresh. 0s means ten times delay,
+	// at most 24h.
 	MaxDelay time.Duration `yaml:"maxDelay,omitempty"`
 	// Lane is the lane of the refresh. The default is LOW. A refresh in the lane HIGH delays the
 	// requests of waiting clients.

@@ -46,7 +46,7 @@ type newKeyLimit struct {
 }
 
 // allow reports whether one more key may be refreshed now. If not, it returns the time until a key may
-// be refreshed; 0: keys may never be refreshed.
+// be refreshed; 0 means that keys may never be refreshed.
 func (l *newKeyLimit) allow(now time.Time) (ok bool, after time.Duration) {
 	if l.rate.Unlimited() { // the setting newKeys is 0
 		return false, 0

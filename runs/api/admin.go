@@ -49,8 +49,8 @@ func (s *Service) Handler() http.Handler {
 	}.Handler()
 }
 
-// Page is a part of the list of runs, newest first. Next is the value of the parameter before for the next page; nil:
-// this page is the last.
+// Page is a part of the list of runs, newest first. Next is the value of the parameter before for the
+// next page; nil means that this page is the last.
 type Page struct {
 	Runs []Run   `json:"runs"`
 	Next *string `json:"next"`
@@ -167,7 +167,7 @@ type Step struct {
 }
 
 // Steps is a page of the list of steps. Next is the value of the query parameter after for the next
-// page; nil: this page is the last.
+// page; nil means that this page is the last.
 type Steps struct {
 	Steps []Step `json:"steps"`
 	Next  *int   `json:"next"`

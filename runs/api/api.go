@@ -44,7 +44,8 @@ type Run struct {
 	StartedAt time.Time   `json:"startedAt"` // start of the current attempt
 	Deadline  time.Time   `json:"deadline"`
 	EndedAt   *time.Time  `json:"endedAt"` // null: the run is active
-	// Error is why the run has failed; empty: it has not failed, or its failed steps are the reason.
+	// Error is why the run has failed; empty means that it has not failed, or its failed steps are the
+	// reason.
 	Error string `json:"error,omitempty"`
 	// TriggeredBy is the name of the client that started the run, or "schedule". It is set only in
 	// responses to operators.

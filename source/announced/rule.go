@@ -41,8 +41,8 @@ type Rule struct {
 	// PolicyField is the location of the structured field with the limits of the policies in Field, such
 	// as "daily";q=1000;w=86400.
 	PolicyField string `yaml:"policyField,omitempty"`
-	// Item is the name of the list item to read in the structured field, such as daily; empty: the item
-	// with the lowest remaining number.
+	// Item is the name of the list item to read in the structured field, such as daily; empty means
+	// the item with the lowest remaining number.
 	Item string `yaml:"item,omitempty"`
 
 	// List is the location of a list of limits, such as 20:1,100:120 (limit:seconds).

@@ -51,10 +51,10 @@ type Config struct {
 	// By lists kinds of periods: year, month, week (ISO 8601) or day. The measures are computed for
 	// each such period, and for all items together (total).
 	By []Period `yaml:"by,omitempty"`
-	// TimeZone is the time zone of the periods, such as Asia/Seoul; empty: UTC.
+	// TimeZone is the time zone of the periods, such as Asia/Seoul; empty means UTC.
 	TimeZone string `yaml:"timeZone,omitempty"`
 	// Every is the time from the first change of an item to the computation. Changes during this time
-	// cause no further computation. From 1s to 24h; 0s: 1m.
+	// cause no further computation. From 1s to 24h; 0s means 1m.
 	Every time.Duration `yaml:"every,omitempty"`
 	// All enables an entity with the key _all. Its content is computed from the collections of all
 	// keys.
@@ -65,7 +65,7 @@ type Config struct {
 
 // All configures the key _all of a derived facet.
 type All struct {
-	// Every is like every of the facet, for the key _all. From 1s to 24h; 0s: 10m.
+	// Every is like every of the facet, for the key _all. From 1s to 24h; 0s means 10m.
 	Every time.Duration `yaml:"every,omitempty"`
 }
 
@@ -73,13 +73,13 @@ type All struct {
 type Input struct {
 	// Key says which result the collection belongs to. {key}: the result with the same key as the
 	// collection. A named group at the start of the collection's keyPattern, as in {owner}: the result
-	// whose key is the text of this group. Empty: {key}.
+	// whose key is the text of this group. Empty means {key}.
 	Key string `yaml:"key,omitempty"`
 	// At is the gjson path of the time of an item, such as created_at. The value is a time (RFC 3339)
 	// or a number of seconds since 1970. It is required if the facet has the setting by.
 	At string `yaml:"at,omitempty"`
 
-	group *regexp.Regexp // regular expression that matches a key and has the named group; nil: Key is {key}
+	group *regexp.Regexp // regular expression that matches a key and has the named group; nil means that Key is {key}
 	index int            // index of the regular expression's group that Key names; not used if group is nil
 }
 

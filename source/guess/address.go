@@ -28,8 +28,8 @@ type address struct {
 	loopback bool
 	literal  string   // path and query as in the URL; the calls use them
 	template string   // path and query with placeholders for the ids; they are written into the configuration
-	key      string   // example key; empty: the URL has no id
-	pattern  string   // setting keyPattern; empty: the URL has no id
+	key      string   // example key; empty means that the URL has no id
+	pattern  string   // setting keyPattern; empty means that the URL has no id
 	groups   []string // named groups of the pattern; none: the key is the only id
 	facet    string
 	auth     source.Auth

@@ -13,7 +13,7 @@ import (
 
 // list is the list of items in a response body.
 type list struct {
-	path  string // gjson path of the list; empty: the body itself is the list
+	path  string // gjson path of the list; empty means that the body itself is the list
 	items []any
 }
 

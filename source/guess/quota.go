@@ -17,7 +17,7 @@ type policy struct {
 	name     string
 	limit    int64
 	window   time.Duration
-	restore  float64 // rate at which a leaky bucket is restored, in calls per second; 0: no leaky bucket
+	restore  float64 // rate at which a leaky bucket is restored, in calls per second; 0 means no leaky bucket
 	reported bool
 	resource bool
 	free304  bool

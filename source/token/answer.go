@@ -24,10 +24,10 @@ import (
 // Answer is a new token.
 type Answer struct {
 	Value string
-	// Refresh is the new refresh token; empty: the previous refresh token stays valid.
+	// Refresh is the new refresh token; empty means that the previous refresh token stays valid.
 	Refresh  string
 	Lifetime time.Duration
-	// Assumed says why Lifetime is not the lifetime in the response; empty: it is.
+	// Assumed says why Lifetime is not the lifetime in the response; empty means that it is.
 	Assumed string
 }
 
@@ -36,7 +36,7 @@ type FailureError struct {
 	text string
 	// NeedsOperator is true if repeating the request cannot succeed, such as a revoked refresh token.
 	NeedsOperator bool
-	// RetryAfter is the delay that the endpoint requests; 0: none.
+	// RetryAfter is the delay that the endpoint requests; 0 means none.
 	RetryAfter time.Duration
 	// ClockOffset is the endpoint's clock minus the clock of this process, if the answer has it.
 	ClockOffset time.Duration

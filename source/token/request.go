@@ -19,7 +19,8 @@ var placeholder = regexp.MustCompile(`\{([0-9A-Za-z_]+)\}`)
 var ErrNoRefreshToken = errors.New("there is no refresh token; run `freshet credentials authorize`, or set refreshTokenFile")
 
 // NewRequest returns the request for a token. secrets are the values of Config.Secrets by name.
-// refresh is the stored refresh token; empty: the first one is used. now is the time of the claims.
+// refresh is the stored refresh token; empty means that the first one is used. now is the time of the
+// claims.
 func (c Config) NewRequest(ctx context.Context, secrets map[string]string, refresh string, now time.Time) (*http.Request, error) {
 	if refresh == "" {
 		refresh = secrets[secretRefresh]

@@ -28,7 +28,7 @@ type Answer struct {
 	Hash            string
 	Validator       source.Validator
 	RetryAfter      time.Duration
-	Err             error // the reason why there is no content; nil: there is content
+	Err             error // the reason why there is no content; nil means that there is content
 	Took            time.Duration
 }
 

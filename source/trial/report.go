@@ -16,7 +16,8 @@ type Options struct {
 	Pause time.Duration
 	// Limits are the configured limits of the source. Run compares them with the reported ones.
 	Limits []Limit
-	// Mask returns a URL without the secrets that the configuration contains; nil: URLs are not changed.
+	// Mask returns a URL without the secrets that the configuration contains; nil means that URLs are
+	// not changed.
 	Mask func(url string) string
 	// Choose returns the candidate credential to use; nil uses the first candidate.
 	Choose func(candidates []string) (string, error)

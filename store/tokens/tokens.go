@@ -11,14 +11,14 @@ import (
 // database.
 type Token struct {
 	Source, Credential string
-	// Generation increases by one with each token; 0: there was never a token.
+	// Generation increases by one with each token; 0 means that there was never a token.
 	Generation int64
-	Sealed     []byte // the encrypted token and refresh token; empty: none
+	Sealed     []byte // the encrypted token and refresh token; empty means none
 	KeyID      string // id of the key that encrypted the field Sealed
 	ExpiresAt  time.Time
 	RenewAt    time.Time // time at which the renewal is due
-	RenewedAt  time.Time // zero: the token was never renewed
-	Holder     string    // the process that renews the credential now; empty: none
+	RenewedAt  time.Time // zero means that the token was never renewed
+	Holder     string    // the process that renews the credential now; empty means none
 	// ClaimedUntil is the end of the holder's claim. Without a holder it is the time of the next
 	// attempt after a failed renewal.
 	ClaimedUntil time.Time
