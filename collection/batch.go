@@ -161,7 +161,7 @@ type changes struct {
 	rows       [tables][][]any // rows to insert, by the number of the table
 }
 
-// insert adds a row to a table. values are the columns after source, facet and key.
+// insert adds a row to a table. `values` are the columns after source, facet and key.
 func (c *changes) insert(table int, e schemas.Entity, values ...any) {
 	c.rows[table] = append(c.rows[table], key(e, values...))
 }

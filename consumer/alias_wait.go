@@ -21,8 +21,8 @@ const maxAliasHold = 24 * time.Hour
 
 // wait requests the aliases of the task, and ends its record with a durable retry, which the write of
 // the alias makes due. It reports true if the stored alias can be used although it is no longer fresh,
-// because it cannot be checked now. dead is the hash of an alias with which the upstream did not find
-// the entity; number is the number of the retry.
+// because it cannot be checked now. `dead` is the hash of an alias with which the upstream did not
+// find the entity; `number` is the number of the retry.
 //
 // The order is: request, settle, store the retry. The retry is stored after the request, so that a
 // stored retry always has a requested alias. It is stored after the settle, so that the lock of this

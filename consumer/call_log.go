@@ -37,8 +37,8 @@ type callLog struct {
 }
 
 // reportCalls gives each call of an attempt to callLog.record, and logs it at level DEBUG if the
-// sampler passes it. class is the class of the attempt, or "" if the attempt ended before its
-// responses were read. before is the number of calls that earlier attempts of the record made.
+// sampler passes it. `class` is the class of the attempt, or "" if the attempt ended before its
+// responses were read. `before` is the number of calls that earlier attempts of the record made.
 func reportCalls(ctx context.Context, w *Worker, a *attempt, class source.Class, changed bool, before int) {
 	debug := w.log.Enabled(ctx, slog.LevelDebug)
 	if !debug && w.calls.record == nil {

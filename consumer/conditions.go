@@ -41,8 +41,8 @@ func conditionEndpoint(facet string) observe.Condition {
 	}
 }
 
-// condition returns the log condition for the scope that is paused if the upstream refuses this
-// call. block is the kind of scope, one of the source.Block constants.
+// condition returns the log condition for the scope that is paused if the upstream refuses this call.
+// `block` is the kind of scope, one of the source.Block constants.
 func (c *call) condition(block string) observe.Condition {
 	switch block {
 	case source.BlockCredential:

@@ -69,7 +69,7 @@ type confirmRun struct {
 	verdict verdict
 }
 
-// recordKnownGood adds the task's entity to the known-good entities. answered is true if a call for
+// recordKnownGood adds the task's entity to the known-good entities. `answered` is true if a call for
 // the entity has just succeeded (ok or not-modified), and false if the entity only has a stored
 // snapshot.
 func (h *Health) recordKnownGood(t *task, answered bool) {

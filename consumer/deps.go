@@ -135,8 +135,8 @@ type Store interface {
 // Aliases enqueues requests for the facets that other facets take params from.
 type Aliases interface {
 	// RequestAlias enqueues the request. It returns when Kafka has acknowledged a record that covers
-	// it. If a hold refuses the request, it returns the hold's reason and end. stored is the version of
-	// the entity's snapshot, 0 for none.
+	// it. If a hold refuses the request, it returns the hold's reason and end. `stored` is the version
+	// of the entity's snapshot, 0 for none.
 	RequestAlias(ctx context.Context, r schemas.UpdateRequest, stored int64) (hold string, until time.Time, err error)
 }
 
@@ -155,7 +155,7 @@ type Outbox interface {
 
 // Lag measures the backlog of a lane.
 type Lag interface {
-	// Records returns how many records are not committed. known is false if there is no recent
+	// Records returns how many records are not committed. `known` is false if there is no recent
 	// measurement.
 	Records(source string, lane schemas.Lane) (n int64, known bool)
 }

@@ -17,12 +17,12 @@ import (
 
 // Items reads the stored items of collections.
 type Items interface {
-	// InKeyOrder returns at most limit collections of the filter's source and facet, sorted by their
+	// InKeyOrder returns at most `limit` collections of the filter's source and facet, sorted by their
 	// keys. Only collections are returned whose keys begin with f.KeyPrefix and are greater than the
 	// key after.
 	InKeyOrder(ctx context.Context, f store.EntityFilter, after string, limit int) ([]collection.Listed, error)
-	// Scan reads at most limit items after the position after, in the order of their last changes, and
-	// calls the function each for each of them. The content is valid only until each returns.
+	// Scan reads at most `limit` items after the position after, in the order of their last changes,
+	// and calls the function each for each of them. The content is valid only until each returns.
 	Scan(ctx context.Context, e schemas.Entity, after collection.Position, limit int, each func(at collection.Position, content []byte)) error
 }
 

@@ -162,8 +162,8 @@ const (
 	scopeEvidence           // the outcome is evidence about a scope: a refused credential, a refused quota, or maintenance
 )
 
-// record adds the end of a call and returns the diagnosis. known is true if the entity is
-// known-good. openSince reports whether the source's breaker was open at any time after `since`,
+// record adds the end of a call and returns the diagnosis. `known` is true if the entity is
+// known-good. `openSince` reports whether the source's breaker was open at any time after `since`,
 // opened by any process.
 func (h *Health) record(end callEnd, subject evidence, known bool, openSince func(since time.Time) bool) diagnosis {
 	h.mu.Lock()

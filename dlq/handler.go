@@ -279,8 +279,8 @@ func (q *Queue) parseJobSpec(r *http.Request) (spec JobSpec, err error) {
 	return spec, nil
 }
 
-// parseFilter parses the filter parameters in values. The source is in the request's path. It
-// skips the parameters whose names are in "ignored".
+// parseFilter parses the filter parameters in values. The source is in the request's path. It skips
+// the parameters whose names are in `ignored`.
 func (q *Queue) parseFilter(r *http.Request, values url.Values, ignored ...string) (f store.DeadLetterFilter, err error) {
 	f.Source = r.PathValue("source")
 	if err := q.checkSource(f.Source); err != nil {

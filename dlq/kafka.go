@@ -125,7 +125,7 @@ func headersOf(r *kgo.Record) []schemas.Header {
 	return headers
 }
 
-// consumeRecords calls the function "each" for every record, until the function returns false. The
+// consumeRecords calls the function `each` for every record, until the function returns false. The
 // client must have exactly one assigned partition.
 func consumeRecords(ctx context.Context, c *kgo.Client, each func(*kgo.Record) (more bool)) error {
 	for {

@@ -74,7 +74,7 @@ func (w *world) applyClose(at time.Time, redisNow, sent int64) {
 }
 
 // probed checks the slots that were granted while the breaker is open: at most one probe, after the
-// pause. wrong describes a violation. The caller holds w.mu.
+// pause. `wrong` describes a violation. The caller holds w.mu.
 func (w *world) probed(g grant, at, redisNow time.Time) (wrong string) {
 	s := &w.stop
 	if !s.in || s.blind {

@@ -315,8 +315,8 @@ func (p Policy) checkScoped() error {
 	return nil
 }
 
-// bound returns the throughput of one bucket of the policy. ok is false for limits without a
-// rate: calls in flight, breakers and error budgets.
+// bound returns the throughput of one bucket of the policy. `ok` is false for limits without a rate:
+// calls in flight, breakers and error budgets.
 func (s scopedPolicy) bound() (b PolicyBound, ok bool) {
 	p := s.policy
 	b = PolicyBound{Name: p.Name, Limit: p.Limit, Window: p.Window, Scope: p.Scope, Unit: p.Unit, Max: p.Limit}

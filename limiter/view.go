@@ -89,8 +89,8 @@ const (
 
 func reportsKey(source string) string { return "quota:{" + source + "}:waiting" }
 
-// ReadView reads the limiter of a source from Redis. quota and revision must come from the
-// newest settings, because the state in Redis contains no policy names.
+// ReadView reads the limiter of a source from Redis. `quota` and `revision` must come from the newest
+// settings, because the state in Redis contains no policy names.
 func ReadView(ctx context.Context, rdb redis.UniversalClient, source string, quota Quota, revision int64) (View, error) {
 	v, err := readState(ctx, rdb, source, quota)
 	if err != nil {

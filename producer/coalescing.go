@@ -134,9 +134,9 @@ type ack struct {
 	refused bool
 }
 
-// confirmOrRollBack confirms the locks of records that Kafka acknowledged and rolls back the locks
-// of all other records. `conflicts` counts the locks that were left unchanged because a worker had
-// already settled the request, or a later request had replaced the lock. err is the first error. A
+// confirmOrRollBack confirms the locks of records that Kafka acknowledged and rolls back the locks of
+// all other records. `conflicts` counts the locks that were left unchanged because a worker had
+// already settled the request, or a later request had replaced the lock. `err` is the first error. A
 // lock that was not changed because of an error expires within pendingTTL.
 func (c *Coalescer) confirmOrRollBack(ctx context.Context, acks []ack) (conflicts int, err error) {
 	var confirmed, failed []eval.Call

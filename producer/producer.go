@@ -136,8 +136,8 @@ type Producer struct {
 	stopped bool
 }
 
-// New returns a producer. kafka must have been created with ClientOptions. Locks are confirmed
-// only while Run is running.
+// New returns a producer. `kafka` must have been created with ClientOptions. Locks are confirmed only
+// while Run is running.
 func New(rdb redis.UniversalClient, kafka *kgo.Client, maxBuffered int, log *slog.Logger,
 	reg prometheus.Registerer, tracer observe.Tracer,
 ) *Producer {

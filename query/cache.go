@@ -86,10 +86,9 @@ func newSnapshotCache(st Store, limited func(schemas.Entity) bool, maxBytes int6
 // special meaning in connectedSince and in an entry's readAt.
 func (m *snapshotCache) now() int64 { return int64(time.Since(m.started)) + 1 }
 
-// get returns the cached or stored entry of an entity; nil if nothing is stored. `fallback` means
-// that the store failed or did not respond in time, and that the entry may be outdated. err is the
-// error of the store if nothing is cached, or the problem of a client that reads too many missing
-// keys.
+// get returns the cached or stored entry of an entity; nil if nothing is stored. `fallback` means that
+// the store failed or did not respond in time, and that the entry may be outdated. `err` is the error
+// of the store if nothing is cached, or the problem of a client that reads too many missing keys.
 //
 // A static file that is served first is returned in place of the entry, unless the stored snapshot is
 // newer. If the store can't be read, the file is returned with the error.

@@ -188,7 +188,7 @@ type Credits interface {
 	Reserve(ctx context.Context, client access.Client, of []schemas.Entity, idempotencyKey string) []credits.Reservation
 	// Confirm records the results of the enqueues.
 	Confirm(ctx context.Context, results []credits.Enqueued)
-	// Balance returns the account of a client. known is false for a client that pays nothing.
+	// Balance returns the account of a client. `known` is false for a client that pays nothing.
 	Balance(ctx context.Context, client access.Client) (a credits.Account, known bool, err error)
 }
 

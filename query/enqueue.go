@@ -125,8 +125,8 @@ func enqueueTimeout(urgent bool, deadline time.Time) time.Duration {
 	return staleTimeout
 }
 
-// refusedResult returns the result of an update request that exceeds a limit of its client. err
-// is the problem for the client.
+// refusedResult returns the result of an update request that exceeds a limit of its client. `err` is
+// the problem for the client.
 func refusedResult(err error) EnqueueResult {
 	result := EnqueueResult{Reason: ReasonTooMany, refused: err}
 	if p, ok := errors.AsType[*problem.HTTPError](err); ok {

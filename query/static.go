@@ -130,8 +130,8 @@ func (f *staticFile) orFile(read func() (*entry, bool, error)) (found *entry, fa
 	return found, fallback, nil
 }
 
-// viewOfStatic returns the view of a file. err is the error of the store if the store can't be read, or
-// the problem of a client that reads too many missing keys.
+// viewOfStatic returns the view of a file. `err` is the error of the store if the store can't be read,
+// or the problem of a client that reads too many missing keys.
 func viewOfStatic(file *staticFile, err error, f source.Facet) view {
 	v := view{entry: file.entry, static: true, freshness: store.Stale, at: time.Now()}
 	if f.Immutable {

@@ -56,7 +56,8 @@ var durationForm = Form{
 }
 
 // New returns the description of a configuration. The parameter config is the Go struct of the
-// configuration with its default values. forms has the forms of the types that have their own parser.
+// configuration with its default values. `forms` has the forms of the types that have their own
+// parser.
 func New(config any, forms map[reflect.Type]Form) *Setting {
 	return newSetting(&Setting{}, reflect.ValueOf(config), forms)
 }

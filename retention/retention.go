@@ -45,13 +45,13 @@ import (
 // Store deletes expired rows.
 type Store interface {
 	// DeleteExpired examines the next `limit` snapshots of a facet. It deletes content that was
-	// fetched before the time "content", and not-found results that were checked before the time "notFound".
-	// done is set when the facet's last snapshot has been examined; the next call starts again at
-	// the first key.
+	// fetched before the time `content`, and not-found results that were checked before the time
+	// `notFound`. `done` is set when the facet's last snapshot has been examined; the next call starts
+	// again at the first key.
 	DeleteExpired(ctx context.Context, source, facet string, content, notFound time.Time, limit int) (deleted int, done bool, err error)
 	// DeleteOldStatuses examines the next `limit` statuses of a facet, in the order of their keys. It
-	// deletes statuses of entities without a snapshot if their last failure was before the given
-	// time. done has the same meaning as in DeleteExpired.
+	// deletes statuses of entities without a snapshot if their last failure was before the given time.
+	// `done` has the same meaning as in DeleteExpired.
 	DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, limit int) (deleted int, done bool, err error)
 }
 

@@ -29,7 +29,7 @@ func (c *change) lock(ctx context.Context, id string) error {
 	return err
 }
 
-// read returns the run with this id. found is false if there is none.
+// read returns the run with this id. `found` is false if there is none.
 func read(ctx context.Context, tx store.Tx, id string) (run Run, found bool, err error) {
 	err = tx.Query(ctx, func(scan func(...any) error) error {
 		found = true

@@ -31,7 +31,7 @@ type claimed struct {
 	walk       collection.Walk
 }
 
-// claim claims at most limit due steps of a source. The claims last for the duration of the lease or
+// claim claims at most `limit` due steps of a source. The claims last for the duration of the lease or
 // longer.
 func (r *Runs) claim(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) (steps []claimed, err error) {
 	byRun := map[string][]any{}

@@ -68,7 +68,7 @@ func (c *Config) UnmarshalYAML(unmarshal func(any) error) error {
 // maxParallel is the maximum of Config.Parallel.
 const maxParallel = 1000
 
-// Check returns all errors in the settings. facets are the facets of the source.
+// Check returns all errors in the settings. `facets` are the facets of the source.
 func (c Config) Check(facets map[string]source.Facet) error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }

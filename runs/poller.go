@@ -84,7 +84,7 @@ type Poller struct {
 // PollFails is the log condition that lasts while a poller can't work.
 var PollFails = observe.Condition{Event: "runs_unclaimed", Failing: "steps of runs can't be claimed or ended; retrying", Recovered: "claiming steps of runs works again"}
 
-// NewPoller returns the poller of a source. configs are the definitions of its runs.
+// NewPoller returns the poller of a source. `configs` are the definitions of its runs.
 func NewPoller(s *source.Source, configs map[string]Config, st Store, enqueuer Enqueuer, rdb redis.UniversalClient, log *slog.Logger, reg prometheus.Registerer) *Poller {
 	log = log.With("source", s.Name())
 	return &Poller{
@@ -142,8 +142,8 @@ func (p *Poller) Work(ctx context.Context, now time.Time) (next time.Time, err e
 	return poll.Earlier(next, scheduled), p.measure(ctx)
 }
 
-// pollSteps claims due steps, and ends them or requests their next pages. more is true if further steps
-// may be due now.
+// pollSteps claims due steps, and ends them or requests their next pages. `more` is true if further
+// steps may be due now.
 func (p *Poller) pollSteps(ctx context.Context, now time.Time) (more bool, err error) {
 	steps, err := p.runs.claim(ctx, p.source.Name(), now, lease, maxClaim)
 	if err != nil {

@@ -267,7 +267,7 @@ func TestCommits_SurviveACutConnection(t *testing.T) {
 	}
 }
 
-// wholeRun executes a run to its end. proxied is the database behind a proxy that can close
+// wholeRun executes a run to its end. `proxied` is the database behind a proxy that can close
 // connections. The order in which requests are answered depends on the seed.
 func (r *rig) wholeRun(proxied database, user string, seed uint64) {
 	r.Helper()

@@ -196,8 +196,8 @@ func (s *starter) idempotencyHash() string {
 	return hex.EncodeToString(hash[:])
 }
 
-// idempotent returns the run that an earlier request with the same Idempotency-Key has started. found
-// is false if there is none.
+// idempotent returns the run that an earlier request with the same Idempotency-Key has started.
+// `found` is false if there is none.
 func (s *starter) idempotent(ctx context.Context) (run Run, found bool, err error) {
 	key := s.idempotencyHash()
 	if key == "" {

@@ -138,7 +138,7 @@ func (c *workClock) timeAt(work time.Duration) time.Time {
 	return time.Unix(d.start, 0).Add(time.Duration((float64(i) + within) * float64(time.Minute)))
 }
 
-// notReady reports whether the day's content is not ready at a time. from and to are the start of
+// notReady reports whether the day's content is not ready at a time. `from` and `to` are the start of
 // the day and the ready time.
 func (c *workClock) notReady(t time.Time) (from, to time.Time, notReady bool) {
 	if c.notBefore == 0 {

@@ -43,8 +43,8 @@ func (c *canonical) fail(format string, args ...any) error {
 	return fmt.Errorf("not valid JSON at byte %d: %w", c.at, fmt.Errorf(format, args...))
 }
 
-// appendDocument appends the canonical form of the document "in" to c.out. An error means that "in"
-// is not exactly one valid JSON value, or is nested too deeply.
+// appendDocument appends the canonical form of the document `in` to c.out. An error means that `in` is
+// not exactly one valid JSON value, or is nested too deeply.
 func (c *canonical) appendDocument(in []byte, paths *pathNode) error {
 	c.in, c.at = in, 0
 	c.out = slices.Grow(c.out, len(in)) // the canonical form is never longer than the input

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// OnlyChangedMember compares two contents of a facet, each in the form of Content.Bytes. If exactly one
-// value differs, it returns the path of this value, as the path is written in the setting ignore. If
-// the same member differs in several elements of a list, it counts as one value. Ignored values are
-// skipped. ok is false if several members differ, if no member differs, or if a list or an object has
-// gained or lost elements.
+// OnlyChangedMember compares two contents of a facet, each in the form of Content.Bytes. If exactly
+// one value differs, it returns the path of this value, as the path is written in the setting ignore.
+// If the same member differs in several elements of a list, it counts as one value. Ignored values are
+// skipped. `ok` is false if several members differ, if no member differs, or if a list or an object
+// has gained or lost elements.
 func (s *Source) OnlyChangedMember(facet string, before, after []byte) (member string, ok bool) {
 	f, known := s.facets[facet]
 	if !known {

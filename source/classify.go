@@ -217,9 +217,8 @@ type classification struct {
 	wait  time.Duration
 }
 
-// classify classifies a response by the source's rules in order, then by its status. body is
-// decompressed. A 200 that matches no rule is OK here; its content is validated when it is
-// extracted.
+// classify classifies a response by the source's rules in order, then by its status. `body` is
+// decompressed. A 200 that matches no rule is OK here; its content is validated when it is extracted.
 func (s *Source) classify(status int, header http.Header, body []byte) classification {
 	if i := s.matchingRule(status, header, body); i >= 0 {
 		r := s.rules[i]

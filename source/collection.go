@@ -133,7 +133,7 @@ func (r documentRequest) fetchNext(s *Source, resp *response) {
 	}
 }
 
-// cursorText returns the text of a cursor. position is the cursor as JSON.
+// cursorText returns the text of a cursor. `position` is the cursor as JSON.
 func cursorText(position string) string {
 	var text string
 	if json.Unmarshal([]byte(position), &text) != nil {

@@ -125,8 +125,8 @@ type compiledDocument struct {
 // maxResource bounds the length of a resource name in bytes, as in package announced.
 const maxResource = 128
 
-// compileDocument returns the document, or an error that begins with the name of the invalid
-// setting. known reports whether a placeholder is defined.
+// compileDocument returns the document, or an error that begins with the name of the invalid setting.
+// `known` reports whether a placeholder is defined.
 func compileDocument(name string, config Document, auth Auth, known func(name string) bool) (compiledDocument, error) {
 	d := compiledDocument{Document: config, name: name, method: config.Method, headers: map[string]template{}, contentType: config.ContentType, lastBody: new(atomic.Int64)}
 	used := func(setting string, names []string) error {

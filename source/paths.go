@@ -25,7 +25,7 @@ var keepAll = func() *pathNode {
 	return n
 }()
 
-// drops reports whether a value is removed. first is the first byte of the value. If only parts of
+// drops reports whether a value is removed. `first` is the first byte of the value. If only parts of
 // the value are selected, the value is kept only if it is an object or an array.
 func (n *pathNode) drops(first byte) bool {
 	return !n.kept && (!n.within || (first != '{' && first != '['))

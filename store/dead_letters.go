@@ -138,7 +138,7 @@ const deadLetterColumns = `topic, kafka_partition, kafka_offset, source, facet, 
 
 // SelectNewest returns the statement, and its arguments, that lists matching dead letters, newest
 // first, with the columns of ScanDeadLetter. If after.At is set, the list continues after the dead
-// letter "after", the last one of the previous page.
+// letter `after`, the last one of the previous page.
 func (f DeadLetterFilter) SelectNewest(after DeadLetter, limit int) (string, []any) {
 	where, args := f.where(nil)
 	if !after.At.IsZero() {

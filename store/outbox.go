@@ -144,9 +144,9 @@ type OutboxRow struct {
 	QuietFacet  string
 }
 
-// OutboxRows returns the outbox rows of a write that changed content: one row for its message and
-// its immediate triggers, and one row for each trigger with a quiet time. The parameter "before"
-// is the hash of the replaced content.
+// OutboxRows returns the outbox rows of a write that changed content: one row for its message and its
+// immediate triggers, and one row for each trigger with a quiet time. The parameter `before` is the
+// hash of the replaced content.
 func (w Write) OutboxRows(before Hash) (rows []OutboxRow, err error) {
 	at := w.CheckedAt.UnixMicro()
 	base := OutboxRow{Before: []byte{}, After: w.Hash[:], Due: at}

@@ -18,8 +18,8 @@ type Hook struct {
 	newKeys      newKeyLimit
 }
 
-// NewHook returns a webhook of a source. Config.Check must have accepted the configuration. secrets is
-// the text of the secret file or of the environment variable.
+// NewHook returns a webhook of a source. Config.Check must have accepted the configuration. `secrets`
+// is the text of the secret file or of the environment variable.
 func NewHook(source, name string, c Config, keys Keys, secrets string) (*Hook, error) {
 	h := &Hook{source: source, name: name, config: c, keys: keys}
 	h.newKeys.rate = c.NewKeys.CallRate()

@@ -273,7 +273,7 @@ func (g *simulation) candidate(i int32, e *simEntity, now time.Time) store.Candi
 	return c
 }
 
-// runWorker simulates one second of the LOW worker. The worker refreshes "pace" requested entities a
+// runWorker simulates one second of the LOW worker. The worker refreshes `pace` requested entities a
 // second.
 func (g *simulation) runWorker(second int32, pace float64) {
 	g.credit = math.Min(g.credit+pace, 5*pace+1)

@@ -75,7 +75,7 @@ func (c *Computation) Empty() bool {
 	return true
 }
 
-// AddCollection counts a collection of the facet of. complete is true if a walk has read the whole
+// AddCollection counts a collection of the facet of. `complete` is true if a walk has read the whole
 // list.
 func (c *Computation) AddCollection(of string, complete bool) {
 	in := c.inputs[of]

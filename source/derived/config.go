@@ -121,9 +121,9 @@ const (
 
 var measureName = regexp.MustCompile("^[A-Za-z][0-9A-Za-z_]{0,63}$")
 
-// Compile returns the configuration with its defaults, ready for use. Its errors begin with the name of
-// the invalid setting. pattern returns the keyPattern of a facet; known is false if the source has no
-// collection facet of this name.
+// Compile returns the configuration with its defaults, ready for use. Its errors begin with the name
+// of the invalid setting. `pattern` returns the keyPattern of a facet; `known` is false if the source
+// has no collection facet of this name.
 func (c Config) Compile(pattern func(collection string) (keyPattern string, known bool)) (*Config, error) {
 	every, all := c.Delays()
 	c.Every = every
@@ -228,7 +228,8 @@ func (in Input) compile(name string, pattern func(string) (string, bool), dated 
 	return in, nil
 }
 
-// KeyOf returns the key of the result to which a collection belongs. ok is false if it belongs to none.
+// KeyOf returns the key of the result to which a collection belongs. `ok` is false if it belongs to
+// none.
 func (in Input) KeyOf(collection string) (key string, ok bool) {
 	if in.group == nil {
 		return collection, true

@@ -46,7 +46,7 @@ func (w *writer) line(depth int, comment, format string, args ...any) {
 	w.lines = append(w.lines, text)
 }
 
-// write returns the configuration. head are comments before it. If the roomy layout has more than
+// write returns the configuration. `head` are comments before it. If the roomy layout has more than
 // MaxLines lines, write uses a compact layout, in which each facet and each list takes one line.
 func write(head []string, sources []sourceGuess) []byte {
 	for _, compact := range []bool{false, true} {

@@ -38,8 +38,8 @@ type Page struct {
 }
 
 // Content returns the items as content of a facet that is no collection: one JSON object with the list
-// of the document. hashed is the same content without the values that the setting ignore names; it is
-// complete only for a plan with OnePage.
+// of the document. `hashed` is the same content without the values that the setting ignore names; it
+// is complete only for a plan with OnePage.
 func (p *Page) Content() (content, hashed []byte) {
 	content = append(append(append(content, `{"`...), p.Document...), `":[`...)
 	hashed = slices.Clone(content)

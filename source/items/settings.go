@@ -63,8 +63,8 @@ const (
 	deletesNone, deletesFlag, deletesFull = "none", "flag", "full"
 )
 
-// Check returns an error if a setting is invalid. guarded is true if the facet has the setting
-// shrinkGuard. conditional is true if the facet sends validators (ETag).
+// Check returns an error if a setting is invalid. `guarded` is true if the facet has the setting
+// shrinkGuard. `conditional` is true if the facet sends validators (ETag).
 func (c *Collection) Check(guarded, conditional bool) error {
 	switch {
 	case c.ID == "":

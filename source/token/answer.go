@@ -47,7 +47,7 @@ func (f *FailureError) Error() string { return f.text }
 // maxAnswer is the maximum size of an answer in bytes, maxToken that of a token.
 const maxAnswer, maxToken = 1 << 20, 16 << 10
 
-// Do sends the request and reads the answer. secrets are removed from the error's text.
+// Do sends the request and reads the answer. `secrets` are removed from the error's text.
 func (c Config) Do(client *http.Client, req *http.Request, secrets []string) (Answer, error) {
 	resp, err := client.Do(req) //nolint:gosec // the URL comes from the configuration
 	if err != nil {

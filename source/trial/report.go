@@ -100,7 +100,7 @@ type Change struct {
 	Second string `json:"second,omitempty"`
 }
 
-// Run calls one entity and reports how the source reads the response. config is the configuration of
+// Run calls one entity and reports how the source reads the response. `config` is the configuration of
 // the source. An error means that no report exists: the request is invalid or was not sent.
 func Run(ctx context.Context, s *source.Source, config source.Config, r source.Request, o Options) (Report, error) {
 	a, err := Call(ctx, s, r, o.Choose)

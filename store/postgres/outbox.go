@@ -163,7 +163,7 @@ func (c *outboxColumns) add(r store.OutboxRow) {
 	c.dues, c.latests = append(c.dues, r.Due), append(c.latests, r.Latest)
 }
 
-// ClaimOutboxEvents claims at most limit due outbox events of a source, earliest first, for the
+// ClaimOutboxEvents claims at most `limit` due outbox events of a source, earliest first, for the
 // duration of the lease. An event that is not deleted when the lease ends can be claimed again.
 // Concurrent calls claim different events.
 func (s *Store) ClaimOutboxEvents(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.OutboxEvent, error) {

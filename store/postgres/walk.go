@@ -72,8 +72,8 @@ func (l lists) DeadLettersOfJob(ctx context.Context, source, job string, limit i
 	return all, nil
 }
 
-// SampleEntities returns at most limit enabled entities of a source, chosen at random. It reads random
-// pages of the table: as many as contain about twice as many rows as the limit.
+// SampleEntities returns at most `limit` enabled entities of a source, chosen at random. It reads
+// random pages of the table: as many as contain about twice as many rows as the limit.
 func (l lists) SampleEntities(ctx context.Context, source string, limit int) ([]store.RegisteredEntity, error) {
 	var rows float64
 	if err := l.pool.QueryRow(ctx, `SELECT reltuples FROM pg_class WHERE oid = 'entities'::regclass`).Scan(&rows); err != nil {

@@ -79,7 +79,7 @@ func (s *Store) WriteOutbox(ctx context.Context, writes []store.Write) error {
 	return nil
 }
 
-// ClaimOutboxEvents claims at most limit due outbox events of a source, earliest first, for the
+// ClaimOutboxEvents claims at most `limit` due outbox events of a source, earliest first, for the
 // duration of the lease. An event that is not deleted when the lease ends can be claimed again.
 // Concurrent calls claim different events.
 func (s *Store) ClaimOutboxEvents(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.OutboxEvent, error) {

@@ -31,7 +31,7 @@ type Store interface {
 	// Delete deletes the snapshot and the status of an entity, if they exist.
 	Delete(ctx context.Context, e schemas.Entity) error
 	// DeleteSnapshot deletes the snapshot, status, registration and undelivered triggers (with a quiet
-	// time) of an entity, and writes the audit entry. existed is false if nothing was stored.
+	// time) of an entity, and writes the audit entry. `existed` is false if nothing was stored.
 	DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (existed bool, err error)
 	Ping(ctx context.Context) error
 	// Setting returns the override of a source; Revision is 0 if the source never had one.
@@ -75,7 +75,7 @@ type Store interface {
 	Tokens
 }
 
-// Run runs the suite. open returns an empty store for each test.
+// Run runs the suite. `open` returns an empty store for each test.
 func Run(t *testing.T, open func(t *testing.T) Store) {
 	for _, test := range []struct {
 		name string
