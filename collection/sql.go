@@ -142,8 +142,8 @@ func (s State) values() []any {
 
 func (s *State) scan(scan func(...any) error) error { return s.scanAfter(scan) }
 
-// scanAfter scans one row of a query. It reads the first columns into before, and the next columns into
-// the state s.
+// scanAfter scans one row of a query. It reads the first columns into `before`, and the next columns
+// into the state s.
 func (s *State) scanAfter(scan func(...any) error, before ...any) error {
 	w := &s.Walk
 	var changed, complete, full, began, date int64

@@ -46,8 +46,8 @@ type Rules struct {
 }
 
 // Begin returns the state with its open walk, or with a new walk if no walk is open or the open walk
-// cannot continue. The parameter notFound is true if the upstream has answered during the walk that the
-// collection does not exist.
+// cannot continue. The parameter `notFound` is true if the upstream has answered during the walk that
+// the collection does not exist.
 func (s State) Begin(r Rules, now time.Time, notFound bool) State {
 	if s.Version != 0 && s.Visibility != r.Visibility {
 		s = State{Version: s.Version, reset: true}

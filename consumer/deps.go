@@ -105,7 +105,7 @@ type Tokens interface {
 	// renewal. It returns an error if the renewals fail, or ctx ends.
 	Await(ctx context.Context, credentials []string) ([]string, error)
 	// Refused requests a renewal of the token with this generation, because the upstream has refused
-	// the token. It returns when the renewal has ended. It reports whether a newer token exists, so
+	// the token. It blocks until the renewal has ended. It reports whether a newer token exists, so
 	// that the call can be repeated.
 	Refused(ctx context.Context, credential string, generation int64) bool
 }
@@ -134,9 +134,9 @@ type Store interface {
 
 // Aliases enqueues requests for the facets that other facets take params from.
 type Aliases interface {
-	// RequestAlias enqueues the request. It returns when Kafka has acknowledged a record that covers
-	// it. If a hold refuses the request, it returns the hold's reason and end. `stored` is the version
-	// of the entity's snapshot, 0 for none.
+	// RequestAlias enqueues the request. It blocks until Kafka has acknowledged a record that covers
+	// the request. If a hold refuses the request, it returns the hold's reason and end. `stored` is
+	// the version of the entity's snapshot, 0 for none.
 	RequestAlias(ctx context.Context, r schemas.UpdateRequest, stored int64) (hold string, until time.Time, err error)
 }
 

@@ -50,8 +50,8 @@ func (g *gates) set(which gate, open bool) {
 	g.changed = make(chan struct{})
 }
 
-// wait returns when all gates are open, or when passLow lets this call continue. It returns an
-// error when ctx ends.
+// wait blocks until all gates are open, or until passLow lets this call continue. It returns an error
+// when ctx ends.
 func (g *gates) wait(ctx context.Context) error {
 	for {
 		g.mu.Lock()

@@ -311,9 +311,9 @@ func (s *signal) wait() <-chan struct{} {
 	return s.next
 }
 
-// admit reports whether a call to the facet may be made now. While the facet's breaker is open,
-// only one call after each pause is allowed: the probe. If the facet has a known-good entity, admit
-// returns that entity for the probe, and ok is false: the caller's own call may not be made.
+// admit reports whether a call to the facet may be made now. While the facet's breaker is open, only
+// one call after each pause is allowed: the probe. If the facet has a known-good entity, admit returns
+// that entity for the probe, and `ok` is false: the caller's own call may not be made.
 func (h *Health) admit(facet string) (ok bool, probe *knownGood) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -58,7 +58,7 @@ func (u *linkedUpstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// change calls do, which can change the upstream while the upstream serves calls.
+// change calls `do`, which can change the upstream while the upstream serves calls.
 func (u *linkedUpstream) change(do func(*linkedUpstream)) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -24,7 +24,7 @@ func (a *attempt) preemptible() bool {
 }
 
 // watchWait cancels a wait for a permit with errPreempted as soon as slotQueue.preempt chooses the
-// attempt. The caller calls stop after the wait.
+// attempt. The caller calls `stop` after the wait.
 func (a *attempt) watchWait(cancel context.CancelCauseFunc) (stop func()) {
 	var mu sync.Mutex // guards the variables timer and stopped
 	var timer *time.Timer

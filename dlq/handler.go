@@ -305,10 +305,10 @@ func (q *Queue) parseFilter(r *http.Request, values url.Values, ignored ...strin
 	return f, nil
 }
 
-// SplitFacetKey returns the facet and the key of a filter. The text may be a key, or FACET/KEY,
-// the form in which lists show it. The part before the first slash is the facet if it equals the
-// filter's facet, or if the filter has none and hasFacet returns true. Otherwise the whole text is
-// the key. A key that begins with a facet's name and a slash must be given as FACET/KEY.
+// SplitFacetKey returns the facet and the key of a filter. The text may be a key, or FACET/KEY, the
+// form in which lists show it. The part before the first slash is the facet if it equals the filter's
+// facet, or if the filter has none and `hasFacet` returns true. Otherwise the whole text is the key. A
+// key that begins with a facet's name and a slash must be given as FACET/KEY.
 func SplitFacetKey(facet, text string, hasFacet func(string) bool) (f, key string) {
 	before, after, found := strings.Cut(text, "/")
 	if found && before != "" && after != "" && (before == facet || (facet == "" && hasFacet(before))) {

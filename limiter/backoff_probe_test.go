@@ -22,7 +22,7 @@ func (s *storm) answer(c atUpstream) answered {
 	return answered{status: 200, takes: 50 * ms}
 }
 
-// begin makes the upstream refuse every call, from now on and for the time length.
+// begin makes the upstream refuse every call, from now on and for the time `length`.
 func (s *storm) begin(f *callers, length time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

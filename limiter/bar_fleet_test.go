@@ -181,8 +181,8 @@ func passUntil(ctx context.Context, until time.Time) {
 	<-ctx.Done()
 }
 
-// perSecond returns how many permits of a lane were spent per second since the time from. An empty lane
-// selects both lanes.
+// perSecond returns how many permits of a lane were spent per second since the time `from`. An empty
+// lane selects both lanes.
 func (f *fleet) perSecond(from time.Time, lane schemas.Lane) float64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()

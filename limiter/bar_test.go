@@ -112,12 +112,12 @@ type barLine struct {
 	ofLimit                      float64
 }
 
-// addMax adds a figure to the table. The test fails if the figure is greater than limit.
+// addMax adds a figure to the table. The test fails if the figure is greater than `limit`.
 func (b *bar) addMax(what, unit string, figure, limit float64) {
 	b.judge(what, unit, figure, limit, "<=", printed(figure) <= limit)
 }
 
-// addMin adds a figure to the table. The test fails if the figure is less than limit.
+// addMin adds a figure to the table. The test fails if the figure is less than `limit`.
 func (b *bar) addMin(what, unit string, figure, limit float64) {
 	b.judge(what, unit, figure, limit, ">=", printed(figure) >= limit)
 }

@@ -170,7 +170,7 @@ func (s *perSecond) last(now time.Time) int64 {
 	return s.whole
 }
 
-// turn begins to count the calls of the second with the Unix time to. The caller holds s.mu.
+// turn begins to count the calls of the second with the Unix time `to`. The caller holds s.mu.
 func (s *perSecond) turn(to int64) {
 	switch to {
 	case s.at:

@@ -90,7 +90,7 @@ func (f *fleet) since(from time.Time) (byLane map[string]int, all []arrival) {
 	return byLane, append([]arrival(nil), f.arrivals[first:]...)
 }
 
-// flow waits until this number of further calls has arrived, but at most for the time within.
+// flow waits until this number of further calls has arrived, but at most for the time `within`.
 func (f *fleet) flow(within time.Duration, calls int) {
 	f.Helper()
 	from := time.Now()

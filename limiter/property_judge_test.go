@@ -131,8 +131,8 @@ func (w *world) spent(p *process, permit *Permit, high bool, delay time.Duration
 	}
 }
 
-// forget records that Redis has lost all changes since the time since: backoffs, and all settings after
-// the one with the index newest.
+// forget records that Redis has lost all changes since the time `since`: backoffs, and all settings
+// after the one with the index `newest`.
 func (w *world) forget(since time.Time, newest int) {
 	w.forgot, w.lost, w.backedOffAt, w.stop.blind, w.newest = true, true, 0, true, newest
 	for i := range w.backoffs {
@@ -169,8 +169,8 @@ func (w *world) judge() []string {
 	return w.wrongs
 }
 
-// inForce calls of for each quota that was in force at some time between from and to, and returns the
-// greatest result.
+// inForce calls `of` for each quota that was in force at some time between `from` and `to`, and
+// returns the greatest result.
 func (w *world) inForce(from, to time.Time, of func(c Config) int) int {
 	most := 0
 	for i, s := range w.settings {

@@ -130,7 +130,7 @@ func draw(r *rand.Rand) trial {
 	return tr
 }
 
-// span returns a random duration from least to most, with nanosecond resolution.
+// span returns a random duration from `least` to `most`, with nanosecond resolution.
 func span(r *rand.Rand, least, most time.Duration) time.Duration {
 	return least + time.Duration(r.Int64N(int64(most-least)+1))
 }

@@ -32,7 +32,7 @@ type waitLimit struct {
 	perPeriod      float64
 }
 
-// after returns when a call can be sent if `before` other calls are sent first.
+// after returns the time until a call can be sent if `before` other calls are sent first.
 func (l waitLimit) after(before float64) time.Duration {
 	over := before - l.remaining
 	switch {

@@ -172,16 +172,15 @@ func (p *Producer) EnqueueAll(ctx context.Context, requests []Request) []Result 
 	return results
 }
 
-// EnqueueAndWait enqueues a request that must not be lost. It returns when Kafka has
-// acknowledged a record that covers the request, or when the request is refused. If ctx ends
-// first, Outcome is Pending: the record may still be written, so the caller should enqueue the
-// request again.
+// EnqueueAndWait enqueues a request that must not be lost. It blocks until Kafka has acknowledged a
+// record that covers the request, or until the request is refused. If ctx ends first, Outcome is
+// Pending: the record may still be written, so the caller should enqueue the request again.
 func (p *Producer) EnqueueAndWait(ctx context.Context, req Request) Result {
 	return p.EnqueueAllAndWait(ctx, []Request{req})[0]
 }
 
-// EnqueueAllAndWait does the same as EnqueueAndWait for several requests. It returns when all of
-// them have a result.
+// EnqueueAllAndWait does the same as EnqueueAndWait for several requests. It blocks until all of them
+// have a result.
 func (p *Producer) EnqueueAllAndWait(ctx context.Context, requests []Request) []Result {
 	results := make([]Result, len(requests))
 	pending := make([]int, len(requests)) // indexes of the requests whose outcome is still Pending

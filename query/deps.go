@@ -166,9 +166,9 @@ type Enqueuer interface {
 	// Enqueue returns a result for each request, in the order of the requests. It does not wait
 	// for Kafka.
 	Enqueue(ctx context.Context, requests []UpdateRequest) []EnqueueResult
-	// EnqueueAndWait returns a result for each request, in the order of the requests. It returns
-	// when each request was acknowledged by Kafka or refused. If ctx ends first, the remaining
-	// results are Pending.
+	// EnqueueAndWait returns a result for each request, in the order of the requests. It blocks until
+	// each request was acknowledged by Kafka or refused. If ctx ends first, the remaining results are
+	// Pending.
 	EnqueueAndWait(ctx context.Context, requests []UpdateRequest) []EnqueueResult
 }
 
@@ -194,9 +194,9 @@ type Credits interface {
 
 // SettleSubscriber receives a message for each request that any process settles.
 type SettleSubscriber interface {
-	// Subscribe calls onSettled for each message until ctx ends. It calls onConnected(true)
-	// before the first message, and onConnected(false) when the connection is lost. All calls
-	// come from one goroutine. Messages sent while disconnected are lost.
+	// Subscribe calls `onSettled` for each message until ctx ends. It calls onConnected(true) before
+	// the first message, and onConnected(false) when the connection is lost. All calls come from one
+	// goroutine. Messages sent while disconnected are lost.
 	Subscribe(ctx context.Context, onSettled func(schemas.Settled), onConnected func(connected bool)) error
 }
 
@@ -229,7 +229,7 @@ type ClientLimiter interface {
 	// returns the problem to respond with.
 	RecordRefusal(r access.Refusal) error
 	// AcquireWaitSlot reserves a slot for a client that waits or streams. The caller must call
-	// release.
+	// `release`.
 	AcquireWaitSlot(client string) (release func(), err error)
 }
 

@@ -114,8 +114,8 @@ const (
 	acceptTimeout = 5 * time.Second
 )
 
-// acceptDeadline returns the deadline for accepting the update request if nothing is stored:
-// after acceptTimeout, or after the client's own wait if that is longer.
+// acceptDeadline returns the deadline for accepting the update request if nothing is stored: after
+// `acceptTimeout`, or after the client's own wait if that is longer.
 func acceptDeadline(wait time.Duration) time.Time { return time.Now().Add(max(acceptTimeout, wait)) }
 
 func enqueueTimeout(urgent bool, deadline time.Time) time.Duration {

@@ -72,9 +72,9 @@ func (r *refreshes) save(ctx context.Context, client access.Client, e schemas.En
 	r.conditions.Record(r.log, idempotencyFails, r.keys.Save(limited, client.ID(), e, key, number))
 }
 
-// once calls enqueue, unless the client has refreshed the entity with the same idempotency key in the
-// last minutes. Then it returns the number of that refresh. The argument of enqueue is the idempotency
-// key; empty means that the request has none.
+// once calls `enqueue`, unless the client has refreshed the entity with the same idempotency key in
+// the last minutes. Then it returns the number of that refresh. The argument of `enqueue` is the
+// idempotency key; empty means that the request has none.
 func (r *refreshes) once(c echo.Context, client access.Client, e schemas.Entity, enqueue func(key string) (EnqueueResult, error)) (EnqueueResult, error) {
 	key, err := parseIdempotencyKey(c.Request())
 	switch {

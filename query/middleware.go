@@ -115,8 +115,8 @@ func (s *Server) instrument(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// recoverPanic calls next and returns a panic as an error, so that a bug in one request does not
-// end the process.
+// recoverPanic calls `next` and returns a panic as an error, so that a bug in one request does not end
+// the process.
 func recoverPanic(next echo.HandlerFunc, c echo.Context) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -55,7 +55,7 @@ var durationForm = Form{
 	Pattern: `^(0|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$`,
 }
 
-// New returns the description of a configuration. The parameter config is the Go struct of the
+// New returns the description of a configuration. The parameter `config` is the Go struct of the
 // configuration with its default values. `forms` has the forms of the types that have their own
 // parser.
 func New(config any, forms map[reflect.Type]Form) *Setting {

@@ -76,8 +76,8 @@ func (r rows) OldestStatement() string {
 // micros returns the unit of the column rows.time in microseconds.
 func (t Table) micros() int64 { return max(1, t.unit.Microseconds()) }
 
-// Delete deletes at most `limit` rows whose retention period began before the time before. It deletes
-// the oldest rows first.
+// Delete deletes at most `limit` rows whose retention period began before the time `before`. It
+// deletes the oldest rows first.
 func (t Table) Delete(ctx context.Context, tx store.Tx, before time.Time, limit int) (deleted int, err error) {
 	if t.replace != nil {
 		return t.replace(ctx, tx, before.UnixMicro(), limit)

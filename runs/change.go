@@ -38,8 +38,8 @@ func read(ctx context.Context, tx store.Tx, id string) (run Run, found bool, err
 	return run, found, err
 }
 
-// change locks the run with this id, and calls do in the same transaction. If the run has ended, it
-// does not call do. It returns the run after the change.
+// change locks the run with this id, and calls `do` in the same transaction. If the run has ended, it
+// does not call `do`. It returns the run after the change.
 func (r *Runs) change(ctx context.Context, id string, now time.Time, do func(*change) error) (run Run, err error) {
 	now = now.Truncate(time.Microsecond)
 	err = r.store.InTx(ctx, func(tx store.Tx) error {

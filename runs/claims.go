@@ -201,8 +201,8 @@ func (r *Runs) overdue(ctx context.Context, source string, now time.Time) (ids [
 }
 
 // schedules returns the stored due times of the scheduled runs, by name. If no time is stored for a
-// name, or a time later than now plus the interval in every, it stores and returns the time
-// first(name).
+// name, or a time later than `now` plus the interval in `every`, it stores and returns the time that
+// `first` returns for the name.
 func (r *Runs) schedules(ctx context.Context, source string, now time.Time, every map[string]time.Duration, first func(name string) time.Time) (due map[string]time.Time, err error) {
 	err = r.store.InTx(ctx, func(tx store.Tx) error {
 		due = map[string]time.Time{}

@@ -111,8 +111,8 @@ func (p *Poller) Answered(ctx context.Context, steps []Ref, now time.Time) error
 // Run works until ctx ends.
 func (p *Poller) Run(ctx context.Context) error { return p.poller.Run(ctx, maxSleep, p.Work) }
 
-// Work does all work that is due at the time now. It returns the time of the next work: when a step or
-// scheduled run is due, or a deadline passes.
+// Work does all work that is due at the time `now`. It returns the time of the next work: when a step
+// or scheduled run is due, or a deadline passes.
 func (p *Poller) Work(ctx context.Context, now time.Time) (next time.Time, err error) {
 	scheduled, err := p.startScheduled(ctx, now)
 	if err != nil {

@@ -133,7 +133,8 @@ func rows(n, fields int) string {
 	return b.String()
 }
 
-// placeholders returns the text of n placeholders such as $4,$5,$6. The first one has the number first.
+// placeholders returns the text of n placeholders such as $4,$5,$6. The first one has the number
+// `first`.
 func placeholders(first, n int) string {
 	all := make([]string, n)
 	for i := range all {

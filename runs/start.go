@@ -44,7 +44,7 @@ const IdempotencyTTL = 24 * time.Hour
 var errTaken = errors.New("another process has started the scheduled run")
 
 // Start inserts a run with its first steps in one transaction. If the overlap rule or the
-// Idempotency-Key demands it, Start returns an earlier run instead, and started is false. The error
+// Idempotency-Key demands it, Start returns an earlier run instead, and `started` is false. The error
 // wraps ErrInvalid or ErrKeyReused if a repetition of the call would fail too.
 func (r *Runs) Start(ctx context.Context, o Order, now time.Time) (run Run, started bool, err error) {
 	d := o.Config.Definition()

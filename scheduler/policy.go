@@ -16,8 +16,8 @@ type Policy struct {
 	price  *Price
 }
 
-// NewPolicy returns the policy of a facet. `cost` is the number of calls of one refresh, and price is
-// the Price that all facets of a source share. The error joins all mistakes in the configuration.
+// NewPolicy returns the policy of a facet. `cost` is the number of calls of one refresh, and `price`
+// is the Price that all facets of a source share. The error joins all mistakes in the configuration.
 func NewPolicy(config Config, spending BudgetConfig, cost int, price *Price) (*Policy, error) {
 	if err := config.Check(); err != nil {
 		return nil, err

@@ -203,7 +203,7 @@ func (p *Price) Adjust(l Load, now time.Time) {
 
 // demand returns how many calls a day all entities take at a price. `lookedOn` is the time in days for
 // which the sample has been collected. Until the sample is complete, an entity counts as
-// passed/lookedOn entities if its interval (passed) is longer than lookedOn. For example, in 1 day
+// passed/lookedOn entities if its interval (passed) is longer than `lookedOn`. For example, in 1 day
 // only a quarter of the entities with an interval of 4 days is due and observed; each counts as 4.
 func (p *Price) demand(price, lookedOn float64) float64 {
 	sum := 0.0

@@ -156,9 +156,9 @@ func (s *Schedule) costOf(requests []store.ClaimedRequest) (sum float64) {
 	return sum
 }
 
-// contentNotReady compares now with the setting notBefore of each prefetched facet. The result some
-// is true if now is too early for at least one facet, and all is true if now is too early for every
-// facet.
+// contentNotReady compares `now` with the setting notBefore of each prefetched facet. The result
+// `some` is true if `now` is too early for at least one facet, and `all` is true if `now` is too early
+// for every facet.
 func (s *Schedule) contentNotReady(now time.Time) (some, all bool) {
 	all = len(s.policies) > 0
 	for _, p := range s.policies {

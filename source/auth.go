@@ -79,7 +79,7 @@ func (s *Source) SetCredential(name, value string) error {
 }
 
 // SetToken replaces the token of a credential that renews itself, as SetCredential does. No call is
-// sent with the token after the time until.
+// sent with the token after the time `until`.
 func (s *Source) SetToken(name, value string, generation int64, until time.Time) error {
 	return s.credentials.set(s.config.Auth, name, secretValue{text: value, generation: generation, until: until})
 }

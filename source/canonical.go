@@ -337,9 +337,9 @@ func (c *canonical) reorder(all []member) bool {
 	return true
 }
 
-// forEachHashedPart calls write with the parts of the text that are hashed. It skips each
-// ignored span and one adjacent comma, so that the parts form the text as it would be without
-// the ignored values.
+// forEachHashedPart calls `write` with the parts of the text that are hashed. It skips each ignored
+// span and one adjacent comma, so that the parts form the text as it would be without the ignored
+// values.
 func (c *canonical) forEachHashedPart(write func([]byte)) {
 	from := 0
 	for i := 0; i < len(c.ignored); i++ {

@@ -308,7 +308,7 @@ func TestFetch_DocumentsRunConcurrently(t *testing.T) {
 	together.Add(3)
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		together.Done()
-		together.Wait() // returns when all three requests have arrived
+		together.Wait() // blocks until all three requests have arrived
 		_, _ = w.Write([]byte(`{"path":"` + r.URL.Path + `"}`))
 	})
 	s := testSource(t, url, threeDocuments)

@@ -66,8 +66,8 @@ func (f Facet) selectionsOf(document string) []selection {
 	return all
 }
 
-// checkSelected returns an error if none of the paths that select parts of a document finds a value
-// in its body. The parameter kept is the extracted text. A path with a wildcard at an empty list or
+// checkSelected returns an error if none of the paths that select parts of a document finds a value in
+// its body. The parameter `kept` is the extracted text. A path with a wildcard at an empty list or
 // object counts as found.
 func (d compiledDocument) checkSelected(body, kept []byte) error {
 	if len(d.selections) == 0 || hasScalar(kept) {

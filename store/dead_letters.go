@@ -79,7 +79,7 @@ const (
 	HandledDeadLetters = "handled"
 )
 
-// where returns the filter as an SQL condition, and args with the arguments of the condition
+// where returns the filter as an SQL condition, and `args` with the arguments of the condition
 // appended.
 func (f DeadLetterFilter) where(args []any) (string, []any) {
 	conditions := []string{}

@@ -146,7 +146,7 @@ func SelectNextLeaseEnd(sources []string) (string, []any) {
 	return `SELECT lease_until FROM dlq_jobs WHERE ` + jobNeedsWorker + ` AND ` + among + ` ORDER BY lease_until LIMIT 1`, args
 }
 
-// amongSources returns the condition that a job belongs to one of the sources, and args with the
+// amongSources returns the condition that a job belongs to one of the sources, and `args` with the
 // sources appended. Each source is one argument, because PostgreSQL and SQLite have no common array
 // type.
 func amongSources(sources []string, args []any) (string, []any) {

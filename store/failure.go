@@ -158,7 +158,7 @@ func (s *Status) ScanStatus(scan func(...any) error) error {
 // could never be written.
 func toValidText(s string) string { return toValidTextOf(s, MaxTextBytes) }
 
-// toValidTextOf returns a text that both databases can store, cut to maxBytes.
+// toValidTextOf returns a text that both databases can store, cut to `maxBytes`.
 func toValidTextOf(s string, maxBytes int) string {
 	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 	if len(s) <= maxBytes {

@@ -52,11 +52,12 @@ type Trigger struct {
 	Page string `json:"page,omitempty"`
 }
 
-// Fires reports whether the trigger refreshes its target now. The parameter state is the state of
+// Fires reports whether the trigger refreshes its target now. The parameter `state` is the state of
 // that target. The trigger fires if the target was never checked, or not within Backoff. Without a
 // Backoff it always fires, also if the clock of the worker that checked the target is ahead. A trigger
-// with OnReplace does not fire if the target was never checked. A link also fires if the target is not found:
-// its hold rejects the request while the not-found result is valid. A trigger with Page always fires.
+// with OnReplace does not fire if the target was never checked. A link also fires if the target is not
+// found: its hold rejects the request while the not-found result is valid. A trigger with Page always
+// fires.
 func (t Trigger) Fires(state State, now time.Time) bool {
 	switch {
 	case t.Page != "":

@@ -124,9 +124,10 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Check returns all errors that can be found without the secret. Each error begins with the path of the
-// wrong setting within the webhook. For a facet of the source, the function openParams returns the
-// params that get no value from the configuration or the key. For an unknown facet, known is false.
+// Check returns all errors that can be found without the secret. Each error begins with the path of
+// the wrong setting within the webhook. For a facet of the source, the function `openParams` returns
+// the params that get no value from the configuration or the key. For an unknown facet, `known` is
+// false.
 func (c Config) Check(openParams func(facet string) (open []string, known bool)) error {
 	errs := c.Verify.check()
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }

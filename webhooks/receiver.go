@@ -170,8 +170,8 @@ type delivery struct {
 	response
 }
 
-// request requests a refresh of each entity of a delivery. It returns when each request is acknowledged
-// by Kafka or stored in the database.
+// request requests a refresh of each entity of a delivery. It blocks until each request is
+// acknowledged by Kafka or stored in the database.
 func (r *Receiver) request(ctx context.Context, d *delivery, ev event) (result, error) {
 	switch {
 	case !ev.matched:

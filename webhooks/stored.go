@@ -93,8 +93,8 @@ func (s *storedWatch) drop(w *watched) {
 	s.keep(w.entity, func(other *watched) bool { return other != w })
 }
 
-// keep calls stays for each watched delivery of an entity, and removes the delivery if stays returns
-// false.
+// keep calls `stays` for each watched delivery of an entity, and removes the delivery if `stays`
+// returns false.
 func (s *storedWatch) keep(e schemas.Entity, stays func(*watched) bool) {
 	var left []*watched
 	for _, w := range s.byEntity[e] {
@@ -120,7 +120,7 @@ func (s *storedWatch) settled(m schemas.Settled) {
 	}
 }
 
-// end records that a request of the entity may have ended at the time at, and wakes run.
+// end records that a request of the entity may have ended at the time `at`, and wakes run.
 func (s *storedWatch) end(e schemas.Entity, at time.Time) {
 	s.ended[e] = at
 	select {

@@ -166,7 +166,7 @@ func stripeSignature(header string, now time.Time) (signature, error) {
 }
 
 // checkAge returns an error if the time of a delivery, in Unix seconds, differs too much from the time
-// now.
+// `now`.
 func checkAge(timestamp string, now time.Time) error {
 	seconds, err := strconv.ParseInt(timestamp, 10, 64)
 	if err != nil {

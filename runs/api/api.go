@@ -89,7 +89,7 @@ type Service struct {
 func New(d Deps) *Service { return &Service{d, runs.New(d.Store)} }
 
 // Start starts a run for a client. If no new run is needed because an earlier run fetches the same
-// data, it returns that run, and started is false.
+// data, it returns that run, and `started` is false.
 func (s *Service) Start(ctx context.Context, client access.Client, sourceName, name, idempotencyKey string, body []byte) (run Run, started bool, err error) {
 	src, known := s.Sources[sourceName]
 	if !known {

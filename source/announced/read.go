@@ -66,7 +66,7 @@ func (r *compiledRule) read(a *response) (Notice, bool) {
 	return n, found
 }
 
-// fillFromUsage sets Limit to limit, and Remaining to limit minus used. A field of n that already
+// fillFromUsage sets Limit to `limit`, and Remaining to limit minus used. A field of n that already
 // has a value is not changed.
 func (n *Notice) fillFromUsage(limit, used int64) {
 	if n.Remaining == Unknown {

@@ -12,7 +12,7 @@ const maxRetryAfter = 24 * time.Hour
 
 // RetryAfter returns the delay that a response requests, from 0 to 24 hours. The delay is 0 if the
 // response requests none, or if the requested time has passed. Invalid values are ignored. The
-// parameter refused is true if the upstream would refuse other calls too, and not only this one.
+// parameter `refused` is true if the upstream would refuse other calls too, and not only this one.
 //
 // Retry-After (RFC 9110 §10.2.3) has precedence over all other headers, even if it is 0. The reset
 // headers count only if refused is true, because successful responses contain them too.

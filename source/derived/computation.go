@@ -75,7 +75,7 @@ func (c *Computation) Empty() bool {
 	return true
 }
 
-// AddCollection counts a collection of the facet of. `complete` is true if a walk has read the whole
+// AddCollection counts a collection of the facet `of`. `complete` is true if a walk has read the whole
 // list.
 func (c *Computation) AddCollection(of string, complete bool) {
 	in := c.inputs[of]
@@ -85,8 +85,8 @@ func (c *Computation) AddCollection(of string, complete bool) {
 	}
 }
 
-// Add adds an item of a collection of the facet of. It returns an error if a measure can't be computed
-// from a value of the item.
+// Add adds an item of a collection of the facet `of`. It returns an error if a measure can't be
+// computed from a value of the item.
 func (c *Computation) Add(of string, item []byte) error {
 	in := c.inputs[of]
 	in.Items++

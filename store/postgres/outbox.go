@@ -184,8 +184,8 @@ func (s *Store) ClaimOutboxEvents(ctx context.Context, source string, now time.T
 	return claimed, nil
 }
 
-// NextOutboxTime returns when the next outbox event of the source can be claimed; zero if the
-// source has no event.
+// NextOutboxTime returns the time at which the next outbox event of the source can be claimed; zero if
+// the source has no event.
 func (s *Store) NextOutboxTime(ctx context.Context, source string) (time.Time, error) {
 	var us int64
 	err := s.pool.QueryRow(ctx, store.SelectNextOutboxTime, source).Scan(&us)

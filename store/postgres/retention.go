@@ -19,8 +19,9 @@ const lockRetentionWalk = store.SelectRetentionWalk + ` FOR UPDATE SKIP LOCKED`
 //
 // These times have no index, because every check would have to update the index. Each call examines a
 // number of snapshots (`limit`) in the order of their keys. It continues after the last key that an
-// earlier call of any process examined. At the end of the facet done is true, and the next call starts
-// again at the first key. If another process is in a call for the same facet, the call does nothing.
+// earlier call of any process examined. At the end of the facet `done` is true, and the next call
+// starts again at the first key. If another process is in a call for the same facet, the call does
+// nothing.
 //
 // Statuses are kept; see DeleteOldStatuses. Dead letters are kept for the retention time of their
 // topic.

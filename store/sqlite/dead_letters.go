@@ -59,8 +59,8 @@ func (s *Store) HandledPrefixes(ctx context.Context, topic string, recent, missi
 }
 
 // DeleteDeadLettersBefore deletes at most `limit` rows of dead letters of a partition with lower
-// offsets than before, and returns how many it has deleted. The caller must know that Kafka no longer
-// has their records.
+// offsets than `before`, and returns how many it has deleted. The caller must know that Kafka no
+// longer has their records.
 func (s *Store) DeleteDeadLettersBefore(ctx context.Context, before store.DeadLetterID, limit int) (int, error) {
 	result, err := s.db.ExecContext(ctx, store.DeleteDeadLettersBefore, before.Topic, before.Partition, before.Offset, limit)
 	if err != nil {
@@ -104,7 +104,7 @@ func (s *Store) Jobs(ctx context.Context, limit int) ([]store.DLQJob, error) {
 	return jobs, nil
 }
 
-// LeaseJob leases one job of the given sources to holder until the given time. The job must need a
+// LeaseJob leases one job of the given sources to `holder` until the given time. The job must need a
 // worker and have no valid lease. A job needs a worker if it is running or has a chunk in flight. `ok`
 // is false if no such job exists, or if a concurrent call leased the job.
 func (s *Store) LeaseJob(ctx context.Context, holder string, sources []string, now, until time.Time) (job store.DLQJob, ok bool, err error) {

@@ -117,8 +117,8 @@ func dueOutboxEvents(ctx context.Context, tx *sql.Tx, source string, now time.Ti
 	return due, rows.Err()
 }
 
-// NextOutboxTime returns when the next outbox event of the source can be claimed; zero if the
-// source has no event.
+// NextOutboxTime returns the time at which the next outbox event of the source can be claimed; zero if
+// the source has no event.
 func (s *Store) NextOutboxTime(ctx context.Context, source string) (time.Time, error) {
 	var us int64
 	err := s.db.QueryRowContext(ctx, store.SelectNextOutboxTime, source).Scan(&us)

@@ -66,7 +66,7 @@ type Store interface {
 	// ClaimRetries claims at most `limit` due retries, earliest first, for the duration of the lease.
 	// During the lease no other call claims these retries.
 	ClaimRetries(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error)
-	// NextRetryTime returns when the next retry is due; zero if the source has none.
+	// NextRetryTime returns the time at which the next retry is due; zero if the source has none.
 	NextRetryTime(ctx context.Context, source string) (time.Time, error)
 	credits.Store
 	DeadLetters

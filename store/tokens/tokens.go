@@ -38,7 +38,8 @@ const (
 	Stopped State = "STOPPED"
 )
 
-// Due returns when the next renewal can be claimed, and false for a stopped credential.
+// Due returns the time from which the next renewal can be claimed, and whether there is one: false for
+// a stopped credential.
 func (t Token) Due() (time.Time, bool) {
 	due := t.RenewAt
 	if t.ClaimedUntil.After(due) {
