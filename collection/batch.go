@@ -34,7 +34,7 @@ type Write struct {
 	Outbox store.OutboxEvents
 }
 
-// Written is the result of storing one page.
+// Written says what storing one page of a list has changed in the database.
 type Written struct {
 	Result Result
 	State  State // the state of the collection that was stored

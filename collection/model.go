@@ -75,7 +75,7 @@ type Summary struct {
 	// Complete is true if a walk has reached the last page. It becomes false again if the visibility
 	// changes.
 	Complete bool `json:"complete"`
-	// Count is the number of items.
+	// Count is the number of stored items that are not deleted.
 	Count int64 `json:"count"`
 }
 
@@ -89,7 +89,7 @@ func (s State) summary() ([]byte, store.Hash, error) {
 	return content, sha256.Sum256(fmt.Appendf(nil, "%d %d %v", s.Items, s.Changed, !s.CompleteAt.IsZero())), err
 }
 
-// Item is a stored element of a collection.
+// Item is one element of a collection as it is stored in the database.
 type Item struct {
 	ID   string
 	Hash store.Hash // SHA-256 of the canonical content without ignored values
@@ -107,7 +107,7 @@ type Item struct {
 // KeepDeleted is how long a deleted item is kept, so that readers learn of the deletion.
 const KeepDeleted = 30 * 24 * time.Hour
 
-// Fetched is an item of a fetched page.
+// Fetched is one item as the upstream returned it on a page; it may not be stored yet.
 type Fetched struct {
 	ID      string
 	Hash    store.Hash
@@ -118,7 +118,7 @@ type Fetched struct {
 	Deleted bool // the member that the setting deletedFlag names is true
 }
 
-// Page is a fetched page.
+// Page is one page of a list as the upstream returned it, ready to be stored.
 type Page struct {
 	Version int64     // version of the fetch that returned the page
 	Began   time.Time // start of the fetch that returned the page

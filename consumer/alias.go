@@ -12,7 +12,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// taskParams are the params of a task.
+// taskParams are the values for the placeholders of a task's calls, and the aliases from which some of
+// them come.
 type taskParams struct {
 	// params are the params of the request, together with the params that the entity is registered with
 	// and the values of its aliases.

@@ -87,7 +87,8 @@ func (a *aliases) failures(ctx context.Context, t *task) (versions []int64, err 
 	return versions, err
 }
 
-// aliasHold is the hold that prevents the fetch of an alias.
+// aliasHold says why an alias is not fetched now, and until when. It is empty if no hold prevents the
+// fetch.
 type aliasHold struct {
 	reason string
 	until  time.Time

@@ -51,7 +51,8 @@ const (
 	noKnownGood                 // there are not enough known-good entities for the confirming calls
 )
 
-// faultQuery is a failure that needs a verdict.
+// faultQuery is a failed call of which it is not known whether the entity, a scope or the whole source
+// is at fault.
 type faultQuery struct {
 	entity     schemas.Entity
 	scope      string // key (scopeKey) of the scope that may be at fault; empty means that the whole source may be at fault

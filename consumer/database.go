@@ -27,7 +27,7 @@ var (
 	errSlowCounted = errors.New("the database was slow; the circuit breaker has counted this as a failure")
 )
 
-// dbHealth is the circuit breaker of the database.
+// dbHealth is the circuit breaker of the database, with a signal for the changes of its state.
 type dbHealth struct {
 	dbBreaker        *gobreaker.CircuitBreaker[struct{}]
 	dbBreakerChanged chan struct{} // receives a signal after each change of dbBreaker's state

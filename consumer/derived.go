@@ -83,7 +83,7 @@ func (d *derivations) try(ctx, hard context.Context, a *attempt) decision {
 	return end()
 }
 
-// derivation is one computation of the content of one entity.
+// derivation computes the content of one entity of a derived facet.
 type derivation struct {
 	*derivations
 	t      *task

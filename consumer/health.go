@@ -59,7 +59,8 @@ func NewHealth() *Health {
 	}
 }
 
-// facetHealth is the health of one facet.
+// facetHealth has the last calls of one facet, from which Health decides whether the facet's endpoint
+// fails.
 type facetHealth struct {
 	window
 	good   [2]callEnd // the last successful calls, of two different entities

@@ -25,7 +25,7 @@ type slotQueue struct {
 	idleServers int        // number of goroutines that wait in serve
 }
 
-// slotWaiter is a record that waits for a slot.
+// slotWaiter is a record in the queue for one of the worker's slots.
 type slotWaiter struct {
 	task *task
 	seq  int64

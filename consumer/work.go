@@ -302,7 +302,7 @@ func (w *Worker) announceOpen(d diagnosis, facet string, err error) {
 	}
 }
 
-// fetched is the result of one attempt.
+// fetched is what one attempt of a task has fetched from the upstream.
 type fetched struct {
 	outcome source.Outcome
 	calls   int

@@ -22,7 +22,7 @@ const (
 	maxRate, minRate               = 10_000, 1.0 / 60 // maximum and minimum rate of a job, in dead letters per second
 )
 
-// Entry is a dead letter in a response.
+// Entry is one dead letter as the admin API returns it.
 type Entry struct {
 	// ID is partition:offset on the source's dead-letter topic.
 	ID            string                   `json:"id"`

@@ -39,7 +39,7 @@ type rig struct {
 	started   int
 }
 
-// request is a record of the request topic.
+// request is a record that is in the fake request topic, with its timestamp.
 type request struct {
 	ReplayRequest
 	at time.Time

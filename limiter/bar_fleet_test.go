@@ -148,7 +148,8 @@ func (f *fleet) take(ctx context.Context, m measured, lane schemas.Lane) error {
 	return err
 }
 
-// arrival is one call of Acquire in one process.
+// arrival is one planned call of Acquire: the process that makes the call, and the time since the
+// start of the test.
 type arrival struct {
 	after   time.Duration
 	process int

@@ -75,7 +75,8 @@ func (t *bucketTable) rememberOpenBreaker(b *bucket) {
 	t.openBreakers[b.key] = true
 }
 
-// bucketSnapshot is the last known state of a bucket.
+// bucketSnapshot is the state of a bucket that this process last read from Redis, and the time of that
+// read.
 type bucketSnapshot struct {
 	bucket *bucket
 	state  bucketState

@@ -26,7 +26,7 @@ type record struct {
 	wrongs []string
 }
 
-// call is one call that reached the upstream.
+// call records when a simulated call was sent and when it reached the upstream.
 type call struct {
 	spent, arrived time.Time
 	high           bool

@@ -23,9 +23,9 @@ const Requests = "requests"
 
 // MinInterval is the time between two calls. Each interval is a random time from Min to Max.
 type MinInterval struct {
-	// Min is the shortest interval.
+	// Min is the shortest time between two calls.
 	Min time.Duration `yaml:"min"`
-	// Max is the longest interval, at most 1h.
+	// Max is the longest time between two calls, at most 1h.
 	Max time.Duration `yaml:"max"`
 }
 

@@ -40,7 +40,7 @@ type View struct {
 	birth int64 // when the state was created, by Redis' clock in µs; 0 means no state
 }
 
-// PolicyView is the state of one policy.
+// PolicyView says how much of one quota policy is used, how much remains, and when it resets.
 type PolicyView struct {
 	Name   string `json:"name"`
 	Window string `json:"window"`

@@ -122,7 +122,7 @@ func decodeAcquire(reply []any) (Result, error) {
 	return Result{}, fmt.Errorf("coalesce_acquire returned the unknown outcome %q", outcome)
 }
 
-// ack is the outcome of one publish.
+// ack says whether Kafka has acknowledged the record of one update request.
 type ack struct {
 	entity schemas.Entity
 	lane   schemas.Lane

@@ -73,7 +73,7 @@ const (
 	refusedOutcome Outcome = "REFUSED" // reply of the script coalesce_acquire if the client has a cached refusal; acquire replaces it by that refusal's outcome
 )
 
-// Result is the outcome of one request.
+// Result says whether one update request was accepted or refused, and why.
 type Result struct {
 	Outcome    Outcome
 	Number     int64     // number of the record that covers the request; 0 if it is refused

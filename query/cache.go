@@ -104,7 +104,7 @@ func (m *snapshotCache) get(ctx context.Context, client string, e schemas.Entity
 	return found, fallback, err
 }
 
-// getStored is get without static files.
+// getStored does the same as get, but never returns a static file.
 func (m *snapshotCache) getStored(ctx context.Context, client string, e schemas.Entity, f source.Facet) (found *entry, fallback bool, err error) {
 	cached, _ := m.entries.GetIfPresent(e)
 	now := m.now()

@@ -101,7 +101,7 @@ type UpdateRequest struct {
 	New    bool
 }
 
-// EnqueueResult is the outcome of one UpdateRequest.
+// EnqueueResult says whether one UpdateRequest was queued or refused, and why.
 type EnqueueResult struct {
 	// Queued: a record that covers the request is in the producer's buffer or acknowledged by
 	// Kafka. After EnqueueAndWait it is always acknowledged.

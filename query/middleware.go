@@ -126,7 +126,7 @@ func recoverPanic(next echo.HandlerFunc, c echo.Context) (err error) {
 	return next(c)
 }
 
-// panicError is a recovered panic.
+// panicError is the error that replaces a panic of a handler.
 type panicError struct {
 	what  any
 	stack []byte

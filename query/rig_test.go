@@ -191,7 +191,7 @@ func (r *rig) count(what string) error {
 	return nil
 }
 
-// fakeLimiter is the ClientLimiter of a rig.
+// fakeLimiter is the ClientLimiter of a rig (the test setup of the query service).
 type fakeLimiter struct{ *rig }
 
 func (r fakeLimiter) AllowRequests(client string, n int) error {

@@ -33,7 +33,7 @@ type staticFiles struct {
 	scanner   *staticScanner
 }
 
-// staticFile is one file.
+// staticFile is one file of a facet's static directory, with its response body.
 type staticFile struct {
 	*entry
 	info os.FileInfo

@@ -39,7 +39,7 @@ type staticScanner struct {
 	gauge      *prometheus.GaugeVec
 }
 
-// staticDir is the directory of one facet.
+// staticDir is the directory with the static files of one facet.
 type staticDir struct {
 	source, facet string
 	src           Source
@@ -140,7 +140,7 @@ func (d *staticDir) condition() observe.Condition {
 	}
 }
 
-// staticPass is one search of a directory.
+// staticPass searches a static directory once for new, changed and removed files.
 type staticPass struct {
 	*staticDir
 	root     *os.Root

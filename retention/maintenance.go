@@ -122,7 +122,7 @@ func (m *Maintenance) runTable(ctx context.Context, t Table, keep time.Duration)
 	}
 }
 
-// batch is the result of the deletion of one batch of rows.
+// batch says how many rows one transaction has deleted, and whether the run of the table has ended.
 type batch struct {
 	deleted int
 	ended   bool      // true: this was the last batch of the run

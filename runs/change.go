@@ -9,7 +9,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// change is a transaction that changes the steps of one run.
+// change is an open transaction that has locked one run and changes its steps.
 type change struct {
 	tx  store.Tx
 	now time.Time

@@ -37,7 +37,7 @@ var (
 	ErrEnded = errors.New("the run has ended")
 )
 
-// State is the state of a run.
+// State says whether a run is still running, and if not, how it has ended.
 type State string
 
 // The states of a run.
@@ -48,7 +48,7 @@ const (
 	Cancelled State = "CANCELLED"
 )
 
-// Run is a stored run.
+// Run is one run as it is stored in the database.
 type Run struct {
 	ID     string // id of the run (UUIDv7)
 	Source string
@@ -92,7 +92,7 @@ type Counts struct {
 // Ended reports whether the run has ended.
 func (r Run) Ended() bool { return r.State != Running }
 
-// StepState is the state of a step.
+// StepState says whether a step is still open, and if not, how it has ended.
 type StepState string
 
 // The states of a step.
@@ -104,7 +104,7 @@ const (
 	StepCancelled StepState = "CANCELLED"
 )
 
-// Step is a step of a run.
+// Step is one entity or collection that a run fetches.
 type Step struct {
 	Number int // The steps of a run have the numbers 1, 2, 3 and so on. They are requested in this order.
 	Facet  string
@@ -128,7 +128,7 @@ type fanPosition struct {
 	item    string
 }
 
-// StepEnd is the end of a step.
+// StepEnd says how a step of a run has ended.
 type StepEnd struct {
 	Number int
 	State  StepState // any state except StepOpen

@@ -44,7 +44,7 @@ type Request struct {
 	Floor int64  // version of the stored snapshot; 0 means none
 }
 
-// Enqueued is the outcome of a Request.
+// Enqueued says whether a Request of a step will be executed, and by which record.
 type Enqueued int
 
 // The values of Enqueued.

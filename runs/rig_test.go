@@ -49,7 +49,7 @@ type rig struct {
 	faults   func() fault // returns the fault of the next transaction; nil means that transactions have no faults
 }
 
-// fault is a failure of a transaction.
+// fault says when the simulated connection to the database is lost during a transaction.
 type fault int
 
 const (

@@ -88,7 +88,7 @@ func (k Keys) scope() string {
 	return fmt.Sprintf("%d keys, sha256:%s", len(k.List), hex.EncodeToString(hash.Sum(nil)))
 }
 
-// starter is the transaction that starts a run.
+// starter is an open transaction that inserts a new run.
 type starter struct {
 	tx    store.Tx
 	order Order

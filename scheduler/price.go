@@ -36,7 +36,7 @@ type observation struct {
 	at     time.Time
 }
 
-// Load is the input of Price.Adjust.
+// Load describes how busy the scheduler is. Price.Adjust raises or lowers the price according to it.
 type Load struct {
 	// PerDay is how many calls the scheduler may make in a day, as limited by the rate caps and the
 	// daily quota.

@@ -30,7 +30,7 @@ type RunEvent struct {
 	Failures []RunFailure `json:"failures"`
 }
 
-// RunSteps are the numbers of the steps of a run by state.
+// RunSteps says how many steps of a run there are, in total and in each state.
 type RunSteps struct {
 	Total     int `json:"total"`
 	Done      int `json:"done"`
@@ -39,7 +39,7 @@ type RunSteps struct {
 	Cancelled int `json:"cancelled"`
 }
 
-// RunFailure is a failed step of a run.
+// RunFailure says which entity a run could not fetch, and why.
 type RunFailure struct {
 	Facet string `json:"facet"`
 	Key   string `json:"key"`

@@ -56,7 +56,7 @@ func (r CallResult) Refused() bool {
 	return v.class == Quota && v.block == BlockSource
 }
 
-// CallOutcomes are the results of Outcome.
+// CallOutcomes lists all texts that CallResult.Outcome can return.
 var CallOutcomes = [...]string{"2xx", "304", "404", "429", "5xx", "timeout", "other"}
 
 // Outcome returns the kind of the call's result, one of CallOutcomes. A response that did not

@@ -9,7 +9,7 @@ import (
 	"github.com/freshet/freshet/source/token"
 )
 
-// Credential is one of several credentials of a source.
+// Credential configures one credential of a source that has several credentials.
 type Credential struct {
 	// Name identifies the credential in limiter policies, metrics and the console. It has 1 to 40
 	// letters, digits, - and _.
@@ -33,7 +33,7 @@ type Credential struct {
 	Visibility string `yaml:"visibility,omitempty"`
 }
 
-// credentials are the compiled Config.Credentials.
+// credentials has the configured credentials of a source in the form in which calls use them.
 type credentials struct {
 	all  []Credential
 	keys []*regexp.Regexp

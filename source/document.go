@@ -42,7 +42,7 @@ type Document struct {
 	Paging *Paging `yaml:"paging,omitempty"`
 }
 
-// GraphQL is a query and its variables.
+// GraphQL configures the GraphQL query of a document, and the variables of the query.
 type GraphQL struct {
 	// Query is the text of the query.
 	Query string `yaml:"query"`

@@ -29,7 +29,7 @@ type RegisteredEntity struct {
 	Enabled bool
 	// Due is when the scheduler enqueues the entity next.
 	Due time.Time
-	// History is the scheduler's observations.
+	// History is what the scheduler has observed of the entity's reads and changes.
 	History History
 }
 
@@ -79,7 +79,7 @@ type Claim struct {
 	Requests []ClaimedRequest
 }
 
-// ClaimedRequest is one request of a Claim.
+// ClaimedRequest is one update request that the scheduler enqueues for a Claim.
 type ClaimedRequest struct {
 	Entity schemas.Entity
 	Params map[string]string
@@ -105,7 +105,7 @@ type EntityReads struct {
 	Tier Tier
 }
 
-// DueTime is the due time of an entity.
+// DueTime says when an entity is prefetched next.
 type DueTime struct {
 	Entity schemas.Entity
 	At     time.Time

@@ -34,7 +34,7 @@ type Status struct {
 	Rounds int
 	// Failures counts how often the state became FAILED.
 	Failures int
-	// Version is the version of the failed fetch.
+	// Version is the version that the failed fetch had. A later fetch has a higher version.
 	Version int64
 	// Until is when the retry is due or its claim ends (Retrying), or when the hold ends (Failed).
 	// It is stored in microseconds, as are all times.
@@ -96,7 +96,7 @@ SET state = excluded.state, reason = excluded.reason, error = excluded.error, ro
 	depth = excluded.depth
 WHERE excluded.version >= u.version`
 
-	// recheckAlias is the statement of Status.RecheckAlias.
+	// recheckAlias is the SQL statement that Status.RecheckAlias returns.
 	recheckAlias = `UPDATE update_status SET next_retry_at = updated_at
 WHERE source = $1 AND facet = $2 AND key = $3 AND version = $4 AND reason = '` + schemas.HoldAlias + `'
 	AND (EXISTS (SELECT 1 FROM snapshot_state s WHERE s.source = $1 AND s.facet = $5 AND s.key = $3 AND s.version > $6)

@@ -54,7 +54,7 @@ type Snapshot struct {
 	Payload []byte // the content, in the encoding State.Encoding
 }
 
-// Kind is the kind of a fetch result.
+// Kind says what a fetch has found: content, no change, or no entity.
 type Kind int
 
 // Kinds of fetch results that are written. NotModified is a response without a body (HTTP 304) to a
@@ -66,7 +66,7 @@ const (
 	KindNotFound
 )
 
-// Write is the result of one fetch of one entity.
+// Write is the result of one fetch of one entity, ready to be written.
 type Write struct {
 	Entity schemas.Entity
 	Kind   Kind
@@ -104,7 +104,7 @@ type Write struct {
 	Outbox OutboxEvents
 }
 
-// Payload is encoded content.
+// Payload is the content of a snapshot as it is stored, for example compressed.
 type Payload struct {
 	Encoding string
 	Bytes    []byte
@@ -113,7 +113,7 @@ type Payload struct {
 	MediaType string
 }
 
-// Result is the result of a Write.
+// Result says what a Write has changed in the database.
 type Result int
 
 // Results of a Write. After each of them except BaseMissing, the request of the fetch can be

@@ -54,7 +54,7 @@ type Verify struct {
 type Rule struct {
 	// When is the condition of the rule; without it, the rule applies to each delivery.
 	When Condition `yaml:"when,omitempty"`
-	// Facet is the facet to refresh.
+	// Facet is the facet of the entities that are refreshed.
 	Facet string `yaml:"facet"`
 	// Key says where the delivery has the key: "body:" and a path in the JSON body, or "header:" and a
 	// name. A path has names and indexes joined by dots. # stands for each element of an array, as in
@@ -82,7 +82,7 @@ type Condition struct {
 	Equals []string `yaml:"equals,omitempty"`
 }
 
-// Scheme is the kind of a signature.
+// Scheme is the method by which the deliveries of a webhook are signed.
 type Scheme string
 
 // The values of Scheme.

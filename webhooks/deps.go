@@ -51,7 +51,7 @@ type Enqueuer interface {
 	EnqueueAndWait(ctx context.Context, all []Request) []Result
 }
 
-// Request is a request to refresh one entity.
+// Request asks for the refresh of one entity that a delivery names.
 type Request struct {
 	Entity        schemas.Entity
 	Lane          schemas.Lane

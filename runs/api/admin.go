@@ -154,7 +154,7 @@ func (s *Service) Show(ctx context.Context, id string) (Details, error) {
 	return d, nil
 }
 
-// Step is a step of a run.
+// Step is one step of a run as the admin API returns it.
 type Step struct {
 	Number int            `json:"number"`
 	Facet  string         `json:"facet"`

@@ -28,7 +28,7 @@ import (
 // MaxBodyBytes is the maximum size of the body of a request that starts a run.
 const MaxBodyBytes = 4 << 20
 
-// Run is a run in a response.
+// Run is one run as the API returns it.
 type Run struct {
 	ID     string     `json:"id"`
 	Source string     `json:"source"`

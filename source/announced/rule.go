@@ -17,7 +17,7 @@ import (
 type Rule struct {
 	// Policy is the name of the quota policy that the responses report.
 	Policy string `yaml:"policy"`
-	// Limit is the location of the limit.
+	// Limit is the location of the number of calls or units that the window allows.
 	Limit string `yaml:"limit,omitempty"`
 	// Remaining is the location of the remaining calls or units.
 	Remaining string `yaml:"remaining,omitempty"`
@@ -33,7 +33,7 @@ type Rule struct {
 	// Resource is the location of the name of the upstream's budget that the call was charged to,
 	// for example "core" of GitHub.
 	Resource string `yaml:"resource,omitempty"`
-	// Cost is the location of the cost of this call.
+	// Cost is the location of the number of units that this call cost.
 	Cost string `yaml:"cost,omitempty"`
 
 	// Field is the location of a structured field of the IETF draft, such as "daily";r=50;t=30.

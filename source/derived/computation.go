@@ -45,7 +45,7 @@ type Computation struct {
 // input counts the collections of one facet that were added, and their items.
 type input struct{ Collections, Complete, Items, Undated int64 }
 
-// cell is the state of one measure in one period.
+// cell is the value of one measure in one period, computed from the items that were added so far.
 type cell struct {
 	count   int64 // used by the measures count and distinct
 	sum     decimal

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Period is a kind of calendar period.
+// Period is the length of the calendar periods by which items are grouped.
 type Period string
 
 // The kinds of periods. An item is counted in the period that contains the item's time.

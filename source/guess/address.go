@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// InputError is an error in the arguments of the user.
+// InputError says why an argument of the user is invalid.
 type InputError struct{ text string }
 
 func (e InputError) Error() string { return e.text }

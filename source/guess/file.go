@@ -16,7 +16,7 @@ import (
 // MaxLines is the maximum number of lines of a written configuration.
 const MaxLines = 25
 
-// sourceGuess is one source of the written configuration.
+// sourceGuess describes one source that is written to the configuration file.
 type sourceGuess struct {
 	name, base string
 	auth       source.Auth

@@ -56,7 +56,7 @@ type Result struct {
 // response, package source replaces secrets of at least six bytes.
 const minHidden = 3
 
-// run is the state of one Run.
+// run is the state of one call of the function Run.
 type run struct {
 	options Options
 	calls   int

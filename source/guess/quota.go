@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// policy is one quota policy of the written file.
+// policy is one quota policy that is written to the configuration file.
 type policy struct {
 	name     string
 	limit    int64

@@ -60,7 +60,7 @@ func (p *Page) Bytes() (n int) {
 	return n
 }
 
-// Item is one element of a page.
+// Item is one element of the list that a page contains.
 type Item struct {
 	ID      string
 	Content []byte            // the selected values as canonical JSON

@@ -21,7 +21,7 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// Answer is a new token.
+// Answer is a token that the token endpoint has returned, with its lifetime.
 type Answer struct {
 	Value string
 	// Refresh is the new refresh token; empty means that the previous refresh token stays valid.
@@ -31,7 +31,8 @@ type Answer struct {
 	Assumed string
 }
 
-// FailureError is an answer without a token.
+// FailureError says why a request for a token returned no token, and whether the request can be
+// repeated.
 type FailureError struct {
 	text string
 	// NeedsOperator is true if repeating the request cannot succeed, such as a revoked refresh token.

@@ -79,7 +79,7 @@ type Consent struct {
 	// RedirectURL is the registered address on loopback, such as http://127.0.0.1:8765/callback. The
 	// command listens on it. Empty means a free port.
 	RedirectURL string `yaml:"redirectURL,omitempty"`
-	// RevokeURL is the endpoint that revokes tokens (RFC 7009).
+	// RevokeURL is the URL of the endpoint that revokes tokens (RFC 7009).
 	RevokeURL string `yaml:"revokeURL,omitempty"`
 	// Params are further query parameters of authorizeURL, by name.
 	Params map[string]string `yaml:"params,omitempty"`
@@ -96,7 +96,7 @@ type JWT struct {
 	// Issuer is the claim iss, such as a service account or the id of an app; empty means the client
 	// id.
 	Issuer string `yaml:"issuer,omitempty"`
-	// Subject is the claim sub.
+	// Subject is the claim sub, such as the user for whom the service account acts.
 	Subject string `yaml:"subject,omitempty"`
 	// Audience is the claim aud; empty means tokenURL.
 	Audience string `yaml:"audience,omitempty"`
@@ -107,26 +107,26 @@ type JWT struct {
 	SendIn string `yaml:"sendIn,omitempty" enum:"form,header"`
 }
 
-// Request is the request of the grant login. URL, header values and body may contain {placeholders}:
-// the names of secrets, and {refresh} for the last refresh token.
+// Request configures the request of the grant login. URL, header values and body may contain
+// {placeholders}: the names of secrets, and {refresh} for the last refresh token.
 type Request struct {
-	// URL is the address of the request.
+	// URL is the URL to which the login request is sent.
 	URL string `yaml:"url"`
 	// Method is the HTTP method; empty means POST.
 	Method string `yaml:"method,omitempty" enum:"GET,POST"`
-	// Headers are the headers of the request.
+	// Headers are the values of headers of the login request, by name.
 	Headers map[string]string `yaml:"headers,omitempty"`
 	// ContentType is the content type of the body; empty means application/json. Placeholders are
 	// escaped for JSON or for a form.
 	ContentType string `yaml:"contentType,omitempty"`
-	// Body is the body of the request.
+	// Body is the text that is sent as the body of the login request.
 	Body string `yaml:"body,omitempty"`
 	// Secrets are the values of the placeholders, by name. A secret with the name refresh is the first
 	// refresh token.
 	Secrets map[string]Secret `yaml:"secrets,omitempty"`
 }
 
-// Secret is the place of one secret.
+// Secret says where a secret is read from: an environment variable or a file.
 type Secret struct {
 	// Env is the name of the environment variable with the secret.
 	Env string `yaml:"env,omitempty"`

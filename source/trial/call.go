@@ -17,7 +17,7 @@ import (
 // document, and one for a redirect.
 const CallsPerDocument = 2
 
-// Answer is the result of one Call.
+// Answer is what the upstream has answered to one Call, and how the source reads it.
 type Answer struct {
 	Responses *source.Responses
 	Documents []source.Inspection

@@ -28,7 +28,7 @@ type Token struct {
 	Since        time.Time // time of the first failed renewal since the last token
 }
 
-// State is the state of a credential that renews itself.
+// State says whether a credential with a token is renewed, or has stopped until an operator acts.
 type State string
 
 const (
@@ -48,7 +48,7 @@ func (t Token) Due() (time.Time, bool) {
 	return due, t.State == Active
 }
 
-// Failure is a failed renewal.
+// Failure is a renewal that failed, as it is written to the database.
 type Failure struct {
 	Source, Credential string
 	Generation         int64  // the generation that was to be replaced
