@@ -18,7 +18,7 @@ VALUES ($1, $2, $3, -1, $4, 0, '', 0, 0, 0, 0, false, '', '')
 ON CONFLICT (source, facet, key) DO UPDATE SET version = s.version WHERE false`
 
 	// selectSnapshot returns the state of the collection's snapshot, the version of its stored failure
-	// (-1: none), and its row of the table collections. If this row is missing, its columns are 0 or
+	// (-1 means none), and its row of the table collections. If this row is missing, its columns are 0 or
 	// empty. The lock of lockState also protects the stored failure.
 	selectSnapshot = `SELECT s.version, s.hash, s.encoding, s.last_updated_at,
 	COALESCE((SELECT u.version FROM update_status u WHERE u.source = $1 AND u.facet = $2 AND u.key = $3), -1), ` + stateColumnsOrNone + `

@@ -80,8 +80,8 @@ func (u *namesUpstream) count(what string) int {
 	return u.calls[what]
 }
 
-// aliasRig is a rig whose facet "character" takes its ocid from the facet "id". Its retries are
-// enqueued when they are due.
+// aliasRig is a test setup (rig) with the facets "id" and "character". The facet "character" takes its
+// param ocid from the facet "id". Its retries are enqueued when they are due.
 type aliasRig struct {
 	*rig
 	names *namesUpstream

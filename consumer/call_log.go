@@ -23,7 +23,7 @@ type CallRecord struct {
 	// WaitedMS is the time until the permit was granted, in milliseconds.
 	WaitedMS float64
 	Bytes    int
-	Changed  bool // true: the attempt has returned changed content
+	Changed  bool // true if the attempt has returned changed content
 	// Attempt is the position of the call among all calls for the record; the first is 1.
 	Attempt       int
 	CorrelationID string

@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Requests is the state of requests in flight, which all processes share in Redis.
+// Requests is the state of requests in flight. All processes share this state in Redis.
 type Requests interface {
 	// Peek returns for each request whether it still needs a fetch. stored holds the versions
 	// of the entities' snapshots, 0 for none.

@@ -22,8 +22,9 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// newDerivedRig returns a rig with the derived facet stats. Its inputs are the collections of the facet
-// character, whose keys have the form OWNER-NUMBER. All collections have the same list.
+// newDerivedRig returns a test setup (rig) with the derived facet "stats". Its inputs are the
+// collections of the facet character, whose keys have the form OWNER-NUMBER. All collections have the
+// same list.
 func newDerivedRig(t *testing.T, measures map[string]derived.Measure, changes ...func(*source.Config)) *listRig {
 	t.Helper()
 	r := newListRig(t, items.Collection{ID: "id"}, func(f *source.Facet) { f.KeyPattern = "(?P<owner>[a-z]+)-[0-9]+" })

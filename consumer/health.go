@@ -282,8 +282,8 @@ func (h *Health) facet(name string) *facetHealth {
 	return f
 }
 
-// otherFacetHealthy reports whether a call of another facet, whose breaker is closed, succeeded
-// within healthyTTL.
+// otherFacetHealthy reports whether a call of another facet succeeded within healthyTTL. Facets with
+// an open breaker are ignored.
 func (h *Health) otherFacetHealthy(facet string, now time.Time) bool {
 	for name, f := range h.facets {
 		if name != facet && h.endpoints[name] == nil && !f.good[0].began.IsZero() && now.Sub(f.good[0].began) < healthyTTL {

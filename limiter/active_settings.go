@@ -8,7 +8,7 @@ type activeSettings struct {
 	terms   terms
 	renewed time.Time // time of the last computation of terms.midnights
 	stopped bool
-	unread  bool // true: the settings were not read yet, so no permit is granted
+	unread  bool // true if the settings were not read yet, so no permit is granted
 }
 
 // set replaces the quota and the emergency stop.

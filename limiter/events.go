@@ -150,7 +150,7 @@ type callReport struct {
 	outcome   callOutcome
 	units     int64 // number of units that the call cost
 	slot      int64
-	remaining int64 // number of units that remain, as the response reported it; -1: not reported
+	remaining int64 // number of units that remain, as the response reported it; -1 means not reported
 	until     int64 // when the window ends; 0 means not reported
 	slack     time.Duration
 }

@@ -285,7 +285,7 @@ func (w *world) none(from, to time.Time, when string) {
 	}
 }
 
-// flow checks the last part of a run, which has no faults and more callers than permits. In this part
+// flow checks the last part of a run. This part has no faults, and more callers than permits. In it
 // the callers must get all permits that the quota allows.
 func (w *world) flow() {
 	last := w.settings[len(w.settings)-1]

@@ -76,7 +76,7 @@ type world struct {
 	redis   *miniredis.Miniredis
 	script  acquireFunc
 	outside *outside
-	usage   bool // true: the day's count is stored durably
+	usage   bool // true if the day's count is stored durably
 	fails   int  // how many of 1,000 calls to Redis fail, and how many of 100 calls to Usage
 	// of 1,000 permits, the number that callers release, spend too late, or spend after their process
 	// was suspended

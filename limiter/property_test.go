@@ -68,7 +68,7 @@ type trial struct {
 	// budget.
 	busy, calm, judged time.Duration
 	low                int  // number of LOW waiters in each process, enough to saturate LOW
-	loose              bool // true: LOW's rate does not follow from the quota alone, so the judge does not check it
+	loose              bool // true if LOW's rate does not follow from the quota alone, so the judge does not check it
 }
 
 func (tr trial) with(p ...Policy) trial {

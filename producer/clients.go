@@ -83,10 +83,10 @@ func outstandingMember(e schemas.Entity, number int64) string {
 	return fmt.Sprintf("%d %s/%s", number, e.Facet, e.Key)
 }
 
-// admit applies the clients' limits to the requests that coalescing decided to publish. It rolls
-// back the locks of refused requests, and decides again about requests of other clients that those
-// locks covered. Cost: one round trip if a request of any client would be published, and at least
-// one more if such a request is refused.
+// admit applies the clients' limits to the requests that coalescing decided to publish. It rolls back
+// the locks of refused requests, and decides again about the requests of other clients that the
+// rolled-back locks covered. Cost: one round trip if a request of any client would be published, and
+// at least one more if such a request is refused.
 func (c *Coalescer) admit(ctx context.Context, requests []Request, results []Result) {
 	var accounts []account
 	byAccount := map[account][]int{}
@@ -135,8 +135,8 @@ func (c *Coalescer) admit(ctx context.Context, requests []Request, results []Res
 }
 
 // reacquire decides again about requests that were covered by locks of refused requests, because
-// nothing was published for those locks. One of these requests then takes the lock, but its client
-// may be refused too. So reacquire may call itself again, at most once per client of an entity.
+// nothing was published for the refused requests. One of these requests then takes the lock, but its
+// client may be refused too. So reacquire may call itself again, at most once per client of an entity.
 func (c *Coalescer) reacquire(ctx context.Context, requests []Request, results []Result, refusedAcks []ack) {
 	rolledBack := map[schemas.Entity]int64{} // numbers of the locks that were rolled back
 	for _, a := range refusedAcks {

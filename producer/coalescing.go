@@ -128,7 +128,7 @@ type ack struct {
 	lane   schemas.Lane
 	number int64
 	client string       // client whose outstanding count includes the request; empty means none
-	acked  chan<- error // receives the error of the publish, or nil, when the publish has ended; no channel: no caller waits
+	acked  chan<- error // receives the error of the publish, or nil, when the publish has ended; nil means that no caller waits
 	err    error
 	// refused is true if the request exceeded a limit of its client and was never published.
 	refused bool

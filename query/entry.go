@@ -47,7 +47,7 @@ type body struct {
 	as          encoding
 	tail        string // the JSON text that follows the snapshot
 	once        sync.Once
-	made        atomic.Bool // true: the following fields are valid
+	made        atomic.Bool // true if the following fields are valid
 	bytes       []byte
 	err         error
 	snapshotEnd int // offset in bytes at which the part after the snapshot begins; 0 for gzip, which is compressed as a whole

@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// slashKeys makes the rig's facet accept keys that contain slashes.
+// slashKeys makes the facet of the test accept keys that contain slashes.
 func slashKeys(r *rig) {
 	r.settings = func(f *source.Facet) {
 		f.KeyPattern = `(?P<owner>[^/]+)(?:/(?P<repo>.+))?`

@@ -94,8 +94,8 @@ func TestReadCounter_CountsReadsWithASnapshot(t *testing.T) {
 			}
 		}
 	}
-	// fetched returns a change of the rig: each update request then stores a snapshot at once, as if
-	// the upstream was fetched.
+	// fetched returns a change of the query service of the test: each update request then stores a
+	// snapshot at once, as if the upstream was fetched.
 	fetched := func(change ...func(*store.Snapshot)) func(*rig) {
 		change = append(change, func(s *store.Snapshot) { s.Version = 101 })
 		return func(r *rig) {

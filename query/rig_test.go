@@ -31,7 +31,7 @@ import (
 // testTimeout is the timeout of every wait for an expected event.
 const testTimeout = 20 * time.Second
 
-// rig is a query service. It also implements all dependencies of the service, as fakes.
+// rig is the query service of a test. It also implements all dependencies of the service, as fakes.
 type rig struct {
 	testing.TB
 	config   Config

@@ -68,7 +68,7 @@ var realStores = map[string]func(t *testing.T) realStore{
 	},
 }
 
-// countingStore counts the reads of a store in the rig.
+// countingStore counts the reads of the store of a test.
 type countingStore struct {
 	Store
 	*rig

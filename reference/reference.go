@@ -30,9 +30,9 @@ type Setting struct {
 	Default reflect.Value
 	Fields  []*Setting
 	Element *Setting
-	IsList  bool // true: Element describes the elements of a list; false: the elements of a map
+	IsList  bool // true if Element describes the elements of a list; false if it describes the elements of a map
 
-	inList bool         // true: the setting is a part of an element of a list; such a setting has no default
+	inList bool         // true if the setting is a part of an element of a list; such a setting has no default
 	kind   reflect.Type // Go type of a single value, without pointers
 	form   Form
 }

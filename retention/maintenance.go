@@ -125,7 +125,7 @@ func (m *Maintenance) runTable(ctx context.Context, t Table, keep time.Duration)
 // batch says how many rows one transaction has deleted, and whether the run of the table has ended.
 type batch struct {
 	deleted int
-	ended   bool      // true: this was the last batch of the run
+	ended   bool      // true if this was the last batch of the run
 	total   int64     // number of rows that the whole run has deleted; set if ended
 	next    time.Time // time of the next run of the table; zero means that the run has not ended
 }

@@ -37,9 +37,9 @@ type Config struct {
 
 // StepConfig configures the steps of one facet.
 type StepConfig struct {
-	// Each is the name of another facet of the run, which must be a collection. The run then has a step
-	// of this facet for each item of these collections. Without Each, the run has a step for each of
-	// its keys.
+	// Each is the name of another facet of the run. That facet must be a collection. The run then has
+	// a step of this facet for each item of these collections. Without Each, the run has a step for
+	// each of its keys.
 	Each string `yaml:"each,omitempty"`
 	// Key is the key of the step for an item. {PATH} is replaced by the item's value at this gjson
 	// path, as in "{full_name}". Key is required with Each.

@@ -121,8 +121,8 @@ type Step struct {
 	fan fanPosition
 }
 
-// fanPosition is the position of an item among the items of its collection, which are ordered by their
-// last changes.
+// fanPosition is the position of an item among the items of its collection. The items are ordered by
+// their last changes.
 type fanPosition struct {
 	version int64
 	item    string

@@ -187,7 +187,7 @@ func TestTransactions_AreWhole(t *testing.T) {
 type cutter struct {
 	commits atomic.Int64 // number of commits since the last call of arm
 	at      atomic.Int64 // number of the commit whose connection is closed, from 1; 0 means none
-	after   atomic.Bool  // true: the connection is closed after PostgreSQL has committed, and before the client gets the reply
+	after   atomic.Bool  // true if the connection is closed after PostgreSQL has committed, and before the client gets the reply
 }
 
 func (c *cutter) arm(n int64, after bool) {
@@ -198,7 +198,7 @@ func (c *cutter) arm(n int64, after bool) {
 
 // filters returns the filters for the requests and replies of a new connection.
 func (c *cutter) filters() (request, reply servicetest.Filter) {
-	var swallow atomic.Bool // true: the next reply is not forwarded, and the connection is closed
+	var swallow atomic.Bool // true if the next reply is not forwarded, and the connection is closed
 	request = func(piece []byte) bool {
 		if !commits(piece) || c.commits.Add(1) != c.at.Load() {
 			return true

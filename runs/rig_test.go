@@ -189,7 +189,7 @@ func newRig(t testing.TB, db database) *rig {
 	}
 }
 
-// pass moves the clock of the rig forward.
+// pass moves the clock of the test forward.
 func (r *rig) pass(d time.Duration) { r.now = r.now.Add(d) }
 
 // process returns a new poller, like a process that has just started.

@@ -23,7 +23,7 @@ type Price struct {
 	// sample contains the last observation of each entity whose hash is at most `limit`.
 	sample    map[entityHash]observation
 	limit     uint64
-	complete  bool // true: every registered entity whose hash is at most limit is in the sample
+	complete  bool // true if every registered entity whose hash is at most limit is in the sample
 	startedAt time.Time
 	at        time.Time
 }

@@ -21,7 +21,7 @@ type Inspection struct {
 	Body               []byte // decompressed body of the first page
 	WireBytes          int    // length in bytes of the body as it was received
 	Class              Class
-	Rule               int // index of the rule in Config.Rules that decided the class; -1: the status or the content decided
+	Rule               int // index of the rule in Config.Rules that decided the class; -1 means that the status or the content decided
 	Notices            []announced.Notice
 	Err                error // why the response has no content; nil for the classes OK and NotModified
 }

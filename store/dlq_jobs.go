@@ -83,8 +83,8 @@ var ErrJobNotFound = errors.New("the job does not exist or is done")
 // enqueue the same dead letters. Nothing was written.
 var ErrReplayRunning = errors.New("another replay of the source is running")
 
-// jobNeedsWorker selects the jobs that need a worker: running jobs, and stopped jobs with a chunk
-// in flight, whose enqueued requests must still be counted. A replay that needs a worker is
+// jobNeedsWorker selects the jobs that need a worker: running jobs, and stopped jobs with a chunk in
+// flight. The enqueued requests of such a chunk must still be counted. A replay that needs a worker is
 // active. Indexes of the table contain the same condition.
 const jobNeedsWorker = `(state = 'RUNNING' OR chunk_started_at <> 0)`
 

@@ -64,15 +64,15 @@ type Decision struct {
 	Due     time.Time // next due time; if it is not after now, the entity may be claimed again at once
 	Tier    Tier
 	History History
-	Enqueue bool // true: enqueue a refresh now
+	Enqueue bool // true if a refresh must be enqueued now
 }
 
 // Claim is a batch of entities that one scheduler has claimed and will enqueue. It is stored until
 // all requests are enqueued (FinishClaim). If the scheduler crashes, another scheduler takes over
 // the claim after the claim's lease has ended (TakeOverClaim), and no request is lost.
 type Claim struct {
-	// ID identifies the claim's holder; a takeover assigns a new ID. It is empty for a claim without
-	// requests, which is not stored.
+	// ID identifies the claim's holder; a takeover assigns a new ID. A claim without requests is not
+	// stored, and its ID is empty.
 	ID       string
 	Source   string
 	At       time.Time // time of the claim

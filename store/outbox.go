@@ -112,8 +112,8 @@ const (
 	// of OutboxRow and OutboxEvent.Item.
 	InsertOutboxEvent = `INSERT INTO outbox AS e (source, facet, key, version, at, before, after, publish_change, triggers, due_at, quiet_facet, latest_at, item)`
 
-	// DueOutboxEvents is the end of a query of the table outbox, which has the alias e. Arguments:
-	// source, time, limit.
+	// DueOutboxEvents is the end of a query of the table outbox. The query must give the table the
+	// alias e. Arguments: source, time, limit.
 	DueOutboxEvents = ` FROM outbox e WHERE e.source = $1 AND e.due_at <= $2 ORDER BY e.due_at, e.id LIMIT $3`
 
 	// PageRequest is the value of quiet_facet of an event that requests the next page of a collection.

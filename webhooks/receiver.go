@@ -161,7 +161,7 @@ func resultOf(err error) result {
 	return badSignature
 }
 
-// delivery is a delivery with a valid signature. It contains the numbers of the response, which
+// delivery is a delivery with a valid signature. It contains the numbers of the response. They
 // increase while the delivery is handled.
 type delivery struct {
 	hook          *Hook

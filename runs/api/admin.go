@@ -161,8 +161,8 @@ type Step struct {
 	Key    string         `json:"key"`
 	State  runs.StepState `json:"state"`
 	Error  string         `json:"error,omitempty"`
-	// DueAt is when a poller examines an open step again; missing: the step waits until other steps of
-	// the run have ended.
+	// DueAt is when a poller examines an open step again. If it is missing, the step waits until other
+	// steps of the run have ended.
 	DueAt *time.Time `json:"dueAt,omitempty"`
 }
 

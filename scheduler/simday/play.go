@@ -42,7 +42,7 @@ type simulation struct {
 	topic                          []request
 	usedCalls                      float64 // number of calls of all lanes since midnight
 	credit                         float64 // number of calls that the LOW worker may make now
-	halfAge                        bool    // true: simulate the policy "change age / 2", which checks an entity after half of the time since its last change
+	halfAge                        bool    // true to simulate the policy "change age / 2", which checks an entity after half of the time since its last change
 	stretch, aim                   float64 // used only if halfAge is true; see adjustStretch
 	idle                           scheduler.IdleBudget
 	survey                         scheduler.Survey

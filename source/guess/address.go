@@ -30,7 +30,7 @@ type address struct {
 	template string   // path and query with placeholders for the ids; they are written into the configuration
 	key      string   // example key; empty means that the URL has no id
 	pattern  string   // setting keyPattern; empty means that the URL has no id
-	groups   []string // named groups of the pattern; none: the key is the only id
+	groups   []string // named groups of the pattern; empty means that the key is the only id
 	facet    string
 	auth     source.Auth
 	secret   string // the value of the credential that is sent

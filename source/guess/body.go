@@ -102,7 +102,7 @@ var cursorParams = map[string]string{
 }
 
 // nextPage returns the setting paging for a response body with a cursor. `url` is true if the body
-// contains the URL of the next page, which the setting cannot follow.
+// contains the URL of the next page. The setting paging cannot follow such a URL.
 func nextPage(body any) (paging *source.Paging, url bool) {
 	type place struct {
 		path string

@@ -21,8 +21,8 @@ import (
 type Store interface {
 	// Get returns the snapshot of an entity, or store.ErrNotFound.
 	Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error)
-	// GetAll returns the snapshots in the order of the entities, which may contain duplicates.
-	// Version is 0 for an entity without a stored state.
+	// GetAll returns the snapshots in the order of the given entities. The given entities may contain
+	// duplicates. Version is 0 for an entity without a stored state.
 	GetAll(ctx context.Context, entities []schemas.Entity) ([]store.Snapshot, error)
 	// States returns the states in the given order; Version is 0 for an entity without a state.
 	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
