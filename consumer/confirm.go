@@ -51,8 +51,7 @@ const (
 	noKnownGood                 // there are not enough known-good entities for the confirming calls
 )
 
-// faultQuery is a failed call of which it is not known whether the entity, a scope or the whole source
-// is at fault.
+// faultQuery is a failed call whose cause (the entity, a scope or the source) is not known yet.
 type faultQuery struct {
 	entity     schemas.Entity
 	scope      string // key (scopeKey) of the scope that may be at fault; empty means that the whole source may be at fault

@@ -302,7 +302,7 @@ func (w *Worker) announceOpen(d diagnosis, facet string, err error) {
 	}
 }
 
-// fetched is what one attempt of a task has fetched from the upstream.
+// fetched has the outcome of one attempt of a task, and the content that the attempt has fetched.
 type fetched struct {
 	outcome source.Outcome
 	calls   int

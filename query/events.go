@@ -34,7 +34,7 @@ const (
 	eventState    = "state"    // the content has not changed, but the freshness or the reason of the refresh has
 )
 
-// streamState is what a stream of events has last reported about its entity.
+// streamState is the state of an entity in the last event of its stream.
 type streamState struct {
 	version   int64
 	tag       string // entity tag of the last event, without its quotes

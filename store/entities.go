@@ -29,7 +29,7 @@ type RegisteredEntity struct {
 	Enabled bool
 	// Due is when the scheduler enqueues the entity next.
 	Due time.Time
-	// History is what the scheduler has observed of the entity's reads and changes.
+	// History has the reads and the changes of the entity that the scheduler has observed.
 	History History
 }
 

@@ -54,7 +54,7 @@ type Snapshot struct {
 	Payload []byte // the content, in the encoding State.Encoding
 }
 
-// Kind says what a fetch has found: content, no change, or no entity.
+// Kind says whether a fetch has found content, unchanged content, or no entity.
 type Kind int
 
 // Kinds of fetch results that are written. NotModified is a response without a body (HTTP 304) to a
@@ -113,7 +113,7 @@ type Payload struct {
 	MediaType string
 }
 
-// Result says what a Write has changed in the database.
+// Result says which change a Write has made in the database.
 type Result int
 
 // Results of a Write. After each of them except BaseMissing, the request of the fetch can be

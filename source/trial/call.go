@@ -17,7 +17,7 @@ import (
 // document, and one for a redirect.
 const CallsPerDocument = 2
 
-// Answer is what the upstream has answered to one Call, and how the source reads it.
+// Answer has the responses of the upstream to one Call, and their class by the rules of the source.
 type Answer struct {
 	Responses *source.Responses
 	Documents []source.Inspection
