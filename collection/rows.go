@@ -9,7 +9,7 @@ import (
 )
 
 // A statement has several forms (shapes), which differ in their number of rows or ids: 1, 2, 4 and so
-// on up to maxRows. maxShape is the number of shapes.
+// on up to maxRows. `maxShape` is the number of shapes.
 const (
 	maxShape = 7
 	maxRows  = 1 << (maxShape - 1)

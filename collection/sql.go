@@ -34,9 +34,9 @@ WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
 	COALESCE(c.page, 0), COALESCE(c.position, ''), COALESCE(c.checkpoint, ''), COALESCE(c.walk_full, false), COALESCE(c.greatest, ''),
 	COALESCE(c.walk_etag, ''), COALESCE(c.walk_extract_version, 0)`
 	selectState = `SELECT ` + stateColumns + ` FROM collections WHERE source = $1 AND facet = $2 AND key = $3`
-	// walkAgain requests another walk after the open one. takeWalkAgain is executed when the open walk
-	// ends: it removes this request, and writes a row only if there was one. Argument of takeWalkAgain:
-	// id of the open walk.
+	// walkAgain requests another walk after the open one. `takeWalkAgain` is executed when the open
+	// walk ends: it removes this request, and writes a row only if there was one. Argument of
+	// takeWalkAgain: id of the open walk.
 	walkAgain     = `UPDATE collections SET walk_again = true WHERE source = $1 AND facet = $2 AND key = $3 AND walk <> 0 AND NOT walk_again`
 	takeWalkAgain = `UPDATE collections SET walk_again = false WHERE source = $1 AND facet = $2 AND key = $3 AND walk = $4 AND walk_again`
 	// abandonWalk closes an open walk. Argument: id of the walk.

@@ -18,7 +18,7 @@ type taskParams struct {
 	// params are the params of the request, together with the params that the entity is registered with
 	// and the values of its aliases.
 	params map[string]string
-	// aliases are the facets that params of the task come from, with their stored states. pending is
+	// aliases are the facets that params of the task come from, with their stored states. `pending` is
 	// true until their values are in params and plan.
 	aliases []aliasState
 	pending bool

@@ -36,8 +36,8 @@ type listUpstream struct {
 	perPage int
 	etags   bool
 	calls   []string // the query parameters page and since of each call
-	// answer writes the response to a call and returns true, or returns false for the usual response. n
-	// is the number of the call, from 1.
+	// answer writes the response to a call and returns true, or returns false for the usual response.
+	// `n` is the number of the call, from 1.
 	answer func(w http.ResponseWriter, r *http.Request, n int) bool
 }
 

@@ -16,8 +16,8 @@ import (
 
 // Requests is the state of requests in flight. All processes share this state in Redis.
 type Requests interface {
-	// Peek returns for each request whether it still needs a fetch. stored holds the versions
-	// of the entities' snapshots, 0 for none.
+	// Peek returns for each request whether it still needs a fetch. `stored` holds the versions of the
+	// entities' snapshots, 0 for none.
 	Peek(ctx context.Context, requests []schemas.UpdateRequest, stored []int64) ([]schemas.Verdict, error)
 	// Begin checks the request again directly before its fetch. If the verdict is Proceed, it also
 	// returns the number of the fetch, which is higher than all earlier numbers of the entity.

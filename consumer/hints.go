@@ -17,9 +17,9 @@ const (
 	// finds nothing doubles the interval, from restHintInterval up to maxHintInterval, because each
 	// comparison reads a snapshot.
 	minHintInterval, restHintInterval, maxHintInterval = time.Second, time.Minute, time.Hour
-	// maxHintBytes is the maximum size, in bytes, of content that is compared. hintTimeout is the
-	// timeout of reading the stored content. maxHintMembers is the maximum number of JSON members
-	// of a facet whose hints are logged.
+	// maxHintBytes is the maximum size, in bytes, of content that is compared. `hintTimeout` is the
+	// timeout of reading the stored content. `maxHintMembers` is the maximum number of JSON members of
+	// a facet whose hints are logged.
 	maxHintBytes   = 1 << 20
 	hintTimeout    = time.Second
 	maxHintMembers = 8

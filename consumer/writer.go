@@ -53,8 +53,7 @@ func (wr *writer) submit(hard context.Context, i *item) store.Result {
 	return <-i.written
 }
 
-// stop lets run return after all submitted items are written. submit must not be called
-// afterwards.
+// stop lets run return after all submitted items are written. `submit` must not be called afterwards.
 func (wr *writer) stop() { close(wr.items) }
 
 func (wr *writer) run(hard context.Context) {

@@ -105,7 +105,7 @@ const (
 // bar is the printed table of measured values and their limits.
 type bar struct{ lines []barLine }
 
-// barLine is one line of the table. ofLimit is how well a limit is met: 1 is exact, and more is
+// barLine is one line of the table. `ofLimit` is how well a limit is met: 1 is exact, and more is
 // better. It is 0 for a line without a ratio.
 type barLine struct {
 	what, figure, limit, verdict string

@@ -84,7 +84,7 @@ type bucketSnapshot struct {
 }
 
 const (
-	// maxShownBuckets is the maximum number of buckets in the report of a process. bucketViewTTL is
+	// maxShownBuckets is the maximum number of buckets in the report of a process. `bucketViewTTL` is
 	// how long the report contains a bucket after the bucket's last use.
 	maxShownBuckets = 64
 	bucketViewTTL   = 10 * time.Minute

@@ -39,8 +39,9 @@ type inFlightCall struct {
 	at      int64
 }
 
-// grants counts how often one time slot was granted and spent. The times first and last are
-// the slot's true time, computed when the slot was granted first and when it was granted last.
+// grants counts how often one time slot was granted and spent. The times `first` and `last` are the
+// slot's true time: `first` as computed when the slot was granted first, `last` as computed when it
+// was granted last.
 type grants struct {
 	n, spent int
 	first    time.Time

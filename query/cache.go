@@ -22,7 +22,7 @@ import (
 
 const (
 	// cacheTTL is how long an entry is valid while the settle subscription is connected, and
-	// disconnectedTTL while it is not. They do not apply to an entry of an immutable facet. cacheTTL
+	// disconnectedTTL while it is not. They do not apply to an entry of an immutable facet. `cacheTTL`
 	// limits the age of an entry if a settle message is lost without an error. It also does so if a
 	// worker of an older release publishes no settle messages.
 	cacheTTL        = 30 * time.Second
@@ -64,7 +64,7 @@ type snapshotCache struct {
 
 // stripe is the lock of a group of entities, which are grouped by a hash. The lock is held while a
 // settle message about one of them is handled, and while a loaded entry of one of them is put into the
-// cache. settles is the number of settle messages about them.
+// cache. `settles` is the number of settle messages about them.
 type stripe struct {
 	mu      sync.Mutex
 	settles uint64

@@ -173,7 +173,7 @@ type Enqueuer interface {
 }
 
 // IdempotencyKeys keeps the numbers of refreshes that clients have requested with the header
-// Idempotency-Key, for a few minutes and for all query services. client is a schemas.ClientID.
+// Idempotency-Key, for a few minutes and for all query services. `client` is a schemas.ClientID.
 type IdempotencyKeys interface {
 	// Find returns the number of the request that the client has enqueued for the entity with the key;
 	// 0 means none.

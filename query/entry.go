@@ -234,7 +234,7 @@ func (e *entry) responseSize(b *body) int64 {
 
 const (
 	// unpackedPerRequest is the number of bytes whose unpacking counts as one more request of the
-	// client. compressedPerRequest is the number of bytes whose compression counts as one more
+	// client. `compressedPerRequest` is the number of bytes whose compression counts as one more
 	// request. Each takes about 0.1 ms of CPU time, twice the time of a read from the cache.
 	unpackedPerRequest   = 64 << 10
 	compressedPerRequest = 16 << 10

@@ -89,7 +89,7 @@ func FuzzEscapeKeySlashes_KeepsKeyAndAction(f *testing.F) {
 				t.Errorf("key %q as one segment: got path %q, want %q", key, got, path)
 			}
 		}
-		// The second case is a path with the key as it is, without escaping. escapeKeySlashes may
+		// The second case is a path with the key as it is, without escaping. `escapeKeySlashes` may
 		// escape slashes of the path, but the unescaped path must stay the same.
 		if _, err := url.PathUnescape(key); err != nil || strings.ContainsAny(key, "?#") {
 			return

@@ -102,8 +102,8 @@ func TestRaw_OtherResponsesAreJSON(t *testing.T) {
 	}
 }
 
-// If the setting raw of a facet was changed, the stored content has another form than the facet. Then
-// it must be fetched again.
+// If the setting `raw` of a facet was changed, the stored content has another form than the facet.
+// Then it must be fetched again.
 func TestRaw_OtherMediaTypeIsFetchedAgain(t *testing.T) {
 	r := newRawRig(t)
 	r.putSnapshot("json", time.Minute)
@@ -160,7 +160,7 @@ func TestImmutable_MemoryIsUsedUntilSettled(t *testing.T) {
 }
 
 // patientRig returns a query service with a raw facet whose reads wait for the first snapshot (setting
-// wait).
+// `wait`).
 func patientRig(t *testing.T, wait time.Duration) *rig {
 	r := newRawRig(t, func(f *source.Facet) { f.Wait = wait })
 	r.wait = time.Second

@@ -26,7 +26,7 @@ type view struct {
 	fallback   bool // true if the database failed or was too slow, so the entry may be outdated
 	static     bool // true if the entry is a static file
 	waited     bool // true if the read has waited for its full wait, and no fetch has ended
-	patient    bool // true if the read has waited because of the facet's setting wait
+	patient    bool // true if the read has waited because of the facet's setting `wait`
 	notVisible bool // true if the client may not see the entity
 	freshness  store.Freshness
 	reason     schemas.Reason // reason for which an update request is needed; empty means that none is needed

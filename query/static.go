@@ -37,9 +37,9 @@ type staticFiles struct {
 type staticFile struct {
 	*entry
 	info os.FileInfo
-	// settled counts the settle messages of the entity. checked is the value of settled before the last
-	// read of the store that found no newer snapshot. If both are equal, the file is served without a
-	// read of the store.
+	// settled counts the settle messages of the entity. `checked` is the value of settled before the
+	// last read of the store that found no newer snapshot. If both are equal, the file is served
+	// without a read of the store.
 	settled, checked atomic.Int64
 }
 

@@ -188,8 +188,8 @@ func (p *staticPass) visit(path string, entry fs.DirEntry, err error) error {
 	return nil
 }
 
-// errTooLarge is the error of a directory whose files together are larger than maxSize. errFileChanging
-// is the error of a file that was written while it was read; the next pass reads it.
+// errTooLarge is the error of a directory whose files together are larger than maxSize.
+// `errFileChanging` is the error of a file that was written while it was read; the next pass reads it.
 var (
 	errTooLarge     = errors.New("the files together are larger than maxSize; increase maxSize, or remove files")
 	errFileChanging = errors.New("the file changed while it was read")

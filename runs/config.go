@@ -30,7 +30,7 @@ type Config struct {
 	// Deadline is the maximum duration of a run. The steps that are open at the deadline fail.
 	Deadline time.Duration `yaml:"deadline"`
 	// Every is the interval at which runs are started without a request of a client. Such a run
-	// fetches all registered entities of the facets whose steps have no setting each. 0s means that
+	// fetches all registered entities of the facets whose steps have no setting `each`. 0s means that
 	// runs start only on request.
 	Every time.Duration `yaml:"every,omitempty"`
 }

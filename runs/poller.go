@@ -25,8 +25,8 @@ const (
 	// published: another update request covers it, or Redis or Kafka failed. The worker of the other
 	// request does not make the step due.
 	coveredRecheck = 5 * time.Second
-	// maxClaim is the maximum number of steps in one claim. fanItems is the maximum number of items for
-	// which one transaction adds steps.
+	// maxClaim is the maximum number of steps in one claim. `fanItems` is the maximum number of items
+	// for which one transaction adds steps.
 	maxClaim = 256
 	fanItems = 500
 	// maxSleep is the maximum time between two claims. If the wake-up for a new run is lost, a poller

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// pathNode is one state of the automaton that is compiled from the settings select and ignore. The
+// pathNode is one state of the automaton that is compiled from the settings `select` and `ignore`. The
 // state decides whether the value at one position of a document is kept, and whether it is hashed.
 type pathNode struct {
 	kept    bool // true means that the whole value is kept, except for its ignored parts

@@ -43,7 +43,7 @@ func escapePathName(name string) string {
 	return strings.NewReplacer(`\`, `\\`, ".", `\.`).Replace(name)
 }
 
-// selection is a path of the setting select, below one document.
+// selection is a path of the setting `select`, below one document.
 type selection struct {
 	text  string // the path as it is written in the configuration
 	names path   // the names of the path, without the document's name

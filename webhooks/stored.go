@@ -37,9 +37,9 @@ type storedWatch struct {
 	ended    map[schemas.Entity]time.Time // entities whose request may have ended, with the time of the settle message
 }
 
-// watched is one entity of one delivery. number is the number of its update request; math.MaxInt64: not
-// known yet. last is the highest number in a settle message about the entity since the call of begin.
-// lastAt is the time of the newest such message.
+// watched is one entity of one delivery. `number` is the number of its update request; math.MaxInt64
+// means that it is not known yet. `last` is the highest number in a settle message about the entity
+// since the call of begin. `lastAt` is the time of the newest such message.
 type watched struct {
 	entity       schemas.Entity
 	hook         *Hook

@@ -14,7 +14,7 @@ const fullEntities = 18e6
 // are small, because there are 18 million entities.
 type simEntity struct {
 	due, claimed, checked int32
-	// updated is the time of the last change of the stored content. knownChange is a copy of
+	// updated is the time of the last change of the stored content. `knownChange` is a copy of
 	// `updated` from the time of the last claim.
 	updated, knownChange int32
 	outdated             int32 // time from which the stored content is outdated

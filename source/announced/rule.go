@@ -21,8 +21,8 @@ type Rule struct {
 	Limit string `yaml:"limit,omitempty"`
 	// Remaining is the location of the remaining calls or units.
 	Remaining string `yaml:"remaining,omitempty"`
-	// Used is the location of the used calls or units. It requires the setting limit. It is read only
-	// if the response has no remaining value.
+	// Used is the location of the used calls or units. It requires the setting `limit`. It is read
+	// only if the response has no remaining value.
 	Used string `yaml:"used,omitempty"`
 	// Usage is the location of a pair used/limit, such as 32/40.
 	Usage string `yaml:"usage,omitempty"`

@@ -52,7 +52,7 @@ type cell struct {
 	extreme value // used by the measures min and max
 }
 
-// New returns a computation without items. c must be a result of Compile.
+// New returns a computation without items. `c` must be a result of Compile.
 func (c *Config) New() *Computation {
 	n := &Computation{config: c, names: slices.Sorted(maps.Keys(c.Measures)), inputs: map[string]*input{}, cells: map[bucket][]cell{}, distinct: map[uint64]struct{}{}}
 	for _, name := range n.names {

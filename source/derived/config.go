@@ -4,9 +4,10 @@
 //
 // # Measures and periods
 //
-// Each measure is computed over all items (member total) and for each period of the setting by. An item
-// belongs to the period of its time in the time zone of the setting. A period is in the content if a measure
-// has counted an item of it. The content is canonical: equal items give equal bytes, in any order.
+// Each measure is computed over all items (member total) and for each period of the setting `by`. An
+// item belongs to the period of its time in the time zone of the setting. A period is in the content
+// if a measure has counted an item of it. The content is canonical: equal items give equal bytes, in
+// any order.
 //
 //	measure  | value                                                | of several keys
 //	---------|------------------------------------------------------|----------------
@@ -76,7 +77,7 @@ type Input struct {
 	// whose key is the text of this group. Empty means {key}.
 	Key string `yaml:"key,omitempty"`
 	// At is the gjson path of the time of an item, such as created_at. The value is a time (RFC 3339)
-	// or a number of seconds since 1970. It is required if the facet has the setting by.
+	// or a number of seconds since 1970. It is required if the facet has the setting `by`.
 	At string `yaml:"at,omitempty"`
 
 	group *regexp.Regexp // regular expression that matches a key and has the named group; nil means that Key is {key}

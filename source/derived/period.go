@@ -25,8 +25,8 @@ var Periods = []Period{Year, Month, Week, Day}
 // total is the kind of the only bucket that contains all items.
 const total Period = "total"
 
-// bucket identifies one period, such as November 2026. number is greater for later periods of the same
-// kind.
+// bucket identifies one period, such as November 2026. `number` is greater for later periods of the
+// same kind.
 type bucket struct {
 	kind   Period
 	number int32

@@ -38,7 +38,7 @@ type Page struct {
 }
 
 // Content returns the items as content of a facet that is no collection: one JSON object with the list
-// of the document. `hashed` is the same content without the values that the setting ignore names; it
+// of the document. `hashed` is the same content without the values that the setting `ignore` names; it
 // is complete only for a plan with OnePage.
 func (p *Page) Content() (content, hashed []byte) {
 	content = append(append(append(content, `{"`...), p.Document...), `":[`...)
@@ -64,13 +64,13 @@ func (p *Page) Bytes() (n int) {
 type Item struct {
 	ID      string
 	Content []byte            // the selected values as canonical JSON
-	Hash    [sha256.Size]byte // SHA-256 of Content without the values that the setting ignore names
+	Hash    [sha256.Size]byte // SHA-256 of Content without the values that the setting `ignore` names
 	// Cursor is the value of the field that cursor.field names: a time of RFC 3339 in UTC, or a whole
 	// number; empty means that the item has no value.
 	Cursor  string
 	Deleted bool // the member that the setting deletedFlag names is true
 
-	Hashed []byte // Content without the values that the setting ignore names; set only for a plan with OnePage
+	Hashed []byte // Content without the values that the setting `ignore` names; set only for a plan with OnePage
 }
 
 // MaxIDBytes is the maximum length of an item's id, in bytes of UTF-8.

@@ -73,7 +73,7 @@ type Rules struct {
 	Own string
 }
 
-// Find returns the links in content. c must be a result of Compile. The time is proportional to the
+// Find returns the links in content. `c` must be a result of Compile. The time is proportional to the
 // length of the content, and the memory is limited.
 func (c Config) Find(content []byte, rules Rules) (found Found) {
 	seen := map[string]bool{rules.Own: rules.Own != ""}

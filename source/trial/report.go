@@ -84,7 +84,7 @@ type ReportedLimit struct {
 	Reset     string `json:"reset,omitempty"`
 }
 
-// Path is one path of the setting select or ignore, with the number of values that it matches.
+// Path is one path of the setting `select` or `ignore`, with the number of values that it matches.
 type Path struct {
 	Path   string `json:"path"`
 	Values int    `json:"values"`
@@ -93,7 +93,7 @@ type Path struct {
 // Change is the difference between the contents of two calls.
 type Change struct {
 	// Members are the paths of all values that differ. Hashed are the paths of the values that change
-	// the hash, because the setting ignore does not list them.
+	// the hash, because the setting `ignore` does not list them.
 	Members []string `json:"members"`
 	Hashed  []string `json:"hashed"`
 	// Second is the class of the second response, if that response has no content.
