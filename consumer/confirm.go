@@ -381,7 +381,7 @@ func (w *Worker) fetchKnownGood(ctx, hard context.Context, k *knownGood, credent
 	}
 	w.announceOpen(w.health.record(callEnd{entity: k.entity, credential: a.credentialUsed(), first: a.began, began: a.began}, subject, true, w.permits.BreakerOpenSince), k.entity.Facet, o.Err)
 	if subject != goodAnswer {
-		v := faultUnknown // so this call pauses other calls only if its response demands a pause, such as a 429 with Retry-After
+		v := faultUnknown // without a verdict, this call pauses other calls only if its response demands a pause, such as a 429 with Retry-After
 		if probe {
 			v = sharedFault
 		}

@@ -63,10 +63,10 @@ func (w *Worker) requeue(ctx context.Context, t *task) bool {
 	return ctx.Err() == nil
 }
 
-// preempt reports whether a record of the client is chosen to be preempted: a record that occupies
-// a slot and waits for a permit. It is chosen if a client with fewer slots waits for a slot, or if
-// other clients wait for memory. For each waiting record of these other clients, preempt chooses at
-// most one record. The caller calls preempted for each chosen record.
+// preempt reports whether a record of the client is chosen to be preempted: a record that occupies a
+// slot and waits for a permit. It is chosen if a client with fewer slots waits for a slot, or if other
+// clients wait for memory. For each waiting record of these other clients, preempt chooses at most one
+// record. The caller calls the method `preempted` for each chosen record.
 func (q *slotQueue) preempt(client string, waitForMemory int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

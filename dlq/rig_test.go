@@ -187,7 +187,7 @@ func (g *rig) wantCounts(j store.DLQJob, done int64, refused map[string]int64) {
 	}
 }
 
-// fault is a fault that a test injects into one operation.
+// fault says how an operation fails, if a test injects a failure into it.
 type fault int
 
 const (

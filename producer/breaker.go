@@ -30,7 +30,7 @@ func newBreaker(setState func(float64)) *gobreaker.CircuitBreaker[[]Result] {
 	})
 }
 
-// acquireWithBreaker calls acquire and admit through the circuit breaker. While the breaker is
+// acquireWithBreaker calls `acquire` and `admit` through the circuit breaker. While the breaker is
 // open, every result is ErrRedis and Redis is not called.
 func (p *Producer) acquireWithBreaker(ctx context.Context, requests []Request) []Result {
 	var results []Result

@@ -91,7 +91,7 @@ func (r *refreshes) once(c echo.Context, client access.Client, e schemas.Entity,
 	switch {
 	case err == nil:
 		r.save(ctx, client, e, key, result.Number)
-	case result.Reason == ReasonCooldown: // a concurrent request with the same key may have saved its refresh after the first call of find
+	case result.Reason == ReasonCooldown: // a concurrent request with the same key may have saved its refresh after the first call of `find`
 		if earlier, found := r.find(ctx, client, e, key); found {
 			return earlier, nil
 		}

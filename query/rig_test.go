@@ -56,7 +56,7 @@ type rig struct {
 	hold           chan struct{} // while this channel is open, reads of the database block; nil means that they do not block
 	requests       []UpdateRequest
 	respond        func(ctx context.Context, w UpdateRequest) EnqueueResult
-	enqueueAndWait func(ctx context.Context, w UpdateRequest) EnqueueResult // result of EnqueueAndWait; nil means the result of respond
+	enqueueAndWait func(ctx context.Context, w UpdateRequest) EnqueueResult // result of EnqueueAndWait; nil means the result of the method `respond`
 	wait           time.Duration
 	blocked        RefreshReason
 	blockedUntil   time.Time

@@ -185,7 +185,7 @@ func TestTransactions_AreWhole(t *testing.T) {
 
 // cutter is a proxy in front of PostgreSQL that closes the connection of one commit.
 type cutter struct {
-	commits atomic.Int64 // number of commits since the last call of arm
+	commits atomic.Int64 // number of commits since the last call of the method `arm`
 	at      atomic.Int64 // number of the commit whose connection is closed, from 1; 0 means none
 	after   atomic.Bool  // true if the connection is closed after PostgreSQL has committed, and before the client gets the reply
 }

@@ -33,7 +33,8 @@ type database interface {
 }
 
 // rig executes runs on one database. It also implements the enqueuer of its pollers: it records their
-// requests, and the tests store the results of these requests. Time passes only when a test calls pass.
+// requests, and the tests store the results of these requests. Time passes only when a test calls the
+// method `pass`.
 type rig struct {
 	testing.TB
 	db      database

@@ -210,8 +210,7 @@ func setDefault(d *time.Duration, value time.Duration) {
 	}
 }
 
-// atMost returns the shortest of these durations: the default (`standard`), and the limits that are
-// set.
+// atMost returns the shortest of these durations: `standard`, and the limits that are set.
 func atMost(standard time.Duration, limits ...time.Duration) time.Duration {
 	for _, limit := range limits {
 		if limit != unset {

@@ -11,11 +11,11 @@ import (
 // Store holds the prefetched entities, their claims and the price. Its implementations are in
 // package store.
 type Store interface {
-	// ClaimEntities claims at most `limit` due entities of the source in one transaction. It calls
-	// decide with the state and the reads of each entity (store.Candidate), and stores the decision.
-	// Two concurrent calls never claim the same entity. The store keeps the requests of a claim until
-	// FinishClaim. A Candidate contains the stored payload only if "content" returns true for its
-	// facet.
+	// ClaimEntities claims at most `limit` due entities of the source in one transaction. It calls the
+	// function `decide` with the state and the reads of each entity (store.Candidate), and stores the
+	// decision. Two concurrent calls never claim the same entity. The store keeps the requests of a
+	// claim until FinishClaim. A Candidate contains the stored payload only if "content" returns true
+	// for its facet.
 	ClaimEntities(ctx context.Context, source string, now time.Time, limit int, lease time.Duration,
 		content func(facet string) bool, decide func(store.Candidate) store.Decision) (store.Claim, error)
 	// FinishClaim deletes a claim after all of its requests were enqueued.

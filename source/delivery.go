@@ -45,8 +45,9 @@ type Static struct {
 	// Dir is the directory. A query service reads it when it starts, and again when a file changes. Files
 	// and directories whose names begin with a dot are skipped.
 	Dir string `yaml:"dir"`
-	// Order is when the files are served; empty means first. first: before the database and the
-	// upstream are read. last: only if nothing else can be served.
+	// Order is when the files are served. With first, they are served before the database and the
+	// upstream are read. With last, they are served only if nothing else can be served. Empty means
+	// first.
 	Order string `yaml:"order,omitempty" enum:"first,last"`
 	// MaxSize is the maximum size of all files of the directory together, before compression; 0 means
 	// 64MiB.

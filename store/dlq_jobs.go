@@ -38,8 +38,8 @@ type DLQJob struct {
 	Filter DeadLetterFilter `json:"filter"`
 	// Lane is the lane in which a replay enqueues its requests.
 	Lane schemas.Lane `json:"lane,omitempty"`
-	// Rate is in dead letters per second, 0 means unlimited. Max is the number of dead letters to
-	// handle, 0 means all.
+	// Rate is the maximum number of dead letters per second; 0 means unlimited. Max is the number of
+	// dead letters to handle; 0 means all.
 	Rate  float64  `json:"rate,omitempty"`
 	Max   int64    `json:"max,omitempty"`
 	Note  string   `json:"note,omitempty"`

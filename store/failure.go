@@ -50,10 +50,10 @@ type Status struct {
 	// find the entity: the hash of that alias.
 	DeadAlias string
 	// Aliases are the states of the entities that the entity takes params from, as its worker has read
-	// them. AliasFailures has the version of each one's stored status, 0 means none. If a later
-	// snapshot or a later failure of one of them is stored, WriteFailure makes the retry due at once.
-	// It locks their states, so a concurrent write of one of them is either found by WriteFailure, or
-	// makes the retry due itself (AliasUsers). They are not stored.
+	// them. AliasFailures has the version of the stored status of each alias; 0 means that it has
+	// none. If a later snapshot or a later failure of one of them is stored, WriteFailure makes the
+	// retry due at once. It locks their states, so a concurrent write of one of them is either found
+	// by WriteFailure, or makes the retry due itself (AliasUsers). They are not stored.
 	Aliases       []State
 	AliasFailures []int64
 	// AliasUsers are the facets that take a param from this facet. Retries of these facets that wait

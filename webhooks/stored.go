@@ -39,7 +39,7 @@ type storedWatch struct {
 
 // watched is one entity of one delivery. `number` is the number of its update request; math.MaxInt64
 // means that it is not known yet. `last` is the highest number in a settle message about the entity
-// since the call of begin. `lastAt` is the time of the newest such message.
+// since the call of `begin`. `lastAt` is the time of the newest such message.
 type watched struct {
 	entity       schemas.Entity
 	hook         *Hook
@@ -120,7 +120,8 @@ func (s *storedWatch) settled(m schemas.Settled) {
 	}
 }
 
-// end records that a request of the entity may have ended at the time `at`, and wakes run.
+// end records that a request of the entity may have ended at the time `at`, and wakes the goroutine of
+// the method `run`.
 func (s *storedWatch) end(e schemas.Entity, at time.Time) {
 	s.ended[e] = at
 	select {

@@ -92,9 +92,9 @@ func readXRateLimitReset(header http.Header, now time.Time) (time.Duration, bool
 	})
 }
 
-// ifExhausted returns the result of read, unless the remaining quota is above 0. If quota is left,
-// the call was refused for another reason: the credential, or another limit such as GitHub's
-// secondary rate limit. A wait until the reset in the header could then be an hour too long.
+// ifExhausted returns the result of the function `read`, unless the remaining quota is above 0. If
+// quota is left, the call was refused for another reason: the credential, or another limit such as
+// GitHub's secondary rate limit. A wait until the reset in the header could then be an hour too long.
 func ifExhausted(header http.Header, remainingHeader string, read func() (time.Duration, bool)) (time.Duration, bool) {
 	if remaining, ok := parseDecimal(strings.TrimSpace(header.Get(remainingHeader))); ok && remaining > 0 {
 		return 0, false

@@ -18,7 +18,8 @@
 //
 // Invariants:
 //   - The memory of a Computation is bounded by MaxNumbers and MaxDistinct. Beyond them it fails.
-//   - Merge of the results of a partition of the items equals the result of all items, without distinct.
+//   - If the items are divided into parts, Merge of the results of the parts equals the result of all
+//     items. Only measures with distinct cannot be merged.
 //
 // Example: timeZone Asia/Seoul, by [month]. An issue was created at 2026-10-31T15:30:00Z, which is
 // 2026-11-01 00:30 in Seoul. It counts in month 2026-11.
@@ -72,15 +73,15 @@ type All struct {
 
 // Input configures how the items of a collection are read.
 type Input struct {
-	// Key says which result the collection belongs to. {key}: the result with the same key as the
-	// collection. A named group at the start of the collection's keyPattern, as in {owner}: the result
-	// whose key is the text of this group. Empty means {key}.
+	// Key says which result the collection belongs to. With {key}, it is the result with the same key
+	// as the collection. With a named group at the start of the collection's keyPattern, as in
+	// {owner}, it is the result whose key is the text of this group. Empty means {key}.
 	Key string `yaml:"key,omitempty"`
 	// At is the gjson path of the time of an item, such as created_at. The value is a time (RFC 3339)
 	// or a number of seconds since 1970. It is required if the facet has the setting `by`.
 	At string `yaml:"at,omitempty"`
 
-	group *regexp.Regexp // regular expression that matches a key and has the named group; nil means that Key is {key}
+	group *regexp.Regexp // regular expression that matches a key and has the group that Key names; nil means that Key is {key}
 	index int            // index of the regular expression's group that Key names; not used if group is nil
 }
 

@@ -130,7 +130,7 @@ func (c Config) lifetime(resp *http.Response, body []byte, now time.Time, secret
 
 // secondsOf reads seconds, or a time relative to the clock of the endpoint.
 func secondsOf(text string, resp *http.Response, now time.Time) (float64, bool) {
-	const epochStart = 1e9 // a larger number is a time since 1970
+	const epochStart = 1e9 // a larger number is a time, in seconds since 1970
 	n, err := strconv.ParseFloat(text, 64)
 	if err == nil && (math.IsNaN(n) || math.IsInf(n, 0)) {
 		return 0, false
