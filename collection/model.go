@@ -30,8 +30,8 @@ type State struct {
 	// CompleteAt is the start of the last complete walk. FullAt is the start of the last complete full
 	// walk. Zero means that there was none.
 	CompleteAt, FullAt time.Time
-	// FullWalk is the id of the last complete full walk of several pages; 0: there is none. Digests of the
-	// ids of its items are in the table walk_pages.
+	// FullWalk is the id of the last complete full walk of several pages; 0 means that there is none.
+	// Digests of the ids of its items are in the table walk_pages.
 	FullWalk int64
 	Walk     Walk
 
