@@ -19,21 +19,21 @@ import (
 
 const (
 	maxBodyBytes = 64 << 10 // default maximum size of a request body, in bytes
-	// requestTimeout is the timeout of one request.
+	// requestTimeout is the maximum duration of one request of the admin API.
 	requestTimeout = 5 * time.Second
 )
 
-// Answer is a response, written as JSON.
+// Answer is the response of a handler of the admin API. Body is written as JSON.
 type Answer struct {
 	Status int    // HTTP status of the response; 0 means 200
-	ETag   string // value of the header ETag; empty: no such header
+	ETag   string // value of the header ETag; empty means no such header
 	Body   any
 }
 
 // Handle handles one request. An error that is a *problem.HTTPError is sent unchanged.
 type Handle func(r *http.Request) (Answer, error)
 
-// API is one part of the admin API.
+// API is the paths and handlers of one part of the admin API, such as the dead letters.
 type API struct {
 	// Paths has the handler for each pattern (http.ServeMux) and method. The handler of GET also
 	// handles HEAD.

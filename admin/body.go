@@ -14,8 +14,8 @@ import (
 	"github.com/freshet/freshet/problem"
 )
 
-// DecodeBody decodes a request body that must be one JSON object, without unknown members. form is the
-// end of the problem's text and describes the object, as in `; the body is {"key":"a"}`.
+// DecodeBody decodes a request body that must be one JSON object, without unknown members. `form` is
+// the end of the problem's text and describes the object, as in `; the body is {"key":"a"}`.
 func DecodeBody(body io.Reader, into any, form string) error {
 	text, err := io.ReadAll(body)
 	if err != nil {

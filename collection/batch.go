@@ -34,7 +34,7 @@ type Write struct {
 	Outbox store.OutboxEvents
 }
 
-// Written is the result of storing one page.
+// Written says what storing one page of a list has changed in the database.
 type Written struct {
 	Result Result
 	State  State // the state of the collection that was stored
@@ -161,7 +161,7 @@ type changes struct {
 	rows       [tables][][]any // rows to insert, by the number of the table
 }
 
-// insert adds a row to a table. values are the columns after source, facet and key.
+// insert adds a row to a table. `values` are the columns after source, facet and key.
 func (c *changes) insert(table int, e schemas.Entity, values ...any) {
 	c.rows[table] = append(c.rows[table], key(e, values...))
 }

@@ -48,13 +48,13 @@ func (c *Collections) States(ctx context.Context, all []schemas.Entity) (states 
 
 // Range selects items of a collection in the order of their changes: by version, then by id.
 type Range struct {
-	// ID selects one item that is not deleted; empty: all items.
+	// ID selects one item that is not deleted; empty means all items.
 	ID string
 	// AfterVersion and AfterID are the version and the id of the last item before the range. Zero
 	// values: the range begins with the first item.
 	AfterVersion int64
 	AfterID      string
-	// ChangedSince selects the items that have changed at this time or later; zero: all items.
+	// ChangedSince selects the items that have changed at this time or later; zero means all items.
 	ChangedSince time.Time
 	// WithDeleted is true if the range includes deleted items.
 	WithDeleted bool

@@ -39,8 +39,8 @@ func (w *write) addEvents(ctx context.Context, rows []store.OutboxRow) error {
 	return nil
 }
 
-// insertEvent adds the row of an outbox event. item is the id of the changed item; empty: the event is about
-// the collection.
+// insertEvent adds the row of an outbox event. `item` is the id of the changed item; empty means that
+// the event is about the collection.
 func (w *write) insertEvent(r store.OutboxRow, item string) {
 	w.insert(tableEvents, w.Entity, w.Page.Version, micros(w.Page.Began), r.Before, r.After, r.PublishChange, r.Triggers, r.Due, r.QuietFacet, r.Latest, item)
 }

@@ -79,7 +79,7 @@ type Totals struct {
 	Items       int64
 	Incomplete  int64 // collections whose first walk is not complete
 	Walks       int64 // number of open walks
-	// OldestWalk is the start of the oldest open walk; zero: no walk is open.
+	// OldestWalk is the start of the oldest open walk; zero means that no walk is open.
 	OldestWalk time.Time
 }
 

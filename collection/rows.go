@@ -9,7 +9,7 @@ import (
 )
 
 // A statement has several forms (shapes), which differ in their number of rows or ids: 1, 2, 4 and so
-// on up to maxRows. maxShape is the number of shapes.
+// on up to maxRows. `maxShape` is the number of shapes.
 const (
 	maxShape = 7
 	maxRows  = 1 << (maxShape - 1)
@@ -20,7 +20,7 @@ const (
 type rowsStatement [maxShape]string
 
 // insertion returns the statement that inserts rows with the given number of columns. The text of the
-// statement is before, the placeholders of the rows, and after.
+// statement consists of `before`, the placeholders of the rows, and `after`.
 func insertion(before string, columns int, after string) (r rowsStatement) {
 	for shape := range r {
 		var b strings.Builder
@@ -53,7 +53,7 @@ func (r *rowsStatement) of(rows [][]any) (statements []store.Statement) {
 // idsQuery reads the rows of some ids of a collection, at most maxRows. It has one text for each shape.
 type idsQuery [maxShape]string
 
-// queryByIDs returns the query that consists of the text before and a list of ids.
+// queryByIDs returns the query that consists of the text `before` and a list of ids.
 func queryByIDs(before string) (q idsQuery) {
 	for shape := range q {
 		q[shape] = before + ` IN (` + placeholders(4, 1<<shape) + `)`
@@ -72,7 +72,8 @@ func (q *idsQuery) of(key []any, ids []string) store.Statement {
 	return store.Statement{Text: q[shape], Args: args}
 }
 
-// placeholders returns the text of n placeholders such as $4,$5,$6. The first one has the number first.
+// placeholders returns the text of n placeholders such as $4,$5,$6. The first one has the number
+// `first`.
 func placeholders(first, n int) string {
 	var b strings.Builder
 	for i := range n {

@@ -24,8 +24,9 @@ const (
 WHERE source = $1 AND facet = $2 AND key = $3 AND (version, item) > ($4, $5) AND NOT deleted ORDER BY version, item LIMIT $6`
 )
 
-// InKeyOrder returns at most limit collections of the filter's source and facet, sorted by their keys.
-// Only collections are returned whose keys begin with f.KeyPrefix and are greater than the key after.
+// InKeyOrder returns at most `limit` collections of the filter's source and facet, sorted by their
+// keys. Only collections are returned whose keys begin with f.KeyPrefix and are greater than the key
+// `after`.
 func (c *Collections) InKeyOrder(ctx context.Context, f store.EntityFilter, after string, limit int) (all []Listed, err error) {
 	query, args := f.InKeyOrder(selectStored, "c", after, limit)
 	err = c.store.InTx(ctx, func(tx store.Tx) error {
@@ -48,10 +49,10 @@ type Position struct {
 	ID      string
 }
 
-// Scan reads at most limit items after the position after, in the order of their last changes, and
-// calls the function each for each of them. Deleted items are left out. An item that changes between
-// two scans moves to the end, so a later scan can return it again. The content is valid only until each
-// returns, because only one item is in memory.
+// Scan reads at most `limit` items after the position `after`, in the order of their last changes, and
+// calls the function `each` for each of them. Deleted items are left out. An item that changes between
+// two scans moves to the end, so a later scan can return it again. The content is valid only until
+// `each` returns, because only one item is in memory.
 func (c *Collections) Scan(ctx context.Context, e schemas.Entity, after Position, limit int, each func(at Position, content []byte)) error {
 	var content []byte
 	stored := store.Snapshot{State: store.State{Entity: e}}

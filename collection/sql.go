@@ -18,7 +18,7 @@ VALUES ($1, $2, $3, -1, $4, 0, '', 0, 0, 0, 0, false, '', '')
 ON CONFLICT (source, facet, key) DO UPDATE SET version = s.version WHERE false`
 
 	// selectSnapshot returns the state of the collection's snapshot, the version of its stored failure
-	// (-1: none), and its row of the table collections. If this row is missing, its columns are 0 or
+	// (-1 means none), and its row of the table collections. If this row is missing, its columns are 0 or
 	// empty. The lock of lockState also protects the stored failure.
 	selectSnapshot = `SELECT s.version, s.hash, s.encoding, s.last_updated_at,
 	COALESCE((SELECT u.version FROM update_status u WHERE u.source = $1 AND u.facet = $2 AND u.key = $3), -1), ` + stateColumnsOrNone + `
@@ -34,9 +34,9 @@ WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
 	COALESCE(c.page, 0), COALESCE(c.position, ''), COALESCE(c.checkpoint, ''), COALESCE(c.walk_full, false), COALESCE(c.greatest, ''),
 	COALESCE(c.walk_etag, ''), COALESCE(c.walk_extract_version, 0)`
 	selectState = `SELECT ` + stateColumns + ` FROM collections WHERE source = $1 AND facet = $2 AND key = $3`
-	// walkAgain requests another walk after the open one. takeWalkAgain is executed when the open walk
-	// ends: it removes this request, and writes a row only if there was one. Argument of takeWalkAgain:
-	// id of the open walk.
+	// walkAgain requests another walk after the open one. `takeWalkAgain` is executed when the open
+	// walk ends: it removes this request, and writes a row only if there was one. Argument of
+	// takeWalkAgain: id of the open walk.
 	walkAgain     = `UPDATE collections SET walk_again = true WHERE source = $1 AND facet = $2 AND key = $3 AND walk <> 0 AND NOT walk_again`
 	takeWalkAgain = `UPDATE collections SET walk_again = false WHERE source = $1 AND facet = $2 AND key = $3 AND walk = $4 AND walk_again`
 	// abandonWalk closes an open walk. Argument: id of the walk.
@@ -142,8 +142,8 @@ func (s State) values() []any {
 
 func (s *State) scan(scan func(...any) error) error { return s.scanAfter(scan) }
 
-// scanAfter scans one row of a query. It reads the first columns into before, and the next columns into
-// the state s.
+// scanAfter scans one row of a query. It reads the first columns into `before`, and the next columns
+// into the state s.
 func (s *State) scanAfter(scan func(...any) error, before ...any) error {
 	w := &s.Walk
 	var changed, complete, full, began, date int64

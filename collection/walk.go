@@ -28,13 +28,13 @@ type Rules struct {
 	HasCursor bool
 	Lookback  time.Duration
 	Deletes   string // one of the Deletes constants
-	// FullEvery is the maximum time between two full walks; 0: no limit.
+	// FullEvery is the maximum time between two full walks; 0 means no limit.
 	FullEvery time.Duration
 	// ShrinkGuard is the minimum number of items after a full walk, as a fraction of the number before.
 	ShrinkGuard float64
-	// Keep is how long an item is kept after its last change; 0: without limit. If the cursor value of
+	// Keep is how long an item is kept after its last change; 0 means no limit. If the cursor value of
 	// an item is a time that is longer ago, the item is not stored. MaxItems is the maximum number of
-	// items after a walk; 0: no limit. If there are more, the items with the oldest changes are
+	// items after a walk; 0 means no limit. If there are more, the items with the oldest changes are
 	// deleted.
 	Keep     time.Duration
 	MaxItems int64
@@ -46,8 +46,8 @@ type Rules struct {
 }
 
 // Begin returns the state with its open walk, or with a new walk if no walk is open or the open walk
-// cannot continue. The parameter notFound is true if the upstream has answered during the walk that the
-// collection does not exist.
+// cannot continue. The parameter `notFound` is true if the upstream has answered during the walk that
+// the collection does not exist.
 func (s State) Begin(r Rules, now time.Time, notFound bool) State {
 	if s.Version != 0 && s.Visibility != r.Visibility {
 		s = State{Version: s.Version, reset: true}
@@ -62,8 +62,8 @@ func (s State) Begin(r Rules, now time.Time, notFound bool) State {
 	return s
 }
 
-// Since returns the cursor value from which the walk requests items; empty: the walk requests all
-// items.
+// Since returns the cursor value from which the walk requests items; empty means that the walk
+// requests all items.
 func (s State) Since(r Rules) string {
 	if s.Walk.Full || !r.HasCursor {
 		return ""
@@ -71,9 +71,9 @@ func (s State) Since(r Rules) string {
 	return lookBack(s.Cursor, r.Lookback)
 }
 
-// Validator returns the ETag to send with the request of the next page; empty: none. Only the first
-// page of a list with its newest items first has one, because only there an unchanged first page means
-// an unchanged list.
+// Validator returns the ETag to send with the request of the next page; empty means none. Only the
+// first page of a list with its newest items first has one, because only there an unchanged first page
+// means an unchanged list.
 func (s State) Validator(r Rules) string {
 	if !r.Conditional || r.Order != OrderDesc || s.Walk.Full || s.Walk.Page != 1 {
 		return ""

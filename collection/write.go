@@ -20,7 +20,7 @@ type write struct {
 	seen   map[string]bool // the ids of the page
 
 	// The stored data: the states of the snapshot and of the collection, the version of the stored
-	// failure (-1: none), and the stored items with the ids of the page.
+	// failure (-1 means none), and the stored items with the ids of the page.
 	snapshot store.State
 	current  State
 	failed   int64

@@ -57,7 +57,7 @@ func (p collectionPage) WalkText(now time.Time) string {
 	if w.Full {
 		whole = "the whole list"
 	}
-	return "page " + strconv.Itoa(w.Page) + " is next; began " + formatAgo(w.Began, now) + "; requests " + whole
+	return "page " + strconv.Itoa(w.Page) + " is next; the walk began " + formatAgo(w.Began, now) + "; it requests " + whole
 }
 
 // showCollection shows the state of a collection and a part of the list of its items.

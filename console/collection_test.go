@@ -35,7 +35,7 @@ func TestCollection_ShowsWalksAndNewestItems(t *testing.T) {
 	const path = root + "/collection?facet=nexon/character&key=a"
 	d := r.get(path)
 	for id, want := range map[string]string{
-		"walk": "page 13 is next; began 3 min ago; requests the items since the cursor", "cursor": "2027-01-15T07:00:00Z", "collection": "1,250",
+		"walk": "page 13 is next; the walk began 3 min ago; it requests the items since the cursor", "cursor": "2027-01-15T07:00:00Z", "collection": "1,250",
 	} {
 		if got := d.textByID(id); !strings.Contains(got, want) {
 			t.Errorf("%s: got %q, want %q in it", id, got, want)

@@ -171,7 +171,7 @@ func checkCause(newest []store.DeadLetter, states []store.State, err error, now 
 	}
 	entities := plural(int64(len(newest)), "newest dead letter", "newest dead letters")
 	if fetched == 0 {
-		return replayCheck{name, checkNo, fmt.Sprintf("No fetch has succeeded after the failures of the %s; the newest failure was %s. Refresh one of these entities to test the fix.", entities, formatAgo(newest[0].At, now))}
+		return replayCheck{name, checkNo, fmt.Sprintf("No fetch has succeeded after the failures of the %s; the newest failure was %s. Refresh the entity of one of these dead letters to test whether the cause is fixed.", entities, formatAgo(newest[0].At, now))}
 	}
 	return replayCheck{name, checkYes, fmt.Sprintf("A later fetch has succeeded for %s of the %s; the newest fetch was %s.", status.FormatInt(fetched), entities, formatAgo(last, now))}
 }

@@ -24,8 +24,8 @@ func countDeadLettersByADR(o source.Outcome, records int) (deadLetters int) {
 }
 
 // countDeadLetters processes records, each of another entity, for at most an hour of fake time. The
-// parameter `records` is the number of records. All calls have outcome o, and there is no
-// known-good entity. It returns how many dead letters freshet writes and how many calls it makes.
+// parameter `records` is the number of `records`. All calls have outcome o, and there is no known-good
+// entity. It returns how many dead letters freshet writes and how many calls it makes.
 func countDeadLetters(t *testing.T, o source.Outcome, records int) (deadLetters, calls int) {
 	t.Helper()
 	synctest.Test(t, func(*testing.T) {

@@ -12,12 +12,13 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// taskParams are the params of a task.
+// taskParams are the values for the placeholders of a task's calls, and the aliases from which some of
+// them come.
 type taskParams struct {
 	// params are the params of the request, together with the params that the entity is registered with
 	// and the values of its aliases.
 	params map[string]string
-	// aliases are the facets that params of the task come from, with their stored states. pending is
+	// aliases are the facets that params of the task come from, with their stored states. `pending` is
 	// true until their values are in params and plan.
 	aliases []aliasState
 	pending bool
@@ -34,7 +35,7 @@ type aliasState struct {
 	facet source.Facet
 	state store.State
 	value string // empty if the content has no value, or if there is no content
-	err   error  // reason for which the stored content has no value; nil: it has one
+	err   error  // reason for which the stored content has no value; nil means that it has one
 }
 
 // aliases fills params from the snapshots of other facets. doc.go has the steps.

@@ -14,8 +14,8 @@ import (
 )
 
 // BenchmarkWorkerAlias compares two kinds of refreshes of unchanged entities: with a param whose value
-// comes from a stored, fresh alias, and without an alias. The rounds of the two alternate. Both use the
-// same services and read the same documents.
+// comes from a stored, fresh alias, and without an alias. Periods with and without an alias alternate.
+// Both use the same services and read the same documents.
 func BenchmarkWorkerAlias(b *testing.B) {
 	through, pg := throughReal(b)
 	plain, alias := plainRun(observe.Tracer{}), plainRun(observe.Tracer{})

@@ -17,8 +17,8 @@ import (
 type killingStore struct {
 	*faultyStore
 	kill        func()
-	beforeWait  func() // called before the status of a waiting entity is stored; nil: the worker survives that write
-	beforeAlias func() // called before an alias is stored; nil: the worker survives that write
+	beforeWait  func() // called before the status of a waiting entity is stored; nil means that the worker survives that write
+	beforeAlias func() // called before an alias is stored; nil means that the worker survives that write
 }
 
 func (k killingStore) WriteFailure(ctx context.Context, s store.Status, d *store.DeadLetter) error {

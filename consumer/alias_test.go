@@ -31,7 +31,7 @@ type namesUpstream struct {
 	// and "basic o1" is a call for the character with the id o1
 	calls  map[string]int
 	idDown bool
-	// idBlocked delays the answers about names until it is closed; nil: no delay.
+	// idBlocked delays the answers about names until it is closed; nil means no delay.
 	idBlocked chan struct{}
 	// onCharacter is called before a character is returned.
 	onCharacter func(ocid string)
@@ -80,8 +80,8 @@ func (u *namesUpstream) count(what string) int {
 	return u.calls[what]
 }
 
-// aliasRig is a rig whose facet "character" takes its ocid from the facet "id". Its retries are
-// enqueued when they are due.
+// aliasRig is a test setup (rig) with the facets "id" and "character". The facet "character" takes its
+// param ocid from the facet "id". Its retries are enqueued when they are due.
 type aliasRig struct {
 	*rig
 	names *namesUpstream

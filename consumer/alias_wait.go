@@ -21,8 +21,8 @@ const maxAliasHold = 24 * time.Hour
 
 // wait requests the aliases of the task, and ends its record with a durable retry, which the write of
 // the alias makes due. It reports true if the stored alias can be used although it is no longer fresh,
-// because it cannot be checked now. dead is the hash of an alias with which the upstream did not find
-// the entity; number is the number of the retry.
+// because it cannot be checked now. `dead` is the hash of an alias with which the upstream did not
+// find the entity; `number` is the number of the retry.
 //
 // The order is: request, settle, store the retry. The retry is stored after the request, so that a
 // stored retry always has a requested alias. It is stored after the settle, so that the lock of this
@@ -73,7 +73,8 @@ func (a *aliases) wait(ctx, hard context.Context, at *attempt, dead string, numb
 	return false
 }
 
-// failures returns, for each alias of the task, the version of its stored failure; 0: it has none.
+// failures returns, for each alias of the task, the version of its stored failure; 0 means that it has
+// none.
 func (a *aliases) failures(ctx context.Context, t *task) (versions []int64, err error) {
 	var found []store.Status
 	err = a.w.retryDB(ctx, opStatus, func(ctx context.Context) (err error) {
@@ -86,7 +87,8 @@ func (a *aliases) failures(ctx context.Context, t *task) (versions []int64, err 
 	return versions, err
 }
 
-// aliasHold is the hold that prevents the fetch of an alias.
+// aliasHold says why an alias is not fetched now, and until when. It is empty if no hold prevents the
+// fetch.
 type aliasHold struct {
 	reason string
 	until  time.Time

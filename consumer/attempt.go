@@ -208,7 +208,7 @@ func (a *attempt) scopeKeys() []string {
 
 const scopeSource = " source"
 
-// scopeKey returns the key of the scope that is paused if the upstream refuses the call. block is
+// scopeKey returns the key of the scope that is paused if the upstream refuses the call. `block` is
 // the kind of scope, one of the source.Block constants.
 func scopeKey(block string, c *call) string {
 	switch {

@@ -102,9 +102,10 @@ func BenchmarkWorker(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkWorkerTraced compares the CPU time for each update request in three cases: without
-// spans, with dropped spans, and with recorded spans. The cases run in alternating rounds. The
-// measured CPU time includes the fake broker and the fake upstream, which run in the same process.
+// BenchmarkWorkerTraced compares the CPU time for each update request in three cases: without spans,
+// with dropped spans, and with recorded spans. The three cases run in turn, each several times for a
+// short period. The measured CPU time includes the fake broker and the fake upstream, which run in the
+// same process.
 func BenchmarkWorkerTraced(b *testing.B) {
 	through, _ := throughReal(b)
 	ways := []struct {
@@ -130,9 +131,9 @@ func BenchmarkWorkerTraced(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkWorkerRenewing compares a worker whose credential is renewed once in each round with a
-// worker whose credential is fixed. The rounds of the two alternate. Each metric is the median of all
-// rounds.
+// BenchmarkWorkerRenewing compares a worker whose credential is renewed with a worker whose credential
+// is fixed. The two workers run in turn, each several times for a short period (a round). The
+// credential is renewed once in each round. Each metric is the median of all rounds.
 func BenchmarkWorkerRenewing(b *testing.B) {
 	through, _ := throughReal(b)
 	took, cpu := map[string][]time.Duration{}, map[string][]time.Duration{}
@@ -176,7 +177,7 @@ type benchRun struct {
 	source     string
 	facets     map[string]source.Facet
 	tracer     observe.Tracer
-	credential string // kind of the source's credential: fixed or renewing; empty: none
+	credential string // kind of the source's credential: fixed or renewing; empty means none
 }
 
 // plainRun returns a benchmark of new entities that need one document each. The key is a part of the

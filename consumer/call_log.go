@@ -23,22 +23,22 @@ type CallRecord struct {
 	// WaitedMS is the time until the permit was granted, in milliseconds.
 	WaitedMS float64
 	Bytes    int
-	Changed  bool // true: the attempt has returned changed content
+	Changed  bool // true if the attempt has returned changed content
 	// Attempt is the position of the call among all calls for the record; the first is 1.
 	Attempt       int
 	CorrelationID string
 }
 
-// callLog receives the finished calls of a worker. The function record gets every call; nil: no function. The
-// sampler chooses the calls that are logged.
+// callLog receives the finished calls of a worker. The function record gets every call; nil means no
+// function. The sampler chooses the calls that are logged.
 type callLog struct {
 	record  func(CallRecord)
 	sampler observe.LogSampler
 }
 
 // reportCalls gives each call of an attempt to callLog.record, and logs it at level DEBUG if the
-// sampler passes it. class is the class of the attempt, or "" if the attempt ended before its
-// responses were read. before is the number of calls that earlier attempts of the record made.
+// sampler passes it. `class` is the class of the attempt, or "" if the attempt ended before its
+// responses were read. `before` is the number of calls that earlier attempts of the record made.
 func reportCalls(ctx context.Context, w *Worker, a *attempt, class source.Class, changed bool, before int) {
 	debug := w.log.Enabled(ctx, slog.LevelDebug)
 	if !debug && w.calls.record == nil {

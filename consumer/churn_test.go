@@ -109,10 +109,10 @@ type churn struct {
 	slowUpstream
 	rng            *rand.Rand
 	lane           schemas.Lane
-	broker         bool          // true: the broker assigns the partitions; false: a member of the group assigns them
+	broker         bool          // true if the broker assigns the partitions; false if a member of the group assigns them
 	revokeTimeout  time.Duration // how long the revocation of a partition waits for calls in flight
 	inFlight       int
-	cuts           bool          // true: the test also cuts connections between members and Kafka
+	cuts           bool          // true if the test also cuts connections between members and Kafka
 	sessionTimeout time.Duration // session timeout of the consumer group
 	members        []member
 	numbers        map[string]int64 // version of the last request of each key

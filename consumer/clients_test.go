@@ -33,7 +33,7 @@ func (n *recordingPermits) Acquire(ctx context.Context, lane schemas.Lane, c sou
 	return p, err
 }
 
-// limit replaces the limiter of the rig with a limiter that allows the given number of calls a
+// limit replaces the limiter of the test with a limiter that allows the given number of calls a
 // second.
 func (r *rig) limit(calls int) {
 	r.Helper()

@@ -46,9 +46,9 @@ func pageRun() benchRun {
 	return r
 }
 
-// BenchmarkWorkerPages compares two rates: how many new collections of one page with ten items a worker
-// stores in a second, and how many entities of a facet that is no collection. Both kinds have 17 KB.
-// The rounds of the two alternate.
+// BenchmarkWorkerPages compares two rates: how many new collections of one page with ten items a
+// worker stores in a second, and how many entities of a facet that is no collection. Both kinds have
+// 17 KB. The two kinds are measured in turn, several times.
 func BenchmarkWorkerPages(b *testing.B) {
 	through, _ := throughReal(b)
 	var plain, pages, again time.Duration

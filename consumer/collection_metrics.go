@@ -8,7 +8,7 @@ import (
 	"github.com/freshet/freshet/collection"
 )
 
-// walkMetrics are the metrics of collections.
+// walkMetrics counts the fetched pages and the items of collections, and the walks that have ended.
 type walkMetrics struct{ pages, items, ended *prometheus.CounterVec }
 
 // Values of labels of the metrics of collections. A page with another value than pageChanged and

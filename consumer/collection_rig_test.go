@@ -36,8 +36,8 @@ type listUpstream struct {
 	perPage int
 	etags   bool
 	calls   []string // the query parameters page and since of each call
-	// answer writes the response to a call and returns true, or returns false for the usual response. n
-	// is the number of the call, from 1.
+	// answer writes the response to a call and returns true, or returns false for the usual response.
+	// `n` is the number of the call, from 1.
 	answer func(w http.ResponseWriter, r *http.Request, n int) bool
 }
 
@@ -106,8 +106,8 @@ type listRig struct {
 	collections *collection.Collections
 	relay       *outbox.Relay
 	stopRelay   func()
-	runs        consumer.Runs        // runs whose steps the workers serve; nil: there are none
-	high        consumer.Collections // the store of collections of the HIGH worker; nil: it has the same as the LOW worker
+	runs        consumer.Runs        // runs whose steps the workers serve; nil means that there are none
+	high        consumer.Collections // the store of collections of the HIGH worker; nil means that it has the same as the LOW worker
 	lost        atomic.Int32         // the records of so many further requests of pages are lost
 }
 

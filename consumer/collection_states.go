@@ -20,7 +20,7 @@ type stateReader struct {
 	reading bool // true while a goroutine reads a batch
 }
 
-// stateRead is the read of one collection's state.
+// stateRead is a request of a goroutine to read the state of one collection, and its result.
 type stateRead struct {
 	entity schemas.Entity
 	state  collection.State

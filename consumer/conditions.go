@@ -24,7 +24,7 @@ var (
 		Recovered: "releasing outstanding requests of clients works again",
 	}
 	conditionSteps = observe.Condition{
-		Event: "run_steps_unannounced", Failing: "steps of runs can't be made due; retrying until their leases end", Recovered: "steps of runs are made due again",
+		Event: "run_steps_unannounced", Failing: "steps of runs can't be made due; retrying until their leases end", Recovered: "steps of runs can be made due again",
 	}
 	conditionUnreachable = observe.Condition{Event: "upstream_unreachable", Failing: "upstream unreachable", Recovered: "upstream reachable"}
 	conditionRetention   = observe.Condition{
@@ -41,8 +41,8 @@ func conditionEndpoint(facet string) observe.Condition {
 	}
 }
 
-// condition returns the log condition for the scope that is paused if the upstream refuses this
-// call. block is the kind of scope, one of the source.Block constants.
+// condition returns the log condition for the scope that is paused if the upstream refuses this call.
+// `block` is the kind of scope, one of the source.Block constants.
 func (c *call) condition(block string) observe.Condition {
 	switch block {
 	case source.BlockCredential:

@@ -51,10 +51,10 @@ const (
 	noKnownGood                 // there are not enough known-good entities for the confirming calls
 )
 
-// faultQuery is a failure that needs a verdict.
+// faultQuery is a failed call whose cause (the entity, a scope or the source) is not known yet.
 type faultQuery struct {
 	entity     schemas.Entity
-	scope      string // key (scopeKey) of the scope that may be at fault; empty: the whole source may be at fault
+	scope      string // key (scopeKey) of the scope that may be at fault; empty means that the whole source may be at fault
 	credential string
 	after      time.Time // when the failure was observed
 }
@@ -69,7 +69,7 @@ type confirmRun struct {
 	verdict verdict
 }
 
-// recordKnownGood adds the task's entity to the known-good entities. answered is true if a call for
+// recordKnownGood adds the task's entity to the known-good entities. `answered` is true if a call for
 // the entity has just succeeded (ok or not-modified), and false if the entity only has a stored
 // snapshot.
 func (h *Health) recordKnownGood(t *task, answered bool) {
@@ -381,7 +381,7 @@ func (w *Worker) fetchKnownGood(ctx, hard context.Context, k *knownGood, credent
 	}
 	w.announceOpen(w.health.record(callEnd{entity: k.entity, credential: a.credentialUsed(), first: a.began, began: a.began}, subject, true, w.permits.BreakerOpenSince), k.entity.Facet, o.Err)
 	if subject != goodAnswer {
-		v := faultUnknown // so this call pauses other calls only if its response demands a pause, such as a 429 with Retry-After
+		v := faultUnknown // without a verdict, this call pauses other calls only if its response demands a pause, such as a 429 with Retry-After
 		if probe {
 			v = sharedFault
 		}

@@ -27,7 +27,7 @@ var (
 	errSlowCounted = errors.New("the database was slow; the circuit breaker has counted this as a failure")
 )
 
-// dbHealth is the circuit breaker of the database.
+// dbHealth is the circuit breaker of the database, with a signal for the changes of its state.
 type dbHealth struct {
 	dbBreaker        *gobreaker.CircuitBreaker[struct{}]
 	dbBreakerChanged chan struct{} // receives a signal after each change of dbBreaker's state
@@ -83,7 +83,7 @@ func (w *Worker) retryDB(ctx context.Context, op string, do func(context.Context
 
 // countSlow makes the breaker count one failure for each slowThreshold that a database call lasts,
 // until the returned function `end` is called. Without these counts, calls that hang would not open
-// the breaker, because they are few and end late. end reports whether the breaker counted any
+// the breaker, because they are few and end late. `end` reports whether the breaker counted any
 // failure.
 func (w *Worker) countSlow() (end func() (counted bool)) {
 	var mu sync.Mutex

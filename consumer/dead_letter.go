@@ -93,9 +93,9 @@ func recordSize(r *kgo.Record) int {
 	return n
 }
 
-// writeDeadLetter copies the record byte for byte to the dead-letter topic, stores that its entity
-// has failed, and settles its request. It retries until Kafka accepts the dead letter. before is
-// the entity's previous status.
+// writeDeadLetter copies the record byte for byte to the dead-letter topic, stores that its entity has
+// failed, and settles its request. It retries until Kafka accepts the dead letter. `before` is the
+// entity's previous status.
 func (w *Worker) writeDeadLetter(ctx context.Context, t *task, f failure, before store.Status) {
 	if w.walks.abandon(ctx, t) != nil {
 		return // ctx ended; the record stays uncommitted, and a worker reads it again

@@ -14,10 +14,10 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Requests is the state of requests in flight, which all processes share in Redis.
+// Requests is the state of requests in flight. All processes share this state in Redis.
 type Requests interface {
-	// Peek returns for each request whether it still needs a fetch. stored holds the versions
-	// of the entities' snapshots, 0 for none.
+	// Peek returns for each request whether it still needs a fetch. `stored` holds the versions of the
+	// entities' snapshots, 0 for none.
 	Peek(ctx context.Context, requests []schemas.UpdateRequest, stored []int64) ([]schemas.Verdict, error)
 	// Begin checks the request again directly before its fetch. If the verdict is Proceed, it also
 	// returns the number of the fetch, which is higher than all earlier numbers of the entity.
@@ -105,7 +105,7 @@ type Tokens interface {
 	// renewal. It returns an error if the renewals fail, or ctx ends.
 	Await(ctx context.Context, credentials []string) ([]string, error)
 	// Refused requests a renewal of the token with this generation, because the upstream has refused
-	// the token. It returns when the renewal has ended. It reports whether a newer token exists, so
+	// the token. It blocks until the renewal has ended. It reports whether a newer token exists, so
 	// that the call can be repeated.
 	Refused(ctx context.Context, credential string, generation int64) bool
 }
@@ -134,9 +134,9 @@ type Store interface {
 
 // Aliases enqueues requests for the facets that other facets take params from.
 type Aliases interface {
-	// RequestAlias enqueues the request. It returns when Kafka has acknowledged a record that covers
-	// it. If a hold refuses the request, it returns the hold's reason and end. stored is the version of
-	// the entity's snapshot, 0 for none.
+	// RequestAlias enqueues the request. It blocks until Kafka has acknowledged a record that covers
+	// the request. If a hold refuses the request, it returns the hold's reason and end. `stored` is
+	// the version of the entity's snapshot, 0 for none.
 	RequestAlias(ctx context.Context, r schemas.UpdateRequest, stored int64) (hold string, until time.Time, err error)
 }
 
@@ -155,7 +155,7 @@ type Outbox interface {
 
 // Lag measures the backlog of a lane.
 type Lag interface {
-	// Records returns how many records are not committed. known is false if there is no recent
+	// Records returns how many records are not committed. `known` is false if there is no recent
 	// measurement.
 	Records(source string, lane schemas.Lane) (n int64, known bool)
 }
@@ -173,13 +173,13 @@ type Deps struct {
 	Runs     Runs
 	Lag      Lag
 	Health   *Health // health of the source; the workers of both lanes share it
-	Tokens   Tokens  // nil: no credential of the source renews itself
-	Hints    *Hints  // hints of the source, which the workers of both lanes share; nil: none
+	Tokens   Tokens  // nil means that no credential of the source renews itself
+	Hints    *Hints  // hints of the source, which the workers of both lanes share; nil means none
 	// Kafka returns the connection settings of the Kafka client with this name. The worker calls it
 	// once for each of its clients.
 	Kafka func(client string) []kgo.Opt
 	// RecordCall receives each finished upstream call, at most a few milliseconds after its end. It
-	// must return at once and may be called concurrently. nil: calls are not recorded.
+	// must return at once and may be called concurrently. nil means that calls are not recorded.
 	RecordCall func(CallRecord)
 	Log        *slog.Logger
 	Metrics    prometheus.Registerer

@@ -17,12 +17,12 @@ import (
 
 // Items reads the stored items of collections.
 type Items interface {
-	// InKeyOrder returns at most limit collections of the filter's source and facet, sorted by their
+	// InKeyOrder returns at most `limit` collections of the filter's source and facet, sorted by their
 	// keys. Only collections are returned whose keys begin with f.KeyPrefix and are greater than the
-	// key after.
+	// key `after`.
 	InKeyOrder(ctx context.Context, f store.EntityFilter, after string, limit int) ([]collection.Listed, error)
-	// Scan reads at most limit items after the position after, in the order of their last changes, and
-	// calls the function each for each of them. The content is valid only until each returns.
+	// Scan reads at most `limit` items after the position `after`, in the order of their last changes,
+	// and calls the function `each` for each of them. The content is valid only until `each` returns.
 	Scan(ctx context.Context, e schemas.Entity, after collection.Position, limit int, each func(at collection.Position, content []byte)) error
 }
 
@@ -83,7 +83,7 @@ func (d *derivations) try(ctx, hard context.Context, a *attempt) decision {
 	return end()
 }
 
-// derivation is one computation of the content of one entity.
+// derivation computes the content of one entity of a derived facet.
 type derivation struct {
 	*derivations
 	t      *task
@@ -159,9 +159,9 @@ func (d *derivation) addKey(ctx context.Context, c *derived.Computation, key str
 	})
 }
 
-// eachCollection calls do for each collection that can belong to the key, or for all collections if the
-// key is empty. The arguments of do are the facet of the collection, the collection, and the key to
-// which the collection belongs.
+// eachCollection calls `do` for each collection that can belong to the key, or for all collections if
+// the key is empty. The arguments of `do` are the facet of the collection, the collection, and the key
+// to which the collection belongs.
 func (d *derivation) eachCollection(ctx context.Context, key string, do func(over string, s collection.Listed, of string) error) error {
 	for _, over := range slices.Sorted(maps.Keys(d.config.Over)) {
 		in, filter, limit := d.config.Over[over], store.EntityFilter{Source: d.t.request.Source, Facet: over, KeyPrefix: key}, collectionChunk

@@ -22,8 +22,9 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// newDerivedRig returns a rig with the derived facet stats. Its inputs are the collections of the facet
-// character, whose keys have the form OWNER-NUMBER. All collections have the same list.
+// newDerivedRig returns a test setup (rig) with the derived facet "stats". Its inputs are the
+// collections of the facet character, whose keys have the form OWNER-NUMBER. All collections have the
+// same list.
 func newDerivedRig(t *testing.T, measures map[string]derived.Measure, changes ...func(*source.Config)) *listRig {
 	t.Helper()
 	r := newListRig(t, items.Collection{ID: "id"}, func(f *source.Facet) { f.KeyPattern = "(?P<owner>[a-z]+)-[0-9]+" })
@@ -100,7 +101,8 @@ func (r *listRig) walkKeys(keys ...string) {
 	}
 }
 
-// statistics returns the stored content of the facet stats for a key; empty: nothing is stored.
+// statistics returns the stored content of the facet stats for a key; empty means that nothing is
+// stored.
 func (r *listRig) statistics(key string) string {
 	r.Helper()
 	s, err := r.db.Get(r.Context(), statsOf(key))

@@ -29,7 +29,7 @@ type task struct {
 	facet  source.Facet
 	calls  int // number of calls that were sent for the record
 	// failures is the number of failed attempts in a row after which the record was tried again at
-	// once. firstCall is the start of the first of these attempts. unconfirmed is true if the last
+	// once. `firstCall` is the start of the first of these attempts. `unconfirmed` is true if the last
 	// failure was permanent and was attributed to the entity, so that one more call must confirm it.
 	failures    int
 	firstCall   time.Time

@@ -87,7 +87,7 @@ func (w *Worker) scheduleRetry(ctx context.Context, t *task, d decision, f failu
 }
 
 // fail stores that the record's entity has failed, together with the row of its dead letter, and
-// settles the request. before is the stored status of the entity before this failure.
+// settles the request. `before` is the stored status of the entity before this failure.
 func (w *Worker) fail(ctx context.Context, t *task, f failure, before store.Status, deadLetter store.DeadLetter) error {
 	now := time.Now()
 	row := w.statusRow(t, f, before)

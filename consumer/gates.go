@@ -13,7 +13,8 @@ type gates struct {
 	changed chan struct{} // closed when a gate opens, and then replaced by a new channel
 	// low holds one signal for each LOW call that may be made although gateYield is closed.
 	low chan struct{}
-	// tokens blocks calls until their credential has a valid token; nil: no credential renews itself.
+	// tokens blocks calls until their credential has a valid token; nil means that no credential
+	// renews itself.
 	tokens Tokens
 }
 
@@ -49,8 +50,8 @@ func (g *gates) set(which gate, open bool) {
 	g.changed = make(chan struct{})
 }
 
-// wait returns when all gates are open, or when passLow lets this call continue. It returns an
-// error when ctx ends.
+// wait blocks until all gates are open, or until passLow lets this call continue. It returns an error
+// when ctx ends.
 func (g *gates) wait(ctx context.Context) error {
 	for {
 		g.mu.Lock()

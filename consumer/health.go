@@ -12,9 +12,11 @@ import (
 
 const (
 	// These limits apply only without a known-good entity. The source is then unhealthy if two
-	// conditions hold. First, more than half of the last windowSize calls failed, and these calls
-	// belong to at least minEntities entities. Second, the last call failed for most of the
-	// entities that were called after the first of these failures.
+	// conditions hold:
+	// - More than half of the last windowSize calls failed, and the failed calls belong to at least
+	//   minEntities entities.
+	// - Among the entities that were called since the first of the failed calls, more entities have a
+	//   failed last call than a successful last call.
 	windowSize  = 20
 	minEntities = 5
 	// minRefused is how many different entities in a row the upstream must refuse before the fault
@@ -57,7 +59,8 @@ func NewHealth() *Health {
 	}
 }
 
-// facetHealth is the health of one facet.
+// facetHealth has the last calls of one facet, from which Health decides whether the facet's endpoint
+// fails.
 type facetHealth struct {
 	window
 	good   [2]callEnd // the last successful calls, of two different entities
@@ -160,8 +163,8 @@ const (
 	scopeEvidence           // the outcome is evidence about a scope: a refused credential, a refused quota, or maintenance
 )
 
-// record adds the end of a call and returns the diagnosis. known is true if the entity is
-// known-good. openSince reports whether the source's breaker was open at any time after `since`,
+// record adds the end of a call and returns the diagnosis. `known` is true if the entity is
+// known-good. `openSince` reports whether the source's breaker was open at any time after `since`,
 // opened by any process.
 func (h *Health) record(end callEnd, subject evidence, known bool, openSince func(since time.Time) bool) diagnosis {
 	h.mu.Lock()
@@ -279,8 +282,8 @@ func (h *Health) facet(name string) *facetHealth {
 	return f
 }
 
-// otherFacetHealthy reports whether a call of another facet, whose breaker is closed, succeeded
-// within healthyTTL.
+// otherFacetHealthy reports whether a call of another facet succeeded within healthyTTL. Facets with
+// an open breaker are ignored.
 func (h *Health) otherFacetHealthy(facet string, now time.Time) bool {
 	for name, f := range h.facets {
 		if name != facet && h.endpoints[name] == nil && !f.good[0].began.IsZero() && now.Sub(f.good[0].began) < healthyTTL {
@@ -309,9 +312,9 @@ func (s *signal) wait() <-chan struct{} {
 	return s.next
 }
 
-// admit reports whether a call to the facet may be made now. While the facet's breaker is open,
-// only one call after each pause is allowed: the probe. If the facet has a known-good entity, admit
-// returns that entity for the probe, and ok is false: the caller's own call may not be made.
+// admit reports whether a call to the facet may be made now. While the facet's breaker is open, only
+// one call after each pause is allowed: the probe. If the facet has a known-good entity, admit returns
+// that entity for the probe, and `ok` is false: the caller's own call may not be made.
 func (h *Health) admit(facet string) (ok bool, probe *knownGood) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -81,9 +81,10 @@ func TestHealth_NeedsFiveFailingEntities(t *testing.T) {
 	})
 }
 
-// callEntities records calls of entities, one second apart: first one call of each entity, then
-// further rounds with only the failing entities, `times` rounds in all. The entities are numbered
-// from `from` upward. It returns the first diagnosis other than noDiagnosis.
+// callEntities records calls of entities, one second apart. It first records one call of each entity.
+// Then it records further calls of only the failing entities, until each of them was called `times`
+// times. The entities are numbered from `from` upward. It returns the first diagnosis other than
+// noDiagnosis.
 func callEntities(h *Health, from, entities, times int, fails func(n int) bool) diagnosis {
 	first := map[int]time.Time{}
 	for try := range times {

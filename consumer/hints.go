@@ -17,9 +17,9 @@ const (
 	// finds nothing doubles the interval, from restHintInterval up to maxHintInterval, because each
 	// comparison reads a snapshot.
 	minHintInterval, restHintInterval, maxHintInterval = time.Second, time.Minute, time.Hour
-	// maxHintBytes is the maximum size, in bytes, of content that is compared. hintTimeout is the
-	// timeout of reading the stored content. maxHintMembers is the maximum number of JSON members
-	// of a facet whose hints are logged.
+	// maxHintBytes is the maximum size, in bytes, of content that is compared. `hintTimeout` is the
+	// timeout of reading the stored content. `maxHintMembers` is the maximum number of JSON members of
+	// a facet whose hints are logged.
 	maxHintBytes   = 1 << 20
 	hintTimeout    = time.Second
 	maxHintMembers = 8
@@ -166,7 +166,7 @@ func (w *Worker) hintChanged(ctx context.Context, t *task, content []byte) {
 	member, _ := w.source.OnlyChangedMember(facet, before, content)
 	save, log := w.hints.compared(facet, member, time.Now())
 	if log {
-		w.log.Warn("only one JSON member of the facet changes at every check; add it to the facet's setting ignore if it is not content", "facet", facet, "member", member)
+		w.log.Warn("only one JSON member of the facet changes at every check; add it to facets.NAME.ignore if it is not content", "facet", facet, "member", member)
 	}
 	if !save {
 		return

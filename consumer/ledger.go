@@ -97,8 +97,8 @@ func (l *ledger) find(offset int64) (int, bool) {
 	return slices.BinarySearchFunc(l.window, offset, func(e entry, offset int64) int { return cmp.Compare(e.offset, offset) })
 }
 
-// commitPoint returns the offset after the unbroken prefix of done records. due is true if this offset
-// must be committed: a record was read, the offset has changed, and the ledger is not revoked.
+// commitPoint returns the offset after the unbroken prefix of done records. `due` is true if this
+// offset must be committed: a record was read, the offset has changed, and the ledger is not revoked.
 func (l *ledger) commitPoint() (offset int64, due bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

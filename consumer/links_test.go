@@ -58,14 +58,15 @@ func (u *linkedUpstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// change calls do, which can change the upstream while the upstream serves calls.
+// change calls `do`, which can change the upstream while the upstream serves calls.
 func (u *linkedUpstream) change(do func(*linkedUpstream)) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	do(u)
 }
 
-// linkRig is a rig whose facet "character" is raw and contains links to entities of the same facet.
+// linkRig is a test setup (rig) whose facet "character" is raw. Its content has links to entities of
+// the same facet.
 type linkRig struct {
 	*rig
 	docs *linkedUpstream
@@ -192,7 +193,7 @@ func TestLinks_FollowedUpToMaxDepth(t *testing.T) {
 }
 
 // Documents that link to each other in a circle are fetched only once each, although the maximum depth
-// would allow three rounds.
+// would allow three fetches of each document.
 func TestLinks_CircleEnds(t *testing.T) {
 	docs := map[string][]string{"a": {"b", "a"}, "b": {"c", "b"}, "c": {"a"}}
 	r := newLinkRig(t, docs, func(f *source.Facet) { f.Links.MaxDepth = 10 })

@@ -178,7 +178,7 @@ func (m *metrics) requestStored(r store.Result, requestedAt time.Time) {
 	}
 }
 
-// linksFound counts the links in changed content. followed is true if they are requested.
+// linksFound counts the links in changed content. `followed` is true if they are requested.
 func (m *metrics) linksFound(found links.Found, followed bool) {
 	outcome := linkFollowed
 	if !followed {

@@ -60,7 +60,7 @@ func (p *scriptedUpstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// newUpstream makes the rig's workers call a scriptedUpstream, for a facet with these params and
+// newUpstream makes the workers of the test call a scriptedUpstream, for a facet with these params and
 // this path.
 func (r *rig) newUpstream(path string, params map[string]string, changes ...func(*source.Facet)) *scriptedUpstream {
 	r.Helper()

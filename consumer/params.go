@@ -73,8 +73,8 @@ func (t *task) ownParams() map[string]string {
 	return t.request.Params
 }
 
-// paramAdvice returns advice for an operator if the params do not make a valid call. missing are the names
-// of the params without a value.
+// paramAdvice returns advice for an operator if the params do not make a valid call. `missing` are the
+// names of the params without a value.
 func paramAdvice(missing []string) string {
 	if len(missing) == 0 {
 		return "register the entity with other params"

@@ -24,7 +24,7 @@ func (a *attempt) preemptible() bool {
 }
 
 // watchWait cancels a wait for a permit with errPreempted as soon as slotQueue.preempt chooses the
-// attempt. The caller calls stop after the wait.
+// attempt. The caller calls `stop` after the wait.
 func (a *attempt) watchWait(cancel context.CancelCauseFunc) (stop func()) {
 	var mu sync.Mutex // guards the variables timer and stopped
 	var timer *time.Timer
@@ -63,10 +63,10 @@ func (w *Worker) requeue(ctx context.Context, t *task) bool {
 	return ctx.Err() == nil
 }
 
-// preempt reports whether a record of the client is chosen to be preempted: a record that occupies
-// a slot and waits for a permit. It is chosen if a client with fewer slots waits for a slot, or if
-// other clients wait for memory. For each waiting record of these other clients, preempt chooses at
-// most one record. The caller calls preempted for each chosen record.
+// preempt reports whether a record of the client is chosen to be preempted: a record that occupies a
+// slot and waits for a permit. It is chosen if a client with fewer slots waits for a slot, or if other
+// clients wait for memory. For each waiting record of these other clients, preempt chooses at most one
+// record. The caller calls the method `preempted` for each chosen record.
 func (q *slotQueue) preempt(client string, waitForMemory int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -93,7 +93,7 @@ func TestWorker_PreemptsRequestsUnderOpenBreaker(t *testing.T) {
 	}
 }
 
-// outagePermits behaves like an open breaker of the source until end is called.
+// outagePermits behaves like an open breaker of the source until the method `end` is called.
 type outagePermits struct {
 	consumer.Permits
 	healthy context.Context //nolint:containedctx // a context that has already ended

@@ -56,7 +56,7 @@ func (a *kindUpstream) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// largeBody returns a valid body that is larger than the rig's MaxBody.
+// largeBody returns a valid body that is larger than the MaxBody of the source in the test.
 var largeBody = sync.OnceValue(func() []byte { return []byte(`{"x":"` + strings.Repeat("x", 2<<20) + `"}`) })
 
 func (r *rig) newKindUpstream() *kindUpstream {

@@ -52,8 +52,8 @@ func failedOperation(op string) observe.Condition {
 	}
 }
 
-// retry calls do until it succeeds. While PostgreSQL, Redis or Kafka is down, the caller's
-// records stay uncommitted and none is lost. It returns an error only when ctx ends.
+// retry calls `do` until it succeeds. While PostgreSQL, Redis or Kafka is down, the caller's records
+// stay uncommitted and none is lost. It returns an error only when ctx ends.
 func (w *Worker) retry(ctx context.Context, op string, do func(context.Context) error) error {
 	backoff := minBackoff
 	for {

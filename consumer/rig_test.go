@@ -35,9 +35,9 @@ import (
 // waitTimeout bounds every wait for an event.
 const waitTimeout = 2 * time.Minute
 
-// rig connects all parts on a request's path: producer, Kafka, worker, limiter, upstream and store.
-// freshet's own parts are real. Kafka, Redis, the database and the upstream are embedded in the
-// test. Tests inject faults between the parts.
+// rig is the setup of a test. It connects all parts on a request's path: producer, Kafka, worker,
+// limiter, upstream and store. freshet's own parts are real. Kafka, Redis, the database and the
+// upstream are embedded in the test. Tests inject faults between the parts.
 type rig struct {
 	*testing.T
 	kafka       *kfake.Cluster
@@ -51,7 +51,7 @@ type rig struct {
 	producer    *producer.Producer
 	limiter     *limiter.Limiter
 	retries     countingRetries
-	realRetries *retries.Retries // set by a test whose retries are enqueued; nil: retries are only counted
+	realRetries *retries.Retries // set by a test whose retries are enqueued; nil means that retries are only counted
 	changes     countingOutbox
 	behind      fixedLag
 	health      *consumer.Health
@@ -65,7 +65,7 @@ func newRig(t *testing.T, kafka ...kfake.Opt) *rig {
 	return newRigOn(t, rdb, kafka...)
 }
 
-// newRigOn returns a rig that uses this Redis.
+// newRigOn returns a test setup (rig) that uses this Redis.
 func newRigOn(t *testing.T, rdb redis.UniversalClient, kafka ...kfake.Opt) *rig {
 	t.Helper()
 	r := &rig{T: t, rdb: rdb, health: consumer.NewHealth()}
@@ -198,7 +198,7 @@ func wrapPermit(c source.Call) func(*limiter.Permit, error) (consumer.Permit, er
 	}
 }
 
-// testPermit is a permit of the rig's limiter. It uses the first credential of the call.
+// testPermit is a permit of the limiter that the test uses. It uses the first credential of the call.
 type testPermit struct {
 	*limiter.Permit
 	credential string
@@ -230,7 +230,8 @@ func (r *rig) status(key string) store.Status {
 	return all[0]
 }
 
-// deps returns the dependencies of the rig's workers. Retries and outbox events are only counted.
+// deps returns the dependencies of the workers that the test starts. Retries and outbox events are
+// only counted.
 func (r *rig) deps() consumer.Deps {
 	r.metrics = prometheus.NewRegistry()
 	return consumer.Deps{

@@ -15,8 +15,8 @@ type Runs interface {
 	Answered(ctx context.Context, steps []runs.Ref, now time.Time) error
 }
 
-// step returns the step of a run whose next page the task's request fetches. ok is false if the request
-// belongs to no run.
+// step returns the step of a run whose next page the task's request fetches. `ok` is false if the
+// request belongs to no run.
 func (t *task) step() (step runs.Ref, ok bool) {
 	return runs.Ref{Run: t.request.RunID, Entity: t.request.Entity}, t.request.RunID != ""
 }

@@ -25,7 +25,7 @@ type slotQueue struct {
 	idleServers int        // number of goroutines that wait in serve
 }
 
-// slotWaiter is a record that waits for a slot.
+// slotWaiter is a record in the queue for one of the worker's slots.
 type slotWaiter struct {
 	task *task
 	seq  int64
@@ -95,9 +95,9 @@ func (q *slotQueue) used() (n int) {
 // maxIdle is the maximum number of goroutines that wait for the next task.
 const maxIdle = 64
 
-// serve processes a task, and then the tasks that it gets from handOver, until stop is closed. At most
-// maxIdle goroutines wait for a task. A goroutine is reused because its stack has the size that the
-// processing needs; a new stack grows in several steps, and each copies it.
+// serve processes a task, and then the tasks that it gets from handOver, until `stop` is closed. At
+// most maxIdle goroutines wait for a task. A goroutine is reused because its stack has the size that
+// the processing needs; a new stack grows in several steps, and each copies it.
 func (q *slotQueue) serve(t *task, stop <-chan struct{}, process func(*task)) {
 	for {
 		process(t)

@@ -302,7 +302,7 @@ func (w *Worker) announceOpen(d diagnosis, facet string, err error) {
 	}
 }
 
-// fetched is the result of one attempt.
+// fetched has the outcome of one attempt of a task, and the content that the attempt has fetched.
 type fetched struct {
 	outcome source.Outcome
 	calls   int

@@ -18,7 +18,7 @@ import (
 type item struct {
 	task     *task
 	write    store.Write
-	page     *collection.Write // a page of a collection; nil: the result is stored as a snapshot
+	page     *collection.Write // a page of a collection; nil means that the result is stored as a snapshot
 	rejected error             // the database's error if it rejects the content, or the reason for which a page is refused
 	written  chan store.Result // buffered channel for one result
 	span     trace.Span        // trace span from the submission of the item to its result
@@ -53,8 +53,7 @@ func (wr *writer) submit(hard context.Context, i *item) store.Result {
 	return <-i.written
 }
 
-// stop lets run return after all submitted items are written. submit must not be called
-// afterwards.
+// stop lets run return after all submitted items are written. `submit` must not be called afterwards.
 func (wr *writer) stop() { close(wr.items) }
 
 func (wr *writer) run(hard context.Context) {

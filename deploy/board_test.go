@@ -25,7 +25,7 @@ type panel struct {
 	title, description string
 	unit               string
 	width              int    // width in columns; a row of the dashboard has 24 columns
-	kind               string // type of the panel in Grafana; empty: timeseries
+	kind               string // type of the panel in Grafana; empty means timeseries
 	queries            []query
 	lines              []line
 	stacked            bool
@@ -91,8 +91,8 @@ func by(labels string) string {
 	return " by (" + labels + ") "
 }
 
-// rate returns a query for the rate of a counter per second, summed by the labels. The parameter
-// "of" is the counter's name without the namespace, with optional matchers.
+// rate returns a query for the rate of a counter per second, summed by the labels. The parameter `of`
+// is the counter's name without the namespace, with optional matchers.
 func rate(labels, of string) string {
 	return fmt.Sprintf("sum%s(rate(%s[$__rate_interval]))", by(labels), metricName(of))
 }
@@ -122,7 +122,7 @@ func ratio(a, b string) string { return fmt.Sprintf("%s / (%s > 0)", a, b) }
 func ratioOrZero(a, b string) string { return ratio(fmt.Sprintf("(%s or 0 * %s)", a, b), b) }
 
 // quantiles returns one query for each quantile in qs, in percent, of a histogram. The parameter
-// "labels" lists the labels that distinguish the series.
+// `labels` lists the labels that distinguish the series.
 func quantiles(of, legend, labels string, qs ...int) []query {
 	metric, matchers, _ := strings.Cut(of, "{")
 	if matchers != "" {

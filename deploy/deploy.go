@@ -92,7 +92,7 @@ func Panels(interval string) ([]Panel, error) {
 }
 
 // variableReplacer returns a replacer of Grafana's variables in a query. It replaces the built-in
-// variables for time ranges by interval. It replaces the variables of the dashboard by ".*", because
+// variables for time ranges by `interval`. It replaces the variables of the dashboard by ".*", because
 // the dashboard uses its variables only in regular expression matchers.
 func (d *dashboard) variableReplacer(interval string) *strings.Replacer {
 	var pairs []string

@@ -132,8 +132,8 @@ func metricsOf(all []token) []string {
 }
 
 // aggregatedMetrics returns the metrics that an aggregation reads. Example: in "sum by (a) (m)" it
-// returns m. It also accepts the form "sum(m) by (a)". `at` is the index of a label in the list
-// after "by"; in the example it is the index of a.
+// returns m. It also accepts the form "sum(m) by (a)". `at` is the index of any label in the list
+// after "by"; in the example, this label is "a".
 func aggregatedMetrics(all []token, at int) []string {
 	closed := at + slices.IndexFunc(all[at:], func(t token) bool { return t.kind == sign && t.text == ")" })
 	if next := closed + 1; next < len(all) && all[next].kind == sign && all[next].text == "(" {

@@ -55,7 +55,7 @@ var sla = row{"Processing SLA", []panel{
 }}
 
 // latencyPanel returns a panel with the latency of one lane as p50, p95 and p99. The panel draws a
-// warning line at the latency "bound", in seconds.
+// warning line at the latency `bound`, in seconds.
 func latencyPanel(title, histogram, lane string, bound float64, about string) panel {
 	return panel{
 		title: title, description: about, unit: seconds, width: 6, lines: []line{warn(bound)},

@@ -15,7 +15,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// run runs a program and returns its output. If the program fails, the test fails. pack is the
+// run runs a program and returns its output. If the program fails, the test fails. `pack` is the
 // Debian package that contains the program.
 func run(t *testing.T, pack, program string, args ...string) string {
 	t.Helper()

@@ -31,20 +31,20 @@ type Deps struct {
 
 // Store is the database: the index of dead letters, and the jobs.
 type Store interface {
-	// DeadLetters returns at most limit matching dead letters, newest first. If after.At is set, the
-	// list continues after the dead letter "after", the last one of the previous page.
+	// DeadLetters returns at most `limit` matching dead letters, newest first. If after.At is set, the
+	// list continues after the dead letter `after`, the last one of the previous page.
 	DeadLetters(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetter, limit int) ([]store.DeadLetter, error)
-	// DeadLettersByOffset returns at most limit matching dead letters in the order of partition and
+	// DeadLettersByOffset returns at most `limit` matching dead letters in the order of partition and
 	// offset, starting after the given position.
 	DeadLettersByOffset(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetterID, limit int) ([]store.DeadLetter, error)
 	// DeadLetterGroups counts matching dead letters by reason, fingerprint and facet, largest group
 	// first.
 	DeadLetterGroups(ctx context.Context, filter store.DeadLetterFilter, limit int) ([]store.DeadLetterGroup, error)
-	// HandledPrefixes returns, for each partition of a topic, the range of offsets from the partition's
-	// start in which all dead letters are handled. The range ends before a dead letter from the time
-	// recent or later, even if it is handled. The range also ends before an offset without a row in
-	// dead_letters, if the following row is from the time missing or later: then the missing row may
-	// still be written.
+	// HandledPrefixes returns, for each partition of a topic, the range of offsets from the
+	// partition's start in which all dead letters are handled. The range ends before a dead letter
+	// from the time `recent` or later, even if it is handled. The range also ends before an offset
+	// without a row in dead_letters, if the following row is from the time `missing` or later: then
+	// the missing row may still be written.
 	HandledPrefixes(ctx context.Context, topic string, recent, missing time.Time) ([]store.HandledPrefix, error)
 	// DeleteDeadLettersBefore deletes at most `limit` rows of dead letters with an offset below the
 	// given offset, and returns how many it deleted.
@@ -53,9 +53,9 @@ type Store interface {
 	CreateJob(ctx context.Context, job store.DLQJob, entry store.AuditEntry) error
 	Job(ctx context.Context, id string) (store.DLQJob, error)
 	Jobs(ctx context.Context, limit int) ([]store.DLQJob, error)
-	// LeaseJob leases one job of the given sources to holder until the given time. The job must need
+	// LeaseJob leases one job of the given sources to `holder` until the given time. The job must need
 	// a worker and have no valid lease. A job needs a worker if it is running or has a chunk in
-	// flight. ok is false if no such job exists.
+	// flight. `ok` is false if no such job exists.
 	LeaseJob(ctx context.Context, holder string, sources []string, now, until time.Time) (job store.DLQJob, ok bool, err error)
 	// NextLeaseEnd returns the earliest time at which a job of one of the sources can be leased;
 	// zero if no job needs a worker.
@@ -64,7 +64,7 @@ type Store interface {
 	// transaction. It returns the job's stored state, which an operator may have changed since the
 	// job was read.
 	SaveJobProgress(ctx context.Context, job store.DLQJob, handled []store.DeadLetterID, d store.Disposition, entry *store.AuditEntry) (store.JobState, error)
-	// SetJobState changes a job's state from "before" to "after" and writes the audit entry in one
+	// SetJobState changes a job's state from `before` to `after` and writes the audit entry in one
 	// transaction.
 	SetJobState(ctx context.Context, id string, before, after store.JobState, at time.Time, entry store.AuditEntry) error
 }
@@ -111,7 +111,7 @@ type Enqueuer interface {
 
 // Notifier calls the job loop when there is work.
 type Notifier interface {
-	// Run calls work until ctx ends: immediately, after each wake-up, at the time "next" that work
+	// Run calls `work` until ctx ends: immediately, after each wake-up, at the time `next` that `work`
 	// returned, and at the latest maxDelay after the previous call.
 	Run(ctx context.Context, maxDelay time.Duration, work func(ctx context.Context, now time.Time) (next time.Time, err error)) error
 	// WakeAt wakes the loops of all processes at the given time.

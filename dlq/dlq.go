@@ -46,8 +46,8 @@ type JobSpec struct {
 	Kind   store.JobKind
 	Filter store.DeadLetterFilter
 	Lane   schemas.Lane // lane in which a replay enqueues
-	Rate   float64      // dead letters per second; 0: unlimited
-	Max    int64        // maximum number of dead letters to handle; 0: all
+	Rate   float64      // dead letters per second; 0 means unlimited
+	Max    int64        // maximum number of dead letters to handle; 0 means all
 	Note   string       // why the operator starts the job, for the audit log
 }
 
@@ -143,8 +143,8 @@ func (q *Queue) Plan(ctx context.Context, spec JobSpec) (Plan, error) {
 	return p, nil
 }
 
-// filterAt returns the filter of a job that is created at the time "now". It selects only open
-// dead letters from before that time.
+// filterAt returns the filter of a job that is created at the time `now`. It selects only open dead
+// letters from before that time.
 func (spec JobSpec) filterAt(now time.Time) store.DeadLetterFilter {
 	f := spec.Filter
 	f.Handled = store.OpenDeadLetters
@@ -187,7 +187,7 @@ func (q *Queue) StartJob(ctx context.Context, spec JobSpec, actor string) (store
 }
 
 // SetJobState stops or resumes a job and returns its new state. A job that is already in the state
-// "to" is returned unchanged. It returns store.ErrJobNotFound for a job that does not exist or is
+// `to` is returned unchanged. It returns store.ErrJobNotFound for a job that does not exist or is
 // done, and store.ErrReplayRunning if another replay of the source is running.
 func (q *Queue) SetJobState(ctx context.Context, id string, to store.JobState, actor string) (store.DLQJob, error) {
 	j, err := q.Job(ctx, id)
@@ -213,8 +213,8 @@ func (q *Queue) SetJobState(ctx context.Context, id string, to store.JobState, a
 	return q.Store.Job(ctx, id)
 }
 
-// auditEntry returns the audit entry of a change of a job. The entry's action consists of the
-// job's kind and the parameter "action", as in replay-started or purge-ended.
+// auditEntry returns the audit entry of a change of a job. The entry's action consists of the job's
+// kind and the parameter `action`, as in replay-started or purge-ended.
 func auditEntry(j store.DLQJob, action, actor string, at time.Time) store.AuditEntry {
 	kind := map[store.JobKind]string{store.ReplayJob: "replay-", store.PurgeJob: "purge-"}[j.Kind]
 	after, err := json.Marshal(struct {
@@ -234,7 +234,7 @@ func auditEntry(j store.DLQJob, action, actor string, at time.Time) store.AuditE
 }
 
 // List returns at most `limit` dead letters that match the filter, newest first. If after.At is set,
-// the list continues after the dead letter "after", the last one of the previous page.
+// the list continues after the dead letter `after`, the last one of the previous page.
 func (q *Queue) List(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetter, limit int) ([]store.DeadLetter, error) {
 	return q.Store.DeadLetters(ctx, filter, after, limit)
 }

@@ -22,7 +22,7 @@ const (
 	maxRate, minRate               = 10_000, 1.0 / 60 // maximum and minimum rate of a job, in dead letters per second
 )
 
-// Entry is a dead letter in a response.
+// Entry is one dead letter as the admin API returns it.
 type Entry struct {
 	// ID is partition:offset on the source's dead-letter topic.
 	ID            string                   `json:"id"`
@@ -279,8 +279,8 @@ func (q *Queue) parseJobSpec(r *http.Request) (spec JobSpec, err error) {
 	return spec, nil
 }
 
-// parseFilter parses the filter parameters in values. The source is in the request's path. It
-// skips the parameters whose names are in "ignored".
+// parseFilter parses the filter parameters in values. The source is in the request's path. It skips
+// the parameters whose names are in `ignored`.
 func (q *Queue) parseFilter(r *http.Request, values url.Values, ignored ...string) (f store.DeadLetterFilter, err error) {
 	f.Source = r.PathValue("source")
 	if err := q.checkSource(f.Source); err != nil {
@@ -305,10 +305,10 @@ func (q *Queue) parseFilter(r *http.Request, values url.Values, ignored ...strin
 	return f, nil
 }
 
-// SplitFacetKey returns the facet and the key of a filter. The text may be a key, or FACET/KEY,
-// the form in which lists show it. The part before the first slash is the facet if it equals the
-// filter's facet, or if the filter has none and hasFacet returns true. Otherwise the whole text is
-// the key. A key that begins with a facet's name and a slash must be given as FACET/KEY.
+// SplitFacetKey returns the facet and the key of a filter. The text may be a key, or FACET/KEY, the
+// form in which lists show it. The part before the first slash is the facet if it equals the filter's
+// facet, or if the filter has none and `hasFacet` returns true. Otherwise the whole text is the key. A
+// key that begins with a facet's name and a slash must be given as FACET/KEY.
 func SplitFacetKey(facet, text string, hasFacet func(string) bool) (f, key string) {
 	before, after, found := strings.Cut(text, "/")
 	if found && before != "" && after != "" && (before == facet || (facet == "" && hasFacet(before))) {

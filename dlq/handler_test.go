@@ -34,7 +34,7 @@ func newClient(t *testing.T) *client {
 
 // do sends a request and compares the response's status with `want`. It checks the response against
 // the OpenAPI document, and also the request if the handler accepted it. It stores the decoded
-// response in the parameter "into", unless "into" is nil.
+// response in the parameter `into`, unless `into` is nil.
 func (c *client) do(method, target, body string, want int, into any) (text string) {
 	c.Helper()
 	req := httptest.NewRequestWithContext(c.Context(), method, target, strings.NewReader(body))

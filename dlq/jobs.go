@@ -42,9 +42,9 @@ const (
 	saveTimeout = 5 * time.Second
 )
 
-// Run runs jobs until ctx ends, up to maxConcurrentJobs at a time. Other processes may call Run at
-// the same time. Run returns when its jobs have stopped, at most shutdownGrace after the end of
-// ctx; another process continues the jobs.
+// Run runs jobs until ctx ends, up to maxConcurrentJobs at a time. Other processes may call Run at the
+// same time. Run blocks until its jobs have stopped, but at most for the time shutdownGrace after the
+// end of ctx. Another process continues the jobs.
 func (q *Queue) Run(ctx context.Context) error {
 	q.stopping = ctx.Done()
 	var running sync.WaitGroup

@@ -57,9 +57,9 @@ type span struct {
 	first, last int64
 }
 
-// spans returns the ranges of offsets that contain the given dead letters, which must be sorted.
-// Offsets that the topic does not have are left out. After a gap of more than maxOffsetGap a new
-// range begins.
+// spans returns the ranges of offsets that contain the given dead letters. The dead letters must be
+// sorted. Offsets that the topic does not have are left out. After a gap of more than maxOffsetGap a
+// new range begins.
 func spans(ids []store.DeadLetterID, starts, ends kadm.ListedOffsets) []span {
 	var all []span
 	for _, id := range ids {
@@ -125,7 +125,7 @@ func headersOf(r *kgo.Record) []schemas.Header {
 	return headers
 }
 
-// consumeRecords calls the function "each" for every record, until the function returns false. The
+// consumeRecords calls the function `each` for every record, until the function returns false. The
 // client must have exactly one assigned partition.
 func consumeRecords(ctx context.Context, c *kgo.Client, each func(*kgo.Record) (more bool)) error {
 	for {

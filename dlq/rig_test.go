@@ -24,8 +24,9 @@ import (
 
 const theSource = "nexon"
 
-// rig has the state that survives the end of a process: the database, the dead-letter topic and
-// the request topic. Tests with processes run in a synctest bubble, where waiting takes no time.
+// rig is the setup of a test. It has the state that survives the end of a process: the database, the
+// dead-letter topic and the request topic. Tests with processes run in a synctest bubble, where
+// waiting takes no time.
 type rig struct {
 	*testing.T
 	db *sqlite.Store
@@ -39,7 +40,7 @@ type rig struct {
 	started   int
 }
 
-// request is a record of the request topic.
+// request is a record that is in the fake request topic, with its timestamp.
 type request struct {
 	ReplayRequest
 	at time.Time
@@ -55,7 +56,7 @@ func newRig(t *testing.T) *rig {
 	return &rig{T: t, db: db, records: map[store.DeadLetterID]ReadResult{}, starts: map[int32]int64{}}
 }
 
-// inBubble runs a test with a new rig in a synctest bubble.
+// inBubble runs a test with a new setup (rig) in a synctest bubble.
 func inBubble(t *testing.T, test func(g *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -186,7 +187,7 @@ func (g *rig) wantCounts(j store.DLQJob, done int64, refused map[string]int64) {
 	}
 }
 
-// fault is a fault that a test injects into one operation.
+// fault says how an operation fails, if a test injects a failure into it.
 type fault int
 
 const (

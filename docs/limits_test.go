@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// sizeLimits are the maximum sizes of the product's code, without tests. sizeExceptions are the sizes
-// of the places that still exceed these limits. Such a place may shrink and must not grow.
+// sizeLimits are the maximum sizes of the product's code, without tests. `sizeExceptions` are the
+// sizes of the places that still exceed these limits. Such a place may shrink and must not grow.
 var (
 	sizeLimits = map[string]int{"fields": 20, "methods": 20, "interface methods": 4, "exported names": 60, "lines": 400}
 

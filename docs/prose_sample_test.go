@@ -154,8 +154,8 @@ func codeAt(lines []string, i int) string {
 	return ""
 }
 
-// eachFile calls do with each file of the repository that people read. Hidden, vendored and
-// built files are left out.
+// eachFile calls `do` with each file of the repository that people read. Hidden, vendored and built
+// files are left out.
 func eachFile(t *testing.T, do func(path, text string)) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {

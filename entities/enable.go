@@ -106,7 +106,7 @@ func (s *Entities) checkEnable(o EnableRequest) (store.EntityFilter, error) {
 	case o.Facet == "":
 		err = errors.New("keys need a facet")
 	case o.Tier != "" || o.Prefix != "" || o.After != "":
-		err = errors.New("keys can't be combined with tier, prefix or after")
+		err = errors.New(`the members "tier", "prefix" and "after" must not be used together with "keys"`)
 	case len(o.Keys) == 0 || len(o.Keys) > maxKeys:
 		err = fmt.Errorf("there are %d keys; one request takes 1 to %d", len(o.Keys), maxKeys)
 	}

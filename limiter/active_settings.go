@@ -8,7 +8,7 @@ type activeSettings struct {
 	terms   terms
 	renewed time.Time // time of the last computation of terms.midnights
 	stopped bool
-	unread  bool // true: the settings were not read yet, so no permit is granted
+	unread  bool // true if the settings were not read yet, so no permit is granted
 }
 
 // set replaces the quota and the emergency stop.
@@ -22,7 +22,7 @@ func (s *activeSettings) set(q Quota, revision int64, stopped bool) {
 // clockTermsInterval is how often terms.midnights is computed again.
 const clockTermsInterval = 10 * time.Second
 
-// renewClockTerms computes terms.midnights: the midnights before and after the time now.
+// renewClockTerms computes terms.midnights: the midnights before and after the time `now`.
 func (s *activeSettings) renewClockTerms(now time.Time) {
 	s.renewed = now
 	s.terms.midnights = s.quota.midnights(now)

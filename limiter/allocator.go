@@ -36,7 +36,7 @@ type allocator struct {
 // dayCount is the number of calls in the current calendar day.
 type dayCount struct {
 	counted Count         // the count that Redis reported last
-	unsaved bool          // true: the count can't be saved, so no permit is granted
+	unsaved bool          // true if the count can't be saved, so no permit is granted
 	needed  chan struct{} // a message makes the limiter's follower goroutine send the saved count to Redis
 }
 

@@ -12,7 +12,7 @@ import (
 // storm is an upstream that refuses every call from the time from until the time until.
 type storm struct {
 	from, until time.Time
-	retryAfter  time.Duration // Retry-After of each refusal; 0: the refusals name no time
+	retryAfter  time.Duration // Retry-After of each refusal; 0 means that the refusals name no time
 }
 
 func (s *storm) answer(c atUpstream) answered {
@@ -22,7 +22,7 @@ func (s *storm) answer(c atUpstream) answered {
 	return answered{status: 200, takes: 50 * ms}
 }
 
-// begin makes the upstream refuse every call, from now on and for the time length.
+// begin makes the upstream refuse every call, from now on and for the time `length`.
 func (s *storm) begin(f *callers, length time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

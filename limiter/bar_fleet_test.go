@@ -148,7 +148,8 @@ func (f *fleet) take(ctx context.Context, m measured, lane schemas.Lane) error {
 	return err
 }
 
-// arrival is one call of Acquire in one process.
+// arrival is one planned call of Acquire: the process that makes the call, and the time since the
+// start of the test.
 type arrival struct {
 	after   time.Duration
 	process int
@@ -181,8 +182,8 @@ func passUntil(ctx context.Context, until time.Time) {
 	<-ctx.Done()
 }
 
-// perSecond returns how many permits of a lane were spent per second since the time from. An empty lane
-// selects both lanes.
+// perSecond returns how many permits of a lane were spent per second since the time `from`. An empty
+// lane selects both lanes.
 func (f *fleet) perSecond(from time.Time, lane schemas.Lane) float64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()

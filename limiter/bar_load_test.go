@@ -78,8 +78,8 @@ func (l *loadRun) highAmongLow(t *testing.T, arrivals []arrival) {
 	wait()
 }
 
-// evenly and atRandom return arrivals at a rate, spread over the processes. atRandom is a
-// Poisson process that is the same in every run.
+// evenly and atRandom return arrivals at a rate, spread over the processes. `atRandom` is a Poisson
+// process that is the same in every run.
 func evenly(perSecond, n, processes int) (all []arrival) {
 	for i := range n {
 		all = append(all, arrival{time.Duration(i) * time.Second / time.Duration(perSecond), i % processes})

@@ -23,15 +23,16 @@ const (
 	rounds    = 15
 )
 
-// peer is one implementation of a rate limiter in the comparison.
+// peer is one of the rate limiters that the benchmark compares: freshet's limiter, or another
+// implementation.
 type peer struct {
 	name    string
-	command string // the Redis command that the peer uses, as it is named in Redis' statistics
+	command string // the Redis command that the rate limiter uses, as it is named in Redis' statistics
 	acquire func(client int) error
 }
 
-// strangers returns the rate limiters that are not freshet's. Their limits are so high that no request
-// is rejected.
+// strangers returns the rate limiters with which freshet's limiter is compared. Their limits are so
+// high that no request is rejected.
 func strangers(t *testing.T, rdb *redis.Client) []peer {
 	t.Helper()
 	ctx := t.Context()
@@ -101,14 +102,16 @@ func worstSecond(t *testing.T, acquire admits) int {
 	return mostInASecond(at)
 }
 
-// comparison contains the measured rate and Redis' time of each peer, one value per round.
+// comparison contains, for each rate limiter, the measured calls per second and the time that Redis
+// needs for a call. Each has one value for each of the measurements (rounds).
 type comparison struct {
 	peers     []peer
 	perSecond map[string][]float64
 	usec      map[string][]float64 // time in µs that Redis itself needs per call
 }
 
-// compare measures the peers in turn, each with this number of concurrent clients.
+// compare measures the rate limiters in turn, and repeats this several times (rounds). Each of them is
+// called by this number of concurrent clients.
 func compare(t *testing.T, rdb *redis.Client, peers []peer, clients int) comparison {
 	t.Helper()
 	c := comparison{peers, map[string][]float64{}, map[string][]float64{}}
@@ -125,7 +128,7 @@ func compare(t *testing.T, rdb *redis.Client, peers []peer, clients int) compari
 	return c
 }
 
-// measure runs one peer for a short period. If Redis counts more than one command per request,
+// measure runs one rate limiter for a short period. If Redis counts more than one command per request,
 // another program is using Redis, and measure repeats the period, up to three times.
 func (c comparison) measure(t *testing.T, rdb *redis.Client, p peer, clients int) (perSecond, usec float64) {
 	t.Helper()
@@ -142,7 +145,8 @@ func (c comparison) measure(t *testing.T, rdb *redis.Client, p peer, clients int
 	return perSecond, usec
 }
 
-// ratio returns the ratio of two peers' rates: the median over all rounds.
+// ratio compares two rate limiters: it divides the calls per second of the limiter `of` by the calls
+// per second of the limiter `to`. It returns the median of the quotients of all measurements.
 func (c comparison) ratio(of, to string) float64 {
 	var ratios []float64
 	for i, n := range c.perSecond[of] {

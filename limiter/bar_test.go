@@ -105,19 +105,19 @@ const (
 // bar is the printed table of measured values and their limits.
 type bar struct{ lines []barLine }
 
-// barLine is one line of the table. ofLimit is how well a limit is met: 1 is exact, and more is
+// barLine is one line of the table. `ofLimit` is how well a limit is met: 1 is exact, and more is
 // better. It is 0 for a line without a ratio.
 type barLine struct {
 	what, figure, limit, verdict string
 	ofLimit                      float64
 }
 
-// addMax adds a figure to the table. The test fails if the figure is greater than limit.
+// addMax adds a figure to the table. The test fails if the figure is greater than `limit`.
 func (b *bar) addMax(what, unit string, figure, limit float64) {
 	b.judge(what, unit, figure, limit, "<=", printed(figure) <= limit)
 }
 
-// addMin adds a figure to the table. The test fails if the figure is less than limit.
+// addMin adds a figure to the table. The test fails if the figure is less than `limit`.
 func (b *bar) addMin(what, unit string, figure, limit float64) {
 	b.judge(what, unit, figure, limit, ">=", printed(figure) >= limit)
 }

@@ -56,7 +56,7 @@ func (l *Limiter) UntilBreakerOpens() context.Context { return l.alloc.breaker.p
 func (l *Limiter) BreakerClosed() <-chan struct{} { return l.alloc.breaker.period.Load().closed }
 
 // sourceBreaker is the state of the source's circuit breaker, as this process knows it. Its methods
-// are safe for concurrent use, but only one goroutine at a time can call set.
+// are safe for concurrent use, but only one goroutine at a time can call the method `set`.
 type sourceBreaker struct {
 	open      atomic.Bool
 	openUntil atomic.Pointer[time.Time] // when the breaker was last known to be open

@@ -75,7 +75,8 @@ func (t *bucketTable) rememberOpenBreaker(b *bucket) {
 	t.openBreakers[b.key] = true
 }
 
-// bucketSnapshot is the last known state of a bucket.
+// bucketSnapshot is the state of a bucket that this process last read from Redis, and the time of that
+// read.
 type bucketSnapshot struct {
 	bucket *bucket
 	state  bucketState
@@ -83,7 +84,7 @@ type bucketSnapshot struct {
 }
 
 const (
-	// maxShownBuckets is the maximum number of buckets in the report of a process. bucketViewTTL is
+	// maxShownBuckets is the maximum number of buckets in the report of a process. `bucketViewTTL` is
 	// how long the report contains a bucket after the bucket's last use.
 	maxShownBuckets = 64
 	bucketViewTTL   = 10 * time.Minute

@@ -21,9 +21,9 @@ const (
 	clockLife  = 10 * time.Second // a reading older than this is replaced even by a less precise reading
 )
 
-// read records that Redis' clock showed the time redis (in µs) at some moment between the local times
-// before and then. It returns by how much Redis' clock was set forward since the last call of read; 0:
-// it was not set forward, as far as read can detect.
+// read records that Redis' clock showed the time `redis` (in µs) at some moment between the local
+// times `before` and `then`. It returns by how much Redis' clock was set forward since the last call
+// of `read`; 0 means that it was not set forward, as far as `read` can detect.
 func (c *clock) read(before, then time.Time, redis int64) time.Duration {
 	next := clock{before, then, redis}
 	if c.redis == 0 || redis < c.redis { // no step forward: this is the first reading, or Redis' clock was set back, which the script itself detects

@@ -12,9 +12,9 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// readings reads a clock n times over a network with latencies up to most. The clock drifts by ppm
+// readings reads a clock n times over a network with latencies up to `most`. The clock drifts by ppm
 // (parts per million), and is set forward by step(i) before reading i. After each reading it calls
-// seen. The parameter ahead of seen is the step that clock.read has detected.
+// `seen`. The parameter ahead of `seen` is the step that clock.read has detected.
 func readings(rng *rand.Rand, ppm float64, most time.Duration, n int, step func(i int) time.Duration, seen func(i int, ahead, roundtrips, since time.Duration)) {
 	var c clock
 	local := time.Now()

@@ -21,9 +21,9 @@ type Config struct {
 	// Policies are the limits of the upstream. A call needs room in every policy that counts it. At
 	// least one policy needs a window that is shorter than a day.
 	Policies []Policy `yaml:"policies"`
-	// Backoff is the first pause after a refusal without Retry-After, at most 1m. The pause doubles with
-	// each further refusal, up to one minute. 0s: the length of the shortest window, but at least one
-	// second.
+	// Backoff is the first pause after a refusal without Retry-After, at most 1m. The pause doubles
+	// with each further refusal, up to one minute. 0s means the length of the shortest window, but at
+	// least one second.
 	Backoff time.Duration `yaml:"backoff,omitempty"`
 
 	// The caller derives the fields below from the rest of the source's configuration.
@@ -57,7 +57,7 @@ type Policy struct {
 	// Window is the length of the sliding window, as in 1s or 1m. The value "day" means a calendar
 	// day, and "in-flight" a limit of the calls in flight at once.
 	Window Window `yaml:"window,omitempty"`
-	// TimeZone is the time zone of the calendar day, such as Asia/Seoul; empty: UTC.
+	// TimeZone is the time zone of the calendar day, such as Asia/Seoul; empty means UTC.
 	TimeZone string `yaml:"timeZone,omitempty"`
 	// Target is the maximum number of calls that freshet makes per window. Without it, freshet makes as
 	// many as the limit safely allows.
@@ -73,17 +73,17 @@ type Policy struct {
 	// bucket. Empty means one bucket for the source. The placeholders are credential, endpoint, facet, host,
 	// method, key, resource and the facet's own parameters.
 	Scope string `yaml:"scope,omitempty"`
-	// Match selects the calls that the policy counts; empty: all calls.
+	// Match selects the calls that the policy counts; empty means all calls.
 	Match Match `yaml:"match,omitempty"`
-	// Unit is the name of the unit that is counted, such as points; empty: calls.
+	// Unit is the name of the unit that is counted, such as points; empty means calls.
 	Unit string `yaml:"unit,omitempty"`
 	// Costs are the units that one call takes, by endpoint (facet/document), facet or method. They take
 	// precedence over the cost of the call's document.
 	Costs map[string]int `yaml:"costs,omitempty"`
 	// FreeStatuses are the HTTP statuses whose responses cost nothing, such as 304.
 	FreeStatuses []int `yaml:"freeStatuses,omitempty"`
-	// CountedStatuses are the only HTTP statuses whose responses cost anything (an error budget). Empty:
-	// all responses count.
+	// CountedStatuses are the only HTTP statuses whose responses cost anything (an error budget).
+	// Empty means that all responses count.
 	CountedStatuses []int `yaml:"countedStatuses,omitempty"`
 	// Restore turns the policy into a leaky bucket that drains at this rate, as in 2/s. The size of
 	// the bucket is Limit.
@@ -93,7 +93,7 @@ type Policy struct {
 	Reported bool `yaml:"reported,omitempty"`
 	// Pace spreads the calls of LOW evenly over the window of a reported limit.
 	Pace bool `yaml:"pace,omitempty"`
-	// Lease is how long a slot in flight is held for a call whose end was never reported; 0s: 5 s
+	// Lease is how long a slot in flight is held for a call whose end was never reported; 0s means 5 s
 	// longer than the source's timeout.
 	Lease time.Duration `yaml:"lease,omitempty"`
 	// MinInterval replaces the limit by a minimum time between two calls.

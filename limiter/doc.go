@@ -89,11 +89,10 @@
 //
 //	Σ over partitions: B + ⌊(W + V + J) / T⌋ ≤ limit
 //
-// NewQuota rejects a configuration that violates this. Example: limit 500 in 1 s,
-// target 450 with 100 for HIGH, V = 40 ms, J = 10 ms. high has T = 10 ms, B = 10: at
-// most 10 + 105 = 115. shared has T = 2.858 ms, B = 15: at most 15 + 367 = 382. The sum
-// is 497. If the measured jitter exceeds J, the proof does not hold, and each process logs a
-// warning with both values.
+// NewQuota rejects a configuration that violates this. Example: limit 500 in 1 s, target 450 with 100
+// for HIGH, V = 40 ms, J = 10 ms. `high` has T = 10 ms, B = 10: at most 10 + 105 = 115. `shared` has T
+// = 2.858 ms, B = 15: at most 15 + 367 = 382. The sum is 497. If the measured jitter exceeds J, the
+// proof does not hold, and each process logs a warning with both values.
 //
 // # States of a source
 //

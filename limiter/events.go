@@ -103,7 +103,7 @@ const (
 type bucketEvent struct {
 	bucket  *bucket
 	kind    bucketEventKind
-	ticket  string // ticket of the call that the event is about; empty: none
+	ticket  string // ticket of the call that the event is about; empty means none
 	numbers []int64
 	// once means that the event must not be sent again if it is unknown whether Redis has received it.
 	// A refund is sent only once, because a second refund would allow one call too many. An extra
@@ -150,8 +150,8 @@ type callReport struct {
 	outcome   callOutcome
 	units     int64 // number of units that the call cost
 	slot      int64
-	remaining int64 // number of units that remain, as the response reported it; -1: not reported
-	until     int64 // when the window ends; 0: not reported
+	remaining int64 // number of units that remain, as the response reported it; -1 means not reported
+	until     int64 // when the window ends; 0 means not reported
 	slack     time.Duration
 }
 

@@ -18,8 +18,8 @@ type fair struct {
 // all clients without waiting calls.
 const maxFairClients = 4096
 
-// place gives the waiter p its turn. It returns the waiter before which p must be inserted; nil: p is
-// the last waiter.
+// place gives the waiter p its turn. It returns the waiter before which p must be inserted; nil means
+// that p is the last waiter.
 func (l *waitList) place(p *Permit) (after *Permit) {
 	if l.last == nil {
 		clear(l.fair.last)

@@ -15,7 +15,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// settingsDouble is a fake Settings.
+// settingsDouble implements Settings in memory. A test can make reads fail or last longer.
 type settingsDouble struct {
 	mu       sync.Mutex
 	override Override

@@ -52,7 +52,7 @@ type Deps struct {
 	Metrics prometheus.Registerer
 }
 
-// dependencies are the arguments of New.
+// dependencies are Deps together with the configuration of the quota.
 type dependencies struct {
 	Deps
 	config Config

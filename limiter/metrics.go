@@ -36,7 +36,7 @@ type metrics struct {
 
 	mu    sync.Mutex // guards the fields below
 	birth int64      // creation time of the Redis state that the gauges show
-	shown time.Time  // when the gauges were last set; zero: they are removed
+	shown time.Time  // when the gauges were last set; zero means that they are removed
 }
 
 func newMetrics(source string, reg prometheus.Registerer) *metrics {
@@ -170,7 +170,7 @@ func (s *perSecond) last(now time.Time) int64 {
 	return s.whole
 }
 
-// turn begins to count the calls of the second with the Unix time to. The caller holds s.mu.
+// turn begins to count the calls of the second with the Unix time `to`. The caller holds s.mu.
 func (s *perSecond) turn(to int64) {
 	switch to {
 	case s.at:

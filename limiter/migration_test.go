@@ -125,7 +125,7 @@ func must(t *testing.T, n node, args ...any) {
 	}
 }
 
-// move migrates a hash slot like redis-cli. It calls next after each step.
+// move migrates a hash slot like redis-cli. It calls `next` after each step.
 func move(t *testing.T, nodes []node, slot int64, from, to node, next func(what string)) {
 	t.Helper()
 	must(t, to, "CLUSTER", "SETSLOT", slot, "IMPORTING", from.id)

@@ -14,10 +14,10 @@ type Permit struct {
 	client      string    // the client that the call is made for
 	turn        int64     // turn in the fair queue (see fair); guarded by limiter.mu
 	slot        slot
-	given       bool          // true: the permit has a slot; guarded by limiter.mu
-	endReported bool          // true: ReportEnd was called; guarded by limiter.mu
+	given       bool          // true if the permit has a slot; guarded by limiter.mu
+	endReported bool          // true if ReportEnd was called; guarded by limiter.mu
 	ready       chan struct{} // wakes the caller in Acquire; capacity 1; nil until Acquire sleeps
-	ended       atomic.Bool   // true: the permit was spent or released, or has expired
+	ended       atomic.Bool   // true if the permit was spent or released, or has expired
 	spent       time.Time
 	written     atomic.Pointer[time.Time]
 
@@ -32,7 +32,7 @@ type slot struct {
 
 	candidate *candidate // the credential and costs charged; nil for sources without buckets
 	ticket    string     // identifies the call in buckets that count calls in flight
-	probe     bool       // true: the call probes an open scope breaker
+	probe     bool       // true if the call probes an open scope breaker
 	// sourceProbe means that the call probes the source. After a backoff, and while the source's
 	// breaker is open, Redis grants only single probes.
 	sourceProbe bool

@@ -90,7 +90,7 @@ func (f *fleet) since(from time.Time) (byLane map[string]int, all []arrival) {
 	return byLane, append([]arrival(nil), f.arrivals[first:]...)
 }
 
-// flow waits until this number of further calls has arrived, but at most for the time within.
+// flow waits until this number of further calls has arrived, but at most for the time `within`.
 func (f *fleet) flow(within time.Duration, calls int) {
 	f.Helper()
 	from := time.Now()
@@ -103,7 +103,7 @@ func (f *fleet) flow(within time.Duration, calls int) {
 // sleep waits in real time. During this time the test expects that nothing happens.
 func sleep(d time.Duration) { <-time.After(d) }
 
-// keeps fails the test if the limit was ever exceeded. what describes the part of the test.
+// keeps fails the test if the limit was ever exceeded. `what` describes the part of the test.
 func (f *fleet) keeps(what string) {
 	f.Helper()
 	s := f.judge.Stats()

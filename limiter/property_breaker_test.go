@@ -12,7 +12,7 @@ type probes struct {
 	ended       int64
 	next        time.Time
 	pause, most time.Duration
-	last        int64     // slot of the newest probe, by Redis' clock in µs; 0: none, or not sent
+	last        int64     // slot of the newest probe, by Redis' clock in µs; 0 means none, or not sent
 	lastProbe   time.Time // time of the newest probe's slot by the simulated clock
 }
 
@@ -74,7 +74,7 @@ func (w *world) applyClose(at time.Time, redisNow, sent int64) {
 }
 
 // probed checks the slots that were granted while the breaker is open: at most one probe, after the
-// pause. wrong describes a violation. The caller holds w.mu.
+// pause. `wrong` describes a violation. The caller holds w.mu.
 func (w *world) probed(g grant, at, redisNow time.Time) (wrong string) {
 	s := &w.stop
 	if !s.in || s.blind {
@@ -106,7 +106,7 @@ type refusals struct {
 	halfOpen  bool
 	at        int64     // when Redis received the last refusal, by its clock in µs
 	until     time.Time // earliest time at which the pause may end
-	last      int64     // slot of the newest probe, by Redis' clock in µs; 0: none, or not sent
+	last      int64     // slot of the newest probe, by Redis' clock in µs; 0 means none, or not sent
 	lastProbe time.Time // time of the newest probe's slot by the simulated clock
 }
 

@@ -26,7 +26,7 @@ type record struct {
 	wrongs []string
 }
 
-// call is one call that reached the upstream.
+// call records when a simulated call was sent and when it reached the upstream.
 type call struct {
 	spent, arrived time.Time
 	high           bool
@@ -39,8 +39,9 @@ type inFlightCall struct {
 	at      int64
 }
 
-// grants counts how often one time slot was granted and spent. The times first and last are
-// the slot's true time, computed when the slot was granted first and when it was granted last.
+// grants counts how often one time slot was granted and spent. The times `first` and `last` are the
+// slot's true time: `first` as computed when the slot was granted first, `last` as computed when it
+// was granted last.
 type grants struct {
 	n, spent int
 	first    time.Time
@@ -131,8 +132,8 @@ func (w *world) spent(p *process, permit *Permit, high bool, delay time.Duration
 	}
 }
 
-// forget records that Redis has lost all changes since the time since: backoffs, and all settings after
-// the one with the index newest.
+// forget records that Redis has lost all changes since the time `since`: backoffs, and all settings
+// after the one with the index `newest`.
 func (w *world) forget(since time.Time, newest int) {
 	w.forgot, w.lost, w.backedOffAt, w.stop.blind, w.newest = true, true, 0, true, newest
 	for i := range w.backoffs {
@@ -169,8 +170,8 @@ func (w *world) judge() []string {
 	return w.wrongs
 }
 
-// inForce calls of for each quota that was in force at some time between from and to, and returns the
-// greatest result.
+// inForce calls `of` for each quota that was in force at some time between `from` and `to`, and
+// returns the greatest result.
 func (w *world) inForce(from, to time.Time, of func(c Config) int) int {
 	most := 0
 	for i, s := range w.settings {
@@ -285,7 +286,7 @@ func (w *world) none(from, to time.Time, when string) {
 	}
 }
 
-// flow checks the last part of a run, which has no faults and more callers than permits. In this part
+// flow checks the last part of a run. This part has no faults, and more callers than permits. In it
 // the callers must get all permits that the quota allows.
 func (w *world) flow() {
 	last := w.settings[len(w.settings)-1]

@@ -76,7 +76,7 @@ type world struct {
 	redis   *miniredis.Miniredis
 	script  acquireFunc
 	outside *outside
-	usage   bool // true: the day's count is stored durably
+	usage   bool // true if the day's count is stored durably
 	fails   int  // how many of 1,000 calls to Redis fail, and how many of 100 calls to Usage
 	// of 1,000 permits, the number that callers release, spend too late, or spend after their process
 	// was suspended
@@ -152,7 +152,7 @@ type process struct {
 	stop      context.CancelFunc
 	wg        sync.WaitGroup
 	answered  bool      // the process has received a reply from Redis
-	stopped   time.Time // when the process read the emergency stop; zero: not stopped
+	stopped   time.Time // when the process read the emergency stop; zero means not stopped
 	learns    []time.Duration
 	learned   int         // index of the newest setting that the process has read
 	calling   atomic.Bool // a call of the process to Redis is in flight

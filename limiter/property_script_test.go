@@ -11,7 +11,7 @@ import (
 // checks every granted slot, also slots that are never spent.
 type scripted struct {
 	lost bool // Redis has lost its state, and no process has called the script since
-	// birth is the time at which the script found that its state in Redis was lost. last is the time
+	// birth is the time at which the script found that its state in Redis was lost. `last` is the time
 	// of its last run. Both are in µs by Redis' clock. After birth the script grants no time slot for
 	// the length of the quiet period.
 	birth, last int64

@@ -68,7 +68,7 @@ type trial struct {
 	// budget.
 	busy, calm, judged time.Duration
 	low                int  // number of LOW waiters in each process, enough to saturate LOW
-	loose              bool // true: LOW's rate does not follow from the quota alone, so the judge does not check it
+	loose              bool // true if LOW's rate does not follow from the quota alone, so the judge does not check it
 }
 
 func (tr trial) with(p ...Policy) trial {
@@ -130,7 +130,7 @@ func draw(r *rand.Rand) trial {
 	return tr
 }
 
-// span returns a random duration from least to most, with nanosecond resolution.
+// span returns a random duration from `least` to `most`, with nanosecond resolution.
 func span(r *rand.Rand, least, most time.Duration) time.Duration {
 	return least + time.Duration(r.Int64N(int64(most-least)+1))
 }

@@ -22,7 +22,7 @@ type candidate struct {
 	costs      []bucketCost
 }
 
-// bucketCost is the cost of a call in one bucket.
+// bucketCost says how many units a call takes from one bucket.
 type bucketCost struct {
 	*bucket
 	units int
@@ -85,7 +85,8 @@ func (d demand) encodeScopes() scopeArgs {
 	return a
 }
 
-// queueGrant is the grant of one queue.
+// queueGrant is the script's answer for one queue: the time slots that the queue gets, or why it gets
+// none.
 type queueGrant struct {
 	slots   []queueSlot
 	back    int64 // time in µs until the next call to Redis for the slots that were not granted
@@ -95,7 +96,7 @@ type queueGrant struct {
 type queueSlot struct {
 	wait      int64 // time in µs from the time in the reply until the slot
 	candidate int   // index of the chosen candidate in queueKey.candidates
-	probes    int64 // the bits probesScope and probesSource; 0: the call is no probe
+	probes    int64 // the bits probesScope and probesSource; 0 means that the call is no probe
 	number    int   // last part of the call's ticket
 }
 

@@ -57,7 +57,7 @@ func (r windowLog) sections() [][3]int64 {
 	return [][3]int64{{reach, calls, calls}, {reach + 1, high, 0}, {reach + 2, 0, low}}
 }
 
-// day is a calendar-day policy.
+// day is the policy that limits the calls of a calendar day.
 type day struct {
 	policy  Policy
 	reserve float64 // calls per second that are kept for HIGH until the end of the day

@@ -167,11 +167,11 @@ func (al *allocator) reportToBucket(s slot, c bucketCost, policy Policy, status 
 // ticket returns the text under which the bucket counts the call as in flight.
 func (c bucketCost) ticket(s slot) string { return s.ticket + ":" + strconv.Itoa(c.units) }
 
-// OpenScopeBreaker opens the circuit breaker of one of the call's scopes (a name in
-// Config.Breakers) for all processes, because of the call's response. Single probes are sent, the
-// first after the pause `first`, and then after pauses that double up to maxPause, until one
-// succeeds. first == 0 means that the upstream named no time; then the first pause is
-// Config.Backoff. If the scope has no breaker, the whole source backs off.
+// OpenScopeBreaker opens the circuit breaker of one of the call's scopes (a name in Config.Breakers)
+// for all processes, because of the call's response. Single probes are sent, the first after the pause
+// `first`, and then after pauses that double up to `maxPause`, until one succeeds. If `first` is 0,
+// the upstream named no time; then the first pause is Config.Backoff. If the scope has no breaker, the
+// whole source backs off.
 func (p *Permit) OpenScopeBreaker(scope string, first, maxPause time.Duration) {
 	l := p.limiter
 	l.mu.Lock()

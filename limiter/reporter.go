@@ -14,9 +14,9 @@ type reporter struct {
 	at      time.Time // when the last report was scheduled; used only by the goroutine of the follower
 
 	// Limiter.mu guards the following fields.
-	wanted      bool     // true: publish a report after the next call to Redis
-	due         bool     // true: Run must publish a report now
-	withWaiters bool     // true: the last report contained waiters
+	wanted      bool     // true if the process must publish a report after the next call to Redis
+	due         bool     // true if Run must publish a report now
+	withWaiters bool     // true if the last report contained waiters
 	last        [2]int64 // numbers of slots granted to this process, at the times of its last two reports
 }
 

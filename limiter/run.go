@@ -36,8 +36,8 @@ var conditionCalls = observe.Condition{
 	Event: "permits_unavailable", Failing: "calls to redis failed twice; no permits are granted, retrying once a second", Recovered: "permits are granted again",
 }
 
-// Run grants permits until ctx ends. It returns when its last call to Redis has ended. It does
-// not cancel the callers that wait for permits; only their own contexts do that.
+// Run grants permits until ctx ends. After the end of ctx, it blocks until its last call to Redis has
+// ended. It does not cancel the callers that wait for permits; only their own contexts do that.
 func (l *Limiter) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()

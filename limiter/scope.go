@@ -23,9 +23,9 @@ const Requests = "requests"
 
 // MinInterval is the time between two calls. Each interval is a random time from Min to Max.
 type MinInterval struct {
-	// Min is the shortest interval.
+	// Min is the shortest time between two calls.
 	Min time.Duration `yaml:"min"`
-	// Max is the longest interval, at most 1h.
+	// Max is the longest time between two calls, at most 1h.
 	Max time.Duration `yaml:"max"`
 }
 
@@ -315,8 +315,8 @@ func (p Policy) checkScoped() error {
 	return nil
 }
 
-// bound returns the throughput of one bucket of the policy. ok is false for limits without a
-// rate: calls in flight, breakers and error budgets.
+// bound returns the throughput of one bucket of the policy. `ok` is false for limits without a rate:
+// calls in flight, breakers and error budgets.
 func (s scopedPolicy) bound() (b PolicyBound, ok bool) {
 	p := s.policy
 	b = PolicyBound{Name: p.Name, Limit: p.Limit, Window: p.Window, Scope: p.Scope, Unit: p.Unit, Max: p.Limit}

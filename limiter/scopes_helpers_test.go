@@ -51,7 +51,7 @@ type answered struct {
 	notices []announced.Notice
 	takes   time.Duration
 	refused bool
-	then    func() // function that the test calls at the time of the response; nil: none
+	then    func() // function that the test calls at the time of the response; nil means none
 }
 
 type sentCall struct {

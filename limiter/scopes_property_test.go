@@ -35,7 +35,7 @@ type scopesJudge struct {
 	levels    map[string]float64
 	fixed     map[string]*fixedWindow
 	flying    map[string]int
-	stopped   time.Time // because of an emergency stop, no call may arrive after this time; zero: no stop
+	stopped   time.Time // because of an emergency stop, no call may arrive after this time; zero means no stop
 	losses    int       // how often Redis has lost its state
 	unhealthy string    // the credential that the upstream refuses
 	maxCost   int       // highest cost that freshet estimates for a document

@@ -47,8 +47,8 @@ func newBackRig(t *testing.T, p Policy) *backRig {
 	return r
 }
 
-// call makes one call to Redis that refunds the slots in back and requests n slots. A slot is its time
-// in µs.
+// call makes one call to Redis that refunds the slots in `back` and requests n slots. A slot is its
+// time in µs.
 func (r *backRig) call(at time.Time, n int, back ...int64) (slots []int64) {
 	r.Helper()
 	r.calls++

@@ -217,8 +217,8 @@ func mostWithin(all []time.Time, window time.Duration) (most int) {
 	return most
 }
 
-// A refused credential's breaker stops only that credential. The credential is probed seldom. It
-// is used again after a probe succeeds, or after its secret has changed.
+// A refused credential's breaker stops only that credential. The credential is probed seldom. It is
+// used again after a probe succeeds, or after its secret has changed.
 func TestScopeBreaker_StopsOneCredential(t *testing.T) {
 	bad := map[string]bool{"c1": true}
 	used := map[string]int{}

@@ -17,7 +17,7 @@ type Share struct {
 	Bounds []Bound
 }
 
-// BoundKind is the kind of a Bound.
+// BoundKind says which part of the quota limits the rate of a lane: a window, or the calls of the day.
 type BoundKind int
 
 // The kinds of bounds.

@@ -48,8 +48,8 @@ func (f *follower) syncResources(ctx context.Context) {
 	}
 }
 
-// subscribeWakeUps lets all queues request slots again when Redis reports a free in-flight slot
-// for this process. It returns when ctx ends.
+// subscribeWakeUps lets all queues request slots again when Redis reports a free in-flight slot for
+// this process. It blocks until ctx ends.
 func (f *follower) subscribeWakeUps(ctx context.Context) {
 	l := f.l
 	l.mu.Lock()

@@ -24,7 +24,7 @@ const (
 	StateResuming State = "resuming" // the emergency stop is removed, but still in force
 )
 
-// viewStates are the states that ReadView returns.
+// viewStates lists the states in which ReadView can find a limiter.
 var viewStates = []State{
 	StateUnused, StateStopped, StateBreakerOpen, StateBackingOff, StateRestoringCount, StateQuietPeriod, StateRamping, StateFlowing,
 }

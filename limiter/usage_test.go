@@ -15,7 +15,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// usageDouble is a fake Usage.
+// usageDouble implements Usage in memory.
 type usageDouble struct {
 	mu    sync.Mutex
 	kept  Count

@@ -37,10 +37,10 @@ type View struct {
 	High Share `json:"-"`
 	Low  Share `json:"-"`
 
-	birth int64 // when the state was created, by Redis' clock in µs; 0: no state
+	birth int64 // when the state was created, by Redis' clock in µs; 0 means no state
 }
 
-// PolicyView is the state of one policy.
+// PolicyView says how much of one quota policy is used, how much remains, and when it resets.
 type PolicyView struct {
 	Name   string `json:"name"`
 	Window string `json:"window"`
@@ -89,8 +89,8 @@ const (
 
 func reportsKey(source string) string { return "quota:{" + source + "}:waiting" }
 
-// ReadView reads the limiter of a source from Redis. quota and revision must come from the
-// newest settings, because the state in Redis contains no policy names.
+// ReadView reads the limiter of a source from Redis. `quota` and `revision` must come from the newest
+// settings, because the state in Redis contains no policy names.
 func ReadView(ctx context.Context, rdb redis.UniversalClient, source string, quota Quota, revision int64) (View, error) {
 	v, err := readState(ctx, rdb, source, quota)
 	if err != nil {

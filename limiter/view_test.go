@@ -68,7 +68,7 @@ func (s *seen) until(state State) View {
 	}
 }
 
-// in reports whether the time at is between least and most after the time of the view.
+// in reports whether the time `at` is between `least` and `most` after the time of the view.
 func in(v View, at *time.Time, least, most time.Duration) bool {
 	return at != nil && at.Sub(v.At) >= least && at.Sub(v.At) <= most
 }

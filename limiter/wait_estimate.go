@@ -14,7 +14,7 @@ type WaitEstimate struct {
 	// StateBreakerOpen or StateBackingOff, and the wait is unknown, because it depends on an operator
 	// or on the upstream.
 	Blocked State
-	// BlockedFor is the time until the backoff ends or the next probe is sent; 0: unknown.
+	// BlockedFor is the time until the backoff ends or the next probe is sent; 0 means unknown.
 	BlockedFor time.Duration
 	// Delay is the time until the next call can be sent.
 	Delay time.Duration
@@ -32,7 +32,7 @@ type waitLimit struct {
 	perPeriod      float64
 }
 
-// after returns when a call can be sent if `before` other calls are sent first.
+// after returns the time until a call can be sent if `before` other calls are sent first.
 func (l waitLimit) after(before float64) time.Duration {
 	over := before - l.remaining
 	switch {
@@ -45,9 +45,9 @@ func (l waitLimit) after(before float64) time.Duration {
 	}
 }
 
-// Wait returns how long a call still waits if `before` other calls are served first. age is the time
-// since the limiter's state was read. served is the time for which these other calls have been served
-// already.
+// Wait returns how long a call still waits if `before` other calls are served first. `age` is the time
+// since the limiter's state was read. `served` is the time for which these other calls have been
+// served already.
 func (o WaitEstimate) Wait(before float64, age, served time.Duration) time.Duration {
 	delay := max(0, o.Delay-age)
 	queue, reset := time.Duration(0), time.Duration(0)
@@ -132,7 +132,7 @@ func (l partitionedWindow) highPerSecond() float64 {
 }
 
 // scopedLimit returns the throughput of all buckets of a policy together. A bucket without a known
-// state counts as unused. ok is false for policies without a rate, and for scopes whose number of
+// state counts as unused. `ok` is false for policies without a rate, and for scopes whose number of
 // values is unlimited.
 func (q Quota) scopedLimit(s scopedPolicy, v View) (l waitLimit, ok bool) {
 	bound, ok := s.bound()

@@ -61,7 +61,7 @@ func (r *Relay) Notify() { r.poller.WakeLocal(time.Now()) }
 // them are found after one lease at the latest.
 func (r *Relay) Run(ctx context.Context) error { return r.poller.Run(ctx, lease, r.deliverDue) }
 
-// deliverDue claims and delivers due events. It returns when the next event is due.
+// deliverDue claims and delivers due events. It returns the time at which the next event is due.
 func (r *Relay) deliverDue(ctx context.Context, now time.Time) (next time.Time, err error) {
 	all, err := r.store.ClaimOutboxEvents(ctx, r.source, now, lease, maxClaim)
 	if err != nil {

@@ -15,10 +15,10 @@ import (
 // recovers. The design (adr-013 §11) has 30 s; docs/departures.md explains the difference.
 const openTimeout = 500 * time.Millisecond
 
-// newBreaker returns the Redis circuit breaker. It opens when at least half of at least ten calls
-// in the last ten seconds failed. adr-013 §11 states the ratio of one half. The ten seconds are our
+// newBreaker returns the Redis circuit breaker. It opens when at least half of at least ten calls in
+// the last ten seconds failed. adr-013 §11 states the ratio of one half. The ten seconds are our
 // choice: the library gobreaker counts calls per time window. One successful call in the half-open
-// state closes the breaker. setState receives each new state (0 closed, 1 half-open, 2 open).
+// state closes the breaker. `setState` receives each new state (0 closed, 1 half-open, 2 open).
 func newBreaker(setState func(float64)) *gobreaker.CircuitBreaker[[]Result] {
 	return gobreaker.NewCircuitBreaker[[]Result](gobreaker.Settings{
 		Name: "redis", MaxRequests: 1, Timeout: openTimeout,
@@ -30,7 +30,7 @@ func newBreaker(setState func(float64)) *gobreaker.CircuitBreaker[[]Result] {
 	})
 }
 
-// acquireWithBreaker calls acquire and admit through the circuit breaker. While the breaker is
+// acquireWithBreaker calls `acquire` and `admit` through the circuit breaker. While the breaker is
 // open, every result is ErrRedis and Redis is not called.
 func (p *Producer) acquireWithBreaker(ctx context.Context, requests []Request) []Result {
 	var results []Result

@@ -9,9 +9,9 @@ import (
 // DefaultMaxBuffered is the default maximum number of records that wait for Kafka.
 const DefaultMaxBuffered = 50_000
 
-// ClientOptions returns the Kafka client options that the producer needs: without them the
-// client could lose records, write them twice, or wait forever (adr-013 §4). maxBuffered is the
-// value passed to New.
+// ClientOptions returns the Kafka client options that the producer needs: without them the client
+// could lose records, write them twice, or wait forever (adr-013 §4). `maxBuffered` is the value
+// passed to New.
 func ClientOptions(maxBuffered int) []kgo.Opt {
 	return []kgo.Opt{
 		kgo.RequiredAcks(kgo.AllISRAcks()), // all in-sync replicas must acknowledge a record; idempotent writes, the client's default, require this

@@ -31,15 +31,15 @@ const (
 type Bound struct {
 	// Outstanding is the maximum number of outstanding HIGH requests of the client while no other
 	// client is active. With n active clients each client may have 1/n of this number, but at least
-	// MinOutstanding. 0: no limit.
+	// MinOutstanding. 0 means no limit.
 	Outstanding int
 	// Window is the time that the source needs to process Outstanding requests. The Retry-After of
 	// a client that exceeds its share is calculated from Window.
 	Window time.Duration
 	// Lease is how long a request counts as outstanding if no worker releases it earlier.
 	Lease time.Duration
-	// NewKeys is how many entities without a snapshot the client may request at once. One more
-	// such entity is allowed after each NewKeyInterval. 0: no limit.
+	// NewKeys is how many entities without a snapshot the client may request at once. One more such
+	// entity is allowed after each NewKeyInterval. 0 means no limit.
 	NewKeys        int
 	NewKeyInterval time.Duration
 }
@@ -83,10 +83,10 @@ func outstandingMember(e schemas.Entity, number int64) string {
 	return fmt.Sprintf("%d %s/%s", number, e.Facet, e.Key)
 }
 
-// admit applies the clients' limits to the requests that coalescing decided to publish. It rolls
-// back the locks of refused requests, and decides again about requests of other clients that those
-// locks covered. Cost: one round trip if a request of any client would be published, and at least
-// one more if such a request is refused.
+// admit applies the clients' limits to the requests that coalescing decided to publish. It rolls back
+// the locks of refused requests, and decides again about the requests of other clients that the
+// rolled-back locks covered. Cost: one round trip if a request of any client would be published, and
+// at least one more if such a request is refused.
 func (c *Coalescer) admit(ctx context.Context, requests []Request, results []Result) {
 	var accounts []account
 	byAccount := map[account][]int{}
@@ -135,8 +135,8 @@ func (c *Coalescer) admit(ctx context.Context, requests []Request, results []Res
 }
 
 // reacquire decides again about requests that were covered by locks of refused requests, because
-// nothing was published for those locks. One of these requests then takes the lock, but its client
-// may be refused too. So reacquire may call itself again, at most once per client of an entity.
+// nothing was published for the refused requests. One of these requests then takes the lock, but its
+// client may be refused too. So reacquire may call itself again, at most once per client of an entity.
 func (c *Coalescer) reacquire(ctx context.Context, requests []Request, results []Result, refusedAcks []ack) {
 	rolledBack := map[schemas.Entity]int64{} // numbers of the locks that were rolled back
 	for _, a := range refusedAcks {

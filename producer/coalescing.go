@@ -122,21 +122,21 @@ func decodeAcquire(reply []any) (Result, error) {
 	return Result{}, fmt.Errorf("coalesce_acquire returned the unknown outcome %q", outcome)
 }
 
-// ack is the outcome of one publish.
+// ack says whether Kafka has acknowledged the record of one update request.
 type ack struct {
 	entity schemas.Entity
 	lane   schemas.Lane
 	number int64
-	client string       // client whose outstanding count includes the request; empty: none
-	acked  chan<- error // receives the error of the publish, or nil, when the publish has ended; no channel: no caller waits
+	client string       // client whose outstanding count includes the request; empty means none
+	acked  chan<- error // receives the error of the publish, or nil, when the publish has ended; nil means that no caller waits
 	err    error
 	// refused is true if the request exceeded a limit of its client and was never published.
 	refused bool
 }
 
-// confirmOrRollBack confirms the locks of records that Kafka acknowledged and rolls back the locks
-// of all other records. `conflicts` counts the locks that were left unchanged because a worker had
-// already settled the request, or a later request had replaced the lock. err is the first error. A
+// confirmOrRollBack confirms the locks of records that Kafka acknowledged and rolls back the locks of
+// all other records. `conflicts` counts the locks that were left unchanged because a worker had
+// already settled the request, or a later request had replaced the lock. `err` is the first error. A
 // lock that was not changed because of an error expires within pendingTTL.
 func (c *Coalescer) confirmOrRollBack(ctx context.Context, acks []ack) (conflicts int, err error) {
 	var confirmed, failed []eval.Call
@@ -170,9 +170,9 @@ func (c *Coalescer) confirmOrRollBack(ctx context.Context, acks []ack) (conflict
 	return conflicts, err
 }
 
-// Peek decides for each request whether a fetch still seems necessary, before a worker waits for
-// a permit. It takes one round trip per cluster node. `stored` has the version of each entity's
-// snapshot; 0: there is none. An error applies to all requests.
+// Peek decides for each request whether a fetch still seems necessary, before a worker waits for a
+// permit. It takes one round trip per cluster node. `stored` has the version of each entity's
+// snapshot; 0 means that there is none. An error applies to all requests.
 func (c *Coalescer) Peek(ctx context.Context, requests []schemas.UpdateRequest, stored []int64) ([]schemas.Verdict, error) {
 	if len(requests) == 0 {
 		return nil, nil

@@ -24,7 +24,8 @@ type IdempotencyKeys struct{ rdb redis.UniversalClient }
 // NewIdempotencyKeys returns IdempotencyKeys that are kept in rdb.
 func NewIdempotencyKeys(rdb redis.UniversalClient) IdempotencyKeys { return IdempotencyKeys{rdb} }
 
-// Find returns the number of the request that the client has enqueued for the entity with the key; 0: none.
+// Find returns the number of the request that the client has enqueued for the entity with the key; 0
+// means none.
 func (k IdempotencyKeys) Find(ctx context.Context, client string, e schemas.Entity, key string) (number int64, err error) {
 	number, err = k.rdb.Get(ctx, idempotencyKey(client, e, key)).Int64()
 	if errors.Is(err, redis.Nil) {

@@ -33,14 +33,15 @@ type Request struct {
 	Floor int64
 	// Page and Run are the fields Page and RunID of schemas.UpdateRequest.
 	Page, Run string
-	// Cooldown is how long after a USER_REQUEST the entity's next USER_REQUEST is refused; 0: never.
+	// Cooldown is how long after a USER_REQUEST the entity's next USER_REQUEST is refused; 0 means
+	// never.
 	Cooldown      time.Duration
 	CorrelationID string
-	TraceParent   string // trace context of the request (W3C traceparent); empty: none
+	TraceParent   string // trace context of the request (W3C traceparent); empty means none
 	Replay        schemas.ReplayMark
 	Depth         int // the field Depth of schemas.UpdateRequest
-	// Client is the schemas.ClientID of the client; empty: the request is internal, and Bound
-	// does not apply. New is true if the entity has no snapshot.
+	// Client is the schemas.ClientID of the client; empty means that the request is internal, and
+	// Bound does not apply. New is true if the entity has no snapshot.
 	Client string
 	Bound  Bound
 	New    bool
@@ -72,12 +73,12 @@ const (
 	refusedOutcome Outcome = "REFUSED" // reply of the script coalesce_acquire if the client has a cached refusal; acquire replaces it by that refusal's outcome
 )
 
-// Result is the outcome of one request.
+// Result says whether one update request was accepted or refused, and why.
 type Result struct {
 	Outcome    Outcome
 	Number     int64     // number of the record that covers the request; 0 if it is refused
-	HoldReason string    // reason of the hold or cool-down that refuses the request; empty: none
-	Until      time.Time // when the refusal ends; zero: unknown or not refused
+	HoldReason string    // reason of the hold or cool-down that refuses the request; empty means none
+	Until      time.Time // when the refusal ends; zero means unknown or not refused
 	Refusal    *Refusal  // describes the exceeded limit if the request exceeds its client's Bound; otherwise nil
 	// Err is ErrBufferFull, ErrStopped, ErrNotSent or a Redis error. Then Outcome is empty, and
 	// Kafka has acknowledged no record for the request.
@@ -135,8 +136,8 @@ type Producer struct {
 	stopped bool
 }
 
-// New returns a producer. kafka must have been created with ClientOptions. Locks are confirmed
-// only while Run is running.
+// New returns a producer. `kafka` must have been created with ClientOptions. Locks are confirmed only
+// while Run is running.
 func New(rdb redis.UniversalClient, kafka *kgo.Client, maxBuffered int, log *slog.Logger,
 	reg prometheus.Registerer, tracer observe.Tracer,
 ) *Producer {
@@ -171,16 +172,15 @@ func (p *Producer) EnqueueAll(ctx context.Context, requests []Request) []Result 
 	return results
 }
 
-// EnqueueAndWait enqueues a request that must not be lost. It returns when Kafka has
-// acknowledged a record that covers the request, or when the request is refused. If ctx ends
-// first, Outcome is Pending: the record may still be written, so the caller should enqueue the
-// request again.
+// EnqueueAndWait enqueues a request that must not be lost. It blocks until Kafka has acknowledged a
+// record that covers the request, or until the request is refused. If ctx ends first, Outcome is
+// Pending: the record may still be written, so the caller should enqueue the request again.
 func (p *Producer) EnqueueAndWait(ctx context.Context, req Request) Result {
 	return p.EnqueueAllAndWait(ctx, []Request{req})[0]
 }
 
-// EnqueueAllAndWait does the same as EnqueueAndWait for several requests. It returns when all of
-// them have a result.
+// EnqueueAllAndWait does the same as EnqueueAndWait for several requests. It blocks until all of them
+// have a result.
 func (p *Producer) EnqueueAllAndWait(ctx context.Context, requests []Request) []Result {
 	results := make([]Result, len(requests))
 	pending := make([]int, len(requests)) // indexes of the requests whose outcome is still Pending

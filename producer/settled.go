@@ -19,9 +19,9 @@ const (
 	maxBackoff = time.Second
 )
 
-// SubscribeSettled calls onSettled for each settled request of the sources, whichever process
-// settled it. There must be at least one source. It reconnects with backoff, and returns nil
-// when ctx ends.
+// SubscribeSettled calls `onSettled` for each settled request of the sources, whichever process
+// settled it. There must be at least one source. It reconnects with backoff, and returns nil when ctx
+// ends.
 //
 // onConnected(true) is called when the subscription is active and before the first onSettled.
 // onConnected(false) is called when the subscription is lost, at most 2 s after Redis stopped

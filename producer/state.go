@@ -26,11 +26,11 @@ type CoalesceState struct {
 	// Done is the highest number that a fetch has satisfied. Requests with a number up to Done
 	// need no fetch.
 	Done int64
-	// Hold is the reason why requests are refused until HoldUntil; empty: there is no hold.
+	// Hold is the reason why requests are refused until HoldUntil; empty means that there is no hold.
 	// Explicit refreshes, retries and replays are not refused.
 	Hold      string
 	HoldUntil time.Time
-	// CooledUntil is when the cool-down ends; until then a USER_REQUEST is refused. Zero: no
+	// CooledUntil is when the cool-down ends; until then a USER_REQUEST is refused. Zero means that no
 	// cool-down is active.
 	CooledUntil time.Time
 }

@@ -211,7 +211,7 @@ func BenchmarkHotRead(b *testing.B) {
 }
 
 // BenchmarkHotReadCounted measures how much time the counting of reads adds to a cache hit. It
-// alternates between rounds without and with counting.
+// measures in turn without counting and with counting, each several times.
 func BenchmarkHotReadCounted(b *testing.B) {
 	const turn = 1000
 	serve := []func(){

@@ -36,7 +36,7 @@ func TestBatch_LargeDocumentsAreTheSameInEachEncoding(t *testing.T) {
 }
 
 // serveBatch returns a function that reads a batch with n times the same key, in the content encoding
-// as (such as gzip). p is the stored content of the key.
+// `as` (such as gzip). `p` is the stored content of the key.
 func serveBatch(tb testing.TB, n int, as string, p store.Payload) func() {
 	r := newRig(tb, func(r *rig) { r.config.Memory = 64 << 20 })
 	r.putSnapshot("a", time.Minute, withPayload(p))

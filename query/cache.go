@@ -22,7 +22,7 @@ import (
 
 const (
 	// cacheTTL is how long an entry is valid while the settle subscription is connected, and
-	// disconnectedTTL while it is not. They do not apply to an entry of an immutable facet. cacheTTL
+	// disconnectedTTL while it is not. They do not apply to an entry of an immutable facet. `cacheTTL`
 	// limits the age of an entry if a settle message is lost without an error. It also does so if a
 	// worker of an older release publishes no settle messages.
 	cacheTTL        = 30 * time.Second
@@ -51,11 +51,11 @@ type snapshotCache struct {
 	loads      singleflight.Group
 	metrics    *metrics
 	readCounts *readCounter
-	static     *staticFiles              // static files; nil: no facet has any
+	static     *staticFiles              // static files; nil means that no facet has any
 	isLimited  func(schemas.Entity) bool // reports whether the content that a fetch would return now is visible to some clients only
 
 	started        time.Time    // creation of the cache; now() returns the monotonic time since then, so clock steps have no effect
-	connectedSince atomic.Int64 // when the subscription was established, in nanoseconds since `started`; 0: disconnected
+	connectedSince atomic.Int64 // when the subscription was established, in nanoseconds since `started`; 0 means disconnected
 	connections    atomic.Int64 // number of times that the subscription was established
 
 	seed    maphash.Seed
@@ -64,7 +64,7 @@ type snapshotCache struct {
 
 // stripe is the lock of a group of entities, which are grouped by a hash. The lock is held while a
 // settle message about one of them is handled, and while a loaded entry of one of them is put into the
-// cache. settles is the number of settle messages about them.
+// cache. `settles` is the number of settle messages about them.
 type stripe struct {
 	mu      sync.Mutex
 	settles uint64
@@ -86,10 +86,9 @@ func newSnapshotCache(st Store, limited func(schemas.Entity) bool, maxBytes int6
 // special meaning in connectedSince and in an entry's readAt.
 func (m *snapshotCache) now() int64 { return int64(time.Since(m.started)) + 1 }
 
-// get returns the cached or stored entry of an entity; nil if nothing is stored. `fallback` means
-// that the store failed or did not respond in time, and that the entry may be outdated. err is the
-// error of the store if nothing is cached, or the problem of a client that reads too many missing
-// keys.
+// get returns the cached or stored entry of an entity; nil if nothing is stored. `fallback` means that
+// the store failed or did not respond in time, and that the entry may be outdated. `err` is the error
+// of the store if nothing is cached, or the problem of a client that reads too many missing keys.
 //
 // A static file that is served first is returned in place of the entry, unless the stored snapshot is
 // newer. If the store can't be read, the file is returned with the error.
@@ -105,7 +104,7 @@ func (m *snapshotCache) get(ctx context.Context, client string, e schemas.Entity
 	return found, fallback, err
 }
 
-// getStored is get without static files.
+// getStored does the same as get, but never returns a static file.
 func (m *snapshotCache) getStored(ctx context.Context, client string, e schemas.Entity, f source.Facet) (found *entry, fallback bool, err error) {
 	cached, _ := m.entries.GetIfPresent(e)
 	now := m.now()

@@ -11,7 +11,7 @@ import (
 
 // cacheResult is the result of getAll for one entity. It has the values that get would return.
 type cacheResult struct {
-	*entry   // nil: nothing is stored, or err is set
+	*entry   // nil means that nothing is stored, or err is set
 	fallback bool
 	err      error
 }

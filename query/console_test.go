@@ -17,7 +17,7 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// withConsole adds a console to the rig.
+// withConsole adds a console to the query service of the test.
 func withConsole(serve http.HandlerFunc) func(*rig) {
 	return func(r *rig) { r.console = serve }
 }

@@ -15,7 +15,8 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// paying returns a rig whose client pays for refreshes and has a plan of three credits a day.
+// paying returns a query service (rig) whose client pays for refreshes and has a plan of three credits
+// a day.
 func paying(t *testing.T) (*rig, *credits.Service) {
 	t.Helper()
 	db, err := sqlite.Open(t.Context(), "")

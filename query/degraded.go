@@ -22,8 +22,8 @@ const (
 	unknownRetryAfter = 5 * time.Second
 )
 
-// degradedReason returns why the content of a response may be outdated; empty: the content is current,
-// or a refresh of it is queued as usual.
+// degradedReason returns why the content of a response may be outdated; empty means that the content
+// is current, or a refresh of it is queued as usual.
 func (v view) degradedReason(refresh *refreshState) RefreshReason {
 	switch {
 	case v.degraded != "":
@@ -61,8 +61,8 @@ func (v view) setDegraded(h http.Header, refresh *refreshState) {
 	}
 }
 
-// nothingKnown returns the problem of a read that waited because of the facet's setting wait. The first
-// fetch of its entity did not end in this time.
+// nothingKnown returns the problem of a read that waited because of the facet's setting `wait`. The
+// first fetch of its entity did not end in this time.
 func nothingKnown(result EnqueueResult, body readBody) error {
 	detail := "Nothing is stored, and the first fetch did not end in time"
 	if body.Refresh != nil && body.Refresh.Reason != "" {

@@ -24,20 +24,20 @@ type Deps struct {
 	Sources          map[string]Source // the configured sources, by name
 	Enqueuer         Enqueuer
 	IdempotencyKeys  IdempotencyKeys
-	Credits          Credits // credits that refreshes cost; nil: refreshes cost nothing
+	Credits          Credits // credits that refreshes cost; nil means that refreshes cost nothing
 	SettleSubscriber SettleSubscriber
 	WaitEstimator    WaitEstimator
 	Authenticator    Authenticator
 	ClientLimiter    ClientLimiter
-	ReadRecorder     ReadRecorder // receives the numbers of reads; nil: reads are not recorded
+	ReadRecorder     ReadRecorder // receives the numbers of reads; nil means that reads are not recorded
 	Ops              http.Handler // handler of health and metrics
 	Admin            http.Handler // handler of all paths below /admin/v1
 	// handler of POST requests below /admin/v1/maintenance, which authenticates its clients itself;
-	// nil: there is no such path
+	// nil means that there is no such path
 	Maintenance http.Handler
-	Hooks       Hooks        // receives the deliveries of webhooks; nil: no webhook is configured
-	Runs        Runs         // starts and reads runs; nil: there are no paths of runs
-	Console     http.Handler // serves /console and all paths below it, with its own authentication; nil: no console
+	Hooks       Hooks        // receives the deliveries of webhooks; nil means that no webhook is configured
+	Runs        Runs         // starts and reads runs; nil means that there are no paths of runs
+	Console     http.Handler // serves /console and all paths below it, with its own authentication; nil means no console
 	Log         *slog.Logger
 	Metrics     prometheus.Registerer
 	Trace       observe.Tracer
@@ -47,7 +47,7 @@ type Deps struct {
 type Config struct {
 	// Memory is the maximum size of the snapshot cache in bytes.
 	Memory int64
-	// ResponseMemory is the maximum memory in bytes of all responses being written; 0:
+	// ResponseMemory is the maximum memory in bytes of all responses being written; 0 means
 	// DefaultResponseMemory. One client may use half of it.
 	ResponseMemory int64
 	// Origins are the web origins whose pages may read responses in a browser (CORS).
@@ -79,8 +79,8 @@ type Source interface {
 	// MissingParams returns the names of the params for which neither the key, the facet nor the
 	// argument `params` has a value. It is called for each update request and must be fast.
 	MissingParams(facet, key string, params map[string]string) []string
-	// Visibility returns the visibility that a fetch of the key would have now; empty: visible
-	// to all readers. It is called for each read and must be fast.
+	// Visibility returns the visibility that a fetch of the key would have now; empty means visible to
+	// all readers. It is called for each read and must be fast.
 	Visibility(key string) string
 	// Visibilities returns all visibilities that the source's entities can have. The empty string
 	// means that all readers can see an entity.
@@ -91,17 +91,17 @@ type Source interface {
 type UpdateRequest struct {
 	Entity        schemas.Entity
 	Reason        schemas.Reason
-	Floor         int64 // version of the snapshot that the client read; 0: none
+	Floor         int64 // version of the snapshot that the client read; 0 means none
 	Cooldown      time.Duration
 	CorrelationID string
 	TraceParent   string
-	// Client is the schemas.ClientID of the client whose limits the request counts toward; empty:
+	// Client is the schemas.ClientID of the client whose limits the request counts toward; empty means
 	// no limits. New is true if neither the cache nor the store has a snapshot that can be served.
 	Client string
 	New    bool
 }
 
-// EnqueueResult is the outcome of one UpdateRequest.
+// EnqueueResult says whether one UpdateRequest was queued or refused, and why.
 type EnqueueResult struct {
 	// Queued: a record that covers the request is in the producer's buffer or acknowledged by
 	// Kafka. After EnqueueAndWait it is always acknowledged.
@@ -112,7 +112,7 @@ type EnqueueResult struct {
 	// Number is the number of the published request: this request, or an earlier request that
 	// covers it. A fetch that begins after the published request has a higher number.
 	Number int64
-	// Reason says why the request is not queued. Until is when a retry may succeed; zero:
+	// Reason says why the request is not queued. Until is when a retry may succeed; zero means
 	// unknown.
 	Reason RefreshReason
 	Until  time.Time
@@ -166,17 +166,17 @@ type Enqueuer interface {
 	// Enqueue returns a result for each request, in the order of the requests. It does not wait
 	// for Kafka.
 	Enqueue(ctx context.Context, requests []UpdateRequest) []EnqueueResult
-	// EnqueueAndWait returns a result for each request, in the order of the requests. It returns
-	// when each request was acknowledged by Kafka or refused. If ctx ends first, the remaining
-	// results are Pending.
+	// EnqueueAndWait returns a result for each request, in the order of the requests. It blocks until
+	// each request was acknowledged by Kafka or refused. If ctx ends first, the remaining results are
+	// Pending.
 	EnqueueAndWait(ctx context.Context, requests []UpdateRequest) []EnqueueResult
 }
 
 // IdempotencyKeys keeps the numbers of refreshes that clients have requested with the header
-// Idempotency-Key, for a few minutes and for all query services. client is a schemas.ClientID.
+// Idempotency-Key, for a few minutes and for all query services. `client` is a schemas.ClientID.
 type IdempotencyKeys interface {
-	// Find returns the number of the request that the client has enqueued for the entity with the
-	// key; 0: none.
+	// Find returns the number of the request that the client has enqueued for the entity with the key;
+	// 0 means none.
 	Find(ctx context.Context, client string, e schemas.Entity, key string) (number int64, err error)
 	Save(ctx context.Context, client string, e schemas.Entity, key string, number int64) error
 }
@@ -188,15 +188,15 @@ type Credits interface {
 	Reserve(ctx context.Context, client access.Client, of []schemas.Entity, idempotencyKey string) []credits.Reservation
 	// Confirm records the results of the enqueues.
 	Confirm(ctx context.Context, results []credits.Enqueued)
-	// Balance returns the account of a client. known is false for a client that pays nothing.
+	// Balance returns the account of a client. `known` is false for a client that pays nothing.
 	Balance(ctx context.Context, client access.Client) (a credits.Account, known bool, err error)
 }
 
 // SettleSubscriber receives a message for each request that any process settles.
 type SettleSubscriber interface {
-	// Subscribe calls onSettled for each message until ctx ends. It calls onConnected(true)
-	// before the first message, and onConnected(false) when the connection is lost. All calls
-	// come from one goroutine. Messages sent while disconnected are lost.
+	// Subscribe calls `onSettled` for each message until ctx ends. It calls onConnected(true) before
+	// the first message, and onConnected(false) when the connection is lost. All calls come from one
+	// goroutine. Messages sent while disconnected are lost.
 	Subscribe(ctx context.Context, onSettled func(schemas.Settled), onConnected func(connected bool)) error
 }
 
@@ -207,8 +207,8 @@ type WaitEstimator interface {
 	// false, there is no estimate.
 	EstimateWait(source string, number int64) (wait time.Duration, measured time.Time, known bool)
 	// Blocked returns why the source sends no calls now: ReasonStopped, ReasonUpstreamDown or
-	// ReasonBackingOff; empty: it sends calls. The time is the end of the backoff or the time of the
-	// next probe; zero: unknown.
+	// ReasonBackingOff; empty means that it sends calls. The time is the end of the backoff or the
+	// time of the next probe; zero means unknown.
 	Blocked(source string) (RefreshReason, time.Time)
 }
 
@@ -229,7 +229,7 @@ type ClientLimiter interface {
 	// returns the problem to respond with.
 	RecordRefusal(r access.Refusal) error
 	// AcquireWaitSlot reserves a slot for a client that waits or streams. The caller must call
-	// release.
+	// `release`.
 	AcquireWaitSlot(client string) (release func(), err error)
 }
 

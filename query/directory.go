@@ -12,13 +12,13 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// sourceItem is a source in the list of sources.
+// sourceItem describes one source in the response that lists the sources.
 type sourceItem struct {
 	Source string   `json:"source"`
 	Facets []string `json:"facets"`
 }
 
-// facetItem is a facet in the list of a source's facets.
+// facetItem describes one facet in the response that lists the facets of a source.
 type facetItem struct {
 	Facet      string `json:"facet"`
 	Path       string `json:"path"`       // path of a read, with the placeholder {key}

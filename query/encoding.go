@@ -9,7 +9,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 )
 
-// encoding is the content encoding of a response.
+// encoding says how a response body is compressed (header Content-Encoding).
 type encoding int
 
 const (

@@ -19,14 +19,14 @@ type readBody struct {
 	Freshness     store.Freshness `json:"freshness"`
 	LastUpdatedAt *time.Time      `json:"lastUpdatedAt,omitempty"`
 	LastCheckedAt *time.Time      `json:"lastCheckedAt,omitempty"`
-	Refresh       *refreshState   `json:"refresh,omitempty"` // nil: no refresh is due
+	Refresh       *refreshState   `json:"refresh,omitempty"` // nil means that no refresh is due
 }
 
 // refreshState is the state of a refresh that is due or was requested.
 type refreshState struct {
 	Queued bool `json:"queued"`
-	// EstimatedWaitMs is how long a queued update request will probably wait, in milliseconds; nil:
-	// unknown. MeasuredAt is the time of this estimate.
+	// EstimatedWaitMs is how long a queued update request will probably wait, in milliseconds; nil
+	// means unknown. MeasuredAt is the time of this estimate.
 	EstimatedWaitMs *int64     `json:"estimatedWaitMs,omitempty"`
 	MeasuredAt      *time.Time `json:"measuredAt,omitempty"`
 	// Reason says why the refresh is not queued, or why the source sends no calls. Until is the time
@@ -114,8 +114,8 @@ const (
 	acceptTimeout = 5 * time.Second
 )
 
-// acceptDeadline returns the deadline for accepting the update request if nothing is stored:
-// after acceptTimeout, or after the client's own wait if that is longer.
+// acceptDeadline returns the deadline for accepting the update request if nothing is stored: after
+// `acceptTimeout`, or after the client's own wait if that is longer.
 func acceptDeadline(wait time.Duration) time.Time { return time.Now().Add(max(acceptTimeout, wait)) }
 
 func enqueueTimeout(urgent bool, deadline time.Time) time.Duration {
@@ -125,8 +125,8 @@ func enqueueTimeout(urgent bool, deadline time.Time) time.Duration {
 	return staleTimeout
 }
 
-// refusedResult returns the result of an update request that exceeds a limit of its client. err
-// is the problem for the client.
+// refusedResult returns the result of an update request that exceeds a limit of its client. `err` is
+// the problem for the client.
 func refusedResult(err error) EnqueueResult {
 	result := EnqueueResult{Reason: ReasonTooMany, refused: err}
 	if p, ok := errors.AsType[*problem.HTTPError](err); ok {

@@ -34,12 +34,12 @@ type entry struct {
 	lastModified, contentType []string
 	prefix, freshTail         string
 	bodies                    [encodings]body
-	staleGzip                 atomic.Pointer[body] // the last STALE response body in gzip; nil: there was none
+	staleGzip                 atomic.Pointer[body] // the last STALE response body in gzip; nil means that there was none
 	// cached headers of responses with FRESH content, and of responses with STALE content; not used for
 	// immutable content
 	headerCache [2]atomic.Pointer[timeHeaders]
 	onGrow      func(*entry) // function that is called after a body was encoded
-	count       *readCount   // counts the reads; nil: reads are not counted
+	count       *readCount   // counts the reads; nil means that reads are not counted
 }
 
 // body is a complete response body in one encoding. It is encoded at first use.
@@ -47,7 +47,7 @@ type body struct {
 	as          encoding
 	tail        string // the JSON text that follows the snapshot
 	once        sync.Once
-	made        atomic.Bool // true: the following fields are valid
+	made        atomic.Bool // true if the following fields are valid
 	bytes       []byte
 	err         error
 	snapshotEnd int // offset in bytes at which the part after the snapshot begins; 0 for gzip, which is compressed as a whole
@@ -234,7 +234,7 @@ func (e *entry) responseSize(b *body) int64 {
 
 const (
 	// unpackedPerRequest is the number of bytes whose unpacking counts as one more request of the
-	// client. compressedPerRequest is the number of bytes whose compression counts as one more
+	// client. `compressedPerRequest` is the number of bytes whose compression counts as one more
 	// request. Each takes about 0.1 ms of CPU time, twice the time of a read from the cache.
 	unpackedPerRequest   = 64 << 10
 	compressedPerRequest = 16 << 10

@@ -34,7 +34,7 @@ const (
 	eventState    = "state"    // the content has not changed, but the freshness or the reason of the refresh has
 )
 
-// streamState is the state that the last event of a stream reported.
+// streamState is the state of an entity in the last event of its stream.
 type streamState struct {
 	version   int64
 	tag       string // entity tag of the last event, without its quotes
@@ -232,7 +232,8 @@ func (t streamState) id() string {
 	return strconv.FormatInt(t.version, 10) + "." + t.tag + notFound
 }
 
-// parseEventID returns the state of an event id; the zero value if it is invalid.
+// parseEventID returns the state that an event id contains; it returns the zero value if the id is
+// invalid.
 func parseEventID(id string) streamState {
 	version, rest, _ := strings.Cut(id, ".")
 	n, err := strconv.ParseInt(version, 10, 64)

@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// namedKeys makes the rig's facet accept names in any case and Unicode form.
+// namedKeys makes the facet of the test accept names in any case and Unicode form.
 func namedKeys(r *rig) {
 	r.settings = func(f *source.Facet) { f.KeyPattern, f.KeyFold = ".{1,100}", source.FoldNFCLower }
 }

@@ -36,7 +36,7 @@ func (q *hookQueue) EnqueueAndWait(_ context.Context, all []webhooks.Request) []
 	return results
 }
 
-// hookKeys accepts keys of the facet of the rig, and no other facets.
+// hookKeys accepts keys of the facet of the test, and of no other facet.
 type hookKeys struct{}
 
 func (hookKeys) CheckKey(_, key string) error { return schemas.CheckKey(key) }
@@ -99,7 +99,7 @@ func (r *rig) deliver(path, body string, change ...func(*http.Request)) answer {
 
 func TestHooks_RespondAsTheContractSays(t *testing.T) {
 	r, q := newHookRig(t)
-	r.refused = http.ErrNoCookie // a client with this rig can't be authenticated, but a delivery needs only its signature
+	r.refused = http.ErrNoCookie // this query service can't authenticate clients, but a delivery needs only its signature
 	const good = `{"type":"changed","keys":["a","b","unknown"]}`
 	a := r.deliver("/hooks/nexon/changes", good, func(req *http.Request) { req.Header.Set("X-Correlation-Id", "mine") })
 	if want := `{"requested":2,"delayed":0,"held":0,"unknownKeys":1,"badKeys":0}`; a.StatusCode != http.StatusAccepted || strings.TrimSpace(a.text) != want || a.Header.Get("X-Correlation-Id") != "mine" {

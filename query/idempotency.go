@@ -29,7 +29,7 @@ var idempotencyFails = observe.Condition{
 	Recovered: "reading and saving idempotency keys works again",
 }
 
-// parseIdempotencyKey returns the header Idempotency-Key; empty: the request has none.
+// parseIdempotencyKey returns the header Idempotency-Key; empty means that the request has none.
 func parseIdempotencyKey(r *http.Request) (string, error) {
 	values := r.Header[idempotencyHeader]
 	if len(values) == 0 {
@@ -48,7 +48,7 @@ func parseIdempotencyKey(r *http.Request) (string, error) {
 type refreshes struct {
 	slots      chan struct{} // one slot for each call that may wait for Kafka at the same time
 	keys       IdempotencyKeys
-	credits    Credits // nil: refreshes cost nothing
+	credits    Credits // nil means that refreshes cost nothing
 	log        *slog.Logger
 	conditions observe.Conditions // the log condition that lasts while the keys can't be read or saved
 }
@@ -72,9 +72,9 @@ func (r *refreshes) save(ctx context.Context, client access.Client, e schemas.En
 	r.conditions.Record(r.log, idempotencyFails, r.keys.Save(limited, client.ID(), e, key, number))
 }
 
-// once calls enqueue, unless the client has refreshed the entity with the same idempotency key in the
-// last minutes. Then it returns the number of that refresh. The argument of enqueue is the idempotency
-// key; empty: the request has none.
+// once calls `enqueue`, unless the client has refreshed the entity with the same idempotency key in
+// the last minutes. Then it returns the number of that refresh. The argument of `enqueue` is the
+// idempotency key; empty means that the request has none.
 func (r *refreshes) once(c echo.Context, client access.Client, e schemas.Entity, enqueue func(key string) (EnqueueResult, error)) (EnqueueResult, error) {
 	key, err := parseIdempotencyKey(c.Request())
 	switch {
@@ -91,7 +91,7 @@ func (r *refreshes) once(c echo.Context, client access.Client, e schemas.Entity,
 	switch {
 	case err == nil:
 		r.save(ctx, client, e, key, result.Number)
-	case result.Reason == ReasonCooldown: // a concurrent request with the same key may have saved its refresh after the first call of find
+	case result.Reason == ReasonCooldown: // a concurrent request with the same key may have saved its refresh after the first call of `find`
 		if earlier, found := r.find(ctx, client, e, key); found {
 			return earlier, nil
 		}

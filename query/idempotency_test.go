@@ -117,7 +117,7 @@ func TestIdempotencyKey_HangingRedisDelaysARefreshBriefly(t *testing.T) {
 	}
 }
 
-// hangingKeys are IdempotencyKeys that never answer.
+// hangingKeys implements IdempotencyKeys. Its methods block until ctx ends.
 type hangingKeys struct{}
 
 func (hangingKeys) Find(ctx context.Context, _ string, _ schemas.Entity, _ string) (int64, error) {

@@ -46,7 +46,7 @@ func isCollection(sources map[string]Source, sourceName, facet string) bool {
 
 // readCollection reads the collection that the request path names. Like a read of a snapshot, it
 // enqueues an update request if one is needed. If there are no items to serve, it writes the response,
-// and done is true.
+// and `done` is true.
 func (r itemReader) readCollection(c echo.Context, client access.Client) (e schemas.Entity, v view, done bool, err error) {
 	var f source.Facet
 	if e, f, err = r.s.entityOf(c, client); err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// itemRig is a rig with a database in memory, whose facet is a collection.
+// itemRig is a query service for tests. It has a database in memory, and its facet is a collection.
 type itemRig struct {
 	*rig
 	collections *collection.Collections

@@ -51,7 +51,7 @@ func TestHeld_IsMissing(t *testing.T) {
 func TestBlocked_HasAReasonAndNoEstimate(t *testing.T) {
 	for name, c := range map[string]struct {
 		reason RefreshReason
-		after  time.Duration // time until the source may send calls again; 0: unknown
+		after  time.Duration // time until the source may send calls again; 0 means unknown
 		want   string        // value of the Retry-After header, in seconds
 	}{
 		"stopped":                  {ReasonStopped, 0, "30"},

@@ -72,8 +72,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// routeLabels are the Prometheus labels of the metric of responses. readLabels are the labels of
-// the metrics of reads.
+// routeLabels are the Prometheus labels of the metric of responses. `readLabels` are the labels of the
+// metrics of reads.
 type (
 	routeLabels struct {
 		path, method string

@@ -115,8 +115,8 @@ func (s *Server) instrument(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// recoverPanic calls next and returns a panic as an error, so that a bug in one request does not
-// end the process.
+// recoverPanic calls `next` and returns a panic as an error, so that a bug in one request does not end
+// the process.
 func recoverPanic(next echo.HandlerFunc, c echo.Context) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -126,7 +126,7 @@ func recoverPanic(next echo.HandlerFunc, c echo.Context) (err error) {
 	return next(c)
 }
 
-// panicError is a recovered panic.
+// panicError is the error that replaces a panic of a handler.
 type panicError struct {
 	what  any
 	stack []byte

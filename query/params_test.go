@@ -23,12 +23,12 @@ func (r *rig) EntityParams(_ context.Context, of []schemas.Entity) ([]map[string
 	return found, r.paramsErr
 }
 
-// Items returns no items, because the facets of the rig are no collections.
+// Items returns no items, because no facet of the test is a collection.
 func (r *rig) Items(context.Context, schemas.Entity, collection.Range) ([]collection.Item, error) {
 	return nil, nil
 }
 
-// openParams changes the rig's facet: each entity must be registered with a value for the param
+// openParams changes the facet of the test: each entity must be registered with a value for the param
 // "token". The key "known" is registered with a value.
 func openParams(r *rig) {
 	r.settings = func(f *source.Facet) {

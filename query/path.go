@@ -48,7 +48,7 @@ func escapeKeySlashes(path string, collection func(source, facet string) bool) s
 	return path[:len(path)-len(rest)] + strings.ReplaceAll(key, "/", "%2F") + action
 }
 
-// itemsPart returns the index in rest at which "/items" or "/items/ID" begins. rest is the part of a
+// itemsPart returns the index in rest at which "/items" or "/items/ID" begins. `rest` is the part of a
 // path after the facet. It returns 0 if rest does not end in this way.
 func itemsPart(rest string) int {
 	last := strings.LastIndexByte(rest, '/')

@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// slashKeys makes the rig's facet accept keys that contain slashes.
+// slashKeys makes the facet of the test accept keys that contain slashes.
 func slashKeys(r *rig) {
 	r.settings = func(f *source.Facet) {
 		f.KeyPattern = `(?P<owner>[^/]+)(?:/(?P<repo>.+))?`
@@ -24,7 +24,7 @@ func TestPath_AcceptsSlashesInKeys(t *testing.T) {
 	for _, c := range []struct {
 		method, path string
 		status       int
-		key          string // key of the expected update request; empty: no request is expected
+		key          string // key of the expected update request; empty means that no request is expected
 		reason       schemas.Reason
 	}{
 		{http.MethodGet, "/golang/go", 202, "golang/go", schemas.CacheMiss},
@@ -89,7 +89,7 @@ func FuzzEscapeKeySlashes_KeepsKeyAndAction(f *testing.F) {
 				t.Errorf("key %q as one segment: got path %q, want %q", key, got, path)
 			}
 		}
-		// The second case is a path with the key as it is, without escaping. escapeKeySlashes may
+		// The second case is a path with the key as it is, without escaping. `escapeKeySlashes` may
 		// escape slashes of the path, but the unescaped path must stay the same.
 		if _, err := url.PathUnescape(key); err != nil || strings.ContainsAny(key, "?#") {
 			return

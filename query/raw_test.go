@@ -21,7 +21,7 @@ var layout = `<?xml version="1.0"?><w2:layout xmlns:w2="u">` + strings.Repeat("<
 // zstd codec keeps channels between its calls.
 var encodedLayout = store.Encode([]byte(layout))
 
-// rawFacet makes the facet of a rig raw and immutable.
+// rawFacet makes the facet of a test raw and immutable.
 func rawFacet(f *source.Facet) {
 	f.KeyPattern = "[^!]+"
 	f.Raw, f.Immutable, f.Public, f.KeepFor = &source.Raw{MediaType: "application/xml", WellFormed: "xml"}, true, true, 0
@@ -102,8 +102,8 @@ func TestRaw_OtherResponsesAreJSON(t *testing.T) {
 	}
 }
 
-// If the setting raw of a facet was changed, the stored content has another form than the facet. Then
-// it must be fetched again.
+// If the setting `raw` of a facet was changed, the stored content has another form than the facet.
+// Then it must be fetched again.
 func TestRaw_OtherMediaTypeIsFetchedAgain(t *testing.T) {
 	r := newRawRig(t)
 	r.putSnapshot("json", time.Minute)
@@ -159,7 +159,8 @@ func TestImmutable_MemoryIsUsedUntilSettled(t *testing.T) {
 	}
 }
 
-// patientRig returns a rig with a raw facet whose reads wait for the first snapshot (setting wait).
+// patientRig returns a query service with a raw facet whose reads wait for the first snapshot (setting
+// `wait`).
 func patientRig(t *testing.T, wait time.Duration) *rig {
 	r := newRawRig(t, func(f *source.Facet) { f.Wait = wait })
 	r.wait = time.Second

@@ -22,16 +22,16 @@ import (
 // view is the state of an entity at one moment. It also has the result of the update request that the
 // read has enqueued.
 type view struct {
-	*entry          // cached snapshot or not-found result; nil: nothing is stored
-	fallback   bool // true: the database failed or was too slow, so the entry may be outdated
-	static     bool // true: the entry is a static file
-	waited     bool // true: the read has waited for its full wait, and no fetch has ended
-	patient    bool // true: the read has waited because of the facet's setting wait
-	notVisible bool // true: the client may not see the entity
+	*entry          // cached snapshot or not-found result; nil means that nothing is stored
+	fallback   bool // true if the database failed or was too slow, so the entry may be outdated
+	static     bool // true if the entry is a static file
+	waited     bool // true if the read has waited for its full wait, and no fetch has ended
+	patient    bool // true if the read has waited because of the facet's setting `wait`
+	notVisible bool // true if the client may not see the entity
 	freshness  store.Freshness
-	reason     schemas.Reason // reason for which an update request is needed; empty: none is needed
+	reason     schemas.Reason // reason for which an update request is needed; empty means that none is needed
 	result     EnqueueResult
-	degraded   RefreshReason // reason for which a static file is served; empty: degradedReason decides
+	degraded   RefreshReason // reason for which a static file is served; empty means that degradedReason decides
 	at         time.Time
 }
 

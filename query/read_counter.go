@@ -107,7 +107,7 @@ func (t *readCounter) remove(e schemas.Entity) {
 	})
 }
 
-// take returns the read counts since the last call of take, and resets them.
+// take returns the read counts since the last call of `take`, and resets them.
 func (t *readCounter) take() []ReadCount {
 	t.mu.Lock()
 	list, sums := t.list, map[schemas.Entity]int{}

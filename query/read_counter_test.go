@@ -29,7 +29,7 @@ import (
 
 // fakeRecorder is a ReadRecorder for the facet character.
 type fakeRecorder struct {
-	observe func(context.Context, []ReadCount) error // nil: RecordReads succeeds
+	observe func(context.Context, []ReadCount) error // nil means that RecordReads succeeds
 
 	mu          sync.Mutex
 	reads       map[string]int // number of recorded reads by key
@@ -94,8 +94,8 @@ func TestReadCounter_CountsReadsWithASnapshot(t *testing.T) {
 			}
 		}
 	}
-	// fetched returns a change of the rig: each update request then stores a snapshot at once, as if
-	// the upstream was fetched.
+	// fetched returns a change of the query service of the test: each update request then stores a
+	// snapshot at once, as if the upstream was fetched.
 	fetched := func(change ...func(*store.Snapshot)) func(*rig) {
 		change = append(change, func(s *store.Snapshot) { s.Version = 101 })
 		return func(r *rig) {

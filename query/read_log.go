@@ -18,8 +18,8 @@ const readsKey = "reads"
 type loggedRead struct {
 	entity    schemas.Entity
 	freshness store.Freshness
-	status    int       // status of the item of a batch; 0: the status of the response
-	loaded    time.Time // when the snapshot was loaded from the store; zero: there is none
+	status    int       // status of the item of a batch; 0 means the status of the response
+	loaded    time.Time // when the snapshot was loaded from the store; zero means that there is none
 }
 
 // newReadSamplers returns the samplers of the log lines of reads, by source.

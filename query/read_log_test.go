@@ -11,8 +11,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// logReadsOf sets the log level of a rig's service. The returned function returns the log lines of
-// reads.
+// logReadsOf sets the log level of the query service of a test. The returned function returns the log
+// lines of reads.
 func logReadsOf(r *rig, level slog.Level) (lines func() []map[string]any) {
 	var text bytes.Buffer
 	r.server.log = slog.New(slog.NewJSONHandler(&text, &slog.HandlerOptions{Level: level}))

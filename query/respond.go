@@ -168,7 +168,7 @@ func matchesETag(values []string, etag string) bool {
 // equal, it prefers zstd (the stored form), then gzip, then identity (RFC 9110 §12.5.3). A
 // client that accepts none of the three gets identity.
 func bestEncoding(header []string) encoding {
-	rating := [encodings]float64{identity: -1, gzipped: -1, zstandard: -1} // -1: Accept-Encoding does not list the encoding
+	rating := [encodings]float64{identity: -1, gzipped: -1, zstandard: -1} // -1 means that Accept-Encoding does not list the encoding
 	star := -1.0
 	for _, list := range header {
 		for list != "" {

@@ -59,7 +59,7 @@ func (p *pipeListener) sendRequest(t *testing.T, path, encoding string) net.Conn
 	return mine
 }
 
-// listen serves the rig's service on a pipeListener until the test ends.
+// listen serves the query service on a pipeListener until the test ends.
 func (r *rig) listen(t *testing.T) *pipeListener {
 	t.Helper()
 	p := newPipeListener()

@@ -31,18 +31,18 @@ import (
 // testTimeout is the timeout of every wait for an expected event.
 const testTimeout = 20 * time.Second
 
-// rig is a query service. It also implements all dependencies of the service, as fakes.
+// rig is the query service of a test. It also implements all dependencies of the service, as fakes.
 type rig struct {
 	testing.TB
 	config   Config
 	reads    ReadRecorder
-	limits   func(key string) string   // returns the visibility that a fetch of the key would have; nil: no visibility
-	store    Store                     // store of the service; nil: the rig itself
-	console  http.Handler              // handler of the console; nil: there is no console
-	credits  Credits                   // nil: refreshes cost no credits
-	hooks    Hooks                     // receiver of webhooks; nil: there are none
-	runs     func(*source.Source) Runs // returns the service of runs; nil: there are no paths of runs
-	settings func(*source.Facet)       // changes the configuration of the facet "character"; nil: no change
+	limits   func(key string) string   // returns the visibility that a fetch of the key would have; nil means no visibility
+	store    Store                     // store of the service; nil means the rig itself
+	console  http.Handler              // handler of the console; nil means that there is no console
+	credits  Credits                   // nil means that refreshes cost no credits
+	hooks    Hooks                     // receiver of webhooks; nil means that there are none
+	runs     func(*source.Source) Runs // returns the service of runs; nil means that there are no paths of runs
+	settings func(*source.Facet)       // changes the configuration of the facet "character"; nil means no change
 	src      *source.Source
 	server   *Server
 	reg      *prometheus.Registry
@@ -53,15 +53,15 @@ type rig struct {
 	paramsErr      error
 	storeErr       error
 	storeReadCount int           // number of reads of the store
-	hold           chan struct{} // while this channel is open, reads of the database block; nil: they do not block
+	hold           chan struct{} // while this channel is open, reads of the database block; nil means that they do not block
 	requests       []UpdateRequest
 	respond        func(ctx context.Context, w UpdateRequest) EnqueueResult
-	enqueueAndWait func(ctx context.Context, w UpdateRequest) EnqueueResult // result of EnqueueAndWait; nil: the result of respond
+	enqueueAndWait func(ctx context.Context, w UpdateRequest) EnqueueResult // result of EnqueueAndWait; nil means the result of the method `respond`
 	wait           time.Duration
 	blocked        RefreshReason
 	blockedUntil   time.Time
 	client         access.Client
-	refused        error            // error that Authenticate returns; nil: it succeeds
+	refused        error            // error that Authenticate returns; nil means that it succeeds
 	limiterCalls   []string         // calls of the ClientLimiter so far
 	exceeded       map[string]bool  // names of the limits that the client has exceeded
 	missCount      int              // number of keys not found in the store
@@ -191,7 +191,7 @@ func (r *rig) count(what string) error {
 	return nil
 }
 
-// fakeLimiter is the ClientLimiter of a rig.
+// fakeLimiter is the ClientLimiter of a rig (the test setup of the query service).
 type fakeLimiter struct{ *rig }
 
 func (r fakeLimiter) AllowRequests(client string, n int) error {

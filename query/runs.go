@@ -21,7 +21,7 @@ import (
 // Runs starts and reads runs. Its methods return *problem.HTTPError, or errors of the database.
 type Runs interface {
 	// Start starts a run. If no new run is needed, because an earlier run fetches the same data, it
-	// returns that run and started is false.
+	// returns that run and `started` is false.
 	Start(ctx context.Context, client access.Client, source, name, idempotencyKey string, body []byte) (run api.Run, started bool, err error)
 	// Get returns a run.
 	Get(ctx context.Context, id string) (api.Run, error)
@@ -141,8 +141,9 @@ func (r runReader) show(c echo.Context, client access.Client) error {
 	return respondRun(c, http.StatusOK, run)
 }
 
-// follow calls changed with the run, first at once and then after each change. It returns when changed
-// returns false, the channel end receives a value, the client disconnects, or the process stops.
+// follow calls `changed` with the run, first at once and then after each change. It blocks until
+// `changed` returns false, a value arrives on the channel `end`, the client disconnects, or the
+// process stops.
 func (r runReader) follow(c echo.Context, client access.Client, run api.Run, end <-chan time.Time, changed func(api.Run) bool) error {
 	leave, err := r.s.acquireWaitSlot(client)
 	if err != nil {

@@ -33,13 +33,13 @@ type staticFiles struct {
 	scanner   *staticScanner
 }
 
-// staticFile is one file.
+// staticFile is one file of a facet's static directory, with its response body.
 type staticFile struct {
 	*entry
 	info os.FileInfo
-	// settled counts the settle messages of the entity. checked is the value of settled before the last
-	// read of the store that found no newer snapshot. If both are equal, the file is served without a
-	// read of the store.
+	// settled counts the settle messages of the entity. `checked` is the value of settled before the
+	// last read of the store that found no newer snapshot. If both are equal, the file is served
+	// without a read of the store.
 	settled, checked atomic.Int64
 }
 
@@ -130,8 +130,8 @@ func (f *staticFile) orFile(read func() (*entry, bool, error)) (found *entry, fa
 	return found, fallback, nil
 }
 
-// viewOfStatic returns the view of a file. err is the error of the store if the store can't be read, or
-// the problem of a client that reads too many missing keys.
+// viewOfStatic returns the view of a file. `err` is the error of the store if the store can't be read,
+// or the problem of a client that reads too many missing keys.
 func viewOfStatic(file *staticFile, err error, f source.Facet) view {
 	v := view{entry: file.entry, static: true, freshness: store.Stale, at: time.Now()}
 	if f.Immutable {

@@ -39,7 +39,7 @@ type staticScanner struct {
 	gauge      *prometheus.GaugeVec
 }
 
-// staticDir is the directory of one facet.
+// staticDir is the directory with the static files of one facet.
 type staticDir struct {
 	source, facet string
 	src           Source
@@ -140,7 +140,7 @@ func (d *staticDir) condition() observe.Condition {
 	}
 }
 
-// staticPass is one search of a directory.
+// staticPass searches a static directory once for new, changed and removed files.
 type staticPass struct {
 	*staticDir
 	root     *os.Root
@@ -188,8 +188,8 @@ func (p *staticPass) visit(path string, entry fs.DirEntry, err error) error {
 	return nil
 }
 
-// errTooLarge is the error of a directory whose files together are larger than maxSize. errFileChanging
-// is the error of a file that was written while it was read; the next pass reads it.
+// errTooLarge is the error of a directory whose files together are larger than maxSize.
+// `errFileChanging` is the error of a file that was written while it was read; the next pass reads it.
 var (
 	errTooLarge     = errors.New("the files together are larger than maxSize; increase maxSize, or remove files")
 	errFileChanging = errors.New("the file changed while it was read")

@@ -68,7 +68,7 @@ var realStores = map[string]func(t *testing.T) realStore{
 	},
 }
 
-// countingStore counts the reads of a store in the rig.
+// countingStore counts the reads of the store of a test.
 type countingStore struct {
 	Store
 	*rig
@@ -119,8 +119,8 @@ type recordEveryRead struct{}
 func (recordEveryRead) Counts(string, string) bool                                { return true }
 func (recordEveryRead) RecordReads(context.Context, []ReadCount, time.Time) error { return nil }
 
-// write stores the result of a fetch that was made before the time age, with a visibility. If notFound
-// is true, it stores a not-found result.
+// write stores the result of a fetch that was made before the time `age`, with a visibility. If
+// notFound is true, it stores a not-found result.
 func write(t *testing.T, st realStore, e schemas.Entity, visibility string, version int64, age time.Duration, notFound bool) {
 	t.Helper()
 	w := store.Write{

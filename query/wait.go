@@ -48,7 +48,7 @@ func (s *Server) waitUntil(c echo.Context, client access.Client, timeout time.Du
 		if err != nil || !keepWaiting {
 			return v, false, err
 		}
-		select { // ends the wait if the timeout has expired during the call of read
+		select { // ends the wait if the timeout has expired during the call of `read`
 		case <-limit.C:
 			return v, true, nil
 		default:

@@ -104,7 +104,7 @@ func TestWait_EndsAtItsTimeout(t *testing.T) {
 	r := newRig(t)
 	for how, want := range map[string]time.Duration{"?wait=0": 0, "?wait=250ms": 250 * time.Millisecond, "?wait=4s": 4 * time.Second, "?wait=1h": maxWait, "?wait=99999": maxWait, "?wait=18446744074": maxWait} {
 		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t) // the rig is created in the bubble, so that it uses virtual time
+			r := newRig(t) // the query service is created in the bubble, so that it uses virtual time
 			began := time.Now()
 			req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/nexon/character/a"+how, nil)
 			c := r.server.echo.NewContext(req, httptest.NewRecorder())

@@ -30,9 +30,9 @@ type Setting struct {
 	Default reflect.Value
 	Fields  []*Setting
 	Element *Setting
-	IsList  bool // true: Element describes the elements of a list; false: the elements of a map
+	IsList  bool // true if Element describes the elements of a list; false if it describes the elements of a map
 
-	inList bool         // true: the setting is a part of an element of a list; such a setting has no default
+	inList bool         // true if the setting is a part of an element of a list; such a setting has no default
 	kind   reflect.Type // Go type of a single value, without pointers
 	form   Form
 }
@@ -55,8 +55,9 @@ var durationForm = Form{
 	Pattern: `^(0|([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+)$`,
 }
 
-// New returns the description of a configuration. The parameter config is the Go struct of the
-// configuration with its default values. forms has the forms of the types that have their own parser.
+// New returns the description of a configuration. The parameter `config` is the Go struct of the
+// configuration with its default values. `forms` has the forms of the types that have their own
+// parser.
 func New(config any, forms map[reflect.Type]Form) *Setting {
 	return newSetting(&Setting{}, reflect.ValueOf(config), forms)
 }

@@ -28,7 +28,7 @@ type Status struct {
 // TableStatus is the state of the maintenance of one table. A time that does not exist is nil.
 type TableStatus struct {
 	Table string `json:"table"`
-	// KeepSeconds is the retention period; 0: the rows are kept without limit.
+	// KeepSeconds is the retention period; 0 means that the rows are kept without limit.
 	KeepSeconds int64 `json:"keepSeconds"`
 	// Oldest is when the retention period of the oldest row began.
 	Oldest *time.Time `json:"oldest"`

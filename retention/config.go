@@ -7,7 +7,7 @@ import (
 )
 
 // Config has the retention periods of tables whose rows belong to no facet. A row is deleted after the
-// period of its table. 0: rows are kept without limit.
+// period of its table. 0 means that rows are kept without limit.
 type Config struct {
 	// Audit is how long entries of the audit are kept.
 	Audit time.Duration `yaml:"audit"`

@@ -122,12 +122,12 @@ func (m *Maintenance) runTable(ctx context.Context, t Table, keep time.Duration)
 	}
 }
 
-// batch is the result of the deletion of one batch of rows.
+// batch says how many rows one transaction has deleted, and whether the run of the table has ended.
 type batch struct {
 	deleted int
-	ended   bool      // true: this was the last batch of the run
+	ended   bool      // true if this was the last batch of the run
 	total   int64     // number of rows that the whole run has deleted; set if ended
-	next    time.Time // time of the next run of the table; zero: the run has not ended
+	next    time.Time // time of the next run of the table; zero means that the run has not ended
 }
 
 // runBatch deletes one batch of rows in one transaction. It deletes nothing if no run of the table is due.

@@ -45,7 +45,7 @@ func newMaintenanceRig(t *testing.T, config Config) *maintenanceRig {
 	return r
 }
 
-// InTx implements TxStore with the errors of the rig.
+// InTx implements TxStore with the errors that a test sets.
 func (r *maintenanceRig) InTx(ctx context.Context, do func(store.Tx) error) error {
 	return r.db.InTx(ctx, func(tx store.Tx) error { return do(failingTx{tx, r.err}) })
 }

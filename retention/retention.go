@@ -45,13 +45,13 @@ import (
 // Store deletes expired rows.
 type Store interface {
 	// DeleteExpired examines the next `limit` snapshots of a facet. It deletes content that was
-	// fetched before the time "content", and not-found results that were checked before the time "notFound".
-	// done is set when the facet's last snapshot has been examined; the next call starts again at
-	// the first key.
+	// fetched before the time `content`, and not-found results that were checked before the time
+	// `notFound`. `done` is set when the facet's last snapshot has been examined; the next call starts
+	// again at the first key.
 	DeleteExpired(ctx context.Context, source, facet string, content, notFound time.Time, limit int) (deleted int, done bool, err error)
 	// DeleteOldStatuses examines the next `limit` statuses of a facet, in the order of their keys. It
-	// deletes statuses of entities without a snapshot if their last failure was before the given
-	// time. done has the same meaning as in DeleteExpired.
+	// deletes statuses of entities without a snapshot if their last failure was before the given time.
+	// `done` has the same meaning as in DeleteExpired.
 	DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, limit int) (deleted int, done bool, err error)
 }
 
@@ -71,7 +71,7 @@ const (
 
 // Periods are the retention periods of a facet's rows.
 type Periods struct {
-	Content  time.Duration // from the fetch of content to its deletion; 0: content is never deleted
+	Content  time.Duration // from the fetch of content to its deletion; 0 means that content is never deleted
 	NotFound time.Duration // time from the last check of a not-found result to the deletion of this result
 	Statuses time.Duration // from the last failure to the deletion of a status whose entity has no snapshot
 }
@@ -100,7 +100,7 @@ func New(source, facet string, periods Periods, st Store, log *slog.Logger, reg 
 	snapshots := &Walk{
 		log: log, rows: "snapshots and not-found results",
 		step: func(ctx context.Context, now time.Time) (int, bool, error) {
-			var content time.Time // time before which content is deleted; zero: content never expires
+			var content time.Time // time before which content is deleted; zero means that content never expires
 			if periods.Content > 0 {
 				content = now.Add(-periods.Content)
 			}

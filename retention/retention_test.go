@@ -54,8 +54,9 @@ func (s *fakeStore) DeleteExpired(_ context.Context, source, facet string, befor
 
 const keepFor = 720 * time.Hour
 
-// runWalk runs a walk for the given time. It returns the calls of the store, the log and the
-// counter of deleted rows.
+// runWalk runs the task that deletes the old snapshots of one facet (a Walk) for the given time. It
+// returns the calls that the task made to the store, its log, and the value of its counter of deleted
+// rows.
 func runWalk(t *testing.T, during time.Duration, answers ...answer) (calls []storeCall, logged string, deleted float64) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -10,11 +10,11 @@ import (
 // Table is a table whose rows are deleted after their retention period.
 type Table struct {
 	Name string                     // name in the configuration, the metric and the commands
-	Keep func(Config) time.Duration // returns the retention period of the table; 0: rows are kept without limit
+	Keep func(Config) time.Duration // returns the retention period of the table; 0 means that rows are kept without limit
 	rows
-	unit time.Duration // unit of the column rows.time; 0: microseconds
-	// replace deletes the rows of a batch in another way than DeleteStatement; nil: DeleteStatement
-	// deletes them.
+	unit time.Duration // unit of the column rows.time; 0 means microseconds
+	// replace deletes the rows of a batch in another way than DeleteStatement; nil means that
+	// DeleteStatement deletes them.
 	replace func(ctx context.Context, tx store.Tx, before int64, limit int) (deleted int, err error)
 }
 
@@ -24,7 +24,7 @@ type rows struct {
 	table     string
 	key       string // columns of the primary key
 	time      string // SQL expression for the time from which the retention period of a row counts, in units of Table.unit
-	condition string // SQL condition of the rows that may be deleted; empty: all rows
+	condition string // SQL condition of the rows that may be deleted; empty means all rows
 }
 
 // Tables lists the tables whose old rows are deleted. A new table needs an entry here, a setting in
@@ -76,8 +76,8 @@ func (r rows) OldestStatement() string {
 // micros returns the unit of the column rows.time in microseconds.
 func (t Table) micros() int64 { return max(1, t.unit.Microseconds()) }
 
-// Delete deletes at most limit rows whose retention period began before the time before. It deletes the
-// oldest rows first.
+// Delete deletes at most `limit` rows whose retention period began before the time `before`. It
+// deletes the oldest rows first.
 func (t Table) Delete(ctx context.Context, tx store.Tx, before time.Time, limit int) (deleted int, err error) {
 	if t.replace != nil {
 		return t.replace(ctx, tx, before.UnixMicro(), limit)

@@ -9,7 +9,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// change is a transaction that changes the steps of one run.
+// change is an open transaction that has locked one run and changes its steps.
 type change struct {
 	tx  store.Tx
 	now time.Time
@@ -29,7 +29,7 @@ func (c *change) lock(ctx context.Context, id string) error {
 	return err
 }
 
-// read returns the run with this id. found is false if there is none.
+// read returns the run with this id. `found` is false if there is none.
 func read(ctx context.Context, tx store.Tx, id string) (run Run, found bool, err error) {
 	err = tx.Query(ctx, func(scan func(...any) error) error {
 		found = true
@@ -38,8 +38,8 @@ func read(ctx context.Context, tx store.Tx, id string) (run Run, found bool, err
 	return run, found, err
 }
 
-// change locks the run with this id, and calls do in the same transaction. If the run has ended, it
-// does not call do. It returns the run after the change.
+// change locks the run with this id, and calls `do` in the same transaction. If the run has ended, it
+// does not call `do`. It returns the run after the change.
 func (r *Runs) change(ctx context.Context, id string, now time.Time, do func(*change) error) (run Run, err error) {
 	now = now.Truncate(time.Microsecond)
 	err = r.store.InTx(ctx, func(tx store.Tx) error {

@@ -21,7 +21,7 @@ type claimed struct {
 	attemptAt time.Time
 	state     State // state of the run
 
-	version    int64 // version of the snapshot; 0: nothing is stored
+	version    int64 // version of the snapshot; 0 means that nothing is stored
 	checkedAt  time.Time
 	notFound   bool
 	hasContent bool
@@ -31,7 +31,7 @@ type claimed struct {
 	walk       collection.Walk
 }
 
-// claim claims at most limit due steps of a source. The claims last for the duration of the lease or
+// claim claims at most `limit` due steps of a source. The claims last for the duration of the lease or
 // longer.
 func (r *Runs) claim(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) (steps []claimed, err error) {
 	byRun := map[string][]any{}
@@ -163,7 +163,7 @@ func StorePage(s Ref, now time.Time) store.Statement {
 }
 
 // next returns the time of the next work for the runs of a source: the earliest due time of a step or
-// deadline of a run. Zero: there is none.
+// deadline of a run. Zero means that there is none.
 func (r *Runs) next(ctx context.Context, source string) (at time.Time, err error) {
 	err = r.store.InTx(ctx, func(tx store.Tx) error {
 		return tx.Query(ctx, func(scan func(...any) error) error {
@@ -201,8 +201,8 @@ func (r *Runs) overdue(ctx context.Context, source string, now time.Time) (ids [
 }
 
 // schedules returns the stored due times of the scheduled runs, by name. If no time is stored for a
-// name, or a time later than now plus the interval in every, it stores and returns the time
-// first(name).
+// name, or a time later than `now` plus the interval in `every`, it stores and returns the time that
+// `first` returns for the name.
 func (r *Runs) schedules(ctx context.Context, source string, now time.Time, every map[string]time.Duration, first func(name string) time.Time) (due map[string]time.Time, err error) {
 	err = r.store.InTx(ctx, func(tx store.Tx) error {
 		due = map[string]time.Time{}

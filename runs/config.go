@@ -29,17 +29,17 @@ type Config struct {
 	Overlap string `yaml:"overlap,omitempty" enum:"skip,buffer-one,cancel-other"`
 	// Deadline is the maximum duration of a run. The steps that are open at the deadline fail.
 	Deadline time.Duration `yaml:"deadline"`
-	// Every is the interval at which runs are started without a request of a client. Such a run fetches
-	// all registered entities of the facets whose steps have no setting each. 0s: runs start only on
-	// request.
+	// Every is the interval at which runs are started without a request of a client. Such a run
+	// fetches all registered entities of the facets whose steps have no setting `each`. 0s means that
+	// runs start only on request.
 	Every time.Duration `yaml:"every,omitempty"`
 }
 
 // StepConfig configures the steps of one facet.
 type StepConfig struct {
-	// Each is the name of another facet of the run, which must be a collection. The run then has a step
-	// of this facet for each item of these collections. Without Each, the run has a step for each of
-	// its keys.
+	// Each is the name of another facet of the run. That facet must be a collection. The run then has
+	// a step of this facet for each item of these collections. Without Each, the run has a step for
+	// each of its keys.
 	Each string `yaml:"each,omitempty"`
 	// Key is the key of the step for an item. {PATH} is replaced by the item's value at this gjson
 	// path, as in "{full_name}". Key is required with Each.
@@ -68,7 +68,7 @@ func (c *Config) UnmarshalYAML(unmarshal func(any) error) error {
 // maxParallel is the maximum of Config.Parallel.
 const maxParallel = 1000
 
-// Check returns all errors in the settings. facets are the facets of the source.
+// Check returns all errors in the settings. `facets` are the facets of the source.
 func (c Config) Check(facets map[string]source.Facet) error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }

@@ -17,7 +17,7 @@ type metrics struct {
 	active, open               prometheus.Gauge
 
 	mu   sync.Mutex
-	next time.Time // due time of the next step, or next deadline of a run; zero: there is none
+	next time.Time // due time of the next step, or next deadline of a run; zero means that there is none
 }
 
 func newMetrics(source string, reg prometheus.Registerer) *metrics {

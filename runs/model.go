@@ -37,7 +37,7 @@ var (
 	ErrEnded = errors.New("the run has ended")
 )
 
-// State is the state of a run.
+// State says whether a run is still running, and if not, how it has ended.
 type State string
 
 // The states of a run.
@@ -48,7 +48,7 @@ const (
 	Cancelled State = "CANCELLED"
 )
 
-// Run is a stored run.
+// Run is one run as it is stored in the database.
 type Run struct {
 	ID     string // id of the run (UUIDv7)
 	Source string
@@ -73,7 +73,7 @@ type Run struct {
 	Deadline  time.Time
 	// UpdatedAt is the time of the last change of the run or of one of its steps. EndedAt is zero while the run is active.
 	CreatedAt, UpdatedAt, EndedAt time.Time
-	Error                         string // why the run failed; empty: it has not failed, or its failed steps are the reason
+	Error                         string // why the run failed; empty means that it has not failed, or its failed steps are the reason
 
 	started     int // number of OPEN steps that are requested or due
 	lastStarted int // highest number of a step that was made due
@@ -92,7 +92,7 @@ type Counts struct {
 // Ended reports whether the run has ended.
 func (r Run) Ended() bool { return r.State != Running }
 
-// StepState is the state of a step.
+// StepState says whether a step is still open, and if not, how it has ended.
 type StepState string
 
 // The states of a step.
@@ -104,35 +104,35 @@ const (
 	StepCancelled StepState = "CANCELLED"
 )
 
-// Step is a step of a run.
+// Step is one entity or collection that a run fetches.
 type Step struct {
 	Number int // The steps of a run have the numbers 1, 2, 3 and so on. They are requested in this order.
 	Facet  string
 	Key    string
 	State  StepState
-	// DueAt is when a poller examines the step again. Zero: the step has ended, or it waits because
-	// Definition.Parallel other steps are requested.
+	// DueAt is when a poller examines the step again. Zero means that the step has ended, or it waits
+	// because Definition.Parallel other steps are requested.
 	DueAt    time.Time
 	Requests int // number of update requests since a worker has last finished one
 	EndedAt  time.Time
-	Error    string // why the step failed; empty: it has not failed
+	Error    string // why the step failed; empty means that it has not failed
 	// fan is the position of the last item for which steps were added. It is zero before the first
 	// item.
 	fan fanPosition
 }
 
-// fanPosition is the position of an item among the items of its collection, which are ordered by their
-// last changes.
+// fanPosition is the position of an item among the items of its collection. The items are ordered by
+// their last changes.
 type fanPosition struct {
 	version int64
 	item    string
 }
 
-// StepEnd is the end of a step.
+// StepEnd says how a step of a run has ended.
 type StepEnd struct {
 	Number int
 	State  StepState // any state except StepOpen
-	Error  string    // why the step failed; empty: it has not failed
+	Error  string    // why the step failed; empty means that it has not failed
 }
 
 // Ref identifies a step by its run and its entity.

@@ -25,8 +25,8 @@ const (
 	// published: another update request covers it, or Redis or Kafka failed. The worker of the other
 	// request does not make the step due.
 	coveredRecheck = 5 * time.Second
-	// maxClaim is the maximum number of steps in one claim. fanItems is the maximum number of items for
-	// which one transaction adds steps.
+	// maxClaim is the maximum number of steps in one claim. `fanItems` is the maximum number of items
+	// for which one transaction adds steps.
 	maxClaim = 256
 	fanItems = 500
 	// maxSleep is the maximum time between two claims. If the wake-up for a new run is lost, a poller
@@ -40,11 +40,11 @@ func Channel(source string) string { return "runs:" + source }
 // Request is the request of the next page of a step's entity.
 type Request struct {
 	Ref
-	Page  string // schemas.UpdateRequest.Page; empty: the first page, or the entity is no collection
-	Floor int64  // version of the stored snapshot; 0: none
+	Page  string // schemas.UpdateRequest.Page; empty means the first page, or that the entity is no collection
+	Floor int64  // version of the stored snapshot; 0 means none
 }
 
-// Enqueued is the outcome of a Request.
+// Enqueued says whether a Request of a step will be executed, and by which record.
 type Enqueued int
 
 // The values of Enqueued.
@@ -84,7 +84,7 @@ type Poller struct {
 // PollFails is the log condition that lasts while a poller can't work.
 var PollFails = observe.Condition{Event: "runs_unclaimed", Failing: "steps of runs can't be claimed or ended; retrying", Recovered: "claiming steps of runs works again"}
 
-// NewPoller returns the poller of a source. configs are the definitions of its runs.
+// NewPoller returns the poller of a source. `configs` are the definitions of its runs.
 func NewPoller(s *source.Source, configs map[string]Config, st Store, enqueuer Enqueuer, rdb redis.UniversalClient, log *slog.Logger, reg prometheus.Registerer) *Poller {
 	log = log.With("source", s.Name())
 	return &Poller{
@@ -111,8 +111,8 @@ func (p *Poller) Answered(ctx context.Context, steps []Ref, now time.Time) error
 // Run works until ctx ends.
 func (p *Poller) Run(ctx context.Context) error { return p.poller.Run(ctx, maxSleep, p.Work) }
 
-// Work does all work that is due at the time now. It returns the time of the next work: when a step or
-// scheduled run is due, or a deadline passes.
+// Work does all work that is due at the time `now`. It returns the time of the next work: when a step
+// or scheduled run is due, or a deadline passes.
 func (p *Poller) Work(ctx context.Context, now time.Time) (next time.Time, err error) {
 	scheduled, err := p.startScheduled(ctx, now)
 	if err != nil {
@@ -142,8 +142,8 @@ func (p *Poller) Work(ctx context.Context, now time.Time) (next time.Time, err e
 	return poll.Earlier(next, scheduled), p.measure(ctx)
 }
 
-// pollSteps claims due steps, and ends them or requests their next pages. more is true if further steps
-// may be due now.
+// pollSteps claims due steps, and ends them or requests their next pages. `more` is true if further
+// steps may be due now.
 func (p *Poller) pollSteps(ctx context.Context, now time.Time) (more bool, err error) {
 	steps, err := p.runs.claim(ctx, p.source.Name(), now, lease, maxClaim)
 	if err != nil {

@@ -168,9 +168,9 @@ func TestTransactions_AreWhole(t *testing.T) {
 
 // cutter is a proxy in front of PostgreSQL that closes the connection of one commit.
 type cutter struct {
-	commits atomic.Int64 // number of commits since the last call of arm
-	at      atomic.Int64 // number of the commit whose connection is closed, from 1; 0: none
-	after   atomic.Bool  // true: the connection is closed after PostgreSQL has committed, and before the client gets the reply
+	commits atomic.Int64 // number of commits since the last call of the method `arm`
+	at      atomic.Int64 // number of the commit whose connection is closed, from 1; 0 means none
+	after   atomic.Bool  // true if the connection is closed after PostgreSQL has committed, and before the client gets the reply
 }
 
 func (c *cutter) arm(n int64, after bool) {
@@ -181,7 +181,7 @@ func (c *cutter) arm(n int64, after bool) {
 
 // filters returns the filters for the requests and replies of a new connection.
 func (c *cutter) filters() (request, reply servicetest.Filter) {
-	var swallow atomic.Bool // true: the next reply is not forwarded, and the connection is closed
+	var swallow atomic.Bool // true if the next reply is not forwarded, and the connection is closed
 	request = func(piece []byte) bool {
 		if !commits(piece) || c.commits.Add(1) != c.at.Load() {
 			return true
@@ -250,7 +250,7 @@ func TestCommits_SurviveACutConnection(t *testing.T) {
 	}
 }
 
-// wholeRun executes a run to its end. proxied is the database behind a proxy that can close
+// wholeRun executes a run to its end. `proxied` is the database behind a proxy that can close
 // connections. The order in which requests are answered depends on the seed.
 func (r *rig) wholeRun(proxied database, user string, seed uint64) {
 	r.Helper()

@@ -33,7 +33,8 @@ type database interface {
 }
 
 // rig executes runs on one database. It also implements the enqueuer of its pollers: it records their
-// requests, and the tests store the results of these requests. Time passes only when a test calls pass.
+// requests, and the tests store the results of these requests. Time passes only when a test calls the
+// method `pass`.
 type rig struct {
 	testing.TB
 	db      database
@@ -46,10 +47,10 @@ type rig struct {
 	now      time.Time
 	requests []Request
 	outcome  Enqueued     // the Enqueued that RequestSteps returns for each request
-	faults   func() fault // returns the fault of the next transaction; nil: transactions have no faults
+	faults   func() fault // returns the fault of the next transaction; nil means that transactions have no faults
 }
 
-// fault is a failure of a transaction.
+// fault says when the simulated connection to the database is lost during a transaction.
 type fault int
 
 const (
@@ -189,7 +190,7 @@ func newRig(t testing.TB, db database) *rig {
 	}
 }
 
-// pass moves the clock of the rig forward.
+// pass moves the clock of the test forward.
 func (r *rig) pass(d time.Duration) { r.now = r.now.Add(d) }
 
 // process returns a new poller, like a process that has just started.

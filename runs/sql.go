@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// The statements run in PostgreSQL and SQLite. Times are microseconds since 1970 UTC; 0: no time.
+// The statements run in PostgreSQL and SQLite. Times are microseconds since 1970 UTC; 0 means no time.
 const (
 	runColumns = `id, source, name, scope, keys, triggered_by, definition, state, waiting, attempt, since, attempt_at,
 	total, open, done, not_found, failed, cancelled, started, last_started, deadline_at, created_at, updated_at, ended_at, error`
@@ -133,7 +133,8 @@ func rows(n, fields int) string {
 	return b.String()
 }
 
-// placeholders returns the text of n placeholders such as $4,$5,$6. The first one has the number first.
+// placeholders returns the text of n placeholders such as $4,$5,$6. The first one has the number
+// `first`.
 func placeholders(first, n int) string {
 	all := make([]string, n)
 	for i := range all {

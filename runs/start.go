@@ -24,7 +24,7 @@ type Order struct {
 	Keys   Keys
 	// TriggeredBy is the name of the client that starts the run, or ScheduledBy.
 	TriggeredBy string
-	// IdempotencyKey is the client's Idempotency-Key; empty: none.
+	// IdempotencyKey is the client's Idempotency-Key; empty means none.
 	IdempotencyKey string
 
 	schedule *scheduled
@@ -44,7 +44,7 @@ const IdempotencyTTL = 24 * time.Hour
 var errTaken = errors.New("another process has started the scheduled run")
 
 // Start inserts a run with its first steps in one transaction. If the overlap rule or the
-// Idempotency-Key demands it, Start returns an earlier run instead, and started is false. The error
+// Idempotency-Key demands it, Start returns an earlier run instead, and `started` is false. The error
 // wraps ErrInvalid or ErrKeyReused if a repetition of the call would fail too.
 func (r *Runs) Start(ctx context.Context, o Order, now time.Time) (run Run, started bool, err error) {
 	d := o.Config.Definition()
@@ -88,7 +88,7 @@ func (k Keys) scope() string {
 	return fmt.Sprintf("%d keys, sha256:%s", len(k.List), hex.EncodeToString(hash.Sum(nil)))
 }
 
-// starter is the transaction that starts a run.
+// starter is an open transaction that inserts a new run.
 type starter struct {
 	tx    store.Tx
 	order Order
@@ -196,8 +196,8 @@ func (s *starter) idempotencyHash() string {
 	return hex.EncodeToString(hash[:])
 }
 
-// idempotent returns the run that an earlier request with the same Idempotency-Key has started. found
-// is false if there is none.
+// idempotent returns the run that an earlier request with the same Idempotency-Key has started.
+// `found` is false if there is none.
 func (s *starter) idempotent(ctx context.Context) (run Run, found bool, err error) {
 	key := s.idempotencyHash()
 	if key == "" {

@@ -13,7 +13,7 @@ type template []templatePart
 
 type templatePart struct {
 	text string // literal text before the path
-	path string // gjson path after the text; empty: the template ends here
+	path string // gjson path after the text; empty means that the template ends here
 }
 
 func parseTemplate(text string) (t template, err error) {

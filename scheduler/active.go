@@ -33,7 +33,7 @@ type Active struct {
 type Status struct {
 	// Path is the path of the value, as document.member.
 	Path string `yaml:"path,omitempty"`
-	// Allow lists the values of prefetched entities; empty: every value that is not in Block.
+	// Allow lists the values of prefetched entities; empty means every value that is not in Block.
 	Allow []string `yaml:"allow,omitempty"`
 	// Block lists the values of entities that are not prefetched.
 	Block []string `yaml:"block,omitempty"`

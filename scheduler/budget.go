@@ -72,9 +72,9 @@ func (b *Budget) rate(r Capacity, now time.Time) float64 {
 	return rate
 }
 
-// Allowance returns how many entities may be enqueued now. retryAt is the time to call Allowance
-// again if the caller enqueues all of them. The caller reports the calls of the enqueued requests
-// to Spend.
+// Allowance returns how many entities may be enqueued now. `retryAt` is the time to call Allowance
+// again if the caller enqueues all of them. The caller reports the calls of the enqueued requests to
+// Spend.
 func (b *Budget) Allowance(r Capacity, now time.Time) (entities int, retryAt time.Time) {
 	rate, cost := b.rate(r, now), r.Cost
 	if !(cost > 0) {
@@ -98,7 +98,7 @@ func (b *Budget) Allowance(r Capacity, now time.Time) (entities int, retryAt tim
 	return entities, now.Add(b.wait(rate, cost, room, float64(entities)*cost, now))
 }
 
-// wait returns the time until the budget allows one more entity, if the caller first enqueues "fed"
+// wait returns the time until the budget allows one more entity, if the caller first enqueues `fed`
 // calls now. The result is never longer than the time to the next full hour, because the rate cap may
 // change then.
 func (b *Budget) wait(rate, cost, room, fed float64, now time.Time) time.Duration {

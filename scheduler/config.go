@@ -34,13 +34,13 @@ type Config struct {
 	// NotBefore is the time of day from which the upstream has the content of that day, as in "02:00".
 	// From midnight to that time no entity of the facet becomes due.
 	NotBefore Clock `yaml:"notBefore,omitempty"`
-	// TimeZone is the time zone of notBefore, such as Asia/Seoul; empty: UTC.
+	// TimeZone is the time zone of notBefore, such as Asia/Seoul; empty means UTC.
 	TimeZone string `yaml:"timeZone,omitempty"`
 	// Jitter is the maximum of the pseudo-random delay that is added to the regular due time of an
 	// entity. The default is one minute, or an eighth of tiers.hot.every if that is shorter.
 	Jitter   time.Duration `yaml:"jitter"`
 	Cooldown Cooldown      `yaml:"cooldown"`
-	// Active selects the entities that are prefetched; empty: all.
+	// Active selects the entities that are prefetched; empty means all.
 	Active Active `yaml:"active,omitempty"`
 	// Triggers maps the name of another facet to a trigger: a change of this facet then refreshes that
 	// facet.
@@ -86,11 +86,11 @@ type Trigger struct {
 	// after a refresh triggers no further refresh.
 	Backoff time.Duration `yaml:"backoff"`
 	// Quiet is how long a trigger waits after the last change of the facet before the refresh, from 1s
-	// to 24h; 0s: it does not wait. A change is noticed only when the facet is checked. So a time that
-	// is shorter than the interval of the checks has no effect.
+	// to 24h; 0s means that it does not wait. A change is noticed only when the facet is checked. So a
+	// time that is shorter than the interval of the checks has no effect.
 	Quiet time.Duration `yaml:"quiet,omitempty"`
 	// MaxDelay is the maximum time from the first change to the refresh. Without it, a facet that
-	// changes again and again would delay the refresh forever. 0s: ten times quiet.
+	// changes again and again would delay the refresh forever. 0s means ten times quiet.
 	MaxDelay time.Duration `yaml:"maxDelay,omitempty"`
 }
 
@@ -210,8 +210,7 @@ func setDefault(d *time.Duration, value time.Duration) {
 	}
 }
 
-// atMost returns the shortest of these durations: the default (`standard`), and the limits that are
-// set.
+// atMost returns the shortest of these durations: `standard`, and the limits that are set.
 func atMost(standard time.Duration, limits ...time.Duration) time.Duration {
 	for _, limit := range limits {
 		if limit != unset {

@@ -7,8 +7,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// cooldowns returns a policy with the interval "every" for hot and warm entities. "automatic" and
-// "manual" are the two values of its Cooldown.
+// cooldowns returns a policy with the interval `every` for hot and warm entities. `automatic` and
+// `manual` are the two values of its Cooldown.
 func cooldowns(t *testing.T, every, automatic, manual time.Duration) *Policy {
 	t.Helper()
 	return newPolicy(t, Tiers, func(c *Config) {

@@ -11,25 +11,25 @@ import (
 // Store holds the prefetched entities, their claims and the price. Its implementations are in
 // package store.
 type Store interface {
-	// ClaimEntities claims at most "limit" due entities of the source in one transaction. It calls
-	// decide with the state and the reads of each entity (store.Candidate), and stores the
+	// ClaimEntities claims at most `limit` due entities of the source in one transaction. It calls the
+	// function `decide` with the state and the reads of each entity (store.Candidate), and stores the
 	// decision. Two concurrent calls never claim the same entity. The store keeps the requests of a
-	// claim until FinishClaim. A Candidate contains the stored payload only if "content" returns
-	// true for its facet.
+	// claim until FinishClaim. A Candidate contains the stored payload only if "content" returns true
+	// for its facet.
 	ClaimEntities(ctx context.Context, source string, now time.Time, limit int, lease time.Duration,
 		content func(facet string) bool, decide func(store.Candidate) store.Decision) (store.Claim, error)
 	// FinishClaim deletes a claim after all of its requests were enqueued.
 	FinishClaim(ctx context.Context, id string) error
-	// RenewClaim extends the lease of a claim. held is false if another scheduler has taken over
-	// the claim.
+	// RenewClaim extends the lease of a claim. `held` is false if another scheduler has taken over the
+	// claim.
 	RenewClaim(ctx context.Context, id string, until time.Time) (held bool, err error)
 	// TakeOverClaim takes over one claim whose lease has expired, and gives it a new lease.
 	TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (c store.Claim, found bool, err error)
 	// NextEntityTime returns the earliest due time of the source; zero if the source has no due
 	// times.
 	NextEntityTime(ctx context.Context, source string) (time.Time, error)
-	// EntitiesDueAfter returns at most "limit" entities that are due after a time, in the order of
-	// their due times. The candidates contain the stored payload only for facets for which "content"
+	// EntitiesDueAfter returns at most `limit` entities that are due after a time, in the order of
+	// their due times. The candidates contain the stored payload only for facets for which `content`
 	// returns true.
 	EntitiesDueAfter(ctx context.Context, source string, after time.Time, limit int, content func(facet string) bool) ([]store.Candidate, error)
 	// BringForward stores earlier due times for entities. If the stored due time of an entity is even

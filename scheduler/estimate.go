@@ -29,7 +29,7 @@ const (
 type activity struct {
 	changes float64 // estimated number of changes a day
 	reads   float64 // estimated number of reads a day
-	// maxInterval is the interval of a pinned tier, in days; 0: not pinned.
+	// maxInterval is the interval of a pinned tier, in days; 0 means not pinned.
 	maxInterval float64
 }
 
@@ -96,10 +96,10 @@ func (p *Policy) updateHistory(c store.Candidate, now time.Time) (store.History,
 }
 
 // readRate returns the estimated reads a day of an entity, and its number of reads after the decay.
-// passed is the time since the last claim; known is false if there was no claim before. At a claim
-// all reads decay for the whole time since the last claim, even reads that happened a moment ago.
-// The returned rate is corrected for that. The correction is exact if the time between two claims
-// is constant.
+// `passed` is the time since the last claim; `known` is false if there was no claim before. At a claim
+// all reads decay for the whole time since the last claim, even reads that happened a moment ago. The
+// returned rate is corrected for that. The correction is exact if the time between two claims is
+// constant.
 func readRate(h store.History, passed time.Duration, known bool) (rate, left float64) {
 	if !(h.Reads >= 0 && h.Reads < 1e12) {
 		return 0, 0
@@ -128,11 +128,11 @@ func (p *Policy) tierByReads(r store.RegisteredEntity, s activity) store.Tier {
 }
 
 // readsMakeDue reports whether an entity becomes due at once because its reads have risen from
-// "before" to "after". In the mode "tiers", an unpinned entity becomes due if it enters a hotter
-// tier. In the mode "adaptive", any entity becomes due if its reads pass the minimum of the tier
-// warm or hot. "before" and "after" are decayed numbers of reads. At a steady read rate the decayed
-// number equals the reads of one decay time (readsFade). So it is compared with the tier's minimum
-// (in reads a day) times readsFade (in days).
+// `before` to `after`. In the mode "tiers", an unpinned entity becomes due if it enters a hotter tier.
+// In the mode "adaptive", any entity becomes due if its reads pass the minimum of the tier warm or
+// hot. `before` and `after` are decayed numbers of reads. At a steady read rate the decayed number
+// equals the reads of one decay time (readsFade). So it is compared with the tier's minimum (in reads
+// a day) times readsFade (in days).
 func (p *Policy) readsMakeDue(r store.RegisteredEntity, before, after float64) bool {
 	passes := func(perDay float64) bool {
 		enough := perDay * float64(readsFade) / dayNanos

@@ -15,9 +15,9 @@ type IdleBudget struct {
 // further apart, the scheduler did not run in between, and only the budget of maxTickGap counts.
 const maxTickGap = time.Minute
 
-// Record adds one tick. rate is the allowed number of calls a second. fed is the number of calls that
-// were enqueued since the last tick. all is true if all due entities were enqueued: only then do the
-// unused calls count as idle.
+// Record adds one tick. `rate` is the allowed number of calls a second. `fed` is the number of calls
+// that were enqueued since the last tick. `all` is true if all due entities were enqueued: only then
+// do the unused calls count as idle.
 func (u *IdleBudget) Record(now time.Time, rate, fed float64, all bool) {
 	if !u.at.IsZero() {
 		could := rate * min(max(now.Sub(u.at), 0), maxTickGap).Seconds()

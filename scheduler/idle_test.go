@@ -48,7 +48,7 @@ func adaptiveWorld(t *testing.T, entities int, perSecond float64, change func(*C
 	return w, &testScheduler{s, ctx}
 }
 
-// play runs the scheduler for the time long. It also stores the results of the refreshes that the
+// play runs the scheduler for the time `long`. It also stores the results of the refreshes that the
 // scheduler requests.
 func (w *world) play(s *testScheduler, long time.Duration) {
 	w.Helper()

@@ -30,7 +30,7 @@ func (w *world) requestCount() (n int) {
 	return n
 }
 
-// run calls the scheduler's tick every ten simulated seconds, for the duration "length".
+// run calls the scheduler's tick every ten simulated seconds, for the duration `length`.
 func (w *world) run(s *testScheduler, length time.Duration) {
 	w.Helper()
 	for end := w.now.Add(length); w.now.Before(end); w.now = w.now.Add(10 * time.Second) {

@@ -14,7 +14,7 @@ type metrics struct {
 	skipped                              *prometheus.CounterVec
 	delay                                prometheus.Histogram
 	rate, price                          prometheus.Gauge
-	firstDue                             atomic.Int64 // earliest due time of all entities, in Unix nanoseconds; 0: none
+	firstDue                             atomic.Int64 // earliest due time of all entities, in Unix nanoseconds; 0 means none
 }
 
 func newMetrics(source string, reg prometheus.Registerer) *metrics {
@@ -48,7 +48,8 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// setFirstDue stores the earliest due time, from which the lag is computed; zero: the lag is 0.
+// setFirstDue stores the earliest due time, from which the lag is computed; zero means that the lag is
+// 0.
 func (m *metrics) setFirstDue(at time.Time) {
 	if at.IsZero() {
 		m.firstDue.Store(0)

@@ -16,8 +16,8 @@ type Policy struct {
 	price  *Price
 }
 
-// NewPolicy returns the policy of a facet. cost is the number of calls of one refresh, and price is
-// the Price that all facets of a source share. The error joins all mistakes in the configuration.
+// NewPolicy returns the policy of a facet. `cost` is the number of calls of one refresh, and `price`
+// is the Price that all facets of a source share. The error joins all mistakes in the configuration.
 func NewPolicy(config Config, spending BudgetConfig, cost int, price *Price) (*Policy, error) {
 	if err := config.Check(); err != nil {
 		return nil, err
@@ -167,9 +167,9 @@ func (p *Policy) secondDue(c entityHash, every time.Duration, now time.Time) tim
 	return later(p.jitteredAfter(c, max(part, p.config.MinInterval), now, now), now)
 }
 
-// jitteredAfter returns the time "from" plus the duration "about", which is changed by a
-// pseudo-random amount of up to 5 %. So entities with equal due times are spread over time. The
-// amount depends on the entity and on the time "salt".
+// jitteredAfter returns the time `from` plus the duration `about`, which is changed by a pseudo-random
+// amount of up to 5 %. So entities with equal due times are spread over time. The amount depends on
+// the entity and on the time `salt`.
 func (p *Policy) jitteredAfter(c entityHash, about time.Duration, from, salt time.Time) time.Time {
 	s := timeScale{p.clock, p.config.Mode != Adaptive}
 	step := time.Duration(float64(about) * (0.95 + 0.1*c.fraction(salt.UnixNano())))
@@ -206,7 +206,7 @@ func (p *Policy) maxInterval() time.Duration {
 	return p.config.Tiers.Cold.Every
 }
 
-// later returns the time "due", but at least one second after now.
+// later returns the time `due`, but at least one second after now.
 func later(due, now time.Time) time.Time {
 	if soonest := now.Add(time.Second); due.Before(soonest) {
 		return soonest

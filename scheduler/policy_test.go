@@ -42,8 +42,8 @@ func readsOf(tier store.Tier) float64 {
 	return map[store.Tier]float64{store.Hot: 400, store.Warm: 30}[tier]
 }
 
-// play simulates the claims of one entity for the duration "long", each claim with the delay that
-// "late" returns. It returns the times of the requests.
+// play simulates the claims of one entity for the duration `long`, each claim with the delay that
+// `late` returns. It returns the times of the requests.
 func play(p *Policy, c store.Candidate, from time.Time, long time.Duration, late func() time.Duration) (asked []time.Time) {
 	now := from
 	for c.Due = p.FirstDue(c.Entity, c.Tier, from); c.Due.Before(from.Add(long)); {

@@ -23,7 +23,7 @@ type Price struct {
 	// sample contains the last observation of each entity whose hash is at most `limit`.
 	sample    map[entityHash]observation
 	limit     uint64
-	complete  bool // true: every registered entity whose hash is at most limit is in the sample
+	complete  bool // true if every registered entity whose hash is at most limit is in the sample
 	startedAt time.Time
 	at        time.Time
 }
@@ -36,7 +36,7 @@ type observation struct {
 	at     time.Time
 }
 
-// Load is the input of Price.Adjust.
+// Load describes how busy the scheduler is. Price.Adjust raises or lowers the price according to it.
 type Load struct {
 	// PerDay is how many calls the scheduler may make in a day, as limited by the rate caps and the
 	// daily quota.
@@ -201,9 +201,9 @@ func (p *Price) Adjust(l Load, now time.Time) {
 	p.price = math.Min(math.Max(p.price, minPrice), maxPrice)
 }
 
-// demand returns how many calls a day all entities take at a price. lookedOn is the time in days for
+// demand returns how many calls a day all entities take at a price. `lookedOn` is the time in days for
 // which the sample has been collected. Until the sample is complete, an entity counts as
-// passed/lookedOn entities if its interval (passed) is longer than lookedOn. For example, in 1 day
+// passed/lookedOn entities if its interval (passed) is longer than `lookedOn`. For example, in 1 day
 // only a quarter of the entities with an interval of 4 days is due and observed; each counts as 4.
 func (p *Price) demand(price, lookedOn float64) float64 {
 	sum := 0.0

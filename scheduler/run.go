@@ -142,8 +142,8 @@ func (s *Scheduler) tick(ctx context.Context, now time.Time) (next time.Time, er
 	return first, nil
 }
 
-// claim claims at most "limit" due entities and enqueues their requests. found is the number of
-// claimed entities, including the skipped entities. fed is the number of calls that the requests
+// claim claims at most `limit` due entities and enqueues their requests. `found` is the number of
+// claimed entities, including the skipped entities. `fed` is the number of calls that the requests
 // take.
 func (s *Scheduler) claim(ctx context.Context, now time.Time, limit int) (found int, fed float64, err error) {
 	startedAt := time.Now()
@@ -219,10 +219,10 @@ func (s *Scheduler) takeOverClaims(ctx context.Context, now time.Time) error {
 	}
 }
 
-// enqueueAll enqueues all requests of a claim and finishes the claim. Meanwhile it renews the
-// lease, so that no other scheduler enqueues the same requests. If this process hung and another
-// scheduler has taken over the claim, enqueueAll stops at once. renewed is a time shortly before the
-// current lease began.
+// enqueueAll enqueues all requests of a claim and finishes the claim. Meanwhile it renews the lease,
+// so that no other scheduler enqueues the same requests. If this process hung and another scheduler
+// has taken over the claim, enqueueAll stops at once. `renewed` is a time shortly before the current
+// lease began.
 func (s *Scheduler) enqueueAll(ctx context.Context, c store.Claim, renewed time.Time) error {
 	if c.ID == "" {
 		return nil
@@ -252,7 +252,7 @@ func (s *Scheduler) enqueueAll(ctx context.Context, c store.Claim, renewed time.
 	return s.store.FinishClaim(ctx, c.ID)
 }
 
-// record updates the lag, the metrics and the idle budget after a tick. "all" is true if every due
+// record updates the lag, the metrics and the idle budget after a tick. `all` is true if every due
 // entity was enqueued.
 func (s *Scheduler) record(capacity Capacity, first, now time.Time, fed float64, all bool) {
 	s.lag = 0

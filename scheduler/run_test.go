@@ -289,7 +289,7 @@ func TestScheduler_StopsAfterLosingClaim(t *testing.T) {
 	}
 }
 
-// ticks runs a scheduler for the duration "long", each tick at the time that the previous tick
+// ticks runs a scheduler for the duration `long`, each tick at the time that the previous tick
 // returned. It returns the number of ticks.
 func (w *world) ticks(s *testScheduler, long time.Duration) (n int) {
 	w.Helper()

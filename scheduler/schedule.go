@@ -86,7 +86,7 @@ func within(name string, err error) error {
 // Prefetches reports whether the facet is prefetched.
 func (s *Schedule) Prefetches(facet string) bool { return s.policies[facet] != nil }
 
-// RateCap returns the prefetch rate cap at a time, in calls a second. "there" is false if no cap
+// RateCap returns the prefetch rate cap at a time, in calls a second. `there` is false if no cap
 // applies.
 func (s *Schedule) RateCap(now time.Time) (perSecond float64, there bool) {
 	rate := s.spending.at(now.In(s.zone).Hour())
@@ -115,7 +115,7 @@ func (s *Schedule) FirstDue(r store.RegisteredEntity, now time.Time) (time.Time,
 }
 
 // ReadsMakeDue reports whether an entity becomes due at once because its number of reads has risen
-// from "before" to "after".
+// from `before` to `after`.
 func (s *Schedule) ReadsMakeDue(r store.RegisteredEntity, before, after float64) bool {
 	p, ok := s.policies[r.Entity.Facet]
 	return ok && p.readsMakeDue(r, before, after)
@@ -156,9 +156,9 @@ func (s *Schedule) costOf(requests []store.ClaimedRequest) (sum float64) {
 	return sum
 }
 
-// contentNotReady compares now with the setting notBefore of each prefetched facet. The result some
-// is true if now is too early for at least one facet, and all is true if now is too early for every
-// facet.
+// contentNotReady compares `now` with the setting notBefore of each prefetched facet. The result
+// `some` is true if `now` is too early for at least one facet, and `all` is true if `now` is too early
+// for every facet.
 func (s *Schedule) contentNotReady(now time.Time) (some, all bool) {
 	all = len(s.policies) > 0
 	for _, p := range s.policies {

@@ -85,7 +85,7 @@ func (c entityHash) slot(after, every time.Duration) time.Duration {
 	return phase + wholeIntervals(after-phase, every) + every
 }
 
-// wholeIntervals rounds t down to a multiple of the interval "every".
+// wholeIntervals rounds t down to a multiple of the interval `every`.
 func wholeIntervals(t, every time.Duration) time.Duration { return t - t%every }
 
 // jittered adds a pseudo-random delay of at most config.Jitter to a position.
@@ -93,8 +93,8 @@ func (p *Policy) jittered(c entityHash, place time.Duration) time.Duration {
 	return place + time.Duration(c.fraction(int64(place)^1)*float64(p.config.Jitter))
 }
 
-// nextSlot returns the time of the entity's next slot (regular due time) after a claim at "now". It
-// skips a slot that is less than a third of the interval after "now".
+// nextSlot returns the time of the entity's next slot (regular due time) after a claim at `now`. It
+// skips a slot that is less than a third of the interval after `now`.
 func (p *Policy) nextSlot(c entityHash, every time.Duration, now time.Time) time.Time {
 	s := p.scale(every)
 	return s.at(p.jittered(c, c.slot(s.of(now)+every/3, every)), every)

@@ -18,7 +18,7 @@ import (
 // their tier, and their adaptive interval may be shorter. With batches of 500, a million entities
 // take 2,000 ticks.
 type Survey struct {
-	after time.Time // the pass has read the entities that are due until this time; zero: no pass is running
+	after time.Time // the pass has read the entities that are due until this time; zero means that no pass is running
 	began time.Time
 	price float64 // price at the start of the last pass
 }
@@ -33,8 +33,8 @@ const (
 	surveyPriceRatio = 0.9
 )
 
-// Begin starts a pass if no pass is running and a new one is needed. running reports whether a
-// pass is running. The pass continues with the entities that are due after the time "after".
+// Begin starts a pass if no pass is running and a new one is needed. `running` reports whether a pass
+// is running. The pass continues with the entities that are due after the time `after`.
 func (v *Survey) Begin(price float64, now time.Time) (after time.Time, running bool) {
 	if v.after.IsZero() && (v.began.IsZero() || price <= surveyPriceRatio*v.price || now.Sub(v.began) >= surveyInterval) {
 		*v = Survey{after: now, began: now, price: price}
@@ -42,11 +42,11 @@ func (v *Survey) Begin(price float64, now time.Time) (after time.Time, running b
 	return v.after, !v.after.IsZero()
 }
 
-// Advance records that the pass has read all entities that are due until the time "to". A zero time
+// Advance records that the pass has read all entities that are due until the time `to`. A zero time
 // ends the pass.
 func (v *Survey) Advance(to time.Time) { v.after = to }
 
-// continueSurvey reads one batch of a pass and sets earlier due times. more is true if the pass
+// continueSurvey reads one batch of a pass and sets earlier due times. `more` is true if the pass
 // continues in the next tick.
 func (s *Scheduler) continueSurvey(ctx context.Context, now time.Time) (more bool, err error) {
 	after, running := s.survey.Begin(s.price.Value(), now)
@@ -83,10 +83,10 @@ func (s *Scheduler) continueSurvey(ctx context.Context, now time.Time) (more boo
 	return true, nil
 }
 
-// EarlierDue computes a new due time at the current price for an entity that is not due yet
-// (adaptive mode only). earlier is true if the new due time is earlier than the stored one by more
-// than a tenth of the interval. The new due time is never within the entity's cool-down. An entity
-// that was never checked nor requested becomes due at once.
+// EarlierDue computes a new due time at the current price for an entity that is not due yet (adaptive
+// mode only). `earlier` is true if the new due time is earlier than the stored one by more than a
+// tenth of the interval. The new due time is never within the entity's cool-down. An entity that was
+// never checked nor requested becomes due at once.
 func (p *Policy) EarlierDue(c store.Candidate, now time.Time) (due time.Time, earlier bool) {
 	if p.config.Mode != Adaptive || c.Status.State != "" || !p.config.Active.allows(c) || p.ContentNotReady(now) {
 		return time.Time{}, false

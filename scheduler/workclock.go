@@ -30,7 +30,7 @@ type workClock struct {
 type workday struct {
 	number            int64 // number of the day: days since 1970-01-01 by the calendar of workClock.zone
 	start, ready, end int64
-	empty             bool      // true: the rate caps allow no calls on this day
+	empty             bool      // true if the rate caps allow no calls on this day
 	cumulative        []float64 // for each minute of the day, the part (0 to 1) of the day's work that has passed
 }
 
@@ -138,7 +138,7 @@ func (c *workClock) timeAt(work time.Duration) time.Time {
 	return time.Unix(d.start, 0).Add(time.Duration((float64(i) + within) * float64(time.Minute)))
 }
 
-// notReady reports whether the day's content is not ready at a time. from and to are the start of
+// notReady reports whether the day's content is not ready at a time. `from` and `to` are the start of
 // the day and the ready time.
 func (c *workClock) notReady(t time.Time) (from, to time.Time, notReady bool) {
 	if c.notBefore == 0 {

@@ -14,7 +14,8 @@ import (
 // Entity and Version identify a change, and a later change of the entity has a higher version.
 type Change struct {
 	Entity Entity
-	// Item is the id of the changed item of a collection; empty: the entity's content has changed.
+	// Item is the id of the changed item of a collection; empty means that the entity's content has
+	// changed.
 	Item    string
 	Version int64 // version of the snapshot with the new content
 	// At is the time at which the fetch that found the change began.

@@ -42,7 +42,7 @@ func notBase64URL(r rune) bool {
 // Outstanding is one HIGH request of a client that was published and has not ended. Redis counts
 // these requests for each client.
 type Outstanding struct {
-	Client string // ClientID of the client; empty: the request is not counted
+	Client string // ClientID of the client; empty means that the request is not counted
 	Entity Entity
 	Number int64 // version of the request
 }

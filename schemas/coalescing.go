@@ -26,8 +26,8 @@ type End struct {
 	// Satisfied is true if content or a not-found result was stored for the request. It is false if a
 	// retry is scheduled, or if the request became a dead letter.
 	Satisfied bool
-	// Hold is the reason of the hold that the end of the request starts; empty: it starts no hold.
-	// HoldFor is the duration of the hold.
+	// Hold is the reason of the hold that the end of the request starts; empty means that it starts no
+	// hold. HoldFor is the duration of the hold.
 	Hold    string
 	HoldFor time.Duration
 }

@@ -41,7 +41,7 @@ func (d DeadLetter) Summary() string {
 
 // Fingerprint returns a hash that is equal for dead letters of the same kind, so that they can be
 // counted, listed and replayed together. The summaries of such dead letters differ only in the
-// entity's key, in numbers and in IDs. e is the dead letter's entity; it is empty if the entity is
+// entity's key, in numbers and in IDs. `e` is the dead letter's entity; it is empty if the entity is
 // unknown.
 func (d DeadLetter) Fingerprint(e Entity) string {
 	// Keys and numbers vary in length, so they are replaced before the text is cut. Otherwise the

@@ -115,7 +115,8 @@ type securityScheme struct {
 	}]
 }
 
-// schema is a JSON Schema: an object with members, or only true or false (Always).
+// schema is a JSON Schema: either an object with members, or one of the values true and false. The
+// field Always contains this value; it is nil if the schema is an object.
 type schema struct {
 	Always *bool
 	schemaMembers

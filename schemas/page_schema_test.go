@@ -18,7 +18,7 @@ type rule struct {
 type row struct {
 	Depth      int
 	Name       string
-	Any        bool   // true: the row stands for all other members, and Name is a text such as "any other name"
+	Any        bool   // true if the row stands for all other members, and Name is a text such as "any other name"
 	Lead       string // if not empty, this row has no member: it is a heading for the rows below it
 	Type       []part
 	Required   bool

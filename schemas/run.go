@@ -19,7 +19,8 @@ type RunEvent struct {
 	Scope   string `json:"scope"`
 	Attempt int    `json:"attempt"`
 	State   string `json:"state"` // state of the run at the end of the attempt: COMPLETED, FAILED or CANCELLED
-	// Error is why the run has failed; empty: it has not failed, or its failed steps are the reason.
+	// Error is why the run has failed; empty means that it has not failed, or its failed steps are the
+	// reason.
 	Error string `json:"error,omitempty"`
 	// StartedAt is the start of the attempt.
 	StartedAt time.Time `json:"startedAt"`
@@ -29,7 +30,7 @@ type RunEvent struct {
 	Failures []RunFailure `json:"failures"`
 }
 
-// RunSteps are the numbers of the steps of a run by state.
+// RunSteps says how many steps of a run there are, in total and in each state.
 type RunSteps struct {
 	Total     int `json:"total"`
 	Done      int `json:"done"`
@@ -38,7 +39,7 @@ type RunSteps struct {
 	Cancelled int `json:"cancelled"`
 }
 
-// RunFailure is a failed step of a run.
+// RunFailure says which entity a run could not fetch, and why.
 type RunFailure struct {
 	Facet string `json:"facet"`
 	Key   string `json:"key"`

@@ -16,7 +16,7 @@ func SettledChannel(source string) string { return settledPrefix + source }
 // message does not contain the result; readers find it in the database.
 type Settled struct {
 	Entity Entity
-	Number int64 // the field Number of the settled request's End; 0: the entity was deleted
+	Number int64 // the field Number of the settled request's End; 0 means that the entity was deleted
 }
 
 // Encode returns the message: the number, one space, facet/key. The source is not part of the

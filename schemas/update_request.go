@@ -37,12 +37,14 @@ type UpdateRequest struct {
 	// request.
 	Version int64 `json:"version"`
 	// Depth is the number of links that have led to the entity, from an entity that was not requested
-	// because of a link. It is at most MaxLinkDepth. 0: the request does not come from a link.
+	// because of a link. It is at most MaxLinkDepth. 0 means that the request does not come from a
+	// link.
 	Depth int `json:"depth,omitempty"`
-	// RunID is the id of the run for which the entity is fetched; empty: the request belongs to no run.
+	// RunID is the id of the run for which the entity is fetched; empty means that the request belongs
+	// to no run.
 	RunID string `json:"runId,omitempty"`
-	// Page is the name of the page of a collection to fetch (collection.Walk.Name); empty: the next
-	// page of the collection.
+	// Page is the name of the page of a collection to fetch (collection.Walk.Name); empty means the
+	// next page of the collection.
 	Page string `json:"page,omitempty"`
 }
 

@@ -48,8 +48,8 @@ type secret struct{ atomic.Pointer[secretValue] }
 
 type secretValue struct {
 	text       string
-	generation int64     // the generation of a token; 0: the credential does not renew itself
-	until      time.Time // when a token expires; zero: never
+	generation int64     // the generation of a token; 0 means that the credential does not renew itself
+	until      time.Time // when a token expires; zero means never
 	// forms are the spellings (raw, percent-encoded, base64 and so on) of this value and of the
 	// previous value. Responses are searched for all of them. Calls in flight still use the previous
 	// value, so their responses may contain it.
@@ -79,7 +79,7 @@ func (s *Source) SetCredential(name, value string) error {
 }
 
 // SetToken replaces the token of a credential that renews itself, as SetCredential does. No call is
-// sent with the token after the time until.
+// sent with the token after the time `until`.
 func (s *Source) SetToken(name, value string, generation int64, until time.Time) error {
 	return s.credentials.set(s.config.Auth, name, secretValue{text: value, generation: generation, until: until})
 }
@@ -102,9 +102,9 @@ func (c credentials) set(auth Auth, name string, value secretValue) error {
 	return nil
 }
 
-// authorize adds the current value of the named credential to the request, and returns the generation
-// of a token. It returns an error if the source has no credential with that name, or if the token
-// of the credential has expired.
+// authorize adds the current value of the named credential to the request. It returns the number
+// (generation) of the token that it added, or 0 if the credential does not renew itself. It returns an
+// error if the source has no credential with that name, or if the token of the credential has expired.
 func (s *Source) authorize(req *http.Request, name string) (generation int64, err error) {
 	entry := s.credentials.secrets[name]
 	if entry == nil {

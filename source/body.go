@@ -35,7 +35,7 @@ func (b body) placeholders() []string {
 }
 
 // fill returns the body with its placeholders replaced, or nil if the document has no body. The
-// parameter cursor is the cursor of the page to request, as a JSON value.
+// parameter `cursor` is the cursor of the page to request, as a JSON value.
 func (b body) fill(value func(name string) string, cursor string) []byte {
 	if b.setting == "" {
 		return nil

@@ -34,12 +34,12 @@ type CallResult struct {
 	// URL is the URL of the call without its credential. It can contain other secrets, so log only
 	// the result of Source.RedactURL.
 	URL     *url.URL
-	Status  int   // HTTP status of the response; 0: no response arrived
+	Status  int   // HTTP status of the response; 0 means that no response arrived
 	Bytes   int   // length of the body as it was sent, possibly compressed
 	Err     error // error of the call; set if the response is missing or incomplete
 	Notices []announced.Notice
-	// Generation is the generation of the token that the call was sent with; 0: the credential does not
-	// renew itself.
+	// Generation is the generation of the token that the call was sent with; 0 means that the
+	// credential does not renew itself.
 	Generation int64
 
 	classify func() classification // nil if no response arrived
@@ -56,7 +56,7 @@ func (r CallResult) Refused() bool {
 	return v.class == Quota && v.block == BlockSource
 }
 
-// CallOutcomes are the results of Outcome.
+// CallOutcomes lists all texts that CallResult.Outcome can return.
 var CallOutcomes = [...]string{"2xx", "304", "404", "429", "5xx", "timeout", "other"}
 
 // Outcome returns the kind of the call's result, one of CallOutcomes. A response that did not

@@ -43,8 +43,8 @@ func (c *canonical) fail(format string, args ...any) error {
 	return fmt.Errorf("not valid JSON at byte %d: %w", c.at, fmt.Errorf(format, args...))
 }
 
-// appendDocument appends the canonical form of the document "in" to c.out. An error means that "in"
-// is not exactly one valid JSON value, or is nested too deeply.
+// appendDocument appends the canonical form of the document `in` to c.out. An error means that `in` is
+// not exactly one valid JSON value, or is nested too deeply.
 func (c *canonical) appendDocument(in []byte, paths *pathNode) error {
 	c.in, c.at = in, 0
 	c.out = slices.Grow(c.out, len(in)) // the canonical form is never longer than the input
@@ -179,8 +179,8 @@ func (c *canonical) array(paths *pathNode, depth int) error {
 	return nil
 }
 
-// markIgnored records the value in c.out[start:] as one ignored span if the setting ignore selects the
-// value (child.ignored). The new span replaces the ignored spans inside it, c.ignored[mark:].
+// markIgnored records the value in c.out[start:] as one ignored span if the setting `ignore` selects
+// the value (child.ignored). The new span replaces the ignored spans inside it, c.ignored[mark:].
 func (c *canonical) markIgnored(child *pathNode, start, mark int) {
 	if child.ignored {
 		c.ignored = append(c.ignored[:mark], span{start, len(c.out)})
@@ -227,7 +227,7 @@ func (c *canonical) object(paths *pathNode, depth int) error {
 
 func (c *canonical) nameOf(m member) []byte { return c.out[m.from+1 : m.name-1] }
 
-// member parses one member of an object and appends it to c.out, unless the setting select excludes
+// member parses one member of an object and appends it to c.out, unless the setting `select` excludes
 // its value. The earlier members of the same object are c.members[base:].
 func (c *canonical) member(paths *pathNode, base, depth int) error {
 	start, mark := len(c.out), len(c.ignored)
@@ -295,9 +295,9 @@ func (c *canonical) sort(base, start, mark int) {
 }
 
 // reorder sorts the members of one object by name. A document often has hundreds of objects with the
-// same names, so reorder first tries the order of an earlier object whose names have the same
-// lengths. To check a known order is several times cheaper than to sort. reorder returns false, and
-// sorts nothing, if two members have the same name or if there are more than 255 members.
+// same names, so reorder first tries the order of an earlier object whose names have the same lengths.
+// To check a known order is several times cheaper than to sort. `reorder` returns false, and sorts
+// nothing, if two members have the same name or if there are more than 255 members.
 func (c *canonical) reorder(all []member) bool {
 	if len(all) > 255 {
 		return false
@@ -337,9 +337,9 @@ func (c *canonical) reorder(all []member) bool {
 	return true
 }
 
-// forEachHashedPart calls write with the parts of the text that are hashed. It skips each
-// ignored span and one adjacent comma, so that the parts form the text as it would be without
-// the ignored values.
+// forEachHashedPart calls `write` with the parts of the text that are hashed. It skips each ignored
+// span and one adjacent comma, so that the parts form the text as it would be without the ignored
+// values.
 func (c *canonical) forEachHashedPart(write func([]byte)) {
 	from := 0
 	for i := 0; i < len(c.ignored); i++ {

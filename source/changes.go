@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// OnlyChangedMember compares two contents of a facet, each in the form of Content.Bytes. If exactly one
-// value differs, it returns the path of this value, as the path is written in the setting ignore. If
-// the same member differs in several elements of a list, it counts as one value. Ignored values are
-// skipped. ok is false if several members differ, if no member differs, or if a list or an object has
-// gained or lost elements.
+// OnlyChangedMember compares two contents of a facet, each in the form of Content.Bytes. If exactly
+// one value differs, it returns the path of this value, as the path is written in the setting
+// `ignore`. If the same member differs in several elements of a list, it counts as one value. Ignored
+// values are skipped. `ok` is false if several members differ, if no member differs, or if a list or
+// an object has gained or lost elements.
 func (s *Source) OnlyChangedMember(facet string, before, after []byte) (member string, ok bool) {
 	f, known := s.facets[facet]
 	if !known {
@@ -29,7 +29,7 @@ func (s *Source) OnlyChangedMember(facet string, before, after []byte) (member s
 }
 
 // ChangedPaths returns the paths of the values that differ between two JSON texts, in the form of the
-// settings select and ignore, sorted. An index of a list is written "*".
+// settings `select` and `ignore`, sorted. An index of a list is written "*".
 func ChangedPaths(before, after []byte) []string {
 	paths := map[string]bool{}
 	for path := range differences(before, after, keepAll) {
@@ -39,8 +39,8 @@ func ChangedPaths(before, after []byte) []string {
 }
 
 // differences returns each difference between two JSON texts: its path, and whether both values are
-// scalars. It skips the values that the setting ignore, compiled into n, selects. A text that is not JSON
-// is like the text null.
+// scalars. It skips the values that the setting `ignore`, compiled into n, selects. A text that is not
+// JSON is like the text null.
 func differences(before, after []byte, n *pathNode) iter.Seq2[string, bool] {
 	return func(yield func(string, bool) bool) {
 		walkDifferences(parseExact(before), parseExact(after), n, nil, yield)

@@ -44,9 +44,9 @@ func (c Class) Failed() bool { return c != OK && c != NotModified && c != NotFou
 
 // Rule assigns a class to responses that match all of its conditions.
 type Rule struct {
-	// Status is the HTTP status that the response must have; 0: any status.
+	// Status is the HTTP status that the response must have; 0 means any status.
 	Status int `yaml:"status"`
-	// Header is a condition on one header.
+	// Header is a condition that one header of the response must meet.
 	Header *Match `yaml:"header"`
 	// Body is a condition on one member of a JSON body. The name is a gjson path, such as error.code.
 	Body *Match `yaml:"body"`
@@ -95,9 +95,9 @@ func defaultBlock(c Class) string {
 type Match struct {
 	// Name is the name of the header or the path of the member.
 	Name string `yaml:"name"`
-	// Equals is the whole value.
+	// Equals is the text that must be equal to the whole value.
 	Equals string `yaml:"equals"`
-	// Matches is a regular expression that the value matches.
+	// Matches is a regular expression that must match the value.
 	Matches string `yaml:"matches"`
 	// Missing requires that the header or member does not exist. A member with the value null
 	// exists. A body that is not JSON never satisfies the condition.
@@ -217,9 +217,8 @@ type classification struct {
 	wait  time.Duration
 }
 
-// classify classifies a response by the source's rules in order, then by its status. body is
-// decompressed. A 200 that matches no rule is OK here; its content is validated when it is
-// extracted.
+// classify classifies a response by the source's rules in order, then by its status. `body` is
+// decompressed. A 200 that matches no rule is OK here; its content is validated when it is extracted.
 func (s *Source) classify(status int, header http.Header, body []byte) classification {
 	if i := s.matchingRule(status, header, body); i >= 0 {
 		r := s.rules[i]

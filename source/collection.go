@@ -13,8 +13,8 @@ import (
 	"github.com/freshet/freshet/source/items"
 )
 
-// maxItemPages is the maximum of the setting paging.maxPages for a collection. defaultItemPages is its
-// default.
+// maxItemPages is the maximum of the setting `paging.maxPages` for a collection. `defaultItemPages` is
+// its default.
 const defaultItemPages, maxItemPages = 1000, 100_000
 
 // checkCollection returns an error if a setting of the facet is invalid because the facet is a
@@ -50,7 +50,7 @@ func (f Facet) checkCollection() error {
 	return nil
 }
 
-// checkPages returns an error if the setting paging.maxPages of a collection is out of range.
+// checkPages returns an error if the setting `paging.maxPages` of a collection is out of range.
 func (f Facet) checkPages(p *Paging) error {
 	most := maxPageLimit
 	if f.Collection != nil {
@@ -133,7 +133,7 @@ func (r documentRequest) fetchNext(s *Source, resp *response) {
 	}
 }
 
-// cursorText returns the text of a cursor. position is the cursor as JSON.
+// cursorText returns the text of a cursor. `position` is the cursor as JSON.
 func cursorText(position string) string {
 	var text string
 	if json.Unmarshal([]byte(position), &text) != nil {

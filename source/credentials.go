@@ -9,7 +9,7 @@ import (
 	"github.com/freshet/freshet/source/token"
 )
 
-// Credential is one of several credentials of a source.
+// Credential configures one credential of a source that has several credentials.
 type Credential struct {
 	// Name identifies the credential in limiter policies, metrics and the console. It has 1 to 40
 	// letters, digits, - and _.
@@ -28,12 +28,12 @@ type Credential struct {
 	// The expression is case-sensitive. If the upstream ignores case, "acme/.*" does not match
 	// ACME/x, and the next credential is used. Write "(?i)acme/.*" to ignore case.
 	Keys string `yaml:"keys,omitempty"`
-	// Visibility is the name of the group of readers that may see the fetched data; empty: every reader.
-	// A reader of the group has the scope see:NAME.
+	// Visibility is the name of the group of readers that may see the fetched data; empty means every
+	// reader. A reader of the group has the scope see:NAME.
 	Visibility string `yaml:"visibility,omitempty"`
 }
 
-// credentials are the compiled Config.Credentials.
+// credentials has the configured credentials of a source in the form in which calls use them.
 type credentials struct {
 	all  []Credential
 	keys []*regexp.Regexp

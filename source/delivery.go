@@ -13,7 +13,8 @@ import (
 
 // Delivery configures how content is stored and served, and which links in it are followed.
 type Delivery struct {
-	// Raw makes the content the unchanged bytes of the facet's one document, such as XML or an image.
+	// Raw makes the facet a raw facet: it has one document, and its content is the unchanged bytes of
+	// this document, such as XML or an image.
 	Raw *Raw `yaml:"raw,omitempty"`
 	// Immutable marks content that does not change under its key: a snapshot stays FRESH forever,
 	// and browsers do not revalidate it (RFC 8246). A refresh that is requested explicitly still
@@ -44,10 +45,12 @@ type Static struct {
 	// Dir is the directory. A query service reads it when it starts, and again when a file changes. Files
 	// and directories whose names begin with a dot are skipped.
 	Dir string `yaml:"dir"`
-	// Order is when the files are served; empty: first. first: before the database and the upstream are
-	// read. last: only if nothing else can be served.
+	// Order is when the files are served. With first, they are served before the database and the
+	// upstream are read. With last, they are served only if nothing else can be served. Empty means
+	// first.
 	Order string `yaml:"order,omitempty" enum:"first,last"`
-	// MaxSize is the maximum size of all files of the directory together, before compression; 0: 64MiB.
+	// MaxSize is the maximum size of all files of the directory together, before compression; 0 means
+	// 64MiB.
 	MaxSize Bytes `yaml:"maxSize,omitempty"`
 }
 

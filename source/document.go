@@ -22,14 +22,14 @@ type Document struct {
 	// {placeholders}: {key} and the facet's params. In a path, {+key} keeps the slashes of the key, so
 	// that a key such as forms/F01.xml has several segments.
 	Path string `yaml:"path"`
-	// Method is the HTTP method; empty: GET.
+	// Method is the HTTP method; empty means GET.
 	Method string `yaml:"method,omitempty" enum:"GET,POST"`
 	// Headers are sent in addition to the source's headers. Their values may contain {placeholders}.
 	Headers map[string]string `yaml:"headers,omitempty"`
 	// Body is the body of a POST. JSON may contain {placeholders} within strings, form data
 	// anywhere, other content types nowhere.
 	Body string `yaml:"body,omitempty"`
-	// ContentType is the content type of the body; empty: application/json.
+	// ContentType is the content type of the body; empty means application/json.
 	ContentType string `yaml:"contentType,omitempty"`
 	// GraphQL is a GraphQL query, which is sent in place of method and body.
 	GraphQL *GraphQL `yaml:"graphql,omitempty"`
@@ -42,7 +42,7 @@ type Document struct {
 	Paging *Paging `yaml:"paging,omitempty"`
 }
 
-// GraphQL is a query and its variables.
+// GraphQL configures the GraphQL query of a document, and the variables of the query.
 type GraphQL struct {
 	// Query is the text of the query.
 	Query string `yaml:"query"`
@@ -111,7 +111,7 @@ type compiledDocument struct {
 	Document
 	name        string
 	method      string
-	base        *url.URL // base URL of the document; nil: the document has the base URL of the source
+	base        *url.URL // base URL of the document; nil means that the document has the base URL of the source
 	target      target
 	headers     map[string]template
 	body        body
@@ -119,14 +119,14 @@ type compiledDocument struct {
 	// lastBody is the length of the last complete body without a Content-Length, in bytes. All copies
 	// of the document share it.
 	lastBody   *atomic.Int64
-	selections []selection // nil: the whole document is kept, or none of it
+	selections []selection // nil means that the whole document is kept, or none of it
 }
 
 // maxResource bounds the length of a resource name in bytes, as in package announced.
 const maxResource = 128
 
-// compileDocument returns the document, or an error that begins with the name of the invalid
-// setting. known reports whether a placeholder is defined.
+// compileDocument returns the document, or an error that begins with the name of the invalid setting.
+// `known` reports whether a placeholder is defined.
 func compileDocument(name string, config Document, auth Auth, known func(name string) bool) (compiledDocument, error) {
 	d := compiledDocument{Document: config, name: name, method: config.Method, headers: map[string]template{}, contentType: config.ContentType, lastBody: new(atomic.Int64)}
 	used := func(setting string, names []string) error {

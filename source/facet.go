@@ -134,7 +134,7 @@ type compiledFacet struct {
 	openParams     []string // names of the params with an empty default, sorted
 	requiredGroups []string // named groups of KeyPattern that documents use and that have no default
 	// checksTargets is true if a key that matches KeyPattern could make a path segment empty, "." or
-	// "..". literalBytes and placeholders are the maximum number of literal bytes, and of
+	// "..". `literalBytes` and `placeholders` are the maximum number of literal bytes, and of
 	// placeholders, in the path and query of one document.
 	checksTargets              bool
 	literalBytes, placeholders int

@@ -76,7 +76,7 @@ type response struct {
 	// URL of the next page, which is not fetched; set only for a collection or with Plan.OnePage; nil
 	// if there is none
 	next *url.URL
-	// position is the position of the next page of a collection; empty: there is none.
+	// position is the position of the next page of a collection; empty means that there is none.
 	position string
 	linkErr  error // reason for which a redirect or the link to the next page was not followed
 }

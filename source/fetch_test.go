@@ -19,8 +19,8 @@ import (
 type testPermits struct {
 	acquired, spent, released atomic.Int64
 	unfinished                atomic.Int64                    // spent permits for which Finished was not called
-	limit                     int64                           // maximum number of permits; 0: no limit
-	onSpend                   func(ctx context.Context) error // result of Spend; nil: Spend succeeds
+	limit                     int64                           // maximum number of permits; 0 means no limit
+	onSpend                   func(ctx context.Context) error // result of Spend; nil means that Spend succeeds
 }
 
 var errNoPermits = errors.New("no permit left")
@@ -308,7 +308,7 @@ func TestFetch_DocumentsRunConcurrently(t *testing.T) {
 	together.Add(3)
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		together.Done()
-		together.Wait() // returns when all three requests have arrived
+		together.Wait() // blocks until all three requests have arrived
 		_, _ = w.Write([]byte(`{"path":"` + r.URL.Path + `"}`))
 	})
 	s := testSource(t, url, threeDocuments)

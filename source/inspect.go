@@ -16,12 +16,12 @@ type Inspection struct {
 	// Planned is the URL in the plan. URL is the URL that responded; the two differ after a
 	// redirect. Next is the URL of the next page, or empty.
 	Planned, URL, Next string
-	Status             int // HTTP status; 0: no response arrived
+	Status             int // HTTP status; 0 means that no response arrived
 	Header             http.Header
 	Body               []byte // decompressed body of the first page
 	WireBytes          int    // length in bytes of the body as it was received
 	Class              Class
-	Rule               int // index of the rule in Config.Rules that decided the class; -1: the status or the content decided
+	Rule               int // index of the rule in Config.Rules that decided the class; -1 means that the status or the content decided
 	Notices            []announced.Notice
 	Err                error // why the response has no content; nil for the classes OK and NotModified
 }

@@ -138,10 +138,9 @@ func (s *Source) match(facet, key string) (*compiledFacet, keyValues, error) {
 	return f, k, nil
 }
 
-// MissingParams returns the sorted names of the params that have no value: the facet's Params
-// contains an empty value, the key has no group of that name, and params has no value either. Such
-// an entity cannot be fetched. MissingParams returns nil if the facet does not exist or the key does
-// not match.
+// MissingParams returns the sorted names of the params that have no value: the facet's Params contains
+// an empty value, the key has no group of that name, and `params` has no value either. Such an entity
+// cannot be fetched. MissingParams returns nil if the facet does not exist or the key does not match.
 func (s *Source) MissingParams(facet, key string, params map[string]string) []string {
 	f, ok := s.facets[facet]
 	if !ok || len(f.openParams) == 0 {

@@ -41,8 +41,8 @@ func linking(keys ...string) []byte {
 	return []byte(b.String())
 }
 
-// findLinks returns the links in the content of an entity of the facet "character". own is the key of
-// this entity. It does the same as a worker.
+// findLinks returns the links in the content of an entity of the facet "character". `own` is the key
+// of this entity. It does the same as a worker.
 func findLinks(s *Source, own string, content []byte) links.Found {
 	f, _ := s.Facet("character")
 	return f.Links.Find(content, links.Rules{Own: own, Fold: f.FoldKey, Check: func(key string) error {

@@ -54,7 +54,7 @@ func (s *Source) fetchDocument(ctx context.Context, p *Plan, r documentRequest, 
 	}
 }
 
-// nextPage returns the request for the page that follows the response "page". It returns nil if there
+// nextPage returns the request for the page that follows the response `page`. It returns nil if there
 // is no next page, or if Read will reject the response. An error means that there is a next page but
 // it cannot be requested.
 func (s *Source) nextPage(r documentRequest, page response, seen map[string]bool) (*documentRequest, error) {

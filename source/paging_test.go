@@ -18,7 +18,7 @@ import (
 type pagedUpstream struct {
 	items    int
 	arrivals atomic.Int64
-	respond  func(w http.ResponseWriter, r *http.Request, page int) (answered bool) // function that may answer in place of pagedUpstream; nil: none
+	respond  func(w http.ResponseWriter, r *http.Request, page int) (answered bool) // function that may answer in place of pagedUpstream; nil means none
 	last     string                                                                 // method, URI and body of the last request
 }
 

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// pathNode is one state of the automaton that is compiled from the settings select and ignore. The
+// pathNode is one state of the automaton that is compiled from the settings `select` and `ignore`. The
 // state decides whether the value at one position of a document is kept, and whether it is hashed.
 type pathNode struct {
-	kept    bool // true: keep the whole value, except for its ignored parts
-	within  bool // true: keep only the selected parts of the value
+	kept    bool // true means that the whole value is kept, except for its ignored parts
+	within  bool // true means that only the selected parts of the value are kept
 	ignored bool
 	named   map[string]*pathNode
 	other   *pathNode // node for member names that `named` does not contain
@@ -25,7 +25,7 @@ var keepAll = func() *pathNode {
 	return n
 }()
 
-// drops reports whether a value is removed. first is the first byte of the value. If only parts of
+// drops reports whether a value is removed. `first` is the first byte of the value. If only parts of
 // the value are selected, the value is kept only if it is an object or an array.
 func (n *pathNode) drops(first byte) bool {
 	return !n.kept && (!n.within || (first != '{' && first != '['))

@@ -51,10 +51,10 @@ type documentRequest struct {
 
 	lastBody *atomic.Int64 // see compiledDocument
 
-	paging   *Paging                    // settings of the pages; nil: the document has one page
+	paging   *Paging                    // settings of the pages; nil means that the document has one page
 	number   int                        // number of the page of a collection
-	position string                     // JSON value of the GraphQL variable that contains the cursor; empty: the first page
-	bodyAt   func(cursor string) []byte // returns the request body of the page after a cursor; nil: all pages have the same body
+	position string                     // JSON value of the GraphQL variable that contains the cursor; empty means the first page
+	bodyAt   func(cursor string) []byte // returns the request body of the page after a cursor; nil means that all pages have the same body
 }
 
 // Calls returns the minimum number of calls that the plan needs; 0 for a derived facet. Repeated calls

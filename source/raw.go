@@ -65,8 +65,9 @@ func isHTML(mediaType string) bool {
 	return kind == "text/html" || kind == "application/xhtml+xml"
 }
 
-// Check returns an error if a body is not valid content of the facet. The parameter contentType is the
-// media type that the upstream names; empty: it names none. The same rules apply to responses and files.
+// Check returns an error if a body is not valid content of the facet. The parameter `contentType` is
+// the media type that the upstream names; empty means that it names none. The same rules apply to
+// responses and files.
 func (r *Raw) Check(body []byte, contentType string) error {
 	switch {
 	case len(body) == 0:

@@ -221,7 +221,7 @@ type responseReader struct {
 	now      time.Time
 }
 
-// classify decompresses and classifies the response. conditional is true if the request contained
+// classify decompresses and classifies the response. `conditional` is true if the request contained
 // the stored validator; otherwise a 304 is a failure.
 func (r responseReader) classify(conditional bool) Outcome {
 	s, resp := r.s, r.response

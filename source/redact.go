@@ -211,8 +211,8 @@ func (s *Source) extractDocument(w *workspace, name string, body []byte, root *p
 // punctuation lists the bytes of canonical JSON that separate values.
 const punctuation = `"[]{},:`
 
-// redactJSON returns canonical JSON with all credentials replaced in strings, and numbers
-// replaced that equal a credential. n is the number of replacements.
+// redactJSON returns canonical JSON with all credentials replaced in strings, and numbers replaced
+// that equal a credential. `n` is the number of replacements.
 func (s *Source) redactJSON(text []byte) (out []byte, n int) {
 	out = make([]byte, 0, len(text))
 	for len(text) > 0 {

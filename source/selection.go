@@ -43,7 +43,7 @@ func escapePathName(name string) string {
 	return strings.NewReplacer(`\`, `\\`, ".", `\.`).Replace(name)
 }
 
-// selection is a path of the setting select, below one document.
+// selection is a path of the setting `select`, below one document.
 type selection struct {
 	text  string // the path as it is written in the configuration
 	names path   // the names of the path, without the document's name
@@ -66,8 +66,8 @@ func (f Facet) selectionsOf(document string) []selection {
 	return all
 }
 
-// checkSelected returns an error if none of the paths that select parts of a document finds a value
-// in its body. The parameter kept is the extracted text. A path with a wildcard at an empty list or
+// checkSelected returns an error if none of the paths that select parts of a document finds a value in
+// its body. The parameter `kept` is the extracted text. A path with a wildcard at an empty list or
 // object counts as found.
 func (d compiledDocument) checkSelected(body, kept []byte) error {
 	if len(d.selections) == 0 || hasScalar(kept) {
@@ -119,8 +119,9 @@ func hasScalar(text []byte) bool {
 
 const maxShownNames, maxShownName = 10, 40
 
-// find returns nil if the path finds a value, or ends at a wildcard or an index of an empty list or
-// object. at is the path of v, for the error.
+// find returns nil if the path finds a value in v. It also returns nil if a list or object on the path
+// is empty, so that a wildcard or an index selects nothing. Otherwise it returns an error. `at` is the
+// path of v, which the error contains.
 func (p path) find(v any, at string) error {
 	if len(p) == 0 {
 		return nil

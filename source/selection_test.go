@@ -20,7 +20,7 @@ func TestRead_SelectionThatFindsNothingIsBadContent(t *testing.T) {
 	for name, c := range map[string]struct {
 		selected []string
 		body     string
-		mention  string // text that the error must contain; empty: the content is valid
+		mention  string // text that the error must contain; empty means that the content is valid
 	}{
 		"a member":                      {[]string{"doc.data.name"}, `{"data":{"name":"a"}}`, ""},
 		"another member":                {[]string{"doc.data.name"}, `{"data":{"title":"a","id":1}}`, `select "doc.data.name" finds nothing: doc.data has no member "name"; it has "id", "title"`},

@@ -15,7 +15,8 @@ import (
 
 // send makes one HTTP request. The transport resends the request by itself if a reused connection
 // turns out to be closed. Each permit is therefore spent in the httptrace hook GotConn, which runs for
-// every attempt before anything is written. room is the maximum length of the response body in bytes.
+// every attempt before anything is written. `room` is the maximum length of the response body in
+// bytes.
 func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int64, permits Permits) (resp response, calls int, err error) {
 	permit, err := permits.Acquire(ctx, r.call)
 	if err != nil {

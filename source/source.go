@@ -45,7 +45,7 @@ type Config struct {
 	Announced []announced.Rule `yaml:"announced,omitempty"`
 	// Facets are the kinds of data of the source, by name. Each facet is read and refreshed separately.
 	Facets map[string]Facet `yaml:"facets"`
-	// Dial opens the connections to the upstream; nil: over TCP.
+	// Dial opens the connections to the upstream; nil means TCP.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error) `yaml:"-"`
 }
 
@@ -134,7 +134,7 @@ func parseBaseURL(text string) (*url.URL, error) {
 	base, err := url.Parse(text)
 	switch {
 	case err != nil:
-		return nil, errors.New("baseURL: is not a URL, such as https://api.example.com")
+		return nil, errors.New("baseURL: must be a URL, for example https://api.example.com")
 	case (base.Scheme != "http" && base.Scheme != "https") || base.Host == "":
 		return nil, errors.New("baseURL: needs a scheme (http or https) and a host, as in https://api.example.com")
 	case base.RawQuery != "" || base.Fragment != "" || base.User != nil:

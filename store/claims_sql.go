@@ -139,8 +139,8 @@ type Decisions struct {
 	ReadAts                                       []int64
 }
 
-// Decide calls decide for each candidate in order and returns the decisions. It appends to the
-// claim the requests to enqueue.
+// Decide calls `decide` for each candidate in order and returns the decisions. It appends to the claim
+// the requests to enqueue.
 func (c *Claim) Decide(candidates []Candidate, decide func(Candidate) Decision) *Decisions {
 	var to Decisions
 	for _, candidate := range candidates {

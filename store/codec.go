@@ -45,7 +45,7 @@ func Encode(content []byte) Payload {
 	return Payload{Encoding: Zstd, Bytes: encoder.EncodeAll(content, make([]byte, 0, len(content)/8+128)), Size: len(content)}
 }
 
-// Decode appends the content of a snapshot's payload to dst.
+// Decode appends the content of a snapshot's payload to `dst`.
 func (s Snapshot) Decode(dst []byte) ([]byte, error) {
 	if s.Encoding != Zstd {
 		return dst, fmt.Errorf("payload of %s has encoding %q; this release supports %q only", s.Entity, s.Encoding, Zstd)

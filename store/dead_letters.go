@@ -31,7 +31,7 @@ type DeadLetter struct {
 	Attempts           int // number of upstream calls that the request caused
 	// Replays is how often the request had been replayed before it was dead-lettered.
 	Replays int
-	// Visibility is the group of clients that may see the dead letter; empty: every reader.
+	// Visibility is the group of clients that may see the dead letter; empty means every reader.
 	Visibility    string
 	At            time.Time
 	CorrelationID string
@@ -68,8 +68,8 @@ type DeadLetterFilter struct {
 	// Handled is "open", "handled", "replayed" or "purged".
 	Handled string `json:"handled,omitempty"`
 	// Visibilities limits the result to dead letters that every reader may see and dead letters of
-	// these visibilities; nil: no limit. The limit depends on the client that lists dead letters, so
-	// jobs do not store it.
+	// these visibilities; nil means no limit. The limit depends on the client that lists dead letters,
+	// so jobs do not store it.
 	Visibilities []string `json:"-"`
 }
 
@@ -79,7 +79,7 @@ const (
 	HandledDeadLetters = "handled"
 )
 
-// where returns the filter as an SQL condition, and args with the arguments of the condition
+// where returns the filter as an SQL condition, and `args` with the arguments of the condition
 // appended.
 func (f DeadLetterFilter) where(args []any) (string, []any) {
 	conditions := []string{}
@@ -138,7 +138,7 @@ const deadLetterColumns = `topic, kafka_partition, kafka_offset, source, facet, 
 
 // SelectNewest returns the statement, and its arguments, that lists matching dead letters, newest
 // first, with the columns of ScanDeadLetter. If after.At is set, the list continues after the dead
-// letter "after", the last one of the previous page.
+// letter `after`, the last one of the previous page.
 func (f DeadLetterFilter) SelectNewest(after DeadLetter, limit int) (string, []any) {
 	where, args := f.where(nil)
 	if !after.At.IsZero() {

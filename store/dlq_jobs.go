@@ -38,8 +38,8 @@ type DLQJob struct {
 	Filter DeadLetterFilter `json:"filter"`
 	// Lane is the lane in which a replay enqueues its requests.
 	Lane schemas.Lane `json:"lane,omitempty"`
-	// Rate is in dead letters per second, 0: unlimited. Max is the number of dead letters to
-	// handle, 0: all.
+	// Rate is the maximum number of dead letters per second; 0 means unlimited. Max is the number of
+	// dead letters to handle; 0 means all.
 	Rate  float64  `json:"rate,omitempty"`
 	Max   int64    `json:"max,omitempty"`
 	Note  string   `json:"note,omitempty"`
@@ -83,8 +83,8 @@ var ErrJobNotFound = errors.New("the job does not exist or is done")
 // enqueue the same dead letters. Nothing was written.
 var ErrReplayRunning = errors.New("another replay of the source is running")
 
-// jobNeedsWorker selects the jobs that need a worker: running jobs, and stopped jobs with a chunk
-// in flight, whose enqueued requests must still be counted. A replay that needs a worker is
+// jobNeedsWorker selects the jobs that need a worker: running jobs, and stopped jobs with a chunk in
+// flight. The enqueued requests of such a chunk must still be counted. A replay that needs a worker is
 // active. Indexes of the table contain the same condition.
 const jobNeedsWorker = `(state = 'RUNNING' OR chunk_started_at <> 0)`
 
@@ -146,7 +146,7 @@ func SelectNextLeaseEnd(sources []string) (string, []any) {
 	return `SELECT lease_until FROM dlq_jobs WHERE ` + jobNeedsWorker + ` AND ` + among + ` ORDER BY lease_until LIMIT 1`, args
 }
 
-// amongSources returns the condition that a job belongs to one of the sources, and args with the
+// amongSources returns the condition that a job belongs to one of the sources, and `args` with the
 // sources appended. Each source is one argument, because PostgreSQL and SQLite have no common array
 // type.
 func amongSources(sources []string, args []any) (string, []any) {

@@ -20,7 +20,7 @@ const (
 // have a resolution of one microsecond.
 type RegisteredEntity struct {
 	Entity schemas.Entity
-	// Params are request parameters that differ from the parameters of the facet; nil: none.
+	// Params are request parameters that differ from the parameters of the facet; nil means none.
 	Params map[string]string
 	Tier   Tier
 	// Pinned is set if an operator chose the tier; reads do not change it.
@@ -29,7 +29,7 @@ type RegisteredEntity struct {
 	Enabled bool
 	// Due is when the scheduler enqueues the entity next.
 	Due time.Time
-	// History is the scheduler's observations.
+	// History has the reads and the changes of the entity that the scheduler has observed.
 	History History
 }
 
@@ -64,22 +64,22 @@ type Decision struct {
 	Due     time.Time // next due time; if it is not after now, the entity may be claimed again at once
 	Tier    Tier
 	History History
-	Enqueue bool // true: enqueue a refresh now
+	Enqueue bool // true if a refresh must be enqueued now
 }
 
 // Claim is a batch of entities that one scheduler has claimed and will enqueue. It is stored until
 // all requests are enqueued (FinishClaim). If the scheduler crashes, another scheduler takes over
 // the claim after the claim's lease has ended (TakeOverClaim), and no request is lost.
 type Claim struct {
-	// ID identifies the claim's holder; a takeover assigns a new ID. It is empty for a claim without
-	// requests, which is not stored.
+	// ID identifies the claim's holder; a takeover assigns a new ID. A claim without requests is not
+	// stored, and its ID is empty.
 	ID       string
 	Source   string
 	At       time.Time // time of the claim
 	Requests []ClaimedRequest
 }
 
-// ClaimedRequest is one request of a Claim.
+// ClaimedRequest is one update request that the scheduler enqueues for a Claim.
 type ClaimedRequest struct {
 	Entity schemas.Entity
 	Params map[string]string
@@ -88,9 +88,10 @@ type ClaimedRequest struct {
 	Version int64
 	// Depth is the depth of the request (schemas.UpdateRequest.Depth).
 	Depth int
-	// Lane is the lane of the request; empty: LOW.
+	// Lane is the lane of the request; empty means LOW.
 	Lane schemas.Lane
-	// Page is the name of the page of a collection to request; empty: the next page of the collection.
+	// Page is the name of the page of a collection to request; empty means the next page of the
+	// collection.
 	Page string
 }
 
@@ -104,7 +105,7 @@ type EntityReads struct {
 	Tier Tier
 }
 
-// DueTime is the due time of an entity.
+// DueTime says when an entity is prefetched next.
 type DueTime struct {
 	Entity schemas.Entity
 	At     time.Time

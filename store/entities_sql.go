@@ -117,7 +117,7 @@ type CountedReads struct {
 	DueNow     []DueTime
 }
 
-// NewCountedReads returns a collector for the given reads; refreshNow may be nil.
+// NewCountedReads returns a collector for the given reads; `refreshNow` may be nil.
 func NewCountedReads(reads []EntityReads, refreshNow RefreshNowFunc) *CountedReads {
 	r := &CountedReads{reads: make(map[schemas.Entity]EntityReads, len(reads)), refreshNow: refreshNow}
 	for _, one := range reads {

@@ -34,7 +34,7 @@ type Status struct {
 	Rounds int
 	// Failures counts how often the state became FAILED.
 	Failures int
-	// Version is the version of the failed fetch.
+	// Version is the version that the failed fetch had. A later fetch has a higher version.
 	Version int64
 	// Until is when the retry is due or its claim ends (Retrying), or when the hold ends (Failed).
 	// It is stored in microseconds, as are all times.
@@ -50,10 +50,10 @@ type Status struct {
 	// find the entity: the hash of that alias.
 	DeadAlias string
 	// Aliases are the states of the entities that the entity takes params from, as its worker has read
-	// them. AliasFailures has the version of each one's stored status, 0: none. If a later snapshot or a
-	// later failure of one of them is stored, WriteFailure makes the retry due at once. It locks their
-	// states, so a concurrent write of one of them is either found by WriteFailure, or makes the retry due
-	// itself (AliasUsers). They are not stored.
+	// them. AliasFailures has the version of the stored status of each alias; 0 means that it has
+	// none. If a later snapshot or a later failure of one of them is stored, WriteFailure makes the
+	// retry due at once. It locks their states, so a concurrent write of one of them is either found
+	// by WriteFailure, or makes the retry due itself (AliasUsers). They are not stored.
 	Aliases       []State
 	AliasFailures []int64
 	// AliasUsers are the facets that take a param from this facet. Retries of these facets that wait
@@ -96,7 +96,7 @@ SET state = excluded.state, reason = excluded.reason, error = excluded.error, ro
 	depth = excluded.depth
 WHERE excluded.version >= u.version`
 
-	// recheckAlias is the statement of Status.RecheckAlias.
+	// recheckAlias is the SQL statement that Status.RecheckAlias returns.
 	recheckAlias = `UPDATE update_status SET next_retry_at = updated_at
 WHERE source = $1 AND facet = $2 AND key = $3 AND version = $4 AND reason = '` + schemas.HoldAlias + `'
 	AND (EXISTS (SELECT 1 FROM snapshot_state s WHERE s.source = $1 AND s.facet = $5 AND s.key = $3 AND s.version > $6)
@@ -158,7 +158,7 @@ func (s *Status) ScanStatus(scan func(...any) error) error {
 // could never be written.
 func toValidText(s string) string { return toValidTextOf(s, MaxTextBytes) }
 
-// toValidTextOf returns a text that both databases can store, cut to maxBytes.
+// toValidTextOf returns a text that both databases can store, cut to `maxBytes`.
 func toValidTextOf(s string, maxBytes int) string {
 	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 	if len(s) <= maxBytes {

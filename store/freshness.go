@@ -22,16 +22,16 @@ const (
 // Lifetimes are the times of a facet that decide the freshness of its entities.
 type Lifetimes struct {
 	// FreshFor is how long a snapshot is fresh after a check. NotFoundFor is how long a stored
-	// not-found result is valid after a check. KeepFor is how long content is served after its fetch; 0: no
-	// limit.
+	// not-found result is valid after a check. KeepFor is how long content is served after its fetch;
+	// 0 means no limit.
 	FreshFor, NotFoundFor, KeepFor time.Duration
 	// AliasNotFoundFor is how long an entity counts as not found after the entity of its alias was not
 	// found.
 	AliasNotFoundFor time.Duration
 }
 
-// FreshnessOf returns the freshness of a state. It also returns the reason of the update request
-// that a read of this state makes; empty: the read makes no request. The zero State means that
+// FreshnessOf returns the freshness of a state. It also returns the reason of the update request that
+// a read of this state makes; empty means that the read makes no request. The zero State means that
 // nothing is stored.
 func FreshnessOf(s *State, l Lifetimes, now time.Time) (Freshness, schemas.Reason) {
 	age, notFoundFor := now.Sub(s.CheckedAt), l.NotFoundFor

@@ -16,8 +16,8 @@ type APIKey struct {
 	Scopes    []string
 	CreatedAt time.Time
 	CreatedBy string
-	ExpiresAt time.Time // when the key expires; zero: never
-	RevokedAt time.Time // when the key was revoked; zero: it is not revoked
+	ExpiresAt time.Time // when the key expires; zero means never
+	RevokedAt time.Time // when the key was revoked; zero means that it is not revoked
 	RevokedBy string
 }
 

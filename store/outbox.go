@@ -25,7 +25,7 @@ type OutboxEvents struct {
 type Trigger struct {
 	Facet string `json:"facet"` // name of the facet that is refreshed
 	// Key is the key of the refreshed entity if the trigger is a link, or if the refreshed facet is
-	// derived. Empty: the key of the changed entity.
+	// derived. Empty means the key of the changed entity.
 	Key string `json:"key,omitempty"`
 	// Depth is the depth of the request that refreshes the entity (schemas.UpdateRequest.Depth). It is
 	// positive only if the trigger is a link.
@@ -33,8 +33,8 @@ type Trigger struct {
 	// Backoff is the minimum time from the last check of the refreshed entity to this refresh. For a
 	// link it is the time for which the target counts as fresh.
 	Backoff time.Duration `json:"backoff"`
-	// Quiet delays the refresh until no change has occurred for this long, but at most until
-	// MaxDelay after the first change. 0: no delay.
+	// Quiet delays the refresh until no change has occurred for this long, but at most until MaxDelay
+	// after the first change. 0 means no delay.
 	Quiet    time.Duration `json:"quiet,omitempty"`
 	MaxDelay time.Duration `json:"maxDelay,omitempty"`
 	// Every is set if the refreshed facet is derived: it is the time from the first change of any input
@@ -45,18 +45,19 @@ type Trigger struct {
 	OnReplace bool `json:"onReplace,omitempty"`
 	// Params are the parameters of the refresh's request.
 	Params map[string]string `json:"params,omitempty"`
-	// Lane is the lane of the request; empty: LOW.
+	// Lane is the lane of the request; empty means LOW.
 	Lane schemas.Lane `json:"lane,omitempty"`
 	// Page is set if the trigger requests the next page of a collection: it is the name of this page.
-	// Empty: the trigger refreshes an entity.
+	// Empty means that the trigger refreshes an entity.
 	Page string `json:"page,omitempty"`
 }
 
-// Fires reports whether the trigger refreshes its target now. The parameter state is the state of
+// Fires reports whether the trigger refreshes its target now. The parameter `state` is the state of
 // that target. The trigger fires if the target was never checked, or not within Backoff. Without a
 // Backoff it always fires, also if the clock of the worker that checked the target is ahead. A trigger
-// with OnReplace does not fire if the target was never checked. A link also fires if the target is not found:
-// its hold rejects the request while the not-found result is valid. A trigger with Page always fires.
+// with OnReplace does not fire if the target was never checked. A link also fires if the target is not
+// found: its hold rejects the request while the not-found result is valid. A trigger with Page always
+// fires.
 func (t Trigger) Fires(state State, now time.Time) bool {
 	switch {
 	case t.Page != "":
@@ -81,11 +82,11 @@ type OutboxEvent struct {
 	// Before and After are the hashes of the replaced and of the new content. Before is zero if
 	// there was no content.
 	Before, After Hash
-	// Item is the id of the changed item of a collection; empty: the entity itself has changed. If the
-	// item was deleted, After is zero.
+	// Item is the id of the changed item of a collection; empty means that the entity itself has
+	// changed. If the item was deleted, After is zero.
 	Item string
 	// Run is set if the event is the end of a run: it is the value of the Kafka record, and Entity.Key
-	// is the id of the run. Empty: the event is a change.
+	// is the id of the run. Empty means that the event is a change.
 	Run string
 	// A trigger with a quiet time has its own OutboxEvent. Further changes in that time replace
 	// the event: it gets the last change's version and a new ID, and keeps the Before of the first
@@ -111,8 +112,8 @@ const (
 	// of OutboxRow and OutboxEvent.Item.
 	InsertOutboxEvent = `INSERT INTO outbox AS e (source, facet, key, version, at, before, after, publish_change, triggers, due_at, quiet_facet, latest_at, item)`
 
-	// DueOutboxEvents is the end of a query of the table outbox, which has the alias e. Arguments:
-	// source, time, limit.
+	// DueOutboxEvents is the end of a query of the table outbox. The query must give the table the
+	// alias e. Arguments: source, time, limit.
 	DueOutboxEvents = ` FROM outbox e WHERE e.source = $1 AND e.due_at <= $2 ORDER BY e.due_at, e.id LIMIT $3`
 
 	// PageRequest is the value of quiet_facet of an event that requests the next page of a collection.
@@ -144,9 +145,9 @@ type OutboxRow struct {
 	QuietFacet  string
 }
 
-// OutboxRows returns the outbox rows of a write that changed content: one row for its message and
-// its immediate triggers, and one row for each trigger with a quiet time. The parameter "before"
-// is the hash of the replaced content.
+// OutboxRows returns the outbox rows of a write that changed content: one row for its message and its
+// immediate triggers, and one row for each trigger with a quiet time. The parameter `before` is the
+// hash of the replaced content.
 func (w Write) OutboxRows(before Hash) (rows []OutboxRow, err error) {
 	at := w.CheckedAt.UnixMicro()
 	base := OutboxRow{Before: []byte{}, After: w.Hash[:], Due: at}

@@ -11,7 +11,7 @@ type Setting struct {
 	Source string
 	// Value is the override as JSON; {} if it was removed; nil if the source never had one.
 	Value json.RawMessage
-	// Revision increases by one with each change; 0: the source never had an override.
+	// Revision increases by one with each change; 0 means that the source never had an override.
 	Revision  int64
 	ChangedAt time.Time
 	ChangedBy string
@@ -56,7 +56,8 @@ WHERE source = $1 AND revision + 1 = $3`
 	// InsertAudit inserts an audit entry. Arguments: AuditArgs.
 	InsertAudit = `INSERT INTO audit (at, actor, action, source, before, after, note) VALUES ($1, $2, $3, $4, $5, $6, $7)`
 
-	// SelectAudit returns the columns of ScanAudit, newest first. Argument: limit.
+	// SelectAudit returns audit entries, the newest first, with the columns of ScanAudit. Argument:
+	// limit.
 	SelectAudit = `SELECT id, at, actor, action, source, before, after, note FROM audit ORDER BY id DESC LIMIT $1`
 
 	// SelectUsage returns the columns of ScanUsage. Arguments: source, policy.

@@ -47,8 +47,7 @@ WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
 // concurrent write has just stored is kept.
 var DeleteSnapshot = slices.Concat([]string{DeleteState}, DeleteOrphans[:], []string{DeleteStatus, DeleteEntity, deleteQuietTriggers})
 
-// ScanState reads the state from a row. The parameter "more" has the destinations of further
-// columns.
+// ScanState reads the state from a row. The parameter `more` has the destinations of further columns.
 func (s *State) ScanState(scan func(...any) error, more ...any) error {
 	var hash []byte
 	var fetched, checked, updated int64

@@ -37,7 +37,8 @@ type State struct {
 	// ETag and LastModified are validators of the upstream's response (RFC 9110 §8.8).
 	ETag, LastModified string
 	// Visibility is the visibility of the last fetch: the label of its credential. Only clients with
-	// the scope see:LABEL may read the content or the not-found result. Empty: all clients may.
+	// the scope see:LABEL may read the content or the not-found result. Empty means that all clients
+	// may.
 	Visibility string
 	// Manual is set if the last check was made for a reader or an operator. It is not set for
 	// scheduled checks, triggers, retries and replays.
@@ -53,7 +54,7 @@ type Snapshot struct {
 	Payload []byte // the content, in the encoding State.Encoding
 }
 
-// Kind is the kind of a fetch result.
+// Kind says whether a fetch has found content, unchanged content, or no entity.
 type Kind int
 
 // Kinds of fetch results that are written. NotModified is a response without a body (HTTP 304) to a
@@ -65,7 +66,7 @@ const (
 	KindNotFound
 )
 
-// Write is the result of one fetch of one entity.
+// Write is the result of one fetch of one entity, ready to be written.
 type Write struct {
 	Entity schemas.Entity
 	Kind   Kind
@@ -78,11 +79,11 @@ type Write struct {
 	Hash               Hash
 	ExtractVersion     int64
 	ETag, LastModified string
-	// Visibility is the group of clients that may read the result; empty: every reader. A row has
-	// only one visibility: the visibility of its last fetch. A not-found result deletes content of another
-	// visibility. A NotModified results in BaseMissing if the stored content has another visibility
-	// that is not empty. The clients that may read this result may not be allowed to read that
-	// content.
+	// Visibility is the group of clients that may read the result; empty means every reader. A row has
+	// only one visibility: the visibility of its last fetch. A not-found result deletes content of
+	// another visibility. A NotModified results in BaseMissing if the stored content has another
+	// visibility that is not empty. The clients that may read this result may not be allowed to read
+	// that content.
 	Visibility string
 	// Manual is set if the fetch was made for a reader or an operator (State.Manual).
 	Manual bool
@@ -103,16 +104,16 @@ type Write struct {
 	Outbox OutboxEvents
 }
 
-// Payload is encoded content.
+// Payload is the content of a snapshot as it is stored, for example compressed.
 type Payload struct {
 	Encoding string
 	Bytes    []byte
 	Size     int // size of the content in bytes before it is encoded
-	// MediaType is the media type of raw content; empty: JSON.
+	// MediaType is the media type of raw content; empty means JSON.
 	MediaType string
 }
 
-// Result is the result of a Write.
+// Result says which change a Write has made in the database.
 type Result int
 
 // Results of a Write. After each of them except BaseMissing, the request of the fetch can be

@@ -20,6 +20,6 @@ type Tx interface {
 type Statement struct {
 	Text string
 	Args []any
-	// Row is called for each row of the result; nil: the statement returns no rows.
+	// Row is called for each row of the result; nil means that the statement returns no rows.
 	Row func(scan func(...any) error) error
 }

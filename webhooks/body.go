@@ -25,8 +25,8 @@ type bodyMemory struct{ *semaphore.Weighted }
 
 func newBodyMemory() bodyMemory { return bodyMemory{semaphore.NewWeighted(maxBodyMemory)} }
 
-// read reads a body to its end. The caller must call release when it no longer uses the body, also after an
-// error.
+// read reads a body to its end. The caller must call `release` when it no longer uses the body, also
+// after an error.
 func (m bodyMemory) read(from io.Reader) (body []byte, release func(), err error) {
 	reserved := int64(0)
 	release = func() { m.Release(reserved) }

@@ -21,7 +21,7 @@ type Config struct {
 	// apply to one delivery.
 	Map []Rule `yaml:"map"`
 	// NewKeys is the maximum rate of refreshes of keys that are neither stored nor registered, such as
-	// 60/m. 0: such keys are not refreshed. Each process has its own limit.
+	// 60/m. 0 means that such keys are not refreshed. Each process has its own limit.
 	NewKeys access.Rate `yaml:"newKeys,omitempty"`
 }
 
@@ -54,17 +54,17 @@ type Verify struct {
 type Rule struct {
 	// When is the condition of the rule; without it, the rule applies to each delivery.
 	When Condition `yaml:"when,omitempty"`
-	// Facet is the facet to refresh.
+	// Facet is the facet of the entities that are refreshed.
 	Facet string `yaml:"facet"`
 	// Key says where the delivery has the key: "body:" and a path in the JSON body, or "header:" and a
 	// name. A path has names and indexes joined by dots. # stands for each element of an array, as in
 	// body:events.#.id. A delivery can have up to 1000 keys.
 	Key string `yaml:"key"`
 	// Delay is the time to wait after a delivery for an entity before the entity is refreshed. Each
-	// further delivery for the entity starts the wait again. From 1s to 24h; 0s: no delay.
+	// further delivery for the entity starts the wait again. From 1s to 24h; 0s means no delay.
 	Delay time.Duration `yaml:"delay,omitempty"`
-	// MaxDelay is the maximum time from the first delivery to the refresh. 0s: ten times delay, at most
-	// 24h.
+	// MaxDelay is the maximum time from the first delivery to the refresh. 0s means ten times delay,
+	// at most 24h.
 	MaxDelay time.Duration `yaml:"maxDelay,omitempty"`
 	// Lane is the lane of the refresh. The default is LOW. A refresh in the lane HIGH delays the
 	// requests of waiting clients.
@@ -82,7 +82,7 @@ type Condition struct {
 	Equals []string `yaml:"equals,omitempty"`
 }
 
-// Scheme is the kind of a signature.
+// Scheme is the method by which the deliveries of a webhook are signed.
 type Scheme string
 
 // The values of Scheme.
@@ -124,9 +124,10 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Check returns all errors that can be found without the secret. Each error begins with the path of the
-// wrong setting within the webhook. For a facet of the source, the function openParams returns the
-// params that get no value from the configuration or the key. For an unknown facet, known is false.
+// Check returns all errors that can be found without the secret. Each error begins with the path of
+// the wrong setting within the webhook. For a facet of the source, the function `openParams` returns
+// the params that get no value from the configuration or the key. For an unknown facet, `known` is
+// false.
 func (c Config) Check(openParams func(facet string) (open []string, known bool)) error {
 	errs := c.Verify.check()
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }

@@ -9,7 +9,8 @@ import (
 // Counts are the numbers of deliveries of one webhook that one process has received since its start.
 type Counts struct {
 	Results map[string]int64 `json:"results,omitempty"` // number of deliveries by result
-	// LastMS is the Unix time in ms of the last delivery with a valid signature; 0: there was none.
+	// LastMS is the Unix time in ms of the last delivery with a valid signature; 0 means that there
+	// was none.
 	LastMS int64 `json:"lastMs,omitempty"`
 }
 
@@ -18,7 +19,7 @@ type Counts struct {
 type Deliveries struct {
 	Source, Name string
 	Results      map[string]int64
-	Last         time.Time // time of the last delivery with a valid signature; zero: there was none
+	Last         time.Time // time of the last delivery with a valid signature; zero means that there was none
 }
 
 // Accepted returns the number of deliveries with the result accepted: each has requested a refresh.

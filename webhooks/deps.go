@@ -51,11 +51,11 @@ type Enqueuer interface {
 	EnqueueAndWait(ctx context.Context, all []Request) []Result
 }
 
-// Request is a request to refresh one entity.
+// Request asks for the refresh of one entity that a delivery names.
 type Request struct {
 	Entity        schemas.Entity
 	Lane          schemas.Lane
-	Floor         int64 // version of the stored snapshot; 0: none
+	Floor         int64 // version of the stored snapshot; 0 means none
 	CorrelationID string
 }
 
@@ -71,8 +71,8 @@ const (
 	Queued
 )
 
-// Result is the result of one Request. With the outcome Queued, Number is the number of the record that
-// covers the Request; 0: a retry covers the Request, and the retry has no number yet.
+// Result is the result of one Request. With the outcome Queued, Number is the number of the record
+// that covers the Request; 0 means that a retry covers the Request, and the retry has no number yet.
 type Result struct {
 	Outcome Outcome
 	Number  int64

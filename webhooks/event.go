@@ -105,7 +105,7 @@ func (r *Rule) values(header http.Header, body []byte) ([]string, error) {
 }
 
 // appendTexts appends the text of a value. If the value is an array, it appends the texts of its
-// elements. levels is the number of nested arrays that are allowed: each # in a path adds one level.
+// elements. `levels` is the number of nested arrays that are allowed: each # in a path adds one level.
 func appendTexts(all []string, r gjson.Result, levels int) ([]string, error) {
 	if !r.IsArray() {
 		if text, ok := textOf(r); ok {

@@ -18,8 +18,8 @@ type Hook struct {
 	newKeys      newKeyLimit
 }
 
-// NewHook returns a webhook of a source. Config.Check must have accepted the configuration. secrets is
-// the text of the secret file or of the environment variable.
+// NewHook returns a webhook of a source. Config.Check must have accepted the configuration. `secrets`
+// is the text of the secret file or of the environment variable.
 func NewHook(source, name string, c Config, keys Keys, secrets string) (*Hook, error) {
 	h := &Hook{source: source, name: name, config: c, keys: keys}
 	h.newKeys.rate = c.NewKeys.CallRate()
@@ -46,7 +46,7 @@ type newKeyLimit struct {
 }
 
 // allow reports whether one more key may be refreshed now. If not, it returns the time until a key may
-// be refreshed; 0: keys may never be refreshed.
+// be refreshed; 0 means that keys may never be refreshed.
 func (l *newKeyLimit) allow(now time.Time) (ok bool, after time.Duration) {
 	if l.rate.Unlimited() { // the setting newKeys is 0
 		return false, 0

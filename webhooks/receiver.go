@@ -161,7 +161,7 @@ func resultOf(err error) result {
 	return badSignature
 }
 
-// delivery is a delivery with a valid signature. It contains the numbers of the response, which
+// delivery is a delivery with a valid signature. It contains the numbers of the response. They
 // increase while the delivery is handled.
 type delivery struct {
 	hook          *Hook
@@ -170,8 +170,8 @@ type delivery struct {
 	response
 }
 
-// request requests a refresh of each entity of a delivery. It returns when each request is acknowledged
-// by Kafka or stored in the database.
+// request requests a refresh of each entity of a delivery. It blocks until each request is
+// acknowledged by Kafka or stored in the database.
 func (r *Receiver) request(ctx context.Context, d *delivery, ev event) (result, error) {
 	switch {
 	case !ev.matched:

@@ -41,7 +41,7 @@ type rig struct {
 	registered map[string]bool
 	storeErr   error
 	storeReads int
-	outcome    func(Request) Result // returns the result of a request; nil: Queued with the number 100
+	outcome    func(Request) Result // returns the result of a request; nil means Queued with the number 100
 	requests   []Request
 	delayed    []store.Write
 	walks      []schemas.Entity

@@ -37,9 +37,9 @@ type storedWatch struct {
 	ended    map[schemas.Entity]time.Time // entities whose request may have ended, with the time of the settle message
 }
 
-// watched is one entity of one delivery. number is the number of its update request; math.MaxInt64: not
-// known yet. last is the highest number in a settle message about the entity since the call of begin.
-// lastAt is the time of the newest such message.
+// watched is one entity of one delivery. `number` is the number of its update request; math.MaxInt64
+// means that it is not known yet. `last` is the highest number in a settle message about the entity
+// since the call of `begin`. `lastAt` is the time of the newest such message.
 type watched struct {
 	entity       schemas.Entity
 	hook         *Hook
@@ -93,8 +93,8 @@ func (s *storedWatch) drop(w *watched) {
 	s.keep(w.entity, func(other *watched) bool { return other != w })
 }
 
-// keep calls stays for each watched delivery of an entity, and removes the delivery if stays returns
-// false.
+// keep calls `stays` for each watched delivery of an entity, and removes the delivery if `stays`
+// returns false.
 func (s *storedWatch) keep(e schemas.Entity, stays func(*watched) bool) {
 	var left []*watched
 	for _, w := range s.byEntity[e] {
@@ -120,7 +120,8 @@ func (s *storedWatch) settled(m schemas.Settled) {
 	}
 }
 
-// end records that a request of the entity may have ended at the time at, and wakes run.
+// end records that a request of the entity may have ended at the time `at`, and wakes the goroutine of
+// the method `run`.
 func (s *storedWatch) end(e schemas.Entity, at time.Time) {
 	s.ended[e] = at
 	select {

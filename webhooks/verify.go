@@ -71,9 +71,9 @@ type signature struct {
 	macs   [][]byte // signatures; one of them must be correct
 }
 
-// readHeader checks the headers of a delivery before its body is read. With the scheme token this check
-// is complete, and the field hash of the result is nil. With the other schemes the caller must also
-// call valid with the body.
+// readHeader checks the headers of a delivery before its body is read. With the scheme token this
+// check is complete, and the field hash of the result is nil. With the other schemes the caller must
+// also call the method `valid` with the body.
 func (v Verify) readHeader(h http.Header, secrets [][]byte, now time.Time) (signature, error) {
 	one := func(name string) string {
 		// If a header occurs twice, a proxy could check the first value and freshet the second one. So
@@ -166,7 +166,7 @@ func stripeSignature(header string, now time.Time) (signature, error) {
 }
 
 // checkAge returns an error if the time of a delivery, in Unix seconds, differs too much from the time
-// now.
+// `now`.
 func checkAge(timestamp string, now time.Time) error {
 	seconds, err := strconv.ParseInt(timestamp, 10, 64)
 	if err != nil {

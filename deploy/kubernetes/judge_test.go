@@ -45,7 +45,7 @@ func (in *installation) fault(format string, args ...any) {
 }
 
 // judge decodes the manifests and checks the objects. It finds faults that the API types cannot
-// express. files contains the texts of the manifests by file name.
+// express. `files` contains the texts of the manifests by file name.
 func judge(files map[string]string) *installation {
 	in := &installation{data: map[string][]string{}}
 	var all []runtime.Object

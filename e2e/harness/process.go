@@ -17,7 +17,8 @@ import (
 	"time"
 )
 
-// Process is a process that the site has started.
+// Process is an operating-system process that a Site has started, such as a query service or a Redis
+// server.
 type Process struct {
 	*exec.Cmd
 	Name    string

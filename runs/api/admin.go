@@ -49,8 +49,8 @@ func (s *Service) Handler() http.Handler {
 	}.Handler()
 }
 
-// Page is a part of the list of runs, newest first. Next is the value of the parameter before for the next page; nil:
-// this page is the last.
+// Page is a part of the list of runs, newest first. Next is the value of the parameter before for the
+// next page; nil means that this page is the last.
 type Page struct {
 	Runs []Run   `json:"runs"`
 	Next *string `json:"next"`
@@ -154,20 +154,20 @@ func (s *Service) Show(ctx context.Context, id string) (Details, error) {
 	return d, nil
 }
 
-// Step is a step of a run.
+// Step is one step of a run as the admin API returns it.
 type Step struct {
 	Number int            `json:"number"`
 	Facet  string         `json:"facet"`
 	Key    string         `json:"key"`
 	State  runs.StepState `json:"state"`
 	Error  string         `json:"error,omitempty"`
-	// DueAt is when a poller examines an open step again; missing: the step waits until other steps of
-	// the run have ended.
+	// DueAt is when a poller examines an open step again. If it is missing, the step waits until other
+	// steps of the run have ended.
 	DueAt *time.Time `json:"dueAt,omitempty"`
 }
 
 // Steps is a page of the list of steps. Next is the value of the query parameter after for the next
-// page; nil: this page is the last.
+// page; nil means that this page is the last.
 type Steps struct {
 	Steps []Step `json:"steps"`
 	Next  *int   `json:"next"`

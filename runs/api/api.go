@@ -28,7 +28,7 @@ import (
 // MaxBodyBytes is the maximum size of the body of a request that starts a run.
 const MaxBodyBytes = 4 << 20
 
-// Run is a run in a response.
+// Run is one run as the API returns it.
 type Run struct {
 	ID     string     `json:"id"`
 	Source string     `json:"source"`
@@ -44,7 +44,8 @@ type Run struct {
 	StartedAt time.Time   `json:"startedAt"` // start of the current attempt
 	Deadline  time.Time   `json:"deadline"`
 	EndedAt   *time.Time  `json:"endedAt"` // null: the run is active
-	// Error is why the run has failed; empty: it has not failed, or its failed steps are the reason.
+	// Error is why the run has failed; empty means that it has not failed, or its failed steps are the
+	// reason.
 	Error string `json:"error,omitempty"`
 	// TriggeredBy is the name of the client that started the run, or "schedule". It is set only in
 	// responses to operators.
@@ -88,7 +89,7 @@ type Service struct {
 func New(d Deps) *Service { return &Service{d, runs.New(d.Store)} }
 
 // Start starts a run for a client. If no new run is needed because an earlier run fetches the same
-// data, it returns that run, and started is false.
+// data, it returns that run, and `started` is false.
 func (s *Service) Start(ctx context.Context, client access.Client, sourceName, name, idempotencyKey string, body []byte) (run Run, started bool, err error) {
 	src, known := s.Sources[sourceName]
 	if !known {

@@ -29,8 +29,8 @@ func (g *simulation) nextHalfAge(c store.Candidate, e *simEntity, now time.Time)
 	return d
 }
 
-// halfAgeDue returns the next due time of an entity that is checked at the time second. Both times are
-// in seconds since epoch.
+// halfAgeDue returns the next due time of an entity that is checked at the time `second`. Both times
+// are in seconds since epoch.
 func (g *simulation) halfAgeDue(e *simEntity, second int32) int32 {
 	due := second + int32(g.halfAgeInterval(e)*(0.95+0.1*g.rng.Float64()))
 	if g.policy.ContentNotReady(timeAt(due)) {

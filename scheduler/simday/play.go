@@ -42,7 +42,7 @@ type simulation struct {
 	topic                          []request
 	usedCalls                      float64 // number of calls of all lanes since midnight
 	credit                         float64 // number of calls that the LOW worker may make now
-	halfAge                        bool    // true: simulate the policy "change age / 2", which checks an entity after half of the time since its last change
+	halfAge                        bool    // true to simulate the policy "change age / 2", which checks an entity after half of the time since its last change
 	stretch, aim                   float64 // used only if halfAge is true; see adjustStretch
 	idle                           scheduler.IdleBudget
 	survey                         scheduler.Survey
@@ -273,7 +273,7 @@ func (g *simulation) candidate(i int32, e *simEntity, now time.Time) store.Candi
 	return c
 }
 
-// runWorker simulates one second of the LOW worker. The worker refreshes "pace" requested entities a
+// runWorker simulates one second of the LOW worker. The worker refreshes `pace` requested entities a
 // second.
 func (g *simulation) runWorker(second int32, pace float64) {
 	g.credit = math.Min(g.credit+pace, 5*pace+1)

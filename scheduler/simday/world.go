@@ -14,7 +14,7 @@ const fullEntities = 18e6
 // are small, because there are 18 million entities.
 type simEntity struct {
 	due, claimed, checked int32
-	// updated is the time of the last change of the stored content. knownChange is a copy of
+	// updated is the time of the last change of the stored content. `knownChange` is a copy of
 	// `updated` from the time of the last claim.
 	updated, knownChange int32
 	outdated             int32 // time from which the stored content is outdated
@@ -112,7 +112,7 @@ func (w *world) nextRead() int32 {
 // untilChange returns a random time to the next change in seconds, for a rate of λ changes a day.
 func (w *world) untilChange(λ float32) float64 { return w.rng.ExpFloat64() / float64(λ) * 86400 }
 
-// setHistory gives an entity a simulated history of ten days with one check a day. "checked" is the
+// setHistory gives an entity a simulated history of ten days with one check a day. `checked` is the
 // time of the last check.
 func (w *world) setHistory(e *simEntity, checked int32) {
 	e.checked, e.claimed = checked, checked

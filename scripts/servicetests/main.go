@@ -83,8 +83,8 @@ func find(root string) (map[string][]string, error) {
 	return found, err
 }
 
-// servicePackage is the package whose functions return the addresses of services. All these
-// functions call the function address of the same package.
+// servicePackage is the package whose functions return the addresses of services. Each of these
+// functions calls the function with the name `address` of the same package.
 const servicePackage = "servicetest"
 
 // starters returns the functions and the tests of package servicetest that need a real service.

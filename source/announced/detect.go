@@ -81,7 +81,7 @@ func Detect(header http.Header, now time.Time) (found []Detected, unread []strin
 	return found[:min(len(found), maxDetected)], unread
 }
 
-// usualWindows are the windows that upstreams use, ascending.
+// usualWindows lists the lengths of the windows that upstreams often use, in ascending order.
 var usualWindows = []time.Duration{
 	time.Second, 10 * time.Second, time.Minute, 5 * time.Minute, 10 * time.Minute, 15 * time.Minute, time.Hour, 24 * time.Hour, maxReset,
 }

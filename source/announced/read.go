@@ -23,9 +23,9 @@ type response struct {
 	now    time.Time
 }
 
-// Read returns one Notice for each rule that finds a value, in the order of the rules. Invalid
-// and implausible values are ignored. body returns the decompressed body. Read calls it at most
-// once, and only if ReadsBody returns true. now is the time when the response arrived.
+// Read returns one Notice for each rule that finds a value, in the order of the rules. Invalid and
+// implausible values are ignored. `body` returns the decompressed body. Read calls it at most once,
+// and only if ReadsBody returns true. `now` is the time when the response arrived.
 func (r Rules) Read(header http.Header, body func() []byte, now time.Time) []Notice {
 	a := response{header: header, now: now}
 	if r.readsBody {
@@ -66,7 +66,7 @@ func (r *compiledRule) read(a *response) (Notice, bool) {
 	return n, found
 }
 
-// fillFromUsage sets Limit to limit, and Remaining to limit minus used. A field of n that already
+// fillFromUsage sets Limit to `limit`, and Remaining to limit minus used. A field of n that already
 // has a value is not changed.
 func (n *Notice) fillFromUsage(limit, used int64) {
 	if n.Remaining == Unknown {
@@ -149,7 +149,7 @@ func (a *response) listValue(p location) string {
 }
 
 // reset parses the time until a window ends; 0 if the window has ended, Unknown if text is not a
-// plausible time. slack is the maximum rounding error of the result.
+// plausible time. `slack` is the maximum rounding error of the result.
 func (a *response) reset(text string) (reset, slack time.Duration) {
 	seconds, slack, ok := secondsUntil(text, a.header, a.now)
 	if !ok || math.Abs(seconds) > maxReset.Seconds() {

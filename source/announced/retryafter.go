@@ -12,7 +12,7 @@ const maxRetryAfter = 24 * time.Hour
 
 // RetryAfter returns the delay that a response requests, from 0 to 24 hours. The delay is 0 if the
 // response requests none, or if the requested time has passed. Invalid values are ignored. The
-// parameter refused is true if the upstream would refuse other calls too, and not only this one.
+// parameter `refused` is true if the upstream would refuse other calls too, and not only this one.
 //
 // Retry-After (RFC 9110 §10.2.3) has precedence over all other headers, even if it is 0. The reset
 // headers count only if refused is true, because successful responses contain them too.
@@ -92,9 +92,9 @@ func readXRateLimitReset(header http.Header, now time.Time) (time.Duration, bool
 	})
 }
 
-// ifExhausted returns the result of read, unless the remaining quota is above 0. If quota is left,
-// the call was refused for another reason: the credential, or another limit such as GitHub's
-// secondary rate limit. A wait until the reset in the header could then be an hour too long.
+// ifExhausted returns the result of the function `read`, unless the remaining quota is above 0. If
+// quota is left, the call was refused for another reason: the credential, or another limit such as
+// GitHub's secondary rate limit. A wait until the reset in the header could then be an hour too long.
 func ifExhausted(header http.Header, remainingHeader string, read func() (time.Duration, bool)) (time.Duration, bool) {
 	if remaining, ok := parseDecimal(strings.TrimSpace(header.Get(remainingHeader))); ok && remaining > 0 {
 		return 0, false

@@ -17,12 +17,12 @@ import (
 type Rule struct {
 	// Policy is the name of the quota policy that the responses report.
 	Policy string `yaml:"policy"`
-	// Limit is the location of the limit.
+	// Limit is the location of the number of calls or units that the window allows.
 	Limit string `yaml:"limit,omitempty"`
 	// Remaining is the location of the remaining calls or units.
 	Remaining string `yaml:"remaining,omitempty"`
-	// Used is the location of the used calls or units. It requires the setting limit. It is read only
-	// if the response has no remaining value.
+	// Used is the location of the used calls or units. It requires the setting `limit`. It is read
+	// only if the response has no remaining value.
 	Used string `yaml:"used,omitempty"`
 	// Usage is the location of a pair used/limit, such as 32/40.
 	Usage string `yaml:"usage,omitempty"`
@@ -33,7 +33,7 @@ type Rule struct {
 	// Resource is the location of the name of the upstream's budget that the call was charged to,
 	// for example "core" of GitHub.
 	Resource string `yaml:"resource,omitempty"`
-	// Cost is the location of the cost of this call.
+	// Cost is the location of the number of units that this call cost.
 	Cost string `yaml:"cost,omitempty"`
 
 	// Field is the location of a structured field of the IETF draft, such as "daily";r=50;t=30.
@@ -41,8 +41,8 @@ type Rule struct {
 	// PolicyField is the location of the structured field with the limits of the policies in Field, such
 	// as "daily";q=1000;w=86400.
 	PolicyField string `yaml:"policyField,omitempty"`
-	// Item is the name of the list item to read in the structured field, such as daily; empty: the item
-	// with the lowest remaining number.
+	// Item is the name of the list item to read in the structured field, such as daily; empty means
+	// the item with the lowest remaining number.
 	Item string `yaml:"item,omitempty"`
 
 	// List is the location of a list of limits, such as 20:1,100:120 (limit:seconds).

@@ -38,9 +38,9 @@ const (
 	minEpochMillis = 1e11
 )
 
-// secondsUntil parses the time until a reset: seconds, an epoch in seconds or milliseconds, a
-// duration such as 6m0s, or an ISO 8601 or HTTP date. Only a date or an epoch may be in the
-// past. slack is the maximum rounding error of the result.
+// secondsUntil parses the time until a reset: seconds, an epoch in seconds or milliseconds, a duration
+// such as 6m0s, or an ISO 8601 or HTTP date. Only a date or an epoch may be in the past. `slack` is
+// the maximum rounding error of the result.
 func secondsUntil(text string, header http.Header, now time.Time) (seconds float64, slack time.Duration, ok bool) {
 	text = strings.TrimSpace(text)
 	if text == "" {

@@ -45,14 +45,14 @@ type Computation struct {
 // input counts the collections of one facet that were added, and their items.
 type input struct{ Collections, Complete, Items, Undated int64 }
 
-// cell is the state of one measure in one period.
+// cell is the value of one measure in one period, computed from the items that were added so far.
 type cell struct {
 	count   int64 // used by the measures count and distinct
 	sum     decimal
 	extreme value // used by the measures min and max
 }
 
-// New returns a computation without items. c must be a result of Compile.
+// New returns a computation without items. `c` must be a result of Compile.
 func (c *Config) New() *Computation {
 	n := &Computation{config: c, names: slices.Sorted(maps.Keys(c.Measures)), inputs: map[string]*input{}, cells: map[bucket][]cell{}, distinct: map[uint64]struct{}{}}
 	for _, name := range n.names {
@@ -75,7 +75,7 @@ func (c *Computation) Empty() bool {
 	return true
 }
 
-// AddCollection counts a collection of the facet of. complete is true if a walk has read the whole
+// AddCollection counts a collection of the facet `of`. `complete` is true if a walk has read the whole
 // list.
 func (c *Computation) AddCollection(of string, complete bool) {
 	in := c.inputs[of]
@@ -85,8 +85,8 @@ func (c *Computation) AddCollection(of string, complete bool) {
 	}
 }
 
-// Add adds an item of a collection of the facet of. It returns an error if a measure can't be computed
-// from a value of the item.
+// Add adds an item of a collection of the facet `of`. It returns an error if a measure can't be
+// computed from a value of the item.
 func (c *Computation) Add(of string, item []byte) error {
 	in := c.inputs[of]
 	in.Items++

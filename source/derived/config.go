@@ -4,9 +4,10 @@
 //
 // # Measures and periods
 //
-// Each measure is computed over all items (member total) and for each period of the setting by. An item
-// belongs to the period of its time in the time zone of the setting. A period is in the content if a measure
-// has counted an item of it. The content is canonical: equal items give equal bytes, in any order.
+// Each measure is computed over all items (member total) and for each period of the setting `by`. An
+// item belongs to the period of its time in the time zone of the setting. A period is in the content
+// if a measure has counted an item of it. The content is canonical: equal items give equal bytes, in
+// any order.
 //
 //	measure  | value                                                | of several keys
 //	---------|------------------------------------------------------|----------------
@@ -17,7 +18,8 @@
 //
 // Invariants:
 //   - The memory of a Computation is bounded by MaxNumbers and MaxDistinct. Beyond them it fails.
-//   - Merge of the results of a partition of the items equals the result of all items, without distinct.
+//   - If the items are divided into parts, Merge of the results of the parts equals the result of all
+//     items. Only measures with distinct cannot be merged.
 //
 // Example: timeZone Asia/Seoul, by [month]. An issue was created at 2026-10-31T15:30:00Z, which is
 // 2026-11-01 00:30 in Seoul. It counts in month 2026-11.
@@ -51,10 +53,10 @@ type Config struct {
 	// By lists kinds of periods: year, month, week (ISO 8601) or day. The measures are computed for
 	// each such period, and for all items together (total).
 	By []Period `yaml:"by,omitempty"`
-	// TimeZone is the time zone of the periods, such as Asia/Seoul; empty: UTC.
+	// TimeZone is the time zone of the periods, such as Asia/Seoul; empty means UTC.
 	TimeZone string `yaml:"timeZone,omitempty"`
 	// Every is the time from the first change of an item to the computation. Changes during this time
-	// cause no further computation. From 1s to 24h; 0s: 1m.
+	// cause no further computation. From 1s to 24h; 0s means 1m.
 	Every time.Duration `yaml:"every,omitempty"`
 	// All enables an entity with the key _all. Its content is computed from the collections of all
 	// keys.
@@ -65,22 +67,22 @@ type Config struct {
 
 // All configures the key _all of a derived facet.
 type All struct {
-	// Every is like every of the facet, for the key _all. From 1s to 24h; 0s: 10m.
+	// Every is like every of the facet, for the key _all. From 1s to 24h; 0s means 10m.
 	Every time.Duration `yaml:"every,omitempty"`
 }
 
 // Input configures how the items of a collection are read.
 type Input struct {
-	// Key says which result the collection belongs to. {key}: the result with the same key as the
-	// collection. A named group at the start of the collection's keyPattern, as in {owner}: the result
-	// whose key is the text of this group. Empty: {key}.
+	// Key says which result the collection belongs to. With {key}, it is the result with the same key
+	// as the collection. With a named group at the start of the collection's keyPattern, as in
+	// {owner}, it is the result whose key is the text of this group. Empty means {key}.
 	Key string `yaml:"key,omitempty"`
 	// At is the gjson path of the time of an item, such as created_at. The value is a time (RFC 3339)
-	// or a number of seconds since 1970. It is required if the facet has the setting by.
+	// or a number of seconds since 1970. It is required if the facet has the setting `by`.
 	At string `yaml:"at,omitempty"`
 
-	group *regexp.Regexp // regular expression that matches a key and has the named group; nil: Key is {key}
-	index int            // number of the named group
+	group *regexp.Regexp // regular expression that matches a key and has the group that Key names; nil means that Key is {key}
+	index int            // index of the regular expression's group that Key names; not used if group is nil
 }
 
 // Measure is one number of the content. Exactly one of count, sum, min, max and distinct must be set.
@@ -121,9 +123,9 @@ const (
 
 var measureName = regexp.MustCompile("^[A-Za-z][0-9A-Za-z_]{0,63}$")
 
-// Compile returns the configuration with its defaults, ready for use. Its errors begin with the name of
-// the invalid setting. pattern returns the keyPattern of a facet; known is false if the source has no
-// collection facet of this name.
+// Compile returns the configuration with its defaults, ready for use. Its errors begin with the name
+// of the invalid setting. `pattern` returns the keyPattern of a facet; `known` is false if the source
+// has no collection facet of this name.
 func (c Config) Compile(pattern func(collection string) (keyPattern string, known bool)) (*Config, error) {
 	every, all := c.Delays()
 	c.Every = every
@@ -228,7 +230,8 @@ func (in Input) compile(name string, pattern func(string) (string, bool), dated 
 	return in, nil
 }
 
-// KeyOf returns the key of the result to which a collection belongs. ok is false if it belongs to none.
+// KeyOf returns the key of the result to which a collection belongs. `ok` is false if it belongs to
+// none.
 func (in Input) KeyOf(collection string) (key string, ok bool) {
 	if in.group == nil {
 		return collection, true

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Period is a kind of calendar period.
+// Period is the length of the calendar periods by which items are grouped.
 type Period string
 
 // The kinds of periods. An item is counted in the period that contains the item's time.
@@ -25,8 +25,8 @@ var Periods = []Period{Year, Month, Week, Day}
 // total is the kind of the only bucket that contains all items.
 const total Period = "total"
 
-// bucket identifies one period, such as November 2026. number is greater for later periods of the same
-// kind.
+// bucket identifies one period, such as November 2026. `number` is greater for later periods of the
+// same kind.
 type bucket struct {
 	kind   Period
 	number int32

@@ -14,7 +14,7 @@ import (
 )
 
 // maxDigits and maxExponent limit a number in an item, and maxTextBytes limits a text. So they limit
-// the memory for a result. maxStoredDigits is the maximum number of digits of a number in a stored
+// the memory for a result. `maxStoredDigits` is the maximum number of digits of a number in a stored
 // result. Such a number has no exponent.
 const (
 	maxDigits, maxExponent = 40, 40
@@ -204,7 +204,7 @@ func (v value) appendJSON(b []byte) []byte {
 	return append(b, quoted...)
 }
 
-// timeOf returns the time in a JSON value. ok is false if the value is no time.
+// timeOf returns the time in a JSON value. `ok` is false if the value is no time.
 func timeOf(r gjson.Result) (time.Time, bool) {
 	switch r.Type { //nolint:exhaustive // other values are no times
 	case gjson.String:

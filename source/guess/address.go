@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// InputError is an error in the arguments of the user.
+// InputError says why an argument of the user is invalid.
 type InputError struct{ text string }
 
 func (e InputError) Error() string { return e.text }
@@ -28,9 +28,9 @@ type address struct {
 	loopback bool
 	literal  string   // path and query as in the URL; the calls use them
 	template string   // path and query with placeholders for the ids; they are written into the configuration
-	key      string   // example key; empty: the URL has no id
-	pattern  string   // setting keyPattern; empty: the URL has no id
-	groups   []string // named groups of the pattern; none: the key is the only id
+	key      string   // example key; empty means that the URL has no id
+	pattern  string   // setting keyPattern; empty means that the URL has no id
+	groups   []string // named groups of the pattern; empty means that the key is the only id
 	facet    string
 	auth     source.Auth
 	secret   string // the value of the credential that is sent
@@ -49,7 +49,7 @@ func parse(n int, raw string) (address, error) {
 	u, err := url.Parse(strings.TrimSpace(raw))
 	switch {
 	case err != nil:
-		return fail("it is not a URL, such as https://api.example.com/products/42")
+		return fail("it must be a URL, for example https://api.example.com/products/42")
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Hostname() == "":
 		return fail("it needs a scheme (http or https) and a host, as in https://api.example.com/products/42")
 	case strings.ContainsAny(u.Path, "{}") || strings.ContainsAny(u.RawQuery, "{}") || strings.Contains(u.Path, "/:"):

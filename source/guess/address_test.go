@@ -108,7 +108,7 @@ func TestParse_RejectsWithoutRepeatingTheURL(t *testing.T) {
 		"api.example.com/hunter22":             "https://",
 		"ftp://api.example.com/hunter22":       "scheme",
 		"https:///hunter22":                    "host",
-		"https://api.example.com/%zz/hunter22": "not a URL",
+		"https://api.example.com/%zz/hunter22": "must be a URL",
 		"https://api.example.com/products/{hunter22}":                                                              "placeholder",
 		"https://api.example.com/products/:hunter22":                                                               "placeholder",
 		"https://api.example.com/products?id={hunter22}":                                                           "placeholder",
@@ -121,7 +121,7 @@ func TestParse_RejectsWithoutRepeatingTheURL(t *testing.T) {
 		"https://api.example.com/x?=hunter22":                                                                      "invalid parameter",
 		"http://api.example.com/x?api_key=hunter22":                                                                "unencrypted",
 		"https://api.example.com/" + strings.Repeat("hunter22/", 1000):                                             "4 KiB",
-		"https://api.example.com:hunter22/":                                                                        "not a URL",
+		"https://api.example.com:hunter22/":                                                                        "must be a URL",
 		"https://api.example.com/files/a%2Fhunter22/files/b%2Fc":                                                   "slashes",
 		"https://api.example.com/files/hunter22" + strings.Repeat("a", 150) + "/files/" + strings.Repeat("b", 150): "shorter ids",
 	} {

@@ -13,7 +13,7 @@ import (
 
 // list is the list of items in a response body.
 type list struct {
-	path  string // gjson path of the list; empty: the body itself is the list
+	path  string // gjson path of the list; empty means that the body itself is the list
 	items []any
 }
 
@@ -101,8 +101,8 @@ var cursorParams = map[string]string{
 	"continuationtoken": "continuation_token", "continuation": "continuation", "endcursor": "after", "after": "after", "scrollid": "scroll_id", "cursor": "cursor", "next": "cursor",
 }
 
-// nextPage returns the setting paging for a response body with a cursor. url is true if the body
-// contains the URL of the next page, which the setting cannot follow.
+// nextPage returns the setting `paging` for a response body with a cursor. `url` is true if the body
+// contains the URL of the next page. The setting `paging` cannot follow such a URL.
 func nextPage(body any) (paging *source.Paging, url bool) {
 	type place struct {
 		path string

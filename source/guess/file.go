@@ -16,7 +16,7 @@ import (
 // MaxLines is the maximum number of lines of a written configuration.
 const MaxLines = 25
 
-// sourceGuess is one source of the written configuration.
+// sourceGuess describes one source that is written to the configuration file.
 type sourceGuess struct {
 	name, base string
 	auth       source.Auth
@@ -46,7 +46,7 @@ func (w *writer) line(depth int, comment, format string, args ...any) {
 	w.lines = append(w.lines, text)
 }
 
-// write returns the configuration. head are comments before it. If the roomy layout has more than
+// write returns the configuration. `head` are comments before it. If the roomy layout has more than
 // MaxLines lines, write uses a compact layout, in which each facet and each list takes one line.
 func write(head []string, sources []sourceGuess) []byte {
 	for _, compact := range []bool{false, true} {

@@ -56,7 +56,7 @@ type Result struct {
 // response, package source replaces secrets of at least six bytes.
 const minHidden = 3
 
-// run is the state of one Run.
+// run is the state of one call of the function Run.
 type run struct {
 	options Options
 	calls   int
@@ -178,7 +178,7 @@ type probe struct {
 	answer trial.Answer
 	in     source.Inspection
 	called bool
-	again  *trial.Answer // answer to the second call; nil: the URL was called only once
+	again  *trial.Answer // answer to the second call; nil means that the URL was called only once
 }
 
 // callAll calls each URL once. It then calls the URLs a second time, until MaxCalls calls are made.

@@ -49,9 +49,9 @@ func cleanName(text string) string {
 	return strings.Trim(name[:min(len(name), 40)], "-")
 }
 
-// facetName derives the name of a facet from its URL. If {key} replaces a path segment, at is the index
-// of that segment, otherwise -1. If {key} replaces a query value, chosen is the index of that parameter,
-// otherwise -1. ids are the indexes of all ids in the path.
+// facetName derives the name of a facet from its URL. `at` is the index of the path segment that {key}
+// replaces, or -1 if it replaces no segment. `chosen` is the index of the query parameter whose value
+// {key} replaces, or -1. `ids` are the indexes of all ids in the path.
 func facetName(segments []string, at int, ids []int, query []parameter, chosen int) string {
 	named := func(i int) string {
 		if slices.Contains(ids, i) || version.MatchString(segments[i]) || slices.Contains([]string{"api", "rest"}, strings.ToLower(segments[i])) {

@@ -12,12 +12,12 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// policy is one quota policy of the written file.
+// policy is one quota policy that is written to the configuration file.
 type policy struct {
 	name     string
 	limit    int64
 	window   time.Duration
-	restore  float64 // rate at which a leaky bucket is restored, in calls per second; 0: no leaky bucket
+	restore  float64 // rate at which a leaky bucket is restored, in calls per second; 0 means no leaky bucket
 	reported bool
 	resource bool
 	free304  bool

@@ -60,7 +60,7 @@ func (r *run) noteAuth(a address) {
 	r.result.Env = a.auth.SecretEnv
 }
 
-// limitsOf returns the limits that the responses of one host report. free304 is true if a 304 did
+// limitsOf returns the limits that the responses of one host report. `free304` is true if a 304 did
 // not reduce the remaining calls.
 func limitsOf(base string, probes []probe) (found []announced.Detected, free304 bool) {
 	now := time.Now()

@@ -17,17 +17,17 @@ import (
 // whole list.
 type PageRequest struct {
 	Number   int    // number of the page, from 1; 0 also means 1
-	Position string // Page.Next of the previous page; empty: the first page
-	Since    string // value of the query parameter cursor.param; empty: the whole list; ignored after the first page
+	Position string // Page.Next of the previous page; empty means the first page
+	Since    string // value of the query parameter cursor.param; empty means the whole list; ignored after the first page
 }
 
 // Page is a fetched page of a collection.
 type Page struct {
 	Items []Item
-	// Next is the position of the next page; empty: this page is the last one. It is the URI of a
-	// request, or the value of a GraphQL variable as JSON. It does not contain the credential.
+	// Next is the position of the next page; empty means that this page is the last one. It is the URI
+	// of a request, or the value of a GraphQL variable as JSON. It does not contain the credential.
 	Next string
-	// Date is the time of the response by the upstream's clock; zero: unknown.
+	// Date is the time of the response by the upstream's clock; zero means unknown.
 	Date time.Time
 	// ExtractVersion is the number of the facet's settings (Facet.ExtractVersion) with which the items
 	// were extracted.
@@ -38,8 +38,8 @@ type Page struct {
 }
 
 // Content returns the items as content of a facet that is no collection: one JSON object with the list
-// of the document. hashed is the same content without the values that the setting ignore names; it is
-// complete only for a plan with OnePage.
+// of the document. `hashed` is the same content without the values that the setting `ignore` names; it
+// is complete only for a plan with OnePage.
 func (p *Page) Content() (content, hashed []byte) {
 	content = append(append(append(content, `{"`...), p.Document...), `":[`...)
 	hashed = slices.Clone(content)
@@ -60,17 +60,17 @@ func (p *Page) Bytes() (n int) {
 	return n
 }
 
-// Item is one element of a page.
+// Item is one element of the list that a page contains.
 type Item struct {
 	ID      string
 	Content []byte            // the selected values as canonical JSON
-	Hash    [sha256.Size]byte // SHA-256 of Content without the values that the setting ignore names
+	Hash    [sha256.Size]byte // SHA-256 of Content without the values that the setting `ignore` names
 	// Cursor is the value of the field that cursor.field names: a time of RFC 3339 in UTC, or a whole
-	// number; empty: the item has no value.
+	// number; empty means that the item has no value.
 	Cursor  string
 	Deleted bool // the member that the setting deletedFlag names is true
 
-	Hashed []byte // Content without the values that the setting ignore names; set only for a plan with OnePage
+	Hashed []byte // Content without the values that the setting `ignore` names; set only for a plan with OnePage
 }
 
 // MaxIDBytes is the maximum length of an item's id, in bytes of UTF-8.

@@ -31,15 +31,16 @@ type Collection struct {
 	// DeletedFlag is the gjson path of the member that is true for a deleted item. It is required with
 	// deletes: flag, and not allowed without it.
 	DeletedFlag string `yaml:"deletedFlag,omitempty"`
-	// FullEvery is the maximum time between two walks of the whole list; 0s: no limit. Such a walk also
-	// finds items that earlier walks have missed because the list changed between their pages.
+	// FullEvery is the maximum time between two walks of the whole list; 0s means no limit. Such a
+	// walk also finds items that earlier walks have missed because the list changed between their
+	// pages.
 	FullEvery time.Duration `yaml:"fullEvery,omitempty"`
-	// Keep is how long an item is kept after its last change; 0s: without limit. If the cursor value of
-	// an item is a time that is longer ago, the item is not stored. Keep requires a cursor.
+	// Keep is how long an item is kept after its last change; 0s means no limit. If the cursor value
+	// of an item is a time that is longer ago, the item is not stored. Keep requires a cursor.
 	Keep time.Duration `yaml:"keep,omitempty"`
-	// MaxItems is the maximum number of items that are kept after a walk; 0: no limit. If there are
-	// more, the items with the oldest changes are deleted. MaxItems requires a cursor, because without
-	// a cursor the next walk would store the deleted items again.
+	// MaxItems is the maximum number of items that are kept after a walk; 0 means no limit. If there
+	// are more, the items with the oldest changes are deleted. MaxItems requires a cursor, because
+	// without a cursor the next walk would store the deleted items again.
 	MaxItems int `yaml:"maxItems,omitempty"`
 }
 
@@ -62,8 +63,8 @@ const (
 	deletesNone, deletesFlag, deletesFull = "none", "flag", "full"
 )
 
-// Check returns an error if a setting is invalid. guarded is true if the facet has the setting
-// shrinkGuard. conditional is true if the facet sends validators (ETag).
+// Check returns an error if a setting is invalid. `guarded` is true if the facet has the setting
+// shrinkGuard. `conditional` is true if the facet sends validators (ETag).
 func (c *Collection) Check(guarded, conditional bool) error {
 	switch {
 	case c.ID == "":
@@ -105,7 +106,7 @@ func (c Cursor) check(order string) error {
 	case c.Field == "":
 		return errors.New("cursor.field: is missing; write the path of the member, as in field: updated_at")
 	case c.Param == "" && order != orderDesc:
-		return errors.New("cursor.param: is missing; write the query parameter, as in param: since, or order: desc if the list has its newest items first")
+		return errors.New("cursor.param: is missing; name the query parameter, for example \"param: since\"; if the list has its newest items first, set \"order: desc\" instead")
 	case c.Lookback < 0:
 		return fmt.Errorf("cursor.lookback: %v must not be negative", c.Lookback)
 	}

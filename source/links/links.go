@@ -15,10 +15,11 @@ type Config struct {
 	Match string `yaml:"match"`
 	// Facet is the facet of the entities with these keys.
 	Facet string `yaml:"facet"`
-	// MaxKeys is the maximum number of keys that are requested for one content, at most 1,000; 0: 100.
+	// MaxKeys is the maximum number of keys that are requested when new content is stored. It is at
+	// most 1,000; 0 means 100.
 	MaxKeys int `yaml:"maxKeys,omitempty"`
 	// MaxDepth is the maximum length of a chain of links. A chain begins at an entity that was not
-	// requested because of a link. At most 10; 0: 3.
+	// requested because of a link. It is at most 10; 0 means 3.
 	MaxDepth int `yaml:"maxDepth,omitempty"`
 
 	expr *regexp.Regexp // Match as a compiled expression; set by Compile
@@ -72,7 +73,7 @@ type Rules struct {
 	Own string
 }
 
-// Find returns the links in content. c must be a result of Compile. The time is proportional to the
+// Find returns the links in content. `c` must be a result of Compile. The time is proportional to the
 // length of the content, and the memory is limited.
 func (c Config) Find(content []byte, rules Rules) (found Found) {
 	seen := map[string]bool{rules.Own: rules.Own != ""}

@@ -21,22 +21,23 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// Answer is a new token.
+// Answer is a token that the token endpoint has returned, with its lifetime.
 type Answer struct {
 	Value string
-	// Refresh is the new refresh token; empty: the previous refresh token stays valid.
+	// Refresh is the new refresh token; empty means that the previous refresh token stays valid.
 	Refresh  string
 	Lifetime time.Duration
-	// Assumed says why Lifetime is not the lifetime in the response; empty: it is.
+	// Assumed says why Lifetime is not the lifetime in the response; empty means that it is.
 	Assumed string
 }
 
-// FailureError is an answer without a token.
+// FailureError says why a request for a token returned no token, and whether the request can be
+// repeated.
 type FailureError struct {
 	text string
 	// NeedsOperator is true if repeating the request cannot succeed, such as a revoked refresh token.
 	NeedsOperator bool
-	// RetryAfter is the delay that the endpoint requests; 0: none.
+	// RetryAfter is the delay that the endpoint requests; 0 means none.
 	RetryAfter time.Duration
 	// ClockOffset is the endpoint's clock minus the clock of this process, if the answer has it.
 	ClockOffset time.Duration
@@ -47,7 +48,7 @@ func (f *FailureError) Error() string { return f.text }
 // maxAnswer is the maximum size of an answer in bytes, maxToken that of a token.
 const maxAnswer, maxToken = 1 << 20, 16 << 10
 
-// Do sends the request and reads the answer. secrets are removed from the error's text.
+// Do sends the request and reads the answer. `secrets` are removed from the error's text.
 func (c Config) Do(client *http.Client, req *http.Request, secrets []string) (Answer, error) {
 	resp, err := client.Do(req) //nolint:gosec // the URL comes from the configuration
 	if err != nil {
@@ -129,7 +130,7 @@ func (c Config) lifetime(resp *http.Response, body []byte, now time.Time, secret
 
 // secondsOf reads seconds, or a time relative to the clock of the endpoint.
 func secondsOf(text string, resp *http.Response, now time.Time) (float64, bool) {
-	const epochStart = 1e9 // a larger number is a time since 1970
+	const epochStart = 1e9 // a larger number is a time, in seconds since 1970
 	n, err := strconv.ParseFloat(text, 64)
 	if err == nil && (math.IsNaN(n) || math.IsInf(n, 0)) {
 		return 0, false

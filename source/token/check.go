@@ -159,7 +159,7 @@ func isLoopback(host string) bool {
 	return host == "localhost" || (ip != nil && ip.IsLoopback())
 }
 
-// place is the place of a value in an answer.
+// place says where a response contains a value: in the body, in a header or in a cookie.
 type place struct{ kind, name string }
 
 // parsePlace parses a place, such as body:access_token. An empty text is the empty place.

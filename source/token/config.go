@@ -38,7 +38,7 @@ type Config struct {
 	// ClientSecretFile is the path of a file with the client secret. It is read for each renewal.
 	ClientSecretFile string `yaml:"clientSecretFile,omitempty"`
 	// ClientAuth is where the client id and secret are sent: in the form (body), or in the header
-	// Authorization (basic). Empty: body.
+	// Authorization (basic). Empty means body.
 	ClientAuth string `yaml:"clientAuth,omitempty" enum:"body,basic"`
 	// Scopes are the requested scopes.
 	Scopes []string `yaml:"scopes,omitempty"`
@@ -56,19 +56,19 @@ type Config struct {
 	// Request is the HTTP request that logs in and returns a token. It is allowed only with the
 	// grant login.
 	Request *Request `yaml:"request,omitempty"`
-	// Value is the place of the token in the response: body:PATH, header:NAME or cookie:NAME. Empty:
-	// body:access_token.
+	// Value is the place of the token in the response: body:PATH, header:NAME or cookie:NAME. Empty
+	// means body:access_token.
 	Value string `yaml:"value,omitempty"`
 	// Expires is the place in the response that says when the token expires, as seconds or as a time.
-	// cookie:NAME reads when the cookie expires. Empty: body:expires_in.
+	// cookie:NAME reads when the cookie expires. Empty means body:expires_in.
 	Expires string `yaml:"expires,omitempty"`
 	// Refresh is the place of the next refresh token in the response. If a response has no refresh
-	// token, the previous refresh token stays in use. Empty: body:refresh_token.
+	// token, the previous refresh token stays in use. Empty means body:refresh_token.
 	Refresh string `yaml:"refresh,omitempty"`
-	// RenewBefore is the time before the expiry of a token at which the token is renewed; 0s: 5m.
+	// RenewBefore is the time before the expiry of a token at which the token is renewed; 0s means 5m.
 	// The maximum is half of the token's lifetime.
 	RenewBefore time.Duration `yaml:"renewBefore,omitempty"`
-	// Lifetime is the lifetime of a token if the response has no readable lifetime; 0s: 1h.
+	// Lifetime is the lifetime of a token if the response has no readable lifetime; 0s means 1h.
 	Lifetime time.Duration `yaml:"lifetime,omitempty"`
 }
 
@@ -77,9 +77,9 @@ type Consent struct {
 	// AuthorizeURL is the page on which the person agrees.
 	AuthorizeURL string `yaml:"authorizeURL,omitempty"`
 	// RedirectURL is the registered address on loopback, such as http://127.0.0.1:8765/callback. The
-	// command listens on it. Empty: a free port.
+	// command listens on it. Empty means a free port.
 	RedirectURL string `yaml:"redirectURL,omitempty"`
-	// RevokeURL is the endpoint that revokes tokens (RFC 7009).
+	// RevokeURL is the URL of the endpoint that revokes tokens (RFC 7009).
 	RevokeURL string `yaml:"revokeURL,omitempty"`
 	// Params are further query parameters of authorizeURL, by name.
 	Params map[string]string `yaml:"params,omitempty"`
@@ -93,39 +93,40 @@ type JWT struct {
 	KeyEnv string `yaml:"keyEnv,omitempty"`
 	// KeyID is the value of the header kid.
 	KeyID string `yaml:"keyId,omitempty"`
-	// Issuer is the claim iss, such as a service account or the id of an app; empty: the client id.
+	// Issuer is the claim iss, such as a service account or the id of an app; empty means the client
+	// id.
 	Issuer string `yaml:"issuer,omitempty"`
-	// Subject is the claim sub.
+	// Subject is the claim sub, such as the user for whom the service account acts.
 	Subject string `yaml:"subject,omitempty"`
-	// Audience is the claim aud; empty: tokenURL.
+	// Audience is the claim aud; empty means tokenURL.
 	Audience string `yaml:"audience,omitempty"`
-	// Lifetime is the time between the claims iat and exp, at most 1h; 0s: 9m.
+	// Lifetime is the time between the claims iat and exp, at most 1h; 0s means 9m.
 	Lifetime time.Duration `yaml:"lifetime,omitempty"`
 	// SendIn is where the JWT is sent: as the form's assertion (form), or as the bearer token of the
-	// header Authorization (header). Empty: form.
+	// header Authorization (header). Empty means form.
 	SendIn string `yaml:"sendIn,omitempty" enum:"form,header"`
 }
 
-// Request is the request of the grant login. URL, header values and body may contain {placeholders}:
-// the names of secrets, and {refresh} for the last refresh token.
+// Request configures the request of the grant login. URL, header values and body may contain
+// {placeholders}: the names of secrets, and {refresh} for the last refresh token.
 type Request struct {
-	// URL is the address of the request.
+	// URL is the URL to which the login request is sent.
 	URL string `yaml:"url"`
-	// Method is the HTTP method; empty: POST.
+	// Method is the HTTP method; empty means POST.
 	Method string `yaml:"method,omitempty" enum:"GET,POST"`
-	// Headers are the headers of the request.
+	// Headers are the values of headers of the login request, by name.
 	Headers map[string]string `yaml:"headers,omitempty"`
-	// ContentType is the content type of the body; empty: application/json. Placeholders are escaped for
-	// JSON or for a form.
+	// ContentType is the content type of the body; empty means application/json. Placeholders are
+	// escaped for JSON or for a form.
 	ContentType string `yaml:"contentType,omitempty"`
-	// Body is the body of the request.
+	// Body is the text that is sent as the body of the login request.
 	Body string `yaml:"body,omitempty"`
 	// Secrets are the values of the placeholders, by name. A secret with the name refresh is the first
 	// refresh token.
 	Secrets map[string]Secret `yaml:"secrets,omitempty"`
 }
 
-// Secret is the place of one secret.
+// Secret says where a secret is read from: an environment variable or a file.
 type Secret struct {
 	// Env is the name of the environment variable with the secret.
 	Env string `yaml:"env,omitempty"`

@@ -18,8 +18,9 @@ var placeholder = regexp.MustCompile(`\{([0-9A-Za-z_]+)\}`)
 // ErrNoRefreshToken is returned if there is neither a stored nor a first refresh token.
 var ErrNoRefreshToken = errors.New("there is no refresh token; run `freshet credentials authorize`, or set refreshTokenFile")
 
-// NewRequest returns the request for a token. secrets are the values of Config.Secrets by name.
-// refresh is the stored refresh token; empty: the first one is used. now is the time of the claims.
+// NewRequest returns the request for a token. `secrets` are the values of Config.Secrets by name.
+// `refresh` is the stored refresh token; empty means that the first one is used. `now` is the time of
+// the claims.
 func (c Config) NewRequest(ctx context.Context, secrets map[string]string, refresh string, now time.Time) (*http.Request, error) {
 	if refresh == "" {
 		refresh = secrets[secretRefresh]
@@ -70,7 +71,7 @@ func (c Config) NewRevokeRequest(ctx context.Context, secrets map[string]string,
 	return c.post(ctx, c.Consent.RevokeURL, url.Values{"token": {value}, "token_type_hint": {hint}}, secrets, "")
 }
 
-// AuthorizeURL returns the page on which a person agrees. challenge is the SHA-256 of the verifier.
+// AuthorizeURL returns the page on which a person agrees. `challenge` is the SHA-256 of the verifier.
 func (c Config) AuthorizeURL(secrets map[string]string, state, challenge, redirect string) (string, error) {
 	u, err := url.Parse(c.Consent.AuthorizeURL)
 	if err != nil || c.Consent.AuthorizeURL == "" {

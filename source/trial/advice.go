@@ -146,7 +146,7 @@ func adviseOnLimits(in source.Inspection, at string, config source.Config, limit
 	}
 }
 
-// readsSame reports whether one of the rules reads a header that the rule "found" reads too.
+// readsSame reports whether one of the rules reads a header that the rule `found` reads too.
 func readsSame(rules []announced.Rule, found announced.Rule) bool {
 	return slices.ContainsFunc(rules, func(r announced.Rule) bool {
 		for _, pair := range [][2]string{{r.Limit, found.Limit}, {r.Remaining, found.Remaining}, {r.Usage, found.Usage}, {r.Field, found.Field}, {r.List, found.List}} {

@@ -17,7 +17,7 @@ import (
 // document, and one for a redirect.
 const CallsPerDocument = 2
 
-// Answer is the result of one Call.
+// Answer has the responses of the upstream to one Call, and their class by the rules of the source.
 type Answer struct {
 	Responses *source.Responses
 	Documents []source.Inspection
@@ -28,7 +28,7 @@ type Answer struct {
 	Hash            string
 	Validator       source.Validator
 	RetryAfter      time.Duration
-	Err             error // the reason why there is no content; nil: there is content
+	Err             error // the reason why there is no content; nil means that there is content
 	Took            time.Duration
 }
 

@@ -17,5 +17,6 @@
 //	{"id": 42, "requestId": "b2", "now": 101}
 //
 // Run reports that product.requestId and product.now differ, and that product.now changes the hash
-// although the product is the same. It suggests the setting ignore: [product.requestId, product.now].
+// although the product is the same. It suggests the setting `ignore`: [product.requestId,
+// product.now].
 package trial

@@ -16,7 +16,8 @@ type Options struct {
 	Pause time.Duration
 	// Limits are the configured limits of the source. Run compares them with the reported ones.
 	Limits []Limit
-	// Mask returns a URL without the secrets that the configuration contains; nil: URLs are not changed.
+	// Mask returns a URL without the secrets that the configuration contains; nil means that URLs are
+	// not changed.
 	Mask func(url string) string
 	// Choose returns the candidate credential to use; nil uses the first candidate.
 	Choose func(candidates []string) (string, error)
@@ -83,7 +84,7 @@ type ReportedLimit struct {
 	Reset     string `json:"reset,omitempty"`
 }
 
-// Path is one path of the setting select or ignore, with the number of values that it matches.
+// Path is one path of the setting `select` or `ignore`, with the number of values that it matches.
 type Path struct {
 	Path   string `json:"path"`
 	Values int    `json:"values"`
@@ -92,14 +93,14 @@ type Path struct {
 // Change is the difference between the contents of two calls.
 type Change struct {
 	// Members are the paths of all values that differ. Hashed are the paths of the values that change
-	// the hash, because the setting ignore does not list them.
+	// the hash, because the setting `ignore` does not list them.
 	Members []string `json:"members"`
 	Hashed  []string `json:"hashed"`
 	// Second is the class of the second response, if that response has no content.
 	Second string `json:"second,omitempty"`
 }
 
-// Run calls one entity and reports how the source reads the response. config is the configuration of
+// Run calls one entity and reports how the source reads the response. `config` is the configuration of
 // the source. An error means that no report exists: the request is invalid or was not sent.
 func Run(ctx context.Context, s *source.Source, config source.Config, r source.Request, o Options) (Report, error) {
 	a, err := Call(ctx, s, r, o.Choose)

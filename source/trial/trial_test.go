@@ -53,7 +53,7 @@ func newRig(d source.Document, change func(*source.Facet)) *rig {
 
 var item = source.Document{Path: "/items/{key}"}
 
-// respond returns a handler with one response. header lists names and values.
+// respond returns a handler with one response. `header` lists names and values.
 func respond(status int, body string, header ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

@@ -11,7 +11,7 @@ import (
 )
 
 // TierBacklogs counts the due entities of a source by facet and tier. It counts at most `limit`
-// entities, those due earliest. Facets and tiers without due entities are left out.
+// entities, beginning with the earliest due time. Facets and tiers without due entities are left out.
 func (s *Store) TierBacklogs(ctx context.Context, source string, now time.Time, limit int) ([]store.TierBacklog, error) {
 	rows, err := s.pool.Query(ctx, store.SelectTierBacklogs, source, now.UnixMicro(), limit)
 	if err != nil {

@@ -37,11 +37,11 @@ RETURNING c.claimed_at, c.entries`
 // breaks.
 var claiming = pgx.TxOptions{BeginQuery: indexOnly.BeginQuery + `; SET LOCAL idle_in_transaction_session_timeout = '10s'`}
 
-// ClaimEntities claims at most `limit` due entities of a source, earliest first. It calls decide
-// once per entity; decide must have no side effects, because the transaction may fail. The
-// requests to enqueue are stored as a claim until FinishClaim, or until the lease ends and another
-// scheduler takes the claim over. Without requests no claim is stored and its ID is empty. The
-// function "content" selects the facets whose payloads are read too; nil: none.
+// ClaimEntities claims at most `limit` due entities of a source, earliest first. It calls decide once
+// per entity; decide must have no side effects, because the transaction may fail. The requests to
+// enqueue are stored as a claim until FinishClaim, or until the lease ends and another scheduler takes
+// the claim over. Without requests no claim is stored and its ID is empty. The function "content"
+// selects the facets whose payloads are read too; nil means none.
 //
 // Everything is committed in one transaction, so a scheduler that crashes at any point loses
 // nothing. Requests that it had enqueued may be enqueued again; they are coalesced. If only the
@@ -78,8 +78,8 @@ func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time,
 }
 
 // EntitiesDueAfter returns at most `limit` entities of a source that are due after a time, earliest
-// first, without locking them. The function "content" selects the facets whose payloads are read
-// too; nil: none.
+// first, without locking them. The function `content` selects the facets whose payloads are read too;
+// nil means none.
 func (s *Store) EntitiesDueAfter(ctx context.Context, source string, after time.Time, limit int, content func(facet string) bool) (all []store.Candidate, err error) {
 	err = pgx.BeginTxFunc(ctx, s.pool, indexOnly, func(tx pgx.Tx) error {
 		all, err = candidates(ctx, tx, store.SelectEntitiesDueAfter, content, source, after.UnixMicro(), limit)
@@ -126,8 +126,8 @@ func candidates(ctx context.Context, tx pgx.Tx, query string, content func(facet
 	return found, addPayloads(ctx, tx, found, content)
 }
 
-// addPayloads reads the payload of each candidate for prefetching if the function "wanted" returns true for the
-// candidate's facet.
+// addPayloads reads the payload of each candidate for prefetching if the function `wanted` returns
+// true for the candidate's facet.
 func addPayloads(ctx context.Context, tx pgx.Tx, candidates []store.Candidate, wanted func(facet string) bool) error {
 	var keys []schemas.Entity
 	var at []int
@@ -153,7 +153,7 @@ func (s *Store) FinishClaim(ctx context.Context, id string) error {
 	return nil
 }
 
-// RenewClaim extends a claim to the time "until"; held is false if the claim was taken over or
+// RenewClaim extends a claim to the time `until`; `held` is false if the claim was taken over or
 // deleted.
 func (s *Store) RenewClaim(ctx context.Context, id string, until time.Time) (held bool, err error) {
 	tag, err := s.pool.Exec(ctx, store.RenewClaim, id, until.UnixMicro())
@@ -206,7 +206,7 @@ func (s *Store) Price(ctx context.Context, source string) (price float64, at tim
 }
 
 // SetPrice writes the price, unless the stored price was set less than minInterval before the time
-// "at". It reports whether it wrote the price. If several calls run concurrently, only one of them
+// `at`. It reports whether it wrote the price. If several calls run concurrently, only one of them
 // writes its price.
 func (s *Store) SetPrice(ctx context.Context, source string, price float64, at time.Time, minInterval time.Duration) (set bool, err error) {
 	tag, err := s.pool.Exec(ctx, store.SetPrice, source, price, at.UnixMicro(), at.Add(-minInterval).UnixMicro())

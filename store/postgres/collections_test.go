@@ -14,8 +14,8 @@ import (
 
 var list = schemas.Entity{Source: "s", Facet: "f", Key: "list"}
 
-// walkOf writes a walk of n items of about 1.5 KB, in pages of 100 items. version is the version of the
-// first page.
+// walkOf writes a walk of n items of about 1.5 KB, in pages of 100 items. `version` is the version of
+// the first page.
 func walkOf(t testing.TB, s *Store, version int64, n int) {
 	t.Helper()
 	walkWith(t, s, collection.DeletesNone, version, n)

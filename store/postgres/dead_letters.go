@@ -12,8 +12,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// DeadLetters returns at most `limit` dead letters that match the filter, newest first. If after.At
-// is set, the list continues after the dead letter "after", the last one of the previous page.
+// DeadLetters returns at most `limit` dead letters that match the filter, newest first. If after.At is
+// set, the list continues after the dead letter `after`, the last one of the previous page.
 func (s *Store) DeadLetters(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetter, limit int) ([]store.DeadLetter, error) {
 	query, args := filter.SelectNewest(after, limit)
 	return s.collectDeadLetters(ctx, filter, query, args)
@@ -48,21 +48,21 @@ func (s *Store) DeadLetterGroups(ctx context.Context, filter store.DeadLetterFil
 
 // HandledPrefixes returns, for each partition of a topic, the range of offsets at the partition's
 // start in which all dead letters are handled. The range ends before a dead letter from the time
-// "recent" or later, even if it is handled. It also ends before an offset without a row in
-// dead_letters if the next row is from the time "missing" or later: the missing row may still be
+// `recent` or later, even if it is handled. It also ends before an offset without a row in
+// dead_letters if the next row is from the time `missing` or later: the missing row may still be
 // written.
 func (s *Store) HandledPrefixes(ctx context.Context, topic string, recent, missing time.Time) ([]store.HandledPrefix, error) {
 	all, err := collect(ctx, s.pool, func(p *store.HandledPrefix, scan func(...any) error) error { return p.ScanPrefix(scan) },
 		store.SelectHandledPrefixes, topic, recent.UnixMicro(), missing.UnixMicro())
 	if err != nil {
-		return nil, fmt.Errorf("read the offsets of handled dead letters at the start of the partitions of %s: %w", topic, err)
+		return nil, fmt.Errorf("find the handled dead letters that may be deleted from the topic %s: %w", topic, err)
 	}
 	return all, nil
 }
 
-// DeleteDeadLettersBefore deletes at most limit rows of dead letters of a partition with lower offsets
-// than before, and returns how many it has deleted. The caller must know that Kafka no longer has their
-// records.
+// DeleteDeadLettersBefore deletes at most `limit` rows of dead letters of a partition with lower
+// offsets than `before`, and returns how many it has deleted. The caller must know that Kafka no
+// longer has their records.
 func (s *Store) DeleteDeadLettersBefore(ctx context.Context, before store.DeadLetterID, limit int) (int, error) {
 	tag, err := s.pool.Exec(ctx, store.DeleteDeadLettersBefore, before.Topic, before.Partition, before.Offset, limit)
 	if err != nil {
@@ -105,9 +105,9 @@ func (s *Store) Jobs(ctx context.Context, limit int) ([]store.DLQJob, error) {
 	return jobs, nil
 }
 
-// LeaseJob leases one job of the given sources to holder until the given time. The job must need a
-// worker and have no valid lease. A job needs a worker if it is running or has a chunk in flight.
-// ok is false if no such job exists, or if a concurrent call leased the job.
+// LeaseJob leases one job of the given sources to `holder` until the given time. The job must need a
+// worker and have no valid lease. A job needs a worker if it is running or has a chunk in flight. `ok`
+// is false if no such job exists, or if a concurrent call leased the job.
 func (s *Store) LeaseJob(ctx context.Context, holder string, sources []string, now, until time.Time) (job store.DLQJob, ok bool, err error) {
 	query, args := store.SelectUnleasedJob(sources, now)
 	err = job.ScanJob(s.pool.QueryRow(ctx, query, args...).Scan)
@@ -172,10 +172,10 @@ func (s *Store) SaveJobProgress(ctx context.Context, job store.DLQJob, handled [
 	return state, nil
 }
 
-// SetJobState changes the state of a job from "before" to "after" and writes the audit entry in
-// one transaction. It returns store.ErrJobNotFound if the job is not in the state "before". It
-// returns the same error if a replay is resumed while another replay of its source is running or
-// has a chunk in flight.
+// SetJobState changes the state of a job from `before` to `after` and writes the audit entry in one
+// transaction. It returns store.ErrJobNotFound if the job is not in the state `before`. It returns the
+// same error if a replay is resumed while another replay of its source is running or has a chunk in
+// flight.
 func (s *Store) SetJobState(ctx context.Context, id string, before, after store.JobState, at time.Time, entry store.AuditEntry) error {
 	err := s.execAudited(ctx, entry, store.ErrJobNotFound, store.UpdateJobState, id, string(before), string(after), at.UnixMicro())
 	// 23505 is a violation of a unique index: another replay of the source was resumed

@@ -233,7 +233,7 @@ func (s *Store) EntityParams(ctx context.Context, keys []schemas.Entity) ([]map[
 	return all, nil
 }
 
-// CountEntities returns how many entities match the filter. exact is false if the number is the
+// CountEntities returns how many entities match the filter. `exact` is false if the number is the
 // planner's estimate, because counting would take too long.
 func (s *Store) CountEntities(ctx context.Context, filter store.EntityFilter) (n int64, exact bool, err error) {
 	return s.count(ctx, filter, exactCost)

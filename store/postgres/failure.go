@@ -122,7 +122,8 @@ func (s *Store) ClaimRetries(ctx context.Context, source string, now time.Time, 
 	return due, nil
 }
 
-// NextRetryTime returns when the next retry of the source is due; zero if the source has none.
+// NextRetryTime returns the time at which the next retry of the source is due; zero if the source has
+// none.
 func (s *Store) NextRetryTime(ctx context.Context, source string) (time.Time, error) {
 	var us int64
 	err := s.pool.QueryRow(ctx, store.SelectNextRetryTime, source).Scan(&us)

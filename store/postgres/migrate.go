@@ -21,8 +21,8 @@ type Migration struct {
 	Applied bool
 }
 
-// Migrate applies the migrations of this release that the database lacks, and returns them. url
-// must be a direct connection, not PgBouncer in transaction mode, because a session lock prevents
+// Migrate applies the migrations of this release that the database lacks, and returns them. `url` must
+// be a direct connection, not PgBouncer in transaction mode, because a session lock prevents
 // concurrent migrations.
 func Migrate(ctx context.Context, url string) ([]Migration, error) {
 	var applied []Migration

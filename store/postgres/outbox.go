@@ -163,7 +163,7 @@ func (c *outboxColumns) add(r store.OutboxRow) {
 	c.dues, c.latests = append(c.dues, r.Due), append(c.latests, r.Latest)
 }
 
-// ClaimOutboxEvents claims at most limit due outbox events of a source, earliest first, for the
+// ClaimOutboxEvents claims at most `limit` due outbox events of a source, earliest first, for the
 // duration of the lease. An event that is not deleted when the lease ends can be claimed again.
 // Concurrent calls claim different events.
 func (s *Store) ClaimOutboxEvents(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.OutboxEvent, error) {
@@ -184,8 +184,8 @@ func (s *Store) ClaimOutboxEvents(ctx context.Context, source string, now time.T
 	return claimed, nil
 }
 
-// NextOutboxTime returns when the next outbox event of the source can be claimed; zero if the
-// source has no event.
+// NextOutboxTime returns the time at which the next outbox event of the source can be claimed; zero if
+// the source has no event.
 func (s *Store) NextOutboxTime(ctx context.Context, source string) (time.Time, error) {
 	var us int64
 	err := s.pool.QueryRow(ctx, store.SelectNextOutboxTime, source).Scan(&us)

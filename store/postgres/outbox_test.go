@@ -18,7 +18,7 @@ import (
 // "batch", followed by the statements of the batch.
 type sent struct {
 	statements []string
-	before     func(statement string) // function that is called before each statement; nil: none
+	before     func(statement string) // function that is called before each statement; nil means none
 }
 
 func (s *sent) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {

@@ -247,9 +247,9 @@ func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
 }
 
 // DeleteSnapshot deletes the snapshot, the status and the registration of an entity, and its
-// undelivered events of triggers with a quiet time. It writes the audit entry in the same
-// transaction. existed is false if nothing was stored; then no entry is written. Dead letters and
-// other outbox events are kept. A fetch in flight may store the entity again.
+// undelivered events of triggers with a quiet time. It writes the audit entry in the same transaction.
+// `existed` is false if nothing was stored; then no entry is written. Dead letters and other outbox
+// events are kept. A fetch in flight may store the entity again.
 func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (existed bool, err error) {
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		for _, statement := range store.DeleteSnapshot {

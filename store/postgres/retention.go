@@ -14,12 +14,12 @@ import (
 
 const lockRetentionWalk = store.SelectRetentionWalk + ` FOR UPDATE SKIP LOCKED`
 
-// DeleteExpired deletes snapshots of a facet whose content was fetched before the time "content",
-// and not-found results that were checked before the time "notFound".
+// DeleteExpired deletes snapshots of a facet whose content was fetched before the time `content`, and
+// not-found results that were checked before the time `notFound`.
 //
-// These times have no index, because every check would have to update the index. Each call examines
-// a number of snapshots ("limit") in the order of their keys. It continues after the last key that
-// an earlier call of any process examined. At the end of the facet done is true, and the next call
+// These times have no index, because every check would have to update the index. Each call examines a
+// number of snapshots (`limit`) in the order of their keys. It continues after the last key that an
+// earlier call of any process examined. At the end of the facet `done` is true, and the next call
 // starts again at the first key. If another process is in a call for the same facet, the call does
 // nothing.
 //

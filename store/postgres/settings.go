@@ -31,9 +31,8 @@ func (s *Store) ChangeSetting(ctx context.Context, setting store.Setting, entry 
 	return nil
 }
 
-// execAudited runs a statement that writes one row, and writes the audit entry, in one
-// transaction. If the statement writes no row, it returns the error notWritten, and no audit entry
-// is written.
+// execAudited runs a statement that writes one row, and writes the audit entry, in one transaction. If
+// the statement writes no row, it returns the error `notWritten`, and no audit entry is written.
 func (s *Store) execAudited(ctx context.Context, entry store.AuditEntry, notWritten error, statement string, args ...any) error {
 	return classifyError(pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, statement, args...)

@@ -61,7 +61,7 @@ func (s transactions) inTx(ctx context.Context, begin []string, do func(store.Tx
 type transaction struct {
 	conn      *pgx.Conn
 	prepare   bool
-	begin     []string // statements that begin the transaction; nil: they were sent
+	begin     []string // statements that begin the transaction; nil means that they were sent
 	committed bool     // the commit was sent and has succeeded
 }
 

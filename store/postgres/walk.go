@@ -50,8 +50,9 @@ func (l lists) Registrations(ctx context.Context, keys []schemas.Entity) ([]*sto
 	return all, nil
 }
 
-// DeadLetterHours counts the dead letters that match the filter by hour and reason, the earliest
-// hour first. First of each group is the start of its hour.
+// DeadLetterHours counts the dead letters that match the filter. Each group of the result contains the
+// dead letters of one hour and one reason. The group's field First is the start of its hour. The
+// earliest hour comes first.
 func (l lists) DeadLetterHours(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterGroup, error) {
 	query, args := filter.SelectHours()
 	hours, err := collect(ctx, l.pool, (*store.DeadLetterGroup).ScanHour, query, args...)
@@ -71,8 +72,8 @@ func (l lists) DeadLettersOfJob(ctx context.Context, source, job string, limit i
 	return all, nil
 }
 
-// SampleEntities returns at most limit enabled entities of a source, chosen at random. It reads random
-// pages of the table: as many as contain about twice as many rows as the limit.
+// SampleEntities returns at most `limit` enabled entities of a source, chosen at random. It reads
+// random pages of the table: as many as contain about twice as many rows as the limit.
 func (l lists) SampleEntities(ctx context.Context, source string, limit int) ([]store.RegisteredEntity, error) {
 	var rows float64
 	if err := l.pool.QueryRow(ctx, `SELECT reltuples FROM pg_class WHERE oid = 'entities'::regclass`).Scan(&rows); err != nil {

@@ -165,9 +165,8 @@ func (c *columns) add(w store.Write) {
 	c.visibilities, c.manuals = append(c.visibilities, w.Visibility), append(c.manuals, w.Manual)
 }
 
-// execReturning runs a statement that returns the keys of written entities and, if withFlag is
-// set, a flag per entity. It calls result with the flag and stores the entity's result in the
-// batch.
+// execReturning runs a statement that returns the keys of written entities and, if withFlag is set, a
+// flag per entity. It calls `result` with the flag and stores the entity's result in the batch.
 func execReturning(ctx context.Context, db prepared, b *store.Batch, result func(flag bool) store.Result, withFlag bool, sql string, args ...any) error {
 	rows, err := db.Query(ctx, sql, args...)
 	if err != nil {

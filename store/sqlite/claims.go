@@ -22,12 +22,12 @@ WHERE id = (` + store.SelectExpiredClaim + `)
 RETURNING claimed_at, entries`
 )
 
-// ClaimEntities claims at most `limit` due entities of a source, earliest first. It calls decide
-// once per entity; decide must have no side effects, because the transaction may fail. The
-// requests to enqueue are stored as a claim until FinishClaim, or until the lease ends and another
-// scheduler takes the claim over. Without requests no claim is stored and its ID is empty. The
-// function "content" selects the facets whose payloads are read too; nil: none. Everything is
-// committed in one transaction.
+// ClaimEntities claims at most `limit` due entities of a source, earliest first. It calls decide once
+// per entity; decide must have no side effects, because the transaction may fail. The requests to
+// enqueue are stored as a claim until FinishClaim, or until the lease ends and another scheduler takes
+// the claim over. Without requests no claim is stored and its ID is empty. The function "content"
+// selects the facets whose payloads are read too; nil means none. Everything is committed in one
+// transaction.
 func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time, limit int, lease time.Duration,
 	content func(facet string) bool, decide func(store.Candidate) store.Decision,
 ) (store.Claim, error) {
@@ -63,8 +63,8 @@ func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time,
 }
 
 // EntitiesDueAfter returns at most `limit` entities of a source that are due after a time, earliest
-// first, without locking them. The function "content" selects the facets whose payloads are read
-// too; nil: none.
+// first, without locking them. The function `content` selects the facets whose payloads are read too;
+// nil means none.
 func (s *Store) EntitiesDueAfter(ctx context.Context, source string, after time.Time, limit int, content func(facet string) bool) (all []store.Candidate, err error) {
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
 		all, err = candidates(ctx, tx, store.SelectEntitiesDueAfter, content, source, after.UnixMicro(), limit)
@@ -116,7 +116,7 @@ func (s *Store) FinishClaim(ctx context.Context, id string) error {
 	return nil
 }
 
-// RenewClaim extends a claim to the time "until"; held is false if the claim was taken over or
+// RenewClaim extends a claim to the time `until`; `held` is false if the claim was taken over or
 // deleted.
 func (s *Store) RenewClaim(ctx context.Context, id string, until time.Time) (held bool, err error) {
 	if held, err = wroteRow(s.db.ExecContext(ctx, store.RenewClaim, id, until.UnixMicro())); err != nil {
@@ -168,7 +168,7 @@ func (s *Store) Price(ctx context.Context, source string) (price float64, at tim
 }
 
 // SetPrice writes the price, unless the stored price was set less than minInterval before the time
-// "at". It reports whether it wrote the price. If several calls run concurrently, only one of them
+// `at`. It reports whether it wrote the price. If several calls run concurrently, only one of them
 // writes its price.
 func (s *Store) SetPrice(ctx context.Context, source string, price float64, at time.Time, minInterval time.Duration) (set bool, err error) {
 	set, err = wroteRow(s.db.ExecContext(ctx, store.SetPrice, source, price, at.UnixMicro(), at.Add(-minInterval).UnixMicro()))

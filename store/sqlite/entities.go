@@ -217,11 +217,11 @@ func (s *Store) DeleteEntity(ctx context.Context, e schemas.Entity) (existed boo
 	return existed, nil
 }
 
-// DeleteExpired deletes snapshots of a facet whose content was fetched before the time "content",
-// and not-found results that were checked before the time "notFound". Each call examines the next `limit`
+// DeleteExpired deletes snapshots of a facet whose content was fetched before the time `content`, and
+// not-found results that were checked before the time `notFound`. Each call examines the next `limit`
 // snapshots in the order of their keys. It continues after the last key that the previous call
-// examined. done is set when the facet's last snapshot has been examined; the next call starts
-// again at the first key. Statuses and dead letters are kept.
+// examined. `done` is set when the facet's last snapshot has been examined; the next call starts again
+// at the first key. Statuses and dead letters are kept.
 func (s *Store) DeleteExpired(ctx context.Context, source, facet string, content, notFound time.Time, limit int) (deleted int, done bool, err error) {
 	return s.walk(ctx, source, facet, facet, limit, func(tx *sql.Tx, after string) (int, string, []string, error) {
 		return selectExpiredKeys(ctx, tx, store.SelectExpired, source, facet, after, content.UnixMicro(), notFound.UnixMicro(), limit)

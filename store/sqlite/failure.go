@@ -106,7 +106,8 @@ func dueRetries(ctx context.Context, tx *sql.Tx, source string, now time.Time, l
 	return due, rows.Err()
 }
 
-// NextRetryTime returns when the next retry of the source is due; zero if the source has none.
+// NextRetryTime returns the time at which the next retry of the source is due; zero if the source has
+// none.
 func (s *Store) NextRetryTime(ctx context.Context, source string) (time.Time, error) {
 	var us int64
 	err := s.db.QueryRowContext(ctx, store.SelectNextRetryTime, source).Scan(&us)

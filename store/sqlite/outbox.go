@@ -79,7 +79,7 @@ func (s *Store) WriteOutbox(ctx context.Context, writes []store.Write) error {
 	return nil
 }
 
-// ClaimOutboxEvents claims at most limit due outbox events of a source, earliest first, for the
+// ClaimOutboxEvents claims at most `limit` due outbox events of a source, earliest first, for the
 // duration of the lease. An event that is not deleted when the lease ends can be claimed again.
 // Concurrent calls claim different events.
 func (s *Store) ClaimOutboxEvents(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.OutboxEvent, error) {
@@ -117,8 +117,8 @@ func dueOutboxEvents(ctx context.Context, tx *sql.Tx, source string, now time.Ti
 	return due, rows.Err()
 }
 
-// NextOutboxTime returns when the next outbox event of the source can be claimed; zero if the
-// source has no event.
+// NextOutboxTime returns the time at which the next outbox event of the source can be claimed; zero if
+// the source has no event.
 func (s *Store) NextOutboxTime(ctx context.Context, source string) (time.Time, error) {
 	var us int64
 	err := s.db.QueryRowContext(ctx, store.SelectNextOutboxTime, source).Scan(&us)

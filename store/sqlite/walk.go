@@ -53,8 +53,9 @@ func (l lists) Registrations(ctx context.Context, keys []schemas.Entity) ([]*sto
 	return all, nil
 }
 
-// DeadLetterHours counts the dead letters that match the filter by hour and reason, the earliest
-// hour first. First of each group is the start of its hour.
+// DeadLetterHours counts the dead letters that match the filter. Each group of the result contains the
+// dead letters of one hour and one reason. The group's field First is the start of its hour. The
+// earliest hour comes first.
 func (l lists) DeadLetterHours(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterGroup, error) {
 	query, args := filter.SelectHours()
 	hours, err := collect(ctx, l.db, (*store.DeadLetterGroup).ScanHour, query, args...)

@@ -128,7 +128,7 @@ func testItemsExpire(b suite) {
 	}
 }
 
-// pageAt writes a walk with one page. The fetch of the page began at the time began.
+// pageAt writes a walk with one page. The fetch of the page began at the time `began`.
 func (w *walker) pageAt(began time.Time, items ...collection.Fetched) {
 	w.Helper()
 	w.version++

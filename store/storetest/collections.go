@@ -96,8 +96,8 @@ func (w *walker) state() collection.State {
 	return s
 }
 
-// tryPage writes the next page of the collection. before is the state that was read before, and can be
-// outdated.
+// tryPage writes the next page of the collection. `before` is the state that was read before, and can
+// be outdated.
 func (w *walker) tryPage(before collection.State, next string, items ...collection.Fetched) (collection.Result, error) {
 	w.version++
 	before = before.Begin(w.rules, at(w.version), false)

@@ -14,7 +14,7 @@ import (
 // DeadLetters stores the index of dead letters, and DLQ jobs.
 type DeadLetters interface {
 	// DeadLetters returns matching dead letters newest first. DeadLettersByOffset returns them by
-	// partition and offset. Both lists start after the position "behind".
+	// partition and offset. Both lists start after the position `behind`.
 	DeadLetters(ctx context.Context, filter store.DeadLetterFilter, behind store.DeadLetter, limit int) ([]store.DeadLetter, error)
 	DeadLettersByOffset(ctx context.Context, filter store.DeadLetterFilter, behind store.DeadLetterID, limit int) ([]store.DeadLetter, error)
 	DeadLetterHours(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterGroup, error)

@@ -29,7 +29,7 @@ type Entities interface {
 	// Entities returns at most `limit` entities that match the filter, in the order of source,
 	// facet and key. The list starts after the entity `after`.
 	Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error)
-	// CountEntities may return an estimate; exact is then false.
+	// CountEntities may return an estimate; `exact` is then false.
 	CountEntities(ctx context.Context, filter store.EntityFilter) (n int64, exact bool, err error)
 	// DeleteEntity reports whether the entity was registered. Its snapshot is kept.
 	DeleteEntity(ctx context.Context, e schemas.Entity) (existed bool, err error)
@@ -37,7 +37,7 @@ type Entities interface {
 	ClaimEntities(ctx context.Context, source string, now time.Time, limit int, lease time.Duration, content func(facet string) bool, decide func(store.Candidate) store.Decision) (store.Claim, error)
 	// FinishClaim deletes the claim, if it exists.
 	FinishClaim(ctx context.Context, id string) error
-	// RenewClaim extends a claim; held is false if the claim was taken over or deleted.
+	// RenewClaim extends a claim; `held` is false if the claim was taken over or deleted.
 	RenewClaim(ctx context.Context, id string, until time.Time) (held bool, err error)
 	// TakeOverClaim takes over an expired claim. If several calls run concurrently, only one of
 	// them gets the claim.
@@ -57,12 +57,12 @@ type Entities interface {
 	SampleEntities(ctx context.Context, source string, limit int) ([]store.RegisteredEntity, error)
 	// Price returns the stored price of the source; zero if none is stored.
 	Price(ctx context.Context, source string) (price float64, at time.Time, err error)
-	// SetPrice writes the price, unless the stored price was set less than the duration "every"
-	// before the time "at".
+	// SetPrice writes the price, unless the stored price was set less than the duration `every` before
+	// the time `at`.
 	SetPrice(ctx context.Context, source string, price float64, at time.Time, every time.Duration) (set bool, err error)
 	// DeleteExpired examines the next `limit` snapshots. It deletes content fetched before the time
-	// "content", and not-found results checked before the time "notFound". DeleteOldStatuses examines the
-	// next `limit` statuses. It deletes statuses of entities without a snapshot if their last
+	// `content`, and not-found results checked before the time `notFound`. DeleteOldStatuses examines
+	// the next `limit` statuses. It deletes statuses of entities without a snapshot if their last
 	// failure was before the time "before".
 	DeleteExpired(ctx context.Context, source, facet string, content, notFound time.Time, limit int) (deleted int, done bool, err error)
 	DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, limit int) (deleted int, done bool, err error)

@@ -156,7 +156,7 @@ func (b suite) insertAll(statements ...string) {
 	}
 }
 
-// number returns the number that a query returns in its only row; -1: the query returns no row.
+// number returns the number that a query returns in its only row; -1 means that the query returns no row.
 func (b suite) number(query string, args ...any) (n int64) {
 	b.Helper()
 	n = -1

@@ -22,7 +22,8 @@ type Outbox interface {
 	// ClaimOutboxEvents claims at most `limit` due events, earliest first, for the duration of the
 	// lease. During the lease no other call claims these events.
 	ClaimOutboxEvents(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.OutboxEvent, error)
-	// NextOutboxTime returns when the next event can be claimed; zero if there is no event.
+	// NextOutboxTime returns the time at which the next event can be claimed; zero if there is no
+	// event.
 	NextOutboxTime(ctx context.Context, source string) (time.Time, error)
 	// MarkChangesPublished records that the change messages of these events were published.
 	MarkChangesPublished(ctx context.Context, ids []int64) error

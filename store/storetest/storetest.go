@@ -21,8 +21,8 @@ import (
 type Store interface {
 	// Get returns the snapshot of an entity, or store.ErrNotFound.
 	Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error)
-	// GetAll returns the snapshots in the order of the entities, which may contain duplicates.
-	// Version is 0 for an entity without a stored state.
+	// GetAll returns the snapshots in the order of the given entities. The given entities may contain
+	// duplicates. Version is 0 for an entity without a stored state.
 	GetAll(ctx context.Context, entities []schemas.Entity) ([]store.Snapshot, error)
 	// States returns the states in the given order; Version is 0 for an entity without a state.
 	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
@@ -31,7 +31,7 @@ type Store interface {
 	// Delete deletes the snapshot and the status of an entity, if they exist.
 	Delete(ctx context.Context, e schemas.Entity) error
 	// DeleteSnapshot deletes the snapshot, status, registration and undelivered triggers (with a quiet
-	// time) of an entity, and writes the audit entry. existed is false if nothing was stored.
+	// time) of an entity, and writes the audit entry. `existed` is false if nothing was stored.
 	DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (existed bool, err error)
 	Ping(ctx context.Context) error
 	// Setting returns the override of a source; Revision is 0 if the source never had one.
@@ -66,7 +66,7 @@ type Store interface {
 	// ClaimRetries claims at most `limit` due retries, earliest first, for the duration of the lease.
 	// During the lease no other call claims these retries.
 	ClaimRetries(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error)
-	// NextRetryTime returns when the next retry is due; zero if the source has none.
+	// NextRetryTime returns the time at which the next retry is due; zero if the source has none.
 	NextRetryTime(ctx context.Context, source string) (time.Time, error)
 	credits.Store
 	DeadLetters
@@ -75,7 +75,7 @@ type Store interface {
 	Tokens
 }
 
-// Run runs the suite. open returns an empty store for each test.
+// Run runs the suite. `open` returns an empty store for each test.
 func Run(t *testing.T, open func(t *testing.T) Store) {
 	for _, test := range []struct {
 		name string

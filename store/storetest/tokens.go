@@ -21,17 +21,18 @@ type Tokens interface {
 	// ClaimToken claims the renewal of the token with this generation, for the duration of the lease.
 	// It returns false if the renewal is not due, or if another process has claimed it.
 	ClaimToken(ctx context.Context, source, credential string, generation int64, holder string, lease time.Duration) (bool, error)
-	// SaveToken stores the next generation, which expires after lifetime and is due after renewIn. It
-	// reports false if that generation is stored already.
+	// SaveToken stores the next generation, which expires after `lifetime` and is due after `renewIn`.
+	// It reports false if that generation is stored already.
 	SaveToken(ctx context.Context, t tokens.Token, lifetime, renewIn time.Duration) (bool, error)
 	// FailToken stores a failed renewal and ends the holder's claim. It reports false if the claim
 	// ended before.
 	FailToken(ctx context.Context, f tokens.Failure) (bool, error)
-	// RefuseToken makes the renewal of a generation due, unless its token is younger than minAge.
+	// RefuseToken makes the renewal of a generation due, unless its token is younger than `minAge`.
 	RefuseToken(ctx context.Context, source, credential string, generation int64, minAge time.Duration) (bool, error)
 	// RestartToken makes a renewal due at once, also of a stopped credential.
 	RestartToken(ctx context.Context, source, credential string) (bool, error)
-	// ResealToken replaces the encrypted form of a generation that was encrypted with the key oldKey.
+	// ResealToken replaces the encrypted form of a generation that was encrypted with the key
+	// `oldKey`.
 	ResealToken(ctx context.Context, t tokens.Token, oldKey string) (bool, error)
 }
 

@@ -50,7 +50,7 @@ func (s Store) ClaimToken(ctx context.Context, source, credential string, genera
 	return s.exec(ctx, source, credential, Claim, source, credential, generation, holder, lease.Microseconds())
 }
 
-// SaveToken stores the next generation, which expires after lifetime and is due after renewIn. It
+// SaveToken stores the next generation, which expires after `lifetime` and is due after `renewIn`. It
 // reports false if that generation is stored already.
 func (s Store) SaveToken(ctx context.Context, t Token, lifetime, renewIn time.Duration) (bool, error) {
 	return s.exec(ctx, t.Source, t.Credential, Save, t.Args(lifetime, renewIn)...)
@@ -62,7 +62,7 @@ func (s Store) FailToken(ctx context.Context, f Failure) (bool, error) {
 	return s.exec(ctx, f.Source, f.Credential, Fail, f.Args()...)
 }
 
-// RefuseToken makes the renewal of a generation due, unless its token is younger than minAge.
+// RefuseToken makes the renewal of a generation due, unless its token is younger than `minAge`.
 func (s Store) RefuseToken(ctx context.Context, source, credential string, generation int64, minAge time.Duration) (bool, error) {
 	return s.exec(ctx, source, credential, Refuse, source, credential, generation, minAge.Microseconds())
 }
@@ -72,7 +72,7 @@ func (s Store) RestartToken(ctx context.Context, source, credential string) (boo
 	return s.exec(ctx, source, credential, Restart, source, credential)
 }
 
-// ResealToken replaces the encrypted form of a generation that was encrypted with the key oldKey.
+// ResealToken replaces the encrypted form of a generation that was encrypted with the key `oldKey`.
 func (s Store) ResealToken(ctx context.Context, t Token, oldKey string) (bool, error) {
 	return s.exec(ctx, t.Source, t.Credential, Reseal, t.Source, t.Credential, t.Generation, oldKey, t.Sealed, t.KeyID)
 }

@@ -11,14 +11,14 @@ import (
 // database.
 type Token struct {
 	Source, Credential string
-	// Generation increases by one with each token; 0: there was never a token.
+	// Generation increases by one with each token; 0 means that there was never a token.
 	Generation int64
-	Sealed     []byte // the encrypted token and refresh token; empty: none
+	Sealed     []byte // the encrypted token and refresh token; empty means none
 	KeyID      string // id of the key that encrypted the field Sealed
 	ExpiresAt  time.Time
 	RenewAt    time.Time // time at which the renewal is due
-	RenewedAt  time.Time // zero: the token was never renewed
-	Holder     string    // the process that renews the credential now; empty: none
+	RenewedAt  time.Time // zero means that the token was never renewed
+	Holder     string    // the process that renews the credential now; empty means none
 	// ClaimedUntil is the end of the holder's claim. Without a holder it is the time of the next
 	// attempt after a failed renewal.
 	ClaimedUntil time.Time
@@ -28,7 +28,7 @@ type Token struct {
 	Since        time.Time // time of the first failed renewal since the last token
 }
 
-// State is the state of a credential that renews itself.
+// State says whether a credential with a token is renewed, or has stopped until an operator acts.
 type State string
 
 const (
@@ -38,7 +38,8 @@ const (
 	Stopped State = "STOPPED"
 )
 
-// Due returns when the next renewal can be claimed, and false for a stopped credential.
+// Due returns the time from which the next renewal can be claimed, and whether there is one: false for
+// a stopped credential.
 func (t Token) Due() (time.Time, bool) {
 	due := t.RenewAt
 	if t.ClaimedUntil.After(due) {
@@ -47,7 +48,7 @@ func (t Token) Due() (time.Time, bool) {
 	return due, t.State == Active
 }
 
-// Failure is a failed renewal.
+// Failure is a renewal that failed, as it is written to the database.
 type Failure struct {
 	Source, Credential string
 	Generation         int64  // the generation that was to be replaced
