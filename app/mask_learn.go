@@ -120,7 +120,7 @@ func (m *masker) learnLines(text string, broken bool) {
 		}
 		outer := len(path)
 		for i, at := range members {
-			if i > 0 && !broken { // remove names from the path if their values end before this name: b if this name is c in {b: 1, c: 2}
+			if i > 0 && !broken { // remove each name whose value ends before this name; in {b: 1, c: 2}, b is removed before c is added
 				between := line[members[i-1][1]:at[2]]
 				path = path[:max(outer, len(path)-max(0, 1+strings.Count(between, "}")-strings.Count(between, "{")))]
 			}

@@ -107,10 +107,10 @@ func aliasMessage(e Entity, a Alias, now time.Time) string {
 	case !a.Stored:
 		return fmt.Sprintf("%s: facet %s, which has the value, was never fetched.", chain, a.From)
 	case a.State.NotFound:
-		return fmt.Sprintf("%s: facet %s was checked %s and not found; this facet is checked again from %s.",
+		return fmt.Sprintf("%s: facet %s was checked %s and not found; the next check of this facet is at %s or later.",
 			chain, a.From, formatAgo(a.State.CheckedAt, now), formatTime(a.State.CheckedAt.Add(a.NotFoundFor), now))
 	}
-	return fmt.Sprintf("%s = %s, from facet %s, checked %s, changed %s; the value is checked again from %s.", chain, displayText(a.Value, maxReasonShown),
+	return fmt.Sprintf("%s = %s, from facet %s, checked %s, changed %s; the next check of the value is at %s or later.", chain, displayText(a.Value, maxReasonShown),
 		a.From, formatAgo(a.State.CheckedAt, now), formatAgo(a.State.UpdatedAt, now), formatTime(a.State.CheckedAt.Add(a.FreshFor), now))
 }
 

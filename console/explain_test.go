@@ -92,14 +92,14 @@ func TestWhyStale(t *testing.T) {
 				Param: "ocid", From: "id", Value: "o1", Stored: true, Lifetimes: store.Lifetimes{FreshFor: 5 * time.Hour},
 				State: store.State{Encoding: "zstd", CheckedAt: testNow.Add(-time.Hour), UpdatedAt: testNow.Add(-2 * time.Hour)},
 			}}
-		}), old + "a → {ocid} = o1, from facet id, checked 1 h ago, changed 2 h ago; the value is checked again from 16:00."},
+		}), old + "a → {ocid} = o1, from facet id, checked 1 h ago, changed 2 h ago; the next check of the value is at 16:00 or later."},
 		{with(func(e *Entity) { e.Aliases = []Alias{{Param: "ocid", From: "id"}} }), old + "a → {ocid}: facet id, which has the value, was never fetched."},
 		{with(func(e *Entity) {
 			e.Aliases = []Alias{{
 				Param: "ocid", From: "id", Stored: true, Lifetimes: store.Lifetimes{NotFoundFor: 2 * time.Hour},
 				State: store.State{NotFound: true, CheckedAt: testNow.Add(-time.Hour)},
 			}}
-		}), old + "a → {ocid}: facet id was checked 1 h ago and not found; this facet is checked again from 13:00."},
+		}), old + "a → {ocid}: facet id was checked 1 h ago and not found; the next check of this facet is at 13:00 or later."},
 		{with(func(e *Entity) {
 			e.Status = failed
 			e.Status.Reason, e.Status.Error = schemas.HoldAlias, "waits for facet id"

@@ -24,7 +24,7 @@ var (
 		Recovered: "releasing outstanding requests of clients works again",
 	}
 	conditionSteps = observe.Condition{
-		Event: "run_steps_unannounced", Failing: "steps of runs can't be made due; retrying until their leases end", Recovered: "steps of runs can be made due again",
+		Event: "run_steps_unannounced", Failing: "steps of runs can't be made due; retrying until their leases end", Recovered: "making steps of runs due works again",
 	}
 	conditionUnreachable = observe.Condition{Event: "upstream_unreachable", Failing: "upstream unreachable", Recovered: "upstream reachable"}
 	conditionRetention   = observe.Condition{

@@ -94,7 +94,7 @@ func (w *Worker) storeResult(hard context.Context, a *attempt, f fetched) store.
 		item.write.ETag, item.write.LastModified = t.stored.ETag, t.stored.LastModified
 	}
 	_, item.span = w.tracer.Start(hard, "store")
-	a.expectNoResult() // if it was called after submit, the writer could wait for a result that it already has
+	a.expectNoResult() // must precede submit; otherwise, the writer could wait for the result of this fetch, which it has already got
 	result := w.writer.submit(hard, item)
 	endStoreSpan(item.span, result)
 	if result != 0 && result != store.BaseMissing && result != store.Superseded {

@@ -117,7 +117,7 @@ func (c Config) checkStep(name string, facets map[string]source.Facet) error {
 	case !known:
 		return fmt.Errorf("each: the run has no step %q; it has %s", s.Each, strings.Join(slices.Sorted(maps.Keys(c.Steps)), ", "))
 	case parent.Each != "":
-		return fmt.Errorf("each: the step %s has the setting each itself; a step of a run can add steps, and an added step can't", s.Each)
+		return fmt.Errorf("each: the step %s has the setting `each` itself, so it is added by items and cannot be named here; name a step without `each`", s.Each)
 	case facets[s.Each].Collection == nil:
 		return fmt.Errorf("each: the facet %s is no collection, so it has no items; give it the setting collection", s.Each)
 	}

@@ -24,7 +24,7 @@ func TestCheck_NamesEachFault(t *testing.T) {
 		`{steps: {user: {key: "{a}"}}}`:                                                             "steps.user.each: is missing",
 		`{steps: {user: {}, issues: {each: repos, key: "{a}"}}}`:                                    `steps.issues.each: the run has no step "repos"; it has issues, user`,
 		`{steps: {user: {}, issues: {each: user, key: "{a}"}}}`:                                     "steps.issues.each: the facet user is no collection",
-		`{steps: {repos: {}, issues: {each: repos, key: "{a}"}, more: {each: issues, key: "{a}"}}}`: "steps.more.each: the step issues has the setting each itself",
+		`{steps: {repos: {}, issues: {each: repos, key: "{a}"}, more: {each: issues, key: "{a}"}}}`: `steps.more.each: the step issues has the setting ` + "`each`" + ` itself`,
 		`{steps: {repos: {}, issues: {each: repos}}}`:                                               "steps.issues.key: is missing",
 		`{steps: {repos: {}, issues: {each: repos, key: "a"}}}`:                                     "steps.issues.key: has no path in braces",
 		`{steps: {repos: {}, issues: {each: repos, key: "{a"}}}`:                                    "has a { without a path and a }",

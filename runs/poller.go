@@ -291,7 +291,7 @@ func (p *Poller) startScheduled(ctx context.Context, now time.Time) (next time.T
 		case err != nil:
 			return time.Time{}, err
 		default:
-			p.log.Info("scheduled run", "name", name, "run", run.ID, "started", started, "steps", run.Counts.Total)
+			p.log.Info("scheduled run is due", "name", name, "run", run.ID, "started", started, "steps", run.Counts.Total)
 		}
 		next = poll.Earlier(next, following)
 	}

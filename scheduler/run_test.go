@@ -289,8 +289,8 @@ func TestScheduler_StopsAfterLosingClaim(t *testing.T) {
 	}
 }
 
-// ticks runs a scheduler for the duration `long`, each tick at the time that the previous tick
-// returned. It returns the number of ticks.
+// ticks runs a scheduler for the duration `long`. Each tick returns the time of the next tick. The result
+// is the number of ticks.
 func (w *world) ticks(s *testScheduler, long time.Duration) (n int) {
 	w.Helper()
 	for end := w.now.Add(long); w.now.Before(end); n++ {

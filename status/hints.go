@@ -28,7 +28,7 @@ func (h Hints) SaveHint(ctx context.Context, facet, member string) error {
 	pipe.HSet(ctx, hintsKey(h.Source), facet, member)
 	pipe.Expire(ctx, hintsKey(h.Source), hintTTL)
 	if _, err := pipe.Exec(ctx); err != nil {
-		return fmt.Errorf("store the hint of %s/%s: %w", h.Source, facet, err)
+		return fmt.Errorf("store the hint (the only changing JSON member) of %s/%s: %w", h.Source, facet, err)
 	}
 	return nil
 }
@@ -36,7 +36,7 @@ func (h Hints) SaveHint(ctx context.Context, facet, member string) error {
 // DeleteHint deletes the hint of a facet.
 func (h Hints) DeleteHint(ctx context.Context, facet string) error {
 	if err := h.Redis.HDel(ctx, hintsKey(h.Source), facet).Err(); err != nil {
-		return fmt.Errorf("delete the hint of %s/%s: %w", h.Source, facet, err)
+		return fmt.Errorf("delete the hint (the only changing JSON member) of %s/%s: %w", h.Source, facet, err)
 	}
 	return nil
 }
@@ -46,7 +46,7 @@ func (h Hints) DeleteHint(ctx context.Context, facet string) error {
 func (h Hints) ReadHint(ctx context.Context, facet string) (string, error) {
 	member, err := h.Redis.HGet(ctx, hintsKey(h.Source), facet).Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
-		return "", fmt.Errorf("read the hint of %s/%s: %w", h.Source, facet, err)
+		return "", fmt.Errorf("read the hint (the only changing JSON member) of %s/%s: %w", h.Source, facet, err)
 	}
 	return member, nil
 }
