@@ -51,6 +51,16 @@ func (c *canonical) appendDocument(in []byte, paths *pathNode) error {
 	if err := c.value(paths, 0); err != nil {
 		return err
 	}
+	return c.end()
+}
+
+// reset makes c ready for another document.
+func (c *canonical) reset() {
+	c.out, c.ignored, c.members = c.out[:0], c.ignored[:0], c.members[:0]
+}
+
+// end returns an error if the input has text after the document.
+func (c *canonical) end() error {
 	c.space()
 	if c.at < len(c.in) {
 		return c.fail("%q after the end", c.in[c.at])
