@@ -51,7 +51,7 @@ func (c *canonical) appendDocument(in []byte, paths *pathNode) error {
 	if err := c.value(paths, 0); err != nil {
 		return err
 	}
-	return c.end()
+	return checkEnd(c)
 }
 
 // reset makes c ready for another document.
@@ -59,8 +59,8 @@ func (c *canonical) reset() {
 	c.out, c.ignored, c.members = c.out[:0], c.ignored[:0], c.members[:0]
 }
 
-// end returns an error if the input has text after the document.
-func (c *canonical) end() error {
+// checkEnd returns an error if the input has text after the document.
+func checkEnd(c *canonical) error {
 	c.space()
 	if c.at < len(c.in) {
 		return c.fail("%q after the end", c.in[c.at])

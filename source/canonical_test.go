@@ -380,7 +380,7 @@ func TestCanonical_ForEachElement(t *testing.T) {
 	for _, test := range tests {
 		var c canonical
 		got := ""
-		err := c.forEachElement([]byte(test.in), keepAll, func([]byte) error {
+		err := forEachElement(&c, []byte(test.in), keepAll, func([]byte) error {
 			got += string(c.out) + ";"
 			return c.appendDocument([]byte(`"another document"`), keepAll)
 		})

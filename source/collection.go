@@ -167,7 +167,7 @@ func (r responseReader) readItems(p *Plan) Outcome {
 		return r.badContent(err)
 	}
 	node := p.facet.paths.member([]byte(canonicalName(p.facet.documents[0].name))).other
-	err = r.w.canonical.forEachElement(list, node, func(text []byte) error {
+	err = forEachElement(&r.w.canonical, list, node, func(text []byte) error {
 		item, err := r.readItem(p, node, text)
 		if err != nil {
 			return fmt.Errorf("item %d of the page: %w", len(page.Items)+1, err)
@@ -221,7 +221,7 @@ func (r responseReader) readItem(p *Plan, node *pathNode, text []byte) (item ite
 
 // forEachElement validates the document "in", which must be an array, and calls f with the text of each of
 // its elements. During the call, c.out is the canonical form of the element. f may use c for another document.
-func (c *canonical) forEachElement(in []byte, paths *pathNode, f func(text []byte) error) error {
+func forEachElement(c *canonical, in []byte, paths *pathNode, f func(text []byte) error) error {
 	c.in, c.at = in, 0
 	c.space()
 	c.at++ // the bracket
@@ -250,5 +250,5 @@ func (c *canonical) forEachElement(in []byte, paths *pathNode, f func(text []byt
 		c.at++
 	}
 	c.at++
-	return c.end()
+	return checkEnd(c)
 }
