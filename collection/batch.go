@@ -34,6 +34,18 @@ type Write struct {
 	Outbox store.OutboxEvents
 }
 
+// Encode compresses the items of a page of the collection's first walk, because most of them are new. It
+// is optional: Collections.Write compresses the other items that it stores. A worker writes one batch
+// at a time, but can call Encode for many pages at a time.
+func (w *Write) Encode() {
+	if !w.Before.CompleteAt.IsZero() {
+		return
+	}
+	for n := range w.Page.Items {
+		w.Page.Items[n].payload = store.Encode(w.Page.Items[n].Content)
+	}
+}
+
 // Written says what storing one page of a list has changed in the database.
 type Written struct {
 	Result Result
@@ -91,7 +103,11 @@ func newBatch(tx store.Tx, pages []Write, results []Written) *batch {
 }
 
 func (b *batch) run(ctx context.Context) error {
-	var reads []store.Statement
+	var rows [][]any
+	for _, w := range b.pages {
+		rows = append(rows, key(w.Entity, -1, []byte{}, 0, "", 0, 0, 0, 0, false, "", ""))
+	}
+	reads := lockStates.of(rows)
 	for _, w := range b.pages {
 		reads = append(reads, w.reads()...)
 	}

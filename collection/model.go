@@ -116,6 +116,8 @@ type Fetched struct {
 	// or a whole number; empty means that the item has no value.
 	Cursor  string
 	Deleted bool // the member that the setting deletedFlag names is true
+
+	payload store.Payload // encoded Content; the zero value means that Write.Encode was not called
 }
 
 // Page is one page of a list as the upstream returned it, ready to be stored.

@@ -40,7 +40,7 @@ func insertion(before string, columns int, after string) (r rowsStatement) {
 func (r *rowsStatement) of(rows [][]any) (statements []store.Statement) {
 	for len(rows) > 0 {
 		shape := min(bits.Len(uint(len(rows)))-1, maxShape-1)
-		var args []any
+		args := make([]any, 0, len(rows[0])<<shape)
 		for _, row := range rows[:1<<shape] {
 			args = append(args, row...)
 		}

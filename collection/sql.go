@@ -10,16 +10,9 @@ import (
 // The statements are for PostgreSQL and SQLite. Times are microseconds since 1970 UTC; 0 means no time.
 // The first three arguments of each statement are source, facet and key.
 const (
-	// lockState locks the row of the collection in snapshot_state, or inserts this row. Writes of pages
-	// and deletions of snapshots all lock this row first, which prevents deadlocks.
-	lockState = `INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
-	last_fetched_at, last_checked_at, last_updated_at, not_found, etag, last_modified)
-VALUES ($1, $2, $3, -1, $4, 0, '', 0, 0, 0, 0, false, '', '')
-ON CONFLICT (source, facet, key) DO UPDATE SET version = s.version WHERE false`
-
 	// selectSnapshot returns the state of the collection's snapshot, the version of its stored failure
 	// (-1 means none), and its row of the table collections. If this row is missing, its columns are 0 or
-	// empty. The lock of lockState also protects the stored failure.
+	// empty. The lock of lockStates also protects the stored failure.
 	selectSnapshot = `SELECT s.version, s.hash, s.encoding, s.last_updated_at,
 	COALESCE((SELECT u.version FROM update_status u WHERE u.source = $1 AND u.facet = $2 AND u.key = $3), -1), ` + stateColumnsOrNone + `
 FROM snapshot_state s
@@ -82,6 +75,13 @@ func key(e schemas.Entity, more ...any) []any {
 
 // selectHashes returns the hashes of the items with the given ids.
 var selectHashes = queryByIDs(`SELECT item, hash, deleted FROM items WHERE source = $1 AND facet = $2 AND key = $3 AND item`)
+
+// lockStates locks the rows of collections in snapshot_state, in the order of its arguments, and inserts
+// the missing rows. Writes of pages and deletions of snapshots all lock this row first, which prevents
+// deadlocks.
+var lockStates = insertion(`INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
+	last_fetched_at, last_checked_at, last_updated_at, not_found, etag, last_modified)`, 14, `
+ON CONFLICT (source, facet, key) DO UPDATE SET version = s.version WHERE false`)
 
 // The numbers of the tables into which rows are inserted. A transaction inserts into the tables in this
 // order.

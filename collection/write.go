@@ -48,12 +48,9 @@ func newWrite(tx store.Tx, page Write, result *Written) *write {
 	return w
 }
 
-// reads returns the statements that lock the collection, and the statements that read its stored data.
+// reads returns the statements that read the stored data of the collection, which must be locked.
 func (w *write) reads() []store.Statement {
-	all := []store.Statement{
-		{Text: lockState, Args: key(w.Entity, []byte{})},
-		{Text: selectSnapshot, Args: key(w.Entity), Row: w.readState},
-	}
+	all := []store.Statement{{Text: selectSnapshot, Args: key(w.Entity), Row: w.readState}}
 	if w.startsEmpty() { // no items are stored, or all of them will be deleted
 		return all
 	}
@@ -103,9 +100,11 @@ func (w *write) writeItems(ctx context.Context) error {
 		w.add(deletePageRequest)
 	}
 	if w.startsEmpty() {
-		w.add(deleteItems)
-		w.add(deleteWalkPages)
 		w.current = State{}
+		if w.snapshot.Version >= 0 { // without a snapshot there are no items (store.DeleteOrphans)
+			w.add(deleteItems)
+			w.add(deleteWalkPages)
+		}
 	}
 	w.after.Items, w.after.Changed, w.after.ChangedAt = w.current.Items, w.current.Changed, w.current.ChangedAt
 	w.writeChanged()
@@ -134,7 +133,7 @@ func (w *write) add(text string, more ...any) {
 	w.statements = append(w.statements, store.Statement{Text: text, Args: key(w.Entity, more...)})
 }
 
-// end sets the result of a page that is not stored, and discards its statements. If lockState has
+// end sets the result of a page that is not stored, and discards its statements. If lockStates has
 // inserted a row, end deletes the row.
 func (w *write) end(result Written) {
 	*w.result, w.ended, w.changes = result, true, changes{}
@@ -156,7 +155,10 @@ func (w *write) writeChanged() {
 		if known && !before.deleted && before.hash == i.Hash || w.expired(i) {
 			continue
 		}
-		p, table := store.Encode(i.Content), tableItems
+		p, table := i.payload, tableItems
+		if p.Encoding == "" {
+			p = store.Encode(i.Content)
+		}
 		if !known {
 			table = tableNewItems
 		}
@@ -212,7 +214,9 @@ func (w *write) deleteMissing(ctx context.Context) error {
 	if w.after.Walk.Open() {
 		return nil
 	}
-	w.add(deleteOldItems, micros(w.Page.Began.Add(-KeepDeleted)))
+	if !w.startsEmpty() {
+		w.add(deleteOldItems, micros(w.Page.Began.Add(-KeepDeleted)))
+	}
 	if w.Rules.Deletes != DeletesFull || !w.Before.Walk.Full || w.Page.NotModified {
 		return nil
 	}

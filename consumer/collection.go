@@ -61,13 +61,19 @@ func (x *walks) rulesOf(t *task) collection.Rules {
 // ctx ends.
 func (x *walks) load(ctx context.Context, t *task) error {
 	var s collection.State
-	err := x.w.retryDB(ctx, opWalk, func(ctx context.Context) (err error) {
-		s, err = x.states.read(ctx, t.request.Entity)
-		return err
-	})
-	if err != nil {
-		return err
+	// No snapshot was stored when the task was created, so there is no collection. If another process has
+	// stored a page since, the write of this page fails, and load reads the state then.
+	isNew := t.walk == nil && t.stored.Version == 0 && t.request.Page == ""
+	if !isNew {
+		err := x.w.retryDB(ctx, opWalk, func(ctx context.Context) (err error) {
+			s, err = x.states.read(ctx, t.request.Entity)
+			return err
+		})
+		if err != nil {
+			return err
+		}
 	}
+	var err error
 	rules := x.rulesOf(t)
 	t.walk = &taskWalk{rules: rules, stored: s.Walk, before: s.Begin(rules, time.Now(), t.stored.NotFound)}
 	// If baseURL has changed, the stored position of the next page can be outside of it. Then a new
@@ -153,6 +159,7 @@ func (x *walks) storePage(hard context.Context, a *attempt, f fetched) store.Res
 		},
 		written: make(chan store.Result, 1),
 	}
+	item.page.Encode()
 	if step, ok := t.step(); ok {
 		statement := runs.StorePage(step, time.Now())
 		item.page.Step = &statement

@@ -4,12 +4,16 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/freshet/freshet/collection"
 	"github.com/freshet/freshet/observe"
+	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/source/items"
 )
@@ -29,9 +33,10 @@ func (c countingPages) Write(ctx context.Context, pages []collection.Write) ([]c
 // listDocument returns a list of ten items with 17 KB in total. The function document returns one
 // object of the same size.
 func listDocument(key string) string {
+	items := strings.Repeat(fmt.Sprintf(`{"id":%q,"value":"%08x"},`, key, sha256.Sum256([]byte(key))), 16)
 	var list []string
 	for n := range 10 {
-		list = append(list, fmt.Sprintf(`{"id":"%s-%d","items":[%s1]}`, key, n, strings.Repeat(fmt.Sprintf(`{"id":%q,"value":"%08x"},`, key, sha256.Sum256([]byte(key))), 16)))
+		list = append(list, fmt.Sprintf(`{"id":"%s-%d","items":[%s1]}`, key, n, items))
 	}
 	return "[" + strings.Join(list, ",") + "]"
 }
@@ -48,21 +53,61 @@ func pageRun() benchRun {
 
 // BenchmarkWorkerPages compares two rates: how many new collections of one page with ten items a
 // worker stores in a second, and how many entities of a facet that is no collection. Both kinds have
-// 17 KB. The two kinds are measured in turn, several times.
+// 17 KB. The two kinds are measured in turn, several times. It also compares the CPU time, which
+// depends less on the load of the machine. The CPU time of the worker includes the fake broker and the
+// fake upstream, which run in the same process.
 func BenchmarkWorkerPages(b *testing.B) {
 	through, _ := throughReal(b)
-	var plain, pages, again time.Duration
-	for b.Loop() {
-		plain += through(plainRun(observe.Tracer{}))
-		run := pageRun()
-		pages += through(run)
-		again += through(run) // the second pass: all items are stored already
+	backends := backendTime(b)
+	type use struct{ wall, worker, database time.Duration }
+	measure := func(sum *use, run benchRun) {
+		worker, database := cpuTime(b), backends()
+		sum.wall += through(run)
+		sum.worker += cpuTime(b) - worker
+		sum.database += backends() - database
 	}
-	perSecond := func(d time.Duration) float64 { return float64(benchEvents*b.N) / d.Seconds() }
-	b.ReportMetric(perSecond(plain), "events/s")
-	b.ReportMetric(perSecond(pages), "pages/s")
-	b.ReportMetric(perSecond(again), "unchanged-pages/s")
-	b.ReportMetric(plain.Seconds()/pages.Seconds(), "×plain")
-	b.ReportMetric(plain.Seconds()/again.Seconds(), "×plain-unchanged")
+	var plain, pages, again use
+	for b.Loop() {
+		measure(&plain, plainRun(observe.Tracer{}))
+		run := pageRun()
+		measure(&pages, run)
+		measure(&again, run) // the second pass: all items are stored already
+	}
+	for unit, u := range map[string]use{"event": plain, "page": pages, "unchanged-page": again} {
+		perEvent := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(benchEvents*b.N) }
+		b.ReportMetric(1e6/perEvent(u.wall), unit+"s/s")
+		b.ReportMetric(perEvent(u.worker), "worker-µs/"+unit)
+		b.ReportMetric(perEvent(u.database), "postgres-µs/"+unit)
+	}
+	b.ReportMetric(plain.wall.Seconds()/pages.wall.Seconds(), "×plain")
+	b.ReportMetric(plain.wall.Seconds()/again.wall.Seconds(), "×plain-unchanged")
+	cpu := func(u use) float64 { return (u.worker + u.database).Seconds() }
+	b.ReportMetric(cpu(plain)/cpu(pages), "×plain-cpu")
+	b.ReportMetric(cpu(plain)/cpu(again), "×plain-unchanged-cpu")
 	b.ReportMetric(0, "ns/op")
+}
+
+// backendTime returns a function that returns the CPU time of PostgreSQL's processes of all clients.
+// It returns 0 if PostgreSQL runs on another machine.
+func backendTime(b *testing.B) func() time.Duration {
+	b.Helper()
+	conn, err := pgx.Connect(b.Context(), servicetest.Postgres(b))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return func() (sum time.Duration) {
+		rows, _ := conn.Query(b.Context(), "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'")
+		pids, err := pgx.CollectRows(rows, pgx.RowTo[int])
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, pid := range pids {
+			var ns int64
+			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
+			_, _ = fmt.Sscan(string(text), &ns)
+			sum += time.Duration(ns)
+		}
+		return sum
+	}
 }

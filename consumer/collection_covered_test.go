@@ -12,8 +12,8 @@ import (
 	"github.com/freshet/freshet/source/items"
 )
 
-// heldStates is a store of collections that delays its second read of states: it returns the states
-// that it has read only when proceed is closed.
+// heldStates is a store of collections that delays its first read of states: it returns the states
+// that it has read only when proceed is closed. The first request of a new collection reads no state.
 type heldStates struct {
 	*collection.Collections
 	reads         atomic.Int32
@@ -22,7 +22,7 @@ type heldStates struct {
 
 func (h *heldStates) States(ctx context.Context, all []schemas.Entity) ([]collection.State, error) {
 	states, err := h.Collections.States(ctx, all)
-	if h.reads.Add(1) == 2 {
+	if h.reads.Add(1) == 1 {
 		close(h.read)
 		<-h.proceed
 	}

@@ -51,6 +51,16 @@ func (c *canonical) appendDocument(in []byte, paths *pathNode) error {
 	if err := c.value(paths, 0); err != nil {
 		return err
 	}
+	return checkEnd(c)
+}
+
+// reset makes c ready for another document.
+func (c *canonical) reset() {
+	c.out, c.ignored, c.members = c.out[:0], c.ignored[:0], c.members[:0]
+}
+
+// checkEnd returns an error if the input has text after the document.
+func checkEnd(c *canonical) error {
 	c.space()
 	if c.at < len(c.in) {
 		return c.fail("%q after the end", c.in[c.at])

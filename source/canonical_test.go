@@ -362,3 +362,34 @@ func writeShuffled(rng *rand.Rand, v any) string {
 	}
 	return fmt.Sprint(v)
 }
+
+func TestCanonical_ForEachElement(t *testing.T) {
+	tests := []struct {
+		in   string
+		want string // the elements, or the end of the error
+	}{
+		{`[]`, ``},
+		{" [\n{\"b\": 1, \"a\": 2} , 3 ] ", `{"a":2,"b":1};3;`},
+		{`[1 2]`, `1;array is not closed`},
+		{`[1`, `1;array is not closed`},
+		{`[1,]`, `1;unexpected ']'`},
+		{`[`, `unexpected end`},
+		{`[1] x`, `1;'x' after the end`},
+		{`[{"a":}]`, `unexpected '}'`},
+	}
+	for _, test := range tests {
+		var c canonical
+		got := ""
+		err := forEachElement(&c, []byte(test.in), keepAll, func([]byte) error {
+			got += string(c.out) + ";"
+			return c.appendDocument([]byte(`"another document"`), keepAll)
+		})
+		if err != nil {
+			_, text, _ := strings.Cut(err.Error(), ": ")
+			got += text
+		}
+		if got != test.want {
+			t.Errorf("%s: got %s, want %s", test.in, got, test.want)
+		}
+	}
+}

@@ -162,21 +162,18 @@ func (r responseReader) readItems(p *Plan) Outcome {
 	if p.requests[0].paging != nil {
 		path = p.requests[0].paging.Items
 	}
-	list, err := pageList(r.w.plain.Bytes(), path)
+	list, err := pageListText(r.w.plain.Bytes(), path)
 	if err != nil {
 		return r.badContent(err)
 	}
 	node := p.facet.paths.member([]byte(canonicalName(p.facet.documents[0].name))).other
-	n := 0
-	list.ForEach(func(_, element gjson.Result) bool {
-		n++
-		var item items.Item
-		if item, err = r.readItem(p, node, element); err != nil {
-			err = fmt.Errorf("item %d of the page: %w", n, err)
-			return false
+	err = forEachElement(&r.w.canonical, list, node, func(text []byte) error {
+		item, err := r.readItem(p, node, text)
+		if err != nil {
+			return fmt.Errorf("item %d of the page: %w", len(page.Items)+1, err)
 		}
 		page.Items = append(page.Items, item)
-		return true
+		return nil
 	})
 	if err != nil {
 		return r.badContent(err)
@@ -186,9 +183,11 @@ func (r responseReader) readItems(p *Plan) Outcome {
 	return o
 }
 
-// readItem extracts one item from an element of the page's list.
-func (r responseReader) readItem(p *Plan, node *pathNode, element gjson.Result) (item items.Item, err error) {
+// readItem extracts one item from the text of an element of the page's list. The canonical form of the
+// element is in r.w.canonical.
+func (r responseReader) readItem(p *Plan, node *pathNode, text []byte) (item items.Item, err error) {
 	c := p.facet.Collection
+	element := gjson.ParseBytes(text)
 	if !element.IsObject() {
 		return item, errors.New("is not an object")
 	}
@@ -200,17 +199,11 @@ func (r responseReader) readItem(p *Plan, node *pathNode, element gjson.Result) 
 	}
 	item.Deleted = c.DeletedFlag != "" && element.Get(c.DeletedFlag).Bool()
 	canon := &r.w.canonical
-	extract := func(text []byte) error {
-		canon.out, canon.ignored, canon.members = canon.out[:0], canon.ignored[:0], canon.members[:0]
-		return canon.appendDocument(text, node)
-	}
-	if err := extract([]byte(element.Raw)); err != nil {
-		return item, err
-	}
 	if r.s.containsCredential(canon.out) {
 		redacted, n := r.s.redactJSON(canon.out)
 		r.w.redacted += n
-		if err := extract(redacted); err != nil {
+		canon.reset()
+		if err := canon.appendDocument(redacted, node); err != nil {
 			return item, err
 		}
 	}
@@ -224,4 +217,38 @@ func (r responseReader) readItem(p *Plan, node *pathNode, element gjson.Result) 
 	})
 	r.w.hash.Sum(item.Hash[:0])
 	return item, nil
+}
+
+// forEachElement validates the document "in", which must be an array, and calls f with the text of each of
+// its elements. During the call, c.out is the canonical form of the element. f may use c for another document.
+func forEachElement(c *canonical, in []byte, paths *pathNode, f func(text []byte) error) error {
+	c.in, c.at = in, 0
+	c.space()
+	c.at++ // the bracket
+	for n := 0; ; n++ {
+		c.space()
+		if n == 0 && c.at < len(in) && in[c.at] == ']' {
+			break
+		}
+		c.reset()
+		from := c.at
+		if err := c.value(paths, 1); err != nil {
+			return err
+		}
+		to := c.at
+		if err := f(in[from:to]); err != nil {
+			return err
+		}
+		c.in, c.at = in, to
+		c.space()
+		if c.at < len(in) && in[c.at] == ']' {
+			break
+		}
+		if c.at >= len(in) || in[c.at] != ',' {
+			return c.fail("array is not closed")
+		}
+		c.at++
+	}
+	c.at++
+	return checkEnd(c)
 }

@@ -170,6 +170,16 @@ func pageList(body []byte, path string) (list gjson.Result, err error) {
 	return list, nil
 }
 
+// pageListText returns the text of a page's list. If the list is the whole body, its content is not
+// validated.
+func pageListText(body []byte, path string) ([]byte, error) {
+	if path == "" && bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("[")) {
+		return body, nil
+	}
+	list, err := pageList(body, path)
+	return []byte(list.Raw), err
+}
+
 // nextLink returns the target of the first link with the relation "next" (RFC 8288 §3), or "".
 // An invalid header is an error, because a missed page would make the content incomplete.
 func nextLink(header string) (string, error) {

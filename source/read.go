@@ -346,6 +346,6 @@ func checkJSON(body []byte) error {
 	w := workspaces.Get().(*workspace)
 	defer w.free()
 	c := &w.canonical
-	c.out, c.ignored, c.members = c.out[:0], c.ignored[:0], c.members[:0]
+	c.reset()
 	return c.appendDocument(body, keepAll)
 }
