@@ -115,6 +115,14 @@
     at.textContent = update.at
   }
 
+  // patch replaces rows. If one of their links has the focus, the link at the same position gets it.
+  const patchKeepingFocus = update => {
+    const had = document.activeElement, group = had?.closest('[data-rows], [data-list]')
+    const position = group ? [...group.querySelectorAll('a')].indexOf(had) : -1
+    patch(update)
+    if (group && !had.isConnected) group.querySelectorAll('a')[position]?.focus({ preventScroll: true })
+  }
+
   // A notice about an action is not shown again after a reload.
   const here = new URL(location.href)
   if (here.searchParams.has('notice')) {
@@ -138,7 +146,7 @@
     clearTimeout(silence)
   }
   const show = update => {
-    patch(update)
+    patchKeepingFocus(update)
     if (job !== undefined && update.items['job.state'].text !== job) { // the buttons depend on the state
       end()
       location.reload()

@@ -112,6 +112,22 @@ func TestLivePage_KeepsUnchangedItems(t *testing.T) {
 	}
 }
 
+// A link in a replaced item would lose the focus, and the next press of the Tab key would begin at the
+// top of the page.
+func TestLivePage_KeepsFocusInChangedItems(t *testing.T) {
+	b, console := openStill(t, "")
+	b.untilLive()
+	evaluate[bool](b, `(window.had = [...document.querySelectorAll('[data-list="problems"] a')].at(-1), window.had.focus(), true)`)
+	change(t, console, "stop-source")
+	b.untilText(`[data-list="problems"]`, "stopped by an operator")
+	if evaluate[bool](b, `window.had.isConnected`) {
+		t.Fatal("the item with the focus: got it unchanged, want a new element")
+	}
+	if !evaluate[bool](b, `!!document.activeElement.closest('[data-list="problems"]')`) {
+		t.Errorf("focus: got %s, want a link of the list", evaluate[string](b, `document.activeElement.outerHTML.slice(0, 100)`))
+	}
+}
+
 func TestJobPage_ReloadsWhenJobEnds(t *testing.T) {
 	b, console := openStill(t, job)
 	b.untilLive()

@@ -110,23 +110,8 @@ func (b *tab) screenshot(file string, width int64) {
 }
 
 // inspectTabKey presses the Tab key repeatedly. The focus must reach every link, button and field
-// in the order of the page. Each element must be visibly marked while it has the focus. On a slow
-// machine, a live update of the page can replace the element with the focus meanwhile. Then
-// inspectTabKey begins again, at most twice.
+// in the order of the page. Each element must be visibly marked while it has the focus.
 func (b *tab) inspectTabKey(at string) {
-	b.t.Helper()
-	faults := b.pressTab()
-	for n := 0; n < 2 && len(faults) > 0; n++ {
-		b.t.Logf("%s: the Tab key: %d faults, again", at, len(faults))
-		faults = b.pressTab()
-	}
-	for _, fault := range faults {
-		b.t.Errorf("%s: the Tab key: %s", at, fault)
-	}
-}
-
-// pressTab presses the Tab key until the focus leaves the page, and returns the faults of the elements.
-func (b *tab) pressTab() []string {
 	b.t.Helper()
 	evaluate[bool](b, `document.activeElement.blur(), window.reached = [], true`)
 	all := evaluate[int](b, `(window.usable = [...document.querySelectorAll('a[href], button, input:not([type=hidden]), select, summary, [tabindex="0"]')].filter(e => e.checkVisibility())).length`)
@@ -142,11 +127,13 @@ func (b *tab) pressTab() []string {
 			break
 		}
 	}
-	return evaluate[[]string](b, `[
+	for _, fault := range evaluate[[]string](b, `[
 		...window.usable.filter(e => !window.reached.includes(e) && e.isConnected).map(e => 'is not reached: ' + e.outerHTML.slice(0, 100)),
 		...window.reached.filter(e => e.dataset.unseen).map(e => 'does not show its focus: ' + e.outerHTML.slice(0, 100)),
 		...window.reached.filter((e, i) => i && e.isConnected && window.reached[i - 1].isConnected && !(e.compareDocumentPosition(window.reached[i - 1]) & 2)).map(e => 'is reached out of order: ' + e.outerHTML.slice(0, 100)),
-	]`)
+	]`) {
+		b.t.Errorf("%s: the Tab key: %s", at, fault)
+	}
 }
 
 // background returns the colour of the page's background.
