@@ -36,8 +36,11 @@ func PostgresCopy(t testing.TB, p *PostgresTemplate) string {
 	defer p.mu.Unlock()
 	if p.name == "" {
 		admin, name := address(t, "FRESHET_TEST_POSTGRES", "PostgreSQL"), databaseName()
-		if err := errors.Join(execute(admin, "CREATE DATABASE "+name), p.Prepare(t.Context(), databaseURL(admin, name))); err != nil {
-			t.Fatalf("prepare the template: %v", errors.Join(err, execute(admin, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)")))
+		if err := execute(admin, "CREATE DATABASE "+name); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Prepare(t.Context(), databaseURL(admin, name)); err != nil {
+			t.Fatalf("prepare the template: %v", errors.Join(err, execute(admin, "DROP DATABASE "+name+" WITH (FORCE)")))
 		}
 		p.admin, p.name = admin, name
 	}
