@@ -53,9 +53,7 @@ func TestCollections_HundredThousandItems(t *testing.T) {
 	longOnly(t)
 	const n = 100_000
 	f := newSite(t)
-	f.Sources = map[string]string{f.Source: fmt.Sprintf(listSource, bigListServer(t, n))}
-	f.check(f.CreateTables(t.Context()))
-	f.connect()
+	f.prepareSource(fmt.Sprintf(listSource, bigListServer(t, n)))
 	api, worker := f.query(), f.worker()
 	c, err := client.New(api, client.Options{})
 	f.check(err)

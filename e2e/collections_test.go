@@ -161,9 +161,7 @@ func TestCollections_EqualTheListsAfterKills(t *testing.T) {
 	t.Logf("seed %d, %d lists", seed, len(keys))
 	f := newSite(t)
 	upstream, url := newListServer(t, keys, maxPages, seed)
-	f.Sources = map[string]string{f.Source: fmt.Sprintf(listSource, url)}
-	f.check(f.CreateTables(t.Context()))
-	f.connect()
+	f.prepareSource(fmt.Sprintf(listSource, url))
 	api := f.query()
 	workers := []*harness.Process{f.worker(), f.worker()}
 	c, err := client.New(api, client.Options{})

@@ -51,7 +51,7 @@ func TestDocuments_LinksSurviveAKill(t *testing.T) {
 	server := httptest.NewServer(site)
 	t.Cleanup(server.Close)
 	const depth = 5
-	f.Sources = map[string]string{f.Source: fmt.Sprintf(`baseURL: %s
+	f.prepareSource(fmt.Sprintf(`baseURL: %s
 timeout: 2s
 quota: {policies: [{name: concurrent, limit: 3, window: in-flight, lease: 7s}]}
 facets:
@@ -62,9 +62,7 @@ facets:
     immutable: true
     wait: 20s
     links: {match: 'src="/ui/([^"]*)"', facet: layout, maxDepth: %d}
-`, server.URL, depth)}
-	f.check(f.CreateTables(t.Context()))
-	f.connect()
+`, server.URL, depth))
 	exec := func(sql string) {
 		t.Helper()
 		_, err := f.db.Exec(t.Context(), sql)

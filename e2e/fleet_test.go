@@ -90,6 +90,14 @@ func (f *fleet) prepare(simulate ...string) {
 	f.connect()
 }
 
+// prepareSource prepares an installation with one source, configured by the text `config` (YAML).
+func (f *fleet) prepareSource(config string) {
+	f.Helper()
+	f.Sources = map[string]string{f.Source: config}
+	f.check(f.CreateTables(f.Context()))
+	f.connect()
+}
+
 // connect opens the test's own connections to Kafka and to the database.
 func (f *fleet) connect() {
 	f.Helper()

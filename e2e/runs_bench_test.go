@@ -42,16 +42,14 @@ func BenchmarkRuns(b *testing.B) {
 	}))
 	b.Cleanup(server.Close)
 	f := newSite(b)
-	f.Sources = map[string]string{f.Source: fmt.Sprintf(`baseURL: %s
+	f.prepareSource(fmt.Sprintf(`baseURL: %s
 quota: %s
 facets:
   detail:
     documents: {detail: {path: "/details/{key}"}}
 runs:
   details: {steps: {detail: {}}, parallel: 128}
-`, server.URL, saturatedQuota)}
-	f.check(f.CreateTables(b.Context()))
-	f.connect()
+`, server.URL, saturatedQuota))
 	c, err := client.New(f.query(), client.Options{})
 	f.check(err)
 	f.worker()

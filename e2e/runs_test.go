@@ -84,9 +84,7 @@ func TestRuns_EndOnceAfterKills(t *testing.T) {
 	upstream := &childServer{lists: lists, status: missingFiftieth}
 	server := httptest.NewServer(upstream)
 	t.Cleanup(server.Close)
-	f.Sources = map[string]string{f.Source: fmt.Sprintf(listSource, server.URL) + runSource}
-	f.check(f.CreateTables(t.Context()))
-	f.connect()
+	f.prepareSource(fmt.Sprintf(listSource, server.URL) + runSource)
 	api := f.query()
 	workers := []*harness.Process{f.worker(), f.worker()}
 	c, err := client.New(api, client.Options{})
@@ -176,9 +174,7 @@ func TestRuns_AlmostAllKeysAreMissing(t *testing.T) {
 	}}
 	server := httptest.NewServer(upstream)
 	t.Cleanup(server.Close)
-	f.Sources = map[string]string{f.Source: fmt.Sprintf(listSource, server.URL) + runSource}
-	f.check(f.CreateTables(t.Context()))
-	f.connect()
+	f.prepareSource(fmt.Sprintf(listSource, server.URL) + runSource)
 	api := f.query()
 	f.worker()
 	c, err := client.New(api, client.Options{})
