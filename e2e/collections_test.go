@@ -3,11 +3,9 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
-	"hash/fnv"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,15 +39,18 @@ const listPage = 10
 func newListServer(t testing.TB, keys []string, maxPages int, seed uint64) (*listServer, string) {
 	l := &listServer{lists: map[string][]listed{}, random: rand.New(rand.NewPCG(seed, 0))}
 	for _, key := range keys {
-		h := fnv.New32a()
-		_, _ = h.Write([]byte(key))
-		for range int(h.Sum32())%(maxPages*listPage) + 1 {
-			l.lists[key] = append(l.lists[key], l.newItem())
-		}
+		l.add(key, 1+l.random.IntN(maxPages*listPage))
 	}
 	server := httptest.NewServer(l)
 	t.Cleanup(server.Close)
 	return l, server.URL
+}
+
+// add adds a list with n items.
+func (l *listServer) add(key string, n int) {
+	for range n {
+		l.lists[key] = append(l.lists[key], l.newItem())
+	}
 }
 
 func (l *listServer) newItem() listed {
@@ -140,27 +141,14 @@ facets:
 `
 
 // TestCollections_EqualTheListsAfterKills walks lists that change while their pages are fetched, and
-// kills workers during the walks. Afterwards the stored items must equal the lists. The environment
-// variable COLLECTIONS_LISTS is the number of lists, and COLLECTIONS_KILLS the number of kills in each
-// phase.
+// kills workers during the walks. Afterwards the stored items must equal the lists.
 func TestCollections_EqualTheListsAfterKills(t *testing.T) {
 	t.Parallel()
-	number := func(name string, fallback int) int {
-		if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
-			return n
-		}
-		return fallback
-	}
-	kills := number("COLLECTIONS_KILLS", 1)
-	keys := harness.Keys("k", number("COLLECTIONS_LISTS", 20))
-	maxPages := 6
-	if len(keys) > 1000 {
-		maxPages = 40
-	}
+	keys, kills := harness.Keys("k", 20), 1
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d, %d lists", seed, len(keys))
 	f := newSite(t)
-	upstream, url := newListServer(t, keys, maxPages, seed)
+	upstream, url := newListServer(t, keys, 6, seed)
 	f.prepareSource(fmt.Sprintf(listSource, url))
 	api := f.query()
 	workers := []*harness.Process{f.worker(), f.worker()}

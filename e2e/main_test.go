@@ -16,6 +16,8 @@ var (
 	quietMachine = flag.Bool("quiet-machine", false, "also judge the figures that need a machine without other load")
 	outageLength = flag.Duration("outage", 30*time.Second, "length of the total outage, at least 10s")
 	round        = flag.Duration("round", 5*time.Second, "length of a measurement of reads, whole seconds")
+	users        = flag.Int("users", 1000, "number of users in the test of runs over the lists of all users")
+	killEvery    = flag.Duration("kill-every", 30*time.Second, "interval of the kills in that test")
 	bareDatabase = flag.String("bare", "", "serve payloads of this database instead of testing (used by the comparison of reads)")
 )
 

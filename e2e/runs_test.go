@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -66,17 +65,10 @@ runs:
 `
 
 // TestRuns_EndOnceAfterKills starts runs that fetch lists and an entity for each of their items, and
-// kills workers meanwhile. Each run must end once. The environment variable RUNS_KEYS is the number of
-// lists, and RUNS_KILLS the number of kills.
+// kills workers meanwhile. Each run must end once.
 func TestRuns_EndOnceAfterKills(t *testing.T) {
 	t.Parallel()
-	number := func(name string, fallback int) int {
-		if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
-			return n
-		}
-		return fallback
-	}
-	keys, kills := harness.Keys("k", number("RUNS_KEYS", 10)), number("RUNS_KILLS", 2)
+	keys, kills := harness.Keys("k", 10), 2
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d, %d lists", seed, len(keys))
 	f := newSite(t)
