@@ -90,7 +90,7 @@ var rateLimit = row{"Rate limit overview", []panel{
 var lag = row{"Kafka lag trend", []panel{
 	{
 		title: "HIGH: consumer lag", unit: number, width: 8, lines: []line{warn(1000), critical(5000)},
-		description: "HIGH records that are not committed. Normal: near 0 and always below 1,000, the first line. Above: users wait. Above 5,000, the second line, the LOW lane pauses. No line: the lag could not be measured for 30 seconds.",
+		description: "HIGH records that are not committed. Normal: near 0 and always below 1,000, the first line. Above: users wait. Above 5,000, the second line, FreshetHighLagCritical fires. No line: the lag could not be measured for 30 seconds.",
 		queries:     oneQuery(maxBy("topic", `kafka_consumer_lag{topic=~"${source}[.]update-priority-high"}`), "{{topic}}"),
 	},
 	{
@@ -126,8 +126,8 @@ var lag = row{"Kafka lag trend", []panel{
 			oneQuery(rate("priority", `settled_total{`+ofSource+`}`), "{{priority}} ended")),
 	},
 	{
-		title: "LOW paused", unit: number, width: 12, kind: timeline,
-		description: "Whether the LOW lane is paused because of the HIGH lag. Normal: no. yes: HIGH has more than 5,000 records; LOW resumes below 1,000.",
+		title: "LOW yields", unit: number, width: 12, kind: timeline,
+		description: "Whether LOW yields to HIGH and makes only the calls that the quota reserves for it. Normal: no. yes: a new HIGH record would wait more than 10 seconds; LOW continues when it would wait at most 2 seconds.",
 		states:      []status{{0, "no", "green"}, {1, "yes", "yellow"}},
 		queries:     oneQuery(maxBy("source", `low_yielding{`+ofSource+`}`), "{{source}}"),
 	},
