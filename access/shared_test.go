@@ -1,6 +1,7 @@
 package access
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -8,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -103,6 +105,43 @@ func TestShared_LimitsEachProcessWithoutRedis(t *testing.T) {
 		again := now == counted
 		counted = now
 		return again
+	})
+}
+
+// failingRedis is a hook that counts the commands and lets each of them fail.
+type failingRedis struct{ commands int }
+
+func (*failingRedis) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (f *failingRedis) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, cmd redis.Cmder) error {
+		f.commands++
+		cmd.SetErr(errors.New("connection refused"))
+		return cmd.Err()
+	}
+}
+
+func (*failingRedis) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// While Redis fails, requests must not wait for it: after three failed calls, one call is made each
+// half second.
+func TestShared_CallsAFailingRedisTwiceASecond(t *testing.T) {
+	rdb, _ := servicetest.MiniRedis(t)
+	failing := &failingRedis{}
+	rdb.AddHook(failing)
+	synctest.Test(t, func(t *testing.T) {
+		m := newSharedLimiter(rdb, Limits{Requests: "100000/h", Shared: true})
+		for range 1000 { // 100 requests a second for ten seconds
+			if err := m.AllowRequests("key:a", 1); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if got := failing.commands; got < 20 || got > 25 {
+			t.Errorf("calls to a failing redis in 10 s: got %d, want 20 to 25", got)
+		}
 	})
 }
 

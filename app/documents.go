@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -31,6 +32,7 @@ type documentStore interface {
 	StatesInRange(ctx context.Context, f store.EntityFilter, after string, limit int) ([]store.State, error)
 	GetAll(ctx context.Context, of []schemas.Entity) ([]store.Snapshot, error)
 	Write(ctx context.Context, writes []store.Write) ([]store.Result, error)
+	WriteAudit(ctx context.Context, entry store.AuditEntry) error
 }
 
 // documentBatch is the number of documents that are read or written together.
@@ -58,7 +60,7 @@ func ExportDocuments(ctx context.Context, p *Process, sourceName, facet, dir str
 }
 
 // ImportDocuments stores the files below dir as documents of a raw facet, by the rules of static files. A
-// stored document that was fetched after its file was modified is kept.
+// stored document that was fetched after its file was modified is kept. The import is in the audit.
 func ImportDocuments(ctx context.Context, p *Process, sourceName, facet, dir string) (Documents, error) {
 	parts, src, closeAll, err := connectDocuments(ctx, p, sourceName, facet)
 	if err != nil {
@@ -179,6 +181,11 @@ func importDocuments(ctx context.Context, db documentStore, src *source.Source, 
 	if writes, out.Skipped, err = query.ReadDocuments(dir, src, facet); err != nil {
 		return out, err
 	}
+	if len(writes) > 0 {
+		if err := auditImport(ctx, db, src.Name(), facet, dir, len(writes)); err != nil {
+			return out, err
+		}
+	}
 	for batch := range slices.Chunk(writes, documentBatch) {
 		kept, err := keepNewer(ctx, db, batch)
 		if err != nil {
@@ -213,6 +220,16 @@ func importDocuments(ctx context.Context, db documentStore, src *source.Source, 
 		}
 	}
 	return out, nil
+}
+
+// auditImport writes the audit entry of an import before its first document is stored, so that every import
+// has an entry. The number of documents includes documents that the import then leaves unchanged.
+func auditImport(ctx context.Context, db documentStore, sourceName, facet, dir string, documents int) error {
+	after, err := json.Marshal(map[string]any{"facet": facet, "directory": dir, "documents": documents})
+	if err != nil {
+		return err
+	}
+	return db.WriteAudit(ctx, store.AuditEntry{At: time.Now(), Actor: workerName(), Action: "snapshot-import", Source: sourceName, Before: json.RawMessage("{}"), After: after})
 }
 
 // keepNewer returns the entities whose stored document was fetched after their file was modified.

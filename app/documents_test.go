@@ -158,6 +158,9 @@ func TestDocuments_ImportStoresFiles(t *testing.T) {
 	if out := run(); out.Written != 0 || out.Unchanged != 3 {
 		t.Errorf("a second import: got %d written, %d unchanged, want 0 and 3", out.Written, out.Unchanged)
 	}
+	if audit, err := db.Audit(t.Context(), 3); err != nil || len(audit) != 2 || audit[0].Action != "snapshot-import" || audit[0].Actor == "" || audit[0].Source != "court" || !strings.Contains(string(audit[0].After), `"documents":4,"facet":"layout"`) {
+		t.Errorf("audit: got %+v, %v, want an entry for each of the two imports", audit, err)
+	}
 	empty := t.TempDir()
 	if out := exportTo(t, db, src, empty); out.Written != 4 {
 		t.Errorf("export of the import: got %d written, want 4; skipped %v", out.Written, out.Skipped)

@@ -31,14 +31,18 @@ type auditRow struct {
 	Actor, Did, Source, Note, Full string
 }
 
-var actionLabels = map[string]string{
+var actionLabels = map[string]string{ //nolint:gosec // labels of actions, not credentials
 	"set": "changed the settings", "stop": "stopped the source", "resume": "resumed the source",
 	"key-create": "created an API key", "key-revoke": "revoked an API key",
 	"refresh": "requested refreshes", "fault-scenario": "changed the fault scenario",
 	"entities-register": "registered entities", "entities-enable": "enabled entities", "entities-disable": "disabled entities", "snapshot-delete": "deleted a snapshot",
 	"entities-pin": "pinned entities to a tier", "entities-unpin": "unpinned entities",
 	"replay-started": "started a replay", "replay-stopped": "stopped a replay", "replay-resumed": "resumed a replay", "replay-ended": "finished a replay",
-	"purge-started": "started a purge", "purge-stopped": "stopped a purge", "purge-resumed": "resumed a purge", "purge-ended": "finished a purge",
+	"snapshot-import": "imported documents", "run-cancel": "cancelled a run", "run-retry": "retried a run",
+	"credits-grant": "granted credits", "credits-void": "voided a grant of credits", "maintenance-run": "requested the maintenance",
+	"credential-renew": "renewed a credential", "credential-authorize": "authorized a credential", "credential-revoke": "revoked a credential",
+	"credential-rotate-keys": "encrypted all tokens with another key",
+	"purge-started":          "started a purge", "purge-stopped": "stopped a purge", "purge-resumed": "resumed a purge", "purge-ended": "finished a purge",
 }
 
 func auditRowOf(e settings.Entry) auditRow {

@@ -282,6 +282,22 @@ func TestDLQ_KeepsFilterAcrossPages(t *testing.T) {
 	}
 }
 
+// The console must describe each action that an audit entry can have, by the OpenAPI document.
+func TestActivity_DescribesEachAction(t *testing.T) {
+	_, entry, _ := strings.Cut(string(schemas.OpenAPI), "\n    AuditEntry:\n")
+	_, list, _ := strings.Cut(entry, "action: {type: string, enum: [")
+	list, _, _ = strings.Cut(list, "]")
+	actions := strings.Split(list, ", ")
+	if len(actions) < 20 {
+		t.Fatalf("actions in the OpenAPI document: got %q, want at least 20", actions)
+	}
+	for _, action := range actions {
+		if actionLabels[action] == "" {
+			t.Errorf("action %s: got no description, want one", action)
+		}
+	}
+}
+
 func TestActivity_PagesOlderEntries(t *testing.T) {
 	r := newRig(t)
 	r.audit = make([]settings.Entry, 450)

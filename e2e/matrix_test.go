@@ -135,7 +135,9 @@ facets:
 	atMost(t, "calls in any 10 s", maxWithin(times, 10*time.Second), limit/cost)
 	// If 95 % of the limit are used, three windows of 10 s take at most 30 s / 0.95. A busy machine
 	// may delay each window by a second.
-	atMost(t, "time of three windows", times[len(times)-1].Sub(times[0]), withLoad(windows*10*time.Second*100/95, windows*time.Second))
+	took := times[len(times)-1].Sub(times[0])
+	t.Logf("%d units in %v: %.1f %% of the limit", windows*limit, took.Round(time.Millisecond), 100*windows*10/took.Seconds())
+	atMost(t, "time of three windows", took, withLoad(windows*10*time.Second*100/95, windows*time.Second))
 }
 
 // withLoad returns the limit, plus an allowance unless the machine has no other load.
@@ -191,6 +193,8 @@ facets:
 	refusals := m.matching(func(a arrival) bool {
 		return a.credential == "first" && a.at.After(end.Add(-9*time.Second)) && a.at.Before(end)
 	})
+	back := m.matching(func(a arrival) bool { return a.credential == "first" && a.at.After(end) })
+	t.Logf("credential used again %v after the upstream accepted it; %d refused calls in 9 s before", back[0].Sub(end).Round(time.Millisecond), len(refusals))
 	atMost(t, "calls with the refused credential in 9 s, from 3 s after the first refusal", len(refusals), 3)
 }
 
@@ -208,6 +212,7 @@ facets:
 	begin := time.Now()
 	low := m.untilCalls(timeout, 30, pathPrefix("/item/low"))
 	high := m.matching(func(a arrival) bool { return strings.HasPrefix(a.path, "/item/high") && a.at.After(begin) })
+	t.Logf("LOW: 30 calls in %v; HIGH: %d calls meanwhile", low[len(low)-1].Sub(begin).Round(time.Millisecond), len(high))
 	// LOW has a reserve of 2 calls/s, so its 30 calls take 15 s. On a busy machine half of that rate
 	// is enough.
 	atMost(t, "time of 30 calls of LOW", low[len(low)-1].Sub(begin), withLoad(18*time.Second, 15*time.Second))
@@ -253,6 +258,7 @@ prefetch:
 	times := m.untilCalls(timeout, 1, pathPrefix("/general/a"))
 	checks := m.matching(progress)
 	last := checks[len(checks)-1]
+	t.Logf("refresh %v after the last change", times[0].Sub(last).Round(time.Millisecond))
 	atLeast(t, "time from the last change to the refresh", times[0].Sub(last), 5*time.Second)
 	// After another 7 s without a change there must be no second refresh.
 	m.check(harness.Pause(t.Context(), 7*time.Second))

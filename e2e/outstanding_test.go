@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -125,8 +126,10 @@ func TestOutstanding_RefusesOneClientAndServesOthers(t *testing.T) {
 	b.check(err)
 	equal(t, "status of another client", reply.Status, http.StatusAccepted)
 	b.worker()
+	asked := time.Now()
 	reply, err = other.Read(t.Context(), "other-1", "?wait=20s")
 	b.check(err)
+	t.Logf("another client behind %d requests of the flood: answered after %v", accepted, time.Since(asked).Round(time.Millisecond))
 	equal(t, "freshness for another client behind the flood", reply.Freshness, "FRESH")
 	b.untilStored(timeout, accepted+2)
 	b.until(timeout, "an outstanding count of 0", func() bool { return b.outstanding() == 0 })

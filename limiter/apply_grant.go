@@ -17,7 +17,7 @@ type answer struct {
 // its clock. It read its clock between the local times a.before and a.then. The slot can therefore
 // be used from a.then + wait until a.before + wait + permitLife.
 func (al *allocator) applyGrant(a answer) {
-	if ahead := al.clock.read(a.before, a.then, a.now); ahead > 0 {
+	if ahead := al.clock.read(a.before, a.then, a.now, a.birth); ahead > 0 {
 		// Redis' clock was set forward. Slots that were granted before and after this step can be
 		// closer together in real time than Redis assumes. So the state begins again with a quiet
 		// period.

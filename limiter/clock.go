@@ -13,19 +13,30 @@ const dayMargin = 10 * time.Second
 type clock struct {
 	before, then time.Time // the local times directly before and after the read of Redis' clock
 	redis        int64     // the time that Redis' clock showed, in µs
+
+	birth  int64     // when the state of the last reply began, by Redis' clock in µs
+	called time.Time // the local time directly before the call to Redis that got the last reply
 }
 
 const (
 	clockSlack = time.Millisecond // a clock difference up to this is ignored
 	clockDrift = 2000             // two clocks drift by at most 1/clockDrift
 	clockLife  = 10 * time.Second // a reading older than this is replaced even by a less precise reading
+
+	unusedBirth = 1 // birth of the state of a source that was never called (UNUSED_BIRTH of the script)
 )
 
 // read records that Redis' clock showed the time `redis` (in µs) at some moment between the local
-// times `before` and `then`. It returns by how much Redis' clock was set forward since the last call
-// of `read`; 0 means that it was not set forward, as far as `read` can detect.
-func (c *clock) read(before, then time.Time, redis int64) time.Duration {
-	next := clock{before, then, redis}
+// times `before` and `then`, and that the state in Redis began when the clock showed `birth`. It
+// returns by how much Redis' clock was set forward since the last call of `read`; 0 means that it was
+// not set forward, as far as `read` can detect.
+func (c *clock) read(before, then time.Time, redis, birth int64) time.Duration {
+	next := clock{before, then, redis, birth, before}
+	if ahead := c.aheadSinceBirth(then, redis, birth); ahead > 0 {
+		*c = next
+		return ahead
+	}
+	c.birth, c.called = birth, before
 	if c.redis == 0 || redis < c.redis { // no step forward: this is the first reading, or Redis' clock was set back, which the script itself detects
 		*c = next
 		return 0
@@ -39,6 +50,23 @@ func (c *clock) read(before, then time.Time, redis int64) time.Duration {
 		*c = next
 	}
 	return max(0, ahead)
+}
+
+// aheadSinceBirth returns by how much Redis' clock was set forward since the state in Redis began. A
+// comparison with the last reading does not show this step if the clock was set back by more before the
+// state began. If the last reply was about another state, the present state began after the call that got
+// that reply. So it cannot be older than the time since that call.
+//
+// Example: a reply at 12:00:00 shows 12:00:00. The clock is set back by 12 s, another process calls Redis
+// at 12:00:01, and the state is lost: birth 11:59:49. The clock is set forward by 7 s. A reply at 12:00:02
+// shows 11:59:57, which is earlier than the last reading, but 8 s after the birth: the clock was set
+// forward by at least 6 s.
+func (c *clock) aheadSinceBirth(then time.Time, redis, birth int64) time.Duration {
+	if c.redis == 0 || birth == c.birth || birth <= unusedBirth {
+		return 0
+	}
+	longest := then.Sub(c.called)
+	return max(0, micros(redis-birth)-longest-clockSlack-longest/clockDrift)
 }
 
 // at returns the time of Redis' clock in µs at the local time t. The result can be slightly too

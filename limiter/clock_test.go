@@ -30,7 +30,7 @@ func readings(rng *rand.Rand, ppm float64, most time.Duration, n int, step func(
 		shift += by
 		there, back := time.Duration(rng.Int64N(int64(most))), time.Duration(rng.Int64N(int64(most)))
 		before := c
-		ahead := c.read(now, now.Add(there+back), redis(now.Add(there)))
+		ahead := c.read(now, now.Add(there+back), redis(now.Add(there)), 0)
 		if i > 0 {
 			roundtrip, at = there+back+before.then.Sub(before.before), before.before
 		}
@@ -95,7 +95,7 @@ func TestClock_DetectsAStepForwardAfterOneBack(t *testing.T) {
 	var c clock
 	start := time.Now()
 	read := func(after, roundtrip time.Duration, redis int64) time.Duration {
-		return c.read(start.Add(after), start.Add(after+roundtrip), redis)
+		return c.read(start.Add(after), start.Add(after+roundtrip), redis, 0)
 	}
 	read(0, ms, 10_000_000)
 	if ahead := read(5*time.Second, 20*ms, 12_000_000); ahead != 0 { // Redis' clock is set back by 3 s
@@ -104,6 +104,55 @@ func TestClock_DetectsAStepForwardAfterOneBack(t *testing.T) {
 	if ahead := read(5100*ms, 20*ms, 15_100_000); ahead < 2900*ms { // Redis' clock is set forward by 3 s
 		t.Errorf("step of 3 s: got %v", ahead)
 	}
+}
+
+func TestClock_DetectsAStepForwardSinceALossOfState(t *testing.T) {
+	start, second := time.Now(), int64(1_000_000)
+	read := func(c *clock, after time.Duration, redis, birth int64) time.Duration {
+		return c.read(start.Add(after), start.Add(after+20*ms), redis, birth)
+	}
+	for name, test := range map[string]struct {
+		redis, birth int64
+		want         time.Duration
+	}{
+		"set back by 12 s, lost after 1 s, set forward by 7 s": {97 * second, 89 * second, 5900 * ms},
+		"set back by 12 s, lost after 1 s":                     {90 * second, 89 * second, 0},
+		"set back by 12 s, lost at once":                       {90 * second, 88 * second, 0},
+		"a source that was never called":                       {102 * second, 1, 0},
+		"the same state":                                       {97 * second, 10 * second, 0},
+	} {
+		var c clock
+		read(&c, 0, 100*second, 10*second)
+		if got := read(&c, 2*time.Second, test.redis, test.birth); got < test.want || got > test.want+100*ms {
+			t.Errorf("%s: got a step of %v, want %v", name, got, test.want)
+		}
+		if got := read(&c, 3*time.Second, test.redis+second, test.birth); got != 0 {
+			t.Errorf("%s: got a step of %v at the next reading, want none", name, got)
+		}
+	}
+}
+
+func TestClock_ScopedPoliciesStayQuietAfterAHiddenStep(t *testing.T) {
+	config := scopedConfig(Policy{Name: "log", Limit: 5, Window: Window(5 * time.Second), Scope: "{credential}"})
+	healthy := func(atUpstream) answered { return answered{status: 200} }
+	inCallers(t, 1, 2, config, healthy, func(f *callers) {
+		call := Call{Endpoint: "f/d", Key: "k"}
+		set := func(ahead time.Duration) {
+			f.mu.Lock()
+			f.ahead = ahead
+			f.mu.Unlock()
+		}
+		f.one(f.members[0], schemas.High, call)
+		set(-12 * time.Second)
+		f.wait(f.members[1], 1, schemas.High, call) // this process finds that the state is lost
+		elapse(time.Second)
+		set(-5 * time.Second)
+		from := time.Now()
+		f.one(f.members[0], schemas.High, call)
+		if got, want := time.Since(from), 5*time.Second; got < want {
+			t.Errorf("got a call %v after the step, want it after a quiet period of at least %v", got, want)
+		}
+	})
 }
 
 func TestClock_StepDropsTheGrant(t *testing.T) {

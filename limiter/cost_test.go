@@ -151,23 +151,24 @@ func TestWindow_HoldsAfterLostState(t *testing.T) {
 // Cheap calls use all units of a window. Calls that cost up to 2 % of the limit must get their turn
 // nevertheless.
 func TestWindow_ServesExpensiveCallsBesideCheapOnes(t *testing.T) {
-	var spent spentUnits
-	dear := 0
-	inCallers(t, 1, 2, points(900, time.Minute, CostRange{1, 5}), func(c atUpstream) answered {
-		if c.call.Costs["points"] == 5 {
-			dear++
-		}
-		return spent.use(c.call.Costs["points"], false)(c)
-	}, func(f *callers) {
-		f.wait(f.members[0], 20, schemas.Low, costing(1))
-		f.wait(f.members[1], 1, schemas.Low, costing(5))
-		f.passed(70 * time.Second)
-		before := read(f, &dear)
-		f.passed(time.Minute)
-		if got := read(f, &dear) - before; got < 10 {
-			t.Errorf("got %d expensive calls in a minute beside cheap ones, want at least 10", got)
-		}
-	})
+	for limit, cost := range map[int]int{900: 5, 200: 4} {
+		var spent spentUnits
+		dear := 0
+		inCallers(t, 1, 2, points(limit, time.Minute, CostRange{1, cost}), func(c atUpstream) answered {
+			if c.call.Costs["points"] == cost {
+				dear++
+			}
+			return spent.use(c.call.Costs["points"], false)(c)
+		}, func(f *callers) {
+			f.wait(f.members[0], 20, schemas.Low, costing(1))
+			f.passed(70 * time.Second) // cheap calls use the whole window
+			f.wait(f.members[1], 1, schemas.Low, costing(cost))
+			f.passed(time.Minute)
+			if got := read(f, &dear); got < 10 {
+				t.Errorf("limit %d: got %d calls of %d units in a minute beside cheap ones, want at least 10", limit, got, cost)
+			}
+		})
+	}
 }
 
 // LOW uses all units of a window except HIGH's reserve.

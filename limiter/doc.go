@@ -140,8 +140,11 @@
 // empty, W counts as at most 1 s. So permits of the lost state have expired, and their calls
 // have left the window, before the next permit is granted. Only `freshet dev` with a new database needs
 // no quiet period (Deps.Unused), because its Redis is new too. The script detects backward steps
-// of the clock. Processes detect forward steps by comparing Redis' clock with their own; a
-// step shorter than the round trips in between is not detected. The day's count is saved
+// of the clock. Processes detect forward steps by comparing Redis' clock with their own, and
+// with the birth of the state (the time at which it began), which is in every reply. A step
+// shorter than the round trips in between is not detected. If the state was lost since the
+// last call of a process, which is at most 15 s ago, that process does not detect a step
+// shorter than the time since that call. The day's count is saved
 // every five seconds. After a loss it continues from the saved count plus the calls possible
 // at the full rate since that save.
 //

@@ -114,11 +114,11 @@ type bucketState struct {
 // decodeScopes decodes the script's reply to a demand with queues or bucket events.
 func decodeScopes(reply []int64, d demand, of scopeArgs) (grant, error) {
 	bad := fmt.Errorf("limiter_acquire returned a malformed reply: %v", reply)
-	if len(reply) < 3 {
+	if len(reply) < 4 {
 		return grant{}, bad
 	}
-	g := grant{now: reply[0], used: reply[1], refusalHigh: refusal(reply[2]), refusalLow: refusal(reply[2]), states: map[*bucket]bucketState{}}
-	rest, number := reply[3:], 0
+	g := grant{now: reply[0], used: reply[1], refusalHigh: refusal(reply[2]), refusalLow: refusal(reply[2]), birth: reply[3], states: map[*bucket]bucketState{}}
+	rest, number := reply[4:], 0
 	for _, c := range d.queues {
 		if len(rest) < 3 || rest[0] < 0 || int(rest[0]) > c.n || len(rest) < 3+3*int(rest[0]) {
 			return grant{}, bad

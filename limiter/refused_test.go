@@ -146,22 +146,23 @@ func TestAcquire_CanceledContextMakesNoCall(t *testing.T) {
 }
 
 func TestDecode_RejectsMalformedReplies(t *testing.T) {
-	const now = 1_800_000_000_000_000
+	const now, birth = 1_800_000_000_000_000, 1_700_000_000_000_000
 	for _, reply := range [][]int64{
 		nil,
 		{-1},
 		{1, 0, now},
-		{1, 0, now, 0},
-		{0, 0, now, 0, 1, 5, 0},
-		{-1, 1, now, 0},
-		{1, -1, now, 0},
-		{2, 0, now, 0, 1, 5, 0},
-		{2, 0, now, 0, 3, 5, 0},
-		{0, 0, now, 0, 0},
-		{0, 0, now, 0, 0, 0},
-		{1, 0, now, 0, -1, 5, 0},
-		{1, 0, now, 0, 5, 0, 1, 0},
-		{2000, 1, now, 0, 2001, 0, 0},
+		{0, 0, now, 0},
+		{1, 0, now, 0, birth},
+		{0, 0, now, 0, birth, 1, 5, 0},
+		{-1, 1, now, 0, birth},
+		{1, -1, now, 0, birth},
+		{2, 0, now, 0, birth, 1, 5, 0},
+		{2, 0, now, 0, birth, 3, 5, 0},
+		{0, 0, now, 0, birth, 0},
+		{0, 0, now, 0, birth, 0, 0},
+		{1, 0, now, 0, birth, -1, 5, 0},
+		{1, 0, now, 0, birth, 5, 0, 1, 0},
+		{2000, 1, now, 0, birth, 2001, 0, 0},
 	} {
 		if g, err := decodeGrant(reply); err == nil {
 			t.Errorf("%v: got %+v, want an error", reply, g)

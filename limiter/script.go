@@ -52,6 +52,7 @@ type grant struct {
 	refusalHigh, refusalLow refusal
 	now                     int64 // time of Redis' clock, in µs
 	used                    int64 // number of calls that were granted in the current day
+	birth                   int64 // time by Redis' clock at which the source's state in Redis began, in µs
 
 	queues []queueGrant // grants of the queues, in the order of demand.queues
 	states map[*bucket]bucketState
@@ -190,12 +191,12 @@ func decodeGrant(reply []int64) (grant, error) {
 	bad := func() (grant, error) {
 		return grant{}, fmt.Errorf("limiter_acquire returned a malformed reply: %v", reply)
 	}
-	if len(reply) < 4 || len(reply)%3 == 0 || len(reply) == 5 || reply[0] < 0 || reply[1] < 0 || reply[0]+reply[1] > 2*maxSlotsPerCall {
+	if len(reply) < 5 || len(reply)%3 == 1 || len(reply) == 6 || reply[0] < 0 || reply[1] < 0 || reply[0]+reply[1] > 2*maxSlotsPerCall {
 		return bad()
 	}
 	total := reply[0] + reply[1]
-	g := grant{now: reply[2], used: reply[3]}
-	runs := reply[4:]
+	g := grant{now: reply[2], used: reply[3], birth: reply[4]}
+	runs := reply[5:]
 	if len(runs)%3 == 1 { // slots were rejected, so the reply ends with four more numbers: retry times and reasons
 		var refused []int64
 		runs, refused = runs[:len(runs)-4], runs[len(runs)-4:]

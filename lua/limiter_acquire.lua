@@ -36,8 +36,9 @@
 -- KEYS[2...], ARGV[7...]  the buckets and queues, see limiter_buckets
 --
 -- Returns one of
---   {n HIGH, n LOW, now, calls of the day, runs...}: the slots granted, HIGH's first.
---     A run is three numbers: count, wait in us from now, interval in us.
+--   {n HIGH, n LOW, now, calls of the day, birth, runs...}: the slots granted, HIGH's
+--     first. birth is the time at which the state began. A run is three numbers: count, wait
+--     in us from now, interval in us.
 --     If slots were rejected or only probes are granted, four numbers follow: for HIGH and
 --     for LOW the us until the next call (0: all granted), and for each the reason:
 --     the section's number, or
@@ -69,7 +70,7 @@
 -- The state's line of numbers begins with: format (2 characters), replication ID (40), time until
 -- which the fast path is allowed (16), name of the quota and of the server's process (40), and
 -- then 16 characters each: now, TAT (theoretical arrival time) of high and shared, calls of the
--- day, LOW's last step, next calls of HIGH and LOW, end of the day.
+-- day, LOW's last step, next calls of HIGH and LOW, end of the day, birth.
 
 local sub, format, ceil, floor, max, min = string.sub, string.format, math.ceil, math.floor, math.max, math.min
 local MARGIN = 10000000 -- us; a call this close to midnight counts in both days
@@ -78,7 +79,7 @@ local MAX_RETRY = 10000000 -- us until a rejected caller calls again at the late
 
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
-local quota, state = ARGV[3], redis.call('GETRANGE', KEYS[1], 0, 225)
+local quota, state = ARGV[3], redis.call('GETRANGE', KEYS[1], 0, 241)
 
 -- The replication ID distinguishes a server from its replicas and from itself before a restart.
 -- INFO is slow, so the ID is not read if this server process has written the state less than
@@ -100,7 +101,7 @@ end
 -- numbers, the fast path fails with an error until the time `fastUntil`. After that time the full
 -- path runs, and the state counts as lost.
 if fast then
-  local nHigh, nLow, day = ARGV[1] + 0, ARGV[2] + 0, #quota > 162
+  local nHigh, nLow, day, birth = ARGV[1] + 0, ARGV[2] + 0, #quota > 162, sub(state, 227, 242) + 0
   -- Most calls are for one lane, and all their slots are possible now. Such calls are decided here.
   -- Numbers that they do not need are copied as text.
   if nLow == 0 and nHigh > 0 then
@@ -110,7 +111,7 @@ if fast then
     if T > 0 and tat - sub(quota, 83, 98) * T <= now and (not day or sub(quota, 164, 179) - used >= nHigh) then
       if day then used = used + nHigh end
       redis.call('SETRANGE', KEYS[1], 98, format('%16d%16d%s%16d', now, tat, sub(state, 131, 146), used))
-      return {nHigh, 0, now, used, nHigh, 0, 0}
+      return {nHigh, 0, now, used, birth, nHigh, 0, 0}
     end
   elseif nHigh == 0 and nLow > 0 then
     local T, tat, used = sub(quota, 99, 114) + 0, sub(state, 131, 146) + 0, sub(state, 147, 162) + 0
@@ -119,7 +120,7 @@ if fast then
     if tat - sub(quota, 115, 130) * T <= now then
       if not day then
         redis.call('SETRANGE', KEYS[1], 98, format('%16d%s%16d', now, sub(state, 115, 130), tat))
-        return {0, nLow, now, used, nLow, 0, 0}
+        return {0, nLow, now, used, birth, nLow, 0, 0}
       end
       local seconds = (sub(state, 211, 226) + MARGIN - now) / 1000000
       local low, paced = sub(quota, 164, 179) - used - sub(quota, 180, 195) / 1000000 * seconds, sub(state, 163, 178) + 0
@@ -129,7 +130,7 @@ if fast then
       if low >= nLow and paced <= now + AHEAD then
         used = used + nLow
         redis.call('SETRANGE', KEYS[1], 98, format('%16d%s%16d%16d%16d', now, sub(state, 115, 130), tat, used, paced))
-        return {0, nLow, now, used, nLow, 0, 0}
+        return {0, nLow, now, used, birth, nLow, 0, 0}
       end
     end
   end
@@ -244,8 +245,8 @@ if fast then
       run = #runs
       runs[run + 1], runs[run + 2], runs[run + 3], runs[run + 4] = returnHigh, returnLow, whyHigh, whyLow
     elseif #runs == 3 then
-      return {gotHigh, gotLow, now, used, runs[1], runs[2], runs[3]}
+      return {gotHigh, gotLow, now, used, birth, runs[1], runs[2], runs[3]}
     end
-    return {gotHigh, gotLow, now, used, unpack(runs)}
+    return {gotHigh, gotLow, now, used, birth, unpack(runs)}
   end
 end

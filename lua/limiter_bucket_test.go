@@ -176,12 +176,12 @@ func (b bucket) acquireAfter(nHigh, nLow int, happened string) grant {
 	}
 	now := reply[2]
 	g := grant{now: now, used: reply[3]}
-	if end := len(reply) - 4; len(reply)%3 == 2 { // slots were rejected, so the reply ends with four more numbers: retry times and reasons
+	if end := len(reply) - 4; len(reply)%3 == 0 { // slots were rejected, so the reply ends with four more numbers: retry times and reasons
 		g.backHigh, g.backLow, g.refusalHigh, g.refusalLow = reply[end], reply[end+1], reply[end+2], reply[end+3]
 		reply = reply[:end]
 	}
 	n := int64(0)
-	for i := 4; i < len(reply); i += 3 {
+	for i := 5; i < len(reply); i += 3 {
 		for k := range reply[i] {
 			slot := now + reply[i+1] + k*reply[i+2]
 			if n++; n <= reply[0] {

@@ -41,7 +41,7 @@
 -- ARGV[12] Pub/Sub channel on which the next process for a free in-flight slot is named
 --
 -- Returns {now, calls of the day, -5 if the source's breaker is open, -1 if a backoff has not ended
---     with a probe, or else 0,
+--     with a probe, or else 0, birth of the source's state,
 --   per queue: calls granted, us until the next call (0: all granted), reason of the
 --     rejection (as in limiter_acquire), per grant: wait in us, candidate, 1 if it
 --     probes a breaker of a scope, plus 2 if it is a probe of the source

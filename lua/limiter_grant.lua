@@ -124,7 +124,7 @@ local function grantQueues()
     end
   end
 
-  local out = {now, 0, halfOpen()}
+  local out = {now, 0, halfOpen(), birth}
   for _, c in ipairs(queues) do
     local low, first, second = c.lane == 2, c.lane, c.lane + 1
     local granted, again, why, at = 0, 0, 0, #out + 1

@@ -35,4 +35,4 @@ if whyHigh ~= 0 or whyLow ~= 0 then
   local n = #runs
   runs[n + 1], runs[n + 2], runs[n + 3], runs[n + 4] = returnHigh, returnLow, whyHigh, whyLow
 end
-return {nHigh, nLow, now, used, unpack(runs)}
+return {nHigh, nLow, now, used, birth, unpack(runs)}

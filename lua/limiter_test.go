@@ -56,6 +56,21 @@ func TestAcquire_GrantsAlikeOnEveryRedis(t *testing.T) {
 	})
 }
 
+func TestAcquire_RepliesTheBirthOfTheState(t *testing.T) {
+	simulated(t, func(b bucket, c *clock) {
+		born := c.us()
+		for _, wait := range []int64{0, horizon, 2 * second, 5 * second} { // in the quiet period, and on both paths after it
+			c.advance(wait)
+			for _, happened := range []string{"", forceFullPath} {
+				reply, err := b.run(1, 1, happened)
+				if err != nil || reply[4] != born {
+					t.Errorf("after %d us: got %v, %v; want the birth %d as fifth number", wait, reply, err, born)
+				}
+			}
+		}
+	})
+}
+
 func TestAcquire_NoWindowExceedsItsBound(t *testing.T) {
 	for seed := range uint64(15) {
 		simulated(t, func(b bucket, c *clock) {

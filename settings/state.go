@@ -156,7 +156,7 @@ type Entry struct {
 	ID     int64           `json:"id"` // number that increases with each entry; there may be gaps
 	At     time.Time       `json:"at"`
 	Actor  string          `json:"actor"`
-	Action string          `json:"action"` // set, stop, resume; key-create, key-revoke; refresh; fault-scenario; entities-register, entities-enable, entities-disable, entities-pin, entities-unpin, snapshot-delete; replay- and purge-started, -stopped, -resumed, -ended
+	Action string          `json:"action"` // one of the actions that the OpenAPI document lists (AuditEntry)
 	Source string          `json:"source"` // source of the action; empty for actions on API keys
 	Before json.RawMessage `json:"before"` // value before the change: an Override, an access.Key, or the filter that selected entities or dead letters
 	After  json.RawMessage `json:"after"`

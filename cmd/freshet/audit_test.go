@@ -18,6 +18,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/schemas/openapitest"
 	"github.com/freshet/freshet/settings"
 )
 
@@ -93,7 +94,14 @@ func (d *dev) audit() (entries []settings.Entry) {
 	var all struct {
 		Entries []settings.Entry `json:"entries"`
 	}
-	if err := json.Unmarshal(d.send(http.MethodGet, "/admin/v1/audit?limit=1000", nil), &all); err != nil {
+	const path = "/admin/v1/audit?limit=1000"
+	answer := d.send(http.MethodGet, path, nil)
+	req, err := http.NewRequestWithContext(d.Context(), http.MethodGet, d.api+path, http.NoBody)
+	if err != nil {
+		d.Fatal(err)
+	}
+	openapitest.Check(d, openapitest.Exchange{Request: req, Status: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Response: string(answer)})
+	if err := json.Unmarshal(answer, &all); err != nil {
 		d.Fatal(err)
 	}
 	return all.Entries

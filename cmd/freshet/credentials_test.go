@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/simulator/oauth"
 	"github.com/freshet/freshet/status"
+	"github.com/freshet/freshet/store/postgres"
 )
 
 const renewingSource = `
@@ -148,6 +150,28 @@ func (s *consent) person() status.Credential {
 	return all[1]
 }
 
+// wantAudit fails the test if the audit does not contain exactly these actions, newest first.
+func (s *consent) wantAudit(actions ...string) {
+	s.Helper()
+	_, address, _ := strings.Cut(s.env[1], "=")
+	db, err := postgres.Open(s.Context(), address)
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer db.Close()
+	entries, err := db.Audit(s.Context(), 100)
+	var got []string
+	for _, e := range entries {
+		got = append(got, e.Action)
+		if e.Actor == "" {
+			s.Errorf("audit entry %+v: got no actor, want one", e)
+		}
+	}
+	if err != nil || !slices.Equal(got, actions) {
+		s.Errorf("audit: got %q, %v, want %q", got, err, actions)
+	}
+}
+
 func TestCredentials_AuthorizeStoresRefreshToken(t *testing.T) {
 	s := newConsent(t, oauth.Config{})
 	s.migrated()
@@ -180,6 +204,8 @@ func TestCredentials_AuthorizeStoresRefreshToken(t *testing.T) {
 		t.Errorf("after revoke: got %+v, want it stopped, without a token", got)
 	}
 	s.must(0, "STOPPED", "credentials", "list")
+	s.must(0, "", "credentials", "rotate-keys")
+	s.wantAudit("credential-rotate-keys", "credential-revoke", "credential-renew", "credential-authorize")
 	for _, secret := range s.server.Secrets() {
 		req := httptest.NewRequest(http.MethodGet, "/api/x", http.NoBody)
 		req.Header.Set("Authorization", "Bearer "+secret)
