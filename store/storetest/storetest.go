@@ -96,6 +96,8 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"not-found result deletes other visibility", testVisibilityOfNotFound},
 		{"visibility: concurrent writes", testVisibilityRace},
 		{"changed alias rejects a write", testAliasGuard},
+		{"unchanged content after a change of its alias", testAliasUnchanged},
+		{"alias: concurrent change", testAliasChangeRace},
 		{"alias and entity in one batch", testAliasInBatch},
 		{"not-found result of an alias", testAliasNotFound},
 		{"alias wakes waiting entities", testAliasWakes},
