@@ -104,6 +104,19 @@ type Write struct {
 	Outbox OutboxEvents
 }
 
+// maxAliasPayload is the maximum length of the copy of a payload in snapshot_state. Each check of the
+// entity writes the row again, so a long copy would cost more than the look-up that it saves.
+const maxAliasPayload = 512
+
+// AliasPayload returns the copy of the write's payload for snapshot_state. It is nil if no facet takes a
+// param from the content, or if the payload is too long.
+func (w Write) AliasPayload(p Payload) []byte {
+	if len(w.AliasUsers) == 0 || len(p.Bytes) > maxAliasPayload {
+		return nil
+	}
+	return p.Bytes
+}
+
 // Payload is the content of a snapshot as it is stored, for example compressed.
 type Payload struct {
 	Encoding string

@@ -143,9 +143,8 @@ const (
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, facet, key, n)
 CROSS JOIN LATERAL (SELECT * FROM snapshot_state s WHERE s.source = i.source AND s.facet = i.facet AND s.key = i.key LIMIT 1) s`
 	selectStates    = `SELECT i.n, ` + store.StateColumns + joinEntities
-	selectSnapshots = `SELECT i.n, ` + store.StateColumns + `, p.payload` + joinEntities + `
-LEFT JOIN LATERAL (SELECT p.payload FROM snapshot_payload p
-	WHERE p.source = i.source AND p.facet = i.facet AND p.key = i.key LIMIT 1) p ON true`
+	selectSnapshots = `SELECT i.n, ` + store.StateColumns + `, coalesce(s.alias_payload, (SELECT p.payload FROM snapshot_payload p
+	WHERE p.source = i.source AND p.facet = i.facet AND p.key = i.key LIMIT 1))` + joinEntities
 )
 
 // GetAll returns the snapshots of the entities in the given order, in one round trip. Version is 0

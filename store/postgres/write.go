@@ -33,19 +33,20 @@ WHERE s.source = i.source AND s.facet = i.facet AND s.key = i.key
 RETURNING s.source, s.facet, s.key`
 
 	upsert = `WITH input AS (
-	SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::text[], $9::text[], $10::text[], $11::bool[], $12::text[], $13::int[], $14::text[], $15::bytea[])
-		AS i (source, facet, key, version, checked_at, hash, extract_version, etag, last_modified, visibility, manual, encoding, size, media_type, payload)
+	SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::text[], $9::text[], $10::text[], $11::bool[], $12::text[], $13::int[], $14::text[], $15::bytea[], $16::bytea[])
+		AS i (source, facet, key, version, checked_at, hash, extract_version, etag, last_modified, visibility, manual, encoding, size, media_type, payload, alias_payload)
 ), state AS (
 	INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size, media_type,
-		last_fetched_at, last_checked_at, last_updated_at, not_found, etag, last_modified, visibility, manual)
+		last_fetched_at, last_checked_at, last_updated_at, not_found, etag, last_modified, visibility, manual, alias_payload)
 	SELECT source, facet, key, version, hash, extract_version, encoding, size, media_type,
-		checked_at, checked_at, checked_at, false, etag, last_modified, visibility, manual
+		checked_at, checked_at, checked_at, false, etag, last_modified, visibility, manual, alias_payload
 	FROM input
 	ON CONFLICT (source, facet, key) DO UPDATE
 	SET version = excluded.version, hash = excluded.hash, extract_version = excluded.extract_version,
 		encoding = excluded.encoding, size = excluded.size, media_type = excluded.media_type, last_fetched_at = excluded.last_fetched_at,
 		last_checked_at = excluded.last_checked_at, not_found = false, etag = excluded.etag, last_modified = excluded.last_modified,
-		visibility = excluded.visibility, manual = excluded.manual, alias_changed = false, last_updated_at = CASE
+		visibility = excluded.visibility, manual = excluded.manual, alias_changed = false,
+		alias_payload = excluded.alias_payload, last_updated_at = CASE
 			WHEN s.encoding <> '' AND (s.hash = excluded.hash OR s.extract_version <> excluded.extract_version) THEN s.last_updated_at
 			ELSE excluded.last_checked_at END
 	WHERE excluded.version >= s.version
@@ -207,7 +208,7 @@ func upsertChanged(ctx context.Context, db prepared, b *store.Batch) error {
 	var c columns
 	var encodings, mediaTypes []string
 	var sizes []int
-	var payloads [][]byte
+	var payloads, aliasPayloads [][]byte
 	for i, w := range b.Writes {
 		if w.Kind == store.KindNotFound || b.Results[i] != 0 {
 			continue
@@ -223,6 +224,7 @@ func upsertChanged(ctx context.Context, db prepared, b *store.Batch) error {
 		c.add(w)
 		encodings, sizes = append(encodings, p.Encoding), append(sizes, p.Size)
 		mediaTypes, payloads = append(mediaTypes, p.MediaType), append(payloads, p.Bytes)
+		aliasPayloads = append(aliasPayloads, w.AliasPayload(p))
 		b.Results[i] = store.Superseded // this result remains if the statement below does not write the entity
 	}
 	if len(c.versions) == 0 {
@@ -233,7 +235,7 @@ func upsertChanged(ctx context.Context, db prepared, b *store.Batch) error {
 			return store.Changed
 		}
 		return store.Rewritten
-	}, true, upsert, c.sources, c.facets, c.keys, c.versions, c.checked, c.hashes, c.extracts, c.etags, c.modified, c.visibilities, c.manuals, encodings, sizes, mediaTypes, payloads)
+	}, true, upsert, c.sources, c.facets, c.keys, c.versions, c.checked, c.hashes, c.extracts, c.etags, c.modified, c.visibilities, c.manuals, encodings, sizes, mediaTypes, payloads, aliasPayloads)
 }
 
 func recordNotFound(ctx context.Context, db prepared, b *store.Batch) error {

@@ -21,13 +21,14 @@ WHERE source = $1 AND facet = $2 AND key = $3 AND hash = $6 AND extract_version 
 RETURNING true`
 
 	upsert = `INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size, media_type,
-	last_fetched_at, last_checked_at, last_updated_at, not_found, etag, last_modified, visibility, manual)
-VALUES ($1, $2, $3, $4, $6, $7, $12, $13, $14, $5, $5, $5, false, $8, $9, $10, $11)
+	last_fetched_at, last_checked_at, last_updated_at, not_found, etag, last_modified, visibility, manual, alias_payload)
+VALUES ($1, $2, $3, $4, $6, $7, $12, $13, $14, $5, $5, $5, false, $8, $9, $10, $11, $15)
 ON CONFLICT (source, facet, key) DO UPDATE
 SET version = excluded.version, hash = excluded.hash, extract_version = excluded.extract_version,
 	encoding = excluded.encoding, size = excluded.size, media_type = excluded.media_type, last_fetched_at = excluded.last_fetched_at,
 	last_checked_at = excluded.last_checked_at, not_found = false, etag = excluded.etag, last_modified = excluded.last_modified,
-	visibility = excluded.visibility, manual = excluded.manual, alias_changed = false, last_updated_at = CASE
+	visibility = excluded.visibility, manual = excluded.manual, alias_changed = false,
+	alias_payload = excluded.alias_payload, last_updated_at = CASE
 		WHEN s.encoding <> '' AND (s.hash = excluded.hash OR s.extract_version <> excluded.extract_version) THEN s.last_updated_at
 		ELSE excluded.last_checked_at END
 WHERE excluded.version >= s.version
@@ -168,7 +169,7 @@ func write(ctx context.Context, tx *sql.Tx, w store.Write) (store.Result, error)
 	if err != nil {
 		return 0, err
 	}
-	accepted, changed, err := queryReturning(ctx, tx, upsert, append(contentArgs(w), p.Encoding, p.Size, p.MediaType)...)
+	accepted, changed, err := queryReturning(ctx, tx, upsert, append(contentArgs(w), p.Encoding, p.Size, p.MediaType, w.AliasPayload(p))...)
 	if err != nil || !accepted {
 		return store.Superseded, err
 	}

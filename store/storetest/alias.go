@@ -3,6 +3,7 @@ package storetest
 import (
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"runtime"
 	"sync"
 
@@ -63,6 +64,31 @@ func testAliasGuard(b suite) {
 		b.Fatal(err)
 	}
 	b.write(one(store.BaseMissing), withAlias(content(entity, 9, "other"), a))
+}
+
+// testAliasPayload writes aliases with short and with long content. Each replacement must be read.
+func testAliasPayload(b suite) {
+	digits := rand.NewChaCha8([32]byte{})
+	long := make([]byte, 2000)
+	for i := range long {
+		long[i] = byte('0' + digits.Uint64()%10)
+	}
+	for n, text := range []string{"A", string(long), "B", "C"} {
+		version := int64(n + 1)
+		b.write(one(store.Changed), within("partner", ofAlias(content(alias, version, text))))
+		b.wantSnapshot(alias, text, version, version, version, version)
+		if all, err := b.store.GetAll(b.Context(), []schemas.Entity{alias}); err != nil || !reflect.DeepEqual(all[0], b.get(alias)) {
+			b.Fatalf("GetAll: got %+v, %v, want %+v", all, err, b.get(alias))
+		}
+	}
+	b.write(one(store.NotFoundStored), within("partner", notFound(alias, 5)))
+	if content, err := b.get(alias).Decode(nil); err != nil || string(content) != `{"doc":"C"}` {
+		b.Errorf("content that is kept: got %s, %v, want C", content, err)
+	}
+	b.write(one(store.NotFoundStored), within("staff", notFound(alias, 6)))
+	if s := b.get(alias); s.Payload != nil {
+		b.Errorf("payload for clients of another visibility: got %q, want none", s.Payload)
+	}
 }
 
 // testAliasUnchanged: fetches with a changed alias return the content that is already stored.

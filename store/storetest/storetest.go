@@ -97,6 +97,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		{"visibility: concurrent writes", testVisibilityRace},
 		{"changed alias rejects a write", testAliasGuard},
 		{"unchanged content after a change of its alias", testAliasUnchanged},
+		{"content of aliases", testAliasPayload},
 		{"alias: concurrent change", testAliasChangeRace},
 		{"alias and entity in one batch", testAliasInBatch},
 		{"not-found result of an alias", testAliasNotFound},
