@@ -216,10 +216,16 @@ func forEachEntity[T any](ctx context.Context, db querier, query string, keys []
 		return err
 	}
 	defer rows.Close()
+	var n int
+	var found, empty T
+	columns := []any{&n}
+	scanRow := func(to ...any) error {
+		columns = append(columns[:1], to...)
+		return rows.Scan(columns...)
+	}
 	for rows.Next() {
-		var n int
-		var found T
-		if err := scan(&found, func(to ...any) error { return rows.Scan(append([]any{&n}, to...)...) }); err != nil {
+		found = empty
+		if err := scan(&found, scanRow); err != nil {
 			return err
 		}
 		place(n-1, found)
