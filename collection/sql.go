@@ -116,7 +116,7 @@ ON CONFLICT (source, facet, key) DO UPDATE
 SET version = excluded.version, hash = excluded.hash, extract_version = excluded.extract_version, encoding = excluded.encoding,
 	size = excluded.size, media_type = excluded.media_type, last_fetched_at = excluded.last_fetched_at,
 	last_checked_at = excluded.last_checked_at, last_updated_at = excluded.last_updated_at, not_found = excluded.not_found,
-	etag = excluded.etag, last_modified = excluded.last_modified, visibility = excluded.visibility, manual = excluded.manual`),
+	etag = excluded.etag, last_modified = excluded.last_modified, visibility = excluded.visibility, manual = excluded.manual, alias_payload = NULL`),
 	tablePayloads: insertion(`INSERT INTO snapshot_payload (source, facet, key, payload)`, 4, `
 ON CONFLICT (source, facet, key) DO UPDATE SET payload = excluded.payload`),
 	tableStates: insertion(`INSERT INTO collections (source, facet, key, `+stateColumns+`)`, 24, `

@@ -31,6 +31,7 @@ func BenchmarkWorkerAlias(b *testing.B) {
 		writes = append(writes, store.Write{
 			Entity: schemas.Entity{Source: alias.source, Facet: "id", Key: alias.key(i)}, Version: 1, CheckedAt: time.Now(),
 			Hash: sha256.Sum256(text), Payload: func() (store.Payload, error) { return store.Encode(text), nil },
+			AliasUsers: []string{"f"},
 		})
 	}
 	for batch := range slices.Chunk(writes, 500) {

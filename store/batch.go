@@ -74,13 +74,40 @@ func (b *Batch) Aliases() (all []schemas.Entity) {
 	return slices.Compact(all)
 }
 
-// WritesAliasOf reports whether the batch also writes the entity of an alias of w. Such an alias can
-// only be compared after it was written (CheckAliases).
-func (b *Batch) WritesAliasOf(w Write) bool {
-	return slices.ContainsFunc(w.Aliases, func(a State) bool {
+// MayTouch reports whether write i can be the check of unchanged content. Before the aliases are checked
+// (CheckAliases), it leaves out writes whose alias the batch also writes. Afterwards only writes with
+// aliases remain: their rows may be marked because of an earlier change (ChangedAliasUsers).
+func (b *Batch) MayTouch(i int, checked bool) bool {
+	w := b.Writes[i]
+	switch {
+	case b.Results[i] != 0 || w.Kind == KindNotFound:
+		return false
+	case checked:
+		return len(w.Aliases) > 0
+	}
+	return !slices.ContainsFunc(w.Aliases, func(a State) bool {
 		_, found := b.Find(a.Entity)
 		return found
 	})
+}
+
+// ChangedAliasUsers returns the entities that take a param from an entity whose stored result the batch
+// has replaced, sorted and without duplicates. Their rows must be marked in the same transaction. It
+// leaves out entities that the batch has stored, because it has compared their aliases.
+func (b *Batch) ChangedAliasUsers() (users []schemas.Entity) {
+	for i, w := range b.Writes {
+		if r := b.Results[i]; r != Changed && r != Rewritten && r != NotFoundStored {
+			continue
+		}
+		for _, facet := range w.AliasUsers {
+			user := schemas.Entity{Source: w.Entity.Source, Facet: facet, Key: w.Entity.Key}
+			if n, found := b.Find(user); !found || !b.Results[n].Stored() {
+				users = append(users, user)
+			}
+		}
+	}
+	slices.SortFunc(users, compareEntities)
+	return slices.Compact(users)
 }
 
 // CheckAliases checks the aliases of the writes that have no result yet. It sets the result BaseMissing

@@ -17,7 +17,7 @@ const (
 	// partitioned tables takes a quarter of the statement's time, and every call plans the statement
 	// again. Arguments: source, facet, key.
 	SelectSnapshot = `SELECT ` + StateColumns + `,
-	(SELECT p.payload FROM snapshot_payload p WHERE p.source = $1 AND p.facet = $2 AND p.key = $3)
+	coalesce(s.alias_payload, (SELECT p.payload FROM snapshot_payload p WHERE p.source = $1 AND p.facet = $2 AND p.key = $3))
 FROM snapshot_state s
 WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
 
@@ -30,6 +30,7 @@ WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
 	encoding = CASE WHEN s.visibility = excluded.visibility THEN s.encoding ELSE '' END,
 	size = CASE WHEN s.visibility = excluded.visibility THEN s.size ELSE 0 END,
 	media_type = CASE WHEN s.visibility = excluded.visibility THEN s.media_type ELSE '' END,
+	alias_payload = CASE WHEN s.visibility = excluded.visibility THEN s.alias_payload END,
 	last_fetched_at = CASE WHEN s.visibility = excluded.visibility THEN s.last_fetched_at ELSE 0 END,
 	last_updated_at = CASE WHEN s.visibility = excluded.visibility THEN s.last_updated_at ELSE 0 END,
 	etag = CASE WHEN s.visibility = excluded.visibility THEN s.etag ELSE '' END,

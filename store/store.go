@@ -90,11 +90,12 @@ type Write struct {
 	// AliasNotFound is true for a write of KindNotFound if the entity of the alias was not found.
 	AliasNotFound bool
 	// Aliases are the states of the facets that the params of the fetch come from. If one of them has
-	// another content now, or is not found or deleted, the write results in BaseMissing: the result
-	// may belong to another key.
+	// another content now, or is not found, the write results in BaseMissing: the result may belong to
+	// another key. If one is deleted, only unchanged content is stored (Touched).
 	Aliases []State
 	// AliasUsers are the facets that take a param from this facet. If the write is stored, retries of
-	// these facets that wait for their alias (HoldAlias) become due at once.
+	// these facets that wait for their alias (HoldAlias) become due at once. If the write replaces the
+	// stored result, it also marks their entities (Batch.ChangedAliasUsers).
 	AliasUsers []string
 	// Payload encodes the content. It is called only if the content differs from the stored
 	// content.
@@ -102,6 +103,19 @@ type Write struct {
 	// Outbox is written in the same transaction if the result of the write is Changed, and ignored
 	// otherwise.
 	Outbox OutboxEvents
+}
+
+// maxAliasPayload is the maximum length of the copy of a payload in snapshot_state. Each check of the
+// entity writes the row again, so a long copy would cost more than the look-up that it saves.
+const maxAliasPayload = 512
+
+// AliasPayload returns the copy of the write's payload for snapshot_state. It is nil if no facet takes a
+// param from the content, or if the payload is too long.
+func (w Write) AliasPayload(p Payload) []byte {
+	if len(w.AliasUsers) == 0 || len(p.Bytes) > maxAliasPayload {
+		return nil
+	}
+	return p.Bytes
 }
 
 // Payload is the content of a snapshot as it is stored, for example compressed.

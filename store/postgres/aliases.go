@@ -14,6 +14,12 @@ const (
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, facet, key, n)
 CROSS JOIN LATERAL (SELECT * FROM snapshot_state s WHERE s.source = i.source AND s.facet = i.facet AND s.key = i.key LIMIT 1 FOR SHARE) s`
 
+	// markUsers marks the stored entities of changed aliases. The upsert of the alias locks its row first,
+	// so a transaction that has checked the alias (lockAliases) has written the entity's row before.
+	markUsers = `UPDATE snapshot_state s SET alias_changed = true
+FROM unnest($1::text[], $2::text[], $3::text[]) AS i (source, facet, key)
+WHERE s.source = i.source AND s.facet = i.facet AND s.key = i.key AND NOT s.alias_changed`
+
 	// wakeAliases makes retries due that wait for their alias. It runs last, so that it sees retries
 	// that were committed while the other statements waited for locks (store.Status.Aliases). A condition
 	// for the state would let the planner read the index of all due retries.
@@ -22,24 +28,9 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS i (source, face
 WHERE u.source = i.source AND u.facet = i.facet AND u.key = i.key AND u.reason = '` + schemas.HoldAlias + `' AND u.next_retry_at > i.at`
 )
 
-// aliases has the aliases of writes, as arrays for the arguments of touch. For each alias, writes has
-// the number of its write, counted from 1.
-type aliases struct {
-	entities
-	writes   []int64
-	hashes   [][]byte
-	notFound []bool
-}
-
-func (c *aliases) add(write int64, aliases []store.State) {
-	for _, a := range aliases {
-		c.entities.add(a.Entity)
-		c.writes, c.hashes, c.notFound = append(c.writes, write), append(c.hashes, a.Hash[:]), append(c.notFound, a.NotFound)
-	}
-}
-
 // checkAliases reads and locks the aliases of the writes that have no result yet. If an alias has
-// changed, the result of its write becomes BaseMissing.
+// changed, the result of its write becomes BaseMissing. Then it touches the rows that touchUnchanged has
+// left out because of an earlier change of their alias.
 func checkAliases(ctx context.Context, db prepared, b *store.Batch) error {
 	aliases := b.Aliases()
 	if len(aliases) == 0 {
@@ -52,8 +43,24 @@ func checkAliases(ctx context.Context, db prepared, b *store.Batch) error {
 		found.Entity = aliases[i]
 		states[i] = found
 	})
+	if err != nil {
+		return err
+	}
 	b.CheckAliases(states)
-	return err
+	return touchUnchanged(ctx, db, b, true)
+}
+
+// markAliasUsers marks the entities whose alias the batch has changed, so that a fetch with the earlier
+// alias does not touch them.
+func markAliasUsers(ctx context.Context, db prepared, b *store.Batch) error {
+	var c entities
+	for _, e := range b.ChangedAliasUsers() {
+		c.add(e)
+	}
+	if len(c.keys) == 0 {
+		return nil
+	}
+	return db.exec(ctx, markUsers, c.sources, c.facets, c.keys)
 }
 
 // aliasUsers holds the entities to wake and the time at which they become due, as arguments of

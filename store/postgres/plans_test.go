@@ -133,11 +133,11 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 		{"params", "indexOnly", selectParams, "entities_pkey", []any{cols.sources, cols.facets, cols.keys}},
 		{"statuses", "COSTS", selectStatuses, "update_status_pkey", []any{cols.sources, cols.facets, cols.keys}},
 		{"touch", "indexOnly", touch, "snapshot_state_", []any{
-			cols.sources, cols.facets, cols.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified, c.visibilities, c.manuals,
-			c.versions, cols.sources, cols.facets, cols.keys, c.hashes, c.manuals,
+			cols.sources, cols.facets, cols.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified, c.visibilities, c.manuals, false,
 		}},
 		{"not found", "indexOnly", notFound, "snapshot_payload_", []any{cols.sources, cols.facets, cols.keys, c.versions, c.checked, c.visibilities, c.manuals, c.manuals}},
 		{"lock aliases", "indexOnly", lockAliases, "snapshot_state_", []any{cols.sources, cols.facets, cols.keys}},
+		{"mark alias users", "indexOnly", markUsers, "snapshot_state_", []any{cols.sources, cols.facets, cols.keys}},
 		{"wake aliases", "indexOnly", wakeAliases, "update_status_pkey", []any{cols.sources, cols.facets, cols.keys, c.checked}},
 		{"recheck alias", "COSTS", recheck, "update_status_pkey", recheckArgs},
 		{"end failures", "indexOnly", deleteStatuses, "update_status_pkey", []any{cols.sources, cols.facets, cols.keys, c.versions}},

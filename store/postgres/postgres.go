@@ -143,9 +143,8 @@ const (
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, facet, key, n)
 CROSS JOIN LATERAL (SELECT * FROM snapshot_state s WHERE s.source = i.source AND s.facet = i.facet AND s.key = i.key LIMIT 1) s`
 	selectStates    = `SELECT i.n, ` + store.StateColumns + joinEntities
-	selectSnapshots = `SELECT i.n, ` + store.StateColumns + `, p.payload` + joinEntities + `
-LEFT JOIN LATERAL (SELECT p.payload FROM snapshot_payload p
-	WHERE p.source = i.source AND p.facet = i.facet AND p.key = i.key LIMIT 1) p ON true`
+	selectSnapshots = `SELECT i.n, ` + store.StateColumns + `, coalesce(s.alias_payload, (SELECT p.payload FROM snapshot_payload p
+	WHERE p.source = i.source AND p.facet = i.facet AND p.key = i.key LIMIT 1))` + joinEntities
 )
 
 // GetAll returns the snapshots of the entities in the given order, in one round trip. Version is 0
@@ -217,10 +216,16 @@ func forEachEntity[T any](ctx context.Context, db querier, query string, keys []
 		return err
 	}
 	defer rows.Close()
+	var n int
+	var found, empty T
+	columns := []any{&n}
+	scanRow := func(to ...any) error {
+		columns = append(columns[:1], to...)
+		return rows.Scan(columns...)
+	}
 	for rows.Next() {
-		var n int
-		var found T
-		if err := scan(&found, func(to ...any) error { return rows.Scan(append([]any{&n}, to...)...) }); err != nil {
+		found = empty
+		if err := scan(&found, scanRow); err != nil {
 			return err
 		}
 		place(n-1, found)

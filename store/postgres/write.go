@@ -14,43 +14,39 @@ import (
 )
 
 // Write runs four constant statements for a batch of any size. Writes with outbox events need three more
-// (outbox.go). Changed content with aliases needs one more, and aliases of other facets one (aliases.go).
+// (outbox.go). Changed content with aliases needs two more, and aliases of other facets two (aliases.go).
 // The first, touch, is a plain UPDATE of the table without payloads. A single INSERT … ON CONFLICT for
 // everything would also rewrite the payloads of unchanged entities.
 const (
-	// touch stores the time of the check of unchanged content. It leaves out writes whose alias has
-	// changed. It does not lock the aliases: if an alias changes before the commit, the result is the
-	// same as if it had changed after the commit.
-	touch = `WITH changed AS (
-	SELECT a.n FROM unnest($13::bigint[], $14::text[], $15::text[], $16::text[], $17::bytea[], $18::bool[])
-		AS a (n, source, facet, key, hash, not_found)
-	WHERE NOT EXISTS (SELECT FROM snapshot_state s WHERE s.source = a.source AND s.facet = a.facet AND s.key = a.key
-		AND s.not_found = a.not_found AND (s.not_found OR s.hash = a.hash))
-)
-UPDATE snapshot_state s
+	// touch stores the time of the check of unchanged content. It leaves out entities whose alias has
+	// changed since their last check, except if the aliases are checked ($13). It neither reads nor
+	// locks the aliases: the transaction that changes an alias writes the entity's row (markAliasUsers).
+	touch = `UPDATE snapshot_state s
 SET version = i.version, last_checked_at = i.checked_at, not_found = false, etag = i.etag, last_modified = i.last_modified,
-	visibility = i.visibility, manual = i.manual, last_fetched_at = CASE WHEN i.fetched THEN i.checked_at ELSE s.last_fetched_at END
+	visibility = i.visibility, manual = i.manual, alias_changed = false,
+	last_fetched_at = CASE WHEN i.fetched THEN i.checked_at ELSE s.last_fetched_at END
 FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::bool[], $9::text[], $10::text[], $11::text[], $12::bool[])
-	WITH ORDINALITY AS i (source, facet, key, version, checked_at, hash, extract_version, fetched, etag, last_modified, visibility, manual, n)
+	AS i (source, facet, key, version, checked_at, hash, extract_version, fetched, etag, last_modified, visibility, manual)
 WHERE s.source = i.source AND s.facet = i.facet AND s.key = i.key
 	AND s.hash = i.hash AND s.extract_version = i.extract_version AND s.version <= i.version
-	AND (i.fetched OR s.visibility IN ('', i.visibility)) AND i.n NOT IN (SELECT n FROM changed)
+	AND (i.fetched OR s.visibility IN ('', i.visibility)) AND (NOT s.alias_changed OR $13::bool)
 RETURNING s.source, s.facet, s.key`
 
 	upsert = `WITH input AS (
-	SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::text[], $9::text[], $10::text[], $11::bool[], $12::text[], $13::int[], $14::text[], $15::bytea[])
-		AS i (source, facet, key, version, checked_at, hash, extract_version, etag, last_modified, visibility, manual, encoding, size, media_type, payload)
+	SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[], $8::text[], $9::text[], $10::text[], $11::bool[], $12::text[], $13::int[], $14::text[], $15::bytea[], $16::bytea[])
+		AS i (source, facet, key, version, checked_at, hash, extract_version, etag, last_modified, visibility, manual, encoding, size, media_type, payload, alias_payload)
 ), state AS (
 	INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size, media_type,
-		last_fetched_at, last_checked_at, last_updated_at, not_found, etag, last_modified, visibility, manual)
+		last_fetched_at, last_checked_at, last_updated_at, not_found, etag, last_modified, visibility, manual, alias_payload)
 	SELECT source, facet, key, version, hash, extract_version, encoding, size, media_type,
-		checked_at, checked_at, checked_at, false, etag, last_modified, visibility, manual
+		checked_at, checked_at, checked_at, false, etag, last_modified, visibility, manual, alias_payload
 	FROM input
 	ON CONFLICT (source, facet, key) DO UPDATE
 	SET version = excluded.version, hash = excluded.hash, extract_version = excluded.extract_version,
 		encoding = excluded.encoding, size = excluded.size, media_type = excluded.media_type, last_fetched_at = excluded.last_fetched_at,
 		last_checked_at = excluded.last_checked_at, not_found = false, etag = excluded.etag, last_modified = excluded.last_modified,
-		visibility = excluded.visibility, manual = excluded.manual, last_updated_at = CASE
+		visibility = excluded.visibility, manual = excluded.manual, alias_changed = false,
+		alias_payload = excluded.alias_payload, last_updated_at = CASE
 			WHEN s.encoding <> '' AND (s.hash = excluded.hash OR s.extract_version <> excluded.extract_version) THEN s.last_updated_at
 			ELSE excluded.last_checked_at END
 	WHERE excluded.version >= s.version
@@ -98,7 +94,7 @@ func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result
 	err := pgx.BeginTxFunc(ctx, s.pool, indexOnly, func(tx pgx.Tx) error {
 		db := prepared{tx, s.prepared.mode}
 		clear(b.Results)
-		if err := touchUnchanged(ctx, db, b); err != nil {
+		if err := touchUnchanged(ctx, db, b, false); err != nil {
 			return err
 		}
 		if err := checkAliases(ctx, db, b); err != nil {
@@ -118,6 +114,9 @@ func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result
 			return err
 		}
 		if err := deleteEndedStatuses(ctx, db, b); err != nil {
+			return err
+		}
+		if err := markAliasUsers(ctx, db, b); err != nil {
 			return err
 		}
 		return wakeAliasUsers(ctx, db, b)
@@ -187,21 +186,20 @@ func execReturning(ctx context.Context, db prepared, b *store.Batch, result func
 	return err
 }
 
-func touchUnchanged(ctx context.Context, db prepared, b *store.Batch) error {
+// touchUnchanged writes the times of unchanged content. The parameter `checked` says whether the aliases
+// of the writes are checked (store.Batch.MayTouch).
+func touchUnchanged(ctx context.Context, db prepared, b *store.Batch, checked bool) error {
 	var c columns
-	var a aliases
-	for _, w := range b.Writes {
-		if w.Kind != store.KindNotFound && !b.WritesAliasOf(w) {
+	for i, w := range b.Writes {
+		if b.MayTouch(i, checked) {
 			c.add(w)
-			a.add(int64(len(c.versions)), w.Aliases)
 		}
 	}
 	if len(c.versions) == 0 {
 		return nil
 	}
 	return execReturning(ctx, db, b, func(bool) store.Result { return store.Touched }, false, touch,
-		c.sources, c.facets, c.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified, c.visibilities, c.manuals,
-		a.writes, a.sources, a.facets, a.keys, a.hashes, a.notFound)
+		c.sources, c.facets, c.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified, c.visibilities, c.manuals, checked)
 }
 
 // upsertChanged stores new and changed content, which touchUnchanged has not written. Payloads are
@@ -210,7 +208,7 @@ func upsertChanged(ctx context.Context, db prepared, b *store.Batch) error {
 	var c columns
 	var encodings, mediaTypes []string
 	var sizes []int
-	var payloads [][]byte
+	var payloads, aliasPayloads [][]byte
 	for i, w := range b.Writes {
 		if w.Kind == store.KindNotFound || b.Results[i] != 0 {
 			continue
@@ -226,6 +224,7 @@ func upsertChanged(ctx context.Context, db prepared, b *store.Batch) error {
 		c.add(w)
 		encodings, sizes = append(encodings, p.Encoding), append(sizes, p.Size)
 		mediaTypes, payloads = append(mediaTypes, p.MediaType), append(payloads, p.Bytes)
+		aliasPayloads = append(aliasPayloads, w.AliasPayload(p))
 		b.Results[i] = store.Superseded // this result remains if the statement below does not write the entity
 	}
 	if len(c.versions) == 0 {
@@ -236,7 +235,7 @@ func upsertChanged(ctx context.Context, db prepared, b *store.Batch) error {
 			return store.Changed
 		}
 		return store.Rewritten
-	}, true, upsert, c.sources, c.facets, c.keys, c.versions, c.checked, c.hashes, c.extracts, c.etags, c.modified, c.visibilities, c.manuals, encodings, sizes, mediaTypes, payloads)
+	}, true, upsert, c.sources, c.facets, c.keys, c.versions, c.checked, c.hashes, c.extracts, c.etags, c.modified, c.visibilities, c.manuals, encodings, sizes, mediaTypes, payloads, aliasPayloads)
 }
 
 func recordNotFound(ctx context.Context, db prepared, b *store.Batch) error {

@@ -54,7 +54,7 @@ func TestOpen_FileKeepsSnapshotsMemoryDoesNot(t *testing.T) {
 				t.Errorf("round %d at %q: %d snapshots, want %d", round, path, n, want)
 			}
 			if _, err := s.db.ExecContext(t.Context(),
-				"INSERT INTO snapshot_state VALUES ('s', 'f', $1, 1, x'', 0, '', 0, 0, 0, 0, false, '', '', '', false, false, '')", round); err != nil {
+				"INSERT INTO snapshot_state VALUES ('s', 'f', $1, 1, x'', 0, '', 0, 0, 0, 0, false, '', '', '', false, false, '', false, NULL)", round); err != nil {
 				t.Fatal(err)
 			}
 			if err := s.Close(); err != nil {

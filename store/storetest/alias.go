@@ -3,6 +3,7 @@ package storetest
 import (
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"runtime"
 	"sync"
 
@@ -29,15 +30,21 @@ func withAlias(w store.Write, s store.State) store.Write {
 	return w
 }
 
+// ofAlias returns the write of a fetch of the alias, which names `entity` as its user.
+func ofAlias(w store.Write) store.Write {
+	w.AliasUsers = []string{entity.Facet}
+	return w
+}
+
 func testAliasGuard(b suite) {
 	b.write(one(store.BaseMissing), b.withoutPayload(withAlias(content(entity, 1, "a"), store.State{Entity: alias}))) // nothing is stored for the alias, so the write is not stored
-	b.write(one(store.Changed), content(alias, 1, "A"))
+	b.write(one(store.Changed), ofAlias(content(alias, 1, "A")))
 	a := b.aliasState()
 	b.write(one(store.Changed), withAlias(content(entity, 2, "a"), a))
-	b.write(one(store.Touched), content(alias, 3, "A")) // a check that finds the same alias
+	b.write(one(store.Touched), ofAlias(content(alias, 3, "A"))) // a check that finds the same alias
 	b.write(one(store.Touched), withAlias(content(entity, 4, "a"), a))
 
-	b.write(one(store.Changed), content(alias, 5, "B"))
+	b.write(one(store.Changed), ofAlias(content(alias, 5, "B")))
 	for _, w := range []store.Write{
 		b.withoutPayload(withAlias(content(entity, 6, "other"), a)),
 		withAlias(content(entity, 6, "a"), a),
@@ -50,23 +57,91 @@ func testAliasGuard(b suite) {
 	b.write(one(store.BaseMissing), withAlias(content(entity, 6, "a"), a))
 	b.hasStatus(failing(entity, 5)) // a write that is not stored deletes no status
 
-	b.write(one(store.NotFoundStored), notFound(alias, 7))
+	b.write(one(store.NotFoundStored), ofAlias(notFound(alias, 7)))
 	b.write(one(store.BaseMissing), withAlias(content(entity, 8, "a"), a))
 	b.write(one(store.NotFoundStored), withAlias(notFound(entity, 8), b.aliasState()))
 	if err := b.store.Delete(b.Context(), alias); err != nil {
 		b.Fatal(err)
 	}
-	b.write(one(store.BaseMissing), withAlias(content(entity, 9, "a"), a))
+	b.write(one(store.BaseMissing), withAlias(content(entity, 9, "other"), a))
+}
+
+// testAliasPayload writes aliases with short and with long content. Each replacement must be read.
+func testAliasPayload(b suite) {
+	digits := rand.NewChaCha8([32]byte{})
+	long := make([]byte, 2000)
+	for i := range long {
+		long[i] = byte('0' + digits.Uint64()%10)
+	}
+	for n, text := range []string{"A", string(long), "B", "C"} {
+		version := int64(n + 1)
+		b.write(one(store.Changed), within("partner", ofAlias(content(alias, version, text))))
+		b.wantSnapshot(alias, text, version, version, version, version)
+		if all, err := b.store.GetAll(b.Context(), []schemas.Entity{alias}); err != nil || !reflect.DeepEqual(all[0], b.get(alias)) {
+			b.Fatalf("GetAll: got %+v, %v, want %+v", all, err, b.get(alias))
+		}
+	}
+	b.write(one(store.NotFoundStored), within("partner", notFound(alias, 5)))
+	if content, err := b.get(alias).Decode(nil); err != nil || string(content) != `{"doc":"C"}` {
+		b.Errorf("content that is kept: got %s, %v, want C", content, err)
+	}
+	b.write(one(store.NotFoundStored), within("staff", notFound(alias, 6)))
+	if s := b.get(alias); s.Payload != nil {
+		b.Errorf("payload for clients of another visibility: got %q, want none", s.Payload)
+	}
+}
+
+// testAliasUnchanged: fetches with a changed alias return the content that is already stored.
+func testAliasUnchanged(b suite) {
+	for n, w := range []store.Write{content(alias, 1, "A"), notFound(alias, 4), content(alias, 7, "B")} {
+		if _, err := b.store.Write(b.Context(), []store.Write{ofAlias(w)}); err != nil {
+			b.Fatal(err)
+		}
+		if w.Kind == store.KindNotFound {
+			continue
+		}
+		a, want, version := b.aliasState(), store.Touched, w.Version
+		if n == 0 {
+			want = store.Changed
+		}
+		b.write(one(want), withAlias(content(entity, version+1, "a"), a))
+		b.write(one(store.Touched), b.withoutPayload(withAlias(content(entity, version+2, "a"), a)))
+	}
+}
+
+// testAliasChangeRace changes an alias while a fetch with the earlier alias touches its entity. After
+// the change, no fetch with the earlier alias may touch the entity.
+func testAliasChangeRace(b suite) {
+	for n := range 50 {
+		e := schemas.Entity{Source: entity.Source, Facet: entity.Facet, Key: fmt.Sprint("changed-", n)}
+		a := schemas.Entity{Source: entity.Source, Facet: "id", Key: e.Key}
+		before := store.State{Entity: a, Hash: content(a, 1, "A").Hash}
+		b.write([]store.Result{store.Changed, store.Changed}, ofAlias(content(a, 1, "A")), content(e, 1, "a"))
+		var wg sync.WaitGroup
+		for _, w := range []store.Write{ofAlias(content(a, 2, "B")), withAlias(content(e, 2, "a"), before)} {
+			wg.Go(func() {
+				if _, err := b.store.Write(b.Context(), []store.Write{w}); err != nil {
+					b.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		b.write(one(store.BaseMissing), withAlias(content(e, 3, "a"), before))
+	}
 }
 
 func testAliasInBatch(b suite) {
 	b.write(one(store.Changed), content(alias, 1, "A"))
 	a := b.aliasState()
-	b.write([]store.Result{store.BaseMissing, store.Changed}, withAlias(content(entity, 2, "a"), a), content(alias, 3, "B"))
+	b.write([]store.Result{store.BaseMissing, store.Changed}, withAlias(content(entity, 2, "a"), a), ofAlias(content(alias, 3, "B")))
 	a = b.aliasState()
-	b.write([]store.Result{store.Changed, store.Touched}, withAlias(content(entity, 4, "b"), a), content(alias, 5, "B"))
+	b.write([]store.Result{store.Changed, store.Touched}, withAlias(content(entity, 4, "b"), a), ofAlias(content(alias, 5, "B")))
+	b.write([]store.Result{store.Touched, store.Touched}, withAlias(content(entity, 5, "b"), a), ofAlias(content(alias, 5, "B")))
+	b.write([]store.Result{store.BaseMissing, store.Changed}, withAlias(content(entity, 5, "b"), a), ofAlias(content(alias, 6, "D")))
+	b.write([]store.Result{store.BaseMissing}, withAlias(content(entity, 5, "b"), a))
+	b.write(one(store.Changed), ofAlias(content(alias, 6, "B")))
 	b.write([]store.Result{store.BaseMissing, store.NotFoundStored}, withAlias(content(entity, 6, "c"), a), notFound(alias, 7))
-	b.wantSnapshot(entity, "b", 4, 4, 4, 4)
+	b.wantSnapshot(entity, "b", 5, 5, 5, 4)
 
 	// The batch has a write of unchanged content with the current alias, and a write with an outdated
 	// alias. The result of the first one must be Touched.

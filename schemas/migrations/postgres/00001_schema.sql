@@ -26,6 +26,8 @@ CREATE TABLE snapshot_state (
     manual          boolean NOT NULL DEFAULT false, -- the last check was for a reader or an operator, not for the schedule
     alias_not_found boolean NOT NULL DEFAULT false, -- not found, because a facet that it takes a param from is not found
     media_type      text    NOT NULL DEFAULT '', -- of raw content; empty for JSON
+    alias_changed   boolean NOT NULL DEFAULT false, -- a facet that the entity takes a param from has changed since the last check
+    alias_payload   bytea, -- copy of a short payload, if other facets take params from it; one look-up then reads state and content
     PRIMARY KEY (source, facet, key)
 ) PARTITION BY HASH (source, facet, key);
 

@@ -20,6 +20,8 @@ CREATE TABLE snapshot_state (
     manual          BOOLEAN NOT NULL DEFAULT false,
     alias_not_found BOOLEAN NOT NULL DEFAULT false,
     media_type      TEXT    NOT NULL DEFAULT '',
+    alias_changed   BOOLEAN NOT NULL DEFAULT false,
+    alias_payload   BLOB,
     PRIMARY KEY (source, facet, key)
 ) WITHOUT ROWID;
 
