@@ -29,9 +29,9 @@ tests = mkdir -p $(RESULTS)/$(dir $(1)) && $(GOTESTSUM) --format pkgname --forma
 # Packages whose tests have no concurrency, such as a model checker and a simulated day. The race
 # detector cannot find anything there and would take ten times as long. The stage check runs them.
 SEQUENTIAL := ./lua ./scheduler/simday ./docs ./schemas ./deploy ./scripts/...
-# Packages whose tests run whole installations. Two packages run at a time, without others, and three
-# tests of each. With more, permits expire before the installations spend them, and tests take longer.
-INSTALLATIONS := ./cmd/freshet ./consumer ./app
+# Packages whose tests run whole installations. They run without others, and four tests of each at a
+# time. With five, permits expire before the installations spend them, and tests take longer.
+INSTALLATIONS := ./consumer ./cmd/freshet ./app
 # The packages that take longest begin first, so that no processor is idle at the end.
 LONGEST := ./limiter ./scheduler ./dlq ./query ./store/sqlite
 # The race detector covers freshet and the libraries that it shares memory with. The embedded
@@ -59,7 +59,7 @@ check: $(LINT) $(GOTESTSUM) ## first stage: build, linters, import rules, module
 
 test: $(GOTESTSUM) ## second stage: all other tests of the main module on embedded services, with the race detector
 	$(call embedded,test/race) $(RACE) -p 3 -parallel 2 -shuffle=on -timeout 25m $(LONGEST) $$($(GO) list ./... | grep -vxF "$$($(GO) list $(LONGEST) $(SEQUENTIAL) $(INSTALLATIONS))")
-	$(call embedded,test/race-installations) $(RACE) -p 2 -parallel 3 -shuffle=on -timeout 25m $(INSTALLATIONS)
+	$(call embedded,test/race-installations) $(RACE) -p 3 -parallel 4 -shuffle=on -timeout 25m $(INSTALLATIONS)
 	$(call embedded,test/allocations) -run AllocatesAtMost ./query
 
 test-services: $(GOTESTSUM) ## third stage: the tests that need a real service, with the race detector (see make services)
