@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -84,10 +85,10 @@ func (l *listServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(body)
 }
 
-// mutate changes the lists until the channel `stop` is closed: it adds, deletes and changes items,
-// and changes their order.
-func (l *listServer) mutate(keys []string, stop <-chan struct{}) {
-	for {
+// mutate makes n changes to the lists, one every millisecond, or until the channel `stop` is closed: it
+// adds, deletes and changes items, and changes their order.
+func (l *listServer) mutate(keys []string, n int, stop <-chan struct{}) {
+	for range n {
 		select {
 		case <-stop:
 			return
@@ -173,7 +174,7 @@ func TestCollections_EqualTheListsAfterKills(t *testing.T) {
 	}
 	stop := make(chan struct{})
 	var changing sync.WaitGroup
-	changing.Go(func() { upstream.mutate(keys, stop) })
+	changing.Go(func() { upstream.mutate(keys, math.MaxInt, stop) })
 	started := time.Now()
 	walk("lists that change", kills)
 	close(stop)
