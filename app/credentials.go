@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -14,7 +13,6 @@ import (
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/source/token"
 	"github.com/freshet/freshet/status"
-	"github.com/freshet/freshet/store"
 	"github.com/freshet/freshet/store/tokens"
 )
 
@@ -285,9 +283,5 @@ func (c *Credentials) RotateKeys(ctx context.Context) (changed int, keyID string
 
 // audit writes an audit entry about a credential.
 func (c *Credentials) audit(ctx context.Context, action, source, credential string) error {
-	after, err := json.Marshal(map[string]string{"credential": credential})
-	if err != nil {
-		return err
-	}
-	return c.parts.store.WriteAudit(ctx, store.AuditEntry{At: time.Now(), Actor: workerName(), Action: action, Source: source, Before: []byte("{}"), After: after})
+	return writeAudit(ctx, c.parts.store, action, source, map[string]string{"credential": credential})
 }

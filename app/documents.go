@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -32,7 +31,7 @@ type documentStore interface {
 	StatesInRange(ctx context.Context, f store.EntityFilter, after string, limit int) ([]store.State, error)
 	GetAll(ctx context.Context, of []schemas.Entity) ([]store.Snapshot, error)
 	Write(ctx context.Context, writes []store.Write) ([]store.Result, error)
-	WriteAudit(ctx context.Context, entry store.AuditEntry) error
+	auditStore
 }
 
 // documentBatch is the number of documents that are read or written together.
@@ -182,7 +181,10 @@ func importDocuments(ctx context.Context, db documentStore, src *source.Source, 
 		return out, err
 	}
 	if len(writes) > 0 {
-		if err := auditImport(ctx, db, src.Name(), facet, dir, len(writes)); err != nil {
+		// The entry is written before the first document, so that every import has one. Its number of documents
+		// includes documents that the import then leaves unchanged.
+		after := map[string]any{"facet": facet, "directory": dir, "documents": len(writes)}
+		if err := writeAudit(ctx, db, "snapshot-import", src.Name(), after); err != nil {
 			return out, err
 		}
 	}
@@ -220,16 +222,6 @@ func importDocuments(ctx context.Context, db documentStore, src *source.Source, 
 		}
 	}
 	return out, nil
-}
-
-// auditImport writes the audit entry of an import before its first document is stored, so that every import
-// has an entry. The number of documents includes documents that the import then leaves unchanged.
-func auditImport(ctx context.Context, db documentStore, sourceName, facet, dir string, documents int) error {
-	after, err := json.Marshal(map[string]any{"facet": facet, "directory": dir, "documents": documents})
-	if err != nil {
-		return err
-	}
-	return db.WriteAudit(ctx, store.AuditEntry{At: time.Now(), Actor: workerName(), Action: "snapshot-import", Source: sourceName, Before: json.RawMessage("{}"), After: after})
 }
 
 // keepNewer returns the entities whose stored document was fetched after their file was modified.
