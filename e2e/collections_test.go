@@ -162,11 +162,10 @@ func TestCollections_EqualTheListsAfterKills(t *testing.T) {
 			f.until(timeout, "progress before a kill", func() bool {
 				return f.one("SELECT count(*) FROM collections WHERE complete_at > $1", began) > int64(n+1)*int64(len(keys))/int64(kills+2)
 			})
-			workers[n%2].Kill()
-			workers[n%2] = f.worker()
+			f.replaceWorker(workers, n)
 		}
 		// If a worker is killed while it delivers an outbox event, the event is delivered when the
-		// worker's lease of one minute has ended.
+		// worker's lease has ended.
 		f.until(timeout+time.Minute, "the end of the walks of "+what, func() bool {
 			return f.one("SELECT count(*) FROM collections WHERE complete_at > $1 AND walk = 0", began) == int64(len(keys))
 		})
@@ -185,15 +184,31 @@ func TestCollections_EqualTheListsAfterKills(t *testing.T) {
 		killed := kills * (1 - n) // workers are killed only during the first of the two walks
 		walk("lists at rest", killed)
 		_, calls = upstream.pages()
-		bound := pages + killed*16 // a killed worker has at most 16 calls in flight, which are repeated
-		t.Logf("walk of the lists at rest: %d calls, %d pages, at most %d calls allowed, %.1f s", calls, pages, bound, time.Since(started).Seconds())
-		if calls < pages || calls > bound {
-			t.Errorf("calls: got %d, want %d to %d", calls, pages, bound)
-		}
+		t.Logf("walk of the lists at rest: %.1f s", time.Since(started).Seconds())
+		f.compareCalls("walk of the lists at rest", calls, pages, killed)
 	}
 	f.compareItems(c, upstream)
 	f.compareStatistics(c, upstream)
 	equal(t, "dead letters", f.deadLetters(), 0)
+}
+
+// replaceWorker kills the worker n modulo the number of workers, and starts another in its place.
+func (f *fleet) replaceWorker(workers []*harness.Process, n int) {
+	f.Helper()
+	n %= len(workers)
+	workers[n].Kill()
+	workers[n] = f.worker()
+}
+
+// compareCalls fails the test if the upstream received fewer calls than it has pages and entities, or
+// more than these and the calls that the kills of workers repeat.
+func (f *fleet) compareCalls(what string, calls, fewest, kills int) {
+	f.Helper()
+	bound := fewest + kills*16 // a killed worker has at most 16 calls in flight, which are repeated
+	f.Logf("%s: %d calls, at most %d allowed, %d kills", what, calls, bound, kills)
+	if calls < fewest || calls > bound {
+		f.Errorf("%s: calls: got %d, want %d to %d", what, calls, fewest, bound)
+	}
 }
 
 // compareStatistics waits until the computed statistics equal two recounts: one of the stored items

@@ -77,8 +77,7 @@ func TestRuns_ListsOfAllUsers(t *testing.T) {
 		for ; kill && running(); kills++ {
 			last := time.Now()
 			f.until(*killEvery+timeout, "the next kill", func() bool { return time.Since(last) > *killEvery })
-			workers[kills%2].Kill()
-			workers[kills%2] = f.worker()
+			f.replaceWorker(workers, kills)
 		}
 		ended, err := c.WaitRun(t.Context(), run.ID, nil)
 		f.check(err)
@@ -92,20 +91,16 @@ func TestRuns_ListsOfAllUsers(t *testing.T) {
 	// More changes would replace nearly all items of a short list between two walks, which shrinkGuard rejects.
 	changing.Go(func() { lists.mutate(repositories, 20*len(repositories), stop) })
 	_, id := collect("run over lists that change", true)
-	ids := []string{id}
+	ends := map[string]string{id: "COMPLETED"}
 	close(stop)
 	changing.Wait()
 	pages, _ = lists.pages()
 	for _, kill := range []bool{true, false} { // an item is deleted only after two walks of a list that does not change
 		what := fmt.Sprintf("run over lists at rest, kill %v", kill)
 		kills, id := collect(what, kill)
-		ids = append(ids, id)
+		ends[id] = "COMPLETED"
 		_, calls := lists.pages()
-		bound := pages + kills*16 // a killed worker has at most 16 calls in flight, which are repeated
-		t.Logf("%s: %d calls, %d pages, at most %d calls allowed", what, calls, pages, bound)
-		if calls < pages || calls > bound {
-			t.Errorf("%s: calls: got %d, want %d to %d", what, calls, pages, bound)
-		}
+		f.compareCalls(what, calls, pages, kills)
 	}
 	equal(t, "repositories", f.one("SELECT count(*) FROM items WHERE source = $1 AND facet = 'repositories' AND NOT deleted", f.Source), int64(users*each))
 	for _, user := range keys {
@@ -113,11 +108,6 @@ func TestRuns_ListsOfAllUsers(t *testing.T) {
 	}
 	f.compareItems(c, lists)
 	t.Log(strings.TrimSpace(f.must("runs", "verify", "--addr", api)))
-	ends := f.runEnds(len(ids))
-	for _, id := range ids {
-		if got := ends[id]; len(got) != 1 || got[0].State != "COMPLETED" || got[0].Attempt != 1 {
-			t.Errorf("events of run %s: got %+v, want one with COMPLETED", id, got)
-		}
-	}
+	f.compareRunEnds(ends)
 	equal(t, "dead letters", f.deadLetters(), 0)
 }
