@@ -32,10 +32,10 @@ type taskParams struct {
 // aliasState is the stored state of the entity that a param comes from.
 type aliasState struct {
 	source.Alias
-	facet source.Facet
-	state store.State
-	value string // empty if the content has no value, or if there is no content
-	err   error  // reason for which the stored content has no value; nil means that it has one
+	lifetimes store.Lifetimes
+	state     store.State
+	value     string // empty if the content has no value, or if there is no content
+	err       error  // reason for which the stored content has no value; nil means that it has one
 }
 
 // aliases fills params from the snapshots of other facets. doc.go has the steps.
@@ -59,8 +59,10 @@ func (a *aliases) need(t *task) {
 	t.aliases, t.pending = nil, false
 	for _, alias := range t.facet.Aliases() {
 		if t.params[alias.Param] == "" {
-			facet, _ := a.w.source.Facet(alias.From)
-			t.aliases = append(t.aliases, aliasState{Alias: alias, facet: facet})
+			f, _ := a.w.source.Facet(alias.From)
+			t.aliases = append(t.aliases, aliasState{Alias: alias, lifetimes: store.Lifetimes{
+				FreshFor: f.FreshFor, NotFoundFor: f.NotFoundFor, KeepFor: f.KeepFor, AliasNotFoundFor: f.AliasNotFoundFor(),
+			}})
 			t.pending = true
 		}
 	}
@@ -119,16 +121,17 @@ func (s *aliasState) set(snapshot store.Snapshot) {
 // aliasEntities returns the entities that the task's params come from.
 func (t *task) aliasEntities() []schemas.Entity {
 	entities := make([]schemas.Entity, len(t.aliases))
-	for i, s := range t.aliases {
-		entities[i] = schemas.Entity{Source: t.request.Source, Facet: s.From, Key: t.request.Key}
+	for i := range t.aliases {
+		entities[i] = schemas.Entity{Source: t.request.Source, Facet: t.aliases[i].From, Key: t.request.Key}
 	}
 	return entities
 }
 
 // aliasStates returns the states of the aliases that the task's params come from.
-func (t *task) aliasStates() (states []store.State) {
-	for _, s := range t.aliases {
-		states = append(states, s.state)
+func (t *task) aliasStates() []store.State {
+	states := make([]store.State, len(t.aliases))
+	for i := range t.aliases {
+		states[i] = t.aliases[i].state
 	}
 	return states
 }
@@ -155,8 +158,8 @@ func (t *task) aliasHash() string {
 // verdict returns the next step of a task, from the states of its aliases.
 func (a *aliases) verdict(t *task, now time.Time) aliasVerdict {
 	worst := aliasReady
-	for _, s := range t.aliases {
-		worst = max(worst, s.verdict(t, now))
+	for i := range t.aliases {
+		worst = max(worst, t.aliases[i].verdict(t, now))
 	}
 	if worst == aliasReady && t.waited.DeadAlias != "" {
 		switch {
@@ -169,10 +172,9 @@ func (a *aliases) verdict(t *task, now time.Time) aliasVerdict {
 	return worst
 }
 
-func (s aliasState) verdict(t *task, now time.Time) aliasVerdict {
+func (s *aliasState) verdict(t *task, now time.Time) aliasVerdict {
 	checked := t.waited.State != "" && s.state.Version > t.waited.Version
-	lifetimes := store.Lifetimes{FreshFor: s.facet.FreshFor, NotFoundFor: s.facet.NotFoundFor, KeepFor: s.facet.KeepFor, AliasNotFoundFor: s.facet.AliasNotFoundFor()}
-	freshness, due := store.FreshnessOf(&s.state, lifetimes, now)
+	freshness, due := store.FreshnessOf(&s.state, s.lifetimes, now)
 	explicit := t.request.Reason == schemas.UserRequest && s.state.Version < t.request.Version
 	switch {
 	case freshness == store.NotFound && (checked || (due == "" && !explicit)):

@@ -98,7 +98,8 @@ type aliasHold struct {
 // returns the longest hold of these aliases, or the zero value. It repeats the requests until Kafka has
 // acknowledged them or they are held; it fails only if ctx ends.
 func (a *aliases) request(ctx context.Context, t *task, dead string) (held aliasHold, err error) {
-	for i, s := range t.aliases {
+	for i := range t.aliases {
+		s := &t.aliases[i]
 		if dead == "" && s.verdict(t, time.Now()) != aliasNeeded {
 			continue
 		}
@@ -133,7 +134,7 @@ func aliasReason(r schemas.Reason, dead bool) schemas.Reason {
 // aliasesUsable reports whether all aliases have content that may still be used.
 func (t *task) aliasesUsable() bool {
 	for _, s := range t.aliases {
-		kept := s.facet.KeepFor == 0 || time.Since(s.state.FetchedAt) < s.facet.KeepFor
+		kept := s.lifetimes.KeepFor == 0 || time.Since(s.state.FetchedAt) < s.lifetimes.KeepFor
 		if s.state.NotFound || !s.state.HasContent() || !kept {
 			return false
 		}

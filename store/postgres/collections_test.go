@@ -9,7 +9,6 @@ import (
 
 	"github.com/freshet/freshet/collection"
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/servicetest"
 )
 
 var list = schemas.Entity{Source: "s", Facet: "f", Key: "list"}
@@ -177,11 +176,7 @@ func TestCollection_WalkAgainHoldsOneLock(t *testing.T) {
 	store(second)
 	result := make(chan error)
 	go func() { result <- all.WalkAgain(t.Context(), []schemas.Entity{first, second}) }()
-	servicetest.WaitFor(t, time.Minute, "WalkAgain waits for the lock of b", func() bool {
-		n := 0
-		err := s.pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&n)
-		return err == nil && n > 0
-	})
+	waitForLock(t, s)
 	store(first)
 	if err := pages.Commit(t.Context()); err != nil {
 		t.Fatal(err)

@@ -114,13 +114,7 @@ func TestOutbox_BeforeIsTheCommittedHash(t *testing.T) {
 				_, err := s.Write(t.Context(), []store.Write{mine})
 				written <- err
 			}()
-			for waiting := 0; waiting == 0; {
-				err := s.pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks l, pg_sleep(0.01) WHERE NOT l.granted
-AND l.pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database())`).Scan(&waiting)
-				if err != nil {
-					t.Fatal(err)
-				}
-			}
+			waitForLock(t, s)
 			if err := tx.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}

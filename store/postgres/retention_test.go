@@ -35,13 +35,7 @@ func TestDeleteExpired_KeepsConcurrentWrites(t *testing.T) {
 		r.deleted, r.done, r.err = s.DeleteExpired(t.Context(), e.Source, e.Facet, time.UnixMicro(50), time.UnixMicro(50), 10)
 		results <- r
 	}()
-	for waiting := 0; waiting == 0; {
-		err := s.pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks l, pg_sleep(0.01) WHERE NOT l.granted
-AND l.pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database())`).Scan(&waiting)
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	waitForLock(t, s)
 	// While another call for the same facet is running, DeleteExpired does nothing and does not wait.
 	if n, done, err := s.DeleteExpired(t.Context(), e.Source, e.Facet, time.UnixMicro(50), time.UnixMicro(50), 10); n != 0 || done || err != nil {
 		t.Errorf("concurrent DeleteExpired: got %v, %v, %v", n, done, err)
