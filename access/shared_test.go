@@ -108,29 +108,15 @@ func TestShared_LimitsEachProcessWithoutRedis(t *testing.T) {
 	})
 }
 
-// failingRedis is a hook that counts the commands and lets each of them fail.
-type failingRedis struct{ commands int }
-
-func (*failingRedis) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (f *failingRedis) ProcessHook(redis.ProcessHook) redis.ProcessHook {
-	return func(_ context.Context, cmd redis.Cmder) error {
-		f.commands++
-		cmd.SetErr(errors.New("connection refused"))
-		return cmd.Err()
-	}
-}
-
-func (*failingRedis) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
 // While Redis fails, requests must not wait for it: after three failed calls, one call is made each
 // half second.
 func TestShared_CallsAFailingRedisTwiceASecond(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
-	failing := &failingRedis{}
-	rdb.AddHook(failing)
+	calls := 0
+	rdb.AddHook(servicetest.RedisHook(func(context.Context, []redis.Cmder, func(context.Context) error) error {
+		calls++
+		return errors.New("connection refused")
+	}))
 	synctest.Test(t, func(t *testing.T) {
 		m := newSharedLimiter(rdb, Limits{Requests: "100000/h", Shared: true})
 		for range 1000 { // 100 requests a second for ten seconds
@@ -139,8 +125,8 @@ func TestShared_CallsAFailingRedisTwiceASecond(t *testing.T) {
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
-		if got := failing.commands; got < 20 || got > 25 {
-			t.Errorf("calls to a failing redis in 10 s: got %d, want 20 to 25", got)
+		if calls < 20 || calls > 25 {
+			t.Errorf("calls to a failing redis in 10 s: got %d, want 20 to 25", calls)
 		}
 	})
 }

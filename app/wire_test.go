@@ -3,34 +3,15 @@ package app
 import (
 	"context"
 	"errors"
-	"net"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/freshet/freshet/servicetest"
 )
-
-// dialSignal is a Redis hook that signals the first attempt to connect.
-type dialSignal struct {
-	once sync.Once
-	seen chan struct{}
-}
-
-func (d *dialSignal) DialHook(next redis.DialHook) redis.DialHook {
-	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := next(ctx, network, address)
-		d.once.Do(func() { close(d.seen) })
-		return conn, err
-	}
-}
-
-func (d *dialSignal) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
-
-func (d *dialSignal) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
 
 func TestWorker_WaitsForRedisAtStart(t *testing.T) {
 	m := miniredis.RunT(t)
@@ -38,12 +19,16 @@ func TestWorker_WaitsForRedisAtStart(t *testing.T) {
 	m.Close()
 	rdb := redis.NewClient(&redis.Options{Addr: address, MaxRetries: -1})
 	defer func() { _ = rdb.Close() }()
-	firstDial := &dialSignal{seen: make(chan struct{})}
-	rdb.AddHook(firstDial)
+	failed := make(chan struct{})
+	closeFailed := sync.OnceFunc(func() { close(failed) })
+	rdb.AddHook(servicetest.RedisHook(func(ctx context.Context, _ []redis.Cmder, send func(context.Context) error) error {
+		defer closeFailed()
+		return send(ctx)
+	}))
 	p := parts{rdb: rdb}
 	answered := make(chan error, 1)
 	go func() { answered <- p.waitForRedis(t.Context()) }()
-	<-firstDial.seen
+	<-failed
 	select {
 	case err := <-answered:
 		t.Fatalf("worker without Redis: got %v, want it to wait", err)

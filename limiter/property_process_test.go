@@ -44,25 +44,13 @@ func (o *outside) do(f func()) {
 	<-o.done
 }
 
-// slowRedis removes the deadlines of commands to Redis. So the real time that a command takes has no
-// influence on the run.
-type slowRedis struct{}
-
-func (slowRedis) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (slowRedis) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error { return next(context.WithoutCancel(ctx), cmd) }
-}
-
-func (slowRedis) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-// slowClient returns a client without timeouts in real time, so that a busy machine fails no
-// run.
+// slowClient returns a client without timeouts in real time, also without the deadlines of contexts. So a
+// busy machine fails no run.
 func slowClient(t *testing.T, addr string) *redis.Client {
 	rdb := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, DialTimeout: time.Hour, ReadTimeout: -1})
-	rdb.AddHook(slowRedis{})
+	rdb.AddHook(servicetest.RedisHook(func(ctx context.Context, _ []redis.Cmder, send func(context.Context) error) error {
+		return send(context.WithoutCancel(ctx))
+	}))
 	t.Cleanup(func() { _ = rdb.Close() })
 	return rdb
 }

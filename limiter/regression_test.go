@@ -74,21 +74,14 @@ func (r *redisDouble) answers(answer func(n int, d demand) (grant, error)) {
 	r.answer = answer
 }
 
-// slowView delays the Redis commands of reports.
-type slowView struct{ by time.Duration }
-
-func (slowView) DialHook(next redis.DialHook) redis.DialHook          { return next }
-func (slowView) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
-func (s slowView) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		<-time.After(s.by)
-		return next(ctx, cmds)
-	}
-}
-
 func TestReport_SlowViewExpiresNoPermit(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
-	rdb.AddHook(slowView{2 * permitLife})
+	rdb.AddHook(servicetest.RedisHook(func(ctx context.Context, commands []redis.Cmder, send func(context.Context) error) error {
+		if commands[0].Name() == "hset" { // a report
+			<-time.After(2 * permitLife)
+		}
+		return send(ctx)
+	}))
 	l, err := New("nexon", second(500, 450, 100, 0), withoutLogs(Deps{Redis: rdb}))
 	if err != nil {
 		t.Fatal(err)

@@ -15,50 +15,28 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// heldCommands is a hook that holds the scripts of a client, alone or in pipelines, until `release` is
-// closed, and counts them.
-type heldCommands struct {
-	redis.Hook
-	held    atomic.Int64
-	release chan struct{}
-}
-
-func (h *heldCommands) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-// hold lets the commands pass with which the client prepares a connection.
-func (h *heldCommands) hold(first redis.Cmder) {
-	if first.Name() == "evalsha" {
-		h.held.Add(1)
-		<-h.release
-	}
-}
-
-func (h *heldCommands) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		h.hold(cmd)
-		return next(ctx, cmd)
-	}
-}
-
-func (h *heldCommands) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		h.hold(cmds[0])
-		return next(ctx, cmds)
-	}
+// holdScripts holds the scripts of a client, alone or in pipelines, until `release` is closed. `held`
+// counts the single scripts and the pipelines.
+func holdScripts(rdb redis.UniversalClient) (held *atomic.Int64, release chan struct{}) {
+	held, release = &atomic.Int64{}, make(chan struct{})
+	rdb.AddHook(servicetest.RedisHook(func(ctx context.Context, commands []redis.Cmder, send func(context.Context) error) error {
+		if commands[0].Name() == "evalsha" {
+			held.Add(1)
+			<-release
+		}
+		return send(ctx)
+	}))
+	return held, release
 }
 
 func TestBegin_SharesPipelines(t *testing.T) {
-	rdb, server := servicetest.MiniRedis(t)
+	rdb, _ := servicetest.MiniRedis(t)
 	c := NewCoalescer(rdb)
 	warm := schemas.UpdateRequest{Entity: schemas.Entity{Source: "s", Facet: "f", Key: "warm"}, Lane: schemas.High}
 	if _, _, err := c.Begin(t.Context(), warm, 0); err != nil { // this first call stores the script in Redis
 		t.Fatal(err)
 	}
-	hook := &heldCommands{release: make(chan struct{})}
-	slow := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1})
-	t.Cleanup(func() { _ = slow.Close() })
-	slow.AddHook(hook)
-	c = NewCoalescer(slow)
+	held, release := holdScripts(rdb)
 	type result struct {
 		verdict schemas.Verdict
 		number  int64
@@ -78,7 +56,7 @@ func TestBegin_SharesPipelines(t *testing.T) {
 			results[i].verdict, results[i].number, results[i].err = c.Begin(ctx, schemas.UpdateRequest{Entity: e, Lane: schemas.High}, int64(1e15)+int64(i))
 		})
 		if i < maxBeginPipelines {
-			servicetest.WaitFor(t, 5*time.Second, "the pipeline runs", func() bool { return hook.held.Load() == int64(i+1) })
+			servicetest.WaitFor(t, 5*time.Second, "the pipeline runs", func() bool { return held.Load() == int64(i+1) })
 		}
 	}
 	servicetest.WaitFor(t, 5*time.Second, "all other calls wait", func() bool {
@@ -87,7 +65,7 @@ func TestBegin_SharesPipelines(t *testing.T) {
 		return len(c.begins.waiting) == callers-maxBeginPipelines
 	})
 	giveUp(errGivenUp)
-	close(hook.release)
+	close(release)
 	all.Wait()
 	for i, r := range results[:callers-1] {
 		// A number is above the stored version of its own entity, so a mix-up of replies is visible.
@@ -98,7 +76,7 @@ func TestBegin_SharesPipelines(t *testing.T) {
 	if err := results[callers-1].err; err != nil && !errors.Is(err, errGivenUp) {
 		t.Errorf("caller whose context ended: got %v, want %v or a number", err, errGivenUp)
 	}
-	if got := hook.held.Load(); got > maxBeginPipelines+2 {
+	if got := held.Load(); got > maxBeginPipelines+2 {
 		t.Errorf("commands and pipelines for %d callers: got %d, want at most %d", callers, got, maxBeginPipelines+2)
 	}
 }
@@ -106,19 +84,16 @@ func TestBegin_SharesPipelines(t *testing.T) {
 var errGivenUp = errors.New("given up by the test")
 
 func TestBegin_EndsWithItsContext(t *testing.T) {
-	_, server := servicetest.MiniRedis(t)
-	hook := &heldCommands{release: make(chan struct{})}
-	slow := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1})
-	t.Cleanup(func() { _ = slow.Close() })
-	slow.AddHook(hook)
-	defer close(hook.release)
+	rdb, _ := servicetest.MiniRedis(t)
+	held, release := holdScripts(rdb)
+	defer close(release)
 	ctx, giveUp := context.WithCancelCause(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		_, _, err := NewCoalescer(slow).Begin(ctx, schemas.UpdateRequest{Entity: schemas.Entity{Source: "s", Facet: "f", Key: "k"}}, 0)
+		_, _, err := NewCoalescer(rdb).Begin(ctx, schemas.UpdateRequest{Entity: schemas.Entity{Source: "s", Facet: "f", Key: "k"}}, 0)
 		ended <- err
 	}()
-	servicetest.WaitFor(t, 5*time.Second, "the command runs", func() bool { return hook.held.Load() == 1 })
+	servicetest.WaitFor(t, 5*time.Second, "the command runs", func() bool { return held.Load() == 1 })
 	giveUp(errGivenUp)
 	if err := <-ended; !errors.Is(err, errGivenUp) {
 		t.Errorf("got %v, want %v", err, errGivenUp)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
 )
 
 // failingRedis is a fake Redis for tests in a synctest bubble, where no network is possible. It
@@ -25,26 +26,16 @@ type failingRedis struct {
 	calls int
 }
 
-func (*failingRedis) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (f *failingRedis) ProcessHook(redis.ProcessHook) redis.ProcessHook {
-	return func(_ context.Context, cmd redis.Cmder) error {
-		f.calls++
-		if f.down {
-			time.Sleep(f.stall)
-			err := errors.New("connection refused")
-			cmd.SetErr(err)
-			return err
-		}
-		if script, ok := cmd.(interface{ SetVal(any) }); ok {
-			script.SetVal([]any{string(AlreadyProcessing), int64(1), "", int64(0)})
-		}
-		return nil
+func (f *failingRedis) answer(_ context.Context, commands []redis.Cmder, _ func(context.Context) error) error {
+	f.calls++
+	if f.down {
+		time.Sleep(f.stall)
+		return errors.New("connection refused")
 	}
-}
-
-func (*failingRedis) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+	if script, ok := commands[0].(interface{ SetVal(any) }); ok {
+		script.SetVal([]any{string(AlreadyProcessing), int64(1), "", int64(0)})
+	}
+	return nil
 }
 
 // withFailingRedis runs a test in a synctest bubble with a producer whose Redis can fail.
@@ -54,7 +45,7 @@ func withFailingRedis(t *testing.T, test func(t *testing.T, f *failingRedis, p *
 		f := &failingRedis{}
 		rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 		defer func() { _ = rdb.Close() }()
-		rdb.AddHook(f)
+		rdb.AddHook(servicetest.RedisHook(f.answer))
 		p := New(rdb, nil, 100, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), observe.Tracer{})
 		e := schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}
 		test(t, f, p, func() Result {

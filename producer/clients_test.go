@@ -3,7 +3,6 @@ package producer
 import (
 	"context"
 	"fmt"
-	"net"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -310,26 +309,9 @@ func TestEnqueue_PublishCostsOneMoreRoundTrip(t *testing.T) {
 // countRoundTrips counts the round trips of rdb from now on.
 func countRoundTrips(rdb redis.UniversalClient) *atomic.Int64 {
 	var n atomic.Int64
-	rdb.AddHook(tripHook{&n})
+	rdb.AddHook(servicetest.RedisHook(func(ctx context.Context, _ []redis.Cmder, send func(context.Context) error) error {
+		n.Add(1)
+		return send(ctx)
+	}))
 	return &n
-}
-
-type tripHook struct{ n *atomic.Int64 }
-
-func (tripHook) DialHook(next redis.DialHook) redis.DialHook {
-	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
-}
-
-func (h tripHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		h.n.Add(1)
-		return next(ctx, cmd)
-	}
-}
-
-func (h tripHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		h.n.Add(1)
-		return next(ctx, cmds)
-	}
 }
