@@ -13,6 +13,8 @@ import (
 	"github.com/sony/gobreaker/v2"
 
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source"
+	"github.com/freshet/freshet/store"
 )
 
 func withBreaker() *Worker {
@@ -95,12 +97,40 @@ func TestDBBreaker_SlowProbeKeepsItOpen(t *testing.T) {
 				return nil
 			})
 		}()
-		for w.dbBreaker.State() != gobreaker.StateHalfOpen || tries.Load() < 6 {
-			<-time.After(10 * time.Millisecond)
+		for began := time.Now(); w.dbBreaker.State() != gobreaker.StateHalfOpen || tries.Load() < 6; <-time.After(10 * time.Millisecond) {
+			if time.Since(began) > time.Minute {
+				t.Fatalf("breaker a minute after the first of five failures: got %s after %d tries, want half-open in the sixth", w.dbBreaker.State(), tries.Load())
+			}
 		}
 		<-time.After(3*slowThreshold + time.Millisecond)
 		if s := w.dbBreaker.State(); s != gobreaker.StateOpen {
 			t.Errorf("after a slow probe: got %s, want open", s)
+		}
+	})
+}
+
+// emptyStore is a database without rows that works.
+type emptyStore struct{ Store }
+
+func (emptyStore) States(context.Context, []schemas.Entity) ([]store.State, error) { return nil, nil }
+
+// All records can wait until the breaker is closed. Then only its probes call the database.
+func TestDBBreaker_ClosesWithoutCallsOfRecords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := withBreaker()
+		w.store, w.source = emptyStore{}, &source.Source{}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go w.probeDatabase(ctx)
+		for range 5 {
+			_, _ = w.dbBreaker.Execute(func() (struct{}, error) { return struct{}{}, errors.New("it is down") })
+		}
+		if s := w.dbBreaker.State(); s != gobreaker.StateOpen {
+			t.Fatalf("after five failures: got %s, want open", s)
+		}
+		<-time.After(2 * dbBreakerTimeout)
+		if s := w.dbBreaker.State(); s != gobreaker.StateClosed {
+			t.Errorf("%v after five failures: got %s, want closed", 2*dbBreakerTimeout, s)
 		}
 	})
 }

@@ -262,13 +262,13 @@ func TestHealth_ProbesUnhealthyEndpointAlone(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 		}
+		if len(probes) < 10 {
+			t.Fatalf("probes in ten minutes: got %d, want at least 10: %v", len(probes), probes)
+		}
 		for i, p := range probes[1:] {
 			if gap, least := p-probes[i], min(endpointPause<<(i+1), endpointMaxPause); gap < least {
 				t.Errorf("pause between the probes at %v and %v: got %v, want at least %v", probes[i], p, gap, least)
 			}
-		}
-		if len(probes) < 10 {
-			t.Errorf("probes in ten minutes: got %d, want at least 10: %v", len(probes), probes)
 		}
 		if got := endCalls(h, "unhealthy", 1, source.OK); got != recovered {
 			t.Errorf("a success: got %v, want %v", got, recovered)
