@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
-	"math"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -32,39 +31,6 @@ import (
 	"github.com/freshet/freshet/store"
 	"github.com/freshet/freshet/store/postgres"
 )
-
-// freePermits grants every permit at once, so that only the worker is measured.
-type freePermits struct{}
-
-func (freePermits) Acquire(context.Context, schemas.Lane, source.Call) (consumer.Permit, error) {
-	return freePermits{}, nil
-}
-
-func (freePermits) AcquireRetry(context.Context, schemas.Lane, source.Call) (consumer.Permit, error) {
-	return freePermits{}, nil
-}
-
-func (freePermits) Reacquire(context.Context, schemas.Lane, source.Call) (consumer.Permit, error) {
-	return freePermits{}, nil
-}
-func (freePermits) BackOff(time.Duration, time.Time)                      {}
-func (freePermits) OpenBreaker(time.Duration, time.Duration, time.Time)   {}
-func (freePermits) CloseBreaker(time.Time)                                {}
-func (freePermits) HighPerSecond() float64                                { return math.Inf(1) }
-func (freePermits) LowReserve() float64                                   { return 0 }
-func (freePermits) BreakerOpenSince(time.Time) bool                       { return false }
-func (freePermits) UntilBreakerOpens() context.Context                    { return context.Background() }
-func (freePermits) BreakerClosed() <-chan struct{}                        { return always }
-func (freePermits) IsProbe() bool                                         { return false }
-func (freePermits) IsSourceProbe() bool                                   { return false }
-func (freePermits) Spend() bool                                           { return true }
-func (freePermits) Written()                                              {}
-func (freePermits) Answered()                                             {}
-func (freePermits) Credential() string                                    { return "" }
-func (freePermits) ReportEnd(source.CallResult)                           {}
-func (freePermits) OpenScopeBreaker(string, time.Duration, time.Duration) {}
-func (freePermits) ReportSuccess()                                        {}
-func (freePermits) Release()                                              {}
 
 // countingStore is a store that counts the results that were written.
 type countingStore struct {

@@ -4,8 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kgo"
-
 	"github.com/freshet/freshet/producer"
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/simulator"
@@ -295,29 +293,6 @@ func TestDBBreaker_StopsFetchingWhileOpen(t *testing.T) {
 	r.untilCommitted(schemas.High)
 }
 
-func TestYield_LowWaitsWhileHighIsBehind(t *testing.T) {
-	r := newRig(t)
-	rate := r.limiter.HighPerSecond() // the test limiter allows HIGH about 5,000 calls a second
-	r.behind.records.Store(int64(10*rate) + 1)
-	r.work(schemas.Low)
-	r.work(schemas.High)
-	r.enqueue("low", schemas.Low, schemas.Prefetch)
-	r.enqueue("high", schemas.High, schemas.CacheMiss)
-	r.untilStored("high")
-	r.untilCommitted(schemas.High)
-	if _, stored := r.snapshot("low"); stored {
-		t.Error("got a LOW call while HIGH is behind, want none")
-	}
-	r.behind.records.Store(int64(2*rate) + 1)
-	r.enqueue("high-2", schemas.High, schemas.CacheMiss)
-	r.untilStored("high-2")
-	if _, stored := r.snapshot("low"); stored {
-		t.Error("got a LOW call between the two thresholds, want none")
-	}
-	r.behind.records.Store(int64(2 * rate))
-	r.untilStored("low")
-}
-
 func TestProbe_FailureDoesNotCountForEntity(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []simulator.Kind{simulator.HTML200, simulator.InternalError, simulator.BadParameter} {
@@ -379,32 +354,6 @@ func TestFailure_SettlesQueuedRequestsOfEntity(t *testing.T) {
 	if s, calls := r.status("a"), r.upstream.Stats().Arrivals; s.State != store.Retrying || s.Rounds != 0 || calls != 3 {
 		t.Errorf("status and calls: got %+v and %d, want RETRYING without a round and 3", s, calls)
 	}
-}
-
-func TestCorruptVersion_DoesNotOutrankOthers(t *testing.T) {
-	r := newRig(t)
-	r.facet(func(f *source.Facet) { f.Retry = nil })
-	r.fault(simulator.InternalError, "^a$")
-	r.work(schemas.High)
-	r.enqueue("good", schemas.High, schemas.CacheMiss)
-	r.untilStored("good")
-	request := schemas.UpdateRequest{
-		EventID: "01a1fa17-179d-7dd3-88c6-3b120333ab6d", Entity: entity("a"), Lane: schemas.High, Reason: schemas.Stale,
-		RequestedAt: time.Now(), Version: 1 << 52,
-	}
-	value, err := request.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.produce(schemas.High, kgo.Record{Key: request.RecordKey(), Value: value})
-	r.untilCommitted(schemas.High)
-	if s := r.status("a"); s.State != store.Failed || s.Version > time.Now().Add(time.Hour).UnixMilli() {
-		t.Errorf("status: got %+v, want FAILED with a current version", s)
-	}
-	r.fault("", "")
-	r.enqueue("a", schemas.High, schemas.UserRequest)
-	r.untilStored("a")
-	r.until("the end of the row", func() bool { return r.status("a").State == "" })
 }
 
 func TestRetry_OfRemovedFacetEnds(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -67,5 +69,28 @@ func TestWorker_BoundsMemoryForSuddenLargeBodies(t *testing.T) {
 	}
 	if want := float64(limit + 2*maxBody); most > want || most < body {
 		t.Errorf("memory of bodies: got %v bytes at most, want at most %v", most, want)
+	}
+}
+
+func TestWorker_BoundsMemoryForGrowingAnswers(t *testing.T) {
+	r := newRig(t)
+	const size, bound = 1 << 20, 4 << 20
+	body := []byte(`{"x":"` + strings.Repeat("x", size) + `"}`)
+	var inFlight, most atomic.Int64
+	r.upstreamOf(func(w http.ResponseWriter, _ *http.Request) {
+		n := inFlight.Add(1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		_, _ = w.Write(body)
+		inFlight.Add(-1)
+	}, func(c *source.Config) { c.MaxBody = 2 << 20 })
+	keys := keysOf("k", 40)
+	r.enqueueAll(keys, schemas.High, schemas.CacheMiss)
+	c := consumer.DefaultConfig(schemas.High)
+	c.MaxBodyBytes = bound
+	r.run(r.worker(c, r.db, permits{r.limiter}).Run)
+	r.untilStored(keys...)
+	if most.Load() > bound/size+1 {
+		t.Errorf("concurrent answers of 1 MiB within a limit of 4 MiB: got %d, want at most %d", most.Load(), bound/size+1)
 	}
 }

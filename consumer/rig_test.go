@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
@@ -15,7 +16,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -29,6 +29,7 @@ import (
 	"github.com/freshet/freshet/simulator"
 	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/postgres"
 	"github.com/freshet/freshet/store/sqlite"
 )
 
@@ -135,20 +136,6 @@ func (w testWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (r *rig) client(opts ...kgo.Opt) *kgo.Client {
-	r.Helper()
-	c, err := kgo.NewClient(append(r.brokers(), opts...)...)
-	if err != nil {
-		r.Fatal(err)
-	}
-	r.Cleanup(c.Close)
-	return c
-}
-
-func (r *rig) brokers() []kgo.Opt {
-	return []kgo.Opt{kgo.SeedBrokers(r.kafka.ListenAddrs()...), kgo.DisableClientMetrics(), kgo.RetryBackoffFn(func(int) time.Duration { return 10 * time.Millisecond })}
-}
-
 func (r *rig) newSource(c source.Config) *source.Source {
 	r.Helper()
 	s, err := source.New("nexon", c, nil, 64)
@@ -174,42 +161,6 @@ func (r *rig) run(do func(context.Context) error) (stop func()) {
 	r.Cleanup(stop)
 	return stop
 }
-
-type permits struct{ *limiter.Limiter }
-
-func (p permits) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
-	return wrapPermit(c)(p.Limiter.Acquire(ctx, lane, limiter.Call{Client: c.Client}))
-}
-
-func (p permits) AcquireRetry(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
-	return wrapPermit(c)(p.Limiter.AcquireRetry(ctx, lane, limiter.Call{Client: c.Client}))
-}
-
-func (p permits) Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
-	return wrapPermit(c)(p.Limiter.Reacquire(ctx, lane, limiter.Call{Client: c.Client}))
-}
-
-func wrapPermit(c source.Call) func(*limiter.Permit, error) (consumer.Permit, error) {
-	return func(p *limiter.Permit, err error) (consumer.Permit, error) {
-		if err != nil {
-			return nil, err
-		}
-		return testPermit{p, c.Credentials[0]}, nil
-	}
-}
-
-// testPermit is a permit of the limiter that the test uses. It uses the first credential of the call.
-type testPermit struct {
-	*limiter.Permit
-	credential string
-}
-
-func (a testPermit) Credential() string { return a.credential }
-func (a testPermit) ReportEnd(e source.CallResult) {
-	a.Permit.ReportEnd(e.Status, e.Notices, e.Refused)
-}
-func (testPermit) OpenScopeBreaker(string, time.Duration, time.Duration) {}
-func (testPermit) ReportSuccess()                                        {}
 
 // facet changes the facet's settings before a worker starts.
 func (r *rig) facet(change func(*source.Facet)) {
@@ -328,31 +279,8 @@ func (r *rig) enqueueAll(keys []string, lane schemas.Lane, reason schemas.Reason
 	r.until("the acknowledgements", func() bool { return r.produced(lane) >= before+int64(len(keys)) })
 }
 
-// produced returns the number of records on the lane's topic.
-func (r *rig) produced(lane schemas.Lane) int64 {
-	r.Helper()
-	ends, err := r.admin.ListEndOffsets(r.Context(), schemas.RequestTopic("nexon", lane))
-	if err != nil {
-		r.Fatal(err)
-	}
-	var n int64
-	ends.Each(func(o kadm.ListedOffset) { n += o.Offset })
-	return n
-}
-
 func entity(key string) schemas.Entity {
 	return schemas.Entity{Source: "nexon", Facet: "character", Key: key}
-}
-
-// produce publishes a record, also an invalid one, to the lane's request topic.
-func (r *rig) produce(lane schemas.Lane, record kgo.Record) kgo.Record {
-	r.Helper()
-	record.Topic = schemas.RequestTopic("nexon", lane)
-	c := r.client(kgo.ProducerBatchMaxBytes(4 << 20))
-	if err := c.ProduceSync(r.Context(), &record).FirstErr(); err != nil {
-		r.Fatal(err)
-	}
-	return record
 }
 
 // until calls the function `holds` repeatedly until it returns true. It must poll, because no
@@ -387,66 +315,6 @@ func keysOf(prefix string, n int) []string {
 	return keys
 }
 
-// lag returns the number of uncommitted records of the lane.
-func (r *rig) lag(lane schemas.Lane) int64 {
-	r.Helper()
-	ends, err := r.admin.ListEndOffsets(r.Context(), schemas.RequestTopic("nexon", lane))
-	if err != nil {
-		r.Fatal(err)
-	}
-	committed, err := r.admin.FetchOffsets(r.Context(), schemas.Group("nexon", lane))
-	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
-		r.Fatal(err)
-	}
-	var lag int64
-	ends.Each(func(o kadm.ListedOffset) {
-		at, _ := committed.Lookup(o.Topic, o.Partition)
-		lag += o.Offset - max(at.At, 0)
-	})
-	return lag
-}
-
-func (r *rig) untilCommitted(lane schemas.Lane) {
-	r.Helper()
-	r.until("the commit of everything in "+string(lane), func() bool { return r.lag(lane) == 0 })
-}
-
-// deadLetters returns all dead letters on the topic.
-func (r *rig) deadLetters() []schemas.DeadLetter {
-	r.Helper()
-	topic := schemas.DeadLetterTopic("nexon")
-	ends, err := r.admin.ListEndOffsets(r.Context(), topic)
-	if err != nil {
-		r.Fatal(err)
-	}
-	want := 0
-	ends.Each(func(o kadm.ListedOffset) { want += int(o.Offset) })
-	if want == 0 {
-		return nil
-	}
-	c := r.client(kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
-	defer c.Close()
-	var all []schemas.DeadLetter
-	for len(all) < want {
-		fetches := c.PollFetches(r.Context())
-		if err := fetches.Err(); err != nil {
-			r.Fatal(err)
-		}
-		fetches.EachRecord(func(rec *kgo.Record) {
-			var headers []schemas.Header
-			for _, h := range rec.Headers {
-				headers = append(headers, schemas.Header{Key: h.Key, Value: h.Value})
-			}
-			d, err := schemas.ParseDeadLetter(rec.Key, rec.Value, headers)
-			if err != nil {
-				r.Fatal(err)
-			}
-			all = append(all, d)
-		})
-	}
-	return all
-}
-
 // store writes a snapshot with the given number as its version, like a worker.
 func (r *rig) store(key string, number int64) {
 	r.Helper()
@@ -457,15 +325,6 @@ func (r *rig) store(key string, number int64) {
 	if err != nil {
 		r.Fatal(err)
 	}
-}
-
-func (r *rig) topicID(topic string) kadm.TopicID {
-	r.Helper()
-	topics, err := r.admin.ListTopics(context.Background(), topic)
-	if err != nil {
-		r.Fatal(err)
-	}
-	return topics[topic].ID
 }
 
 func (r *rig) control(c simulator.Control) {
@@ -482,4 +341,46 @@ func (r *rig) lock(key string) string {
 		r.Fatal(err)
 	}
 	return s
+}
+
+// upstreamOf replaces the simulator with another upstream.
+func (r *rig) upstreamOf(h http.HandlerFunc, change ...func(*source.Config)) {
+	r.Helper()
+	server := httptest.NewServer(h)
+	r.Cleanup(server.Close)
+	c := r.config
+	c.BaseURL = server.URL
+	for _, f := range change {
+		f(&c)
+	}
+	r.source = r.newSource(c)
+}
+
+// worker returns a worker with this configuration, store, permits and Kafka settings.
+func (r *rig) worker(c consumer.Config, st consumer.Store, p consumer.Permits, kafka ...kgo.Opt) *consumer.Worker {
+	r.Helper()
+	deps := r.deps()
+	deps.Store, deps.Permits = st, p
+	if len(kafka) > 0 {
+		deps.Kafka = func(string) []kgo.Opt { return kafka }
+	}
+	w, err := consumer.New(c, r.source, schemas.High, deps)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return w
+}
+
+func (r *rig) postgres() *postgres.Store {
+	r.Helper()
+	url := servicetest.Postgres(r.T)
+	if _, err := postgres.Migrate(r.Context(), url); err != nil {
+		r.Fatal(err)
+	}
+	pg, err := postgres.Open(r.Context(), url)
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(pg.Close)
+	return pg
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/freshet/freshet/consumer"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/simulator"
 	"github.com/freshet/freshet/source"
 )
 
@@ -266,4 +268,71 @@ func TestStop_AbandonsHangingBroker(t *testing.T) {
 func (r *rig) untilJoined(members, partitions int) {
 	r.Helper()
 	r.until("the assignment", func() bool { return r.joined(members, partitions) })
+}
+
+func TestStop_FinishesSentCalls(t *testing.T) {
+	r := newRig(t)
+	r.control(simulator.Control{Latency: &simulator.Range{Min: 5 * time.Millisecond, Max: 60 * time.Millisecond}})
+	keys := keysOf("k", 200)
+	r.enqueueAll(keys, schemas.Low, schemas.Prefetch)
+	for range 3 {
+		before := r.db.wrote.Load()
+		stop := r.work(schemas.Low, func(c *consumer.Config) { c.MaxInFlight = 8 })
+		r.until("some writes", func() bool { return r.db.wrote.Load() >= before+50 })
+		stop()
+	}
+	r.work(schemas.Low)
+	r.untilStored(keys...)
+	r.untilCommitted(schemas.Low)
+	if stats := r.upstream.Stats(); stats.Arrivals != 200 {
+		t.Errorf("calls: got %d for 200 entities, want 200", stats.Arrivals)
+	}
+}
+
+func TestStop_ReportsDrainTimeout(t *testing.T) {
+	r := newRig(t)
+	r.db.down.Store(false)
+	config := consumer.DefaultConfig(schemas.High)
+	config.DrainTimeout = 10 * time.Millisecond
+	w, err := consumer.New(config, r.source, schemas.High, r.deps())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- w.Run(ctx) }()
+	r.requests.noSettle.Store(true)
+	r.enqueue("a", schemas.High, schemas.CacheMiss)
+	r.untilStored("a")
+	stop()
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "read again") {
+		t.Errorf("stop: got %v, want a drain timeout", err)
+	}
+	if r.lag(schemas.High) != 1 {
+		t.Error("an unsettled request was committed")
+	}
+}
+
+func TestStop_DoesNotWaitForHangingBroker(t *testing.T) {
+	r := newRig(t)
+	reached := r.blockProduce(schemas.DeadLetterTopic("nexon"))
+	r.produce(schemas.High, kgo.Record{Value: []byte("{")})
+	c := consumer.DefaultConfig(schemas.High)
+	c.DrainTimeout = 50 * time.Millisecond
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	done := make(chan error, 1)
+	w := r.worker(c, r.db, permits{r.limiter})
+	go func() { done <- w.Run(ctx) }()
+	<-reached
+	stop()
+	select {
+	case err := <-done:
+		t.Logf("stopped with %v", err)
+	case <-time.After(waitTimeout):
+		t.Fatalf("stop: got none within %v, want one", waitTimeout)
+	}
+	if r.lag(schemas.High) != 1 {
+		t.Error("the record was committed without its dead letter")
+	}
 }

@@ -2,12 +2,14 @@ package consumer_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/freshet/freshet/consumer"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/store"
 )
 
 // While no call is in flight, no further result can follow. So a single result must be written without
@@ -48,4 +50,34 @@ func TestWriter_WritesDuringASettle(t *testing.T) {
 	r.until("the lag is 1 or 2", func() bool { n := r.lag(schemas.High); return n == 1 || n == 2 })
 	close(held.release)
 	r.untilCommitted(schemas.High)
+}
+
+// rejectingStore behaves like a database that can't store the content of one entity: it rejects all
+// writes of the entity `key`.
+type rejectingStore struct {
+	consumer.Store
+	key string
+}
+
+func (s rejectingStore) Write(ctx context.Context, writes []store.Write) ([]store.Result, error) {
+	for _, w := range writes {
+		if w.Entity.Key == s.key {
+			return nil, fmt.Errorf("write: %w", store.ErrRejected)
+		}
+	}
+	return s.Store.Write(ctx, writes)
+}
+
+func TestWriter_IsolatesRejectedRow(t *testing.T) {
+	r := newRig(t)
+	keys := append([]string{"bad"}, keysOf("k", 20)...)
+	r.enqueueAll(keys, schemas.High, schemas.CacheMiss)
+	c := consumer.DefaultConfig(schemas.High)
+	c.Linger = 200 * time.Millisecond // a linger so long that all results are written in one batch
+	r.run(r.worker(c, rejectingStore{r.db, "bad"}, permits{r.limiter}).Run)
+	r.untilStored(keys[1:]...)
+	r.untilCommitted(schemas.High)
+	if l := r.deadLetters(); len(l) != 1 || l[0].Reason != schemas.Unstorable || string(l[0].Key) != "character/bad" {
+		t.Errorf("dead letters: got %+v, want 1 UNSTORABLE of character/bad", l)
+	}
 }

@@ -57,3 +57,26 @@ func TestYield_PassesLowReserve(t *testing.T) {
 	r.untilStored(keys...)
 	r.untilCommitted(schemas.Low)
 }
+
+func TestYield_LowWaitsWhileHighIsBehind(t *testing.T) {
+	r := newRig(t)
+	rate := r.limiter.HighPerSecond() // the test limiter allows HIGH about 5,000 calls a second
+	r.behind.records.Store(int64(10*rate) + 1)
+	r.work(schemas.Low)
+	r.work(schemas.High)
+	r.enqueue("low", schemas.Low, schemas.Prefetch)
+	r.enqueue("high", schemas.High, schemas.CacheMiss)
+	r.untilStored("high")
+	r.untilCommitted(schemas.High)
+	if _, stored := r.snapshot("low"); stored {
+		t.Error("got a LOW call while HIGH is behind, want none")
+	}
+	r.behind.records.Store(int64(2*rate) + 1)
+	r.enqueue("high-2", schemas.High, schemas.CacheMiss)
+	r.untilStored("high-2")
+	if _, stored := r.snapshot("low"); stored {
+		t.Error("got a LOW call between the two thresholds, want none")
+	}
+	r.behind.records.Store(int64(2 * rate))
+	r.untilStored("low")
+}
