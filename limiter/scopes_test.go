@@ -2,7 +2,6 @@ package limiter
 
 import (
 	"fmt"
-	"maps"
 	"testing"
 	"time"
 
@@ -215,119 +214,6 @@ func mostWithin(all []time.Time, window time.Duration) (most int) {
 		most = max(most, i-first+1)
 	}
 	return most
-}
-
-// A refused credential's breaker stops only that credential. The credential is probed seldom. It is
-// used again after a probe succeeds, or after its secret has changed.
-func TestScopeBreaker_StopsOneCredential(t *testing.T) {
-	bad := map[string]bool{"c1": true}
-	used := map[string]int{}
-	answers := func(c atUpstream) answered {
-		used[c.credential]++
-		if bad[c.credential] {
-			return answered{status: 401, takes: 20 * ms}
-		}
-		return answered{status: 200, takes: 20 * ms}
-	}
-	config := scopedConfig(Policy{Name: "second", Limit: 20, Window: Window(time.Second), Scope: "{credential}"})
-	inCallers(t, 1, 2, config, answers, func(f *callers) {
-		call := Call{Endpoint: "f/d", Key: "k", Credentials: names(2)}
-		for _, m := range f.members {
-			for range 8 {
-				m.wg.Go(func() {
-					for m.ctx.Err() == nil {
-						p, err := m.limiter.Acquire(m.ctx, schemas.Low, call)
-						if err != nil || !p.Spend() {
-							continue
-						}
-						f.mu.Lock()
-						a := f.answers(atUpstream{call, p.Credential(), time.Now()})
-						f.mu.Unlock()
-						sleep(a.takes)
-						p.ReportEnd(a.status, nil, refusedIf(a.status))
-						if a.status == 200 {
-							p.ReportSuccess()
-						} else {
-							p.OpenScopeBreaker("credential", 5*time.Second, 5*time.Minute)
-						}
-					}
-				})
-			}
-		}
-		f.passed(10 * time.Second)
-		f.mu.Lock()
-		clear(used)
-		f.mu.Unlock()
-		f.passed(time.Minute)
-		f.mu.Lock()
-		first := maps.Clone(used)
-		bad["c1"] = false
-		f.mu.Unlock()
-		if first["c1"] > 5 || first["c0"] < 1100 {
-			t.Errorf("while one is refused: got calls %v", first)
-		}
-		f.members[1].limiter.CloseCredentialBreaker("c1")
-		f.passed(2 * time.Second)
-		f.mu.Lock()
-		clear(used)
-		f.mu.Unlock()
-		f.passed(10 * time.Second)
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if used["c1"] < 180 || used["c0"] < 180 {
-			t.Errorf("after it succeeds again: got calls %v", used)
-		}
-	})
-}
-
-// One of two credentials has an open breaker, and its probe is due. The limiter must send this probe,
-// although the other credential has more units left.
-func TestScopeBreaker_ProbesWithoutScopedPolicies(t *testing.T) {
-	bad, used := true, map[string]int{}
-	answers := func(c atUpstream) answered {
-		used[c.credential]++
-		if bad && c.credential == "c0" {
-			return answered{status: 401, takes: 20 * ms}
-		}
-		return answered{status: 200, takes: 20 * ms}
-	}
-	config := scopedConfig(Policy{Name: "second", Limit: 100, Window: Window(time.Second)})
-	inCallers(t, 1, 1, config, answers, func(f *callers) {
-		call := Call{Endpoint: "f/d", Key: "k", Credentials: names(2)}
-		m := f.members[0]
-		for range 8 {
-			m.wg.Go(func() {
-				for m.ctx.Err() == nil {
-					p, err := m.limiter.Acquire(m.ctx, schemas.Low, call)
-					if err != nil || !p.Spend() {
-						continue
-					}
-					f.mu.Lock()
-					a := f.answers(atUpstream{call, p.Credential(), time.Now()})
-					f.mu.Unlock()
-					sleep(a.takes)
-					p.ReportEnd(a.status, nil, refusedIf(a.status))
-					if a.status == 200 {
-						p.ReportSuccess()
-					} else {
-						p.OpenScopeBreaker("credential", 5*time.Second, 5*time.Minute)
-					}
-				}
-			})
-		}
-		f.passed(8 * time.Second)
-		f.mu.Lock()
-		bad = false
-		refused := used["c0"]
-		clear(used)
-		f.mu.Unlock()
-		f.passed(15 * time.Second)
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if refused > 20 || used["c0"] < 100 {
-			t.Errorf("refused %d times, want at most 20; calls of 15s after it is accepted again: got %v, want c0 among them", refused, used)
-		}
-	})
 }
 
 // After a loss of state, the calls from before and after the loss together exceed no limit.

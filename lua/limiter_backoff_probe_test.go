@@ -240,3 +240,55 @@ func TestBackoff_DisablesTheFastPathUntilItsProbe(t *testing.T) {
 		}
 	})
 }
+
+func TestBreaker_BackoffDelaysTheNextProbe(t *testing.T) {
+	t.Parallel()
+	simulated(t, func(b bucket, c *clock) {
+		b.awake()
+		b.acquireAfter(0, 0, openEvent(5*second, 60*second, c.us()))
+		began := c.us()
+		b.backOff(c, 2*second, second) // this backoff of 2 s ends before the next probe, which is due in 5 s
+		if s := b.breaker(); s.next != began+5*second {
+			t.Errorf("a short backoff: the next probe after %d us", s.next-began)
+		}
+		b.backOff(c, 20*second, second)
+		if s := b.breaker(); s.next != began+20*second || b.backoffEnd() != began+20*second {
+			t.Errorf("a long backoff: the next probe after %d us", s.next-began)
+		}
+		c.advance(second)
+		b.acquireAfter(0, 0, closeEvent(c.us()))
+		if b.breaker() != nil || b.backoffEnd() != began+20*second {
+			t.Errorf("closed, the backoff lasts until %d us", b.backoffEnd()-began)
+		}
+		all := slices.Concat(saturate(b, c, 21*second))
+		if slices.Sort(all); all[0] < began+20*second {
+			t.Errorf("a slot after %d us", all[0]-began)
+		}
+		b.acquireAfter(0, 0, openEvent(5*second, 60*second, c.us()))
+		began = c.us()
+		b.backOff(c, 7*second, second)
+		if probes := acquireEvery(b, c, 25*second, 5, 5); len(probes) != 2 || probes[0] != began+7*second || probes[1] != began+17*second {
+			t.Errorf("probes at %v, the breaker opened at %d", probes, began)
+		}
+	})
+}
+
+func TestBreaker_LaterBackoffStartsFromItsBase(t *testing.T) {
+	t.Parallel()
+	simulated(t, func(b bucket, c *clock) {
+		b.awake()
+		for range 4 {
+			b.backOff(c, unknown, second)
+			b.endBackoff(c)
+		}
+		c.advance(60 * second) // no failure for a minute after the pause, so the next backoff starts from its base
+		b.acquireAfter(0, 0, openEvent(second, second, c.us()))
+		c.advance(second)
+		b.acquireAfter(0, 0, closeEvent(b.acquire(1, 0).high[0]))
+		c.advance(second)
+		b.backOff(c, unknown, second)
+		if got := b.backoffEnd() - c.us(); got != second {
+			t.Errorf("a backoff of %d us, want 1 s", got)
+		}
+	})
+}

@@ -182,3 +182,29 @@ func TestFastPath_AgreesOnEveryRedis(t *testing.T) {
 		}
 	})
 }
+
+func TestBreaker_DisablesTheFastPath(t *testing.T) {
+	t.Parallel()
+	simulated(t, func(b bucket, c *clock) {
+		b.awake()
+		b.acquire(1, 1)
+		if !b.calm(c.us()) {
+			t.Fatal("the full path decides all calls")
+		}
+		b.acquireAfter(0, 0, openEvent(5*second, 60*second, c.us()))
+		for range 700 {
+			if b.calm(c.us()) {
+				t.Fatal("the fast path would decide this call")
+			}
+			c.advance(100_000)
+			b.acquire(1, 1)
+		}
+		b.acquireAfter(0, 0, closeEvent(c.us()))
+		c.advance(ramp)
+		b.acquire(1, 1)
+		if !b.calm(c.us()) {
+			t.Error("after its end the full path decides all calls")
+		}
+		b.bothPaths(5, 5)
+	})
+}
