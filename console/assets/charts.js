@@ -82,6 +82,7 @@
     ctx.strokeStyle = ctx.fillStyle = color('bad')
     ctx.font = `${12 * ratio}px system-ui, sans-serif`
     ctx.textBaseline = 'bottom'
+    ctx.textAlign = 'left' // uPlot leaves the alignment of the labels of an axis
     ctx.lineWidth = ratio
     let free = 0
     for (const mark of marks(data.get(source))) {
@@ -117,6 +118,8 @@
     ctx.save()
     ctx.strokeStyle = ctx.fillStyle = color('ink')
     ctx.font = `${11 * ratio}px system-ui, sans-serif`
+    ctx.textBaseline = 'alphabetic'
+    ctx.textAlign = 'left'
     ctx.lineWidth = ratio
     ctx.setLineDash([2 * ratio, 3 * ratio])
     let free = 0

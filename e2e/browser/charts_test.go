@@ -38,6 +38,25 @@ func TestChart_KeysMoveTheCursor(t *testing.T) {
 	}
 }
 
+// The label of a mark begins where its period begins. A label that ends there would cover another label.
+func TestChart_LabelsBeginAtTheirMarks(t *testing.T) {
+	b := openChart(t)
+	got := evaluate[map[string]string](b, `new Promise(resolve => {
+		const drawn = {}, of = `+callsOfNexon+`.querySelector('canvas'), { fillText } = CanvasRenderingContext2D.prototype
+		CanvasRenderingContext2D.prototype.fillText = function (text, ...at) {
+			if (this.canvas === of) drawn[text] = this.textAlign
+			return fillText.call(this, text, ...at)
+		}
+		freshetCharts.redraw()
+		requestAnimationFrame(() => resolve(drawn))
+	})`)
+	for _, label := range []string{"backoff", "stopped", "settings", "start"} {
+		if got[label] != "left" {
+			t.Errorf("alignment of the label %q: got %q, want left (all labels: %v)", label, got[label], got)
+		}
+	}
+}
+
 func TestChart_TextNamesTheValues(t *testing.T) {
 	b := openChart(t)
 	const want = "12:00:30: 2xx "
