@@ -33,7 +33,7 @@ func fillFind(r *rig) {
 		{Name: "host/1", Role: "query", Version: "v1.2.3", Started: ago(3 * time.Hour), At: testNow},
 		{
 			Name: "host/2", Role: "worker", Version: "v1.3.0", Commit: "0123456789abcdef", Started: ago(9 * time.Minute), At: ago(20 * time.Second), InFlight: 12,
-			Partitions: map[string][]int32{"nexon.update-priority-high": {0, 7}}, LastError: &status.ProcessError{At: ago(time.Minute), Level: "ERROR", Text: "redis connection lost"},
+			Partitions: map[string][]int32{"nexon.update-priority-high": {0, 7}, "nexon.update-priority-low": {12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23}}, LastError: &status.ProcessError{At: ago(time.Minute), Level: "ERROR", Text: "redis connection lost"},
 		},
 	}
 	call := func(key, outcome string, code int, ms float64) status.SharedCall {
@@ -98,7 +98,7 @@ func TestProcesses_ShowVersionsAndPartitions(t *testing.T) {
 	fillRig(r)
 	text := r.get(root + "/processes").text()
 	for _, want := range []string{
-		"The processes run different versions: v1.2.3, v1.3.0 (01234567).", "nexon.update-priority-high 0, 7", "no report for 20 s", "1 min ago: redis connection lost", "3 h",
+		"The processes run different versions: v1.2.3, v1.3.0 (01234567).", "nexon.update-priority-high 0, 7; nexon.update-priority-low 12–23", "no report for 20 s", "1 min ago: redis connection lost", "3 h",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("got %q, want it to contain %q", text, want)

@@ -77,15 +77,30 @@ func (f *liveStatus) addProcessList(p status.Processes) {
 	}, rows)
 }
 
-// partitionsText formats partitions by topic, for example "nexon.update-priority-high 0, 1, 7".
+// partitionsText formats partitions by topic, for example "nexon.update-priority-high 0–11, 13, 14".
 func partitionsText(all map[string][]int32) string {
 	var texts []string
 	for _, topic := range slices.Sorted(maps.Keys(all)) {
-		var numbers []string
-		for _, p := range all[topic] {
-			numbers = append(numbers, strconv.Itoa(int(p)))
-		}
-		texts = append(texts, topic+" "+strings.Join(numbers, ", "))
+		texts = append(texts, topic+" "+rangesText(slices.Sorted(slices.Values(all[topic]))))
 	}
 	return strings.Join(texts, "; ")
+}
+
+// rangesText formats sorted numbers. Three or more consecutive numbers are a range: "0–11, 13, 14".
+func rangesText(numbers []int32) string {
+	var texts []string
+	for len(numbers) > 0 {
+		n := 1
+		for n < len(numbers) && numbers[n] == numbers[n-1]+1 {
+			n++
+		}
+		if n < 3 {
+			n = 1
+			texts = append(texts, strconv.Itoa(int(numbers[0])))
+		} else {
+			texts = append(texts, fmt.Sprintf("%d–%d", numbers[0], numbers[n-1]))
+		}
+		numbers = numbers[n:]
+	}
+	return strings.Join(texts, ", ")
 }
