@@ -86,6 +86,11 @@ func (c *Console) checkEntity(e schemas.Entity) string {
 	return ""
 }
 
+// AliasPath returns the URL of the page of the entity that has the value of an alias.
+func (p lookupPage) AliasPath(a Alias) string {
+	return entityPath(schemas.Entity{Source: p.Source, Facet: a.From, Key: p.Key})
+}
+
 func (c *Console) showEntity(w http.ResponseWriter, r *http.Request, client access.Client, status int, notice string) {
 	e := entityOf(r)
 	p := lookupPage{Sources: c.Sources, Facets: c.Facets, Source: e.Source, Facet: e.Facet, Key: e.Key, Notice: notice, MaxKeys: maxRefreshKeys}

@@ -64,3 +64,12 @@ func TestLookup_ShowsInputsOfDerivedFacet(t *testing.T) {
 		}
 	}
 }
+
+func TestLookup_LinksToTheFacetOfAnAlias(t *testing.T) {
+	r := newRig(t)
+	r.entity.Aliases = []Alias{{Param: "ocid", From: "id"}}
+	d := r.get(root + "/lookup?facet=nexon/character&key=some+body")
+	if n := d.linksTo(root + "/lookup?facet=nexon%2Fid&key=some+body"); n != 1 {
+		t.Errorf("links to the facet that has the value: got %d, want 1", n)
+	}
+}

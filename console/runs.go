@@ -127,7 +127,7 @@ type runPage struct {
 
 // runLegend has the parts of a bar that shows the steps of a facet, in their order: the colour and the
 // text of each part.
-var runLegend = [][2]string{{"c-fresh", "done"}, {"c-notFound", "not found"}, {"c-5xx", "failed"}, {"c-none", "cancelled"}, {"c-stale", "open"}}
+var runLegend = [][2]string{{"c-fresh", "done"}, {"c-notFound", "not found"}, {"c-5xx", "failed"}, {"c-timeout", "cancelled"}, {"c-stale", "open"}}
 
 // Bars returns a diagram with one bar for each facet. A bar shows the steps of the facet by state.
 func (p runPage) Bars() histogram {
@@ -166,7 +166,7 @@ func (p runPage) CanRetry() bool {
 
 // Entity returns the URL of the page of a failed entity.
 func (p runPage) Entity(f api.Failures) string {
-	return root + "/lookup?" + url.Values{"facet": {p.Source + "/" + f.Facet}, "key": {f.Key}}.Encode()
+	return entityPath(schemas.Entity{Source: p.Source, Facet: f.Facet, Key: f.Key})
 }
 
 // jsonBody returns the JSON form of the page, which contains only the run.
