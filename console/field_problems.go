@@ -20,6 +20,7 @@ func (e fieldError) Unwrap() error { return e.err }
 // the facet, and names the wrong members after it.
 var (
 	policyProblem   = regexp.MustCompile(`^policies\[\d+\] "([^"]+)": (.*)$`)
+	policyPrefix    = regexp.MustCompile(`\b([Pp])olicies\[\d+\] `) // the start of such an error, which names the policy by its position too
 	prefetchProblem = regexp.MustCompile(`^(?:prefetch\.)?facets\.([^.]+)\.([A-Za-z]+)[ :,.]`)
 	policyMembers   = []struct{ member, field string }{{"limit", "limit."}, {"target", "target."}, {"highReserve", "high."}, {"lowReserve", "low."}}
 )

@@ -65,7 +65,7 @@ func (c *Console) showSettings(w http.ResponseWriter, r *http.Request, status in
 			p.addSettings(name, &of, n.At)
 		}
 		if name == source && problem != nil {
-			s.Problem = errorSentence(problem)
+			s.Problem = policyPrefix.ReplaceAllString(errorSentence(problem), "${1}olicy ")
 			s.keepInput(r)
 			s.markFields(problem)
 		}

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"errors"
 	"net/url"
 	"strings"
 	"testing"
@@ -201,5 +202,14 @@ func TestSchedule_ShowsPrefetchSwitchedOff(t *testing.T) {
 	}
 	if !strings.Contains(d.text(), "Prefetching of nexon is disabled in the settings") {
 		t.Error("the page does not show that prefetching is disabled")
+	}
+}
+
+func TestSettings_ErrorNamesThePolicy(t *testing.T) {
+	r := newRig(t)
+	fillRig(r)
+	r.actionErr = &settings.InvalidError{Reason: errors.New(`policies[0] "second": target: 450 is above the limit of 250`)}
+	if got, want := r.open("POST", root+"/settings/nexon", quotaForm("limit.second", "250")).text(), `Policy "second": target: 450 is above the limit of 250.`; !strings.Contains(got, want) {
+		t.Errorf("got %q, want %q in it", got, want)
 	}
 }
