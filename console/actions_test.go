@@ -289,7 +289,7 @@ func TestOverview_ListsWorstProblemFirst(t *testing.T) {
 		}
 	}
 	for state, tone := range map[limiter.State]string{
-		limiter.StateFlowing: "ok", limiter.StateUnused: "ok", limiter.StateStopped: "bad", limiter.StateBreakerOpen: "bad", limiter.StateBackingOff: "warn", limiter.StateRamping: "warn",
+		limiter.StateFlowing: "ok", limiter.StateUnused: "", limiter.StateStopped: "bad", limiter.StateBreakerOpen: "bad", limiter.StateBackingOff: "warn", limiter.StateRamping: "warn",
 	} {
 		if got := limiterState(&limiter.View{State: state, Processes: make([]limiter.ProcessView, 1)}); got.Tone != tone {
 			t.Errorf("tone of %s: got %s, want %s", state, got.Tone, tone)

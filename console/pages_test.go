@@ -139,7 +139,7 @@ func TestPages_AnswerInNamedElements(t *testing.T) {
 		"Source healthy yes The limiter of nexon is flowing, at 100 % of its rate.",
 		"Budget left yes LOW has 2.3 M of 20 M calls of the day left until 21:00; the replay needs 12,268 calls at least.",
 		"Cause fixed after the failures yes A later fetch has succeeded for 1 of the 20 newest dead letters; the newest fetch was 4 min ago.",
-		"No running job no A replay of nexon is running, with 4,112 of 12,254 done.",
+		"Earlier replays ended no A replay of nexon is running, with 4,112 of 12,254 done.",
 	} {
 		if got := d.textByID("safe-to-replay"); !strings.Contains(got, want) {
 			t.Errorf("safe-to-replay: got %q, want %q in it", got, want)

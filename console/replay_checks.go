@@ -179,7 +179,7 @@ func checkCause(newest []store.DeadLetter, states []store.State, err error, now 
 // checkJobs checks that no replay of the source is running. A stopped replay counts as running
 // while a chunk of its dead letters is in flight (package dlq).
 func checkJobs(source string, jobs []store.DLQJob, err error) replayCheck {
-	const name = "No running job"
+	const name = "Earlier replays ended"
 	if err != nil {
 		return replayCheck{name, checkUnknown, "The jobs could not be read."}
 	}

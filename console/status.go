@@ -128,8 +128,10 @@ func limiterState(v *limiter.View) statusItem {
 		return statusItem{Text: "unknown", Tone: toneBad}
 	}
 	switch v.State {
-	case limiter.StateFlowing, limiter.StateUnused:
-		if v.State == limiter.StateFlowing && len(v.Processes) == 0 {
+	case limiter.StateUnused:
+		return statusItem{Text: string(v.State)}
+	case limiter.StateFlowing:
+		if len(v.Processes) == 0 {
 			return statusItem{Text: "no worker runs", Tone: toneBad}
 		}
 		return statusItem{Text: string(v.State), Tone: toneOK}
