@@ -34,9 +34,9 @@ func (f *liveStatus) addSchedule(source string, of *sourceSample, now time.Time)
 		[]column{textColumn("Facet"), textColumn("Tier").explained("tier"), numberColumn("Entities"), textColumn("Interval"), numberColumn("Due now").explained("due time"), numberColumn("Lag")}, tierRows(s, now))
 	f.addTable("bounds."+source, "LOW budget of "+source+", in calls a second", "Redis does not answer.",
 		[]column{textColumn("Bound"), numberColumn("LOW"), numberColumn("Reserved for HIGH").explained("reserve")}, boundRows(of))
-	f.addTable("backlogs."+source, "Retries and outbox", "Nothing.",
+	f.addTable("backlogs."+source, "Retries and outbox of "+source, "Nothing.",
 		[]column{textColumn("Kind"), numberColumn("Due now"), textColumn("Oldest due"), numberColumn("Total"), textColumn("Next at")}, backlogRows(s.Due, now))
-	f.addTable("collections."+source, "Collections", collectionsEmpty(s), collectionColumns, collectionRows(s, now))
+	f.addTable("collections."+source, "Collections of "+source, collectionsEmpty(s), collectionColumns, collectionRows(s, now))
 	empty := "No scheduler is running: nothing is prefetched."
 	switch {
 	case s.Unknown():
@@ -48,7 +48,7 @@ func (f *liveStatus) addSchedule(source string, of *sourceSample, now time.Time)
 	}
 	f.addTable("schedulers."+source, "Schedulers of "+source, empty,
 		[]column{textColumn("Process"), textColumn("Last tick"), numberColumn("Share")}, schedulerRows(s))
-	f.addTable("triggers."+source, "Triggers", "No facet triggers another one.",
+	f.addTable("triggers."+source, "Triggers of "+source, "No facet triggers another one.",
 		[]column{textColumn("A change of").explained("trigger"), textColumn("Refreshes"), textColumn("After"), textColumn("Unless refreshed within")}, triggerRows(s.Facets))
 }
 

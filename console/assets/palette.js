@@ -33,9 +33,10 @@
     chosen = Math.max(0, Math.min(chosen, found.length - 1))
     list.replaceChildren(...found.map((result, i) => {
       const li = document.createElement('li'), a = document.createElement('a')
-      li.setAttribute('role', 'option')
-      li.setAttribute('aria-selected', i === chosen)
-      li.id = `palette-${i}`
+      li.setAttribute('role', 'none')
+      a.setAttribute('role', 'option') // the link itself, because an option may not contain a control
+      a.setAttribute('aria-selected', i === chosen)
+      a.id = `palette-${i}`
       a.href = result.href
       a.textContent = result.text
       a.tabIndex = -1
