@@ -7,6 +7,7 @@ VULN     := $(TOOLS)/govulncheck-1.9.0
 GORELEASER := $(GO) run github.com/goreleaser/goreleaser/v2@v2.17.0
 K6       := $(TOOLS)/k6-1.8.1
 OAPI_CODEGEN := $(TOOLS)/oapi-codegen-2.8.2
+AXE      := $(TOOLS)/axe-core-4.14.1.min.js
 # The addresses of the real services, if they run.
 SERVICES := eval "$$(scripts/services env 2>/dev/null)"
 
@@ -117,6 +118,9 @@ screenshots: ## write screenshots of the console's pages, wide and narrow, light
 	@mkdir -p $${DIR:-screenshots} && dir=$$(cd $${DIR:-screenshots} && pwd) && cd e2e && \
 	FRESHET_TEST_REQUIRE=1 $(GO) test -count=1 ./browser -run TestPages_AreAccessible -screenshots $$dir && ls $$dir | wc -l
 
+axe: $(AXE) ## check each page of the console with axe-core, in both themes and widths (needs npm to fetch axe-core)
+	cd e2e && FRESHET_TEST_REQUIRE=1 $(GO) test -count=1 ./browser -run TestPages_AreAccessible -axe $(AXE)
+
 simulate-day: ## simulate days of prefetch in accelerated time with the shipped code (ENTITIES=18000000 DAYS=10 PLOT=schedule.svg)
 	$(GO) run ./scheduler/simday -entities $${ENTITIES:-18000000} -days $${DAYS:-10} -plot "$${PLOT:-}"
 
@@ -214,7 +218,11 @@ $(OAPI_CODEGEN):
 	GOBIN=$(TOOLS) $(GO) install github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen@v2.8.2
 	mv $(TOOLS)/oapi-codegen $@
 
+$(AXE):
+	@mkdir -p $(TOOLS) && dir=$$(mktemp -d) && trap "rm -rf $$dir" EXIT && cd $$dir && npm pack --silent axe-core@4.14.1 >/dev/null && tar xzf axe-core-4.14.1.tgz && \
+	echo "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c  package/axe.min.js" | sha256sum --check --quiet && mv package/axe.min.js $@
+
 k6: $(K6) # prints the path, for scenarios that are started without make
 	@echo $(K6)
 
-.PHONY: help dev build check test test-services e2e e2e-long presets e2e-quiet e2e-outage scenarios scenario-reads observe torture screenshots k6 simulate-day virtual-day virtual-month virtual-mutations planted-faults fuzz clients schemathesis bench bench-worker bench-limiter bench-reads bench-schedule bench-all kubernetes sbom release-check release lint vuln fmt services services-down
+.PHONY: help dev build check test test-services e2e e2e-long presets e2e-quiet e2e-outage scenarios scenario-reads observe torture screenshots axe k6 simulate-day virtual-day virtual-month virtual-mutations planted-faults fuzz clients schemathesis bench bench-worker bench-limiter bench-reads bench-schedule bench-all kubernetes sbom release-check release lint vuln fmt services services-down

@@ -37,6 +37,9 @@ var pages = []struct {
 	{"queues", "/queues", true},
 	{"limiter", "/limiter", true},
 	{"schedule", "/schedule", true},
+	{"runs", "/runs", false},
+	{"run", "/runs/0198b2c0-0000-7000-8000-0000000000aa", false},
+	{"collection", "/collection?facet=nexon%2Fcharacter&key=3fa8b1c2d4&item=3", false},
 	{"dlq", "/dlq?source=nexon", false},
 	{"dead-letter", "/dlq/nexon/3/120", false},
 	{"plan", "/dlq/plan?source=nexon&kind=REPLAY&lane=LOW&rate=50&note=after+the+outage", false},
@@ -76,21 +79,34 @@ func (b *tab) inspect(name, url string, live bool) {
 			if got := evaluate[int](b, `document.documentElement.scrollWidth - document.documentElement.clientWidth`); got > 0 {
 				b.t.Errorf("%s: got a page %d pixels wider than the window, want 0", at, got)
 			}
-			for _, fault := range evaluate[[]string](b, accessible) {
-				b.t.Errorf("%s: %s", at, fault)
+			b.inspectContent(at)
+			if name == "overview" {
+				evaluate[bool](b, `(document.querySelector('main .what').click(), true)`)
+				b.inspectContent(at + " with an open definition")
+				evaluate[bool](b, `(document.querySelector('.term:popover-open').hidePopover(), document.getElementById('palette-open').click(), true)`)
+				b.inspectContent(at + " with an open palette")
+				evaluate[bool](b, `(document.getElementById('palette').close(), true)`)
 			}
 			for _, text := range b.takeLogged() {
 				if name != "refused" || !strings.Contains(text, "404") {
 					b.t.Errorf("%s: the page logged %q, want nothing", at, text)
 				}
 			}
-			if width == 1280 && theme == "light" {
+			if theme == "light" {
 				b.inspectTabKey(at)
 			}
 			if *screenshots != "" {
 				b.screenshot(filepath.Join(*screenshots, at+".png"), width)
 			}
 		}
+	}
+}
+
+// inspectContent reports the accessibility faults of the page as it is.
+func (b *tab) inspectContent(at string) {
+	b.t.Helper()
+	for _, fault := range append(evaluate[[]string](b, accessible), b.findWithAxe()...) {
+		b.t.Errorf("%s: %s", at, fault)
 	}
 }
 

@@ -72,6 +72,14 @@
     for (const th of table.querySelectorAll('th')) if (!th.scope) fault(th, 'has no scope')
     for (const th of table.tHead.querySelectorAll('th')) if (!th.textContent.trim()) fault(table, 'has an empty header cell')
   }
+  const landmarks = all('main, nav, header, footer, section[aria-labelledby], [role="region"], form[aria-label]').filter(visible)
+  const landmark = e => `${e.getAttribute('role') || (e.matches('section') ? 'region' : e.tagName)} ${e.getAttribute('aria-label') || document.getElementById(e.getAttribute('aria-labelledby'))?.textContent || ''}`
+  landmarks.forEach((e, i) => { if (landmarks.findIndex(other => landmark(other) === landmark(e)) !== i) fault(e, 'its landmark has the name of another landmark') })
+  for (const e of all('.scroll').filter(visible)) if (e.scrollWidth > e.clientWidth) fault(e, `hides ${e.scrollWidth - e.clientWidth} px of its table`)
+  for (const caption of all('figcaption')) {
+    const colors = [...caption.querySelectorAll('.key:not(.limit, .paused)')].map(key => getComputedStyle(key, '::before').backgroundColor)
+    if (new Set(colors).size < colors.length) fault(caption, 'two parts have the same color')
+  }
   for (const svg of all('svg')) if (svg.getAttribute('aria-hidden') !== 'true' && !svg.getAttribute('aria-label')) fault(svg, 'has no name')
   for (const e of all('[style]')) if (!e.closest('.uplot')) fault(e, 'has an inline style')
   return [...new Set(faults)]
