@@ -79,7 +79,7 @@ e2e-long: ## long forms of the end-to-end tests on real services, hours; docs/te
 	$(GO) test -count=1 -v -timeout 1h -run Million ./store/postgres ./consumer -long
 	$(GO) test -count=1 -timeout 2h ./limiter -seeds 300
 	$(GO) test -count=1 -timeout 1h ./scheduler ./dlq -seeds 20
-	$(MAKE) presets scenarios torture FAULTS=$${FAULTS:-200}
+	$(MAKE) axe presets scenarios torture FAULTS=$${FAULTS:-200}
 
 e2e-quiet: ## end-to-end tests that judge rates and times, on real services; needs a machine without other load
 	@$(SERVICES); cd e2e && FRESHET_TEST_REQUIRE=1 $(GO) test -count=1 -v -run 'Refresh|UpstreamFailure' . -quiet-machine
