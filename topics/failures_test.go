@@ -161,6 +161,27 @@ func TestMeasure_NamesWhatFails(t *testing.T) {
 	}
 }
 
+func TestMeasure_ReadsBothLanesTogether(t *testing.T) {
+	cluster, admin := fakeKafka(t, 1)
+	if _, err := Ensure(t.Context(), admin, "nexon", Replication{}); err != nil {
+		t.Fatal(err)
+	}
+	var fetches, lists atomic.Int64
+	for kind, n := range map[kmsg.Key]*atomic.Int64{kmsg.OffsetFetch: &fetches, kmsg.ListOffsets: &lists} {
+		cluster.ControlKey(int16(kind), func(kmsg.Request) (kmsg.Response, error, bool) {
+			cluster.KeepControl()
+			n.Add(1)
+			return nil, nil, false
+		})
+	}
+	if _, err := Measure(t.Context(), admin, "nexon"); err != nil {
+		t.Fatal(err)
+	}
+	if fetches.Load() != 1 || lists.Load() != 2 {
+		t.Errorf("got %d OffsetFetch and %d ListOffsets requests, want 1 and 2", fetches.Load(), lists.Load())
+	}
+}
+
 // The values of a sampler are known for the time sampleTTL after its last sample.
 func TestSampler_ValuesExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

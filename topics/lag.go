@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,44 +35,49 @@ type Lag struct {
 // Measure returns the lag of both lanes of a source.
 func Measure(ctx context.Context, admin *kadm.Client, source string) ([]Lag, error) {
 	var lags []Lag
+	var names, groups []string
 	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
 		l := Lag{Source: source, Lane: lane, Topic: schemas.RequestTopic(source, lane), Group: schemas.Group(source, lane)}
-		starts, ends, err := Bounds(ctx, admin, l.Topic)
-		if err != nil {
-			return nil, err
+		lags, names, groups = append(lags, l), append(names, l.Topic), append(groups, l.Group)
+	}
+	starts, ends, err := Bounds(ctx, admin, names...)
+	if err != nil {
+		return nil, err
+	}
+	committed := admin.FetchManyOffsets(ctx, groups...)
+	for i := range lags {
+		l := &lags[i]
+		group := committed[l.Group]
+		if group.Err != nil && !errors.Is(group.Err, kerr.GroupIDNotFound) { // the group does not exist until a worker joins it
+			return nil, fmt.Errorf("fetch offsets of group %s: %w", l.Group, group.Err)
 		}
-		committed, err := admin.FetchOffsets(ctx, l.Group)
-		if err != nil && !errors.Is(err, kerr.GroupIDNotFound) { // the group does not exist until a worker joins it
-			return nil, fmt.Errorf("fetch offsets of group %s: %w", l.Group, err)
-		}
-		ends.Each(func(end kadm.ListedOffset) {
+		for _, end := range ends[l.Topic] {
 			start, _ := starts.Lookup(end.Topic, end.Partition)
 			at := start.Offset
-			if c, found := committed.Lookup(end.Topic, end.Partition); found && c.Err == nil {
+			if c, found := group.Fetched.Lookup(end.Topic, end.Partition); found && c.Err == nil {
 				at = max(at, c.At)
 			}
 			l.Records += end.Offset - at
 			l.Committed += at
-		})
-		lags = append(lags, l)
+		}
 	}
 	return lags, nil
 }
 
-// Bounds returns the start and end offsets of a topic's partitions.
-func Bounds(ctx context.Context, admin *kadm.Client, topic string) (starts, ends kadm.ListedOffsets, err error) {
-	starts, err = admin.ListStartOffsets(ctx, topic)
+// Bounds returns the start and end offsets of the partitions of topics.
+func Bounds(ctx context.Context, admin *kadm.Client, topics ...string) (starts, ends kadm.ListedOffsets, err error) {
+	starts, err = admin.ListStartOffsets(ctx, topics...)
 	if err == nil {
 		err = starts.Error()
 	}
 	if err == nil {
-		ends, err = admin.ListEndOffsets(ctx, topic)
+		ends, err = admin.ListEndOffsets(ctx, topics...)
 	}
 	if err == nil {
 		err = ends.Error()
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("list offsets of topic %s: %w", topic, hint(err))
+		return nil, nil, fmt.Errorf("list offsets of the topics %s: %w", strings.Join(topics, ", "), hint(err))
 	}
 	return starts, ends, nil
 }
