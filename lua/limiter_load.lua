@@ -70,7 +70,7 @@ local function read()
   inForce, strictest, rest = sub(state, eol + 1, e2 - 1), sub(state, e2 + 1, e3 - 1), sub(state, e4 + 1)
   assert(#sections(inForce) > 0 and #sections(strictest) > 0)
   for r in string.gmatch(sub(state, e3 + 1, e4 - 1), '[^,]+') do
-    assert(r == '-' or (#r % 16 == 0 and not find(r, '%D')))
+    assert(r == '-' or (#r % 16 == 0 and find(r, '^%d*$')))
     logs[#logs + 1] = r ~= '-' and r or ''
   end
   -- The state has a line B from the start of a backoff until a probe was answered and not refused.
