@@ -30,25 +30,27 @@ func (r *reporter) publish() {
 	p := ProcessView{l.deps.Process, now, r.laneView(schemas.High, now), r.laneView(schemas.Low, now), l.alloc.buckets.views(now, &l.alloc.clock)}
 	r.last = [2]int64{l.alloc.queues.used(), r.last[0]}
 	r.withWaiters = r.withWaiters || p.High.Waiting+p.Low.Waiting > 0 // if calls wait now, one more report must be published when no call waits any more
-	// The report's time is the time of Redis' clock, because the processes' clocks differ.
-	if l.alloc.clock.redis > 0 {
-		p.At = time.UnixMicro(l.alloc.clock.at(now)).UTC()
-	}
 	l.mu.Unlock()
 	l.metrics.scopes(p.Scopes)
 	for lane, v := range map[schemas.Lane]LaneView{schemas.High: p.High, schemas.Low: p.Low} {
 		l.metrics.waiting[lane].Set(float64(v.Waiting))
-	}
-	text, err := json.Marshal(p)
-	if err != nil {
-		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), redisTimeout)
 	defer cancel()
 	// The metrics are set first, so that they are never older than the report.
 	v, err := readState(ctx, l.deps.Redis, l.source, quota)
 	if err != nil {
-		return // the method callRedis logs an outage of Redis
+		// The next call to Redis finds out whether Redis is down, and callRedis then logs the outage.
+		l.mu.Lock()
+		l.alloc.forceCall = true
+		l.mu.Unlock()
+		l.wake()
+		return
+	}
+	p.At = v.At // by Redis' clock, because the processes' clocks differ
+	text, err := json.Marshal(p)
+	if err != nil {
+		return
 	}
 	l.metrics.show(v)
 	// this also sends the saved count to Redis, so that the source does not wait for the first rejected
@@ -116,9 +118,9 @@ func (r *reporter) laneView(lane schemas.Lane, now time.Time) LaneView {
 // the same number of calls.
 //
 // A report follows a successful call to Redis for permits, so it adds no load while Redis is down.
-// If no such call happens within a second, the process makes one for the report. If calls for
-// permits are not allowed (settings unread, count not saved), the report is published without such
-// a call.
+// If no such call happens within a second, the report is published without one, unless the last call
+// failed: then the process makes a call first. If calls for permits are not allowed (settings unread,
+// count not saved), the report is published at once.
 func (r *reporter) schedule(now time.Time) {
 	l := r.limiter
 	if l.deps.Redis == nil {
@@ -131,8 +133,12 @@ func (r *reporter) schedule(now time.Time) {
 	due := waiting || r.withWaiters || r.last != [2]int64{calls, calls} || now.Sub(r.at) >= idleReportInterval
 	blocked := l.alloc.active.unread || l.alloc.day.unsaved
 	r.withWaiters = waiting
-	if r.wanted && !blocked { // no call to Redis has happened for a second, so make one for the report
+	switch {
+	case !r.wanted || blocked:
+	case l.redis.failed > 0:
 		l.alloc.forceCall = true
+	default: // no call to Redis has happened for a second
+		r.due, r.wanted = true, false
 	}
 	r.wanted = r.wanted || (due && !blocked)
 	withoutCall := due && blocked && l.redis.failed == 0

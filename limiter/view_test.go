@@ -378,3 +378,38 @@ func TestView_ShowsWhyCallsWait(t *testing.T) {
 		t.Error("process that calls without waiting: not reported")
 	}
 }
+
+func TestReport_MakesACallForPermitsOnlyAfterAFailure(t *testing.T) {
+	for name, c := range map[string]struct {
+		failed    int // number of failed calls in a row
+		due, call bool
+	}{
+		"redis works": {0, true, false},
+		"call failed": {1, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rdb, _ := servicetest.MiniRedis(t)
+			l, err := New("nexon", withDay(), withoutLogs(Deps{Redis: rdb}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.reports.wanted, l.redis.failed = true, c.failed // no call to Redis has happened since the last report
+			l.reports.schedule(time.Now())
+			if l.reports.due != c.due || l.alloc.forceCall != c.call {
+				t.Errorf("got a report %v, a call %v, want %v, %v", l.reports.due, l.alloc.forceCall, c.due, c.call)
+			}
+		})
+	}
+}
+
+func TestReport_FailureIsFollowedByACall(t *testing.T) {
+	rdb, server := servicetest.MiniRedis(t)
+	l, err := New("nexon", withDay(), withoutLogs(Deps{Redis: rdb}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.SetError("LOADING")
+	if l.reports.publish(); !l.alloc.forceCall {
+		t.Error("got no call after a failed report, want one, so that the outage is logged")
+	}
+}
