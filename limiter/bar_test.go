@@ -204,9 +204,9 @@ func (b *bar) judgeCost(t *testing.T, rdb *redis.Client, quota Quota) {
 		return coalesced.limiters[0].acquireOne(t, schemas.High)
 	}}), 64)
 	// The server time is measured under load, where it limits the throughput. With a single client
-	// every call finds Redis idle with cold caches. The limiter may need at most 9/5 of the server
-	// time of redis_rate: 9 µs per call on a machine where redis_rate needs 5 µs.
-	b.addMax("Redis server time a call, second + day policy", " x redis_rate", crowd.serverTime("limiter")/crowd.serverTime("redis_rate"), 9/5.0)
+	// every call finds Redis idle with cold caches. The limiter may need at most three times the server
+	// time of redis_rate: 25 µs per call on a machine where redis_rate needs 8 µs.
+	b.addMax("Redis server time a call, second + day policy", " x redis_rate", crowd.serverTime("limiter")/crowd.serverTime("redis_rate"), 3)
 	b.addUnlimited("limiter", " us", crowd.serverTime("limiter"))
 	for _, p := range all[:len(all)-1] {
 		b.addUnlimited(p.name, " us", crowd.serverTime(p.name))

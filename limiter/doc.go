@@ -54,7 +54,10 @@
 //	window: in-flight            set of tickets, queue of processes    C
 //	scope breaker                open or closed, time of next probe    H
 //
-// The last column is the first character of the policy's section in the encoded quota.
+// The last column is the first character of the policy's section in the encoded quota. The script
+// names the numbers of the sections (SECTION) and of the state (STATE). The breaker of the source and
+// the breakers of scopes use the same functions. The function nextTat is the GCRA step of partitions,
+// leaky buckets, and paces of logs.
 //
 // The GCRA (generic cell rate algorithm) partitions of a window are high (HIGH
 // only), shared, and optionally low (LOW only). Each has an interval T and a burst B.

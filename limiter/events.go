@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// eventKind is the name of an event that concerns the whole source. It is part of ARGV[6] of the script
+// eventKind is the name of an event that concerns the whole source. It is part of ARGV[5] of the script
 // limiter_acquire.
 type eventKind string
 
@@ -63,7 +63,7 @@ func stepEvent(now int64) event { return event{eventStep, []int64{now}} }
 // unusedEvent reports that the source was never called.
 func unusedEvent() event { return event{eventUnused, nil} }
 
-// encodeEvents returns the events as ARGV[6] of limiter_acquire.
+// encodeEvents returns the events as ARGV[5] of limiter_acquire.
 func encodeEvents(all []event) string {
 	var out strings.Builder
 	for i, e := range all {
@@ -84,7 +84,7 @@ func writeNumbers(out *strings.Builder, numbers []int64) {
 	}
 }
 
-// bucketEventKind is the name of an event of one bucket in limiter_buckets (ARGV[8]).
+// bucketEventKind is the name of an event of one bucket in limiter_buckets (ARGV[7]).
 type bucketEventKind byte
 
 const (

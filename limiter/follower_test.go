@@ -112,7 +112,7 @@ func TestSettings_ApplyWithinTwoSeconds(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if want, _ := quota.encode(revision, false); text != want {
+				if want := quota.encode(revision, false); text != want {
 					t.Fatalf("got the quota %q, want %q", text, want)
 				}
 			}

@@ -2,8 +2,6 @@ package limiter
 
 import (
 	"context"
-	"crypto/sha1" //nolint:gosec // names a quota, as Redis names a script
-	"encoding/hex"
 	"fmt"
 	"strings"
 	"time"
@@ -38,8 +36,8 @@ func (d demand) wantsSlots() bool { return d.high > 0 || d.low > 0 || len(d.queu
 
 // terms is the quota, encoded for the script.
 type terms struct {
-	text, name string
-	midnights  string // the midnights, encoded; they are sent only if the script requests them
+	text      string
+	midnights string // the midnights, encoded; they are sent only if the script requests them
 }
 
 // grant is the reply of the script. For each granted slot it contains the time from now (the time that
@@ -87,9 +85,8 @@ func digits(out *strings.Builder, numbers ...int64) {
 	}
 }
 
-// encode returns the quota as text for the script, and a name for this text: the first characters of
-// its SHA-1.
-func (q Quota) encode(revision int64, stopped bool) (text, name string) {
+// encode returns the quota as text for the script.
+func (q Quota) encode(revision int64, stopped bool) string {
 	var out strings.Builder
 	digits(&out, revision)
 	out.WriteByte(map[bool]byte{false: '0', true: '1'}[stopped])
@@ -116,8 +113,7 @@ func (q Quota) encode(revision int64, stopped bool) (text, name string) {
 		digits(&out, nameNumber(scoped.policy.Name))
 		digits(&out, scoped.numbers...)
 	}
-	sum := sha1.Sum([]byte(out.String())) //nolint:gosec // see the import
-	return out.String(), hex.EncodeToString(sum[:13])
+	return out.String()
 }
 
 // sectionNames returns the policy name of each section of the encoded quota.
@@ -152,7 +148,7 @@ func script(source string, rdb redis.UniversalClient) acquireFunc {
 		reply, err := eval.Ints(ctx, rdb, lua.LimiterAcquire, call)
 		// A reply of one number means that the script needs d.terms.midnights.
 		if err == nil && len(reply) == 1 && d.terms.midnights != "" {
-			call.Args[4] = d.terms.midnights
+			call.Args[3] = d.terms.midnights
 			reply, err = eval.Ints(ctx, rdb, lua.LimiterAcquire, call)
 		}
 		if err != nil {
@@ -171,7 +167,7 @@ func (d demand) usesScopes() bool { return len(d.queues)+len(d.bucketEvents) > 0
 
 // call returns the arguments of limiter_acquire for a demand.
 func (d demand) call(key, source string) (eval.Call, scopeArgs) {
-	args := append(make([]any, 0, 12), d.high, d.low, d.terms.text, d.terms.name, "")
+	args := append(make([]any, 0, 11), d.high, d.low, d.terms.text, "")
 	if d.usesScopes() {
 		of := d.encodeScopes()
 		args = append(args, encodeEvents(d.events), of.buckets, of.events, of.queues, d.tickets, d.process, wakeUpChannel(source))

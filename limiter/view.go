@@ -140,7 +140,7 @@ func nextProbeAt(sections []int64) int64 {
 // about their waiting calls.
 func readState(ctx context.Context, rdb redis.UniversalClient, source string, quota Quota) (View, error) {
 	v := View{Source: source, State: StateUnused, At: time.Now().UTC(), RampRatio: 1, Policies: []PolicyView{}}
-	args := []any{0, 0, "", "", quota.midnights(v.At)}
+	args := []any{0, 0, "", quota.midnights(v.At)}
 	s, err := eval.Ints(ctx, rdb, lua.LimiterAcquire, eval.Call{Key: stateKey(source), Args: args})
 	if err != nil {
 		return View{}, fmt.Errorf("read the limiter's state: %w", err)

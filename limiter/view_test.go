@@ -29,7 +29,7 @@ type seen struct {
 
 func (s *seen) call(d demand) grant {
 	s.Helper()
-	d.terms.text, d.terms.name = s.quota.encode(s.revision, s.stopped)
+	d.terms.text = s.quota.encode(s.revision, s.stopped)
 	d.terms.midnights = s.quota.midnights(time.Now())
 	g, err := script(s.source, s.rdb)(s.Context(), d)
 	if err != nil {

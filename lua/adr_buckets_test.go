@@ -255,7 +255,7 @@ func TestADRBuckets_HaveNoDay(t *testing.T) {
 	simulated(t, func(b bucket, c *clock) {
 		b.more, b.zone = day(20_000_000, 0), time.UTC
 		b.awake()
-		b.put(atUsed, digits(20_000_000-300))
+		b.setNumber("used", 20_000_000-300)
 		ours := 0
 		for range 100 {
 			ours += len(b.acquire(46, 46).all())

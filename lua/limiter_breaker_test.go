@@ -91,11 +91,8 @@ func TestBreaker_GrantsOneProbePerPause(t *testing.T) {
 // breaker had opened earlier.
 func (b bucket) shiftBreaker(by int64) {
 	b.t.Helper()
-	s := b.state()
-	at := len(s) - len("P\n") - 6*16
-	n := b.numbers(s[at+1 : len(s)-1])
-	backoff := max(n[0], n[1]+by)
-	b.setState(s[:258] + digits(backoff) + s[274:at] + "P" + digits(n[0], n[1]+by, n[2]+by, n[3]+by, n[4], n[5]) + "\n")
+	n := b.numbers(b.line(breakerLine))
+	b.setLine(breakerLine, digits(n[0]+by, n[1]+by, n[2]+by, n[3], n[4]))
 }
 
 func TestBreaker_DoublesItsPauses(t *testing.T) {

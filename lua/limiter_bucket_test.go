@@ -1,8 +1,8 @@
 package lua_test
 
 import (
-	"crypto/sha1"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -147,8 +147,7 @@ func (b bucket) midnights() string {
 
 func (b bucket) run(nHigh, nLow int, happened string) ([]int64, error) {
 	b.t.Helper()
-	quota := b.quota()
-	args := []any{nHigh, nLow, quota, fmt.Sprintf("%x", sha1.Sum([]byte(quota)))[:26], b.midnights()}
+	args := []any{nHigh, nLow, b.quota(), b.midnights()}
 	if happened != "" {
 		args = append(args, happened)
 	}
@@ -158,7 +157,7 @@ func (b bucket) run(nHigh, nLow int, happened string) ([]int64, error) {
 // look runs the script only to read the limiter's state, and returns the script's reply.
 func (b bucket) look() []int64 {
 	b.t.Helper()
-	call := eval.Call{Key: b.key, Args: []any{0, 0, "", "", b.midnights()}}
+	call := eval.Call{Key: b.key, Args: []any{0, 0, "", b.midnights()}}
 	shown, err := eval.Once(b.t.Context(), b.rdb, lua.LimiterAcquire, call).Int64Slice()
 	if err != nil {
 		b.t.Fatal(err)
@@ -251,10 +250,41 @@ func (c *clock) set(t time.Time) {
 
 func (c *clock) us() int64 { return c.now.UnixMicro() }
 
-// These constants are the byte positions of fields in the encoded state.
+// These constants are the lines of the state, and the position at which its named numbers begin.
 const (
-	atReplid, atCalm, atName, atProcess, atNow, atTATs, atUsed, atBirth, atTAT3 = 2, 42, 58, 84, 98, 114, 146, 226, 354
+	numbersLine, tatsLine, breakerLine, logsLine = 0, 1, 2, 5
+
+	atReplid, atProcess, atNumbers = 2, 42, 56
 )
+
+var (
+	stateTable = regexp.MustCompile(`(?s)local STATE = \{(.*?)\}`)
+	quotedName = regexp.MustCompile(`'(\w+)'`)
+)
+
+// position returns the byte position of a named number of the state. The names are read from the
+// script.
+func (b bucket) position(name string) int {
+	b.t.Helper()
+	for i, m := range quotedName.FindAllStringSubmatch(stateTable.FindString(lua.LimiterAcquire.Source), -1) {
+		if m[1] == name {
+			return atNumbers + 16*i
+		}
+	}
+	b.t.Fatalf("the state has no number %q", name)
+	return 0
+}
+
+func (b bucket) number(name string) int64 {
+	b.t.Helper()
+	at := b.position(name)
+	return b.numbers(b.state()[at : at+16])[0]
+}
+
+func (b bucket) setNumber(name string, value int64) {
+	b.t.Helper()
+	b.put(b.position(name), digits(value))
+}
 
 func (b bucket) put(at int, text string) {
 	b.t.Helper()
@@ -262,11 +292,27 @@ func (b bucket) put(at int, text string) {
 	b.setState(s[:at] + text + s[at+len(text):])
 }
 
+// line returns a line of the state.
+func (b bucket) line(n int) string {
+	b.t.Helper()
+	return strings.Split(b.state(), "\n")[n]
+}
+
+func (b bucket) setLine(n int, text string) {
+	b.t.Helper()
+	lines := strings.Split(b.state(), "\n")
+	lines[n] = text
+	b.setState(strings.Join(lines, "\n"))
+}
+
+// tats returns the TAT of each partition in the state.
+func (b bucket) tats() []int64 { return b.numbers(b.line(tatsLine)) }
+
 // windowLogs returns the slots of each sliding-window log in the state.
 func (b bucket) windowLogs() [][]int64 {
 	b.t.Helper()
 	var all [][]int64
-	for text := range strings.SplitSeq(strings.Split(b.state(), "\n")[3], ",") {
+	for text := range strings.SplitSeq(b.line(logsLine), ",") {
 		all = append(all, b.numbers(text))
 	}
 	return all
@@ -279,8 +325,7 @@ func (b bucket) failOver() {
 	if b.state()[atReplid] == 'f' {
 		other = "e"
 	}
-	b.put(atReplid, strings.Repeat(other, 40))
-	b.put(atProcess, strings.Repeat(other, atNow-atProcess))
+	b.put(atReplid, strings.Repeat(other, atNumbers-atReplid))
 }
 
 // awake ends the quiet period by moving the times in the state into the past. Afterwards all calls
@@ -289,14 +334,11 @@ func (b bucket) awake() {
 	b.t.Helper()
 	g := b.acquireAfter(0, 0, "used 0 0 0 0")
 	past := g.now - 10*second
-	b.put(atTATs, digits(past, past))
-	b.put(atBirth, digits(past))
-	lines := strings.SplitN(b.state(), "\n", 5)
-	lines[0] = lines[0][:atTAT3] + strings.Repeat(digits(past), (len(lines[0])-atTAT3)/16)
-	if lines[3] != "" {
-		lines[3] = "-" + strings.Repeat(",-", strings.Count(lines[3], ","))
+	b.setNumber("birth", past)
+	b.setLine(tatsLine, strings.Repeat(digits(past), len(b.tats())))
+	if logs := b.line(logsLine); logs != "" {
+		b.setLine(logsLine, "-"+strings.Repeat(",-", strings.Count(logs, ",")))
 	}
-	b.setState(strings.Join(lines, "\n"))
 }
 
 // process is a caller with waiters. It calls the script again at the time that the last reply

@@ -3,7 +3,7 @@
 -- scope. A call takes its slot from all its buckets and from the source's policies, or from
 -- none.
 --
--- Sections of the quota (ARGV[3]). The first number of each identifies the policy:
+-- Sections of the quota (ARGV[3]). The first number of each identifies the policy, the others are (SECTION):
 --   S sliding-window log of units: reach in us, units, units for LOW, grain in us,
 --     ns per unit of the pace (0: none), burst of the pace, part of it for HIGH,
 --     units that could have been used at once before a loss of state
@@ -16,8 +16,8 @@
 --   H scope with a circuit breaker of its own
 -- KEYS[2k], KEYS[2k+1]  state of bucket k, and its calls in flight (the same key with
 --          the suffix :calls)
--- ARGV[7]  per bucket: the number of its section among those above
--- ARGV[8]  events, separated by blanks; k is a bucket:
+-- ARGV[6]  per bucket: the number of its section among those above
+-- ARGV[7]  events, separated by blanks; k is a bucket:
 --          c k TICKET         a call ended: free its in-flight slot
 --          g k UNITS SLOT     leaky bucket: refund of UNITS of the call of SLOT (negative:
 --                             extra charge); SLOT 0: the upstream refunds them now
@@ -34,11 +34,11 @@
 --                             or closed after SENT
 --          u k SLOT           the probe of this slot was not sent
 --          o k SENT           a call sent then succeeded: close (0: in any case)
--- ARGV[9]  per queue: lane (1 HIGH, 2 LOW), calls, number of candidates; per
+-- ARGV[8]  per queue: lane (1 HIGH, 2 LOW), calls, number of candidates; per
 --          candidate: number of buckets; per bucket: k and the call's units
--- ARGV[10] prefix of the tickets, which are numbered from 1 in the order of grants
--- ARGV[11] name of the process
--- ARGV[12] Pub/Sub channel on which the next process for a free in-flight slot is named
+-- ARGV[9] prefix of the tickets, which are numbered from 1 in the order of grants
+-- ARGV[10] name of the process
+-- ARGV[11] Pub/Sub channel on which the next process for a free in-flight slot is named
 --
 -- Returns {now, calls of the day, -5 if the source's breaker is open, -1 if a backoff has not ended
 --     with a probe, or else 0, birth of the source's state,
@@ -60,6 +60,17 @@ local SPELL = 250000 -- us; the slots of a period of this length share one slack
 local SPELLS = 8 -- number of slack values that are kept
 local FAR = 1e15
 
+-- The stored numbers of a reported limit: 1 if the units left are known, units left, units of the
+-- window, its end, the slot of its first report; units in flight, slot of the call that finds out the
+-- units, LOW's last step, end of the window before, slot of the latest call that has ended; units of
+-- calls that ended without a report, and the latest slot of these calls.
+local REPORTED = {'known', 'left', 'units', 'till', 'began', 'flying', 'probing', 'paced', 'over', 'last', 'lost', 'lostAt'}
+
+-- Sets named numbers of a bucket from its stored text, which begins with the birth of the state.
+local function restore(b, names, text)
+  for n, name in ipairs(names) do b[name] = number(text, 16 * n + 1) end
+end
+
 -- Ends the window of a reported limit.
 local function endWindow(b)
   if b.known == 1 and now >= b.till then b.known, b.over = 0, b.till end
@@ -71,7 +82,7 @@ end
 
 -- Adds units to the log at a slot; a negative number removes at most the entry's units.
 local function addToLog(b, slot, units)
-  local moment = ceil(slot / b.s[5]) * b.s[5]
+  local moment = ceil(slot / b.s.grain) * b.s.grain
   local p = #b.log - 31
   while p > 0 and number(b.log, p) > moment do p = p - 32 end
   local at, held = p + 32, 0
@@ -81,15 +92,15 @@ local function addToLog(b, slot, units)
   b.log, b.used = sub(b.log, 1, at - 1) .. entry .. sub(b.log, p + 32), b.used + left - held
 end
 
--- Fills the log of a bucket whose state was lost, as if the limit were used up: s[9] units at the
+-- Fills the log of a bucket whose state was lost, as if the limit were used up: s.atOnce units at the
 -- latest possible slot, and the other units at the pace before it.
 local function fillLog(b, s)
-  local chunks, rest = 50, s[3] - s[9]
+  local chunks, rest = 50, s.units - s.atOnce
   for n = chunks, 1, -1 do
     local units = floor(rest * n / chunks) - floor(rest * (n - 1) / chunks)
-    if units > 0 then addToLog(b, birth + horizon - floor((n - 1) * rest * s[6] / 1000 / chunks), units) end
+    if units > 0 then addToLog(b, birth + horizon - floor((n - 1) * rest * s.paceNs / 1000 / chunks), units) end
   end
-  addToLog(b, birth + horizon, s[9])
+  addToLog(b, birth + horizon, s.atOnce)
 end
 
 -- Recomputes the pace's tat (theoretical arrival time, see GCRA in limiter/doc.go) from the log,
@@ -97,7 +108,7 @@ end
 local function computeTat(b)
   b.tat = 0
   for p = 1, #b.log, 32 do
-    b.tat = max(b.tat, number(b.log, p) - b.s[5]) + ceil(number(b.log, p + 16) * b.s[6] / 1000)
+    b.tat = max(b.tat, number(b.log, p) - b.s.grain) + ceil(number(b.log, p + 16) * b.s.paceNs / 1000)
   end
 end
 
@@ -147,8 +158,8 @@ end
 local function loadBuckets()
   local spec, mine = {}, {}
   for _, s in ipairs(policies) do spec[s.key] = s end
-  for _, s in ipairs(sections(quota)) do
-    if STRICTER[s.kind] then mine[#mine + 1] = spec[s.key] or s end
+  for _, s in ipairs(quota == state.inForce and policies or sections(quota)) do
+    if s.id then mine[#mine + 1] = spec[s.key] or s end
   end
   local load = {
     S = function(b, s, text)
@@ -156,40 +167,38 @@ local function loadBuckets()
       if text then
         b.tat, b.used, b.log = number(text, 17), number(text, 33), sub(text, 49, -2)
       elseif b.was then
-        addToLog(b, now + horizon, s[3])
-      elseif now < birth + s[2] then
+        addToLog(b, now + horizon, s.units)
+      elseif now < birth + s.reach then
         fillLog(b, s)
       end
       local p = 1
-      while p < #b.log and number(b.log, p) <= now - s[2] do
+      while p < #b.log and number(b.log, p) <= now - s.reach do
         b.used, p = b.used - number(b.log, p + 16), p + 32
       end
       b.log = sub(b.log, p)
     end,
     G = function(b, s, text)
-      b.tat = text and number(text, 17) or birth + quiet + ceil(s[2] * s[3] / 1000)
-      if b.was then b.tat = now + ceil(s[2] * (s[3] + #b.was / 16) / 1000) end
+      b.tat = text and number(text, 17) or birth + quiet + ceil(s.unitNs * s.size / 1000)
+      if b.was then b.tat = now + ceil(s.unitNs * (s.size + #b.was / 16) / 1000) end
       b.top, b.spells = text and #text > 33 and number(text, 33) or now + horizon, {}
       for p = 49, text and #text - 32 or 0, 32 do b.spells[#b.spells + 1] = {number(text, p), number(text, p + 16)} end
       if #b.spells == 0 then b.spells = {{b.top, FAR}} end
     end,
-    P = function(b, s, text) b.next = text and number(text, 17) or birth + quiet + s[2] end,
+    P = function(b, s, text) b.next = text and number(text, 17) or birth + quiet + s.minGap end,
     N = function(b, s, text)
-      b.known, b.left, b.units, b.till, b.began, b.flying, b.probing, b.paced, b.over, b.last = 0, 0, s[2], 0, 0, 0, 0, 0, 0, 0
-      b.lost, b.lostAt = 0, 0
+      for _, name in ipairs(REPORTED) do b[name] = 0 end
+      b.units = s.units
       if not text then
         redis.call('DEL', b.calls)
         return
       end
-      b.known, b.left, b.units, b.till, b.began = number(text, 17), number(text, 33), number(text, 49), number(text, 65), number(text, 81)
-      b.flying, b.probing, b.paced, b.over, b.last = number(text, 97), number(text, 113), number(text, 129), number(text, 145), number(text, 161)
-      b.lost, b.lostAt = number(text, 177), number(text, 193)
+      restore(b, REPORTED, text)
       -- Calls whose lease expired without a report count as used.
       local gone = b.flying > 0 and redis.call('ZRANGEBYSCORE', b.calls, '-inf', format('%.0f', now)) or {}
       for _, ticket in ipairs(gone) do
         local units = string.match(ticket, '%d+$') + 0
         b.flying, b.left = max(0, b.flying - units), b.left - units
-        b.lost, b.lostAt = b.lost + units, max(b.lostAt, now - s[6])
+        b.lost, b.lostAt = b.lost + units, max(b.lostAt, now - s.lease)
       end
       if #gone > 0 then redis.call('ZREMRANGEBYSCORE', b.calls, '-inf', format('%.0f', now)) end
     end,
@@ -197,17 +206,17 @@ local function loadBuckets()
       redis.call('ZREMRANGEBYSCORE', b.calls, '-inf', format('%.0f', now))
       b.held = redis.call('ZCARD', b.calls)
       -- Calls from before the loss of state can still be in flight.
-      if now < birth + s[4] then b.shut = birth + s[4] end
+      if now < birth + s.lease then b.shut = birth + s.lease end
       b.waiters, b.want, b.got, b.left = redis.call('HGETALL', b.key), {0, 0}, {0, 0}, {0, 0}
     end,
     H = function(b, _, text)
-      b.probe, b.began, b.turned, b.pause, b.most = 0, 0, 0, 0, 0
-      if text then b.probe, b.began, b.turned, b.pause, b.most = number(text, 17), number(text, 33), number(text, 49), number(text, 65), number(text, 81) end
+      for _, name in ipairs(BREAKER) do b[name] = 0 end
+      if text then restore(b, BREAKER, text) end
     end,
   }
 
   local buckets = {}
-  for word in string.gmatch(ARGV[7], '%S+') do
+  for word in string.gmatch(ARGV[6], '%S+') do
     local k = #buckets + 1
     local s = mine[word + 0]
     local b = {s = s, key = KEYS[2 * k], calls = KEYS[2 * k + 1]}
@@ -254,7 +263,7 @@ local function loadBuckets()
       return 1
     end,
     g = function(b, units, slot)
-      local back = floor(units * b.s[2] / 1000)
+      local back = floor(units * b.s.unitNs / 1000)
       if back > 0 and slot ~= '0' then back = slackAfter(b, slot + 0, back) end
       b.tat = b.tat - back
       return 2
@@ -263,10 +272,10 @@ local function loadBuckets()
       -- `own` is the number of units available by the state. `reported` is the reported number, plus
       -- the units restored since the slot. If `reported` is clearly less, another client uses the
       -- upstream's bucket too, and the state gets the value of `reported`.
-      local most = b.s[3]
-      local own, reported = most - (b.tat - now) * 1000 / b.s[2], min(most, units + (now - slot) * 1000 / b.s[2])
+      local most = b.s.size
+      local own, reported = most - (b.tat - now) * 1000 / b.s.unitNs, min(most, units + (now - slot) * 1000 / b.s.unitNs)
       if own > reported + max(2, most / 50) then
-        b.tat, b.spells = now + ceil((most - reported) * b.s[2] / 1000), {{b.top + 1, FAR}} -- refunds of slots granted so far get no effect: `reported` can include their units
+        b.tat, b.spells = now + ceil((most - reported) * b.s.unitNs / 1000), {{b.top + 1, FAR}} -- refunds of slots granted so far get no effect: `reported` can include their units
       end
       return 2
     end,
@@ -296,38 +305,30 @@ local function loadBuckets()
       if how > 0 and not counted and b.known == 1 and slot < b.began and slot >= b.over - MAX_DELAY then
         b.left = b.left - units -- the call could have arrived in the current window
       elseif how == 2 and left >= 0 then
-        applyReport(b, slot, left, till > 0 and till or slot + b.s[3], slack + 0)
+        applyReport(b, slot, left, till > 0 and till or slot + b.s.window, slack + 0)
       elseif how > 0 and b.known == 1 and slot >= b.began then
         b.left = b.left - units
       elseif how >= 2 and slot >= b.over then -- no report: use the configured limit
-        b.known, b.left, b.till, b.began = 1, b.s[2] - units, slot + b.s[3] + horizon, slot
+        b.known, b.left, b.till, b.began = 1, b.s.units - units, slot + b.s.window + horizon, slot
       end
       if how > 0 then b.last = max(b.last, slot) end
       return 7
     end,
     h = function(b, first, most, sent)
-      first, most, sent = first + 0, most + 0, sent + 0
-      if b.probe > 0 then
-        b.most = max(b.most, first, most)
-        if first > b.pause then b.pause, b.probe = first, max(b.probe, b.turned + first) end
-      elseif sent >= b.turned then
-        b.probe, b.began, b.turned, b.pause, b.most = now + first, now, now, first, max(first, most)
-      end
+      openBreaker(b, first + 0, most + 0, sent + 0)
       return 3
     end,
     u = function(b, slot)
-      if b.probe > 0 and b.turned == slot + 0 then
-        b.pause, b.probe, b.turned = max(MIN_PROBE_PAUSE, floor(b.pause / 2)), max(now, b.turned) + MIN_PROBE_PAUSE, b.turned - 1
-      end
+      refundProbe(b, slot + 0)
       return 1
     end,
     o = function(b, sent)
-      if b.probe > 0 and (sent == '0' or sent + 0 > b.began) then b.probe, b.turned = 0, now end
+      closeBreaker(b, sent == '0' and huge or sent + 0)
       return 1
     end,
   }
   local words = {}
-  for word in string.gmatch(ARGV[8], '%S+') do words[#words + 1] = word end
+  for word in string.gmatch(ARGV[7], '%S+') do words[#words + 1] = word end
   local i = 1
   while words[i] do
     i = i + 2 + apply[words[i]](buckets[words[i + 1] + 0], unpack(words, i + 2, i + 8))

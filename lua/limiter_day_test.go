@@ -39,7 +39,6 @@ func TestDay_HighGetsTheLastCall(t *testing.T) {
 			t.Fatalf("got grant %+v before it is known what the day had", g)
 		}
 		b.awake()
-		b.acquireAfter(0, 0, forceFullPath)
 		var all []int64
 		for range 4 {
 			g := b.acquire(9, 0)
@@ -60,7 +59,7 @@ func TestDay_HighGetsTheLastCall(t *testing.T) {
 // paceNow measures LOW's slots per second, over about 250 slots, and returns the expected rate
 // too.
 func paceNow(b bucket, c *clock, limit int64, reserve float64) (got, want float64) {
-	count := b.numbers(b.state()[atUsed : atUsed+16])[0]
+	count := b.number("used")
 	seconds := endOfDay(c.now, time.UTC).Sub(c.now).Seconds() + margin/second
 	want = (float64(limit-count) - reserve*seconds) / seconds
 	from, enough := c.us(), int64(250/want*second)
@@ -88,7 +87,7 @@ func TestDay_PacesLow(t *testing.T) {
 			{"after it has slept until the evening", 22, 0, true},
 		} {
 			c.set(time.Date(2027, 1, 16, step.at, 0, 10, 0, time.UTC))
-			b.put(atUsed, digits(b.numbers(b.state()[atUsed : atUsed+16])[0]+step.high))
+			b.setNumber("used", b.number("used")+step.high)
 			got, want := paceNow(b, c, limit, reserve)
 			t.Logf("%s: LOW gets %.3f a second", step.when, got)
 			if math.Abs(got-want) > 0.015*want {
@@ -126,7 +125,7 @@ func TestDay_PaceRecoversAtOnce(t *testing.T) {
 		c.set(time.Date(2027, 1, 16, 12, 0, 0, 0, time.UTC))
 		b.awake()
 		left := reserve*int64(endOfDay(c.now, time.UTC).Sub(c.now).Seconds()+margin/second) + 2
-		b.put(atUsed, digits(limit-left))
+		b.setNumber("used", limit-left)
 		waits := process{low: 50, at: c.us()}
 		_, low, _ := play(b, c, 3600*second, true, []process{waits})
 		// HIGH's reserve of one call a second frees 60 calls for LOW in the first minute, and
@@ -149,7 +148,7 @@ func TestDay_KeepsHighReserveToTheEnd(t *testing.T) {
 		b.onDay(limit, reserve)
 		c.set(time.Date(2027, 1, 16, 0, 0, 10, 0, time.UTC))
 		b.awake()
-		b.put(atUsed, digits(limit-8640)) // all calls are used except HIGH's reserve
+		b.setNumber("used", limit-8640) // all calls are used except HIGH's reserve
 		if g := b.acquire(0, 5); len(g.low) > 0 || g.refusalLow != 2 || g.backLow < 1 || g.backLow > second {
 			t.Errorf("LOW got %+v of HIGH's reserve", g)
 		}
@@ -204,7 +203,7 @@ func TestDay_GrantsNothingUntilCountIsRestored(t *testing.T) {
 				clock.set(now.Add(-2 * time.Second))
 				if c.inRedis >= 0 {
 					b.awake()
-					b.put(atUsed, digits(c.inRedis))
+					b.setNumber("used", c.inRedis)
 					b.failOver()
 				}
 				for clock.set(now.Add(-2 * time.Second)); clock.now.Before(now); clock.advance(100_000) {

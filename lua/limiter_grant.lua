@@ -2,48 +2,48 @@
 -- source with buckets.
 
 local function grantQueues()
-  local process, wakes = ARGV[11], ARGV[12]
+  local process, wakes = ARGV[10], ARGV[11]
   local buckets = loadBuckets()
 
   -- Each function returns the earliest slot at or after `at` that one bucket allows (huge:
   -- unknown), and the share of the bucket that is left.
   local wait = {
     S = function(b, s, units, low)
-      local most = low and s[4] or s[3]
+      local most = low and s.lowUnits or s.units
       local slot, free, p = 0, most - b.used, 1
       local part = free / most
       if units == 0 then return 0, part end
-      if s[6] > 0 then slot = b.tat - floor((s[7] - 1 - (low and s[8] or 0)) * s[6] / 1000) end
+      if s.paceNs > 0 then slot = b.tat - floor((s.burst - 1 - (low and s.highBurst or 0)) * s.paceNs / 1000) end
       units = min(units, most) -- a call above the limit waits for an empty log
       while free < units and p < #b.log do
-        slot, free, p = max(slot, number(b.log, p) + s[2]), free + number(b.log, p + 16), p + 32
+        slot, free, p = max(slot, number(b.log, p) + s.reach), free + number(b.log, p + 16), p + 32
       end
       return slot, part
     end,
     G = function(b, s, units, low)
-      local kept = low and s[4] or 0
-      return b.tat + ceil((units - s[3] + kept) * s[2] / 1000), 1 - (b.tat - now) * 1000 / (s[2] * s[3])
+      local kept = low and s.forHigh or 0
+      return b.tat + ceil((units - s.size + kept) * s.unitNs / 1000), 1 - (b.tat - now) * 1000 / (s.unitNs * s.size)
     end,
     P = function(b) return b.next, 1 end,
     N = function(b, s, units, low, at)
       endWindow(b)
       if b.known == 0 then
-        if b.probing > 0 and now < b.probing + s[6] then return huge, 0 end
+        if b.probing > 0 and now < b.probing + s.lease then return huge, 0 end
         return birth + quiet, 0
       end
       if at >= b.till then return huge, 0 end
-      local left = b.left - (low and s[4] or 0)
+      local left = b.left - (low and s.forHigh or 0)
       -- No slot after the window's end is granted. After the end, one call is granted, whose
       -- response reports the units of the next window.
       if left < units then return max(b.till, now + horizon + 1), 0 end
       if left - b.flying < units then return huge, 0 end
       local slot = 0
-      if low and s[5] == 1 then slot = b.paced + (b.till - now) * units / (left - b.flying) - AHEAD end
+      if low and s.paced == 1 then slot = b.paced + (b.till - now) * units / (left - b.flying) - AHEAD end
       return slot, (b.left - b.flying) / max(1, b.units)
     end,
     C = function(b, s, _, low)
-      local free = (low and s[3] or s[2]) - b.held - b.ahead[low and 2 or 1]
-      return free >= 1 and (b.shut or 0) or huge, free / s[2]
+      local free = (low and s.lowSlots or s.slots) - b.held - b.ahead[low and 2 or 1]
+      return free >= 1 and (b.shut or 0) or huge, free / s.slots
     end,
     H = function(b) return b.probe, b.probe > 0 and 0 or 1 end,
   }
@@ -53,38 +53,38 @@ local function grantQueues()
     S = function(b, s, units, slot)
       if units == 0 then return end
       addToLog(b, slot, units)
-      if s[6] > 0 then b.tat = max(b.tat, slot) + ceil(units * s[6] / 1000 / ramp) end
+      if s.paceNs > 0 then b.tat = nextTat(b.tat, slot, units * s.paceNs / 1000) end
     end,
     G = function(b, s, units, slot)
       noteSlack(b, slot)
-      b.tat = max(b.tat, slot) + ceil(units * s[2] / 1000 / ramp)
+      b.tat = nextTat(b.tat, slot, units * s.unitNs / 1000)
     end,
     -- The interval between the minimum and the maximum is derived from the slot's last digits,
     -- because Lua's random numbers are the same in every run of a script.
-    P = function(b, s, _, slot) b.next = slot + s[2] + floor((s[3] - s[2]) * ((slot * 7919) % 9973) / 9973) end,
+    P = function(b, s, _, slot) b.next = slot + s.minGap + floor((s.maxGap - s.minGap) * ((slot * 7919) % 9973) / 9973) end,
     N = function(b, s, units, slot, low)
-      if low and s[5] == 1 and b.known == 1 then
-        b.paced = max(b.paced + (b.till - now) * units / max(1, b.left - s[4] - b.flying), slot)
+      if low and s.paced == 1 and b.known == 1 then
+        b.paced = max(b.paced + (b.till - now) * units / max(1, b.left - s.forHigh - b.flying), slot)
       end
       b.flying = b.flying + units
-      redis.call('ZADD', b.calls, format('%.0f', slot + s[6]), ARGV[10] .. tickets .. ':' .. units)
+      redis.call('ZADD', b.calls, format('%.0f', slot + s.lease), ARGV[9] .. tickets .. ':' .. units)
       b.charged = true
       if b.known == 0 then b.probing = slot end
     end,
     C = function(b, s, units, slot, low)
       b.held = b.held + 1
       b.got[low and 2 or 1] = b.got[low and 2 or 1] + 1
-      redis.call('ZADD', b.calls, format('%.0f', slot + s[4]), ARGV[10] .. tickets .. ':' .. units)
+      redis.call('ZADD', b.calls, format('%.0f', slot + s.lease), ARGV[9] .. tickets .. ':' .. units)
     end,
     H = function(b, _, _, slot)
-      if b.probe > 0 then b.turned, b.pause, b.probe = slot, min(b.most, 2 * b.pause), slot + min(b.most, 2 * b.pause) end
+      if b.probe > 0 then takeProbe(b, slot) end
     end,
   }
 
   -- Reads the queues. For each bucket of kind C, counts the in-flight slots for which other
   -- processes have waited longer than this process (b.ahead).
   local queues, words, i = {}, {}, 0
-  for word in string.gmatch(ARGV[9], '%S+') do words[#words + 1] = word + 0 end
+  for word in string.gmatch(ARGV[8], '%S+') do words[#words + 1] = word + 0 end
   local function nextWord() i = i + 1; return words[i] end
   while words[i + 1] do
     local c = {lane = nextWord(), n = nextWord(), candidates = {}, ahead = horizon}
@@ -116,7 +116,7 @@ local function grantQueues()
       end
       for _, o in ipairs(others) do
         for lane = 1, 2 do
-          if o[2] < lane or (o[2] == lane and o[3] < b.since[lane]) then b.ahead[lane] = b.ahead[lane] + min(o[4], b.s[2]) end
+          if o[2] < lane or (o[2] == lane and o[3] < b.since[lane]) then b.ahead[lane] = b.ahead[lane] + min(o[4], b.s.slots) end
         end
         local turns = o[3] + (o[2] - 1) * 1e15
         if turns < earliestOther then b.first, earliestOther = string.match(o[1], '^(.*) %d$'), turns end
@@ -131,9 +131,9 @@ local function grantQueues()
     out[at], out[at + 1], out[at + 2] = 0, 0, 0
     while granted < c.n do
       if stopped then again, why = 1000000, -2; break end
-      if uncounted == 1 then again, why = END_RETRY, -4; break end
+      if state.uncounted == 1 then again, why = END_RETRY, -4; break end
       if maxHigh < 1 or (low and maxLow < 1) then
-        again, why = max(1, min(1000000, dayEnd + MARGIN - now)), day.day
+        again, why = max(1, min(1000000, state.dayEnd + MARGIN - now)), day.index
         break
       end
       local base, baseWhy = slotOf(first, second)
@@ -187,31 +187,29 @@ local function grantQueues()
     if granted < c.n then out[at + 2] = why end
   end
 
-  local function keep(b, life, ...)
-    local text = {format('%16d', birth)}
-    for n = 1, select('#', ...) do text[n + 1] = format('%16d', (select(n, ...))) end
-    text[#text + 1] = b.s.kind
-    redis.call('SET', b.key, table.concat(text), 'PX', format('%.0f', max(1000, ceil(life / 1000))))
+  -- Stores a bucket's text for `life` us.
+  local function keep(b, life, text)
+    redis.call('SET', b.key, format('%16d', birth) .. text .. b.s.kind, 'PX', format('%.0f', max(1000, ceil(life / 1000))))
   end
   local save = {
     S = function(b, s)
-      redis.call('SET', b.key, format('%16d%16d%16d', birth, b.tat, b.used) .. b.log .. s.kind, 'PX', format('%.0f', ceil((s[2] + horizon) / 1000) + 1000))
-      return max(0, s[3] - b.used), 0, #b.log > 0 and number(b.log, 1) + s[2] or 0
+      keep(b, s.reach + horizon + 1000000, format('%16d%16d', b.tat, b.used) .. b.log)
+      return max(0, s.units - b.used), 0, #b.log > 0 and number(b.log, 1) + s.reach or 0
     end,
     G = function(b, s)
-      local spells = {}
-      for n, spell in ipairs(b.spells) do spells[2 * n - 1], spells[2 * n] = spell[1], spell[2] end
-      keep(b, max(0, b.tat - now) + s[6] + 1000000, b.tat, b.top, unpack(spells))
-      return max(0, min(s[3], floor(s[3] - (b.tat - now) * 1000 / s[2]))), 0, 0
+      local text = format('%16d%16d', b.tat, b.top)
+      for _, spell in ipairs(b.spells) do text = text .. format('%16d%16d', spell[1], spell[2]) end
+      keep(b, max(0, b.tat - now) + s.keepFor + 1000000, text)
+      return max(0, min(s.size, floor(s.size - (b.tat - now) * 1000 / s.unitNs))), 0, 0
     end,
     P = function(b)
-      keep(b, max(0, b.next - now) + 1000000, b.next)
+      keep(b, max(0, b.next - now) + 1000000, format('%16d', b.next))
       return now >= b.next and 1 or 0, 0, b.next
     end,
     N = function(b, s)
       -- The key must not expire while calls can be in flight or reports can arrive.
-      keep(b, max(0, b.till - now, b.paced - now) + s[6] + 60000000, b.known, b.left, b.units, b.till, b.began, b.flying, b.probing, b.paced, b.over, b.last, b.lost, b.lostAt)
-      if b.charged then redis.call('PEXPIRE', b.calls, format('%.0f', ceil(2 * s[6] / 1000) + 60000)) end
+      keep(b, max(0, b.till - now, b.paced - now) + s.lease + 60000000, encode(b, REPORTED))
+      if b.charged then redis.call('PEXPIRE', b.calls, format('%.0f', ceil(2 * s.lease / 1000) + 60000)) end
       return b.known == 1 and max(0, b.left - b.flying) or -1, b.flying, b.known == 1 and b.till or 0
     end,
     C = function(b, s)
@@ -226,12 +224,12 @@ local function grantQueues()
           redis.call('HDEL', b.key, process .. ' ' .. lane)
         end
       end
-      if b.got[1] + b.got[2] > 0 then redis.call('PEXPIRE', b.calls, format('%.0f', ceil(2 * s[4] / 1000))) end
-      if b.freed and b.held < s[2] and b.first then redis.call('PUBLISH', wakes, b.first) end
-      return s[2] - b.held, b.held, b.shut or 0
+      if b.got[1] + b.got[2] > 0 then redis.call('PEXPIRE', b.calls, format('%.0f', ceil(2 * s.lease / 1000))) end
+      if b.freed and b.held < s.slots and b.first then redis.call('PUBLISH', wakes, b.first) end
+      return s.slots - b.held, b.held, b.shut or 0
     end,
     H = function(b)
-      if b.turned > 0 then keep(b, max(0, b.probe - now) + 10 * b.most + 60000000, b.probe, b.began, b.turned, b.pause, b.most) end
+      if b.turned > 0 then keep(b, max(0, b.probe - now) + 10 * b.most + 60000000, encode(b, BREAKER)) end
       return b.probe > 0 and 0 or 1, 0, b.probe
     end,
   }

@@ -113,12 +113,12 @@ func TestMidnight_ForgetsPastDaysAfterIdleness(t *testing.T) {
 		for _, idle := range []time.Duration{25 * time.Hour, 60 * time.Hour, 200 * time.Hour} {
 			b.forget()
 			b.awake()
-			b.put(atUsed, digits(200))
+			b.setNumber("used", 200)
 			if g := b.acquire(1, 1); len(g.all()) > 0 {
 				t.Fatalf("got grant %+v of a day that is used up", g)
 			}
 			c.set(time.Date(2027, 1, c.now.Day(), 23, 59, 55, 0, time.UTC))
-			b.put(atUsed, digits(100))
+			b.setNumber("used", 100)
 			b.acquire(5, 0) // five calls at 5 s before midnight, which count in both days
 			c.advance(idle.Microseconds())
 			if g := b.acquire(3, 0); g.used != 3 || len(g.high) != 3 || !b.shownEnd().Equal(endOfDay(c.now, b.zone)) {

@@ -1,38 +1,32 @@
 -- limiter_save: the last file of limiter_acquire, after limiter_grant. It grants the slots,
 -- writes the state and returns the reply.
 
-local scopes = ARGV[7] and grantQueues()
+local scopes = ARGV[6] and grantQueues()
 local nHigh, returnHigh, whyHigh, nLow, returnLow, whyLow
-nHigh, returnHigh, whyHigh, backHigh = grant(ARGV[1] + 0, maxHigh, 1, 2, backHigh, interval(1, 2))
+nHigh, returnHigh, whyHigh, state.backHigh = grant(ARGV[1] + 0, maxHigh, 1, 2, state.backHigh, interval(1, 2))
 maxLow = min(maxLow, maxHigh - nHigh)
-nLow, returnLow, whyLow, backLow = grant(ARGV[2] + 0, maxLow, 2, 3, backLow, max(pace, interval(2, 3)))
+nLow, returnLow, whyLow, state.backLow = grant(ARGV[2] + 0, maxLow, 2, 3, state.backLow, max(pace, interval(2, 3)))
 
+local tats, kept = {}, {}
+for _, w in ipairs(windows) do
+  for n = 1, 3 do tats[#tats + 1] = format('%16d', w[n].tat) end
+end
+for n, s in ipairs(logs) do kept[n] = s.log ~= '' and s.log or '-' end
 -- Sets the time until which the fast path is allowed.
-local simple = #T == 3 and T[3] == 0 and #reach == 0 and #policies == (day and 2 or 1) and inForce == quota and strictest == quota
-fastUntil = 0
-if simple and uncounted == 0 and not stopped and nextProbe == 0 and probed == 0 and now >= backoffEnd + RAMP and now >= birth + quiet then
-  fastUntil = epoch + EPOCH
-  if day then fastUntil = min(fastUntil, dayEnd - MARGIN - 2 * horizon) end
+local simple = #windows == 1 and windows[1].lowT == 0 and #policies == (day and 2 or 1) and state.inForce == quota and state.strictest == quota
+state.last, state.fastUntil = now, 0
+if simple and state.uncounted == 0 and not stopped and breaker.probe == 0 and state.probed == 0 and now >= max(state.backoffEnd + RAMP, birth + quiet) then
+  state.fastUntil = day and min(state.epoch + EPOCH, state.dayEnd - MARGIN - 2 * horizon) or state.epoch + EPOCH
 end
-local out = {format(LINE, loaded and sub(state, 1, 2) or FORMAT, replid, fastUntil, simple and name or OTHERS, now, tats[1], tats[2],
-  used, paced, backHigh, backLow, dayEnd, birth, epoch, max(backoffEnd, nextProbe), backoffSet, step, nextUsed, dayBorn, uncounted)}
-for n = 3, #tats do out[#out + 1] = format('%16d', tats[n]) end
-local kept = {}
-for n = 1, #logs do kept[n] = logs[n] ~= '' and logs[n] or '-' end
-out[#out + 1] = '\n' .. inForce .. '\n' .. strictest .. '\n' .. table.concat(kept, ',') .. '\n'
-if probed > 0 then out[#out + 1] = 'B' .. format('%16d\n', probed) end
-if pauseStart > 0 then
-  out[#out + 1] = 'P' .. format('%16d%16d%16d%16d%16d%16d\n', backoffEnd, nextProbe, began, pauseStart, pause, maxPause)
-end
-out[#out + 1] = rest
-redis.call('SET', KEYS[1], table.concat(out))
+redis.call('SET', KEYS[1], table.concat({state.format .. replid .. format('%14s', process) .. encode(state, STATE), table.concat(tats), encode(breaker, BREAKER),
+  state.inForce, state.strictest, table.concat(kept, ','), state.rest}, '\n'))
 
 if scopes then
-  scopes[2] = used
+  scopes[2] = state.used
   return scopes
 end
 if whyHigh ~= 0 or whyLow ~= 0 then
   local n = #runs
   runs[n + 1], runs[n + 2], runs[n + 3], runs[n + 4] = returnHigh, returnLow, whyHigh, whyLow
 end
-return {nHigh, nLow, now, used, birth, unpack(runs)}
+return {nHigh, nLow, now, state.used, birth, unpack(runs)}

@@ -4,72 +4,70 @@
 -- The limits of the day policy at the present time: calls of both lanes, calls of LOW, LOW's pace in
 -- us per call, and the number of the section that sets the pace.
 local maxHigh, maxLow, pace, paceWhy = huge, huge, 0, 0
-local inMargin = day and now + horizon >= dayEnd - MARGIN
 if day then
-  local seconds, reserve = max(1, (dayEnd + MARGIN - now) / 1000000), day[2] / 1000000
-  maxHigh = day[1] - used
-  maxLow = maxHigh - reserve * seconds
-  if maxLow >= 1 then pace, paceWhy = ceil(1000000 * seconds / maxLow), day.day end
-  if inMargin then
-    maxHigh = min(maxHigh, day[1] - nextUsed)
-    local left = day[1] - nextUsed - reserve * 86400
+  maxHigh, maxLow, pace = dayLimits(day, state.used, state.dayEnd)
+  if pace > 0 then paceWhy = day.index end
+  if now + horizon >= state.dayEnd - MARGIN then
+    maxHigh = min(maxHigh, day.calls - state.nextUsed)
+    local left = day.calls - state.nextUsed - day.reserve / 1000000 * 86400
     maxLow = min(maxLow, left)
     if left >= 1 then pace = max(pace, ceil(86400000000 / left)) end
   end
 end
 
+-- The step of the GCRA: returns the TAT after a call that takes `us` of the full rate.
+local function nextTat(tat, slot, us) return max(tat, slot) + ceil(us / ramp) end
+
+-- Returns the earliest slot of a partition (huge: there is no such partition).
+local function partitionSlot(p) return p.T > 0 and p.tat - (p.B - 1) * p.T or huge end
+
 -- Returns the earliest slot for a lane, and the number of the section that determines this slot.
 -- The parameters are the numbers of the lane's partitions: 1 (high) and 2 (shared) for HIGH, 2
--- and 3 (low) for LOW. Stores in `taken` which partition of each L section has the slot.
-local taken = {}
+-- and 3 (low) for LOW. Stores in `taken` of each window the number of the partition that has the slot.
 local function slotOf(first, second)
-  local slot, why = earliest, backoffEnd > now and -1 or 0
-  for l = 0, #T - 3, 3 do
-    local a, b = huge, huge
-    local ta, tb = T[l + first], T[l + second]
-    if ta > 0 then a = tats[l + first] - (B[l + first] - 1) * ta end
-    if tb > 0 then b = tats[l + second] - (B[l + second] - 1) * tb end
-    local n = second
-    if max(a, earliest) <= max(b, earliest) then b, n = a, first end -- both partitions have a slot now: use the first partition
-    taken[l] = n
-    if b > slot then slot, why = b, index[l / 3 + 1] end
+  local slot, why = earliest, state.backoffEnd > now and -1 or 0
+  for _, w in ipairs(windows) do
+    local a, b = partitionSlot(w[first]), partitionSlot(w[second])
+    w.taken = second
+    if max(a, earliest) <= max(b, earliest) then b, w.taken = a, first end -- both partitions have a slot now: use the first partition
+    if b > slot then slot, why = b, w.index end
   end
-  for n = 1, #reach do
-    local log, share = logs[n], first == 1 and slots[n] or lowSlots[n]
-    local most = share > 0 and max(1, floor(share * ramp)) or huge -- huge: this log does not count this lane
-    local s = share > 0 and #log >= 16 and number(log, #log - 15) or 0
-    if #log >= 16 * most then s = max(s, number(log, #log - 16 * most + 1) + reach[n]) end
-    if s > slot then slot, why = s, logIndex[n] end
+  for _, s in ipairs(logs) do
+    local log, share = s.log, first == 1 and s.slots or s.lowSlots
+    if share > 0 then -- otherwise this log does not count this lane
+      local most, at = max(1, floor(share * ramp)), #log >= 16 and number(log, #log - 15) or 0
+      if #log >= 16 * most then at = max(at, number(log, #log - 16 * most + 1) + s.reach) end
+      if at > slot then slot, why = at, s.index end
+    end
   end
-  if first == 2 and pace > 0 and ceil(paced + pace) - AHEAD > slot then slot, why = ceil(paced + pace) - AHEAD, paceWhy end
+  if first == 2 and pace > 0 and ceil(state.paced + pace) - AHEAD > slot then slot, why = ceil(state.paced + pace) - AHEAD, paceWhy end
   return slot, why
 end
 
 -- Takes a slot from all policies. The function slotOf has returned this slot.
 local function take(slot, first)
-  for l = 0, #T - 3, 3 do
-    local lane = l + taken[l]
-    tats[lane] = ceil(max(tats[lane], slot) + T[lane] / ramp)
+  for _, w in ipairs(windows) do
+    local p = w[w.taken]
+    p.tat = nextTat(p.tat, slot, p.T)
   end
-  for r = 1, #reach do
-    if (first == 1 and slots[r] or lowSlots[r]) > 0 then
-      logs[r] = sub(logs[r] .. format('%16d', slot), -16 * max(slots[r], lowSlots[r]))
+  for _, s in ipairs(logs) do
+    if (first == 1 and s.slots or s.lowSlots) > 0 then
+      s.log = sub(s.log .. format('%16d', slot), -16 * max(s.slots, s.lowSlots))
     end
   end
-  if first == 2 and pace > 0 then paced = max(ceil(paced + pace), slot) end
+  if first == 2 and pace > 0 then state.paced = max(ceil(state.paced + pace), slot) end
   if day then
-    if slot >= dayEnd - MARGIN then nextUsed = nextUsed + 1 end
-    used = used + 1
+    if slot >= state.dayEnd - MARGIN then state.nextUsed = state.nextUsed + 1 end
+    state.used = state.used + 1
   end
-  if probed > 0 then -- this slot is a backoff's probe; the pause doubles now, in case the probe is never answered
-    step = min(max(2 * step, MIN_PROBE_PAUSE), MAX_BACKOFF)
-    probed = slot
-    earliest = max(earliest, slot + step)
+  if state.probed > 0 then -- this slot is a backoff's probe; the pause doubles now, in case the probe is never answered
+    state.step = min(max(2 * state.step, MIN_PROBE_PAUSE), MAX_BACKOFF)
+    state.probed = slot
+    earliest = max(earliest, slot + state.step)
   end
-  if nextProbe > 0 then -- this slot is the breaker's probe; the next probe is beyond the horizon
-    pauseStart, pause = slot, min(maxPause, 2 * pause)
-    nextProbe = slot + pause
-    earliest = max(earliest, nextProbe)
+  if breaker.probe > 0 then -- this slot is the breaker's probe; the next probe is beyond the horizon
+    takeProbe(breaker, slot)
+    earliest = max(earliest, breaker.probe)
   end
 end
 
@@ -78,17 +76,17 @@ end
 local OPEN_RETRY = 500000
 
 -- Returns the reason why only probes are granted; 0: other calls are granted too.
-local function halfOpen() return nextProbe > 0 and -5 or probed > 0 and -1 or 0 end
+local function halfOpen() return breaker.probe > 0 and -5 or state.probed > 0 and -1 or 0 end
 
 -- Reports whether the response to a call can close the breaker, or end the backoff, before the next
 -- probe.
-local function canResume() return backoffEnd <= now and (nextProbe > 0 or leaseEnd() > 0) end
+local function canResume() return state.backoffEnd <= now and (breaker.probe > 0 or leaseEnd() > 0) end
 
 local runs, run = {}, nil
 local function grant(n, most, first, second, before, interval)
   if n == 0 then return 0, 0, halfOpen(), before end
   if stopped then return 0, 1000000, -2, before end
-  if uncounted == 1 then return 0, 50000, -4, before end
+  if state.uncounted == 1 then return 0, 50000, -4, before end
   local granted, slot, why = 0, 0, 0
   local limit = min(n, max(0, floor(most)))
   run = nil
@@ -109,7 +107,7 @@ local function grant(n, most, first, second, before, interval)
   end
   if granted == n and halfOpen() == 0 then return granted, 0, 0, before end
   if granted == limit and granted < n then -- the day has no more calls for this lane
-    return granted, max(1, min(1000000, dayEnd + MARGIN - now)), halfOpen() < 0 and halfOpen() or day.day, before
+    return granted, max(1, min(1000000, state.dayEnd + MARGIN - now)), halfOpen() < 0 and halfOpen() or day.index, before
   end
   if why == 0 or now < birth + quiet or lost then why = -3 end
   -- While only probes are granted, every reply has the reason for that. Callers call again soon if
@@ -130,12 +128,10 @@ end
 -- Returns the average time in us between the slots of a lane.
 local function interval(first, second)
   local most = 1
-  for l = 0, #T - 3, 3 do
-    most = max(most, T[l + first] > 0 and T[l + first] or T[l + second])
-  end
-  for r = 1, #reach do
-    local share = first == 1 and slots[r] or lowSlots[r]
-    if share > 0 then most = max(most, reach[r] / share) end
+  for _, w in ipairs(windows) do most = max(most, w[first].T > 0 and w[first].T or w[second].T) end
+  for _, s in ipairs(logs) do
+    local share = first == 1 and s.slots or s.lowSlots
+    if share > 0 then most = max(most, s.reach / share) end
   end
   return most / ramp
 end

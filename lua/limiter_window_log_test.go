@@ -144,7 +144,7 @@ func TestPolicies_AreTakenTogetherOrNotAtAll(t *testing.T) {
 			var all, low []int64
 			for range 120 {
 				c.advance(rng.Int64N(1_000_000))
-				before, used := b.windowLogs(), b.numbers(b.state()[atTATs:atUsed+16])
+				before, tats, used := b.windowLogs(), b.tats(), b.number("used")
 				g := b.acquire(rng.IntN(6), rng.IntN(6))
 				all, low = append(all, g.all()...), append(low, g.low...)
 				for i, r := range b.windowLogs() {
@@ -152,12 +152,11 @@ func TestPolicies_AreTakenTogetherOrNotAtAll(t *testing.T) {
 						t.Fatalf("seed %d: got grant %v, log %d was %v and is %v", seed, g.all(), i, before[i], r)
 					}
 				}
-				after := b.numbers(b.state()[atTATs : atUsed+16])
-				if after[2] != used[2]+int64(len(g.all())) || g.used != after[2] {
-					t.Fatalf("seed %d: granted %d, the day's count was %d and is %d (said: %d)", seed, len(g.all()), used[2], after[2], g.used)
+				if after := b.number("used"); after != used+int64(len(g.all())) || g.used != after {
+					t.Fatalf("seed %d: granted %d, the day's count was %d and is %d (said: %d)", seed, len(g.all()), used, after, g.used)
 				}
-				if len(g.all()) == 0 && !slices.Equal(after, used) {
-					t.Fatalf("seed %d: nothing was granted and the partitions went from %v to %v", seed, used, after)
+				if after := b.tats(); len(g.all()) == 0 && !slices.Equal(after, tats) {
+					t.Fatalf("seed %d: nothing was granted and the partitions went from %v to %v", seed, tats, after)
 				}
 			}
 			slices.Sort(all)
