@@ -136,6 +136,7 @@ func TestFastPath_LeavesOtherCallsAlone(t *testing.T) {
 			"another revision": func(b *bucket) { b.revision = 1 },
 			"stopped":          func(b *bucket) { b.revision, b.stopped = 1, 1 },
 			"another limit":    func(b *bucket) { b.more = day(5000, 0) },
+			"no day":           func(b *bucket) { b.more, b.zone = "", nil },
 			"a log":            func(b *bucket) { b.more = windowLog(second, 5, 3) + b.more },
 			"a lane for low":   func(b *bucket) { b.lanes = []int64{10_000, 10, 3_334, 12, 20_000, 2} },
 			"a failover":       func(b *bucket) { b.failOver() },
