@@ -161,6 +161,22 @@ func TestFastPath_LeavesOtherCallsAlone(t *testing.T) {
 	})
 }
 
+func TestFastPath_LeavesHighsReserve(t *testing.T) {
+	t.Parallel()
+	simulated(t, func(b bucket, _ *clock) {
+		b.zone, b.more = time.UTC, day(1000, 0.01) // 576 calls are kept for HIGH, because 16 hours of the day are left
+		b.awake()
+		b.acquire(0, 0)
+		b.setNumber("used", 500)
+		if b.bothPaths(0, 1) {
+			t.Error("the fast path decides a call of LOW, but only HIGH's reserve is left")
+		}
+		if !b.bothPaths(1, 0) {
+			t.Error("the full path decides a call of HIGH")
+		}
+	})
+}
+
 func TestFastPath_AgreesOnEveryRedis(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		b := newBucket(t, rdb)
