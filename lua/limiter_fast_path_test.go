@@ -219,6 +219,6 @@ func TestBreaker_DisablesTheFastPath(t *testing.T) {
 		if !b.calm(c.us()) {
 			t.Error("after its end the full path decides all calls")
 		}
-		b.bothPaths(5, 5)
+		b.bothPaths(5, 0)
 	})
 }
