@@ -150,22 +150,11 @@ func TestDeadLetter_FailedWriteHoldsRecord(t *testing.T) {
 		if !refuse.Load() || len(p.Topics) == 0 || p.Topics[0].TopicID != deadLetters {
 			return nil, nil, false
 		}
-		resp := p.ResponseKind().(*kmsg.ProduceResponse)
-		for _, topic := range p.Topics {
-			rt := kmsg.NewProduceResponseTopic()
-			rt.Topic, rt.TopicID = topic.Topic, topic.TopicID
-			for _, partition := range topic.Partitions {
-				rp := kmsg.NewProduceResponseTopicPartition()
-				rp.Partition, rp.ErrorCode = partition.Partition, kerr.TopicAuthorizationFailed.Code
-				rt.Partitions = append(rt.Partitions, rp)
-			}
-			resp.Topics = append(resp.Topics, rt)
-		}
 		select {
 		case refused <- struct{}{}:
 		default:
 		}
-		return resp, nil, true
+		return servicetest.RefuseProduce(p, kerr.TopicAuthorizationFailed.Code), nil, true
 	})
 	r.produce(schemas.Low, kgo.Record{Value: []byte("poison")})
 	r.work(schemas.Low)

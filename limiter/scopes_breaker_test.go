@@ -8,6 +8,34 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
+// callWithTwoCredentials starts eight callers of LOW in each process, which call until their process ends.
+// An answer other than 200 opens the breaker of its credential.
+func (f *callers) callWithTwoCredentials() {
+	call := Call{Endpoint: "f/d", Key: "k", Credentials: names(2)}
+	for _, m := range f.members {
+		for range 8 {
+			m.wg.Go(func() {
+				for m.ctx.Err() == nil {
+					p, err := m.limiter.Acquire(m.ctx, schemas.Low, call)
+					if err != nil || !p.Spend() {
+						continue
+					}
+					f.mu.Lock()
+					a := f.answers(atUpstream{call, p.Credential(), time.Now()})
+					f.mu.Unlock()
+					sleep(a.takes)
+					p.ReportEnd(a.status, nil, refusedIf(a.status))
+					if a.status == 200 {
+						p.ReportSuccess()
+					} else {
+						p.OpenScopeBreaker("credential", 5*time.Second, 5*time.Minute)
+					}
+				}
+			})
+		}
+	}
+}
+
 // A refused credential's breaker stops only that credential. The credential is probed seldom. It is
 // used again after a probe succeeds, or after its secret has changed.
 func TestScopeBreaker_StopsOneCredential(t *testing.T) {
@@ -22,29 +50,7 @@ func TestScopeBreaker_StopsOneCredential(t *testing.T) {
 	}
 	config := scopedConfig(Policy{Name: "second", Limit: 20, Window: Window(time.Second), Scope: "{credential}"})
 	inCallers(t, 1, 2, config, answers, func(f *callers) {
-		call := Call{Endpoint: "f/d", Key: "k", Credentials: names(2)}
-		for _, m := range f.members {
-			for range 8 {
-				m.wg.Go(func() {
-					for m.ctx.Err() == nil {
-						p, err := m.limiter.Acquire(m.ctx, schemas.Low, call)
-						if err != nil || !p.Spend() {
-							continue
-						}
-						f.mu.Lock()
-						a := f.answers(atUpstream{call, p.Credential(), time.Now()})
-						f.mu.Unlock()
-						sleep(a.takes)
-						p.ReportEnd(a.status, nil, refusedIf(a.status))
-						if a.status == 200 {
-							p.ReportSuccess()
-						} else {
-							p.OpenScopeBreaker("credential", 5*time.Second, 5*time.Minute)
-						}
-					}
-				})
-			}
-		}
+		f.callWithTwoCredentials()
 		f.passed(10 * time.Second)
 		f.mu.Lock()
 		clear(used)
@@ -84,28 +90,7 @@ func TestScopeBreaker_ProbesWithoutScopedPolicies(t *testing.T) {
 	}
 	config := scopedConfig(Policy{Name: "second", Limit: 100, Window: Window(time.Second)})
 	inCallers(t, 1, 1, config, answers, func(f *callers) {
-		call := Call{Endpoint: "f/d", Key: "k", Credentials: names(2)}
-		m := f.members[0]
-		for range 8 {
-			m.wg.Go(func() {
-				for m.ctx.Err() == nil {
-					p, err := m.limiter.Acquire(m.ctx, schemas.Low, call)
-					if err != nil || !p.Spend() {
-						continue
-					}
-					f.mu.Lock()
-					a := f.answers(atUpstream{call, p.Credential(), time.Now()})
-					f.mu.Unlock()
-					sleep(a.takes)
-					p.ReportEnd(a.status, nil, refusedIf(a.status))
-					if a.status == 200 {
-						p.ReportSuccess()
-					} else {
-						p.OpenScopeBreaker("credential", 5*time.Second, 5*time.Minute)
-					}
-				}
-			})
-		}
+		f.callWithTwoCredentials()
 		f.passed(8 * time.Second)
 		f.mu.Lock()
 		bad = false

@@ -18,6 +18,7 @@ import (
 
 	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/store"
 	"github.com/freshet/freshet/store/sqlite"
 )
@@ -206,19 +207,7 @@ func (r *rig) refuse(code int16) (accept func()) {
 		default:
 		}
 		r.kafka.KeepControl()
-		p := req.(*kmsg.ProduceRequest)
-		resp := p.ResponseKind().(*kmsg.ProduceResponse)
-		for _, topic := range p.Topics {
-			rt := kmsg.NewProduceResponseTopic()
-			rt.Topic, rt.TopicID = topic.Topic, topic.TopicID
-			for _, partition := range topic.Partitions {
-				rp := kmsg.NewProduceResponseTopicPartition()
-				rp.Partition, rp.ErrorCode = partition.Partition, code
-				rt.Partitions = append(rt.Partitions, rp)
-			}
-			resp.Topics = append(resp.Topics, rt)
-		}
-		return resp, nil, true
+		return servicetest.RefuseProduce(req.(*kmsg.ProduceRequest), code), nil, true
 	})
 	return sync.OnceFunc(func() { close(done) })
 }

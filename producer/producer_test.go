@@ -199,19 +199,7 @@ func TestEnqueueAll_PublishesABatch(t *testing.T) {
 func (r *rig) failProduce(code int16) {
 	r.kafka.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		r.kafka.KeepControl()
-		p := req.(*kmsg.ProduceRequest)
-		resp := p.ResponseKind().(*kmsg.ProduceResponse)
-		for _, topic := range p.Topics {
-			rt := kmsg.NewProduceResponseTopic()
-			rt.Topic, rt.TopicID = topic.Topic, topic.TopicID
-			for _, partition := range topic.Partitions {
-				rp := kmsg.NewProduceResponseTopicPartition()
-				rp.Partition, rp.ErrorCode = partition.Partition, code
-				rt.Partitions = append(rt.Partitions, rp)
-			}
-			resp.Topics = append(resp.Topics, rt)
-		}
-		return resp, nil, true
+		return servicetest.RefuseProduce(req.(*kmsg.ProduceRequest), code), nil, true
 	})
 }
 

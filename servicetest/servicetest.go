@@ -79,11 +79,14 @@ func RedisClusterAddresses(t testing.TB) []string {
 // many tests. The scripts of package lua need less.
 func init() { gopherlua.RegistrySize, gopherlua.CallStackSize = 1024, 64 }
 
+// NewMiniRedis returns an embedded Redis that is not started. Its interpreters of Lua reserve little memory.
+func NewMiniRedis() *miniredis.Miniredis { return miniredis.NewMiniRedis() }
+
 // MiniRedis starts an embedded Redis and returns a client and the server. The test may set the
 // server's clock.
 func MiniRedis(t testing.TB) (redis.UniversalClient, *miniredis.Miniredis) {
 	t.Helper()
-	m := miniredis.NewMiniRedis()
+	m := NewMiniRedis()
 	if err := m.Start(); err != nil {
 		t.Fatal(err)
 	}

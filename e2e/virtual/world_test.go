@@ -19,6 +19,7 @@ import (
 
 	"github.com/freshet/freshet/app"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
 	"github.com/freshet/freshet/simulator"
 )
 
@@ -128,7 +129,7 @@ const partitions = 4
 // startRedis starts miniredis in the virtual network. The clock of Redis shows the virtual time plus
 // w.skew.
 func (w *world) startRedis() error {
-	w.redis = miniredis.NewMiniRedis()
+	w.redis = servicetest.NewMiniRedis()
 	c, err := w.redis.Dial() // starts the server without a listener
 	if err != nil {
 		return err
