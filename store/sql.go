@@ -14,8 +14,8 @@ const (
 
 	// SelectSnapshot returns the state's columns and the payload, or null without a payload. It
 	// looks up each table by the key instead of joining the tables. Planning a join of two
-	// partitioned tables takes a quarter of the statement's time, and every call plans the statement
-	// again. Arguments: source, facet, key.
+	// partitioned tables takes a quarter of the statement's time, and a connection through a pooler
+	// plans the statement at each call. Arguments: source, facet, key.
 	SelectSnapshot = `SELECT ` + StateColumns + `,
 	coalesce(s.alias_payload, (SELECT p.payload FROM snapshot_payload p WHERE p.source = $1 AND p.facet = $2 AND p.key = $3))
 FROM snapshot_state s

@@ -37,7 +37,7 @@ func checkAliases(ctx context.Context, db prepared, b *store.Batch) error {
 		return nil
 	}
 	states := make([]store.State, len(aliases))
-	err := forEachEntity(ctx, db, lockAliases, aliases, func(found *store.State, scan func(...any) error) error {
+	err := forEachEntity(ctx, readFrom(db), lockAliases, aliases, func(found *store.State, scan func(...any) error) error {
 		return found.ScanState(scan)
 	}, func(i int, found store.State) {
 		found.Entity = aliases[i]

@@ -49,7 +49,7 @@ func TestWrite_DeadlockOfAliasesIsContention(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = renames.Rollback(t.Context()) }()
-	db := prepared{renames, s.prepared.mode}
+	db := s.prepared(renames)
 	if err := upsertChanged(t.Context(), db, store.NewBatch([]store.Write{write("id", "2", 2, "B")})); err != nil {
 		t.Fatal(err)
 	}

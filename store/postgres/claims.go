@@ -108,7 +108,7 @@ func candidates(ctx context.Context, tx pgx.Tx, query string, content func(facet
 		c := &found[i]
 		keys[i], c.State.Entity, c.Status.Entity = c.Entity, c.Entity, c.Entity
 	}
-	err = forEachEntity(ctx, tx, selectStates, keys, func(one *store.State, scan func(...any) error) error {
+	err = forEachEntity(ctx, readFrom(tx), selectStates, keys, func(one *store.State, scan func(...any) error) error {
 		return one.ScanState(scan)
 	}, func(i int, one store.State) {
 		one.Entity = keys[i]
@@ -117,7 +117,7 @@ func candidates(ctx context.Context, tx pgx.Tx, query string, content func(facet
 	if err != nil {
 		return nil, err
 	}
-	err = forEachEntity(ctx, tx, selectStatuses, keys, func(one *store.Status, scan func(...any) error) error {
+	err = forEachEntity(ctx, readFrom(tx), selectStatuses, keys, func(one *store.Status, scan func(...any) error) error {
 		return one.ScanStatus(scan)
 	}, func(i int, one store.Status) { found[i].Status = one })
 	if err != nil || content == nil {
@@ -139,7 +139,7 @@ func addPayloads(ctx context.Context, tx pgx.Tx, candidates []store.Candidate, w
 	if len(keys) == 0 {
 		return nil
 	}
-	return forEachEntity(ctx, tx, selectSnapshots, keys, func(found *store.Snapshot, scan func(...any) error) error {
+	return forEachEntity(ctx, readFrom(tx), selectSnapshots, keys, func(found *store.Snapshot, scan func(...any) error) error {
 		return found.ScanState(scan, &found.Payload)
 	}, func(i int, found store.Snapshot) { candidates[at[i]].Payload = found.Payload })
 }

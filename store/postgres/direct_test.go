@@ -4,10 +4,9 @@ import (
 	"net/url"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
+	"github.com/freshet/freshet/store"
 )
 
 // A pool of a proxy can give the sessions of PostgreSQL to other clients, so prepared statements would
@@ -24,18 +23,18 @@ func TestOpen_PreparesOnDirectConnectionsOnly(t *testing.T) {
 	one.RawQuery += "&pool_max_conns=1"
 	for _, c := range []struct {
 		name, url string
-		want      pgx.QueryExecMode
+		want      bool
 	}{
-		{"direct", direct, pgx.QueryExecModeCacheStatement},
-		{"one connection", one.String(), pgx.QueryExecModeCacheStatement},
-		{"proxy", proxied.String(), pgx.QueryExecModeCacheDescribe},
+		{"direct", direct, true},
+		{"one connection", one.String(), true},
+		{"proxy", proxied.String(), false},
 	} {
 		s, err := Open(t.Context(), c.url)
 		if err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}
-		if s.prepared.mode != c.want {
-			t.Errorf("%s: got mode %v, want %v", c.name, s.prepared.mode, c.want)
+		if s.prepare != c.want {
+			t.Errorf("%s: got prepare %v, want %v", c.name, s.prepare, c.want)
 		}
 		if _, err := s.States(t.Context(), []schemas.Entity{{Source: "s", Facet: "f", Key: "k"}}); err != nil {
 			t.Errorf("%s: %v", c.name, err)
@@ -44,9 +43,54 @@ func TestOpen_PreparesOnDirectConnectionsOnly(t *testing.T) {
 		if err := s.pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_prepared_statements WHERE name <> ''").Scan(&prepared); err != nil {
 			t.Fatal(err)
 		}
-		if c.name == "one connection" && prepared != 1 || c.name == "proxy" && prepared != 0 {
-			t.Errorf("%s: got %d prepared statements, want 1 without a proxy, 0 with one", c.name, prepared)
+		if c.name == "one connection" && prepared != 2 || c.name == "proxy" && prepared != 0 {
+			t.Errorf("%s: got %d prepared statements, want 2 (the settings and the query) without a proxy, 0 with one", c.name, prepared)
 		}
 		s.Close()
+	}
+}
+
+// PostgreSQL would plan statements about the partitioned tables at each execution, which takes longer
+// than the execution.
+func TestStatementsByKey_ArePlannedOncePerConnection(t *testing.T) {
+	u, err := url.Parse(servicetest.PostgresCopy(t, &template))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.RawQuery += "&pool_max_conns=1"
+	s, err := Open(t.Context(), u.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	writes := benchWrites(2, 2, 1)
+	keys := []schemas.Entity{writes[0].Entity, writes[1].Entity}
+	const executions = 8 // PostgreSQL chooses between a generic plan and new plans after five executions
+	for range executions {
+		if _, err := s.Write(t.Context(), writes); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Get(t.Context(), keys[0]); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.States(t.Context(), keys); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.GetAll(t.Context(), keys); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, sql := range map[string]string{
+		"touch": touch, "end failures": deleteStatuses, "snapshot": store.SelectSnapshot, "states": selectStates, "snapshots": selectSnapshots,
+	} {
+		var generic, custom int
+		err := s.pool.QueryRow(t.Context(), "SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE statement = $1", sql).Scan(&generic, &custom)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if generic != executions || custom != 0 {
+			t.Errorf("%s: got %d executions of the generic plan and %d new plans, want %d and 0", name, generic, custom, executions)
+		}
 	}
 }

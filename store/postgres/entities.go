@@ -218,7 +218,7 @@ func (s *Store) Entities(ctx context.Context, filter store.EntityFilter, after s
 // entity that is not registered are nil. A registered entity without params has an empty map.
 func (s *Store) EntityParams(ctx context.Context, keys []schemas.Entity) ([]map[string]string, error) {
 	all := make([]map[string]string, len(keys))
-	err := forEachEntity(ctx, s.prepared, selectParams, keys, func(found *map[string]string, scan func(...any) error) error {
+	err := forEachEntity(ctx, s.read, selectParams, keys, func(found *map[string]string, scan func(...any) error) error {
 		var text []byte
 		if err := scan(&text); err != nil {
 			return err

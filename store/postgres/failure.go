@@ -49,7 +49,7 @@ func (s *Store) Statuses(ctx context.Context, keys []schemas.Entity) ([]store.St
 	for i, e := range keys {
 		statuses[i].Entity = e
 	}
-	err := forEachEntity(ctx, s.prepared, selectStatuses, keys, func(found *store.Status, scan func(...any) error) error {
+	err := forEachEntity(ctx, s.read, selectStatuses, keys, func(found *store.Status, scan func(...any) error) error {
 		return found.ScanStatus(scan)
 	}, func(i int, found store.Status) { statuses[i] = found })
 	if err != nil {

@@ -141,7 +141,7 @@ func (s *Store) WriteOutbox(ctx context.Context, writes []store.Write) error {
 			r.add(row)
 		}
 	}
-	err := pgx.BeginTxFunc(ctx, s.pool, indexOnly, func(tx pgx.Tx) error { return insertOutbox(ctx, prepared{tx, s.prepared.mode}, c, r) })
+	err := pgx.BeginTxFunc(ctx, s.pool, s.beginOptions(), func(tx pgx.Tx) error { return insertOutbox(ctx, s.prepared(tx), c, r) })
 	if err != nil {
 		return fmt.Errorf("store %d outbox events: %w", len(r.publish), classifyError(err))
 	}

@@ -51,7 +51,7 @@ func traced(t *testing.T, s *Store) (*Store, *sent) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	return &Store{pool: pool, prepared: prepared{pool, s.prepared.mode}, lists: lists{pool}, transactions: transactions{pool: pool, prepare: s.prepare}, tokenStore: tokens.NewStore(tokenDB{pool})}, log
+	return &Store{pool: pool, lists: lists{pool}, transactions: transactions{pool: pool, prepare: s.prepare}, tokenStore: tokens.NewStore(tokenDB{pool})}, log
 }
 
 func TestWrite_SendsNoOutboxStatementsIfEmpty(t *testing.T) {
@@ -62,7 +62,7 @@ func TestWrite_SendsNoOutboxStatementsIfEmpty(t *testing.T) {
 		}
 		return writes
 	}
-	plain := []string{indexOnly.BeginQuery, touch, upsert, deleteStatuses, "commit"}
+	plain := []string{s.beginOptions().BeginQuery, touch, upsert, deleteStatuses, "commit"}
 	for _, step := range []struct {
 		name   string
 		writes []store.Write
@@ -70,10 +70,10 @@ func TestWrite_SendsNoOutboxStatementsIfEmpty(t *testing.T) {
 	}{
 		{"the first", benchWrites(3, 1, 1), plain},
 		{"a change", benchWrites(3, 2, 2), plain},
-		{"unchanged, with events", withEvents(benchWrites(3, 3, 2)), []string{indexOnly.BeginQuery, touch, deleteStatuses, "commit"}},
-		{"refused, with events", withEvents(benchWrites(3, 1, 3)), []string{indexOnly.BeginQuery, touch, "batch", lockStates, selectHashes, upsert, "commit"}},
+		{"unchanged, with events", withEvents(benchWrites(3, 3, 2)), []string{s.beginOptions().BeginQuery, touch, deleteStatuses, "commit"}},
+		{"refused, with events", withEvents(benchWrites(3, 1, 3)), []string{s.beginOptions().BeginQuery, touch, "batch", lockStates, selectHashes, upsert, "commit"}},
 		{"a change, with events", withEvents(benchWrites(3, 4, 3)), []string{
-			indexOnly.BeginQuery, touch, "batch", lockStates, selectHashes, upsert, insertOutboxEvents, deleteStatuses, "commit",
+			s.beginOptions().BeginQuery, touch, "batch", lockStates, selectHashes, upsert, insertOutboxEvents, deleteStatuses, "commit",
 		}},
 	} {
 		log.statements = nil
@@ -106,7 +106,7 @@ func TestOutbox_BeforeIsTheCommittedHash(t *testing.T) {
 			}
 			defer func() { _ = tx.Rollback(t.Context()) }()
 			b := store.NewBatch([]store.Write{other})
-			if err := upsertChanged(t.Context(), prepared{tx, s.prepared.mode}, b); err != nil {
+			if err := upsertChanged(t.Context(), s.prepared(tx), b); err != nil {
 				t.Fatal(err)
 			}
 			written := make(chan error)

@@ -6,13 +6,11 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/freshet/freshet/schemas"
@@ -22,8 +20,7 @@ import (
 
 // Store is a store in one PostgreSQL database. Its methods may be called concurrently.
 type Store struct {
-	pool     *pgxpool.Pool
-	prepared prepared
+	pool *pgxpool.Pool
 	lists
 	transactions
 	tokenStore
@@ -47,40 +44,7 @@ func Open(ctx context.Context, url string) (*Store, error) {
 		pool.Close()
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
-	s := &Store{pool, prepared{pool, pgx.QueryExecModeCacheDescribe}, lists{pool}, transactions{pool: pool}, tokens.NewStore(tokenDB{pool})}
-	if isDirect(ctx, pool) {
-		s.prepared.mode, s.prepare = pgx.QueryExecModeCacheStatement, true
-	}
-	return s, nil
-}
-
-// prepared executes the constant statements that read or write a batch of entities by their keys. For a
-// few entities, PostgreSQL needs more time to parse and plan such a statement than to execute it. So
-// prepared statements are used, if each connection has its own session of PostgreSQL (and not one of a
-// pooler).
-type prepared struct {
-	db interface {
-		querier
-		QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-		Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-	}
-	mode pgx.QueryExecMode
-}
-
-// Query runs a statement that returns rows.
-func (p prepared) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	return p.db.Query(ctx, sql, append([]any{p.mode}, args...)...)
-}
-
-// QueryRow runs a statement that returns at most one row.
-func (p prepared) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	return p.db.QueryRow(ctx, sql, append([]any{p.mode}, args...)...)
-}
-
-// exec runs a statement that returns no rows.
-func (p prepared) exec(ctx context.Context, sql string, args ...any) error {
-	_, err := p.db.Exec(ctx, sql, append([]any{p.mode}, args...)...)
-	return err
+	return &Store{pool, lists{pool}, transactions{pool, isDirect(ctx, pool)}, tokens.NewStore(tokenDB{pool})}, nil
 }
 
 // directProbes is how many connections isDirect examines. One is not enough, because a PgBouncer's own
@@ -125,13 +89,16 @@ func (s *Store) Ping(ctx context.Context) error { return s.pool.Ping(ctx) }
 // Get returns the snapshot of an entity, or store.ErrNotFound.
 func (s *Store) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error) {
 	snapshot := store.Snapshot{State: store.State{Entity: e}}
-	row := s.prepared.QueryRow(ctx, store.SelectSnapshot, e.Source, e.Facet, e.Key)
-	err := snapshot.ScanState(row.Scan, &snapshot.Payload)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return store.Snapshot{}, store.ErrNotFound
-	}
-	if err != nil {
+	found := false
+	err := s.read(ctx, func(scan func(...any) error) error {
+		found = true
+		return snapshot.ScanState(scan, &snapshot.Payload)
+	}, store.SelectSnapshot, e.Source, e.Facet, e.Key)
+	switch {
+	case err != nil:
 		return store.Snapshot{}, fmt.Errorf("read %s: %w", e, err)
+	case !found:
+		return store.Snapshot{}, store.ErrNotFound
 	}
 	return snapshot, nil
 }
@@ -154,7 +121,7 @@ func (s *Store) GetAll(ctx context.Context, keys []schemas.Entity) ([]store.Snap
 	for i, e := range keys {
 		snapshots[i].Entity = e
 	}
-	err := forEachEntity(ctx, s.prepared, selectSnapshots, keys, func(found *store.Snapshot, scan func(...any) error) error {
+	err := forEachEntity(ctx, s.read, selectSnapshots, keys, func(found *store.Snapshot, scan func(...any) error) error {
 		return found.ScanState(scan, &found.Payload)
 	}, func(i int, found store.Snapshot) {
 		found.Entity = keys[i]
@@ -173,7 +140,7 @@ func (s *Store) States(ctx context.Context, keys []schemas.Entity) ([]store.Stat
 	for i, e := range keys {
 		states[i].Entity = e
 	}
-	err := forEachEntity(ctx, s.prepared, selectStates, keys, func(found *store.State, scan func(...any) error) error {
+	err := forEachEntity(ctx, s.read, selectStates, keys, func(found *store.State, scan func(...any) error) error {
 		return found.ScanState(scan)
 	}, func(i int, found store.State) {
 		found.Entity = keys[i]
@@ -201,36 +168,45 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
+// readFunc runs a query and calls the function row for each row of the result.
+type readFunc func(ctx context.Context, row func(scan func(...any) error) error, query string, args ...any) error
+
+// readFrom returns a function that runs queries in a pool or transaction.
+func readFrom(db querier) readFunc {
+	return func(ctx context.Context, row func(scan func(...any) error) error, query string, args ...any) error {
+		rows, err := db.Query(ctx, query, args...)
+		if err != nil {
+			return err
+		}
+		return callRow(rows, row)
+	}
+}
+
 // forEachEntity runs a query with the entities as arguments. The first column of each row is the
 // entity's position, counted from 1. The function "scan" reads the other columns. The function
 // "place" stores the result for the position, counted from 0.
-func forEachEntity[T any](ctx context.Context, db querier, query string, keys []schemas.Entity,
+func forEachEntity[T any](ctx context.Context, read readFunc, query string, keys []schemas.Entity,
 	scan func(found *T, scan func(...any) error) error, place func(i int, found T),
 ) error {
 	var a entities
 	for _, e := range keys {
 		a.add(e)
 	}
-	rows, err := db.Query(ctx, query, a.sources, a.facets, a.keys)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
 	var n int
 	var found, empty T
 	columns := []any{&n}
-	scanRow := func(to ...any) error {
-		columns = append(columns[:1], to...)
-		return rows.Scan(columns...)
-	}
-	for rows.Next() {
+	return read(ctx, func(scanRow func(...any) error) error {
 		found = empty
-		if err := scan(&found, scanRow); err != nil {
+		err := scan(&found, func(to ...any) error {
+			columns = append(columns[:1], to...)
+			return scanRow(columns...)
+		})
+		if err != nil {
 			return err
 		}
 		place(n-1, found)
-	}
-	return rows.Err()
+		return nil
+	}, query, a.sources, a.facets, a.keys)
 }
 
 // Delete deletes the snapshot and the status of an entity, if they exist.

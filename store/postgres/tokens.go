@@ -15,7 +15,7 @@ type tokenDB struct{ pool *pgxpool.Pool }
 
 // Query calls the function row for each row of the result.
 func (d tokenDB) Query(ctx context.Context, row func(scan func(...any) error) error, query string, args ...any) error {
-	return eachRow(ctx, d.pool, row, query, args...)
+	return readFrom(d.pool)(ctx, row, query, args...)
 }
 
 // Exec runs a statement.

@@ -10,9 +10,9 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// transactions implements InTx and InUnflushedTx. If prepare is set, each connection prepares each
-// statement once, because PostgreSQL needs more time to parse and plan these statements than to execute
-// them.
+// transactions implements InTx and InUnflushedTx, and runs the constant statements that read or write
+// entities by their keys. If prepare is set, each connection prepares each of these statements once,
+// because PostgreSQL needs more time to parse and plan them than to execute them.
 type transactions struct {
 	pool    *pgxpool.Pool
 	prepare bool // each connection has its own session of PostgreSQL, and not one of a pooler
@@ -34,6 +34,54 @@ func (s transactions) InUnflushedTx(ctx context.Context, do func(store.Tx) error
 // Otherwise PostgreSQL would plan a statement about a partitioned table at each execution, because it
 // estimates a lower cost for a plan of one partition. This planning takes longer than the execution.
 const genericPlans = ", set_config('plan_cache_mode', 'force_generic_plan', true)"
+
+// read runs a query outside of a transaction and calls the function row for each row of the result.
+func (s transactions) read(ctx context.Context, row func(scan func(...any) error) error, query string, args ...any) error {
+	if !s.prepare {
+		return readFrom(s.pool)(ctx, row, query, args...)
+	}
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	// PostgreSQL executes the statements of one round trip as one transaction, so the settings need no BEGIN.
+	t := &transaction{conn: conn.Conn(), prepare: true, begin: []string{beginIndexOnly[1] + genericPlans}}
+	return t.Query(ctx, row, query, args...)
+}
+
+// beginOptions are the options of a transaction whose statements are run with prepared.
+func (s transactions) beginOptions() pgx.TxOptions {
+	if !s.prepare {
+		return indexOnly
+	}
+	return pgx.TxOptions{BeginQuery: indexOnly.BeginQuery + genericPlans}
+}
+
+// prepared returns a transaction that prepares its statements.
+func (s transactions) prepared(tx pgx.Tx) prepared {
+	if !s.prepare {
+		return prepared{tx, pgx.QueryExecModeCacheDescribe}
+	}
+	return prepared{tx, pgx.QueryExecModeCacheStatement}
+}
+
+// prepared runs statements of a transaction in a mode.
+type prepared struct {
+	tx   pgx.Tx
+	mode pgx.QueryExecMode
+}
+
+// Query runs a statement that returns rows.
+func (p prepared) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	return p.tx.Query(ctx, sql, append([]any{p.mode}, args...)...)
+}
+
+// exec runs a statement that returns no rows.
+func (p prepared) exec(ctx context.Context, sql string, args ...any) error {
+	_, err := p.tx.Exec(ctx, sql, append([]any{p.mode}, args...)...)
+	return err
+}
 
 var beginUnflushed = []string{"BEGIN", beginIndexOnly[1] + ", set_config('synchronous_commit', 'off', true)"}
 
@@ -88,15 +136,6 @@ func (t *transaction) send(ctx context.Context, statements *pgx.Batch) error {
 func (t *transaction) Query(ctx context.Context, row func(scan func(...any) error) error, query string, args ...any) error {
 	_, err := t.Exec(ctx, store.Statement{Text: query, Args: args, Row: row})
 	return err
-}
-
-// eachRow runs a query and calls the function row for each row of the result.
-func eachRow(ctx context.Context, pool *pgxpool.Pool, row func(scan func(...any) error) error, query string, args ...any) error {
-	rows, err := pool.Query(ctx, query, args...)
-	if err != nil {
-		return err
-	}
-	return callRow(rows, row)
 }
 
 func callRow(rows pgx.Rows, row func(scan func(...any) error) error) error {

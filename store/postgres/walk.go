@@ -41,7 +41,7 @@ func (l lists) StatusesInRange(ctx context.Context, f store.EntityFilter, after 
 // entity that is not registered is nil.
 func (l lists) Registrations(ctx context.Context, keys []schemas.Entity) ([]*store.RegisteredEntity, error) {
 	all := make([]*store.RegisteredEntity, len(keys))
-	err := forEachEntity(ctx, l.pool, selectRegistrations, keys, func(found *store.RegisteredEntity, scan func(...any) error) error {
+	err := forEachEntity(ctx, readFrom(l.pool), selectRegistrations, keys, func(found *store.RegisteredEntity, scan func(...any) error) error {
 		return found.ScanEntity(scan)
 	}, func(i int, found store.RegisteredEntity) { all[i] = &found })
 	if err != nil {

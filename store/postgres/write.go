@@ -91,8 +91,8 @@ WHERE u.source = i.source AND u.facet = i.facet AND u.key = i.key AND u.version 
 // given order. On an error nothing was written.
 func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result, error) {
 	b := store.NewBatch(writes)
-	err := pgx.BeginTxFunc(ctx, s.pool, indexOnly, func(tx pgx.Tx) error {
-		db := prepared{tx, s.prepared.mode}
+	err := pgx.BeginTxFunc(ctx, s.pool, s.beginOptions(), func(tx pgx.Tx) error {
+		db := s.prepared(tx)
 		clear(b.Results)
 		if err := touchUnchanged(ctx, db, b, false); err != nil {
 			return err
