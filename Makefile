@@ -90,7 +90,7 @@ e2e-outage: ## judge a total outage at 350 calls/s and the recovery, on real ser
 scenarios: ## judge the scenarios and targets of adr-013 on real services (ONLY=herd SECONDS_EACH=30)
 	@$(SERVICES); cd e2e && $(GO) run ./scenarios --seconds $${SECONDS_EACH:-30} --results scenarios/RESULTS.md $${ONLY:-all}
 
-scenario-reads: $(K6) ## judge 3,000 users who read during a flood, with a slow Kafka, and without Redis (SECONDS_EACH=30)
+scenario-reads: $(K6) ## judge 1,000 users who read during a flood, with a slow Kafka, and without Redis (SECONDS_EACH=30)
 	@$(SERVICES); cd e2e && $(GO) run ./scenarios --k6 $(K6) --seconds $${SECONDS_EACH:-30} reads
 
 observe: ## judge each panel, rule and alert on a real Prometheus (SECONDS_EACH=30)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -11,14 +12,17 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// fetchedDocuments is the number of layouts without a file. The other layouts are static files.
-const fetchedDocuments = 6
+const (
+	documentUsers    = 3_000 // number of users unless a flag names another
+	fetchedDocuments = 6     // number of layouts without a file; the other layouts are static files
+)
 
 // documents judges the responses to 3,000 users (k6) that read 39 layouts in 12 folders. 85 % of the
 // layouts are static files. The other layouts are fetched from an upstream that allows three calls at
 // once. With the flag --results, the summary of k6 is stored in the directory of the results, as
 // documents.json.
 func documents(ctx context.Context, s *site, o options) error {
+	o.users = cmp.Or(o.users, documentUsers)
 	k6, err := findK6(ctx, s.Root, o.k6)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 )
 
 const (
+	readUsers        = 1_000  // number of users unless a flag names another; with 3,000, k6 needs a quarter of two cores
 	characters       = 20_000 // number of stored snapshots; a part of them is stale
 	floodRate        = 450    // reads of stale keys per second, as many as the upstream's quota allows
 	minFloodRate     = 400    // minimum number of calls per second at which the load of refreshes (flood) counts as using the whole quota
@@ -51,6 +53,7 @@ func reads(only ...string) func(context.Context, *site, options) error {
 }
 
 func runReads(ctx context.Context, s *site, o options, only []string) error {
+	o.users = cmp.Or(o.users, readUsers)
 	k6, err := findK6(ctx, s.Root, o.k6)
 	if err != nil {
 		return err

@@ -38,7 +38,7 @@ const withoutRedis = env.WITHOUT === 'redis';
 const alive = Number(env.KILLED || 0) * 1000 - 1000;
 const noticed = alive + 3000;
 const part = Math.max(0.01, 30 / (Number(env.USERS) * Number(env.SECONDS) / 4)); // share of the bodies that are checked
-// A user waits 2 to 6 seconds between two requests, so 3,000 users send 750 requests a second.
+// A user waits 2 to 6 seconds between two requests, so 1,000 users send 250 requests a second.
 const think = () => sleep(2 + 4 * Math.random());
 
 const kinds = ['stored', 'stale', 'new', 'refresh', 'unknown'].concat(withoutRedis ? ['cold'] : []);
