@@ -3,6 +3,7 @@ package consumer_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -207,7 +208,8 @@ func TestWorker_CountsNoRecordsWithoutClient(t *testing.T) {
 	r.untilStored("internal")
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if len(n.clients) != 1 || n.clients[0] != "" {
-		t.Errorf("got calls of %q, want one of nobody", n.clients)
+	// A permit that expires on a slow machine is acquired again.
+	if len(n.clients) == 0 || slices.ContainsFunc(n.clients, func(client string) bool { return client != "" }) {
+		t.Errorf("got permits of %q, want at least one, and each without a client", n.clients)
 	}
 }
