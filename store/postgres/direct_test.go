@@ -53,12 +53,7 @@ func TestOpen_PreparesOnDirectConnectionsOnly(t *testing.T) {
 // PostgreSQL would plan statements about the partitioned tables at each execution, which takes longer
 // than the execution.
 func TestStatementsByKey_ArePlannedOncePerConnection(t *testing.T) {
-	u, err := url.Parse(servicetest.PostgresCopy(t, &template))
-	if err != nil {
-		t.Fatal(err)
-	}
-	u.RawQuery += "&pool_max_conns=1"
-	s, err := Open(t.Context(), u.String())
+	s, err := Open(t.Context(), servicetest.PostgresCopy(t, &template)+"&pool_max_conns=1")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -195,13 +195,14 @@ func forEachEntity[T any](ctx context.Context, read readFunc, query string, keys
 	var n int
 	var found, empty T
 	columns := []any{&n}
-	return read(ctx, func(scanRow func(...any) error) error {
-		found = empty
-		err := scan(&found, func(to ...any) error {
-			columns = append(columns[:1], to...)
-			return scanRow(columns...)
-		})
-		if err != nil {
+	var scanRow func(...any) error
+	scanEntity := func(to ...any) error { // one function for all rows, which saves an allocation for each
+		columns = append(columns[:1], to...)
+		return scanRow(columns...)
+	}
+	return read(ctx, func(scanColumns func(...any) error) error {
+		scanRow, found = scanColumns, empty
+		if err := scan(&found, scanEntity); err != nil {
 			return err
 		}
 		place(n-1, found)

@@ -30,6 +30,8 @@ func (s transactions) InUnflushedTx(ctx context.Context, do func(store.Tx) error
 	return classifyError(s.inTx(ctx, beginUnflushed, do))
 }
 
+var beginUnflushed = []string{"BEGIN", beginIndexOnly[1] + ", set_config('synchronous_commit', 'off', true)"}
+
 // genericPlans makes PostgreSQL execute a prepared statement with one generic plan for all arguments.
 // Otherwise PostgreSQL would plan a statement about a partitioned table at each execution, because it
 // estimates a lower cost for a plan of one partition. This planning takes longer than the execution.
@@ -82,8 +84,6 @@ func (p prepared) exec(ctx context.Context, sql string, args ...any) error {
 	_, err := p.tx.Exec(ctx, sql, append([]any{p.mode}, args...)...)
 	return err
 }
-
-var beginUnflushed = []string{"BEGIN", beginIndexOnly[1] + ", set_config('synchronous_commit', 'off', true)"}
 
 func (s transactions) inTx(ctx context.Context, begin []string, do func(store.Tx) error) error {
 	conn, err := s.pool.Acquire(ctx)
@@ -140,8 +140,9 @@ func (t *transaction) Query(ctx context.Context, row func(scan func(...any) erro
 
 func callRow(rows pgx.Rows, row func(scan func(...any) error) error) error {
 	defer rows.Close()
+	scan := rows.Scan
 	for rows.Next() {
-		if err := row(rows.Scan); err != nil {
+		if err := row(scan); err != nil {
 			return err
 		}
 	}
