@@ -108,8 +108,49 @@ func (al *allocator) step(now time.Time) (d demand, next time.Time) {
 		}
 	}
 	d.queues = al.selectQueues(d.queues)
+	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
+		next = poll.Earlier(next, al.limitDemand(&d, lane, now))
+	}
 	d.hasEvents = !al.pending.empty() || al.forceCall
 	return d, next
+}
+
+// limitDemand reduces the demand of a lane to the slots that this process can still hold (see
+// heldSlots). If the demand was reduced, it returns the time at which the first held permit is forgotten.
+func (al *allocator) limitDemand(d *demand, lane schemas.Lane, now time.Time) (next time.Time) {
+	h := al.queues.ofLane(lane).held
+	h.forget(now)
+	if !h.limited.Load() {
+		return time.Time{}
+	}
+	room, reduced := h.room(al.queues.held(lane)), false
+	take := func(n int) int {
+		got := min(n, max(0, room))
+		room, reduced = room-got, reduced || got < n
+		return got
+	}
+	if lane == schemas.High {
+		d.high = take(d.high)
+	} else {
+		d.low = take(d.low)
+	}
+	for i, c := range d.queues {
+		if c.q.lane == lane {
+			d.queues[i].n = take(c.n)
+		}
+	}
+	d.queues = slices.DeleteFunc(d.queues, func(c queueDemand) bool { return c.n == 0 })
+	if reduced && len(h.given) > 0 {
+		return h.given[0].slot.notAfter.Add(heldTimeout + 1)
+	}
+	return time.Time{}
+}
+
+// lowerLimit lowers the limit of the slots that the lane of q holds, because a permit of q with the slot
+// s has expired.
+func (al *allocator) lowerLimit(q *queue, s slot, now time.Time) {
+	q.held.forget(now)
+	q.held.expire(s, al.queues.held(q.lane))
 }
 
 // selectQueues picks at most maxQueuesPerCall queues for the next call to Redis. If there are
@@ -160,6 +201,9 @@ func (al *allocator) serveDue(q *queue, now time.Time) time.Time {
 		switch {
 		case now.After(s.notAfter):
 			al.metrics.lapsed.Inc()
+			if q.length > 0 {
+				al.lowerLimit(q, s, now)
+			}
 			al.refund(s)
 		case q.length == 0:
 			return s.notAfter.Add(1)
@@ -168,6 +212,7 @@ func (al *allocator) serveDue(q *queue, now time.Time) time.Time {
 		default:
 			p := q.serve()
 			p.slot, p.given = s, true
+			q.held.give(p)
 			if p.ready != nil {
 				p.ready <- struct{}{}
 			}
@@ -250,7 +295,7 @@ func (al *allocator) queueFor(lane schemas.Lane, c Call) *queue {
 	if q := al.queues.byKey[id.String()]; q != nil {
 		return q
 	}
-	return al.queues.live(&queue{lane: lane, key: of, keyText: id.String()})
+	return al.queues.live(&queue{lane: lane, held: al.queues.ofLane(lane).held, key: of, keyText: id.String()})
 }
 
 // setResource records the upstream's name for the budget of an endpoint, and moves the

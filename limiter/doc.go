@@ -136,6 +136,12 @@
 // Redis has seen is in force for all processes. If processes have different quotas for
 // one revision, for example during a rolling release, the stricter values apply.
 //
+// # Processes without processor time
+//
+// A process that does not get enough processor time lets permits expire. It then requests fewer slots,
+// so that it spends most of its permits, and other processes get the slots (see heldSlots). If it gets
+// processor time again, it requests more slots within seconds.
+//
 // # Loss of state
 //
 // State that is empty, malformed, or from before a restart, a failover or a step of Redis'

@@ -97,7 +97,8 @@ func incarnationName(process string) string {
 }
 
 // Acquire waits until the call can be sent, and returns its permit. Clients take turns; the
-// calls of one client are served in order. Acquire returns an error only if ctx ends.
+// calls of one client are served in order. The caller must call Spend or Release. Acquire returns an
+// error only if ctx ends.
 func (l *Limiter) Acquire(ctx context.Context, lane schemas.Lane, c Call) (*Permit, error) {
 	return l.acquire(ctx, lane, c, &Permit{}, (*queue).push)
 }
@@ -111,7 +112,7 @@ func (l *Limiter) AcquireRetry(ctx context.Context, lane schemas.Lane, c Call) (
 // Reacquire waits for a permit like Acquire, for a caller whose permit expired before it was
 // spent. This caller is served before all other waiters.
 func (l *Limiter) Reacquire(ctx context.Context, lane schemas.Lane, c Call) (*Permit, error) {
-	return l.acquire(ctx, lane, c, &Permit{}, (*queue).pushFront)
+	return l.acquire(ctx, lane, c, &Permit{again: true}, (*queue).pushFront)
 }
 
 func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, c Call, p *Permit, insert func(*queue, *Permit)) (*Permit, error) {

@@ -11,6 +11,7 @@ type Permit struct {
 	queue       *queue
 	since       time.Time // the time when Acquire was called
 	retry       bool      // the caller's last upstream call failed (AcquireRetry)
+	again       bool      // the caller's last permit expired (Reacquire)
 	client      string    // the client that the call is made for
 	turn        int64     // turn in the fair queue (see fair); guarded by limiter.mu
 	slot        slot
@@ -49,14 +50,23 @@ func (p *Permit) Spend() bool {
 	if now.After(p.slot.notAfter) {
 		l.metrics.lapsed.Inc()
 		l.mu.Lock()
+		if p.again {
+			l.alloc.lowerLimit(p.queue, p.slot, now)
+		}
 		l.alloc.refund(p.slot)
 		l.mu.Unlock()
-		if p.slot.candidate != nil { // give the expired permit's in-flight slot to another caller
+		if p.slot.candidate != nil || p.queue.held.limited.Load() { // another caller can get an in-flight slot or another slot
 			l.wake()
 		}
 		return false
 	}
 	p.spent = now
+	if h := p.queue.held; h.limited.Load() {
+		l.mu.Lock()
+		h.spend()
+		l.mu.Unlock()
+		l.wake() // there can be room for another slot
+	}
 	l.metrics.spent(p.queue.lane, now)
 	return true
 }

@@ -15,7 +15,7 @@ type queueSet struct {
 }
 
 func newQueueSet() queueSet {
-	s := queueSet{high: &queue{lane: schemas.High}, low: &queue{lane: schemas.Low}, byKey: map[string]*queue{}}
+	s := queueSet{high: &queue{lane: schemas.High, held: &heldSlots{}}, low: &queue{lane: schemas.Low, held: &heldSlots{}}, byKey: map[string]*queue{}}
 	s.all = []*queue{s.high, s.low}
 	return s
 }
@@ -63,6 +63,17 @@ func (s *queueSet) waiting() int {
 	n := 0
 	for _, q := range s.all {
 		n += q.length
+	}
+	return n
+}
+
+// held returns the number of slots that this process holds in a lane (see heldSlots).
+func (s *queueSet) held(lane schemas.Lane) int {
+	n := len(s.ofLane(lane).held.given)
+	for _, q := range s.all {
+		if q.lane == lane {
+			n += len(q.slots)
+		}
 	}
 	return n
 }
