@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/freshet/freshet/entities"
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/servicetest"
 )
 
 // prefetching writes a configuration with two facets, one of which is prefetched.
@@ -139,6 +141,7 @@ func TestSnapshotDelete_StopsServing(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	d.until("a fresh answer", "somebody", isFresh)
 	d.mustRun(0, nil, "stop", "--yes", "--source", "nexon") // the source is stopped, so that no refresh stores the snapshot again
+	servicetest.WaitFor(t, eventTimeout, "the stop in force", func() bool { return d.view().State == limiter.StateStopped })
 	d.mustRun(0, nil, "snapshot", "delete", "nexon/character/somebody", "--yes")
 	d.until("an answer that nothing is stored", "somebody", func(r read) bool { return r.status == http.StatusAccepted })
 }
