@@ -74,6 +74,12 @@ func (l dlqFilter) Query() url.Values {
 	return q
 }
 
+// LastHour returns the URL of the page of dead letters with this filter, limited to the last hour.
+func (l dlqFilter) LastHour(now time.Time) string {
+	l.Filter.Since, l.Filter.Until = now.Add(-time.Hour).Truncate(time.Second), time.Time{}
+	return l.Address()
+}
+
 // Address returns the URL of the page of dead letters with this filter.
 func (l dlqFilter) Address() string { return root + "/dlq?" + l.Query().Encode() }
 

@@ -2,8 +2,10 @@ package console
 
 import (
 	"fmt"
+	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/schemas"
@@ -92,5 +94,13 @@ func TestDLQ_FilterAcceptsListedKey(t *testing.T) {
 		if got := r.filters[0]; got.Facet != want.Facet || got.Key != want.Key {
 			t.Errorf("%s: got facet %q and key %q, want %q and %q", query, got.Facet, got.Key, want.Facet, want.Key)
 		}
+	}
+}
+
+func TestDLQ_LinksToTheLastHour(t *testing.T) {
+	f := dlqFilter{Filter: store.DeadLetterFilter{Source: "nexon", Until: testNow}}
+	got, want := f.LastHour(testNow), "/console/dlq?since="+url.QueryEscape(testNow.Add(-time.Hour).Format(time.RFC3339))+"&source=nexon"
+	if got != want {
+		t.Errorf("link to the last hour: got %s, want %s", got, want)
 	}
 }

@@ -15,7 +15,7 @@ var explanations = map[schemas.DeadLetterReason]string{
 	schemas.UnknownMajor:    "The request has a newer format version than the process that read it supports. Upgrade every query service and worker.",
 	schemas.OversizedRecord: "The record exceeds the maximum size of a request. It can't be fixed: find the program that wrote it, and purge the record.",
 	schemas.InvalidRequest:  "The configuration has no such facet, or the key or a parameter does not fit it. If the key is right, fix the facet's configuration in query services and workers.",
-	schemas.Upstream4xx:     "The upstream rejects this request as invalid; a retry can't succeed. Fix the request or its credential.",
+	schemas.Upstream4xx:     "The upstream rejects this request as invalid, so a retry usually fails again. Fix the request or its credential first.",
 	schemas.Upstream5xx:     "The upstream failed repeatedly for these entities, while requests for others succeeded.",
 	schemas.Unreachable:     "No complete response arrived for these entities: a timeout, or a broken connection.",
 	schemas.NotReady:        "The upstream reported at every attempt that the content is not ready yet.",

@@ -197,7 +197,7 @@ func TestJob_ShowsTheOutcomeOfEachReplay(t *testing.T) {
 	r.checkedAt[r.list[0].Entity.Key] = began.Add(time.Second)
 	r.failures = map[string]store.Status{r.list[1].Entity.Key: {State: store.Failed, Error: "it failed again", Version: 1, UpdatedAt: began.Add(time.Second)}}
 	d := r.get(root + "/dlq/jobs/" + r.jobs[0].ID)
-	if got, want := d.textByID("outcomes"), "The first 3 of 4,112 are examined. Of 3 replayed dead letters, 1 succeeded, 1 failed again, and 1 is pending. Read again"; got != want {
+	if got, want := d.textByID("outcomes"), "The first 3 of 4,112 are examined. Of 3 replayed dead letters, 1 succeeded, 1 failed again, and 1 is pending. Update"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if !strings.Contains(d.text(), "it failed again") {

@@ -28,7 +28,7 @@ type itemsPage struct {
 
 // itemFilterLabels are the labels of find.ItemFilters.
 var itemFilterLabels = map[find.ItemFilter]string{
-	find.AllItems: "all", find.FreshItems: "fresh", find.StaleItems: "stale", find.FailingItems: "failing", find.HeldItems: "held",
+	find.AllItems: "all", find.FreshItems: "fresh", find.StaleItems: "stale", find.FailingItems: "failing, also held", find.HeldItems: "held",
 	find.NotFound: "not found", find.NeverFetched: "registered, never fetched", find.ChangedHour: "changed in the last hour",
 	find.ChangedDay: "changed in the last 24 h", find.ReadHour: "read in the last hour", find.ReadDay: "read in the last 24 h",
 }

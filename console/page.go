@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"html/template"
 	"net/http"
 	"slices"
@@ -77,20 +76,13 @@ var notices = map[string]string{
 func parsePages() map[string]*template.Template {
 	funcs := template.FuncMap{
 		"asset": assetURL, "what": explainTerm, "termID": termID, "definitions": func() map[string]string { return terms },
-		"key":   func(s string) string { return displayText(s, maxKeyShown) },
-		"text":  func(s string) string { return displayText(s, maxErrorShown) },
-		"brief": func(s string) string { return displayText(s, maxBriefShown) },
-		"long":  func(s string) string { return displayText(s, maxLongShown) },
-		"count": func(n any) string {
-			switch n := n.(type) {
-			case int:
-				return status.FormatInt(n)
-			case int64:
-				return status.FormatInt(n)
-			}
-			return fmt.Sprint(n)
-		},
-		"span": formatDuration, "ago": formatAgo, "clock": formatTime, "exact": formatExact, "explain": explainReason, "tier": tierName,
+		"key":    func(s string) string { return displayText(s, maxKeyShown) },
+		"text":   func(s string) string { return displayText(s, maxErrorShown) },
+		"brief":  func(s string) string { return displayText(s, maxBriefShown) },
+		"long":   func(s string) string { return displayText(s, maxLongShown) },
+		"count":  func(n any) string { return status.FormatInt(int64Of(n)) },
+		"plural": func(n any, one, many string) string { return plural(int64Of(n), one, many) },
+		"span":   formatDuration, "ago": formatAgo, "clock": formatTime, "exact": formatExact, "explain": explainReason, "tier": tierName,
 		"iso":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"field": func(t time.Time) string { return fieldTime(t) },
 		"at":    func(t, now time.Time) stamp { return stamp{t, now} },
@@ -103,6 +95,14 @@ func parsePages() map[string]*template.Template {
 		all[name] = template.Must(template.Must(layout.Clone()).ParseFS(files, "templates/"+name+".html"))
 	}
 	return all
+}
+
+// int64Of converts a number of a template. The templates pass numbers of the types int and int64.
+func int64Of(n any) int64 {
+	if n, ok := n.(int); ok {
+		return int64(n)
+	}
+	return n.(int64)
 }
 
 // stamp is the data of the template "time", which shows the time T. The text depends on the current

@@ -86,7 +86,7 @@ func (p *problems) addSource(n *sample, source string) {
 	}
 	if of.OpenDeadLetters > 0 {
 		dlq := root + "/dlq?source=" + url.QueryEscape(source)
-		p.add(toneWarn, statusItem{Href: dlq, Runbook: runbookSection("FreshetTooManyDeadLetters")}.withAct("Replay", dlq+"#h-safe"),
+		p.add(toneWarn, statusItem{Href: dlq, Runbook: runbookSection("FreshetTooManyDeadLetters")}.withAct("Replay or purge", dlq+"#h-safe"),
 			"%s: %s of the last 24 h are open.", source, plural(of.OpenDeadLetters, "dead letter", "dead letters"))
 	}
 }

@@ -169,11 +169,14 @@ func checkCause(newest []store.DeadLetter, states []store.State, err error, now 
 			}
 		}
 	}
-	entities := plural(int64(len(newest)), "newest dead letter", "newest dead letters")
-	if fetched == 0 {
-		return replayCheck{name, checkNo, fmt.Sprintf("No fetch has succeeded after the failures of the %s; the newest failure was %s. Refresh the entity of one of these dead letters to test whether the cause is fixed.", entities, formatAgo(newest[0].At, now))}
+	failures, of := "the failures of the "+status.FormatInt(len(newest))+" newest dead letters", fmt.Sprintf("%s of the %s newest dead letters", status.FormatInt(fetched), status.FormatInt(len(newest)))
+	if len(newest) == 1 {
+		failures, of = "the failure of the newest dead letter", "the newest dead letter"
 	}
-	return replayCheck{name, checkYes, fmt.Sprintf("A later fetch has succeeded for %s of the %s; the newest fetch was %s.", status.FormatInt(fetched), entities, formatAgo(last, now))}
+	if fetched == 0 {
+		return replayCheck{name, checkUnknown, fmt.Sprintf("Not tested: no fetch has succeeded after %s; the newest failure was %s. Refresh the entity of a dead letter to test whether the cause is fixed.", failures, formatAgo(newest[0].At, now))}
+	}
+	return replayCheck{name, checkYes, fmt.Sprintf("A later fetch has succeeded for %s; the newest fetch was %s.", of, formatAgo(last, now))}
 }
 
 // checkJobs checks that no replay of the source is running. A stopped replay counts as running

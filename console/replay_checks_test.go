@@ -90,8 +90,8 @@ func TestReplayCheck_CauseFixedSince(t *testing.T) {
 		"unread":  {nil, nil, errBroken, checkUnknown, "The failed entities could not be read."},
 		"none":    {nil, nil, nil, checkUnknown, "No open dead letter of a known entity matches the filter."},
 		"fetched": {failed, checked(time.Hour, 5*time.Minute), nil, checkYes, "A later fetch has succeeded for 1 of the 2 newest dead letters; the newest fetch was 5 min ago."},
-		"before":  {failed, checked(6*time.Minute, 2*time.Hour), nil, checkNo, "No fetch has succeeded after the failures of the 2 newest dead letters; the newest failure was 6 min ago. Refresh the entity of one of these dead letters to test whether the cause is fixed."},
-		"never":   {failed[:1], make([]store.State, 1), nil, checkNo, "No fetch has succeeded after the failures of the 1 newest dead letter; the newest failure was 6 min ago. Refresh the entity of one of these dead letters to test whether the cause is fixed."},
+		"before":  {failed, checked(6*time.Minute, 2*time.Hour), nil, checkUnknown, "Not tested: no fetch has succeeded after the failures of the 2 newest dead letters; the newest failure was 6 min ago. Refresh the entity of a dead letter to test whether the cause is fixed."},
+		"never":   {failed[:1], make([]store.State, 1), nil, checkUnknown, "Not tested: no fetch has succeeded after the failure of the newest dead letter; the newest failure was 6 min ago. Refresh the entity of a dead letter to test whether the cause is fixed."},
 	} {
 		t.Run(name, func(t *testing.T) {
 			wantCheck(t, checkCause(c.newest, c.states, c.err, testNow), c.result, c.message)
@@ -138,7 +138,7 @@ func TestReplayChecks_CountOnlyVisibleEntities(t *testing.T) {
 		{At: testNow}, // a dead letter whose record could not be decoded
 	}
 	checks := r.replayChecks(t.Context(), access.Client{Scopes: []access.Scope{access.Inspect}}, store.DeadLetterFilter{Source: "nexon"}, schemas.Low, 3)
-	wantCheck(t, checks[2], checkNo, "No fetch has succeeded after the failures of the 1 newest dead letter; the newest failure was 1 h ago. Refresh the entity of one of these dead letters to test whether the cause is fixed.")
+	wantCheck(t, checks[2], checkUnknown, "Not tested: no fetch has succeeded after the failure of the newest dead letter; the newest failure was 1 h ago. Refresh the entity of a dead letter to test whether the cause is fixed.")
 }
 
 func TestPlan_ChecksItsOwnLaneAndCount(t *testing.T) {

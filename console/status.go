@@ -109,7 +109,7 @@ func (c *Console) statusOf(n *sample, sources []string) liveStatus {
 }
 
 var (
-	policyColumns  = []column{textColumn("Policy").explained("quota policy"), textColumn("Used"), textColumn("Share"), numberColumn("Left now"), numberColumn("Left now for LOW"), textColumn("Notes")}
+	policyColumns  = []column{textColumn("Policy").explained("quota policy"), textColumn("Used"), textColumn("Share"), numberColumn("Allowed at once"), numberColumn("Allowed at once for LOW"), textColumn("Notes")}
 	processColumns = []column{textColumn("Process"), textColumn("Lane"), numberColumn("Waiting"), numberColumn("Longest"), numberColumn("Granted").explained("permit"), textColumn("Why")}
 	scopeColumns   = []column{textColumn("Policy"), textColumn("Scope").explained("scope"), numberColumn("Left"), numberColumn("In flight"), textColumn("State")}
 )

@@ -69,7 +69,7 @@ func policyRows(of *sourceSample, now time.Time) [][]statusItem {
 			}
 			bar = statusItem{Percent: &part, Text: formatPercent(int64(used+0.5), int64(target))}
 		}
-		notes := "HIGH alone may use " + status.FormatInt(p.Remaining-p.RemainingForLow)
+		notes := status.FormatInt(p.Remaining-p.RemainingForLow) + " only for HIGH"
 		if p.ResetsAt != nil {
 			notes += "; it resets in " + formatDuration(p.ResetsAt.Sub(now))
 		}

@@ -1,4 +1,5 @@
-// The palette opens with the key "/", and finds pages, entities, dead letters and processes.
+// The palette opens with the key "/", and finds pages, entities, dead letters, processes, and the process of
+// a partition ("partition 7").
 'use strict'
 ;(() => {
   const dialog = document.getElementById('palette')
@@ -17,7 +18,13 @@
     if (/^\d+:\d+$/.test(text)) {
       for (const source of words('sources')) all.push({ text: `Dead letter ${text} of ${source}`, href: `/console/dlq/${encodeURIComponent(source)}/${text.replace(':', '/')}` })
     }
-    for (const process of processes) if (process.toLowerCase().includes(small)) all.push({ text: `Process ${process}`, href: '/console/processes' })
+    for (const { name } of processes) if (name.toLowerCase().includes(small)) all.push({ text: `Process ${name}`, href: '/console/processes' })
+    const partition = /^partition (\d+)$/.exec(small)
+    if (partition) {
+      for (const { name, partitions = {} } of processes) {
+        for (const topic in partitions) if (partitions[topic].includes(+partition[1])) all.push({ text: `Partition ${partition[1]} of ${topic}: process ${name}`, href: '/console/processes' })
+      }
+    }
     for (const client of new Set(/^(key|jwt):./.test(text) ? [text, ...clients] : clients)) if (client.toLowerCase().includes(small)) all.push({ text: `Client ${client}`, href: '/console/clients/account?' + query({ client }) })
     for (const facet of words('facets')) {
       // "source/facet/key" names the facet too.
@@ -60,7 +67,7 @@
         show()
       })
       .catch(() => {}) // without this page, the palette finds everything else
-    load('processes', found => { processes = found.processes.map(process => process.name) })
+    load('processes', found => { processes = found.processes })
     load('clients', found => { clients = found.clients.map(one => one.client) })
   }
   opener.hidden = false

@@ -51,3 +51,12 @@ func TestPalette_ClosesWithEscape(t *testing.T) {
 	b.press("a", kb.Escape)
 	b.until(`!document.getElementById('palette').open`)
 }
+
+func TestPalette_FindsProcessOfPartition(t *testing.T) {
+	b, _ := openStill(t, "/queues")
+	b.openPalette()
+	b.press("partition 7")
+	b.untilText("#palette-0", `^Partition 7 of nexon\.update-priority-\w+: process \S+$`)
+	b.press(kb.Enter)
+	b.until(`location.pathname === '/console/processes' && document.readyState === 'complete'`)
+}
