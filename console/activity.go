@@ -2,6 +2,7 @@ package console
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -50,11 +51,62 @@ func auditRowOf(e settings.Entry) auditRow {
 	if !known {
 		did = displayText(e.Action, 40)
 	}
+	if changes := changedSettings(e); changes != "" {
+		did += ": " + displayText(changes, maxErrorShown)
+	}
 	full := ""
 	if text := compactJSON(e.Before); text != "" {
 		full = "before " + text + "\n"
 	}
 	return auditRow{e.At, displayText(e.Actor, 80), did, displayText(e.Source, 63), displayText(e.Note, maxErrorShown), displayText(full+"after "+compactJSON(e.After), maxLongShown)}
+}
+
+// changedSettings lists the settings that an entry with the action "set" has changed. For other entries,
+// and if the entry can't be parsed, it returns "".
+func changedSettings(e settings.Entry) string {
+	before, after := map[string]string{}, map[string]string{}
+	if e.Action != "set" || addSettings(before, "", e.Before) != nil || addSettings(after, "", e.After) != nil {
+		return ""
+	}
+	value := func(of map[string]string, name string) string {
+		if text, changed := of[name]; changed {
+			return text
+		}
+		return "the configured value"
+	}
+	names := maps.Clone(before)
+	maps.Copy(names, after)
+	var changes []string
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if from, to := value(before, name), value(after, name); from != to {
+			changes = append(changes, strings.TrimPrefix(name, "policies.")+" from "+from+" to "+to)
+		}
+	}
+	return strings.Join(changes, ", ")
+}
+
+// addSettings adds the settings in a JSON object to `all`, by their path, such as policies.second.target.
+func addSettings(all map[string]string, path string, text json.RawMessage) error {
+	var members map[string]json.RawMessage
+	if len(text) == 0 || string(text) == "null" {
+		return nil
+	}
+	if err := json.Unmarshal(text, &members); err != nil {
+		return err
+	}
+	for name, member := range members {
+		if path != "" {
+			name = path + "." + name
+		}
+		if member[0] != '{' {
+			all[name] = string(member)
+			continue
+		}
+		if err := addSettings(all, name, member); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // compactJSON returns JSON as text. It returns "" for a missing value, null and an empty object.

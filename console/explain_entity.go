@@ -94,7 +94,7 @@ func ageMessage(e Entity, now time.Time) string {
 		}
 		return fmt.Sprintf("It is not stale. Checked %s, and fresh for %s, until %s.", checked, formatDuration(e.FreshFor), formatTime(e.State.CheckedAt.Add(e.FreshFor), now))
 	case freshness == store.Stale:
-		return fmt.Sprintf("Checked %s, and fresh for %s.", checked, formatDuration(e.FreshFor))
+		return fmt.Sprintf("It is stale: checked %s, and fresh for %s.", checked, formatDuration(e.FreshFor))
 	}
 	return "Nothing is stored."
 }

@@ -58,7 +58,7 @@ func TestWhyStale(t *testing.T) {
 	stored := func(age time.Duration) Entity {
 		return Entity{Entity: e, Stored: true, Lifetimes: store.Lifetimes{FreshFor: time.Hour, NotFoundFor: 5 * time.Hour}, State: store.State{Encoding: "zstd", CheckedAt: testNow.Add(-age), FetchedAt: testNow.Add(-age)}}
 	}
-	const old = "Checked 3 h ago, and fresh for 1 h. "
+	const old = "It is stale: checked 3 h ago, and fresh for 1 h. "
 	with := func(change func(*Entity)) Entity {
 		known := stored(3 * time.Hour)
 		change(&known)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/settings"
 	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/status/find"
 	"github.com/freshet/freshet/store"
@@ -306,5 +307,23 @@ func TestSettings_ShowErrorsAtTheirFields(t *testing.T) {
 	}
 	if n := d.byID("nexon-limit.second"); attr(n, "aria-invalid") != "true" || !strings.Contains(attr(n, "aria-describedby"), "nexon-limit.second-problem") {
 		t.Error("the field is not marked as invalid")
+	}
+}
+
+func TestActivity_NamesTheChangedSettings(t *testing.T) {
+	for name, c := range map[string]struct{ action, before, after, want string }{
+		"a new override": {"set", `{}`, `{"policies":{"second":{"target":225}}}`, "second.target from the configured value to 225"},
+		"another value":  {"set", `{"policies":{"second":{"target":225}}}`, `{"policies":{"second":{"target":300}}}`, "second.target from 225 to 300"},
+		"a reset":        {"set", `{"policies":{"second":{"target":225}}}`, `null`, "second.target from 225 to the configured value"},
+		"one of several": {"set", `{"policies":{"second":{"target":225}}}`, `{"policies":{"second":{"target":225}},"prefetch":{"off":true}}`, "prefetch.off from the configured value to true"},
+		"another action": {"stop", `{}`, `{"stopped":true}`, ""},
+		"not an object":  {"set", `{}`, `[1]`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := changedSettings(settings.Entry{Action: c.action, Before: json.RawMessage(c.before), After: json.RawMessage(c.after)})
+			if got != c.want {
+				t.Errorf("changes: got %q, want %q", got, c.want)
+			}
+		})
 	}
 }

@@ -117,7 +117,7 @@ func TestPages_ReportUnavailableServices(t *testing.T) {
 func TestPages_AnswerInNamedElements(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
-	if got := r.get(root + "/lookup?facet=nexon/character&key=3fa8b1c2d4").textByID("why-stale"); got != "Checked 3 h ago, and fresh for 1 h. It is held: its last request failed 2 min ago (UPSTREAM_5XX), and the next retry is at 12:04." {
+	if got := r.get(root + "/lookup?facet=nexon/character&key=3fa8b1c2d4").textByID("why-stale"); got != "It is stale: checked 3 h ago, and fresh for 1 h. It is held: its last request failed 2 min ago (UPSTREAM_5XX), and the next retry is at 12:04." {
 		t.Errorf("why-stale: got %q, want checked 3 h ago, failed 2 min ago, and the next retry at 12:04", got)
 	}
 	// A rate needs two samples. This request takes the first sample.
