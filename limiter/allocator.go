@@ -108,37 +108,40 @@ func (al *allocator) step(now time.Time) (d demand, next time.Time) {
 		}
 	}
 	d.queues = al.selectQueues(d.queues)
-	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
-		next = poll.Earlier(next, al.limitDemand(&d, lane, now))
-	}
+	next = poll.Earlier(next, al.limitDemand(&d, now))
 	d.hasEvents = !al.pending.empty() || al.forceCall
 	return d, next
 }
 
-// limitDemand reduces the demand of a lane to the slots that this process can still hold (see
-// heldSlots). If the demand was reduced, it returns the time at which the first held permit is forgotten.
-func (al *allocator) limitDemand(d *demand, lane schemas.Lane, now time.Time) (next time.Time) {
-	h := al.queues.ofLane(lane).held
+// limitDemand reduces the demand to the slots that this process can still hold (see heldSlots). If the
+// demand was reduced, it returns the time at which the first held permit is forgotten.
+func (al *allocator) limitDemand(d *demand, now time.Time) (next time.Time) {
+	h := al.queues.held
 	h.forget(now)
 	if !h.limited.Load() {
 		return time.Time{}
 	}
-	room, reduced := h.room(al.queues.held(lane)), false
+	all, low := al.queues.countHeld()
+	room, reduced := h.room(all), false
 	take := func(n int) int {
 		got := min(n, max(0, room))
 		room, reduced = room-got, reduced || got < n
 		return got
 	}
-	if lane == schemas.High {
-		d.high = take(d.high)
-	} else {
-		d.low = take(d.low)
-	}
-	for i, c := range d.queues {
-		if c.q.lane == lane {
-			d.queues[i].n = take(c.n)
+	takeQueues := func(lane schemas.Lane) {
+		for i, c := range d.queues {
+			if c.q.lane == lane {
+				d.queues[i].n = take(c.n)
+			}
 		}
 	}
+	d.high = take(d.high)
+	takeQueues(schemas.High)
+	if low == 0 {
+		room = max(room, 1)
+	}
+	d.low = take(d.low)
+	takeQueues(schemas.Low)
 	d.queues = slices.DeleteFunc(d.queues, func(c queueDemand) bool { return c.n == 0 })
 	if reduced && len(h.given) > 0 {
 		return h.given[0].slot.notAfter.Add(heldTimeout + 1)
@@ -146,11 +149,11 @@ func (al *allocator) limitDemand(d *demand, lane schemas.Lane, now time.Time) (n
 	return time.Time{}
 }
 
-// lowerLimit lowers the limit of the slots that the lane of q holds, because a permit of q with the slot
-// s has expired.
-func (al *allocator) lowerLimit(q *queue, s slot, now time.Time) {
-	q.held.forget(now)
-	q.held.expire(s, al.queues.held(q.lane))
+// lowerLimit lowers the limit of the held slots, because a permit with the slot s has expired.
+func (al *allocator) lowerLimit(s slot, now time.Time) {
+	al.queues.held.forget(now)
+	all, _ := al.queues.countHeld()
+	al.queues.held.expire(s, all)
 }
 
 // selectQueues picks at most maxQueuesPerCall queues for the next call to Redis. If there are
@@ -202,7 +205,7 @@ func (al *allocator) serveDue(q *queue, now time.Time) time.Time {
 		case now.After(s.notAfter):
 			al.metrics.lapsed.Inc()
 			if q.length > 0 {
-				al.lowerLimit(q, s, now)
+				al.lowerLimit(s, now)
 			}
 			al.refund(s)
 		case q.length == 0:
@@ -212,7 +215,7 @@ func (al *allocator) serveDue(q *queue, now time.Time) time.Time {
 		default:
 			p := q.serve()
 			p.slot, p.given = s, true
-			q.held.give(p)
+			al.queues.held.give(p)
 			if p.ready != nil {
 				p.ready <- struct{}{}
 			}
@@ -295,7 +298,7 @@ func (al *allocator) queueFor(lane schemas.Lane, c Call) *queue {
 	if q := al.queues.byKey[id.String()]; q != nil {
 		return q
 	}
-	return al.queues.live(&queue{lane: lane, held: al.queues.ofLane(lane).held, key: of, keyText: id.String()})
+	return al.queues.live(&queue{lane: lane, key: of, keyText: id.String()})
 }
 
 // setResource records the upstream's name for the budget of an endpoint, and moves the

@@ -58,7 +58,7 @@ func (al *allocator) applyGrant(a answer) {
 	}{{al.queues.high, a.high, a.backHigh, a.refusalHigh, a.demand.high}, {al.queues.low, a.low, a.backLow, a.refusalLow, a.demand.low}} {
 		q := side.q
 		for _, wait := range side.waits {
-			q.reserve(a.laneSlot(wait, side.refusal))
+			al.queues.reserve(q, a.laneSlot(wait, side.refusal))
 		}
 		q.used += int64(len(side.waits))
 		if side.requested > 0 {
@@ -138,7 +138,7 @@ func (al *allocator) applyQueueGrant(a answer, i int, c queueGrant) {
 	}
 	q = al.queues.live(q)
 	for _, s := range c.slots {
-		q.reserve(a.slot(i, s))
+		al.queues.reserve(q, a.slot(i, s))
 	}
 	q.used += int64(len(c.slots))
 	q.refusal = c.refusal

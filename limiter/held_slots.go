@@ -18,8 +18,8 @@ const (
 	heldTimeout = time.Second
 )
 
-// heldSlots are the slots of one lane that this process holds: the reserved slots of the lane's queues,
-// and the permits whose callers have called neither Spend nor Release yet.
+// heldSlots are the slots that this process holds: the reserved slots of its queues, and the permits whose
+// callers have called neither Spend nor Release yet.
 //
 // A process without enough processor time spends its permits too late. If it continued to request a
 // slot for each waiting call, nearly all of its permits would expire. So it then limits the number of
@@ -32,6 +32,9 @@ const (
 // A permit of Acquire can also expire because a new connection to the upstream takes long. So only two
 // cases lower the limit: the process was too slow to give a reserved slot to a waiting call, or a permit
 // of Reacquire expired.
+//
+// Both lanes share the limit, as they share the processor. HIGH takes its slots first. LOW can always hold
+// one slot, so that HIGH does not starve it.
 type heldSlots struct {
 	limited atomic.Bool // true if there is a limit; Spend reads it without Limiter.mu
 

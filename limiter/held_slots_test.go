@@ -117,26 +117,44 @@ func TestHeldSlots_SingleStallSetsNoLimit(t *testing.T) {
 		if lapsed := testutil.ToFloat64(l.metrics.lapsed); lapsed == 0 {
 			t.Fatal("expired permits: got 0, want more, because the process paused for 100 ms")
 		}
-		if l.alloc.queues.low.held.limited.Load() {
-			t.Errorf("limit: got %v, want none", l.alloc.queues.low.held.limit)
+		if l.alloc.queues.held.limited.Load() {
+			t.Errorf("limit: got %v, want none", l.alloc.queues.held.limit)
 		}
 	})
 }
 
-func TestHeldSlots_LimitAppliesToAllQueuesOfLane(t *testing.T) {
-	al := allocator{queues: newQueueSet()}
-	h := al.queues.low.held
-	h.limit = 5
-	h.limited.Store(true)
-	queueOf := func(lane schemas.Lane) *queue { return &queue{lane: lane, held: al.queues.ofLane(lane).held} }
-	d := demand{low: 2, high: 9, queues: []queueDemand{{queueOf(schemas.High), 9}, {queueOf(schemas.Low), 2}, {queueOf(schemas.Low), 7}, {queueOf(schemas.Low), 7}}}
-	al.limitDemand(&d, schemas.Low, time.Now())
-	got := []int{d.low, d.high}
-	for _, q := range d.queues {
-		got = append(got, q.n)
-	}
-	if want := []int{2, 9, 9, 2, 1}; !slices.Equal(got, want) {
-		t.Errorf("requested slots (LOW, HIGH, queues) with a limit of 5 for LOW: got %v, want %v", got, want)
+func TestHeldSlots_HighTakesTheLimitFirst(t *testing.T) {
+	for name, c := range map[string]struct {
+		held []schemas.Lane // the lanes of held permits
+		want []int          // slots requested for LOW, HIGH, and three queues: HIGH, LOW, LOW
+	}{
+		"nothing is held":    {nil, []int{1, 4, 1, 0, 0}},
+		"one of HIGH":        {[]schemas.Lane{schemas.High}, []int{1, 4, 0, 0, 0}},
+		"two of LOW":         {[]schemas.Lane{schemas.Low, schemas.Low}, []int{0, 3, 0, 0, 0}},
+		"the limit, no LOW":  {slices.Repeat([]schemas.Lane{schemas.High}, 5), []int{1, 0, 0, 0, 0}},
+		"the limit, one LOW": {append(slices.Repeat([]schemas.Lane{schemas.High}, 4), schemas.Low), []int{0, 0, 0, 0, 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			al, now := allocator{queues: newQueueSet()}, time.Now()
+			al.queues.held.limit = 5
+			al.queues.held.limited.Store(true)
+			for _, lane := range c.held {
+				al.queues.held.give(&Permit{queue: al.queues.ofLane(lane), slot: slot{notAfter: now}})
+			}
+			queues := []*queue{{lane: schemas.High}, {lane: schemas.Low}, {lane: schemas.Low}}
+			d := demand{low: 2, high: 4}
+			for _, q := range queues {
+				d.queues = append(d.queues, queueDemand{q, 7})
+			}
+			al.limitDemand(&d, now)
+			got := []int{d.low, d.high, 0, 0, 0}
+			for _, demanded := range d.queues {
+				got[2+slices.Index(queues, demanded.q)] = demanded.n
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("requested slots with a limit of 5: got %v, want %v", got, c.want)
+			}
+		})
 	}
 }
 
@@ -144,7 +162,7 @@ func TestHeldSlots_LimitAppliesToAllQueuesOfLane(t *testing.T) {
 // count as held forever.
 func TestHeldSlots_LostPermitsAreForgotten(t *testing.T) {
 	simulated(t, steadyRedis(), func(t *testing.T, l *Limiter) {
-		h := l.alloc.queues.low.held
+		h := l.alloc.queues.held
 		h.limit = 4
 		h.limited.Store(true)
 		for range 4 {

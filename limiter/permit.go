@@ -51,17 +51,17 @@ func (p *Permit) Spend() bool {
 		l.metrics.lapsed.Inc()
 		l.mu.Lock()
 		if p.again {
-			l.alloc.lowerLimit(p.queue, p.slot, now)
+			l.alloc.lowerLimit(p.slot, now)
 		}
 		l.alloc.refund(p.slot)
 		l.mu.Unlock()
-		if p.slot.candidate != nil || p.queue.held.limited.Load() { // another caller can get an in-flight slot or another slot
+		if p.slot.candidate != nil || l.alloc.queues.held.limited.Load() { // another caller can get an in-flight slot or another slot
 			l.wake()
 		}
 		return false
 	}
 	p.spent = now
-	if h := p.queue.held; h.limited.Load() {
+	if h := l.alloc.queues.held; h.limited.Load() {
 		l.mu.Lock()
 		h.spend()
 		l.mu.Unlock()

@@ -16,10 +16,9 @@ const retryShare = 4
 // them but are not due yet. Sources without buckets have one queue per lane.
 type queue struct {
 	lane     schemas.Lane
-	held     *heldSlots // the slots of the lane that this process holds; all queues of a lane share it
-	key      *queueKey  // identifies the queue; nil for sources without buckets
-	keyText  string     // the queue key as text
-	lastCall int        // number of the last call to Redis that included this queue
+	key      *queueKey // identifies the queue; nil for sources without buckets
+	keyText  string    // the queue key as text
+	lastCall int       // number of the last call to Redis that included this queue
 	fresh    waitList
 	retries  waitList // the waiters that called AcquireRetry
 	passed   int      // number of waiters of the list `fresh` (no retries) served since the last retry; 0 if no retry waits
@@ -48,12 +47,6 @@ func (q *queue) pushFront(p *Permit) {
 func (q *queue) remove(p *Permit) {
 	q.of(p).remove(p)
 	q.length--
-}
-
-// reserve adds a slot that Redis has granted.
-func (q *queue) reserve(s slot) {
-	q.slots = append(q.slots, s)
-	q.held.reserve(s)
 }
 
 // next returns the waiter that is served next, or nil if none waits.

@@ -10,12 +10,13 @@ import (
 // queueSet holds the queues of one source in this process.
 type queueSet struct {
 	high, low *queue
+	held      *heldSlots
 	all       []*queue // high, low, and one for each queue key that has waiters
 	byKey     map[string]*queue
 }
 
 func newQueueSet() queueSet {
-	s := queueSet{high: &queue{lane: schemas.High, held: &heldSlots{}}, low: &queue{lane: schemas.Low, held: &heldSlots{}}, byKey: map[string]*queue{}}
+	s := queueSet{high: &queue{lane: schemas.High}, low: &queue{lane: schemas.Low}, held: &heldSlots{}, byKey: map[string]*queue{}}
 	s.all = []*queue{s.high, s.low}
 	return s
 }
@@ -67,15 +68,28 @@ func (s *queueSet) waiting() int {
 	return n
 }
 
-// held returns the number of slots that this process holds in a lane (see heldSlots).
-func (s *queueSet) held(lane schemas.Lane) int {
-	n := len(s.ofLane(lane).held.given)
-	for _, q := range s.all {
-		if q.lane == lane {
-			n += len(q.slots)
+// reserve adds a slot that Redis has granted to a queue.
+func (s *queueSet) reserve(q *queue, granted slot) {
+	q.slots = append(q.slots, granted)
+	s.held.reserve(granted)
+}
+
+// countHeld returns the number of slots that this process holds (see heldSlots), and the number of those
+// that belong to LOW.
+func (s *queueSet) countHeld() (all, low int) {
+	count := func(lane schemas.Lane, n int) {
+		all += n
+		if lane == schemas.Low {
+			low += n
 		}
 	}
-	return n
+	for _, p := range s.held.given {
+		count(p.queue.lane, 1)
+	}
+	for _, q := range s.all {
+		count(q.lane, len(q.slots))
+	}
+	return all, low
 }
 
 // used returns the number of slots granted to this process.

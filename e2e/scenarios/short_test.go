@@ -32,13 +32,11 @@ func TestScenarios_HoldTheirLimits(t *testing.T) {
 }
 
 func TestObserve_SeesEveryPanelRuleAndAlert(t *testing.T) {
-	t.Parallel()
 	runScenarios(t, []string{"prometheus"}, "--seconds", "6", "--brief", "observe")
 }
 
 // The ten faults of this seed are short and cover all components: a worker is killed while the
 // tables are locked, Redis fails over and loses its data, the broker is frozen.
 func TestTorture_HoldsForTenFaults(t *testing.T) {
-	t.Parallel()
 	runScenarios(t, nil, "--seed", "155752", "--faults", "10", "torture")
 }
