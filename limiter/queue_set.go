@@ -74,8 +74,8 @@ func (s *queueSet) reserve(q *queue, granted slot) {
 	s.held.reserve(granted)
 }
 
-// countHeld returns the number of slots that this process holds (see heldSlots), and the number of those
-// that belong to LOW.
+// countHeld returns the number of slots that this process holds (see heldSlots), and how many of them
+// belong to LOW.
 func (s *queueSet) countHeld() (all, low int) {
 	count := func(lane schemas.Lane, n int) {
 		all += n
