@@ -118,14 +118,15 @@ func (al *allocator) step(now time.Time) (d demand, next time.Time) {
 func (al *allocator) limitDemand(d *demand, now time.Time) (next time.Time) {
 	h := al.queues.held
 	h.forget(now)
+	h.full = false
 	if !h.limited.Load() {
 		return time.Time{}
 	}
 	all, low := al.queues.countHeld()
-	room, reduced := h.room(all), false
+	room := h.room(all)
 	take := func(n int) int {
 		got := min(n, max(0, room))
-		room, reduced = room-got, reduced || got < n
+		room, h.full = room-got, h.full || got < n
 		return got
 	}
 	takeQueues := func(lane schemas.Lane) {
@@ -143,17 +144,22 @@ func (al *allocator) limitDemand(d *demand, now time.Time) (next time.Time) {
 	d.low = take(d.low)
 	takeQueues(schemas.Low)
 	d.queues = slices.DeleteFunc(d.queues, func(c queueDemand) bool { return c.n == 0 })
-	if reduced && len(h.given) > 0 {
+	if h.full && len(h.given) > 0 {
 		return h.given[0].slot.notAfter.Add(heldTimeout + 1)
 	}
 	return time.Time{}
 }
 
-// lowerLimit lowers the limit of the held slots, because a permit with the slot s has expired.
-func (al *allocator) lowerLimit(s slot, now time.Time) {
-	al.queues.held.forget(now)
-	all, _ := al.queues.countHeld()
-	al.queues.held.expire(s, all)
+// lapse refunds a slot that has expired. If `slow` is true, it expired because this process is too slow,
+// and the limit of the held slots falls.
+func (al *allocator) lapse(s slot, now time.Time, slow bool) {
+	al.metrics.lapsed.Inc()
+	if slow {
+		al.queues.held.forget(now)
+		all, _ := al.queues.countHeld()
+		al.queues.held.expire(s, all)
+	}
+	al.refund(s)
 }
 
 // selectQueues picks at most maxQueuesPerCall queues for the next call to Redis. If there are
@@ -203,11 +209,7 @@ func (al *allocator) serveDue(q *queue, now time.Time) time.Time {
 		s := q.slots[0]
 		switch {
 		case now.After(s.notAfter):
-			al.metrics.lapsed.Inc()
-			if q.length > 0 {
-				al.lowerLimit(s, now)
-			}
-			al.refund(s)
+			al.lapse(s, now, q.length > 0)
 		case q.length == 0:
 			return s.notAfter.Add(1)
 		case now.Before(s.notBefore):

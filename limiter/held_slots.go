@@ -38,6 +38,7 @@ const (
 type heldSlots struct {
 	limited atomic.Bool // true if there is a limit; Spend reads it without Limiter.mu
 
+	full   bool      // the limit reduced the last demand
 	limit  float64   // the limit, at least 1
 	fallen float64   // the limit directly after it fell
 	given  []*Permit // the held permits, in the order in which they were given

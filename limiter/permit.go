@@ -48,14 +48,11 @@ func (p *Permit) Spend() bool {
 	}
 	l := p.limiter
 	if now.After(p.slot.notAfter) {
-		l.metrics.lapsed.Inc()
 		l.mu.Lock()
-		if p.again {
-			l.alloc.lowerLimit(p.slot, now)
-		}
-		l.alloc.refund(p.slot)
+		l.alloc.lapse(p.slot, now, p.again)
+		full := l.alloc.queues.held.full
 		l.mu.Unlock()
-		if p.slot.candidate != nil || l.alloc.queues.held.limited.Load() { // another caller can get an in-flight slot or another slot
+		if p.slot.candidate != nil || full { // another caller can get an in-flight slot or another slot
 			l.wake()
 		}
 		return false
@@ -64,8 +61,11 @@ func (p *Permit) Spend() bool {
 	if h := l.alloc.queues.held; h.limited.Load() {
 		l.mu.Lock()
 		h.spend()
+		full := h.full
 		l.mu.Unlock()
-		l.wake() // there can be room for another slot
+		if full { // now there can be room for another slot
+			l.wake()
+		}
 	}
 	l.metrics.spent(p.queue.lane, now)
 	return true
