@@ -68,8 +68,8 @@ test-services: $(GOTESTSUM) ## third stage: the tests that need a real service, 
 	$(call tests,test-services/services) $(RACE) -vet=off -p 2 -count=1 -timeout 25m -run "$$pattern" $$($(GO) run ./scripts/servicetests -packages ./...)
 
 # The two packages that take longest begin first, side by side, and four tests of each run at a time.
-# With five the processors are full, and tests wait longer. The presets need the processors for themselves; the stage test-services
-# has run the tests of leases and credentials already.
+# With five the processors are full, and tests wait longer. The presets need the processors for
+# themselves; the stage test-services has run the tests of leases and credentials already.
 e2e: $(GOTESTSUM) ## fourth stage: short forms of the end-to-end tests (processes, browser, Prometheus, scenarios, presets) on real services
 	@$(SERVICES); export FRESHET_TEST_REQUIRE=1; (cd e2e && $(call tests,e2e/e2e) -count=1 -timeout 20m -parallel 4 ./scenarios . ./...) && \
 	$(call tests,e2e/presets) -count=1 -timeout 10m -parallel 40 -run '$(SATURATED)' ./app -saturate=30s -used=0.9

@@ -169,7 +169,8 @@ func checkCause(newest []store.DeadLetter, states []store.State, err error, now 
 			}
 		}
 	}
-	failures, of := "the failures of the "+status.FormatInt(len(newest))+" newest dead letters", fmt.Sprintf("%s of the %s newest dead letters", status.FormatInt(fetched), status.FormatInt(len(newest)))
+	entities := status.FormatInt(len(newest)) + " newest dead letters"
+	failures, of := "the failures of the "+entities, status.FormatInt(fetched)+" of the "+entities
 	if len(newest) == 1 {
 		failures, of = "the failure of the newest dead letter", "the newest dead letter"
 	}
