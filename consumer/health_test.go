@@ -321,61 +321,6 @@ func TestHealth_OpensSourceWithoutHealthyEndpoint(t *testing.T) {
 	})
 }
 
-func TestVerdict_IsEntityFaultAfterLaterSuccess(t *testing.T) {
-	for _, c := range []struct {
-		name string
-		then func(h *Health)
-		want verdict
-		done bool
-	}{
-		{"later success of another entity", func(h *Health) { endFirstCall(h, of("a", 2), source.OK, breakerOpen(false)) }, entityFault, true},
-		{"later 404 of another entity", func(h *Health) { endFirstCall(h, of("a", 2), source.NotFound, breakerOpen(false)) }, entityFault, true},
-		{"success of the same entity", func(h *Health) { endFirstCall(h, of("a", 1), source.OK, breakerOpen(false)) }, faultUnknown, false},
-		{"success of another endpoint", func(h *Health) { endFirstCall(h, of("b", 2), source.OK, breakerOpen(false)) }, faultUnknown, false},
-		{"success of an earlier call", func(h *Health) {
-			at := time.Now().Add(-time.Hour)
-			h.record(callEnd{entity: of("a", 2), first: at, began: at}, goodAnswer, false, breakerOpen(false))
-		}, faultUnknown, false},
-		{"failure of another entity", func(h *Health) { endFirstCall(h, of("a", 2), source.BadContent, breakerOpen(false)) }, faultUnknown, false},
-		{"outage", func(h *Health) {
-			for i := range 11 {
-				endFirstCall(h, of("a", 2+i), source.BadContent, breakerOpen(false))
-			}
-		}, sharedFault, true},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			h, q := NewHealth(), faultQuery{entity: of("a", 1), after: time.Now()}
-			time.Sleep(time.Second)
-			c.then(h)
-			if got, done, _ := h.lookupVerdict(q); got != c.want || done != c.done {
-				t.Errorf("%s: got %v, %v; want %v, %v", c.name, got, done, c.want, c.done)
-			}
-		})
-	}
-}
-
-// breakerPermits are permits of which only the state of the source's breaker is used.
-type breakerPermits struct {
-	Permits
-	openSince bool
-}
-
-func (p breakerPermits) BreakerOpenSince(time.Time) bool { return p.openSince }
-
-// A call fails, the source's breaker opens and closes again, and then another entity succeeds. On a
-// busy machine the worker evaluates the failed call only after that.
-func TestVerdict_IsNoEntityFaultIfTheBreakerWasOpen(t *testing.T) {
-	for openSince, want := range map[bool]verdict{true: sharedFault, false: entityFault} {
-		w := &Worker{health: NewHealth(), permits: breakerPermits{openSince: openSince}, config: Config{ConfirmTimeout: time.Minute}}
-		later := time.Now().Add(time.Minute)
-		w.health.record(callEnd{entity: of("a", 2), first: later, began: later}, goodAnswer, false, breakerOpen(false))
-		a := &attempt{w: w, t: &task{request: schemas.UpdateRequest{Entity: of("a", 1)}}, began: time.Now()}
-		if got := w.attribute(t.Context(), t.Context(), a, source.Outcome{Class: source.Permanent}, noDiagnosis); got != want {
-			t.Errorf("breaker open since the call: %v: got verdict %v, want %v", openSince, got, want)
-		}
-	}
-}
-
 // A hostile client requests random keys. Their calls fail in random ways. No breaker opens while a
 // healthy known-good entity exists. If that entity succeeds in a confirming run, the earlier
 // failures are attributed to their own entities.

@@ -262,10 +262,15 @@ func (w *Worker) attribute(ctx, hard context.Context, a *attempt, o source.Outco
 		w.health.recordRefusal(q)
 	}
 	v := w.awaitVerdict(ctx, hard, q)
-	if v == entityFault && q.scope == "" && w.permits.BreakerOpenSince(a.began) {
-		return sharedFault // the breaker was open after this call began, so the later success of another entity does not prove that only this entity fails
+	if v != entityFault || !w.permits.BreakerOpenSince(a.began) {
+		return v
 	}
-	return v
+	// The breaker was open after this call began, so the later success of another entity does not prove
+	// that only this entity fails.
+	if q.scope != "" {
+		return faultUnknown
+	}
+	return sharedFault
 }
 
 // applyAction pauses the calls of the decision's scope, in all processes.
