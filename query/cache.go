@@ -37,8 +37,9 @@ const (
 //   - While the settle subscription is connected, an entry is served as current only if its load
 //     began after the last settle message of its entity, and after the subscription was last
 //     established.
-//   - An outdated entry is kept. It is served as a fallback, with its age, if the store fails or
-//     does not respond within fallbackTimeout.
+//   - An outdated entry is kept, and so is a load that a settle message overtook, if nothing newer is
+//     cached. It is served as a fallback, with its age, if the store fails or does not respond within
+//     fallbackTimeout.
 //   - Concurrent readers of an entity share one load. A load that began before a settle message,
 //     or before the subscription was last established, is not shared with later readers.
 type snapshotCache struct {
@@ -214,16 +215,22 @@ func (m *snapshotCache) settleCount(e schemas.Entity) uint64 {
 	return s.settles
 }
 
-// put caches a loaded entry. It does nothing if a settle message arrived since the load began, or
-// if the cached entry comes from a load that began later.
+// put caches a loaded entry, unless the cached entry comes from a load that began later. If a settle
+// message arrived since the load began, the entry is outdated: it is cached only as a fallback, and
+// only in place of an earlier version.
 func (m *snapshotCache) put(found *entry, settles uint64) {
 	s := m.stripe(found.Entity)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	cached, isCached := m.entries.GetEntryQuietly(found.Entity)
 	if s.settles != settles {
+		if !isCached || cached.Value.Version < found.Version {
+			found.readAt.Store(0)
+			m.entries.Set(found.Entity, found)
+		}
 		return
 	}
-	if cached, ok := m.entries.GetEntryQuietly(found.Entity); ok && cached.Value.readAt.Load() > found.readAt.Load() {
+	if isCached && cached.Value.readAt.Load() > found.readAt.Load() {
 		return
 	}
 	m.entries.Set(found.Entity, found)

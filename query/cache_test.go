@@ -91,6 +91,26 @@ func TestCache_DropsALoadOvertakenByASettle(t *testing.T) {
 	}
 }
 
+// A settle message may arrive during each load, for example of another entity of the same stripe. The
+// loaded snapshot is then outdated, but it is the only one to serve when the store fails.
+func TestCache_KeepsAnOvertakenLoadAsFallback(t *testing.T) {
+	r := newRig(t)
+	r.putSnapshot("a", 0)
+	pass := r.slow()
+	early := make(chan answer, 1)
+	go func() { early <- r.get("a") }()
+	servicetest.WaitFor(t, testTimeout, "the early read", func() bool { return r.storeReads() == 1 })
+	r.settle("a", 8)
+	pass()
+	<-early
+	r.mu.Lock()
+	r.storeErr = errors.New("down")
+	r.mu.Unlock()
+	if a := r.get("a"); a.StatusCode != 200 {
+		t.Errorf("without the store: got %d %s, want 200", a.StatusCode, a.text)
+	}
+}
+
 func TestCache_ServesFallbackWithAgeWithoutDatabase(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 10*time.Minute)
