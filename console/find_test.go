@@ -271,8 +271,11 @@ func TestEntityLine_EndsWithKeepFor(t *testing.T) {
 	if line.Text != want || len(line.Parts) != 4 {
 		t.Errorf("got %q, want %q", line.Text, want)
 	}
+	if got := line.Legend[1][1]; got != "fresh until 11:00" {
+		t.Errorf("legend: got %q, want fresh until 11:00", got)
+	}
 	e.State = store.State{Version: 1, NotFound: true, CheckedAt: testNow.Add(-30 * time.Minute)}
-	if got := newEntityLine(e, testNow); len(got.Parts) != 2 || got.Legend[0][1] != "not found" {
+	if got := newEntityLine(e, testNow); len(got.Parts) != 2 || got.Legend[0][1] != "not found until 12:30" {
 		t.Errorf("not-found result: got %+v, want the part not found first", got)
 	}
 	if got := newEntityLine(Entity{}, testNow); got != nil {

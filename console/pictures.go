@@ -109,10 +109,11 @@ func hourRate(h status.History) float64 {
 // served. Positions are in percent.
 type entityLine struct {
 	From, To time.Time
+	Begin    string // name of the event at From
 	Parts    []barPart
 	Now      string
-	Text     string // description of the picture for screen readers
-	Legend   [][2]string
+	Text     string      // description of the picture for screen readers
+	Legend   [][2]string // class and text of each part
 }
 
 // newEntityLine returns the line of an entity; nil: nothing is stored.
@@ -125,11 +126,11 @@ func newEntityLine(e Entity, now time.Time) *entityLine {
 		class, label string
 		until        time.Time
 	}
-	line := &entityLine{From: s.FetchedAt}
+	line := &entityLine{From: s.FetchedAt, Begin: "fetched"}
 	var spans []span
 	switch {
 	case s.NotFound:
-		line.From = s.CheckedAt
+		line.From, line.Begin = s.CheckedAt, "checked"
 		spans = []span{{"c-not-found", "not found", s.CheckedAt.Add(e.NotFoundFor)}, {"c-kept", "the next read requests a refresh", time.Time{}}}
 	case s.HasContent():
 		spans = []span{{"c-304", "unchanged since the fetch", s.CheckedAt}, {"c-fresh", "fresh", s.CheckedAt.Add(e.FreshFor)}, {"c-kept", "stale", time.Time{}}}
@@ -164,11 +165,12 @@ func newEntityLine(e Entity, now time.Time) *entityLine {
 			continue
 		}
 		line.Parts = append(line.Parts, barPart{p.class, fmt.Sprintf("%.2f", position(at)), fmt.Sprintf("%.2f", position(until)-position(at))})
-		line.Legend = append(line.Legend, [2]string{p.class, p.label})
-		text := p.label + " from " + formatTime(at, now)
+		legend, text := p.label, p.label+" from "+formatTime(at, now)
 		if !p.until.IsZero() {
+			legend += " until " + formatTime(until, now)
 			text += " to " + formatTime(until, now)
 		}
+		line.Legend = append(line.Legend, [2]string{p.class, legend})
 		texts, at = append(texts, text), until
 	}
 	line.Text = strings.Join(texts, ", ") + "; now it is " + formatTime(now, now)

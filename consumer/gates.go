@@ -2,7 +2,10 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"sync"
+
+	"github.com/freshet/freshet/source"
 )
 
 // gates block upstream calls while a condition holds. Records behind a closed gate wait, and the
@@ -71,4 +74,18 @@ func (g *gates) wait(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// renewed reports whether the call failed because of its token, and can be repeated with a newer one.
+// It waits for the renewal of a token that the upstream refused.
+func (g *gates) renewed(ctx context.Context, o source.Outcome) bool {
+	if g.tokens == nil {
+		return false
+	}
+	if errors.Is(o.Err, source.ErrTokenEnded) {
+		return true // the token expired while the call waited for its connection; Await waits for the next one
+	}
+	c, sent := o.Permit.(*call)
+	return sent && o.Class == source.AuthRefused && o.Block == source.BlockCredential && c.result.Generation > 0 &&
+		g.tokens.Refused(ctx, c.Credential(), c.result.Generation)
 }

@@ -232,20 +232,6 @@ func (w *Worker) evaluate(ctx, hard context.Context, a *attempt, f fetched) deci
 	return d
 }
 
-// renewed reports whether the call failed because of its token, and can be repeated with a newer one.
-// It waits for the renewal of a token that the upstream refused.
-func (g *gates) renewed(ctx context.Context, o source.Outcome) bool {
-	if g.tokens == nil {
-		return false
-	}
-	if errors.Is(o.Err, source.ErrTokenEnded) {
-		return true // the token expired while the call waited for its connection; Await waits for the next one
-	}
-	c, sent := o.Permit.(*call)
-	return sent && o.Class == source.AuthRefused && o.Block == source.BlockCredential && c.result.Generation > 0 &&
-		g.tokens.Refused(ctx, c.Credential(), c.result.Generation)
-}
-
 // attribute returns the verdict for a failure: entityFault if only the entity is at fault,
 // sharedFault if its source or scope is.
 func (w *Worker) attribute(ctx, hard context.Context, a *attempt, o source.Outcome, diag diagnosis) verdict {
