@@ -85,8 +85,8 @@ func (s *Server) instrument(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		started := time.Now()
 		r := c.Request()
-		if id := r.Header.Get(correlationHeader); isPrintable(id) {
-			setCorrelation(c, id)
+		if ids := r.Header[correlationHeader]; len(ids) > 0 && isPrintable(ids[0]) {
+			setCorrelation(c, ids[0])
 		}
 		var err error
 		if n := len(r.RequestURI); n > maxPathBytes {

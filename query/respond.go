@@ -108,19 +108,32 @@ func (s *Server) respondSnapshot(c echo.Context, client access.Client, e schemas
 	if r.Method == http.MethodHead {
 		return nil
 	}
+	writeBody(s, c, first, second)
+	return nil
+}
+
+// writeBody writes the two parts of a body; the second can be empty.
+func writeBody(s *Server, c echo.Context, first, second []byte) {
+	w := c.Response()
+	if conn := joinWrites(c.Request(), len(first)+len(second)); conn != nil {
+		defer func() {
+			if err := conn.sendJoined(w.Writer); err != nil {
+				s.log.Debug("client disconnected before the response", "err", err)
+			}
+		}()
+	}
 	for _, part := range [2][]byte{first, second} {
 		if len(part) > maxUncounted {
 			if s.write(c, part) != nil {
-				return nil
+				return
 			}
 		} else if len(part) > 0 {
 			if _, err := w.Write(part); err != nil {
 				s.log.Debug("client disconnected before the response", "err", err)
-				return nil
+				return
 			}
 		}
 	}
-	return nil
 }
 
 // notModified reports whether the client already has the entry's content in this encoding, by
@@ -257,7 +270,7 @@ func limitSendBuffer(conn net.Conn) {
 	if secured, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		conn = secured.NetConn()
 	}
-	if tcp, ok := conn.(*net.TCPConn); ok {
+	if tcp, ok := conn.(interface{ SetWriteBuffer(bytes int) error }); ok {
 		_ = tcp.SetWriteBuffer(sendBuffer)
 	}
 }

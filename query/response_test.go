@@ -63,16 +63,22 @@ func (p *pipeListener) sendRequest(t *testing.T, path, encoding string) net.Conn
 func (r *rig) listen(t *testing.T) *pipeListener {
 	t.Helper()
 	p := newPipeListener()
+	r.serveOn(t, p)
+	return p
+}
+
+// serveOn serves the query service on a listener until the test ends.
+func (r *rig) serveOn(t *testing.T, l net.Listener) {
+	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- r.server.serveUntil(ctx, p, time.Second) }()
+	go func() { ended <- r.server.serveUntil(ctx, l, time.Second) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
 	})
-	return p
 }
 
 // large is 1 MB of JSON that zstd compresses to some kilobytes; dense is 1 MB that it can't

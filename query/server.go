@@ -221,7 +221,7 @@ func (s *Server) serveUntil(ctx context.Context, l net.Listener, timeout time.Du
 		Handler: s,
 		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
 			limitSendBuffer(conn)
-			return ctx
+			return withConn(ctx, conn)
 		},
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
@@ -238,7 +238,7 @@ func (s *Server) serveUntil(ctx context.Context, l net.Listener, timeout time.Du
 		stopped <- server.Shutdown(limit)
 	})
 	defer stop()
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(joinedListener{l}); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve HTTP: %w", err)
 	}
 	if err := <-stopped; err != nil {

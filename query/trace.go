@@ -48,15 +48,19 @@ func (b *traceBudget) allow() bool {
 // requests had the flag in this second. Then neither this service nor the workers record the
 // trace. Clients with the scope inspect are not limited.
 func (s *Server) limitTrace(r *http.Request, client access.Client) {
-	parent := r.Header.Get(schemas.TraceParent)
-	if parent == "" || client.May(access.Inspect) {
+	parents := r.Header[traceHeader] // Header.Get would allocate the canonical name for each request
+	if len(parents) == 0 || client.May(access.Inspect) {
 		return
 	}
+	parent := parents[0]
 	if !trace.SpanContextFromContext(observe.WithTraceParent(context.Background(), parent)).IsSampled() || s.traces.allow() {
 		return
 	}
 	r.Header.Set(schemas.TraceParent, parent[:observe.TraceParentSize-2]+"00")
 }
+
+// traceHeader is schemas.TraceParent in the form that net/http uses for header names.
+const traceHeader = "Traceparent"
 
 // startSpan starts the span of a request, in the trace of the client if it sent one. It is
 // called only after the client is authorized, so that unauthorised clients can't cause traces.
