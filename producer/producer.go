@@ -129,7 +129,7 @@ type Producer struct {
 	breaker     *gobreaker.CircuitBreaker[[]Result] // circuit breaker of Redis
 
 	buffered atomic.Int64 // number of records whose locks are neither confirmed nor rolled back
-	acks     chan ack     // channel with capacity for every buffered record, so that a Kafka callback never blocks
+	acks     chan *ack    // channel with capacity for every buffered record, so that a Kafka callback never blocks
 	// Every enqueue holds a read lock of `closing` from acquire to publish, so that no record is
 	// published after the last flush.
 	closing sync.RWMutex
@@ -148,7 +148,7 @@ func New(rdb redis.UniversalClient, kafka *kgo.Client, maxBuffered int, log *slo
 		metrics:     newMetrics(reg),
 		tracer:      tracer,
 		maxBuffered: int64(maxBuffered),
-		acks:        make(chan ack, maxBuffered),
+		acks:        make(chan *ack, maxBuffered),
 	}
 	p.breaker = newBreaker(p.metrics.redis.Set)
 	return p
@@ -277,7 +277,7 @@ func (p *Producer) rejectAll(requests []Request, err error) []Result {
 // publish passes the record to the Kafka client. When the publish has ended, Run confirms or
 // rolls back the lock of the request and frees its slot of the buffer.
 func (p *Producer) publish(traced context.Context, req Request, number int64) error {
-	a := ack{entity: req.Entity, lane: req.Lane, number: number, client: req.countedClient(), acked: req.acked}
+	a := &ack{entity: req.Entity, lane: req.Lane, number: number, client: req.countedClient(), acked: req.acked}
 	record, err := newRecord(req, number)
 	if err != nil {
 		p.acknowledged(a, err)
@@ -290,7 +290,7 @@ func (p *Producer) publish(traced context.Context, req Request, number int64) er
 }
 
 // acknowledged passes the outcome of a publish to the waiting caller and to Run.
-func (p *Producer) acknowledged(a ack, err error) {
+func (p *Producer) acknowledged(a *ack, err error) {
 	a.err = err
 	if err != nil {
 		p.metrics.sendFailed.Inc()
@@ -367,10 +367,10 @@ func (p *Producer) Run(ctx context.Context) error {
 
 // confirmBatch confirms or rolls back the locks of a batch: the given ack and the acks that are
 // already in the channel, at most 512 in total.
-func (p *Producer) confirmBatch(ctx context.Context, first ack) {
-	batch := []ack{first}
+func (p *Producer) confirmBatch(ctx context.Context, first *ack) {
+	batch := []ack{*first}
 	for len(p.acks) > 0 && len(batch) < 512 {
-		batch = append(batch, <-p.acks)
+		batch = append(batch, *<-p.acks)
 	}
 	// The slot of a record in the buffer is freed only after its lock is confirmed or rolled back.
 	defer p.buffered.Add(-int64(len(batch)))
