@@ -172,28 +172,28 @@ func testHistory(name string, now time.Time, after int64) status.History {
 		}
 		x := float64(i)
 		wave := float32(290 + 40*math.Sin(x/31) + 12*math.Sin(x/3))
-		calls := map[string]float32{"2xx": wave * 0.6, "304": wave * 0.35, "404": wave * 0.03, "429": 0, "5xx": 0.2, "timeout": 0, "other": 0}
+		calls := map[string]float32{"2xx": wave * 0.6, "304": wave * 0.35, "404": wave * 0.03, "429": 0, "4xx": 0, "5xx": 0.2, "timeout": 0, "other": 0}
 		allowed, state, seconds := float32(450), limiter.StateFlowing, float32(5)
 		switch github := name == "github"; {
 		case github && i > 500 && i < 620:
-			calls = map[string]float32{"2xx": 0.2, "304": 0, "404": 0, "429": 0, "5xx": 1.1, "timeout": 0.6, "other": 0.1}
+			calls = map[string]float32{"2xx": 0.2, "304": 0, "404": 0, "429": 0, "4xx": 0, "5xx": 1.1, "timeout": 0.6, "other": 0.1}
 			allowed, state = 14.7, limiter.StateFlowing
 			if i > 530 {
-				calls, allowed, state = map[string]float32{"2xx": 0, "304": 0, "404": 0, "429": 0, "5xx": 0.05, "timeout": 0, "other": 0}, 0, limiter.StateBreakerOpen
+				calls, allowed, state = map[string]float32{"2xx": 0, "304": 0, "404": 0, "429": 0, "4xx": 0, "5xx": 0.05, "timeout": 0, "other": 0}, 0, limiter.StateBreakerOpen
 			}
 		case github:
-			calls = map[string]float32{"2xx": 2 + wave/300, "304": 1, "404": 0.1, "429": 0, "5xx": 0, "timeout": 0, "other": 0}
+			calls = map[string]float32{"2xx": 2 + wave/300, "304": 1, "404": 0.1, "429": 0, "4xx": 0, "5xx": 0, "timeout": 0, "other": 0}
 			allowed = 14.7
 		case i > 200 && i < 260:
 			calls["429"], calls["2xx"] = wave*0.2, wave*0.4
 		case i >= 260 && i < 290:
-			calls, allowed, state = map[string]float32{"2xx": 0, "304": 0, "404": 0, "429": 1, "5xx": 0, "timeout": 0, "other": 0}, 0, limiter.StateBackingOff
+			calls, allowed, state = map[string]float32{"2xx": 0, "304": 0, "404": 0, "429": 1, "4xx": 0, "5xx": 0, "timeout": 0, "other": 0}, 0, limiter.StateBackingOff
 		case i >= 290 && i < 300:
 			allowed, state = 225, limiter.StateRamping
 		case i >= 420 && i < 456:
-			calls, seconds, allowed, state = map[string]float32{"2xx": unknown, "304": unknown, "404": unknown, "429": unknown, "5xx": unknown, "timeout": unknown, "other": unknown}, unknown, unknown, ""
+			calls, seconds, allowed, state = map[string]float32{"2xx": unknown, "304": unknown, "404": unknown, "429": unknown, "4xx": unknown, "5xx": unknown, "timeout": unknown, "other": unknown}, unknown, unknown, ""
 		case i >= 560 && i < 620:
-			calls, allowed, state = map[string]float32{"2xx": 0, "304": 0, "404": 0, "429": 0, "5xx": 0, "timeout": 0, "other": 0}, 0, limiter.StateStopped
+			calls, allowed, state = map[string]float32{"2xx": 0, "304": 0, "404": 0, "429": 0, "4xx": 0, "5xx": 0, "timeout": 0, "other": 0}, 0, limiter.StateStopped
 		}
 		h.Times, h.Seconds, h.AllowedRate, h.States = append(h.Times, at), append(h.Seconds, seconds), append(h.AllowedRate, allowed), append(h.States, state)
 		for outcome, rate := range calls {

@@ -13,7 +13,7 @@ import (
 const periodLength = 5 * time.Minute
 
 // readKindLabels are the labels of status.ReadKinds.
-var readKindLabels = [len(status.ReadKinds)]string{"Fresh", "Stale", "None", "Not found"}
+var readKindLabels = [len(status.ReadKinds)]string{"Fresh", "Stale", "Nothing stored", "Not found"}
 
 // addHistory adds the samples of each source that are newer than after[source], and sets after[source]
 // to the time of the newest sample. If there are new samples, it also adds the tables of the last

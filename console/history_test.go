@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/source"
 )
 
 // overviewJSON returns the JSON of the overview page.
@@ -60,7 +61,7 @@ func TestOverview_JSONRequiresPermission(t *testing.T) {
 
 func TestHistoryTables_ContainTheCharts(t *testing.T) {
 	f := overviewJSON(t, newRig(t))
-	for table, want := range map[string]int{"calls.nexon": 10, "readers.nexon": 5, "backlog.nexon": 5} {
+	for table, want := range map[string]int{"calls.nexon": 3 + len(source.CallOutcomes), "readers.nexon": 5, "backlog.nexon": 5} {
 		rows := f.Rows[table]
 		if len(rows) < 12 || len(rows) > 13 {
 			t.Fatalf("rows of %s: got %d, want one for each 5 min of an hour", table, len(rows))

@@ -100,7 +100,7 @@ func jobStatus(j store.DLQJob, now time.Time) liveStatus {
 		f.Rows["refused"] = append(f.Rows["refused"], []statusItem{{Text: staysOpen(why)}, {Text: status.FormatInt(j.Refused[why])}})
 	}
 	f.Tables = map[string]statusTable{"refused": {
-		ID: "refused", Caption: "Dead letters that stay open", Columns: []column{textColumn("Reason"), numberColumn("Dead letters")}, Rows: f.Rows["refused"], Empty: "None.",
+		ID: "refused", Caption: "Dead letters of this job that stay open", Columns: []column{textColumn("Reason"), numberColumn("Dead letters")}, Rows: f.Rows["refused"], Empty: "None.",
 	}}
 	return f
 }

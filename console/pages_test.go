@@ -117,8 +117,9 @@ func TestPages_ReportUnavailableServices(t *testing.T) {
 func TestPages_AnswerInNamedElements(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
-	if got := r.get(root + "/lookup?facet=nexon/character&key=3fa8b1c2d4").textByID("why-stale"); got != "It is stale: checked 3 h ago, and fresh for 1 h. It is held: its last request failed 2 min ago (UPSTREAM_5XX), and the next retry is at 12:04." {
-		t.Errorf("why-stale: got %q, want checked 3 h ago, failed 2 min ago, and the next retry at 12:04", got)
+	if got := r.get(root + "/lookup?facet=nexon/character&key=3fa8b1c2d4").textByID("why-stale"); got != "It is stale: checked 3 h ago, and fresh for 1 h. It is held: its last request failed 2 min ago (UPSTREAM_5XX: GET /character/item-equipment: "+
+		`the upstream answered 503 three times in a row: {"error":{"name":"OPENAPI00009" …), and the next retry is at 12:04.` {
+		t.Errorf("why-stale: got %q, want checked 3 h ago, failed 2 min ago with the error, and the next retry at 12:04", got)
 	}
 	// A rate needs two samples. This request takes the first sample.
 	r.get(root)

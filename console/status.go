@@ -86,7 +86,7 @@ func (c *Console) statusOf(n *sample, sources []string) liveStatus {
 		of := n.Sources[source]
 		f.Items["budget."+source] = statusItem{Text: budgetMessage(source, of.Limits, of.Rates, n.At)}
 		f.Items["state."+source] = limiterState(of.Limits)
-		f.addTable("lanes."+source, "Lanes of "+source, "", []column{textColumn("Lane").explained("lane"), numberColumn("Calls / s"), numberColumn("Limit"), numberColumn("Records"), textColumn("Lag")}, laneRows(of))
+		f.addTable("lanes."+source, "Lanes of "+source, "", []column{textColumn("Lane").explained("lane"), numberColumn("Calls / s"), numberColumn("Allowed / s"), numberColumn("Records"), textColumn("Lag")}, laneRows(of))
 		f.addSchedule(source, of, n.At)
 		f.addSettings(source, of, n.At)
 		f.addTable("credentials."+source, "Credentials of "+source+" that renew themselves", "No credential renews itself.", credentialColumns, credentialRows(n.Credentials, source, n.At))
@@ -102,7 +102,7 @@ func (c *Console) statusOf(n *sample, sources []string) liveStatus {
 		f.addTable("scopes."+source, "Scopes of "+source+" with their own limit", "No policy has a scope.", scopeColumns, scopeRows(of.Limits, n.At))
 	}
 	f.addTable("reads", "Reads of "+displayText(c.Process, 60)+" in the last 5 min; each process counts its own", "No reads.",
-		[]column{textColumn("Source"), numberColumn("Reads"), numberColumn("Fresh"), numberColumn("Stale"), numberColumn("Updating"), numberColumn("Not found"), numberColumn("p50 age"), numberColumn("p95 age")}, readRows(n.Reads, sources))
+		[]column{textColumn("Source"), numberColumn("Reads"), numberColumn("Fresh"), numberColumn("Stale"), numberColumn("Nothing stored"), numberColumn("Not found"), numberColumn("p50 age"), numberColumn("p95 age")}, readRows(n.Reads, sources))
 	f.addTable("depends", "Dependencies of this process", "Nothing.", []column{textColumn("Name"), textColumn("State")}, dependencyRows(n.Dependencies))
 	f.Items["scenario"] = statusItem{Text: c.scenarioTitle(n.FaultScenario)}
 	return f

@@ -57,11 +57,12 @@ func (r CallResult) Refused() bool {
 }
 
 // CallOutcomes lists all texts that CallResult.Outcome can return.
-var CallOutcomes = [...]string{"2xx", "304", "404", "429", "5xx", "timeout", "other"}
+var CallOutcomes = [...]string{"2xx", "304", "404", "429", "4xx", "5xx", "timeout", "other"}
 
 // Outcome returns the kind of the call's result, one of CallOutcomes. A response that did not
-// arrive completely within Config.Timeout is a timeout, also if its status is known. The outcome of
-// the remaining statuses, failed connections and incomplete bodies is "other".
+// arrive completely within Config.Timeout is a timeout, also if its status is known. "4xx" is another
+// status from 400 to 499. The outcome of the remaining statuses, failed connections and incomplete
+// bodies is "other".
 func (r CallResult) Outcome() string {
 	switch {
 	case errors.Is(r.Err, errTimeout):
@@ -72,6 +73,8 @@ func (r CallResult) Outcome() string {
 		return "404"
 	case r.Status == http.StatusTooManyRequests:
 		return "429"
+	case r.Status >= 400 && r.Status <= 499:
+		return "4xx"
 	case r.Status >= 500 && r.Status <= 599:
 		return "5xx"
 	case r.Status >= 200 && r.Status <= 299 && r.Err == nil:

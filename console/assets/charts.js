@@ -4,7 +4,7 @@
   if (!window.uPlot) return
   const HOUR = 3600, STEP = 5, MIN_SPAN = 300 // seconds
   const STACKS = {
-    calls: ['2xx', '304', '404', '429', '5xx', 'timeout', 'other'],
+    calls: ['2xx', '304', '404', '429', '4xx', '5xx', 'timeout', 'other'],
     reads: ['fresh', 'stale', 'none', 'notFound'],
   }
   // Marks are the states of the limiter in which no call is sent.
