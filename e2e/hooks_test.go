@@ -159,13 +159,18 @@ func TestHooks_ManyDeliveriesCauseFewCalls(t *testing.T) {
 	h.worker()
 	h.store(1)
 	began := time.Now()
-	var next atomic.Int64
+	var next, repeated atomic.Int64
 	var all sync.WaitGroup
 	for range senders {
 		all.Go(func() {
 			for n := next.Add(1); n <= deliveries; n = next.Add(1) {
 				<-time.After(time.Until(began.Add(length * time.Duration(n) / time.Duration(deliveries))))
-				if status, body, err := h.deliver(h.Context(), api, "delayed", "key0"); err != nil || status != http.StatusAccepted || !strings.Contains(body, `"delayed":1`) {
+				status, body, err := h.deliver(h.Context(), api, "delayed", "key0")
+				for err == nil && status == http.StatusServiceUnavailable { // a busy machine may need longer than the deadline; then the sender repeats the delivery
+					repeated.Add(1)
+					status, body, err = h.deliver(h.Context(), api, "delayed", "key0")
+				}
+				if err != nil || status != http.StatusAccepted || !strings.Contains(body, `"delayed":1`) {
 					t.Errorf("delivery %d: got %d %.200s, %v, want 202", n, status, body, err)
 					return
 				}
@@ -177,7 +182,8 @@ func TestHooks_ManyDeliveriesCauseFewCalls(t *testing.T) {
 	h.until(timeout, "a fetch after the last delivery", func() bool { return h.one(checkedSince, ended.UnixMicro()) == 1 })
 	h.untilCommitted()
 	calls := h.stats().Arrivals
-	t.Logf("%d deliveries in %v: %d calls", deliveries, ended.Sub(began).Round(time.Millisecond), calls)
+	t.Logf("%d deliveries and %d repeated ones in %v: %d calls", deliveries, repeated.Load(), ended.Sub(began).Round(time.Millisecond), calls)
+	atMost(t, "repeated deliveries", repeated.Load(), deliveries/100)
 	atMost(t, "calls", calls, 3)
 	equal(t, "rows of the outbox", h.one("SELECT count(*) FROM outbox"), 0)
 }
