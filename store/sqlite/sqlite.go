@@ -27,9 +27,6 @@ type Store struct {
 	tokenStore
 	db     *sql.DB
 	keeper *sql.DB // keeps a database in memory open by one idle connection; nil for a file
-	// get is the prepared statement SelectSnapshot. Parsing the statement takes four times as long
-	// as running it. Concurrent reads wait for the only connection, so each read must be short.
-	get *sql.Stmt
 	lists
 	transactions
 }
@@ -49,15 +46,16 @@ func OpenDriver(ctx context.Context, path string, wrap func(driver.Driver) drive
 		// before it writes would otherwise fail if another process writes in between.
 		dsn = "file:" + (&url.URL{Path: path}).EscapedPath() + "?_pragma=journal_mode(wal)&_pragma=synchronous(normal)&_pragma=busy_timeout(5000)&_txlock=immediate"
 	}
-	db, err := sql.Open("sqlite", dsn)
+	plain, err := sql.Open("sqlite", dsn)
 	if err != nil {
 		return nil, fmt.Errorf("open SQLite at %q: %w", path, err)
 	}
+	var d driver.Driver = cachingDriver{plain.Driver()}
+	_ = plain.Close() // no connection is open yet, so no error is possible
 	if wrap != nil {
-		plain := db
-		db = sql.OpenDB(connector{wrap(plain.Driver()), dsn})
-		_ = plain.Close() // no connection is open yet, so no error is possible
+		d = wrap(d)
 	}
+	db := sql.OpenDB(connector{d, dsn})
 	db.SetMaxOpenConns(1) // SQLite allows only one writer at a time
 	s := &Store{db: db, lists: lists{db}, transactions: transactions{db}, tokenStore: tokens.NewStore(tokenDB{db})}
 	if path == "" {
@@ -72,16 +70,13 @@ func OpenDriver(ctx context.Context, path string, wrap func(driver.Driver) drive
 	default:
 		err = migrate(ctx, db)
 	}
-	if err == nil {
-		s.get, err = db.PrepareContext(ctx, store.SelectSnapshot)
-	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open SQLite at %q: %w", path, err), s.Close())
 	}
 	return s, nil
 }
 
-// connector opens connections of a wrapped driver to one database.
+// connector opens connections of a driver to one database.
 type connector struct {
 	driver driver.Driver
 	dsn    string
@@ -90,7 +85,7 @@ type connector struct {
 // Connect implements driver.Connector. It ignores the context.
 func (c connector) Connect(context.Context) (driver.Conn, error) { return c.driver.Open(c.dsn) }
 
-// Driver returns the wrapped driver.
+// Driver returns the driver.
 func (c connector) Driver() driver.Driver { return c.driver }
 
 func migrations() (fs.FS, error) { return fs.Sub(schemas.Migrations, "migrations/sqlite") }
@@ -148,7 +143,7 @@ func (s *Store) Ping(ctx context.Context) error { return s.db.PingContext(ctx) }
 // Get returns the snapshot of an entity, or store.ErrNotFound.
 func (s *Store) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error) {
 	snapshot := store.Snapshot{State: store.State{Entity: e}}
-	row := s.get.QueryRowContext(ctx, e.Source, e.Facet, e.Key)
+	row := s.db.QueryRowContext(ctx, store.SelectSnapshot, e.Source, e.Facet, e.Key)
 	err := snapshot.ScanState(row.Scan, &snapshot.Payload)
 	if errors.Is(err, sql.ErrNoRows) {
 		return store.Snapshot{}, store.ErrNotFound
