@@ -95,6 +95,9 @@ func (o runOptions) play(t *testing.T) (r result) {
 }
 
 func TestDay_ViolatesNoInvariant(t *testing.T) {
+	if *lengthFlag < time.Hour || *lengthFlag%time.Hour != 0 {
+		t.Fatalf("-length=%v: want whole hours, as in 24h, because each hour is judged at its end", *lengthFlag)
+	}
 	seed := *seedFlag
 	if seed == 0 {
 		seed = 1 + rand.Uint64N(1_000_000)
