@@ -15,7 +15,7 @@ import (
 	"strings"
 
 	"github.com/pressly/goose/v3"
-	_ "modernc.org/sqlite" // SQLite in Go, without cgo
+	embedded "modernc.org/sqlite" // SQLite in Go, without cgo
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
@@ -46,22 +46,17 @@ func OpenDriver(ctx context.Context, path string, wrap func(driver.Driver) drive
 		// before it writes would otherwise fail if another process writes in between.
 		dsn = "file:" + (&url.URL{Path: path}).EscapedPath() + "?_pragma=journal_mode(wal)&_pragma=synchronous(normal)&_pragma=busy_timeout(5000)&_txlock=immediate"
 	}
-	plain, err := sql.Open("sqlite", dsn)
-	if err != nil {
-		return nil, fmt.Errorf("open SQLite at %q: %w", path, err)
-	}
-	var d driver.Driver = cachingDriver{plain.Driver()}
-	_ = plain.Close() // no connection is open yet, so no error is possible
+	var d driver.Driver = cachingDriver{&embedded.Driver{}}
 	if wrap != nil {
 		d = wrap(d)
 	}
 	db := sql.OpenDB(connector{d, dsn})
 	db.SetMaxOpenConns(1) // SQLite allows only one writer at a time
 	s := &Store{db: db, lists: lists{db}, transactions: transactions{db}, tokenStore: tokens.NewStore(tokenDB{db})}
+	var err error
 	if path == "" {
-		if s.keeper, err = sql.Open("sqlite", dsn); err == nil {
-			err = s.keeper.PingContext(ctx)
-		}
+		s.keeper = sql.OpenDB(connector{&embedded.Driver{}, dsn})
+		err = s.keeper.PingContext(ctx)
 	}
 	switch {
 	case err != nil:

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"testing"
+
+	embedded "modernc.org/sqlite"
 )
 
 // countingDriver counts the statements that its connections prepare, and the texts that they run
@@ -54,7 +56,7 @@ func (c *countingConn) QueryContext(ctx context.Context, text string, args []dri
 // openCounting opens a database through cachingDriver and countingDriver.
 func openCounting(t *testing.T) (*sql.DB, *countingDriver) {
 	t.Helper()
-	d := &countingDriver{Driver: plainDriver(t)}
+	d := &countingDriver{Driver: &embedded.Driver{}}
 	db := sql.OpenDB(connector{cachingDriver{d}, "file:" + filepath.Join(t.TempDir(), "a.db")})
 	db.SetMaxOpenConns(1)
 	t.Cleanup(func() {
@@ -177,7 +179,7 @@ func TestStatements_SeeAChangedSchema(t *testing.T) {
 }
 
 func TestStatements_AreBounded(t *testing.T) {
-	d := cachingDriver{&countingDriver{Driver: plainDriver(t)}}
+	d := cachingDriver{&countingDriver{Driver: &embedded.Driver{}}}
 	c, err := d.Open("file:" + filepath.Join(t.TempDir(), "a.db"))
 	if err != nil {
 		t.Fatal(err)
@@ -200,14 +202,4 @@ func TestStatements_AreBounded(t *testing.T) {
 	if err := conn.Close(); err != nil {
 		t.Errorf("close: got %v, want no error", err)
 	}
-}
-
-func plainDriver(t *testing.T) driver.Driver {
-	t.Helper()
-	plain, err := sql.Open("sqlite", "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = plain.Close() }()
-	return plain.Driver()
 }
