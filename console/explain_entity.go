@@ -130,11 +130,11 @@ func holdMessage(e Entity, now time.Time) string {
 	s := e.Status
 	reason := ""
 	if s.Reason != "" {
-		reason = displayText(s.Reason, maxReasonShown)
+		reason = " (" + displayText(s.Reason, maxReasonShown)
 		if s.Error != "" {
 			reason += ": " + displayText(s.Error, maxBriefShown)
 		}
-		reason = " (" + reason + ")"
+		reason += ")"
 	}
 	switch s.State {
 	case store.Retrying:

@@ -108,12 +108,12 @@ func hourRate(h status.History) float64 {
 // entityLine shows the life of an entity's content: since its fetch, fresh, stale, and no longer
 // served. Positions are in percent.
 type entityLine struct {
-	From, To time.Time
-	Begin    string // name of the event at From
-	Parts    []barPart
-	Now      string
-	Text     string      // description of the picture for screen readers
-	Legend   [][2]string // class and text of each part
+	From   time.Time
+	Begin  string // name of the event at From
+	Parts  []barPart
+	Now    string
+	Text   string      // description of the picture for screen readers
+	Legend [][2]string // class and text of each part
 }
 
 // newEntityLine returns the line of an entity; nil: nothing is stored.
@@ -144,22 +144,22 @@ func newEntityLine(e Entity, now time.Time) *entityLine {
 	default:
 		return nil
 	}
-	line.To = now
+	to := now
 	for _, p := range spans {
-		if p.until.After(line.To) {
-			line.To = p.until
+		if p.until.After(to) {
+			to = p.until
 		}
 	}
-	line.To = line.To.Add(line.To.Sub(line.From)/10 + time.Second)
+	to = to.Add(to.Sub(line.From)/10 + time.Second)
 	position := func(t time.Time) float64 {
-		return 100 * math.Min(1, math.Max(0, float64(t.Sub(line.From))/float64(line.To.Sub(line.From))))
+		return 100 * math.Min(1, math.Max(0, float64(t.Sub(line.From))/float64(to.Sub(line.From))))
 	}
 	line.Now = fmt.Sprintf("%.2f", position(now))
 	at, texts := line.From, []string{}
 	for _, p := range spans {
 		until := p.until
 		if until.IsZero() {
-			until = line.To
+			until = to
 		}
 		if !until.After(at) {
 			continue
