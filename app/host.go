@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store/sqlite"
 )
 
@@ -45,7 +46,7 @@ func (h Host) RunScheduler(ctx context.Context) error {
 func (h Host) run(ctx context.Context, r role) (err error) {
 	p := parts{config: h.Config, store: h.Store, dial: h.Dial, log: h.Log, name: h.Name, secret: optionalSecret}
 	p.registry = prometheus.NewRegistry() // without the metrics of the Go runtime, which all hosts of a test share
-	p.reg = p.registry
+	p.reg = status.NewMetrics(p.registry)
 	if p.kafka, err = h.Config.Kafka.Options(); err != nil {
 		return err
 	}

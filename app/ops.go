@@ -14,17 +14,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/freshet/freshet/access"
+	"github.com/freshet/freshet/status"
 )
 
 // newRegistry returns a registry with the metrics of the Go runtime, and a registerer that adds
 // the namespace to the names of freshet's own metrics.
-func newRegistry(namespace string) (*prometheus.Registry, prometheus.Registerer) {
+func newRegistry(namespace string) (*prometheus.Registry, *status.Metrics) {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	var ours prometheus.Registerer = reg
-	if prefix := metricPrefix(namespace); prefix != "" {
-		ours = prometheus.WrapRegistererWithPrefix(prefix, reg)
-	}
+	ours := status.NewMetrics(prometheus.WrapRegistererWithPrefix(metricPrefix(namespace), reg))
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "build_info", Help: "Always 1; the label version is the version of this process.", ConstLabels: prometheus.Labels{"version": Version()},
 	})

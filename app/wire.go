@@ -71,7 +71,7 @@ type parts struct {
 	startAttrs []any
 	trace      observe.Tracer
 	registry   *prometheus.Registry
-	reg        prometheus.Registerer // registers metrics in `registry`, and adds the namespace as a prefix to their names
+	reg        *status.Metrics // registers metrics in `registry`, and adds the namespace as a prefix to their names
 	// secret reads the secret of a credential.
 	secret func(secretRef) (string, error)
 	// simulated is true if the calls go to another address than the configured upstreams. Tokens are

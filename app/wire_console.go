@@ -36,7 +36,7 @@ func (p parts) console(sources map[string]*source.Source, guard *access.Guard, c
 	if p.config.Query.Console == consoleOff {
 		return nil, func(context.Context) error { return nil }
 	}
-	reads := status.NewReads(p.registry, metricPrefix(p.config.Metrics.Namespace), p.config.sourceNames(), p.log)
+	reads := status.NewReads(p.reg, p.config.sourceNames())
 	history := newHistory(p)
 	seen := &overview{p, h, reads, history}
 	return console.New(p.consoleDeps(sources, guard, clientLimiter, seen, deadLetters, refresh)), func(ctx context.Context) error {

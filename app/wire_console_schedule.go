@@ -33,7 +33,7 @@ func (p parts) scheduleReader() *status.ScheduleReader {
 			return status.ReadHeartbeats(ctx, p.rdb, source)
 		},
 		Collections: collection.New(p.store).Totals,
-		Metrics:     p.registry, Prefix: metricPrefix(p.config.Metrics.Namespace), Log: p.log,
+		Metrics:     p.reg, Log: p.log,
 	})
 }
 

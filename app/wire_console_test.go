@@ -112,7 +112,7 @@ func (f *consoleFixture) wire() {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.deps = f.consoleDeps(sources, guard, meters, &overview{f.parts, h, status.NewReads(f.registry, metricPrefix(f.config.Metrics.Namespace), []string{builtInSource}, f.log), newHistory(f.parts)}, dead, refresh)
+	f.deps = f.consoleDeps(sources, guard, meters, &overview{f.parts, h, status.NewReads(f.reg, []string{builtInSource}), newHistory(f.parts)}, dead, refresh)
 }
 
 func testEntity(key string) schemas.Entity {

@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -31,9 +30,9 @@ func shareCounts(ctx context.Context, p parts) error {
 		_ = status.DeleteProcess(ctx, p.rdb, self) // if Redis does not answer, the report expires
 	}()
 	return status.CountsWriter{
-		Sources: sources, Metrics: p.registry, Prefix: metricPrefix(p.config.Metrics.Namespace), Log: p.log,
+		Sources: sources, Metrics: p.reg, Log: p.log,
 		Write: func(ctx context.Context, all map[string]status.ProcessCounts) error {
-			return errors.Join(status.WriteCounts(ctx, p.rdb, self, all), status.WriteProcess(ctx, p.rdb, self, reportOf(p, started)))
+			return status.WriteReport(ctx, p.rdb, self, reportOf(p, started), all)
 		},
 	}.Run(ctx)
 }

@@ -5,10 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/freshet/freshet/poll"
@@ -42,35 +40,12 @@ type ProcessCounts struct {
 	// Hooks has the deliveries of each webhook, by its name.
 	Hooks map[string]webhooks.Counts `json:"hooks,omitempty"`
 	// UptimeMS is the age of the process when it wrote the counts. AtMS is the Unix time of the
-	// write by Redis' clock, which WriteCounts sets.
+	// write by Redis' clock, which WriteReport sets.
 	UptimeMS int64 `json:"uptimeMs"`
 	AtMS     int64 `json:"atMs"`
 }
 
 func countsKey(source string) string { return "counts:{" + source + "}" }
-
-// WriteCounts writes the counts of a process by source. `process` must be unique for each start of a
-// process, so that the counts of one name never fall.
-func WriteCounts(ctx context.Context, rdb redis.UniversalClient, process string, all map[string]ProcessCounts) error {
-	now, err := rdb.Time(ctx).Result() // the time of Redis, because the clocks of hosts may differ
-	if err != nil {
-		return fmt.Errorf("read the time from Redis: %w", err)
-	}
-	pipe := rdb.Pipeline()
-	for name, c := range all {
-		c.AtMS = now.UnixMilli()
-		text, err := json.Marshal(c)
-		if err != nil {
-			return fmt.Errorf("encode the counts of calls and reads of %s: %w", name, err)
-		}
-		pipe.HSet(ctx, countsKey(name), process, text)
-		pipe.Expire(ctx, countsKey(name), processCountsTTL)
-	}
-	if _, err := pipe.Exec(ctx); err != nil {
-		return fmt.Errorf("write the counts of calls and reads: %w", err)
-	}
-	return nil
-}
 
 // ReadCounts returns the counts of a source by process. It deletes counts that are unreadable or
 // older than processCountsTTL.
@@ -105,8 +80,7 @@ func ReadCounts(ctx context.Context, rdb redis.UniversalClient, source string) (
 // from them.
 type CountsWriter struct {
 	Sources []string
-	Metrics prometheus.Gatherer // source of the metrics of this process
-	Prefix  string              // prefix of the names of freshet's metrics
+	Metrics *Metrics // metrics of this process
 	// Write writes the counts by source.
 	Write func(ctx context.Context, all map[string]ProcessCounts) error
 	Log   *slog.Logger
@@ -142,10 +116,10 @@ func (w CountsWriter) counts() map[string]ProcessCounts {
 	for _, name := range w.Sources {
 		all[name] = ProcessCounts{Calls: map[string]int64{}, Reads: map[string]int64{}}
 	}
-	for _, family := range gather(w.Metrics, w.Log) {
+	for _, family := range w.Metrics.gather() {
 		name := family.GetName()
-		addHooks(all, strings.TrimPrefix(name, w.Prefix), family)
-		if name != w.Prefix+"upstream_calls_total" && name != w.Prefix+"reads_total" {
+		addHooks(all, name, family)
+		if name != callsMetric && name != readsMetric {
 			continue
 		}
 		for _, m := range family.GetMetric() {

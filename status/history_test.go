@@ -304,7 +304,7 @@ func TestHistory_SurvivesPanic(t *testing.T) {
 func TestHistory_WriterAndRecorder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(1300 * time.Millisecond)
-		reg := prometheus.NewRegistry()
+		reg := NewMetrics(prometheus.NewRegistry())
 		calls := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "upstream_calls_total"}, []string{"source", "priority", "outcome"})
 		reg.MustRegister(calls)
 		r := newHistoryRig(t)
@@ -338,17 +338,19 @@ func TestHistory_WriterAndRecorder(t *testing.T) {
 }
 
 func TestCountsWriter_CountsCallsAndReads(t *testing.T) {
-	reg := prometheus.NewRegistry()
-	calls := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "freshet_upstream_calls_total"}, []string{"source", "priority", "outcome"})
-	reads := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "freshet_reads_total"}, []string{"source", "facet", "freshness"})
-	reg.MustRegister(calls, reads)
+	all := prometheus.NewRegistry()
+	reg := NewMetrics(prometheus.WrapRegistererWithPrefix("freshet_", all))
+	calls := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "upstream_calls_total"}, []string{"source", "priority", "outcome"})
+	reads := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "reads_total"}, []string{"facet", "freshness"})
+	reg.MustRegister(calls)
+	prometheus.WrapRegistererWith(prometheus.Labels{"source": "nexon"}, reg).MustRegister(reads)
 	calls.WithLabelValues("nexon", "HIGH", "429").Add(2)
 	calls.WithLabelValues("nexon", "LOW", "429").Add(3)
 	calls.WithLabelValues("nexon", "LOW", "2xx").Add(0)
 	calls.WithLabelValues("gone", "LOW", "2xx").Inc()
-	reads.WithLabelValues("nexon", "a", "UPDATING").Inc()
-	reads.WithLabelValues("nexon", "b", "NOT_FOUND").Add(4)
-	got := CountsWriter{Sources: []string{"idle", "nexon"}, Metrics: reg, Prefix: "freshet_", Log: slog.New(slog.DiscardHandler)}.counts()
+	reads.WithLabelValues("a", "UPDATING").Inc()
+	reads.WithLabelValues("b", "NOT_FOUND").Add(4)
+	got := CountsWriter{Sources: []string{"idle", "nexon"}, Metrics: reg, Log: slog.New(slog.DiscardHandler)}.counts()
 	want := map[string]ProcessCounts{
 		"idle":  {Calls: map[string]int64{}, Reads: map[string]int64{}},
 		"nexon": {Calls: map[string]int64{"429": 5}, Reads: map[string]int64{"none": 1, "notFound": 4}},
@@ -363,7 +365,7 @@ func TestCounts_AreSharedThroughRedis(t *testing.T) {
 	now := time.Now().Truncate(time.Millisecond)
 	server.SetTime(now)
 	c := ProcessCounts{Calls: map[string]int64{"2xx": 123_456_789}, Reads: map[string]int64{"fresh": 987_654_321}, UptimeMS: 5}
-	if err := WriteCounts(t.Context(), rdb, "a", map[string]ProcessCounts{"nexon": c, "github": {}}); err != nil {
+	if err := WriteReport(t.Context(), rdb, "a", Process{}, map[string]ProcessCounts{"nexon": c, "github": {}}); err != nil {
 		t.Fatal(err)
 	}
 	c.AtMS = now.UnixMilli()
@@ -377,11 +379,11 @@ func TestCounts_OfAStoppedProcessAreDeleted(t *testing.T) {
 	rdb, server := servicetest.MiniRedis(t)
 	now := time.Now()
 	server.SetTime(now)
-	if err := WriteCounts(t.Context(), rdb, "old", map[string]ProcessCounts{"nexon": {}}); err != nil {
+	if err := WriteReport(t.Context(), rdb, "old", Process{}, map[string]ProcessCounts{"nexon": {}}); err != nil {
 		t.Fatal(err)
 	}
 	server.SetTime(now.Add(processCountsTTL + time.Second))
-	if err := WriteCounts(t.Context(), rdb, "new", map[string]ProcessCounts{"nexon": {}}); err != nil {
+	if err := WriteReport(t.Context(), rdb, "new", Process{}, map[string]ProcessCounts{"nexon": {}}); err != nil {
 		t.Fatal(err)
 	}
 	server.HSet(countsKey("nexon"), "unreadable", "{")

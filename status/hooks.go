@@ -9,7 +9,7 @@ import (
 // addHooks adds the deliveries that a metric family contains to the counts of their sources. name is
 // the name of the metric.
 func addHooks(all map[string]ProcessCounts, name string, family *dto.MetricFamily) {
-	if name != "hooks_total" && name != "hook_last_timestamp_seconds" {
+	if name != deliveriesMetric && name != lastDeliveryMetric {
 		return
 	}
 	for _, m := range family.GetMetric() {

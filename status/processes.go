@@ -43,21 +43,33 @@ const MaxReportAge = 15 * time.Second
 
 const processesKey = "processes"
 
-// WriteProcess writes the report of a process. "instance" must be unique for each start of a
-// process.
-func WriteProcess(ctx context.Context, rdb redis.UniversalClient, instance string, p Process) error {
+// WriteReport writes the report of a process and its counts by source. "instance" must be unique for
+// each start of a process, so that the counts of one instance never fall.
+func WriteReport(ctx context.Context, rdb redis.UniversalClient, instance string, p Process, counts map[string]ProcessCounts) error {
 	now, err := rdb.Time(ctx).Result() // the clock of Redis, because the clocks of hosts may differ
 	if err != nil {
 		return fmt.Errorf("read the time from Redis: %w", err)
 	}
 	p.At = now.UTC()
-	text, err := json.Marshal(p)
-	if err != nil {
-		return fmt.Errorf("encode the report of %s: %w", p.Name, err)
-	}
 	pipe := rdb.Pipeline()
-	pipe.HSet(ctx, processesKey, instance, text)
-	pipe.Expire(ctx, processesKey, processCountsTTL)
+	write := func(key string, report any) error {
+		text, err := json.Marshal(report)
+		if err != nil {
+			return fmt.Errorf("encode the report of %s: %w", p.Name, err)
+		}
+		pipe.HSet(ctx, key, instance, text)
+		pipe.Expire(ctx, key, processCountsTTL)
+		return nil
+	}
+	if err := write(processesKey, p); err != nil {
+		return err
+	}
+	for source, c := range counts {
+		c.AtMS = now.UnixMilli()
+		if err := write(countsKey(source), c); err != nil {
+			return err
+		}
+	}
 	if _, err := pipe.Exec(ctx); err != nil {
 		return fmt.Errorf("write the report of %s: %w", p.Name, err)
 	}

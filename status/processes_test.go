@@ -14,7 +14,7 @@ func TestProcesses_AreListedUntilTheyStop(t *testing.T) {
 	m.SetTime(now)
 	write := func(instance string, p Process) {
 		t.Helper()
-		if err := WriteProcess(t.Context(), rdb, instance, p); err != nil {
+		if err := WriteReport(t.Context(), rdb, instance, p, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -3,7 +3,6 @@ package status
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"maps"
 	"math"
 	"slices"
@@ -21,8 +20,8 @@ const (
 	// readsWindow is the period that the statistics cover, and readsSampleInterval the interval
 	// between two samples of the read metrics.
 	readsWindow, readsSampleInterval = 5 * time.Minute, 15 * time.Second
-	// readsTTL is how long the newest sample is reused. Gathering all metrics takes about 1 ms,
-	// and every open page needs the statistics once a second.
+	// readsTTL is how long the newest sample is reused, because every open page needs the statistics
+	// once a second.
 	readsTTL = time.Second
 )
 
@@ -36,20 +35,18 @@ type ReadStats struct {
 
 // Reads computes statistics of the reads that this process has served, from its metrics.
 type Reads struct {
-	metrics prometheus.Gatherer
-	prefix  string // prefix of the names of freshet's metrics
+	metrics *Metrics
 	sources []string
-	log     *slog.Logger
 
 	mu      sync.Mutex
 	samples []readsSample // oldest first; the first sample is readsWindow old or, if the process is younger, was taken at its start
 	last    readsSample
 }
 
-// NewReads returns the statistics of the sources. `prefix` is the prefix of the names of freshet's
-// metrics. The statistics cover less than five minutes until Run has run for five minutes.
-func NewReads(metrics prometheus.Gatherer, prefix string, sources []string, log *slog.Logger) *Reads {
-	return &Reads{metrics: metrics, prefix: prefix, sources: sources, log: log}
+// NewReads returns the statistics of the sources. They cover less than five minutes until Run has
+// run for five minutes.
+func NewReads(metrics *Metrics, sources []string) *Reads {
+	return &Reads{metrics: metrics, sources: sources}
 }
 
 // readsSample holds the read counts of each source, from the start of the process up to the time in
@@ -91,16 +88,7 @@ func (r *Reads) Run(ctx context.Context) error {
 }
 
 func (r *Reads) takeSample(now time.Time) readsSample {
-	return readsSample{now, sumReads(gather(r.metrics, r.log), r.prefix, r.sources)}
-}
-
-// gather returns the metrics of this process that can be gathered.
-func gather(metrics prometheus.Gatherer, log *slog.Logger) []*dto.MetricFamily {
-	found, err := metrics.Gather() // even with an error, found holds the metrics that could be gathered
-	if err != nil {
-		log.Debug("some metrics could not be gathered", "err", err)
-	}
-	return found
+	return readsSample{now, sumReads(r.metrics.gather(), r.sources)}
 }
 
 func (r *Reads) add(sample readsSample) {
@@ -134,7 +122,7 @@ func (t sourceReads) since(before sourceReads) sourceReads {
 }
 
 // sumReads returns the read metrics of each source, summed over its facets.
-func sumReads(families []*dto.MetricFamily, prefix string, sources []string) []sourceReads {
+func sumReads(families []*dto.MetricFamily, sources []string) []sourceReads {
 	all := make([]sourceReads, len(sources))
 	for i, name := range sources {
 		all[i] = sourceReads{counts: ReadStats{Source: name}, ages: ageHistogram{buckets: map[ageBucket]int64{}}}
@@ -147,11 +135,11 @@ func sumReads(families []*dto.MetricFamily, prefix string, sources []string) []s
 				continue
 			}
 			switch family.GetName() {
-			case prefix + "reads_total":
+			case readsMetric:
 				if n := countOf(&all[i].counts, store.Freshness(labels["freshness"])); n != nil {
 					*n += int64(m.GetCounter().GetValue())
 				}
-			case prefix + "snapshot_age_at_read_seconds":
+			case ageMetric:
 				all[i].ages.add(m.GetHistogram())
 			}
 		}

@@ -33,7 +33,7 @@ func TestReads_SumsFacets(t *testing.T) {
 		t.Fatal(err)
 	}
 	sources := []string{"one", "two", "young", "mixed"}
-	r := Reads{last: readsSample{time.Now(), sumReads(families, "", sources)}}
+	r := Reads{last: readsSample{time.Now(), sumReads(families, sources)}}
 	got := r.recent()
 	near := func(got, want time.Duration) bool { return (got - want).Abs() < want/10 } // a quantile may differ by 10 %, because a bucket is about 10 % wide
 	if got[0].Fresh != 100 || !near(got[0].AgeP50, 50*time.Second) || !near(got[0].AgeP95, 95*time.Second) {
@@ -66,7 +66,7 @@ func TestReads_CoverFiveMinutes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.last = readsSample{then.Add(at), sumReads(families, "", []string{"one"})}
+		r.last = readsSample{then.Add(at), sumReads(families, []string{"one"})}
 		r.add(r.last)
 		return r.recent()[0]
 	}

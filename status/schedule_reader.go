@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/freshet/freshet/collection"
 	"github.com/freshet/freshet/scheduler"
 	"github.com/freshet/freshet/store"
@@ -75,11 +73,8 @@ type ScheduleDeps struct {
 	// Collections returns the totals of a source's collections for each facet. It counts at most this
 	// number of collections.
 	Collections func(ctx context.Context, source string, most int) ([]collection.Totals, error)
-	// Metrics has the metrics of this process. Prefix is the prefix of the names of freshet's
-	// metrics.
-	Metrics prometheus.Gatherer
-	Prefix  string
-	Log     *slog.Logger
+	Metrics     *Metrics // metrics of this process
+	Log         *slog.Logger
 }
 
 // ScheduleReader reads the states of schedules.
@@ -283,8 +278,8 @@ func (s *ScheduleReader) feed(ctx context.Context, source string, p Prefetch, in
 // requests returns the number of prefetch requests of this process's schedulers, by source.
 func (s *ScheduleReader) requests() map[string]int64 {
 	all := map[string]int64{}
-	for _, family := range gather(s.Metrics, s.Log) {
-		if family.GetName() != s.Prefix+"prefetch_requested_total" {
+	for _, family := range s.Metrics.gather() {
+		if family.GetName() != prefetchMetric {
 			continue
 		}
 		for _, m := range family.GetMetric() {

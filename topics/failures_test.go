@@ -136,7 +136,7 @@ func TestEnsure_ReportsTooFewReplicas(t *testing.T) {
 
 func TestMeasure_NamesWhatFails(t *testing.T) {
 	cluster, admin := fakeKafka(t, 1)
-	if _, err := countDeadLetters(t.Context(), admin, "nobody"); err == nil || !strings.Contains(err.Error(), schemas.DeadLetterTopic("nobody")) || !strings.Contains(err.Error(), "freshet topics ensure") {
+	if err := Measure(t.Context(), admin, "nobody")["nobody"].DeadLettersErr; err == nil || !strings.Contains(err.Error(), schemas.DeadLetterTopic("nobody")) || !strings.Contains(err.Error(), "freshet topics ensure") {
 		t.Errorf("dead letters without a topic: got %v, want the topic and the command that creates it", err)
 	}
 	if _, err := Ensure(t.Context(), admin, "nexon", Replication{}); err != nil {
@@ -153,18 +153,20 @@ func TestMeasure_NamesWhatFails(t *testing.T) {
 		return resp
 	})
 	group := schemas.Group("nexon", schemas.High)
-	if _, err := Measure(t.Context(), admin, "nexon"); !errors.Is(err, kerr.GroupAuthorizationFailed) || !strings.Contains(err.Error(), group) {
+	if err := Measure(t.Context(), admin, "nexon")["nexon"].LagErr; !errors.Is(err, kerr.GroupAuthorizationFailed) || !strings.Contains(err.Error(), group) {
 		t.Errorf("offsets not readable: got %v, want the group %s and its error", err, group)
 	}
-	if lags, err := Measure(t.Context(), admin, "nexon"); err != nil || len(lags) != 2 {
-		t.Errorf("offsets readable: got %+v, %v, want two lanes", lags, err)
+	if b := Measure(t.Context(), admin, "nexon")["nexon"]; b.LagErr != nil || len(b.Lags) != 2 {
+		t.Errorf("offsets readable: got %+v, want two lanes", b)
 	}
 }
 
-func TestMeasure_ReadsBothLanesTogether(t *testing.T) {
+func TestMeasure_ReadsAllSourcesTogether(t *testing.T) {
 	cluster, admin := fakeKafka(t, 1)
-	if _, err := Ensure(t.Context(), admin, "nexon", Replication{}); err != nil {
-		t.Fatal(err)
+	for _, source := range []string{"nexon", "github"} {
+		if _, err := Ensure(t.Context(), admin, source, Replication{}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	var fetches, lists atomic.Int64
 	for kind, n := range map[kmsg.Key]*atomic.Int64{kmsg.OffsetFetch: &fetches, kmsg.ListOffsets: &lists} {
@@ -174,8 +176,10 @@ func TestMeasure_ReadsBothLanesTogether(t *testing.T) {
 			return nil, nil, false
 		})
 	}
-	if _, err := Measure(t.Context(), admin, "nexon"); err != nil {
-		t.Fatal(err)
+	for source, b := range Measure(t.Context(), admin, "nexon", "github") {
+		if b.LagErr != nil || b.DeadLettersErr != nil {
+			t.Fatalf("%s: %v, %v", source, b.LagErr, b.DeadLettersErr)
+		}
 	}
 	if fetches.Load() != 1 || lists.Load() != 2 {
 		t.Errorf("got %d OffsetFetch and %d ListOffsets requests, want 1 and 2", fetches.Load(), lists.Load())

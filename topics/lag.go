@@ -32,27 +32,63 @@ type Lag struct {
 	Committed int64 `json:"committed"`
 }
 
-// Measure returns the lag of both lanes of a source.
-func Measure(ctx context.Context, admin *kadm.Client, source string) ([]Lag, error) {
-	var lags []Lag
+// Backlog is the content of a source's topics.
+type Backlog struct {
+	Lags        []Lag // the lags of HIGH and LOW; nil: unknown, see LagErr
+	LagErr      error
+	DeadLetters int64 // number of records on the dead-letter topic; 0 with an error in DeadLettersErr
+	// DeadLettersErr says why the dead letters can't be counted.
+	DeadLettersErr error
+}
+
+// Measure returns the backlog of each source. The number of requests to Kafka does not depend on the
+// number of sources. If one source can't be measured, the others are measured nevertheless.
+func Measure(ctx context.Context, admin *kadm.Client, sources ...string) map[string]Backlog {
 	var names, groups []string
-	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
+	for _, source := range sources {
+		for _, lane := range lanes {
+			names, groups = append(names, schemas.RequestTopic(source, lane)), append(groups, schemas.Group(source, lane))
+		}
+		names = append(names, schemas.DeadLetterTopic(source))
+	}
+	var of offsets
+	var err error
+	if of.starts, of.ends, err = listBounds(ctx, admin, names); err == nil {
+		of.committed = admin.FetchManyOffsets(ctx, groups...)
+	}
+	all := map[string]Backlog{}
+	for _, source := range sources {
+		b := Backlog{LagErr: err, DeadLettersErr: err}
+		if err == nil {
+			b.Lags, b.LagErr = of.lags(source)
+			b.DeadLetters, b.DeadLettersErr = of.deadLetters(source)
+		}
+		all[source] = b
+	}
+	return all
+}
+
+var lanes = [...]schemas.Lane{schemas.High, schemas.Low}
+
+// offsets are the offsets of the topics of all sources.
+type offsets struct {
+	starts, ends kadm.ListedOffsets
+	committed    kadm.FetchOffsetsResponses // by group
+}
+
+func (o offsets) lags(source string) ([]Lag, error) {
+	var lags []Lag
+	for _, lane := range lanes {
 		l := Lag{Source: source, Lane: lane, Topic: schemas.RequestTopic(source, lane), Group: schemas.Group(source, lane)}
-		lags, names, groups = append(lags, l), append(names, l.Topic), append(groups, l.Group)
-	}
-	starts, ends, err := Bounds(ctx, admin, names...)
-	if err != nil {
-		return nil, err
-	}
-	committed := admin.FetchManyOffsets(ctx, groups...)
-	for i := range lags {
-		l := &lags[i]
-		group := committed[l.Group]
+		if err := checkBounds(o.starts, o.ends, l.Topic); err != nil {
+			return nil, err
+		}
+		group := o.committed[l.Group]
 		if group.Err != nil && !errors.Is(group.Err, kerr.GroupIDNotFound) { // the group does not exist until a worker joins it
 			return nil, fmt.Errorf("fetch offsets of group %s: %w", l.Group, group.Err)
 		}
-		for _, end := range ends[l.Topic] {
-			start, _ := starts.Lookup(end.Topic, end.Partition)
+		for _, end := range o.ends[l.Topic] {
+			start, _ := o.starts.Lookup(end.Topic, end.Partition)
 			at := start.Offset
 			if c, found := group.Fetched.Lookup(end.Topic, end.Partition); found && c.Err == nil {
 				at = max(at, c.At)
@@ -60,37 +96,56 @@ func Measure(ctx context.Context, admin *kadm.Client, source string) ([]Lag, err
 			l.Records += end.Offset - at
 			l.Committed += at
 		}
+		lags = append(lags, l)
 	}
 	return lags, nil
 }
 
-// Bounds returns the start and end offsets of the partitions of topics.
-func Bounds(ctx context.Context, admin *kadm.Client, topics ...string) (starts, ends kadm.ListedOffsets, err error) {
-	starts, err = admin.ListStartOffsets(ctx, topics...)
-	if err == nil {
-		err = starts.Error()
+func (o offsets) deadLetters(source string) (n int64, err error) {
+	topic := schemas.DeadLetterTopic(source)
+	if err := checkBounds(o.starts, o.ends, topic); err != nil {
+		return 0, err
 	}
-	if err == nil {
-		ends, err = admin.ListEndOffsets(ctx, topics...)
+	for _, end := range o.ends[topic] {
+		start, _ := o.starts.Lookup(end.Topic, end.Partition)
+		n += end.Offset - start.Offset
 	}
+	return n, nil
+}
+
+// Bounds returns the start and end offsets of the partitions of a topic.
+func Bounds(ctx context.Context, admin *kadm.Client, topic string) (starts, ends kadm.ListedOffsets, err error) {
+	starts, ends, err = listBounds(ctx, admin, []string{topic})
 	if err == nil {
-		err = ends.Error()
+		err = checkBounds(starts, ends, topic)
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("list offsets of the topics %s: %w", strings.Join(topics, ", "), hint(err))
+		return nil, nil, err
 	}
 	return starts, ends, nil
 }
 
-// countDeadLetters returns the number of records on a source's dead-letter topic.
-func countDeadLetters(ctx context.Context, admin *kadm.Client, source string) (int64, error) {
-	starts, ends, err := Bounds(ctx, admin, schemas.DeadLetterTopic(source))
-	n := int64(0)
-	ends.Each(func(end kadm.ListedOffset) {
-		start, _ := starts.Lookup(end.Topic, end.Partition)
-		n += end.Offset - start.Offset
-	})
-	return n, err
+// listBounds returns the start and end offsets of topics. The results contain the errors of single
+// topics.
+func listBounds(ctx context.Context, admin *kadm.Client, topics []string) (starts, ends kadm.ListedOffsets, err error) {
+	starts, err = admin.ListStartOffsets(ctx, topics...)
+	if err == nil {
+		ends, err = admin.ListEndOffsets(ctx, topics...)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("list offsets of the topics %s: %w", strings.Join(topics, ", "), err)
+	}
+	return starts, ends, nil
+}
+
+// checkBounds returns an error of a topic's partitions.
+func checkBounds(starts, ends kadm.ListedOffsets, topic string) error {
+	for _, listed := range []kadm.ListedOffsets{starts, ends} {
+		if err := (kadm.ListedOffsets{topic: listed[topic]}).Error(); err != nil {
+			return fmt.Errorf("list offsets of the topic %s: %w", topic, hint(err))
+		}
+	}
+	return nil
 }
 
 // hint adds to the error of a missing topic how to create the topic.
@@ -111,8 +166,7 @@ const (
 
 // Sampler measures the lag of sources in the background, so that reads never query Kafka.
 type Sampler struct {
-	measure     func(ctx context.Context, source string) ([]Lag, error)
-	count       func(ctx context.Context, source string) (int64, error) // function that counts the dead letters of a source
+	measure     func(ctx context.Context, sources ...string) map[string]Backlog
 	sources     []string
 	log         *slog.Logger
 	lag         *prometheus.GaugeVec
@@ -140,8 +194,9 @@ type sample struct {
 // NewSampler returns a sampler of the sources' lags.
 func NewSampler(admin *kadm.Client, sources []string, log *slog.Logger, reg prometheus.Registerer) *Sampler {
 	s := &Sampler{
-		measure: func(ctx context.Context, source string) ([]Lag, error) { return Measure(ctx, admin, source) },
-		count:   func(ctx context.Context, source string) (int64, error) { return countDeadLetters(ctx, admin, source) },
+		measure: func(ctx context.Context, sources ...string) map[string]Backlog {
+			return Measure(ctx, admin, sources...)
+		},
 		sources: sources, log: log, samples: map[lane][]sample{}, counted: map[string]time.Time{},
 		lag: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "kafka_consumer_lag", Help: "Uncommitted records.",
@@ -166,19 +221,14 @@ func (s *Sampler) sample(ctx context.Context) {
 	limit, cancel := context.WithTimeout(ctx, sampleInterval)
 	defer cancel()
 	var lagErrs, letterErrs []error
-	for _, source := range s.sources { // if one source can't be measured, the other sources are measured nevertheless
-		lags, err := s.measure(limit, source)
-		if err == nil {
-			s.Record(time.Now(), lags)
+	for source, b := range s.measure(limit, s.sources...) {
+		if b.LagErr == nil {
+			s.Record(time.Now(), b.Lags)
 		} else {
 			s.expireLag(time.Now(), source)
 		}
-		lagErrs = append(lagErrs, err)
-	}
-	for _, source := range s.sources {
-		deadLetters, err := s.count(limit, source)
-		s.setDeadLetters(time.Now(), source, deadLetters, err)
-		letterErrs = append(letterErrs, err)
+		s.setDeadLetters(time.Now(), source, b.DeadLetters, b.DeadLettersErr)
+		lagErrs, letterErrs = append(lagErrs, b.LagErr), append(letterErrs, b.DeadLettersErr)
 	}
 	if ctx.Err() == nil {
 		s.conditions.Record(s.log, lagUnmeasured, errors.Join(lagErrs...))

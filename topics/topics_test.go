@@ -101,7 +101,7 @@ func TestEnsure_ReportsDriftWithoutChanging(t *testing.T) {
 func TestMeasure_CountsUncommittedRecords(t *testing.T) {
 	eachKafka(t, func(t *testing.T, client *kgo.Client, admin *kadm.Client) {
 		source := servicetest.Name("nexon")
-		if _, err := Measure(t.Context(), admin, servicetest.Name("nobody")); err == nil || !strings.Contains(err.Error(), "freshet topics ensure") {
+		if err := Measure(t.Context(), admin, "nobody")["nobody"].LagErr; err == nil || !strings.Contains(err.Error(), "freshet topics ensure") {
 			t.Errorf("without topics: got %v", err)
 		}
 		if _, err := Ensure(t.Context(), admin, source, Replication{}); err != nil {
@@ -118,8 +118,9 @@ func TestMeasure_CountsUncommittedRecords(t *testing.T) {
 			var lags []Lag
 			deadline := time.Now().Add(30 * time.Second)
 			for lags == nil {
+				b := Measure(t.Context(), admin, "nobody", source)[source]
 				var err error
-				lags, err = Measure(t.Context(), admin, source)
+				lags, err = b.Lags, b.LagErr
 				// A new broker creates its internal topic of group offsets at the first request,
 				// and refuses requests until the topic exists.
 				if err != nil && (!errors.Is(err, kerr.CoordinatorNotAvailable) || time.Now().After(deadline)) {
@@ -152,8 +153,8 @@ func TestMeasure_CountsUncommittedRecords(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if n, err := countDeadLetters(t.Context(), admin, source); err != nil || n != 3 {
-			t.Errorf("%d dead letters, %v; there are 3", n, err)
+		if b := Measure(t.Context(), admin, "nobody", source)[source]; b.DeadLettersErr != nil || b.DeadLetters != 3 {
+			t.Errorf("%d dead letters, %v; there are 3", b.DeadLetters, b.DeadLettersErr)
 		}
 	})
 }
@@ -170,11 +171,10 @@ func TestSampler_EstimatesWaitFromSamples(t *testing.T) {
 		}
 		reg := prometheus.NewRegistry()
 		s := NewSampler(nil, []string{"nexon"}, slog.New(slog.DiscardHandler), reg)
-		s.count = func(context.Context, string) (int64, error) { return 7, nil }
-		s.measure = func(context.Context, string) ([]Lag, error) {
+		s.measure = func(context.Context, ...string) map[string]Backlog {
 			mu.Lock()
 			defer mu.Unlock()
-			return lag, fails
+			return map[string]Backlog{"nexon": {Lags: lag, LagErr: fails, DeadLetters: 7}}
 		}
 		wantKnown := func(lags, deadLetters int) {
 			t.Helper()
@@ -282,9 +282,9 @@ func TestSampler_LogsFailuresAndExpiresGauges(t *testing.T) {
 		reg := prometheus.NewRegistry()
 		s := NewSampler(nil, []string{"nexon"}, slog.New(slog.NewTextHandler(&text, nil)), reg)
 		var lettersFail, lagFails error
-		s.count = func(context.Context, string) (int64, error) { return 7, lettersFail }
-		s.measure = func(context.Context, string) ([]Lag, error) {
-			return []Lag{{Source: "nexon", Lane: schemas.High, Topic: "t", Group: "g"}}, lagFails
+		s.measure = func(context.Context, ...string) map[string]Backlog {
+			lags := []Lag{{Source: "nexon", Lane: schemas.High, Topic: "t", Group: "g"}}
+			return map[string]Backlog{"nexon": {Lags: lags, LagErr: lagFails, DeadLetters: 7, DeadLettersErr: lettersFail}}
 		}
 		said := func(lag, deadLetters int) {
 			t.Helper()

@@ -204,11 +204,11 @@ func (c *court) waitUntilIdle() {
 
 // lag returns the consumer lag in records, or -1 if it is unknown.
 func (c *court) lag() int64 {
-	lags, err := topics.Measure(c.Context(), kadm.NewClient(c.kafka), "court")
-	if err != nil {
+	b := topics.Measure(c.Context(), kadm.NewClient(c.kafka), "court")["court"]
+	if b.LagErr != nil {
 		return -1
 	}
-	return lags[0].Records + lags[1].Records
+	return b.Lags[0].Records + b.Lags[1].Records
 }
 
 // reopen reads a case for the first time, and waits until its facet general is stored, too. The

@@ -116,12 +116,13 @@ func (p *program) topics() *cobra.Command {
 			}
 			defer client.Close()
 			var all []topics.Lag
-			for _, name := range slices.Sorted(maps.Keys(config.Sources)) {
-				some, err := topics.Measure(cmd.Context(), client, name)
-				if err != nil {
+			names := slices.Sorted(maps.Keys(config.Sources))
+			measured := topics.Measure(cmd.Context(), client, names...)
+			for _, name := range names {
+				if err := measured[name].LagErr; err != nil {
 					return err
 				}
-				all = append(all, some...)
+				all = append(all, measured[name].Lags...)
 			}
 			return printAll(p.Stdout, output, all, []string{"SOURCE", "LANE", "LAG", "COMMITTED", "GROUP"}, lagRow)
 		},
