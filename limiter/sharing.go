@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"github.com/freshet/freshet/poll"
 )
 
 // The functions of this file exchange two kinds of data with the other processes of the source,
@@ -60,7 +62,7 @@ func (f *follower) subscribeWakeUps(ctx context.Context) {
 	}
 	subscription := l.deps.Redis.Subscribe(ctx, wakeUpChannel(l.source))
 	defer func() { _ = subscription.Close() }()
-	messages := subscription.Channel()
+	messages := subscription.Channel(poll.CheckConnection)
 	for {
 		select {
 		case <-ctx.Done():

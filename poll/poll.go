@@ -44,6 +44,11 @@ func New(channel string, rdb redis.UniversalClient, log *slog.Logger, failing ob
 	return &Poller{channel: channel, rdb: rdb, log: log, failing: failing, local: make(chan time.Time, 1)}
 }
 
+// CheckConnection is the option for subscriptions to wake-ups: an idle connection is checked every 15
+// s. A process has several such connections for each source, and finds its work without wake-ups,
+// only later.
+var CheckConnection = redis.WithChannelHealthCheckInterval(15 * time.Second)
+
 // WakeAt wakes all pollers of the channel at the time `at`. This poller wakes even if Redis is
 // down. A poller in another process that misses the message finds the work after its reconnection
 // or its maximum interval.
@@ -82,7 +87,7 @@ func WakeAt(ctx context.Context, rdb redis.UniversalClient, channel string, at t
 func (p *Poller) Run(ctx context.Context, latest time.Duration, work func(ctx context.Context, now time.Time) (next time.Time, err error)) error {
 	subscription := p.rdb.Subscribe(ctx, p.channel)
 	defer func() { _ = subscription.Close() }()
-	messages := subscription.ChannelWithSubscriptions()
+	messages := subscription.ChannelWithSubscriptions(CheckConnection)
 	var due, next time.Time // if `due` is zero, the function `work` must be called now; `next` is the time of the next call
 	timer := time.NewTimer(latest)
 	defer timer.Stop()
