@@ -11,7 +11,7 @@ import (
 // connectionInterval is the time between two checks of the connections to Redis and Kafka.
 // connectionTimeout is the time limit of each check. This limit is longer than pingTimeout, the limit of
 // a health check, so that a slow response of a busy machine is not logged as an outage.
-const connectionInterval, connectionTimeout = 5 * time.Second, 5 * time.Second
+const connectionInterval, connectionTimeout = 10 * time.Second, 5 * time.Second
 
 var (
 	redisUnreachable = observe.Condition{

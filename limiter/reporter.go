@@ -61,7 +61,7 @@ func (r *reporter) publish() {
 	pipe := l.deps.Redis.Pipeline()
 	pipe.HSet(ctx, reportsKey(l.source), l.deps.Process, text)
 	pipe.Expire(ctx, reportsKey(l.source), reportsKeyTTL)
-	_, _ = pipe.Exec(ctx) // if this fails, a new report is published a second later
+	_, _ = pipe.Exec(ctx) // if this fails, the next report replaces this one
 }
 
 // remove deletes this process's report.
@@ -113,7 +113,7 @@ func (r *reporter) laneView(lane schemas.Lane, now time.Time) LaneView {
 }
 
 // schedule lets this process publish its report, which contains the number of its waiters. It does
-// so every second while calls wait or are made, and once more afterwards. An idle process publishes
+// so every busyReportInterval while calls wait or are made, and once more afterwards. An idle process publishes
 // a report every idleReportInterval. The process counts as idle when its last two reports contain
 // the same number of calls.
 //
@@ -130,9 +130,12 @@ func (r *reporter) schedule(now time.Time) {
 	waiting := l.alloc.queues.waiting() > 0
 	l.metrics.fade(now)
 	calls := l.alloc.queues.used()
-	due := waiting || r.withWaiters || r.last != [2]int64{calls, calls} || now.Sub(r.at) >= idleReportInterval
+	busy, age := waiting || r.withWaiters || r.last != [2]int64{calls, calls}, now.Sub(r.at)
+	due := busy && age >= busyReportInterval || age >= idleReportInterval
 	blocked := l.alloc.active.unread || l.alloc.day.unsaved
-	r.withWaiters = waiting
+	if due {
+		r.withWaiters = waiting
+	}
 	switch {
 	case !r.wanted || blocked:
 	case l.redis.failed > 0:

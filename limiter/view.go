@@ -81,8 +81,9 @@ type LaneView struct {
 
 const (
 	// waitingReportTTL is how long a report with waiters is shown. Such reports come every
-	// second, and reports of idle processes every idleReportInterval.
+	// busyReportInterval, and reports of idle processes every idleReportInterval.
 	waitingReportTTL   = 5 * time.Second
+	busyReportInterval = 2*time.Second - settingsInterval/2 // every second tick, although ticks are not exact
 	idleReportInterval = 15 * time.Second
 	reportsKeyTTL      = time.Minute
 )

@@ -320,6 +320,11 @@ func TestView_ShowsWhyCallsWait(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	now := time.Now()
+	next := func() time.Time { // time of the next report of a busy process
+		now = now.Add(busyReportInterval)
+		return now
+	}
 	waitReason := func() WaitReason {
 		t.Helper()
 		v, err := ReadView(t.Context(), rdb, "nexon", quota, 0)
@@ -336,18 +341,18 @@ func TestView_ShowsWhyCallsWait(t *testing.T) {
 		{func(on bool) { l.alloc.day.unsaved = on }, ReasonDayCountUnsaved},
 	} {
 		c.set(true)
-		if l.reports.schedule(time.Now()); waitReason() != c.want || l.reports.wanted {
+		if l.reports.schedule(next()); waitReason() != c.want || l.reports.wanted {
 			t.Errorf("%q; want %q", waitReason(), c.want)
 		}
 		c.set(false)
 	}
 	l.alloc.active.unread, l.redis.failed = true, 1
 	before := rdb.HGet(t.Context(), reportsKey("nexon"), "test").Val()
-	if l.reports.schedule(time.Now()); rdb.HGet(t.Context(), reportsKey("nexon"), "test").Val() != before {
+	if l.reports.schedule(next()); rdb.HGet(t.Context(), reportsKey("nexon"), "test").Val() != before {
 		t.Error("Redis was called for the view during an outage")
 	}
 	l.alloc.active.unread, l.redis.failed = false, 0
-	if l.reports.schedule(time.Now()); !l.reports.wanted { // the next call to Redis must publish the report
+	if l.reports.schedule(next()); !l.reports.wanted { // the next call to Redis must publish the report
 		t.Error("no report is due")
 	}
 	l.alloc.active.stopped = true
@@ -370,12 +375,17 @@ func TestView_ShowsWhyCallsWait(t *testing.T) {
 	for l.alloc.queues.low.next() != nil {
 		l.alloc.queues.low.serve()
 	}
-	if l.reports.schedule(time.Now()); l.reports.wanted {
+	if l.reports.schedule(next()); l.reports.wanted {
 		t.Error("idle process: reported at once")
 	}
 	l.alloc.queues.high.used++
-	if l.reports.schedule(time.Now()); !l.reports.wanted {
+	if l.reports.schedule(next()); !l.reports.wanted {
 		t.Error("process that calls without waiting: not reported")
+	}
+	l.alloc.queues.high.used++
+	l.reports.wanted = false
+	if l.reports.schedule(now.Add(time.Millisecond)); l.reports.wanted {
+		t.Error("busy process: reported again at once")
 	}
 }
 

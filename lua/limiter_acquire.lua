@@ -73,7 +73,7 @@
 local sub, format, find, ceil, floor, max, min, huge = string.sub, string.format, string.find, math.ceil, math.floor, math.max, math.min, math.huge
 local MARGIN = 10000000 -- us; a call this close to midnight counts in both days
 local AHEAD = 50000 -- us by which LOW can be ahead of its pace
-local MAX_RETRY = 10000000 -- us until a rejected caller calls again at the latest: the pace can rise, a backoff can end
+local MAX_RETRY = 10000000 -- us until a rejected caller calls again at the latest: the pace can rise, a backoff can end, a call of the day can be refunded
 local SAME = 5000 -- us; within this time after a write, the server that has written the state is the same
 
 -- The numbers of the state: time until which the fast path is allowed; time of the last run; calls of

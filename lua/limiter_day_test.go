@@ -14,6 +14,8 @@ import (
 
 const margin = 10 * second // a call less than this time from midnight counts in both days
 
+const maxRetry = 10 * second // a rejected caller calls again after this time at the latest
+
 // onDay sets a quota with a day policy, and with partitions that never reject.
 func (b *bucket) onDay(limit int64, reserve float64) {
 	b.lanes, b.more, b.zone = wideLanes, day(limit, reserve), time.UTC
@@ -47,7 +49,7 @@ func TestDay_HighGetsTheLastCall(t *testing.T) {
 			}
 		}
 		g := b.acquire(5, 5)
-		if len(all) != 30 || len(g.all()) > 0 || g.refusalHigh != 2 || g.refusalLow != 2 || g.backHigh < 1 || g.backHigh > second {
+		if len(all) != 30 || len(g.all()) > 0 || g.refusalHigh != 2 || g.refusalLow != 2 || g.backHigh < 1 || g.backHigh > maxRetry {
 			t.Errorf("of 30 calls a day HIGH got %d, then %+v", len(all), g)
 		}
 		if ttl, err := rdb.PTTL(t.Context(), b.key).Result(); err != nil || ttl >= 0 {
@@ -149,8 +151,13 @@ func TestDay_KeepsHighReserveToTheEnd(t *testing.T) {
 		c.set(time.Date(2027, 1, 16, 0, 0, 10, 0, time.UTC))
 		b.awake()
 		b.setNumber("used", limit-8640) // all calls are used except HIGH's reserve
-		if g := b.acquire(0, 5); len(g.low) > 0 || g.refusalLow != 2 || g.backLow < 1 || g.backLow > second {
+		// At 0.1 calls a second, HIGH's reserve frees the next call for LOW in 10 s.
+		if g := b.acquire(0, 5); len(g.low) > 0 || g.refusalLow != 2 || g.backLow < maxRetry-second || g.backLow > maxRetry {
 			t.Errorf("LOW got %+v of HIGH's reserve", g)
+		}
+		c.advance(4 * second)
+		if g := b.acquire(0, 5); len(g.low) > 0 || g.backLow < 5*second || g.backLow > 7*second {
+			t.Errorf("LOW got %+v of HIGH's reserve 4 s later, want the next call in 6 s", g)
 		}
 		high, low := 0, 0
 		for range 200 { // HIGH uses its reserve evenly during the day

@@ -133,7 +133,7 @@ local function grantQueues()
       if stopped then again, why = 1000000, -2; break end
       if state.uncounted == 1 then again, why = END_RETRY, -4; break end
       if maxHigh < 1 or (low and maxLow < 1) then
-        again, why = max(1, min(1000000, state.dayEnd + MARGIN - now)), day.index
+        again, why = dayRetry(low), day.index
         break
       end
       local base, baseWhy = slotOf(first, second)
@@ -151,7 +151,7 @@ local function grantQueues()
             s, because = t, x.b.s.index or 0
           end
           if t == huge then hint = min(hint, x.b.s.kind == 'C' and SLOT_RETRY or END_RETRY) end
-          if x.b.s.kind == 'H' and x.b.probe > 0 then probes, hint = 1, min(hint, OPEN_RETRY) end
+          if x.b.s.kind == 'H' and x.b.probe > 0 then probes, hint = 1, min(hint, openRetry(x.b.turned)) end
           p = min(p, left)
         end
         if full then
@@ -169,7 +169,7 @@ local function grantQueues()
         again = slot == huge and hint or min(hint, max(1000, slot - now - floor(c.ahead / 2)))
         if halfOpen() < 0 then
           why = halfOpen()
-          if canResume() then again = min(again, OPEN_RETRY) end
+          if canResume() then again = min(again, openRetry(max(breaker.turned, state.probed))) end
         end
         break
       end

@@ -71,9 +71,19 @@ local function take(slot, first)
   end
 end
 
--- us until a rejected caller calls again while the breaker is open, because the breaker can close, or
--- while the probe of a backoff is in flight, because the backoff can end.
-local OPEN_RETRY = 500000
+-- Returns the us until a rejected caller calls again while a breaker is open, because the breaker can
+-- close, or while the probe of a backoff is in flight, because the backoff can end. The time grows with
+-- the age of the newest probe, because an answer becomes less likely.
+local function openRetry(probed) return max(500000, floor((now - probed) / 4)) end
+
+-- Returns the us until a rejected caller calls again because the day has no call for its lane. The
+-- calls kept for HIGH become fewer during the day, so LOW can call again before the day's end.
+local function dayRetry(low)
+  local wait, left = state.dayEnd + MARGIN - now, day.calls - state.used
+  local forLow = low and left >= 1 and wait - (left - 1) / day.reserve * 1e12 or 0
+  if forLow > 0 then wait = forLow + 1000 end
+  return max(1, min(MAX_RETRY, ceil(wait)))
+end
 
 -- Returns the reason why only probes are granted; 0: other calls are granted too.
 local function halfOpen() return breaker.probe > 0 and -5 or state.probed > 0 and -1 or 0 end
@@ -107,7 +117,7 @@ local function grant(n, most, first, second, before, interval)
   end
   if granted == n and halfOpen() == 0 then return granted, 0, 0, before end
   if granted == limit and granted < n then -- the day has no more calls for this lane
-    return granted, max(1, min(1000000, state.dayEnd + MARGIN - now)), halfOpen() < 0 and halfOpen() or day.index, before
+    return granted, dayRetry(first == 2), halfOpen() < 0 and halfOpen() or day.index, before
   end
   if why == 0 or now < birth + quiet or lost then why = -3 end
   -- While only probes are granted, every reply has the reason for that. Callers call again soon if
@@ -115,7 +125,7 @@ local function grant(n, most, first, second, before, interval)
   local again = MAX_RETRY
   if halfOpen() < 0 then
     slot, why = max(slot, earliest), halfOpen()
-    if canResume() then again = OPEN_RETRY end
+    if canResume() then again = min(again, openRetry(max(breaker.turned, state.probed))) end
   end
   -- The caller calls again when a batch of slots is within the horizon. A batch takes at most half
   -- a horizon, so that no slot passes unused. A batch of several slots needs only one call.

@@ -11,7 +11,7 @@ import (
 // The contract of the upstream. The configuration states the same limits.
 const (
 	secondLimit, secondText     = 4, "4"
-	minuteLimit, minuteText     = 90, "90"
+	minuteLimit, minuteText     = 120, "120"
 	dayLimit, dayText           = 4000, "4000"
 	inFlightLimit, inFlightText = 3, "3"
 	quotaZone                   = "Asia/Seoul"
