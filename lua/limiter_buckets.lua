@@ -215,13 +215,15 @@ local function loadBuckets()
     end,
   }
 
-  local buckets = {}
+  local buckets, keys, began = {}, {}, format('%16d', birth)
+  for k = 2, #KEYS, 2 do keys[k / 2] = KEYS[k] end
+  -- The text of a bucket of kind C is always absent, because MGET reads no hashes.
+  local texts = keys[1] and redis.call('MGET', unpack(keys)) or {}
   for word in string.gmatch(ARGV[6], '%S+') do
     local k = #buckets + 1
-    local s = mine[word + 0]
-    local b = {s = s, key = KEYS[2 * k], calls = KEYS[2 * k + 1]}
-    local text = s.kind ~= 'C' and redis.call('GET', b.key)
-    if text and (#text < 33 or #text % 16 ~= 1 or find(text, '[^%d %-]') ~= #text or number(text, 1) ~= birth) then text = false end
+    local s, text = mine[word + 0], texts[k]
+    local b = {s = s, key = keys[k], calls = KEYS[2 * k + 1], began = began}
+    if text and (#text < 33 or #text % 16 ~= 1 or sub(text, 1, 16) ~= began) then text = false end
     -- If the policy's kind has changed, the bucket begins as if it were used up.
     if text and sub(text, -1) ~= s.kind then
       b.was = text

@@ -20,6 +20,14 @@ import (
 // read.
 const maxCacheAge = 35 * time.Second
 
+// storeUnavailable is the reason of a degraded answer that was served from memory, because the
+// database failed. calmAfterDatabase is the time after the last fault for which answers may still be
+// served from memory: the circuit breaker of the database closes again in this time.
+const (
+	storeUnavailable  = "STORE_UNAVAILABLE"
+	calmAfterDatabase = time.Minute
+)
+
 // agePrecision is the precision of the check time that a reader derives from a response with status
 // 304.
 const agePrecision = 2 * time.Second
@@ -32,7 +40,7 @@ type readers struct {
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
 	storm   atomic.Bool
-	counts  struct{ reads, failed, fresh, refreshes atomic.Int64 }
+	counts  struct{ reads, failed, fresh, fallback, refreshes atomic.Int64 }
 
 	mu   sync.Mutex
 	seen map[string]seen // for each key, the newest check time that a read has returned
@@ -147,8 +155,16 @@ func (r *readers) read(ctx context.Context, c *client.Client, key string, refres
 	r.judge(key, began, answer)
 }
 
-// judge adds a finding if the answer is older than the answer of a read that ended long before.
+// judge adds a finding if the answer is older than the answer of a read that ended long before. An
+// answer may be older only while the database is unavailable, and it must say so.
 func (r *readers) judge(key string, began time.Time, answer client.Result[json.RawMessage]) {
+	if answer.Degraded == storeUnavailable {
+		r.counts.fallback.Add(1)
+		if r.w.calm(calmAfterDatabase) {
+			r.w.oracle.find("older over newer", "a read of %s at %v was served from memory without a fault", key, r.w.since(began))
+		}
+		return
+	}
 	if answer.LastCheckedAt.IsZero() {
 		return
 	}
@@ -165,5 +181,6 @@ func (r *readers) judge(key string, began time.Time, answer client.Result[json.R
 }
 
 func (r *readers) String() string {
-	return fmt.Sprintf("%d reads, %d fresh, %d failed, %d refreshes", r.counts.reads.Load(), r.counts.fresh.Load(), r.counts.failed.Load(), r.counts.refreshes.Load())
+	return fmt.Sprintf("%d reads, %d fresh, %d from fallback, %d failed, %d refreshes",
+		r.counts.reads.Load(), r.counts.fresh.Load(), r.counts.fallback.Load(), r.counts.failed.Load(), r.counts.refreshes.Load())
 }
