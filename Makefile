@@ -71,7 +71,9 @@ test-services: $(GOTESTSUM) ## third stage: the tests that need a real service, 
 # With five the processors are full, and tests wait longer. The presets need the processors for
 # themselves; the stage test-services has run the tests of leases and credentials already.
 e2e: $(GOTESTSUM) ## fourth stage: short forms of the end-to-end tests (processes, browser, Prometheus, scenarios, presets) on real services
-	@$(SERVICES); export FRESHET_TEST_REQUIRE=1; (cd e2e && $(call tests,e2e/e2e) -count=1 -timeout 20m -parallel 4 ./scenarios . ./...) && \
+	@$(SERVICES); export FRESHET_TEST_REQUIRE=1; (cd e2e && \
+	$(call tests,e2e/e2e) -count=1 -timeout 20m -parallel 4 ./scenarios . $$($(GO) list ./... | grep -v /virtual$$) && \
+	$(call tests,e2e/virtual) -tags synctests -count=1 -timeout 10m ./virtual -seed=0) && \
 	$(call tests,e2e/presets) -count=1 -timeout 10m -parallel 40 -run '$(SATURATED)' ./app -saturate=30s -used=0.9
 
 e2e-long: ## long forms of the end-to-end tests on real services, hours; docs/testing.md lists them

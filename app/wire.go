@@ -226,8 +226,9 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	if err != nil {
 		return err
 	}
-	pages, runConsole := p.console(sources, guard, clientLimiter, h, deadLetters, refresh)
-	waitEstimator := newWaits(p.lag, callsPerRecord(p.config.Sources), p.waitEstimate, p.log)
+	limiters := newLimiterStates(p)
+	pages, runConsole := p.console(sources, guard, clientLimiter, h, deadLetters, refresh, limiters)
+	waitEstimator := newWaits(p.lag, callsPerRecord(p.config.Sources), limiters.estimate, p.log)
 	h.sources = waitEstimator.sourcesHealth
 	server, err = query.New(query.Config{
 		Memory: int64(p.config.Query.CacheMemory), ResponseMemory: p.config.Query.maxResponseMemory(), Origins: p.config.Access.AllowedOrigins, Proxies: p.config.Access.TrustedProxies,

@@ -32,12 +32,12 @@ const (
 
 // console returns the console's handler, or nil if the console is off. It also returns a function
 // that must run while the handler is in use.
-func (p parts) console(sources map[string]*source.Source, guard *access.Guard, clientLimiter *access.ClientLimiter, h *health, deadLetters *dlq.Queue, refresh refreshing) (pages http.Handler, run func(context.Context) error) {
+func (p parts) console(sources map[string]*source.Source, guard *access.Guard, clientLimiter *access.ClientLimiter, h *health, deadLetters *dlq.Queue, refresh refreshing, limiters limiterStates) (pages http.Handler, run func(context.Context) error) {
 	if p.config.Query.Console == consoleOff {
 		return nil, func(context.Context) error { return nil }
 	}
 	reads := status.NewReads(p.reg, p.config.sourceNames())
-	history := newHistory(p)
+	history := newHistory(p, limiters)
 	seen := &overview{p, h, reads, history}
 	return console.New(p.consoleDeps(sources, guard, clientLimiter, seen, deadLetters, refresh)), func(ctx context.Context) error {
 		g := newGroup(ctx)

@@ -103,16 +103,16 @@ func (f *consoleFixture) wire() {
 	refresh := func(ctx context.Context, client access.Client, all []schemas.Entity, facet source.Facet) []query.EnqueueResult {
 		return f.server.Refresh(ctx, client, all, facet)
 	}
-	pages, _ := f.console(sources, guard, meters, h, dead, refresh)
+	pages, _ := f.console(sources, guard, meters, h, dead, refresh, newLimiterStates(f.parts))
 	f.server, err = query.New(query.Config{Memory: 1 << 20}, query.Deps{
 		Store: newQueryStore(f.parts), Sources: map[string]query.Source{builtInSource: sources[builtInSource]}, Enqueuer: highEnqueuer{Producer: f.producer, waits: newWaits(f.lag, nil, nil, f.log)}, SettleSubscriber: settles{f.parts, nil, nil},
-		WaitEstimator: newWaits(f.lag, nil, f.waitEstimate, f.log), Authenticator: guard, ClientLimiter: meters, Ops: http.NotFoundHandler(), Admin: http.NotFoundHandler(),
+		WaitEstimator: newWaits(f.lag, nil, newLimiterStates(f.parts).estimate, f.log), Authenticator: guard, ClientLimiter: meters, Ops: http.NotFoundHandler(), Admin: http.NotFoundHandler(),
 		Console: pages, Log: f.log, Metrics: f.reg,
 	})
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.deps = f.consoleDeps(sources, guard, meters, &overview{f.parts, h, status.NewReads(f.reg, []string{builtInSource}), newHistory(f.parts)}, dead, refresh)
+	f.deps = f.consoleDeps(sources, guard, meters, &overview{f.parts, h, status.NewReads(f.reg, []string{builtInSource}), newHistory(f.parts, newLimiterStates(f.parts))}, dead, refresh)
 }
 
 func testEntity(key string) schemas.Entity {

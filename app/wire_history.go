@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"crypto/rand"
-	"log/slog"
 	"maps"
 	"slices"
 	"time"
@@ -41,21 +40,19 @@ func shareCounts(ctx context.Context, p parts) error {
 func (c Config) sourceNames() []string { return slices.Sorted(maps.Keys(c.Sources)) }
 
 // newHistory returns the recorder of the history that the console shows.
-func newHistory(p parts) *status.HistoryRecorder {
+func newHistory(p parts, limiters limiterStates) *status.HistoryRecorder {
 	backlog := func(source string, lane schemas.Lane) (b status.LaneBacklog) {
 		wait, _ := p.lag.EstimateWait(source, lane)
 		b.Records, b.Known = p.lag.Records(source, lane)
 		b.Delay = max(wait, p.lag.StalledFor(source, lane))
 		return b
 	}
-	quiet := p
-	quiet.log = slog.New(slog.DiscardHandler) // an outage of the database must not be logged every 5 s; watchConnections logs it
 	return status.NewHistoryRecorder(status.HistoryDeps{
 		Sources: p.config.sourceNames(), Log: p.log,
 		Counts: func(ctx context.Context, source string) (map[string]status.ProcessCounts, error) {
 			return status.ReadCounts(ctx, p.rdb, source)
 		},
-		Limiter: limits{p.settings(), quiet}.View,
+		Limiter: limiters.recent,
 		Lanes: func(source string) (high, low status.LaneBacklog) {
 			return backlog(source, schemas.High), backlog(source, schemas.Low)
 		},

@@ -23,7 +23,7 @@ func TestHistory_SharesReadsOfThisProcess(t *testing.T) {
 	if err := shareCounts(stopped, f.parts); err != nil { // the context has ended, so shareCounts writes the counts once and returns
 		t.Fatal(err)
 	}
-	all, err := newHistory(f.parts).Counts(t.Context(), builtInSource)
+	all, err := newHistory(f.parts, newLimiterStates(f.parts)).Counts(t.Context(), builtInSource)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func TestHistory_SharesReadsOfThisProcess(t *testing.T) {
 
 func TestHistory_ReadsLimiterAndLanes(t *testing.T) {
 	f := newConsoleFixture(t, nil)
-	history := newHistory(f.parts)
+	history := newHistory(f.parts, newLimiterStates(f.parts))
 	v, err := history.Limiter(t.Context(), builtInSource)
 	if err != nil || v.State != limiter.StateUnused {
 		t.Errorf("limiter: got %s, %v, want unused", v.State, err)

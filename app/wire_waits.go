@@ -225,16 +225,3 @@ func callsPerRecord(sources map[string]SourceConfig) map[string]float64 {
 	}
 	return calls
 }
-
-// waitEstimate returns the limiter's estimate of when it grants the next permits of HIGH.
-func (p parts) waitEstimate(ctx context.Context, source string) (limiter.WaitEstimate, error) {
-	view, quota, set, err := p.limiterNow(ctx, source)
-	if err != nil {
-		return limiter.WaitEstimate{}, err
-	}
-	estimate := quota.EstimateWait(view)
-	if set != nil && set.Stopped {
-		estimate.Blocked, estimate.BlockedFor = limiter.StateStopped, 0
-	}
-	return estimate, nil
-}

@@ -217,7 +217,7 @@ local function loadBuckets()
 
   local buckets, keys, began = {}, {}, format('%16d', birth)
   for k = 2, #KEYS, 2 do keys[k / 2] = KEYS[k] end
-  -- The text of a bucket of kind C is always absent, because MGET reads no hashes.
+  -- MGET returns no text for a bucket of kind C, because that is a hash.
   local texts = keys[1] and redis.call('MGET', unpack(keys)) or {}
   for word in string.gmatch(ARGV[6], '%S+') do
     local k = #buckets + 1

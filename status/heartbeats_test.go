@@ -24,9 +24,9 @@ func TestHeartbeats_ShareTheRate(t *testing.T) {
 	if want := []Heartbeat{{"a", 0}, {"b", time.Second}}; err != nil || len(all) != 2 || all[0].Process != "a" || all[1].Process != "b" || all[1].Age-all[0].Age != time.Second {
 		t.Errorf("schedulers: got %v, %v, want %v", all, err, want)
 	}
-	shareIs("a", HeartbeatTTL+2*time.Second, 1) // scheduler b does not count, because its last heartbeat is older than HeartbeatTTL
+	shareIs("a", heartbeatTTL+2*time.Second, 1) // scheduler b does not count, because its last heartbeat is older than heartbeatTTL
 	if _, err := WriteHeartbeat(t.Context(), rdb, "other", "c"); err != nil {
 		t.Fatal(err)
 	}
-	shareIs("a", HeartbeatTTL+3*time.Second, 1) // scheduler c does not count, because it belongs to another source
+	shareIs("a", heartbeatTTL+3*time.Second, 1) // scheduler c does not count, because it belongs to another source
 }

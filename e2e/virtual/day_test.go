@@ -146,7 +146,7 @@ func report(t *testing.T, o runOptions, r result) {
 		}
 		t.Errorf("seed %d: %v", o.seed, f)
 	}
-	t.Logf("to repeat it: make virtual-day SEED=%d", o.seed)
+	t.Logf("to repeat it: make virtual-day SEED=%d LENGTH=%v ENTITIES=%d", o.seed, o.length, o.entities)
 	if !*shrinkFlag {
 		return
 	}
