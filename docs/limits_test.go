@@ -40,7 +40,7 @@ var (
 		"interface methods of settings.Store":      5,
 		"interface methods of source.Permit":       6,
 		"methods of app.SourceConfig":              28,
-		"methods of app.parts":                     33,
+		"methods of app.parts":                     32,
 		"methods of cmd/freshet.program":           66,
 		"methods of console.Console":               61,
 		"methods of consumer.Health":               23,
