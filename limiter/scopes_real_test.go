@@ -93,24 +93,32 @@ func TestScopes_HoldOnRealRedis(t *testing.T) {
 var usedPerCall = regexp.MustCompile(`cmdstat_evalsha:.*usec_per_call=([0-9.]+)`)
 
 // BenchmarkScopes measures the time that Redis needs for a call of the script, for several numbers
-// of queues with four buckets each, and for several numbers of calls in flight.
+// of queues with four buckets each and of calls in flight, and for one queue with eight buckets.
 func BenchmarkScopes(b *testing.B) {
-	for _, at := range [][2]int{{1, 0}, {8, 0}, {8, 2000}, {48, 0}} {
-		b.Run(fmt.Sprintf("%d classes, %d in flight", at[0], at[1]), func(b *testing.B) {
+	four := []Policy{
+		{Name: "log", Limit: 20, Window: Window(time.Second), Scope: "{endpoint}"},
+		{Name: "bucket", Limit: 100000, Restore: 100000, Unit: "points"},
+		{Name: "reported", Limit: 1e6, Window: Window(time.Hour), Scope: "{credential}", Reported: true},
+		{Name: "slots", Limit: 100000, Window: InFlight},
+	}
+	var eight []Policy
+	for i := range 8 {
+		eight = append(eight, Policy{Name: fmt.Sprintf("bucket-%d", i), Limit: 100000, Restore: 100000, Unit: "points", Scope: "{endpoint}"})
+	}
+	for _, at := range []struct {
+		policies         []Policy
+		queues, inFlight int
+	}{{four, 1, 0}, {four, 8, 0}, {four, 8, 2000}, {four, 48, 0}, {eight, 1, 0}} {
+		b.Run(fmt.Sprintf("%d buckets, %d queues, %d in flight", len(at.policies), at.queues, at.inFlight), func(b *testing.B) {
 			rdb := servicetest.PrivateRedis(b).Client
-			config := scopedConfig(
-				Policy{Name: "log", Limit: 20, Window: Window(time.Second), Scope: "{endpoint}"},
-				Policy{Name: "bucket", Limit: 100000, Restore: 100000, Unit: "points"},
-				Policy{Name: "reported", Limit: 1e6, Window: Window(time.Hour), Scope: "{credential}", Reported: true},
-				Policy{Name: "slots", Limit: 100000, Window: InFlight},
-			)
+			config := scopedConfig(at.policies...)
 			config.Lease = time.Minute
 			l, err := New("bench", config, withoutLogs(Deps{Redis: rdb}))
 			if err != nil {
 				b.Fatal(err)
 			}
 			d := demand{terms: l.alloc.active.terms, process: "p"}
-			for i := range at[0] {
+			for i := range at.queues {
 				q := l.alloc.queueFor(schemas.Low, Call{Endpoint: fmt.Sprintf("f/%d", i), Key: "k", Credentials: []string{"c"}})
 				d.queues = append(d.queues, queueDemand{q, 1})
 			}
@@ -121,7 +129,7 @@ func BenchmarkScopes(b *testing.B) {
 					slots = c.bucket
 				}
 			}
-			for i := range at[1] {
+			for i := range at.inFlight {
 				rdb.ZAdd(b.Context(), slots.key+":calls", redis.Z{Score: 9e15, Member: fmt.Sprintf("x.%d:1", i)})
 			}
 			n := 0
