@@ -113,9 +113,9 @@ func (r *reporter) laneView(lane schemas.Lane, now time.Time) LaneView {
 }
 
 // schedule lets this process publish its report, which contains the number of its waiters. It does
-// so every busyReportInterval while calls wait or are made, and once more afterwards. An idle process publishes
-// a report every idleReportInterval. The process counts as idle when its last two reports contain
-// the same number of calls.
+// so every busyReportInterval while calls wait or are made, and once more afterwards. An idle
+// process publishes a report every idleReportInterval. The process counts as idle when its last two
+// reports contain the same number of calls.
 //
 // A report follows a successful call to Redis for permits, so it adds no load while Redis is down.
 // If no such call happens within a second, the report is published without one, unless the last call

@@ -1,6 +1,7 @@
 package topics
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -210,4 +211,21 @@ func TestSampler_ValuesExpire(t *testing.T) {
 		<-time.After(sampleTTL)
 		check("after an outage", Lag{}, false, 10, sampleInterval)
 	})
+}
+
+func TestSampler_LogsAnErrorOfAllSourcesOnce(t *testing.T) {
+	var text bytes.Buffer
+	s := NewSampler(nil, []string{"nexon", "github"}, slog.New(slog.NewTextHandler(&text, nil)), prometheus.NewRegistry())
+	down := errors.New("no broker answers")
+	s.measure = func(_ context.Context, sources ...string) map[string]Backlog {
+		all := map[string]Backlog{}
+		for _, source := range sources {
+			all[source] = Backlog{LagErr: down}
+		}
+		return all
+	}
+	s.sample(t.Context())
+	if got := strings.Count(text.String(), down.Error()); got != 1 {
+		t.Errorf("the error in the log: got it %d times, want once:\n%s", got, text.String())
+	}
 }

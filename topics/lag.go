@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"math"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -55,6 +54,8 @@ func Measure(ctx context.Context, admin *kadm.Client, sources ...string) map[str
 	var err error
 	if of.starts, of.ends, err = listBounds(ctx, admin, names); err == nil {
 		of.committed = admin.FetchManyOffsets(ctx, groups...)
+	} else {
+		err = fmt.Errorf("list offsets of the request and dead-letter topics: %w", err)
 	}
 	all := map[string]Backlog{}
 	for _, source := range sources {
@@ -115,11 +116,10 @@ func (o offsets) deadLetters(source string) (n int64, err error) {
 
 // Bounds returns the start and end offsets of the partitions of a topic.
 func Bounds(ctx context.Context, admin *kadm.Client, topic string) (starts, ends kadm.ListedOffsets, err error) {
-	starts, ends, err = listBounds(ctx, admin, []string{topic})
-	if err == nil {
-		err = checkBounds(starts, ends, topic)
+	if starts, ends, err = listBounds(ctx, admin, []string{topic}); err != nil {
+		return nil, nil, fmt.Errorf("list offsets of the topic %s: %w", topic, err)
 	}
-	if err != nil {
+	if err := checkBounds(starts, ends, topic); err != nil {
 		return nil, nil, err
 	}
 	return starts, ends, nil
@@ -128,14 +128,10 @@ func Bounds(ctx context.Context, admin *kadm.Client, topic string) (starts, ends
 // listBounds returns the start and end offsets of topics. The results contain the errors of single
 // topics.
 func listBounds(ctx context.Context, admin *kadm.Client, topics []string) (starts, ends kadm.ListedOffsets, err error) {
-	starts, err = admin.ListStartOffsets(ctx, topics...)
-	if err == nil {
+	if starts, err = admin.ListStartOffsets(ctx, topics...); err == nil {
 		ends, err = admin.ListEndOffsets(ctx, topics...)
 	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("list offsets of the topics %s: %w", strings.Join(topics, ", "), err)
-	}
-	return starts, ends, nil
+	return starts, ends, err
 }
 
 // checkBounds returns an error of a topic's partitions.
@@ -228,7 +224,12 @@ func (s *Sampler) sample(ctx context.Context) {
 			s.expireLag(time.Now(), source)
 		}
 		s.setDeadLetters(time.Now(), source, b.DeadLetters, b.DeadLettersErr)
-		lagErrs, letterErrs = append(lagErrs, b.LagErr), append(letterErrs, b.DeadLettersErr)
+		if !slices.Contains(lagErrs, b.LagErr) { // an error of a whole request is the same for all sources
+			lagErrs = append(lagErrs, b.LagErr)
+		}
+		if !slices.Contains(letterErrs, b.DeadLettersErr) {
+			letterErrs = append(letterErrs, b.DeadLettersErr)
+		}
 	}
 	if ctx.Err() == nil {
 		s.conditions.Record(s.log, lagUnmeasured, errors.Join(lagErrs...))
