@@ -213,7 +213,7 @@ func (h *Health) lookupVerdict(q faultQuery) (v verdict, known bool, changed <-c
 			return entityFault, true, nil
 		}
 	}
-	if run := h.runs[q.key()]; run != nil && !run.active && run.started.After(q.after) {
+	if run := h.runs[q.key()]; run != nil && !run.active && !run.started.Before(q.after) {
 		v := run.verdict
 		if r := h.refused[q.key()]; v == noKnownGood && r != nil && len(r.entities) >= minRefused {
 			v = sharedFault

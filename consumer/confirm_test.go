@@ -42,6 +42,19 @@ func TestVerdict_IsEntityFaultAfterLaterSuccess(t *testing.T) {
 	}
 }
 
+// A clock of low precision shows the same time for a failure and for the start of its confirming
+// calls. The result of these calls must count. Otherwise the waiting goroutine starts them again and
+// again.
+func TestVerdict_CountsARunOfTheSameInstant(t *testing.T) {
+	now := time.Now()
+	h, q := NewHealth(), faultQuery{entity: of("a", 1), after: now}
+	h.beginRun(q)
+	h.finishRun(q, now, noKnownGood)
+	if got, known, _ := h.lookupVerdict(q); got != noKnownGood || !known {
+		t.Errorf("verdict: got %v, known %v, want %v, known", got, known, noKnownGood)
+	}
+}
+
 // breakerPermits are permits of which only the state of the source's breaker is used.
 type breakerPermits struct {
 	Permits
