@@ -65,7 +65,7 @@ func (m mutation) build(ctx context.Context, dir string) (string, error) {
 	if err = errors.Join(err, os.WriteFile(mutated, []byte(text), 0o600), os.WriteFile(overlay, list, 0o600)); err != nil {
 		return "", err
 	}
-	out, err := exec.CommandContext(ctx, "go", "test", "-c", "-overlay", overlay, "-o", binary, ".").CombinedOutput()
+	out, err := exec.CommandContext(ctx, "go", "test", "-tags", "synctests", "-c", "-overlay", overlay, "-o", binary, ".").CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("build with %q: %w\n%s", m.name, err, out)
 	}
