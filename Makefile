@@ -103,10 +103,10 @@ torture: ## judge random faults under load by Kafka, the database and the upstre
 
 # With the tag synctests, the locks of the Kafka client let the virtual time pass.
 VIRTUAL := cd e2e && $(GO) test -tags synctests -count=1 -v -timeout
-virtual-day: ## judge a day of two services of each role in virtual time, more than five minutes of processor time (SEED=7 LENGTH=24h ENTITIES=1000 SEEDS=1)
+virtual-day: ## judge a day of two services of each role in virtual time, two to three minutes (SEED=7 LENGTH=24h ENTITIES=1000 SEEDS=1)
 	@$(VIRTUAL) 12h -run '^TestDay_' ./virtual -shrink -seed=$${SEED:-0} -seeds=$${SEEDS:-1} -length=$${LENGTH:-24h} -entities=$${ENTITIES:-1000}
 
-virtual-month: ## judge 30 days in virtual time, hours (SEED=7)
+virtual-month: ## judge 30 days in virtual time, more than an hour (SEED=7)
 	@$(MAKE) virtual-day LENGTH=720h
 
 virtual-mutations: ## plant three faults in the code, and find each within ten seeds in virtual time, hours

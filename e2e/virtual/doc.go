@@ -9,6 +9,9 @@
 // A seed determines the plan, the readers and the contents. It does not determine the order of
 // goroutines that wake in the same instant, so a seed may need several runs to fail again.
 //
+// The build tag synctests is necessary. With it, the Kafka client has locks that let the virtual time
+// pass. Without it, a run never ends if a commit waits for a rebalance.
+//
 // All code is in tests, because testing/synctest works only in tests. A new capability adds its
 // invariants as a check to the list in oracle_test.go.
 package virtual
