@@ -38,13 +38,14 @@ type assignment struct {
 	mu      sync.Mutex
 	ledgers map[string]map[int32]*ledger
 
-	// committing is held during a commit and during a revocation, so that no offset is committed
-	// after its partition was revoked.
-	committing sync.Mutex
+	// committing contains an element during a commit and during a revocation, so that no offset is
+	// committed after its partition was revoked. It is no sync.Mutex, because a goroutine that waits for
+	// a mutex stops the virtual time of tests, and a commit takes time.
+	committing chan struct{}
 }
 
 func newAssignment(log *slog.Logger) *assignment {
-	return &assignment{log: log, revokeTimeout: revokeTimeout, ledgers: map[string]map[int32]*ledger{}}
+	return &assignment{log: log, revokeTimeout: revokeTimeout, ledgers: map[string]map[int32]*ledger{}, committing: make(chan struct{}, 1)}
 }
 
 // options returns the Kafka client's settings for the consumer group. Each poll blocks rebalances
@@ -153,8 +154,8 @@ func (a *assignment) revoked(ctx context.Context, c *kgo.Client, removed map[str
 		a.log.Warn("partitions revoked with calls in flight; the next owner may send these calls again",
 			"calls", n, "waited", a.revokeTimeout)
 	}
-	a.committing.Lock()
-	defer a.committing.Unlock()
+	a.committing <- struct{}{}
+	defer func() { <-a.committing }()
 	if err := a.commit(ctx, c, taken); err != nil {
 		a.log.Warn("commit of revoked partitions failed; the next owner repeats their records since the previous commit", "err", err)
 	}
@@ -171,8 +172,8 @@ func (a *assignment) lost(removed map[string][]int32) {
 	if n := len(flatten(taken)); n > 0 {
 		a.log.Warn("partitions lost because the group session expired; the next owner repeats their uncommitted records", "partitions", n)
 	}
-	a.committing.Lock()
-	defer a.committing.Unlock()
+	a.committing <- struct{}{}
+	defer func() { <-a.committing }()
 	a.revokeAll(taken)
 }
 
@@ -202,8 +203,8 @@ func flatten(ledgers map[string]map[int32]*ledger) []*ledger {
 
 // commitAll commits the offset of each owned partition whose commit point has changed.
 func (a *assignment) commitAll(ctx context.Context, c *kgo.Client) error {
-	a.committing.Lock()
-	defer a.committing.Unlock()
+	a.committing <- struct{}{}
+	defer func() { <-a.committing }()
 	a.mu.Lock()
 	owned := map[string]map[int32]*ledger{}
 	for topic, partitions := range a.ledgers {

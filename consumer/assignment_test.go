@@ -67,7 +67,7 @@ func TestAssignment_LossStopsCallsDuringCommit(t *testing.T) {
 	of := map[string][]int32{"t": {0}}
 	a.assigned(of)
 	l := a.ledgerOf("t", 0)
-	a.committing.Lock() // hold the lock, as a commit does while it waits for the broker's response
+	a.committing <- struct{}{} // hold the lock, as a commit does while it waits for the broker's response
 	done := make(chan struct{})
 	go func() { defer close(done); a.lost(of) }()
 	look := time.NewTicker(time.Millisecond)
@@ -81,7 +81,7 @@ func TestAssignment_LossStopsCallsDuringCommit(t *testing.T) {
 			l.revoke()
 		}
 	}
-	a.committing.Unlock()
+	<-a.committing
 	<-done
 	if !l.is(ledgerRevoked) {
 		t.Error("ledger after the loss: got it active, want it revoked")
