@@ -221,12 +221,11 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 			return err
 		}
 	}
-	paid, runService := newCredits(p), newRuns(p, sources)
+	paid, runService, limiters := newCredits(p), newRuns(p, sources), newLimiterStates(p)
 	received, err := newHooks(p, sources)
 	if err != nil {
 		return err
 	}
-	limiters := newLimiterStates(p)
 	pages, runConsole := p.console(sources, guard, clientLimiter, h, deadLetters, refresh, limiters)
 	waitEstimator := newWaits(p.lag, callsPerRecord(p.config.Sources), limiters.estimate, p.log)
 	h.sources = waitEstimator.sourcesHealth
