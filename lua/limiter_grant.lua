@@ -189,7 +189,7 @@ local function grantQueues()
 
   -- Stores a bucket's text for `life` us.
   local function keep(b, life, text)
-    redis.call('SET', b.key, b.began .. text .. b.s.kind, 'PX', max(1000, ceil(life / 1000)))
+    redis.call('SET', b.key, b.prefix .. text .. b.s.kind, 'PX', max(1000, ceil(life / 1000)))
   end
   local save = {
     S = function(b, s)
