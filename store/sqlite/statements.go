@@ -9,8 +9,22 @@ import (
 // maxStatements is the maximum number of prepared statements that a connection keeps.
 const maxStatements = 200
 
-// runner runs the texts of statements.
-type runner interface {
+// sqliteConn has the methods of SQLite's connection that database/sql calls.
+type sqliteConn interface {
+	driver.Conn
+	driver.ConnBeginTx
+	session
+	statementConn
+}
+
+type session interface {
+	driver.Pinger
+	driver.SessionResetter
+	driver.Validator
+}
+
+type statementConn interface {
+	driver.ConnPrepareContext
 	driver.ExecerContext
 	driver.QueryerContext
 }
@@ -29,25 +43,14 @@ func (d cachingDriver) Open(dsn string) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	//nolint:forcetypeassert // SQLite's connection has these methods; a test opens one
-	return &cachingConn{
-		c, c.(driver.ConnBeginTx), c.(driver.ConnPrepareContext), c.(driver.Pinger), c.(driver.SessionResetter), c.(driver.Validator),
-		c.(runner),
-		map[string]*statement{},
-	}, nil
+	return &cachingConn{c.(sqliteConn), map[string]*statement{}}, nil //nolint:forcetypeassert // SQLite's connection has these methods; a test opens one
 }
 
 // cachingConn is a connection that prepares each text of a statement once. To parse and plan a
 // statement takes several times as long as to run it. database/sql calls a connection from one
 // goroutine at a time.
 type cachingConn struct {
-	driver.Conn
-	driver.ConnBeginTx
-	driver.ConnPrepareContext
-	driver.Pinger
-	driver.SessionResetter
-	driver.Validator
-	runner     runner
+	sqliteConn
 	statements map[string]*statement
 }
 
@@ -95,7 +98,7 @@ func (c *cachingConn) ExecContext(ctx context.Context, text string, args []drive
 	case err != nil:
 		return nil, err
 	case s == nil:
-		return c.runner.ExecContext(ctx, text, args)
+		return c.sqliteConn.ExecContext(ctx, text, args)
 	}
 	return s.ExecContext(ctx, args)
 }
@@ -106,7 +109,7 @@ func (c *cachingConn) QueryContext(ctx context.Context, text string, args []driv
 	case err != nil:
 		return nil, err
 	case s == nil:
-		return c.runner.QueryContext(ctx, text, args)
+		return c.sqliteConn.QueryContext(ctx, text, args)
 	}
 	rows, err := s.QueryContext(ctx, args)
 	if err != nil {
@@ -118,7 +121,7 @@ func (c *cachingConn) QueryContext(ctx context.Context, text string, args []driv
 
 func (c *cachingConn) Close() error {
 	c.closeStatements()
-	return c.Conn.Close()
+	return c.sqliteConn.Close()
 }
 
 // statementRows are the rows of a prepared statement.

@@ -18,17 +18,6 @@ type countingDriver struct {
 	conn *countingConn
 }
 
-// sqliteConn has the methods of SQLite's connection.
-type sqliteConn interface {
-	driver.Conn
-	driver.ConnBeginTx
-	driver.ConnPrepareContext
-	driver.Pinger
-	driver.SessionResetter
-	driver.Validator
-	runner
-}
-
 type countingConn struct {
 	sqliteConn
 	prepared, unprepared int
