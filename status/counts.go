@@ -118,7 +118,7 @@ func (w CountsWriter) counts() map[string]ProcessCounts {
 	}
 	for _, family := range w.Metrics.gather() {
 		name := family.GetName()
-		addHooks(all, name, family)
+		addHooks(all, family)
 		if name != callsMetric && name != readsMetric {
 			continue
 		}

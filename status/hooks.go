@@ -6,10 +6,9 @@ import (
 	"github.com/freshet/freshet/webhooks"
 )
 
-// addHooks adds the deliveries that a metric family contains to the counts of their sources. name is
-// the name of the metric.
-func addHooks(all map[string]ProcessCounts, name string, family *dto.MetricFamily) {
-	if name != deliveriesMetric && name != lastDeliveryMetric {
+// addHooks adds the deliveries that a metric family contains to the counts of their sources.
+func addHooks(all map[string]ProcessCounts, family *dto.MetricFamily) {
+	if name := family.GetName(); name != deliveriesMetric && name != lastDeliveryMetric {
 		return
 	}
 	for _, m := range family.GetMetric() {
