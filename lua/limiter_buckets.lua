@@ -154,8 +154,8 @@ local function slackAfter(b, slot, back)
   return 0
 end
 
--- Loads the buckets and applies the events.
-local function loadBuckets()
+-- Loads the buckets, whose texts begin with `prefix`, and applies the events.
+local function loadBuckets(prefix)
   local spec, mine = {}, {}
   for _, s in ipairs(policies) do spec[s.key] = s end
   for _, s in ipairs(quota == state.inForce and policies or sections(quota)) do
@@ -215,14 +215,14 @@ local function loadBuckets()
     end,
   }
 
-  local buckets, keys, prefix = {}, {}, format('%16d', birth)
+  local buckets, keys = {}, {}
   for k = 2, #KEYS, 2 do keys[k / 2] = KEYS[k] end
   -- MGET returns no text for a bucket of kind C, because that is a hash.
   local texts = keys[1] and redis.call('MGET', unpack(keys)) or {}
   for word in string.gmatch(ARGV[6], '%S+') do
     local k = #buckets + 1
     local s, text = mine[word + 0], texts[k]
-    local b = {s = s, key = keys[k], calls = KEYS[2 * k + 1], prefix = prefix}
+    local b = {s = s, key = keys[k], calls = KEYS[2 * k + 1]}
     if text and (#text < 33 or #text % 16 ~= 1 or sub(text, 1, 16) ~= prefix) then text = false end
     -- If the policy's kind has changed, the bucket begins as if it were used up.
     if text and sub(text, -1) ~= s.kind then

@@ -3,7 +3,8 @@
 
 local function grantQueues()
   local process, wakes = ARGV[10], ARGV[11]
-  local buckets = loadBuckets()
+  local prefix = format('%16d', birth) -- the begin of a bucket's text
+  local buckets = loadBuckets(prefix)
 
   -- Each function returns the earliest slot at or after `at` that one bucket allows (huge:
   -- unknown), and the share of the bucket that is left.
@@ -169,7 +170,7 @@ local function grantQueues()
         again = slot == huge and hint or min(hint, max(1000, slot - now - floor(c.ahead / 2)))
         if halfOpen() < 0 then
           why = halfOpen()
-          if canResume() then again = min(again, openRetry(max(breaker.turned, state.probed))) end
+          again = min(again, resumeRetry())
         end
         break
       end
@@ -189,7 +190,7 @@ local function grantQueues()
 
   -- Stores a bucket's text for `life` us.
   local function keep(b, life, text)
-    redis.call('SET', b.key, b.prefix .. text .. b.s.kind, 'PX', max(1000, ceil(life / 1000)))
+    redis.call('SET', b.key, prefix .. text .. b.s.kind, 'PX', max(1000, ceil(life / 1000)))
   end
   local save = {
     S = function(b, s)

@@ -88,9 +88,12 @@ end
 -- Returns the reason why only probes are granted; 0: other calls are granted too.
 local function halfOpen() return breaker.probe > 0 and -5 or state.probed > 0 and -1 or 0 end
 
--- Reports whether the response to a call can close the breaker, or end the backoff, before the next
--- probe.
-local function canResume() return state.backoffEnd <= now and (breaker.probe > 0 or leaseEnd() > 0) end
+-- Returns openRetry for the breaker or the backoff of the source; MAX_RETRY if no response to a call
+-- can close the breaker, or end the backoff, before the next probe.
+local function resumeRetry()
+  if state.backoffEnd > now or (breaker.probe == 0 and leaseEnd() == 0) then return MAX_RETRY end
+  return min(MAX_RETRY, openRetry(max(breaker.turned, state.probed)))
+end
 
 local runs, run = {}, nil
 local function grant(n, most, first, second, before, interval)
@@ -125,7 +128,7 @@ local function grant(n, most, first, second, before, interval)
   local again = MAX_RETRY
   if halfOpen() < 0 then
     slot, why = max(slot, earliest), halfOpen()
-    if canResume() then again = min(again, openRetry(max(breaker.turned, state.probed))) end
+    again = resumeRetry()
   end
   -- The caller calls again when a batch of slots is within the horizon. A batch takes at most half
   -- a horizon, so that no slot passes unused. A batch of several slots needs only one call.
