@@ -124,11 +124,13 @@ func maxWithin(times []time.Time, length time.Duration) (most int) {
 func TestMatrix_CostUsesTheWindow(t *testing.T) {
 	t.Parallel()
 	const cost, limit, windows = 100, 500, 3
-	m := newMatrixSite(t, `
-quota: {policies: [{name: points, limit: 500, window: 10s, unit: points}]}
+	// A busy machine can delay a call between the worker and the upstream by more than the default
+	// jitter of 10 ms.
+	m := newMatrixSite(t, fmt.Sprintf(`
+quota: {jitter: %v, policies: [{name: points, limit: 500, window: 10s, unit: points}]}
 facets:
   item: {documents: {item: {path: "/item/{key}", cost: {points: 100}}}, freshFor: 1h}
-`, nil)
+`, withLoad(10*time.Millisecond, 190*time.Millisecond)), nil)
 	const calls = windows*limit/cost + 1
 	m.request(schemas.High, "item", harness.Keys("k", calls)...)
 	times := m.untilCalls(timeout+windows*10*time.Second, calls, pathPrefix("/item/"))
