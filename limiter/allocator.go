@@ -253,14 +253,14 @@ func (al *allocator) refund(s slot) {
 // refundBuckets returns an unused slot to the buckets that it was charged to.
 func (al *allocator) refundBuckets(s slot) {
 	for _, c := range s.candidate.costs {
-		switch al.active.quota.scoped[c.policyIndex].kind {
+		switch al.active.quota.scoped[c.policyIndex].kind() {
 		case concurrencyKind:
 			al.pending.addOfBucket(callEndedEvent(c.bucket, c.ticket(s)))
 		case reportedKind:
 			al.pending.addOfBucket(notSentEvent(c.bucket, c.ticket(s), s.at))
 		case leakyBucketKind:
 			al.pending.addOfBucket(bucketRefundEvent(c.bucket, int64(c.units), s.at))
-		case logKind:
+		case unitLogKind:
 			al.pending.addOfBucket(logRefundEvent(c.bucket, s.at, int64(c.units)))
 		case breakerKind:
 			if s.probe {

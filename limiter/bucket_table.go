@@ -44,7 +44,7 @@ func (t *bucketTable) of(n int, c Call, credential string) *bucket {
 	}
 	value := s.scope.fill(func(name string) string { return c.value(name, credential) })
 	name := s.policy.Name + ":" + value
-	return &bucket{policyIndex: n, name: name, value: value, key: bucketKey(t.source, s.kind, name)}
+	return &bucket{policyIndex: n, name: name, value: value, key: bucketKey(t.source, s.kind(), name)}
 }
 
 // candidate returns the costs of a call with this credential in all its buckets.
@@ -95,7 +95,7 @@ const (
 // scope breakers are open.
 func (t *bucketTable) note(a answer) {
 	for b, state := range a.states {
-		if t.scoped[b.policyIndex].kind == breakerKind {
+		if t.scoped[b.policyIndex].kind() == breakerKind {
 			if state.remaining == 0 {
 				t.rememberOpenBreaker(b)
 			} else {
@@ -136,11 +136,11 @@ func (t *bucketTable) views(now time.Time, clock *clock) []ScopeView {
 	var all []ScopeView
 	for _, b := range t.states {
 		s := t.scoped[b.bucket.policyIndex]
-		if s.kind == breakerKind && b.state.remaining > 0 || s.kind == minIntervalKind {
+		if s.kind() == breakerKind && b.state.remaining > 0 || s.kind() == minIntervalKind {
 			continue // closed breakers and minimum intervals are not shown
 		}
 		v := ScopeView{Policy: s.policy.Name, Scope: b.bucket.value, InFlight: b.state.inFlight, At: time.UnixMicro(clock.at(b.at)).UTC()}
-		v.BreakerOpen = s.kind == breakerKind
+		v.BreakerOpen = s.kind() == breakerKind
 		if left := b.state.remaining; left >= 0 && !v.BreakerOpen {
 			v.Remaining = &left
 		}

@@ -1,7 +1,6 @@
 package limiter
 
 import (
-	"strings"
 	"time"
 )
 
@@ -83,11 +82,11 @@ func (q Quota) midnights(now time.Time) string {
 	if now.In(q.zone).Hour() >= 12 {
 		day++
 	}
-	var out strings.Builder
+	var three []int64
 	for d := day - 1; d <= day+1; d++ {
-		digits(&out, time.Date(year, month, d, 0, 0, 0, 0, q.zone).UnixMicro())
+		three = append(three, time.Date(year, month, d, 0, 0, 0, 0, q.zone).UnixMicro())
 	}
-	return out.String()
+	return encodeJSON(three)
 }
 
 // dayEnd returns the end of the day in which the script counts a call made at `now`. Until

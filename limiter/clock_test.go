@@ -1,9 +1,9 @@
 package limiter
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -211,18 +211,6 @@ func instants(seed uint64, see func(now time.Time)) {
 	}
 }
 
-func numbers(t *testing.T, text string) (all []int64) {
-	t.Helper()
-	for ; len(text) >= 16; text = text[16:] {
-		n, err := strconv.ParseInt(strings.TrimSpace(text[:16]), 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, n)
-	}
-	return all
-}
-
 func TestMidnights_ContainTheCountedDay(t *testing.T) {
 	for _, q := range zones(t) {
 		instants(1, func(redis time.Time) {
@@ -233,9 +221,9 @@ func TestMidnights_ContainTheCountedDay(t *testing.T) {
 				t.Fatalf("%v: at %v the day ends at %v, not %v", q.zone, redis, q.dayEnd(redis), end)
 			}
 			for _, apart := range []time.Duration{0, 30 * time.Second, -30 * time.Second, 10 * time.Hour, -10 * time.Hour} {
-				m := numbers(t, q.midnights(redis.Add(apart)))
-				if len(m) != 3 || m[0] >= m[1] || m[1] >= m[2] {
-					t.Fatalf("%v: midnights %v", q.zone, m)
+				var m []int64
+				if err := json.Unmarshal([]byte(q.midnights(redis.Add(apart))), &m); err != nil || len(m) != 3 || m[0] >= m[1] || m[1] >= m[2] {
+					t.Fatalf("%v: midnights %v, %v", q.zone, m, err)
 				}
 				// Find the end of the day among the three midnights as the script does.
 				i := 1

@@ -43,19 +43,19 @@
 // One script, limiter_acquire, applies all policies of a source atomically. It
 // reserves a slot in all of them or in none.
 //
-//	policy                       kept as                               section
-//	window, limit above 99       3 GCRA partitions                     L
-//	window, limit up to 99       sliding-window log of slots           R
-//	calendar day                 counter; LOW is paced                 D
-//	window with scope or costs   sliding-window log of units           S
-//	restore, error budget        leaky bucket                          G
-//	minInterval                  time of the next slot                 P
-//	reported                     remaining units, as reported          N
-//	window: in-flight            set of tickets, queue of processes    C
-//	scope breaker                open or closed, time of next probe    H
+//	policy                       kept as                               kind
+//	window, limit above 99       3 GCRA partitions                     partitions
+//	window, limit up to 99       sliding-window log of slots           windowLog
+//	calendar day                 counter; LOW is paced                 day
+//	window with scope or costs   sliding-window log of units           unitLog
+//	restore, error budget        leaky bucket                          leakyBucket
+//	minInterval                  time of the next slot                 minInterval
+//	reported                     remaining units, as reported          reported
+//	window: in-flight            set of tickets, queue of processes    concurrency
+//	scope breaker                open or closed, time of next probe    breaker
 //
-// The last column is the first character of the policy's section in the encoded quota. The script
-// names the numbers of the sections (SECTION) and of the state (STATE). The breaker of the source and
+// The last column is the kind of the policy in the quota that the script gets (quotaTerms). The script
+// names the numbers of its state (STATE). The breaker of the source and
 // the breakers of scopes use the same functions. The function nextTat is the GCRA step of partitions,
 // leaky buckets, and paces of logs.
 //

@@ -1,10 +1,6 @@
 package limiter
 
-import (
-	"strconv"
-	"strings"
-	"time"
-)
+import "time"
 
 // eventKind is the name of an event that concerns the whole source. It is part of ARGV[5] of the script
 // limiter_acquire.
@@ -65,37 +61,35 @@ func unusedEvent() event { return event{eventUnused, nil} }
 
 // encodeEvents returns the events as ARGV[5] of limiter_acquire.
 func encodeEvents(all []event) string {
-	var out strings.Builder
-	for i, e := range all {
-		if i > 0 {
-			out.WriteByte(' ')
-		}
-		out.WriteString(string(e.kind))
-		writeNumbers(&out, e.numbers)
+	if len(all) == 0 {
+		return ""
 	}
-	return out.String()
+	lists := make([][]any, 0, len(all))
+	for _, e := range all {
+		lists = append(lists, appendNumbers([]any{e.kind}, e.numbers))
+	}
+	return encodeJSON(lists)
 }
 
-func writeNumbers(out *strings.Builder, numbers []int64) {
-	var digits [20]byte
+func appendNumbers(list []any, numbers []int64) []any {
 	for _, n := range numbers {
-		out.WriteByte(' ')
-		out.Write(strconv.AppendInt(digits[:0], n, 10))
+		list = append(list, n)
 	}
+	return list
 }
 
-// bucketEventKind is the name of an event of one bucket in limiter_buckets (ARGV[7]).
-type bucketEventKind byte
+// bucketEventKind is the name of an event of one bucket in limiter_buckets.
+type bucketEventKind string
 
 const (
-	bucketCallEnded    bucketEventKind = 'c'
-	bucketRefund       bucketEventKind = 'g'
-	bucketLevel        bucketEventKind = 'l'
-	bucketLogRefund    bucketEventKind = 'w'
-	bucketReport       bucketEventKind = 'n'
-	bucketOpenBreaker  bucketEventKind = 'h'
-	bucketProbeNotSent bucketEventKind = 'u'
-	bucketCloseBreaker bucketEventKind = 'o'
+	bucketCallEnded    bucketEventKind = "ended"
+	bucketRefund       bucketEventKind = "refund"
+	bucketLevel        bucketEventKind = "level"
+	bucketLogRefund    bucketEventKind = "logRefund"
+	bucketReport       bucketEventKind = "report"
+	bucketOpenBreaker  bucketEventKind = "open"
+	bucketProbeNotSent bucketEventKind = "notSent"
+	bucketCloseBreaker bucketEventKind = "close"
 )
 
 // bucketEvent is an event of one bucket. The functions below set its ticket (doc.go) and its
@@ -181,17 +175,13 @@ func closeBreakerEvent(b *bucket, sent int64) bucketEvent {
 	return bucketEvent{bucket: b, kind: bucketCloseBreaker, numbers: []int64{sent}}
 }
 
-// encode appends the event in the form that limiter_buckets takes. `number` is the bucket's number.
-func (e bucketEvent) encode(out *strings.Builder, number string) {
-	out.WriteByte(byte(e.kind))
-	out.WriteByte(' ')
-	out.WriteString(number)
+// list returns the event in the form that limiter_buckets takes. `number` is the bucket's number.
+func (e bucketEvent) list(number int) []any {
+	list := []any{e.kind, number}
 	if e.ticket != "" {
-		out.WriteByte(' ')
-		out.WriteString(e.ticket)
+		list = append(list, e.ticket)
 	}
-	writeNumbers(out, e.numbers)
-	out.WriteByte(' ')
+	return appendNumbers(list, e.numbers)
 }
 
 // maxEvents is the maximum number of refunds, and also of bucket events, that one call to Redis

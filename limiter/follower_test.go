@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -101,8 +100,8 @@ func TestSettings_ApplyWithinTwoSeconds(t *testing.T) {
 				elapse(2 * time.Second)
 				mustAcquire(t, l, schemas.High)
 				text := r.texts[len(r.texts)-1]
-				if got, err := strconv.ParseInt(strings.TrimSpace(text[:16]), 10, 64); err != nil || got != revision {
-					t.Fatalf("two seconds after revision %d: got the quota %q", revision, text)
+				if got := decodeQuota(text).Revision; got != revision {
+					t.Fatalf("revision of the quota after two seconds: got %d, want %d", got, revision)
 				}
 				config, err := l.deps.config.With(target(400 + step))
 				if err != nil {
@@ -135,8 +134,8 @@ func TestSettings_InvalidKeepQuotaButStop(t *testing.T) {
 			s.set(o)
 			elapse(10 * time.Second)
 			mustAcquire(t, l, schemas.Low)
-			if text := r.texts[len(r.texts)-1]; text[16:] != before[16:] {
-				t.Errorf("got the quota %q, want %q", text, before)
+			if got, want := decodeQuota(r.texts[len(r.texts)-1]).Policies, decodeQuota(before).Policies; !bytes.Equal(got, want) {
+				t.Errorf("policies of the quota: got %s, want %s", got, want)
 			}
 			if n := strings.Count(log.String(), "quota settings are invalid"); n != 1 || strings.Contains(log.String(), "quota settings applied") {
 				t.Errorf("logged %d times: %s", n, log.String())
@@ -155,8 +154,8 @@ func TestSettings_InvalidKeepQuotaButStop(t *testing.T) {
 		if p := <-got; !p.Spend() {
 			t.Error("Spend: got false, want true")
 		}
-		if text := r.texts[len(r.texts)-1]; text[17:] != before[17:] {
-			t.Errorf("got the quota %q, want %q", text, before)
+		if got, want := decodeQuota(r.texts[len(r.texts)-1]).Policies, decodeQuota(before).Policies; !bytes.Equal(got, want) {
+			t.Errorf("policies of the quota: got %s, want %s", got, want)
 		}
 	})
 }

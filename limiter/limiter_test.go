@@ -3,7 +3,9 @@ package limiter
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"runtime"
 	"slices"
@@ -52,12 +54,34 @@ func (r *redisDouble) acquireSlots(_ context.Context, d demand) (grant, error) {
 	return r.answer(n, d)
 }
 
+// eventText returns events as text: the name and the numbers of each.
+func eventText(all []event) string {
+	var words []string
+	for _, e := range all {
+		words = append(words, strings.Trim(fmt.Sprint(e.kind, " ", e.numbers), "[] "))
+	}
+	return strings.NewReplacer("[", "", "]", "").Replace(strings.Join(words, " "))
+}
+
+// sentQuota is an encoded quota that the limiter has sent (quotaTerms).
+type sentQuota struct {
+	Revision int64           `json:"revision"`
+	Policies json.RawMessage `json:"policies"`
+}
+
+func decodeQuota(text string) (sent sentQuota) {
+	if err := json.Unmarshal([]byte(text), &sent); err != nil {
+		panic(err)
+	}
+	return sent
+}
+
 // sentEvents returns the events that the limiter sent in all calls to Redis.
 func (r *redisDouble) sentEvents() (words string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, d := range r.demands {
-		words += encodeEvents(d.events) + ";"
+		words += eventText(d.events) + ";"
 	}
 	return words
 }

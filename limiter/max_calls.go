@@ -49,36 +49,36 @@ func scaleToPeriod(calls float64, window, within time.Duration) float64 {
 
 // maxUnits returns the units that one bucket allows within a period.
 func (s scopedPolicy) maxUnits(lane schemas.Lane, within time.Duration) float64 {
-	n := func(i int) float64 { return float64(s.numbers[i]) }
 	low := lane == schemas.Low
-	switch s.kind {
-	case logKind:
-		units := s.numbers[1]
+	switch t := s.terms.(type) {
+	case unitLogTerms:
+		units := t.Units
 		if low {
-			units = s.numbers[2]
+			units = t.LowUnits
 		}
-		limit := scaleToPeriod(s.wholeCalls(units), micros(s.numbers[0]), within)
-		if interval := n(4); interval > 0 {
-			limit = min(limit, n(5)+float64(within)/interval)
+		limit := scaleToPeriod(s.wholeCalls(units), micros(t.Reach), within)
+		if t.PaceNs > 0 {
+			limit = min(limit, float64(t.Burst)+float64(within)/float64(t.PaceNs))
 		}
 		return limit
-	case leakyBucketKind:
+	case leakyBucketTerms:
 		if len(s.policy.CountedStatuses) > 0 {
 			return math.Inf(1) // an error budget: successful calls cost nothing
 		}
-		units := n(1) + float64(within)/n(0)
+		units := float64(t.Size) + float64(within)/float64(t.UnitNs)
 		if low {
-			units -= n(2)
+			units -= float64(t.ForHigh)
 		}
 		return units
-	case minIntervalKind:
-		return 1 + 2*float64(within.Microseconds())/(n(0)+n(1))
-	case reportedKind:
+	case minIntervalTerms:
+		return 1 + 2*float64(within.Microseconds())/float64(t.MinGap+t.MaxGap)
+	case reportedTerms:
+		units := t.Units
 		if low {
-			return scaleToPeriod(n(0)-n(2), micros(s.numbers[1]), within)
+			units -= t.ForHigh
 		}
-		return scaleToPeriod(n(0), micros(s.numbers[1]), within)
-	case concurrencyKind, breakerKind:
+		return scaleToPeriod(float64(units), micros(t.Window), within)
+	case concurrencyTerms, breakerTerms:
 	}
 	return math.Inf(1)
 }

@@ -29,6 +29,12 @@ type partitionedWindow struct {
 	partitions [3]gcra       // the partition for HIGH only, the shared partition and the partition for LOW only
 }
 
+func (l partitionedWindow) terms() partitionsTerms {
+	t := func(p int) int64 { return l.partitions[p].interval.Microseconds() }
+	b := func(p int) int64 { return int64(l.partitions[p].burst) }
+	return partitionsTerms{newPolicyHead("partitions", l.window.Microseconds()), l.window.Microseconds(), t(0), b(0), t(1), b(1), t(2), b(2)}
+}
+
 // newPartitionedWindow returns the partitions of a window. It returns an error if the upstream
 // could receive more calls than the limit; the error names the rate that would fit.
 func newPartitionedWindow(p Policy, jitter time.Duration) (partitionedWindow, error) {

@@ -2,8 +2,6 @@ package limiter
 
 import (
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 )
 
@@ -22,7 +20,7 @@ type scripted struct {
 
 // answered judges a reply of the script. The caller holds w.mu.
 func (w *world) answered(d demand, g grant, at, redisNow time.Time) {
-	if revision, _ := strconv.Atoi(strings.TrimSpace(d.terms.text[:16])); revision > w.newest {
+	if revision := int(decodeQuota(d.terms.text).Revision); revision > w.newest {
 		if w.raises(w.newest, revision) {
 			// The lost state has counted at most the calls that the old limit allows. So the additional
 			// calls that the new, higher limit allows can be granted at once.

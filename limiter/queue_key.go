@@ -2,8 +2,6 @@ package limiter
 
 import (
 	"fmt"
-	"strconv"
-	"strings"
 
 	"github.com/freshet/freshet/schemas"
 )
@@ -41,47 +39,65 @@ type queueDemand struct {
 	n int
 }
 
-// scopeArgs are the arguments of the script that concern scopes: the queues with their numbers of
-// waiting calls, and the buckets of these queues.
+// scopeArgs is the argument of the script that concerns scopes, and the buckets in it.
 type scopeArgs struct {
-	keys                    []string
-	buckets, events, queues string
-	bucketList              []*bucket
+	text    string   // the encoded scopesArg
+	keys    []string // the Redis keys of the buckets
+	buckets []*bucket
+}
+
+// scopesArg is the form in which limiter_buckets takes the queues, their buckets and the bucket events.
+// A bucket is named by its number, from 1 on.
+type scopesArg struct {
+	Policies []int      `json:"policies"` // for each bucket the number of its policy in Quota.scoped, from 1 on
+	Events   [][]any    `json:"events"`
+	Queues   []queueArg `json:"queues"`
+	Tickets  string     `json:"tickets"`
+	Process  string     `json:"process"`
+	Channel  string     `json:"channel"`
+}
+
+type queueArg struct {
+	Lane       int        `json:"lane"`
+	Calls      int        `json:"calls"`
+	Candidates [][][2]int `json:"candidates"` // for each candidate its costs: bucket and units
 }
 
 // encodeScopes encodes the queues, their buckets and the bucket events.
-func (d demand) encodeScopes() scopeArgs {
+func (d demand) encodeScopes(source string) scopeArgs {
 	var a scopeArgs
-	var buckets, happened, classes strings.Builder
+	// cjson decodes an empty list as an empty table, but null as an object.
+	arg := scopesArg{Policies: []int{}, Events: make([][]any, 0, len(d.bucketEvents)), Queues: make([]queueArg, 0, len(d.queues)), Tickets: d.tickets, Process: d.process, Channel: wakeUpChannel(source)}
 	numbers := map[string]int{}
-	number := func(b *bucket) string {
+	number := func(b *bucket) int {
 		k, known := numbers[b.key]
 		if !known {
 			k = len(numbers) + 1
 			numbers[b.key] = k
 			a.keys = append(a.keys, b.key, b.key+":calls")
-			a.bucketList = append(a.bucketList, b)
-			buckets.WriteString(strconv.Itoa(b.policyIndex+1) + " ")
+			a.buckets = append(a.buckets, b)
+			arg.Policies = append(arg.Policies, b.policyIndex+1)
 		}
-		return strconv.Itoa(k)
+		return k
 	}
-	for _, h := range d.bucketEvents {
-		h.encode(&happened, number(h.bucket))
+	for _, e := range d.bucketEvents {
+		arg.Events = append(arg.Events, e.list(number(e.bucket)))
 	}
 	for _, c := range d.queues {
-		lane := "1 "
+		q := queueArg{Lane: 1, Calls: c.n, Candidates: make([][][2]int, 0, len(c.q.key.candidates))}
 		if c.q.lane == schemas.Low {
-			lane = "2 "
+			q.Lane = 2
 		}
-		classes.WriteString(lane + strconv.Itoa(c.n) + " " + strconv.Itoa(len(c.q.key.candidates)) + " ")
 		for _, w := range c.q.key.candidates {
-			classes.WriteString(strconv.Itoa(len(w.costs)) + " ")
-			for _, charge := range w.costs {
-				classes.WriteString(number(charge.bucket) + " " + strconv.Itoa(charge.units) + " ")
+			costs := make([][2]int, 0, len(w.costs))
+			for _, cost := range w.costs {
+				costs = append(costs, [2]int{number(cost.bucket), cost.units})
 			}
+			q.Candidates = append(q.Candidates, costs)
 		}
+		arg.Queues = append(arg.Queues, q)
 	}
-	a.buckets, a.events, a.queues = buckets.String(), happened.String(), classes.String()
+	a.text = encodeJSON(arg)
 	return a
 }
 
@@ -136,10 +152,10 @@ func decodeScopes(reply []int64, d demand, of scopeArgs) (grant, error) {
 		}
 		g.queues = append(g.queues, granted)
 	}
-	if len(rest) != 3*len(of.bucketList) {
+	if len(rest) != 3*len(of.buckets) {
 		return grant{}, bad
 	}
-	for i, b := range of.bucketList {
+	for i, b := range of.buckets {
 		g.states[b] = bucketState{rest[3*i], rest[3*i+1], rest[3*i+2]}
 	}
 	return g, nil

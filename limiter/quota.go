@@ -32,7 +32,7 @@ type Quota struct {
 	windowLogs  []windowLog
 	day         *day
 	zone        *time.Location // time zone of the day policy
-	scoped      []scopedPolicy // scoped policies, then scope breakers, in the order of their sections in the encoded quota
+	scoped      []scopedPolicy // scoped policies, then scope breakers, in the order in which the script numbers them
 }
 
 // windowLog enforces a window with a small limit exactly. Redis keeps the times of the last
@@ -44,17 +44,19 @@ type windowLog struct {
 	calls, high, low int
 }
 
-// sections returns the sections of the encoded quota for one policy, one for each log that Redis
-// keeps: its reach (windowLog.reach), the slots for HIGH and the slots for LOW. Without a reserve
-// for LOW one log is enough: LOW stops before HIGH's reserve. With a reserve for LOW there are
-// three logs: one of all slots and one for each lane. The script identifies a log by its reach, so
-// the three reaches differ by 1 µs.
-func (r windowLog) sections() [][3]int64 {
+// terms returns the terms of each log that Redis keeps for the policy. Without a reserve for LOW one
+// log is enough: LOW stops before HIGH's reserve. With a reserve for LOW there are three logs: one of
+// all slots and one for each lane. The ids contain the reach, because a log can't be used with a longer
+// reach.
+func (r windowLog) terms() []windowLogTerms {
 	reach, calls, high, low := r.reach.Microseconds(), int64(r.calls), int64(r.high), int64(r.low)
-	if high == calls {
-		return [][3]int64{{reach, calls, low}}
+	log := func(of string, high, low int64) windowLogTerms {
+		return windowLogTerms{newPolicyHead("windowLog", fmt.Sprintf("%d%s", reach, of)), reach, high, low}
 	}
-	return [][3]int64{{reach, calls, calls}, {reach + 1, high, 0}, {reach + 2, 0, low}}
+	if high == calls {
+		return []windowLogTerms{log("", calls, low)}
+	}
+	return []windowLogTerms{log("", calls, calls), log(" HIGH", high, 0), log(" LOW", 0, low)}
 }
 
 // day is the policy that limits the calls of a calendar day.
@@ -89,7 +91,8 @@ func NewQuota(config Config) (Quota, error) {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("breakers.%s: %w", name, err))
 		}
-		q.scoped = append(q.scoped, scopedPolicy{policy: Policy{Name: name + " breaker", Scope: config.Breakers[name]}, kind: breakerKind, scope: scope, cheapest: 1})
+		p := Policy{Name: name + " breaker", Scope: config.Breakers[name]}
+		q.scoped = append(q.scoped, scopedPolicy{policy: p, terms: breakerTerms{newPolicyHead(breakerKind, p.Name)}, scope: scope, cheapest: 1})
 	}
 	if err := errors.Join(errs...); err != nil {
 		return Quota{}, err
@@ -207,8 +210,8 @@ func (q Quota) Bounds() []PolicyBound {
 		limit := float64(d.policy.Limit)
 		all = append(all, PolicyBound{Name: d.policy.Name, Limit: d.policy.Limit, Window: Day, PerWindow: limit, Low: limit - 86400*d.reserve, Max: d.policy.Limit})
 	}
-	for _, section := range q.scoped {
-		if b, ok := section.bound(); ok {
+	for _, s := range q.scoped {
+		if b, ok := s.bound(); ok {
 			all = append(all, b)
 		}
 	}
@@ -251,13 +254,14 @@ func (q Quota) Quiet() time.Duration {
 		quiet = max(quiet, r.reach)
 	}
 	for _, s := range q.scoped {
-		switch {
-		case len(s.policy.Match.Methods)+len(s.policy.Match.Endpoints) > 0:
-			// A policy that counts only some calls adds no quiet period for the whole source.
-		case s.kind == logKind: // a policy that counts all calls: wait until the calls of the lost log have left the window
-			quiet = max(quiet, micros(s.numbers[0]-(s.numbers[1]-s.numbers[7])*s.numbers[4]/1000))
-		case s.kind == concurrencyKind: // calls from before the loss may still be in flight
-			quiet = max(quiet, micros(s.numbers[2]))
+		if len(s.policy.Match.Methods)+len(s.policy.Match.Endpoints) > 0 {
+			continue // a policy that counts only some calls adds no quiet period for the whole source
+		}
+		switch t := s.terms.(type) {
+		case unitLogTerms: // wait until the calls of the lost log have left the window
+			quiet = max(quiet, micros(t.Reach-(t.Units-t.AtOnce)*t.PaceNs/1000))
+		case concurrencyTerms: // calls from before the loss may still be in flight
+			quiet = max(quiet, micros(t.Lease))
 		}
 	}
 	return quiet

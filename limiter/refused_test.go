@@ -122,7 +122,7 @@ func TestEvents_BackoffIsRepeatedRefundIsNot(t *testing.T) {
 		mustAcquire(t, l, schemas.Low)
 		sent := ""
 		for _, d := range r.demands[1:] {
-			sent += encodeEvents(d.events) + ";"
+			sent += eventText(d.events) + ";"
 		}
 		if strings.Count(sent, "backoff 5 6 7") != 2 || strings.Count(sent, "refund") != 1 {
 			t.Errorf("got events %q", sent)

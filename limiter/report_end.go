@@ -73,8 +73,8 @@ func (al *allocator) reportToBuckets(s slot, status int, notices []announced.Not
 func (al *allocator) retryQueuesWithRoom(w *candidate) {
 	kept := map[string]bool{}
 	for _, c := range w.costs {
-		switch al.active.quota.scoped[c.policyIndex].kind {
-		case concurrencyKind, reportedKind, logKind, leakyBucketKind:
+		switch al.active.quota.scoped[c.policyIndex].kind() {
+		case concurrencyKind, reportedKind, unitLogKind, leakyBucketKind:
 			kept[c.key] = true
 		case minIntervalKind, breakerKind:
 		}
@@ -119,7 +119,7 @@ func (p Policy) actualCost(units int64, status int, n announced.Notice) int64 {
 // reportToBucket adds the event that reports the end of a call to one of its buckets.
 func (al *allocator) reportToBucket(s slot, c bucketCost, policy Policy, status int, n announced.Notice, read int64) {
 	used := policy.actualCost(int64(c.units), status, n)
-	switch al.active.quota.scoped[c.policyIndex].kind {
+	switch al.active.quota.scoped[c.policyIndex].kind() {
 	case concurrencyKind:
 		al.pending.addOfBucket(callEndedEvent(c.bucket, c.ticket(s)))
 	case reportedKind:
@@ -156,7 +156,7 @@ func (al *allocator) reportToBucket(s slot, c bucketCost, policy Policy, status 
 		if policy.Reported && n.Remaining != announced.Unknown {
 			al.pending.addOfBucket(levelEvent(c.bucket, n.Remaining, s.at))
 		}
-	case logKind:
+	case unitLogKind:
 		if back := int64(c.units) - used; back != 0 {
 			al.pending.addOfBucket(logRefundEvent(c.bucket, s.at, back))
 		}
@@ -181,7 +181,7 @@ func (p *Permit) OpenScopeBreaker(scope string, first, maxPause time.Duration) {
 	var opened *bucket
 	if p.slot.candidate != nil {
 		for _, c := range p.slot.candidate.costs {
-			if s := l.alloc.active.quota.scoped[c.policyIndex]; s.kind == breakerKind && s.policy.Name == scope+" breaker" {
+			if s := l.alloc.active.quota.scoped[c.policyIndex]; s.kind() == breakerKind && s.policy.Name == scope+" breaker" {
 				opened = c.bucket
 			}
 		}
@@ -217,7 +217,7 @@ func (p *Permit) ReportSuccess() {
 	l.mu.Lock()
 	reported := false
 	for _, c := range p.slot.candidate.costs {
-		if l.alloc.active.quota.scoped[c.policyIndex].kind == breakerKind && (p.slot.probe || l.alloc.buckets.openBreakers[c.key]) {
+		if l.alloc.active.quota.scoped[c.policyIndex].kind() == breakerKind && (p.slot.probe || l.alloc.buckets.openBreakers[c.key]) {
 			l.alloc.pending.addOfBucket(closeBreakerEvent(c.bucket, max(0, l.alloc.clock.at(p.spent))))
 			delete(l.alloc.buckets.openBreakers, c.key)
 			reported = true
@@ -236,7 +236,7 @@ func (p *Permit) ReportSuccess() {
 func (l *Limiter) CloseCredentialBreaker(credential string) {
 	l.mu.Lock()
 	for n, s := range l.alloc.active.quota.scoped {
-		if s.kind == breakerKind && slices.Equal(s.scope.names, []string{"credential"}) {
+		if s.kind() == breakerKind && slices.Equal(s.scope.names, []string{"credential"}) {
 			l.alloc.pending.addOfBucket(closeBreakerEvent(l.alloc.buckets.of(n, Call{}, credential), 0))
 		}
 	}

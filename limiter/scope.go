@@ -3,7 +3,6 @@ package limiter
 import (
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"maps"
 	"math"
 	"slices"
@@ -98,35 +97,17 @@ func (p Policy) scoped() bool {
 		len(p.Match.Methods)+len(p.Match.Endpoints)+len(p.Costs)+len(p.FreeStatuses)+len(p.CountedStatuses) > 0
 }
 
-// kind identifies the type of a bucket in limiter_buckets (one character).
-type kind byte
-
-const (
-	logKind         kind = 'S'
-	leakyBucketKind kind = 'G'
-	minIntervalKind kind = 'P'
-	reportedKind    kind = 'N'
-	concurrencyKind kind = 'C'
-	breakerKind     kind = 'H'
-)
-
 // scopedPolicy is a scoped policy, or a scope with its own circuit breaker, in the form that
 // the script takes.
 type scopedPolicy struct {
-	policy  Policy // for a breaker only its name and scope are set
-	kind    kind
-	scope   template
-	numbers []int64 // the numbers that follow the policy's name in its section of the encoded quota
+	policy Policy // for a breaker only its name and scope are set
+	scope  template
+	terms  policyTerms
 	// cheapest is the estimated cost of the cheapest call, in units.
 	cheapest int
 }
 
-// nameNumber returns a hash of a policy's name, for the encoded quota.
-func nameNumber(name string) int64 {
-	sum := fnv.New64a()
-	_, _ = sum.Write([]byte(name))
-	return int64(sum.Sum64() % 1e15)
-}
+func (s scopedPolicy) kind() kind { return s.terms.head().Kind }
 
 // newScopedPolicy validates and encodes a scoped policy. The error names the setting and a
 // value that would be valid.
@@ -146,17 +127,25 @@ func newScopedPolicy(p Policy, config Config) (scopedPolicy, error) {
 	kept := int64(p.HighReserve.in(time.Duration(max(0, p.Window))))
 	switch {
 	case p.MinInterval != nil:
-		s.kind = minIntervalKind
-		s.numbers = []int64{(p.MinInterval.Min + permitLife + jitter).Microseconds(), (max(p.MinInterval.Min, p.MinInterval.Max) + permitLife + jitter).Microseconds()}
+		s.terms = minIntervalTerms{
+			policyHead: newPolicyHead(minIntervalKind, p.Name),
+			MinGap:     (p.MinInterval.Min + permitLife + jitter).Microseconds(),
+			MaxGap:     (max(p.MinInterval.Min, p.MinInterval.Max) + permitLife + jitter).Microseconds(),
+		}
 	case p.Window == InFlight:
-		s.kind = concurrencyKind
-		s.numbers = []int64{int64(budget), int64(budget) - kept, max(p.Lease, lease).Microseconds()}
+		s.terms = concurrencyTerms{newPolicyHead(concurrencyKind, p.Name), int64(budget), int64(budget) - kept, max(p.Lease, lease).Microseconds()}
 		if lease > 0 && p.Lease > 0 && p.Lease < lease {
 			return s, fmt.Errorf("lease: %v is shorter than the longest call (%v), so a slot could be granted again while its call is in flight", p.Lease, lease)
 		}
 	case p.Reported && p.Restore == 0:
-		s.kind = reportedKind
-		s.numbers = []int64{int64(budget), time.Duration(p.Window).Microseconds(), kept, boolNumber(p.Pace), max(lease, time.Second).Microseconds()}
+		s.terms = reportedTerms{
+			policyHead: newPolicyHead(reportedKind, p.Name),
+			Units:      int64(budget),
+			Window:     time.Duration(p.Window).Microseconds(),
+			ForHigh:    kept,
+			Paced:      boolNumber(p.Pace),
+			Lease:      max(lease, time.Second).Microseconds(),
+		}
 	case p.Restore > 0:
 		// A call can reach the upstream up to permitLife + jitter after its slot. So the upstream
 		// can have restored fewer units than Redis computes from the slots. The bucket is smaller
@@ -165,45 +154,60 @@ func newScopedPolicy(p Policy, config Config) (scopedPolicy, error) {
 		if early > budget/2 {
 			return s, fmt.Errorf("limit: %d units are restored between a permit and the arrival of its call, more than half of the usable %d; raise limit or lower restore", early, budget)
 		}
-		s.kind = leakyBucketKind
-		s.numbers = []int64{int64(math.Ceil(1e9 / float64(p.Restore))), int64(budget - early), kept, boolNumber(p.Reported), 0}
+		s.terms = leakyBucketTerms{
+			policyHead: newPolicyHead(leakyBucketKind, p.Name),
+			UnitNs:     int64(math.Ceil(1e9 / float64(p.Restore))),
+			Size:       int64(budget - early),
+			ForHigh:    kept,
+			Reported:   boolNumber(p.Reported),
+		}
 	case len(p.CountedStatuses) > 0:
 		// In an error budget, half of the units are the burst, and half are restored during the window.
 		// The units of successful calls are refunded soon after their start.
-		s.kind = leakyBucketKind
-		s.numbers = []int64{reach.Nanoseconds()/int64(budget-budget/2) + 1, int64(budget / 2), kept, 0, reach.Microseconds()}
+		s.terms = leakyBucketTerms{
+			policyHead: newPolicyHead(leakyBucketKind, p.Name),
+			UnitNs:     reach.Nanoseconds()/int64(budget-budget/2) + 1,
+			Size:       int64(budget / 2),
+			ForHigh:    kept,
+			KeepFor:    reach.Microseconds(),
+		}
 	default:
-		s.kind = logKind
-		s.numbers = p.logNumbers(reach, config)
+		s.terms = p.unitLogTerms(reach, config)
 	}
 	return s, p.checkDearest(config, budget, kept)
 }
 
-// logNumbers returns the numbers of a sliding-window log (section S of
-// lua/limiter_buckets.lua).
+// unitLogTerms returns the numbers of a sliding-window log of units.
 //
 // Two kinds of windows are not paced, so all their units can be used at one moment. The first kind
 // are windows of few calls. The second kind are windows for which responses refund units: a pace that
 // is computed from estimates would waste the refunded units. All other windows are paced at the
 // limit's rate. The pace reserves up to 2 % of the limit for the burst that the most expensive call
 // needs.
-func (p Policy) logNumbers(reach time.Duration, config Config) []int64 {
+func (p Policy) unitLogTerms(reach time.Duration, config Config) unitLogTerms {
 	budget := p.budget()
-	grain, low := int64(1), int64(budget-p.HighReserve.in(time.Duration(p.Window)))
-	if budget > maxLogEntries {
-		grain = reach.Microseconds()/maxLogEntries + 1
+	t := unitLogTerms{
+		policyHead: newPolicyHead(unitLogKind, p.Name),
+		Reach:      reach.Microseconds() + 1,
+		Units:      int64(budget),
+		LowUnits:   int64(budget - p.HighReserve.in(time.Duration(p.Window))),
+		Grain:      1,
 	}
-	numbers := []int64{reach.Microseconds() + 1, int64(budget), low, grain}
+	if budget > maxLogEntries {
+		t.Grain = reach.Microseconds()/maxLogEntries + 1
+	}
 	_, dearest := p.costRange(config)
 	fewCalls := budget <= maxLogEntries && p.Unit == "" && dearest == 1
 	if fewCalls || len(p.FreeStatuses) > 0 || slices.Contains(config.CostReported, p.Name) {
-		return append(numbers, 0, 1, 0, int64(budget))
+		t.Burst, t.AtOnce = 1, int64(budget)
+		return t
 	}
 	burst := max(1, budget/100, min(dearest, budget/50))
-	interval := reach.Nanoseconds()/int64(budget-burst+1) + 1
+	t.PaceNs, t.Burst = reach.Nanoseconds()/int64(budget-burst+1)+1, int64(burst)
+	t.HighBurst = min(t.Units-t.LowUnits, t.Burst/2)
 	// Rounded times can give up to budget/maxLogEntries units slots at the same time.
-	atOnce := min(budget, burst+dearest+budget/maxLogEntries)
-	return append(numbers, interval, int64(burst), min(int64(budget)-low, int64(burst)/2), int64(atOnce))
+	t.AtOnce = int64(min(budget, burst+dearest+budget/maxLogEntries))
+	return t
 }
 
 // checkDearest returns an error if the policy can never admit the most expensive call.
@@ -218,13 +222,6 @@ func (p Policy) checkDearest(config Config, budget int, kept int64) error {
 		return fmt.Errorf("highReserve: LOW can use %d of %d units, but the most expensive call costs %d; lower highReserve", int64(budget)-kept, budget, dearest)
 	}
 	return nil
-}
-
-func boolNumber(b bool) int64 {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // budget returns the maximum number of units that freshet uses per window: the target if there is
@@ -321,20 +318,20 @@ func (s scopedPolicy) bound() (b PolicyBound, ok bool) {
 	p := s.policy
 	b = PolicyBound{Name: p.Name, Limit: p.Limit, Window: p.Window, Scope: p.Scope, Unit: p.Unit, Max: p.Limit}
 	kept := float64(p.HighReserve.in(time.Duration(max(0, p.Window))))
-	switch s.kind {
-	case logKind:
-		b.PerWindow, b.Low = s.perWindow(s.numbers[1]), s.perWindow(s.numbers[2])
-		b.Max = int(s.numbers[1])
-	case leakyBucketKind:
+	switch t := s.terms.(type) {
+	case unitLogTerms:
+		b.PerWindow, b.Low = s.perWindow(t, t.Units), s.perWindow(t, t.LowUnits)
+		b.Max = int(t.Units)
+	case leakyBucketTerms:
 		b.Window = Window(time.Second)
 		b.PerWindow, b.Low = float64(p.Restore), float64(p.Restore)
-	case reportedKind:
-		b.PerWindow, b.Low = float64(s.numbers[0]), float64(s.numbers[0])-kept
-	case minIntervalKind:
+	case reportedTerms:
+		b.PerWindow, b.Low = float64(t.Units), float64(t.Units)-kept
+	case minIntervalTerms:
 		b.Window = Window(time.Second)
-		b.PerWindow = 2e6 / float64(s.numbers[0]+s.numbers[1])
+		b.PerWindow = 2e6 / float64(t.MinGap+t.MaxGap)
 		b.Low = b.PerWindow
-	case concurrencyKind, breakerKind:
+	case concurrencyTerms, breakerTerms:
 		return b, false
 	}
 	return b, len(p.CountedStatuses) == 0 // an error budget has no rate: successful calls cost nothing
@@ -347,11 +344,11 @@ func (s scopedPolicy) wholeCalls(units int64) float64 {
 
 // perWindow returns how many units per window a log of `units` units grants under constant
 // demand.
-func (s scopedPolicy) perWindow(units int64) float64 {
+func (s scopedPolicy) perWindow(t unitLogTerms, units int64) float64 {
 	window := float64(s.policy.Window)
-	most := s.wholeCalls(units) * window / float64(micros(s.numbers[0]+s.numbers[3]-1))
-	if interval := s.numbers[4]; interval > 0 {
-		most = min(most, window/float64(interval))
+	most := s.wholeCalls(units) * window / float64(micros(t.Reach+t.Grain-1))
+	if t.PaceNs > 0 {
+		most = min(most, window/float64(t.PaceNs))
 	}
 	return most
 }

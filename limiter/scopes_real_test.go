@@ -112,7 +112,7 @@ func BenchmarkScopes(b *testing.B) {
 		b.Run(fmt.Sprintf("%d buckets, %d queues, %d in flight", len(at.policies), at.queues, at.inFlight), func(b *testing.B) {
 			rdb := servicetest.PrivateRedis(b).Client
 			config := scopedConfig(at.policies...)
-			config.Lease = time.Minute
+			config.Lease, config.Breakers = time.Minute, nil // a breaker would be one more bucket
 			l, err := New("bench", config, withoutLogs(Deps{Redis: rdb}))
 			if err != nil {
 				b.Fatal(err)
@@ -125,7 +125,7 @@ func BenchmarkScopes(b *testing.B) {
 			acquire := script("bench", rdb)
 			var slots *bucket
 			for _, c := range d.queues[0].q.key.candidates[0].costs {
-				if l.alloc.active.quota.scoped[c.policyIndex].kind == concurrencyKind {
+				if l.alloc.active.quota.scoped[c.policyIndex].kind() == concurrencyKind {
 					slots = c.bucket
 				}
 			}

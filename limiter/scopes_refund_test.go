@@ -36,8 +36,8 @@ func newBackRig(t *testing.T, p Policy) *backRig {
 	r.line = r.limiter.alloc.queueFor(schemas.High, Call{Endpoint: "f/d", Key: "k"})
 	r.reach = time.Duration(p.Window) + permitLife + config.Jitter
 	for _, c := range r.line.key.candidates[0].costs {
-		switch r.limiter.alloc.active.quota.scoped[c.policyIndex].kind {
-		case logKind:
+		switch r.limiter.alloc.active.quota.scoped[c.policyIndex].kind() {
+		case unitLogKind:
 			r.back = func(slot int64) bucketEvent { return logRefundEvent(c.bucket, slot, 1) }
 		case leakyBucketKind:
 			r.back = func(slot int64) bucketEvent { return bucketRefundEvent(c.bucket, 1, slot) }

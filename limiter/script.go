@@ -3,7 +3,6 @@ package limiter
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -34,7 +33,7 @@ func (d demand) needed() bool { return d.wantsSlots() || d.hasEvents }
 // wantsSlots reports whether the demand requests slots.
 func (d demand) wantsSlots() bool { return d.high > 0 || d.low > 0 || len(d.queues) > 0 }
 
-// terms is the quota, encoded for the script.
+// terms is the quota, encoded for the script (quotaTerms).
 type terms struct {
 	text      string
 	midnights string // the midnights, encoded; they are sent only if the script requests them
@@ -56,8 +55,8 @@ type grant struct {
 	states map[*bucket]bucketState
 }
 
-// refusal is the reason why slots were rejected: the number of a policy's section in the encoded
-// quota, or one of the constants below.
+// refusal is the reason why slots were rejected: the number of a policy in Quota.named, or one of the
+// constants below.
 type refusal int
 
 const (
@@ -77,64 +76,6 @@ const (
 	// time.
 	maxSlotsPerCall = 1000
 )
-
-// digits appends numbers in the fixed width that the script expects.
-func digits(out *strings.Builder, numbers ...int64) {
-	for _, n := range numbers {
-		fmt.Fprintf(out, "%16d", n)
-	}
-}
-
-// encode returns the quota as text for the script.
-func (q Quota) encode(revision int64, stopped bool) string {
-	var out strings.Builder
-	digits(&out, revision)
-	out.WriteByte(map[bool]byte{false: '0', true: '1'}[stopped])
-	digits(&out, horizon.Microseconds(), q.quiet().Microseconds())
-	for _, l := range q.partitioned {
-		out.WriteByte('L')
-		digits(&out, l.window.Microseconds())
-		for _, lane := range l.partitions {
-			digits(&out, lane.interval.Microseconds(), int64(lane.burst))
-		}
-	}
-	for _, r := range q.windowLogs {
-		for _, numbers := range r.sections() {
-			out.WriteByte('R')
-			digits(&out, numbers[:]...)
-		}
-	}
-	if q.day != nil {
-		out.WriteByte('D')
-		digits(&out, int64(q.day.policy.Limit), int64(q.day.reserve*1e6))
-	}
-	for _, scoped := range q.scoped {
-		out.WriteByte(byte(scoped.kind))
-		digits(&out, nameNumber(scoped.policy.Name))
-		digits(&out, scoped.numbers...)
-	}
-	return out.String()
-}
-
-// sectionNames returns the policy name of each section of the encoded quota.
-func (q Quota) sectionNames() []string {
-	var names []string
-	for _, l := range q.partitioned {
-		names = append(names, l.policy.Name)
-	}
-	for _, r := range q.windowLogs {
-		for range r.sections() {
-			names = append(names, r.policy.Name)
-		}
-	}
-	if q.day != nil {
-		names = append(names, q.day.policy.Name)
-	}
-	for _, scoped := range q.scoped {
-		names = append(names, scoped.policy.Name)
-	}
-	return names
-}
 
 func stateKey(source string) string { return "quota:{" + source + "}:state" }
 
@@ -169,8 +110,8 @@ func (d demand) usesScopes() bool { return len(d.queues)+len(d.bucketEvents) > 0
 func (d demand) call(key, source string) (eval.Call, scopeArgs) {
 	args := append(make([]any, 0, 11), d.high, d.low, d.terms.text, "")
 	if d.usesScopes() {
-		of := d.encodeScopes()
-		args = append(args, encodeEvents(d.events), of.buckets, of.events, of.queues, d.tickets, d.process, wakeUpChannel(source))
+		of := d.encodeScopes(source)
+		args = append(args, encodeEvents(d.events), of.text)
 		return eval.Call{Key: key, More: of.keys, Args: args}, of
 	}
 	if len(d.events) > 0 {

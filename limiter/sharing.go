@@ -55,7 +55,7 @@ func (f *follower) syncResources(ctx context.Context) {
 func (f *follower) subscribeWakeUps(ctx context.Context) {
 	l := f.l
 	l.mu.Lock()
-	limitsInFlight := slices.ContainsFunc(l.alloc.active.quota.scoped, func(s scopedPolicy) bool { return s.kind == concurrencyKind })
+	limitsInFlight := slices.ContainsFunc(l.alloc.active.quota.scoped, func(s scopedPolicy) bool { return s.kind() == concurrencyKind })
 	l.mu.Unlock()
 	if l.deps.Redis == nil || !limitsInFlight {
 		return

@@ -67,8 +67,8 @@ func (q Quota) waitReason(w refusal) WaitReason {
 	case refusedByBreaker:
 		return ReasonBreakerOpen
 	}
-	if names := q.sectionNames(); int(w) <= len(names) {
-		return WaitReason(names[w-1])
+	if named := q.named(); int(w) <= len(named) {
+		return WaitReason(named[w-1].name)
 	}
 	return ReasonUnknownPolicy
 }

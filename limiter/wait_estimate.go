@@ -143,7 +143,7 @@ func (q Quota) scopedLimit(s scopedPolicy, v View) (l waitLimit, ok bool) {
 	cheapest := float64(s.cheapest)
 	window := time.Duration(bound.Window)
 	l.perSecond = values * bound.PerWindow / cheapest / window.Seconds()
-	if s.kind == minIntervalKind {
+	if s.kind() == minIntervalKind {
 		return l, true
 	}
 	unknown, reset := values, time.Time{}
@@ -160,7 +160,7 @@ func (q Quota) scopedLimit(s scopedPolicy, v View) (l waitLimit, ok bool) {
 		}
 	}
 	l.remaining += max(0, unknown) * bound.PerWindow / cheapest
-	if s.kind == reportedKind && unknown <= 0 && reset.After(v.At) {
+	if s.kind() == reportedKind && unknown <= 0 && reset.After(v.At) {
 		l.resets, l.period, l.perPeriod = reset.Sub(v.At), window, values*bound.PerWindow/cheapest
 	}
 	return l, true
@@ -176,7 +176,7 @@ func (s scopedPolicy) roomAt(v View, values float64) time.Time {
 		if at.Policy != s.policy.Name {
 			continue
 		}
-		empty := at.BreakerOpen || at.Remaining != nil && *at.Remaining <= 0 && (s.kind == reportedKind || s.kind == logKind)
+		empty := at.BreakerOpen || at.Remaining != nil && *at.Remaining <= 0 && (s.kind() == reportedKind || s.kind() == unitLogKind)
 		if !empty || at.Until == nil || at.InFlight > 0 && !at.BreakerOpen {
 			return time.Time{}
 		}

@@ -4,17 +4,20 @@
 -- KEYS[1]  the source's state, quota:{source}:state
 -- ARGV[1]  slots requested for HIGH
 -- ARGV[2]  slots requested for LOW
--- ARGV[3]  the quota; empty: only read the state. Numbers have 16 characters, padded
---          with blanks: revision, stopped (1 character, 0 or 1), horizon and quiet
---          period in us, and then one section per policy:
---          L window, then interval T in us and burst B of each of the partitions high,
---            shared and low (T 0: no partition)
---          R reach in us, then the maximum number of slots in it after a call of HIGH, and
---            after a call of LOW (0: this log does not count the lane)
---          D slots per day, millionths of a slot per second that are kept for HIGH
+-- ARGV[3]  the quota (JSON); empty: only read the state. It has revision, stopped, horizon and
+--          quiet period (us), and policies. A policy has its kind, an id, and numbers:
+--          partitions  window, then interval T in us and burst B of each of the partitions
+--                      high, shared and low (T 0: no partition)
+--          windowLog   reach in us, slots: the maximum number of slots in it after a call of
+--                      HIGH, lowSlots: after a call of LOW (0: this log does not count the
+--                      lane)
+--          day         calls per day, reserve: millionths of a call per second that are kept
+--                      for HIGH
 --          others: see limiter_buckets
--- ARGV[4]  three midnights around now in us; if empty, the reply can be {-1}
--- ARGV[5]  events, separated by blanks; can be missing:
+--          The limiter's type quotaTerms has the same fields. A policy keeps its id as long as
+--          its stored numbers can be used.
+-- ARGV[4]  three midnights around now in us (JSON); if empty, the reply can be {-1}
+-- ARGV[5]  events (JSON); can be missing. An event is a list, its name first:
 --          backoff D BASE SENT   the upstream refused the call of slot SENT; pause for
 --                                D us (0: not known, BASE is then the first pause).
 --                                Then one probe is granted, and further probes after
@@ -32,7 +35,7 @@
 --                                and since then at most MOST plus RATE per second
 --          step NOW              Redis' clock was set forward, detected when it showed NOW
 --          unused                the source was never called; no effect if there is a state
--- KEYS[2...], ARGV[6...]  the buckets and queues, see limiter_buckets
+-- KEYS[2...], ARGV[6]  the buckets and queues, see limiter_buckets
 --
 -- Returns one of
 --   {n HIGH, n LOW, now, calls of the day, birth, runs...}: the slots granted, HIGH's
@@ -40,12 +43,12 @@
 --     in us from now, interval in us.
 --     If slots were rejected or only probes are granted, four numbers follow: for HIGH and
 --     for LOW the us until the next call (0: all granted), and for each the reason:
---     the section's number, or
+--     the policy's number in the quota, or
 --     -1 backoff or its probe  -2 stopped  -3 state lost  -4 day's count not restored
 --     -5 circuit breaker open
 --   {-1}: nothing was granted, because ARGV[4] is needed
 --   for an empty quota: {now, birth, revision, stopped, end of backoff, ramp in
---     thousandths, count not restored}, and per section five numbers:
+--     thousandths, count not restored}, and per policy of these kinds five numbers:
 --     1, window, slots possible now in high, shared and low
 --     2, reach, slots, LOW's slots, used
 --     3, limit, reserve, used, end of the day
@@ -61,7 +64,7 @@
 --   2 TAT (theoretical arrival time) of each partition
 --   3 the numbers BREAKER
 --   4 the quota in force
---   5 the strictest quota of all callers in this epoch
+--   5 the strictest quota of all callers in this epoch; empty: the quota in force
 --   6 the slots of the logs
 -- Lines that a later format adds are kept. The newest revision is in force. If callers have
 -- different quotas for one revision, the stricter values apply until no caller has sent them for
@@ -88,12 +91,6 @@ local STATE = {'fastUntil', 'last', 'used', 'paced', 'dayEnd', 'birth', 'epoch',
 -- The numbers of a circuit breaker: next probe (0: closed), time at which it opened, begin of the
 -- current pause (or the time at which it closed), pause, longest pause.
 local BREAKER = {'probe', 'opened', 'turned', 'pause', 'most'}
--- The numbers of the quota's sections (limiter_load has the other sections). The numbers with the
--- suffix T are intervals of partitions, those with the suffix B are bursts.
-local SECTION = {
-  L = {'window', 'highT', 'highB', 'sharedT', 'sharedB', 'lowT', 'lowB'},
-  D = {'calls', 'reserve'},
-}
 
 -- Reads named numbers, which are stored from the i-th character on. Each has 16 characters.
 local function decode(text, names, i, count)
@@ -102,6 +99,11 @@ local function decode(text, names, i, count)
     out[names[n]], i = sub(text, i, i + 15) + 0, i + 16
   end
   return out
+end
+
+-- Reports whether a text has the given line at the i-th character.
+local function hasLine(text, i, line)
+  return find(text, line, i, true) == i and sub(text, i + #line, i + #line) == '\n'
 end
 
 local t = redis.call('TIME')
@@ -137,9 +139,10 @@ local function fastPath()
   if now >= s.fastUntil or now < s.last then return end
   local tats = 58 + 16 * #STATE
   local quotaAt = tats + 3 * 16 + 1 + #BREAKER * 16 + 1
-  if find(stored, quota, quotaAt, true) ~= quotaAt or sub(stored, quotaAt + #quota, quotaAt + #quota) ~= '\n' then return end
-  local nHigh, nLow = ARGV[1] + 0, ARGV[2] + 0
-  local n, window = nHigh + nLow, decode(quota, SECTION.L, 51, 5)
+  if not hasLine(stored, quotaAt, quota) then return end
+  local policies = cjson.decode(quota).policies
+  local nHigh, nLow, window, day = ARGV[1] + 0, ARGV[2] + 0, policies[1], policies[2]
+  local n = nHigh + nLow
   local T, B, at
   if nLow == 0 and nHigh > 0 then
     T, B, at = window.highT, window.highB, tats
@@ -149,8 +152,8 @@ local function fastPath()
   if not T or T == 0 then return end
   local tat = max(sub(stored, at, at + 15) + 0, now) + n * T
   if tat - B * T > now then return end
-  if #quota > 162 then
-    local high, low, pace = dayLimits(decode(quota, SECTION.D, 164), s.used, s.dayEnd)
+  if day then
+    local high, low, pace = dayLimits(day, s.used, s.dayEnd)
     if n > (nLow > 0 and low or high) then return end
     if nLow > 0 then
       s.paced = max(s.paced, now - pace) + n * pace

@@ -1,6 +1,7 @@
 package lua_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
@@ -40,11 +41,20 @@ var (
 	wideLanes  = []int64{0, 0, 1_000, 100, 0, 0}
 )
 
-// windowLog returns the quota's section for a sliding-window log, day the section for a calendar
-// day.
-func windowLog(reach, slots, low int64) string { return "R" + digits(reach, slots, low) }
+// windowLog returns the policy of a sliding-window log in the quota, day the policy of a calendar day,
+// and partitions the policy of a window with partitions. Each text ends with a comma.
+func windowLog(reach, slots, low int64) string {
+	return fmt.Sprintf(`{"kind":"windowLog","id":"windowLog %d","reach":%d,"slots":%d,"lowSlots":%d},`, reach, reach, slots, low)
+}
 
-func day(limit int64, reserve float64) string { return "D" + digits(limit, int64(reserve*1e6)) }
+func day(limit int64, reserve float64) string {
+	return fmt.Sprintf(`{"kind":"day","id":"day","calls":%d,"reserve":%d},`, limit, int64(reserve*1e6))
+}
+
+func partitions(window int64, lanes []int64) string {
+	return fmt.Sprintf(`{"kind":"partitions","id":"partitions %d","window":%d,"highT":%d,"highB":%d,"sharedT":%d,"sharedB":%d,"lowT":%d,"lowB":%d},`,
+		window, window, lanes[0], lanes[1], lanes[2], lanes[3], lanes[4], lanes[5])
+}
 
 // bucket is one caller of limiter_acquire with its quota, and the state of one source.
 type bucket struct {
@@ -52,7 +62,7 @@ type bucket struct {
 	rdb      redis.UniversalClient
 	key      string
 	lanes    []int64
-	more     string           // further sections of the encoded quota
+	more     string           // further policies of the quota
 	zone     *time.Location   // time zone of the day policy; nil: no day policy
 	clock    func() time.Time // the clock of the caller, not of Redis
 	revision int64
@@ -123,11 +133,31 @@ func (b bucket) numbers(text string) []int64 {
 
 // quota returns the encoded quota.
 func (b bucket) quota() string {
-	text := fmt.Sprintf("%s%d%s", digits(b.revision), b.stopped, digits(horizon, quiet))
+	policies := b.more
 	if b.lanes != nil {
-		text += "L" + digits(second) + digits(b.lanes...)
+		policies = partitions(second, b.lanes) + policies
 	}
-	return text + b.more
+	return fmt.Sprintf(`{"revision":%d,"stopped":%t,"horizon":%d,"quiet":%d,"policies":[%s]}`, b.revision, b.stopped == 1, horizon, quiet, strings.TrimSuffix(policies, ","))
+}
+
+// events encodes events for the script. An event is written as its name and its numbers.
+func events(text string) string {
+	if text == "" {
+		return ""
+	}
+	var all [][]any
+	for word := range strings.FieldsSeq(text) {
+		if n, err := strconv.ParseInt(word, 10, 64); err == nil {
+			all[len(all)-1] = append(all[len(all)-1], n)
+		} else {
+			all = append(all, []any{word})
+		}
+	}
+	encoded, err := json.Marshal(all)
+	if err != nil {
+		panic(err)
+	}
+	return string(encoded)
 }
 
 // midnights returns three midnights, encoded for the script: the midnight nearest to the caller's
@@ -138,18 +168,15 @@ func (b bucket) midnights() string {
 	}
 	nearest := b.clock().In(b.zone).Add(12 * time.Hour)
 	year, month, day := nearest.Date()
-	var out strings.Builder
-	for d := day - 1; d <= day+1; d++ {
-		out.WriteString(digits(time.Date(year, month, d, 0, 0, 0, 0, b.zone).UnixMicro()))
-	}
-	return out.String()
+	at := func(d int) int64 { return time.Date(year, month, d, 0, 0, 0, 0, b.zone).UnixMicro() }
+	return fmt.Sprintf("[%d,%d,%d]", at(day-1), at(day), at(day+1))
 }
 
 func (b bucket) run(nHigh, nLow int, happened string) ([]int64, error) {
 	b.t.Helper()
 	args := []any{nHigh, nLow, b.quota(), b.midnights()}
 	if happened != "" {
-		args = append(args, happened)
+		args = append(args, events(happened))
 	}
 	return eval.Once(b.t.Context(), b.rdb, lua.LimiterAcquire, eval.Call{Key: b.key, Args: args}).Int64Slice()
 }

@@ -3,42 +3,43 @@
 -- scope. A call takes its slot from all its buckets and from the source's policies, or from
 -- none.
 --
--- Sections of the quota (ARGV[3]). The first number of each identifies the policy, the others are (SECTION):
---   S sliding-window log of units: reach in us, units, units for LOW, grain in us,
---     ns per unit of the pace (0: none), burst of the pace, part of it for HIGH,
---     units that could have been used at once before a loss of state
---   G leaky bucket: ns per unit, size, units for HIGH, levels are reported (0 or 1),
---     us that the bucket is kept after its last use
---   P minimum interval: min and max us between two slots
---   N reported limit: units, window in us, units for HIGH, LOW is paced (0 or 1),
---     lease in us
---   C calls in flight: maximum, maximum for LOW, lease in us
---   H scope with a circuit breaker of its own
+-- The numbers of these policies in the quota (ARGV[3]):
+--   unitLog      sliding-window log of units: reach in us, units, units for LOW, grain in us,
+--                ns per unit of the pace (0: none), burst of the pace, part of it for HIGH,
+--                units that could have been used at once before a loss of state
+--   leakyBucket  ns per unit, size, units for HIGH, levels are reported (0 or 1), us that
+--                the bucket is kept after its last use
+--   minInterval  min and max us between two slots
+--   reported     reported limit: units, window in us, units for HIGH, LOW is paced (0 or 1),
+--                lease in us
+--   concurrency  calls in flight: maximum, maximum for LOW, lease in us
+--   breaker      scope with a circuit breaker of its own
 -- KEYS[2k], KEYS[2k+1]  state of bucket k, and its calls in flight (the same key with
 --          the suffix :calls)
--- ARGV[6]  per bucket: the number of its section among those above
--- ARGV[7]  events, separated by blanks; k is a bucket:
---          c k TICKET         a call ended: free its in-flight slot
---          g k UNITS SLOT     leaky bucket: refund of UNITS of the call of SLOT (negative:
---                             extra charge); SLOT 0: the upstream refunds them now
---          l k UNITS SLOT     leaky bucket: the response to the call of SLOT reports that
---                             UNITS are available
---          w k SLOT UNITS     log: refund of UNITS of the call of SLOT (negative: extra
---                             charge)
---          n k TICKET HOW UNITS SLOT LEFT END SLACK   a call ended that cost UNITS.
---                             HOW: 0 not sent, 1 outcome unknown, 2 response reports
---                             LEFT units (-1: none) until END (0: not reported; at
---                             most SLACK us too late), 3 response without a report
---          h k FIRST MOST SENT   open the breaker: first probe after FIRST us, pauses
---                             double up to MOST us. No effect if the breaker opened
---                             or closed after SENT
---          u k SLOT           the probe of this slot was not sent
---          o k SENT           a call sent then succeeded: close (0: in any case)
--- ARGV[8]  per queue: lane (1 HIGH, 2 LOW), calls, number of candidates; per
---          candidate: number of buckets; per bucket: k and the call's units
--- ARGV[9] prefix of the tickets, which are numbered from 1 in the order of grants
--- ARGV[10] name of the process
--- ARGV[11] Pub/Sub channel on which the next process for a free in-flight slot is named
+-- ARGV[6]  an object (JSON):
+--   policies  per bucket: the number of its policy among those above, in the caller's quota
+--   events    a list for each event: name, bucket, and
+--          ended k TICKET         a call ended: free its in-flight slot
+--          refund k UNITS SLOT    leaky bucket: refund of UNITS of the call of SLOT (negative:
+--                                 extra charge); SLOT 0: the upstream refunds them now
+--          level k UNITS SLOT     leaky bucket: the response to the call of SLOT reports that
+--                                 UNITS are available
+--          logRefund k SLOT UNITS  log: refund of UNITS of the call of SLOT (negative: extra
+--                                 charge)
+--          report k TICKET HOW UNITS SLOT LEFT END SLACK   a call ended that cost UNITS.
+--                                 HOW: 0 not sent, 1 outcome unknown, 2 response reports
+--                                 LEFT units (-1: none) until END (0: not reported; at
+--                                 most SLACK us too late), 3 response without a report
+--          open k FIRST MOST SENT open the breaker: first probe after FIRST us, pauses
+--                                 double up to MOST us. No effect if the breaker opened
+--                                 or closed after SENT
+--          notSent k SLOT         the probe of this slot was not sent
+--          close k SENT           a call sent then succeeded: close (0: in any case)
+--   queues    for each queue lane (1 HIGH, 2 LOW), calls and candidates; a candidate is a list
+--             of costs, each with the bucket and the call's units
+--   tickets   prefix of the tickets, which are numbered from 1 in the order of grants
+--   process   name of the process
+--   channel   Pub/Sub channel on which the next process for a free in-flight slot is named
 --
 -- Returns {now, calls of the day, -5 if the source's breaker is open, -1 if a backoff has not ended
 --     with a probe, or else 0, birth of the source's state,
@@ -59,6 +60,7 @@ local MAX_DELAY = 100000 -- us; a call arrives at the upstream at most this long
 local SPELL = 250000 -- us; the slots of a period of this length share one slack value
 local SPELLS = 8 -- number of slack values that are kept
 local FAR = 1e15
+local SCOPED = {unitLog = true, leakyBucket = true, minInterval = true, reported = true, concurrency = true, breaker = true}
 
 -- The stored numbers of a reported limit: 1 if the units left are known, units left, units of the
 -- window, its end, the slot of its first report; units in flight, slot of the call that finds out the
@@ -155,17 +157,17 @@ local function slackAfter(b, slot, back)
 end
 
 -- Loads the buckets, whose texts begin with `prefix`, and applies the events.
-local function loadBuckets(prefix)
-  local spec, mine = {}, {}
-  for _, s in ipairs(policies) do spec[s.key] = s end
-  for _, s in ipairs(quota == state.inForce and policies or sections(quota)) do
-    if s.id then mine[#mine + 1] = spec[s.key] or s end
+local function loadBuckets(request, prefix)
+  local inForce, scoped = {}, {}
+  for _, s in ipairs(policies) do inForce[s.id] = s end
+  for _, s in ipairs(mine.policies) do
+    if SCOPED[s.kind] then scoped[#scoped + 1] = inForce[s.id] or s end
   end
   local load = {
-    S = function(b, s, text)
+    unitLog = function(b, s, text)
       b.tat, b.used, b.log = birth + quiet, 0, ''
       if text then
-        b.tat, b.used, b.log = number(text, 17), number(text, 33), sub(text, 49, -2)
+        b.tat, b.used, b.log = number(text, 17), number(text, 33), sub(text, 49, -1 - #s.kind)
       elseif b.was then
         addToLog(b, now + horizon, s.units)
       elseif now < birth + s.reach then
@@ -177,15 +179,15 @@ local function loadBuckets(prefix)
       end
       b.log = sub(b.log, p)
     end,
-    G = function(b, s, text)
+    leakyBucket = function(b, s, text)
       b.tat = text and number(text, 17) or birth + quiet + ceil(s.unitNs * s.size / 1000)
       if b.was then b.tat = now + ceil(s.unitNs * (s.size + #b.was / 16) / 1000) end
-      b.top, b.spells = text and #text > 33 and number(text, 33) or now + horizon, {}
-      for p = 49, text and #text - 32 or 0, 32 do b.spells[#b.spells + 1] = {number(text, p), number(text, p + 16)} end
+      b.top, b.spells = text and #text > 32 + #s.kind and number(text, 33) or now + horizon, {}
+      for p = 49, text and #text - 31 - #s.kind or 0, 32 do b.spells[#b.spells + 1] = {number(text, p), number(text, p + 16)} end
       if #b.spells == 0 then b.spells = {{b.top, FAR}} end
     end,
-    P = function(b, s, text) b.next = text and number(text, 17) or birth + quiet + s.minGap end,
-    N = function(b, s, text)
+    minInterval = function(b, s, text) b.next = text and number(text, 17) or birth + quiet + s.minGap end,
+    reported = function(b, s, text)
       for _, name in ipairs(REPORTED) do b[name] = 0 end
       b.units = s.units
       if not text then
@@ -202,14 +204,14 @@ local function loadBuckets(prefix)
       end
       if #gone > 0 then redis.call('ZREMRANGEBYSCORE', b.calls, '-inf', format('%.0f', now)) end
     end,
-    C = function(b, s)
+    concurrency = function(b, s)
       redis.call('ZREMRANGEBYSCORE', b.calls, '-inf', format('%.0f', now))
       b.held = redis.call('ZCARD', b.calls)
       -- Calls from before the loss of state can still be in flight.
       if now < birth + s.lease then b.shut = birth + s.lease end
       b.waiters, b.want, b.got, b.left = redis.call('HGETALL', b.key), {0, 0}, {0, 0}, {0, 0}
     end,
-    H = function(b, _, text)
+    breaker = function(b, _, text)
       for _, name in ipairs(BREAKER) do b[name] = 0 end
       if text then restore(b, BREAKER, text) end
     end,
@@ -219,20 +221,21 @@ local function loadBuckets(prefix)
   for k = 2, #KEYS, 2 do keys[k / 2] = KEYS[k] end
   -- MGET returns no text for a bucket of kind C, because that is a hash.
   local texts = keys[1] and redis.call('MGET', unpack(keys)) or {}
-  for word in string.gmatch(ARGV[6], '%S+') do
-    local k = #buckets + 1
-    local s, text = mine[word + 0], texts[k]
+  for k, n in ipairs(request.policies) do
+    local s, text = scoped[n], texts[k]
     local b = {s = s, key = keys[k], calls = KEYS[2 * k + 1]}
-    if text and (#text < 33 or #text % 16 ~= 1 or sub(text, 1, 16) ~= prefix) then text = false end
-    -- If the policy's kind has changed, the bucket begins as if it were used up.
-    if text and sub(text, -1) ~= s.kind then
+    if text and (#text < 33 or sub(text, 1, 16) ~= prefix) then text = false end
+    if text and sub(text, -#s.kind) ~= s.kind then
+      -- If the policy's kind has changed, the bucket begins as if it were used up.
       b.was = text
+      text = false
+    elseif text and (#text - #s.kind) % 16 ~= 0 then
       text = false
     end
     load[s.kind](b, s, text)
     buckets[k] = b
   end
-  if ARGV[7] == '' then return buckets end
+  if #request.events == 0 then return buckets end
 
   -- Applies the remaining units and the end of the window that a response reports. Reported ends are
   -- exact or too late, so the earliest reported end applies. The first report of a new window must
@@ -261,17 +264,15 @@ local function loadBuckets(prefix)
   end
 
   local apply = {
-    c = function(b, ticket)
+    ended = function(b, ticket)
       if redis.call('ZREM', b.calls, ticket) == 1 then b.held, b.freed = b.held - 1, true end
-      return 1
     end,
-    g = function(b, units, slot)
+    refund = function(b, units, slot)
       local back = floor(units * b.s.unitNs / 1000)
-      if back > 0 and slot ~= '0' then back = slackAfter(b, slot + 0, back) end
+      if back > 0 and slot ~= 0 then back = slackAfter(b, slot, back) end
       b.tat = b.tat - back
-      return 2
     end,
-    l = function(b, units, slot)
+    level = function(b, units, slot)
       -- `own` is the number of units available by the state. `reported` is the reported number, plus
       -- the units restored since the slot. If `reported` is clearly less, another client uses the
       -- upstream's bucket too, and the state gets the value of `reported`.
@@ -280,19 +281,16 @@ local function loadBuckets(prefix)
       if own > reported + max(2, most / 50) then
         b.tat, b.spells = now + ceil((most - reported) * b.s.unitNs / 1000), {{b.top + 1, FAR}} -- refunds of slots granted so far get no effect: `reported` can include their units
       end
-      return 2
     end,
-    w = function(b, slot, units)
-      if units + 0 < 0 then
+    logRefund = function(b, slot, units)
+      if units < 0 then
         addToLog(b, now, -units)
-      elseif slot + 0 > birth + horizon then -- an earlier slot was lost with the state
-        addToLog(b, slot + 0, -units)
+      elseif slot > birth + horizon then -- an earlier slot was lost with the state
+        addToLog(b, slot, -units)
       end
       computeTat(b)
-      return 2
     end,
-    n = function(b, ticket, how, units, slot, left, till, slack)
-      how, units, slot, left, till = how + 0, units + 0, slot + 0, left + 0, till + 0
+    report = function(b, ticket, how, units, slot, left, till, slack)
       endWindow(b)
       local counted = redis.call('ZREM', b.calls, ticket) == 0
       if counted then
@@ -301,40 +299,25 @@ local function loadBuckets(prefix)
         b.flying = max(0, b.flying - string.match(ticket, '%d+$'))
       end
       if b.probing == slot then b.probing = 0 end
-      if slot < birth + horizon then return 7 end -- the state was lost after this slot was granted
+      if slot < birth + horizon then return end -- the state was lost after this slot was granted
       if how > 0 and not counted and not (how == 2 and left >= 0) then
         b.lost, b.lostAt = b.lost + units, max(b.lostAt, slot)
       end
       if how > 0 and not counted and b.known == 1 and slot < b.began and slot >= b.over - MAX_DELAY then
         b.left = b.left - units -- the call could have arrived in the current window
       elseif how == 2 and left >= 0 then
-        applyReport(b, slot, left, till > 0 and till or slot + b.s.window, slack + 0)
+        applyReport(b, slot, left, till > 0 and till or slot + b.s.window, slack)
       elseif how > 0 and b.known == 1 and slot >= b.began then
         b.left = b.left - units
       elseif how >= 2 and slot >= b.over then -- no report: use the configured limit
         b.known, b.left, b.till, b.began = 1, b.s.units - units, slot + b.s.window + horizon, slot
       end
       if how > 0 then b.last = max(b.last, slot) end
-      return 7
     end,
-    h = function(b, first, most, sent)
-      openBreaker(b, first + 0, most + 0, sent + 0)
-      return 3
-    end,
-    u = function(b, slot)
-      refundProbe(b, slot + 0)
-      return 1
-    end,
-    o = function(b, sent)
-      closeBreaker(b, sent == '0' and huge or sent + 0)
-      return 1
-    end,
+    open = openBreaker,
+    notSent = refundProbe,
+    close = function(b, sent) closeBreaker(b, sent == 0 and huge or sent) end,
   }
-  local words = {}
-  for word in string.gmatch(ARGV[7], '%S+') do words[#words + 1] = word end
-  local i = 1
-  while words[i] do
-    i = i + 2 + apply[words[i]](buckets[words[i + 1] + 0], unpack(words, i + 2, i + 8))
-  end
+  for _, e in ipairs(request.events) do apply[e[1]](buckets[e[2]], unpack(e, 3)) end
   return buckets
 end

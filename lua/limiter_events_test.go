@@ -211,7 +211,7 @@ func TestRead_ReturnsTheDocumentedValues(t *testing.T) {
 		b := newBucket(t, rdb)
 		b.revision, b.zone = 7, time.UTC
 		b.lanes = []int64{10_000, 10, 3_334, 12, 20_000, 2}
-		b.more = "L" + digits(60*second, 0, 0, 6*second, 9, 0, 0) + windowLog(20*second, 6, 4) + windowLog(30*second, 8, 8) + day(50_000, 0.25)
+		b.more = partitions(60*second, []int64{0, 0, 6 * second, 9, 0, 0}) + windowLog(20*second, 6, 4) + windowLog(30*second, 8, 8) + day(50_000, 0.25)
 		if shown := b.look(); len(shown) != 0 {
 			t.Errorf("an unused source shows %v", shown)
 		}

@@ -2,23 +2,12 @@
 -- file's locals. It loads the state, applies the quota and the events, and returns the state if
 -- only that was requested. limiter_slots then grants slots.
 
-local FORMAT, EPOCH = '01', 2500000
+local FORMAT, EPOCH = '02', 2500000
 local MAX_BACKOFF, RAMP = 60000000, 10000000
 local MAX_UNSAVED = 100000000 -- us; a process that has not saved the day's count for this time sends no calls
 local MAX_NAMED_BACKOFF = 10000000 -- us; longest pause after a refused probe whose refusal names a shorter time
 local UNUSED_BIRTH = 1 -- us; birth of the state of a source that was never called: its quiet period is long over
 local MIN_PROBE_PAUSE = 1000000 -- us; minimum pause between probes; longer than the horizon, so that one run never grants two
-SECTION.R = {'reach', 'slots', 'lowSlots'}
-SECTION.S = {'id', 'reach', 'units', 'lowUnits', 'grain', 'paceNs', 'burst', 'highBurst', 'atOnce'}
-SECTION.G = {'id', 'unitNs', 'size', 'forHigh', 'reported', 'keepFor'}
-SECTION.P = {'id', 'minGap', 'maxGap'}
-SECTION.N = {'id', 'units', 'window', 'forHigh', 'paced', 'lease'}
-SECTION.C = {'id', 'slots', 'lowSlots', 'lease'}
-SECTION.H = {'id'}
--- A sign for each number of SECTION: + if the greater value is stricter, - if the lesser value is, = if
--- the number identifies the policy.
-local STRICTER = {L = '=+-+-+-', R = '=--', D = '-+', S = '=+--++-++', G = '=+-+++', P = '=++', N = '=-++++', C = '=--+', H = '='}
-
 local function number(text, i) return sub(text, i, i + 15) + 0 end
 
 -- Encodes named numbers for `decode`.
@@ -28,55 +17,69 @@ local function encode(of, names)
   return format(string.rep('%16d', #names), unpack(out))
 end
 
-local function sections(text)
-  local all, i = {}, 50
-  while i <= #text do
-    local kind = sub(text, i, i)
-    local s = decode(text, SECTION[kind], i + 1)
-    s.kind, s.key = kind, kind == 'D' and kind or kind .. sub(text, i + 1, i + 16)
-    all[#all + 1] = s
-    i = i + 1 + 16 * #SECTION[kind]
-  end
-  return all
-end
-
--- Combines two quotas of one revision. Each number gets the stricter of its two values.
+-- Combines two quotas of one revision, `a` and `b`. Each number gets the stricter of its two values.
 local function stricter(a, b)
   if not a or a == b then return b end
-  local of, all = {}, sections(a)
-  for _, s in ipairs(all) do of[s.key] = s end
-  for _, s in ipairs(sections(b)) do
-    local o = of[s.key]
+  local STRICTER = {
+    partitions = {highT = max, highB = min, sharedT = max, sharedB = min, lowT = max, lowB = min},
+    windowLog = {slots = min, lowSlots = min},
+    day = {calls = min, reserve = max},
+    unitLog = {reach = max, units = min, lowUnits = min, grain = max, paceNs = max, burst = min, highBurst = max, atOnce = max},
+    leakyBucket = {unitNs = max, size = min, forHigh = max, reported = max, keepFor = max},
+    minInterval = {minGap = max, maxGap = max},
+    reported = {units = min, window = max, forHigh = max, paced = max, lease = max},
+    concurrency = {slots = min, lowSlots = min, lease = max},
+    breaker = {},
+  }
+  local all, other, of, changed = cjson.decode(a), cjson.decode(b), {}, false
+  local function set(t, name, value)
+    if t[name] ~= value then t[name], changed = value, true end
+  end
+  for _, p in ipairs(all.policies) do of[p.id] = p end
+  for _, p in ipairs(other.policies) do
+    local o = of[p.id]
     if not o then
-      all[#all + 1] = s
+      set(all.policies, #all.policies + 1, p)
     else
-      for n, name in ipairs(SECTION[s.kind]) do
-        local sign = sub(STRICTER[s.kind], n, n)
-        if s.kind == 'L' and sign == '+' and (o[name] == 0 or s[name] == 0) then -- one of the quotas has no such partition
-          o[name], s[name], o[SECTION.L[n + 1]] = 0, 0, 0
+      for name, pick in pairs(STRICTER[p.kind]) do
+        if pick == max and p.kind == 'partitions' and (o[name] == 0 or p[name] == 0) then
+          set(o, name, 0) -- one of the quotas has no such partition
+        else
+          set(o, name, pick(o[name], p[name]))
         end
-        if sign == '+' then o[name] = max(o[name], s[name]) elseif sign == '-' then o[name] = min(o[name], s[name]) end
       end
     end
   end
-  local out = {sub(b, 1, 16) .. max(sub(a, 17, 17), sub(b, 17, 17)) .. format('%16d%16d', min(number(a, 18), number(b, 18)), max(number(a, 34), number(b, 34)))}
-  for n, s in ipairs(all) do out[n + 1] = s.kind .. encode(s, SECTION[s.kind]) end
-  return table.concat(out)
+  set(all, 'stopped', all.stopped or other.stopped)
+  set(all, 'horizon', min(all.horizon, other.horizon))
+  set(all, 'quiet', max(all.quiet, other.quiet))
+  return changed and cjson.encode(all) or a
+end
+
+-- Returns the next line of a text, which begins at the i-th character, and the begin of the line after
+-- it. `guess` is a line that is returned without a copy if it is the next line.
+local function nextLine(text, i, guess)
+  if guess and hasLine(text, i, guess) then return guess, i + #guess + 1 end
+  local eol = find(text, '\n', i, true)
+  return sub(text, i, eol - 1), eol + 1
 end
 
 local function read(text)
-  local line, p = {}, 1
-  for n = 1, 6 do
-    local eol = find(text, '\n', p, true)
-    line[n], p = sub(text, p, eol - 1), eol + 1
-  end
-  local s = decode(line[1], STATE, 57)
-  s.format, s.replid, s.rest = sub(text, 1, 2), sub(text, 3, 42), sub(text, p)
-  s.tats, s.breaker, s.logs = {}, decode(line[3], BREAKER, 1), {}
-  for i = 1, #line[2], 16 do s.tats[#s.tats + 1] = number(line[2], i) end
-  s.inForce, s.strictest, s.policies = line[4], line[5], sections(line[4])
-  assert(#s.policies > 0 and (s.strictest == s.inForce or #sections(s.strictest) > 0))
-  for log in string.gmatch(line[6], '[^,]+') do
+  local s, tats, opened, logs, i = decode(text, STATE, 57), nil, nil, nil, 58 + 16 * #STATE
+  assert(sub(text, i - 1, i - 1) == '\n')
+  tats, i = nextLine(text, i)
+  opened, i = nextLine(text, i)
+  s.head = i - 1
+  s.inForce, i = nextLine(text, i, quota)
+  s.strictest, i = nextLine(text, i)
+  logs, i = nextLine(text, i)
+  s.format, s.replid, s.rest = sub(text, 1, 2), sub(text, 3, 42), sub(text, i)
+  s.tats, s.breaker, s.logs = {}, decode(opened, BREAKER, 1), {}
+  for n = 1, #tats, 16 do s.tats[#s.tats + 1] = number(tats, n) end
+  s.terms = cjson.decode(s.inForce)
+  assert(#s.terms.policies > 0)
+  if s.strictest == '' then s.strictest = s.inForce else assert(cjson.decode(s.strictest).policies) end
+  for log in string.gmatch(logs, '[^,]+') do
     assert(log == '-' or (#log % 16 == 0 and not find(log, '%D')))
     s.logs[#s.logs + 1] = log ~= '-' and log or ''
   end
@@ -93,13 +96,14 @@ if not loaded then
 end
 local breaker, replid = state.breaker, replicationID(state.last)
 
--- Determines the quota in force.
-local before = state.inForce
-if not readOnly then
-  local mine, theirs = number(quota, 1), before and number(before, 1) or -1
-  if mine > theirs then
+-- Determines the quota in force, and decodes it.
+local before, hadStrictest, terms = state.inForce, state.strictest, state.terms
+local mine = not readOnly and (quota == before and terms or cjson.decode(quota)) -- the caller's quota
+if mine then
+  local theirs = terms and terms.revision or -1
+  if mine.revision > theirs then
     state.inForce, state.strictest, state.epoch = quota, quota, now
-  elseif mine == theirs then
+  elseif mine.revision == theirs then
     if now - state.epoch >= EPOCH or now < state.epoch then
       -- Quotas that no caller has sent for a whole epoch no longer count.
       state.inForce = now - state.epoch < 2 * EPOCH and stricter(state.strictest, quota) or quota
@@ -108,20 +112,24 @@ if not readOnly then
       state.inForce, state.strictest = stricter(before, quota), stricter(state.strictest, quota)
     end
   end
+  if state.inForce ~= before then terms = state.inForce == quota and mine or cjson.decode(state.inForce) end
 end
 
 -- The policies of the whole source. A window has its partitions high, shared and low as elements 1 to 3.
-local policies = state.inForce == before and state.policies or sections(state.inForce)
-local horizon, quiet, stopped = number(state.inForce, 18), number(state.inForce, 34), sub(state.inForce, 17, 17) == '1'
+local policies, horizon, quiet, stopped = terms.policies, terms.horizon, terms.quiet, terms.stopped
 local windows, logs, day = {}, {}, nil
+local numberOf = {} -- the number of each policy in the quota in force
+local function addPartitions(s)
+  s[1], s[2], s[3] = {T = s.highT, B = s.highB}, {T = s.sharedT, B = s.sharedB}, {T = s.lowT, B = s.lowB}
+end
 for i, s in ipairs(policies) do
-  s.index = i
-  if s.kind == 'L' then
+  numberOf[s] = i
+  if s.kind == 'partitions' then
     windows[#windows + 1] = s
-    s[1], s[2], s[3] = {T = s.highT, B = s.highB}, {T = s.sharedT, B = s.sharedB}, {T = s.lowT, B = s.lowB}
-  elseif s.kind == 'R' then
+    addPartitions(s)
+  elseif s.kind == 'windowLog' then
     logs[#logs + 1] = s
-  elseif s.kind == 'D' then
+  elseif s.kind == 'day' then
     day = s
   end
 end
@@ -144,19 +152,20 @@ local function fullLog(s) return string.rep(format('%16d', now + horizon), max(s
 local lost = not loaded
 if loaded and before ~= state.inForce then
   local had, w, l = {}, 0, 0
-  for _, s in ipairs(state.policies) do
-    had[s.key] = s
-    if s.kind == 'L' then
-      for n = 1, 3 do s[n] = {T = s[SECTION.L[2 * n]], B = s[SECTION.L[2 * n + 1]], tat = state.tats[w + n]} end
+  for _, s in ipairs(state.terms.policies) do
+    had[s.id] = s
+    if s.kind == 'partitions' then
+      addPartitions(s)
+      for n = 1, 3 do s[n].tat = state.tats[w + n] end
       w = w + 3
-    elseif s.kind == 'R' then
+    elseif s.kind == 'windowLog' then
       l = l + 1
       s.log = state.logs[l]
     end
   end
   for _, s in ipairs(windows) do
     for n, p in ipairs(s) do
-      local o = had[s.key] and had[s.key][n]
+      local o = had[s.id] and had[s.id][n]
       if not o or not o.tat or (o.T == 0 and p.T > 0) then
         p.tat = emptyTat(p, max(now + quiet, state.backoffEnd))
       elseif o.T > 0 and p.T > 0 then
@@ -166,8 +175,8 @@ if loaded and before ~= state.inForce then
       end
     end
   end
-  for _, s in ipairs(logs) do s.log = had[s.key] and had[s.key].log or fullLog(s) end
-  if day and not had.D then state.dayEnd, state.used, state.uncounted = 0, 0, 1 end
+  for _, s in ipairs(logs) do s.log = had[s.id] and had[s.id].log or fullLog(s) end
+  if day and not had[day.id] then state.dayEnd, state.used, state.uncounted = 0, 0, 1 end
   state.backHigh, state.backLow = 0, 0
 elseif loaded then
   lost = #state.tats ~= 3 * #windows or #state.logs ~= #logs
@@ -180,13 +189,10 @@ end
 -- Reads the events, and detects a loss of state.
 local back = loaded and state.last - now or 0
 lost = lost or back > 10000 or state.replid ~= replid
-local events, unused = {}, false
-for name, numbers in string.gmatch(ARGV[5] or '', '(%a+)([^%a]*)') do
-  local e = {name = name}
-  for word in string.gmatch(numbers, '%S+') do e[#e + 1] = word + 0 end
-  events[#events + 1] = e
-  if name == 'unused' and not stored then unused = true end
-  if name == 'step' and loaded and state.birth <= e[1] then lost = true end
+local events, unused = (ARGV[5] or '') ~= '' and cjson.decode(ARGV[5]) or {}, false
+for _, e in ipairs(events) do
+  if e[1] == 'unused' and not stored then unused = true end
+  if e[1] == 'step' and loaded and state.birth <= e[2] then lost = true end
 end
 if lost and not readOnly then
   state.backoffEnd = loaded and state.backoffEnd > state.last and now + state.backoffEnd - state.last or 0
@@ -218,18 +224,18 @@ end
 local birth = state.birth
 
 if day and (state.dayEnd == 0 or now >= state.dayEnd + MARGIN) then
-  if midnights ~= '' then
-    local e
-    for n = 17, 33, 16 do
-      if not e and now < number(midnights, n) + MARGIN then e = n end
-    end
-    if not e or now < number(midnights, 1) - MARGIN then
+  local ends = midnights ~= '' and cjson.decode(midnights)
+  if ends then
+    local n = now < ends[2] + MARGIN and 2 or 3
+    if now < ends[1] - MARGIN or now >= ends[n] + MARGIN then
       return redis.error_reply('the clocks of Redis and of this process are more than half a day apart')
     end
-    state.used = number(midnights, e - 16) == state.dayEnd and state.nextUsed or 0
-    state.dayEnd, state.nextUsed, state.dayBorn = number(midnights, e), 0, now
-  elseif find(quota, 'D', 1, true) and not readOnly then
-    return {-1}
+    state.used = ends[n - 1] == state.dayEnd and state.nextUsed or 0
+    state.dayEnd, state.nextUsed, state.dayBorn = ends[n], 0, now
+  elseif mine then
+    for _, s in ipairs(mine.policies) do
+      if s.kind == 'day' then return {-1} end
+    end
   end
 end
 
@@ -346,7 +352,7 @@ if #events > 0 then
     end,
   }
   for _, e in ipairs(events) do
-    if apply[e.name] then apply[e.name](unpack(e)) end
+    if apply[e[1]] then apply[e[1]](unpack(e, 2)) end
   end
 end
 if not day then state.uncounted = 0 end
@@ -361,19 +367,19 @@ end
 local earliest = max(now, state.backoffEnd, leaseEnd(), breaker.probe)
 
 if readOnly then
-  local out = {now, birth, number(state.inForce, 1), stopped and 1 or 0, max(state.backoffEnd, leaseEnd()), floor(ramp * 1000), state.uncounted}
+  local out = {now, birth, terms.revision, stopped and 1 or 0, max(state.backoffEnd, leaseEnd()), floor(ramp * 1000), state.uncounted}
   local function add(...)
     for n = 1, 5 do out[#out + 1] = (select(n, ...)) end
   end
   local function room(p) return p.T > 0 and max(0, min(p.B, floor((earliest - p.tat) / p.T) + p.B)) or 0 end
   for _, s in ipairs(policies) do
-    if s.kind == 'L' then
+    if s.kind == 'partitions' then
       add(1, s.window, room(s[1]), room(s[2]), room(s[3]))
-    elseif s.kind == 'R' then
+    elseif s.kind == 'windowLog' then
       local n = 0
       for p = 1, #s.log, 16 do if number(s.log, p) > now - s.reach then n = n + 1 end end
       add(2, s.reach, s.slots, s.lowSlots, n)
-    elseif s.kind == 'D' then
+    elseif s.kind == 'day' then
       add(3, s.calls, s.reserve, state.used, state.dayEnd)
     end
   end

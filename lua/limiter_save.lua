@@ -18,8 +18,13 @@ state.last, state.fastUntil = now, 0
 if simple and state.uncounted == 0 and not stopped and breaker.probe == 0 and state.probed == 0 and now >= max(state.backoffEnd + RAMP, birth + quiet) then
   state.fastUntil = day and min(state.epoch + EPOCH, state.dayEnd - MARGIN - 2 * horizon) or state.epoch + EPOCH
 end
-redis.call('SET', KEYS[1], table.concat({state.format .. replid .. format('%14s', process) .. encode(state, STATE), table.concat(tats), encode(breaker, BREAKER),
-  state.inForce, state.strictest, table.concat(kept, ','), state.rest}, '\n'))
+local head = table.concat({state.format .. replid .. format('%14s', process) .. encode(state, STATE), table.concat(tats), encode(breaker, BREAKER), ''}, '\n')
+if #logs == 0 and #state.logs == 0 and #head == state.head and state.inForce == before and state.strictest == hadStrictest then
+  redis.call('SETRANGE', KEYS[1], 0, head) -- the other lines are unchanged
+else
+  local strictest = state.strictest ~= state.inForce and state.strictest or ''
+  redis.call('SET', KEYS[1], head .. table.concat({state.inForce, strictest, table.concat(kept, ','), state.rest}, '\n'))
+end
 
 if scopes then
   scopes[2] = state.used

@@ -2,11 +2,11 @@
 -- from the loaded state.
 
 -- The limits of the day policy at the present time: calls of both lanes, calls of LOW, LOW's pace in
--- us per call, and the number of the section that sets the pace.
+-- us per call, and the number of the policy that sets the pace.
 local maxHigh, maxLow, pace, paceWhy = huge, huge, 0, 0
 if day then
   maxHigh, maxLow, pace = dayLimits(day, state.used, state.dayEnd)
-  if pace > 0 then paceWhy = day.index end
+  if pace > 0 then paceWhy = numberOf[day] end
   if now + horizon >= state.dayEnd - MARGIN then
     maxHigh = min(maxHigh, day.calls - state.nextUsed)
     local left = day.calls - state.nextUsed - day.reserve / 1000000 * 86400
@@ -21,7 +21,7 @@ local function nextTat(tat, slot, us) return max(tat, slot) + ceil(us / ramp) en
 -- Returns the earliest slot of a partition (huge: there is no such partition).
 local function partitionSlot(p) return p.T > 0 and p.tat - (p.B - 1) * p.T or huge end
 
--- Returns the earliest slot for a lane, and the number of the section that determines this slot.
+-- Returns the earliest slot for a lane, and the number of the policy that determines this slot.
 -- The parameters are the numbers of the lane's partitions: 1 (high) and 2 (shared) for HIGH, 2
 -- and 3 (low) for LOW. Stores in `taken` of each window the number of the partition that has the slot.
 local function slotOf(first, second)
@@ -30,14 +30,14 @@ local function slotOf(first, second)
     local a, b = partitionSlot(w[first]), partitionSlot(w[second])
     w.taken = second
     if max(a, earliest) <= max(b, earliest) then b, w.taken = a, first end -- both partitions have a slot now: use the first partition
-    if b > slot then slot, why = b, w.index end
+    if b > slot then slot, why = b, numberOf[w] end
   end
   for _, s in ipairs(logs) do
     local log, share = s.log, first == 1 and s.slots or s.lowSlots
     if share > 0 then -- otherwise this log does not count this lane
       local most, at = max(1, floor(share * ramp)), #log >= 16 and number(log, #log - 15) or 0
       if #log >= 16 * most then at = max(at, number(log, #log - 16 * most + 1) + s.reach) end
-      if at > slot then slot, why = at, s.index end
+      if at > slot then slot, why = at, numberOf[s] end
     end
   end
   if first == 2 and pace > 0 and ceil(state.paced + pace) - AHEAD > slot then slot, why = ceil(state.paced + pace) - AHEAD, paceWhy end
@@ -120,7 +120,7 @@ local function grant(n, most, first, second, before, interval)
   end
   if granted == n and halfOpen() == 0 then return granted, 0, 0, before end
   if granted == limit and granted < n then -- the day has no more calls for this lane
-    return granted, dayRetry(first == 2), halfOpen() < 0 and halfOpen() or day.index, before
+    return granted, dayRetry(first == 2), halfOpen() < 0 and halfOpen() or numberOf[day], before
   end
   if why == 0 or now < birth + quiet or lost then why = -3 end
   -- While only probes are granted, every reply has the reason for that. Callers call again soon if

@@ -173,7 +173,7 @@ func TestState_LostOrForeignBeginsQuiet(t *testing.T) {
 			"garbled":          func(string) string { return "not a state" },
 			"too short":        func(s string) string { return s[:60] },
 			"letters in place": func(s string) string { return s[:atNumbers] + "abc" + s[atNumbers+3:] },
-			"unknown section":  func(s string) string { return strings.Replace(s, "L", "X", 1) },
+			"unknown quota":    func(s string) string { return strings.Replace(s, `{"revision"`, "X", 1) },
 			"a log too many": func(s string) string {
 				return strings.Replace(s, "\n\n", "\n"+digits(clock.now.UnixMicro())+"\n", 1)
 			},
@@ -204,11 +204,11 @@ func TestState_LostOrForeignBeginsQuiet(t *testing.T) {
 func TestState_LaterFormatIsReadAndKept(t *testing.T) {
 	simulated(t, func(b bucket, _ *clock) {
 		b.awake()
-		b.setState("02" + b.state()[2:] + "fields of a later release")
+		b.setState("99" + b.state()[2:] + "fields of a later release")
 		if g := b.acquire(1, 1); len(g.high) != 1 || len(g.low) != 1 {
 			t.Errorf("a later format stopped this release: %+v", g)
 		}
-		if s := b.state(); !strings.HasPrefix(s, "02") || !strings.HasSuffix(s, "fields of a later release") {
+		if s := b.state(); !strings.HasPrefix(s, "99") || !strings.HasSuffix(s, "fields of a later release") {
 			t.Errorf("the later release's state became %q", s)
 		}
 	})

@@ -136,8 +136,8 @@ func TestPolicies_AreTakenTogetherOrNotAtAll(t *testing.T) {
 	for seed := range uint64(5) {
 		simulated(t, func(b bucket, c *clock) {
 			rng := rand.New(rand.NewPCG(seed, 33))
-			b.lanes = []int64{100_000, 2, 50_000, 3, 0, 0}                                     // calls a second: 10 in partition high + 20 in shared
-			b.more = "L" + digits(5*second, 0, 0, 200_000, 9, 0, 0) + windowLog(reach, 9, 7) + // a partitioned window of 5 calls a second
+			b.lanes = []int64{100_000, 2, 50_000, 3, 0, 0}                                            // calls a second: 10 in partition high + 20 in shared
+			b.more = partitions(5*second, []int64{0, 0, 200_000, 9, 0, 0}) + windowLog(reach, 9, 7) + // a partitioned window of 5 calls a second
 				windowLog(longReach, 40, 30) + day(limit, 0.001)
 			b.zone = time.UTC
 			b.awake()
