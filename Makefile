@@ -112,6 +112,9 @@ virtual-month: ## judge 30 days in virtual time, more than an hour (SEED=7)
 virtual-mutations: ## plant three faults in the code, and find each within ten seeds in virtual time, hours
 	@$(VIRTUAL) 24h -run '^TestMutations_' ./virtual -mutations
 
+lua-mutations: ## change single lines of the limiter's script, and check that a test fails for each, hours (MUTATIONS=162 SEED=1)
+	$(GO) test -count=1 -v -timeout 24h ./lua -run '^TestMutations_' -mutations=$${MUTATIONS:-162} -mutation-seed=$${SEED:-1}
+
 SATURATED := BudgetWithoutRefusals|LearnDespite
 PRESETS := $(SATURATED)|CrashedLeases|UseMostRemaining
 presets: ## saturate each preset for a minute against an upstream that enforces its quota, on a real Redis
@@ -228,4 +231,4 @@ $(AXE):
 k6: $(K6) # prints the path, for scenarios that are started without make
 	@echo $(K6)
 
-.PHONY: help dev build check test test-services e2e e2e-long presets e2e-quiet e2e-outage scenarios scenario-reads observe torture screenshots axe k6 simulate-day virtual-day virtual-month virtual-mutations planted-faults fuzz clients schemathesis bench bench-worker bench-limiter bench-reads bench-schedule bench-all kubernetes sbom release-check release lint vuln fmt services services-down
+.PHONY: help dev build check test test-services e2e e2e-long presets e2e-quiet e2e-outage scenarios scenario-reads observe torture screenshots axe k6 simulate-day virtual-day virtual-month virtual-mutations lua-mutations planted-faults fuzz clients schemathesis bench bench-worker bench-limiter bench-reads bench-schedule bench-all kubernetes sbom release-check release lint vuln fmt services services-down

@@ -14,7 +14,7 @@ type activeSettings struct {
 // set replaces the quota and the emergency stop.
 func (s *activeSettings) set(q Quota, revision int64, stopped bool) {
 	s.quota, s.stopped = q, stopped
-	s.terms = terms{text: q.encode(revision, stopped)}
+	s.terms = terms{text: q.encode(revision, stopped), scopedFrom: len(q.named()) - len(q.scoped)}
 	s.renewClockTerms(time.Now())
 }
 

@@ -49,7 +49,7 @@ type scopeArgs struct {
 // scopesArg is the form in which limiter_buckets takes the queues, their buckets and the bucket events.
 // A bucket is named by its number, from 1 on.
 type scopesArg struct {
-	Policies []int      `json:"policies"` // for each bucket the number of its policy in Quota.scoped, from 1 on
+	Policies []int      `json:"policies"` // for each bucket the number of its policy in quotaTerms, from 1 on
 	Events   [][]any    `json:"events"`
 	Queues   []queueArg `json:"queues"`
 	Tickets  string     `json:"tickets"`
@@ -76,7 +76,7 @@ func (d demand) encodeScopes(source string) scopeArgs {
 			numbers[b.key] = k
 			a.keys = append(a.keys, b.key, b.key+":calls")
 			a.buckets = append(a.buckets, b)
-			arg.Policies = append(arg.Policies, b.policyIndex+1)
+			arg.Policies = append(arg.Policies, d.terms.scopedFrom+b.policyIndex+1)
 		}
 		return k
 	}

@@ -35,8 +35,9 @@ func (d demand) wantsSlots() bool { return d.high > 0 || d.low > 0 || len(d.queu
 
 // terms is the quota, encoded for the script (quotaTerms).
 type terms struct {
-	text      string
-	midnights string // the midnights, encoded; they are sent only if the script requests them
+	text       string
+	scopedFrom int    // number of policies before the first scoped policy
+	midnights  string // the midnights, encoded; they are sent only if the script requests them
 }
 
 // grant is the reply of the script. For each granted slot it contains the time from now (the time that

@@ -39,7 +39,7 @@ func newBuckets(t *testing.T, rdb redis.UniversalClient) buckets {
 func (a buckets) admits(at time.Duration, high bool) bool {
 	a.t.Helper()
 	ok, err := a.rdb.Eval(a.t.Context(), a.script, []string{a.tag + ":all", a.tag + ":low"},
-		a.size, a.lowSize, a.rate, a.lowRate, (1_800_000*time.Second + at).Milliseconds(), flag(high)).Int()
+		a.size, a.lowSize, a.rate, a.lowRate, (1_800_000*time.Second + at).Milliseconds(), boolArg(high)).Int()
 	if err != nil {
 		a.t.Fatal(err)
 	}

@@ -56,7 +56,7 @@ type acquireArgs struct {
 	life     int64 // TTL of the pending lock in ms; -1: it expires at once
 }
 
-func flag(b bool) int {
+func boolArg(b bool) int {
 	if b {
 		return 1
 	}
@@ -68,7 +68,7 @@ func (e entity) acquire(w acquireArgs) verdict {
 	if w.life == 0 {
 		w.life = minute
 	}
-	reply := e.run(lua.CoalesceAcquire, w.lane, flag(w.strict), w.floor, flag(w.passes), w.cooldown, max(w.life, 0), hour)
+	reply := e.run(lua.CoalesceAcquire, w.lane, boolArg(w.strict), w.floor, boolArg(w.passes), w.cooldown, max(w.life, 0), hour)
 	v, err := reply.Slice()
 	if err != nil || len(v) != 4 {
 		e.t.Fatalf("coalesce_acquire returned %v, %v", v, err)
@@ -139,7 +139,7 @@ func (e entity) settle(number int64, satisfied bool, hold string, holdMs int) bo
 
 func (e entity) settleTelling(channel, message string, number int64, satisfied bool, hold string, holdMs int) bool {
 	e.t.Helper()
-	n, err := e.run(lua.RequestSettle, number, flag(satisfied), hold, holdMs, hour, channel, message).Int()
+	n, err := e.run(lua.RequestSettle, number, boolArg(satisfied), hold, holdMs, hour, channel, message).Int()
 	if err != nil {
 		e.t.Fatal(err)
 	}

@@ -17,7 +17,7 @@
 -- KEYS[2k], KEYS[2k+1]  state of bucket k, and its calls in flight (the same key with
 --          the suffix :calls)
 -- ARGV[6]  an object (JSON):
---   policies  per bucket: the number of its policy among those above, in the caller's quota
+--   policies  per bucket: the number of its policy in the caller's quota
 --   events    a list for each event: name, bucket, and
 --          ended k TICKET         a call ended: free its in-flight slot
 --          refund k UNITS SLOT    leaky bucket: refund of UNITS of the call of SLOT (negative:
@@ -60,7 +60,6 @@ local MAX_DELAY = 100000 -- us; a call arrives at the upstream at most this long
 local SPELL = 250000 -- us; the slots of a period of this length share one slack value
 local SPELLS = 8 -- number of slack values that are kept
 local FAR = 1e15
-local SCOPED = {unitLog = true, leakyBucket = true, minInterval = true, reported = true, concurrency = true, breaker = true}
 
 -- The stored numbers of a reported limit: 1 if the units left are known, units left, units of the
 -- window, its end, the slot of its first report; units in flight, slot of the call that finds out the
@@ -158,10 +157,9 @@ end
 
 -- Loads the buckets, whose texts begin with `prefix`, and applies the events.
 local function loadBuckets(request, prefix)
-  local inForce, scoped = {}, {}
-  for _, s in ipairs(policies) do inForce[s.id] = s end
-  for _, s in ipairs(mine.policies) do
-    if SCOPED[s.kind] then scoped[#scoped + 1] = inForce[s.id] or s end
+  local inForce = {}
+  if mine.policies ~= policies then
+    for _, s in ipairs(policies) do inForce[s.id] = s end
   end
   local load = {
     unitLog = function(b, s, text)
@@ -222,7 +220,8 @@ local function loadBuckets(request, prefix)
   -- MGET returns no text for a bucket of kind C, because that is a hash.
   local texts = keys[1] and redis.call('MGET', unpack(keys)) or {}
   for k, n in ipairs(request.policies) do
-    local s, text = scoped[n], texts[k]
+    local s, text = mine.policies[n], texts[k]
+    s = inForce[s.id] or s
     local b = {s = s, key = keys[k], calls = KEYS[2 * k + 1]}
     if text and (#text < 33 or sub(text, 1, 16) ~= prefix) then text = false end
     if text and sub(text, -#s.kind) ~= s.kind then

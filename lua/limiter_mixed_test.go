@@ -226,7 +226,7 @@ func TestRevision_StricterQuotaAppliesWhileSent(t *testing.T) {
 				measure := func(b bucket, others ...bucket) int {
 					from, got := clock.us(), 0
 					for clock.us() < from+6*second {
-						g := b.acquire(flag(c.high)*100, flag(c.low)*100)
+						g := b.acquire(boolArg(c.high)*100, boolArg(c.low)*100)
 						got += within(g.all(), from+2*second, from+6*second)
 						clock.advance(100_000)
 						for _, o := range others {
