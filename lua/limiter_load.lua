@@ -17,12 +17,12 @@ local function encode(of, names)
   return format(string.rep('%16d', #names), unpack(out))
 end
 
--- Combines two quotas of one revision, `a` and `b`. Each number gets the stricter of its two values.
-local function stricter(a, b)
-  if not a or a == b then return b end
-  local STRICTER = {
-    partitions = {highT = max, highB = min, sharedT = max, sharedB = min, lowT = max, lowB = min},
-    windowLog = {slots = min, lowSlots = min},
+-- Returns the names of the numbers of each kind of policy. Each name has the function that returns the
+-- stricter of two values.
+local function numbersOfKinds()
+  return {
+    partitions = {window = max, highT = max, highB = min, sharedT = max, sharedB = min, lowT = max, lowB = min},
+    windowLog = {reach = max, slots = min, lowSlots = min},
     day = {calls = min, reserve = max},
     unitLog = {reach = max, units = min, lowUnits = min, grain = max, paceNs = max, burst = min, highBurst = max, atOnce = max},
     leakyBucket = {unitNs = max, size = min, forHigh = max, reported = max, keepFor = max},
@@ -31,7 +31,23 @@ local function stricter(a, b)
     concurrency = {slots = min, lowSlots = min, lease = max},
     breaker = {},
   }
-  local all, other, of, changed = cjson.decode(a), cjson.decode(b), {}, false
+end
+
+-- Decodes a stored quota. Fails if a number is missing: another version has stored the quota.
+local function decodeTerms(text)
+  local terms, kinds = cjson.decode(text), numbersOfKinds()
+  assert(#terms.policies > 0 and terms.revision and terms.horizon and terms.quiet and type(terms.stopped) == 'boolean')
+  for _, p in ipairs(terms.policies) do
+    assert(p.id)
+    for name in pairs(kinds[p.kind]) do assert(type(p[name]) == 'number') end
+  end
+  return terms
+end
+
+-- Combines two quotas of one revision, `a` and `b`. Each number gets the stricter of its two values.
+local function stricter(a, b)
+  if not a or a == b then return b end
+  local all, other, of, changed, kinds = cjson.decode(a), cjson.decode(b), {}, false, numbersOfKinds()
   local function set(t, name, value)
     if t[name] ~= value then t[name], changed = value, true end
   end
@@ -41,7 +57,7 @@ local function stricter(a, b)
     if not o then
       set(all.policies, #all.policies + 1, p)
     else
-      for name, pick in pairs(STRICTER[p.kind]) do
+      for name, pick in pairs(kinds[p.kind]) do
         if pick == max and p.kind == 'partitions' and (o[name] == 0 or p[name] == 0) then
           set(o, name, 0) -- one of the quotas has no such partition
         else
@@ -76,9 +92,8 @@ local function read(text)
   s.format, s.replid, s.rest = sub(text, 1, 2), sub(text, 3, 42), sub(text, i)
   s.tats, s.breaker, s.logs = {}, decode(opened, BREAKER, 1), {}
   for n = 1, #tats, 16 do s.tats[#s.tats + 1] = number(tats, n) end
-  s.terms = cjson.decode(s.inForce)
-  assert(#s.terms.policies > 0)
-  if s.strictest == '' then s.strictest = s.inForce else assert(cjson.decode(s.strictest).policies) end
+  s.terms = s.inForce == quota and cjson.decode(quota) or decodeTerms(s.inForce)
+  if s.strictest == '' then s.strictest = s.inForce else decodeTerms(s.strictest) end
   for log in string.gmatch(logs, '[^,]+') do
     assert(log == '-' or (#log % 16 == 0 and not find(log, '%D')))
     s.logs[#s.logs + 1] = log ~= '-' and log or ''

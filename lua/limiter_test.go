@@ -174,6 +174,9 @@ func TestState_LostOrForeignBeginsQuiet(t *testing.T) {
 			"too short":        func(s string) string { return s[:60] },
 			"letters in place": func(s string) string { return s[:atNumbers] + "abc" + s[atNumbers+3:] },
 			"unknown quota":    func(s string) string { return strings.Replace(s, `{"revision"`, "X", 1) },
+			"unknown kind":     func(s string) string { return strings.Replace(s, `"kind":"partitions"`, `"kind":"other"`, 1) },
+			"unknown number":   func(s string) string { return strings.Replace(s, `"sharedT"`, `"otherT"`, 1) },
+			"no quiet period":  func(s string) string { return strings.Replace(s, `"quiet":`, `"other":`, 1) },
 			"a log too many": func(s string) string {
 				return strings.Replace(s, "\n\n", "\n"+digits(clock.now.UnixMicro())+"\n", 1)
 			},
