@@ -83,6 +83,8 @@ func allMutations(t *testing.T, file string) (all []mutation) {
 	return all
 }
 
+const testsOfOtherScripts = "^Test(ADR|Client|Coalesce|Model|Mutations|Request)"
+
 // found reports whether the tests of a package fail with the mutation.
 func (m mutation) found(ctx context.Context, t *testing.T, dir, of string) bool {
 	t.Helper()
@@ -112,7 +114,7 @@ func (m mutation) found(ctx context.Context, t *testing.T, dir, of string) bool 
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute) // a mutation can be an endless loop
 	defer cancel()
-	run := exec.CommandContext(ctx, binary, "-test.failfast", "-test.count=1", "-test.timeout=4m")
+	run := exec.CommandContext(ctx, binary, "-test.failfast", "-test.count=1", "-test.timeout=4m", "-test.skip", testsOfOtherScripts)
 	run.Dir = filepath.Join(filepath.Dir(original), "..", of)
 	run.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "FRESHET_TEST_") })
 	return run.Run() != nil
