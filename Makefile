@@ -70,10 +70,10 @@ test-services: $(GOTESTSUM) ## third stage: the tests that need a real service, 
 # The two packages that take longest begin first, side by side, and four tests of each run at a time.
 # With five the processors are full, and tests wait longer. The presets need the processors for
 # themselves; the stage test-services has run the tests of leases and credentials already.
+# With the tag synctests, the locks of the Kafka client let the virtual time pass.
 e2e: $(GOTESTSUM) ## fourth stage: short forms of the end-to-end tests (processes, browser, Prometheus, scenarios, presets) on real services
 	@$(SERVICES); export FRESHET_TEST_REQUIRE=1; (cd e2e && \
-	$(call tests,e2e/e2e) -count=1 -timeout 20m -parallel 4 ./scenarios . $$($(GO) list ./... | grep -v /virtual$$) && \
-	$(call tests,e2e/virtual) -tags synctests -count=1 -timeout 10m ./virtual -seed=0) && \
+	$(call tests,e2e/e2e) -tags synctests -count=1 -timeout 20m -parallel 4 ./scenarios . ./...) && \
 	$(call tests,e2e/presets) -count=1 -timeout 10m -parallel 40 -run '$(SATURATED)' ./app -saturate=30s -used=0.9
 
 e2e-long: ## long forms of the end-to-end tests on real services, hours; docs/testing.md lists them
@@ -101,7 +101,6 @@ observe: ## judge each panel, rule and alert on a real Prometheus (SECONDS_EACH=
 torture: ## judge random faults under load by Kafka, the database and the upstream's log (SEED= to repeat a run, FAULTS=12, RESULTS_FILE=path below e2e)
 	@$(SERVICES); cd e2e && $(GO) run ./scenarios --seed $${SEED:-0} --faults $${FAULTS:-12} $${RESULTS_FILE:+--results $$RESULTS_FILE} torture
 
-# With the tag synctests, the locks of the Kafka client let the virtual time pass.
 VIRTUAL := cd e2e && $(GO) test -tags synctests -count=1 -v -timeout
 virtual-day: ## judge a day of two services of each role in virtual time, two to three minutes (SEED=7 LENGTH=24h ENTITIES=1000 SEEDS=1)
 	@$(VIRTUAL) 12h -run '^TestDay_' ./virtual -shrink -seed=$${SEED:-0} -seeds=$${SEEDS:-1} -length=$${LENGTH:-24h} -entities=$${ENTITIES:-1000}

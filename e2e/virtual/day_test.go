@@ -17,7 +17,7 @@ import (
 )
 
 var (
-	seedFlag     = flag.Uint64("seed", 5, "seed of the first run; 0: a random seed")
+	seedFlag     = flag.Uint64("seed", 0, "seed of the first run; 0: a random seed")
 	seedsFlag    = flag.Uint64("seeds", 1, "number of runs, with consecutive seeds")
 	lengthFlag   = flag.Duration("length", 3*time.Hour, "virtual time of a run")
 	entitiesFlag = flag.Int("entities", 1000, "number of prefetched entities")
