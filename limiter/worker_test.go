@@ -28,6 +28,7 @@ import (
 
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
 )
 
 // The reference contract: 500 calls a second, of which 450 are used, 100 of them for HIGH.
@@ -85,8 +86,11 @@ type job struct {
 	High, Low               int // numbers of goroutines that make calls of the lanes HIGH and LOW
 }
 
+var replaceScript = servicetest.LimiterScriptFlag()
+
 func TestMain(m *testing.M) {
 	flag.Parse()
+	replaceScript()
 	text := *jobFlag
 	if text == "" {
 		os.Exit(m.Run())

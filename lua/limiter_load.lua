@@ -2,6 +2,11 @@
 -- file's locals. It loads the state, applies the quota and the events, and returns the state if
 -- only that was requested. limiter_slots then grants slots.
 
+-- The full path, up to the end of limiter_save. It is a function, so that its functions are created
+-- faster: for each local that a new function uses, Lua searches the locals of the surrounding function
+-- that are in use by other functions.
+local function fullPath()
+
 local FORMAT, EPOCH = '02', 2500000
 local MAX_BACKOFF, RAMP = 60000000, 10000000
 local MAX_UNSAVED = 100000000 -- us; a process that has not saved the day's count for this time sends no calls

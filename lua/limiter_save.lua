@@ -35,3 +35,6 @@ if whyHigh ~= 0 or whyLow ~= 0 then
   runs[n + 1], runs[n + 2], runs[n + 3], runs[n + 4] = returnHigh, returnLow, whyHigh, whyLow
 end
 return {nHigh, nLow, now, state.used, birth, unpack(runs)}
+
+end
+return fullPath()

@@ -2,7 +2,6 @@ package lua_test
 
 import (
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -14,7 +13,18 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/freshet/freshet/lua"
+	"github.com/freshet/freshet/servicetest"
 )
+
+var replaceScript = servicetest.LimiterScriptFlag()
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	replaceScript()
+	os.Exit(m.Run())
+}
 
 var (
 	mutationCount = flag.Int("mutations", 0, "how many random mutations of the script limiter_acquire are tested; about half a minute each")
@@ -59,11 +69,7 @@ var assignment = regexp.MustCompile(`^\s+[\w.\[\], ]+ = [^{]*[^{(,]$`)
 
 // allMutations returns every mutation of a file.
 func allMutations(t *testing.T, file string) (all []mutation) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, line := range strings.Split(string(text), "\n") {
+	for i, line := range strings.Split(readFile(t, file), "\n") {
 		code, _, _ := strings.Cut(line, "--")
 		for _, o := range operators {
 			for at := 0; ; {
@@ -85,39 +91,33 @@ func allMutations(t *testing.T, file string) (all []mutation) {
 
 const testsOfOtherScripts = "^Test(ADR|Client|Coalesce|Model|Mutations|Request)"
 
-// found reports whether the tests of a package fail with the mutation.
-func (m mutation) found(ctx context.Context, t *testing.T, dir, of string) bool {
+// found reports whether a test of the binary fails with the mutation. The binary runs in the directory
+// of its package.
+func (m mutation) found(ctx context.Context, t *testing.T, binary, dir string) bool {
 	t.Helper()
-	text, err := os.ReadFile(m.file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.Split(string(text), "\n")
+	text := readFile(t, m.file)
+	lines := strings.Split(text, "\n")
 	lines[m.line-1] = m.new
-	mutated, overlay, binary := filepath.Join(dir, m.file), filepath.Join(dir, "overlay.json"), filepath.Join(dir, of+".test")
-	original, err := filepath.Abs(m.file)
-	if err != nil {
+	script := filepath.Join(t.TempDir(), "script.lua")
+	mutated := strings.Replace(lua.LimiterAcquire.Source, text, strings.Join(lines, "\n"), 1)
+	if err := os.WriteFile(script, []byte(mutated), 0o600); err != nil {
 		t.Fatal(err)
-	}
-	replaced, err := json.Marshal(map[string]any{"Replace": map[string]string{original: mutated}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for path, content := range map[string]string{mutated: strings.Join(lines, "\n"), overlay: string(replaced)} {
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	build := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-overlay", overlay, "-o", binary, "../"+of)
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute) // a mutation can be an endless loop
 	defer cancel()
-	run := exec.CommandContext(ctx, binary, "-test.failfast", "-test.count=1", "-test.timeout=4m", "-test.skip", testsOfOtherScripts)
-	run.Dir = filepath.Join(filepath.Dir(original), "..", of)
+	run := exec.CommandContext(ctx, binary, "-limiter-script="+script, "-test.failfast", "-test.timeout=4m", "-test.skip="+testsOfOtherScripts)
+	run.Dir = dir
 	run.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "FRESHET_TEST_") })
 	return run.Run() != nil
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 // Each mutation of the limiter's script must be found by the tests of the script or of the limiter, or
@@ -126,10 +126,7 @@ func TestMutations_OfTheLimiterAreFound(t *testing.T) {
 	if *mutationCount == 0 {
 		t.Skip("takes hours; run it with make lua-mutations")
 	}
-	listed, err := os.ReadFile(filepath.Join("testdata", "equivalent_mutations.txt"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	listed := readFile(t, filepath.Join("testdata", "equivalent_mutations.txt"))
 	files, err := filepath.Glob("limiter_*.lua")
 	if err != nil || len(files) != 6 {
 		t.Fatalf("files of limiter_acquire: got %v, %v; want 6", files, err)
@@ -138,6 +135,13 @@ func TestMutations_OfTheLimiterAreFound(t *testing.T) {
 	for _, file := range files {
 		all = append(all, allMutations(t, file)...)
 	}
+	binaries := t.TempDir()
+	for _, of := range []string{"lua", "limiter"} {
+		build := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-o", filepath.Join(binaries, of), "../"+of)
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
 	t.Logf("%d of %d mutations, seed %d", *mutationCount, len(all), *mutationSeed)
 	rng := rand.New(rand.NewPCG(*mutationSeed, 0))
 	rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
@@ -145,14 +149,16 @@ func TestMutations_OfTheLimiterAreFound(t *testing.T) {
 		t.Run(m.String(), func(t *testing.T) {
 			t.Parallel()
 			_, equivalent, _ := strings.Cut(m.String(), ": ")
-			if strings.Contains(string(listed), equivalent+"\n") {
+			if strings.Contains(listed, equivalent+"\n") {
 				t.Skip("changes nothing that a caller could notice")
 			}
-			dir, packages := t.TempDir(), []string{"lua", "limiter"}
+			packages := []string{"lua", "limiter"}
 			if m.file == "limiter_buckets.lua" || m.file == "limiter_grant.lua" {
 				slices.Reverse(packages) // most tests of buckets are in package limiter
 			}
-			if !slices.ContainsFunc(packages, func(of string) bool { return m.found(t.Context(), t, dir, of) }) {
+			if !slices.ContainsFunc(packages, func(of string) bool {
+				return m.found(t.Context(), t, filepath.Join(binaries, of), filepath.Join("..", of))
+			}) {
 				t.Error("no test fails")
 			}
 		})
