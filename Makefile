@@ -112,7 +112,7 @@ virtual-mutations: ## plant three faults in the code, and find each within ten s
 	@$(VIRTUAL) 24h -run '^TestMutations_' ./virtual -mutations
 
 lua-mutations: ## change single lines of the limiter's script, and check that a test fails for each, hours (MUTATIONS=162 SEED=1)
-	$(GO) test -count=1 -v -timeout 24h ./lua -run '^TestMutations_' -mutations=$${MUTATIONS:-162} -mutation-seed=$${SEED:-1}
+	@$(SERVICES); $(GO) test -count=1 -v -timeout 24h ./lua -run '^TestMutations_' -mutations=$${MUTATIONS:-162} -mutation-seed=$${SEED:-1}
 
 SATURATED := BudgetWithoutRefusals|LearnDespite
 PRESETS := $(SATURATED)|CrashedLeases|UseMostRemaining

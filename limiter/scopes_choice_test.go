@@ -1,0 +1,58 @@
+package limiter
+
+import (
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/schemas"
+)
+
+// If no response reports the remaining units, the configured limit applies to each window.
+func TestReported_WithoutReportsTheConfiguredLimitApplies(t *testing.T) {
+	window := &fixedWindow{limit: 60, length: 20 * time.Second}
+	answers := func(c atUpstream) answered {
+		ok := window.take(c.at, 1)
+		return answered{status: 200, refused: !ok, takes: 100 * ms}
+	}
+	config := scopedConfig(Policy{Name: "core", Limit: 60, Window: Window(20 * time.Second), Reported: true})
+	inCallers(t, 1, 2, config, answers, func(f *callers) {
+		for _, m := range f.members {
+			f.wait(m, 10, schemas.Low, Call{Endpoint: "f/d", Key: "k"})
+		}
+		f.passed(65 * time.Second)
+		calls, refused := f.since(time.Time{})
+		if refused > 0 {
+			t.Errorf("calls above the limit: got %d, want 0", refused)
+		}
+		if got, want := len(calls), 3*60; got < want {
+			t.Errorf("calls in three windows: got %d, want at least %d", got, want)
+		}
+	})
+}
+
+// Of two credentials that can make a call now, the one with the larger share of its units left is used.
+func TestCandidates_LargerShareIsUsed(t *testing.T) {
+	for name, policy := range map[string]Policy{
+		"log of units": {Limit: 20, Window: Window(time.Minute)},
+		"leaky bucket": {Limit: 20, Restore: 0.01},
+	} {
+		t.Run(name, func(t *testing.T) {
+			policy.Name, policy.Scope = "units", "{credential}"
+			answers := func(atUpstream) answered { return answered{status: 200, takes: 10 * ms} }
+			inCallers(t, 1, 1, scopedConfig(policy), answers, func(f *callers) {
+				f.passed(2 * time.Minute) // the end of the quiet period
+				used := map[string]int{}
+				for range 10 {
+					_, credential := f.one(f.members[0], schemas.Low, Call{Endpoint: "f/d", Key: "k", Credentials: names(2)})
+					used[credential]++
+					f.passed(time.Second)
+				}
+				for _, credential := range names(2) {
+					if used[credential] != 5 {
+						t.Errorf("calls with credential %s: got %d, want 5", credential, used[credential])
+					}
+				}
+			})
+		})
+	}
+}
