@@ -374,6 +374,9 @@ func (p *process) wait(high bool, r *rand.Rand) {
 		}
 		permit, err := acquire(ctx, lane, Call{})
 		cancel()
+		if w.quiet() { // the faults ended while the caller waited
+			bad = 1000
+		}
 		acquire = p.limiter.Acquire
 		if err != nil {
 			continue
