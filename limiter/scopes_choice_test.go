@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/source/announced"
 )
 
 // If no response reports the remaining units, the configured limit applies to each window.
@@ -40,10 +41,13 @@ func TestCandidates_LargerShareIsUsed(t *testing.T) {
 			policy.Name, policy.Scope = "units", "{credential}"
 			answers := func(atUpstream) answered { return answered{status: 200, takes: 10 * ms} }
 			inCallers(t, 1, 1, scopedConfig(policy), answers, func(f *callers) {
-				f.passed(2 * time.Minute) // the end of the quiet period
+				call := Call{Endpoint: "f/d", Key: "k", Credentials: names(2)}
+				f.one(f.members[0], schemas.Low, call)
+				f.one(f.members[0], schemas.Low, call)
+				f.passed(time.Hour) // now both credentials have unused units
 				used := map[string]int{}
 				for range 10 {
-					_, credential := f.one(f.members[0], schemas.Low, Call{Endpoint: "f/d", Key: "k", Credentials: names(2)})
+					_, credential := f.one(f.members[0], schemas.Low, call)
 					used[credential]++
 					f.passed(time.Second)
 				}
@@ -55,4 +59,29 @@ func TestCandidates_LargerShareIsUsed(t *testing.T) {
 			})
 		})
 	}
+}
+
+// If the upstream reports fewer units than the leaky bucket has, because another client uses them too,
+// the next calls wait until units are restored.
+func TestLeakyBucket_FollowsALowerReport(t *testing.T) {
+	answers := func(atUpstream) answered {
+		return answered{status: 200, takes: 10 * ms, notices: []announced.Notice{reportOf("points", 0, announced.Unknown, 0)}}
+	}
+	config := scopedConfig(Policy{Name: "points", Limit: 100, Restore: 1, Reported: true})
+	inCallers(t, 1, 1, config, answers, func(f *callers) {
+		call := Call{Endpoint: "f/d", Key: "k"}
+		f.one(f.members[0], schemas.Low, call)
+		f.passed(3 * time.Minute) // the bucket is full again
+		start := time.Now()
+		f.wait(f.members[0], 5, schemas.Low, call)
+		f.passed(20 * time.Second)
+		calls, _ := f.since(start)
+		// Up to five calls are in flight before the first report.
+		if got, want := len(calls), 5+20+1; got > want {
+			t.Errorf("calls in 20 s: got %d, want at most %d", got, want)
+		}
+		if got, want := len(calls), 15; got < want {
+			t.Errorf("calls in 20 s: got %d, want at least %d", got, want)
+		}
+	})
 }
