@@ -1,0 +1,136 @@
+package limiter
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+
+	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/servicetest"
+)
+
+// reportedRig sends events to a bucket with a reported limit of 60 calls a minute.
+type reportedRig struct {
+	*testing.T
+	redis   *miniredis.Miniredis
+	run     acquireFunc
+	limiter *Limiter
+	line    *queue
+	bucket  *bucket
+	at      time.Time
+	calls   int
+}
+
+func newReportedRig(t *testing.T) *reportedRig {
+	_, m := servicetest.MiniRedis(t)
+	r := &reportedRig{T: t, redis: m, run: script("s", slowClient(t, m.Addr())), at: time.UnixMilli(1_700_000_000_000)}
+	config := scopedConfig(Policy{Name: "core", Limit: 60, Window: Window(time.Minute), Reported: true})
+	config.Breakers = nil
+	var err error
+	if r.limiter, err = newLimiter("s", config, r.run, withoutLogs(Deps{})); err != nil {
+		t.Fatal(err)
+	}
+	r.line = r.limiter.alloc.queueFor(schemas.High, Call{Endpoint: "f/d", Key: "k"})
+	r.bucket = r.line.key.candidates[0].costs[0].bucket
+	r.send(0)
+	r.at = r.at.Add(time.Minute) // the end of the quiet period
+	return r
+}
+
+// reportedCall is a granted call.
+type reportedCall struct {
+	ticket string
+	slot   int64
+}
+
+// send sends events and requests n slots.
+func (r *reportedRig) send(n int, events ...bucketEvent) (granted []reportedCall, state bucketState) {
+	r.Helper()
+	r.calls++
+	d := demand{terms: r.limiter.alloc.active.terms, tickets: fmt.Sprint(r.calls, "-"), process: "p", bucketEvents: events}
+	if n > 0 {
+		d.queues = []queueDemand{{r.line, n}}
+	}
+	if len(events)+n == 0 {
+		d.queues = []queueDemand{{r.line, 1}}
+	}
+	r.redis.SetTime(r.at)
+	g, err := r.run(r.Context(), d)
+	if err != nil {
+		r.Fatal(err)
+	}
+	for _, q := range g.queues {
+		for _, s := range q.slots {
+			granted = append(granted, reportedCall{fmt.Sprintf("%s%d:1", d.tickets, s.number), g.now + s.wait})
+		}
+	}
+	for _, s := range g.states {
+		state = s
+	}
+	return granted, state
+}
+
+// one requests one slot, which must be granted.
+func (r *reportedRig) one() reportedCall {
+	r.Helper()
+	granted, _ := r.send(1)
+	if len(granted) != 1 {
+		r.Fatalf("slots: got %d, want 1", len(granted))
+	}
+	return granted[0]
+}
+
+// ends reports the end of a call, and returns the state of the bucket.
+func (r *reportedRig) ends(c reportedCall, outcome callOutcome, remaining int64, until time.Duration) bucketState {
+	r.Helper()
+	report := callReport{outcome: outcome, units: 1, slot: c.slot, remaining: remaining}
+	if until > 0 {
+		report.until = r.at.Add(until).UnixMicro()
+	}
+	_, state := r.send(0, reportEvent(r.bucket, c.ticket, report))
+	return state
+}
+
+func TestReported_CallThatWasNotSentUsesNoUnit(t *testing.T) {
+	r := newReportedRig(t)
+	r.ends(r.one(), callNotSent, -1, 0)
+	if got := r.ends(r.one(), callReported, 10, 30*time.Second).remaining; got != 10 {
+		t.Errorf("remaining units after a report of 10: got %d, want 10", got)
+	}
+}
+
+// A call that was sent directly before the end of a window can arrive in the next window. If its
+// response reports nothing, it counts there.
+func TestReported_CallAtTheEndOfAWindowCountsInTheNext(t *testing.T) {
+	r := newReportedRig(t)
+	r.ends(r.one(), callReported, 10, 10*time.Second)
+	r.at = r.at.Add(9950 * time.Millisecond)
+	late := r.one()
+	r.at = r.at.Add(60 * time.Millisecond)
+	if got := r.ends(r.one(), callReported, 59, 10*time.Second).remaining; got != 58 {
+		t.Fatalf("remaining units after a report of 59, with the late call in flight: got %d, want 58", got)
+	}
+	if got := r.ends(late, callOutcomeUnknown, -1, 0).remaining; got != 58 {
+		t.Errorf("remaining units after the end of the late call: got %d, want 58", got)
+	}
+}
+
+// The lost units of a call without a report are subtracted from the reports of calls that could have
+// arrived before it.
+func TestReported_CallWithoutReportIsSubtractedFromReports(t *testing.T) {
+	r := newReportedRig(t)
+	r.ends(r.one(), callReported, 50, 30*time.Second)
+	silent, other := r.one(), r.one()
+	if got := r.ends(silent, callOutcomeUnknown, -1, 0).remaining; got != 48 {
+		t.Errorf("remaining units with one call in flight: got %d, want 48", got)
+	}
+	if got := r.ends(other, callReported, 49, 30*time.Second).remaining; got != 48 {
+		t.Errorf("remaining units after a report of 49: got %d, want 48", got)
+	}
+	r.at = r.at.Add(time.Second)
+	if got := r.ends(r.one(), callReported, 47, 29*time.Second).remaining; got != 47 {
+		t.Errorf("remaining units after a report of a clearly later call: got %d, want 47", got)
+	}
+}
