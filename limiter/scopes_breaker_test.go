@@ -105,3 +105,30 @@ func TestScopeBreaker_ProbesWithoutScopedPolicies(t *testing.T) {
 		}
 	})
 }
+
+// A scope breaker with short pauses stays open until its probe, although no call uses it meanwhile.
+func TestScopeBreaker_IsKeptUntilItsProbe(t *testing.T) {
+	answers := func(atUpstream) answered { return answered{status: 200, takes: 20 * ms} }
+	config := scopedConfig(Policy{Name: "second", Limit: 20, Window: Window(time.Second), Scope: "{credential}"})
+	inCallers(t, 1, 1, config, answers, func(f *callers) {
+		m, call := f.members[0], Call{Endpoint: "f/d", Key: "k", Credentials: names(1)}
+		f.one(m, schemas.Low, call)
+		p, err := m.limiter.Acquire(m.ctx, schemas.Low, call)
+		if err != nil || !p.Spend() {
+			f.Fatalf("no permit: %v", err)
+		}
+		p.OpenScopeBreaker("credential", 5*time.Second, 5*time.Second)
+		p.ReportEnd(401, nil, refusedIf(401))
+		opened := time.Now()
+		f.passed(3 * time.Second)
+		f.wait(m, 2, schemas.Low, call)
+		f.passed(1500 * ms)
+		if calls, _ := f.since(opened); len(calls) > 0 {
+			t.Errorf("calls in 4.5 s, before the probe after 5 s: got %d, want 0", len(calls))
+		}
+		f.passed(2 * time.Second)
+		if calls, _ := f.since(opened); len(calls) == 0 {
+			t.Error("calls in 6.5 s: got 0, want the probe and later calls")
+		}
+	})
+}

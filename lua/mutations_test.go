@@ -63,6 +63,9 @@ var operators = [][2]string{
 	{"not ", ""},
 }
 
+// toNumber matches an addition of 0, which converts a text to a number. A subtraction does the same.
+var toNumber = regexp.MustCompile(`^ \+ 0\b`)
+
 // assignment matches a statement that a mutation can remove. The declaration of a local can't be
 // removed: without it the name would be that of a global.
 var assignment = regexp.MustCompile(`^\s+[\w.\[\], ]+ = [^{]*[^{(,]$`)
@@ -81,7 +84,9 @@ func allMutations(t *testing.T, file string) (all []mutation) {
 					break
 				}
 				at += next
-				all = append(all, mutation{file, line, code[:at] + o[1] + code[at+len(o[0]):], i + 1})
+				if !toNumber.MatchString(code[at:]) {
+					all = append(all, mutation{file, line, code[:at] + o[1] + code[at+len(o[0]):], i + 1})
+				}
 				at += len(o[0])
 			}
 		}
