@@ -85,3 +85,41 @@ func TestLeakyBucket_FollowsALowerReport(t *testing.T) {
 		}
 	})
 }
+
+// A policy that changes its kind begins as if its units were used up.
+func TestScopes_ChangedKindBeginsUsedUp(t *testing.T) {
+	log := Policy{Name: "units", Limit: 20, Window: Window(10 * time.Second)}
+	for name, c := range map[string]struct {
+		before, after Policy
+		within        time.Duration // after the change
+		most, least   int
+	}{
+		"log to leaky bucket":      {log, Policy{Name: "units", Limit: 20, Restore: 1}, 10 * time.Second, 10, 6},
+		"log to minimum interval":  {log, Policy{Name: "units", MinInterval: &MinInterval{Min: 5 * time.Second}}, 11 * time.Second, 2, 1},
+		"leaky bucket to log":      {Policy{Name: "units", Limit: 20, Restore: 1}, log, 10 * time.Second, 0, 0},
+		"minimum interval to log":  {Policy{Name: "units", MinInterval: &MinInterval{Min: 5 * time.Second}}, log, 10 * time.Second, 0, 0},
+		"log to log, both windows": {log, log, 10 * time.Second, 20, 18},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.before.Scope, c.after.Scope = "{endpoint}", "{endpoint}"
+			inCallers(t, 1, 1, scopedConfig(c.before), healthyAfter(5*ms), func(f *callers) {
+				f.wait(f.members[0], 10, schemas.Low, Call{Endpoint: "f/d", Key: "k"})
+				f.passed(40 * time.Second)
+				f.put(scopedConfig(c.after), 1, false)
+				changed := time.Now()
+				f.passed(c.within)
+				calls, _ := f.since(changed)
+				if got := len(calls); got > c.most {
+					t.Errorf("calls within %v after the change: got %d, want at most %d", c.within, got, c.most)
+				}
+				if got := len(calls); got < c.least {
+					t.Errorf("calls within %v after the change: got %d, want at least %d", c.within, got, c.least)
+				}
+				f.passed(20 * time.Second)
+				if all, _ := f.since(changed); len(all) == len(calls) {
+					t.Error("calls later: got 0, want some")
+				}
+			})
+		})
+	}
+}

@@ -239,8 +239,8 @@ func TestCost_ExtraUnitsAreCharged(t *testing.T) {
 	})
 }
 
-// A limit that changes its kind while freshet runs allows no second burst.
-func TestScopes_ChangedKindAllowsNoSecondBurst(t *testing.T) {
+// A limit that changes while freshet runs allows no second burst.
+func TestScopes_ChangedLimitAllowsNoSecondBurst(t *testing.T) {
 	config := scopedConfig(Policy{Name: "w", Limit: 200, Target: 90, Window: Window(5 * time.Second), Scope: "all"})
 	inCallers(t, 1, 2, config, healthyAfter(5*ms), func(f *callers) {
 		for _, m := range f.members {

@@ -163,11 +163,11 @@ local function loadBuckets(request, prefix)
   end
   local load = {
     unitLog = function(b, s, text)
-      b.tat, b.used, b.log = birth + quiet, 0, ''
+      b.tat, b.used, b.log = b.from, 0, ''
       if text then
         b.tat, b.used, b.log = number(text, 17), number(text, 33), sub(text, 49, -1 - #s.kind)
-      elseif b.was then
-        addToLog(b, now + horizon, s.units)
+      elseif b.changed then
+        addToLog(b, b.from, s.units)
       elseif now < birth + s.reach then
         fillLog(b, s)
       end
@@ -178,13 +178,12 @@ local function loadBuckets(request, prefix)
       b.log = sub(b.log, p)
     end,
     leakyBucket = function(b, s, text)
-      b.tat = text and number(text, 17) or birth + quiet + ceil(s.unitNs * s.size / 1000)
-      if b.was then b.tat = now + ceil(s.unitNs * (s.size + #b.was / 16) / 1000) end
+      b.tat = text and number(text, 17) or b.from + ceil(s.unitNs * s.size / 1000)
       b.top, b.spells = text and #text > 32 + #s.kind and number(text, 33) or now + horizon, {}
       for p = 49, text and #text - 31 - #s.kind or 0, 32 do b.spells[#b.spells + 1] = {number(text, p), number(text, p + 16)} end
       if #b.spells == 0 then b.spells = {{b.top, FAR}} end
     end,
-    minInterval = function(b, s, text) b.next = text and number(text, 17) or birth + quiet + s.minGap end,
+    minInterval = function(b, s, text) b.next = text and number(text, 17) or b.from + s.minGap end,
     reported = function(b, s, text)
       for _, name in ipairs(REPORTED) do b[name] = 0 end
       b.units = s.units
@@ -222,12 +221,11 @@ local function loadBuckets(request, prefix)
   for k, n in ipairs(request.policies) do
     local s, text = mine.policies[n], texts[k]
     s = inForce[s.id] or s
-    local b = {s = s, key = keys[k], calls = KEYS[2 * k + 1]}
+    local b = {s = s, key = keys[k], calls = KEYS[2 * k + 1], from = birth + quiet}
     if text and (#text < 33 or sub(text, 1, 16) ~= prefix) then text = false end
     if text and sub(text, -#s.kind) ~= s.kind then
       -- If the policy's kind has changed, the bucket begins as if it were used up.
-      b.was = text
-      text = false
+      b.changed, b.from, text = true, now + quiet, false
     elseif text and (#text - #s.kind) % 16 ~= 0 then
       text = false
     end
