@@ -134,3 +134,13 @@ func TestReported_CallWithoutReportIsSubtractedFromReports(t *testing.T) {
 		t.Errorf("remaining units after a report of a clearly later call: got %d, want 47", got)
 	}
 }
+
+// The set of calls in flight expires after the last call, so that buckets that are no longer used need no
+// memory.
+func TestReported_CallsInFlightExpire(t *testing.T) {
+	r := newReportedRig(t)
+	r.one()
+	if got, want := r.redis.TTL(r.bucket.key+":calls"), 2*10*time.Second+time.Minute; got != want {
+		t.Errorf("expiry of the calls in flight, with a lease of 10s: got %v, want %v", got, want)
+	}
+}
