@@ -39,16 +39,16 @@ type queueDemand struct {
 	n int
 }
 
-// scopeArgs is the argument of the script that concerns scopes, and the buckets in it.
-type scopeArgs struct {
-	text    string   // the encoded scopesArg
+// encodedBuckets is the argument of limiter_buckets, and the buckets in it.
+type encodedBuckets struct {
+	text    string   // the encoded bucketsArg
 	keys    []string // the Redis keys of the buckets
 	buckets []*bucket
 }
 
-// scopesArg is the form in which limiter_buckets takes the queues, their buckets and the bucket events.
+// bucketsArg is the form in which limiter_buckets takes the queues, their buckets and the bucket events.
 // A bucket is named by its number, from 1 on.
-type scopesArg struct {
+type bucketsArg struct {
 	Policies []int      `json:"policies"` // for each bucket the number of its policy in quotaTerms, from 1 on
 	Events   [][]any    `json:"events"`
 	Queues   []queueArg `json:"queues"`
@@ -64,10 +64,10 @@ type queueArg struct {
 }
 
 // encodeScopes encodes the queues, their buckets and the bucket events.
-func (d demand) encodeScopes(source string) scopeArgs {
-	var a scopeArgs
+func (d demand) encodeScopes(source string) encodedBuckets {
+	var a encodedBuckets
 	// cjson decodes an empty list as an empty table, but null as an object.
-	arg := scopesArg{Policies: []int{}, Events: make([][]any, 0, len(d.bucketEvents)), Queues: make([]queueArg, 0, len(d.queues)), Tickets: d.tickets, Process: d.process, Channel: wakeUpChannel(source)}
+	arg := bucketsArg{Policies: []int{}, Events: make([][]any, 0, len(d.bucketEvents)), Queues: make([]queueArg, 0, len(d.queues)), Tickets: d.tickets, Process: d.process, Channel: wakeUpChannel(source)}
 	numbers := map[string]int{}
 	number := func(b *bucket) int {
 		k, known := numbers[b.key]
@@ -128,7 +128,7 @@ type bucketState struct {
 }
 
 // decodeScopes decodes the script's reply to a demand with queues or bucket events.
-func decodeScopes(reply []int64, d demand, of scopeArgs) (grant, error) {
+func decodeScopes(reply []int64, d demand, of encodedBuckets) (grant, error) {
 	bad := fmt.Errorf("limiter_acquire returned a malformed reply: %v", reply)
 	if len(reply) < 4 {
 		return grant{}, bad

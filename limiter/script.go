@@ -108,7 +108,7 @@ func script(source string, rdb redis.UniversalClient) acquireFunc {
 func (d demand) usesScopes() bool { return len(d.queues)+len(d.bucketEvents) > 0 }
 
 // call returns the arguments of limiter_acquire for a demand.
-func (d demand) call(key, source string) (eval.Call, scopeArgs) {
+func (d demand) call(key, source string) (eval.Call, encodedBuckets) {
 	args := append(make([]any, 0, 11), d.high, d.low, d.terms.text, "")
 	if d.usesScopes() {
 		of := d.encodeScopes(source)
@@ -118,7 +118,7 @@ func (d demand) call(key, source string) (eval.Call, scopeArgs) {
 	if len(d.events) > 0 {
 		args = append(args, encodeEvents(d.events))
 	}
-	return eval.Call{Key: key, Args: args}, scopeArgs{}
+	return eval.Call{Key: key, Args: args}, encodedBuckets{}
 }
 
 // wakeUpChannel is the Pub/Sub channel on which the script names the process that can take a
