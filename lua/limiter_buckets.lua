@@ -216,7 +216,7 @@ local function loadBuckets(request, prefix)
 
   local buckets, keys = {}, {}
   for k = 2, #KEYS, 2 do keys[k / 2] = KEYS[k] end
-  -- MGET returns no text for a bucket of kind C, because that is a hash.
+  -- MGET returns no text for a bucket of kind concurrency, because that is a hash.
   local texts = keys[1] and redis.call('MGET', unpack(keys)) or {}
   for k, n in ipairs(request.policies) do
     local s, text = mine.policies[n], texts[k]

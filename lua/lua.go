@@ -24,7 +24,8 @@ type Script struct {
 	SHA1   string // SHA-1 of the script's text, for the command EVALSHA
 }
 
-func script(name, source string) Script {
+// NewScript returns the script with this text.
+func NewScript(name, source string) Script {
 	sum := sha1.Sum([]byte(source)) //nolint:gosec // see the import
 	return Script{Name: name, Source: source, SHA1: hex.EncodeToString(sum[:])}
 }
@@ -79,17 +80,17 @@ var limiterSave string
 
 // The scripts. The head of each file documents its arguments and results.
 var (
-	CoalesceAcquire  = script("coalesce_acquire", coalesceAcquire)
-	CoalesceConfirm  = script("coalesce_confirm", coalesceConfirm)
-	CoalesceRollback = script("coalesce_rollback", coalesceRollback)
-	CoalesceInspect  = script("coalesce_inspect", coalesceInspect)
-	ClientAdmit      = script("client_admit", clientAdmit)
-	ClientRelease    = script("client_release", clientRelease)
-	ClientTake       = script("client_take", clientTake)
-	RequestPeek      = script("request_peek", requestPeek)
-	RequestBegin     = script("request_begin", requestBegin)
-	RequestSettle    = script("request_settle", requestSettle)
-	LimiterAcquire   = script("limiter_acquire", limiterAcquire+limiterLoad+limiterSlots+limiterBuckets+limiterGrant+limiterSave)
+	CoalesceAcquire  = NewScript("coalesce_acquire", coalesceAcquire)
+	CoalesceConfirm  = NewScript("coalesce_confirm", coalesceConfirm)
+	CoalesceRollback = NewScript("coalesce_rollback", coalesceRollback)
+	CoalesceInspect  = NewScript("coalesce_inspect", coalesceInspect)
+	ClientAdmit      = NewScript("client_admit", clientAdmit)
+	ClientRelease    = NewScript("client_release", clientRelease)
+	ClientTake       = NewScript("client_take", clientTake)
+	RequestPeek      = NewScript("request_peek", requestPeek)
+	RequestBegin     = NewScript("request_begin", requestBegin)
+	RequestSettle    = NewScript("request_settle", requestSettle)
+	LimiterAcquire   = NewScript("limiter_acquire", limiterAcquire+limiterLoad+limiterSlots+limiterBuckets+limiterGrant+limiterSave)
 )
 
 // All contains every script.

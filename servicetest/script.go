@@ -1,8 +1,6 @@
 package servicetest
 
 import (
-	"crypto/sha1" // Redis names scripts by SHA-1
-	"encoding/hex"
 	"flag"
 	"log"
 	"os"
@@ -22,7 +20,6 @@ func LimiterScriptFlag() (replace func()) {
 		if err != nil {
 			log.Fatal(err)
 		}
-		sum := sha1.Sum(text)
-		lua.LimiterAcquire.Source, lua.LimiterAcquire.SHA1 = string(text), hex.EncodeToString(sum[:])
+		lua.LimiterAcquire = lua.NewScript(lua.LimiterAcquire.Name, string(text))
 	}
 }
