@@ -5,10 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -58,9 +58,12 @@ func (r *redisDouble) acquireSlots(_ context.Context, d demand) (grant, error) {
 func eventText(all []event) string {
 	var words []string
 	for _, e := range all {
-		words = append(words, strings.Trim(fmt.Sprint(e.kind, " ", e.numbers), "[] "))
+		words = append(words, string(e.kind))
+		for _, n := range e.numbers {
+			words = append(words, strconv.FormatInt(n, 10))
+		}
 	}
-	return strings.NewReplacer("[", "", "]", "").Replace(strings.Join(words, " "))
+	return strings.Join(words, " ")
 }
 
 // sentQuota is an encoded quota that the limiter has sent (quotaTerms).

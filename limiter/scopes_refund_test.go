@@ -13,27 +13,55 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// backRig requests slots of one policy from the script, and refunds some of them.
-type backRig struct {
+// scriptRig sends demands of one queue to the script.
+type scriptRig struct {
 	*testing.T
 	redis   *miniredis.Miniredis
 	run     acquireFunc
 	limiter *Limiter
 	line    *queue
-	reach   time.Duration                // the limit must hold in each period of this length: window + a permit's lifetime + jitter
-	back    func(slot int64) bucketEvent // function that returns the event which refunds one unit of a slot
 	calls   int
 }
 
-func newBackRig(t *testing.T, p Policy) *backRig {
+func newScriptRig(t *testing.T, config Config) scriptRig {
+	t.Helper()
 	_, m := servicetest.MiniRedis(t)
-	r := &backRig{T: t, redis: m, run: script("s", slowClient(t, m.Addr()))}
-	config := scopedConfig(p)
+	r := scriptRig{T: t, redis: m, run: script("s", slowClient(t, m.Addr()))}
 	var err error
 	if r.limiter, err = newLimiter("s", config, r.run, withoutLogs(Deps{})); err != nil {
 		t.Fatal(err)
 	}
 	r.line = r.limiter.alloc.queueFor(schemas.High, Call{Endpoint: "f/d", Key: "k"})
+	return r
+}
+
+// send sends events at the given time of Redis' clock, and requests n slots.
+func (r *scriptRig) send(at time.Time, n int, events ...bucketEvent) (demand, grant) {
+	r.Helper()
+	r.calls++
+	d := demand{terms: r.limiter.alloc.active.terms, tickets: fmt.Sprint(r.calls, "-"), process: "p", bucketEvents: events}
+	if n > 0 {
+		d.queues = []queueDemand{{r.line, n}}
+	}
+	r.redis.SetTime(at)
+	g, err := r.run(r.Context(), d)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return d, g
+}
+
+// backRig requests slots of one policy from the script, and refunds some of them.
+type backRig struct {
+	scriptRig
+	reach time.Duration                // the limit must hold in each period of this length: window + a permit's lifetime + jitter
+	back  func(slot int64) bucketEvent // function that returns the event which refunds one unit of a slot
+}
+
+func newBackRig(t *testing.T, p Policy) *backRig {
+	t.Helper()
+	config := scopedConfig(p)
+	r := &backRig{scriptRig: newScriptRig(t, config)}
 	r.reach = time.Duration(p.Window) + permitLife + config.Jitter
 	for _, c := range r.line.key.candidates[0].costs {
 		switch r.limiter.alloc.active.quota.scoped[c.policyIndex].kind() {
@@ -51,16 +79,11 @@ func newBackRig(t *testing.T, p Policy) *backRig {
 // time in µs.
 func (r *backRig) call(at time.Time, n int, back ...int64) (slots []int64) {
 	r.Helper()
-	r.calls++
-	d := demand{terms: r.limiter.alloc.active.terms, tickets: fmt.Sprint(r.calls, "-"), process: "p", queues: []queueDemand{{r.line, n}}}
+	var refunds []bucketEvent
 	for _, slot := range back {
-		d.bucketEvents = append(d.bucketEvents, r.back(slot))
+		refunds = append(refunds, r.back(slot))
 	}
-	r.redis.SetTime(at)
-	g, err := r.run(r.Context(), d)
-	if err != nil {
-		r.Fatal(err)
-	}
+	_, g := r.send(at, n, refunds...)
 	for _, s := range g.queues[0].slots {
 		slots = append(slots, g.now+s.wait)
 	}

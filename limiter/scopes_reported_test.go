@@ -4,37 +4,22 @@ import (
 	"fmt"
 	"testing"
 	"time"
-
-	"github.com/alicebob/miniredis/v2"
-
-	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/servicetest"
 )
 
 // reportedRig sends events to a bucket with a reported limit of 60 calls a minute.
 type reportedRig struct {
-	*testing.T
-	redis   *miniredis.Miniredis
-	run     acquireFunc
-	limiter *Limiter
-	line    *queue
-	bucket  *bucket
-	at      time.Time
-	calls   int
+	scriptRig
+	bucket *bucket
+	at     time.Time // the time of Redis' clock
 }
 
 func newReportedRig(t *testing.T) *reportedRig {
-	_, m := servicetest.MiniRedis(t)
-	r := &reportedRig{T: t, redis: m, run: script("s", slowClient(t, m.Addr())), at: time.UnixMilli(1_700_000_000_000)}
+	t.Helper()
 	config := scopedConfig(Policy{Name: "core", Limit: 60, Window: Window(time.Minute), Reported: true})
 	config.Breakers = nil
-	var err error
-	if r.limiter, err = newLimiter("s", config, r.run, withoutLogs(Deps{})); err != nil {
-		t.Fatal(err)
-	}
-	r.line = r.limiter.alloc.queueFor(schemas.High, Call{Endpoint: "f/d", Key: "k"})
+	r := &reportedRig{scriptRig: newScriptRig(t, config), at: time.UnixMilli(1_700_000_000_000)}
 	r.bucket = r.line.key.candidates[0].costs[0].bucket
-	r.send(0)
+	r.send(r.at, 1)
 	r.at = r.at.Add(time.Minute) // the end of the quiet period
 	return r
 }
@@ -45,41 +30,15 @@ type reportedCall struct {
 	slot   int64
 }
 
-// send sends events and requests n slots.
-func (r *reportedRig) send(n int, events ...bucketEvent) (granted []reportedCall, state bucketState) {
-	r.Helper()
-	r.calls++
-	d := demand{terms: r.limiter.alloc.active.terms, tickets: fmt.Sprint(r.calls, "-"), process: "p", bucketEvents: events}
-	if n > 0 {
-		d.queues = []queueDemand{{r.line, n}}
-	}
-	if len(events)+n == 0 {
-		d.queues = []queueDemand{{r.line, 1}}
-	}
-	r.redis.SetTime(r.at)
-	g, err := r.run(r.Context(), d)
-	if err != nil {
-		r.Fatal(err)
-	}
-	for _, q := range g.queues {
-		for _, s := range q.slots {
-			granted = append(granted, reportedCall{fmt.Sprintf("%s%d:1", d.tickets, s.number), g.now + s.wait})
-		}
-	}
-	for _, s := range g.states {
-		state = s
-	}
-	return granted, state
-}
-
 // one requests one slot, which must be granted.
 func (r *reportedRig) one() reportedCall {
 	r.Helper()
-	granted, _ := r.send(1)
-	if len(granted) != 1 {
-		r.Fatalf("slots: got %d, want 1", len(granted))
+	d, g := r.send(r.at, 1)
+	if got := len(g.queues[0].slots); got != 1 {
+		r.Fatalf("slots: got %d, want 1", got)
 	}
-	return granted[0]
+	s := g.queues[0].slots[0]
+	return reportedCall{fmt.Sprintf("%s%d:1", d.tickets, s.number), g.now + s.wait}
 }
 
 // ends reports the end of a call, and returns the state of the bucket.
@@ -89,8 +48,12 @@ func (r *reportedRig) ends(c reportedCall, outcome callOutcome, remaining int64,
 	if until > 0 {
 		report.until = r.at.Add(until).UnixMicro()
 	}
-	_, state := r.send(0, reportEvent(r.bucket, c.ticket, report))
-	return state
+	_, g := r.send(r.at, 0, reportEvent(r.bucket, c.ticket, report))
+	for _, state := range g.states {
+		return state
+	}
+	r.Fatal("the reply has no state of the bucket")
+	return bucketState{}
 }
 
 func TestReported_CallThatWasNotSentUsesNoUnit(t *testing.T) {
