@@ -122,17 +122,26 @@ end
 --
 -- Example: a unit leaks in 1 s. Calls of one unit at 0 s and 5 s give tat = 6 s. The refund of the
 -- first call does not move tat, because the second call found the bucket empty.
+
+-- Returns the slack values of a bucket. A bucket that was empty at its latest slot (b.top) stores none.
+local function spellsOf(b)
+  b.spells = b.spells or {{b.top, FAR}}
+  return b.spells
+end
+
+-- Adds the slack of a slot.
 local function noteSlack(b, slot)
   local slack = b.tat - slot
   if slack <= 0 then
-    b.spells = {{slot, FAR}}
+    b.spells = slot < b.top and {{slot, FAR}} or nil
   else
-    if b.top > b.spells[#b.spells][1] + SPELL then
-      b.spells[#b.spells + 1] = {b.top, FAR}
-      if #b.spells > SPELLS then table.remove(b.spells, 1) end
+    local spells = spellsOf(b)
+    if b.top > spells[#spells][1] + SPELL then
+      spells[#spells + 1] = {b.top, FAR}
+      if #spells > SPELLS then table.remove(spells, 1) end
     end
-    for n = #b.spells, 1, -1 do
-      local spell = b.spells[n]
+    for n = #spells, 1, -1 do
+      local spell = spells[n]
       if spell[1] < slot then
         spell[2] = min(spell[2], slack)
         break
@@ -144,11 +153,12 @@ end
 
 -- Returns how far tat can move back after a refund of the slot's call, at most `back` us.
 local function slackAfter(b, slot, back)
-  for n = #b.spells, 1, -1 do
-    local spell = b.spells[n]
+  local spells = spellsOf(b)
+  for n = #spells, 1, -1 do
+    local spell = spells[n]
     back = min(back, spell[2])
     if spell[1] <= slot then
-      for later = n, #b.spells do b.spells[later][2] = b.spells[later][2] - back end
+      for later = n, #spells do spells[later][2] = spells[later][2] - back end
       return back
     end
   end
@@ -179,9 +189,11 @@ local function loadBuckets(request, prefix)
     end,
     leakyBucket = function(b, s, text)
       b.tat = text and number(text, 17) or b.from + ceil(s.unitNs * s.size / 1000)
-      b.top, b.spells = text and #text > 32 + #s.kind and number(text, 33) or now + horizon, {}
-      for p = 49, text and #text - 31 - #s.kind or 0, 32 do b.spells[#b.spells + 1] = {number(text, p), number(text, p + 16)} end
-      if #b.spells == 0 then b.spells = {{b.top, FAR}} end
+      b.top = text and #text > 32 + #s.kind and number(text, 33) or now + horizon
+      for p = 49, text and #text - 31 - #s.kind or 0, 32 do
+        b.spells = b.spells or {}
+        b.spells[#b.spells + 1] = {number(text, p), number(text, p + 16)}
+      end
     end,
     minInterval = function(b, s, text) b.next = text and number(text, 17) or b.from + s.minGap end,
     reported = function(b, s, text)
@@ -221,7 +233,7 @@ local function loadBuckets(request, prefix)
   for k, n in ipairs(request.policies) do
     local s, text = mine.policies[n], texts[k]
     s = inForce[s.id] or s
-    local b = {s = s, key = keys[k], calls = KEYS[2 * k + 1], from = birth + quiet}
+    local b = {s = s, key = keys[k], calls = KEYS[2 * k + 1], from = birth + quiet, changed = false}
     if text and (#text < 33 or sub(text, 1, 16) ~= prefix) then text = false end
     if text and sub(text, -#s.kind) ~= s.kind then
       -- If the policy's kind has changed, the bucket begins as if it were used up.

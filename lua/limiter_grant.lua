@@ -187,7 +187,7 @@ local function grantQueues()
 
   -- Stores a bucket's text for `life` us.
   local function keep(b, life, text)
-    redis.call('SET', b.key, prefix .. text .. b.s.kind, 'PX', max(1000, ceil(life / 1000)))
+    redis.call('SET', b.key, prefix .. text .. b.s.kind, 'PX', format('%d', max(1000, ceil(life / 1000))))
   end
   local save = {
     unitLog = function(b, s)
@@ -196,7 +196,7 @@ local function grantQueues()
     end,
     leakyBucket = function(b, s)
       local text = format('%16d%16d', b.tat, b.top)
-      for _, spell in ipairs(b.spells) do text = text .. format('%16d%16d', spell[1], spell[2]) end
+      for _, spell in ipairs(b.spells or {}) do text = text .. format('%16d%16d', spell[1], spell[2]) end
       keep(b, max(0, b.tat - now) + s.keepFor + 1000000, text)
       return max(0, min(s.size, floor(s.size - (b.tat - now) * 1000 / s.unitNs))), 0, 0
     end,
@@ -235,6 +235,5 @@ local function grantQueues()
     local n = #out
     out[n + 1], out[n + 2], out[n + 3] = save[b.s.kind](b, b.s)
   end
-  for n = 1, #out do out[n] = ceil(out[n]) end
   return out
 end
