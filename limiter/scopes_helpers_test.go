@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/servicetest"
@@ -248,3 +250,41 @@ func reportOf(policy string, left int64, reset, slack time.Duration) announced.N
 
 // refusedIf returns a function that reports whether a response with this status is a refusal.
 func refusedIf(status int) func() bool { return func() bool { return status == 429 } }
+
+// bucketCalls calls the script for queues with scoped buckets. Each call requests one slot of each queue.
+type bucketCalls struct {
+	acquire acquireFunc
+	demand  demand
+	calls   atomic.Int64
+}
+
+func newBucketCalls(tb testing.TB, rdb redis.UniversalClient, source string, policies []Policy, queues int) *bucketCalls {
+	tb.Helper()
+	config := scopedConfig(policies...)
+	config.Lease, config.Breakers = time.Minute, nil // a breaker would be one more bucket
+	l, err := New(source, config, withoutLogs(Deps{Redis: rdb}))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	c := &bucketCalls{acquire: script(source, rdb), demand: demand{terms: l.alloc.active.terms, process: "p"}}
+	for i := range queues {
+		q := l.alloc.queueFor(schemas.Low, Call{Endpoint: fmt.Sprintf("f/%d", i), Key: "k", Credentials: []string{"c"}})
+		c.demand.queues = append(c.demand.queues, queueDemand{q, 1})
+	}
+	return c
+}
+
+func (c *bucketCalls) call(ctx context.Context) error {
+	d := c.demand
+	d.tickets = fmt.Sprintf("p.%d.", c.calls.Add(1))
+	_, err := c.acquire(ctx, d)
+	return err
+}
+
+// eightBuckets returns eight policies that reject no call.
+func eightBuckets() (all []Policy) {
+	for i := range 8 {
+		all = append(all, Policy{Name: fmt.Sprintf("bucket-%d", i), Limit: 100000, Restore: 100000, Unit: "points", Scope: "{endpoint}"})
+	}
+	return all
+}

@@ -96,54 +96,30 @@ var usedPerCall = regexp.MustCompile(`cmdstat_evalsha:.*usec_per_call=([0-9.]+)`
 // of queues with four buckets each and of calls in flight, and for one queue with eight buckets.
 func BenchmarkScopes(b *testing.B) {
 	four := []Policy{
+		{Name: "slots", Limit: 100000, Window: InFlight},
 		{Name: "log", Limit: 20, Window: Window(time.Second), Scope: "{endpoint}"},
 		{Name: "bucket", Limit: 100000, Restore: 100000, Unit: "points"},
 		{Name: "reported", Limit: 1e6, Window: Window(time.Hour), Scope: "{credential}", Reported: true},
-		{Name: "slots", Limit: 100000, Window: InFlight},
-	}
-	var eight []Policy
-	for i := range 8 {
-		eight = append(eight, Policy{Name: fmt.Sprintf("bucket-%d", i), Limit: 100000, Restore: 100000, Unit: "points", Scope: "{endpoint}"})
 	}
 	for _, at := range []struct {
 		policies         []Policy
 		queues, inFlight int
-	}{{four, 1, 0}, {four, 8, 0}, {four, 8, 2000}, {four, 48, 0}, {eight, 1, 0}} {
+	}{{four, 1, 0}, {four, 8, 0}, {four, 8, 2000}, {four, 48, 0}, {eightBuckets(), 1, 0}} {
 		b.Run(fmt.Sprintf("%d buckets, %d queues, %d in flight", len(at.policies), at.queues, at.inFlight), func(b *testing.B) {
 			rdb := servicetest.PrivateRedis(b).Client
-			config := scopedConfig(at.policies...)
-			config.Lease, config.Breakers = time.Minute, nil // a breaker would be one more bucket
-			l, err := New("bench", config, withoutLogs(Deps{Redis: rdb}))
-			if err != nil {
-				b.Fatal(err)
-			}
-			d := demand{terms: l.alloc.active.terms, process: "p"}
-			for i := range at.queues {
-				q := l.alloc.queueFor(schemas.Low, Call{Endpoint: fmt.Sprintf("f/%d", i), Key: "k", Credentials: []string{"c"}})
-				d.queues = append(d.queues, queueDemand{q, 1})
-			}
-			acquire := script("bench", rdb)
-			var slots *bucket
-			for _, c := range d.queues[0].q.key.candidates[0].costs {
-				if l.alloc.active.quota.scoped[c.policyIndex].kind() == concurrencyKind {
-					slots = c.bucket
-				}
-			}
+			c := newBucketCalls(b, rdb, "bench", at.policies, at.queues)
+			slots := c.demand.queues[0].q.key.candidates[0].costs[0].bucket // the first policy limits the calls in flight
 			for i := range at.inFlight {
 				rdb.ZAdd(b.Context(), slots.key+":calls", redis.Z{Score: 9e15, Member: fmt.Sprintf("x.%d:1", i)})
 			}
-			n := 0
-			call := func() {
-				n++
-				d.tickets = fmt.Sprintf("p.%d.", n)
-				if _, err := acquire(b.Context(), d); err != nil {
-					b.Fatal(err)
-				}
+			if err := c.call(b.Context()); err != nil {
+				b.Fatal(err)
 			}
-			call()
 			rdb.ConfigResetStat(b.Context())
 			for b.Loop() {
-				call()
+				if err := c.call(b.Context()); err != nil {
+					b.Fatal(err)
+				}
 			}
 			m := usedPerCall.FindStringSubmatch(rdb.Info(b.Context(), "commandstats").Val())
 			us, _ := strconv.ParseFloat(m[1], 64)
