@@ -45,6 +45,7 @@ type parts struct {
 		snapshotStore
 		consumer.Store
 		settings.Store
+		dayCountStore
 		retries.Store
 		outbox.Store
 		scheduler.Store
@@ -78,7 +79,6 @@ type parts struct {
 	// then not requested.
 	simulated bool
 	unused    bool // no source was ever called, because Redis and the database are new
-
 	kafkaParts
 
 	faultScenarios console.FaultScenarios // fault scenarios of dev's simulated upstream; nil: no upstream is simulated

@@ -67,7 +67,7 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 		defer s.Close()
 		c := p.config.Sources[name]
 		l, err := limiter.New(name, c.quota(), limiter.Deps{
-			Redis: p.rdb, Settings: overrides, Usage: overrides, Unused: p.unused, Process: cmp.Or(p.name, workerName()), Log: p.log, Metrics: p.reg,
+			Redis: p.rdb, Settings: overrides, Usage: dayCounts{p.store}, Unused: p.unused, Process: cmp.Or(p.name, workerName()), Log: p.log, Metrics: p.reg,
 		})
 		if err != nil {
 			return stop(fmt.Errorf("sources.%s.quota.%w", name, err))

@@ -92,9 +92,9 @@ func entityOf(r store.RegisteredEntity) Entity {
 	return e
 }
 
-// source returns a configured source, or a 404 problem.
-func (s *Entities) source(name string) (Source, error) {
-	src, known := s.Sources[name]
+// findSource returns a configured source, or a 404 problem.
+func findSource(sources map[string]Source, name string) (Source, error) {
+	src, known := sources[name]
 	if !known {
 		return src, problem.New(http.StatusNotFound, problem.NoSuchSource, fmt.Sprintf("There is no source %.80q. The configuration names the sources.", name))
 	}

@@ -55,7 +55,7 @@ func (s *Entities) filter(c selection) (f store.EntityFilter, err error) {
 		}
 		return f, nil
 	}
-	src, err := s.source(c.Source)
+	src, err := findSource(s.Sources, c.Source)
 	if err != nil {
 		return f, err
 	}

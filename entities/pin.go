@@ -85,7 +85,7 @@ func (s *Entities) pinHandler(pin bool) admin.Handle {
 }
 
 func (s *Entities) checkPin(p PinRequest, pin bool) (Source, error) {
-	src, err := s.source(p.Source)
+	src, err := findSource(s.Sources, p.Source)
 	if err == nil {
 		err = src.checkFacet(p.Source, p.Facet)
 	}

@@ -104,7 +104,7 @@ func (s *Entities) register(r *http.Request) (admin.Answer, error) {
 	if err := admin.DecodeBody(r.Body, &b, `; the body is {"source":"nexon","facet":"character","entities":[{"key":"somebody","tier":"hot"}]}`); err != nil {
 		return admin.Answer{}, err
 	}
-	src, err := s.source(b.Source)
+	src, err := findSource(s.Sources, b.Source)
 	if err == nil {
 		err = src.checkFacet(b.Source, b.Facet)
 	}

@@ -50,7 +50,7 @@ func TestMetrics_MirroredGaugesExpire(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	m := newMetrics("nexon", reg)
 	used := int64(3)
-	m.show(View{State: StateBreakerOpen, RampRatio: 0.5, birth: 1, Policies: []PolicyView{{Name: "day", Limit: 10, Used: &used, Remaining: 7, length: 24 * time.Hour}}})
+	m.view.show(View{State: StateBreakerOpen, RampRatio: 0.5, birth: 1, Policies: []PolicyView{{Name: "day", Limit: 10, Used: &used, Remaining: 7, length: 24 * time.Hour}}})
 	count := func() (n int) {
 		for _, name := range []string{"state", "ramp_ratio", "limit", "remaining", "used", "window_seconds"} {
 			one, err := testutil.GatherAndCount(reg, "rate_limiter_"+name)
@@ -62,13 +62,13 @@ func TestMetrics_MirroredGaugesExpire(t *testing.T) {
 		return n
 	}
 	all := len(viewStates) + 6
-	if m.fade(time.Now().Add(viewMetricsTTL - time.Second)); count() != all {
+	if m.view.fade(time.Now().Add(viewMetricsTTL - time.Second)); count() != all {
 		t.Errorf("%d series, want %d", count(), all)
 	}
-	if m.fade(time.Now().Add(viewMetricsTTL + time.Second)); count() != 0 {
+	if m.view.fade(time.Now().Add(viewMetricsTTL + time.Second)); count() != 0 {
 		t.Errorf("got %d outdated series, want none", count())
 	}
-	if m.show(View{State: StateFlowing, birth: 2}); testutil.ToFloat64(m.stateLosses) != 1 || testutil.ToFloat64(m.state.WithLabelValues("flowing")) != 1 {
+	if m.view.show(View{State: StateFlowing, birth: 2}); testutil.ToFloat64(m.view.stateLosses) != 1 || testutil.ToFloat64(m.view.state.WithLabelValues("flowing")) != 1 {
 		t.Error("a lost state is not counted, or the new one is not shown")
 	}
 }

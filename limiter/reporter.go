@@ -52,7 +52,7 @@ func (r *reporter) publish() {
 	if err != nil {
 		return
 	}
-	l.metrics.show(v)
+	l.metrics.view.show(v)
 	// this also sends the saved count to Redis, so that the source does not wait for the first rejected
 	// call
 	if v.State == StateRestoringCount {
@@ -128,7 +128,7 @@ func (r *reporter) schedule(now time.Time) {
 	}
 	l.mu.Lock()
 	waiting := l.alloc.queues.waiting() > 0
-	l.metrics.fade(now)
+	l.metrics.view.fade(now)
 	calls := l.alloc.queues.used()
 	busy, age := waiting || r.withWaiters || r.last != [2]int64{calls, calls}, now.Sub(r.at)
 	due := busy && age >= busyReportInterval || age >= idleReportInterval

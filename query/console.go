@@ -31,7 +31,7 @@ func (s *Server) console(pages http.Handler) echo.HandlerFunc {
 			c.Set(waitsKey, true)
 			go func() { // an open event stream of a page would delay the shutdown, so it is ended
 				select {
-				case <-s.stopping:
+				case <-s.waiterSet.stopping:
 					leave()
 				case <-ctx.Done():
 				}

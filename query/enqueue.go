@@ -87,7 +87,7 @@ func (s *Server) enqueueRead(c echo.Context, client access.Client, req UpdateReq
 	defer limit.Stop()
 	var stopping, canceled <-chan struct{}
 	if urgent {
-		stopping, canceled = s.stopping, c.Request().Context().Done()
+		stopping, canceled = s.waiterSet.stopping, c.Request().Context().Done()
 	}
 	for waiting := true; waiting; {
 		select {

@@ -123,7 +123,7 @@ func (st *stream) run(v view, w *waiter) {
 			continue
 		case <-expires:
 			return
-		case <-st.s.stopping:
+		case <-st.s.waiterSet.stopping:
 			return
 		case <-st.c.Request().Context().Done():
 			return

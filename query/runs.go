@@ -174,7 +174,7 @@ func (r runReader) follow(c echo.Context, client access.Client, run api.Run, end
 				waiting = false
 			case <-end:
 				return nil
-			case <-r.s.stopping:
+			case <-r.s.waiterSet.stopping:
 				return nil
 			case <-c.Request().Context().Done():
 				return nil

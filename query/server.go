@@ -56,9 +56,7 @@ type Server struct {
 	batcher          *batcher
 	refreshes        refreshes
 	readSamplers     map[string]*observe.LogSampler // samplers of the log lines of reads, by source
-	waiterCount      atomic.Int64
-	lastStoreWarning atomic.Int64  // time of the last warning about store failures, in Unix nanoseconds
-	stopping         chan struct{} // closed at shutdown: waiting requests respond at once
+	lastStoreWarning atomic.Int64                   // time of the last warning about store failures, in Unix nanoseconds
 }
 
 // New returns the service. It fails if an element of Config.Proxies is not a network (CIDR).
@@ -72,7 +70,7 @@ func New(config Config, deps Deps) (*Server, error) {
 		responses: newResponseBudget(config.ResponseMemory, deps.Metrics), readCounter: counter, waiterSet: newWaiterSet(),
 		sources: deps.Sources, enqueuer: deps.Enqueuer, subscriber: deps.SettleSubscriber, estimator: deps.WaitEstimator,
 		authenticator: deps.Authenticator, limiter: deps.ClientLimiter, log: deps.Log, metrics: m, tracer: deps.Trace, traces: newTraceBudget(),
-		echo: echo.New(), refreshes: refreshes{slots: make(chan struct{}, maxAckWaits), keys: deps.IdempotencyKeys, credits: deps.Credits, log: deps.Log}, readSamplers: newReadSamplers(deps.Sources), stopping: make(chan struct{}),
+		echo: echo.New(), refreshes: refreshes{slots: make(chan struct{}, maxAckWaits), keys: deps.IdempotencyKeys, credits: deps.Credits, log: deps.Log}, readSamplers: newReadSamplers(deps.Sources),
 	}
 	s.batcher = &batcher{enqueuer: deps.Enqueuer, log: deps.Log}
 	s.cache = newSnapshotCache(deps.Store, func(e schemas.Entity) bool { return s.sources[e.Source].Visibility(e.Key) != "" }, config.Memory, m, deps.ClientLimiter, counter, deps.Log)
@@ -82,7 +80,7 @@ func New(config Config, deps Deps) (*Server, error) {
 	}
 	deps.Metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "waiting_clients", Help: "Clients that wait for a refresh or stream an entity.",
-	}, func() float64 { return float64(s.waiterCount.Load()) }))
+	}, func() float64 { return float64(s.waiterSet.count.Load()) }))
 	address, err := ipExtractor(config.Proxies)
 	if err != nil {
 		return nil, err
@@ -232,7 +230,7 @@ func (s *Server) serveUntil(ctx context.Context, l net.Listener, timeout time.Du
 	}
 	stopped := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
-		close(s.stopping)
+		close(s.waiterSet.stopping)
 		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 		defer cancel()
 		stopped <- server.Shutdown(limit)

@@ -65,7 +65,7 @@ func (s *Server) waitUntil(c echo.Context, client access.Client, timeout time.Du
 		case <-retryTimer.C:
 		case <-limit.C:
 			return v, true, nil
-		case <-s.stopping:
+		case <-s.waiterSet.stopping:
 			return v, true, nil
 		case <-c.Request().Context().Done():
 			return v, true, nil
@@ -80,10 +80,10 @@ func (s *Server) acquireWaitSlot(client access.Client) (leave func(), err error)
 		return nil, err
 	}
 	leave = func() {
-		s.waiterCount.Add(-1)
+		s.waiterSet.count.Add(-1)
 		release()
 	}
-	if s.waiterCount.Add(1) <= maxWaiters {
+	if s.waiterSet.count.Add(1) <= maxWaiters {
 		return leave, nil
 	}
 	leave()

@@ -51,8 +51,8 @@ func (r *rig) waitUntilNoWaiters() {
 	for i := range r.server.waiterSet.shards {
 		n += len(r.server.waiterSet.shards[i].waiting)
 	}
-	if n != 0 || r.server.waiterCount.Load() != 0 {
-		r.Errorf("entities still waited for: got %d, by %d, want 0, by 0", n, r.server.waiterCount.Load())
+	if n != 0 || r.server.waiterSet.count.Load() != 0 {
+		r.Errorf("entities still waited for: got %d, by %d, want 0, by 0", n, r.server.waiterSet.count.Load())
 	}
 }
 
@@ -185,11 +185,11 @@ func TestShutdown_AnswersTensOfThousandsOfWaiters(t *testing.T) {
 			statuses[i] = rec.Code
 		})
 	}
-	servicetest.WaitFor(t, testTimeout, "all wait", func() bool { return r.server.waiterCount.Load() == many })
+	servicetest.WaitFor(t, testTimeout, "all wait", func() bool { return r.server.waiterSet.count.Load() == many })
 	if n := len(r.enqueued()); n > many/10 { // concurrent reads share update requests, so fewer than one per ten reads are expected
 		t.Logf("%d update requests", n)
 	}
-	close(r.server.stopping)
+	close(r.server.waiterSet.stopping)
 	wg.Wait()
 	for i, status := range statuses {
 		if status != 202 {
@@ -201,7 +201,7 @@ func TestShutdown_AnswersTensOfThousandsOfWaiters(t *testing.T) {
 
 func TestWait_LimitsWaitersOfTheProcess(t *testing.T) {
 	r := newRig(t)
-	r.server.waiterCount.Store(maxWaiters)
+	r.server.waiterSet.count.Store(maxWaiters)
 	for _, path := range []string{"a?wait=5s", "a/events"} {
 		if a := r.get(path); a.StatusCode != 503 || a.body.Code != "too-many-waiters" || a.Header.Get("Retry-After") != "1" {
 			t.Errorf("%s: got %d %s, want 503 too-many-waiters", path, a.StatusCode, a.text)

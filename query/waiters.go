@@ -14,8 +14,10 @@ import (
 // A waiter must be added before the first read of the entity. Then a settle message that arrives
 // during or after that read wakes the waiter.
 type waiterSet struct {
-	seed   maphash.Seed
-	shards [64]shard
+	seed     maphash.Seed
+	shards   [64]shard
+	count    atomic.Int64  // number of HTTP requests and streams that wait
+	stopping chan struct{} // closed at shutdown: waiting requests respond at once
 }
 
 type shard struct {
@@ -32,7 +34,7 @@ type waiter struct {
 }
 
 func newWaiterSet() *waiterSet {
-	b := &waiterSet{seed: maphash.MakeSeed()}
+	b := &waiterSet{seed: maphash.MakeSeed(), stopping: make(chan struct{})}
 	for i := range b.shards {
 		b.shards[i].waiting = map[schemas.Entity]map[*waiter]struct{}{}
 	}

@@ -16,10 +16,4 @@ type Store interface {
 	ChangeSetting(ctx context.Context, s store.Setting, entry store.AuditEntry) error
 	// Audit returns the newest audit entries, newest first, at most `limit`.
 	Audit(ctx context.Context, limit int) ([]store.AuditEntry, error)
-	// Used returns the last stored count of the calls that a quota policy with the window "day" has
-	// used. It returns a zero Usage if no count is stored.
-	Used(ctx context.Context, source, policy string) (store.Usage, error)
-	// SetUsed stores a count of the calls that a quota policy with the window "day" has used. It
-	// ignores u if the stored count is of a later day, or is higher on the same day.
-	SetUsed(ctx context.Context, source, policy string, u store.Usage) error
 }

@@ -40,7 +40,7 @@ func TestHandler_LimiterMatchesOpenAPI(t *testing.T) {
 	}
 
 	l, err := limiter.New("nexon", *config, limiter.Deps{
-		Redis: rdb, Settings: r, Usage: r, Process: "here", Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Redis: rdb, Settings: r, Process: "here", Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 	})
 	if err != nil {
 		t.Fatal(err)

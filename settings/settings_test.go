@@ -6,18 +6,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/freshet/freshet/admin"
 	"github.com/freshet/freshet/limiter"
 	"github.com/freshet/freshet/store"
 )
 
-// Settings implements the interfaces that the limiter needs.
-var (
-	_ limiter.Settings = (*Settings)(nil)
-	_ limiter.Usage    = (*Settings)(nil)
-)
+var _ limiter.Settings = (*Settings)(nil)
 
 func target(n int) Patch {
 	return Patch{Policies: Set(map[string]Member[PolicyPatch]{"second": Set(PolicyPatch{Target: Set(n)})})}
@@ -152,20 +147,6 @@ func TestStop_WorksWithUnreadableRow(t *testing.T) {
 	entries, err := r.store.Audit(t.Context(), 10)
 	if err != nil || len(entries) == 0 || string(entries[0].Before) != unread {
 		t.Errorf("audit entry does not hold the unreadable value: %+v, %v", entries, err)
-	}
-}
-
-func TestUsed_ReturnsStoredCount(t *testing.T) {
-	r := newRig(t)
-	if c, err := r.Used(t.Context(), "nexon", "day"); err != nil || c != (limiter.Count{}) {
-		t.Errorf("before any change: %+v, %v", c, err)
-	}
-	want := limiter.Count{DayEnd: time.Unix(1_800_000_000, 0).UTC(), Calls: 5, At: time.Unix(1_799_999_999, 0).UTC()}
-	if err := r.SetUsed(t.Context(), "nexon", "day", want); err != nil {
-		t.Fatal(err)
-	}
-	if c, err := r.Used(t.Context(), "nexon", "day"); err != nil || c != want {
-		t.Errorf("got %+v, %v", c, err)
 	}
 }
 

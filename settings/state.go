@@ -138,19 +138,6 @@ func (s *Settings) Prefetch(ctx context.Context, source string) (PrefetchOverrid
 	return o.prefetchOverride(), err
 }
 
-// Used returns the stored count of the calls that a policy with the window "day" has used. It
-// implements limiter.Usage.
-func (s *Settings) Used(ctx context.Context, source, policy string) (limiter.Count, error) {
-	u, err := s.store.Used(ctx, source, policy)
-	return limiter.Count(u), err
-}
-
-// SetUsed stores a count of the calls that a policy with the window "day" has used. It implements
-// limiter.Usage.
-func (s *Settings) SetUsed(ctx context.Context, source, policy string, c limiter.Count) error {
-	return s.store.SetUsed(ctx, source, policy, store.Usage(c))
-}
-
 // Entry is one entry of the audit log. The json tags define its form in the admin API.
 type Entry struct {
 	ID     int64           `json:"id"` // number that increases with each entry; there may be gaps

@@ -35,18 +35,40 @@ type simulation struct {
 	budget *scheduler.Budget
 	// dueLists has one linked list (by simEntity.next) for each second of the simulation: the
 	// entities that are due in that second. Each value is the index of the list's first entity.
-	dueLists []int32
-	// queueHead, queueTail and queueLen describe a linked list: the entities that are due and not
-	// requested yet.
-	queueHead, queueTail, queueLen int32
-	topic                          []request
-	usedCalls                      float64 // number of calls of all lanes since midnight
-	credit                         float64 // number of calls that the LOW worker may make now
-	halfAge                        bool    // true to simulate the policy "change age / 2", which checks an entity after half of the time since its last change
-	stretch, aim                   float64 // used only if halfAge is true; see adjustStretch
-	idle                           scheduler.IdleBudget
-	survey                         scheduler.Survey
-	result                         *result
+	dueLists     []int32
+	queue        entityQueue // the entities that are due and not requested yet
+	topic        []request
+	usedCalls    float64 // number of calls of all lanes since midnight
+	credit       float64 // number of calls that the LOW worker may make now
+	halfAge      bool    // true to simulate the policy "change age / 2", which checks an entity after half of the time since its last change
+	stretch, aim float64 // used only if halfAge is true; see adjustStretch
+	idle         scheduler.IdleBudget
+	survey       scheduler.Survey
+	result       *result
+}
+
+// entityQueue is a linked list of entities (simEntity.next), without memory of its own. Its elements are
+// indexes in a list of all entities.
+type entityQueue struct{ head, tail, len int32 }
+
+func (q *entityQueue) add(all []simEntity, i int32) {
+	if q.tail == none {
+		q.head = i
+	} else {
+		all[q.tail].next = i
+	}
+	q.tail = i
+	q.len++
+}
+
+// removeFirst removes and returns the first element. The queue must not be empty.
+func (q *entityQueue) removeFirst(all []simEntity) int32 {
+	i := q.head
+	if q.head = all[i].next; q.head == none {
+		q.tail = none
+	}
+	q.len--
+	return i
 }
 
 type request struct{ entity, at, due int32 }
@@ -54,7 +76,7 @@ type request struct{ entity, at, due int32 }
 func simulate(name string, n, days int, seed uint64, calls float64, ahead bool) (*result, error) {
 	g := &simulation{
 		world: newWorld(n, seed), name: name, scale: float64(n) / fullEntities * calls, ahead: ahead, price: scheduler.NewPrice(),
-		dueLists: make([]int32, days*86400), queueHead: none, queueTail: none, halfAge: name == policyNames[1], stretch: 1, aim: 1, result: newResult(name, n, calls),
+		dueLists: make([]int32, days*86400), queue: entityQueue{head: none, tail: none}, halfAge: name == policyNames[1], stretch: 1, aim: 1, result: newResult(name, n, calls),
 	}
 	g.config = scheduler.BudgetConfig{TimeZone: "Asia/Seoul", RateCaps: []scheduler.RateCap{{From: 19, To: 24, Rate: 150}, {Rate: 250}}}
 	for i := range g.config.RateCaps {
@@ -124,13 +146,7 @@ func (g *simulation) tick(second int32) {
 	for i := g.dueLists[second]; i != none; {
 		next := g.all[i].next
 		g.all[i].next = none
-		if g.queueTail == none {
-			g.queueHead = i
-		} else {
-			g.all[g.queueTail].next = i
-		}
-		g.queueTail = i
-		g.queueLen++
+		g.queue.add(g.all, i)
 		i = next
 	}
 	g.simulateReads(second)
@@ -194,13 +210,9 @@ func (g *simulation) feed(second int32, now time.Time, pace float64) {
 	}
 	may, _ := g.budget.Allowance(room, now)
 	fed := 0
-	for fed < may && g.queueHead != none {
-		i := g.queueHead
+	for fed < may && g.queue.head != none {
+		i := g.queue.removeFirst(g.all)
 		e := &g.all[i]
-		if g.queueHead = e.next; g.queueHead == none {
-			g.queueTail = none
-		}
-		g.queueLen--
 		due := e.due
 		decision := g.next(i, e, now)
 		e.claimed, e.knownChange = seconds(decision.History.ClaimedAt), seconds(decision.History.UpdatedAt)
@@ -307,7 +319,7 @@ func (g *simulation) updatePrice(now time.Time, pace float64) {
 		day += 3600 * math.Min(rateCap, pace)
 	}
 	load := scheduler.Load{PerDay: day, Unused: g.idle.Fraction(), Share: 1}
-	load.Backlog = time.Duration(float64(g.queueLen) / math.Max(math.Min(pace, 250*g.scale), 1e-9) * float64(time.Second))
+	load.Backlog = time.Duration(float64(g.queue.len) / math.Max(math.Min(pace, 250*g.scale), 1e-9) * float64(time.Second))
 	g.idle = scheduler.IdleBudget{}
 	if g.halfAge {
 		g.adjustStretch(load)

@@ -59,7 +59,7 @@ func (r *result) recordRefresh(second int32, a request, e *simEntity) {
 }
 
 func (r *result) end(g *simulation, second int32) {
-	for i := g.queueHead; i != none; i = g.all[i].next {
+	for i := g.queue.head; i != none; i = g.all[i].next {
 		r.maxOverdue = max(r.maxOverdue, second-g.all[i].due)
 	}
 	for i := range g.all {
