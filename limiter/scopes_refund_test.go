@@ -126,6 +126,28 @@ func TestRefund_NeverExceedsThePolicy(t *testing.T) {
 	}
 }
 
+// A log whose state was lost begins used up. A refund of a call from before the loss must not make room in
+// it, because the new log does not have that call. The last slot that the lost state could grant is at the
+// horizon.
+func TestRefund_OfALostLogMakesNoRoom(t *testing.T) {
+	r := newBackRig(t, logOf(5))
+	born := time.UnixMilli(1_700_000_000_000)
+	r.send(born, 1)
+	var refunds []bucketEvent
+	for range 5 {
+		refunds = append(refunds, r.back(born.Add(horizon).UnixMicro()))
+	}
+	_, g := r.send(born.Add(ms), 0, refunds...)
+	for _, state := range g.states {
+		if state.remaining != 0 {
+			t.Errorf("units left after refunds of slots from before the loss: got %d, want 0", state.remaining)
+		}
+	}
+	if len(g.states) != 1 {
+		t.Errorf("buckets in the reply: got %d, want 1", len(g.states))
+	}
+}
+
 func logOf(units int) Policy {
 	return Policy{Name: "log", Limit: units, Window: Window(time.Second), Scope: "all"}
 }

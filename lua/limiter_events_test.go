@@ -112,6 +112,22 @@ func TestRefund_NeverExceedsTheLogsLimit(t *testing.T) {
 	}
 }
 
+func TestRefund_OfAFutureSlotIsGrantedAgain(t *testing.T) {
+	t.Parallel()
+	simulated(t, func(b bucket, c *clock) {
+		const reach = second
+		b.lanes, b.more = nil, windowLog(reach, 2, 2)
+		b.awake()
+		b.acquire(2, 0)
+		c.advance(reach - 50_000)
+		ahead := b.acquire(1, 0).high
+		b.acquireAfter(0, 0, unspent(ahead...))
+		if again := b.acquire(1, 0).high; len(ahead) != 1 || !slices.Equal(again, ahead) {
+			t.Errorf("slot after the refund of slot %v: got %v, want the same", ahead, again)
+		}
+	})
+}
+
 func TestRefund_OfLostStateHasNoEffect(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {

@@ -204,6 +204,24 @@ func TestState_LostOrForeignBeginsQuiet(t *testing.T) {
 	})
 }
 
+// A state whose number of partitions does not match its quota is replaced by a state that the next call
+// can read. Otherwise each call would begin another quiet period.
+func TestState_OtherNumberOfPartitionsIsLostOnce(t *testing.T) {
+	simulated(t, func(b bucket, clock *clock) {
+		for name, tats := range map[string]int{"two partitions": 2, "four partitions": 4} {
+			b.awake()
+			b.setLine(tatsLine, strings.Repeat(digits(clock.us()), tats))
+			b.acquire(1, 1)
+			birth := clock.us()
+			clock.advance(second)
+			b.acquire(1, 1)
+			if got := b.look()[1]; got != birth {
+				t.Errorf("%s: got a birth %d us after the first call, want 0", name, got-birth)
+			}
+		}
+	})
+}
+
 func TestState_LaterFormatIsReadAndKept(t *testing.T) {
 	simulated(t, func(b bucket, _ *clock) {
 		b.awake()

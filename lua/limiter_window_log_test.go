@@ -130,6 +130,32 @@ func TestWindowLog_KeepsHighReserve(t *testing.T) {
 	})
 }
 
+// Several callers whose slots were rejected call again one after the other. The time between their calls
+// is the average time between the slots of their lane.
+func TestWindowLog_SpreadsTheNextCallsOfALane(t *testing.T) {
+	const reach, slots, low = 2 * second, 10, 5
+	simulated(t, func(b bucket, _ *clock) {
+		b.lanes, b.more = nil, windowLog(reach, slots, low)
+		b.awake()
+		b.acquire(slots, 0)
+		var high, lows []int64
+		for range 4 {
+			high = append(high, b.acquire(1, 0).backHigh)
+			lows = append(lows, b.acquire(0, 1).backLow)
+		}
+		for _, lane := range []struct {
+			name string
+			got  []int64
+			gap  int64
+		}{{"HIGH", high, reach / slots}, {"LOW", lows, reach / low}} {
+			first := int64(reach - horizon)
+			if want := []int64{first, first + lane.gap, first + 2*lane.gap, first + 3*lane.gap}; !slices.Equal(lane.got, want) {
+				t.Errorf("next calls of %s in us: got %v, want %v", lane.name, lane.got, want)
+			}
+		}
+	})
+}
+
 func TestPolicies_AreTakenTogetherOrNotAtAll(t *testing.T) {
 	t.Parallel()
 	const reach, longReach, limit = 1_051_000, 10_051_000, 300
