@@ -292,3 +292,42 @@ func TestBreaker_LaterBackoffStartsFromItsBase(t *testing.T) {
 		}
 	})
 }
+
+// While a breaker is open, a rejected caller calls again after a quarter of the time since the last probe
+// or refusal. A probe that was not sent does not count.
+func TestBackoff_UnsentProbeLeavesTheLastRefusal(t *testing.T) {
+	t.Parallel()
+	simulated(t, func(b bucket, c *clock) {
+		b.awake()
+		b.backOff(c, second, second)
+		slot := b.probe(c)
+		c.advance(1000)
+		b.acquireAfter(0, 0, openEvent(20*second, 60*second, c.us()))
+		c.advance(5 * second)
+		b.backOff(c, second, second)
+		refusedAt := c.us()
+		b.acquireAfter(0, 0, unspent(slot))
+		c.set(time.UnixMicro(b.backoffEnd() + 2*second))
+		if got, want := b.acquire(1, 0).backHigh, (c.us()-refusedAt)/4; got != want {
+			t.Errorf("next call of HIGH: got %d us, want %d", got, want)
+		}
+	})
+}
+
+// Several processes report the first successes of their calls. Only the first report closes the breaker, so
+// later reports must not begin the rise of the rate again.
+func TestBreaker_LaterSuccessesKeepTheRamp(t *testing.T) {
+	t.Parallel()
+	simulated(t, func(b bucket, c *clock) {
+		b.awake()
+		b.acquireAfter(0, 0, openEvent(second, second, c.us()))
+		c.advance(second)
+		for _, want := range []int64{500, 750, 1000} {
+			b.acquireAfter(0, 0, closeEvent(c.us()))
+			if got := b.look()[5]; got != want {
+				t.Errorf("rate after a success: got %d thousandths, want %d", got, want)
+			}
+			c.advance(ramp / 2)
+		}
+	})
+}
