@@ -161,6 +161,21 @@ func TestFastPath_LeavesOtherCallsAlone(t *testing.T) {
 	})
 }
 
+// The fast path decides calls of one lane only. It takes all slots from one partition, so it must not grant
+// LOW's slots from HIGH's partition.
+func TestFastPath_LeavesCallsOfNoneOrBothLanes(t *testing.T) {
+	t.Parallel()
+	simulated(t, func(b bucket, _ *clock) {
+		b.awake()
+		b.acquire(0, 0)
+		for _, n := range [][2]int{{0, 0}, {2, 3}, {1, 1}} {
+			if b.bothPaths(n[0], n[1]) {
+				t.Errorf("HIGH %d, LOW %d: got a decision of the fast path, want the full path", n[0], n[1])
+			}
+		}
+	})
+}
+
 func TestFastPath_LeavesHighsReserve(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, _ *clock) {
