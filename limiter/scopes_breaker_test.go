@@ -132,3 +132,28 @@ func TestScopeBreaker_IsKeptUntilItsProbe(t *testing.T) {
 		}
 	})
 }
+
+// A scope breaker that was never opened needs no memory in Redis.
+func TestScopeBreaker_StoresNothingWhileClosed(t *testing.T) {
+	r := newScriptRig(t, scopedConfig(Policy{Name: "second", Limit: 20, Window: Window(time.Second), Scope: "{credential}"}))
+	r.send(time.UnixMilli(1_700_000_000_000), 1)
+	for _, c := range r.line.key.candidates[0].costs {
+		isBreaker := r.limiter.alloc.active.quota.scoped[c.policyIndex].kind() == breakerKind
+		if got, want := r.redis.Exists(c.key), !isBreaker; got != want {
+			t.Errorf("key %s exists: got %v, want %v", c.key, got, want)
+		}
+	}
+}
+
+// An open scope breaker is kept until a minute after ten of its longest pauses, counted from its probe.
+func TestScopeBreaker_ExpiresLongAfterItsProbe(t *testing.T) {
+	config := scopedConfig()
+	config.Policies = []Policy{{Name: "second", Limit: 20, Window: Window(time.Second)}}
+	r := newScriptRig(t, config)
+	at := time.UnixMilli(1_700_000_000_000)
+	breaker := r.line.key.candidates[0].costs[0].bucket
+	r.send(at, 0, openBreakerEvent(breaker, 5*time.Second, time.Minute, at.UnixMicro()))
+	if got, want := r.redis.TTL(breaker.key), 5*time.Second+10*time.Minute+time.Minute; got != want {
+		t.Errorf("expiry of the breaker: got %v, want %v", got, want)
+	}
+}

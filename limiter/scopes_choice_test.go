@@ -61,6 +61,50 @@ func TestCandidates_LargerShareIsUsed(t *testing.T) {
 	}
 }
 
+// A call takes units from several policies. The share of a credential is its smallest share in any of them.
+func TestCandidates_SmallestShareCounts(t *testing.T) {
+	for name, used := range map[string][2]int{ // the units of credential c0 that are used in each policy
+		"much is used in the log":    {16, 2},
+		"much is used in the bucket": {2, 16},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newScriptRig(t, scopedConfig(
+				Policy{Name: "log", Limit: 20, Window: Window(time.Minute), Scope: "{credential}", Match: Match{Endpoints: []string{"f/log", "f/both"}}},
+				Policy{Name: "bucket", Limit: 20, Restore: 1, Scope: "{credential}", Match: Match{Endpoints: []string{"f/bucket", "f/both"}}},
+			))
+			at := time.UnixMilli(1_700_000_000_000)
+			take := func(endpoint string, n int, credentials ...string) []queueSlot {
+				r.line = r.limiter.alloc.queueFor(schemas.Low, Call{Endpoint: endpoint, Key: "k", Credentials: credentials})
+				_, g := r.send(at, n)
+				return g.queues[0].slots
+			}
+			take("f/both", 1, names(2)...)
+			at = at.Add(time.Hour) // now both credentials have all their units
+			take("f/log", used[0], "c0")
+			take("f/bucket", used[1], "c0")
+			take("f/log", 4, "c1")
+			take("f/bucket", 4, "c1")
+			got := take("f/both", 1, names(2)...)
+			if want := 1; len(got) != 1 || got[0].candidate != want {
+				t.Errorf("slots with one of the credentials: got %+v, want one of candidate %d, which has the larger share", got, want)
+			}
+		})
+	}
+}
+
+// If several policies delay a call equally, the first of them is the reason.
+func TestQueues_FirstOfEqualReasonsIsNamed(t *testing.T) {
+	interval := &MinInterval{Min: 3 * time.Second}
+	r := newScriptRig(t, scopedConfig(Policy{Name: "a", MinInterval: interval}, Policy{Name: "b", MinInterval: interval}))
+	at := time.UnixMilli(1_700_000_000_000)
+	r.send(at, 1)
+	_, g := r.send(at.Add(time.Minute), 2)
+	quota := r.limiter.alloc.active.quota
+	if got, want := quota.waitReason(g.queues[0].refusal), WaitReason("a"); got != want {
+		t.Errorf("policy that rejects the second call: got %q, want %q", got, want)
+	}
+}
+
 // If the upstream reports fewer units than the leaky bucket has, because another client uses them too,
 // the next calls wait until units are restored.
 func TestLeakyBucket_FollowsALowerReport(t *testing.T) {

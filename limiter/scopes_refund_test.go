@@ -20,13 +20,14 @@ type scriptRig struct {
 	run     acquireFunc
 	limiter *Limiter
 	line    *queue
+	process string
 	calls   int
 }
 
 func newScriptRig(t *testing.T, config Config) scriptRig {
 	t.Helper()
 	_, m := servicetest.MiniRedis(t)
-	r := scriptRig{T: t, redis: m, run: script("s", slowClient(t, m.Addr()))}
+	r := scriptRig{T: t, redis: m, run: script("s", slowClient(t, m.Addr())), process: "p"}
 	var err error
 	if r.limiter, err = newLimiter("s", config, r.run, withoutLogs(Deps{})); err != nil {
 		t.Fatal(err)
@@ -39,7 +40,7 @@ func newScriptRig(t *testing.T, config Config) scriptRig {
 func (r *scriptRig) send(at time.Time, n int, events ...bucketEvent) (demand, grant) {
 	r.Helper()
 	r.calls++
-	d := demand{terms: r.limiter.alloc.active.terms, tickets: fmt.Sprint(r.calls, "-"), process: "p", bucketEvents: events}
+	d := demand{terms: r.limiter.alloc.active.terms, tickets: fmt.Sprint(r.calls, "-"), process: r.process, bucketEvents: events}
 	if n > 0 {
 		d.queues = []queueDemand{{r.line, n}}
 	}

@@ -6,16 +6,23 @@ import (
 	"time"
 )
 
-// reportedRig sends events to a bucket with a reported limit of 60 calls a minute.
+// reportedRig sends events to a bucket with a reported limit.
 type reportedRig struct {
 	scriptRig
 	bucket *bucket
 	at     time.Time // the time of Redis' clock
 }
 
+// newReportedRig returns a rig with a limit of 60 calls a minute.
 func newReportedRig(t *testing.T) *reportedRig {
 	t.Helper()
-	config := scopedConfig(Policy{Name: "core", Limit: 60, Window: Window(time.Minute), Reported: true})
+	return newReportedRigOf(t, Policy{Limit: 60, Window: Window(time.Minute)})
+}
+
+func newReportedRigOf(t *testing.T, p Policy) *reportedRig {
+	t.Helper()
+	p.Name, p.Reported = "core", true
+	config := scopedConfig(p)
 	config.Breakers = nil
 	r := &reportedRig{scriptRig: newScriptRig(t, config), at: time.UnixMilli(1_700_000_000_000)}
 	r.bucket = r.line.key.candidates[0].costs[0].bucket
