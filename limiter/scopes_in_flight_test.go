@@ -49,13 +49,15 @@ func (r *inFlightRig) end(tickets ...string) {
 	}
 }
 
+// waiter is a process that requests an in-flight slot in vain.
+type waiter struct {
+	process string
+	lane    schemas.Lane
+}
+
 // The process that a wake-up message names has waited longest of all processes that wait for HIGH, or of
 // all processes that wait for LOW if none waits for HIGH.
 func TestWakeUp_NamesTheFirstProcess(t *testing.T) {
-	type waiter struct {
-		process string
-		lane    schemas.Lane
-	}
 	for name, c := range map[string]struct {
 		waiters []waiter
 		want    string
@@ -63,6 +65,7 @@ func TestWakeUp_NamesTheFirstProcess(t *testing.T) {
 		"HIGH waits shorter than LOW": {[]waiter{{"a", schemas.Low}, {"b", schemas.High}, {"c", schemas.Low}}, "b"},
 		"several processes of HIGH":   {[]waiter{{"a", schemas.Low}, {"b", schemas.High}, {"c", schemas.High}}, "b"},
 		"several processes of LOW":    {[]waiter{{"b", schemas.Low}, {"a", schemas.Low}, {"c", schemas.Low}}, "b"},
+		"the first requests again":    {[]waiter{{"b", schemas.Low}, {"a", schemas.Low}, {"b", schemas.Low}}, "b"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newInFlightRig(t, 1)
@@ -77,6 +80,73 @@ func TestWakeUp_NamesTheFirstProcess(t *testing.T) {
 				t.Errorf("processes in wake-up messages: got %v, want %v", got, want)
 			}
 		})
+	}
+}
+
+// A free slot is given to a process only if no other process of its lane has waited longer, and none waits
+// for HIGH.
+func TestInFlight_FirstProcessGetsTheSlot(t *testing.T) {
+	for name, c := range map[string]struct {
+		waiters []waiter // one per millisecond, except that the first two begin to wait at the same time
+		next    waiter
+		want    int // slots that the next process gets
+	}{
+		"the only process":                {nil, waiter{"c", schemas.Low}, 1},
+		"one that waits for the longest":  {[]waiter{{"a", schemas.Low}, {"a", schemas.Low}, {"b", schemas.Low}}, waiter{"a", schemas.Low}, 1},
+		"one that waits for shorter":      {[]waiter{{"a", schemas.Low}, {"a", schemas.Low}, {"b", schemas.Low}}, waiter{"b", schemas.Low}, 0},
+		"one of two that wait as long":    {[]waiter{{"a", schemas.Low}, {"b", schemas.Low}}, waiter{"b", schemas.Low}, 1},
+		"HIGH while LOW waits for longer": {[]waiter{{"a", schemas.Low}}, waiter{"b", schemas.High}, 1},
+		"LOW while HIGH waits":            {[]waiter{{"a", schemas.High}}, waiter{"b", schemas.Low}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newInFlightRig(t, 1)
+			held := r.request("holder", schemas.High, 1, "f/d")
+			for i, w := range c.waiters {
+				if i != 1 {
+					r.at = r.at.Add(ms)
+				}
+				r.request(w.process, w.lane, 1, "f/d")
+			}
+			r.at = r.at.Add(ms)
+			r.end(held...)
+			if got := len(r.request(c.next.process, c.next.lane, 1, "f/d")); got != c.want {
+				t.Errorf("slots of process %s for %s: got %d, want %d", c.next.process, c.next.lane, got, c.want)
+			}
+		})
+	}
+}
+
+// A process that was granted a slot, and has more calls that wait, waits behind the other processes.
+func TestInFlight_GrantedProcessWaitsBehindOthers(t *testing.T) {
+	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
+		t.Run(string(lane), func(t *testing.T) {
+			r := newInFlightRig(t, 1)
+			held := r.request("holder", schemas.High, 1, "f/d")
+			r.request("a", lane, 2, "f/d")
+			r.at = r.at.Add(ms)
+			r.request("b", lane, 2, "f/d")
+			r.at = r.at.Add(ms)
+			r.end(held...)
+			held = r.request("a", lane, 2, "f/d")
+			wakeUps := newWakeUpRecorder(t, r.redis)
+			r.end(held...)
+			if got, want := wakeUps.take(), []string{"b"}; !slices.Equal(got, want) {
+				t.Errorf("processes in wake-up messages: got %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+// The set of calls in flight expires after two leases, so that buckets that are no longer used need no
+// memory.
+func TestInFlight_CallsExpire(t *testing.T) {
+	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
+		r := newInFlightRig(t, 1)
+		r.request("a", lane, 1, "f/d")
+		calls := r.line.key.candidates[0].costs[0].key + ":calls"
+		if got, want := r.redis.TTL(calls), 2*10*time.Second; got != want {
+			t.Errorf("expiry of the calls in flight of %s, with a lease of 10s: got %v, want %v", lane, got, want)
+		}
 	}
 }
 

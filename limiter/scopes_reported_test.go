@@ -10,7 +10,8 @@ import (
 type reportedRig struct {
 	scriptRig
 	bucket *bucket
-	at     time.Time // the time of Redis' clock
+	at     time.Time     // the time of Redis' clock
+	slack  time.Duration // how much too late a reported end of the window can be
 }
 
 // newReportedRig returns a rig with a limit of 60 calls a minute.
@@ -51,7 +52,7 @@ func (r *reportedRig) one() reportedCall {
 // ends reports the end of a call, and returns the state of the bucket.
 func (r *reportedRig) ends(c reportedCall, outcome callOutcome, remaining int64, until time.Duration) bucketState {
 	r.Helper()
-	report := callReport{outcome: outcome, units: 1, slot: c.slot, remaining: remaining}
+	report := callReport{outcome: outcome, units: 1, slot: c.slot, remaining: remaining, slack: r.slack}
 	if until > 0 {
 		report.until = r.at.Add(until).UnixMicro()
 	}
@@ -102,6 +103,58 @@ func TestReported_CallWithoutReportIsSubtractedFromReports(t *testing.T) {
 	r.at = r.at.Add(time.Second)
 	if got := r.ends(r.one(), callReported, 47, 29*time.Second).remaining; got != 47 {
 		t.Errorf("remaining units after a report of a clearly later call: got %d, want 47", got)
+	}
+}
+
+// The reported end of a window can be too late. If a call shortly before this end gets the units of the next
+// window, the next window has begun.
+func TestReported_NextWindowBeginsBeforeTheReportedEnd(t *testing.T) {
+	for name, c := range map[string]struct {
+		after time.Duration // from the first report, which names the end of the window after 10 s
+		want  int64
+	}{
+		"shortly before the end": {8 * time.Second, 59},
+		"long before the end":    {7 * time.Second, 5},
+		"shortly after the end":  {10100 * ms, 59},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newReportedRig(t)
+			r.slack = time.Second
+			r.ends(r.one(), callReported, 5, 10*time.Second)
+			r.at = r.at.Add(c.after)
+			if got := r.ends(r.one(), callReported, 59, time.Minute).remaining; got != c.want {
+				t.Errorf("remaining units after a report of 59 until one minute later: got %d, want %d", got, c.want)
+			}
+		})
+	}
+}
+
+// A call whose lease has expired counts as used. Its end is reported later, and does not count a second time,
+// but the units that its response reports apply.
+func TestReported_EndAfterTheLeaseCountsOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		outcome  callOutcome
+		reported int64
+		want     int64
+	}{
+		"not sent":       {callNotSent, -1, 49},
+		"unknown":        {callOutcomeUnknown, -1, 49},
+		"without report": {callAnsweredWithout, -1, 49},
+		"lower report":   {callReported, 40, 40 - 1}, // the report can be from before the arrival of the expired call
+		"higher report":  {callReported, 55, 49},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newReportedRig(t)
+			r.ends(r.one(), callReported, 50, time.Minute)
+			late := r.one()
+			r.at = r.at.Add(11 * time.Second)
+			if got, want := r.ends(r.one(), callNotSent, -1, 0).remaining, int64(49); got != want {
+				t.Errorf("remaining units after the end of the lease: got %d, want %d", got, want)
+			}
+			if got := r.ends(late, c.outcome, c.reported, 49*time.Second).remaining; got != c.want {
+				t.Errorf("remaining units after the late end: got %d, want %d", got, c.want)
+			}
+		})
 	}
 }
 
