@@ -26,7 +26,7 @@ func newInFlightRig(t *testing.T, limit int) *inFlightRig {
 	config.Breakers = nil
 	r := &inFlightRig{scriptRig: newScriptRig(t, config), at: time.UnixMilli(1_700_000_000_000)}
 	r.request("holder", schemas.High, 1, "f/d")
-	r.at = r.at.Add(time.Minute) // the end of the quiet period
+	r.at = r.at.Add(time.Hour) // after the quiet period
 	return r
 }
 
@@ -183,5 +183,31 @@ func TestInFlight_LeavesNoSlotToADelayedCall(t *testing.T) {
 	r.end(held...)
 	if got, want := len(r.request("b", schemas.Low, 1, "f/d")), 1; got != want {
 		t.Errorf("slots of process b: got %d, want %d", got, want)
+	}
+}
+
+// An in-flight slot is not given to a call long before the call can be made.
+func TestInFlight_IsNotTakenLongBeforeTheCall(t *testing.T) {
+	for before, want := range map[time.Duration]int{25 * ms: 0, 15 * ms: 1} {
+		r := newInFlightRig(t, 1)
+		r.end(r.request("a", schemas.High, 1, "f/slow")...)
+		r.at = r.at.Add(time.Minute + 50*ms - before) // the minimum interval includes the lifetime of a permit and the jitter
+		if got := len(r.request("a", schemas.High, 1, "f/slow")); got != want {
+			t.Errorf("slots %v before the end of the minimum interval: got %d, want %d", before, got, want)
+		}
+	}
+}
+
+// A process that has not called Redis for a second, for example because it crashed, loses its turn.
+func TestInFlight_SilentProcessLosesItsTurn(t *testing.T) {
+	for after, want := range map[time.Duration]int{990 * ms: 0, 1010 * ms: 1} {
+		r := newInFlightRig(t, 1)
+		held := r.request("holder", schemas.High, 1, "f/d")
+		r.request("a", schemas.Low, 1, "f/d")
+		r.at = r.at.Add(after)
+		r.end(held...)
+		if got := len(r.request("b", schemas.Low, 1, "f/d")); got != want {
+			t.Errorf("slots of process b, %v after the last call of process a: got %d, want %d", after, got, want)
+		}
 	}
 }

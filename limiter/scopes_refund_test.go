@@ -119,7 +119,10 @@ func TestRefund_NeverExceedsThePolicy(t *testing.T) {
 		t.Run(p.Name, func(t *testing.T) {
 			t.Parallel()
 			eachSeed(t, 1, func(t *testing.T, seed uint64) {
-				if most, n := newBackRig(t, p).draw(seed); most > p.Limit || n < p.Limit {
+				r := newBackRig(t, p)
+				slots := r.draw(seed, r.reach)
+				most, n := mostWithin(slots, r.reach-time.Microsecond), len(slots)
+				if most > p.Limit || n < p.Limit {
 					t.Errorf("got %d slots, %d within the policy's reach, want at least %d, and at most %d within", n, most, p.Limit, p.Limit)
 				}
 			})
@@ -153,17 +156,20 @@ func logOf(units int) Policy {
 	return Policy{Name: "log", Limit: units, Window: Window(time.Second), Scope: "all"}
 }
 
-// draw requests and refunds slots at random. It returns the number n of used slots, and the
-// maximum number of used slots in any period of length r.reach.
-func (r *backRig) draw(seed uint64) (most, n int) {
+// draw requests and refunds slots at random. A slot is refunded at the latest when its age is maxAge. It
+// returns the used slots.
+func (r *backRig) draw(seed uint64, maxAge time.Duration) (used []time.Time) {
 	chance := rand.New(rand.NewPCG(seed, 11))
 	at := time.UnixMilli(1_700_000_000_000)
 	var slots []int64
-	for range 500 {
+	for step := range 500 {
 		at = at.Add(time.Duration(chance.IntN(1+chance.IntN(200))) * ms)
+		if step%100 == 1 {
+			at = at.Add(time.Minute) // now all units are free
+		}
 		var back []int64
 		for range max(0, chance.IntN(12)-8) { // refund some of the last slots, also slots in the future
-			if i := len(slots) - 1 - chance.IntN(5); i >= 0 && slots[i] > at.Add(-r.reach).UnixMicro() {
+			if i := len(slots) - 1 - chance.IntN(5); i >= 0 && slots[i] > at.Add(-maxAge).UnixMicro() {
 				back = append(back, slots[i])
 				slots = slices.Delete(slots, i, i+1)
 			}
@@ -171,11 +177,10 @@ func (r *backRig) draw(seed uint64) (most, n int) {
 		slots = append(slots, r.call(at, 1+chance.IntN(5), back...)...)
 		slices.Sort(slots)
 	}
-	times := make([]time.Time, len(slots))
-	for i, s := range slots {
-		times[i] = time.UnixMicro(s)
+	for _, s := range slots {
+		used = append(used, time.UnixMicro(s))
 	}
-	return mostWithin(times, r.reach-time.Microsecond), len(slots)
+	return used
 }
 
 // Units that are refunded to a leaky bucket can be used by other calls, but only up to the burst of the

@@ -28,8 +28,8 @@
 --                                 charge)
 --          report k TICKET HOW UNITS SLOT LEFT END SLACK   a call ended that cost UNITS.
 --                                 HOW: 0 not sent, 1 outcome unknown, 2 response reports
---                                 LEFT units (-1: none) until END (0: not reported; at
---                                 most SLACK us too late), 3 response without a report
+--                                 LEFT units until END (0: not reported; at most SLACK us
+--                                 too late), 3 response without a report
 --          open k FIRST MOST SENT open the breaker: first probe after FIRST us, pauses
 --                                 double up to MOST us. No effect if the breaker opened
 --                                 or closed after SENT
@@ -309,16 +309,16 @@ local function loadBuckets(request, prefix)
       end
       if b.probing == slot then b.probing = 0 end
       if slot < birth + horizon then return end -- the state was lost after this slot was granted
-      if how > 0 and not counted and not (how == 2 and left >= 0) then
+      if how > 0 and not counted and how ~= 2 then
         b.lost, b.lostAt = b.lost + units, max(b.lostAt, slot)
       end
       if how > 0 and not counted and b.known == 1 and slot < b.began and slot >= b.over - MAX_DELAY then
         b.left = b.left - units -- the call could have arrived in the current window
-      elseif how == 2 and left >= 0 then
+      elseif how == 2 then
         applyReport(b, slot, left, till > 0 and till or slot + b.s.window, slack)
       elseif how > 0 and b.known == 1 and slot >= b.began then
         b.left = b.left - units
-      elseif how >= 2 and slot >= b.over then -- no report: use the configured limit
+      elseif how == 3 and slot >= b.over then -- no report: use the configured limit
         b.known, b.left, b.till, b.began = 1, b.s.units - units, slot + b.s.window + horizon, slot
       end
       if how > 0 then b.last = max(b.last, slot) end

@@ -30,7 +30,7 @@ local function grantQueues()
       endWindow(b)
       if b.known == 0 then
         if b.probing > 0 and now < b.probing + s.lease then return huge, 0 end
-        return birth + quiet, 0
+        return 0, 0
       end
       if at >= b.till then return huge, 0 end
       local left = b.left - (low and s.forHigh or 0)
