@@ -211,3 +211,16 @@ func TestInFlight_SilentProcessLosesItsTurn(t *testing.T) {
 		}
 	}
 }
+
+// After a loss of state, calls from before the loss can be in flight for the length of a lease.
+func TestInFlight_WaitsALeaseAfterALoss(t *testing.T) {
+	for after, want := range map[time.Duration]int{9970 * ms: 0, 9990 * ms: 1} {
+		r := newInFlightRig(t, 1)
+		r.redis.FlushAll()
+		r.request("a", schemas.High, 1, "f/d") // detects the loss
+		r.at = r.at.Add(after)
+		if got := len(r.request("a", schemas.High, 1, "f/d")); got != want {
+			t.Errorf("slots %v after the loss, with a lease of 10s: got %d, want %d", after, got, want)
+		}
+	}
+}

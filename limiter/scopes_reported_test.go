@@ -72,22 +72,6 @@ func TestReported_CallThatWasNotSentUsesNoUnit(t *testing.T) {
 	}
 }
 
-// A call that was sent directly before the end of a window can arrive in the next window. If its
-// response reports nothing, it counts there.
-func TestReported_CallAtTheEndOfAWindowCountsInTheNext(t *testing.T) {
-	r := newReportedRig(t)
-	r.ends(r.one(), callReported, 10, 10*time.Second)
-	r.at = r.at.Add(9950 * time.Millisecond)
-	late := r.one()
-	r.at = r.at.Add(60 * time.Millisecond)
-	if got := r.ends(r.one(), callReported, 59, 10*time.Second).remaining; got != 58 {
-		t.Fatalf("remaining units after a report of 59, with the late call in flight: got %d, want 58", got)
-	}
-	if got := r.ends(late, callOutcomeUnknown, -1, 0).remaining; got != 58 {
-		t.Errorf("remaining units after the end of the late call: got %d, want 58", got)
-	}
-}
-
 // The lost units of a call without a report are subtracted from the reports of calls that could have
 // arrived before it.
 func TestReported_CallWithoutReportIsSubtractedFromReports(t *testing.T) {
@@ -103,29 +87,6 @@ func TestReported_CallWithoutReportIsSubtractedFromReports(t *testing.T) {
 	r.at = r.at.Add(time.Second)
 	if got := r.ends(r.one(), callReported, 47, 29*time.Second).remaining; got != 47 {
 		t.Errorf("remaining units after a report of a clearly later call: got %d, want 47", got)
-	}
-}
-
-// The reported end of a window can be too late. If a call shortly before this end gets the units of the next
-// window, the next window has begun.
-func TestReported_NextWindowBeginsBeforeTheReportedEnd(t *testing.T) {
-	for name, c := range map[string]struct {
-		after time.Duration // from the first report, which names the end of the window after 10 s
-		want  int64
-	}{
-		"shortly before the end": {8 * time.Second, 59},
-		"long before the end":    {7 * time.Second, 5},
-		"shortly after the end":  {10100 * ms, 59},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := newReportedRig(t)
-			r.slack = time.Second
-			r.ends(r.one(), callReported, 5, 10*time.Second)
-			r.at = r.at.Add(c.after)
-			if got := r.ends(r.one(), callReported, 59, time.Minute).remaining; got != c.want {
-				t.Errorf("remaining units after a report of 59 until one minute later: got %d, want %d", got, c.want)
-			}
-		})
 	}
 }
 

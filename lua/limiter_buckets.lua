@@ -259,7 +259,7 @@ local function loadBuckets(request, prefix)
     -- Units of calls that ended without a report (b.lost) are subtracted, unless these calls
     -- clearly arrived before this call.
     if slot > b.lostAt + MAX_DELAY then b.lost = 0 else left = max(0, left - b.lost) end
-    if b.known == 1 and least > b.till + MAX_DELAY and now >= b.till - near and slot >= b.began and slot > b.last then
+    if b.known == 1 and least > b.till + MAX_DELAY and now >= b.till - near and slot > b.last then
       b.known, b.over = 0, min(b.till, now) -- the window ended slightly earlier than assumed
     end
     if b.known == 1 then
