@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -63,14 +64,17 @@ func TestCandidates_LargerShareIsUsed(t *testing.T) {
 
 // A call takes units from several policies. The share of a credential is its smallest share in any of them.
 func TestCandidates_SmallestShareCounts(t *testing.T) {
-	for name, used := range map[string][2]int{ // the units of credential c0 that are used in each policy
-		"much is used in the log":    {16, 2},
-		"much is used in the bucket": {2, 16},
+	endpoints := func(name string) Match { return Match{Endpoints: []string{name, "f/all"}} }
+	for name, used := range map[string][3]int{ // the units of credential c0 that are used in each policy
+		"much is used in the log":    {16, 2, 1},
+		"much is used in the bucket": {2, 16, 1},
+		"most slots are in use":      {2, 2, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newScriptRig(t, scopedConfig(
-				Policy{Name: "log", Limit: 20, Window: Window(time.Minute), Scope: "{credential}", Match: Match{Endpoints: []string{"f/log", "f/both"}}},
-				Policy{Name: "bucket", Limit: 20, Restore: 1, Scope: "{credential}", Match: Match{Endpoints: []string{"f/bucket", "f/both"}}},
+				Policy{Name: "log", Limit: 20, Window: Window(time.Minute), Scope: "{credential}", Match: endpoints("f/log")},
+				Policy{Name: "bucket", Limit: 20, Restore: 1, Scope: "{credential}", Match: endpoints("f/bucket")},
+				Policy{Name: "slots", Limit: 4, Window: InFlight, Scope: "{credential}", Match: endpoints("f/slots")},
 			))
 			at := time.UnixMilli(1_700_000_000_000)
 			take := func(endpoint string, n int, credentials ...string) []queueSlot {
@@ -78,15 +82,58 @@ func TestCandidates_SmallestShareCounts(t *testing.T) {
 				_, g := r.send(at, n)
 				return g.queues[0].slots
 			}
-			take("f/both", 1, names(2)...)
+			take("f/all", 1, names(2)...)
 			at = at.Add(time.Hour) // now both credentials have all their units
-			take("f/log", used[0], "c0")
-			take("f/bucket", used[1], "c0")
-			take("f/log", 4, "c1")
-			take("f/bucket", 4, "c1")
-			got := take("f/both", 1, names(2)...)
+			for i, endpoint := range []string{"f/log", "f/bucket", "f/slots"} {
+				take(endpoint, used[i], "c0")
+				take(endpoint, []int{4, 4, 1}[i], "c1")
+			}
+			got := take("f/all", 1, names(2)...)
 			if want := 1; len(got) != 1 || got[0].candidate != want {
 				t.Errorf("slots with one of the credentials: got %+v, want one of candidate %d, which has the larger share", got, want)
+			}
+		})
+	}
+}
+
+// The share of a reported limit is a part of the largest number of units that was reported. Calls in flight
+// count as used.
+func TestCandidates_ShareOfAReportedLimit(t *testing.T) {
+	for name, c := range map[string]struct {
+		reports [2][]int64 // remaining units of each credential, as reported one after the other
+		flying  int        // calls of c1 in flight
+		want    int        // index of the credential
+	}{
+		"limit above the configured limit": {[2][]int64{{600, 300}, {60, 45}}, 0, 1},
+		"equal shares: the first":          {[2][]int64{{60}, {60}}, 0, 0},
+		"calls in flight":                  {[2][]int64{{60, 30}, {60}}, 45, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := scopedConfig(Policy{Name: "core", Limit: 60, Window: Window(time.Minute), Scope: "{credential}", Reported: true})
+			config.Breakers = nil
+			r := newScriptRig(t, config)
+			at := time.UnixMilli(1_700_000_000_000)
+			take := func(n int, credentials ...string) (demand, grant) {
+				r.line = r.limiter.alloc.queueFor(schemas.High, Call{Endpoint: "f/d", Key: "k", Credentials: credentials})
+				return r.send(at, n)
+			}
+			take(1, "c0")
+			at = at.Add(time.Hour)
+			for i, credential := range names(2) {
+				for _, left := range c.reports[i] {
+					at = at.Add(ms)
+					d, g := take(1, credential)
+					slot := g.queues[0].slots[0]
+					report := callReport{outcome: callReported, units: 1, slot: g.now + slot.wait, remaining: left, until: at.Add(time.Minute).UnixMicro()}
+					r.send(at, 0, reportEvent(r.line.key.candidates[0].costs[0].bucket, fmt.Sprintf("%s%d:1", d.tickets, slot.number), report))
+				}
+			}
+			if c.flying > 0 {
+				take(c.flying, "c1")
+			}
+			_, g := take(1, names(2)...)
+			if got := g.queues[0].slots; len(got) != 1 || got[0].candidate != c.want {
+				t.Errorf("slots with one of the credentials: got %+v, want one of candidate %d", got, c.want)
 			}
 		})
 	}
