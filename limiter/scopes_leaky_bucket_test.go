@@ -17,13 +17,16 @@ type leakyRig struct {
 	start  time.Time
 }
 
-func newLeakyRig(t *testing.T) *leakyRig {
+func newLeakyRig(t *testing.T) *leakyRig { return newLeakyRigOf(t, 20) }
+
+// newLeakyRigOf returns a rig with another limit of the policy.
+func newLeakyRigOf(t *testing.T, limit int) *leakyRig {
 	t.Helper()
 	costs := map[string]int{}
 	for units := range 18 {
 		costs[endpointOf(units+1)] = units + 1
 	}
-	r := &leakyRig{scriptRig: newScriptRig(t, scopedConfig(Policy{Name: "bucket", Limit: 20, Restore: 1, Costs: costs}))}
+	r := &leakyRig{scriptRig: newScriptRig(t, scopedConfig(Policy{Name: "bucket", Limit: limit, Restore: 1, Costs: costs}))}
 	r.bucket = r.line.key.candidates[0].costs[0].bucket
 	first := time.UnixMilli(1_700_000_000_000)
 	r.send(first, 1)
@@ -134,6 +137,46 @@ func TestLeakyBucket_IgnoresRefundsFromBeforeALoss(t *testing.T) {
 	}
 	if got, want := r.remaining(12*time.Second), int64(11); got != want {
 		t.Errorf("remaining units 12 s later, with a quiet period of 200 ms: got %d, want %d", got, want)
+	}
+}
+
+// A response reports how many units are available. If that is clearly less than the bucket has, it applies:
+// more than 2 units less, and more than 2 % of the size.
+func TestLeakyBucket_LowerLevelApplies(t *testing.T) {
+	for name, c := range map[string]struct {
+		limit    int
+		reported int64 // at the time of a call of 3 units, which made the bucket full except for these
+		want     int64 // one second later
+	}{
+		"small bucket, as expected":    {20, 15, 16},
+		"small bucket, 2 units less":   {20, 13, 16},
+		"small bucket, 3 units less":   {20, 12, 13},
+		"large bucket, 19 units less":  {1000, 976, 996},
+		"large bucket, 20 units less":  {1000, 975, 976},
+		"large bucket, no units":       {1000, 0, 1},
+		"small bucket, more than size": {20, 19, 16},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newLeakyRigOf(t, c.limit)
+			slot := r.take(0, 3)
+			if got := r.remaining(time.Second, levelEvent(r.bucket, c.reported, slot)); got != c.want {
+				t.Errorf("remaining units after a report of %d: got %d, want %d", c.reported, got, c.want)
+			}
+		})
+	}
+}
+
+// A reported level can include units that are refunded later, so such a refund has no effect.
+func TestLeakyBucket_LevelIncludesLaterRefunds(t *testing.T) {
+	r := newLeakyRig(t)
+	slot := r.take(0, 3)
+	level, refund := levelEvent(r.bucket, 5, slot), bucketRefundEvent(r.bucket, 3, slot)
+	if got, want := r.remaining(0, level, refund), int64(5); got != want {
+		t.Errorf("remaining units after a report of 5 and a refund: got %d, want %d", got, want)
+	}
+	next := r.take(time.Second, 3)
+	if got, want := r.remaining(time.Second, bucketRefundEvent(r.bucket, 3, next)), int64(6); got != want {
+		t.Errorf("remaining units after a later call and its refund: got %d, want %d", got, want)
 	}
 }
 
