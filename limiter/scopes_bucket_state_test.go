@@ -3,6 +3,8 @@ package limiter
 import (
 	"testing"
 	"time"
+
+	"github.com/freshet/freshet/schemas"
 )
 
 // bucketRig takes units from one bucket.
@@ -145,5 +147,23 @@ func TestScopes_NewestLimitAppliesToOlderQuotas(t *testing.T) {
 	active.terms = older
 	if slots, _ := r.take(20); len(slots) != 4 {
 		t.Errorf("slots of a process with an older limit of 20, after one call under the limit of 5: got %d, want 4", len(slots))
+	}
+}
+
+// Half of the burst of a paced window is kept for HIGH.
+func TestWindow_KeepsHalfTheBurstForHigh(t *testing.T) {
+	for lane, want := range map[schemas.Lane]int{schemas.High: 10, schemas.Low: 5} {
+		r := newBucketRig(t, Policy{Name: "window", Limit: 1000, Window: Window(10 * time.Second), Scope: "all", HighReserve: Reserve{Calls: 100}})
+		r.line = r.limiter.alloc.queueFor(lane, Call{Endpoint: "f/d", Key: "k"})
+		slots, _ := r.take(100)
+		atOnce := 0
+		for _, s := range slots {
+			if s < r.at.Add(ms).UnixMicro() {
+				atOnce++
+			}
+		}
+		if atOnce != want {
+			t.Errorf("slots of %s at once: got %d, want %d", lane, atOnce, want)
+		}
 	}
 }

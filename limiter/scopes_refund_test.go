@@ -21,6 +21,7 @@ type scriptRig struct {
 	limiter *Limiter
 	line    *queue
 	process string
+	events  []event // events of the source for the next demand
 	calls   int
 }
 
@@ -40,7 +41,8 @@ func newScriptRig(t *testing.T, config Config) scriptRig {
 func (r *scriptRig) send(at time.Time, n int, events ...bucketEvent) (demand, grant) {
 	r.Helper()
 	r.calls++
-	d := demand{terms: r.limiter.alloc.active.terms, tickets: fmt.Sprint(r.calls, "-"), process: r.process, bucketEvents: events}
+	d := demand{terms: r.limiter.alloc.active.terms, tickets: fmt.Sprint(r.calls, "-"), process: r.process, bucketEvents: events, events: r.events}
+	r.events = nil
 	if n > 0 {
 		d.queues = []queueDemand{{r.line, n}}
 	}

@@ -15,7 +15,7 @@ local function grantQueues()
       local part = free / most
       if units == 0 then return 0, part end
       if s.paceNs > 0 then slot = b.tat - floor((s.burst - 1 - (low and s.highBurst or 0)) * s.paceNs / 1000) end
-      units = min(units, most) -- a call above the limit waits for an empty log
+      -- A call above the limit waits for an empty log.
       while free < units and p < #b.log do
         slot, free, p = max(slot, number(b.log, p) + s.reach), free + number(b.log, p + 16), p + 32
       end
