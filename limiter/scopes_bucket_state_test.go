@@ -167,3 +167,26 @@ func TestWindow_KeepsHalfTheBurstForHigh(t *testing.T) {
 		}
 	}
 }
+
+// The intervals between calls vary between the minimum and the maximum, also from one call to the next.
+func TestMinInterval_VariesBetweenItsBounds(t *testing.T) {
+	const least, most = 600 * ms, 1800 * ms
+	r := newBucketRig(t, Policy{Name: "slow", MinInterval: &MinInterval{Min: least, Max: most}})
+	var sum, changes, last time.Duration
+	const n = 50
+	for range n {
+		_, state := r.take(1)
+		interval := micros(state.until-r.at.UnixMicro()) - permitLife - 10*ms
+		if interval < least || interval > most {
+			t.Errorf("interval: got %v, want %v to %v", interval, least, most)
+		}
+		sum, changes, last = sum+interval, changes+max(interval-last, last-interval), interval
+		r.at = time.UnixMicro(state.until)
+	}
+	if got := sum / n; got < 1050*ms || got > 1350*ms {
+		t.Errorf("average interval: got %v, want about 1.2s", got)
+	}
+	if got, want := changes/n, 200*ms; got < want {
+		t.Errorf("average change from one interval to the next: got %v, want at least %v", got, want)
+	}
+}
