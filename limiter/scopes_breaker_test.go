@@ -163,9 +163,9 @@ func TestScopeBreaker_RejectedCallersCallAgainSoon(t *testing.T) {
 	r.send(at, 1)
 	at = at.Add(time.Minute)
 	r.send(at, 0, openBreakerEvent(r.line.key.candidates[0].costs[0].bucket, time.Minute, time.Hour, at.UnixMicro()))
-	for after, want := range map[time.Duration]time.Duration{time.Second: 500 * ms, 4 * time.Second: time.Second} {
-		if _, g := r.send(at.Add(after), 1); len(g.queues[0].slots) != 0 || micros(g.queues[0].back) != want {
-			t.Errorf("%v after the opening: got %d slots, next call after %v; want 0, %v", after, len(g.queues[0].slots), micros(g.queues[0].back), want)
+	for _, c := range []struct{ after, want time.Duration }{{time.Second, 500 * ms}, {4 * time.Second, time.Second}} {
+		if _, g := r.send(at.Add(c.after), 1); len(g.queues[0].slots) != 0 || micros(g.queues[0].back) != c.want {
+			t.Errorf("%v after the opening: got %d slots, next call after %v; want 0, %v", c.after, len(g.queues[0].slots), micros(g.queues[0].back), c.want)
 		}
 	}
 }
