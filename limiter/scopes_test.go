@@ -88,33 +88,49 @@ func TestReported_IsUsedUpWithoutARefusal(t *testing.T) {
 // a crashed process must be free again.
 func TestInFlight_KeepsTheLimitAndFreesSlots(t *testing.T) {
 	eachSeed(t, 1, func(t *testing.T, seed uint64) {
-		flying, most := 0, 0
-		answers := func(c atUpstream) answered {
-			flying++
+		flying, most, used, counted := 0, 0, time.Duration(0), time.Time{} // used: the sum of the times of all calls until `counted`
+		count := func(began int) {
+			now := time.Now()
+			used += time.Duration(flying) * now.Sub(counted)
+			flying, counted = flying+began, now
 			most = max(most, flying)
-			return answered{status: 200, refused: flying > 3, takes: 200*ms + time.Duration(c.at.UnixNano()%int64(time.Second)), then: func() { flying-- }}
+		}
+		answers := func(c atUpstream) answered {
+			count(1)
+			return answered{status: 200, refused: flying > 3, takes: 200*ms + time.Duration(c.at.UnixNano()%int64(time.Second)), then: func() { count(-1) }}
 		}
 		config := scopedConfig(Policy{Name: "slots", Limit: 3, Window: InFlight})
 		inCallers(t, seed, 3, config, answers, func(f *callers) {
+			usedIn := func(d time.Duration) time.Duration {
+				f.mu.Lock()
+				count(0)
+				before := used
+				f.mu.Unlock()
+				f.passed(d)
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				count(0)
+				return used - before
+			}
 			call := Call{Endpoint: "f/d", Key: "k"}
 			for _, m := range f.members {
 				f.wait(m, 5, schemas.Low, call)
 			}
-			f.passed(30 * time.Second)
-			all, refused := f.since(time.Now().Add(-15 * time.Second))
-			// In 15 s, 3 slots allow 15/0.7 calls each, because a call takes 0.7 s. At least 85 % of
-			// these calls must be made, because network delays take the rest.
-			if refused > 0 || len(all) < 3*15*85/70 {
-				t.Errorf("%d calls in 15 s, %d refused, %d at once", len(all), refused, read(f, &most))
+			f.passed(15 * time.Second)
+			const window, want = 15 * time.Second, 3 * 15 * time.Second * 85 / 100 // network delays take the rest
+			if got := usedIn(window); got < want {
+				t.Errorf("sum of the times of calls in 15 s: got %v, want at least %v", got, want)
 			}
 			f.members[0].end() // the process crashes; the ends of its calls are never reported
-			crashed := time.Now()
 			f.passed(11 * time.Second)
-			back := time.Now()
-			f.passed(15 * time.Second)
-			all, refused = f.since(back)
-			if most := read(f, &most); refused > 0 || most > 3 || len(all) < 3*15*85/70 {
-				t.Errorf("after a crash at %v: %d calls in 15 s, %d refused, %d at once", crashed, len(all), refused, most)
+			if got := usedIn(window); got < want {
+				t.Errorf("sum of the times of calls in 15 s, later than a lease after a crash: got %v, want at least %v", got, want)
+			}
+			if _, refused := f.since(time.Time{}); refused > 0 {
+				t.Errorf("calls above the limit: got %d, want 0", refused)
+			}
+			if got, want := read(f, &most), 3; got != want {
+				t.Errorf("calls at once: got %d, want %d", got, want)
 			}
 		})
 	})
