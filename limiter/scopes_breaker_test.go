@@ -149,7 +149,7 @@ func TestScopeBreaker_StoresNothingWhileClosed(t *testing.T) {
 func TestScopeBreaker_ExpiresLongAfterItsProbe(t *testing.T) {
 	r := newScriptRig(t, scopedConfig(Policy{Name: "second", Limit: 20, Window: Window(time.Second)}))
 	at := time.UnixMilli(1_700_000_000_000)
-	breaker := r.line.key.candidates[0].costs[0].bucket
+	breaker := r.firstBucket()
 	r.send(at, 0, openBreakerEvent(breaker, 5*time.Second, time.Minute, at.UnixMicro()))
 	if got, want := r.redis.TTL(breaker.key), 5*time.Second+10*time.Minute+time.Minute; got != want {
 		t.Errorf("expiry of the breaker: got %v, want %v", got, want)
@@ -162,7 +162,7 @@ func TestScopeBreaker_RejectedCallersCallAgainSoon(t *testing.T) {
 	at := time.UnixMilli(1_700_000_000_000)
 	r.send(at, 1)
 	at = at.Add(time.Minute)
-	r.send(at, 0, openBreakerEvent(r.line.key.candidates[0].costs[0].bucket, time.Minute, time.Hour, at.UnixMicro()))
+	r.send(at, 0, openBreakerEvent(r.firstBucket(), time.Minute, time.Hour, at.UnixMicro()))
 	for _, c := range []struct{ after, want time.Duration }{{time.Second, 500 * ms}, {4 * time.Second, time.Second}} {
 		if _, g := r.send(at.Add(c.after), 1); len(g.queues[0].slots) != 0 || micros(g.queues[0].back) != c.want {
 			t.Errorf("%v after the opening: got %d slots, next call after %v; want 0, %v", c.after, len(g.queues[0].slots), micros(g.queues[0].back), c.want)

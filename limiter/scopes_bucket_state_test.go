@@ -20,7 +20,7 @@ func newBucketRig(t *testing.T, p Policy) *bucketRig {
 	config := scopedConfig(p)
 	config.Breakers = nil
 	r := &bucketRig{scriptRig: newScriptRig(t, config), at: time.UnixMilli(1_700_000_000_000)}
-	r.bucket = r.line.key.candidates[0].costs[0].bucket
+	r.bucket = r.firstBucket()
 	r.take(1)
 	r.at = r.at.Add(time.Hour)
 	return r

@@ -1,7 +1,6 @@
 package limiter
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -125,7 +124,7 @@ func TestCandidates_ShareOfAReportedLimit(t *testing.T) {
 					d, g := take(1, credential)
 					slot := g.queues[0].slots[0]
 					report := callReport{outcome: callReported, units: 1, slot: g.now + slot.wait, remaining: left, until: at.Add(time.Minute).UnixMicro()}
-					r.send(at, 0, reportEvent(r.line.key.candidates[0].costs[0].bucket, fmt.Sprintf("%s%d:1", d.tickets, slot.number), report))
+					r.send(at, 0, reportEvent(r.firstBucket(), ticketOf(d, slot), report))
 				}
 			}
 			if c.flying > 0 {

@@ -1,7 +1,6 @@
 package limiter
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -36,7 +35,7 @@ func (r *inFlightRig) request(process string, lane schemas.Lane, n int, endpoint
 	r.process, r.line = process, r.limiter.alloc.queueFor(lane, Call{Endpoint: endpoint, Key: "k", Credentials: credentials})
 	d, g := r.send(r.at, n)
 	for _, s := range g.queues[0].slots {
-		tickets = append(tickets, fmt.Sprintf("%s%d:1", d.tickets, s.number))
+		tickets = append(tickets, ticketOf(d, s))
 	}
 	return tickets
 }
@@ -45,7 +44,7 @@ func (r *inFlightRig) request(process string, lane schemas.Lane, n int, endpoint
 func (r *inFlightRig) end(tickets ...string) {
 	r.Helper()
 	for _, ticket := range tickets {
-		r.send(r.at, 0, callEndedEvent(r.line.key.candidates[0].costs[0].bucket, ticket))
+		r.send(r.at, 0, callEndedEvent(r.firstBucket(), ticket))
 	}
 }
 
@@ -143,7 +142,7 @@ func TestInFlight_CallsExpire(t *testing.T) {
 	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
 		r := newInFlightRig(t, 1)
 		r.request("a", lane, 1, "f/d")
-		calls := r.line.key.candidates[0].costs[0].key + ":calls"
+		calls := r.firstBucket().key + ":calls"
 		if got, want := r.redis.TTL(calls), 2*10*time.Second; got != want {
 			t.Errorf("expiry of the calls in flight of %s, with a lease of 10s: got %v, want %v", lane, got, want)
 		}

@@ -27,7 +27,7 @@ func newLeakyRigOf(t *testing.T, limit int) *leakyRig {
 		costs[endpointOf(units+1)] = units + 1
 	}
 	r := &leakyRig{scriptRig: newScriptRig(t, scopedConfig(Policy{Name: "bucket", Limit: limit, Restore: 1, Costs: costs}))}
-	r.bucket = r.line.key.candidates[0].costs[0].bucket
+	r.bucket = r.firstBucket()
 	first := time.UnixMilli(1_700_000_000_000)
 	r.send(first, 1)
 	r.start = first.Add(time.Hour)

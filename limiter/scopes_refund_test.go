@@ -54,6 +54,12 @@ func (r *scriptRig) send(at time.Time, n int, events ...bucketEvent) (demand, gr
 	return d, g
 }
 
+// firstBucket returns the first bucket of the rig's queue.
+func (r *scriptRig) firstBucket() *bucket { return r.line.key.candidates[0].costs[0].bucket }
+
+// ticketOf returns the ticket of a granted call that costs one unit.
+func ticketOf(d demand, s queueSlot) string { return fmt.Sprintf("%s%d:1", d.tickets, s.number) }
+
 // backRig requests slots of one policy from the script, and refunds some of them.
 type backRig struct {
 	scriptRig

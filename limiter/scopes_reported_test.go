@@ -1,7 +1,6 @@
 package limiter
 
 import (
-	"fmt"
 	"testing"
 	"time"
 )
@@ -26,7 +25,7 @@ func newReportedRigOf(t *testing.T, p Policy) *reportedRig {
 	config := scopedConfig(p)
 	config.Breakers = nil
 	r := &reportedRig{scriptRig: newScriptRig(t, config), at: time.UnixMilli(1_700_000_000_000)}
-	r.bucket = r.line.key.candidates[0].costs[0].bucket
+	r.bucket = r.firstBucket()
 	r.send(r.at, 1)
 	r.at = r.at.Add(time.Minute) // the end of the quiet period
 	return r
@@ -46,7 +45,7 @@ func (r *reportedRig) one() reportedCall {
 		r.Fatalf("slots: got %d, want 1", got)
 	}
 	s := g.queues[0].slots[0]
-	return reportedCall{fmt.Sprintf("%s%d:1", d.tickets, s.number), g.now + s.wait}
+	return reportedCall{ticketOf(d, s), g.now + s.wait}
 }
 
 // ends reports the end of a call, and returns the state of the bucket.
