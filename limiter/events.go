@@ -93,7 +93,7 @@ const (
 )
 
 // bucketEvent is an event of one bucket. The functions below set its ticket (doc.go) and its
-// numbers in the order in which the Lua file limiter_buckets reads them. Times are in µs of Redis' clock.
+// numbers in the order in which the Lua file of the bucket's kind reads them. Times are in µs of Redis' clock.
 type bucketEvent struct {
 	bucket  *bucket
 	kind    bucketEventKind

@@ -6,14 +6,7 @@
 -- ARGV[2]  slots requested for LOW
 -- ARGV[3]  the quota (JSON); empty: only read the state. It has revision, stopped, horizon and
 --          quiet period (us), and policies. A policy has its kind, an id, and numbers:
---          partitions  window, then interval T in us and burst B of each of the partitions
---                      high, shared and low (T 0: no partition)
---          windowLog   reach in us, slots: the maximum number of slots in it after a call of
---                      HIGH, lowSlots: after a call of LOW (0: this log does not count the
---                      lane)
---          day         calls per day, reserve: millionths of a call per second that are kept
---                      for HIGH
---          others: see limiter_buckets
+--          The file of each kind has its numbers.
 --          The limiter's type quotaTerms has the same fields. A policy keeps its id as long as
 --          its stored numbers can be used.
 -- ARGV[4]  three midnights around now in us (JSON); if empty, the reply can be {-1}
@@ -70,8 +63,19 @@
 -- different quotas for one revision, the stricter values apply until no caller has sent them for
 -- an epoch (2.5 s).
 --
--- This file has the fast path, for the most frequent calls. limiter_load continues with the full
--- path. A test checks that both paths return equal replies.
+-- This file has the fast path, for the most frequent calls. A test checks that the full path returns
+-- equal replies. The files of the full path, in this order:
+--   limiter_load             reads the state and determines the quota in force
+--   limiter_breaker          circuit breaker of the source or of a scope
+--   limiter_partitions, _window_log, _day
+--                            kinds of policies of the whole source
+--   limiter_events           loss of state, events, and the reply that only reads
+--   limiter_slots            grants slots of the source
+--   limiter_buckets          what the kinds of buckets share
+--   limiter_unit_log, _leaky_bucket, _min_interval, _reported, _concurrency, _scope_breaker
+--                            kinds of policies with a scope
+--   limiter_grant            grants slots to queues of a source with buckets
+--   limiter_save             writes the state and returns the reply
 
 local sub, format, find, ceil, floor, max, min, huge = string.sub, string.format, string.find, math.ceil, math.floor, math.max, math.min, math.huge
 local MARGIN = 10000000 -- us; a call this close to midnight counts in both days

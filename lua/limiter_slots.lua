@@ -1,65 +1,15 @@
--- limiter_slots: continues limiter_load, with its locals. It has the functions that grant slots
--- from the loaded state.
-
--- The limits of the day policy at the present time: calls of both lanes, calls of LOW, LOW's pace in
--- us per call, and the number of the policy that sets the pace.
-local maxHigh, maxLow, pace, paceWhy = huge, huge, 0, 0
-if day then
-  maxHigh, maxLow, pace = dayLimits(day, state.used, state.dayEnd)
-  if pace > 0 then paceWhy = numberOf[day] end
-  if now + horizon >= state.dayEnd - MARGIN then
-    maxHigh = min(maxHigh, day.calls - state.nextUsed)
-    local left = day.calls - state.nextUsed - day.reserve / 1000000 * 86400
-    maxLow = min(maxLow, left)
-    if left >= 1 then pace = max(pace, ceil(86400000000 / left)) end
-  end
-end
-
--- The step of the GCRA: returns the TAT after a call that takes `us` of the full rate.
-local function nextTat(tat, slot, us) return max(tat, slot) + ceil(us / ramp) end
-
--- Returns the earliest slot of a partition (huge: there is no such partition).
-local function partitionSlot(p) return p.T > 0 and p.tat - (p.B - 1) * p.T or huge end
+-- limiter_slots: continues limiter_events. It grants slots from the policies of the whole source.
 
 -- Returns the earliest slot for a lane, and the number of the policy that determines this slot.
--- The parameters are the numbers of the lane's partitions: 1 (high) and 2 (shared) for HIGH, 2
--- and 3 (low) for LOW. Stores in `taken` of each window the number of the partition that has the slot.
-local function slotOf(first, second)
+local function slotOf(lane)
   local slot, why = earliest, state.backoffEnd > now and -1 or 0
-  for _, w in ipairs(windows) do
-    local a, b = partitionSlot(w[first]), partitionSlot(w[second])
-    w.taken = second
-    if max(a, earliest) <= max(b, earliest) then b, w.taken = a, first end -- both partitions have a slot now: use the first partition
-    if b > slot then slot, why = b, numberOf[w] end
-  end
-  for _, s in ipairs(logs) do
-    local log, share = s.log, first == 1 and s.slots or s.lowSlots
-    if share > 0 then -- otherwise this log does not count this lane
-      local most, at = max(1, floor(share * ramp)), #log >= 16 and number(log, #log - 15) or 0
-      if #log >= 16 * most then at = max(at, number(log, #log - 16 * most + 1) + s.reach) end
-      if at > slot then slot, why = at, numberOf[s] end
-    end
-  end
-  if first == 2 and pace > 0 and ceil(state.paced + pace) - AHEAD > slot then slot, why = ceil(state.paced + pace) - AHEAD, paceWhy end
+  for n = 1, #inUse do slot, why = inUse[n].wait(slot, why, lane) end
   return slot, why
 end
 
 -- Takes a slot from all policies. The function slotOf has returned this slot.
-local function take(slot, first)
-  for _, w in ipairs(windows) do
-    local p = w[w.taken]
-    p.tat = nextTat(p.tat, slot, p.T)
-  end
-  for _, s in ipairs(logs) do
-    if (first == 1 and s.slots or s.lowSlots) > 0 then
-      s.log = sub(s.log .. format('%16d', slot), -16 * max(s.slots, s.lowSlots))
-    end
-  end
-  if first == 2 and pace > 0 then state.paced = max(ceil(state.paced + pace), slot) end
-  if day then
-    if slot >= state.dayEnd - MARGIN then state.nextUsed = state.nextUsed + 1 end
-    state.used = state.used + 1
-  end
+local function take(slot, lane)
+  for n = 1, #inUse do inUse[n].charge(slot, lane) end
   if state.probed > 0 then -- this slot is a backoff's probe; the pause doubles now, in case the probe is never answered
     state.step = min(max(2 * state.step, MIN_PROBE_PAUSE), MAX_BACKOFF)
     state.probed = slot
@@ -69,20 +19,6 @@ local function take(slot, first)
     takeProbe(breaker, slot)
     earliest = max(earliest, breaker.probe)
   end
-end
-
--- Returns the us until a rejected caller calls again while a breaker is open, because the breaker can
--- close, or while the probe of a backoff is in flight, because the backoff can end. The time grows with
--- the age of the newest probe, because an answer becomes less likely.
-local function openRetry(probed) return max(500000, floor((now - probed) / 4)) end
-
--- Returns the us until a rejected caller calls again because the day has no call for its lane. The
--- calls kept for HIGH become fewer during the day, so LOW can call again before the day's end.
-local function dayRetry(low)
-  local wait, left = state.dayEnd + MARGIN - now, day.calls - state.used
-  local forLow = low and left >= 1 and wait - (left - 1) / day.reserve * 1e12 or 0
-  if forLow > 0 then wait = forLow + 1000 end
-  return max(1, min(MAX_RETRY, ceil(wait)))
 end
 
 -- Returns the reason why only probes are granted; 0: other calls are granted too.
@@ -96,7 +32,7 @@ local function resumeRetry()
 end
 
 local runs, run = {}, nil
-local function grant(n, most, first, second, before, interval)
+local function grant(n, most, lane, before, interval)
   if n == 0 then return 0, 0, halfOpen(), before end
   if stopped then return 0, 1000000, -2, before end
   if state.uncounted == 1 then return 0, 50000, -4, before end
@@ -104,9 +40,9 @@ local function grant(n, most, first, second, before, interval)
   local limit = min(n, max(0, floor(most)))
   run = nil
   while granted < limit do
-    slot, why = slotOf(first, second)
+    slot, why = slotOf(lane)
     if slot > now + horizon then break end
-    take(slot, first)
+    take(slot, lane)
     granted = granted + 1
     local wait = slot - now
     if run and runs[run] == 1 then
@@ -120,7 +56,7 @@ local function grant(n, most, first, second, before, interval)
   end
   if granted == n and halfOpen() == 0 then return granted, 0, 0, before end
   if granted == limit and granted < n then -- the day has no more calls for this lane
-    return granted, dayRetry(first == 2), halfOpen() < 0 and halfOpen() or numberOf[day], before
+    return granted, dayCount.retry(lane == 2), halfOpen() < 0 and halfOpen() or numberOf[day], before
   end
   if why == 0 or now < birth + quiet or lost then why = -3 end
   -- While only probes are granted, every reply has the reason for that. Callers call again soon if
@@ -139,13 +75,9 @@ local function grant(n, most, first, second, before, interval)
 end
 
 -- Returns the average time in us between the slots of a lane.
-local function interval(first, second)
+local function interval(lane)
   local most = 1
-  for _, w in ipairs(windows) do most = max(most, w[first].T > 0 and w[first].T or w[second].T) end
-  for _, s in ipairs(logs) do
-    local share = first == 1 and s.slots or s.lowSlots
-    if share > 0 then most = max(most, s.reach / share) end
-  end
+  if partitions then most = partitions.interval(most, lane) end
+  if windowLog then most = windowLog.interval(most, lane) end
   return most / ramp
 end
-

@@ -13,8 +13,9 @@ package lua
 
 import (
 	"crypto/sha1" //nolint:gosec // Redis names scripts by their SHA-1
-	_ "embed"
+	"embed"
 	"encoding/hex"
+	"strings"
 )
 
 // Script is one script and its name in Redis.
@@ -60,23 +61,27 @@ var requestBegin string
 //go:embed request_settle.lua
 var requestSettle string
 
-//go:embed limiter_acquire.lua
-var limiterAcquire string
+//go:embed limiter_*.lua
+var limiterFiles embed.FS
 
-//go:embed limiter_load.lua
-var limiterLoad string
+// limiterNames are the files of the script limiter_acquire in their order.
+var limiterNames = []string{
+	"acquire", "load", "breaker", "partitions", "window_log", "day", "events", "slots", "buckets",
+	"unit_log", "leaky_bucket", "min_interval", "reported", "concurrency", "scope_breaker", "grant", "save",
+}
 
-//go:embed limiter_slots.lua
-var limiterSlots string
-
-//go:embed limiter_buckets.lua
-var limiterBuckets string
-
-//go:embed limiter_grant.lua
-var limiterGrant string
-
-//go:embed limiter_save.lua
-var limiterSave string
+// limiterSource returns the text of the script limiter_acquire.
+func limiterSource() string {
+	var source strings.Builder
+	for _, name := range limiterNames {
+		text, err := limiterFiles.ReadFile("limiter_" + name + ".lua")
+		if err != nil {
+			panic(err) // the file is part of the binary
+		}
+		source.Write(text)
+	}
+	return source.String()
+}
 
 // The scripts. The head of each file documents its arguments and results.
 var (
@@ -90,7 +95,7 @@ var (
 	RequestPeek      = NewScript("request_peek", requestPeek)
 	RequestBegin     = NewScript("request_begin", requestBegin)
 	RequestSettle    = NewScript("request_settle", requestSettle)
-	LimiterAcquire   = NewScript("limiter_acquire", limiterAcquire+limiterLoad+limiterSlots+limiterBuckets+limiterGrant+limiterSave)
+	LimiterAcquire   = NewScript("limiter_acquire", limiterSource())
 )
 
 // All contains every script.
