@@ -81,8 +81,8 @@ func (a *aliases) load(ctx context.Context, tasks []*task) error {
 		return nil
 	}
 	var found []store.Snapshot
-	err := a.w.retryDB(ctx, opAliases, func(ctx context.Context) (err error) {
-		found, err = a.w.store.GetAll(ctx, entities)
+	err := a.w.db.retry(ctx, opAliases, func(ctx context.Context) (err error) {
+		found, err = a.w.db.GetAll(ctx, entities)
 		return err
 	})
 	if err != nil {
@@ -199,7 +199,7 @@ func (a *aliases) apply(t *task) {
 	}
 	t.params, t.pending = params, false
 	var err error
-	if t.plan, err = a.w.planFor(t); err != nil {
+	if t.plan, err = planCalls(a.w.source, t); err != nil {
 		t.reason, t.invalid = schemas.InvalidRequest, fmt.Errorf("%w; the value comes from facet %s", err, t.aliases[0].From)
 	}
 }
@@ -225,7 +225,7 @@ func (a *aliases) prepare(ctx, hard context.Context, at *attempt) (ready bool) {
 				return true
 			}
 			if at.start() {
-				a.w.deadLetter(hard, t, failure{reason: t.reason, err: t.invalid, number: t.numberWithoutFetch()})
+				a.w.settler.deadLetter(hard, t, failure{reason: t.reason, err: t.invalid, number: t.numberWithoutFetch()})
 			}
 			return false
 		case entityNotFound, aliasDead:

@@ -44,26 +44,26 @@ func (a *aliases) wait(ctx, hard context.Context, at *attempt, dead string, numb
 	if !at.start() {
 		return false
 	}
-	before, err := w.readStatus(hard, t.request.Entity)
+	before, err := w.db.status(hard, t.request.Entity)
 	if err != nil {
 		return false
 	}
-	row := w.statusRow(t, failure{reason: schemas.HoldAlias, err: errors.New(t.waitText(dead, held)), number: number}, before)
+	row := w.settler.statusRow(t, failure{reason: schemas.HoldAlias, err: errors.New(t.waitText(dead, held)), number: number}, before)
 	row.State, row.DeadAlias, row.Aliases, row.AliasFailures, row.AliasUsers = store.Retrying, dead, t.aliasStates(), failures, nil
 	hold := min(max(time.Until(held.until), 0), maxAliasHold) + aliasWait
 	row.Until = time.UnixMicro(row.UpdatedAt.Add(hold).UnixMicro()).UTC()
-	if w.settle(hard, []schemas.End{{Entity: row.Entity, Number: number, Hold: cmp.Or(held.reason, schemas.HoldAlias), HoldFor: hold}}) != nil {
+	if w.settler.settle(hard, []schemas.End{{Entity: row.Entity, Number: number, Hold: cmp.Or(held.reason, schemas.HoldAlias), HoldFor: hold}}) != nil {
 		return false
 	}
-	if w.retryDB(hard, opFail, func(ctx context.Context) error { return w.store.WriteFailure(ctx, row, nil) }) != nil {
+	if w.db.retry(hard, opFail, func(ctx context.Context) error { return w.db.WriteFailure(ctx, row, nil) }) != nil {
 		return false
 	}
-	stored, err := w.readStatus(hard, row.Entity)
+	stored, err := w.db.status(hard, row.Entity)
 	if err != nil {
 		return false
 	}
 	if stored.State == store.Retrying {
-		w.retries.WakeAt(hard, stored.Until)
+		w.settler.retries.WakeAt(hard, stored.Until)
 	}
 	t.failedNumber = number
 	t.finish()
@@ -77,8 +77,8 @@ func (a *aliases) wait(ctx, hard context.Context, at *attempt, dead string, numb
 // none.
 func (a *aliases) failures(ctx context.Context, t *task) (versions []int64, err error) {
 	var found []store.Status
-	err = a.w.retryDB(ctx, opStatus, func(ctx context.Context) (err error) {
-		found, err = a.w.store.Statuses(ctx, t.aliasEntities())
+	err = a.w.db.retry(ctx, opStatus, func(ctx context.Context) (err error) {
+		found, err = a.w.db.Statuses(ctx, t.aliasEntities())
 		return err
 	})
 	for _, s := range found {

@@ -93,7 +93,7 @@ func (a *attempt) retryUnsent(ctx context.Context, wait time.Duration, why error
 		number = a.t.numberWithoutFetch()
 	}
 	d := decision{next: stepScheduleRetry, wait: wait, reason: schemas.Outage}
-	a.w.scheduleRetry(ctx, a.t, d, failure{reason: d.reason, err: why, number: number})
+	a.w.settler.scheduleRetry(ctx, a.t, d, failure{reason: d.reason, err: why, number: number})
 }
 
 // Acquire waits for a permit for the call in the worker's lane. It implements source.Permits.

@@ -65,7 +65,7 @@ func (x *walks) load(ctx context.Context, t *task) error {
 	// stored a page since, the write of this page fails, and load reads the state then.
 	isNew := t.walk == nil && t.stored.Version == 0 && t.request.Page == ""
 	if !isNew {
-		err := x.w.retryDB(ctx, opWalk, func(ctx context.Context) (err error) {
+		err := x.w.db.retry(ctx, opWalk, func(ctx context.Context) (err error) {
 			s, err = x.states.read(ctx, t.request.Entity)
 			return err
 		})
@@ -78,10 +78,10 @@ func (x *walks) load(ctx context.Context, t *task) error {
 	t.walk = &taskWalk{rules: rules, stored: s.Walk, before: s.Begin(rules, time.Now(), t.stored.NotFound)}
 	// If baseURL has changed, the stored position of the next page can be outside of it. Then a new
 	// walk begins.
-	if t.plan, err = x.w.planFor(t); err != nil {
+	if t.plan, err = planCalls(x.w.source, t); err != nil {
 		s.Walk = collection.Walk{}
 		t.walk.before = s.Begin(rules, time.Now(), t.stored.NotFound)
-		t.plan, err = x.w.planFor(t)
+		t.plan, err = planCalls(x.w.source, t)
 	}
 	return err // no other error is possible: the call of the first page was planned before
 }
@@ -114,8 +114,8 @@ func (x *walks) prepare(ctx context.Context, t *task) bool {
 	if end.Satisfied && (!stored.Open() || stored.Name() == t.request.Page) && x.abandonWalk(ctx, t, stored.ID) != nil {
 		return false
 	}
-	if x.w.settle(ctx, []schemas.End{end}) == nil {
-		x.w.skip(t, verdict)
+	if x.w.settler.settle(ctx, []schemas.End{end}) == nil {
+		x.w.settler.skip(t, verdict)
 	}
 	return false
 }
@@ -149,7 +149,7 @@ func (x *walks) storePage(hard context.Context, a *attempt, f fetched) store.Res
 	if err != nil {
 		return 0 // not possible: read has called After with the same page
 	}
-	events := w.outboxEventsOf(t, nil)
+	events := w.outboxEvents(t, nil)
 	item := &item{
 		task:  t,
 		write: store.Write{Entity: t.request.Entity, Version: a.number, CheckedAt: a.began, Outbox: events},
@@ -175,7 +175,7 @@ func (x *walks) storePage(hard context.Context, a *attempt, f fetched) store.Res
 			if errors.Is(item.rejected, collection.ErrShrunk) {
 				reason = schemas.ParseError
 			}
-			w.deadLetter(hard, t, failure{reason: reason, err: item.rejected, number: a.number, outcome: f.outcome})
+			w.settler.deadLetter(hard, t, failure{reason: reason, err: item.rejected, number: a.number, outcome: f.outcome})
 		}
 		return store.Superseded
 	case result != 0 && result != store.BaseMissing:
@@ -228,7 +228,7 @@ func (x *walks) abandon(ctx context.Context, t *task) error {
 
 // abandonWalk closes the walk with this id. It fails only if ctx ends.
 func (x *walks) abandonWalk(ctx context.Context, t *task, walk int64) error {
-	err := x.w.retryDB(ctx, opWalk, func(ctx context.Context) error { return x.store.Abandon(ctx, t.request.Entity, walk) })
+	err := x.w.db.retry(ctx, opWalk, func(ctx context.Context) error { return x.store.Abandon(ctx, t.request.Entity, walk) })
 	if err == nil && walk != 0 {
 		x.w.metrics.walks.ended.WithLabelValues(walkAbandoned).Inc()
 	}

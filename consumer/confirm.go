@@ -1,17 +1,11 @@
 package consumer
 
 import (
-	"context"
-	"errors"
 	"math/rand/v2"
 	"slices"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kgo"
-
-	"github.com/freshet/freshet/poll"
 	"github.com/freshet/freshet/schemas"
-	"github.com/freshet/freshet/source"
 	"github.com/freshet/freshet/store"
 )
 
@@ -262,139 +256,4 @@ func (h *Health) failureStreak(facet string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.facet(facet).streak
-}
-
-// awaitVerdict returns the verdict for a failure. It waits until another entity's call succeeds or
-// a run of confirming calls ends, but at most for Config.ConfirmTimeout.
-func (w *Worker) awaitVerdict(ctx, hard context.Context, q faultQuery) verdict {
-	limit := time.NewTimer(w.config.ConfirmTimeout)
-	defer limit.Stop()
-	for {
-		v, known, changed := w.health.lookupVerdict(q)
-		if known {
-			return v
-		}
-		w.startConfirm(hard, q)
-		select {
-		case <-changed:
-		case <-limit.C:
-			return faultUnknown
-		case <-ctx.Done():
-			return faultUnknown
-		}
-	}
-}
-
-// startConfirm starts the confirming calls of a query, unless a run of the same query is active.
-func (w *Worker) startConfirm(hard context.Context, q faultQuery) {
-	if w.health.beginRun(q) {
-		w.tasks.Go(func() { w.confirm(w.life, hard, q) })
-	}
-}
-
-// confirm fetches known-good entities, one after the other, until one succeeds or
-// confirmEntities have failed.
-func (w *Worker) confirm(ctx, hard context.Context, q faultQuery) {
-	ctx, cancel := context.WithTimeout(ctx, w.config.ConfirmTimeout)
-	defer cancel()
-	tried := map[schemas.Entity]bool{q.entity: true}
-	if w.health.candidate(q.entity.Facet, tried) != nil && w.health.failureStreak(q.entity.Facet) < minEntities {
-		poll.Pause(ctx, confirmDelay)
-	}
-	started, v := time.Now(), noKnownGood
-	for range confirmEntities {
-		k := w.health.candidate(q.entity.Facet, tried)
-		if k == nil {
-			break
-		}
-		tried[k.entity] = true
-		if v = w.callKnownGood(ctx, hard, k, q); v != sharedFault {
-			break
-		}
-	}
-	if v == sharedFault && q.scope == "" && len(tried) <= confirmEntities { // Only one known-good entity was called. Its failure alone does not prove that the source is at fault.
-		v = noKnownGood
-	}
-	w.announceOpen(w.health.finishRun(q, started, v), q.entity.Facet, errConfirmed)
-}
-
-var errConfirmed = errors.New("known-good entities failed too")
-
-// callKnownGood fetches one known-good entity, and returns the verdict about the failure of the query.
-func (w *Worker) callKnownGood(ctx, hard context.Context, k *knownGood, q faultQuery) verdict {
-	credential := ""
-	if q.scope != "" {
-		credential = q.credential
-	}
-	o, called := w.fetchKnownGood(ctx, hard, k, credential, false)
-	// A call that could not be started is repeated, because it gives no evidence about the upstream.
-	// Possible causes: its permits expired on a busy machine, or this worker is processing a request
-	// of the known-good entity.
-	for !called && !w.permits.BreakerOpenSince(time.Now()) && poll.Pause(ctx, beginRetryDelay) {
-		o, called = w.fetchKnownGood(ctx, hard, k, credential, false)
-	}
-	subject := evidenceOf(o)
-	switch {
-	case !called:
-		return faultUnknown
-	case subject == goodAnswer:
-		return entityFault
-	case q.scope != "" && subject == scopeEvidence && o.Class != source.Maintenance:
-		return sharedFault
-	case q.scope == "" && subject != scopeEvidence:
-		return sharedFault
-	}
-	return faultUnknown
-}
-
-// fetchKnownGood fetches a known-good entity as a confirming call or a probe, and stores the
-// result. It reports false if there is no outcome, for example because another task of the entity
-// is running.
-func (w *Worker) fetchKnownGood(ctx, hard context.Context, k *knownGood, credential string, probe bool) (source.Outcome, bool) {
-	now := time.Now()
-	t := &task{
-		record: &kgo.Record{}, ledger: newLedger(), taskParams: k.taskParams, stored: k.stored,
-		request: schemas.UpdateRequest{Entity: k.entity, Lane: w.lane, Reason: schemas.Prefetch, RequestedAt: now},
-	}
-	t.walk = nil
-	t.stored.ETag, t.stored.LastModified = "", "" // send no ETag and no Last-Modified, because the stored ones may be outdated
-	t.ledger.add(0, 0, now)
-	t.facet, _ = w.source.Facet(k.entity.Facet)
-	var err error
-	if t.plan, err = w.planFor(t); err != nil || !w.entityQueues.tryEnter(t) {
-		return source.Outcome{}, false
-	}
-	defer w.finishTask(t)
-	a := &attempt{w: w, t: t, probe: probe, goesFirst: true, credential: credential}
-	defer a.expectNoResult()
-	f, err := w.fetch(ctx, a)
-	if err != nil {
-		return source.Outcome{}, false
-	}
-	if a.began.IsZero() {
-		a.began = time.Now()
-	}
-	o := f.outcome
-	subject := evidenceOf(o)
-	if subject != goodAnswer {
-		w.health.recordCandidateFailure(k)
-	}
-	w.announceOpen(w.health.record(callEnd{entity: k.entity, credential: a.credentialUsed(), first: a.began, began: a.began}, subject, true, w.permits.BreakerOpenSince), k.entity.Facet, o.Err)
-	if subject != goodAnswer {
-		v := faultUnknown // without a verdict, this call pauses other calls only if its response demands a pause, such as a 429 with Retry-After
-		if probe {
-			v = sharedFault
-		}
-		w.applyAction(a, o, decide(o, attemptHistory{calls: f.calls, listedCredential: a.usedListedCredential(o)}, noDiagnosis, v))
-		w.metrics.errors.WithLabelValues(string(o.Class)).Inc()
-		if f.calls == 0 { // no call could be sent: wait before the next connection attempt
-			poll.Pause(ctx, unreachableDelay)
-		}
-		return o, true
-	}
-	w.recordSuccess(a)
-	if o.Class != source.NotReady {
-		w.storeResult(hard, a, f)
-	}
-	return o, true
 }

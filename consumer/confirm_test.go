@@ -77,7 +77,8 @@ func TestVerdict_IsNoEntityFaultIfTheBreakerWasOpen(t *testing.T) {
 		{refused, true, faultUnknown},
 		{refused, false, entityFault},
 	} {
-		w := &Worker{health: NewHealth(), permits: breakerPermits{openSince: c.openSince}, config: Config{ConfirmTimeout: time.Minute}}
+		w := &Worker{base: &base{config: Config{ConfirmTimeout: time.Minute}}, health: NewHealth(), permits: breakerPermits{openSince: c.openSince}}
+		w.prober = &prober{w: w}
 		later := time.Now().Add(time.Minute)
 		w.health.record(callEnd{entity: of("a", 2), first: later, began: later}, goodAnswer, false, breakerOpen(false))
 		a := &attempt{w: w, t: &task{request: schemas.UpdateRequest{Entity: of("a", 1)}}, began: time.Now()}

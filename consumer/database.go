@@ -27,17 +27,21 @@ var (
 	errSlowCounted = errors.New("the database was slow; the circuit breaker has counted this as a failure")
 )
 
-// dbHealth is the circuit breaker of the database, with a signal for the changes of its state.
-type dbHealth struct {
-	dbBreaker        *gobreaker.CircuitBreaker[struct{}]
-	dbBreakerChanged chan struct{} // receives a signal after each change of dbBreaker's state
+// database makes the worker's calls to the database. A circuit breaker protects it.
+type database struct {
+	Store
+	base    *base
+	gates   *gates
+	breaker *gobreaker.CircuitBreaker[struct{}]
+	changed chan struct{} // receives a signal after each change of the breaker's state
 }
 
-// newDBBreaker returns the database's circuit breaker. It opens after five failed or slow calls in
-// a row. It also opens if half of at least ten calls within ten seconds failed or were slow. While
-// the breaker is not closed, the worker fetches nothing, because no result could be stored.
-func newDBBreaker(w *Worker) *gobreaker.CircuitBreaker[struct{}] {
-	return gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
+// newDatabase returns a database whose circuit breaker opens after five failed or slow calls in a row.
+// It also opens if half of at least ten calls within ten seconds failed or were slow. While the breaker
+// is not closed, the worker fetches nothing, because no result could be stored.
+func newDatabase(b *base, s Store, g *gates) *database {
+	d := &database{Store: s, base: b, gates: g, changed: make(chan struct{}, 1)}
+	d.breaker = gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 		Name: "database", MaxRequests: 1, Timeout: dbBreakerTimeout,
 		Interval: 10 * time.Second, BucketPeriod: time.Second,
 		ReadyToTrip: func(c gobreaker.Counts) bool {
@@ -48,23 +52,24 @@ func newDBBreaker(w *Worker) *gobreaker.CircuitBreaker[struct{}] {
 		},
 		IsExcluded: func(err error) bool { return errors.Is(err, errSlowCounted) },
 		OnStateChange: func(_ string, _, to gobreaker.State) {
-			w.gates.set(gateDatabase, to == gobreaker.StateClosed)
-			w.metrics.database.Set(float64(to))
+			d.gates.set(gateDatabase, to == gobreaker.StateClosed)
+			b.metrics.database.Set(float64(to))
 			select {
-			case w.dbBreakerChanged <- struct{}{}:
+			case d.changed <- struct{}{}:
 			default:
 			}
 		},
 	})
+	return d
 }
 
-// retryDB repeats a database call until it succeeds, as retry does, but makes each call through the
+// retry repeats a database call until it succeeds, as base.retry does, but makes each call through the
 // database's circuit breaker. A slow call that succeeds is not repeated, but the breaker counts it
 // as a failure.
-func (w *Worker) retryDB(ctx context.Context, op string, do func(context.Context) error) error {
-	return w.retry(ctx, op, func(ctx context.Context) error {
-		_, err := w.dbBreaker.Execute(func() (struct{}, error) {
-			started, counting := time.Now(), w.countSlow()
+func (d *database) retry(ctx context.Context, op string, do func(context.Context) error) error {
+	return d.base.retry(ctx, op, func(ctx context.Context) error {
+		_, err := d.breaker.Execute(func() (struct{}, error) {
+			started, counting := time.Now(), d.countSlow()
 			err := do(ctx)
 			counted := counting()
 			if err == nil && counted {
@@ -81,11 +86,24 @@ func (w *Worker) retryDB(ctx context.Context, op string, do func(context.Context
 	})
 }
 
+// status returns the entity's stored status.
+func (d *database) status(ctx context.Context, e schemas.Entity) (store.Status, error) {
+	var all []store.Status
+	err := d.retry(ctx, opStatus, func(ctx context.Context) (err error) {
+		all, err = d.Statuses(ctx, []schemas.Entity{e})
+		return err
+	})
+	if err != nil {
+		return store.Status{}, err
+	}
+	return all[0], nil
+}
+
 // countSlow makes the breaker count one failure for each slowThreshold that a database call lasts,
 // until the returned function `end` is called. Without these counts, calls that hang would not open
 // the breaker, because they are few and end late. `end` reports whether the breaker counted any
 // failure.
-func (w *Worker) countSlow() (end func() (counted bool)) {
+func (d *database) countSlow() (end func() (counted bool)) {
 	var mu sync.Mutex
 	var ended, counted bool
 	mu.Lock()
@@ -97,7 +115,7 @@ func (w *Worker) countSlow() (end func() (counted bool)) {
 		if ended {
 			return
 		}
-		_, err := w.dbBreaker.Execute(func() (struct{}, error) { return struct{}{}, errSlow })
+		_, err := d.breaker.Execute(func() (struct{}, error) { return struct{}{}, errSlow })
 		counted = counted || errors.Is(err, errSlow)
 		timer.Reset(slowThreshold)
 	})
@@ -110,19 +128,19 @@ func (w *Worker) countSlow() (end func() (counted bool)) {
 	}
 }
 
-// probeDatabase calls the database while its breaker is open. Without these calls the breaker might
+// probe calls the database while its breaker is open. Without these calls the breaker might
 // never close, because all records may wait until it is closed.
-func (w *Worker) probeDatabase(ctx context.Context) {
-	nobody := []schemas.Entity{{Source: w.source.Name(), Facet: "-", Key: "-"}}
+func (d *database) probe(ctx context.Context) {
+	nobody := []schemas.Entity{{Source: d.base.source.Name(), Facet: "-", Key: "-"}}
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.dbBreakerChanged:
+		case <-d.changed:
 		}
-		for w.dbBreaker.State() != gobreaker.StateClosed {
-			if !poll.Pause(ctx, dbBreakerTimeout) || w.retryDB(ctx, opReachDB, func(ctx context.Context) error {
-				_, err := w.store.States(ctx, nobody)
+		for d.breaker.State() != gobreaker.StateClosed {
+			if !poll.Pause(ctx, dbBreakerTimeout) || d.retry(ctx, opReachDB, func(ctx context.Context) error {
+				_, err := d.States(ctx, nobody)
 				return err
 			}) != nil {
 				return

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
@@ -59,28 +61,48 @@ func (dlqCompressor) Compress(_ *bytes.Buffer, src []byte, _ ...kgo.CompressFlag
 	return e.EncodeAll(src, nil), kgo.CodecZstd
 }
 
+// deadLetterTopic publishes the dead letters of a worker.
+type deadLetterTopic struct {
+	client  *kgo.Client
+	unacked *semaphore.Weighted // bounds the unacknowledged bytes to maxDeadLetterBatch
+}
+
+// newDeadLetterTopic returns a deadLetterTopic with a Kafka client of its own.
+func newDeadLetterTopic(connection ...kgo.Opt) (*deadLetterTopic, error) {
+	client, err := kgo.NewClient(append(dlqClientOptions(), connection...)...)
+	if err != nil {
+		return nil, fmt.Errorf("create the Kafka client for dead letters: %w", err)
+	}
+	return &deadLetterTopic{client, semaphore.NewWeighted(maxDeadLetterBatch)}, nil
+}
+
+// publish writes a record to the dead-letter topic. It returns the record with its offset after Kafka
+// has acknowledged it.
+func (d *deadLetterTopic) publish(ctx context.Context, r *kgo.Record) (*kgo.Record, error) {
+	size := min(int64(recordSize(r)), maxDeadLetterBatch)
+	if err := d.unacked.Acquire(ctx, size); err != nil {
+		return nil, err
+	}
+	defer d.unacked.Release(size)
+	put, err := d.client.ProduceSync(ctx, r).First()
+	if errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.UnknownTopicID) {
+		// If the topic was deleted and created again, the client must drop the old topic's ID.
+		d.client.PurgeTopicsFromProducing(r.Topic)
+	}
+	return put, err
+}
+
 // deadLetter writes a dead letter for a record that failed permanently and settles its request. It
 // writes none if an earlier dead letter of the entity covers the request (endIfHeld).
-func (w *Worker) deadLetter(ctx context.Context, t *task, f failure) {
+func (s *settler) deadLetter(ctx context.Context, t *task, f failure) {
 	var before store.Status
-	if w.owns(t) {
+	if t.ownedBy(s.source) {
 		var err error
-		if before, err = w.readStatus(ctx, t.request.Entity); err != nil || w.endIfHeld(ctx, t, f, before) {
+		if before, err = s.db.status(ctx, t.request.Entity); err != nil || s.endIfHeld(ctx, t, f, before) {
 			return
 		}
 	}
-	w.writeDeadLetter(ctx, t, f, before)
-}
-
-// publishDeadLetter writes a record to the dead-letter topic. It returns the record with its
-// offset after Kafka has acknowledged it.
-func (w *Worker) publishDeadLetter(ctx context.Context, r *kgo.Record) (*kgo.Record, error) {
-	size := min(int64(recordSize(r)), maxDeadLetterBatch)
-	if err := w.dlqUnacked.Acquire(ctx, size); err != nil {
-		return nil, err
-	}
-	defer w.dlqUnacked.Release(size)
-	return w.dlqClient.ProduceSync(ctx, r).First()
+	s.writeDeadLetter(ctx, t, f, before)
 }
 
 // recordSize returns an upper bound of a record's bytes in a batch.
@@ -96,27 +118,23 @@ func recordSize(r *kgo.Record) int {
 // writeDeadLetter copies the record byte for byte to the dead-letter topic, stores that its entity has
 // failed, and settles its request. It retries until Kafka accepts the dead letter. `before` is the
 // entity's previous status.
-func (w *Worker) writeDeadLetter(ctx context.Context, t *task, f failure, before store.Status) {
-	if w.walks.abandon(ctx, t) != nil {
+func (s *settler) writeDeadLetter(ctx context.Context, t *task, f failure, before store.Status) {
+	if s.walks.abandon(ctx, t) != nil {
 		return // ctx ended; the record stays uncommitted, and a worker reads it again
 	}
 	r := t.record
 	d := deadLetter{schemas.DeadLetter{
 		Key: r.Key, Value: r.Value, Reason: f.reason, Error: f.err.Error(), Attempts: t.calls,
-		Topic: r.Topic, Partition: r.Partition, Offset: r.Offset, Group: schemas.Group(w.source.Name(), w.lane),
-		Worker: w.config.WorkerName, Time: time.Now(),
+		Topic: r.Topic, Partition: r.Partition, Offset: r.Offset, Group: schemas.Group(s.source.Name(), s.lane),
+		Worker: s.config.WorkerName, Time: time.Now(),
 		Status: f.outcome.Status, Sample: f.outcome.Sample, SampleType: f.outcome.SampleType,
 	}}
 	d.Headers = t.headers()
 	var id store.DeadLetterID
-	err := w.retry(ctx, opDeadLetters, func(ctx context.Context) error {
-		put, err := w.publishDeadLetter(ctx, d.record(w.source.Name()))
+	err := s.retry(ctx, opDeadLetters, func(ctx context.Context) error {
+		put, err := s.dlq.publish(ctx, d.record(s.source.Name()))
 		if errors.Is(err, kerr.MessageTooLarge) && d.ValueBytes == 0 {
 			d = deadLetter{d.Cut()} // the dead letter is too large for its topic, so the next try writes it shortened
-		}
-		if errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.UnknownTopicID) {
-			// If the topic was deleted and created again, the client must drop the old topic's ID.
-			w.dlqClient.PurgeTopicsFromProducing(schemas.DeadLetterTopic(w.source.Name()))
 		}
 		if err == nil {
 			id = store.DeadLetterID{Topic: put.Topic, Partition: put.Partition, Offset: put.Offset}
@@ -124,11 +142,11 @@ func (w *Worker) writeDeadLetter(ctx context.Context, t *task, f failure, before
 		return err
 	})
 	if err == nil {
-		indexed, visibility := d.DeadLetter, w.source.Visibility(t.request.Entity.Key)
+		indexed, visibility := d.DeadLetter, s.source.Visibility(t.request.Entity.Key)
 		if visibility != "" {
 			indexed.Sample = nil // do not store the upstream's response (the sample) in dead_letters, because clients that must not see this content can list these rows
 		}
-		err = w.fail(ctx, t, f, before, store.DeadLetter{
+		err = s.fail(ctx, t, f, before, store.DeadLetter{
 			DeadLetterID: id, Reason: f.reason, Error: indexed.Summary(), Fingerprint: indexed.Fingerprint(t.request.Entity), Status: d.Status, Attempts: t.calls,
 			Replays: t.replay().Count, Visibility: visibility, At: d.Time, CorrelationID: t.request.CorrelationID,
 		})
@@ -137,10 +155,10 @@ func (w *Worker) writeDeadLetter(ctx context.Context, t *task, f failure, before
 		return // the record stays uncommitted and is read again, so a second dead letter may be written
 	}
 	t.finish()
-	w.metrics.settled.WithLabelValues(endDeadLetter).Inc()
+	s.metrics.settled.WithLabelValues(endDeadLetter).Inc()
 	t.traceEnd(endDeadLetter)
-	w.metrics.errors.WithLabelValues(string(f.reason)).Inc()
-	w.log.ErrorContext(t.traced(ctx), "dead letter written", "reason", string(f.reason), "entity", t.request.Entity.String(), "attempts", t.calls,
+	s.metrics.errors.WithLabelValues(string(f.reason)).Inc()
+	s.log.ErrorContext(t.traced(ctx), "dead letter written", "reason", string(f.reason), "entity", t.request.Entity.String(), "attempts", t.calls,
 		"topic", r.Topic, "partition", r.Partition, "offset", r.Offset, "correlation_id", t.request.CorrelationID, "err", f.err)
 }
 

@@ -10,7 +10,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/freshet/freshet/servicetest"
 )
@@ -18,28 +17,28 @@ import (
 // maxMessage is the setting max.message.bytes of the topic that dlqWorker creates.
 const maxMessage = 1 << 20
 
-// dlqWorker returns a worker that can only publish dead letters, and its topic on a real Kafka.
-func dlqWorker(tb testing.TB, partitions int32) (w *Worker, topic string) {
+// realDLQ returns a deadLetterTopic, and its topic on a real Kafka.
+func realDLQ(tb testing.TB, partitions int32) (d *deadLetterTopic, topic string) {
 	tb.Helper()
-	client, err := kgo.NewClient(append(dlqClientOptions(), kgo.SeedBrokers(servicetest.Kafka(tb)...))...)
+	d, err := newDeadLetterTopic(kgo.SeedBrokers(servicetest.Kafka(tb)...))
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(client.Close)
+	tb.Cleanup(d.client.Close)
 	topic = servicetest.Name("letters")
-	admin := kadm.NewClient(client)
+	admin := kadm.NewClient(d.client)
 	if _, err := admin.CreateTopic(tb.Context(), partitions, 1, map[string]*string{"max.message.bytes": new(strconv.Itoa(maxMessage))}, topic); err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { _, _ = admin.DeleteTopic(context.WithoutCancel(tb.Context()), topic) })
-	return &Worker{dlqClient: client, dlqUnacked: semaphore.NewWeighted(maxDeadLetterBatch)}, topic
+	return d, topic
 }
 
 // Dead letters of one partition are published concurrently. Some are so large that the topic
 // accepts them only in a batch of their own. Kafka must not reject a batch as too large. The values
 // are random bytes, which do not compress.
 func TestPublishDeadLetter_SendsNoOversizedBatch(t *testing.T) {
-	w, topic := dlqWorker(t, 1)
+	d, topic := realDLQ(t, 1)
 	var all sync.WaitGroup
 	for i := range 60 {
 		size := 60_000
@@ -49,7 +48,7 @@ func TestPublishDeadLetter_SendsNoOversizedBatch(t *testing.T) {
 		value := make([]byte, size)
 		_, _ = rand.Read(value)
 		all.Go(func() {
-			if _, err := w.publishDeadLetter(t.Context(), &kgo.Record{Topic: topic, Value: value}); err != nil {
+			if _, err := d.publish(t.Context(), &kgo.Record{Topic: topic, Value: value}); err != nil {
 				t.Errorf("a dead letter of %d bytes: got %v, want none", size, err)
 			}
 		})
@@ -60,10 +59,10 @@ func TestPublishDeadLetter_SendsNoOversizedBatch(t *testing.T) {
 // BenchmarkDeadLetters publishes dead letters of 2 kB from 256 goroutines, like a worker that
 // processes many records at once.
 func BenchmarkDeadLetters(b *testing.B) {
-	w, topic := dlqWorker(b, 12)
+	d, topic := realDLQ(b, 12)
 	value := make([]byte, 2000)
 	for range 12 { // one dead letter for each of the 12 partitions, so that the client learns their leaders
-		if _, err := w.publishDeadLetter(b.Context(), &kgo.Record{Topic: topic, Value: value}); err != nil {
+		if _, err := d.publish(b.Context(), &kgo.Record{Topic: topic, Value: value}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -77,7 +76,7 @@ func BenchmarkDeadLetters(b *testing.B) {
 	for range 256 {
 		all.Go(func() {
 			for i := range next {
-				if _, err := w.publishDeadLetter(b.Context(), &kgo.Record{Topic: topic, Key: fmt.Append(nil, "item/", i), Value: value}); err != nil {
+				if _, err := d.publish(b.Context(), &kgo.Record{Topic: topic, Key: fmt.Append(nil, "item/", i), Value: value}); err != nil {
 					b.Error(err)
 				}
 			}

@@ -69,7 +69,7 @@ func (d *derivations) try(ctx, hard context.Context, a *attempt) decision {
 	case err != nil:
 		memory.resize(0)
 		w.metrics.errors.WithLabelValues(string(schemas.NotComputed)).Inc()
-		w.scheduleRetry(hard, t, decision{next: stepScheduleRetry, countsFailure: true}, failure{reason: schemas.NotComputed, err: err, number: a.number})
+		w.settler.scheduleRetry(hard, t, decision{next: stepScheduleRetry, countsFailure: true}, failure{reason: schemas.NotComputed, err: err, number: a.number})
 	case c.Empty():
 		w.storeResult(hard, a, fetched{outcome: source.Outcome{Class: source.NotFound}, memory: memory})
 	default:
@@ -128,8 +128,8 @@ func (d *derivation) addResults(ctx context.Context, c *derived.Computation, key
 		entities[i].Key = key
 	}
 	var results []store.Snapshot
-	err := d.w.retryDB(ctx, opDerive, func(ctx context.Context) (err error) {
-		results, err = d.w.store.GetAll(ctx, entities)
+	err := d.w.db.retry(ctx, opDerive, func(ctx context.Context) (err error) {
+		results, err = d.w.db.GetAll(ctx, entities)
 		return err
 	})
 	if err != nil {
@@ -170,7 +170,7 @@ func (d *derivation) eachCollection(ctx context.Context, key string, do func(ove
 		}
 		for after, more := "", true; more; {
 			var stored []collection.Listed
-			err := d.w.retryDB(ctx, opDerive, func(ctx context.Context) (err error) {
+			err := d.w.db.retry(ctx, opDerive, func(ctx context.Context) (err error) {
 				stored, err = d.items.InKeyOrder(ctx, filter, after, limit)
 				return err
 			})
@@ -202,7 +202,7 @@ func (d *derivation) addItems(ctx context.Context, c *derived.Computation, over 
 	var after collection.Position
 	for more := true; more; {
 		n := 0
-		err := d.w.retryDB(ctx, opDerive, func(ctx context.Context) error {
+		err := d.w.db.retry(ctx, opDerive, func(ctx context.Context) error {
 			n = 0
 			return d.items.Scan(ctx, e, after, itemChunk, func(at collection.Position, content []byte) {
 				n, after = n+1, at // if the scan is repeated, it begins after this item

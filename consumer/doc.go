@@ -3,6 +3,22 @@
 // only then commits the offset. HIGH and LOW are two workers with their own consumer groups and
 // Kafka clients. The package declares its dependencies in deps.go.
 //
+// # Parts of a worker
+//
+//	group      membership in the consumer group: ledgers of the partitions, commits of offsets
+//	intake     decodes polled records, plans their calls, and skips satisfied requests
+//	admission  one task of each entity at a time, and slots for clients in turn
+//	Worker     attempts of a task: fetch, evaluation of the outcome, next step
+//	gates      stop calls while the database is down, a token is missing, or LOW yields to HIGH
+//	prober     confirming calls after a failure, and probes while the source's breaker is open
+//	writer     writes results in batches
+//	settler    scheduled retries, dead letters and skipped requests
+//	ends       announces ended requests to Redis and to runs
+//	yielder    lets LOW yield to HIGH
+//	database   database calls behind a circuit breaker
+//	aliases, walks, derivations
+//	           facets with aliases, collections, and derived facets
+//
 // # States of a record
 //
 //	from                  to                    when

@@ -128,30 +128,30 @@ func (h *Hints) compared(facet, member string, now time.Time) (save, log bool) {
 	return true, true
 }
 
-// hintUnchanged records that a check of the task's entity found no change.
-func (w *Worker) hintUnchanged(ctx context.Context, t *task) {
-	if w.hints == nil || !w.hints.unchanged(t.request.Facet, time.Now()) {
+// recordUnchanged records that a check of the task's entity found no change. A nil receiver does nothing.
+func (h *Hints) recordUnchanged(ctx context.Context, b *base, t *task) {
+	if h == nil || !h.unchanged(t.request.Facet, time.Now()) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, hintTimeout)
 	defer cancel()
-	if err := w.hints.store.DeleteHint(ctx, t.request.Facet); err != nil {
-		w.log.Debug("hint about a changing JSON member not deleted; the console still shows it", "facet", t.request.Facet, "err", err)
+	if err := h.store.DeleteHint(ctx, t.request.Facet); err != nil {
+		b.log.Debug("hint about a changing JSON member not deleted; the console still shows it", "facet", t.request.Facet, "err", err)
 	}
 }
 
-// hintChanged compares changed content with the stored content, if a comparison is due. It ignores
+// recordChanged compares changed content with the stored content, if a comparison is due. It ignores
 // a failed comparison. It does not compare content that not every client may see, because every
 // user of the console who can see a facet sees its hint.
-func (w *Worker) hintChanged(ctx context.Context, t *task, content []byte) {
-	facet := t.request.Facet
-	isPublic := t.stored.Visibility == "" && w.source.Visibility(t.request.Entity.Key) == ""
-	if w.hints == nil || !isPublic || max(len(content), t.stored.Size) > maxHintBytes || !w.hints.due(facet, time.Now()) {
+func (h *Hints) recordChanged(ctx context.Context, db *database, t *task, content []byte) {
+	b, facet := db.base, t.request.Facet
+	isPublic := t.stored.Visibility == "" && b.source.Visibility(t.request.Entity.Key) == ""
+	if h == nil || !isPublic || max(len(content), t.stored.Size) > maxHintBytes || !h.due(facet, time.Now()) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, hintTimeout)
 	defer cancel()
-	found, err := w.store.GetAll(ctx, []schemas.Entity{t.request.Entity})
+	found, err := db.GetAll(ctx, []schemas.Entity{t.request.Entity})
 	if err != nil {
 		return
 	}
@@ -163,15 +163,15 @@ func (w *Worker) hintChanged(ctx context.Context, t *task, content []byte) {
 	if err != nil {
 		return
 	}
-	member, _ := w.source.OnlyChangedMember(facet, before, content)
-	save, log := w.hints.compared(facet, member, time.Now())
+	member, _ := b.source.OnlyChangedMember(facet, before, content)
+	save, log := h.compared(facet, member, time.Now())
 	if log {
-		w.log.Warn("only one JSON member of the facet changes at every check; add it to facets.NAME.ignore if it is not content", "facet", facet, "member", member)
+		b.log.Warn("only one JSON member of the facet changes at every check; add it to facets.NAME.ignore if it is not content", "facet", facet, "member", member)
 	}
 	if !save {
 		return
 	}
-	if err := w.hints.store.SaveHint(ctx, facet, member); err != nil {
-		w.log.Debug("hint about a changing JSON member not saved; the console does not show it", "facet", facet, "err", err)
+	if err := h.store.SaveHint(ctx, facet, member); err != nil {
+		b.log.Debug("hint about a changing JSON member not saved; the console does not show it", "facet", facet, "err", err)
 	}
 }

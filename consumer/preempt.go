@@ -36,7 +36,7 @@ func (a *attempt) watchWait(cancel context.CancelCauseFunc) (stop func()) {
 		defer mu.Unlock()
 		switch {
 		case stopped:
-		case a.w.slots.preempt(a.t.client, a.w.memory.waitersOfOthers(a.t.client)):
+		case a.w.admission.slots.preempt(a.t.client, a.w.memory.waitersOfOthers(a.t.client)):
 			stopped = true
 			a.mu.Lock()
 			a.preempted = true
@@ -52,15 +52,6 @@ func (a *attempt) watchWait(cancel context.CancelCauseFunc) (stop func()) {
 		stopped = true
 		timer.Stop()
 	}
-}
-
-// requeue frees the slot of a preempted task and waits until its client's next turn gives it a slot
-// again. It reports false if ctx ended.
-func (w *Worker) requeue(ctx context.Context, t *task) bool {
-	w.releaseSlot(t)
-	w.slots.preempted()
-	w.reacquireSlot(t)
-	return ctx.Err() == nil
 }
 
 // preempt reports whether a record of the client is chosen to be preempted: a record that occupies a

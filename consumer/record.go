@@ -34,7 +34,7 @@ func (w *Worker) newContent(ctx context.Context, t *task, answers *source.Respon
 	// before the write. Then the content counts as new, and its links are stored with it.
 	made := content{hash: c.Hash, extractVersion: c.ExtractVersion, links: linksIn(w.source, t, c.Bytes)}
 	if t.hasStored(c) {
-		w.hintUnchanged(ctx, t)
+		w.hints.recordUnchanged(ctx, w.base, t)
 		made.bytes = answers.Bytes()
 		made.payload = func() (store.Payload, error) {
 			o := w.source.Read(answers, time.Now())
@@ -47,7 +47,7 @@ func (w *Worker) newContent(ctx context.Context, t *task, answers *source.Respon
 		return made
 	}
 	if c.MediaType == "" && t.stored.HasContent() && t.stored.ExtractVersion == c.ExtractVersion && !t.stored.NotFound {
-		w.hintChanged(ctx, t, c.Bytes)
+		w.hints.recordChanged(ctx, w.db, t, c.Bytes)
 	}
 	p := payloadOf(c)
 	made.bytes = len(p.Bytes)
@@ -80,7 +80,7 @@ func (w *Worker) storeResult(hard context.Context, a *attempt, f fetched) store.
 			ETag: f.outcome.Validator.ETag, LastModified: f.outcome.Validator.LastModified,
 			Visibility: w.source.Visibility(t.request.Entity.Key),
 			Manual:     t.request.Reason.Manual(),
-			Outbox:     w.outboxEventsOf(t, f.content.links.Keys),
+			Outbox:     w.outboxEvents(t, f.content.links.Keys),
 			Aliases:    t.aliasStates(), AliasUsers: t.facet.AliasUsers(), AliasNotFound: f.aliasNotFound,
 		},
 		written: make(chan store.Result, 1),
@@ -104,31 +104,31 @@ func (w *Worker) storeResult(hard context.Context, a *attempt, f fetched) store.
 		w.metrics.linksFound(f.content.links, t.followsLinks())
 	}
 	if item.rejected != nil && t.record.Topic != "" { // a confirming call or a probe belongs to no record (the topic is empty), so it causes no dead letter
-		w.deadLetter(hard, t, failure{reason: schemas.Unstorable, err: item.rejected, number: a.number, outcome: f.outcome})
+		w.settler.deadLetter(hard, t, failure{reason: schemas.Unstorable, err: item.rejected, number: a.number, outcome: f.outcome})
 	}
 	return result
 }
 
-// outboxEventsOf returns the events to store if the entity's content has changed. A trigger carries
+// outboxEvents returns the events to store if the entity's content has changed. A trigger carries
 // the request's params for which its target facet has no value in the configuration. A changed alias
 // triggers the facets that use it. An input of a derived facet triggers the entity that is computed from it. The
 // keys of links trigger their entities.
-func (w *Worker) outboxEventsOf(t *task, keys []string) store.OutboxEvents {
+func (b *base) outboxEvents(t *task, keys []string) store.OutboxEvents {
 	e := store.OutboxEvents{PublishChange: t.facet.PublishChanges}
-	for _, trigger := range w.config.Triggers[t.request.Facet] {
-		other, _ := w.source.Facet(trigger.Facet)
+	for _, trigger := range b.config.Triggers[t.request.Facet] {
+		other, _ := b.source.Facet(trigger.Facet)
 		trigger.Params = other.EntityParams(t.params)
 		e.Triggers = append(e.Triggers, trigger)
 	}
 	for _, user := range t.facet.AliasUsers() {
-		other, _ := w.source.Facet(user)
+		other, _ := b.source.Facet(user)
 		e.Triggers = append(e.Triggers, store.Trigger{Facet: user, OnReplace: true, Params: other.EntityParams(t.params)})
 	}
 	for _, c := range t.facet.Computed(t.request.Key) {
-		if schemas.CheckKey(c.Key) == nil && w.source.CheckKey(c.Facet, c.Key) == nil {
+		if schemas.CheckKey(c.Key) == nil && b.source.CheckKey(c.Facet, c.Key) == nil {
 			e.Triggers = append(e.Triggers, store.Trigger{Facet: c.Facet, Key: c.Key, Every: c.Every})
 		}
 	}
-	e.Triggers = append(e.Triggers, linkTriggers(w.source, t, keys)...)
+	e.Triggers = append(e.Triggers, linkTriggers(b.source, t, keys)...)
 	return e
 }

@@ -54,14 +54,14 @@ func failedOperation(op string) observe.Condition {
 
 // retry calls `do` until it succeeds. While PostgreSQL, Redis or Kafka is down, the caller's records
 // stay uncommitted and none is lost. It returns an error only when ctx ends.
-func (w *Worker) retry(ctx context.Context, op string, do func(context.Context) error) error {
+func (b *base) retry(ctx context.Context, op string, do func(context.Context) error) error {
 	backoff := minBackoff
 	for {
 		attempt, cancel := context.WithTimeout(ctx, dependencyTimeout)
 		err := do(attempt)
 		cancel()
 		if err == nil {
-			w.conditions.Resolved(w.log, failedOperation(op))
+			b.conditions.Resolved(b.log, failedOperation(op))
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -70,9 +70,9 @@ func (w *Worker) retry(ctx context.Context, op string, do func(context.Context) 
 		if errors.Is(err, store.ErrContention) {
 			backoff = minBackoff // two transactions were in conflict; the database is healthy, so the delay stays short
 		} else if !errors.Is(err, gobreaker.ErrOpenState) && !errors.Is(err, gobreaker.ErrTooManyRequests) {
-			w.conditions.Warn(w.log, failedOperation(op), err)
+			b.conditions.Warn(b.log, failedOperation(op), err)
 		}
-		w.metrics.dependencyFailures.WithLabelValues(op).Inc()
+		b.metrics.dependencyFailures.WithLabelValues(op).Inc()
 		if !poll.Pause(ctx, jittered(backoff)) {
 			return context.Cause(ctx)
 		}

@@ -28,7 +28,7 @@ func (x *walks) stepOpen(ctx context.Context, t *task) (open bool, err error) {
 	if !ok {
 		return true, nil
 	}
-	err = x.w.retryDB(ctx, opRuns, func(ctx context.Context) (err error) {
+	err = x.w.db.retry(ctx, opRuns, func(ctx context.Context) (err error) {
 		open, err = x.runs.IsOpen(ctx, step)
 		return err
 	})

@@ -39,7 +39,7 @@ func BenchmarkObservability(b *testing.B) {
 		"spans-kept":     observe.NewTracer(sdk.NewTracerProvider(sdk.WithBatcher(tracetest.NewNoopExporter()))),
 	} {
 		b.Run(name, func(b *testing.B) {
-			w := &Worker{tracer: tracer, lane: schemas.High}
+			w := &base{tracer: tracer, lane: schemas.High}
 			batch := []*item{{task: &task{record: &kgo.Record{Context: context.Background()}, request: schemas.UpdateRequest{
 				Entity: schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}, Reason: schemas.Stale, Version: 1,
 			}}}}
@@ -52,14 +52,14 @@ func BenchmarkObservability(b *testing.B) {
 }
 
 // startSpans starts and ends all spans of a record whose result is written in a batch of its own.
-func startSpans(w *Worker, batch []*item) {
+func startSpans(b *base, batch []*item) {
 	t := batch[0].task
-	ctx, hard, span := w.startSpan(context.Background(), context.Background(), t)
-	_, wait := w.tracer.Start(ctx, "wait for a permit")
+	ctx, hard, span := b.startSpan(context.Background(), context.Background(), t)
+	_, wait := b.tracer.Start(ctx, "wait for a permit")
 	wait.End()
-	endCallSpan(w.startCallSpan(t), http.StatusOK, nil)
-	_, batch[0].span = w.tracer.Start(hard, "store")
-	_, write := w.startBatchSpan(hard, batch)
+	endCallSpan(b.startCallSpan(t), http.StatusOK, nil)
+	_, batch[0].span = b.tracer.Start(hard, "store")
+	_, write := b.startBatchSpan(hard, batch)
 	write.End()
 	endStoreSpan(batch[0].span, store.Touched)
 	t.traceEnd("touched")
@@ -67,7 +67,7 @@ func startSpans(w *Worker, batch []*item) {
 }
 
 func TestTracing_DisabledAllocatesNothing(t *testing.T) {
-	w := &Worker{lane: schemas.High}
+	w := &base{lane: schemas.High}
 	batch := []*item{{task: &task{record: &kgo.Record{Context: context.Background()}}}}
 	if n := testing.AllocsPerRun(100, func() { startSpans(w, batch) }); n != 0 {
 		t.Errorf("allocations: got %v, want 0", n)

@@ -2,12 +2,7 @@ package consumer
 
 import (
 	"container/list"
-	"context"
 	"sync"
-
-	"github.com/twmb/franz-go/pkg/kgo"
-
-	"github.com/freshet/freshet/schemas"
 )
 
 // slotQueue assigns a worker's slots to records. A free slot goes to the client that occupies the
@@ -165,90 +160,4 @@ func (b *memoryBudget) enqueue(client string, r *memoryWaiter) *list.Element {
 		}
 	}
 	return b.waiting.PushFront(r)
-}
-
-// maxWaitingHigh is the maximum number of HIGH records that a worker has read and that wait for a
-// slot. A worker serves clients in turn only among these records, so the number must be large. By
-// default all clients together have at most as many outstanding requests as the quota allows calls
-// in two seconds (access.limits.outstanding). At up to 1,000 calls a second all of them fit.
-const maxWaitingHigh = 2048
-
-// maxWaitingRecords returns how many records of a lane may wait for a slot. It is 0 for LOW, whose
-// records have no clients that could take turns.
-func maxWaitingRecords(lane schemas.Lane) int {
-	if lane == schemas.High {
-		return maxWaitingHigh
-	}
-	return 0
-}
-
-// newTask returns the task of a record, with its client.
-func (w *Worker) newTask(r *kgo.Record, l *ledger) *task {
-	t := &task{record: r, ledger: l, ends: w.ends}
-	t.client = schemas.ClientOf(t.headers())
-	return t
-}
-
-// admit waits until the worker can hold one more record, and queues the task for a slot, or behind
-// the running task of its entity.
-func (w *Worker) admit(ctx context.Context, t *task) {
-	if w.recordLimit.Acquire(ctx, 1) != nil {
-		return // ctx ended; the record stays uncommitted, and a worker reads it again
-	}
-	if !w.entityQueues.enter(t) {
-		return
-	}
-	w.slots.add(t, nil)
-	w.grantSlots()
-}
-
-// grantSlots starts tasks while slots are free. Tasks use the worker's contexts, because the
-// caller's context may end earlier. When the worker stops, waiting tasks still get slots one after
-// the other, and end at once.
-func (w *Worker) grantSlots() {
-	for waiter, ok := w.slots.next(); ok; waiter, ok = w.slots.next() {
-		t := waiter.task
-		t.hasSlot = true
-		if waiter.granted != nil {
-			close(waiter.granted)
-			continue
-		}
-		if !w.slots.handOver(t) {
-			w.tasks.Go(func() {
-				w.slots.serve(t, w.life.Done(), func(t *task) {
-					w.work(w.life, w.hard, t)
-					w.recordLimit.Release(1)
-					w.finishTask(t)
-					w.releaseSlot(t)
-				})
-			})
-		}
-	}
-}
-
-// finishTask ends a task and queues the next task of its entity for a slot.
-func (w *Worker) finishTask(t *task) {
-	if next := w.entityQueues.leave(t); next != nil {
-		w.slots.add(next, nil)
-		w.grantSlots()
-	}
-}
-
-// releaseSlot frees the task's slot, if it has one.
-func (w *Worker) releaseSlot(t *task) {
-	if !t.hasSlot {
-		return
-	}
-	t.hasSlot = false
-	w.slots.release(t.client)
-	w.grantSlots()
-}
-
-// reacquireSlot waits until a task that gave its slot up gets a slot again. The wait also ends soon
-// when the worker stops, because the tasks that have slots end then.
-func (w *Worker) reacquireSlot(t *task) {
-	granted := make(chan struct{})
-	w.slots.add(t, granted)
-	w.grantSlots()
-	<-granted
 }

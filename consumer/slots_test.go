@@ -127,7 +127,7 @@ func TestMemoryBudget_ServesClientsInTurn(t *testing.T) {
 }
 
 func TestEnds_AreBounded(t *testing.T) {
-	d := newEnds()
+	d := newEnds(nil, nil, nil)
 	for i := range maxReleases + 5 {
 		d.add(taskOfClient("a", i))
 	}

@@ -20,8 +20,8 @@ import (
 
 // startSpan starts the span of a record's processing. It returns ctx and `hard`, both with that span,
 // and the span.
-func (w *Worker) startSpan(ctx, hard context.Context, t *task) (context.Context, context.Context, trace.Span) {
-	if !w.tracer.Enabled() {
+func (b *base) startSpan(ctx, hard context.Context, t *task) (context.Context, context.Context, trace.Span) {
+	if !b.tracer.Enabled() {
 		t.span = observe.NoSpan
 		return ctx, hard, t.span
 	}
@@ -29,8 +29,8 @@ func (w *Worker) startSpan(ctx, hard context.Context, t *task) (context.Context,
 	if t.record.Context != nil {
 		under = trace.ContextWithSpan(ctx, trace.SpanFromContext(t.record.Context))
 	}
-	ctx, t.span = w.tracer.Start(under, "refresh", trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
-		attribute.String("freshet.entity", t.request.Entity.String()), attribute.String("freshet.lane", string(w.lane)),
+	ctx, t.span = b.tracer.Start(under, "refresh", trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
+		attribute.String("freshet.entity", t.request.Entity.String()), attribute.String("freshet.lane", string(b.lane)),
 		attribute.String("freshet.reason", string(t.request.Reason)), attribute.String("freshet.correlation_id", t.request.CorrelationID),
 		attribute.Int64("freshet.version", t.request.Version),
 	))
@@ -82,11 +82,11 @@ func (t *task) traceEnd(end string) {
 
 // startCallSpan starts the span of one upstream call. It omits the URL, which may contain secrets,
 // and the upstream receives no trace parent.
-func (w *Worker) startCallSpan(t *task) trace.Span {
-	if !w.tracer.Enabled() {
+func (b *base) startCallSpan(t *task) trace.Span {
+	if !b.tracer.Enabled() {
 		return observe.NoSpan
 	}
-	_, span := w.tracer.Start(trace.ContextWithSpan(context.Background(), t.span), "call the upstream",
+	_, span := b.tracer.Start(trace.ContextWithSpan(context.Background(), t.span), "call the upstream",
 		trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attribute.String("freshet.source", t.request.Source)))
 	return span
 }
@@ -107,8 +107,8 @@ func endCallSpan(span trace.Span, status int, err error) {
 }
 
 // startBatchSpan starts the span of a batch write, linked with the span of each result.
-func (w *Worker) startBatchSpan(ctx context.Context, batch []*item) (context.Context, trace.Span) {
-	if !w.tracer.Enabled() {
+func (b *base) startBatchSpan(ctx context.Context, batch []*item) (context.Context, trace.Span) {
+	if !b.tracer.Enabled() {
 		return ctx, observe.NoSpan
 	}
 	var links []trace.Link
@@ -120,7 +120,7 @@ func (w *Worker) startBatchSpan(ctx context.Context, batch []*item) (context.Con
 	if len(links) == 0 { // no span for the batch, because no result has a sampled span to link
 		return ctx, observe.NoSpan
 	}
-	ctx, span := w.tracer.Start(ctx, opWrite, trace.WithNewRoot(), trace.WithLinks(links...),
+	ctx, span := b.tracer.Start(ctx, opWrite, trace.WithNewRoot(), trace.WithLinks(links...),
 		trace.WithAttributes(attribute.Int("freshet.results", len(batch))))
 	for _, i := range batch {
 		i.span.AddLink(trace.Link{SpanContext: span.SpanContext()})

@@ -26,15 +26,15 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 			return
 		}
 		defer t.ledger.endCall()
-		w.deadLetter(ctx, t, failure{reason: t.reason, err: t.invalid, number: t.request.Version})
+		w.settler.deadLetter(ctx, t, failure{reason: t.reason, err: t.invalid, number: t.request.Version})
 		return
 	}
 	if t.satisfiedByTime() { // the fetch of the entity's previous record has satisfied this request too
-		w.skip(t, schemas.Satisfied)
+		w.settler.skip(t, schemas.Satisfied)
 		return
 	}
 	if t.alreadyFailed() {
-		w.skip(t, schemas.Failed) // the failed fetch of the entity's previous record settles this request too
+		w.settler.skip(t, schemas.Failed) // the failed fetch of the entity's previous record settles this request too
 		return
 	}
 	var probe *breakerWaiter // not nil while this record is the breaker's probe
@@ -53,7 +53,7 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 			probe = nil
 		}
 		if a.preempted && !d.requeue { // the attempt was chosen to be preempted, but got its permit before it gave its slot up
-			w.slots.preempted()
+			w.admission.slots.preempted()
 		}
 		if a.ended {
 			w.metrics.duration.Observe(time.Since(started).Seconds())
@@ -62,9 +62,9 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 		var ok bool
 		switch {
 		case d.awaitBreaker:
-			probe, ok = w.awaitBreaker(ctx, t)
+			probe, ok = w.prober.awaitBreaker(ctx, t)
 		case d.requeue:
-			ok = w.requeue(ctx, t)
+			ok = w.admission.requeue(ctx, t)
 		default:
 			ok = w.sleepBetween(ctx, a, d)
 		}
@@ -91,7 +91,7 @@ func (w *Worker) sleepBetween(ctx context.Context, a *attempt, d decision) bool 
 func (a *attempt) notBegun(err error) decision {
 	switch {
 	case errors.Is(err, errSkipped):
-		a.w.skip(a.t, a.skipped)
+		a.w.settler.skip(a.t, a.skipped)
 	case errors.Is(err, errBeginFailed):
 		a.w.conditions.Warn(a.w.log, failedOperation(opBegin), err)
 		return decision{wait: beginRetryDelay}
@@ -112,7 +112,7 @@ func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 	end := func() decision { a.ended = true; return decision{} }
 	admitted, known := w.health.admit(t.request.Facet)
 	if known != nil { // the record waits for the probe: after an outage its retry would otherwise be delayed once more
-		w.fetchKnownGood(ctx, hard, known, "", false)
+		w.prober.fetchKnownGood(ctx, hard, known, "", false)
 		admitted, _ = w.health.admit(t.request.Facet)
 	}
 	if !admitted {
@@ -159,18 +159,18 @@ func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 			return end()
 		}
 		t.stored = store.State{Entity: t.request.Entity}
-		if t.plan, err = w.planFor(t); err != nil {
+		if t.plan, err = planCalls(w.source, t); err != nil {
 			return end()
 		}
 		return decision{}
 	case stepScheduleRetry:
-		w.scheduleRetry(hard, t, d, why)
+		w.settler.scheduleRetry(hard, t, d, why)
 		return end()
 	case stepDeadLetter:
 		if d.needsConfirmation {
 			return d
 		}
-		w.deadLetter(hard, t, why)
+		w.settler.deadLetter(hard, t, why)
 		return end()
 	case stepRetryNow:
 	}
@@ -210,7 +210,7 @@ func (w *Worker) evaluate(ctx, hard context.Context, a *attempt, f fetched) deci
 			diag = sourceOpen // the run of confirming calls has opened the breaker of the source or the endpoint
 		}
 	} else if history.allowsRetryNow(o) && diag == noDiagnosis {
-		w.startConfirm(hard, faultQuery{entity: t.request.Entity, after: time.Now()})
+		w.prober.startConfirm(hard, faultQuery{entity: t.request.Entity, after: time.Now()})
 	}
 	d := decide(o, history, diag, v)
 	if o.Class == source.AuthRefused && d.action == actionNone && a.recordRefusal() {
@@ -247,7 +247,7 @@ func (w *Worker) attribute(ctx, hard context.Context, a *attempt, o source.Outco
 		q.credential, q.scope = a.credentialUsed(), scopeKey(o.Block, c)
 		w.health.recordRefusal(q)
 	}
-	v := w.awaitVerdict(ctx, hard, q)
+	v := w.prober.awaitVerdict(ctx, hard, q)
 	if v != entityFault || !w.permits.BreakerOpenSince(a.began) {
 		return v
 	}
@@ -347,7 +347,7 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	reportCalls(ctx, w, a, f.outcome.Class, ok && !t.hasStored(f.outcome.Content), t.calls-f.calls)
 	if !ok {
 		if f.outcome.Class == source.NotModified {
-			w.hintUnchanged(ctx, t)
+			w.hints.recordUnchanged(ctx, w.base, t)
 		}
 		f.memory.resize(0)
 		return f, nil

@@ -30,16 +30,17 @@ const maxSettling = 2
 // writer writes results in batches, one batch at a time. Results that arrive during a write form
 // the next batch. While a batch is written, the batches before it are settled.
 type writer struct {
-	w     *Worker
-	items chan *item
+	w      *Worker
+	outbox Outbox
+	items  chan *item
 	// expected counts the attempts whose call was sent and whose result was not submitted yet.
 	expected atomic.Int64
 	settling chan struct{} // has an element for each batch that is being settled
 	settlers sync.WaitGroup
 }
 
-func newWriter(w *Worker) *writer {
-	return &writer{w: w, items: make(chan *item, w.config.MaxBatch), settling: make(chan struct{}, maxSettling)}
+func newWriter(w *Worker, outbox Outbox) *writer {
+	return &writer{w: w, outbox: outbox, items: make(chan *item, w.config.MaxBatch), settling: make(chan struct{}, maxSettling)}
 }
 
 // submit submits an item and waits for its result. It returns 0 if the context `hard` ended before
@@ -129,7 +130,7 @@ func (wr *writer) store(ctx context.Context, batch []*item) ([]store.Result, err
 	for n, i := range batch {
 		writes[n] = i.write
 	}
-	return wr.w.store.Write(ctx, writes)
+	return wr.w.db.Write(ctx, writes)
 }
 
 // write writes a batch. It returns a function that settles the batch's requests and then marks their
@@ -143,10 +144,10 @@ func (wr *writer) write(hard context.Context, batch []*item) (settle func()) {
 	started := time.Now()
 	hard, span := w.startBatchSpan(hard, batch)
 	var rejected error
-	err := w.retryDB(hard, opWrite, func(ctx context.Context) (err error) {
+	err := w.db.retry(hard, opWrite, func(ctx context.Context) (err error) {
 		results, err = wr.store(ctx, batch)
 		if errors.Is(err, store.ErrRejected) {
-			rejected, err = err, nil // retryDB repeats the write after an error, but the database would reject the repeated write too, so return no error
+			rejected, err = err, nil // database.retry repeats the write after an error, but the database would reject the repeated write too, so return no error
 		}
 		return err
 	})
@@ -176,11 +177,11 @@ func (wr *writer) settle(hard context.Context, batch []*item, results []store.Re
 			follows = follows || i.hasEvents(results[n])
 		}
 		if follows {
-			w.outbox.Notify()
+			wr.outbox.Notify()
 		}
-		err = w.settle(hard, ends)
+		err = w.settler.settle(hard, ends)
 		if woken {
-			w.retries.WakeAt(hard, time.Now())
+			w.settler.retries.WakeAt(hard, time.Now())
 		}
 	}
 	for n, i := range batch {

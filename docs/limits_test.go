@@ -22,7 +22,6 @@ var (
 		"exported names of problem":                66, // the package exports one name for each problem code
 		"exported names of status":                 66,
 		"exported names of store":                  165,
-		"fields of consumer.Worker":                36,
 		"fields of store.DLQJob":                   21,
 		"interface methods of console.DLQ":         8,
 		"interface methods of console.Limits":      6,
@@ -40,7 +39,6 @@ var (
 		"methods of cmd/freshet.program":           66,
 		"methods of console.Console":               61,
 		"methods of consumer.Health":               23,
-		"methods of consumer.Worker":               64,
 		"methods of dlq.Queue":                     35,
 		"methods of query.Server":                  66,
 		"methods of scheduler.Policy":              25,

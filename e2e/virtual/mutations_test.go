@@ -34,8 +34,8 @@ var mutations = []mutation{
 		length: "3h", check: "contract",
 	},
 	{
-		name: "retry not durable", file: "consumer/fail.go",
-		old:    "if w.retryDB(ctx, opFail, func(ctx context.Context) error { return w.store.WriteFailure(ctx, row, nil) }) != nil {\n\t\treturn\n\t}\n\tend := schemas.End{Entity: row.Entity, Number: f.number, Hold: schemas.HoldRetrying",
+		name: "retry not durable", file: "consumer/settler.go",
+		old:    "if s.db.retry(ctx, opFail, func(ctx context.Context) error { return s.db.WriteFailure(ctx, row, nil) }) != nil {\n\t\treturn\n\t}\n\tend := schemas.End{Entity: row.Entity, Number: f.number, Hold: schemas.HoldRetrying",
 		new:    "end := schemas.End{Entity: row.Entity, Number: f.number, Hold: schemas.HoldRetrying",
 		length: "3h", check: "lost requests",
 	},

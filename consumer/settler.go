@@ -28,22 +28,40 @@ const (
 	suspendedHold = 10 * 365 * 24 * time.Hour
 )
 
+// settler settles the requests of records that result in no snapshot: they are skipped, get a scheduled
+// retry, or become dead letters.
+type settler struct {
+	*base
+	db       *database
+	requests Requests
+	retries  Retries
+	dlq      *deadLetterTopic
+	walks    *walks
+}
+
+// skip marks a record as done whose request needs no fetch.
+func (s *settler) skip(t *task, v schemas.Verdict) {
+	s.metrics.skipped(v)
+	t.traceEnd(string(v))
+	t.finish()
+}
+
 // scheduleRetry stores a scheduled retry, settles the request, and then marks the record as done.
 // After the facet's last retry round it writes a dead letter instead.
 //
 // The status row contains the number of the failed fetch. The failure settles all requests of the
 // entity whose version is at most this number. The row is deleted only when a later fetch is stored
 // (semantics §5, retry rows).
-func (w *Worker) scheduleRetry(ctx context.Context, t *task, d decision, f failure) {
-	before, err := w.readStatus(ctx, t.request.Entity)
+func (s *settler) scheduleRetry(ctx context.Context, t *task, d decision, f failure) {
+	before, err := s.db.status(ctx, t.request.Entity)
 	if err != nil {
 		return // ctx ended; the record stays uncommitted, and a worker reads it again
 	}
-	row := w.statusRow(t, f, before)
+	row := s.statusRow(t, f, before)
 	row.State = store.Retrying
 	wait := d.wait + jittered(d.wait/4) // jitter is added and never subtracted, so that the retry is not earlier than the upstream requested
 	if d.countsFailure {
-		if w.endIfHeld(ctx, t, f, before) {
+		if s.endIfHeld(ctx, t, f, before) {
 			return
 		}
 		rounds := len(t.facet.Retry)
@@ -54,7 +72,7 @@ func (w *Worker) scheduleRetry(ctx context.Context, t *task, d decision, f failu
 			if t.facet.Derived == nil {
 				f.err = fmt.Errorf("failed %d times while other entities succeeded: %w", before.Rounds+1, f.err)
 			}
-			w.writeDeadLetter(ctx, t, f, before)
+			s.writeDeadLetter(ctx, t, f, before)
 			return
 		}
 		if d.wait == 0 {
@@ -63,34 +81,34 @@ func (w *Worker) scheduleRetry(ctx context.Context, t *task, d decision, f failu
 		row.Rounds++
 	}
 	row.Until = time.Now().Add(wait)
-	if w.retryDB(ctx, opFail, func(ctx context.Context) error { return w.store.WriteFailure(ctx, row, nil) }) != nil {
+	if s.db.retry(ctx, opFail, func(ctx context.Context) error { return s.db.WriteFailure(ctx, row, nil) }) != nil {
 		return
 	}
 	end := schemas.End{Entity: row.Entity, Number: f.number, Hold: schemas.HoldRetrying, HoldFor: wait}
-	if w.settle(ctx, []schemas.End{end}) != nil {
+	if s.settle(ctx, []schemas.End{end}) != nil {
 		return
 	}
-	w.retries.WakeAt(ctx, row.Until)
+	s.retries.WakeAt(ctx, row.Until)
 	if len(row.AliasUsers) > 0 {
-		w.retries.WakeAt(ctx, row.UpdatedAt)
+		s.retries.WakeAt(ctx, row.UpdatedAt)
 	}
 	t.failedNumber = f.number
 	t.finish()
-	w.metrics.settled.WithLabelValues(endRetrying).Inc()
+	s.metrics.settled.WithLabelValues(endRetrying).Inc()
 	t.traceEnd(endRetrying)
 	level := slog.LevelInfo
 	if errors.Is(f.err, errEndpointOpen) { // the open breaker is already logged as a condition, so the retries that it causes are logged at level DEBUG
 		level = slog.LevelDebug
 	}
-	w.log.Log(t.traced(ctx), level, "retry scheduled", "reason", string(f.reason), "entity", row.Entity.String(), "round", row.Rounds,
+	s.log.Log(t.traced(ctx), level, "retry scheduled", "reason", string(f.reason), "entity", row.Entity.String(), "round", row.Rounds,
 		"at", row.Until, "correlation_id", row.CorrelationID, "err", f.err)
 }
 
 // fail stores that the record's entity has failed, together with the row of its dead letter, and
 // settles the request. `before` is the stored status of the entity before this failure.
-func (w *Worker) fail(ctx context.Context, t *task, f failure, before store.Status, deadLetter store.DeadLetter) error {
+func (s *settler) fail(ctx context.Context, t *task, f failure, before store.Status, deadLetter store.DeadLetter) error {
 	now := time.Now()
-	row := w.statusRow(t, f, before)
+	row := s.statusRow(t, f, before)
 	row.State, row.Rounds = store.Failed, 0
 	row.Until = now.Add(t.facet.FailedFor)
 	if before.State != store.Failed || !now.Before(before.Until) {
@@ -99,45 +117,45 @@ func (w *Worker) fail(ctx context.Context, t *task, f failure, before store.Stat
 		row.Failures++
 	}
 	switch {
-	case !w.owns(t):
+	case !t.ownedBy(s.source):
 		row.State = ""
 	case t.facet.FailedFor == 0 && before.State == "":
 		row.State = "" // store no status, because this process has no such facet in its configuration (FailedFor is 0), and no retry of the entity is stored
 	case t.facet.FailedFor == 0 || row.Failures >= suspendAfter || before.State == store.Suspended:
 		row.State, row.Until = store.Suspended, time.Time{} // suspend the entity also if its facet was removed from the configuration (FailedFor is 0), because the suspension ends the entity's stored retries
 	}
-	deadLetter.Entity = schemas.Entity{Source: w.source.Name()}
-	if w.owns(t) {
+	deadLetter.Entity = schemas.Entity{Source: s.source.Name()}
+	if t.ownedBy(s.source) {
 		deadLetter.Entity = t.request.Entity
 	}
-	if err := w.retryDB(ctx, opFail, func(ctx context.Context) error { return w.store.WriteFailure(ctx, row, &deadLetter) }); err != nil || !w.owns(t) {
+	if err := s.db.retry(ctx, opFail, func(ctx context.Context) error { return s.db.WriteFailure(ctx, row, &deadLetter) }); err != nil || !t.ownedBy(s.source) {
 		return err
 	}
-	err := w.settle(ctx, []schemas.End{endWithHold(t.request.Entity, f.number, row, now)})
+	err := s.settle(ctx, []schemas.End{endWithHold(t.request.Entity, f.number, row, now)})
 	if err == nil && row.State == store.Suspended && before.State != store.Suspended {
-		w.metrics.suspended.Inc()
-		w.log.ErrorContext(t.traced(ctx), "entity suspended until a refresh or a replay of the entity succeeds",
+		s.metrics.suspended.Inc()
+		s.log.ErrorContext(t.traced(ctx), "entity suspended until a refresh or a replay of the entity succeeds",
 			"entity", row.Entity.String(), "failures", row.Failures, "since", row.Since, "reason", row.Reason)
 	}
 	if len(row.AliasUsers) > 0 {
-		w.retries.WakeAt(ctx, row.UpdatedAt)
+		s.retries.WakeAt(ctx, row.UpdatedAt)
 	}
 	t.failedNumber = f.number
 	return err
 }
 
-// owns reports whether the record could be decoded and belongs to this source. Only then may the
+// ownedBy reports whether the record could be decoded and belongs to the source. Only then may the
 // worker release the entity's lock.
-func (w *Worker) owns(t *task) bool {
-	return t.request.EventID != "" && t.request.Source == w.source.Name()
+func (t *task) ownedBy(s *source.Source) bool {
+	return t.request.EventID != "" && t.request.Source == s.Name()
 }
 
 // statusRow returns the status of an entity after a failed fetch.
-func (w *Worker) statusRow(t *task, f failure, before store.Status) store.Status {
+func (s *settler) statusRow(t *task, f failure, before store.Status) store.Status {
 	now := time.Now()
 	row := store.Status{
 		Entity: t.request.Entity, Reason: string(f.reason), Error: f.err.Error(), Version: f.number,
-		Rounds: before.Rounds, Failures: before.Failures, Lane: w.lane, Params: t.request.Params, Depth: t.request.Depth,
+		Rounds: before.Rounds, Failures: before.Failures, Lane: s.lane, Params: t.request.Params, Depth: t.request.Depth,
 		CorrelationID: t.request.CorrelationID, Since: before.Since, UpdatedAt: now,
 	}
 	if row.Since.IsZero() {
@@ -147,21 +165,8 @@ func (w *Worker) statusRow(t *task, f failure, before store.Status) store.Status
 	return row
 }
 
-// readStatus returns the entity's stored status.
-func (w *Worker) readStatus(ctx context.Context, e schemas.Entity) (store.Status, error) {
-	var all []store.Status
-	err := w.retryDB(ctx, opStatus, func(ctx context.Context) (err error) {
-		all, err = w.store.Statuses(ctx, []schemas.Entity{e})
-		return err
-	})
-	if err != nil {
-		return store.Status{}, err
-	}
-	return all[0], nil
-}
-
-func (w *Worker) settle(ctx context.Context, ends []schemas.End) error {
-	return w.retry(ctx, opSettle, func(ctx context.Context) error { return w.requests.Settle(ctx, ends) })
+func (s *settler) settle(ctx context.Context, ends []schemas.End) error {
+	return s.retry(ctx, opSettle, func(ctx context.Context) error { return s.requests.Settle(ctx, ends) })
 }
 
 // endFromStatus reports whether the entity's stored failure settles the request, because the failed
@@ -195,7 +200,7 @@ func endWithHold(e schemas.Entity, number int64, s store.Status, now time.Time) 
 // endIfHeld settles the request of a record without a new dead letter, if its entity had already failed
 // permanently before the request was made. The entity's hold should have rejected such a request. The
 // existing dead letter covers this failure too. It returns true if it has settled the request.
-func (w *Worker) endIfHeld(ctx context.Context, t *task, f failure, before store.Status) bool {
+func (s *settler) endIfHeld(ctx context.Context, t *task, f failure, before store.Status) bool {
 	if (before.State != store.Failed && before.State != store.Suspended) || t.request.Reason.PassesHolds() {
 		return false
 	}
@@ -203,8 +208,8 @@ func (w *Worker) endIfHeld(ctx context.Context, t *task, f failure, before store
 	if end.Hold == "" {
 		return false
 	}
-	if w.settle(ctx, []schemas.End{end}) == nil {
-		w.skip(t, schemas.Failed)
+	if s.settle(ctx, []schemas.End{end}) == nil {
+		s.skip(t, schemas.Failed)
 	}
 	return true // true also if settling failed, because the record then stays uncommitted and is read again
 }

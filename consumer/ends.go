@@ -29,12 +29,17 @@ const (
 // before that, these requests count as outstanding until their leases expire, and the steps of runs are
 // due again after their leases.
 type ends struct {
+	*base
+	client   Requests
+	walks    *walks
 	requests endQueue[schemas.Outstanding] // requests that count as outstanding requests of clients
 	steps    endQueue[runs.Ref]            // steps of runs
 	added    chan struct{}                 // a channel with room for one element; an element means that a queue is not empty
 }
 
-func newEnds() *ends { return &ends{added: make(chan struct{}, 1)} }
+func newEnds(b *base, client Requests, w *walks) *ends {
+	return &ends{base: b, client: client, walks: w, added: make(chan struct{}, 1)}
+}
 
 // add adds the ended request of a task to the queues. A nil receiver ignores the request.
 func (d *ends) add(t *task) {
@@ -86,47 +91,47 @@ func (q *endQueue[T]) putBack(all []T) {
 	q.ended = append(all, q.ended[:min(len(q.ended), maxReleases-len(all))]...)
 }
 
-// releaseLoop announces ended requests until ctx ends: it subtracts them from the numbers of
+// run announces ended requests until ctx ends: it subtracts them from the numbers of
 // outstanding requests of their clients, and makes the steps of their runs due. When ctx ends, it
 // announces the remaining requests once. The processing of records does not wait for it.
-func (w *Worker) releaseLoop(ctx context.Context) {
+func (d *ends) run(ctx context.Context) {
 	wait := releaseLinger
 	for {
 		select {
-		case <-w.ends.added:
+		case <-d.added:
 		case <-ctx.Done():
 		}
 		if !poll.Pause(ctx, wait) {
 			break
 		}
 		wait = releaseLinger
-		for condition, err := range w.ends.announce(ctx, w) {
+		for condition, err := range d.announce(ctx) {
 			if err != nil {
 				wait = releaseTimeout
-				w.ends.signal()
+				d.signal()
 			}
-			w.conditions.Record(w.log, condition, err)
+			d.conditions.Record(d.log, condition, err)
 		}
 	}
-	for _, err := range w.ends.announce(context.WithoutCancel(ctx), w) {
+	for _, err := range d.announce(context.WithoutCancel(ctx)) {
 		if err != nil {
-			w.log.Warn("worker stopped before it announced the ends of all requests; outstanding requests of clients count until their leases expire, and steps of runs are due after their leases", "err", err)
+			d.log.Warn("worker stopped before it announced the ends of all requests; outstanding requests of clients count until their leases expire, and steps of runs are due after their leases", "err", err)
 		}
 	}
 }
 
 // announce announces the requests in both queues, and empties the queues. The result has an entry for
 // each queue that was not empty: the log condition of the queue, and the error or nil.
-func (d *ends) announce(ctx context.Context, w *Worker) map[observe.Condition]error {
+func (d *ends) announce(ctx context.Context) map[observe.Condition]error {
 	errs := map[observe.Condition]error{}
 	if ended := d.requests.take(); len(ended) > 0 {
-		errs[conditionReleases] = w.releaseBatch(ctx, ended)
+		errs[conditionReleases] = d.release(ctx, ended)
 		if errs[conditionReleases] != nil {
 			d.requests.putBack(ended)
 		}
 	}
 	if ended := d.steps.take(); len(ended) > 0 {
-		errs[conditionSteps] = w.walks.answered(ctx, ended)
+		errs[conditionSteps] = d.walks.answered(ctx, ended)
 		if errs[conditionSteps] != nil {
 			d.steps.putBack(ended)
 		}
@@ -134,8 +139,8 @@ func (d *ends) announce(ctx context.Context, w *Worker) map[observe.Condition]er
 	return errs
 }
 
-func (w *Worker) releaseBatch(ctx context.Context, ended []schemas.Outstanding) error {
+func (d *ends) release(ctx context.Context, ended []schemas.Outstanding) error {
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
-	return w.requests.ReleaseOutstanding(ctx, ended)
+	return d.client.ReleaseOutstanding(ctx, ended)
 }

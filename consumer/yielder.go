@@ -31,35 +31,44 @@ func highWait(records int64, perSecond float64) time.Duration {
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// yieldLoop stops the calls of a LOW worker while HIGH is behind, except for calls at the rate that
+// yielder lets the LOW worker of a process yield to HIGH.
+type yielder struct {
+	*base
+	group   *group
+	gates   *gates
+	permits Permits
+	lag     Lag
+}
+
+// run stops the calls of a LOW worker while HIGH is behind, except for calls at the rate that
 // the quota reserves for LOW. Each process makes calls at that rate. While the lag is unknown, the
 // worker neither begins nor ceases to yield.
-func (w *Worker) yieldLoop(ctx context.Context) {
+func (y *yielder) run(ctx context.Context) {
 	tick, pass := time.NewTicker(yieldEvery), time.NewTicker(yieldEvery)
 	defer tick.Stop()
 	defer pass.Stop()
-	topic := schemas.RequestTopic(w.source.Name(), w.lane)
+	topic := schemas.RequestTopic(y.source.Name(), y.lane)
 	yielding, reserve := false, 0.0
 	for {
-		lag, known := w.lag.Records(w.source.Name(), schemas.High)
-		wait := highWait(lag, w.permits.HighPerSecond())
+		lag, known := y.lag.Records(y.source.Name(), schemas.High)
+		wait := highWait(lag, y.permits.HighPerSecond())
 		switch {
 		case known && !yielding && wait > yieldAbove:
 			yielding = true
-			if reserve = w.permits.LowReserve(); reserve > 0 {
+			if reserve = y.permits.LowReserve(); reserve > 0 {
 				pass.Reset(time.Duration(float64(time.Second) / reserve))
 			} else {
-				w.kafka.PauseFetchTopics(topic)
+				y.group.client.PauseFetchTopics(topic)
 			}
-			w.gates.set(gateYield, false)
-			w.metrics.yielding.Set(1)
-			w.log.Warn("LOW lane yields, because HIGH records wait too long", "records", lag, "wait", wait, "until", yieldBelow)
+			y.gates.set(gateYield, false)
+			y.metrics.yielding.Set(1)
+			y.log.Warn("LOW lane yields, because HIGH records wait too long", "records", lag, "wait", wait, "until", yieldBelow)
 		case known && yielding && wait <= yieldBelow:
 			yielding, reserve = false, 0
-			w.kafka.ResumeFetchTopics(topic)
-			w.gates.set(gateYield, true)
-			w.metrics.yielding.Set(0)
-			w.log.Info("LOW lane resumes, because HIGH has caught up", "records", lag)
+			y.group.client.ResumeFetchTopics(topic)
+			y.gates.set(gateYield, true)
+			y.metrics.yielding.Set(0)
+			y.log.Info("LOW lane resumes, because HIGH has caught up", "records", lag)
 		}
 		for ticked := false; !ticked; {
 			select {
@@ -67,7 +76,7 @@ func (w *Worker) yieldLoop(ctx context.Context) {
 				return
 			case <-pass.C:
 				if yielding && reserve > 0 {
-					w.gates.passLow()
+					y.gates.passLow()
 				}
 			case <-tick.C:
 				ticked = true
