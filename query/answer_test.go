@@ -182,7 +182,7 @@ func (s *discardWriter) WriteHeader(int)             {}
 
 func hotRead(tb testing.TB, as string, tracer observe.Tracer, change ...func(*rig)) func() {
 	r := newRig(tb, change...)
-	r.server.tracer = tracer
+	r.server.tracing.tracer = tracer
 	r.putSnapshot("a", time.Minute)
 	req := httptest.NewRequestWithContext(tb.Context(), http.MethodGet, "/v1/nexon/character/a", nil)
 	req.Header.Set("Accept-Encoding", as)

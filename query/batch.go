@@ -23,7 +23,7 @@ const maxKeys = 100
 // readMany responds with the snapshots of several keys of one facet, in the order of the keys.
 // It reads the store once and enqueues all update requests together.
 func (s *Server) readMany(c echo.Context, client access.Client) error {
-	e, f, src, err := s.facetOf(c)
+	e, f, src, err := s.catalog.facetOf(c)
 	if err != nil {
 		return err
 	}
@@ -52,14 +52,14 @@ func (s *Server) readMany(c echo.Context, client access.Client) error {
 			valid, indexes = append(valid, e), append(indexes, i)
 		}
 	}
-	read, err := s.readViews(c, client, src, valid, f)
+	read, err := s.reader.readViews(c, client, src, valid, f)
 	if err != nil {
 		return err
 	}
 	for j, i := range indexes {
 		views[i] = read[j]
 	}
-	return s.writeBatch(c, client, all, views)
+	return s.responder.writeBatch(c, client, all, views)
 }
 
 // badKey returns the view of a read whose key is invalid, with the reason err.
@@ -69,7 +69,7 @@ func badKey(err error) view {
 
 // readViews reads several entities. With one call it enqueues all update requests that are due. It
 // fails only if none of the entities that the client may see can be read.
-func (s *Server) readViews(c echo.Context, client access.Client, src Source, all []schemas.Entity, f source.Facet) ([]view, error) {
+func (rd *reader) readViews(c echo.Context, client access.Client, src Source, all []schemas.Entity, f source.Facet) ([]view, error) {
 	views := make([]view, len(all))
 	visible, indexOf := make([]schemas.Entity, 0, len(all)), make([]int, 0, len(all))
 	for i, e := range all {
@@ -80,7 +80,7 @@ func (s *Server) readViews(c echo.Context, client access.Client, src Source, all
 	var requests []UpdateRequest
 	var indexes []int
 	unreadable := 0
-	for j, found := range s.cache.getAll(c.Request().Context(), client.Name, visible, f) {
+	for j, found := range rd.cache.getAll(c.Request().Context(), client.Name, visible, f) {
 		i := indexOf[j]
 		if found.entry != nil && !client.Sees(found.Visibility) {
 			continue
@@ -93,7 +93,7 @@ func (s *Server) readViews(c echo.Context, client access.Client, src Source, all
 		}
 		if found.err != nil {
 			if unreadable++; unreadable == len(visible) {
-				return nil, s.storeUnavailable(c, visible[0], found.err)
+				return nil, rd.storeUnavailable(c, visible[0], found.err)
 			}
 		}
 		switch {
@@ -101,14 +101,14 @@ func (s *Server) readViews(c echo.Context, client access.Client, src Source, all
 		case v.fallback || found.err != nil:
 			v.result = EnqueueResult{Reason: ReasonDown}
 		default:
-			requests, indexes = append(requests, s.withTrace(c, UpdateRequest{Entity: all[i], Reason: v.reason, Floor: v.version()}.forClient(client))), append(indexes, i)
+			requests, indexes = append(requests, rd.requester.tracing.withTrace(c, UpdateRequest{Entity: all[i], Reason: v.reason, Floor: v.version()}.forClient(client))), append(indexes, i)
 		}
 		views[i] = v
 	}
 	if len(requests) == 0 {
 		return views, nil
 	}
-	for j, a := range s.enqueueMany(c, requests) {
+	for j, a := range rd.requester.enqueueMany(c, requests) {
 		views[indexes[j]].result = a
 	}
 	return views, nil
@@ -117,12 +117,12 @@ func (s *Server) readViews(c echo.Context, client access.Client, src Source, all
 // enqueueMany enqueues several update requests and waits for their results: up to acceptTimeout
 // if one of them is a cache miss, else up to staleTimeout. If the results do not arrive in that
 // time, every result has reasonSlow.
-func (s *Server) enqueueMany(c echo.Context, requests []UpdateRequest) []EnqueueResult {
+func (q *requester) enqueueMany(c echo.Context, requests []UpdateRequest) []EnqueueResult {
 	urgent := slices.ContainsFunc(requests, func(r UpdateRequest) bool { return r.Reason == schemas.CacheMiss })
 	done := make(chan []EnqueueResult, 1)
 	go func() {
-		done <- s.enqueueComplete(requests, func(complete []UpdateRequest) []EnqueueResult {
-			return s.recordRefusals(s.batcher.enqueueAll(complete, urgent))
+		done <- q.enqueueComplete(requests, func(complete []UpdateRequest) []EnqueueResult {
+			return q.recordRefusals(q.batcher.enqueueAll(complete, urgent))
 		})
 	}()
 	began := time.Now()

@@ -44,19 +44,19 @@ func (it *item) marshal() {
 // writeBatch writes {"items":[…]} item by item. The document of an item is unpacked just before
 // it is written, and released after that, so that memory holds only one unpacked document of a
 // batch.
-func (s *Server) writeBatch(c echo.Context, client access.Client, all []schemas.Entity, views []view) error {
+func (rs *responder) writeBatch(c echo.Context, client access.Client, all []schemas.Entity, views []view) error {
 	as := bestEncoding(c.Request().Header["Accept-Encoding"])
 	items := make([]item, len(views))
 	var stored, largest int64
 	cost := 0
 	for i, v := range views {
 		it := &items[i]
-		*it = item{Key: all[i].Key, readBody: s.bodyOf(v, all[i].Source), view: v}
+		*it = item{Key: all[i].Key, readBody: rs.bodyOf(v, all[i].Source), view: v}
 		it.Status, _ = v.status()
 		if p, ok := errors.AsType[*problem.HTTPError](v.result.refused); ok && it.Status == http.StatusBadRequest {
 			it.Detail = p.Detail
 		} else if !v.notVisible {
-			s.noteRead(c, all[i], v, it.Status)
+			rs.readLog.noteRead(c, all[i], v, it.Status)
 		}
 		it.marshal()
 		if it.Status == http.StatusOK {
@@ -68,11 +68,11 @@ func (s *Server) writeBatch(c echo.Context, client access.Client, all []schemas.
 		}
 	}
 	if cost > 0 {
-		if err := s.limiter.AllowRequests(client.Name, cost); err != nil {
+		if err := rs.limiter.AllowRequests(client.Name, cost); err != nil {
 			return err
 		}
 	}
-	held, err := s.responses.reserve(client.BoundName(), stored+largest)
+	held, err := rs.budget.reserve(client.BoundName(), stored+largest)
 	if err != nil {
 		return err
 	}
@@ -91,13 +91,13 @@ func (s *Server) writeBatch(c echo.Context, client access.Client, all []schemas.
 		h.Set("Content-Length", strconv.Itoa(size))
 	}
 	c.Response().WriteHeader(http.StatusOK)
-	out := writerFunc(func(part []byte) error { return s.write(c, part) })
+	out := writerFunc(func(part []byte) error { return rs.write(c, part) })
 	if c.Request().Method == http.MethodHead {
 		as, out = identity, func([]byte) error { return nil }
 	}
 	_ = writeItems(as, out, items, func(it *item) { // writing fails only if the client has disconnected
 		if it.Status == http.StatusOK {
-			s.readCounter.read(it.view.count)
+			rs.readCounter.read(it.view.count)
 			held.release(it.view.responseSize(&it.view.bodies[zstandard]))
 		}
 		it.view = view{} // drop the view, so that the garbage collector can free an evicted snapshot

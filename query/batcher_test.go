@@ -56,7 +56,7 @@ func withSlowRedis(t *testing.T, took time.Duration, test func(r *rig, redis *sl
 		t.Helper()
 		r := newRig(t)
 		redis := &slowRedis{took: took}
-		r.server.batcher.enqueuer = redis
+		r.server.requester.batcher.enqueuer = redis
 		test(r, redis)
 		synctest.Wait()
 		time.Sleep(2 * took) // wait until the requests in the background have ended, because they must end in the bubble
@@ -153,7 +153,7 @@ func TestColdBurst_IsAcceptedBySlowRedis(t *testing.T) {
 func TestBatcher_SendsUrgentRequestsFirst(t *testing.T) {
 	withSlowRedis(t, 200*time.Millisecond, func(r *rig, redis *slowRedis) {
 		for i := range 20 * maxBatchSize {
-			go r.server.batcher.enqueue(UpdateRequest{Entity: entity("stale" + strconv.Itoa(i))}, false)
+			go r.server.requester.batcher.enqueue(UpdateRequest{Entity: entity("stale" + strconv.Itoa(i))}, false)
 		}
 		synctest.Wait()
 		began := time.Now()
@@ -170,7 +170,7 @@ func TestBatcher_SendsUrgentRequestsFirst(t *testing.T) {
 
 func TestBatcher_IsBounded(t *testing.T) {
 	withSlowRedis(t, time.Second, func(r *rig, _ *slowRedis) {
-		q := r.server.batcher
+		q := r.server.requester.batcher
 		answered := make(chan EnqueueResult, 2*maxEnqueued)
 		fill := func(n int) bool {
 			all := make([]queuedRequest, n)

@@ -31,7 +31,7 @@ func (s *Server) console(pages http.Handler) echo.HandlerFunc {
 			c.Set(waitsKey, true)
 			go func() { // an open event stream of a page would delay the shutdown, so it is ended
 				select {
-				case <-s.waiterSet.stopping:
+				case <-s.waits.set.stopping:
 					leave()
 				case <-ctx.Done():
 				}
@@ -55,12 +55,12 @@ type correlationIDKey struct{}
 // A result that is unknown after 5 s is Pending.
 func (s *Server) Refresh(ctx context.Context, client access.Client, all []schemas.Entity, f source.Facet) []EnqueueResult {
 	requests := make([]UpdateRequest, len(all))
-	for i, w := range s.newRefreshRequests(ctx, consoleClient, all, f) { // w.request has Floor 0 (unknown version) if the store can't be read
+	for i, w := range s.requester.newRefreshRequests(ctx, consoleClient, all, f) { // w.request has Floor 0 (unknown version) if the store can't be read
 		requests[i] = w.request
 		if !client.May(access.Admin) {
 			requests[i].Client = client.ID()
 		}
 		requests[i].CorrelationID, _ = ctx.Value(correlationIDKey{}).(string)
 	}
-	return s.refreshes.pay(ctx, client, "", requests, s.waitForAck)
+	return s.requester.refreshes.pay(ctx, client, "", requests, s.requester.waitForAck)
 }

@@ -83,7 +83,7 @@ func TestConsole_ShutdownEndsStreamsOnly(t *testing.T) {
 	go func() { page <- r.do(http.MethodPost, "/console/act", "Accept", "text/event-stream") }()
 	<-begun
 	<-begun
-	close(r.server.waiterSet.stopping)
+	close(r.server.waits.set.stopping)
 	select {
 	case a := <-stream:
 		if a.text != "left" {

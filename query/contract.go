@@ -16,21 +16,28 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// serveContract registers the paths of the contract (the OpenAPI document) as YAML, as JSON and as an
+// contract serves the OpenAPI document of the service.
+type contract struct {
+	catalog       *catalog
+	authenticator Authenticator
+	limiter       ClientLimiter
+}
+
+// route registers the paths of the contract (the OpenAPI document) as YAML, as JSON and as an
 // HTML page, and the page of the path /.
-func (s *Server) serveContract(methods []string) {
-	s.echo.Match(methods, "/openapi.yaml", func(c echo.Context) error {
-		return s.contract(c, "application/yaml", schemas.OpenAPI, yamlParameter)
+func (ct *contract) route(e *echo.Echo, methods []string) {
+	e.Match(methods, "/openapi.yaml", func(c echo.Context) error {
+		return ct.respond(c, "application/yaml", schemas.OpenAPI, yamlParameter)
 	})
-	s.echo.Match(methods, "/openapi.json", func(c echo.Context) error {
-		return s.contract(c, "application/json", schemas.OpenAPIJSON, jsonParameter)
+	e.Match(methods, "/openapi.json", func(c echo.Context) error {
+		return ct.respond(c, "application/json", schemas.OpenAPIJSON, jsonParameter)
 	})
-	s.echo.Match(methods, "/docs", func(c echo.Context) error {
+	e.Match(methods, "/docs", func(c echo.Context) error {
 		c.Response().Header().Set("Content-Security-Policy", schemas.OpenAPIPageCSP)
 		server := html.EscapeString(serverURL(c))
 		return c.HTMLBlob(http.StatusOK, bytes.ReplaceAll(schemas.OpenAPIPage, []byte(schemas.OpenAPIServer), []byte(server)))
 	})
-	s.echo.Match(methods, "/", func(c echo.Context) error {
+	e.Match(methods, "/", func(c echo.Context) error {
 		c.Response().Header().Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 		return c.HTML(http.StatusOK, indexPage)
 	})
@@ -75,17 +82,17 @@ var hostAndPort = regexp.MustCompile(`^[0-9A-Za-z._-]+(:[0-9]+)?$|^\[[0-9A-Fa-f:
 // as, because it takes about as long as ten reads.
 const contractRequests = 10
 
-// contract responds with the API contract (the OpenAPI document), which contains the URL of this
+// respond responds with the API contract (the OpenAPI document), which contains the URL of this
 // service. For a client with the scope read it also contains the sources, facets and key patterns
 // that the client may see. No client is rejected, because the contract itself is public.
-func (s *Server) contract(c echo.Context, contentType string, text []byte, parameter func(text []byte, name string) []byte) error {
+func (ct *contract) respond(c echo.Context, contentType string, text []byte, parameter func(text []byte, name string) []byte) error {
 	c.Response().Header().Set("Cache-Control", "no-store")
 	text = bytes.Replace(text, []byte(quoted(schemas.OpenAPIServer)), []byte(quoted(serverURL(c))), 1)
-	client, err := s.authenticator.Authenticate(c.Request(), c.RealIP())
-	if err != nil || !client.May(access.Read) || s.limiter.AllowRequests(client.Name, contractRequests) != nil {
+	client, err := ct.authenticator.Authenticate(c.Request(), c.RealIP())
+	if err != nil || !client.May(access.Read) || ct.limiter.AllowRequests(client.Name, contractRequests) != nil {
 		return c.Blob(http.StatusOK, contentType, text)
 	}
-	for _, p := range s.pathParameters(client) {
+	for _, p := range ct.catalog.pathParameters(client) {
 		text = bytes.Replace(text, parameter(text, p.Name), []byte(" "+mustJSON(p)), 1)
 	}
 	return c.Blob(http.StatusOK, contentType, text)
@@ -104,17 +111,17 @@ type pathParameter struct {
 // pathParameters returns the definitions of the parameters source, facet and key. They list the
 // sources, facets and key patterns that the client may see. The result is nil if the client may see
 // no source.
-func (s *Server) pathParameters(client access.Client) []pathParameter {
-	names := s.visibleSources(client)
+func (cat *catalog) pathParameters(client access.Client) []pathParameter {
+	names := cat.visibleSources(client)
 	if len(names) == 0 {
 		return nil
 	}
 	var facets, ofSources, patterns []string
 	for _, name := range names {
-		of := s.sources[name].FacetNames()
+		of := cat.sources[name].FacetNames()
 		ofSources = append(ofSources, fmt.Sprintf("- `%s`: `%s`", name, strings.Join(of, "`, `")))
 		for _, facet := range of {
-			f, _ := s.sources[name].Facet(facet)
+			f, _ := cat.sources[name].Facet(facet)
 			patterns = append(patterns, fmt.Sprintf("- `%s/%s`: `%s`", name, facet, f.KeyPattern))
 		}
 		facets = append(facets, of...)

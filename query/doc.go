@@ -3,6 +3,18 @@
 // for a refresh only if the client requests it. It also records which entities are
 // read, so that the scheduler can prefetch them.
 //
+// # Parts of the service
+//
+//	Server     paths, middleware, handlers of reads, refreshes and streams
+//	catalog    the configured sources, and the entity that a request path names
+//	reader     reads an entity from its cache or the store, and enqueues the request that is due
+//	requester  enqueues update requests of clients, and describes their states
+//	responder  writes the responses of reads
+//	waits      lets clients wait for new snapshots
+//	tracing, readLog, readCounter
+//	           spans, log lines and numbers of reads
+//	contract   serves the OpenAPI document
+//
 // # Freshness
 //
 // store.FreshnessOf decides the first three columns.

@@ -3,9 +3,11 @@ package query
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/labstack/echo/v4"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/problem"
@@ -39,14 +41,29 @@ type refreshState struct {
 // store does not have this state: store.FreshnessOf returns store.Updating for such an entity.
 const freshnessMissing store.Freshness = "MISSING"
 
+// requester enqueues the update requests of clients, and describes their states.
+type requester struct {
+	catalog   *catalog
+	cache     *snapshotCache
+	enqueuer  Enqueuer
+	batcher   *batcher
+	flights   singleflight.Group // the update requests of reads that are being enqueued
+	refreshes refreshes
+	estimator WaitEstimator
+	limiter   ClientLimiter
+	tracing   *tracing
+	stopping  <-chan struct{} // closed at shutdown
+	log       *slog.Logger
+}
+
 // queuedState returns the state of a queued refresh of the source: why the source sends no calls, or
 // how long the HIGH request with this number will probably wait. The number 0 stands for a request that
 // is published now.
-func (s *Server) queuedState(source string, number int64) *refreshState {
-	if reason, until := s.estimator.Blocked(source); reason != "" {
+func (q *requester) queuedState(source string, number int64) *refreshState {
+	if reason, until := q.estimator.Blocked(source); reason != "" {
 		return &refreshState{Queued: true, Reason: reason, Until: schemas.OptionalTime(until.UTC().Truncate(time.Millisecond))}
 	}
-	wait, measured, known := s.estimator.EstimateWait(source, number)
+	wait, measured, known := q.estimator.EstimateWait(source, number)
 	if !known {
 		return &refreshState{Queued: true}
 	}
@@ -55,10 +72,10 @@ func (s *Server) queuedState(source string, number int64) *refreshState {
 }
 
 // refreshStateOf returns the state of a refresh, derived from the result of its update request.
-func (s *Server) refreshStateOf(source string, result EnqueueResult) *refreshState {
+func (q *requester) refreshStateOf(source string, result EnqueueResult) *refreshState {
 	switch {
 	case result.Queued:
-		return s.queuedState(source, result.Number)
+		return q.queuedState(source, result.Number)
 	case result.Pending:
 		result.Reason = reasonPending
 	}
@@ -74,12 +91,12 @@ func (result EnqueueResult) refreshExpected() bool {
 // stale snapshot can be served, else until the deadline. If the time is up, it returns reasonSlow,
 // and the update request continues in the background. Concurrent reads of an entity by one client
 // share one request.
-func (s *Server) enqueueRead(c echo.Context, client access.Client, req UpdateRequest, deadline time.Time) EnqueueResult {
+func (q *requester) enqueueRead(c echo.Context, client access.Client, req UpdateRequest, deadline time.Time) EnqueueResult {
 	urgent := req.Reason == schemas.CacheMiss
-	req = s.withTrace(c, req.forClient(client))
-	done := s.enqueues.DoChan(req.flightKey(), func() (any, error) {
-		return s.enqueueComplete([]UpdateRequest{req}, func(complete []UpdateRequest) []EnqueueResult {
-			return []EnqueueResult{s.recordRefusal(s.batcher.enqueue(complete[0], urgent))}
+	req = q.tracing.withTrace(c, req.forClient(client))
+	done := q.flights.DoChan(req.flightKey(), func() (any, error) {
+		return q.enqueueComplete([]UpdateRequest{req}, func(complete []UpdateRequest) []EnqueueResult {
+			return []EnqueueResult{q.recordRefusal(q.batcher.enqueue(complete[0], urgent))}
 		})[0], nil
 	})
 	began := time.Now()
@@ -87,7 +104,7 @@ func (s *Server) enqueueRead(c echo.Context, client access.Client, req UpdateReq
 	defer limit.Stop()
 	var stopping, canceled <-chan struct{}
 	if urgent {
-		stopping, canceled = s.waiterSet.stopping, c.Request().Context().Done()
+		stopping, canceled = q.stopping, c.Request().Context().Done()
 	}
 	for waiting := true; waiting; {
 		select {

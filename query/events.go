@@ -59,18 +59,18 @@ type stream struct {
 // that needs the content reads the entity with If-None-Match. Several changes while a client is
 // disconnected are reported as one event.
 func (s *Server) events(c echo.Context, client access.Client) error {
-	e, f, err := s.entityOf(c, client)
+	e, f, err := s.catalog.entityOf(c, client)
 	if err != nil {
 		return err
 	}
-	leave, err := s.acquireWaitSlot(client)
+	leave, err := s.waits.acquireWaitSlot(client)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	w := s.waiterSet.add(e)
-	defer s.waiterSet.remove(w)
-	v, err := s.readAndEnqueue(c, client, e, f, acceptDeadline(0))
+	w := s.waits.set.add(e)
+	defer s.waits.set.remove(w)
+	v, err := s.reader.readAndEnqueue(c, client, e, f, acceptDeadline(0))
 	if err != nil {
 		return err // the stream has not begun, so an error response is possible
 	}
@@ -123,12 +123,12 @@ func (st *stream) run(v view, w *waiter) {
 			continue
 		case <-expires:
 			return
-		case <-st.s.waiterSet.stopping:
+		case <-st.s.waits.set.stopping:
 			return
 		case <-st.c.Request().Context().Done():
 			return
 		}
-		seen, err := st.s.readAndEnqueue(st.c, st.client, st.entity, st.facet, acceptDeadline(0))
+		seen, err := st.s.reader.readAndEnqueue(st.c, st.client, st.entity, st.facet, acceptDeadline(0))
 		if seen.notVisible {
 			return // a later fetch has stored the entity under a visibility that the client may not see
 		}
@@ -168,7 +168,7 @@ func (st *stream) nextReadDelay(v view) time.Duration {
 
 // send sends an event if the state changed. It returns false if the client disconnected.
 func (st *stream) send(v view) bool {
-	body := st.s.bodyOf(v, st.entity.Source)
+	body := st.s.responder.bodyOf(v, st.entity.Source)
 	now := streamState{version: v.version(), freshness: body.Freshness}
 	if body.Refresh != nil {
 		now.reason = body.Refresh.Reason
@@ -216,7 +216,7 @@ func (st *stream) send(v view) bool {
 
 // write sends text and flushes it. It returns false if the client disconnected.
 func (st *stream) write(text string) bool {
-	st.s.extendWriteDeadline(st.c, 0)
+	extendWriteDeadline(st.c, 0)
 	if _, err := st.c.Response().Write([]byte(text)); err != nil {
 		return false
 	}

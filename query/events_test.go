@@ -129,7 +129,7 @@ func TestEvents_ReportChangesAndMissedOnes(t *testing.T) {
 	}
 	// After a reconnect, a client that missed nothing gets no event until the next change.
 	f = r.follow("a", streamState{version: 13, tag: strings.Trim(r.get("a").Header.Get("ETag"), `W/"`)}.id())
-	servicetest.WaitFor(t, testTimeout, "the stream", func() bool { return r.server.waiterSet.count.Load() == 1 })
+	servicetest.WaitFor(t, testTimeout, "the stream", func() bool { return r.server.waits.set.count.Load() == 1 })
 	r.putSnapshot("a", 0, hash(14, 2))
 	f.expect("checked", store.Fresh)
 	f.leave()

@@ -249,10 +249,10 @@ func TestRefresh_NoticesADisconnectAfterABody(t *testing.T) {
 			_ = resp.Body.Close()
 		}
 	}()
-	servicetest.WaitFor(t, testTimeout, "it waits", func() bool { return r.server.waiterSet.count.Load() == 1 })
+	servicetest.WaitFor(t, testTimeout, "it waits", func() bool { return r.server.waits.set.count.Load() == 1 })
 	leave()
 	<-done
-	servicetest.WaitFor(t, testTimeout, "it has left", func() bool { return r.server.waiterSet.count.Load() == 0 })
+	servicetest.WaitFor(t, testTimeout, "it has left", func() bool { return r.server.waits.set.count.Load() == 0 })
 }
 
 func TestEvents_ReportDeletionAndKeepForEnd(t *testing.T) {

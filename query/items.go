@@ -49,14 +49,14 @@ func isCollection(sources map[string]Source, sourceName, facet string) bool {
 // and `done` is true.
 func (r itemReader) readCollection(c echo.Context, client access.Client) (e schemas.Entity, v view, done bool, err error) {
 	var f source.Facet
-	if e, f, err = r.s.entityOf(c, client); err != nil {
+	if e, f, err = r.s.catalog.entityOf(c, client); err != nil {
 		return e, v, false, err
 	}
-	if v, err = r.s.readAndEnqueue(c, client, e, f, acceptDeadline(0)); err != nil {
+	if v, err = r.s.reader.readAndEnqueue(c, client, e, f, acceptDeadline(0)); err != nil {
 		return e, v, false, err
 	}
 	if v.freshness != store.Fresh && v.freshness != store.Stale {
-		return e, v, true, r.s.respond(c, client, e, v)
+		return e, v, true, r.s.responder.respond(c, client, e, v)
 	}
 	r.s.readCounter.read(v.count)
 	return e, v, false, nil
@@ -141,12 +141,12 @@ func (r itemReader) list(c echo.Context, client access.Client) error {
 		body = appendItem(body, i)
 	}
 	body = fmt.Appendf(body, `],"next":%q,"more":%t,`, next, more)
-	state, err := json.Marshal(r.s.bodyOf(v, e.Source))
+	state, err := json.Marshal(r.s.responder.bodyOf(v, e.Source))
 	if err != nil {
 		panic(err) // encoding a struct of plain fields can't fail
 	}
 	body = append(body, state[1:]...) // append the members of the object state to the object body
-	held, err := r.s.responses.reserve(client.BoundName(), int64(len(body)))
+	held, err := r.s.responder.budget.reserve(client.BoundName(), int64(len(body)))
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func (r itemReader) setValidator(c echo.Context, e schemas.Entity, v view, etag 
 	if headers.age != nil {
 		h["Age"] = headers.age
 	}
-	v.setDegraded(h, r.s.bodyOf(v, e.Source).Refresh)
+	v.setDegraded(h, r.s.responder.bodyOf(v, e.Source).Refresh)
 	none := c.Request().Header["If-None-Match"]
 	return len(none) > 0 && matchesETag(none, etag)
 }
@@ -175,7 +175,7 @@ func (r itemReader) write(c echo.Context, body []byte) error {
 	c.Response().Header().Set("Content-Length", strconv.Itoa(len(body)))
 	c.Response().WriteHeader(http.StatusOK)
 	if c.Request().Method != http.MethodHead {
-		_ = r.s.write(c, body) // the error is ignored, because Server.write has logged it
+		_ = r.s.responder.write(c, body) // the error is ignored, because Server.write has logged it
 	}
 	return nil
 }
@@ -192,7 +192,7 @@ func (r itemReader) read(ctx context.Context, e schemas.Entity, span collection.
 func (r itemReader) readFor(c echo.Context, client access.Client, e schemas.Entity, span collection.Range) ([]collection.Item, error) {
 	items, err := r.read(c.Request().Context(), e, span)
 	if err != nil {
-		return nil, r.s.storeUnavailable(c, e, err)
+		return nil, r.s.reader.storeUnavailable(c, e, err)
 	}
 	size := 0
 	for _, i := range items {
@@ -208,7 +208,7 @@ func (r itemReader) readFor(c echo.Context, client access.Client, e schemas.Enti
 // is written again, so a client must keep only the last line of each id. If the database fails, the
 // connection is closed before the end of the body.
 func (r itemReader) stream(c echo.Context, client access.Client, e schemas.Entity, span collection.Range) error {
-	leave, err := r.s.acquireWaitSlot(client)
+	leave, err := r.s.waits.acquireWaitSlot(client)
 	if err != nil {
 		return err
 	}
@@ -229,7 +229,7 @@ func (r itemReader) stream(c echo.Context, client access.Client, e schemas.Entit
 		for _, i := range items {
 			lines = append(appendItem(lines, i), '\n')
 		}
-		if r.s.write(c, lines) != nil {
+		if r.s.responder.write(c, lines) != nil {
 			return nil
 		}
 		last := items[len(items)-1]

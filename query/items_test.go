@@ -322,7 +322,7 @@ func TestItems_NotVisibleToOthers(t *testing.T) {
 	r := newItemRig(t)
 	r.page("a=1")
 	r.limits = func(string) string { return "secret" }
-	r.server.sources["nexon"] = limitedSource{r.src, r.limits}
+	r.server.catalog.sources["nexon"] = limitedSource{r.src, r.limits}
 	r.client.Scopes = r.client.Scopes[:1]
 	for _, path := range []string{"/items", "/items/a"} {
 		if a := r.do(http.MethodGet, "/v1/nexon/character/k"+path); a.StatusCode != http.StatusNotFound || strings.Contains(a.text, "text") {
@@ -339,7 +339,7 @@ func TestItems_EventNamesChangedItems(t *testing.T) {
 		rec := httptest.NewRecorder()
 		req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/nexon/character/k/events", nil)
 		st.c = r.server.echo.NewContext(req, rec)
-		v, err := r.server.readAndEnqueue(st.c, everything, st.entity, st.facet, acceptDeadline(0))
+		v, err := r.server.reader.readAndEnqueue(st.c, everything, st.entity, st.facet, acceptDeadline(0))
 		if err != nil || !st.send(v) {
 			t.Fatalf("event: got %v", err)
 		}

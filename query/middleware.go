@@ -34,9 +34,9 @@ func (s *Server) authorized(scope access.Scope, handle func(echo.Context, access
 				return err
 			}
 		}
-		s.limitTrace(c.Request(), client)
-		if s.tracer.Enabled() {
-			s.startSpan(c)
+		s.tracing.limitTrace(c.Request(), client)
+		if s.tracing.tracer.Enabled() {
+			s.tracing.startSpan(c)
 		}
 		return handle(c, client)
 	}
@@ -104,9 +104,9 @@ func (s *Server) instrument(next echo.HandlerFunc) echo.HandlerFunc {
 			path += "?wait"
 		}
 		s.metrics.observeResponse(path, r.Method, c.Response().Status, time.Since(started))
-		s.logReads(c, started)
-		if s.tracer.Enabled() {
-			s.endSpan(c)
+		s.readLog.logReads(c, started)
+		if s.tracing.tracer.Enabled() {
+			s.tracing.endSpan(c)
 		}
 		if begun {
 			panic(http.ErrAbortHandler) // close the connection, so that the client notices that the response is incomplete

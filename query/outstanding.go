@@ -19,16 +19,16 @@ func (req UpdateRequest) flightKey() string { return req.Entity.String() + " " +
 
 // recordRefusals counts, in the metrics, each request that the producer refused. It adds the
 // problem response for the client to the result of each refused request.
-func (s *Server) recordRefusals(results []EnqueueResult) []EnqueueResult {
+func (q *requester) recordRefusals(results []EnqueueResult) []EnqueueResult {
 	for i, result := range results {
-		results[i] = s.recordRefusal(result)
+		results[i] = q.recordRefusal(result)
 	}
 	return results
 }
 
-func (s *Server) recordRefusal(result EnqueueResult) EnqueueResult {
+func (q *requester) recordRefusal(result EnqueueResult) EnqueueResult {
 	if result.Refused != nil {
-		result.refused = s.limiter.RecordRefusal(*result.Refused)
+		result.refused = q.limiter.RecordRefusal(*result.Refused)
 	}
 	return result
 }

@@ -88,7 +88,7 @@ func TestEnqueueRead_SharesNothingBetweenClients(t *testing.T) {
 			return EnqueueResult{Queued: true, Number: 100}
 		}
 		for i := range maxBatches {
-			go r.server.batcher.enqueue(UpdateRequest{Entity: entity("other" + strconv.Itoa(i))}, true)
+			go r.server.requester.batcher.enqueue(UpdateRequest{Entity: entity("other" + strconv.Itoa(i))}, true)
 		}
 		synctest.Wait()
 		type result struct {
@@ -101,7 +101,7 @@ func TestEnqueueRead_SharesNothingBetweenClients(t *testing.T) {
 				req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
 				c := r.server.echo.NewContext(req, httptest.NewRecorder())
 				w := UpdateRequest{Entity: entity("a"), Reason: schemas.CacheMiss}
-				results <- result{name, r.server.enqueueRead(c, access.Client{Name: name}, w, acceptDeadline(0))}
+				results <- result{name, r.server.requester.enqueueRead(c, access.Client{Name: name}, w, acceptDeadline(0))}
 			}()
 			synctest.Wait()
 		}

@@ -15,10 +15,10 @@ import (
 // each param. Every other request gets ReasonMissingParams: a worker could make no call for it and
 // would write a dead letter. The store is read only for facets that need registered params. If that
 // read fails, the requests of these facets get ReasonDown.
-func (s *Server) enqueueComplete(requests []UpdateRequest, enqueue func([]UpdateRequest) []EnqueueResult) []EnqueueResult {
+func (q *requester) enqueueComplete(requests []UpdateRequest, enqueue func([]UpdateRequest) []EnqueueResult) []EnqueueResult {
 	var open []int // indexes of the requests that need registered params
 	for i, req := range requests {
-		if len(s.missingParams(req.Entity, nil)) > 0 {
+		if len(q.catalog.missingParams(req.Entity, nil)) > 0 {
 			open = append(open, i)
 		}
 	}
@@ -26,7 +26,7 @@ func (s *Server) enqueueComplete(requests []UpdateRequest, enqueue func([]Update
 		return enqueue(requests)
 	}
 	results := make([]EnqueueResult, len(requests))
-	for j, result := range s.paramResults(requests, open) {
+	for j, result := range q.paramResults(requests, open) {
 		results[open[j]] = result
 	}
 	var complete []UpdateRequest
@@ -46,7 +46,7 @@ func (s *Server) enqueueComplete(requests []UpdateRequest, enqueue func([]Update
 
 // paramResults returns a result for each of the requests with the given indexes: ReasonMissingParams
 // or ReasonDown if the request must not be enqueued, else the zero value.
-func (s *Server) paramResults(requests []UpdateRequest, indexes []int) []EnqueueResult {
+func (q *requester) paramResults(requests []UpdateRequest, indexes []int) []EnqueueResult {
 	entities := make([]schemas.Entity, len(indexes))
 	for j, i := range indexes {
 		entities[j] = requests[i].Entity
@@ -56,25 +56,25 @@ func (s *Server) paramResults(requests []UpdateRequest, indexes []int) []Enqueue
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
 	v, err := withRecover(func() (any, error) {
-		return withBreaker(s.cache.breaker, func() ([]map[string]string, error) { return s.cache.store.EntityParams(ctx, entities) })
+		return withBreaker(q.cache.breaker, func() ([]map[string]string, error) { return q.cache.store.EntityParams(ctx, entities) })
 	})()
 	registered, _ := v.([]map[string]string)
 	results := make([]EnqueueResult, len(entities))
 	for j, e := range entities {
 		if err != nil {
 			results[j].Reason = ReasonDown
-		} else if missing := s.missingParams(e, registered[j]); len(missing) > 0 {
+		} else if missing := q.catalog.missingParams(e, registered[j]); len(missing) > 0 {
 			results[j] = EnqueueResult{Reason: ReasonMissingParams, refused: missingParamsProblem(e, missing)}
 		}
 	}
 	if err != nil {
-		s.log.Debug("params of entities can't be read; update requests of these entities are rejected", "entities", len(entities), "err", err)
+		q.log.Debug("params of entities can't be read; update requests of these entities are rejected", "entities", len(entities), "err", err)
 	}
 	return results
 }
 
-func (s *Server) missingParams(e schemas.Entity, params map[string]string) []string {
-	return s.sources[e.Source].MissingParams(e.Facet, e.Key, params)
+func (cat *catalog) missingParams(e schemas.Entity, params map[string]string) []string {
+	return cat.sources[e.Source].MissingParams(e.Facet, e.Key, params)
 }
 
 func missingParamsProblem(e schemas.Entity, missing []string) error {

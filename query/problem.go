@@ -3,6 +3,7 @@ package query
 import (
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
@@ -37,7 +38,7 @@ func (s *Server) handleError(err error, c echo.Context) {
 	}
 	var body any
 	correlationOf(c)
-	p := s.problemOf(err, c)
+	p := problemOf(s.log, err, c)
 	if of, ok := errors.AsType[*readError](err); ok {
 		body = of
 	} else {
@@ -59,7 +60,7 @@ func (s *Server) handleError(err error, c echo.Context) {
 
 // problemOf returns the problem for an error. An error that the client did not cause is logged,
 // and its details are not sent.
-func (s *Server) problemOf(err error, c echo.Context) *problem.HTTPError {
+func problemOf(log *slog.Logger, err error, c echo.Context) *problem.HTTPError {
 	if p, ok := errors.AsType[*problem.HTTPError](err); ok {
 		return p
 	}
@@ -71,6 +72,6 @@ func (s *Server) problemOf(err error, c echo.Context) *problem.HTTPError {
 			return problem.NoMethod()
 		}
 	}
-	s.log.Error("request failed", "path", c.Path(), "correlation_id", correlationOf(c), "err", err)
+	log.Error("request failed", "path", c.Path(), "correlation_id", correlationOf(c), "err", err)
 	return problem.New(http.StatusInternalServerError, problem.Internal, "Internal error. The log has the details under the correlation id.")
 }

@@ -22,23 +22,29 @@ type loggedRead struct {
 	loaded    time.Time // when the snapshot was loaded from the store; zero means that there is none
 }
 
-// newReadSamplers returns the samplers of the log lines of reads, by source.
-func newReadSamplers(sources map[string]Source) map[string]*observe.LogSampler {
-	samplers := map[string]*observe.LogSampler{}
+// readLog logs reads at level DEBUG.
+type readLog struct {
+	cache    *snapshotCache
+	samplers map[string]*observe.LogSampler // they limit the number of log lines, by source
+	log      *slog.Logger
+}
+
+func newReadLog(cache *snapshotCache, sources map[string]Source, log *slog.Logger) *readLog {
+	l := &readLog{cache: cache, samplers: map[string]*observe.LogSampler{}, log: log}
 	for name := range sources {
-		samplers[name] = &observe.LogSampler{}
+		l.samplers[name] = &observe.LogSampler{}
 	}
-	return samplers
+	return l
 }
 
 // noteRead keeps a read until logReads logs it. At that time its status and its duration are known.
-func (s *Server) noteRead(c echo.Context, e schemas.Entity, v view, status int) {
-	if !s.log.Enabled(c.Request().Context(), slog.LevelDebug) {
+func (l *readLog) noteRead(c echo.Context, e schemas.Entity, v view, status int) {
+	if !l.log.Enabled(c.Request().Context(), slog.LevelDebug) {
 		return
 	}
 	r := loggedRead{entity: e, freshness: v.freshness, status: status}
 	if v.entry != nil {
-		r.loaded = time.Now().Add(-time.Duration(s.cache.now() - v.readAt.Load()))
+		r.loaded = time.Now().Add(-time.Duration(l.cache.now() - v.readAt.Load()))
 	}
 	reads, _ := c.Get(readsKey).([]loggedRead)
 	c.Set(readsKey, append(reads, r))
@@ -46,15 +52,15 @@ func (s *Server) noteRead(c echo.Context, e schemas.Entity, v view, status int) 
 
 // logReads logs the reads of a request that began at the time `started`. A sampler per source limits
 // the number of log lines.
-func (s *Server) logReads(c echo.Context, started time.Time) {
+func (l *readLog) logReads(c echo.Context, started time.Time) {
 	ctx := c.Request().Context()
-	if !s.log.Enabled(ctx, slog.LevelDebug) {
+	if !l.log.Enabled(ctx, slog.LevelDebug) {
 		return
 	}
 	reads, _ := c.Get(readsKey).([]loggedRead)
 	now := time.Now()
 	for _, r := range reads {
-		skipped, pass := s.readSamplers[r.entity.Source].Pass(now)
+		skipped, pass := l.samplers[r.entity.Source].Pass(now)
 		if !pass {
 			continue
 		}
@@ -71,6 +77,6 @@ func (s *Server) logReads(c echo.Context, started time.Time) {
 		if skipped > 0 {
 			attrs = append(attrs, slog.Int("skipped", skipped))
 		}
-		s.log.LogAttrs(ctx, slog.LevelDebug, "read answered", attrs...)
+		l.log.LogAttrs(ctx, slog.LevelDebug, "read answered", attrs...)
 	}
 }

@@ -15,7 +15,7 @@ import (
 // lines of reads.
 func logReadsOf(r *rig, level slog.Level) (lines func() []map[string]any) {
 	var text bytes.Buffer
-	r.server.log = slog.New(slog.NewJSONHandler(&text, &slog.HandlerOptions{Level: level}))
+	r.server.readLog.log = slog.New(slog.NewJSONHandler(&text, &slog.HandlerOptions{Level: level}))
 	return func() (all []map[string]any) {
 		for line := range strings.Lines(text.String()) {
 			var one map[string]any

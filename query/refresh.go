@@ -20,12 +20,12 @@ import (
 // client without the scope read never gets the snapshot: it gets the status 204 if the new snapshot
 // is stored by the time of the response, else 202.
 func (s *Server) refresh(c echo.Context, client access.Client) error {
-	e, f, wait, err := s.entityAndWait(c, client)
+	e, f, wait, err := s.catalog.entityAndWait(c, client)
 	if err != nil {
 		return err
 	}
 	if wait <= 0 {
-		result, err := s.enqueueAndWait(c, client, e, f)
+		result, err := s.requester.enqueueAndWait(c, client, e, f)
 		if err != nil {
 			return err
 		}
@@ -36,17 +36,17 @@ func (s *Server) refresh(c echo.Context, client access.Client) error {
 	}
 	var result EnqueueResult
 	enqueued := false
-	v, timedOut, err := s.waitUntil(c, client, wait, e, func(req *waiter) (view, bool, error) {
+	v, timedOut, err := s.waits.waitUntil(c, client, wait, e, func(req *waiter) (view, bool, error) {
 		var err error
 		if !enqueued {
 			enqueued = true
-			result, err = s.enqueueAndWait(c, client, e, f)
+			result, err = s.requester.enqueueAndWait(c, client, e, f)
 			if err != nil || !result.isRepeated {
 				return view{}, err == nil, err
 			}
 			// The repeated request may have been settled before this request began to wait.
 		}
-		v, err := s.readVisible(c, client, e, f)
+		v, err := s.reader.readVisible(c, client, e, f)
 		if err != nil || v.version() >= result.Number || (!v.fallback && req.settled.Load() >= result.Number) {
 			return v, false, err
 		}
@@ -58,7 +58,7 @@ func (s *Server) refresh(c echo.Context, client access.Client) error {
 		return err
 	}
 	if timedOut {
-		v = s.readAgain(c, client, e, f, v)
+		v = s.reader.readAgain(c, client, e, f, v)
 	}
 	isStored := v.version() >= result.Number
 	switch {
@@ -70,10 +70,10 @@ func (s *Server) refresh(c echo.Context, client access.Client) error {
 	}
 	// The update request has ended: either a new snapshot is stored, or the fetch failed. In both
 	// cases readAndEnqueue returns the current state of the entity.
-	if v, err = s.readAndEnqueue(c, client, e, f, acceptDeadline(0)); err != nil {
+	if v, err = s.reader.readAndEnqueue(c, client, e, f, acceptDeadline(0)); err != nil {
 		return err
 	}
-	return s.respond(c, client, e, v)
+	return s.responder.respond(c, client, e, v)
 }
 
 // discardBody reads the request body to its end. Only then can net/http detect that a client has
@@ -90,7 +90,7 @@ func (s *Server) respondQueued(c echo.Context, e schemas.Entity, number int64) e
 	c.Response().Header().Set("Cache-Control", "no-store")
 	return c.JSON(http.StatusAccepted, struct {
 		Refresh *refreshState `json:"refresh"`
-	}{s.queuedState(e.Source, number)})
+	}{s.requester.queuedState(e.Source, number)})
 }
 
 // ackTimeout is how long a refresh waits for Kafka. After that the response says that the result
@@ -101,9 +101,9 @@ const ackTimeout = 5 * time.Second
 // the wait, a failed publish or the end of this process could lose the refresh. The error is the
 // problem to respond with if the refresh is not queued. A refresh that is repeated with its
 // idempotency key is not enqueued again.
-func (s *Server) enqueueAndWait(c echo.Context, client access.Client, e schemas.Entity, f source.Facet) (EnqueueResult, error) {
-	return s.refreshes.once(c, client, e, func(key string) (EnqueueResult, error) {
-		results, errs := s.enqueueAllAndWait(c, client, []refreshRequest{s.newRefreshRequest(c.Request().Context(), client.Name, e, f)}, key)
+func (q *requester) enqueueAndWait(c echo.Context, client access.Client, e schemas.Entity, f source.Facet) (EnqueueResult, error) {
+	return q.refreshes.once(c, client, e, func(key string) (EnqueueResult, error) {
+		results, errs := q.enqueueAllAndWait(c, client, []refreshRequest{q.newRefreshRequest(c.Request().Context(), client.Name, e, f)}, key)
 		return results[0], errs[0]
 	})
 }
@@ -111,7 +111,7 @@ func (s *Server) enqueueAndWait(c echo.Context, client access.Client, e schemas.
 // enqueueAllAndWait enqueues refreshes of several entities and waits until Kafka has acknowledged
 // them. It returns a result and an error for each entity. The error is the problem to respond with
 // if the refresh is not queued. The idempotency key may be empty.
-func (s *Server) enqueueAllAndWait(c echo.Context, client access.Client, all []refreshRequest, idempotencyKey string) ([]EnqueueResult, []error) {
+func (q *requester) enqueueAllAndWait(c echo.Context, client access.Client, all []refreshRequest, idempotencyKey string) ([]EnqueueResult, []error) {
 	results, errs := make([]EnqueueResult, len(all)), make([]error, len(all))
 	var requests []UpdateRequest
 	var indexes []int // for each element of requests, its index in all
@@ -122,13 +122,13 @@ func (s *Server) enqueueAllAndWait(c echo.Context, client access.Client, all []r
 			errs[i] = errNotVisible
 		} else {
 			req.request.Client = client.ID()
-			requests, indexes = append(requests, s.withTrace(c, req.request)), append(indexes, i)
+			requests, indexes = append(requests, q.tracing.withTrace(c, req.request)), append(indexes, i)
 		}
 	}
 	if len(requests) == 0 {
 		return results, errs
 	}
-	enqueued := s.refreshes.pay(c.Request().Context(), client, idempotencyKey, requests, s.waitForAck)
+	enqueued := q.refreshes.pay(c.Request().Context(), client, idempotencyKey, requests, q.waitForAck)
 	for j, a := range enqueued {
 		i := indexes[j]
 		results[i], errs[i] = a, a.notQueued()
@@ -161,24 +161,24 @@ type refreshRequest struct {
 	err     error
 }
 
-func (s *Server) newRefreshRequest(ctx context.Context, client string, e schemas.Entity, f source.Facet) refreshRequest {
-	stored, _, err := s.cache.get(ctx, client, e, f)
-	return s.refreshRequestOf(e, f, stored, err)
+func (q *requester) newRefreshRequest(ctx context.Context, client string, e schemas.Entity, f source.Facet) refreshRequest {
+	stored, _, err := q.cache.get(ctx, client, e, f)
+	return q.refreshRequestOf(e, f, stored, err)
 }
 
 // newRefreshRequests returns the refresh requests of several entities of one facet. It reads the
 // stored snapshots of all entities with one read of the store.
-func (s *Server) newRefreshRequests(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []refreshRequest {
+func (q *requester) newRefreshRequests(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []refreshRequest {
 	requests := make([]refreshRequest, len(all))
-	for i, found := range s.cache.getAll(ctx, client, all, f) {
-		requests[i] = s.refreshRequestOf(all[i], f, found.entry, found.err)
+	for i, found := range q.cache.getAll(ctx, client, all, f) {
+		requests[i] = q.refreshRequestOf(all[i], f, found.entry, found.err)
 	}
 	return requests
 }
 
-func (s *Server) refreshRequestOf(e schemas.Entity, f source.Facet, stored *entry, err error) refreshRequest {
+func (q *requester) refreshRequestOf(e schemas.Entity, f source.Facet, stored *entry, err error) refreshRequest {
 	if _, refused := errors.AsType[*problem.HTTPError](err); err != nil && !refused {
-		s.log.Warn("store read failed; the refresh is enqueued without the version of the stored snapshot", "entity", e.String(), "err", err)
+		q.log.Warn("store read failed; the refresh is enqueued without the version of the stored snapshot", "entity", e.String(), "err", err)
 	}
 	return refreshRequest{
 		UpdateRequest{Entity: e, Reason: schemas.UserRequest, Floor: view{entry: stored}.version(), Cooldown: f.Cooldown, New: stored == nil && err == nil},
@@ -189,17 +189,17 @@ func (s *Server) refreshRequestOf(e schemas.Entity, f source.Facet, stored *entr
 // waitForAck enqueues refreshes and waits at most ackTimeout until Kafka has acknowledged them.
 // At most maxAckWaits calls wait at the same time; a further call returns ReasonBusy. Update
 // requests of reads do not count, so a slow Kafka does not block them.
-func (s *Server) waitForAck(ctx context.Context, requests []UpdateRequest) []EnqueueResult {
+func (q *requester) waitForAck(ctx context.Context, requests []UpdateRequest) []EnqueueResult {
 	select {
-	case s.refreshes.slots <- struct{}{}:
-		defer func() { <-s.refreshes.slots }()
+	case q.refreshes.slots <- struct{}{}:
+		defer func() { <-q.refreshes.slots }()
 	default:
 		return repeatResult(requests, ReasonBusy)
 	}
 	limit, cancel := context.WithTimeout(ctx, ackTimeout)
 	defer cancel()
-	results := s.enqueueComplete(requests, func(complete []UpdateRequest) []EnqueueResult {
-		return s.recordRefusals(s.enqueuer.EnqueueAndWait(limit, complete))
+	results := q.enqueueComplete(requests, func(complete []UpdateRequest) []EnqueueResult {
+		return q.recordRefusals(q.enqueuer.EnqueueAndWait(limit, complete))
 	})
 	for i := range results {
 		if results[i].Pending {

@@ -35,7 +35,7 @@ type refreshItem struct {
 // acknowledged them. It responds 202 if all refreshes are queued, else 207. A refused key does not
 // affect the other keys.
 func (s *Server) refreshMany(c echo.Context, client access.Client) error {
-	e, f, src, err := s.facetOf(c)
+	e, f, src, err := s.catalog.facetOf(c)
 	if err != nil {
 		return err
 	}
@@ -63,11 +63,11 @@ func (s *Server) refreshMany(c echo.Context, client access.Client) error {
 			visible, indexes = append(visible, e), append(indexes, i)
 		}
 	}
-	enqueued, enqueueErrs := s.enqueueAllAndWait(c, client, s.newRefreshRequests(c.Request().Context(), client.Name, visible, f), "")
+	enqueued, enqueueErrs := s.requester.enqueueAllAndWait(c, client, s.requester.newRefreshRequests(c.Request().Context(), client.Name, visible, f), "")
 	for j, i := range indexes {
 		results[i], errs[i] = enqueued[j], enqueueErrs[j]
 	}
-	status, queued := http.StatusAccepted, s.queuedState(e.Source, 0)
+	status, queued := http.StatusAccepted, s.requester.queuedState(e.Source, 0)
 	for i, key := range keys {
 		if items[i] = s.newRefreshItem(c, key, queued, results[i], errs[i]); !items[i].Refresh.Queued {
 			status = http.StatusMultiStatus
@@ -107,7 +107,7 @@ func (s *Server) newRefreshItem(c echo.Context, key string, queued *refreshState
 	if err == nil {
 		return refreshItem{Key: key, Status: http.StatusAccepted, Refresh: queued}
 	}
-	p := s.problemOf(err, c)
+	p := problemOf(s.log, err, c)
 	reason, until := a.Reason, schemas.OptionalTime(a.Until)
 	switch {
 	case reason != "":

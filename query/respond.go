@@ -2,6 +2,7 @@ package query
 
 import (
 	"errors"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -17,22 +18,33 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
+// responder writes the responses of reads.
+type responder struct {
+	budget      *responseBudget
+	requester   *requester
+	readCounter *readCounter
+	readLog     *readLog
+	limiter     ClientLimiter
+	metrics     *metrics
+	log         *slog.Logger
+}
+
 // respond writes the response of a read.
-func (s *Server) respond(c echo.Context, client access.Client, e schemas.Entity, v view) error {
-	s.metrics.observeRead(e, v)
-	s.noteRead(c, e, v, 0)
+func (rs *responder) respond(c echo.Context, client access.Client, e schemas.Entity, v view) error {
+	rs.metrics.observeRead(e, v)
+	rs.readLog.noteRead(c, e, v, 0)
 	switch v.freshness {
 	case store.Fresh, store.Stale:
-		err := s.respondSnapshot(c, client, e, v)
+		err := rs.respondSnapshot(c, client, e, v)
 		if err == nil {
-			s.readCounter.read(v.count)
+			rs.readCounter.read(v.count)
 		}
 		return err
 	case store.NotFound:
-		return notFoundError(s.bodyOf(v, e.Source))
+		return notFoundError(rs.bodyOf(v, e.Source))
 	case store.Updating:
 	}
-	return s.respondUpdating(c, e, v)
+	return rs.respondUpdating(c, e, v)
 }
 
 // Headers of each snapshot response, allocated once.
@@ -47,13 +59,13 @@ var (
 
 // respondSnapshot responds with the snapshot, or with 304 if the client already has it. Most
 // requests end here, so everything that several responses can share is in the cache entry.
-func (s *Server) respondSnapshot(c echo.Context, client access.Client, e schemas.Entity, v view) error {
+func (rs *responder) respondSnapshot(c echo.Context, client access.Client, e schemas.Entity, v view) error {
 	r, h := c.Request(), c.Response().Header()
 	as := bestEncoding(r.Header["Accept-Encoding"])
 	unchanged := notModified(r, v.entry, as)
 	var state readBody // set only if it is needed, because most responses are FRESH
 	if v.freshness == store.Stale {
-		state = s.bodyOf(v, e.Source)
+		state = rs.bodyOf(v, e.Source)
 	}
 	var first, second []byte
 	var length []string
@@ -64,11 +76,11 @@ func (s *Server) respondSnapshot(c echo.Context, client access.Client, e schemas
 		}
 		b := v.bodyFor(as, tail)
 		if n := v.extraRequests(b); n > 0 {
-			if err := s.limiter.AllowRequests(client.Name, n); err != nil {
+			if err := rs.limiter.AllowRequests(client.Name, n); err != nil {
 				return err
 			}
 		}
-		held, err := s.responses.reserve(client.BoundName(), v.responseSize(b))
+		held, err := rs.budget.reserve(client.BoundName(), v.responseSize(b))
 		if err != nil {
 			return err
 		}
@@ -108,28 +120,28 @@ func (s *Server) respondSnapshot(c echo.Context, client access.Client, e schemas
 	if r.Method == http.MethodHead {
 		return nil
 	}
-	writeBody(s, c, first, second)
+	rs.writeBody(c, first, second)
 	return nil
 }
 
 // writeBody writes the two parts of a body; the second can be empty.
-func writeBody(s *Server, c echo.Context, first, second []byte) {
+func (rs *responder) writeBody(c echo.Context, first, second []byte) {
 	w := c.Response()
 	if conn := joinWrites(c.Request(), len(first)+len(second)); conn != nil {
 		defer func() {
 			if err := conn.sendJoined(w.Writer); err != nil {
-				s.log.Debug("client disconnected before the response", "err", err)
+				rs.log.Debug("client disconnected before the response", "err", err)
 			}
 		}()
 	}
 	for _, part := range [2][]byte{first, second} {
 		if len(part) > maxUncounted {
-			if s.write(c, part) != nil {
+			if rs.write(c, part) != nil {
 				return
 			}
 		} else if len(part) > 0 {
 			if _, err := w.Write(part); err != nil {
-				s.log.Debug("client disconnected before the response", "err", err)
+				rs.log.Debug("client disconnected before the response", "err", err)
 				return
 			}
 		}
@@ -247,7 +259,7 @@ const (
 
 // write writes part of a response in chunks. An error means that the client disconnected, or was
 // disconnected because it read too slowly.
-func (s *Server) write(c echo.Context, part []byte) error {
+func (rs *responder) write(c echo.Context, part []byte) error {
 	w := c.Response()
 	deadline := http.NewResponseController(w)
 	for len(part) > 0 {
@@ -255,9 +267,9 @@ func (s *Server) write(c echo.Context, part []byte) error {
 		_ = deadline.SetWriteDeadline(time.Now().Add(writeTimeout)) // the response writers of tests have no deadline
 		if _, err := w.Write(part[:n]); err != nil {
 			if errors.Is(err, os.ErrDeadlineExceeded) {
-				s.metrics.timedOut.Inc()
+				rs.metrics.timedOut.Inc()
 			}
-			s.log.Debug("response not read by the client", "err", err)
+			rs.log.Debug("response not read by the client", "err", err)
 			return err
 		}
 		part = part[n:]
@@ -276,14 +288,14 @@ func limitSendBuffer(conn net.Conn) {
 }
 
 // bodyOf returns the fields of the response, except the snapshot.
-func (s *Server) bodyOf(v view, source string) readBody {
+func (rs *responder) bodyOf(v view, source string) readBody {
 	_, freshness := v.status()
 	b := readBody{Freshness: freshness}
 	if v.entry != nil {
 		b.LastUpdatedAt, b.LastCheckedAt = schemas.OptionalTime(v.UpdatedAt), schemas.OptionalTime(v.CheckedAt)
 	}
 	if v.reason != "" {
-		b.Refresh = s.refreshStateOf(source, v.result)
+		b.Refresh = rs.requester.refreshStateOf(source, v.result)
 	}
 	return b
 }
@@ -291,8 +303,8 @@ func (s *Server) bodyOf(v view, source string) readBody {
 // respondUpdating responds to a read if no snapshot can be served. The status is 202 if a refresh is
 // queued, and 404 if the upstream has no such entity. It is 429 if a limit of the client is exceeded,
 // 400 if params of the entity are missing, and 503 if no refresh can be queued now.
-func (s *Server) respondUpdating(c echo.Context, e schemas.Entity, v view) error {
-	body, a := s.bodyOf(v, e.Source), v.result
+func (rs *responder) respondUpdating(c echo.Context, e schemas.Entity, v view) error {
+	body, a := rs.bodyOf(v, e.Source), v.result
 	switch {
 	case v.patient && a.refreshExpected():
 		return nothingKnown(a, body)
@@ -310,7 +322,7 @@ func (s *Server) respondUpdating(c echo.Context, e schemas.Entity, v view) error
 		return withBody(a.refused, &body)
 	}
 	if a.Reason.isHeld() {
-		s.metrics.heldReads.Inc() // the upstream has failed for the entity, so the SLO for reads excludes this response
+		rs.metrics.heldReads.Inc() // the upstream has failed for the entity, so the SLO for reads excludes this response
 	}
 	p := problem.New(http.StatusServiceUnavailable, problem.NotQueued, "Nothing is stored, and no refresh can be queued now ("+string(a.Reason)+"): "+a.failureDetail()+".")
 	p.After = max(time.Second, a.Until.Sub(v.at))

@@ -144,8 +144,8 @@ func TestBatch_UnreadHoldsOneDocumentEach(t *testing.T) {
 			if as != "zstd" {
 				each += int64(largeStored.Size)
 			}
-			servicetest.WaitFor(t, testTimeout, "eight responses in flight", func() bool { return r.server.responses.now() > 7*each })
-			if got := r.server.responses.now(); got > 8*each {
+			servicetest.WaitFor(t, testTimeout, "eight responses in flight", func() bool { return r.server.responder.budget.now() > 7*each })
+			if got := r.server.responder.budget.now(); got > 8*each {
 				t.Errorf("budget: got %d bytes, want at most %d", got, 8*each)
 			}
 			if grown := heapSize() - before; grown > 64<<20 {
@@ -182,7 +182,7 @@ func TestResponseBudget_RefusesAClientAndThenAll(t *testing.T) {
 	open := func(client string, want int64) net.Conn {
 		r.set(func() { r.client.Name = client })
 		c := p.sendRequest(t, "/v1/nexon/character/a", "zstd")
-		servicetest.WaitFor(t, testTimeout, "a response of "+client, func() bool { return r.server.responses.now() >= want*int64(len(denseStored.Bytes)) })
+		servicetest.WaitFor(t, testTimeout, "a response of "+client, func() bool { return r.server.responder.budget.now() >= want*int64(len(denseStored.Bytes)) })
 		return c
 	}
 	for i := range int64(3) { // three responses fill the half of the budget that one client may use
@@ -219,7 +219,7 @@ func TestResponseBudget_CountsAnIPv6NetworkAsOneClient(t *testing.T) {
 	r.putSnapshot("a", time.Minute, withPayload(denseStored))
 	r.set(func() { r.client.Name = "unauthenticated@2001:db8::1" })
 	defer func(c net.Conn) { _ = c.Close() }(p.sendRequest(t, "/v1/nexon/character/a", "zstd"))
-	servicetest.WaitFor(t, testTimeout, "a response in flight", func() bool { return r.server.responses.now() > 0 })
+	servicetest.WaitFor(t, testTimeout, "a response in flight", func() bool { return r.server.responder.budget.now() > 0 })
 	r.set(func() { r.client.Name = "unauthenticated@2001:db8::2" })
 	for _, path := range []string{"/v1/nexon/character/a", "/v1/nexon/character?key=a"} {
 		if got := r.do(http.MethodGet, path, "Accept-Encoding", "zstd"); got.StatusCode != 503 || !strings.Contains(got.text, "this client") {
@@ -238,7 +238,7 @@ func TestResponseBudget_AllowsALargerResponseAlone(t *testing.T) {
 			}
 		}
 	}
-	if got := r.server.responses; got.now() != 0 || len(got.clients) != 0 {
+	if got := r.server.responder.budget; got.now() != 0 || len(got.clients) != 0 {
 		t.Errorf("budget of an idle server: got %d bytes of %d clients, want none", got.now(), len(got.clients))
 	}
 }
@@ -250,9 +250,9 @@ func TestResponseBudget_IsReturnedByBrokenResponses(t *testing.T) {
 	path := r.storeHundred("", largeStored)
 	for _, target := range []string{path, "/v1/nexon/character/0"} {
 		c := p.sendRequest(t, target, "identity")
-		servicetest.WaitFor(t, testTimeout, "a response in flight", func() bool { return r.server.responses.now() > 0 })
+		servicetest.WaitFor(t, testTimeout, "a response in flight", func() bool { return r.server.responder.budget.now() > 0 })
 		_ = c.Close()
-		servicetest.WaitFor(t, testTimeout, "the return of its memory", func() bool { return r.server.responses.now() == 0 })
+		servicetest.WaitFor(t, testTimeout, "the return of its memory", func() bool { return r.server.responder.budget.now() == 0 })
 	}
 	req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
 	func() {
@@ -263,7 +263,7 @@ func TestResponseBudget_IsReturnedByBrokenResponses(t *testing.T) {
 		}()
 		r.server.ServeHTTP(&panickingWriter{httptest.NewRecorder()}, req)
 	}()
-	if got := r.server.responses.now(); got != 0 {
+	if got := r.server.responder.budget.now(); got != 0 {
 		t.Errorf("budget after a panic: got %d bytes, want 0", got)
 	}
 }
@@ -278,12 +278,12 @@ func TestResponse_UnreadIsAborted(t *testing.T) {
 			began := time.Now()
 			c := p.sendRequest(t, path, "zstd")
 			synctest.Wait()
-			if r.server.responses.now() == 0 {
+			if r.server.responder.budget.now() == 0 {
 				t.Fatalf("%s: budget in use: got 0, want more", path)
 			}
 			time.Sleep(writeTimeout) // this is virtual time, because the test runs in a synctest bubble
 			synctest.Wait()
-			if got := r.server.responses.now(); got != 0 {
+			if got := r.server.responder.budget.now(); got != 0 {
 				t.Errorf("%s: budget: got %d bytes after %v, want 0", path, got, time.Since(began))
 			}
 			if got := testutil.ToFloat64(r.server.metrics.timedOut) - before; got != 1 {

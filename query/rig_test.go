@@ -426,6 +426,6 @@ func decodeBody(t testing.TB, as string, body []byte) []byte {
 }
 
 func (r *rig) facet() source.Facet {
-	f, _ := r.server.sources["nexon"].Facet("character")
+	f, _ := r.server.catalog.sources["nexon"].Facet("character")
 	return f
 }

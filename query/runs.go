@@ -116,7 +116,7 @@ func (r runReader) get(c echo.Context) (run api.Run, err error) {
 // show responds with a run. If the request sets a wait, it responds when the run has ended or the wait
 // is over.
 func (r runReader) show(c echo.Context, client access.Client) error {
-	wait, err := r.s.parseWait(c)
+	wait, err := parseWait(c)
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (r runReader) show(c echo.Context, client access.Client) error {
 		return respondRun(c, http.StatusOK, run)
 	}
 	c.Set(waitsKey, true)
-	r.s.extendWriteDeadline(c, wait)
+	extendWriteDeadline(c, wait)
 	limit := time.NewTimer(wait)
 	defer limit.Stop()
 	err = r.follow(c, client, run, limit.C, func(now api.Run) bool {
@@ -145,13 +145,13 @@ func (r runReader) show(c echo.Context, client access.Client) error {
 // `changed` returns false, a value arrives on the channel `end`, the client disconnects, or the
 // process stops.
 func (r runReader) follow(c echo.Context, client access.Client, run api.Run, end <-chan time.Time, changed func(api.Run) bool) error {
-	leave, err := r.s.acquireWaitSlot(client)
+	leave, err := r.s.waits.acquireWaitSlot(client)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	w := r.s.waiterSet.add(runs.SettledEntity(run.Source, run.ID))
-	defer r.s.waiterSet.remove(w)
+	w := r.s.waits.set.add(runs.SettledEntity(run.Source, run.ID))
+	defer r.s.waits.set.remove(w)
 	recheck := time.NewTicker(runRecheck)
 	defer recheck.Stop()
 	for {
@@ -174,7 +174,7 @@ func (r runReader) follow(c echo.Context, client access.Client, run api.Run, end
 				waiting = false
 			case <-end:
 				return nil
-			case <-r.s.waiterSet.stopping:
+			case <-r.s.waits.set.stopping:
 				return nil
 			case <-c.Request().Context().Done():
 				return nil

@@ -120,7 +120,7 @@ func TestReadRun_WaitsForTheEnd(t *testing.T) {
 	}
 	got := make(chan answer, 1)
 	go func() { got <- r.do(http.MethodGet, "/v1/runs/"+run.ID+"?wait=20s") }()
-	servicetest.WaitFor(t, testTimeout, "the waiting request", func() bool { return r.server.waiterSet.count.Load() == 1 })
+	servicetest.WaitFor(t, testTimeout, "the waiting request", func() bool { return r.server.waits.set.count.Load() == 1 })
 	if _, err := r.stored.End(t.Context(), run.ID, []runs.StepEnd{{Number: 1, State: runs.StepDone}}, r.now); err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestFollowRun_StreamsUntilTheEnd(t *testing.T) {
 		defer close(done)
 		r.server.ServeHTTP(rec, httptest.NewRequestWithContext(r.Context(), http.MethodGet, "/v1/runs/"+run.ID+"/events", nil))
 	}()
-	servicetest.WaitFor(t, testTimeout, "the stream", func() bool { return r.server.waiterSet.count.Load() == 1 })
+	servicetest.WaitFor(t, testTimeout, "the stream", func() bool { return r.server.waits.set.count.Load() == 1 })
 	for number := 1; number <= 2; number++ {
 		if _, err := r.stored.End(t.Context(), run.ID, []runs.StepEnd{{Number: number, State: runs.StepDone}}, r.now); err != nil {
 			t.Fatal(err)

@@ -8,16 +8,13 @@ import (
 	"net"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/singleflight"
 
 	"github.com/freshet/freshet/access"
-	"github.com/freshet/freshet/observe"
 	"github.com/freshet/freshet/schemas"
 )
 
@@ -37,26 +34,21 @@ const (
 
 // Server is the query service. Its methods may be called concurrently.
 type Server struct {
-	cache            *snapshotCache
-	responses        *responseBudget
-	readCounter      *readCounter
-	waiterSet        *waiterSet
-	sources          map[string]Source
-	enqueuer         Enqueuer
-	subscriber       SettleSubscriber
-	estimator        WaitEstimator
-	authenticator    Authenticator
-	limiter          ClientLimiter
-	log              *slog.Logger
-	metrics          *metrics
-	tracer           observe.Tracer
-	traces           *traceBudget
-	echo             *echo.Echo
-	enqueues         singleflight.Group
-	batcher          *batcher
-	refreshes        refreshes
-	readSamplers     map[string]*observe.LogSampler // samplers of the log lines of reads, by source
-	lastStoreWarning atomic.Int64                   // time of the last warning about store failures, in Unix nanoseconds
+	cache         *snapshotCache
+	catalog       *catalog
+	requester     *requester
+	reader        *reader
+	responder     *responder
+	waits         *waits
+	tracing       *tracing
+	readCounter   *readCounter
+	readLog       *readLog
+	subscriber    SettleSubscriber
+	authenticator Authenticator
+	limiter       ClientLimiter
+	metrics       *metrics
+	log           *slog.Logger
+	echo          *echo.Echo
 }
 
 // New returns the service. It fails if an element of Config.Proxies is not a network (CIDR).
@@ -66,21 +58,29 @@ func New(config Config, deps Deps) (*Server, error) {
 	for name := range deps.Sources {
 		m.recorded.WithLabelValues(name)
 	}
-	s := &Server{
-		responses: newResponseBudget(config.ResponseMemory, deps.Metrics), readCounter: counter, waiterSet: newWaiterSet(),
-		sources: deps.Sources, enqueuer: deps.Enqueuer, subscriber: deps.SettleSubscriber, estimator: deps.WaitEstimator,
-		authenticator: deps.Authenticator, limiter: deps.ClientLimiter, log: deps.Log, metrics: m, tracer: deps.Trace, traces: newTraceBudget(),
-		echo: echo.New(), refreshes: refreshes{slots: make(chan struct{}, maxAckWaits), keys: deps.IdempotencyKeys, credits: deps.Credits, log: deps.Log}, readSamplers: newReadSamplers(deps.Sources),
-	}
-	s.batcher = &batcher{enqueuer: deps.Enqueuer, log: deps.Log}
-	s.cache = newSnapshotCache(deps.Store, func(e schemas.Entity) bool { return s.sources[e.Source].Visibility(e.Key) != "" }, config.Memory, m, deps.ClientLimiter, counter, deps.Log)
+	tracing := &tracing{deps.Trace, newTraceBudget()}
+	cat := &catalog{deps.Sources, tracing}
+	cache := newSnapshotCache(deps.Store, cat.isRestricted, config.Memory, m, deps.ClientLimiter, counter, deps.Log)
 	var err error
-	if s.cache.static, err = newStaticFiles(deps.Sources, deps.Log, deps.Metrics); err != nil {
+	if cache.static, err = newStaticFiles(deps.Sources, deps.Log, deps.Metrics); err != nil {
 		return nil, err
+	}
+	waits := &waits{newWaiterSet(), cache, deps.ClientLimiter}
+	q := &requester{
+		catalog: cat, cache: cache, enqueuer: deps.Enqueuer, batcher: &batcher{enqueuer: deps.Enqueuer, log: deps.Log},
+		refreshes: refreshes{slots: make(chan struct{}, maxAckWaits), keys: deps.IdempotencyKeys, credits: deps.Credits, log: deps.Log},
+		estimator: deps.WaitEstimator, limiter: deps.ClientLimiter, tracing: tracing, stopping: waits.set.stopping, log: deps.Log,
+	}
+	readLog := newReadLog(cache, deps.Sources, deps.Log)
+	s := &Server{
+		cache: cache, catalog: cat, requester: q, waits: waits, tracing: tracing, readCounter: counter, readLog: readLog,
+		reader:     &reader{cache: cache, requester: q, fromStatic: m.fromStatic, log: deps.Log},
+		responder:  &responder{newResponseBudget(config.ResponseMemory, deps.Metrics), q, counter, readLog, deps.ClientLimiter, m, deps.Log},
+		subscriber: deps.SettleSubscriber, authenticator: deps.Authenticator, limiter: deps.ClientLimiter, metrics: m, log: deps.Log, echo: echo.New(),
 	}
 	deps.Metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "waiting_clients", Help: "Clients that wait for a refresh or stream an entity.",
-	}, func() float64 { return float64(s.waiterSet.count.Load()) }))
+	}, func() float64 { return float64(waits.set.count.Load()) }))
 	address, err := ipExtractor(config.Proxies)
 	if err != nil {
 		return nil, err
@@ -93,16 +93,23 @@ func New(config Config, deps Deps) (*Server, error) {
 	if len(config.Origins) > 0 {
 		e.Use(middleware.CORSWithConfig(corsConfig(config.Origins)))
 	}
+	s.route(deps)
+	return s, nil
+}
+
+// route registers the paths of the service.
+func (s *Server) route(deps Deps) {
+	e := s.echo
 	read := []string{http.MethodGet, http.MethodHead}
 	const entity = "/v1/:source/:facet/:key"
-	e.Match(read, "/v1", s.authorized(access.Read, s.listSources))
+	e.Match(read, "/v1", s.authorized(access.Read, s.catalog.listSources))
 	if deps.Credits != nil {
-		e.Match(read, "/v1/credits", s.authorized(access.Refresh, s.refreshes.balance))
+		e.Match(read, "/v1/credits", s.authorized(access.Refresh, s.requester.refreshes.balance))
 	}
 	if deps.Runs != nil {
 		runReader{s, deps.Runs}.route(read)
 	}
-	e.Match(read, "/v1/:source", s.authorized(access.Read, s.listFacets))
+	e.Match(read, "/v1/:source", s.authorized(access.Read, s.catalog.listFacets))
 	e.Match(read, "/v1/:source/:facet", s.authorized(access.Read, s.readMany))
 	e.Match(read, entity, s.authorized(access.Read, s.read))
 	e.Match(read, entity+"/events", s.authorized(access.Read, s.events))
@@ -114,7 +121,7 @@ func New(config Config, deps Deps) (*Server, error) {
 	if deps.Hooks != nil {
 		e.POST("/hooks/:source/:name", receiveHook(deps.Hooks, deps.ClientLimiter))
 	}
-	s.serveContract(read)
+	(&contract{s.catalog, s.authenticator, s.limiter}).route(e, read)
 	ops := echo.WrapHandler(deps.Ops)
 	e.Match(read, "/livez", ops)
 	e.Match(read, "/readyz", ops)
@@ -141,7 +148,6 @@ func New(config Config, deps Deps) (*Server, error) {
 		e.Any("/console", s.console(deps.Console))
 		e.Any("/console/*", s.console(deps.Console))
 	}
-	return s, nil
 }
 
 // Ready returns nil if reads can be served: the cache has entries, or the ping of the database
@@ -162,7 +168,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.TLS != nil {
 		w.Header().Set("Strict-Transport-Security", strictTransport)
 	}
-	escapePath(r, s.sources)
+	escapePath(r, s.catalog.sources)
 	s.echo.ServeHTTP(w, r)
 }
 
@@ -174,7 +180,7 @@ func (s *Server) Run(ctx context.Context) error {
 	background.Go(func() { s.readCounter.run(ctx) })
 	if s.cache.static != nil {
 		background.Go(func() {
-			s.cache.static.run(ctx, s.cache.store, func(e schemas.Entity) { s.waiterSet.notify(schemas.Settled{Entity: e}) })
+			s.cache.static.run(ctx, s.cache.store, func(e schemas.Entity) { s.waits.set.notify(schemas.Settled{Entity: e}) })
 		})
 	}
 	defer background.Wait()
@@ -193,7 +199,7 @@ func (s *Server) onSettled(settled schemas.Settled) {
 	if settled.Number == 0 { // number 0: the entity was deleted
 		s.readCounter.remove(settled.Entity)
 	}
-	s.waiterSet.notify(settled)
+	s.waits.set.notify(settled)
 }
 
 func (s *Server) onConnection(connected bool) {
@@ -205,7 +211,7 @@ func (s *Server) onConnection(connected bool) {
 	}
 	s.metrics.connected.Set(1)
 	s.log.Info("redis subscription connected; cache TTL is 30s")
-	s.waiterSet.notifyAll() // messages may have been lost: all waiters read again
+	s.waits.set.notifyAll() // messages may have been lost: all waiters read again
 }
 
 // Serve handles requests on the listener until ctx ends. Then waiting requests respond at once,
@@ -230,7 +236,7 @@ func (s *Server) serveUntil(ctx context.Context, l net.Listener, timeout time.Du
 	}
 	stopped := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
-		close(s.waiterSet.stopping)
+		close(s.waits.set.stopping)
 		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 		defer cancel()
 		stopped <- server.Shutdown(limit)

@@ -146,15 +146,15 @@ func viewOfStatic(file *staticFile, err error, f source.Facet) view {
 }
 
 // orStatic returns the view of the entity's file if v has no content to be served, else v.
-func orStatic(s *Server, v view, e schemas.Entity, f source.Facet) view {
-	file := s.cache.static.get(e, f)
+func (rd *reader) orStatic(v view, e schemas.Entity, f source.Facet) view {
+	file := rd.cache.static.get(e, f)
 	if file == nil || v.freshness != store.Updating || v.result.Reason == HeldReason(schemas.HoldNotFound) {
 		return v
 	}
-	s.metrics.fromStatic.Inc()
+	rd.fromStatic.Inc()
 	served := viewOfStatic(file, nil, f)
 	served.reason, served.result = v.reason, v.result
-	blocked, _ := s.estimator.Blocked(e.Source)
+	blocked, _ := rd.requester.estimator.Blocked(e.Source)
 	switch {
 	case v.result.Reason != "" && v.result.Reason != reasonSlow:
 		served.degraded = v.result.Reason

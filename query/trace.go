@@ -44,16 +44,22 @@ func (b *traceBudget) allow() bool {
 	return b.used <= maxClientTraces
 }
 
+// tracing starts and ends the spans of requests.
+type tracing struct {
+	tracer observe.Tracer
+	budget *traceBudget
+}
+
 // limitTrace clears the sampled flag of the request's trace parent if more than maxClientTraces
 // requests had the flag in this second. Then neither this service nor the workers record the
 // trace. Clients with the scope inspect are not limited.
-func (s *Server) limitTrace(r *http.Request, client access.Client) {
+func (tr *tracing) limitTrace(r *http.Request, client access.Client) {
 	parents := r.Header[traceHeader] // Header.Get would allocate the canonical name for each request
 	if len(parents) == 0 || client.May(access.Inspect) {
 		return
 	}
 	parent := parents[0]
-	if !trace.SpanContextFromContext(observe.WithTraceParent(context.Background(), parent)).IsSampled() || s.traces.allow() {
+	if !trace.SpanContextFromContext(observe.WithTraceParent(context.Background(), parent)).IsSampled() || tr.budget.allow() {
 		return
 	}
 	r.Header.Set(schemas.TraceParent, parent[:observe.TraceParentSize-2]+"00")
@@ -64,10 +70,10 @@ const traceHeader = "Traceparent"
 
 // startSpan starts the span of a request, in the trace of the client if it sent one. It is
 // called only after the client is authorized, so that unauthorised clients can't cause traces.
-func (s *Server) startSpan(c echo.Context) {
+func (tr *tracing) startSpan(c echo.Context) {
 	r := c.Request()
 	method, route := knownMethod(r.Method), c.Path()
-	ctx, span := s.tracer.Start(observe.WithTraceParent(r.Context(), r.Header.Get(schemas.TraceParent)), method+" "+route,
+	ctx, span := tr.tracer.Start(observe.WithTraceParent(r.Context(), r.Header.Get(schemas.TraceParent)), method+" "+route,
 		trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(semconv.HTTPRequestMethodKey.String(method), semconv.HTTPRoute(route)))
 	c.Set(spanKey, span)
 	c.SetRequest(r.WithContext(ctx))
@@ -77,7 +83,7 @@ func (s *Server) startSpan(c echo.Context) {
 const spanKey = "span"
 
 // endSpan sets the status of a request's span and ends it.
-func (s *Server) endSpan(c echo.Context) {
+func (tr *tracing) endSpan(c echo.Context) {
 	span, begun := c.Get(spanKey).(trace.Span)
 	if !begun {
 		return
@@ -97,17 +103,17 @@ func (s *Server) endSpan(c echo.Context) {
 }
 
 // traceEntity sets the entity on the request's span. The entity must be valid.
-func (s *Server) traceEntity(c echo.Context, e schemas.Entity) {
-	if s.tracer.Enabled() {
+func (tr *tracing) traceEntity(c echo.Context, e schemas.Entity) {
+	if tr.tracer.Enabled() {
 		trace.SpanFromContext(c.Request().Context()).SetAttributes(attribute.String("freshet.entity", e.String()))
 	}
 }
 
 // withTrace sets the correlation id and the trace parent of an update request. If tracing is
 // off, it passes the client's own trace parent on.
-func (s *Server) withTrace(c echo.Context, req UpdateRequest) UpdateRequest {
+func (tr *tracing) withTrace(c echo.Context, req UpdateRequest) UpdateRequest {
 	req.CorrelationID = correlationOf(c)
-	if s.tracer.Enabled() {
+	if tr.tracer.Enabled() {
 		req.TraceParent = observe.TraceParent(c.Request().Context())
 	} else if parent := c.Request().Header.Get(schemas.TraceParent); len(parent) == observe.TraceParentSize && isPrintable(parent) {
 		req.TraceParent = parent

@@ -19,7 +19,7 @@ import (
 func (r *rig) tracedRequests(n int, parent string) {
 	r.Helper()
 	at := time.Now()
-	r.server.traces.now = func() time.Time { return at }
+	r.server.tracing.budget.now = func() time.Time { return at }
 	for range n {
 		req := httptest.NewRequestWithContext(r.Context(), http.MethodGet, "/v1/nexon/character/a", http.NoBody)
 		req.Header.Set("traceparent", parent)
@@ -42,7 +42,7 @@ func TestTraces_OfClientsAreLimited(t *testing.T) {
 	} {
 		r := newRig(t)
 		spans := tracetest.NewInMemoryExporter()
-		r.server.tracer = observe.NewTracer(sdk.NewTracerProvider(sdk.WithSyncer(spans), sdk.WithSampler(sdk.ParentBased(sdk.NeverSample()))))
+		r.server.tracing.tracer = observe.NewTracer(sdk.NewTracerProvider(sdk.WithSyncer(spans), sdk.WithSampler(sdk.ParentBased(sdk.NeverSample()))))
 		r.putSnapshot("a", time.Minute)
 		r.client.Scopes = c.scopes
 		r.tracedRequests(3*maxClientTraces, c.parent)

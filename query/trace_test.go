@@ -30,7 +30,7 @@ func (r *rig) raw(method, target string) {
 func TestMetrics_HaveNoClientValues(t *testing.T) {
 	r := newRig(t)
 	spans := tracetest.NewInMemoryExporter()
-	r.server.tracer = observe.NewTracer(sdk.NewTracerProvider(sdk.WithSyncer(spans)))
+	r.server.tracing.tracer = observe.NewTracer(sdk.NewTracerProvider(sdk.WithSyncer(spans)))
 	r.putSnapshot("a", time.Minute)
 	before := testutil.CollectAndCount(r.server.metrics.requests)
 	long := "/v1/nexon/character/" + strings.Repeat("k", maxPathBytes)
@@ -67,7 +67,7 @@ func TestMetrics_HaveNoClientValues(t *testing.T) {
 func TestTrace_IgnoresUnauthorizedClients(t *testing.T) {
 	r := newRig(t)
 	spans := tracetest.NewInMemoryExporter()
-	r.server.tracer = observe.NewTracer(sdk.NewTracerProvider(sdk.WithSyncer(spans)))
+	r.server.tracing.tracer = observe.NewTracer(sdk.NewTracerProvider(sdk.WithSyncer(spans)))
 	r.putSnapshot("a", time.Minute)
 	r.client.Scopes = nil
 	r.raw(http.MethodGet, "/v1/nexon/character/a")

@@ -25,20 +25,27 @@ const (
 	responseTimeout = 30 * time.Second
 )
 
+// waits lets clients wait for new snapshots.
+type waits struct {
+	set     *waiterSet
+	cache   *snapshotCache
+	limiter ClientLimiter
+}
+
 // waitUntil calls `read` at once and after each notification, until `read` returns false as its
 // second result. It also ends when the timeout expires, the client disconnects or the process shuts
 // down; then timedOut is true. The waiter is registered before the first read, so no notification
 // is missed.
-func (s *Server) waitUntil(c echo.Context, client access.Client, timeout time.Duration, e schemas.Entity, read func(*waiter) (view, bool, error)) (v view, timedOut bool, err error) {
+func (ws *waits) waitUntil(c echo.Context, client access.Client, timeout time.Duration, e schemas.Entity, read func(*waiter) (view, bool, error)) (v view, timedOut bool, err error) {
 	c.Set(waitsKey, true)
-	leave, err := s.acquireWaitSlot(client)
+	leave, err := ws.acquireWaitSlot(client)
 	if err != nil {
 		return view{}, false, err
 	}
 	defer leave()
-	w := s.waiterSet.add(e)
-	defer s.waiterSet.remove(w)
-	s.extendWriteDeadline(c, timeout)
+	w := ws.set.add(e)
+	defer ws.set.remove(w)
+	extendWriteDeadline(c, timeout)
 	limit := time.NewTimer(timeout)
 	defer limit.Stop()
 	retryTimer := time.NewTimer(timeout)
@@ -55,7 +62,7 @@ func (s *Server) waitUntil(c echo.Context, client access.Client, timeout time.Du
 		}
 		// After a failed read of the store, or while the subscription is disconnected, the next
 		// notification may never come. So the entity is read again after a delay.
-		if v.fallback || s.cache.disconnected() {
+		if v.fallback || ws.cache.disconnected() {
 			retryTimer.Reset(retryDelay)
 			retryDelay = min(2*retryDelay, maxRetryDelay)
 		}
@@ -65,7 +72,7 @@ func (s *Server) waitUntil(c echo.Context, client access.Client, timeout time.Du
 		case <-retryTimer.C:
 		case <-limit.C:
 			return v, true, nil
-		case <-s.waiterSet.stopping:
+		case <-ws.set.stopping:
 			return v, true, nil
 		case <-c.Request().Context().Done():
 			return v, true, nil
@@ -74,16 +81,16 @@ func (s *Server) waitUntil(c echo.Context, client access.Client, timeout time.Du
 }
 
 // acquireWaitSlot reserves a wait slot of the process and of the client.
-func (s *Server) acquireWaitSlot(client access.Client) (leave func(), err error) {
-	release, err := s.limiter.AcquireWaitSlot(client.Name)
+func (ws *waits) acquireWaitSlot(client access.Client) (leave func(), err error) {
+	release, err := ws.limiter.AcquireWaitSlot(client.Name)
 	if err != nil {
 		return nil, err
 	}
 	leave = func() {
-		s.waiterSet.count.Add(-1)
+		ws.set.count.Add(-1)
 		release()
 	}
-	if s.waiterSet.count.Add(1) <= maxWaiters {
+	if ws.set.count.Add(1) <= maxWaiters {
 		return leave, nil
 	}
 	leave()
@@ -93,7 +100,7 @@ func (s *Server) acquireWaitSlot(client access.Client) (leave func(), err error)
 }
 
 // extendWriteDeadline moves the write deadline to the end of the wait plus responseTimeout.
-func (s *Server) extendWriteDeadline(c echo.Context, timeout time.Duration) {
+func extendWriteDeadline(c echo.Context, timeout time.Duration) {
 	// The error is expected in tests: their connections have no deadline.
 	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(timeout + responseTimeout))
 }

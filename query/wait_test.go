@@ -48,11 +48,11 @@ func TestWait_EndsWithASettle(t *testing.T) {
 func (r *rig) waitUntilNoWaiters() {
 	r.Helper()
 	n := 0
-	for i := range r.server.waiterSet.shards {
-		n += len(r.server.waiterSet.shards[i].waiting)
+	for i := range r.server.waits.set.shards {
+		n += len(r.server.waits.set.shards[i].waiting)
 	}
-	if n != 0 || r.server.waiterSet.count.Load() != 0 {
-		r.Errorf("entities still waited for: got %d, by %d, want 0, by 0", n, r.server.waiterSet.count.Load())
+	if n != 0 || r.server.waits.set.count.Load() != 0 {
+		r.Errorf("entities still waited for: got %d, by %d, want 0, by 0", n, r.server.waits.set.count.Load())
 	}
 }
 
@@ -108,14 +108,14 @@ func TestWait_EndsAtItsTimeout(t *testing.T) {
 			began := time.Now()
 			req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/nexon/character/a"+how, nil)
 			c := r.server.echo.NewContext(req, httptest.NewRecorder())
-			timeout, err := r.server.parseWait(c)
+			timeout, err := parseWait(c)
 			if err != nil || timeout != want {
 				t.Errorf("%s: got %v, %v, want %v", how, timeout, err, want)
 			}
 			if timeout == 0 {
 				return
 			}
-			v, timedOut, err := r.server.waitUntil(c, everything, timeout, entity("a"), func(*waiter) (view, bool, error) { return view{freshness: store.Updating}, true, nil })
+			v, timedOut, err := r.server.waits.waitUntil(c, everything, timeout, entity("a"), func(*waiter) (view, bool, error) { return view{freshness: store.Updating}, true, nil })
 			if took := time.Since(began); err != nil || !timedOut || v.freshness != store.Updating || took != want {
 				t.Errorf("%s: got a wait of %v, %v, want %v", how, took, err, want)
 			}
@@ -185,11 +185,11 @@ func TestShutdown_AnswersTensOfThousandsOfWaiters(t *testing.T) {
 			statuses[i] = rec.Code
 		})
 	}
-	servicetest.WaitFor(t, testTimeout, "all wait", func() bool { return r.server.waiterSet.count.Load() == many })
+	servicetest.WaitFor(t, testTimeout, "all wait", func() bool { return r.server.waits.set.count.Load() == many })
 	if n := len(r.enqueued()); n > many/10 { // concurrent reads share update requests, so fewer than one per ten reads are expected
 		t.Logf("%d update requests", n)
 	}
-	close(r.server.waiterSet.stopping)
+	close(r.server.waits.set.stopping)
 	wg.Wait()
 	for i, status := range statuses {
 		if status != 202 {
@@ -201,7 +201,7 @@ func TestShutdown_AnswersTensOfThousandsOfWaiters(t *testing.T) {
 
 func TestWait_LimitsWaitersOfTheProcess(t *testing.T) {
 	r := newRig(t)
-	r.server.waiterSet.count.Store(maxWaiters)
+	r.server.waits.set.count.Store(maxWaiters)
 	for _, path := range []string{"a?wait=5s", "a/events"} {
 		if a := r.get(path); a.StatusCode != 503 || a.body.Code != "too-many-waiters" || a.Header.Get("Retry-After") != "1" {
 			t.Errorf("%s: got %d %s, want 503 too-many-waiters", path, a.StatusCode, a.text)
