@@ -18,10 +18,7 @@ import (
 // called concurrently.
 type Queue struct {
 	Deps
-	metrics *metrics
-	slots   chan struct{} // semaphore with one element for each job that this process is running
-	// stopping is closed when the context of Run ends.
-	stopping <-chan struct{}
+	runner *runner
 }
 
 // maxConcurrentJobs is how many jobs one process runs at a time. A slow job delays other jobs only
@@ -30,8 +27,15 @@ const maxConcurrentJobs = 8
 
 // New returns a Queue. Jobs are processed only while Run runs.
 func New(deps Deps) *Queue {
-	return &Queue{Deps: deps, metrics: newMetrics(deps.Sources, deps.Metrics), slots: make(chan struct{}, maxConcurrentJobs)}
+	q := &Queue{Deps: deps}
+	q.runner = &runner{Queue: q, metrics: newMetrics(deps.Sources, deps.Metrics), slots: make(chan struct{}, maxConcurrentJobs)}
+	return q
 }
+
+// Run runs jobs until ctx ends, up to maxConcurrentJobs at a time. Other processes may call Run at the
+// same time. Run blocks until its jobs have stopped, but at most for the time shutdownGrace after the
+// end of ctx. Another process continues the jobs.
+func (q *Queue) Run(ctx context.Context) error { return q.runner.run(ctx) }
 
 // Reasons why a replay leaves a dead letter open.
 const (

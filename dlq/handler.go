@@ -68,20 +68,21 @@ type Groups struct {
 
 // Handler returns the admin API below /admin/v1/dlq and /admin/v1/dlq-jobs.
 func (q *Queue) Handler() http.Handler {
+	a := api{q}
 	const root = "/admin/v1/dlq"
 	get := func(h admin.Handle) map[string]admin.Handle { return map[string]admin.Handle{http.MethodGet: h} }
 	post := func(h admin.Handle) map[string]admin.Handle { return map[string]admin.Handle{http.MethodPost: h} }
 	return admin.API{
 		Paths: map[string]map[string]admin.Handle{
-			root + "/{source}":                      get(q.list),
-			root + "/{source}/groups":               get(q.groups),
-			root + "/{source}/{partition}/{offset}": get(q.show),
-			root + "/{source}/plan":                 post(q.plan),
-			root + "/{source}/jobs":                 post(q.startJob),
-			"/admin/v1/dlq-jobs":                    get(q.jobs),
-			"/admin/v1/dlq-jobs/{id}":               get(q.job),
-			"/admin/v1/dlq-jobs/{id}/stop":          post(q.setJobState(store.JobStopped)),
-			"/admin/v1/dlq-jobs/{id}/resume":        post(q.setJobState(store.JobRunning)),
+			root + "/{source}":                      get(a.list),
+			root + "/{source}/groups":               get(a.groups),
+			root + "/{source}/{partition}/{offset}": get(a.show),
+			root + "/{source}/plan":                 post(a.plan),
+			root + "/{source}/jobs":                 post(a.startJob),
+			"/admin/v1/dlq-jobs":                    get(a.jobs),
+			"/admin/v1/dlq-jobs/{id}":               get(a.job),
+			"/admin/v1/dlq-jobs/{id}/stop":          post(a.setJobState(store.JobStopped)),
+			"/admin/v1/dlq-jobs/{id}/resume":        post(a.setJobState(store.JobRunning)),
 		},
 		Explain:     toProblem,
 		Unavailable: "Dead letters are temporarily unavailable; see the log of the query service. After an upgrade, run `freshet migrate up`.",
@@ -89,6 +90,9 @@ func (q *Queue) Handler() http.Handler {
 		Log:         q.Log,
 	}.Handler()
 }
+
+// api has the handlers of the admin API.
+type api struct{ *Queue }
 
 // toProblem returns the response for an error of a job or a list; nil for other errors.
 func toProblem(err error) *problem.HTTPError {
@@ -107,8 +111,8 @@ func toProblem(err error) *problem.HTTPError {
 	return nil
 }
 
-func (q *Queue) list(r *http.Request) (admin.Answer, error) {
-	filter, err := q.parseFilter(r, r.URL.Query(), "limit", "after")
+func (a api) list(r *http.Request) (admin.Answer, error) {
+	filter, err := a.parseFilter(r, r.URL.Query(), "limit", "after")
 	if err != nil {
 		return admin.Answer{}, err
 	}
@@ -123,7 +127,7 @@ func (q *Queue) list(r *http.Request) (admin.Answer, error) {
 	if err != nil {
 		return admin.Answer{}, badRequest("after is %.60q; use the value of next from the previous page.", text)
 	}
-	all, err := q.List(r.Context(), filter, after, limit)
+	all, err := a.List(r.Context(), filter, after, limit)
 	page := DeadLetterList{DeadLetters: make([]Entry, len(all))}
 	for i, d := range all {
 		page.DeadLetters[i] = newEntry(d)
@@ -162,12 +166,12 @@ func ParseCursor(source, text string) (after store.DeadLetter, err error) {
 	return after, nil
 }
 
-func (q *Queue) groups(r *http.Request) (admin.Answer, error) {
-	filter, err := q.parseFilter(r, r.URL.Query())
+func (a api) groups(r *http.Request) (admin.Answer, error) {
+	filter, err := a.parseFilter(r, r.URL.Query())
 	if err != nil {
 		return admin.Answer{}, err
 	}
-	groups, err := q.Groups(r.Context(), filter)
+	groups, err := a.Groups(r.Context(), filter)
 	all := Groups{Groups: append([]store.DeadLetterGroup{}, groups...)}
 	listed := int64(0)
 	for _, g := range groups {
@@ -177,9 +181,9 @@ func (q *Queue) groups(r *http.Request) (admin.Answer, error) {
 	return admin.Answer{Body: all}, err
 }
 
-func (q *Queue) show(r *http.Request) (admin.Answer, error) {
+func (a api) show(r *http.Request) (admin.Answer, error) {
 	source := r.PathValue("source")
-	if err := q.checkSource(source); err != nil {
+	if err := a.checkSource(source); err != nil {
 		return admin.Answer{}, err
 	}
 	partition, offset, err := ParseID(r.PathValue("partition") + ":" + r.PathValue("offset"))
@@ -187,41 +191,41 @@ func (q *Queue) show(r *http.Request) (admin.Answer, error) {
 		return admin.Answer{}, badRequest("A dead letter is addressed by partition and offset, both whole numbers, as in /3/120.")
 	}
 	id := store.DeadLetterID{Topic: schemas.DeadLetterTopic(source), Partition: partition, Offset: offset}
-	deadLetter, err := q.Show(r.Context(), id)
+	deadLetter, err := a.Show(r.Context(), id)
 	return admin.Answer{Body: deadLetter}, err
 }
 
-func (q *Queue) plan(r *http.Request) (admin.Answer, error) {
-	spec, err := q.parseJobSpec(r)
+func (a api) plan(r *http.Request) (admin.Answer, error) {
+	spec, err := a.parseJobSpec(r)
 	if err != nil {
 		return admin.Answer{}, err
 	}
-	p, err := q.Plan(r.Context(), spec)
+	p, err := a.Plan(r.Context(), spec)
 	return admin.Answer{Body: p}, err
 }
 
-func (q *Queue) startJob(r *http.Request) (admin.Answer, error) {
-	spec, err := q.parseJobSpec(r)
+func (a api) startJob(r *http.Request) (admin.Answer, error) {
+	spec, err := a.parseJobSpec(r)
 	if err != nil {
 		return admin.Answer{}, err
 	}
-	j, err := q.StartJob(r.Context(), spec, q.Actor(r))
+	j, err := a.StartJob(r.Context(), spec, a.Actor(r))
 	return admin.Answer{Status: http.StatusCreated, Body: j}, err
 }
 
-func (q *Queue) jobs(r *http.Request) (admin.Answer, error) {
-	all, err := q.Jobs(r.Context())
+func (a api) jobs(r *http.Request) (admin.Answer, error) {
+	all, err := a.Jobs(r.Context())
 	return admin.Answer{Body: map[string]any{"jobs": append([]store.DLQJob{}, all...)}}, err
 }
 
-func (q *Queue) job(r *http.Request) (admin.Answer, error) {
-	j, err := q.Job(r.Context(), r.PathValue("id"))
+func (a api) job(r *http.Request) (admin.Answer, error) {
+	j, err := a.Job(r.Context(), r.PathValue("id"))
 	return admin.Answer{Body: j}, err
 }
 
-func (q *Queue) setJobState(to store.JobState) admin.Handle {
+func (a api) setJobState(to store.JobState) admin.Handle {
 	return func(r *http.Request) (admin.Answer, error) {
-		j, err := q.SetJobState(r.Context(), r.PathValue("id"), to, q.Actor(r))
+		j, err := a.SetJobState(r.Context(), r.PathValue("id"), to, a.Actor(r))
 		return admin.Answer{Body: j}, err
 	}
 }
@@ -230,8 +234,8 @@ func badRequest(format string, args ...any) error {
 	return problem.New(http.StatusBadRequest, problem.BadRequest, fmt.Sprintf(format, args...))
 }
 
-func (q *Queue) checkSource(source string) error {
-	if _, known := q.Sources[source]; known {
+func (a api) checkSource(source string) error {
+	if _, known := a.Sources[source]; known {
 		return nil
 	}
 	return problem.New(http.StatusNotFound, problem.NoSuchSource, fmt.Sprintf("There is no source %.100q.", source))
@@ -248,7 +252,7 @@ type jobRequest struct {
 	Note   string            `json:"note"`
 }
 
-func (q *Queue) parseJobSpec(r *http.Request) (spec JobSpec, err error) {
+func (a api) parseJobSpec(r *http.Request) (spec JobSpec, err error) {
 	var body jobRequest
 	err = admin.DecodeBody(r.Body, &body, `; the body is {"kind":"REPLAY","filter":{"reason":"UPSTREAM_5XX"},"lane":"LOW","rate":50}`)
 	if err != nil {
@@ -258,7 +262,7 @@ func (q *Queue) parseJobSpec(r *http.Request) (spec JobSpec, err error) {
 	for name, value := range body.Filter {
 		values.Set(name, value)
 	}
-	if spec.Filter, err = q.parseFilter(r, values); err != nil {
+	if spec.Filter, err = a.parseFilter(r, values); err != nil {
 		return spec, err
 	}
 	spec.Kind, spec.Lane, spec.Rate, spec.Max, spec.Note = store.JobKind(body.Kind), schemas.Lane(body.Lane), body.Rate, body.Max, body.Note
@@ -281,9 +285,9 @@ func (q *Queue) parseJobSpec(r *http.Request) (spec JobSpec, err error) {
 
 // parseFilter parses the filter parameters in values. The source is in the request's path. It skips
 // the parameters whose names are in `ignored`.
-func (q *Queue) parseFilter(r *http.Request, values url.Values, ignored ...string) (f store.DeadLetterFilter, err error) {
+func (a api) parseFilter(r *http.Request, values url.Values, ignored ...string) (f store.DeadLetterFilter, err error) {
 	f.Source = r.PathValue("source")
-	if err := q.checkSource(f.Source); err != nil {
+	if err := a.checkSource(f.Source); err != nil {
 		return f, err
 	}
 	for name := range values {
@@ -301,7 +305,7 @@ func (q *Queue) parseFilter(r *http.Request, values url.Values, ignored ...strin
 			return f, err
 		}
 	}
-	f.Facet, f.Key = SplitFacetKey(f.Facet, f.Key, q.Sources[f.Source].HasFacet)
+	f.Facet, f.Key = SplitFacetKey(f.Facet, f.Key, a.Sources[f.Source].HasFacet)
 	return f, nil
 }
 

@@ -42,38 +42,45 @@ const (
 	saveTimeout = 5 * time.Second
 )
 
-// Run runs jobs until ctx ends, up to maxConcurrentJobs at a time. Other processes may call Run at the
-// same time. Run blocks until its jobs have stopped, but at most for the time shutdownGrace after the
-// end of ctx. Another process continues the jobs.
-func (q *Queue) Run(ctx context.Context) error {
-	q.stopping = ctx.Done()
+// runner runs the jobs that this process has leased.
+type runner struct {
+	*Queue
+	metrics *metrics
+	slots   chan struct{} // semaphore with one element for each job that this process is running
+	// stopping is closed when the context of run ends.
+	stopping <-chan struct{}
+}
+
+// run implements Queue.Run.
+func (w *runner) run(ctx context.Context) error {
+	w.stopping = ctx.Done()
 	var running sync.WaitGroup
 	defer running.Wait()
 	// A process leases only jobs of the sources in its configuration. During a deployment,
 	// processes may have different configurations. A process that does not have a job's source
 	// would refuse every dead letter of the job.
-	sources := slices.Sorted(maps.Keys(q.Sources))
-	return q.Notifier.Run(ctx, pollInterval, func(ctx context.Context, now time.Time) (time.Time, error) {
+	sources := slices.Sorted(maps.Keys(w.Sources))
+	return w.Notifier.Run(ctx, pollInterval, func(ctx context.Context, now time.Time) (time.Time, error) {
 		for {
 			select {
-			case q.slots <- struct{}{}:
+			case w.slots <- struct{}{}:
 			default:
 				// The maximum number of jobs is running. The next job that ends calls WakeLocal, and
 				// then this function runs again.
 				return time.Time{}, nil
 			}
-			j, leased, err := q.Store.LeaseJob(ctx, q.newHolder(), sources, now, now.Add(leaseDuration))
+			j, leased, err := w.Store.LeaseJob(ctx, w.newHolder(), sources, now, now.Add(leaseDuration))
 			if err != nil || !leased {
-				<-q.slots
+				<-w.slots
 				if err != nil {
 					return time.Time{}, err
 				}
-				return q.Store.NextLeaseEnd(ctx, sources)
+				return w.Store.NextLeaseEnd(ctx, sources)
 			}
 			running.Go(func() {
-				q.runJob(ctx, j)
-				<-q.slots
-				q.Notifier.WakeLocal(time.Now())
+				w.runJob(ctx, j)
+				<-w.slots
+				w.Notifier.WakeLocal(time.Now())
 			})
 		}
 	})
@@ -82,26 +89,26 @@ func (q *Queue) Run(ctx context.Context) error {
 // newHolder returns a unique holder name for one lease. After a database outage, a process may
 // lose the lease of a job and then lease the same job again. The goroutine that ran the job under
 // the first lease must then get store.ErrConflict.
-func (q *Queue) newHolder() string { return fmt.Sprintf("%s/%s", q.Process, rand.Text()) }
+func (w *runner) newHolder() string { return fmt.Sprintf("%s/%s", w.Process, rand.Text()) }
 
 // jobBlocked is the log condition of a job whose last chunk failed.
 var jobBlocked = observe.Condition{Event: "dlq_job_blocked", Failing: "dlq job blocked; will retry", Recovered: "dlq job continued"}
 
 // runJob runs chunks of a leased job until the job is done or stopped, the lease is lost, or ctx
 // ends.
-func (q *Queue) runJob(ctx context.Context, j store.DLQJob) {
-	log := q.Log.With("job", j.ID, "kind", string(j.Kind), "source", j.Source)
+func (w *runner) runJob(ctx context.Context, j store.DLQJob) {
+	log := w.Log.With("job", j.ID, "kind", string(j.Kind), "source", j.Source)
 	log.Info("dlq job leased", "done", j.Done, "total", j.Total)
 	var conditions observe.Conditions
 	var lastErr error
 	defer func() {
 		if lastErr != nil {
-			q.metrics.waiting.Dec()
+			w.metrics.waiting.Dec()
 		}
 	}()
 	for {
 		start := time.Now()
-		next, err := q.runChunk(ctx, j, lastErr != nil)
+		next, err := w.runChunk(ctx, j, lastErr != nil)
 		if errors.Is(err, store.ErrConflict) {
 			log.Warn("dlq job lease lost to another process")
 			return
@@ -109,9 +116,9 @@ func (q *Queue) runJob(ctx context.Context, j store.DLQJob) {
 		conditions.Record(log, jobBlocked, err)
 		switch {
 		case err != nil && lastErr == nil:
-			q.metrics.waiting.Inc()
+			w.metrics.waiting.Inc()
 		case err == nil && lastErr != nil:
-			q.metrics.waiting.Dec()
+			w.metrics.waiting.Dec()
 		}
 		lastErr, j = err, next
 		if needsNoWorker(j) {
@@ -125,7 +132,7 @@ func (q *Queue) runJob(ctx context.Context, j store.DLQJob) {
 			delay = retryInterval
 		}
 		if needsNoWorker(j) || ctx.Err() != nil || !poll.Pause(ctx, delay) {
-			q.releaseLease(ctx, j, lastErr != nil)
+			w.releaseLease(ctx, j, lastErr != nil)
 			return
 		}
 	}
@@ -162,32 +169,32 @@ func chunkInterval(j store.DLQJob) time.Duration {
 
 // releaseLease ends the job's lease now. After a failed chunk, it lets the lease end after
 // retryInterval: by then Kafka has delivered or lost the requests in flight.
-func (q *Queue) releaseLease(ctx context.Context, j store.DLQJob, failed bool) {
+func (w *runner) releaseLease(ctx context.Context, j store.DLQJob, failed bool) {
 	var err error
 	at := time.Now()
 	if failed {
 		at = at.Add(retryInterval)
-		j, err = q.reloadJob(ctx, j)
+		j, err = w.reloadJob(ctx, j)
 	}
 	if err == nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
 		defer cancel()
 		j.LeaseUntil = at
-		_, err = q.Store.SaveJobProgress(ctx, j, nil, store.Disposition{}, nil)
+		_, err = w.Store.SaveJobProgress(ctx, j, nil, store.Disposition{}, nil)
 	}
 	if err != nil {
-		q.Log.Warn("dlq job lease not released; job waits until the lease expires", "job", j.ID, "err", err)
+		w.Log.Warn("dlq job lease not released; job waits until the lease expires", "job", j.ID, "err", err)
 		return
 	}
-	q.Notifier.WakeAt(ctx, at)
+	w.Notifier.WakeAt(ctx, at)
 }
 
 // reloadJob reads the job from the database. It is needed after a failed write, because the write
 // may have been committed nevertheless. It returns store.ErrConflict if the lease was lost.
-func (q *Queue) reloadJob(ctx context.Context, j store.DLQJob) (store.DLQJob, error) {
+func (w *runner) reloadJob(ctx context.Context, j store.DLQJob) (store.DLQJob, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
 	defer cancel()
-	stored, err := q.Store.Job(ctx, j.ID)
+	stored, err := w.Store.Job(ctx, j.ID)
 	if err == nil && stored.Holder != j.Holder {
 		err = store.ErrConflict
 	}
@@ -199,7 +206,7 @@ func (q *Queue) reloadJob(ctx context.Context, j store.DLQJob) (store.DLQJob, er
 
 // saveProgress writes the job and the outcomes of its handled dead letters in one transaction, and
 // renews the lease. It returns the job with its stored state.
-func (q *Queue) saveProgress(ctx context.Context, j store.DLQJob, handled []store.DeadLetterID) (store.DLQJob, error) {
+func (w *runner) saveProgress(ctx context.Context, j store.DLQJob, handled []store.DeadLetterID) (store.DLQJob, error) {
 	now := time.Now().UTC()
 	j.UpdatedAt, j.LeaseUntil = now, now.Add(leaseDuration+chunkInterval(j))
 	outcome := store.Replayed
@@ -215,10 +222,10 @@ func (q *Queue) saveProgress(ctx context.Context, j store.DLQJob, handled []stor
 	// Enqueued requests must be saved as handled even if ctx has ended at the chunk's timeout.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
 	defer cancel()
-	state, err := q.Store.SaveJobProgress(ctx, j, handled, store.Disposition{Outcome: outcome, By: j.CreatedBy, Job: j.ID, At: now}, ended)
+	state, err := w.Store.SaveJobProgress(ctx, j, handled, store.Disposition{Outcome: outcome, By: j.CreatedBy, Job: j.ID, At: now}, ended)
 	j.State = state
 	if err == nil {
-		q.metrics.handled.WithLabelValues(j.Source, outcome).Add(float64(len(handled)))
+		w.metrics.handled.WithLabelValues(j.Source, outcome).Add(float64(len(handled)))
 	}
 	return j, err
 }
@@ -226,7 +233,7 @@ func (q *Queue) saveProgress(ctx context.Context, j store.DLQJob, handled []stor
 // runChunk handles the job's next chunk and returns the job's last known progress. If it returns
 // an error, a part of the chunk may have been handled. The caller sets reload if the previous
 // chunk failed; runChunk then first reads the job from the database.
-func (q *Queue) runChunk(ctx context.Context, j store.DLQJob, reload bool) (store.DLQJob, error) {
+func (w *runner) runChunk(ctx context.Context, j store.DLQJob, reload bool) (store.DLQJob, error) {
 	process := ctx
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), chunkTimeout)
 	defer cancel()
@@ -236,13 +243,13 @@ func (q *Queue) runChunk(ctx context.Context, j store.DLQJob, reload bool) (stor
 	})()
 	if reload {
 		var err error
-		if j, err = q.reloadJob(ctx, j); err != nil || needsNoWorker(j) {
+		if j, err = w.reloadJob(ctx, j); err != nil || needsNoWorker(j) {
 			return j, err
 		}
 	}
-	handle := q.replay
+	handle := w.replay
 	if j.Kind == store.PurgeJob {
-		handle = q.purge
+		handle = w.purge
 	}
 	after, err := handle(ctx, j)
 	if err == nil || errors.Is(err, store.ErrConflict) {
@@ -252,11 +259,11 @@ func (q *Queue) runChunk(ctx context.Context, j store.DLQJob, reload bool) (stor
 	if process.Err() != nil {
 		return j, err
 	}
-	stored, saveErr := q.reloadJob(ctx, j)
+	stored, saveErr := w.reloadJob(ctx, j)
 	if saveErr == nil && !needsNoWorker(stored) {
 		// Operators see the error in the job. If the job can't be saved either, its lease expires.
 		stored.Error = err.Error()
-		stored, saveErr = q.saveProgress(ctx, stored, nil)
+		stored, saveErr = w.saveProgress(ctx, stored, nil)
 	}
 	switch {
 	case errors.Is(saveErr, store.ErrConflict):

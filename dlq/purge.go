@@ -24,16 +24,16 @@ const (
 // purge marks the dead letters of the job's next chunk as purged. When all dead letters of the job
 // are marked, it deletes the handled records at the start of each partition from Kafka, and
 // finishes the job.
-func (q *Queue) purge(ctx context.Context, j store.DLQJob) (store.DLQJob, error) {
-	deadLetters, err := q.Store.DeadLettersByOffset(ctx, j.Filter, j.Position, chunkSize(j))
+func (w *runner) purge(ctx context.Context, j store.DLQJob) (store.DLQJob, error) {
+	deadLetters, err := w.Store.DeadLettersByOffset(ctx, j.Filter, j.Position, chunkSize(j))
 	if err != nil {
 		return j, err
 	}
 	if len(deadLetters) == 0 {
-		if err := q.deleteHandled(ctx, schemas.DeadLetterTopic(j.Source)); err != nil {
+		if err := w.deleteHandled(ctx, schemas.DeadLetterTopic(j.Source)); err != nil {
 			return j, err
 		}
-		return q.finishJob(ctx, j)
+		return w.finishJob(ctx, j)
 	}
 	var handled []store.DeadLetterID
 	for _, d := range deadLetters {
@@ -42,7 +42,7 @@ func (q *Queue) purge(ctx context.Context, j store.DLQJob) (store.DLQJob, error)
 	after := j
 	after.Position, after.Error = handled[len(handled)-1], ""
 	after.Done += int64(len(handled))
-	if after, err = q.saveProgress(ctx, after, handled); err != nil {
+	if after, err = w.saveProgress(ctx, after, handled); err != nil {
 		return j, err
 	}
 	return after, nil
@@ -51,24 +51,24 @@ func (q *Queue) purge(ctx context.Context, j store.DLQJob) (store.DLQJob, error)
 // deleteHandled deletes the handled records at the start of each partition of a topic. It then
 // deletes the rows of all records that the topic no longer has, for example because of
 // the topic's retention time.
-func (q *Queue) deleteHandled(ctx context.Context, topic string) error {
+func (w *runner) deleteHandled(ctx context.Context, topic string) error {
 	now := time.Now()
-	prefixes, err := q.Store.HandledPrefixes(ctx, topic, now.Add(-minDeleteAge), now.Add(-missingEntryTimeout))
+	prefixes, err := w.Store.HandledPrefixes(ctx, topic, now.Add(-minDeleteAge), now.Add(-missingEntryTimeout))
 	if err != nil || len(prefixes) == 0 {
 		return err
 	}
-	bounds, err := q.Topics.Bounds(ctx, topic) // bounds are read after the rows of dead_letters, so End is above the offset of each row
+	bounds, err := w.Topics.Bounds(ctx, topic) // bounds are read after the rows of dead_letters, so End is above the offset of each row
 	if err != nil {
 		return err
 	}
-	starts, err := q.Topics.DeleteBefore(ctx, topic, deletableOffsets(prefixes, bounds))
+	starts, err := w.Topics.DeleteBefore(ctx, topic, deletableOffsets(prefixes, bounds))
 	if err != nil {
 		return err
 	}
 	for partition, start := range starts {
 		for n := deleteBatch; n == deleteBatch; {
 			before := store.DeadLetterID{Topic: topic, Partition: partition, Offset: start}
-			if n, err = q.Store.DeleteDeadLettersBefore(ctx, before, deleteBatch); err != nil {
+			if n, err = w.Store.DeleteDeadLettersBefore(ctx, before, deleteBatch); err != nil {
 				return err
 			}
 		}

@@ -39,21 +39,21 @@ type replayItem struct {
 
 // replay enqueues the requests of the job's next chunk, or reconciles a chunk in flight. The
 // package documentation lists the steps.
-func (q *Queue) replay(ctx context.Context, j store.DLQJob) (store.DLQJob, error) {
+func (w *runner) replay(ctx context.Context, j store.DLQJob) (store.DLQJob, error) {
 	if !j.ChunkStartedAt.IsZero() {
-		return q.reconcile(ctx, j)
+		return w.reconcile(ctx, j)
 	}
 	var deadLetters []store.DeadLetter
 	if j.Max == 0 || j.Done < j.Max {
 		var err error
-		if deadLetters, err = q.Store.DeadLettersByOffset(ctx, j.Filter, j.Position, chunkSize(j)); err != nil {
+		if deadLetters, err = w.Store.DeadLettersByOffset(ctx, j.Filter, j.Position, chunkSize(j)); err != nil {
 			return j, err
 		}
 	}
 	if len(deadLetters) == 0 {
-		return q.finishJob(ctx, j)
+		return w.finishJob(ctx, j)
 	}
-	items, err := q.prepareItems(ctx, j, deadLetters)
+	items, err := w.prepareItems(ctx, j, deadLetters)
 	if err != nil {
 		return j, err
 	}
@@ -61,29 +61,29 @@ func (q *Queue) replay(ctx context.Context, j store.DLQJob) (store.DLQJob, error
 	// loses the lease, the next lease holder sees the time and reconciles the chunk.
 	started := j
 	started.ChunkStartedAt, started.Error = time.Now().UTC(), ""
-	if started, err = q.saveProgress(ctx, started, nil); err != nil {
+	if started, err = w.saveProgress(ctx, started, nil); err != nil {
 		return j, err
 	}
 	if started.State != store.JobRunning { // an operator has stopped the job; nothing was enqueued
 		started.ChunkStartedAt = time.Time{}
 		return started, nil
 	}
-	enqueueErr := q.enqueue(ctx, started.ChunkStartedAt.Add(chunkTimeout), items)
+	enqueueErr := w.enqueue(ctx, started.ChunkStartedAt.Add(chunkTimeout), items)
 	after, handled := afterChunk(started, items)
 	if enqueueErr == nil {
 		after.ChunkStartedAt = time.Time{}
 	}
-	if after, err = q.saveProgress(ctx, after, handled); err != nil {
+	if after, err = w.saveProgress(ctx, after, handled); err != nil {
 		return started, err
 	}
 	return after, enqueueErr
 }
 
 // finishJob sets the job's state to DONE.
-func (q *Queue) finishJob(ctx context.Context, j store.DLQJob) (store.DLQJob, error) {
+func (w *runner) finishJob(ctx context.Context, j store.DLQJob) (store.DLQJob, error) {
 	done := j
 	done.State, done.Error = store.JobDone, ""
-	done, err := q.saveProgress(ctx, done, nil)
+	done, err := w.saveProgress(ctx, done, nil)
 	if err != nil {
 		return j, err
 	}
@@ -117,7 +117,7 @@ func afterChunk(j store.DLQJob, items []*replayItem) (after store.DLQJob, handle
 
 // prepareItems reads the dead letters from Kafka and decides which of them can be enqueued. After
 // readTimeout it returns the items that were read until then.
-func (q *Queue) prepareItems(ctx context.Context, j store.DLQJob, deadLetters []store.DeadLetter) ([]*replayItem, error) {
+func (w *runner) prepareItems(ctx context.Context, j store.DLQJob, deadLetters []store.DeadLetter) ([]*replayItem, error) {
 	var ids []store.DeadLetterID
 	for _, d := range deadLetters {
 		ids = append(ids, d.DeadLetterID)
@@ -131,14 +131,14 @@ func (q *Queue) prepareItems(ctx context.Context, j store.DLQJob, deadLetters []
 	readCtx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	known := 0
-	err := q.Topics.ReadDeadLetters(readCtx, ids, func(id store.DeadLetterID, r ReadResult) {
+	err := w.Topics.ReadDeadLetters(readCtx, ids, func(id store.DeadLetterID, r ReadResult) {
 		i := index[id]
 		// A request that this job enqueued may be dead-lettered again. The new dead letter is normally
 		// later than the filter's Until, so the filter does not match it. But the filter matches it
 		// if the worker's clock is behind the clock of the process that created the job.
 		items[i].isOfThisJob = r.Err == nil && r.DeadLetter.Replay().ID == j.ID
 		// Keep only the request in memory, because a dead letter may have 1 MiB.
-		items[i].request, items[i].refused = q.buildRequest(j, id, r)
+		items[i].request, items[i].refused = w.buildRequest(j, id, r)
 		// The first i+1 items are known now, because ReadDeadLetters reads the items in order. If it
 		// has not passed one of them to this function, that item's record was deleted from the topic.
 		known = i + 1
@@ -154,7 +154,7 @@ func (q *Queue) prepareItems(ctx context.Context, j store.DLQJob, deadLetters []
 
 // buildRequest returns the request of a dead letter with the job's replay mark, or the reason why
 // it can't be enqueued.
-func (q *Queue) buildRequest(j store.DLQJob, id store.DeadLetterID, r ReadResult) (a ReplayRequest, refused string) {
+func (w *runner) buildRequest(j store.DLQJob, id store.DeadLetterID, r ReadResult) (a ReplayRequest, refused string) {
 	if r.Err != nil {
 		return a, RefusedUndecodable
 	}
@@ -163,7 +163,7 @@ func (q *Queue) buildRequest(j store.DLQJob, id store.DeadLetterID, r ReadResult
 	if err != nil || r.DeadLetter.ValueBytes != 0 {
 		return a, RefusedUndecodable
 	}
-	source, known := q.Sources[request.Source]
+	source, known := w.Sources[request.Source]
 	if !known || request.Source != j.Source || source.CheckKey(request.Facet, request.Key) != nil {
 		return a, RefusedInvalid
 	}
@@ -200,7 +200,7 @@ func formatID(id store.DeadLetterID) string { return fmt.Sprintf("%d:%d", id.Par
 
 // enqueue enqueues the items' requests until the deadline or the shutdown of the process. If it
 // returns nil, every item that is not marked as enqueued has certainly not been published.
-func (q *Queue) enqueue(ctx context.Context, deadline time.Time, items []*replayItem) (failure error) {
+func (w *runner) enqueue(ctx context.Context, deadline time.Time, items []*replayItem) (failure error) {
 	var pending []*replayItem
 	for _, item := range items {
 		if item.refused == "" && !item.isOfThisJob {
@@ -214,7 +214,7 @@ func (q *Queue) enqueue(ctx context.Context, deadline time.Time, items []*replay
 			return errors.Join(failure, errChunkTimeout)
 		}
 		select {
-		case <-q.stopping:
+		case <-w.stopping:
 			return nil
 		default:
 		}
@@ -224,7 +224,7 @@ func (q *Queue) enqueue(ctx context.Context, deadline time.Time, items []*replay
 		for i, item := range batch {
 			requests[i] = item.request
 		}
-		for i, err := range q.Enqueuer.Enqueue(ctx, requests) {
+		for i, err := range w.Enqueuer.Enqueue(ctx, requests) {
 			if batch[i].enqueued = err == nil; err != nil {
 				failure = err
 			}
@@ -238,8 +238,8 @@ func (q *Queue) enqueue(ctx context.Context, deadline time.Time, items []*replay
 
 // reconcile finds out which dead letters of a chunk in flight were enqueued, by reading the
 // request topic, and saves them as handled. The former holder of the lease could not save this.
-func (q *Queue) reconcile(ctx context.Context, j store.DLQJob) (store.DLQJob, error) {
-	enqueued, err := q.Topics.EnqueuedByJob(ctx, schemas.RequestTopic(j.Source, j.Lane), j.ID, j.ChunkStartedAt, j.ChunkStartedAt.Add(leaseDuration))
+func (w *runner) reconcile(ctx context.Context, j store.DLQJob) (store.DLQJob, error) {
+	enqueued, err := w.Topics.EnqueuedByJob(ctx, schemas.RequestTopic(j.Source, j.Lane), j.ID, j.ChunkStartedAt, j.ChunkStartedAt.Add(leaseDuration))
 	if err != nil {
 		return j, fmt.Errorf("find the enqueued requests of job %s: %w", j.ID, err)
 	}
@@ -247,7 +247,7 @@ func (q *Queue) reconcile(ctx context.Context, j store.DLQJob) (store.DLQJob, er
 	// The row of a dead letter is written after its record. The range of the chunk may therefore
 	// contain more rows now than when the chunk started.
 	for position, more := j.Position, len(enqueued) > 0; more; {
-		deadLetters, err := q.Store.DeadLettersByOffset(ctx, j.Filter, position, maxChunk)
+		deadLetters, err := w.Store.DeadLettersByOffset(ctx, j.Filter, position, maxChunk)
 		if err != nil {
 			return j, err
 		}
@@ -261,7 +261,7 @@ func (q *Queue) reconcile(ctx context.Context, j store.DLQJob) (store.DLQJob, er
 	after := j
 	after.Done += int64(len(handled))
 	after.ChunkStartedAt, after.Error = time.Time{}, ""
-	if after, err = q.saveProgress(ctx, after, handled); err != nil {
+	if after, err = w.saveProgress(ctx, after, handled); err != nil {
 		return j, err
 	}
 	return after, nil

@@ -39,7 +39,6 @@ var (
 		"methods of cmd/freshet.program":           66,
 		"methods of console.Console":               61,
 		"methods of consumer.Health":               23,
-		"methods of dlq.Queue":                     35,
 		"methods of scheduler.Policy":              25,
 		"methods of source.Source":                 46,
 		"methods of store/postgres.Store":          69,
