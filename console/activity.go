@@ -121,7 +121,7 @@ func compactJSON(text json.RawMessage) string {
 
 // canSeeEntry reports whether the client may see an audit entry. The client must be allowed to see
 // every entity that the entry names.
-func (c *Console) canSeeEntry(client access.Client, e settings.Entry) bool {
+func (c *settingsPages) canSeeEntry(client access.Client, e settings.Entry) bool {
 	var named struct {
 		Key    string   `json:"key"`
 		Keys   []string `json:"keys"`
@@ -137,7 +137,7 @@ func (c *Console) canSeeEntry(client access.Client, e settings.Entry) bool {
 	})
 }
 
-func (c *Console) activity(w http.ResponseWriter, r *http.Request, client access.Client) {
+func (c *settingsPages) activity(w http.ResponseWriter, r *http.Request, client access.Client) {
 	ctx, cancel := requestContext(r)
 	defer cancel()
 	limit := auditPageSize

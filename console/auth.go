@@ -108,16 +108,19 @@ func cookieToken(r *http.Request) string {
 	return ""
 }
 
+// signIn checks the permissions of clients of the pages, and has the pages of sign-in and sign-out.
+type signIn struct{ *Console }
+
 // authorize returns a handler that authenticates the client, checks its permission and its rate
 // limit, parses the form, and then calls h.
-func (c *Console) authorize(allowed permission, h pageHandler) http.Handler {
+func (c *signIn) authorize(allowed permission, h pageHandler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		client, err := c.identify(r)
 		if err != nil {
 			c.identifyFailed(w, r, err)
 			return
 		}
-		if ok, why := allowed(c, client); !ok {
+		if ok, why := allowed(c.Console, client); !ok {
 			c.reject(w, r.WithContext(access.WithClient(r.Context(), client)), http.StatusForbidden, why)
 			return
 		}
@@ -189,7 +192,7 @@ type loginForm struct {
 	CrossSite bool
 }
 
-func (c *Console) loginPage(w http.ResponseWriter, r *http.Request) {
+func (c *signIn) loginPage(w http.ResponseWriter, r *http.Request) {
 	to := localPath(r.FormValue("to"))
 	if !c.Guard.AuthRequired() {
 		http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // localPath allows only local paths
@@ -208,7 +211,7 @@ func localPath(path string) string {
 	return u.RequestURI()
 }
 
-func (c *Console) login(w http.ResponseWriter, r *http.Request) {
+func (c *signIn) login(w http.ResponseWriter, r *http.Request) {
 	form := loginForm{To: localPath(r.FormValue("to"))}
 	token := strings.TrimSpace(r.PostFormValue("token"))
 	authenticated := r.Clone(r.Context())
@@ -228,7 +231,7 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 		c.identifyFailed(w, r, err)
 		return
 	default:
-		if ok, why := canView(c, client); !ok {
+		if ok, why := canView(c.Console, client); !ok {
 			status, form.Problem = http.StatusForbidden, why
 		}
 	}
@@ -248,7 +251,7 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, form.To, http.StatusSeeOther)
 }
 
-func (c *Console) logout(w http.ResponseWriter, r *http.Request) {
+func (c *signIn) logout(w http.ResponseWriter, r *http.Request) {
 	http.SetCookie(w, c.cookie(r, "", -1))
 	http.Redirect(w, r, root+"/login", http.StatusSeeOther)
 }
@@ -258,7 +261,7 @@ func (c *Console) logout(w http.ResponseWriter, r *http.Request) {
 // sites. If the browser uses HTTPS, the cookie is Secure and bound to this host. Behind a TLS proxy
 // the Origin header shows that the browser uses HTTPS. If the browser uses plain HTTP, for example
 // on loopback, it would reject a Secure cookie. Then the cookie is neither Secure nor bound.
-func (c *Console) cookie(r *http.Request, value string, maxAge int) *http.Cookie {
+func (c *signIn) cookie(r *http.Request, value string, maxAge int) *http.Cookie {
 	cookie := &http.Cookie{Name: cookieName, Value: value, Path: root, MaxAge: maxAge, HttpOnly: true, SameSite: http.SameSiteStrictMode}
 	if r.TLS != nil || strings.HasPrefix(r.Header.Get("Origin"), "https://") {
 		cookie.Name, cookie.Path, cookie.Secure = hostCookieName, "/", true

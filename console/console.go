@@ -31,27 +31,19 @@ const contentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 
 // Console serves the operator pages below /console.
 type Console struct {
 	Deps
-	mux               http.Handler
-	pages             map[string]*template.Template
-	sampler           *sampler
-	viewers           viewers
-	recentDeadLetters status.Cached[deadLetterGroups] // dead letters of the last 24 h, with any visibility label or none
-	// publicDeadLetters contains only dead letters without a visibility label, which all clients
-	// may see.
-	publicDeadLetters status.Cached[deadLetterGroups]
-	lastCalls         status.Cached[status.Calls]
-	lastChanges       status.Cached[[]settings.Entry] // newest audit entries
-	shares            status.Cached[clients.Shares]
-	ages              map[string]*status.Cached[find.Ages] // ages of the snapshots, by source
+	mux         http.Handler
+	pages       map[string]*template.Template
+	sampler     *sampler
+	viewers     viewers
+	lastCalls   status.Cached[status.Calls]
+	lastChanges status.Cached[[]settings.Entry] // newest audit entries
+	shares      status.Cached[clients.Shares]
+	ages        map[string]*status.Cached[find.Ages] // ages of the snapshots, by source
 }
 
 // New returns the console. It starts no goroutine until a page with live content is opened.
 func New(deps Deps) *Console {
 	c := &Console{Deps: deps, pages: parsePages(), sampler: newSampler(deps), viewers: viewers{byClient: map[string]int{}}}
-	for groups, visibilities := range map[*status.Cached[deadLetterGroups]][]string{&c.recentDeadLetters: nil, &c.publicDeadLetters: {}} {
-		groups.Read = func(ctx context.Context) (deadLetterGroups, error) { return c.readRecentDeadLetters(ctx, visibilities) }
-		groups.Timeout, groups.Clock, groups.Log = countInterval, deps.Clock, deps.Log
-	}
 	c.lastCalls.Read, c.lastCalls.Timeout, c.lastCalls.Clock, c.lastCalls.Log = deps.Cluster.Calls, sampleTimeout, deps.Clock, deps.Log
 	c.lastChanges.Read = func(ctx context.Context) ([]settings.Entry, error) { return deps.Limits.Audit(ctx, maxMarks) }
 	c.lastChanges.Timeout, c.lastChanges.Clock, c.lastChanges.Log = sampleTimeout, deps.Clock, deps.Log
@@ -62,62 +54,68 @@ func New(deps Deps) *Console {
 	for _, source := range deps.Sources {
 		c.ages[source] = &status.Cached[find.Ages]{Timeout: sampleTimeout, Clock: deps.Clock, Log: deps.Log, Read: func(ctx context.Context) (find.Ages, error) { return deps.Items.Ages(ctx, source) }}
 	}
-	mux := http.NewServeMux()
+	foreign := http.NewCrossOriginProtection()
+	foreign.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.reject(w, r, http.StatusForbidden, "A cross-site request is not allowed.")
+	}))
+	c.mux = foreign.Handler(c.routes())
+	return c
+}
+
+// routes returns the handler of all paths. Each group of pages is a type of its own.
+func (c *Console) routes() http.Handler {
+	mux, users := http.NewServeMux(), &signIn{c}
+	live, deadLetters, settings, entities := &livePages{c}, newDLQPages(c), &settingsPages{c}, &entityPages{c}
 	for pattern, h := range map[string]pageHandler{
-		"GET " + root:                                        c.overview,
-		"GET " + root + "/lookup":                            c.lookup,
-		"GET " + root + "/queues":                            c.queues,
-		"GET " + root + "/limiter":                           c.limiter,
-		"GET " + root + "/schedule":                          c.schedule,
-		"GET " + root + "/dlq":                               c.dlqOverview,
-		"GET " + root + "/dlq/plan":                          c.plan,
-		"GET " + root + "/dlq/jobs/{id}":                     c.job,
-		"GET " + root + "/dlq/{source}/{partition}/{offset}": c.deadLetter,
-		"GET " + root + "/settings":                          c.settings,
-		"GET " + root + "/activity":                          c.activity,
-		"GET " + root + "/live":                              c.live,
-		"GET " + root + "/live/jobs/{id}":                    c.liveJob,
+		"":                                   live.overview,
+		"/queues":                            live.queues,
+		"/limiter":                           live.limiter,
+		"/schedule":                          live.schedule,
+		"/live":                              live.live,
+		"/lookup":                            entities.lookup,
+		"/dlq":                               deadLetters.dlqOverview,
+		"/dlq/plan":                          deadLetters.plan,
+		"/dlq/jobs/{id}":                     deadLetters.job,
+		"/dlq/{source}/{partition}/{offset}": deadLetters.deadLetter,
+		"/live/jobs/{id}":                    deadLetters.liveJob,
+		"/settings":                          settings.settings,
+		"/activity":                          settings.activity,
 	} {
-		mux.Handle(pattern, c.authorize(canView, h))
+		mux.Handle("GET "+root+pattern, users.authorize(canView, h))
 	}
 	for name, h := range map[string]func(*Console, http.ResponseWriter, *http.Request, access.Client){
 		"items": showItems, "collection": showCollection, "calls": showCalls, "processes": showProcesses, "clients": showClients, "clients/account": showClient,
 		"runs": showRuns, "runs/{id}": showRun,
 	} {
-		mux.Handle("GET "+root+"/"+name, c.authorize(canView, func(w http.ResponseWriter, r *http.Request, client access.Client) { h(c, w, r, client) }))
+		mux.Handle("GET "+root+"/"+name, users.authorize(canView, func(w http.ResponseWriter, r *http.Request, client access.Client) { h(c, w, r, client) }))
 	}
 	for pattern, h := range map[string]pageHandler{
-		"POST " + root + "/dlq/start":                c.start,
-		"POST " + root + "/dlq/jobs/{id}/stop":       c.stopJob,
-		"POST " + root + "/dlq/jobs/{id}/resume":     c.resumeJob,
-		"POST " + root + "/settings/{source}":        c.changeSettings,
-		"POST " + root + "/settings/{source}/stop":   c.stop,
-		"POST " + root + "/settings/{source}/resume": c.resume,
-		"POST " + root + "/fault-scenario":           c.setFaultScenario,
-		"POST " + root + "/runs/{id}/cancel":         changeRun(c, Runs.Cancel, "run-cancelled"),
-		"POST " + root + "/runs/{id}/retry":          changeRun(c, Runs.Retry, "run-retried"),
+		"/dlq/start":                deadLetters.start,
+		"/dlq/jobs/{id}/stop":       deadLetters.stopJob,
+		"/dlq/jobs/{id}/resume":     deadLetters.resumeJob,
+		"/settings/{source}":        settings.changeSettings,
+		"/settings/{source}/stop":   settings.stop,
+		"/settings/{source}/resume": settings.resume,
+		"/fault-scenario":           live.setFaultScenario,
+		"/runs/{id}/cancel":         changeRun(c, Runs.Cancel, "run-cancelled"),
+		"/runs/{id}/retry":          changeRun(c, Runs.Retry, "run-retried"),
 	} {
-		mux.Handle(pattern, c.authorize(canAct, h))
+		mux.Handle("POST "+root+pattern, users.authorize(canAct, h))
 	}
-	mux.Handle("POST "+root+"/lookup", c.authorize(canRefresh, c.refresh))
-	mux.Handle("POST "+root+"/refresh", c.authorize(canRefresh, c.refreshMany))
-	mux.HandleFunc("GET "+root+"/login", c.loginPage)
-	mux.HandleFunc("POST "+root+"/login", c.login)
-	mux.HandleFunc("POST "+root+"/logout", c.logout)
+	mux.Handle("POST "+root+"/lookup", users.authorize(canRefresh, entities.refresh))
+	mux.Handle("POST "+root+"/refresh", users.authorize(canRefresh, entities.refreshMany))
+	mux.HandleFunc("GET "+root+"/login", users.loginPage)
+	mux.HandleFunc("POST "+root+"/login", users.login)
+	mux.HandleFunc("POST "+root+"/logout", users.logout)
 	mux.HandleFunc("GET "+root+"/assets/{name...}", c.asset)
-	mux.Handle(root+"/", c.authorize(canView, func(w http.ResponseWriter, r *http.Request, _ access.Client) {
+	mux.Handle(root+"/", users.authorize(canView, func(w http.ResponseWriter, r *http.Request, _ access.Client) {
 		if r.URL.Path == root+"/" {
 			http.Redirect(w, r, root, http.StatusPermanentRedirect)
 			return
 		}
 		c.reject(w, r, http.StatusNotFound, "Page not found.")
 	}))
-	foreign := http.NewCrossOriginProtection()
-	foreign.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c.reject(w, r, http.StatusForbidden, "A cross-site request is not allowed.")
-	}))
-	c.mux = foreign.Handler(mux)
-	return c
+	return mux
 }
 
 // ServeHTTP serves /console and all paths below it.

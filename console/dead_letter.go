@@ -31,7 +31,7 @@ type deadLetterPage struct {
 	Hidden     bool   // true if the content is not shown, because only administrators may see it
 }
 
-func (c *Console) deadLetter(w http.ResponseWriter, r *http.Request, client access.Client) {
+func (c *dlqPages) deadLetter(w http.ResponseWriter, r *http.Request, client access.Client) {
 	source := r.PathValue("source")
 	partition, offset, err := dlq.ParseID(r.PathValue("partition") + ":" + r.PathValue("offset"))
 	if err != nil || !c.hasSource(source) {
@@ -76,7 +76,7 @@ func (c *Console) deadLetter(w http.ResponseWriter, r *http.Request, client acce
 // canSeeDeadLetter returns dlq.ErrGone if the client may not see the entity of a dead letter. It
 // checks the visibility label that was stored with the dead letter, and the entity's label by the
 // current configuration.
-func (c *Console) canSeeDeadLetter(ctx context.Context, client access.Client, id store.DeadLetterID, e schemas.Entity) error {
+func (c *dlqPages) canSeeDeadLetter(ctx context.Context, client access.Client, id store.DeadLetterID, e schemas.Entity) error {
 	if client.May(access.Admin) {
 		return nil
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/freshet/freshet/access"
 	"github.com/freshet/freshet/dlq"
 	"github.com/freshet/freshet/schemas"
+	"github.com/freshet/freshet/status"
 	"github.com/freshet/freshet/store"
 )
 
@@ -132,8 +133,25 @@ func readTime(text string) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("%q is not a time; use the form 2026-01-27T12:00:00Z", displayText(text, 40))
 }
 
+// dlqPages are the pages of dead letters and their jobs.
+type dlqPages struct {
+	*Console
+	recent status.Cached[deadLetterGroups] // dead letters of the last 24 h, with any visibility label or none
+	// publicRecent contains only dead letters without a visibility label, which all clients may see.
+	publicRecent status.Cached[deadLetterGroups]
+}
+
+func newDLQPages(c *Console) *dlqPages {
+	p := &dlqPages{Console: c}
+	for groups, visibilities := range map[*status.Cached[deadLetterGroups]][]string{&p.recent: nil, &p.publicRecent: {}} {
+		groups.Read = func(ctx context.Context) (deadLetterGroups, error) { return p.readRecentDeadLetters(ctx, visibilities) }
+		groups.Timeout, groups.Clock, groups.Log = countInterval, c.Clock, c.Log
+	}
+	return p
+}
+
 // filterOf reads the filter from a request. The texts of its errors are shown to the client.
-func (c *Console) filterOf(r *http.Request) (l dlqFilter, err error) {
+func (c *dlqPages) filterOf(r *http.Request) (l dlqFilter, err error) {
 	get := func(name string) string { return strings.TrimSpace(r.FormValue(name)) }
 	f := &l.Filter
 	source, known := c.selectedSource(r)
@@ -197,7 +215,7 @@ func (l dlqFilter) storeFilter(client access.Client) store.DeadLetterFilter {
 
 // dlqOverview shows the page of dead letters. If a part of the page can't be read, the other parts
 // are still shown: an operator must always be able to find and stop a running job.
-func (c *Console) dlqOverview(w http.ResponseWriter, r *http.Request, client access.Client) {
+func (c *dlqPages) dlqOverview(w http.ResponseWriter, r *http.Request, client access.Client) {
 	ctx, cancel := requestContext(r)
 	defer cancel()
 	p := dlqPage{Sources: c.Sources, Reasons: schemas.DeadLetterReasons, client: client}
@@ -210,9 +228,9 @@ func (c *Console) dlqOverview(w http.ResponseWriter, r *http.Request, client acc
 	if wrong != nil && p.Problem == "" {
 		p.Problem = "the page parameter is invalid; start with the first page"
 	}
-	all := []func(context.Context, *Console) error{p.readJobs, p.readRecent}
+	all := []func(context.Context, *dlqPages) error{p.readJobs, p.readRecent}
 	if p.Problem == "" {
-		all = append(all, func(ctx context.Context, c *Console) error { return p.readList(ctx, c, after) }, p.readGroups, p.readHours)
+		all = append(all, func(ctx context.Context, c *dlqPages) error { return p.readList(ctx, c, after) }, p.readGroups, p.readHours)
 	}
 	if errs := c.parallel(ctx, all); len(errs) == len(all) {
 		c.unavailable(w, r, "The dead letters can't be read.", errors.Join(errs...))
@@ -232,6 +250,6 @@ func (c *Console) dlqOverview(w http.ResponseWriter, r *http.Request, client acc
 
 // canSeeJob reports whether the client may see a job. If the filter of a job names a key, the
 // client must be allowed to see that entity.
-func (c *Console) canSeeJob(client access.Client, j store.DLQJob) bool {
+func (c *dlqPages) canSeeJob(client access.Client, j store.DLQJob) bool {
 	return j.Filter.Key == "" || c.Entities.Sees(client, schemas.Entity{Source: j.Source, Facet: j.Filter.Facet, Key: j.Filter.Key}, "")
 }

@@ -99,7 +99,7 @@ func hourLink(f dlqFilter, at time.Time, reason string) string {
 
 // readHours reads the dead letters of the last 24 hours for the picture. It uses only the source, the
 // facet, the disposition and the visibility of the page's filter.
-func (p *dlqPage) readHours(ctx context.Context, c *Console) error {
+func (p *dlqPage) readHours(ctx context.Context, c *dlqPages) error {
 	f := p.storeFilter(p.client)
 	now := c.Clock()
 	hours, err := c.DLQIndex.DeadLetterHours(ctx, store.DeadLetterFilter{

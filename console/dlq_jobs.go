@@ -53,7 +53,7 @@ func (planPage) StaysOpen(why string) string { return staysOpen(why) }
 
 // orderOf reads the kind, filter and options of a job from a form. The texts of its errors are
 // shown to the client.
-func (c *Console) orderOf(r *http.Request, client access.Client) (p planPage, o dlq.JobSpec, err error) {
+func (c *dlqPages) orderOf(r *http.Request, client access.Client) (p planPage, o dlq.JobSpec, err error) {
 	if p.dlqFilter, err = c.filterOf(r); err != nil {
 		return p, o, err
 	}
@@ -83,7 +83,7 @@ func (c *Console) orderOf(r *http.Request, client access.Client) (p planPage, o 
 // plan shows the dry run of a job. If the filter's time range has no end or ends in the future,
 // plan sets the end to the current time. So the job does not affect dead letters that are written
 // after the dry run.
-func (c *Console) plan(w http.ResponseWriter, r *http.Request, client access.Client) {
+func (c *dlqPages) plan(w http.ResponseWriter, r *http.Request, client access.Client) {
 	ctx, cancel := requestContext(r)
 	defer cancel()
 	now := c.Clock()
@@ -113,7 +113,7 @@ func (c *Console) plan(w http.ResponseWriter, r *http.Request, client access.Cli
 
 // start starts the job that a dry run has shown. It rejects the job if more dead letters match the
 // filter now than the dry run counted.
-func (c *Console) start(w http.ResponseWriter, r *http.Request, client access.Client) {
+func (c *dlqPages) start(w http.ResponseWriter, r *http.Request, client access.Client) {
 	p, o, err := c.orderOf(r, client)
 	counted, unread := strconv.ParseInt(r.PostFormValue("counted"), 10, 64)
 	if err == nil && (o.Filter.Until.IsZero() || unread != nil) {
@@ -144,15 +144,15 @@ func (c *Console) start(w http.ResponseWriter, r *http.Request, client access.Cl
 	redirectWithNotice(w, r, root+"/dlq/jobs/"+j.ID, "started")
 }
 
-func (c *Console) stopJob(w http.ResponseWriter, r *http.Request, client access.Client) {
+func (c *dlqPages) stopJob(w http.ResponseWriter, r *http.Request, client access.Client) {
 	c.switchJob(w, r, client, store.JobStopped, "job-stopped")
 }
 
-func (c *Console) resumeJob(w http.ResponseWriter, r *http.Request, client access.Client) {
+func (c *dlqPages) resumeJob(w http.ResponseWriter, r *http.Request, client access.Client) {
 	c.switchJob(w, r, client, store.JobRunning, "job-resumed")
 }
 
-func (c *Console) switchJob(w http.ResponseWriter, r *http.Request, client access.Client, to store.JobState, code string) {
+func (c *dlqPages) switchJob(w http.ResponseWriter, r *http.Request, client access.Client, to store.JobState, code string) {
 	ctx, cancel := requestContext(r)
 	defer cancel()
 	j, err := c.DLQ.SetJobState(ctx, r.PathValue("id"), to, client.Name)

@@ -28,7 +28,7 @@ type deadLetterGroups struct {
 // of the visibility labels in `visibilities`, and all dead letters without a label. If
 // `visibilities` is nil, it counts all dead letters. A count is expensive, because there may be a
 // million dead letters. All clients therefore share its result.
-func (c *Console) readRecentDeadLetters(ctx context.Context, visibilities []string) (all deadLetterGroups, err error) {
+func (c *dlqPages) readRecentDeadLetters(ctx context.Context, visibilities []string) (all deadLetterGroups, err error) {
 	since := c.Clock().Add(-day)
 	for _, source := range c.Sources {
 		groups, err := c.DLQ.Groups(ctx, store.DeadLetterFilter{Source: source, Since: since, Visibilities: visibilities})
@@ -45,7 +45,7 @@ func (c *Console) readRecentDeadLetters(ctx context.Context, visibilities []stri
 }
 
 // parallel runs several reads at the same time, and returns the errors of the reads that failed.
-func (c *Console) parallel(ctx context.Context, all []func(context.Context, *Console) error) (failed []error) {
+func (c *dlqPages) parallel(ctx context.Context, all []func(context.Context, *dlqPages) error) (failed []error) {
 	errs := make([]error, len(all))
 	var reads sync.WaitGroup
 	for i, read := range all {
@@ -56,7 +56,7 @@ func (c *Console) parallel(ctx context.Context, all []func(context.Context, *Con
 	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 }
 
-func (p *dlqPage) readJobs(ctx context.Context, c *Console) error {
+func (p *dlqPage) readJobs(ctx context.Context, c *dlqPages) error {
 	all, err := c.DLQ.Jobs(ctx)
 	if err != nil {
 		return err
@@ -74,10 +74,10 @@ func (p *dlqPage) readJobs(ctx context.Context, c *Console) error {
 // readRecent reads the cached count of the dead letters of the last 24 h. If a new count fails, it
 // uses the previous count. Only a client that may see content with every visibility label gets the
 // count of all dead letters. Other clients get the count of the dead letters without a label.
-func (p *dlqPage) readRecent(ctx context.Context, c *Console) error {
-	groups := &c.publicDeadLetters
+func (p *dlqPage) readRecent(ctx context.Context, c *dlqPages) error {
+	groups := &c.publicRecent
 	if p.client.Visibilities() == nil {
-		groups = &c.recentDeadLetters
+		groups = &c.recent
 	}
 	all, at, err := groups.Get(ctx, recentTTL)
 	if at.IsZero() {
@@ -93,7 +93,7 @@ func (p *dlqPage) readRecent(ctx context.Context, c *Console) error {
 
 // readList reads one page of the dead letters that match the filter, and sets p.Next to the URL of
 // the next page.
-func (p *dlqPage) readList(ctx context.Context, c *Console, after store.DeadLetter) error {
+func (p *dlqPage) readList(ctx context.Context, c *dlqPages, after store.DeadLetter) error {
 	all, err := c.DLQ.List(ctx, p.storeFilter(p.client), after, dlqPageSize)
 	if err != nil {
 		return err
@@ -118,7 +118,7 @@ func totalOf(groups []store.DeadLetterGroup) int64 {
 }
 
 // readGroups counts the dead letters that match the filter, grouped by cause.
-func (p *dlqPage) readGroups(ctx context.Context, c *Console) error {
+func (p *dlqPage) readGroups(ctx context.Context, c *dlqPages) error {
 	f := p.storeFilter(p.client)
 	all, err := c.DLQ.Groups(ctx, f)
 	if err != nil {

@@ -124,7 +124,7 @@ func staysOpen(why string) string {
 }
 
 // readJob reads a job by its id. The second result is false if there is no such job.
-func (c *Console) readJob(r *http.Request, id string) (store.DLQJob, bool, error) {
+func (c *dlqPages) readJob(r *http.Request, id string) (store.DLQJob, bool, error) {
 	ctx, cancel := requestContext(r)
 	defer cancel()
 	j, err := c.DLQ.Job(ctx, id)
@@ -134,7 +134,7 @@ func (c *Console) readJob(r *http.Request, id string) (store.DLQJob, bool, error
 	return j, err == nil, err
 }
 
-func (c *Console) job(w http.ResponseWriter, r *http.Request, client access.Client) {
+func (c *dlqPages) job(w http.ResponseWriter, r *http.Request, client access.Client) {
 	j, found, err := c.readJob(r, r.PathValue("id"))
 	switch {
 	case err != nil:

@@ -81,7 +81,7 @@ func (c *Console) startStream(w http.ResponseWriter) (send func(event any) error
 }
 
 // live streams the changing texts of the pages as server-sent events, one event a second.
-func (c *Console) live(w http.ResponseWriter, r *http.Request, client access.Client) {
+func (c *livePages) live(w http.ResponseWriter, r *http.Request, client access.Client) {
 	sources, charts, page := c.Sources, r.FormValue("charts") != "", r.FormValue("page")
 	if one := r.FormValue("source"); one != "" && page == "" {
 		if !c.hasSource(one) {
@@ -108,7 +108,7 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, client access.Cli
 		}
 		// The client is checked before each event, so that the stream ends when the client loses
 		// its permission.
-		if client, err := c.identify(r); err != nil || !isAllowed(canView, c, client) {
+		if client, err := c.identify(r); err != nil || !isAllowed(canView, c.Console, client) {
 			return
 		}
 		var f liveStatus
@@ -142,7 +142,7 @@ func isAllowed(m permission, c *Console, client access.Client) bool {
 const jobInterval = time.Second
 
 // liveJob streams the progress of a job until the job ends.
-func (c *Console) liveJob(w http.ResponseWriter, r *http.Request, client access.Client) {
+func (c *dlqPages) liveJob(w http.ResponseWriter, r *http.Request, client access.Client) {
 	release, ok := c.acquireViewer(w, r, client)
 	if !ok {
 		return
@@ -170,7 +170,7 @@ func (c *Console) liveJob(w http.ResponseWriter, r *http.Request, client access.
 			return
 		case <-tick.C:
 		}
-		if client, err := c.identify(r); err != nil || !isAllowed(canView, c, client) {
+		if client, err := c.identify(r); err != nil || !isAllowed(canView, c.Console, client) {
 			return
 		}
 		if j, found, err = c.readJob(r, id); err != nil || !found {

@@ -53,7 +53,10 @@ type timelineEntry struct {
 	Link string
 }
 
-func (c *Console) lookup(w http.ResponseWriter, r *http.Request, client access.Client) {
+// entityPages are the pages of single entities.
+type entityPages struct{ *Console }
+
+func (c *entityPages) lookup(w http.ResponseWriter, r *http.Request, client access.Client) {
 	c.showEntity(w, r, client, http.StatusOK, "")
 }
 
@@ -91,7 +94,7 @@ func (p lookupPage) AliasPath(a Alias) string {
 	return entityPath(schemas.Entity{Source: p.Source, Facet: a.From, Key: p.Key})
 }
 
-func (c *Console) showEntity(w http.ResponseWriter, r *http.Request, client access.Client, status int, notice string) {
+func (c *entityPages) showEntity(w http.ResponseWriter, r *http.Request, client access.Client, status int, notice string) {
 	e := entityOf(r)
 	p := lookupPage{Sources: c.Sources, Facets: c.Facets, Source: e.Source, Facet: e.Facet, Key: e.Key, Notice: notice, MaxKeys: maxRefreshKeys}
 	if e.Key == "" && e.Facet == "" {

@@ -36,7 +36,10 @@ type itemAt struct {
 	statusItem
 }
 
-func (c *Console) showLive(w http.ResponseWriter, r *http.Request, name, title string) {
+// livePages are the pages whose content is updated while they are open.
+type livePages struct{ *Console }
+
+func (c *livePages) showLive(w http.ResponseWriter, r *http.Request, name, title string) {
 	ctx, cancel := requestContext(r)
 	defer cancel()
 	n := c.sampler.latest(ctx)
@@ -73,20 +76,20 @@ func prefersJSON(r *http.Request) bool {
 	return strings.Contains(accept, "application/json") && !strings.Contains(accept, "text/html")
 }
 
-func (c *Console) overview(w http.ResponseWriter, r *http.Request, _ access.Client) {
+func (c *livePages) overview(w http.ResponseWriter, r *http.Request, _ access.Client) {
 	c.showLive(w, r, "overview", "Overview")
 }
 
-func (c *Console) queues(w http.ResponseWriter, r *http.Request, _ access.Client) {
+func (c *livePages) queues(w http.ResponseWriter, r *http.Request, _ access.Client) {
 	c.showLive(w, r, "queues", "Queues")
 }
 
-func (c *Console) limiter(w http.ResponseWriter, r *http.Request, _ access.Client) {
+func (c *livePages) limiter(w http.ResponseWriter, r *http.Request, _ access.Client) {
 	c.showLive(w, r, "limiter", "Limiter")
 }
 
 // setFaultScenario changes the fault scenario of a demonstration's upstream.
-func (c *Console) setFaultScenario(w http.ResponseWriter, r *http.Request, client access.Client) {
+func (c *livePages) setFaultScenario(w http.ResponseWriter, r *http.Request, client access.Client) {
 	if c.FaultScenarios == nil {
 		c.reject(w, r, http.StatusNotFound, "This installation has no fault scenarios: its upstream is real.")
 		return

@@ -44,7 +44,7 @@ type refreshAudit struct {
 }
 
 // enqueue enqueues refreshes of entities of one facet. It stores the audit entry first.
-func (c *Console) enqueue(ctx context.Context, client access.Client, all []schemas.Entity) ([]RefreshResult, error) {
+func (c *entityPages) enqueue(ctx context.Context, client access.Client, all []schemas.Entity) ([]RefreshResult, error) {
 	audit := refreshAudit{Facet: all[0].Facet, Entities: len(all), More: max(0, len(all)-auditKeys)}
 	for _, e := range all[:len(all)-audit.More] {
 		audit.Keys = append(audit.Keys, e.Key)
@@ -56,7 +56,7 @@ func (c *Console) enqueue(ctx context.Context, client access.Client, all []schem
 }
 
 // refresh enqueues a manual refresh of one entity, and then shows the page of the entity.
-func (c *Console) refresh(w http.ResponseWriter, r *http.Request, client access.Client) {
+func (c *entityPages) refresh(w http.ResponseWriter, r *http.Request, client access.Client) {
 	e := entityOf(r)
 	if why := c.checkEntity(e); why != "" {
 		c.showEntity(w, r, client, http.StatusBadRequest, "")
@@ -80,7 +80,7 @@ type keyResult struct {
 
 // refreshMany enqueues a refresh for each key of the form, which has one key in each line, and
 // shows the result of each key. If one key is rejected, the other keys are still refreshed.
-func (c *Console) refreshMany(w http.ResponseWriter, r *http.Request, client access.Client) {
+func (c *entityPages) refreshMany(w http.ResponseWriter, r *http.Request, client access.Client) {
 	of := entityOf(r)
 	p := lookupPage{Sources: c.Sources, Facets: c.Facets, Source: of.Source, Facet: of.Facet, MaxKeys: maxRefreshKeys, Keys: r.PostFormValue("keys")}
 	fail := func(problem string) {

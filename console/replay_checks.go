@@ -49,7 +49,7 @@ func (c replayCheck) Cell() statusItem {
 // replayChecks reads the state of the source, and checks a replay of the open dead letters that
 // match the filter. The parameter `count` is their number. The checks use only entities that the
 // client may see.
-func (c *Console) replayChecks(ctx context.Context, client access.Client, filter store.DeadLetterFilter, lane schemas.Lane, count int64) []replayCheck {
+func (c *dlqPages) replayChecks(ctx context.Context, client access.Client, filter store.DeadLetterFilter, lane schemas.Lane, count int64) []replayCheck {
 	filter.Handled = store.OpenDeadLetters
 	source, now := filter.Source, c.Clock()
 	var limits *limiter.View
@@ -75,7 +75,7 @@ func (c *Console) replayChecks(ctx context.Context, client access.Client, filter
 
 // failedEntities reads the newest matching dead letters, and the states of their entities in the
 // same order. It omits dead letters whose record could not be decoded: they name no entity.
-func (c *Console) failedEntities(ctx context.Context, client access.Client, filter store.DeadLetterFilter) ([]store.DeadLetter, []store.State, error) {
+func (c *dlqPages) failedEntities(ctx context.Context, client access.Client, filter store.DeadLetterFilter) ([]store.DeadLetter, []store.State, error) {
 	newest, err := c.DLQ.List(ctx, filter, store.DeadLetter{}, maxFailedRead)
 	if err != nil {
 		return nil, nil, err

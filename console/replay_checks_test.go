@@ -137,7 +137,7 @@ func TestReplayChecks_CountOnlyVisibleEntities(t *testing.T) {
 		{Entity: schemas.Entity{Source: "nexon", Facet: "character", Key: "hr.b"}, At: testNow.Add(-time.Minute)},
 		{At: testNow}, // a dead letter whose record could not be decoded
 	}
-	checks := r.replayChecks(t.Context(), access.Client{Scopes: []access.Scope{access.Inspect}}, store.DeadLetterFilter{Source: "nexon"}, schemas.Low, 3)
+	checks := newDLQPages(r.Console).replayChecks(t.Context(), access.Client{Scopes: []access.Scope{access.Inspect}}, store.DeadLetterFilter{Source: "nexon"}, schemas.Low, 3)
 	wantCheck(t, checks[2], checkUnknown, "Not tested: no fetch has succeeded after the failure of the newest dead letter; the newest failure was 1 h ago. Refresh the entity of a dead letter to test whether the cause is fixed.")
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/status"
 )
 
-func (c *Console) schedule(w http.ResponseWriter, r *http.Request, _ access.Client) {
+func (c *livePages) schedule(w http.ResponseWriter, r *http.Request, _ access.Client) {
 	c.showLive(w, r, "schedule", "Schedule")
 }
 

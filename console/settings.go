@@ -39,13 +39,16 @@ type policyField struct {
 	Problem                        string // error message for the submitted value
 }
 
-func (c *Console) settings(w http.ResponseWriter, r *http.Request, _ access.Client) {
+// settingsPages are the pages of the settings and of the audit log.
+type settingsPages struct{ *Console }
+
+func (c *settingsPages) settings(w http.ResponseWriter, r *http.Request, _ access.Client) {
 	c.showSettings(w, r, http.StatusOK, "", nil)
 }
 
 // showSettings shows the settings of all sources. `problem` is the error of the submitted form of the
 // given source; nil: there is none.
-func (c *Console) showSettings(w http.ResponseWriter, r *http.Request, status int, source string, problem error) {
+func (c *settingsPages) showSettings(w http.ResponseWriter, r *http.Request, status int, source string, problem error) {
 	ctx, cancel := requestContext(r)
 	defer cancel()
 	n := c.sampler.latest(ctx)

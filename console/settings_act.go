@@ -53,7 +53,7 @@ func setPolicyField(of *settings.PolicyPatch, field int, text string, f policyFi
 
 // readOrder returns a change of settings with the source, note and revision of the submitted form,
 // and with the client as its actor. The caller adds the patch, which contains the new values.
-func (c *Console) readOrder(r *http.Request, client access.Client) (o settings.ChangeRequest, err error) {
+func (c *settingsPages) readOrder(r *http.Request, client access.Client) (o settings.ChangeRequest, err error) {
 	o = settings.ChangeRequest{Source: r.PathValue("source"), Actor: client.Name, Note: strings.TrimSpace(r.PostFormValue("note"))}
 	if err := admin.CheckNote(o.Note); err != nil {
 		return o, err
@@ -70,7 +70,7 @@ func (c *Console) readOrder(r *http.Request, client access.Client) (o settings.C
 
 // changeSettings changes the settings of a source. It rejects the change if the settings have a
 // newer revision than the submitted form.
-func (c *Console) changeSettings(w http.ResponseWriter, r *http.Request, client access.Client) {
+func (c *settingsPages) changeSettings(w http.ResponseWriter, r *http.Request, client access.Client) {
 	o, err := c.readOrder(r, client)
 	if !c.hasSource(o.Source) {
 		c.reject(w, r, http.StatusNotFound, "There is no such source.")
@@ -109,7 +109,7 @@ func (c *Console) changeSettings(w http.ResponseWriter, r *http.Request, client 
 }
 
 // settingsFailed responds to a change of settings that has failed.
-func (c *Console) settingsFailed(w http.ResponseWriter, r *http.Request, source string, err error) {
+func (c *settingsPages) settingsFailed(w http.ResponseWriter, r *http.Request, source string, err error) {
 	var status int
 	switch {
 	case isError[*settings.UnknownSourceError](err):
@@ -138,17 +138,17 @@ func errorSentence(err error) string {
 	return strings.ToUpper(text[:1]) + strings.ReplaceAll(text[1:], "\n", "; ") + "."
 }
 
-func (c *Console) stop(w http.ResponseWriter, r *http.Request, client access.Client) {
+func (c *settingsPages) stop(w http.ResponseWriter, r *http.Request, client access.Client) {
 	c.stopOrResume(w, r, client, c.Limits.Stop, "stopped")
 }
 
-func (c *Console) resume(w http.ResponseWriter, r *http.Request, client access.Client) {
+func (c *settingsPages) resume(w http.ResponseWriter, r *http.Request, client access.Client) {
 	c.stopOrResume(w, r, client, c.Limits.Resume, "resumed")
 }
 
 // stopOrResume starts or ends the emergency stop of a source. An emergency must not wait. So the
 // form needs no revision of the settings, and an invalid note is corrected instead of rejected.
-func (c *Console) stopOrResume(w http.ResponseWriter, r *http.Request, client access.Client, act func(context.Context, settings.ChangeRequest) (settings.State, error), code string) {
+func (c *settingsPages) stopOrResume(w http.ResponseWriter, r *http.Request, client access.Client, act func(context.Context, settings.ChangeRequest) (settings.State, error), code string) {
 	o := settings.ChangeRequest{Source: r.PathValue("source"), Actor: client.Name, Note: cleanNote(r.PostFormValue("note"))}
 	if !c.hasSource(o.Source) {
 		c.reject(w, r, http.StatusNotFound, "There is no such source.")
@@ -164,7 +164,7 @@ func (c *Console) stopOrResume(w http.ResponseWriter, r *http.Request, client ac
 }
 
 // stopOrResumeFailed responds to a stop or resume that has failed.
-func (c *Console) stopOrResumeFailed(w http.ResponseWriter, r *http.Request, source, code string, err error) {
+func (c *settingsPages) stopOrResumeFailed(w http.ResponseWriter, r *http.Request, source, code string, err error) {
 	known := isError[*settings.UnknownSourceError](err) || isError[*settings.InvalidError](err) || isError[*settings.ConflictError](err) || errors.Is(err, settings.ErrBusy)
 	if known {
 		c.settingsFailed(w, r, source, err)
