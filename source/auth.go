@@ -87,7 +87,7 @@ func (s *Source) SetToken(name, value string, generation int64, until time.Time)
 // ErrTokenEnded is returned for a call that was not sent, because its credential has no valid token.
 var ErrTokenEnded = errors.New("the token of the call's credential has expired")
 
-func (c credentials) set(auth Auth, name string, value secretValue) error {
+func (c *credentials) set(auth Auth, name string, value secretValue) error {
 	entry := c.secrets[name]
 	switch {
 	case entry == nil:
@@ -105,7 +105,7 @@ func (c credentials) set(auth Auth, name string, value secretValue) error {
 // authorize adds the current value of the named credential to the request. It returns the number
 // (generation) of the token that it added, or 0 if the credential does not renew itself. It returns an
 // error if the source has no credential with that name, or if the token of the credential has expired.
-func (s *Source) authorize(req *http.Request, name string) (generation int64, err error) {
+func (s caller) authorize(req *http.Request, name string) (generation int64, err error) {
 	entry := s.credentials.secrets[name]
 	if entry == nil {
 		return 0, fmt.Errorf("the permit is for credential %q, which the source does not have", name)

@@ -85,7 +85,7 @@ func (r CallResult) Outcome() string {
 
 // classificationOf returns the class and the block that Read gives to the response before it extracts
 // the content.
-func (s *Source) classificationOf(resp response) classification {
+func classificationOf(s *Source, resp response) classification {
 	w := workspaces.Get().(*workspace)
 	defer w.free()
 	v := responseReader{s: s, w: w, response: resp, now: time.Now()}.classify(true)
@@ -94,7 +94,7 @@ func (s *Source) classificationOf(resp response) classification {
 
 // readNotices returns the quota state that a response reports. It decompresses the body only if
 // a rule of Config.Announced reads the body.
-func (s *Source) readNotices(resp response) []announced.Notice {
+func readNotices(s *Source, resp response) []announced.Notice {
 	if resp.header == nil {
 		return nil
 	}
@@ -108,7 +108,7 @@ func (s *Source) readNotices(resp response) []announced.Notice {
 		if w == nil {
 			w = workspaces.Get().(*workspace)
 			w.plain.Reset()
-			if s.decompress(w, resp) != nil {
+			if w.decompress(resp, int64(s.config.MaxBody)) != nil {
 				w.plain.Reset() // if the body was not read to its end, it is ignored
 			}
 		}
@@ -116,7 +116,7 @@ func (s *Source) readNotices(resp response) []announced.Notice {
 	}, time.Now())
 	// Redis stores the resource name and operators see it, so redact credentials in it.
 	for i := range notices {
-		notices[i].Resource = string(s.redact([]byte(notices[i].Resource)))
+		notices[i].Resource = string(s.credentials.redact([]byte(notices[i].Resource)))
 	}
 	return notices
 }

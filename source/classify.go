@@ -217,20 +217,23 @@ type classification struct {
 	wait  time.Duration
 }
 
-// classify classifies a response by the source's rules in order, then by its status. `body` is
+// rules are the compiled rules of a source.
+type rules []compiledRule
+
+// classify classifies a response by the rules in order, then by its status. `body` is
 // decompressed. A 200 that matches no rule is OK here; its content is validated when it is extracted.
-func (s *Source) classify(status int, header http.Header, body []byte) classification {
-	if i := s.matchingRule(status, header, body); i >= 0 {
-		r := s.rules[i]
+func (all rules) classify(status int, header http.Header, body []byte) classification {
+	if i := all.match(status, header, body); i >= 0 {
+		r := all[i]
 		return classification{r.Class, r.Block, r.Wait}
 	}
 	class := classifyStatus(status, header)
 	return classification{class: class, block: defaultBlock(class)}
 }
 
-// matchingRule returns the index of the first rule that matches the response, or -1.
-func (s *Source) matchingRule(status int, header http.Header, body []byte) int {
-	return slices.IndexFunc(s.rules, func(r compiledRule) bool { return r.matches(status, header, body) })
+// match returns the index of the first rule that matches the response, or -1.
+func (all rules) match(status int, header http.Header, body []byte) int {
+	return slices.IndexFunc(all, func(r compiledRule) bool { return r.matches(status, header, body) })
 }
 
 func classifyStatus(status int, header http.Header) Class {

@@ -41,7 +41,7 @@ func TestRule_MatchesMissing(t *testing.T) {
 		{400, bare, `{}`, Permanent},
 		{304, bare, ``, NotModified},
 	} {
-		if got := s.classify(c.status, c.header, []byte(c.body)).class; got != c.want {
+		if got := s.rules.classify(c.status, c.header, []byte(c.body)).class; got != c.want {
 			t.Errorf("case %d: %d %v %.40s: got class %s, want %s", i, c.status, c.header, c.body, got, c.want)
 		}
 	}

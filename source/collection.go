@@ -102,7 +102,7 @@ func (r documentRequest) pageLimit() int {
 
 // fetchNext is called after the fetch of a page of a collection. It stores the position of the next
 // page in the response.
-func (r documentRequest) fetchNext(s *Source, resp *response) {
+func (r documentRequest) fetchNext(s caller, resp *response) {
 	if r.paging == nil {
 		return
 	}
@@ -125,7 +125,7 @@ func (r documentRequest) fetchNext(s *Source, resp *response) {
 	default:
 		resp.next, resp.position = next.url, next.url.RequestURI()
 	}
-	if s.containsCredential([]byte(resp.position)) {
+	if s.credentials.containsCredential([]byte(resp.position)) {
 		resp.position, resp.linkErr = "", errors.New("the link or cursor to the next page contains the credential, which must not be stored")
 	}
 	if len(resp.position) > maxTargetBytes {
@@ -179,7 +179,7 @@ func (r responseReader) readItems(p *Plan) Outcome {
 		return r.badContent(err)
 	}
 	o.Page, o.Redacted = page, r.w.redacted
-	o.Validator = Validator{ETag: r.s.storableValidator(r.response.header.Get("Etag"))}
+	o.Validator = Validator{ETag: r.s.credentials.storableValidator(r.response.header.Get("Etag"))}
 	return o
 }
 
@@ -199,8 +199,8 @@ func (r responseReader) readItem(p *Plan, node *pathNode, text []byte) (item ite
 	}
 	item.Deleted = c.DeletedFlag != "" && element.Get(c.DeletedFlag).Bool()
 	canon := &r.w.canonical
-	if r.s.containsCredential(canon.out) {
-		redacted, n := r.s.redactJSON(canon.out)
+	if r.s.credentials.containsCredential(canon.out) {
+		redacted, n := r.s.credentials.redactJSON(canon.out)
 		r.w.redacted += n
 		canon.reset()
 		if err := canon.appendDocument(redacted, node); err != nil {

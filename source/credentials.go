@@ -91,7 +91,7 @@ var credentialName = regexp.MustCompile("^[0-9A-Za-z_-]{1,40}$")
 
 // forKey returns the candidate credentials for a key and the visibility of the data that they
 // fetch. A source that lists no credentials has one candidate with the empty name.
-func (c credentials) forKey(key string) (names []string, visibility string) {
+func (c *credentials) forKey(key string) (names []string, visibility string) {
 	if len(c.all) == 0 {
 		return []string{""}, ""
 	}

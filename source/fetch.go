@@ -99,6 +99,13 @@ func (a response) failed() bool {
 // than Config.MaxBody.
 var ErrOversized = errors.New("the response is larger than maxBody")
 
+// caller makes the calls of one Fetch.
+type caller struct {
+	*Source
+	plan    *Plan
+	permits Permits
+}
+
 // Fetch makes the calls of the plan concurrently, each with its own permit.
 //
 // If one document fails, the unsent calls of the other documents are not required any more and are
@@ -106,6 +113,7 @@ var ErrOversized = errors.New("the response is larger than maxBody")
 // Permits returned an error. A sent call continues after ctx ends, bounded by Config.Timeout.
 func (s *Source) Fetch(ctx context.Context, p *Plan, permits Permits) (*Responses, error) {
 	a := &Responses{plan: p, responses: make([]response, len(p.requests))}
+	caller := caller{s, p, permits}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var (
@@ -114,7 +122,7 @@ func (s *Source) Fetch(ctx context.Context, p *Plan, permits Permits) (*Response
 		unsent error
 	)
 	fetch := func(i int) {
-		resp, calls, err := s.fetchDocument(ctx, p, p.requests[i], permits)
+		resp, calls, err := caller.fetchDocument(ctx, p.requests[i])
 		mu.Lock()
 		defer mu.Unlock()
 		a.Calls += calls
@@ -150,10 +158,10 @@ var errUseless = errors.New("not sent, because another document of the entity fa
 // is redirected, because repeating a POST may not be safe. The parameter `room` is the maximum length
 // of the body in bytes. The result `last` is the last request that was sent: r, or its redirect. An error
 // means that the call or the redirected call was not sent.
-func (s *Source) callFollowingRedirect(ctx context.Context, p *Plan, r documentRequest, room int64, permits Permits) (resp response, last documentRequest, calls int, err error) {
+func (s caller) callFollowingRedirect(ctx context.Context, r documentRequest, room int64) (resp response, last documentRequest, calls int, err error) {
 	for range 2 {
 		var sent int
-		resp, sent, err = s.send(ctx, p, r, room, permits)
+		resp, sent, err = s.send(ctx, r, room)
 		calls += sent
 		if err != nil || resp.err != nil || resp.status < 300 || resp.status > 399 || resp.status == http.StatusNotModified || r.call.Method != http.MethodGet {
 			return resp, r, calls, err
@@ -170,7 +178,7 @@ func (s *Source) callFollowingRedirect(ctx context.Context, p *Plan, r documentR
 // resolveLink returns the target of a redirect or link of a request, or nil if location is empty. A
 // target on another host is an error, because the credential must not be sent to another server. A
 // target outside baseURL's path is an error too, because it may belong to another tenant of the same host.
-func (s *Source) resolveLink(r documentRequest, location string) (*url.URL, error) {
+func (s caller) resolveLink(r documentRequest, location string) (*url.URL, error) {
 	if location == "" {
 		return nil, nil //nolint:nilnil // no target
 	}

@@ -3,7 +3,6 @@ package source
 import (
 	"bytes"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/freshet/freshet/source/announced"
@@ -34,37 +33,27 @@ func (s *Source) Inspect(a *Responses, now time.Time) []Inspection {
 		request := a.plan.requests[i]
 		w := workspaces.Get().(*workspace)
 		w.canonical.out, w.canonical.ignored, w.canonical.members = append(w.canonical.out[:0], '{'), w.canonical.ignored[:0], w.canonical.members[:0]
-		o := s.readDocument(w, a.plan, i, resp, now)
+		o := reading{s, w, a.plan, now}.document(i, resp)
 		w.plain.Reset()
-		_ = s.decompress(w, resp) // the error is ignored, because readDocument reports it
+		_ = w.decompress(resp, int64(s.config.MaxBody)) // the error is ignored, because readDocument reports it
 		all[i] = Inspection{
-			Document: request.call.Document, Method: request.call.Method, Planned: s.redactText(request.url.String()),
-			Status: resp.status, Header: s.redactHeader(resp.header), Body: bytes.Clone(s.redact(w.plain.Bytes())), WireBytes: len(resp.body),
-			Class: o.Class, Rule: -1, Notices: s.readNotices(resp), Err: o.Err,
+			Document: request.call.Document, Method: request.call.Method, Planned: s.credentials.redactText(request.url.String()),
+			Status: resp.status, Header: s.credentials.redactHeader(resp.header), Body: bytes.Clone(s.credentials.redact(w.plain.Bytes())), WireBytes: len(resp.body),
+			Class: o.Class, Rule: -1, Notices: readNotices(s, resp), Err: o.Err,
 		}
 		if resp.status != 0 {
-			all[i].Rule = s.matchingRule(resp.status, resp.header, w.plain.Bytes())
+			all[i].Rule = s.rules.match(resp.status, resp.header, w.plain.Bytes())
 		}
 		all[i].URL = all[i].Planned
 		if resp.url != nil {
-			all[i].URL = s.redactText(resp.url.String())
+			all[i].URL = s.credentials.redactText(resp.url.String())
 		}
 		if resp.next != nil {
-			all[i].Next = s.redactText(resp.next.String())
+			all[i].Next = s.credentials.redactText(resp.next.String())
 		}
 		w.free()
 	}
 	return all
-}
-
-func (s *Source) redactText(text string) string { return string(s.redact([]byte(text))) }
-
-func (s *Source) redactHeader(header http.Header) http.Header {
-	redacted := make(http.Header, len(header))
-	for name, values := range header {
-		redacted[name] = strings.Split(s.redactText(strings.Join(values, "\x00")), "\x00")
-	}
-	return redacted
 }
 
 // CountMatches returns the number of values in the responses that a path of Facet.Select or
@@ -81,7 +70,7 @@ func (s *Source) CountMatches(a *Responses, path string) int {
 	n := 0
 	for i, resp := range a.responses {
 		w.plain.Reset()
-		if resp.status != http.StatusOK || s.decompress(w, resp) != nil {
+		if resp.status != http.StatusOK || w.decompress(resp, int64(s.config.MaxBody)) != nil {
 			continue
 		}
 		body, document := w.plain.Bytes(), a.plan.facet.documents[i]

@@ -16,12 +16,12 @@ import (
 
 // fetchDocument fetches all pages of one document, each with its own permit. An error means
 // that the request for one of the pages was not sent.
-func (s *Source) fetchDocument(ctx context.Context, p *Plan, r documentRequest, permits Permits) (first response, calls int, err error) {
-	first, r, calls, err = s.callFollowingRedirect(ctx, p, r, int64(s.config.MaxBody), permits)
-	if p.facet.Collection != nil && err == nil {
+func (s caller) fetchDocument(ctx context.Context, r documentRequest) (first response, calls int, err error) {
+	first, r, calls, err = s.callFollowingRedirect(ctx, r, int64(s.config.MaxBody))
+	if s.plan.facet.Collection != nil && err == nil {
 		r.fetchNext(s, &first)
 	}
-	if r.paging == nil || err != nil || p.facet.Collection != nil {
+	if r.paging == nil || err != nil || s.plan.facet.Collection != nil {
 		return first, calls, err
 	}
 	seen := map[string]bool{}
@@ -31,7 +31,7 @@ func (s *Source) fetchDocument(ctx context.Context, p *Plan, r documentRequest, 
 	last := &first
 	for n := 1; ; n++ {
 		next, linkErr := s.nextPage(r, *last, seen)
-		if next != nil && p.onePage {
+		if next != nil && s.plan.onePage {
 			first.next = next.url
 			return first, calls, nil
 		}
@@ -44,7 +44,7 @@ func (s *Source) fetchDocument(ctx context.Context, p *Plan, r documentRequest, 
 			}
 			return first, calls, nil
 		}
-		resp, lastRequest, sent, err := s.callFollowingRedirect(ctx, p, *next, int64(s.config.MaxBody)-int64(first.bytes()), permits)
+		resp, lastRequest, sent, err := s.callFollowingRedirect(ctx, *next, int64(s.config.MaxBody)-int64(first.bytes()))
 		calls += sent
 		if err != nil {
 			return response{}, calls, err
@@ -57,14 +57,14 @@ func (s *Source) fetchDocument(ctx context.Context, p *Plan, r documentRequest, 
 // nextPage returns the request for the page that follows the response `page`. It returns nil if there
 // is no next page, or if Read will reject the response. An error means that there is a next page but
 // it cannot be requested.
-func (s *Source) nextPage(r documentRequest, page response, seen map[string]bool) (*documentRequest, error) {
+func (s caller) nextPage(r documentRequest, page response, seen map[string]bool) (*documentRequest, error) {
 	if page.err != nil || page.status != http.StatusOK {
 		return nil, nil //nolint:nilnil // no next page
 	}
 	w := workspaces.Get().(*workspace)
 	defer w.free()
 	w.plain.Reset()
-	if err := s.decompress(w, page); err != nil || s.classify(page.status, page.header, w.plain.Bytes()).class != OK {
+	if err := w.decompress(page, int64(s.config.MaxBody)); err != nil || s.rules.classify(page.status, page.header, w.plain.Bytes()).class != OK {
 		return nil, nil //nolint:nilnil // Read classifies the page
 	}
 	if _, err := pageItems(w.plain.Bytes(), r.paging.Items); err != nil {
@@ -91,7 +91,7 @@ func (s *Source) nextPage(r documentRequest, page response, seen map[string]bool
 
 // nextByLink sets the request's URL to the target of the Link header. It returns a string that
 // identifies the page, or "" if there is no next page.
-func (s *Source) nextByLink(r *documentRequest, page response) (string, error) {
+func (s caller) nextByLink(r *documentRequest, page response) (string, error) {
 	link, err := nextLink(strings.Join(page.header.Values("Link"), ","))
 	if err != nil || link == "" {
 		return "", err

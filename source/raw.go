@@ -97,7 +97,7 @@ func (r responseReader) readRaw(p *Plan) Outcome {
 	}
 	body := r.w.plain.Bytes()
 	err := p.facet.Raw.Check(body, r.response.header.Get("Content-Type"))
-	if err == nil && r.s.containsCredential(body) {
+	if err == nil && r.s.credentials.containsCredential(body) {
 		err = errors.New("the body contains a credential of the source; raw content cannot be redacted")
 	}
 	if err != nil {

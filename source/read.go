@@ -116,7 +116,7 @@ func (s *Source) Read(a *Responses, now time.Time) Outcome {
 			// decides the class.
 			continue
 		}
-		o := s.readDocument(w, a.plan, i, resp, now)
+		o := reading{s, w, a.plan, now}.document(i, resp)
 		if result.Class == OK || moreSevere(result.Class, o.Class) != result.Class {
 			result = o
 		}
@@ -135,67 +135,64 @@ func (s *Source) Read(a *Responses, now time.Time) Outcome {
 	result.Content, result.Redacted = content, w.redacted
 	if r := a.plan.requests[0]; len(a.responses) == 1 && r.call.Method == http.MethodGet && r.paging == nil {
 		h := a.responses[0].header
-		result.Validator = Validator{ETag: s.storableValidator(h.Get("Etag")), LastModified: s.storableValidator(h.Get("Last-Modified"))}
+		result.Validator = Validator{ETag: s.credentials.storableValidator(h.Get("Etag")), LastModified: s.credentials.storableValidator(h.Get("Last-Modified"))}
 	}
 	return result
 }
 
-// storableValidator returns the validator, or "" if it must not be stored and sent again. Such a
-// validator is too long, has bytes that are not valid text in a database (RFC 9110 §5.5), or
-// contains the credential.
-func (s *Source) storableValidator(validator string) string {
-	const maxLength = 1 << 10
-	if len(validator) > maxLength || s.containsCredential([]byte(validator)) || strings.ContainsFunc(validator, func(r rune) bool { return r < ' ' || r > '~' }) {
-		return ""
-	}
-	return validator
+// reading reads the responses to one plan.
+type reading struct {
+	s    *Source
+	w    *workspace
+	plan *Plan
+	now  time.Time
 }
 
-// readDocument decompresses, classifies and extracts one document.
-func (s *Source) readDocument(w *workspace, p *Plan, i int, resp response, now time.Time) Outcome {
-	d := p.facet.documents[i]
+// document decompresses, classifies and extracts one document.
+func (a reading) document(i int, resp response) Outcome {
+	d := a.plan.facet.documents[i]
 	if d.Paging != nil {
-		return s.readPages(w, p, d, resp, now)
+		return a.pages(d, resp)
 	}
-	r := responseReader{s: s, w: w, name: d.name, response: resp, now: now}
-	if p.facet.Raw != nil {
-		return r.readRaw(p)
+	r := responseReader{s: a.s, w: a.w, name: d.name, response: resp, now: a.now}
+	if a.plan.facet.Raw != nil {
+		return r.readRaw(a.plan)
 	}
-	o := r.classify(p.validator != Validator{})
+	o := r.classify(a.plan.validator != Validator{})
 	if o.Class != OK {
 		return o
 	}
-	if err := s.extractSelected(w, d, w.plain.Bytes(), p.facet.paths); err != nil {
+	if err := a.w.extractSelected(&a.s.credentials, d, a.w.plain.Bytes(), a.plan.facet.paths); err != nil {
 		return r.badContent(err)
 	}
 	return o
 }
 
 // extractSelected extracts one document and returns an error if its selected paths find nothing.
-func (s *Source) extractSelected(w *workspace, d compiledDocument, body []byte, root *pathNode) error {
+func (w *workspace) extractSelected(secrets *credentials, d compiledDocument, body []byte, root *pathNode) error {
 	before := len(w.canonical.out)
-	if err := s.extractDocument(w, d.name, body, root); err != nil {
+	if err := w.extractDocument(secrets, d.name, body, root); err != nil {
 		return err
 	}
 	return d.checkSelected(body, w.canonical.out[before:])
 }
 
-// readPages decompresses, classifies and extracts all pages of a paged document. The first failed
+// pages decompresses, classifies and extracts all pages of a paged document. The first failed
 // page decides the document's class.
-func (s *Source) readPages(w *workspace, p *Plan, d compiledDocument, first response, now time.Time) Outcome {
+func (a reading) pages(d compiledDocument, first response) Outcome {
 	list, size := []byte{'['}, 0
 	var r responseReader
 	var o Outcome
 	for n, page := range append([]response{first}, first.more...) {
-		r = responseReader{s: s, w: w, name: fmt.Sprintf("%s, page %d", d.name, n+1), response: page, now: now}
+		r = responseReader{s: a.s, w: a.w, name: fmt.Sprintf("%s, page %d", d.name, n+1), response: page, now: a.now}
 		if o = r.classify(false); o.Class != OK {
 			return o
 		}
-		items, err := pageItems(w.plain.Bytes(), d.Paging.Items)
+		items, err := pageItems(a.w.plain.Bytes(), d.Paging.Items)
 		if err != nil {
 			return r.badContent(err)
 		}
-		if size += w.plain.Len(); size > int(s.config.MaxBody) {
+		if size += a.w.plain.Len(); size > int(a.s.config.MaxBody) {
 			return r.failure(classification{class: BadContent}, ErrOversized)
 		}
 		if page.linkErr != nil {
@@ -206,7 +203,7 @@ func (s *Source) readPages(w *workspace, p *Plan, d compiledDocument, first resp
 		}
 		list = append(list, items...)
 	}
-	if err := s.extractSelected(w, d, append(list, ']'), p.facet.paths); err != nil {
+	if err := a.w.extractSelected(&a.s.credentials, d, append(list, ']'), a.plan.facet.paths); err != nil {
 		return r.badContent(err)
 	}
 	return o
@@ -229,15 +226,15 @@ func (r responseReader) classify(conditional bool) Outcome {
 	if resp.err != nil && !errors.Is(resp.err, ErrOversized) {
 		// The status, for example 429, decides the class even if the body is incomplete.
 		if resp.status != 0 && resp.status != http.StatusOK {
-			return r.failure(s.classify(resp.status, resp.header, nil), resp.err)
+			return r.failure(s.rules.classify(resp.status, resp.header, nil), resp.err)
 		}
 		return r.failure(classification{class: Transient}, resp.err)
 	}
 	err := resp.err
-	if unpackErr := s.decompress(r.w, resp); err == nil {
+	if unpackErr := r.w.decompress(resp, int64(s.config.MaxBody)); err == nil {
 		err = unpackErr
 	}
-	v := s.classify(resp.status, resp.header, r.w.plain.Bytes())
+	v := s.rules.classify(resp.status, resp.header, r.w.plain.Bytes())
 	if v.class != OK && v.class != NotModified {
 		err := fmt.Errorf("the upstream answered %d %s", resp.status, http.StatusText(resp.status))
 		if resp.linkErr != nil {
@@ -262,11 +259,11 @@ func (r responseReader) failure(v classification, err error) Outcome {
 	plain, header := r.w.plain.Bytes(), r.response.header
 	o := Outcome{
 		Class: v.class, Block: v.block, Wait: v.wait, Status: r.response.status, Permit: r.response.permit,
-		Err:    r.s.redactError(fmt.Errorf("document %s: %w", r.name, err)),
-		Sample: r.s.sample(plain),
+		Err:    r.s.credentials.redactError(fmt.Errorf("document %s: %w", r.name, err)),
+		Sample: r.s.credentials.sample(plain),
 	}
 	if header != nil {
-		o.SampleType = string(r.s.redact([]byte(header.Get("Content-Type"))))
+		o.SampleType = string(r.s.credentials.redact([]byte(header.Get("Content-Type"))))
 		o.RetryAfter = announced.RetryAfter(refusesAll(v.class), header, r.now)
 	}
 	return o
@@ -284,9 +281,8 @@ func (r responseReader) badContent(err error) Outcome {
 // Only then does the end of a rate-limit window count as a retry delay.
 func refusesAll(c Class) bool { return c == Quota || c == Maintenance || c == AuthRefused }
 
-// decompress writes at most MaxBody bytes of the decompressed body to w.plain.
-func (s *Source) decompress(w *workspace, resp response) error {
-	limit := int64(s.config.MaxBody)
+// decompress writes at most `limit` bytes of the decompressed body to w.plain.
+func (w *workspace) decompress(resp response, limit int64) error {
 	switch encoding := resp.header.Get("Content-Encoding"); encoding {
 	case "", "identity":
 		w.plain.Write(resp.body)

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"net/http"
 	"net/url"
 	"regexp"
 	"slices"
@@ -93,8 +94,8 @@ func canonicalString(text string) (out []byte) {
 }
 
 // forEachForm calls f with each written form of each credential until f returns false.
-func (s *Source) forEachForm(f func(form []byte) bool) {
-	for _, stored := range s.credentials.secrets {
+func (c *credentials) forEachForm(f func(form []byte) bool) {
+	for _, stored := range c.secrets {
 		value := stored.Load()
 		if value == nil {
 			continue
@@ -108,8 +109,8 @@ func (s *Source) forEachForm(f func(form []byte) bool) {
 }
 
 // containsCredential reports whether text contains a credential. It does not allocate.
-func (s *Source) containsCredential(text []byte) (found bool) {
-	for _, stored := range s.credentials.secrets {
+func (c *credentials) containsCredential(text []byte) (found bool) {
+	for _, stored := range c.secrets {
 		value := stored.Load()
 		if value == nil {
 			continue
@@ -124,8 +125,8 @@ func (s *Source) containsCredential(text []byte) (found bool) {
 }
 
 // redact returns text with all credentials replaced.
-func (s *Source) redact(text []byte) []byte {
-	s.forEachForm(func(form []byte) bool {
+func (c *credentials) redact(text []byte) []byte {
+	c.forEachForm(func(form []byte) bool {
 		text = bytes.ReplaceAll(text, form, redactedText)
 		return true
 	})
@@ -134,23 +135,44 @@ func (s *Source) redact(text []byte) []byte {
 
 // sample returns the first maxSampleBytes of a body with all credentials replaced. A credential
 // that is cut by the end of the sample is replaced too.
-func (s *Source) sample(plain []byte) []byte {
+func (c *credentials) sample(plain []byte) []byte {
 	limit := maxSampleBytes
-	s.forEachForm(func(form []byte) bool {
+	c.forEachForm(func(form []byte) bool {
 		limit = max(limit, maxSampleBytes+len(form))
 		return true
 	})
-	redacted := s.redact(bytes.Clone(plain[:min(len(plain), limit)]))
+	redacted := c.redact(bytes.Clone(plain[:min(len(plain), limit)]))
 	return redacted[:min(len(redacted), maxSampleBytes)]
 }
 
+func (c *credentials) redactText(text string) string { return string(c.redact([]byte(text))) }
+
+func (c *credentials) redactHeader(header http.Header) http.Header {
+	redacted := make(http.Header, len(header))
+	for name, values := range header {
+		redacted[name] = strings.Split(c.redactText(strings.Join(values, "\x00")), "\x00")
+	}
+	return redacted
+}
+
+// storableValidator returns the validator, or "" if it must not be stored and sent again. Such a
+// validator is too long, has bytes that are not valid text in a database (RFC 9110 §5.5), or
+// contains the credential.
+func (c *credentials) storableValidator(validator string) string {
+	const maxLength = 1 << 10
+	if len(validator) > maxLength || c.containsCredential([]byte(validator)) || strings.ContainsFunc(validator, func(r rune) bool { return r < ' ' || r > '~' }) {
+		return ""
+	}
+	return validator
+}
+
 // redactError returns err, with all credentials in its text replaced.
-func (s *Source) redactError(err error) error {
+func (c *credentials) redactError(err error) error {
 	if err == nil {
 		return nil
 	}
 	text := err.Error()
-	if redacted := string(s.redact([]byte(text))); redacted != text {
+	if redacted := string(c.redact([]byte(text))); redacted != text {
 		return &redactedError{redacted, err}
 	}
 	return err
@@ -178,7 +200,7 @@ func (s *Source) RedactURL(u *url.URL) string {
 		}
 	}
 	shown.RawQuery = strings.Join(pairs, "&")
-	return string(s.redact([]byte(shown.String())))
+	return string(s.credentials.redact([]byte(shown.String())))
 }
 
 type redactedError struct {
@@ -189,31 +211,12 @@ type redactedError struct {
 func (e *redactedError) Error() string        { return e.text }
 func (e *redactedError) Is(target error) bool { return errors.Is(e.err, target) }
 
-// extractDocument extracts one document into the content. If the result contains a credential, the
-// credential is replaced and the document is extracted again, because the replacement moves the
-// positions of the ignored values.
-func (s *Source) extractDocument(w *workspace, name string, body []byte, root *pathNode) error {
-	c := &w.canonical
-	before, mark := len(c.out), len(c.ignored)
-	if err := c.appendEntry(name, body, root); err != nil || !s.containsCredential(c.out[before:]) {
-		return err
-	}
-	value := before + len(canonicalName(name)) + len(`"":`)
-	if before > 1 {
-		value++ // count the comma that precedes each member except the first
-	}
-	redacted, n := s.redactJSON(c.out[value:])
-	w.redacted += n
-	c.out, c.ignored = c.out[:before], c.ignored[:mark]
-	return c.appendEntry(name, redacted, root)
-}
-
 // punctuation lists the bytes of canonical JSON that separate values.
 const punctuation = `"[]{},:`
 
 // redactJSON returns canonical JSON with all credentials replaced in strings, and numbers replaced
 // that equal a credential. `n` is the number of replacements.
-func (s *Source) redactJSON(text []byte) (out []byte, n int) {
+func (c *credentials) redactJSON(text []byte) (out []byte, n int) {
 	out = make([]byte, 0, len(text))
 	for len(text) > 0 {
 		end := 1
@@ -233,7 +236,7 @@ func (s *Source) redactJSON(text []byte) (out []byte, n int) {
 		}
 		token := text[:end]
 		text = text[end:]
-		s.forEachForm(func(form []byte) bool {
+		c.forEachForm(func(form []byte) bool {
 			switch {
 			case token[0] == '"':
 				if m := bytes.Count(token, form); m > 0 {
@@ -247,4 +250,23 @@ func (s *Source) redactJSON(text []byte) (out []byte, n int) {
 		out = append(out, token...)
 	}
 	return out, n
+}
+
+// extractDocument extracts one document into the content. If the result contains a credential, the
+// credential is replaced and the document is extracted again, because the replacement moves the
+// positions of the ignored values.
+func (w *workspace) extractDocument(secrets *credentials, name string, body []byte, root *pathNode) error {
+	c := &w.canonical
+	before, mark := len(c.out), len(c.ignored)
+	if err := c.appendEntry(name, body, root); err != nil || !secrets.containsCredential(c.out[before:]) {
+		return err
+	}
+	value := before + len(canonicalName(name)) + len(`"":`)
+	if before > 1 {
+		value++ // count the comma that precedes each member except the first
+	}
+	redacted, n := secrets.redactJSON(c.out[value:])
+	w.redacted += n
+	c.out, c.ignored = c.out[:before], c.ignored[:mark]
+	return c.appendEntry(name, redacted, root)
 }

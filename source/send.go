@@ -17,8 +17,8 @@ import (
 // turns out to be closed. Each permit is therefore spent in the httptrace hook GotConn, which runs for
 // every attempt before anything is written. `room` is the maximum length of the response body in
 // bytes.
-func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int64, permits Permits) (resp response, calls int, err error) {
-	permit, err := permits.Acquire(ctx, r.call)
+func (s caller) send(ctx context.Context, r documentRequest, room int64) (resp response, calls int, err error) {
+	permit, err := s.permits.Acquire(ctx, r.call)
 	if err != nil {
 		return response{}, 0, unsentCause(ctx, err)
 	}
@@ -55,7 +55,7 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 			if p := spent.Swap(nil); p != nil {
 				(*p).Finished(CallResult{URL: r.url, Err: errConnectionClosed})
 			}
-			next, err := permits.Acquire(callCtx, r.call)
+			next, err := s.permits.Acquire(callCtx, r.call)
 			if err != nil {
 				abort(got.Conn, err)
 				return
@@ -103,12 +103,12 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 	if err != nil {
 		return response{}, 0, err
 	}
-	s.setHeaders(req, p, r)
+	s.setHeaders(req, r)
 	defer func() {
 		if p := spent.Load(); p != nil {
-			result := CallResult{URL: r.url, Status: resp.status, Bytes: len(resp.body), Err: resp.err, Notices: s.readNotices(resp), Generation: generation.Load()}
+			result := CallResult{URL: r.url, Status: resp.status, Bytes: len(resp.body), Err: resp.err, Notices: readNotices(s.Source, resp), Generation: generation.Load()}
 			if resp.header != nil {
-				result.classify = func() classification { return s.classificationOf(resp) }
+				result.classify = func() classification { return classificationOf(s.Source, resp) }
 			}
 			(*p).Finished(result)
 		}
@@ -126,17 +126,17 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 		if calls == 0 && abortErr != nil {
 			return response{}, 0, abortErr
 		}
-		return response{url: r.url, err: s.redactError(cancelCause(callCtx, err)), permit: lastPermit(&spent)}, calls, nil
+		return response{url: r.url, err: s.credentials.redactError(cancelCause(callCtx, err)), permit: lastPermit(&spent)}, calls, nil
 	}
 	defer func() { _ = httpResp.Body.Close() }()
 	resp = response{url: r.url, status: httpResp.StatusCode, header: httpResp.Header, permit: lastPermit(&spent)}
 	grow := func(int64) error { return nil }
-	if memory, bounded := permits.(MemoryLimiter); bounded {
+	if memory, bounded := s.permits.(MemoryLimiter); bounded {
 		grow = func(n int64) error { return memory.Grow(callCtx, n) }
 	}
 	resp.body, resp.err = readBody(httpResp, room, r.lastBody, grow)
 	if resp.err != nil {
-		resp.err = s.redactError(cancelCause(callCtx, resp.err))
+		resp.err = s.credentials.redactError(cancelCause(callCtx, resp.err))
 	}
 	return resp, calls, nil
 }
@@ -171,9 +171,9 @@ func cancelCause(ctx context.Context, err error) error {
 	return err
 }
 
-func (s *Source) setHeaders(req *http.Request, p *Plan, r documentRequest) {
+func (s caller) setHeaders(req *http.Request, r documentRequest) {
 	req.Header.Set("User-Agent", "freshet")
-	req.Header.Set("Accept", cmp.Or(p.facet.MediaType(), "application/json"))
+	req.Header.Set("Accept", cmp.Or(s.plan.facet.MediaType(), "application/json"))
 	if len(r.body) > 0 {
 		req.Header.Set("Content-Type", r.contentType)
 	}
@@ -189,7 +189,7 @@ func (s *Source) setHeaders(req *http.Request, p *Plan, r documentRequest) {
 	} else {
 		req.Header.Set("Accept-Encoding", "identity")
 	}
-	if v := p.validator; v.ETag != "" {
+	if v := s.plan.validator; v.ETag != "" {
 		req.Header.Set("If-None-Match", v.ETag)
 	} else if v.LastModified != "" {
 		req.Header.Set("If-Modified-Since", v.LastModified)

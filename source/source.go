@@ -61,7 +61,7 @@ type Source struct {
 	config      Config
 	credentials credentials
 	base        *url.URL
-	rules       []compiledRule
+	rules       rules
 	announced   announced.Rules
 	facets      map[string]*compiledFacet
 	transport   *http.Transport

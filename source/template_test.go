@@ -270,7 +270,7 @@ func TestClassify_RulesBeforeStatus(t *testing.T) {
 		if name, value, ok := strings.Cut(c.header, ":"); ok {
 			h.Set(name, value)
 		}
-		if got := s.classify(c.status, h, []byte(c.body)).class; got != c.want {
+		if got := s.rules.classify(c.status, h, []byte(c.body)).class; got != c.want {
 			t.Errorf("case %d: %d %s %s: got %s, want %s", i, c.status, c.header, c.body, got, c.want)
 		}
 	}
