@@ -15,7 +15,7 @@ import (
 // address. It returns an error if other machines could reach the service without authentication,
 // although the configuration does not allow that. The ClientLimiter is nil for a service on loopback
 // without authentication: all its requests come from one address, so it can't distinguish clients.
-func (p parts) newGuard(ctx context.Context, listen string) (*access.Guard, *access.ClientLimiter, error) {
+func (p queryRole) newGuard(ctx context.Context, listen string) (*access.Guard, *access.ClientLimiter, error) {
 	guard, err := access.New(p.config.Access, p.store, p.log, p.reg)
 	if err != nil {
 		return nil, nil, err
@@ -39,7 +39,7 @@ func (p parts) newGuard(ctx context.Context, listen string) (*access.Guard, *acc
 // warnPlainHTTP logs a warning if clients on other machines may send tokens unencrypted. They may do
 // so if the query service listens beyond loopback and has neither TLS nor a trusted proxy that could
 // terminate TLS.
-func (p parts) warnPlainHTTP(tokens bool, listen string) {
+func (p queryRole) warnPlainHTTP(tokens bool, listen string) {
 	if tokens && !access.Loopback(listen) && !p.config.Query.TLS.enabled() && len(p.config.Access.TrustedProxies) == 0 {
 		p.log.Warn("query service accepts tokens over plain HTTP beyond loopback", "listen", listen,
 			"fix", "set query.tls, or access.trustedProxies if a proxy terminates TLS")
@@ -48,7 +48,7 @@ func (p parts) warnPlainHTTP(tokens bool, listen string) {
 
 // admin returns the handler of the admin API. The query service authenticates the client and
 // checks the scope admin before it calls the handler.
-func (p parts) admin(guard *access.Guard, entityRegistry *entities.Entities, deadLetters *dlq.Queue, paid *credits.Service, runService *api.Service) http.Handler {
+func (p queryRole) admin(guard *access.Guard, entityRegistry *entities.Entities, deadLetters *dlq.Queue, paid *credits.Service, runService *api.Service) http.Handler {
 	keys, entityRoutes, dlqRoutes := guard.Handler(actor), entityRegistry.Handler(), deadLetters.Handler()
 	mux := http.NewServeMux()
 	mux.Handle("/admin/v1/keys", keys)
@@ -59,8 +59,8 @@ func (p parts) admin(guard *access.Guard, entityRegistry *entities.Entities, dea
 	for _, path := range []string{"/admin/v1/dlq/", "/admin/v1/dlq-jobs", "/admin/v1/dlq-jobs/"} {
 		mux.Handle(path, dlqRoutes)
 	}
-	mux.Handle("/admin/v1/maintenance", newMaintenanceAdmin(p))
-	mux.Handle("/admin/v1/maintenance/", newMaintenanceAdmin(p))
+	mux.Handle("/admin/v1/maintenance", newMaintenanceAdmin(p.parts))
+	mux.Handle("/admin/v1/maintenance/", newMaintenanceAdmin(p.parts))
 	if paid != nil {
 		mux.Handle("/admin/v1/credits", paid.Handler())
 		mux.Handle("/admin/v1/credits/", paid.Handler())

@@ -36,7 +36,7 @@ func TestGuard_MetersOnlyWhenNeeded(t *testing.T) {
 			t.Fatal(err)
 		}
 		config.Access.Require = c.require
-		p := parts{config: config, store: db, log: slog.New(slog.NewTextHandler(t.Output(), nil)), reg: status.NewMetrics(prometheus.NewPedanticRegistry())}
+		p := queryRole{parts{config: config, store: db, log: slog.New(slog.NewTextHandler(t.Output(), nil)), reg: status.NewMetrics(prometheus.NewPedanticRegistry())}}
 		guard, meters, err := p.newGuard(t.Context(), c.listen)
 		if err != nil || guard.AuthRequired() != c.required || (meters != nil) != c.meters {
 			t.Errorf("%+v: got authentication required: %v, meters: %v, %v; want %v, %v",

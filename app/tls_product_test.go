@@ -157,7 +157,7 @@ func TestQuery_WarnsOfTokensOverPlainHTTP(t *testing.T) {
 		}
 		c.change(&config)
 		var log logBuffer
-		p := parts{config: config, log: slog.New(slog.NewJSONHandler(&log, nil))}
+		p := queryRole{parts{config: config, log: slog.New(slog.NewJSONHandler(&log, nil))}}
 		p.warnPlainHTTP(c.tokens, c.listen)
 		if got := len(log.lines(t, "query service accepts tokens over plain HTTP beyond loopback")); got != c.warns {
 			t.Errorf("%s: got %d warnings, want %d", name, got, c.warns)

@@ -32,13 +32,13 @@ const (
 
 // console returns the console's handler, or nil if the console is off. It also returns a function
 // that must run while the handler is in use.
-func (p parts) console(sources map[string]*source.Source, guard *access.Guard, clientLimiter *access.ClientLimiter, h *health, deadLetters *dlq.Queue, refresh refreshing, limiters limiterStates) (pages http.Handler, run func(context.Context) error) {
+func (p queryRole) console(sources map[string]*source.Source, guard *access.Guard, clientLimiter *access.ClientLimiter, h *health, deadLetters *dlq.Queue, refresh refreshing, limiters limiterStates) (pages http.Handler, run func(context.Context) error) {
 	if p.config.Query.Console == consoleOff {
 		return nil, func(context.Context) error { return nil }
 	}
 	reads := status.NewReads(p.reg, p.config.sourceNames())
-	history := newHistory(p, limiters)
-	seen := &overview{p, h, reads, history}
+	history := newHistory(p.parts, limiters)
+	seen := &overview{p.parts, h, reads, history}
 	return console.New(p.consoleDeps(sources, guard, clientLimiter, seen, deadLetters, refresh)), func(ctx context.Context) error {
 		g := newGroup(ctx)
 		g.run(reads.Run)
@@ -50,15 +50,15 @@ func (p parts) console(sources map[string]*source.Source, guard *access.Guard, c
 
 // consoleDeps returns the dependencies of the console. refresh enqueues refreshes through the query
 // service.
-func (p parts) consoleDeps(sources map[string]*source.Source, guard *access.Guard, clientLimiter *access.ClientLimiter, seen *overview, deadLetters *dlq.Queue, refresh refreshing) console.Deps {
+func (p queryRole) consoleDeps(sources map[string]*source.Source, guard *access.Guard, clientLimiter *access.ClientLimiter, seen *overview, deadLetters *dlq.Queue, refresh refreshing) console.Deps {
 	facets := map[string][]string{}
 	for name, s := range p.config.Sources {
 		facets[name] = slices.Sorted(maps.Keys(s.Facets))
 	}
 	return console.Deps{
 		Sources: p.config.sourceNames(), Facets: facets,
-		Overview: seen, Entities: entityReader{p, sources, refresh}, Items: newItems(p, sources), Cluster: cluster{p}, DLQIndex: p.store, Limits: limits{p.settings(), p}, Schedule: p.scheduleReader(), Clients: newClients(p), DLQ: deadLetters, Store: p.store, Guard: guard, Meters: clientLimiter,
-		About: console.About{Process: cmp.Or(p.name, workerName()), Version: Version()}, Runs: newRuns(p, sources), ReadOnly: p.config.Query.Console == consoleReadOnly, Clock: time.Now, Log: p.log, FaultScenarios: p.faultScenarios,
+		Overview: seen, Entities: entityReader{p.parts, sources, refresh}, Items: newItems(p.parts, sources), Cluster: cluster(p), DLQIndex: p.store, Limits: limits{p.settings(), p.parts}, Schedule: p.scheduleReader(), Clients: newClients(p.parts), DLQ: deadLetters, Store: p.store, Guard: guard, Meters: clientLimiter,
+		About: console.About{Process: cmp.Or(p.name, workerName()), Version: Version()}, Runs: newRuns(p.parts, sources), ReadOnly: p.config.Query.Console == consoleReadOnly, Clock: time.Now, Log: p.log, FaultScenarios: p.faultScenarios,
 	}
 }
 

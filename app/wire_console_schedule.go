@@ -10,7 +10,7 @@ import (
 )
 
 // scheduleReader returns the reader of the schedules of all sources.
-func (p parts) scheduleReader() *status.ScheduleReader {
+func (p queryRole) scheduleReader() *status.ScheduleReader {
 	live := map[string]*livePrefetch{} // no entry: the source's configuration is invalid
 	for name := range p.config.Sources {
 		if l, err := p.livePrefetch(name); err == nil {

@@ -87,23 +87,24 @@ func newConsoleFixture(t *testing.T, change func(*parts)) *consoleFixture {
 	return f
 }
 
-// wire builds the console's dependencies as parts.serve does, but without a listener.
+// wire builds the console's dependencies as queryRole.serve does, but without a listener.
 func (f *consoleFixture) wire() {
 	f.Helper()
 	sources, err := f.sources()
 	if err != nil {
 		f.Fatal(err)
 	}
-	guard, meters, err := f.newGuard(f.Context(), "127.0.0.1:1")
+	role := queryRole{f.parts}
+	guard, meters, err := role.newGuard(f.Context(), "127.0.0.1:1")
 	if err != nil {
 		f.Fatal(err)
 	}
 	h := newQueryHealth(f.parts, guard, func(context.Context) error { return errors.New("nothing is remembered") })
-	dead := f.deadLetters(sources)
+	dead := role.deadLetters(sources)
 	refresh := func(ctx context.Context, client access.Client, all []schemas.Entity, facet source.Facet) []query.EnqueueResult {
 		return f.server.Refresh(ctx, client, all, facet)
 	}
-	pages, _ := f.console(sources, guard, meters, h, dead, refresh, newLimiterStates(f.parts))
+	pages, _ := role.console(sources, guard, meters, h, dead, refresh, newLimiterStates(f.parts))
 	f.server, err = query.New(query.Config{Memory: 1 << 20}, query.Deps{
 		Store: newQueryStore(f.parts), Sources: map[string]query.Source{builtInSource: sources[builtInSource]}, Enqueuer: highEnqueuer{Producer: f.producer, waits: newWaits(f.lag, nil, nil, f.log)}, SettleSubscriber: settles{f.parts, nil, nil},
 		WaitEstimator: newWaits(f.lag, nil, newLimiterStates(f.parts).estimate, f.log), Authenticator: guard, ClientLimiter: meters, Ops: http.NotFoundHandler(), Admin: http.NotFoundHandler(),
@@ -112,7 +113,7 @@ func (f *consoleFixture) wire() {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.deps = f.consoleDeps(sources, guard, meters, &overview{f.parts, h, status.NewReads(f.reg, []string{builtInSource}), newHistory(f.parts, newLimiterStates(f.parts))}, dead, refresh)
+	f.deps = role.consoleDeps(sources, guard, meters, &overview{f.parts, h, status.NewReads(f.reg, []string{builtInSource}), newHistory(f.parts, newLimiterStates(f.parts))}, dead, refresh)
 }
 
 func testEntity(key string) schemas.Entity {

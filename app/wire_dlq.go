@@ -20,7 +20,7 @@ import (
 const dlqChannel = "dlq"
 
 // deadLetters returns the dead letter queue of the sources.
-func (p parts) deadLetters(sources map[string]*source.Source) *dlq.Queue {
+func (p queryRole) deadLetters(sources map[string]*source.Source) *dlq.Queue {
 	known := map[string]dlq.Source{}
 	for name, s := range sources {
 		known[name] = s

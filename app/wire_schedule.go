@@ -25,10 +25,13 @@ import (
 // prefetches due entities and deletes data beyond its retention. It calls the function "up" when it
 // has started.
 func scheduling(up func(), names ...string) role {
-	return func(ctx context.Context, p parts) error { return p.schedule(ctx, up, names) }
+	return func(ctx context.Context, p parts) error { return schedulerRole{p}.schedule(ctx, up, names) }
 }
 
-func (p parts) schedule(ctx context.Context, up func(), names []string) error {
+// schedulerRole joins the parts of the scheduler.
+type schedulerRole struct{ parts }
+
+func (p schedulerRole) schedule(ctx context.Context, up func(), names []string) error {
 	if err := p.checkMigrations(ctx); err != nil {
 		return err
 	}
@@ -60,7 +63,7 @@ func (p parts) schedule(ctx context.Context, up func(), names []string) error {
 			}
 		}
 	}
-	runs = append(runs, newMaintenance(p).Run)
+	runs = append(runs, newMaintenance(p.parts).Run)
 	foreground := newGroup(ctx)
 	for _, run := range runs {
 		foreground.run(run)
@@ -89,7 +92,7 @@ func scheduleChannel(source string) string { return "schedule:" + source }
 
 // capacityFunc returns a function that reads the capacity of a source for prefetching. Each call
 // also writes the heartbeat of this scheduler.
-func (p parts) capacityFunc(name string, c SourceConfig) scheduler.CapacityFunc {
+func (p schedulerRole) capacityFunc(name string, c SourceConfig) scheduler.CapacityFunc {
 	cost := c.maxFacetCost()
 	self := workerName() + "/" + rand.Text()[:8] // the name of this scheduler has a random part, because several containers may have the same host name and pid
 	return func(ctx context.Context, _ time.Time) (scheduler.Capacity, error) {
@@ -227,7 +230,7 @@ func claimedRequest(reason schemas.Reason, a store.ClaimedRequest) producer.Requ
 }
 
 // relay returns the outbox relay of a source.
-func (p parts) relay(name string) *outbox.Relay {
+func (p workerRole) relay(name string) *outbox.Relay {
 	poller := poll.New(outbox.Channel(name), p.rdb, p.log.With("source", name), outbox.ClaimsFail)
 	return outbox.New(name, p.store, claimEnqueuer{p.producer}, p.client, poller, p.log, p.reg)
 }

@@ -25,7 +25,7 @@ func TestWorker_WaitsForRedisAtStart(t *testing.T) {
 		defer closeFailed()
 		return send(ctx)
 	}))
-	p := parts{rdb: rdb}
+	p := workerRole{parts{rdb: rdb}}
 	answered := make(chan error, 1)
 	go func() { answered <- p.waitForRedis(t.Context()) }()
 	<-failed

@@ -26,12 +26,15 @@ import (
 // the function "up" when the workers have started. At shutdown the limiters keep granting permits
 // until the last worker has stopped.
 func working(lanes []schemas.Lane, up func(), names ...string) role {
-	return func(ctx context.Context, p parts) error { return p.work(ctx, lanes, up, names) }
+	return func(ctx context.Context, p parts) error { return workerRole{p}.work(ctx, lanes, up, names) }
 }
+
+// workerRole joins the parts of the worker.
+type workerRole struct{ parts }
 
 // waitForRedis waits until Redis responds, so that a worker can start during an outage of Redis.
 // watchConnections logs the outage. waitForRedis returns an error if Redis may evict keys.
-func (p parts) waitForRedis(ctx context.Context) error {
+func (p workerRole) waitForRedis(ctx context.Context) error {
 	for {
 		err := limiter.CheckRedis(ctx, p.rdb)
 		switch {
@@ -47,7 +50,7 @@ func (p parts) waitForRedis(ctx context.Context) error {
 // of the longest call can still be stored.
 const drainMargin = 5 * time.Second
 
-func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names []string) error {
+func (p workerRole) work(ctx context.Context, lanes []schemas.Lane, up func(), names []string) error {
 	if err := p.waitForRedis(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
@@ -82,7 +85,7 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 		for _, at := range secretRefs(c.Config) {
 			background.run(func(ctx context.Context) error { return reloadSecret(ctx, at, s, closeBreakers, p.log) })
 		}
-		tokens, err := startRenewal(p, background, s, l, closeBreakers)
+		tokens, err := startRenewal(p.parts, background, s, l, closeBreakers)
 		if err != nil {
 			return stop(err)
 		}
@@ -90,9 +93,9 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 		foreground.run(retrier.Run)
 		relay := p.relay(name)
 		foreground.run(relay.Run)
-		runPoller := newRunPoller(p, s)
+		runPoller := newRunPoller(p.parts, s)
 		foreground.run(runPoller.Run)
-		calls := newCallWriter(p, name)
+		calls := newCallWriter(p.parts, name)
 		background.run(calls.Run)
 		deps := consumer.Deps{
 			Store: p.store, Requests: p.producer.Coalescer, Permits: permits{l}, Retries: retrier, Outbox: relay, Aliases: aliasEnqueuer{p.producer}, Walks: collection.New(p.store), Items: collection.New(p.store), Runs: runPoller, Lag: p.lag, Health: consumer.NewHealth(), Hints: consumer.NewHints(status.Hints{Redis: p.rdb, Source: name}),

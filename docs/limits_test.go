@@ -35,7 +35,6 @@ var (
 		"interface methods of scheduler.Store":     10,
 		"interface methods of source.Permit":       6,
 		"methods of app.SourceConfig":              28,
-		"methods of app.parts":                     32,
 		"methods of cmd/freshet.program":           66, // one method for each command; the struct has one field
 		"methods of consumer.Health":               23,
 		"methods of scheduler.Policy":              25,
