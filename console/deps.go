@@ -236,23 +236,38 @@ type RequestState struct {
 
 // Limits reads the state of the limiter, and reads and changes its settings.
 type Limits interface {
+	LimitChanges
 	// View returns the state of the source's limiter. After an operator stops or resumes the
 	// source, View.State is limiter.StateStopping or limiter.StateResuming until Redis reports the
 	// change.
 	View(ctx context.Context, source string) (limiter.View, error)
 	Get(ctx context.Context, source string) (settings.State, error)
+	Audit(ctx context.Context, limit int) ([]settings.Entry, error)
+}
+
+// LimitChanges changes the settings of a source.
+type LimitChanges interface {
 	Change(ctx context.Context, o settings.ChangeRequest, p settings.Patch) (settings.State, error)
 	Stop(ctx context.Context, o settings.ChangeRequest) (settings.State, error)
 	Resume(ctx context.Context, o settings.ChangeRequest) (settings.State, error)
-	Audit(ctx context.Context, limit int) ([]settings.Entry, error)
 }
 
 // DLQ reads, replays and purges dead letters.
 type DLQ interface {
+	DeadLetters
+	DLQJobs
+	Plan(ctx context.Context, o dlq.JobSpec) (dlq.Plan, error)
+}
+
+// DeadLetters reads dead letters.
+type DeadLetters interface {
 	List(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetter, limit int) ([]store.DeadLetter, error)
 	Groups(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterGroup, error)
 	Show(ctx context.Context, id store.DeadLetterID) (schemas.DeadLetter, error)
-	Plan(ctx context.Context, o dlq.JobSpec) (dlq.Plan, error)
+}
+
+// DLQJobs starts, stops and reads jobs.
+type DLQJobs interface {
 	StartJob(ctx context.Context, o dlq.JobSpec, actor string) (store.DLQJob, error)
 	SetJobState(ctx context.Context, id string, to store.JobState, actor string) (store.DLQJob, error)
 	Jobs(ctx context.Context) ([]store.DLQJob, error)

@@ -32,6 +32,14 @@ type Requests interface {
 // Permits grants permits: the right to send one upstream call. Pauses and breakers apply to all
 // processes of the source.
 type Permits interface {
+	Acquirer
+	SourcePauses
+	BreakerState
+	Rates
+}
+
+// Acquirer waits for permits.
+type Acquirer interface {
 	// Acquire waits for a permit. It fails only when ctx ends.
 	Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (Permit, error)
 	// AcquireRetry waits for a permit like Acquire, for a record whose last call failed. While
@@ -41,6 +49,10 @@ type Permits interface {
 	// Reacquire waits for a permit like Acquire, but the caller gets the next permit before all
 	// others. It is meant for callers whose permit expired unspent, and for probes.
 	Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (Permit, error)
+}
+
+// SourcePauses stops and resumes all calls of the source.
+type SourcePauses interface {
 	// BackOff stops all calls to the source for d, because the upstream refused a call that was sent
 	// at time `sent`. If d is 0 the upstream named no duration, and the implementation chooses one.
 	// Afterwards one call is allowed, the probe. Others follow if ReportEnd shows that the upstream
@@ -54,6 +66,10 @@ type Permits interface {
 	// CloseBreaker closes the source's breaker if it opened before time `sent`, because a call that
 	// was sent at that time succeeded. It is called after each successful call.
 	CloseBreaker(sent time.Time)
+}
+
+// BreakerState reports the state of the source's breaker.
+type BreakerState interface {
 	// BreakerOpenSince reports whether the source's breaker is open now or was open at any time
 	// after `since`, as far as this process knows.
 	BreakerOpenSince(since time.Time) bool
@@ -62,6 +78,10 @@ type Permits interface {
 	// is closed as soon as the breaker is closed.
 	UntilBreakerOpens() context.Context
 	BreakerClosed() <-chan struct{}
+}
+
+// Rates are the rates of the lanes.
+type Rates interface {
 	// HighPerSecond returns how many calls a second the quota's windows allow for HIGH, or infinity
 	// if no window limits the rate. LowReserve returns how many calls a second are reserved for
 	// LOW, 0 for none.
@@ -71,6 +91,13 @@ type Permits interface {
 
 // Permit is the right to send one call within a short time.
 type Permit interface {
+	SentCall
+	Grant
+	CallReport
+}
+
+// SentCall follows the call that uses the permit.
+type SentCall interface {
 	// Spend uses the permit up. It reports whether the call may be sent now.
 	Spend() bool
 	// Release returns an unspent permit.
@@ -79,6 +106,10 @@ type Permit interface {
 	// of the response arrived.
 	Written()
 	Answered()
+}
+
+// Grant describes the call for which the permit was granted.
+type Grant interface {
 	// Credential returns the name of the credential to use, one of source.Call.Credentials.
 	Credential() string
 	// IsProbe reports whether the call is a probe of a scope (endpoint, resource or credential)
@@ -87,6 +118,10 @@ type Permit interface {
 	// IsSourceProbe reports whether the call is a probe of the whole source, after a backoff or while
 	// its breaker is open.
 	IsSourceProbe() bool
+}
+
+// CallReport records the result of the call.
+type CallReport interface {
 	// ReportEnd records how the call ended, once for each spent permit, as soon as the answer
 	// has arrived.
 	ReportEnd(e source.CallResult)
@@ -112,17 +147,27 @@ type Tokens interface {
 
 // Store keeps snapshots and the failure status of entities.
 type Store interface {
-	// States returns the stored state of each entity, in the order of the entities. Version is 0 if
-	// nothing is stored.
-	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
+	Snapshots
+	Failures
 	// EntityParams returns the params that the entities are registered with, in the order of the
 	// entities. The element of an entity without registered params is nil.
 	EntityParams(ctx context.Context, entities []schemas.Entity) ([]map[string]string, error)
+}
+
+// Snapshots keeps snapshots.
+type Snapshots interface {
+	// States returns the stored state of each entity, in the order of the entities. Version is 0 if
+	// nothing is stored.
+	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
 	// GetAll returns the entities' snapshots, in the order of the entities. Version is 0 if nothing is
 	// stored.
 	GetAll(ctx context.Context, entities []schemas.Entity) ([]store.Snapshot, error)
 	// Write writes all results or, with an error, none. It is idempotent.
 	Write(ctx context.Context, writes []store.Write) ([]store.Result, error)
+}
+
+// Failures keeps the failure status of entities.
+type Failures interface {
 	// Statuses returns the failure statuses in the order of the entities. State is empty for an
 	// entity that has not failed.
 	Statuses(ctx context.Context, entities []schemas.Entity) ([]store.Status, error)

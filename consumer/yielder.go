@@ -34,10 +34,10 @@ func highWait(records int64, perSecond float64) time.Duration {
 // yielder lets the LOW worker of a process yield to HIGH.
 type yielder struct {
 	*base
-	group   *group
-	gates   *gates
-	permits Permits
-	lag     Lag
+	group *group
+	gates *gates
+	rates Rates
+	lag   Lag
 }
 
 // run stops the calls of a LOW worker while HIGH is behind, except for calls at the rate that
@@ -51,11 +51,11 @@ func (y *yielder) run(ctx context.Context) {
 	yielding, reserve := false, 0.0
 	for {
 		lag, known := y.lag.Records(y.source.Name(), schemas.High)
-		wait := highWait(lag, y.permits.HighPerSecond())
+		wait := highWait(lag, y.rates.HighPerSecond())
 		switch {
 		case known && !yielding && wait > yieldAbove:
 			yielding = true
-			if reserve = y.permits.LowReserve(); reserve > 0 {
+			if reserve = y.rates.LowReserve(); reserve > 0 {
 				pass.Reset(time.Duration(float64(time.Second) / reserve))
 			} else {
 				y.group.client.PauseFetchTopics(topic)

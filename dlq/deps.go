@@ -31,6 +31,14 @@ type Deps struct {
 
 // Store is the database: the index of dead letters, and the jobs.
 type Store interface {
+	Index
+	Pruner
+	JobStore
+	JobLeases
+}
+
+// Index reads the rows of dead letters.
+type Index interface {
 	// DeadLetters returns at most `limit` matching dead letters, newest first. If after.At is set, the
 	// list continues after the dead letter `after`, the last one of the previous page.
 	DeadLetters(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetter, limit int) ([]store.DeadLetter, error)
@@ -40,6 +48,10 @@ type Store interface {
 	// DeadLetterGroups counts matching dead letters by reason, fingerprint and facet, largest group
 	// first.
 	DeadLetterGroups(ctx context.Context, filter store.DeadLetterFilter, limit int) ([]store.DeadLetterGroup, error)
+}
+
+// Pruner deletes the rows of dead letters that Kafka no longer has.
+type Pruner interface {
 	// HandledPrefixes returns, for each partition of a topic, the range of offsets from the
 	// partition's start in which all dead letters are handled. The range ends before a dead letter
 	// from the time `recent` or later, even if it is handled. The range also ends before an offset
@@ -49,10 +61,21 @@ type Store interface {
 	// DeleteDeadLettersBefore deletes at most `limit` rows of dead letters with an offset below the
 	// given offset, and returns how many it deleted.
 	DeleteDeadLettersBefore(ctx context.Context, before store.DeadLetterID, limit int) (int, error)
+}
+
+// JobStore keeps jobs.
+type JobStore interface {
 	// CreateJob writes a job and its audit entry in one transaction.
 	CreateJob(ctx context.Context, job store.DLQJob, entry store.AuditEntry) error
 	Job(ctx context.Context, id string) (store.DLQJob, error)
 	Jobs(ctx context.Context, limit int) ([]store.DLQJob, error)
+	// SetJobState changes a job's state from `before` to `after` and writes the audit entry in one
+	// transaction.
+	SetJobState(ctx context.Context, id string, before, after store.JobState, at time.Time, entry store.AuditEntry) error
+}
+
+// JobLeases lets one process at a time run a job.
+type JobLeases interface {
 	// LeaseJob leases one job of the given sources to `holder` until the given time. The job must need
 	// a worker and have no valid lease. A job needs a worker if it is running or has a chunk in
 	// flight. `ok` is false if no such job exists.
@@ -64,9 +87,6 @@ type Store interface {
 	// transaction. It returns the job's stored state, which an operator may have changed since the
 	// job was read.
 	SaveJobProgress(ctx context.Context, job store.DLQJob, handled []store.DeadLetterID, d store.Disposition, entry *store.AuditEntry) (store.JobState, error)
-	// SetJobState changes a job's state from `before` to `after` and writes the audit entry in one
-	// transaction.
-	SetJobState(ctx context.Context, id string, before, after store.JobState, at time.Time, entry store.AuditEntry) error
 }
 
 // Topics reads and deletes records of dead-letter topics, and reads request topics.

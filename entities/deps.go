@@ -24,16 +24,18 @@ type Deps struct {
 
 // Store holds the registered entities and the snapshots. Its implementations are in package store.
 type Store interface {
+	Registrations
+	Pins
+	Reads
+	Deletion
+}
+
+// Registrations keeps the registered entities.
+type Registrations interface {
 	// RegisterEntities registers entities, and returns how many were new. For an entity that is
 	// registered already it replaces params, pinned and enabled. It replaces the tier only if the
 	// new registration is pinned.
 	RegisterEntities(ctx context.Context, all []store.RegisteredEntity) (added int, err error)
-	// BringForward moves the due times of entities to earlier times. It ignores an entity whose
-	// stored due time is already earlier.
-	BringForward(ctx context.Context, all []store.DueTime) error
-	// PinEntities and UnpinEntities return how many registrations they changed.
-	PinEntities(ctx context.Context, of []schemas.Entity, tier store.Tier) (int, error)
-	UnpinEntities(ctx context.Context, of []schemas.Entity) (int, error)
 	// Entities returns at most "limit" registered entities that match the filter, in the order of
 	// source, facet and key. The result starts after the entity "after".
 	Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error)
@@ -43,10 +45,28 @@ type Store interface {
 	// EnableEntities enables or disables the entities with these keys, in the filter's source and
 	// facet. It returns how many registrations it changed.
 	EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error)
+}
+
+// Pins pins and unpins the tiers of entities.
+type Pins interface {
+	// PinEntities and UnpinEntities return how many registrations they changed.
+	PinEntities(ctx context.Context, of []schemas.Entity, tier store.Tier) (int, error)
+	UnpinEntities(ctx context.Context, of []schemas.Entity) (int, error)
+}
+
+// Reads records reads, and the due times that follow from them.
+type Reads interface {
+	// BringForward moves the due times of entities to earlier times. It ignores an entity whose
+	// stored due time is already earlier.
+	BringForward(ctx context.Context, all []store.DueTime) error
 	// ObserveReads adds the numbers of reads to the registered entities, and registers unknown
 	// entities. For each entity it calls `risen` with the numbers of reads before and after the
 	// addition. If the result is true, the entity becomes due at once.
 	ObserveReads(ctx context.Context, reads []store.EntityReads, risen store.RefreshNowFunc) error
+}
+
+// Deletion deletes snapshots, and writes audit entries.
+type Deletion interface {
 	// DeleteSnapshot deletes the snapshot and the registration of an entity, and reports whether
 	// the snapshot or the registration existed. It writes the audit entry in the same transaction.
 	DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (was bool, err error)

@@ -72,6 +72,17 @@ type Store interface {
 
 // Source validates the facets and keys of one upstream, and knows the visibility of each key.
 type Source interface {
+	Facets
+	// Visibility returns the visibility that a fetch of the key would have now; empty means visible to
+	// all readers. It is called for each read and must be fast.
+	Visibility(key string) string
+	// Visibilities returns all visibilities that the source's entities can have. The empty string
+	// means that all readers can see an entity.
+	Visibilities() []string
+}
+
+// Facets validates the facets and keys of a source.
+type Facets interface {
 	Facet(name string) (source.Facet, bool)
 	// FacetNames returns the names of the facets, sorted.
 	FacetNames() []string
@@ -79,12 +90,6 @@ type Source interface {
 	// MissingParams returns the names of the params for which neither the key, the facet nor the
 	// argument `params` has a value. It is called for each update request and must be fast.
 	MissingParams(facet, key string, params map[string]string) []string
-	// Visibility returns the visibility that a fetch of the key would have now; empty means visible to
-	// all readers. It is called for each read and must be fast.
-	Visibility(key string) string
-	// Visibilities returns all visibilities that the source's entities can have. The empty string
-	// means that all readers can see an entity.
-	Visibilities() []string
 }
 
 // UpdateRequest is a request to refresh one entity, in the HIGH lane.
@@ -219,18 +224,23 @@ type Authenticator interface {
 
 // ClientLimiter limits the requests of each client. Its errors are *problem.HTTPError.
 type ClientLimiter interface {
+	LookupLimiter
 	// AllowRequests counts n requests; an error means that none of them is allowed.
 	AllowRequests(client string, n int) error
-	// AllowLookup returns an error if the client may not look up a key that is not cached.
-	AllowLookup(client string) error
-	// RecordMisses counts n lookups of the client that found nothing in the store.
-	RecordMisses(client string, n int)
 	// RecordRefusal counts, in the metrics, an update request that a limit in Redis has refused. It
 	// returns the problem to respond with.
 	RecordRefusal(r access.Refusal) error
 	// AcquireWaitSlot reserves a slot for a client that waits or streams. The caller must call
 	// `release`.
 	AcquireWaitSlot(client string) (release func(), err error)
+}
+
+// LookupLimiter limits the lookups of keys that are not cached.
+type LookupLimiter interface {
+	// AllowLookup returns an error if the client may not look up a key that is not cached.
+	AllowLookup(client string) error
+	// RecordMisses counts n lookups of the client that found nothing in the store.
+	RecordMisses(client string, n int)
 }
 
 // ReadCount is the number of reads of an entity since the last call of RecordReads.

@@ -11,6 +11,15 @@ import (
 // Store holds the prefetched entities, their claims and the price. Its implementations are in
 // package store.
 type Store interface {
+	Claims
+	DueTimes
+	Prices
+	// States returns the states of these entities, in the same order.
+	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
+}
+
+// Claims gives due entities to one scheduler at a time.
+type Claims interface {
 	// ClaimEntities claims at most `limit` due entities of the source in one transaction. It calls the
 	// function `decide` with the state and the reads of each entity (store.Candidate), and stores the
 	// decision. Two concurrent calls never claim the same entity. The store keeps the requests of a
@@ -25,6 +34,10 @@ type Store interface {
 	RenewClaim(ctx context.Context, id string, until time.Time) (held bool, err error)
 	// TakeOverClaim takes over one claim whose lease has expired, and gives it a new lease.
 	TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (c store.Claim, found bool, err error)
+}
+
+// DueTimes has the due times of entities.
+type DueTimes interface {
 	// NextEntityTime returns the earliest due time of the source; zero if the source has no due
 	// times.
 	NextEntityTime(ctx context.Context, source string) (time.Time, error)
@@ -35,13 +48,15 @@ type Store interface {
 	// BringForward stores earlier due times for entities. If the stored due time of an entity is even
 	// earlier, it stays unchanged.
 	BringForward(ctx context.Context, all []store.DueTime) error
+}
+
+// Prices keeps the price that all schedulers of a source use.
+type Prices interface {
 	// Price returns the price that the schedulers of the source share, and the time at which it was
 	// set; zero if no price was set yet. SetPrice stores a price, but does nothing if the stored
 	// price is younger than "every".
 	Price(ctx context.Context, source string) (price float64, at time.Time, err error)
 	SetPrice(ctx context.Context, source string, price float64, at time.Time, every time.Duration) (set bool, err error)
-	// States returns the states of these entities, in the same order.
-	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
 }
 
 // Enqueuer publishes update requests in Kafka.

@@ -28,6 +28,7 @@ type MemoryLimiter interface {
 
 // Permit is the right to send one call.
 type Permit interface {
+	callEvents
 	// Spend is called with an open connection, directly before the request is written. If the
 	// permit has expired, Spend waits for another permit. If Spend returns an error, nothing is
 	// sent.
@@ -37,6 +38,10 @@ type Permit interface {
 	Credential() string
 	// Release returns an unspent permit to the limiter. After Spend it does nothing.
 	Release()
+}
+
+// callEvents follows the call that uses the permit.
+type callEvents interface {
 	// Written is called when the request has been written, and Answered when the first byte of
 	// the response has arrived.
 	Written()
