@@ -99,11 +99,11 @@ func (r *reporter) laneView(lane schemas.Lane, now time.Time) LaneView {
 	v.OldestMS = float64(now.Sub(oldest.since).Microseconds()) / 1000
 	switch {
 	case l.redis.failed > 0:
-		v.Reason = ReasonRedis
+		v.Reason = reasonRedis
 	case l.alloc.active.unread:
-		v.Reason = ReasonSettingsUnread
+		v.Reason = reasonSettingsUnread
 	case l.alloc.day.unsaved:
-		v.Reason = ReasonDayCountUnsaved
+		v.Reason = reasonDayCountUnsaved
 	case l.alloc.active.stopped:
 		v.Reason = ReasonStopped
 	default:

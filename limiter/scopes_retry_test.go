@@ -73,7 +73,7 @@ func TestReported_FirstCallWaitsForTheQuietPeriod(t *testing.T) {
 	lost := r.at
 	for _, after := range []time.Duration{0, 40 * ms} {
 		_, g := r.send(lost.Add(after), 1)
-		if got, want := quota.waitReason(g.queues[0].refusal), ReasonStateLost; len(g.queues[0].slots) != 0 || got != want {
+		if got, want := quota.waitReason(g.queues[0].refusal), reasonStateLost; len(g.queues[0].slots) != 0 || got != want {
 			t.Errorf("%v after the loss: got %d slots, reason %q; want 0, %q", after, len(g.queues[0].slots), got, want)
 		}
 	}

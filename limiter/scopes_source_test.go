@@ -57,7 +57,7 @@ func TestScopes_RulesOfTheSourceApply(t *testing.T) {
 			r.redis.FlushAll()
 			r.request(schemas.High, 1)
 			r.at = r.at.Add(time.Minute)
-		}, schemas.High, 0, ReasonDayCount, 50 * ms},
+		}, schemas.High, 0, reasonDayCount, 50 * ms},
 		"day, HIGH":                     {func(*sourceRig) {}, schemas.High, 5, "day", 10 * time.Second},
 		"first call of the day, LOW":    {func(*sourceRig) {}, schemas.Low, 1, "day", 10 * time.Second},
 		"calls reserved for HIGH, LOW":  {func(r *sourceRig) { r.request(schemas.High, 4) }, schemas.Low, 0, "day", 10 * time.Second},
@@ -86,8 +86,8 @@ func TestScopes_SourceProbeIsNamed(t *testing.T) {
 		event  func(at int64) event
 		reason WaitReason
 	}{
-		"backoff": {func(at int64) event { return backoffEvent(time.Second, time.Second, at) }, ReasonBackoff},
-		"breaker": {func(at int64) event { return openEvent(time.Second, time.Minute, at) }, ReasonBreakerOpen},
+		"backoff": {func(at int64) event { return backoffEvent(time.Second, time.Second, at) }, reasonBackoff},
+		"breaker": {func(at int64) event { return openEvent(time.Second, time.Minute, at) }, reasonBreakerOpen},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newSourceRig(t)

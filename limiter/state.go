@@ -40,15 +40,15 @@ type WaitReason string
 
 // The reasons that are not names of policies.
 const (
-	ReasonBackoff         WaitReason = "backoff"
+	reasonBackoff         WaitReason = "backoff"
 	ReasonStopped         WaitReason = "stopped"
-	ReasonStateLost       WaitReason = "state lost"
-	ReasonDayCount        WaitReason = "day not counted yet"
-	ReasonBreakerOpen     WaitReason = "breaker open"
-	ReasonUnknownPolicy   WaitReason = "policy of another release"
-	ReasonRedis           WaitReason = "Redis does not answer"
-	ReasonSettingsUnread  WaitReason = "the settings can't be read"
-	ReasonDayCountUnsaved WaitReason = "the day's count can't be written down"
+	reasonStateLost       WaitReason = "state lost"
+	reasonDayCount        WaitReason = "day not counted yet"
+	reasonBreakerOpen     WaitReason = "breaker open"
+	reasonUnknownPolicy   WaitReason = "policy of another release"
+	reasonRedis           WaitReason = "Redis does not answer"
+	reasonSettingsUnread  WaitReason = "the settings can't be read"
+	reasonDayCountUnsaved WaitReason = "the day's count can't be written down"
 )
 
 // waitReason returns the reason of a rejection.
@@ -57,18 +57,18 @@ func (q Quota) waitReason(w refusal) WaitReason {
 	case notRefused:
 		return ""
 	case refusedByBackoff:
-		return ReasonBackoff
+		return reasonBackoff
 	case refusedByStop:
 		return ReasonStopped
 	case refusedByStateLoss:
-		return ReasonStateLost
+		return reasonStateLost
 	case refusedByDayCount:
-		return ReasonDayCount
+		return reasonDayCount
 	case refusedByBreaker:
-		return ReasonBreakerOpen
+		return reasonBreakerOpen
 	}
 	if named := q.named(); int(w) <= len(named) {
 		return WaitReason(named[w-1].name)
 	}
-	return ReasonUnknownPolicy
+	return reasonUnknownPolicy
 }

@@ -337,8 +337,8 @@ func TestView_ShowsWhyCallsWait(t *testing.T) {
 		set  func(on bool)
 		want WaitReason
 	}{
-		{func(on bool) { l.alloc.active.unread = on }, ReasonSettingsUnread},
-		{func(on bool) { l.alloc.day.unsaved = on }, ReasonDayCountUnsaved},
+		{func(on bool) { l.alloc.active.unread = on }, reasonSettingsUnread},
+		{func(on bool) { l.alloc.day.unsaved = on }, reasonDayCountUnsaved},
 	} {
 		c.set(true)
 		if l.reports.schedule(next()); waitReason() != c.want || l.reports.wanted {
@@ -361,7 +361,7 @@ func TestView_ShowsWhyCallsWait(t *testing.T) {
 	}
 	l.alloc.active.stopped = false
 	for reason, want := range map[refusal]WaitReason{
-		2: "day", 3: ReasonUnknownPolicy, refusedByDayCount: ReasonDayCount, refusedByStateLoss: ReasonStateLost, refusedByBreaker: ReasonBreakerOpen,
+		2: "day", 3: reasonUnknownPolicy, refusedByDayCount: reasonDayCount, refusedByStateLoss: reasonStateLost, refusedByBreaker: reasonBreakerOpen,
 	} {
 		l.alloc.queues.low.refusal = reason
 		if l.reports.publish(); waitReason() != want {

@@ -33,7 +33,7 @@ type Cached[T any] struct {
 // Get returns the result of the last read if that read is younger than ttl. Otherwise it starts a
 // read, or joins the running read, and waits for its result, unless MaxStale permits the previous
 // result. If the read fails, Get returns the previous result and the error; if ctx ends first,
-// the error is ErrNotReadYet. `at` is the time of the returned result; zero: no read has succeeded.
+// the error is errNotReadYet. `at` is the time of the returned result; zero: no read has succeeded.
 func (c *Cached[T]) Get(ctx context.Context, ttl time.Duration) (result T, at time.Time, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -51,7 +51,7 @@ func (c *Cached[T]) Get(ctx context.Context, ttl time.Duration) (result T, at ti
 			select {
 			case <-ended:
 			default:
-				return c.latest, c.at, ErrNotReadYet
+				return c.latest, c.at, errNotReadYet
 			}
 		}
 	}
@@ -87,8 +87,8 @@ func (c *Cached[T]) run() {
 	c.running = nil
 }
 
-// ErrNotReadYet is the error of a read that is still running.
-var ErrNotReadYet = errors.New("the value is being read; try again in a few seconds")
+// errNotReadYet is the error of a read that is still running.
+var errNotReadYet = errors.New("the value is being read; try again in a few seconds")
 
 // ErrPanic is the error of a read that panicked.
 var ErrPanic = errors.New("internal error: panic; see the log")

@@ -108,8 +108,8 @@ func TestCached_ReturnsWhenTheContextEnds(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		began := time.Now()
-		if _, at, err := c.Get(ctx, testTTL); !errors.Is(err, ErrNotReadYet) || !at.IsZero() || time.Since(began) != time.Second {
-			t.Errorf("got the time %v, %v after %v, want no time and %v after 1s", at, err, time.Since(began), ErrNotReadYet)
+		if _, at, err := c.Get(ctx, testTTL); !errors.Is(err, errNotReadYet) || !at.IsZero() || time.Since(began) != time.Second {
+			t.Errorf("got the time %v, %v after %v, want no time and %v after 1s", at, err, time.Since(began), errNotReadYet)
 		}
 		<-time.After(testTimeout)
 	})

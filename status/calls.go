@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	// MaxCalls is the maximum number of calls that are kept for a source. The oldest calls are removed.
-	MaxCalls = 500
-	// MaxFailedCalls is the maximum number of failed calls that are kept for a source. The oldest calls
+	// maxCalls is the maximum number of calls that are kept for a source. The oldest calls are removed.
+	maxCalls = 500
+	// maxFailedCalls is the maximum number of failed calls that are kept for a source. The oldest calls
 	// are removed.
-	MaxFailedCalls = 100
+	maxFailedCalls = 100
 	// maxCallsPerSecond is the maximum number of calls that one process keeps in each second. After
 	// that, it keeps only failed calls, up to maxFailedPerSecond. It counts the calls that it does
 	// not keep.
@@ -132,8 +132,8 @@ func (w *CallWriter) write(ctx context.Context) {
 			pipe.Expire(ctx, key, callsTTL)
 		}
 	}
-	push(callsKey(w.Source), all, MaxCalls)
-	push(failedCallsKey(w.Source), failed, MaxFailedCalls)
+	push(callsKey(w.Source), all, maxCalls)
+	push(failedCallsKey(w.Source), failed, maxFailedCalls)
 	if _, err := pipe.Exec(ctx); err != nil {
 		w.Log.Debug("newest upstream calls not written to redis; the console does not show them", "err", err) // an outage of Redis is logged elsewhere
 	}
@@ -148,15 +148,15 @@ type Calls struct {
 	Failed []SharedCall `json:"failed"`
 }
 
-// ReadCalls returns the newest calls of the sources: at most MaxCalls in total, and at most
-// MaxFailedCalls failed ones.
+// ReadCalls returns the newest calls of the sources: at most maxCalls in total, and at most
+// maxFailedCalls failed ones.
 func ReadCalls(ctx context.Context, rdb redis.UniversalClient, sources []string) (Calls, error) {
 	all := Calls{Last: []SharedCall{}, Failed: []SharedCall{}}
 	pipe := rdb.Pipeline()
 	type lists struct{ last, failed *redis.StringSliceCmd }
 	var reads []lists
 	for _, name := range sources {
-		reads = append(reads, lists{pipe.LRange(ctx, callsKey(name), 0, MaxCalls-1), pipe.LRange(ctx, failedCallsKey(name), 0, MaxFailedCalls-1)})
+		reads = append(reads, lists{pipe.LRange(ctx, callsKey(name), 0, maxCalls-1), pipe.LRange(ctx, failedCallsKey(name), 0, maxFailedCalls-1)})
 	}
 	if _, err := pipe.Exec(ctx); err != nil {
 		return all, fmt.Errorf("read the newest calls: %w", err)
@@ -167,7 +167,7 @@ func ReadCalls(ctx context.Context, rdb redis.UniversalClient, sources []string)
 	newest := func(a, b SharedCall) int { return cmp.Compare(b.At.UnixMicro(), a.At.UnixMicro()) }
 	slices.SortStableFunc(all.Last, newest)
 	slices.SortStableFunc(all.Failed, newest)
-	all.Last, all.Failed = all.Last[:min(MaxCalls, len(all.Last))], all.Failed[:min(MaxFailedCalls, len(all.Failed))]
+	all.Last, all.Failed = all.Last[:min(maxCalls, len(all.Last))], all.Failed[:min(maxFailedCalls, len(all.Failed))]
 	return all, nil
 }
 

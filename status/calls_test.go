@@ -27,8 +27,8 @@ func TestCalls_KeepTheNewestOfAllProcesses(t *testing.T) {
 		w.write(t.Context())
 	}
 	got, err := ReadCalls(t.Context(), rdb, []string{"github", "nexon"})
-	if err != nil || len(got.Last) != MaxCalls || len(got.Failed) != MaxFailedCalls {
-		t.Fatalf("got %d calls and %d failed ones, %v, want %d and %d", len(got.Last), len(got.Failed), err, MaxCalls, MaxFailedCalls)
+	if err != nil || len(got.Last) != maxCalls || len(got.Failed) != maxFailedCalls {
+		t.Fatalf("got %d calls and %d failed ones, %v, want %d and %d", len(got.Last), len(got.Failed), err, maxCalls, maxFailedCalls)
 	}
 	if got.Last[0].Key != "599" || got.Last[499].Key != "100" || got.Last[0].Process != "worker-1" || got.Failed[0].Key != "596" {
 		t.Errorf("got %q to %q of %s, and the failed call %q first; want 599 to 100 of worker-1, and 596", got.Last[0].Key, got.Last[499].Key, got.Last[0].Process, got.Failed[0].Key)

@@ -130,7 +130,7 @@ func (h *HistoryRecorder) takeSample(ctx context.Context, name string, of *sourc
 		of.count(&n, counts, time.Now())
 	}
 	if v, err := h.Limiter(ctx, name); err == nil {
-		n.state, n.allowed = v.State, float32(AllowedRate(v))
+		n.state, n.allowed = v.State, float32(allowedRate(v))
 	}
 	high, low := h.Lanes(name)
 	for i, lane := range []LaneBacklog{high, low} {
@@ -212,12 +212,12 @@ type History struct {
 	AllowedRate Values            `json:"allowedRate"` // rate that the limiter allowed, in calls a second
 	States      []limiter.State   `json:"states"`      // states of the limiter; empty: unknown
 	Reads       map[string]Values `json:"reads"`       // reads a second by kind
-	High        LaneHistory       `json:"high"`
-	Low         LaneHistory       `json:"low"`
+	High        laneHistory       `json:"high"`
+	Low         laneHistory       `json:"low"`
 }
 
-// LaneHistory is the history of a lane.
-type LaneHistory struct {
+// laneHistory is the history of a lane.
+type laneHistory struct {
 	Records      Values `json:"records"`
 	DelaySeconds Values `json:"delaySeconds"`
 }
@@ -263,7 +263,7 @@ func (h *HistoryRecorder) Since(name string, after int64) History {
 		for i, kind := range ReadKinds {
 			f.Reads[kind] = append(f.Reads[kind], n.reads[i]/n.seconds)
 		}
-		for i, lane := range []*LaneHistory{&f.High, &f.Low} {
+		for i, lane := range []*laneHistory{&f.High, &f.Low} {
 			lane.Records, lane.DelaySeconds = append(lane.Records, n.records[i]), append(lane.DelaySeconds, n.delays[i])
 		}
 	}

@@ -58,7 +58,7 @@ func addRates(sum map[string]int64, rates map[string]Values, seconds Values, sam
 
 // max returns the higher number of records and the higher delay of a backlog and one sample of the
 // lane.
-func (b LaneBacklog) max(lane LaneHistory, sample int) LaneBacklog {
+func (b LaneBacklog) max(lane laneHistory, sample int) LaneBacklog {
 	records, delay := float64(lane.Records[sample]), float64(lane.DelaySeconds[sample])
 	if math.IsNaN(records) || math.IsNaN(delay) {
 		return b

@@ -18,8 +18,8 @@ func testHistory() History {
 		Times: []int64{at, at + 5, at + 10, at + 15}, Seconds: Values{5, unknown, 10, 5},
 		Calls: map[string]Values{"2xx": {2, unknown, 3, 0.2}, "429": {0, unknown, 0, 1}}, Reads: map[string]Values{"fresh": {7, unknown, 0, 0}},
 		AllowedRate: Values{450, unknown, 225, 0}, States: []limiter.State{limiter.StateFlowing, "", limiter.StateRamping, limiter.StateStopped},
-		High: LaneHistory{Values{unknown, unknown, unknown, unknown}, Values{unknown, unknown, unknown, unknown}},
-		Low:  LaneHistory{Values{3, 9, unknown, 4}, Values{1, 2, unknown, 8}},
+		High: laneHistory{Values{unknown, unknown, unknown, unknown}, Values{unknown, unknown, unknown, unknown}},
+		Low:  laneHistory{Values{3, 9, unknown, 4}, Values{1, 2, unknown, 8}},
 	}
 }
 

@@ -414,7 +414,7 @@ func TestAllowedRate_FollowsTheLimiter(t *testing.T) {
 		"a minute is used up":  {limiter.View{State: limiter.StateFlowing, RampRatio: 1, Policies: []limiter.PolicyView{second, {Window: "1m0s", Used: new(int64(9))}}}, 450},
 		"no policy has window": {limiter.View{State: limiter.StateFlowing, RampRatio: 1}, math.NaN()},
 	} {
-		if got := AllowedRate(c.view); got != c.want && !(math.IsNaN(got) && math.IsNaN(c.want)) {
+		if got := allowedRate(c.view); got != c.want && !(math.IsNaN(got) && math.IsNaN(c.want)) {
 			t.Errorf("%s: got %v calls a second, want %v", name, got, c.want)
 		}
 	}

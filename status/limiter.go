@@ -61,9 +61,9 @@ func LimiterMessage(v *limiter.View, formatTime func(time.Time) string) string {
 	return "it is " + string(v.State)
 }
 
-// AllowedRate returns the calls a second that the limiter allows now: the rate of the policy with the
+// allowedRate returns the calls a second that the limiter allows now: the rate of the policy with the
 // shortest window, 0 while no call is allowed, or NaN if no policy has a window.
-func AllowedRate(v limiter.View) float64 {
+func allowedRate(v limiter.View) float64 {
 	limit, shortest := math.NaN(), time.Duration(0)
 	allowed := v.RampRatio
 	if !v.State.AllowsCalls() {

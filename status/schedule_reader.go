@@ -40,8 +40,8 @@ type Backlogs interface {
 	OutboxBacklog(ctx context.Context, source string, by time.Time, limit int) (store.Backlog, error)
 }
 
-// ScheduleStore is the database of a ScheduleReader.
-type ScheduleStore interface {
+// scheduleStore is the database of a ScheduleReader.
+type scheduleStore interface {
 	Backlogs
 	// CountEntities counts registered entities. If exact is false, the database has only estimated
 	// the number.
@@ -61,7 +61,7 @@ type Prefetch struct {
 // ScheduleDeps are the dependencies of a ScheduleReader.
 type ScheduleDeps struct {
 	Sources []string
-	Store   ScheduleStore
+	Store   scheduleStore
 	// Prefetch returns the prefetching of a source. It returns an error if its configuration is
 	// invalid.
 	Prefetch func(ctx context.Context, source string) (Prefetch, error)
@@ -180,7 +180,7 @@ func (s *ScheduleReader) describe(err error) string {
 	switch {
 	case err == nil:
 		return ""
-	case errors.Is(err, ErrNotReadYet):
+	case errors.Is(err, errNotReadYet):
 		return "the value is being read"
 	case errors.Is(err, ErrPanic):
 		return err.Error()
