@@ -175,7 +175,7 @@ func (r itemReader) write(c echo.Context, body []byte) error {
 	c.Response().Header().Set("Content-Length", strconv.Itoa(len(body)))
 	c.Response().WriteHeader(http.StatusOK)
 	if c.Request().Method != http.MethodHead {
-		_ = r.s.responder.write(c, body) // the error is ignored, because Server.write has logged it
+		_ = r.s.responder.write(c, body) // the error is ignored, because responder.write has logged it
 	}
 	return nil
 }
