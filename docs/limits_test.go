@@ -25,8 +25,8 @@ var (
 		"methods of cmd/freshet.program":  66, // one method for each command; the struct has one field
 		"methods of consumer.Health":      23,
 		"methods of scheduler.Policy":     25,
-		"methods of store/postgres.Store": 69, // one method for each operation of the store
-		"methods of store/sqlite.Store":   67, // one method for each operation of the store
+		"methods of store/postgres.Store": 39, // one method for each operation of the store
+		"methods of store/sqlite.Store":   37, // one method for each operation of the store
 	}
 )
 

@@ -144,25 +144,6 @@ func addPayloads(ctx context.Context, tx pgx.Tx, candidates []store.Candidate, w
 	}, func(i int, found store.Snapshot) { candidates[at[i]].Payload = found.Payload })
 }
 
-// FinishClaim deletes a claim after all its requests have been enqueued. It has no effect on a
-// claim that was taken over or deleted.
-func (s *Store) FinishClaim(ctx context.Context, id string) error {
-	if _, err := s.pool.Exec(ctx, store.DeleteClaim, id); err != nil {
-		return fmt.Errorf("finish claim %s: %w", id, err)
-	}
-	return nil
-}
-
-// RenewClaim extends a claim to the time `until`; `held` is false if the claim was taken over or
-// deleted.
-func (s *Store) RenewClaim(ctx context.Context, id string, until time.Time) (held bool, err error) {
-	tag, err := s.pool.Exec(ctx, store.RenewClaim, id, until.UnixMicro())
-	if err != nil {
-		return false, fmt.Errorf("renew claim %s: %w", id, err)
-	}
-	return tag.RowsAffected() == 1, nil
-}
-
 // TakeOverClaim takes over an expired claim of a source: the claim that expired first. The claim
 // gets a new ID and a new lease. The second result is false if no claim has expired. If several
 // calls run concurrently, only one of them gets the claim.
@@ -176,42 +157,4 @@ func (s *Store) TakeOverClaim(ctx context.Context, source string, now time.Time,
 		return store.Claim{}, false, fmt.Errorf("take over a claim of %s: %w", source, err)
 	}
 	return claim, true, nil
-}
-
-// NextEntityTime returns the earliest due time of the source's entities; zero if it has none.
-func (s *Store) NextEntityTime(ctx context.Context, source string) (time.Time, error) {
-	var us int64
-	err := s.pool.QueryRow(ctx, store.SelectNextDueEntity, source).Scan(&us)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return time.Time{}, nil
-	}
-	if err != nil {
-		return time.Time{}, fmt.Errorf("read the next due time of entities of %s: %w", source, err)
-	}
-	return time.UnixMicro(us).UTC(), nil
-}
-
-// Price returns the current price of a source's calls and the time when it was set; zero if it was
-// never set.
-func (s *Store) Price(ctx context.Context, source string) (price float64, at time.Time, err error) {
-	var us int64
-	err = s.pool.QueryRow(ctx, store.SelectPrice, source).Scan(&price, &us)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, time.Time{}, nil
-	}
-	if err != nil {
-		return 0, time.Time{}, fmt.Errorf("read the price of %s: %w", source, err)
-	}
-	return price, time.UnixMicro(us).UTC(), nil
-}
-
-// SetPrice writes the price, unless the stored price was set less than minInterval before the time
-// `at`. It reports whether it wrote the price. If several calls run concurrently, only one of them
-// writes its price.
-func (s *Store) SetPrice(ctx context.Context, source string, price float64, at time.Time, minInterval time.Duration) (set bool, err error) {
-	tag, err := s.pool.Exec(ctx, store.SetPrice, source, price, at.UnixMicro(), at.Add(-minInterval).UnixMicro())
-	if err != nil {
-		return false, fmt.Errorf("write the price of %s: %w", source, err)
-	}
-	return tag.RowsAffected() == 1, nil
 }

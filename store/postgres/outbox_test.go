@@ -11,6 +11,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/shared"
 	"github.com/freshet/freshet/store/tokens"
 )
 
@@ -51,7 +52,7 @@ func traced(t *testing.T, s *Store) (*Store, *sent) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	return &Store{pool: pool, lists: lists{pool}, transactions: transactions{pool: pool, prepare: s.prepare}, tokenStore: tokens.NewStore(tokenDB{pool})}, log
+	return &Store{pool: pool, lists: lists{pool}, transactions: transactions{pool: pool, prepare: s.prepare}, sharedStore: shared.NewStore(runner{pool}), tokenStore: tokens.NewStore(runner{pool})}, log
 }
 
 func TestWrite_SendsNoOutboxStatementsIfEmpty(t *testing.T) {

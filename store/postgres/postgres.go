@@ -15,6 +15,7 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/shared"
 	"github.com/freshet/freshet/store/tokens"
 )
 
@@ -23,6 +24,7 @@ type Store struct {
 	pool *pgxpool.Pool
 	lists
 	transactions
+	sharedStore
 	tokenStore
 }
 
@@ -44,7 +46,7 @@ func Open(ctx context.Context, url string) (*Store, error) {
 		pool.Close()
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
-	return &Store{pool, lists{pool}, transactions{pool, isDirect(ctx, pool)}, tokens.NewStore(tokenDB{pool})}, nil
+	return &Store{pool, lists{pool}, transactions{pool, isDirect(ctx, pool)}, shared.NewStore(runner{pool}), tokens.NewStore(runner{pool})}, nil
 }
 
 // directProbes is how many connections isDirect examines. One is not enough, because a PgBouncer's own

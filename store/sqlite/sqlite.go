@@ -19,11 +19,13 @@ import (
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
+	"github.com/freshet/freshet/store/shared"
 	"github.com/freshet/freshet/store/tokens"
 )
 
 // Store is a store in one SQLite database. Its methods may be called concurrently.
 type Store struct {
+	sharedStore
 	tokenStore
 	db     *sql.DB
 	keeper *sql.DB // keeps a database in memory open by one idle connection; nil for a file
@@ -52,7 +54,8 @@ func OpenDriver(ctx context.Context, path string, wrap func(driver.Driver) drive
 	}
 	db := sql.OpenDB(connector{d, dsn})
 	db.SetMaxOpenConns(1) // SQLite allows only one writer at a time
-	s := &Store{db: db, lists: lists{db}, transactions: transactions{db}, tokenStore: tokens.NewStore(tokenDB{db})}
+	run := runner{transactions{db}}
+	s := &Store{db: db, lists: lists{db}, transactions: run.transactions, sharedStore: shared.NewStore(run), tokenStore: tokens.NewStore(run)}
 	var err error
 	if path == "" {
 		s.keeper = sql.OpenDB(connector{&embedded.Driver{}, dsn})
@@ -224,21 +227,4 @@ func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry stor
 		return false, fmt.Errorf("delete all rows of %s: %w", e, err)
 	}
 	return existed, nil
-}
-
-// collect returns all rows of a query.
-func collect[T any](ctx context.Context, db *sql.DB, fill func(*T, func(...any) error) error, query string, args ...any) (all []T, err error) {
-	rows, err := db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
-		var one T
-		if err := fill(&one, rows.Scan); err != nil {
-			return nil, err
-		}
-		all = append(all, one)
-	}
-	return all, rows.Err()
 }
