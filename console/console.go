@@ -67,21 +67,21 @@ func (c *Console) routes() http.Handler {
 	mux, users := http.NewServeMux(), &signIn{c}
 	live, deadLetters, settings, entities := &livePages{c}, newDLQPages(c), &settingsPages{c}, &entityPages{c}
 	for pattern, h := range map[string]pageHandler{
-		"":                                   live.overview,
-		"/queues":                            live.queues,
-		"/limiter":                           live.limiter,
-		"/schedule":                          live.schedule,
-		"/live":                              live.live,
-		"/lookup":                            entities.lookup,
-		"/dlq":                               deadLetters.dlqOverview,
-		"/dlq/plan":                          deadLetters.plan,
-		"/dlq/jobs/{id}":                     deadLetters.job,
-		"/dlq/{source}/{partition}/{offset}": deadLetters.deadLetter,
-		"/live/jobs/{id}":                    deadLetters.liveJob,
-		"/settings":                          settings.settings,
-		"/activity":                          settings.activity,
+		"GET " + root:                                        live.overview,
+		"GET " + root + "/queues":                            live.queues,
+		"GET " + root + "/limiter":                           live.limiter,
+		"GET " + root + "/schedule":                          live.schedule,
+		"GET " + root + "/live":                              live.live,
+		"GET " + root + "/lookup":                            entities.lookup,
+		"GET " + root + "/dlq":                               deadLetters.dlqOverview,
+		"GET " + root + "/dlq/plan":                          deadLetters.plan,
+		"GET " + root + "/dlq/jobs/{id}":                     deadLetters.job,
+		"GET " + root + "/dlq/{source}/{partition}/{offset}": deadLetters.deadLetter,
+		"GET " + root + "/live/jobs/{id}":                    deadLetters.liveJob,
+		"GET " + root + "/settings":                          settings.settings,
+		"GET " + root + "/activity":                          settings.activity,
 	} {
-		mux.Handle("GET "+root+pattern, users.authorize(canView, h))
+		mux.Handle(pattern, users.authorize(canView, h))
 	}
 	for name, h := range map[string]func(*Console, http.ResponseWriter, *http.Request, access.Client){
 		"items": showItems, "collection": showCollection, "calls": showCalls, "processes": showProcesses, "clients": showClients, "clients/account": showClient,
@@ -90,17 +90,17 @@ func (c *Console) routes() http.Handler {
 		mux.Handle("GET "+root+"/"+name, users.authorize(canView, func(w http.ResponseWriter, r *http.Request, client access.Client) { h(c, w, r, client) }))
 	}
 	for pattern, h := range map[string]pageHandler{
-		"/dlq/start":                deadLetters.start,
-		"/dlq/jobs/{id}/stop":       deadLetters.stopJob,
-		"/dlq/jobs/{id}/resume":     deadLetters.resumeJob,
-		"/settings/{source}":        settings.changeSettings,
-		"/settings/{source}/stop":   settings.stop,
-		"/settings/{source}/resume": settings.resume,
-		"/fault-scenario":           live.setFaultScenario,
-		"/runs/{id}/cancel":         changeRun(c, Runs.Cancel, "run-cancelled"),
-		"/runs/{id}/retry":          changeRun(c, Runs.Retry, "run-retried"),
+		"POST " + root + "/dlq/start":                deadLetters.start,
+		"POST " + root + "/dlq/jobs/{id}/stop":       deadLetters.stopJob,
+		"POST " + root + "/dlq/jobs/{id}/resume":     deadLetters.resumeJob,
+		"POST " + root + "/settings/{source}":        settings.changeSettings,
+		"POST " + root + "/settings/{source}/stop":   settings.stop,
+		"POST " + root + "/settings/{source}/resume": settings.resume,
+		"POST " + root + "/fault-scenario":           live.setFaultScenario,
+		"POST " + root + "/runs/{id}/cancel":         changeRun(c, Runs.Cancel, "run-cancelled"),
+		"POST " + root + "/runs/{id}/retry":          changeRun(c, Runs.Retry, "run-retried"),
 	} {
-		mux.Handle("POST "+root+pattern, users.authorize(canAct, h))
+		mux.Handle(pattern, users.authorize(canAct, h))
 	}
 	mux.Handle("POST "+root+"/lookup", users.authorize(canRefresh, entities.refresh))
 	mux.Handle("POST "+root+"/refresh", users.authorize(canRefresh, entities.refreshMany))
