@@ -154,8 +154,13 @@ func TestRefusal_OpensScopeBreakerOnceConfirmed(t *testing.T) {
 			}
 			r.untilStored("a")
 			r.untilCommitted(schemas.High)
-			if got := p.all()[before:]; !slices.Equal(got, c.want) {
-				t.Errorf("reports: got %q, want %q", got, c.want)
+			got, want := p.all()[before:], slices.Clone(c.want)
+			if name == "an entity" && len(got) == len(want) { // the confirming call and the repeated call end at the same time, so their reports have no order
+				slices.Sort(got[1:])
+				slices.Sort(want[1:])
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("reports: got %q, want %q", got, want)
 			}
 		})
 	}
