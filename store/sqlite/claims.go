@@ -121,12 +121,3 @@ func (s *Store) TakeOverClaim(ctx context.Context, source string, now time.Time,
 	}
 	return claim, true, nil
 }
-
-// wroteRow reports whether a statement wrote a row.
-func wroteRow(result sql.Result, err error) (bool, error) {
-	if err != nil {
-		return false, err
-	}
-	n, err := result.RowsAffected()
-	return n > 0, err
-}

@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"strconv"
 	"time"
 
@@ -34,15 +33,24 @@ func (d runner) Exec(ctx context.Context, statement string, args ...any) (writte
 	return result.RowsAffected()
 }
 
+// wroteRow reports whether a statement wrote a row.
+func wroteRow(result sql.Result, err error) (bool, error) {
+	if err != nil {
+		return false, err
+	}
+	n, err := result.RowsAffected()
+	return n > 0, err
+}
+
 // ExecAudited implements shared.DB.
 func (d runner) ExecAudited(ctx context.Context, entry store.AuditEntry, notWritten error, statement string, args ...any) error {
 	return d.inTx(ctx, func(tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, statement, args...)
+		wrote, err := wroteRow(tx.ExecContext(ctx, statement, args...))
 		if err != nil {
 			return err
 		}
-		if n, err := result.RowsAffected(); err != nil || n == 0 {
-			return errors.Join(err, notWritten)
+		if !wrote {
+			return notWritten
 		}
 		_, err = tx.ExecContext(ctx, store.InsertAudit, entry.AuditArgs()...)
 		return err
