@@ -48,10 +48,27 @@ func TestVerdict_IsEntityFaultAfterLaterSuccess(t *testing.T) {
 func TestVerdict_CountsARunOfTheSameInstant(t *testing.T) {
 	now := time.Now()
 	h, q := NewHealth(), faultQuery{entity: of("a", 1), after: now}
-	h.beginRun(q)
-	h.finishRun(q, now, noKnownGood)
+	h.confirmations.beginRun(q)
+	h.applyVerdict(q, now, noKnownGood)
 	if got, known, _ := h.lookupVerdict(q); got != noKnownGood || !known {
 		t.Errorf("verdict: got %v, known %v, want %v, known", got, known, noKnownGood)
+	}
+}
+
+// A known-good entity has failed, and its facet has no recorded call. When the source's breaker opens,
+// all recorded failures are deleted, so the entity is a candidate for confirming calls again.
+func TestKnownGood_RecoversInAFacetWithoutCalls(t *testing.T) {
+	h := NewHealth()
+	h.confirmations.recordKnownGood(&task{request: schemas.UpdateRequest{Entity: of("b", 1)}}, true)
+	h.confirmations.recordFailure(h.confirmations.candidate("b", nil))
+	if k := h.confirmations.candidate("b", nil); k != nil {
+		t.Fatalf("candidate after its failure: got %v, want none", k.entity)
+	}
+	if d := h.applyVerdict(faultQuery{entity: of("a", 1), after: time.Now()}, time.Now(), sharedFault); d != sourceOpened {
+		t.Fatalf("diagnosis: got %v, want %v", d, sourceOpened)
+	}
+	if h.confirmations.candidate("b", nil) == nil {
+		t.Error("candidate after the breaker has opened: got none, want the known-good entity")
 	}
 }
 

@@ -1,7 +1,6 @@
 package consumer
 
 import (
-	"context"
 	"errors"
 	"sync"
 	"time"
@@ -22,9 +21,6 @@ const (
 	// minRefused is how many different entities in a row the upstream must refuse before the fault
 	// is attributed to their credential or scope. It applies only without a known-good entity.
 	minRefused = 3
-	// holdAfter is the number of consecutive failed calls of a facet after which its new calls wait
-	// until the running confirming calls have ended.
-	holdAfter = 11
 	// healthyTTL is how long a successful call proves that its facet's endpoint is healthy.
 	healthyTTL = time.Minute
 	// When the breaker of an endpoint opens, the first probe follows after endpointPause. The pause
@@ -40,23 +36,20 @@ const (
 // to the source, a facet or an entity (see doc.go). The workers of both lanes share one Health. Its
 // methods may be called concurrently.
 type Health struct {
-	mu             sync.Mutex
+	confirmations *confirmations // has its own lock; if both locks are held, mu was locked first
+
+	mu             sync.Mutex // guards the fields below
 	sourceWindow   window
 	facets         map[string]*facetHealth
 	unhealthy      bool                        // this process considers the source unhealthy
 	unhealthySince time.Time                   // when this process began to consider the source unhealthy
 	endpoints      map[string]*endpointBreaker // facets whose own breaker is open
-	refused        map[string]*refusals        // the entities that the upstream refused in each scope since the scope's last successful call; map key: faultQuery.key
-	runs           map[string]*confirmRun      // the runs of confirming calls; map key: faultQuery.key
-	changed        signal                      // signals that the breaker of the source or an endpoint may have changed
+	changed        signal                      // signals that the breaker of the source or an endpoint may have changed, or that a run of confirming calls has ended
 }
 
 // NewHealth returns the Health of a source without any recorded failure.
 func NewHealth() *Health {
-	return &Health{
-		facets: map[string]*facetHealth{}, endpoints: map[string]*endpointBreaker{},
-		refused: map[string]*refusals{}, runs: map[string]*confirmRun{},
-	}
+	return &Health{facets: map[string]*facetHealth{}, endpoints: map[string]*endpointBreaker{}, confirmations: newConfirmations()}
 }
 
 // facetHealth has the last calls of one facet, from which Health decides whether the facet's endpoint
@@ -65,7 +58,6 @@ type facetHealth struct {
 	window
 	good   [2]callEnd // the last successful calls, of two different entities
 	streak int        // failed calls since the last successful call
-	known  []*knownGood
 }
 
 type callEnd struct {
@@ -193,14 +185,10 @@ func (h *Health) reset() {
 	for _, f := range h.facets {
 		f.reset()
 	}
+	h.confirmations.clearFailures()
 }
 
-func (f *facetHealth) reset() {
-	f.window, f.streak = window{}, 0
-	for _, k := range f.known {
-		k.failed = false
-	}
-}
+func (f *facetHealth) reset() { f.window, f.streak = window{}, 0 }
 
 func (h *Health) breakerState(facet string) diagnosis {
 	switch {
@@ -221,6 +209,7 @@ func (h *Health) recordGood(end callEnd) diagnosis {
 	case endpointOpen:
 		delete(h.endpoints, name)
 		f.reset()
+		h.confirmations.clearFacetFailures(name)
 	case noDiagnosis, recovered, sourceOpened:
 	}
 	h.sourceWindow.add(end)
@@ -250,7 +239,7 @@ func (h *Health) recordBad(end callEnd) diagnosis {
 	h.sourceWindow.add(end)
 	f.add(end)
 	f.streak++
-	if before == noDiagnosis && !h.hasCandidate(name) && (f.showsOutage() || h.sourceWindow.showsOutage()) {
+	if before == noDiagnosis && h.confirmations.candidate(name, nil) == nil && (f.showsOutage() || h.sourceWindow.showsOutage()) {
 		return h.openBreaker(name)
 	}
 	return before
@@ -327,7 +316,7 @@ func (h *Health) admit(facet string) (ok bool, probe *knownGood) {
 	}
 	s.pause = min(2*s.pause, endpointMaxPause)
 	s.nextProbe = now.Add(s.pause)
-	if probe := h.facet(facet).nextProbe(); probe != nil {
+	if probe := h.confirmations.nextFacetProbe(facet); probe != nil {
 		return false, probe
 	}
 	return true, nil
@@ -344,28 +333,6 @@ func (h *Health) endpointDelay(facet string) time.Duration {
 		return 2 * s.pause
 	}
 	return 2 * endpointPause
-}
-
-// awaitConfirm waits while a confirming call runs and the last holdAfter calls of the facet have
-// failed, but at most one second.
-func (h *Health) awaitConfirm(ctx context.Context, facet string) {
-	limit := time.Now().Add(time.Second)
-	for {
-		h.mu.Lock()
-		run := h.runs[facet]
-		if h.facet(facet).streak < holdAfter || run == nil || !run.active || !time.Now().Before(limit) {
-			h.mu.Unlock()
-			return
-		}
-		changed := h.changed.wait()
-		h.mu.Unlock()
-		select {
-		case <-changed:
-		case <-time.After(time.Until(limit)):
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 // evidenceOf classifies an outcome: as evidence that the source works, or that the source, the

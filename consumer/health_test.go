@@ -329,7 +329,7 @@ func TestHealth_HostileAnswersOpenNoBreaker(t *testing.T) {
 		seed := rand.Uint64()
 		synctest.Test(t, func(t *testing.T) {
 			h, dice := NewHealth(), rand.New(rand.NewPCG(seed, 0))
-			h.recordKnownGood(&task{request: schemas.UpdateRequest{Entity: of("a", -1)}}, true)
+			h.confirmations.recordKnownGood(&task{request: schemas.UpdateRequest{Entity: of("a", -1)}}, true)
 			keys := 1 + dice.IntN(300)
 			for range 2000 {
 				time.Sleep(time.Duration(dice.IntN(100)) * time.Millisecond)
@@ -338,12 +338,12 @@ func TestHealth_HostileAnswersOpenNoBreaker(t *testing.T) {
 				if d := h.record(end, evidence(1+dice.IntN(3)), dice.IntN(2) == 0, breakerOpen(false)); d != noDiagnosis {
 					t.Fatalf("seed %d: got %v, want nothing", seed, d)
 				}
-				if dice.IntN(10) > 0 || !h.beginRun(q) {
+				if dice.IntN(10) > 0 || !h.confirmations.beginRun(q) {
 					continue
 				}
 				time.Sleep(time.Millisecond)
 				endFirstCall(h, of("a", -1), source.OK, breakerOpen(false))
-				h.finishRun(q, time.Now(), entityFault)
+				h.applyVerdict(q, time.Now(), entityFault)
 				if v, known, _ := h.lookupVerdict(q); v != entityFault || !known {
 					t.Fatalf("seed %d: verdict: got %v, %v; want own", seed, v, known)
 				}

@@ -139,7 +139,7 @@ func (in *intake) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, e
 			t.waited = statuses[i]
 		}
 		if t.stored.HasContent() && !t.stored.NotFound && !t.pending && t.facet.Derived == nil {
-			in.health.recordKnownGood(t, false)
+			in.health.confirmations.recordKnownGood(t, false)
 		}
 	}
 	var verdicts []schemas.Verdict

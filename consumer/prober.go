@@ -46,7 +46,7 @@ func (p *prober) awaitVerdict(ctx, hard context.Context, q faultQuery) verdict {
 
 // startConfirm starts the confirming calls of a query, unless a run of the same query is active.
 func (p *prober) startConfirm(hard context.Context, q faultQuery) {
-	if p.w.health.beginRun(q) {
+	if p.w.health.confirmations.beginRun(q) {
 		p.w.tasks.Go(func() { p.confirm(p.life, hard, q) })
 	}
 }
@@ -57,12 +57,12 @@ func (p *prober) confirm(ctx, hard context.Context, q faultQuery) {
 	ctx, cancel := context.WithTimeout(ctx, p.w.config.ConfirmTimeout)
 	defer cancel()
 	tried := map[schemas.Entity]bool{q.entity: true}
-	if p.w.health.candidate(q.entity.Facet, tried) != nil && p.w.health.failureStreak(q.entity.Facet) < minEntities {
+	if p.w.health.confirmations.candidate(q.entity.Facet, tried) != nil && p.w.health.failureStreak(q.entity.Facet) < minEntities {
 		poll.Pause(ctx, confirmDelay)
 	}
 	started, v := time.Now(), noKnownGood
 	for range confirmEntities {
-		k := p.w.health.candidate(q.entity.Facet, tried)
+		k := p.w.health.confirmations.candidate(q.entity.Facet, tried)
 		if k == nil {
 			break
 		}
@@ -74,7 +74,7 @@ func (p *prober) confirm(ctx, hard context.Context, q faultQuery) {
 	if v == sharedFault && q.scope == "" && len(tried) <= confirmEntities { // Only one known-good entity was called. Its failure alone does not prove that the source is at fault.
 		v = noKnownGood
 	}
-	p.w.announceOpen(p.w.health.finishRun(q, started, v), q.entity.Facet, errConfirmed)
+	p.w.announceOpen(p.w.health.applyVerdict(q, started, v), q.entity.Facet, errConfirmed)
 }
 
 var errConfirmed = errors.New("known-good entities failed too")
@@ -136,7 +136,7 @@ func (p *prober) fetchKnownGood(ctx, hard context.Context, k *knownGood, credent
 	o := f.outcome
 	subject := evidenceOf(o)
 	if subject != goodAnswer {
-		p.w.health.recordCandidateFailure(k)
+		p.w.health.confirmations.recordFailure(k)
 	}
 	p.w.announceOpen(p.w.health.record(callEnd{entity: k.entity, credential: a.credentialUsed(), first: a.began, began: a.began}, subject, true, p.w.permits.BreakerOpenSince), k.entity.Facet, o.Err)
 	if subject != goodAnswer {
@@ -200,7 +200,7 @@ func (p *prober) run(ctx, hard context.Context) {
 
 func (p *prober) probe(ctx, hard context.Context, n int) {
 	if n%firstAttemptEvery != firstAttemptEvery-1 || p.queue.len() == 0 {
-		if k := p.w.health.nextProbe(); k != nil {
+		if k := p.w.health.confirmations.nextProbe(); k != nil {
 			if _, called := p.fetchKnownGood(ctx, hard, k, "", true); !called {
 				poll.Pause(ctx, initialRetryDelay)
 			}

@@ -192,9 +192,9 @@ func (w *Worker) evaluate(ctx, hard context.Context, a *attempt, f fetched) deci
 	if t.firstCall.IsZero() {
 		t.firstCall = a.began
 	}
-	known := o.Class.Failed() && w.health.isKnownGood(t)
+	known := o.Class.Failed() && w.health.confirmations.isKnownGood(t)
 	if o.Class == source.OK || o.Class == source.NotModified {
-		w.health.recordKnownGood(t, true)
+		w.health.confirmations.recordKnownGood(t, true)
 	}
 	end := callEnd{entity: t.request.Entity, credential: a.credentialUsed(), first: t.firstCall, began: a.began}
 	diag := w.health.record(end, evidenceOf(o), known, w.permits.BreakerOpenSince)
@@ -245,7 +245,7 @@ func (w *Worker) attribute(ctx, hard context.Context, a *attempt, o source.Outco
 			return sharedFault // the source still refuses calls, so the entity did not cause the failure
 		}
 		q.credential, q.scope = a.credentialUsed(), scopeKey(o.Block, c)
-		w.health.recordRefusal(q)
+		w.health.confirmations.recordRefusal(q)
 	}
 	v := w.prober.awaitVerdict(ctx, hard, q)
 	if v != entityFault || !w.permits.BreakerOpenSince(a.began) {
@@ -277,7 +277,7 @@ func (w *Worker) applyAction(a *attempt, o source.Outcome, d decision) {
 func (w *Worker) recordSuccess(a *attempt) {
 	w.permits.CloseBreaker(a.began)
 	a.recordSuccess()
-	w.health.clearRefusals(a.scopeKeys())
+	w.health.confirmations.clearRefusals(a.scopeKeys())
 }
 
 // announceOpen logs a breaker that a confirming call or a probe has opened. For the source's
