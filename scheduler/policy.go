@@ -12,6 +12,7 @@ import (
 type Policy struct {
 	config Config
 	clock  *workClock
+	due    dueTimes
 	cost   float64
 	price  *Price
 }
@@ -29,7 +30,7 @@ func NewPolicy(config Config, spending BudgetConfig, cost int, price *Price) (*P
 	if err != nil {
 		return nil, err
 	}
-	return &Policy{config: config, clock: c, cost: float64(max(1, cost)), price: price}, nil
+	return &Policy{config: config, clock: c, due: newDueTimes(config, c), cost: float64(max(1, cost)), price: price}, nil
 }
 
 // ContentNotReady reports whether now is earlier than notBefore of the same day. Until notBefore no
@@ -41,9 +42,7 @@ func (p *Policy) ContentNotReady(now time.Time) bool {
 
 // FirstDue returns the first due time of an entity that is registered now.
 func (p *Policy) FirstDue(e schemas.Entity, tier store.Tier, now time.Time) time.Time {
-	c, every := hashEntity(e), p.tier(tier).Every
-	s := p.scale(every)
-	return later(s.at(p.jittered(c, c.slot(s.of(now), every)), every), now)
+	return p.due.first(hashEntity(e), p.tier(tier).Every, now)
 }
 
 // Reasons for which a due entity is not enqueued; values of the label reason of
@@ -70,7 +69,7 @@ func (p *Policy) judge(c store.Candidate, now time.Time) (decision store.Decisio
 	decision = store.Decision{Tier: p.tierByReads(c.RegisteredEntity, activity), History: c.History}
 	every := p.intervalOf(decision.Tier, activity, c.State)
 	if p.ContentNotReady(now) {
-		decision.Tier, decision.Due = c.Tier, later(p.dueWhenReady(hash, now), now)
+		decision.Tier, decision.Due = c.Tier, later(p.due.whenReady(hash, now), now)
 		return decision, skipNotReady
 	}
 	active := c.Enabled && p.config.Active.allows(c)
@@ -81,10 +80,10 @@ func (p *Policy) judge(c store.Candidate, now time.Time) (decision store.Decisio
 			return decision, skipFresh
 		}
 	}
-	decision.Due = p.nextDue(hash, every, now)
+	decision.Due = p.due.next(hash, every, now)
 	switch {
 	case !active: // due again after a long interval, because the entity may have become active by then
-		decision.Due, decision.Tier = p.nextDue(hash, max(every, p.config.Tiers.Cold.Every), now), c.Tier
+		decision.Due, decision.Tier = p.due.next(hash, max(every, p.config.Tiers.Cold.Every), now), c.Tier
 		return decision, skipInactive
 	case c.Status.State == store.Suspended:
 		decision.Tier = c.Tier
@@ -100,7 +99,7 @@ func (p *Policy) judge(c store.Candidate, now time.Time) (decision store.Decisio
 	}
 	decision.Enqueue, decision.History = true, history
 	if p.config.Mode == Adaptive && c.History.ClaimedAt.IsZero() {
-		decision.Due = p.secondDue(hash, every, now)
+		decision.Due = p.due.second(hash, every, now)
 	}
 	if c.Status.State == "" && p.config.Mode == Adaptive {
 		p.observe(hash, activity, checked, c.Due, now)
@@ -115,19 +114,19 @@ func (p *Policy) tooEarly(c store.Candidate, hash entityHash, every time.Duratio
 		return time.Time{}, false
 	}
 	free := p.cooldownEnd(c, checked)
-	s := p.scale(every)
+	s := p.due.scale(every)
 	if now.Sub(checked) < 2*maxInterval && s.of(now)-s.of(checked) < every/2 {
-		due := p.slotAfterCheck(hash, every, checked)
+		due := p.due.slotAfterCheck(hash, every, checked)
 		if p.config.Mode == Adaptive {
-			due = p.jitteredAfter(hash, every, checked, checked)
+			due = p.due.jitteredAfter(hash, every, checked, checked)
 		}
 		if due.Before(free) {
-			due = p.jitteredAfter(hash, p.config.Jitter, free, now)
+			due = p.due.jitteredAfter(hash, p.config.Jitter, free, now)
 		}
 		return due, true
 	}
 	if now.Before(free) {
-		return p.jitteredAfter(hash, p.config.Jitter, free, now), true
+		return p.due.jitteredAfter(hash, p.config.Jitter, free, now), true
 	}
 	return time.Time{}, false
 }
@@ -139,41 +138,6 @@ func (p *Policy) cooldownEnd(c store.Candidate, checked time.Time) time.Time {
 		return checked.Add(p.config.Cooldown.Manual)
 	}
 	return checked.Add(p.config.Cooldown.Automatic)
-}
-
-// dueWhenReady returns the new due time of an entity that is due before the day's content is ready:
-// within ten minutes after the ready time. It does not return the entity's regular due time of the day
-// (its slot), because this may be at 23:59. If the budget is used up then, the entity is still due at
-// midnight, when the next day's content is not ready. So it would be delayed to 23:59 again, every day.
-func (p *Policy) dueWhenReady(c entityHash, now time.Time) time.Time {
-	_, ready, _ := p.clock.notReady(now)
-	return ready.Add(time.Duration(c.fraction(ready.Unix()) * float64(10*time.Minute)))
-}
-
-// nextDue returns the next due time of an entity that is claimed now: in the mode "adaptive" about
-// one interval later, in the mode "tiers" the entity's next regular due time (slot).
-func (p *Policy) nextDue(c entityHash, every time.Duration, now time.Time) time.Time {
-	if p.config.Mode == Adaptive {
-		return later(p.jitteredAfter(c, every, now, now), now)
-	}
-	return later(p.nextSlot(c, every, now), now)
-}
-
-// secondDue returns the due time after the first fetch of an entity: after a pseudo-random part of the
-// interval. If many new entities with equal intervals are fetched at about the same time, their next
-// due times are spread in this way.
-func (p *Policy) secondDue(c entityHash, every time.Duration, now time.Time) time.Time {
-	part := time.Duration(c.fraction(now.UnixNano()) * float64(every))
-	return later(p.jitteredAfter(c, max(part, p.config.MinInterval), now, now), now)
-}
-
-// jitteredAfter returns the time `from` plus the duration `about`, which is changed by a pseudo-random
-// amount of up to 5 %. So entities with equal due times are spread over time. The amount depends on
-// the entity and on the time `salt`.
-func (p *Policy) jitteredAfter(c entityHash, about time.Duration, from, salt time.Time) time.Time {
-	s := timeScale{p.clock, p.config.Mode != Adaptive}
-	step := time.Duration(float64(about) * (0.95 + 0.1*c.fraction(salt.UnixNano())))
-	return s.at(s.of(from)+step, max(about, time.Hour))
 }
 
 // dueAfterFailure returns the due time of an entity that is held after a failure. It is the end of
@@ -188,11 +152,11 @@ func (p *Policy) dueAfterFailure(c entityHash, status store.Status, failures int
 	if wait <= 0 {
 		wait = every
 	}
-	regular := p.nextDue(c, max(every, p.config.Tiers.Cold.Every), now)
+	regular := p.due.next(c, max(every, p.config.Tiers.Cold.Every), now)
 	if until.Sub(now) > p.maxInterval() {
 		return regular
 	}
-	if due := p.jitteredAfter(c, wait, until, now); due.Before(regular) {
+	if due := p.due.jitteredAfter(c, wait, until, now); due.Before(regular) {
 		return later(due, now)
 	}
 	return regular
@@ -204,14 +168,6 @@ func (p *Policy) maxInterval() time.Duration {
 		return p.config.MaxInterval
 	}
 	return p.config.Tiers.Cold.Every
-}
-
-// later returns the time `due`, but at least one second after now.
-func later(due, now time.Time) time.Time {
-	if soonest := now.Add(time.Second); due.Before(soonest) {
-		return soonest
-	}
-	return due
 }
 
 func (p *Policy) tier(t store.Tier) Tier {

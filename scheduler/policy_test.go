@@ -98,7 +98,7 @@ func TestPolicy_LateClaimKeepsSlot(t *testing.T) {
 				return time.Duration(rng.Int64N(int64(every * 3 / 2)))
 			})
 			after := play(p, candidate(i, tier), start, 20*every, onTime)
-			s := p.scale(every)
+			s := p.due.scale(every)
 			for j := 1; j < len(asked); j++ {
 				if d := s.of(asked[j]) - s.of(asked[j-1]); d < every/3-time.Second {
 					t.Fatalf("tier %d, entity %d: got an interval of %v", tier, i, d)
@@ -127,7 +127,7 @@ func TestPolicy_SkipsRecentlyChecked(t *testing.T) {
 			now := time.Date(2026, 5, 5, 0, 0, 0, 0, seoul).Add(time.Duration(rng.Int64N(int64(72 * time.Hour))))
 			_, seen := updateHistory(c, now)
 			every := p.intervalOf(p.tierByReads(c.RegisteredEntity, seen), seen, store.State{})
-			s := p.scale(every)
+			s := p.due.scale(every)
 			c.State.CheckedAt = now.Add(-time.Duration(rng.Int64N(int64(every))))
 			c.State.Manual = true
 			age := s.of(now) - s.of(c.State.CheckedAt)

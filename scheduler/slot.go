@@ -47,10 +47,6 @@ type timeScale struct {
 	plain bool
 }
 
-func (p *Policy) scale(every time.Duration) timeScale {
-	return timeScale{p.clock, p.config.Mode != Adaptive && every < wholeDay-time.Duration(p.config.NotBefore)*time.Minute}
-}
-
 func (s timeScale) of(t time.Time) time.Duration {
 	if s.plain {
 		return time.Duration(t.UnixNano())
@@ -87,29 +83,3 @@ func (c entityHash) slot(after, every time.Duration) time.Duration {
 
 // wholeIntervals rounds t down to a multiple of the interval `every`.
 func wholeIntervals(t, every time.Duration) time.Duration { return t - t%every }
-
-// jittered adds a pseudo-random delay of at most config.Jitter to a position.
-func (p *Policy) jittered(c entityHash, place time.Duration) time.Duration {
-	return place + time.Duration(c.fraction(int64(place)^1)*float64(p.config.Jitter))
-}
-
-// nextSlot returns the time of the entity's next slot (regular due time) after a claim at `now`. It
-// skips a slot that is less than a third of the interval after `now`.
-func (p *Policy) nextSlot(c entityHash, every time.Duration, now time.Time) time.Time {
-	s := p.scale(every)
-	return s.at(p.jittered(c, c.slot(s.of(now)+every/3, every)), every)
-}
-
-// slotAfterCheck returns the due time of an entity that was checked between two of its slots
-// (regular due times), for example for a reader. It takes the first slot that is at least half an
-// interval after the check. If that slot plus its jitter can be more than one interval after the
-// check, slotAfterCheck returns the middle between the check and the slot.
-func (p *Policy) slotAfterCheck(c entityHash, every time.Duration, checked time.Time) time.Time {
-	s := p.scale(every)
-	from := s.of(checked)
-	slot := c.slot(from+every/2, every)
-	if slot-from > every-p.config.Jitter {
-		return s.at(from+max((slot-from)/2, every/2), every)
-	}
-	return s.at(p.jittered(c, slot), every)
-}

@@ -105,9 +105,9 @@ func (p *Policy) EarlierDue(c store.Candidate, now time.Time) (due time.Time, ea
 		return due, due.Before(c.Due)
 	}
 	every := p.intervalOf(c.Tier, activity, c.State)
-	due = p.jitteredAfter(hash, every, from, from)
+	due = p.due.jitteredAfter(hash, every, from, from)
 	if free := p.cooldownEnd(c, checked); !checked.IsZero() && due.Before(free) {
-		due = p.jitteredAfter(hash, p.config.Jitter, free, free)
+		due = p.due.jitteredAfter(hash, p.config.Jitter, free, free)
 	}
 	due = later(due, now)
 	return due, c.Due.Sub(due) > every/10
