@@ -66,7 +66,7 @@ func leaseDuration(seconds float64) time.Duration {
 }
 
 // explainClients prints the limits of one client for each facet.
-func (s SourceConfig) explainClients(to io.Writer, quota limiter.Quota, limits access.Limits) {
+func explainClients(to io.Writer, s SourceConfig, quota limiter.Quota, limits access.Limits) {
 	for _, facet := range slices.Sorted(maps.Keys(s.Facets)) {
 		b := s.clientBound(quota, facet, limits)
 		outstanding, newKeys := "any number of requests outstanding", "any number of new keys"

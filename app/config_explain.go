@@ -28,8 +28,8 @@ func (c Config) Explain(to io.Writer, env []string) error {
 			return err
 		}
 		fmt.Fprintf(to, "%s: %s\n", name, redactValue(s.BaseURL, "baseURL"))
-		s.explainQuota(to, quota)
-		s.explainClients(to, quota, c.Access.Limits)
+		explainQuota(to, s, quota)
+		explainClients(to, s, quota, c.Access.Limits)
 		for _, facet := range slices.Sorted(maps.Keys(s.Facets)) {
 			f := s.Facets[facet]
 			fmt.Fprintf(to, "  facet   %s: %s; %s\n", facet, describeDocuments(f), describeDelivery(f))
@@ -41,9 +41,9 @@ func (c Config) Explain(to io.Writer, env []string) error {
 				explainDerived(to, f.Derived)
 			}
 		}
-		s.explainCredentials(to)
-		s.explainPrefetch(to, name)
-		s.explainUnreadable(to)
+		explainCredentials(to, s.Credentials)
+		explainPrefetch(to, s, name)
+		explainUnreadable(to, s)
 		explainWebhooks(to, s, name, env)
 		for _, at := range secretRefs(s.Config) {
 			if at.env != "" && at.file == "" && Lookup(env, at.env) == "" {
@@ -87,8 +87,8 @@ func explainDerived(to io.Writer, c *derived.Config) {
 
 // explainCredentials prints the visibility of each credential, and the entity keys for which it is
 // used.
-func (s SourceConfig) explainCredentials(to io.Writer) {
-	for _, c := range s.Credentials {
+func explainCredentials(to io.Writer, all []source.Credential) {
+	for _, c := range all {
 		keys, seen := "all keys", "every reader"
 		if c.Keys != "" {
 			keys = "keys " + c.Keys
@@ -102,7 +102,7 @@ func (s SourceConfig) explainCredentials(to io.Writer) {
 
 // explainPrefetch prints the prefetch intervals and the triggers of each facet, and the part of the
 // quota that prefetching may use.
-func (s SourceConfig) explainPrefetch(to io.Writer, source string) {
+func explainPrefetch(to io.Writer, s SourceConfig, source string) {
 	some := false
 	for _, facet := range slices.Sorted(maps.Keys(s.Facets)) {
 		c := s.Prefetch.Facets[facet]
@@ -160,7 +160,7 @@ func (s SourceConfig) explainPrefetch(to io.Writer, source string) {
 
 // explainUnreadable prints the facets that can't be read, because they need params that can never
 // have a value.
-func (s SourceConfig) explainUnreadable(to io.Writer) {
+func explainUnreadable(to io.Writer, s SourceConfig) {
 	for _, facet := range slices.Sorted(maps.Keys(s.Facets)) {
 		if open := s.unfillableParams(facet); len(open) > 0 {
 			fmt.Fprintf(to, "  note    %s can't be read: nothing provides %s; add a named group to its keyPattern, a default to its params, or prefetch it and register its entities with a value\n",

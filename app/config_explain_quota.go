@@ -16,7 +16,7 @@ import (
 
 // explainQuota prints the effect of each quota policy, and the maximum calls of each lane under
 // all policies.
-func (s SourceConfig) explainQuota(to io.Writer, quota limiter.Quota) {
+func explainQuota(to io.Writer, s SourceConfig, quota limiter.Quota) {
 	bounds := map[string]limiter.PolicyBound{}
 	for _, b := range quota.Bounds() {
 		bounds[b.Name] = b

@@ -24,8 +24,8 @@ func (s SourceConfig) quota() limiter.Config {
 	q := s.Quota
 	q.Lease = s.Timeout + leaseMargin
 	q.Credentials = max(1, len(s.Credentials))
-	q.Endpoints, q.Hosts = len(s.endpoints()), len(hostsOf(s))
-	q.Costs = s.costRanges()
+	q.Endpoints, q.Hosts = len(endpointsOf(s.Facets)), len(hostsOf(s))
+	q.Costs = costRanges(s.Facets)
 	for _, r := range s.Announced {
 		if r.Cost != "" {
 			q.CostReported = append(q.CostReported, r.Policy)
@@ -48,10 +48,10 @@ func (s SourceConfig) quota() limiter.Config {
 
 // costRanges returns, for each cost unit, the lowest and the highest estimated cost of a document.
 // A document without an estimate for a unit costs 1 of that unit.
-func (s SourceConfig) costRanges() map[string]limiter.CostRange {
+func costRanges(facets map[string]source.Facet) map[string]limiter.CostRange {
 	ranges, documents := map[string]limiter.CostRange{}, 0
 	named := map[string]int{}
-	for _, f := range s.Facets {
+	for _, f := range facets {
 		for _, d := range f.Documents {
 			documents++
 			for unit, n := range d.Cost {
@@ -72,11 +72,11 @@ func (s SourceConfig) costRanges() map[string]limiter.CostRange {
 	return ranges
 }
 
-// endpoints returns the names that the source's documents have in quotas, in the form
+// endpointsOf returns the names that the documents of the facets have in quotas, in the form
 // facet/document.
-func (s SourceConfig) endpoints() []string {
+func endpointsOf(facets map[string]source.Facet) []string {
 	var all []string
-	for name, f := range s.Facets {
+	for name, f := range facets {
 		for document := range f.Documents {
 			all = append(all, name+"/"+document)
 		}
@@ -89,7 +89,7 @@ func (s SourceConfig) endpoints() []string {
 // configuration. Each error begins with the setting's path below quota.
 func (s SourceConfig) checkQuota() (errs []error) {
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	endpoints, placeholders := s.endpoints(), map[string]bool{}
+	endpoints, placeholders := endpointsOf(s.Facets), map[string]bool{}
 	for _, c := range renewing(s) {
 		endpoints = append(endpoints, tokenEndpoint, tokenEndpoint+"/"+c.Name)
 	}
@@ -121,7 +121,7 @@ func (s SourceConfig) checkQuota() (errs []error) {
 		}
 		for _, name := range p.Match.Endpoints {
 			if !slices.Contains(endpoints, name) {
-				fail("%s.match.endpoints: %q is not a facet or facet/document of the source, which has %s", at, name, s.endpoints())
+				fail("%s.match.endpoints: %q is not a facet or facet/document of the source, which has %s", at, name, endpointsOf(s.Facets))
 			}
 		}
 		for _, name := range p.Match.Methods {
@@ -131,7 +131,7 @@ func (s SourceConfig) checkQuota() (errs []error) {
 		}
 		for _, name := range slices.Sorted(maps.Keys(p.Costs)) {
 			if !slices.Contains(endpoints, name) && !slices.Contains(supportedMethods, name) {
-				fail("%s.costs.%s: must be a method or a facet/document of the source, which has %s", at, name, s.endpoints())
+				fail("%s.costs.%s: must be a method or a facet/document of the source, which has %s", at, name, endpointsOf(s.Facets))
 			}
 		}
 		for _, status := range append(slices.Clone(p.FreeStatuses), p.CountedStatuses...) {
@@ -148,17 +148,17 @@ func (s SourceConfig) checkQuota() (errs []error) {
 
 var supportedMethods = []string{http.MethodGet, http.MethodPost}
 
-// checkCosts returns an error for each cost in a unit that no policy counts. A policy without a
-// unit counts calls and ignores costs.
-func (s SourceConfig) checkCosts() (errs []error) {
+// checkCosts returns an error for each cost of a document in a unit that no policy counts. A policy
+// without a unit counts calls and ignores costs.
+func checkCosts(facets map[string]source.Facet, policies []limiter.Policy) (errs []error) {
 	units := map[string]bool{}
-	for _, p := range s.Quota.Policies {
+	for _, p := range policies {
 		if p.Unit != "" {
 			units[p.Unit] = true
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.Facets)) {
-		documents := s.Facets[name].Documents
+	for _, name := range slices.Sorted(maps.Keys(facets)) {
+		documents := facets[name].Documents
 		for _, document := range slices.Sorted(maps.Keys(documents)) {
 			for _, unit := range slices.Sorted(maps.Keys(documents[document].Cost)) {
 				if !units[unit] {

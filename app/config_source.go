@@ -104,7 +104,7 @@ func (s SourceConfig) check(name string) error {
 	for _, err := range s.checkQuota() {
 		errs = append(errs, fmt.Errorf("quota.%w", err))
 	}
-	errs = append(errs, s.checkCosts()...)
+	errs = append(errs, checkCosts(s.Facets, s.Quota.Policies)...)
 	errs = append(errs, checkAnnounced(s.Announced, s.Quota.Policies))
 	if _, err := s.newSchedule(); err != nil {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
@@ -305,9 +305,15 @@ func (s SourceConfig) spending() scheduler.BudgetConfig {
 
 // maxConnections returns the maximum number of concurrent upstream calls of one process.
 func (s SourceConfig) maxConnections() int {
-	documents := 1
-	for _, f := range s.Facets {
-		documents = max(documents, len(f.Documents))
+	return (s.Workers.High.MaxInFlight + s.Workers.Low.MaxInFlight) * maxDocuments(s.Facets)
+}
+
+// maxDocuments returns the number of documents of the facet with the most documents, at least 1. A
+// fetch of an entity makes one call for each document.
+func maxDocuments(facets map[string]source.Facet) int {
+	n := 1
+	for _, f := range facets {
+		n = max(n, len(f.Documents))
 	}
-	return (s.Workers.High.MaxInFlight + s.Workers.Low.MaxInFlight) * documents
+	return n
 }

@@ -57,14 +57,15 @@ func (p *Process) Try(ctx context.Context, e schemas.Entity, params map[string]s
 	if len(missing) > 0 {
 		return trial.Report{}, UsageErrorf("nothing provides %s; set each with --param NAME=VALUE", strings.Join(missing, " and "))
 	}
-	o.Choose, o.Limits, o.Mask = choose, s.trialLimits(), s.maskURL(facet)
+	o.Choose, o.Limits, o.Mask = choose, trialLimits(s.Quota.Policies), maskURL(s.BaseURL, facet)
 	report, err := trial.Run(ctx, src, s.Config, source.Request{Facet: e.Facet, Key: e.Key, Params: params}, o)
 	return report, p.MaskError(err)
 }
 
-// maskURL returns a function that redacts the secrets which the configuration writes into a URL.
-func (s SourceConfig) maskURL(f source.Facet) func(string) string {
-	secrets := findSecrets([]string{"baseURL"}, s.BaseURL)
+// maskURL returns a function that redacts the secrets which the configuration writes into a URL:
+// into the base URL of the source, or into the documents or params of the facet.
+func maskURL(baseURL string, f source.Facet) func(string) string {
+	secrets := findSecrets([]string{"baseURL"}, baseURL)
 	for _, d := range f.Documents {
 		secrets = append(secrets, findSecrets([]string{"baseURL"}, d.BaseURL)...)
 		secrets = append(secrets, findSecrets([]string{"path"}, d.Path)...)
@@ -143,9 +144,10 @@ func trialToken(ctx context.Context, p *Process, c renewal.Credential) (string, 
 	return answer.Value, p.MaskError(err)
 }
 
-// trialLimits returns the policies of the quota that count calls in a window.
-func (s SourceConfig) trialLimits() (all []trial.Limit) {
-	for _, p := range s.Quota.Policies {
+// trialLimits returns the limit of each policy. The limit's window is 0 if the policy does not count
+// all GET requests in a window.
+func trialLimits(policies []limiter.Policy) (all []trial.Limit) {
+	for _, p := range policies {
 		l := trial.Limit{Policy: p.Name, Calls: p.Limit, Window: time.Duration(p.Window)}
 		if p.Window == limiter.Day {
 			l.Window = 24 * time.Hour

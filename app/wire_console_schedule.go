@@ -27,7 +27,7 @@ func (p queryRole) scheduleReader() *status.ScheduleReader {
 			return c.prefetchStatus(disabled)
 		},
 		Capacity: func(ctx context.Context, source string) (scheduler.Capacity, error) {
-			return p.capacity(ctx, source, p.config.Sources[source].maxFacetCost())
+			return p.capacity(ctx, source, float64(maxDocuments(p.config.Sources[source].Facets)))
 		},
 		Heartbeats: func(ctx context.Context, source string) ([]status.Heartbeat, error) {
 			return status.ReadHeartbeats(ctx, p.rdb, source)

@@ -28,7 +28,7 @@ func (s SourceConfig) withPrefetch(o settings.PrefetchOverride) (SourceConfig, e
 	for _, name := range slices.Sorted(maps.Keys(o.Facets)) {
 		c, there := s.Prefetch.Facets[name]
 		if !there || c.Mode == scheduler.Off {
-			errs = append(errs, fmt.Errorf("facets.%s: the configuration does not prefetch this facet; it prefetches %s", name, joinNames(s.prefetchedFacets())))
+			errs = append(errs, fmt.Errorf("facets.%s: the configuration does not prefetch this facet; it prefetches %s", name, joinNames(s.Prefetch.prefetchedFacets())))
 			continue
 		}
 		change := o.Facets[name]
@@ -59,11 +59,11 @@ func (s SourceConfig) withPrefetch(o settings.PrefetchOverride) (SourceConfig, e
 }
 
 // prefetchedFacets returns the facets that the configuration prefetches.
-func (s SourceConfig) prefetchedFacets() map[string]scheduler.Config {
+func (c PrefetchConfig) prefetchedFacets() map[string]scheduler.Config {
 	all := map[string]scheduler.Config{}
-	for name, c := range s.Prefetch.Facets {
-		if c.Mode != scheduler.Off {
-			all[name] = c
+	for name, f := range c.Facets {
+		if f.Mode != scheduler.Off {
+			all[name] = f
 		}
 	}
 	return all
@@ -77,7 +77,7 @@ func (s SourceConfig) prefetch(o settings.PrefetchOverride) (settings.Prefetch, 
 		return settings.Prefetch{}, err
 	}
 	p := settings.Prefetch{Enabled: prefetchEnabled(o), Facets: map[string]settings.PrefetchFacet{}}
-	for name, c := range changed.prefetchedFacets() {
+	for name, c := range changed.Prefetch.prefetchedFacets() {
 		p.Facets[name] = settings.PrefetchFacet{
 			Mode: string(c.Mode), Hot: settings.Duration(c.Tiers.Hot.Every), Warm: settings.Duration(c.Tiers.Warm.Every), Cold: settings.Duration(c.Tiers.Cold.Every),
 			MinInterval: settings.Duration(c.MinInterval), MaxInterval: settings.Duration(c.MaxInterval),

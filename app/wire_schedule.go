@@ -93,7 +93,7 @@ func scheduleChannel(source string) string { return "schedule:" + source }
 // capacityFunc returns a function that reads the capacity of a source for prefetching. Each call
 // also writes the heartbeat of this scheduler.
 func (p schedulerRole) capacityFunc(name string, c SourceConfig) scheduler.CapacityFunc {
-	cost := c.maxFacetCost()
+	cost := float64(maxDocuments(c.Facets))
 	self := workerName() + "/" + rand.Text()[:8] // the name of this scheduler has a random part, because several containers may have the same host name and pid
 	return func(ctx context.Context, _ time.Time) (scheduler.Capacity, error) {
 		capacity, err := p.capacity(ctx, name, cost)
@@ -103,15 +103,6 @@ func (p schedulerRole) capacityFunc(name string, c SourceConfig) scheduler.Capac
 		capacity.Share, err = status.WriteHeartbeat(ctx, p.rdb, name, self)
 		return capacity, err
 	}
-}
-
-// maxFacetCost returns the number of calls for one entity of the facet with the most documents.
-func (s SourceConfig) maxFacetCost() float64 {
-	cost := 1.0
-	for _, f := range s.Facets {
-		cost = max(cost, float64(len(f.Documents)))
-	}
-	return cost
 }
 
 // capacity returns the capacity of a source for prefetching. It has the rate of the LOW lane, the
@@ -237,9 +228,9 @@ func (p workerRole) relay(name string) *outbox.Relay {
 
 // triggers returns, for each facet, the triggers that a change of this facet sets off. Each trigger
 // refreshes another facet of the same key.
-func (s SourceConfig) triggers() map[string][]store.Trigger {
+func (c PrefetchConfig) triggers() map[string][]store.Trigger {
 	all := map[string][]store.Trigger{}
-	for facet, f := range s.Prefetch.Facets {
+	for facet, f := range c.Facets {
 		for _, other := range slices.Sorted(maps.Keys(f.Triggers)) {
 			t := store.Trigger{Facet: other, Backoff: f.Triggers[other].Backoff}
 			t.Quiet, t.MaxDelay = f.Triggers[other].Delays()

@@ -105,7 +105,7 @@ func (p workerRole) work(ctx context.Context, lanes []schemas.Lane, up func(), n
 		for _, lane := range lanes {
 			bounds := consumer.DefaultConfig(lane)
 			bounds.WorkerName, bounds.MaxBodyBytes, bounds.MaxInFlight = cmp.Or(p.name, workerName()), int64(c.Workers.MaxBodyMemory), c.Workers.High.MaxInFlight
-			bounds.Triggers = c.triggers()
+			bounds.Triggers = c.Prefetch.triggers()
 			bounds.DrainTimeout = max(bounds.DrainTimeout, c.Timeout+drainMargin)
 			bounds.ServerSideAssignment = p.config.Kafka.GroupProtocol == "consumer"
 			if lane == schemas.Low {
