@@ -179,7 +179,7 @@ func (w *runner) releaseLease(ctx context.Context, j store.DLQJob, failed bool) 
 	if err == nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
 		defer cancel()
-		j.LeaseUntil = at
+		j.Lease.Until = at
 		_, err = w.Store.SaveJobProgress(ctx, j, nil, store.Disposition{}, nil)
 	}
 	if err != nil {
@@ -195,7 +195,7 @@ func (w *runner) reloadJob(ctx context.Context, j store.DLQJob) (store.DLQJob, e
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
 	defer cancel()
 	stored, err := w.Store.Job(ctx, j.ID)
-	if err == nil && stored.Holder != j.Holder {
+	if err == nil && stored.Lease.Holder != j.Lease.Holder {
 		err = store.ErrConflict
 	}
 	if err != nil {
@@ -208,7 +208,7 @@ func (w *runner) reloadJob(ctx context.Context, j store.DLQJob) (store.DLQJob, e
 // renews the lease. It returns the job with its stored state.
 func (w *runner) saveProgress(ctx context.Context, j store.DLQJob, handled []store.DeadLetterID) (store.DLQJob, error) {
 	now := time.Now().UTC()
-	j.UpdatedAt, j.LeaseUntil = now, now.Add(leaseDuration+chunkInterval(j))
+	j.UpdatedAt, j.Lease.Until = now, now.Add(leaseDuration+chunkInterval(j))
 	outcome := store.Replayed
 	if j.Kind == store.PurgeJob {
 		outcome = store.Purged

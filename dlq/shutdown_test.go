@@ -31,7 +31,7 @@ func TestRun_StopsDuringAReplay(t *testing.T) {
 		if took := time.Since(began); took > 7*time.Second {
 			t.Errorf("Run returned after %v", took)
 		}
-		if stored := g.job(j.ID); stored.Done != 2*enqueueBatch || !stored.ChunkStartedAt.IsZero() || stored.LeaseUntil.After(time.Now()) {
+		if stored := g.job(j.ID); stored.Done != 2*enqueueBatch || !stored.ChunkStartedAt.IsZero() || stored.Lease.Until.After(time.Now()) {
 			t.Errorf("job: got %+v", stored)
 		}
 		began = time.Now()

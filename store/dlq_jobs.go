@@ -55,15 +55,20 @@ type DLQJob struct {
 	// in flight.
 	Position       DeadLetterID `json:"-"`
 	ChunkStartedAt time.Time    `json:"-"`
-	// Holder is the process with the exclusive right to run the job until LeaseUntil.
-	Holder     string    `json:"-"`
-	LeaseUntil time.Time `json:"-"`
+	// Lease is the job's current or last lease.
+	Lease JobLease `json:"-"`
 	// Error is the reason why the job can't continue at the moment.
 	Error     string    `json:"error,omitempty"`
 	CreatedAt time.Time `json:"createdAt"`
 	CreatedBy string    `json:"createdBy"`
 	UpdatedAt time.Time `json:"updatedAt"`
 	EndedAt   time.Time `json:"endedAt,omitzero"`
+}
+
+// JobLease is the exclusive right of one process, the holder, to run a job until a time.
+type JobLease struct {
+	Holder string
+	Until  time.Time
 }
 
 // RefusedCount returns the number of processed dead letters that stay open.
@@ -170,15 +175,15 @@ func (j DLQJob) InsertArgs() ([]any, error) {
 	}
 	return []any{
 		j.ID, j.Source, string(j.Kind), string(filter), string(j.Lane), j.Rate, j.Max, toValidText(j.Note), string(j.State), j.Total, j.Done, string(refused),
-		j.Position.Partition, j.Position.Offset, toMicros(j.ChunkStartedAt), j.Holder, toMicros(j.LeaseUntil), toValidText(j.Error),
+		j.Position.Partition, j.Position.Offset, toMicros(j.ChunkStartedAt), j.Lease.Holder, toMicros(j.Lease.Until), toValidText(j.Error),
 		toMicros(j.CreatedAt), toValidText(j.CreatedBy), toMicros(j.UpdatedAt), toMicros(j.EndedAt),
 	}, nil
 }
 
-// LeaseArgs returns the arguments of LeaseJob. The Holder and LeaseUntil of the job must be the
-// values that were read from the database.
-func (j DLQJob) LeaseArgs(holder string, until time.Time) []any {
-	return []any{j.ID, holder, toMicros(until), toMicros(j.LeaseUntil), j.Holder}
+// LeaseArgs returns the arguments of LeaseJob. The Lease of the job must be the value that was read
+// from the database.
+func (j DLQJob) LeaseArgs(next JobLease) []any {
+	return []any{j.ID, next.Holder, toMicros(next.Until), toMicros(j.Lease.Until), j.Lease.Holder}
 }
 
 // ProgressArgs returns the arguments of UpdateJobProgress.
@@ -188,7 +193,7 @@ func (j DLQJob) ProgressArgs() ([]any, error) {
 		return nil, err
 	}
 	return []any{
-		j.ID, j.Holder, string(j.State), j.Done, string(refused), j.Position.Partition, j.Position.Offset, toMicros(j.ChunkStartedAt), toMicros(j.LeaseUntil),
+		j.ID, j.Lease.Holder, string(j.State), j.Done, string(refused), j.Position.Partition, j.Position.Offset, toMicros(j.ChunkStartedAt), toMicros(j.Lease.Until),
 		toValidText(j.Error), toMicros(j.UpdatedAt), toMicros(j.EndedAt),
 	}, nil
 }
@@ -198,12 +203,12 @@ func (j *DLQJob) ScanJob(scan func(...any) error) error {
 	var filter, refused []byte
 	var chunk, lease, created, updated, ended int64
 	err := scan(&j.ID, &j.Source, &j.Kind, &filter, &j.Lane, &j.Rate, &j.Max, &j.Note, &j.State, &j.Total, &j.Done, &refused,
-		&j.Position.Partition, &j.Position.Offset, &chunk, &j.Holder, &lease, &j.Error, &created, &j.CreatedBy, &updated, &ended)
+		&j.Position.Partition, &j.Position.Offset, &chunk, &j.Lease.Holder, &lease, &j.Error, &created, &j.CreatedBy, &updated, &ended)
 	if err != nil {
 		return err
 	}
 	j.Position.Topic = schemas.DeadLetterTopic(j.Source)
-	j.ChunkStartedAt, j.LeaseUntil = fromMicros(chunk), fromMicros(lease)
+	j.ChunkStartedAt, j.Lease.Until = fromMicros(chunk), fromMicros(lease)
 	j.CreatedAt, j.UpdatedAt, j.EndedAt = fromMicros(created), fromMicros(updated), fromMicros(ended)
 	j.Refused = nil
 	if err := errors.Join(json.Unmarshal(filter, &j.Filter), json.Unmarshal(refused, &j.Refused)); err != nil {

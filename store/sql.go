@@ -36,9 +36,8 @@ WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
 	etag = CASE WHEN s.visibility = excluded.visibility THEN s.etag ELSE '' END,
 	last_modified = CASE WHEN s.visibility = excluded.visibility THEN s.last_modified ELSE '' END`
 
-	// DeletePayload and DeleteState each delete one row of an entity. Arguments: source, facet, key.
-	DeletePayload = `DELETE FROM snapshot_payload WHERE source = $1 AND facet = $2 AND key = $3`
-	DeleteState   = `DELETE FROM snapshot_state WHERE source = $1 AND facet = $2 AND key = $3`
+	// DeleteState deletes the state of an entity. Arguments: source, facet, key.
+	DeleteState = `DELETE FROM snapshot_state WHERE source = $1 AND facet = $2 AND key = $3`
 )
 
 // DeleteSnapshot is the list of statements that delete everything stored of an entity: snapshot,

@@ -45,7 +45,7 @@ func TestPlans_DeadLettersUseIndexes(t *testing.T) {
 		args []any
 	}
 	made := func(sql string, args []any) statement { return statement{sql, args} }
-	j := store.DLQJob{ID: "7", Holder: "x", LeaseUntil: time.UnixMicro(7)}
+	j := store.DLQJob{ID: "7", Lease: store.JobLease{Holder: "x", Until: time.UnixMicro(7)}}
 	advance, err := j.ProgressArgs()
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +68,7 @@ func TestPlans_DeadLettersUseIndexes(t *testing.T) {
 		"next job":                  {made(store.SelectNextLeaseEnd([]string{"s0", "s7"})), "dlq_jobs_lease"},
 		"newest jobs":               {statement{store.SelectJobs, []any{100}}, "dlq_jobs_newest"},
 		"job":                       {statement{store.SelectJob, []any{"7"}}, "dlq_jobs_pkey"},
-		"lease":                     {statement{store.LeaseJob, j.LeaseArgs("x", time.UnixMicro(9))}, "dlq_jobs_"},
+		"lease":                     {statement{store.LeaseJob, j.LeaseArgs(store.JobLease{Holder: "x", Until: time.UnixMicro(9)})}, "dlq_jobs_"},
 		"advance":                   {statement{store.UpdateJobProgress, advance}, "dlq_jobs_pkey"},
 	} {
 		if p := plan(t, s, "COSTS", test.sql, test.args...); strings.Contains(p, "Seq Scan") || !strings.Contains(p, test.index) {

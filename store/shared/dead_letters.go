@@ -108,11 +108,12 @@ func (s deadLetters) Jobs(ctx context.Context, limit int) ([]store.DLQJob, error
 // worker and have no valid lease. A job needs a worker if it is running or has a chunk in flight. `ok`
 // is false if no such job exists, or if a concurrent call leased the job.
 func (s deadLetters) LeaseJob(ctx context.Context, holder string, sources []string, now, until time.Time) (job store.DLQJob, ok bool, err error) {
+	lease := store.JobLease{Holder: holder, Until: until}
 	query, args := store.SelectUnleasedJob(sources, now)
 	found, err := readRow(ctx, s.db, job.ScanJob, query, args...)
 	var written int64
 	if err == nil && found {
-		written, err = s.db.Exec(ctx, store.LeaseJob, job.LeaseArgs(holder, until)...)
+		written, err = s.db.Exec(ctx, store.LeaseJob, job.LeaseArgs(lease)...)
 	}
 	if err != nil {
 		return job, false, fmt.Errorf("lease a dlq job: %w", err)
@@ -120,7 +121,7 @@ func (s deadLetters) LeaseJob(ctx context.Context, holder string, sources []stri
 	if written == 0 {
 		return job, false, nil
 	}
-	job.Holder, job.LeaseUntil = holder, until
+	job.Lease = lease
 	return job, true, nil
 }
 

@@ -37,6 +37,8 @@ RETURNING last_updated_at = last_checked_at`
 	payload = `INSERT INTO snapshot_payload (source, facet, key, payload) VALUES ($1, $2, $3, $4)
 ON CONFLICT (source, facet, key) DO UPDATE SET payload = excluded.payload`
 
+	deletePayload = `DELETE FROM snapshot_payload WHERE source = $1 AND facet = $2 AND key = $3`
+
 	notFound = `INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
 	last_fetched_at, last_checked_at, last_updated_at, not_found, etag, last_modified, visibility, manual, alias_not_found)
 VALUES ($1, $2, $3, $4, x'', 0, '', 0, 0, $5, 0, true, '', '', $6, $7, $8)
@@ -151,7 +153,7 @@ func write(ctx context.Context, tx *sql.Tx, w store.Write) (store.Result, error)
 			return store.Superseded, err
 		}
 		if empty {
-			_, err = tx.ExecContext(ctx, store.DeletePayload, e[:3]...)
+			_, err = tx.ExecContext(ctx, deletePayload, e[:3]...)
 		}
 		return store.NotFoundStored, err
 	}

@@ -72,7 +72,7 @@ func auditEntry(action string) store.AuditEntry {
 func (b suite) handle(h store.Disposition, ids ...store.DeadLetterID) {
 	b.Helper()
 	j := job(time.Now().UnixNano())
-	j.Holder = "handler"
+	j.Lease.Holder = "handler"
 	if err := b.store.CreateJob(b.Context(), j, auditEntry("x")); err != nil {
 		b.Fatal(err)
 	}

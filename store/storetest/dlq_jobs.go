@@ -74,7 +74,7 @@ func testJobs(b suite) {
 		return j, ok
 	}
 	first, ok := hold("a", 10, 20)
-	if second, also := hold("b", 10, 30); !ok || !also || first.ID != "job-1" || second.ID != "job-2" || second.Holder != "b" {
+	if second, also := hold("b", 10, 30); !ok || !also || first.ID != "job-1" || second.ID != "job-2" || second.Lease.Holder != "b" {
 		b.Errorf("leased %+v and %+v", first, second)
 	}
 	if _, ok := hold("c", 19, 40); ok {
@@ -89,7 +89,7 @@ func testJobs(b suite) {
 			b.Errorf("%s, %v; want %q", state, err, want)
 		}
 	}
-	first.Done, first.Position, first.ChunkStartedAt, first.LeaseUntil, first.Error, first.UpdatedAt = 1, newDeadLetter(entity, 1).DeadLetterID, at(12), at(25), "waits", at(12)
+	first.Done, first.Position, first.ChunkStartedAt, first.Lease.Until, first.Error, first.UpdatedAt = 1, newDeadLetter(entity, 1).DeadLetterID, at(12), at(25), "waits", at(12)
 	first.Refused = map[string]int64{"GONE": 1, "LIMIT": 2}
 	advance(first, store.JobRunning, newDeadLetter(entity, 1).DeadLetterID)
 	if got, err := b.store.Job(b.Context(), "job-1"); err != nil || !reflect.DeepEqual(got, first) {
@@ -100,7 +100,8 @@ func testJobs(b suite) {
 	}
 
 	taken, ok := hold("c", 25, 50)
-	if taken.LeaseUntil, taken.Holder = at(25), "a"; !ok || !reflect.DeepEqual(taken, first) {
+	taken.Lease = store.JobLease{Holder: "a", Until: at(25)}
+	if !ok || !reflect.DeepEqual(taken, first) {
 		b.Errorf("%v %+v; want %+v", ok, taken, first)
 	}
 	advance(first, "", newDeadLetter(entity, 2).DeadLetterID) // the former holder has lost the lease, so none of its results is saved
@@ -116,7 +117,7 @@ func testJobs(b suite) {
 	}
 	stop(store.JobStopped, store.JobRunning, store.ErrJobNotFound)
 	stop(store.JobRunning, store.JobStopped, nil)
-	taken.Holder, taken.LeaseUntil, taken.Done = "c", at(50), 2
+	taken.Lease, taken.Done = store.JobLease{Holder: "c", Until: at(50)}, 2
 	taken.ChunkStartedAt = time.Time{}
 	advance(taken, store.JobStopped, newDeadLetter(entity, 2).DeadLetterID) // the job is stopped, but the results of its last chunk are still saved
 	if open := b.deadLetters("nexon", true, 9); len(open) != 0 {
@@ -133,7 +134,7 @@ func testJobs(b suite) {
 	}
 	create(nil)
 	stop(store.JobStopped, store.JobRunning, store.ErrJobNotFound) // the job can't be resumed: another replay of its source is running
-	rival.Holder, rival.State = "r", store.JobDone
+	rival.Lease.Holder, rival.State = "r", store.JobDone
 	if held, ok := hold("r", 40, 60); !ok || held.ID != "rival" {
 		b.Errorf("LeaseJob: got %+v", held)
 	}
@@ -141,7 +142,7 @@ func testJobs(b suite) {
 	stop(store.JobStopped, store.JobRunning, nil)
 	rival.ID, rival.State = "another", store.JobRunning
 	create(store.ErrReplayRunning)
-	rival.Kind, rival.LeaseUntil = store.PurgeJob, at(9999) // a purge may run beside a replay
+	rival.Kind, rival.Lease.Until = store.PurgeJob, at(9999) // a purge may run beside a replay
 	create(nil)
 	taken.State, taken.EndedAt = store.JobDone, at(14)
 	entry := auditEntry("ended")
